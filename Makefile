@@ -1,0 +1,30 @@
+# Everything runs in .venv, made on first use with any Python from 3.11 on.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: train test lint clean
+
+train: $(VENV)/train.stamp
+	$(BIN)/python train.py
+
+test: $(VENV)/test.stamp lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/test.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
+
+$(VENV)/train.stamp: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "selsync_jax needs Python 3.11 or newer: make PYTHON=/path/to/python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
+$(VENV)/test.stamp: $(VENV)/train.stamp
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test]'
+	touch $@
+
+clean:
+	rm -rf $(VENV)

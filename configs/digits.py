@@ -1,0 +1,23 @@
+"""Handwritten digits on four workers: the default run.
+
+1,257 real images of 8x8 pixels to train on, 360 to test on, which ship with
+scikit-learn; a convolutional network of 151,306 parameters. Seconds on a CPU.
+
+  python train.py
+  python train.py --config=configs/digits.py:bsp
+"""
+
+from configs import base
+
+
+def get_config(method: str = 'selsync'):
+  config = base.get_config(method)
+  config.epochs = 30.0
+  config.model.update(name='convnet', width=32)
+  config.optimizer.update(
+    learning_rate=0.1, momentum=0.9, weight_decay=1e-4, clip_norm=1.0
+  )
+  config.schedule.update(name='cosine', warmup_epochs=3.0)
+  if method == 'selsync':
+    config.sync.delta = 0.1
+  return config

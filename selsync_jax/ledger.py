@@ -1,0 +1,127 @@
+"""What a run amounts to: steps, synchronisations, samples, bytes, seconds."""
+
+from collections.abc import Mapping
+import dataclasses
+import time
+from typing import Any
+
+import numpy as np
+import optax
+
+from selsync_jax.strategies import parts
+
+
+class NonFiniteError(Exception):
+  """A worker's gradient was not finite."""
+
+
+@dataclasses.dataclass
+class Totals:
+  """What a run has amounted to so far; goes into every checkpoint.
+
+  Attributes:
+    steps: optimizer steps.
+    sync_steps: those of them that synchronised.
+    samples: examples read, by all workers together.
+    seconds: wall-clock time of training, over all sittings.
+  """
+
+  steps: int = 0
+  sync_steps: int = 0
+  samples: int = 0
+  seconds: float = 0.0
+
+  @property
+  def lssr(self) -> float:
+    """Local-to-synchronous step ratio (equation 4): local steps / steps."""
+    return 1 - self.sync_steps / max(self.steps, 1)
+
+  def bytes_per_worker(self, traffic: parts.Traffic) -> int:
+    """What one worker has sent."""
+    return round(self.steps * traffic.step + self.sync_steps * traffic.sync)
+
+
+class Ledger:
+  """Enters the workers' metrics, step by step, and keeps the totals.
+
+  Args:
+    totals: where the run stands.
+    traffic: what a step and a synchronisation send.
+    steps_per_epoch: of one data set's worth of examples.
+    learning_rate: as a function of the optimizer step.
+  """
+
+  def __init__(
+    self,
+    totals: Totals,
+    traffic: parts.Traffic,
+    steps_per_epoch: int,
+    learning_rate: optax.Schedule,
+  ):
+    self.totals = totals
+    self._traffic = traffic
+    self._steps_per_epoch = steps_per_epoch
+    self._learning_rate = learning_rate
+    self._began = time.monotonic() - totals.seconds
+    self._warm: tuple[int, float] | None = None  # Samples, seconds.
+
+  @property
+  def samples_per_second(self) -> float:
+    """Throughput of this sitting, its first step (compilation) left out."""
+    samples, seconds = self._warm or (0, 0.0)
+    elapsed = self.totals.seconds - seconds
+    return (self.totals.samples - samples) / elapsed if elapsed else 0.0
+
+  def enter(self, metrics: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Counts one step, and says how the run stands after it.
+
+    Args:
+      metrics: of the step, each an array [workers].
+
+    Returns:
+      A row for `metrics.jsonl`.
+
+    Raises:
+      NonFiniteError: if a worker's gradient was not finite.
+    """
+    step, change = self.totals.steps + 1, metrics['relative_change']
+    if np.isnan(change).any():
+      raise NonFiniteError(
+        f'step {step}: the gradient of worker '
+        f'{int(np.argmax(np.isnan(change)))} is not finite'
+      )
+    totals = self.totals
+    totals.steps = step
+    totals.sync_steps += int(metrics['synced'][0])
+    totals.samples += int(metrics['count'].sum())
+    totals.seconds = time.monotonic() - self._began
+    self._warm = self._warm or (totals.samples, totals.seconds)
+    return {
+      'step': step,
+      'epoch': step / self._steps_per_epoch,
+      'loss': float(metrics['loss'].mean()),
+      'accuracy': float(metrics['accuracy'].mean()),
+      'relative_change': float(change.max()),
+      'relative_changes': change.tolist(),
+      'synced': bool(metrics['synced'][0]),
+      'lr': np.asarray(self._learning_rate(step - 1)).item(),
+      'lssr': totals.lssr,
+      'samples': totals.samples,
+      'bytes_per_worker': totals.bytes_per_worker(self._traffic),
+      'seconds': totals.seconds,
+      'samples_per_second': self.samples_per_second,
+    }
+
+  def summary(self) -> dict[str, Any]:
+    """The totals, as they stand in `summary.json`."""
+    totals = self.totals
+    return {
+      'steps': totals.steps,
+      'sync_steps': totals.sync_steps,
+      'local_steps': totals.steps - totals.sync_steps,
+      'lssr': totals.lssr,
+      'samples': totals.samples,
+      'bytes_per_worker': totals.bytes_per_worker(self._traffic),
+      'seconds': totals.seconds,
+      'samples_per_second': self.samples_per_second,
+    }

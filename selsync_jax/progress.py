@@ -1,0 +1,54 @@
+"""How a run shows itself while it goes on: a bar, or plain lines."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import rich.console
+import rich.progress
+
+
+class Progress:
+  """Shows rows of metrics: a bar on a terminal, else a line an evaluation."""
+
+  def __init__(self, start: int, steps: int):
+    self._steps = steps
+    console = rich.console.Console()
+    self._bar = None
+    if console.is_terminal:
+      self._bar = rich.progress.Progress(
+        rich.progress.BarColumn(),
+        rich.progress.MofNCompleteColumn(),
+        rich.progress.TimeRemainingColumn(),
+        rich.progress.TextColumn('{task.description}'),
+        console=console,
+      )
+      self._task = self._bar.add_task('compiling', completed=start, total=steps)
+
+  def show(self, row: Mapping[str, Any]) -> None:
+    """Shows the state of the run after a step."""
+    text = '  '.join(
+      [
+        f'loss {row["loss"]:.4f}',
+        f'Δ(g) {row["relative_change"]:.4f}',
+        f'LSSR {row["lssr"]:.3f}',
+        f'{row["samples_per_second"]:,.0f} samples/s',
+      ]
+    )
+    scores = [
+      f'{name.replace("_", " ")} {value:.4f}'
+      for name, value in row.items()
+      if name.startswith('test_')
+    ]
+    if self._bar:
+      self._bar.update(self._task, completed=row['step'], description=text)
+    elif scores:
+      print(f'step {row["step"]}/{self._steps}', text, *scores, sep='  ')
+
+  def __enter__(self) -> 'Progress':
+    if self._bar:
+      self._bar.start()
+    return self
+
+  def __exit__(self, *exc: Any) -> None:
+    if self._bar:
+      self._bar.stop()

@@ -1,0 +1,122 @@
+"""The table that turns a config's `sync` into trigger, averager and reducer."""
+
+import inspect
+from typing import Any, NamedTuple
+
+import optax
+
+from selsync_jax import optimizers
+from selsync_jax.config import pick
+from selsync_jax.selsync import measure
+from selsync_jax.selsync import selsync
+from selsync_jax.strategies import diloco
+from selsync_jax.strategies import fedavg
+from selsync_jax.strategies import parts
+
+
+class Run(NamedTuple):
+  """What a method may have to know of the run it serves."""
+
+  steps_per_epoch: int
+  seed: int
+
+
+def _gradients(shared):
+  return shared['params']
+
+
+def _measured(trigger):
+  """A trigger that does not measure, with a measure before it."""
+  return optax.chain(measure(), trigger)
+
+
+def _aggregate_params(trigger):
+  return parts.Strategy(trigger, parts.mean(), votes=1)
+
+
+def _aggregate_grads(trigger):
+  return parts.Strategy(
+    parts.on_sync(trigger, parts.all_reduce()),
+    parts.keep(),
+    votes=1,
+    payload=_gradients,
+  )
+
+
+AGGREGATES = {'params': _aggregate_params, 'grads': _aggregate_grads}
+
+
+def _selsync(run, *, delta, smoothing, quorum, aggregate):
+  del run
+  trigger = selsync(delta, smoothing=smoothing, quorum=quorum)
+  return pick(AGGREGATES, aggregate)(trigger)
+
+
+def _bsp(run):
+  del run
+  return parts.Strategy(
+    _measured(parts.every(1)),
+    parts.keep(),
+    parts.all_reduce(),
+    payload=_gradients,
+  )
+
+
+def _local_sgd(run, *, period):
+  del run
+  return parts.Strategy(_measured(parts.every(period)), parts.mean())
+
+
+def _fedavg(run, *, fraction, epochs):
+  if not epochs > 0:
+    raise ValueError(f'epochs must be above 0, got {epochs}')
+  period = max(1, round(epochs * run.steps_per_epoch))
+  return parts.Strategy(
+    _measured(parts.every(period)), fedavg.subset_mean(fraction, run.seed)
+  )
+
+
+def _diloco(run, *, period, outer):
+  del run
+  # Batch statistics are averaged, not extrapolated by the outer momentum.
+  optimizer = optax.partition(
+    {'outer': optimizers.create(**outer), 'mean': optax.sgd(1.0)},
+    {'params': 'outer', 'model_state': 'mean'},
+  )
+  return parts.Strategy(_measured(parts.every(period)), diloco.outer(optimizer))
+
+
+METHODS = {
+  'selsync': _selsync,
+  'bsp': _bsp,
+  'local_sgd': _local_sgd,
+  'fedavg': _fedavg,
+  'diloco': _diloco,
+}
+
+
+def create(method: str, run: Run, **fields: Any) -> parts.Strategy:
+  """The strategy of a config's `sync`.
+
+  Args:
+    method: a name in `METHODS`.
+    run: what the method may need to know.
+    **fields: exactly that method's own.
+
+  Raises:
+    ValueError: if the method is unknown, a field is not its own, or a value
+      breaks the rule of its field.
+  """
+  make = pick(METHODS, method)
+  own = inspect.signature(make).parameters.keys() - {'run'}
+  foreign = [
+    f'{field}={value!r}'
+    for field, value in fields.items()
+    if field not in own and value is not None
+  ]
+  if foreign:
+    raise ValueError(
+      f'method {method} has no {", ".join(foreign)}; '
+      f'--config=FILE:{method} picks it with its own fields'
+    )
+  return make(run, **fields)

@@ -1,0 +1,164 @@
+"""N workers on the devices at hand: their state, and one step of all of them.
+
+The only room that knows devices. State is worker-stacked: every leaf has a
+leading axis of local workers, because between synchronisations workers really
+differ. The same functions run one worker a device under `jax.pmap`, or all of
+them on one device under `jit(vmap)`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.struct
+import jax
+from jax import lax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from selsync_jax.config import ConfigError
+from selsync_jax.selsync import AXIS
+from selsync_jax.strategies import parts
+
+
+class TrainState(flax.struct.PyTreeNode):
+  """What one worker carries from step to step.
+
+  Attributes:
+    step: int32 [], optimizer steps taken; equal on all workers.
+    params: the model's parameters.
+    model_state: what is no parameter, batch statistics for example.
+    opt_state: of the whole chain, the trigger's and reducer's state included.
+    averager_state: what the averager remembers between synchronisations.
+  """
+
+  step: Any
+  params: Any
+  model_state: Any
+  opt_state: Any
+  averager_state: Any
+
+  @property
+  def shared(self) -> dict[str, Any]:
+    """What a synchronisation averages."""
+    return {'params': self.params, 'model_state': self.model_state}
+
+
+def make_devices(count: int) -> None:
+  """Lets a CPU stand for `count` devices; other machines keep what they have.
+
+  To be called before JAX is used.
+  """
+  jax.config.update('jax_num_cpu_devices', count)
+
+
+def check_devices(count: int, mapper: str) -> None:
+  """Raises `ConfigError` if `count` workers find no place under `mapper`."""
+  have = jax.local_device_count()
+  if mapper == 'pmap' and have < count:
+    raise ConfigError(
+      f'config.workers={count}: mapper pmap needs a device a worker, and '
+      f'this machine has {have} ({jax.default_backend()}); '
+      'take fewer workers, or --config.mapper=vmap'
+    )
+
+
+def map_workers(
+  fn: Callable[..., Any], mapper: str, donate: tuple[int, ...] = ()
+) -> Callable[..., Any]:
+  """`fn` of one worker, over all local workers at once and compiled.
+
+  Args:
+    fn: a function of one worker's arrays; collectives over `AXIS`.
+    mapper: `pmap`, one worker a device, or `vmap`, all on the first device.
+    donate: the arguments whose memory the result may take.
+
+  Returns:
+    `fn` over arrays with a leading axis of local workers.
+  """
+  if mapper == 'vmap':
+    return jax.jit(jax.vmap(fn, axis_name=AXIS), donate_argnums=donate)
+  return jax.pmap(fn, axis_name=AXIS, donate_argnums=donate)
+
+
+def place(tree: Any, mapper: str) -> Any:
+  """Arrays with a leading axis of local workers, on the workers' devices.
+
+  They pass through a mapped program, so that they are laid out as its results
+  are: state placed in another way would make the first step compile twice.
+  """
+  return map_workers(lambda tree: tree, mapper)(tree)
+
+
+def replicate(tree: Any, count: int) -> Any:
+  """Host copies of one worker's `tree`, stacked: all workers start alike."""
+  return jax.tree.map(
+    lambda x: np.broadcast_to(np.asarray(x), (count, *np.shape(x))), tree
+  )
+
+
+def create_state(
+  params: Any,
+  model_state: Any,
+  tx: optax.GradientTransformation,
+  averager: parts.Averager,
+) -> TrainState:
+  """One worker's state before the first step."""
+  state = TrainState(
+    step=jnp.int32(0),
+    params=params,
+    model_state=model_state,
+    opt_state=tx.init(params),
+    averager_state=(),
+  )
+  return state.replace(averager_state=averager.init(state.shared))
+
+
+def train_step(
+  loss: Callable[..., Any],
+  tx: optax.GradientTransformation,
+  averager: parts.Averager,
+  seed: int,
+) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, Any]]]:
+  """One worker's step: local update first, then, if so voted, the average.
+
+  Args:
+    loss: `(params, model_state, batch, key) -> loss, (metrics, model_state)`.
+    tx: the optimizer chain; one of its states holds `sync` (the trigger's)
+      and one `change`.
+    averager: runs inside the one `lax.cond` on `sync`.
+    seed: of dropout; the key is folded with the worker and the step.
+
+  Returns:
+    `(state, batch) -> (state, metrics)`, where metrics are scalars of this
+    worker: the loss's own, `relative_change` and `synced`.
+  """
+
+  def step(state, batch):
+    key = jax.random.fold_in(jax.random.key(seed), state.step)
+    key = jax.random.fold_in(key, lax.axis_index(AXIS))
+    grads, (metrics, model_state) = jax.grad(loss, has_aux=True)(
+      state.params, state.model_state, batch, key
+    )
+    updates, opt_state = tx.update(grads, state.opt_state, state.params)
+    state = state.replace(
+      step=state.step + 1,
+      params=optax.apply_updates(state.params, updates),
+      model_state=model_state,
+      opt_state=opt_state,
+    )
+    sync = optax.tree.get(opt_state, 'sync')
+    shared, averager_state = lax.cond(
+      sync,
+      averager.apply,
+      lambda shared, state: (shared, state),
+      state.shared,
+      state.averager_state,
+    )
+    return state.replace(**shared, averager_state=averager_state), {
+      **metrics,
+      'relative_change': optax.tree.get(opt_state, 'change'),
+      'synced': sync,
+    }
+
+  return step
