@@ -17,7 +17,7 @@ lint: $(VENV)/test.stamp
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 
 $(VENV)/train.stamp: pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "selsync_jax needs Python 3.11 or newer: make PYTHON=/path/to/python3.12 ...")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "selsync_jax needs Python 3.11 or newer: make PYTHON=/path/to/python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
 	touch $@
