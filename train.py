@@ -1,6 +1,7 @@
 """Trains a model with N workers: `python train.py --config=...`.
 
-Exit codes: 0, done; 1, the run failed; 2, a mistake in flags or config.
+Exit codes: 0, done; 1, the run failed; 2, a mistake in flags or config; 75,
+stopped by SIGTERM or SIGINT, with all saved: the same command goes on.
 """
 
 import os
@@ -12,10 +13,11 @@ from absl import flags
 from absl import logging
 from ml_collections import config_flags
 
+from selsync_jax import cluster
 from selsync_jax import workers
 from selsync_jax.config import check
 from selsync_jax.config import ConfigError
-from selsync_jax.ledger import NonFiniteError
+from selsync_jax.config import RunError
 
 _DEFAULT = pathlib.Path(__file__).parent / 'configs' / 'digits.py'
 _CONFIG = config_flags.DEFINE_config_file(
@@ -24,7 +26,25 @@ _CONFIG = config_flags.DEFINE_config_file(
   f'{_DEFAULT}. Its fields are flags too: --config.sync.delta=0.3',
 )
 _WORKDIR = flags.DEFINE_string(
-  'workdir', None, 'Where the run is written. Default: runs/CONFIG-METHOD.'
+  'workdir',
+  None,
+  'Where the run is written. Default: runs/CONFIG-METHOD. A run that is there '
+  'goes on where it stopped.',
+)
+_RESTART = flags.DEFINE_bool(
+  'restart', False, 'Move a run that is in the workdir aside; begin anew.'
+)
+_COORDINATOR = flags.DEFINE_string(
+  'coordinator', None, 'HOST:PORT of process 0, where there are several.'
+)
+_PROCESSES = flags.DEFINE_integer(
+  'num_processes', None, 'How many processes there are.'
+)
+_PROCESS = flags.DEFINE_integer('process_id', None, 'Which one this is.')
+_TIMEOUT = flags.DEFINE_float(
+  'cluster_timeout',
+  60.0,
+  'Seconds to wait for the other processes, and until a silent one is lost.',
 )
 
 
@@ -55,13 +75,26 @@ def main(argv: list[str]) -> None:
   config = _CONFIG.value
   name = pathlib.Path(config_flags.get_config_filename(flags.FLAGS['config']))
   workdir = _WORKDIR.value or f'runs/{name.stem}-{config.sync.method}'
-  logging.set_verbosity(logging.WARNING)
+  logging.set_verbosity(logging.ERROR)
+  told = cluster.place(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
+  agreed = {'config': config.to_json()}
+  here = cluster.join(told, agreed, _TIMEOUT.value)
   if config.mapper == 'pmap':
-    workers.make_devices(config.workers)
+    workers.make_devices(config.workers, here.processes)
   from selsync_jax import report  # These import TensorFlow,
   from selsync_jax import trainer  # which a mistake need not wait for.
 
-  report.show(trainer.train_and_evaluate(config, pathlib.Path(workdir)))
+  try:
+    summary = trainer.train_and_evaluate(
+      config, pathlib.Path(workdir), restart=_RESTART.value
+    )
+  except trainer.Interrupted as stop:
+    print(f'train.py: {stop}; the same command goes on', file=sys.stderr)
+    sys.exit(75)
+  finally:
+    here.leave()
+  if here.process == 0:
+    report.show(summary)
 
 
 if __name__ == '__main__':
@@ -72,9 +105,6 @@ if __name__ == '__main__':
   os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
   try:
     app.run(main, flags_parser=parse)
-  except ConfigError as error:
+  except (ConfigError, RunError) as error:
     print(f'train.py: {error}', file=sys.stderr)
-    sys.exit(2)
-  except NonFiniteError as error:
-    print(f'train.py: {error}', file=sys.stderr)
-    sys.exit(1)
+    sys.exit(2 if isinstance(error, ConfigError) else 1)

@@ -11,11 +11,11 @@ PACKAGE = 'selsync_jax'
 # From the top down. A room imports only what stands below it; rooms on one
 # line do not know each other.
 FLOORS = [
-  {'trainer'},
-  {'job', 'report', 'progress', 'ledger', 'checkpoint', 'records'},
-  {'workers', 'pipeline'},
-  {'partition', 'tasks', 'models', 'strategies'},
-  {'datasets', 'optimizers'},
+  {'trainer', 'launch'},
+  {'job', 'report', 'progress', 'ledger', 'elastic'},
+  {'checkpoint', 'interrupts', 'records', 'workdir', 'workers', 'pipeline'},
+  {'cluster', 'replicas', 'partition', 'tasks', 'models', 'strategies'},
+  {'channel', 'datasets', 'optimizers'},
   {'config', 'selsync'},
 ]
 FLOOR = {room: i for i, rooms in enumerate(FLOORS) for room in rooms}
