@@ -7,7 +7,9 @@ could run.
 """
 
 from collections.abc import Iterator
+import errno
 import json
+import os
 import pathlib
 import sys
 from typing import Any
@@ -191,7 +193,10 @@ class Checkpoints:
 
 def _reason(error: Exception) -> str:
   """The part of a library's message that a user can act on."""
-  return ' '.join(str(error).split())[:300]
+  text = ' '.join(str(error).split())
+  if 'RESOURCE_EXHAUSTED' in text:  # tensorstore's word for a full disk.
+    return os.strerror(errno.ENOSPC)
+  return text[:300]
 
 
 def _loss(metrics: dict[str, float]) -> float:

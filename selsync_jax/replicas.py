@@ -1,8 +1,8 @@
 """Whether replicas that should be equal are, bit for bit.
 
-A fingerprint is one 32-bit sum a leaf. Each element's bits are multiplied by an
-odd number that depends on its position; an odd factor has an inverse modulo
-2^32, so a change of any single element always changes the sum.
+A fingerprint is one 32-bit sum a leaf, of its words mixed with their places.
+The mixing is one to one, so a change of a single word always shows; changes of
+several cancel each other by a chance of 2^-32.
 """
 
 from typing import Any
@@ -25,9 +25,11 @@ def _checksum(leaf) -> UInt32[Array, '']:
   bits = jnp.dtype(leaf.dtype).itemsize * 8
   words = lax.bitcast_convert_type(leaf, f'uint{min(bits, 32)}')
   words = jnp.ravel(words).astype(jnp.uint32)
-  place = lax.iota(jnp.uint32, words.size)
-  # Knuth's multiplicative constant spreads neighbours; `| 1` makes it odd.
-  return jnp.sum(words * (place * jnp.uint32(2654435761) | 1))
+  # The finalizer of MurmurHash3; each line can be undone.
+  words ^= lax.iota(jnp.uint32, words.size) * jnp.uint32(0x9E3779B1)
+  words = (words ^ (words >> 16)) * jnp.uint32(0x85EBCA6B)
+  words = (words ^ (words >> 13)) * jnp.uint32(0xC2B2AE35)
+  return jnp.sum(words ^ (words >> 16))
 
 
 def first_difference(tree: Any, *, axis_name: str = AXIS) -> Int32[Array, '']:

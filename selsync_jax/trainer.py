@@ -156,7 +156,7 @@ def _checked(
   """Sees to it that all workers begin with the same parameters."""
   if config.check_replicas:
     differs = workers.map_workers(replicas.first_difference, config.mapper)
-    leaf = cluster.local(differs(state.params))[0]
+    leaf = int(cluster.local(differs(state.params))[0])
     _refuse_unequal(leaf, replicas.leaf_names(state.params), 0)
   return state
 
@@ -283,7 +283,7 @@ class Run:
     for i in range(count):
       metrics = {name: values[i] for name, values in steps.items()}
       step = self._ledger.totals.steps + 1
-      _refuse_unequal(metrics['unequal'][0], self._names, step)
+      _refuse_unequal(int(metrics['unequal'][0]), self._names, step)
       seconds = before + (now - before) * (i + 1) / count
       row = self._ledger.enter(metrics, seconds)
       self._write(row | scores if i == count - 1 else row)

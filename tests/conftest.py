@@ -1,6 +1,7 @@
 """One process, 16 virtual devices, shapes checked, every warning an error."""
 
 import os
+import tempfile
 
 # jaxlib 0.10 hangs on few cores unless its pool is larger; and where workers
 # do wait for each other in vain, a test should fail within seconds.
@@ -12,6 +13,13 @@ os.environ['XLA_FLAGS'] = (
 os.environ['TF_CPP_MIN_LOG_LEVEL'] = '2'
 os.environ['TF_ENABLE_ONEDNN_OPTS'] = '0'
 os.environ['JAX_PLATFORMS'] = 'cpu'
+
+# Programs that many tests run are compiled once, here and in the processes
+# that tests start.
+_CACHE = tempfile.TemporaryDirectory()
+os.environ['JAX_COMPILATION_CACHE_DIR'] = _CACHE.name
+os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'
+os.environ['JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES'] = '-1'
 
 import beartype
 import jax
