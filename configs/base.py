@@ -16,6 +16,8 @@ def _methods() -> dict[str, dict]:
       delta=0.3,  # Threshold on the relative gradient change; 0 is BSP.
       smoothing=config_dict.placeholder(float),  # In (0, 1]; None: N / 100.
       quorum=config_dict.placeholder(float),  # Share of votes; None: one.
+      lag=0,  # 1: the vote travels while the next step computes.
+      vote_every=1,  # Steps that are voted on together.
       aggregate='params',  # Or 'grads': replicas never meet again.
     ),
     'bsp': dict(),  # Gradients averaged at every step.

@@ -49,12 +49,15 @@ class SelSyncState(NamedTuple):
     ewma: float32 [], the smoothed squared L2 norm E_i of the local gradient.
     change: float32 [], the relative gradient change on this worker.
     sync: bool [], the outcome of the vote, equal on all workers.
+    ballot: int32 [], what this worker has yet to vote: 1 for a raised flag, 0
+      for none, less than 0 for a veto.
   """
 
   count: Int32[Array, '']
   ewma: Float32[Array, '']
   change: Float32[Array, '']
   sync: Bool[Array, '']
+  ballot: Int32[Array, '']
 
 
 def consensus(tree: Any, *, among: Any = None, axis_name: str = AXIS) -> Any:
@@ -205,6 +208,8 @@ def selsync(
   *,
   smoothing: float | None = None,
   quorum: float | None = None,
+  lag: int = 0,
+  vote_every: int = 1,
   axis_name: str = AXIS,
 ) -> optax.GradientTransformationExtraArgs:
   """Decides at which steps the workers synchronise (Algorithm 1).
@@ -216,12 +221,16 @@ def selsync(
   it would flatten what it measures.
 
   The exchange is inside, so nobody can branch on a value that differs between
-  workers. It is one scalar all-reduce a step.
+  workers. It is one scalar all-reduce a vote. On a slow network every step
+  waits for it, which two options of ours avoid: a vote that travels while the
+  next step computes, and a vote on several steps at once.
 
   A gradient that is not finite never spreads silently: on its worker `change`
   is NaN, and while any worker has one, the vote is vetoed, so that `sync` is
   false on all. The state recovers with the next finite gradient; parameters
-  that have become NaN do not, and veto for ever. Watch `change`.
+  that have become NaN do not, and veto for ever. With `lag=1` the veto is a
+  step late as well. Watch `change`, or wrap the optimizer in
+  `optax.apply_if_finite`.
 
   Args:
     delta: the threshold, at least 0. 0 synchronises at every step, infinity
@@ -229,6 +238,10 @@ def selsync(
     smoothing: see `measure`.
     quorum: `None` is the paper's rule, one flag is enough. A fraction in
       (0, 1] asks that share of the workers, rounded up, to raise theirs.
+    lag: steps from a flag to the synchronisation it asks for. 0 is the
+      paper's; with 1 the exchange depends on nothing that the step computes.
+    vote_every: steps from one vote to the next; a flag raised at any of them
+      counts. 1 is the paper's.
     axis_name: the mapped axis.
 
   Returns:
@@ -260,22 +273,46 @@ def selsync(
     raise ValueError(f'delta must be at least 0, got {delta}')
   if quorum is not None and not 0 < quorum <= 1:
     raise ValueError(f'quorum must be None or in (0, 1], got {quorum}')
+  if lag not in (0, 1):
+    raise ValueError(f'lag must be 0 or 1, got {lag}')
+  if vote_every < 1:
+    raise ValueError(f'vote_every must be at least 1, got {vote_every}')
   _check_smoothing(smoothing)
 
   def init(params):
-    return SelSyncState(*_unmeasured(params), sync=jnp.bool(False))
+    return SelSyncState(*_unmeasured(params), jnp.bool(False), jnp.int32(0))
+
+  def count_votes(ballot):
+    # The tolerance keeps a product such as 0.7 * 10 from rounding up to 8.
+    share = (quorum or 0) * lax.axis_size(axis_name) - 1e-9
+    return lax.psum(ballot, axis_name) >= max(1, math.ceil(share))
 
   def update(updates, state, params=None, **extra_args):
     del params, extra_args
     local = _measured(updates, state, smoothing, axis_name)
-    workers = lax.axis_size(axis_name)
-    # The tolerance keeps a product such as 0.7 * 10 from rounding up to 8.
-    needed = 1 if quorum is None else math.ceil(quorum * workers - 1e-9)
     # One sum carries both: a veto outweighs the votes of all.
-    ballot = jnp.where(
-      jnp.isnan(local.change), -workers, jnp.int32(local.change >= delta)
-    )
-    sync = lax.psum(ballot, axis_name) >= needed
-    return updates, SelSyncState(*local, sync=sync)
+    veto = -lax.axis_size(axis_name)
+    flag = jnp.int32(local.change >= delta)
+    flag = jnp.where(jnp.isnan(local.change), veto, flag)
+    if lag:
+      due, cast = state.count % vote_every == 0, state.ballot
+      ballot = _either(jnp.where(due, 0, cast), flag)
+    else:
+      due, cast = local.count % vote_every == 0, _either(state.ballot, flag)
+      ballot = jnp.where(due, 0, cast)
+    if vote_every == 1:
+      sync = count_votes(cast)
+    else:  # Counts are equal on all workers, so they vote at the same steps.
+      sync = lax.cond(due, count_votes, lambda _: jnp.bool(False), cast)
+    return updates, SelSyncState(*local, sync, ballot)
 
   return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _either(one, other):
+  """A flag that either raises; a veto outlasts both."""
+  return jnp.where(
+    jnp.minimum(one, other) < 0,
+    jnp.minimum(one, other),
+    jnp.maximum(one, other),
+  )

@@ -67,6 +67,40 @@ def test_smoothing_is_the_factor_of_the_newest_gradient(smoothing):
   np.testing.assert_allclose(change, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize('lag', [0, 1])
+@pytest.mark.parametrize('vote_every', [1, 3, 8])
+def test_a_lagging_or_rarer_vote_is_the_papers_moved_and_gathered(
+  lag, vote_every, mapper
+):
+  rng = np.random.default_rng(7)
+  scale = rng.lognormal(sigma=0.7, size=(100, 4, 1))
+  grads = (scale * rng.normal(size=(100, 4, 30))).astype(np.float32)
+  expected = reference(grads, 0.04)
+  # A delta that about one window in three reaches.
+  largest = np.sort(expected.max(axis=1))
+  delta = float(largest[-100 // (3 * vote_every) :][:2].mean())
+  flags = (expected >= delta).any(axis=1)
+  votes = np.zeros(100 + lag, bool)
+  for end in range(vote_every, 101, vote_every):
+    votes[end - 1 + lag] = flags[end - vote_every : end].any()
+  tx = ss.selsync(delta, lag=lag, vote_every=vote_every)
+  states = run(tx, jnp.asarray(grads), mapper)
+  np.testing.assert_allclose(
+    np.stack([s.change for s in states]), expected, rtol=1e-5, atol=1e-5
+  )
+  np.testing.assert_array_equal(
+    np.stack([s.sync for s in states]), np.tile(votes[:100, None], (1, 4))
+  )
+  assert 1 < votes.sum() < 100 // vote_every - 1
+
+
+def test_a_veto_in_a_window_outlasts_its_flags():
+  grads = spike(4, value=100.0, steps=9)
+  grads = grads.at[3, 2, 0].set(np.nan)
+  states = run(ss.selsync(0.3, vote_every=3), grads)
+  assert [bool(s.sync[0]) for s in states] == [i == 2 for i in range(9)]
+
+
 def spike(at, worker=1, value=10.0, steps=5):
   grads = np.ones((steps, 4, 2), np.float32)
   grads[at, worker] = value
@@ -148,6 +182,8 @@ def test_the_measure_sees_all_leaves_in_any_dtype_and_passes_them_on():
     (dict(delta=1, smoothing=0), r'smoothing must be in \(0, 1\], got 0'),
     (dict(delta=1, smoothing=1.1), r'smoothing must be in \(0, 1\]'),
     (dict(delta=1, quorum=0.0), r'quorum must be None or in \(0, 1\]'),
+    (dict(delta=1, lag=2), 'lag must be 0 or 1, got 2'),
+    (dict(delta=1, vote_every=0), 'vote_every must be at least 1, got 0'),
     (dict(delta=1, quorum=2), r'quorum must be None or in \(0, 1\], got 2'),
   ],
 )

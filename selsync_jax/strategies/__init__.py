@@ -31,14 +31,13 @@ def _measured(trigger):
 
 
 def _aggregate_params(trigger):
-  return parts.Strategy(trigger, parts.mean(), votes=1)
+  return parts.Strategy(trigger, parts.mean())
 
 
 def _aggregate_grads(trigger):
   return parts.Strategy(
     parts.on_sync(trigger, parts.all_reduce()),
     parts.keep(),
-    votes=1,
     replicas=False,
     payload=_gradients,
   )
@@ -47,10 +46,17 @@ def _aggregate_grads(trigger):
 AGGREGATES = {'params': _aggregate_params, 'grads': _aggregate_grads}
 
 
-def _selsync(run, *, delta, smoothing, quorum, aggregate):
+def _selsync(run, *, delta, smoothing, quorum, lag, vote_every, aggregate):
   del run
-  trigger = selsync(delta, smoothing=smoothing, quorum=quorum)
-  return pick(AGGREGATES, aggregate)(trigger)
+  trigger = selsync(
+    delta,
+    smoothing=smoothing,
+    quorum=quorum,
+    lag=lag,
+    vote_every=vote_every,
+  )
+  strategy = pick(AGGREGATES, aggregate)(trigger)
+  return strategy._replace(votes=1 / vote_every)
 
 
 def _bsp(run):
