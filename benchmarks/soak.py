@@ -1,6 +1,6 @@
 """Kills runs at random moments, and sees whether they end as if never killed.
 
-  python benchmarks/soak.py --kills=20
+  python -m benchmarks.soak --kills=20
 
 Each case is a method of synchronisation on one process with four workers or on
 two with two each. A run is killed (SIGKILL, one process of it) at a random
@@ -120,9 +120,8 @@ def rows(workdir: pathlib.Path) -> list[dict[str, Any]]:
   return [json.loads(line) for line in text.split('\n')[:-1]]
 
 
-def final_state(workdir: pathlib.Path) -> list[tuple[str, np.ndarray]]:
-  """All arrays of the last checkpoint, by name."""
-  folder = workdir / 'checkpoints' / str(STEPS) / 'state'
+def arrays(folder: pathlib.Path) -> list[tuple[str, np.ndarray]]:
+  """All arrays of a checkpoint's state, by name."""
   with ocp.PyTreeCheckpointer() as checkpointer:
     metadata = checkpointer.metadata(folder).item_metadata.tree
     kind = ocp.RestoreArgs(restore_type=np.ndarray)
@@ -136,7 +135,8 @@ def final_state(workdir: pathlib.Path) -> list[tuple[str, np.ndarray]]:
 def differences(one: pathlib.Path, other: pathlib.Path) -> list[str]:
   """In what two finished runs differ."""
   found = []
-  states = zip(final_state(one), final_state(other), strict=True)
+  last = pathlib.Path('checkpoints') / str(STEPS) / 'state'
+  states = zip(arrays(one / last), arrays(other / last), strict=True)
   for (name, left), (_, right) in states:
     if left.tobytes() != right.tobytes():
       found.append(name)

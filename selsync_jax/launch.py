@@ -20,7 +20,7 @@ import threading
 import time
 from typing import IO
 
-PATIENCE = 10.0
+PATIENCE = 5.0
 """Seconds that the others have to end by themselves, and then to be asked."""
 
 

@@ -1,0 +1,142 @@
+"""What a step costs on a slow network, beside what the wire itself costs.
+
+  python -m benchmarks.network --hosts=4 --bandwidths 200mbit 1gbit
+
+Runs every kind of step on an emulated cluster (benchmarks/cluster.py), one
+worker a host, beside the all-reduce of the same bytes alone, by JAX and, where
+torch is installed, by PyTorch's DDP backend (gloo), and beside the limit of the
+wire, 2 (N-1)/N x bytes / bandwidth. Prints one table, writes network.json.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import pathlib
+import statistics
+import sys
+import time
+
+os.environ.setdefault('PJRT_NPROC', '16')
+
+from benchmarks import cluster as emulated
+
+UNITS = {'kbit': 1e3, 'mbit': 1e6, 'gbit': 1e9}
+
+
+def bits_per_second(bandwidth: str) -> float:
+  """Tc's notation as a number."""
+  for unit, factor in UNITS.items():
+    if bandwidth.endswith(unit):
+      return float(bandwidth.removesuffix(unit)) * factor
+  raise ValueError(f'{bandwidth!r} does not end in one of {", ".join(UNITS)}')
+
+
+def jax_times(width: int, steps: int, rounds: int) -> dict[str, float]:
+  """Milliseconds of every kind of step, on this host of the cluster."""
+  import jax
+
+  from benchmarks import variants
+  from selsync_jax import cluster
+
+  jax.config.update('jax_num_cpu_devices', 1)
+  here = cluster.join(cluster.place(None, None, None), {}, 60)
+  made = {
+    name: variants.Variant(first, 1, width)
+    for name, first in variants.FIRST.items()
+  }
+  params = made['local step'].params
+  runs = {name: variant.run for name, variant in made.items()}
+  runs['all-reduce alone'] = variants.all_reduce_alone(1, params)
+  seconds = variants.time_interleaved(runs, steps, rounds)
+  cluster.wait_for_all('done')
+  here.leave()
+  times = {n: 1e3 * statistics.median(s) for n, s in seconds.items()}
+  return times | {'bytes': 4 * params}
+
+
+def torch_times(nbytes: int, steps: int) -> dict[str, float]:
+  """Milliseconds of an all-reduce of so many bytes by torch (gloo)."""
+  import torch
+  import torch.distributed as dist
+
+  dist.init_process_group(
+    'gloo',
+    init_method=f'tcp://{os.environ["JAX_COORDINATOR_ADDRESS"]}',
+    world_size=int(os.environ['JAX_NUM_PROCESSES']),
+    rank=int(os.environ['JAX_PROCESS_ID']),
+  )
+  buffer = torch.zeros(nbytes // 4)
+  seconds = []
+  for _ in range(steps):
+    dist.barrier()
+    start = time.perf_counter()
+    dist.all_reduce(buffer)
+    seconds.append(time.perf_counter() - start)
+  dist.barrier()
+  dist.destroy_process_group()
+  return {'torch all-reduce (gloo)': 1e3 * statistics.median(seconds[1:])}
+
+
+def measure(
+  hosts: int, bandwidth: str, width: int, steps: int, rounds: int
+) -> dict[str, float]:
+  """All figures at one bandwidth, in milliseconds, from host 0."""
+  python = [sys.executable, '-m', 'benchmarks.network']
+  sizes = [f'--width={width}', f'--steps={steps}', f'--rounds={rounds}']
+  output = emulated.run(hosts, bandwidth, [*python, '--jax', *sizes], 900)[0]
+  figures = json.loads(output.splitlines()[-1])
+  nbytes = figures.pop('bytes')
+  if importlib.util.find_spec('torch'):
+    argument = f'--torch={nbytes}'
+    output = emulated.run(hosts, bandwidth, [*python, argument, *sizes], 300)[0]
+    figures |= json.loads(output.splitlines()[-1])
+  wire = 2 * (hosts - 1) / hosts * nbytes * 8 / bits_per_second(bandwidth)
+  return figures | {'limit of the wire': 1e3 * wire, 'bytes': nbytes}
+
+
+def main() -> None:
+  """The command line."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--hosts', type=int, default=4)
+  parser.add_argument('--bandwidths', nargs='+', default=['200mbit', '1gbit'])
+  # 1.34 M parameters: 5.4 MB that a synchronisation moves.
+  parser.add_argument('--width', type=int, default=96, help='of the network')
+  parser.add_argument('--steps', type=int, default=5, help='in one go')
+  parser.add_argument('--rounds', type=int, default=7)
+  parser.add_argument('--out', default='network.json')
+  parser.add_argument('--jax', action='store_true', help=argparse.SUPPRESS)
+  parser.add_argument('--torch', type=int, help=argparse.SUPPRESS)
+  options = parser.parse_args()
+  sizes = options.width, options.steps, options.rounds
+  if options.jax:
+    print(json.dumps(jax_times(*sizes)))
+    return
+  if options.torch:
+    print(json.dumps(torch_times(options.torch, options.steps)))
+    return
+  if reason := emulated.missing():
+    sys.exit(f'network.py: {reason}')
+  table = {b: measure(options.hosts, b, *sizes) for b in options.bandwidths}
+  nbytes = {row.pop('bytes') for row in table.values()}.pop()
+  print(f'{options.hosts} hosts, {nbytes / 1e6:.2f} MB of parameters; ms')
+  print(f'{"":44}', *(f'{b:>10}' for b in table))
+  for name in next(iter(table.values())):
+    print(f'{name:44}', *(f'{row[name]:10.2f}' for row in table.values()))
+  for name in ('all-reduce alone', 'SelSync, synchronisation'):
+    ratios = [row[name] / row['limit of the wire'] for row in table.values()]
+    print(f'{name + " / limit":44}', *(f'{r:10.2f}' for r in ratios))
+  for name in list(next(iter(table.values())))[1:4]:
+    ratios = [row[name] / row['local step'] for row in table.values()]
+    print(f'{name + " / local":44}', *(f'{r:10.2f}' for r in ratios))
+  result = {
+    'hosts': options.hosts,
+    'cores': os.cpu_count(),
+    'bytes': nbytes,
+    'milliseconds': table,
+  }
+  pathlib.Path(options.out).write_text(json.dumps(result, indent=2) + '\n')
+
+
+if __name__ == '__main__':
+  main()

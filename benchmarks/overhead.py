@@ -1,0 +1,79 @@
+"""What measuring and voting costs: one process, 1, 2 and 4 workers.
+
+  python -m benchmarks.overhead
+
+Prints the time of a SelSync step that does not synchronise over that of a plain
+local step, side by side in one run, and writes overhead.json. The limit is 1:
+a step that neither measures nor votes.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import platform
+
+os.environ.setdefault('PJRT_NPROC', '16')
+
+import jax
+import numpy as np
+
+from benchmarks import variants
+
+NAMES = ('local step', 'SelSync, no synchronisation')
+
+
+def main() -> None:
+  """The command line."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--width', type=int, default=64, help='of the network')
+  parser.add_argument('--steps', type=int, default=20, help='in one go')
+  parser.add_argument('--rounds', type=int, default=15)
+  parser.add_argument('--workers', type=int, nargs='+', default=[1, 2, 4])
+  parser.add_argument('--out', default='overhead.json')
+  options = parser.parse_args()
+  jax.config.update('jax_num_cpu_devices', max(options.workers))
+  rows = []
+  for count in options.workers:
+    if count > jax.local_device_count():
+      print(f'{count} workers: only {jax.local_device_count()} devices')
+      continue
+    runs = {
+      name: variants.Variant(variants.FIRST[name], count, options.width)
+      for name in NAMES
+    }
+    seconds = variants.time_interleaved(
+      {name: variant.run for name, variant in runs.items()},
+      options.steps,
+      options.rounds,
+    )
+    plain, selsync = (np.array(seconds[name]) for name in NAMES)
+    rows.append(
+      {
+        'workers': count,
+        'params': runs[NAMES[0]].params,
+        'local_ms': 1e3 * float(np.median(plain)),
+        'selsync_ms': 1e3 * float(np.median(selsync)),
+        'ratio': float(np.median(selsync / plain)),
+        'ratio_least': float(np.min(selsync) / np.min(plain)),
+      }
+    )
+  print('workers  parameters  local ms  SelSync ms  ratio  of the fastest')
+  for row in rows:
+    print(
+      f'{row["workers"]:7}  {row["params"]:10,}  {row["local_ms"]:8.2f}  '
+      f'{row["selsync_ms"]:10.2f}  {row["ratio"]:5.3f}  '
+      f'{row["ratio_least"]:14.3f}'
+    )
+  machine = {
+    'device': jax.devices()[0].device_kind,
+    'cores': os.cpu_count(),
+    'jax': jax.__version__,
+    'python': platform.python_version(),
+  }
+  text = json.dumps({'machine': machine, 'rows': rows}, indent=2)
+  pathlib.Path(options.out).write_text(text + '\n')
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# One task a GPU on four nodes of eight: sbatch docs/recipes/slurm.sh
+# train.py finds its place by itself, from what srun puts into the environment.
+#SBATCH --job-name=selsync
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=8
+#SBATCH --gpus-per-task=1
+#SBATCH --cpus-per-task=8
+#SBATCH --time=24:00:00
+#SBATCH --signal=TERM@120   # Two minutes before the end: save, exit code 75.
+#SBATCH --requeue           # The same command goes on from the checkpoint.
+#SBATCH --open-mode=append
+set -euo pipefail
+
+cd "${SLURM_SUBMIT_DIR:?submit this with sbatch}"
+source .venv/bin/activate
+
+code=0
+srun --kill-on-bad-exit=1 python train.py \
+  --config=configs/digits.py:selsync \
+  --config.workers="$SLURM_NTASKS" \
+  --workdir="$SLURM_SUBMIT_DIR/runs/digits-$SLURM_JOB_NAME" || code=$?
+
+if [[ $code -eq 75 ]]; then
+  scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$code"

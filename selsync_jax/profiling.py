@@ -1,0 +1,36 @@
+"""A trace of a few steps, to see where their time goes."""
+
+import contextlib
+import pathlib
+from typing import Any
+
+import jax
+
+FOLDER = 'profile'
+FIRST, COUNT = 10, 5
+"""Steps of a sitting before the trace, past compilation, and in it."""
+
+
+class Profile:
+  """Traces steps into `WORKDIR/profile`, if wanted.
+
+  TensorBoard's profile plugin, XProf and Perfetto read it.
+
+  Args:
+    workdir: of the run, or `None` to trace nothing.
+  """
+
+  def __init__(self, workdir: pathlib.Path | None):
+    self._workdir = workdir
+    self._steps = 0
+
+  def step(self, number: int) -> contextlib.AbstractContextManager[Any]:
+    """To be entered around every step."""
+    if self._workdir is None:
+      return contextlib.nullcontext()
+    if self._steps == FIRST:
+      jax.profiler.start_trace(self._workdir / FOLDER)
+    if self._steps == FIRST + COUNT:
+      jax.profiler.stop_trace()
+    self._steps += 1
+    return jax.profiler.StepTraceAnnotation('train', step_num=number)
