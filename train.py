@@ -34,6 +34,9 @@ _WORKDIR = flags.DEFINE_string(
 _RESTART = flags.DEFINE_bool(
   'restart', False, 'Move a run that is in the workdir aside; begin anew.'
 )
+_PROFILE = flags.DEFINE_bool(
+  'profile', False, 'Trace a few steps into WORKDIR/profile.'
+)
 _COORDINATOR = flags.DEFINE_string(
   'coordinator', None, 'HOST:PORT of process 0, where there are several.'
 )
@@ -86,7 +89,10 @@ def main(argv: list[str]) -> None:
 
   try:
     summary = trainer.train_and_evaluate(
-      config, pathlib.Path(workdir), restart=_RESTART.value
+      config,
+      pathlib.Path(workdir),
+      restart=_RESTART.value,
+      profile=_PROFILE.value,
     )
   except trainer.Interrupted as stop:
     print(f'train.py: {stop}; the same command goes on', file=sys.stderr)

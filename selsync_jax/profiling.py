@@ -12,7 +12,7 @@ FIRST, COUNT = 10, 5
 
 
 class Profile:
-  """Traces steps into `WORKDIR/profile`, if wanted.
+  """Traces a few steps into `WORKDIR/profile`, if wanted.
 
   TensorBoard's profile plugin, XProf and Perfetto read it.
 
@@ -23,6 +23,13 @@ class Profile:
   def __init__(self, workdir: pathlib.Path | None):
     self._workdir = workdir
     self._steps = 0
+
+  def __enter__(self) -> 'Profile':
+    return self
+
+  def __exit__(self, *exc: Any) -> None:
+    if self._workdir and FIRST < self._steps <= FIRST + COUNT:
+      jax.profiler.stop_trace()
 
   def step(self, number: int) -> contextlib.AbstractContextManager[Any]:
     """To be entered around every step."""

@@ -25,6 +25,7 @@ from selsync_jax.config import RunError
 from selsync_jax.interrupts import Interrupts
 from selsync_jax.ledger import Ledger
 from selsync_jax.ledger import Totals
+from selsync_jax.profiling import Profile
 from selsync_jax.progress import Progress
 from selsync_jax.selsync import consensus
 from selsync_jax.strategies import parts
@@ -41,6 +42,7 @@ def train_and_evaluate(
   workdir: pathlib.Path,
   *,
   restart: bool = False,
+  profile: bool = False,
 ) -> dict[str, Any]:
   """Trains as the config says, and writes the run into `workdir`.
 
@@ -49,6 +51,7 @@ def train_and_evaluate(
     workdir: a folder, made if need be. A run that is there goes on from its
       last checkpoint; a finished one is left as it is.
     restart: whether to move a run that is there aside.
+    profile: whether to trace a few steps into `workdir/profile`.
 
   Returns:
     The summary, as in `summary.json`.
@@ -84,8 +87,11 @@ def train_and_evaluate(
       job.learning_rate,
       may_skip=config.on_nonfinite == 'skip',
     )
-    with _recorder(workdir, config, job, totals) as write:
-      scores = Run(job, config, ledger, checkpoints, write).train(state)
+    write = stack.enter_context(_recorder(workdir, config, job, totals))
+    traced = workdir if profile and first else None
+    with Profile(traced) as trace:
+      run = Run(job, config, ledger, checkpoints, write, trace)
+      scores = run.train(state)
     bsp = parts.ring(parts.nbytes(fresh.params), config.workers)
     summary = {
       'method': config.sync.method,
@@ -202,6 +208,7 @@ class Run:
     ledger: takes the metrics; stands where the run stands.
     checkpoints: takes the state.
     write: takes the rows.
+    trace: takes note of every step.
   """
 
   def __init__(
@@ -211,8 +218,9 @@ class Run:
     ledger: Ledger,
     checkpoints: Checkpoints,
     write: Callable[[Row], None],
+    trace: Profile,
   ):
-    self._job, self._config = job, config
+    self._job, self._config, self._trace = job, config, trace
     self._ledger, self._checkpoints, self._write = ledger, checkpoints, write
     self._numbers = cluster.local_workers(config.workers)
     self._step = workers.map_workers(
@@ -242,7 +250,8 @@ class Run:
     scores = {}
     with self._naming_checkpoint(), Interrupts() as interrupts:
       for position, batch in self._batches():
-        state, metrics = self._step(state, batch)
+        with self._trace.step(position):
+          state, metrics = self._step(state, batch)
         self._pending.append(metrics)
         last = position == job.steps
         stops = interrupts.requested(position)

@@ -12,7 +12,7 @@ PACKAGE = 'selsync_jax'
 # line do not know each other.
 FLOORS = [
   {'trainer', 'launch'},
-  {'job', 'report', 'progress', 'ledger', 'elastic'},
+  {'job', 'report', 'progress', 'profiling', 'ledger', 'elastic'},
   {'checkpoint', 'interrupts', 'records', 'workdir', 'workers', 'pipeline'},
   {'cluster', 'replicas', 'partition', 'tasks', 'models', 'strategies'},
   {'channel', 'datasets', 'optimizers'},
