@@ -86,8 +86,10 @@ def main() -> None:
   logging.set_verbosity(logging.ERROR)
   jax.config.update('jax_num_cpu_devices', 4)
   results = {}
-  print('config                     step ms  loop ms  ratio  saving ms  ratio  '
-        'blocked ms a save')
+  print(
+    'config                     step ms  loop ms  ratio  saving ms  ratio  '
+    'blocked ms a save'
+  )
   for name in options.configs:
     plain, saving, steps, blocked = [], [], [], []
     for _ in range(options.rounds):
