@@ -24,10 +24,10 @@ def blame(field: str) -> Iterator[None]:
     raise ConfigError(f'config.{field}: {error}') from error
 
 
-def pick(table: Mapping[str, Any], name: str) -> Any:
+def pick(table: Mapping[Any, Any], name: Any) -> Any:
   """The entry of a table of names, or a `ValueError` that lists them."""
   if name not in table:
-    raise ValueError(f'{name!r} is none of {", ".join(table)}')
+    raise ValueError(f'{name!r} is none of {", ".join(map(str, table))}')
   return table[name]
 
 
