@@ -61,11 +61,16 @@ def get_config(method: str) -> config_dict.ConfigDict:
         momentum=config_dict.placeholder(float),
         nesterov=config_dict.placeholder(bool),
         weight_decay=config_dict.placeholder(float),
+        decayed='all',  # Or 'matrices': biases and norms go free.
         clip_norm=config_dict.placeholder(float),  # Global L2 norm.
       ),
       schedule=dict(
-        name='constant',  # Or 'cosine', to 0 at the end of the run.
+        name='constant',  # Or 'cosine', to 0 at the end of the run;
+        # 'milestones' or 'staircase', times `factor` again and again.
         warmup_epochs=0.0,  # Linear rise from 0.
+        milestones=config_dict.placeholder(tuple),  # In epochs of the run.
+        period=config_dict.placeholder(int),  # Steps of a stair.
+        factor=config_dict.placeholder(float),
       ),
       eval=dict(
         every_epochs=1.0,  # Between evaluations of the consensus.

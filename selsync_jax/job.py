@@ -69,13 +69,15 @@ def prepare(config: ml_collections.ConfigDict) -> Job:
     )
   per_epoch = partition_lib.steps_per_epoch(partition, config.batch_size)
   steps = config.steps or math.ceil(config.epochs * per_epoch)
-  options = dict(config.optimizer)
+  options, shape = dict(config.optimizer), dict(config.schedule)
+  if shape['milestones'] is not None:
+    shape['milestones'] = [round(m * per_epoch) for m in shape['milestones']]
   with blame('schedule'):
     learning_rate = optimizers.schedule(
-      config.schedule.name,
-      options.pop('learning_rate'),
-      warmup_steps=round(config.schedule.warmup_epochs * per_epoch),
+      peak=options.pop('learning_rate'),
+      warmup_steps=round(shape.pop('warmup_epochs') * per_epoch),
       steps=steps,
+      **shape,
     )
   with blame('optimizer'):
     optimizer = optimizers.create(learning_rate=learning_rate, **options)

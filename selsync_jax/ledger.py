@@ -10,6 +10,9 @@ import optax
 
 from selsync_jax.strategies import parts
 
+# Metrics that every step has; the others are the task's.
+_OF_THE_STEP = {'count', 'relative_change', 'synced'}
+
 
 class NonFiniteError(Exception):
   """A worker's gradient was not finite."""
@@ -99,8 +102,11 @@ class Ledger:
     return {
       'step': step,
       'epoch': step / self._steps_per_epoch,
-      'loss': float(metrics['loss'].mean()),
-      'accuracy': float(metrics['accuracy'].mean()),
+      **{
+        name: float(values.mean())
+        for name, values in metrics.items()
+        if name not in _OF_THE_STEP
+      },
       'relative_change': float(change.max()),
       'relative_changes': change.tolist(),
       'synced': bool(metrics['synced'][0]),

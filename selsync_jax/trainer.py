@@ -132,8 +132,8 @@ def _evaluator(
       for batch in batches
     ]
     sums = jax.tree.map(lambda *x: np.sum(x), *jax.device_get(each))
-    means = tasks.means(sums)
-    return {f'test_{name}': float(mean) for name, mean in means.items()}
+    scores = tasks.scores(job.task, sums)
+    return {f'test_{name}': score for name, score in scores.items()}
 
   return evaluate
 

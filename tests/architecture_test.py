@@ -64,6 +64,22 @@ def test_the_core_needs_only_jax_and_optax(path):
     assert {n.split('.')[0] for n in imports(path)} <= light | standard
 
 
+@pytest.mark.parametrize(
+  'room, known',
+  [
+    ('models', {'config'}),
+    ('strategies', {'config', 'optimizers', 'selsync'}),
+  ],
+)
+def test_models_know_no_workers_and_strategies_no_models(room, known):
+  for path in FILES:
+    if room_of(path) == room:
+      names = set(imports(path))
+      ours = {n.split('.')[1] for n in names if n.startswith(PACKAGE)}
+      assert ours <= known | {room}
+      assert room != 'models' or 'jax.lax' not in names, 'collectives?'
+
+
 def test_no_file_is_two_rooms():
   long = {
     str(path): lines

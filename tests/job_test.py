@@ -60,7 +60,12 @@ BAD_FIELDS = [
     'iid',
     "config.data.partition: 'iid' is none of defdp, seldp",
   ),
-  ('model.name', 'lenet', "config.model: 'lenet' is none of convnet"),
+  (
+    'model.name',
+    'lenet',
+    "config.model: 'lenet' is none of convnet, resnet, vgg11, alexnet, "
+    'transformer, decoder',
+  ),
   (
     'optimizer.name',
     'adamz',
@@ -74,7 +79,8 @@ BAD_FIELDS = [
   (
     'schedule.name',
     'linear',
-    "config.schedule: 'linear' is none of constant, cosine",
+    "config.schedule: 'linear' is none of constant, cosine, milestones, "
+    'staircase',
   ),
   (
     'schedule.warmup_epochs',

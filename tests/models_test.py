@@ -95,6 +95,56 @@ def small(name, **more):
   return model, drawn.variables(model, x), x
 
 
+def he_out(kernel):
+  return math.sqrt(2 / (kernel.size / kernel.shape[-2]))
+
+
+def he_in(kernel):
+  return math.sqrt(2 / (kernel.size / kernel.shape[-1]))
+
+
+def glorot(kernel):
+  return math.sqrt(2 / (kernel.shape[0] + kernel.shape[1]))
+
+
+def narrow(kernel):
+  del kernel
+  return 0.1 / math.sqrt(3)  # Of a uniform distribution in [-0.1, 0.1].
+
+
+INITIAL = [
+  ('resnet', (), 'Conv_0', he_out),
+  ('resnet', ('Block_7',), 'Conv_1', he_out),
+  ('vgg11', (), 'Conv_7', he_out),
+  ('vgg11', (), 'Dense_1', he_in),
+  ('alexnet', (), 'Conv_4', he_out),
+  ('alexnet', (), 'Dense_1', he_in),
+  ('transformer', ('CausalAttention_1',), 'qkv', glorot),
+  ('transformer', (), 'Dense_0', glorot),
+  ('transformer', (), 'Embed_0', narrow),
+  ('transformer', (), 'Dense_4', narrow),
+]
+
+
+@pytest.mark.parametrize('name, scope, layer, deviation', INITIAL)
+def test_kernels_begin_with_the_papers_deviation(name, scope, layer, deviation):
+  model = models.create(name, classes=50)
+  x = example(None if name == 'transformer' else CIFAR)
+  if name == 'alexnet':
+    x = example((64, 64, 3))
+
+  @jax.jit  # Of all that it draws, what is not returned is not compiled.
+  def init(key):
+    params = model.init(key, x, train=False)['params']
+    for module in scope:
+      params = params[module]
+    return jax.tree.leaves(params[layer])[-1]
+
+  kernel = np.float64(init(jax.random.key(0)))
+  assert kernel.mean() == pytest.approx(0, abs=0.05 * kernel.std())
+  assert kernel.std() == pytest.approx(deviation(kernel), rel=0.05)
+
+
 @pytest.mark.parametrize('name', SMALL)
 def test_in_bfloat16_parameters_stay_float32_and_scores_stay_close(name):
   model, variables, x = small(name)
