@@ -32,6 +32,21 @@ def _methods() -> dict[str, dict]:
   }
 
 
+def split(argument: str) -> tuple[str, bool]:
+  """What stands behind `FILE:`, as a workload takes it: `METHOD[,smoke]`.
+
+  Returns:
+    The method, and whether the workload is to be small enough for a laptop,
+    on data that every machine has.
+  """
+  method, *variant = argument.split(',')
+  if variant not in ([], ['smoke']):
+    raise ConfigError(
+      f'--config=FILE:{argument}: a method may be followed by smoke alone'
+    )
+  return method, bool(variant)
+
+
 def get_config(method: str) -> config_dict.ConfigDict:
   """The defaults, with the fields of one method."""
   methods = _methods()
