@@ -13,6 +13,7 @@ References:
 import tensorflow as tf
 
 from selsync_jax import draws
+from selsync_jax.draws import Tensor
 
 
 def normalize(
@@ -38,7 +39,7 @@ def resize(image: tf.Tensor, size: int | None) -> tf.Tensor:
   return image if size is None else tf.image.resize(image, (size, size))
 
 
-def pad_crop_flip(image: tf.Tensor, key: tf.Tensor, pad: int = 4) -> tf.Tensor:
+def pad_crop_flip(image: Tensor, key: Tensor, pad: int = 4) -> tf.Tensor:
   """A crop of each image with a black frame around it, every other mirrored.
 
   Args:
@@ -66,7 +67,7 @@ def _resized_crop(jpeg, begin, extent, size):
   return tf.image.resize(image, (size, size), antialias=True)
 
 
-def inception_crop(jpeg: tf.Tensor, key: tf.Tensor, size: int) -> tf.Tensor:
+def inception_crop(jpeg: tf.Tensor, key: Tensor, size: int) -> tf.Tensor:
   """A box of 8 to 100 % of the area, as a square, every other mirrored.
 
   Args:

@@ -10,18 +10,26 @@ References:
   OOPSLA 2014 (SplitMix64, whose finalizer mixes each word in).
 """
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
+Tensor = Any
+"""A tensor, whose operators no type checker knows."""
+
 _STEP = np.uint64(0x9E3779B97F4A7C15)
-_MIX = ((30, np.uint64(0xBF58476D1CE4E5B9)), (27, np.uint64(0x94D049BB133111EB)))
+_MIX = (
+  (30, np.uint64(0xBF58476D1CE4E5B9)),
+  (27, np.uint64(0x94D049BB133111EB)),
+)
 
 
 def _shifted(x, places):
   return x ^ tf.bitwise.right_shift(x, tf.constant(places, tf.uint64))
 
 
-def bits(*words: tf.Tensor | int) -> tf.Tensor:
+def bits(*words: Tensor) -> Tensor:
   """64 random bits for each combination of words.
 
   Args:
@@ -30,7 +38,7 @@ def bits(*words: tf.Tensor | int) -> tf.Tensor:
   Returns:
     uint64, of the shape that the words broadcast to.
   """
-  state = tf.constant(0, tf.uint64)
+  state: Tensor = tf.constant(0, tf.uint64)
   for word in words:
     state = (state + _STEP) ^ tf.cast(word, tf.uint64)
     for places, factor in _MIX:

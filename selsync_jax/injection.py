@@ -72,7 +72,9 @@ def create(
   return Injection(workers, math.ceil(exactly), own, batch_size - own)
 
 
-def sharers(injection: Injection, seed: int, step: tf.Tensor) -> tf.Tensor:
+def sharers(
+  injection: Injection, seed: int, step: tf.Tensor | int
+) -> tf.Tensor:
   """Who shares at a step: int64 [sharers], known to every process."""
   lots = draws.bits(seed, step, tf.range(injection.workers, dtype=tf.int64))
   lots = tf.bitcast(lots, tf.int64)
@@ -100,9 +102,7 @@ def batches(
   slot = tf.range(injection.shared)
 
   def inject(step, plan):
-    giver = tf.gather(
-      sharers(injection, seed, step), slot % injection.sharers
-    )
+    giver = tf.gather(sharers(injection, seed, step), slot % injection.sharers)
     place = tf.stack([giver, tf.cast(slot // injection.sharers, tf.int64)], 1)
 
     def mix(field):

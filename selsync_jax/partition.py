@@ -27,13 +27,13 @@ class Partition(NamedTuple):
     rotates: whether worker w reads chunk (w + epoch) mod N in an epoch, or
       its own for ever.
     window: in every epoch a chunk is shuffled within blocks of so many
-      examples; None: it is text, read in order as one stream a slot.
+      examples; 0: it is text, read in order as one stream a slot.
   """
 
   order: Int64[np.ndarray, 'examples']
   bounds: Int64[np.ndarray, 'workers+1']
   rotates: bool
-  window: int | None
+  window: int
 
   @property
   def sizes(self) -> Int64[np.ndarray, 'workers']:
@@ -134,13 +134,15 @@ def by_label(cards: Cards, workers: int, *, labels_per_worker: int) -> Deal:
   return _deal(grouped, counts)
 
 
-def _draw(rng, size, mix, left):
-  """`size` labels drawn by `mix`, but of none more than are left."""
+def _draw(rng, size, concentration, left):
+  """`size` labels of a random mix, but of none more than are left."""
+  mix = rng.dirichlet(concentration)
   taken = np.zeros_like(left)
   while taken.sum() < size:
-    weights = np.where(taken < left, mix, 0.0)
-    if not weights.sum():  # The mix has nothing for those that are left.
-      weights = left - taken
+    some = taken < left
+    weights = np.where(some, mix, 0.0)
+    if not weights.sum():  # All that the mix holds is gone: another mix.
+      weights[some] = rng.dirichlet(concentration[some])
     more = rng.multinomial(size - taken.sum(), weights / weights.sum())
     taken = np.minimum(taken + more, left)
   return taken
@@ -159,8 +161,7 @@ def dirichlet(cards: Cards, workers: int, *, dirichlet_alpha: float) -> Deal:
   prior = left / left.sum()
   counts = []
   for size in np.diff(_shares(len(grouped), workers)):
-    mix = cards.rng.dirichlet(dirichlet_alpha * prior)
-    counts.append(_draw(cards.rng, size, mix, left))
+    counts.append(_draw(cards.rng, size, dirichlet_alpha * prior, left))
     left = left - counts[-1]
   return _deal(grouped, np.stack(counts))
 
@@ -182,7 +183,7 @@ def create(
   *,
   labels: Integer[np.ndarray, 'examples'] | None = None,
   ordered: bool = False,
-  window: int | None = None,
+  window: int = 0,
   **fields: Any,
 ) -> Partition:
   """The partition `name`, if every worker can fill a batch from it.
@@ -212,7 +213,9 @@ def create(
   rng = np.random.default_rng(seed)
   order = np.arange(examples) if ordered else rng.permutation(examples)
   deal = make(Cards(order, labels, rng), workers, **fields)
-  partition = Partition(*deal, window if ordered else examples)
+  partition = Partition(
+    deal.order, deal.bounds, deal.rotates, window if ordered else examples
+  )
   if partition.sizes.min() < batch_size:
     raise ValueError(
       f'a batch of {batch_size} is larger than a partition: the smallest '

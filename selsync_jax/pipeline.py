@@ -7,7 +7,7 @@ of them `mask`, bool: the slots that hold an example. The others repeat one.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxtyping import Int64
+from jaxtyping import Int32, Int64
 import numpy as np
 import tensorflow as tf
 
@@ -79,9 +79,9 @@ class Data(NamedTuple):
   @property
   def injection_bytes_per_step(self) -> float:
     """What a worker sends of its examples at a step, on average."""
-    if self.injection is None:
-      return 0.0
     train = self.splits['train']
+    if self.injection is None or isinstance(train, streaming.Shards):
+      return 0.0
     size = sum(array.nbytes for array in train.values()) / count(train)
     return self.injection.examples_sent * size
 
@@ -99,6 +99,20 @@ class Data(NamedTuple):
       [np.bincount(labels[c], minlength=labels.max() + 1) for c in chunks]
     )
 
+  @property
+  def facts(self) -> dict[str, Any]:
+    """What there is to read and who has it, as JSON can hold it.
+
+    `labels`: examples of each label (column) in each worker's chunk (row).
+    """
+    counts = self.histogram
+    return {
+      'name': self.source.name,
+      'examples': {name: count(split) for name, split in self.splits.items()},
+      'chunks': self.partition.sizes.tolist(),
+      'labels': None if counts is None else counts.tolist(),
+    }
+
   def train_batches(
     self, workers: Sequence[int], start: int, stop: int
   ) -> Iterator[Batch]:
@@ -110,9 +124,7 @@ class Data(NamedTuple):
       )
       return streaming.batches(reader, *where)
     if self.injection is None:
-      plan = reading.batches(
-        self.partition, self.batch_size, self.seed, *where
-      )
+      plan = reading.batches(self.partition, self.batch_size, self.seed, *where)
     else:
       plan = injection_lib.batches(
         self.injection, self.partition, self.seed, *where
@@ -151,7 +163,7 @@ class Data(NamedTuple):
     return _gather(examples, plan, lambda rows, _: self.source.test(rows))
 
 
-def labels_of(split: Split) -> Int64[np.ndarray, 'examples'] | None:
+def labels_of(split: Split) -> Int32[np.ndarray, 'examples'] | None:
   """The labels of a split, if it has any in memory."""
   return None if isinstance(split, streaming.Shards) else split.get('label')
 

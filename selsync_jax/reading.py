@@ -42,9 +42,7 @@ class Turn(NamedTuple):
     return first, (self.number + 1) * self.size // self.of
 
 
-def turn(
-  partition: Partition, batch_size: int, worker: Any, step: Any
-) -> Turn:
+def turn(partition: Partition, batch_size: int, worker: Any, step: Any) -> Turn:
   """The turn of each of some workers, int64 [workers], at a step, int64 []."""
   of = tf.gather(tf.constant(partition.turns(batch_size)), worker)
   epoch, number = step // of, step % of
@@ -56,9 +54,7 @@ def turn(
   return Turn(epoch, number, of, start, size)
 
 
-def shuffle(
-  place: tf.Tensor, at: Turn, window: int, seed: int
-) -> tf.Tensor:
+def shuffle(place: tf.Tensor, at: Turn, window: int, seed: int) -> tf.Tensor:
   """Permutes the places of a chunk within blocks of `window`.
 
   Args:
@@ -140,11 +136,11 @@ def batches(
 
   def batch(step):
     at = turn(partition, batch_size, worker, step)
-    if partition.window is None:
-      place, mask = _streams(at, slots)
-    else:
+    if partition.window:
       place, mask = _dealt(at, slots)
       place = shuffle(place, at, partition.window, seed)
+    else:
+      place, mask = _streams(at, slots)
     every = tf.zeros_like(place)
     return {
       'index': tf.gather(order, at.start[:, None] + place),

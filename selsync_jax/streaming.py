@@ -164,10 +164,7 @@ def batches(
       return {k: tf.stack([b[k] for b in batches]) for k in batches[0]}
 
     return (
-      tf.data.Dataset.zip(*each)
-      .map(stacked)
-      .prefetch(2)
-      .as_numpy_iterator()
+      tf.data.Dataset.zip(*each).map(stacked).prefetch(2).as_numpy_iterator()
     )
 
   turns = reader.partition.turns(reader.batch_size)[list(workers)]

@@ -48,7 +48,27 @@ def classification_totals(
   }
 
 
-TASKS = {'classification': Task('image', classification_totals)}
+def language_totals(
+  logits: Float[Array, 'batch time classes'], batch: Batch
+) -> dict[str, Float[Array, '']]:
+  """Sums over segments: cross entropy (nats) and hits, the mean of a token."""
+  targets: Int[Array, 'batch time'] = batch['targets']
+  mask: Bool[Array, batch] = batch['mask']
+  losses = optax.softmax_cross_entropy_with_integer_labels(
+    logits.astype(jnp.float32), targets
+  )
+  hits = jnp.argmax(logits, axis=-1) == targets
+  return {
+    'count': jnp.sum(mask, dtype=jnp.float32),
+    'loss': jnp.sum(losses.mean(axis=-1), where=mask),
+    'accuracy': jnp.sum(hits.mean(axis=-1), where=mask),
+  }
+
+
+TASKS = {
+  'classification': Task('image', classification_totals),
+  'language_modelling': Task('inputs', language_totals),
+}
 
 
 def init(

@@ -10,6 +10,7 @@ import jax
 import ml_collections
 import numpy as np
 
+from selsync_jax import histogram
 from selsync_jax import job as job_lib
 from selsync_jax import records
 from selsync_jax import tasks
@@ -46,6 +47,9 @@ def train_and_evaluate(
   job = job_lib.prepare(config)
   workers.check_devices(config.workers, config.mapper)
   records.write_config(workdir, config)
+  records.write_data(workdir, job.data.facts)
+  if job.data.histogram is not None:
+    print(*histogram.lines(job.data.histogram), sep='\n')
   state, totals = _initial_state(job, config), Totals()
   shared = jax.tree.map(lambda x: x[0], state.shared)
   with Checkpoints(workdir, config.checkpoint.keep) as checkpoints:
@@ -68,9 +72,7 @@ def train_and_evaluate(
     'seed': config.seed,
     **ledger.summary(),
     'bytes_per_worker_bsp': round(totals.steps * bsp),
-    'injection_bytes': round(
-      totals.steps * job.data.injection_bytes_per_step
-    ),
+    'injection_bytes': round(totals.steps * job.data.injection_bytes_per_step),
     **scores,
   }
   records.write_summary(workdir, summary)
@@ -163,9 +165,7 @@ def _fit(
   )
   evaluate = _evaluator(job, config)
   first = ledger.totals.steps + 1
-  batches = job.data.train_batches(
-    range(config.workers), first - 1, job.steps
-  )
+  batches = job.data.train_batches(range(config.workers), first - 1, job.steps)
   eval_every = max(1, round(config.eval.every_epochs * job.steps_per_epoch))
   scores, late = {}, None
   state = workers.place(state, config.mapper)

@@ -13,6 +13,7 @@ PACKAGE = 'selsync_jax'
 FLOORS = [
   {'trainer'},
   {'job', 'report', 'progress', 'ledger', 'checkpoint', 'records'},
+  {'histogram'},
   {'workers', 'pipeline'},
   {'injection', 'streaming'},
   {'reading'},

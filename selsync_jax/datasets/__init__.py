@@ -80,6 +80,8 @@ def open_builder(source: Source, data_dir: str | None) -> Any:
       raise ConfigError(
         f'config.data.name: no {source.name} in {builder.data_path}; {fetch}'
       ) from error
+    except ValueError as error:
+      raise ConfigError(f'config.data.name: {error}') from error
     except OSError as error:
       raise ConfigError(f'config.data.dir: {error}') from error
   return builder

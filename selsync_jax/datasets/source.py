@@ -46,7 +46,7 @@ class Source(NamedTuple):
   test: Callable[[Example], Example]
   read: Callable[[tf.data.Dataset], Examples] | None
   ordered: bool = False
-  window: int | None = None
+  window: int = 0
   ours: bool = False
   fetch: str = ''
 

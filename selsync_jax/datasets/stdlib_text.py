@@ -4,6 +4,7 @@ import hashlib
 import pathlib
 import platform
 import sysconfig
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -29,7 +30,7 @@ class StdlibText(tfds.core.GeneratorBasedBuilder):
   """
 
   VERSION = tfds.core.Version('1.0.0')
-  BUILDER_CONFIGS = [
+  BUILDER_CONFIGS: ClassVar = [
     tfds.core.BuilderConfig(name=f'python{platform.python_version()}')
   ]
 
@@ -68,6 +69,4 @@ def _bytes(rows: tf.data.Dataset) -> np.ndarray:
 
 def stdlib_text(*, bptt: int) -> Source:
   """Byte-level language modelling on the standard library."""
-  return text.source(
-    'stdlib_text', StdlibText, lambda info: 256, _bytes, bptt
-  )
+  return text.source('stdlib_text', StdlibText, lambda info: 256, _bytes, bptt)

@@ -1,7 +1,6 @@
 """Text: one long row of tokens, cut into segments of equal length."""
 
 from collections.abc import Callable
-import functools
 from typing import Any
 
 import numpy as np

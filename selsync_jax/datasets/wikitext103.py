@@ -28,10 +28,13 @@ _BLOCK = 2**16  # Tokens of one record.
 
 def _words(archive: pathlib.Path, file: str) -> Iterator[str]:
   """The words of a file, and the end of every line as one more."""
-  with zipfile.ZipFile(archive) as members, members.open(file) as lines:
-    for line in lines:
-      yield from line.decode().split()
-      yield _END
+  try:
+    with zipfile.ZipFile(archive) as members, members.open(file) as lines:
+      for line in lines:
+        yield from line.decode().split()
+        yield _END
+  except (zipfile.BadZipFile, KeyError) as error:
+    raise ValueError(f'{archive}: {error.args[0]}') from error
 
 
 class Wikitext103(tfds.core.GeneratorBasedBuilder):
