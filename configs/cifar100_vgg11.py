@@ -33,9 +33,10 @@ def get_config(argument: str = 'selsync'):
   config.optimizer.update(learning_rate=0.01, momentum=0.9, weight_decay=5e-4)
   config.schedule.update(name='milestones', milestones=(50.0, 75.0), factor=0.1)
   if smoke:
-    config.workers = 4
+    base.shrink(config)
     config.epochs = 20.0
     config.data.update(name='digits', image_size=32)
-    config.model.update(width=8, hidden=64, pool=1, dtype='float32')
+    # So narrow a network does not learn without normalisation.
+    config.model.update(width=8, hidden=64, pool=1, norm=True)
     config.schedule.milestones = (10.0, 15.0)
   return config

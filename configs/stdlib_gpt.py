@@ -45,10 +45,12 @@ def get_config(argument: str = 'selsync'):
   )
   config.schedule.update(name='cosine', warmup_epochs=0.5)
   if smoke:
-    config.epochs = None
+    base.shrink(config)
     config.steps = 600
+    config.batch_size = 8
     config.data.bptt = 64
-    config.model.update(
-      layers=2, width=64, heads=4, hidden=172, dropout=0.0, dtype='float32'
-    )
+    config.model.update(layers=2, width=64, heads=4, hidden=172, dropout=0.0)
+    config.optimizer.learning_rate = 0.012
+    if method == 'selsync':
+      config.sync.delta = 0.1
   return config

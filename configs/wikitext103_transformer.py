@@ -41,10 +41,10 @@ def get_config(argument: str = 'selsync'):
   config.schedule.update(name='staircase', period=2000, factor=0.8)
   config.eval.every_epochs = 0.1
   if smoke:
-    config.workers = 4
-    config.epochs = None
+    base.shrink(config)
     config.steps = 600
     config.data.name = 'stdlib_text'
-    config.model.update(width=64, hidden=64, dtype='float32')
+    config.model.update(width=64, hidden=64)
+    config.optimizer.learning_rate = 0.5
     config.schedule.period = 200
   return config

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import optax
 
+from selsync_jax.config import own_fields
 from selsync_jax.config import pick
 
 
@@ -105,13 +106,7 @@ def schedule(
   shape = pick(SHAPES, name)
   if warmup_steps < 0:
     raise ValueError(f'warmup must be at least 0, got {warmup_steps} steps')
-  fields = {k: v for k, v in fields.items() if v is not None}
-  own = inspect.signature(shape).parameters.keys() - {'peak', 'steps'}
-  if fields.keys() != own:
-    raise ValueError(
-      f'{name} takes {", ".join(sorted(own)) or "no field"}; '
-      f'got {", ".join(sorted(fields)) or "none"}'
-    )
+  fields = own_fields(shape, name, fields)
   if fields.get('factor', 1) <= 0:
     raise ValueError(f'factor must be above 0, got {fields["factor"]}')
   if fields.get('period', 1) < 1:

@@ -1,7 +1,8 @@
 """What a run writes into its workdir, and what it counts on the way.
 
-`config.json` is the resolved config, `metrics.jsonl` one JSON object a logged
-step, `summary.json` the outcome.
+`config.json` is the resolved config, `data.json` what there is to read and who
+has it, `metrics.jsonl` one JSON object a logged step, `summary.json` the
+outcome.
 """
 
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ import ml_collections
 from selsync_jax.config import ConfigError
 
 CONFIG, METRICS, SUMMARY = 'config.json', 'metrics.jsonl', 'summary.json'
+DATA = 'data.json'
 
 
 def to_json(value: Any) -> str:
@@ -55,6 +57,11 @@ def write_config(
   """Writes the resolved config."""
   text = json.dumps(config.to_dict(), indent=2, sort_keys=True)
   (workdir / CONFIG).write_text(text + '\n')
+
+
+def write_data(workdir: pathlib.Path, facts: Mapping[str, Any]) -> None:
+  """Writes what there is to read, and who has it."""
+  (workdir / DATA).write_text(json.dumps(facts, indent=2) + '\n')
 
 
 def write_summary(workdir: pathlib.Path, summary: Mapping[str, Any]) -> None:

@@ -10,12 +10,13 @@ import jax
 import ml_collections
 import numpy as np
 
+from selsync_jax import histogram
 from selsync_jax import job as job_lib
-from selsync_jax import pipeline
 from selsync_jax import records
 from selsync_jax import tasks
 from selsync_jax import workers
 from selsync_jax.checkpoint import Checkpoints
+from selsync_jax.config import blame
 from selsync_jax.ledger import Ledger
 from selsync_jax.ledger import NonFiniteError
 from selsync_jax.ledger import Totals
@@ -47,6 +48,9 @@ def train_and_evaluate(
   job = job_lib.prepare(config)
   workers.check_devices(config.workers, config.mapper)
   records.write_config(workdir, config)
+  records.write_data(workdir, job.data.facts)
+  if job.data.histogram is not None:
+    print(*histogram.lines(job.data.histogram), sep='\n')
   state, totals = _initial_state(job, config), Totals()
   shared = jax.tree.map(lambda x: x[0], state.shared)
   with Checkpoints(workdir, config.checkpoint.keep) as checkpoints:
@@ -69,6 +73,7 @@ def train_and_evaluate(
     'seed': config.seed,
     **ledger.summary(),
     'bytes_per_worker_bsp': round(totals.steps * bsp),
+    'injection_bytes': round(totals.steps * job.data.injection_bytes_per_step),
     **scores,
   }
   records.write_summary(workdir, summary)
@@ -79,10 +84,10 @@ def _initial_state(
   job: job_lib.Job, config: ml_collections.ConfigDict
 ) -> workers.TrainState:
   """Worker-stacked state before the first step, on the host; all alike."""
-  example = {name: array[:1] for name, array in job.train.items()}
-  params, model_state = tasks.init(
-    job.model, job.task, example, jax.random.key(config.seed)
-  )
+  with blame('model'):
+    params, model_state = tasks.init(
+      job.model, job.task, job.data.example, jax.random.key(config.seed)
+    )
   state = workers.create_state(
     params, model_state, job.tx, job.strategy.averager
   )
@@ -112,20 +117,16 @@ def _recorder(
 
 def _evaluator(
   job: job_lib.Job, config: ml_collections.ConfigDict
-) -> Callable[[workers.TrainState], dict[str, float]]:
-  """`evaluate(state)`: scores of the consensus on the test split."""
+) -> Callable[..., dict[str, float]]:
+  """`evaluate(state, *splits)`: scores of the consensus on each split."""
   mean = workers.map_workers(consensus, config.mapper)
   totals = workers.map_workers(
     tasks.eval_totals(job.model, job.task), config.mapper
   )
 
-  def evaluate(state):
-    shared = mean(state.shared)
-    batches = pipeline.eval_batches(
-      job.test,
-      config.eval.batch_size,
-      range(config.workers),
-      config.workers,
+  def score(shared, split):
+    batches = job.data.eval_batches(
+      split, config.eval.batch_size, range(config.workers), config.workers
     )
     each = [
       totals(shared['params'], shared['model_state'], batch)
@@ -133,7 +134,14 @@ def _evaluator(
     ]
     sums = jax.tree.map(lambda *x: np.sum(x), *jax.device_get(each))
     scores = tasks.scores(job.task, sums)
-    return {f'test_{name}': score for name, score in scores.items()}
+    return {f'{split}_{name}': score for name, score in scores.items()}
+
+  def evaluate(state, *splits):
+    shared = mean(state.shared)
+    scores = {}
+    for split in splits:
+      scores |= score(shared, split)
+    return scores
 
   return evaluate
 
@@ -159,15 +167,7 @@ def _fit(
   )
   evaluate = _evaluator(job, config)
   first = ledger.totals.steps + 1
-  batches = pipeline.train_batches(
-    job.train,
-    job.partition,
-    config.batch_size,
-    config.seed,
-    range(config.workers),
-    first - 1,
-    job.steps,
-  )
+  batches = job.data.train_batches(range(config.workers), first - 1, job.steps)
   eval_every = max(1, round(config.eval.every_epochs * job.steps_per_epoch))
   scores, late = {}, None
   state = workers.place(state, config.mapper)
@@ -182,7 +182,8 @@ def _fit(
       if evaluates or saves:
         row, late = ledger.enter(jax.device_get(late)), None
         if evaluates:
-          scores = evaluate(state)
+          both = ('test', 'validation') if step == job.steps else ('test',)
+          scores = evaluate(state, *both)
         write(row | scores if evaluates else row)
         if saves:
           checkpoints.save(step, state, dataclasses.asdict(ledger.totals))

@@ -13,10 +13,14 @@ PACKAGE = 'selsync_jax'
 FLOORS = [
   {'trainer'},
   {'job', 'report', 'progress', 'ledger', 'checkpoint', 'records'},
+  {'histogram'},
   {'workers', 'pipeline'},
+  {'injection', 'streaming'},
+  {'reading'},
   {'partition', 'tasks', 'models', 'strategies'},
   {'datasets', 'optimizers'},
-  {'config', 'selsync'},
+  {'augment'},
+  {'config', 'selsync', 'draws'},
 ]
 FLOOR = {room: i for i, rooms in enumerate(FLOORS) for room in rooms}
 CORE = {'selsync', 'strategies', 'optimizers', 'config'}

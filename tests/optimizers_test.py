@@ -56,11 +56,11 @@ def test_milestones_of_a_config_are_epochs(data_dir):
 BAD_SCHEDULES = [
   (
     dict(name='milestones', milestones=[1]),
-    'milestones takes factor, milestones; got milestones',
+    'milestones needs factor, got None',
   ),
   (
     dict(name='cosine', factor=0.1, period=3),
-    'cosine takes no field; got factor, period',
+    'cosine has no factor, got 0.1',
   ),
   (
     dict(name='staircase', factor=0.0, period=3),

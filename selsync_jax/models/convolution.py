@@ -47,7 +47,12 @@ def adaptive_mean(
 
   Window i of n spans the pixels floor(i s / n) to ceil((i + 1) s / n) of s, as
   in PyTorch; an image smaller than that is repeated.
+
+  Raises:
+    ValueError: if nothing is left of the image.
   """
+  if 0 in x.shape:
+    raise ValueError(f'the images are too small: nothing is left, {x.shape}')
 
   def windows(size):
     pixel, i = np.arange(size), np.arange(side)[:, None]
