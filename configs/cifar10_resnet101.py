@@ -15,7 +15,7 @@ pixels; `--config.model.stem=imagenet` is the released code's.
 Needs 16 accelerators, or `--config.mapper=vmap` on a large one: 42,512,970
 parameters and as many of momentum, 340 MB a worker.
 
-Measured: not measured. The smoke variant (ResNet-50, 8 channels, the digits):
+Measured: not measured. The smoke variant (ResNet-18, 8 channels, the digits):
 SMOKE
 """
 
@@ -40,6 +40,7 @@ def get_config(argument: str = 'selsync'):
     base.shrink(config)
     config.epochs = 20.0
     config.data.name = 'digits'
-    config.model.update(depth=50, width=8)
+    config.model.update(depth=18, width=8)
+    config.optimizer.learning_rate = 0.02
     config.schedule.milestones = (10.0, 15.0)
   return config
