@@ -45,9 +45,7 @@ def test_it_holds_the_examples_that_the_plan_names_augmented_by_their_key(
     np.testing.assert_array_equal(batch['mask'], step['mask'])
     for slot in np.argwhere(batch['mask'])[::7]:
       index, epoch = (step[k][tuple(slot)] for k in ('index', 'epoch'))
-      expected = source.train(
-        files[index], draws.bits(5, epoch, index)
-      )
+      expected = source.train(files[index], draws.bits(5, epoch, index))
       for field, value in expected.items():
         np.testing.assert_allclose(batch[field][tuple(slot)], value, atol=1e-5)
 
