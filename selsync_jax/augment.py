@@ -49,11 +49,13 @@ def pad_crop_flip(image: Tensor, key: Tensor, pad: int = 4) -> tf.Tensor:
   """
   height, width = image.shape[1:3]
   ways = 2 * pad + 1
-  key = tf.cast(key % (2 * ways * ways), tf.int32)
-  flip, left, top = key % 2, key // 2 % ways, key // 2 // ways
+  flip, left, top = (
+    tf.cast(choice, tf.int32)[:, None]
+    for choice in (key % 2, key // 2 % ways, key // 2 // ways % ways)
+  )
   column = tf.range(width)
-  column = tf.where(flip[:, None] == 1, width - 1 - column, column)
-  row, column = top[:, None] + tf.range(height), left[:, None] + column
+  column = tf.where(flip == 1, width - 1 - column, column)
+  row, column = top + tf.range(height), left + column
   framed = tf.pad(image, [[0, 0], [pad, pad], [pad, pad], [0, 0]])
   return tf.gather(
     tf.gather(framed, row, batch_dims=1), column, axis=2, batch_dims=1
