@@ -89,7 +89,10 @@ def get_config(method: str) -> config_dict.ConfigDict:
         # shuffled at a time; some 100 kB of memory each and worker.
         dir=config_dict.placeholder(str),  # None: TFDS's own default.
       ),
-      model=dict(name='convnet'),  # And the model's own fields.
+      model=dict(
+        name='convnet',  # And the model's own fields.
+        dtype='float32',  # Of the computation; or 'bfloat16'.
+      ),
       optimizer=dict(
         name='sgd',  # Any optimizer of optax, and its arguments:
         learning_rate=0.1,  # The schedule's peak.

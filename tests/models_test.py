@@ -73,6 +73,7 @@ def test_a_model_has_the_published_number_of_parameters(
 
 
 SMALL = {
+  'convnet': (dict(name='convnet', width=4), (8, 8, 1)),
   'resnet, basic': (dict(name='resnet', width=4, stem='cifar'), (8, 8, 3)),
   'resnet, bottleneck': (dict(name='resnet', depth=50, width=2), (32, 32, 3)),
   'vgg11': (dict(name='vgg11', width=2, hidden=8, pool=2), (32, 32, 1)),
