@@ -23,7 +23,7 @@ $(VENV)/train.stamp: pyproject.toml
 	touch $@
 
 $(VENV)/test.stamp: $(VENV)/train.stamp
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test,reference]'
 	touch $@
 
 clean:

@@ -76,8 +76,11 @@ def main(argv: list[str]) -> None:
   """Sets up the devices, trains, and prints what came of it."""
   del argv
   config = _CONFIG.value
-  name = pathlib.Path(config_flags.get_config_filename(flags.FLAGS['config']))
-  workdir = _WORKDIR.value or f'runs/{name.stem}-{config.sync.method}'
+  path, _, variant = config_flags.get_config_filename(
+    flags.FLAGS['config']
+  ).partition(':')
+  names = [pathlib.Path(path).stem, *(variant or config.sync.method).split(',')]
+  workdir = _WORKDIR.value or f'runs/{"-".join(names)}'
   logging.set_verbosity(logging.ERROR)
   told = cluster.place(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
   agreed = {'config': config.to_json()}

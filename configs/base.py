@@ -34,6 +34,29 @@ def _methods() -> dict[str, dict]:
   }
 
 
+def split(argument: str) -> tuple[str, bool]:
+  """What stands behind `FILE:`, as a workload takes it: `METHOD[,smoke]`.
+
+  Returns:
+    The method, and whether the workload is to be small enough for a laptop,
+    on data that every machine has.
+  """
+  method, *variant = argument.split(',')
+  if variant not in ([], ['smoke']):
+    raise ConfigError(
+      f'--config=FILE:{argument}: a method may be followed by smoke alone'
+    )
+  return method, bool(variant)
+
+
+def shrink(config: config_dict.ConfigDict) -> None:
+  """Four workers of a CPU that vote as 16 do."""
+  config.workers = 4
+  config.model.dtype = 'float32'
+  if config.sync.method == 'selsync':
+    config.sync.smoothing = 0.16  # The paper's; 4 / 100 hears little.
+
+
 def get_config(method: str) -> config_dict.ConfigDict:
   """The defaults, with the fields of one method."""
   methods = _methods()
@@ -52,22 +75,42 @@ def get_config(method: str) -> config_dict.ConfigDict:
       batch_size=32,  # Examples per worker and step.
       sync=dict(method=method, **methods[method]),
       data=dict(
-        name='digits',
-        partition='seldp',  # Or 'defdp': each worker keeps its part.
+        name='digits',  # Or another of selsync_jax/datasets.
+        # Chunks go round: 'seldp'; or each worker keeps its own: 'defdp',
+        # 'by_label', 'dirichlet'. See selsync_jax/partition.py.
+        partition='seldp',
+        labels_per_worker=config_dict.placeholder(int),  # Of 'by_label'.
+        dirichlet_alpha=config_dict.placeholder(float),  # Of 'dirichlet'.
+        # A share alpha of the workers gives a share beta of its batch to all
+        # others at every step; both 0: none.
+        injection=dict(alpha=0.0, beta=0.0),
+        image_size=config_dict.placeholder(int),  # Pixels; None: as it is.
+        channels=config_dict.placeholder(int),  # Of digits: 1, or 3 alike.
+        bptt=config_dict.placeholder(int),  # Of text: tokens of an example.
+        window=config_dict.placeholder(int),  # Of imagenet2012: examples
+        # shuffled at a time; some 100 kB of memory each and worker.
         dir=config_dict.placeholder(str),  # None: TFDS's own default.
       ),
-      model=dict(name='convnet'),  # And the model's own fields.
+      model=dict(
+        name='convnet',  # And the model's own fields.
+        dtype='float32',  # Of the computation; or 'bfloat16'.
+      ),
       optimizer=dict(
         name='sgd',  # Any optimizer of optax, and its arguments:
         learning_rate=0.1,  # The schedule's peak.
         momentum=config_dict.placeholder(float),
         nesterov=config_dict.placeholder(bool),
         weight_decay=config_dict.placeholder(float),
+        decayed='all',  # Or 'matrices': biases and norms go free.
         clip_norm=config_dict.placeholder(float),  # Global L2 norm.
       ),
       schedule=dict(
-        name='constant',  # Or 'cosine', to 0 at the end of the run.
+        name='constant',  # Or 'cosine', to 0 at the end of the run;
+        # 'milestones' or 'staircase', times `factor` again and again.
         warmup_epochs=0.0,  # Linear rise from 0.
+        milestones=config_dict.placeholder(tuple),  # In epochs of the run.
+        period=config_dict.placeholder(int),  # Steps of a stair.
+        factor=config_dict.placeholder(float),
       ),
       eval=dict(
         every_epochs=1.0,  # Between evaluations of the consensus.

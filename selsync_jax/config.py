@@ -7,6 +7,7 @@ the field, so that every message reads alike.
 
 from collections.abc import Callable, Iterator, Mapping
 import contextlib
+import inspect
 import operator
 from typing import Any, NamedTuple
 
@@ -28,11 +29,32 @@ def blame(field: str) -> Iterator[None]:
     raise ConfigError(f'config.{field}: {error}') from error
 
 
-def pick(table: Mapping[str, Any], name: str) -> Any:
+def pick(table: Mapping[Any, Any], name: Any) -> Any:
   """The entry of a table of names, or a `ValueError` that lists them."""
   if name not in table:
-    raise ValueError(f'{name!r} is none of {", ".join(table)}')
+    raise ValueError(f'{name!r} is none of {", ".join(map(str, table))}')
   return table[name]
+
+
+def own_fields(
+  make: Callable[..., Any], name: str, fields: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Those of `fields` that are set, for the keyword arguments of `make`.
+
+  Raises:
+    ValueError: if one is not an argument of `make`, which goes by `name`, or
+      one that `make` must have is not set.
+  """
+  parameters = inspect.signature(make).parameters.values()
+  own = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
+  given = {k: v for k, v in fields.items() if v is not None}
+  for field, value in given.items():
+    if field not in own:
+      raise ValueError(f'{name} has no {field}, got {value!r}')
+  for field, parameter in own.items():
+    if parameter.default is parameter.empty and field not in given:
+      raise ValueError(f'{name} needs {field}, got None')
+  return given
 
 
 class Rule(NamedTuple):

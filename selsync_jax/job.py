@@ -1,7 +1,7 @@
 """A config made concrete: data, model, method and optimizer of one run."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import ml_collections
@@ -10,9 +10,11 @@ import optax
 
 from selsync_jax import config as config_lib
 from selsync_jax import datasets
+from selsync_jax import injection as injection_lib
 from selsync_jax import models
 from selsync_jax import optimizers
 from selsync_jax import partition as partition_lib
+from selsync_jax import pipeline
 from selsync_jax import strategies
 from selsync_jax import tasks
 from selsync_jax.config import blame
@@ -25,9 +27,7 @@ class Job(NamedTuple):
   Attributes:
     task: what the model is trained for.
     model: the flax module.
-    train: examples to train on.
-    test: examples to score the consensus on.
-    partition: who reads which of the training examples.
+    data: what is read, and by whom.
     steps: optimizer steps of the whole run.
     steps_per_epoch: of one data set's worth of examples over all workers.
     strategy: when workers talk, and what happens then.
@@ -37,9 +37,7 @@ class Job(NamedTuple):
 
   task: tasks.Task
   model: nn.Module
-  train: datasets.Examples
-  test: datasets.Examples
-  partition: partition_lib.Partition
+  data: pipeline.Data
   steps: int
   steps_per_epoch: int
   strategy: parts.Strategy
@@ -54,29 +52,24 @@ def prepare(config: ml_collections.ConfigDict) -> Job:
     ConfigError: for the first field whose value breaks its rule.
   """
   config_lib.check(config)
-  with blame('data.name'):
-    source = datasets.create(config.data.name)
+  with blame('data'):
+    source = datasets.create(**_fields(config.data, *_SOURCE))
+  builder = datasets.open_builder(source, config.data.dir)
   with blame('model'):
-    model = models.create(classes=source.classes, **config.model)
-  train = datasets.load(source, 'train', config.data.dir)
-  test = datasets.load(source, 'test', config.data.dir)
-  with blame('data.partition'):
-    partition = partition_lib.create(
-      config.data.partition,
-      len(train['label']),
-      config.workers,
-      config.batch_size,
-      config.seed,
-    )
-  per_epoch = partition_lib.steps_per_epoch(partition, config.batch_size)
+    classes = source.classes(builder.info)
+    model = models.create(classes=classes, **config.model)
+  data = _data(config, source, builder)
+  per_epoch = data.steps_per_epoch
   steps = config.steps or math.ceil(config.epochs * per_epoch)
-  options = dict(config.optimizer)
+  options, shape = dict(config.optimizer), dict(config.schedule)
+  if shape['milestones'] is not None:
+    shape['milestones'] = [round(m * per_epoch) for m in shape['milestones']]
   with blame('schedule'):
     learning_rate = optimizers.schedule(
-      config.schedule.name,
-      options.pop('learning_rate'),
-      warmup_steps=round(config.schedule.warmup_epochs * per_epoch),
+      peak=options.pop('learning_rate'),
+      warmup_steps=round(shape.pop('warmup_epochs') * per_epoch),
       steps=steps,
+      **shape,
     )
   with blame('optimizer'):
     optimizer = optimizers.create(learning_rate=learning_rate, **options)
@@ -88,12 +81,49 @@ def prepare(config: ml_collections.ConfigDict) -> Job:
   return Job(
     task=tasks.TASKS[source.task],
     model=model,
-    train=train,
-    test=test,
-    partition=partition,
+    data=data,
     steps=steps,
     steps_per_epoch=per_epoch,
     strategy=strategy,
     tx=optax.chain(strategy.trigger, strategy.reducer, optimizer),
     learning_rate=learning_rate,
+  )
+
+
+_SOURCE = ('name', 'image_size', 'channels', 'bptt', 'window')
+_PARTITION = ('labels_per_worker', 'dirichlet_alpha')
+
+
+def _fields(config, *names):
+  return {name: config[name] for name in names}
+
+
+def _data(
+  config: ml_collections.ConfigDict, source: datasets.Source, builder: Any
+) -> pipeline.Data:
+  """All splits in memory or open, and who reads what of them."""
+  with blame('data.injection'):
+    injection = injection_lib.create(
+      workers=config.workers,
+      batch_size=config.batch_size,
+      **config.data.injection,
+    )
+    if injection and source.read is None:
+      raise ValueError(f'{source.name} stays on disk: nothing is shared of it')
+  with blame('data'):
+    splits = pipeline.load(source, builder)
+  with blame('data.partition'):
+    partition = partition_lib.create(
+      config.data.partition,
+      pipeline.count(splits['train']),
+      config.workers,
+      injection.own if injection else config.batch_size,
+      config.seed,
+      labels=pipeline.labels_of(splits['train']),
+      ordered=source.ordered,
+      window=source.window,
+      **_fields(config.data, *_PARTITION),
+    )
+  return pipeline.Data(
+    source, splits, partition, injection, config.batch_size, config.seed
   )

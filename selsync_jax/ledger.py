@@ -10,6 +10,9 @@ import optax
 from selsync_jax.config import RunError
 from selsync_jax.strategies import parts
 
+# Metrics that every step has; the others are the task's.
+_OF_THE_STEP = {'count', 'relative_change', 'synced', 'unequal'}
+
 
 class NonFiniteError(RunError):
   """A worker's gradient was not finite."""
@@ -115,8 +118,11 @@ class Ledger:
     return {
       'step': totals.steps,
       'epoch': totals.position / self._steps_per_epoch,
-      'loss': _mean(metrics['loss']),
-      'accuracy': _mean(metrics['accuracy']),
+      **{
+        name: _mean(values)
+        for name, values in metrics.items()
+        if name not in _OF_THE_STEP
+      },
       'relative_change': float(
         np.max(change, where=~np.isnan(change), initial=0)
       ),

@@ -1,26 +1,20 @@
-"""Who reads which example at which step, as tf.data pipelines over indices.
+"""Whose data is what: a data set cut into one chunk a worker.
 
-A partition cuts a data set into one chunk a worker. Everything is a pure
-function of (seed, step): the batches from step k on are those that a run from
-step 0 would see, at no cost for the steps in between, and every process can
-tell what every worker reads.
-
-The examples of a chunk are dealt over the fewest steps that hold them, as
-evenly as whole numbers allow: a short batch at the end of every chunk would be
-a noisy gradient at a fixed beat, which is just what SelSync's trigger listens
-for. The slots that stay empty are marked by the mask.
+`reading.py` says in which order the chunks are read.
 
 References:
-  Tyagi and Swany, CLUSTER 2023, section `Data partitioning` (DefDP, SelDP).
+  Tyagi and Swany, CLUSTER 2023, sections `Data partitioning` (DefDP, SelDP)
+    and `Data injection` (so many labels a worker).
+  Hsu, Qi and Brown, `Measuring the Effects of Non-Identical Data
+    Distribution for Federated Visual Classification`, 2019 (Dirichlet).
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from jaxtyping import Int64
+from jaxtyping import Int64, Integer
 import numpy as np
-import tensorflow as tf
 
+from selsync_jax.config import own_fields
 from selsync_jax.config import pick
 
 
@@ -32,124 +26,199 @@ class Partition(NamedTuple):
     bounds: int64 [workers + 1], where each chunk begins in `order` and ends.
     rotates: whether worker w reads chunk (w + epoch) mod N in an epoch, or
       its own for ever.
+    window: in every epoch a chunk is shuffled within blocks of so many
+      examples; 0: it is text, read in order as one stream a slot.
   """
 
   order: Int64[np.ndarray, 'examples']
   bounds: Int64[np.ndarray, 'workers+1']
   rotates: bool
+  window: int
 
   @property
   def sizes(self) -> Int64[np.ndarray, 'workers']:
     """Examples of each chunk."""
     return np.diff(self.bounds)
 
+  def turns(self, batch_size: int) -> Int64[np.ndarray, 'workers']:
+    """Steps in which each worker reads a chunk."""
+    steps = _ceil(self.sizes, batch_size)
+    if self.rotates:  # All change chunks at once, never to a taken one.
+      steps = np.full_like(steps, steps.max())
+    return steps
 
-def _equal(examples: int, workers: int, seed: int, rotates: bool) -> Partition:
-  order = np.random.default_rng(seed).permutation(examples)
-  return Partition(order, np.arange(workers + 1) * examples // workers, rotates)
+  def steps_per_epoch(self, batch_size: int) -> int:
+    """Steps in which the workers together read as much as one data set."""
+    return _ceil(_ceil(len(self.order), len(self.sizes)), batch_size)
 
 
-def defdp(examples: int, workers: int, seed: int) -> Partition:
+class Cards(NamedTuple):
+  """What is to be dealt: example numbers, and the label of every example."""
+
+  order: Int64[np.ndarray, 'examples']
+  labels: Integer[np.ndarray, 'examples'] | None
+  rng: np.random.Generator
+
+
+class Deal(NamedTuple):
+  """What came of it; see `Partition`."""
+
+  order: Int64[np.ndarray, 'examples']
+  bounds: Int64[np.ndarray, 'workers+1']
+  rotates: bool = False
+
+
+def _ceil(count, of):
+  return -(-count // of)
+
+
+def _shares(total, parts):
+  """Bounds of `parts` shares of `total` that differ by one at most."""
+  return np.arange(parts + 1) * total // parts
+
+
+def defdp(cards: Cards, workers: int) -> Deal:
   """Default partitioning: each worker keeps its own chunk of the data."""
-  return _equal(examples, workers, seed, rotates=False)
+  return Deal(cards.order, _shares(len(cards.order), workers))
 
 
-def seldp(examples: int, workers: int, seed: int) -> Partition:
+def seldp(cards: Cards, workers: int) -> Deal:
   """SelSync's partitioning: the chunks go round.
 
   In every epoch each worker reads another chunk, no two the same; a pass of N
   epochs shows each worker every example exactly once.
   """
-  return _equal(examples, workers, seed, rotates=True)
+  return defdp(cards, workers)._replace(rotates=True)
 
 
-PARTITIONS = {'defdp': defdp, 'seldp': seldp}
+def _groups(cards):
+  """Examples of each label: their numbers label by label, and the counts."""
+  if cards.labels is None:
+    raise ValueError('this data set has no labels in memory to share it by')
+  labels = cards.labels[cards.order]
+  by_label = cards.order[np.argsort(labels, kind='stable')]
+  return by_label, np.unique(labels, return_counts=True)[1]
+
+
+def _deal(by_label, counts):
+  """Gives worker w `counts[w, l]` examples of label l."""
+  workers, labels = counts.shape
+  owner = np.repeat(np.tile(np.arange(workers), labels), counts.T.ravel())
+  bounds = np.concatenate([[0], np.cumsum(counts.sum(axis=1))])
+  return Deal(by_label[np.argsort(owner, kind='stable')], bounds)
+
+
+def by_label(cards: Cards, workers: int, *, labels_per_worker: int) -> Deal:
+  """So many labels a worker, the paper's non-IID data.
+
+  Labels go round in their order; one that several workers have is shared as
+  evenly as whole numbers allow.
+  """
+  grouped, sizes = _groups(cards)
+  if not 1 <= labels_per_worker <= len(sizes):
+    raise ValueError(
+      f'labels_per_worker must be in [1, {len(sizes)}], got {labels_per_worker}'
+    )
+  if workers * labels_per_worker < len(sizes):
+    raise ValueError(
+      f'{workers} workers of labels_per_worker={labels_per_worker} leave some '
+      f'of {len(sizes)} labels to no one'
+    )
+  slots = np.arange(workers * labels_per_worker)
+  counts = np.zeros((workers, len(sizes)), int)
+  for label, size in enumerate(sizes):
+    owners = slots[slots % len(sizes) == label] // labels_per_worker
+    counts[owners, label] = np.diff(_shares(size, len(owners)))
+  if (np.count_nonzero(counts, axis=1) < labels_per_worker).any():
+    raise ValueError(f'a label has too few examples for {workers} workers')
+  return _deal(grouped, counts)
+
+
+def _draw(rng, size, concentration, left):
+  """`size` labels of a random mix, but of none more than are left."""
+  mix = rng.dirichlet(concentration)
+  taken = np.zeros_like(left)
+  while taken.sum() < size:
+    some = taken < left
+    weights = np.where(some, mix, 0.0)
+    if not weights.sum():  # All that the mix holds is gone: another mix.
+      weights[some] = rng.dirichlet(concentration[some])
+    more = rng.multinomial(size - taken.sum(), weights / weights.sum())
+    taken = np.minimum(taken + more, left)
+  return taken
+
+
+def dirichlet(cards: Cards, workers: int, *, dirichlet_alpha: float) -> Deal:
+  """Equal chunks, each of its own mix of labels (Hsu et al.).
+
+  Every worker's mix is drawn from Dirichlet(alpha p), with p the labels'
+  shares of the whole: near 0 one label a worker, at infinity all alike.
+  Workers draw one after the other, without replacement.
+  """
+  if not dirichlet_alpha > 0:
+    raise ValueError(f'dirichlet_alpha must be above 0, got {dirichlet_alpha}')
+  grouped, left = _groups(cards)
+  prior = left / left.sum()
+  counts = []
+  for size in np.diff(_shares(len(grouped), workers)):
+    counts.append(_draw(cards.rng, size, dirichlet_alpha * prior, left))
+    left = left - counts[-1]
+  return _deal(grouped, np.stack(counts))
+
+
+PARTITIONS = {
+  'defdp': defdp,
+  'seldp': seldp,
+  'by_label': by_label,
+  'dirichlet': dirichlet,
+}
 
 
 def create(
-  name: str, examples: int, workers: int, batch_size: int, seed: int
+  name: str,
+  examples: int,
+  workers: int,
+  batch_size: int,
+  seed: int,
+  *,
+  labels: Integer[np.ndarray, 'examples'] | None = None,
+  ordered: bool = False,
+  window: int = 0,
+  **fields: Any,
 ) -> Partition:
   """The partition `name`, if every worker can fill a batch from it.
 
+  Args:
+    name: one of `PARTITIONS`.
+    examples: how many there are.
+    workers: how many share them.
+    batch_size: examples that a worker reads at a step.
+    seed: who gets what.
+    labels: of the examples, for partitions that go by label.
+    ordered: whether neighbours stay neighbours: text, or a file on disk.
+    window: see `Partition`; not for data in memory, which may be shuffled
+      at large.
+    **fields: the partition's own.
+
   Raises:
-    ValueError: if the name is unknown, or a chunk is smaller than a batch.
+    ValueError: if the name is unknown, a field is not the partition's own or
+      breaks its rule, or a chunk is smaller than a batch.
   """
   make = pick(PARTITIONS, name)
+  fields = own_fields(make, name, fields)
   if workers > examples:
     raise ValueError(
       f'{workers} workers are more than the {examples} examples to share'
     )
-  partition = make(examples, workers, seed)
+  rng = np.random.default_rng(seed)
+  order = np.arange(examples) if ordered else rng.permutation(examples)
+  deal = make(Cards(order, labels, rng), workers, **fields)
+  partition = Partition(
+    deal.order, deal.bounds, deal.rotates, window if ordered else examples
+  )
   if partition.sizes.min() < batch_size:
     raise ValueError(
       f'a batch of {batch_size} is larger than a partition: the smallest '
       f'of {workers} has {partition.sizes.min()} examples'
     )
   return partition
-
-
-def steps_per_epoch(partition: Partition, batch_size: int) -> int:
-  """Steps in which the workers together read as much as one data set."""
-  workers = len(partition.sizes)
-  return _steps(_steps(len(partition.order), workers), batch_size)
-
-
-def _steps(examples, batch_size):
-  return -(-examples // batch_size)
-
-
-def batches(
-  partition: Partition,
-  batch_size: int,
-  seed: int,
-  workers: Sequence[int],
-  start: int,
-  stop: int,
-) -> tf.data.Dataset:
-  """The batches of some workers at steps `start` to `stop - 1`.
-
-  In each epoch a chunk is shuffled anew, for all its readers alike.
-
-  Args:
-    partition: of the whole data set over all workers.
-    batch_size: slots of one worker's batch.
-    seed: of the shuffles.
-    workers: the numbers of the workers wanted.
-    start: the first step.
-    stop: the step after the last.
-
-  Returns:
-    A data set of dicts, each one step: `index`, int64 [workers, batch_size],
-    valid example numbers in every slot; `mask`, bool of the same shape, the
-    slots that count; `epoch`, int64 [workers].
-  """
-  numbers = len(partition.sizes)
-  sizes = tf.constant(partition.sizes)
-  order = tf.constant(partition.order)
-  bounds = tf.constant(partition.bounds)
-  worker = tf.constant(workers, tf.int64)
-  steps = _steps(partition.sizes, batch_size)
-  if partition.rotates:  # All change chunks at once, never to a taken one.
-    steps = np.full_like(steps, steps.max())
-  steps = tf.gather(tf.constant(steps), worker)
-
-  def batch(step):
-    epoch, turn = step // steps, step % steps
-    chunk = (worker + epoch) % numbers if partition.rotates else worker
-    size = tf.gather(sizes, chunk)
-    first, last = turn * size // steps, (turn + 1) * size // steps
-    slot = first[:, None] + tf.range(batch_size, dtype=tf.int64)
-    mask = slot < last[:, None]
-    size = tf.repeat(size, batch_size)
-    seeds = tf.stack([seed * tf.ones_like(chunk), epoch, chunk], axis=1)
-    # The raw op: TensorFlow 2.21's `index_shuffle` pads seeds by the row.
-    shuffled = tf.raw_ops.RandomIndexShuffle(
-      index=tf.reshape(slot, [-1]) % size,
-      seed=tf.repeat(seeds, batch_size, axis=0),
-      max_index=size - 1,
-    )
-    place = tf.repeat(tf.gather(bounds, chunk), batch_size) + shuffled
-    index = tf.reshape(tf.gather(order, place), tf.shape(slot))
-    return {'index': index, 'mask': mask, 'epoch': epoch}
-
-  return tf.data.Dataset.range(start, stop).map(batch)

@@ -1,6 +1,8 @@
 """What a run writes into its workdir, and what it counts on the way.
 
-`metrics.jsonl` is one JSON object a logged step, `summary.json` the outcome.
+`config.json` is the resolved config, `data.json` what there is to read and who
+has it, `metrics.jsonl` one JSON object a logged step, `summary.json` the
+outcome.
 """
 
 from collections.abc import Mapping
@@ -10,6 +12,7 @@ import pathlib
 from typing import Any
 
 METRICS, SUMMARY = 'metrics.jsonl', 'summary.json'
+DATA = 'data.json'
 
 
 def to_json(value: Any) -> str:
@@ -25,6 +28,11 @@ def _finite(value):
   if isinstance(value, float) and not math.isfinite(value):
     return None
   return value
+
+
+def write_data(workdir: pathlib.Path, facts: Mapping[str, Any]) -> None:
+  """Writes what there is to read, and who has it."""
+  (workdir / DATA).write_text(json.dumps(facts, indent=2) + '\n')
 
 
 def write_summary(workdir: pathlib.Path, summary: Mapping[str, Any]) -> None:

@@ -26,8 +26,11 @@ def summary_table(summary: Mapping[str, Any]) -> rich.table.Table:
   )
   sent, bsp = summary['bytes_per_worker'], summary['bytes_per_worker_bsp']
   for name, value in (
-    ('test accuracy of the consensus', f'{summary["test_accuracy"]:.4f}'),
-    ('test loss', f'{summary["test_loss"]:.4f}'),
+    *(
+      (f'{name.replace("_", " ")} of the consensus', f'{summary[name]:.4f}')
+      for name in summary
+      if name.startswith('test_')
+    ),
     ('steps', f'{summary["steps"]:,}'),
     ('synchronisations', f'{summary["sync_steps"]:,}'),
     ('LSSR (local steps / steps)', f'{summary["lssr"]:.3f}'),

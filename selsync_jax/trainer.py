@@ -13,14 +13,15 @@ import numpy as np
 
 from selsync_jax import cluster
 from selsync_jax import elastic
+from selsync_jax import histogram
 from selsync_jax import job as job_lib
-from selsync_jax import pipeline
 from selsync_jax import records
 from selsync_jax import replicas
 from selsync_jax import tasks
 from selsync_jax import workdir as workdir_lib
 from selsync_jax import workers
 from selsync_jax.checkpoint import Checkpoints
+from selsync_jax.config import blame
 from selsync_jax.config import RunError
 from selsync_jax.interrupts import Interrupts
 from selsync_jax.ledger import Ledger
@@ -77,6 +78,10 @@ def train_and_evaluate(
     if totals.position >= job.steps and summary:
       _say(f'{workdir} holds a finished run of {totals.steps} steps')
       return summary
+    if first:
+      records.write_data(workdir, job.data.facts)
+      if job.data.histogram is not None:
+        print(*histogram.lines(job.data.histogram), sep='\n')
     fresh = _fresh_state(job, config)
     state = _begin(job, config, fresh, totals, checkpoints, record)
     traffic = parts.traffic(job.strategy, fresh.shared, config.workers)
@@ -99,6 +104,9 @@ def train_and_evaluate(
       'seed': config.seed,
       **ledger.summary(),
       'bytes_per_worker_bsp': round(totals.steps * bsp),
+      'injection_bytes': round(
+        totals.steps * job.data.injection_bytes_per_step
+      ),
       **scores,
     }
     if first:
@@ -115,10 +123,10 @@ def _fresh_state(
   job: job_lib.Job, config: ml_collections.ConfigDict
 ) -> workers.TrainState:
   """One worker's state before the first step; they all begin alike."""
-  example = {name: array[:1] for name, array in job.train.items()}
-  params, model_state = tasks.init(
-    job.model, job.task, example, jax.random.key(config.seed)
-  )
+  with blame('model'):
+    params, model_state = tasks.init(
+      job.model, job.task, job.data.example, jax.random.key(config.seed)
+    )
   return workers.create_state(
     params, model_state, job.tx, job.strategy.averager
   )
@@ -258,7 +266,8 @@ class Run:
         evaluates = last or position % eval_every == 0
         saves = last or stops or position % config.checkpoint.every == 0
         if evaluates or saves:
-          scores = self.evaluate(state) if evaluates else {}
+          splits = ('test', 'validation') if last else ('test',)
+          scores = self.evaluate(state, *splits) if evaluates else {}
           self._enter(len(self._pending), scores)
           if saves:
             self._save(state, scores)
@@ -267,20 +276,12 @@ class Run:
           self._enter(len(self._pending) - 1, {})
         if stops and not last:
           raise Interrupted(f'stopped by a signal after step {totals.steps}')
-      return scores or self.evaluate(state)
+      return scores or self.evaluate(state, 'test', 'validation')
 
   def _batches(self) -> Iterator[tuple[int, Any]]:
     """The batches that are left, numbered by the step that takes them."""
     job, start = self._job, self._ledger.totals.position
-    batches = pipeline.train_batches(
-      job.train,
-      job.partition,
-      self._config.batch_size,
-      self._config.seed,
-      self._numbers,
-      start,
-      job.steps,
-    )
+    batches = job.data.train_batches(self._numbers, start, job.steps)
     return enumerate(batches, start + 1)
 
   def _enter(self, count: int, scores: dict[str, float]) -> None:
@@ -307,14 +308,20 @@ class Run:
     loss = scores.get('test_loss')
     self._checkpoints.save(totals.steps, state, record, loss)
 
-  def evaluate(self, state: workers.TrainState) -> dict[str, float]:
-    """Scores of the consensus of the workers on the test split."""
+  def evaluate(
+    self, state: workers.TrainState, *splits: str
+  ) -> dict[str, float]:
+    """Scores of the consensus of the workers on each split."""
     shared = self._mean(state.shared)
-    batches = pipeline.eval_batches(
-      self._job.test,
-      self._config.eval.batch_size,
-      self._numbers,
-      self._config.workers,
+    scores = {}
+    for split in splits:
+      scores |= self._score(shared, split)
+    return scores
+
+  def _score(self, shared: dict[str, Any], split: str) -> dict[str, float]:
+    job, config = self._job, self._config
+    batches = job.data.eval_batches(
+      split, config.eval.batch_size, self._numbers, config.workers
     )
     each = [
       jax.tree.map(
@@ -324,8 +331,8 @@ class Run:
       for batch in batches
     ]
     sums = cluster.gather(jax.tree.map(lambda *x: np.sum(x, axis=0), *each))
-    means = tasks.means(jax.tree.map(np.sum, sums))
-    return {f'test_{name}': float(mean) for name, mean in means.items()}
+    scores = tasks.scores(job.task, jax.tree.map(np.sum, sums))
+    return {f'{split}_{name}': score for name, score in scores.items()}
 
   @contextlib.contextmanager
   def _naming_checkpoint(self) -> Iterator[None]:

@@ -13,10 +13,14 @@ PACKAGE = 'selsync_jax'
 FLOORS = [
   {'trainer', 'launch'},
   {'job', 'report', 'progress', 'profiling', 'ledger', 'elastic'},
-  {'checkpoint', 'interrupts', 'records', 'workdir', 'workers', 'pipeline'},
+  {'histogram', 'checkpoint', 'interrupts', 'records', 'workdir'},
+  {'workers', 'pipeline'},
+  {'injection', 'streaming'},
+  {'reading'},
   {'cluster', 'replicas', 'partition', 'tasks', 'models', 'strategies'},
   {'channel', 'datasets', 'optimizers'},
-  {'config', 'selsync'},
+  {'augment'},
+  {'config', 'selsync', 'draws'},
 ]
 FLOOR = {room: i for i, rooms in enumerate(FLOORS) for room in rooms}
 CORE = {'selsync', 'strategies', 'optimizers', 'config'}
@@ -62,6 +66,22 @@ def test_the_core_needs_only_jax_and_optax(path):
     standard = {'collections', 'contextlib', 'inspect', 'math', 'typing'}
     standard |= {'operator'}
     assert {n.split('.')[0] for n in imports(path)} <= light | standard
+
+
+@pytest.mark.parametrize(
+  'room, known',
+  [
+    ('models', {'config'}),
+    ('strategies', {'config', 'optimizers', 'selsync'}),
+  ],
+)
+def test_models_know_no_workers_and_strategies_no_models(room, known):
+  for path in FILES:
+    if room_of(path) == room:
+      names = set(imports(path))
+      ours = {n.split('.')[1] for n in names if n.startswith(PACKAGE)}
+      assert ours <= known | {room}
+      assert room != 'models' or 'jax.lax' not in names, 'collectives?'
 
 
 def test_no_file_is_two_rooms():

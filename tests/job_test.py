@@ -55,13 +55,34 @@ BAD_FIELDS = [
     'config.steps=None, config.epochs=None: set one of them',
   ),
   ('batch_size', 0, 'config.batch_size=0: must be at least 1'),
-  ('data.name', 'mnist', "config.data.name: 'mnist' is none of digits"),
+  (
+    'data.name',
+    'mnist',
+    "config.data: 'mnist' is none of digits, stdlib_text, cifar10, cifar100, "
+    'imagenet2012, wikitext103',
+  ),
+  ('data.bptt', 8, 'config.data: digits has no bptt, got 8'),
+  (
+    'data.labels_per_worker',
+    1,
+    'config.data.partition: seldp has no labels_per_worker, got 1',
+  ),
+  (
+    'data.injection.alpha',
+    0.5,
+    'config.data.injection: alpha=0.5, beta=0.0 share nothing of a batch of 32',
+  ),
   (
     'data.partition',
     'iid',
-    "config.data.partition: 'iid' is none of defdp, seldp",
+    "config.data.partition: 'iid' is none of defdp, seldp, by_label, dirichlet",
   ),
-  ('model.name', 'lenet', "config.model: 'lenet' is none of convnet"),
+  (
+    'model.name',
+    'lenet',
+    "config.model: 'lenet' is none of convnet, resnet, vgg11, alexnet, "
+    'transformer, decoder',
+  ),
   (
     'optimizer.name',
     'adamz',
@@ -75,7 +96,8 @@ BAD_FIELDS = [
   (
     'schedule.name',
     'linear',
-    "config.schedule: 'linear' is none of constant, cosine",
+    "config.schedule: 'linear' is none of constant, cosine, milestones, "
+    'staircase',
   ),
   (
     'schedule.warmup_epochs',

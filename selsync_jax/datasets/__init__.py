@@ -1,66 +1,95 @@
-"""Data sets by name: where they come from, and what a model is given."""
+"""Data sets by name, prepared and read by TFDS."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
+import contextlib
+import io
 import sys
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
+from absl import logging
 import tensorflow_datasets as tfds
 
+from selsync_jax.config import ConfigError
+from selsync_jax.config import own_fields
 from selsync_jax.config import pick
-from selsync_jax.datasets.digits import SklearnDigits
+from selsync_jax.datasets.digits import digits
+from selsync_jax.datasets.images import cifar10
+from selsync_jax.datasets.images import cifar100
+from selsync_jax.datasets.images import imagenet2012
+from selsync_jax.datasets.source import Example as Example
+from selsync_jax.datasets.source import Examples as Examples
+from selsync_jax.datasets.source import rows as rows
+from selsync_jax.datasets.source import Source as Source
+from selsync_jax.datasets.stdlib_text import stdlib_text
+from selsync_jax.datasets.wikitext103 import wikitext103
 
-Examples = Mapping[str, np.ndarray]
-"""Arrays with a leading axis of examples."""
-
-
-class Source(NamedTuple):
-  """A data set.
-
-  Attributes:
-    builder: `builder(data_dir=...)`, the TFDS builder.
-    task: what it is for, a name in `tasks.TASKS`.
-    classes: width of a model's output.
-    prepare: from TFDS's arrays to those that a task and a model take.
-  """
-
-  builder: Callable[..., Any]
-  task: str
-  classes: int
-  prepare: Callable[[Examples], Examples]
-
-
-def _digits(examples: Examples) -> Examples:
-  return {
-    'image': examples['image'].astype(np.float32) / 16,
-    'label': examples['label'].astype(np.int32),
-  }
+SOURCES = {
+  'digits': digits,
+  'stdlib_text': stdlib_text,
+  'cifar10': cifar10,
+  'cifar100': cifar100,
+  'imagenet2012': imagenet2012,
+  'wikitext103': wikitext103,
+}
 
 
-SOURCES = {'digits': Source(SklearnDigits, 'classification', 10, _digits)}
-
-
-def create(name: str) -> Source:
+def create(name: str, **fields: Any) -> Source:
   """The source `name`.
 
   Raises:
-    ValueError: if there is none of that name.
+    ValueError: if there is none of that name, or a field is not its own or
+      breaks its rule.
   """
-  return pick(SOURCES, name)
+  make = pick(SOURCES, name)
+  return make(**own_fields(make, name, fields))
 
 
-def load(source: Source, split: str, data_dir: str | None) -> Examples:
-  """All examples of a split, in memory.
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+  """Keeps what TFDS says of its own doings to itself."""
+  verbosity = logging.get_verbosity()
+  logging.set_verbosity(logging.ERROR)
+  try:
+    with contextlib.redirect_stdout(io.StringIO()):
+      yield
+  finally:
+    logging.set_verbosity(verbosity)
+
+
+def open_builder(source: Source, data_dir: str | None) -> Any:
+  """The TFDS builder of a source whose data are there.
 
   Args:
-    source: the data set; prepared on first use.
-    split: its name in TFDS.
+    source: the data set.
     data_dir: TFDS's data directory; `None` is TFDS's own default.
+
+  Raises:
+    ConfigError: if they are not, saying how to fetch them, or if they can not
+      be prepared.
   """
   if not sys.stderr.isatty():
     tfds.disable_progress_bar()
-  builder = source.builder(data_dir=data_dir)
-  builder.download_and_prepare()
-  return source.prepare(
-    tfds.as_numpy(builder.as_dataset(split=split, batch_size=-1))
-  )
+  with _quiet():
+    builder = source.builder(data_dir=data_dir)
+    try:
+      if source.ours:
+        builder = _prepared(source, builder, data_dir)
+      rows(builder, source.splits['train'])
+    except (AssertionError, FileNotFoundError) as error:  # As TFDS has it.
+      fetch = source.fetch.format(dir=builder.data_dir_root)
+      raise ConfigError(
+        f'config.data.name: no {source.name} in {builder.data_path}; {fetch}'
+      ) from error
+    except ValueError as error:
+      raise ConfigError(f'config.data.name: {error}') from error
+    except OSError as error:
+      raise ConfigError(f'config.data.dir: {error}') from error
+  return builder
+
+
+def _prepared(source, builder, data_dir):
+  try:
+    builder.download_and_prepare()
+  except FileExistsError:  # Another process was faster.
+    builder = source.builder(data_dir=data_dir)
+  return builder

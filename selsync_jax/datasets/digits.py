@@ -6,7 +6,12 @@ References:
 """
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_datasets as tfds
+
+from selsync_jax import augment
+from selsync_jax.datasets import images
+from selsync_jax.datasets.source import Source
 
 
 class SklearnDigits(tfds.core.GeneratorBasedBuilder):
@@ -64,3 +69,28 @@ class SklearnDigits(tfds.core.GeneratorBasedBuilder):
           'label': int(labels[i]),
         },
       )
+
+
+def digits(
+  *, image_size: int | None = None, channels: int | None = None
+) -> Source:
+  """Grey images in [0, 1], or the same grey in several channels."""
+  images.check_size(image_size)
+  if channels not in (None, 1, 3):
+    raise ValueError(f'channels must be 1 or 3, got {channels}')
+
+  def finish(image, label):
+    image = augment.resize(tf.cast(image, tf.float32) / 16, image_size)
+    return {'image': tf.repeat(image, channels or 1, axis=-1), 'label': label}
+
+  return Source(
+    'digits',
+    builder=SklearnDigits,
+    task='classification',
+    classes=images.count_labels,
+    splits={split: split for split in ('train', 'validation', 'test')},
+    train=lambda batch, key: finish(**batch),
+    test=lambda batch: finish(**batch),
+    read=images.read,
+    ours=True,
+  )

@@ -15,19 +15,21 @@ class ConvNet(nn.Module):
     classes: width of the output.
     width: channels of the first convolution; the second has twice, the hidden
       layer four times as many.
+    dtype: of the computation; parameters are float32.
   """
 
   classes: int
   width: int = 32
+  dtype: str = 'float32'
 
   @nn.compact
   def __call__(
     self, x: Float[Array, 'batch height width channels'], *, train: bool
   ) -> Float[Array, 'batch classes']:
     del train
-    x = nn.gelu(nn.Conv(self.width, (3, 3))(x))
-    x = nn.gelu(nn.Conv(2 * self.width, (3, 3))(x))
+    x = nn.gelu(nn.Conv(self.width, (3, 3), dtype=self.dtype)(x))
+    x = nn.gelu(nn.Conv(2 * self.width, (3, 3), dtype=self.dtype)(x))
     x = nn.max_pool(x, (2, 2), strides=(2, 2))
     x = x.reshape(x.shape[0], -1)
-    x = nn.gelu(nn.Dense(4 * self.width)(x))
-    return nn.Dense(self.classes)(x)
+    x = nn.gelu(nn.Dense(4 * self.width, dtype=self.dtype)(x))
+    return nn.Dense(self.classes, dtype=self.dtype)(x)

@@ -1,0 +1,222 @@
+"""What a training step of each workload costs on this machine.
+
+  python -m benchmarks.step              # All workloads at full size.
+  python -m benchmarks.step --tiny       # Their smoke variants: a CPU will do.
+  python -m benchmarks.step imagenet_alexnet --dtype=float32
+
+One worker's SelSync step, the batch on the device already: random input in the
+shape of the workload's data. Floating-point operations are those that the
+compiler counts in the compiled step, backward pass and optimizer included; a
+sample is an image or a segment of text. Prints one table and writes one JSON.
+"""
+
+import argparse
+import importlib
+import json
+import pathlib
+import statistics
+import time
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+import rich.box
+import rich.console
+import rich.table
+
+from selsync_jax import models
+from selsync_jax import optimizers
+from selsync_jax import strategies
+from selsync_jax import tasks
+from selsync_jax import workers
+
+WORKLOADS = (
+  'digits',
+  'cifar10_resnet101',
+  'cifar100_vgg11',
+  'imagenet_alexnet',
+  'wikitext103_transformer',
+  'stdlib_gpt',
+)
+
+# Side and channels of images, and labels; or the size of a vocabulary.
+IMAGES = {
+  'digits': (8, 1, 10),
+  'cifar10': (32, 3, 10),
+  'cifar100': (32, 3, 100),
+  'imagenet2012': (224, 3, 1000),
+}
+TEXTS = {'wikitext103': 267_735, 'stdlib_text': 256}
+
+# TFLOP/s of dense matrix products in bfloat16, and in what XLA computes float32
+# products in unless told (TF32 on a GPU, bfloat16 on a TPU); from the data
+# sheets of NVIDIA (H100 SXM, A100) and of Google Cloud. By a part of the kind
+# that the device tells.
+PEAKS = {
+  'H200': (989, 494),
+  'H100': (989, 494),
+  'A100': (312, 156),
+  'TPU v4': (275, 275),
+  'TPU v5 lite': (197, 197),
+  'TPU v5p': (459, 459),
+  'TPU v6 lite': (918, 918),
+}
+
+
+def random_batch(config: Any) -> tuple[int, dict[str, np.ndarray]]:
+  """Classes, and one worker's batch in the shape of the config's data."""
+  rng, size = np.random.default_rng(0), config.batch_size
+  if config.data.name in TEXTS:
+    classes = TEXTS[config.data.name]
+    fields = {
+      name: rng.integers(classes, size=(size, config.data.bptt), dtype=np.int32)
+      for name in ('inputs', 'targets')
+    }
+  else:
+    side, channels, classes = IMAGES[config.data.name]
+    side = config.data.image_size or side
+    image = rng.normal(size=(size, side, side, channels))
+    fields = {
+      'image': image.astype(np.float32),
+      'label': rng.integers(classes, size=size, dtype=np.int32),
+    }
+  return classes, fields | {'mask': np.ones(size, bool)}
+
+
+class Program(NamedTuple):
+  """One worker's training step, compiled, and what it takes."""
+
+  step: jax.stages.Compiled
+  state: Any
+  batch: Any
+  parameters: int
+
+
+def compile_step(config: Any) -> Program:
+  """The step that the trainer would run, on a random batch."""
+  classes, batch = random_batch(config)
+  kind = 'classification' if 'image' in batch else 'language_modelling'
+  task = tasks.TASKS[kind]
+  model = models.create(classes=classes, **config.model)
+  strategy = strategies.create(run=strategies.Run(1, 0), **config.sync)
+  optimizer = optimizers.create(**config.optimizer)
+  tx = optax.chain(strategy.trigger, strategy.reducer, optimizer)
+  example = {name: array[:1] for name, array in batch.items()}
+  variables = tasks.init(model, task, example, jax.random.key(0))
+  state = workers.create_state(*variables, tx, strategy.averager)
+  parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+  state, batch = (
+    workers.place(workers.replicate(tree, 1), 'vmap') for tree in (state, batch)
+  )
+  loss = tasks.train_loss(model, task)
+  step = workers.map_workers(
+    workers.train_step(loss, tx, strategy.averager, config.seed),
+    'vmap',
+    donate=(0,),
+  )
+  compiled = step.lower(state, batch).compile()
+  return Program(compiled, state, batch, parameters)
+
+
+def seconds(program: Program, steps: int) -> float:
+  """Of a step, the median; the first is not counted."""
+  state, times = program.state, []
+  for _ in range(steps + 1):
+    began = time.perf_counter()
+    state, metrics = jax.block_until_ready(program.step(state, program.batch))
+    times.append(time.perf_counter() - began)
+    del metrics
+  return statistics.median(times[1:])
+
+
+def peak(device_kind: str, dtype: str) -> float | None:
+  """FLOP/s that a device can do at most, if it is known."""
+  for kind, teraflops in PEAKS.items():
+    if kind in device_kind:
+      return 1e12 * teraflops[dtype == 'float32']
+  return None
+
+
+def measure(
+  workload: str, *, tiny: bool, dtype: str | None, steps: int
+) -> dict[str, Any]:
+  """The figures of one workload."""
+  get_config = importlib.import_module(f'configs.{workload}').get_config
+  small = tiny and workload != 'digits'
+  config = get_config('selsync,smoke' if small else 'selsync')
+  config.optimizer.learning_rate = 0.0  # Random labels are not to be learned.
+  config.model.dtype = dtype or config.model.dtype
+  program = compile_step(config)
+  flops = program.step.cost_analysis()['flops']
+  memory = program.step.memory_analysis()
+  time_ = seconds(program, steps)
+  most = peak(jax.devices()[0].device_kind, config.model.dtype)
+  return {
+    'dtype': config.model.dtype,
+    'batch': config.batch_size,
+    'parameters': program.parameters,
+    'flops_per_sample': flops / config.batch_size,
+    'seconds': time_,
+    'bytes': memory.argument_size_in_bytes
+    + memory.temp_size_in_bytes
+    + memory.output_size_in_bytes
+    - memory.alias_size_in_bytes,
+    'share_of_peak': most and flops / time_ / most,
+  }
+
+
+def table(rows: dict[str, dict[str, Any]]) -> rich.table.Table:
+  """The rows as they are printed."""
+  out = rich.table.Table(
+    title=f'one worker, {jax.devices()[0].device_kind}',
+    box=rich.box.SIMPLE_HEAD,
+  )
+  out.add_column('workload')
+  for name in (
+    'dtype',
+    'batch',
+    'parameters',
+    'GFLOP/sample',
+    'step',
+    'memory',
+    'of peak',
+  ):
+    out.add_column(name, justify='right')
+  for workload, row in rows.items():
+    share = row['share_of_peak']
+    out.add_row(
+      workload,
+      row['dtype'],
+      f'{row["batch"]}',
+      f'{row["parameters"]:,}',
+      f'{row["flops_per_sample"] / 1e9:.3g}',
+      f'{row["seconds"] * 1e3:.3g} ms',
+      f'{row["bytes"] / 1e6:,.0f} MB',
+      '-' if share is None else f'{share:.0%}',
+    )
+  return out
+
+
+def main(argv: list[str] | None = None) -> None:
+  """Measures each workload, prints, writes."""
+  parser = argparse.ArgumentParser(description=__doc__)
+  add = parser.add_argument
+  add('workloads', nargs='*', default=WORKLOADS, help='default: all')
+  add('--tiny', action='store_true', help='the smoke variants')
+  add('--dtype', choices=models.DTYPES, help="default: the workload's own")
+  add('--steps', type=int, default=10, help='to take the median of')
+  add('--json', type=pathlib.Path, default='step.json')
+  flags = parser.parse_args(argv)
+  rows = {
+    workload: measure(
+      workload, tiny=flags.tiny, dtype=flags.dtype, steps=flags.steps
+    )
+    for workload in flags.workloads
+  }
+  rich.console.Console(width=100).print(table(rows))
+  flags.json.write_text(json.dumps(rows, indent=2) + '\n')
+
+
+if __name__ == '__main__':
+  main()

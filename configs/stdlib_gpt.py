@@ -1,0 +1,56 @@
+"""A small decoder of today on the text of Python's standard library, by bytes.
+
+  python train.py --config=configs/stdlib_gpt.py:selsync
+  python train.py --config=configs/stdlib_gpt.py:selsync,smoke
+
+`bsp`, `local_sgd`, `fedavg` and `diloco` stand for `selsync` as well.
+
+No paper: pre-norm, RMSNorm, rotary positions, SwiGLU, AdamW with warm-up and
+cosine, which is what people train today, on text that every machine has. The
+learning rate matters more here than the method does: benchmarks/stdlib_gpt.py
+compares BSP and SelSync, each with the best rate of the same grid.
+
+Needs 4 accelerators. 10,8 million parameters.
+
+Measured: not measured. The smoke variant:
+SMOKE
+"""
+
+from configs import base
+
+
+def get_config(argument: str = 'selsync'):
+  method, smoke = base.split(argument)
+  config = base.get_config(method)
+  config.workers = 4
+  config.epochs = 10.0
+  config.batch_size = 16
+  config.data.update(name='stdlib_text', bptt=256)
+  config.model.update(
+    name='decoder',
+    layers=6,
+    width=384,
+    heads=6,
+    hidden=1024,
+    dropout=0.1,
+    dtype='bfloat16',
+  )
+  config.optimizer.update(
+    name='adamw',
+    learning_rate=1e-3,
+    b2=0.95,
+    weight_decay=0.1,
+    decayed='matrices',
+    clip_norm=1.0,
+  )
+  config.schedule.update(name='cosine', warmup_epochs=0.5)
+  if smoke:
+    base.shrink(config)
+    config.steps = 600
+    config.batch_size = 8
+    config.data.bptt = 64
+    config.model.update(layers=2, width=64, heads=4, hidden=172, dropout=0.0)
+    config.optimizer.learning_rate = 0.012
+    if method == 'selsync':
+      config.sync.delta = 0.1
+  return config

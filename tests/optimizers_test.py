@@ -1,0 +1,128 @@
+"""Optimizers and learning rates: what the papers' settings mean, exactly."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from configs import digits
+from selsync_jax import job as job_lib
+from selsync_jax import optimizers
+
+
+def rates(steps, **fields):
+  schedule = optimizers.schedule(peak=2.0, steps=steps, **fields)
+  return np.array([schedule(step) for step in range(steps)])
+
+
+def test_milestones_multiply_the_rate_from_that_step_on():
+  lr = rates(
+    30, name='milestones', warmup_steps=0, milestones=[10, 20], factor=0.1
+  )
+  expected = np.repeat([2.0, 0.2, 0.02], 10)
+  np.testing.assert_allclose(lr, expected, rtol=1e-6)
+
+
+def test_milestones_are_steps_of_the_run_with_a_warm_up_too():
+  lr = rates(
+    30, name='milestones', warmup_steps=5, milestones=[10, 20], factor=0.5
+  )
+  np.testing.assert_allclose(lr[:5], 2.0 * np.arange(5) / 5, rtol=1e-6)
+  expected = [2.0] * 5 + [1.0] * 10 + [0.5] * 10
+  np.testing.assert_allclose(lr[5:], expected, rtol=1e-6)
+
+
+def test_a_staircase_multiplies_the_rate_every_period():
+  lr = rates(35, name='staircase', warmup_steps=0, period=10, factor=0.8)
+  expected = [2.0 * 0.8 ** (step // 10) for step in range(35)]
+  np.testing.assert_allclose(lr, expected, rtol=1e-5)
+
+
+def test_milestones_of_a_config_are_epochs(data_dir):
+  config = digits.get_config()
+  config.data.dir = data_dir
+  config.schedule.update(
+    name='milestones', warmup_epochs=0.0, milestones=(1.5, 2.0), factor=0.1
+  )
+  lr = job_lib.prepare(config).learning_rate  # Of 10 steps an epoch.
+  assert [lr(step) for step in (14, 15, 19, 20)] == pytest.approx(
+    [0.1, 0.01, 0.01, 0.001]
+  )
+
+
+BAD_SCHEDULES = [
+  (
+    dict(name='milestones', milestones=[1]),
+    'milestones needs factor, got None',
+  ),
+  (
+    dict(name='cosine', factor=0.1, period=3),
+    'cosine has no factor, got 0.1',
+  ),
+  (
+    dict(name='staircase', factor=0.0, period=3),
+    'factor must be above 0, got 0.0',
+  ),
+  (
+    dict(name='staircase', factor=0.8, period=0),
+    'period must be at least 1, got 0',
+  ),
+]
+
+
+@pytest.mark.parametrize('fields, line', BAD_SCHEDULES)
+def test_a_schedule_takes_its_own_fields_and_no_other(fields, line):
+  with pytest.raises(ValueError, match=f'^{re.escape(line)}$'):
+    optimizers.schedule(peak=1.0, warmup_steps=0, steps=9, **fields)
+
+
+def params():
+  rng = np.random.default_rng(0)
+  return {
+    'kernel': jnp.asarray(rng.normal(size=(3, 4)), jnp.float32),
+    'bias': jnp.asarray(rng.normal(size=4), jnp.float32),
+  }
+
+
+def moved(tx, steps, grads):
+  tree = params()
+  state = tx.init(tree)
+  for _ in range(steps):
+    updates, state = tx.update(grads, state, tree)
+    tree = optax.apply_updates(tree, updates)
+  return tree
+
+
+def test_weight_decay_of_sgd_is_coupled_and_enters_the_momentum():
+  tx = optimizers.create('sgd', 0.1, momentum=0.9, weight_decay=0.01)
+  grads = jax.tree.map(jnp.ones_like, params())
+  ours = moved(tx, 5, grads)
+  for name, start in params().items():
+    w, velocity = np.float64(start), 0.0
+    for _ in range(5):
+      velocity = 0.9 * velocity + (1.0 + 0.01 * w)
+      w = w - 0.1 * velocity
+    np.testing.assert_allclose(ours[name], w, rtol=1e-5)
+
+
+@pytest.mark.parametrize('name', ['sgd', 'adamw'])
+def test_decay_of_matrices_leaves_biases_and_norms_alone(name):
+  still = jax.tree.map(jnp.zeros_like, params())
+  for decayed in ('all', 'matrices'):
+    tx = optimizers.create(name, 0.1, weight_decay=0.5, decayed=decayed)
+    after = moved(tx, 1, still)
+    np.testing.assert_allclose(
+      after['kernel'], 0.95 * params()['kernel'], rtol=1e-6
+    )
+    share = 0.95 if decayed == 'all' else 1.0
+    np.testing.assert_allclose(
+      after['bias'], share * params()['bias'], rtol=1e-6
+    )
+
+
+def test_what_decays_is_named_if_it_is_unknown():
+  with pytest.raises(ValueError, match="'biases' is none of all, matrices"):
+    optimizers.create('adamw', 0.1, decayed='biases')
