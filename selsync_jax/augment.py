@@ -10,6 +10,7 @@ References:
     Inception for ImageNet.
 """
 
+import numpy as np
 import tensorflow as tf
 
 from selsync_jax import draws
@@ -17,21 +18,24 @@ from selsync_jax.draws import Tensor
 
 
 def normalize(
-  image: tf.Tensor, mean: tuple[float, ...], std: tuple[float, ...]
+  image: Tensor, mean: tuple[float, ...], std: tuple[float, ...]
 ) -> tf.Tensor:
   """Zero mean and unit deviation a channel.
 
   Args:
-    image: [..., channels], values in [0, 255].
+    image: [..., height, width, channels], values in [0, 255].
     mean: a channel's mean over a data set whose values are in [0, 1].
     std: its standard deviation.
 
   Returns:
     float32 of the same shape.
   """
-  scale = 1 / (255 * tf.constant(std))
-  shift = tf.constant(mean) / tf.constant(std)
-  return tf.cast(image, tf.float32) * scale - shift
+  pixels = image.shape[-3] * image.shape[-2]
+  # For every pixel apart: broadcasting over so short an axis is slow.
+  scale = np.tile(1 / (255 * np.asarray(std)), pixels).astype(np.float32)
+  shift = np.tile(np.divide(mean, std), pixels).astype(np.float32)
+  flat = tf.reshape(tf.cast(image, tf.float32), (-1, len(scale)))
+  return tf.reshape(flat * scale - shift, tf.shape(image))
 
 
 def resize(image: tf.Tensor, size: int | None) -> tf.Tensor:
@@ -46,19 +50,27 @@ def pad_crop_flip(image: Tensor, key: Tensor, pad: int = 4) -> tf.Tensor:
     image: [n, height, width, channels].
     key: uint64 [n].
     pad: width of the frame, in pixels; the crop is as large as the image.
+
+  Returns:
+    float32 of the same shape.
   """
-  height, width = image.shape[1:3]
+  size = image.shape[1:3]
+  last = np.float32(size) - 1
   ways = 2 * pad + 1
-  flip, left, top = (
-    tf.cast(choice, tf.int32)[:, None]
-    for choice in (key % 2, key // 2 % ways, key // 2 // ways % ways)
-  )
-  column = tf.range(width)
-  column = tf.where(flip == 1, width - 1 - column, column)
-  row, column = top + tf.range(height), left + column
-  framed = tf.pad(image, [[0, 0], [pad, pad], [pad, pad], [0, 0]])
-  return tf.gather(
-    tf.gather(framed, row, batch_dims=1), column, axis=2, batch_dims=1
+  flip = (key % 2 == 1)[:, None]
+  choice = tf.stack([key // 2 // ways % ways, key // 2 % ways], axis=1)
+  first = tf.cast(choice, tf.float32) - pad  # Row and column, in pixels.
+  begin, end = first / last, (first + last) / last
+  # A hair's breadth inwards, or rounding might push the edge out of sight.
+  begin, end = (0.5 + (side - 0.5) * (1 - 1e-4) for side in (begin, end))
+  left, right = begin[:, 1:], end[:, 1:]
+  left, right = tf.where(flip, right, left), tf.where(flip, left, right)
+  return tf.image.crop_and_resize(  # And what lies outside is black.
+    image,
+    tf.concat([begin[:, :1], left, end[:, :1], right], axis=1),
+    tf.range(tf.shape(image)[0]),
+    size,
+    method='nearest',
   )
 
 

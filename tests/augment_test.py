@@ -28,9 +28,10 @@ def test_bits_depend_on_every_word_and_its_place_and_on_nothing_else():
   assert share == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(table.size * 64))
 
 
-def test_a_crop_is_one_of_81_of_the_framed_image_or_its_mirror():
+@pytest.mark.parametrize('height, width', [(12, 10), (32, 32), (5, 96)])
+def test_a_crop_is_one_of_81_of_the_framed_image_or_its_mirror(height, width):
   rng = np.random.default_rng(0)
-  images = rng.integers(1, 256, (300, 12, 10, 3)).astype(np.uint8)
+  images = rng.integers(1, 256, (300, height, width, 3)).astype(np.uint8)
   crops = augment.pad_crop_flip(tf.constant(images), keys(300)).numpy()
   seen = set()
   for image, crop in zip(images, crops, strict=True):
@@ -40,15 +41,17 @@ def test_a_crop_is_one_of_81_of_the_framed_image_or_its_mirror():
       for top in range(9)
       for left in range(9)
       for flip in (1, -1)
-      if (framed[top : top + 12, left : left + 10][:, ::flip] == crop).all()
+      if (
+        framed[top : top + height, left : left + width][:, ::flip] == crop
+      ).all()
     ]
     seen.add(found)
   assert len(seen) > 120  # Of 162, each as likely: 300 draws show 137.
 
 
 def test_each_crop_is_as_likely_as_any_other():
-  image = np.arange(1, 13 * 13 + 1).reshape(1, 13, 13, 1)
-  images = tf.tile(tf.constant(image, tf.int32), (16200, 1, 1, 1))
+  image = np.arange(1, 13 * 13 + 1, dtype=np.uint8).reshape(1, 13, 13, 1)
+  images = tf.tile(tf.constant(image), (16200, 1, 1, 1))
   crops = augment.pad_crop_flip(images, keys(16200)).numpy()
   kinds, counts = np.unique(crops, axis=0, return_counts=True)
   assert len(kinds) == 162

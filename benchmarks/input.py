@@ -1,0 +1,188 @@
+"""Can the input pipelines keep up? Samples a second beside what a step takes.
+
+  python -m benchmarks.input
+
+Every pipeline in a process of its own, as four workers with batches of 32 read
+it; beside it the training step of the default run on a batch that is there
+already, so the most that it could take. CIFAR's pixels, WikiText's words and
+ImageNet's photographs are random, in their real shapes; the digits and the
+standard library's text are themselves. Prints one table and writes one JSON.
+Two minutes on 2 cores.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from concurrent import futures
+import json
+import multiprocessing
+import pathlib
+import resource
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+import rich.box
+import rich.console
+import rich.table
+
+WORKERS, BATCH, STEPS = 4, 32, 10**5
+
+
+def pipeline_of(
+  name: str,
+  arrays: dict[str, np.ndarray] | None = None,
+  data_dir: str | None = None,
+  **fields: Any,
+) -> Iterator[Any]:
+  """Training batches of a data set: of `arrays`, or of what is on disk."""
+  from selsync_jax import datasets
+  from selsync_jax import partition
+  from selsync_jax import pipeline
+
+  source = datasets.create(name, **fields)
+  if arrays is None:
+    builder = datasets.open_builder(source, data_dir)
+    arrays = pipeline.load(source, builder)['train']
+  cut = partition.create(
+    'seldp',
+    pipeline.count(arrays),
+    WORKERS,
+    BATCH,
+    seed=0,
+    ordered=source.ordered,
+    window=source.window,
+  )
+  data = pipeline.Data(source, {'train': arrays}, cut, None, BATCH, 0)
+  return data.train_batches(range(WORKERS), 0, STEPS)
+
+
+def cifar(name: str, labels: int) -> Iterator[Any]:
+  """45,000 images."""
+  rng = np.random.default_rng(0)
+  image = rng.integers(0, 256, (45_000, 32, 32, 3), np.uint8)
+  label = rng.integers(0, labels, 45_000, np.int32)
+  return pipeline_of(name, {'image': image, 'label': label})
+
+
+def wikitext() -> Iterator[Any]:
+  """103 million words in segments of 35."""
+  rng = np.random.default_rng(0)
+  tokens = rng.integers(0, 267_735, (2_949_000, 36), np.int32)
+  return pipeline_of('wikitext103', {'tokens': tokens}, bptt=35)
+
+
+def imagenet() -> Iterator[Any]:
+  """1,024 JPEGs of 500x375 pixels, 100 kB each, from disk."""
+  from benchmarks import photographs
+
+  rng = np.random.default_rng(0)
+  pictures = [photographs.jpeg(rng, 375, 500) for _ in range(8)]
+  with tempfile.TemporaryDirectory() as root:
+    photographs.prepare(
+      pathlib.Path(root),
+      lambda: pictures[rng.integers(8)],
+      labels=64,
+      each=16,
+      validation=8,
+      shards=8,
+    )
+    yield from pipeline_of('imagenet2012', data_dir=root)
+
+
+def step() -> Iterator[Any]:
+  """The training step of the default run, on one batch over and over."""
+  import jax
+
+  from configs import digits
+  from selsync_jax import job as job_lib
+  from selsync_jax import tasks
+  from selsync_jax import workers
+
+  workers.make_devices(WORKERS)
+  config = digits.get_config()
+  job = job_lib.prepare(config)
+  batch = next(job.data.train_batches(range(WORKERS), 0, 1))
+  variables = tasks.init(
+    job.model, job.task, job.data.example, jax.random.key(0)
+  )
+  state = workers.create_state(*variables, job.tx, job.strategy.averager)
+  state = workers.place(workers.replicate(state, WORKERS), config.mapper)
+  loss = tasks.train_loss(job.model, job.task)
+  train = workers.map_workers(
+    workers.train_step(loss, job.tx, job.strategy.averager, config.seed),
+    config.mapper,
+    donate=(0,),
+  )
+  while True:
+    state, metrics = jax.block_until_ready(train(state, batch))
+    del metrics
+    yield batch
+
+
+ROWS: dict[str, Callable[[], Iterator[Any]]] = {
+  'digits': lambda: pipeline_of('digits'),
+  'digits, 32x32x3': lambda: pipeline_of('digits', image_size=32, channels=3),
+  'cifar10': lambda: cifar('cifar10', 10),
+  'cifar100': lambda: cifar('cifar100', 100),
+  'stdlib_text, bptt 256': lambda: pipeline_of('stdlib_text', bptt=256),
+  'wikitext103, bptt 35': wikitext,
+  'imagenet2012, streamed': imagenet,
+  'the step on digits': step,
+}
+STEP = 'the step on digits'
+STREAMED = 'imagenet2012, streamed'
+
+
+def measure(row: str, seconds: float, repeats: int) -> dict[str, float]:
+  """Samples a second, the best of some times, and the process's peak memory."""
+  batches = ROWS[row]()
+  for _ in range(10):
+    next(batches)
+  best = 0.0
+  for _ in range(repeats):
+    samples, began = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - began) < seconds:
+      samples += int(next(batches)['mask'].sum())
+    best = max(best, samples / elapsed)
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  return {'samples_per_second': best, 'peak_bytes': peak * 1024}
+
+
+def table(rows: dict[str, dict[str, float]]) -> rich.table.Table:
+  """The rows as they are printed."""
+  out = rich.table.Table(box=rich.box.SIMPLE_HEAD)
+  out.add_column('pipeline')
+  for name in ('samples/s', 'of the step on digits', 'peak memory'):
+    out.add_column(name, justify='right')
+  for row, figures in rows.items():
+    speed = figures['samples_per_second']
+    out.add_row(
+      row,
+      f'{speed:,.0f}',
+      f'{speed / rows[STEP]["samples_per_second"]:.1f}x',
+      f'{figures["peak_bytes"] / 1e9:.2f} GB',
+    )
+  return out
+
+
+def main() -> None:
+  """Measures each row in a process of its own, prints, writes."""
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument('--seconds', type=float, default=2.0, help='each time')
+  parser.add_argument('--repeats', type=int, default=5, help='times; the best')
+  parser.add_argument('--json', type=pathlib.Path, default='input.json')
+  flags = parser.parse_args()
+  spawn = multiprocessing.get_context('spawn')
+  rows = {}
+  for row in ROWS:
+    with futures.ProcessPoolExecutor(1, mp_context=spawn) as process:
+      rows[row] = process.submit(
+        measure, row, flags.seconds, flags.repeats
+      ).result()
+  rich.console.Console().print(table(rows))
+  flags.json.write_text(json.dumps(rows, indent=2) + '\n')
+
+
+if __name__ == '__main__':
+  main()
