@@ -58,10 +58,15 @@ def main(argv: list[str]) -> None:
   logging.set_verbosity(logging.WARNING)
   if config.mapper == 'pmap':
     workers.make_devices(config.workers)
-  from selsync_jax import report  # These import TensorFlow,
-  from selsync_jax import trainer  # which a mistake need not wait for.
+  # This imports TensorFlow, which a mistake need not wait for.
+  from selsync_jax import trainer
 
-  report.show(trainer.train_and_evaluate(config, pathlib.Path(workdir)))
+  workdir = pathlib.Path(workdir)
+  summary = trainer.train_and_evaluate(config, workdir)
+  from selsync_jax import report  # And this what draws its figures.
+
+  report.show(summary)
+  print(report.write([workdir], workdir))
 
 
 if __name__ == '__main__':

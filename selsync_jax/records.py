@@ -64,10 +64,13 @@ def write_summary(workdir: pathlib.Path, summary: Mapping[str, Any]) -> None:
 
 
 def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
-  """The lines of `metrics.jsonl`, or none if there is no such file."""
+  """The lines of `metrics.jsonl`, or none if there is no such file.
+
+  What stands after the last line break is a line that a crash tore off.
+  """
   path = workdir / METRICS
-  lines = path.read_text().splitlines() if path.exists() else []
-  return [json.loads(line) for line in lines]
+  text = path.read_text() if path.exists() else ''
+  return [json.loads(line) for line in text.split('\n')[:-1]]
 
 
 class MetricsFile:

@@ -11,8 +11,10 @@ PACKAGE = 'selsync_jax'
 # From the top down. A room imports only what stands below it; rooms on one
 # line do not know each other.
 FLOORS = [
-  {'trainer'},
-  {'job', 'report', 'progress', 'ledger', 'checkpoint', 'records'},
+  {'trainer', 'report'},
+  {'job', 'progress', 'ledger', 'checkpoint', 'plots', 'page'},
+  {'runs', 'canvas'},
+  {'records'},
   {'workers', 'pipeline'},
   {'partition', 'tasks', 'models', 'strategies'},
   {'datasets', 'optimizers'},

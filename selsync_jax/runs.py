@@ -1,0 +1,142 @@
+"""A run read back from its workdir, finished or not."""
+
+from collections.abc import Sequence
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+from typing import Any
+
+from jaxtyping import Float, Int
+import numpy as np
+
+from selsync_jax import records
+from selsync_jax.config import ConfigError
+
+PARTITION = 'partition.json'
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """What a workdir tells.
+
+  Attributes:
+    name: of the run among others, from its path.
+    config: as resolved when the run began.
+    rows: of metrics.jsonl, at least one; a line that a crash tore off is not
+      among them.
+    summary: the outcome, or `None` while the run is not finished.
+    class_counts: int [workers, classes], examples of each class in each
+      worker's part, if the run wrote them.
+  """
+
+  name: str
+  config: dict[str, Any]
+  rows: list[dict[str, Any]]
+  summary: dict[str, Any] | None = None
+  class_counts: Int[np.ndarray, 'workers classes'] | None = None
+
+  @property
+  def outcome(self) -> dict[str, Any]:
+    """The summary; of an unfinished run, what its last rows tell of it."""
+    if self.summary is not None:
+      return self.summary
+    last = self.rows[-1]
+    syncs = int(self.sync_steps[-1])
+    scores = [{k: row[k] for k in row if is_score(k)} for row in self.rows]
+    return {
+      'method': self.config['sync']['method'],
+      'workers': self.config['workers'],
+      'seed': self.config['seed'],
+      'steps': last['step'],
+      'sync_steps': syncs,
+      'local_steps': last['step'] - syncs,
+      **{k: last[k] for k in _TOTALS},
+      **next((score for score in reversed(scores) if score), {}),
+    }
+
+  def column(self, field: str) -> Float[np.ndarray, 'rows']:
+    """A number of every row, NaN where a row has none."""
+    if field not in self._columns:
+      values = [row.get(field) for row in self.rows]
+      values = [np.nan if v is None else v for v in values]
+      self._columns[field] = np.array(values, float)
+    return self._columns[field]
+
+  @functools.cached_property
+  def _columns(self) -> dict[str, np.ndarray]:
+    return {}
+
+  @functools.cached_property
+  def changes(self) -> Float[np.ndarray, 'rows workers']:
+    """Relative gradient change of each worker; infinite without a past."""
+    rows = [row['relative_changes'] for row in self.rows]
+    return np.array([[np.inf if v is None else v for v in r] for r in rows])
+
+  @property
+  def sync_steps(self) -> Int[np.ndarray, 'rows']:
+    """Synchronisations up to each row, those between two rows included."""
+    return np.rint((1 - self.column('lssr')) * self.column('step')).astype(int)
+
+  @functools.cached_property
+  def metrics(self) -> list[str]:
+    """What the consensus is scored on, the loss first."""
+    names = [
+      field.removeprefix('test_')
+      for row in self.rows
+      for field in row
+      if field.startswith('test_')
+    ]
+    return list(dict.fromkeys(['loss', *names]))
+
+
+_TOTALS = (
+  'lssr',
+  'samples',
+  'bytes_per_worker',
+  'seconds',
+  'samples_per_second',
+)
+
+
+def is_score(field: str) -> bool:
+  """Whether a field of a row or a summary is a score of the consensus."""
+  return field.startswith(('test_', 'validation_'))
+
+
+def read(workdir: pathlib.Path, name: str | None = None) -> Run:
+  """The run in a workdir.
+
+  Raises:
+    ConfigError: if there is none, or none that has logged a step.
+  """
+  for file in (records.CONFIG, records.METRICS):
+    if not (workdir / file).exists():
+      raise ConfigError(f'{workdir}: not the workdir of a run, no {file}')
+  rows = records.read_metrics(workdir)
+  if not rows:
+    raise ConfigError(f'{workdir}: this run has not logged a step yet')
+  summary, counts = _read(workdir / records.SUMMARY), _read(workdir / PARTITION)
+  if summary and summary['steps'] != rows[-1]['step']:
+    summary = None  # Of an earlier sitting; the run went on, and stopped.
+  return Run(
+    name=name or workdir.resolve().name,
+    config=json.loads((workdir / records.CONFIG).read_text()),
+    rows=rows,
+    summary=summary,
+    class_counts=counts and np.array(counts['class_counts']),
+  )
+
+
+def read_all(workdirs: Sequence[pathlib.Path]) -> list[Run]:
+  """Several runs, each named by what tells its path from the others'."""
+  if len(workdirs) == 1:
+    return [read(workdirs[0])]
+  paths = [workdir.resolve() for workdir in workdirs]
+  shared = os.path.commonpath(paths)
+  return [read(path, os.path.relpath(path, shared)) for path in paths]
+
+
+def _read(path):
+  return json.loads(path.read_text()) if path.exists() else None
