@@ -15,6 +15,7 @@ from selsync_jax import pipeline
 from selsync_jax import records
 from selsync_jax import tasks
 from selsync_jax import workers
+from selsync_jax import writers
 from selsync_jax.checkpoint import Checkpoints
 from selsync_jax.ledger import Ledger
 from selsync_jax.ledger import NonFiniteError
@@ -96,15 +97,15 @@ def _recorder(
   job: job_lib.Job,
   totals: Totals,
 ) -> Iterator[Callable[[Row], None]]:
-  """`write(row)`: into metrics.jsonl if it is a logged step, and on show."""
-  with (
-    records.MetricsFile(workdir) as file,
-    Progress(totals.steps, job.steps) as progress,
-  ):
+  """`write(row)`: to the writers if it is a logged step, and on show."""
+  with contextlib.ExitStack() as stack:
+    places = [stack.enter_context(w) for w in writers.writers(workdir)]
+    progress = stack.enter_context(Progress(totals.steps, job.steps))
 
     def write(row):
       if row['step'] % config.log.every == 0 or 'test_loss' in row:
-        file.write(row)
+        for place in places:
+          place.write(row)
       progress.show(row)
 
     yield write

@@ -12,7 +12,7 @@ PACKAGE = 'selsync_jax'
 # line do not know each other.
 FLOORS = [
   {'trainer', 'report'},
-  {'job', 'progress', 'ledger', 'checkpoint', 'plots', 'page'},
+  {'job', 'progress', 'ledger', 'checkpoint', 'writers', 'plots', 'page'},
   {'runs', 'canvas'},
   {'records'},
   {'workers', 'pipeline'},
