@@ -25,6 +25,7 @@ class Job(NamedTuple):
     task: what the model is trained for.
     model: the flax module.
     train: examples to train on.
+    validation: examples to choose by, scored at the end.
     test: examples to score the consensus on.
     partition: who reads which of the training examples.
     steps: optimizer steps of the whole run.
@@ -37,6 +38,7 @@ class Job(NamedTuple):
   task: tasks.Task
   model: nn.Module
   train: datasets.Examples
+  validation: datasets.Examples
   test: datasets.Examples
   partition: partition_lib.Partition
   steps: int
@@ -58,6 +60,7 @@ def prepare(config: ml_collections.ConfigDict) -> Job:
   with blame('model'):
     model = models.create(classes=source.classes, **config.model)
   train = datasets.load(source, 'train', config.data.dir)
+  validation = datasets.load(source, 'validation', config.data.dir)
   test = datasets.load(source, 'test', config.data.dir)
   with blame('data.partition'):
     partition = partition_lib.create(
@@ -86,6 +89,7 @@ def prepare(config: ml_collections.ConfigDict) -> Job:
     task=tasks.TASKS[source.task],
     model=model,
     train=train,
+    validation=validation,
     test=test,
     partition=partition,
     steps=steps,

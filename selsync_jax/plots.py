@@ -22,7 +22,11 @@ COSTS = {
   'bytes_per_worker': ('bytes sent per worker', 'B'),
   'seconds': ('training time (seconds)', ''),
 }
-UNITS = {'loss': 'nats', 'accuracy': 'share of examples'}
+UNITS = {
+  'loss': 'nats',
+  'accuracy': 'share of examples',
+  'top5': 'share of examples',
+}
 STRIPS = 16  # Workers with a strip of their own.
 
 

@@ -10,9 +10,7 @@ writes `report.html`, which opens from disk in any browser, and its figures as
 import argparse
 from collections.abc import Mapping, Sequence
 import html
-import math
 import pathlib
-import sys
 from typing import Any, NamedTuple
 
 import rich.box
@@ -20,10 +18,10 @@ import rich.console
 import rich.table
 
 from selsync_jax import canvas
+from selsync_jax import command
 from selsync_jax import page
 from selsync_jax import plots
 from selsync_jax import runs as runs_lib
-from selsync_jax.config import ConfigError
 
 REPORT, PLOTS = 'report.html', 'plots'
 
@@ -164,7 +162,7 @@ def _description(run):
 def _headline(runs):
   if len(runs) == 1:
     return _reached(runs[0])
-  best = max(runs, key=lambda run: _quality(run.outcome).rank)
+  best = max(runs, key=lambda run: runs_lib.rank(run.outcome))
   return f'Best of {len(runs)} runs: {best.name}, {_reached(best)}'
 
 
@@ -172,51 +170,45 @@ def _reached(run):
   """What a run reached, and what it paid for it."""
   outcome, quality = run.outcome, _quality(run.outcome)
   if run.summary is None:
-    return f'not finished: {outcome["steps"]:,} steps, {quality.text} so far'
+    return f'not finished: {outcome["steps"]:,} steps, {quality} so far'
   if outcome['workers'] == 1:
-    return f'{quality.text} with one worker'
+    return f'{quality} with one worker'
   share = outcome['bytes_per_worker'] / outcome['bytes_per_worker_bsp']
-  price = 'at' if share > 0.995 else f'for {share:.1%} of'
-  return f'{quality.text} {price} the traffic of BSP'
+  return f'{quality} {price(share)}'
 
 
-class Quality(NamedTuple):
-  """The score that a reader asks for first.
-
-  Attributes:
-    name: of the score.
-    value: on the test split.
-    text: name and value.
-    rank: higher is better.
-  """
-
-  name: str
-  value: float
-  text: str
-  rank: float
+def price(share: float) -> str:
+  """A share of BSP's traffic in words."""
+  part = 'at' if share > 0.995 else f'for {share:.1%} of'
+  return f'{part} the traffic of BSP'
 
 
 def _quality(outcome):
-  """The first score on the test split that is not the loss, if there is one."""
-  scores = [fact for fact in facts(outcome) if fact.name.startswith('test ')]
-  if not scores:
-    return Quality('test', math.nan, 'not scored', -math.inf)
-  name, value = (
-    scores[0].name.removesuffix(' of the consensus'),
-    scores[0].value,
-  )
-  if 'accuracy' in name:
-    return Quality(name, value, f'{value:.1%} {name}', value)
-  return Quality(name, value, f'{name} {value:.4g}', -value)
+  """The score that a reader asks for first, in words."""
+  name = runs_lib.metric(outcome)
+  if name is None:
+    return 'not scored'
+  return quality(name, outcome[f'test_{name}'])
+
+
+def quality(name: str, value: float) -> str:
+  """A score on the test split in words."""
+  if runs_lib.higher_is_better(name):
+    return f'{value:.1%} test {name}'
+  return f'test {name} {value:.4g}'
 
 
 def _key(outcome):
   """The few numbers on top of the page."""
   fact = {fact.name: fact for fact in facts(outcome)}
   cell = {name: _fact_cell(fact) for name, fact in fact.items()}
-  score = next((name for name in cell if name.startswith('test ')), None)
-  if score:
-    yield _quality(outcome).name, cell[score], f'loss {cell["test loss"]}'
+  if name := runs_lib.metric(outcome):
+    value = outcome[f'test_{name}']
+    yield (
+      f'test {name}',
+      page.number(value, f'{value:.4f}'),
+      f'loss {cell["test loss"]}',
+    )
   yield (
     'LSSR',
     cell['LSSR (local steps / steps)'],
@@ -235,7 +227,7 @@ def _key(outcome):
   )
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main() -> None:
   """Writes the report of the workdirs named on the command line."""
   parser = argparse.ArgumentParser(
     prog='python -m selsync_jax.report', description='Shows what runs became.'
@@ -244,16 +236,11 @@ def main(argv: Sequence[str] | None = None) -> None:
   parser.add_argument(
     '--out', type=pathlib.Path, help='folder; default: that of a single run'
   )
-  options = parser.parse_args(argv)
+  options = parser.parse_args()
   if options.out is None and len(options.workdirs) > 1:
     parser.error('several runs: say --out=FOLDER')
-  try:
-    path = write(options.workdirs, options.out or options.workdirs[0])
-  except ConfigError as error:
-    print(f'report: {error}', file=sys.stderr)
-    sys.exit(2)
-  print(path)
+  print(write(options.workdirs, options.out or options.workdirs[0]))
 
 
 if __name__ == '__main__':
-  main()
+  command.main('report', main)

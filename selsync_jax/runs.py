@@ -1,9 +1,10 @@
 """A run read back from its workdir, finished or not."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import json
+import math
 import os
 import pathlib
 from typing import Any
@@ -103,6 +104,30 @@ _TOTALS = (
 def is_score(field: str) -> bool:
   """Whether a field of a row or a summary is a score of the consensus."""
   return field.startswith(('test_', 'validation_'))
+
+
+def metric(outcome: Mapping[str, Any]) -> str | None:
+  """What a reader asks for first: a score on the test split, not the loss.
+
+  `None` if there is no score yet.
+  """
+  scores = [k for k in outcome if k.startswith('test_') and k != 'test_loss']
+  scores = scores or [k for k in outcome if k == 'test_loss']
+  return scores[0].removeprefix('test_') if scores else None
+
+
+def higher_is_better(metric: str) -> bool:
+  """Whether a metric is a share of hits; the others count what is wrong."""
+  return metric in ('accuracy', 'top5')
+
+
+def rank(outcome: Mapping[str, Any], split: str = 'test') -> float:
+  """The first score on a split, so that higher is better."""
+  name = metric(outcome)
+  if name is None:
+    return -math.inf
+  value = outcome[f'{split}_{name}']
+  return value if higher_is_better(name) else -value
 
 
 def read(workdir: pathlib.Path, name: str | None = None) -> Run:

@@ -113,17 +113,16 @@ def _recorder(
 
 def _evaluator(
   job: job_lib.Job, config: ml_collections.ConfigDict
-) -> Callable[[workers.TrainState], dict[str, float]]:
-  """`evaluate(state)`: scores of the consensus on the test split."""
+) -> Callable[..., dict[str, float]]:
+  """`evaluate(state, *splits)`: scores of the consensus on each split."""
   mean = workers.map_workers(consensus, config.mapper)
   totals = workers.map_workers(
     tasks.eval_totals(job.model, job.task), config.mapper
   )
 
-  def evaluate(state):
-    shared = mean(state.shared)
+  def score(shared, split):
     batches = pipeline.eval_batches(
-      job.test,
+      getattr(job, split),
       config.eval.batch_size,
       range(config.workers),
       config.workers,
@@ -134,7 +133,14 @@ def _evaluator(
     ]
     sums = jax.tree.map(lambda *x: np.sum(x), *jax.device_get(each))
     means = tasks.means(sums)
-    return {f'test_{name}': float(mean) for name, mean in means.items()}
+    return {f'{split}_{name}': float(mean) for name, mean in means.items()}
+
+  def evaluate(state, *splits):
+    shared = mean(state.shared)
+    scores = {}
+    for split in splits:
+      scores |= score(shared, split)
+    return scores
 
   return evaluate
 
@@ -183,7 +189,8 @@ def _fit(
       if evaluates or saves:
         row, late = ledger.enter(jax.device_get(late)), None
         if evaluates:
-          scores = evaluate(state)
+          both = ('test', 'validation') if step == job.steps else ('test',)
+          scores = evaluate(state, *both)
         write(row | scores if evaluates else row)
         if saves:
           checkpoints.save(step, state, dataclasses.asdict(ledger.totals))

@@ -11,9 +11,10 @@ PACKAGE = 'selsync_jax'
 # From the top down. A room imports only what stands below it; rooms on one
 # line do not know each other.
 FLOORS = [
+  {'comparison', 'delta', 'plan'},
   {'trainer', 'report'},
-  {'job', 'progress', 'ledger', 'checkpoint', 'writers', 'plots', 'page'},
-  {'runs', 'canvas'},
+  {'command', 'job', 'progress', 'checkpoint', 'writers', 'plots', 'page'},
+  {'ledger', 'runs', 'canvas'},
   {'records'},
   {'workers', 'pipeline'},
   {'partition', 'tasks', 'models', 'strategies'},
