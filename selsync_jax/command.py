@@ -36,7 +36,8 @@ def parse(
     check(config.value)  # A file that could not be loaded raises here.
   except (AttributeError, KeyError) as error:  # From a locked config.
     name, *hint = str(error.args[0].args[0]).split('\n')
-    flag = [arg for arg in argv if name.strip("'") in arg.split('=')[0]]
+    name = name.strip("'")
+    flag = [arg for arg in argv if name in arg.split('=')[0].split('.')]
     message = '; '.join([f'{flag[0]}: this config has no such field', *hint])
     raise ConfigError(message) from error
   except OSError as error:
@@ -58,9 +59,11 @@ def load(file: str, fields: Sequence[str]) -> ml_collections.ConfigDict:
   Raises:
     ConfigError: for a file, a field or a value that is not one.
   """
-  values = flags.FlagValues()
-  config = config_flags.DEFINE_config_file('config', flag_values=values)
-  parse(['', f'--config={file}', *fields], values, config)
+  argv, values = ['', f'--config={file}', *fields], flags.FlagValues()
+  config = config_flags.DEFINE_config_file(
+    'config', flag_values=values, sys_argv=argv
+  )
+  parse(argv, values, config)
   return config.value
 
 

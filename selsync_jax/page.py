@@ -58,13 +58,15 @@ svg.narrow {{ display: none; max-width: 520px; }}
 .key dd:first-of-type {{ font-size: 26px; line-height: 1.3; font-weight: 650; }}
 .key dd + dd {{ color: var(--muted); font-size: 13px; }}
 .scroll {{ overflow-x: auto; margin-top: 12px; }}
-table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: 5px 24px 5px 0; text-align: right; white-space: nowrap;
-  border-bottom: 1px solid var(--rule); font-weight: 400; }}
+table {{ border-collapse: separate; border-spacing: 0; font-size: 14px;
+  font-variant-numeric: tabular-nums; }}
+th, td {{ padding: 5px 18px 5px 0; text-align: right; white-space: nowrap;
+  vertical-align: baseline; font-weight: 400;
+  border-bottom: 1px solid var(--rule); }}
 thead th {{ color: var(--muted); border-bottom-color: var(--muted); }}
-th:first-child {{ text-align: left; white-space: normal; min-width: 9em; }}
-th, td {{ vertical-align: baseline; }}
-strong {{ font-weight: 650; }}
+th:first-child {{ position: sticky; left: 0; background: var(--paper);
+  text-align: left; white-space: normal; min-width: 9em; }}
+a {{ color: var(--blue); }}
 """
 
 

@@ -33,18 +33,23 @@ STRIPS = 16  # Workers with a strip of their own.
 def plots(runs: Sequence[Run]) -> list[Plot]:
   """Every figure that these runs have something to show in."""
   several = len(runs) > 1
-  metrics = dict.fromkeys(name for run in runs for name in run.metrics)
-  together = [
-    _communication_plot(runs),
-    *(_metric_plot(runs, name) for name in metrics),
-  ]
+  shared = together(runs)
   each = [_changes_plot(run, several) for run in runs]
   parts = [
     _classes_plot(run, run.class_counts, several)
     for run in runs
     if run.class_counts is not None
   ]
-  return [*(together + each if several else each + together), *parts]
+  return [*(shared + each if several else each + shared), *parts]
+
+
+def together(runs: Sequence[Run]) -> list[Plot]:
+  """The figures that show several runs over each other."""
+  metrics = dict.fromkeys(name for run in runs for name in run.metrics)
+  return [
+    _communication_plot(runs),
+    *(_metric_plot(runs, name) for name in metrics),
+  ]
 
 
 def _named(name, title, run, several):

@@ -24,6 +24,7 @@ class Run:
 
   Attributes:
     name: of the run among others, from its path.
+    workdir: where it is.
     config: as resolved when the run began.
     rows: of metrics.jsonl, at least one; a line that a crash tore off is not
       among them.
@@ -33,6 +34,7 @@ class Run:
   """
 
   name: str
+  workdir: pathlib.Path
   config: dict[str, Any]
   rows: list[dict[str, Any]]
   summary: dict[str, Any] | None = None
@@ -147,6 +149,7 @@ def read(workdir: pathlib.Path, name: str | None = None) -> Run:
     summary = None  # Of an earlier sitting; the run went on, and stopped.
   return Run(
     name=name or workdir.resolve().name,
+    workdir=workdir,
     config=json.loads((workdir / records.CONFIG).read_text()),
     rows=rows,
     summary=summary,
