@@ -284,7 +284,6 @@ def test_the_front_is_what_nobody_beats(points, higher):
 
 
 def test_a_document_without_the_marks_is_refused(tmp_path):
-  sys.path.insert(0, str(ROOT))
   import compare as command  # Beside train.py, not in the package.
 
   (tmp_path / 'README.md').write_text('nothing')
