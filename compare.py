@@ -8,6 +8,7 @@ config are flags here too, and hold for all methods: --config.epochs=10.
 """
 
 import argparse
+import contextlib
 import pathlib
 import re
 import subprocess
@@ -58,19 +59,23 @@ def _flags() -> tuple[argparse.Namespace, list[str]]:
 def _run(trial: trials.Trial) -> None:
   """Trains in a process of its own; a run that diverges leaves no summary."""
   trial.workdir.mkdir(parents=True, exist_ok=True)
-  command_line = [sys.executable, str(_TRAIN), *trial.flags]
   log = trial.workdir / 'train.log'
-  with log.open('w') as file:
-    done = subprocess.run(
-      [*command_line, f'--workdir={trial.workdir}'],
+  with (
+    log.open('w') as file,
+    subprocess.Popen(
+      [sys.executable, _TRAIN, *trial.flags, f'--workdir={trial.workdir}'],
       stdout=file,
       stderr=subprocess.STDOUT,
-      check=False,
-    )
+    ) as process,
+  ):
+    with contextlib.suppress(KeyboardInterrupt):
+      process.wait()
+    status = process.wait()  # A signal from the keyboard stops it as well.
   last = (log.read_text().splitlines() or ['nothing'])[-1]
-  diverged = done.returncode == 1 and 'is not finite' in last
-  if done.returncode and not diverged:
-    raise ConfigError(f'{trial.workdir} failed: {last}')
+  diverged = status == 1 and 'is not finite' in last
+  if status and not diverged:
+    print(f'{trial.workdir} failed: {last}', file=sys.stderr)
+    sys.exit(status)
 
 
 def _put(table: str, path: pathlib.Path) -> None:

@@ -1,15 +1,18 @@
 """Trains a model with N workers: `python train.py --config=...`.
 
-Exit codes: 0, done; 1, the run failed; 2, a mistake in flags or config.
+Exit codes: 0, done; 1, the run failed; 2, a mistake in flags or config; 75,
+stopped by SIGTERM or SIGINT, with all saved: the same command goes on.
 """
 
 import pathlib
+import sys
 
 from absl import app
 from absl import flags
 from absl import logging
 from ml_collections import config_flags
 
+from selsync_jax import cluster
 from selsync_jax import command
 from selsync_jax import workers
 
@@ -20,7 +23,25 @@ _CONFIG = config_flags.DEFINE_config_file(
   f'{_DEFAULT}. Its fields are flags too: --config.sync.delta=0.3',
 )
 _WORKDIR = flags.DEFINE_string(
-  'workdir', None, 'Where the run is written. Default: runs/CONFIG-METHOD.'
+  'workdir',
+  None,
+  'Where the run is written. Default: runs/CONFIG-METHOD. A run that is there '
+  'goes on where it stopped.',
+)
+_RESTART = flags.DEFINE_bool(
+  'restart', False, 'Move a run that is in the workdir aside; begin anew.'
+)
+_COORDINATOR = flags.DEFINE_string(
+  'coordinator', None, 'HOST:PORT of process 0, where there are several.'
+)
+_PROCESSES = flags.DEFINE_integer(
+  'num_processes', None, 'How many processes there are.'
+)
+_PROCESS = flags.DEFINE_integer('process_id', None, 'Which one this is.')
+_TIMEOUT = flags.DEFINE_float(
+  'cluster_timeout',
+  60.0,
+  'Seconds to wait for the other processes, and until a silent one is lost.',
 )
 
 
@@ -32,23 +53,35 @@ def parse(argv: list[str]) -> list[str]:
 
 
 def main(argv: list[str]) -> None:
-  """Sets up the devices, trains, and shows what came of it."""
+  """Sets up the devices, trains, and prints what came of it."""
   del argv
   config = _CONFIG.value
   name = pathlib.Path(config_flags.get_config_filename(flags.FLAGS['config']))
   workdir = _WORKDIR.value or f'runs/{name.stem}-{config.sync.method}'
-  logging.set_verbosity(logging.WARNING)
+  logging.set_verbosity(logging.ERROR)
+  told = cluster.place(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
+  agreed = {'config': config.to_json()}
+  here = cluster.join(told, agreed, _TIMEOUT.value)
   if config.mapper == 'pmap':
-    workers.make_devices(config.workers)
+    workers.make_devices(config.workers, here.processes)
   # This imports TensorFlow, which a mistake need not wait for.
   from selsync_jax import trainer
 
   workdir = pathlib.Path(workdir)
-  summary = trainer.train_and_evaluate(config, workdir)
-  from selsync_jax import report  # And this what draws its figures.
+  try:
+    summary = trainer.train_and_evaluate(
+      config, workdir, restart=_RESTART.value
+    )
+  except trainer.Interrupted as stop:
+    print(f'train.py: {stop}; the same command goes on', file=sys.stderr)
+    sys.exit(75)
+  finally:
+    here.leave()
+  if here.process == 0:
+    from selsync_jax import report  # This imports what draws its figures.
 
-  report.show(summary)
-  print(report.write([workdir], workdir))
+    report.show(summary)
+    print(report.write([workdir], workdir))
 
 
 if __name__ == '__main__':

@@ -71,10 +71,18 @@ def get_config(method: str) -> config_dict.ConfigDict:
         every_epochs=1.0,  # Between evaluations of the consensus.
         batch_size=128,  # Examples per worker; costs memory only.
       ),
+      on_nonfinite='stop',  # Or 'skip': drop that worker's update, count it.
+      check_replicas=100,  # Compare replicas at every so manieth
+      # synchronisation, bit for bit; 0 is never.
       checkpoint=dict(
         every=500,  # Steps.
-        keep=3,  # Older ones are deleted.
+        keep=3,  # Newest; the best one is kept besides.
+        resize='mean',  # Optimizer state for another number of workers; or
+        # 'clone': each new worker takes an old one's.
       ),
-      log=dict(every=1),  # Steps from one line to the next.
+      log=dict(
+        every=1,  # Steps from one line to the next.
+        fetch_every=10,  # Steps whose metrics leave the device together.
+      ),
     )
   )

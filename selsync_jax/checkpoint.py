@@ -1,61 +1,209 @@
-"""Worker-stacked state in and out of a workdir, by orbax."""
+"""Worker-stacked state in and out of a workdir, by orbax.
 
+A checkpoint is complete or it is not there: orbax renames it into place. What
+disks and people do to it afterwards is found by a manifest of file sizes and
+checksums, written beside it. There are arrays and JSON in it, nothing that
+could run.
+"""
+
+from collections.abc import Iterator
+import json
 import pathlib
+import sys
 from typing import Any
+import zlib
 
 import jax
+from jax.experimental import multihost_utils
 import numpy as np
 import orbax.checkpoint as ocp
+from orbax.checkpoint import checkpoint_managers
 
-FOLDER = 'checkpoints'
+from selsync_jax import cluster
+from selsync_jax.config import RunError
+
+FOLDER, MANIFEST = 'checkpoints', 'manifest.json'
+
+
+class CheckpointError(RunError):
+  """A checkpoint could not be written, or none can be used."""
 
 
 class Checkpoints:
-  """The checkpoints of one run: every worker's state, and what was counted."""
+  """The checkpoints of one run: every worker's state, and a record in JSON.
+
+  Args:
+    workdir: of the run.
+    keep: how many of the newest to keep; the one of the lowest loss is kept
+      besides.
+  """
 
   def __init__(self, workdir: pathlib.Path, keep: int):
+    self._folder = (workdir / FOLDER).absolute()
+    newest = checkpoint_managers.LatestN(keep)
+    best = checkpoint_managers.BestN(
+      get_metric_fn=_loss,
+      reverse=True,
+      n=1,
+      keep_checkpoints_without_metrics=False,
+    )
     self._manager = ocp.CheckpointManager(
-      (workdir / FOLDER).absolute(),
-      options=ocp.CheckpointManagerOptions(max_to_keep=keep),
-    )
-
-  @property
-  def latest(self) -> int | None:
-    """The step of the newest complete checkpoint, or `None`."""
-    return self._manager.latest_step()
-
-  @property
-  def latest_name(self) -> str:
-    """The newest complete checkpoint, in words."""
-    self._manager.wait_until_finished()
-    return 'none' if self.latest is None else f'step {self.latest}'
-
-  def save(self, step: int, state: Any, totals: dict[str, Any]) -> None:
-    """Starts to save; returns when the state may be changed again."""
-    self._manager.save(
-      step,
-      args=ocp.args.Composite(
-        state=ocp.args.StandardSave(state),
-        totals=ocp.args.JsonSave(totals),
+      self._folder,
+      options=ocp.CheckpointManagerOptions(
+        best_fn=_loss,  # Has metrics stored; who stays is the policy's matter.
+        preservation_policy=checkpoint_managers.AnyPreservationPolicy(
+          [newest, best]
+        ),
+        cleanup_tmp_directories=True,
+        async_options=ocp.AsyncOptions(
+          post_finalization_callback=self._write_manifest
+        ),
       ),
     )
-
-  def restore(self, like: Any) -> tuple[Any, dict[str, Any]]:
-    """The newest checkpoint, as host arrays shaped as those of `like`."""
-    template = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like)
-    restored = self._manager.restore(
-      self.latest,
-      args=ocp.args.Composite(
-        state=ocp.args.StandardRestore(template),
-        totals=ocp.args.JsonRestore(),
-      ),
-    )
-    return restored['state'], restored['totals']
 
   def __enter__(self) -> 'Checkpoints':
     return self
 
-  def __exit__(self, *exc: Any) -> None:
+  def __exit__(self, kind: Any, *exc: Any) -> None:
     """Waits for what is being saved."""
+    try:
+      self._manager.close()
+    except Exception as error:
+      if kind is None:  # Else something else went wrong before.
+        raise CheckpointError(f'checkpoint: {_reason(error)}') from error
+
+  @property
+  def newest(self) -> str:
+    """The newest complete checkpoint, in words."""
     self._manager.wait_until_finished()
-    self._manager.close()
+    step = self._manager.latest_step()
+    return 'none' if step is None else f'step {step}'
+
+  def save(
+    self, step: int, state: Any, record: dict[str, Any], loss: float | None
+  ) -> None:
+    """Starts to save; returns when the state may be changed again.
+
+    Args:
+      step: what the checkpoint is called.
+      state: worker-stacked arrays of this process's workers.
+      record: in JSON.
+      loss: of an evaluation at this step, if there was one.
+    """
+    args = ocp.args.Composite(
+      state=ocp.args.StandardSave(cluster.to_global(state)),
+      record=ocp.args.JsonSave(record),
+    )
+    metrics = None if loss is None else {'loss': loss}
+    try:
+      self._manager.save(step, args=args, metrics=metrics, force=True)
+    except Exception as error:  # Whatever orbax and tensorstore raise.
+      raise CheckpointError(f'checkpoint {step}: {_reason(error)}') from error
+
+  def newest_record(self) -> dict[str, Any] | None:
+    """The record of the newest sound checkpoint; `None` without any.
+
+    A damaged one is reported and moved out of the way.
+
+    Raises:
+      CheckpointError: if there are some, and all are damaged.
+    """
+    steps = sorted(self._manager.all_steps(), reverse=True)
+    sound = -1
+    for step in steps if jax.process_index() == 0 else ():
+      damage = self._damage(step)
+      if damage is None:
+        sound = step
+        break
+      aside = self._folder.parent / f'damaged-checkpoint-{step}'
+      self._path(step).rename(aside)
+      print(
+        f'checkpoint {step} is damaged ({damage}); moved to {aside}',
+        file=sys.stderr,
+      )
+    sound = int(multihost_utils.broadcast_one_to_all(np.int32(sound)))
+    self._manager.reload()
+    if steps and sound < 0:
+      raise CheckpointError(
+        f'every checkpoint in {self._folder} was damaged; restore the folder '
+        'from a copy, or begin anew with --restart'
+      )
+    if sound < 0:
+      return None
+    restored = self._manager.restore(
+      sound, args=ocp.args.Composite(record=ocp.args.JsonRestore())
+    )
+    return restored['record']
+
+  def restore(self, step: int, like: Any) -> Any:
+    """The state of a checkpoint.
+
+    Args:
+      step: which one.
+      like: arrays of this process's workers, which say where the state goes;
+        or `jax.ShapeDtypeStruct`s over all workers: then it all comes to the
+        host.
+    """
+    template = jax.tree.map(
+      lambda x: (
+        jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
+        if isinstance(x, jax.Array)
+        else np.empty(x.shape, x.dtype)
+      ),
+      cluster.to_global(like),
+    )
+    restored = self._manager.restore(
+      step, args=ocp.args.Composite(state=ocp.args.StandardRestore(template))
+    )
+    return restored['state']
+
+  def _path(self, step: int) -> pathlib.Path:
+    return self._folder / str(step)
+
+  def _write_manifest(self) -> None:
+    """Called by orbax when all is written, before it is renamed into place."""
+    if jax.process_index() == 0:
+      (folder,) = self._folder.glob('*orbax-checkpoint-tmp*')
+      manifest = {
+        str(path.relative_to(folder)): checksum
+        for path, checksum in _files(folder)
+      }
+      (folder / MANIFEST).write_text(json.dumps(manifest))
+
+  def _damage(self, step: int) -> str | None:
+    """What is wrong with a checkpoint's files, if anything is."""
+    folder = self._path(step)
+    try:
+      manifest = json.loads((folder / MANIFEST).read_text())
+    except (OSError, ValueError):
+      return f'{MANIFEST} can not be read'
+    present = {
+      str(path.relative_to(folder)): checksum
+      for path, checksum in _files(folder)
+    }
+    for name, checksum in manifest.items():
+      if name not in present:
+        return f'{name} is missing'
+      if present[name] != checksum:
+        return f'{name} is not what was written'
+    return None
+
+
+def _reason(error: Exception) -> str:
+  """The part of a library's message that a user can act on."""
+  return ' '.join(str(error).split())[:300]
+
+
+def _loss(metrics: dict[str, float]) -> float:
+  return metrics['loss']
+
+
+def _files(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, list[int]]]:
+  """Every file of a checkpoint with its size and CRC-32.
+
+  Not the manifest, nor orbax's time stamps, which it adds to at the renaming.
+  """
+  for path in sorted(folder.rglob('*')):
+    if path.is_file() and path.name not in (MANIFEST, '_CHECKPOINT_METADATA'):
+      content = path.read_bytes()
+      yield path, [len(content), zlib.crc32(content)]

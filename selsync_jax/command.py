@@ -15,7 +15,7 @@ from ml_collections import config_flags
 
 from selsync_jax.config import check
 from selsync_jax.config import ConfigError
-from selsync_jax.ledger import NonFiniteError
+from selsync_jax.config import RunError
 
 
 def parse(
@@ -81,9 +81,6 @@ def main(name: str, body: Callable[[], Any]) -> None:
   os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
   try:
     body()
-  except ConfigError as error:
+  except (ConfigError, RunError) as error:
     print(f'{name}: {error}', file=sys.stderr)
-    sys.exit(2)
-  except NonFiniteError as error:
-    print(f'{name}: {error}', file=sys.stderr)
-    sys.exit(1)
+    sys.exit(2 if isinstance(error, ConfigError) else 1)

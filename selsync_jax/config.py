@@ -15,6 +15,10 @@ class ConfigError(Exception):
   """A mistake of the user's: one line naming field, value and rule."""
 
 
+class RunError(Exception):
+  """A run that can not go on: one line saying where and why."""
+
+
 @contextlib.contextmanager
 def blame(field: str) -> Iterator[None]:
   """Turns a `ValueError` raised inside into a `ConfigError` about `field`."""
@@ -51,6 +55,13 @@ RULES = (
   Rule('checkpoint.every', lambda v: v >= 1, 'must be at least 1'),
   Rule('checkpoint.keep', lambda v: v >= 1, 'must be at least 1'),
   Rule('log.every', lambda v: v >= 1, 'must be at least 1'),
+  Rule('log.fetch_every', lambda v: v >= 1, 'must be at least 1'),
+  Rule('check_replicas', lambda v: v >= 0, 'must be at least 0'),
+  Rule(
+    'on_nonfinite',
+    lambda v: v in ('stop', 'skip'),
+    'must be stop or skip',
+  ),
 )
 
 

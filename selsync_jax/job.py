@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import flax.linen as nn
 import ml_collections
+import numpy as np
 import optax
 
 from selsync_jax import config as config_lib
@@ -82,6 +83,8 @@ def prepare(config: ml_collections.ConfigDict) -> Job:
     )
   with blame('optimizer'):
     optimizer = optimizers.create(learning_rate=learning_rate, **options)
+  if config.on_nonfinite == 'skip':
+    optimizer = optax.apply_if_finite(optimizer, np.iinfo(np.int32).max)
   with blame('sync'):
     run = strategies.Run(per_epoch, config.seed)
     strategy = strategies.create(run=run, **config.sync)

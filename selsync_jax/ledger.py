@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 import dataclasses
-import time
 from typing import Any
 
 import numpy as np
 import optax
 
+from selsync_jax.config import RunError
 from selsync_jax.strategies import parts
 
 
-class NonFiniteError(Exception):
+class NonFiniteError(RunError):
   """A worker's gradient was not finite."""
 
 
@@ -21,15 +21,25 @@ class Totals:
 
   Attributes:
     steps: optimizer steps.
-    sync_steps: those of them that synchronised.
+    shift: how far the position in the data is ahead of `steps`; 0 unless the
+      number of workers changed.
+    sync_steps: steps that synchronised.
+    skipped: updates that workers dropped because they were not finite.
     samples: examples read, by all workers together.
     seconds: wall-clock time of training, over all sittings.
   """
 
   steps: int = 0
+  shift: int = 0
   sync_steps: int = 0
+  skipped: int = 0
   samples: int = 0
   seconds: float = 0.0
+
+  @property
+  def position(self) -> int:
+    """Steps of the present number of workers that the data are through."""
+    return self.steps + self.shift
 
   @property
   def lssr(self) -> float:
@@ -49,6 +59,7 @@ class Ledger:
     traffic: what a step and a synchronisation send.
     steps_per_epoch: of one data set's worth of examples.
     learning_rate: as a function of the optimizer step.
+    may_skip: whether a gradient that is not finite is only counted.
   """
 
   def __init__(
@@ -57,12 +68,13 @@ class Ledger:
     traffic: parts.Traffic,
     steps_per_epoch: int,
     learning_rate: optax.Schedule,
+    may_skip: bool,
   ):
     self.totals = totals
     self._traffic = traffic
     self._steps_per_epoch = steps_per_epoch
     self._learning_rate = learning_rate
-    self._began = time.monotonic() - totals.seconds
+    self._may_skip = may_skip
     self._warm: tuple[int, float] | None = None  # Samples, seconds.
 
   @property
@@ -72,39 +84,46 @@ class Ledger:
     elapsed = self.totals.seconds - seconds
     return (self.totals.samples - samples) / elapsed if elapsed else 0.0
 
-  def enter(self, metrics: Mapping[str, np.ndarray]) -> dict[str, Any]:
+  def enter(
+    self, metrics: Mapping[str, np.ndarray], seconds: float
+  ) -> dict[str, Any]:
     """Counts one step, and says how the run stands after it.
 
     Args:
       metrics: of the step, each an array [workers].
+      seconds: of training so far.
 
     Returns:
-      A row for `metrics.jsonl`.
+      A row for `metrics.jsonl`. Means are over workers whose value is finite.
 
     Raises:
       NonFiniteError: if a worker's gradient was not finite.
     """
-    step, change = self.totals.steps + 1, metrics['relative_change']
-    if np.isnan(change).any():
+    totals, change = self.totals, metrics['relative_change']
+    bad = np.flatnonzero(np.isnan(change))
+    if bad.size and not self._may_skip:
       raise NonFiniteError(
-        f'step {step}: the gradient of worker '
-        f'{int(np.argmax(np.isnan(change)))} is not finite'
+        f'step {totals.steps + 1}: the gradient of worker {bad[0]} is not '
+        'finite'
       )
-    totals = self.totals
-    totals.steps = step
+    totals.steps += 1
     totals.sync_steps += int(metrics['synced'][0])
+    totals.skipped += bad.size
     totals.samples += int(metrics['count'].sum())
-    totals.seconds = time.monotonic() - self._began
+    totals.seconds = seconds
     self._warm = self._warm or (totals.samples, totals.seconds)
     return {
-      'step': step,
-      'epoch': step / self._steps_per_epoch,
-      'loss': float(metrics['loss'].mean()),
-      'accuracy': float(metrics['accuracy'].mean()),
-      'relative_change': float(change.max()),
+      'step': totals.steps,
+      'epoch': totals.position / self._steps_per_epoch,
+      'loss': _mean(metrics['loss']),
+      'accuracy': _mean(metrics['accuracy']),
+      'relative_change': float(
+        np.max(change, where=~np.isnan(change), initial=0)
+      ),
       'relative_changes': change.tolist(),
       'synced': bool(metrics['synced'][0]),
-      'lr': np.asarray(self._learning_rate(step - 1)).item(),
+      'skipped': totals.skipped,
+      'lr': np.asarray(self._learning_rate(totals.position - 1)).item(),
       'lssr': totals.lssr,
       'samples': totals.samples,
       'bytes_per_worker': totals.bytes_per_worker(self._traffic),
@@ -120,8 +139,14 @@ class Ledger:
       'sync_steps': totals.sync_steps,
       'local_steps': totals.steps - totals.sync_steps,
       'lssr': totals.lssr,
+      'skipped': totals.skipped,
       'samples': totals.samples,
       'bytes_per_worker': totals.bytes_per_worker(self._traffic),
       'seconds': totals.seconds,
       'samples_per_second': self.samples_per_second,
     }
+
+
+def _mean(values: np.ndarray) -> float:
+  finite = values[np.isfinite(values)]
+  return float(finite.mean()) if finite.size else float('nan')

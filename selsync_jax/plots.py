@@ -138,9 +138,9 @@ def _strips(changes: Float[np.ndarray, 'rows workers']):
   if workers <= STRIPS:
     return {f'worker {i}': changes[:, i] for i in range(workers)}
   return {
-    f'largest of {workers} workers': changes.max(axis=1),
-    'median worker': np.median(changes, axis=1),
-    'smallest': changes.min(axis=1),
+    f'largest of {workers} workers': np.fmax.reduce(changes, axis=1),
+    'median worker': np.nanmedian(changes, axis=1),
+    'smallest': np.fmin.reduce(changes, axis=1),
   }
 
 

@@ -1,7 +1,6 @@
 """What a run writes into its workdir, and what it counts on the way.
 
-`config.json` is the resolved config, `metrics.jsonl` one JSON object a logged
-step, `summary.json` the outcome.
+`metrics.jsonl` is one JSON object a logged step, `summary.json` the outcome.
 """
 
 from collections.abc import Mapping
@@ -10,11 +9,7 @@ import math
 import pathlib
 from typing import Any
 
-import ml_collections
-
-from selsync_jax.config import ConfigError
-
-CONFIG, METRICS, SUMMARY = 'config.json', 'metrics.jsonl', 'summary.json'
+METRICS, SUMMARY = 'metrics.jsonl', 'summary.json'
 
 
 def to_json(value: Any) -> str:
@@ -32,56 +27,41 @@ def _finite(value):
   return value
 
 
-def open_workdir(workdir: pathlib.Path) -> None:
-  """Makes the folder, and sees that it can be written.
-
-  Raises:
-    ConfigError: if it can not.
-  """
-  try:
-    workdir.mkdir(parents=True, exist_ok=True)
-    probe = workdir / '.probe'
-    probe.touch()
-    probe.unlink()
-  except OSError as error:
-    raise ConfigError(
-      f'--workdir={workdir}: cannot be written: {error.strerror}'
-    ) from error
-
-
-def write_config(
-  workdir: pathlib.Path, config: ml_collections.ConfigDict
-) -> None:
-  """Writes the resolved config."""
-  text = json.dumps(config.to_dict(), indent=2, sort_keys=True)
-  (workdir / CONFIG).write_text(text + '\n')
-
-
 def write_summary(workdir: pathlib.Path, summary: Mapping[str, Any]) -> None:
   """Writes the outcome of a run."""
   text = json.dumps(_finite(summary), indent=2)
   (workdir / SUMMARY).write_text(text + '\n')
 
 
-def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
-  """The lines of `metrics.jsonl`, or none if there is no such file.
+def read_summary(workdir: pathlib.Path) -> dict[str, Any] | None:
+  """The outcome of a finished run, or `None`."""
+  path = workdir / SUMMARY
+  return json.loads(path.read_text()) if path.exists() else None
 
-  What stands after the last line break is a line that a crash tore off.
-  """
+
+def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
+  """The lines of `metrics.jsonl`; one that a crash tore off is left out."""
   path = workdir / METRICS
   text = path.read_text() if path.exists() else ''
-  return [json.loads(line) for line in text.split('\n')[:-1]]
+  complete = text[: text.rfind('\n') + 1]
+  return [json.loads(line) for line in complete.splitlines()]
 
 
 class MetricsFile:
-  """Appends to `metrics.jsonl`, a line at a time."""
+  """Appends to `metrics.jsonl`, a line at a time.
 
-  def __init__(self, workdir: pathlib.Path):
+  Args:
+    workdir: of the run.
+    step: the last one whose line is wanted; those after it will be taken, and
+      written, again.
+  """
+
+  def __init__(self, workdir: pathlib.Path, step: int):
+    rows = [row for row in read_metrics(workdir) if row['step'] <= step]
+    trimmed = workdir / (METRICS + '.tmp')
+    trimmed.write_text(''.join(to_json(row) + '\n' for row in rows))
+    trimmed.replace(workdir / METRICS)
     self._file = (workdir / METRICS).open('a', buffering=1)
-
-  def write(self, row: Mapping[str, Any]) -> None:
-    """Adds one logged step."""
-    self._file.write(to_json(row) + '\n')
 
   def __enter__(self) -> 'MetricsFile':
     return self
@@ -89,9 +69,6 @@ class MetricsFile:
   def __exit__(self, *exc: Any) -> None:
     self._file.close()
 
-
-def keep_metrics_until(workdir: pathlib.Path, step: int) -> None:
-  """Drops the lines after a step: those steps will be taken again."""
-  rows = [row for row in read_metrics(workdir) if row['step'] <= step]
-  text = ''.join(to_json(row) + '\n' for row in rows)
-  (workdir / METRICS).write_text(text)
+  def write(self, row: Mapping[str, Any]) -> None:
+    """Adds one logged step."""
+    self._file.write(to_json(row) + '\n')

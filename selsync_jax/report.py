@@ -22,6 +22,7 @@ from selsync_jax import command
 from selsync_jax import page
 from selsync_jax import plots
 from selsync_jax import runs as runs_lib
+from selsync_jax import workdir as workdir_lib
 
 REPORT, PLOTS = 'report.html', 'plots'
 
@@ -114,7 +115,7 @@ def _page(runs, figures):
   outcomes = [{fact.name: fact for fact in facts(run.outcome)} for run in runs]
   rows = _rows(outcomes, _fact_cell)
   summary = page.table('summary', 'Summary', ['', *names], rows)
-  rows = _rows([_flat(run.config) for run in runs], _config_cell)
+  rows = _rows([workdir_lib.flat(run.config) for run in runs], _config_cell)
   rows.sort(key=lambda row: len(set(row[1])) == 1)  # What differs comes first.
   config = page.table('config', 'Config', ['field', *names], rows)
   plates = map(page.figure, figures)
@@ -137,17 +138,6 @@ def _fact_cell(fact):
 
 def _config_cell(value):
   return html.escape('–' if value is None else str(value))
-
-
-def _flat(config, prefix=''):
-  """Nested fields by the names of their flags."""
-  flat = {}
-  for name, value in config.items():
-    inner = isinstance(value, dict)
-    flat |= (
-      _flat(value, f'{prefix}{name}.') if inner else {prefix + name: value}
-    )
-  return flat
 
 
 def _description(run):

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 import numpy as np
 
 from selsync_jax import records
+from selsync_jax import workdir as workdir_lib
 from selsync_jax.config import ConfigError
 
 PARTITION = 'partition.json'
@@ -73,9 +74,19 @@ class Run:
 
   @functools.cached_property
   def changes(self) -> Float[np.ndarray, 'rows workers']:
-    """Relative gradient change of each worker; infinite without a past."""
-    rows = [row['relative_changes'] for row in self.rows]
-    return np.array([[np.inf if v is None else v for v in r] for r in rows])
+    """Relative gradient change of each worker.
+
+    Infinite without a past; NaN where a gradient was not finite and skipped.
+    """
+    skips = np.diff([row.get('skipped', 0) for row in self.rows], prepend=0)
+    missing = np.where(skips > 0, np.nan, np.inf)  # In place of JSON's null.
+    return np.array(
+      [
+        [none if v is None else v for v in row['relative_changes']]
+        for row, none in zip(self.rows, missing, strict=True)
+      ],
+      float,
+    )
 
   @property
   def sync_steps(self) -> Int[np.ndarray, 'rows']:
@@ -138,19 +149,19 @@ def read(workdir: pathlib.Path, name: str | None = None) -> Run:
   Raises:
     ConfigError: if there is none, or none that has logged a step.
   """
-  for file in (records.CONFIG, records.METRICS):
+  for file in (workdir_lib.CONFIG, records.METRICS):
     if not (workdir / file).exists():
       raise ConfigError(f'{workdir}: not the workdir of a run, no {file}')
   rows = records.read_metrics(workdir)
   if not rows:
     raise ConfigError(f'{workdir}: this run has not logged a step yet')
-  summary, counts = _read(workdir / records.SUMMARY), _read(workdir / PARTITION)
+  summary, counts = records.read_summary(workdir), _read(workdir / PARTITION)
   if summary and summary['steps'] != rows[-1]['step']:
     summary = None  # Of an earlier sitting; the run went on, and stopped.
   return Run(
     name=name or workdir.resolve().name,
     workdir=workdir,
-    config=json.loads((workdir / records.CONFIG).read_text()),
+    config=json.loads((workdir / workdir_lib.CONFIG).read_text()),
     rows=rows,
     summary=summary,
     class_counts=counts and np.array(counts['class_counts']),

@@ -4,21 +4,27 @@ from collections.abc import Callable, Iterator
 import contextlib
 import dataclasses
 import pathlib
+import time
 from typing import Any
 
 import jax
 import ml_collections
 import numpy as np
 
+from selsync_jax import cluster
+from selsync_jax import elastic
 from selsync_jax import job as job_lib
 from selsync_jax import pipeline
 from selsync_jax import records
+from selsync_jax import replicas
 from selsync_jax import tasks
+from selsync_jax import workdir as workdir_lib
 from selsync_jax import workers
 from selsync_jax import writers
 from selsync_jax.checkpoint import Checkpoints
+from selsync_jax.config import RunError
+from selsync_jax.interrupts import Interrupts
 from selsync_jax.ledger import Ledger
-from selsync_jax.ledger import NonFiniteError
 from selsync_jax.ledger import Totals
 from selsync_jax.progress import Progress
 from selsync_jax.selsync import consensus
@@ -27,67 +33,141 @@ from selsync_jax.strategies import parts
 Row = dict[str, Any]
 
 
+class Interrupted(Exception):
+  """A signal ended the run after a step; it is saved, and can go on."""
+
+
 def train_and_evaluate(
-  config: ml_collections.ConfigDict, workdir: pathlib.Path
+  config: ml_collections.ConfigDict,
+  workdir: pathlib.Path,
+  *,
+  restart: bool = False,
 ) -> dict[str, Any]:
   """Trains as the config says, and writes the run into `workdir`.
 
   Args:
     config: see configs/base.py.
-    workdir: a folder, made if need be. A run that is there already goes on
-      from its last checkpoint.
+    workdir: a folder, made if need be. A run that is there goes on from its
+      last checkpoint; a finished one is left as it is.
+    restart: whether to move a run that is there aside.
 
   Returns:
     The summary, as in `summary.json`.
 
   Raises:
     ConfigError: for a value that breaks its rule, before any work.
-    NonFiniteError: naming step, worker and the last good checkpoint.
+    Interrupted: after SIGTERM or SIGINT, when all is saved.
+    RunError: naming what went wrong, where, and the last good checkpoint.
   """
-  records.open_workdir(workdir)
-  job = job_lib.prepare(config)
-  workers.check_devices(config.workers, config.mapper)
-  records.write_config(workdir, config)
-  state, totals = _initial_state(job, config), Totals()
-  shared = jax.tree.map(lambda x: x[0], state.shared)
-  with Checkpoints(workdir, config.checkpoint.keep) as checkpoints:
-    if checkpoints.latest is not None:
-      state, counted = checkpoints.restore(state)
-      totals = Totals(**counted)
-    records.keep_metrics_until(workdir, totals.steps)
+  first = jax.process_index() == 0
+  with contextlib.ExitStack() as stack:
+    if first:
+      stack.enter_context(workdir_lib.opened(workdir, config, restart))
+    job = job_lib.prepare(config)
+    workers.check_devices(config.workers, config.mapper)
+    cluster.wait_for_all('workdir')
+    checkpoints = stack.enter_context(
+      Checkpoints(workdir, config.checkpoint.keep)
+    )
+    record = checkpoints.newest_record()
+    totals = Totals(**record['totals']) if record else Totals()
+    summary = records.read_summary(workdir)
+    if totals.position >= job.steps and summary:
+      _say(f'{workdir} holds a finished run of {totals.steps} steps')
+      return summary
+    fresh = _fresh_state(job, config)
+    state = _begin(job, config, fresh, totals, checkpoints, record)
+    traffic = parts.traffic(job.strategy, fresh.shared, config.workers)
     ledger = Ledger(
       totals,
-      parts.traffic(job.strategy, shared, config.workers),
+      traffic,
       job.steps_per_epoch,
       job.learning_rate,
+      may_skip=config.on_nonfinite == 'skip',
     )
     with _recorder(workdir, config, job, totals) as write:
-      scores = _fit(job, config, state, ledger, checkpoints, write)
-  bsp = parts.ring(parts.nbytes(shared['params']), config.workers)
-  summary = {
-    'method': config.sync.method,
-    'workers': config.workers,
-    'seed': config.seed,
-    **ledger.summary(),
-    'bytes_per_worker_bsp': round(totals.steps * bsp),
-    **scores,
-  }
-  records.write_summary(workdir, summary)
-  return summary
+      scores = Run(job, config, ledger, checkpoints, write).train(state)
+    bsp = parts.ring(parts.nbytes(fresh.params), config.workers)
+    summary = {
+      'method': config.sync.method,
+      'workers': config.workers,
+      'seed': config.seed,
+      **ledger.summary(),
+      'bytes_per_worker_bsp': round(totals.steps * bsp),
+      **scores,
+    }
+    if first:
+      records.write_summary(workdir, summary)
+    return summary
 
 
-def _initial_state(
+def _say(line: str) -> None:
+  if jax.process_index() == 0:
+    print(line)
+
+
+def _fresh_state(
   job: job_lib.Job, config: ml_collections.ConfigDict
 ) -> workers.TrainState:
-  """Worker-stacked state before the first step, on the host; all alike."""
+  """One worker's state before the first step; they all begin alike."""
   example = {name: array[:1] for name, array in job.train.items()}
   params, model_state = tasks.init(
     job.model, job.task, example, jax.random.key(config.seed)
   )
-  state = workers.create_state(
+  return workers.create_state(
     params, model_state, job.tx, job.strategy.averager
   )
-  return workers.replicate(state, config.workers)
+
+
+def _begin(
+  job: job_lib.Job,
+  config: ml_collections.ConfigDict,
+  fresh: workers.TrainState,
+  totals: Totals,
+  checkpoints: Checkpoints,
+  record: dict[str, Any] | None,
+) -> workers.TrainState:
+  """The state of this process's workers, fresh or restored, on the devices."""
+  numbers = cluster.local_workers(config.workers)
+  state = workers.place(workers.replicate(fresh, len(numbers)), config.mapper)
+  if record is None:
+    return _checked(state, config)
+  line = f'going on from step {totals.steps}'
+  if record['workers'] == config.workers:
+    state = cluster.to_local(checkpoints.restore(totals.steps, state))
+  else:
+    position = round(record['epoch'] * job.steps_per_epoch)
+    totals.shift = position - totals.steps
+    like = workers.abstract(fresh, record['workers'])
+    saved = checkpoints.restore(totals.steps, like)
+    rule = config.checkpoint.resize
+    state = elastic.resize(saved, fresh, numbers, rule, position)
+    line += (
+      f' with {config.workers} workers for {record["workers"]}: parameters '
+      f'from the consensus, optimizer state by {rule}, trigger begun anew, '
+      f'data at epoch {record["epoch"]:.2f}'
+    )
+  _say(line)
+  return workers.place(state, config.mapper)
+
+
+def _checked(
+  state: workers.TrainState, config: ml_collections.ConfigDict
+) -> workers.TrainState:
+  """Sees to it that all workers begin with the same parameters."""
+  if config.check_replicas:
+    differs = workers.map_workers(replicas.first_difference, config.mapper)
+    leaf = int(cluster.local(differs(state.params))[0])
+    _refuse_unequal(leaf, replicas.leaf_names(state.params), 0)
+  return state
+
+
+def _refuse_unequal(leaf: int, names: list[str], step: int) -> None:
+  if leaf >= 0:
+    raise RunError(
+      f'step {step}: parameters that should be equal on all workers differ in '
+      f'{names[leaf]}'
+    )
 
 
 @contextlib.contextmanager
@@ -98,9 +178,17 @@ def _recorder(
   totals: Totals,
 ) -> Iterator[Callable[[Row], None]]:
   """`write(row)`: to the writers if it is a logged step, and on show."""
+  if jax.process_index() > 0:
+    yield lambda row: None
+    return
   with contextlib.ExitStack() as stack:
-    places = [stack.enter_context(w) for w in writers.writers(workdir)]
-    progress = stack.enter_context(Progress(totals.steps, job.steps))
+    places = [
+      stack.enter_context(writer)
+      for writer in writers.create(workdir, totals.steps)
+    ]
+    progress = stack.enter_context(
+      Progress(totals.steps, job.steps - totals.shift)
+    )
 
     def write(row):
       if row['step'] % config.log.every == 0 or 'test_loss' in row:
@@ -111,91 +199,145 @@ def _recorder(
     yield write
 
 
-def _evaluator(
-  job: job_lib.Job, config: ml_collections.ConfigDict
-) -> Callable[..., dict[str, float]]:
-  """`evaluate(state, *splits)`: scores of the consensus on each split."""
-  mean = workers.map_workers(consensus, config.mapper)
-  totals = workers.map_workers(
-    tasks.eval_totals(job.model, job.task), config.mapper
-  )
+class Run:
+  """The loop over steps.
 
-  def score(shared, split):
-    batches = pipeline.eval_batches(
-      getattr(job, split),
-      config.eval.batch_size,
-      range(config.workers),
-      config.workers,
+  Args:
+    job: what to train.
+    config: how often to evaluate, save and log.
+    ledger: takes the metrics; stands where the run stands.
+    checkpoints: takes the state.
+    write: takes the rows.
+  """
+
+  def __init__(
+    self,
+    job: job_lib.Job,
+    config: ml_collections.ConfigDict,
+    ledger: Ledger,
+    checkpoints: Checkpoints,
+    write: Callable[[Row], None],
+  ):
+    self._job, self._config = job, config
+    self._ledger, self._checkpoints, self._write = ledger, checkpoints, write
+    self._numbers = cluster.local_workers(config.workers)
+    self._step = workers.map_workers(
+      workers.train_step(
+        tasks.train_loss(job.model, job.task),
+        job.tx,
+        job.strategy.averager,
+        config.seed,
+        config.check_replicas if job.strategy.replicas else 0,
+      ),
+      config.mapper,
+      donate=(0,),
     )
-    each = [
-      totals(shared['params'], shared['model_state'], batch)
-      for batch in batches
-    ]
-    sums = jax.tree.map(lambda *x: np.sum(x), *jax.device_get(each))
-    means = tasks.means(sums)
-    return {f'{split}_{name}': float(mean) for name, mean in means.items()}
+    self._mean = workers.map_workers(consensus, config.mapper)
+    self._totals = workers.map_workers(
+      tasks.eval_totals(job.model, job.task), config.mapper
+    )
+    self._began = time.monotonic() - ledger.totals.seconds
+    self._pending: list[Any] = []  # Metrics on the device, oldest first.
+    self._names: list[str] = []
 
-  def evaluate(state, *splits):
-    shared = mean(state.shared)
+  def train(self, state: workers.TrainState) -> dict[str, float]:
+    """Trains to the last step; returns the scores of the consensus there."""
+    job, config, totals = self._job, self._config, self._ledger.totals
+    self._names = replicas.leaf_names(state.params)
+    eval_every = max(1, round(config.eval.every_epochs * job.steps_per_epoch))
+    scores = {}
+    with self._naming_checkpoint(), Interrupts() as interrupts:
+      for position, batch in self._batches():
+        state, metrics = self._step(state, batch)
+        self._pending.append(metrics)
+        last = position == job.steps
+        stops = interrupts.requested(position)
+        evaluates = last or position % eval_every == 0
+        saves = last or stops or position % config.checkpoint.every == 0
+        if evaluates or saves:
+          splits = ('test', 'validation') if last else ('test',)
+          scores = self.evaluate(state, *splits) if evaluates else {}
+          self._enter(len(self._pending), scores)
+          if saves:
+            self._save(state, scores)
+        elif len(self._pending) > config.log.fetch_every:
+          # All but the newest step, which keeps the device busy meanwhile.
+          self._enter(len(self._pending) - 1, {})
+        if stops and not last:
+          raise Interrupted(f'stopped by a signal after step {totals.steps}')
+      return scores or self.evaluate(state, 'test', 'validation')
+
+  def _batches(self) -> Iterator[tuple[int, Any]]:
+    """The batches that are left, numbered by the step that takes them."""
+    job, start = self._job, self._ledger.totals.position
+    batches = pipeline.train_batches(
+      job.train,
+      job.partition,
+      self._config.batch_size,
+      self._config.seed,
+      self._numbers,
+      start,
+      job.steps,
+    )
+    return enumerate(batches, start + 1)
+
+  def _enter(self, count: int, scores: dict[str, float]) -> None:
+    """Enters the oldest steps, and writes them; the last with its scores."""
+    ready, self._pending = self._pending[:count], self._pending[count:]
+    local = [jax.tree.map(cluster.local, metrics) for metrics in ready]
+    steps = cluster.gather(jax.tree.map(lambda *x: np.stack(x), *local))
+    before, now = self._ledger.totals.seconds, time.monotonic() - self._began
+    for i in range(count):
+      metrics = {name: values[i] for name, values in steps.items()}
+      step = self._ledger.totals.steps + 1
+      _refuse_unequal(int(metrics['unequal'][0]), self._names, step)
+      seconds = before + (now - before) * (i + 1) / count
+      row = self._ledger.enter(metrics, seconds)
+      self._write(row | scores if i == count - 1 else row)
+
+  def _save(self, state: workers.TrainState, scores: dict[str, float]) -> None:
+    totals = self._ledger.totals
+    record = {
+      'totals': dataclasses.asdict(totals),
+      'workers': self._config.workers,
+      'epoch': totals.position / self._job.steps_per_epoch,
+    }
+    loss = scores.get('test_loss')
+    self._checkpoints.save(totals.steps, state, record, loss)
+
+  def evaluate(
+    self, state: workers.TrainState, *splits: str
+  ) -> dict[str, float]:
+    """Scores of the consensus of the workers on each split."""
+    shared = self._mean(state.shared)
     scores = {}
     for split in splits:
-      scores |= score(shared, split)
+      scores |= self._score(shared, split)
     return scores
 
-  return evaluate
+  def _score(self, shared: dict[str, Any], split: str) -> dict[str, float]:
+    batches = pipeline.eval_batches(
+      getattr(self._job, split),
+      self._config.eval.batch_size,
+      self._numbers,
+      self._config.workers,
+    )
+    each = [
+      jax.tree.map(
+        cluster.local,
+        self._totals(shared['params'], shared['model_state'], batch),
+      )
+      for batch in batches
+    ]
+    sums = cluster.gather(jax.tree.map(lambda *x: np.sum(x, axis=0), *each))
+    means = tasks.means(jax.tree.map(np.sum, sums))
+    return {f'{split}_{name}': float(mean) for name, mean in means.items()}
 
-
-def _fit(
-  job: job_lib.Job,
-  config: ml_collections.ConfigDict,
-  state: workers.TrainState,
-  ledger: Ledger,
-  checkpoints: Checkpoints,
-  write: Callable[[Row], None],
-) -> dict[str, float]:
-  """Trains to the last step; returns the scores of the consensus there."""
-  train = workers.map_workers(
-    workers.train_step(
-      tasks.train_loss(job.model, job.task),
-      job.tx,
-      job.strategy.averager,
-      config.seed,
-    ),
-    config.mapper,
-    donate=(0,),
-  )
-  evaluate = _evaluator(job, config)
-  first = ledger.totals.steps + 1
-  batches = pipeline.train_batches(
-    job.train,
-    job.partition,
-    config.batch_size,
-    config.seed,
-    range(config.workers),
-    first - 1,
-    job.steps,
-  )
-  eval_every = max(1, round(config.eval.every_epochs * job.steps_per_epoch))
-  scores, late = {}, None
-  state = workers.place(state, config.mapper)
-  try:
-    for step, batch in enumerate(batches, first):
-      state, metrics = train(state, batch)
-      if late is not None:  # The device is busy with this step meanwhile.
-        write(ledger.enter(jax.device_get(late)))
-      late = metrics
-      evaluates = step % eval_every == 0 or step == job.steps
-      saves = step % config.checkpoint.every == 0 or step == job.steps
-      if evaluates or saves:
-        row, late = ledger.enter(jax.device_get(late)), None
-        if evaluates:
-          both = ('test', 'validation') if step == job.steps else ('test',)
-          scores = evaluate(state, *both)
-        write(row | scores if evaluates else row)
-        if saves:
-          checkpoints.save(step, state, dataclasses.asdict(ledger.totals))
-  except NonFiniteError as error:
-    raise NonFiniteError(
-      f'{error}; last good checkpoint: {checkpoints.latest_name}'
-    ) from None
-  return scores
+  @contextlib.contextmanager
+  def _naming_checkpoint(self) -> Iterator[None]:
+    """Adds the last good checkpoint to what went wrong."""
+    try:
+      yield
+    except (RunError, OSError) as error:
+      line = f'{error}; last good checkpoint: {self._checkpoints.newest}'
+      raise RunError(line) from error

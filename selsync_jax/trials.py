@@ -13,6 +13,7 @@ import ml_collections
 
 from selsync_jax import command
 from selsync_jax import records
+from selsync_jax import workdir as workdir_lib
 from selsync_jax.config import ConfigError
 
 
@@ -108,14 +109,14 @@ def _label(sync):
 
 def _check_workdir(trial):
   """Raises `ConfigError` if its workdir holds a run of another config."""
-  path = trial.workdir / records.CONFIG
+  path = trial.workdir / workdir_lib.CONFIG
   if not path.exists():
     return
-  there, asked = json.loads(path.read_text()), trial.config.to_dict()
-  asked = json.loads(json.dumps(asked))  # Where tuples are lists too.
-  for name in sorted(asked.keys() | there.keys()):
-    if asked.get(name) != there.get(name):
+  there = workdir_lib.flat(json.loads(path.read_text()))
+  asked = json.loads(json.dumps(trial.config.to_dict()))
+  for field, value in workdir_lib.flat(asked).items():
+    if there.get(field) != value:
       raise ConfigError(
-        f'{trial.workdir}: holds a run with {name}={there.get(name)}, asked '
-        f'is {asked.get(name)}; take another --out'
+        f'{trial.workdir}: holds a run with {field}={there.get(field)!r}, '
+        f'asked is {value!r}; take another --out'
       )

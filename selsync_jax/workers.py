@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from selsync_jax import replicas
 from selsync_jax.config import ConfigError
 from selsync_jax.selsync import AXIS
 from selsync_jax.strategies import parts
@@ -26,6 +27,7 @@ class TrainState(flax.struct.PyTreeNode):
 
   Attributes:
     step: int32 [], optimizer steps taken; equal on all workers.
+    syncs: int32 [], those of them that synchronised.
     params: the model's parameters.
     model_state: what is no parameter, batch statistics for example.
     opt_state: of the whole chain, the trigger's and reducer's state included.
@@ -33,6 +35,7 @@ class TrainState(flax.struct.PyTreeNode):
   """
 
   step: Any
+  syncs: Any
   params: Any
   model_state: Any
   opt_state: Any
@@ -44,22 +47,39 @@ class TrainState(flax.struct.PyTreeNode):
     return {'params': self.params, 'model_state': self.model_state}
 
 
-def make_devices(count: int) -> None:
-  """Lets a CPU stand for `count` devices; other machines keep what they have.
+def make_devices(workers: int, processes: int) -> None:
+  """Gives a CPU a device for each worker of this process.
 
-  To be called before JAX is used.
+  Other machines keep the devices they have. To be called before JAX is used.
+
+  Raises:
+    ConfigError: if the workers can not be shared out evenly.
   """
-  jax.config.update('jax_num_cpu_devices', count)
-
-
-def check_devices(count: int, mapper: str) -> None:
-  """Raises `ConfigError` if `count` workers find no place under `mapper`."""
-  have = jax.local_device_count()
-  if mapper == 'pmap' and have < count:
+  if workers % processes:
     raise ConfigError(
-      f'config.workers={count}: mapper pmap needs a device a worker, and '
-      f'this machine has {have} ({jax.default_backend()}); '
+      f'config.workers={workers}: must be a multiple of the number of '
+      f'processes, {processes}'
+    )
+  jax.config.update('jax_num_cpu_devices', workers // processes)
+
+
+def check_devices(workers: int, mapper: str) -> None:
+  """Raises `ConfigError` if `workers` find no place under `mapper`."""
+  processes, devices = jax.process_count(), jax.device_count()
+  if mapper == 'vmap' and processes > 1:
+    raise ConfigError(
+      f'config.mapper=vmap: is for one process, and there are {processes}'
+    )
+  if mapper == 'pmap' and devices < workers:
+    raise ConfigError(
+      f'config.workers={workers}: mapper pmap needs a device a worker, and '
+      f'there are {devices} ({jax.default_backend()}); '
       'take fewer workers, or --config.mapper=vmap'
+    )
+  if processes > 1 and devices != workers:
+    raise ConfigError(
+      f'config.workers={workers}: must be the number of devices, {devices}, '
+      f'where there are {processes} processes'
     )
 
 
@@ -97,6 +117,14 @@ def replicate(tree: Any, count: int) -> Any:
   )
 
 
+def abstract(tree: Any, count: int) -> Any:
+  """The shapes of one worker's `tree` stacked over `count` workers."""
+  return jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct((count, *jnp.shape(x)), jnp.result_type(x)),
+    tree,
+  )
+
+
 def create_state(
   params: Any,
   model_state: Any,
@@ -106,6 +134,7 @@ def create_state(
   """One worker's state before the first step."""
   state = TrainState(
     step=jnp.int32(0),
+    syncs=jnp.int32(0),
     params=params,
     model_state=model_state,
     opt_state=tx.init(params),
@@ -119,6 +148,7 @@ def train_step(
   tx: optax.GradientTransformation,
   averager: parts.Averager,
   seed: int,
+  check_every: int = 0,
 ) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, Any]]]:
   """One worker's step: local update first, then, if so voted, the average.
 
@@ -128,11 +158,30 @@ def train_step(
       and one `change`.
     averager: runs inside the one `lax.cond` on `sync`.
     seed: of dropout; the key is folded with the worker and the step.
+    check_every: compare the replicas of the parameters at every so manieth
+      synchronisation; 0 is never.
 
   Returns:
     `(state, batch) -> (state, metrics)`, where metrics are scalars of this
-    worker: the loss's own, `relative_change` and `synced`.
+    worker: the loss's own, `relative_change`, `synced`, and `unequal`, the
+    number of the first leaf of the parameters that differs between workers
+    that should be equal, or -1.
   """
+
+  def synchronise(shared, averager_state, syncs):
+    shared, averager_state = averager.apply(shared, averager_state)
+    unequal = jnp.int32(-1)
+    if check_every:
+      unequal = lax.cond(
+        (syncs + 1) % check_every == 0,
+        replicas.first_difference,
+        lambda params: jnp.int32(-1),
+        shared['params'],
+      )
+    return shared, averager_state, syncs + 1, unequal
+
+  def carry_on(shared, averager_state, syncs):
+    return shared, averager_state, syncs, jnp.int32(-1)
 
   def step(state, batch):
     key = jax.random.fold_in(jax.random.key(seed), state.step)
@@ -141,24 +190,31 @@ def train_step(
       state.params, state.model_state, batch, key
     )
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
+    change = optax.tree.get(opt_state, 'change')
+    sync = optax.tree.get(opt_state, 'sync')
     state = state.replace(
       step=state.step + 1,
       params=optax.apply_updates(state.params, updates),
-      model_state=model_state,
+      # What made a gradient NaN is in the batch statistics too.
+      model_state=optax.tree.where(
+        jnp.isnan(change), state.model_state, model_state
+      ),
       opt_state=opt_state,
     )
-    sync = optax.tree.get(opt_state, 'sync')
-    shared, averager_state = lax.cond(
+    shared, averager_state, syncs, unequal = lax.cond(
       sync,
-      averager.apply,
-      lambda shared, state: (shared, state),
+      synchronise,
+      carry_on,
       state.shared,
       state.averager_state,
+      state.syncs,
     )
-    return state.replace(**shared, averager_state=averager_state), {
+    state = state.replace(**shared, averager_state=averager_state, syncs=syncs)
+    return state, {
       **metrics,
-      'relative_change': optax.tree.get(opt_state, 'change'),
+      'relative_change': change,
       'synced': sync,
+      'unequal': unequal,
     }
 
   return step

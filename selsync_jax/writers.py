@@ -1,7 +1,7 @@
 """Where the rows of a run go: metrics.jsonl always, TensorBoard if it is there.
 
 A writer is a context manager with `write(row)`. Another place to keep metrics
-is another class like these, and a line in `writers`.
+is another class like these, and a line in `create`.
 """
 
 from collections.abc import Mapping
@@ -59,10 +59,15 @@ class TensorBoardFile:
     self._writer.close()
 
 
-def writers(workdir: pathlib.Path) -> list[Writer]:
-  """Those of a run in this workdir, on this machine."""
+def create(workdir: pathlib.Path, step: int) -> list[Writer]:
+  """Those of a run on this machine.
+
+  Args:
+    workdir: of the run.
+    step: where it stands.
+  """
   installed = importlib.util.find_spec('tensorboard')
   return [
-    records.MetricsFile(workdir),
+    records.MetricsFile(workdir, step),
     *([TensorBoardFile(workdir)] if installed else []),
   ]

@@ -12,13 +12,12 @@ PACKAGE = 'selsync_jax'
 # line do not know each other.
 FLOORS = [
   {'comparison', 'delta', 'plan'},
-  {'trainer', 'report', 'trials'},
-  {'command', 'job', 'progress', 'checkpoint', 'writers', 'plots', 'page'},
-  {'ledger', 'runs', 'canvas'},
-  {'records'},
-  {'workers', 'pipeline'},
-  {'partition', 'tasks', 'models', 'strategies'},
-  {'datasets', 'optimizers'},
+  {'trainer', 'launch', 'report', 'trials'},
+  {'job', 'progress', 'ledger', 'elastic', 'plots', 'page', 'writers'},
+  {'checkpoint', 'interrupts', 'workers', 'pipeline', 'runs', 'canvas'},
+  {'command', 'records', 'workdir'},
+  {'cluster', 'replicas', 'partition', 'tasks', 'models', 'strategies'},
+  {'channel', 'datasets', 'optimizers'},
   {'config', 'selsync'},
 ]
 FLOOR = {room: i for i, rooms in enumerate(FLOORS) for room in rooms}

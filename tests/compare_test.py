@@ -4,6 +4,7 @@ import csv
 import json
 import pathlib
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -136,9 +137,7 @@ def test_what_was_interrupted_goes_on_and_what_is_done_stays(
   cut, whole = out / BSP / 'seed0', out / SELSYNC / 'seed0'
   lines = (cut / 'metrics.jsonl').read_text().splitlines()
   (cut / 'summary.json').unlink()  # As a run that was killed at step 3.
-  for part in sorted((cut / 'checkpoints' / '4').rglob('*'), reverse=True):
-    part.rmdir() if part.is_dir() else part.unlink()
-  (cut / 'checkpoints' / '4').rmdir()
+  shutil.rmtree(cut / 'checkpoints' / '4')
   (cut / 'metrics.jsonl').write_text('\n'.join(lines[:3]) + '\n' + lines[3][:9])
   stamp = (whole / 'summary.json').stat().st_mtime_ns
   done = compare(out, data_dir, '--lrs=0.1')

@@ -127,6 +127,8 @@ def test_the_tables_hold_the_numbers_of_the_summary(text, workdir):
   assert shown == {
     'test accuracy of the consensus': summary['test_accuracy'],
     'test loss': summary['test_loss'],
+    'validation accuracy of the consensus': summary['validation_accuracy'],
+    'validation loss': summary['validation_loss'],
     'steps': summary['steps'],
     'synchronisations': summary['sync_steps'],
     'LSSR (local steps / steps)': summary['lssr'],

@@ -23,7 +23,7 @@ ROWS = [
 
 
 def write(workdir, rows):
-  for writer in writers.writers(workdir):
+  for writer in writers.create(workdir, rows[0]['step'] - 1):
     with writer:
       for row in rows:
         writer.write(row)

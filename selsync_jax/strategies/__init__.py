@@ -39,6 +39,7 @@ def _aggregate_grads(trigger):
     parts.on_sync(trigger, parts.all_reduce()),
     parts.keep(),
     votes=1,
+    replicas=False,
     payload=_gradients,
   )
 

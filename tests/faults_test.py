@@ -1,0 +1,256 @@
+"""What happens to runs, done to real processes with real signals."""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from benchmarks import soak
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+@pytest.fixture(scope='module', autouse=True)
+def environment(data_dir):
+  """Every process started here finds the tests' own data."""
+  before = os.environ.get('TFDS_DATA_DIR')
+  os.environ['TFDS_DATA_DIR'] = data_dir
+  yield
+  if before is None:
+    del os.environ['TFDS_DATA_DIR']
+  else:
+    os.environ['TFDS_DATA_DIR'] = before
+
+
+@pytest.fixture(scope='module')
+def left_alone(tmp_path_factory):
+  """`left_alone(method, processes)`: a run that nothing happened to."""
+  folder, made = tmp_path_factory.mktemp('left_alone'), {}
+
+  def run(*case):
+    if case not in made:
+      made[case] = folder / f'{case[0]}-{case[1]}'
+      soak.finish(soak.command(*case, made[case]))
+    return made[case]
+
+  return run
+
+
+def wait_for_lines(workdir, count, seconds=60):
+  deadline = time.monotonic() + seconds
+  while len(soak.rows(workdir)) < count:
+    assert time.monotonic() < deadline
+    time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+  'method, processes, lines',
+  [('selsync', 1, 40), ('selsync', 2, 10), ('fedavg', 1, 70)],
+)
+def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(
+  method, processes, lines, left_alone, tmp_path
+):
+  command = soak.command(method, processes, tmp_path)
+  rng = random.Random(lines)
+  soak.kill_at(command, tmp_path, lines, rng.uniform(0, 0.1), rng)
+  assert 0 < len(soak.rows(tmp_path)) < soak.STEPS
+  soak.finish(command)
+  assert soak.differences(left_alone(method, processes), tmp_path) == []
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize('processes', [1, 2])
+def test_a_signal_loses_no_step(processes, number, left_alone, tmp_path):
+  command = soak.command('selsync', processes, tmp_path)
+  child = soak.start(command)
+  wait_for_lines(tmp_path, 20)
+  # With several processes, to one of them alone: the others must follow.
+  os.kill(soak.trainers(child)[-1], number)
+  output, _ = child.communicate(timeout=60)
+  steps = len(soak.rows(tmp_path))
+  assert 20 <= steps < soak.STEPS
+  assert child.returncode == 75
+  assert (
+    f'train.py: stopped by a signal after step {steps}; '
+    'the same command goes on'
+  ) in output
+  assert f'going on from step {steps}' in soak.finish(command)
+  assert soak.differences(left_alone('selsync', processes), tmp_path) == []
+
+
+def test_a_second_signal_ends_a_run_at_once(tmp_path):
+  child = soak.start(soak.command('selsync', 1, tmp_path))
+  wait_for_lines(tmp_path, 10)
+  os.kill(child.pid, signal.SIGSTOP)  # Both arrive before it can act on one.
+  os.kill(child.pid, signal.SIGINT)
+  os.kill(child.pid, signal.SIGCONT)
+  time.sleep(0.01)
+  os.kill(child.pid, signal.SIGTERM)
+  child.communicate(timeout=60)
+  assert child.returncode in (-signal.SIGTERM, 75)
+
+
+def free_port():
+  with socket.create_server(('localhost', 0)) as server:
+    return server.getsockname()[1]
+
+
+def member(workdir, process, processes=2, port=None, *flags):
+  return soak.start(
+    [
+      *soak.command('selsync', 1, workdir),
+      f'--coordinator=localhost:{port}',
+      f'--num_processes={processes}',
+      f'--process_id={process}',
+      *flags,
+    ]
+  )
+
+
+def outcome(child):
+  output, _ = child.communicate(timeout=90)
+  return child.returncode, output.splitlines()
+
+
+@pytest.mark.parametrize('victim', [0, 1])
+def test_survivors_of_a_killed_process_end_at_once_with_one_line(
+  victim, tmp_path
+):
+  port = free_port()
+  children = [member(tmp_path, i, 2, port) for i in range(2)]
+  wait_for_lines(tmp_path, 10)
+  children[victim].kill()
+  killed = time.monotonic()
+  code, lines = outcome(children[1 - victim])
+  assert time.monotonic() - killed < 10
+  assert code == 1
+  assert lines[-1] == (
+    f'process {1 - victim}: process {victim} is gone; start all again to go '
+    'on from the last checkpoint'
+  )
+  children[victim].communicate()
+
+
+def test_processes_that_do_not_fit_together_are_told_why(tmp_path):
+  """All at once: each group waits, and most of it is start-up."""
+  ports = [free_port() for _ in range(6)]
+  wait = '--cluster_timeout=10'
+
+  def group(*members):
+    return [member(tmp_path, *m, wait) for m in members]
+
+  groups = {
+    'missing': group((0, 3, ports[0]), (1, 3, ports[0])),
+    'twice': group((0, 3, ports[1]), (1, 3, ports[1]), (1, 3, ports[1])),
+    'count': group((0, 2, ports[2]), (1, 3, ports[2])),
+    'unreachable': group((1, 2, ports[3])),
+    'config': [
+      member(tmp_path, 0, 2, ports[4], wait),
+      member(tmp_path, 1, 2, ports[4], wait, '--config.seed=1'),
+    ],
+    'odd': [
+      member(tmp_path, i, 2, ports[5], wait, '--config.workers=3')
+      for i in range(2)
+    ],
+  }
+  said = {
+    name: [outcome(child) for child in children]
+    for name, children in groups.items()
+  }
+  for code, lines in said['missing']:
+    assert code == 1
+    assert lines == [
+      'train.py: of 3 processes, process 2 did not come within 10 s'
+    ]
+  for code, lines in said['twice']:
+    assert (code, lines) == (
+      1,
+      ['train.py: two processes have the number 1'],
+    )
+  for code, lines in said['count']:
+    assert code == 1
+    assert lines == ['train.py: process 1 has processes 3, process 0 has 2']
+  ((code, lines),) = said['unreachable']
+  assert code == 1
+  assert lines == [
+    f'train.py: process 0 could not be reached at localhost:{ports[3]} within '
+    '10 s: [Errno 111] Connection refused'
+  ]
+  for code, lines in said['config']:
+    assert code == 1
+    (line,) = lines
+    assert line.startswith('train.py: process 1 has config {')
+  assert any(
+    lines[-1].startswith('train.py: config.workers=3: must be a multiple')
+    for _, lines in said['odd']
+  )
+  assert all(code in (1, 2) for code, _ in said['odd'])
+
+
+BAD_PLACES = [
+  (['--coordinator=localhost:1'], '--num_processes, --process_id: missing'),
+  (
+    ['--coordinator=localhost:1', '--num_processes=2', '--process_id=2'],
+    '--process_id=2: must be in [0, 2), the number of processes',
+  ),
+  (
+    ['--coordinator=localhost', '--num_processes=2', '--process_id=0'],
+    '--coordinator=localhost: must be HOST:PORT',
+  ),
+]
+
+
+@pytest.mark.parametrize('flags, line', BAD_PLACES)
+def test_a_place_in_the_cluster_that_can_not_be_is_refused(flags, line):
+  done = subprocess.run(
+    [sys.executable, str(ROOT / 'train.py'), *flags],
+    capture_output=True,
+    text=True,
+    timeout=60,
+    check=False,
+  )
+  assert done.returncode == 2
+  assert done.stderr.startswith(f'train.py: {line}')
+
+
+def disk(folder, size):
+  """A disk of so many bytes mounted at `folder`, or the reason why not."""
+  return subprocess.run(
+    ['mount', '-t', 'tmpfs', '-o', f'size={size}', 'tmpfs', str(folder)],
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+
+
+def test_a_full_disk_is_reported_and_the_last_checkpoint_stays_good(tmp_path):
+  mounted = disk(tmp_path, '6m')
+  if mounted.returncode:
+    pytest.skip(f'no small disk could be mounted: {mounted.stderr.strip()}')
+  try:
+    command = soak.command(
+      'selsync', 1, tmp_path, '--config.checkpoint.keep=99'
+    )
+    child = soak.start(command)
+    output, _ = child.communicate(timeout=90)
+    assert child.returncode == 1
+    line = output.splitlines()[-1]
+    assert line.startswith('train.py: ')
+    assert 'No space left on device' in line or 'not enough' in line.lower()
+    assert 'last good checkpoint: step' in line
+    step = int(line.rsplit(' ', 1)[1])
+    subprocess.run(
+      ['mount', '-o', 'remount,size=200m', str(tmp_path)], check=True
+    )
+    assert f'going on from step {step}' in soak.finish(command)
+    summary = json.loads((tmp_path / 'summary.json').read_text())
+    assert summary['steps'] == soak.STEPS
+  finally:
+    subprocess.run(['umount', '-l', str(tmp_path)], check=True)
