@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test lint clean
+.PHONY: train test lint results clean
 
 train: $(VENV)/train.stamp
 	$(BIN)/python train.py
@@ -15,6 +15,10 @@ lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
+
+# The table of the README, measured anew: 12 runs.
+results: $(VENV)/train.stamp
+	$(BIN)/python compare.py --into=README.md
 
 $(VENV)/train.stamp: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "selsync_jax needs Python 3.11 or newer: make PYTHON=/path/to/python3.12 ...")'

@@ -4,7 +4,6 @@ Exit codes: 0, done; 1, the run failed; 2, a mistake in flags or config; 75,
 stopped by SIGTERM or SIGINT, with all saved: the same command goes on.
 """
 
-import os
 import pathlib
 import sys
 
@@ -14,10 +13,8 @@ from absl import logging
 from ml_collections import config_flags
 
 from selsync_jax import cluster
+from selsync_jax import command
 from selsync_jax import workers
-from selsync_jax.config import check
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
 
 _DEFAULT = pathlib.Path(__file__).parent / 'configs' / 'digits.py'
 _CONFIG = config_flags.DEFINE_config_file(
@@ -52,24 +49,10 @@ _TIMEOUT = flags.DEFINE_float(
 
 
 def parse(argv: list[str]) -> list[str]:
-  """Absl's parser, with a default config and mistakes as `ConfigError`."""
+  """Reads the flags, with a default config."""
   if not any(arg.lstrip('-').split('=')[0] == 'config' for arg in argv):
     argv = [argv[0], f'--config={_DEFAULT}', *argv[1:]]
-  try:
-    rest = flags.FLAGS(argv)
-    check(_CONFIG.value)  # A file that could not be loaded raises here.
-  except (AttributeError, KeyError) as error:  # From a locked config.
-    name, *hint = str(error.args[0].args[0]).split('\n')
-    flag = [arg for arg in argv if name.strip("'") in arg.split('=')[0]]
-    message = '; '.join([f'{flag[0]}: this config has no such field', *hint])
-    raise ConfigError(message) from error
-  except OSError as error:
-    raise ConfigError(f'--config: {error.__cause__}') from error
-  except flags.Error as error:
-    raise ConfigError(str(error)) from error
-  if rest[1:]:
-    raise ConfigError(f'{rest[1]!r} is not a flag')
-  return rest
+  return command.parse(argv, flags.FLAGS, _CONFIG)
 
 
 def main(argv: list[str]) -> None:
@@ -87,13 +70,14 @@ def main(argv: list[str]) -> None:
   here = cluster.join(told, agreed, _TIMEOUT.value)
   if config.mapper == 'pmap':
     workers.make_devices(config.workers, here.processes)
-  from selsync_jax import report  # These import TensorFlow,
-  from selsync_jax import trainer  # which a mistake need not wait for.
+  # This imports TensorFlow, which a mistake need not wait for.
+  from selsync_jax import trainer
 
+  workdir = pathlib.Path(workdir)
   try:
     summary = trainer.train_and_evaluate(
       config,
-      pathlib.Path(workdir),
+      workdir,
       restart=_RESTART.value,
       profile=_PROFILE.value,
     )
@@ -103,17 +87,11 @@ def main(argv: list[str]) -> None:
   finally:
     here.leave()
   if here.process == 0:
+    from selsync_jax import report  # This imports what draws its figures.
+
     report.show(summary)
+    print(report.write([workdir], workdir))
 
 
 if __name__ == '__main__':
-  # jaxlib 0.10 hangs on a machine with few cores unless its pool is larger.
-  os.environ.setdefault('PJRT_NPROC', '16')
-  # TensorFlow only reads data here; what it says of its kernels is noise.
-  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-  os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
-  try:
-    app.run(main, flags_parser=parse)
-  except (ConfigError, RunError) as error:
-    print(f'train.py: {error}', file=sys.stderr)
-    sys.exit(2 if isinstance(error, ConfigError) else 1)
+  command.main('train.py', lambda: app.run(main, flags_parser=parse))

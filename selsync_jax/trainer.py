@@ -20,6 +20,7 @@ from selsync_jax import replicas
 from selsync_jax import tasks
 from selsync_jax import workdir as workdir_lib
 from selsync_jax import workers
+from selsync_jax import writers
 from selsync_jax.checkpoint import Checkpoints
 from selsync_jax.config import blame
 from selsync_jax.config import RunError
@@ -190,18 +191,23 @@ def _recorder(
   job: job_lib.Job,
   totals: Totals,
 ) -> Iterator[Callable[[Row], None]]:
-  """`write(row)`: into metrics.jsonl if it is a logged step, and on show."""
+  """`write(row)`: to the writers if it is a logged step, and on show."""
   if jax.process_index() > 0:
     yield lambda row: None
     return
-  with (
-    records.MetricsFile(workdir, totals.steps) as file,
-    Progress(totals.steps, job.steps - totals.shift) as progress,
-  ):
+  with contextlib.ExitStack() as stack:
+    places = [
+      stack.enter_context(writer)
+      for writer in writers.create(workdir, totals.steps)
+    ]
+    progress = stack.enter_context(
+      Progress(totals.steps, job.steps - totals.shift)
+    )
 
     def write(row):
       if row['step'] % config.log.every == 0 or 'test_loss' in row:
-        file.write(row)
+        for place in places:
+          place.write(row)
       progress.show(row)
 
     yield write

@@ -95,6 +95,7 @@ def test_what_the_user_sees_is_the_summary_and_nothing_strange(default_run):
   for words in ('LSSR', 'bytes sent per worker', 'the same run under BSP'):
     assert words in done.stdout
   assert 'step 300/300' in done.stdout
+  assert done.stdout.splitlines()[-1] == str(workdir / 'report.html')
   assert 'Traceback' not in done.stderr
   assert 'WARNING' not in done.stderr
 

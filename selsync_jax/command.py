@@ -1,0 +1,86 @@
+"""What all commands share: how they read a config, and how they end.
+
+Exit codes: 0, done; 1, the run failed; 2, a mistake in flags or config. Either
+is one line, not a stack trace.
+"""
+
+from collections.abc import Callable, Sequence
+import os
+import sys
+from typing import Any
+
+from absl import flags
+import ml_collections
+from ml_collections import config_flags
+
+from selsync_jax.config import check
+from selsync_jax.config import ConfigError
+from selsync_jax.config import RunError
+
+
+def parse(
+  argv: Sequence[str], values: flags.FlagValues, config: flags.FlagHolder
+) -> list[str]:
+  """Absl's parser, with mistakes as `ConfigError`.
+
+  Args:
+    argv: the command line, the program's name first.
+    values: the flags that there are.
+    config: that of them which holds the config.
+
+  Returns:
+    The program's name.
+  """
+  try:
+    rest = values(argv)
+    check(config.value)  # A file that could not be loaded raises here.
+  except (AttributeError, KeyError) as error:  # From a locked config.
+    name, *hint = str(error.args[0].args[0]).split('\n')
+    name = name.strip("'")
+    flag = [arg for arg in argv if name in arg.split('=')[0].split('.')]
+    message = '; '.join([f'{flag[0]}: this config has no such field', *hint])
+    raise ConfigError(message) from error
+  except OSError as error:
+    raise ConfigError(f'--config: {error.__cause__}') from error
+  except flags.Error as error:
+    raise ConfigError(str(error)) from error
+  if rest[1:]:
+    raise ConfigError(f'{rest[1]!r} is not a flag')
+  return rest
+
+
+def load(file: str, fields: Sequence[str]) -> ml_collections.ConfigDict:
+  """The config of a file, `FILE` or `FILE:METHOD`.
+
+  Args:
+    file: as behind `--config=`.
+    fields: flags that change it, each `--config.FIELD=VALUE`.
+
+  Raises:
+    ConfigError: for a file, a field or a value that is not one.
+  """
+  argv, values = ['', f'--config={file}', *fields], flags.FlagValues()
+  config = config_flags.DEFINE_config_file(
+    'config', flag_values=values, sys_argv=argv
+  )
+  parse(argv, values, config)
+  return config.value
+
+
+def main(name: str, body: Callable[[], Any]) -> None:
+  """Runs a command, and ends the process as its outcome asks for.
+
+  Args:
+    name: of the command, for its messages.
+    body: what it does, from reading its flags on.
+  """
+  # jaxlib 0.10 hangs on a machine with few cores unless its pool is larger.
+  os.environ.setdefault('PJRT_NPROC', '16')
+  # TensorFlow only reads data here; what it says of its kernels is noise.
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+  os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
+  try:
+    body()
+  except (ConfigError, RunError) as error:
+    print(f'{name}: {error}', file=sys.stderr)
+    sys.exit(2 if isinstance(error, ConfigError) else 1)
