@@ -4,7 +4,8 @@
 
 Every run is a process and a folder of its own. A run that is there already is
 not run again; one that was interrupted goes on where it stood. Fields of the
-config are flags here too, and hold for all methods: --config.epochs=10.
+config are flags here too, and hold for all methods: --config.epochs=10. Fields
+for one method alone follow its name: --methods=bsp,selsync+sync.quorum=0.5.
 """
 
 import argparse

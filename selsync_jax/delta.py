@@ -12,25 +12,14 @@ are seen. Gradients settle as training goes on: a trial that is much shorter
 than the run is to be sees too many changes, and suggests too large a delta.
 """
 
-import argparse
-from collections.abc import Sequence
-import functools
 import math
-import pathlib
 from typing import NamedTuple
 
 from jaxtyping import Float
-from matplotlib.figure import Figure
 import ml_collections
 import numpy as np
 
-from selsync_jax import canvas
-from selsync_jax import command
-from selsync_jax import page
 from selsync_jax import probe
-from selsync_jax import workers
-from selsync_jax.canvas import Layout
-from selsync_jax.config import ConfigError
 
 TOLERANCE = 0.02  # Of LSSR; a suggestion that misses by more is corrected.
 TRIALS = 2  # Of a suggestion, at most.

@@ -27,6 +27,7 @@ UNITS = {
   'accuracy': 'share of examples',
   'top5': 'share of examples',
 }
+NON_IID = ('by_label', 'dirichlet')  # Partitions that are made uneven.
 STRIPS = 16  # Workers with a strip of their own.
 
 
@@ -39,6 +40,7 @@ def plots(runs: Sequence[Run]) -> list[Plot]:
     _classes_plot(run, run.class_counts, several)
     for run in runs
     if run.class_counts is not None
+    and run.config['data']['partition'] in NON_IID
   ]
   return [*(shared + each if several else each + shared), *parts]
 

@@ -3,8 +3,8 @@
 import time
 from typing import NamedTuple
 
-from jaxtyping import Bool, Float
 import jax
+from jaxtyping import Bool, Float
 import ml_collections
 import numpy as np
 

@@ -54,6 +54,7 @@ _FACTS = {
   'sync_steps': ('synchronisations', '{:,}'.format),
   'lssr': ('LSSR (local steps / steps)', '{:.3f}'.format),
   'bytes_per_worker': ('bytes sent per worker', size),
+  'injection_bytes': ('of these, examples injected', size),
   'bytes_per_worker_bsp': ('the same run under BSP', size),
   'seconds': ('seconds', '{:.1f}'.format),
   'samples_per_second': ('samples/s', '{:,.0f}'.format),

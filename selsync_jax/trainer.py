@@ -81,11 +81,13 @@ def train_and_evaluate(
       return summary
     if first:
       records.write_data(workdir, job.data.facts)
-      if job.data.histogram is not None:
+      if record is None and job.data.histogram is not None:
         print(*histogram.lines(job.data.histogram), sep='\n')
     fresh = _fresh_state(job, config)
     state = _begin(job, config, fresh, totals, checkpoints, record)
     traffic = parts.traffic(job.strategy, fresh.shared, config.workers)
+    injected = job.data.injection_bytes_per_step
+    traffic = traffic._replace(step=traffic.step + injected)
     ledger = Ledger(
       totals,
       traffic,
@@ -105,11 +107,10 @@ def train_and_evaluate(
       'seed': config.seed,
       **ledger.summary(),
       'bytes_per_worker_bsp': round(totals.steps * bsp),
-      'injection_bytes': round(
-        totals.steps * job.data.injection_bytes_per_step
-      ),
       **scores,
     }
+    if injected:
+      summary['injection_bytes'] = round(totals.steps * injected)
     if first:
       records.write_summary(workdir, summary)
     return summary

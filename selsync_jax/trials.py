@@ -56,7 +56,7 @@ def plan(
   Args:
     file: of the config, `FILE` or `FILE:VARIANT`.
     fields: flags for all runs, each `--config.FIELD=VALUE`.
-    methods: names of methods.
+    methods: each `NAME` or `NAME+FIELD=VALUE+...`, the fields for it alone.
     deltas: for the methods that have a delta; none: the config's own.
     learning_rates: for all methods; none: the config's own.
     seeds: how many, from 0 on.
@@ -70,20 +70,22 @@ def plan(
   trials = []
   for seed in range(seeds):
     for method in methods:
+      method, *own = method.split('+')
       name = f'{path}:{",".join(filter(None, (method, variant)))}'
-      has_delta = 'delta' in command.load(name, fields).sync
+      common = [*fields, *(f'--config.{field}' for field in own)]
+      has_delta = 'delta' in command.load(name, common).sync
       for delta in (has_delta and deltas) or [None]:
         for rate in learning_rates or [None]:
-          own = {'seed': seed, 'sync.delta': delta}
-          own |= {'optimizer.learning_rate': rate}
-          flags = [f'--config.{k}={v}' for k, v in own.items() if v is not None]
-          trials.append(_trial(name, [*fields, *flags], out))
+          its = {'seed': seed, 'sync.delta': delta}
+          its |= {'optimizer.learning_rate': rate}
+          flags = [f'--config.{k}={v}' for k, v in its.items() if v is not None]
+          trials.append(_trial(name, own, [*common, *flags], out))
   return trials
 
 
-def _trial(file, flags, out):
+def _trial(file, own, flags, out):
   config = command.load(file, flags)
-  label, rate = _label(config.sync), config.optimizer.learning_rate
+  label, rate = _label(config.sync, own), config.optimizer.learning_rate
   folder = f'{label}, lr {rate:g}'.replace(', ', '-').replace(' ', '')
   trial = Trial(
     label=label,
@@ -97,14 +99,20 @@ def _trial(file, flags, out):
   return trial
 
 
-def _label(sync):
-  """A method and its numbers: `selsync, delta 0.1`."""
-  numbers = [
-    f'{name} {value:g}'
+_PLAIN = {'lag': 0, 'vote_every': 1}  # The paper's vote needs no mention.
+
+
+def _label(sync, own):
+  """A method and its numbers, `selsync, delta 0.1`, and fields of its own."""
+  numbers = {
+    name: f'{value:g}'
     for name, value in sync.items()
-    if isinstance(value, int | float)
-  ]
-  return ', '.join([sync.method, *numbers])
+    if isinstance(value, int | float) and _PLAIN.get(name) != value
+  }
+  for field in own:
+    name, _, value = field.partition('=')
+    numbers.setdefault(name.rpartition('.')[2], value)
+  return ', '.join([sync.method, *map(' '.join, numbers.items())])
 
 
 def _check_workdir(trial):

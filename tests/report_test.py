@@ -127,7 +127,9 @@ def test_the_tables_hold_the_numbers_of_the_summary(text, workdir):
   assert shown == {
     'test accuracy of the consensus': summary['test_accuracy'],
     'test loss': summary['test_loss'],
+    'test top5 of the consensus': summary['test_top5'],
     'validation accuracy of the consensus': summary['validation_accuracy'],
+    'validation top5 of the consensus': summary['validation_top5'],
     'validation loss': summary['validation_loss'],
     'steps': summary['steps'],
     'synchronisations': summary['sync_steps'],
@@ -202,7 +204,7 @@ def test_the_page_needs_no_network_and_no_script(text):
 
 def test_every_figure_is_a_file_too(text, workdir):
   names = re.findall(r'<section id="(\w+)"><h2>[^<]*</h2><figure>', text)
-  assert names == ['changes', 'communication', 'loss', 'accuracy']
+  assert names == ['changes', 'communication', 'loss', 'accuracy', 'top5']
   for name in names:
     head = (workdir / 'plots' / f'{name}.png').read_bytes()[:24]
     assert head.startswith(b'\x89PNG')
@@ -257,6 +259,9 @@ def test_a_non_iid_run_shows_who_has_which_classes(workdir, text, tmp_path):
   uneven = copy(workdir, tmp_path / 'uneven')
   counts = [[5, 0, 1], [0, 4, 2], [1, 1, 4]]
   (uneven / 'data.json').write_text(json.dumps({'labels': counts}))
+  config = json.loads((uneven / 'config.json').read_text())
+  config['data']['partition'] = 'by_label'
+  (uneven / 'config.json').write_text(json.dumps(config))
   *_, classes = report.plots.plots([runs.read(uneven)])
   for layout in (canvas.WIDE, canvas.NARROW):
     axes = classes.draw(layout).axes
@@ -273,7 +278,7 @@ def test_several_runs_share_a_page(workdir, text, tmp_path):
   assert all(html.escape(name) in head for name in names)
   x, _ = Panel(shown, 'communication', 1).line('lssr-1')
   np.testing.assert_allclose(x, np.arange(1, 16), atol=0.05)
-  assert len(list((tmp_path / 'both' / 'plots').iterdir())) == 5
+  assert len(list((tmp_path / 'both' / 'plots').iterdir())) == 6
 
 
 def long_run(workdir, steps, workers):

@@ -258,17 +258,21 @@ def test_a_resized_run_stays_within_five_percent_of_an_undisturbed_one(
 @pytest.fixture
 def poisoned(monkeypatch):
   """Digits of which one training image is not a number."""
-  source = datasets.SOURCES['digits']
+  create = datasets.SOURCES['digits']
 
-  def prepare(examples):
-    examples = source.prepare(examples)
-    if len(examples['label']) == 1257:
-      examples['image'][7] = np.nan
-    return examples
+  def poisoned_digits(**fields):
+    source = create(**fields)
 
-  monkeypatch.setitem(
-    datasets.SOURCES, 'digits', source._replace(prepare=prepare)
-  )
+    def read(rows):
+      examples = source.read(rows)
+      image = examples['image'].astype(np.float32)
+      if len(image) == 1257:
+        image[7] = np.nan
+      return examples | {'image': image}
+
+    return source._replace(read=read)
+
+  monkeypatch.setitem(datasets.SOURCES, 'digits', poisoned_digits)
 
 
 @pytest.mark.usefixtures('poisoned')

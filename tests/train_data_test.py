@@ -9,6 +9,7 @@ import flax.linen as nn
 import pytest
 import tensorflow_datasets as tfds
 
+from selsync_jax import cluster
 from selsync_jax import models
 import train
 
@@ -23,6 +24,7 @@ class Bigram(nn.Module):
 
   classes: int
   width: int
+  dtype: str
 
   @nn.compact
   def __call__(self, x, *, train):
@@ -34,6 +36,9 @@ class Bigram(nn.Module):
 def run(tmp_path, monkeypatch):
   """`run(*flags)`: train.py with two workers, in this process."""
   monkeypatch.setitem(models.MODELS, 'bigram', Bigram)
+  # JAX runs already in this process, so it can join no other.
+  alone = cluster.Cluster(0, 1, None)
+  monkeypatch.setattr(cluster, 'join', lambda *_: alone)
 
   def run(*arguments):
     argv = [

@@ -10,6 +10,7 @@ import pytest
 from configs import base
 from selsync_jax import models
 from selsync_jax import optimizers
+from selsync_jax import records
 from selsync_jax import trainer
 from selsync_jax.config import ConfigError
 
@@ -106,12 +107,12 @@ def test_a_smoke_run_learns_and_resumes(workload, tmp_path, data_dir):
   config.eval.every_epochs = 1e3  # At the end alone.
   config.steps = steps
   trainer.train_and_evaluate(config, tmp_path)
-  loss = [row['loss'] for row in rows(tmp_path)]
+  loss = [row['loss'] for row in records.read_metrics(tmp_path)]
   assert np.mean(loss[-10:]) < loss[0] / factor
   config.steps = steps + 10
   summary = trainer.train_and_evaluate(config, tmp_path)
   assert summary['steps'] == steps + 10
-  more = rows(tmp_path)
+  more = records.read_metrics(tmp_path)
   assert [row['step'] for row in more] == list(range(1, steps + 11))
   assert [row['loss'] for row in more[:steps]] == loss
   # No start anew: the first step after the break is where the last was.
