@@ -11,7 +11,7 @@ and rate are the paper's; 170 epochs are the 106,500 iterations of its BSP.
 
 Needs 16 accelerators and hosts that decode the images. 61,100,840 parameters.
 
-Measured: not measured. The smoke variant (8 channels, the digits at 64x64):
+Measured: not measured. The smoke variant (16 channels, the digits at 64x64):
 SMOKE
 """
 
@@ -33,6 +33,6 @@ def get_config(argument: str = 'selsync'):
     config.epochs = 20.0
     config.batch_size = 32
     config.data.update(name='digits', image_size=64)
-    config.model.update(width=8, hidden=64, pool=1)
+    config.model.update(width=16, hidden=128, pool=1)
     config.optimizer.learning_rate = 1e-3
   return config
