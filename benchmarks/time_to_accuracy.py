@@ -1,0 +1,245 @@
+"""How long until BSP's accuracy, on a network ten times slower than the step?
+
+  python -m benchmarks.time_to_accuracy --config=configs/digits.py
+  python -m benchmarks.time_to_accuracy --config=configs/stdlib_gpt.py:smoke \
+    --lrs=0.006,0.012,0.024 --config.steps=300
+
+First `compare.py` runs every method with the same learning rates and seeds and
+keeps each one's best on validation; these runs say at which step a method
+reaches the target, BSP's final score less half a point (of a loss or a
+perplexity: plus half a per cent). Then the same runs, evaluated only at their
+end, are timed on an emulated cluster (benchmarks/cluster.py), one worker a
+host, whose bandwidth makes BSP communicate ten times as long as it computes. So
+looking costs no method anything; nor does the first step, which compiles. The
+limit is BSP where the network is as fast as the machine. Prints one table,
+writes one JSON.
+"""
+
+import argparse
+import json
+import math
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+from typing import Any
+
+os.environ.setdefault('PJRT_NPROC', '16')
+
+from benchmarks import cluster as emulated
+from selsync_jax import comparison
+from selsync_jax import records
+from selsync_jax import runs as runs_lib
+from selsync_jax import trials
+
+ROOT = pathlib.Path(__file__).parent.parent
+RATIO = 10  # Of communication to computation under BSP.
+PROBE = 120  # Steps that tell how long one computes.
+Rows = list[dict[str, Any]]
+
+
+def compared(
+  options: argparse.Namespace, fields: list[str]
+) -> dict[str, list[trials.Trial]]:
+  """The finished trials of each method at its best learning rate."""
+  flags = {
+    'config': options.config,
+    'methods': options.methods,
+    'lrs': options.lrs,
+    'seeds': options.seeds,
+    'out': options.work / 'compare',
+  }
+  subprocess.run(
+    [
+      *(sys.executable, ROOT / 'compare.py', *fields),
+      *(f'--{name}={value}' for name, value in flags.items()),
+    ],
+    check=True,
+    stdout=subprocess.DEVNULL,
+  )
+  plan = trials.plan(
+    options.config,
+    fields,
+    options.methods.split(','),
+    [],
+    [float(rate) for rate in options.lrs.split(',')],
+    options.seeds,
+    options.work / 'compare',
+  )
+  return {
+    entry.label: [
+      trial
+      for trial in plan
+      if (trial.label, trial.learning_rate)
+      == (entry.label, entry.learning_rate)
+    ]
+    for entry in comparison.choose(comparison.read(plan))
+  }
+
+
+def timed(
+  trial: trials.Trial,
+  bandwidth: float | None,
+  workdir: pathlib.Path,
+  fields: tuple[str, ...] = (),
+) -> Rows:
+  """The rows of a trial on the emulated cluster, one worker a host.
+
+  Args:
+    trial: what to train.
+    bandwidth: of each host, in bit/s; None is the machine's.
+    workdir: for its run, which goes on if it is there.
+    fields: flags that differ from the trial's.
+  """
+  flags = ['--config.mapper=pmap', '--config.eval.every_epochs=1e9', *fields]
+  command = [sys.executable, ROOT / 'train.py', *trial.flags, *flags]
+  emulated.run(
+    trial.config.workers,
+    None if bandwidth is None else f'{bandwidth:.0f}bit',
+    [*map(str, command), f'--workdir={workdir}'],
+  )
+  return records.read_metrics(workdir)
+
+
+def step_seconds(rows: Rows) -> float:
+  """The median time of a step, without those that wait for the compiler."""
+  seconds = [row['seconds'] for row in rows[20:]]
+  return statistics.median(
+    (later - earlier) / 10
+    for earlier, later in zip(seconds[:-10], seconds[10:], strict=True)
+  )
+
+
+def target_of(finals: list[float], metric: str) -> float:
+  """What counts as BSP's accuracy, from its final scores."""
+  final = statistics.fmean(finals)
+  if runs_lib.higher_is_better(metric):
+    return final - 0.005
+  return final * 1.005
+
+
+def steps_to(rows: Rows, metric: str, target: float) -> int | None:
+  """The first evaluated step that reaches the target."""
+  sign = 1 if runs_lib.higher_is_better(metric) else -1
+  for row in rows:
+    score = row.get(f'test_{metric}')
+    if score is not None and sign * score >= sign * target:
+      return row['step']
+  return None
+
+
+def network(
+  options: argparse.Namespace, fields: list[str], bsp: trials.Trial
+) -> dict[str, float]:
+  """The step without communication, and the bandwidth that is ten times it."""
+  (local,) = trials.plan(
+    options.config,
+    fields,
+    ['local_sgd+sync.period=1000000'],
+    [],
+    [],
+    1,
+    options.work / 'local',
+  )
+  rows = timed(local, None, local.workdir, (f'--config.steps={PROBE}',))
+  seconds = step_seconds(rows)
+  outcome = runs_lib.read(bsp.workdir).outcome
+  bits = 8 * outcome['bytes_per_worker_bsp'] / outcome['steps']
+  return {'step_seconds': seconds, 'bits_per_second': bits / (RATIO * seconds)}
+
+
+def row_of(
+  found: list[trials.Trial],
+  target: float,
+  metric: str,
+  bandwidth: float | None,
+  work: pathlib.Path,
+) -> dict[str, Any]:
+  """A method's steps and seconds to the target, one figure a seed."""
+  out: dict[str, Any] = {'rate': found[0].learning_rate}
+  out |= {'steps': [], 'seconds': [], 'final': [], 'lssr': []}
+  for trial in found:
+    run = runs_lib.read(trial.workdir)
+    steps = steps_to(run.rows, metric, target)
+    name = f'{trial.workdir.parent.name}-seed{trial.seed}'
+    rows = timed(trial, bandwidth, work / name)
+    out['steps'].append(steps)
+    seconds = steps and rows[steps - 1]['seconds'] - rows[0]['seconds']
+    out['seconds'].append(seconds)
+    out['final'].append(rows[-1][f'test_{metric}'])
+    out['lssr'].append(rows[-1]['lssr'])
+  return out
+
+
+def median(values: list[float | None]) -> float | None:
+  """Over the seeds; a seed that never came there counts as for ever."""
+  middle = statistics.median(math.inf if v is None else v for v in values)
+  return middle if math.isfinite(middle) else None
+
+
+def show(result: dict[str, Any]) -> None:
+  """Prints the table."""
+  bsp = median(result['rows']['bsp']['seconds'])
+  print(
+    f"{result['config']}: BSP's test {result['metric']} to reach: "
+    f'{result["target"]:.4f}; {result["bits_per_second"] / 1e6:.1f} Mbit/s, '
+    f'a step computes {1e3 * result["step_seconds"]:.1f} ms'
+  )
+  print(f'{"":34}   rate   LSSR  final   steps  seconds  times faster than BSP')
+  for name, row in result['rows'].items():
+    steps, seconds = median(row['steps']), median(row['seconds'])
+    faster = seconds and bsp and bsp / seconds
+    print(
+      f'{name:34} {row["rate"]:6g} {statistics.fmean(row["lssr"]):6.3f} '
+      f'{statistics.fmean(row["final"]):6.4f} '
+      f'{"never" if steps is None else f"{steps:.0f}":>7} '
+      f'{"never" if seconds is None else f"{seconds:.1f}":>8} '
+      f'{"" if not faster else f"{faster:.2f}":>8}'
+    )
+
+
+def main() -> None:
+  """The command line."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--config', default='configs/digits.py')
+  parser.add_argument('--methods', default='bsp,local_sgd,fedavg,selsync')
+  parser.add_argument('--lrs', default='0.05,0.1,0.2')
+  parser.add_argument('--seeds', type=int, default=3)
+  parser.add_argument(
+    '--work',
+    type=pathlib.Path,
+    default='runs/time_to_accuracy',
+    help='folder of the runs; what is there already is not run again',
+  )
+  parser.add_argument('--out', default='time_to_accuracy.json')
+  options, fields = parser.parse_known_args()
+  if reason := emulated.missing():
+    sys.exit(f'time_to_accuracy.py: {reason}')
+  options.work = options.work.resolve()
+  chosen = compared(options, fields)
+  bsp = chosen['bsp']
+  outcomes = [runs_lib.read(trial.workdir).outcome for trial in bsp]
+  metric = runs_lib.metric(outcomes[0]) or 'loss'
+  target = target_of([o[f'test_{metric}'] for o in outcomes], metric)
+  wire = network(options, fields, bsp[0])
+  speed, rows = wire['bits_per_second'], {}
+  for label, found in chosen.items():
+    work = options.work / 'slow'
+    rows[label] = row_of(found, target, metric, speed, work)
+  fast = options.work / 'fast'
+  rows['limit: bsp, network unshaped'] = row_of(bsp, target, metric, None, fast)
+  result = {
+    'config': options.config,
+    'cores': os.cpu_count(),
+    'metric': metric,
+    'target': target,
+    **wire,
+    'rows': rows,
+  }
+  show(result)
+  pathlib.Path(options.out).write_text(json.dumps(result, indent=2) + '\n')
+
+
+if __name__ == '__main__':
+  main()
