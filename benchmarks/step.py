@@ -85,7 +85,7 @@ def random_batch(config: Any) -> tuple[int, dict[str, np.ndarray]]:
 
 
 class Program(NamedTuple):
-  """One worker's training step, compiled, and what it takes."""
+  """A training step, compiled, and what it takes."""
 
   step: jax.stages.Compiled
   state: Any
@@ -93,8 +93,8 @@ class Program(NamedTuple):
   parameters: int
 
 
-def compile_step(config: Any) -> Program:
-  """The step that the trainer would run, on a random batch."""
+def compile_step(config: Any, count: int = 1, mapper: str = 'vmap') -> Program:
+  """The step that the trainer would run, on random batches of some workers."""
   classes, batch = random_batch(config)
   kind = 'classification' if 'image' in batch else 'language_modelling'
   task = tasks.TASKS[kind]
@@ -107,12 +107,13 @@ def compile_step(config: Any) -> Program:
   state = workers.create_state(*variables, tx, strategy.averager)
   parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
   state, batch = (
-    workers.place(workers.replicate(tree, 1), 'vmap') for tree in (state, batch)
+    workers.place(workers.replicate(tree, count), mapper)
+    for tree in (state, batch)
   )
   loss = tasks.train_loss(model, task)
   step = workers.map_workers(
     workers.train_step(loss, tx, strategy.averager, config.seed),
-    'vmap',
+    mapper,
     donate=(0,),
   )
   compiled = step.lower(state, batch).compile()

@@ -47,7 +47,7 @@ class TrainState(flax.struct.PyTreeNode):
     return {'params': self.params, 'model_state': self.model_state}
 
 
-def make_devices(workers: int, processes: int) -> None:
+def make_devices(workers: int, processes: int = 1) -> None:
   """Gives a CPU a device for each worker of this process.
 
   Other machines keep the devices they have. To be called before JAX is used.
