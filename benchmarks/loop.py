@@ -117,9 +117,7 @@ def main() -> None:
   logging.set_verbosity(logging.ERROR)
   workers.make_devices(4)
   rows = {}
-  print(
-    f'{"":26}  step ms  loop ms  /step  saving ms  /loop  ms of a save'
-  )
+  print(f'{"":26}  step ms  loop ms  /step  saving ms  /loop  ms of a save')
   for name in options.configs:
     row = rows[name] = measure(name, options.steps, options.rounds)
     print(

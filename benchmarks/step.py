@@ -207,7 +207,7 @@ def main(argv: list[str] | None = None) -> None:
   add('--tiny', action='store_true', help='the smoke variants')
   add('--dtype', choices=models.DTYPES, help="default: the workload's own")
   add('--steps', type=int, default=10, help='to take the median of')
-  add('--json', type=pathlib.Path, default='step.json')
+  add('--out', type=pathlib.Path, default='step.json')
   flags = parser.parse_args(argv)
   rows = {
     workload: measure(
@@ -216,7 +216,7 @@ def main(argv: list[str] | None = None) -> None:
     for workload in flags.workloads
   }
   rich.console.Console(width=100).print(table(rows))
-  flags.json.write_text(json.dumps(rows, indent=2) + '\n')
+  flags.out.write_text(json.dumps(rows, indent=2) + '\n')
 
 
 if __name__ == '__main__':

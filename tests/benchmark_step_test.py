@@ -38,7 +38,7 @@ def test_the_share_of_peak_is_told_of_devices_that_are_known(decoder):
 
 def test_the_command_prints_a_table_and_writes_a_json(tmp_path, capsys):
   path = tmp_path / 'step.json'
-  step.main(['digits', '--tiny', '--steps=1', f'--json={path}'])
+  step.main(['digits', '--tiny', '--steps=1', f'--out={path}'])
   row = json.loads(path.read_text())['digits']
   printed = capsys.readouterr().out
   assert row['parameters'] == 151_306
