@@ -46,7 +46,7 @@ SNIPPETS = {
 }
 
 # Runs snippets on four devices, each in names of its own; says what they print.
-RUN = """
+SAY = """
 import contextlib, io, json, sys, traceback
 said = {}
 for place, text in json.load(sys.stdin).items():
@@ -65,7 +65,7 @@ print(json.dumps(said))
 def said():
   """What each snippet prints."""
   done = subprocess.run(
-    [sys.executable, '-W', 'error', '-c', RUN],
+    [sys.executable, '-W', 'error', '-c', SAY],
     env=os.environ | {'JAX_NUM_CPU_DEVICES': '4'},
     input=json.dumps(SNIPPETS),
     capture_output=True,
@@ -131,25 +131,14 @@ def test_the_readmes_loop_needs_only_jax_and_optax():
   assert all(change >= 0 for change in changes)
 
 
-# What makes a command short enough for a test. The flags that are there are
-# read before those that are added.
 FEW_STEPS = ('--config.steps=12', '--config.schedule.warmup_epochs=0.0')
-SHORT = {
-  'train.py': FEW_STEPS,
-  'selsync_jax.launch': FEW_STEPS,
-  'compare.py': (*FEW_STEPS, '--methods=bsp', '--seeds=1', '--lrs=0.1'),
-  'selsync_jax.delta': ('--steps=5',),
-  'selsync_jax.plan': ('--steps=5',),
-  'selsync_jax.report': (),
-  'docs/pictures.py': (),
-}
-HAVE_DATA = {'train.py', 'selsync_jax.launch', 'compare.py'}
-HAVE_DATA |= {'selsync_jax.delta', 'selsync_jax.plan'}
 
 
-def run_train(arguments):
-  """What train.py does, on the devices of this process."""
-  command = ['train.py', *arguments]  # Fields of a config are read from argv.
+def run_train(arguments, data_dir):
+  """What train.py does, on the devices of this process, in a few steps."""
+  command = ['train.py', *arguments, *FEW_STEPS]
+  command += [f'--config.data.dir={data_dir}']
+  # Fields of a config are read from sys.argv.
   with flagsaver.flagsaver(), mock.patch.object(sys, 'argv', command):
     train.parse(command)
     workdir, values = train.folder(), flags.FLAGS
@@ -159,49 +148,64 @@ def run_train(arguments):
   report.write([workdir], workdir)
 
 
-def run_process(*arguments):
-  """Any command, as it stands."""
-  done = subprocess.run(
-    [sys.executable, *arguments],
-    capture_output=True,
-    text=True,
-    timeout=200,
-    check=False,
-  )
-  assert done.returncode == 0, done.stdout + done.stderr
+def run_launch(arguments, data_dir):
+  """One process does the work of all; cluster_test.py launches several."""
+  processes, dashes, python, name, *given = arguments
+  assert re.fullmatch(r'--processes=\d', processes) and dashes == '--'
+  assert (python, name) == ('.venv/bin/python', 'train.py')
+  run_train(given, data_dir)
 
 
-def plan_comparison(arguments):
-  """Sees to it that every run of a comparison could begin."""
+def run_report(arguments, data_dir):
+  with mock.patch.object(sys, 'argv', ['report', *arguments]):
+    report.main()
+
+
+def run_compare(arguments, data_dir):
+  """Plans every run, which reads its config; compare_test.py runs some."""
   asked = dict(flag.lstrip('-').split('=', 1) for flag in arguments)
   deltas, rates = (
-    [float(n) for n in asked.get(name, '').split(',') if n]
+    [float(n) for n in asked.pop(name, '').split(',') if n]
     for name in ('deltas', 'lrs')
   )
-  trials.plan(
-    asked.get('config', 'configs/digits.py'),
-    [],
-    asked['methods'].split(','),
-    deltas,
-    rates,
-    1,
-    pathlib.Path('planned'),
-  )
+  file = asked.pop('config', 'configs/digits.py')
+  methods = asked.pop('methods').split(',')
+  seeds, out = int(asked.pop('seeds', 3)), pathlib.Path('planned')
+  assert trials.plan(file, [], methods, deltas, rates, seeds, out)
+  assert not asked, 'flags that this test does not know'
 
 
-def run(arguments, data_dir):
-  """A Python command of a page, made short."""
-  module = arguments[0] == '-m'
-  name, *given = arguments[module:]
-  given += SHORT[name]
-  if name in HAVE_DATA:
-    given += [f'--config.data.dir={data_dir}']
-  if name == 'train.py':
-    run_train(given)
-  elif name == 'selsync_jax.report':
-    report.write([pathlib.Path(workdir) for workdir in given], pathlib.Path())
-  else:
-    run_process(*['-m'] * module, name, *given)
+def in_a_process(*name, short=()):
+  """Runs a command as it stands, with flags that make it short."""
+
+  def run(arguments, data_dir):
+    here = [flag.format(data_dir=data_dir) for flag in short]
+    done = subprocess.run(
+      [sys.executable, *name, *arguments, *here],
+      capture_output=True,
+      text=True,
+      timeout=200,
+      check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+  return run
+
+
+DATA = '--config.data.dir={data_dir}'
+RUN_COMMAND = {
+  ('train.py',): run_train,
+  ('compare.py',): run_compare,
+  ('-m', 'selsync_jax.launch'): run_launch,
+  ('-m', 'selsync_jax.report'): run_report,
+  ('docs/pictures.py',): in_a_process('docs/pictures.py'),
+  ('-m', 'selsync_jax.delta'): in_a_process(
+    '-m', 'selsync_jax.delta', short=('--steps=5', DATA)
+  ),
+  ('-m', 'selsync_jax.plan'): in_a_process(
+    '-m', 'selsync_jax.plan', short=('--steps=5', DATA)
+  ),
+}
 
 
 @pytest.fixture(scope='module')
@@ -215,24 +219,23 @@ def clone(tmp_path_factory):
 
 
 @pytest.fixture(scope='module')
-def once():
-  """What has been run: commands, and programs that would be slow twice."""
+def ran():
+  """Commands that have been run: pages repeat each other."""
   return set()
 
 
 @pytest.mark.parametrize('page', PAGES)
-def test_every_command_of_a_page_runs(page, clone, data_dir, once, monkeypatch):
+def test_every_command_of_a_page_runs(page, clone, data_dir, ran, monkeypatch):
   monkeypatch.chdir(clone)
-  for tool, *arguments in commands(page):
+  for command in commands(page):
+    tool, *arguments = command
     if tool != '.venv/bin/python':
       assert tool in ('make', 'pip'), tool
-      continue
-    if arguments[0] == 'compare.py':
-      plan_comparison(arguments[1:])
-    key = arguments[0] if arguments[0] == 'compare.py' else tuple(arguments)
-    if key not in once:
-      run(arguments, data_dir)
-      once.add(key)
+    elif tuple(command) not in ran:
+      words = 2 if arguments[0] == '-m' else 1
+      run = RUN_COMMAND[tuple(arguments[:words])]
+      run(arguments[words:], data_dir)
+      ran.add(tuple(command))
 
 
 def test_make_has_the_targets_that_are_named():
