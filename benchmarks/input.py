@@ -99,7 +99,7 @@ def step() -> Iterator[Any]:
   from selsync_jax import tasks
   from selsync_jax import workers
 
-  workers.make_devices(WORKERS, 1)
+  workers.make_devices(WORKERS)
   config = digits.get_config()
   job = job_lib.prepare(config)
   batch = next(job.data.train_batches(range(WORKERS), 0, 1))

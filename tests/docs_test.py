@@ -135,7 +135,10 @@ FEW_STEPS = ('--config.steps=12', '--config.schedule.warmup_epochs=0.0')
 
 
 def run_train(arguments, data_dir):
-  """What train.py does, on the devices of this process, in a few steps."""
+  """What train.py does, on the devices of this process, in a few steps.
+
+  But for the report at the end, which would be most of the time.
+  """
   command = ['train.py', *arguments, *FEW_STEPS]
   command += [f'--config.data.dir={data_dir}']
   # Fields of a config are read from sys.argv.
@@ -145,7 +148,6 @@ def run_train(arguments, data_dir):
     trainer.train_and_evaluate(
       values.config, workdir, restart=values.restart, profile=values.profile
     )
-  report.write([workdir], workdir)
 
 
 def run_launch(arguments, data_dir):
@@ -159,6 +161,12 @@ def run_launch(arguments, data_dir):
 def run_report(arguments, data_dir):
   with mock.patch.object(sys, 'argv', ['report', *arguments]):
     report.main()
+
+
+def run_pictures(arguments, data_dir):
+  workdir = pathlib.Path(arguments[0])
+  report.write([workdir], workdir)
+  in_a_process('docs/pictures.py')(arguments, data_dir)
 
 
 def run_compare(arguments, data_dir):
@@ -198,7 +206,7 @@ RUN_COMMAND = {
   ('compare.py',): run_compare,
   ('-m', 'selsync_jax.launch'): run_launch,
   ('-m', 'selsync_jax.report'): run_report,
-  ('docs/pictures.py',): in_a_process('docs/pictures.py'),
+  ('docs/pictures.py',): run_pictures,
   ('-m', 'selsync_jax.delta'): in_a_process(
     '-m', 'selsync_jax.delta', short=('--steps=5', DATA)
   ),
