@@ -219,11 +219,10 @@ RUN_COMMAND = {
 
 @pytest.fixture(scope='module')
 def clone(tmp_path_factory):
-  """A copy of the repository, where `.venv` is this environment."""
+  """A copy of the repository, for commands to write into."""
   folder = tmp_path_factory.mktemp('clone') / 'selsync_jax'
   ignored = shutil.ignore_patterns('.*', 'runs', '__pycache__', '*.egg-info')
   shutil.copytree(ROOT, folder, ignore=ignored)
-  (folder / '.venv').symlink_to(sys.prefix)
   return folder
 
 
