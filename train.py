@@ -55,15 +55,19 @@ def parse(argv: list[str]) -> list[str]:
   return command.parse(argv, flags.FLAGS, _CONFIG)
 
 
+def folder() -> pathlib.Path:
+  """Where the run is written: as told, or named after config and method."""
+  file = config_flags.get_config_filename(flags.FLAGS['config'])
+  path, _, variant = file.partition(':')
+  variant = variant or _CONFIG.value.sync.method
+  names = [pathlib.Path(path).stem, *variant.split(',')]
+  return pathlib.Path(_WORKDIR.value or f'runs/{"-".join(names)}')
+
+
 def main(argv: list[str]) -> None:
   """Sets up the devices, trains, and prints what came of it."""
   del argv
-  config = _CONFIG.value
-  path, _, variant = config_flags.get_config_filename(
-    flags.FLAGS['config']
-  ).partition(':')
-  names = [pathlib.Path(path).stem, *(variant or config.sync.method).split(',')]
-  workdir = _WORKDIR.value or f'runs/{"-".join(names)}'
+  config, workdir = _CONFIG.value, folder()
   logging.set_verbosity(logging.ERROR)
   told = cluster.place(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
   agreed = {'config': config.to_json()}
@@ -73,7 +77,6 @@ def main(argv: list[str]) -> None:
   # This imports TensorFlow, which a mistake need not wait for.
   from selsync_jax import trainer
 
-  workdir = pathlib.Path(workdir)
   try:
     summary = trainer.train_and_evaluate(
       config,

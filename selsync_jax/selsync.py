@@ -84,12 +84,17 @@ def consensus(tree: Any, *, among: Any = None, axis_name: str = AXIS) -> Any:
       by_dtype.setdefault(jnp.result_type(leaf), []).append(i)
   for dtype, members in by_dtype.items():
     flat = jnp.concatenate([jnp.ravel(leaves[i]) for i in members])
+    # Under `jax.shard_map` a mean is of another type than what it is of, and
+    # the branches of a `lax.cond` must agree.
+    varies = axis_name in jax.typeof(flat).manual_axis_type.varying
     if among is None:
       flat = lax.pmean(flat, axis_name)
     else:  # The number of contributors travels in the same buffer.
       flat = jnp.append(flat, jnp.ones((), dtype))
       flat = lax.psum(jnp.where(among, flat, 0), axis_name)
       flat = flat[:-1] / flat[-1]
+    if varies:
+      flat = lax.pcast(flat, axis_name, to='varying')
     start = 0
     for i in members:
       size, shape = jnp.size(leaves[i]), jnp.shape(leaves[i])

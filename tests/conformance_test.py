@@ -3,6 +3,8 @@
 import jax
 from jax.extend import core as jex
 import jax.numpy as jnp
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 import numpy as np
 import optax
 import pytest
@@ -113,6 +115,22 @@ def test_pmap_and_vmap_synchronise_alike_and_agree_to_rounding(strategy):
     lambda one, other: np.testing.assert_allclose(one, other, atol=1e-5),
     *(jax.device_get(toy.state.shared) for toy in toys),
   )
+
+
+def test_shard_map_that_checks_types_gives_the_bits_of_pmap(strategy):
+  pmap, shard = (Toy(strategy, OPTIMIZERS['sgd'], 'pmap') for _ in range(2))
+
+  def block(*stacked):  # Of one worker, with its axis of length 1.
+    one = jax.tree.map(lambda x: x[0], stacked)
+    return jax.tree.map(lambda x: x[None], shard.worker(*one))
+
+  spec = P(ss.AXIS)
+  mesh = Mesh(jax.devices()[:N], (ss.AXIS,))
+  shard.step = jax.jit(
+    jax.shard_map(block, mesh=mesh, in_specs=spec, out_specs=spec)
+  )
+  jax.tree.map(np.testing.assert_array_equal, pmap.train(20), shard.train(20))
+  jax.tree.map(np.testing.assert_array_equal, pmap.state, shard.state)
 
 
 def test_it_is_traced_once_and_keeps_structure_shapes_and_dtypes(

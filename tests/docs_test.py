@@ -1,0 +1,302 @@
+"""What README and docs tell a reader to do, done as it stands there."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from unittest import mock
+
+from absl import flags
+from absl.testing import flagsaver
+import pytest
+
+from selsync_jax import report
+from selsync_jax import trainer
+from selsync_jax import trials
+import train
+
+ROOT = pathlib.Path(__file__).parent.parent
+PAGES = ['README.md', *sorted(f'docs/{p.name}' for p in ROOT.glob('docs/*.md'))]
+
+
+def blocks(page, language):
+  """`(line, text)` of the fenced blocks of a language."""
+  text = (ROOT / page).read_text()
+  for match in re.finditer(rf'^```{language}\n(.*?)^```', text, re.S | re.M):
+    yield text[: match.start(1)].count('\n') + 1, match[1]
+
+
+def commands(page):
+  """The arguments of every command in the shell blocks of a page."""
+  for _, text in blocks(page, 'sh'):
+    for line in text.replace('\\\n', ' ').splitlines():
+      if arguments := shlex.split(line, comments=True):
+        yield arguments
+
+
+SNIPPETS = {
+  f'{page}:{line}': text
+  for page in PAGES
+  for line, text in blocks(page, 'python')
+}
+
+# Runs snippets on four devices, each in names of its own; says what they print.
+SAY = """
+import contextlib, io, json, sys, traceback
+said = {}
+for place, text in json.load(sys.stdin).items():
+  out = io.StringIO()
+  try:
+    with contextlib.redirect_stdout(out):
+      exec(compile(text, place, 'exec'), {'__name__': place})
+  except Exception:
+    out.write(traceback.format_exc())
+  said[place] = out.getvalue()
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope='module')
+def said():
+  """What each snippet prints."""
+  done = subprocess.run(
+    [sys.executable, '-W', 'error', '-c', SAY],
+    env=os.environ | {'JAX_NUM_CPU_DEVICES': '4'},
+    input=json.dumps(SNIPPETS),
+    capture_output=True,
+    text=True,
+    timeout=300,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+  return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize('snippet', SNIPPETS)
+def test_a_snippet_runs_as_it_stands(snippet, said):
+  assert 'Traceback' not in said[snippet], said[snippet]
+  assert said[snippet], 'shows nothing'
+
+
+@pytest.mark.parametrize('page', ['docs/own-loop.md', 'docs/flax.md'])
+def test_own_loops_synchronise_when_one_worker_asks_for_it(page, said):
+  loops = [text for place, text in said.items() if place.startswith(page)]
+  assert len(loops) == 2
+  for text in loops:
+    flags = re.findall('True|False', text)
+    assert [i for i, flag in enumerate(flags) if flag == 'True'] == [0, 6]
+
+
+def test_what_a_comment_says_that_is_printed_is_printed(said):
+  decides = [v for k, v in said.items() if k.startswith('docs/how')]
+  assert decides == ['inf\n0.000\n0.100\n0.040\n']
+  for place in said:
+    for comment in re.findall(r'^print\(.*\n# (.*)$', SNIPPETS[place], re.M):
+      assert comment in said[place]
+
+
+# An import hook that stands for an environment with jax and optax alone.
+WITHOUT = """
+import sys
+
+class Without:
+  def find_spec(self, name, path=None, target=None):
+    if name.split('.')[0] in {
+        'tensorflow', 'tensorflow_datasets', 'flax', 'orbax', 'sklearn',
+        'ml_collections', 'rich', 'matplotlib'}:
+      raise ModuleNotFoundError(f'{name} is not in this environment')
+
+sys.meta_path.insert(0, Without())
+"""
+
+
+def test_the_readmes_loop_needs_only_jax_and_optax():
+  (snippet,) = (text for _, text in blocks('README.md', 'python'))
+  done = subprocess.run(
+    [sys.executable, '-c', WITHOUT + snippet],
+    env=os.environ | {'JAX_NUM_CPU_DEVICES': '4'},
+    capture_output=True,
+    text=True,
+    timeout=120,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+  changes = [float(c) for c in done.stdout.strip(' []\n').split()]
+  assert len(changes) == 4
+  assert all(change >= 0 for change in changes)
+
+
+FEW_STEPS = ('--config.steps=12', '--config.schedule.warmup_epochs=0.0')
+
+
+def run_train(arguments, data_dir):
+  """What train.py does, on the devices of this process, in a few steps.
+
+  But for the report at the end, which would be most of the time.
+  """
+  command = ['train.py', *arguments, *FEW_STEPS]
+  command += [f'--config.data.dir={data_dir}']
+  # Fields of a config are read from sys.argv.
+  with flagsaver.flagsaver(), mock.patch.object(sys, 'argv', command):
+    train.parse(command)
+    workdir, values = train.folder(), flags.FLAGS
+    trainer.train_and_evaluate(
+      values.config, workdir, restart=values.restart, profile=values.profile
+    )
+
+
+def run_launch(arguments, data_dir):
+  """One process does the work of all; cluster_test.py launches several."""
+  processes, dashes, python, name, *given = arguments
+  assert re.fullmatch(r'--processes=\d', processes) and dashes == '--'
+  assert (python, name) == ('.venv/bin/python', 'train.py')
+  run_train(given, data_dir)
+
+
+def run_report(arguments, data_dir):
+  with mock.patch.object(sys, 'argv', ['report', *arguments]):
+    report.main()
+
+
+def run_pictures(arguments, data_dir):
+  workdir = pathlib.Path(arguments[0])
+  report.write([workdir], workdir)
+  in_a_process('docs/pictures.py')(arguments, data_dir)
+
+
+def run_compare(arguments, data_dir):
+  """Plans every run, which reads its config; compare_test.py runs some."""
+  asked = dict(flag.lstrip('-').split('=', 1) for flag in arguments)
+  deltas, rates = (
+    [float(n) for n in asked.pop(name, '').split(',') if n]
+    for name in ('deltas', 'lrs')
+  )
+  file = asked.pop('config', 'configs/digits.py')
+  methods = asked.pop('methods').split(',')
+  seeds, out = int(asked.pop('seeds', 3)), pathlib.Path('planned')
+  assert trials.plan(file, [], methods, deltas, rates, seeds, out)
+  assert not asked, 'flags that this test does not know'
+
+
+def in_a_process(*name, short=()):
+  """Runs a command as it stands, with flags that make it short."""
+
+  def run(arguments, data_dir):
+    here = [flag.format(data_dir=data_dir) for flag in short]
+    done = subprocess.run(
+      [sys.executable, *name, *arguments, *here],
+      capture_output=True,
+      text=True,
+      timeout=200,
+      check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+  return run
+
+
+DATA = '--config.data.dir={data_dir}'
+RUN_COMMAND = {
+  ('train.py',): run_train,
+  ('compare.py',): run_compare,
+  ('-m', 'selsync_jax.launch'): run_launch,
+  ('-m', 'selsync_jax.report'): run_report,
+  ('docs/pictures.py',): run_pictures,
+  ('-m', 'selsync_jax.delta'): in_a_process(
+    '-m', 'selsync_jax.delta', short=('--steps=5', DATA)
+  ),
+  ('-m', 'selsync_jax.plan'): in_a_process(
+    '-m', 'selsync_jax.plan', short=('--steps=5', DATA)
+  ),
+}
+
+
+@pytest.fixture(scope='module')
+def clone(tmp_path_factory):
+  """A copy of the repository, for commands to write into."""
+  folder = tmp_path_factory.mktemp('clone') / 'selsync_jax'
+  ignored = shutil.ignore_patterns('.*', 'runs', '__pycache__', '*.egg-info')
+  shutil.copytree(ROOT, folder, ignore=ignored)
+  return folder
+
+
+@pytest.fixture(scope='module')
+def ran():
+  """Commands that have been run: pages repeat each other."""
+  return set()
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_every_command_of_a_page_runs(page, clone, data_dir, ran, monkeypatch):
+  monkeypatch.chdir(clone)
+  for command in commands(page):
+    tool, *arguments = command
+    if tool != '.venv/bin/python':
+      assert tool in ('make', 'pip'), tool
+    elif tuple(command) not in ran:
+      words = 2 if arguments[0] == '-m' else 1
+      run = RUN_COMMAND[tuple(arguments[:words])]
+      run(arguments[words:], data_dir)
+      ran.add(tuple(command))
+
+
+def test_make_has_the_targets_that_are_named():
+  makefile = (ROOT / 'Makefile').read_text()
+  for page in PAGES:
+    named = [c[1] for c in commands(page) if c[0] == 'make']
+    named += re.findall(r'`make (\w+)', (ROOT / page).read_text())
+    for target in named:
+      assert re.search(rf'^{target}:', makefile, re.M), target
+
+
+def test_the_modules_that_are_named_in_passing_exist():
+  for page in PAGES:
+    text = (ROOT / page).read_text()
+    names = re.findall(r'python -m ([a-z_.]+)[`\s]', text)
+    if page == 'docs/performance.md':
+      names += [
+        f'benchmarks.{n}' for n in re.findall(r'^\| `(\w+)`', text, re.M)
+      ]
+    for name in names:
+      assert importlib.util.find_spec(name), f'{page}: {name}'
+
+
+def test_the_extras_that_are_named_exist():
+  project = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
+  extras = project['optional-dependencies']
+  for page in PAGES:
+    for extra in re.findall(r"-e '\.\[(\w+)\]'", (ROOT / page).read_text()):
+      assert extra in extras
+  assert extras['cuda'] == ['jax[cuda]']
+
+
+def anchors(path):
+  """What GitHub calls the headings of a page."""
+  for heading in re.findall(r'^#+ (.*)$', path.read_text(), re.M):
+    plain = re.sub(r'[^\w\- ]', '', heading.lower())
+    yield plain.replace(' ', '-')
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_every_link_leads_somewhere(page):
+  text = (ROOT / page).read_text()
+  for target in re.findall(r'\]\(([^)\s]+)\)', text):
+    if '://' in target:
+      continue
+    file, _, anchor = target.partition('#')
+    path = (ROOT / page).parent / file if file else ROOT / page
+    assert path.exists(), target
+    assert not anchor or anchor in anchors(path), target
+
+
+def test_every_picture_is_small_and_shown():
+  shown = ' '.join((ROOT / page).read_text() for page in PAGES)
+  for picture in (ROOT / 'docs' / 'images').iterdir():
+    assert picture.stat().st_size < 100_000
+    assert f'images/{picture.name})' in shown
