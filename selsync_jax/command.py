@@ -4,10 +4,11 @@ Exit codes: 0, done; 1, the run failed; 2, a mistake in flags or config. Either
 is one line, not a stack trace.
 """
 
+import argparse
 from collections.abc import Callable, Sequence
 import os
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 from absl import flags
 import ml_collections
@@ -16,6 +17,40 @@ from ml_collections import config_flags
 from selsync_jax.config import check
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
+
+
+class Parser(argparse.ArgumentParser):
+  """Argparse's parser, with mistakes as `ConfigError`.
+
+  Args:
+    name: of the module.
+    about: what it does.
+  """
+
+  def __init__(self, name: str, about: str):
+    super().__init__(
+      prog=f'python -m selsync_jax.{name}',
+      description=about,
+      epilog='Fields of the config are flags too: --config.seed=1',
+      allow_abbrev=False,
+    )
+
+  def error(self, message: str) -> NoReturn:
+    """Raises `ConfigError` in place of printing the usage."""
+    raise ConfigError(message.removeprefix('argument '))
+
+
+def at_least(least: int) -> Callable[[str], int]:
+  """The type of a flag that is a whole number from `least` on."""
+
+  def number(text):
+    if not text.isdecimal() or int(text) < least:
+      raise argparse.ArgumentTypeError(
+        f'must be a whole number from {least} on, got {text!r}'
+      )
+    return int(text)
+
+  return number
 
 
 def parse(
