@@ -6,6 +6,7 @@ is one line, not a stack trace.
 
 import argparse
 from collections.abc import Callable, Sequence
+import contextlib
 import os
 import sys
 from typing import Any, NoReturn
@@ -40,17 +41,36 @@ class Parser(argparse.ArgumentParser):
     raise ConfigError(message.removeprefix('argument '))
 
 
-def at_least(least: int) -> Callable[[str], int]:
+def value(read: Callable[[str], Any]) -> Callable[[str], Any]:
+  """The type of a flag that `read` reads, or says the rule of in ValueError."""
+
+  def read_flag(text):
+    try:
+      return read(text)
+    except ValueError as error:
+      raise argparse.ArgumentTypeError(str(error)) from error
+
+  return read_flag
+
+
+def whole(least: int) -> Callable[[str], int]:
   """The type of a flag that is a whole number from `least` on."""
 
-  def number(text):
+  def read(text):
     if not text.isdecimal() or int(text) < least:
-      raise argparse.ArgumentTypeError(
-        f'must be a whole number from {least} on, got {text!r}'
-      )
+      raise ValueError(f'must be a whole number from {least} on, got {text!r}')
     return int(text)
 
-  return number
+  return value(read)
+
+
+@value
+def share(text: str) -> float:
+  """The type of a flag that is an LSSR."""
+  with contextlib.suppress(ValueError):
+    if 0 <= float(text) < 1:
+      return float(text)
+  raise ValueError(f'must be a number in [0, 1), got {text!r}')
 
 
 def parse(
@@ -100,6 +120,12 @@ def load(file: str, fields: Sequence[str]) -> ml_collections.ConfigDict:
   )
   parse(argv, values, config)
   return config.value
+
+
+def with_method(file: str, method: str) -> str:
+  """What picks a method of a config, `FILE` or `FILE:VARIANT`."""
+  path, _, variant = file.partition(':')
+  return f'{path}:{",".join(filter(None, (method, variant)))}'
 
 
 def main(name: str, body: Callable[[], Any]) -> None:

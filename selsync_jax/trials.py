@@ -66,11 +66,10 @@ def plan(
     ConfigError: for a config that is not one, or a workdir that holds a run of
       another config.
   """
-  path, _, variant = file.partition(':')
   trials = []
   for seed in range(seeds):
     for method in methods:
-      name = f'{path}:{",".join(filter(None, (method, variant)))}'
+      name = command.with_method(file, method)
       has_delta = 'delta' in command.load(name, fields).sync
       for delta in (has_delta and deltas) or [None]:
         for rate in learning_rates or [None]:

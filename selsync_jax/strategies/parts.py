@@ -69,6 +69,9 @@ class Traffic(NamedTuple):
   sync: float
 
 
+VOTE_BYTES = 4  # One int32.
+
+
 def ring(payload_bytes: float, workers: int) -> float:
   """Bytes that each of N workers sends in a ring all-reduce: 2 (N-1)/N."""
   return 2 * (workers - 1) / workers * payload_bytes
@@ -82,7 +85,7 @@ def nbytes(tree: Any) -> int:
 def traffic(strategy: Strategy, shared: Any, workers: int) -> Traffic:
   """What a method sends for `shared`, one worker's params and model state."""
   return Traffic(
-    step=ring(4 * strategy.votes, workers),
+    step=ring(VOTE_BYTES * strategy.votes, workers),
     sync=ring(nbytes(strategy.payload(shared)), workers),
   )
 
