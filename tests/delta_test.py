@@ -143,8 +143,8 @@ def test_a_fresh_run_reaches_the_wanted_lssr(suggested, tmp_path, data_dir):
 
 def test_lssr_over_delta_is_a_table_a_picture_and_a_page(suggested):
   out, said = suggested
-  rows = [line.split() for line in said.splitlines()[1:]]
-  table = np.array([row for row in rows if len(row) == 3], float)
+  rows = re.findall(r'^ +([\d.]+) +([\d.]+) +([\d.]+)$', said, re.M)
+  table = np.array(rows, float)
   assert len(table) >= 3
   assert (np.diff(table, axis=0) >= 0).all()  # More delta, more local steps.
   assert (out / 'delta.png').read_bytes()[:4] == b'\x89PNG'
