@@ -23,6 +23,7 @@ from benchmarks import cluster as emulated
 from selsync_jax.network import bandwidth as bits_per_second
 
 SCALAR = 'all-reduce of one number alone'
+SLOWEST = 'local step, slowest host'
 
 
 def take_own_cores(host: int, hosts: int) -> None:
@@ -86,8 +87,9 @@ def measure(
   """All figures at one bandwidth, in milliseconds, from host 0."""
   python = [sys.executable, '-m', 'benchmarks.network']
   sizes = [f'--width={width}', f'--steps={steps}', f'--rounds={rounds}']
-  output = emulated.run(hosts, bandwidth, [*python, '--jax', *sizes], 900)[0]
-  figures = json.loads(output.splitlines()[-1])
+  outputs = emulated.run(hosts, bandwidth, [*python, '--jax', *sizes], 900)
+  each = [json.loads(output.splitlines()[-1]) for output in outputs]
+  figures = each[0] | {SLOWEST: max(host['local step'] for host in each)}
   nbytes = figures.pop('bytes')
   if importlib.util.find_spec('torch'):
     argument = f'--torch={nbytes}'
