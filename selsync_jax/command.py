@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
     raise ConfigError(message.removeprefix('argument '))
 
 
-def value(read: Callable[[str], Any]) -> Callable[[str], Any]:
+def checked(read: Callable[[str], Any]) -> Callable[[str], Any]:
   """The type of a flag that `read` reads, or says the rule of in ValueError."""
 
   def read_flag(text):
@@ -61,10 +61,10 @@ def whole(least: int) -> Callable[[str], int]:
       raise ValueError(f'must be a whole number from {least} on, got {text!r}')
     return int(text)
 
-  return value(read)
+  return checked(read)
 
 
-@value
+@checked
 def share(text: str) -> float:
   """The type of a flag that is an LSSR."""
   with contextlib.suppress(ValueError):
@@ -96,7 +96,9 @@ def parse(
     message = '; '.join([f'{flag[0]}: this config has no such field', *hint])
     raise ConfigError(message) from error
   except OSError as error:
-    raise ConfigError(f'--config: {error.__cause__}') from error
+    # What was tried stands on several lines.
+    message = ' '.join(str(error.__cause__).split())
+    raise ConfigError(f'--config: {message}') from error
   except flags.Error as error:
     raise ConfigError(str(error)) from error
   if rest[1:]:

@@ -7,21 +7,18 @@ worker's relative gradient change. A threshold would have synchronised the steps
 at which enough workers reach it, so the record gives LSSR as a function of
 delta, and a delta for the wanted LSSR. Workers that talk less see other
 gradients, so that delta is tried, and what is recorded meanwhile corrects it,
-twice. All of it is printed, and drawn into `delta.png` and `delta.html`.
+twice. All of it is printed, and drawn into `delta.html` and `plots/delta.png`.
 
-Why so, by the LSSR of fresh runs of digits.py (11 seeds, 300 steps; 200 to
-record; wanted 0.5, 0.7, 0.9):
+Why so (benchmarks/delta.py says how well it holds):
 
 * Each record has a seed of its own, and the last two together decide. LSSR may
-  be a steep function: where a gradient nearly vanishes, its change is all but
-  the smoothing factor, and a hair of delta there is half of the steps. By one
-  seed, fresh runs were off by 0.09, 0.05, 0.02 (root mean square), by two 0.06,
-  0.04, 0.02.
+  be a steep function: a gradient that all but vanishes changes by all but the
+  smoothing factor, and where many do, a hair of delta is half of the steps.
 * The schedule is the run's own, not squeezed into the record: the learning rate
-  would fall before the gradients have settled (off by up to 0.2, 0.2, 0.05).
-* What the record did not reach is taken to be like its last three quarters. The
-  first has the warm-up, and comes once; counted like the others it makes delta
-  too large (0.7: 0.06 too many local steps, and now 0.01).
+  would fall before the gradients have settled, and delta come out too small.
+* What the record does not reach is taken to be like its last three quarters.
+  The first has the warm-up, and comes once; counted like the others, it makes
+  delta too large.
 
 A record that is a small part of its run can not know how far the gradients will
 settle: take as many steps as you can spare.
@@ -39,6 +36,7 @@ import numpy as np
 from selsync_jax import canvas
 from selsync_jax import command
 from selsync_jax import page
+from selsync_jax import report
 from selsync_jax import threshold
 from selsync_jax import workers
 from selsync_jax.canvas import Layout
@@ -159,8 +157,8 @@ def write(
     'under BSP, and with the deltas that were tried.',
     functools.partial(draw, choice, wanted),
   )
-  out.mkdir(parents=True, exist_ok=True)
-  canvas.to_png(plot, out)
+  (out / report.PLOTS).mkdir(parents=True, exist_ok=True)
+  canvas.to_png(plot, out / report.PLOTS)
   head, *rows = table(choice)
   steps = len(choice.bsp.deciding)
   body = [
@@ -181,9 +179,7 @@ def _flags() -> tuple[argparse.Namespace, list[str]]:
   parser = command.Parser('delta', 'Suggests a delta for a wanted LSSR.')
   add = parser.add_argument
   add('--config', default='configs/digits.py', metavar='FILE')
-  add(
-    '--steps', type=command.whole(20), default=200, help='to record at a time'
-  )
+  add('--steps', type=command.whole(1), default=200, help='to record at a time')
   add(
     '--lssr',
     type=command.share,

@@ -28,11 +28,14 @@ from selsync_jax.config import ConfigError
 from selsync_jax.network import bandwidth
 from selsync_jax.network import latency
 from selsync_jax.network import Network
+from selsync_jax.strategies import METHODS
 from selsync_jax.strategies import parts
 
 FORMULA = """\
 step = compute + votes x A(4 bytes) + (1 - LSSR) x A(bytes averaged)
 A(b) = 2 (N-1)/N x b / bandwidth + 2 (N-1) x latency"""
+
+HEAD = ['method', 'LSSR', 'sent a step', 'vote', 'average', 'step', 'speed-up']
 
 
 class Cost(NamedTuple):
@@ -112,8 +115,8 @@ def _flags() -> tuple[argparse.Namespace, list[str]]:
   add = parser.add_argument
   add('--config', default='configs/digits.py', metavar='FILE')
   add('--workers', type=command.whole(1), help="N; default: the config's")
-  add('--bandwidth', type=command.value(bandwidth), default='1Gbit')
-  add('--latency', type=command.value(latency), default='1ms', help='one way')
+  add('--bandwidth', type=command.checked(bandwidth), default='1Gbit')
+  add('--latency', type=command.checked(latency), default='1ms', help='one way')
   add('--lssr', type=command.share, help='of SelSync, in [0, 1)')
   add('--run', type=pathlib.Path, help='workdir of a run, for its LSSR')
   add('--steps', type=command.whole(2), default=20, help='to measure')
@@ -135,15 +138,6 @@ def _lssr(flags):
 def table(compute: float, costs: Mapping[str, Cost]) -> list[list[str]]:
   """A row a method, under its head; times in milliseconds."""
   bsp = compute + costs['bsp'].network
-  head = [
-    'method',
-    'LSSR',
-    'sent a step',
-    'vote',
-    'average',
-    'step',
-    'speed-up',
-  ]
   rows = [
     [
       method,
@@ -156,7 +150,18 @@ def table(compute: float, costs: Mapping[str, Cost]) -> list[list[str]]:
     ]
     for method, cost in costs.items()
   ]
-  return [head, *rows]
+  return [HEAD, *rows]
+
+
+def _configs(file, fields):
+  """That of every method, whichever `FILE:METHOD` picks."""
+  path, _, picked = file.partition(':')
+  variant = [name for name in picked.split(',') if name not in METHODS]
+  file = ':'.join([path, *variant])
+  return {
+    method: command.load(command.with_method(file, method), fields)
+    for method in METHODS
+  }
 
 
 def main() -> None:
@@ -165,10 +170,7 @@ def main() -> None:
   lssr = _lssr(flags)
   if flags.workers:
     fields.append(f'--config.workers={flags.workers}')
-  configs = {
-    method: command.load(command.with_method(flags.config, method), fields)
-    for method in strategies.METHODS
-  }
+  configs = _configs(flags.config, fields)
   config = configs['selsync']
   network = Network(config.workers, flags.bandwidth, flags.latency)
   compute, shared, per_epoch = measure(config, flags.steps)

@@ -27,8 +27,8 @@ def run(
     config: of the job.
     fresh: one worker's state before the first step.
     steps: how many to take; fewer if the run is shorter.
-    count: of workers, the first ones; without the others, each of them reads
-      what it would have read.
+    count: how many of the workers to run, the first ones. They read what they
+      would read among all.
 
   Returns:
     A row a step, as in `metrics.jsonl`. The first one's seconds have compiled.

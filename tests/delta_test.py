@@ -147,7 +147,7 @@ def test_lssr_over_delta_is_a_table_a_picture_and_a_page(suggested):
   table = np.array(rows, float)
   assert len(table) >= 3
   assert (np.diff(table, axis=0) >= 0).all()  # More delta, more local steps.
-  assert (out / 'delta.png').read_bytes()[:4] == b'\x89PNG'
+  assert (out / 'plots' / 'delta.png').read_bytes()[:4] == b'\x89PNG'
   page = (out / 'delta.html').read_text()
   assert '<section id="delta">' in page and page.count('<svg') == 2
   for lssr in table[:, 1]:
@@ -160,7 +160,7 @@ def test_lssr_over_delta_is_a_table_a_picture_and_a_page(suggested):
     (['--config=configs/digits.py:bsp'], 'method bsp has no delta'),
     (['--lssr=1'], "--lssr: must be a number in [0, 1), got '1'"),
     (['--lssr=most'], "--lssr: must be a number in [0, 1), got 'most'"),
-    (['--steps=3'], "--steps: must be a whole number from 20 on, got '3'"),
+    (['--steps=0'], "--steps: must be a whole number from 1 on, got '0'"),
     (['--config.sync.dleta=3'], '--config.sync.dleta=3: this config has no'),
     (['--config.workers=0'], 'config.workers=0: must be at least 1'),
   ],

@@ -121,7 +121,7 @@ def test_the_table_adds_up(monkeypatch, capsys, tmp_path, data_dir):
   records.write_summary(tmp_path, {'lssr': 0.75})
   run(
     monkeypatch,
-    '--config=configs/digits.py',
+    '--config=configs/digits.py:bsp',  # Picks none: all are shown.
     '--workers=8',
     '--bandwidth=100Mbit',
     '--latency=50us',
@@ -155,6 +155,7 @@ SAID = '--lssr=0.9'
   [
     ([], 'say --lssr=SHARE, or --run=WORKDIR of a finished run'),
     ([SAID, '--run=there'], 'say --lssr=SHARE, or --run=WORKDIR'),
+    ([SAID, '--config=nowhere.py'], '--config: Failed loading config file'),
     (['--run=nowhere'], '--run=nowhere: holds no finished run'),
     (['--lssr=90%'], "--lssr: must be a number in [0, 1), got '90%'"),
     ([SAID, '--bandwidth=1Gbps'], "'gbps' is none of kbit, mbit, gbit"),
