@@ -20,16 +20,16 @@ import time
 os.environ.setdefault('PJRT_NPROC', '16')
 
 from benchmarks import cluster as emulated
+from selsync_jax.network import bandwidth as bits_per_second
 
-UNITS = {'kbit': 1e3, 'mbit': 1e6, 'gbit': 1e9}
+SCALAR = 'all-reduce of one number alone'
+SLOWEST = 'local step, slowest host'
 
 
-def bits_per_second(bandwidth: str) -> float:
-  """Tc's notation as a number."""
-  for unit, factor in UNITS.items():
-    if bandwidth.endswith(unit):
-      return float(bandwidth.removesuffix(unit)) * factor
-  raise ValueError(f'{bandwidth!r} does not end in one of {", ".join(UNITS)}')
+def take_own_cores(host: int, hosts: int) -> None:
+  """Gives this host cores of its own, if there are enough for all."""
+  cores = sorted(os.sched_getaffinity(0))
+  os.sched_setaffinity(0, cores[host::hosts] or cores)
 
 
 def jax_times(width: int, steps: int, rounds: int) -> dict[str, float]:
@@ -39,14 +39,17 @@ def jax_times(width: int, steps: int, rounds: int) -> dict[str, float]:
   from benchmarks import variants
   from selsync_jax import cluster
 
+  told = cluster.place(None, None, None)
+  take_own_cores(told.process, told.processes)
   jax.config.update('jax_num_cpu_devices', 1)
-  here = cluster.join(cluster.place(None, None, None), {}, 60)
+  here = cluster.join(told, {}, 60)
   made = {
     name: variants.Variant(first, 1, width)
     for name, first in variants.FIRST.items()
   }
   params = made['local step'].params
   runs = {name: variant.run for name, variant in made.items()}
+  runs[SCALAR] = variants.all_reduce_alone(1, 1)
   runs['all-reduce alone'] = variants.all_reduce_alone(1, params)
   seconds = variants.time_interleaved(runs, steps, rounds)
   cluster.wait_for_all('done')
@@ -84,8 +87,9 @@ def measure(
   """All figures at one bandwidth, in milliseconds, from host 0."""
   python = [sys.executable, '-m', 'benchmarks.network']
   sizes = [f'--width={width}', f'--steps={steps}', f'--rounds={rounds}']
-  output = emulated.run(hosts, bandwidth, [*python, '--jax', *sizes], 900)[0]
-  figures = json.loads(output.splitlines()[-1])
+  outputs = emulated.run(hosts, bandwidth, [*python, '--jax', *sizes], 900)
+  each = [json.loads(output.splitlines()[-1]) for output in outputs]
+  figures = each[0] | {SLOWEST: max(host['local step'] for host in each)}
   nbytes = figures.pop('bytes')
   if importlib.util.find_spec('torch'):
     argument = f'--torch={nbytes}'

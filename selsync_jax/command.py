@@ -4,10 +4,12 @@ Exit codes: 0, done; 1, the run failed; 2, a mistake in flags or config. Either
 is one line, not a stack trace.
 """
 
+import argparse
 from collections.abc import Callable, Sequence
+import contextlib
 import os
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 from absl import flags
 import ml_collections
@@ -16,6 +18,59 @@ from ml_collections import config_flags
 from selsync_jax.config import check
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
+
+
+class Parser(argparse.ArgumentParser):
+  """Argparse's parser, with mistakes as `ConfigError`.
+
+  Args:
+    name: of the module.
+    about: what it does.
+  """
+
+  def __init__(self, name: str, about: str):
+    super().__init__(
+      prog=f'python -m selsync_jax.{name}',
+      description=about,
+      epilog='Fields of the config are flags too: --config.seed=1',
+      allow_abbrev=False,
+    )
+
+  def error(self, message: str) -> NoReturn:
+    """Raises `ConfigError` in place of printing the usage."""
+    raise ConfigError(message.removeprefix('argument '))
+
+
+def checked(read: Callable[[str], Any]) -> Callable[[str], Any]:
+  """The type of a flag that `read` reads, or says the rule of in ValueError."""
+
+  def read_flag(text):
+    try:
+      return read(text)
+    except ValueError as error:
+      raise argparse.ArgumentTypeError(str(error)) from error
+
+  return read_flag
+
+
+def whole(least: int) -> Callable[[str], int]:
+  """The type of a flag that is a whole number from `least` on."""
+
+  def read(text):
+    if not text.isdecimal() or int(text) < least:
+      raise ValueError(f'must be a whole number from {least} on, got {text!r}')
+    return int(text)
+
+  return checked(read)
+
+
+@checked
+def share(text: str) -> float:
+  """The type of a flag that is an LSSR."""
+  with contextlib.suppress(ValueError):
+    if 0 <= float(text) < 1:
+      return float(text)
+  raise ValueError(f'must be a number in [0, 1), got {text!r}')
 
 
 def parse(
@@ -41,7 +96,9 @@ def parse(
     message = '; '.join([f'{flag[0]}: this config has no such field', *hint])
     raise ConfigError(message) from error
   except OSError as error:
-    raise ConfigError(f'--config: {error.__cause__}') from error
+    # What was tried stands on several lines.
+    message = ' '.join(str(error.__cause__).split())
+    raise ConfigError(f'--config: {message}') from error
   except flags.Error as error:
     raise ConfigError(str(error)) from error
   if rest[1:]:
@@ -65,6 +122,12 @@ def load(file: str, fields: Sequence[str]) -> ml_collections.ConfigDict:
   )
   parse(argv, values, config)
   return config.value
+
+
+def with_method(file: str, method: str) -> str:
+  """What picks a method of a config, `FILE` or `FILE:VARIANT`."""
+  path, _, variant = file.partition(':')
+  return f'{path}:{",".join(filter(None, (method, variant)))}'
 
 
 def main(name: str, body: Callable[[], Any]) -> None:

@@ -1,117 +1,217 @@
-"""Which delta for a wanted LSSR? `python -m selsync_jax.delta --config=...`.
+"""Which delta for a wanted LSSR? The paper gives no rule; this is one.
 
-The paper gives no rule. This is one. It runs SelSync with delta 0, which is BSP,
-and records every worker's relative gradient change. At a step of that series a
-threshold would have synchronised if enough workers reached it, so the series
-gives LSSR as a function of delta, and the delta for a wanted LSSR. Workers that
-synchronise less see other gradients, so the suggestion is then tried; where it
-misses, what that trial recorded suggests a better one.
+  python -m selsync_jax.delta --config=configs/digits.py --steps=200 --lssr=0.9
 
-The schedule is squeezed into the steps of a trial, so that all of its phases
-are seen. Gradients settle as training goes on: a trial that is much shorter
-than the run is to be sees too many changes, and suggests too large a delta.
+takes the first steps of the run with delta 0, which is BSP, and records every
+worker's relative gradient change. A threshold would have synchronised the steps
+at which enough workers reach it, so the record gives LSSR as a function of
+delta, and a delta for the wanted LSSR. Workers that talk less see other
+gradients, so that delta is tried, and what is recorded meanwhile corrects it,
+twice. All of it is printed, and drawn into `delta.html` and `plots/delta.png`.
+
+Why so (benchmarks/delta.py says how well it holds):
+
+* Each record has a seed of its own, and the last two together decide. LSSR may
+  be a steep function: a gradient that all but vanishes changes by all but the
+  smoothing factor, and where many do, a hair of delta is half of the steps.
+* The schedule is the run's own, not squeezed into the record: the learning rate
+  would fall before the gradients have settled, and delta come out too small.
+* What the record does not reach is taken to be like its last three quarters.
+  The first has the warm-up, and comes once; counted like the others, it makes
+  delta too large.
+
+A record that is a small part of its run can not know how far the gradients will
+settle: take as many steps as you can spare.
 """
 
-import math
+import argparse
+import functools
+import pathlib
 from typing import NamedTuple
 
-from jaxtyping import Float
+from matplotlib.figure import Figure
 import ml_collections
 import numpy as np
 
-from selsync_jax import probe
+from selsync_jax import canvas
+from selsync_jax import command
+from selsync_jax import page
+from selsync_jax import report
+from selsync_jax import threshold
+from selsync_jax import workers
+from selsync_jax.canvas import Layout
+from selsync_jax.canvas import Plot
+from selsync_jax.config import ConfigError
+from selsync_jax.threshold import Record
+from selsync_jax.threshold import suggest
 
-TOLERANCE = 0.02  # Of LSSR; a suggestion that misses by more is corrected.
-TRIALS = 2  # Of a suggestion, at most.
-
-
-class Trial(NamedTuple):
-  """One probe: a delta, and the change that decided at each step."""
-
-  delta: float
-  deciding: Float[np.ndarray, 'steps']
-
-  @property
-  def reached(self) -> float:
-    """The LSSR of the probe."""
-    return lssr(self.deciding, self.delta)
+TRIALS = 2  # Of a suggestion, each of which corrects it.
+ROWS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)  # LSSRs that the table shows.
 
 
-def deciding(
-  changes: Float[np.ndarray, 'steps workers'], quorum: float | None
-) -> Float[np.ndarray, 'steps']:
-  """The change that decides the vote at each step.
+class Choice(NamedTuple):
+  """A delta, and how it came about.
 
-  Any delta up to it synchronises: it is the largest, or with a quorum that of
-  the last worker who is needed.
+  Attributes:
+    bsp: the record with delta 0.
+    tried: the records with the suggestions, together.
+    deltas: the suggestions that were tried, then the final one.
   """
-  workers = changes.shape[1]
-  needed = 1 if quorum is None else math.ceil(quorum * workers - 1e-9)
-  return np.sort(changes, axis=1)[:, -needed]
 
-
-def lssr(deciding: Float[np.ndarray, 'steps'], delta: float) -> float:
-  """The share of steps that a threshold leaves local."""
-  return float(np.mean(deciding < delta))
-
-
-def suggest(deciding: Float[np.ndarray, 'steps'], wanted: float) -> float:
-  """The delta that leaves a wanted share of these steps local.
-
-  Where changes lie densely, a hair of delta is much of LSSR. So of all places
-  within 0.02 of the wanted share it takes the widest gap between changes, and
-  in it the number with the fewest digits.
-
-  Args:
-    deciding: changes that decided a vote, infinite without a past.
-    wanted: LSSR, in [0, 1).
-
-  Returns:
-    A threshold above 0.
-  """
-  past = np.sort(deciding[np.isfinite(deciding)])
-  ends = np.concatenate([[0], past, [2 * past.max(initial=1e-3)]])
-  steps = len(deciding)
-  near = range(
-    max(0, math.ceil((wanted - TOLERANCE) * steps)),
-    min(len(past), math.floor((wanted + TOLERANCE) * steps)) + 1,
-  )
-  places = list(near) or [min(len(past), round(wanted * steps))]
-  local = max(places, key=lambda k: ends[k + 1] - ends[k])
-  return _short(ends[local], ends[local + 1])
-
-
-def _short(low: float, high: float) -> float:
-  """The number above `low`, not above `high`, with the fewest digits."""
-  middle = (low + high) / 2
-  for digits in range(1, 17):
-    number = float(f'{middle:.{digits}g}')
-    if low < number <= high:
-      return number
-  return high
+  bsp: Record
+  tried: Record
+  deltas: list[float]
 
 
 def choose(
   config: ml_collections.ConfigDict, wanted: float, steps: int
-) -> list[Trial]:
-  """The trials that lead to a delta: BSP first, the best of the others last.
+) -> Choice:
+  """Records with delta 0, and with what that suggests.
 
   Args:
     config: of the run.
     wanted: LSSR, in [0, 1).
-    steps: of a trial.
+    steps: to record at a time.
   """
-  trials = [_try(config, 0.0, steps)]
-  while len(trials) <= TRIALS:
-    trials.append(_try(config, suggest(trials[-1].deciding, wanted), steps))
-    if abs(trials[-1].reached - wanted) <= TOLERANCE:
-      break
-  return sorted(trials, key=lambda t: (t.delta > 0, -abs(t.reached - wanted)))
+  bsp = _record(config, 0.0, 0, steps)
+  deltas, tried = [suggest(bsp, wanted)], []
+  for trial in range(1, TRIALS + 1):
+    tried.append(_record(config, deltas[-1], trial, steps))
+    together = Record(
+      np.concatenate([record.deciding for record in tried]),
+      np.concatenate([record.weights / trial for record in tried]),
+    )
+    deltas.append(suggest(together, wanted))
+  return Choice(bsp, together, deltas)
 
 
-def _try(config, delta, steps):
+def _record(config, delta, trial, steps):
+  # These import TensorFlow, which a mistake need not wait for.
+  from selsync_jax import job as job_lib
+  from selsync_jax import probe
+
   config = config.copy_and_resolve_references()
+  config.seed += trial
   config.sync.delta = delta
-  config.steps = steps
-  seen = probe.run(config, steps)
-  return Trial(delta, deciding(seen.changes, config.sync.quorum))
+  job = job_lib.prepare(config)
+  workers.check_devices(config.workers, config.mapper)
+  fresh = job_lib.fresh_state(job, config)
+  rows = probe.run(job, config, fresh, steps, config.workers)
+  changes = np.array([row['relative_changes'] for row in rows])
+  return Record(
+    threshold.deciding(changes, config.sync.quorum, config.sync.vote_every),
+    threshold.weigh(len(rows), job.steps),
+  )
+
+
+def table(choice: Choice) -> list[list[str]]:
+  """LSSR of some deltas by both records, under its head."""
+  deltas = {suggest(choice.bsp, wanted) for wanted in ROWS}
+  rows = [
+    [
+      f'{delta}',
+      f'{choice.bsp.lssr(delta):.2f}',
+      f'{choice.tried.lssr(delta):.2f}',
+    ]
+    for delta in sorted(deltas | {choice.deltas[-1]})
+  ]
+  return [['delta', 'LSSR by BSP', 'LSSR as tried'], *rows]
+
+
+def draw(choice: Choice, wanted: float, layout: Layout) -> Figure:
+  """LSSR over delta by both records, and the suggestion."""
+  figure, (ax,) = canvas.panels(layout, 1, 280, legend=4)
+  lines = {'by BSP': choice.bsp, 'as tried': choice.tried}
+  for i, (label, record) in enumerate(lines.items()):
+    past = np.sort(record.deciding)
+    past = past[np.isfinite(past) & (past > 0)]
+    style = canvas.style(i) | {'marker': '', 'drawstyle': 'steps-pre'}
+    lssr = [*map(record.lssr, past)]
+    ax.plot(past, lssr, **style, label=label, gid=f'lssr-{i}')
+  delta, muted = choice.deltas[-1], canvas.LIGHT['muted']
+  ax.plot(
+    delta,
+    choice.tried.lssr(delta),
+    'o',
+    color=canvas.LIGHT['ink'],
+    label=f'delta {delta}',
+    gid='suggestion',
+  )
+  ax.axhline(wanted, color=muted, linestyle=(0, (1, 3)), label='wanted')
+  ax.set(xscale='log', ylim=(-0.02, 1.02), xlabel='delta (no unit)')
+  ax.set_title('LSSR (local steps / steps)')
+  canvas.log_ticks(ax.xaxis, 8)
+  canvas.add_legend(figure, ax, layout)
+  return figure
+
+
+def write(
+  choice: Choice, wanted: float, name: str, out: pathlib.Path
+) -> pathlib.Path:
+  """Writes the figure, and a page of it and the table; returns the page."""
+  delta = choice.deltas[-1]
+  plot = Plot(
+    'delta',
+    'LSSR as a function of delta',
+    'The share of steps that each delta leaves local, by the changes recorded '
+    'under BSP, and with the deltas that were tried.',
+    functools.partial(draw, choice, wanted),
+  )
+  (out / report.PLOTS).mkdir(parents=True, exist_ok=True)
+  canvas.to_png(plot, out / report.PLOTS)
+  head, *rows = table(choice)
+  steps = len(choice.bsp.deciding)
+  body = [
+    page.header(
+      f'delta {delta} for an LSSR of {wanted:g}',
+      f'{name}; by {TRIALS + 1} records of {steps} steps',
+    ),
+    page.figure(plot),
+    page.table('table', 'Some deltas', head, [(r[0], r[1:]) for r in rows]),
+  ]
+  path = out / 'delta.html'
+  path.write_text(page.page('Choosing delta', body), encoding='utf-8')
+  return path
+
+
+def _flags() -> tuple[argparse.Namespace, list[str]]:
+  """The flags of this command, and those for the config."""
+  parser = command.Parser('delta', 'Suggests a delta for a wanted LSSR.')
+  add = parser.add_argument
+  add('--config', default='configs/digits.py', metavar='FILE')
+  add('--steps', type=command.whole(1), default=200, help='to record at a time')
+  add(
+    '--lssr',
+    type=command.share,
+    default=0.9,
+    help='local steps / steps, wanted',
+  )
+  add('--out', type=pathlib.Path, help='folder; default: runs/delta-CONFIG')
+  return parser.parse_known_args()
+
+
+def main() -> None:
+  """Records, prints and draws."""
+  flags, fields = _flags()
+  config = command.load(flags.config, fields)
+  if 'delta' not in config.sync:
+    raise ConfigError(
+      f'--config={flags.config}: method {config.sync.method} has no delta'
+    )
+  if config.mapper == 'pmap':
+    workers.make_devices(config.workers, 1)
+  choice = choose(config, flags.lssr, flags.steps)
+  for row in table(choice):
+    print(''.join(f'{cell:>16}' for cell in row))
+  name = pathlib.Path(flags.config.partition(':')[0]).stem
+  out = flags.out or pathlib.Path('runs') / f'delta-{name}'
+  *tried, delta = choice.deltas
+  print(
+    f'\ntried: {", ".join(map(str, tried))}\n'
+    f'for an LSSR of {flags.lssr:g}: --config.sync.delta={delta}'
+  )
+  print(write(choice, flags.lssr, flags.config, out))
+
+
+if __name__ == '__main__':
+  command.main('delta', main)

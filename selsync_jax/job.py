@@ -1,9 +1,11 @@
 """A config made concrete: data, model, method and optimizer of one run."""
 
+from collections.abc import Callable
 import math
 from typing import Any, NamedTuple
 
 import flax.linen as nn
+import jax
 import ml_collections
 import numpy as np
 import optax
@@ -17,6 +19,7 @@ from selsync_jax import partition as partition_lib
 from selsync_jax import pipeline
 from selsync_jax import strategies
 from selsync_jax import tasks
+from selsync_jax import workers
 from selsync_jax.config import blame
 from selsync_jax.strategies import parts
 
@@ -88,6 +91,33 @@ def prepare(config: ml_collections.ConfigDict) -> Job:
     tx=optax.chain(strategy.trigger, strategy.reducer, optimizer),
     learning_rate=learning_rate,
   )
+
+
+def fresh_state(
+  job: Job, config: ml_collections.ConfigDict
+) -> workers.TrainState:
+  """One worker's state before the first step; they all begin alike."""
+  with blame('model'):
+    params, model_state = tasks.init(
+      job.model, job.task, job.data.example, jax.random.key(config.seed)
+    )
+  return workers.create_state(
+    params, model_state, job.tx, job.strategy.averager
+  )
+
+
+def train_step(
+  job: Job, config: ml_collections.ConfigDict
+) -> Callable[[workers.TrainState, Any], tuple[workers.TrainState, Any]]:
+  """A step of all local workers, compiled; it takes the state's memory."""
+  step = workers.train_step(
+    tasks.train_loss(job.model, job.task),
+    job.tx,
+    job.strategy.averager,
+    config.seed,
+    config.check_replicas if job.strategy.replicas else 0,
+  )
+  return workers.map_workers(step, config.mapper, donate=(0,))
 
 
 _SOURCE = ('name', 'image_size', 'channels', 'bptt', 'window')

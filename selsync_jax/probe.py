@@ -1,88 +1,61 @@
 """The first steps of a run, for what they show; nothing is written."""
 
 import time
-from typing import NamedTuple
+from typing import Any
 
 import jax
-from jaxtyping import Bool, Float
 import ml_collections
-import numpy as np
 
 from selsync_jax import job as job_lib
-from selsync_jax import tasks
 from selsync_jax import workers
+from selsync_jax.ledger import Ledger
+from selsync_jax.ledger import Totals
 from selsync_jax.strategies import parts
 
 
-class Probe(NamedTuple):
-  """What some steps showed.
-
-  Attributes:
-    changes: float32 [steps, workers], relative gradient change.
-    synced: bool [steps], whether the workers synchronised.
-    seconds: float64 [steps], wall-clock time; the first compiles.
-    traffic: what a step and a synchronisation send.
-    payload: bytes of the parameters of one worker.
-    total_steps: of the whole run.
-  """
-
-  changes: Float[np.ndarray, 'steps workers']
-  synced: Bool[np.ndarray, 'steps']
-  seconds: Float[np.ndarray, 'steps']
-  traffic: parts.Traffic
-  payload: int
-  total_steps: int
-
-
-def run(config: ml_collections.ConfigDict, steps: int) -> Probe:
-  """Takes the first steps of a run, with its own schedule.
+def run(
+  job: job_lib.Job,
+  config: ml_collections.ConfigDict,
+  fresh: workers.TrainState,
+  steps: int,
+  count: int,
+) -> list[dict[str, Any]]:
+  """Takes the first steps of a run, as the run itself would.
 
   Args:
-    config: of the run.
+    job: to take them of.
+    config: of the job.
+    fresh: one worker's state before the first step.
     steps: how many to take; fewer if the run is shorter.
+    count: how many of the workers to run, the first ones. They read what they
+      would read among all.
+
+  Returns:
+    A row a step, as in `metrics.jsonl`. The first one's seconds have compiled.
 
   Raises:
-    ConfigError: for a value that breaks its rule.
+    NonFiniteError: if a worker's gradient was not finite.
   """
-  job = job_lib.prepare(config)
-  workers.check_devices(config.workers, config.mapper)
-  fresh = workers.create_state(
-    *tasks.init(
-      job.model, job.task, job.data.example, jax.random.key(config.seed)
-    ),
-    job.tx,
-    job.strategy.averager,
+  ledger = Ledger(
+    Totals(),
+    parts.traffic(job.strategy, fresh.shared, count),
+    job.steps_per_epoch,
+    job.learning_rate,
+    may_skip=config.on_nonfinite == 'skip',
   )
-  take = workers.map_workers(
-    workers.train_step(
-      tasks.train_loss(job.model, job.task),
-      job.tx,
-      job.strategy.averager,
-      config.seed,
-      0,
-    ),
-    config.mapper,
-    donate=(0,),
-  )
-  state = workers.replicate(fresh, config.workers)
-  state = workers.place(state, config.mapper)
-  rows = []
-  batches = job.data.train_batches(
-    range(config.workers), 0, min(steps, job.steps)
-  )
+  take = job_lib.train_step(job, config)
+  state = workers.place(workers.replicate(fresh, count), config.mapper)
+  rows, pending = [], None
   began = time.monotonic()
-  for batch in batches:
+
+  def enter():
+    metrics = jax.device_get(pending)
+    rows.append(ledger.enter(metrics, time.monotonic() - began))
+
+  for batch in job.data.train_batches(range(count), 0, min(steps, job.steps)):
     state, metrics = take(state, batch)
-    metrics = jax.device_get(metrics)
-    now = time.monotonic()
-    rows.append((metrics['relative_change'], metrics['synced'][0], now - began))
-    began = now
-  changes, synced, seconds = map(np.array, zip(*rows, strict=True))
-  return Probe(
-    changes,
-    synced,
-    seconds,
-    parts.traffic(job.strategy, fresh.shared, config.workers),
-    parts.nbytes(fresh.params),
-    job.steps,
-  )
+    if pending is not None:  # A step late, so that the device is never idle.
+      enter()
+    pending = metrics
+  enter()
+  return rows

@@ -22,7 +22,6 @@ from selsync_jax import workdir as workdir_lib
 from selsync_jax import workers
 from selsync_jax import writers
 from selsync_jax.checkpoint import Checkpoints
-from selsync_jax.config import blame
 from selsync_jax.config import RunError
 from selsync_jax.interrupts import Interrupts
 from selsync_jax.ledger import Ledger
@@ -83,7 +82,7 @@ def train_and_evaluate(
       records.write_data(workdir, job.data.facts)
       if record is None and job.data.histogram is not None:
         print(*histogram.lines(job.data.histogram), sep='\n')
-    fresh = _fresh_state(job, config)
+    fresh = job_lib.fresh_state(job, config)
     state = _begin(job, config, fresh, totals, checkpoints, record)
     traffic = parts.traffic(job.strategy, fresh.shared, config.workers)
     injected = job.data.injection_bytes_per_step
@@ -119,19 +118,6 @@ def train_and_evaluate(
 def _say(line: str) -> None:
   if jax.process_index() == 0:
     print(line)
-
-
-def _fresh_state(
-  job: job_lib.Job, config: ml_collections.ConfigDict
-) -> workers.TrainState:
-  """One worker's state before the first step; they all begin alike."""
-  with blame('model'):
-    params, model_state = tasks.init(
-      job.model, job.task, job.data.example, jax.random.key(config.seed)
-    )
-  return workers.create_state(
-    params, model_state, job.tx, job.strategy.averager
-  )
 
 
 def _begin(
@@ -238,17 +224,7 @@ class Run:
     self._job, self._config, self._trace = job, config, trace
     self._ledger, self._checkpoints, self._write = ledger, checkpoints, write
     self._numbers = cluster.local_workers(config.workers)
-    self._step = workers.map_workers(
-      workers.train_step(
-        tasks.train_loss(job.model, job.task),
-        job.tx,
-        job.strategy.averager,
-        config.seed,
-        config.check_replicas if job.strategy.replicas else 0,
-      ),
-      config.mapper,
-      donate=(0,),
-    )
+    self._step = job_lib.train_step(job, config)
     self._mean = workers.map_workers(consensus, config.mapper)
     self._totals = workers.map_workers(
       tasks.eval_totals(job.model, job.task), config.mapper

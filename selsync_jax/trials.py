@@ -66,12 +66,11 @@ def plan(
     ConfigError: for a config that is not one, or a workdir that holds a run of
       another config.
   """
-  path, _, variant = file.partition(':')
   trials = []
   for seed in range(seeds):
     for method in methods:
       method, *own = method.split('+')
-      name = f'{path}:{",".join(filter(None, (method, variant)))}'
+      name = command.with_method(file, method)
       common = [*fields, *(f'--config.{field}' for field in own)]
       has_delta = 'delta' in command.load(name, common).sync
       for delta in (has_delta and deltas) or [None]:

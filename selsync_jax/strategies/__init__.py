@@ -25,9 +25,10 @@ def _gradients(shared):
   return shared['params']
 
 
-def _measured(trigger):
-  """A trigger that does not measure, with a measure before it."""
-  return optax.chain(measure(), trigger)
+def _periodic(period, averager, **more):
+  """A method that talks every so many steps, and measures all the same."""
+  trigger = optax.chain(measure(), parts.every(period))
+  return parts.Strategy(trigger, averager, period=period, **more)
 
 
 def _aggregate_params(trigger):
@@ -61,26 +62,21 @@ def _selsync(run, *, delta, smoothing, quorum, lag, vote_every, aggregate):
 
 def _bsp(run):
   del run
-  return parts.Strategy(
-    _measured(parts.every(1)),
-    parts.keep(),
-    parts.all_reduce(),
-    payload=_gradients,
+  return _periodic(
+    1, parts.keep(), reducer=parts.all_reduce(), payload=_gradients
   )
 
 
 def _local_sgd(run, *, period):
   del run
-  return parts.Strategy(_measured(parts.every(period)), parts.mean())
+  return _periodic(period, parts.mean())
 
 
 def _fedavg(run, *, fraction, epochs):
   if not epochs > 0:
     raise ValueError(f'epochs must be above 0, got {epochs}')
   period = max(1, round(epochs * run.steps_per_epoch))
-  return parts.Strategy(
-    _measured(parts.every(period)), fedavg.subset_mean(fraction, run.seed)
-  )
+  return _periodic(period, fedavg.subset_mean(fraction, run.seed))
 
 
 def _diloco(run, *, period, outer):
@@ -90,7 +86,7 @@ def _diloco(run, *, period, outer):
     {'outer': optimizers.create(**outer), 'mean': optax.sgd(1.0)},
     {'params': 'outer', 'model_state': 'mean'},
   )
-  return parts.Strategy(_measured(parts.every(period)), diloco.outer(optimizer))
+  return _periodic(period, diloco.outer(optimizer))
 
 
 METHODS = {

@@ -46,6 +46,8 @@ class Strategy(NamedTuple):
     averager: what a synchronisation does to parameters and model state.
     reducer: what is done to gradients at every step.
     votes: int32 scalars that a step all-reduces, on average over steps.
+    period: steps from one synchronisation to the next; `None` where they
+      depend on what the workers see.
     replicas: whether parameters are equal after a synchronisation.
     payload: `payload(shared) -> tree`, what of `{'params', 'model_state'}` (or
       in its shape) a synchronisation all-reduces.
@@ -55,6 +57,7 @@ class Strategy(NamedTuple):
   averager: Averager
   reducer: optax.GradientTransformation = optax.identity()
   votes: float = 0.0
+  period: int | None = None
   replicas: bool = True
   payload: Callable[[Any], Any] = lambda shared: shared
 
@@ -64,6 +67,9 @@ class Traffic(NamedTuple):
 
   step: float
   sync: float
+
+
+VOTE_BYTES = 4  # One int32.
 
 
 def ring(payload_bytes: float, workers: int) -> float:
@@ -79,7 +85,7 @@ def nbytes(tree: Any) -> int:
 def traffic(strategy: Strategy, shared: Any, workers: int) -> Traffic:
   """What a method sends for `shared`, one worker's params and model state."""
   return Traffic(
-    step=ring(4 * strategy.votes, workers),
+    step=ring(VOTE_BYTES * strategy.votes, workers),
     sync=ring(nbytes(strategy.payload(shared)), workers),
   )
 

@@ -1,0 +1,62 @@
+"""Whether runs with a suggested delta reach the LSSR that was asked for.
+
+  python -m benchmarks.delta --lssrs 0.5 0.7 0.8 0.9 0.95 --seeds=3
+
+For each LSSR takes what `selsync_jax.delta` suggests, and then, with seeds that
+the suggestion has not seen, as many whole runs. Prints one table, writes
+delta.json. The limit is 0.1.
+"""
+
+import argparse
+import json
+import pathlib
+
+import ml_collections
+
+from selsync_jax import command
+from selsync_jax import delta
+from selsync_jax import job as job_lib
+from selsync_jax import probe
+from selsync_jax import workers
+
+LIMIT = 0.1
+FRESH = 100  # The first seed of the whole runs.
+
+
+def reached(
+  config: ml_collections.ConfigDict, seed: int, value: float
+) -> float:
+  """The LSSR of a whole run with a delta."""
+  config = config.copy_and_resolve_references()
+  config.seed, config.sync.delta = seed, value
+  job = job_lib.prepare(config)
+  fresh = job_lib.fresh_state(job, config)
+  return probe.run(job, config, fresh, job.steps, config.workers)[-1]['lssr']
+
+
+def main() -> None:
+  """The command line."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--config', default='configs/digits.py')
+  parser.add_argument('--lssrs', nargs='+', type=float, default=[0.7, 0.9])
+  parser.add_argument('--seeds', type=int, default=3, help='whole runs')
+  parser.add_argument('--steps', type=int, default=200, help='of a record')
+  parser.add_argument('--out', default='delta.json')
+  options = parser.parse_args()
+  config = command.load(options.config, [])
+  workers.make_devices(config.workers, 1)
+  rows = []
+  for wanted in options.lssrs:
+    value = delta.choose(config, wanted, options.steps).deltas[-1]
+    seeds = range(FRESH, FRESH + options.seeds)
+    lssrs = [reached(config, seed, value) for seed in seeds]
+    worst = max(abs(lssr - wanted) for lssr in lssrs)
+    rows.append(dict(wanted=wanted, delta=value, reached=lssrs, worst=worst))
+    each = ' '.join(f'{lssr:.3f}' for lssr in lssrs)
+    print(f'wanted {wanted:<5}  delta {value:<9}  reached {each}', flush=True)
+  print(f'off by {max(r["worst"] for r in rows):.3f} at most; limit {LIMIT}')
+  pathlib.Path(options.out).write_text(json.dumps(rows, indent=2) + '\n')
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,102 @@
+"""From recorded gradient changes to LSSR as a function of delta, and back."""
+
+import math
+from typing import NamedTuple
+
+from jaxtyping import Float
+import numpy as np
+
+ROUNDING = 0.01  # Of LSSR, what a delta of few digits is worth.
+
+
+class Record(NamedTuple):
+  """The first steps of a run, or of several, and what they tell of the whole.
+
+  Attributes:
+    deciding: the change that decides the vote at each step, see `deciding`.
+    weights: the share of the run that each step stands for.
+  """
+
+  deciding: Float[np.ndarray, 'steps']
+  weights: Float[np.ndarray, 'steps']
+
+  def lssr(self, delta: float) -> float:
+    """The share of the run that a threshold leaves local."""
+    return float(np.sum(self.weights, where=self.deciding < delta))
+
+
+def deciding(
+  changes: Float[np.ndarray, 'steps workers'],
+  quorum: float | None = None,
+  vote_every: int = 1,
+) -> Float[np.ndarray, 'steps']:
+  """The change that decides the vote at each step.
+
+  Any delta up to it synchronises: it is the largest of the workers', with a
+  quorum that of the last worker who is needed. A vote on several steps takes
+  each worker's largest.
+
+  Args:
+    changes: relative gradient changes; NaN vetoes the vote.
+    quorum: see `selsync`.
+    vote_every: see `selsync`.
+
+  Returns:
+    The change, -inf where nothing could synchronise.
+  """
+  steps, workers = changes.shape
+  voted = steps // vote_every * vote_every
+  ballots = changes[:voted].reshape(-1, vote_every, workers).max(axis=1)
+  needed = max(1, math.ceil((quorum or 0) * workers - 1e-9))
+  vetoed = np.isnan(ballots).any(axis=1)
+  decides = np.full(steps, -np.inf)
+  decides[vote_every - 1 : voted : vote_every] = np.where(
+    vetoed, -np.inf, np.sort(ballots, axis=1)[:, -needed]
+  )
+  return decides
+
+
+def weigh(steps: int, total: int) -> Float[np.ndarray, 'steps']:
+  """The share of a run that each of its first steps stands for.
+
+  The first quarter has the warm-up in it, and the smoothing's gathering of a
+  past, which come once. The steps that were not taken are like the others.
+  """
+  once = steps // 4
+  weights = np.ones(steps)
+  weights[once:] = (total - once) / (steps - once)
+  return weights / total
+
+
+def suggest(record: Record, wanted: float) -> float:
+  """The delta with the fewest digits that gives about the wanted LSSR.
+
+  Args:
+    record: to judge by.
+    wanted: LSSR, in [0, 1).
+
+  Returns:
+    A finite threshold, whose LSSR is within 0.01 of the wanted one if there is
+    such, or else as near as can be.
+  """
+  order = np.argsort(record.deciding)
+  changes = record.deciding[order]
+  # Above `least[k]`, and up to `most[k]`, a delta leaves `local[k]` local.
+  local = np.append(0, np.cumsum(record.weights[order]))
+  least = np.append(0, np.maximum(changes, 0))
+  most = np.append(np.maximum(changes, 0), np.inf)
+  misses = np.where(least < most, np.abs(local - wanted), np.inf)
+  misses[np.isinf(least)] = np.inf
+  near = np.flatnonzero(misses <= max(ROUNDING, misses.min()))
+  low, high = least[near[0]], most[near[-1]]
+  return _roundest(low, high if np.isfinite(high) else 2 * low + 1)
+
+
+def _roundest(low: float, high: float) -> float:
+  """The number above `low`, up to `high`, with the fewest digits."""
+  middle = (low + high) / 2
+  for digits in range(1, 17):
+    number = float(f'{middle:.{digits}g}')
+    if low < number <= high:
+      return number
+  return float(high)
