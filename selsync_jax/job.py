@@ -1,6 +1,7 @@
 """A config made concrete: data, model, method and optimizer of one run."""
 
 from collections.abc import Callable
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -61,7 +62,10 @@ def prepare(config: ml_collections.ConfigDict) -> Job:
   with blame('model'):
     classes = source.classes(builder.info)
     model = models.create(classes=classes, **config.model)
-  data = _data(config, source, builder)
+  data, task = _data(config, source, builder), tasks.TASKS[source.task]
+  with blame('model'):  # Shapes alone; a model may find an image too small.
+    init = functools.partial(model.init, train=False)
+    jax.eval_shape(init, jax.random.key(0), data.example[task.inputs])
   per_epoch = data.steps_per_epoch
   steps = config.steps or math.ceil(config.epochs * per_epoch)
   options, shape = dict(config.optimizer), dict(config.schedule)
@@ -82,7 +86,7 @@ def prepare(config: ml_collections.ConfigDict) -> Job:
     run = strategies.Run(per_epoch, config.seed)
     strategy = strategies.create(run=run, **config.sync)
   return Job(
-    task=tasks.TASKS[source.task],
+    task=task,
     model=model,
     data=data,
     steps=steps,
@@ -97,10 +101,9 @@ def fresh_state(
   job: Job, config: ml_collections.ConfigDict
 ) -> workers.TrainState:
   """One worker's state before the first step; they all begin alike."""
-  with blame('model'):
-    params, model_state = tasks.init(
-      job.model, job.task, job.data.example, jax.random.key(config.seed)
-    )
+  params, model_state = tasks.init(
+    job.model, job.task, job.data.example, jax.random.key(config.seed)
+  )
   return workers.create_state(
     params, model_state, job.tx, job.strategy.averager
   )

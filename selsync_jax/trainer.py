@@ -64,10 +64,10 @@ def train_and_evaluate(
   """
   first = jax.process_index() == 0
   with contextlib.ExitStack() as stack:
-    if first:
-      stack.enter_context(workdir_lib.opened(workdir, config, restart))
     job = job_lib.prepare(config)
     workers.check_devices(config.workers, config.mapper)
+    if first:  # Only now: a mistake in the config leaves no trace.
+      stack.enter_context(workdir_lib.opened(workdir, config, restart))
     cluster.wait_for_all('workdir')
     checkpoints = stack.enter_context(
       Checkpoints(workdir, config.checkpoint.keep)

@@ -65,8 +65,24 @@ def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(
   assert soak.differences(left_alone(method, processes), tmp_path) == []
 
 
-@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize('processes', [1, 2])
+def test_a_run_killed_while_it_saves_goes_on_from_the_checkpoint_before(
+  left_alone, tmp_path
+):
+  command = soak.command('selsync', 1, tmp_path)
+  child = soak.start(command)
+  saving = '30.*tmp*'  # The second checkpoint, before it gets its name.
+  while not list((tmp_path / 'checkpoints').glob(saving)):
+    assert child.poll() is None
+  child.kill()
+  child.communicate(timeout=60)
+  assert 'going on from step 15' in soak.finish(command)
+  assert soak.differences(left_alone('selsync', 1), tmp_path) == []
+
+
+@pytest.mark.parametrize(
+  'processes, number',
+  [(1, signal.SIGTERM), (1, signal.SIGINT), (2, signal.SIGTERM)],
+)
 def test_a_signal_loses_no_step(processes, number, left_alone, tmp_path):
   command = soak.command('selsync', processes, tmp_path)
   child = soak.start(command)

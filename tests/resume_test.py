@@ -94,6 +94,17 @@ def test_restart_moves_the_old_run_aside(finished, data_dir):
   assert len(rows(finished)) == 2
 
 
+def test_a_refused_config_leaves_everything_as_it_was(
+  finished, tmp_path, data_dir
+):
+  before = sorted(finished.iterdir())
+  for workdir, restart in ((finished, True), (tmp_path / 'new', False)):
+    with pytest.raises(ConfigError, match='larger than a partition'):
+      run(workdir, data_dir, restart=restart, batch_size=1000)
+  assert sorted(finished.iterdir()) == before
+  assert not (tmp_path / 'new').exists()
+
+
 def test_another_config_is_refused_by_the_names_of_its_fields(
   finished, data_dir
 ):
