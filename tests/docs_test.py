@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -16,6 +17,8 @@ from absl import flags
 from absl.testing import flagsaver
 import pytest
 
+from selsync_jax import delta
+from selsync_jax import plan
 from selsync_jax import report
 from selsync_jax import trainer
 from selsync_jax import trials
@@ -159,15 +162,22 @@ def run_launch(arguments, data_dir):
   run_train(given, data_dir)
 
 
-def run_report(arguments, data_dir):
-  with mock.patch.object(sys, 'argv', ['report', *arguments]):
-    report.main()
+def run_main(main, *short):
+  """Runs a command by its main, with flags that make it short."""
+
+  def run(arguments, data_dir):
+    here = [flag.format(data_dir=data_dir) for flag in short]
+    with mock.patch.object(sys, 'argv', ['', *arguments, *here]):
+      main()
+
+  return run
 
 
 def run_pictures(arguments, data_dir):
   workdir = pathlib.Path(arguments[0])
   report.write([workdir], workdir)
-  in_a_process('docs/pictures.py')(arguments, data_dir)
+  script = runpy.run_path('docs/pictures.py')
+  run_main(script['main'])(arguments, data_dir)
 
 
 def run_compare(arguments, data_dir):
@@ -184,36 +194,16 @@ def run_compare(arguments, data_dir):
   assert not asked, 'flags that this test does not know'
 
 
-def in_a_process(*name, short=()):
-  """Runs a command as it stands, with flags that make it short."""
-
-  def run(arguments, data_dir):
-    here = [flag.format(data_dir=data_dir) for flag in short]
-    done = subprocess.run(
-      [sys.executable, *name, *arguments, *here],
-      capture_output=True,
-      text=True,
-      timeout=200,
-      check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-  return run
-
-
-DATA = '--config.data.dir={data_dir}'
+# On the devices that are there.
+BRIEFLY = ('--steps=5', '--config.mapper=vmap', '--config.data.dir={data_dir}')
 RUN_COMMAND = {
   ('train.py',): run_train,
   ('compare.py',): run_compare,
-  ('-m', 'selsync_jax.launch'): run_launch,
-  ('-m', 'selsync_jax.report'): run_report,
   ('docs/pictures.py',): run_pictures,
-  ('-m', 'selsync_jax.delta'): in_a_process(
-    '-m', 'selsync_jax.delta', short=('--steps=5', DATA)
-  ),
-  ('-m', 'selsync_jax.plan'): in_a_process(
-    '-m', 'selsync_jax.plan', short=('--steps=5', DATA)
-  ),
+  ('-m', 'selsync_jax.launch'): run_launch,
+  ('-m', 'selsync_jax.report'): run_main(report.main),
+  ('-m', 'selsync_jax.delta'): run_main(delta.main, *BRIEFLY),
+  ('-m', 'selsync_jax.plan'): run_main(plan.main, *BRIEFLY),
 }
 
 
