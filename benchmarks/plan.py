@@ -85,7 +85,8 @@ def main() -> None:
     sys.exit(f'plan.py: {reason}')
   sizes = options.width, options.steps, options.rounds
   result, worst = {}, 0.0
-  print(f'{options.hosts} hosts; ms{"predicted":>57}{"measured":>10}{"off":>8}')
+  head = f'{options.hosts} hosts; milliseconds'
+  print(f'{head:54}{"predicted":>10}{"measured":>10}{"off":>8}')
   for bandwidth in options.bandwidths:
     measured = network.measure(options.hosts, bandwidth, *sizes)
     predicted = predict(measured, options.hosts, bandwidth)

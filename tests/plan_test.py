@@ -9,6 +9,9 @@ import numpy as np
 import optax
 import pytest
 
+from benchmarks import network as measuring
+from benchmarks import plan as benchmark
+from benchmarks import variants
 from configs import base
 import selsync_jax as ss
 from selsync_jax import command
@@ -109,6 +112,19 @@ def test_a_method_waits_for_its_votes_and_its_averages(
   latency = 6e-3 * (votes + 1 - lssr)
   on_wire = cost.sent * 8 / LINKS.bandwidth
   assert cost.network == pytest.approx(on_wire + latency)
+
+
+def test_the_benchmark_predicts_what_the_network_benchmark_measures():
+  assert set(benchmark.ROWS) <= set(variants.FIRST)
+  measured = {
+    measuring.SLOWEST: 5.0,
+    measuring.SCALAR: 2.0,
+    'bytes': 4_000_000,
+  }
+  predicted = benchmark.predict(measured, 2, '200mbit')
+  wire = 1e3 * 4e6 * 8 / (2e8 * 1448 / 1514)  # With two workers, all bytes.
+  assert predicted['BSP'] == pytest.approx(5 + wire + 2)
+  assert predicted['SelSync, no synchronisation'] == pytest.approx(7, abs=1e-3)
 
 
 def run(monkeypatch, *flags):
