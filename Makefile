@@ -9,7 +9,7 @@ train: $(VENV)/train.stamp
 	$(BIN)/python train.py
 
 test: $(VENV)/test.stamp lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .

@@ -184,7 +184,7 @@ def add_legend(figure: Figure, axes: Axes, layout: Layout) -> None:
     loc='upper left',
     bbox_to_anchor=(LEFT / layout.width, 1),
     ncols=layout.columns,
-    borderaxespad=0,
+    borderaxespad=0.3,
     borderpad=0,
     columnspacing=2.0,
   )
