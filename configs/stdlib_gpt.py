@@ -16,10 +16,10 @@ the best rate of the same grid for each:
 Needs 4 accelerators. 10.8 million parameters.
 
 Measured: not measured. The smoke variant:
-perplexity 6.36 a byte at LSSR 0.843, 600 steps in 23 s
-on 2 cores of an AMD EPYC, jax 0.10.2, seed 0. By the command above, mean of 3 seeds, the
-best rate (0.012) for each: BSP 6.31, SelSync 6.40 at LSSR 0.834, with 16.6 % of
-BSP's bytes; in nats 1.842 and 1.856, 0.75 % more.
+perplexity 6.36 a byte at LSSR 0.843, 600 steps in 23 s on 2 cores of an AMD
+EPYC, jax 0.10.2, seed 0. By the command above, mean of 3 seeds, the best rate
+(0.012) for each: BSP 1.842 nats, SelSync 1.856, 0.75 % more, at LSSR 0.834 with
+16.6 % of BSP's bytes.
 """
 
 from configs import base
