@@ -6,13 +6,12 @@
 
 First `compare.py` runs every method with the same learning rates and seeds and
 keeps each one's best on validation; these runs say at which step a method
-reaches the target, BSP's final score less half a point (of a loss or a
-perplexity: plus half a per cent). Then the same runs, evaluated only at their
-end, are timed on an emulated cluster (benchmarks/cluster.py), one worker a
-host, whose bandwidth makes BSP communicate ten times as long as it computes. So
-looking costs no method anything; nor does the first step, which compiles. The
-limit is BSP where the network is as fast as the machine. Prints one table,
-writes one JSON.
+reaches the target, BSP's final accuracy less half a point. Then the same runs,
+evaluated only at their end, are timed on an emulated cluster
+(benchmarks/cluster.py), one worker a host, whose bandwidth makes BSP
+communicate ten times as long as it computes. So looking costs no method
+anything; nor does the first step, which compiles. The limit is BSP where the
+network is as fast as the machine. Prints one table, writes one JSON.
 """
 
 import argparse
@@ -36,6 +35,8 @@ from selsync_jax import trials
 ROOT = pathlib.Path(__file__).parent.parent
 RATIO = 10  # Of communication to computation under BSP.
 PROBE = 120  # Steps that tell how long one computes.
+HALF_A_POINT = 0.005
+ACCURACY = 'test_accuracy'
 Rows = list[dict[str, Any]]
 
 
@@ -111,22 +112,12 @@ def step_seconds(rows: Rows) -> float:
   )
 
 
-def target_of(finals: list[float], metric: str) -> float:
-  """What counts as BSP's accuracy, from its final scores."""
-  final = statistics.fmean(finals)
-  if runs_lib.higher_is_better(metric):
-    return final - 0.005
-  return final * 1.005
-
-
-def steps_to(rows: Rows, metric: str, target: float) -> int | None:
-  """The first evaluated step that reaches the target."""
-  sign = 1 if runs_lib.higher_is_better(metric) else -1
-  for row in rows:
-    score = row.get(f'test_{metric}')
-    if score is not None and sign * score >= sign * target:
-      return row['step']
-  return None
+def steps_to(rows: Rows, target: float) -> int | None:
+  """The first evaluated step that reaches the target accuracy."""
+  return next(
+    (row['step'] for row in rows if row.get(ACCURACY, -math.inf) >= target),
+    None,
+  )
 
 
 def network(
@@ -152,7 +143,6 @@ def network(
 def row_of(
   found: list[trials.Trial],
   target: float,
-  metric: str,
   bandwidth: float | None,
   work: pathlib.Path,
 ) -> dict[str, Any]:
@@ -161,13 +151,13 @@ def row_of(
   out |= {'steps': [], 'seconds': [], 'final': [], 'lssr': []}
   for trial in found:
     run = runs_lib.read(trial.workdir)
-    steps = steps_to(run.rows, metric, target)
+    steps = steps_to(run.rows, target)
     name = f'{trial.workdir.parent.name}-seed{trial.seed}'
     rows = timed(trial, bandwidth, work / name)
     out['steps'].append(steps)
     seconds = steps and rows[steps - 1]['seconds'] - rows[0]['seconds']
     out['seconds'].append(seconds)
-    out['final'].append(rows[-1][f'test_{metric}'])
+    out['final'].append(rows[-1][ACCURACY])
     out['lssr'].append(rows[-1]['lssr'])
   return out
 
@@ -182,7 +172,7 @@ def show(result: dict[str, Any]) -> None:
   """Prints the table."""
   bsp = median(result['rows']['bsp']['seconds'])
   print(
-    f"{result['config']}: BSP's test {result['metric']} to reach: "
+    f"{result['config']}: BSP's test accuracy to reach: "
     f'{result["target"]:.4f}; {result["bits_per_second"] / 1e6:.1f} Mbit/s, '
     f'a step computes {1e3 * result["step_seconds"]:.1f} ms'
   )
@@ -220,19 +210,17 @@ def main() -> None:
   chosen = compared(options, fields)
   bsp = chosen['bsp']
   outcomes = [runs_lib.read(trial.workdir).outcome for trial in bsp]
-  metric = runs_lib.metric(outcomes[0]) or 'loss'
-  target = target_of([o[f'test_{metric}'] for o in outcomes], metric)
+  target = statistics.fmean(o[ACCURACY] for o in outcomes) - HALF_A_POINT
   wire = network(options, fields, bsp[0])
   speed, rows = wire['bits_per_second'], {}
   for label, found in chosen.items():
     work = options.work / 'slow'
-    rows[label] = row_of(found, target, metric, speed, work)
+    rows[label] = row_of(found, target, speed, work)
   fast = options.work / 'fast'
-  rows['limit: bsp, network unshaped'] = row_of(bsp, target, metric, None, fast)
+  rows['limit: bsp, network unshaped'] = row_of(bsp, target, None, fast)
   result = {
     'config': options.config,
     'cores': os.cpu_count(),
-    'metric': metric,
     'target': target,
     **wire,
     'rows': rows,

@@ -124,6 +124,7 @@ def metric(outcome: Mapping[str, Any]) -> str | None:
   """
   scores = [k for k in outcome if k.startswith('test_') and k != 'test_loss']
   scores = scores or [k for k in outcome if k == 'test_loss']
+  scores.sort(key=lambda name: name != 'test_perplexity')
   return scores[0].removeprefix('test_') if scores else None
 
 

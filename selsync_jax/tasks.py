@@ -52,12 +52,16 @@ def classification(
 def language_modelling(
   logits: Float[Array, 'batch time classes'], batch: Batch
 ) -> dict[str, Float[Array, 'batch']]:
-  """Cross entropy (nats) of a token, the mean over a segment.
+  """Cross entropy (nats) and hits of a token, their means over a segment.
 
   All segments are equally long, so the mean over them is that over tokens.
   """
-  losses = _cross_entropy(logits, batch['targets'])
-  return {'loss': jnp.mean(losses, axis=-1)}
+  targets = batch['targets']
+  hits = jnp.argmax(logits, axis=-1) == targets
+  return {
+    'loss': jnp.mean(_cross_entropy(logits, targets), axis=-1),
+    'accuracy': jnp.mean(hits, axis=-1),
+  }
 
 
 def _cross_entropy(logits, target):

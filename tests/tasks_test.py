@@ -80,6 +80,8 @@ def test_a_text_counts_segments_and_its_loss_is_a_tokens():
   assert scores['perplexity'] == pytest.approx(
     math.exp(np.mean(tokens)), rel=1e-5
   )
+  hits = (logits.argmax(-1) == batch['targets'])[batch['mask']]
+  assert scores['accuracy'] == pytest.approx(hits.mean())
 
 
 def test_perplexity_is_that_of_the_whole_data_set_not_a_mean_of_batches():
