@@ -14,6 +14,7 @@ from ml_collections import config_flags
 
 from selsync_jax import cluster
 from selsync_jax import command
+from selsync_jax import facts
 from selsync_jax import workers
 
 _DEFAULT = pathlib.Path(__file__).parent / 'configs' / 'digits.py'
@@ -30,6 +31,9 @@ _WORKDIR = flags.DEFINE_string(
 )
 _RESTART = flags.DEFINE_bool(
   'restart', False, 'Move a run that is in the workdir aside; begin anew.'
+)
+_REPORT = flags.DEFINE_bool(
+  'report', True, 'Write WORKDIR/report.html and its figures at the end.'
 )
 _PROFILE = flags.DEFINE_bool(
   'profile', False, 'Trace a few steps into WORKDIR/profile.'
@@ -68,7 +72,7 @@ def main(argv: list[str]) -> None:
   """Sets up the devices, trains, and prints what came of it."""
   del argv
   config, workdir = _CONFIG.value, folder()
-  logging.set_verbosity(logging.ERROR)
+  logging.set_verbosity(logging.FATAL)  # Orbax logs what it raises as well.
   told = cluster.place(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
   agreed = {'config': config.to_json()}
   here = cluster.join(told, agreed, _TIMEOUT.value)
@@ -90,10 +94,11 @@ def main(argv: list[str]) -> None:
   finally:
     here.leave()
   if here.process == 0:
-    from selsync_jax import report  # This imports what draws its figures.
+    facts.show(summary)
+    if _REPORT.value:
+      from selsync_jax import report  # This imports what draws its figures.
 
-    report.show(summary)
-    print(report.write([workdir], workdir))
+      print(report.write([workdir], workdir))
 
 
 if __name__ == '__main__':

@@ -32,6 +32,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 METHODS = ('selsync', 'bsp', 'local_sgd', 'fedavg')
 STEPS = 80
 FLAGS = (
+  '--noreport',
   f'--config.steps={STEPS}',
   '--config.checkpoint.every=15',
   '--config.eval.every_epochs=4.0',

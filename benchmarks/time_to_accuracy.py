@@ -98,7 +98,7 @@ def timed(
   emulated.run(
     trial.config.workers,
     None if bandwidth is None else f'{bandwidth:.0f}bit',
-    [*map(str, command), f'--workdir={workdir}'],
+    [*map(str, command), f'--workdir={workdir}', '--noreport'],
   )
   return records.read_metrics(workdir)
 

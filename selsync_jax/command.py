@@ -7,6 +7,7 @@ is one line, not a stack trace.
 import argparse
 from collections.abc import Callable, Sequence
 import contextlib
+import io
 import os
 import sys
 from typing import Any, NoReturn
@@ -137,6 +138,9 @@ def main(name: str, body: Callable[[], Any]) -> None:
     name: of the command, for its messages.
     body: what it does, from reading its flags on.
   """
+  # Errors are not buffered; what was printed before them must not come after.
+  if isinstance(sys.stdout, io.TextIOWrapper):
+    sys.stdout.reconfigure(line_buffering=True)
   # jaxlib 0.10 hangs on a machine with few cores unless its pool is larger.
   os.environ.setdefault('PJRT_NPROC', '16')
   # TensorFlow only reads data here; what it says of its kernels is noise.

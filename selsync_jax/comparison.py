@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 import numpy as np
 
 from selsync_jax import canvas
+from selsync_jax import facts
 from selsync_jax import page
 from selsync_jax import plots
 from selsync_jax import report
@@ -129,7 +130,7 @@ def cells(entry: Entry, bsp: Entry | None, metric: str) -> dict[str, Cell]:
     'difference to BSP': spread(
       [quality[seed] - reference[seed] for seed in sorted(shared)], '+.4f'
     ),
-    'sent per worker': Cell(_mean(sent), report.size(_mean(sent))),
+    'sent per worker': Cell(_mean(sent), facts.size(_mean(sent))),
     'of BSP': spread([_mean(sent) / max(_mean(whole), 1)], '.1%'),
     'seconds': spread(list(entry.values('seconds').values()), '.1f'),
   }

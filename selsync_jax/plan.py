@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import ml_collections
 
 from selsync_jax import command
+from selsync_jax import facts
 from selsync_jax import records
-from selsync_jax import report
 from selsync_jax import strategies
 from selsync_jax.config import blame
 from selsync_jax.config import ConfigError
@@ -142,7 +142,7 @@ def table(compute: float, costs: Mapping[str, Cost]) -> list[list[str]]:
     [
       method,
       f'{cost.lssr:.3f}',
-      report.size(cost.sent),
+      facts.size(cost.sent),
       f'{1e3 * cost.vote:.2f}',
       f'{1e3 * cost.average:.2f}',
       f'{1e3 * (compute + cost.network):.2f}',
@@ -181,7 +181,7 @@ def main() -> None:
       strategy = strategies.create(run=run, **theirs.sync)
     costs[method] = cost(strategy, shared, network, lssr)
   print(
-    f'{network.workers} workers, {report.size(parts.nbytes(shared["params"]))} '
+    f'{network.workers} workers, {facts.size(parts.nbytes(shared["params"]))} '
     f'of parameters; a step of one worker computes {1e3 * compute:.2f} ms '
     f'(median of {flags.steps - 1})\n\n{FORMULA}\n'
   )

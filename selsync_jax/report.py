@@ -1,4 +1,4 @@
-"""What became of a run, or of several: a table, and a page with figures.
+"""What became of a run, or of several: a page with figures.
 
   python -m selsync_jax.report WORKDIR
   python -m selsync_jax.report WORKDIR WORKDIR... --out=FOLDER
@@ -8,81 +8,19 @@ writes `report.html`, which opens from disk in any browser, and its figures as
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import html
 import pathlib
-from typing import Any, NamedTuple
-
-import rich.box
-import rich.console
-import rich.table
 
 from selsync_jax import canvas
 from selsync_jax import command
+from selsync_jax import facts
 from selsync_jax import page
 from selsync_jax import plots
 from selsync_jax import runs as runs_lib
 from selsync_jax import workdir as workdir_lib
 
 REPORT, PLOTS = 'report.html', 'plots'
-
-
-class Fact(NamedTuple):
-  """One line of the table: a number, and how it is written."""
-
-  name: str
-  value: Any
-  text: str
-
-
-def size(count: float) -> str:
-  """Bytes as a reader counts them."""
-  for unit in ('B', 'kB', 'MB', 'GB'):
-    if count < 1000:
-      return f'{count:.3g} {unit}'
-    count /= 1000
-  return f'{count:.3g} TB'
-
-
-def _score_name(field):
-  name = field.replace('_', ' ')
-  return name if field.endswith('_loss') else f'{name} of the consensus'
-
-
-_FACTS = {
-  'steps': ('steps', '{:,}'.format),
-  'sync_steps': ('synchronisations', '{:,}'.format),
-  'lssr': ('LSSR (local steps / steps)', '{:.3f}'.format),
-  'bytes_per_worker': ('bytes sent per worker', size),
-  'injection_bytes': ('of these, examples injected', size),
-  'bytes_per_worker_bsp': ('the same run under BSP', size),
-  'seconds': ('seconds', '{:.1f}'.format),
-  'samples_per_second': ('samples/s', '{:,.0f}'.format),
-}
-
-
-def facts(outcome: Mapping[str, Any]) -> list[Fact]:
-  """What a run reached and what it cost, from its `summary.json`."""
-  scores = [field for field in outcome if runs_lib.is_score(field)]
-  scores.sort(key=lambda field: field.endswith('_loss'))
-  lines = {k: (_score_name(k), '{:.4f}'.format) for k in scores} | _FACTS
-  return [
-    Fact(name, outcome[field], text(outcome[field]))
-    for field, (name, text) in lines.items()
-    if outcome.get(field) is not None
-  ]
-
-
-def show(summary: Mapping[str, Any]) -> None:
-  """Prints the table."""
-  table = rich.table.Table(
-    title=f'{summary["method"]}, {summary["workers"]} workers',
-    box=rich.box.SIMPLE_HEAD,
-    show_header=False,
-  )
-  for fact in facts(summary):
-    table.add_row(fact.name, fact.text)
-  rich.console.Console().print(table)
 
 
 def write(workdirs: Sequence[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
@@ -113,7 +51,9 @@ def _page(runs, figures):
   title = title[0].upper() + title[1:]
   below = '; '.join(_description(run) for run in runs)
   names = [run.name for run in runs]
-  outcomes = [{fact.name: fact for fact in facts(run.outcome)} for run in runs]
+  outcomes = [
+    {fact.name: fact for fact in facts.facts(run.outcome)} for run in runs
+  ]
   rows = _rows(outcomes, _fact_cell)
   summary = page.table('summary', 'Summary', ['', *names], rows)
   rows = _rows([workdir_lib.flat(run.config) for run in runs], _config_cell)
@@ -191,7 +131,7 @@ def quality(name: str, value: float) -> str:
 
 def _key(outcome):
   """The few numbers on top of the page."""
-  fact = {fact.name: fact for fact in facts(outcome)}
+  fact = {fact.name: fact for fact in facts.facts(outcome)}
   cell = {name: _fact_cell(fact) for name, fact in fact.items()}
   if name := runs_lib.metric(outcome):
     value = outcome[f'test_{name}']

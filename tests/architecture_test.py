@@ -14,7 +14,7 @@ FLOORS = [
   {'comparison', 'delta', 'plan'},
   {'trainer', 'launch', 'report', 'trials', 'probe'},
   {'job', 'progress', 'profiling', 'ledger', 'elastic'},
-  {'plots', 'page', 'writers'},
+  {'plots', 'page', 'facts', 'writers'},
   {'histogram', 'checkpoint', 'interrupts', 'runs', 'canvas', 'threshold'},
   {'workers', 'pipeline'},
   {'command', 'records', 'workdir'},

@@ -32,7 +32,12 @@ def launch(processes, *command, **options):
 
 
 def train(workdir, *flags):
-  script = [sys.executable, str(ROOT / 'train.py'), f'--workdir={workdir}']
+  script = [
+    sys.executable,
+    str(ROOT / 'train.py'),
+    f'--workdir={workdir}',
+    '--noreport',
+  ]
   return [*script, '--config.checkpoint.every=20', *flags]
 
 

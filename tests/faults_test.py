@@ -7,7 +7,6 @@ import random
 import signal
 import socket
 import subprocess
-import sys
 import time
 
 import pytest
@@ -208,32 +207,6 @@ def test_processes_that_do_not_fit_together_are_told_why(tmp_path):
     for _, lines in said['odd']
   )
   assert all(code in (1, 2) for code, _ in said['odd'])
-
-
-BAD_PLACES = [
-  (['--coordinator=localhost:1'], '--num_processes, --process_id: missing'),
-  (
-    ['--coordinator=localhost:1', '--num_processes=2', '--process_id=2'],
-    '--process_id=2: must be in [0, 2), the number of processes',
-  ),
-  (
-    ['--coordinator=localhost', '--num_processes=2', '--process_id=0'],
-    '--coordinator=localhost: must be HOST:PORT',
-  ),
-]
-
-
-@pytest.mark.parametrize('flags, line', BAD_PLACES)
-def test_a_place_in_the_cluster_that_can_not_be_is_refused(flags, line):
-  done = subprocess.run(
-    [sys.executable, str(ROOT / 'train.py'), *flags],
-    capture_output=True,
-    text=True,
-    timeout=60,
-    check=False,
-  )
-  assert done.returncode == 2
-  assert done.stderr.startswith(f'train.py: {line}')
 
 
 def disk(folder, size):

@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from xml.etree import ElementTree
 
 from hypothesis import given
@@ -306,12 +305,10 @@ def long_run(workdir, steps, workers):
       file.write(json.dumps(row) + '\n')
 
 
-def test_fifty_thousand_steps_are_under_3_mb_and_10_s(tmp_path):
+def test_fifty_thousand_steps_are_under_3_mb(tmp_path):
   workdir = tmp_path / 'long'
   long_run(workdir, 50_000, 16)
-  began = time.process_time()  # It is alone in one thread.
   path = report.write([workdir], workdir)
-  assert time.process_time() - began < 10
   assert path.stat().st_size < 3e6
   x, y = Panel(path.read_text(), 'changes', 2 + 5).line('change-5', log=True)
   assert y.max() == pytest.approx(777, rel=0.05)

@@ -44,6 +44,7 @@ def run(tmp_path, monkeypatch):
     argv = [
       'train.py',
       f'--config={ROOT}/configs/digits.py',
+      '--noreport',
       '--config.mapper=vmap',
       '--config.workers=2',
       '--config.epochs=1.0',

@@ -6,7 +6,14 @@ import pathlib
 import subprocess
 import sys
 
+from absl.testing import flagsaver
 import pytest
+
+from selsync_jax.config import ConfigError
+import train as command_line
+
+# ml_collections loads configs by it.
+pytestmark = pytest.mark.filterwarnings('ignore:the load_module')
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -125,13 +132,36 @@ BAD_FLAGS = [
     "Unknown command line flag 'workers'. Did you mean: workdir ?",
   ),
   (['digits'], "'digits' is not a flag"),
+  (
+    ['--coordinator=localhost:1'],
+    '--num_processes, --process_id: missing; --coordinator, '
+    '--num_processes, --process_id go together',
+  ),
+  (
+    ['--coordinator=localhost:1', '--num_processes=2', '--process_id=2'],
+    '--process_id=2: must be in [0, 2), the number of processes',
+  ),
+  (
+    ['--coordinator=localhost', '--num_processes=2', '--process_id=0'],
+    '--coordinator=localhost: must be HOST:PORT',
+  ),
 ]
 
 
 @pytest.mark.parametrize('flags, line', BAD_FLAGS, ids=lambda x: str(x[0]))
-def test_a_mistake_in_the_flags_is_one_line_and_exit_code_2(
-  flags, line, tmp_path
+def test_a_mistake_in_the_flags_is_named_with_its_rule(
+  flags, line, monkeypatch
 ):
+  argv = ['train.py', *flags]
+  monkeypatch.setattr(sys, 'argv', argv)  # ml_collections reads it itself.
+  monkeypatch.chdir(ROOT)
+  with flagsaver.flagsaver(), pytest.raises(ConfigError) as error:
+    command_line.main(command_line.parse(argv))
+  assert str(error.value) == line
+
+
+def test_a_mistake_is_one_line_and_exit_code_2(tmp_path):
+  flags, line = BAD_FLAGS[0]
   done = train(*flags, f'--workdir={tmp_path / "run"}')
   assert done.stderr.splitlines() == [f'train.py: {line}']
   assert done.returncode == 2
