@@ -109,8 +109,8 @@ def kill_at(
       raise RuntimeError('no step was taken')
     time.sleep(0.02)
   time.sleep(delay)
-  if child.poll() is None:
-    os.kill(rng.choice(trainers(child)), signal.SIGKILL)
+  if alive := trainers(child):  # None, if the run has just ended.
+    os.kill(rng.choice(alive), signal.SIGKILL)
   child.communicate(timeout=120)
 
 

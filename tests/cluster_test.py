@@ -49,7 +49,11 @@ def state_at(workdir, step):
 def spread(tmp_path_factory, data_dir):
   """Default runs as 1 x 4, 2 x 2 (its beginning) and 4 x 1."""
   folder = tmp_path_factory.mktemp('spread')
-  flags = f'--config.data.dir={data_dir}', '--config.checkpoint.keep=99'
+  flags = (
+    f'--config.data.dir={data_dir}',
+    '--config.checkpoint.keep=99',
+    '--config.eval.every_epochs=10.0',
+  )
   for processes in (1, 2, 4):
     workdir = folder / str(processes)
     short = ['--config.steps=40'] if processes == 2 else []
