@@ -109,7 +109,8 @@ def kill_at(
       raise RuntimeError('no step was taken')
     time.sleep(0.02)
   time.sleep(delay)
-  if alive := trainers(child):  # None, if the run has just ended.
+  # A launcher whose processes have ended has none left.
+  if child.poll() is None and (alive := trainers(child)):
     os.kill(rng.choice(alive), signal.SIGKILL)
   child.communicate(timeout=120)
 
