@@ -111,7 +111,7 @@ def test_training_minimises_the_loss_of_the_segments_that_count():
   params, state = tasks.init(model, LANGUAGE, batch, key)
   loss = tasks.train_loss(model, LANGUAGE)
   value, (metrics, _) = loss(params, state, batch, key)
-  assert set(metrics) == {'loss', 'count'}
+  assert set(metrics) == {'loss', 'accuracy', 'count'}
   assert metrics['loss'] == value
   short = jax.tree.map(lambda x: x[batch['mask']], batch)
   grad = jax.jit(jax.grad(loss, has_aux=True))
