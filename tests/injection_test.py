@@ -128,7 +128,7 @@ def test_everyone_shares_as_often_as_anyone():
   assert abs(counts - 0.3 * steps).max() < 4 * 15
 
 
-@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.settings(max_examples=100, deadline=None)
 @hypothesis.given(
   alpha=st.floats(0.01, 1),
   beta=st.floats(0.01, 1),

@@ -251,7 +251,7 @@ def test_a_resized_run_stays_within_five_percent_of_an_undisturbed_one(
 ):
   """The default run, resized at epoch 20 of 30, at the next evaluation."""
   length = dict(
-    steps=None, epochs=30.0, model__width=32, eval__every_epochs=1.0
+    steps=None, epochs=30.0, model__width=32, eval__every_epochs=7.0
   )
   length |= dict(checkpoint__every=100)
   alone = tmp_path / 'alone'
