@@ -96,24 +96,15 @@ def step() -> Iterator[Any]:
 
   from configs import digits
   from selsync_jax import job as job_lib
-  from selsync_jax import tasks
   from selsync_jax import workers
 
   workers.make_devices(WORKERS)
   config = digits.get_config()
   job = job_lib.prepare(config)
   batch = next(job.data.train_batches(range(WORKERS), 0, 1))
-  variables = tasks.init(
-    job.model, job.task, job.data.example, jax.random.key(0)
-  )
-  state = workers.create_state(*variables, job.tx, job.strategy.averager)
-  state = workers.place(workers.replicate(state, WORKERS), config.mapper)
-  loss = tasks.train_loss(job.model, job.task)
-  train = workers.map_workers(
-    workers.train_step(loss, job.tx, job.strategy.averager, config.seed),
-    config.mapper,
-    donate=(0,),
-  )
+  fresh = job_lib.fresh_state(job, config)
+  state = workers.place(workers.replicate(fresh, WORKERS), config.mapper)
+  train = job_lib.train_step(job, config)
   while True:
     state, metrics = jax.block_until_ready(train(state, batch))
     del metrics

@@ -13,14 +13,11 @@ import contextlib
 import importlib
 import io
 import json
-import os
 import pathlib
 import statistics
 import tempfile
 import time
 from typing import Any
-
-os.environ.setdefault('PJRT_NPROC', '16')
 
 from absl import logging
 import jax

@@ -17,8 +17,6 @@ import statistics
 import sys
 import time
 
-os.environ.setdefault('PJRT_NPROC', '16')
-
 from benchmarks import cluster as emulated
 from selsync_jax.network import bandwidth as bits_per_second
 

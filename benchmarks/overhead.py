@@ -13,8 +13,6 @@ import os
 import pathlib
 import platform
 
-os.environ.setdefault('PJRT_NPROC', '16')
-
 import jax
 import numpy as np
 

@@ -24,8 +24,6 @@ import subprocess
 import sys
 from typing import Any
 
-os.environ.setdefault('PJRT_NPROC', '16')
-
 from benchmarks import cluster as emulated
 from selsync_jax import comparison
 from selsync_jax import records
