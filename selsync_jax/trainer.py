@@ -238,7 +238,7 @@ class Run:
     job, config, totals = self._job, self._config, self._ledger.totals
     self._names = replicas.leaf_names(state.params)
     eval_every = max(1, round(config.eval.every_epochs * job.steps_per_epoch))
-    scores = {}
+    scores, waits = {}, 1  # The first is alone: it waits for the compiler.
     with self._naming_checkpoint(), Interrupts() as interrupts:
       for position, batch in self._batches():
         with self._trace.step(position):
@@ -254,9 +254,10 @@ class Run:
           self._enter(len(self._pending), scores)
           if saves:
             self._save(state, scores)
-        elif len(self._pending) > config.log.fetch_every:
+        elif len(self._pending) > waits:
           # All but the newest step, which keeps the device busy meanwhile.
           self._enter(len(self._pending) - 1, {})
+          waits = config.log.fetch_every
         if stops and not last:
           raise Interrupted(f'stopped by a signal after step {totals.steps}')
       return scores or self.evaluate(state, 'test', 'validation')
