@@ -69,11 +69,8 @@ class Checkpoints:
 
   def __exit__(self, kind: Any, *exc: Any) -> None:
     """Waits for what is being saved."""
-    try:
+    with _told() if kind is None else contextlib.suppress(Exception):
       self._manager.close()
-    except Exception as error:
-      if kind is None:  # Else something else went wrong before.
-        raise CheckpointError(f'checkpoint: {_reason(error)}') from error
 
   @property
   def newest(self) -> str:
@@ -99,10 +96,14 @@ class Checkpoints:
       record=ocp.args.JsonSave(record),
     )
     metrics = None if loss is None else {'loss': loss}
-    try:
+    with _told():
       self._manager.save(step, args=args, metrics=metrics, force=True)
-    except Exception as error:  # Whatever orbax and tensorstore raise.
-      raise CheckpointError(f'checkpoint {step}: {_reason(error)}') from error
+
+  def check(self) -> None:
+    """Raises `CheckpointError` if a save has failed since it was started."""
+    if not self._manager.is_saving_in_progress():
+      with _told():
+        self._manager.wait_until_finished()
 
   def newest_record(self) -> dict[str, Any] | None:
     """The record of the newest sound checkpoint; `None` without any.
@@ -193,12 +194,16 @@ class Checkpoints:
     return None
 
 
-def _reason(error: Exception) -> str:
-  """The part of a library's message that a user can act on."""
-  text = ' '.join(str(error).split())
-  if 'RESOURCE_EXHAUSTED' in text:  # tensorstore's word for a full disk.
-    return os.strerror(errno.ENOSPC)
-  return text[:300]
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+  """What orbax and tensorstore raise, as a line that a user can act on."""
+  try:
+    yield
+  except Exception as error:
+    text = ' '.join(str(error).split())
+    if 'RESOURCE_EXHAUSTED' in text:  # tensorstore's word for a full disk.
+      text = os.strerror(errno.ENOSPC)
+    raise CheckpointError(f'checkpoint: {text[:300]}') from error
 
 
 def _loss(metrics: dict[str, float]) -> float:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
+import jax
 import numpy as np
 import optax
 
@@ -62,6 +63,7 @@ class Ledger:
     traffic: what a step and a synchronisation send.
     steps_per_epoch: of one data set's worth of examples.
     learning_rate: as a function of the optimizer step.
+    steps: of the whole run.
     may_skip: whether a gradient that is not finite is only counted.
   """
 
@@ -71,12 +73,15 @@ class Ledger:
     traffic: parts.Traffic,
     steps_per_epoch: int,
     learning_rate: optax.Schedule,
+    steps: int,
     may_skip: bool,
   ):
     self.totals = totals
     self._traffic = traffic
     self._steps_per_epoch = steps_per_epoch
-    self._learning_rate = learning_rate
+    # All at once: one by one, each would wait for the step on the device.
+    rates = jax.jit(jax.vmap(learning_rate))(np.arange(steps))
+    self._learning_rates = np.asarray(rates)
     self._may_skip = may_skip
     self._warm: tuple[int, float] | None = None  # Samples, seconds.
 
@@ -129,7 +134,7 @@ class Ledger:
       'relative_changes': change.tolist(),
       'synced': bool(metrics['synced'][0]),
       'skipped': totals.skipped,
-      'lr': np.asarray(self._learning_rate(totals.position - 1)).item(),
+      'lr': self._learning_rates[totals.position - 1].item(),
       'lssr': totals.lssr,
       'samples': totals.samples,
       'bytes_per_worker': totals.bytes_per_worker(self._traffic),

@@ -41,6 +41,7 @@ def run(
     parts.traffic(job.strategy, fresh.shared, count),
     job.steps_per_epoch,
     job.learning_rate,
+    job.steps,
     may_skip=config.on_nonfinite == 'skip',
   )
   take = job_lib.train_step(job, config)

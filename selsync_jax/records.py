@@ -21,7 +21,7 @@ def to_json(value: Any) -> str:
 
 
 def _finite(value):
-  if isinstance(value, Mapping):
+  if isinstance(value, dict):
     return {k: _finite(v) for k, v in value.items()}
   if isinstance(value, list | tuple):
     return [_finite(v) for v in value]

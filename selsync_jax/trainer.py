@@ -92,6 +92,7 @@ def train_and_evaluate(
       traffic,
       job.steps_per_epoch,
       job.learning_rate,
+      job.steps,
       may_skip=config.on_nonfinite == 'skip',
     )
     write = stack.enter_context(_recorder(workdir, config, job, totals))
@@ -258,6 +259,7 @@ class Run:
           # All but the newest step, which keeps the device busy meanwhile.
           self._enter(len(self._pending) - 1, {})
           waits = config.log.fetch_every
+          self._checkpoints.check()
         if stops and not last:
           raise Interrupted(f'stopped by a signal after step {totals.steps}')
       return scores or self.evaluate(state, 'test', 'validation')

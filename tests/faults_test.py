@@ -9,9 +9,12 @@ import socket
 import subprocess
 import time
 
+import jax
 import pytest
 
 from benchmarks import soak
+from selsync_jax.checkpoint import CheckpointError
+from selsync_jax.checkpoint import Checkpoints
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -209,37 +212,53 @@ def test_processes_that_do_not_fit_together_are_told_why(tmp_path):
   assert all(code in (1, 2) for code, _ in said['odd'])
 
 
-def disk(folder, size):
-  """A disk of so many bytes mounted at `folder`, or the reason why not."""
-  return subprocess.run(
-    ['mount', '-t', 'tmpfs', '-o', f'size={size}', 'tmpfs', str(folder)],
-    capture_output=True,
-    text=True,
-    check=False,
-  )
+@pytest.fixture
+def disk(tmp_path):
+  """`disk(size)`: a folder that is a disk of so many bytes."""
+
+  def mount(size):
+    mounted = subprocess.run(
+      ['mount', '-t', 'tmpfs', '-o', f'size={size}', 'tmpfs', str(tmp_path)],
+      capture_output=True,
+      text=True,
+      check=False,
+    )
+    if mounted.returncode:
+      pytest.skip(f'no small disk could be mounted: {mounted.stderr.strip()}')
+    return tmp_path
+
+  yield mount
+  subprocess.run(['umount', '-l', str(tmp_path)], check=False)
 
 
-def test_a_full_disk_is_reported_and_the_last_checkpoint_stays_good(tmp_path):
-  mounted = disk(tmp_path, '6m')
-  if mounted.returncode:
-    pytest.skip(f'no small disk could be mounted: {mounted.stderr.strip()}')
-  try:
-    command = soak.command(
-      'selsync', 1, tmp_path, '--config.checkpoint.keep=99'
-    )
-    child = soak.start(command)
-    output, _ = child.communicate(timeout=90)
-    assert child.returncode == 1
-    line = output.splitlines()[-1]
-    assert line.startswith('train.py: ')
-    assert 'No space left on device' in line
-    assert 'last good checkpoint: step' in line
-    step = int(line.rsplit(' ', 1)[1])
-    subprocess.run(
-      ['mount', '-o', 'remount,size=200m', str(tmp_path)], check=True
-    )
-    assert f'going on from step {step}' in soak.finish(command)
-    summary = json.loads((tmp_path / 'summary.json').read_text())
-    assert summary['steps'] == soak.STEPS
-  finally:
-    subprocess.run(['umount', '-l', str(tmp_path)], check=True)
+def test_a_full_disk_is_reported_and_the_last_checkpoint_stays_good(disk):
+  workdir = disk('6m')
+  command = soak.command('selsync', 1, workdir, '--config.checkpoint.keep=99')
+  child = soak.start(command)
+  output, _ = child.communicate(timeout=90)
+  assert child.returncode == 1
+  line = output.splitlines()[-1]
+  assert line.startswith('train.py: ')
+  assert 'No space left on device' in line
+  assert 'last good checkpoint: step' in line
+  step = int(line.rsplit(' ', 1)[1])
+  grow = ['mount', '-o', 'remount,size=200m', str(workdir)]
+  subprocess.run(grow, check=True)
+  assert f'going on from step {step}' in soak.finish(command)
+  summary = json.loads((workdir / 'summary.json').read_text())
+  assert summary['steps'] == soak.STEPS
+
+
+def test_a_save_that_fails_in_the_background_is_told_before_the_next(disk):
+  noise = jax.random.bits(jax.random.key(0), (1, 2**20))
+
+  def save(folder):
+    with Checkpoints(folder, keep=1) as checkpoints:
+      checkpoints.save(1, {'noise': noise}, {}, None)
+      for _ in range(100):
+        checkpoints.check()
+        time.sleep(0.1)
+      pytest.fail('nothing was said')
+
+  with pytest.raises(CheckpointError, match='No space left on device'):
+    save(disk('1m'))
