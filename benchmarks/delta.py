@@ -42,8 +42,8 @@ def main() -> None:
   parser.add_argument('--seeds', type=int, default=3, help='whole runs')
   parser.add_argument('--steps', type=int, default=200, help='of a record')
   parser.add_argument('--out', default='delta.json')
-  options = parser.parse_args()
-  config = command.load(options.config, [])
+  options, fields = parser.parse_known_args()
+  config = command.load(options.config, fields)
   workers.make_devices(config.workers, 1)
   rows = []
   for wanted in options.lssrs:

@@ -46,6 +46,7 @@ from selsync_jax.threshold import Record
 from selsync_jax.threshold import suggest
 
 TRIALS = 2  # Of a suggestion, each of which corrects it.
+STEEP = 0.1  # Of LSSR, for 1 % of delta up and down.
 ROWS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)  # LSSRs that the table shows.
 
 
@@ -102,6 +103,12 @@ def _record(config, delta, trial, steps):
     threshold.deciding(changes, config.sync.quorum, config.sync.vote_every),
     threshold.weigh(len(rows), job.steps),
   )
+
+
+def steepness(choice: Choice) -> float:
+  """By how much LSSR moves when delta does by 1 %, up and down."""
+  lssr, delta = choice.tried.lssr, choice.deltas[-1]
+  return lssr(delta * 1.01) - lssr(delta / 1.01)
 
 
 def table(choice: Choice) -> list[list[str]]:
@@ -210,6 +217,11 @@ def main() -> None:
     f'\ntried: {", ".join(map(str, tried))}\n'
     f'for an LSSR of {flags.lssr:g}: --config.sync.delta={delta}'
   )
+  if (slope := steepness(choice)) > STEEP:
+    print(
+      f'LSSR is steep there: 1 % of delta is {slope:.2f} of it, and runs may '
+      'differ by as much; it is less so with a larger sync.smoothing'
+    )
   print(write(choice, flags.lssr, flags.config, out))
 
 

@@ -93,6 +93,16 @@ def test_a_suggestion_has_few_digits():
   assert threshold.suggest(record, 0.7) == 0.17
 
 
+@pytest.mark.parametrize(
+  'deciding, steep',
+  [(np.linspace(0.1, 1, 100), False), (np.linspace(0.0399, 0.04, 100), True)],
+)
+def test_a_cliff_is_told(deciding, steep):
+  record = threshold.Record(deciding, threshold.weigh(100, 100))
+  choice = delta_lib.Choice(record, record, [threshold.suggest(record, 0.5)])
+  assert (delta_lib.steepness(choice) > delta_lib.STEEP) == steep
+
+
 @given(st.integers(1, 300), st.integers(0, 1000))
 def test_the_steps_of_a_record_stand_for_the_whole_run(steps, more):
   weights = threshold.weigh(steps, steps + more)
