@@ -3,8 +3,8 @@
   python -m benchmarks.overhead
 
 Prints the time of a SelSync step that does not synchronise over that of a plain
-local step, side by side in one run, and writes overhead.json. The limit is 1:
-a step that neither measures nor votes.
+local step, and of one that only measures, side by side in one run, and writes
+overhead.json. The limit is 1: a step that neither measures nor votes.
 """
 
 import argparse
@@ -17,8 +17,13 @@ import jax
 import numpy as np
 
 from benchmarks import variants
+import selsync_jax as ss
 
-NAMES = ('local step', 'SelSync, no synchronisation')
+FIRST = {
+  'local': None,
+  'measuring': ss.measure(),
+  'SelSync': ss.selsync(float('inf')),
+}
 
 
 def main() -> None:
@@ -37,30 +42,35 @@ def main() -> None:
       print(f'{count} workers: only {jax.local_device_count()} devices')
       continue
     runs = {
-      name: variants.Variant(variants.FIRST[name], count, options.width)
-      for name in NAMES
+      name: variants.Variant(first, count, options.width)
+      for name, first in FIRST.items()
     }
     seconds = variants.time_interleaved(
       {name: variant.run for name, variant in runs.items()},
       options.steps,
       options.rounds,
     )
-    plain, selsync = (np.array(seconds[name]) for name in NAMES)
+    plain, measuring, selsync = (np.array(seconds[name]) for name in FIRST)
     rows.append(
       {
         'workers': count,
-        'params': runs[NAMES[0]].params,
+        'params': runs['local'].params,
         'local_ms': 1e3 * float(np.median(plain)),
         'selsync_ms': 1e3 * float(np.median(selsync)),
+        'measuring': float(np.median(measuring / plain)),
         'ratio': float(np.median(selsync / plain)),
         'ratio_least': float(np.min(selsync) / np.min(plain)),
       }
     )
-  print('workers  parameters  local ms  SelSync ms  ratio  of the fastest')
+  print(
+    'workers  parameters  local ms  SelSync ms  measuring alone  ratio  '
+    'of the fastest'
+  )
   for row in rows:
     print(
       f'{row["workers"]:7}  {row["params"]:10,}  {row["local_ms"]:8.2f}  '
-      f'{row["selsync_ms"]:10.2f}  {row["ratio"]:5.3f}  '
+      f'{row["selsync_ms"]:10.2f}  {row["measuring"]:15.3f}  '
+      f'{row["ratio"]:5.3f}  '
       f'{row["ratio_least"]:14.3f}'
     )
   machine = {

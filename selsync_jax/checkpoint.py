@@ -85,6 +85,10 @@ class Checkpoints:
   ) -> None:
     """Starts to save; returns when the state may be changed again.
 
+    What fails behind the scenes is raised by the next save, or at the end. To
+    ask orbax in between waits for a lock that it holds over a barrier: where a
+    process has died, for its time-out.
+
     Args:
       step: what the checkpoint is called.
       state: worker-stacked arrays of this process's workers.
@@ -98,12 +102,6 @@ class Checkpoints:
     metrics = None if loss is None else {'loss': loss}
     with _told():
       self._manager.save(step, args=args, metrics=metrics, force=True)
-
-  def check(self) -> None:
-    """Raises `CheckpointError` if a save has failed since it was started."""
-    if not self._manager.is_saving_in_progress():
-      with _told():
-        self._manager.wait_until_finished()
 
   def newest_record(self) -> dict[str, Any] | None:
     """The record of the newest sound checkpoint; `None` without any.

@@ -259,7 +259,6 @@ class Run:
           # All but the newest step, which keeps the device busy meanwhile.
           self._enter(len(self._pending) - 1, {})
           waits = config.log.fetch_every
-          self._checkpoints.check()
         if stops and not last:
           raise Interrupted(f'stopped by a signal after step {totals.steps}')
       return scores or self.evaluate(state, 'test', 'validation')
