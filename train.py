@@ -75,24 +75,24 @@ def main(argv: list[str]) -> None:
   logging.set_verbosity(logging.FATAL)  # Orbax logs what it raises as well.
   told = cluster.place(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
   agreed = {'config': config.to_json()}
-  here = cluster.join(told, agreed, _TIMEOUT.value)
-  if config.mapper == 'pmap':
-    workers.make_devices(config.workers, here.processes)
-  # This imports TensorFlow, which a mistake need not wait for.
-  from selsync_jax import trainer
+  with cluster.join(told, agreed, _TIMEOUT.value) as here:
+    if config.mapper == 'pmap':
+      workers.make_devices(config.workers, here.processes)
+    # This imports TensorFlow, which a mistake need not wait for.
+    from selsync_jax import checkpoint
+    from selsync_jax import trainer
 
-  try:
-    summary = trainer.train_and_evaluate(
-      config,
-      workdir,
-      restart=_RESTART.value,
-      profile=_PROFILE.value,
-    )
-  except trainer.Interrupted as stop:
-    print(f'train.py: {stop}; the same command goes on', file=sys.stderr)
-    sys.exit(75)
-  finally:
-    here.leave()
+    checkpoint.hush()
+    try:
+      summary = trainer.train_and_evaluate(
+        config,
+        workdir,
+        restart=_RESTART.value,
+        profile=_PROFILE.value,
+      )
+    except trainer.Interrupted as stop:
+      print(f'train.py: {stop}; the same command goes on', file=sys.stderr)
+      sys.exit(75)
   if here.process == 0:
     facts.show(summary)
     if _REPORT.value:

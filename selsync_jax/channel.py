@@ -4,11 +4,13 @@ JAX's own coordination aborts a process, with a stack of C++ frames, where two
 were given one number or one of them has died, and needs its whole time-out to
 see either. Here the processes first introduce themselves to process 0, which
 refuses in words whom it can not use; afterwards the sockets stay open, and a
-process that ends without a goodbye is missed at once by all others.
+process that ends without a goodbye is missed at once by all others. One that
+fails says so, or the others would wait for it in a collective.
 
 Messages are lines of JSON.
 """
 
+import atexit
 import contextlib
 import json
 import os
@@ -19,6 +21,10 @@ import time
 from typing import Any, NoReturn
 
 from selsync_jax.config import RunError
+
+# What becomes of a process.
+LEFT, FAILED, GONE = 'has left', 'has failed', 'is gone'
+GRACE = 5.0  # Seconds to fail of the same as another, in words of one's own.
 
 
 class ClusterError(RunError):
@@ -61,17 +67,34 @@ class Channel:
       self._gather(int(port))
     else:
       self._introduce(host, int(port))
+    self._watches = []
     for number, peer in self._peers.items():
       peer.settimeout(None)
       watch = threading.Thread(target=self._watch, args=(number, peer))
       watch.daemon = True
       watch.start()
+      self._watches.append(watch)
 
   def leave(self) -> None:
     """Says goodbye: from now on nobody minds if this process ends."""
+    self._part(LEFT)
+
+  def fail(self, code: int) -> None:
+    """Says that this process fails: the others fail too, or are ended.
+
+    Args:
+      code: this process's at its exit, at which JAX would wait for the others.
+    """
+    self._part(FAILED)
+    if self._process == 0:  # JAX aborts whoever outlives process 0.
+      for watch in self._watches:
+        watch.join(2 * GRACE)
+    atexit.register(os._exit, code)
+
+  def _part(self, fate: str) -> None:
     self._leaving.set()
     for peer in self._peers.values():
-      _send(peer, {'goodbye': self._process})
+      _send(peer, {'process': self._process, 'fate': fate})
 
   def _gather(self, port: int) -> None:
     """Process 0: waits for all the others, and welcomes them."""
@@ -157,18 +180,22 @@ class Channel:
     return peer
 
   def _watch(self, number: int, peer: socket.socket) -> None:
-    """Waits for a goodbye, or ends this process where there was none."""
-    message = _receive(peer)
-    if 'goodbye' not in message and not self._leaving.is_set():
-      self._abandon(message.get('lost', number))
+    """Waits for the peer's end; without a goodbye, ends this process too."""
+    news = {'process': number, 'fate': GONE} | _receive(peer)
+    if news['fate'] == FAILED and news['process'] == number:
+      self._leaving.wait(GRACE)
+    if news['fate'] != LEFT and not self._leaving.is_set():
+      self._abandon(news)
+    _receive(peer)  # Nothing: it returns when the peer has ended.
 
-  def _abandon(self, lost: int) -> NoReturn:
+  def _abandon(self, news: dict[str, Any]) -> NoReturn:
+    """Passes on who is lost, and ends this process."""
     for number, peer in self._peers.items():
-      if number != lost:
-        _send(peer, {'lost': lost})
+      if number != news['process']:
+        _send(peer, news)
     print(
-      f'process {self._process}: process {lost} is gone; start all again to '
-      'go on from the last checkpoint',
+      f'process {self._process}: process {news["process"]} {news["fate"]}; '
+      'start all again to go on from the last checkpoint',
       file=sys.stderr,
       flush=True,
     )

@@ -7,6 +7,7 @@ could run.
 """
 
 from collections.abc import Iterator
+from concurrent import futures
 import contextlib
 import errno
 import json
@@ -63,6 +64,8 @@ class Checkpoints:
         ),
       ),
     )
+    self._waiter = futures.ThreadPoolExecutor(1)
+    self._saving = futures.Future()  # Of the save behind the scenes.
 
   def __enter__(self) -> 'Checkpoints':
     return self
@@ -71,6 +74,7 @@ class Checkpoints:
     """Waits for what is being saved."""
     with _told() if kind is None else contextlib.suppress(Exception):
       self._manager.close()
+    self._waiter.shutdown()
 
   @property
   def newest(self) -> str:
@@ -85,10 +89,6 @@ class Checkpoints:
   ) -> None:
     """Starts to save; returns when the state may be changed again.
 
-    What fails behind the scenes is raised by the next save, or at the end. To
-    ask orbax in between waits for a lock that it holds over a barrier: where a
-    process has died, for its time-out.
-
     Args:
       step: what the checkpoint is called.
       state: worker-stacked arrays of this process's workers.
@@ -102,6 +102,17 @@ class Checkpoints:
     metrics = None if loss is None else {'loss': loss}
     with _told():
       self._manager.save(step, args=args, metrics=metrics, force=True)
+    self._saving = self._waiter.submit(self._manager.wait_until_finished)
+
+  def check(self) -> None:
+    """Raises what the last save failed of behind the scenes; never waits.
+
+    A thread waits instead: orbax's own question takes a lock that it holds over
+    a barrier, where a process has died for all of its time-out.
+    """
+    if self._saving.done():
+      with _told():
+        self._saving.result()
 
   def newest_record(self) -> dict[str, Any] | None:
     """The record of the newest sound checkpoint; `None` without any.
@@ -190,6 +201,21 @@ class Checkpoints:
       if present[name] != checksum:
         return f'{name} is not what was written'
     return None
+
+
+def hush() -> None:
+  """Leaves it to `CheckpointError` to say that a save has failed.
+
+  Every write of tensorstore's that outlives a failed save would print, from a
+  thread of its own, that nobody waits for it any more.
+  """
+  show = sys.unraisablehook
+
+  def hook(unraisable):
+    if str(unraisable.exc_value) != 'Event loop is closed':
+      show(unraisable)
+
+  sys.unraisablehook = hook
 
 
 @contextlib.contextmanager

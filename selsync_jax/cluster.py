@@ -33,10 +33,16 @@ class Cluster(NamedTuple):
   processes: int
   channel: Channel | None
 
-  def leave(self) -> None:
-    """Ends in peace; whoever leaves without is missed by the others."""
+  def __enter__(self) -> 'Cluster':
+    return self
+
+  def __exit__(self, kind: type[BaseException] | None, *exc: Any) -> None:
+    """Parts from the others, in peace or not."""
     if self.channel:
-      self.channel.leave()
+      if kind is None or issubclass(kind, SystemExit):
+        self.channel.leave()
+      else:
+        self.channel.fail(2 if issubclass(kind, ConfigError) else 1)
 
 
 class Place(NamedTuple):

@@ -245,6 +245,7 @@ class Run:
         with self._trace.step(position):
           state, metrics = self._step(state, batch)
         self._pending.append(metrics)
+        self._checkpoints.check()
         last = position == job.steps
         stops = interrupts.requested(position)
         evaluates = last or position % eval_every == 0

@@ -209,6 +209,22 @@ def test_processes_that_do_not_fit_together_are_told_why(tmp_path):
   assert all(code in (1, 2) for code, _ in said['odd'])
 
 
+def test_a_process_that_fails_alone_ends_the_others_too(tmp_path):
+  # Process 0 alone looks at the workdir; the other waits for it there.
+  (tmp_path / 'config.json').write_text('{"seed": 1}')
+  port = free_port()
+  children = [member(tmp_path, i, 2, port) for i in range(2)]
+  (code, lines), (other_code, other_lines) = map(outcome, children)
+  assert code == 2
+  refusal = f'train.py: --workdir={tmp_path} holds a run with another config: '
+  assert lines[-1].startswith(refusal)
+  assert other_code == 1
+  assert other_lines[-1] == (
+    'process 1: process 0 has failed; start all again to go on from the last '
+    'checkpoint'
+  )
+
+
 @pytest.fixture
 def disk(tmp_path):
   """`disk(size)`: a folder that is a disk of so many bytes."""
@@ -229,11 +245,15 @@ def disk(tmp_path):
 
 
 def test_a_full_disk_is_reported_and_the_last_checkpoint_stays_good(disk):
-  workdir = disk('6m')
-  command = soak.command('selsync', 1, workdir, '--config.checkpoint.keep=99')
+  workdir = disk('6m')  # A checkpoint is 5 MB.
+  flags = ('steps=200', 'checkpoint.every=50', 'checkpoint.keep=99')
+  command = soak.command(
+    'selsync', 1, workdir, *(f'--config.{flag}' for flag in flags)
+  )
   child = soak.start(command)
   output, _ = child.communicate(timeout=90)
   assert child.returncode == 1
+  assert 100 <= len(soak.rows(workdir)) < 150  # Before it has to save again.
   line = output.splitlines()[-1]
   assert line.startswith('train.py: ')
   assert 'No space left on device' in line
@@ -243,4 +263,4 @@ def test_a_full_disk_is_reported_and_the_last_checkpoint_stays_good(disk):
   subprocess.run(grow, check=True)
   assert f'going on from step {step}' in soak.finish(command)
   summary = json.loads((workdir / 'summary.json').read_text())
-  assert summary['steps'] == soak.STEPS
+  assert summary['steps'] == 200

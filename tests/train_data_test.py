@@ -1,13 +1,16 @@
 """One epoch of every data set by train.py: its real code, data of the tests."""
 
+import contextlib
 import json
 import pathlib
 import sys
+import unittest.mock
 
 from absl.testing import flagsaver
 import flax.linen as nn
 import pytest
 import tensorflow_datasets as tfds
+from tensorflow_datasets.testing import test_utils
 
 from selsync_jax import cluster
 from selsync_jax import models
@@ -81,7 +84,11 @@ def test_an_epoch_of_cifar(name, run, capsys):
   assert lines[0] == 'worker  examples  labels  examples of each label'
 
 
-def test_an_epoch_of_imagenet(run, archives_dir):
+def test_an_epoch_of_imagenet(run, archives_dir, monkeypatch):
+  # The archive's folder is there; a mock of it would hide, from all threads,
+  # what a checkpoint is writing.
+  no_mock = contextlib.nullcontext(unittest.mock.Mock())
+  monkeypatch.setattr(test_utils, 'MockFs', lambda: no_mock)
   # TFDS's random photographs, as many as the archive's metadata tell.
   with tfds.testing.mock_data(num_examples=204, data_dir=archives_dir):
     summary, rows, data = run(
