@@ -44,7 +44,7 @@ def _flags() -> tuple[argparse.Namespace, list[str]]:
   add = parser.add_argument
   add('--config', default='configs/digits.py', metavar='FILE')
   add('--methods', type=_names, default='selsync,bsp,local_sgd,fedavg')
-  add('--seeds', type=int, default=3, help='how many')
+  add('--seeds', type=int, default=3, help='how many, from config.seed on')
   add('--deltas', type=_numbers, default=[], help='of methods that have one')
   add(
     '--lrs',

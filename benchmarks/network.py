@@ -40,18 +40,17 @@ def jax_times(width: int, steps: int, rounds: int) -> dict[str, float]:
   told = cluster.place(None, None, None)
   take_own_cores(told.process, told.processes)
   jax.config.update('jax_num_cpu_devices', 1)
-  here = cluster.join(told, {}, 60)
-  made = {
-    name: variants.Variant(first, 1, width)
-    for name, first in variants.FIRST.items()
-  }
-  params = made['local step'].params
-  runs = {name: variant.run for name, variant in made.items()}
-  runs[SCALAR] = variants.all_reduce_alone(1, 1)
-  runs['all-reduce alone'] = variants.all_reduce_alone(1, params)
-  seconds = variants.time_interleaved(runs, steps, rounds)
-  cluster.wait_for_all('done')
-  here.leave()
+  with cluster.join(told, {}, 60):
+    made = {
+      name: variants.Variant(first, 1, width)
+      for name, first in variants.FIRST.items()
+    }
+    params = made['local step'].params
+    runs = {name: variant.run for name, variant in made.items()}
+    runs[SCALAR] = variants.all_reduce_alone(1, 1)
+    runs['all-reduce alone'] = variants.all_reduce_alone(1, params)
+    seconds = variants.time_interleaved(runs, steps, rounds)
+    cluster.wait_for_all('done')
   times = {n: 1e3 * statistics.median(s) for n, s in seconds.items()}
   return times | {'bytes': 4 * params}
 

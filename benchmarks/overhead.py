@@ -3,8 +3,9 @@
   python -m benchmarks.overhead
 
 Prints the time of a SelSync step that does not synchronise over that of a plain
-local step, and of one that only measures, side by side in one run, and writes
-overhead.json. The limit is 1: a step that neither measures nor votes.
+local step, side by side in one run, and what its parts add one after another:
+to measure the gradient's change, to vote, and to choose by a `lax.cond` that
+could average. Writes overhead.json. The limit is 1: a step with none of them.
 """
 
 import argparse
@@ -19,10 +20,12 @@ import numpy as np
 from benchmarks import variants
 import selsync_jax as ss
 
-FIRST = {
-  'local': None,
-  'measuring': ss.measure(),
-  'SelSync': ss.selsync(float('inf')),
+# What stands first in the chain, and whether it may average.
+STEPS = {
+  'local': (None, False),
+  'measuring': (ss.measure(), False),
+  'voting': (ss.selsync(float('inf')), False),
+  'SelSync': (ss.selsync(float('inf')), True),
 }
 
 
@@ -42,15 +45,15 @@ def main() -> None:
       print(f'{count} workers: only {jax.local_device_count()} devices')
       continue
     runs = {
-      name: variants.Variant(first, count, options.width)
-      for name, first in FIRST.items()
+      name: variants.Variant(first, count, options.width, averages)
+      for name, (first, averages) in STEPS.items()
     }
     seconds = variants.time_interleaved(
       {name: variant.run for name, variant in runs.items()},
       options.steps,
       options.rounds,
     )
-    plain, measuring, selsync = (np.array(seconds[name]) for name in FIRST)
+    plain, measuring, voting, selsync = map(np.array, seconds.values())
     rows.append(
       {
         'workers': count,
@@ -58,20 +61,20 @@ def main() -> None:
         'local_ms': 1e3 * float(np.median(plain)),
         'selsync_ms': 1e3 * float(np.median(selsync)),
         'measuring': float(np.median(measuring / plain)),
+        'voting': float(np.median(voting / plain)),
         'ratio': float(np.median(selsync / plain)),
         'ratio_least': float(np.min(selsync) / np.min(plain)),
       }
     )
   print(
-    'workers  parameters  local ms  SelSync ms  measuring alone  ratio  '
+    'workers  parameters  local ms  SelSync ms  measuring  and voting  ratio  '
     'of the fastest'
   )
   for row in rows:
     print(
       f'{row["workers"]:7}  {row["params"]:10,}  {row["local_ms"]:8.2f}  '
-      f'{row["selsync_ms"]:10.2f}  {row["measuring"]:15.3f}  '
-      f'{row["ratio"]:5.3f}  '
-      f'{row["ratio_least"]:14.3f}'
+      f'{row["selsync_ms"]:10.2f}  {row["measuring"]:9.3f}  '
+      f'{row["voting"]:10.3f}  {row["ratio"]:5.3f}  {row["ratio_least"]:14.3f}'
     )
   machine = {
     'device': jax.devices()[0].device_kind,

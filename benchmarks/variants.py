@@ -36,10 +36,11 @@ class Variant:
     first: what stands before the optimizer in the chain, if anything does.
     count: local workers.
     width: of the convolutional network.
-    batch_size: examples of a worker.
+    averages: whether a vote may average, in the branch of a `lax.cond`.
   """
 
-  def __init__(self, first: Any, count: int, width: int, batch_size: int = 32):
+  def __init__(self, first: Any, count: int, width: int, averages: bool = True):
+    batch_size = 32  # Examples of a worker.
     model = models.create('convnet', classes=10, width=width)
     optimizer = optax.sgd(1e-3, momentum=0.9)
     tx = optax.chain(first, optimizer) if first else optimizer
@@ -59,7 +60,7 @@ class Variant:
       grads = jax.grad(loss)(params, image, label)
       updates, opt_state = tx.update(grads, opt_state, params)
       params = optax.apply_updates(params, updates)
-      if optax.tree.get_all_with_path(opt_state, 'sync'):
+      if averages and optax.tree.get_all_with_path(opt_state, 'sync'):
         sync = optax.tree.get(opt_state, 'sync')
         params = ss.synchronize(sync, params)
       return params, opt_state

@@ -72,9 +72,9 @@ class Checkpoints:
 
   def __exit__(self, kind: Any, *exc: Any) -> None:
     """Waits for what is being saved."""
+    self._waiter.shutdown(wait=False)
     with _told() if kind is None else contextlib.suppress(Exception):
       self._manager.close()
-    self._waiter.shutdown()
 
   @property
   def newest(self) -> str:

@@ -59,7 +59,7 @@ def plan(
     methods: each `NAME` or `NAME+FIELD=VALUE+...`, the fields for it alone.
     deltas: for the methods that have a delta; none: the config's own.
     learning_rates: for all methods; none: the config's own.
-    seeds: how many, from 0 on.
+    seeds: how many, from the config's own on.
     out: the folder of the comparison.
 
   Raises:
@@ -67,15 +67,15 @@ def plan(
       another config.
   """
   trials = []
-  for seed in range(seeds):
+  for number in range(seeds):
     for method in methods:
       method, *own = method.split('+')
       name = command.with_method(file, method)
       common = [*fields, *(f'--config.{field}' for field in own)]
-      has_delta = 'delta' in command.load(name, common).sync
-      for delta in (has_delta and deltas) or [None]:
+      config = command.load(name, common)
+      for delta in ('delta' in config.sync and deltas) or [None]:
         for rate in learning_rates or [None]:
-          its = {'seed': seed, 'sync.delta': delta}
+          its = {'seed': config.seed + number, 'sync.delta': delta}
           its |= {'optimizer.learning_rate': rate}
           flags = [f'--config.{k}={v}' for k, v in its.items() if v is not None]
           trials.append(_trial(name, own, [*common, *flags], out))

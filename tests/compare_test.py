@@ -68,7 +68,7 @@ def summary(out, folder):
   return json.loads((out / folder / 'seed0' / 'summary.json').read_text())
 
 
-SELSYNC, BSP = 'selsync-delta0.1-lr0.1', 'bsp-lr0.1'
+SELSYNC, BSP = 'selsync-delta1-smoothing0.16-lr0.1', 'bsp-lr0.1'
 
 
 def test_the_table_holds_what_the_runs_say(compared):
@@ -80,7 +80,10 @@ def test_the_table_holds_what_the_runs_say(compared):
     for line in table.splitlines()
   ]
   ours, theirs = (dict(zip(head, line, strict=True)) for line in lines)
-  assert ours['method'] == 'selsync, delta 0.1' and theirs['method'] == 'bsp'
+  assert (
+    ours['method'] == 'selsync, delta 1, smoothing 0.16'
+    and theirs['method'] == 'bsp'
+  )
   for row, run in ((ours, selsync), (theirs, bsp)):
     assert row['learning rate'] == '0.1' and row['seeds'] == '1'
     assert row['steps'] == '4'
@@ -107,7 +110,10 @@ def test_the_csv_has_every_run_that_came_to_its_end(compared):
   out, _ = compared
   with (out / 'comparison.csv').open() as file:
     rows = list(csv.DictReader(file))
-  assert [row['label'] for row in rows] == ['selsync, delta 0.1', 'bsp']
+  assert [row['label'] for row in rows] == [
+    'selsync, delta 1, smoothing 0.16',
+    'bsp',
+  ]
   for row, folder in zip(rows, (SELSYNC, BSP), strict=True):
     for name, value in summary(out, folder).items():
       assert row[name] == str(value)
@@ -174,7 +180,7 @@ def test_a_mistake_in_a_field_is_one_line_and_exit_code_2(tmp_path, data_dir):
 def test_every_method_gets_the_same_seeds_and_rates(tmp_path):
   plan = trials.plan(
     DIGITS,
-    [],
+    ['--config.seed=10'],
     ['selsync', 'bsp', 'fedavg'],
     [0.05, 0.3],
     [0.1, 0.2],
@@ -187,12 +193,12 @@ def test_every_method_gets_the_same_seeds_and_rates(tmp_path):
     assert trial.config.seed == trial.seed
     assert trial.config.optimizer.learning_rate == trial.learning_rate
   assert list(grids) == [
-    'selsync, delta 0.05',
-    'selsync, delta 0.3',
+    'selsync, delta 0.05, smoothing 0.16',
+    'selsync, delta 0.3, smoothing 0.16',
     'bsp',
     'fedavg, epochs 0.25, fraction 1',
   ]
-  expected = [(rate, seed) for seed in range(3) for rate in (0.1, 0.2)]
+  expected = [(rate, seed) for seed in (10, 11, 12) for rate in (0.1, 0.2)]
   assert all(grid == expected for grid in grids.values())
   assert len({trial.workdir for trial in plan}) == len(plan) == 24
   first = {trial.config.sync.method for trial in plan[: len(plan) // 3]}

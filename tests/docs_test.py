@@ -21,7 +21,6 @@ from selsync_jax import delta
 from selsync_jax import plan
 from selsync_jax import report
 from selsync_jax import trainer
-from selsync_jax import trials
 import train
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -181,17 +180,15 @@ def run_pictures(arguments, data_dir):
 
 
 def run_compare(arguments, data_dir):
-  """Plans every run, which reads its config; compare_test.py runs some."""
-  asked = dict(flag.lstrip('-').split('=', 1) for flag in arguments)
-  deltas, rates = (
-    [float(n) for n in asked.pop(name, '').split(',') if n]
-    for name in ('deltas', 'lrs')
-  )
-  file = asked.pop('config', 'configs/digits.py')
-  methods = asked.pop('methods').split(',')
-  seeds, out = int(asked.pop('seeds', 3)), pathlib.Path('planned')
-  assert trials.plan(file, [], methods, deltas, rates, seeds, out)
-  assert not asked, 'flags that this test does not know'
+  """The whole command with one seed and one rate; it trains in this process."""
+  script = runpy.run_path('compare.py')
+
+  def run(trial):
+    trainer.train_and_evaluate(trial.config, trial.workdir)
+
+  short = ['--seeds=1', '--lrs=0.1', *FEW_STEPS, '--config.data.dir={data_dir}']
+  with mock.patch.dict(script['main'].__globals__, _run=run):
+    run_main(script['main'], *short)(arguments, data_dir)
 
 
 # On the devices that are there.

@@ -192,7 +192,7 @@ def test_the_bars_stand_where_the_run_synchronised(workdir):
 
 def test_the_config_is_there_field_by_field(text, workdir):
   shown = section(text, 'config')
-  for field, value in (('sync.delta', 0.1), ('workers', 3), ('steps', 30)):
+  for field, value in (('sync.delta', 1.0), ('workers', 3), ('steps', 30)):
     assert f'<th scope="row">{field}</th><td>{value}</td>' in shown
 
 
