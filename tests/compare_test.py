@@ -68,6 +68,7 @@ def summary(out, folder):
   return json.loads((out / folder / 'seed0' / 'summary.json').read_text())
 
 
+LABELS = ['selsync, delta 1, smoothing 0.16', 'bsp']
 SELSYNC, BSP = 'selsync-delta1-smoothing0.16-lr0.1', 'bsp-lr0.1'
 
 
@@ -80,10 +81,7 @@ def test_the_table_holds_what_the_runs_say(compared):
     for line in table.splitlines()
   ]
   ours, theirs = (dict(zip(head, line, strict=True)) for line in lines)
-  assert (
-    ours['method'] == 'selsync, delta 1, smoothing 0.16'
-    and theirs['method'] == 'bsp'
-  )
+  assert [ours['method'], theirs['method']] == LABELS
   for row, run in ((ours, selsync), (theirs, bsp)):
     assert row['learning rate'] == '0.1' and row['seeds'] == '1'
     assert row['steps'] == '4'
@@ -110,10 +108,7 @@ def test_the_csv_has_every_run_that_came_to_its_end(compared):
   out, _ = compared
   with (out / 'comparison.csv').open() as file:
     rows = list(csv.DictReader(file))
-  assert [row['label'] for row in rows] == [
-    'selsync, delta 1, smoothing 0.16',
-    'bsp',
-  ]
+  assert [row['label'] for row in rows] == LABELS
   for row, folder in zip(rows, (SELSYNC, BSP), strict=True):
     for name, value in summary(out, folder).items():
       assert row[name] == str(value)

@@ -75,15 +75,16 @@ def open_builder(source: Source, data_dir: str | None) -> Any:
       if source.ours:
         builder = _prepared(source, builder, data_dir)
       rows(builder, source.splits['train'])
-    except (AssertionError, FileNotFoundError) as error:  # As TFDS has it.
-      fetch = source.fetch.format(dir=builder.data_dir_root)
-      raise ConfigError(
-        f'config.data.name: no {source.name} in {builder.data_path}; {fetch}'
-      ) from error
     except ValueError as error:
       raise ConfigError(f'config.data.name: {error}') from error
-    except OSError as error:
-      raise ConfigError(f'config.data.dir: {error}') from error
+    except (AssertionError, OSError) as error:
+      absent = isinstance(error, AssertionError | FileNotFoundError)
+      if not absent or not source.fetch:
+        raise ConfigError(f'config.data.dir: {error}') from error
+      fetch = source.fetch.format(dir=builder.data_dir_root)
+      raise ConfigError(  # TFDS has it that what is absent fails to assert.
+        f'config.data.name: no {source.name} in {builder.data_path}; {fetch}'
+      ) from error
   return builder
 
 
