@@ -134,7 +134,7 @@ def test_the_readmes_loop_needs_only_jax_and_optax():
   assert all(change >= 0 for change in changes)
 
 
-FEW_STEPS = ('--config.steps=12', '--config.schedule.warmup_epochs=0.0')
+FEW_STEPS = ('--config.steps=6', '--config.schedule.warmup_epochs=0.0')
 
 
 def run_train(arguments, data_dir):
@@ -186,9 +186,10 @@ def run_compare(arguments, data_dir):
   def run(trial):
     trainer.train_and_evaluate(trial.config, trial.workdir)
 
-  short = ['--seeds=1', '--lrs=0.1', *FEW_STEPS, '--config.data.dir={data_dir}']
+  short = ('--seeds=1', '--lrs=0.1', '--config.mapper=vmap', *FEW_STEPS)
   with mock.patch.dict(script['main'].__globals__, _run=run):
-    run_main(script['main'], *short)(arguments, data_dir)
+    fields = [*short, f'--config.data.dir={data_dir}']
+    run_main(script['main'], *fields)(arguments, data_dir)
 
 
 # On the devices that are there.

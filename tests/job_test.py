@@ -23,8 +23,8 @@ BAD_FIELDS = [
   (
     'sync.method',
     'bsp',
-    "config.sync: method bsp has no aggregate='params', delta=0.1, lag=0, "
-    'vote_every=1; '
+    "config.sync: method bsp has no aggregate='params', delta=1.0, lag=0, "
+    'smoothing=0.16, vote_every=1; '
     '--config=FILE:bsp picks it with its own fields',
   ),
   (
