@@ -244,6 +244,21 @@ def disk(tmp_path):
   subprocess.run(['umount', '-l', str(tmp_path)], check=False)
 
 
+def remount(workdir, option):
+  command = ['mount', '-o', f'remount,{option}', str(workdir)]
+  subprocess.run(command, check=True)
+
+
+def test_a_workdir_that_can_only_be_read_is_told_before_any_work(disk):
+  workdir = disk('1m')
+  remount(workdir, 'ro')
+  code, lines = outcome(soak.start(soak.command('selsync', 1, workdir)))
+  assert code == 2
+  assert lines == [
+    f'train.py: --workdir={workdir}: cannot be written: Read-only file system'
+  ]
+
+
 def test_a_full_disk_is_reported_and_the_last_checkpoint_stays_good(disk):
   workdir = disk('6m')  # A checkpoint is 5 MB.
   flags = ('steps=200', 'checkpoint.every=50', 'checkpoint.keep=99')
@@ -259,8 +274,7 @@ def test_a_full_disk_is_reported_and_the_last_checkpoint_stays_good(disk):
   assert 'No space left on device' in line
   assert 'last good checkpoint: step' in line
   step = int(line.rsplit(' ', 1)[1])
-  grow = ['mount', '-o', 'remount,size=200m', str(workdir)]
-  subprocess.run(grow, check=True)
+  remount(workdir, 'size=200m')
   assert f'going on from step {step}' in soak.finish(command)
   summary = json.loads((workdir / 'summary.json').read_text())
   assert summary['steps'] == 200
