@@ -42,7 +42,7 @@ class Cluster(NamedTuple):
       if kind is None or issubclass(kind, SystemExit):
         self.channel.leave()
       else:
-        self.channel.fail(2 if issubclass(kind, ConfigError) else 1)
+        self.channel.fail(getattr(kind, 'code', 1))
 
 
 class Place(NamedTuple):

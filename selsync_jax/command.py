@@ -150,4 +150,4 @@ def main(name: str, body: Callable[[], Any]) -> None:
     body()
   except (ConfigError, RunError) as error:
     print(f'{name}: {error}', file=sys.stderr)
-    sys.exit(2 if isinstance(error, ConfigError) else 1)
+    sys.exit(error.code)

@@ -15,9 +15,13 @@ from typing import Any, NamedTuple
 class ConfigError(Exception):
   """A mistake of the user's: one line naming field, value and rule."""
 
+  code = 2  # Of the process that it ends.
+
 
 class RunError(Exception):
   """A run that can not go on: one line saying where and why."""
+
+  code = 1
 
 
 @contextlib.contextmanager
