@@ -20,6 +20,7 @@ import numpy as np
 
 from benchmarks import cluster as emulated
 from benchmarks import network
+from configs import base
 from selsync_jax import plan
 from selsync_jax import strategies
 from selsync_jax.network import bandwidth as bits_per_second
@@ -27,15 +28,7 @@ from selsync_jax.network import Network
 
 LIMIT = 0.15
 PAYLOAD = 1448 / 1514  # Of the bytes that tc counts, those that TCP carries.
-SELSYNC = dict(
-  method='selsync',
-  delta=0.0,
-  smoothing=None,
-  quorum=None,
-  lag=0,
-  vote_every=1,
-  aggregate='params',
-)
+SELSYNC = base.get_config('selsync').sync.to_dict()
 # Rows of benchmarks/network.py: the method's fields, and the LSSR.
 ROWS = {
   'SelSync, no synchronisation': (SELSYNC, 1.0),

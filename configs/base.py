@@ -18,6 +18,8 @@ def _methods() -> dict[str, dict]:
       quorum=config_dict.placeholder(float),  # Share of votes; None: one.
       lag=0,  # 1: the vote travels while the next step computes.
       vote_every=1,  # Steps that are voted on together.
+      max_period=config_dict.placeholder(int),  # Steps from one
+      # synchronisation to the next, at most; None: no bound.
       aggregate='params',  # Or 'grads': replicas never meet again.
     ),
     'bsp': dict(),  # Gradients averaged at every step.

@@ -26,6 +26,7 @@ settle: take as many steps as you can spare.
 
 import argparse
 import functools
+import math
 import pathlib
 from typing import NamedTuple
 
@@ -81,6 +82,7 @@ def choose(
     together = Record(
       np.concatenate([record.deciding for record in tried]),
       np.concatenate([record.weights / trial for record in tried]),
+      bsp.max_period,
     )
     deltas.append(suggest(together, wanted))
   return Choice(bsp, together, deltas)
@@ -102,7 +104,14 @@ def _record(config, delta, trial, steps):
   return Record(
     threshold.deciding(changes, config.sync.quorum, config.sync.vote_every),
     threshold.weigh(len(rows), job.steps),
+    _max_period(config.sync),
   )
+
+
+def _max_period(sync):
+  """The bound, moved to the first vote that is as late."""
+  votes = sync.max_period and math.ceil(sync.max_period / sync.vote_every)
+  return votes and votes * sync.vote_every
 
 
 def steepness(choice: Choice) -> float:
@@ -204,6 +213,12 @@ def main() -> None:
   if 'delta' not in config.sync:
     raise ConfigError(
       f'--config={flags.config}: method {config.sync.method} has no delta'
+    )
+  period = _max_period(config.sync)
+  if period and flags.lssr > 1 - 1 / period:
+    raise ConfigError(
+      f'--lssr={flags.lssr:g}: config.sync.max_period='
+      f'{config.sync.max_period} allows {1 - 1 / period:.3g} at most'
     )
   if config.mapper == 'pmap':
     workers.make_devices(config.workers, 1)

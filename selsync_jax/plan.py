@@ -101,7 +101,7 @@ def measure(
 
   config = config.copy_and_resolve_references()
   config.update(mapper='pmap', steps=steps)
-  config.sync.delta = math.inf
+  config.sync.update(delta=math.inf, max_period=None)
   job = job_lib.prepare(config)
   fresh = job_lib.fresh_state(job, config)
   rows = probe.run(job, config, fresh, steps, 1)

@@ -51,6 +51,7 @@ class SelSyncState(NamedTuple):
     sync: bool [], the outcome of the vote, equal on all workers.
     ballot: int32 [], what this worker has yet to vote: 1 for a raised flag, 0
       for none, less than 0 for a veto.
+    since: int32 [], steps since the last synchronisation, equal on all workers.
   """
 
   count: Int32[Array, '']
@@ -58,6 +59,7 @@ class SelSyncState(NamedTuple):
   change: Float32[Array, '']
   sync: Bool[Array, '']
   ballot: Int32[Array, '']
+  since: Int32[Array, '']
 
 
 def consensus(tree: Any, *, among: Any = None, axis_name: str = AXIS) -> Any:
@@ -215,6 +217,7 @@ def selsync(
   quorum: float | None = None,
   lag: int = 0,
   vote_every: int = 1,
+  max_period: int | None = None,
   axis_name: str = AXIS,
 ) -> optax.GradientTransformationExtraArgs:
   """Decides at which steps the workers synchronise (Algorithm 1).
@@ -247,6 +250,9 @@ def selsync(
       paper's; with 1 the exchange depends on nothing that the step computes.
     vote_every: steps from one vote to the next; a flag raised at any of them
       counts. 1 is the paper's.
+    max_period: steps from one synchronisation to the next, at most: at the
+      first vote that is as late, all workers raise their flags. `None` is the
+      paper's, no bound.
     axis_name: the mapped axis.
 
   Returns:
@@ -282,10 +288,14 @@ def selsync(
     raise ValueError(f'lag must be 0 or 1, got {lag}')
   if vote_every < 1:
     raise ValueError(f'vote_every must be at least 1, got {vote_every}')
+  if max_period is not None and max_period < 1:
+    raise ValueError(f'max_period must be None or at least 1, got {max_period}')
   _check_smoothing(smoothing)
 
   def init(params):
-    return SelSyncState(*_unmeasured(params), jnp.bool(False), jnp.int32(0))
+    return SelSyncState(
+      *_unmeasured(params), jnp.bool(False), jnp.int32(0), jnp.int32(0)
+    )
 
   def count_votes(ballot):
     # The tolerance keeps a product such as 0.7 * 10 from rounding up to 8.
@@ -305,11 +315,15 @@ def selsync(
     else:
       due, cast = local.count % vote_every == 0, _either(state.ballot, flag)
       ballot = jnp.where(due, 0, cast)
+    since = state.since + 1
+    if max_period is not None:
+      cast = _either(cast, jnp.int32(since >= max_period))
     if vote_every == 1:
       sync = count_votes(cast)
     else:  # Counts are equal on all workers, so they vote at the same steps.
       sync = lax.cond(due, count_votes, lambda _: jnp.bool(False), cast)
-    return updates, SelSyncState(*local, sync, ballot)
+    since = jnp.where(sync, 0, since)
+    return updates, SelSyncState(*local, sync, ballot, since)
 
   return optax.GradientTransformationExtraArgs(init, update)
 

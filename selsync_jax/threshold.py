@@ -15,14 +15,21 @@ class Record(NamedTuple):
   Attributes:
     deciding: the change that decides the vote at each step, see `deciding`.
     weights: the share of the run that each step stands for.
+    max_period: steps from one synchronisation to the next, at most.
   """
 
   deciding: Float[np.ndarray, 'steps']
   weights: Float[np.ndarray, 'steps']
+  max_period: int | None = None
 
   def lssr(self, delta: float) -> float:
     """The share of the run that a threshold leaves local."""
-    return float(np.sum(self.weights, where=self.deciding < delta))
+    synced = self.deciding >= delta
+    if self.max_period is not None:
+      steps = np.arange(len(synced))
+      last = np.maximum.accumulate(np.where(synced, steps, -1))
+      synced |= (steps - last) % self.max_period == 0
+    return float(np.sum(self.weights, where=~synced))
 
 
 def deciding(
@@ -79,14 +86,11 @@ def suggest(record: Record, wanted: float) -> float:
     A finite threshold, whose LSSR is within 0.01 of the wanted one if there is
     such, or else as near as can be.
   """
-  order = np.argsort(record.deciding)
-  changes = record.deciding[order]
-  # Above `least[k]`, and up to `most[k]`, a delta leaves `local[k]` local.
-  local = np.append(0, np.cumsum(record.weights[order]))
-  least = np.append(0, np.maximum(changes, 0))
-  most = np.append(np.maximum(changes, 0), np.inf)
-  misses = np.where(least < most, np.abs(local - wanted), np.inf)
-  misses[np.isinf(least)] = np.inf
+  # All deltas above one change, up to the next, leave the same steps local.
+  changes = record.deciding[record.deciding > 0]
+  most = np.unique(np.append(changes, np.inf))
+  least = np.append(0, most[:-1])
+  misses = np.abs([record.lssr(delta) - wanted for delta in most])
   near = np.flatnonzero(misses <= max(ROUNDING, misses.min()))
   low, high = least[near[0]], most[near[-1]]
   return _roundest(low, high if np.isfinite(high) else 2 * low + 1)

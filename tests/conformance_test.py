@@ -22,6 +22,7 @@ VARIANTS = {
   'selsync, quorum': {'quorum': 0.5},
   'selsync, lag': {'lag': 1},
   'selsync, rarely': {'vote_every': 4},
+  'selsync, bounded': {'delta': 10.0, 'max_period': 5},
   'bsp': {},
   'local_sgd': {},
   'fedavg': {'fraction': 0.5, 'epochs': 0.5},

@@ -25,23 +25,31 @@ changes_of = arrays.arrays(
 )
 
 
-def votes_for(changes, delta, quorum):
+def votes_for(changes, delta, quorum, max_period):
   """How many of the steps synchronise, flag by flag."""
-  steps = 0
+  steps = since = 0
   for step in changes:
+    since += 1
     flags = sum(change >= delta for change in step)
-    steps += flags >= 1 and (quorum is None or flags / len(step) >= quorum)
+    voted = flags >= 1 and (quorum is None or flags / len(step) >= quorum)
+    if voted or since == max_period:
+      steps, since = steps + 1, 0
   return steps
 
 
-@given(changes_of, st.floats(0.01, 10), st.sampled_from([None, 0.2, 0.6, 1.0]))
+@given(
+  changes_of,
+  st.floats(0.01, 10),
+  st.sampled_from([None, 0.2, 0.6, 1.0]),
+  st.sampled_from([None, 1, 3, 10]),
+)
 def test_lssr_is_the_share_of_steps_that_no_vote_synchronises(
-  changes, delta, quorum
+  changes, delta, quorum, max_period
 ):
   record = threshold.Record(
-    threshold.deciding(changes, quorum), threshold.weigh(24, 24)
+    threshold.deciding(changes, quorum), threshold.weigh(24, 24), max_period
   )
-  expected = 1 - votes_for(changes, delta, quorum) / 24
+  expected = 1 - votes_for(changes, delta, quorum, max_period) / 24
   assert record.lssr(delta) == pytest.approx(expected)
 
 
@@ -171,6 +179,14 @@ def test_lssr_over_delta_is_a_table_a_picture_and_a_page(suggested):
     (['--lssr=1'], "--lssr: must be a number in [0, 1), got '1'"),
     (['--lssr=most'], "--lssr: must be a number in [0, 1), got 'most'"),
     (['--steps=0'], "--steps: must be a whole number from 1 on, got '0'"),
+    (
+      [
+        '--lssr=0.9',
+        '--config.sync.max_period=5',
+        '--config.sync.vote_every=2',
+      ],
+      '--lssr=0.9: config.sync.max_period=5 allows 0.833 at most',
+    ),
     (['--config.sync.dleta=3'], '--config.sync.dleta=3: this config has no'),
     (['--config.workers=0'], 'config.workers=0: must be at least 1'),
   ],

@@ -1,5 +1,7 @@
 """SelSync's core against the paper, transcribed in NumPy."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -67,10 +69,24 @@ def test_smoothing_is_the_factor_of_the_newest_gradient(smoothing):
   np.testing.assert_allclose(change, expected, rtol=1e-4, atol=1e-6)
 
 
+def voted(flags, lag, vote_every, max_period):
+  """The steps that synchronise, of those that any worker flags."""
+  votes, since = np.zeros(len(flags), bool), 0
+  for step in range(len(flags)):
+    since += 1
+    end = step + 1 - lag  # Flags up to here are voted on.
+    if end % vote_every == 0:
+      flagged = flags[max(0, end - vote_every) : end].any()
+      votes[step] = flagged or since >= max_period
+    since *= not votes[step]
+  return votes
+
+
 @pytest.mark.parametrize('lag', [0, 1])
 @pytest.mark.parametrize('vote_every', [1, 3, 8])
-def test_a_lagging_or_rarer_vote_is_the_papers_moved_and_gathered(
-  lag, vote_every, mapper
+@pytest.mark.parametrize('max_period', [None, 5, 16])
+def test_a_lagging_rarer_or_overdue_vote_is_the_papers_moved_and_gathered(
+  lag, vote_every, max_period, mapper
 ):
   rng = np.random.default_rng(7)
   scale = rng.lognormal(sigma=0.7, size=(100, 4, 1))
@@ -80,18 +96,29 @@ def test_a_lagging_or_rarer_vote_is_the_papers_moved_and_gathered(
   largest = np.sort(expected.max(axis=1))
   delta = float(largest[-100 // (3 * vote_every) :][:2].mean())
   flags = (expected >= delta).any(axis=1)
-  votes = np.zeros(100 + lag, bool)
-  for end in range(vote_every, 101, vote_every):
-    votes[end - 1 + lag] = flags[end - vote_every : end].any()
-  tx = ss.selsync(delta, lag=lag, vote_every=vote_every)
+  votes = voted(flags, lag, vote_every, max_period or math.inf)
+  tx = ss.selsync(delta, lag=lag, vote_every=vote_every, max_period=max_period)
   states = run(tx, jnp.asarray(grads), mapper)
   np.testing.assert_allclose(
     np.stack([s.change for s in states]), expected, rtol=1e-5, atol=1e-5
   )
   np.testing.assert_array_equal(
-    np.stack([s.sync for s in states]), np.tile(votes[:100, None], (1, 4))
+    np.stack([s.sync for s in states]), np.tile(votes[:, None], (1, 4))
   )
-  assert 1 < votes.sum() < 100 // vote_every - 1
+  if max_period is None:
+    assert 1 < votes.sum() < 100 // vote_every - 1
+
+
+def test_a_bound_alone_is_local_sgd(mapper):
+  grads = jnp.ones((20, 4, 2))
+  states = run(ss.selsync(math.inf, max_period=6, quorum=1.0), grads, mapper)
+  assert [i for i, s in enumerate(states) if s.sync.all()] == [0, 6, 12, 18]
+
+
+def test_an_overdue_vote_waits_for_a_finite_gradient():
+  grads = jnp.ones((9, 4, 2)).at[3:5, 1].set(jnp.nan)
+  states = run(ss.selsync(math.inf, max_period=3), grads)
+  assert [i for i, s in enumerate(states) if s.sync[0]] == [0, 5, 8]
 
 
 def test_a_veto_in_a_window_outlasts_its_flags():
@@ -185,6 +212,7 @@ def test_the_measure_sees_all_leaves_in_any_dtype_and_passes_them_on():
     (dict(delta=1, lag=2), 'lag must be 0 or 1, got 2'),
     (dict(delta=1, vote_every=0), 'vote_every must be at least 1, got 0'),
     (dict(delta=1, quorum=2), r'quorum must be None or in \(0, 1\], got 2'),
+    (dict(delta=1, max_period=0), 'max_period must be None or at least 1'),
   ],
 )
 def test_a_value_outside_its_range_is_named_with_its_rule(arguments, message):

@@ -47,7 +47,9 @@ def _aggregate_grads(trigger):
 AGGREGATES = {'params': _aggregate_params, 'grads': _aggregate_grads}
 
 
-def _selsync(run, *, delta, smoothing, quorum, lag, vote_every, aggregate):
+def _selsync(
+  run, *, delta, smoothing, quorum, lag, vote_every, max_period, aggregate
+):
   del run
   trigger = selsync(
     delta,
@@ -55,6 +57,7 @@ def _selsync(run, *, delta, smoothing, quorum, lag, vote_every, aggregate):
     quorum=quorum,
     lag=lag,
     vote_every=vote_every,
+    max_period=max_period,
   )
   strategy = pick(AGGREGATES, aggregate)(trigger)
   return strategy._replace(votes=1 / vote_every)
