@@ -58,5 +58,6 @@ def get_config(argument: str = 'selsync'):
     config.model.update(layers=2, width=64, heads=4, hidden=172, dropout=0.0)
     config.optimizer.learning_rate = 0.012
     if method == 'selsync':
-      config.sync.delta = 0.1
+      # At large changes, and when the workers have been apart for long.
+      config.sync.update(delta=0.5, max_period=12)
   return config
