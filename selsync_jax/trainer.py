@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 import contextlib
 import dataclasses
+import functools
 import pathlib
 import time
 from typing import Any
@@ -252,13 +253,13 @@ class Run:
         saves = last or stops or position % config.checkpoint.every == 0
         if evaluates or saves:
           splits = ('test', 'validation') if last else ('test',)
-          scores = self.evaluate(state, *splits) if evaluates else {}
-          self._enter(len(self._pending), scores)
+          look = functools.partial(self.evaluate, state, *splits)
+          scores = self._enter(len(self._pending), look if evaluates else dict)
           if saves:
             self._save(state, scores)
         elif len(self._pending) > waits:
           # All but the newest step, which keeps the device busy meanwhile.
-          self._enter(len(self._pending) - 1, {})
+          self._enter(len(self._pending) - 1, dict)
           waits = config.log.fetch_every
         if stops and not last:
           raise Interrupted(f'stopped by a signal after step {totals.steps}')
@@ -270,12 +271,15 @@ class Run:
     batches = job.data.train_batches(self._numbers, start, job.steps)
     return enumerate(batches, start + 1)
 
-  def _enter(self, count: int, scores: dict[str, float]) -> None:
+  def _enter(
+    self, count: int, look: Callable[[], dict[str, float]]
+  ) -> dict[str, float]:
     """Enters the oldest steps, and writes them; the last with its scores."""
     ready, self._pending = self._pending[:count], self._pending[count:]
     local = [jax.tree.map(cluster.local, metrics) for metrics in ready]
     steps = cluster.gather(jax.tree.map(lambda *x: np.stack(x), *local))
     before, now = self._ledger.totals.seconds, time.monotonic() - self._began
+    scores = look()  # Its time is none of the steps that are entered.
     for i in range(count):
       metrics = {name: values[i] for name, values in steps.items()}
       step = self._ledger.totals.steps + 1
@@ -283,6 +287,7 @@ class Run:
       seconds = before + (now - before) * (i + 1) / count
       row = self._ledger.enter(metrics, seconds)
       self._write(row | scores if i == count - 1 else row)
+    return scores
 
   def _save(self, state: workers.TrainState, scores: dict[str, float]) -> None:
     totals = self._ledger.totals

@@ -3,7 +3,6 @@
 import itertools
 import json
 import pathlib
-import shutil
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 
+from benchmarks import resize
 from benchmarks import soak
 from configs import digits
 import selsync_jax as ss
@@ -52,14 +52,6 @@ def checkpoint(workdir, step):
 
 def largest_file(folder):
   return max(folder.rglob('*'), key=lambda p: p.is_file() and p.stat().st_size)
-
-
-def undo(workdir, step):
-  """Takes a finished run back to an earlier checkpoint, as a crash would."""
-  (workdir / 'summary.json').unlink()
-  for path in (workdir / 'checkpoints').iterdir():
-    if path.name.isdecimal() and int(path.name) > step:
-      path.rename(workdir / f'later-{path.name}')
 
 
 @pytest.fixture
@@ -200,7 +192,7 @@ def test_a_crash_in_the_middle_of_a_line_costs_that_line_alone(
   finished, data_dir
 ):
   whole = rows(finished)
-  undo(finished, 16)
+  resize.go_back(finished, 16)
   with (finished / 'metrics.jsonl').open('a') as file:
     file.write('{"step": 25, "lo')
   run(finished, data_dir)
@@ -250,20 +242,13 @@ def test_a_resized_run_stays_within_five_percent_of_an_undisturbed_one(
   tmp_path, data_dir
 ):
   """The default run, resized at epoch 20 of 30, at the next evaluation."""
-  length = dict(
-    steps=None, epochs=30.0, model__width=32, eval__every_epochs=7.0
-  )
-  length |= dict(checkpoint__every=100)
+  config = digits.get_config()
+  config.mapper, config.data.dir = 'vmap', data_dir
+  config, moments = resize.prepare(config, 3)
   alone = tmp_path / 'alone'
-  run(alone, data_dir, **length)
-  expected = rows(alone)[209]['test_loss']
+  resize.run(config, alone)
   for count in (2, 8):
-    resized = tmp_path / f'{count}'
-    shutil.copytree(alone, resized)
-    undo(resized, 200)
-    run(resized, data_dir, workers=count, **length)
-    scores = [r['test_loss'] for r in rows(resized)[200:] if 'test_loss' in r]
-    assert scores[0] < 1.05 * expected
+    assert resize.ratio(config, alone, moments[-1], count) < 1.05
 
 
 @pytest.fixture
