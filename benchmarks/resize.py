@@ -1,0 +1,144 @@
+"""What a run loses that goes on with another number of workers.
+
+  python -m benchmarks.resize
+  python -m benchmarks.resize --config=configs/stdlib_gpt.py:smoke \
+    --config.eval.every_epochs=0.027
+
+For each seed a run is left alone. Copies of it go back to the checkpoint after
+1/parts, 2/parts, ... of it and go on with other workers; the table has their
+test loss at the next evaluation over that of the run left alone, one figure a
+seed. Beside it, what two runs that were left alone differ by there: the next
+seed's loss over this one's. Prints one table, writes resize.json.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+import contextlib
+import io
+import itertools
+import json
+import pathlib
+import shutil
+import tempfile
+from typing import Any
+
+from absl import logging
+import ml_collections
+
+from selsync_jax import command
+from selsync_jax import job as job_lib
+from selsync_jax import records
+from selsync_jax import trainer
+
+SCORE = 'test_loss'
+
+
+def go_back(workdir: pathlib.Path, step: int) -> None:
+  """Takes a finished run to an earlier checkpoint, as a crash would have."""
+  (workdir / records.SUMMARY).unlink()
+  for path in (workdir / 'checkpoints').iterdir():
+    if path.name.isdecimal() and int(path.name) > step:
+      shutil.rmtree(path)
+
+
+def next_loss(workdir: pathlib.Path, step: int) -> float:
+  """The test loss at the first evaluation after a step."""
+  rows = records.read_metrics(workdir)[step:]
+  return next(row[SCORE] for row in rows if SCORE in row)
+
+
+def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
+  """Trains, and says nothing."""
+  with contextlib.redirect_stdout(io.StringIO()):
+    trainer.train_and_evaluate(config, workdir)
+
+
+def changed(config: ml_collections.ConfigDict, **fields) -> Any:
+  """The config with other values of some fields."""
+  config = config.copy_and_resolve_references()
+  config.update(fields)
+  return config
+
+
+def prepare(
+  config: ml_collections.ConfigDict, parts: int
+) -> tuple[ml_collections.ConfigDict, list[int]]:
+  """The config with a checkpoint after each part, and their steps.
+
+  The length is in epochs, for it to be the same for any number of workers.
+  """
+  job = job_lib.prepare(config)
+  config = changed(config, steps=None, epochs=job.steps / job.steps_per_epoch)
+  every = job.steps // parts
+  config.checkpoint.update(every=every, keep=parts)
+  return config, [every * part for part in range(1, parts)]
+
+
+def ratio(
+  config: ml_collections.ConfigDict,
+  alone: pathlib.Path,
+  step: int,
+  workers: int,
+) -> float:
+  """The next loss with other workers over that of the run left alone."""
+  with tempfile.TemporaryDirectory() as folder:
+    workdir = pathlib.Path(folder) / 'resized'
+    shutil.copytree(alone, workdir)
+    go_back(workdir, step)
+    run(changed(config, workers=workers), workdir)
+    return next_loss(workdir, step) / next_loss(alone, step)
+
+
+def measure(
+  config: ml_collections.ConfigDict,
+  parts: int,
+  counts: Sequence[int],
+  seeds: int,
+  folder: pathlib.Path,
+) -> Iterator[tuple[int, dict[str, list[float]]]]:
+  """The step of each checkpoint, and the ratios by what was changed."""
+  config, moments = prepare(config, parts)
+  configs = [changed(config, seed=config.seed + i) for i in range(seeds + 1)]
+  alone = [folder / f'seed{each.seed}' for each in configs]
+  for each, workdir in zip(configs, alone, strict=True):
+    run(each, workdir)
+  for step in moments:
+    losses = [next_loss(workdir, step) for workdir in alone]
+    row = {'next seed': [b / a for a, b in itertools.pairwise(losses)]}
+    for count in counts:
+      row[f'as {count}'] = [
+        ratio(each, workdir, step, count)
+        for each, workdir in zip(configs[:-1], alone[:-1], strict=True)
+      ]
+    yield step, row
+
+
+def main() -> None:
+  """The command line."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--config', default='configs/digits.py')
+  parser.add_argument('--parts', type=int, default=3, help='of the run')
+  parser.add_argument('--workers', type=int, nargs='+', default=[2, 8])
+  parser.add_argument('--seeds', type=int, default=3)
+  parser.add_argument('--out', default='resize.json')
+  options, fields = parser.parse_known_args()
+  logging.set_verbosity(logging.ERROR)
+  config = changed(command.load(options.config, fields), mapper='vmap')
+  table = {}
+  with tempfile.TemporaryDirectory() as folder:
+    for step, row in measure(
+      config,
+      options.parts,
+      options.workers,
+      options.seeds,
+      pathlib.Path(folder),
+    ):
+      table[step] = row
+      for name, ratios in row.items():
+        each = ' '.join(f'{ratio:.3f}' for ratio in ratios)
+        print(f'step {step:<6} {name:<10} {each}', flush=True)
+  pathlib.Path(options.out).write_text(json.dumps(table, indent=2) + '\n')
+
+
+if __name__ == '__main__':
+  main()
