@@ -9,6 +9,7 @@ could average. Writes overhead.json. The limit is 1: a step with none of them.
 """
 
 import argparse
+import itertools
 import json
 import os
 import pathlib
@@ -32,20 +33,22 @@ STEPS = {
 def main() -> None:
   """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-  parser.add_argument('--width', type=int, default=64, help='of the network')
-  parser.add_argument('--steps', type=int, default=20, help='in one go')
-  parser.add_argument('--rounds', type=int, default=15)
+  parser.add_argument(
+    '--widths', type=int, nargs='+', default=[64, 128], help='of the network'
+  )
+  parser.add_argument('--steps', type=int, default=10, help='in one go')
+  parser.add_argument('--rounds', type=int, default=20)
   parser.add_argument('--workers', type=int, nargs='+', default=[1, 2, 4])
   parser.add_argument('--out', default='overhead.json')
   options = parser.parse_args()
   jax.config.update('jax_num_cpu_devices', max(options.workers))
   rows = []
-  for count in options.workers:
+  for width, count in itertools.product(options.widths, options.workers):
     if count > jax.local_device_count():
       print(f'{count} workers: only {jax.local_device_count()} devices')
       continue
     runs = {
-      name: variants.Variant(first, count, options.width, averages)
+      name: variants.Variant(first, count, width, averages)
       for name, (first, averages) in STEPS.items()
     }
     seconds = variants.time_interleaved(

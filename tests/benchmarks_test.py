@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 EMULATED = cluster.missing()
 
 COMMANDS = {
-  'overhead': ['--width=4', '--steps=2', '--rounds=1', '--workers=2'],
+  'overhead': ['--widths=4', '--steps=2', '--rounds=1', '--workers=2'],
   'loop': ['--configs=digits', '--steps=40', '--rounds=1'],
   'input': ['digits', '--seconds=0.1', '--repeats=1'],
   'network': [
