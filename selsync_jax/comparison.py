@@ -5,10 +5,11 @@ the table shows the test split. The difference to BSP is taken seed by seed,
 because runs of one seed share weights and batches.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import csv
 import functools
 import html
+import operator
 import os
 import pathlib
 import statistics
@@ -80,12 +81,14 @@ def read(trials: Sequence[Trial]) -> list[Entry]:
   return list(entries.values())
 
 
-def choose(entries: Sequence[Entry]) -> list[Entry]:
-  """Every method at its best learning rate."""
+def choose(
+  entries: Sequence[Entry],
+  rank: Callable[[Entry], tuple] = operator.attrgetter('rank'),
+) -> list[Entry]:
+  """Every method at its best learning rate: the one of the highest rank."""
   labels = dict.fromkeys(entry.label for entry in entries)
   return [
-    max((e for e in entries if e.label == label), key=lambda e: e.rank)
-    for label in labels
+    max((e for e in entries if e.label == label), key=rank) for label in labels
   ]
 
 
