@@ -2,7 +2,7 @@
 
   python -m benchmarks.time_to_accuracy --config=configs/digits.py
   python -m benchmarks.time_to_accuracy --config=configs/stdlib_gpt.py:smoke \
-    --lrs=0.006,0.012,0.024 --config.steps=300
+    --lrs=0.012,0.024 --config.eval.every_epochs=0.0135
 
 First `compare.py` runs every method with the same learning rates and seeds. The
 best rate of each is that of the highest accuracy on validation, whatever the
@@ -181,12 +181,14 @@ def show(result: dict[str, Any]) -> None:
     f'{result["target"]:.4f}; {result["bits_per_second"] / 1e6:.1f} Mbit/s, '
     f'a step computes {1e3 * result["step_seconds"]:.1f} ms'
   )
-  print(f'{"":34}   rate   LSSR  final   steps  seconds  times faster than BSP')
+  width = max(map(len, result['rows']))
+  head = '  rate   LSSR  final   steps  seconds  times faster than BSP'
+  print(f'{"":{width}} {head}')
   for name, row in result['rows'].items():
     steps, seconds = median(row['steps']), median(row['seconds'])
     faster = seconds and bsp and bsp / seconds
     print(
-      f'{name:34} {row["rate"]:6g} {statistics.fmean(row["lssr"]):6.3f} '
+      f'{name:{width}} {row["rate"]:6g} {statistics.fmean(row["lssr"]):6.3f} '
       f'{statistics.fmean(row["final"]):6.4f} '
       f'{"never" if steps is None else f"{steps:.0f}":>7} '
       f'{"never" if seconds is None else f"{seconds:.1f}":>8} '
