@@ -65,6 +65,7 @@ def _named(name, title, run, several):
 def _changes_plot(run, several):
   delta, every = run.config['sync'].get('delta'), run.config['log']['every']
   method, many = run.config['sync']['method'], run.config['workers'] > STRIPS
+  bound = run.config['sync'].get('max_period')
   sentences = [
     'Relative gradient change of each worker at each step, on a logarithmic '
     'axis; at the upper edge a change without a past, infinite.',
@@ -72,6 +73,10 @@ def _changes_plot(run, several):
     if delta is None
     else f'A worker that reaches delta = {delta:g} (dashed) raises its flag '
     '(triangle).',
+    f'At the latest {bound} steps after a synchronisation there is another, '
+    'without a flag.'
+    if bound
+    else '',
     'Bars on top: the steps that synchronised; where many steps share a bar, '
     'its height is the share of them that did.',
     f'One step in {every} is logged.' if every > 1 else '',
