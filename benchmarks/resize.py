@@ -1,7 +1,7 @@
 """What a run loses that goes on with another number of workers.
 
   python -m benchmarks.resize
-  python -m benchmarks.resize --config=configs/stdlib_gpt.py:smoke \
+  python -m benchmarks.resize --config=configs/stdlib_gpt.py:selsync,smoke \
     --config.eval.every_epochs=0.027
 
 For each seed a run is left alone. Copies of it go back to the checkpoint after
@@ -20,7 +20,6 @@ import json
 import pathlib
 import shutil
 import tempfile
-from typing import Any
 
 from absl import logging
 import ml_collections
@@ -43,8 +42,8 @@ def go_back(workdir: pathlib.Path, step: int) -> None:
 
 def next_loss(workdir: pathlib.Path, step: int) -> float:
   """The test loss at the first evaluation after a step."""
-  rows = records.read_metrics(workdir)[step:]
-  return next(row[SCORE] for row in rows if SCORE in row)
+  rows = records.read_metrics(workdir)
+  return next(r[SCORE] for r in rows if SCORE in r and r['step'] > step)
 
 
 def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
@@ -53,7 +52,9 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
     trainer.train_and_evaluate(config, workdir)
 
 
-def changed(config: ml_collections.ConfigDict, **fields) -> Any:
+def changed(
+  config: ml_collections.ConfigDict, **fields
+) -> ml_collections.ConfigDict:
   """The config with other values of some fields."""
   config = config.copy_and_resolve_references()
   config.update(fields)

@@ -38,10 +38,12 @@ from selsync_jax import canvas
 from selsync_jax import command
 from selsync_jax import page
 from selsync_jax import report
+from selsync_jax import strategies
 from selsync_jax import threshold
 from selsync_jax import workers
 from selsync_jax.canvas import Layout
 from selsync_jax.canvas import Plot
+from selsync_jax.config import blame
 from selsync_jax.config import ConfigError
 from selsync_jax.threshold import Record
 from selsync_jax.threshold import suggest
@@ -214,8 +216,10 @@ def main() -> None:
     raise ConfigError(
       f'--config={flags.config}: method {config.sync.method} has no delta'
     )
+  with blame('sync'):
+    strategies.create(run=strategies.Run(1, config.seed), **config.sync)
   period = _max_period(config.sync)
-  if period and flags.lssr > 1 - 1 / period:
+  if period and flags.lssr > 1 - 1 / period + threshold.ROUNDING:
     raise ConfigError(
       f'--lssr={flags.lssr:g}: config.sync.max_period='
       f'{config.sync.max_period} allows {1 - 1 / period:.3g} at most'

@@ -30,7 +30,7 @@ class Totals:
     sync_steps: steps that synchronised.
     skipped: updates that workers dropped because they were not finite.
     samples: examples read, by all workers together.
-    seconds: wall-clock time of training, over all sittings.
+    seconds: wall-clock time of training, over all sittings; evaluations apart.
   """
 
   steps: int = 0

@@ -73,8 +73,8 @@ def _changes_plot(run, several):
     if delta is None
     else f'A worker that reaches delta = {delta:g} (dashed) raises its flag '
     '(triangle).',
-    f'At the latest {bound} steps after a synchronisation there is another, '
-    'without a flag.'
+    f'{bound} steps after a synchronisation all vote for another, with flags '
+    'or without.'
     if bound
     else '',
     'Bars on top: the steps that synchronised; where many steps share a bar, '

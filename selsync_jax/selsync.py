@@ -241,8 +241,8 @@ def selsync(
   `optax.apply_if_finite`.
 
   Args:
-    delta: the threshold, at least 0. 0 synchronises at every step, infinity
-      at the first step only.
+    delta: the threshold, at least 0. 0 synchronises at every step, infinity by
+      itself at the first step only.
     smoothing: see `measure`.
     quorum: `None` is the paper's rule, one flag is enough. A fraction in
       (0, 1] asks that share of the workers, rounded up, to raise theirs.
@@ -251,7 +251,7 @@ def selsync(
     vote_every: steps from one vote to the next; a flag raised at any of them
       counts. 1 is the paper's.
     max_period: steps from one synchronisation to the next, at most: at the
-      first vote that is as late, all workers raise their flags. `None` is the
+      first vote that is as late, all workers vote for one. `None` is the
       paper's, no bound.
     axis_name: the mapped axis.
 

@@ -259,7 +259,7 @@ class Run:
             self._save(state, scores)
         elif len(self._pending) > waits:
           # All but the newest step, which keeps the device busy meanwhile.
-          self._enter(len(self._pending) - 1, dict)
+          self._enter(len(self._pending) - 1)
           waits = config.log.fetch_every
         if stops and not last:
           raise Interrupted(f'stopped by a signal after step {totals.steps}')
@@ -272,14 +272,15 @@ class Run:
     return enumerate(batches, start + 1)
 
   def _enter(
-    self, count: int, look: Callable[[], dict[str, float]]
+    self, count: int, look: Callable[[], dict[str, float]] = dict
   ) -> dict[str, float]:
     """Enters the oldest steps, and writes them; the last with its scores."""
     ready, self._pending = self._pending[:count], self._pending[count:]
     local = [jax.tree.map(cluster.local, metrics) for metrics in ready]
     steps = cluster.gather(jax.tree.map(lambda *x: np.stack(x), *local))
     before, now = self._ledger.totals.seconds, time.monotonic() - self._began
-    scores = look()  # Its time is none of the steps that are entered.
+    scores = look()
+    self._began = time.monotonic() - now  # To look is not to train.
     for i in range(count):
       metrics = {name: values[i] for name, values in steps.items()}
       step = self._ledger.totals.steps + 1

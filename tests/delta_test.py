@@ -187,6 +187,10 @@ def test_lssr_over_delta_is_a_table_a_picture_and_a_page(suggested):
       ],
       '--lssr=0.9: config.sync.max_period=5 allows 0.833 at most',
     ),
+    (
+      ['--config.sync.max_period=5', '--config.sync.vote_every=0'],
+      'config.sync: vote_every must be at least 1, got 0',
+    ),
     (['--config.sync.dleta=3'], '--config.sync.dleta=3: this config has no'),
     (['--config.workers=0'], 'config.workers=0: must be at least 1'),
   ],
