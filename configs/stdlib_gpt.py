@@ -19,8 +19,8 @@ Measured: not measured. The smoke variant:
 perplexity 6.21 a byte at LSSR 0.908, 600 steps in 13 s on 2 cores of an AMD
 EPYC, jax 0.10.2, seed 0. By the command above, mean of 3 seeds, the best rate
 (0.012) for each: BSP 1.843 nats, SelSync 1.840, at LSSR 0.909 with 9.1 % of
-BSP's bytes. With selsync+sync.delta=0.1+sync.max_period=600, which is no bound,
-and seeds 0 to 2, SelSync ended at 1.856 with 16.6 % of the bytes, BSP at 1.842.
+BSP's bytes. selsync+sync.delta=0.1+sync.max_period=600, which is no bound, ends
+at 1.859 with 16.4 % of the bytes.
 """
 
 from configs import base
