@@ -6,6 +6,7 @@ processes. Where there is one process, all of this is a matter of course.
 
 import os
 import socket
+import time
 from typing import Any, NamedTuple
 
 import jax
@@ -15,8 +16,10 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec
 import numpy as np
 
+from selsync_jax import channel as channel_lib
 from selsync_jax.channel import Channel
 from selsync_jax.config import ConfigError
+from selsync_jax.config import RunError
 from selsync_jax.selsync import AXIS
 
 
@@ -36,13 +39,31 @@ class Cluster(NamedTuple):
   def __enter__(self) -> 'Cluster':
     return self
 
-  def __exit__(self, kind: type[BaseException] | None, *exc: Any) -> None:
+  def __exit__(
+    self,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    *trace: Any,
+  ) -> None:
     """Parts from the others, in peace or not."""
     if self.channel:
       if kind is None or issubclass(kind, SystemExit):
         self.channel.leave()
       else:
+        if _may_be_anothers(error):  # Then the channel hears, and says so.
+          time.sleep(channel_lib.GRACE)
         self.channel.fail(getattr(kind, 'code', 1))
+
+
+def _may_be_anothers(error: BaseException | None) -> bool:
+  """Whether a peer's end may be behind it: a collective then raises anything.
+
+  What has words of its own, and was not raised from what has none, is ours.
+  """
+  while isinstance(error, RunError) and error.__cause__:
+    error = error.__cause__
+  ours = isinstance(error, (ConfigError, RunError))
+  return isinstance(error, Exception) and not ours
 
 
 class Place(NamedTuple):

@@ -7,6 +7,7 @@ import random
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 import pytest
@@ -153,6 +154,50 @@ def test_survivors_of_a_killed_process_end_at_once_with_one_line(
     'on from the last checkpoint'
   )
   children[victim].communicate()
+
+
+DYING = """
+import os, signal, socket, sys, time
+import jax
+from jax.experimental import multihost_utils
+import numpy as np
+from selsync_jax import cluster
+
+def connections():
+  for fd in os.listdir('/proc/self/fd'):
+    try:
+      link = socket.socket(fileno=os.dup(int(fd)))
+      yield link.getpeername(), link
+    except OSError:  # A file, or a socket that listens.
+      pass
+
+port, process = sys.argv[1], int(sys.argv[2])
+told = cluster.Place(f'localhost:{port}', 2, process)
+with cluster.join(told, {}, 30):
+  before = dict(connections())
+  while True:
+    multihost_utils.process_allgather(np.ones(10))
+    if process == 0:
+      for address, link in connections():
+        if address not in before:  # It is of the collectives.
+          link.shutdown(socket.SHUT_RDWR)
+      time.sleep(1)
+      os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_collective_that_breaks_first_does_not_hide_who_is_gone():
+  port = str(free_port())
+  children = [
+    soak.start([sys.executable, '-c', DYING, port, str(i)]) for i in range(2)
+  ]
+  outcome(children[0])
+  code, lines = outcome(children[1])
+  assert code == 1
+  assert lines[-1] == (
+    'process 1: process 0 is gone; start all again to go on from the last '
+    'checkpoint'
+  )
 
 
 def test_processes_that_do_not_fit_together_are_told_why(tmp_path):
