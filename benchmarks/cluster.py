@@ -34,7 +34,7 @@ def missing() -> str | None:
     return 'an emulated cluster needs Linux'
   lacking = [
     tool
-    for tool in ('ip', 'tc', 'unshare', 'nsenter', 'mount')
+    for tool in ('ip', 'tc', 'setpriv', 'unshare', 'nsenter', 'mount')
     if shutil.which(tool, path=_path()) is None
   ]
   if lacking:
@@ -63,10 +63,13 @@ def _path() -> str:
 
 
 def _unshare() -> list[str]:
-  """A new network and mount namespace; users get to be root in theirs."""
+  """A new network and mount namespace; users get to be root in theirs.
+
+  It ends with this process, even where a signal leaves no time to end it.
+  """
   user = [] if os.geteuid() == 0 else ['--user', '--map-root-user']
   own = ['--net', '--mount', '--pid', '--fork', '--kill-child']
-  return ['unshare', *user, *own]
+  return ['setpriv', '--pdeathsig=KILL', 'unshare', *user, *own]
 
 
 def run(

@@ -1,5 +1,6 @@
 """Several processes: the same training, however they are spread and started."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -187,6 +188,36 @@ def test_the_jobset_gives_each_pod_its_place():
   volumes = {volume['name'] for volume in pod['volumes']}
   assert {mount['name'] for mount in container['volumeMounts']} <= volumes
   assert f'--config.workers={job["completions"]}' in container['command']
+
+
+def commands():
+  for path in pathlib.Path('/proc').glob('[0-9]*/cmdline'):
+    with contextlib.suppress(OSError):  # It has just ended.
+      yield path.read_bytes().split(b'\0')
+
+
+def test_nothing_is_left_of_an_emulated_cluster_that_is_killed():
+  if reason := emulated.missing():
+    pytest.skip(reason)
+  seconds = str(10**6 + os.getpid())
+  cluster = subprocess.Popen(
+    [sys.executable, '-m', 'benchmarks.cluster', '--hosts=2', '--']
+    + ['sleep', seconds],
+    cwd=ROOT,
+  )
+
+  def hosts():
+    return list(commands()).count([b'sleep', seconds.encode(), b''])
+
+  while hosts() < 2:
+    assert cluster.poll() is None
+    time.sleep(0.05)
+  cluster.kill()
+  cluster.wait()
+  deadline = time.monotonic() + 30
+  while hosts():
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
 
 
 def test_an_emulated_cluster_has_hosts_that_find_each_other_by_name():
