@@ -201,8 +201,10 @@ def test_nothing_is_left_of_an_emulated_cluster_that_is_killed():
     pytest.skip(reason)
   seconds = str(10**6 + os.getpid())
   cluster = subprocess.Popen(
-    [sys.executable, '-m', 'benchmarks.cluster', '--hosts=2', '--']
-    + ['sleep', seconds],
+    [
+      *(sys.executable, '-m', 'benchmarks.cluster', '--hosts=2'),
+      *('--', 'sleep', seconds),
+    ],
     cwd=ROOT,
   )
 
