@@ -126,6 +126,8 @@ def get_config(method: str) -> config_dict.ConfigDict:
         keep=3,  # Newest; the best one is kept besides.
         resize='mean',  # Optimizer state for another number of workers; or
         # 'clone': each new worker takes an old one's.
+        resize_rate='linear',  # Learning rate for another number of workers:
+        # as many times what it was; or 'keep'.
       ),
       log=dict(
         every=1,  # Steps from one line to the next.

@@ -80,6 +80,16 @@ RULES = (
   Rule('eval.batch_size', lambda v: v >= 1, 'must be at least 1'),
   Rule('checkpoint.every', lambda v: v >= 1, 'must be at least 1'),
   Rule('checkpoint.keep', lambda v: v >= 1, 'must be at least 1'),
+  Rule(
+    'checkpoint.resize',
+    lambda v: v in ('mean', 'clone'),
+    'must be mean or clone',
+  ),
+  Rule(
+    'checkpoint.resize_rate',
+    lambda v: v in ('linear', 'keep'),
+    'must be linear or keep',
+  ),
   Rule('log.every', lambda v: v >= 1, 'must be at least 1'),
   Rule('log.fetch_every', lambda v: v >= 1, 'must be at least 1'),
   Rule('check_replicas', lambda v: v >= 0, 'must be at least 0'),

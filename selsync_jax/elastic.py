@@ -2,7 +2,8 @@
 
 Parameters and model state begin from the consensus; the optimizer's state is
 averaged, or cloned from the old workers in turn; what a trigger or a reducer
-has measured belongs to the old number of workers and is begun anew.
+has measured belongs to the old number of workers and is begun anew. The
+learning rate follows the batch of all workers together, or is kept.
 """
 
 import jax
@@ -10,7 +11,6 @@ import numpy as np
 import optax
 
 from selsync_jax import workers
-from selsync_jax.config import pick
 
 
 def _mean(leaf, numbers):
@@ -31,6 +31,12 @@ def _clone(leaf, numbers):
 
 RULES = {'mean': _mean, 'clone': _clone}
 
+# The learning rate's factor where the number of workers is `times` what it was.
+RATES = {
+  'linear': lambda times: times,  # Goyal et al. 2017, section 2.1.
+  'keep': lambda times: 1.0,
+}
+
 
 def resize(
   saved: workers.TrainState,
@@ -48,15 +54,12 @@ def resize(
     rule: for the optimizer's state, a name in `RULES`.
     step: the optimizer step that the new workers have reached; schedules and
       random numbers go on from there.
-
-  Raises:
-    ValueError: if the rule is unknown.
   """
 
   def spread(how, tree):
     return jax.tree.map(lambda leaf: how(np.asarray(leaf), numbers), tree)
 
-  optimizer = spread(pick(RULES, rule), saved.opt_state[-1])
+  optimizer = spread(RULES[rule], saved.opt_state[-1])
   counts = optax.tree.get_all_with_path(optimizer, 'count')
   if counts:
     count = np.full((len(numbers),), step, np.int32)

@@ -27,6 +27,8 @@ class Totals:
     steps: optimizer steps.
     shift: how far the position in the data is ahead of `steps`; 0 unless the
       number of workers changed.
+    rate: what the config's learning rate is multiplied by; 1 unless the number
+      of workers changed.
     sync_steps: steps that synchronised.
     skipped: updates that workers dropped because they were not finite.
     samples: examples read, by all workers together.
@@ -35,6 +37,7 @@ class Totals:
 
   steps: int = 0
   shift: int = 0
+  rate: float = 1.0
   sync_steps: int = 0
   skipped: int = 0
   samples: int = 0

@@ -85,6 +85,7 @@ def train_and_evaluate(
         print(*histogram.lines(job.data.histogram), sep='\n')
     fresh = job_lib.fresh_state(job, config)
     state = _begin(job, config, fresh, totals, checkpoints, record)
+    job = job_lib.at_rate(job, config, totals.rate)
     traffic = parts.traffic(job.strategy, fresh.shared, config.workers)
     injected = job.data.injection_bytes_per_step
     traffic = traffic._replace(step=traffic.step + injected)
@@ -141,14 +142,17 @@ def _begin(
   else:
     position = round(record['epoch'] * job.steps_per_epoch)
     totals.shift = position - totals.steps
+    change = elastic.RATES[config.checkpoint.resize_rate]
+    totals.rate *= change(config.workers / record['workers'])
     like = workers.abstract(fresh, record['workers'])
     saved = checkpoints.restore(totals.steps, like)
     rule = config.checkpoint.resize
     state = elastic.resize(saved, fresh, numbers, rule, position)
     line += (
       f' with {config.workers} workers for {record["workers"]}: parameters '
-      f'from the consensus, optimizer state by {rule}, trigger begun anew, '
-      f'data at epoch {record["epoch"]:.2f}'
+      f'from the consensus, optimizer state by {rule}, learning rate '
+      f"{totals.rate:.3g} of the config's, trigger begun anew, data at epoch "
+      f'{record["epoch"]:.2f}'
     )
   _say(line)
   return workers.place(state, config.mapper)

@@ -1,10 +1,13 @@
 """A config's mistakes, each found before any device work and named."""
 
+import jax
+import numpy as np
 import pytest
 
 from configs import digits
 from selsync_jax import job as job_lib
 from selsync_jax.config import ConfigError
+from selsync_jax.selsync import AXIS
 
 BAD_FIELDS = [
   ('sync.delta', -0.5, 'config.sync: delta must be at least 0, got -0.5'),
@@ -46,6 +49,16 @@ BAD_FIELDS = [
   ),
   ('workers', -1, 'config.workers=-1: must be at least 1'),
   ('mapper', 'smap', "config.mapper='smap': must be pmap or vmap"),
+  (
+    'checkpoint.resize',
+    'sum',
+    "config.checkpoint.resize='sum': must be mean or clone",
+  ),
+  (
+    'checkpoint.resize_rate',
+    'square',
+    "config.checkpoint.resize_rate='square': must be linear or keep",
+  ),
   ('seed', -1, 'config.seed=-1: must be in [0, 2**31)'),
   ('epochs', 0.0, 'config.epochs=0.0: must be above 0'),
   ('steps', 0, 'config.steps=0: must be at least 1'),
@@ -117,3 +130,20 @@ def test_a_value_that_breaks_its_rule_is_named_with_it(
   with pytest.raises(ConfigError) as error:
     job_lib.prepare(config)
   assert str(error.value) == line
+
+
+def test_half_the_rate_is_half_the_schedule_and_half_the_update(data_dir):
+  config = digits.get_config()
+  config.data.dir, config.schedule.warmup_epochs = data_dir, 0.0
+  job = job_lib.prepare(config)
+  half = job_lib.at_rate(job, config, 0.5)
+  params = {'w': np.linspace(1, 2, 5, dtype=np.float32)[None]}  # Of a worker.
+
+  def update(tx):
+    state = jax.vmap(tx.init)(params)
+    return jax.vmap(tx.update, axis_name=AXIS)(params, state, params)[0]['w']
+
+  assert np.all(update(job.tx) < 0)
+  np.testing.assert_allclose(update(half.tx), update(job.tx) / 2)
+  for step in range(job.steps):
+    assert half.learning_rate(step) == job.learning_rate(step) / 2 > 0

@@ -202,11 +202,15 @@ def test_a_crash_in_the_middle_of_a_line_costs_that_line_alone(
 
 
 @pytest.mark.parametrize(
-  'method, count, rule',
-  [('selsync', 2, 'mean'), ('selsync', 8, 'clone'), ('diloco', 8, 'mean')],
+  'method, count, rule, rate, factor',
+  [
+    ('selsync', 2, 'mean', 'linear', 0.5),
+    ('selsync', 8, 'clone', 'keep', 1),
+    ('diloco', 8, 'mean', 'linear', 2),
+  ],
 )
 def test_another_number_of_workers_goes_on(
-  method, count, rule, tmp_path, data_dir, capsys
+  method, count, rule, rate, factor, tmp_path, data_dir, capsys
 ):
   length = dict(steps=None, epochs=9.0, checkpoint__every=40)
   alone = run(tmp_path / 'alone', data_dir, method, **length)
@@ -219,13 +223,14 @@ def test_another_number_of_workers_goes_on(
     method,
     workers=count,
     checkpoint__resize=rule,
+    checkpoint__resize_rate=rate,
     **length,
   )
   line = capsys.readouterr().out.splitlines()[0]
   assert line == (
     f'going on from step 40 with {count} workers for 4: parameters from the '
-    f'consensus, optimizer state by {rule}, trigger begun anew, data at epoch '
-    '4.00'
+    f'consensus, optimizer state by {rule}, learning rate {factor:.3g} of the '
+    "config's, trigger begun anew, data at epoch 4.00"
   )
   steps = [row['step'] for row in rows(tmp_path / 'resized')]
   per_epoch = {2: 20, 8: 5}[count]
@@ -235,6 +240,8 @@ def test_another_number_of_workers_goes_on(
   if method == 'selsync':
     assert after[0]['synced'] and after[0]['relative_change'] is None
   assert after[0]['epoch'] == pytest.approx(4 + 1 / per_epoch)
+  there = rows(tmp_path / 'alone')[40]['lr']
+  assert after[0]['lr'] == pytest.approx(factor * there, rel=0.01)
   assert np.isfinite([row['loss'] for row in after]).all()
 
 
