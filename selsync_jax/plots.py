@@ -64,7 +64,7 @@ def _named(name, title, run, several):
 
 def _changes_plot(run, several):
   delta, every = run.config['sync'].get('delta'), run.config['log']['every']
-  method, many = run.config['sync']['method'], run.config['workers'] > STRIPS
+  method, many = run.config['sync']['method'], run.changes.shape[1] > STRIPS
   bound = run.config['sync'].get('max_period')
   sentences = [
     'Relative gradient change of each worker at each step, on a logarithmic '

@@ -74,17 +74,17 @@ class Run:
   def changes(self) -> Float[np.ndarray, 'rows workers']:
     """Relative gradient change of each worker.
 
-    Infinite without a past; NaN where a gradient was not finite and skipped.
+    Infinite without a past; NaN where a gradient was not finite and skipped,
+    and while the run had fewer workers than it has had at most.
     """
     skips = np.diff([row.get('skipped', 0) for row in self.rows], prepend=0)
     missing = np.where(skips > 0, np.nan, np.inf)  # In place of JSON's null.
-    return np.array(
-      [
-        [none if v is None else v for v in row['relative_changes']]
-        for row, none in zip(self.rows, missing, strict=True)
-      ],
-      float,
-    )
+    most = max(len(row['relative_changes']) for row in self.rows)
+    changes = np.full((len(self.rows), most), np.nan)
+    for out, row, none in zip(changes, self.rows, missing, strict=True):
+      known = [none if v is None else v for v in row['relative_changes']]
+      out[: len(known)] = known
+    return changes
 
   @property
   def sync_steps(self) -> Int[np.ndarray, 'rows']:

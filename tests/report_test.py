@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import shutil
 import subprocess
 import sys
 from xml.etree import ElementTree
@@ -23,7 +24,7 @@ from selsync_jax.config import ConfigError
 
 def run(workdir, data_dir, method='selsync', **fields):
   config = digits.get_config(method)
-  config.update(workers=3, mapper='vmap', **fields)
+  config.update({'workers': 3, 'mapper': 'vmap'} | fields)
   config.data.dir = data_dir
   trainer.train_and_evaluate(config, workdir)
   return report.write([workdir], workdir).read_text()
@@ -180,6 +181,19 @@ def test_every_worker_has_its_changes(text, workdir, worker, layout):
   expected = [row['relative_changes'][worker] for row in rows_of(workdir)[1:]]
   assert len(y) == 30
   np.testing.assert_allclose(y[1:], expected, rtol=0.01)
+
+
+def test_a_worker_that_left_has_its_changes_until_then(
+  text, workdir, data_dir, tmp_path
+):
+  resized = tmp_path / 'resized'
+  shutil.copytree(workdir, resized)
+  shown = run(resized, data_dir, workers=2, steps=50)
+  steps = len(rows_of(resized))
+  assert steps > 30
+  for worker, last in enumerate((steps, steps, 30)):
+    x, _ = Panel(shown, 'changes', 2 + worker).line(f'change-{worker}')
+    np.testing.assert_allclose(x, 1 + np.arange(last), atol=0.1)
 
 
 def test_the_bars_stand_where_the_run_synchronised(workdir):
