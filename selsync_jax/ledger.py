@@ -32,6 +32,8 @@ class Totals:
     sync_steps: steps that synchronised.
     skipped: updates that workers dropped because they were not finite.
     samples: examples read, by all workers together.
+    sent: bytes, by one worker.
+    sent_bsp: the same under BSP.
     seconds: wall-clock time of training, over all sittings; evaluations apart.
   """
 
@@ -41,6 +43,8 @@ class Totals:
   sync_steps: int = 0
   skipped: int = 0
   samples: int = 0
+  sent: float = 0.0
+  sent_bsp: float = 0.0
   seconds: float = 0.0
 
   @property
@@ -52,10 +56,6 @@ class Totals:
   def lssr(self) -> float:
     """Local-to-synchronous step ratio (equation 4): local steps / steps."""
     return 1 - self.sync_steps / max(self.steps, 1)
-
-  def bytes_per_worker(self, traffic: parts.Traffic) -> int:
-    """What one worker has sent."""
-    return round(self.steps * traffic.step + self.sync_steps * traffic.sync)
 
 
 class Ledger:
@@ -117,8 +117,11 @@ class Ledger:
         f'step {totals.steps + 1}: the gradient of worker {bad[0]} is not '
         'finite'
       )
+    synced = bool(metrics['synced'][0])
     totals.steps += 1
-    totals.sync_steps += int(metrics['synced'][0])
+    totals.sync_steps += synced
+    totals.sent += self._traffic.step + synced * self._traffic.sync
+    totals.sent_bsp += self._traffic.bsp
     totals.skipped += bad.size
     totals.samples += int(metrics['count'].sum())
     totals.seconds = seconds
@@ -135,12 +138,12 @@ class Ledger:
         np.max(change, where=~np.isnan(change), initial=0)
       ),
       'relative_changes': change.tolist(),
-      'synced': bool(metrics['synced'][0]),
+      'synced': synced,
       'skipped': totals.skipped,
       'lr': self._learning_rates[totals.position - 1].item(),
       'lssr': totals.lssr,
       'samples': totals.samples,
-      'bytes_per_worker': totals.bytes_per_worker(self._traffic),
+      'bytes_per_worker': round(totals.sent),
       'seconds': totals.seconds,
       'samples_per_second': self.samples_per_second,
     }
@@ -155,7 +158,8 @@ class Ledger:
       'lssr': totals.lssr,
       'skipped': totals.skipped,
       'samples': totals.samples,
-      'bytes_per_worker': totals.bytes_per_worker(self._traffic),
+      'bytes_per_worker': round(totals.sent),
+      'bytes_per_worker_bsp': round(totals.sent_bsp),
       'seconds': totals.seconds,
       'samples_per_second': self.samples_per_second,
     }

@@ -102,13 +102,11 @@ def train_and_evaluate(
     with Profile(traced) as trace:
       run = Run(job, config, ledger, checkpoints, write, trace)
       scores = run.train(state)
-    bsp = parts.ring(parts.nbytes(fresh.params), config.workers)
     summary = {
       'method': config.sync.method,
       'workers': config.workers,
       'seed': config.seed,
       **ledger.summary(),
-      'bytes_per_worker_bsp': round(totals.steps * bsp),
       **scores,
     }
     if injected:

@@ -237,6 +237,15 @@ def test_another_number_of_workers_goes_on(
   assert steps == list(range(1, 40 + 5 * per_epoch + 1))
   assert resized['samples'] == alone['samples'] == 9 * 1257
   after = rows(tmp_path / 'resized')[40:]
+  # In a ring each of N workers sends 2 (N-1)/N times the parameters.
+  ring, steps_after = {2: 1, 4: 1.5, 8: 1.75}, len(after)
+  sent = alone['bytes_per_worker_bsp'] / alone['steps'] / ring[4]
+  assert resized['bytes_per_worker_bsp'] == round(
+    sent * (40 * ring[4] + steps_after * ring[count])
+  )
+  counted = np.array([row['bytes_per_worker'] for row in after])
+  before = rows(tmp_path / 'resized')[39]['bytes_per_worker']
+  assert (np.diff(counted, prepend=before) >= 0).all()
   if method == 'selsync':
     assert after[0]['synced'] and after[0]['relative_change'] is None
   assert after[0]['epoch'] == pytest.approx(4 + 1 / per_epoch)

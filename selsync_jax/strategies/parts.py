@@ -63,10 +63,17 @@ class Strategy(NamedTuple):
 
 
 class Traffic(NamedTuple):
-  """Bytes that one worker sends: at every step, and at a synchronisation."""
+  """Bytes that one worker sends.
+
+  Attributes:
+    step: at every step.
+    sync: at a synchronisation, besides.
+    bsp: at every step under BSP.
+  """
 
   step: float
   sync: float
+  bsp: float
 
 
 VOTE_BYTES = 4  # One int32.
@@ -87,6 +94,7 @@ def traffic(strategy: Strategy, shared: Any, workers: int) -> Traffic:
   return Traffic(
     step=ring(VOTE_BYTES * strategy.votes, workers),
     sync=ring(nbytes(strategy.payload(shared)), workers),
+    bsp=ring(nbytes(shared['params']), workers),
   )
 
 
