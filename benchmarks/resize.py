@@ -7,18 +7,20 @@
 For each seed a run is left alone. Copies of it go back to the checkpoint after
 1/parts, 2/parts, ... of it and go on with other workers; the table has their
 test loss at the next evaluation over that of the run left alone, one figure a
-seed. Beside it, what two runs that were left alone differ by there: the next
-seed's loss over this one's. Prints one table, writes resize.json.
+seed, and the mean with its standard error. Beside it the control: a copy that
+goes on with as many workers, but another order of the data. Prints one table,
+writes resize.json.
 """
 
 import argparse
+import collections
 from collections.abc import Iterator, Sequence
 import contextlib
 import io
-import itertools
 import json
 import pathlib
 import shutil
+import statistics
 import tempfile
 
 from absl import logging
@@ -28,6 +30,7 @@ from selsync_jax import command
 from selsync_jax import job as job_lib
 from selsync_jax import records
 from selsync_jax import trainer
+from selsync_jax import workdir as workdir_lib
 
 SCORE = 'test_loss'
 
@@ -76,17 +79,15 @@ def prepare(
 
 
 def ratio(
-  config: ml_collections.ConfigDict,
-  alone: pathlib.Path,
-  step: int,
-  workers: int,
+  config: ml_collections.ConfigDict, alone: pathlib.Path, step: int
 ) -> float:
-  """The next loss with other workers over that of the run left alone."""
+  """The next loss where `config` goes on over that of the run left alone."""
   with tempfile.TemporaryDirectory() as folder:
     workdir = pathlib.Path(folder) / 'resized'
     shutil.copytree(alone, workdir)
     go_back(workdir, step)
-    run(changed(config, workers=workers), workdir)
+    (workdir / workdir_lib.CONFIG).unlink()  # It would refuse another seed.
+    run(config, workdir)
     return next_loss(workdir, step) / next_loss(alone, step)
 
 
@@ -99,19 +100,26 @@ def measure(
 ) -> Iterator[tuple[int, dict[str, list[float]]]]:
   """The step of each checkpoint, and the ratios by what was changed."""
   config, moments = prepare(config, parts)
-  configs = [changed(config, seed=config.seed + i) for i in range(seeds + 1)]
+  configs = [changed(config, seed=config.seed + i) for i in range(seeds)]
   alone = [folder / f'seed{each.seed}' for each in configs]
   for each, workdir in zip(configs, alone, strict=True):
     run(each, workdir)
   for step in moments:
-    losses = [next_loss(workdir, step) for workdir in alone]
-    row = {'next seed': [b / a for a, b in itertools.pairwise(losses)]}
-    for count in counts:
-      row[f'as {count}'] = [
-        ratio(each, workdir, step, count)
-        for each, workdir in zip(configs[:-1], alone[:-1], strict=True)
-      ]
+    row = collections.defaultdict(list)
+    for each, workdir in zip(configs, alone, strict=True):
+      others = {f'as {n}': changed(each, workers=n) for n in counts}
+      others['other order'] = changed(each, seed=each.seed + seeds)
+      for name, other in others.items():
+        row[name].append(ratio(other, workdir, step))
     yield step, row
+
+
+def _summary(ratios: Sequence[float]) -> str:
+  each = ' '.join(f'{ratio:.3f}' for ratio in ratios)
+  if len(ratios) == 1:
+    return each
+  error = statistics.stdev(ratios) / len(ratios) ** 0.5
+  return f'{each}  mean {statistics.mean(ratios):.3f} +- {error:.3f}'
 
 
 def main() -> None:
@@ -136,8 +144,7 @@ def main() -> None:
     ):
       table[step] = row
       for name, ratios in row.items():
-        each = ' '.join(f'{ratio:.3f}' for ratio in ratios)
-        print(f'step {step:<6} {name:<10} {each}', flush=True)
+        print(f'step {step:<6} {name:<12} {_summary(ratios)}', flush=True)
   pathlib.Path(options.out).write_text(json.dumps(table, indent=2) + '\n')
 
 

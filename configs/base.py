@@ -126,8 +126,8 @@ def get_config(method: str) -> config_dict.ConfigDict:
         keep=3,  # Newest; the best one is kept besides.
         resize='mean',  # Optimizer state for another number of workers; or
         # 'clone': each new worker takes an old one's.
-        resize_rate='linear',  # Learning rate for another number of workers:
-        # as many times what it was; or 'keep'.
+        resize_batch='total',  # Another number of workers shares the batch
+        # of all; or 'worker': each keeps its own, the learning rate follows.
       ),
       log=dict(
         every=1,  # Steps from one line to the next.

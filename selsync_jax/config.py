@@ -86,9 +86,9 @@ RULES = (
     'must be mean or clone',
   ),
   Rule(
-    'checkpoint.resize_rate',
-    lambda v: v in ('linear', 'keep'),
-    'must be linear or keep',
+    'checkpoint.resize_batch',
+    lambda v: v in ('total', 'worker'),
+    'must be total or worker',
   ),
   Rule('log.every', lambda v: v >= 1, 'must be at least 1'),
   Rule('log.fetch_every', lambda v: v >= 1, 'must be at least 1'),

@@ -2,11 +2,16 @@
 
 Parameters and model state begin from the consensus; the optimizer's state is
 averaged, or cloned from the old workers in turn; what a trigger or a reducer
-has measured belongs to the old number of workers and is begun anew. The
-learning rate follows the batch of all workers together, or is kept.
+has measured belongs to the old number of workers and is begun anew. The workers
+share the batch that all had together, or each keeps the size of its own and the
+learning rate follows.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax
+import ml_collections
 import numpy as np
 import optax
 
@@ -31,11 +36,32 @@ def _clone(leaf, numbers):
 
 RULES = {'mean': _mean, 'clone': _clone}
 
-# The learning rate's factor where the number of workers is `times` what it was.
-RATES = {
-  'linear': lambda times: times,  # Goyal et al. 2017, section 2.1.
-  'keep': lambda times: 1.0,
+# A worker's batch size where there are `times` as many workers.
+BATCHES = {
+  'total': lambda size, times: max(1, round(size / times)),
+  'worker': lambda size, times: size,
 }
+
+
+def fit(
+  config: ml_collections.ConfigDict, record: Mapping[str, Any]
+) -> ml_collections.ConfigDict:
+  """The config with the batch size and learning rate for its workers.
+
+  The learning rate goes with the batch of all workers together, so that as many
+  examples move the parameters as far (Goyal et al. 2017, section 2.1).
+
+  Args:
+    config: of the run, with the workers that go on.
+    record: of the last sitting, its `workers`, `batch_size` of each, and
+      `learning_rate`.
+  """
+  times, size = config.workers / record['workers'], record['batch_size']
+  config = config.copy_and_resolve_references()
+  config.batch_size = BATCHES[config.checkpoint.resize_batch](size, times)
+  batch = times * config.batch_size / size  # Of all: 1 is as it was.
+  config.optimizer.learning_rate = record['learning_rate'] * batch
+  return config
 
 
 def resize(

@@ -68,44 +68,12 @@ def prepare(config: ml_collections.ConfigDict) -> Job:
     jax.eval_shape(init, jax.random.key(0), data.example[task.inputs])
   per_epoch = data.steps_per_epoch
   steps = config.steps or math.ceil(config.epochs * per_epoch)
-  with blame('sync'):
-    run = strategies.Run(per_epoch, config.seed)
-    strategy = strategies.create(run=run, **config.sync)
-  learning_rate, tx = _chain(config, strategy, steps, per_epoch, 1.0)
-  return Job(
-    task=task,
-    model=model,
-    data=data,
-    steps=steps,
-    steps_per_epoch=per_epoch,
-    strategy=strategy,
-    tx=tx,
-    learning_rate=learning_rate,
-  )
-
-
-def at_rate(job: Job, config: ml_collections.ConfigDict, rate: float) -> Job:
-  """The job with `rate` times the learning rate of its config."""
-  learning_rate, tx = _chain(
-    config, job.strategy, job.steps, job.steps_per_epoch, rate
-  )
-  return job._replace(tx=tx, learning_rate=learning_rate)
-
-
-def _chain(
-  config: ml_collections.ConfigDict,
-  strategy: parts.Strategy,
-  steps: int,
-  per_epoch: int,
-  rate: float,
-) -> tuple[optax.Schedule, optax.GradientTransformation]:
-  """The schedule of `rate` times the learning rate, and the optax chain."""
   options, shape = dict(config.optimizer), dict(config.schedule)
   if shape['milestones'] is not None:
     shape['milestones'] = [round(m * per_epoch) for m in shape['milestones']]
   with blame('schedule'):
     learning_rate = optimizers.schedule(
-      peak=rate * options.pop('learning_rate'),
+      peak=options.pop('learning_rate'),
       warmup_steps=round(shape.pop('warmup_epochs') * per_epoch),
       steps=steps,
       **shape,
@@ -114,8 +82,19 @@ def _chain(
     optimizer = optimizers.create(learning_rate=learning_rate, **options)
   if config.on_nonfinite == 'skip':
     optimizer = optax.apply_if_finite(optimizer, np.iinfo(np.int32).max)
-  tx = optax.chain(strategy.trigger, strategy.reducer, optimizer)
-  return learning_rate, tx
+  with blame('sync'):
+    run = strategies.Run(per_epoch, config.seed)
+    strategy = strategies.create(run=run, **config.sync)
+  return Job(
+    task=task,
+    model=model,
+    data=data,
+    steps=steps,
+    steps_per_epoch=per_epoch,
+    strategy=strategy,
+    tx=optax.chain(strategy.trigger, strategy.reducer, optimizer),
+    learning_rate=learning_rate,
+  )
 
 
 def fresh_state(

@@ -27,24 +27,23 @@ class Totals:
     steps: optimizer steps.
     shift: how far the position in the data is ahead of `steps`; 0 unless the
       number of workers changed.
-    rate: what the config's learning rate is multiplied by; 1 unless the number
-      of workers changed.
     sync_steps: steps that synchronised.
     skipped: updates that workers dropped because they were not finite.
     samples: examples read, by all workers together.
     sent: bytes, by one worker.
     sent_bsp: the same under BSP.
+    injected: of `sent`, examples that other workers were shown.
     seconds: wall-clock time of training, over all sittings; evaluations apart.
   """
 
   steps: int = 0
   shift: int = 0
-  rate: float = 1.0
   sync_steps: int = 0
   skipped: int = 0
   samples: int = 0
   sent: float = 0.0
   sent_bsp: float = 0.0
+  injected: float = 0.0
   seconds: float = 0.0
 
   @property
@@ -120,8 +119,10 @@ class Ledger:
     synced = bool(metrics['synced'][0])
     totals.steps += 1
     totals.sync_steps += synced
-    totals.sent += self._traffic.step + synced * self._traffic.sync
-    totals.sent_bsp += self._traffic.bsp
+    traffic = self._traffic
+    totals.sent += traffic.step + synced * traffic.sync + traffic.injected
+    totals.sent_bsp += traffic.bsp
+    totals.injected += traffic.injected
     totals.skipped += bad.size
     totals.samples += int(metrics['count'].sum())
     totals.seconds = seconds
@@ -151,6 +152,7 @@ class Ledger:
   def summary(self) -> dict[str, Any]:
     """The totals, as they stand in `summary.json`."""
     totals = self.totals
+    injected = round(totals.injected)
     return {
       'steps': totals.steps,
       'sync_steps': totals.sync_steps,
@@ -162,6 +164,7 @@ class Ledger:
       'bytes_per_worker_bsp': round(totals.sent_bsp),
       'seconds': totals.seconds,
       'samples_per_second': self.samples_per_second,
+      **({'injection_bytes': injected} if injected else {}),
     }
 
 

@@ -74,6 +74,8 @@ def train_and_evaluate(
       Checkpoints(workdir, config.checkpoint.keep)
     )
     record = checkpoints.newest_record()
+    if record and (fitted := elastic.fit(config, record)) != config:
+      config, job = fitted, job_lib.prepare(fitted)
     totals = Totals(**record['totals']) if record else Totals()
     summary = records.read_summary(workdir)
     if totals.position >= job.steps and summary:
@@ -85,10 +87,8 @@ def train_and_evaluate(
         print(*histogram.lines(job.data.histogram), sep='\n')
     fresh = job_lib.fresh_state(job, config)
     state = _begin(job, config, fresh, totals, checkpoints, record)
-    job = job_lib.at_rate(job, config, totals.rate)
     traffic = parts.traffic(job.strategy, fresh.shared, config.workers)
-    injected = job.data.injection_bytes_per_step
-    traffic = traffic._replace(step=traffic.step + injected)
+    traffic = traffic._replace(injected=job.data.injection_bytes_per_step)
     ledger = Ledger(
       totals,
       traffic,
@@ -109,8 +109,6 @@ def train_and_evaluate(
       **ledger.summary(),
       **scores,
     }
-    if injected:
-      summary['injection_bytes'] = round(totals.steps * injected)
     if first:
       records.write_summary(workdir, summary)
     return summary
@@ -140,17 +138,16 @@ def _begin(
   else:
     position = round(record['epoch'] * job.steps_per_epoch)
     totals.shift = position - totals.steps
-    change = elastic.RATES[config.checkpoint.resize_rate]
-    totals.rate *= change(config.workers / record['workers'])
     like = workers.abstract(fresh, record['workers'])
     saved = checkpoints.restore(totals.steps, like)
     rule = config.checkpoint.resize
     state = elastic.resize(saved, fresh, numbers, rule, position)
     line += (
       f' with {config.workers} workers for {record["workers"]}: parameters '
-      f'from the consensus, optimizer state by {rule}, learning rate '
-      f"{totals.rate:.3g} of the config's, trigger begun anew, data at epoch "
-      f'{record["epoch"]:.2f}'
+      f'from the consensus, optimizer state by {rule}, '
+      f'batches of {config.batch_size}, '
+      f'learning rate {config.optimizer.learning_rate:.3g}, '
+      f'trigger begun anew, data at epoch {record["epoch"]:.2f}'
     )
   _say(line)
   return workers.place(state, config.mapper)
@@ -297,6 +294,8 @@ class Run:
     record = {
       'totals': dataclasses.asdict(totals),
       'workers': self._config.workers,
+      'batch_size': self._config.batch_size,
+      'learning_rate': self._config.optimizer.learning_rate,
       'epoch': totals.position / self._job.steps_per_epoch,
     }
     loss = scores.get('test_loss')

@@ -1,13 +1,10 @@
 """A config's mistakes, each found before any device work and named."""
 
-import jax
-import numpy as np
 import pytest
 
 from configs import digits
 from selsync_jax import job as job_lib
 from selsync_jax.config import ConfigError
-from selsync_jax.selsync import AXIS
 
 BAD_FIELDS = [
   ('sync.delta', -0.5, 'config.sync: delta must be at least 0, got -0.5'),
@@ -55,9 +52,9 @@ BAD_FIELDS = [
     "config.checkpoint.resize='sum': must be mean or clone",
   ),
   (
-    'checkpoint.resize_rate',
-    'square',
-    "config.checkpoint.resize_rate='square': must be linear or keep",
+    'checkpoint.resize_batch',
+    'each',
+    "config.checkpoint.resize_batch='each': must be total or worker",
   ),
   ('seed', -1, 'config.seed=-1: must be in [0, 2**31)'),
   ('epochs', 0.0, 'config.epochs=0.0: must be above 0'),
@@ -130,20 +127,3 @@ def test_a_value_that_breaks_its_rule_is_named_with_it(
   with pytest.raises(ConfigError) as error:
     job_lib.prepare(config)
   assert str(error.value) == line
-
-
-def test_half_the_rate_is_half_the_schedule_and_half_the_update(data_dir):
-  config = digits.get_config()
-  config.data.dir, config.schedule.warmup_epochs = data_dir, 0.0
-  job = job_lib.prepare(config)
-  half = job_lib.at_rate(job, config, 0.5)
-  params = {'w': np.linspace(1, 2, 5, dtype=np.float32)[None]}  # Of a worker.
-
-  def update(tx):
-    state = jax.vmap(tx.init)(params)
-    return jax.vmap(tx.update, axis_name=AXIS)(params, state, params)[0]['w']
-
-  assert np.all(update(job.tx) < 0)
-  np.testing.assert_allclose(update(half.tx), update(job.tx) / 2)
-  for step in range(job.steps):
-    assert half.learning_rate(step) == job.learning_rate(step) / 2 > 0

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import pathlib
 
 import jax
@@ -202,15 +203,16 @@ def test_a_crash_in_the_middle_of_a_line_costs_that_line_alone(
 
 
 @pytest.mark.parametrize(
-  'method, count, rule, rate, factor',
+  'method, count, rule, batch, size, factor',
   [
-    ('selsync', 2, 'mean', 'linear', 0.5),
-    ('selsync', 8, 'clone', 'keep', 1),
-    ('diloco', 8, 'mean', 'linear', 2),
+    ('selsync', 2, 'mean', 'total', 64, 1),
+    ('selsync', 3, 'mean', 'worker', 32, 3 / 4),
+    ('selsync', 8, 'clone', 'total', 16, 1),
+    ('diloco', 8, 'mean', 'worker', 32, 2),
   ],
 )
 def test_another_number_of_workers_goes_on(
-  method, count, rule, rate, factor, tmp_path, data_dir, capsys
+  method, count, rule, batch, size, factor, tmp_path, data_dir, capsys
 ):
   length = dict(steps=None, epochs=9.0, checkpoint__every=40)
   alone = run(tmp_path / 'alone', data_dir, method, **length)
@@ -223,29 +225,29 @@ def test_another_number_of_workers_goes_on(
     method,
     workers=count,
     checkpoint__resize=rule,
-    checkpoint__resize_rate=rate,
+    checkpoint__resize_batch=batch,
     **length,
   )
   line = capsys.readouterr().out.splitlines()[0]
   assert line == (
     f'going on from step 40 with {count} workers for 4: parameters from the '
-    f'consensus, optimizer state by {rule}, learning rate {factor:.3g} of the '
-    "config's, trigger begun anew, data at epoch 4.00"
+    f'consensus, optimizer state by {rule}, batches of {size}, learning rate '
+    f'{factor * 0.1:.3g}, trigger begun anew, data at epoch 4.00'
   )
   steps = [row['step'] for row in rows(tmp_path / 'resized')]
-  per_epoch = {2: 20, 8: 5}[count]
+  per_epoch = math.ceil(math.ceil(1257 / count) / size)
   assert steps == list(range(1, 40 + 5 * per_epoch + 1))
   assert resized['samples'] == alone['samples'] == 9 * 1257
   after = rows(tmp_path / 'resized')[40:]
   # In a ring each of N workers sends 2 (N-1)/N times the parameters.
-  ring, steps_after = {2: 1, 4: 1.5, 8: 1.75}, len(after)
-  sent = alone['bytes_per_worker_bsp'] / alone['steps'] / ring[4]
+  before, now = 2 * 3 / 4, 2 * (count - 1) / count
+  sent = alone['bytes_per_worker_bsp'] / alone['steps'] / before
   assert resized['bytes_per_worker_bsp'] == round(
-    sent * (40 * ring[4] + steps_after * ring[count])
+    sent * (40 * before + len(after) * now)
   )
   counted = np.array([row['bytes_per_worker'] for row in after])
-  before = rows(tmp_path / 'resized')[39]['bytes_per_worker']
-  assert (np.diff(counted, prepend=before) >= 0).all()
+  last = rows(tmp_path / 'resized')[39]['bytes_per_worker']
+  assert (np.diff(counted, prepend=last) >= 0).all()
   if method == 'selsync':
     assert after[0]['synced'] and after[0]['relative_change'] is None
   assert after[0]['epoch'] == pytest.approx(4 + 1 / per_epoch)
@@ -264,7 +266,8 @@ def test_a_resized_run_stays_within_five_percent_of_an_undisturbed_one(
   alone = tmp_path / 'alone'
   resize.run(config, alone)
   for count in (2, 8):
-    assert resize.ratio(config, alone, moments[-1], count) < 1.05
+    other = resize.changed(config, workers=count)
+    assert resize.ratio(other, alone, moments[-1]) < 1.05
 
 
 @pytest.fixture

@@ -69,11 +69,13 @@ class Traffic(NamedTuple):
     step: at every step.
     sync: at a synchronisation, besides.
     bsp: at every step under BSP.
+    injected: of examples, at every step, besides.
   """
 
   step: float
   sync: float
   bsp: float
+  injected: float = 0.0
 
 
 VOTE_BYTES = 4  # One int32.
