@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec
 import numpy as np
 
 from selsync_jax import channel as channel_lib
+from selsync_jax import relay
 from selsync_jax.channel import Channel
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
@@ -147,7 +148,8 @@ def join(told: Place, agreed: dict[str, Any], timeout: float) -> Cluster:
   agreed = {'processes': processes} | agreed
   offer = f'{host}:{_free_port()}'
   channel = Channel(coordinator, process, agreed, offer, timeout)
-  jax.distributed.initialize(channel.offer, processes, process, **timeouts)
+  service = relay.start(channel.offer) if process else channel.offer
+  jax.distributed.initialize(service, processes, process, **timeouts)
   return Cluster(process, processes, channel)
 
 

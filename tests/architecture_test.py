@@ -21,7 +21,7 @@ FLOORS = [
   {'injection', 'streaming'},
   {'reading', 'network'},
   {'cluster', 'replicas', 'partition', 'tasks', 'models', 'strategies'},
-  {'channel', 'datasets', 'optimizers'},
+  {'channel', 'relay', 'datasets', 'optimizers'},
   {'augment'},
   {'config', 'selsync', 'draws'},
 ]

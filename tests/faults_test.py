@@ -164,32 +164,37 @@ import numpy as np
 from selsync_jax import cluster
 
 def connections():
+  links = {}  # By both ports.
   for fd in os.listdir('/proc/self/fd'):
     try:
       link = socket.socket(fileno=os.dup(int(fd)))
-      yield link.getpeername(), link
+      links[link.getsockname()[1], link.getpeername()[1]] = link
     except OSError:  # A file, or a socket that listens.
       pass
+  return {ends: link for ends, link in links.items() if ends[::-1] not in links}
 
-port, process = sys.argv[1], int(sys.argv[2])
+process, port, first = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 told = cluster.Place(f'localhost:{port}', 2, process)
 with cluster.join(told, {}, 30):
-  before = dict(connections())
+  before = connections()
   while True:
     multihost_utils.process_allgather(np.ones(10))
     if process == 0:
-      for address, link in connections():
-        if address not in before:  # It is of the collectives.
+      for ends, link in connections().items():
+        of = 'coordination' if ends in before else 'collectives'
+        if of == first and ends[0] != port:  # Not the channel's.
           link.shutdown(socket.SHUT_RDWR)
       time.sleep(1)
       os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_collective_that_breaks_first_does_not_hide_who_is_gone():
+@pytest.mark.parametrize('first', ['collectives', 'coordination'])
+def test_what_breaks_first_does_not_hide_who_is_gone(first):
   port = str(free_port())
   children = [
-    soak.start([sys.executable, '-c', DYING, port, str(i)]) for i in range(2)
+    soak.start([sys.executable, '-c', DYING, str(i), port, first])
+    for i in range(2)
   ]
   outcome(children[0])
   code, lines = outcome(children[1])
