@@ -150,26 +150,31 @@ class Checkpoints:
     return restored['record']
 
   def restore(self, step: int, like: Any) -> Any:
-    """The state of a checkpoint.
+    """The state of a checkpoint, of this process's workers.
 
     Args:
       step: which one.
-      like: arrays of this process's workers, which say where the state goes;
-        or `jax.ShapeDtypeStruct`s over all workers: then it all comes to the
-        host.
+      like: arrays, worker-stacked; they say where the state goes.
     """
     template = jax.tree.map(
-      lambda x: (
-        jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
-        if isinstance(x, jax.Array)
-        else np.empty(x.shape, x.dtype)
-      ),
+      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
       cluster.to_global(like),
     )
-    restored = self._manager.restore(
-      step, args=ocp.args.Composite(state=ocp.args.StandardRestore(template))
-    )
-    return restored['state']
+    return cluster.to_local(self._restore(step, template))
+
+  def restore_all(self, step: int, like: Any) -> Any:
+    """The state of a checkpoint, of all workers, on the host.
+
+    Args:
+      step: which one.
+      like: `jax.ShapeDtypeStruct`s, stacked over the workers that saved it.
+    """
+    template = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like)
+    return self._restore(step, template)
+
+  def _restore(self, step: int, template: Any) -> Any:
+    args = ocp.args.Composite(state=ocp.args.StandardRestore(template))
+    return self._manager.restore(step, args=args)['state']
 
   def _path(self, step: int) -> pathlib.Path:
     return self._folder / str(step)

@@ -134,12 +134,12 @@ def _begin(
     return _checked(state, config)
   line = f'going on from step {totals.steps}'
   if record['workers'] == config.workers:
-    state = cluster.to_local(checkpoints.restore(totals.steps, state))
+    state = checkpoints.restore(totals.steps, state)
   else:
     position = round(record['epoch'] * job.steps_per_epoch)
     totals.shift = position - totals.steps
     like = workers.abstract(fresh, record['workers'])
-    saved = checkpoints.restore(totals.steps, like)
+    saved = checkpoints.restore_all(totals.steps, like)
     rule = config.checkpoint.resize
     state = elastic.resize(saved, fresh, numbers, rule, position)
     line += (

@@ -4,14 +4,17 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
+from benchmarks import resize
 from benchmarks import soak
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -111,6 +114,28 @@ def test_a_second_signal_ends_a_run_at_once(tmp_path):
   os.kill(child.pid, signal.SIGTERM)
   child.communicate(timeout=300)
   assert child.returncode in (-signal.SIGTERM, 75)
+
+
+def test_a_resize_does_the_same_on_however_many_processes(left_alone, tmp_path):
+  """Four workers of two processes go on as two, on one process and on two."""
+  after = []
+  for processes in (1, 2):
+    workdir = tmp_path / str(processes)
+    shutil.copytree(left_alone('selsync', 2), workdir)
+    resize.go_back(workdir, 60)
+    command = soak.command('selsync', processes, workdir, '--config.workers=2')
+    assert 'going on from step 60 with 2 workers for 4' in soak.finish(command)
+    after.append(soak.rows(workdir)[60:])
+  one, two = after
+  assert len(one) == len(two) == soak.STEPS - 60
+  for field in ('step', 'synced', 'samples', 'bytes_per_worker'):
+    assert [row[field] for row in one] == [row[field] for row in two]
+  for field in ('loss', 'relative_change'):
+    np.testing.assert_allclose(
+      [row[field] or 0 for row in one],  # The first change is infinite: null.
+      [row[field] or 0 for row in two],
+      rtol=1e-3,
+    )
 
 
 def free_port():
