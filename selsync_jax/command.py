@@ -146,6 +146,8 @@ def main(name: str, body: Callable[[], Any]) -> None:
   # TensorFlow only reads data here; what it says of its kernels is noise.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
   os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
+  # It would import Keras, and with it scikit-learn: a second for nothing.
+  os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')
   try:
     body()
   except (ConfigError, RunError) as error:

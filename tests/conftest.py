@@ -15,6 +15,7 @@ os.environ['XLA_FLAGS'] = (
 )
 os.environ['TF_CPP_MIN_LOG_LEVEL'] = '2'
 os.environ['TF_ENABLE_ONEDNN_OPTS'] = '0'
+os.environ['TF_USE_LEGACY_KERAS'] = '1'
 os.environ['JAX_PLATFORMS'] = 'cpu'
 
 # Programs that many tests run are compiled once, here and in the processes
