@@ -16,6 +16,7 @@ from benchmarks import soak
 from configs import digits
 import selsync_jax as ss
 from selsync_jax import datasets
+from selsync_jax import job
 from selsync_jax import records
 from selsync_jax import strategies
 from selsync_jax import trainer
@@ -27,8 +28,8 @@ from selsync_jax.strategies import parts
 STEPS = 24
 
 
-def run(workdir, data_dir, method='selsync', restart=False, **fields):
-  """A short run; fields by their dotted names with __ for the dots."""
+def short(data_dir, method='selsync', **fields):
+  """The config of a short run; fields' names with __ for the dots."""
   config = digits.get_config(method)
   defaults = {
     'steps': STEPS,
@@ -40,6 +41,11 @@ def run(workdir, data_dir, method='selsync', restart=False, **fields):
   }
   given = {name.replace('__', '.'): value for name, value in fields.items()}
   config.update_from_flattened_dict(defaults | given)
+  return config
+
+
+def run(workdir, data_dir, method='selsync', restart=False, **fields):
+  config = short(data_dir, method, **fields)
   return trainer.train_and_evaluate(config, workdir, restart=restart)
 
 
@@ -214,9 +220,8 @@ def test_another_number_of_workers_goes_on(
   method, count, rule, batch, size, factor, tmp_path, data_dir, capsys
 ):
   length = dict(steps=None, epochs=9.0, checkpoint__every=40)
-  alone = run(tmp_path / 'alone', data_dir, method, **length)
   half = dict(length, epochs=4.0)
-  run(tmp_path / 'resized', data_dir, method, **half)
+  begun = run(tmp_path / 'resized', data_dir, method, **half)
   capsys.readouterr()
   resized = run(
     tmp_path / 'resized',
@@ -236,11 +241,11 @@ def test_another_number_of_workers_goes_on(
   steps = [row['step'] for row in rows(tmp_path / 'resized')]
   per_epoch = math.ceil(math.ceil(1257 / count) / size)
   assert steps == list(range(1, 40 + 5 * per_epoch + 1))
-  assert resized['samples'] == alone['samples'] == 9 * 1257
+  assert resized['samples'] == 9 * 1257
   after = rows(tmp_path / 'resized')[40:]
   # In a ring each of N workers sends 2 (N-1)/N times the parameters.
   before, now = 2 * 3 / 4, 2 * (count - 1) / count
-  sent = alone['bytes_per_worker_bsp'] / alone['steps'] / before
+  sent = begun['bytes_per_worker_bsp'] / begun['steps'] / before
   assert resized['bytes_per_worker_bsp'] == round(
     sent * (40 * before + len(after) * now)
   )
@@ -250,7 +255,8 @@ def test_another_number_of_workers_goes_on(
   if method == 'selsync':
     assert after[0]['synced'] and after[0]['relative_change'] is None
   assert after[0]['epoch'] == pytest.approx(4 + 1 / per_epoch)
-  there = rows(tmp_path / 'alone')[40]['lr']
+  alone = job.prepare(short(data_dir, method, **length))
+  there = float(alone.learning_rate(40))
   assert after[0]['lr'] == pytest.approx(factor * there, rel=0.01)
   assert np.isfinite([row['loss'] for row in after]).all()
 
