@@ -126,5 +126,5 @@ class PartitionedData(Data, abc.ABC):
   @functools.cached_property
   def example(self) -> Batch:
     """See `Data`."""
-    batch = next(self.evaluation('test', 1, [0], 1))
+    batch = next(self.evaluation('validation', 1, [0], 1))
     return {name: array[0] for name, array in batch.items()}

@@ -91,11 +91,11 @@ def _key_figures(
   """The few numbers at the top of the page: name, number, remark."""
   cell = {fact.name: _fact_cell(fact) for fact in facts.facts(outcome)}
   if metric := history.metric(outcome):
-    value = outcome[f'test_{metric}']
+    value = outcome[f'validation_{metric}']
     yield (
-      f'test {metric}',
+      f'validation {metric}',
       page.number(value, f'{value:.4f}'),
-      Markup('loss {}').format(cell.get('test loss', 'not finite')),
+      Markup('loss {}').format(cell.get('validation loss', 'not finite')),
     )
   if 'lssr' in outcome:
     yield (

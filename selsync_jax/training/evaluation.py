@@ -1,6 +1,10 @@
-"""Scores of the consensus: the workers' mean parameters and statistics."""
+"""Scores of the consensus: the workers' mean parameters and statistics.
 
-from collections.abc import Sequence
+While a run goes on, only the validation split is scored: checkpoints, learning
+rates and methods are chosen by it. The test split is scored once, after the
+last step.
+"""
+
 from typing import Any
 
 import jax
@@ -23,7 +27,7 @@ def _means(sums: tuple[Any, Any]) -> Any:
 
 
 class Evaluator:
-  """Evaluates the consensus of the workers on splits of the data.
+  """Evaluates the consensus of the workers on a split of the data.
 
   Args:
     experiment: whose model, task and data.
@@ -43,23 +47,18 @@ class Evaluator:
     )
     self._means = map_workers(_means, experiment.mapper)
 
-  def scores(
-    self, shared: dict[str, Any], splits: Sequence[str]
-  ) -> dict[str, float]:
-    """The metrics on each split, as `SPLIT_METRIC`.
+  def scores(self, shared: dict[str, Any], split: str) -> dict[str, float]:
+    """The metrics on a split, as `SPLIT_METRIC`.
 
     Args:
       shared: `{'params', 'model_state'}`, worker-stacked.
-      splits: of the data.
+      split: of the data, `validation` or `test`.
     """
     mean = self._consensus(shared)
     if not self._experiment.strategy.averages_model_state:
       mean |= {'model_state': self._recomputed(mean)}
-    return {
-      f'{split}_{name}': score
-      for split in splits
-      for name, score in self._split_scores(mean, split).items()
-    }
+    scores = self._split_scores(mean, split)
+    return {f'{split}_{name}': score for name, score in scores.items()}
 
   def _recomputed(self, mean: dict[str, Any]) -> Any:
     """Batch statistics of the mean parameters over the training data."""

@@ -11,9 +11,6 @@ from selsync_jax.training.preemption import Preemption
 from selsync_jax.training.recorder import Recorder
 from selsync_jax.training.recorder import Scores
 
-SPLITS, FINAL_SPLITS = ('test',), ('test', 'validation')
-"""Evaluated during a run, and at its end."""
-
 
 class Stopped(Exception):
   """A signal stopped the run after a step; it is saved, and can be resumed."""
@@ -60,9 +57,9 @@ class Milestones:
     evaluates = last or position % intervals.evaluate == 0
     saves = last or stops or position % intervals.save == 0
     if evaluates or saves:
-      splits = FINAL_SPLITS if last else SPLITS
-      shared = self._course.shared(state)
-      score = functools.partial(self._evaluator.scores, shared, splits)
+      score = functools.partial(
+        self._evaluator.scores, self._course.shared(state), 'validation'
+      )
       self.scores = self._recorder.enter_all(score if evaluates else dict)
       if saves:
         self._save(state)
@@ -82,6 +79,6 @@ class Milestones:
       'epoch': totals.position / experiment.steps_per_epoch,
       'metrics': self._recorder.seal(),
     }
-    loss = self.scores.get('test_loss')
+    loss = self.scores.get('validation_loss')
     arrays, more = self._course.saved(state)
     self._checkpoints.save(totals.steps, arrays, record | more, loss)

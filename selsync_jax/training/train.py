@@ -29,7 +29,6 @@ from selsync_jax.training import start
 from selsync_jax.training.course import Course
 from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.experiment import Experiment
-from selsync_jax.training.milestones import FINAL_SPLITS
 from selsync_jax.training.milestones import Milestones
 from selsync_jax.training.preemption import Preemption
 from selsync_jax.training.profiling import Profile
@@ -158,7 +157,11 @@ def _train(
   ledger: Ledger,
   trace: Profile,
 ) -> Scores:
-  """Takes the steps that are left; returns the scores of the last one."""
+  """Takes the steps that are left; returns the scores of the last one.
+
+  Only here is the test split read, and no row of `metrics.jsonl` has it: a
+  killed run that resumes scores the same parameters again.
+  """
   experiment = course.experiment
   workers = processes.local_workers(experiment.workers)
   evaluator = Evaluator(experiment, workers)
@@ -173,9 +176,9 @@ def _train(
       course, recorder, evaluator, checkpoints, preemption
     )
     state = course.run(state, recorder, workers, milestones, trace.step)
-    return milestones.scores or evaluator.scores(
-      course.shared(state), FINAL_SPLITS
-    )
+    shared = course.shared(state)
+    validation = milestones.scores or evaluator.scores(shared, 'validation')
+    return validation | evaluator.scores(shared, 'test')
 
 
 @contextlib.contextmanager
@@ -198,7 +201,8 @@ def _writing(
   ):
 
     def write(row):
-      if row['step'] % experiment.intervals.log == 0 or 'test_loss' in row:
+      is_logged = row['step'] % experiment.intervals.log == 0
+      if is_logged or any(map(history.is_score, row)):
         opened.write(row)
       progress.show(row)
 
