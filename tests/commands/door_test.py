@@ -93,6 +93,12 @@ def test_an_unknown_command_is_one_line_and_exit_code_2(capsys):
     (['launch', '--', 'true'], 'launch: --processes=NUMBER is missing'),
     (['launch', '--processes=2'], 'launch: the command after -- is missing'),
     (
+      ['launch', '--processes=2', '--', 'nosuchcmd'],
+      'launch: nosuchcmd: is no program that can be run',
+    ),
+    (['compare', '--seeds=0'], 'compare: --seeds=0: must be a whole number'),
+    (['compare', '--lrs='], 'compare: --lrs=: must be numbers with commas'),
+    (
       ['launch', '--processes=0', '--', 'true'],
       'launch: --processes=0: must be a whole number of at least 1',
     ),
@@ -106,6 +112,22 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, line, capsys):
   assert end.value.code == 2
   error = capsys.readouterr().err
   assert error.startswith(line) and error.count('\n') == 1
+
+
+@pytest.mark.parametrize('command', ['--help', 'plan --help', 'report'])
+def test_a_reader_that_leaves_changes_nothing(command):
+  """`true` closes the pipe before anything is printed."""
+  script = f'"$0" -m selsync_jax {command} 2>&1 | true; exit ${{PIPESTATUS[0]}}'
+  done = subprocess.run(
+    ['bash', '-c', script, sys.executable],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=60,
+    check=False,
+  )
+  code = 2 if command == 'report' else 0
+  assert (done.returncode, done.stdout, done.stderr) == (code, '', '')
 
 
 def test_the_flags_of_one_call_do_not_affect_the_next(monkeypatch):

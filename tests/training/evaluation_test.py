@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from configs import digits
 from selsync_jax import models
+from selsync_jax.configs import digits
 from selsync_jax.devices import mappers
 from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.experiment import create_experiment
