@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from configs import digits
+from selsync_jax.configs import digits
 from selsync_jax.runs import ledger
 from selsync_jax.sync.traffic import Traffic
 from selsync_jax.training import resize as elastic
