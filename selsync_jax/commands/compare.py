@@ -122,7 +122,7 @@ def parse(arguments: Sequence[str]) -> Options:
     'Learning rates; each method keeps the best on the validation split.',
   )
   out = line.flag(
-    'out', pathlib.Path, None, 'Folder. Default: runs/compare-CONFIG.'
+    'out', flags.folder, None, 'Folder. Default: runs/compare-CONFIG.'
   )
   into = line.flag(
     'into', pathlib.Path, None, 'Markdown file to insert the table into.'
