@@ -29,8 +29,8 @@ _CONFIG_SHAPE = {
   'data': {'name': str, 'partition': str},
   'model': {'name': str},
 }
-_DATA_SHAPE = {'labels': ([[int]], type(None))}
-_ABSENT = type(...)  # Of a field that asynchronous runs do not have.
+_ABSENT = type(...)  # Of a field that some runs do not have.
+_DATA_SHAPE = {'labels': ([[int]], type(None)), 'num_classes': (int, _ABSENT)}
 _TOTALS = {
   'lssr': (*NUMBER, _ABSENT),
   'samples': int,
@@ -94,6 +94,12 @@ def read_label_counts(workdir: pathlib.Path) -> list[list[int]] | None:
   if counts and len({len(worker) for worker in counts}) > 1:
     raise files.DamagedFile(workdir / DATA, 'labels is not a table')
   return counts
+
+
+def read_num_classes(workdir: pathlib.Path) -> int | None:
+  """The `num_classes` of the data; `None` if they were not recorded."""
+  facts = files.read(workdir / DATA, _DATA_SHAPE)
+  return facts and facts.get('num_classes')
 
 
 def write_summary(workdir: pathlib.Path, summary: Mapping[str, Any]) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 import rich.console
 import rich.progress
 
+from selsync_jax.runs import history
+
 _SHOWN = {
   'loss': 'loss {:.4f}',
   'relative_change': 'Δ(g) {:.4f}',
@@ -45,7 +47,7 @@ class Progress:
     scores = [
       f'{name.replace("_", " ")} {value:.4f}'
       for name, value in row.items()
-      if name.startswith('test_')
+      if history.is_score(name)
     ]
     if self._bar:
       self._bar.update(self._task, completed=row['step'], description=text)

@@ -15,6 +15,7 @@ from selsync_jax.report import label_counts
 from selsync_jax.runs import files
 from selsync_jax.runs import history
 from selsync_jax.runs import output
+from selsync_jax.runs import provenance
 from selsync_jax.runs import records
 from selsync_jax.runs import workdir as workdirs
 from selsync_jax.runs import writers
@@ -22,6 +23,7 @@ from selsync_jax.runs.checkpoints import Checkpoints
 from selsync_jax.runs.checkpoints import peek_record
 from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.ledger import Totals
+from selsync_jax.runs.weights import Keeper
 from selsync_jax.sync import replicas
 from selsync_jax.training import resize
 from selsync_jax.training import same_program
@@ -29,7 +31,6 @@ from selsync_jax.training import start
 from selsync_jax.training.course import Course
 from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.experiment import Experiment
-from selsync_jax.training.milestones import FINAL_SPLITS
 from selsync_jax.training.milestones import Milestones
 from selsync_jax.training.preemption import Preemption
 from selsync_jax.training.profiling import Profile
@@ -92,13 +93,16 @@ def train_and_evaluate(
     seal = records.Seal(*record['metrics']) if record else records.EMPTY
     if summary := _outcome(workdir, totals, experiment.steps, seal):
       return summary
+    if _is_first():
+      provenance.append(workdir, totals.steps, layout.describe())
     state, line = course.state(checkpoints, totals, record)
     _print_once(line)
     trace = Profile(workdir if profile and _is_first() else None)
     stack.enter_context(trace)
     ledger = course.ledger(totals)
     rows = _writing(experiment, workdir, totals, seal)
-    scores = _train(course, state, rows, checkpoints, ledger, trace)
+    keeper = Keeper(workdir, totals.steps)
+    scores = _train(course, state, rows, checkpoints, keeper, ledger, trace)
     summary = _identity(config) | ledger.summary() | scores
     if _is_first():
       records.write_summary(workdir, summary)
@@ -155,10 +159,15 @@ def _train(
   state: Any,
   writing: contextlib.AbstractContextManager[Rows],
   checkpoints: Checkpoints,
+  keeper: Keeper,
   ledger: Ledger,
   trace: Profile,
 ) -> Scores:
-  """Takes the steps that are left; returns the scores of the last one."""
+  """Takes the steps that are left; returns the scores of the last one.
+
+  Only here is the test split read, and no row of `metrics.jsonl` has it: a
+  killed run that resumes scores the same parameters again.
+  """
   experiment = course.experiment
   workers = processes.local_workers(experiment.workers)
   evaluator = Evaluator(experiment, workers)
@@ -170,12 +179,12 @@ def _train(
   ):
     recorder = Recorder(ledger, names, experiment.intervals.fetch, write, seal)
     milestones = Milestones(
-      course, recorder, evaluator, checkpoints, preemption
+      course, recorder, evaluator, checkpoints, keeper, preemption
     )
     state = course.run(state, recorder, workers, milestones, trace.step)
-    return milestones.scores or evaluator.scores(
-      course.shared(state), FINAL_SPLITS
-    )
+    mean = evaluator.consensus(course.shared(state))
+    validation = milestones.scores or evaluator.scores(mean, 'validation')
+    return validation | evaluator.scores(mean, 'test')
 
 
 @contextlib.contextmanager
@@ -198,7 +207,8 @@ def _writing(
   ):
 
     def write(row):
-      if row['step'] % experiment.intervals.log == 0 or 'test_loss' in row:
+      is_logged = row['step'] % experiment.intervals.log == 0
+      if is_logged or any(map(history.is_score, row)):
         opened.write(row)
       progress.show(row)
 

@@ -65,7 +65,7 @@ def test_help_is_one_screen_and_needs_nothing_heavy(command):
   assert lines[0].startswith(f'usage: selsync {command} ')
   assert len(lines) <= 24 and max(map(len, lines)) <= 80
   assert lines[2] == COMMANDS[command] and lines[4].startswith('  --')
-  takes_config = command not in ('report', 'launch')
+  takes_config = command not in ('report', 'launch', 'export', 'evaluate')
   assert ('configs/base.py lists the fields' in ' '.join(lines)) == takes_config
 
 
@@ -81,7 +81,7 @@ def test_an_unknown_command_is_one_line_and_exit_code_2(capsys):
   assert end.value.code == 2
   assert capsys.readouterr().err == (
     "selsync: 'trian' is not one of train, compare, simulate, delta, plan, "
-    'report, launch\n'
+    'report, export, evaluate, launch\n'
   )
 
 
@@ -90,6 +90,12 @@ def test_an_unknown_command_is_one_line_and_exit_code_2(capsys):
   [
     (['report'], 'report: WORKDIR is missing'),
     (['report', 'a', 'b'], 'report: several workdirs: give --out=FOLDER'),
+    (['export'], 'export: needs one WORKDIR, got 0'),
+    (['export', 'a'], 'export: --out=FILE is missing'),
+    (['evaluate', 'a', 'b'], 'evaluate: needs one WORKDIR, got 2'),
+    (['evaluate', 'a', '--step=x'], 'evaluate: --step=x: must be a step, best'),
+    (['evaluate', 'a', '--split=train'], 'evaluate: --split=train: must be va'),
+    (['evaluate', 'a'], 'evaluate: a: not the workdir of a run, no config.jso'),
     (['launch', '--', 'true'], 'launch: --processes=NUMBER is missing'),
     (['launch', '--processes=2'], 'launch: the command after -- is missing'),
     (

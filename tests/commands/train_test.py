@@ -58,9 +58,9 @@ def test_the_summary_adds_up(default_run):
   assert summary['bytes_per_worker_bsp'] == steps * ring * 4 * params
   assert summary['bytes_per_worker'] == ring * 4 * (syncs * params + steps)
   last = rows[-1]
-  assert last['test_accuracy'] == summary['test_accuracy']
-  assert last['test_loss'] == summary['test_loss']
-  assert sum('test_accuracy' in row for row in rows) == 30
+  assert last['validation_accuracy'] == summary['validation_accuracy']
+  assert last['validation_loss'] == summary['validation_loss']
+  assert sum('validation_accuracy' in row for row in rows) == 30
 
 
 def test_a_step_synchronizes_just_when_a_worker_reaches_delta(default_run):

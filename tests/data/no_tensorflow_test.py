@@ -58,7 +58,7 @@ def test_digits_train_without_tensorflow_to_the_same_metrics(
   config.data.dir = data_dir
   train_and_evaluate(config, tmp_path / 'tf')
   expected = rows(tmp_path / 'tf')
-  assert len(expected) == STEPS and 'test_loss' in expected[-1]
+  assert len(expected) == STEPS and 'validation_loss' in expected[-1]
   assert rows(tmp_path / 'numpy') == expected
 
 

@@ -130,11 +130,11 @@ def test_another_number_of_workers_goes_on(
 
 
 def next_loss(workdir, step):
-  """The test loss at the first evaluation after a step."""
+  """The validation loss at the first evaluation after a step."""
   return next(
-    row['test_loss']
+    row['validation_loss']
     for row in rows(workdir)
-    if 'test_loss' in row and row['step'] > step
+    if 'validation_loss' in row and row['step'] > step
   )
 
 
