@@ -90,7 +90,7 @@ def parse(arguments: Sequence[str]) -> Options:
     'jobs', flags.whole(1), '1', 'Runs at a time; they share the devices.'
   )
   out = line.flag(
-    'out', pathlib.Path, None, 'Folder. Default: runs/compare-CONFIG.'
+    'out', flags.folder, None, 'Folder. Default: runs/compare-CONFIG.'
   )
   into = line.flag(
     'into', pathlib.Path, None, 'Markdown file to insert the table into.'

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> None:
   latency = line.flag('latency', str, '1ms', 'One-way latency of a message.')
   lssr = line.flag('lssr', flags.lssr, None, 'LSSR of SelSync, in [0, 1).')
   run = line.flag(
-    'run', pathlib.Path, None, 'Workdir of a finished run, for its LSSR.'
+    'run', flags.folder, None, 'Workdir of a finished run, for its LSSR.'
   )
   steps = line.flag('steps', flags.whole(3), '20', 'Steps to measure.')
   line.parse(arguments)
@@ -137,7 +137,7 @@ def _print_costs(configs, links, lssr, steps):
     f'{links.workers} workers, '
     f'{facts.size(nbytes(measured.shared["params"]))} of parameters; '
     f'a step of one worker computes {1e3 * measured.seconds:.2f} ms '
-    f'(median of {steps - 1}; half of them {1e3 * lower:.2f} to '
+    f'(median of {steps - 1}; quartiles {1e3 * lower:.2f} and '
     f'{1e3 * upper:.2f})\n\n{FORMULA}\n'
   )
   width = max(map(len, costs)) + 1

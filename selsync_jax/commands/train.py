@@ -135,6 +135,7 @@ def main(arguments: Sequence[str]) -> None:
         options.workdir,
         restart=options.restart,
         profile=options.profile,
+        patience=options.cluster_timeout,
       )
     except milestones.Stopped as error:
       interruption = error

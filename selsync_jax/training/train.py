@@ -50,6 +50,7 @@ def train_and_evaluate(
   *,
   restart: bool = False,
   profile: bool = False,
+  patience: float = 60.0,
   create_course: Callable[[ml_collections.ConfigDict], Course] = Course,
 ) -> dict[str, Any]:
   """Trains as the config says, and writes the run into `workdir`.
@@ -60,6 +61,7 @@ def train_and_evaluate(
       checkpoint; a finished one is left as it is.
     restart: whether to move a run in `workdir` aside first.
     profile: whether to trace a few steps into `workdir/profile`.
+    patience: seconds until every process must see process 0's files.
     create_course: from the config to the course of the run.
 
   Returns:
@@ -77,11 +79,9 @@ def train_and_evaluate(
   course = create_course(fitted)
   layout.check_devices(config.workers, config.mapper)
   same_program.check(course.experiment)
-  with contextlib.ExitStack() as stack:
-    if _is_first():  # Not earlier: a mistake in the config leaves no trace.
-      saved = record and record['config']
-      stack.enter_context(workdirs.opened(workdir, config, restart, saved))
-    processes.wait_for_all('workdir')
+  saved = record and record['config']
+  claim = workdirs.opened(workdir, config, restart, saved, patience)
+  with claim, contextlib.ExitStack() as stack:  # Mistakes left no trace.
     output.note_losses(workdir)
     checkpoints = Checkpoints(workdir, config.checkpoint.keep, config.to_dict())
     stack.enter_context(checkpoints)

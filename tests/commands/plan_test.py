@@ -33,7 +33,7 @@ def test_the_table_adds_up(monkeypatch, capsys, tmp_path, data_dir):
     ]
   )
   output = capsys.readouterr().out
-  figures = r'computes (.*) ms \(median of 3; half of them (.*) to (.*)\)'
+  figures = r'computes (.*) ms \(median of 3; quartiles (.*) and (.*)\)'
   compute, lower, upper = map(float, re.search(figures, output).groups())
   assert 0 < lower <= compute <= upper
   assert '6 workers, 605 kB of parameters' in output and plan.FORMULA in output
