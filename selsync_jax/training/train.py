@@ -94,9 +94,7 @@ def train_and_evaluate(
     seal = records.Seal(*record['metrics']) if record else records.EMPTY
     if summary := _outcome(workdir, totals, experiment.steps, seal):
       return summary
-    if _is_first():
-      provenance.append(workdir, totals.steps, layout.describe())
-    state = _state(course, checkpoints, totals, record)
+    state = _state(course, workdir, checkpoints, totals, record)
     trace = Profile(workdir if profile and _is_first() else None)
     stack.enter_context(trace)
     ledger = course.ledger(totals)
@@ -156,11 +154,14 @@ def _describe_data(
 
 def _state(
   course: Course,
+  workdir: pathlib.Path,
   checkpoints: Checkpoints,
   totals: Totals,
   record: Mapping[str, Any] | None,
 ) -> Any:
-  """The state in which this session starts; says where it comes from."""
+  """The state in which this session starts; notes where it comes from."""
+  if _is_first():
+    provenance.append(workdir, totals.steps, layout.describe())
   _print_once('compiling')
   state, line = course.state(checkpoints, totals, record)
   _print_once(line)
