@@ -19,6 +19,7 @@ EMULATED = cluster.missing()
 COMMANDS = {
   'overhead': ['--widths=4', '--steps=2', '--rounds=1', '--workers=2'],
   'loop': ['--configs=digits', '--steps=40', '--rounds=1'],
+  'start': ['--rounds=1', '--config.data.backend=numpy'],
   'mappers': ['--workers=2', '--steps=1', '--rounds=1'],
   'input': ['digits', '--seconds=0.1', '--repeats=1'],
   'network': [
@@ -30,7 +31,7 @@ COMMANDS = {
     *('--rounds=1', '--parts', 'int8', 'top_k'),
   ],
 }
-SLOW = ('input', 'loop', 'mappers', 'network', 'overhead', 'wires')
+SLOW = ('input', 'loop', 'mappers', 'network', 'overhead', 'start', 'wires')
 
 
 @pytest.mark.usefixtures('data_dir')
