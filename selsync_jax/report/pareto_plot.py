@@ -71,7 +71,8 @@ def _marks(
       ),
       Line(
         entry.label,
-        *([value] for value in mean),
+        [mean[0]],
+        [mean[1]],
         seeds._replace(size=9, opacity=1),
         hover=f'{hover}, mean of {len(shared)} seeds',
       ),

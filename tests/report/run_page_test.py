@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from configs import digits
+from selsync_jax.configs import digits
 from selsync_jax.report import run_page
 from selsync_jax.report.layout import WIDE
 from selsync_jax.runs import history
