@@ -83,8 +83,9 @@ def train_and_evaluate(
   claim = workdirs.opened(workdir, config, restart, saved, patience)
   with claim, contextlib.ExitStack() as stack:  # Mistakes left no trace.
     output.note_losses(workdir)
-    checkpoints = Checkpoints(workdir, config.checkpoint.keep, config.to_dict())
-    stack.enter_context(checkpoints)
+    checkpoints = stack.enter_context(
+      Checkpoints(workdir, config.checkpoint.keep, config.to_dict())
+    )
     record = checkpoints.newest_record()
     if (intact := resize.fit(config, record)) != fitted:
       course = create_course(intact)  # The newest one was damaged.
@@ -94,11 +95,9 @@ def train_and_evaluate(
     seal = records.Seal(*record['metrics']) if record else records.EMPTY
     if summary := _outcome(workdir, totals, experiment.steps, seal):
       return summary
-    if _is_first():
-      provenance.append(workdir, totals.steps, layout.describe())
     state = _state(course, checkpoints, totals, record)
-    trace = Profile(workdir if profile and _is_first() else None)
-    stack.enter_context(trace)
+    profiled = workdir if profile and _is_first() else None
+    trace = stack.enter_context(Profile(profiled))
     ledger = course.ledger(totals)
     rows = _writing(course, workdir, totals, seal)
     keeper = Keeper(workdir, totals.steps)
@@ -214,6 +213,7 @@ def _writing(
   if not _is_first():
     yield lambda row: None, lambda: records.EMPTY
     return
+  provenance.append(workdir, totals.steps, layout.describe())
   experiment, seconds = course.experiment, course.config.log.seconds
   steps = experiment.steps - totals.shift
   with (
