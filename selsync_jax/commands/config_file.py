@@ -284,10 +284,18 @@ class ConfigCommandLine(flags.CommandLine):
     """The name of the config file, without folder and suffix."""
     return pathlib.Path(self.config.value.partition(':')[0]).stem
 
+  @property
+  def variant(self) -> list[str]:
+    """What follows the config file: `FILE:METHOD,smoke` has two parts."""
+    return list(filter(None, self.config.value.partition(':')[2].split(',')))
+
   def parse(self, arguments: Sequence[str]) -> list[str]:
     """As in `flags.CommandLine`; also takes out the fields of the config."""
     own, self.fields = _split(arguments)
-    return super().parse(own)
+    positional = super().parse(own)
+    if sys.stdout.isatty():
+      print('starting')  # What follows imports JAX, and more.
+    return positional
 
   def load(self) -> ml_collections.ConfigDict:
     """The config of the file, changed by the fields."""

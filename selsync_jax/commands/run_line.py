@@ -58,8 +58,7 @@ class RunCommandLine(config_file.ConfigCommandLine):
     """The folder of the run; by default named after config and variant."""
     if self.workdir.value:
       return self.workdir.value
-    variant = self.config.value.partition(':')[2] or config.sync.method
-    names = [self.config_name, *variant.split(',')]
+    names = [self.config_name, *(self.variant or [config.sync.method])]
     return pathlib.Path('runs') / (self._folder + '-'.join(names))
 
 

@@ -87,7 +87,7 @@ def _write_npz(path: pathlib.Path, variables: Variables, about: About) -> None:
     for name, array in flat(variables).items()
   }
   with files.replaced(path) as temporary, temporary.open('wb') as file:
-    np.savez(file, **arrays, **{ABOUT: np.array(json.dumps(about))})
+    np.savez(file, allow_pickle=False, **arrays, **{ABOUT: np.array(json.dumps(about))})
 
 
 def _write_orbax(

@@ -54,6 +54,7 @@ _SUMMARY_SHAPE = {
   'bytes_per_worker_bsp': NUMBER,
   **_TOTALS,
 }
+_TAIL = 2**16  # Bytes; many rows.
 
 
 def to_json(value: Any) -> str:
@@ -125,6 +126,16 @@ def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
     lines_are = 'line is' if damaged == 1 else 'lines are'
     print(f'{path}: {damaged} damaged {lines_are} left out', file=sys.stderr)
   return [intact[step].row for step in sorted(intact)]
+
+
+def last_row(workdir: pathlib.Path) -> dict[str, Any] | None:
+  """The newest intact row of `metrics.jsonl`, without reading all of it."""
+  with contextlib.suppress(OSError), (workdir / METRICS).open('rb') as file:
+    file.seek(-min(file.seek(0, os.SEEK_END), _TAIL), os.SEEK_END)
+    for line in reversed(file.read().split(b'\n')[:-1]):
+      with contextlib.suppress(ValueError):
+        return files.parse(line, _ROW_SHAPE)
+  return None
 
 
 class _Line(NamedTuple):

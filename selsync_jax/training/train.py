@@ -1,6 +1,6 @@
 """A run from config to summary."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 import contextlib
 import pathlib
 from typing import Any
@@ -75,6 +75,7 @@ def train_and_evaluate(
   check_config(config)
   record = None if restart else peek_record(workdir)
   fitted = resize.fit(config, record)
+  _print_once('preparing data')
   course = create_course(fitted)
   layout.check_devices(config.workers, config.mapper)
   same_program.check(course.experiment)
@@ -95,12 +96,11 @@ def train_and_evaluate(
       return summary
     if _is_first():
       provenance.append(workdir, totals.steps, layout.describe())
-    state, line = course.state(checkpoints, totals, record)
-    _print_once(line)
+    state = _state(course, checkpoints, totals, record)
     trace = Profile(workdir if profile and _is_first() else None)
     stack.enter_context(trace)
     ledger = course.ledger(totals)
-    rows = _writing(experiment, workdir, totals, seal)
+    rows = _writing(course, workdir, totals, seal)
     keeper = Keeper(workdir, totals.steps)
     scores = _train(course, state, rows, checkpoints, keeper, ledger, trace)
     return _summarize(config, workdir, ledger.summary() | scores)
@@ -159,6 +159,19 @@ def _describe_data(
       print(*label_counts.lines(experiment.data.label_counts), sep='\n')
 
 
+def _state(
+  course: Course,
+  checkpoints: Checkpoints,
+  totals: Totals,
+  record: Mapping[str, Any] | None,
+) -> Any:
+  """The state in which this session starts; says where it comes from."""
+  _print_once('compiling')
+  state, line = course.state(checkpoints, totals, record)
+  _print_once(line)
+  return state
+
+
 def _train(
   course: Course,
   state: Any,
@@ -194,7 +207,7 @@ def _train(
 
 @contextlib.contextmanager
 def _writing(
-  experiment: Experiment,
+  course: Course,
   workdir: pathlib.Path,
   totals: Totals,
   sealed: records.Seal,
@@ -206,9 +219,11 @@ def _writing(
   if not _is_first():
     yield lambda row: None, lambda: records.EMPTY
     return
+  experiment, seconds = course.experiment, course.config.log.seconds
+  steps = experiment.steps - totals.shift
   with (
     writers.Writers(workdir, totals.steps, sealed) as opened,
-    Progress(totals.steps, experiment.steps - totals.shift) as progress,
+    Progress(totals.steps, steps, seconds) as progress,
   ):
 
     def write(row):
