@@ -102,19 +102,24 @@ def train_and_evaluate(
     rows = _writing(course, workdir, totals, seal)
     keeper = Keeper(workdir, totals.steps)
     scores = _train(course, state, rows, checkpoints, keeper, ledger, trace)
-    summary = _identity(config) | ledger.summary() | scores
-    if _is_first():
-      records.write_summary(workdir, summary)
-    return summary
+    return _summarize(config, workdir, ledger.summary() | scores)
 
 
-def _identity(config: ml_collections.ConfigDict) -> dict[str, Any]:
-  """The fields of the summary that say which run it is of."""
-  return {
+def _summarize(
+  config: ml_collections.ConfigDict,
+  workdir: pathlib.Path,
+  results: dict[str, Any],
+) -> dict[str, Any]:
+  """Writes the summary: the results, and which run they are of."""
+  summary = {
     'method': history.composition(config.sync.to_dict()),
     'workers': config.workers,
     'seed': config.seed,
+    **results,
   }
+  if _is_first():
+    records.write_summary(workdir, summary)
+  return summary
 
 
 def _is_first() -> bool:
