@@ -94,8 +94,6 @@ def train_and_evaluate(
     seal = records.Seal(*record['metrics']) if record else records.EMPTY
     if summary := _outcome(workdir, totals, experiment.steps, seal):
       return summary
-    if _is_first():
-      provenance.append(workdir, totals.steps, layout.describe())
     state = _state(course, checkpoints, totals, record)
     trace = Profile(workdir if profile and _is_first() else None)
     stack.enter_context(trace)
@@ -219,6 +217,7 @@ def _writing(
   if not _is_first():
     yield lambda row: None, lambda: records.EMPTY
     return
+  provenance.append(workdir, totals.steps, layout.describe())
   experiment, seconds = course.experiment, course.config.log.seconds
   steps = experiment.steps - totals.shift
   with (
