@@ -37,6 +37,7 @@ from selsync_jax.training.recorder import Recorder
 from selsync_jax.training.recorder import Row
 from selsync_jax.training.recorder import Scores
 from selsync_jax.training.rules import check_config
+from selsync_jax.training.silence import SilenceWarning
 
 Rows = tuple[Callable[[Row], None], Callable[[], records.Seal]]
 """`write(row)`, and `seal()`, which is called before every checkpoint."""
@@ -195,6 +196,7 @@ def _writing(
   if not _is_first():
     yield lambda row: None, lambda: records.EMPTY
     return
+  silence = SilenceWarning(experiment.strategy.trigger)
   with (
     writers.Writers(workdir, totals.steps, sealed) as opened,
     Progress(totals.steps, experiment.steps - totals.shift) as progress,
@@ -205,6 +207,7 @@ def _writing(
       if is_logged or any(map(history.is_score, row)):
         opened.write(row)
       progress.show(row)
+      silence.watch(row)
 
     yield write, opened.seal
 
