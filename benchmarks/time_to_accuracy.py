@@ -100,7 +100,7 @@ def timed(
     workdir: of the run, which resumes if it exists.
     fields: flags that override the trial's.
   """
-  flags = ['--config.mapper=pmap', '--config.eval.every_epochs=1e9', *fields]
+  flags = ['--config.mapper=pmap', '--config.eval.every_epochs=1e6', *fields]
   command = [sys.executable, ROOT / 'train.py', *trial.flags, *flags]
   emulated.run(
     trial.config.workers,

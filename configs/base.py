@@ -192,6 +192,8 @@ def get_config(
       log=dict(
         every=1,  # Steps from one line of metrics to the next.
         fetch_every=10,  # Steps from one fetch of metrics to the next.
+        seconds=30.0,  # Without a printed line until one is due. A terminal
+        # has a bar instead.
       ),
     )
   )

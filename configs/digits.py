@@ -8,7 +8,7 @@ parameters. A run takes seconds on a CPU.
   python train.py --config=configs/digits.py:bsp
 """
 
-from configs import base
+from selsync_jax.configs import base
 
 # This delta keeps nine of ten steps local (python -m selsync_jax delta). A
 # model of your own needs none: without it, a budget keeps as many local.

@@ -118,6 +118,7 @@ class PartitionedData(Data, abc.ABC):
     counts = self.label_counts
     return {
       'name': self.info.name,
+      'num_classes': self.info.num_classes,
       'examples': dict(self.info.sizes),
       'chunks': self.assignment.partition.sizes.tolist(),
       'labels': None if counts is None else counts.tolist(),

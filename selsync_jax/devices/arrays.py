@@ -23,6 +23,16 @@ def local_values(array: Any) -> np.ndarray:
   return np.concatenate([np.asarray(shard.data) for shard in shards])
 
 
+def first_worker(tree: Any) -> Any:
+  """Copies this process's first worker's rows to the host."""
+
+  def first(array):
+    shard = min(array.addressable_shards, key=lambda s: s.index[0].start or 0)
+    return np.asarray(shard.data)[0]
+
+  return jax.tree.map(first, tree)
+
+
 def gather(tree: Any) -> Any:
   """Gathers host arrays [..., local workers] to [..., workers].
 

@@ -1,5 +1,7 @@
 """Which devices the workers run on, checked before any work."""
 
+from typing import Any
+
 import jax
 
 from selsync_jax.config import ConfigError
@@ -19,6 +21,16 @@ def make_devices(workers: int, processes: int = 1) -> None:
       f'processes, {processes}'
     )
   jax.config.update('jax_num_cpu_devices', workers // processes)
+
+
+def describe() -> dict[str, Any]:
+  """The devices of all processes, as JSON can hold them."""
+  return {
+    'platform': jax.default_backend(),
+    'kind': jax.devices()[0].device_kind,
+    'count': jax.device_count(),
+    'processes': jax.process_count(),
+  }
 
 
 def check_devices(workers: int, mapper: str) -> None:

@@ -9,6 +9,7 @@ from markupsafe import Markup
 from selsync_jax.report import canvas
 from selsync_jax.report import facts
 from selsync_jax.report import headline
+from selsync_jax.report import origin
 from selsync_jax.report import page
 from selsync_jax.report import plots
 from selsync_jax.report.canvas import Plot
@@ -51,9 +52,9 @@ def _page(runs: Sequence[Run], figures: Sequence[Plot]) -> str:
   else:
     key_figures = page.key_figures(_key_figures(runs[0].outcome))
     sections = [key_figures, *sections, summary]
-  return page.page(
-    title, [page.header(title, subtitle), *sections, _config_table(runs)]
-  )
+  footer = page.footer(filter(None, map(origin.line, runs)))
+  body = [page.header(title, subtitle), *sections, _config_table(runs), footer]
+  return page.page(title, body)
 
 
 def _summary_table(runs):

@@ -61,6 +61,11 @@ def peek_record(workdir: pathlib.Path) -> dict[str, Any] | None:
   return None
 
 
+def steps(workdir: pathlib.Path) -> dict[int, pathlib.Path]:
+  """The folders of the complete checkpoints of a run, by step."""
+  return {int(path.name): path for path in _steps(workdir / FOLDER)}
+
+
 def _steps(folder: pathlib.Path) -> list[pathlib.Path]:
   """The complete checkpoints in a folder, the newest first."""
   steps = [p for p in folder.glob('*') if p.name.isdecimal() and p.is_dir()]

@@ -14,6 +14,7 @@ import numpy as np
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.runs import files
+from selsync_jax.runs import provenance
 from selsync_jax.runs import records
 
 _KINDS = ('trigger', 'averager', 'reducer', 'wire', 'optimizer_state')
@@ -39,6 +40,7 @@ class Run:
     config: as resolved when the run last started.
     rows: of `metrics.jsonl`; at least one.
     summary: the outcome; `None` while the run is not finished.
+    sessions: where it comes from, see `provenance`.
     label_counts: int [workers, labels], examples of each label in each
       worker's chunk; `None` if the run did not record them.
   """
@@ -48,6 +50,7 @@ class Run:
   config: dict[str, Any]
   rows: list[dict[str, Any]]
   summary: dict[str, Any] | None = None
+  sessions: Sequence[Mapping[str, Any]] = ()
   label_counts: Int[np.ndarray, 'workers labels'] | None = None
 
   @property
@@ -229,6 +232,7 @@ def read(workdir: pathlib.Path, name: str | None = None) -> Run:
     config=config,
     rows=rows,
     summary=summary,
+    sessions=provenance.sessions(workdir),
     label_counts=None if counts is None else np.array(counts),
   )
 

@@ -6,7 +6,7 @@ import pathlib
 import subprocess
 import sys
 
-from configs import digits
+from selsync_jax.configs import digits
 from selsync_jax.training.train import train_and_evaluate
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from configs import digits
+from selsync_jax.configs import digits
 from selsync_jax.report import canvas
 from selsync_jax.report import plots
 from selsync_jax.report import run_page

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from configs import digits
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
+from selsync_jax.configs import digits
 from selsync_jax.runs import history
 from tests import damage
 from tests.report import recorded

@@ -8,9 +8,9 @@ import shutil
 
 import pytest
 
-from configs import digits
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
+from selsync_jax.configs import digits
 from selsync_jax.data.tfdata.in_memory import InMemoryData
 from selsync_jax.runs import history
 from selsync_jax.runs import manifest
