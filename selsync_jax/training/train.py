@@ -39,6 +39,7 @@ from selsync_jax.training.recorder import Recorder
 from selsync_jax.training.recorder import Row
 from selsync_jax.training.recorder import Scores
 from selsync_jax.training.rules import check_config
+from selsync_jax.training.silence import SilenceWarning
 
 Rows = tuple[Callable[[Row], None], Callable[[], records.Seal]]
 """`write(row)`, and `seal()`, which is called before every checkpoint."""
@@ -221,6 +222,7 @@ def _writing(
   provenance.append(workdir, totals.steps, layout.describe())
   experiment, seconds = course.experiment, course.config.log.seconds
   steps = experiment.steps - totals.shift
+  silence = SilenceWarning(experiment.strategy.trigger)
   with (
     writers.Writers(workdir, totals.steps, sealed) as opened,
     Progress(totals.steps, steps, seconds) as progress,
@@ -231,6 +233,7 @@ def _writing(
       if is_logged or any(map(history.is_score, row)):
         opened.write(row)
       progress.show(row)
+      silence.watch(row)
 
     yield write, opened.seal
 
