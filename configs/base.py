@@ -104,7 +104,8 @@ def get_config(
   return config_dict.ConfigDict(
     dict(
       workers=4,  # N. With pmap, one accelerator each.
-      mapper='pmap',  # 'vmap': all workers on one device.
+      mapper='pmap',  # 'vmap': all workers on one device; 'map': there, in
+      # turn; 'auto': what is fastest. See docs/performance.md.
       seed=0,  # Of initial weights, shuffling, dropout and sampling.
       epochs=config_dict.placeholder(float),  # Length of the run. In an
       # epoch, all workers together read as many examples as the data set has.

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> None:
   from selsync_jax.devices import layout
 
   backend.check_flags()
-  if config.mapper == 'pmap':
+  if config.mapper not in layout.ONE_DEVICE:
     layout.make_devices(config.workers, 1)
   backend.start()
   # Imports TensorFlow, and a mistake should end sooner.

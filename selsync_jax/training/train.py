@@ -78,7 +78,7 @@ def train_and_evaluate(
   fitted = resize.fit(config, record)
   _print_once('preparing data')
   course = create_course(fitted)
-  layout.check_devices(config.workers, config.mapper)
+  layout.check_devices(config.workers, course.experiment.mapper)
   same_program.check(course.experiment)
   saved = record and record['config']
   claim = workdirs.opened(workdir, config, restart, saved, patience)
