@@ -120,7 +120,7 @@ def main(arguments: Sequence[str]) -> None:
   with processes.join(
     spec, agreed, options.cluster_timeout, options.cluster_token
   ) as cluster:
-    if config.mapper == 'pmap':
+    if config.mapper not in layout.ONE_DEVICE:
       layout.make_devices(config.workers, cluster.processes)
     backend.start()
     # These import TensorFlow, and a mistake in the config should end sooner.

@@ -93,7 +93,7 @@ def _trial(
   return trial
 
 
-_UNLABELED = {'lag': 0, 'vote_every': 1}  # The values of the paper.
+_UNLABELED = {'lag': 0, 'vote_every': 1, 'smoothing': 0.16}  # The defaults.
 
 
 def _label(sync: ml_collections.ConfigDict, own: Sequence[str]) -> str:

@@ -31,6 +31,7 @@ from selsync_jax.methods.post_local import post_local
 from selsync_jax.methods.power_sgd import power_sgd
 from selsync_jax.methods.qsr import qsr
 from selsync_jax.methods.selsync import selsync
+from selsync_jax.methods.selsync_paper import selsync_paper
 from selsync_jax.methods.slowmo import slowmo
 from selsync_jax.methods.sparta import sparta
 from selsync_jax.methods.streaming_diloco import streaming_diloco
@@ -39,6 +40,7 @@ from selsync_jax.sync.strategy import Strategy
 
 _OURS: dict[str, Callable[..., Strategy]] = {
   'selsync': selsync,
+  'selsync_paper': selsync_paper,
   'budgeted': budgeted,
   'bsp': bsp,
   'local_sgd': local_sgd,

@@ -21,7 +21,7 @@ from selsync_jax.config import lookup
 from selsync_jax.data import Data
 from selsync_jax.data import open_data
 from selsync_jax.data.fields import OWN
-from selsync_jax.devices.mappers import map_workers
+from selsync_jax.devices import mappers
 from selsync_jax.models import tasks
 from selsync_jax.sync import traffic
 from selsync_jax.sync.strategy import Strategy
@@ -119,8 +119,9 @@ class Experiment:
       self.optimizer,
       self.seed,
       self.check_replicas,
+      functools.partial(mappers.alone, mapper=self.mapper),
     )
-    return map_workers(step, self.mapper, donate=(0,))
+    return mappers.map_workers(step, self.mapper, donate=(0,))
 
   def traffic(self, workers: int) -> traffic.Traffic:
     """The bytes that each worker sends, if there are `workers` of them."""
@@ -166,7 +167,7 @@ def create_experiment(config: ml_collections.ConfigDict) -> Experiment:
     learning_rate=learning_rate,
     peak_rate=config.optimizer.learning_rate,
     workers=config.workers,
-    mapper=config.mapper,
+    mapper=mappers.choose(config.mapper, config.workers),
     batch_size=config.batch_size,
     eval_batch_size=config.eval.batch_size,
     seed=config.seed,
