@@ -155,12 +155,11 @@ def _votes(
   ]
   reached = shown[change[shown] >= threshold[shown]]
   infinite = np.isinf(change[reached])
-  for at, value in (
-    (reached[~infinite], '{y}'),
-    (reached[infinite], 'infinite'),
+  for at, hover in (
+    (reached[~infinite], ''),  # The line says it.
+    (reached[infinite], f'{label}infinite at step {{x}}'),
   ):
-    hover = f'{label}{value}, votes to synchronize'
-    edge = np.minimum(change[at], y.limits[1])
+    edge = np.minimum(change[at], 0.98 * y.limits[1])  # To be inside.
     marks.append(Line(_VOTES, step[at], edge, _VOTE, hover=hover))
   return marks
 

@@ -113,7 +113,9 @@ def _scores(
   x, y = points.mean(axis=0)
   low, high = points[:, 1].min(axis=0), points[:, 1].max(axis=0)
   kept = lines.envelope(y, _BUCKETS)
-  line = Line(name, x[kept], y[kept], look)
+  # A pointer reads the nearest evaluation, which may be some steps away.
+  hover = f'{name}: {{y}} at {{x}}'
+  line = Line(name, x[kept], y[kept], look, hover=hover)
   if len(runs) == 1:
     return [line]
   hover = f'{len(runs)} seeds: {{low}} to {{high}}'

@@ -172,6 +172,7 @@ def _style(look: Look) -> dict[str, Any]:
     'marker': look.marker,
     'markersize': look.size,
     'alpha': look.opacity,
+    'clip_on': look.width > 0,  # A marker at the edge is drawn whole.
   }
 
 

@@ -277,7 +277,14 @@ def test_several_runs_share_a_page(workdir, text, tmp_path):
   assert len(list((tmp_path / 'both' / 'plots').iterdir())) == 7
 
 
-@pytest.mark.parametrize('steps, workers', [(20_000, 16), (300, 500)])
+@pytest.mark.parametrize(
+  'steps, workers',
+  [
+    (2_000, 16),
+    (50, 500),
+    pytest.param(50_000, 16, marks=pytest.mark.slow),
+  ],
+)
 def test_a_long_or_wide_run_is_bands_on_a_small_page(steps, workers, tmp_path):
   workdir = tmp_path / 'run'
   changes = recorded.random_changes(steps, workers)
