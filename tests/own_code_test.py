@@ -22,8 +22,10 @@ from selsync_jax.data import fields
 from selsync_jax.data import from_arrays
 from selsync_jax.data import from_huggingface
 from selsync_jax.data import open_data
+from selsync_jax.report import origin
 from selsync_jax.report import run_page
 from selsync_jax.runs import history
+from selsync_jax.runs import provenance
 from selsync_jax.training.train import train_and_evaluate
 from tests import own_code
 from tests.session import ROOT
@@ -52,6 +54,10 @@ def test_the_example_is_trained_resumed_exported_and_scored(
   assert workdir == pathlib.Path('runs/rings-selsync')
   assert 'resuming from step 3' in capsys.readouterr().out
   assert summary['test_accuracy'] > 0.55
+  first, second = provenance.sessions(workdir)
+  assert (first['step'], second['step']) == (0, 3)
+  assert first['began'] <= second['began']
+  assert '; session 2, from step 3; ' in origin.line(history.read(workdir))
 
   model, variables = ss.load(workdir)
   points = np.array([[0.9, 0.0], [0.0, -2.1]], np.float32)
