@@ -4,7 +4,7 @@ A figure is panels of marks. `png` draws it into a file, and `interactive`
 describes it to the page's script, so no figure is written twice.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -207,7 +207,7 @@ class Plot(NamedTuple):
 
 def known(values: Sequence[Values]) -> Values:
   """All finite values of several arrays."""
-  joined = np.concatenate([np.asarray(each, float) for each in values])
+  joined = np.concatenate([[], *(np.asarray(each, float) for each in values)])
   return joined[np.isfinite(joined)]
 
 
@@ -219,7 +219,7 @@ def from_zero(
   return Axis((0, top or 1), label, unit, ticks=ticks)
 
 
-def spanning(values: Sequence[Values], label: str = '') -> Axis:
+def spanning(values: Sequence[Values]) -> Axis:
   """An axis around the data.
 
   It is logarithmic where values exceed 1 and span a factor of ten.
@@ -227,10 +227,10 @@ def spanning(values: Sequence[Values], label: str = '') -> Axis:
   data = known(values)
   positive = data[data > 0]
   if len(positive) and positive.max() > max(1, 10 * positive.min()):
-    return logarithmic([positive], label)
+    return logarithmic([positive])
   low, high = (data.min(), data.max()) if len(data) else (0, 1)
   margin = 0.05 * (high - low) or 0.05 * abs(high) or 0.5
-  return Axis((low - margin, high + margin), label)
+  return Axis((low - margin, high + margin))
 
 
 def logarithmic(
@@ -243,7 +243,7 @@ def logarithmic(
   return Axis(limits, label, unit, log=True, ticks=6)
 
 
-def columns(marks: Iterator[Mark] | Sequence[Mark]) -> list[Values]:
+def columns(marks: Sequence[Mark]) -> list[Values]:
   """The y values of lines."""
   return [mark.y for mark in marks if isinstance(mark, Line)]
 

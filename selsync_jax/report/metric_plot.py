@@ -94,7 +94,7 @@ def _plot(groups: Groups, metric: str, batches: Run | None = None) -> Plot:
     panels.append(Panel(title, x, y, [*trained, *scores]))
   caption = ' The panels show the same scores over four costs.'
   if history.higher_is_better(metric):
-    caption += ' What the first evaluations score may lie below the axis.'
+    caption += ' The first scores may lie below the axis.'
   return Plot(metric, metric.capitalize(), caption, panels, columns=4)
 
 
@@ -155,9 +155,10 @@ def _batches(run: Run, metric: str, cost: str) -> list[Mark]:
 def _axis(scores: Sequence[Mark], trained: Sequence[Mark], metric: str) -> Axis:
   """An axis around the lines; of a share, from where the scores settle."""
   shown = figure.columns([*scores, *trained])
-  settled = [y[int(len(y) * _SETTLED) :] for y in figure.columns(scores)]
-  if not (settled and history.higher_is_better(metric)):
+  ends = [y[int(len(y) * _SETTLED) :] for y in figure.columns(scores)]
+  settled = figure.known(ends)
+  if not (len(settled) and history.higher_is_better(metric)):
     return figure.spanning(shown)
-  low, high = min(map(min, settled)), max(figure.known(shown))
+  low, high = min(settled), max(figure.known(shown))
   margin = max(0.05 * (high - low), 0.005)
   return Axis((max(low - margin, 0), min(high + margin, 1.002)))

@@ -54,10 +54,11 @@ def shared_plots(groups: Mapping[str, Sequence[Run]]) -> list[Plot]:
 
 def _shared(runs: Sequence[Run], metrics: Sequence[Plot]) -> list[Plot]:
   stale = [run for run in runs if run.outcome.get('staleness')]
+  rated = [run for run in runs if 'lr' in run.rows[-1]]
   return [
     communication_plot.plot(runs),
     *metrics,
-    rate_plot.plot(runs),
+    *([rate_plot.plot(rated)] if rated else []),
     *([staleness_plot.plot(stale)] if stale else []),
   ]
 

@@ -158,6 +158,19 @@ def test_a_line_over_seeds_is_their_mean_in_a_band_that_holds_them(tmp_path):
   np.testing.assert_allclose(one.y, steps / 100)
 
 
+def test_runs_with_different_metrics_share_a_page(tmp_path):
+  workdirs = [tmp_path / 'a', tmp_path / 'b']
+  for workdir in workdirs:
+    recorded.write_run(workdir, recorded.random_changes(10, 2))
+  with_scores(workdirs[0], lambda step: step / 10)
+  rows = [row | {'validation_top5': 0.5} for row in rows_of(workdirs[1])]
+  text = ''.join(json.dumps(row) + '\n' for row in rows)
+  (workdirs[1] / 'metrics.jsonl').write_text(text)
+  shown = run_page.write(workdirs, tmp_path / 'both').read_text()
+  assert list(line(shown, 'top5', 1, 'b')[1]) == [0.5] * 10
+  assert not marks(shown, 'top5', 1, 'a')
+
+
 BSP = 'validation, BSP'
 
 
