@@ -6,6 +6,8 @@ import jax
 
 from selsync_jax.config import ConfigError
 
+ONE_DEVICE = ('vmap', 'map')  # Mappers of all workers to one device.
+
 
 def make_devices(workers: int, processes: int = 1) -> None:
   """Gives a CPU one device for each worker of this process.
@@ -36,15 +38,15 @@ def describe() -> dict[str, Any]:
 def check_devices(workers: int, mapper: str) -> None:
   """Raises `ConfigError` if the devices cannot hold `workers`."""
   processes, devices = jax.process_count(), jax.device_count()
-  if mapper == 'vmap' and processes > 1:
+  if mapper in ONE_DEVICE and processes > 1:
     raise ConfigError(
-      f'config.mapper=vmap: needs a single process, got {processes}'
+      f'config.mapper={mapper}: needs a single process, got {processes}'
     )
   if mapper == 'pmap' and devices < workers:
     raise ConfigError(
       f'config.workers={workers}: mapper pmap needs one device per worker, and '
       f'there are {devices} ({jax.default_backend()}); '
-      'use fewer workers, or --config.mapper=vmap'
+      'use fewer workers, or --config.mapper=auto'
     )
   if processes > 1 and devices != workers:
     raise ConfigError(

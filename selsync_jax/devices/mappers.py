@@ -3,7 +3,8 @@
 State is worker-stacked: every leaf has a leading axis of local workers, because
 between synchronizations workers really differ. The same functions run one
 worker per device under `jax.pmap`, or all of them on one device under
-`jit(vmap)`.
+`jit(vmap)`, whose mapper `map` takes them in turn wherever they do not
+communicate.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,39 @@ from jax.sharding import Sharding
 from jax.sharding import SingleDeviceSharding
 import numpy as np
 
+from selsync_jax.devices.in_turn import in_turn
+from selsync_jax.devices.layout import ONE_DEVICE
 from selsync_jax.sync.consensus import AXIS
+
+
+def choose(mapper: str, workers: int) -> str:
+  """The mapper that a config names, or that is fastest here for `auto`.
+
+  On a CPU, `map` is as fast as `pmap` and needs no virtual devices, and `vmap`
+  is slower (`python -m benchmarks.mappers`). Each worker gets an accelerator of
+  its own, if there are enough of them.
+
+  Args:
+    mapper: `auto`, or the name of a mapper.
+    workers: of all processes.
+  """
+  if mapper != 'auto':
+    return mapper
+  if jax.process_count() > 1:
+    return 'pmap'
+  if jax.default_backend() == 'cpu':
+    return 'map'
+  return 'pmap' if jax.device_count() >= workers else 'vmap'
+
+
+def alone(fn: Callable[..., Any], mapper: str) -> Callable[..., Any]:
+  """What a worker computes without the others, as a part of its function.
+
+  Args:
+    fn: a function of one worker's arrays, without collectives.
+    mapper: of the function that calls it; under `map`, workers take turns.
+  """
+  return in_turn(fn) if mapper == 'map' else fn
 
 
 def map_workers(
@@ -28,13 +61,14 @@ def map_workers(
 
   Args:
     fn: a function of one worker's arrays; collectives over `AXIS`.
-    mapper: `pmap`, one worker per device, or `vmap`, all on the first device.
+    mapper: `pmap`, one worker per device; or `vmap` or `map`, all on the first
+      device.
     donate: the arguments whose memory the result may take.
 
   Returns:
     `fn` over arrays with a leading axis of local workers.
   """
-  if mapper == 'vmap':
+  if mapper in ONE_DEVICE:
     return jax.jit(jax.vmap(fn, axis_name=AXIS), donate_argnums=donate)
   return jax.pmap(fn, axis_name=AXIS, donate_argnums=donate)
 
@@ -71,10 +105,10 @@ def sharding(workers: int, mapper: str) -> Sharding:
 
   Args:
     workers: local workers.
-    mapper: `pmap`, one worker per device, or `vmap`, all on the first device.
+    mapper: as for `map_workers`.
   """
   devices = jax.local_devices()
-  if mapper == 'vmap':
+  if mapper in ONE_DEVICE:
     return SingleDeviceSharding(devices[0])
   return NamedSharding(Mesh(devices[:workers], (AXIS,)), PartitionSpec(AXIS))
 

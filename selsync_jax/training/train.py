@@ -39,6 +39,7 @@ from selsync_jax.training.recorder import Recorder
 from selsync_jax.training.recorder import Row
 from selsync_jax.training.recorder import Scores
 from selsync_jax.training.rules import check_config
+from selsync_jax.training.silence import SilenceWarning
 
 Rows = tuple[Callable[[Row], None], Callable[[], records.Seal]]
 """`write(row)`, and `seal()`, which is called before every checkpoint."""
@@ -77,14 +78,15 @@ def train_and_evaluate(
   fitted = resize.fit(config, record)
   _print_once('preparing data')
   course = create_course(fitted)
-  layout.check_devices(config.workers, config.mapper)
+  layout.check_devices(config.workers, course.experiment.mapper)
   same_program.check(course.experiment)
   saved = record and record['config']
   claim = workdirs.opened(workdir, config, restart, saved, patience)
   with claim, contextlib.ExitStack() as stack:  # Mistakes left no trace.
     output.note_losses(workdir)
-    checkpoints = Checkpoints(workdir, config.checkpoint.keep, config.to_dict())
-    stack.enter_context(checkpoints)
+    checkpoints = stack.enter_context(
+      Checkpoints(workdir, config.checkpoint.keep, config.to_dict())
+    )
     record = checkpoints.newest_record()
     if (intact := resize.fit(config, record)) != fitted:
       course = create_course(intact)  # The newest one was damaged.
@@ -94,11 +96,9 @@ def train_and_evaluate(
     seal = records.Seal(*record['metrics']) if record else records.EMPTY
     if summary := _outcome(workdir, totals, experiment.steps, seal):
       return summary
-    if _is_first():
-      provenance.append(workdir, totals.steps, layout.describe())
     state = _state(course, checkpoints, totals, record)
-    trace = Profile(workdir if profile and _is_first() else None)
-    stack.enter_context(trace)
+    profiled = workdir if profile and _is_first() else None
+    trace = stack.enter_context(Profile(profiled))
     ledger = course.ledger(totals)
     rows = _writing(course, workdir, totals, seal)
     keeper = Keeper(workdir, totals.steps)
@@ -219,8 +219,10 @@ def _writing(
   if not _is_first():
     yield lambda row: None, lambda: records.EMPTY
     return
+  provenance.append(workdir, totals.steps, layout.describe())
   experiment, seconds = course.experiment, course.config.log.seconds
   steps = experiment.steps - totals.shift
+  silence = SilenceWarning(experiment.strategy.trigger)
   with (
     writers.Writers(workdir, totals.steps, sealed) as opened,
     Progress(totals.steps, steps, seconds) as progress,
@@ -231,6 +233,7 @@ def _writing(
       if is_logged or any(map(history.is_score, row)):
         opened.write(row)
       progress.show(row)
+      silence.watch(row)
 
     yield write, opened.seal
 

@@ -19,6 +19,7 @@ EMULATED = cluster.missing()
 COMMANDS = {
   'overhead': ['--widths=4', '--steps=2', '--rounds=1', '--workers=2'],
   'loop': ['--configs=digits', '--steps=40', '--rounds=1'],
+  'mappers': ['--workers=2', '--steps=1', '--rounds=1'],
   'input': ['digits', '--seconds=0.1', '--repeats=1'],
   'network': [
     *('--hosts=2', '--bandwidths=100mbit'),
@@ -29,7 +30,7 @@ COMMANDS = {
     *('--rounds=1', '--parts', 'int8', 'top_k'),
   ],
 }
-SLOW = ('input', 'loop', 'network', 'overhead', 'wires')
+SLOW = ('input', 'loop', 'mappers', 'network', 'overhead', 'wires')
 
 
 @pytest.mark.usefixtures('data_dir')

@@ -2,16 +2,21 @@
 
 import math
 
-from selsync_jax.report import canvas
 from selsync_jax.report import page
-from selsync_jax.report.canvas import Plot
+from selsync_jax.report.figure import Axis
+from selsync_jax.report.figure import Line
+from selsync_jax.report.figure import Look
+from selsync_jax.report.figure import Panel
+from selsync_jax.report.figure import Plot
 
 EVIL = '<script>"&'
 ESCAPED = '&lt;script&gt;&#34;&amp;'
 
 
 def test_a_page_writes_names_as_text():
-  plot = Plot(EVIL, EVIL, EVIL, lambda layout: canvas.panels(layout, 1, 50)[0])
+  axis = Axis((0, 1), EVIL, EVIL)
+  lines = [Line(f'{EVIL}{i}', [0], [1], Look('ink')) for i in range(2)]
+  plot = Plot(EVIL, EVIL, EVIL, [Panel(EVIL, axis, axis, lines)])
   sections = [
     page.header(EVIL, EVIL),
     page.key_figures([(EVIL, EVIL, EVIL)]),
@@ -19,7 +24,7 @@ def test_a_page_writes_names_as_text():
     page.figure(plot),
   ]
   text = page.page(EVIL, sections)
-  assert '<script>' not in text
+  assert '<script>"' not in text
   assert text.count(ESCAPED) > 15
 
 
