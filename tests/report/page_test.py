@@ -1,6 +1,10 @@
 """The HTML around a report's figures and tables."""
 
+import base64
+import gzip
 import math
+import pathlib
+import re
 
 from selsync_jax.report import page
 from selsync_jax.report.figure import Axis
@@ -37,3 +41,13 @@ def test_a_number_is_exact_for_programs():
 def test_a_cell_that_is_html_already_is_not_escaped_again():
   cell = page.number(1, 'one')
   assert f'<td>{cell}</td>' in page.table('a', 'A', ['', 'b'], [('c', [cell])])
+
+
+def test_the_page_holds_the_library_that_the_makefile_names():
+  text = page.page('title', [])
+  packed = re.search(r'id="plotly">(.*?)</script>', text)[1]
+  library = gzip.decompress(base64.b64decode(packed)).decode()
+  makefile = pathlib.Path(__file__).parents[2] / 'Makefile'
+  version = re.search(r'PLOTLY := (\S+)', makefile.read_text())[1]
+  assert f'plotly.js (basic - minified) v{version}\n' in library[:200]
+  assert 'Licensed under the MIT license' in library[:200]

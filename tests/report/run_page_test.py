@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from selsync_jax.configs import digits
+from selsync_jax.report import metric_plot
 from selsync_jax.report import run_page
 from selsync_jax.report.layout import WIDE
 from selsync_jax.runs import history
@@ -140,6 +141,21 @@ def test_bsp_with_the_same_config_stands_beside_a_run(tmp_path):
   text = run_page.write([workdir], workdir).read_text()
   _, y = line(text, 'accuracy', 1, BSP)
   assert set(y) == {0.1}
+
+
+def test_a_line_over_seeds_is_their_mean_in_a_band_that_holds_them(tmp_path):
+  runs = []
+  for seed in range(3):
+    workdir = tmp_path / str(seed)
+    recorded.write_run(workdir, recorded.random_changes(10, 2))
+    with_scores(workdir, lambda step, seed=seed: step * (1 + seed) / 100)
+    runs.append(history.read(workdir))
+  plot = metric_plot.of_groups({'ours': runs, 'one': runs[:1]}, 'accuracy')
+  band, mean, one = plot.panels[0].marks
+  steps = np.arange(1, 11)
+  np.testing.assert_allclose(mean.y, steps * 2 / 100)
+  np.testing.assert_allclose([band.low, band.high], [steps / 100, steps * 0.03])
+  np.testing.assert_allclose(one.y, steps / 100)
 
 
 BSP = 'validation, BSP'
