@@ -24,11 +24,19 @@ def local_values(array: Any) -> np.ndarray:
 
 
 def first_worker(tree: Any) -> Any:
-  """Copies this process's first worker's rows to the host."""
+  """Copies the rows of this process's first worker to the host.
+
+  They may be split over devices of this process.
+  """
 
   def first(array):
-    shard = min(array.addressable_shards, key=lambda s: s.index[0].start or 0)
-    return np.asarray(shard.data)[0]
+    shards = array.addressable_shards
+    start = min(shard.index[0].start or 0 for shard in shards)
+    row = np.empty(array.shape[1:], array.dtype)
+    for shard in shards:
+      if (shard.index[0].start or 0) == start:
+        row[shard.index[1:]] = np.asarray(shard.data)[0]
+    return row
 
   return jax.tree.map(first, tree)
 

@@ -48,6 +48,7 @@ class Recorder:
     self._fetch = fetch
     self._most = 1  # Pending steps; the first is alone, as it compiles.
     self._pending: list[Any] = []  # Metrics on the devices, oldest first.
+    self._entered = False  # Any step of this session.
     self._began = time.monotonic() - ledger.totals.seconds
 
   @property
@@ -81,6 +82,9 @@ class Recorder:
     local = [jax.tree.map(arrays.local_values, metrics) for metrics in ready]
     steps = arrays.gather(jax.tree.map(lambda *x: np.stack(x), *local))
     before, now = self.totals.seconds, time.monotonic() - self._began
+    if not self._entered:
+      now = before  # So is the time of the step that compiles.
+    self._entered = True
     scores = score()
     self._began = time.monotonic() - now  # Evaluation time is excluded.
     for i in range(count):

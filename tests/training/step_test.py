@@ -98,7 +98,7 @@ def test_pmap_and_vmap_of_a_dense_model_agree_bit_for_bit():
   rng = np.random.default_rng(0)
   x, y = rng.normal(size=(2, 20, N, 32, 64)).astype(np.float32)
   weights = rng.normal(size=(2, 64, 64)).astype(np.float32) / 8
-  strategy = ss.Strategy(ss.selsync(0.02), ss.mean())
+  strategy = ss.Strategy(ss.selsync(0.02, smoothing=0.04), ss.mean())
   optimizer = optax.sgd(0.1, momentum=0.9)
   start = dict(zip('wv', weights, strict=True))
   start = init_state(start, {}, strategy, optimizer)
