@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PLOTLY := 4.1.1
 PLOTLY_FILES := selsync_jax/report/plotly
 
-.PHONY: train test test-all lint results stragglers plotly clean
+.PHONY: train test test-all lint results stragglers plotly docs clean
 
 train: $(VENV)/train.stamp
 	$(BIN)/python train.py
@@ -46,6 +46,10 @@ plotly:
 	gzip -9nf $(PLOTLY_FILES)/plotly-basic.min.js
 	rm $(PLOTLY_FILES)/*.tgz
 
+# The site of the documentation, with the API. It runs the notebook, too.
+docs: $(VENV)/test.stamp
+	$(BIN)/python -m sphinx --fail-on-warning --quiet docs build/site
+
 $(VENV)/train.stamp: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "selsync_jax needs Python 3.11 or newer: make PYTHON=/path/to/python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
@@ -53,7 +57,7 @@ $(VENV)/train.stamp: pyproject.toml
 	touch $@
 
 $(VENV)/test.stamp: $(VENV)/train.stamp
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train,test,reference]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train,test,reference,docs]'
 	touch $@
 
 clean:
