@@ -74,14 +74,17 @@ class Writers(contextlib.ExitStack):
   Args:
     workdir: of the run.
     step: the last step of the run so far.
-    seal: of `metrics.jsonl` at that step.
+    sealed: the rows of the run at that step, see `records.MetricsFile`.
   """
 
   def __init__(
-    self, workdir: pathlib.Path, step: int, seal: records.Seal = records.EMPTY
+    self,
+    workdir: pathlib.Path,
+    step: int,
+    sealed: records.Seals = records.NO_ROWS,
   ):
     super().__init__()
-    self._metrics = records.MetricsFile(workdir, step, seal)
+    self._metrics = records.MetricsFile(workdir, step, sealed)
     self._all: list[Writer] = [self._metrics, TensorBoardFile(workdir)]
     for writer in self._all:
       self.enter_context(writer)
@@ -91,6 +94,6 @@ class Writers(contextlib.ExitStack):
     for writer in self._all:
       writer.write(row)
 
-  def seal(self) -> records.Seal:
+  def seal(self) -> records.Seals:
     """See `records.MetricsFile`."""
     return self._metrics.seal()

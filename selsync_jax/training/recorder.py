@@ -15,8 +15,8 @@ from selsync_jax.config import RunError
 from selsync_jax.devices import arrays
 from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.ledger import Totals
-from selsync_jax.runs.records import EMPTY
-from selsync_jax.runs.records import Seal
+from selsync_jax.runs.records import NO_ROWS
+from selsync_jax.runs.records import Seals
 from selsync_jax.training.experiment import Experiment
 
 Row = dict[str, Any]
@@ -41,7 +41,7 @@ class Recorder:
     leaf_names: list[str],
     fetch: int,
     write: Callable[[Row], None],
-    seal: Callable[[], Seal] = lambda: EMPTY,
+    seal: Callable[[], Seals] = lambda: NO_ROWS,
   ):
     self._ledger, self._names, self._write = ledger, leaf_names, write
     self.seal = seal
