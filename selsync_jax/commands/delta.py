@@ -38,8 +38,8 @@ def main(arguments: Sequence[str]) -> None:
   from selsync_jax.devices import layout
 
   backend.check_flags()
-  if config.mapper == 'pmap':
-    layout.make_devices(config.workers, 1)
+  if config.mapper != 'vmap':
+    layout.make_devices(config.workers, **config.mesh)
   backend.start()
   # Imports TensorFlow, and a mistake should end sooner.
   from selsync_jax.training import delta_search

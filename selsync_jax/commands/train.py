@@ -120,8 +120,8 @@ def main(arguments: Sequence[str]) -> None:
   with processes.join(
     spec, agreed, options.cluster_timeout, options.cluster_token
   ) as cluster:
-    if config.mapper == 'pmap':
-      layout.make_devices(config.workers, cluster.processes)
+    if config.mapper != 'vmap':
+      layout.make_devices(config.workers, cluster.processes, **config.mesh)
     backend.start()
     # These import TensorFlow, and a mistake in the config should end sooner.
     from selsync_jax.runs import checkpoints

@@ -25,6 +25,7 @@ _FREE = (
   'eval',
   'log',
   'mapper',
+  'mesh',
   'max_skips',
   'on_nonfinite',
   'steps',

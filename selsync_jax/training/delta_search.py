@@ -102,7 +102,7 @@ def _sample(
   config.seed += trial
   config.sync.delta = delta
   experiment = create_experiment(config)
-  layout.check_devices(config.workers, config.mapper)
+  layout.check_devices(config.workers, config.mapper, **config.mesh)
   rows = probe.first_steps(experiment, steps, config.workers)
   changes = np.array([row['relative_changes'] for row in rows])
   return ChangeSample(

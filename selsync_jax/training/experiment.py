@@ -19,7 +19,7 @@ from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
 from selsync_jax.data import Data
 from selsync_jax.data import open_data
-from selsync_jax.devices.mappers import map_workers
+from selsync_jax.devices import mappers
 from selsync_jax.models import tasks
 from selsync_jax.sync import traffic
 from selsync_jax.sync.strategy import Strategy
@@ -58,7 +58,7 @@ class Experiment:
     learning_rate: a function of the optimizer step.
     peak_rate: the peak of the learning rate.
     workers: N.
-    mapper: how the workers share the devices, see `devices.mappers`.
+    mapper: how the workers share the devices.
     batch_size: examples per worker and step.
     eval_batch_size: examples per worker and evaluation batch.
     seed: of weights, shuffles, dropout and draws.
@@ -78,7 +78,7 @@ class Experiment:
   learning_rate: optax.Schedule
   peak_rate: float
   workers: int
-  mapper: str
+  mapper: mappers.Mapper
   batch_size: int
   eval_batch_size: int
   seed: int
@@ -118,7 +118,7 @@ class Experiment:
       self.seed,
       self.check_replicas,
     )
-    return map_workers(step, self.mapper, donate=(0,))
+    return mappers.map_workers(step, self.mapper, donate=(0,))
 
   def traffic(self, workers: int) -> traffic.Traffic:
     """The bytes that each worker sends, if there are `workers` of them."""
@@ -163,7 +163,7 @@ def create_experiment(config: ml_collections.ConfigDict) -> Experiment:
     learning_rate=learning_rate,
     peak_rate=config.optimizer.learning_rate,
     workers=config.workers,
-    mapper=config.mapper,
+    mapper=mappers.create(config.mapper, config.workers, **config.mesh),
     batch_size=config.batch_size,
     eval_batch_size=config.eval.batch_size,
     seed=config.seed,

@@ -37,8 +37,9 @@ def resumed(
   step: int,
 ) -> TrainState:
   """The state of some workers as it was saved at a step, on their devices."""
-  like = mappers.abstract(experiment.shapes, len(workers))
-  like = mappers.with_sharding(like, experiment.mapper)
+  like = mappers.abstract_state(
+    experiment.shapes, len(workers), experiment.mapper
+  )
   return checkpoints.restore(step, like)
 
 

@@ -13,6 +13,7 @@ from jax import lax
 import jax.numpy as jnp
 import optax
 
+from selsync_jax.sync import inner
 from selsync_jax.sync import replicas
 from selsync_jax.sync import traffic
 from selsync_jax.sync.consensus import AXIS
@@ -105,10 +106,13 @@ def train_step(
   """
   synchronize = _synchronization(strategy, optimizer, check_every)
 
+  def in_use(params, *args):
+    return loss(inner.in_use(params), *args)
+
   def step(state: TrainState, batch: Any):
     key = jax.random.fold_in(jax.random.key(seed), state.step)
     key = jax.random.fold_in(key, lax.axis_index(AXIS))
-    grads, (metrics, model_state) = jax.grad(loss, has_aux=True)(
+    grads, (metrics, model_state) = jax.grad(in_use, has_aux=True)(
       state.params, state.model_state, batch, key
     )
     state, change, sync = _local_update(

@@ -73,7 +73,7 @@ def train_and_evaluate(
   record = None if restart else peek_record(workdir)
   fitted = resize.fit(config, record)
   course = create_course(fitted)
-  layout.check_devices(config.workers, config.mapper)
+  layout.check_devices(config.workers, config.mapper, **config.mesh)
   same_program.check(course.experiment)
   with contextlib.ExitStack() as stack:
     if _is_first():  # Not earlier: a mistake in the config leaves no trace.
@@ -168,7 +168,14 @@ def _train(
     writing as (write, seal),
     Preemption() as preemption,
   ):
-    recorder = Recorder(ledger, names, experiment.intervals.fetch, write, seal)
+    recorder = Recorder(
+      ledger,
+      experiment.workers,
+      names,
+      experiment.intervals.fetch,
+      write,
+      seal,
+    )
     milestones = Milestones(
       course, recorder, evaluator, checkpoints, preemption
     )
