@@ -66,7 +66,7 @@ def arguments(method: str, options: argparse.Namespace) -> list[str]:
     f'--config.workers={options.hosts}',
     f'--config.steps={options.steps}',
     '--config.data.backend=numpy',
-    '--config.eval.every_epochs=1e9',
+    '--config.eval.every_epochs=1e6',
     '--config.model.num_filters=96',  # 1.35 M parameters.
   ]
 

@@ -107,7 +107,7 @@ def step() -> Iterator[Any]:
   """The training step of the default run, always on the same batch."""
   import jax
 
-  from configs import digits
+  from selsync_jax.configs import digits
   from selsync_jax.devices import layout
   from selsync_jax.devices import mappers
   from selsync_jax.training.experiment import create_experiment

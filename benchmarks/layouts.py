@@ -48,6 +48,7 @@ class Net(nn.Module):
 
   @nn.compact
   def __call__(self, x, *, train):
+    """Logits of images."""
     x = nn.Dense(64)(x.reshape(x.shape[0], -1))
     x = nn.relu(nn.BatchNorm(use_running_average=not train)(x))
     x = nn.Dense(36)(nn.Dropout(0.2, deterministic=not train)(x))

@@ -35,7 +35,7 @@ NEVER = 10**9
 def configured(name: str, steps: int) -> Any:
   """A workload's config, `FILE` or `FILE:ARGUMENT`, without evaluations."""
   module, _, argument = name.partition(':')
-  config = importlib.import_module(f'configs.{module}').get_config(
+  config = importlib.import_module(f'selsync_jax.configs.{module}').get_config(
     argument or 'selsync'
   )
   config.steps = steps

@@ -20,8 +20,8 @@ import numpy as np
 
 from benchmarks import cluster as emulated
 from benchmarks import network
-from configs import base
 from selsync_jax import methods
+from selsync_jax.configs import base
 from selsync_jax.sync.network import bandwidth as bits_per_second
 from selsync_jax.sync.network import Network
 from selsync_jax.training import step_cost

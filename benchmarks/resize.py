@@ -6,10 +6,10 @@
 
 For each seed, one run is uninterrupted. Copies of it return to the checkpoints
 after 1/parts, 2/parts, ... of the run and continue with another number of
-workers. The table shows their test loss at the next evaluation, divided by that
-of the uninterrupted run: one figure per seed, and the mean with its standard
-error. The control is a copy that continues with the same number of workers and
-another order of the data. Prints one table and writes resize.json.
+workers. The table shows their validation loss at the next evaluation, divided
+by that of the uninterrupted run: one figure per seed, and the mean with its
+standard error. The control is a copy that continues with the same number of
+workers and another order of the data. Prints one table and writes resize.json.
 """
 
 import argparse
@@ -32,11 +32,11 @@ from selsync_jax.training.experiment import create_experiment
 from selsync_jax.training.train import train_and_evaluate
 from tests import live_runs
 
-SCORE = 'test_loss'
+SCORE = 'validation_loss'
 
 
 def next_loss(workdir: pathlib.Path, step: int) -> float:
-  """The test loss at the first evaluation after a step."""
+  """The validation loss at the first evaluation after a step."""
   rows = records.read_metrics(workdir)
   return next(r[SCORE] for r in rows if SCORE in r and r['step'] > step)
 

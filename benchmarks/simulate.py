@@ -22,7 +22,7 @@ import rich.box
 import rich.console
 import rich.table
 
-from configs import digits
+from selsync_jax.configs import digits
 from selsync_jax.simulate import methods
 from selsync_jax.simulate.cluster import Cluster
 from selsync_jax.simulate.cluster import create_cluster

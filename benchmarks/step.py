@@ -145,9 +145,9 @@ def measure(
   workload: str, *, tiny: bool, dtype: str | None, steps: int
 ) -> dict[str, Any]:
   """The figures of one workload."""
-  get_config = importlib.import_module(f'configs.{workload}').get_config
+  module = importlib.import_module(f'selsync_jax.configs.{workload}')
   small = tiny and workload != 'digits'
-  config = get_config('selsync,smoke' if small else 'selsync')
+  config = module.get_config('selsync,smoke' if small else 'selsync')
   config.optimizer.learning_rate = 0.0  # The labels are random.
   config.model.dtype = dtype or config.model.dtype
   program = compile_step(config)

@@ -74,10 +74,12 @@ class Workload(NamedTuple):
 
 WORKLOADS = {
   'digits': Workload(
-    *(4, 'test_accuracy', 0.95, 1),
+    *(4, 'validation_accuracy', 0.95, 1),
     {'model.num_filters': 8, 'epochs': 15.0, 'data.backend': 'numpy'},
   ),
-  'hyperplane': Workload(8, 'test_loss', 0.02, -1, {'eval.every_epochs': 0.5}),
+  'hyperplane': Workload(
+    8, 'validation_loss', 0.02, -1, {'eval.every_epochs': 0.5}
+  ),
 }
 
 

@@ -159,7 +159,8 @@ def get_config(
         factor=config_dict.placeholder(float),
       ),
       eval=dict(
-        every_epochs=1.0,  # From one evaluation of the consensus to the next.
+        every_epochs=1.0,  # From one evaluation of the consensus, on the
+        # validation split, to the next. The test split: once, at the end.
         batch_size=128,  # Examples per worker; affects only memory and speed.
       ),
       on_nonfinite='stop',  # Or 'skip': omit that worker's update.
@@ -196,6 +197,8 @@ def get_config(
       log=dict(
         every=1,  # Steps from one line of metrics to the next.
         fetch_every=10,  # Steps from one fetch of metrics to the next.
+        seconds=30.0,  # Without a printed line until one is due. A terminal
+        # has a bar instead.
       ),
     )
   )

@@ -22,7 +22,7 @@ Measured: the full workload was not run. The smoke variant (8 filters, digits):
 of an AMD EPYC, jax 0.10.2, seed 0.
 """
 
-from configs import base
+from selsync_jax.configs import base
 
 
 def get_config(argument: str = 'selsync'):

@@ -22,7 +22,7 @@ filters, digits): 97.8 % test accuracy (top-5 100 %) at LSSR 0.78, 200 steps in
 18 s on 2 cores of an AMD EPYC, jax 0.10.2, seed 0.
 """
 
-from configs import base
+from selsync_jax.configs import base
 
 
 def get_config(argument: str = 'selsync'):

@@ -8,7 +8,7 @@ parameters. A run takes seconds on a CPU.
   python train.py --config=configs/digits.py:bsp
 """
 
-from configs import base
+from selsync_jax.configs import base
 
 # The paper's smoothing, for 16 workers; the default of 4 / 100 is too slow for
 # so short a run. With it this delta keeps nine of ten steps local

@@ -9,7 +9,7 @@ digit. An epoch has 16 steps, so a quarter of it, the period of FedAvg, has 4.
 selsync+data.injection.alpha=0.5+data.injection.beta=0.5
 """
 
-from configs import digits
+from selsync_jax.configs import digits
 
 OVERRIDES = {'selsync': dict(delta=0.3)}
 

@@ -9,7 +9,7 @@ The loss is the mean squared error. The noise is 0.01 of it.
   python train.py --config=configs/hyperplane.py:bsp
 """
 
-from configs import base
+from selsync_jax.configs import base
 
 
 def get_config(method: str = 'selsync', overrides=base.NO_OVERRIDES):

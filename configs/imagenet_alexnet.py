@@ -19,7 +19,7 @@ at 64x64): 92.2 % test accuracy (top-5 99.7 %) at LSSR 0.845, 200 steps in 11 s
 on 2 cores of an AMD EPYC, jax 0.10.2, seed 0.
 """
 
-from configs import base
+from selsync_jax.configs import base
 
 
 def get_config(argument: str = 'selsync'):

@@ -25,7 +25,7 @@ bytes. With delta 0.1 and no limit on the period within the run
 bytes.
 """
 
-from configs import base
+from selsync_jax.configs import base
 
 # Synchronize at large changes, and at the latest after 12 steps.
 SMOKE = {'selsync': dict(delta=0.5, max_period=12)}

@@ -20,7 +20,7 @@ of stdlib_text): perplexity 10.1 per byte at LSSR 0.965, 600 steps in 25 s on 2
 cores of an AMD EPYC, jax 0.10.2, seed 0.
 """
 
-from configs import base
+from selsync_jax.configs import base
 
 
 def get_config(argument: str = 'selsync'):

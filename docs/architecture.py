@@ -39,9 +39,11 @@ def imports(path: pathlib.Path) -> Iterator[list[str]]:
 
 
 def rooms() -> dict[str, list[pathlib.Path]]:
-  """The files of each room; `__init__.py` and `__main__.py` are no rooms."""
+  """The files of each room; markers and the link to `configs` are no rooms."""
   found = {}
   for path in sorted((ROOT / PACKAGE).iterdir()):
+    if path.is_symlink():
+      continue
     if path.is_dir() and not path.name.startswith('__'):
       found[path.name] = sorted(path.rglob('*.py'))
     elif path.suffix == '.py' and not path.name.startswith('__'):

@@ -1,14 +1,15 @@
 """Selective synchronization for data-parallel training in JAX.
 
-The names here need jax and optax alone. They are imported on first use, so
-that a command can read its flags before it loads JAX. Data, models, training
-and reports are subpackages; what those need comes with the extra `train`.
+The names here are imported on first use, so that a command can read its flags
+before it loads JAX. Those of a loop of your own need jax and optax alone. Those
+of the trainer, `load` for example, need what the extra `train` installs.
 """
 
 import importlib
 from typing import Any, TYPE_CHECKING
 
 if TYPE_CHECKING:  # The names in `_NAMES` again, for type checkers.
+  from selsync_jax.runs.export import load as load
   from selsync_jax.sync.averagers import Averager as Averager
   from selsync_jax.sync.averagers import mean as mean
   from selsync_jax.sync.averagers import no_averaging as no_averaging
@@ -40,21 +41,28 @@ if TYPE_CHECKING:  # The names in `_NAMES` again, for type checkers.
 
 __version__ = '0.1.0'  # pyproject.toml reads it here.
 
-# By the module of `selsync_jax.sync` that defines them.
+# By the module that defines them.
 _NAMES = {
-  'averagers': ('Averager', 'mean', 'no_averaging', 'outer', 'subset_mean'),
-  'budget': ('budgeted',),
-  'change': ('measure', 'MeasureState'),
-  'consensus': ('AXIS', 'consensus', 'synchronize'),
-  'fda': ('fda', 'FDAState'),
-  'periods': ('post_local', 'qsr'),
-  'reducers': ('all_reduce', 'at_sync'),
-  'selsync': ('selsync', 'SelSyncState'),
-  'strategy': ('Strategy',),
-  'traffic': ('Collective',),
-  'transformation': ('Reducer', 'Trigger'),
-  'triggers': ('any_of', 'at_least_every', 'at_most_every', 'every'),
-  'wires': ('Wire',),
+  'runs.export': ('load',),
+  'sync.averagers': (
+    'Averager',
+    'mean',
+    'no_averaging',
+    'outer',
+    'subset_mean',
+  ),
+  'sync.budget': ('budgeted',),
+  'sync.change': ('measure', 'MeasureState'),
+  'sync.consensus': ('AXIS', 'consensus', 'synchronize'),
+  'sync.fda': ('fda', 'FDAState'),
+  'sync.periods': ('post_local', 'qsr'),
+  'sync.reducers': ('all_reduce', 'at_sync'),
+  'sync.selsync': ('selsync', 'SelSyncState'),
+  'sync.strategy': ('Strategy',),
+  'sync.traffic': ('Collective',),
+  'sync.transformation': ('Reducer', 'Trigger'),
+  'sync.triggers': ('any_of', 'at_least_every', 'at_most_every', 'every'),
+  'sync.wires': ('Wire',),
 }
 _MODULES = {name: module for module in _NAMES for name in _NAMES[module]}
 
@@ -63,7 +71,7 @@ def __getattr__(name: str) -> Any:
   """Imports a name from its module, on first use."""
   if name not in _MODULES:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-  module = importlib.import_module(f'selsync_jax.sync.{_MODULES[name]}')
+  module = importlib.import_module(f'selsync_jax.{_MODULES[name]}')
   globals()[name] = getattr(module, name)
   return globals()[name]
 

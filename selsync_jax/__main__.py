@@ -13,7 +13,6 @@ from collections.abc import Sequence
 import importlib
 import importlib.util
 import os
-import pathlib
 import signal
 import sys
 from typing import NoReturn
@@ -24,7 +23,6 @@ from selsync_jax.config import RunError
 from selsync_jax.devices import signals
 from selsync_jax.runs import output
 
-_SOURCES = pathlib.Path(__file__).parents[1]
 USAGE = 'usage: selsync COMMAND [ARGUMENT ...]'
 INSTALL = "pip install 'selsync-jax[train]' installs what commands need"
 
@@ -86,11 +84,10 @@ def help_text() -> str:
 
 
 def _prepare_process() -> None:
-  # Config files import each other as `configs.NAME`. Unlike `python -m`, a
-  # console script does not search the working directory.
-  for folder in (os.getcwd(), str(_SOURCES)):
-    if folder not in sys.path:
-      sys.path.append(folder)
+  # Config files import what lies there. Unlike `python -m`, a console script
+  # does not search it.
+  if os.getcwd() not in sys.path:
+    sys.path.append(os.getcwd())
   # jaxlib 0.10 hangs on a machine with few cores unless its pool is larger.
   os.environ.setdefault('PJRT_NPROC', '16')
   # TensorFlow only reads data here; its messages about kernels are noise.

@@ -167,6 +167,7 @@ RULES = {
   'checkpoint.resize_batch': one_of('total', 'worker'),
   'log.every': whole(1),
   'log.fetch_every': whole(1),
+  'log.seconds': number(above=0),
   'check_replicas': whole(0),
   'on_nonfinite': one_of('stop', 'skip'),
   'max_skips': whole(1),

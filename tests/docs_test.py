@@ -18,6 +18,8 @@ import pytest
 from selsync_jax import methods
 from selsync_jax.commands import compare
 from selsync_jax.commands import delta
+from selsync_jax.commands import evaluate
+from selsync_jax.commands import export
 from selsync_jax.commands import plan
 from selsync_jax.commands import report
 from selsync_jax.commands import simulate
@@ -68,10 +70,14 @@ print(json.dumps(said))
 
 
 @pytest.fixture(scope='module')
-def said():
-  """What each snippet prints."""
+def said(default_run, tmp_path_factory):
+  """What each snippet prints, in a folder with the default run."""
+  folder = tmp_path_factory.mktemp('reader')
+  (folder / 'runs').mkdir()
+  (folder / 'runs' / 'digits-selsync').symlink_to(default_run.workdir)
   done = subprocess.run(
     [sys.executable, '-W', 'error', '-c', SAY],
+    cwd=folder,
     env=os.environ | {'JAX_NUM_CPU_DEVICES': '4'},
     input=json.dumps(SNIPPETS),
     capture_output=True,
@@ -172,6 +178,18 @@ def run_main(main, *short):
   return run
 
 
+def run_weights(main):
+  """Runs a command on a run, which is trained if it is not there."""
+
+  def run(arguments, data_dir):
+    workdir, *_ = arguments
+    if not pathlib.Path(workdir).exists():
+      run_train([f'--workdir={workdir}'], data_dir)
+    main(arguments)
+
+  return run
+
+
 def run_pictures(arguments, data_dir):
   workdir = pathlib.Path(arguments[0])
   run_page.write([workdir], workdir)
@@ -212,6 +230,8 @@ RUN_COMMAND = {
   ('docs/methods.py',): run_script('docs/methods.py'),
   ('-m', 'selsync_jax', 'launch'): run_launch,
   ('-m', 'selsync_jax', 'report'): run_main(report.main),
+  ('-m', 'selsync_jax', 'export'): run_weights(export.main),
+  ('-m', 'selsync_jax', 'evaluate'): run_weights(evaluate.main),
   ('-m', 'selsync_jax', 'simulate'): run_main(
     simulate.main, '--noreport', '--config.data.dir={data_dir}', *FEW_STEPS
   ),

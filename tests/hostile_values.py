@@ -43,7 +43,7 @@ def several_fields(file: str, rng: random.Random) -> list[str]:
   return [f'--config.{field}={rng.choice(VALUES)}' for field in chosen]
 
 
-_OPENING = """from configs import digits
+_OPENING = """from selsync_jax.configs import digits
 
 
 def get_config(method='selsync'):

@@ -19,7 +19,7 @@ import orbax.checkpoint as ocp
 ROOT = pathlib.Path(__file__).parents[1]
 LAUNCH = [sys.executable, '-m', 'selsync_jax', 'launch']
 STEPS = 80
-COMPARED = ('synced', 'loss', 'relative_changes', 'samples', 'test_loss')
+COMPARED = ('synced', 'loss', 'relative_changes', 'samples', 'validation_loss')
 COMPARED += ('bytes_per_worker', 'virtual_seconds', 'staleness', 'version')
 FLAGS = (
   '--noreport',

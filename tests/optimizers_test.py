@@ -8,8 +8,8 @@ import numpy as np
 import optax
 import pytest
 
-from configs import digits
 from selsync_jax import optimizers
+from selsync_jax.configs import digits
 from selsync_jax.training.experiment import create_experiment
 
 

@@ -17,9 +17,9 @@ import jax
 from jax import flatten_util
 import jax.numpy as jnp
 
-from configs import digits
 import selsync_jax as ss
 from selsync_jax import methods
+from selsync_jax.configs import digits
 from selsync_jax.sync import traffic
 
 

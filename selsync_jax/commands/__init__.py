@@ -11,5 +11,7 @@ COMMANDS = {
   'delta': 'Suggest a delta for a wanted LSSR.',
   'plan': 'Estimate the time that each method saves on a given network.',
   'report': 'Write a page with tables and figures of one or more runs.',
+  'export': 'Write the weights of a run into one file, for any program.',
+  'evaluate': 'Score the weights of a run on its validation or test data.',
   'launch': 'Start the processes of a run on this machine.',
 }

@@ -1,21 +1,20 @@
 """Train several methods with several seeds, and compare them.
 
-Every run is a process with a folder of its own. A finished run is not repeated,
+Every run is a process with a folder of its own; `--jobs` of them run at a
+time. A finished run is not repeated,
 and an interrupted one resumes. Fields of the config hold for all methods;
 fields for one method alone follow its name, as in
 `--methods=bsp,selsync+sync.quorum=0.5`.
 """
 
 from collections.abc import Callable, Sequence
-import os
 import pathlib
 import re
-import subprocess
-import sys
 from typing import NamedTuple
 
 from selsync_jax.commands import config_file
 from selsync_jax.commands import flags
+from selsync_jax.commands import pool
 from selsync_jax.commands import trials
 from selsync_jax.config import ConfigError
 from selsync_jax.devices import signals
@@ -25,42 +24,6 @@ METHODS = 'selsync,bsp,local_sgd,fedavg'
 _TABLE = re.compile(
   r'(<!-- comparison\b.*?-->\n).*?(<!-- /comparison -->)', re.S
 )
-
-
-def run_process(trial: Trial) -> None:
-  """Runs a trial in a process of its own; if it diverges there is no summary.
-
-  Raises:
-    SystemExit: with the exit code of a run that failed otherwise.
-  """
-  trial.workdir.mkdir(parents=True, exist_ok=True)
-  log = trial.workdir / 'train.log'
-  command = [sys.executable, '-m', 'selsync_jax', trial.command]
-  with (
-    log.open('w') as file,
-    subprocess.Popen(
-      [*command, *trial.flags, f'--workdir={trial.workdir}'],
-      # The same modules as here, wherever this process found them.
-      env=os.environ | {'PYTHONPATH': os.pathsep.join(sys.path)},
-      stdout=file,
-      stderr=subprocess.STDOUT,
-      # Ctrl-C in the terminal does not reach it twice.
-      start_new_session=True,
-    ) as process,
-    signals.Handler(process.send_signal),
-  ):
-    status = process.wait()
-  last = (log.read_text().splitlines() or ['nothing'])[-1]
-  diverged = status == 1 and 'is not finite' in last
-  if status and not diverged:
-    print(f'{trial.workdir} failed: {last}', file=sys.stderr)
-    sys.exit(status)
-
-
-def _stop(number: int) -> None:
-  del number
-  reason = 'stopped by a signal; the same command continues the comparison'
-  signals.stop(signals.RESUMABLE, reason)
 
 
 def insert(table: str, path: pathlib.Path) -> None:
@@ -85,11 +48,13 @@ class Options(NamedTuple):
     trials: all runs of the comparison.
     out: its folder.
     into: Markdown file to insert the table into, or `None`.
+    jobs: how many runs at a time.
   """
 
   trials: list[Trial]
   out: pathlib.Path
   into: pathlib.Path | None
+  jobs: int
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -121,15 +86,20 @@ def parse(arguments: Sequence[str]) -> Options:
     None,
     'Learning rates; each method keeps the best on the validation split.',
   )
+  jobs = line.flag(
+    'jobs', flags.whole(1), '1', 'Runs at a time; they share the devices.'
+  )
   out = line.flag(
-    'out', pathlib.Path, None, 'Folder. Default: runs/compare-CONFIG.'
+    'out', flags.folder, None, 'Folder. Default: runs/compare-CONFIG.'
   )
   into = line.flag(
     'into', pathlib.Path, None, 'Markdown file to insert the table into.'
   )
   line.parse(arguments)
-  name = f'compare-{"simulate-" * simulate.value}{line.config_name}'
-  folder = out.value or pathlib.Path('runs') / name
+  kind = ['compare', *['simulate'] * simulate.value]
+  folder = out.value or pathlib.Path('runs') / '-'.join(
+    [*kind, line.config_name, *line.variant]
+  )
   grid = trials.list_trials(
     line.config.value,
     line.fields,
@@ -140,7 +110,7 @@ def parse(arguments: Sequence[str]) -> Options:
     folder,
     simulate=simulate.value,
   )
-  return Options(grid, folder, into.value)
+  return Options(grid, folder, into.value, jobs.value)
 
 
 def _methods(
@@ -166,20 +136,30 @@ def every_method(simulate: bool) -> list[str]:
 
 def main(
   arguments: Sequence[str],
-  run: Callable[[Trial], None] = run_process,
+  run: Callable[[Trial], None] | None = None,
 ) -> None:
   """Runs the trials that are not finished, and writes the comparison.
 
   Args:
     arguments: the command line.
-    run: trains one trial, and leaves no summary if it diverges.
+    run: trains one trial, and leaves no summary if it diverges; by default, in
+      a process of its own.
+
+  Raises:
+    ConfigError: for a mistake in flags or config.
+    TrialFailed: if a trial failed; those that ran beside it are saved.
   """
   options = parse(arguments)
-  signals.Handler(_stop).start()  # Until the process ends.
-  for index, trial in enumerate(options.trials, 1):
-    if not trial.is_done:
-      print(f'{index}/{len(options.trials)}  {trial.workdir}', flush=True)
-      run(trial)
+  processes = pool.Processes(options.jobs)
+
+  def react(number):
+    if not processes.signal(number):  # Otherwise they save, and end.
+      reason = 'stopped by a signal; the same command continues the comparison'
+      signals.stop(signals.RESUMABLE, reason)
+
+  signals.Handler(react).start()  # Until the process ends.
+  run = run or processes.run
+  pool.run_all(options.trials, options.jobs, processes, run)
   from selsync_jax.report import comparison  # Imports matplotlib.
 
   path = comparison.write(options.trials, options.out)

@@ -26,22 +26,43 @@ FIELDS = (
 )
 # What a simulation starts from; what the command line says comes after it.
 SIMULATED = ('--config.mapper=vmap', '--config.cluster.compute=constant')
-_SOURCES = pathlib.Path(__file__).parents[2]  # Has our own configs/.
+DEFAULT = 'digits'
 _FIELD = re.compile(r'--?(no)?config\.')
-_DIGITS = pathlib.Path('configs/digits.py')
+_FOLDERS = (
+  pathlib.Path('configs'),
+  pathlib.Path(__file__).parents[1] / 'configs',
+)
 
 
-def default() -> str:
-  """The default config: of the working directory, or else our own."""
-  here = _DIGITS.exists() or not (_SOURCES / _DIGITS).exists()
-  return str(_DIGITS if here else _SOURCES / _DIGITS)
+def find(file: str) -> str:
+  """The path of a config file, with its variant if there is one.
+
+  Args:
+    file: `FILE`, `FILE:VARIANT`, or a bare `NAME` in place of `FILE`: that of
+      `configs/NAME.py` in the working directory, or else of one of our own.
+
+  Raises:
+    ConfigError: if there is no such file.
+  """
+  name, colon, variant = file.partition(':')
+  paths = [pathlib.Path(name)]
+  if name.isidentifier():
+    paths += [folder / f'{name}.py' for folder in _FOLDERS]
+  for path in paths:
+    if path.is_file():
+      return f'{path}{colon}{variant}'
+  own = [p.stem for p in sorted(_FOLDERS[1].glob('*.py'))]
+  names = [n for n in own if n not in ('__init__', 'base')]
+  raise ConfigError(
+    f'--config={file}: there is no such file; our own are {", ".join(names)}'
+  )
 
 
 def load(file: str, fields: Sequence[str]) -> ml_collections.ConfigDict:
   """The config of a file.
 
   Args:
-    file: `FILE`, or `FILE:VARIANT` to pass an argument to its `get_config`.
+    file: as for `find`; the variant is the argument of its `get_config`.
     fields: arguments that change it, each `--config.FIELD=VALUE`.
 
   Raises:
@@ -49,6 +70,7 @@ def load(file: str, fields: Sequence[str]) -> ml_collections.ConfigDict:
   """
   parts, fields = _parts(_joined(fields))
   unset, fields = _unset(fields)
+  file = find(file)
   argv, values = ['', f'--config={file}', *fields], FlagValues()
   config = config_flags.DEFINE_config_file(
     'config', flag_values=values, sys_argv=argv
@@ -59,7 +81,7 @@ def load(file: str, fields: Sequence[str]) -> ml_collections.ConfigDict:
   logging.set_verbosity(logging.ERROR)  # Errors are raised as well.
   try:
     _, *rest = values(argv)
-    _check_kind(config.value, file)  # Raises OSError if there is no file.
+    _check_kind(config.value, file)
     _unset_all(config.value, unset)
     for path, value in parts:
       _set_part(config.value.sync, path, value)
@@ -243,7 +265,7 @@ class ConfigCommandLine(flags.CommandLine):
   """The flags of a command that takes a config.
 
   Attributes:
-    config: the flag `--config`: `FILE` or `FILE:VARIANT`.
+    config: the flag `--config`, as for `find`.
     fields: arguments that change the config, each `--config.FIELD=VALUE`.
   """
 
@@ -253,8 +275,8 @@ class ConfigCommandLine(flags.CommandLine):
     self.config = self.flag(
       'config',
       str,
-      default(),
-      'Config file; FILE:METHOD picks a method.',
+      DEFAULT,
+      'Config file, or the name of one of our own; NAME:METHOD picks a method.',
     )
 
   @property
@@ -262,10 +284,18 @@ class ConfigCommandLine(flags.CommandLine):
     """The name of the config file, without folder and suffix."""
     return pathlib.Path(self.config.value.partition(':')[0]).stem
 
+  @property
+  def variant(self) -> list[str]:
+    """What follows the config file: `FILE:METHOD,smoke` has two parts."""
+    return list(filter(None, self.config.value.partition(':')[2].split(',')))
+
   def parse(self, arguments: Sequence[str]) -> list[str]:
     """As in `flags.CommandLine`; also takes out the fields of the config."""
     own, self.fields = _split(arguments)
-    return super().parse(own)
+    positional = super().parse(own)
+    if sys.stdout.isatty():
+      print('starting')  # What follows imports JAX, and more.
+    return positional
 
   def load(self) -> ml_collections.ConfigDict:
     """The config of the file, changed by the fields."""

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> None:
     'lssr', flags.lssr, '0.9', 'Wanted LSSR (local steps / steps).'
   )
   out = line.flag(
-    'out', pathlib.Path, None, 'Folder. Default: runs/delta-CONFIG.'
+    'out', flags.folder, None, 'Folder. Default: runs/delta-CONFIG.'
   )
   line.parse(arguments)
   config = line.load()

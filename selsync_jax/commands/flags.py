@@ -8,6 +8,7 @@ that names flag, value and rule.
 from collections.abc import Callable, Sequence
 import contextlib
 import math
+import pathlib
 import sys
 import textwrap
 from typing import Any
@@ -145,6 +146,23 @@ def numbers(text: str) -> list[float]:
     return [float(number) for number in text.split(',')]
   except ValueError as error:
     raise ValueError('must be numbers with commas between them') from error
+
+
+def folder(text: str) -> pathlib.Path:
+  """Reads the path of a folder on a file system; `~` is the user's home.
+
+  An object store is none: it has no locks, a file cannot grow there, and a
+  folder cannot be renamed at once. docs/checkpoints.md says what to do instead.
+  """
+  if '://' in text:
+    raise ValueError(
+      'must be a folder on a file system; train on one, and copy it to the '
+      'object store'
+    )
+  try:
+    return pathlib.Path(text).expanduser()
+  except RuntimeError as error:
+    raise ValueError(f'has no home: {error}') from error
 
 
 def names(text: str) -> list[str]:

@@ -13,6 +13,7 @@ signal's number if a signal killed it.
 from collections.abc import Sequence
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -144,4 +145,6 @@ def main(arguments: Sequence[str]) -> None:
     raise ConfigError('--processes=NUMBER is missing')
   if not command:
     raise ConfigError('the command after -- is missing')
+  if not shutil.which(command[0]):
+    raise ConfigError(f'{command[0]}: is no program that can be run')
   sys.exit(launch(command, processes.value))

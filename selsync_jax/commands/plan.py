@@ -36,14 +36,17 @@ def main(arguments: Sequence[str]) -> None:
     'workers', flags.whole(1), None, "Number of workers. Default: the config's."
   )
   bandwidth = line.flag(
-    'bandwidth', str, '1Gbit', 'Bandwidth of each link, per direction.'
+    'bandwidth',
+    str,
+    '1Gbit',
+    'Bandwidth of each link, per direction; 1GB/s is in bytes.',
   )
   latency = line.flag('latency', str, '1ms', 'One-way latency of a message.')
   lssr = line.flag('lssr', flags.lssr, None, 'LSSR of SelSync, in [0, 1).')
   run = line.flag(
-    'run', pathlib.Path, None, 'Workdir of a finished run, for its LSSR.'
+    'run', flags.folder, None, 'Workdir of a finished run, for its LSSR.'
   )
-  steps = line.flag('steps', flags.whole(2), '20', 'Steps to measure.')
+  steps = line.flag('steps', flags.whole(3), '20', 'Steps to measure.')
   line.parse(arguments)
   selsync_lssr = _lssr(lssr.value, run.value)
   if workers.value:
@@ -129,11 +132,13 @@ def _print_costs(configs, links, lssr, steps):
   if not costs:  # The mistake is not in the method.
     raise ConfigError(f'config.sync: {impossible[0]}')
   bsp = cost(methods.create_strategy('bsp', context))  # All compare with it.
+  lower, upper = measured.quartiles
   print(
     f'{links.workers} workers, '
     f'{facts.size(nbytes(measured.shared["params"]))} of parameters; '
     f'a step of one worker computes {1e3 * measured.seconds:.2f} ms '
-    f'(median of {steps - 1})\n\n{FORMULA}\n'
+    f'(median of {steps - 1}; quartiles {1e3 * lower:.2f} and '
+    f'{1e3 * upper:.2f})\n\n{FORMULA}\n'
   )
   width = max(map(len, costs)) + 1
   for row in _table(measured.seconds, costs, bsp):

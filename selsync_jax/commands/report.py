@@ -12,7 +12,7 @@ def main(arguments: Sequence[str]) -> None:
   line = flags.CommandLine('report', positional='WORKDIR ...')
   out = line.flag(
     'out',
-    pathlib.Path,
+    flags.folder,
     None,
     'Folder of the page. Default: the workdir, if there is only one.',
   )

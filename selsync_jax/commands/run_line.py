@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import ml_collections
 
 from selsync_jax.commands import config_file
+from selsync_jax.commands import flags
 from selsync_jax.config import RunError
 from selsync_jax.devices import signals
 from selsync_jax.runs import records
@@ -41,7 +42,7 @@ class RunCommandLine(config_file.ConfigCommandLine):
     self._folder = folder
     self.workdir = self.flag(
       'workdir',
-      pathlib.Path,
+      flags.folder,
       None,
       'Folder of the run. A run in it resumes where it stopped. '
       f'Default: runs/{folder}CONFIG-METHOD.',
@@ -57,8 +58,7 @@ class RunCommandLine(config_file.ConfigCommandLine):
     """The folder of the run; by default named after config and variant."""
     if self.workdir.value:
       return self.workdir.value
-    variant = self.config.value.partition(':')[2] or config.sync.method
-    names = [self.config_name, *variant.split(',')]
+    names = [self.config_name, *(self.variant or [config.sync.method])]
     return pathlib.Path('runs') / (self._folder + '-'.join(names))
 
 

@@ -1,11 +1,8 @@
 """Train a model with N workers."""
 
 from collections.abc import Sequence
-import contextlib
-from importlib import metadata
 import json
 import pathlib
-import platform
 from typing import NamedTuple
 
 from absl import logging
@@ -14,6 +11,7 @@ import ml_collections
 from selsync_jax.commands import config_file
 from selsync_jax.commands import flags
 from selsync_jax.commands import run_line
+from selsync_jax.runs import provenance
 from selsync_jax.runs import workdir as workdirs
 
 
@@ -115,7 +113,9 @@ def main(arguments: Sequence[str]) -> None:
     options.coordinator, options.num_processes, options.process_id
   )
   fields = workdirs.flat(json.loads(config.to_json()))
-  agreed = versions() | {f'config.{k}': value for k, value in fields.items()}
+  agreed = provenance.versions() | {
+    f'config.{k}': value for k, value in fields.items()
+  }
   summary = interruption = None
   with processes.join(
     spec, agreed, options.cluster_timeout, options.cluster_token
@@ -135,6 +135,7 @@ def main(arguments: Sequence[str]) -> None:
         options.workdir,
         restart=options.restart,
         profile=options.profile,
+        patience=options.cluster_timeout,
       )
     except milestones.Stopped as error:
       interruption = error
@@ -142,13 +143,3 @@ def main(arguments: Sequence[str]) -> None:
     raise run_line.Interrupted(interruption)
   if summary and cluster.process == 0:
     run_line.show(summary, options.workdir, options.report)
-
-
-def versions() -> dict[str, str]:
-  """The versions of what computes, which all processes must have."""
-  found = {'Python': platform.python_version()}
-  for package in ('jax', 'jaxlib', 'flax', 'numpy', 'optax', 'selsync-jax'):
-    # Ours may be a checkout that is not installed.
-    with contextlib.suppress(metadata.PackageNotFoundError):
-      found[package] = metadata.version(package)
-  return found

@@ -118,6 +118,7 @@ class PartitionedData(Data, abc.ABC):
     counts = self.label_counts
     return {
       'name': self.info.name,
+      'num_classes': self.info.num_classes,
       'examples': dict(self.info.sizes),
       'chunks': self.assignment.partition.sizes.tolist(),
       'labels': None if counts is None else counts.tolist(),
@@ -126,5 +127,5 @@ class PartitionedData(Data, abc.ABC):
   @functools.cached_property
   def example(self) -> Batch:
     """See `Data`."""
-    batch = next(self.evaluation('test', 1, [0], 1))
+    batch = next(self.evaluation('validation', 1, [0], 1))
     return {name: array[0] for name, array in batch.items()}

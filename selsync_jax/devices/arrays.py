@@ -27,7 +27,39 @@ def local_values(array: Any) -> np.ndarray:
   # Several devices of a worker have the same row; there is one key if the array
   # is not split at all.
   rows = {s.index[0].start or 0: s for s in array.addressable_shards}
-  return np.concatenate([np.asarray(rows[first].data) for first in sorted(rows)])
+  return np.concatenate(
+    [np.asarray(rows[first].data) for first in sorted(rows)]
+  )
+
+
+def first_worker(tree: Any) -> Any:
+  """Copies this process's first worker's rows to the host.
+
+  No part of them may be in another process, see `within_processes`.
+  """
+
+  def first(array):
+    shards = array.addressable_shards
+    start = min(shard.index[0].start or 0 for shard in shards)
+    row = np.empty(array.shape[1:], array.dtype)
+    for shard in shards:
+      if (shard.index[0].start or 0) == start:
+        row[shard.index[1:]] = np.asarray(shard.data)[0]
+    return row
+
+  return jax.tree.map(first, tree)
+
+
+def within_processes(tree: Any) -> Any:
+  """The arrays, with no worker's split over several processes.
+
+  All processes must call this.
+  """
+  leaves = jax.tree.leaves(tree)
+  if _is_local(tree) or jax.process_count() <= leaves[0].shape[0]:
+    return tree
+  whole = NamedSharding(leaves[0].sharding.mesh, PartitionSpec(AXIS))
+  return jax.jit(lambda tree: tree, out_shardings=whole)(tree)
 
 
 def gather(tree: Any, workers: int) -> Any:

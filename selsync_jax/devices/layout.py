@@ -23,9 +23,9 @@ from selsync_jax.sync.consensus import AXIS
 class Layout:
   """Workers of several devices each.
 
-  Inside a worker, the examples of its batch are split over all devices. Over
-  the axis `fsdp`, arrays that a worker keeps are split, too (`inner.spec`); over
-  the axis `data`, each device has the same ones.
+  Inside a worker, the examples of its batch are split over all devices. What it
+  keeps from step to step is split over the axis `fsdp`, see `inner.spec`; over
+  the axis `data`, every device has the same.
 
   Attributes:
     workers: N, of all processes.
@@ -149,6 +149,16 @@ def make_devices(
       f'of {inside} devices evenly'
     )
   jax.config.update('jax_num_cpu_devices', devices // processes)
+
+
+def describe() -> dict[str, Any]:
+  """The devices of all processes, as JSON can hold them."""
+  return {
+    'platform': jax.default_backend(),
+    'kind': jax.devices()[0].device_kind,
+    'count': jax.device_count(),
+    'processes': jax.process_count(),
+  }
 
 
 def check_devices(

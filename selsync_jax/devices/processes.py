@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 from jax._src import distributed  # Has the process count before any backend.
 from jax.experimental import multihost_utils
+import numpy as np
 
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
@@ -204,6 +205,11 @@ def local_workers(workers: int) -> range:
   processes = jax.process_count()
   first = jax.process_index() * workers // processes
   return range(first, first + max(1, workers // processes))
+
+
+def from_first(value: np.ndarray) -> np.ndarray:
+  """Process 0's value, on every process; all must have its shape and dtype."""
+  return multihost_utils.broadcast_one_to_all(value)
 
 
 def wait_for_all(barrier: str) -> None:

@@ -102,16 +102,16 @@ def init(
     functools.partial(model.init, train=False),
     compiler_options=unoptimized if jax.default_backend() == 'cpu' else None,
   )
-  return _split(compiled(key, batch[task.inputs]))
+  return split(compiled(key, batch[task.inputs]))
 
 
 def init_shapes(model: nn.Module, task: Task, batch: Batch) -> tuple[Any, Any]:
   """Returns the shapes of what `init` returns; computes nothing."""
   init = functools.partial(model.init, train=False)
-  return _split(jax.eval_shape(init, jax.random.key(0), batch[task.inputs]))
+  return split(jax.eval_shape(init, jax.random.key(0), batch[task.inputs]))
 
 
-def _split(variables):
+def split(variables: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
   """Separates the parameters from the other collections of a flax model."""
   model_state = dict(variables)
   return model_state.pop('params'), model_state

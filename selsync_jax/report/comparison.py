@@ -1,7 +1,8 @@
 """The report of a comparison: page, figures, Markdown and CSV.
 
-A method's learning rate is chosen by its mean score on the validation split;
-the table shows the test split.
+The validation split decides: on the learning rate of each method, and on the
+best method. The score on the test split, of the final parameters, is a column
+of the table and nothing else.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,13 +19,13 @@ from selsync_jax.report import page
 from selsync_jax.report import pareto_plot
 from selsync_jax.report import plots
 from selsync_jax.report import run_page
+from selsync_jax.report import verdict
 from selsync_jax.report.canvas import Plot
 from selsync_jax.report.comparison_table import Cell
 from selsync_jax.report.entries import choose_rates
 from selsync_jax.report.entries import Entry
 from selsync_jax.report.entries import metric_of
 from selsync_jax.report.entries import read_entries
-from selsync_jax.runs import history
 from selsync_jax.runs.trial import Trial
 
 NAME = 'comparison'
@@ -50,12 +51,14 @@ def write(trials: Sequence[Trial], out: pathlib.Path) -> pathlib.Path:
   rows = comparison_table.table(chosen)
   figures = _plots(chosen)
   canvas.write_pngs(figures, out)
-  markdown = comparison_table.markdown(rows)
+  best = verdict.sentence(chosen)
+  markdown = f'{comparison_table.markdown(rows)}\n{best}.\n'
   (out / f'{NAME}.md').write_text(markdown, encoding='utf-8')
   comparison_table.write_csv(entries, chosen, out / f'{NAME}.csv')
   body = [
-    page.header(_headline(chosen), _subtitle(chosen)),
+    page.header(best, _subtitle(chosen)),
     _table('summary', 'Comparison', rows),
+    *_overlaps(chosen),
     *map(page.figure, figures),
   ]
   if len(entries) > len(chosen):
@@ -64,7 +67,7 @@ def write(trials: Sequence[Trial], out: pathlib.Path) -> pathlib.Path:
     body.append(_table('grid', title, rates))
   body.append(_links(entries, out))
   path = out / f'{NAME}.html'
-  path.write_text(page.page(_headline(chosen), body), encoding='utf-8')
+  path.write_text(page.page(best, body), encoding='utf-8')
   return path
 
 
@@ -82,24 +85,22 @@ def _plots(chosen: Sequence[Entry]) -> list[Plot]:
   ]
 
 
-def _headline(chosen: Sequence[Entry]) -> str:
-  metric = metric_of(chosen)
-  sign = 1 if history.higher_is_better(metric) else -1
-  field = f'test_{metric}'
-  best = max(chosen, key=lambda entry: sign * entry.mean(field))
-  bsp = max(best.mean('bytes_per_worker_bsp'), 1)
-  return (
-    f'Best of {len(chosen)}: {best.label}, '
-    f'{headline.quality(metric, best.mean(field))} '
-    f'{headline.price(best.mean("bytes_per_worker") / bsp)}'
-  )
+def _overlaps(chosen: Sequence[Entry]) -> list[Markup]:
+  """A section that names the methods whose intervals overlap."""
+  rows = [
+    (label, ['; '.join(others) or 'none'])
+    for label, others in verdict.overlaps(chosen).items()
+  ]
+  title = f'Intervals of validation {metric_of(chosen)} that overlap'
+  head = ['method', 'overlaps with']
+  return [page.table('overlaps', title, head, rows)] if rows else []
 
 
 def _subtitle(chosen: Sequence[Entry]) -> str:
   (run, *_) = chosen[0].runs.values()
   return (
     f'{headline.setting(run.config)}; mean ± sample standard deviation over '
-    'seeds'
+    'seeds, on the validation split'
   )
 
 

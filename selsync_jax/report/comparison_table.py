@@ -45,8 +45,8 @@ def table(entries: Sequence[Entry]) -> dict[str, dict[str, Cell]]:
 
 
 def _row(entry: Entry, bsp: Entry | None, metric: str) -> dict[str, Cell]:
-  scores = entry.values(f'test_{metric}')
-  reference = bsp.values(f'test_{metric}') if bsp else {}
+  scores = entry.values(f'validation_{metric}')
+  reference = bsp.values(f'validation_{metric}') if bsp else {}
   differences = [
     scores[seed] - reference[seed]
     for seed in sorted(scores.keys() & reference.keys())
@@ -60,8 +60,9 @@ def _row(entry: Entry, bsp: Entry | None, metric: str) -> dict[str, Cell]:
     'seeds': Cell(len(entry.runs), seeds),
     'steps': spread(list(set(entry.values('steps').values())), ',.0f'),
     'LSSR': spread(list(entry.values('lssr').values()), '.3f'),
-    f'test {metric}': spread(list(scores.values()), '.4f'),
+    f'validation {metric}': spread(list(scores.values()), '.4f'),
     'difference to BSP': spread(differences, '+.4f'),
+    f'test {metric}': _over_seeds(entry, f'test_{metric}', '.4f'),
     'sent per worker': Cell(sent, facts.size(sent)),
     'of BSP': spread([sent / max(bsp_sent, 1)], '.1%'),
     **_times(entry),

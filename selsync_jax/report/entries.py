@@ -52,9 +52,7 @@ class Entry(NamedTuple):
   @property
   def rank(self) -> tuple[int, float, float]:
     """By which the learning rate is chosen; higher is better."""
-    scores = [
-      history.rank(run.outcome, 'validation') for run in self.runs.values()
-    ]
+    scores = [history.rank(run.outcome) for run in self.runs.values()]
     losses = self.values('validation_loss').values()
     mean = statistics.mean
     best = (mean(scores), -mean(losses)) if scores else (-np.inf, -np.inf)

@@ -62,11 +62,18 @@ def _score_name(field):
 
 def show(summary: Mapping[str, Any]) -> None:
   """Prints the table."""
+  _print(f'{summary["method"]}, {summary["workers"]} workers', summary)
+
+
+def show_scores(title: str, scores: Mapping[str, Any]) -> None:
+  """Prints the table of scores that are no run's summary."""
+  _print(title, scores)
+
+
+def _print(title: str, outcome: Mapping[str, Any]) -> None:
   table = rich.table.Table(
-    title=f'{summary["method"]}, {summary["workers"]} workers',
-    box=rich.box.SIMPLE_HEAD,
-    show_header=False,
+    title=title, box=rich.box.SIMPLE_HEAD, show_header=False
   )
-  for fact in facts(summary):
+  for fact in facts(outcome):
     table.add_row(fact.name, fact.text)
   rich.console.Console().print(table)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from selsync_jax.report.comparison_table import spread
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
 
@@ -34,11 +35,10 @@ def setting(config: Mapping[str, Any]) -> str:
   )
 
 
-def quality(metric: str, value: float) -> str:
-  """A score on the test split."""
-  if history.higher_is_better(metric):
-    return f'{value:.1%} test {metric}'
-  return f'test {metric} {value:.4g}'
+def quality(metric: str, scores: Sequence[float]) -> str:
+  """The mean of scores on validation; of several, with their deviation."""
+  form = '.1%' if history.higher_is_better(metric) else '.4g'
+  return f'validation {metric} {spread(scores, form).text}'
 
 
 def price(share: float) -> str:
@@ -53,7 +53,7 @@ def _result(run):
   if metric is None:
     score = 'not scored'
   else:
-    score = quality(metric, outcome[f'test_{metric}'])
+    score = quality(metric, [outcome[f'validation_{metric}']])
   if run.summary is None:
     return f'not finished: {outcome["steps"]:,} steps, {score} so far'
   if outcome['workers'] == 1:

@@ -34,12 +34,12 @@ def plot(runs: Sequence[Run], metric: str) -> Plot:
   if len(runs) == 1:
     batches = ', and of the training batches.'
   else:
-    batches = '; for a run without test scores, of the training batches.'
+    batches = '; for a run without scores, of the training batches.'
   return Plot(
     metric,
     metric.capitalize(),
-    f'The {metric} of the consensus (the mean over workers) on the test split'
-    f'{batches} The panels show the same scores over four costs.',
+    f'The {metric} of the consensus (the mean over workers) on the validation '
+    f'split{batches} The panels show the same scores over four costs.',
     functools.partial(draw, runs, metric),
   )
 
@@ -78,12 +78,12 @@ def draw(runs: Sequence[Run], metric: str, layout: Layout) -> Figure:
 
 def _series(runs, metric):
   """The lines of a metric: `(run, field, label, style)`."""
-  test = f'test_{metric}'
+  score = f'validation_{metric}'
   if len(runs) > 1:
     return [
       (
         run,
-        test if _has(run, test) else metric,
+        score if _has(run, score) else metric,
         run.name,
         palette.series_style(i),
       )
@@ -93,7 +93,7 @@ def _series(runs, metric):
   batches = {'color': palette.LIGHT['muted'], 'linewidth': 0.8}
   series = [
     (run, metric, 'training batches', batches),
-    (run, test, 'consensus, test split', palette.series_style(0)),
+    (run, score, 'consensus, validation split', palette.series_style(0)),
   ]
   return [entry for entry in series if _has(*entry[:2])]
 

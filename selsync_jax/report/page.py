@@ -64,6 +64,11 @@ def number(value: Any, text: str) -> Markup:
   return _SECTIONS.number(repr(value), text)
 
 
+def footer(lines: Iterable[str]) -> Markup:
+  """The end of the page: small print."""
+  return _SECTIONS.footer(lines)
+
+
 def link(address: str, text: str) -> Markup:
   """A link to a file beside the page."""
   return _SECTIONS.link(address, text)

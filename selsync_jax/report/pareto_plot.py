@@ -24,7 +24,7 @@ def plot(entries: Sequence[Entry], metric: str) -> Plot:
   """The figure of a comparison."""
   return Plot(
     f'front-{metric}',
-    f'Test {metric} against cost',
+    f'Validation {metric} against cost',
     'Large markers: the mean over seeds. Small markers: the seeds. The line '
     'joins the methods that no other beats in both score and cost.',
     functools.partial(draw, entries, metric),
@@ -32,7 +32,7 @@ def plot(entries: Sequence[Entry], metric: str) -> Plot:
 
 
 def draw(entries: Sequence[Entry], metric: str, layout: Layout) -> Figure:
-  """A test score over bytes, and over seconds."""
+  """A validation score over bytes, and over seconds."""
   runs = [run for entry in entries for run in entry.runs.values()]
   costs = ('bytes_per_worker', history.time_field(runs))
   figure, axes = canvas.panels(
@@ -41,10 +41,10 @@ def draw(entries: Sequence[Entry], metric: str, layout: Layout) -> Figure:
   for ax, cost in zip(axes, costs, strict=True):
     means: list[tuple[float, float]] = []
     for i, entry in enumerate(entries):
-      x, y = entry.values(cost), entry.values(f'test_{metric}')
+      x, y = entry.values(cost), entry.values(f'validation_{metric}')
       style = palette.series_style(i) | {'linestyle': ''}
       ax.plot(list(x.values()), list(y.values()), **style, alpha=0.35)
-      means.append((entry.mean(cost), entry.mean(f'test_{metric}')))
+      means.append((entry.mean(cost), entry.mean(f'validation_{metric}')))
       ax.plot(*means[-1], **style | {'markersize': 9}, label=entry.label)
     points = sorted(pareto(means, history.higher_is_better(metric)))
     ax.plot(
@@ -67,7 +67,7 @@ def draw(entries: Sequence[Entry], metric: str, layout: Layout) -> Figure:
       ax.xaxis.set_major_formatter(ticker.EngFormatter(unit))
     else:
       lines.from_zero(ax.xaxis, unit)
-  axes[0].set_title(f'test {metric_plot.with_unit(metric)}')
+  axes[0].set_title(f'validation {metric_plot.with_unit(metric)}')
   canvas.add_legend(figure, axes[0], layout)
   return figure
 

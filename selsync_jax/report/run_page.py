@@ -9,6 +9,7 @@ from markupsafe import Markup
 from selsync_jax.report import canvas
 from selsync_jax.report import facts
 from selsync_jax.report import headline
+from selsync_jax.report import origin
 from selsync_jax.report import page
 from selsync_jax.report import plots
 from selsync_jax.report.canvas import Plot
@@ -51,9 +52,9 @@ def _page(runs: Sequence[Run], figures: Sequence[Plot]) -> str:
   else:
     key_figures = page.key_figures(_key_figures(runs[0].outcome))
     sections = [key_figures, *sections, summary]
-  return page.page(
-    title, [page.header(title, subtitle), *sections, _config_table(runs)]
-  )
+  footer = page.footer(filter(None, map(origin.line, runs)))
+  body = [page.header(title, subtitle), *sections, _config_table(runs), footer]
+  return page.page(title, body)
 
 
 def _summary_table(runs):
@@ -91,11 +92,11 @@ def _key_figures(
   """The few numbers at the top of the page: name, number, remark."""
   cell = {fact.name: _fact_cell(fact) for fact in facts.facts(outcome)}
   if metric := history.metric(outcome):
-    value = outcome[f'test_{metric}']
+    value = outcome[f'validation_{metric}']
     yield (
-      f'test {metric}',
+      f'validation {metric}',
       page.number(value, f'{value:.4f}'),
-      Markup('loss {}').format(cell.get('test loss', 'not finite')),
+      Markup('loss {}').format(cell.get('validation loss', 'not finite')),
     )
   if 'lssr' in outcome:
     yield (

@@ -28,7 +28,7 @@ from selsync_jax.runs import manifest
 from selsync_jax.runs.files import NUMBER
 
 FOLDER, DAMAGED = 'checkpoints', 'damaged-checkpoint'
-FORMAT = 4  # Of state and record; raise it whenever either changes.
+FORMAT = 5  # Of state and record; raise it whenever either changes.
 _RECORD = pathlib.Path('record', 'metadata')  # The file of orbax's JsonSave.
 _SHAPE = {
   'totals': {'clock': dict, ...: NUMBER},
@@ -59,6 +59,11 @@ def peek_record(workdir: pathlib.Path) -> dict[str, Any] | None:
     if manifest.damage(path, _RECORD) is None:
       return _read_record(path)
   return None
+
+
+def steps(workdir: pathlib.Path) -> dict[int, pathlib.Path]:
+  """The folders of the complete checkpoints of a run, by step."""
+  return {int(path.name): path for path in _steps(workdir / FOLDER)}
 
 
 def _steps(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -108,7 +113,7 @@ class _NewestAndBest:
 
   Args:
     count: of the newest.
-    losses: by step; updated by the owner.
+    losses: on validation, by step; updated by the owner.
   """
 
   def __init__(self, count: int, losses: Mapping[int, float]):
@@ -134,8 +139,8 @@ class Checkpoints:
 
   Args:
     workdir: of the run.
-    keep: how many of the newest to keep; the one with the lowest loss is kept
-      as well.
+    keep: how many of the newest to keep; the one with the lowest validation
+      loss is kept as well.
     config: of the run, for the records.
   """
 
@@ -192,7 +197,7 @@ class Checkpoints:
       step: the checkpoint's name.
       state: worker-stacked arrays of this process's workers.
       record: what JSON can hold; format, config and loss are added to it.
-      loss: of an evaluation at this step, if there was one.
+      loss: on validation at this step, if it was evaluated.
     """
     record = record | {'format': FORMAT, 'config': self._config, 'loss': loss}
     args = ocp.args.Composite(
@@ -300,7 +305,7 @@ def _as_checkpoint_error() -> Iterator[None]:
 
 
 def _losses(folder: pathlib.Path) -> dict[int, float]:
-  """The losses of the checkpoints that were scored, by step."""
+  """The validation losses of the checkpoints that have one, by step."""
   losses = {}
   for path in _steps(folder):
     with contextlib.suppress(files.DamagedFile, CheckpointError):

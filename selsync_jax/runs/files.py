@@ -1,11 +1,12 @@
-"""JSON files that are written whole, and read with suspicion.
+"""Files that are written whole, and JSON that is read with suspicion.
 
 A file is replaced in one step, so a crash or a power loss leaves the old one or
 the new one. What a disk does to it later is found when it is read: every reader
 says which shape it needs, and anything else is one line that names the file.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+import contextlib
 import json
 import os
 import pathlib
@@ -33,17 +34,34 @@ class DamagedFile(RunError):
 
 def write(path: pathlib.Path, text: str) -> None:
   """Writes a file completely, or leaves the one that is there."""
+  with replaced(path) as temporary:
+    temporary.write_text(text, encoding='utf-8')
+
+
+@contextlib.contextmanager
+def replaced(path: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Yields where to write a file that then takes the place of `path`.
+
+  If an error is raised meanwhile, `path` stays as it is.
+  """
   temporary = path.with_name(f'{path.name}.tmp')
-  with temporary.open('w', encoding='utf-8') as file:
-    file.write(text)
-    file.flush()
-    os.fsync(file.fileno())
-  temporary.replace(path)
-  folder = os.open(path.parent, os.O_RDONLY)  # Holds the new name.
   try:
-    os.fsync(folder)
+    yield temporary
+    _sync(temporary)
+  except BaseException:
+    temporary.unlink(missing_ok=True)
+    raise
+  temporary.replace(path)
+  _sync(path.parent)  # Holds the new name.
+
+
+def _sync(path: pathlib.Path) -> None:
+  """Makes a file, or the names in a folder, survive a power loss."""
+  descriptor = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(descriptor)
   finally:
-    os.close(folder)
+    os.close(descriptor)
 
 
 def read_bytes(path: pathlib.Path) -> bytes | None:

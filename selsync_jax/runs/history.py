@@ -14,6 +14,7 @@ import numpy as np
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.runs import files
+from selsync_jax.runs import provenance
 from selsync_jax.runs import records
 
 _KINDS = ('trigger', 'averager', 'reducer', 'wire', 'optimizer_state')
@@ -39,6 +40,7 @@ class Run:
     config: as resolved when the run last started.
     rows: of `metrics.jsonl`; at least one.
     summary: the outcome; `None` while the run is not finished.
+    sessions: where it comes from, see `provenance`.
     label_counts: int [workers, labels], examples of each label in each
       worker's chunk; `None` if the run did not record them.
   """
@@ -48,6 +50,7 @@ class Run:
   config: dict[str, Any]
   rows: list[dict[str, Any]]
   summary: dict[str, Any] | None = None
+  sessions: Sequence[Mapping[str, Any]] = ()
   label_counts: Int[np.ndarray, 'workers labels'] | None = None
 
   @property
@@ -136,10 +139,10 @@ class Run:
   def metrics(self) -> list[str]:
     """The metrics of the consensus, the loss first."""
     names = [
-      field.removeprefix('test_')
+      field.removeprefix('validation_')
       for row in self.rows
       for field in row
-      if field.startswith('test_')
+      if field.startswith('validation_')
     ]
     return list(dict.fromkeys(['loss', *names]))
 
@@ -169,15 +172,17 @@ def is_score(field: str) -> bool:
 
 
 def metric(outcome: Mapping[str, Any]) -> str | None:
-  """The main metric of the test split; the loss only if there is no other.
+  """The main metric on validation; the loss only if there is no other.
 
   `None` if the run has not been evaluated yet, or no score was finite.
   """
-  known = [k for k, v in outcome.items() if v is not None]
-  scores = [k for k in known if k.startswith('test_') and k != 'test_loss']
-  scores = scores or [k for k in known if k == 'test_loss']
-  scores.sort(key=lambda name: name != 'test_perplexity')
-  return scores[0].removeprefix('test_') if scores else None
+  names = [
+    field.removeprefix('validation_')
+    for field, value in outcome.items()
+    if field.startswith('validation_') and value is not None
+  ]
+  names.sort(key=lambda name: (name == 'loss', name != 'perplexity'))
+  return names[0] if names else None
 
 
 def higher_is_better(metric: str) -> bool:
@@ -185,14 +190,12 @@ def higher_is_better(metric: str) -> bool:
   return metric in ('accuracy', 'top5')
 
 
-def rank(outcome: Mapping[str, Any], split: str = 'test') -> float:
-  """The main metric on a split, with its sign such that higher is better."""
+def rank(outcome: Mapping[str, Any]) -> float:
+  """The main metric on validation, its sign such that higher is better."""
   name = metric(outcome)
   if name is None:
     return -math.inf
-  value = outcome[f'{split}_{name}']
-  if value is None:  # It was not finite.
-    return -math.inf
+  value = outcome[f'validation_{name}']
   return value if higher_is_better(name) else -value
 
 
@@ -200,7 +203,8 @@ def read(workdir: pathlib.Path, name: str | None = None) -> Run:
   """The run in a workdir.
 
   Raises:
-    ConfigError: if there is none, or it has not logged a step yet.
+    ConfigError: if there is none, it has not logged a step yet, or it is of
+      an earlier version.
     RunError: if one of its files is not what it should be.
   """
   try:
@@ -215,6 +219,11 @@ def read(workdir: pathlib.Path, name: str | None = None) -> Run:
     raise ConfigError(f'{workdir}: not the workdir of a run, no {missing}')
   if not rows:
     raise ConfigError(f'{workdir}: this run has not logged a step yet')
+  if any('test_loss' in row for row in rows):
+    raise ConfigError(
+      f'{workdir}: this run is of an earlier version, which scored the test '
+      'split at every evaluation; train it again'
+    )
   if summary and summary['steps'] != rows[-1]['step']:
     summary = None  # Of an earlier session; the run resumed, and stopped.
   return Run(
@@ -223,6 +232,7 @@ def read(workdir: pathlib.Path, name: str | None = None) -> Run:
     config=config,
     rows=rows,
     summary=summary,
+    sessions=provenance.sessions(workdir),
     label_counts=None if counts is None else np.array(counts),
   )
 

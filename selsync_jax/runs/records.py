@@ -29,8 +29,8 @@ _CONFIG_SHAPE = {
   'data': {'name': str, 'partition': str},
   'model': {'name': str},
 }
-_DATA_SHAPE = {'labels': ([[int]], type(None))}
-_ABSENT = type(...)  # Of a field that asynchronous runs do not have.
+_ABSENT = type(...)  # Of a field that some runs do not have.
+_DATA_SHAPE = {'labels': ([[int]], type(None)), 'num_classes': (int, _ABSENT)}
 _TOTALS = {
   'lssr': (*NUMBER, _ABSENT),
   'samples': int,
@@ -54,6 +54,7 @@ _SUMMARY_SHAPE = {
   'bytes_per_worker_bsp': NUMBER,
   **_TOTALS,
 }
+_TAIL = 2**16  # Bytes; many rows.
 
 
 def to_json(value: Any) -> str:
@@ -96,6 +97,12 @@ def read_label_counts(workdir: pathlib.Path) -> list[list[int]] | None:
   return counts
 
 
+def read_num_classes(workdir: pathlib.Path) -> int | None:
+  """The `num_classes` of the data; `None` if they were not recorded."""
+  facts = files.read(workdir / DATA, _DATA_SHAPE)
+  return facts and facts.get('num_classes')
+
+
 def write_summary(workdir: pathlib.Path, summary: Mapping[str, Any]) -> None:
   """Writes the outcome of a run."""
   text = json.dumps(_finite(summary), indent=2)
@@ -119,6 +126,16 @@ def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
     lines_are = 'line is' if damaged == 1 else 'lines are'
     print(f'{path}: {damaged} damaged {lines_are} left out', file=sys.stderr)
   return [intact[step].row for step in sorted(intact)]
+
+
+def last_row(workdir: pathlib.Path) -> dict[str, Any] | None:
+  """The newest intact row of `metrics.jsonl`, without reading all of it."""
+  with contextlib.suppress(OSError), (workdir / METRICS).open('rb') as file:
+    file.seek(-min(file.seek(0, os.SEEK_END), _TAIL), os.SEEK_END)
+    for line in reversed(file.read().split(b'\n')[:-1]):
+      with contextlib.suppress(ValueError):
+        return files.parse(line, _ROW_SHAPE)
+  return None
 
 
 class _Line(NamedTuple):

@@ -37,3 +37,14 @@ class Trial(NamedTuple):
     with contextlib.suppress(files.DamagedFile):
       return records.read_summary(self.workdir) is not None
     return False
+
+  @property
+  def share_done(self) -> float:
+    """How much of the run is done, in [0, 1], by the last step it logged."""
+    row = records.last_row(self.workdir)
+    if row is None:
+      return 0.0
+    config = self.config
+    steps, epochs = config.steps, config.epochs
+    share = row['step'] / steps if steps else row['epoch'] / epochs
+    return min(share, 1.0)

@@ -6,15 +6,22 @@ import fcntl
 import json
 import os
 import pathlib
+import secrets
 import sys
-from typing import Any, TextIO
+import time
+from typing import Any, BinaryIO
 
+import jax
 import ml_collections
+import numpy as np
 
 from selsync_jax.config import ConfigError
+from selsync_jax.devices import processes
 from selsync_jax.runs import files
 from selsync_jax.runs import records
 
+_LOCK = '.lock'
+_MARK = 32  # Bytes in it, different for every claim.
 # Fields that may change when a run resumes. The others identify the run.
 _FREE = (
   'checkpoint',
@@ -39,8 +46,12 @@ def opened(
   config: ml_collections.ConfigDict,
   restart: bool,
   saved: Mapping[str, Any] | None = None,
+  patience: float = 60.0,
 ) -> Iterator[None]:
   """Claims a folder for a run with this config until the context ends.
+
+  Of several processes, the first one does, and the others wait until they see
+  that it has.
 
   Args:
     workdir: created if it is missing.
@@ -49,37 +60,41 @@ def opened(
       `WORKDIR.1`, `WORKDIR.2` and so on.
     saved: the config in the newest checkpoint, in case `config.json` is lost
       or damaged.
+    patience: seconds until the other processes must see it. A network file
+      system may show a new file late; NFS as it comes, after a minute at most.
 
   Raises:
-    ConfigError: if the folder cannot be written, another process writes in it,
-      or it holds a run with another config.
+    ConfigError: if the folder cannot be written, another run writes in it, it
+      holds a run with another config, or a process does not share it.
   """
   with contextlib.ExitStack() as held:
-    try:
-      if restart and workdir.exists():
-        _refuse_to_move(workdir)
-        # Claimed first, so that no run is moved while it is written.
+    if jax.process_index() == 0:
+      try:
+        if restart and workdir.exists():
+          _refuse_to_move(workdir)
+          # Claimed first, so that no run is moved while it is written.
+          held.enter_context(_claim(workdir))
+          _move_aside(workdir)
+        workdir.mkdir(parents=True, exist_ok=True)
         held.enter_context(_claim(workdir))
-        _move_aside(workdir)
-      workdir.mkdir(parents=True, exist_ok=True)
-      held.enter_context(_claim(workdir))
-    except OSError as error:
-      raise ConfigError(
-        f'--workdir={workdir}: cannot be written: {error.strerror}'
-      ) from error
-    _compare(workdir, config, saved)
-    records.write_config(workdir, config.to_dict())
+      except OSError as error:
+        raise ConfigError(
+          f'--workdir={workdir}: cannot be written: {error.strerror}'
+        ) from error
+      _compare(workdir, config, saved)
+      records.write_config(workdir, config.to_dict())
+    _check_shared(workdir, patience)
     yield
 
 
-def _claim(workdir: pathlib.Path) -> TextIO:
+def _claim(workdir: pathlib.Path) -> BinaryIO:
   """Locks a folder until the file that this returns is closed.
 
   Raises:
     ConfigError: if another process holds the lock.
   """
-  path = workdir / '.lock'
-  lock = path.open('w')
+  path = workdir / _LOCK
+  lock = path.open('ab')
   try:
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     # Another process may have moved the folder before the lock was taken.
@@ -93,7 +108,30 @@ def _claim(workdir: pathlib.Path) -> TextIO:
     raise ConfigError(
       f'--workdir={workdir}: another process is writing a run there'
     )
+  lock.truncate(0)
+  lock.write(secrets.token_hex(_MARK // 2).encode())
+  lock.flush()
+  os.fsync(lock.fileno())
   return lock
+
+
+def _check_shared(workdir: pathlib.Path, patience: float) -> None:
+  """Raises `ConfigError` unless this process sees process 0's claim in time."""
+  expected = processes.from_first(_mark(workdir))
+  deadline = time.monotonic() + patience
+  while not np.array_equal(_mark(workdir), expected):
+    if time.monotonic() > deadline:
+      raise ConfigError(
+        f'--workdir={workdir}: process {jax.process_index()} does not see what '
+        'process 0 writes there; it must be a folder that all processes share'
+      )
+    time.sleep(0.1)
+
+
+def _mark(workdir: pathlib.Path) -> np.ndarray:
+  """What the process that claimed a folder wrote there, uint8[_MARK]."""
+  content = files.read_bytes(workdir / _LOCK) or b''
+  return np.frombuffer(content[:_MARK].ljust(_MARK), np.uint8)
 
 
 def _refuse_to_move(workdir: pathlib.Path) -> None:

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import jax
 from jax import lax
-from jax.sharding import PartitionSpec
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 DATA = 'data'
 """The axis over which a worker's devices hold the same parameters."""
@@ -66,7 +66,9 @@ def split_axis(shape: tuple[int, ...], fsdp: int) -> int | None:
 def spec(shape: tuple[int, ...], fsdp: int) -> PartitionSpec:
   """How an array of one worker is split between steps."""
   axis = split_axis(shape, fsdp)
-  return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, FSDP)
+  return (
+    PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, FSDP)
+  )
 
 
 def _cut(x: Any, *axes: Any) -> Any:
@@ -110,7 +112,7 @@ def pack(leaves: Sequence[Any]) -> Any:
   data, fsdp = sizes()
   leaves = at_rest(leaves)
   split, others = _by_split(leaves, fsdp)
-  rows = [_rows(leaves[i], fsdp) for i in split]
+  rows = [_rows(leaves[i], axis, fsdp) for i, axis in split]
   if others:
     vector = jnp.concatenate([jnp.ravel(leaves[i]) for i in others])
     vector = whole(jnp.pad(vector, (0, -vector.size % fsdp)))
@@ -127,9 +129,9 @@ def unpack(vector: Any, like: Sequence[Any]) -> list[Any]:
   shapes = [jnp.shape(x) for x in like]
   split, others = _by_split(like, fsdp)
   leaves, start = list(like), 0
-  for i in split:
+  for i, axis in split:
     stop = start + math.prod(shapes[i]) // fsdp
-    leaves[i] = _from_rows(matrix[:, start:stop], shapes[i], fsdp)
+    leaves[i] = _from_rows(matrix[:, start:stop], shapes[i], axis)
     start = stop
   size = sum(math.prod(shapes[i]) for i in others)
   columns = matrix[:, start : start + -(-size // fsdp)]
@@ -141,24 +143,22 @@ def unpack(vector: Any, like: Sequence[Any]) -> list[Any]:
   return at_rest(leaves)
 
 
-def _by_split(leaves, fsdp) -> tuple[list[int], list[int]]:
-  """The indices of arrays that are split, and those of the others."""
-  places: tuple[list[int], list[int]] = [], []
-  for i, leaf in enumerate(leaves):
-    places[split_axis(jnp.shape(leaf), fsdp) is None].append(i)
-  return places
+def _by_split(leaves, fsdp) -> tuple[list[tuple[int, int]], list[int]]:
+  """The indices and axes of arrays that are split, the indices of others."""
+  axes = [split_axis(jnp.shape(leaf), fsdp) for leaf in leaves]
+  split = [(i, axis) for i, axis in enumerate(axes) if axis is not None]
+  return split, [i for i, axis in enumerate(axes) if axis is None]
 
 
-def _rows(x, fsdp):
+def _rows(x, axis, fsdp):
   """A split array as [fsdp, *]: a row is what one device holds."""
-  axis = split_axis(x.shape, fsdp)
   before, length, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
   x = x.reshape(*before, fsdp, length // fsdp, *after)
   return _by_row(jnp.moveaxis(x, axis, 0).reshape(fsdp, -1))
 
 
-def _from_rows(rows, shape, fsdp):
-  axis = split_axis(shape, fsdp)
+def _from_rows(rows, shape, axis):
+  fsdp = rows.shape[0]
   before, length, after = shape[:axis], shape[axis], shape[axis + 1 :]
   parts = rows.reshape(fsdp, *before, length // fsdp, *after)
   return jnp.moveaxis(parts, 0, axis).reshape(shape)

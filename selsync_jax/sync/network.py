@@ -11,7 +11,9 @@ from selsync_jax.config import lookup
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.traffic import KINDS
 
-_BITS = {'kbit': 1e3, 'mbit': 1e6, 'gbit': 1e9}
+_NUMBER = r'\d+\.?\d*|\.\d+'
+_BITS = {'k': 1e3, 'm': 1e6, 'g': 1e9}
+_UNITS = 'kbit, Mbit, Gbit, kbps, Mbps, Gbps (bits), kB/s, MB/s, GB/s (bytes)'
 _SECONDS = {'us': 1e-6, 'ms': 1e-3, 's': 1.0}
 
 
@@ -36,15 +38,22 @@ class Network(NamedTuple):
 
 
 def bandwidth(text: str) -> float:
-  """Bits per second of, for example, `200Mbit`, in tc(8)'s units.
+  """Bits per second of `200Mbit`, `1Gbps` or `1GB/s`, for example.
+
+  As nearly everywhere but in tc(8), `bps` are bits per second. Case matters
+  only for a byte, the B of `B/s` and `Bps`.
 
   Raises:
     ValueError: if it is not a number above 0 and a unit.
   """
-  value = _quantity(text.lower(), _BITS)
+  rate = rf'({_NUMBER}) ?([kmg])(bit|bit/s|bps|b/s)'
+  parsed = re.fullmatch(rate, text.lower())
+  if not parsed:
+    raise ValueError(f'must be a number and one of {_UNITS}, got {text!r}')
+  value = float(parsed[1]) * _BITS[parsed[2]]
   if not value:
     raise ValueError(f'must be above 0, got {text!r}')
-  return value
+  return 8 * value if text.endswith(('B/s', 'Bps')) else value
 
 
 def latency(text: str) -> float:
@@ -53,13 +62,9 @@ def latency(text: str) -> float:
   Raises:
     ValueError: if it is not a number and a unit.
   """
-  return _quantity(text, _SECONDS)
-
-
-def _quantity(text, units):
-  parsed = re.fullmatch(r'(\d+\.?\d*|\.\d+) ?([A-Za-z]+)', text)
+  parsed = re.fullmatch(rf'({_NUMBER}) ?([a-z]+)', text)
   if not parsed:
     raise ValueError(
-      f'must be a number and one of {", ".join(units)}, got {text!r}'
+      f'must be a number and one of {", ".join(_SECONDS)}, got {text!r}'
     )
-  return float(parsed[1]) * lookup(units, parsed[2])
+  return float(parsed[1]) * lookup(_SECONDS, parsed[2])

@@ -135,7 +135,8 @@ class WireState(NamedTuple):
   """State of a compressed wire.
 
   Attributes:
-    reference: float32 [size], the last consensus, equal on all workers.
+    reference: float32 [size], the last mean that travelled, equal on all
+      workers.
     error: float32 [size], what this worker has yet to send.
   """
 
@@ -174,9 +175,8 @@ def _compressed(codec: Codec, axis_name: str) -> Wire:
       axis_name=axis_name,
     )
     values = state.reference + change
-    floor = _floor(tree, where, axis_name)
-    values = jnp.where(values < floor, floor, values)
-    return rebuild(values), WireState(values, error)
+    mean = _floor(tree, rebuild(values), where, axis_name)
+    return mean, WireState(values, error)
 
   def sends(tree, workers):
     return (
@@ -264,21 +264,22 @@ def _floats(tree: Any) -> list[Any]:
   return [x for x in leaves if jnp.issubdtype(jnp.result_type(x), jnp.inexact)]
 
 
-def _floor(tree: Any, where: Any, axis_name: str) -> Float32[Array, ' size']:
-  """The least value of each element: 0 in leaves that are nowhere negative.
+def _floor(tree: Any, mean: Any, where: Any, axis_name: str) -> Any:
+  """The mean, at least 0 in leaves that are nowhere negative on any worker.
 
   Rounding could make an average of variances or second moments negative, and
-  their square root NaN. What is cut off at zero was never sent by anybody, so
-  no error memory has it.
+  their square root NaN. The reference keeps what is cut off here, so the next
+  average makes up for it.
   """
   negative = jnp.stack([jnp.any(leaf < 0) for leaf in _floats(tree)])
   if where is not None:
     negative = where & negative
   negative = lax.psum(negative.astype(jnp.int32), axis_name) > 0
-  floors = iter(jnp.where(negative, -jnp.inf, 0.0))
-  return flat.float32(
-    [
-      jnp.broadcast_to(next(floors).astype(leaf.dtype), leaf.shape)
-      for leaf in _floats(tree)
-    ]
-  )[0]
+  flags = iter(negative)
+
+  def at_least_zero(leaf):
+    if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+      return leaf
+    return jnp.where(~next(flags) & (leaf < 0), 0, leaf)
+
+  return jax.tree.map(at_least_zero, mean)

@@ -1,18 +1,29 @@
-"""Scores of the consensus: the workers' mean parameters and statistics."""
+"""Scores of the consensus: the workers' mean parameters and statistics.
 
-from collections.abc import Sequence
+While a run goes on, only the validation split is scored: checkpoints, learning
+rates and methods are chosen by it. The test split is scored once, after the
+last step.
+"""
+
+import dataclasses
+import pathlib
 from typing import Any
 
 import jax
 from jax import lax
 import jax.numpy as jnp
+import ml_collections
 import numpy as np
 
 from selsync_jax.devices import arrays
+from selsync_jax.devices import mappers
 from selsync_jax.devices.mappers import map_workers
 from selsync_jax.models import tasks
+from selsync_jax.runs import records
+from selsync_jax.runs import weights
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
+from selsync_jax.training.experiment import create_experiment
 from selsync_jax.training.experiment import Experiment
 
 
@@ -23,7 +34,7 @@ def _means(sums: tuple[Any, Any]) -> Any:
 
 
 class Evaluator:
-  """Evaluates the consensus of the workers on splits of the data.
+  """Evaluates the consensus of the workers on a split of the data.
 
   Args:
     experiment: whose model, task and data.
@@ -43,23 +54,22 @@ class Evaluator:
     )
     self._means = map_workers(_means, experiment.mapper)
 
-  def scores(
-    self, shared: dict[str, Any], splits: Sequence[str]
-  ) -> dict[str, float]:
-    """The metrics on each split, as `SPLIT_METRIC`.
-
-    Args:
-      shared: `{'params', 'model_state'}`, worker-stacked.
-      splits: of the data.
-    """
+  def consensus(self, shared: dict[str, Any]) -> dict[str, Any]:
+    """What is evaluated, from `{'params', 'model_state'}`, worker-stacked."""
     mean = self._consensus(shared)
     if not self._experiment.strategy.averages_model_state:
       mean |= {'model_state': self._recomputed(mean)}
-    return {
-      f'{split}_{name}': score
-      for split in splits
-      for name, score in self._split_scores(mean, split).items()
-    }
+    return mean
+
+  def scores(self, mean: dict[str, Any], split: str) -> dict[str, float]:
+    """The metrics on a split, as `SPLIT_METRIC`.
+
+    Args:
+      mean: the consensus, worker-stacked.
+      split: of the data, `validation` or `test`.
+    """
+    scores = self._split_scores(mean, split)
+    return {f'{split}_{name}': score for name, score in scores.items()}
 
   def _recomputed(self, mean: dict[str, Any]) -> Any:
     """Batch statistics of the mean parameters over the training data."""
@@ -88,3 +98,33 @@ class Evaluator:
       jax.tree.map(lambda *x: np.sum(x, axis=0), *each), experiment.workers
     )
     return tasks.dataset_metrics(experiment.task, jax.tree.map(np.sum, sums))
+
+
+def evaluate(
+  workdir: pathlib.Path, step: int | str, split: str
+) -> tuple[int, dict[str, float]]:
+  """Scores the weights of a run on one device.
+
+  Args:
+    workdir: of the run, finished or not; it is only read.
+    step: see `weights.read`.
+    split: of its data, `validation` or `test`.
+
+  Returns:
+    The step, and the metrics as `SPLIT_METRIC`.
+
+  Raises:
+    ConfigError: if there is no such run, it has no weights at this step, or its
+      data are not there.
+    RunError: if the weights are damaged.
+  """
+  found = weights.read(workdir, step)
+  config = ml_collections.ConfigDict(records.read_config(workdir))
+  config.sync = ml_collections.ConfigDict({'method': 'bsp'})  # None is needed.
+  experiment = dataclasses.replace(
+    create_experiment(config), workers=1, mapper='vmap'
+  )
+  params, model_state = tasks.split(found.variables)
+  mean = {'params': params, 'model_state': model_state}
+  evaluator = Evaluator(experiment, range(1))
+  return found.step, evaluator.scores(mappers.replicate(mean, 1), split)

@@ -5,14 +5,12 @@ import functools
 from typing import Any
 
 from selsync_jax.runs.checkpoints import Checkpoints
+from selsync_jax.runs.weights import Keeper
 from selsync_jax.training.course import Course
 from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.preemption import Preemption
 from selsync_jax.training.recorder import Recorder
 from selsync_jax.training.recorder import Scores
-
-SPLITS, FINAL_SPLITS = ('test',), ('test', 'validation')
-"""Evaluated during a run, and at its end."""
 
 
 class Stopped(Exception):
@@ -27,6 +25,7 @@ class Milestones:
     recorder: takes the scores.
     evaluator: computes them.
     checkpoints: takes the state.
+    keeper: takes the consensus that was evaluated.
     preemption: says whether a signal asks to stop.
 
   Attributes:
@@ -39,12 +38,13 @@ class Milestones:
     recorder: Recorder,
     evaluator: Evaluator,
     checkpoints: Checkpoints,
+    keeper: Keeper,
     preemption: Preemption,
   ):
     self._course, self._recorder = course, recorder
     self._experiment = course.experiment
     self._evaluator, self._checkpoints = evaluator, checkpoints
-    self._preemption = preemption
+    self._keeper, self._preemption = keeper, preemption
     self.scores: Scores = {}
 
   def __call__(self, position: int, state: Any) -> None:
@@ -60,9 +60,7 @@ class Milestones:
     evaluates = last or position % intervals.evaluate == 0
     saves = last or stops or position % intervals.save == 0
     if evaluates or saves:
-      splits = FINAL_SPLITS if last else SPLITS
-      shared = self._course.shared(state)
-      score = functools.partial(self._evaluator.scores, shared, splits)
+      score = functools.partial(self._score, position, state)
       self.scores = self._recorder.enter_all(score if evaluates else dict)
       if saves:
         self._save(state)
@@ -71,6 +69,15 @@ class Milestones:
     if stops and not last:
       step = self._recorder.totals.steps
       raise Stopped(f'stopped by a signal after step {step}')
+
+  def _score(self, position: int, state: Any) -> Scores:
+    """Evaluates the consensus, and keeps it if need be."""
+    mean = self._evaluator.consensus(self._course.shared(state))
+    scores = self._evaluator.scores(mean, 'validation')
+    step = position - self._recorder.totals.shift
+    last = position == self._experiment.steps
+    self._keeper.keep(step, mean, scores, last)
+    return scores
 
   def _save(self, state: Any) -> None:
     totals, experiment = self._recorder.totals, self._experiment
@@ -82,6 +89,6 @@ class Milestones:
       'epoch': totals.position / experiment.steps_per_epoch,
       'metrics': self._recorder.seal(),
     }
-    loss = self.scores.get('test_loss')
+    loss = self.scores.get('validation_loss')
     arrays, more = self._course.saved(state)
     self._checkpoints.save(totals.steps, arrays, record | more, loss)

@@ -1,10 +1,15 @@
 """Progress of a run: a bar on a terminal, otherwise plain lines."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+import datetime
+import time
 from typing import Any
 
+import rich.columns
 import rich.console
 import rich.progress
+
+from selsync_jax.runs import history
 
 _SHOWN = {
   'loss': 'loss {:.4f}',
@@ -13,50 +18,91 @@ _SHOWN = {
   'samples_per_second': '{:,.0f} samples/s',
   'virtual_seconds': '{:,.1f} virtual seconds',
 }
+_PERIOD = 3600.0  # Seconds of the past from which the time left is estimated.
+
+
+class Bar(rich.progress.Progress):
+  """A bar, and below it values that wrap where the terminal is narrow.
+
+  Elsewhere than on a terminal nothing is shown, but the time is estimated.
+
+  Args:
+    total: what there is to do, in steps for example.
+    completed: how much of it was done before.
+  """
+
+  def __init__(self, total: int, completed: float = 0):
+    self._values: tuple[str, ...] = ()
+    console = rich.console.Console()
+    super().__init__(
+      rich.progress.BarColumn(bar_width=None),
+      rich.progress.MofNCompleteColumn(),
+      rich.progress.TimeRemainingColumn(),
+      console=console,
+      disable=not console.is_interactive,
+      expand=True,
+      speed_estimate_period=_PERIOD,
+    )
+    self._task = self.add_task('', total=total)
+    self.tasks[0].completed = completed  # No progress of this session.
+
+  def get_renderables(self) -> Iterable[rich.console.RenderableType]:
+    """The bar, and the values."""
+    yield from super().get_renderables()
+    yield rich.columns.Columns(self._values, padding=(0, 2))
+
+  def show(self, completed: float, values: Iterable[str]) -> None:
+    """Shows how much is done, and short texts."""
+    self._values = tuple(values)
+    self.update(self._task, completed=completed)
+
+  @property
+  def time_left(self) -> str:
+    """An estimate, `0:01:30 left`; empty if there is none, or no time left."""
+    (task,) = self.tasks
+    seconds = task.time_remaining
+    return f'{datetime.timedelta(seconds=seconds)} left' if seconds else ''
 
 
 class Progress:
-  """Shows rows of metrics: a bar on a terminal, or a line per evaluation.
+  """Shows rows of metrics: a bar on a terminal, otherwise lines.
+
+  There is a line for each evaluation, and one when there was none for a while.
 
   Args:
     start: steps taken before this session.
     steps: of the whole run.
+    seconds: without a line until the next row is one.
   """
 
-  def __init__(self, start: int, steps: int):
-    self._steps = steps
-    console = rich.console.Console()
-    self._bar = None
-    if console.is_terminal:
-      self._bar = rich.progress.Progress(
-        rich.progress.BarColumn(),
-        rich.progress.MofNCompleteColumn(),
-        rich.progress.TimeRemainingColumn(),
-        rich.progress.TextColumn('{task.description}'),
-        console=console,
-      )
-      self._task = self._bar.add_task('compiling', completed=start, total=steps)
+  def __init__(self, start: int, steps: int, seconds: float):
+    self._steps, self._seconds = steps, seconds
+    self._scores: dict[str, Any] = {}  # Of the last evaluation.
+    self._bar = Bar(steps, start)
+    self._printed = time.monotonic()
 
   def show(self, row: Mapping[str, Any]) -> None:
-    """Shows the metrics of a step."""
-    text = '  '.join(
+    """Shows the metrics of a step, and the scores of the last evaluation."""
+    scores = {name: row[name] for name in row if history.is_score(name)}
+    self._scores = scores or self._scores
+    values = [
       form.format(row[field]) for field, form in _SHOWN.items() if field in row
-    )
-    scores = [
-      f'{name.replace("_", " ")} {value:.4f}'
-      for name, value in row.items()
-      if name.startswith('test_')
     ]
-    if self._bar:
-      self._bar.update(self._task, completed=row['step'], description=text)
-    elif scores:
-      print(f'step {row["step"]}/{self._steps}', text, *scores, sep='  ')
+    values += [
+      f'{name.replace("_", " ")} {value:.4f}'
+      for name, value in self._scores.items()
+    ]
+    self._bar.show(row['step'], values)
+    now = time.monotonic()
+    is_due = scores or now - self._printed >= self._seconds
+    if self._bar.disable and is_due:
+      self._printed = now
+      step = f'step {row["step"]}/{self._steps}'
+      print(*filter(None, [step, self._bar.time_left]), *values, sep='  ')
 
   def __enter__(self) -> 'Progress':
-    if self._bar:
-      self._bar.start()
+    self._bar.start()
     return self
 
   def __exit__(self, *exc: Any) -> None:
-    if self._bar:
-      self._bar.stop()
+    self._bar.stop()

@@ -76,12 +76,14 @@ class Measurement(NamedTuple):
 
   Attributes:
     seconds: of a step; the median, without the first, which compiles.
+    quartiles: the lower and the upper quartile of these seconds.
     shared: the shapes of `{'params', 'model_state'}` of the worker.
     opt_state: the shapes of its optimizer's state.
     steps_per_epoch: of the run.
   """
 
   seconds: float
+  quartiles: tuple[float, float]
   shared: Any
   opt_state: Any
   steps_per_epoch: int
@@ -92,7 +94,7 @@ def measure(config: ml_collections.ConfigDict, steps: int) -> Measurement:
 
   Args:
     config: of SelSync, for batch size, data and model.
-    steps: at least 2.
+    steps: at least 3.
   """
   config = config.copy_and_resolve_references()
   config.update(mapper='pmap', steps=steps, mesh={'data': 1, 'fsdp': 1})
@@ -100,8 +102,10 @@ def measure(config: ml_collections.ConfigDict, steps: int) -> Measurement:
   experiment = create_experiment(config)
   rows = probe.first_steps(experiment, steps, 1)
   seconds = [after['seconds'] - r['seconds'] for r, after in pairwise(rows)]
+  lower, median, upper = statistics.quantiles(seconds, method='inclusive')
   return Measurement(
-    statistics.median(seconds),
+    median,
+    (lower, upper),
     experiment.shapes.shared,
     experiment.shapes.opt_state,
     experiment.steps_per_epoch,

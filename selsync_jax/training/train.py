@@ -1,6 +1,6 @@
 """A run from config to summary."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 import contextlib
 import pathlib
 from typing import Any
@@ -15,6 +15,7 @@ from selsync_jax.report import label_counts
 from selsync_jax.runs import files
 from selsync_jax.runs import history
 from selsync_jax.runs import output
+from selsync_jax.runs import provenance
 from selsync_jax.runs import records
 from selsync_jax.runs import workdir as workdirs
 from selsync_jax.runs import writers
@@ -22,6 +23,7 @@ from selsync_jax.runs.checkpoints import Checkpoints
 from selsync_jax.runs.checkpoints import peek_record
 from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.ledger import Totals
+from selsync_jax.runs.weights import Keeper
 from selsync_jax.sync import replicas
 from selsync_jax.training import resize
 from selsync_jax.training import same_program
@@ -29,7 +31,6 @@ from selsync_jax.training import start
 from selsync_jax.training.course import Course
 from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.experiment import Experiment
-from selsync_jax.training.milestones import FINAL_SPLITS
 from selsync_jax.training.milestones import Milestones
 from selsync_jax.training.preemption import Preemption
 from selsync_jax.training.profiling import Profile
@@ -49,6 +50,7 @@ def train_and_evaluate(
   *,
   restart: bool = False,
   profile: bool = False,
+  patience: float = 60.0,
   create_course: Callable[[ml_collections.ConfigDict], Course] = Course,
 ) -> dict[str, Any]:
   """Trains as the config says, and writes the run into `workdir`.
@@ -59,6 +61,7 @@ def train_and_evaluate(
       checkpoint; a finished one is left as it is.
     restart: whether to move a run in `workdir` aside first.
     profile: whether to trace a few steps into `workdir/profile`.
+    patience: seconds until every process must see process 0's files.
     create_course: from the config to the course of the run.
 
   Returns:
@@ -72,14 +75,13 @@ def train_and_evaluate(
   check_config(config)
   record = None if restart else peek_record(workdir)
   fitted = resize.fit(config, record)
+  _print_once('preparing data')
   course = create_course(fitted)
   layout.check_devices(config.workers, config.mapper, **config.mesh)
   same_program.check(course.experiment)
-  with contextlib.ExitStack() as stack:
-    if _is_first():  # Not earlier: a mistake in the config leaves no trace.
-      saved = record and record['config']
-      stack.enter_context(workdirs.opened(workdir, config, restart, saved))
-    processes.wait_for_all('workdir')
+  saved = record and record['config']
+  claim = workdirs.opened(workdir, config, restart, saved, patience)
+  with claim, contextlib.ExitStack() as stack:  # Mistakes left no trace.
     output.note_losses(workdir)
     checkpoints = Checkpoints(workdir, config.checkpoint.keep, config.to_dict())
     stack.enter_context(checkpoints)
@@ -92,13 +94,15 @@ def train_and_evaluate(
     seal = records.Seal(*record['metrics']) if record else records.EMPTY
     if summary := _outcome(workdir, totals, experiment.steps, seal):
       return summary
-    state, line = course.state(checkpoints, totals, record)
-    _print_once(line)
+    if _is_first():
+      provenance.append(workdir, totals.steps, layout.describe())
+    state = _state(course, checkpoints, totals, record)
     trace = Profile(workdir if profile and _is_first() else None)
     stack.enter_context(trace)
     ledger = course.ledger(totals)
-    rows = _writing(experiment, workdir, totals, seal)
-    scores = _train(course, state, rows, checkpoints, ledger, trace)
+    rows = _writing(course, workdir, totals, seal)
+    keeper = Keeper(workdir, totals.steps)
+    scores = _train(course, state, rows, checkpoints, keeper, ledger, trace)
     summary = _identity(config) | ledger.summary() | scores
     if _is_first():
       records.write_summary(workdir, summary)
@@ -150,15 +154,33 @@ def _describe_data(
       print(*label_counts.lines(experiment.data.label_counts), sep='\n')
 
 
+def _state(
+  course: Course,
+  checkpoints: Checkpoints,
+  totals: Totals,
+  record: Mapping[str, Any] | None,
+) -> Any:
+  """The state in which this session starts; says where it comes from."""
+  _print_once('compiling')
+  state, line = course.state(checkpoints, totals, record)
+  _print_once(line)
+  return state
+
+
 def _train(
   course: Course,
   state: Any,
   writing: contextlib.AbstractContextManager[Rows],
   checkpoints: Checkpoints,
+  keeper: Keeper,
   ledger: Ledger,
   trace: Profile,
 ) -> Scores:
-  """Takes the steps that are left; returns the scores of the last one."""
+  """Takes the steps that are left; returns the scores of the last one.
+
+  Only here is the test split read, and no row of `metrics.jsonl` has it: a
+  killed run that resumes scores the same parameters again.
+  """
   experiment = course.experiment
   workers = processes.local_workers(experiment.workers)
   evaluator = Evaluator(experiment, workers)
@@ -177,17 +199,17 @@ def _train(
       seal,
     )
     milestones = Milestones(
-      course, recorder, evaluator, checkpoints, preemption
+      course, recorder, evaluator, checkpoints, keeper, preemption
     )
     state = course.run(state, recorder, workers, milestones, trace.step)
-    return milestones.scores or evaluator.scores(
-      course.shared(state), FINAL_SPLITS
-    )
+    mean = evaluator.consensus(course.shared(state))
+    validation = milestones.scores or evaluator.scores(mean, 'validation')
+    return validation | evaluator.scores(mean, 'test')
 
 
 @contextlib.contextmanager
 def _writing(
-  experiment: Experiment,
+  course: Course,
   workdir: pathlib.Path,
   totals: Totals,
   sealed: records.Seal,
@@ -199,13 +221,16 @@ def _writing(
   if not _is_first():
     yield lambda row: None, lambda: records.EMPTY
     return
+  experiment, seconds = course.experiment, course.config.log.seconds
+  steps = experiment.steps - totals.shift
   with (
     writers.Writers(workdir, totals.steps, sealed) as opened,
-    Progress(totals.steps, experiment.steps - totals.shift) as progress,
+    Progress(totals.steps, steps, seconds) as progress,
   ):
 
     def write(row):
-      if row['step'] % experiment.intervals.log == 0 or 'test_loss' in row:
+      is_logged = row['step'] % experiment.intervals.log == 0
+      if is_logged or any(map(history.is_score, row)):
         opened.write(row)
       progress.show(row)
 

@@ -48,8 +48,8 @@ def test_the_command_prints_a_table_and_writes_a_json(tmp_path, capsys):
 
 @pytest.mark.parametrize('workload', step.WORKLOADS)
 def test_every_workloads_data_have_a_shape_here(workload):
-  get_config = importlib.import_module(f'configs.{workload}').get_config
-  config = get_config('bsp')
+  module = importlib.import_module(f'selsync_jax.configs.{workload}')
+  config = module.get_config('bsp')
   config.batch_size = 2
   classes, batch = step.random_batch(config)
   assert classes > 1

@@ -59,10 +59,9 @@ def test_a_benchmark_prints_a_table_and_writes_a_json(name, tmp_path):
 
 def test_the_time_to_an_accuracy_is_that_of_the_first_score_that_reaches_it():
   scores = {10: 0.7, 20: 0.9, 30: 0.8, 40: 0.95}
-  rows = [
-    {'step': step} | ({'test_accuracy': scores[step]} if step in scores else {})
-    for step in range(1, 41)
-  ]
+  rows = [{'step': step} for step in range(1, 41)]
+  for step, score in scores.items():
+    rows[step - 1]['validation_accuracy'] = score
   assert time_to_accuracy.steps_to(rows, 0.8) == 20
   assert time_to_accuracy.steps_to(rows, 0.99) is None
   assert time_to_accuracy.median([3.0, None, 1.0]) == 3.0

@@ -7,10 +7,12 @@ import json
 import pathlib
 import re
 import shutil
+import time
 
 import pytest
 
 from selsync_jax.commands import compare as command
+from selsync_jax.commands import pool
 from selsync_jax.commands import trials
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
@@ -86,6 +88,7 @@ def test_the_table_shows_the_summaries_of_the_runs(compared):
   head, _, *lines = [
     [cell.strip() for cell in line.strip('|').split('|')]
     for line in table.splitlines()
+    if line.startswith('|')
   ]
   ours, theirs = (dict(zip(head, line, strict=True)) for line in lines)
   assert [ours['method'], theirs['method']] == LABELS
@@ -93,9 +96,10 @@ def test_the_table_shows_the_summaries_of_the_runs(compared):
     assert row['learning rate'] == '0.1' and row['seeds'] == '1'
     assert row['steps'] == '4'
     assert float(row['LSSR']) == pytest.approx(run['lssr'], abs=5e-4)
-    assert row['test accuracy'] == f'{run["test_accuracy"]:.4f}'
+    for split in ('validation', 'test'):
+      assert row[f'{split} accuracy'] == f'{run[f"{split}_accuracy"]:.4f}'
     assert row['seconds'] == f'{run["seconds"]:.1f}'
-  difference = selsync['test_accuracy'] - bsp['test_accuracy']
+  difference = selsync['validation_accuracy'] - bsp['validation_accuracy']
   assert ours['difference to BSP'] == f'{difference:+.4f}'
   assert theirs['difference to BSP'] == '–' and theirs['of BSP'] == '100.0%'
   assert table in printed
@@ -209,7 +213,7 @@ def test_a_trial_is_a_process_that_writes_a_report_and_a_log(
 ):
   monkeypatch.chdir(tmp_path)  # The package is found from any folder.
   trial = one_trial(tmp_path, data_dir, 0.1)
-  command.run_process(trial)
+  pool.Processes(1).run(trial)
   assert trial.is_done
   log = (trial.workdir / 'train.log').read_text()
   assert log.splitlines()[-1] == str(trial.workdir / 'report.html')
@@ -218,22 +222,55 @@ def test_a_trial_is_a_process_that_writes_a_report_and_a_log(
 @pytest.mark.slow
 def test_a_trial_that_diverges_leaves_no_summary(tmp_path, data_dir):
   trial = one_trial(tmp_path, data_dir, 1e20)
-  command.run_process(trial)
+  pool.Processes(1).run(trial)
   assert not trial.is_done
   assert 'is not finite' in (trial.workdir / 'train.log').read_text()
 
 
 def test_a_trial_that_fails_ends_the_comparison_with_its_code(
-  tmp_path, data_dir, capsys
+  tmp_path, data_dir
 ):
   trial = one_trial(tmp_path, data_dir, 0.1)
   trial.flags.append('--config.workers=0')
-  with pytest.raises(SystemExit) as end:
-    command.run_process(trial)
-  assert end.value.code == 2
-  assert capsys.readouterr().err == (
-    f'{trial.workdir} failed: train: config.workers=0: must be in [1, 4096]\n'
+  with pytest.raises(pool.TrialFailed) as error:
+    pool.Processes(1).run(trial)
+  assert error.value.code == 2
+  assert str(error.value) == (
+    f'{trial.workdir}: train: config.workers=0: must be in [1, 4096]'
   )
+
+
+def test_jobs_run_at_a_time_and_one_that_fails_ends_the_others(
+  tmp_path, data_dir
+):
+  """The second fails once the first has logged a step; the third never runs."""
+  trials = [
+    one_trial(tmp_path / name, data_dir, 0.1, '--config.steps=1000000')
+    for name in 'abc'
+  ]
+  long, bad, never = trials
+  bad.flags.append('--config.workers=0')
+
+  def run(trial):
+    while trial is bad and not long.share_done:
+      time.sleep(0.02)
+    processes.run(trial)
+
+  with (
+    pool.Processes(2) as processes,
+    pytest.raises(pool.TrialFailed, match=f'^{bad.workdir}: '),
+  ):
+    pool.run_all(trials, 2, processes, run)
+  log = (long.workdir / 'train.log').read_text()
+  assert 'train: stopped by a signal after step' in log
+  assert 0 < long.share_done < 1 and not never.workdir.exists()
+
+
+def test_a_smoke_comparison_has_a_folder_of_its_own(monkeypatch):
+  monkeypatch.chdir(ROOT)
+  for variant, folder in (('', ''), (':smoke', '-smoke')):
+    flags = [f'--config=configs/stdlib_gpt.py{variant}', '--methods=bsp']
+    assert command.parse(flags).out.name == f'compare-stdlib_gpt{folder}'
 
 
 def test_every_method_gets_the_same_seeds_and_rates(tmp_path):

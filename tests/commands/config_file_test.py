@@ -21,6 +21,26 @@ def in_the_checkout(monkeypatch):
   monkeypatch.chdir(ROOT)
 
 
+def test_a_bare_name_is_our_own_config_unless_there_is_one_here(
+  monkeypatch, tmp_path
+):
+  monkeypatch.chdir(tmp_path)
+  config = config_file.load('digits_noniid:bsp', ())
+  assert (config.workers, config.sync.method) == (10, 'bsp')
+  mine = tmp_path / 'configs' / 'digits.py'
+  mine.parent.mkdir()
+  mine.write_text(
+    'from selsync_jax.configs import digits\n\n\ndef get_config():\n'
+    '  config = digits.get_config()\n  config.workers = 3\n  return config\n'
+  )
+  assert config_file.load('digits', ()).workers == 3
+  with pytest.raises(ConfigError) as error:
+    config_file.load('digts', ())
+  assert str(error.value).startswith(
+    '--config=digts: there is no such file; our own are cifar100_vgg11, '
+  )
+
+
 @pytest.mark.parametrize('name', hostile_values.FILES)
 def test_a_mistake_in_a_config_file_is_one_line_that_names_it(name, tmp_path):
   text, line = hostile_values.FILES[name]

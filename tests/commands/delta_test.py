@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from configs import digits
 from selsync_jax.__main__ import run_command
+from selsync_jax.configs import digits
 from selsync_jax.training.train import train_and_evaluate
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -65,7 +65,7 @@ def test_help_is_one_screen_and_needs_nothing_heavy(command):
   assert lines[0].startswith(f'usage: selsync {command} ')
   assert len(lines) <= 24 and max(map(len, lines)) <= 80
   assert lines[2] == COMMANDS[command] and lines[4].startswith('  --')
-  takes_config = command not in ('report', 'launch')
+  takes_config = command not in ('report', 'launch', 'export', 'evaluate')
   assert ('configs/base.py lists the fields' in ' '.join(lines)) == takes_config
 
 
@@ -81,7 +81,7 @@ def test_an_unknown_command_is_one_line_and_exit_code_2(capsys):
   assert end.value.code == 2
   assert capsys.readouterr().err == (
     "selsync: 'trian' is not one of train, compare, simulate, delta, plan, "
-    'report, launch\n'
+    'report, export, evaluate, launch\n'
   )
 
 
@@ -90,8 +90,20 @@ def test_an_unknown_command_is_one_line_and_exit_code_2(capsys):
   [
     (['report'], 'report: WORKDIR is missing'),
     (['report', 'a', 'b'], 'report: several workdirs: give --out=FOLDER'),
+    (['export'], 'export: needs one WORKDIR, got 0'),
+    (['export', 'a'], 'export: --out=FILE is missing'),
+    (['evaluate', 'a', 'b'], 'evaluate: needs one WORKDIR, got 2'),
+    (['evaluate', 'a', '--step=x'], 'evaluate: --step=x: must be a step, best'),
+    (['evaluate', 'a', '--split=train'], 'evaluate: --split=train: must be va'),
+    (['evaluate', 'a'], 'evaluate: a: not the workdir of a run, no config.jso'),
     (['launch', '--', 'true'], 'launch: --processes=NUMBER is missing'),
     (['launch', '--processes=2'], 'launch: the command after -- is missing'),
+    (
+      ['launch', '--processes=2', '--', 'nosuchcmd'],
+      'launch: nosuchcmd: is no program that can be run',
+    ),
+    (['compare', '--seeds=0'], 'compare: --seeds=0: must be a whole number'),
+    (['compare', '--lrs='], 'compare: --lrs=: must be numbers with commas'),
     (
       ['launch', '--processes=0', '--', 'true'],
       'launch: --processes=0: must be a whole number of at least 1',
@@ -106,6 +118,22 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, line, capsys):
   assert end.value.code == 2
   error = capsys.readouterr().err
   assert error.startswith(line) and error.count('\n') == 1
+
+
+@pytest.mark.parametrize('command', ['--help', 'plan --help', 'report'])
+def test_a_reader_that_leaves_changes_nothing(command):
+  """`true` closes the pipe before anything is printed."""
+  script = f'"$0" -m selsync_jax {command} 2>&1 | true; exit ${{PIPESTATUS[0]}}'
+  done = subprocess.run(
+    ['bash', '-c', script, sys.executable],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=60,
+    check=False,
+  )
+  code = 2 if command == 'report' else 0
+  assert (done.returncode, done.stdout, done.stderr) == (code, '', '')
 
 
 def test_the_flags_of_one_call_do_not_affect_the_next(monkeypatch):

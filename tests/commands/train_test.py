@@ -58,9 +58,9 @@ def test_the_summary_adds_up(default_run):
   assert summary['bytes_per_worker_bsp'] == steps * ring * 4 * params
   assert summary['bytes_per_worker'] == ring * 4 * (syncs * params + steps)
   last = rows[-1]
-  assert last['test_accuracy'] == summary['test_accuracy']
-  assert last['test_loss'] == summary['test_loss']
-  assert sum('test_accuracy' in row for row in rows) == 30
+  assert last['validation_accuracy'] == summary['validation_accuracy']
+  assert last['validation_loss'] == summary['validation_loss']
+  assert sum('validation_accuracy' in row for row in rows) == 30
 
 
 def test_a_step_synchronizes_just_when_a_worker_reaches_delta(default_run):
@@ -98,6 +98,11 @@ def test_what_the_user_sees_is_the_summary_and_nothing_strange(default_run):
 
 
 BAD_FLAGS = [
+  (
+    ['--workdir=gs://bucket/run'],
+    '--workdir=gs://bucket/run: must be a folder on a file system; train on '
+    'one, and copy it to the object store',
+  ),
   (
     ['--config.sync.delat=0.3'],
     '--config.sync.delat=0.3: this config has no such field; '
@@ -189,6 +194,8 @@ def test_flags_and_fields_are_read(monkeypatch, tmp_path):
     False,
   )
   assert options.workdir == tmp_path and options.cluster_timeout == 60.0
+  home = command.parse(['--workdir=~/runs/a']).workdir
+  assert home == pathlib.Path.home() / 'runs' / 'a'
   config = options.config
   assert (config.seed, config.epochs) == (5, 3.5)
   assert config.optimizer.nesterov is True
@@ -200,7 +207,7 @@ def test_the_default_config_is_found_from_any_folder(monkeypatch, tmp_path):
 
 
 def test_a_mistake_is_one_line_and_exit_code_2(tmp_path):
-  flags, line = BAD_FLAGS[0]
+  flags, line = BAD_FLAGS[1]
   done = train(*flags, f'--workdir={tmp_path / "run"}')
   assert done.stderr.splitlines() == [f'train.py: {line}']
   assert done.returncode == 2
@@ -208,7 +215,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path):
 
 
 def test_a_workdir_that_cannot_be_written_is_one_line_and_exit_code_2(
-  tmp_path,
+  tmp_path, data_dir
 ):
   (tmp_path / 'file').touch()
   done = train(f'--workdir={tmp_path / "file" / "run"}')

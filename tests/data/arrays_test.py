@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from configs import base
+from selsync_jax.configs import base
 from selsync_jax.data import open_data
 
 WORKERS, BATCH = 4, 6

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from configs import hyperplane as config_file
+from selsync_jax.configs import hyperplane as config_file
 from selsync_jax.data.sources.hyperplane import hyperplane
 from selsync_jax.data.sources.hyperplane import NOISE
 from selsync_jax.training.train import train_and_evaluate

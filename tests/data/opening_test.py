@@ -4,8 +4,8 @@ import zipfile
 
 import pytest
 
-from configs import base
 from selsync_jax.config import ConfigError
+from selsync_jax.configs import base
 from selsync_jax.data import open_data
 
 

@@ -242,7 +242,7 @@ def test_a_run_whose_processes_have_different_configs_ends_in_one_line(
 @pytest.mark.slow
 def test_processes_that_do_not_match_are_refused_with_the_reason(tmp_path):
   """All at once: each group waits, and most of it is start-up."""
-  ports = [free_port() for _ in range(5)]
+  ports = [free_port() for _ in range(6)]
   wait = '--cluster_timeout=10'
 
   def group(*members):
@@ -256,6 +256,9 @@ def test_processes_that_do_not_match_are_refused_with_the_reason(tmp_path):
     'odd': [
       member(tmp_path, i, 2, ports[4], wait, '--config.workers=3')
       for i in range(2)
+    ],
+    'apart': [
+      member(tmp_path / f'host{i}', i, 2, ports[5], wait) for i in range(2)
     ],
   }
   said = {
@@ -292,6 +295,13 @@ def test_processes_that_do_not_match_are_refused_with_the_reason(tmp_path):
     for _, lines in said['odd']
   )
   assert all(code in (1, 2) for code, _ in said['odd'])
+  (code, lines), (other_code, other_lines) = said['apart']
+  assert (code, other_code) == (1, 2)
+  assert lines[-1] == f'process 0: process 1 has failed; {AGAIN}'
+  assert other_lines[-1] == (
+    f'train.py: --workdir={tmp_path}/host1: process 1 does not see what '
+    'process 0 writes there; it must be a folder that all processes share'
+  )
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from selsync_jax.training.train import train_and_evaluate
 
 CONFIG = """
   import selsync_jax as ss
-  from configs import digits
+  from selsync_jax.configs import digits
   from selsync_jax import methods
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from configs import base
 from selsync_jax import methods
 from selsync_jax.commands import config_file
 from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
+from selsync_jax.configs import base
 from selsync_jax.runs import history
 from selsync_jax.sync.part import hand
 from selsync_jax.sync.part import rebuild

@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from configs import digits
+from selsync_jax.configs import digits
 from selsync_jax.report import run_page
 from selsync_jax.training.train import train_and_evaluate
 

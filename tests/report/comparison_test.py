@@ -10,6 +10,7 @@ import pytest
 
 from selsync_jax.report import comparison_table
 from selsync_jax.report import pareto_plot
+from selsync_jax.report import verdict
 from selsync_jax.report.entries import choose_rates
 from selsync_jax.report.entries import Entry
 from selsync_jax.runs.history import Run
@@ -59,11 +60,12 @@ def test_a_rate_that_diverges_with_one_seed_is_worse_than_any_that_does_not():
 
 
 def test_the_difference_to_bsp_is_taken_seed_by_seed():
-  bsp = entry('bsp', 0.1, {0: (0, 0.90), 1: (0, 0.70), 2: (0, 0.80)})
-  ours = entry('selsync, delta 1', 0.1, {0: (0, 0.91), 1: (0, 0.71)})
+  bsp = entry('bsp', 0.1, {0: (0.9, 0), 1: (0.7, 0), 2: (0.8, 0)})
+  ours = entry('selsync, delta 1', 0.1, {0: (0.91, 0.5), 1: (0.71, 0.7)})
   row = comparison_table.table([bsp, ours])['selsync, delta 1']
   assert row['difference to BSP'].text == '+0.0100 ± 0.0000'
-  assert row['test accuracy'].text == '0.8100 ± 0.1414'
+  assert row['validation accuracy'].text == '0.8100 ± 0.1414'
+  assert row['test accuracy'].text == '0.6000 ± 0.1414'
   assert row['sent per worker'].text == '150 B'
   assert row['of BSP'].text == '15.0%'
 
@@ -71,6 +73,41 @@ def test_the_difference_to_bsp_is_taken_seed_by_seed():
 def test_without_bsp_there_is_no_difference_to_it():
   row = comparison_table.table([entry('fedavg', 0.1, {0: (0, 0.9)})])['fedavg']
   assert row['difference to BSP'].text == '–'
+
+
+def test_the_best_is_chosen_by_validation_and_its_spread_is_named():
+  low = entry('bsp', 0.1, {0: (0.60, 0.9), 1: (0.70, 0.9)})
+  high = entry('selsync, delta 1', 0.1, {0: (0.80, 0.1), 1: (0.82, 0.1)})
+  assert verdict.sentence([low, high]) == (
+    'Best of 2: selsync, delta 1, validation accuracy 81.0% ± 1.4% for 15.0% '
+    'of the traffic of BSP'
+  )
+
+
+def test_methods_whose_intervals_overlap_are_named():
+  """Means 0.65, 0.70 and 0.90, deviations 0.071, 0.014 and 0.014."""
+  wide = entry('bsp', 0.1, {0: (0.60, 0), 1: (0.70, 0)})
+  narrow = entry('local_sgd', 0.1, {0: (0.69, 0), 1: (0.71, 0)})
+  best = entry('selsync', 0.1, {0: (0.89, 0), 1: (0.91, 0)})
+  assert verdict.overlaps([wide, narrow, best]) == {
+    'bsp': ['local_sgd'],
+    'local_sgd': ['bsp'],
+    'selsync': [],
+  }
+  assert verdict.sentence([wide, narrow]).endswith('; overlaps with bsp')
+
+
+def test_one_seed_has_no_interval():
+  entries = [entry(name, 0.1, {0: (0.9, 0.9)}) for name in ('bsp', 'fedavg')]
+  assert verdict.overlaps(entries) == {}
+  said = verdict.sentence(entries)
+  assert said.endswith('; one seed, so the spread is not known')
+
+
+def test_a_method_that_diverges_with_one_seed_is_not_the_best():
+  safe = entry('bsp', 0.1, {0: (0.8, 0.8), 1: (0.8, 0.8)})
+  wild = entry('fedavg', 0.1, {0: (0.9, 0.9)}, diverged=[1])
+  assert verdict.sentence([wild, safe]).startswith('Best of 2: bsp, ')
 
 
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=6))

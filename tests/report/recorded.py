@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from configs import digits
+from selsync_jax.configs import digits
 
 
 def random_changes(steps, workers):

@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from configs import digits
+from selsync_jax.configs import digits
 from selsync_jax.report import canvas
 from selsync_jax.report import plots
 from selsync_jax.report import run_page
@@ -80,8 +80,8 @@ def test_the_headline_says_what_was_reached_and_what_it_cost(text, workdir):
   summary = summary_of(workdir)
   share = summary['bytes_per_worker'] / summary['bytes_per_worker_bsp']
   assert (
-    f'<h1>{summary["test_accuracy"]:.1%} test accuracy for {share:.1%} of the '
-    'traffic of BSP</h1>'
+    f'<h1>Validation accuracy {summary["validation_accuracy"]:.1%} for '
+    f'{share:.1%} of the traffic of BSP</h1>'
   ) in text
 
 
@@ -89,10 +89,10 @@ COSTS = ['step', 'samples', 'bytes_per_worker', 'seconds']
 
 
 @pytest.mark.parametrize('cost', COSTS)
-@pytest.mark.parametrize('field', ['accuracy', 'test_accuracy'])
+@pytest.mark.parametrize('field', ['accuracy', 'validation_accuracy'])
 def test_a_line_is_the_metrics_over_a_cost(text, workdir, field, cost):
   rows = [row for row in rows_of(workdir) if field in row]
-  line = int(field == 'test_accuracy')
+  line = int(field == 'validation_accuracy')
   panel = Panel(text, 'accuracy', 1 + COSTS.index(cost))
   x, y = panel.line(f'{field}-{cost}-{line}')
   most = max(row[cost] for row in rows)
@@ -171,12 +171,12 @@ def test_a_run_that_crashed_shows_what_it_reached(workdir, text, tmp_path):
     file.write(torn)
   shown = run_page.write([crashed], crashed).read_text()
   rows, facts = rows_of(workdir)[:20], table(shown, 'summary')
-  (scored,) = [row for row in rows if 'test_loss' in row]
+  (scored,) = [row for row in rows if 'validation_loss' in row]
   assert '<h1>Not finished: 20 steps, ' in shown
   assert facts['steps'] == 20
   assert facts['synchronizations'] == sum(row['synced'] for row in rows)
   assert facts['bytes sent per worker'] == rows[-1]['bytes_per_worker']
-  assert facts['test loss'] == scored['test_loss']
+  assert facts['validation loss'] == scored['validation_loss']
 
 
 def test_a_crash_before_the_first_evaluation_is_shown_too(workdir, tmp_path):
@@ -236,9 +236,12 @@ def test_fifty_thousand_steps_are_under_3_mb(tmp_path):
 @pytest.mark.parametrize(
   'scores, headline',
   [
-    ({'test_loss': None, 'test_accuracy': 0.1}, '10.0% test accuracy'),
-    ({'test_loss': None, 'test_perplexity': None}, 'Not scored'),
-    ({'test_loss': None}, 'Not scored'),
+    (
+      {'validation_loss': None, 'validation_accuracy': 0.1},
+      'Validation accuracy 10.0%',
+    ),
+    ({'validation_loss': None, 'validation_perplexity': None}, 'Not scored'),
+    ({'validation_loss': None}, 'Not scored'),
   ],
 )
 def test_a_run_whose_loss_is_not_finite_has_a_page(scores, headline, tmp_path):

@@ -19,7 +19,7 @@ ROWS = [
     'relative_changes': [0.25, 0.125],
     'synced': step == 1,
     **recorded.totals(step, workers=2, syncs=1),
-    **({'test_accuracy': 0.75} if step == 3 else {}),
+    **({'validation_accuracy': 0.75} if step == 3 else {}),
   }
   for step in (1, 2, 3)
 ]
@@ -49,7 +49,7 @@ def test_tensorboard_reads_every_number(tmp_path):
     'loss': [(1, 1), (2, 0.5), (3, pytest.approx(1 / 3))],
     'relative_change': [(1, float('inf')), (2, 0.25), (3, 0.25)],
     'synced': [(1, 1), (2, 0), (3, 0)],
-    'test_accuracy': [(3, 0.75)],
+    'validation_accuracy': [(3, 0.75)],
     **{
       name: [(row['step'], pytest.approx(row[name])) for row in ROWS]
       for name in recorded.totals(1, workers=2, syncs=1)

@@ -2,7 +2,7 @@
 
 import functools
 
-from configs import hyperplane
+from selsync_jax.configs import hyperplane
 from selsync_jax.simulate import methods
 from selsync_jax.simulate.cluster import create_cluster
 from selsync_jax.simulate.engine import Engine

@@ -9,7 +9,10 @@ from selsync_jax.sync.traffic import Collective
 
 @pytest.mark.parametrize(
   'text, bits',
-  [('200Mbit', 2e8), ('1Gbit', 1e9), ('2.5gbit', 2.5e9), ('56 kbit', 56e3)],
+  [
+    *(('200Mbit', 2e8), ('2.5gbit', 2.5e9), ('56 kbit', 56e3)),
+    *(('1Gbps', 1e9), ('10Gb/s', 1e10), ('1GB/s', 8e9), ('125MBps', 1e9)),
+  ],
 )
 def test_bandwidths_are_read(text, bits):
   assert network.bandwidth(text) == bits

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from configs import digits
-from configs import stdlib_gpt
 from selsync_jax.config import ConfigError
+from selsync_jax.configs import digits
+from selsync_jax.configs import stdlib_gpt
 from selsync_jax.training import probe
 from selsync_jax.training.experiment import create_experiment
 from tests import perceptron

@@ -2,9 +2,9 @@
 
 import pytest
 
-from configs import digits
 from selsync_jax import methods
 from selsync_jax.config import ConfigError
+from selsync_jax.configs import digits
 from selsync_jax.training.experiment import create_experiment
 
 BAD_FIELDS = [

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from configs import digits
+from selsync_jax.configs import digits
 from selsync_jax.runs import ledger
 from selsync_jax.sync.traffic import Traffic
 from selsync_jax.training import resize as elastic
@@ -98,8 +98,7 @@ def test_another_number_of_workers_goes_on(
     checkpoint__resize_batch=batch,
     **length,
   )
-  line = capsys.readouterr().out.splitlines()[0]
-  assert line == (
+  assert capsys.readouterr().out.splitlines()[2] == (
     f'resuming from step 40 with {count} workers instead of 4: parameters from '
     f'the consensus, optimizer state by {rule}, batches of {size}, learning '
     f'rate {factor * 0.1:.3g}, trigger state reset, data at epoch 4.00'
@@ -130,11 +129,11 @@ def test_another_number_of_workers_goes_on(
 
 
 def next_loss(workdir, step):
-  """The test loss at the first evaluation after a step."""
+  """The validation loss at the first evaluation after a step."""
   return next(
-    row['test_loss']
+    row['validation_loss']
     for row in rows(workdir)
-    if 'test_loss' in row and row['step'] > step
+    if 'validation_loss' in row and row['step'] > step
   )
 
 

@@ -8,9 +8,11 @@ import shutil
 
 import pytest
 
-from configs import digits
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
+from selsync_jax.configs import digits
+from selsync_jax.data.tfdata.in_memory import InMemoryData
+from selsync_jax.runs import history
 from selsync_jax.runs import manifest
 from selsync_jax.runs import workdir as workdirs
 from tests import damage
@@ -47,6 +49,29 @@ def test_a_finished_run_says_so_and_changes_nothing(finished, data_dir, capsys):
   assert summary == json.loads((finished / 'summary.json').read_text())
   assert 'holds a finished run of 24 steps' in capsys.readouterr().out
   assert {p: p.read_bytes() for p in finished.glob('*.json*')} == before
+
+
+def test_the_test_split_is_read_once_after_the_last_step(
+  tmp_path, data_dir, monkeypatch
+):
+  read, evaluation = [], InMemoryData.evaluation
+
+  def recorded(data, split, *args):
+    read.append(split)
+    return evaluation(data, split, *args)
+
+  monkeypatch.setattr(InMemoryData, 'evaluation', recorded)
+  summary = run(tmp_path, data_dir)
+  assert read.index('test') == len(read) - 1
+  assert not [name for row in rows(tmp_path) for name in row if 'test' in name]
+  (tmp_path / 'summary.json').unlink()  # Killed before it was written.
+  again = run(tmp_path, data_dir)
+  scores = {name for name in summary if history.is_score(name)}
+  assert {name: again[name] for name in scores} == {
+    name: summary[name] for name in scores
+  }
+  assert {'test_loss', 'validation_loss'} <= scores
+  assert read.count('test') == 2
 
 
 def test_more_steps_go_on_where_the_run_ended(finished, data_dir, capsys):
@@ -168,7 +193,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(
 
 
 def results(workdir):
-  fields = ('step', 'loss', 'relative_changes', 'synced', 'test_loss')
+  fields = ('step', 'loss', 'relative_changes', 'synced', 'validation_loss')
   return [{k: row.get(k) for k in fields} for row in rows(workdir)]
 
 
@@ -290,7 +315,9 @@ def test_the_newest_and_the_best_checkpoints_are_kept(tmp_path, data_dir):
   run(tmp_path, data_dir, checkpoint__every=2, checkpoint__keep=2)
   steps = {int(p.name) for p in (tmp_path / 'checkpoints').iterdir()}
   scored = {
-    r['step']: r['test_loss'] for r in rows(tmp_path) if 'test_loss' in r
+    row['step']: row['validation_loss']
+    for row in rows(tmp_path)
+    if 'validation_loss' in row
   }
   best = min(scored, key=scored.get)
   assert steps == {22, 24, best}

@@ -1,6 +1,6 @@
 """Short runs of the digits in this process, on one device."""
 
-from configs import digits
+from selsync_jax.configs import digits
 from selsync_jax.runs import records
 from selsync_jax.training.train import train_and_evaluate
 from tests import perceptron

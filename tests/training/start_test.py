@@ -2,7 +2,7 @@
 
 import pytest
 
-from configs import digits
+from selsync_jax.configs import digits
 from selsync_jax.runs import checkpoints
 from selsync_jax.training import experiment
 from selsync_jax.training.train import train_and_evaluate

@@ -6,9 +6,9 @@ import numpy as np
 import optax
 import pytest
 
-from configs import base
 import selsync_jax as ss
 from selsync_jax import methods
+from selsync_jax.configs import base
 from selsync_jax.sync import network
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.training import step_cost

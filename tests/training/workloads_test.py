@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import base
 from selsync_jax import methods
 from selsync_jax import models
 from selsync_jax import optimizers
 from selsync_jax.config import ConfigError
+from selsync_jax.configs import base
 from selsync_jax.runs import records
 from selsync_jax.training.train import train_and_evaluate
 
@@ -26,7 +26,8 @@ WORKLOADS = [
 
 
 def get_config(workload, argument):
-  return importlib.import_module(f'configs.{workload}').get_config(argument)
+  module = importlib.import_module(f'selsync_jax.configs.{workload}')
+  return module.get_config(argument)
 
 
 @pytest.mark.parametrize('workload', WORKLOADS)

@@ -1,0 +1,62 @@
+"""What a comparison concludes: the best method, and what it cannot separate.
+
+A method's interval is its mean over seeds, plus or minus the sample standard
+deviation. Two methods whose intervals overlap are not told apart by these
+seeds, whatever their means.
+"""
+
+from collections.abc import Sequence
+import statistics
+
+from selsync_jax.report import headline
+from selsync_jax.report.entries import Entry
+from selsync_jax.report.entries import metric_of
+
+
+def overlaps(entries: Sequence[Entry]) -> dict[str, list[str]]:
+  """By label, the labels of the methods whose intervals overlap its own.
+
+  A method with one seed has no interval, and is left out.
+  """
+  field = f'validation_{metric_of(entries)}'
+  intervals = {}
+  for entry in entries:
+    scores = list(entry.values(field).values())
+    if len(scores) > 1:
+      mean, deviation = statistics.fmean(scores), statistics.stdev(scores)
+      intervals[entry.label] = mean - deviation, mean + deviation
+  return {
+    label: [
+      other
+      for other, (other_low, other_high) in intervals.items()
+      if other != label and other_low <= high and low <= other_high
+    ]
+    for label, (low, high) in intervals.items()
+  }
+
+
+def sentence(entries: Sequence[Entry]) -> str:
+  """The best method on validation, its cost, and which overlap it."""
+  metric = metric_of(entries)
+  best = max(entries, key=lambda entry: entry.rank)
+  scores = list(best.values(f'validation_{metric}').values())
+  share = best.mean('bytes_per_worker') / max(
+    best.mean('bytes_per_worker_bsp'), 1
+  )
+  return (
+    f'Best of {len(entries)}: {best.label}, '
+    f'{headline.quality(metric, scores)} {headline.price(share)}'
+    f'{_doubt(best.label, overlaps(entries))}'
+  )
+
+
+def _doubt(best: str, overlapping: dict[str, list[str]]) -> str:
+  """What keeps the best method from being better than others."""
+  if best not in overlapping:
+    return '; one seed, so the spread is not known'
+  others = overlapping[best]
+  if not others:
+    return ''
+  if len(others) > 3:
+    return f'; the intervals of {len(others)} others overlap its own'
+  return f'; overlaps with {"; ".join(others)}'

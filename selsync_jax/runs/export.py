@@ -1,0 +1,79 @@
+"""Takes the weights out of a run: into this process, or into a file."""
+
+import pathlib
+from typing import Any
+
+import flax.linen as nn
+import jax
+
+from selsync_jax import models
+from selsync_jax.config import config_errors
+from selsync_jax.runs import files
+from selsync_jax.runs import formats
+from selsync_jax.runs import provenance
+from selsync_jax.runs import records
+from selsync_jax.runs import weights
+
+
+def load(
+  workdir: str | pathlib.Path, step: int | str = weights.LAST
+) -> tuple[nn.Module, dict[str, Any]]:
+  """Returns the model of a run and its variables: the consensus.
+
+  Any process can call it, whatever its devices and the workers of the run. It
+  needs neither the data set nor TensorFlow.
+
+  Args:
+    workdir: of the run, finished or not.
+    step: a number, `'last'`, or `'best'`: with the lowest validation loss of
+      all evaluations.
+
+  Returns:
+    `(model, variables)`, on the first device;
+    `model.apply(variables, inputs, train=False)` predicts.
+
+  Raises:
+    ConfigError: if there is no such run, it has no weights at this step, or
+      nobody has registered its model.
+    RunError: if they are damaged.
+  """
+  workdir = pathlib.Path(workdir).expanduser()
+  found = weights.read(workdir, step)
+  config = records.read_config(workdir)
+  outputs = records.read_num_classes(workdir)
+  if config is None or outputs is None:
+    missing = records.DATA if config else records.CONFIG
+    raise files.DamagedFile(workdir / missing, 'it is missing')
+  with config_errors('model'):
+    model = models.create_model(num_outputs=outputs, **config['model'])
+  return model, jax.device_put(found.variables, jax.local_devices()[0])
+
+
+def export(
+  workdir: pathlib.Path, out: pathlib.Path, step: int | str = weights.LAST
+) -> int:
+  """Writes the weights of a run into one file or folder.
+
+  Args:
+    workdir: of the run, finished or not.
+    out: `FILE.safetensors`, `FILE.npz`, or a folder for orbax.
+    step: see `load`.
+
+  Returns:
+    The step.
+
+  Raises:
+    ConfigError: if there is no such run, it has no weights at this step, or
+      `out` exists or has another suffix.
+    RunError: if they are damaged, or cannot be written.
+  """
+  formats.check(out)
+  found = weights.read(workdir, step)
+  about = {
+    'step': found.step,
+    'scores': found.scores,
+    'config': records.read_config(workdir),
+    'sessions': provenance.sessions(workdir),
+  }
+  formats.write(out, found.variables, about)
+  return found.step

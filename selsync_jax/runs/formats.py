@@ -1,0 +1,142 @@
+"""A model's variables in one file or folder: safetensors, NumPy, orbax.
+
+Variables are what flax calls so: a nested dict of arrays, `params` and other
+collections. In a file, an array's name is its path, `params/Dense_0/kernel`.
+A JSON object says where the variables come from.
+"""
+
+from collections.abc import Callable, Mapping
+import json
+import pathlib
+from typing import Any
+import zlib
+
+from flax import traverse_util
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import safetensors
+import safetensors.numpy
+
+from selsync_jax.config import ConfigError
+from selsync_jax.config import RunError
+from selsync_jax.runs import files
+
+Variables = Mapping[str, Any]
+About = Mapping[str, Any]
+
+ABOUT = 'selsync_jax'
+"""Where a file says where its variables come from."""
+
+
+def write_safetensors(
+  path: pathlib.Path, variables: Variables, about: About
+) -> None:
+  """Writes a file; `ABOUT` in its header holds `about` as JSON."""
+  arrays = flat(variables)
+  about = {'crc32': _checksum(arrays), **about}
+  with files.replaced(path) as temporary:
+    safetensors.numpy.save_file(arrays, temporary, {ABOUT: json.dumps(about)})
+
+
+def read_about(path: pathlib.Path) -> dict[str, Any]:
+  """The `about` of a file that `write_safetensors` wrote.
+
+  Raises:
+    DamagedFile: if it is no such file.
+  """
+  return _read(path, with_arrays=False)[1]
+
+
+def read_safetensors(
+  path: pathlib.Path,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+  """The variables, on the host, and the `about` of such a file.
+
+  Raises:
+    DamagedFile: if it is no such file, or has changed since it was written.
+  """
+  arrays, about = _read(path, with_arrays=True)
+  if _checksum(arrays) != about.get('crc32'):
+    raise files.DamagedFile(path, 'it does not match its checksum')
+  return traverse_util.unflatten_dict(arrays, sep='/'), about
+
+
+def _read(path, with_arrays):
+  try:
+    with safetensors.safe_open(path, framework='np') as file:
+      about = json.loads(file.metadata()[ABOUT])
+      names = file.keys() if with_arrays else ()
+      return {name: file.get_tensor(name) for name in names}, dict(about)
+  except Exception as error:  # It has no type of its own for some damages.
+    raise files.DamagedFile(path, ' '.join(str(error).split())) from error
+
+
+def _checksum(arrays: Mapping[str, np.ndarray]) -> int:
+  checksum = 0
+  for name in sorted(arrays):
+    checksum = zlib.crc32(name.encode(), checksum)
+    checksum = zlib.crc32(arrays[name].tobytes(), checksum)
+  return checksum
+
+
+def _write_npz(path: pathlib.Path, variables: Variables, about: About) -> None:
+  """Writes a file for `np.load`; NumPy knows no bfloat16, so: float32."""
+  arrays = {
+    name: array.astype(np.float32) if array.dtype.kind == 'V' else array
+    for name, array in flat(variables).items()
+  }
+  with files.replaced(path) as temporary, temporary.open('wb') as file:
+    np.savez(
+      file, allow_pickle=False, **arrays, **{ABOUT: np.array(json.dumps(about))}
+    )
+
+
+def _write_orbax(
+  path: pathlib.Path, variables: Variables, about: About
+) -> None:
+  """Writes a folder for `StandardCheckpointer.restore`."""
+  with ocp.StandardCheckpointer() as checkpointer:
+    checkpointer.save(
+      path.absolute(),
+      jax.tree.map(np.asarray, dict(variables)),
+      custom_metadata={ABOUT: dict(about)},
+    )
+
+
+_WRITERS: dict[str, Callable[[pathlib.Path, Variables, About], None]] = {
+  '.safetensors': write_safetensors,
+  '.npz': _write_npz,
+  '': _write_orbax,
+}
+
+
+def check(path: pathlib.Path) -> None:
+  """Raises `ConfigError` if `write` could not write there."""
+  if path.suffix not in _WRITERS:
+    raise ConfigError(
+      f'--out={path}: must end in .safetensors or .npz, or be a folder without '
+      'a suffix, for orbax'
+    )
+  if path.exists():
+    raise ConfigError(f'--out={path}: exists already; choose another name')
+  if not path.parent.is_dir():
+    raise ConfigError(f'--out={path}: there is no folder {path.parent}')
+
+
+def write(path: pathlib.Path, variables: Variables, about: About) -> None:
+  """Writes variables in the format that the suffix of a checked path names.
+
+  Raises:
+    RunError: if the disk is full, or the folder cannot be written.
+  """
+  try:
+    _WRITERS[path.suffix](path, variables, about)
+  except (OSError, ValueError) as error:  # Orbax's, and tensorstore's.
+    raise RunError(f'{path}: {" ".join(str(error).split())}') from error
+
+
+def flat(variables: Variables) -> dict[str, np.ndarray]:
+  """The arrays on the host, by their names in a file."""
+  leaves = traverse_util.flatten_dict(dict(variables), sep='/')
+  return {name: np.asarray(leaf, order='C') for name, leaf in leaves.items()}

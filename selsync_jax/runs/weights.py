@@ -1,0 +1,216 @@
+"""The weights of a run: the consensus of its workers, for one device.
+
+In `weights/`, a run keeps the consensus of its best and of its last evaluation,
+just as it was evaluated. At other steps that have a checkpoint, the consensus
+is computed from the workers in it.
+"""
+
+from collections.abc import Mapping
+import contextlib
+import math
+import pathlib
+import sys
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from selsync_jax.config import ConfigError
+from selsync_jax.devices import arrays
+from selsync_jax.runs import checkpoints
+from selsync_jax.runs import files
+from selsync_jax.runs import formats
+from selsync_jax.runs import manifest
+from selsync_jax.runs import records
+from selsync_jax.sync.consensus import AXIS
+from selsync_jax.sync.consensus import consensus
+
+FOLDER = 'weights'
+LAST, BEST = 'last', 'best'
+SHARED = ('params', 'model_state')
+
+
+class Weights(NamedTuple):
+  """The consensus of a run at a step.
+
+  Attributes:
+    step: of the run.
+    variables: of the flax module: `params` and the collections of the model's
+      state, on the host.
+    scores: of this consensus on validation; empty if it was not evaluated.
+  """
+
+  step: int
+  variables: dict[str, Any]
+  scores: dict[str, float]
+
+
+class Keeper:
+  """Keeps the consensus of the best and of the last evaluation of a run.
+
+  The best one up to the newest checkpoint stays too: a run that is killed
+  resumes there, and forgets what came after. Only the first process writes.
+
+  Args:
+    workdir: of the run.
+    step: where the run stands.
+  """
+
+  def __init__(self, workdir: pathlib.Path, step: int):
+    self._workdir = workdir
+    self._losses: dict[int, float] = {}
+    if jax.process_index():
+      return
+    for saved, path in _files(workdir).items():
+      try:
+        if saved > step:  # Of steps that will be taken again.
+          path.unlink()
+        else:
+          self._losses[saved] = _loss(formats.read_about(path))
+      except files.DamagedFile as error:
+        print(f'{error}; it is left out', file=sys.stderr)
+        path.unlink()
+
+  def keep(
+    self,
+    step: int,
+    mean: Mapping[str, Any],
+    scores: Mapping[str, float],
+    is_last: bool,
+  ) -> None:
+    """Keeps a consensus if it is the best so far, or the last of the run.
+
+    Args:
+      step: at which it was evaluated.
+      mean: the consensus, `{'params', 'model_state'}`, worker-stacked.
+      scores: on validation.
+      is_last: whether the run ends here.
+    """
+    mean = arrays.within_processes(mean)
+    loss = _loss({'scores': scores})
+    best = min(self._losses.values(), default=math.inf)
+    if jax.process_index() or not (loss < best or is_last):
+      return
+    variables = _variables(arrays.first_worker(mean))
+    path = _path(self._workdir, step)
+    path.parent.mkdir(exist_ok=True)
+    about = {'step': step, 'scores': dict(scores)}
+    formats.write_safetensors(path, variables, about)
+    self._losses[step] = loss
+    self._forget()
+
+  def _forget(self) -> None:
+    losses = self._losses
+    saved = max(checkpoints.steps(self._workdir), default=0)
+    before = [step for step in losses if step <= saved]
+    kept = {max(losses), min(losses, key=losses.__getitem__)}
+    kept |= {min(before, key=losses.__getitem__)} if before else set()
+    for step in losses.keys() - kept:
+      _path(self._workdir, step).unlink(missing_ok=True)
+      del losses[step]
+
+
+def read(workdir: pathlib.Path, step: int | str = LAST) -> Weights:
+  """The weights of a run at a step.
+
+  Args:
+    workdir: of the run, finished or not; it is only read.
+    step: a number, `LAST`, or `BEST`: with the lowest validation loss of all
+      evaluations.
+
+  Raises:
+    ConfigError: if there is no such run, or it has no weights at this step.
+    RunError: if they are damaged.
+  """
+  config = records.read_config(workdir)
+  if config is None:
+    raise ConfigError(
+      f'{workdir}: not the workdir of a run, no {records.CONFIG}'
+    )
+  kept, saved = _files(workdir), checkpoints.steps(workdir)
+  number = _resolve(workdir, step, kept, saved)
+  damage = None
+  if number in kept:
+    try:
+      variables, about = formats.read_safetensors(kept[number])
+      return Weights(number, variables, about['scores'])
+    except files.DamagedFile as error:
+      damage = error  # The checkpoint of that step may be there.
+  if number in saved:
+    shared = _average(saved[number], config)
+    return Weights(number, _variables(shared), {})
+  assert damage is not None  # It is in one of them.
+  raise damage
+
+
+def _resolve(workdir, step, kept, saved) -> int:
+  """The number of a step that has weights."""
+  if step == BEST:
+    losses = {}
+    for number, path in kept.items():
+      with contextlib.suppress(files.DamagedFile):
+        losses[number] = _loss(formats.read_about(path))
+    if losses:
+      return min(losses, key=losses.__getitem__)
+    raise ConfigError(f'{workdir}: this run has not been evaluated yet')
+  steps = sorted(kept.keys() | saved.keys())
+  if not steps:
+    raise ConfigError(f'{workdir}: this run has not saved anything yet')
+  number = steps[-1] if step == LAST else step
+  if number not in steps:
+    names = ', '.join(map(str, steps))
+    raise ConfigError(
+      f'step={step}: {workdir} has the weights of steps {names}; '
+      f'{BEST} and {LAST} name two of them'
+    )
+  return number
+
+
+def _average(
+  checkpoint: pathlib.Path, config: Mapping[str, Any]
+) -> dict[str, Any]:
+  """The consensus of the workers in a checkpoint, on the host."""
+  if damage := manifest.damage(checkpoint):
+    raise files.DamagedFile(checkpoint, damage)
+  only = f'{checkpoint}: only {BEST} and {LAST} have weights: '
+  folder = checkpoint / 'state'
+  with ocp.PyTreeCheckpointer() as checkpointer:
+    tree = checkpointer.metadata(folder.absolute()).item_metadata.tree
+    if 'params' not in tree:
+      raise ConfigError(f'{only}an asynchronous run saves no state by worker')
+    shared = {name: tree[name] for name in SHARED if tree.get(name)}
+    recomputes = config['sync'].get('model_state') == 'recompute'
+    if recomputes and 'model_state' in shared:
+      raise ConfigError(f'{only}others lack the recomputed batch statistics')
+    on_host = ocp.RestoreArgs(restore_type=np.ndarray)
+    stacked = checkpointer.restore(
+      folder.absolute(),
+      args=ocp.args.PyTreeRestore(
+        shared,
+        restore_args=jax.tree.map(lambda _: on_host, shared),
+        partial_restore=True,
+      ),
+    )
+  return arrays.first_worker(
+    jax.jit(jax.vmap(consensus, axis_name=AXIS))(stacked)
+  )
+
+
+def _variables(shared: Mapping[str, Any]) -> dict[str, Any]:
+  return {'params': shared['params'], **shared.get('model_state', {})}
+
+
+def _loss(about: Mapping[str, Any]) -> float:
+  """The validation loss; one that is not finite is worse than any other."""
+  loss = about['scores'].get('validation_loss')
+  return loss if loss is not None and math.isfinite(loss) else math.inf
+
+
+def _path(workdir: pathlib.Path, step: int) -> pathlib.Path:
+  return workdir / FOLDER / f'{step}.safetensors'
+
+
+def _files(workdir: pathlib.Path) -> dict[int, pathlib.Path]:
+  paths = (workdir / FOLDER).glob('*.safetensors')
+  return {int(path.stem): path for path in paths if path.stem.isdecimal()}

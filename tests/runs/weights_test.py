@@ -1,0 +1,270 @@
+"""Weights that leave a run: which are kept, and what they predict."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from unittest import mock
+
+import flax.linen as nn
+import jax
+import ml_dtypes
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+import safetensors
+from safetensors.numpy import load_file
+
+from selsync_jax import models
+from selsync_jax.__main__ import run_command
+from selsync_jax.config import ConfigError
+from selsync_jax.config import RunError
+from selsync_jax.configs import digits
+from selsync_jax.runs import export
+from selsync_jax.runs import formats
+from selsync_jax.runs import weights
+from selsync_jax.simulate import run as simulation
+from selsync_jax.training import evaluation
+from selsync_jax.training.train import train_and_evaluate
+from tests import damage
+from tests import live_runs
+
+
+class Normalized(nn.Module):
+  """A perceptron with batch normalization, which has batch statistics."""
+
+  num_classes: int
+  num_filters: int = 8
+  dtype: str = 'float32'
+
+  @nn.compact
+  def __call__(self, x, *, train):
+    x = nn.Dense(self.num_filters)(x.reshape(len(x), -1))
+    x = nn.BatchNorm(use_running_average=not train, momentum=0.9)(x)
+    return nn.Dense(self.num_classes)(nn.relu(x))
+
+
+@pytest.fixture(scope='module')
+def normalized():
+  with mock.patch.dict(models.MODELS, normalized=Normalized):
+    yield 'normalized'
+
+
+def train(workdir, normalized, method='local_sgd', **sync):
+  config = digits.get_config(method)
+  config.update(workers=3, mapper='vmap', steps=25)
+  config.checkpoint.every, config.eval.every_epochs = 6, 0.3
+  config.data.backend, config.model.name = 'numpy', normalized
+  config.model.num_filters, config.schedule.warmup_epochs = 8, 0.0
+  config.sync.update(sync)
+  return train_and_evaluate(config, workdir)
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory, normalized):
+  """The workdir of a short run of three workers, and its summary."""
+  workdir = tmp_path_factory.mktemp('weights') / 'run'
+  return workdir, train(workdir, normalized)
+
+
+# The last is step 25, the newest checkpoints are 18, 24 and 25.
+def test_a_checkpoint_gives_the_mean_over_its_workers(run):
+  workdir, _ = run
+  found = weights.read(workdir, 18).variables
+  workers = dict(live_runs.arrays(workdir, 18))
+  kernel = workers["['params']['Dense_0']['kernel']"]
+  assert len(kernel) == 3 and not (kernel[0] == kernel[1]).all()
+  np.testing.assert_allclose(
+    found['params']['Dense_0']['kernel'], kernel.mean(0), rtol=1e-5, atol=1e-7
+  )
+  variance = workers["['model_state']['batch_stats']['BatchNorm_0']['var']"]
+  np.testing.assert_allclose(
+    found['batch_stats']['BatchNorm_0']['var'], variance.mean(0), rtol=1e-5
+  )
+
+
+@pytest.mark.parametrize('name', ['w.safetensors', 'w.npz', 'w'])
+def test_an_exported_file_holds_what_was_evaluated(run, name, tmp_path, capsys):
+  workdir, summary = run
+  out = tmp_path / name
+  run_command(['export', str(workdir), f'--out={out}'])
+  assert capsys.readouterr().out == f'{out}: the weights of step 25\n'
+  if out.suffix == '.safetensors':
+    flat = load_file(out)
+    with safetensors.safe_open(out, 'np') as file:
+      about = json.loads(file.metadata()['selsync_jax'])
+  elif out.suffix == '.npz':
+    flat = dict(np.load(out))
+    about = json.loads(str(flat.pop('selsync_jax')))
+  else:
+    with ocp.StandardCheckpointer() as checkpointer:
+      tree = checkpointer.restore(out)
+      about = checkpointer.metadata(out).custom_metadata['selsync_jax']
+    flat = formats.flat(tree)
+  assert about['step'] == 25 and about['config']['workers'] == 3
+  assert about['scores']['validation_loss'] == summary['validation_loss']
+  _, variables = export.load(workdir)
+  expected = formats.flat(variables)
+  assert flat.keys() == expected.keys()
+  assert 'batch_stats/BatchNorm_0/mean' in flat
+  for path, array in expected.items():
+    np.testing.assert_array_equal(flat[path], array)
+  with pytest.raises(SystemExit):
+    run_command(['export', str(workdir), f'--out={out}'])
+  line = f'export: --out={out}: exists already; choose another name\n'
+  assert capsys.readouterr().err == line
+
+
+def test_evaluate_repeats_the_scores_of_the_run(run, capsys):
+  workdir, summary = run
+  for split in ('validation', 'test'):
+    step, scores = evaluation.evaluate(workdir, 'last', split)
+    assert step == 25 and f'{split}_accuracy' in scores
+    for name, score in scores.items():
+      assert score == pytest.approx(summary[name], rel=1e-5)
+  rows = {row['step']: row for row in live_runs.rows(workdir)}
+  step, scores = evaluation.evaluate(workdir, 'best', 'validation')
+  losses = {s: row.get('validation_loss', 99) for s, row in rows.items()}
+  assert step == min(losses, key=losses.get)
+  assert scores['validation_loss'] == pytest.approx(losses[step], rel=1e-5)
+  run_command(['evaluate', str(workdir), '--step=best'])
+  shown = capsys.readouterr().out
+  assert f'step {step}' in shown and f'{losses[step]:.4f}' in shown
+
+
+@pytest.mark.parametrize(
+  'step, out, line',
+  [
+    (7, 'w.npz', 'step=7: {run} has the weights of steps '),
+    ('last', 'w.pt', '--out={tmp}/w.pt: must end in .safetensors or .npz'),
+    ('last', 'a/w.npz', '--out={tmp}/a/w.npz: there is no folder {tmp}/a'),
+  ],
+)
+def test_what_cannot_be_exported_is_refused(run, step, out, line, tmp_path):
+  with pytest.raises(ConfigError) as error:
+    export.export(run[0], tmp_path / out, step)
+  assert str(error.value).startswith(line.format(run=run[0], tmp=tmp_path))
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize('kind', sorted(damage.DAMAGES.keys() - {'lost'}))
+def test_damaged_weights_are_named_or_taken_from_the_checkpoint(
+  run, kind, tmp_path
+):
+  workdir = tmp_path / 'run'
+  shutil.copytree(run[0], workdir)
+  intact = weights.read(workdir)
+  damage.inflict(workdir / 'weights' / '25.safetensors', kind)
+  for one, other in zip(
+    jax.tree.leaves(weights.read(workdir).variables),
+    jax.tree.leaves(intact.variables),
+    strict=True,
+  ):
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+  shutil.rmtree(workdir / 'checkpoints' / '25')
+  with pytest.raises(RunError, match='safetensors is damaged: '):
+    weights.read(workdir, 25)
+
+
+def keep(keeper, step, loss, is_last=False):
+  mean = {'params': {'w': np.full(2, loss, np.float32)}}
+  stacked = jax.tree.map(lambda x: jax.numpy.asarray(x)[None], mean)
+  keeper.keep(step, stacked, {'validation_loss': loss}, is_last)
+
+
+def test_a_kill_at_any_moment_loses_no_best_weights(tmp_path):
+  rng = random.Random(0)
+  keeper, losses = weights.Keeper(tmp_path, 0), {}
+  (tmp_path / 'config.json').write_text(
+    '{"workers": 1, "seed": 0, "sync": {"method": "bsp"}, "data": {"name": "x",'
+    '"partition": "seldp"}, "model": {"name": "x"}}'
+  )
+  for step in range(1, 25):
+    losses[step] = rng.choice([rng.random() + 1 / step, float('nan')])
+    keep(keeper, step, losses[step])
+    if step % 5 == 0:
+      (tmp_path / 'checkpoints' / str(step)).mkdir(parents=True)
+    saved = step // 5 * 5
+    copy = tmp_path.with_name(f'copy-{step}')  # Killed here, and resumed.
+    shutil.copytree(tmp_path, copy)
+    weights.Keeper(copy, saved)
+    before = {s: x for s, x in losses.items() if s <= saved and x == x}
+    files = [int(p.stem) for p in (copy / 'weights').glob('*')]
+    assert not before or min(before, key=before.get) in files
+    assert all(s <= saved for s in files)
+    assert len(list((tmp_path / 'weights').glob('*'))) <= 3
+  finite = {s: x for s, x in losses.items() if x == x}
+  best = min(finite, key=finite.get)
+  assert weights.read(tmp_path, 'best').step == best
+  keep(keeper, 25, 9.0, is_last=True)
+  assert weights.read(tmp_path).variables['params']['w'][0] == 9
+  assert weights.read(tmp_path, 'best').step == best
+
+
+def test_bfloat16_survives_but_in_npz_where_it_is_float32(tmp_path):
+  variables = {'params': {'w': np.arange(3).astype(ml_dtypes.bfloat16)}}
+  for name in ('a.safetensors', 'a.npz'):
+    formats.write(tmp_path / name, variables, {})
+  read, _ = formats.read_safetensors(tmp_path / 'a.safetensors')
+  assert read['params']['w'].dtype == ml_dtypes.bfloat16
+  array = np.load(tmp_path / 'a.npz')['params/w']
+  assert array.dtype == np.float32 and array.tolist() == [0, 1, 2]
+
+
+def test_recomputed_statistics_leave_as_they_were_evaluated(
+  tmp_path, normalized
+):
+  summary = train(tmp_path, normalized, model_state='recompute')
+  _, scores = evaluation.evaluate(tmp_path, 'last', 'test')
+  assert scores['test_loss'] == pytest.approx(summary['test_loss'], rel=1e-5)
+  with pytest.raises(ConfigError, match='lack the recomputed batch statist'):
+    weights.read(tmp_path, 18)
+
+
+def test_an_asynchronous_run_has_weights_too(tmp_path, perceptron):
+  config = digits.get_config('asp')
+  config.update(workers=2, mapper='vmap', steps=6)
+  config.checkpoint.every, config.data.backend = 3, 'numpy'
+  config.model.update(name=perceptron, num_filters=4)
+  config.cluster.compute = 'constant'
+  config.schedule.warmup_epochs = 0.0
+  summary = simulation.simulate(config, tmp_path)
+  _, scores = evaluation.evaluate(tmp_path, 'last', 'test')
+  assert scores['test_loss'] == pytest.approx(summary['test_loss'], rel=1e-5)
+  with pytest.raises(ConfigError, match='saves no state by worker'):
+    weights.read(tmp_path, 3)
+
+
+# Without TensorFlow, without the data set as TFDS prepares it, on one device.
+PREDICT = """
+import sys
+for name in ('tensorflow', 'tensorflow_datasets'):
+  sys.modules[name] = None
+import jax
+import numpy as np
+import selsync_jax as ss
+from selsync_jax.data.sources.digits import digits
+test = digits().splits['test']
+model, variables = ss.load(sys.argv[1])
+image = test['image'].astype(np.float32) / 16
+scores = model.apply(variables, image, train=False)
+print(jax.device_count(), np.mean(np.argmax(scores, -1) == test['label']))
+"""
+
+
+def test_any_process_loads_a_run_of_four_workers(default_run, tmp_path):
+  done = subprocess.run(
+    [sys.executable, '-W', 'error', '-c', PREDICT, default_run.workdir],
+    env=os.environ | {'TFDS_DATA_DIR': str(tmp_path / 'nothing')},
+    capture_output=True,
+    text=True,
+    timeout=120,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+  devices, accuracy = done.stdout.split()
+  summary = json.loads((default_run.workdir / 'summary.json').read_text())
+  assert devices == '1'
+  assert float(accuracy) == pytest.approx(summary['test_accuracy'], abs=1e-6)

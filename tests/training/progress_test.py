@@ -1,0 +1,107 @@
+"""What a run shows while it trains."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+
+from selsync_jax.training.progress import Progress
+
+ROWS = [
+  {
+    'step': step,
+    'loss': 1 / step,
+    'lssr': 0.5,
+    **({'validation_accuracy': 0.75} if step == 4 else {}),
+  }
+  for step in range(1, 10)
+]
+
+SHOW = """
+import time
+from selsync_jax.training.progress import Progress
+from tests.training.progress_test import ROWS
+with Progress(0, 10, 30.0) as progress:
+  for row in ROWS:
+    progress.show(row)
+    time.sleep(0.01)
+"""
+
+
+def on_terminal(width, *command):
+  """What a command writes on a terminal, without escape sequences."""
+  ours, theirs = pty.openpty()
+  fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack('HHHH', 24, width, 0, 0))
+  environment = {k: v for k, v in os.environ.items() if k != 'COLUMNS'}
+  with subprocess.Popen(
+    [sys.executable, *command],
+    stdin=theirs,
+    stdout=theirs,
+    stderr=theirs,
+    env=environment | {'TERM': 'xterm'},
+  ) as process:
+    os.close(theirs)
+    text = b''
+    try:
+      while more := os.read(ours, 2**16):
+        text += more
+    except OSError:  # Linux says so when nobody has the terminal any more.
+      pass
+    os.close(ours)
+  assert process.returncode == 0, text
+  return re.sub(r'\x1b\[[0-9;?]*[A-Za-z]', '', text.decode())
+
+
+@pytest.mark.parametrize('width', [20, 40, 200])
+def test_a_terminal_of_any_width_shows_everything(width):
+  shown = on_terminal(width, '-c', SHOW)
+  *_, bar = re.findall(r'.*9/10.*', shown)
+  assert re.search(r'0:00:0\d', bar), bar
+  after = shown[shown.rindex(bar) :]
+  for value in ('loss 0.1111', 'LSSR 0.500', 'validation accuracy 0.7500'):
+    assert value.split() == [w for w in after.split() if w in value.split()]
+  assert max(map(len, shown.splitlines())) <= width
+
+
+def test_without_a_terminal_there_is_a_line_for_each_evaluation(capsys):
+  with Progress(0, 10, 30.0) as progress:
+    for row in ROWS:
+      progress.show(row)
+  (line,) = capsys.readouterr().out.splitlines()
+  assert line.startswith('step 4/10  ') and ' left  loss 0.2500  ' in line
+  assert line.endswith('validation accuracy 0.7500')
+
+
+def test_between_evaluations_there_is_one_when_it_is_due(capsys):
+  with Progress(0, 10, 1e-9) as progress:
+    for row in ROWS:
+      progress.show(row)
+  lines = capsys.readouterr().out.splitlines()
+  assert [line.split()[1] for line in lines] == [
+    f'{i}/10' for i in range(1, 10)
+  ]
+  assert lines[-1].endswith('validation accuracy 0.7500')  # The last one.
+
+
+# Imports of what takes long fail, as do those of what these import.
+STARTING = """
+import sys
+sys.modules.update(jax=None, flax=None, tensorflow=None)
+from selsync_jax.__main__ import main
+try:
+  main(['train'])
+except ModuleNotFoundError as error:
+  print(error)
+"""
+
+
+def test_something_is_on_the_screen_before_anything_heavy_is_imported():
+  first, second, *_ = on_terminal(80, '-c', STARTING).splitlines()
+  assert first == 'starting'
+  assert 'jax' in second
