@@ -9,6 +9,7 @@ import importlib
 from typing import Any, TYPE_CHECKING
 
 if TYPE_CHECKING:  # The names in `_NAMES` again, for type checkers.
+  from selsync_jax.devices.layout import Layout as Layout
   from selsync_jax.runs.export import load as load
   from selsync_jax.sync.averagers import Averager as Averager
   from selsync_jax.sync.averagers import mean as mean
@@ -23,6 +24,7 @@ if TYPE_CHECKING:  # The names in `_NAMES` again, for type checkers.
   from selsync_jax.sync.consensus import synchronize as synchronize
   from selsync_jax.sync.fda import fda as fda
   from selsync_jax.sync.fda import FDAState as FDAState
+  from selsync_jax.sync.inner import in_use as in_use
   from selsync_jax.sync.periods import post_local as post_local
   from selsync_jax.sync.periods import qsr as qsr
   from selsync_jax.sync.reducers import all_reduce as all_reduce
@@ -43,6 +45,7 @@ __version__ = '0.1.0'  # pyproject.toml reads it here.
 
 # By the module that defines them.
 _NAMES = {
+  'devices.layout': ('Layout',),
   'runs.export': ('load',),
   'sync.averagers': (
     'Averager',
@@ -55,6 +58,7 @@ _NAMES = {
   'sync.change': ('measure', 'MeasureState'),
   'sync.consensus': ('AXIS', 'consensus', 'synchronize'),
   'sync.fda': ('fda', 'FDAState'),
+  'sync.inner': ('in_use',),
   'sync.periods': ('post_local', 'qsr'),
   'sync.reducers': ('all_reduce', 'at_sync'),
   'sync.selsync': ('selsync', 'SelSyncState'),

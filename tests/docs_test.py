@@ -95,7 +95,9 @@ def test_a_snippet_runs_as_it_stands(snippet, said):
   assert said[snippet], 'shows nothing'
 
 
-@pytest.mark.parametrize('page', ['docs/own-loop.md', 'docs/flax.md'])
+@pytest.mark.parametrize(
+  'page', ['docs/own-loop.md', 'docs/flax.md', 'docs/mesh.md']
+)
 def test_own_loops_synchronize_when_one_worker_asks_for_it(page, said):
   loops = [text for place, text in said.items() if place.startswith(page)]
   assert len(loops) == 2

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import AxisType
 from jax.sharding import Mesh
 from jax.sharding import NamedSharding
@@ -69,6 +70,28 @@ class Layout:
       return NamedSharding(self.mesh, PartitionSpec(AXIS))
     examples = (inner.DATA, inner.FSDP)
     return NamedSharding(self.mesh, PartitionSpec(AXIS, examples))
+
+  def create(
+    self, init: Callable[[], Any], compiler_options: Any = None
+  ) -> Any:
+    """The state of all workers, each as `init()` makes it, already split.
+
+    Args:
+      init: makes one worker's state; it is compiled.
+      compiler_options: see `jax.jit`.
+    """
+
+    def stacked():
+      return jax.tree.map(
+        lambda x: jnp.broadcast_to(x, (self.workers, *jnp.shape(x))), init()
+      )
+
+    shapes = jax.eval_shape(stacked)
+    return jax.jit(
+      stacked,
+      out_shardings=jax.tree.map(lambda x: self.sharding(x.shape), shapes),
+      compiler_options=compiler_options,
+    )()
 
   def place(
     self, tree: Any, sharding: Callable[[tuple[int, ...]], NamedSharding]

@@ -94,10 +94,16 @@ class Experiment:
 
   def init(self) -> TrainState:
     """One worker's state before the first step; all workers start equal."""
-    params, model_state = tasks.init(
-      self.model, self.task, self.data.example, jax.random.key(self.seed)
-    )
-    return init_state(params, model_state, self.strategy, self.optimizer)
+    return self._start(tasks.init)
+
+  def traced_init(self) -> TrainState:
+    """The same, as part of a program that the caller compiles."""
+    return self._start(tasks.traced_init)
+
+  def _start(self, init: Callable[..., tuple[Any, Any]]) -> TrainState:
+    key = jax.random.key(self.seed)
+    model = init(self.model, self.task, self.data.example, key)
+    return init_state(*model, self.strategy, self.optimizer)
 
   @functools.cached_property
   def shapes(self) -> TrainState:

@@ -99,6 +99,11 @@ def _check_mesh(config: Any) -> None:
         'per worker; --config.mapper=mesh can have more'
       )
   devices = math.prod(config.mesh.values())
+  if config.workers == 1 < devices:
+    raise ConfigError(
+      f'config.workers=1: a worker of {devices} devices needs others; XLA '
+      'cannot compile a mesh with one worker'
+    )
   if config.batch_size % devices:
     raise ConfigError(
       f'config.batch_size={config.batch_size}: must be a multiple of the '

@@ -46,6 +46,7 @@ BAD_FIELDS = [
   ),
   ('workers', -1, 'config.workers=-1: must be in [1, 4096]'),
   ('mapper', 'smap', "config.mapper='smap': must be pmap or vmap or mesh"),
+  ('mesh.data', 0, 'config.mesh.data=0: must be in [1, 4096]'),
   (
     'mesh.fsdp',
     2,
