@@ -3,7 +3,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test test-all lint results stragglers clean
+# Of plotly.js, which draws the figures of a report's page.
+PLOTLY := 4.1.1
+PLOTLY_FILES := selsync_jax/report/plotly
+
+.PHONY: train test test-all lint results stragglers plotly docs clean
 
 train: $(VENV)/train.stamp
 	$(BIN)/python train.py
@@ -33,6 +37,19 @@ results: $(VENV)/test.stamp
 stragglers: $(VENV)/train.stamp
 	$(BIN)/python -m benchmarks.stragglers --into=docs/stragglers.md
 
+# The library in the page of a report, from npm: its basic bundle, compressed.
+plotly:
+	npm pack --silent --pack-destination=$(PLOTLY_FILES) \
+		plotly.js-basic-dist-min@$(PLOTLY)
+	tar -xzf $(PLOTLY_FILES)/*.tgz -C $(PLOTLY_FILES) --strip-components=1 \
+		package/plotly-basic.min.js package/LICENSE
+	gzip -9nf $(PLOTLY_FILES)/plotly-basic.min.js
+	rm $(PLOTLY_FILES)/*.tgz
+
+# The site of the documentation, with the API. It runs the notebook, too.
+docs: $(VENV)/test.stamp
+	$(BIN)/python -m sphinx --fail-on-warning --quiet docs build/site
+
 $(VENV)/train.stamp: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "selsync_jax needs Python 3.11 or newer: make PYTHON=/path/to/python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
@@ -40,7 +57,7 @@ $(VENV)/train.stamp: pyproject.toml
 	touch $@
 
 $(VENV)/test.stamp: $(VENV)/train.stamp
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train,test,reference]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train,test,reference,docs]'
 	touch $@
 
 clean:

@@ -44,8 +44,8 @@ SIZES = {
 LAYOUTS = ('8x1x1', '2x4x1', '2x2x2', '2x1x4', '8x1x8')
 
 
-def measure(size: str, layout: Layout) -> dict[str, Any]:
-  """Bytes per device of a size of the decoder."""
+def decoder(size: str) -> tuple[Any, Any, Any]:
+  """One worker's step, and the shapes of its state and of its batch."""
   vocabulary, num_layers, embed_dim, num_heads, mlp_dim = SIZES[size]
   model = models.create_model(
     'decoder',
@@ -69,11 +69,21 @@ def measure(size: str, layout: Layout) -> dict[str, Any]:
     lambda variables: init_state(*variables, strategy, optimizer),
     tasks.init_shapes(model, task, batch),
   )
-  step = mappers.map_workers(
-    train_step(tasks.train_loss(model, task), strategy, optimizer, 0),
-    layout,
-    donate=(0,),
+  loss = tasks.train_loss(model, task)
+  return train_step(loss, strategy, optimizer, 0), state, batch
+
+
+def held(states: Any) -> int:
+  """Bytes of arrays on one device, from their shapes and shardings."""
+  return sum(
+    math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+    for x in jax.tree.leaves(states)
   )
+
+
+def measure(size: str, layout: Layout) -> dict[str, Any]:
+  """Bytes per device of a size of the decoder."""
+  step, state, batch = decoder(size)
   batches = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(
       x.shape, x.dtype, sharding=layout.batch_sharding(x.shape)
@@ -81,17 +91,13 @@ def measure(size: str, layout: Layout) -> dict[str, Any]:
     mappers.abstract(batch, layout.workers),
   )
   states = mappers.abstract_state(state, layout.workers, layout)
+  mapped: Any = mappers.map_workers(step, layout, donate=(0,))
   began = time.monotonic()
-  compiled = step.__wrapped__.lower(states, batches).compile()
-  needs: Any = compiled.memory_analysis()
-  held = [
-    math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
-    for x in jax.tree.leaves(states)
-  ]
+  compiled = mapped.__wrapped__.lower(states, batches).compile()
   return {
     'parameters': sum(x.size for x in jax.tree.leaves(state.params)),
-    'state': sum(held),
-    'temporaries': needs.temp_size_in_bytes,
+    'state': held(states),
+    'temporaries': compiled.memory_analysis().temp_size_in_bytes,
     'compiled_in': time.monotonic() - began,
   }
 

@@ -22,6 +22,7 @@ import concurrent.futures
 import contextlib
 import io
 import json
+import math
 import multiprocessing
 import os
 import pathlib
@@ -29,7 +30,6 @@ import re
 import statistics
 from typing import Any, NamedTuple
 
-from benchmarks.time_to_accuracy import median
 from selsync_jax.commands import compare
 from selsync_jax.commands import trials
 from selsync_jax.runs.trial import Trial
@@ -224,6 +224,12 @@ def measure(
       if trained.is_done:
         outcomes.append(outcome(trial, trained, WORKLOADS[name]))
   return found
+
+
+def median(values: Sequence[float | None]) -> float | None:
+  """The median over seeds; one that misses the target counts as infinite."""
+  middle = statistics.median(math.inf if v is None else v for v in values)
+  return middle if math.isfinite(middle) else None
 
 
 def table(outcomes: dict[str, list[Outcome]], workload: Workload) -> str:

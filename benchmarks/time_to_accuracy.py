@@ -1,111 +1,130 @@
 """How long until BSP's accuracy, on a network ten times slower than the step?
 
-  python -m benchmarks.time_to_accuracy --config=configs/digits.py
+  python -m benchmarks.time_to_accuracy
   python -m benchmarks.time_to_accuracy --config=configs/stdlib_gpt.py:smoke \
-    --lrs=0.012,0.024 --config.eval.every_epochs=0.0135
+    --rates=0.006,0.012,0.024
 
-First, `compare.py` runs every method with the same learning rates and seeds.
-Each method's best rate is the one with the highest accuracy on validation,
-whatever the task's own score is. These runs determine the step at which a
-method reaches the target, BSP's final accuracy minus half a point.
+Everything is chosen by the validation split, with five seeds: the learning rate
+of BSP, of SelSync and of local SGD, and local SGD's period. The target is the
+final accuracy of BSP at its most accurate rate, minus half a point. Then each
+method, BSP as well, gets the setting that reaches the target soonest, by the
+median over seeds, from a grid around that rate. If it lies at the edge of the
+grid, the grid grows; if it has grown too often, the command ends without a
+result. See benchmarks/tuning.py.
 
-Then the same runs, evaluated only at the end, are timed on an emulated cluster
+Three other seeds are then timed at these settings on an emulated cluster
 (benchmarks/cluster.py) with one worker per host. Its bandwidth makes BSP
-communicate for ten times as long as it computes. So the times exclude the
-evaluations, and the first step, which compiles. The limit is BSP on an unshaped
-network. Prints one table and writes one JSON file.
+communicate for ten times as long as it computes. The times exclude evaluations,
+and the first step, which compiles. Where a run reaches the target at a step
+without an average, the time of one is added: what was evaluated is the mean
+over workers. The limit is BSP on a network that is not shaped.
+
+Prints one table, and a sentence for the README; writes one JSON file.
 """
 
 import argparse
+from collections.abc import Sequence
 import json
 import math
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 from typing import Any
 
 from benchmarks import cluster as emulated
-from selsync_jax.commands import trials
-from selsync_jax.report import entries
-from selsync_jax.runs import history as runs_lib
+from benchmarks import tuning
+from benchmarks.tuning import RATIO
+from benchmarks.tuning import Setting
+from selsync_jax.commands import config_file
 from selsync_jax.runs import records
-from selsync_jax.runs.trial import Trial
 
 ROOT = pathlib.Path(__file__).parent.parent
-RATIO = 10  # Of communication to computation under BSP.
 PROBE = 120  # Steps to time the computation with.
 HALF_A_POINT = 0.005
-ACCURACY = 'validation_accuracy'
+FAST = 'BSP, network unshaped'
 Rows = list[dict[str, Any]]
 
 
-def rank(entry: entries.Entry) -> tuple[int, float]:
-  """The key to choose the learning rate by; higher is better."""
-  scores = entry.values('validation_accuracy').values()
-  return -len(entry.diverged), statistics.fmean(scores or [-math.inf])
-
-
-def compared(
-  options: argparse.Namespace, fields: list[str]
-) -> dict[str, list[Trial]]:
-  """The finished trials of each method at its best learning rate."""
-  flags = {
-    'config': options.config,
-    'methods': options.methods,
-    'lrs': options.lrs,
-    'seeds': options.seeds,
-    'out': options.work / 'compare',
-  }
-  subprocess.run(
-    [
-      *(sys.executable, ROOT / 'compare.py', *fields),
-      *(f'--{name}={value}' for name, value in flags.items()),
-    ],
-    check=True,
-    stdout=subprocess.DEVNULL,
+def setting(
+  options: argparse.Namespace, method: str, seed: int, **fields: float
+) -> Setting:
+  """A run of a method; fields are named with `__` in place of dots."""
+  flags = {'seed': seed, 'data__backend': 'numpy'} | fields
+  flags = {name.replace('__', '.'): value for name, value in flags.items()}
+  return Setting(
+    config_file.with_method(options.config, method),
+    (
+      *options.fields,
+      *(f'--config.{name}={value}' for name, value in flags.items()),
+    ),
   )
-  grid = trials.list_trials(
-    options.config,
-    fields,
-    options.methods.split(','),
-    [],
-    [float(rate) for rate in options.lrs.split(',')],
-    options.seeds,
-    options.work / 'compare',
-  )
-  return {
-    entry.label: [
-      trial
-      for trial in grid
-      if (trial.label, trial.learning_rate)
-      == (entry.label, entry.learning_rate)
-    ]
-    for entry in entries.choose_rates(entries.read_entries(grid), rank)
-  }
 
 
-def timed(
-  trial: Trial,
-  bandwidth: float | None,
-  workdir: pathlib.Path,
-  fields: tuple[str, ...] = (),
-) -> Rows:
-  """The rows of a trial on the emulated cluster, one worker a host.
+def choose(
+  options: argparse.Namespace, trainer: tuning.Trainer, steps: int
+) -> tuple[float, dict[str, tuple[str, dict[str, float]]]]:
+  """The target, and each method with the fields that reach it soonest.
 
   Args:
-    trial: what to train.
+    options: of the command line.
+    trainer: of the runs.
+    steps: of a run; a longer period is the same as this one.
+  """
+  rates = {'optimizer__learning_rate': options.rates}
+  periods = {'sync__period': options.periods}
+  bounds = {'sync__period': (1, steps)}
+
+  def outcomes(method, axes, points, target=math.inf):
+    runs = [
+      setting(options, method, seed, **dict(zip(axes, point, strict=True)))
+      for point in points
+      for seed in options.tuned_on
+    ]
+    each, n = trainer(runs, target), len(options.tuned_on)
+    return [each[i : i + n] for i in range(0, len(each), n)]
+
+  def inaccuracy(points):
+    found = outcomes('bsp', rates, points)
+    return [-statistics.fmean(o.final for o in each) for each in found]
+
+  (rate,), least = tuning.grow(rates, inaccuracy, {})
+  target, chosen = -least - HALF_A_POINT, {}
+  rates = {'optimizer__learning_rate': [rate / 2, rate, 2 * rate]}
+  for name, method, axes, stop in (
+    ('BSP', 'bsp', rates, math.inf),  # The runs above.
+    ('SelSync', 'selsync', rates, target),
+    ('local SGD', 'local_sgd', rates | periods, target),
+  ):
+
+    def times(points, method=method, axes=axes, stop=stop):
+      found = outcomes(method, axes, points, stop)
+      return [tuning.preference(each, target) for each in found]
+
+    point, _ = tuning.grow(axes, times, bounds)
+    chosen[name] = method, dict(zip(axes, point, strict=True))
+    print(f'{name}: {chosen[name][1]}', flush=True)
+  return target, chosen
+
+
+def timed(run: Setting, bandwidth: float | None, workdir: pathlib.Path) -> Rows:
+  """The rows of a run on the emulated cluster, one worker a host.
+
+  Args:
+    run: evaluated at its end alone.
     bandwidth: of each host, in bit/s; `None` does not limit it.
     workdir: of the run, which resumes if it exists.
-    fields: flags that override the trial's.
   """
-  flags = ['--config.mapper=pmap', '--config.eval.every_epochs=1e6', *fields]
-  command = [sys.executable, ROOT / 'train.py', *trial.flags, *flags]
+  config = config_file.load(run.file, run.fields)
+  flags = ['--config.mapper=pmap', '--config.eval.every_epochs=1e6']
+  command = [sys.executable, ROOT / 'train.py', f'--config={run.file}']
   emulated.run(
-    trial.config.workers,
+    config.workers,
     None if bandwidth is None else f'{bandwidth:.0f}bit',
-    [*map(str, command), f'--workdir={workdir}', '--noreport'],
+    [
+      *map(str, [*command, *run.fields, *flags]),
+      *(f'--workdir={workdir}', '--noreport'),
+    ],
   )
   return records.read_metrics(workdir)
 
@@ -119,92 +138,110 @@ def step_seconds(rows: Rows) -> float:
   )
 
 
-def steps_to(rows: Rows, target: float) -> int | None:
-  """The first evaluated step that reaches the target accuracy."""
-  return next(
-    (row['step'] for row in rows if row.get(ACCURACY, -math.inf) >= target),
-    None,
-  )
-
-
-def network(
-  options: argparse.Namespace, fields: list[str], bsp: Trial
-) -> dict[str, float]:
+def network(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Any]:
   """A step's computing time, and the bandwidth that makes BSP ten times it."""
-  (local,) = trials.list_trials(
-    options.config,
-    fields,
-    ['local_sgd+sync.period=1000000'],
-    [],
-    [],
-    1,
-    options.work / 'local',
-  )
-  rows = timed(local, None, local.workdir, (f'--config.steps={PROBE}',))
+  fields = {'sync__period': 10**6, 'steps': PROBE}
+  run = setting(options, 'local_sgd', options.seeds[0], **fields)
+  rows = timed(run, None, work / 'local')
   seconds = step_seconds(rows)
-  outcome = runs_lib.read(bsp.workdir).outcome
-  bits = 8 * outcome['bytes_per_worker_bsp'] / outcome['steps']
+  summary = records.read_summary(work / 'local')
+  assert summary is not None  # The run has finished.
+  bits = 8 * summary['bytes_per_worker_bsp'] / summary['steps']
   return {'step_seconds': seconds, 'bits_per_second': bits / (RATIO * seconds)}
 
 
-def row_of(
-  found: list[Trial],
+def measure(
+  runs: Sequence[Setting],
+  outcomes: Sequence[tuning.Outcome],
   target: float,
-  bandwidth: float | None,
+  wire: dict[str, Any],
   work: pathlib.Path,
-) -> dict[str, Any]:
-  """A method's steps and seconds to the target, one figure per seed."""
-  out: dict[str, Any] = {'rate': found[0].learning_rate}
-  out |= {'steps': [], 'seconds': [], 'final': [], 'lssr': []}
-  for trial in found:
-    run = runs_lib.read(trial.workdir)
-    steps = steps_to(run.rows, target)
-    name = f'{trial.workdir.parent.name}-seed{trial.seed}'
-    rows = timed(trial, bandwidth, work / name)
-    out['steps'].append(steps)
-    seconds = steps and rows[steps - 1]['seconds'] - rows[0]['seconds']
-    out['seconds'].append(seconds)
-    out['final'].append(rows[-1][ACCURACY])
-    out['lssr'].append(rows[-1]['lssr'])
-  return out
+  *,
+  shaped: bool = True,
+) -> list[float | None]:
+  """Seconds to the target, for each seed; `None` if a run misses it."""
+  found: list[float | None] = []
+  for run, outcome in zip(runs, outcomes, strict=True):
+    step = outcome.reached(target)
+    if step is None:
+      found.append(None)
+      continue
+    speed = wire['bits_per_second'] if shaped else None
+    fields = [field.removeprefix('--config.') for field in run.fields]
+    rows = timed(run, speed, work / '-'.join(fields))
+    added = 0 if rows[step - 1]['synced'] else RATIO * wire['step_seconds']
+    found.append(rows[step - 1]['seconds'] - rows[0]['seconds'] + added)
+  return found
 
 
-def median(values: list[float | None]) -> float | None:
-  """The median over seeds; one that misses the target counts as infinite."""
-  middle = statistics.median(math.inf if v is None else v for v in values)
-  return middle if math.isfinite(middle) else None
+def faster(
+  bsp: Sequence[float | None], other: Sequence[float | None]
+) -> list[float]:
+  """How many times sooner than BSP, for each seed; 0 if it misses the target.
+
+  Raises:
+    RuntimeError: if BSP misses it, and there is nothing to compare with.
+  """
+  if None in bsp:
+    raise RuntimeError('BSP misses its own target with one of the seeds')
+  return [
+    0.0 if seconds is None else reference / seconds
+    for reference, seconds in zip(bsp, other, strict=True)
+  ]
+
+
+def sentence(result: dict[str, Any]) -> str:
+  """The result in one sentence."""
+  rows = result['rows']
+  times = {name: faster(rows['BSP'], rows[name]) for name in rows}
+
+  def text(name):
+    low, high = min(times[name]), max(times[name])
+    middle = statistics.median(times[name])
+    return f'{middle:.1f} times ({low:.1f} to {high:.1f})'
+
+  period = result['chosen']['local SGD'][1]['sync__period']
+  return (
+    f'Where BSP communicates for {RATIO} times as long as it computes, SelSync '
+    f"reaches BSP's accuracy {text('SelSync')} sooner, local SGD with its best "
+    f'period, {period}, {text("local SGD")} sooner, and BSP itself on a '
+    f'network without a limit {text(FAST)}: medians and ranges over '
+    f'{len(rows["BSP"])} seeds, each method at the learning rate that is '
+    f'fastest on validation with {len(result["tuned_on"])} others.'
+  )
 
 
 def show(result: dict[str, Any]) -> None:
-  """Prints the table."""
-  bsp = median(result['rows']['bsp']['seconds'])
+  """Prints the table and the sentence."""
   print(
-    f"{result['config']}: BSP's validation accuracy to reach: "
+    f'{result["config"]}: validation accuracy to reach: '
     f'{result["target"]:.4f}; {result["bits_per_second"] / 1e6:.1f} Mbit/s, '
     f'a step computes {1e3 * result["step_seconds"]:.1f} ms'
   )
   width = max(map(len, result['rows']))
-  head = '  rate   LSSR  final   steps  seconds  times faster than BSP'
-  print(f'{"":{width}} {head}')
-  for name, row in result['rows'].items():
-    steps, seconds = median(row['steps']), median(row['seconds'])
-    faster = seconds and bsp and bsp / seconds
-    print(
-      f'{name:{width}} {row["rate"]:6g} {statistics.fmean(row["lssr"]):6.3f} '
-      f'{statistics.fmean(row["final"]):6.4f} '
-      f'{"never" if steps is None else f"{steps:.0f}":>7} '
-      f'{"never" if seconds is None else f"{seconds:.1f}":>8} '
-      f'{"" if not faster else f"{faster:.2f}":>8}'
-    )
+  print(f'{"":{width}}    rate  period  seconds to the target, each seed')
+  for name, seconds in result['rows'].items():
+    fields = result['chosen'][name.split(',')[0]][1]
+    period = fields.get('sync__period', '')
+    each = ['never' if s is None else f'{s:.2f}' for s in seconds]
+    rate = fields['optimizer__learning_rate']
+    print(f'{name:{width}} {rate:7g} {period:>7}  {"  ".join(each)}')
+  print(f'\n{sentence(result)}')
 
 
-def main() -> None:
+def parse() -> argparse.Namespace:
   """The command line."""
+
+  def numbers(kind):
+    return lambda text: [kind(x) for x in text.split(',')]
+
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--config', default='configs/digits.py')
-  parser.add_argument('--methods', default='bsp,local_sgd,fedavg,selsync')
-  parser.add_argument('--lrs', default='0.05,0.1,0.2')
-  parser.add_argument('--seeds', type=int, default=3)
+  parser.add_argument('--rates', type=numbers(float), default='0.1,0.2,0.4')
+  parser.add_argument('--periods', type=numbers(int), default='16,32,64')
+  parser.add_argument('--tuned-on', type=numbers(int), default='0,1,2,3,4')
+  parser.add_argument('--seeds', type=numbers(int), default='20,21,22')
+  parser.add_argument('--every', type=float, default=0.5, help='epochs')
   parser.add_argument(
     '--work',
     type=pathlib.Path,
@@ -212,31 +249,56 @@ def main() -> None:
     help='folder of the runs; finished runs are not repeated',
   )
   parser.add_argument('--out', default='time_to_accuracy.json')
-  options, fields = parser.parse_known_args()
+  options, options.fields = parser.parse_known_args()
+  if set(options.tuned_on) & set(options.seeds):
+    parser.error('--seeds must not be among --tuned-on')
+  return options
+
+
+def main() -> None:
+  """Chooses, measures, and prints."""
+  options = parse()
   if reason := emulated.missing():
     sys.exit(f'time_to_accuracy.py: {reason}')
-  options.work = options.work.resolve()
-  chosen = compared(options, fields)
-  bsp = chosen['bsp']
-  outcomes = [runs_lib.read(trial.workdir).outcome for trial in bsp]
-  target = statistics.fmean(o[ACCURACY] for o in outcomes) - HALF_A_POINT
-  wire = network(options, fields, bsp[0])
-  speed, rows = wire['bits_per_second'], {}
-  for label, found in chosen.items():
-    work = options.work / 'slow'
-    rows[label] = row_of(found, target, speed, work)
-  fast = options.work / 'fast'
-  rows['limit: bsp, network unshaped'] = row_of(bsp, target, None, fast)
+  work = options.work.resolve()
+  work.mkdir(parents=True, exist_ok=True)
+  cache = str(work / 'compiled')
+  os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', cache)
+  os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
+  from selsync_jax.training.experiment import create_experiment
+
+  first = setting(options, 'bsp', 0)
+  experiment = create_experiment(config_file.load(first.file, first.fields))
+  trainer = tuning.Trainer(
+    work / 'outcomes.json', experiment.workers, options.every
+  )
+  target, chosen = choose(options, trainer, experiment.steps)
+  wire = network(options, work)
+  rows = {}
+  for name, (method, fields) in chosen.items():
+    runs = [setting(options, method, seed, **fields) for seed in options.seeds]
+    outcomes = trainer(runs, math.inf if method == 'bsp' else target)
+    rows[name] = measure(runs, outcomes, target, wire, work / method)
+    if method == 'bsp':
+      rows[FAST] = measure(
+        runs, outcomes, target, wire, work / 'fast', shaped=False
+      )
   result = {
     'config': options.config,
     'cores': os.cpu_count(),
+    'tuned_on': options.tuned_on,
+    'seeds': options.seeds,
     'target': target,
+    'chosen': chosen,
     **wire,
     'rows': rows,
   }
-  show(result)
   pathlib.Path(options.out).write_text(json.dumps(result, indent=2) + '\n')
+  show(result)
 
 
 if __name__ == '__main__':
-  main()
+  try:
+    main()
+  except RuntimeError as error:
+    sys.exit(f'time_to_accuracy.py: no result: {error}')

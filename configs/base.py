@@ -20,6 +20,8 @@ from selsync_jax.config import ConfigError
 from selsync_jax.config import lookup
 
 NO_OVERRIDES: Mapping[str, Any] = types.MappingProxyType({})
+PAPER: Mapping[str, Any] = types.MappingProxyType({'selsync': {'delta': 0.3}})
+"""The delta of the SelSync paper, for its own workloads."""
 
 
 def _sync(method: str, overrides: Mapping[str, Mapping[str, Any]]) -> dict:
@@ -85,11 +87,9 @@ def split(argument: str) -> tuple[str, bool]:
 
 
 def shrink(config: config_dict.ConfigDict) -> None:
-  """Sets four workers on a CPU, with the smoothing of 16 workers."""
+  """Sets four workers on a CPU."""
   config.workers = 4
   config.model.dtype = 'float32'
-  if 'smoothing' in config.sync:
-    config.sync.smoothing = 0.16  # The paper's, for 16 workers.
 
 
 def get_config(
@@ -104,8 +104,9 @@ def get_config(
   return config_dict.ConfigDict(
     dict(
       workers=4,  # N. With pmap, one accelerator each.
-      mapper='pmap',  # 'vmap': all workers on one device. 'mesh': several
-      # devices in each worker, see docs/clusters.md.
+      mapper='pmap',  # 'vmap': all workers on one device; 'map': there, in
+      # turn; 'auto': what is fastest, see docs/performance.md. 'mesh': several
+      # devices in each worker, see docs/mesh.md.
       mesh=dict(
         data=1,  # Devices of a worker that hold the same parameters,
         fsdp=1,  # times devices that hold a part of them each.

@@ -11,7 +11,7 @@ selsync+data.injection.alpha=0.5+data.injection.beta=0.5
 
 from selsync_jax.configs import digits
 
-OVERRIDES = {'selsync': dict(delta=0.3)}
+OVERRIDES = {'selsync': dict(delta=0.3, smoothing=0.1)}
 
 
 def get_config(method: str = 'selsync'):

@@ -25,7 +25,7 @@ from selsync_jax.configs import base
 
 def get_config(argument: str = 'selsync'):
   method, smoke = base.split(argument)
-  config = base.get_config(method)
+  config = base.get_config(method, base.PAPER)
   config.workers = 16
   config.epochs = 3.0
   config.batch_size = 20

@@ -2,14 +2,18 @@
 
 The names here are imported on first use, so that a command can read its flags
 before it loads JAX. Those of a loop of your own need jax and optax alone. Those
-of the trainer, `load` for example, need what the extra `train` installs.
+of the trainer, `load` and `register_*`, need what the extra `train` installs.
 """
 
 import importlib
 from typing import Any, TYPE_CHECKING
 
 if TYPE_CHECKING:  # The names in `_NAMES` again, for type checkers.
+  from selsync_jax.data.own import register_dataset as register_dataset
   from selsync_jax.devices.layout import Layout as Layout
+  from selsync_jax.methods import register_method as register_method
+  from selsync_jax.models import register_model as register_model
+  from selsync_jax.models.tasks import register_task as register_task
   from selsync_jax.runs.export import load as load
   from selsync_jax.sync.averagers import Averager as Averager
   from selsync_jax.sync.averagers import mean as mean
@@ -45,7 +49,11 @@ __version__ = '0.1.0'  # pyproject.toml reads it here.
 
 # By the module that defines them.
 _NAMES = {
+  'data.own': ('register_dataset',),
   'devices.layout': ('Layout',),
+  'methods': ('register_method',),
+  'models': ('register_model',),
+  'models.tasks': ('register_task',),
   'runs.export': ('load',),
   'sync.averagers': (
     'Averager',

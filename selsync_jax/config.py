@@ -1,4 +1,4 @@
-"""Errors that end a command, and the rules for fields of the config.
+"""Errors that end a command, tables of names, and rules for config fields.
 
 The table here has the rules of fields that belong to no single folder; data,
 models and optimizers have tables of their own. A rule on several values is
@@ -6,7 +6,7 @@ checked by the function that takes them, which raises `ValueError`;
 `config_errors` turns that into a `ConfigError` that names the field.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 import contextlib
 import inspect
 import math
@@ -43,6 +43,89 @@ def lookup(table: Mapping[Any, Any], name: Any) -> Any:
   if name not in table:
     raise ValueError(f'{name!r} is not one of {", ".join(map(str, table))}')
   return table[name]
+
+
+class Registry(dict[str, Any]):
+  """A table by name, to which users add what they have defined.
+
+  Args:
+    kind: what its entries are, in words.
+    entries: our own.
+    reserved: other names of ours.
+  """
+
+  def __init__(
+    self,
+    kind: str,
+    entries: Mapping[str, Any],
+    reserved: Container[str] = (),
+  ):
+    super().__init__(entries)
+    self._kind, self._reserved = kind, reserved
+    self._files: dict[str, str] = {}  # Of what users have added.
+
+  def register(self, definition: Any, entry: Any = None) -> Any:
+    """Adds a user's function or class under its own name; returns it.
+
+    A config file may be loaded again, and a cell of a notebook run again, so a
+    definition replaces one of the same file.
+
+    Args:
+      definition: has the name.
+      entry: what is added; by default the definition itself.
+
+    Raises:
+      ConfigError: if the name is one of ours, or of another file.
+    """
+    name, file = definition.__name__, _file(definition)
+    is_taken = name in self or name in self._reserved
+    if is_taken and self._files.get(name) != file:
+      where = self._files.get(name, 'selsync_jax')
+      raise ConfigError(
+        f'{self._kind} {name!r}, of {file}: {where} has registered this name'
+      )
+    self[name] = definition if entry is None else entry
+    self._files[name] = file
+    return definition
+
+  def is_own(self, name: str) -> bool:
+    """Whether a user has added this entry."""
+    return name in self and name in self._files
+
+  @contextlib.contextmanager
+  def errors(self, name: str, field: str) -> Iterator[None]:
+    """Converts errors of a user's entry to a `ConfigError` with file and line.
+
+    Errors of our own entries are passed on.
+
+    Args:
+      name: of the entry.
+      field: of the config.
+    """
+    try:
+      yield
+    except (ConfigError, RunError):
+      raise
+    except Exception as error:
+      if not self.is_own(name):
+        raise
+      file, line, trace = self._files[name], '', error.__traceback__
+      while trace:
+        if trace.tb_frame.f_code.co_filename == file:
+          line = f':{trace.tb_lineno}'
+        trace = trace.tb_next
+      text = ' '.join(str(error).split())[:300]
+      raise ConfigError(
+        f'config.{field}: {file}{line}: {type(error).__name__}: {text}'
+      ) from error
+
+
+def _file(definition: Any) -> str:
+  """Where something is defined; for a notebook or a prompt, `__main__`."""
+  with contextlib.suppress(OSError, TypeError):
+    if definition.__module__ != '__main__':
+      return inspect.getfile(definition)
+  return definition.__module__
 
 
 def keyword_arguments(
@@ -152,7 +235,7 @@ TEXT = Rule((str,), 'a name', bool, 'a name')
 
 RULES = {
   'workers': whole(1, 4096),
-  'mapper': one_of('pmap', 'vmap', 'mesh'),
+  'mapper': one_of('auto', 'pmap', 'vmap', 'map', 'mesh'),
   'mesh.data': whole(1, 4096),
   'mesh.fsdp': whole(1, 4096),
   'seed': whole(0)._replace(words='in [0, 2**31)'),

@@ -13,10 +13,10 @@ from selsync_jax import methods
 CONTEXT = methods.Context(steps_per_epoch=8, seed=0)
 
 PRESETS = {name: (name, {}) for name in methods.METHODS} | {
-  'selsync, grads': ('selsync', {'aggregate': 'grads'}),
-  'selsync, quorum': ('selsync', {'quorum': 0.5}),
-  'selsync, lag': ('selsync', {'lag': 1}),
-  'selsync, rarely': ('selsync', {'vote_every': 4}),
+  'selsync, grads': ('selsync', {'delta': 0.3, 'aggregate': 'grads'}),
+  'selsync, quorum': ('selsync', {'delta': 0.3, 'quorum': 0.5}),
+  'selsync, lag': ('selsync', {'delta': 0.3, 'lag': 1}),
+  'selsync, rarely': ('selsync', {'delta': 0.3, 'vote_every': 4}),
   'selsync, bounded': ('selsync', {'delta': 10.0, 'max_period': 5}),
   'fedavg, half': ('fedavg', {'fraction': 0.5, 'epochs': 0.5}),
   'diloco, often': ('diloco', {'period': 8}),
@@ -31,6 +31,7 @@ PRESETS = {name: (name, {}) for name in methods.METHODS} | {
 # One of each kind of message and decision; `make test-all` has the others.
 QUICK = (
   'selsync',
+  'selsync_paper',
   'selsync, grads',
   'selsync, bounded',
   'bsp',
@@ -39,7 +40,6 @@ QUICK = (
   'streaming_diloco',
   'sparta',
   'gossip',
-  'budgeted',
   'top_k',
   'micro',
   'power_sgd',

@@ -39,7 +39,6 @@ os.environ['TF_ENABLE_ONEDNN_OPTS'] = '0'
 os.environ['TF_USE_LEGACY_KERAS'] = '1'
 os.environ['JAX_PLATFORMS'] = 'cpu'
 
-import beartype
 import jax
 import jaxtyping
 import numpy as np
@@ -50,10 +49,8 @@ from tests.session import make_once
 from tests.session import ROOT
 from tests.session import SESSION
 
-# The shapes and types in public signatures hold for every call in a test; an
-# int may stand for a float, as for any type checker.
-typecheck = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))
-jaxtyping.install_import_hook('selsync_jax', 'conftest.typecheck')
+# The shapes and types in public signatures hold for every call in a test.
+jaxtyping.install_import_hook('selsync_jax', 'tests.session.typecheck')
 
 jax.config.update('jax_num_cpu_devices', 16)
 jax.config.update('jax_numpy_rank_promotion', 'raise')

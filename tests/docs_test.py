@@ -15,7 +15,6 @@ from unittest import mock
 
 import pytest
 
-from selsync_jax import methods
 from selsync_jax.commands import compare
 from selsync_jax.commands import delta
 from selsync_jax.commands import evaluate
@@ -27,9 +26,11 @@ from selsync_jax.commands import train
 from selsync_jax.report import run_page
 from selsync_jax.simulate import run as simulation
 from selsync_jax.training.train import train_and_evaluate
+from tests import own_code
 
 ROOT = pathlib.Path(__file__).parent.parent
-PAGES = ['README.md', *sorted(f'docs/{p.name}' for p in ROOT.glob('docs/*.md'))]
+PAGES = ['README.md', 'CONTRIBUTING.md']
+PAGES += sorted(f'docs/{p.name}' for p in ROOT.glob('docs/*.md'))
 
 
 def blocks(page, language):
@@ -75,11 +76,16 @@ def said(default_run, tmp_path_factory):
   folder = tmp_path_factory.mktemp('reader')
   (folder / 'runs').mkdir()
   (folder / 'runs' / 'digits-selsync').symlink_to(default_run.workdir)
+  return say(SNIPPETS, folder, '-W', 'error')
+
+
+def say(snippets, folder, *flags):
+  """What each of these snippets prints."""
   done = subprocess.run(
-    [sys.executable, '-W', 'error', '-c', SAY],
+    [sys.executable, *flags, '-c', SAY],
     cwd=folder,
     env=os.environ | {'JAX_NUM_CPU_DEVICES': '4'},
-    input=json.dumps(SNIPPETS),
+    input=json.dumps(snippets),
     capture_output=True,
     text=True,
     timeout=300,
@@ -93,6 +99,19 @@ def said(default_run, tmp_path_factory):
 def test_a_snippet_runs_as_it_stands(snippet, said):
   assert 'Traceback' not in said[snippet], said[snippet]
   assert said[snippet], 'shows nothing'
+
+
+@pytest.mark.slow
+def test_data_of_ones_own_are_read_from_everywhere(data_dir, tmp_path):
+  snippets = {
+    f'{line}': text for line, text in blocks('docs/your-own.md', 'py')
+  }
+  printed = say(snippets, tmp_path)
+  assert [text.splitlines()[-1] for text in printed.values()] == [
+    "{'train': 100, 'validation': 20, 'test': 30}",
+    "{'train': 1131, 'validation': 126, 'test': 360}",
+    "{'train': 3, 'validation': 3, 'test': 3}",
+  ]
 
 
 @pytest.mark.parametrize(
@@ -243,9 +262,9 @@ RUN_COMMAND = {
 
 
 @pytest.fixture(autouse=True)
-def methods_of_pages():
-  """A method that the config of a page registers is gone after the test."""
-  with mock.patch.dict(methods.METHODS):
+def definitions_of_pages():
+  """What the config of a page registers is gone after the test."""
+  with own_code.forgotten():
     yield
 
 
@@ -277,7 +296,8 @@ def split(command):
 
 def python_commands(page):
   for command in commands(page):
-    if command[0] not in ('make', 'pip'):
+    # install_test.py runs those without a checkout.
+    if command[0] not in ('make', 'pip', 'python', 'selsync'):
       yield split(command)
 
 

@@ -1,12 +1,19 @@
-"""What is installed without the extra `train`: jax, optax, jaxtyping, numpy."""
+"""What pip installs, with the extra `train` and without it."""
 
 import importlib.metadata
 import json
+import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import venv
+
+import pytest
+import yaml
 
 import selsync_jax
 
@@ -97,3 +104,94 @@ def test_type_checkers_see_the_names_that_are_imported_on_first_use():
 def test_the_version_and_the_types_are_part_of_the_package():
   assert re.fullmatch(r'\d+\.\d+\.\d+', selsync_jax.__version__)
   assert (pathlib.Path(selsync_jax.__file__).parent / 'py.typed').exists()
+
+
+def test_citation_and_changelog_are_of_this_version():
+  citation = yaml.safe_load((ROOT / 'CITATION.cff').read_text())
+  assert citation['version'] == selsync_jax.__version__
+  assert citation['repository-code'] == PROJECT['urls']['Homepage']
+  changes = (ROOT / 'CHANGELOG.md').read_text()
+  heading = r'^## (\S+) \((unreleased|\d{4}-\d\d-\d\d)\)$'
+  newest = re.search(heading, changes, re.M)
+  assert newest[1] == selsync_jax.__version__
+
+
+def test_the_image_installs_what_there_is_and_starts_the_command():
+  text = (ROOT / 'Dockerfile').read_text()
+  lines = dict(re.findall(r'^([A-Z]+) (.*)$', text, re.M))
+  assert lines['FROM'] == 'python:3.12-slim'
+  (command,) = json.loads(lines['ENTRYPOINT'])
+  assert command in PROJECT['scripts']
+  for extras in re.findall(r'EXTRAS=([\w,]+)', text):
+    assert set(extras.split(',')) <= PROJECT['optional-dependencies'].keys()
+
+
+def run(*command, path='', cwd=None):
+  """What a command prints that does not see this checkout."""
+  env = os.environ | {'PATH': f'{path}{os.environ["PATH"]}'}
+  del env['PYTHONPATH']
+  done = subprocess.run(
+    command,
+    cwd=cwd,
+    env=env,
+    capture_output=True,
+    text=True,
+    timeout=300,
+    check=False,
+  )
+  assert done.returncode == 0, done.stdout + done.stderr
+  return done.stdout
+
+
+def install(folder):
+  """The programs of a new environment with the wheel and the extra `train`.
+
+  Dependencies are those of this environment, which pip finds sufficient.
+  """
+  source = folder / 'source'  # Setuptools writes into it.
+  for name in ('selsync_jax', 'configs'):
+    shutil.copytree(ROOT / name, source / name, symlinks=True)
+  for name in ('pyproject.toml', 'README.md', 'LICENSE'):
+    shutil.copy(ROOT / name, source)
+  pip = (sys.executable, '-m', 'pip')
+  built = ('--no-deps', '--no-build-isolation', f'--wheel-dir={folder}')
+  run(*pip, 'wheel', *built, source)
+  shutil.rmtree(source)
+  (wheel,) = folder.glob('*.whl')
+  links = folder / 'dependencies'
+  links.mkdir()
+  for path in pathlib.Path(sysconfig.get_path('purelib')).iterdir():
+    if 'selsync_jax' not in path.name:
+      (links / path.name).symlink_to(path)
+  venv.create(folder / 'venv')
+  (packages,) = (folder / 'venv').glob('lib/python*/site-packages')
+  (packages / 'dependencies.pth').write_text(f'{links}\n')
+  programs = folder / 'venv' / 'bin'
+  into = (f'--python={programs}/python', 'install', '--no-index')
+  run(*pip, *into, f'{wheel}[train]')
+  return programs
+
+
+@pytest.mark.slow
+def test_four_commands_of_the_readme_train_and_reload_a_model(
+  tmp_path, data_dir
+):
+  del data_dir  # The command finds it by the environment.
+  readme = (ROOT / 'README.md').read_text()
+  block = re.search(
+    r"^```sh\n(pip install 'selsync-jax.*?)^```", readme, re.S | re.M
+  )
+  first, *commands = block[1].splitlines()
+  assert first.split(' @ ')[0] == "pip install 'selsync-jax[train]"
+  assert len(commands) == 3
+  programs = install(tmp_path)
+  folder = tmp_path / 'empty'
+  folder.mkdir()
+  where = {'cwd': folder, 'path': f'{programs}:'}
+  location = 'import selsync_jax as ss; print(ss.__file__)'
+  assert str(programs.parent) in run('python', '-c', location, **where)
+  trained, exported, loaded = (run('sh', '-c', c, **where) for c in commands)
+  assert 'test accuracy of the consensus' in trained
+  assert (folder / 'runs' / 'digits-selsync' / 'report.html').exists()
+  assert (folder / exported.partition(':')[0]).stat().st_size > 4 * 151_306
+  assert loaded.startswith('ConvNet(')

@@ -6,8 +6,13 @@ import os
 import pathlib
 import shutil
 
+import beartype
+
 ROOT = pathlib.Path(__file__).parents[1]
 SESSION = pathlib.Path(os.environ['SELSYNC_TESTS'])  # From conftest.py.
+
+# An int may stand for a float, as for any type checker.
+typecheck = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))
 
 
 def make_once(name: str, make: Callable[[pathlib.Path], None]) -> pathlib.Path:

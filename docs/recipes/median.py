@@ -18,7 +18,6 @@ from jax import flatten_util
 import jax.numpy as jnp
 
 import selsync_jax as ss
-from selsync_jax import methods
 from selsync_jax.configs import digits
 from selsync_jax.sync import traffic
 
@@ -39,7 +38,7 @@ def _coordinate_wise_median():
   return ss.Averager(lambda tree: (), apply, sends)
 
 
-@methods.register
+@ss.register_method
 def median(context, *, period: int = 8):
   """Takes the median of the parameters periodically.
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from absl import logging
 
+from selsync_jax.commands import config_file
 from selsync_jax.commands.weights_line import WeightsCommandLine
 
 
@@ -28,10 +29,19 @@ def main(arguments: Sequence[str]) -> None:
   """
   line = WeightsCommandLine('evaluate')
   split = line.flag('split', _split, 'validation', 'validation or test.')
+  config = line.flag(
+    'config',
+    str,
+    None,
+    'The config file of the run, if it registers its model or data.',
+  )
   workdir = line.folder(arguments)
   logging.set_verbosity(logging.FATAL)  # Orbax also logs what it raises.
+  if config.value:
+    config_file.load(config.value, ())  # It registers them.
   from selsync_jax.report import facts
   from selsync_jax.training import evaluation  # Imports JAX.
 
   step, scores = evaluation.evaluate(workdir, line.step.value, split.value)
-  facts.show_scores(f'{workdir}, step {step}', scores)
+  print(f'{workdir}, step {step}')
+  facts.show_table(scores)

@@ -6,10 +6,10 @@ The suffix chooses the format: safetensors, NumPy's .npz or an orbax folder.
 """
 
 from collections.abc import Sequence
-import pathlib
 
 from absl import logging
 
+from selsync_jax.commands import flags
 from selsync_jax.commands.weights_line import WeightsCommandLine
 from selsync_jax.config import ConfigError
 
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> None:
   line = WeightsCommandLine('export')
   out = line.flag(
     'out',
-    pathlib.Path,
+    flags.folder,
     None,
     'FILE.safetensors, FILE.npz, or a new folder for orbax.',
   )
@@ -34,6 +34,5 @@ def main(arguments: Sequence[str]) -> None:
   logging.set_verbosity(logging.FATAL)  # Orbax also logs what it raises.
   from selsync_jax.runs import export  # Imports JAX.
 
-  path = out.value.expanduser()
-  step = export.export(workdir, path, line.step.value)
-  print(f'{path}: the weights of step {step}')
+  step = export.export(workdir, out.value, line.step.value)
+  print(f'{out.value}: the weights of step {step}')

@@ -12,7 +12,6 @@ from selsync_jax.commands import config_file
 from selsync_jax.commands import flags
 from selsync_jax.commands import run_line
 from selsync_jax.runs import provenance
-from selsync_jax.runs import workdir as workdirs
 
 
 class Options(NamedTuple):
@@ -107,6 +106,7 @@ def main(arguments: Sequence[str]) -> None:
   from selsync_jax.devices import backend
   from selsync_jax.devices import layout
   from selsync_jax.devices import processes
+  from selsync_jax.runs import workdir as workdirs
 
   backend.check_flags()
   spec = processes.process_spec(
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str]) -> None:
   with processes.join(
     spec, agreed, options.cluster_timeout, options.cluster_token
   ) as cluster:
-    if config.mapper != 'vmap':
+    if config.mapper not in layout.ONE_DEVICE:
       layout.make_devices(config.workers, cluster.processes, **config.mesh)
     backend.start()
     # These import TensorFlow, and a mistake in the config should end sooner.

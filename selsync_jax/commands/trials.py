@@ -15,7 +15,6 @@ from selsync_jax.commands import config_file
 from selsync_jax.config import ConfigError
 from selsync_jax.runs import files
 from selsync_jax.runs import records
-from selsync_jax.runs import workdir
 from selsync_jax.runs.trial import Trial
 
 
@@ -94,7 +93,7 @@ def _trial(
   return trial
 
 
-_UNLABELED = {'lag': 0, 'vote_every': 1}  # The values of the paper.
+_UNLABELED = {'lag': 0, 'vote_every': 1, 'smoothing': 0.16}  # The defaults.
 
 
 def _label(sync: ml_collections.ConfigDict, own: Sequence[str]) -> str:
@@ -118,6 +117,8 @@ def _check_workdir(trial: Trial) -> None:
     return  # The run itself mends it.
   if existing is None:
     return
+  from selsync_jax.runs import workdir  # Imports JAX.
+
   existing = workdir.flat(existing)
   config = json.loads(json.dumps(trial.config.to_dict()))
   for field, value in workdir.flat(config).items():

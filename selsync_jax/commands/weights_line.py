@@ -43,4 +43,4 @@ class WeightsCommandLine(flags.CommandLine):
     workdirs = self.parse(arguments)
     if len(workdirs) != 1:
       raise ConfigError(f'needs one WORKDIR, got {len(workdirs)}')
-    return pathlib.Path(workdirs[0]).expanduser()
+    return pathlib.Path(workdirs[0])

@@ -2,11 +2,18 @@
 
 `open_data` opens the data set of a config and assigns its examples to workers;
 `open_dataset` and `assign` do one each. The result is a `Data`. TensorFlow
-is imported in `tfdata` alone, and only when `data.backend` is 'tf'.
+is imported in `tfdata` alone, and only when `data.backend` is 'tf'. A data set
+of your own is a function that `register_dataset` decorates, and that returns
+what one of the functions `from_*` returns.
 """
 
 from selsync_jax.data.opening import assign as assign
 from selsync_jax.data.opening import open_data as open_data
 from selsync_jax.data.opening import open_dataset as open_dataset
+from selsync_jax.data.own import from_arrays as from_arrays
+from selsync_jax.data.own import from_huggingface as from_huggingface
+from selsync_jax.data.own import from_tf as from_tf
+from selsync_jax.data.own import from_tfds as from_tfds
+from selsync_jax.data.own import register_dataset as register_dataset
 from selsync_jax.data.protocol import Batch as Batch
 from selsync_jax.data.protocol import Data as Data

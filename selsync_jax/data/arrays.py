@@ -10,6 +10,7 @@ from selsync_jax.data.array_ops import numpy_ops
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.assignment import evaluation_slots
 from selsync_jax.data.assignment import evaluation_steps
+from selsync_jax.data.draws import bits
 from selsync_jax.data.order import Order
 from selsync_jax.data.partitioned import DatasetInfo
 from selsync_jax.data.partitioned import PartitionedData
@@ -18,12 +19,20 @@ from selsync_jax.data.protocol import Batch
 Examples = Mapping[str, np.ndarray]
 """Arrays with a leading axis of examples, by name."""
 
+Augment = Callable[[Examples, np.ndarray], Examples]
+"""`augment(batch, key)`; key is uint64, 64 random bits for each example."""
+
 _STEPS = 64  # Computed together, which is cheaper than one by one.
 
 
 def count(examples: Examples) -> int:
   """Number of examples."""
   return len(next(iter(examples.values())))
+
+
+def unchanged(examples: Examples) -> Examples:
+  """The transform that does nothing."""
+  return examples
 
 
 def bytes_per_example(examples: Examples) -> float:
@@ -41,6 +50,7 @@ class ArrayDataset(NamedTuple):
     order: in which order workers read their chunks.
     splits: examples of the `train`, `validation` and `test` split.
     transform: `transform(examples)`, from stored examples to a batch.
+    augment: of training batches after that; `None` does nothing.
   """
 
   name: str
@@ -49,6 +59,7 @@ class ArrayDataset(NamedTuple):
   order: Order
   splits: Mapping[str, Examples]
   transform: Callable[[Examples], Examples]
+  augment: Augment | None = None
 
   @property
   def info(self) -> DatasetInfo:
@@ -83,8 +94,10 @@ class ArrayData(PartitionedData):
     for first in range(start, stop, _STEPS):
       steps = np.arange(first, min(first + _STEPS, stop))[:, None, None]
       slots = self.assignment.slots(workers, steps, ops)
-      for index, mask in zip(slots.index, slots.mask, strict=True):
-        yield self._batch('train', index, mask)
+      for index, mask, epoch in zip(
+        slots.index, slots.mask, slots.epoch, strict=True
+      ):
+        yield self._batch('train', index, mask, epoch)
 
   def evaluation(
     self, split: str, batch_size: int, workers: Sequence[int], total: int
@@ -95,10 +108,15 @@ class ArrayData(PartitionedData):
       slots = evaluation_slots(examples, batch_size, workers, total, step, ops)
       yield self._batch(split, slots.index, slots.mask)
 
-  def _batch(self, split, index, mask):
-    flat = {k: v[index.ravel()] for k, v in self.dataset.splits[split].items()}
+  def _batch(self, split, index, mask, epoch=None):
+    dataset = self.dataset
+    flat = {k: v[index.ravel()] for k, v in dataset.splits[split].items()}
+    flat = dataset.transform(flat)
+    if dataset.augment and epoch is not None:
+      key = bits(self.assignment.seed, epoch.ravel(), index.ravel())
+      flat = dataset.augment(flat, key)
     batch = {
       name: array.reshape(*index.shape, *array.shape[1:])
-      for name, array in self.dataset.transform(flat).items()
+      for name, array in flat.items()
     }
     return batch | {'mask': mask}

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from selsync_jax.config import keyword_arguments
 from selsync_jax.config import number
 from selsync_jax.config import one_of
 from selsync_jax.config import optional
+from selsync_jax.config import Registry
 from selsync_jax.config import share
 from selsync_jax.config import TEXT
 from selsync_jax.config import whole
@@ -20,6 +22,9 @@ DATASETS = {
   'wikitext103': ('bptt',),
 }
 """By name, the fields that a data set alone has."""
+
+OWN = Registry('data set', {}, reserved=DATASETS)
+"""By name, the function of each data set that a user has registered."""
 
 SOURCE_FIELDS = ('image_size', 'channels', 'bptt', 'window', 'dimensions')
 _REQUIRED = {'bptt'}
@@ -39,16 +44,25 @@ RULES = {
   'dimensions': optional(whole(1, 2**16)),
   'dir': optional(TEXT),
 }
+_COMMON = {name.partition('.')[0] for name in RULES} - {*SOURCE_FIELDS}
 
 
 def check_source(fields: Mapping[str, Any]) -> None:
   """Raises `ValueError` if a data set lacks a field, or has no such field."""
   name = fields['name']
+  if name in OWN:
+    keyword_arguments(OWN[name], name, own_fields(fields))
+    return
   if name not in DATASETS:
-    raise ValueError(f'{name!r} is not one of {", ".join(DATASETS)}')
-  for field in SOURCE_FIELDS:
-    value = fields[field]
+    names = ', '.join([*DATASETS, *OWN])
+    raise ValueError(f'{name!r} is not one of {names}')
+  for field, value in own_fields(fields).items():
     if field not in DATASETS[name] and value is not None:
       raise ValueError(f'{name} has no {field}, got {value!r}')
     if field in DATASETS[name] and field in _REQUIRED and value is None:
       raise ValueError(f'{name} needs {field}, got None')
+
+
+def own_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+  """The fields that only some data sets have."""
+  return {k: v for k, v in fields.items() if k not in _COMMON}

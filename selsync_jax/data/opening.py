@@ -9,8 +9,10 @@ from selsync_jax.config import ConfigError
 from selsync_jax.config import lookup
 from selsync_jax.data import sources
 from selsync_jax.data.assignment import Assignment
+from selsync_jax.data.fields import OWN
 from selsync_jax.data.fields import SOURCE_FIELDS
 from selsync_jax.data.injection import make_injection
+from selsync_jax.data.own import open_own
 from selsync_jax.data.partitioned import OpenDataset
 from selsync_jax.data.partitions import make_partition
 from selsync_jax.data.protocol import Data
@@ -70,6 +72,9 @@ def open_data(
 
 def open_dataset(fields: Mapping[str, Any]) -> OpenDataset:
   """Opens a data set; arguments and errors are those of `open_data`."""
+  if fields['name'] in OWN:
+    with config_errors('data'):
+      return open_own(fields)
   with config_errors('data.backend'):
     open_with = lookup(BACKENDS, fields['backend'])
   return open_with(

@@ -33,9 +33,10 @@ def local_values(array: Any) -> np.ndarray:
 
 
 def first_worker(tree: Any) -> Any:
-  """Copies this process's first worker's rows to the host.
+  """Copies the rows of this process's first worker to the host.
 
-  No part of them may be in another process, see `within_processes`.
+  They may be split over devices of this process, but not over processes, see
+  `within_processes`.
   """
 
   def first(array):

@@ -19,6 +19,8 @@ from selsync_jax.devices.processes import local_workers
 from selsync_jax.sync import inner
 from selsync_jax.sync.consensus import AXIS
 
+ONE_DEVICE = ('vmap', 'map')  # Mappers of all workers to one device.
+
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
@@ -184,29 +186,27 @@ def describe() -> dict[str, Any]:
   }
 
 
-def check_devices(
-  workers: int, mapper: str, data: int = 1, fsdp: int = 1
-) -> None:
+def check_devices(workers: int, mapper: str | Layout) -> None:
   """Raises `ConfigError` if the devices cannot hold `workers`."""
   processes, devices = jax.process_count(), jax.device_count()
-  if mapper == 'vmap':
+  name, inside = mapper, 1
+  if isinstance(mapper, Layout):
+    name, inside = 'mesh', mapper.devices_per_worker
+  if name in ONE_DEVICE:
     if processes > 1:
       raise ConfigError(
-        f'config.mapper=vmap: needs a single process, got {processes}'
+        f'config.mapper={name}: needs a single process, got {processes}'
       )
     return
-  inside = data * fsdp
-  needed, each = workers * inside, f'{inside} devices'
-  if inside == 1:
-    each = 'one device'
-  if devices < needed:
+  each = 'one device' if inside == 1 else f'{inside} devices'
+  if devices < workers * inside:
     raise ConfigError(
-      f'config.workers={workers}: mapper {mapper} needs {each} per worker, and '
+      f'config.workers={workers}: mapper {name} needs {each} per worker, and '
       f'there are {devices} ({jax.default_backend()}); '
-      'use fewer workers, or --config.mapper=vmap'
+      'use fewer workers, or --config.mapper=auto'
     )
-  if processes > 1 and devices != needed:
+  if processes > 1 and devices != workers * inside:
     raise ConfigError(
-      f'config.workers={workers}: with {processes} processes, the workers of '
-      f'{each} must use all {devices} devices'
+      f'config.workers={workers}: with {processes} processes, workers with '
+      f'{each} each must use all {devices} devices'
     )

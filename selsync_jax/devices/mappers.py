@@ -2,9 +2,10 @@
 
 State is worker-stacked: every leaf has a leading axis of workers, because
 between synchronizations workers really differ. The same functions run one
-worker per device under `jax.pmap`, all of them on one device under `jit(vmap)`,
-or each on several devices of a mesh. A mesh's arrays are of the workers of all
-processes, the others' of this process's workers.
+worker per device under `jax.pmap`, or all of them on one device under
+`jit(vmap)`, whose mapper `map` takes them in turn wherever they do not
+communicate, or each on several devices of a mesh. A mesh's arrays are of the
+workers of all processes, the others' of this process's workers.
 """
 
 from collections.abc import Callable
@@ -19,24 +20,48 @@ from jax.sharding import Sharding
 from jax.sharding import SingleDeviceSharding
 import numpy as np
 
+from selsync_jax.devices.in_turn import in_turn
 from selsync_jax.devices.layout import Layout
+from selsync_jax.devices.layout import ONE_DEVICE
 from selsync_jax.sync.consensus import AXIS
 
 Mapper = str | Layout
-"""`pmap`, one worker per device; `vmap`, all on the first device; or a
+"""`pmap`, one worker per device; `vmap` or `map`, all on the first device; or a
 `Layout`, each worker on some devices of a mesh."""
 
 
-def create(name: str, workers: int, data: int, fsdp: int) -> Mapper:
-  """The mapper of a config.
+def choose(mapper: str, workers: int, data: int = 1, fsdp: int = 1) -> Mapper:
+  """The mapper that a config names, or that is fastest here for `auto`.
+
+  On a CPU, `map` is as fast as `pmap` and needs no virtual devices, and `vmap`
+  is slower (`python -m benchmarks.mappers`). Each worker gets an accelerator of
+  its own, if there are enough of them.
 
   Args:
-    name: `pmap`, `vmap` or `mesh`.
+    mapper: `auto`, `mesh`, or the name of another mapper.
     workers: of all processes.
-    data: see `Layout`.
-    fsdp: see `Layout`.
+    data: of `mesh`, see `Layout`.
+    fsdp: of `mesh`, see `Layout`.
   """
-  return Layout(workers, data, fsdp) if name == 'mesh' else name
+  if mapper == 'mesh':
+    return Layout(workers, data, fsdp)
+  if mapper != 'auto':
+    return mapper
+  if jax.process_count() > 1:
+    return 'pmap'
+  if jax.default_backend() == 'cpu':
+    return 'map'
+  return 'pmap' if jax.device_count() >= workers else 'vmap'
+
+
+def alone(fn: Callable[..., Any], mapper: Mapper) -> Callable[..., Any]:
+  """What a worker computes without the others, as a part of its function.
+
+  Args:
+    fn: a function of one worker's arrays, without collectives.
+    mapper: of the function that calls it; under `map`, workers take turns.
+  """
+  return in_turn(fn) if mapper == 'map' else fn
 
 
 def map_workers(
@@ -54,7 +79,7 @@ def map_workers(
   """
   if isinstance(mapper, Layout):
     return mapper.map_workers(fn, donate)
-  if mapper == 'vmap':
+  if mapper in ONE_DEVICE:
     return jax.jit(jax.vmap(fn, axis_name=AXIS), donate_argnums=donate)
   return jax.pmap(fn, axis_name=AXIS, donate_argnums=donate)
 
@@ -110,6 +135,6 @@ def _sharding(shape: tuple[int, ...], mapper: Mapper) -> Sharding:
   if isinstance(mapper, Layout):
     return mapper.sharding(shape)
   devices = jax.local_devices()
-  if mapper == 'vmap':
+  if mapper in ONE_DEVICE:
     return SingleDeviceSharding(devices[0])
   return NamedSharding(Mesh(devices[: shape[0]], (AXIS,)), PartitionSpec(AXIS))

@@ -11,6 +11,7 @@ import inspect
 from typing import Any
 
 from selsync_jax.config import lookup
+from selsync_jax.config import Registry
 from selsync_jax.methods.bsp import bsp
 from selsync_jax.methods.budgeted import budgeted
 from selsync_jax.methods.context import Context as Context
@@ -30,14 +31,16 @@ from selsync_jax.methods.post_local import post_local
 from selsync_jax.methods.power_sgd import power_sgd
 from selsync_jax.methods.qsr import qsr
 from selsync_jax.methods.selsync import selsync
+from selsync_jax.methods.selsync_paper import selsync_paper
 from selsync_jax.methods.slowmo import slowmo
 from selsync_jax.methods.sparta import sparta
 from selsync_jax.methods.streaming_diloco import streaming_diloco
 from selsync_jax.methods.top_k import top_k
 from selsync_jax.sync.strategy import Strategy
 
-METHODS: dict[str, Callable[..., Strategy]] = {
+_OURS: dict[str, Callable[..., Strategy]] = {
   'selsync': selsync,
+  'selsync_paper': selsync_paper,
   'budgeted': budgeted,
   'bsp': bsp,
   'local_sgd': local_sgd,
@@ -58,30 +61,35 @@ METHODS: dict[str, Callable[..., Strategy]] = {
   'power_sgd': power_sgd,
   'int8': int8,
 }
+METHODS = Registry('method', _OURS)
 
 MODEL_STATE = {'mean': True, 'recompute': False}
 """Whether batch statistics are averaged with the parameters. Otherwise they
 stay local, and every evaluation estimates those of the consensus anew."""
 
 
-def register(method: Callable[..., Strategy]) -> Callable[..., Strategy]:
-  """Adds a method of one's own to the table, under its own name.
+def register_method(
+  method: Callable[..., Strategy],
+) -> Callable[..., Strategy]:
+  """Adds a method of your own to the table, under its own name.
 
   A decorator for a constructor like those in this folder. In a config file, it
   runs wherever the file is loaded: by `train`, `compare` and their processes.
 
+  Raises:
+    ConfigError: if another method has this name.
+
   Example:
     >>> from selsync_jax import methods
     >>> from selsync_jax.sync import averagers, strategy, triggers
-    >>> @methods.register
+    >>> @methods.register_method
     ... def alternating(context, *, period: int = 2):
     ...   return strategy.Strategy(triggers.every(period), averagers.mean())
     >>> methods.fields('alternating')
     {'period': 2}
     >>> del methods.METHODS['alternating']
   """
-  METHODS[method.__name__] = method
-  return method
+  return METHODS.register(method)
 
 
 def parameters(method: str) -> dict[str, inspect.Parameter]:

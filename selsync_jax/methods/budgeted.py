@@ -6,15 +6,13 @@ References:
 """
 
 from selsync_jax.methods.context import Context
+from selsync_jax.methods.selsync import LSSR
+from selsync_jax.methods.selsync import START
 from selsync_jax.sync.averagers import mean
 from selsync_jax.sync.budget import budgeted as within_budget
+from selsync_jax.sync.change import SMOOTHING
 from selsync_jax.sync.selsync import selsync
 from selsync_jax.sync.strategy import Strategy
-
-DELTA = 0.3
-"""Where delta starts: the paper's."""
-
-LSSR = 0.9
 
 
 def budgeted(
@@ -22,7 +20,7 @@ def budgeted(
   *,
   lssr: float | None = None,
   bytes_per_step: float | None = None,
-  smoothing: float | None = None,
+  smoothing: float = SMOOTHING,
 ) -> Strategy:
   """SelSync that finds delta: `budgeted(selsync(delta), lssr)`, `mean()`.
 
@@ -32,14 +30,13 @@ def budgeted(
       `bytes_per_step` is set.
     bytes_per_step: that a worker sends for synchronization, on average over
       steps; none: the budget is `lssr`.
-    smoothing: weight of the newest squared gradient norm, in (0, 1]; none: the
-      paper's N / 100.
+    smoothing: weight of the newest squared gradient norm, in (0, 1].
   """
   del context
   if lssr is None and bytes_per_step is None:
     lssr = LSSR
   trigger = within_budget(
-    selsync(DELTA, smoothing=smoothing),
+    selsync(START, smoothing=smoothing),
     lssr=lssr,
     bytes_per_step=bytes_per_step,
   )

@@ -1,5 +1,9 @@
 """SelSync: average the parameters when some worker's gradient is changing.
 
+How large a change is depends on the model, the data, the batch size and the
+number of workers. So without a delta, a budget finds one: it works for any
+model and any number of workers. `selsync_paper` has the paper's settings.
+
 References:
   Tyagi and Swany, `Accelerating Distributed ML Training via Selective
   Synchronization`, CLUSTER 2023, Algorithm 1; `aggregate` is its section
@@ -11,6 +15,8 @@ from selsync_jax.methods.context import Context
 from selsync_jax.sync import averagers
 from selsync_jax.sync import reducers
 from selsync_jax.sync import triggers
+from selsync_jax.sync.budget import budgeted
+from selsync_jax.sync.change import SMOOTHING
 from selsync_jax.sync.selsync import selsync as change_reaches
 from selsync_jax.sync.strategy import Strategy
 
@@ -20,11 +26,18 @@ _AGGREGATES = {
 }
 
 
+START = 0.3
+"""Where a budget starts its search for delta: the paper's."""
+
+LSSR = 0.9
+"""The share of local steps for which it looks."""
+
+
 def selsync(
   context: Context,
   *,
-  delta: float = 0.3,
-  smoothing: float | None = None,
+  delta: float | None = None,
+  smoothing: float | None = SMOOTHING,
   quorum: float | None = None,
   lag: int = 0,
   vote_every: int = 1,
@@ -35,10 +48,9 @@ def selsync(
 
   Args:
     context: not needed.
-    delta: threshold on the relative gradient change; 0 averages at every step.
-      The paper's Table I has 0.3 and 0.5.
-    smoothing: weight of the newest squared gradient norm, in (0, 1]; none: the
-      paper's N / 100.
+    delta: threshold on the relative gradient change; 0 averages at every step;
+      none: moves so that nine of ten steps stay local, see `budgeted`.
+    smoothing: weight of the newest squared gradient norm, in (0, 1].
     quorum: share of workers that must reach delta, in (0, 1]; none: the
       paper's rule, one worker is enough. Ours.
     lag: steps from a flag to the synchronization it asks for: 0, as in the
@@ -52,8 +64,14 @@ def selsync(
   if max_period is not None and max_period < 1:
     raise ValueError(f'max_period must be None or at least 1, got {max_period}')
   trigger = change_reaches(
-    delta, smoothing=smoothing, quorum=quorum, lag=lag, vote_every=vote_every
+    START if delta is None else delta,
+    smoothing=smoothing,
+    quorum=quorum,
+    lag=lag,
+    vote_every=vote_every,
   )
+  if delta is None:
+    trigger = budgeted(trigger, lssr=LSSR)
   if max_period is not None:
     trigger = triggers.any_of(trigger, triggers.at_least_every(max_period))
   return Strategy(trigger, **lookup(_AGGREGATES, aggregate))

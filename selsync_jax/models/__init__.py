@@ -6,6 +6,7 @@ scores with a last axis of classes. Parameters are float32 for every `dtype` of
 the computation. Models do not depend on workers or synchronization.
 """
 
+import inspect
 from typing import Any
 
 import flax.linen as nn
@@ -13,6 +14,7 @@ import flax.linen as nn
 from selsync_jax.config import FLAG
 from selsync_jax.config import lookup
 from selsync_jax.config import one_of
+from selsync_jax.config import Registry
 from selsync_jax.config import share
 from selsync_jax.config import TEXT
 from selsync_jax.config import whole
@@ -24,15 +26,18 @@ from selsync_jax.models.resnet import ResNet
 from selsync_jax.models.transformer import Decoder
 from selsync_jax.models.transformer import TransformerLM
 
-MODELS = {
-  'convnet': ConvNet,
-  'resnet': ResNet,
-  'vgg11': VGG11,
-  'alexnet': AlexNet,
-  'transformer': TransformerLM,
-  'decoder': Decoder,
-  'linear': Linear,
-}
+MODELS = Registry(
+  'model',
+  {
+    'convnet': ConvNet,
+    'resnet': ResNet,
+    'vgg11': VGG11,
+    'alexnet': AlexNet,
+    'transformer': TransformerLM,
+    'decoder': Decoder,
+    'linear': Linear,
+  },
+)
 RULES = {
   'name': TEXT,
   'dtype': one_of('float32', 'bfloat16'),
@@ -47,7 +52,20 @@ RULES = {
   'embed_dim': whole(1, 2**16),
   'num_heads': whole(1, 2**10),
 }
-"""Of the fields of all models; a model of one's own may have others."""
+"""Of the fields of our models; a model of your own has others."""
+
+
+def register_model(model: Any) -> Any:
+  """Adds a model of your own to the table, under its own name.
+
+  A decorator for a flax module like those in this folder, or for a function
+  that returns one. The first field or argument takes the number of scores; the
+  others are fields of `config.model`.
+
+  Raises:
+    ConfigError: if another model has this name.
+  """
+  return MODELS.register(model)
 
 
 def create_model(name: str, num_outputs: int, **fields: Any) -> nn.Module:
@@ -61,12 +79,17 @@ def create_model(name: str, num_outputs: int, **fields: Any) -> nn.Module:
   Raises:
     ValueError: if the name is unknown, a field is not one of the model's, or
       a value breaks a rule of the model.
+    ConfigError: if a model of a user's own raises an error.
   """
   model = lookup(MODELS, name)
-  _, *accepted = model.__dataclass_fields__
+  _, *accepted = inspect.signature(model).parameters
+  if 'dtype' not in accepted and fields.get('dtype') == 'float32':
+    del fields['dtype']  # The default, for models that have the field.
   for field, value in fields.items():
     if field not in accepted:
       raise ValueError(f'{field}={value!r}: model {name} has no {field}')
-    if field in RULES and (message := RULES[field].broken(value)):
+    is_ours = field in RULES and not MODELS.is_own(name)
+    if is_ours and (message := RULES[field].broken(value)):
       raise ValueError(f'{field}={value!r}: {message}')
-  return model(num_outputs, **fields)
+  with MODELS.errors(name, 'model'):
+    return model(num_outputs, **fields)

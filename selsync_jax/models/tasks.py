@@ -15,6 +15,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 import optax
 
+from selsync_jax.config import ConfigError
+from selsync_jax.config import Registry
+
 Batch = Mapping[str, Any]
 
 
@@ -84,11 +87,72 @@ def _perplexity(means):
   return {'perplexity': jnp.exp(means['loss'])}
 
 
-TASKS = {
-  'classification': Task('image', classification),
-  'language_modeling': Task('inputs', language_modeling, _perplexity),
-  'regression': Task('features', regression),
-}
+TASKS = Registry(
+  'task',
+  {
+    'classification': Task('image', classification),
+    'language_modeling': Task('inputs', language_modeling, _perplexity),
+    'regression': Task('features', regression),
+  },
+)
+
+
+def register_task(
+  inputs: str,
+  derived_metrics: Callable[[Mapping[str, Any]], dict[str, Any]] = (
+    lambda means: {}
+  ),
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+  """Adds a task of your own to the table, under the function's own name.
+
+  Its result decorates the function `example_metrics` of a `Task`. A metric
+  whose name ends in `accuracy` or `score` is better if it is higher, any other
+  if it is lower.
+
+  Args:
+    inputs: see `Task`.
+    derived_metrics: see `Task`.
+
+  Raises:
+    ConfigError: if another task has this name.
+  """
+
+  def register(example_metrics):
+    task = Task(inputs, example_metrics, derived_metrics)
+    return TASKS.register(example_metrics, task)
+
+  return register
+
+
+def check_inputs(name: str, batch: Batch) -> None:
+  """Raises `ConfigError` if a batch lacks the inputs of a task."""
+  if (inputs := TASKS[name].inputs) not in batch:
+    raise ConfigError(_lacks(name, inputs, batch))
+
+
+def check_metrics(
+  name: str, model: nn.Module, shapes: tuple[Any, Any], batch: Batch
+) -> None:
+  """Raises `ConfigError` if a task fails, or a batch lacks what it reads.
+
+  Args:
+    name: of the task.
+    model: to be trained for it.
+    shapes: of its parameters and other state.
+    batch: one example, with the inputs.
+  """
+  with TASKS.errors(name, 'data'):
+    try:
+      jax.eval_shape(eval_metric_sums(model, TASKS[name]), *shapes, batch)
+    except KeyError as error:
+      raise ConfigError(_lacks(name, error.args[0], batch)) from error
+
+
+def _lacks(name: str, array: str, batch: Batch) -> str:
+  return (
+    f'config.data: task {name} reads {array!r}, and a batch has '
+    f'{", ".join(batch)}'
+  )
 
 
 def run_once() -> dict[str, Any] | None:

@@ -1,29 +1,51 @@
 """Relative gradient changes of every worker, and what they triggered."""
 
-import functools
+from collections.abc import Sequence
 
-from jaxtyping import Float
-from matplotlib.figure import Figure
+from jaxtyping import Float, Int
 import numpy as np
 
-from selsync_jax.report import canvas
+from selsync_jax.report import figure
 from selsync_jax.report import lines
-from selsync_jax.report.canvas import Layout
-from selsync_jax.report.canvas import Plot
-from selsync_jax.report.palette import LIGHT
+from selsync_jax.report.figure import Axis
+from selsync_jax.report.figure import Band
+from selsync_jax.report.figure import Bars
+from selsync_jax.report.figure import Line
+from selsync_jax.report.figure import Look
+from selsync_jax.report.figure import Mark
+from selsync_jax.report.figure import Panel
+from selsync_jax.report.figure import Plot
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
 
 STRIPS = 16  # The most workers that get a strip each.
+_BUCKETS = 480  # The most bars, and points of a band.
+
+_CHANGE = Look('blue', width=1)
+_DELTA = Look('ink', width=1, dash=(4, 2))
+_VOTE = Look('vermillion', width=0, marker='^', size=5)
+_NAME = 'relative change'
+_VOTES = 'votes to synchronize'
 
 
 def plot(run: Run) -> Plot:
-  """The figure of one run."""
+  """Δ(g) of each worker, delta, and the synchronized steps (figure 5)."""
+  step, workers = run.column('step'), run.changes.shape[1]
+  x = Axis((step[0] - 0.5, step[-1] + 0.5), 'steps', ticks=8)
+  y = _axis(run.changes, run.threshold)
+  top = Panel('synchronized', x, Axis((0, 1), ticks=0), [_synced(run)], 16)
+  if workers > STRIPS:
+    bands = [('all workers', 'sky'), ('half of the workers', 'blue')]
+    marks = _bands(run, run.changes, bands, 'median worker', y)
+    strips = [Panel(f'Δ(g) of {workers} workers', x, y, marks, 240)]
+  else:
+    height = figure.strip_height(workers)
+    strips = [
+      Panel(f'worker {i}: Δ(g)', x, y, _strip(run, i, y), height)
+      for i in range(workers)
+    ]
   return Plot(
-    'changes',
-    'When workers synchronize',
-    _caption(run),
-    functools.partial(draw, run),
+    'changes', 'When workers synchronize', _caption(run), [top, *strips], 0
   )
 
 
@@ -31,16 +53,16 @@ def _caption(run):
   sync, every = run.config['sync'], run.config['log']['every']
   threshold, bound = run.threshold, sync.get('max_period')
   sentences = [
-    'Relative gradient change of each worker at each step, on a logarithmic '
-    'axis. A change at the upper edge is infinite: there was no earlier '
-    'gradient to compare with.'
+    'Relative gradient change of each worker at each step, without unit, on a '
+    'logarithmic axis.'
   ]
   if threshold is None:
     sentences.append(f'{history.composition(sync)} does not use it.')
   else:
     sentences.append(
       f'A worker that reaches {_delta(threshold)} (dashed) votes to '
-      'synchronize (triangle).'
+      'synchronize (triangle). A triangle at the upper edge is an infinite '
+      'change: there was no earlier gradient to compare with.'
     )
   if bound:
     sentences.append(
@@ -55,7 +77,13 @@ def _caption(run):
     sentences.append(f'One step in {every} is logged.')
   if run.changes.shape[1] > STRIPS:
     sentences.append(
-      'With this many workers: the largest change, the median, the smallest.'
+      'With this many workers: their median, the half of them around it, and '
+      'all of them.'
+    )
+  elif len(run.rows) > 2 * _BUCKETS:
+    sentences.append(
+      'Where several steps share a pixel, the line is their median, and the '
+      'band holds all of them.'
     )
   return ' '.join(sentences)
 
@@ -67,90 +95,99 @@ def _delta(threshold):
   return 'delta, which the budget moves'
 
 
-def draw(run: Run, layout: Layout) -> Figure:
-  """Δ(g) of each worker, delta, and the synchronized steps (figure 5)."""
-  strips = _strips(run.changes)
-  height = canvas.strip_height(len(strips))
-  figure, (top, *axes) = canvas.strips(layout, [16] + [height] * len(strips))
-  threshold = run.threshold
-  note = '' if threshold is None else f' ({_delta(threshold)})'
-  top.set_title(f'Δ(g) per worker, no unit{note}')
-  _draw_synchronized(top, run, layout.width)
-  step = run.column('step')
-  bounds = _bounds(run.changes, threshold)
-  for i, (ax, (name, change)) in enumerate(
-    zip(axes, strips.items(), strict=True)
-  ):
-    kept = lines.envelope(change, layout.width // 2)
-    # Infinite changes are drawn at the upper edge.
-    line = np.minimum(change[kept], bounds[1])
-    ax.set(yscale='log', ylim=bounds)
-    lines.log_ticks(ax.yaxis, 4 if height > 50 else 2)
-    ax.plot(
-      step[kept], line, color=LIGHT['blue'], linewidth=1, gid=f'change-{i}'
-    )
-    if threshold is not None:
-      _draw_votes(ax, step[kept], line, threshold[kept])
-    canvas.write_inside(ax, name)
-  top.set_xlim(step[0] - 0.5, step[-1] + 0.5)
-  lines.ticks(top.xaxis)
-  axes[-1].set_xlabel('steps')
-  return figure
+def _strip(run: Run, worker: int, y: Axis) -> list[Mark]:
+  """The changes of one worker; a band, where several steps share a pixel."""
+  change, label = run.changes[:, [worker]], f'worker {worker}: '
+  if len(run.rows) > 2 * _BUCKETS:
+    bands = [('smallest to largest', 'blue')]
+    return _bands(run, change, bands, _NAME, y, label)
+  step, line = run.column('step'), change[:, 0]
+  finite = np.where(np.isfinite(line), line, np.nan)
+  return [
+    Line(_NAME, step, finite, _CHANGE, hover=f'{label}{{y}}'),
+    *_votes(run, line, np.arange(len(line)), y, label),
+  ]
 
 
-def _draw_votes(ax, step, change, threshold):
+def _bands(
+  run: Run,
+  changes: Float[np.ndarray, 'rows lines'],
+  bands: Sequence[tuple[str, str]],
+  middle: str,
+  y: Axis,
+  label: str = '',
+) -> list[Mark]:
+  """All changes, half of them and the like, from wide to narrow; the median."""
+  cuts = [0, 0.25][: len(bands)]
+  shares = [*cuts, 0.5, *(1 - cut for cut in reversed(cuts))]
+  at, peak, values = lines.quantiles(changes, _BUCKETS, shares)
+  step, values = run.column('step')[at], np.clip(values, *y.limits)
+  return [
+    *(
+      Band(
+        name,
+        step,
+        values[i],
+        values[-1 - i],
+        color,
+        hover=f'{label}{name}: {{low}} to {{high}}',
+      )
+      for i, (name, color) in enumerate(bands)
+    ),
+    Line(middle, step, values[len(bands)], _CHANGE, hover=f'{label}{{y}}'),
+    *_votes(run, np.fmax.reduce(changes, axis=1), peak, y, label),
+  ]
+
+
+def _votes(
+  run: Run,
+  change: Float[np.ndarray, 'rows'],
+  shown: Int[np.ndarray, 'shown'],
+  y: Axis,
+  label: str,
+) -> list[Mark]:
   """The threshold, and a triangle wherever it is reached."""
-  dashed = {'color': LIGHT['ink'], 'linestyle': (0, (4, 2)), 'linewidth': 1}
-  ax.plot(step, threshold, **dashed)
-  reached = change >= threshold
-  ax.plot(
-    step[reached],
-    change[reached],
-    '^',
-    color=LIGHT['vermillion'],
-    markersize=4,
-    clip_on=False,
-  )
+  if run.threshold is None:
+    return []
+  step, threshold = run.column('step'), run.threshold
+  marks: list[Mark] = [
+    Line('delta', step[shown], threshold[shown], _DELTA, hover='')
+  ]
+  reached = shown[change[shown] >= threshold[shown]]
+  infinite = np.isinf(change[reached])
+  for at, hover in (
+    (reached[~infinite], ''),  # The line says it.
+    (reached[infinite], f'{label}infinite at step {{x}}'),
+  ):
+    edge = np.minimum(change[at], 0.98 * y.limits[1])  # To be inside.
+    marks.append(Line(_VOTES, step[at], edge, _VOTE, hover=hover))
+  return marks
 
 
-def _strips(changes: Float[np.ndarray, 'rows workers']):
-  """The lines by name: one per worker, or three that summarize many."""
-  workers = changes.shape[1]
-  if workers <= STRIPS:
-    return {f'worker {i}': changes[:, i] for i in range(workers)}
-  return {
-    f'largest of {workers} workers': np.fmax.reduce(changes, axis=1),
-    'median worker': np.nanmedian(changes, axis=1),
-    'smallest': np.fmin.reduce(changes, axis=1),
-  }
-
-
-def _bounds(changes, threshold):
-  """Limits of the axis of Δ(g): 0.1, delta, and nearly all changes."""
+def _axis(changes, threshold):
+  """A logarithmic axis with 0.1, delta, and nearly all changes."""
   known = changes[np.isfinite(changes) & (changes > 0)]
   delta = 0 if threshold is None else np.median(threshold)
   known = np.append(known, [0.1, delta or 0.1])
-  return min(np.percentile(known, 2), 0.1) / 2, known.max() * 2
+  limits = min(np.percentile(known, 2), 0.1) / 2, known.max() * 2
+  return Axis(limits, log=True, ticks=4)
 
 
-def _draw_synchronized(ax, run, buckets):
+def _synced(run: Run) -> Bars:
   """Bars for the synchronized steps; their share, where steps share a bar."""
   step = np.concatenate([[run.column('step')[0] - 1], run.column('step')])
   syncs = np.concatenate([[0], run.sync_steps])
   if run.rows[0]['step'] > 1:  # What happened before the first row is unknown.
     syncs[0] = syncs[1]
-  cuts = np.unique(np.linspace(0, len(step) - 1, buckets + 1).astype(int))
+  cuts = np.unique(np.linspace(0, len(step) - 1, 2 * _BUCKETS + 1).astype(int))
+  edges = step[cuts] + 0.5
   share = np.diff(syncs[cuts]) / np.diff(step[cuts])
-  visible = np.where(share > 0, np.maximum(share, 0.25), 0)
-  ax.stairs(
-    visible,
-    step[cuts] + 0.5,
-    fill=True,
-    color=LIGHT['vermillion'],
-    gid='synced',
+  visible = share > 0
+  return Bars(
+    'synchronized',
+    ((edges[:-1] + edges[1:]) / 2)[visible],
+    share[visible],
+    np.diff(edges)[visible],
+    'vermillion',
+    hover='synchronized: {y} of the steps',
   )
-  ax.set_ylim(0, 1)
-  ax.set_yticks([])
-  ax.grid(False)
-  ax.spines[['left', 'bottom']].set_visible(False)
-  ax.tick_params(length=0)

@@ -1,73 +1,58 @@
 """How often workers synchronized, and what that saved against BSP."""
 
 from collections.abc import Sequence
-import functools
 
-from matplotlib.figure import Figure
-
-from selsync_jax.report import canvas
+from selsync_jax.report import figure
 from selsync_jax.report import lines
 from selsync_jax.report import palette
-from selsync_jax.report.canvas import Layout
-from selsync_jax.report.canvas import Plot
+from selsync_jax.report.figure import Axis
+from selsync_jax.report.figure import Line
+from selsync_jax.report.figure import Panel
+from selsync_jax.report.figure import Plot
 from selsync_jax.runs.history import Run
+
+_BUCKETS = 270
 
 
 def plot(runs: Sequence[Run]) -> Plot:
-  """One figure of all runs."""
+  """LSSR over steps, and bytes over steps against those of BSP."""
+  sent = [*_bsp(runs), *_marks(runs, 'bytes_per_worker')]
+  y = figure.from_zero(figure.columns(sent), unit='B')
+  panels = [Panel('bytes sent per worker', _steps(runs), y, sent)]
+  if any(run.is_lockstep for run in runs):
+    title, limits = 'LSSR (local steps / steps)', Axis((-0.02, 1.02))
+    lssr = _marks(runs, 'lssr')
+    panels.insert(0, Panel(title, _steps(runs), limits, lssr))
   return Plot(
     'communication',
     'Communication saved',
     'LSSR: the share of the steps so far that stayed local. It is 0 for BSP, '
     'which synchronizes at every step. Bytes: what each worker has sent so '
     'far, against BSP (dotted).',
-    functools.partial(draw, runs),
+    panels,
+    columns=2,
   )
 
 
-def draw(runs: Sequence[Run], layout: Layout) -> Figure:
-  """LSSR over steps, and bytes over steps against those of BSP."""
-  fields = ['bytes_per_worker']
-  if any(run.is_lockstep for run in runs):
-    fields.insert(0, 'lssr')
-  figure, axes = canvas.panels(
-    layout, len(fields), 190, columns=2, legend=len(runs) + 1
-  )
+def _steps(runs: Sequence[Run]) -> Axis:
+  return figure.from_zero([run.column('step') for run in runs], 'steps')
+
+
+def _marks(runs: Sequence[Run], field: str) -> list[Line]:
+  marks = []
   for i, run in enumerate(runs):
-    for ax, field in zip(axes, fields, strict=True):
-      lines.draw(
-        ax,
-        run.column('step'),
-        run.column(field),
-        layout.width // 4,
-        **palette.series_style(i),
-        label=run.name,
-        gid=f'{field}-{i}',
-      )
-  *lssr, sent = axes
-  for ax in lssr:
-    ax.set(title='LSSR (local steps / steps)', ylim=(-0.02, 1.02))
-  _draw_bsp(sent, runs)
-  sent.set(title='bytes sent per worker')
-  lines.from_zero(sent.yaxis, 'B')
-  for ax in axes:
-    ax.set(xlabel='steps')
-    lines.from_zero(ax.xaxis)
-  canvas.add_legend(figure, sent, layout)
-  return figure
+    y = run.column(field)
+    kept = lines.envelope(y, _BUCKETS)
+    x = run.column('step')[kept]
+    marks.append(Line(run.name, x, y[kept], palette.series(i)))
+  return marks
 
 
-def _draw_bsp(ax, runs):
+def _bsp(runs: Sequence[Run]) -> list[Line]:
   """What BSP sends, up to the end of the longest finished run."""
   finished = [run.summary for run in runs if run.summary]
   if not finished:
-    return
+    return []
   longest = max(finished, key=lambda summary: summary['steps'])
-  ax.plot(
-    [0, longest['steps']],
-    [0, longest['bytes_per_worker_bsp']],
-    color=palette.LIGHT['muted'],
-    linestyle=(0, (1, 3)),
-    label='BSP would have sent',
-    gid='bsp',
-  )
+  x, y = [0, longest['steps']], [0, longest['bytes_per_worker_bsp']]
+  return [Line('BSP would have sent', x, y, palette.DOTTED)]

@@ -12,20 +12,20 @@ import pathlib
 from markupsafe import Markup
 
 from selsync_jax.config import ConfigError
-from selsync_jax.report import canvas
 from selsync_jax.report import comparison_table
 from selsync_jax.report import headline
 from selsync_jax.report import page
 from selsync_jax.report import pareto_plot
 from selsync_jax.report import plots
+from selsync_jax.report import png
 from selsync_jax.report import run_page
 from selsync_jax.report import verdict
-from selsync_jax.report.canvas import Plot
 from selsync_jax.report.comparison_table import Cell
 from selsync_jax.report.entries import choose_rates
 from selsync_jax.report.entries import Entry
 from selsync_jax.report.entries import metric_of
 from selsync_jax.report.entries import read_entries
+from selsync_jax.report.figure import Plot
 from selsync_jax.runs.trial import Trial
 
 NAME = 'comparison'
@@ -50,7 +50,7 @@ def write(trials: Sequence[Trial], out: pathlib.Path) -> pathlib.Path:
     raise ConfigError('nothing to compare: every run diverged')
   rows = comparison_table.table(chosen)
   figures = _plots(chosen)
-  canvas.write_pngs(figures, out)
+  png.write(figures, out)
   best = verdict.sentence(chosen)
   markdown = f'{comparison_table.markdown(rows)}\n{best}.\n'
   (out / f'{NAME}.md').write_text(markdown, encoding='utf-8')
@@ -72,16 +72,13 @@ def write(trials: Sequence[Trial], out: pathlib.Path) -> pathlib.Path:
 
 
 def _plots(chosen: Sequence[Entry]) -> list[Plot]:
-  runs = [next(iter(entry.runs.values())) for entry in chosen]
+  groups = {entry.label: list(entry.runs.values()) for entry in chosen}
   return [
     *(
       pareto_plot.plot(chosen, metric)
       for metric in dict.fromkeys([metric_of(chosen), 'loss'])
     ),
-    *(
-      plot._replace(caption=f'{plot.caption} One seed of each method.')
-      for plot in plots.shared_plots(runs)
-    ),
+    *plots.shared_plots(groups),
   ]
 
 

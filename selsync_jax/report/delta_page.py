@@ -1,20 +1,21 @@
 """A page about a suggested delta: LSSR over delta as a figure and a table."""
 
 from collections.abc import Mapping, Sequence
-import functools
 import pathlib
 from typing import NamedTuple
 
 from jaxtyping import Float
-from matplotlib.figure import Figure
 import numpy as np
 
-from selsync_jax.report import canvas
-from selsync_jax.report import lines
+from selsync_jax.report import figure
 from selsync_jax.report import page
 from selsync_jax.report import palette
-from selsync_jax.report.canvas import Layout
-from selsync_jax.report.canvas import Plot
+from selsync_jax.report import png
+from selsync_jax.report.figure import Axis
+from selsync_jax.report.figure import Line
+from selsync_jax.report.figure import Look
+from selsync_jax.report.figure import Panel
+from selsync_jax.report.figure import Plot
 
 
 class Curve(NamedTuple):
@@ -45,31 +46,36 @@ class Suggestion(NamedTuple):
   curves: Mapping[str, Curve]
 
 
-def draw(suggestion: Suggestion, layout: Layout) -> Figure:
+def plot(suggestion: Suggestion) -> Plot:
   """LSSR over delta, and the suggestion."""
-  figure, (ax,) = canvas.panels(layout, 1, 280, legend=4)
-  for i, (label, curve) in enumerate(suggestion.curves.items()):
-    style = palette.series_style(i) | {'marker': '', 'drawstyle': 'steps-pre'}
-    ax.plot(curve.deltas, curve.lssr, **style, label=label, gid=f'lssr-{i}')
-  ax.plot(
-    suggestion.delta,
-    suggestion.lssr,
-    'o',
-    color=palette.LIGHT['ink'],
-    label=f'delta {suggestion.delta}',
-    gid='suggestion',
+  curves = [
+    Line(
+      label,
+      curve.deltas,
+      curve.lssr,
+      palette.series(i)._replace(marker=''),
+      steps='pre',
+    )
+    for i, (label, curve) in enumerate(suggestion.curves.items())
+  ]
+  deltas = [curve.deltas for curve in suggestion.curves.values()]
+  x = figure.logarithmic([*deltas, [suggestion.delta]], 'delta (no unit)')
+  wanted = [suggestion.wanted] * 2
+  point = Line(
+    f'delta {suggestion.delta}',
+    [suggestion.delta],
+    [suggestion.lssr],
+    Look('ink', width=0, marker='o', size=6),
   )
-  ax.axhline(
-    suggestion.wanted,
-    color=palette.LIGHT['muted'],
-    linestyle=(0, (1, 3)),
-    label='wanted',
+  marks = [*curves, Line('wanted', x.limits, wanted, palette.DOTTED), point]
+  title = 'LSSR (local steps / steps)'
+  return Plot(
+    'delta',
+    'LSSR as a function of delta',
+    'The share of steps that stay local for each delta, by the gradient '
+    'changes recorded under BSP, and with the deltas that were tried.',
+    [Panel(title, x, Axis((-0.02, 1.02)), marks, height=280)],
   )
-  ax.set(xscale='log', ylim=(-0.02, 1.02), xlabel='delta (no unit)')
-  ax.set_title('LSSR (local steps / steps)')
-  lines.log_ticks(ax.xaxis, 8)
-  canvas.add_legend(figure, ax, layout)
-  return figure
 
 
 def write(
@@ -89,19 +95,13 @@ def write(
   Returns:
     The page.
   """
-  plot = Plot(
-    'delta',
-    'LSSR as a function of delta',
-    'The share of steps that stay local for each delta, by the gradient '
-    'changes recorded under BSP, and with the deltas that were tried.',
-    functools.partial(draw, suggestion),
-  )
-  canvas.write_pngs([plot], out)
+  figures = [plot(suggestion)]
+  png.write(figures, out)
   head, *rows = table
   title = f'delta {suggestion.delta} for an LSSR of {suggestion.wanted:g}'
   body = [
     page.header(title, subtitle),
-    page.figure(plot),
+    *map(page.figure, figures),
     page.table('table', 'Some deltas', head, [(r[0], r[1:]) for r in rows]),
   ]
   path = out / 'delta.html'

@@ -62,15 +62,11 @@ def _score_name(field):
 
 def show(summary: Mapping[str, Any]) -> None:
   """Prints the table."""
-  _print(f'{summary["method"]}, {summary["workers"]} workers', summary)
+  show_table(summary, f'{summary["method"]}, {summary["workers"]} workers')
 
 
-def show_scores(title: str, scores: Mapping[str, Any]) -> None:
-  """Prints the table of scores that are no run's summary."""
-  _print(title, scores)
-
-
-def _print(title: str, outcome: Mapping[str, Any]) -> None:
+def show_table(outcome: Mapping[str, Any], title: str | None = None) -> None:
+  """Prints the table of a summary, or of some of its fields."""
   table = rich.table.Table(
     title=title, box=rich.box.SIMPLE_HEAD, show_header=False
   )

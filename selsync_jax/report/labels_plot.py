@@ -1,41 +1,43 @@
 """Which labels each worker's chunk of the training data holds."""
 
-import functools
-
 from jaxtyping import Int
-from matplotlib import ticker
-from matplotlib.figure import Figure
 import numpy as np
 
-from selsync_jax.report import canvas
-from selsync_jax.report.canvas import Layout
-from selsync_jax.report.canvas import Plot
-from selsync_jax.report.palette import LIGHT
+from selsync_jax.report import figure
+from selsync_jax.report.figure import Axis
+from selsync_jax.report.figure import Bars
+from selsync_jax.report.figure import Panel
+from selsync_jax.report.figure import Plot
 
 
 def plot(counts: Int[np.ndarray, 'workers labels']) -> Plot:
-  """The figure of one run."""
+  """A bar per label, a strip per worker."""
+  workers, labels = counts.shape
+  x = Axis((-0.5, labels - 0.5), 'label', ticks=10)
+  y = figure.from_zero([counts.ravel()], ticks=2)
+  height = figure.strip_height(workers)
   return Plot(
     'labels',
     'Labels per worker',
     "Examples of each label in each worker's chunk of the training data.",
-    functools.partial(draw, counts),
+    [
+      Panel(
+        f'worker {i}: examples',
+        x,
+        y,
+        [
+          Bars(
+            'examples',
+            np.arange(labels),
+            row,
+            np.ones(labels),
+            'blue',
+            hover=f'worker {i}: {{y}}',
+          )
+        ],
+        height,
+      )
+      for i, row in enumerate(counts)
+    ],
+    columns=0,
   )
-
-
-def draw(counts: Int[np.ndarray, 'workers labels'], layout: Layout) -> Figure:
-  """A bar per label, a strip per worker."""
-  height = canvas.strip_height(len(counts))
-  figure, axes = canvas.strips(layout, [height] * len(counts))
-  for worker, (ax, row) in enumerate(zip(axes, counts, strict=True)):
-    ax.stairs(
-      row, np.arange(len(row) + 1) - 0.5, fill=True, color=LIGHT['blue']
-    )
-    ax.set(xlim=(-0.5, len(row) - 0.5), ylim=(0, counts.max() * 1.05))
-    ax.grid(False, axis='x')
-    ax.xaxis.set_major_locator(ticker.MaxNLocator(10, integer=True))
-    ax.yaxis.set_major_locator(ticker.MaxNLocator(2, integer=True))
-    canvas.write_inside(ax, f'worker {worker}')
-  axes[0].set_title('examples')
-  axes[-1].set_xlabel('label')
-  return figure

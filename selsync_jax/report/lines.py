@@ -1,24 +1,10 @@
-"""Lines thinned for the screen, and axes with few, round ticks."""
+"""Lines thinned for the screen."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from jaxtyping import Float, Int
-from matplotlib import ticker
-from matplotlib.axes import Axes
 import numpy as np
-
-
-def draw(
-  axes: Axes,
-  x: Float[np.ndarray, 'points'],
-  y: Float[np.ndarray, 'points'],
-  buckets: int,
-  **options: Any,
-) -> None:
-  """Draws a line, thinned by `envelope`, with about a dozen markers."""
-  kept = envelope(y, buckets)
-  every = max(1, len(kept) // 12)
-  axes.plot(x[kept], y[kept], markevery=every, **options)
 
 
 def envelope(
@@ -39,32 +25,57 @@ def envelope(
   (known,) = np.nonzero(~np.isnan(y))
   if len(known) <= 2 * buckets:
     return known
-  starts = np.arange(buckets) * len(known) // buckets
   keep = {known[0], known[-1]}
-  for part in np.split(known, starts[1:]):
+  for part in _split(known, buckets):
     keep |= {part[np.argmin(y[part])], part[np.argmax(y[part])]}
   return np.array(sorted(keep))
 
 
-def from_zero(axis: Any, unit: str = '') -> None:
-  """An axis from 0 to slightly above the data, with few round ticks."""
-  top = 1.04 * axis.get_data_interval()[1]
-  axis.axes.set(**{f'{axis.axis_name}lim': (0, top or 1)})
-  ticks(axis, unit)
+class Quantiles(NamedTuple):
+  """Long or many lines as a few, in buckets of points.
+
+  Attributes:
+    at: the index of the point in the middle of each bucket.
+    peak: the index of the point with the largest value of each bucket.
+    values: a line for each quantile.
+  """
+
+  at: Int[np.ndarray, 'buckets']
+  peak: Int[np.ndarray, 'buckets']
+  values: Float[np.ndarray, 'quantiles buckets']
 
 
-def ticks(axis: Any, unit: str = '') -> None:
-  """A few whole numbers with SI prefixes: 30 k, 20 MB."""
-  axis.set_major_locator(
-    ticker.MaxNLocator(4, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
+def quantiles(
+  lines: Float[np.ndarray, 'points lines'],
+  buckets: int,
+  shares: Sequence[float],
+) -> Quantiles:
+  """Quantiles over all values of a bucket.
+
+  Args:
+    lines: NaN means no point; infinity is a value.
+    buckets: the most.
+    shares: of the values that each quantile leaves below it.
+  """
+  (known,) = np.nonzero(~np.isnan(lines).all(axis=1))
+  parts = _split(known, min(buckets, len(known)))
+  values = []
+  for part in parts:
+    each = np.sort(lines[part], axis=None)  # NaN comes last.
+    last = np.count_nonzero(~np.isnan(each)) - 1
+    values.append(each[np.rint(np.multiply(shares, last)).astype(int)])
+  return Quantiles(
+    at=np.array([part[len(part) // 2] for part in parts], int),
+    peak=np.array(
+      [part[np.nanargmax(np.nanmax(lines[part], axis=1))] for part in parts],
+      int,
+    ),
+    values=np.reshape(values, (len(parts), len(shares))).T,
   )
-  axis.set_major_formatter(ticker.EngFormatter(unit))
 
 
-def log_ticks(axis: Any, most: int) -> None:
-  """At most `most` powers of ten; on a short axis, 2 and 5 as well."""
-  low, high = axis.get_view_interval()
-  subs = (1, 2, 5) if high < 100 * low else (1,)
-  axis.set_major_locator(ticker.LogLocator(subs=subs, numticks=most))
-  axis.set_major_formatter(ticker.FuncFormatter(lambda y, _: f'{y:g}'))
-  axis.set_minor_locator(ticker.NullLocator())
+def _split(known, buckets):
+  """The indices in buckets of equal size."""
+  if not buckets:
+    return []
+  return np.split(known, np.arange(1, buckets) * len(known) // buckets)

@@ -1,16 +1,22 @@
 """A metric over what it cost: steps, samples, bytes, seconds."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import functools
+from typing import TypeAlias
 
-from matplotlib.figure import Figure
+from jaxtyping import Float
 import numpy as np
 
-from selsync_jax.report import canvas
+from selsync_jax.report import figure
 from selsync_jax.report import lines
 from selsync_jax.report import palette
-from selsync_jax.report.canvas import Layout
-from selsync_jax.report.canvas import Plot
+from selsync_jax.report.figure import Axis
+from selsync_jax.report.figure import Band
+from selsync_jax.report.figure import Line
+from selsync_jax.report.figure import Look
+from selsync_jax.report.figure import Mark
+from selsync_jax.report.figure import Panel
+from selsync_jax.report.figure import Plot
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
 
@@ -27,20 +33,38 @@ _UNITS = {
   'accuracy': 'share of examples',
   'top5': 'share of examples',
 }
+_BUCKETS = 120  # Of a long line in a panel.
+_LONG = 60  # Steps from which the noise of batches is drawn as a band.
+_COVERED = (0.1, 0.5, 0.9)  # Quantiles of a bucket: a band, and its middle.
+_SETTLED = 0.2
+"""After this share of its evaluations a score is near where it ends."""
+
+Groups: TypeAlias = Mapping[str, Sequence[Run]]
+"""By entry of the legend: the runs, one for each seed."""
 
 
-def plot(runs: Sequence[Run], metric: str) -> Plot:
-  """One figure of a metric of all runs."""
-  if len(runs) == 1:
-    batches = ', and of the training batches.'
-  else:
-    batches = '; for a run without scores, of the training batches.'
-  return Plot(
-    metric,
-    metric.capitalize(),
-    f'The {metric} of the consensus (the mean over workers) on the validation '
-    f'split{batches} The panels show the same scores over four costs.',
-    functools.partial(draw, runs, metric),
+def of_run(run: Run, metric: str, bsp: Run | None = None) -> Plot:
+  """One run, with its training batches, and the same run under BSP."""
+  groups = {'validation, consensus': [run]} if _has(run, metric) else {}
+  if bsp and _has(bsp, metric):
+    groups['validation, BSP'] = [bsp]
+  plotted = _plot(groups, metric, run)
+  extra = ' BSP: the run beside this one with the same config.' if bsp else ''
+  return plotted._replace(
+    caption=f'The {metric} of the consensus (the mean over workers) on the '
+    f'validation split, and of the training batches.{plotted.caption}{extra}'
+  )
+
+
+def of_groups(groups: Groups, metric: str) -> Plot:
+  """Several runs; the seeds of a method are one line."""
+  plotted = _plot(groups, metric)
+  seeds = max(map(len, groups.values()))
+  bands = ' Lines: means over seeds; bands: all seeds.' if seeds > 1 else ''
+  return plotted._replace(
+    caption=f'The {metric} of the consensus (the mean over workers) on the '
+    'validation split; for a run without scores, of the training batches.'
+    f'{bands}{plotted.caption}'
   )
 
 
@@ -50,61 +74,91 @@ def with_unit(metric: str) -> str:
   return f'{metric} ({unit})' if unit else metric
 
 
-def draw(runs: Sequence[Run], metric: str, layout: Layout) -> Figure:
-  """A metric over steps, samples, bytes and seconds."""
-  series = _series(runs, metric)
+def _plot(groups: Groups, metric: str, batches: Run | None = None) -> Plot:
+  """The same lines over four costs; its caption is only about the axes."""
+  runs = [run for each in groups.values() for run in each]
+  runs += [batches] if batches else []
   costs = ('step', 'samples', 'bytes_per_worker', history.time_field(runs))
-  figure, axes = canvas.panels(layout, len(costs), 190, legend=len(series))
-  values = np.concatenate([run.column(field) for run, field, *_ in series])
-  for ax, cost in zip(axes, costs, strict=True):
-    name, unit = COSTS[cost]
-    for i, (run, field, label, style) in enumerate(series):
-      lines.draw(
-        ax,
-        run.column(cost),
-        run.column(field),
-        layout.width // layout.columns // 2,
-        **style,
-        label=label,
-        gid=f'{field}-{cost}-{i}',
-      )
-    _set_scale(ax, values)
-    ax.set(xlabel=name)
-    lines.from_zero(ax.xaxis, unit)
-  axes[0].set_title(with_unit(metric))
-  canvas.add_legend(figure, axes[0], layout)
-  return figure
-
-
-def _series(runs, metric):
-  """The lines of a metric: `(run, field, label, style)`."""
-  score = f'validation_{metric}'
-  if len(runs) > 1:
-    return [
-      (
-        run,
-        score if _has(run, score) else metric,
-        run.name,
-        palette.series_style(i),
-      )
-      for i, run in enumerate(runs)
+  panels = []
+  for cost in costs:
+    scores = [
+      mark
+      for i, (name, each) in enumerate(groups.items())
+      for mark in _scores(name, each, metric, cost, palette.series(i))
     ]
-  (run,) = runs
-  batches = {'color': palette.LIGHT['muted'], 'linewidth': 0.8}
-  series = [
-    (run, metric, 'training batches', batches),
-    (run, score, 'consensus, validation split', palette.series_style(0)),
+    trained = _batches(batches, metric, cost) if batches else []
+    y = _axis(scores, trained, metric)
+    label, unit = COSTS[cost]
+    x = figure.from_zero([run.column(cost) for run in runs], label, unit)
+    title = with_unit(metric) if not panels else ''
+    panels.append(Panel(title, x, y, [*trained, *scores]))
+  caption = ' The panels show the same scores over four costs.'
+  if history.higher_is_better(metric):
+    caption += ' The first scores may lie below the axis.'
+  return Plot(metric, metric.capitalize(), caption, panels, columns=4)
+
+
+def _has(run: Run, metric: str) -> bool:
+  return bool(np.isfinite(run.column(f'validation_{metric}')).any())
+
+
+def _scores(
+  name: str, runs: Sequence[Run], metric: str, cost: str, look: Look
+) -> list[Mark]:
+  """The mean over seeds of a score at each evaluation, and the seeds' range."""
+  scored = all(_has(run, metric) for run in runs)
+  field = f'validation_{metric}' if scored else metric
+  steps = _common_steps(runs, field)
+  points = np.array([_at(run, steps, (cost, field)) for run in runs])
+  x, y = points.mean(axis=0)
+  low, high = points[:, 1].min(axis=0), points[:, 1].max(axis=0)
+  kept = lines.envelope(y, _BUCKETS)
+  # A pointer reads the nearest evaluation, which may be some steps away.
+  hover = f'{name}: {{y}} at {{x}}'
+  line = Line(name, x[kept], y[kept], look, hover=hover)
+  if len(runs) == 1:
+    return [line]
+  hover = f'{len(runs)} seeds: {{low}} to {{high}}'
+  band = Band(name, x[kept], low[kept], high[kept], look.color, hover)
+  return [band, line]
+
+
+def _common_steps(runs: Sequence[Run], field: str) -> Float[np.ndarray, 'n']:
+  """The steps at which all of these runs have a field."""
+  scored = [run.column('step')[np.isfinite(run.column(field))] for run in runs]
+  return functools.reduce(np.intersect1d, scored)
+
+
+def _at(
+  run: Run, steps: Float[np.ndarray, 'n'], fields: Sequence[str]
+) -> Float[np.ndarray, 'fields n']:
+  """Fields of a run at some of its steps."""
+  rows = np.searchsorted(run.column('step'), steps)
+  return np.array([run.column(field)[rows] for field in fields])
+
+
+def _batches(run: Run, metric: str, cost: str) -> list[Mark]:
+  """A metric of the training batches; of a long run, its quantiles."""
+  x, y, name = run.column(cost), run.column(metric), 'training batches'
+  if len(y) < _LONG:
+    return [Line(name, x, y, palette.THIN)]
+  buckets = min(_BUCKETS // 2, len(y) // 8)
+  at, _, (low, middle, high) = lines.quantiles(
+    y[:, np.newaxis], buckets, _COVERED
+  )
+  return [
+    Band(name, x[at], low, high, 'muted', f'{name}, 80%: {{low}} to {{high}}'),
+    Line(name, x[at], middle, palette.THIN),
   ]
-  return [entry for entry in series if _has(*entry[:2])]
 
 
-def _has(run, field):
-  return bool(np.isfinite(run.column(field)).any())
-
-
-def _set_scale(ax, values):
-  """A logarithmic axis where values exceed 1 and span a factor of ten."""
-  known = values[np.isfinite(values) & (values > 0)]
-  if len(known) and known.max() > 1 and known.max() / known.min() > 10:
-    ax.set_yscale('log')
-    lines.log_ticks(ax.yaxis, 6)
+def _axis(scores: Sequence[Mark], trained: Sequence[Mark], metric: str) -> Axis:
+  """An axis around the lines; of a share, from where the scores settle."""
+  shown = figure.columns([*scores, *trained])
+  ends = [y[int(len(y) * _SETTLED) :] for y in figure.columns(scores)]
+  settled = figure.known(ends)
+  if not (len(settled) and history.higher_is_better(metric)):
+    return figure.spanning(shown)
+  low, high = min(settled), max(figure.known(shown))
+  margin = max(0.05 * (high - low), 0.005)
+  return Axis((max(low - margin, 0), min(high + margin, 1.002)))

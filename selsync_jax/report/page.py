@@ -1,19 +1,26 @@
-"""One self-contained HTML page: nothing is fetched, nothing is executed.
+"""One self-contained HTML page, which fetches nothing.
 
 The HTML is in `templates/`. Every text is escaped there; only `Markup`, which
-these functions return, goes into the page as it is.
+these functions return, goes into the page as it is. The page holds plotly.js
+(its basic bundle), compressed; `make plotly` in the Makefile fetches another
+version of it.
 """
 
+import base64
 from collections.abc import Iterable, Sequence
+from importlib import resources
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
-from selsync_jax.report import canvas
+from selsync_jax.report import interactive
 from selsync_jax.report import palette
-from selsync_jax.report import svg
-from selsync_jax.report.canvas import Plot
+from selsync_jax.report.figure import Line
+from selsync_jax.report.figure import Look
+from selsync_jax.report.figure import Plot
+
+_PLOTLY = resources.files('selsync_jax.report') / 'plotly'
 
 _TEMPLATES = jinja2.Environment(
   loader=jinja2.PackageLoader('selsync_jax.report'),
@@ -23,13 +30,19 @@ _TEMPLATES = jinja2.Environment(
   trim_blocks=True,
   undefined=jinja2.StrictUndefined,
 )
+_TEMPLATES.policies['json.dumps_kwargs'] = {'separators': (',', ':')}
 _SECTIONS: Any = _TEMPLATES.get_template('sections.html.j2').module
 
 
 def page(title: str, body: Iterable[Markup]) -> str:
   """The page around a body."""
+  plotly = (_PLOTLY / 'plotly-basic.min.js.gz').read_bytes()
   return _TEMPLATES.get_template('page.html.j2').render(
-    title=title, body=body, light=palette.LIGHT, dark=palette.DARK
+    title=title,
+    body=body,
+    light=palette.LIGHT,
+    dark=palette.DARK,
+    plotly=base64.b64encode(plotly).decode(),
   )
 
 
@@ -44,9 +57,12 @@ def key_figures(figures: Iterable[tuple[str, str, str]]) -> Markup:
 
 
 def figure(plot: Plot) -> Markup:
-  """A section with one figure, drawn for wide and for narrow screens."""
-  drawings = [svg.draw(plot, canvas.WIDE), svg.draw(plot, canvas.NARROW)]
-  return _SECTIONS.figure(plot.name, plot.title, plot.caption, drawings)
+  """A section with one figure, which the page's script draws."""
+  legend = [
+    (name, mark.look if isinstance(mark, Line) else Look(mark.color, width=8))
+    for name, mark in plot.legend.items()
+  ]
+  return _SECTIONS.figure(plot, legend, interactive.describe(plot))
 
 
 def table(

@@ -1,13 +1,12 @@
-"""Colors, dashes and markers of every figure, and matplotlib's settings.
+"""Colors, dashes and markers of every figure.
 
 References:
   Okabe and Ito, `Color Universal Design`, 2008: the palette. Series differ in
   dashes and markers as well.
 """
 
-from typing import Any
+from selsync_jax.report.figure import Look
 
-# Figures are drawn in the colors of light mode; a page can replace them.
 LIGHT = {
   'paper': '#ffffff',
   'ink': '#1f2329',
@@ -33,42 +32,17 @@ DARK = {
   'sky': '#a5d8f8',
 }
 SERIES = ('blue', 'vermillion', 'green', 'purple', 'orange', 'sky')
-DASHES: tuple[Any, ...] = ('-', (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
+DASHES = ((), (5, 2), (1, 1.5), (5, 2, 1, 2))
 MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X')
 
-SETTINGS = {
-  'axes.edgecolor': LIGHT['muted'],
-  'axes.grid': True,
-  'axes.labelcolor': LIGHT['muted'],
-  'axes.labelsize': 11,
-  'axes.spines.right': False,
-  'axes.spines.top': False,
-  'axes.titlecolor': LIGHT['ink'],
-  'axes.titlelocation': 'left',
-  'axes.titlesize': 12,
-  'font.size': 11,
-  'grid.color': LIGHT['rule'],
-  'grid.linewidth': 0.8,
-  'legend.fontsize': 11,
-  'legend.frameon': False,
-  'legend.handlelength': 2.6,
-  'lines.linewidth': 1.6,
-  'path.simplify': False,  # `lines.envelope` has thinned the lines.
-  'svg.fonttype': 'none',
-  'svg.hashsalt': 'selsync',  # The same figure is always the same text.
-  'text.color': LIGHT['ink'],
-  'xtick.color': LIGHT['muted'],
-  'ytick.color': LIGHT['muted'],
-  'xtick.major.size': 3,
-  'ytick.major.size': 0,
-}
+DOTTED = Look('muted', dash=(1, 3))
+THIN = Look('muted', width=0.8)
 
 
-def series_style(i: int) -> dict[str, Any]:
+def series(i: int) -> Look:
   """Color, dashes and marker of the i-th series."""
-  return {
-    'color': LIGHT[SERIES[i % len(SERIES)]],
-    'linestyle': DASHES[i % len(DASHES)],
-    'marker': MARKERS[i % len(MARKERS)],
-    'markersize': 4,
-  }
+  return Look(
+    SERIES[i % len(SERIES)],
+    dash=DASHES[i % len(DASHES)],
+    marker=MARKERS[i % len(MARKERS)],
+  )

@@ -1,75 +1,92 @@
 """Quality over cost: which methods no other beats in both."""
 
 from collections.abc import Sequence
-import functools
 
-from matplotlib import ticker
-from matplotlib.figure import Figure
 import numpy as np
 
-from selsync_jax.report import canvas
-from selsync_jax.report import lines
+from selsync_jax.report import figure
 from selsync_jax.report import metric_plot
 from selsync_jax.report import palette
-from selsync_jax.report.canvas import Layout
-from selsync_jax.report.canvas import Plot
 from selsync_jax.report.entries import Entry
+from selsync_jax.report.figure import Axis
+from selsync_jax.report.figure import Line
+from selsync_jax.report.figure import Look
+from selsync_jax.report.figure import Mark
+from selsync_jax.report.figure import Panel
+from selsync_jax.report.figure import Plot
 from selsync_jax.runs import history
 
 WIDE_RANGE = 10.0
-"""Values further apart than this are drawn on a logarithmic axis."""
+"""Costs further apart than this are drawn on a logarithmic axis."""
 
 
 def plot(entries: Sequence[Entry], metric: str) -> Plot:
-  """The figure of a comparison."""
+  """A validation score over bytes, and over seconds."""
+  runs = [run for entry in entries for run in entry.runs.values()]
+  costs = ('bytes_per_worker', history.time_field(runs))
+  field = f'validation_{metric}'
+  scores = [list(entry.values(field).values()) for entry in entries]
+  y = figure.spanning(scores)
+  title = f'validation {metric_plot.with_unit(metric)}'
   return Plot(
     f'front-{metric}',
     f'Validation {metric} against cost',
     'Large markers: the mean over seeds. Small markers: the seeds. The line '
     'joins the methods that no other beats in both score and cost.',
-    functools.partial(draw, entries, metric),
+    [
+      Panel(
+        title if i == 0 else '',
+        _cost_axis(entries, cost),
+        y,
+        _marks(entries, cost, field, history.higher_is_better(metric)),
+        height=280,
+      )
+      for i, cost in enumerate(costs)
+    ],
+    columns=2,
+    compares_x=False,
   )
 
 
-def draw(entries: Sequence[Entry], metric: str, layout: Layout) -> Figure:
-  """A validation score over bytes, and over seconds."""
-  runs = [run for entry in entries for run in entry.runs.values()]
-  costs = ('bytes_per_worker', history.time_field(runs))
-  figure, axes = canvas.panels(
-    layout, 2, 280, columns=2, legend=len(entries) + 1
-  )
-  for ax, cost in zip(axes, costs, strict=True):
-    means: list[tuple[float, float]] = []
-    for i, entry in enumerate(entries):
-      x, y = entry.values(cost), entry.values(f'validation_{metric}')
-      style = palette.series_style(i) | {'linestyle': ''}
-      ax.plot(list(x.values()), list(y.values()), **style, alpha=0.35)
-      means.append((entry.mean(cost), entry.mean(f'validation_{metric}')))
-      ax.plot(*means[-1], **style | {'markersize': 9}, label=entry.label)
-    points = sorted(pareto(means, history.higher_is_better(metric)))
-    ax.plot(
-      *np.array(points).T,
-      color=palette.LIGHT['muted'],
-      linewidth=1,
-      zorder=0,
-      label='front: none is better and cheaper',
-      gid='front',
-    )
-    name, unit = metric_plot.COSTS[cost]
-    ax.set(xlabel=name)
-    scores = [y for _, y in means]
-    if max(scores) > WIDE_RANGE * min(scores) > 0:
-      ax.set_yscale('log')
-      lines.log_ticks(ax.yaxis, 6)
-    costs = [x for x, _ in means]
-    if max(costs) > WIDE_RANGE * min(costs) > 0:
-      ax.set_xscale('log')
-      ax.xaxis.set_major_formatter(ticker.EngFormatter(unit))
-    else:
-      lines.from_zero(ax.xaxis, unit)
-  axes[0].set_title(f'validation {metric_plot.with_unit(metric)}')
-  canvas.add_legend(figure, axes[0], layout)
-  return figure
+def _marks(
+  entries: Sequence[Entry], cost: str, field: str, higher_is_better: bool
+) -> list[Mark]:
+  """The front; then for each method its mean, and its seeds."""
+  means = [(entry.mean(cost), entry.mean(field)) for entry in entries]
+  x, y = np.transpose(sorted(pareto(means, higher_is_better)))
+  name = 'front: none is better and cheaper'
+  marks: list[Mark] = [Line(name, x, y, Look('muted', width=1), hover='')]
+  for i, (entry, mean) in enumerate(zip(entries, means, strict=True)):
+    seeds = palette.series(i)._replace(width=0, dash=(), opacity=0.35)
+    x, y = entry.values(cost), entry.values(field)
+    shared = [seed for seed in x if seed in y]
+    hover = f'{entry.label}: {{y}} for {{x}}'
+    marks += [
+      Line(
+        entry.label,
+        [x[seed] for seed in shared],
+        [y[seed] for seed in shared],
+        seeds,
+        hover=hover,
+      ),
+      Line(
+        entry.label,
+        [mean[0]],
+        [mean[1]],
+        seeds._replace(size=9, opacity=1),
+        hover=f'{hover}, mean of {len(shared)} seeds',
+      ),
+    ]
+  return marks
+
+
+def _cost_axis(entries: Sequence[Entry], cost: str) -> Axis:
+  label, unit = metric_plot.COSTS[cost]
+  means = [entry.mean(cost) for entry in entries]
+  values = [list(entry.values(cost).values()) for entry in entries]
+  if max(means) > WIDE_RANGE * min(means) > 0:
+    return figure.logarithmic(values, label, unit)
+  return figure.from_zero(values, label, unit)
 
 
 def pareto(

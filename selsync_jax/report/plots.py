@@ -1,15 +1,17 @@
 """Which figures a report of some runs shows, and in which order."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import re
 
 from selsync_jax.report import changes_plot
 from selsync_jax.report import communication_plot
 from selsync_jax.report import labels_plot
 from selsync_jax.report import metric_plot
+from selsync_jax.report import rate_plot
 from selsync_jax.report import staleness_plot
 from selsync_jax.report import timeline_plot
-from selsync_jax.report.canvas import Plot
+from selsync_jax.report.figure import Plot
+from selsync_jax.runs import siblings
 from selsync_jax.runs.history import Run
 
 _NON_IID = ('by_label', 'dirichlet')  # Partitions that are uneven on purpose.
@@ -19,21 +21,44 @@ def all_plots(runs: Sequence[Run]) -> list[Plot]:
   """Every figure for which these runs have data."""
   if len(runs) == 1:
     (run,) = runs
-    return [*_behavior(run), *shared_plots(runs), *_labels(run)]
+    bsp = siblings.find_bsp(run)
+    metrics = [metric_plot.of_run(run, name, bsp) for name in run.metrics]
+    return [*_behavior(run), *_shared(runs, metrics), *_labels(run)]
   return [
-    *shared_plots(runs),
+    *shared_plots({run.name: [run] for run in runs}),
     *(_named_after(run, plot) for run in runs for plot in _behavior(run)),
     *(_named_after(run, plot) for run in runs for plot in _labels(run)),
   ]
 
 
-def shared_plots(runs: Sequence[Run]) -> list[Plot]:
-  """The figures that show all runs together."""
-  metrics = dict.fromkeys(name for run in runs for name in run.metrics)
+def shared_plots(groups: Mapping[str, Sequence[Run]]) -> list[Plot]:
+  """The figures that show all runs together.
+
+  Args:
+    groups: by entry of the legend, the runs of a method, one for each seed.
+  """
+  names = dict.fromkeys(
+    name for runs in groups.values() for run in runs for name in run.metrics
+  )
+  metrics = [metric_plot.of_groups(groups, name) for name in names]
+  shared = _shared([runs[0] for runs in groups.values()], metrics)
+  if max(map(len, groups.values())) == 1:
+    return shared
+  return [
+    plot
+    if plot in metrics
+    else plot._replace(caption=f'{plot.caption} One seed of each method.')
+    for plot in shared
+  ]
+
+
+def _shared(runs: Sequence[Run], metrics: Sequence[Plot]) -> list[Plot]:
   stale = [run for run in runs if run.outcome.get('staleness')]
+  rated = [run for run in runs if 'lr' in run.rows[-1]]
   return [
     communication_plot.plot(runs),
-    *(metric_plot.plot(runs, name) for name in metrics),
+    *metrics,
+    *([rate_plot.plot(rated)] if rated else []),
     *([staleness_plot.plot(stale)] if stale else []),
   ]
 

@@ -6,14 +6,14 @@ from typing import Any
 
 from markupsafe import Markup
 
-from selsync_jax.report import canvas
 from selsync_jax.report import facts
 from selsync_jax.report import headline
 from selsync_jax.report import origin
 from selsync_jax.report import page
 from selsync_jax.report import plots
-from selsync_jax.report.canvas import Plot
+from selsync_jax.report import png
 from selsync_jax.report.facts import Fact
+from selsync_jax.report.figure import Plot
 from selsync_jax.runs import history
 from selsync_jax.runs import workdir
 from selsync_jax.runs.history import Run
@@ -36,7 +36,7 @@ def write(workdirs: Sequence[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
   """
   runs = history.read_all(workdirs)
   figures = plots.all_plots(runs)
-  canvas.write_pngs(figures, out)
+  png.write(figures, out)
   path = out / REPORT
   path.write_text(_page(runs, figures), encoding='utf-8')
   return path

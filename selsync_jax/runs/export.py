@@ -8,6 +8,7 @@ import jax
 
 from selsync_jax import models
 from selsync_jax.config import config_errors
+from selsync_jax.config import ConfigError
 from selsync_jax.runs import files
 from selsync_jax.runs import formats
 from selsync_jax.runs import provenance
@@ -44,6 +45,12 @@ def load(
   if config is None or outputs is None:
     missing = records.DATA if config else records.CONFIG
     raise files.DamagedFile(workdir / missing, 'it is missing')
+  name = config['model']['name']
+  if name not in models.MODELS:
+    raise ConfigError(
+      f'config.model.name={name!r}: nobody has registered this model here; '
+      'import the file that does'
+    )
   with config_errors('model'):
     model = models.create_model(num_outputs=outputs, **config['model'])
   return model, jax.device_put(found.variables, jax.local_devices()[0])

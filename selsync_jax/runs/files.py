@@ -121,9 +121,8 @@ def _mismatch(value: Any, shape: Shape, name: str = 'the content') -> str:
   if isinstance(shape, tuple):
     return '' if not all(_mismatch(value, s) for s in shape) else wrong
   if isinstance(shape, type):
-    fits = isinstance(value, shape) and isinstance(value, bool) <= (
-      shape is bool
-    )
+    allows_bool = shape in (bool, object)
+    fits = isinstance(value, shape) and isinstance(value, bool) <= allows_bool
     return '' if fits else wrong
   if isinstance(shape, list) and isinstance(value, list):
     parts = [(item, shape[0], name) for item in value]

@@ -82,14 +82,13 @@ def _checksum(arrays: Mapping[str, np.ndarray]) -> int:
 
 def _write_npz(path: pathlib.Path, variables: Variables, about: About) -> None:
   """Writes a file for `np.load`; NumPy knows no bfloat16, so: float32."""
-  arrays = {
+  arrays: dict[str, Any] = {
     name: array.astype(np.float32) if array.dtype.kind == 'V' else array
     for name, array in flat(variables).items()
   }
+  arrays[ABOUT] = np.array(json.dumps(about))
   with files.replaced(path) as temporary, temporary.open('wb') as file:
-    np.savez(
-      file, allow_pickle=False, **arrays, **{ABOUT: np.array(json.dumps(about))}
-    )
+    np.savez(file, allow_pickle=False, **arrays)
 
 
 def _write_orbax(

@@ -187,7 +187,7 @@ def metric(outcome: Mapping[str, Any]) -> str | None:
 
 def higher_is_better(metric: str) -> bool:
   """Whether a metric is a share of correct answers, not a measure of error."""
-  return metric in ('accuracy', 'top5')
+  return metric.endswith(('accuracy', 'top5', 'score'))
 
 
 def rank(outcome: Mapping[str, Any]) -> float:

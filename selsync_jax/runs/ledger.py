@@ -33,7 +33,7 @@ class Totals:
     sent_bsp: bytes that it would have sent under BSP.
     injected: bytes of `sent` that were examples for other workers.
     seconds: wall-clock time of training, over all sessions, without
-      evaluations.
+      evaluations and the first step of a session, which compiles.
     clock: what a simulation keeps about virtual time, as JSON.
   """
 

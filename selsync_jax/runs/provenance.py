@@ -98,10 +98,10 @@ def _code() -> dict[str, Any]:
   As they are when the process first asks: what is imported stays as it was.
   """
   folders = [pathlib.Path(__file__).parent, pathlib.Path.cwd()]
-  return dict(filter(None, map(_repository, folders)))
+  return dict(filter(None, map(repository, folders)))
 
 
-def _repository(folder: pathlib.Path) -> tuple[str, dict[str, Any]] | None:
+def repository(folder: pathlib.Path) -> tuple[str, dict[str, Any]] | None:
   """The root of a folder's repository, its commit, and whether it was changed.
 
   `None` if the folder is in none, or there is no git.

@@ -16,6 +16,13 @@ import optax
 
 from selsync_jax.sync.consensus import AXIS
 
+SMOOTHING = 0.16
+"""The weight of the newest gradient: the paper's N / 100 for its 16 workers.
+
+N / 100 itself vanishes with N, and a change can only be as large as the
+smoothing lets it: see docs/how-it-decides.md.
+"""
+
 
 class MeasureState(NamedTuple):
   """What one worker remembers of its gradients.
@@ -37,7 +44,7 @@ class MeasureState(NamedTuple):
 
 
 def measure(
-  smoothing: float | jax.Array | None = None, *, axis_name: str = AXIS
+  smoothing: float | jax.Array | None = SMOOTHING, *, axis_name: str = AXIS
 ) -> optax.GradientTransformationExtraArgs:
   r"""Measures the relative gradient change; sends nothing, changes nothing.
 
@@ -58,7 +65,7 @@ def measure(
 
   Args:
     smoothing: the factor :math:`a` in (0, 1]; `None` is the paper's N / 100
-      for N workers, at most 1.
+      for N workers, at most 1, which is slow for few workers.
     axis_name: the mapped axis.
 
   Returns:

@@ -50,6 +50,7 @@ from jaxtyping import Array, Bool, Int32
 from selsync_jax.sync import vote
 from selsync_jax.sync.change import measure
 from selsync_jax.sync.change import MeasureState
+from selsync_jax.sync.change import SMOOTHING
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import part
 from selsync_jax.sync.transformation import Trigger
@@ -76,7 +77,7 @@ class SelSyncState(NamedTuple):
 def selsync(
   delta: float | jax.Array | Callable[[jax.Array], jax.Array],
   *,
-  smoothing: float | jax.Array | None = None,
+  smoothing: float | jax.Array | None = SMOOTHING,
   quorum: float | None = None,
   lag: int = 0,
   vote_every: int = 1,
@@ -93,7 +94,7 @@ def selsync(
     delta: the threshold, at least 0: a number, an array, or a schedule over
       steps. 0 synchronizes at every step, infinity only at the first. To drive
       it by `optax.inject_hyperparams`, make `lag`, `vote_every` (and `quorum`,
-      if set) static arguments there.
+      if set) static arguments there. `budgeted` finds one by itself.
     smoothing: see `measure`.
     quorum: `None` is the paper's rule, one flag is enough. A fraction in
       (0, 1] asks for that share of the workers, rounded up.

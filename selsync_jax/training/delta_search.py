@@ -102,11 +102,12 @@ def _sample(
   config.seed += trial
   config.sync.delta = delta
   experiment = create_experiment(config)
-  layout.check_devices(config.workers, config.mapper, **config.mesh)
+  layout.check_devices(config.workers, experiment.mapper)
   rows = probe.first_steps(experiment, steps, config.workers)
   changes = np.array([row['relative_changes'] for row in rows])
+  vote_every = config.sync.get('vote_every', 1)
   return ChangeSample(
-    threshold.deciding(changes, config.sync.quorum, config.sync.vote_every),
+    threshold.deciding(changes, config.sync.get('quorum'), vote_every),
     threshold.weigh(len(rows), experiment.steps),
-    threshold.forced_period(config.sync.max_period, config.sync.vote_every),
+    threshold.forced_period(config.sync.get('max_period'), vote_every),
   )

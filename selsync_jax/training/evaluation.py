@@ -17,6 +17,7 @@ import numpy as np
 
 from selsync_jax.devices import arrays
 from selsync_jax.devices import mappers
+from selsync_jax.devices.mappers import alone
 from selsync_jax.devices.mappers import map_workers
 from selsync_jax.models import tasks
 from selsync_jax.runs import records
@@ -44,14 +45,13 @@ class Evaluator:
   def __init__(self, experiment: Experiment, workers: range):
     self._experiment, self._workers = experiment, workers
     self._consensus = map_workers(consensus, experiment.mapper)
-    self._sums = map_workers(
-      tasks.eval_metric_sums(experiment.model, experiment.task),
-      experiment.mapper,
-    )
-    self._statistics = map_workers(
-      tasks.batch_statistics(experiment.model, experiment.task),
-      experiment.mapper,
-    )
+
+    def map_alone(fn):
+      return map_workers(alone(fn, experiment.mapper), experiment.mapper)
+
+    parts = experiment.model, experiment.task
+    self._sums = map_alone(tasks.eval_metric_sums(*parts))
+    self._statistics = map_alone(tasks.batch_statistics(*parts))
     self._means = map_workers(_means, experiment.mapper)
 
   def consensus(self, shared: dict[str, Any]) -> dict[str, Any]:

@@ -17,8 +17,10 @@ from selsync_jax import models
 from selsync_jax import optimizers
 from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
+from selsync_jax.config import lookup
 from selsync_jax.data import Data
 from selsync_jax.data import open_data
+from selsync_jax.data.fields import OWN
 from selsync_jax.devices import mappers
 from selsync_jax.models import tasks
 from selsync_jax.sync import traffic
@@ -123,6 +125,7 @@ class Experiment:
       self.optimizer,
       self.seed,
       self.check_replicas,
+      functools.partial(mappers.alone, mapper=self.mapper),
     )
     return mappers.map_workers(step, self.mapper, donate=(0,))
 
@@ -152,7 +155,8 @@ def create_experiment(config: ml_collections.ConfigDict) -> Experiment:
     batch_size=config.batch_size,
     seed=config.seed,
   )
-  task = tasks.TASKS[data.task]
+  with config_errors('data'):
+    task = lookup(tasks.TASKS, data.task)
   per_epoch = data.steps_per_epoch
   steps = config.steps or _steps(config.epochs, per_epoch)
   if (every := config.sync.get('vote_every') or 1) > steps:
@@ -169,7 +173,7 @@ def create_experiment(config: ml_collections.ConfigDict) -> Experiment:
     learning_rate=learning_rate,
     peak_rate=config.optimizer.learning_rate,
     workers=config.workers,
-    mapper=mappers.create(config.mapper, config.workers, **config.mesh),
+    mapper=mappers.choose(config.mapper, config.workers, **config.mesh),
     batch_size=config.batch_size,
     eval_batch_size=config.eval.batch_size,
     seed=config.seed,
@@ -226,8 +230,12 @@ def _check_optimizer(experiment: Experiment) -> None:
 def _model(config, task, data) -> nn.Module:
   with config_errors('model'):
     model = models.create_model(num_outputs=data.num_classes, **config.model)
-    # The images may be too small for the model.
-    tasks.init_shapes(model, task, data.example)
+    tasks.check_inputs(data.task, data.example)
+    with models.MODELS.errors(config.model.name, 'model'):
+      # The images may be too small for the model.
+      shapes = tasks.init_shapes(model, task, data.example)
+  if config.data.name in OWN:
+    tasks.check_metrics(data.task, model, shapes, data.example)
   return model
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 import datetime
+import sys
 import time
 from typing import Any
 
@@ -33,7 +34,9 @@ class Bar(rich.progress.Progress):
 
   def __init__(self, total: int, completed: float = 0):
     self._values: tuple[str, ...] = ()
-    console = rich.console.Console()
+    # Notebooks set FORCE_COLOR, and then rich would draw into a pipe.
+    drawn = None if sys.stdout.isatty() else False
+    console = rich.console.Console(force_interactive=drawn)
     super().__init__(
       rich.progress.BarColumn(bar_width=None),
       rich.progress.MofNCompleteColumn(),

@@ -50,6 +50,7 @@ class Recorder:
     self._workers, self._fetch = workers, fetch
     self._most = 1  # Pending steps; the first is alone, as it compiles.
     self._pending: list[Any] = []  # Metrics on the devices, oldest first.
+    self._entered = False  # Any step of this session.
     self._began = time.monotonic() - ledger.totals.seconds
 
   @property
@@ -85,6 +86,9 @@ class Recorder:
       jax.tree.map(lambda *x: np.stack(x), *local), self._workers
     )
     before, now = self.totals.seconds, time.monotonic() - self._began
+    if not self._entered:
+      now = before  # So is the time of the step that compiles.
+    self._entered = True
     scores = score()
     self._began = time.monotonic() - now  # Evaluation time is excluded.
     for i in range(count):

@@ -29,15 +29,15 @@ _RULES = {
   'optimizer.': optimizers.RULES,
   'schedule.': optimizers.SCHEDULE_RULES,
 }
-# Their constructors know these fields: a workload, a method or a kind of
-# cluster has its own.
-_OPEN = ('model.', 'optimizer.', 'sync.', 'cluster.')
+# Their constructors know these fields: a data set, a workload, a method or a
+# kind of cluster has its own.
+_OPEN = ('data.', 'model.', 'optimizer.', 'sync.', 'cluster.')
 _NEEDED = (
   *(
     prefix + field
     for prefix, table in _RULES.items()
     for field in table
-    if prefix not in _OPEN
+    if prefix not in _OPEN or prefix == 'data.'
   ),
   'sync.method',
   'model.name',

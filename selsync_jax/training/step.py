@@ -87,6 +87,7 @@ def train_step(
   optimizer: optax.GradientTransformation,
   seed: int,
   check_every: int = 0,
+  alone: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda fn: fn,
 ) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, Any]]]:
   """The step of one worker, to be mapped over all of them.
 
@@ -97,6 +98,8 @@ def train_step(
     seed: of dropout; the key is folded with the worker and the step.
     check_every: compare the replicas of the parameters at every
       `check_every`-th synchronization; 0 is never.
+    alone: applied to the gradient's function, which has no collectives; see
+      `devices.mappers.alone`.
 
   Returns:
     `(state, batch) -> (state, metrics)`, where metrics are scalars of this
@@ -109,10 +112,12 @@ def train_step(
   def in_use(params, *args):
     return loss(inner.in_use(params), *args)
 
+  gradient = alone(jax.grad(in_use, has_aux=True))
+
   def step(state: TrainState, batch: Any):
     key = jax.random.fold_in(jax.random.key(seed), state.step)
     key = jax.random.fold_in(key, lax.axis_index(AXIS))
-    grads, (metrics, model_state) = jax.grad(in_use, has_aux=True)(
+    grads, (metrics, model_state) = gradient(
       state.params, state.model_state, batch, key
     )
     state, change, sync = _local_update(

@@ -39,6 +39,7 @@ from selsync_jax.training.recorder import Recorder
 from selsync_jax.training.recorder import Row
 from selsync_jax.training.recorder import Scores
 from selsync_jax.training.rules import check_config
+from selsync_jax.training.silence import SilenceWarning
 
 Rows = tuple[Callable[[Row], None], Callable[[], records.Seal]]
 """`write(row)`, and `seal()`, which is called before every checkpoint."""
@@ -77,14 +78,15 @@ def train_and_evaluate(
   fitted = resize.fit(config, record)
   _print_once('preparing data')
   course = create_course(fitted)
-  layout.check_devices(config.workers, config.mapper, **config.mesh)
+  layout.check_devices(config.workers, course.experiment.mapper)
   same_program.check(course.experiment)
   saved = record and record['config']
   claim = workdirs.opened(workdir, config, restart, saved, patience)
   with claim, contextlib.ExitStack() as stack:  # Mistakes left no trace.
     output.note_losses(workdir)
-    checkpoints = Checkpoints(workdir, config.checkpoint.keep, config.to_dict())
-    stack.enter_context(checkpoints)
+    checkpoints = stack.enter_context(
+      Checkpoints(workdir, config.checkpoint.keep, config.to_dict())
+    )
     record = checkpoints.newest_record()
     if (intact := resize.fit(config, record)) != fitted:
       course = create_course(intact)  # The newest one was damaged.
@@ -94,28 +96,31 @@ def train_and_evaluate(
     seal = records.Seal(*record['metrics']) if record else records.EMPTY
     if summary := _outcome(workdir, totals, experiment.steps, seal):
       return summary
-    if _is_first():
-      provenance.append(workdir, totals.steps, layout.describe())
     state = _state(course, checkpoints, totals, record)
-    trace = Profile(workdir if profile and _is_first() else None)
-    stack.enter_context(trace)
+    profiled = workdir if profile and _is_first() else None
+    trace = stack.enter_context(Profile(profiled))
     ledger = course.ledger(totals)
     rows = _writing(course, workdir, totals, seal)
     keeper = Keeper(workdir, totals.steps)
     scores = _train(course, state, rows, checkpoints, keeper, ledger, trace)
-    summary = _identity(config) | ledger.summary() | scores
-    if _is_first():
-      records.write_summary(workdir, summary)
-    return summary
+    return _summarize(config, workdir, ledger.summary() | scores)
 
 
-def _identity(config: ml_collections.ConfigDict) -> dict[str, Any]:
-  """The fields of the summary that say which run it is of."""
-  return {
+def _summarize(
+  config: ml_collections.ConfigDict,
+  workdir: pathlib.Path,
+  results: dict[str, Any],
+) -> dict[str, Any]:
+  """Writes the summary: the results, and which run they are of."""
+  summary = {
     'method': history.composition(config.sync.to_dict()),
     'workers': config.workers,
     'seed': config.seed,
+    **results,
   }
+  if _is_first():
+    records.write_summary(workdir, summary)
+  return summary
 
 
 def _is_first() -> bool:
@@ -221,8 +226,10 @@ def _writing(
   if not _is_first():
     yield lambda row: None, lambda: records.EMPTY
     return
+  provenance.append(workdir, totals.steps, layout.describe())
   experiment, seconds = course.experiment, course.config.log.seconds
   steps = experiment.steps - totals.shift
+  silence = SilenceWarning(experiment.strategy.trigger)
   with (
     writers.Writers(workdir, totals.steps, sealed) as opened,
     Progress(totals.steps, steps, seconds) as progress,
@@ -233,6 +240,7 @@ def _writing(
       if is_logged or any(map(history.is_score, row)):
         opened.write(row)
       progress.show(row)
+      silence.watch(row)
 
     yield write, opened.seal
 

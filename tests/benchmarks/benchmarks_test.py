@@ -11,7 +11,6 @@ import sys
 import pytest
 
 from benchmarks import cluster
-from benchmarks import time_to_accuracy
 
 ROOT = pathlib.Path(__file__).parents[2]
 EMULATED = cluster.missing()
@@ -19,6 +18,8 @@ EMULATED = cluster.missing()
 COMMANDS = {
   'overhead': ['--widths=4', '--steps=2', '--rounds=1', '--workers=2'],
   'loop': ['--configs=digits', '--steps=40', '--rounds=1'],
+  'start': ['--rounds=1', '--config.data.backend=numpy'],
+  'mappers': ['--workers=2', '--steps=1', '--rounds=1'],
   'input': ['digits', '--seconds=0.1', '--repeats=1'],
   'network': [
     *('--hosts=2', '--bandwidths=100mbit'),
@@ -29,7 +30,7 @@ COMMANDS = {
     *('--rounds=1', '--parts', 'int8', 'top_k'),
   ],
 }
-SLOW = ('input', 'loop', 'network', 'overhead', 'wires')
+SLOW = ('input', 'loop', 'mappers', 'network', 'overhead', 'start', 'wires')
 
 
 @pytest.mark.usefixtures('data_dir')
@@ -55,14 +56,3 @@ def test_a_benchmark_prints_a_table_and_writes_a_json(name, tmp_path):
   assert done.returncode == 0, done.stderr
   assert len(done.stdout.splitlines()) > 1
   assert json.loads((tmp_path / 'out.json').read_text())
-
-
-def test_the_time_to_an_accuracy_is_that_of_the_first_score_that_reaches_it():
-  scores = {10: 0.7, 20: 0.9, 30: 0.8, 40: 0.95}
-  rows = [{'step': step} for step in range(1, 41)]
-  for step, score in scores.items():
-    rows[step - 1]['validation_accuracy'] = score
-  assert time_to_accuracy.steps_to(rows, 0.8) == 20
-  assert time_to_accuracy.steps_to(rows, 0.99) is None
-  assert time_to_accuracy.median([3.0, None, 1.0]) == 3.0
-  assert time_to_accuracy.median([None, 2.0, None]) is None

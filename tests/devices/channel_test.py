@@ -1,10 +1,7 @@
 """The channel between processes, with threads in place of processes."""
 
 import atexit
-import contextlib
-import gc
 import os
-import queue
 import socket
 import threading
 import time
@@ -15,10 +12,11 @@ from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.devices import channel as channels
 from selsync_jax.devices import processes
-from selsync_jax.devices import reception
-from selsync_jax.devices.channel import Channel
 from selsync_jax.devices.link import Link
 from selsync_jax.devices.reception import ClusterError
+from tests.devices.members import connect
+from tests.devices.members import soon
+from tests.devices.members import TOKEN
 
 pytestmark = pytest.mark.filterwarnings(
   # A channel's sockets stay open for as long as its process lives.
@@ -26,80 +24,7 @@ pytestmark = pytest.mark.filterwarnings(
   # Where a process would end, its thread does.
   'ignore::pytest.PytestUnhandledThreadExceptionWarning',
 )
-TOKEN = 'the token of the run'
 AGAIN = 'restart all processes to resume from the last checkpoint'
-
-
-@pytest.fixture(scope='module', autouse=True)
-def collect_sockets():
-  """Collects sockets that warn while this module's filters still hold."""
-  yield
-  gc.collect()
-
-
-@pytest.fixture
-def port():
-  with socket.create_server(('localhost', 0)) as server:
-    return server.getsockname()[1]
-
-
-@pytest.fixture(scope='module')
-def codes():
-  """Exit codes of channels that end their process, which stays alive here."""
-  codes = queue.Queue()
-
-  def end(code):
-    codes.put(code)
-    raise SystemExit  # Of the thread that watches.
-
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(os, '_exit', end)
-    patch.setattr(channels, 'GRACE', 0.2)
-    yield codes
-
-
-@pytest.fixture
-def ends(codes):
-  """The exit codes of one test."""
-  while not codes.empty():
-    codes.get()
-  return codes
-
-
-@pytest.fixture
-def meet(port, ends):
-  """Opens the channels of several processes at once, in threads.
-
-  `meet((process, agreed), ..., timeout=30.0)` returns for each its
-  channel, or the `ClusterError` that it raised. A member may have a token of
-  its own: `(process, agreed, token)`.
-  """
-  del ends  # The channels part before their process could end.
-  opened = []
-
-  def join(results, i, timeout, process, agreed, token=TOKEN):
-    address, offer = f'localhost:{port}', f'offer of {process}'
-    try:
-      results[i] = Channel(address, process, agreed, offer, timeout, token)
-      opened.append(results[i])
-    except ClusterError as error:
-      results[i] = error
-
-  def meet(*members, timeout=30.0):
-    results = [None] * len(members)
-    threads = [
-      threading.Thread(target=join, args=(results, i, timeout, *member))
-      for i, member in enumerate(members)
-    ]
-    for thread in threads:
-      thread.start()
-    for thread in threads:
-      thread.join()
-    return results
-
-  yield meet
-  for channel in opened:
-    channel.leave()
 
 
 def test_all_get_the_offer_of_process_0(meet):
@@ -215,65 +140,6 @@ def test_a_port_that_is_taken_is_named(port, meet):
   assert f'listen on port {port}' in str(error)
 
 
-def soon():
-  return time.monotonic() + 30
-
-
-class Peer:
-  """The other end of a channel, which a test can cut."""
-
-  def __init__(self, port, process, agreed):
-    if process == 0:
-      with socket.create_server(('localhost', port)) as server:
-        self.socket, _ = server.accept()
-      self.link = Link(self.socket, TOKEN, listens=True, deadline=soon())
-      self.receive()
-      self.send({'welcome': 'offer of 0'})
-    else:
-      self.socket = connect(port)
-      self.link = Link(self.socket, TOKEN, listens=False, deadline=soon())
-      self.send({'process': process, 'agreed': agreed})
-      self.receive()
-
-  def send(self, message):
-    self.link.send(message)
-
-  def receive(self):
-    """The next message that is not only a sign of life."""
-    while not (message := self.link.receive(soon())):
-      pass
-    return message
-
-  def die(self):
-    """What the kernel does with the sockets of a killed process."""
-    self.socket.close()
-
-
-def connect(port):
-  while True:
-    try:
-      return socket.create_connection(('localhost', port))
-    except OSError:  # Process 0 does not listen yet.
-      time.sleep(0.01)
-
-
-@pytest.fixture
-def meet_peer(port, meet):
-  """`meet_peer(peer, *members)`: channels of members, and a `Peer`."""
-
-  def meet_peer(number, *members, timeout=30.0):
-    agreed, peers = {'processes': 1 + len(members)}, []
-    thread = threading.Thread(
-      target=lambda: peers.append(Peer(port, number, agreed))
-    )
-    thread.start()
-    channels = meet(*((m, agreed) for m in members), timeout=timeout)
-    thread.join()
-    return *channels, *peers
-
-  return meet_peer
-
-
 @pytest.mark.parametrize('victim, survivor', [(0, 1), (1, 0)])
 def test_a_survivor_of_a_killed_process_ends_at_once_with_one_line(
   victim, survivor, meet_peer, ends, capfd
@@ -383,128 +249,6 @@ def test_processes_end_alike_when_a_signal_stops_one(meet_peer, ends, capfd):
   assert set(capfd.readouterr().err.splitlines()) == {
     f'process {i}: process 1 was stopped by a signal; {AGAIN}' for i in (0, 2)
   }
-
-
-def signed(*messages):
-  """Sends messages with a token, as text."""
-
-  def attack(stranger, token):
-    link = Link(stranger, token, listens=False, deadline=soon())
-    for text in messages:
-      link.send_text(text.encode())
-    # What it answers, if it does.
-    with contextlib.suppress(OSError):
-      link.receive(soon())
-
-  return attack
-
-
-def raw(data):
-  return lambda stranger, token: stranger.sendall(data)
-
-
-HELLO = b'selsync 1 ' + 32 * b'0' + b'\n'
-GOOD = '{"process": 1, "agreed": {"processes": 2}}'
-ATTACKS = {
-  'nothing': raw(b''),
-  'an HTTP client': raw(b'GET / HTTP/1.0\r\n\r\n'),
-  'bytes': raw(os.urandom(4096)),
-  'a long line': raw(b'a' * 2**21),
-  'a long introduction': raw(HELLO + b'a' * 2**21),
-  'the old protocol': raw(f'{GOOD}\n'.encode()),
-  'no signature': raw(HELLO + f'{GOOD}\n'.encode()),
-  'a wrong signature': raw(HELLO + 64 * b'0' + f' {GOOD}\n'.encode()),
-  'an impostor': signed(GOOD),
-  'no agreed': signed('{"process": 1}'),
-  'agreed is null': signed('{"process": 1, "agreed": null}'),
-  'a list as index': signed('{"process": [1], "agreed": {"processes": 2}}'),
-  'a bool as index': signed('{"process": true, "agreed": {"processes": 2}}'),
-  'a float as index': signed('{"process": 1.0, "agreed": {"processes": 2}}'),
-  'index 0': signed('{"process": 0, "agreed": {"processes": 2}}'),
-  'index -1': signed('{"process": -1, "agreed": {"processes": 2}}'),
-  'index 2': signed('{"process": 2, "agreed": {"processes": 2}}'),
-  'a huge index': signed(f'{{"process": {"9" * 5000}, "agreed": {{}}}}'),
-  'nesting': signed('[' * 100_000),
-  'a list': signed('[]'),
-  'null': signed('null'),
-  'no JSON': signed('{'),
-}
-
-
-@pytest.mark.parametrize('token', ['', TOKEN, 'other'])
-def test_strangers_neither_join_nor_end_nor_delay_a_run(token, port, meet):
-  """Also those that have the token, but for the impostor."""
-  agreed, members, strangers = {'processes': 2}, [], []
-  thread = threading.Thread(target=lambda: members.extend(meet((0, agreed))))
-  thread.start()
-  for name, attack in ATTACKS.items():
-    if name == 'an impostor' and token == TOKEN:
-      continue
-    strangers.append(connect(port))
-    with contextlib.suppress(OSError):  # It may be cut off before its end.
-      attack(strangers[-1], token)
-    assert thread.is_alive(), name
-  members.extend(meet((1, agreed)))  # The strangers are still connected.
-  thread.join()
-  assert [member.offer for member in members] == ['offer of 0'] * 2
-  for stranger in strangers:
-    stranger.close()
-
-
-def test_a_crowd_of_silent_strangers_is_not_in_the_way(port, meet):
-  agreed, members = {'processes': 2}, []
-  thread = threading.Thread(target=lambda: members.extend(meet((0, agreed))))
-  thread.start()
-  strangers = [connect(port) for _ in range(200)]
-  members.extend(meet((1, agreed)))
-  thread.join()
-  assert [member.offer for member in members] == ['offer of 0'] * 2
-  for stranger in strangers:
-    stranger.close()
-
-
-def test_a_drop_at_a_time_does_not_extend_the_hearing(port, monkeypatch, meet):
-  monkeypatch.setattr(reception, 'HEARING', 0.5)
-  thread = threading.Thread(target=meet, args=((0, {'processes': 2}),))
-  thread.start()
-  with connect(port) as stranger, contextlib.suppress(ConnectionError):
-    while True:  # Until process 0 closes the connection.
-      stranger.sendall(b's')
-      time.sleep(0.1)
-  meet((1, {'processes': 2}))
-  thread.join()
-
-
-def test_a_port_that_somebody_else_answers_is_told(port, meet):
-  with socket.create_server(('localhost', port)) as server:
-    thread = threading.Thread(target=lambda: server.accept()[0].sendall(b'x\n'))
-    thread.start()
-    (error,) = meet((1, {'processes': 2}))
-    thread.join()
-  assert str(error) == (
-    f'process 0 at localhost:{port}: it does not answer like a process of a run'
-  )
-
-
-@pytest.mark.parametrize(
-  'host, listens',
-  [('localhost', '127.0.0.1'), ('127.0.0.2', '127.0.0.2')],
-)
-def test_process_0_listens_on_its_own_interface(host, listens, port):
-  opened = reception.Reception(f'{host}:{port}', {'processes': 2}, '')
-  with socket.create_connection((listens, port)):
-    pass
-  with pytest.raises(ConnectionRefusedError):
-    socket.create_connection(('127.0.0.3', port))
-  opened.close()
-
-
-@pytest.mark.parametrize('host', ['no-such-host.invalid', '192.0.2.1'])
-def test_behind_a_forwarded_address_it_listens_on_all(host, port):
-  opened = reception.Reception(f'{host}:{port}', {'processes': 2}, '')
-  with socket.create_connection(('127.0.0.3', port)):
-    pass
-  opened.close()
 
 
 class Recorder:

@@ -16,10 +16,9 @@ from selsync_jax.training.train import train_and_evaluate
 CONFIG = """
   import selsync_jax as ss
   from selsync_jax.configs import digits
-  from selsync_jax import methods
 
 
-  @methods.register
+  @ss.register_method
   def rarely(context, *, period: int = 3):
     "Averages every so often, and sends a vote that it does not need."
     return ss.Strategy(
@@ -87,7 +86,7 @@ def test_it_is_planned_beside_the_others(config_file, data_dir, capsys):
       f'--config={config_file}:rarely',
       f'--config.data.dir={data_dir}',
       '--lssr=0.9',
-      '--steps=2',
+      '--steps=3',
     ]
   )
   assert '\nrarely ' in capsys.readouterr().out

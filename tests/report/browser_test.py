@@ -51,11 +51,12 @@ class Browser:
     os.close(its_out)
     self._messages = self._read()
     self._count = 0
+    self._events: list[dict] = []  # Since the page was opened.
     self._session = {}
     target = self.call('Target.createTarget', url='about:blank')['targetId']
     page = self.call('Target.attachToTarget', targetId=target, flatten=True)
     self._session = page  # Its `sessionId` goes with every further command.
-    for domain in ('Page', 'Runtime', 'Log'):
+    for domain in ('Page', 'Runtime', 'Log', 'Network'):
       self.call(f'{domain}.enable')
 
   def _read(self) -> Iterator[dict]:
@@ -76,25 +77,54 @@ class Browser:
     for answer in self._messages:
       if answer.get('id') == self._count:
         return answer['result']
+      self._events.append(answer)
     raise AssertionError('unreachable')
 
   def open(self, url: str) -> list[dict]:
-    """Loads a page; returns what was said on its console meanwhile."""
-    self.call('Page.navigate', url=url)
-    said = []
-    for event in self._messages:
-      if event.get('method') == 'Page.loadEventFired':
-        return said
-      if event.get('method') in CONSOLE:
-        said.append(event['params'])
-    raise AssertionError('unreachable')
+    """Loads a page; returns what it said on the console, and what it fetched.
+
+    Any error on the way is among that. The figures are drawn then.
+    """
+    self._events = []
+    loader = self.call('Page.navigate', url=url)['loaderId']
+    while not self._is_loaded(loader):
+      self._events.append(next(self._messages))
+    self.evaluate('drawn')
+    return [
+      event['params']
+      for event in self._events
+      if event.get('method') in CONSOLE
+      or (
+        event.get('method') == FETCH
+        and event['params']['request']['url'] not in (url, ICON)
+      )
+    ]
+
+  def _is_loaded(self, loader: str) -> bool:
+    """Whether a page is; the one before may fire its event late."""
+    methods = [
+      event['method']
+      if event['params'].get('frame', {}).get('loaderId') in (None, loader)
+      else None
+      for event in self._events
+    ]
+    begun = 'Page.frameNavigated' in methods
+    return (
+      begun
+      and 'Page.loadEventFired'
+      in methods[methods.index('Page.frameNavigated') :]
+    )
 
   def evaluate(self, expression: str):
-    """The value of an expression in the page."""
+    """The value of an expression in the page, or of its promise."""
     result = self.call(
-      'Runtime.evaluate', expression=expression, returnByValue=True
+      'Runtime.evaluate',
+      expression=expression,
+      returnByValue=True,
+      awaitPromise=True,
     )
-    return result['result']['value']
+    assert 'exceptionDetails' not in result, result['exceptionDetails']
+    return result['result'].get('value')
 
   def close(self) -> None:
     """Ends the browser."""
@@ -109,25 +139,55 @@ CONSOLE = (
   'Runtime.exceptionThrown',
   'Log.entryAdded',
 )
+FETCH, ICON = 'Network.requestWillBeSent', 'data:,'
 EYES = """(() => {
-  const box = (e) => e.getBoundingClientRect();
-  const seen = (e) => box(e).width > 0 && box(e).height > 0;
-  const texts = [...document.querySelectorAll('svg text')].filter(seen);
+  const box = (e) => {
+    const {left, top, right, bottom} = e.getBoundingClientRect();
+    return {left, top, right, bottom};
+  };
+  const all = (e, selector) => [...e.querySelectorAll(selector)];
+  const texts = all(document, '.chart text').filter((e) => e.textContent);
   return {
     width: innerWidth,
     content: document.documentElement.scrollWidth,
-    figures: [...document.querySelectorAll('figure')].map((figure) =>
-      [...figure.querySelectorAll('svg')].filter(seen).map((svg) => ({
-        width: box(svg).width,
-        height: box(svg).height,
-        panels: [...svg.querySelectorAll('[id*=-axes_]')].map((panel) =>
-          [...panel.querySelectorAll('path')].filter(seen).length),
-      }))),
-    smallest: Math.min(...texts.map((text) => box(text).height)),
-    rightmost: Math.max(...texts.map((text) => box(text).right)),
+    figures: all(document, '.chart').map((chart) => ({
+      box: box(chart),
+      panels: all(chart, '.nsewdrag').map(box),
+      drawn: all(chart, '.trace path, .point path').length,
+      texts: all(chart, 'text').filter((e) => e.textContent).map(box),
+    })),
     paper: getComputedStyle(document.body).backgroundColor,
-    ink: getComputedStyle(texts[0]).fill,
+    ink: getComputedStyle(document.querySelector('.annotation text')).fill,
   };
+})()"""
+# Moves the pointer to a place in a panel, and reads what is said there.
+HOVER = """(async () => {
+  const chart = document.querySelector('#loss .chart');
+  const hovered = new Promise((told) => chart.once('plotly_hover', told));
+  const panel = chart.querySelector('.nsewdrag');
+  const {left, top, width, height} = panel.getBoundingClientRect();
+  const place = {clientX: left + 0.7 * width, clientY: top + height / 2};
+  for (const kind of ['mouseover', 'mousemove']) {
+    panel.dispatchEvent(new MouseEvent(kind, {bubbles: true, ...place}));
+  }
+  await hovered;
+  const lines = chart.querySelectorAll('.hoverlayer text');
+  return [...lines].map((line) => line.textContent);
+})()"""
+# Clicks the last entry of a legend; counts its lines before and after.
+SWITCH = """(async () => {
+  const figure = document.querySelector('#loss figure');
+  const chart = figure.querySelector('.chart');
+  const count = () => figure.querySelectorAll('.scatterlayer .trace').length;
+  const button = [...figure.querySelectorAll('button')].pop();
+  const counts = [count()];
+  for (const _ of 'ab') {
+    const drawn = new Promise((done) => chart.once('plotly_afterplot', done));
+    button.click();
+    await drawn;
+    counts.push(count());
+  }
+  return counts;
 })()"""
 
 
@@ -151,13 +211,12 @@ def browser(tmp_path_factory):
   browser.close()
 
 
-# Workers' strips and the bars above them; panels of what is shared; labels.
-PANELS = [5, 2, 4, 4, 4, 4]
+# Workers' strips and the bars above them; what is shared; rate; labels.
+PANELS = [5, 2, 4, 4, 4, 1, 4]
 
 
-@pytest.mark.parametrize('mode', ['light', 'dark'])
-@pytest.mark.parametrize('width', [1280, 390])
-def test_every_figure_shows_and_none_is_cut_off(browser, workdir, width, mode):
+def show(browser, workdir, width, mode):
+  """Opens the page on a screen."""
   browser.call(
     'Emulation.setDeviceMetricsOverride',
     width=width,
@@ -169,20 +228,59 @@ def test_every_figure_shows_and_none_is_cut_off(browser, workdir, width, mode):
     'Emulation.setEmulatedMedia',
     features=[{'name': 'prefers-color-scheme', 'value': mode}],
   )
-  assert browser.open((workdir / 'report.html').as_uri()) == []
+  return browser.open((workdir / 'report.html').as_uri())
+
+
+def overlap(one, other):
+  """Whether two boxes share more than a pixel of their edges."""
+  return (
+    one['left'] + 1 < other['right']
+    and other['left'] + 1 < one['right']
+    and one['top'] + 1 < other['bottom']
+    and other['top'] + 1 < one['bottom']
+  )
+
+
+@pytest.mark.parametrize('mode', ['light', 'dark'])
+@pytest.mark.parametrize('width', [1280, 420])
+def test_every_figure_shows_and_no_label_is_cut_off_or_over_data(
+  browser, workdir, width, mode
+):
+  assert show(browser, workdir, width, mode) == []
   seen = browser.evaluate(EYES)
   assert seen['width'] == width
-  assert seen['content'] <= width and seen['rightmost'] <= width
-  assert len(seen['figures']) == len(PANELS)
-  for (drawing,), panels in zip(seen['figures'], PANELS, strict=True):
-    assert drawing['width'] >= 0.8 * min(width, 1080)
-    assert drawing['height'] > 100
-    assert len(drawing['panels']) == panels
-    assert all(lines > 0 for lines in drawing['panels'])
-  assert seen['smallest'] >= 11  # Of a line of text, in pixels.
+  assert seen['content'] <= width
+  assert [len(each['panels']) for each in seen['figures']] == PANELS
+  for figure in seen['figures']:
+    frame = figure['box']
+    assert frame['right'] - frame['left'] >= 0.8 * min(width, 1080)
+    assert figure['drawn'] >= len(figure['panels'])
+    for text in figure['texts']:
+      assert text['bottom'] - text['top'] >= 11
+      assert frame['left'] <= text['left'] and text['right'] <= width
+      assert not any(overlap(text, panel) for panel in figure['panels'])
   light = {'paper': 'rgb(255, 255, 255)', 'ink': 'rgb(31, 35, 41)'}
   for name, color in light.items():
     assert (seen[name] == color) == (mode == 'light')
+
+
+@pytest.mark.parametrize('width', [1280, 420])
+def test_a_pointer_reads_values_and_the_legend_switches_lines(
+  browser, workdir, width
+):
+  assert show(browser, workdir, width, 'light') == []
+  step, *values = browser.evaluate(HOVER)
+  name, _, number = step.partition(': ')
+  assert name == 'steps'
+  (row,) = [r for r in rows(workdir) if r['step'] == int(number)]
+  assert f'training batches: {row["loss"]:.4g}' in values
+  one, hidden, again = browser.evaluate(SWITCH)
+  assert one == again > hidden > 0
+
+
+def rows(workdir):
+  text = (workdir / 'metrics.jsonl').read_text()
+  return [json.loads(line) for line in text.splitlines()]
 
 
 def test_an_error_on_the_console_would_be_noticed(browser, workdir):

@@ -1,17 +1,26 @@
 """The HTML around a report's figures and tables."""
 
+import base64
+import gzip
 import math
+import pathlib
+import re
 
-from selsync_jax.report import canvas
 from selsync_jax.report import page
-from selsync_jax.report.canvas import Plot
+from selsync_jax.report.figure import Axis
+from selsync_jax.report.figure import Line
+from selsync_jax.report.figure import Look
+from selsync_jax.report.figure import Panel
+from selsync_jax.report.figure import Plot
 
 EVIL = '<script>"&'
 ESCAPED = '&lt;script&gt;&#34;&amp;'
 
 
 def test_a_page_writes_names_as_text():
-  plot = Plot(EVIL, EVIL, EVIL, lambda layout: canvas.panels(layout, 1, 50)[0])
+  axis = Axis((0, 1), EVIL, EVIL)
+  lines = [Line(f'{EVIL}{i}', [0], [1], Look('ink')) for i in range(2)]
+  plot = Plot(EVIL, EVIL, EVIL, [Panel(EVIL, axis, axis, lines)])
   sections = [
     page.header(EVIL, EVIL),
     page.key_figures([(EVIL, EVIL, EVIL)]),
@@ -19,7 +28,7 @@ def test_a_page_writes_names_as_text():
     page.figure(plot),
   ]
   text = page.page(EVIL, sections)
-  assert '<script>' not in text
+  assert '<script>"' not in text
   assert text.count(ESCAPED) > 15
 
 
@@ -32,3 +41,13 @@ def test_a_number_is_exact_for_programs():
 def test_a_cell_that_is_html_already_is_not_escaped_again():
   cell = page.number(1, 'one')
   assert f'<td>{cell}</td>' in page.table('a', 'A', ['', 'b'], [('c', [cell])])
+
+
+def test_the_page_holds_the_library_that_the_makefile_names():
+  text = page.page('title', [])
+  packed = re.search(r'id="plotly">(.*?)</script>', text)[1]
+  library = gzip.decompress(base64.b64decode(packed)).decode()
+  makefile = pathlib.Path(__file__).parents[2] / 'Makefile'
+  version = re.search(r'PLOTLY := (\S+)', makefile.read_text())[1]
+  assert f'plotly.js (basic - minified) v{version}\n' in library[:200]
+  assert 'Licensed under the MIT license' in library[:200]

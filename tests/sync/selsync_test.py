@@ -23,7 +23,8 @@ def test_change_and_vote_equal_the_papers_equation(count, quorum):
   # The delta that half of the steps reach, halfway to the next change.
   reached = np.sort(np.sort(expected, axis=1)[:, -needed])
   delta = float(reached[99:101].mean())
-  states = run(ss.selsync(delta, quorum=quorum), jnp.asarray(grads))
+  trigger = ss.selsync(delta, quorum=quorum, smoothing=None)
+  states = run(trigger, jnp.asarray(grads))
   change = np.stack([s.measure.change for s in states])
   np.testing.assert_allclose(change, expected, rtol=1e-5, atol=1e-5)
   votes = np.sum(expected >= delta, axis=1) >= needed
@@ -103,7 +104,7 @@ def test_a_gradient_that_is_not_finite_is_reported_and_vetoes_the_vote(
 ):
   grads = spike(2) + spike(3, worker=0, value=100.0)
   grads = grads.at[2, 3, 1].set(bad)
-  states = run(ss.selsync(0.3), grads, mapper)
+  states = run(ss.selsync(0.3, smoothing=None), grads, mapper)
   # Worker 1 votes at step 2; worker 3's gradient forbids it to be heard.
   assert [bool(s.sync.any()) for s in states] == [
     True,
@@ -208,7 +209,7 @@ def test_delta_infinity_is_independent_loops_after_the_first_step(optimizer):
 
 def test_workers_are_bit_identical_after_a_vote_and_differ_otherwise(mapper):
   w, x, y = local_problem(4)
-  tx = optax.chain(ss.selsync(0.05), optax.adam(0.05))
+  tx = optax.chain(ss.selsync(0.05, smoothing=0.04), optax.adam(0.05))
   syncs = []
 
   def step(w, state, x, y):

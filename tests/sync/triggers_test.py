@@ -39,7 +39,7 @@ def test_a_lagging_rarer_or_overdue_vote_is_the_papers_moved_and_gathered(
   delta = float(largest[-100 // (3 * vote_every) :][:2].mean())
   flags = (expected >= delta).any(axis=1)
   votes = voted(flags, lag, vote_every, max_period or math.inf)
-  trigger = ss.selsync(delta, lag=lag, vote_every=vote_every)
+  trigger = ss.selsync(delta, smoothing=None, lag=lag, vote_every=vote_every)
   states = run(
     ss.any_of(trigger, ss.at_least_every(max_period))
     if max_period

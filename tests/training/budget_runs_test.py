@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from selsync_jax.config import ConfigError
+from selsync_jax.configs import base
 from selsync_jax.configs import digits
 from selsync_jax.configs import stdlib_gpt
 from selsync_jax.training import probe
@@ -25,6 +26,22 @@ def on_text():
   config.batch_size, config.data.bptt = 4, 32
   config.model.update(num_layers=1, embed_dim=32, num_heads=2, mlp_dim=64)
   return config
+
+
+@pytest.mark.parametrize('workers', [2, 4, 16])
+def test_without_a_delta_any_number_of_workers_keeps_nine_of_ten_steps_local(
+  workers,
+):
+  config = base.get_config('selsync')
+  config.update(workers=workers, mapper='vmap', steps=128, batch_size=8)
+  config.data.backend = 'numpy'
+  config.model.update(name='perceptron', num_filters=8)
+  with perceptron.registered():
+    experiment = create_experiment(config)
+    rows = probe.first_steps(experiment, config.steps, workers)
+  assert 0.8 < rows[-1]['lssr'] < 0.95
+  quarters = np.reshape([row['synced'] for row in rows], (4, -1))
+  assert quarters.any(axis=1).all()
 
 
 @pytest.mark.slow

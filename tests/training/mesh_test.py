@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks import layouts
+from benchmarks import memory
+from selsync_jax.devices import mappers
 from selsync_jax.devices.layout import Layout
 from tests import compositions
 
@@ -88,3 +90,12 @@ def test_the_step_is_compiled_once_and_its_state_stays_where_it_is():
   state, _ = run.arguments
   for leaf in jax.tree.leaves(state):
     assert leaf.sharding == SPLIT.sharding(leaf.shape)
+
+
+def test_four_devices_hold_a_quarter_of_the_decoders_state_each():
+  _, state, _ = memory.decoder('10M')
+  alone, quarter = (
+    memory.held(mappers.abstract_state(state, 2, Layout(2, 1, fsdp)))
+    for fsdp in (1, 4)
+  )
+  assert quarter <= 0.26 * alone

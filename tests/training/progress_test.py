@@ -69,7 +69,10 @@ def test_a_terminal_of_any_width_shows_everything(width):
   assert max(map(len, shown.splitlines())) <= width
 
 
-def test_without_a_terminal_there_is_a_line_for_each_evaluation(capsys):
+def test_without_a_terminal_there_is_a_line_for_each_evaluation(
+  capsys, monkeypatch
+):
+  monkeypatch.setenv('FORCE_COLOR', '1')  # Which a notebook sets.
   with Progress(0, 10, 30.0) as progress:
     for row in ROWS:
       progress.show(row)

@@ -10,6 +10,7 @@ import numpy as np
 
 from selsync_jax.data.arrays import ArrayDataset
 from selsync_jax.data.arrays import Examples
+from selsync_jax.data.arrays import unchanged
 from selsync_jax.data.order import ShuffledChunk
 
 NOISE = 0.1  # Standard deviation; that of the target without it is 1.
@@ -39,5 +40,5 @@ def hyperplane(*, dimensions: int = 512) -> ArrayDataset:
     num_classes=1,
     order=ShuffledChunk(),
     splits={split: examples(size) for split, size in _SIZES.items()},
-    transform=lambda stored: stored,
+    transform=unchanged,
   )

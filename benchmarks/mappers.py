@@ -1,0 +1,104 @@
+"""How many samples a second each mapper trains with, and with more workers.
+
+  python -m benchmarks.mappers
+  python -m benchmarks.mappers --config=stdlib_gpt:selsync,smoke --workers 4 16
+
+All workers are on this machine. The mappers take turns, so that another load
+slows all of them alike. Prints the medians, and how many samples a second the
+largest number of workers has relative to the smallest, each with its fastest
+mapper; the goal is 0.7. Writes one JSON file.
+"""
+
+import argparse
+from collections.abc import Iterator
+import json
+import pathlib
+import statistics
+import time
+
+import jax
+import rich.box
+import rich.console
+import rich.table
+
+from selsync_jax.commands import config_file
+from selsync_jax.devices import layout
+from selsync_jax.training import start
+from selsync_jax.training.experiment import create_experiment
+
+GOAL = 0.7
+MAPPERS = ('pmap', 'vmap', 'map')
+
+
+def times(
+  config: str, workers: int, mapper: str, batch: int, steps: int, rounds: int
+) -> Iterator[float]:
+  """Yields the seconds of some steps; the first are not counted."""
+  fields = [
+    f'--config.workers={workers}',
+    f'--config.mapper={mapper}',
+    f'--config.batch_size={batch}',
+    f'--config.steps={steps * (rounds + 1)}',
+    '--config.data.backend=numpy',
+  ]
+  experiment = create_experiment(config_file.load(config, fields))
+  indices = range(workers)
+  state = start.fresh(experiment, indices)
+  step = experiment.train_step()
+  for k in range(rounds + 1):
+    batches = experiment.data.batches(indices, k * steps, (k + 1) * steps)
+    began = time.perf_counter()
+    for data in batches:
+      state, metrics = step(state, data)
+      jax.block_until_ready(metrics)  # jaxlib 0.10 hangs on too many at once.
+    jax.block_until_ready(state)
+    if k:
+      yield time.perf_counter() - began
+
+
+def measure(workers: int, options: argparse.Namespace) -> dict[str, float]:
+  """Samples a second, by mapper."""
+  timing = options.batch_size, options.steps, options.rounds
+  turns = zip(
+    *(times(options.config, workers, name, *timing) for name in MAPPERS),
+    strict=True,
+  )
+  samples = workers * options.batch_size * options.steps
+  return {
+    name: samples / statistics.median(column)
+    for name, column in zip(MAPPERS, zip(*turns, strict=True), strict=True)
+  }
+
+
+def main(argv: list[str] | None = None) -> None:
+  """The command line."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  add = parser.add_argument
+  add('--config', default='digits')
+  add('--workers', type=int, nargs='+', default=[8, 128])
+  add('--batch_size', type=int, default=8, help='per worker')
+  add('--steps', type=int, default=4, help='per round')
+  add('--rounds', type=int, default=3, help='the median counts')
+  add('--out', type=pathlib.Path, default='mappers.json')
+  options = parser.parse_args(argv)
+  layout.make_devices(max(options.workers))
+  rows = {workers: measure(workers, options) for workers in options.workers}
+  table = rich.table.Table(
+    *('workers', *(f'{name}, samples/s' for name in MAPPERS)),
+    title=f'{options.config}, {jax.devices()[0].device_kind}',
+    box=rich.box.SIMPLE_HEAD,
+  )
+  for workers, row in rows.items():
+    table.add_row(str(workers), *(f'{row[name]:,.0f}' for name in MAPPERS))
+  rich.console.Console(width=80).print(table)
+  few, many = min(rows), max(rows)
+  ratio = max(rows[many].values()) / max(rows[few].values())
+  print(
+    f'{many} workers have {ratio:.2f} of the samples a second of {few}; '
+    f'goal {GOAL}'
+  )
+  options.out.write_text(json.dumps(rows, indent=2) + '\n')
+
+
+if __name__ == '__main__':
+  main()

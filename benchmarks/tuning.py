@@ -1,0 +1,242 @@
+"""Choosing a method's settings by the time they need, on validation.
+
+The time of a run is counted, not measured: a step costs 1, an average costs
+`RATIO`, and a vote nothing. A setting is tried with every seed. If the best
+value of a field lies at the edge of its grid, the grid grows there by a factor
+of two, until it does not.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import concurrent.futures
+import contextlib
+import functools
+import itertools
+import json
+import math
+import multiprocessing
+import os
+import pathlib
+import statistics
+from typing import Any, NamedTuple
+
+from selsync_jax.commands import config_file
+from selsync_jax.devices import layout
+
+RATIO = 10
+"""Of communication to computation under BSP."""
+
+ACCURACY = 'validation_accuracy'
+GROWTHS = 5
+"""How often one end of a grid may grow before the search gives up."""
+
+Point = tuple[float, ...]
+"""A value for each field of a grid, in their order."""
+
+
+class Setting(NamedTuple):
+  """A run to try.
+
+  Attributes:
+    file: of the config, with the method.
+    fields: flags that change it, each `--config.FIELD=VALUE`.
+  """
+
+  file: str
+  fields: tuple[str, ...]
+
+
+class _Reached(Exception):
+  """A run has reached its target."""
+
+
+class Outcome(NamedTuple):
+  """What a run reached.
+
+  Attributes:
+    accuracies: on validation, by step.
+    averages: after each of these steps; a last one is added where the step
+      itself has none, because an evaluation needs the consensus.
+  """
+
+  accuracies: dict[int, float]
+  averages: dict[int, int]
+
+  @property
+  def final(self) -> float:
+    """The last accuracy; -inf if the run diverged before it had one."""
+    return [-math.inf, *self.accuracies.values()][-1]
+
+  @property
+  def best(self) -> float:
+    """The highest accuracy; -inf if the run diverged before it had one."""
+    return max([-math.inf, *self.accuracies.values()])
+
+  def reached(self, target: float) -> int | None:
+    """The first evaluated step that reaches an accuracy."""
+    return next((s for s, a in self.accuracies.items() if a >= target), None)
+
+  def cost(self, target: float) -> float:
+    """The time to reach an accuracy, in steps' computations."""
+    step = self.reached(target)
+    return math.inf if step is None else step + RATIO * self.averages[step]
+
+
+def train(setting: Setting, target: float, every: float) -> Outcome:
+  """Trains in this process until a target is reached, or to the end.
+
+  The process has a device for each worker.
+
+  Args:
+    setting: the run.
+    target: the accuracy on validation at which it may stop.
+    every: epochs from one evaluation to the next.
+  """
+  from selsync_jax.runs.ledger import NonFiniteError
+  from selsync_jax.runs.ledger import Totals
+  from selsync_jax.sync import replicas
+  from selsync_jax.training import loop
+  from selsync_jax.training import start
+  from selsync_jax.training.evaluation import Evaluator
+  from selsync_jax.training.experiment import create_experiment
+  from selsync_jax.training.recorder import create_ledger
+  from selsync_jax.training.recorder import Recorder
+
+  fields = [*setting.fields, f'--config.eval.every_epochs={every}']
+  config = config_file.load(setting.file, fields)
+  experiment = create_experiment(config)
+  workers, rows = range(config.workers), []
+  recorder = Recorder(
+    create_ledger(experiment, Totals(), config.workers),
+    replicas.leaf_names(experiment.shapes.params),
+    experiment.intervals.fetch,
+    rows.append,
+  )
+  evaluator = Evaluator(experiment, workers)
+
+  def after(step, state):
+    if step % experiment.intervals.evaluate == 0 or step == experiment.steps:
+      mean = evaluator.consensus(state.shared)
+      scores = recorder.enter_all(lambda: evaluator.scores(mean, 'validation'))
+      if scores[ACCURACY] >= target:
+        raise _Reached
+
+  with contextlib.suppress(_Reached, NonFiniteError):
+    state = start.fresh(experiment, workers)
+    loop.run(
+      experiment, state, recorder, workers, experiment.steps, after=after
+    )
+  return outcome_of(rows)
+
+
+def outcome_of(rows: Sequence[Mapping[str, Any]]) -> Outcome:
+  """What the rows of a run say, as in `metrics.jsonl`."""
+  accuracies, averages, count = {}, {}, 0
+  for row in rows:
+    count += bool(row['synced'])
+    if ACCURACY in row:
+      accuracies[row['step']] = row[ACCURACY]
+      averages[row['step']] = count + (not row['synced'])
+  return Outcome(accuracies, averages)
+
+
+class Trainer:
+  """Trains settings in processes, and remembers their outcomes in a file.
+
+  Args:
+    path: of the file; what is in it is not trained again.
+    workers: of every setting.
+    every: epochs from one evaluation to the next.
+  """
+
+  def __init__(self, path: pathlib.Path, workers: int, every: float):
+    self._path, self._workers, self._every = path, workers, every
+    found = json.loads(path.read_text()) if path.exists() else {}
+    self._known = {
+      key: Outcome(*({int(s): x for s, x in each.items()} for each in outcome))
+      for key, outcome in found.items()
+    }
+
+  def __call__(
+    self, settings: Sequence[Setting], target: float = math.inf
+  ) -> list[Outcome]:
+    """The outcomes of settings, each as far as the target or to the end."""
+    names = [' '.join([each.file, *each.fields]) for each in settings]
+    keys = [f'{name} to {target:.4f}' for name in names]
+    new = dict(zip(keys, settings, strict=True))
+    new = {k: s for k, s in new.items() if k not in self._known}
+    with concurrent.futures.ProcessPoolExecutor(
+      os.cpu_count(),
+      multiprocessing.get_context('spawn'),
+      initializer=layout.make_devices,
+      initargs=(self._workers,),
+    ) as pool:
+      run = functools.partial(train, target=target, every=self._every)
+      for key, outcome in zip(new, pool.map(run, new.values()), strict=True):
+        self._known[key] = outcome
+        self._path.write_text(json.dumps(self._known))
+        print(f'{key}: {outcome.final:.4f}', flush=True)
+    return [self._known[key] for key in keys]
+
+
+def grow(
+  grid: Mapping[str, Sequence[float]],
+  cost: Callable[[list[Point]], list[Any]],
+  bounds: Mapping[str, tuple[float, float]],
+) -> tuple[Point, Any]:
+  """The cheapest point of a grid that grows until it is inside.
+
+  Args:
+    grid: by field, ascending values, each twice the one before.
+    cost: of points; anything that can be ordered.
+    bounds: by field, values beyond which the grid does not grow, because a
+      run would be the same or not exist. The best may lie there.
+
+  Returns:
+    The point, and its cost.
+
+  Raises:
+    RuntimeError: if the best is at an edge that has grown too often.
+  """
+  axes = {field: list(values) for field, values in grid.items()}
+  costs: dict[Point, Any] = {}
+  for _ in range(2 * GROWTHS):
+    new = [p for p in itertools.product(*axes.values()) if p not in costs]
+    costs.update(zip(new, cost(new), strict=True))
+    best = min(sorted(costs), key=costs.__getitem__)
+    edges = list(_beyond(axes, best, bounds))
+    if not edges:
+      return best, costs[best]
+    for field, value in edges:
+      axes[field] = sorted([*axes[field], value])
+  raise RuntimeError(
+    f'the best values, {dict(zip(axes, best, strict=True))}, are still at the '
+    'edge of their grid'
+  )
+
+
+def _beyond(
+  axes: Mapping[str, list[float]],
+  best: Point,
+  bounds: Mapping[str, tuple[float, float]],
+) -> Iterator[tuple[str, float]]:
+  """The values that a grid lacks around its best point, by field."""
+  for (field, values), value in zip(axes.items(), best, strict=True):
+    least, most = bounds.get(field, (0.0, math.inf))
+    if value == values[0] and value / 2 >= least:
+      yield field, type(value)(value / 2)
+    if value == values[-1] and value * 2 <= most:
+      yield field, value * 2
+
+
+def preference(outcomes: Sequence[Outcome], target: float) -> Point:
+  """The key by which a setting is chosen, from its seeds; lower is better.
+
+  The median time to the target; then how many seeds miss it; if any, the mean
+  of their best accuracies; and the mean time of the seeds that reach it.
+  """
+  costs = [outcome.cost(target) for outcome in outcomes]
+  finite = [cost for cost in costs if math.isfinite(cost)]
+  missed = len(costs) - len(finite)
+  best = statistics.fmean(outcome.best for outcome in outcomes)
+  mean = statistics.fmean(finite) if finite else math.inf
+  return statistics.median(costs), missed, -best if missed else 0.0, mean

@@ -1,0 +1,40 @@
+"""The site of the documentation, for Sphinx; `make docs` builds it.
+
+Sphinx, as the sites of JAX, Flax and Optax: MkDocs has had no release since
+2024, its theme Material is at the end of its maintenance, and the successor of
+both, Zensical, is an alpha version (November 2026).
+"""
+
+import re
+
+import selsync_jax
+
+_FILES = 'https://github.com/selsync-jax/selsync_jax/blob/main/'
+
+project = 'selsync_jax'
+author = 'The selsync_jax authors'
+release = selsync_jax.__version__
+extensions = ['myst_nb', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']
+html_theme = 'furo'
+
+autodoc_member_order = 'bysource'
+autodoc_typehints = 'none'  # Docstrings say them, with shapes.
+default_role = 'code'
+myst_heading_anchors = 3
+nb_execution_in_temp = True
+nb_execution_mode = 'force'
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+nb_merge_streams = True
+
+
+def _adapt(app, name, source):
+  """Pages are written for GitHub, which shows all files, and Mermaid."""
+  del app, name
+  text = re.sub(r'\]\(\.\./(?=[^)])', f']({_FILES}', source[0])
+  source[0] = text.replace('```mermaid', '```text')
+
+
+def setup(app):
+  """Called by Sphinx."""
+  app.connect('source-read', _adapt)

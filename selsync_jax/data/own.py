@@ -1,0 +1,263 @@
+"""Data sets of your own: from NumPy, tf.data, TFDS or Hugging Face.
+
+A data set is a function that `register_dataset` puts into the table of names.
+Its keyword arguments are fields of `config.data`, and it returns what one of
+the functions `from_*` here returns. All of them hold the examples in memory, or
+in arrays that NumPy maps from disk.
+"""
+
+from collections.abc import Callable, Mapping
+import importlib
+import os
+from typing import Any
+
+import numpy as np
+
+from selsync_jax.config import ConfigError
+from selsync_jax.config import keyword_arguments
+from selsync_jax.data.arrays import ArrayDataset
+from selsync_jax.data.arrays import Augment
+from selsync_jax.data.arrays import Examples
+from selsync_jax.data.arrays import unchanged
+from selsync_jax.data.fields import OWN
+from selsync_jax.data.fields import own_fields
+from selsync_jax.data.order import ShuffledChunk
+
+SPLITS = ('train', 'validation', 'test')
+_INT32 = np.iinfo(np.int32)
+
+
+def register_dataset(
+  make: Callable[..., ArrayDataset],
+) -> Callable[..., ArrayDataset]:
+  """Adds a data set to the table, under the function's own name.
+
+  A decorator for a function that returns `from_arrays(...)`, or what another of
+  the functions `from_*` returns. Its keyword-only arguments are fields of
+  `config.data`.
+
+  Raises:
+    ConfigError: if another data set has this name.
+  """
+  return OWN.register(make)
+
+
+def open_own(fields: Mapping[str, Any]) -> ArrayDataset:
+  """Calls the function of a data set with its fields of `config.data`.
+
+  Raises:
+    ConfigError: naming its file, if it raises an error; or if it returns
+      something else.
+  """
+  name = fields['name']
+  make = OWN[name]
+  arguments = keyword_arguments(make, name, own_fields(fields))
+  with OWN.errors(name, 'data'):
+    dataset = make(**arguments)
+    if not isinstance(dataset, ArrayDataset):
+      raise ConfigError(
+        f'config.data.name={name!r}: must return data.from_arrays(...) or '
+        f'another of data.from_*, got a {type(dataset).__name__}'
+      )
+    _try(dataset)
+  return dataset._replace(name=name)
+
+
+def _try(dataset: ArrayDataset) -> None:
+  """Calls the functions of a data set once, so that they fail early."""
+  batch = dataset.transform(
+    {k: v[:1] for k, v in dataset.splits['train'].items()}
+  )
+  if dataset.augment:
+    batch = dataset.augment(batch, np.zeros(1, np.uint64))
+  if any(len(array) != 1 for array in batch.values()):
+    raise ValueError(
+      f'from one example, transform and augment made {_shapes(batch)}'
+    )
+
+
+def from_arrays(
+  *,
+  train: Examples,
+  validation: Examples,
+  test: Examples,
+  task: str,
+  num_classes: int,
+  transform: Callable[[Examples], Examples] = unchanged,
+  augment: Augment | None = None,
+) -> ArrayDataset:
+  """A data set of NumPy arrays.
+
+  Args:
+    train: arrays [examples, ...] by name. A task reads some of them:
+      classification `image` and `label`, language modeling `inputs` and
+      `targets`, regression `features` and `target`.
+    validation: likewise; every choice is made by it.
+    test: likewise; it is scored once, at the end.
+    task: a name in `tasks.TASKS`.
+    num_classes: what a model returns for an example, or for a token: the number
+      of labels, the size of the vocabulary, 1 for regression.
+    transform: `transform(examples)`, from stored examples to a batch.
+    augment: `augment(batch, key)`, of training batches, after `transform`. The
+      key, uint64, has 64 random bits for each example; a resumed run repeats
+      them.
+
+  Raises:
+    ValueError: if a split is empty, or the splits do not match.
+  """
+  given = {'train': train, 'validation': validation, 'test': test}
+  splits = {name: _checked(name, arrays) for name, arrays in given.items()}
+  for name, arrays in splits.items():
+    if 'label' in arrays:
+      _check_labels(name, arrays['label'], num_classes)
+  expected = _forms(splits['train'])
+  for name, arrays in splits.items():
+    if _forms(arrays) != expected:
+      raise ValueError(
+        f'{name} has {_forms(arrays)}, and train has {expected}; they must be '
+        'equal'
+      )
+  return ArrayDataset(
+    '', task, num_classes, ShuffledChunk(), splits, transform, augment
+  )
+
+
+def from_tf(read: Callable[[str], Any], **options: Any) -> ArrayDataset:
+  """A data set that a `tf.data` pipeline reads, once, into memory.
+
+  Args:
+    read: `read(split)`, a `tf.data.Dataset` of single examples, each a dict;
+      the splits are `train`, `validation` and `test`.
+    **options: as for `from_arrays`, which it calls.
+  """
+  from selsync_jax.data.tfdata import own  # Imports TensorFlow.
+
+  return _from_splits(lambda split: own.read_all(read(split)), options)
+
+
+def from_tfds(
+  name: str,
+  splits: Mapping[str, str],
+  *,
+  columns: Mapping[str, str] | None = None,
+  data_dir: str | None = None,
+  **options: Any,
+) -> ArrayDataset:
+  """A data set that TFDS has prepared.
+
+  Args:
+    name: TFDS's, `mnist` or `my_dataset/config:1.0.0` for example.
+    splits: TFDS's name for each of `train`, `validation` and `test`, such as
+      `train[:90%]`.
+    columns: by name in a batch, the data set's own name; by default all.
+    data_dir: TFDS's data directory; by default TFDS's own.
+    **options: as for `from_arrays`, which it calls.
+
+  Raises:
+    ConfigError: if the data are not there, saying how to get them.
+  """
+  from selsync_jax.data.tfdata import own  # Imports TensorFlow.
+
+  rows = own.open_prepared(name, data_dir)
+  return _from_splits(
+    lambda split: own.read_all(rows(splits[split])), options, columns
+  )
+
+
+def from_huggingface(
+  source: str | os.PathLike[str] | Mapping[str, Any],
+  *,
+  columns: Mapping[str, str] | None = None,
+  **options: Any,
+) -> ArrayDataset:
+  """A data set of Hugging Face's `datasets`, the extra `huggingface`.
+
+  Args:
+    source: a folder that `DatasetDict.save_to_disk` wrote, with the splits
+      `train`, `validation` and `test`; or a mapping from these to data sets.
+    columns: by name in a batch, the data set's own name; by default all.
+    **options: as for `from_arrays`, which it calls.
+
+  Raises:
+    ConfigError: if `datasets` is not installed.
+    ValueError: if a split is missing.
+  """
+  try:
+    datasets = importlib.import_module('datasets')  # Takes a second.
+  except ModuleNotFoundError as error:
+    raise ConfigError(
+      f"config.data: {error}; pip install 'selsync-jax[huggingface]'"
+    ) from error
+  if not isinstance(source, Mapping):
+    source = datasets.load_from_disk(os.fspath(source))
+  if missing := [split for split in SPLITS if split not in source]:
+    raise ValueError(f'it has no {", ".join(missing)}, but {", ".join(source)}')
+  return _from_splits(
+    lambda split: source[split].with_format('numpy')[:], options, columns
+  )
+
+
+def _from_splits(
+  read: Callable[[str], Examples],
+  options: Mapping[str, Any],
+  columns: Mapping[str, str] | None = None,
+) -> ArrayDataset:
+  """A data set of the arrays that `read` returns for each split."""
+  splits: dict[str, Any] = {}
+  for split in SPLITS:
+    every = read(split)
+    names = columns or {name: name for name in every}
+    splits[split] = {name: every[names[name]] for name in names}
+  return from_arrays(**splits, **options)
+
+
+def _checked(split: str, arrays: Examples) -> Examples:
+  """Arrays of JAX's own types and of one length."""
+  checked = {name: _narrow(split, name, x) for name, x in arrays.items()}
+  lengths = {len(array) if array.ndim else 0 for array in checked.values()}
+  if 'mask' in checked:
+    raise ValueError(f'{split} has an array mask; choose another name')
+  if len(lengths) != 1 or 0 in lengths:
+    raise ValueError(
+      f'{split} has {_shapes(checked)}: must be arrays of one length above 0'
+    )
+  return checked
+
+
+def _check_labels(split: str, label: np.ndarray, num_classes: int) -> None:
+  is_whole = label.ndim == 1 and label.dtype.kind in 'iu'
+  if not is_whole or label.min() < 0 or label.max() >= num_classes:
+    raise ValueError(
+      f'{split}: label must be whole numbers [examples] below '
+      f'num_classes={num_classes}, got {label.dtype} {label.shape} from '
+      f'{label.min()} to {label.max()}'
+    )
+
+
+def _narrow(split: str, name: str, array: Any) -> np.ndarray:
+  """The array, with 32 bits in place of 64, as in all of JAX."""
+  array = np.asanyarray(array)
+  kind, wide = array.dtype.kind, array.dtype.itemsize == 8
+  if kind not in 'biufV' or array.dtype.hasobject or array.dtype.names:
+    raise ValueError(f'{split}: {name} has dtype {array.dtype}; use numbers')
+  if kind == 'f' and wide:
+    return array.astype(np.float32)
+  if kind in 'iu' and wide:
+    if (
+      array.size and not _INT32.min <= array.min() <= array.max() <= _INT32.max
+    ):
+      raise ValueError(f'{split}: {name} has numbers beyond 32 bits')
+    return array.astype(np.int32)
+  return array
+
+
+def _shapes(arrays: Examples) -> str:
+  return ', '.join(f'{name} {x.shape}' for name, x in arrays.items())
+
+
+def _forms(arrays: Examples) -> str:
+  """Name, shape of an example, and dtype of each array."""
+  return ', '.join(
+    f'{name} {arrays[name].shape[1:]} {arrays[name].dtype}'
+    for name in sorted(arrays)
+  )

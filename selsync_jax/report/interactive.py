@@ -1,0 +1,260 @@
+"""Figures as the page's script draws them, with plotly.js.
+
+A description is JSON: `{'data', 'wide', 'narrow'}`, the traces of plotly.js and
+two layouts. A color is `$NAME` of the palette, so that the script can take it
+from the page's style, in light and in dark mode. A trace belongs to the entry
+of the legend that its `legendgroup` names.
+
+References:
+  https://plotly.com/javascript/reference
+"""
+
+import html
+import math
+import re
+from typing import Any
+
+import numpy as np
+
+from selsync_jax.report.figure import Axis
+from selsync_jax.report.figure import Band
+from selsync_jax.report.figure import Bars
+from selsync_jax.report.figure import Line
+from selsync_jax.report.figure import Look
+from selsync_jax.report.figure import Mark
+from selsync_jax.report.figure import OPACITY
+from selsync_jax.report.figure import Panel
+from selsync_jax.report.figure import Plot
+from selsync_jax.report.figure import Spans
+from selsync_jax.report.figure import Values
+from selsync_jax.report.layout import boxes
+from selsync_jax.report.layout import Layout
+from selsync_jax.report.layout import NARROW
+from selsync_jax.report.layout import WIDE
+
+_MARKERS = {
+  'o': 'circle',
+  's': 'square',
+  '^': 'triangle-up',
+  'D': 'diamond',
+  'v': 'triangle-down',
+  'P': 'cross',
+  'X': 'x',
+}
+_STEPS = {'': 'linear', 'mid': 'hvh', 'pre': 'vh'}
+_SHADE = f'{round(255 * OPACITY):02x}'  # The last digits of a color.
+_AXIS = {
+  'automargin': False,
+  'color': '$muted',
+  'gridcolor': '$rule',
+  'linecolor': '$muted',
+  'zeroline': False,
+}
+_TEMPLATE = {
+  'annotationdefaults': {'font': {'color': '$ink', 'size': 13}},
+  'barmode': 'overlay',
+  'font': {'family': 'system-ui, sans-serif', 'size': 12},
+  'hoverlabel': {
+    'bgcolor': '$paper',
+    'bordercolor': '$muted',
+    'font': {'color': '$ink'},
+  },
+  'margin': dict.fromkeys('lrtb', 0),
+  'paper_bgcolor': '#0000',
+  'plot_bgcolor': '#0000',
+  'showlegend': False,
+  'xaxis': _AXIS | {'showline': True, 'ticks': 'outside', 'ticklen': 3},
+  'yaxis': _AXIS | {'showline': True},
+}
+
+
+def describe(plot: Plot) -> dict[str, Any]:
+  """The figure as JSON."""
+  traces = []
+  for i, panel in enumerate(plot.panels):
+    axes = {'xaxis': f'x{_number(i, plot)}', 'yaxis': f'y{i + 1}'}
+    for mark in panel.drawn:
+      traces += [
+        {**trace, **axes, 'legendgroup': mark.name}
+        for trace in _traces(mark, panel)
+      ]
+  return {
+    'data': traces,
+    'wide': _layout(plot, WIDE),
+    'narrow': _layout(plot, NARROW),
+  }
+
+
+def _number(i: int, plot: Plot) -> int:
+  """The number of a panel's x axis; the panels of a stack share the first."""
+  return i + 1 if plot.columns else 1
+
+
+def _traces(mark: Mark, panel: Panel) -> list[dict[str, Any]]:
+  hover = _hover(mark, panel)
+  match mark:
+    case Line(_, x, y, look, steps):
+      trace = {'x': _list(x), 'y': _list(y), **_style(look, steps), **hover}
+      return [{'type': 'scatter', **trace}]
+    case Band(_, x, low, high, color):
+      edge = {
+        'type': 'scatter',
+        'mode': 'lines',
+        'x': _list(x),
+        'line': {'width': 0},
+      }
+      fill = {'fill': 'tonexty', 'fillcolor': f'${color}{_SHADE}'}
+      bounds = list(zip(_list(low), _list(high), strict=True))
+      return [
+        {**edge, 'y': _list(low), 'hoverinfo': 'skip'},
+        {**edge, 'y': _list(high), 'customdata': bounds, **fill, **hover},
+      ]
+    case Bars(_, x, y, widths, color):
+      bars = {'x': _list(x), 'y': _list(y), 'width': _list(widths)}
+      return [
+        {'type': 'bar', **bars, 'marker': {'color': f'${color}'}, **hover}
+      ]
+    case Spans(_, rows, starts, stops, color, texts):
+      lengths = np.subtract(stops, starts)
+      return [
+        {
+          'type': 'bar',
+          'orientation': 'h',
+          'y': list(rows),
+          'x': _list(lengths),
+          'base': _list(starts),
+          'width': 0.72,
+          'customdata': list(zip(_list(starts), _list(stops), strict=True)),
+          'text': list(texts),
+          'textposition': 'inside',
+          'insidetextanchor': 'middle',
+          'textangle': 0,
+          'insidetextfont': {'color': '$paper'},
+          'marker': {'color': f'${color}'},
+          **hover,
+        }
+      ]
+
+
+def _hover(mark: Mark, panel: Panel) -> dict[str, Any]:
+  """What a pointer reads."""
+  text = f'{mark.name}: {{y}}' if mark.hover is None else mark.hover
+  if not text:
+    return {'hoverinfo': 'skip'}
+  of = panel.x if isinstance(mark, Spans) else panel.y
+  values = {
+    'x': _value('x', panel.x),
+    'y': _value('y', panel.y),
+    'low': _value('customdata[0]', of),
+    'high': _value('customdata[1]', of),
+    'row': '%{y}',
+    'text': '%{text}',
+  }
+  # A name can hold anything, but only these braces are fields.
+  parts = re.split(rf'\{{({"|".join(values)})\}}', text)
+  parts[::2] = [
+    html.escape(part).replace('%{', '%&#123;') for part in parts[::2]
+  ]
+  parts[1::2] = [values[name] for name in parts[1::2]]
+  return {'hovertemplate': ''.join(parts) + '<extra></extra>'}
+
+
+def _value(name: str, axis: Axis) -> str:
+  form = (
+    '.4~s' if axis.unit else ',.6~r' if max(axis.limits) >= 1000 else '.4~g'
+  )
+  return f'%{{{name}:{form}}}{axis.unit}'
+
+
+def _style(look: Look, steps: str) -> dict[str, Any]:
+  """Line and markers of a trace."""
+  color = f'${look.color}'
+  lines = {'color': color, 'width': look.width, 'shape': _STEPS[steps]}
+  if look.dash:
+    lines['dash'] = ','.join(f'{part * look.width:g}px' for part in look.dash)
+  if not look.marker:
+    return {'mode': 'lines', 'line': lines}
+  marker: dict[str, Any] = {
+    'color': color,
+    'symbol': _MARKERS[look.marker],
+    'size': 1.4 * look.size,
+    'opacity': look.opacity,
+  }
+  if not look.width:
+    return {'mode': 'markers', 'marker': marker, 'cliponaxis': False}
+  marker['maxdisplayed'] = 12
+  return {'mode': 'lines+markers', 'line': lines, 'marker': marker}
+
+
+def _layout(plot: Plot, layout: Layout) -> dict[str, Any]:
+  """Axes and titles where the panels stand."""
+  height, places = boxes(plot, layout)
+  described: dict[str, Any] = {
+    'height': height,
+    'dragmode': 'zoom' if layout is WIDE else False,  # A finger scrolls.
+    'template': {'layout': _TEMPLATE},
+    'uirevision': 'kept',  # Zoom survives a change of colors.
+    'annotations': [],
+  }
+  panels = list(zip(plot.panels, places, strict=True))
+  last = len(panels)
+  for i, (panel, box) in enumerate(panels, 1):
+    across = [box.left / layout.width, (box.left + box.width) / layout.width]
+    down = [1 - (box.top + box.height) / height, 1 - box.top / height]
+    number = _number(i - 1, plot)
+    if number == i:
+      below = i if plot.columns else last
+      x = plot.panels[below - 1].x
+      title = {'text': html.escape(x.label), 'standoff': 4}
+      described[f'xaxis{i}'] = _axis(x) | {
+        'anchor': f'y{below}',
+        'domain': across,
+        'title': title,
+        'unifiedhovertitle': {'text': f'{title["text"]}: {_value("x", x)}'},
+      }
+    described[f'yaxis{i}'] = _axis(panel.y) | {
+      'anchor': f'x{number}',
+      'domain': down,
+    }
+    described['annotations'].append(
+      {
+        'text': html.escape(panel.title),
+        'x': across[0],
+        'y': down[1],
+        'xanchor': 'left',
+        'yanchor': 'bottom',
+        'xref': 'paper',
+        'yref': 'paper',
+        'showarrow': False,
+      }
+    )
+  joined = {'hovermode': 'x unified', 'hoversubplots': 'axis'}
+  return described | (joined if plot.compares_x else {'hovermode': 'closest'})
+
+
+def _axis(axis: Axis) -> dict[str, Any]:
+  limits = [math.log10(v) for v in axis.limits] if axis.log else axis.limits
+  described: dict[str, Any] = {'range': _list(limits), 'nticks': axis.ticks + 1}
+  if axis.log:
+    low, high = axis.limits
+    described |= {'type': 'log', 'dtick': 'D2' if high < 100 * low else 1}
+  if axis.names:
+    names, places = list(axis.names), list(range(len(axis.names)))
+    described |= {'tickvals': places, 'ticktext': names, 'showgrid': False}
+  elif not axis.ticks:
+    described |= {'showticklabels': False, 'showgrid': False}
+  if axis.has_prefixes or axis.unit:
+    described |= {'tickformat': '~s', 'ticksuffix': axis.unit}
+  elif axis.log:
+    described |= {'tickformat': '~g'}
+  return described
+
+
+def _list(values: Values) -> list[float | int | None]:
+  """Numbers for JSON: fractions with six digits, null for no point."""
+  numbers = np.asarray(values, float).tolist()
+  return [_short(each) if math.isfinite(each) else None for each in numbers]
+
+
+def _short(number: float) -> float | int:
+  return int(number) if number == int(number) else float(f'{number:.6g}')

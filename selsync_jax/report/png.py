@@ -1,0 +1,207 @@
+"""Figures as PNG files, drawn by matplotlib in the colors of light mode."""
+
+from collections.abc import Iterable
+import math
+import pathlib
+from typing import Any
+
+import matplotlib
+from matplotlib import ticker
+from matplotlib.axes import Axes
+from matplotlib.backends import backend_agg
+from matplotlib.figure import Figure
+
+from selsync_jax.report.figure import Axis
+from selsync_jax.report.figure import Band
+from selsync_jax.report.figure import Bars
+from selsync_jax.report.figure import Line
+from selsync_jax.report.figure import Look
+from selsync_jax.report.figure import Mark
+from selsync_jax.report.figure import OPACITY
+from selsync_jax.report.figure import Panel
+from selsync_jax.report.figure import Plot
+from selsync_jax.report.figure import Spans
+from selsync_jax.report.layout import boxes
+from selsync_jax.report.layout import LEFT
+from selsync_jax.report.layout import WIDE
+from selsync_jax.report.palette import LIGHT
+
+FOLDER = 'plots'  # Of a report's figures.
+LEGEND = 20  # Height of a row of the legend, in pixels.
+
+_SETTINGS = {
+  'axes.axisbelow': True,
+  'axes.edgecolor': LIGHT['muted'],
+  'axes.grid': True,
+  'axes.labelcolor': LIGHT['muted'],
+  'axes.labelsize': 11,
+  'axes.spines.right': False,
+  'axes.spines.top': False,
+  'axes.titlecolor': LIGHT['ink'],
+  'axes.titlelocation': 'left',
+  'axes.titlesize': 12,
+  'font.size': 11,
+  'grid.color': LIGHT['rule'],
+  'grid.linewidth': 0.8,
+  'legend.fontsize': 11,
+  'legend.frameon': False,
+  'legend.handlelength': 2.6,
+  'path.simplify': False,  # `lines` has thinned the lines.
+  'text.color': LIGHT['ink'],
+  'xtick.color': LIGHT['muted'],
+  'ytick.color': LIGHT['muted'],
+  'xtick.major.size': 3,
+  'ytick.major.size': 0,
+}
+
+
+def write(plots: Iterable[Plot], out: pathlib.Path) -> None:
+  """Writes the figures as `out/plots/*.png`, two dots per pixel."""
+  folder = out / FOLDER
+  folder.mkdir(parents=True, exist_ok=True)
+  for plot in plots:
+    with matplotlib.rc_context(_SETTINGS):
+      figure = draw(plot)
+      backend_agg.FigureCanvasAgg(figure)
+      figure.savefig(folder / f'{plot.name}.png', dpi=144)
+
+
+def draw(plot: Plot) -> Figure:
+  """The figure, as on a wide screen."""
+  height, places = boxes(plot, WIDE)
+  head = LEGEND * math.ceil(len(plot.legend) / WIDE.columns)
+  total = height + head
+  figure = Figure(figsize=(WIDE.width / 72, total / 72))
+  handles: dict[str, Any] = {}
+  for panel, box in zip(plot.panels, places, strict=True):
+    bottom = height - box.top - box.height
+    axes = figure.add_axes(
+      (
+        box.left / WIDE.width,
+        bottom / total,
+        box.width / WIDE.width,
+        box.height / total,
+      )
+    )
+    _fill(axes, panel)
+    if not plot.columns and panel is not plot.panels[-1]:
+      axes.tick_params(labelbottom=False)
+      axes.set_xlabel('')
+    for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
+      handles.setdefault(name, handle)
+  if plot.legend:
+    figure.legend(
+      [handles[name] for name in plot.legend],
+      [name.replace('$', r'\$') for name in plot.legend],
+      loc='upper left',
+      bbox_to_anchor=(LEFT / WIDE.width, 1),
+      ncols=WIDE.columns,
+      borderaxespad=0.3,
+      borderpad=0,
+      columnspacing=2.0,
+    )
+  return figure
+
+
+def _fill(axes: Axes, panel: Panel) -> None:
+  axes.set_title(panel.title)
+  axes.set_xlabel(panel.x.label)
+  for axis, described in ((axes.xaxis, panel.x), (axes.yaxis, panel.y)):
+    _set_axis(axis, described)
+  for depth, mark in enumerate(panel.drawn, 2):
+    _draw(axes, mark, depth)
+
+
+def _draw(axes: Axes, mark: Mark, depth: int) -> None:
+  match mark:
+    case Line(name, x, y, look, steps):
+      step = f'steps-{steps}' if steps else 'default'
+      every = max(1, len(x) // 12) if look.width else 1
+      axes.plot(
+        x,
+        y,
+        **_style(look),
+        drawstyle=step,
+        markevery=every,
+        label=name,
+        zorder=depth,
+      )
+    case Band(name, x, low, high, color):
+      axes.fill_between(
+        x,
+        low,
+        high,
+        color=LIGHT[color],
+        alpha=OPACITY,
+        linewidth=0,
+        label=name,
+        zorder=depth,
+      )
+    case Bars(name, x, y, widths, color):
+      axes.bar(x, y, widths, color=LIGHT[color], label=name, zorder=depth)
+    case Spans(name, rows, starts, stops, color, texts):
+      lengths = [b - a for a, b in zip(starts, stops, strict=True)]
+      bars = axes.barh(
+        rows,
+        lengths,
+        left=starts,
+        height=0.72,
+        color=LIGHT[color],
+        edgecolor=LIGHT['paper'],
+        linewidth=0.5,
+        label=name,
+        zorder=depth,
+      )
+      low, high = axes.get_xlim()
+      room = axes.get_position().width * WIDE.width / (high - low) / 8
+      shown = [
+        text if length * room > len(text) else ''
+        for text, length in zip(texts, lengths, strict=True)
+      ]
+      color, size = LIGHT['paper'], 10
+      axes.bar_label(
+        bars, shown, label_type='center', color=color, size=size, zorder=depth
+      )
+
+
+def _style(look: Look) -> dict[str, Any]:
+  return {
+    'color': LIGHT[look.color],
+    'linewidth': look.width,
+    'linestyle': (0, look.dash) if look.dash else '-' if look.width else '',
+    'marker': look.marker,
+    'markersize': look.size,
+    'alpha': look.opacity,
+    'clip_on': look.width > 0,  # A marker at the edge is drawn whole.
+  }
+
+
+def _set_axis(axis: Any, described: Axis) -> None:
+  axis.axes.set(**{f'{axis.axis_name}lim': described.limits})
+  if described.log:
+    axis.axes.set(**{f'{axis.axis_name}scale': 'log'})
+    _log_ticks(axis, described)
+  elif described.names:
+    axis.set_ticks(range(len(described.names)), described.names)
+    axis.grid(False)
+  elif described.ticks:
+    axis.set_major_locator(
+      ticker.MaxNLocator(described.ticks, steps=[1, 2, 5, 10], min_n_ticks=1)
+    )
+    if described.has_prefixes:
+      axis.set_major_formatter(ticker.EngFormatter(described.unit))
+  else:
+    axis.set_ticks([])
+    axis.axes.spines[['left', 'bottom']].set_visible(False)
+
+
+def _log_ticks(axis: Any, described: Axis) -> None:
+  """Powers of ten; on a short axis, 2 and 5 as well."""
+  low, high = described.limits
+  subs = (1, 2, 5) if high < 100 * low else (1,)
+  axis.set_major_locator(ticker.LogLocator(subs=subs, numticks=described.ticks))
+  axis.set_minor_locator(ticker.NullLocator())
+  if described.unit:
+    axis.set_major_formatter(ticker.EngFormatter(described.unit))
+  else:
+    axis.set_major_formatter(ticker.FuncFormatter(lambda y, _: f'{y:g}'))

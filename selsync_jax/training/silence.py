@@ -1,0 +1,47 @@
+"""A warning for workers that train almost alone, because no gradient changes.
+
+A delta above the changes of a run is a mistake that nothing else shows: the
+run goes on, and its workers drift apart.
+"""
+
+from collections.abc import Mapping
+import math
+import sys
+from typing import Any
+
+from selsync_jax.sync.transformation import Trigger
+
+PATIENCE = 100
+"""Steps before a trigger is judged."""
+
+MOST = 0.99
+"""The LSSR above which it is called silent."""
+
+
+class SilenceWarning:
+  """Prints one line, once, if a threshold hardly ever asks for an average.
+
+  Args:
+    trigger: of the run. One that has no fixed threshold on the gradient's
+      change, or an infinite one, is silent on purpose.
+  """
+
+  def __init__(self, trigger: Trigger):
+    threshold = trigger.threshold if trigger.meter else None
+    self._is_due = threshold is not None and math.isfinite(threshold)
+
+  def watch(self, row: Mapping[str, Any]) -> None:
+    """Takes the row of a step, as in `metrics.jsonl`."""
+    if not self._is_due or row['step'] < PATIENCE:
+      return
+    steps, lssr = row['step'], row['lssr']
+    syncs = round((1 - lssr) * steps)
+    if syncs <= 1 or lssr > MOST:
+      self._is_due = False
+      print(
+        f'step {steps}: {syncs} of {steps} steps synchronized (LSSR '
+        f'{lssr:.3f}), so the workers train almost alone; `python -m '
+        'selsync_jax delta` finds a lower delta, and without '
+        '--config.sync.delta a budget does',
+        file=sys.stderr,
+      )

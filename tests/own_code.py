@@ -1,0 +1,19 @@
+"""What users register: forgotten after a test."""
+
+from collections.abc import Iterator
+import contextlib
+from unittest import mock
+
+from selsync_jax import methods
+from selsync_jax import models
+from selsync_jax.data import fields
+from selsync_jax.models import tasks
+
+
+@contextlib.contextmanager
+def forgotten() -> Iterator[None]:
+  """What is registered while this is entered is gone afterwards."""
+  with contextlib.ExitStack() as tables:
+    for table in (methods.METHODS, models.MODELS, tasks.TASKS, fields.OWN):
+      tables.enter_context(mock.patch.dict(table))
+    yield

@@ -1,0 +1,321 @@
+"""Models, data sets and tasks in files of their own, from start to end."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+import selsync_jax as ss
+from selsync_jax import methods
+from selsync_jax import models
+from selsync_jax.__main__ import run_command
+from selsync_jax.commands import compare
+from selsync_jax.commands import config_file
+from selsync_jax.commands import train
+from selsync_jax.config import ConfigError
+from selsync_jax.data import fields
+from selsync_jax.data import from_arrays
+from selsync_jax.data import from_huggingface
+from selsync_jax.data import open_data
+from selsync_jax.report import origin
+from selsync_jax.report import run_page
+from selsync_jax.runs import history
+from selsync_jax.runs import provenance
+from selsync_jax.training.train import train_and_evaluate
+from tests import own_code
+from tests.session import ROOT
+
+RINGS = ROOT / 'docs' / 'recipes' / 'rings.py'
+
+
+@pytest.fixture(autouse=True)
+def forget():
+  with own_code.forgotten():
+    yield
+
+
+def test_the_example_is_trained_resumed_exported_and_scored(
+  tmp_path, monkeypatch, capsys
+):
+  monkeypatch.chdir(tmp_path)
+  flags = [f'--config={RINGS}', '--config.mapper=vmap', '--config.batch_size=8']
+
+  def run(steps):
+    options = train.parse([*flags, f'--config.steps={steps}'])
+    return options.workdir, train_and_evaluate(options.config, options.workdir)
+
+  run(3)
+  workdir, summary = run(40)
+  assert workdir == pathlib.Path('runs/rings-selsync')
+  assert 'resuming from step 3' in capsys.readouterr().out
+  assert summary['test_accuracy'] > 0.55
+  first, second = provenance.sessions(workdir)
+  assert (first['step'], second['step']) == (0, 3)
+  assert first['began'] <= second['began']
+  assert '; session 2, from step 3; ' in origin.line(history.read(workdir))
+
+  model, variables = ss.load(workdir)
+  points = np.array([[0.9, 0.0], [0.0, -2.1]], np.float32)
+  assert model.apply(variables, points, train=False).shape == (2, 2)
+  del models.MODELS['TwoLayers'], fields.OWN['rings']
+  with pytest.raises(ConfigError, match="'TwoLayers': nobody has registered"):
+    ss.load(workdir)
+  run_command(['export', str(workdir), '--out=w.npz'])  # It needs no model.
+  assert 'params/Dense_0/kernel' in np.load('w.npz')
+  run_command(['evaluate', str(workdir), f'--config={RINGS}', '--split=test'])
+  assert f'{summary["test_accuracy"]:.4f}' in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_example_is_compared_and_reported(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  out = pathlib.Path('compared')
+  compare.main(
+    [
+      *(f'--config={RINGS}', '--config.mapper=vmap', '--config.steps=3'),
+      '--methods=selsync+data.noise=0.4+model.width=4,bsp',
+      *('--seeds=1', f'--out={out}'),
+    ],
+    run=lambda trial: train_and_evaluate(trial.config, trial.workdir),
+  )
+  assert 'noise 0.4, width 4' in (out / 'comparison.md').read_text()
+  (workdir, *_) = [path.parent for path in out.rglob('summary.json')]
+  assert 'rings' in run_page.write([workdir], workdir).read_text()
+
+
+@pytest.mark.slow
+def test_every_process_of_a_run_has_what_the_file_registers(tmp_path):
+  done = subprocess.run(
+    [
+      *(sys.executable, '-m', 'selsync_jax', 'launch', '--processes=2', '--'),
+      *(sys.executable, '-m', 'selsync_jax', 'train', f'--config={RINGS}'),
+      *('--config.steps=3', '--noreport', f'--workdir={tmp_path / "run"}'),
+    ],
+    cwd=tmp_path,
+    env=os.environ,
+    capture_output=True,
+    text=True,
+    timeout=300,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+  sessions = json.loads((tmp_path / 'run' / 'run.json').read_text())
+  assert sessions[0]['devices']['processes'] == 2
+
+
+OPENING = """
+import flax.linen as nn
+import numpy as np
+import selsync_jax as ss
+from selsync_jax import data
+from selsync_jax.configs import base
+
+
+def points(count):
+  return {'x': np.ones((count, 2)), 'y': np.arange(count) % 2}
+
+
+def get_config(method='bsp'):
+  config = base.get_config(method)
+  config.update(steps=2, workers=2, mapper='vmap', batch_size=4)
+  config.data.name = 'mine'
+  config.model.name = 'Mine'
+  return config
+"""
+DATA = """
+@ss.register_dataset
+def mine(*, size: int = 9):
+  return data.from_arrays(
+    train=points(size), validation=points(4), test=points(4), task='mine',
+    num_classes=2,
+  )
+"""
+MODEL = """
+@ss.register_model
+class Mine(nn.Module):
+  num_outputs: int
+  @nn.compact
+  def __call__(self, x, *, train):
+    return nn.Dense(self.num_outputs)(x)
+"""
+TASK = """
+import optax
+@ss.register_task('x')
+def mine(scores, batch):
+  loss = optax.softmax_cross_entropy_with_integer_labels(scores, batch['y'])
+  return {'loss': loss, 'f1_score': -loss}
+"""
+
+
+def file_of(folder, *parts):
+  path = folder / 'mine.py'
+  path.write_text(OPENING + '\n'.join(parts))
+  return path
+
+
+def test_a_task_of_ones_own_is_trained_and_ranked(tmp_path):
+  config = config_file.load(str(file_of(tmp_path, DATA, MODEL, TASK)), ())
+  summary = train_and_evaluate(config, tmp_path / 'run')
+  assert history.metric(summary) == 'f1_score'
+  assert history.rank(summary) == summary['validation_f1_score']
+
+
+WRONG = {
+  'data set': (
+    ['@ss.register_dataset\ndef digits(): pass'],
+    "data set 'digits', of {file}: selsync_jax has registered this name",
+  ),
+  'model': (
+    ['@ss.register_model\nclass linear(nn.Module): pass'],
+    "model 'linear', of {file}: selsync_jax has registered this name",
+  ),
+  'method': (
+    ['@ss.register_method\ndef bsp(context): pass'],
+    "method 'bsp', of {file}: selsync_jax has registered this name",
+  ),
+  'task': (
+    ["@ss.register_task('x')\ndef regression(y, batch): pass"],
+    "task 'regression', of {file}: selsync_jax has registered this name",
+  ),
+  'error in data': (
+    ['@ss.register_dataset\ndef mine():\n  return 1 / 0', MODEL, TASK],
+    'config.data: {file}:21: ZeroDivisionError: division by zero',
+  ),
+  'no data': (
+    ['@ss.register_dataset\ndef mine(): return [1]', MODEL, TASK],
+    "config.data.name='mine': must return data.from_arrays(...) or another of "
+    'data.from_*, got a list',
+  ),
+  'empty split': (
+    [DATA.replace('points(size)', 'points(0)'), MODEL, TASK],
+    'config.data: {file}:22: ValueError: train has x (0, 2), y (0,): must be '
+    'arrays of one length above 0',
+  ),
+  'error in augment': (
+    [
+      DATA.replace('=2,', "=2, augment=lambda batch, key: batch['z'],"),
+      *(MODEL, TASK),
+    ],
+    "config.data: {file}:24: KeyError: 'z'",
+  ),
+  'no such task': (
+    [DATA.replace("'mine'", "'ours'"), MODEL],
+    "config.data: 'ours' is not one of classification, language_modeling, "
+    'regression',
+  ),
+  'another task': (
+    [DATA.replace("'mine'", "'regression'"), MODEL],
+    "config.data: task regression reads 'features', and a batch has x, y, mask",
+  ),
+  'error in model': (
+    [DATA, MODEL.replace('nn.Dense', 'nn.Dance'), TASK],
+    'config.model: {file}:33: AttributeError: module ',
+  ),
+  'error in task': (
+    [DATA, MODEL, TASK.replace("['y']", "['label']")],
+    "config.data: task mine reads 'label', and a batch has x, y, mask",
+  ),
+}
+
+
+@pytest.mark.parametrize('case', WRONG)
+def test_a_mistake_is_one_line_with_its_place(case, tmp_path, capsys):
+  parts, line = WRONG[case]
+  path = file_of(tmp_path, *parts)
+  with pytest.raises(SystemExit) as end:
+    run_command(
+      ['simulate', f'--config={path}', f'--workdir={tmp_path / "run"}']
+    )
+  assert end.value.code == 2
+  error = capsys.readouterr().err
+  expected = line.format(file=path)
+  assert error.startswith(f'simulate: {expected}') and error.count('\n') == 1
+  assert not (tmp_path / 'run').exists()
+
+
+def test_a_field_that_a_data_set_of_ones_own_lacks_is_named(tmp_path):
+  path = file_of(tmp_path, DATA, MODEL, TASK)
+  path.write_text(
+    path.read_text()
+    + textwrap.dedent("""
+    def get_config():
+      config = base.get_config('bsp')
+      config.steps = 2
+      config.data.update(name='mine', sise=3)
+      return config
+  """)
+  )
+  with pytest.raises(ConfigError, match='mine has no sise, got 3'):
+    config_file.load(str(path), ())
+
+
+def test_a_name_belongs_to_one_file_that_may_be_loaded_again(tmp_path):
+  method = '@ss.register_method\ndef mine(context):\n  return {}'
+  (tmp_path / 'other').mkdir()
+  for text in ('first', 'second'):
+    path = file_of(tmp_path, DATA, MODEL, TASK, method.format(repr(text)))
+    config_file.load(str(path), ())
+    assert methods.METHODS['mine'](None) == text
+  other = file_of(tmp_path / 'other', method.format(0))
+  with pytest.raises(ConfigError, match='has registered this name'):
+    config_file.load(str(other), ())
+
+
+def arrays(count=8, **changes):
+  x = np.arange(2.0 * count).reshape(count, 2)
+  return {'image': x, 'label': np.arange(count) % 2} | changes
+
+
+def own(**changes):
+  splits = {'train': arrays(), 'validation': arrays(), 'test': arrays()}
+  options = {'task': 'classification', 'num_classes': 2}
+  return from_arrays(**splits | options | changes)
+
+
+@pytest.mark.parametrize(
+  'changes, line',
+  [
+    ({'train': arrays(label=np.arange(3))}, 'must be arrays of one length'),
+    ({'test': {'image': np.ones((3, 2))}}, 'test has image (2,) float32, and'),
+    ({'train': arrays(label=np.array(['a'] * 8))}, 'label has dtype <U1'),
+    ({'train': arrays(label=np.arange(8) + 2**40)}, 'numbers beyond 32 bits'),
+    ({'train': arrays(mask=np.ones(8))}, 'has an array mask'),
+    ({'num_classes': 1}, 'got int32 (8,) from 0 to 1'),
+    ({'train': arrays(label=np.ones(8))}, 'got float32 (8,) from 1.0 to 1.0'),
+  ],
+)
+def test_arrays_that_do_not_match_are_refused(changes, line):
+  with pytest.raises(ValueError) as error:  # noqa: PT011
+    own(**changes)
+  assert line in str(error.value)
+
+
+def test_a_split_that_is_missing_is_named():
+  pytest.importorskip('datasets')
+  with pytest.raises(ValueError, match='it has no validation, test, but train'):
+    from_huggingface({'train': None}, task='regression', num_classes=1)
+
+
+def test_an_augmentation_is_the_same_whenever_a_step_is_repeated():
+  def shifted(batch, key):
+    noise = (key % 1000)[:, None].astype(np.float32)
+    return batch | {'image': batch['image'] * 0 + noise}
+
+  @ss.register_dataset
+  def shifting():
+    return own(augment=shifted)
+
+  config = config_file.load('digits', ())
+  config.data.name = 'shifting'
+  data = open_data(config.data.to_dict(), workers=2, batch_size=2, seed=0)
+  first = [batch['image'] for batch in data.batches([0, 1], 0, 9)]
+  again = [batch['image'] for batch in data.batches([0, 1], 5, 9)]
+  np.testing.assert_array_equal(first[5:], again)
+  assert len(np.unique(first)) > 20  # Of 8 examples: each epoch has its own.
+  (scored,) = data.evaluation('validation', 4, [0, 1], 2)
+  np.testing.assert_array_equal(scored['image'].reshape(8, 2)[:, 0] % 2, 0)

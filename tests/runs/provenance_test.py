@@ -1,0 +1,64 @@
+"""run.json: where a run comes from, session by session."""
+
+import subprocess
+import sys
+
+import pytest
+
+from selsync_jax.runs import provenance
+
+DEVICES = {'platform': 'cpu', 'kind': 'cpu', 'count': 1, 'processes': 1}
+
+
+def test_the_foot_of_the_page_says_where_the_run_comes_from(default_run):
+  page = (default_run.workdir / 'report.html').read_text()
+  footer = page[page.index('<footer>') :]
+  (session,) = provenance.sessions(default_run.workdir)
+  for package, version in session['versions'].items():
+    assert f'{package} {version}' in footer
+  assert session['host'] in footer and 'train.py --workdir=' in footer
+  for repository in session['code'].values():
+    assert repository['commit'][:12] in footer
+
+
+def test_a_repository_is_known_by_its_commit_and_its_changes(tmp_path):
+  def git(*arguments):
+    identity = ('-c', 'user.name=a', '-c', 'user.email=a@b')
+    subprocess.run(['git', *identity, *arguments], cwd=tmp_path, check=True)
+
+  assert provenance.repository(tmp_path) is None
+  git('init', '-q')
+  assert provenance.repository(tmp_path) is None  # It has no commit yet.
+  (tmp_path / 'a').write_text('1')
+  git('add', 'a')
+  git('commit', '-qm', 'a')
+  (tmp_path / 'inside').mkdir()
+  root, found = provenance.repository(tmp_path / 'inside')
+  assert root == str(tmp_path) and not found['modified']
+  (tmp_path / 'a').write_text('2')
+  assert provenance.repository(tmp_path)[1] == found | {'modified': True}
+
+
+@pytest.mark.parametrize(
+  'command, shown',
+  [
+    ('train.py --cluster_token=secret --restart', '--cluster_token=...'),
+    ('train.py --cluster_token secret --restart', '--cluster_token ...'),
+  ],
+)
+def test_the_secret_of_a_cluster_is_left_out(
+  command, shown, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(sys, 'orig_argv', command.split())
+  provenance.append(tmp_path, 0, DEVICES)
+  (session,) = provenance.sessions(tmp_path)
+  assert session['command'] == f'train.py {shown} --restart'
+
+
+def test_a_damaged_record_is_reported_and_begun_again(tmp_path, capsys):
+  (tmp_path / 'run.json').write_text('{"a": 1}')
+  assert provenance.sessions(tmp_path) == []
+  assert 'run.json is damaged: ' in capsys.readouterr().err
+  provenance.append(tmp_path, 7, DEVICES)
+  (session,) = provenance.sessions(tmp_path)
+  assert session['step'] == 7

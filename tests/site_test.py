@@ -1,0 +1,42 @@
+"""The site of the documentation: every page, the API, and the notebook."""
+
+import html
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+import selsync_jax
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_its_notebook_runs(
+  tmp_path, data_dir
+):
+  del data_dir  # The notebook finds it by the environment.
+  done = subprocess.run(
+    [
+      *(sys.executable, '-m', 'sphinx', '--fail-on-warning', '--quiet'),
+      *('-d', tmp_path / 'cache', ROOT / 'docs', tmp_path / 'site'),
+    ],
+    capture_output=True,
+    text=True,
+    timeout=500,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+  api, notebook = (
+    html.unescape((tmp_path / 'site' / f'{name}.html').read_text())
+    for name in ('api', 'first-report')
+  )
+  described = re.findall(r'id="selsync_jax\.(\w+)"', api)
+  public = {name for name in selsync_jax._MODULES if name != 'AXIS'}
+  assert public <= set(described)
+  share = re.search(r'([\d.]+) of all digits are right', notebook)
+  assert float(share[1]) > 0.8
+  assert notebook.count('/50') <= 10  # A line for each evaluation, no bar.
+  assert '_images/' in notebook

@@ -1,0 +1,59 @@
+"""A warning for a delta that no gradient's change reaches."""
+
+import math
+
+import pytest
+
+import selsync_jax as ss
+from selsync_jax.training.silence import SilenceWarning
+from tests.training import short_runs
+
+
+def test_a_run_whose_delta_is_too_large_says_so_once(tmp_path, capsys):
+  short_runs.run(
+    tmp_path / 'run',
+    None,
+    'selsync_paper',
+    data__backend='numpy',
+    sync__delta=1e6,
+    steps=110,
+    eval__every_epochs=100.0,
+    checkpoint__every=1000,
+  )
+  assert capsys.readouterr().err == (
+    'step 100: 1 of 100 steps synchronized (LSSR 0.990), so the workers train '
+    'almost alone; `python -m selsync_jax delta` finds a lower delta, and '
+    'without --config.sync.delta a budget does\n'
+  )
+
+
+def warned(trigger, syncs, steps, capsys):
+  """Whether a run warns that has synchronized so often after so many steps."""
+  warning = SilenceWarning(trigger)
+  for _ in range(2):
+    warning.watch({'step': steps, 'lssr': 1 - syncs / steps})
+  return len(capsys.readouterr().err.splitlines())
+
+
+@pytest.mark.parametrize(
+  'syncs, steps, expected',
+  [(1, 99, 0), (1, 100, 1), (2, 100, 0), (2, 201, 1), (50, 5000, 0)],
+)
+def test_it_warns_after_one_synchronization_in_100_steps_or_above_lssr_099(
+  syncs, steps, expected, capsys
+):
+  assert warned(ss.selsync(0.3), syncs, steps, capsys) == expected
+  bounded = ss.any_of(ss.selsync(0.3), ss.at_least_every(1000))
+  assert warned(bounded, syncs, steps, capsys) == expected
+
+
+@pytest.mark.parametrize(
+  'trigger',
+  [
+    ss.every(1000),
+    ss.selsync(math.inf),
+    ss.budgeted(ss.selsync(0.3), lssr=0.999),
+  ],
+)
+def test_silence_on_purpose_is_no_reason_to_warn(trigger, capsys):
+  assert warned(trigger, 1, 1000, capsys) == 0
