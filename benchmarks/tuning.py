@@ -157,21 +157,25 @@ class Trainer:
     }
 
   def __call__(
-    self, settings: Sequence[Setting], target: float = math.inf
+    self, settings: Sequence[Setting], targets: Sequence[float]
   ) -> list[Outcome]:
-    """The outcomes of settings, each as far as the target or to the end."""
+    """The outcomes of settings, each as far as its target or to the end."""
     names = [' '.join([each.file, *each.fields]) for each in settings]
-    keys = [f'{name} to {target:.4f}' for name in names]
-    new = dict(zip(keys, settings, strict=True))
-    new = {k: s for k, s in new.items() if k not in self._known}
+    runs = list(zip(settings, targets, strict=True))
+    keys = [
+      f'{name} to {t:.4f}' for name, t in zip(names, targets, strict=True)
+    ]
+    new = dict(zip(keys, runs, strict=True))
+    new = {key: run for key, run in new.items() if key not in self._known}
     with concurrent.futures.ProcessPoolExecutor(
       os.cpu_count(),
       multiprocessing.get_context('spawn'),
       initializer=layout.make_devices,
       initargs=(self._workers,),
     ) as pool:
-      run = functools.partial(train, target=target, every=self._every)
-      for key, outcome in zip(new, pool.map(run, new.values()), strict=True):
+      run = functools.partial(train, every=self._every)
+      outcomes = pool.map(run, *zip(*new.values(), strict=True)) if new else ()
+      for key, outcome in zip(new, outcomes, strict=True):
         self._known[key] = outcome
         self._path.write_text(json.dumps(self._known))
         print(f'{key}: {outcome.final:.4f}', flush=True)
@@ -228,15 +232,15 @@ def _beyond(
       yield field, value * 2
 
 
-def preference(outcomes: Sequence[Outcome], target: float) -> Point:
+def preference(outcomes: Sequence[Outcome], targets: Sequence[float]) -> Point:
   """The key by which a setting is chosen, from its seeds; lower is better.
 
-  The median time to the target; then how many seeds miss it; if any, the mean
-  of their best accuracies; and the mean time of the seeds that reach it.
+  How many seeds miss their target; the median time to it; if any miss it, the
+  mean of the best accuracies; and the mean time of the seeds that reach it.
   """
-  costs = [outcome.cost(target) for outcome in outcomes]
+  costs = [o.cost(t) for o, t in zip(outcomes, targets, strict=True)]
   finite = [cost for cost in costs if math.isfinite(cost)]
   missed = len(costs) - len(finite)
   best = statistics.fmean(outcome.best for outcome in outcomes)
   mean = statistics.fmean(finite) if finite else math.inf
-  return statistics.median(costs), missed, -best if missed else 0.0, mean
+  return missed, statistics.median(costs), -best if missed else 0.0, mean

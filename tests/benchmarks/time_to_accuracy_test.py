@@ -56,14 +56,15 @@ def test_a_period_of_one_step_needs_no_shorter_one():
   assert best == (1,)
 
 
-def test_a_setting_that_misses_the_target_with_a_seed_is_worse_than_its_equal():
+def test_a_setting_that_misses_a_target_is_worse_than_one_that_is_slower():
   def outcome(step):
     return tuning.Outcome({step: 0.9} if step else {30: 0.1}, {step: 1, 30: 1})
 
-  safe = tuning.preference([outcome(s) for s in (10, 20, 30)], 0.8)
-  wild = tuning.preference([outcome(s) for s in (10, 20, None)], 0.8)
+  targets = [0.8, 0.8, 0.85]
+  safe = tuning.preference([outcome(s) for s in (10, 20, 30)], targets)
+  wild = tuning.preference([outcome(s) for s in (9, 10, None)], targets)
   assert safe < wild
-  assert wild[0] == 30
+  assert safe[:2] == (0, 30) and wild[:2] == (1, 20)
 
 
 def test_the_sentence_has_the_median_and_the_range_over_seeds():
