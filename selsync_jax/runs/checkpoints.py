@@ -246,10 +246,11 @@ class Checkpoints:
 
     Args:
       step: of the checkpoint.
-      like: `jax.ShapeDtypeStruct`s [local workers, ...] with shardings, which
-        say where each array goes.
+      like: `jax.ShapeDtypeStruct`s with shardings, which say where each array
+        goes: [local workers, ...], or [workers, ...] of a mesh.
     """
-    return arrays.to_local(self._restore(step, arrays.to_global_shapes(like)))
+    restored = self._restore(step, arrays.to_global_shapes(like))
+    return arrays.to_local(restored, like)
 
   def restore_all(self, step: int, like: Any) -> Any:
     """The state of all workers in a checkpoint, on the host.

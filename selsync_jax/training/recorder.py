@@ -28,6 +28,7 @@ class Recorder:
 
   Args:
     ledger: knows where the run stands.
+    workers: whose metrics they are.
     leaf_names: of the parameters, for replicas that differ.
     fetch: how many steps' metrics are fetched together.
     write: takes each row.
@@ -38,6 +39,7 @@ class Recorder:
   def __init__(
     self,
     ledger: Ledger,
+    workers: int,
     leaf_names: list[str],
     fetch: int,
     write: Callable[[Row], None],
@@ -45,7 +47,7 @@ class Recorder:
   ):
     self._ledger, self._names, self._write = ledger, leaf_names, write
     self.seal = seal
-    self._fetch = fetch
+    self._workers, self._fetch = workers, fetch
     self._most = 1  # Pending steps; the first is alone, as it compiles.
     self._pending: list[Any] = []  # Metrics on the devices, oldest first.
     self._entered = False  # Any step of this session.
@@ -80,7 +82,9 @@ class Recorder:
   def _enter(self, count, score=dict) -> Scores:
     ready, self._pending = self._pending[:count], self._pending[count:]
     local = [jax.tree.map(arrays.local_values, metrics) for metrics in ready]
-    steps = arrays.gather(jax.tree.map(lambda *x: np.stack(x), *local))
+    steps = arrays.gather(
+      jax.tree.map(lambda *x: np.stack(x), *local), self._workers
+    )
     before, now = self.totals.seconds, time.monotonic() - self._began
     if not self._entered:
       now = before  # So is the time of the step that compiles.

@@ -195,7 +195,14 @@ def _train(
     writing as (write, seal),
     Preemption() as preemption,
   ):
-    recorder = Recorder(ledger, names, experiment.intervals.fetch, write, seal)
+    recorder = Recorder(
+      ledger,
+      experiment.workers,
+      names,
+      experiment.intervals.fetch,
+      write,
+      seal,
+    )
     milestones = Milestones(
       course, recorder, evaluator, checkpoints, keeper, preemption
     )
