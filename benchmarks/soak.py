@@ -92,8 +92,12 @@ def resume(
     refused = done.returncode in (1, 2) and len(said.splitlines()) <= 3
     return [] if refused else [f'exit code {done.returncode}'], said
   found = live_runs.differences_of_state(left_alone, workdir)
-  if f'{workdir / "metrics.jsonl"}: ' not in said:  # It says what was lost.
-    found += live_runs.differences_of_metrics(left_alone, workdir)
+  for name, differences in (
+    ('metrics.jsonl', live_runs.differences_of_metrics),
+    ('workers.jsonl', live_runs.differences_of_workers),
+  ):
+    if f'{workdir / name}: ' not in said:  # It says what was lost.
+      found += differences(left_alone, workdir)
   return found, said
 
 

@@ -212,6 +212,9 @@ def sentence(result: dict[str, Any]) -> str:
   def text(name):
     low, high = min(times[name]), max(times[name])
     middle = statistics.median(times[name])
+    if missed := times[name].count(0.0):
+      seeds = f'with {missed} of {len(times[name])} seeds never'
+      return f'{middle:.1f} times (up to {high:.1f}, {seeds})'
     return f'{middle:.1f} times ({low:.1f} to {high:.1f})'
 
   period = result['chosen']['local SGD'][1]['sync__period']

@@ -63,10 +63,18 @@ def rows(
     check=True,
     capture_output=True,
   )
-  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
+  metrics, workers = (
+    (workdir / name).read_text().splitlines()
+    for name in ('metrics.jsonl', 'workers.jsonl')
+  )
   return [
-    {k: v for k, v in json.loads(line).items() if k not in TIMES}
-    for line in lines
+    {
+      name: value
+      for line in lines
+      for name, value in json.loads(line).items()
+      if name not in TIMES
+    }
+    for lines in zip(metrics, workers, strict=True)
   ]
 
 

@@ -105,7 +105,12 @@ def get_config(
     dict(
       workers=4,  # N. With pmap, one accelerator each.
       mapper='pmap',  # 'vmap': all workers on one device; 'map': there, in
-      # turn; 'auto': what is fastest. See docs/performance.md.
+      # turn; 'auto': what is fastest, see docs/performance.md. 'mesh': several
+      # devices in each worker, see docs/mesh.md.
+      mesh=dict(
+        data=1,  # Devices of a worker that hold the same parameters,
+        fsdp=1,  # times devices that hold a part of them each.
+      ),
       seed=0,  # Of initial weights, shuffling, dropout and sampling.
       epochs=config_dict.placeholder(float),  # Length of the run. In an
       # epoch, all workers together read as many examples as the data set has.

@@ -10,6 +10,7 @@ from typing import Any, TYPE_CHECKING
 
 if TYPE_CHECKING:  # The names in `_NAMES` again, for type checkers.
   from selsync_jax.data.own import register_dataset as register_dataset
+  from selsync_jax.devices.layout import Layout as Layout
   from selsync_jax.methods import register_method as register_method
   from selsync_jax.models import register_model as register_model
   from selsync_jax.models.tasks import register_task as register_task
@@ -29,6 +30,7 @@ if TYPE_CHECKING:  # The names in `_NAMES` again, for type checkers.
   from selsync_jax.sync.consensus import synchronize as synchronize
   from selsync_jax.sync.fda import fda as fda
   from selsync_jax.sync.fda import FDAState as FDAState
+  from selsync_jax.sync.inner import in_use as in_use
   from selsync_jax.sync.periods import post_local as post_local
   from selsync_jax.sync.periods import qsr as qsr
   from selsync_jax.sync.reducers import all_reduce as all_reduce
@@ -50,6 +52,7 @@ __version__ = '0.1.0'  # pyproject.toml reads it here.
 # By the module that defines them.
 _NAMES = {
   'data.own': ('register_dataset',),
+  'devices.layout': ('Layout',),
   'methods': ('register_method',),
   'models': ('register_model',),
   'models.tasks': ('register_task',),
@@ -66,6 +69,7 @@ _NAMES = {
   'sync.change': ('measure', 'MeasureState'),
   'sync.consensus': ('AXIS', 'consensus', 'synchronize'),
   'sync.fda': ('fda', 'FDAState'),
+  'sync.inner': ('in_use',),
   'sync.periods': ('post_local', 'qsr'),
   'sync.reducers': ('all_reduce', 'at_sync'),
   'sync.selsync': ('selsync', 'SelSyncState'),

@@ -241,7 +241,9 @@ NAMES = Rule(
 
 RULES = {
   'workers': whole(1, 4096),
-  'mapper': one_of('auto', 'pmap', 'vmap', 'map'),
+  'mapper': one_of('auto', 'pmap', 'vmap', 'map', 'mesh'),
+  'mesh.data': whole(1, 4096),
+  'mesh.fsdp': whole(1, 4096),
   'seed': whole(0)._replace(words='in [0, 2**31)'),
   'steps': optional(whole(1, 10**8)),
   'epochs': optional(number(above=0, most=1e6)),

@@ -114,7 +114,9 @@ def test_data_of_ones_own_are_read_from_everywhere(data_dir, tmp_path):
   ]
 
 
-@pytest.mark.parametrize('page', ['docs/own-loop.md', 'docs/flax.md'])
+@pytest.mark.parametrize(
+  'page', ['docs/own-loop.md', 'docs/flax.md', 'docs/mesh.md']
+)
 def test_own_loops_synchronize_when_one_worker_asks_for_it(page, said):
   loops = [text for place, text in said.items() if place.startswith(page)]
   assert len(loops) == 2

@@ -19,8 +19,8 @@ import orbax.checkpoint as ocp
 ROOT = pathlib.Path(__file__).parents[1]
 LAUNCH = [sys.executable, '-m', 'selsync_jax', 'launch']
 STEPS = 80
-COMPARED = ('synced', 'loss', 'relative_changes', 'samples', 'validation_loss')
-COMPARED += ('bytes_per_worker', 'virtual_seconds', 'staleness', 'version')
+COMPARED = ('synced', 'loss', 'samples', 'validation_loss', 'bytes_per_worker')
+COMPARED += ('virtual_seconds',)
 FLAGS = (
   '--noreport',
   '--config.data.backend=numpy',  # Processes start faster without TensorFlow.
@@ -168,7 +168,11 @@ def differences(one: pathlib.Path, other: pathlib.Path) -> list[str]:
 
   Both are runs of `command`; not a single bit may differ.
   """
-  return differences_of_state(one, other) + differences_of_metrics(one, other)
+  return [
+    *differences_of_state(one, other),
+    *differences_of_metrics(one, other),
+    *differences_of_workers(one, other),
+  ]
 
 
 def differences_of_state(one: pathlib.Path, other: pathlib.Path) -> list[str]:
@@ -191,6 +195,13 @@ def differences_of_metrics(one: pathlib.Path, other: pathlib.Path) -> list[str]:
     if [r.get(field) for r in rows(one)] != [r.get(field) for r in rows(other)]:
       found.append(field)
   return found
+
+
+def differences_of_workers(one: pathlib.Path, other: pathlib.Path) -> list[str]:
+  """The file of values per worker, if two finished runs differ in it."""
+  name = 'workers.jsonl'
+  same = (one / name).read_bytes() == (other / name).read_bytes()
+  return [] if same else [name]
 
 
 def go_back(workdir: pathlib.Path, step: int) -> None:

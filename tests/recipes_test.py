@@ -18,8 +18,10 @@ def test_a_recipe_is_a_script_that_bash_reads(script):
   assert os.access(script, os.X_OK)
 
 
-def test_the_jobset_gives_each_pod_its_place():
-  jobset = yaml.safe_load((RECIPES / 'jobset.yaml').read_text())
+@pytest.mark.parametrize('recipe', sorted(RECIPES.glob('*.yaml')))
+def test_a_jobset_gives_each_pod_its_place(recipe):
+  text = recipe.read_text()
+  jobset = yaml.safe_load(text)
   assert (jobset['apiVersion'], jobset['kind']) == (
     'jobset.x-k8s.io/v1alpha2',
     'JobSet',
@@ -40,8 +42,10 @@ def test_the_jobset_gives_each_pod_its_place():
   index = env['JAX_PROCESS_ID']['valueFrom']['fieldRef']['fieldPath']
   assert 'job-completion-index' in index
   token = env['SELSYNC_CLUSTER_TOKEN']['valueFrom']['secretKeyRef']
-  text = (RECIPES / 'jobset.yaml').read_text()
   assert f'generic {token["name"]} --from-literal={token["key"]}=' in text
   volumes = {volume['name'] for volume in pod['volumes']}
   assert {mount['name'] for mount in container['volumeMounts']} <= volumes
-  assert f'--config.workers={job["completions"]}' in container['command']
+  command = container['command']
+  assert f'--config.workers={job["completions"]}' in command
+  devices = container['resources']['limits']['nvidia.com/gpu']
+  assert devices == 1 or f'--config.mesh.fsdp={devices}' in command

@@ -41,6 +41,12 @@ def main(arguments: Sequence[str]) -> None:
     '1Gbit',
     'Bandwidth of each link, per direction; 1GB/s is in bytes.',
   )
+  inside = line.flag(
+    'devices-per-worker', flags.whole(1), '1', 'Devices that share a batch.'
+  )
+  inner_bandwidth = line.flag(
+    'inner-bandwidth', str, '100GB/s', 'Bandwidth between them, per direction.'
+  )
   latency = line.flag('latency', str, '1ms', 'One-way latency of a message.')
   lssr = line.flag('lssr', flags.lssr, None, 'LSSR of SelSync, in [0, 1).')
   run = line.flag(
@@ -60,7 +66,10 @@ def main(arguments: Sequence[str]) -> None:
     _read(bandwidth, network.bandwidth),
     _read(latency, network.latency),
   )
-  _print_costs(configs, links, selsync_lssr, steps.value)
+  within = network.Network(
+    inside.value, _read(inner_bandwidth, network.bandwidth), 0.0
+  )
+  _print_costs(configs, links, within, selsync_lssr, steps.value)
 
 
 def _read(flag: FlagHolder[str], read: Callable[[str], float]) -> float:
@@ -103,11 +112,20 @@ def _configs(
   }
 
 
-def _print_costs(configs, links, lssr, steps):
-  """Measures with SelSync's config, and prints what all methods cost."""
+def _print_costs(configs, links, within, lssr, steps):
+  """Measures with SelSync's config, and prints what all methods cost.
+
+  Args:
+    configs: by method.
+    links: between workers.
+    within: between the devices of a worker.
+    lssr: of SelSync.
+    steps: to measure.
+  """
   # Imports TensorFlow, and a mistake should end sooner.
   from selsync_jax import methods
   from selsync_jax.report import facts
+  from selsync_jax.sync.traffic import Collective
   from selsync_jax.sync.traffic import nbytes
   from selsync_jax.training import step_cost
 
@@ -132,16 +150,25 @@ def _print_costs(configs, links, lssr, steps):
   if not costs:  # The mistake is not in the method.
     raise ConfigError(f'config.sync: {impossible[0]}')
   bsp = cost(methods.create_strategy('bsp', context))  # All compare with it.
+  size = nbytes(measured.shared['params'])
+  reduced = within.seconds(Collective('all_reduce', size))
+  compute = measured.seconds / within.workers + reduced
   lower, upper = measured.quartiles
   print(
     f'{links.workers} workers, '
-    f'{facts.size(nbytes(measured.shared["params"]))} of parameters; '
+    f'{facts.size(size)} of parameters; '
     f'a step of one worker computes {1e3 * measured.seconds:.2f} ms '
     f'(median of {steps - 1}; quartiles {1e3 * lower:.2f} and '
-    f'{1e3 * upper:.2f})\n\n{FORMULA}\n'
+    f'{1e3 * upper:.2f})'
   )
+  if within.workers > 1:
+    print(
+      f'shared by {within.workers} devices: {1e3 * compute:.2f} ms, of which '
+      f'{1e3 * reduced:.2f} ms for an all-reduce of the gradient'
+    )
+  print(f'\n{FORMULA}\n')
   width = max(map(len, costs)) + 1
-  for row in _table(measured.seconds, costs, bsp):
+  for row in _table(compute, costs, bsp):
     print(f'{row[0]:{width}}' + ''.join(f'{cell:>12}' for cell in row[1:]))
   for line in impossible:
     print(line)

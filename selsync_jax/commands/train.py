@@ -121,7 +121,7 @@ def main(arguments: Sequence[str]) -> None:
     spec, agreed, options.cluster_timeout, options.cluster_token
   ) as cluster:
     if config.mapper not in layout.ONE_DEVICE:
-      layout.make_devices(config.workers, cluster.processes)
+      layout.make_devices(config.workers, cluster.processes, **config.mesh)
     backend.start()
     # These import TensorFlow, and a mistake in the config should end sooner.
     from selsync_jax.runs import checkpoints

@@ -1,8 +1,10 @@
 """Arrays over the workers of all processes.
 
 The leading axis of an array is the workers. A process has the rows of its own
-workers, in the order of the processes' indices. With one process, `gather`,
-`to_global` and `to_local` return their argument.
+workers, in the order of the processes' indices; of an array that is spread over
+processes (`to_global`, or the state of a mesh) it has them in the devices that
+belong to it. With one process, `gather`, `to_global` and `to_local` return
+their argument.
 """
 
 from typing import Any
@@ -18,15 +20,23 @@ from selsync_jax.sync.consensus import AXIS
 
 
 def local_values(array: Any) -> np.ndarray:
-  """Copies the rows of this process's workers to the host."""
-  shards = sorted(array.addressable_shards, key=lambda s: s.index[0].start)
-  return np.concatenate([np.asarray(shard.data) for shard in shards])
+  """Copies the rows of this process's workers to the host.
+
+  They must not be split inside a worker.
+  """
+  # Several devices of a worker have the same row; there is one key if the array
+  # is not split at all.
+  rows = {s.index[0].start or 0: s for s in array.addressable_shards}
+  return np.concatenate(
+    [np.asarray(rows[first].data) for first in sorted(rows)]
+  )
 
 
 def first_worker(tree: Any) -> Any:
   """Copies the rows of this process's first worker to the host.
 
-  They may be split over devices of this process.
+  They may be split over devices of this process, but not over processes, see
+  `within_processes`.
   """
 
   def first(array):
@@ -41,11 +51,27 @@ def first_worker(tree: Any) -> Any:
   return jax.tree.map(first, tree)
 
 
-def gather(tree: Any) -> Any:
+def within_processes(tree: Any) -> Any:
+  """The arrays, with no worker's split over several processes.
+
+  All processes must call this.
+  """
+  leaves = jax.tree.leaves(tree)
+  if _is_local(tree) or jax.process_count() <= leaves[0].shape[0]:
+    return tree
+  whole = NamedSharding(leaves[0].sharding.mesh, PartitionSpec(AXIS))
+  return jax.jit(lambda tree: tree, out_shardings=whole)(tree)
+
+
+def gather(tree: Any, workers: int) -> Any:
   """Gathers host arrays [..., local workers] to [..., workers].
 
   All leaves are sent in one exchange, as bytes: on a slow network, the number
   of exchanges determines the time.
+
+  Args:
+    tree: of this process's workers.
+    workers: of all processes. A worker may be in several of them.
   """
   if jax.process_count() == 1:
     return tree
@@ -55,12 +81,16 @@ def gather(tree: Any) -> Any:
   each = np.ascontiguousarray(multihost_utils.process_allgather(own))
   record = each.view(np.dtype(fields))[:, 0]
   joined = [np.concatenate(list(record[name]), -1) for name, _, _ in fields]
-  return structure.unflatten(joined)
+  once = max(1, jax.process_count() // workers)
+  return structure.unflatten([rows[..., ::once] for rows in joined])
 
 
 def to_global(tree: Any) -> Any:
-  """Joins arrays [local workers, ...] of all processes to [workers, ...]."""
-  if jax.process_count() == 1:
+  """Joins arrays [local workers, ...] of all processes to [workers, ...].
+
+  The state of a mesh is joined already.
+  """
+  if jax.process_count() == 1 or not _is_local(tree):
     return tree
   return multihost_utils.host_local_array_to_global_array(
     tree, _mesh(), PartitionSpec(AXIS)
@@ -68,12 +98,12 @@ def to_global(tree: Any) -> Any:
 
 
 def to_global_shapes(shapes: Any) -> Any:
-  """`to_global` of `jax.ShapeDtypeStruct`s [local workers, ...].
+  """`to_global` of `jax.ShapeDtypeStruct`s.
 
   With one process they keep their own sharding.
   """
   processes = jax.process_count()
-  if processes == 1:
+  if processes == 1 or not _is_local(shapes):
     return shapes
   sharding = NamedSharding(_mesh(), PartitionSpec(AXIS))
 
@@ -84,13 +114,19 @@ def to_global_shapes(shapes: Any) -> Any:
   return jax.tree.map(stack, shapes)
 
 
-def to_local(tree: Any) -> Any:
-  """The inverse of `to_global`."""
-  if jax.process_count() == 1:
+def to_local(tree: Any, like: Any) -> Any:
+  """The inverse of `to_global`, for arrays of which `like` are the shapes."""
+  if jax.process_count() == 1 or not _is_local(like):
     return tree
   return multihost_utils.global_array_to_host_local_array(
     tree, _mesh(), PartitionSpec(AXIS)
   )
+
+
+def _is_local(tree: Any) -> bool:
+  """Whether arrays, or their shapes, are of this process alone."""
+  leaves = jax.tree.leaves(tree)
+  return all(leaf.sharding.is_fully_addressable for leaf in leaves)
 
 
 def _mesh() -> Mesh:

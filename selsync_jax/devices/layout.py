@@ -1,28 +1,179 @@
-"""Which devices the workers run on, checked before any work."""
+"""Which devices the workers run on: a worker is a slice of a mesh."""
 
+from collections.abc import Callable
+import dataclasses
+import functools
+import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType
+from jax.sharding import Mesh
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec
+import numpy as np
 
 from selsync_jax.config import ConfigError
+from selsync_jax.devices.processes import local_workers
+from selsync_jax.sync import inner
+from selsync_jax.sync.consensus import AXIS
 
 ONE_DEVICE = ('vmap', 'map')  # Mappers of all workers to one device.
 
 
-def make_devices(workers: int, processes: int = 1) -> None:
-  """Gives a CPU one device for each worker of this process.
+@dataclasses.dataclass(frozen=True)
+class Layout:
+  """Workers of several devices each.
+
+  Inside a worker, the examples of its batch are split over all devices. What it
+  keeps from step to step is split over the axis `fsdp`, see `inner.spec`; over
+  the axis `data`, every device has the same.
+
+  Attributes:
+    workers: N, of all processes.
+    data: devices inside a worker that hold the same parameters.
+    fsdp: devices inside a worker that hold a part of the parameters each.
+  """
+
+  workers: int
+  data: int = 1
+  fsdp: int = 1
+
+  @property
+  def devices_per_worker(self) -> int:
+    """Devices inside a worker."""
+    return self.data * self.fsdp
+
+  @functools.cached_property
+  def mesh(self) -> Mesh:
+    """The first devices of all processes; neighbors are in the same worker."""
+    axes = {AXIS: self.workers}
+    if self.devices_per_worker > 1:  # Otherwise the program is that of pmap.
+      axes |= {inner.DATA: self.data, inner.FSDP: self.fsdp}
+    devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
+    return Mesh(
+      np.reshape(devices[: math.prod(axes.values())], tuple(axes.values())),
+      tuple(axes),
+      axis_types=(AxisType.Auto,) * len(axes),
+    )
+
+  def sharding(self, shape: tuple[int, ...]) -> NamedSharding:
+    """Of an array [workers, ...] that is kept from step to step."""
+    if 0 in shape:  # As XLA leaves what is empty.
+      return NamedSharding(self.mesh, PartitionSpec())
+    spec = inner.spec(shape[1:], self.fsdp)
+    return NamedSharding(self.mesh, PartitionSpec(AXIS, *spec))
+
+  def batch_sharding(self, shape: tuple[int, ...]) -> NamedSharding:
+    """Of an array [workers, examples, ...]."""
+    inside = self.devices_per_worker
+    if inside == 1 or len(shape) < 2 or shape[1] % inside:
+      return NamedSharding(self.mesh, PartitionSpec(AXIS))
+    examples = (inner.DATA, inner.FSDP)
+    return NamedSharding(self.mesh, PartitionSpec(AXIS, examples))
+
+  def create(
+    self, init: Callable[[], Any], compiler_options: Any = None
+  ) -> Any:
+    """The state of all workers, each as `init()` makes it, already split.
+
+    Args:
+      init: makes one worker's state; it is compiled.
+      compiler_options: see `jax.jit`.
+    """
+
+    def stacked():
+      return jax.tree.map(
+        lambda x: jnp.broadcast_to(x, (self.workers, *jnp.shape(x))), init()
+      )
+
+    shapes = jax.eval_shape(stacked)
+    return jax.jit(
+      stacked,
+      out_shardings=jax.tree.map(lambda x: self.sharding(x.shape), shapes),
+      compiler_options=compiler_options,
+    )()
+
+  def place(
+    self, tree: Any, sharding: Callable[[tuple[int, ...]], NamedSharding]
+  ) -> Any:
+    """Host arrays [local workers, ...] as arrays [workers, ...] on the devices.
+
+    Args:
+      tree: of this process's workers.
+      sharding: of the shape of an array [workers, ...].
+    """
+    return jax.tree.map(lambda x: self._placed(np.asarray(x), sharding), tree)
+
+  def _placed(self, x, sharding):
+    placing = sharding((self.workers, *x.shape[1:]))
+    if jax.process_count() == 1:
+      return jax.device_put(x, placing)
+    first = local_workers(self.workers).start
+
+    def part(index):
+      rows, *others = index
+      start, stop, _ = rows.indices(self.workers)
+      return x[(slice(start - first, stop - first), *others)]
+
+    shape = (self.workers, *x.shape[1:])
+    return jax.make_array_from_callback(shape, placing, part)
+
+  def map_workers(
+    self, fn: Callable[..., Any], donate: tuple[int, ...] = ()
+  ) -> Callable[..., Any]:
+    """`fn` of one worker, compiled for all workers.
+
+    Its arrays on the host are batches, which it places on the devices.
+    `__wrapped__` is the compiled function, of arrays on the devices.
+    """
+
+    def one(*args):
+      result = fn(*jax.tree.map(lambda x: x[0], args))
+      return jax.tree.map(lambda x: x[None], inner.at_rest(result))
+
+    split = PartitionSpec(AXIS)
+    mapped = jax.shard_map(
+      one, mesh=self.mesh, in_specs=split, out_specs=split, axis_names={AXIS}
+    )
+    compiled = jax.jit(mapped, donate_argnums=donate)
+
+    def placed(x):
+      if isinstance(x, jax.Array):
+        return x
+      return self._placed(np.asarray(x), self.batch_sharding)
+
+    @functools.wraps(compiled)
+    def call(*args):
+      return compiled(*jax.tree.map(placed, args))
+
+    return call
+
+
+def make_devices(
+  workers: int, processes: int = 1, data: int = 1, fsdp: int = 1
+) -> None:
+  """Gives a CPU the devices of this process's share of the workers.
 
   Other machines keep the devices they have. Call it before JAX is used.
 
   Raises:
-    ConfigError: if the workers cannot be divided evenly.
+    ConfigError: if they cannot be divided evenly.
   """
-  if workers % processes:
+  inside = data * fsdp
+  devices = workers * inside
+  if inside == 1 and workers % processes:
     raise ConfigError(
       f'config.workers={workers}: must be a multiple of the number of '
       f'processes, {processes}'
     )
-  jax.config.update('jax_num_cpu_devices', workers // processes)
+  if devices % processes or (workers % processes and processes % workers):
+    raise ConfigError(
+      f'config.workers={workers}: {processes} processes cannot share workers '
+      f'of {inside} devices evenly'
+    )
+  jax.config.update('jax_num_cpu_devices', devices // processes)
 
 
 def describe() -> dict[str, Any]:
@@ -35,21 +186,27 @@ def describe() -> dict[str, Any]:
   }
 
 
-def check_devices(workers: int, mapper: str) -> None:
+def check_devices(workers: int, mapper: str | Layout) -> None:
   """Raises `ConfigError` if the devices cannot hold `workers`."""
   processes, devices = jax.process_count(), jax.device_count()
-  if mapper in ONE_DEVICE and processes > 1:
+  name, inside = mapper, 1
+  if isinstance(mapper, Layout):
+    name, inside = 'mesh', mapper.devices_per_worker
+  if name in ONE_DEVICE:
+    if processes > 1:
+      raise ConfigError(
+        f'config.mapper={name}: needs a single process, got {processes}'
+      )
+    return
+  each = 'one device' if inside == 1 else f'{inside} devices'
+  if devices < workers * inside:
     raise ConfigError(
-      f'config.mapper={mapper}: needs a single process, got {processes}'
-    )
-  if mapper == 'pmap' and devices < workers:
-    raise ConfigError(
-      f'config.workers={workers}: mapper pmap needs one device per worker, and '
+      f'config.workers={workers}: mapper {name} needs {each} per worker, and '
       f'there are {devices} ({jax.default_backend()}); '
       'use fewer workers, or --config.mapper=auto'
     )
-  if processes > 1 and devices != workers:
+  if processes > 1 and devices != workers * inside:
     raise ConfigError(
-      f'config.workers={workers}: must equal the number of devices, '
-      f'{devices}, with {processes} processes'
+      f'config.workers={workers}: with {processes} processes, workers with '
+      f'{each} each must use all {devices} devices'
     )

@@ -1,10 +1,11 @@
-"""One worker's function over all local workers, and their stacked state.
+"""One worker's function over all workers, and their stacked state.
 
-State is worker-stacked: every leaf has a leading axis of local workers, because
+State is worker-stacked: every leaf has a leading axis of workers, because
 between synchronizations workers really differ. The same functions run one
 worker per device under `jax.pmap`, or all of them on one device under
 `jit(vmap)`, whose mapper `map` takes them in turn wherever they do not
-communicate.
+communicate, or each on several devices of a mesh. A mesh's arrays are of the
+workers of all processes, the others' of this process's workers.
 """
 
 from collections.abc import Callable
@@ -20,11 +21,16 @@ from jax.sharding import SingleDeviceSharding
 import numpy as np
 
 from selsync_jax.devices.in_turn import in_turn
+from selsync_jax.devices.layout import Layout
 from selsync_jax.devices.layout import ONE_DEVICE
 from selsync_jax.sync.consensus import AXIS
 
+Mapper = str | Layout
+"""`pmap`, one worker per device; `vmap` or `map`, all on the first device; or a
+`Layout`, each worker on some devices of a mesh."""
 
-def choose(mapper: str, workers: int) -> str:
+
+def choose(mapper: str, workers: int, data: int = 1, fsdp: int = 1) -> Mapper:
   """The mapper that a config names, or that is fastest here for `auto`.
 
   On a CPU, `map` is as fast as `pmap` and needs no virtual devices, and `vmap`
@@ -32,9 +38,13 @@ def choose(mapper: str, workers: int) -> str:
   its own, if there are enough of them.
 
   Args:
-    mapper: `auto`, or the name of a mapper.
+    mapper: `auto`, `mesh`, or the name of another mapper.
     workers: of all processes.
+    data: of `mesh`, see `Layout`.
+    fsdp: of `mesh`, see `Layout`.
   """
+  if mapper == 'mesh':
+    return Layout(workers, data, fsdp)
   if mapper != 'auto':
     return mapper
   if jax.process_count() > 1:
@@ -44,7 +54,7 @@ def choose(mapper: str, workers: int) -> str:
   return 'pmap' if jax.device_count() >= workers else 'vmap'
 
 
-def alone(fn: Callable[..., Any], mapper: str) -> Callable[..., Any]:
+def alone(fn: Callable[..., Any], mapper: Mapper) -> Callable[..., Any]:
   """What a worker computes without the others, as a part of its function.
 
   Args:
@@ -55,30 +65,33 @@ def alone(fn: Callable[..., Any], mapper: str) -> Callable[..., Any]:
 
 
 def map_workers(
-  fn: Callable[..., Any], mapper: str, donate: tuple[int, ...] = ()
+  fn: Callable[..., Any], mapper: Mapper, donate: tuple[int, ...] = ()
 ) -> Callable[..., Any]:
-  """`fn` of one worker, compiled for all local workers at once.
+  """`fn` of one worker, compiled for all workers at once.
 
   Args:
     fn: a function of one worker's arrays; collectives over `AXIS`.
-    mapper: `pmap`, one worker per device; or `vmap` or `map`, all on the first
-      device.
+    mapper: how the workers share the devices.
     donate: the arguments whose memory the result may take.
 
   Returns:
-    `fn` over arrays with a leading axis of local workers.
+    `fn` over arrays with a leading axis of workers.
   """
+  if isinstance(mapper, Layout):
+    return mapper.map_workers(fn, donate)
   if mapper in ONE_DEVICE:
     return jax.jit(jax.vmap(fn, axis_name=AXIS), donate_argnums=donate)
   return jax.pmap(fn, axis_name=AXIS, donate_argnums=donate)
 
 
-def place(tree: Any, mapper: str) -> Any:
+def place(tree: Any, mapper: Mapper) -> Any:
   """Arrays with a leading axis of local workers, on the workers' devices.
 
   They pass through a mapped program, so that they are laid out as its results
   are. State placed in another way would make the first step compile twice.
   """
+  if isinstance(mapper, Layout):
+    return mapper.place(tree, mapper.sharding)
   return map_workers(lambda tree: tree, mapper)(tree)
 
 
@@ -97,28 +110,31 @@ def abstract(tree: Any, count: int) -> Any:
   )
 
 
-def sharding(workers: int, mapper: str) -> Sharding:
-  """The sharding that a mapper's results [workers, ...] have.
+def abstract_state(tree: Any, workers: int, mapper: Mapper) -> Any:
+  """`abstract`, with the shardings that a mapper's results have.
 
-  State that is restored with it needs no pass through the devices, and the
+  State that is restored with them needs no pass through the devices, and the
   first step does not compile a second time for it.
 
   Args:
-    workers: local workers.
-    mapper: as for `map_workers`.
+    tree: of one worker.
+    workers: of this process.
+    mapper: how the workers share the devices.
   """
+  if isinstance(mapper, Layout):
+    workers = mapper.workers
+
+  def place(x):
+    sharding = _sharding(x.shape, mapper)
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+  return jax.tree.map(place, abstract(tree, workers))
+
+
+def _sharding(shape: tuple[int, ...], mapper: Mapper) -> Sharding:
+  if isinstance(mapper, Layout):
+    return mapper.sharding(shape)
   devices = jax.local_devices()
   if mapper in ONE_DEVICE:
     return SingleDeviceSharding(devices[0])
-  return NamedSharding(Mesh(devices[:workers], (AXIS,)), PartitionSpec(AXIS))
-
-
-def with_sharding(shapes: Any, mapper: str) -> Any:
-  """`jax.ShapeDtypeStruct`s [local workers, ...] with the mapper's sharding."""
-
-  def place(x):
-    return jax.ShapeDtypeStruct(
-      x.shape, x.dtype, sharding=sharding(x.shape[0], mapper)
-    )
-
-  return jax.tree.map(place, shapes)
+  return NamedSharding(Mesh(devices[: shape[0]], (AXIS,)), PartitionSpec(AXIS))

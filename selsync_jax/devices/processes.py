@@ -197,14 +197,14 @@ def _free_port() -> int:
 
 
 def local_workers(workers: int) -> range:
-  """The indices of this process's workers.
+  """The indices of the workers that have devices of this process.
 
   Args:
-    workers: of all processes; a multiple of their number.
+    workers: of all processes; a multiple or a divisor of their number.
   """
-  count = workers // jax.process_count()
-  first = jax.process_index() * count
-  return range(first, first + count)
+  processes = jax.process_count()
+  first = jax.process_index() * workers // processes
+  return range(first, first + max(1, workers // processes))
 
 
 def from_first(value: np.ndarray) -> np.ndarray:

@@ -54,6 +54,7 @@ def shared_plots(groups: Mapping[str, Sequence[Run]]) -> list[Plot]:
 
 def _shared(runs: Sequence[Run], metrics: Sequence[Plot]) -> list[Plot]:
   stale = [run for run in runs if run.outcome.get('staleness')]
+  stale = [run for run in stale if _has(run, 'staleness')]
   rated = [run for run in runs if 'lr' in run.rows[-1]]
   return [
     communication_plot.plot(runs),
@@ -65,9 +66,15 @@ def _shared(runs: Sequence[Run], metrics: Sequence[Plot]) -> list[Plot]:
 
 def _behavior(run: Run) -> list[Plot]:
   """When the workers of a run do what."""
-  timeline = [timeline_plot.plot(run)] if run.is_simulated else []
+  shown = run.is_simulated and _has(run, 'spans')
+  timeline = [timeline_plot.plot(run)] if shown else []
   changes = [changes_plot.plot(run)] if run.is_lockstep else []
   return timeline + changes
+
+
+def _has(run: Run, column: str) -> bool:
+  """Whether any values per worker are in the run's files."""
+  return any(map(len, run.values(column)))
 
 
 def _labels(run: Run) -> list[Plot]:

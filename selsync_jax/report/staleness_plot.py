@@ -51,4 +51,4 @@ def plot(runs: Sequence[Run]) -> Plot:
 
 
 def _ages(run: Run) -> Float[np.ndarray, 'gradients']:
-  return np.concatenate([np.array(r['staleness'], float) for r in run.rows])
+  return np.concatenate(run.values('staleness')).astype(float)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from selsync_jax.report.figure import Axis
 from selsync_jax.report.figure import Panel
 from selsync_jax.report.figure import Plot
@@ -20,7 +22,7 @@ STEPS = 10  # Shown of the slowest worker.
 def plot(run: Run) -> Plot:
   """Bars of computation, waiting, and communication over virtual seconds."""
   workers = run.config['workers']
-  spans = [span for row in run.rows for span in row.get('spans', [])]
+  spans = np.concatenate(run.values('spans')).tolist()
   end = _end(spans, workers)
   names = [str(worker) for worker in range(workers)]
   return Plot(

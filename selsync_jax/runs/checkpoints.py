@@ -28,7 +28,7 @@ from selsync_jax.runs import manifest
 from selsync_jax.runs.files import NUMBER
 
 FOLDER, DAMAGED = 'checkpoints', 'damaged-checkpoint'
-FORMAT = 5  # Of state and record; raise it whenever either changes.
+FORMAT = 6  # Of state and record; raise it whenever either changes.
 _RECORD = pathlib.Path('record', 'metadata')  # The file of orbax's JsonSave.
 _SHAPE = {
   'totals': {'clock': dict, ...: NUMBER},
@@ -37,7 +37,7 @@ _SHAPE = {
   'learning_rate': NUMBER,
   'epoch': NUMBER,
   'config': dict,
-  'metrics': [int],
+  'metrics': [[int]],
   'loss': (*NUMBER, type(None)),
 }
 
@@ -246,10 +246,11 @@ class Checkpoints:
 
     Args:
       step: of the checkpoint.
-      like: `jax.ShapeDtypeStruct`s [local workers, ...] with shardings, which
-        say where each array goes.
+      like: `jax.ShapeDtypeStruct`s with shardings, which say where each array
+        goes: [local workers, ...], or [workers, ...] of a mesh.
     """
-    return arrays.to_local(self._restore(step, arrays.to_global_shapes(like)))
+    restored = self._restore(step, arrays.to_global_shapes(like))
+    return arrays.to_local(restored, like)
 
   def restore_all(self, step: int, like: Any) -> Any:
     """The state of all workers in a checkpoint, on the host.

@@ -8,12 +8,13 @@ import os
 import pathlib
 from typing import Any
 
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 import numpy as np
 
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.runs import files
+from selsync_jax.runs import per_worker
 from selsync_jax.runs import provenance
 from selsync_jax.runs import records
 
@@ -91,6 +92,19 @@ class Run:
   def _columns(self) -> dict[str, np.ndarray]:
     return {}
 
+  def values(self, column: str) -> list[Shaped[np.ndarray, '...']]:
+    """Values per worker of every row, see `runs.per_worker`.
+
+    Empty where a row lacks them.
+    """
+    none = np.empty(0, per_worker.COLUMNS[column])
+    return [values.get(column, none) for values in self._workers]
+
+  @functools.cached_property
+  def _workers(self) -> list[per_worker.Arrays]:
+    steps = [row['step'] for row in self.rows]
+    return records.read_workers(self.workdir, steps)
+
   @functools.cached_property
   def changes(self) -> Float[np.ndarray, 'rows workers']:
     """Relative gradient change of each worker, with no unit.
@@ -98,13 +112,11 @@ class Run:
     Infinite where there was no earlier gradient. NaN where a gradient was not
     finite and was skipped, and for workers that the run did not have then.
     """
-    skips = np.diff([row.get('skipped', 0) for row in self.rows], prepend=0)
-    missing = np.where(skips > 0, np.nan, np.inf)  # In place of JSON's null.
-    most = max(len(row['relative_changes']) for row in self.rows)
+    known = self.values('relative_changes')
+    most = max(map(len, known)) or self.config['workers']
     changes = np.full((len(self.rows), most), np.nan)
-    for out, row, none in zip(changes, self.rows, missing, strict=True):
-      known = [none if v is None else v for v in row['relative_changes']]
-      out[: len(known)] = known
+    for out, row in zip(changes, known, strict=True):
+      out[: len(row)] = row
     return changes
 
   @property

@@ -1,26 +1,28 @@
 """The JSON files of a run.
 
 `config.json` holds the resolved config, `data.json` facts about the data and
-the workers' chunks, `metrics.jsonl` one JSON object per logged step, and
-`summary.json` the outcome. All are read by `files`, with the shapes below.
+the workers' chunks, `metrics.jsonl` one JSON object per logged step,
+`workers.jsonl` the values per worker of these steps, and `summary.json` the
+outcome. All are read by `files`, with the shapes below.
 """
 
-from collections.abc import Mapping
-import contextlib
+from collections.abc import Mapping, Sequence
+import functools
 import json
 import math
-import os
 import pathlib
 import sys
 from typing import Any, NamedTuple
-import zlib
 
 from selsync_jax.runs import files
+from selsync_jax.runs import per_worker
+from selsync_jax.runs import step_lines
 from selsync_jax.runs.files import NUMBER
 from selsync_jax.runs.files import NUMBER_OR_NULL
 
 CONFIG, DATA = 'config.json', 'data.json'
 METRICS, SUMMARY = 'metrics.jsonl', 'summary.json'
+WORKERS = 'workers.jsonl'
 
 _CONFIG_SHAPE = {
   'workers': int,
@@ -40,10 +42,8 @@ _TOTALS = {
 }
 _ROW_SHAPE = {
   'step': int,
-  'relative_changes': ([NUMBER_OR_NULL], _ABSENT),
   **_TOTALS,
-  # A simulation has a number for each worker, and spans of time.
-  ...: (*NUMBER_OR_NULL, bool, [NUMBER], [[(str, *NUMBER)]]),
+  ...: (*NUMBER_OR_NULL, bool, [NUMBER_OR_NULL]),
 }
 _SUMMARY_SHAPE = {
   'method': str,
@@ -54,7 +54,6 @@ _SUMMARY_SHAPE = {
   'bytes_per_worker_bsp': NUMBER,
   **_TOTALS,
 }
-_TAIL = 2**16  # Bytes; many rows.
 
 
 def to_json(value: Any) -> str:
@@ -123,123 +122,114 @@ def read_summary(workdir: pathlib.Path) -> dict[str, Any] | None:
   return files.read(workdir / SUMMARY, _SUMMARY_SHAPE)
 
 
+def _metrics(workdir: pathlib.Path) -> step_lines.StepLines:
+  parse = functools.partial(files.parse, shape=_ROW_SHAPE)
+  return step_lines.StepLines(workdir / METRICS, parse)
+
+
+def _workers(workdir: pathlib.Path) -> step_lines.StepLines:
+  return step_lines.StepLines(workdir / WORKERS, per_worker.parse)
+
+
 def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
   """The rows of `metrics.jsonl`, by step.
 
   A last line torn by a crash is left out; so are damaged lines, which are
   reported.
   """
-  path = workdir / METRICS
-  intact, damaged = _lines(path)
+  rows, damaged = _metrics(workdir).read()
   if damaged:
     lines_are = 'line is' if damaged == 1 else 'lines are'
-    print(f'{path}: {damaged} damaged {lines_are} left out', file=sys.stderr)
-  return [intact[step].row for step in sorted(intact)]
+    print(
+      f'{workdir / METRICS}: {damaged} damaged {lines_are} left out',
+      file=sys.stderr,
+    )
+  return list(rows.values())
 
 
 def last_row(workdir: pathlib.Path) -> dict[str, Any] | None:
   """The newest intact row of `metrics.jsonl`, without reading all of it."""
-  with contextlib.suppress(OSError), (workdir / METRICS).open('rb') as file:
-    file.seek(-min(file.seek(0, os.SEEK_END), _TAIL), os.SEEK_END)
-    for line in reversed(file.read().split(b'\n')[:-1]):
-      with contextlib.suppress(ValueError):
-        return files.parse(line, _ROW_SHAPE)
-  return None
+  return _metrics(workdir).last()
 
 
-class _Line(NamedTuple):
-  text: bytes
-  row: dict[str, Any]
+def read_workers(
+  workdir: pathlib.Path, steps: Sequence[int]
+) -> list[per_worker.Arrays]:
+  """The values per worker of some steps, from `workers.jsonl`.
+
+  A step whose values are lost or damaged has none; it is reported.
+  """
+  rows, _ = _workers(workdir).read()
+  if lost := len(set(steps) - rows.keys()):
+    print(
+      f'{workdir / WORKERS}: the values of {lost} of {len(steps)} steps are '
+      'lost or damaged; figures leave them out',
+      file=sys.stderr,
+    )
+  return [
+    {name: rows[step][name] for name in rows.get(step, {}) if name != 'step'}
+    for step in steps
+  ]
 
 
-def _lines(path: pathlib.Path) -> tuple[dict[int, _Line], int]:
-  """The intact lines of a metrics file by step, and the number of others."""
-  *lines, _ = (files.read_bytes(path) or b'').split(b'\n')
-  intact: dict[int, _Line] = {}
-  for line in lines:
-    with contextlib.suppress(ValueError):
-      row = files.parse(line, _ROW_SHAPE)
-      intact.setdefault(row['step'], _Line(line + b'\n', row))
-  return intact, len(lines) - len(intact)
-
-
-class Seal(NamedTuple):
-  """What a checkpoint remembers of `metrics.jsonl`.
+class Seals(NamedTuple):
+  """What a checkpoint remembers of the rows before it.
 
   Attributes:
-    rows: number of lines.
-    crc32: of all of them.
+    metrics: of `metrics.jsonl`.
+    workers: of `workers.jsonl`.
   """
 
-  rows: int
-  crc32: int
+  metrics: step_lines.Seal = step_lines.EMPTY
+  workers: step_lines.Seal = step_lines.EMPTY
 
 
-EMPTY = Seal(0, zlib.crc32(b''))
+NO_ROWS = Seals()
+
+
+def seals(record: Mapping[str, Any] | None) -> Seals:
+  """The seals in the record of a checkpoint, if there is one."""
+  sealed = record['metrics'] if record else ()
+  return Seals(*(step_lines.Seal(*seal) for seal in sealed))
 
 
 class MetricsFile:
-  """Appends rows to `metrics.jsonl`.
+  """Appends rows to `metrics.jsonl` and `workers.jsonl`.
 
   Args:
     workdir: of the run.
     step: the last step whose row is kept; later steps will be taken, and
       written, again.
-    seal: of the file at that step, to compare it with; missing or damaged rows
-      are reported.
+    sealed: the seals at that step, to compare the files with; missing or
+      damaged rows are reported.
   """
 
-  def __init__(self, workdir: pathlib.Path, step: int, seal: Seal = EMPTY):
-    path = workdir / METRICS
-    check_metrics(workdir, step, seal)
-    lines, self._seal = _kept(path, step)
-    files.write(path, b''.join(lines).decode())
-    self._file = path.open('ab')
+  def __init__(self, workdir: pathlib.Path, step: int, sealed: Seals = NO_ROWS):
+    check_metrics(workdir, step, sealed)
+    self._metrics = step_lines.Appender(_metrics(workdir), step)
+    self._workers = step_lines.Appender(_workers(workdir), step)
 
   def __enter__(self) -> 'MetricsFile':
     return self
 
   def __exit__(self, *exc: Any) -> None:
-    self._file.close()
+    self._metrics.close()
+    self._workers.close()
 
   def write(self, row: Mapping[str, Any]) -> None:
-    """Adds one logged step."""
-    line = f'{to_json(row)}\n'.encode()
-    self._file.write(line)
-    self._file.flush()
-    self._seal = Seal(self._seal.rows + 1, zlib.crc32(line, self._seal.crc32))
+    """Adds one logged step; of its values per worker, the row has quantiles."""
+    values = per_worker.arrays(row)
+    texts = per_worker.encode(values)
+    self._workers.append(to_json({'step': row['step'], **texts}))
+    short = {name: row[name] for name in row if name not in values}
+    self._metrics.append(to_json(short | per_worker.quantiles(values)))
 
-  def seal(self) -> Seal:
+  def seal(self) -> Seals:
     """Makes the rows so far survive a power loss, and describes them."""
-    os.fsync(self._file.fileno())
-    return self._seal
+    return Seals(self._metrics.seal(), self._workers.seal())
 
 
-def check_metrics(workdir: pathlib.Path, step: int, seal: Seal) -> None:
-  """Reports rows of a finished run that are lost or changed."""
-  path = workdir / METRICS
-  _, found = _kept(path, step)
-  if seal != found:
-    print(_difference(path, seal, found, step), file=sys.stderr)
-
-
-def _kept(path: pathlib.Path, step: int) -> tuple[list[bytes], Seal]:
-  """The intact lines up to a step, and their seal."""
-  intact, _ = _lines(path)
-  lines = [intact[s].text for s in sorted(intact) if s <= step]
-  return lines, Seal(len(lines), zlib.crc32(b''.join(lines)))
-
-
-def _difference(
-  path: pathlib.Path, expected: Seal, found: Seal, step: int
-) -> str:
-  """What is wrong with the rows up to a step, and what follows."""
-  lost = expected.rows - found.rows
-  if lost <= 0:
-    return (
-      f'{path}: rows up to step {step} were changed after they were written'
-    )
-  return (
-    f'{path}: {lost} of {expected.rows} rows up to step {step} are lost; '
-    'nothing else is affected'
-  )
+def check_metrics(workdir: pathlib.Path, step: int, sealed: Seals) -> None:
+  """Reports rows up to a step that are lost or changed."""
+  _metrics(workdir).check(step, sealed.metrics)
+  _workers(workdir).check(step, sealed.workers)

@@ -87,6 +87,7 @@ class Keeper:
       scores: on validation.
       is_last: whether the run ends here.
     """
+    mean = arrays.within_processes(mean)
     loss = _loss({'scores': scores})
     best = min(self._losses.values(), default=math.inf)
     if jax.process_index() or not (loss < best or is_last):

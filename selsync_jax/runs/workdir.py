@@ -32,6 +32,7 @@ _FREE = (
   'eval',
   'log',
   'mapper',
+  'mesh',
   'max_skips',
   'on_nonfinite',
   'steps',

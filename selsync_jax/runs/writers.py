@@ -174,7 +174,7 @@ class Writers(contextlib.ExitStack):
     workdir: of the run.
     config: of the run, as nested dicts.
     step: the last step of the run so far.
-    seal: of `metrics.jsonl` at that step.
+    sealed: the rows of the run at that step, see `records.MetricsFile`.
   """
 
   def __init__(
@@ -182,11 +182,11 @@ class Writers(contextlib.ExitStack):
     workdir: pathlib.Path,
     config: Mapping[str, Any],
     step: int,
-    seal: records.Seal = records.EMPTY,
+    sealed: records.Seals = records.NO_ROWS,
   ):
     super().__init__()
     with contextlib.ExitStack() as stack:  # Closes some if one fails.
-      self._metrics = records.MetricsFile(workdir, step, seal)
+      self._metrics = records.MetricsFile(workdir, step, sealed)
       stack.enter_context(self._metrics)
       self._others = [
         stack.enter_context(_open(name, workdir, step, config))
@@ -200,6 +200,6 @@ class Writers(contextlib.ExitStack):
     for writer in self._others:
       writer.write(row)
 
-  def seal(self) -> records.Seal:
+  def seal(self) -> records.Seals:
     """See `records.MetricsFile`."""
     return self._metrics.seal()

@@ -51,7 +51,7 @@ class VirtualLedger(Ledger):
       'staleness': list(staleness),
       'version': list(versions),
       'waited': waited,
-      **({'spans': [list(span) for span in spans]} if timeline else {}),
+      **({'spans': list(spans)} if timeline else {}),
     }
 
   def summary(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ References:
   Synchronization`, CLUSTER 2023, Algorithm 1.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -48,16 +49,20 @@ def consensus(
   if (where is None) != (count is None):
     raise ValueError('where and count go together')
   vectors, rebuild = flat.by_dtype(tree)
+  if where is not None:
+    vectors = [jnp.where(where, vector, 0) for vector in vectors]
+  return rebuild(means(vectors, count, axis_name=axis_name))
 
-  def mean(vector):
-    if where is not None:
-      vector = jnp.where(where, vector, 0)
-    divisor = lax.axis_size(axis_name) if count is None else count
-    return total(vector, axis_name=axis_name) / jnp.asarray(
-      divisor, vector.dtype
-    )
 
-  return rebuild(tuple(map(mean, vectors)))
+def means(
+  vectors: Sequence[Any], count: int | None = None, *, axis_name: str = AXIS
+) -> tuple[Any, ...]:
+  """The sum over workers of each vector, divided by `count` or all workers."""
+  divisor = lax.axis_size(axis_name) if count is None else count
+  return tuple(
+    total(vector, axis_name=axis_name) / jnp.asarray(divisor, vector.dtype)
+    for vector in vectors
+  )
 
 
 def total(value: Any, *, axis_name: str = AXIS) -> Any:

@@ -31,7 +31,7 @@ from selsync_jax.config import lookup
 from selsync_jax.sync import flat
 from selsync_jax.sync.averagers import Averager
 from selsync_jax.sync.consensus import AXIS
-from selsync_jax.sync.consensus import consensus
+from selsync_jax.sync.consensus import means
 from selsync_jax.sync.part import part
 from selsync_jax.sync.traffic import Collective
 
@@ -144,7 +144,7 @@ def _exchanging(
       key = jax.random.fold_in(jax.random.key(seed), state.rounds)
       index = jax.random.randint(key, (), 0, len(rounds))
     if all_every is not None:
-      branches.append(functools.partial(consensus, axis_name=axis_name))
+      branches.append(functools.partial(means, axis_name=axis_name))
       of_all = (state.rounds + 1) % all_every == 0
       index = jnp.where(of_all, len(rounds), index)
     vectors, rebuild = flat.by_dtype(tree)

@@ -8,6 +8,8 @@ from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32
 
+from selsync_jax.sync import inner
+
 
 def by_dtype(
   tree: Any,
@@ -17,28 +19,27 @@ def by_dtype(
 ]:
   """One flat vector for each floating-point dtype of a tree's leaves.
 
+  Every device of a worker has a part of each, in an order that depends on the
+  devices, see `inner.pack`.
+
   Returns:
     The vectors, and a function from such vectors to a tree like `tree`. Leaves
     of other dtypes (counters) are in neither, and stay as they are.
   """
   leaves, treedef = jax.tree.flatten(tree)
   members: dict[Any, list[int]] = {}
-  for i, leaf in enumerate(leaves):
-    if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
-      members.setdefault(jnp.result_type(leaf), []).append(i)
+  for i in _floats(leaves):
+    members.setdefault(jnp.result_type(leaves[i]), []).append(i)
   vectors = tuple(
-    jnp.concatenate([jnp.ravel(leaves[i]) for i in indices])
-    for indices in members.values()
+    inner.pack([leaves[i] for i in indices]) for indices in members.values()
   )
 
   def rebuild(vectors):
     new = list(leaves)
     for vector, indices in zip(vectors, members.values(), strict=True):
-      start = 0
-      for i in indices:
-        size, shape = jnp.size(new[i]), jnp.shape(new[i])
-        new[i] = lax.slice(vector, (start,), (start + size,)).reshape(shape)
-        start += size
+      parts = inner.unpack(vector, [leaves[i] for i in indices])
+      for i, part in zip(indices, parts, strict=True):
+        new[i] = part
     return jax.tree.unflatten(treedef, new)
 
   return vectors, rebuild
@@ -47,25 +48,40 @@ def by_dtype(
 def float32(
   tree: Any,
 ) -> tuple[Float32[Array, ' size'], Callable[[Float32[Array, ' size']], Any]]:
-  """All floating-point leaves as one float32 vector.
+  """All floating-point leaves as one float32 vector, one after the other.
+
+  Every device of a worker has all of it.
 
   Returns:
     The vector, and a function from such a vector to a tree like `tree`, with
     its dtypes.
   """
-  vectors, rebuild = by_dtype(tree)
-  empty = jnp.zeros(0, jnp.float32)
-  flat = jnp.concatenate([empty, *(v.astype(jnp.float32) for v in vectors)])
+  leaves, treedef = jax.tree.flatten(tree)
+  indices = _floats(leaves)
+  vectors = [
+    jnp.ravel(inner.whole(inner.at_rest(leaves[i]))).astype(jnp.float32)
+    for i in indices
+  ]
+  flat = jnp.concatenate([jnp.zeros(0, jnp.float32), *vectors])
 
   def restore(flat):
-    parts, start = [], 0
-    for vector in vectors:
+    new, start = list(leaves), 0
+    for i, vector in zip(indices, vectors, strict=True):
       part = lax.slice(flat, (start,), (start + vector.size,))
-      parts.append(part.astype(vector.dtype))
+      new[i] = part.reshape(jnp.shape(new[i])).astype(jnp.result_type(new[i]))
       start += vector.size
-    return rebuild(tuple(parts))
+    return inner.at_rest(jax.tree.unflatten(treedef, new))
 
   return flat, restore
+
+
+def _floats(leaves: list[Any]) -> list[int]:
+  """The indices of floating-point leaves."""
+  return [
+    i
+    for i, leaf in enumerate(leaves)
+    if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
+  ]
 
 
 def size(tree: Any) -> int:

@@ -12,6 +12,7 @@ from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 
+from selsync_jax.sync import inner
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import total
 from selsync_jax.sync.traffic import Collective
@@ -154,13 +155,16 @@ def exchange(
   picked = jnp.where(magnitude >= 0, picked, values.size)
   number = jnp.sum(chosen, dtype=jnp.int32)
   message = jnp.concatenate([number[None], picked])
-  gathered = lax.all_gather(message, axis_name)
+  gathered = inner.in_parts(
+    lambda part: lax.all_gather(part, axis_name), message
+  )
   union = gathered[:, 1:].reshape(-1)
   mine = values.at[union].get(mode='fill', fill_value=0)
   # What is not finite reaches no threshold; the others must see it all the
   # same.
   mine = jnp.where(jnp.all(jnp.isfinite(values)), mine, jnp.nan)
-  mean = total(mine, axis_name=axis_name) / lax.axis_size(axis_name)
+  sums = inner.in_parts(lambda part: total(part, axis_name=axis_name), mine)
+  mean = sums / lax.axis_size(axis_name)
   return Exchange(
     jnp.zeros_like(values).at[union].set(mean, mode='drop'),
     values.at[union].set(0, mode='drop'),

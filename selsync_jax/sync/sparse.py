@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 
 from selsync_jax.sync import flat
+from selsync_jax.sync import inner
 from selsync_jax.sync import selection
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import part
@@ -66,7 +67,9 @@ def top_k(density: float, *, axis_name: str = AXIS) -> Reducer:
     )
     sent = jnp.where(jnp.all(jnp.isfinite(values)), values[picked], jnp.nan)
     message = jnp.stack([picked, lax.bitcast_convert_type(sent, jnp.int32)])
-    gathered = lax.all_gather(message, axis_name)
+    gathered = inner.in_parts(
+      lambda part: lax.all_gather(part, axis_name), message
+    )
 
     def add(worker, sums):
       indices, bits = gathered[worker]

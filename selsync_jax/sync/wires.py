@@ -26,6 +26,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float32
 
 from selsync_jax.sync import flat
+from selsync_jax.sync import inner
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
 from selsync_jax.sync.part import Part
@@ -224,13 +225,17 @@ def compressed_mean(
   sent = jnp.pad(sent, padding).reshape(workers, share)
   message = codec.encode(sent)
   left = sent - codec.decode(message)
-  received = lax.all_to_all(message, axis_name, 0, 0, tiled=True)
+  received = inner.in_parts(
+    lambda part: lax.all_to_all(part, axis_name, 0, 0, tiled=True), message
+  )
   mine = jnp.sum(codec.decode(received), axis=0) / members
   message = codec.encode(mine)
   # The rest of the mean is `members` times as much of one worker's vector.
   index = lax.axis_index(axis_name)
   left = left.at[index].add(members * (mine - codec.decode(message)))
-  gathered = lax.all_gather(message, axis_name)
+  gathered = inner.in_parts(
+    lambda part: lax.all_gather(part, axis_name), message
+  )
   mean = codec.decode(gathered).reshape(-1)[:size]
   left = left.reshape(-1)[:size]
   if where is not None:

@@ -94,7 +94,9 @@ class Evaluator:
       )
       for batch in batches
     ]
-    sums = arrays.gather(jax.tree.map(lambda *x: np.sum(x, axis=0), *each))
+    sums = arrays.gather(
+      jax.tree.map(lambda *x: np.sum(x, axis=0), *each), experiment.workers
+    )
     return tasks.dataset_metrics(experiment.task, jax.tree.map(np.sum, sums))
 
 

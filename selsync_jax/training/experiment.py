@@ -60,7 +60,7 @@ class Experiment:
     learning_rate: a function of the optimizer step.
     peak_rate: the peak of the learning rate.
     workers: N.
-    mapper: how the workers share the devices, see `devices.mappers`.
+    mapper: how the workers share the devices.
     batch_size: examples per worker and step.
     eval_batch_size: examples per worker and evaluation batch.
     seed: of weights, shuffles, dropout and draws.
@@ -80,7 +80,7 @@ class Experiment:
   learning_rate: optax.Schedule
   peak_rate: float
   workers: int
-  mapper: str
+  mapper: mappers.Mapper
   batch_size: int
   eval_batch_size: int
   seed: int
@@ -96,10 +96,16 @@ class Experiment:
 
   def init(self) -> TrainState:
     """One worker's state before the first step; all workers start equal."""
-    params, model_state = tasks.init(
-      self.model, self.task, self.data.example, jax.random.key(self.seed)
-    )
-    return init_state(params, model_state, self.strategy, self.optimizer)
+    return self._start(tasks.init)
+
+  def traced_init(self) -> TrainState:
+    """The same, as part of a program that the caller compiles."""
+    return self._start(tasks.traced_init)
+
+  def _start(self, init: Callable[..., tuple[Any, Any]]) -> TrainState:
+    key = jax.random.key(self.seed)
+    model = init(self.model, self.task, self.data.example, key)
+    return init_state(*model, self.strategy, self.optimizer)
 
   @functools.cached_property
   def shapes(self) -> TrainState:
@@ -167,7 +173,7 @@ def create_experiment(config: ml_collections.ConfigDict) -> Experiment:
     learning_rate=learning_rate,
     peak_rate=config.optimizer.learning_rate,
     workers=config.workers,
-    mapper=mappers.choose(config.mapper, config.workers),
+    mapper=mappers.choose(config.mapper, config.workers, **config.mesh),
     batch_size=config.batch_size,
     eval_batch_size=config.eval.batch_size,
     seed=config.seed,

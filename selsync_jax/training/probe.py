@@ -32,6 +32,7 @@ def first_steps(
   rows: list[dict[str, Any]] = []
   recorder = Recorder(
     create_ledger(experiment, Totals(), workers),
+    workers,
     replicas.leaf_names(experiment.shapes.params),
     fetch=1,  # A row per step, each with its own time.
     write=rows.append,

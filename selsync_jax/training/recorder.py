@@ -15,8 +15,8 @@ from selsync_jax.config import RunError
 from selsync_jax.devices import arrays
 from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.ledger import Totals
-from selsync_jax.runs.records import EMPTY
-from selsync_jax.runs.records import Seal
+from selsync_jax.runs.records import NO_ROWS
+from selsync_jax.runs.records import Seals
 from selsync_jax.training.experiment import Experiment
 
 Row = dict[str, Any]
@@ -28,6 +28,7 @@ class Recorder:
 
   Args:
     ledger: knows where the run stands.
+    workers: whose metrics they are.
     leaf_names: of the parameters, for replicas that differ.
     fetch: how many steps' metrics are fetched together.
     write: takes each row.
@@ -38,14 +39,15 @@ class Recorder:
   def __init__(
     self,
     ledger: Ledger,
+    workers: int,
     leaf_names: list[str],
     fetch: int,
     write: Callable[[Row], None],
-    seal: Callable[[], Seal] = lambda: EMPTY,
+    seal: Callable[[], Seals] = lambda: NO_ROWS,
   ):
     self._ledger, self._names, self._write = ledger, leaf_names, write
     self.seal = seal
-    self._fetch = fetch
+    self._workers, self._fetch = workers, fetch
     self._most = 1  # Pending steps; the first is alone, as it compiles.
     self._pending: list[Any] = []  # Metrics on the devices, oldest first.
     self._entered = False  # Any step of this session.
@@ -80,7 +82,9 @@ class Recorder:
   def _enter(self, count, score=dict) -> Scores:
     ready, self._pending = self._pending[:count], self._pending[count:]
     local = [jax.tree.map(arrays.local_values, metrics) for metrics in ready]
-    steps = arrays.gather(jax.tree.map(lambda *x: np.stack(x), *local))
+    steps = arrays.gather(
+      jax.tree.map(lambda *x: np.stack(x), *local), self._workers
+    )
     before, now = self.totals.seconds, time.monotonic() - self._began
     if not self._entered:
       now = before  # So is the time of the step that compiles.

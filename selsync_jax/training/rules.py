@@ -7,6 +7,7 @@ checked when they are open, by `create_experiment`.
 
 from collections.abc import Mapping
 import json
+import math
 from typing import Any
 
 from selsync_jax import config as rules
@@ -90,10 +91,32 @@ def _check_json(name: str, value: Any) -> None:
     ) from error
 
 
+def _check_mesh(config: Any) -> None:
+  """The rules on the devices inside a worker that need no devices."""
+  for axis, devices in config.mesh.items():
+    if devices > 1 and config.mapper != 'mesh':
+      raise ConfigError(
+        f'config.mesh.{axis}={devices}: mapper {config.mapper} has one device '
+        'per worker; --config.mapper=mesh can have more'
+      )
+  devices = math.prod(config.mesh.values())
+  if config.workers == 1 < devices:
+    raise ConfigError(
+      f'config.workers=1: a worker of {devices} devices needs others; XLA '
+      'cannot compile a mesh with one worker'
+    )
+  if config.batch_size % devices:
+    raise ConfigError(
+      f'config.batch_size={config.batch_size}: must be a multiple of the '
+      f'devices per worker, {devices} (mesh.data times mesh.fsdp)'
+    )
+
+
 def _check_together(config: Any) -> None:
   """Rules on several fields."""
   if config.steps is None and config.epochs is None:
     raise ConfigError('config.steps=None, config.epochs=None: set one of them')
+  _check_mesh(config)
   warmup = config.schedule.warmup_epochs
   if config.steps is None and warmup >= config.epochs:
     raise ConfigError(

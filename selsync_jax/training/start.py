@@ -6,6 +6,8 @@ from typing import Any
 from selsync_jax.devices import arrays
 from selsync_jax.devices import mappers
 from selsync_jax.devices import processes
+from selsync_jax.devices.layout import Layout
+from selsync_jax.models import tasks
 from selsync_jax.runs.checkpoints import Checkpoints
 from selsync_jax.runs.ledger import Totals
 from selsync_jax.sync import replicas
@@ -21,13 +23,21 @@ def fresh(experiment: Experiment, workers: range) -> TrainState:
   Raises:
     RunError: if the workers do not start with the same parameters.
   """
-  state = mappers.replicate(experiment.init(), len(workers))
-  state = mappers.place(state, experiment.mapper)
+  state = _fresh(experiment, workers)
   if experiment.check_replicas:
     differs = mappers.map_workers(replicas.first_difference, experiment.mapper)
     leaf = int(arrays.local_values(differs(state.params))[0])
     refuse_unequal(leaf, replicas.leaf_names(state.params), 0)
   return state
+
+
+def _fresh(experiment: Experiment, workers: range) -> TrainState:
+  mapper = experiment.mapper
+  if isinstance(mapper, Layout):  # No device may have room for all of it.
+    return mapper.create(experiment.traced_init, tasks.run_once())
+  return mappers.place(
+    mappers.replicate(experiment.init(), len(workers)), mapper
+  )
 
 
 def resumed(
@@ -37,8 +47,9 @@ def resumed(
   step: int,
 ) -> TrainState:
   """The state of some workers as it was saved at a step, on their devices."""
-  like = mappers.abstract(experiment.shapes, len(workers))
-  like = mappers.with_sharding(like, experiment.mapper)
+  like = mappers.abstract_state(
+    experiment.shapes, len(workers), experiment.mapper
+  )
   return checkpoints.restore(step, like)
 
 

@@ -13,6 +13,7 @@ from jax import lax
 import jax.numpy as jnp
 import optax
 
+from selsync_jax.sync import inner
 from selsync_jax.sync import replicas
 from selsync_jax.sync import traffic
 from selsync_jax.sync.consensus import AXIS
@@ -107,7 +108,11 @@ def train_step(
     that should be equal, or -1.
   """
   synchronize = _synchronization(strategy, optimizer, check_every)
-  gradient = alone(jax.grad(loss, has_aux=True))
+
+  def in_use(params, *args):
+    return loss(inner.in_use(params), *args)
+
+  gradient = alone(jax.grad(in_use, has_aux=True))
 
   def step(state: TrainState, batch: Any):
     key = jax.random.fold_in(jax.random.key(seed), state.step)

@@ -41,7 +41,7 @@ from selsync_jax.training.recorder import Scores
 from selsync_jax.training.rules import check_config
 from selsync_jax.training.silence import SilenceWarning
 
-Rows = tuple[Callable[[Row], None], Callable[[], records.Seal]]
+Rows = tuple[Callable[[Row], None], Callable[[], records.Seals]]
 """`write(row)`, and `seal()`, which is called before every checkpoint."""
 
 
@@ -93,14 +93,14 @@ def train_and_evaluate(
     experiment = course.experiment
     totals = start.totals(experiment, record)
     _describe_data(experiment, workdir, record is None)
-    seal = records.Seal(*record['metrics']) if record else records.EMPTY
-    if summary := _outcome(workdir, totals, experiment.steps, seal):
+    sealed = records.seals(record)
+    if summary := _outcome(workdir, totals, experiment.steps, sealed):
       return summary
     state = _state(course, checkpoints, totals, record)
     profiled = workdir if profile and _is_first() else None
     trace = stack.enter_context(Profile(profiled))
     ledger = course.ledger(totals)
-    rows = _writing(course, workdir, totals, seal)
+    rows = _writing(course, workdir, totals, sealed)
     keeper = Keeper(workdir, totals.steps)
     scores = _train(course, state, rows, checkpoints, keeper, ledger, trace)
     return _summarize(config, workdir, ledger.summary() | scores)
@@ -133,7 +133,7 @@ def _print_once(line: str | None) -> None:
 
 
 def _outcome(
-  workdir: pathlib.Path, totals: Totals, steps: int, seal: records.Seal
+  workdir: pathlib.Path, totals: Totals, steps: int, sealed: records.Seals
 ) -> dict[str, Any] | None:
   """The outcome of a finished run; reports what is damaged."""
   try:
@@ -144,7 +144,7 @@ def _outcome(
   if totals.position < steps or not summary:
     return None
   if _is_first():
-    records.check_metrics(workdir, totals.steps, seal)
+    records.check_metrics(workdir, totals.steps, sealed)
   _print_once(f'{workdir} holds a finished run of {totals.steps} steps')
   return summary
 
@@ -195,7 +195,14 @@ def _train(
     writing as (write, seal),
     Preemption() as preemption,
   ):
-    recorder = Recorder(ledger, names, experiment.intervals.fetch, write, seal)
+    recorder = Recorder(
+      ledger,
+      experiment.workers,
+      names,
+      experiment.intervals.fetch,
+      write,
+      seal,
+    )
     milestones = Milestones(
       course, recorder, evaluator, checkpoints, keeper, preemption
     )
@@ -210,14 +217,14 @@ def _writing(
   course: Course,
   workdir: pathlib.Path,
   totals: Totals,
-  sealed: records.Seal,
+  sealed: records.Seals,
 ) -> Iterator[Rows]:
   """Yields `write(row)`, which shows every row and writes the logged ones.
 
   Also yields `seal()`, see `records.MetricsFile`.
   """
   if not _is_first():
-    yield lambda row: None, lambda: records.EMPTY
+    yield lambda row: None, lambda: records.NO_ROWS
     return
   provenance.append(workdir, totals.steps, layout.describe())
   experiment, config = course.experiment, course.config

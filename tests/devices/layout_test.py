@@ -11,3 +11,19 @@ def test_too_few_accelerators_are_reported_with_a_way_out():
   with pytest.raises(ConfigError, match=r'config.workers=17: .*mapper=auto'):
     layout.check_devices(17, 'pmap')
   layout.check_devices(17, mappers.choose('auto', 17))
+
+
+def test_a_worker_of_several_devices_finds_them_all_or_is_refused():
+  with pytest.raises(ConfigError, match=r'needs 8 devices per worker'):
+    layout.check_devices(3, layout.Layout(3, data=2, fsdp=4))
+  layout.check_devices(2, layout.Layout(2, data=2, fsdp=4))
+
+
+@pytest.mark.parametrize(
+  'workers, processes, inside', [(4, 3, 1), (2, 8, 2), (3, 2, 2), (2, 3, 3)]
+)
+def test_processes_that_cannot_share_the_workers_are_refused(
+  workers, processes, inside
+):
+  with pytest.raises(ConfigError, match=f'config.workers={workers}: '):
+    layout.make_devices(workers, processes, data=1, fsdp=inside)

@@ -1,10 +1,9 @@
 """Runs on disk that nobody trained."""
 
-import json
-
 import numpy as np
 
 from selsync_jax.configs import digits
+from selsync_jax.runs import records
 
 
 def random_changes(steps, workers):
@@ -44,13 +43,13 @@ def write_run(workdir, changes):
   workdir.mkdir()
   (workdir / 'config.json').write_text(config.to_json())
   syncs = np.cumsum(changes.max(axis=1) >= config.sync.delta)
-  with (workdir / 'metrics.jsonl').open('w') as file:
+  with records.MetricsFile(workdir, 0) as file:
     for i, change in enumerate(changes):
       row = {
         'step': i + 1,
         'loss': 2.0 / (1 + i),
         'accuracy': i / steps,
-        'relative_changes': change.tolist(),
+        'relative_changes': change,
         **totals(i + 1, workers, int(syncs[i])),
       }
-      file.write(json.dumps(row) + '\n')
+      file.write(row)

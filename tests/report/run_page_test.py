@@ -54,8 +54,9 @@ def copy(workdir, to, lines=None):
   """A run as it stands after so many lines of metrics, unfinished."""
   to.mkdir()
   (to / 'config.json').write_text((workdir / 'config.json').read_text())
-  kept = (workdir / 'metrics.jsonl').read_text().splitlines(keepends=True)
-  (to / 'metrics.jsonl').write_text(''.join(kept[:lines]))
+  for name in ('metrics.jsonl', 'workers.jsonl'):
+    kept = (workdir / name).read_text().splitlines(keepends=True)
+    (to / name).write_text(''.join(kept[:lines]))
   return to
 
 

@@ -42,9 +42,9 @@ def saved(tmp_path, mapper):
 
 
 def restored(workdir, mapper):
-  like = mappers.abstract(worker_state(), WORKERS)
+  like = mappers.abstract_state(worker_state(), WORKERS, mapper)
   with Checkpoints(workdir, keep=2, config={}) as saver:
-    return saver.restore(8, mappers.with_sharding(like, mapper))
+    return saver.restore(8, like)
 
 
 def test_every_worker_gets_its_own_state_back(saved, mapper):

@@ -47,11 +47,11 @@ def test_a_step_takes_the_slowest_worker_and_its_collectives():
   assert [row['waited'] for row in rows] == [[4, 0], [0, 2], [1, 0], [0, 0]]
   assert [row['version'] for row in rows] == [[v, v] for v in range(4)]
   assert rows[0]['spans'] == [
-    [0, 'compute', 0.0, 1.0, 0],
-    [0, 'wait', 1.0, 5.0, 0],
-    [0, 'communicate', 5.0, 6.5, 0],
-    [1, 'compute', 0.0, 5.0, 0],
-    [1, 'communicate', 5.0, 6.5, 0],
+    (0, 'compute', 0.0, 1.0, 0),
+    (0, 'wait', 1.0, 5.0, 0),
+    (0, 'communicate', 5.0, 6.5, 0),
+    (1, 'compute', 0.0, 5.0, 0),
+    (1, 'communicate', 5.0, 6.5, 0),
   ]
   summary = ledger.summary()
   assert summary['virtual_seconds'] == ends[-1]

@@ -45,7 +45,18 @@ BAD_FIELDS = [
     'config.data.partition: more workers (1258) than examples (1257)',
   ),
   ('workers', -1, 'config.workers=-1: must be in [1, 4096]'),
-  ('mapper', 'smap', "config.mapper='smap': must be pmap or vmap"),
+  (
+    'mapper',
+    'smap',
+    "config.mapper='smap': must be auto or pmap or vmap or map or mesh",
+  ),
+  ('mesh.data', 0, 'config.mesh.data=0: must be in [1, 4096]'),
+  (
+    'mesh.fsdp',
+    2,
+    'config.mesh.fsdp=2: mapper pmap has one device per worker; '
+    '--config.mapper=mesh can have more',
+  ),
   (
     'checkpoint.resize',
     'sum',

@@ -225,17 +225,39 @@ def test_everything_damaged_at_once_is_mended_and_said(
   assert 'resuming from step 16' in said.out
 
 
-def test_rows_of_metrics_survive_a_power_loss_up_to_the_last_checkpoint(
+@pytest.mark.parametrize('name', ['metrics.jsonl', 'workers.jsonl'])
+def test_rows_of_a_run_survive_a_power_loss_up_to_the_last_checkpoint(
+  name, finished, data_dir, capsys
+):
+  whole, file = results(finished), finished / name
+  live_runs.go_back(finished, 16)
+  lines = file.read_bytes().splitlines(keepends=True)
+  unwritten = bytes(len(lines[17]))  # Its size was written, its content not.
+  file.write_bytes(b''.join([*lines[:17], unwritten]))
+  run(finished, data_dir)
+  assert results(finished) == whole
+  assert capsys.readouterr().err == ''
+
+
+def test_damaged_values_per_worker_are_said_and_left_out(
   finished, data_dir, capsys
 ):
-  whole = results(finished)
+  whole, file = results(finished), finished / 'workers.jsonl'
   live_runs.go_back(finished, 16)
-  lines = (finished / 'metrics.jsonl').read_bytes().splitlines(keepends=True)
-  unwritten = bytes(len(lines[17]))  # Its size was written, its content not.
-  (finished / 'metrics.jsonl').write_bytes(b''.join([*lines[:17], unwritten]))
+  one, two, *rest = file.read_bytes().splitlines(keepends=True)
+  damaged = two.replace(two[-12:-8], b'AAAA')  # JSON, and base64 too.
+  assert damaged != two
+  file.write_bytes(b''.join([one, damaged, *rest]))
   run(finished, data_dir)
-  assert capsys.readouterr().err == ''
+  assert capsys.readouterr().err == (
+    f'{file}: 1 of 16 rows up to step 16 are lost; nothing else is affected\n'
+  )
+  whole[1]['relative_changes'] = None
   assert results(finished) == whole
+  assert capsys.readouterr().err == (
+    f'{file}: the values of 1 of 24 steps are lost or damaged; figures leave '
+    'them out\n'
+  )
 
 
 @pytest.mark.slow
@@ -259,10 +281,10 @@ def test_no_damage_to_any_file_loses_the_run(
       else contextlib.nullcontext()
     ):
       run(workdir, data_dir)
-    if file.name != 'metrics.jsonl':
-      assert results(workdir) == whole
-    elif results(workdir) != whole:
-      assert f'{workdir}/metrics.jsonl: ' in capsys.readouterr().err
+    said = capsys.readouterr().err
+    if results(workdir) != whole:
+      assert file.name in ('metrics.jsonl', 'workers.jsonl')
+      assert f'{workdir / file}: ' in said
     shutil.rmtree(workdir)
 
 
@@ -328,8 +350,9 @@ def test_a_crash_in_the_middle_of_a_line_costs_that_line_alone(
 ):
   whole = rows(finished)
   live_runs.go_back(finished, 16)
-  with (finished / 'metrics.jsonl').open('a') as file:
-    file.write('{"step": 25, "lo')
+  for name in ('metrics.jsonl', 'workers.jsonl'):
+    with (finished / name).open('a') as file:
+      file.write('{"step": 25, "lo')
   run(finished, data_dir)
   again = rows(finished)
   assert [row['step'] for row in again] == list(range(1, STEPS + 1))

@@ -33,5 +33,10 @@ def run(workdir, data_dir, method='selsync', restart=False, **fields):
 
 
 def rows(workdir):
-  """The lines of a run's metrics."""
-  return records.read_metrics(workdir)
+  """The lines of a run's metrics, with the values per worker."""
+  metrics = records.read_metrics(workdir)
+  values = records.read_workers(workdir, [row['step'] for row in metrics])
+  return [
+    row | {name: array.tolist() for name, array in arrays.items()}
+    for row, arrays in zip(metrics, values, strict=True)
+  ]

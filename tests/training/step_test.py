@@ -16,6 +16,7 @@ from selsync_jax.devices import mappers
 from selsync_jax.models import tasks
 from selsync_jax.training.step import init_state
 from selsync_jax.training.step import train_step
+from tests import programs
 
 N = 4
 
@@ -201,55 +202,15 @@ def test_slots_outside_the_mask_do_not_count():
     np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-def computations(hlo):
-  """The bodies of a compiled module's computations, by name."""
-  found = re.findall(
-    r'^(ENTRY )?%?([\w.\-]+) [^\n]*\{\n(.*?)^\}', hlo, re.M | re.S
-  )
-  return {name: (bool(entry), body) for entry, name, body in found}
-
-
-def all_reduced(body):
-  """Element counts of the arrays that a computation all-reduces."""
-  counts = []
-  for line in body.splitlines():
-    if re.search(r'= .* all-reduce(-start)?\(', line):
-      result = line.split('all-reduce')[0]
-      for shape in re.findall(r'\w+\[([\d,]*)\]', result):
-        counts.append(int(np.prod([int(d) for d in shape.split(',') if d])))
-  return counts
-
-
-def reachable(bodies, name, skip=()):
-  """A computation and all that it calls, conditional branches aside."""
-  seen, stack = set(), [name]
-  while stack:
-    name = stack.pop()
-    if name in seen or name not in bodies or name in skip:
-      continue
-    seen.add(name)
-    stack += re.findall(r'%([\w.\-]+)', bodies[name][1])
-  return seen
-
-
 def test_parameters_travel_only_inside_the_branch_in_one_buffer():
   run = Run(models.create_model('convnet', 10), 'pmap')
   compiled = run.step.lower(run.state, next(batches(1))).compile()
-  bodies = computations(compiled.as_text())
-  branches = set(
-    re.findall(r'(?:true|false)_computation=%?([\w.\-]+)', compiled.as_text())
-  )
-  for group in re.findall(
-    r'branch_computations=\{([^}]*)\}', compiled.as_text()
-  ):
-    branches |= set(re.findall(r'%?([\w.\-]+)', group))
-  assert branches
-  (entry,) = (name for name, (is_entry, _) in bodies.items() if is_entry)
-  outside = reachable(bodies, entry, skip=branches)
-  inside = set().union(*(reachable(bodies, b) for b in branches))
+  sent = programs.collectives(compiled.as_text())
   total = sum(x[0].size for x in jax.tree.leaves(run.state.params))
-  for names, sizes in ((outside, [1]), (inside, [total])):
-    assert [n for name in names for n in all_reduced(bodies[name][1])] == sizes
+  assert [(s.kind, s.elements, s.conditional) for s in sent] == [
+    ('all-reduce', 1, False),
+    ('all-reduce', total, True),
+  ]
 
 
 def test_a_state_that_comes_back_from_the_host_needs_no_second_program(mapper):

@@ -29,13 +29,13 @@ class MlflowRun:
   """A run of MLflow; a run that resumes adds to it, under the same ID.
 
   Its parameters are the config's fields at the start. Steps that are taken
-  again have two values. Rows are sent several at a time.
+  again have two values. Rows are sent several at a time; a session starts with
+  those of `metrics.jsonl` that the last one did not live to send.
   """
 
   def __init__(
     self, workdir: pathlib.Path, step: int, config: Mapping[str, Any]
   ):
-    del step
     self._client = MlflowClient(tracking_uri=_store(workdir))
     self._waiting: list[Metric] = []
     self._sent = time.monotonic()
@@ -43,6 +43,10 @@ class MlflowRun:
       workdir / _ID, lambda: self._create(workdir.resolve().name, config)
     )
     self._client.update_run(self._id, status='RUNNING')
+    newest = self._client.get_run(self._id).data.metrics.get('step', 0)
+    for row in records.read_metrics(workdir):
+      if newest < row['step'] <= step:
+        self.write(row)
 
   def _create(self, name: str, config: Mapping[str, Any]) -> str:
     """Creates a run with the config as its parameters; returns its ID."""

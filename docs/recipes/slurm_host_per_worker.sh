@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Four nodes with eight GPUs each, a node is a worker:
+#   sbatch docs/recipes/slurm_host_per_worker.sh
+# One task per node drives its eight GPUs, which share the worker's batch.
+#SBATCH --job-name=selsync
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=8
+#SBATCH --cpus-per-task=64
+#SBATCH --time=24:00:00
+#SBATCH --signal=TERM@120   # Two minutes before the end: save and exit with 75.
+#SBATCH --requeue           # The same command resumes from the checkpoint.
+#SBATCH --open-mode=append
+set -euo pipefail
+
+cd "${SLURM_SUBMIT_DIR:?submit this with sbatch}"
+source .venv/bin/activate
+
+# A secret of this run's tasks; srun passes it on.
+SELSYNC_CLUSTER_TOKEN=$(openssl rand -hex 16)
+export SELSYNC_CLUSTER_TOKEN
+
+code=0
+srun --kill-on-bad-exit=1 python train.py \
+  --config=configs/digits.py:selsync \
+  --config.workers="$SLURM_NNODES" \
+  --config.mapper=mesh \
+  --config.mesh.fsdp=8 \
+  --workdir="$SLURM_SUBMIT_DIR/runs/digits-$SLURM_JOB_NAME" || code=$?
+
+if [[ $code -eq 75 ]]; then
+  scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$code"

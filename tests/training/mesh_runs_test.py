@@ -1,0 +1,44 @@
+"""Runs of workers with several devices: over processes, stopped, resumed."""
+
+import numpy as np
+import pytest
+
+from tests import live_runs
+
+LAYOUT = ('--config.mapper=mesh', '--config.workers=2', '--config.mesh.fsdp=4')
+OTHERS = ('--config.checkpoint.keep=99', '--config.sync.delta=0.1')
+
+
+def run(processes, folder, *flags):
+  live_runs.finish(
+    live_runs.command('selsync', processes, folder, *OTHERS, *flags)
+  )
+  return folder
+
+
+@pytest.fixture(scope='module')
+def alone(tmp_path_factory, data_dir):
+  """Two workers of four devices each, in one process."""
+  del data_dir
+  return run(1, tmp_path_factory.mktemp('alone') / 'run', *LAYOUT)
+
+
+def assert_same(one, other):
+  """Equal flags, and losses to 1e-6."""
+  left, right = live_runs.rows(one), live_runs.rows(other)
+  assert [r['synced'] for r in left] == [r['synced'] for r in right]
+  losses = [[row['loss'] for row in rows] for rows in (left, right)]
+  np.testing.assert_allclose(*losses, atol=2e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('processes', [2, 4])
+def test_a_worker_is_a_process_or_spans_several(alone, processes, tmp_path):
+  assert_same(alone, run(processes, tmp_path / 'run', *LAYOUT))
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_another_layout(alone, tmp_path):
+  folder = run(1, tmp_path / 'run', *LAYOUT, '--config.steps=40')
+  wide = ('--config.mapper=mesh', '--config.workers=2', '--config.mesh.data=2')
+  assert_same(alone, run(2, folder, *wide))

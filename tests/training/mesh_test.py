@@ -1,0 +1,101 @@
+"""Workers of several devices: the arithmetic of one device, and what travels.
+
+`python -m benchmarks.layouts` prints the same for every method and layout.
+"""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks import layouts
+from benchmarks import memory
+from selsync_jax.devices import mappers
+from selsync_jax.devices.layout import Layout
+from tests import compositions
+
+_SLOW = pytest.mark.slow
+QUICK = ('selsync',)
+SLOW = ('selsync, grads', 'fda', 'streaming_diloco', 'sparta', 'gossip')
+SLOW += ('groups', 'micro', 'power_sgd', 'int8')
+METHODS = [*QUICK, *(pytest.param(name, marks=_SLOW) for name in SLOW)]
+SPLIT = Layout(2, 2, 2)
+SHAPES = [
+  Layout(4, 2, 1),
+  Layout(4, 1, 2),
+  Layout(2, 1, 4),
+]
+
+
+def trained(method, layout):
+  return layouts.train(method, layout, layout.workers)
+
+
+def check(method, layout):
+  pmap = layouts.train(method, 'pmap', layout.workers)
+  mesh = trained(method, layout)
+  assert mesh.synced == pmap.synced
+  # What is nearly between two of int8's values may be rounded to either.
+  atol = 5e-3 if 'int8' in method else 1e-4
+  assert layouts.difference(pmap, mesh) < atol
+
+
+@pytest.mark.parametrize('method', METHODS)
+def test_a_worker_of_four_devices_is_a_worker_of_one(method):
+  check(method, SPLIT)
+
+
+@_SLOW
+@pytest.mark.parametrize('layout', SHAPES, ids=str)
+@pytest.mark.parametrize('method', ['selsync', 'power_sgd'])
+def test_any_layout_is(method, layout):
+  check(method, layout)
+
+
+@pytest.mark.parametrize('method', ['selsync'])
+def test_with_one_device_per_worker_the_bits_are_those_of_pmap(method):
+  pmap = layouts.train(method, 'pmap', 2)
+  mesh = layouts.train(method, Layout(2), 2)
+  jax.tree.map(np.testing.assert_array_equal, pmap.state, mesh.state)
+
+
+@pytest.mark.parametrize('method', METHODS)
+def test_every_device_sends_other_workers_its_part_and_no_more(method):
+  """The issuer of each message sends at most what the method names."""
+  run = trained(method, SPLIT)
+  strategy = compositions.create(*layouts.METHODS[method])
+  state = jax.tree.map(lambda x: x[0], run.state)
+  named = strategy.sends(state.shared, SPLIT.workers, state.opt_state)
+  sent = layouts.crossings(method, SPLIT)
+  elements = sum(
+    x.size for x in jax.tree.leaves(strategy.averaged(state.shared))
+  )
+  part = math.ceil(elements / SPLIT.devices_per_worker)
+  if strategy.averager.averages:
+    outside = [m for m in sent if not m.conditional]
+    assert all(m.elements <= 2 for m in outside)  # The vote.
+    inside = [m for m in sent if m.conditional]
+    assert all(m.elements <= part for m in inside)
+    kinds = {(m.kind, m.dtype) for m in inside}
+    assert len(kinds) == len(inside)
+  for message in sent:
+    assert message.elements <= part or message.dtype == 's8'
+  assert sent or not named
+
+
+def test_the_step_is_compiled_once_and_its_state_stays_where_it_is():
+  run = trained('selsync', SPLIT)
+  assert run.step.__wrapped__._cache_size() == 1
+  state, _ = run.arguments
+  for leaf in jax.tree.leaves(state):
+    assert leaf.sharding == SPLIT.sharding(leaf.shape)
+
+
+def test_four_devices_hold_a_quarter_of_the_decoders_state_each():
+  _, state, _ = memory.decoder('10M')
+  alone, quarter = (
+    memory.held(mappers.abstract_state(state, 2, Layout(2, 1, fsdp)))
+    for fsdp in (1, 4)
+  )
+  assert quarter <= 0.26 * alone
