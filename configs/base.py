@@ -200,6 +200,8 @@ def get_config(
         fetch_every=10,  # Steps from one fetch of metrics to the next.
         seconds=30.0,  # Without a printed line until one is due. A terminal
         # has a bar instead.
+        to=('tensorboard',),  # And 'csv', 'wandb', 'mlflow', or a writer of
+        # your own; see docs/loggers.md. Every run has metrics.jsonl.
       ),
     )
   )

@@ -15,6 +15,8 @@ if TYPE_CHECKING:  # The names in `_NAMES` again, for type checkers.
   from selsync_jax.models import register_model as register_model
   from selsync_jax.models.tasks import register_task as register_task
   from selsync_jax.runs.export import load as load
+  from selsync_jax.runs.writers import register_writer as register_writer
+  from selsync_jax.runs.writers import Writer as Writer
   from selsync_jax.sync.averagers import Averager as Averager
   from selsync_jax.sync.averagers import mean as mean
   from selsync_jax.sync.averagers import no_averaging as no_averaging
@@ -55,6 +57,7 @@ _NAMES = {
   'models': ('register_model',),
   'models.tasks': ('register_task',),
   'runs.export': ('load',),
+  'runs.writers': ('register_writer', 'Writer'),
   'sync.averagers': (
     'Averager',
     'mean',

@@ -232,6 +232,12 @@ def optional(rule: Rule) -> Rule:
 
 FLAG = Rule((bool,), 'true or false', lambda v: True, '')
 TEXT = Rule((str,), 'a name', bool, 'a name')
+NAMES = Rule(
+  (list, tuple),
+  'a list of names',
+  lambda v: all(isinstance(name, str) for name in v),
+  'a list of names',
+)
 
 RULES = {
   'workers': whole(1, 4096),
@@ -251,6 +257,7 @@ RULES = {
   'log.every': whole(1),
   'log.fetch_every': whole(1),
   'log.seconds': number(above=0),
+  'log.to': NAMES,
   'check_replicas': whole(0),
   'on_nonfinite': one_of('stop', 'skip'),
   'max_skips': whole(1),

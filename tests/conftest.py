@@ -38,6 +38,7 @@ os.environ['TF_CPP_MIN_LOG_LEVEL'] = '2'
 os.environ['TF_ENABLE_ONEDNN_OPTS'] = '0'
 os.environ['TF_USE_LEGACY_KERAS'] = '1'
 os.environ['JAX_PLATFORMS'] = 'cpu'
+os.environ['WANDB_MODE'] = 'offline'  # Tests need no network.
 
 import jax
 import jaxtyping

@@ -8,12 +8,16 @@ from selsync_jax import methods
 from selsync_jax import models
 from selsync_jax.data import fields
 from selsync_jax.models import tasks
+from selsync_jax.runs import writers
 
 
 @contextlib.contextmanager
 def forgotten() -> Iterator[None]:
   """What is registered while this is entered is gone afterwards."""
   with contextlib.ExitStack() as tables:
-    for table in (methods.METHODS, models.MODELS, tasks.TASKS, fields.OWN):
+    for table in (
+      *(methods.METHODS, models.MODELS, tasks.TASKS, fields.OWN),
+      writers.WRITERS,
+    ):
       tables.enter_context(mock.patch.dict(table))
     yield

@@ -71,6 +71,15 @@ def _finite(value):
   return value
 
 
+def numbers(row: Mapping[str, Any]) -> dict[str, int | float]:
+  """The numbers of a row, except those per worker; a flag is 1 or 0."""
+  return {
+    name: int(value) if isinstance(value, bool) else value
+    for name, value in row.items()
+    if isinstance(value, int | float)
+  }
+
+
 def write_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
   """Writes the resolved config."""
   text = json.dumps(config, indent=2, sort_keys=True)

@@ -1,71 +1,170 @@
-"""Where the rows of a run go: metrics.jsonl, and an event file of TensorBoard.
+"""Where the rows of a run go: metrics.jsonl, and what `config.log.to` names.
 
-A writer is a context manager with `write(row)`. To keep metrics somewhere else,
-add a class like these and list it in `Writers`.
+`metrics.jsonl` is what a run resumes from and what reports read. Other writers
+copy its rows to wherever people look; one that fails does not end the run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
+import importlib
+import importlib.util
 import pathlib
-import socket
-import time
-from typing import Any, Protocol, runtime_checkable
+import sys
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from tensorboard.compat.proto.event_pb2 import Event  # pyrefly: ignore
-from tensorboard.compat.proto.summary_pb2 import Summary  # pyrefly: ignore
-from tensorboard.summary.writer.record_writer import RecordWriter
-
+from selsync_jax.config import lookup
+from selsync_jax.config import Registry
+from selsync_jax.config import RunError
 from selsync_jax.runs import records
-
-TENSORBOARD = 'tensorboard'
 
 
 @runtime_checkable  # So that tests can check who implements it.
 class Writer(Protocol):
-  """Takes the rows of a run, as `Ledger.enter` returns them."""
+  """Takes the rows of a run: a context manager with `write(row)`.
+
+  One is made in each session of a run, in the first process only, by
+  `name(workdir, step, config)`: the folder of the run; the last step whose row
+  is kept, 0 for a new run; and the resolved config, as nested dicts. If the run
+  was killed after a checkpoint, rows past `step` may have been written before,
+  and are written again.
+  """
 
   def write(self, row: Mapping[str, Any]) -> None:
-    """Adds one logged step."""
+    """Adds one logged step.
+
+    Args:
+      row: by column, numbers (`step` is one of them) and lists of numbers. An
+        evaluation adds columns to the row of its step.
+    """
 
   def __enter__(self) -> 'Writer': ...
 
   def __exit__(self, *exc: Any) -> None: ...
 
 
-class TensorBoardFile:
-  """An event file that TensorBoard reads; each session of a run adds one.
+Create = Callable[[pathlib.Path, int, Mapping[str, Any]], Writer]
+"""Creates a writer from workdir, step and config."""
 
-  Written by TensorBoard's own record writer. Its `EventFileWriter` around that
-  would import TensorFlow wherever it is installed.
+
+class _BuiltIn(NamedTuple):
+  """A writer of ours, which is imported when it is used.
+
+  Attributes:
+    place: its module and class.
+    library: that it needs.
+    extra: of this package, which installs the library.
   """
 
-  def __init__(self, workdir: pathlib.Path):
-    folder = workdir / TENSORBOARD
-    folder.mkdir(exist_ok=True)
-    name = f'events.out.tfevents.{time.time_ns()}.{socket.gethostname()}'
-    self._file = (folder / name).open('wb')
-    self._records = RecordWriter(self._file)
-    self._add(file_version='brain.Event:2')
+  place: tuple[str, str]
+  library: str
+  extra: str
 
-  def _add(self, **fields: Any) -> None:
-    event = Event(wall_time=time.time(), **fields)
-    self._records.write(event.SerializeToString())
+  def __call__(self, *arguments: Any) -> Writer:
+    module, name = self.place
+    path = f'selsync_jax.runs.destinations.{module}'
+    return getattr(importlib.import_module(path), name)(*arguments)
+
+  def check(self, name: str) -> None:
+    """Raises `ValueError` if the library is not installed."""
+    spec = importlib.util.find_spec(self.library)
+    # W&B leaves folders of the same name, which Python takes for packages.
+    if spec is None or spec.origin is None:
+      raise ValueError(
+        f'{name!r} needs the package {self.library}, which is not installed; '
+        f"pip install 'selsync-jax[{self.extra}]'"
+      )
+
+
+WRITERS = Registry(
+  'writer',
+  {
+    'tensorboard': _BuiltIn(
+      ('tensorboard_file', 'TensorBoardFile'), 'tensorboard', 'train'
+    ),
+    'csv': _BuiltIn(('csv_file', 'CsvFile'), 'csv', 'train'),
+    'wandb': _BuiltIn(('wandb_run', 'WandbRun'), 'wandb', 'wandb'),
+    'mlflow': _BuiltIn(('mlflow_run', 'MlflowRun'), 'mlflow', 'mlflow'),
+  },
+)
+
+
+def register_writer(create: Any) -> Any:
+  """Adds a writer of your own to the table, under its own name.
+
+  A decorator for a class like `Writer`, or for a function that returns such an
+  object. `config.log.to` then accepts its name.
+
+  Raises:
+    ConfigError: if another writer has this name.
+  """
+  return WRITERS.register(create)
+
+
+def check(names: Sequence[str]) -> None:
+  """Checks `config.log.to`.
+
+  Raises:
+    ValueError: if a name is unknown or there twice, or what it needs is not
+      installed.
+  """
+  for name in names:
+    writer = lookup(WRITERS, name)
+    if isinstance(writer, _BuiltIn):
+      writer.check(name)
+    if list(names).count(name) > 1:
+      raise ValueError(f'{name!r} is there twice')
+
+
+class _Guarded:
+  """A writer that gets no more rows once it has failed."""
+
+  def __init__(self, name: str, writer: Writer):
+    self._name, self._writer, self._failed = name, writer, False
 
   def write(self, row: Mapping[str, Any]) -> None:
-    """Adds the numbers of one logged step, except those per worker."""
-    values = [
-      Summary.Value(tag=name, simple_value=value)
-      for name, value in row.items()
-      if isinstance(value, int | float)
-    ]
-    self._add(step=row['step'], summary=Summary(value=values))
-    self._file.flush()
+    if not self._failed:
+      with self._reporting():
+        self._writer.write(row)
 
-  def __enter__(self) -> 'TensorBoardFile':
+  def __enter__(self) -> '_Guarded':
+    self._writer = self._writer.__enter__()
     return self
 
   def __exit__(self, *exc: Any) -> None:
-    self._file.close()
+    with self._reporting():
+      self._writer.__exit__(*exc)
+
+  @contextlib.contextmanager
+  def _reporting(self) -> Iterator[None]:
+    try:
+      yield
+    except Exception as error:
+      self._failed = True
+      print(
+        f'{_line(self._name, error)}; it gets no more rows, the run goes on',
+        file=sys.stderr,
+      )
+
+
+def _open(name: str, *arguments: Any) -> _Guarded:
+  """Creates a writer.
+
+  Raises:
+    ConfigError: if a user's own one fails.
+    RunError: if one of ours does.
+  """
+  with WRITERS.errors(name, 'log.to'):
+    try:
+      return _Guarded(name, WRITERS[name](*arguments))
+    except Exception as error:
+      if WRITERS.is_own(name):
+        raise
+      raise RunError(_line(name, error)) from error
+
+
+def _line(name: str, error: Exception) -> str:
+  text = ' '.join(str(error).split())[:300]
+  return f'config.log.to={name!r}: {type(error).__name__}: {text}'
 
 
 class Writers(contextlib.ExitStack):
@@ -73,6 +172,7 @@ class Writers(contextlib.ExitStack):
 
   Args:
     workdir: of the run.
+    config: of the run, as nested dicts.
     step: the last step of the run so far.
     sealed: the rows of the run at that step, see `records.MetricsFile`.
   """
@@ -80,18 +180,24 @@ class Writers(contextlib.ExitStack):
   def __init__(
     self,
     workdir: pathlib.Path,
+    config: Mapping[str, Any],
     step: int,
     sealed: records.Seals = records.NO_ROWS,
   ):
     super().__init__()
-    self._metrics = records.MetricsFile(workdir, step, sealed)
-    self._all: list[Writer] = [self._metrics, TensorBoardFile(workdir)]
-    for writer in self._all:
-      self.enter_context(writer)
+    with contextlib.ExitStack() as stack:  # Closes some if one fails.
+      self._metrics = records.MetricsFile(workdir, step, sealed)
+      stack.enter_context(self._metrics)
+      self._others = [
+        stack.enter_context(_open(name, workdir, step, config))
+        for name in config['log']['to']
+      ]
+      self.push(stack.pop_all())
 
   def write(self, row: Mapping[str, Any]) -> None:
     """Adds one logged step."""
-    for writer in self._all:
+    self._metrics.write(row)
+    for writer in self._others:
       writer.write(row)
 
   def seal(self) -> records.Seals:

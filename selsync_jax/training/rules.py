@@ -19,6 +19,7 @@ from selsync_jax.config import lookup
 from selsync_jax.data import fields as data
 from selsync_jax.data.opening import check_directory
 from selsync_jax.data.partitions import PARTITIONS
+from selsync_jax.runs import writers
 from selsync_jax.runs.workdir import flat
 
 # By section of the config: the rules of its fields.
@@ -122,6 +123,8 @@ def _check_together(config: Any) -> None:
       f'config.schedule.warmup_epochs={warmup!r}: must be below '
       f'config.epochs={config.epochs!r}'
     )
+  with config_errors('log.to'):
+    writers.check(config.log.to)
   with config_errors('data'):
     data.check_source(config.data.to_dict())
   check_directory(config.data.dir)

@@ -227,12 +227,12 @@ def _writing(
     yield lambda row: None, lambda: records.NO_ROWS
     return
   provenance.append(workdir, totals.steps, layout.describe())
-  experiment, seconds = course.experiment, course.config.log.seconds
+  experiment, config = course.experiment, course.config
   steps = experiment.steps - totals.shift
   silence = SilenceWarning(experiment.strategy.trigger)
   with (
-    writers.Writers(workdir, totals.steps, sealed) as opened,
-    Progress(totals.steps, steps, seconds) as progress,
+    writers.Writers(workdir, config.to_dict(), totals.steps, sealed) as opened,
+    Progress(totals.steps, steps, config.log.seconds) as progress,
   ):
 
     def write(row):

@@ -25,8 +25,9 @@ ROWS = [
 ]
 
 
-def write(workdir, rows):
-  with writers.Writers(workdir, rows[0]['step'] - 1) as opened:
+def write(workdir, rows, *to, **fields):
+  config = {'log': {'to': to or ('tensorboard',)}, **fields}
+  with writers.Writers(workdir, config, rows[0]['step'] - 1) as opened:
     for row in rows:
       opened.write(row)
 
@@ -72,9 +73,9 @@ def test_a_line_of_json_has_quantiles_of_what_each_worker_measured(tmp_path):
   ]
 
 
-def test_a_run_that_goes_on_adds_to_what_there_is(tmp_path):
-  write(tmp_path, ROWS[:2])
-  write(tmp_path, ROWS[2:])
+def test_a_run_that_resumes_has_the_steps_it_takes_again_once(tmp_path):
+  write(tmp_path, ROWS)
+  write(tmp_path, ROWS[1:])
   assert len(records.read_metrics(tmp_path)) == 3
   assert [step for step, _ in events(tmp_path)['loss']] == [1, 2, 3]
 
@@ -83,8 +84,9 @@ NO_TENSORFLOW = """
 import pathlib, sys
 from selsync_jax.runs import writers
 from tests.report import recorded
-with writers.TensorBoardFile(pathlib.Path(sys.argv[1])) as file:
-  file.write({'step': 1, 'loss': 0.5})
+config = {'log': {'to': ['tensorboard']}}
+with writers.Writers(pathlib.Path(sys.argv[1]), config, 0) as opened:
+  opened.write({'step': 1, 'loss': 0.5})
 assert 'tensorflow' not in sys.modules
 """
 

@@ -1,0 +1,105 @@
+"""A run of MLflow.
+
+MLflow's own environment variables say where it goes: `MLFLOW_TRACKING_URI`, by
+default the folder `WORKDIR/mlruns`, and `MLFLOW_EXPERIMENT_NAME`.
+"""
+
+from collections.abc import Mapping
+import os
+import pathlib
+import time
+from typing import Any
+
+from mlflow import MlflowClient
+from mlflow import MlflowException
+from mlflow.entities import Metric
+from mlflow.entities import Param
+
+from selsync_jax.runs import records
+from selsync_jax.runs.destinations import run_id
+from selsync_jax.runs.workdir import flat
+
+_ID = 'mlflow.id'
+# MLflow's limits on one request, from its REST API.
+_METRICS, _PARAMS = 1000, 100
+_PATIENCE = 10.0  # Seconds until a row is sent.
+
+
+class MlflowRun:
+  """A run of MLflow; a run that resumes adds to it, under the same ID.
+
+  Its parameters are the config's fields at the start. Steps that are taken
+  again have two values. Rows are sent several at a time; a session starts with
+  those of `metrics.jsonl` that the last one did not live to send.
+  """
+
+  def __init__(
+    self, workdir: pathlib.Path, step: int, config: Mapping[str, Any]
+  ):
+    self._client = MlflowClient(tracking_uri=_store(workdir))
+    self._waiting: list[Metric] = []
+    self._sent = time.monotonic()
+    self._id = run_id.remembered(
+      workdir / _ID, lambda: self._create(workdir.resolve().name, config)
+    )
+    self._client.update_run(self._id, status='RUNNING')
+    newest = self._client.get_run(self._id).data.metrics.get('step', 0)
+    for row in records.read_metrics(workdir):
+      if newest < row['step'] <= step:
+        self.write(row)
+
+  def _create(self, name: str, config: Mapping[str, Any]) -> str:
+    """Creates a run with the config as its parameters; returns its ID."""
+    run = self._client.create_run(self._experiment(), run_name=name)
+    params = [Param(field, str(v)) for field, v in flat(config).items()]
+    for first in range(0, len(params), _PARAMS):
+      batch = params[first : first + _PARAMS]
+      self._client.log_batch(run.info.run_id, params=batch)
+    return run.info.run_id
+
+  def _experiment(self) -> str:
+    """The ID of the experiment, which is created if need be."""
+    name = os.environ.get('MLFLOW_EXPERIMENT_NAME', 'selsync_jax')
+    try:
+      return self._client.create_experiment(name)
+    except MlflowException:
+      found = self._client.get_experiment_by_name(name)
+      if found is None:
+        raise
+      return found.experiment_id
+
+  def write(self, row: Mapping[str, Any]) -> None:
+    """Adds the numbers of one logged step, except those per worker."""
+    now = round(time.time() * 1000)
+    metrics = [
+      Metric(name, value, now, row['step'])
+      for name, value in records.numbers(row).items()
+    ]
+    if len(self._waiting) + len(metrics) > _METRICS:
+      self._send()
+    self._waiting += metrics
+    if time.monotonic() - self._sent > _PATIENCE:
+      self._send()
+
+  def _send(self) -> None:
+    batch, self._waiting = self._waiting, []
+    self._sent = time.monotonic()
+    self._client.log_batch(self._id, metrics=batch)
+
+  def __enter__(self) -> 'MlflowRun':
+    return self
+
+  def __exit__(self, kind: Any, *exc: Any) -> None:
+    self._send()
+    status = 'FINISHED' if kind is None else 'FAILED'
+    self._client.set_terminated(self._id, status)
+
+
+def _store(workdir: pathlib.Path) -> str:
+  """Where runs are kept."""
+  if uri := os.environ.get('MLFLOW_TRACKING_URI'):
+    return uri
+  # A database would need more packages than a client has. MLflow wants to be
+  # told that a folder is meant.
+  os.environ.setdefault('MLFLOW_ALLOW_FILE_STORE', 'true')
+  return (workdir / 'mlruns').resolve().as_uri()

@@ -1,0 +1,56 @@
+"""Event files of TensorBoard, in `WORKDIR/tensorboard`."""
+
+from collections.abc import Mapping
+import pathlib
+import socket
+import time
+from typing import Any
+
+from tensorboard.compat.proto.event_pb2 import Event  # pyrefly: ignore
+from tensorboard.compat.proto.event_pb2 import SessionLog  # pyrefly: ignore
+from tensorboard.compat.proto.summary_pb2 import Summary  # pyrefly: ignore
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from selsync_jax.runs import records
+
+_FOLDER = 'tensorboard'
+
+
+class TensorBoardFile:
+  """An event file that TensorBoard reads; each session of a run adds one.
+
+  Written by TensorBoard's own record writer. Its `EventFileWriter` around that
+  would import TensorFlow wherever it is installed.
+  """
+
+  def __init__(
+    self, workdir: pathlib.Path, step: int, config: Mapping[str, Any]
+  ):
+    del config
+    folder = workdir / _FOLDER
+    folder.mkdir(exist_ok=True)
+    name = f'events.out.tfevents.{time.time_ns()}.{socket.gethostname()}'
+    self._file = (folder / name).open('wb')
+    self._records = RecordWriter(self._file)
+    self._add(file_version='brain.Event:2')
+    # TensorBoard then drops what earlier files have from this step on.
+    self._add(step=step + 1, session_log=SessionLog(status=SessionLog.START))
+
+  def _add(self, **fields: Any) -> None:
+    event = Event(wall_time=time.time(), **fields)
+    self._records.write(event.SerializeToString())
+
+  def write(self, row: Mapping[str, Any]) -> None:
+    """Adds the numbers of one logged step, except those per worker."""
+    values = [
+      Summary.Value(tag=name, simple_value=value)
+      for name, value in records.numbers(row).items()
+    ]
+    self._add(step=row['step'], summary=Summary(value=values))
+    self._file.flush()
+
+  def __enter__(self) -> 'TensorBoardFile':
+    return self
+
+  def __exit__(self, *exc: Any) -> None:
+    self._file.close()

@@ -1,0 +1,212 @@
+"""What `config.log.to` names: our writers, and writers of one's own."""
+
+import contextlib
+import csv
+import json
+import sys
+
+import pytest
+
+import selsync_jax as ss
+from selsync_jax.__main__ import run_command
+from selsync_jax.config import ConfigError
+from selsync_jax.runs import records
+from selsync_jax.runs import writers
+from tests import own_code
+from tests.runs.writers_test import ROWS
+from tests.runs.writers_test import write
+
+
+def test_a_table_has_every_number_and_columns_that_come_later(tmp_path):
+  write(tmp_path, ROWS, 'csv')
+  with (tmp_path / 'metrics.csv').open(newline='') as file:
+    table = list(csv.DictReader(file))
+  assert [row['step'] for row in table] == ['1', '2', '3']
+  assert [row['loss'] for row in table] == [str(1 / n) for n in (1, 2, 3)]
+  assert [row['synced'] for row in table] == ['1', '0', '0']
+  assert [row['relative_change'] for row in table] == ['', '0.25', '0.25']
+  assert [row['validation_accuracy'] for row in table] == ['', '', '0.75']
+  assert 'relative_changes' not in table[0]
+
+
+@pytest.mark.parametrize('damage', ['none', 'torn', 'lost'])
+def test_a_table_is_whole_after_a_run_resumes(damage, tmp_path):
+  whole, table = tmp_path / 'whole', tmp_path / 'metrics.csv'
+  whole.mkdir()
+  write(whole, ROWS, 'csv')
+  write(tmp_path, ROWS, 'csv')
+  if damage == 'torn':
+    table.write_text(table.read_text()[:-30])
+  elif damage == 'lost':
+    table.unlink()
+  write(tmp_path, ROWS[1:], 'csv')
+  assert table.read_text() == (whole / 'metrics.csv').read_text()
+
+
+class Failing(contextlib.AbstractContextManager):
+  """Loses its server."""
+
+  def __init__(self, workdir, step, config):
+    assert (workdir.is_dir(), step, config['seed']) == (True, 0, 7)
+
+  def write(self, row):
+    if row['step'] > 1:
+      raise ConnectionError('no answer\nfrom the server')
+
+  def __exit__(self, *exc):
+    print('closed')
+
+
+def refused(workdir, step, config):
+  """A writer that cannot be opened."""
+  raise KeyError('token')
+
+
+@pytest.fixture
+def own():
+  with own_code.forgotten():
+    ss.register_writer(Failing)
+    ss.register_writer(refused)
+    yield
+
+
+def test_a_writer_that_fails_does_not_end_the_run(own, tmp_path, capsys):
+  write(tmp_path, ROWS, 'Failing', 'csv', seed=7)
+  printed = capsys.readouterr()
+  assert printed.out == 'closed\n'
+  assert printed.err == (
+    "config.log.to='Failing': ConnectionError: no answer from the server; it "
+    'gets no more rows, the run goes on\n'
+  )
+  assert len(records.read_metrics(tmp_path)) == 3
+  assert len((tmp_path / 'metrics.csv').read_text().splitlines()) == 4
+
+
+def test_a_writer_that_cannot_be_opened_is_named_and_others_are_closed(
+  own, tmp_path, capsys
+):
+  line = r'config\.log\.to: .*destinations_test\.py:\d+: KeyError'
+  with pytest.raises(ConfigError, match=line):
+    write(tmp_path, ROWS, 'Failing', 'refused', seed=7)
+  assert capsys.readouterr().out == 'closed\n'
+
+
+@pytest.mark.parametrize(
+  'flags, message',
+  [
+    (['paper'], "'paper' is not one of tensorboard, csv, wandb, mlflow"),
+    (['csv', 'csv'], "'csv' is there twice"),
+    (['[3]'], 'config.log.to=(3,): must be a list of names'),
+  ],
+)
+def test_a_wrong_name_is_one_line_before_any_work(
+  flags, message, tmp_path, capsys
+):
+  given = [f'--config.log.to={flag}' for flag in flags]
+  with pytest.raises(SystemExit, match=r'^2$'):
+    run_command(['train', *given, f'--workdir={tmp_path / "run"}'])
+  line = capsys.readouterr().err
+  assert message in line and line.count('\n') == 1
+  assert not (tmp_path / 'run').exists()
+
+
+def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch):
+  monkeypatch.setattr(sys, 'path', [str(tmp_path)])
+  (tmp_path / 'wandb').mkdir()  # As W&B leaves it in a working directory.
+  for package in ('wandb', 'mlflow'):
+    monkeypatch.delitem(sys.modules, package, raising=False)
+    remedy = rf"not installed; pip install 'selsync-jax\[{package}\]'"
+    with pytest.raises(ValueError, match=remedy):
+      writers.check([package])
+
+
+SCALARS = [records.numbers(row) for row in ROWS]
+
+
+@pytest.mark.slow
+def test_wandb_has_the_rows_of_all_sessions_under_one_id(tmp_path):
+  write(tmp_path, ROWS, 'wandb', seed=7)
+  write(tmp_path, ROWS[1:], 'wandb', seed=7)
+  files = sorted(tmp_path.glob('wandb/offline-run-*/*.wandb'))
+  (identity,) = {file.stem.removeprefix('run-') for file in files}
+  assert identity == (tmp_path / 'wandb.id').read_text().strip()
+  sessions = [list(wandb_records(file)) for file in files]
+  for session, expected in zip(sessions, (SCALARS, SCALARS[1:]), strict=True):
+    rows = [
+      {i.nested_key[0]: json.loads(i.value_json) for i in r.history.item}
+      for r in session
+      if r.HasField('history')
+    ]
+    assert [
+      {k: v for k, v in row.items() if not k.startswith('_')} for row in rows
+    ] == expected
+
+
+def wandb_records(path):
+  """The records of a file of W&B, which is a log in LevelDB's format."""
+  from wandb.proto.wandb_internal_pb2 import Record
+
+  block, header = 2**15, 7
+  content, at, parts = path.read_bytes(), header, b''
+  while at < len(content):
+    left = block - at % block
+    if left < header:
+      at += left
+      continue
+    length, kind = content[at + 4] + 256 * content[at + 5], content[at + 6]
+    parts += content[at + header : at + header + length]
+    at += header + length
+    if kind in (1, 4):  # A whole record, or the last part of one.
+      yield Record.FromString(parts)
+      parts = b''
+
+
+def mlflow_run(workdir, monkeypatch):
+  """The only run in a folder, and `{name: [(step, value)]}`, by step."""
+  from mlflow import MlflowClient
+
+  monkeypatch.setenv('MLFLOW_ALLOW_FILE_STORE', 'true')
+  client = MlflowClient((workdir / 'mlruns').as_uri())
+  experiment = client.get_experiment_by_name('selsync_jax')
+  (run,) = client.search_runs([experiment.experiment_id])
+  return run, {
+    name: sorted(
+      (metric.step, metric.value)
+      for metric in client.get_metric_history(run.info.run_id, name)
+    )
+    for name in run.data.metrics
+  }
+
+
+@pytest.mark.slow
+def test_mlflow_has_the_rows_of_all_sessions_under_one_id(
+  tmp_path, monkeypatch
+):
+  write(tmp_path, ROWS, 'mlflow', model={'name': 'convnet'})
+  write(tmp_path, ROWS[1:], 'mlflow', model={'name': 'other'})
+  run, metrics = mlflow_run(tmp_path, monkeypatch)
+  assert run.info.run_id == (tmp_path / 'mlflow.id').read_text().strip()
+  assert run.info.status == 'FINISHED'
+  assert run.data.params['model.name'] == 'convnet'
+  assert metrics == {
+    name: sorted(
+      (row['step'], row[name])
+      for row in (*SCALARS, *SCALARS[1:])
+      if name in row
+    )
+    for name in SCALARS[-1]
+  }
+
+
+@pytest.mark.slow
+def test_mlflow_gets_the_rows_that_a_killed_session_did_not_send(
+  tmp_path, monkeypatch
+):
+  from selsync_jax.runs.destinations.mlflow_run import MlflowRun
+
+  killed = MlflowRun(tmp_path, 0, {})
+  killed.write(SCALARS[0])
+  write(tmp_path, ROWS[:2])
+  write(tmp_path, ROWS[2:], 'mlflow')
+  _, metrics = mlflow_run(tmp_path, monkeypatch)
+  assert metrics['loss'] == [(row['step'], row['loss']) for row in ROWS]
