@@ -19,7 +19,7 @@ RECORD = {
   'batch_size': 32,
   'learning_rate': 0.1,
   'epoch': 1.0,
-  'metrics': [8, 0],
+  'metrics': [[8, 0], [0, 0]],
 }
 
 
