@@ -1,5 +1,5 @@
 # docker build --tag selsync .
-# docker run --rm --volume "$PWD/runs:/work/runs" selsync train --config=digits
+# docker run --rm --volume "$PWD/runs:/training/runs" selsync train --config=digits
 #
 # For GPUs: --build-arg EXTRAS=train,cuda and docker run --gpus=all.
 FROM python:3.12-slim
@@ -8,6 +8,6 @@ ARG EXTRAS=train
 COPY . /source
 RUN pip install --no-cache-dir "/source[$EXTRAS]" && rm -r /source
 
-WORKDIR /work
+WORKDIR /training
 ENTRYPOINT ["selsync"]
 CMD ["--help"]
