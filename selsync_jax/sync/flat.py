@@ -84,10 +84,12 @@ def _floats(leaves: list[Any]) -> list[int]:
   ]
 
 
+def floats(tree: Any) -> list[Any]:
+  """The floating-point leaves, or their shapes."""
+  leaves = jax.tree.leaves(tree)
+  return [leaves[i] for i in _floats(leaves)]
+
+
 def size(tree: Any) -> int:
   """The number of elements in the floating-point leaves, or their shapes."""
-  return sum(
-    leaf.size
-    for leaf in jax.tree.leaves(tree)
-    if jnp.issubdtype(leaf.dtype, jnp.inexact)
-  )
+  return sum(leaf.size for leaf in floats(tree))

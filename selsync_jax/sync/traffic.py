@@ -12,8 +12,7 @@ References:
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
+from selsync_jax.sync import flat
 
 
 class Kind(NamedTuple):
@@ -99,11 +98,7 @@ def nbytes(tree: Any) -> int:
 
   Counters do not travel: `consensus` leaves them as they are.
   """
-  return sum(
-    leaf.size * leaf.dtype.itemsize
-    for leaf in jax.tree.leaves(tree)
-    if jnp.issubdtype(leaf.dtype, jnp.inexact)
-  )
+  return sum(leaf.size * leaf.dtype.itemsize for leaf in flat.floats(tree))
 
 
 def sent(collectives: Iterable[Collective], at: str, workers: int) -> float:

@@ -135,7 +135,7 @@ class WireState(NamedTuple):
   """State of a compressed wire.
 
   Attributes:
-    reference: float32 [size], the last mean that travelled, equal on all
+    reference: float32 [size], the last mean that traveled, equal on all
       workers.
     error: float32 [size], what this worker has yet to send.
   """
@@ -181,7 +181,7 @@ def _compressed(codec: Codec, axis_name: str) -> Wire:
   def sends(tree, workers):
     return (
       *sends_compressed(flat.size(tree), workers, codec),
-      Collective('all_reduce', 4 * len(_floats(tree))),
+      Collective('all_reduce', 4 * len(flat.floats(tree))),
     )
 
   def rebase(tree, state):
@@ -259,11 +259,6 @@ def sends_compressed(
   )
 
 
-def _floats(tree: Any) -> list[Any]:
-  leaves = jax.tree.leaves(tree)
-  return [x for x in leaves if jnp.issubdtype(jnp.result_type(x), jnp.inexact)]
-
-
 def _floor(tree: Any, mean: Any, where: Any, axis_name: str) -> Any:
   """The mean, at least 0 in leaves that are nowhere negative on any worker.
 
@@ -271,7 +266,7 @@ def _floor(tree: Any, mean: Any, where: Any, axis_name: str) -> Any:
   their square root NaN. The reference keeps what is cut off here, so the next
   average makes up for it.
   """
-  negative = jnp.stack([jnp.any(leaf < 0) for leaf in _floats(tree)])
+  negative = jnp.stack([jnp.any(leaf < 0) for leaf in flat.floats(tree)])
   if where is not None:
     negative = where & negative
   negative = lax.psum(negative.astype(jnp.int32), axis_name) > 0
