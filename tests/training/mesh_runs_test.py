@@ -1,13 +1,16 @@
 """Runs of workers with several devices: over processes, stopped, resumed."""
 
+import functools
 import json
 import shutil
 import sys
 
+import jax
 import numpy as np
 import pytest
 
 from benchmarks import cluster as emulated
+from selsync_jax.runs import weights
 from tests import live_runs
 
 LAYOUT = ('--config.mapper=mesh', '--config.workers=2', '--config.mesh.fsdp=4')
@@ -29,11 +32,17 @@ def alone(tmp_path_factory, data_dir):
 
 
 def assert_same(one, other):
-  """Equal flags, and losses to 1e-6."""
+  """Equal flags, losses and scores to 1e-6, and weights to 1e-4."""
   left, right = live_runs.rows(one), live_runs.rows(other)
   assert [r['synced'] for r in left] == [r['synced'] for r in right]
-  losses = [[row['loss'] for row in rows] for rows in (left, right)]
-  np.testing.assert_allclose(*losses, atol=2e-6)
+  close = np.testing.assert_allclose
+  close([r['loss'] for r in left], [r['loss'] for r in right], atol=2e-6)
+  kept, others = (weights.read(run, weights.LAST) for run in (one, other))
+  assert kept.step == others.step == live_runs.STEPS
+  loss = kept.scores['validation_loss']
+  close(loss, others.scores['validation_loss'], atol=2e-6)
+  near = functools.partial(close, atol=1e-4)
+  jax.tree.map(near, kept.variables, others.variables)
 
 
 @pytest.mark.slow
