@@ -100,7 +100,10 @@ def test_the_table_shows_the_summaries_of_the_runs(compared):
   difference = selsync['validation_accuracy'] - bsp['validation_accuracy']
   assert ours['difference to BSP'] == f'{difference:+.4f}'
   assert theirs['difference to BSP'] == '–' and theirs['of BSP'] == '100.0%'
-  assert table in printed
+  for row in (ours, theirs):
+    (shown,) = (x for x in printed.splitlines() if f' {row["method"]} ' in x)
+    assert row['validation accuracy'] in shown and row['of BSP'] in shown
+  assert f'{table.splitlines()[-1]}\n{out}/comparison.html\n' in printed
 
 
 def test_a_rate_at_which_a_run_diverges_is_tried_and_not_chosen(compared):
