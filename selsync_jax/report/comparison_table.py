@@ -65,7 +65,7 @@ def _row(entry: Entry, bsp: Entry | None, metric: str) -> dict[str, Cell]:
     'steps': spread(list(set(entry.values('steps').values())), ',.0f'),
     'LSSR': spread(list(entry.values('lssr').values()), '.3f'),
     f'validation {metric}': spread(list(scores.values()), '.4f'),
-    'difference to BSP': spread(differences, '+.4f'),
+    'difference to BSP': spread(differences, '+z.4f'),
     f'test {metric}': _over_seeds(entry, f'test_{metric}', '.4f'),
     'sent per worker': Cell(sent, facts.size(sent)),
     'of BSP': spread([sent / max(bsp_sent, 1)], '.1%'),
