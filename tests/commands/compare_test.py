@@ -240,6 +240,7 @@ def test_a_trial_that_fails_ends_the_comparison_with_its_code(
   )
 
 
+@pytest.mark.slow
 def test_jobs_run_at_a_time_and_one_that_fails_ends_the_others(
   tmp_path, data_dir
 ):
