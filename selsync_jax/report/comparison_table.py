@@ -10,6 +10,10 @@ import pathlib
 import statistics
 from typing import NamedTuple
 
+import rich.box
+import rich.console
+import rich.table
+
 from selsync_jax.report import facts
 from selsync_jax.report.entries import Entry
 from selsync_jax.report.entries import metric_of
@@ -113,6 +117,20 @@ def markdown(rows: dict[str, dict[str, Cell]]) -> str:
     ),
   ]
   return ''.join(f'| {" | ".join(line)} |\n' for line in lines)
+
+
+def show(rows: dict[str, dict[str, Cell]]) -> None:
+  """Prints the columns that tell the methods apart, as wide as the terminal."""
+  first, *_ = rows.values()
+  wanted = ('LSSR', 'of BSP', 'seconds', 'virtual seconds')
+  names = [n for n in first if n in wanted or n.startswith('validation ')]
+  table = rich.table.Table(box=rich.box.SIMPLE_HEAD)
+  table.add_column('method')
+  for name in names:
+    table.add_column(name, justify='right')
+  for label, row in rows.items():
+    table.add_row(label, *(row[name].text for name in names))
+  rich.console.Console().print(table)
 
 
 def write_csv(

@@ -27,7 +27,7 @@ def plot(entries: Sequence[Entry], metric: str) -> Plot:
   field = f'validation_{metric}'
   scores = [list(entry.values(field).values()) for entry in entries]
   y = figure.spanning(scores)
-  title = f'validation {metric_plot.with_unit(metric)}'
+  title = f'validation {metric_plot.with_unit(metric, runs)}'
   return Plot(
     f'front-{metric}',
     f'Validation {metric} against cost',
