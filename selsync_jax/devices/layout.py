@@ -47,13 +47,19 @@ class Layout:
 
   @functools.cached_property
   def mesh(self) -> Mesh:
-    """The first devices of all processes; neighbors are in the same worker."""
+    """The first devices of every process; neighbors are in the same worker."""
     axes = {AXIS: self.workers}
     if self.devices_per_worker > 1:  # Otherwise the program is that of pmap.
       axes |= {inner.DATA: self.data, inner.FSDP: self.fsdp}
-    devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
+    shape = tuple(axes.values())
+    each = math.prod(shape) // jax.process_count()
+    devices = [
+      device
+      for process in range(jax.process_count())
+      for device in jax.local_devices(process)[:each]
+    ]
     return Mesh(
-      np.reshape(devices[: math.prod(axes.values())], tuple(axes.values())),
+      np.reshape(devices, shape),
       tuple(axes),
       axis_types=(AxisType.Auto,) * len(axes),
     )

@@ -85,7 +85,9 @@ def _plot(groups: Groups, metric: str, batches: Run | None = None) -> Plot:
     trained = _batches(batches, metric, cost) if batches else []
     y = _axis(scores, trained, metric)
     label, unit = COSTS[cost]
-    x = figure.from_zero([run.column(cost) for run in runs], label, unit)
+    paid = [run.column(cost) for run in runs]
+    ticks = 2 if unit else 4  # A number with its unit is wide.
+    x = figure.from_zero(paid, label, unit, ticks)
     title = with_unit(metric, runs) if not panels else ''
     panels.append(Panel(title, x, y, [*trained, *scores]))
   caption = ' The panels show the same scores over four costs.'

@@ -59,6 +59,7 @@ def test_a_trial_that_fails_ends_the_comparison_with_its_code(tmp_path):
   )
 
 
+@pytest.mark.slow
 def test_jobs_run_at_a_time_and_one_that_fails_ends_the_others(tmp_path):
   """The second fails once the first has logged a step; the third never runs."""
   queue = [

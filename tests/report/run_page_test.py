@@ -15,6 +15,7 @@ from selsync_jax.report.layout import WIDE
 from selsync_jax.runs import history
 from selsync_jax.runs import records
 from selsync_jax.training.train import train_and_evaluate
+from tests import perceptron
 from tests.report import recorded
 from tests.report.shown import figure
 from tests.report.shown import line
@@ -26,8 +27,9 @@ from tests.report.shown import table
 def run(workdir, data_dir, method='selsync', **fields):
   config = digits.get_config(method)
   config.update({'workers': 3, 'mapper': 'vmap'} | fields)
-  config.data.dir = data_dir
-  train_and_evaluate(config, workdir)
+  config.data.dir, config.model.name = data_dir, 'perceptron'
+  with perceptron.registered():
+    train_and_evaluate(config, workdir)
   return run_page.write([workdir], workdir).read_text()
 
 

@@ -1,8 +1,12 @@
 """Runs of workers with several devices: over processes, stopped, resumed."""
 
+import json
+import sys
+
 import numpy as np
 import pytest
 
+from benchmarks import cluster as emulated
 from tests import live_runs
 
 LAYOUT = ('--config.mapper=mesh', '--config.workers=2', '--config.mesh.fsdp=4')
@@ -42,3 +46,16 @@ def test_a_run_goes_on_with_another_layout(alone, tmp_path):
   folder = run(1, tmp_path / 'run', *LAYOUT, '--config.steps=40')
   wide = ('--config.mapper=mesh', '--config.workers=2', '--config.mesh.data=2')
   assert_same(alone, run(2, folder, *wide))
+
+
+@pytest.mark.slow
+def test_a_host_of_four_devices_sends_the_model_once(tmp_path):
+  if reason := emulated.missing():
+    pytest.skip(reason)
+  out = tmp_path / 'hosts.json'
+  benchmark = (sys.executable, '-m', 'benchmarks.hosts', '--rounds=1')
+  live_runs.finish([*benchmark, f'--out={out}'])
+  rows = json.loads(out.read_text())['rows']
+  assert rows.keys() == {'2x1x1', '2x4x1', '2x2x2', '2x1x4'}
+  for row in rows.values():
+    assert row['ring'] <= row['sent'] <= 1.1 * row['ring']
