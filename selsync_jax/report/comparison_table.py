@@ -124,10 +124,10 @@ def show(rows: dict[str, dict[str, Cell]]) -> None:
   first, *_ = rows.values()
   wanted = ('LSSR', 'of BSP', 'seconds', 'virtual seconds')
   names = [n for n in first if n in wanted or n.startswith('validation ')]
-  table = rich.table.Table(box=rich.box.SIMPLE_HEAD)
+  table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
   table.add_column('method')
   for name in names:
-    table.add_column(name, justify='right')
+    table.add_column(name.replace(' ', '\n'), justify='right')
   for label, row in rows.items():
     table.add_row(label, *(row[name].text for name in names))
   rich.console.Console().print(table)
