@@ -79,16 +79,20 @@ LABELS = ['selsync, delta 1', 'bsp']
 SELSYNC, BSP = 'selsync-delta1-lr0.1', 'bsp-lr0.1'
 
 
+def rows_of(out):
+  """The rows of the table in Markdown, by column."""
+  head, _, *lines = [
+    [cell.strip() for cell in line.strip('|').split('|')]
+    for line in (out / 'comparison.md').read_text().splitlines()
+    if line.startswith('|')
+  ]
+  return [dict(zip(head, line, strict=True)) for line in lines]
+
+
 def test_the_table_shows_the_summaries_of_the_runs(compared):
   out, printed = compared
   selsync, bsp = summary(out, SELSYNC), summary(out, BSP)
-  table = (out / 'comparison.md').read_text()
-  head, _, *lines = [
-    [cell.strip() for cell in line.strip('|').split('|')]
-    for line in table.splitlines()
-    if line.startswith('|')
-  ]
-  ours, theirs = (dict(zip(head, line, strict=True)) for line in lines)
+  ours, theirs = rows_of(out)
   assert [ours['method'], theirs['method']] == LABELS
   for row, run in ((ours, selsync), (theirs, bsp)):
     assert row['learning rate'] == '0.1' and row['seeds'] == '1'
@@ -103,7 +107,8 @@ def test_the_table_shows_the_summaries_of_the_runs(compared):
   for row in (ours, theirs):
     (shown,) = (x for x in printed.splitlines() if f' {row["method"]} ' in x)
     assert row['validation accuracy'] in shown and row['of BSP'] in shown
-  assert f'{table.splitlines()[-1]}\n{out}/comparison.html\n' in printed
+  best = (out / 'comparison.md').read_text().splitlines()[-1]
+  assert f'{best}\n{out}/comparison.html\n' in printed
 
 
 def test_a_rate_at_which_a_run_diverges_is_tried_and_not_chosen(compared):
@@ -261,13 +266,7 @@ def test_a_simulation_compares_methods_of_both_kinds_on_one_clock(
   output = io.StringIO()
   with contextlib.redirect_stdout(output):
     command.main(flags, run=lambda trial: simulate(trial.config, trial.workdir))
-  head, _, *lines = (tmp_path / 'comparison.md').read_text().splitlines()
-  bsp, asp = (
-    dict(
-      zip(*(row.strip('| ').split(' | ') for row in (head, line)), strict=True)
-    )
-    for line in lines
-  )
+  bsp, asp = rows_of(tmp_path)
   for row, folder in ((bsp, BSP), (asp, 'asp-lr0.1')):
     outcome = summary(tmp_path, folder)
     assert row['virtual seconds'] == f'{outcome["virtual_seconds"]:.1f}'
