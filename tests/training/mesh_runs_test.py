@@ -1,6 +1,7 @@
 """Runs of workers with several devices: over processes, stopped, resumed."""
 
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -46,6 +47,19 @@ def test_a_run_goes_on_with_another_layout(alone, tmp_path):
   folder = run(1, tmp_path / 'run', *LAYOUT, '--config.steps=40')
   wide = ('--config.mapper=mesh', '--config.workers=2', '--config.mesh.data=2')
   assert_same(alone, run(2, folder, *wide))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('rule', ['mean', 'clone'])
+def test_another_number_of_workers_goes_on_as_with_one_device_each(
+  alone, rule, tmp_path
+):
+  begun = shutil.copytree(alone, tmp_path / 'one device')
+  live_runs.go_back(begun, 60)
+  again = shutil.copytree(begun, tmp_path / 'two devices')
+  four = ('--config.workers=4', f'--config.checkpoint.resize={rule}')
+  mesh = ('--config.mapper=mesh', '--config.mesh.fsdp=2')
+  assert_same(run(1, begun, *four), run(2, again, *four, *mesh))
 
 
 @pytest.mark.slow
