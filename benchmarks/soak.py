@@ -11,10 +11,10 @@ step, and the run is resumed until it finishes. Its last checkpoint (every
 worker's parameters and optimizer state) and its metrics are then compared with
 those of an uninterrupted run.
 
-With --damages, a random file of the killed run is lost, truncated, overwritten
-with zeros or has a flipped bit before it is resumed. It must end as the
-uninterrupted run, with a line about what was lost of the metrics; or be refused
-in one line.
+With --damages, one run of each case is killed. In a copy of it, a random file
+is lost, truncated, overwritten with zeros or has a flipped bit before it is
+resumed. It must end as the uninterrupted run, with a line about what was lost
+of the metrics; or be refused in one line.
 
 Prints one table and writes soak.json. The exit code is 1 if a single bit
 differs without a word.
@@ -125,6 +125,7 @@ def main() -> None:
     SIMULATED if options.simulate else MESHED if options.mesh else CASES
   )
   left_alone: dict[tuple[str, int], pathlib.Path] = {}
+  killed: dict[tuple[str, int], pathlib.Path] = {}
   results = []
   with tempfile.TemporaryDirectory() as folder:
     for number in range(options.kills + options.damages):
@@ -132,11 +133,16 @@ def main() -> None:
       if case not in left_alone:
         left_alone[case] = pathlib.Path(folder) / f'{method}-{processes}'
         live_runs.finish(command(*case, left_alone[case], flags))
-      workdir = pathlib.Path(folder) / f'killed-{number}'
+      workdir = pathlib.Path(folder) / f'run-{number}'
       run = command(*case, workdir, flags)
-      what = kill(run, workdir, rng)
-      if number >= options.kills:
-        what += f', {inflict(workdir, rng)}'
+      if number < options.kills:
+        what = kill(run, workdir, rng)
+      else:
+        if case not in killed:
+          killed[case] = pathlib.Path(folder) / f'killed-{number}'
+          kill(command(*case, killed[case], flags), killed[case], rng)
+        shutil.copytree(killed[case], workdir)
+        what = inflict(workdir, rng)
       found, said = resume(run, workdir, left_alone[case])
       results.append(
         dict(method=method, processes=processes, what=what, differs=found)

@@ -234,6 +234,7 @@ def median(values: Sequence[float | None]) -> float | None:
 
 def table(outcomes: dict[str, list[Outcome]], workload: Workload) -> str:
   """The table of one cluster, in Markdown."""
+  from selsync_jax.report import comparison_table
   from selsync_jax.report import facts
 
   score = workload.score.replace('_', ' ')
@@ -251,9 +252,9 @@ def table(outcomes: dict[str, list[Outcome]], workload: Workload) -> str:
       lines.append([label, 'diverged', *['–'] * (len(head) - 2)])
       continue
     reached = median([o.reached for o in each])
-    seconds, sent, final, staleness = (
+    seconds, sent, staleness = (
       statistics.fmean(getattr(o, field) for o in each)
-      for field in ('seconds', 'sent', 'final', 'staleness')
+      for field in ('seconds', 'sent', 'staleness')
     )
     lines.append(
       [
@@ -261,7 +262,7 @@ def table(outcomes: dict[str, list[Outcome]], workload: Workload) -> str:
         'never' if reached is None else f'{reached:.1f}',
         f'{seconds:.1f}',
         facts.size(sent),
-        f'{final:.4f}',
+        comparison_table.spread([o.final for o in each], '.4f').text,
         f'{staleness:.2f}',
       ]
     )

@@ -131,6 +131,7 @@ def test_pmap_and_vmap_synchronize_alike_and_agree_to_rounding(variant):
   )
 
 
+@_SLOW
 def test_shard_map_that_checks_types_gives_the_bits_of_pmap(variant):
   toy = Toy(variant)
 
@@ -181,7 +182,7 @@ def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(variant, mapper):
   jax.tree.map(np.testing.assert_array_equal, again, run.steps[10:20])
 
 
-@pytest.mark.slow
+@_SLOW
 @pytest.mark.parametrize('workers', [2, 8])
 def test_another_number_of_workers_goes_on(variant, workers):
   saved, _ = recorded(variant, 'sgd', 'vmap').steps[19]

@@ -16,6 +16,7 @@ import optax
 from selsync_jax import optimizers
 from selsync_jax.models import tasks
 from selsync_jax.simulate.values import Tree
+from selsync_jax.sync import flat
 from selsync_jax.training.experiment import Experiment
 
 _LAST_STEP = 2**31 - 1  # No worker reads on for so long.
@@ -150,19 +151,15 @@ def mean(trees: Sequence[Tree]) -> Tree:
   return combine(trees, 1 / len(trees))
 
 
-def _is_inexact(x):
-  return jnp.issubdtype(x.dtype, jnp.inexact)
-
-
 @jax.jit
 def _add(one, other):
-  return jax.tree.map(lambda x, y: x + y if _is_inexact(x) else x, one, other)
+  return jax.tree.map(lambda x, y: x + y if flat.is_float(x) else x, one, other)
 
 
 @jax.jit
 def _multiply(tree, scale):
   return jax.tree.map(
-    lambda x: (x * scale).astype(x.dtype) if _is_inexact(x) else x, tree
+    lambda x: (x * scale).astype(x.dtype) if flat.is_float(x) else x, tree
   )
 
 

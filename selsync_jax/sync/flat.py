@@ -77,11 +77,12 @@ def float32(
 
 def _floats(leaves: list[Any]) -> list[int]:
   """The indices of floating-point leaves."""
-  return [
-    i
-    for i, leaf in enumerate(leaves)
-    if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
-  ]
+  return [i for i, leaf in enumerate(leaves) if is_float(leaf)]
+
+
+def is_float(leaf: Any) -> bool:
+  """Whether an array, or its shape, is one of floating-point numbers."""
+  return jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
 
 
 def floats(tree: Any) -> list[Any]:

@@ -16,8 +16,8 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
+from selsync_jax.sync import flat
 from selsync_jax.sync.part import Part
 from selsync_jax.sync.part import part
 from selsync_jax.sync.traffic import Sends
@@ -160,9 +160,7 @@ def _moments(node: Any) -> list[str]:
   return [
     name
     for name, value in zip(node._fields, node, strict=True)
-    if any(
-      jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in jax.tree.leaves(value)
-    )
+    if flat.floats(value)
   ]
 
 

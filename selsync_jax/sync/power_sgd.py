@@ -113,7 +113,7 @@ def _shapes(tree: Any, rank: int) -> list[tuple[int, int] | None]:
   """The matrix that each leaf becomes; `None` for one that would not shrink."""
 
   def matrix(leaf):
-    if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+    if not flat.is_float(leaf):
       return None
     divided = [
       (math.prod(leaf.shape[:i]), math.prod(leaf.shape[i:]))

@@ -273,7 +273,7 @@ def _floor(tree: Any, mean: Any, where: Any, axis_name: str) -> Any:
   flags = iter(negative)
 
   def at_least_zero(leaf):
-    if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+    if not flat.is_float(leaf):
       return leaf
     return jnp.where(~next(flags) & (leaf < 0), 0, leaf)
 

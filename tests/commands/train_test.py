@@ -237,6 +237,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_and_says_where(
     '--config.optimizer.learning_rate=1e20',
     '--config.schedule.warmup_epochs=0.0',
     '--config.checkpoint.every=1',
+    '--config.data.backend=numpy',
   )
   assert done.returncode == 1
   (line,) = done.stderr.splitlines()

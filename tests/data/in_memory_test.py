@@ -180,6 +180,7 @@ def digest(dirs):
   return summary.hexdigest()
 
 
+@pytest.mark.slow
 def test_another_process_reads_the_same(dirs):
   script = f'import in_memory_test; print(in_memory_test.digest({dirs!r}))'
   done = subprocess.run(

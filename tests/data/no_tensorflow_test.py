@@ -6,6 +6,8 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 from selsync_jax.configs import digits
 from selsync_jax.training.train import train_and_evaluate
 
@@ -34,6 +36,7 @@ def rows(workdir):
   ]
 
 
+@pytest.mark.slow
 def test_digits_train_without_tensorflow_to_the_same_metrics(
   tmp_path, data_dir
 ):

@@ -51,7 +51,7 @@ def test_a_run_killed_while_it_saves_goes_on_from_the_checkpoint_before(
 @pytest.mark.parametrize(
   'processes, number',
   [
-    (1, signal.SIGINT),
+    pytest.param(1, signal.SIGINT, marks=pytest.mark.slow),
     pytest.param(1, signal.SIGHUP, marks=pytest.mark.slow),
     pytest.param(2, signal.SIGTERM, marks=pytest.mark.slow),
   ],

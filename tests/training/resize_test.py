@@ -77,9 +77,9 @@ def test_what_was_sent_before_a_resize_stays_counted_as_it_was():
 @pytest.mark.parametrize(
   'method, count, rule, batch, size, factor',
   [
-    ('selsync', 2, 'mean', 'total', 64, 1),
+    pytest.param('selsync', 2, 'mean', 'total', 64, 1, marks=pytest.mark.slow),
     ('selsync', 3, 'clone', 'worker', 32, 3 / 4),
-    ('diloco', 8, 'mean', 'total', 16, 1),
+    pytest.param('diloco', 8, 'mean', 'total', 16, 1, marks=pytest.mark.slow),
   ],
 )
 def test_another_number_of_workers_goes_on(

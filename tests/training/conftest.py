@@ -1,0 +1,20 @@
+"""What several tests of training start from."""
+
+import shutil
+
+import pytest
+
+from tests.session import make_once
+from tests.training.short_runs import run
+
+
+@pytest.fixture(scope='session')
+def finished_once(data_dir):
+  """The folder of a finished run; all that is read."""
+  return make_once('finished', lambda folder: run(folder, data_dir))
+
+
+@pytest.fixture
+def finished(finished_once, tmp_path):
+  """A copy of the finished run, to do something to."""
+  return shutil.copytree(finished_once, tmp_path / 'run')
