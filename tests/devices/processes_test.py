@@ -15,6 +15,8 @@ import time
 import numpy as np
 import pytest
 
+from selsync_jax.configs import digits
+from selsync_jax.runs import records
 from tests import live_runs
 
 AGAIN = 'restart all processes to resume from the last checkpoint'
@@ -307,7 +309,9 @@ def test_processes_that_do_not_match_are_refused_with_the_reason(tmp_path):
 @pytest.mark.slow
 def test_a_process_that_fails_alone_ends_the_others_too(tmp_path):
   # Process 0 alone looks at the workdir; the other waits for it there.
-  (tmp_path / 'config.json').write_text('{"seed": 1}')
+  config = digits.get_config()
+  config.seed = 1
+  records.write_config(tmp_path, config.to_dict())
   port = free_port()
   children = [member(tmp_path, i, 2, port) for i in range(2)]
   (code, lines), (other_code, other_lines) = map(outcome, children)
