@@ -4,9 +4,10 @@
   python -m benchmarks.mappers --config=stdlib_gpt:selsync,smoke --workers 4 16
 
 All workers are on this machine. The mappers take turns, so that another load
-slows all of them alike. Prints the medians, and how many samples a second the
-largest number of workers has relative to the smallest, each with its fastest
-mapper; the goal is 0.7. Writes one JSON file.
+slows all of them alike. Prints the medians; the median ratio of the time of
+`mesh`, with one device per worker, to that of `pmap`, whose limit is 1.03; and
+how many samples a second the largest number of workers has relative to the
+smallest, each with its fastest mapper; the goal is 0.7. Writes one JSON file.
 """
 
 import argparse
@@ -27,7 +28,8 @@ from selsync_jax.training import start
 from selsync_jax.training.experiment import create_experiment
 
 GOAL = 0.7
-MAPPERS = ('pmap', 'vmap', 'map')
+MAPPERS = ('pmap', 'mesh', 'vmap', 'map')
+MESH = 'mesh / pmap'
 
 
 def times(
@@ -57,17 +59,20 @@ def times(
 
 
 def measure(workers: int, options: argparse.Namespace) -> dict[str, float]:
-  """Samples a second, by mapper."""
+  """Samples a second by mapper, and the time of mesh relative to pmap."""
   timing = options.batch_size, options.steps, options.rounds
   turns = zip(
     *(times(options.config, workers, name, *timing) for name in MAPPERS),
     strict=True,
   )
+  seconds = dict(zip(MAPPERS, zip(*turns, strict=True), strict=True))
   samples = workers * options.batch_size * options.steps
-  return {
+  rates = {
     name: samples / statistics.median(column)
-    for name, column in zip(MAPPERS, zip(*turns, strict=True), strict=True)
+    for name, column in seconds.items()
   }
+  pairs = zip(seconds['mesh'], seconds['pmap'], strict=True)
+  return rates | {MESH: statistics.median(mesh / pmap for mesh, pmap in pairs)}
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -84,15 +89,17 @@ def main(argv: list[str] | None = None) -> None:
   layout.make_devices(max(options.workers))
   rows = {workers: measure(workers, options) for workers in options.workers}
   table = rich.table.Table(
-    *('workers', *(f'{name}, samples/s' for name in MAPPERS)),
-    title=f'{options.config}, {jax.devices()[0].device_kind}',
+    *('workers', *MAPPERS, MESH),
+    title=f'{options.config}, {jax.devices()[0].device_kind}, samples/s',
     box=rich.box.SIMPLE_HEAD,
   )
   for workers, row in rows.items():
-    table.add_row(str(workers), *(f'{row[name]:,.0f}' for name in MAPPERS))
+    rates = [f'{row[name]:,.0f}' for name in MAPPERS]
+    table.add_row(str(workers), *rates, f'{row[MESH]:.3f}')
   rich.console.Console(width=80).print(table)
   few, many = min(rows), max(rows)
-  ratio = max(rows[many].values()) / max(rows[few].values())
+  fastest = {n: max(row[name] for name in MAPPERS) for n, row in rows.items()}
+  ratio = fastest[many] / fastest[few]
   print(
     f'{many} workers have {ratio:.2f} of the samples a second of {few}; '
     f'goal {GOAL}'

@@ -4,16 +4,17 @@
   python -m benchmarks.soak --damages=20
 
 Each case is a method, with four workers in one process or in two, or with
-`--simulate` on a virtual cluster, asynchronous methods among them. One process
-of a run is killed (SIGKILL) at a random moment after the first step, and the
-run is resumed until it finishes. Its last checkpoint (every worker's parameters
-and optimizer state) and its metrics are then compared with those of an
-uninterrupted run.
+`--simulate` on a virtual cluster, asynchronous methods among them, or with
+`--mesh` with two workers of four devices each in one, two, or four processes.
+One process of a run is killed (SIGKILL) at a random moment after the first
+step, and the run is resumed until it finishes. Its last checkpoint (every
+worker's parameters and optimizer state) and its metrics are then compared with
+those of an uninterrupted run.
 
-With --damages, a random file of the killed run is lost, truncated, overwritten
-with zeros or has a flipped bit before it is resumed. It must end as the
-uninterrupted run, with a line about what was lost of the metrics; or be refused
-in one line.
+With --damages, one run of each case is killed. In a copy of it, a random file
+is lost, truncated, overwritten with zeros or has a flipped bit before it is
+resumed. It must end as the uninterrupted run, with a line about what was lost
+of the metrics; or be refused in one line.
 
 Prints one table and writes soak.json. The exit code is 1 if a single bit
 differs without a word.
@@ -38,13 +39,18 @@ from tests import live_runs
 
 CASES = tuple(itertools.product(methods.METHODS, (1, 2)))
 SIMULATED = tuple((method, 0) for method in (*asynchronous.METHODS, 'selsync'))
+MESHED = tuple(zip(methods.METHODS, itertools.cycle((1, 2, 4)), strict=False))
+MESH = ('--config.mapper=mesh', '--config.workers=2')
+MESH += ('--config.mesh.data=2', '--config.mesh.fsdp=2')
 DAMAGES = ('lost', 'half', 'zeros', 'zeros inside', 'flipped bit')
 
 
-def command(method: str, processes: int, workdir: pathlib.Path) -> list[str]:
+def command(
+  method: str, processes: int, workdir: pathlib.Path, flags: tuple[str, ...]
+) -> list[str]:
   """A run of some processes; 0 is a simulation."""
   if processes:
-    return live_runs.command(method, processes, workdir)
+    return live_runs.command(method, processes, workdir, *flags)
   return live_runs.simulation(method, workdir)
 
 
@@ -106,34 +112,45 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--kills', type=int, default=0)
   parser.add_argument('--damages', type=int, default=0)
-  parser.add_argument('--simulate', action='store_true')
+  kinds = parser.add_mutually_exclusive_group()
+  kinds.add_argument('--simulate', action='store_true')
+  kinds.add_argument('--mesh', action='store_true')
   parser.add_argument('--seed', type=int, default=0)
   parser.add_argument('--out', default='soak.json')
   options = parser.parse_args()
   logging.set_verbosity(logging.ERROR)
   rng = random.Random(options.seed)
-  cases = itertools.cycle(SIMULATED if options.simulate else CASES)
+  devices, flags = (8, MESH) if options.mesh else (4, ())
+  cases = itertools.cycle(
+    SIMULATED if options.simulate else MESHED if options.mesh else CASES
+  )
   left_alone: dict[tuple[str, int], pathlib.Path] = {}
+  killed: dict[tuple[str, int], pathlib.Path] = {}
   results = []
   with tempfile.TemporaryDirectory() as folder:
     for number in range(options.kills + options.damages):
       method, processes = case = next(cases)
       if case not in left_alone:
         left_alone[case] = pathlib.Path(folder) / f'{method}-{processes}'
-        live_runs.finish(command(method, processes, left_alone[case]))
-      workdir = pathlib.Path(folder) / f'killed-{number}'
-      run = command(method, processes, workdir)
-      what = kill(run, workdir, rng)
-      if number >= options.kills:
-        what += f', {inflict(workdir, rng)}'
+        live_runs.finish(command(*case, left_alone[case], flags))
+      workdir = pathlib.Path(folder) / f'run-{number}'
+      run = command(*case, workdir, flags)
+      if number < options.kills:
+        what = kill(run, workdir, rng)
+      else:
+        if case not in killed:
+          killed[case] = pathlib.Path(folder) / f'killed-{number}'
+          kill(command(*case, killed[case], flags), killed[case], rng)
+        shutil.copytree(killed[case], workdir)
+        what = inflict(workdir, rng)
       found, said = resume(run, workdir, left_alone[case])
       results.append(
         dict(method=method, processes=processes, what=what, differs=found)
         | dict(said=said)
       )
-      shape = f'{processes} x {4 // processes}' if processes else 'virtual'
+      shape = processes and f'{processes} x {devices // processes}'
       print(
-        f'{method:10} {shape}  {what}  '
+        f'{method:16} {shape or "virtual"}  {what}  '
         f'{", ".join(found) or said or "equal bit for bit"}',
         flush=True,
       )

@@ -60,15 +60,15 @@ def parts() -> dict[str, tuple[Any, Any, Any]]:
   }
 
 
-def alone(tree: Any, init: Any, exchange: Any) -> Any:
+def alone(tree: Any, init: Any, exchange: Any, mapper: Any = 'pmap') -> Any:
   """`run(steps)`: exchanges a tree with the other hosts, again and again."""
   import jax
 
   from selsync_jax.devices import mappers
 
-  step = mappers.map_workers(exchange, 'pmap', donate=(1,))
+  step = mappers.map_workers(exchange, mapper, donate=(1,))
   stacked = mappers.replicate((tree, init(tree)), 1)
-  values, state = mappers.place(stacked, 'pmap')
+  values, state = mappers.place(stacked, mapper)
 
   def run(steps):
     nonlocal state

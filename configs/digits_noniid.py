@@ -16,6 +16,6 @@ OVERRIDES = {'selsync': dict(delta=0.3, smoothing=0.1)}
 
 def get_config(method: str = 'selsync'):
   config = digits.get_config(method, OVERRIDES)
-  config.update(workers=10, mapper='vmap', batch_size=8, epochs=20.0)
+  config.update(workers=10, mapper='auto', batch_size=8, epochs=20.0)
   config.data.update(partition='by_label', labels_per_worker=1)
   return config

@@ -15,6 +15,7 @@ project = 'selsync_jax'
 author = 'The selsync_jax authors'
 release = selsync_jax.__version__
 extensions = ['myst_nb', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']
+html_show_copyright = False
 html_theme = 'furo'
 
 autodoc_member_order = 'bysource'

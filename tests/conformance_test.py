@@ -187,7 +187,9 @@ def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(variant, mapper):
 def test_another_number_of_workers_goes_on(variant, workers):
   saved, _ = recorded(variant, 'sgd', 'vmap').steps[19]
   toy = Toy(variant, workers=workers)
-  state = resize.resize(saved, toy.start, range(workers), 'mean', 20)
+  state = resize.resize(
+    saved, mappers.replicate(toy.start, workers), range(workers), 'mean', 20
+  )
   for old, new in zip(errors(saved), errors(state), strict=True):
     np.testing.assert_allclose(old.mean(0), new.mean(0), atol=1e-6)
   step = mappers.map_workers(toy.worker, 'vmap')

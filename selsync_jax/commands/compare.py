@@ -1,10 +1,9 @@
 """Train several methods with several seeds, and compare them.
 
 Every run is a process with a folder of its own; `--jobs` of them run at a
-time. A finished run is not repeated,
-and an interrupted one resumes. Fields of the config hold for all methods;
-fields for one method alone follow its name, as in
-`--methods=bsp,selsync+sync.quorum=0.5`.
+time. A finished run is not repeated, and an interrupted one resumes. Fields of
+the config hold for all methods; fields for one method alone follow its name, as
+in `--methods=bsp,selsync+sync.quorum=0.5`.
 """
 
 from collections.abc import Callable, Sequence
@@ -161,9 +160,10 @@ def main(
   run = run or processes.run
   pool.run_all(options.trials, options.jobs, processes, run)
   from selsync_jax.report import comparison  # Imports matplotlib.
+  from selsync_jax.report import comparison_table
 
-  path = comparison.write(options.trials, options.out)
-  table = (options.out / f'{comparison.NAME}.md').read_text()
-  print(f'\n{table}\n{path}')
+  found = comparison.write(options.trials, options.out)
+  comparison_table.show(found.rows)
+  print(f'{found.best}.\n{found.page}')
   if options.into:
-    insert(table, options.into)
+    insert(found.markdown, options.into)

@@ -303,7 +303,7 @@ class ConfigCommandLine(flags.CommandLine):
 
   def help(self) -> str:
     """The text of `--help`."""
-    return f'{super().help()}\n\n{textwrap.fill(FIELDS, flags.WIDTH)}'
+    return f'{super().help()}\n\n{textwrap.fill(FIELDS, flags.width())}'
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

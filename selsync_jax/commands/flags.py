@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import contextlib
 import math
 import pathlib
+import shutil
 import sys
 import textwrap
 from typing import Any
@@ -18,7 +19,10 @@ from absl import flags
 from selsync_jax.commands import COMMANDS
 from selsync_jax.config import ConfigError
 
-WIDTH = 80  # Columns of the text of `--help`.
+
+def width() -> int:
+  """Columns of the text of `--help`: at most 80, fewer on a narrow terminal."""
+  return min(80, max(50, shutil.get_terminal_size().columns))
 
 
 class _Parser(flags.ArgumentParser):
@@ -114,16 +118,16 @@ class CommandLine:
     lines += ['', COMMANDS[self._command], '']
     defined = [self._values[name] for name in self._names]
     names = [f'  --{"[no]" * flag.boolean}{flag.name}' for flag in defined]
-    width = max(map(len, names)) + 2
+    indent = max(map(len, names)) + 2
     for name, flag in zip(names, defined, strict=True):
       text = flag.help
       if flag.default is not None and not flag.boolean:
         text += f' Default: {flag.default_unparsed}.'
       lines += textwrap.wrap(
         text,
-        WIDTH,
-        initial_indent=name.ljust(width),
-        subsequent_indent=' ' * width,
+        width(),
+        initial_indent=name.ljust(indent),
+        subsequent_indent=' ' * indent,
         break_on_hyphens=False,
       )
     return '\n'.join(lines)

@@ -8,7 +8,7 @@ fields of its config. SelSync's LSSR is given, or that of a finished run; the
 others' follows from their period.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import pathlib
 from typing import TYPE_CHECKING
 
@@ -170,11 +170,7 @@ def _print_costs(configs, links, within, lssr, steps):
       f'{1e3 * reduced:.2f} ms for an all-reduce of the gradient'
     )
   print(f'\n{FORMULA}\n')
-  width = max(map(len, costs)) + 1
-  for row in _table(compute, costs, bsp):
-    print(f'{row[0]:{width}}' + ''.join(f'{cell:>12}' for cell in row[1:]))
-  for line in impossible:
-    print(line)
+  print(*_aligned(_table(compute, costs, bsp)), *impossible, sep='\n')
 
 
 def _table(
@@ -203,3 +199,10 @@ def _table(
     for method, cost in costs.items()
   ]
   return [HEAD, *rows]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+  """The lines of a table whose columns are as wide as they must be."""
+  first, *others = (max(map(len, each)) for each in zip(*rows, strict=True))
+  for name, *cells in rows:
+    yield '  '.join([name.ljust(first), *map(str.rjust, cells, others)])

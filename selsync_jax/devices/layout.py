@@ -47,13 +47,19 @@ class Layout:
 
   @functools.cached_property
   def mesh(self) -> Mesh:
-    """The first devices of all processes; neighbors are in the same worker."""
+    """The first devices of every process; neighbors are in the same worker."""
     axes = {AXIS: self.workers}
     if self.devices_per_worker > 1:  # Otherwise the program is that of pmap.
       axes |= {inner.DATA: self.data, inner.FSDP: self.fsdp}
-    devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
+    shape = tuple(axes.values())
+    each = math.prod(shape) // jax.process_count()
+    devices = [
+      device
+      for process in range(jax.process_count())
+      for device in jax.local_devices(process)[:each]
+    ]
     return Mesh(
-      np.reshape(devices[: math.prod(axes.values())], tuple(axes.values())),
+      np.reshape(devices, shape),
       tuple(axes),
       axis_types=(AxisType.Auto,) * len(axes),
     )
@@ -64,6 +70,20 @@ class Layout:
       return NamedSharding(self.mesh, PartitionSpec())
     spec = inner.spec(shape[1:], self.fsdp)
     return NamedSharding(self.mesh, PartitionSpec(AXIS, *spec))
+
+  def spread(self, shape: tuple[int, ...]) -> NamedSharding:
+    """Of an array of any number of workers, split over as many devices as fit.
+
+    So another number of workers' state can be read, a part on each device. The
+    part lies in the one that the device will keep of its own worker.
+    """
+    names = self.mesh.axis_names[::-1]
+    for over in (names[:i] for i in range(len(names), 0, -1)):
+      parts = math.prod(self.mesh.shape[name] for name in over)
+      if (axis := inner.split_axis(shape, parts)) is not None:
+        spec = PartitionSpec(*[None] * axis, over)
+        return NamedSharding(self.mesh, spec)
+    return NamedSharding(self.mesh, PartitionSpec())
 
   def batch_sharding(self, shape: tuple[int, ...]) -> NamedSharding:
     """Of an array [workers, examples, ...]."""
@@ -82,18 +102,32 @@ class Layout:
       init: makes one worker's state; it is compiled.
       compiler_options: see `jax.jit`.
     """
+    return self.compute(
+      lambda: self.stack(init()), compiler_options=compiler_options
+    )
 
-    def stacked():
-      return jax.tree.map(
-        lambda x: jnp.broadcast_to(x, (self.workers, *jnp.shape(x))), init()
-      )
+  def stack(self, tree: Any) -> Any:
+    """Arrays of one worker, stacked over all workers."""
+    return jax.tree.map(
+      lambda x: jnp.broadcast_to(x, (self.workers, *jnp.shape(x))), tree
+    )
 
-    shapes = jax.eval_shape(stacked)
+  def compute(
+    self, fn: Callable[..., Any], *args: Any, compiler_options: Any = None
+  ) -> Any:
+    """The state of all workers, as `fn(*args)` makes it, already split.
+
+    Args:
+      fn: makes arrays [workers, ...]; it is compiled.
+      *args: arrays on the devices.
+      compiler_options: see `jax.jit`.
+    """
+    shapes = jax.eval_shape(fn, *args)
     return jax.jit(
-      stacked,
+      fn,
       out_shardings=jax.tree.map(lambda x: self.sharding(x.shape), shapes),
       compiler_options=compiler_options,
-    )()
+    )(*args)
 
   def place(
     self, tree: Any, sharding: Callable[[tuple[int, ...]], NamedSharding]
@@ -144,9 +178,12 @@ class Layout:
         return x
       return self._placed(np.asarray(x), self.batch_sharding)
 
+    # With one device per worker, jit splits host arrays itself, and faster.
+    by_jit = self.devices_per_worker == 1 and jax.process_count() == 1
+
     @functools.wraps(compiled)
     def call(*args):
-      return compiled(*jax.tree.map(placed, args))
+      return compiled(*(args if by_jit else jax.tree.map(placed, args)))
 
     return call
 

@@ -9,6 +9,7 @@ workers of all processes, the others' of this process's workers.
 """
 
 from collections.abc import Callable
+import functools
 from typing import Any
 
 import jax
@@ -124,11 +125,19 @@ def abstract_state(tree: Any, workers: int, mapper: Mapper) -> Any:
   if isinstance(mapper, Layout):
     workers = mapper.workers
 
-  def place(x):
-    sharding = _sharding(x.shape, mapper)
-    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+  return split(
+    abstract(tree, workers), functools.partial(_sharding, mapper=mapper)
+  )
 
-  return jax.tree.map(place, abstract(tree, workers))
+
+def split(shapes: Any, sharding: Callable[[tuple[int, ...]], Sharding]) -> Any:
+  """`jax.ShapeDtypeStruct`s with the shardings that belong to their shapes."""
+  return jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(
+      x.shape, x.dtype, sharding=sharding(x.shape)
+    ),
+    shapes,
+  )
 
 
 def _sharding(shape: tuple[int, ...], mapper: Mapper) -> Sharding:

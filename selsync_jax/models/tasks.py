@@ -6,6 +6,7 @@ is False for examples that are padding; they count in no metric and no gradient.
 
 from collections.abc import Callable, Mapping
 import functools
+import types
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -31,6 +32,7 @@ class Task(NamedTuple):
       means over examples are reported.
     derived_metrics: `means -> dict`: metrics of a data set that are functions
       of these means.
+    units: of metrics, by name, for figures.
   """
 
   inputs: str
@@ -38,6 +40,7 @@ class Task(NamedTuple):
   derived_metrics: Callable[[Mapping[str, Any]], dict[str, Any]] = (
     lambda means: {}
   )
+  units: Mapping[str, str] = types.MappingProxyType({})
 
 
 def classification(
@@ -90,9 +93,22 @@ def _perplexity(means):
 TASKS = Registry(
   'task',
   {
-    'classification': Task('image', classification),
-    'language_modeling': Task('inputs', language_modeling, _perplexity),
-    'regression': Task('features', regression),
+    'classification': Task(
+      'image',
+      classification,
+      units={
+        'loss': 'nats',
+        'accuracy': 'share of examples',
+        'top5': 'share of examples',
+      },
+    ),
+    'language_modeling': Task(
+      'inputs',
+      language_modeling,
+      _perplexity,
+      units={'loss': 'nats per token', 'accuracy': 'share of tokens'},
+    ),
+    'regression': Task('features', regression, units={'loss': 'squared error'}),
   },
 )
 
@@ -102,6 +118,7 @@ def register_task(
   derived_metrics: Callable[[Mapping[str, Any]], dict[str, Any]] = (
     lambda means: {}
   ),
+  units: Mapping[str, str] = types.MappingProxyType({}),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
   """Adds a task of your own to the table, under the function's own name.
 
@@ -112,13 +129,14 @@ def register_task(
   Args:
     inputs: see `Task`.
     derived_metrics: see `Task`.
+    units: see `Task`.
 
   Raises:
     ConfigError: if another task has this name.
   """
 
   def register(example_metrics):
-    task = Task(inputs, example_metrics, derived_metrics)
+    task = Task(inputs, example_metrics, derived_metrics, units)
     return TASKS.register(example_metrics, task)
 
   return register

@@ -8,6 +8,7 @@ of the table and nothing else.
 from collections.abc import Mapping, Sequence
 import os
 import pathlib
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -31,7 +32,26 @@ from selsync_jax.runs.trial import Trial
 NAME = 'comparison'
 
 
-def write(trials: Sequence[Trial], out: pathlib.Path) -> pathlib.Path:
+class Comparison(NamedTuple):
+  """What a comparison found.
+
+  Attributes:
+    rows: the table, see `comparison_table`.
+    best: the sentence about the best method.
+    page: its file.
+  """
+
+  rows: dict[str, dict[str, Cell]]
+  best: str
+  page: pathlib.Path
+
+  @property
+  def markdown(self) -> str:
+    """The table, and the sentence."""
+    return f'{comparison_table.markdown(self.rows)}\n{self.best}.\n'
+
+
+def write(trials: Sequence[Trial], out: pathlib.Path) -> Comparison:
   """Writes the comparison.
 
   Args:
@@ -39,7 +59,7 @@ def write(trials: Sequence[Trial], out: pathlib.Path) -> pathlib.Path:
     out: the folder.
 
   Returns:
-    The page.
+    What it writes.
 
   Raises:
     ConfigError: if every run diverged.
@@ -48,12 +68,11 @@ def write(trials: Sequence[Trial], out: pathlib.Path) -> pathlib.Path:
   chosen = [entry for entry in choose_rates(entries) if entry.runs]
   if not chosen:
     raise ConfigError('nothing to compare: every run diverged')
-  rows = comparison_table.table(chosen)
+  rows, best = comparison_table.table(chosen), verdict.sentence(chosen)
   figures = _plots(chosen)
   png.write(figures, out)
-  best = verdict.sentence(chosen)
-  markdown = f'{comparison_table.markdown(rows)}\n{best}.\n'
-  (out / f'{NAME}.md').write_text(markdown, encoding='utf-8')
+  found = Comparison(rows, best, out / f'{NAME}.html')
+  (out / f'{NAME}.md').write_text(found.markdown, encoding='utf-8')
   comparison_table.write_csv(entries, chosen, out / f'{NAME}.csv')
   body = [
     page.header(best, _subtitle(chosen)),
@@ -66,9 +85,8 @@ def write(trials: Sequence[Trial], out: pathlib.Path) -> pathlib.Path:
     title = 'Learning rates, chosen on the validation split'
     body.append(_table('grid', title, rates))
   body.append(_links(entries, out))
-  path = out / f'{NAME}.html'
-  path.write_text(page.page(best, body), encoding='utf-8')
-  return path
+  found.page.write_text(page.page(best, body), encoding='utf-8')
+  return found
 
 
 def _plots(chosen: Sequence[Entry]) -> list[Plot]:

@@ -10,6 +10,10 @@ import pathlib
 import statistics
 from typing import NamedTuple
 
+import rich.box
+import rich.console
+import rich.table
+
 from selsync_jax.report import facts
 from selsync_jax.report.entries import Entry
 from selsync_jax.report.entries import metric_of
@@ -61,7 +65,7 @@ def _row(entry: Entry, bsp: Entry | None, metric: str) -> dict[str, Cell]:
     'steps': spread(list(set(entry.values('steps').values())), ',.0f'),
     'LSSR': spread(list(entry.values('lssr').values()), '.3f'),
     f'validation {metric}': spread(list(scores.values()), '.4f'),
-    'difference to BSP': spread(differences, '+.4f'),
+    'difference to BSP': spread(differences, '+z.4f'),
     f'test {metric}': _over_seeds(entry, f'test_{metric}', '.4f'),
     'sent per worker': Cell(sent, facts.size(sent)),
     'of BSP': spread([sent / max(bsp_sent, 1)], '.1%'),
@@ -113,6 +117,20 @@ def markdown(rows: dict[str, dict[str, Cell]]) -> str:
     ),
   ]
   return ''.join(f'| {" | ".join(line)} |\n' for line in lines)
+
+
+def show(rows: dict[str, dict[str, Cell]]) -> None:
+  """Prints the columns that tell the methods apart, as wide as the terminal."""
+  first, *_ = rows.values()
+  wanted = ('LSSR', 'of BSP', 'seconds', 'virtual seconds')
+  names = [n for n in first if n in wanted or n.startswith('validation ')]
+  table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+  table.add_column('method')
+  for name in names:
+    table.add_column(name.replace(' ', '\n'), justify='right')
+  for label, row in rows.items():
+    table.add_row(label, *(row[name].text for name in names))
+  rich.console.Console().print(table)
 
 
 def write_csv(

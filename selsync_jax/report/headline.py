@@ -42,8 +42,14 @@ def quality(metric: str, scores: Sequence[float]) -> str:
 
 
 def price(share: float) -> str:
-  """A share of BSP's traffic."""
-  part = 'at' if share > 0.995 else f'for {share:.1%} of'
+  """A share of BSP's traffic.
+
+  >>> price(0.081)
+  'for 8.1% of the traffic of BSP'
+  >>> price(1.335)
+  'for 133.5% of the traffic of BSP'
+  """
+  part = 'at' if 0.995 < share < 1.005 else f'for {share:.1%} of'
   return f'{part} the traffic of BSP'
 
 

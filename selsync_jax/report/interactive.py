@@ -63,7 +63,8 @@ _TEMPLATE = {
   'paper_bgcolor': '#0000',
   'plot_bgcolor': '#0000',
   'showlegend': False,
-  'xaxis': _AXIS | {'showline': True, 'ticks': 'outside', 'ticklen': 3},
+  'xaxis': _AXIS
+  | {'showline': True, 'tickangle': 0, 'ticks': 'outside', 'ticklen': 3},
   'yaxis': _AXIS | {'showline': True},
 }
 

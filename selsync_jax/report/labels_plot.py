@@ -30,7 +30,7 @@ def plot(counts: Int[np.ndarray, 'workers labels']) -> Plot:
             'examples',
             np.arange(labels),
             row,
-            np.ones(labels),
+            np.full(labels, 0.9),
             'blue',
             hover=f'worker {i}: {{y}}',
           )

@@ -24,7 +24,7 @@ class Layout(NamedTuple):
 WIDE = Layout(1080, 4)
 NARROW = Layout(388, 1)
 
-LEFT, RIGHT, TOP, BOTTOM = 52, 14, 26, 42  # Margins of a panel, pixels.
+LEFT, RIGHT, TOP, BOTTOM = 60, 14, 26, 42  # Margins of a panel, pixels.
 
 
 class Box(NamedTuple):

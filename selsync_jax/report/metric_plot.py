@@ -28,11 +28,6 @@ COSTS = {
   'seconds': ('training time (seconds)', ''),
   'virtual_seconds': ('virtual time (seconds)', ''),
 }
-_UNITS = {
-  'loss': 'nats',
-  'accuracy': 'share of examples',
-  'top5': 'share of examples',
-}
 _BUCKETS = 120  # Of a long line in a panel.
 _LONG = 60  # Steps from which the noise of batches is drawn as a band.
 _COVERED = (0.1, 0.5, 0.9)  # Quantiles of a bucket: a band, and its middle.
@@ -68,9 +63,10 @@ def of_groups(groups: Groups, metric: str) -> Plot:
   )
 
 
-def with_unit(metric: str) -> str:
-  """The metric's name with its unit, if it has one."""
-  unit = _UNITS.get(metric)
+def with_unit(metric: str, runs: Sequence[Run]) -> str:
+  """The metric's name with its unit, if these runs agree about it."""
+  units = {run.units.get(metric) for run in runs}
+  unit = units.pop() if len(units) == 1 else None
   return f'{metric} ({unit})' if unit else metric
 
 
@@ -89,8 +85,10 @@ def _plot(groups: Groups, metric: str, batches: Run | None = None) -> Plot:
     trained = _batches(batches, metric, cost) if batches else []
     y = _axis(scores, trained, metric)
     label, unit = COSTS[cost]
-    x = figure.from_zero([run.column(cost) for run in runs], label, unit)
-    title = with_unit(metric) if not panels else ''
+    paid = [run.column(cost) for run in runs]
+    ticks = 2 if unit else 4  # A number with its unit is wide.
+    x = figure.from_zero(paid, label, unit, ticks)
+    title = with_unit(metric, runs) if not panels else ''
     panels.append(Panel(title, x, y, [*trained, *scores]))
   caption = ' The panels show the same scores over four costs.'
   if history.higher_is_better(metric):

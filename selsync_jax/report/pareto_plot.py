@@ -27,12 +27,13 @@ def plot(entries: Sequence[Entry], metric: str) -> Plot:
   field = f'validation_{metric}'
   scores = [list(entry.values(field).values()) for entry in entries]
   y = figure.spanning(scores)
-  title = f'validation {metric_plot.with_unit(metric)}'
+  title = f'validation {metric_plot.with_unit(metric, runs)}'
   return Plot(
     f'front-{metric}',
     f'Validation {metric} against cost',
-    'Large markers: the mean over seeds. Small markers: the seeds. The line '
-    'joins the methods that no other beats in both score and cost.',
+    'Large markers: the mean over seeds. Small markers: the seeds. A line '
+    'joins the methods that no other beats in both score and cost, if there '
+    'are several.',
     [
       Panel(
         title if i == 0 else '',
@@ -53,9 +54,12 @@ def _marks(
 ) -> list[Mark]:
   """The front; then for each method its mean, and its seeds."""
   means = [(entry.mean(cost), entry.mean(field)) for entry in entries]
-  x, y = np.transpose(sorted(pareto(means, higher_is_better)))
-  name = 'front: none is better and cheaper'
-  marks: list[Mark] = [Line(name, x, y, Look('muted', width=1), hover='')]
+  front = sorted(pareto(means, higher_is_better))
+  marks: list[Mark] = []
+  if len(front) > 1:
+    name = 'front: none is better and cheaper'
+    x, y = np.transpose(front)
+    marks.append(Line(name, x, y, Look('muted', width=1), hover=''))
   for i, (entry, mean) in enumerate(zip(entries, means, strict=True)):
     seeds = palette.series(i)._replace(width=0, dash=(), opacity=0.35)
     x, y = entry.values(cost), entry.values(field)

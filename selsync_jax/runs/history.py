@@ -44,6 +44,7 @@ class Run:
     sessions: where it comes from, see `provenance`.
     label_counts: int [workers, labels], examples of each label in each
       worker's chunk; `None` if the run did not record them.
+    units: of the metrics, by name, as far as they are known.
   """
 
   name: str
@@ -53,6 +54,7 @@ class Run:
   summary: dict[str, Any] | None = None
   sessions: Sequence[Mapping[str, Any]] = ()
   label_counts: Int[np.ndarray, 'workers labels'] | None = None
+  units: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   @property
   def outcome(self) -> dict[str, Any]:
@@ -223,6 +225,7 @@ def read(workdir: pathlib.Path, name: str | None = None) -> Run:
     config = records.read_config(workdir)
     summary = records.read_summary(workdir)
     counts = records.read_label_counts(workdir)
+    units = records.read_units(workdir)
     rows = records.read_metrics(workdir)
   except files.DamagedFile as error:
     raise RunError(f"{error}; the run's own command mends it") from error
@@ -246,6 +249,7 @@ def read(workdir: pathlib.Path, name: str | None = None) -> Run:
     summary=summary,
     sessions=provenance.sessions(workdir),
     label_counts=None if counts is None else np.array(counts),
+    units=units,
   )
 
 

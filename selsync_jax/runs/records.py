@@ -32,7 +32,11 @@ _CONFIG_SHAPE = {
   'model': {'name': str},
 }
 _ABSENT = type(...)  # Of a field that some runs do not have.
-_DATA_SHAPE = {'labels': ([[int]], type(None)), 'num_classes': (int, _ABSENT)}
+_DATA_SHAPE = {
+  'labels': ([[int]], type(None)),
+  'num_classes': (int, _ABSENT),
+  'units': ({...: str}, _ABSENT),
+}
 _TOTALS = {
   'lssr': (*NUMBER, _ABSENT),
   'samples': int,
@@ -109,6 +113,12 @@ def read_num_classes(workdir: pathlib.Path) -> int | None:
   """The `num_classes` of the data; `None` if they were not recorded."""
   facts = files.read(workdir / DATA, _DATA_SHAPE)
   return facts and facts.get('num_classes')
+
+
+def read_units(workdir: pathlib.Path) -> dict[str, str]:
+  """The units of the metrics, by name, as far as they were recorded."""
+  facts = files.read(workdir / DATA, _DATA_SHAPE)
+  return facts.get('units', {}) if facts else {}
 
 
 def write_summary(workdir: pathlib.Path, summary: Mapping[str, Any]) -> None:

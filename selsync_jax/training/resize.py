@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import ml_collections
 import numpy as np
 import optax
 
-from selsync_jax.devices import mappers
 from selsync_jax.training.step import TrainState
 
 
@@ -24,12 +24,15 @@ def _mean(leaf, workers):
   """The mean over the old workers; of a counter, the first one's."""
   if np.issubdtype(leaf.dtype, np.integer) or leaf.dtype == bool:
     return _first(leaf, workers)
-  mean = np.mean(leaf, axis=0, dtype=np.float64).astype(leaf.dtype)
-  return np.broadcast_to(mean, (len(workers), *mean.shape))
+  wide = jnp.promote_types(leaf.dtype, np.float32)
+  mean = leaf.mean(axis=0, keepdims=True, dtype=wide)
+  return _first(mean.astype(leaf.dtype), workers)
 
 
 def _first(leaf, workers):
-  return np.broadcast_to(leaf[0], (len(workers), *leaf.shape[1:]))
+  # On the host, or in a compiled program.
+  library = jnp if isinstance(leaf, jax.Array) else np
+  return library.broadcast_to(leaf[0], (len(workers), *leaf.shape[1:]))
 
 
 def _clone(leaf, workers):
@@ -87,8 +90,8 @@ def resize(
   """The state of some of the new workers.
 
   Args:
-    saved: of all old workers, on the host, stacked.
-    fresh: of some new worker, not stacked, before its first step.
+    saved: of all old workers, stacked.
+    fresh: of the new workers wanted, stacked, before their first step.
     workers: indices of the new workers wanted.
     rule: for the optimizer's state, a name in `OPTIMIZER_STATE`.
     step: the optimizer step that the new workers have reached; schedules and
@@ -96,7 +99,7 @@ def resize(
   """
 
   def spread(how, tree):
-    return jax.tree.map(lambda leaf: how(np.asarray(leaf), workers), tree)
+    return jax.tree.map(lambda leaf: how(leaf, workers), tree)
 
   optimizer = spread(OPTIMIZER_STATE[rule], saved.opt_state)
   counts = optax.tree.get_all_with_path(optimizer, 'count')
@@ -104,7 +107,6 @@ def resize(
     count = np.full((len(workers),), step, np.int32)
     optimizer = optax.tree.set(optimizer, count=count)
   steps = np.full((len(workers),), step, np.int32)
-  fresh_state = mappers.replicate(fresh, len(workers))
 
   def carried(part, otherwise):
     """The state of a part; fields that are not named here, `otherwise`."""
@@ -112,17 +114,17 @@ def resize(
     def leaf(path, old, new):
       name = _field(path)
       if name == 'step':
-        return np.full_like(new, step)
+        return np.full(new.shape, step, new.dtype)
       how = _CARRIED.get(name, otherwise)
-      return how(np.asarray(old), workers) if how else new
+      return how(old, workers) if how else new
 
     return jax.tree_util.tree_map_with_path(
-      leaf, getattr(saved, part), getattr(fresh_state, part)
+      leaf, getattr(saved, part), getattr(fresh, part)
     )
 
-  return fresh_state.replace(
+  return fresh.replace(
     step=steps,
-    syncs=_first(np.asarray(saved.syncs), workers),
+    syncs=_first(saved.syncs, workers),
     **spread(_mean, saved.shared),
     opt_state=optimizer,
     trigger_state=carried('trigger_state', None),

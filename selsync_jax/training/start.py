@@ -71,15 +71,21 @@ def resized(
     saved_workers: how many workers saved the state.
     rule: for the optimizer's state, a name in `resize.OPTIMIZER_STATE`.
   """
-  like = mappers.abstract(experiment.shapes, saved_workers)
-  state = resize.resize(
-    checkpoints.restore_all(totals.steps, like),
-    experiment.init(),
-    workers,
-    rule,
-    totals.position,
-  )
-  return mappers.place(state, experiment.mapper)
+  old = mappers.abstract(experiment.shapes, saved_workers)
+  mapper, step = experiment.mapper, totals.position
+  if isinstance(mapper, Layout):
+    saved = checkpoints.restore(totals.steps, mappers.split(old, mapper.spread))
+
+    def new(saved):
+      fresh = mapper.stack(experiment.traced_init())
+      every = range(mapper.workers)
+      return resize.resize(saved, fresh, every, rule, step)
+
+    return mapper.compute(new, saved, compiler_options=tasks.run_once())
+  saved = checkpoints.restore_all(totals.steps, old)
+  fresh = mappers.replicate(experiment.init(), len(workers))
+  state = resize.resize(saved, fresh, workers, rule, step)
+  return mappers.place(state, mapper)
 
 
 def totals(experiment: Experiment, record: Mapping[str, Any] | None) -> Totals:

@@ -154,7 +154,8 @@ def _describe_data(
 ) -> None:
   """Writes facts about the data; a new run prints label counts per worker."""
   if _is_first():
-    records.write_data(workdir, experiment.data.facts)
+    units = {'units': dict(experiment.task.units)}
+    records.write_data(workdir, experiment.data.facts | units)
     if is_new and experiment.data.label_counts is not None:
       print(*label_counts.lines(experiment.data.label_counts), sep='\n')
 

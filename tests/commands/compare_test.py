@@ -7,12 +7,10 @@ import json
 import pathlib
 import re
 import shutil
-import time
 
 import pytest
 
 from selsync_jax.commands import compare as command
-from selsync_jax.commands import pool
 from selsync_jax.commands import trials
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
@@ -81,16 +79,20 @@ LABELS = ['selsync, delta 1', 'bsp']
 SELSYNC, BSP = 'selsync-delta1-lr0.1', 'bsp-lr0.1'
 
 
+def rows_of(out):
+  """The rows of the table in Markdown, by column."""
+  head, _, *lines = [
+    [cell.strip() for cell in line.strip('|').split('|')]
+    for line in (out / 'comparison.md').read_text().splitlines()
+    if line.startswith('|')
+  ]
+  return [dict(zip(head, line, strict=True)) for line in lines]
+
+
 def test_the_table_shows_the_summaries_of_the_runs(compared):
   out, printed = compared
   selsync, bsp = summary(out, SELSYNC), summary(out, BSP)
-  table = (out / 'comparison.md').read_text()
-  head, _, *lines = [
-    [cell.strip() for cell in line.strip('|').split('|')]
-    for line in table.splitlines()
-    if line.startswith('|')
-  ]
-  ours, theirs = (dict(zip(head, line, strict=True)) for line in lines)
+  ours, theirs = rows_of(out)
   assert [ours['method'], theirs['method']] == LABELS
   for row, run in ((ours, selsync), (theirs, bsp)):
     assert row['learning rate'] == '0.1' and row['seeds'] == '1'
@@ -102,7 +104,11 @@ def test_the_table_shows_the_summaries_of_the_runs(compared):
   difference = selsync['validation_accuracy'] - bsp['validation_accuracy']
   assert ours['difference to BSP'] == f'{difference:+.4f}'
   assert theirs['difference to BSP'] == '–' and theirs['of BSP'] == '100.0%'
-  assert table in printed
+  for row in (ours, theirs):
+    (shown,) = (x for x in printed.splitlines() if f' {row["method"]} ' in x)
+    assert row['validation accuracy'] in shown and row['of BSP'] in shown
+  best = (out / 'comparison.md').read_text().splitlines()[-1]
+  assert f'{best}\n{out}/comparison.html\n' in printed
 
 
 def test_a_rate_at_which_a_run_diverges_is_tried_and_not_chosen(compared):
@@ -201,72 +207,6 @@ def test_a_mistake_is_one_line(flags, line, tmp_path, data_dir):
   assert str(error.value).startswith(line)
 
 
-def one_trial(out, data_dir, rate, *flags):
-  own = (f'--lrs={rate}', '--methods=bsp', '--config.steps=2', *flags)
-  own = ('--config.data.backend=numpy', *own)  # Starts without TensorFlow.
-  (trial,) = command.parse([*flags_for(out, data_dir), *own]).trials
-  return trial
-
-
-def test_a_trial_is_a_process_that_writes_a_report_and_a_log(
-  tmp_path, data_dir, monkeypatch
-):
-  monkeypatch.chdir(tmp_path)  # The package is found from any folder.
-  trial = one_trial(tmp_path, data_dir, 0.1)
-  pool.Processes(1).run(trial)
-  assert trial.is_done
-  log = (trial.workdir / 'train.log').read_text()
-  assert log.splitlines()[-1] == str(trial.workdir / 'report.html')
-
-
-@pytest.mark.slow
-def test_a_trial_that_diverges_leaves_no_summary(tmp_path, data_dir):
-  trial = one_trial(tmp_path, data_dir, 1e20)
-  pool.Processes(1).run(trial)
-  assert not trial.is_done
-  assert 'is not finite' in (trial.workdir / 'train.log').read_text()
-
-
-def test_a_trial_that_fails_ends_the_comparison_with_its_code(
-  tmp_path, data_dir
-):
-  trial = one_trial(tmp_path, data_dir, 0.1)
-  trial.flags.append('--config.workers=0')
-  with pytest.raises(pool.TrialFailed) as error:
-    pool.Processes(1).run(trial)
-  assert error.value.code == 2
-  assert str(error.value) == (
-    f'{trial.workdir}: train: config.workers=0: must be in [1, 4096]'
-  )
-
-
-@pytest.mark.slow
-def test_jobs_run_at_a_time_and_one_that_fails_ends_the_others(
-  tmp_path, data_dir
-):
-  """The second fails once the first has logged a step; the third never runs."""
-  trials = [
-    one_trial(tmp_path / name, data_dir, 0.1, '--config.steps=1000000')
-    for name in 'abc'
-  ]
-  long, bad, never = trials
-  bad.flags.append('--config.workers=0')
-
-  def run(trial):
-    while trial is bad and not long.share_done:
-      time.sleep(0.02)
-    processes.run(trial)
-
-  with (
-    pool.Processes(2) as processes,
-    pytest.raises(pool.TrialFailed, match=f'^{bad.workdir}: '),
-  ):
-    pool.run_all(trials, 2, processes, run)
-  log = (long.workdir / 'train.log').read_text()
-  assert 'train: stopped by a signal after step' in log
-  assert 0 < long.share_done < 1 and not never.workdir.exists()
-
-
 def test_a_smoke_comparison_has_a_folder_of_its_own(monkeypatch):
   monkeypatch.chdir(ROOT)
   for variant, folder in (('', ''), (':smoke', '-smoke')):
@@ -326,13 +266,7 @@ def test_a_simulation_compares_methods_of_both_kinds_on_one_clock(
   output = io.StringIO()
   with contextlib.redirect_stdout(output):
     command.main(flags, run=lambda trial: simulate(trial.config, trial.workdir))
-  head, _, *lines = (tmp_path / 'comparison.md').read_text().splitlines()
-  bsp, asp = (
-    dict(
-      zip(*(row.strip('| ').split(' | ') for row in (head, line)), strict=True)
-    )
-    for line in lines
-  )
+  bsp, asp = rows_of(tmp_path)
   for row, folder in ((bsp, BSP), (asp, 'asp-lr0.1')):
     outcome = summary(tmp_path, folder)
     assert row['virtual seconds'] == f'{outcome["virtual_seconds"]:.1f}'

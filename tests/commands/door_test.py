@@ -69,6 +69,15 @@ def test_help_is_one_screen_and_needs_nothing_heavy(command):
   assert ('configs/base.py lists the fields' in ' '.join(lines)) == takes_config
 
 
+def test_help_fits_a_narrow_terminal(monkeypatch, capsys):
+  monkeypatch.setenv('COLUMNS', '60')
+  with pytest.raises(SystemExit):
+    door.run_command(['plan', '--help'])
+  lines = capsys.readouterr().out.splitlines()
+  assert all(len(line) <= 60 for line in lines)
+  assert '  --devices-per-worker  Devices that share a batch.' in lines
+
+
 def test_launch_needs_nothing_heavy():
   done = light('launch', '--processes=1', '--', 'echo', '--processes=2')
   assert done.returncode == 0, done.stderr

@@ -38,6 +38,7 @@ def test_the_table_adds_up(monkeypatch, capsys, tmp_path, data_dir):
   assert 0 < lower <= compute <= upper
   assert '6 workers, 605 kB of parameters' in output and plan.FORMULA in output
   rows = {}
+  assert max(map(len, output.split(plan.FORMULA)[1].splitlines())) <= 80
   for line in output.splitlines():
     method, *cells = re.split('  +', line)
     if method in METHODS:

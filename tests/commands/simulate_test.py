@@ -1,5 +1,6 @@
 """`selsync simulate`: its flags and its mistakes."""
 
+import csv
 import json
 import pathlib
 
@@ -22,6 +23,7 @@ def test_a_cluster_of_the_command_line_is_simulated(tmp_path, capsys):
       '--config.cluster.compute=factors',
       '--config.cluster.factors=(1,4)',
       '--config.cluster.step_seconds=1.0',
+      '--config.log.to=csv',
       f'--workdir={tmp_path}',
       '--noreport',
     ]
@@ -34,6 +36,9 @@ def test_a_cluster_of_the_command_line_is_simulated(tmp_path, capsys):
   assert 'virtual seconds' in capsys.readouterr().out
   config = json.loads((tmp_path / 'config.json').read_text())
   assert config['mapper'] == 'vmap' and config['sync']['method'] == 'ssp'
+  with (tmp_path / 'metrics.csv').open() as file:
+    seconds = [float(row['virtual_seconds']) for row in csv.DictReader(file)]
+  assert len(seconds) == 6 and seconds[-1] == 21
 
 
 CLUSTER = 'config.cluster: '

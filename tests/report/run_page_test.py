@@ -13,6 +13,7 @@ from selsync_jax.report import metric_plot
 from selsync_jax.report import run_page
 from selsync_jax.report.layout import WIDE
 from selsync_jax.runs import history
+from selsync_jax.runs import records
 from selsync_jax.training.train import train_and_evaluate
 from tests import perceptron
 from tests.report import recorded
@@ -159,6 +160,15 @@ def test_a_line_over_seeds_is_their_mean_in_a_band_that_holds_them(tmp_path):
   np.testing.assert_allclose(mean.y, steps * 2 / 100)
   np.testing.assert_allclose([band.low, band.high], [steps / 100, steps * 0.03])
   np.testing.assert_allclose(one.y, steps / 100)
+
+
+def test_a_loss_has_the_unit_that_its_task_gives_it(text, tmp_path):
+  assert '"loss (nats)"' in text
+  recorded.write_run(tmp_path / 'run', recorded.random_changes(4, 2))
+  facts = {'labels': None, 'units': {'loss': 'squared error'}}
+  records.write_data(tmp_path / 'run', facts)
+  page = run_page.write([tmp_path / 'run'], tmp_path).read_text()
+  assert '"loss (squared error)"' in page
 
 
 def test_runs_with_different_metrics_share_a_page(tmp_path):

@@ -1,8 +1,16 @@
 """Runs of workers with several devices: over processes, stopped, resumed."""
 
+import functools
+import json
+import shutil
+import sys
+
+import jax
 import numpy as np
 import pytest
 
+from benchmarks import cluster as emulated
+from selsync_jax.runs import weights
 from tests import live_runs
 
 LAYOUT = ('--config.mapper=mesh', '--config.workers=2', '--config.mesh.fsdp=4')
@@ -24,11 +32,17 @@ def alone(tmp_path_factory, data_dir):
 
 
 def assert_same(one, other):
-  """Equal flags, and losses to 1e-6."""
+  """Equal flags, losses and scores to 1e-6, and weights to 1e-4."""
   left, right = live_runs.rows(one), live_runs.rows(other)
   assert [r['synced'] for r in left] == [r['synced'] for r in right]
-  losses = [[row['loss'] for row in rows] for rows in (left, right)]
-  np.testing.assert_allclose(*losses, atol=2e-6)
+  close = np.testing.assert_allclose
+  close([r['loss'] for r in left], [r['loss'] for r in right], atol=2e-6)
+  kept, others = (weights.read(run, weights.LAST) for run in (one, other))
+  assert kept.step == others.step == live_runs.STEPS
+  loss = kept.scores['validation_loss']
+  close(loss, others.scores['validation_loss'], atol=2e-6)
+  near = functools.partial(close, atol=1e-4)
+  jax.tree.map(near, kept.variables, others.variables)
 
 
 @pytest.mark.slow
@@ -42,3 +56,29 @@ def test_a_run_goes_on_with_another_layout(alone, tmp_path):
   folder = run(1, tmp_path / 'run', *LAYOUT, '--config.steps=40')
   wide = ('--config.mapper=mesh', '--config.workers=2', '--config.mesh.data=2')
   assert_same(alone, run(2, folder, *wide))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('rule', ['mean', 'clone'])
+def test_another_number_of_workers_goes_on_as_with_one_device_each(
+  alone, rule, tmp_path
+):
+  begun = shutil.copytree(alone, tmp_path / 'one device')
+  live_runs.go_back(begun, 60)
+  again = shutil.copytree(begun, tmp_path / 'two devices')
+  four = ('--config.workers=4', f'--config.checkpoint.resize={rule}')
+  mesh = ('--config.mapper=mesh', '--config.mesh.fsdp=2')
+  assert_same(run(1, begun, *four), run(2, again, *four, *mesh))
+
+
+@pytest.mark.slow
+def test_a_host_of_four_devices_sends_the_model_once(tmp_path):
+  if reason := emulated.missing():
+    pytest.skip(reason)
+  out = tmp_path / 'hosts.json'
+  benchmark = (sys.executable, '-m', 'benchmarks.hosts', '--rounds=1')
+  live_runs.finish([*benchmark, f'--out={out}'])
+  rows = json.loads(out.read_text())['rows']
+  assert rows.keys() == {'2x1x1', '2x4x1', '2x2x2', '2x1x4'}
+  for row in rows.values():
+    assert row['ring'] <= row['sent'] <= 1.1 * row['ring']

@@ -84,12 +84,15 @@ def test_every_device_sends_other_workers_its_part_and_no_more(method):
   assert sent or not named
 
 
-def test_the_step_is_compiled_once_and_its_state_stays_where_it_is():
-  run = trained('selsync', SPLIT)
+@pytest.mark.parametrize('layout', [Layout(2), SPLIT], ids=str)
+def test_the_step_is_compiled_once_and_its_state_stays_where_it_is(layout):
+  run = trained('selsync', layout)
   assert run.step.__wrapped__._cache_size() == 1
   state, _ = run.arguments
   for leaf in jax.tree.leaves(state):
-    assert leaf.sharding == SPLIT.sharding(leaf.shape)
+    assert leaf.sharding.is_equivalent_to(
+      layout.sharding(leaf.shape), leaf.ndim
+    )
 
 
 def test_four_devices_hold_a_quarter_of_the_decoders_state_each():
@@ -99,3 +102,11 @@ def test_four_devices_hold_a_quarter_of_the_decoders_state_each():
     for fsdp in (1, 4)
   )
   assert quarter <= 0.26 * alone
+
+
+def test_eight_workers_are_restored_as_two_with_an_eighth_on_each_device():
+  _, state, _ = memory.decoder('10M')
+  every = mappers.abstract(state, 8)
+  parts = mappers.split(every, SPLIT.spread)
+  whole = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(every))
+  assert memory.held(parts) <= 0.13 * whole

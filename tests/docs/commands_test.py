@@ -1,0 +1,196 @@
+"""What README and docs tell a reader to type, done as it stands there."""
+
+import pathlib
+import re
+import runpy
+import shutil
+import sys
+from unittest import mock
+
+import pytest
+
+from selsync_jax.commands import compare
+from selsync_jax.commands import delta
+from selsync_jax.commands import evaluate
+from selsync_jax.commands import export
+from selsync_jax.commands import plan
+from selsync_jax.commands import report
+from selsync_jax.commands import simulate
+from selsync_jax.commands import train
+from selsync_jax.report import run_page
+from selsync_jax.simulate import run as simulation
+from selsync_jax.training.train import train_and_evaluate
+from tests import own_code
+from tests.docs.pages import commands
+from tests.docs.pages import PAGES
+from tests.docs.pages import ROOT
+
+FEW_STEPS = ('--config.steps=6', '--config.schedule.warmup_epochs=0.0')
+
+
+def run_train(arguments, data_dir):
+  """What `train` does, on the devices of this process, in a few steps.
+
+  But for the report at the end, which would be most of the time.
+  """
+  fields = [*FEW_STEPS, f'--config.data.dir={data_dir}']
+  options = train.parse([*arguments, *fields])
+  train_and_evaluate(
+    options.config,
+    options.workdir,
+    restart=options.restart,
+    profile=options.profile,
+  )
+
+
+def run_launch(arguments, data_dir):
+  """One process does the work of all; processes_test.py launches several."""
+  processes, dashes, python, name, *given = arguments
+  assert re.fullmatch(r'--processes=\d', processes) and dashes == '--'
+  assert (python, name) == ('.venv/bin/python', 'train.py')
+  run_train(given, data_dir)
+
+
+def run_main(main, *short):
+  """Runs a command by its main, with flags that make it short."""
+
+  def run(arguments, data_dir):
+    main([*arguments, *(flag.format(data_dir=data_dir) for flag in short)])
+
+  return run
+
+
+def run_weights(main):
+  """Runs a command on a run, which is trained if it is not there."""
+
+  def run(arguments, data_dir):
+    workdir, *_ = arguments
+    if not pathlib.Path(workdir).exists():
+      run_train([f'--workdir={workdir}'], data_dir)
+    main(arguments)
+
+  return run
+
+
+def run_pictures(arguments, data_dir):
+  workdir = pathlib.Path(arguments[0])
+  run_page.write([workdir], workdir)
+  script = runpy.run_path('docs/pictures.py')
+  with mock.patch.object(sys, 'argv', ['', *arguments]):
+    script['main']()
+
+
+def run_script(path):
+  """A script of the docs, without arguments."""
+
+  def run(arguments, data_dir):
+    assert not arguments
+    runpy.run_path(path)['main']()
+
+  return run
+
+
+def run_compare(arguments, data_dir):
+  """The whole command with one seed and one rate; it trains in this process."""
+
+  def run(trial):
+    execute = {'train': train_and_evaluate, 'simulate': simulation.simulate}
+    execute[trial.command](trial.config, trial.workdir)
+
+  short = ('--seeds=1', '--lrs=0.1', '--config.mapper=vmap', *FEW_STEPS)
+  fields = [*short, f'--config.data.dir={data_dir}']
+  compare.main([*arguments, *fields], run)
+
+
+# On the devices that are there.
+BRIEFLY = ('--steps=5', '--config.mapper=vmap', '--config.data.dir={data_dir}')
+RUN_COMMAND = {
+  ('train.py',): run_train,
+  ('compare.py',): run_compare,
+  ('docs/pictures.py',): run_pictures,
+  ('docs/architecture.py',): run_script('docs/architecture.py'),
+  ('docs/methods.py',): run_script('docs/methods.py'),
+  ('-m', 'selsync_jax', 'launch'): run_launch,
+  ('-m', 'selsync_jax', 'report'): run_main(report.main),
+  ('-m', 'selsync_jax', 'export'): run_weights(export.main),
+  ('-m', 'selsync_jax', 'evaluate'): run_weights(evaluate.main),
+  ('-m', 'selsync_jax', 'simulate'): run_main(
+    simulate.main, '--noreport', '--config.data.dir={data_dir}', *FEW_STEPS
+  ),
+  ('-m', 'selsync_jax', 'delta'): run_main(delta.main, *BRIEFLY),
+  ('-m', 'selsync_jax', 'plan'): run_main(plan.main, *BRIEFLY),
+}
+
+
+@pytest.fixture(autouse=True)
+def definitions_of_pages():
+  """What the config of a page registers is gone after the test."""
+  with own_code.forgotten():
+    yield
+
+
+@pytest.fixture(scope='module')
+def clone(tmp_path_factory):
+  """A copy of the repository, for commands to write into."""
+  folder = tmp_path_factory.mktemp('clone') / 'selsync_jax'
+  ignored = shutil.ignore_patterns('.*', 'runs', '__pycache__', '*.egg-info')
+  shutil.copytree(ROOT, folder, ignore=ignored)
+  return folder
+
+
+@pytest.fixture(scope='module')
+def ran():
+  """Commands that have been run: pages repeat each other."""
+  return set()
+
+
+PARSE = {('train.py',): train.parse, ('compare.py',): compare.parse}
+
+
+def split(command):
+  """The words that name a command of Python, and its arguments."""
+  tool, *arguments = command
+  assert tool == '.venv/bin/python', tool
+  words = 3 if arguments[0] == '-m' else 1
+  return tuple(arguments[:words]), arguments[words:]
+
+
+def python_commands(page):
+  for command in commands(page):
+    # install_test.py runs those without a checkout.
+    if command[0] not in ('make', 'pip', 'python', 'selsync'):
+      yield split(command)
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_every_command_of_a_page_is_understood(page, monkeypatch, tmp_path):
+  monkeypatch.chdir(ROOT)
+  for name, arguments in python_commands(page):
+    assert name in RUN_COMMAND
+    if name in PARSE:
+      out = [f'--out={tmp_path}'] if name == ('compare.py',) else []
+      PARSE[name]([*arguments, *out])
+
+
+def test_the_first_command_of_the_readme_runs(clone, data_dir, monkeypatch):
+  monkeypatch.chdir(clone)
+  name, arguments = next(python_commands('README.md'))
+  RUN_COMMAND[name](arguments, data_dir)
+
+
+QUICK = ('docs/architecture.md',)
+
+
+@pytest.mark.parametrize(
+  'page',
+  [
+    pytest.param(page, marks=[] if page in QUICK else pytest.mark.slow)
+    for page in PAGES
+  ],
+)
+def test_every_command_of_a_page_runs(page, clone, data_dir, ran, monkeypatch):
+  monkeypatch.chdir(clone)
+  for name, arguments in python_commands(page):
+    if (name, *arguments) not in ran:
+      RUN_COMMAND[name](arguments, data_dir)
+      ran.add((name, *arguments))

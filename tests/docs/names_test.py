@@ -1,0 +1,67 @@
+"""What README and docs name is there: targets, modules, extras, links."""
+
+import importlib.util
+import re
+import tomllib
+
+import pytest
+
+from tests.docs.pages import commands
+from tests.docs.pages import PAGES
+from tests.docs.pages import ROOT
+
+
+def test_make_has_the_targets_that_are_named():
+  makefile = (ROOT / 'Makefile').read_text()
+  for page in PAGES:
+    named = [c[1] for c in commands(page) if c[0] == 'make']
+    named += re.findall(r'`make (\w+)', (ROOT / page).read_text())
+    for target in named:
+      assert re.search(rf'^{target}:', makefile, re.M), target
+
+
+def test_the_modules_that_are_named_in_passing_exist():
+  for page in PAGES:
+    text = (ROOT / page).read_text()
+    names = re.findall(r'python -m ([a-z_.]+)[`\s]', text)
+    if page == 'docs/performance.md':
+      names += [
+        f'benchmarks.{n}' for n in re.findall(r'^\| `(\w+)`', text, re.M)
+      ]
+    for name in names:
+      assert importlib.util.find_spec(name), f'{page}: {name}'
+
+
+def test_the_extras_that_are_named_exist():
+  project = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
+  extras = project['optional-dependencies']
+  for page in PAGES:
+    for named in re.findall(r'\.\[([\w,]+)\]', (ROOT / page).read_text()):
+      assert set(named.split(',')) <= extras.keys(), named
+  assert extras['cuda'] == ['jax[cuda]']
+
+
+def anchors(path):
+  """What GitHub calls the headings of a page."""
+  for heading in re.findall(r'^#+ (.*)$', path.read_text(), re.M):
+    plain = re.sub(r'[^\w\- ]', '', heading.lower())
+    yield plain.replace(' ', '-')
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_every_link_leads_somewhere(page):
+  text = (ROOT / page).read_text()
+  for target in re.findall(r'\]\(([^)\s]+)\)', text):
+    if '://' in target:
+      continue
+    file, _, anchor = target.partition('#')
+    path = (ROOT / page).parent / file if file else ROOT / page
+    assert path.exists(), target
+    assert not anchor or anchor in anchors(path), target
+
+
+def test_every_picture_is_small_and_shown():
+  shown = ' '.join((ROOT / page).read_text() for page in PAGES)
+  for picture in (ROOT / 'docs' / 'images').iterdir():
+    assert picture.stat().st_size < 100_000
+    assert f'images/{picture.name})' in shown

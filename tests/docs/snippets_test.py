@@ -1,0 +1,127 @@
+"""What README and docs tell a reader to write, run as it stands there."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.docs.pages import blocks
+from tests.docs.pages import PAGES
+
+SNIPPETS = {
+  f'{page}:{line}': text
+  for page in PAGES
+  for line, text in blocks(page, 'python')
+}
+
+# Runs snippets on four devices, each in names of its own; says what they print.
+SAY = """
+import contextlib, io, json, sys, traceback
+said = {}
+for place, text in json.load(sys.stdin).items():
+  out = io.StringIO()
+  try:
+    with contextlib.redirect_stdout(out):
+      exec(compile(text, place, 'exec'), {'__name__': place})
+  except Exception:
+    out.write(traceback.format_exc())
+  said[place] = out.getvalue()
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope='module')
+def said(default_run, tmp_path_factory):
+  """What each snippet prints, in a folder with the default run."""
+  folder = tmp_path_factory.mktemp('reader')
+  (folder / 'runs').mkdir()
+  (folder / 'runs' / 'digits-selsync').symlink_to(default_run.workdir)
+  return say(SNIPPETS, folder, '-W', 'error')
+
+
+def say(snippets, folder, *flags):
+  """What each of these snippets prints."""
+  done = subprocess.run(
+    [sys.executable, *flags, '-c', SAY],
+    cwd=folder,
+    env=os.environ | {'JAX_NUM_CPU_DEVICES': '4'},
+    input=json.dumps(snippets),
+    capture_output=True,
+    text=True,
+    timeout=300,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+  return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize('snippet', SNIPPETS)
+def test_a_snippet_runs_as_it_stands(snippet, said):
+  assert 'Traceback' not in said[snippet], said[snippet]
+  assert said[snippet], 'shows nothing'
+
+
+@pytest.mark.slow
+def test_data_of_ones_own_are_read_from_everywhere(data_dir, tmp_path):
+  snippets = {
+    f'{line}': text for line, text in blocks('docs/your-own.md', 'py')
+  }
+  printed = say(snippets, tmp_path)
+  assert [text.splitlines()[-1] for text in printed.values()] == [
+    "{'train': 100, 'validation': 20, 'test': 30}",
+    "{'train': 1131, 'validation': 126, 'test': 360}",
+    "{'train': 3, 'validation': 3, 'test': 3}",
+  ]
+
+
+@pytest.mark.parametrize(
+  'page', ['docs/own-loop.md', 'docs/flax.md', 'docs/mesh.md']
+)
+def test_own_loops_synchronize_when_one_worker_asks_for_it(page, said):
+  loops = [text for place, text in said.items() if place.startswith(page)]
+  assert len(loops) == 2
+  for text in loops:
+    flags = re.findall('True|False', text)
+    assert [i for i, flag in enumerate(flags) if flag == 'True'] == [0, 6]
+
+
+def test_what_a_comment_says_that_is_printed_is_printed(said):
+  decides = [v for k, v in said.items() if k.startswith('docs/how')]
+  assert decides == ['inf\n0.000\n0.100\n0.040\n']
+  for place in said:
+    for comment in re.findall(r'^print\(.*\n# (.*)$', SNIPPETS[place], re.M):
+      assert comment in said[place]
+
+
+# An import hook that stands for an environment with jax and optax alone.
+WITHOUT = """
+import sys
+
+class Without:
+  def find_spec(self, name, path=None, target=None):
+    if name.split('.')[0] in {
+        'tensorflow', 'tensorflow_datasets', 'flax', 'orbax', 'sklearn',
+        'ml_collections', 'rich', 'matplotlib'}:
+      raise ModuleNotFoundError(f'{name} is not in this environment')
+
+sys.meta_path.insert(0, Without())
+"""
+
+
+def test_the_readmes_loop_needs_only_jax_and_optax():
+  (snippet,) = (text for _, text in blocks('README.md', 'python'))
+  done = subprocess.run(
+    [sys.executable, '-c', WITHOUT + snippet],
+    env=os.environ | {'JAX_NUM_CPU_DEVICES': '4'},
+    capture_output=True,
+    text=True,
+    timeout=120,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+  changes = [float(c) for c in done.stdout.strip(' []\n').split()]
+  assert len(changes) == 4
+  assert all(change >= 0 for change in changes)
