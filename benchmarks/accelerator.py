@@ -49,10 +49,23 @@ DTYPES = ('bfloat16', 'float32')
 FIRST = ('ResNet-50', 'decoder 350M', 'decoder 124M', 'decoder 10M')
 FED = (('ResNet-50', 'bfloat16'), ('decoder 124M', 'bfloat16'))
 PARTS = ('decoder 124M', 'ResNet-50', 'decoder 10M')
-COUNTS = (1, 4, 8, 16)
 LAST = 6  # The priority of larger batches.
 EACH = 8  # Examples of each of several workers.
 DEVICES = 8
+
+
+class Limits(NamedTuple):
+  """How much to measure.
+
+  Attributes:
+    examples: of a batch, at which doubling it ends.
+    seconds: of a round of steps, which has one step at least.
+    workers: how many share the device.
+  """
+
+  examples: int
+  seconds: float
+  workers: Sequence[int]
 
 
 class Job(NamedTuple):
@@ -77,49 +90,44 @@ def step_job(
   workload: Workload,
   dtype: str,
   size: int,
-  most: int,
+  limits: Limits,
   **fields: Any,
 ) -> Job:
-  """A workload's step; twice the batch follows when all others are done.
-
-  Args:
-    priority: see `Job`.
-    name: of the workload.
-    workload: what to train.
-    dtype: of the computation.
-    size: examples of the batch.
-    most: the examples at which doubling ends.
-    **fields: of the model, in place of the workload's.
-  """
-  given = name, workload, dtype, 2 * size, most
+  """A workload's step; twice the batch follows when all others are done."""
+  given = name, workload, dtype, 2 * size, limits
   twice = partial(step_job, LAST, *given, **fields)
   return Job(
     priority,
     dict(section='steps', name=name, dtype=dtype, batch=size, **fields),
     partial(
       rows.step_row,
+      limits.seconds,
       workload,
       dtype,
       size,
       fed=priority < LAST and (name, dtype) in FED,
       **fields,
     ),
-    twice if 2 * size <= most else None,
+    twice if 2 * size <= limits.examples else None,
   )
 
 
-def step_jobs(workloads: Mapping[str, Workload], most: int) -> Iterator[Job]:
-  """Every workload, in both precisions; `most` is that of `step_job`."""
+def step_jobs(
+  workloads: Mapping[str, Workload], limits: Limits
+) -> Iterator[Job]:
+  """Every workload, in both precisions."""
   for k, dtype in enumerate(DTYPES):
     for name, workload in workloads.items():
       priority = 0 if not k and name in FIRST else 4 + k
-      yield step_job(priority, name, workload, dtype, workload.examples, most)
+      yield step_job(priority, name, workload, dtype, workload.examples, limits)
   if large := workloads.get('decoder 350M'):
-    again = 'decoder 350M', large, DTYPES[0], large.examples, most
+    again = 'decoder 350M', large, DTYPES[0], large.examples, limits
     yield step_job(4, *again, remat=True)
 
 
-def other_jobs(workloads: Mapping[str, Workload]) -> Iterator[Job]:
+def other_jobs(
+  workloads: Mapping[str, Workload], limits: Limits
+) -> Iterator[Job]:
   """What SelSync costs; each on the workloads that it is asked of, in bf16."""
 
   def job(priority, section, name, batch, measure, *args):
@@ -128,11 +136,11 @@ def other_jobs(workloads: Mapping[str, Workload]) -> Iterator[Job]:
 
   for name in PARTS:
     if work := workloads.get(name):
-      args = rows.parts_rows, work, DTYPES[0], work.examples
+      args = rows.parts_rows, limits.seconds, work, DTYPES[0], work.examples
       yield job(1, 'parts', name, work.examples, *args)
   if small := workloads.get('decoder 10M'):
-    for count in COUNTS:
-      args = rows.workers_row, small, DTYPES[0], EACH, count
+    for count in limits.workers:
+      args = rows.workers_row, limits.seconds, small, DTYPES[0], EACH, count
       yield job(2, 'workers', f'{count} of decoder 10M', EACH, *args)
     args = rows.travel_row, small, DEVICES
     yield job(3, 'travel', 'decoder 10M', small.examples, *args)
@@ -206,6 +214,8 @@ def main(argv: list[str] | None = None) -> None:
   add('--only', nargs='+', default=SECTIONS, choices=SECTIONS)
   add('--workloads', nargs='+', default=[*WORKLOADS], choices=WORKLOADS)
   add('--most', type=int, default=2**14, help='examples of a batch')
+  add('--round', type=float, default=0.5, help='seconds; or one step')
+  add('--workers', type=int, nargs='+', default=(1, 4, 8, 16))
   add('--tiny', action='store_true', help='small models, for a CPU')
   add('--out', type=pathlib.Path, default='accelerator.json')
   options = parser.parse_args(argv)
@@ -226,7 +236,8 @@ def main(argv: list[str] | None = None) -> None:
     'python': platform.python_version(),
     'xla_flags': os.environ.get('XLA_FLAGS', ''),
   }
-  jobs = [*step_jobs(workloads, options.most), *other_jobs(workloads)]
+  limits = Limits(options.most, options.round, options.workers)
+  jobs = [*step_jobs(workloads, limits), *other_jobs(workloads, limits)]
   with tempfile.TemporaryDirectory() as folder:
     # A program that comes again is not compiled again, but each once.
     jax.config.update('jax_compilation_cache_dir', folder)

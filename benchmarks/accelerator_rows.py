@@ -31,7 +31,6 @@ from selsync_jax.sync.consensus import AXIS
 from tests import programs
 
 ROUNDS = 5
-ROUND = 0.5  # Seconds, or one step.
 PARTS = {
   'local step': overhead.STEPS['local'],
   '+ gradient change': overhead.STEPS['measuring'],
@@ -101,15 +100,20 @@ class Runner:
     return (times[-1] - times[2]) / (len(times) - 3)
 
 
-def seconds(runs: dict[str, Run]) -> dict[str, list[float]]:
-  """Seconds per step of each, by round, timed in turn."""
+def seconds(runs: dict[str, Run], each: float) -> dict[str, list[float]]:
+  """Seconds per step, by round, timed in turn.
+
+  Args:
+    runs: functions by name; each takes a number of steps.
+    each: seconds of a round, which has one step at least.
+  """
   longest = 0.0
   for run in runs.values():
     run(1)
     began = time.perf_counter()
     run(2)
     longest = max(longest, (time.perf_counter() - began) / 2)
-  steps = int(np.clip(ROUND / longest, 1, 100))
+  steps = int(np.clip(each / longest, 1, 100))
   return variants.time_interleaved(runs, steps, ROUNDS)
 
 
@@ -123,11 +127,17 @@ def timing(times: list[float]) -> Row:
 
 
 def step_row(
-  workload: Workload, dtype: str, size: int, fed: bool = False, **fields: Any
+  each: float,
+  workload: Workload,
+  dtype: str,
+  size: int,
+  fed: bool = False,
+  **fields: Any,
 ) -> list[Row]:
   """Time, throughput and memory of one worker's step.
 
   Args:
+    each: see `seconds`.
     workload: what to train.
     dtype: of the computation.
     size: examples of the batch, which is already on the device.
@@ -136,7 +146,7 @@ def step_row(
   """
   program = compiled(workload, dtype, size, **fields)
   runner = Runner(program)
-  row = timing(seconds({'step': runner.run})['step'])
+  row = timing(seconds({'step': runner.run}, each)['step'])
   step = row['ms'] / 1e3
   most = peak(jax.devices()[0].device_kind, dtype)
   row |= {
@@ -177,7 +187,9 @@ def host_batches(workload: Workload, size: int) -> Iterator[Any]:
   return data.batches(range(1), 0, 13)
 
 
-def parts_rows(workload: Workload, dtype: str, size: int) -> list[Row]:
+def parts_rows(
+  each: float, workload: Workload, dtype: str, size: int
+) -> list[Row]:
   """What the parts of a SelSync step add to a local one, on one worker."""
   batch = workload.batch_of(size)
   task, model = task_of(batch), workload.create_model(dtype)
@@ -196,7 +208,7 @@ def parts_rows(workload: Workload, dtype: str, size: int) -> list[Row]:
     name: variants.Variant(first, 1, problem, averages)
     for name, (first, averages) in PARTS.items()
   }
-  times = seconds({name: variant.run for name, variant in made.items()})
+  times = seconds({name: variant.run for name, variant in made.items()}, each)
   local = np.array(times['local step'])
   rows = []
   for name, column in times.items():
@@ -212,7 +224,7 @@ def parts_rows(workload: Workload, dtype: str, size: int) -> list[Row]:
 
 
 def workers_row(
-  workload: Workload, dtype: str, size: int, count: int
+  each: float, workload: Workload, dtype: str, size: int, count: int
 ) -> list[Row]:
   """Workers on one device, next to one worker with the batch of all."""
   many = compiled(workload, dtype, size, count, 'vmap')
@@ -221,7 +233,7 @@ def workers_row(
     'one, same batch': Runner(compiled(workload, dtype, size * count)).run,
     'one': Runner(compiled(workload, dtype, size)).run,
   }
-  times = seconds(runs)
+  times = seconds(runs, each)
   medians = {name: statistics.median(times[name]) for name in runs}
   return [
     timing(times['vmap'])

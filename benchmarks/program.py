@@ -95,5 +95,7 @@ def task_of(batch: dict[str, np.ndarray]) -> tasks.Task:
 
 def as_counted(model: nn.Module) -> nn.Module:
   """A model whose every product is counted, and counted once."""
-  changed = {'attention': 'xla', 'remat': False}
+  changed: dict[str, Any] = {'remat': False}
+  if jax.default_backend() == 'gpu':
+    changed['attention'] = 'xla'  # The fused kernel is not XLA's.
   return model.clone(**{k: v for k, v in changed.items() if hasattr(model, k)})

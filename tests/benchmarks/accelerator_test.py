@@ -16,6 +16,7 @@ from benchmarks import accelerator_table
 from benchmarks import step
 from benchmarks import workloads
 
+LIMITS = accelerator.Limits(2**14, 0.5, (1, 16))
 ROOT = pathlib.Path(__file__).parents[2]
 
 BLOCKED = """
@@ -49,8 +50,8 @@ def test_a_batch_that_does_not_fit_ends_a_search_and_nothing_else():
 def test_a_row_that_is_not_reached_says_so():
   rows = []
   jobs = [
-    *accelerator.step_jobs(workloads.WORKLOADS, 2**14),
-    *accelerator.other_jobs(workloads.WORKLOADS),
+    *accelerator.step_jobs(workloads.WORKLOADS, LIMITS),
+    *accelerator.other_jobs(workloads.WORKLOADS, LIMITS),
   ]
   accelerator.measure(jobs, 0.0, rows.append)
   assert {row['not_measured'] for row in rows} == {'no time left'}
@@ -98,8 +99,8 @@ def test_shapes_are_those_of_the_configs(name, module):
 def test_every_section_is_measured_without_tensorflow(tmp_path):
   out = tmp_path / 'out.json'
   flags = [
-    *('--tiny', '--most=2', '--seconds=900', f'--out={out}'),
-    *('--workloads', 'decoder 10M', 'ResNet-50'),
+    *('--tiny', '--most=2', '--round=0', '--seconds=900', f'--out={out}'),
+    *('--workers', '2', '--workloads', 'decoder 10M'),
   ]
   done = subprocess.run(
     [sys.executable, '-c', BLOCKED, *flags],
