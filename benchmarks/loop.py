@@ -29,7 +29,7 @@ from selsync_jax.runs import checkpoints as checkpoint
 from selsync_jax.runs import records
 from selsync_jax.training.train import train_and_evaluate
 
-NEVER = 10**9
+NEVER = 10**6
 
 
 def configured(name: str, steps: int) -> Any:

@@ -78,9 +78,13 @@ def inflict(workdir: pathlib.Path, rng: random.Random) -> str:
 
 
 def resume(
-  command: list[str], workdir: pathlib.Path, left_alone: pathlib.Path
+  command: list[str],
+  workdir: pathlib.Path,
+  left_alone: pathlib.Path,
+  *,
+  is_damaged: bool,
 ) -> tuple[list[str], str]:
-  """Resumes a damaged run.
+  """Resumes a run that was killed; it may be refused if it is damaged, too.
 
   Returns:
     What is wrong with how it ended, and the lines that explain it.
@@ -98,7 +102,8 @@ def resume(
     return ['a traceback'], said
   if done.returncode:
     refused = done.returncode in (1, 2) and len(said.splitlines()) <= 3
-    return [] if refused else [f'exit code {done.returncode}'], said
+    fine = is_damaged and refused
+    return [] if fine else [f'exit code {done.returncode}'], said
   found = live_runs.differences_of_state(left_alone, workdir)
   for name, differences in (
     ('metrics.jsonl', live_runs.differences_of_metrics),
@@ -150,7 +155,10 @@ def main() -> None:
           kill(command(*case, killed[case], flags), killed[case], rng)
         shutil.copytree(killed[case], workdir)
         what = inflict(workdir, rng)
-      found, said = resume(run, workdir, left_alone[case])
+      is_damaged = number >= options.kills
+      found, said = resume(
+        run, workdir, left_alone[case], is_damaged=is_damaged
+      )
       results.append(
         dict(method=method, processes=processes, what=what, differs=found)
         | dict(said=said)

@@ -48,9 +48,12 @@ def launch(command: Sequence[str], processes: int) -> int:
     for index in range(processes):
       children.append(_start(command, index, processes, port, token))
     printers = [
-      threading.Thread(target=_print_lines, args=(index, stream))
+      threading.Thread(target=_print_lines, args=(index, stream, to))
       for index, child in enumerate(children)
-      for stream in (child.stdout, child.stderr)
+      for stream, to in (
+        (child.stdout, sys.stdout),
+        (child.stderr, sys.stderr),
+      )
     ]
     for printer in printers:
       printer.start()
@@ -83,9 +86,9 @@ def _start(
   )
 
 
-def _print_lines(index: int, stream: IO[str]) -> None:
+def _print_lines(index: int, stream: IO[str], to: IO[str]) -> None:
   for line in stream:
-    print(f'[{index}] {line}', end='', flush=True)
+    print(f'[{index}] {line}', end='', file=to, flush=True)
 
 
 def _wait(children: list[subprocess.Popen]) -> int:

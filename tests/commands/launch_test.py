@@ -26,9 +26,10 @@ def test_the_launcher_tells_each_process_its_place_and_prefixes_its_lines():
   )
   done = launch(3, sys.executable, '-c', code)
   assert done.returncode == 0
-  assert sorted(done.stdout.splitlines()) == sorted(
-    line for i in range(3) for line in (f'[{i}] {i} 3', f'[{i}] oops')
-  )
+  printed = (done.stdout, [f'[{i}] {i} 3' for i in range(3)])
+  warned = (done.stderr, [f'[{i}] oops' for i in range(3)])
+  for text, lines in (printed, warned):
+    assert sorted(text.splitlines()) == lines
 
 
 def test_the_launcher_gives_its_processes_one_token_that_nobody_has():

@@ -17,9 +17,10 @@ from tests import compositions
 
 _SLOW = pytest.mark.slow
 QUICK = ('selsync',)
-SLOW = ('selsync, grads', 'fda', 'streaming_diloco', 'sparta', 'gossip')
-SLOW += ('groups', 'micro', 'power_sgd', 'int8')
-METHODS = [*QUICK, *(pytest.param(name, marks=_SLOW) for name in SLOW)]
+METHODS = [
+  pytest.param(name, marks=[] if name in QUICK else _SLOW)
+  for name in layouts.METHODS
+]
 SPLIT = Layout(2, 2, 2)
 SHAPES = [
   Layout(4, 2, 1),
