@@ -25,45 +25,29 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from benchmarks import workloads
 from selsync_jax import methods
-from selsync_jax import models
 from selsync_jax.devices import mappers
 from selsync_jax.devices.layout import Layout
 from selsync_jax.models import tasks
 from selsync_jax.training.step import init_state
 from selsync_jax.training.step import train_step
 
-EXAMPLES, TOKENS = 8, 1024
-# Vocabulary, layers, width, heads, and width of the gated layer.
-SIZES = {
-  '10M': (10_240, 6, 256, 4, 688),
-  '124M': (25_600, 12, 768, 12, 2048),
-  '350M': (25_600, 24, 1024, 16, 2736),
-  '1.3B': (25_600, 24, 2048, 16, 5464),
-}
+EXAMPLES = 8
 LAYOUTS = ('8x1x1', '2x4x1', '2x2x2', '2x1x4', '8x1x8')
 
 
-def decoder(size: str) -> tuple[Any, Any, Any]:
+def decoder(workload: workloads.Workload) -> tuple[Any, Any, Any]:
   """One worker's step, and the shapes of its state and of its batch."""
-  vocabulary, num_layers, embed_dim, num_heads, mlp_dim = SIZES[size]
-  model = models.create_model(
-    'decoder',
-    vocabulary,
-    num_layers=num_layers,
-    embed_dim=embed_dim,
-    num_heads=num_heads,
-    mlp_dim=mlp_dim,
-    dtype='bfloat16',
-  )
+  model = workload.create_model('bfloat16')
   task = tasks.TASKS['language_modeling']
   strategy = methods.create_strategy('selsync', methods.Context(1, 0))
   optimizer = optax.adamw(1e-3)
-  tokens = jax.ShapeDtypeStruct((EXAMPLES, TOKENS), jnp.int32)
+  tokens = jax.ShapeDtypeStruct((workload.examples, *workload.shape), jnp.int32)
   batch = {
     'inputs': tokens,
     'targets': tokens,
-    'mask': jax.ShapeDtypeStruct((EXAMPLES,), jnp.bool),
+    'mask': jax.ShapeDtypeStruct((workload.examples,), jnp.bool),
   }
   state = jax.eval_shape(
     lambda variables: init_state(*variables, strategy, optimizer),
@@ -81,9 +65,11 @@ def held(states: Any) -> int:
   )
 
 
-def measure(size: str, layout: Layout) -> dict[str, Any]:
-  """Bytes per device of a size of the decoder."""
-  step, state, batch = decoder(size)
+def compiled_step(
+  workload: workloads.Workload, layout: Layout
+) -> tuple[Any, Any]:
+  """The step of a decoder, and the shapes of all workers' states."""
+  step, state, batch = decoder(workload)
   batches = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(
       x.shape, x.dtype, sharding=layout.batch_sharding(x.shape)
@@ -92,10 +78,17 @@ def measure(size: str, layout: Layout) -> dict[str, Any]:
   )
   states = mappers.abstract_state(state, layout.workers, layout)
   mapped: Any = mappers.map_workers(step, layout, donate=(0,))
+  return mapped.__wrapped__.lower(states, batches).compile(), states
+
+
+def measure(size: str, layout: Layout) -> dict[str, Any]:
+  """Bytes per device of a size of the decoder."""
   began = time.monotonic()
-  compiled = mapped.__wrapped__.lower(states, batches).compile()
+  compiled, states = compiled_step(workloads.decoder(size, EXAMPLES), layout)
   return {
-    'parameters': sum(x.size for x in jax.tree.leaves(state.params)),
+    'parameters': sum(
+      math.prod(x.shape[1:]) for x in jax.tree.leaves(states.params)
+    ),
     'state': held(states),
     'temporaries': compiled.memory_analysis().temp_size_in_bytes,
     'compiled_in': time.monotonic() - began,
@@ -105,7 +98,9 @@ def measure(size: str, layout: Layout) -> dict[str, Any]:
 def main() -> None:
   """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-  parser.add_argument('--sizes', nargs='+', default=[*SIZES], choices=SIZES)
+  parser.add_argument(
+    '--sizes', nargs='+', default=[*workloads.SIZES], choices=workloads.SIZES
+  )
   parser.add_argument('--layouts', nargs='+', default=LAYOUTS)
   parser.add_argument('--out', default='memory.json')
   options = parser.parse_args()

@@ -43,7 +43,7 @@ def jax_times(width: int, steps: int, rounds: int) -> dict[str, float]:
   jax.config.update('jax_num_cpu_devices', 1)
   with cluster.join(spec, {}, 60):
     made = {
-      name: variants.Variant(first, 1, width)
+      name: variants.Variant(first, 1, variants.convnet(width))
       for name, first in variants.FIRST.items()
     }
     params = made['local step'].params

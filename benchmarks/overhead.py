@@ -51,7 +51,7 @@ DIGITS = 32  # The width of the network in configs/digits.py.
 def selsync_row(width: int, count: int, steps: int, rounds: int) -> dict:
   """What the parts of a SelSync step cost, for some number of workers."""
   runs = {
-    name: variants.Variant(first, count, width, averages)
+    name: variants.Variant(first, count, variants.convnet(width), averages)
     for name, (first, averages) in STEPS.items()
   }
   seconds = variants.time_interleaved(
@@ -73,7 +73,9 @@ def selsync_row(width: int, count: int, steps: int, rounds: int) -> dict:
 def reducers_row(count: int, steps: int, rounds: int) -> dict:
   """What a step with each reducer costs, for some number of workers."""
   runs = {
-    name: variants.Variant(first, count, DIGITS, averages=False).run
+    name: variants.Variant(
+      first, count, variants.convnet(DIGITS), averages=False
+    ).run
     for name, first in REDUCERS.items()
   }
   seconds = variants.time_interleaved(runs, steps, rounds)

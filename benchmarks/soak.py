@@ -5,7 +5,8 @@
 
 Each case is a method, with four workers in one process or in two, or with
 `--simulate` on a virtual cluster, asynchronous methods among them, or with
-`--mesh` with two workers of four devices each in one, two, or four processes.
+`--mesh` with two workers of four devices each in one, two, or four processes,
+or with `--one_device` all on one, a GPU for example.
 One process of a run is killed (SIGKILL) at a random moment after the first
 step, and the run is resumed until it finishes. Its last checkpoint (every
 worker's parameters and optimizer state) and its metrics are then compared with
@@ -40,6 +41,7 @@ from tests import live_runs
 CASES = tuple(itertools.product(methods.METHODS, (1, 2)))
 SIMULATED = tuple((method, 0) for method in (*asynchronous.METHODS, 'selsync'))
 MESHED = tuple(zip(methods.METHODS, itertools.cycle((1, 2, 4)), strict=False))
+ALONE = tuple((method, 1) for method in methods.METHODS)
 MESH = ('--config.mapper=mesh', '--config.workers=2')
 MESH += ('--config.mesh.data=2', '--config.mesh.fsdp=2')
 DAMAGES = ('lost', 'half', 'zeros', 'zeros inside', 'flipped bit')
@@ -120,15 +122,20 @@ def main() -> None:
   kinds = parser.add_mutually_exclusive_group()
   kinds.add_argument('--simulate', action='store_true')
   kinds.add_argument('--mesh', action='store_true')
+  kinds.add_argument('--one_device', action='store_true')
   parser.add_argument('--seed', type=int, default=0)
   parser.add_argument('--out', default='soak.json')
   options = parser.parse_args()
   logging.set_verbosity(logging.ERROR)
   rng = random.Random(options.seed)
-  devices, flags = (8, MESH) if options.mesh else (4, ())
-  cases = itertools.cycle(
-    SIMULATED if options.simulate else MESHED if options.mesh else CASES
-  )
+  devices, flags, cases = 4, (), CASES
+  if options.simulate:
+    cases = SIMULATED
+  if options.mesh:
+    devices, flags, cases = 8, MESH, MESHED
+  if options.one_device:
+    devices, flags, cases = 1, ('--config.mapper=vmap',), ALONE
+  cases = itertools.cycle(cases)
   left_alone: dict[tuple[str, int], pathlib.Path] = {}
   killed: dict[tuple[str, int], pathlib.Path] = {}
   results = []

@@ -6,8 +6,8 @@
 
 Times one worker's SelSync step on a random batch of the workload's shapes that
 is already on the device. Floating-point operations are the compiler's count for
-the compiled step, with the backward pass and the optimizer; a sample is an
-image or a segment of text. Prints one table and writes one JSON file.
+the step, with the backward pass and the optimizer; a sample is an image or a
+segment of text. Prints one table and writes one JSON file.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import json
 import pathlib
 import statistics
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -24,13 +24,12 @@ import rich.box
 import rich.console
 import rich.table
 
+from benchmarks.peaks import peak
+from benchmarks.program import compile_program
+from benchmarks.program import Program
 from selsync_jax import methods
 from selsync_jax import models
 from selsync_jax import optimizers
-from selsync_jax.devices import mappers
-from selsync_jax.models import tasks
-from selsync_jax.training.step import init_state
-from selsync_jax.training.step import train_step
 
 WORKLOADS = (
   'digits',
@@ -49,20 +48,6 @@ IMAGES = {
   'imagenet2012': (224, 3, 1000),
 }
 TEXTS = {'wikitext103': 267_735, 'stdlib_text': 256}
-
-# TFLOP/s of dense matrix products in bfloat16, and in XLA's default precision
-# for float32 products (TF32 on a GPU, bfloat16 on a TPU), from the data sheets
-# of NVIDIA (H100 SXM, A100) and Google Cloud. Keys are parts of JAX's device
-# kinds.
-PEAKS = {
-  'H200': (989, 494),
-  'H100': (989, 494),
-  'A100': (312, 156),
-  'TPU v4': (275, 275),
-  'TPU v5 lite': (197, 197),
-  'TPU v5p': (459, 459),
-  'TPU v6 lite': (918, 918),
-}
 
 
 def random_batch(config: Any) -> tuple[int, dict[str, np.ndarray]]:
@@ -85,41 +70,20 @@ def random_batch(config: Any) -> tuple[int, dict[str, np.ndarray]]:
   return classes, fields | {'mask': np.ones(size, bool)}
 
 
-class Program(NamedTuple):
-  """A compiled training step and its arguments."""
-
-  step: jax.stages.Compiled
-  state: Any
-  batch: Any
-  parameters: int
-
-
 def compile_step(config: Any, count: int = 1, mapper: str = 'vmap') -> Program:
   """The trainer's step, with a random batch for each of `count` workers."""
   classes, batch = random_batch(config)
-  kind = 'classification' if 'image' in batch else 'language_modeling'
-  task = tasks.TASKS[kind]
-  model = models.create_model(num_outputs=classes, **config.model)
-  strategy = methods.create_strategy(
-    context=methods.Context(1, 0), **config.sync.to_dict()
-  )
-  optimizer = optimizers.create_optimizer(**config.optimizer)
-  example = {name: array[:1] for name, array in batch.items()}
-  variables = tasks.init(model, task, example, jax.random.key(0))
-  state = init_state(*variables, strategy, optimizer)
-  parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-  state, batch = (
-    mappers.place(mappers.replicate(tree, count), mapper)
-    for tree in (state, batch)
-  )
-  loss = tasks.train_loss(model, task)
-  step = mappers.map_workers(
-    train_step(loss, strategy, optimizer, config.seed),
+  return compile_program(
+    models.create_model(num_outputs=classes, **config.model),
+    methods.create_strategy(
+      context=methods.Context(1, 0), **config.sync.to_dict()
+    ),
+    optimizers.create_optimizer(**config.optimizer),
+    batch,
+    count,
     mapper,
-    donate=(0,),
+    config.seed,
   )
-  compiled = step.lower(state, batch).compile()
-  return Program(compiled, state, batch, parameters)
 
 
 def seconds(program: Program, steps: int) -> float:
@@ -133,14 +97,6 @@ def seconds(program: Program, steps: int) -> float:
   return statistics.median(times[1:])
 
 
-def peak(device_kind: str, dtype: str) -> float | None:
-  """A device's peak FLOP/s, or `None` if it is not known."""
-  for kind, teraflops in PEAKS.items():
-    if kind in device_kind:
-      return 1e12 * teraflops[dtype == 'float32']
-  return None
-
-
 def measure(
   workload: str, *, tiny: bool, dtype: str | None, steps: int
 ) -> dict[str, Any]:
@@ -151,21 +107,16 @@ def measure(
   config.optimizer.learning_rate = 0.0  # The labels are random.
   config.model.dtype = dtype or config.model.dtype
   program = compile_step(config)
-  flops = program.step.cost_analysis()['flops']
-  memory = program.step.memory_analysis()
   time_ = seconds(program, steps)
   most = peak(jax.devices()[0].device_kind, config.model.dtype)
   return {
     'dtype': config.model.dtype,
     'batch': config.batch_size,
     'parameters': program.parameters,
-    'flops_per_sample': flops / config.batch_size,
+    'flops_per_sample': program.flops / config.batch_size,
     'seconds': time_,
-    'bytes': memory.argument_size_in_bytes
-    + memory.temp_size_in_bytes
-    + memory.output_size_in_bytes
-    - memory.alias_size_in_bytes,
-    'share_of_peak': most and flops / time_ / most,
+    'bytes': program.bytes,
+    'share_of_peak': most and program.flops / time_ / most,
   }
 
 

@@ -6,7 +6,7 @@ may synchronize. They differ in the first transformation of the chain.
 
 from collections.abc import Callable
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,35 +29,57 @@ FIRST = {
 }
 
 
+class Problem(NamedTuple):
+  """What a step computes.
+
+  Attributes:
+    params: before the first step.
+    loss: `loss(params, batch)`.
+    batch: of a worker, at every step.
+    optimizer: of the local update.
+  """
+
+  params: Any
+  loss: Callable[[Any, Any], Any]
+  batch: Any
+  optimizer: optax.GradientTransformation
+
+
+def convnet(width: int) -> Problem:
+  """A convolutional network on 32 small images."""
+  model = models.create_model('convnet', 10, num_filters=width)
+  rng = np.random.default_rng(0)
+  image = rng.normal(size=(32, 8, 8, 1)).astype(np.float32)
+  label = rng.integers(10, size=32).astype(np.int32)
+
+  def loss(params, batch):
+    image, label = batch
+    logits = model.apply(params, image, train=True)
+    return optax.softmax_cross_entropy_with_integer_labels(logits, label).mean()
+
+  params = model.init(jax.random.key(0), image[:1], train=False)
+  return Problem(params, loss, (image, label), optax.sgd(1e-3, momentum=0.9))
+
+
 class Variant:
   """One kind of training step, on the local workers under pmap.
 
   Args:
     first: the transformation before the optimizer, if any.
     count: number of local workers.
-    width: of the convolutional network.
+    problem: what they compute.
     averages: whether a step may average, in a branch of a `lax.cond`.
   """
 
-  def __init__(self, first: Any, count: int, width: int, averages: bool = True):
-    batch_size = 32  # Examples per worker.
-    model = models.create_model('convnet', 10, num_filters=width)
-    optimizer = optax.sgd(1e-3, momentum=0.9)
+  def __init__(
+    self, first: Any, count: int, problem: Problem, averages: bool = True
+  ):
+    params, loss, batch, optimizer = problem
     tx = optax.chain(first, optimizer) if first else optimizer
-    rng = np.random.default_rng(0)
-    image = rng.normal(size=(count, batch_size, 8, 8, 1)).astype(np.float32)
-    label = rng.integers(10, size=(count, batch_size)).astype(np.int32)
-    params = model.init(jax.random.key(0), image[0, :1], train=False)
 
-    def loss(params, image, label):
-      logits = model.apply(params, image, train=True)
-      return optax.softmax_cross_entropy_with_integer_labels(
-        logits, label
-      ).mean()
-
-    def step(state, image, label):
+    def step(state, batch):
       params, opt_state = state
-      grads = jax.grad(loss)(params, image, label)
+      grads = jax.grad(loss)(params, batch)
       updates, opt_state = tx.update(grads, opt_state, params)
       params = optax.apply_updates(params, updates)
       if averages and optax.tree.get_all_with_path(opt_state, 'sync'):
@@ -66,15 +88,16 @@ class Variant:
       return params, opt_state
 
     self.params = sum(x.size for x in jax.tree.leaves(params))
-    stacked = mappers.replicate((params, tx.init(params)), count)
-    self.state = mappers.place(stacked, 'pmap')
+    self.state, self._batch = (
+      mappers.place(mappers.replicate(tree, count), 'pmap')
+      for tree in ((params, tx.init(params)), batch)
+    )
     self._step = mappers.map_workers(step, 'pmap', donate=(0,))
-    self._batch = mappers.place((image, label), 'pmap')
 
   def run(self, steps: int) -> None:
     """Takes `steps` steps and waits for the last one."""
     for _ in range(steps):
-      self.state = self._step(self.state, *self._batch)
+      self.state = self._step(self.state, self._batch)
     jax.block_until_ready(self.state)
 
 

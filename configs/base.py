@@ -107,6 +107,7 @@ def get_config(
       mapper='pmap',  # 'vmap': all workers on one device; 'map': there, in
       # turn; 'auto': what is fastest, see docs/performance.md. 'mesh': several
       # devices in each worker, see docs/mesh.md.
+      device='auto',  # What JAX finds. 'gpu', 'tpu', 'cpu': that or nothing.
       mesh=dict(
         data=1,  # Devices of a worker that hold the same parameters,
         fsdp=1,  # times devices that hold a part of them each.

@@ -46,6 +46,8 @@ def get_config(argument: str = 'selsync'):
     mlp_dim=1024,
     dropout=0.1,
     dtype='bfloat16',
+    attention='auto',  # A GPU's fused kernel, if there is no dropout.
+    remat=False,  # Or compute activations twice, to need less memory.
   )
   config.optimizer.update(
     name='adamw',

@@ -242,6 +242,7 @@ NAMES = Rule(
 RULES = {
   'workers': whole(1, 4096),
   'mapper': one_of('auto', 'pmap', 'vmap', 'map', 'mesh'),
+  'device': one_of('auto', 'cpu', 'gpu', 'tpu'),
   'mesh.data': whole(1, 4096),
   'mesh.fsdp': whole(1, 4096),
   'seed': whole(0)._replace(words='in [0, 2**31)'),

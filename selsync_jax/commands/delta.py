@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> None:
   backend.check_flags()
   if config.mapper not in layout.ONE_DEVICE:
     layout.make_devices(config.workers, **config.mesh)
-  backend.start()
+  backend.start(config.device)
   # Imports TensorFlow, and a mistake should end sooner.
   from selsync_jax.training import delta_search
 

@@ -69,6 +69,9 @@ def main(arguments: Sequence[str]) -> None:
   within = network.Network(
     inside.value, _read(inner_bandwidth, network.bandwidth), 0.0
   )
+  from selsync_jax.devices import backend
+
+  backend.start(config.device)
   _print_costs(configs, links, within, selsync_lssr, steps.value)
 
 

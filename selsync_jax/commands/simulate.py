@@ -30,6 +30,10 @@ def main(arguments: Sequence[str]) -> None:
   workdir = line.folder(config)
   run_line.handle_signals(workdir)
   logging.set_verbosity(logging.FATAL)  # Orbax also logs what it raises.
+  from selsync_jax.devices import backend
+
+  backend.check_flags()
+  backend.start(config.device)
   # These import TensorFlow, and a mistake in the config should end sooner.
   from selsync_jax.runs import checkpoints
   from selsync_jax.simulate import run

@@ -122,7 +122,7 @@ def main(arguments: Sequence[str]) -> None:
   ) as cluster:
     if config.mapper not in layout.ONE_DEVICE:
       layout.make_devices(config.workers, cluster.processes, **config.mesh)
-    backend.start()
+    backend.start(config.device)
     # These import TensorFlow, and a mistake in the config should end sooner.
     from selsync_jax.runs import checkpoints
     from selsync_jax.training import milestones

@@ -1,10 +1,12 @@
 """Starts JAX on its devices, or says in one line why that is impossible."""
 
 import contextlib
+from importlib import metadata
 import os
 import re
 import select
 import signal
+import sys
 import warnings
 
 import jax
@@ -55,17 +57,51 @@ def _try_flags(sink: int) -> None:
   os._exit(0)
 
 
-def start() -> None:
+def start(device: str = 'auto') -> None:
   """Starts JAX's backend.
 
+  Prints a line if JAX falls back to the CPU although it has a plugin for CUDA.
+
+  Args:
+    device: `cpu`, `gpu` or `tpu`; or `auto`, which leaves the choice to JAX.
+
   Raises:
-    ConfigError: if there is none, as with `JAX_PLATFORMS=cuda` without a GPU.
+    ConfigError: if there is no backend, as with `JAX_PLATFORMS=cuda` without a
+      GPU, or if JAX has started on another device.
   """
+  platforms = os.environ.get('JAX_PLATFORMS', '')
+  if device == 'cpu':
+    jax.config.update('jax_platforms', device)
   try:
     jax.devices()
   except (RuntimeError, AssertionError) as error:  # Without words for cuda.
-    platforms = os.environ.get('JAX_PLATFORMS', '')
-    reason = ' '.join(str(error).split()) or 'there is no such device'
+    reason = _one_line(error) or 'there is no such device'
     raise ConfigError(
       f'JAX_PLATFORMS={platforms}: JAX cannot start: {reason}'
     ) from error
+  started = jax.default_backend()
+  if device not in ('auto', started):
+    raise ConfigError(
+      f'config.device={device}: JAX has started on {started}: {_lacks(device)}'
+    )
+  plugins = metadata.entry_points(group='jax_plugins')
+  if f'{device} {started}' == 'auto cpu' and not platforms:
+    for plugin in (p.name for p in plugins if 'cuda' in p.name):
+      print(
+        f'JAX runs on the CPU, although it has the plugin {plugin}: '
+        f'{_lacks("gpu")}; with --config.device=gpu it must not',
+        file=sys.stderr,
+      )
+
+
+def _lacks(device: str) -> str:
+  """Why JAX has not started on a device."""
+  try:
+    jax.devices(device)
+  except RuntimeError as error:
+    return _one_line(error)
+  return 'JAX_PLATFORMS names another one first'
+
+
+def _one_line(error: Exception) -> str:
+  return ' '.join(str(error).split())

@@ -51,6 +51,8 @@ RULES = {
   'num_layers': whole(1, 2**10),
   'embed_dim': whole(1, 2**16),
   'num_heads': whole(1, 2**10),
+  'attention': one_of('auto', 'xla', 'cudnn'),
+  'remat': FLAG,
 }
 """Of the fields of our models; a model of your own has others."""
 

@@ -4,11 +4,16 @@ Flax's `dot_product_attention` scales the query before the product and, in
 bfloat16, rounds the scores before the softmax; here the scores are scaled and
 normalized in float32. Its attention module has no rotary positions.
 
+On an NVIDIA GPU, cuDNN's fused kernel computes the same in bfloat16 and keeps
+no scores in memory. It has no dropout of the weights.
+
 References:
   Vaswani et al., `Attention Is All You Need`, NeurIPS 2017.
   Su et al., `RoFormer: Enhanced Transformer with Rotary Position Embedding`,
   2021.
 """
+
+from typing import Literal
 
 import flax.linen as nn
 import jax
@@ -54,6 +59,33 @@ def attention_weights(
   )
 
 
+def fused_attention(
+  query: Float[Array, 'batch time heads depth'],
+  key: Float[Array, 'batch time heads depth'],
+  value: Float[Array, 'batch time heads depth'],
+  implementation: Literal['cudnn', 'xla'] = 'cudnn',
+) -> Float[Array, 'batch time heads depth']:
+  """Returns the mean of the values, by `attention_weights`, from one kernel."""
+  return jax.nn.dot_product_attention(
+    query, key, value, is_causal=True, implementation=implementation
+  )
+
+
+def missing_for_cudnn(
+  query: Float[Array, 'batch time heads depth'],
+) -> str | None:
+  """What prevents cuDNN's kernel from computing attention here, if anything."""
+  version = jax.local_devices()[0].client.platform_version
+  if jax.default_backend() != 'gpu' or 'cuda' not in version:
+    return f'an NVIDIA GPU; JAX runs on {jax.default_backend()}'
+  if query.dtype != jnp.bfloat16:
+    return f'dtype bfloat16, got {query.dtype}'
+  depth = query.shape[3]
+  if depth % 8 or depth > 128:
+    return f'heads of 8, 16, ... or 128 features, got {depth}'
+  return None
+
+
 class CausalAttention(nn.Module):
   """Multi-head self-attention to the current and earlier positions.
 
@@ -62,6 +94,8 @@ class CausalAttention(nn.Module):
     rotary: whether to apply rotary positions to queries and keys.
     use_bias: whether the projections have biases.
     dropout: rate on the attention weights.
+    implementation: `xla`; `cudnn`, the fused kernel; or `auto`, the kernel
+      wherever it can be used.
     kernel_init: initializer of the input projection.
     out_kernel_init: initializer of the output projection.
     dtype: of the computation; the softmax is float32.
@@ -74,6 +108,15 @@ class CausalAttention(nn.Module):
   kernel_init: nn.initializers.Initializer
   out_kernel_init: nn.initializers.Initializer
   dtype: str
+  implementation: str = 'auto'
+
+  def _is_fused(self, query, train: bool) -> bool:
+    if self.implementation == 'xla' or (train and self.dropout):
+      return False
+    missing = missing_for_cudnn(query)
+    if missing and self.implementation == 'cudnn':
+      raise ValueError(f"attention='cudnn' needs {missing}")
+    return not missing
 
   @nn.compact
   def __call__(
@@ -91,9 +134,12 @@ class CausalAttention(nn.Module):
     query, key, value = x[:, :, 0], x[:, :, 1], x[:, :, 2]
     if self.rotary:
       query, key = apply_rotary(query), apply_rotary(key)
-    weights = attention_weights(query, key).astype(value.dtype)
-    weights = nn.Dropout(self.dropout, deterministic=not train)(weights)
-    x = jnp.einsum('bhqk,bkhd->bqhd', weights, value)
+    if self._is_fused(query, train):
+      x = fused_attention(query, key, value)
+    else:
+      weights = attention_weights(query, key).astype(value.dtype)
+      weights = nn.Dropout(self.dropout, deterministic=not train)(weights)
+      x = jnp.einsum('bhqk,bkhd->bqhd', weights, value)
     return nn.Dense(
       embed_dim,
       use_bias=self.use_bias,

@@ -40,6 +40,11 @@ def _check_multiple(embed_dim: int, factor: int) -> None:
     )
 
 
+def _check_attention(attention: str, dropout: float) -> None:
+  if attention == 'cudnn' and dropout:
+    raise ValueError(f"attention='cudnn' has no dropout, got {dropout}")
+
+
 class TransformerLM(nn.Module):
   """The paper's language model: post-norm layers with causal attention.
 
@@ -51,6 +56,7 @@ class TransformerLM(nn.Module):
     mlp_dim: width of the feed-forward layer.
     dropout: rate on embeddings, attention weights and both sublayers.
     dtype: of the computation; parameters are float32.
+    attention: see `CausalAttention.implementation`.
   """
 
   vocab_size: int
@@ -60,9 +66,11 @@ class TransformerLM(nn.Module):
   mlp_dim: int = 200
   dropout: float = 0.2
   dtype: str = 'float32'
+  attention: str = 'auto'
 
   def __post_init__(self):
     super().__post_init__()
+    _check_attention(self.attention, self.dropout)
     _check_multiple(self.embed_dim, self.num_heads)
     _check_multiple(self.embed_dim, 2)  # Pairs of sine and cosine.
 
@@ -94,6 +102,7 @@ class TransformerLM(nn.Module):
         kernel_init=GLOROT,
         out_kernel_init=GLOROT,
         dtype=self.dtype,
+        implementation=self.attention,
       )
       x = norm(x + drop(attend(x, train=train)))
       y = drop(nn.relu(dense(self.mlp_dim, x)))
@@ -113,6 +122,9 @@ class Decoder(nn.Module):
       has as many parameters as one without a gate and 4 `embed_dim`.
     dropout: rate on attention weights and both sublayers.
     dtype: of the computation; parameters are float32.
+    attention: see `CausalAttention.implementation`.
+    remat: whether the backward pass computes the layers' activations again,
+      one layer at a time, instead of keeping them in memory.
   """
 
   vocab_size: int
@@ -122,9 +134,12 @@ class Decoder(nn.Module):
   mlp_dim: int = 344
   dropout: float = 0.0
   dtype: str = 'float32'
+  attention: str = 'auto'
+  remat: bool = False
 
   def __post_init__(self):
     super().__post_init__()
+    _check_attention(self.attention, self.dropout)
     _check_multiple(self.embed_dim, 2 * self.num_heads)
 
   @nn.compact
@@ -149,13 +164,7 @@ class Decoder(nn.Module):
         features, use_bias=False, kernel_init=kernel_init, dtype=self.dtype
       )(x)
 
-    x = nn.Embed(
-      self.vocab_size,
-      self.embed_dim,
-      embedding_init=nn.initializers.normal(1.0),
-      dtype=self.dtype,
-    )(x)
-    for _ in range(self.num_layers):
+    def layer(self, x):
       attend = CausalAttention(
         self.num_heads,
         rotary=True,
@@ -164,9 +173,19 @@ class Decoder(nn.Module):
         kernel_init=lecun,
         out_kernel_init=residual,
         dtype=self.dtype,
+        implementation=self.attention,
       )
       x = x + drop(attend(norm(x), train=train))
       y = norm(x)
       y = nn.silu(dense(self.mlp_dim, y)) * dense(self.mlp_dim, y)
-      x = x + drop(dense(self.embed_dim, y, residual))
+      return x + drop(dense(self.embed_dim, y, residual))
+
+    x = nn.Embed(
+      self.vocab_size,
+      self.embed_dim,
+      embedding_init=nn.initializers.normal(1.0),
+      dtype=self.dtype,
+    )(x)
+    for _ in range(self.num_layers):
+      x = (nn.remat(layer) if self.remat else layer)(self, x)
     return dense(self.vocab_size, norm(x))

@@ -28,6 +28,7 @@ _FREE = (
   'check_replicas',
   'data.backend',
   'data.dir',
+  'device',
   'epochs',
   'eval',
   'log',

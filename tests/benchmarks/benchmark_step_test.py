@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from benchmarks import peaks
 from benchmarks import step
 
 
@@ -32,8 +33,8 @@ def test_operations_are_six_a_parameter_and_token_and_attention(decoder):
 
 def test_the_share_of_peak_is_told_of_devices_that_are_known(decoder):
   assert decoder['share_of_peak'] is None  # A CPU is none of them.
-  assert step.peak('NVIDIA A100-SXM4-80GB', 'bfloat16') == 312e12
-  assert step.peak('NVIDIA A100-SXM4-80GB', 'float32') == 156e12
+  assert peaks.peak('NVIDIA A100-SXM4-80GB', 'bfloat16') == 312e12
+  assert peaks.peak('NVIDIA A100-SXM4-80GB', 'float32') == 156e12
 
 
 def test_the_command_prints_a_table_and_writes_a_json(tmp_path, capsys):

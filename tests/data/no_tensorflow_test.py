@@ -65,6 +65,28 @@ def test_digits_train_without_tensorflow_to_the_same_metrics(
   assert rows(tmp_path / 'numpy') == expected
 
 
+@pytest.mark.slow
+def test_the_decoder_trains_without_tensorflow(tmp_path):
+  flags = (
+    '--config=configs/stdlib_gpt.py:selsync,smoke',
+    '--config.data.backend=numpy',
+    '--config.mapper=auto',
+    '--config.steps=60',
+    '--noreport',
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', BLOCKED, *flags, f'--workdir={tmp_path / "run"}'],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=300,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+  losses = [row['loss'] for row in rows(tmp_path / 'run')]
+  assert losses[-1] < 0.8 * losses[0]
+
+
 def test_without_tensorflow_its_backend_is_refused_in_one_line(tmp_path):
   done = subprocess.run(
     [sys.executable, '-c', BLOCKED, f'--workdir={tmp_path / "run"}'],

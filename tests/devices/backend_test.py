@@ -9,16 +9,30 @@ import pytest
 from tests import live_runs
 
 ASKING = """
+import sys
+
 from selsync_jax.config import ConfigError
 from selsync_jax.devices import backend
 
 try:
   backend.check_flags()
-  backend.start()
+  backend.start(*sys.argv[1:])
   print('started')
 except ConfigError as error:
   print(error)
 """
+
+
+def ask(device, **variables):
+  return subprocess.run(
+    [sys.executable, '-c', ASKING, device],
+    cwd=live_runs.ROOT,
+    env=os.environ | variables,
+    capture_output=True,
+    text=True,
+    timeout=120,
+    check=False,
+  )
 
 
 @pytest.mark.parametrize(
@@ -42,18 +56,56 @@ except ConfigError as error:
   ],
 )
 def test_jax_starts_or_says_in_one_line_why_not(variables, line):
-  done = subprocess.run(
-    [sys.executable, '-c', ASKING],
-    cwd=live_runs.ROOT,
-    env=os.environ | variables,
-    capture_output=True,
-    text=True,
-    timeout=120,
-    check=False,
-  )
+  done = ask('auto', **variables)
   assert done.returncode == 0, done.stderr
   (said,) = done.stdout.splitlines()
   assert said.startswith(line)
+
+
+def test_a_device_that_jax_has_not_started_on_is_refused():
+  done = ask('gpu', JAX_PLATFORMS='cpu')
+  assert done.stdout.startswith(
+    'config.device=gpu: JAX has started on cpu: Unknown backend'
+  )
+  assert len(done.stdout.splitlines()) == 1
+
+
+def test_a_fall_back_to_the_cpu_is_reported(tmp_path):
+  # An installed plugin that cannot start, as one without its driver.
+  (tmp_path / 'no_driver.py').write_text('def initialize(): 1 / 0\n')
+  info = tmp_path / 'no_driver-1.dist-info'
+  info.mkdir()
+  (info / 'METADATA').write_text('Name: no_driver\nVersion: 1\n')
+  (info / 'entry_points.txt').write_text(
+    '[jax_plugins]\nxla_cuda12 = no_driver\n'
+  )
+  path = f'{live_runs.ROOT}:{tmp_path}'
+  done = ask('auto', JAX_PLATFORMS='', PYTHONPATH=path)
+  if 'gpu' in done.stdout:
+    pytest.skip('this machine has a GPU')
+  assert done.stdout == 'started\n', done.stderr
+  line = done.stderr.splitlines()[-1]
+  assert line.startswith('JAX runs on the CPU, although it has the plugin xla_')
+  assert line.endswith('; with --config.device=gpu it must not')
+  # Whoever asked for a CPU knows.
+  assert 'although' not in ask('cpu', PYTHONPATH=path).stderr
+
+
+@pytest.mark.slow
+def test_a_run_without_its_gpu_ends_before_it_has_a_folder(tmp_path):
+  folder = tmp_path / 'run'
+  done = subprocess.run(
+    live_runs.command('selsync', 1, folder, '--config.device=gpu'),
+    cwd=live_runs.ROOT,
+    capture_output=True,
+    text=True,
+    timeout=300,
+    check=False,
+  )
+  assert done.returncode == 2
+  (line,) = done.stderr.splitlines()
+  assert line.startswith('train.py: config.device=gpu: JAX has started on cpu')
+  assert not folder.exists()
 
 
 @pytest.mark.slow

@@ -7,8 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from selsync_jax import models
 from selsync_jax.models import attention
+from selsync_jax.models import tasks
 from tests.models.random_weights import random_variables
+from tests.models.random_weights import UNOPTIMIZED
 
 
 def numpy_attention(x, params, num_heads, rotary):
@@ -72,3 +75,58 @@ def test_rotary_products_depend_only_on_the_distance():
   np.testing.assert_allclose(
     np.linalg.norm(queries, axis=-1), np.linalg.norm(query), rtol=1e-6
   )
+
+
+def test_the_fused_kernel_is_asked_for_the_same():
+  # Elsewhere than on a GPU there is only XLA's implementation of the same call.
+  rng = np.random.default_rng(0)
+  query, key, value = rng.normal(size=(3, 2, 7, 3, 8)).astype(np.float32)
+  weights, result = jax.jit(
+    lambda *qkv: (
+      attention.attention_weights(*qkv[:2]),
+      attention.fused_attention(*qkv, 'xla'),
+    ),
+    compiler_options=UNOPTIMIZED,
+  )(query, key, value)
+  expected = np.einsum('bhqk,bkhd->bqhd', weights, value)
+  np.testing.assert_allclose(result, expected, atol=1e-5)
+
+
+def test_the_fused_kernel_is_refused_where_there_is_none():
+  decoder = models.create_model('decoder', 20, attention='cudnn')
+  line = "attention='cudnn' needs an NVIDIA GPU; JAX runs on cpu"
+  with pytest.raises(ValueError, match=f'^{line}'):
+    tasks.init_shapes(
+      decoder,
+      tasks.TASKS['language_modeling'],
+      {'inputs': jnp.zeros((1, 8), jnp.int32)},
+    )
+
+
+def test_activations_that_are_computed_again_change_no_gradient():
+  kept = models.create_model(
+    *('decoder', 20),
+    **dict(num_layers=1, embed_dim=16, num_heads=2, mlp_dim=24, dropout=0.5),
+  )
+  tokens = jnp.arange(12, dtype=jnp.int32)[None]
+  variables = random_variables(kept, tokens)
+
+  def gradient(model):
+    def loss(variables):
+      rngs = {'dropout': jax.random.key(1)}
+      scores = model.apply(variables, tokens, train=True, rngs=rngs)
+      return jnp.square(scores).mean()
+
+    return jax.jit(jax.grad(loss), compiler_options=UNOPTIMIZED)
+
+  again = gradient(kept.clone(remat=True))
+  jax.tree.map(
+    lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-6),
+    again(variables),
+    gradient(kept)(variables),
+  )
+  flops, fewer = (
+    step.lower(variables).cost_analysis()['flops']
+    for step in (again, gradient(kept))
+  )
+  assert flops > 1.2 * fewer  # A forward pass, of three.

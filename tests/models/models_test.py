@@ -279,6 +279,10 @@ BAD_FIELDS = [
     dict(name='decoder', num_heads=48),
     'embed_dim must be a multiple of 96, got 128',
   ),
+  (
+    dict(name='decoder', attention='cudnn', dropout=0.1),
+    "attention='cudnn' has no dropout, got 0.1",
+  ),
   (dict(name='vgg11', depth=11), 'depth=11: model vgg11 has no depth'),
   # The data set determines it.
   (

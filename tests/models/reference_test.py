@@ -19,6 +19,7 @@ KINDS = {
   nn.Conv2d: 'Conv',
   nn.BatchNorm2d: 'BatchNorm',
   nn.LayerNorm: 'LayerNorm',
+  nn.RMSNorm: 'RMSNorm',
   nn.Linear: 'Dense',
   nn.Embedding: 'Embed',
 }
@@ -34,6 +35,15 @@ def matched_layers(module, params, stats=None):
       name = f'Block_{seen["Block"]}'
       seen['Block'] += 1
       yield from matched_layers(module, params[name], stats[name])
+      return
+    if isinstance(module, torch_networks.DecoderLayer):
+      name = f'CausalAttention_{seen["CausalAttention"]}'
+      seen['CausalAttention'] += 1
+      yield module.qkv, params[name]['qkv'], {}
+      yield module.out, params[name]['out'], {}
+      for name, child in module.named_children():
+        if name not in ('qkv', 'out'):
+          yield from visit(child)
       return
     if isinstance(module, nn.MultiheadAttention):
       name = f'CausalAttention_{seen["CausalAttention"]}'
@@ -148,5 +158,13 @@ def test_the_transformer_agrees_with_pytorchs_example():
   fields = dict(num_layers=2, embed_dim=12, num_heads=2, mlp_dim=10)
   model = models.create_model('transformer', 50, **fields)
   reference = torch_networks.WordLanguageModel(50, **fields)
+  tokens = np.random.default_rng(0).integers(50, size=(3, 9)).astype(np.int32)
+  assert_agree(model, reference, tokens)
+
+
+def test_the_decoder_agrees_with_llama():
+  fields = dict(num_layers=2, embed_dim=12, num_heads=2, mlp_dim=10)
+  model = models.create_model('decoder', 50, **fields)
+  reference = torch_networks.decoder(50, **fields)
   tokens = np.random.default_rng(0).integers(50, size=(3, 9)).astype(np.int32)
   assert_agree(model, reference, tokens)

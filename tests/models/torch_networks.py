@@ -1,8 +1,9 @@
 """Reference networks in PyTorch.
 
-They follow the structure documented by torchvision and by PyTorch's
-word-language-model example. Layers are defined in the order in which our models
-call theirs, so that weights can be matched by kind and order.
+They follow the structure documented by torchvision, by PyTorch's
+word-language-model example, and by LLaMA's authors. Layers are defined in the
+order in which our models call theirs, so that weights can be matched by kind
+and order.
 """
 
 import math
@@ -59,6 +60,7 @@ def shortcut(channels, out, stride):
 RESNETS = {
   18: (BasicBlock, (2, 2, 2, 2)),
   50: (Bottleneck, (3, 4, 6, 3)),
+  101: (Bottleneck, (3, 4, 23, 3)),
 }
 
 
@@ -161,14 +163,65 @@ class WordLanguageModel(nn.Module):
     self.embed_dim = embed_dim
 
   def forward(self, x):
-    time = x.shape[1]
-    position = torch.arange(time).unsqueeze(1)
+    time, device = x.shape[1], x.device
+    position = torch.arange(time, device=device).unsqueeze(1)
     frequency = torch.exp(
-      torch.arange(0, self.embed_dim, 2) * (-math.log(10000.0) / self.embed_dim)
+      torch.arange(0, self.embed_dim, 2, device=device)
+      * (-math.log(10000.0) / self.embed_dim)
     )
-    table = torch.zeros(time, self.embed_dim)
-    table[:, 0::2] = torch.sin(position * frequency)
-    table[:, 1::2] = torch.cos(position * frequency)
-    mask = nn.Transformer.generate_square_subsequent_mask(time)
+    angle = position * frequency
+    table = torch.stack([torch.sin(angle), torch.cos(angle)], -1).flatten(1)
+    mask = nn.Transformer.generate_square_subsequent_mask(time, device=device)
     x = self.embed(x) * math.sqrt(self.embed_dim) + table
     return self.decode(self.encoder(x, mask=mask, is_causal=True))
+
+
+class DecoderLayer(nn.Module):
+  """Rotary attention and SwiGLU, each after RMSNorm, without biases."""
+
+  def __init__(self, embed_dim, num_heads, mlp_dim):
+    super().__init__()
+    self.num_heads = num_heads
+    self.norm = nn.RMSNorm(embed_dim, eps=1e-6)
+    self.qkv = nn.Linear(embed_dim, 3 * embed_dim, bias=False)
+    self.out = nn.Linear(embed_dim, embed_dim, bias=False)
+    self.mlp_norm = nn.RMSNorm(embed_dim, eps=1e-6)
+    self.gate = nn.Linear(embed_dim, mlp_dim, bias=False)
+    self.up = nn.Linear(embed_dim, mlp_dim, bias=False)
+    self.down = nn.Linear(mlp_dim, embed_dim, bias=False)
+
+  def forward(self, x):
+    batch, time, embed_dim = x.shape
+    depth = embed_dim // self.num_heads
+    qkv = self.qkv(self.norm(x)).view(batch, time, 3, self.num_heads, depth)
+    query, key, value = qkv.permute(2, 0, 3, 1, 4)
+    y = nn.functional.scaled_dot_product_attention(
+      rotary(query), rotary(key), value, is_causal=True
+    )
+    x = x + self.out(y.transpose(1, 2).reshape(batch, time, embed_dim))
+    y = self.mlp_norm(x)
+    return x + self.down(nn.functional.silu(self.gate(y)) * self.up(y))
+
+
+def rotary(x):
+  """Rotates features i and i + depth/2 of [batch, heads, time, depth]."""
+  time, depth = x.shape[2:]
+  frequency = 10_000.0 ** (-torch.arange(0, depth, 2, device=x.device) / depth)
+  angle = torch.arange(time, device=x.device)[:, None] * frequency
+  cos, sin = torch.cos(angle), torch.sin(angle)
+  first, second = x.float().chunk(2, dim=-1)
+  rotated = [first * cos - second * sin, second * cos + first * sin]
+  return torch.cat(rotated, dim=-1).to(x.dtype)
+
+
+def decoder(vocab_size, num_layers, embed_dim, num_heads, mlp_dim):
+  """LLaMA, as in its authors' code."""
+  layers = [
+    DecoderLayer(embed_dim, num_heads, mlp_dim) for _ in range(num_layers)
+  ]
+  return nn.Sequential(
+    nn.Embedding(vocab_size, embed_dim),
+    *layers,
+    nn.RMSNorm(embed_dim, eps=1e-6),
+    nn.Linear(embed_dim, vocab_size, bias=False),
+  )
