@@ -12,7 +12,7 @@ PLOTLY_FILES := selsync_jax/report/plotly
 train: $(VENV)/train.stamp
 	$(BIN)/python train.py
 
-# What is quick: minutes. The marker `slow` (pyproject.toml) says what is not.
+# What is quick: six minutes. The marker `slow` (pyproject.toml) says what is not.
 test: $(VENV)/test.stamp lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow'
 
