@@ -74,8 +74,9 @@ def test_help_fits_a_narrow_terminal(monkeypatch, capsys):
   with pytest.raises(SystemExit):
     door.run_command(['plan', '--help'])
   lines = capsys.readouterr().out.splitlines()
-  assert all(len(line) <= 60 for line in lines)
-  assert '  --devices-per-worker  Devices that share a batch.' in lines
+  assert max(map(len, lines)) <= 60
+  start = '  --devices-per-worker  Devices that share a batch.'
+  assert any(line.startswith(start) for line in lines)
 
 
 def test_launch_needs_nothing_heavy():

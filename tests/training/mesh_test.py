@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import layouts
 from benchmarks import memory
+from benchmarks.workloads import WORKLOADS
 from selsync_jax.devices import mappers
 from selsync_jax.devices.layout import Layout
 from tests import compositions
@@ -99,7 +100,7 @@ def test_the_step_is_compiled_once_and_its_state_stays_where_it_is(layout):
 
 
 def test_four_devices_hold_a_quarter_of_the_decoders_state_each():
-  _, state, _ = memory.decoder('10M')
+  _, state, _ = memory.decoder(WORKLOADS['decoder 10M'])
   alone, quarter = (
     memory.held(mappers.abstract_state(state, 2, Layout(2, 1, fsdp)))
     for fsdp in (1, 4)
@@ -108,7 +109,7 @@ def test_four_devices_hold_a_quarter_of_the_decoders_state_each():
 
 
 def test_eight_workers_are_restored_as_two_with_an_eighth_on_each_device():
-  _, state, _ = memory.decoder('10M')
+  _, state, _ = memory.decoder(WORKLOADS['decoder 10M'])
   every = mappers.abstract(state, 8)
   parts = mappers.split(every, SPLIT.spread)
   whole = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(every))
