@@ -31,14 +31,11 @@ PRESETS = {name: (name, {}) for name in methods.METHODS} | {
 # One of each kind of message and decision; `make test-all` has the others.
 QUICK = (
   'selsync',
-  'selsync_paper',
   'selsync, grads',
-  'selsync, bounded',
   'bsp',
   'fda',
   'diloco, often',
   'streaming_diloco',
-  'sparta',
   'gossip',
   'top_k',
   'micro',

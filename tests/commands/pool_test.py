@@ -29,6 +29,7 @@ def one_trial(out, rate, *flags):
   return grid[0]
 
 
+@pytest.mark.slow
 def test_a_trial_is_a_process_that_writes_a_report_and_a_log(
   tmp_path, monkeypatch
 ):

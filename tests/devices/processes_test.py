@@ -131,7 +131,8 @@ def outcome(child):
   return child.returncode, output.splitlines()
 
 
-@pytest.mark.parametrize('victim', [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize('victim', [0, 1])
 def test_survivors_of_a_killed_process_end_at_once_with_one_line(
   victim, tmp_path
 ):

@@ -79,6 +79,7 @@ def test_it_trains_resumes_is_compared_and_reported(
   assert '| rarely, period 4 |' in (out / 'comparison.md').read_text()
 
 
+@pytest.mark.slow
 def test_it_is_planned_beside_the_others(config_file, data_dir, capsys):
   run_command(
     [

@@ -241,8 +241,15 @@ def overlap(one, other):
   )
 
 
-@pytest.mark.parametrize('mode', ['light', 'dark'])
-@pytest.mark.parametrize('width', [1280, 420])
+@pytest.mark.parametrize(
+  'width, mode',
+  [
+    (1280, 'light'),
+    (420, 'dark'),
+    pytest.param(1280, 'dark', marks=pytest.mark.slow),
+    pytest.param(420, 'light', marks=pytest.mark.slow),
+  ],
+)
 def test_every_figure_shows_and_no_label_is_cut_off_or_over_data(
   browser, workdir, width, mode
 ):

@@ -90,7 +90,7 @@ def test_workers_that_join_start_when_the_others_are_ready():
   'method',
   [
     method
-    if method in ('selsync', 'diloco')
+    if method == 'selsync'
     else pytest.param(method, marks=pytest.mark.slow)
     for method in METHODS
   ],

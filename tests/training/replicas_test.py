@@ -55,7 +55,14 @@ def test_stop_names_step_worker_and_the_last_good_checkpoint(
 
 @pytest.mark.usefixtures('poisoned')
 @pytest.mark.parametrize(
-  'method', ['selsync', 'bsp', 'local_sgd', 'fedavg', 'diloco']
+  'method',
+  [
+    'selsync',
+    *(
+      pytest.param(method, marks=pytest.mark.slow)
+      for method in ('bsp', 'local_sgd', 'fedavg', 'diloco')
+    ),
+  ],
 )
 def test_skip_counts_the_update_and_keeps_it_from_everybody(
   method, tmp_path, data_dir

@@ -65,7 +65,9 @@ def run(tmp_path, monkeypatch, perceptron):
   return run
 
 
-@pytest.mark.parametrize('name', ['cifar10', 'cifar100'])
+@pytest.mark.parametrize(
+  'name', ['cifar10', pytest.param('cifar100', marks=pytest.mark.slow)]
+)
 def test_an_epoch_of_cifar(name, run, capsys):
   with tfds.testing.mock_data(num_examples=48):
     summary, rows, data = run(
@@ -121,6 +123,7 @@ def test_an_epoch_of_wikitext(run, archives_dir):
   assert data['labels'] is None
 
 
+@pytest.mark.slow
 def test_an_epoch_of_one_label_a_worker_with_injection(run, data_dir):
   summary, _, data = run(
     f'--config.data.dir={data_dir}',
