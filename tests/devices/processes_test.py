@@ -38,6 +38,7 @@ def assert_same_training(one, other):
       np.testing.assert_allclose(left, right, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_workers_do_the_same_on_two_processes_as_on_one(left_alone):
   assert_same_training(left_alone('selsync', 1), left_alone('selsync', 2))
 

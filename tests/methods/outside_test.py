@@ -52,6 +52,7 @@ def rows(workdir):
   return [json.loads(line) for line in lines]
 
 
+@pytest.mark.slow
 def test_it_trains_resumes_is_compared_and_reported(
   config_file, data_dir, capsys
 ):

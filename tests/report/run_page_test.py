@@ -219,6 +219,7 @@ def test_every_worker_has_its_changes(text, workdir, worker):
   assert sorted(steps) == [i + 1 for i in np.flatnonzero(changes >= 1.0)]
 
 
+@pytest.mark.slow
 def test_a_worker_that_left_has_its_changes_until_then(
   text, workdir, data_dir, tmp_path
 ):
@@ -286,6 +287,7 @@ def test_a_crash_before_the_first_evaluation_is_shown_too(workdir, tmp_path):
   assert '<h1>Not finished: 3 steps, not scored so far</h1>' in shown
 
 
+@pytest.mark.slow
 def test_one_step_without_a_synchronization_is_a_sound_run(tmp_path, data_dir):
   text = run(tmp_path, data_dir, 'local_sgd', steps=1)
   facts = table(text, 'summary')

@@ -254,6 +254,7 @@ print(jax.device_count(), np.mean(np.argmax(scores, -1) == test['label']))
 """
 
 
+@pytest.mark.slow
 def test_any_process_loads_a_run_of_four_workers(default_run, tmp_path):
   done = subprocess.run(
     [sys.executable, '-W', 'error', '-c', PREDICT, default_run.workdir],

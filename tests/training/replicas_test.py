@@ -135,6 +135,7 @@ def test_a_worker_that_starts_from_other_weights_stops_the_run(
   )
 
 
+@pytest.mark.slow
 def test_gradient_aggregation_lets_replicas_differ(tmp_path, data_dir):
   run(tmp_path, data_dir, sync__aggregate='grads', check_replicas=1)
 
