@@ -85,7 +85,7 @@ def start(device: str = 'auto') -> None:
       f'config.device={device}: JAX has started on {started}: {_lacks(device)}'
     )
   plugins = metadata.entry_points(group='jax_plugins')
-  if f'{device} {started}' == 'auto cpu' and not platforms:
+  if (device, started) == ('auto', 'cpu') and not platforms:
     for plugin in (p.name for p in plugins if 'cuda' in p.name):
       print(
         f'JAX runs on the CPU, although it has the plugin {plugin}: '
