@@ -121,6 +121,9 @@ def end(code: int, line: str) -> NoReturn:
     with contextlib.suppress(OSError):
       if os.isatty(1):
         os.write(1, b'\x1b[?25h')  # A progress bar hides the cursor.
+      last = os.dup(2)
+      for descriptor in (1, 2):  # What threads still print must not follow.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
       # One write, since processes of one terminal end at the same moment.
-      os.write(2, f'{line}\n'.encode())
+      os.write(last, f'{line}\n'.encode())
     os._exit(code)

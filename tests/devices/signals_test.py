@@ -67,6 +67,26 @@ def test_a_signal_before_the_first_step_ends_a_run_that_resumes(tmp_path):
   assert lines[-1].endswith(RESUMES)
 
 
+PRINTS = r"""
+import os, threading, time
+from selsync_jax.devices import signals
+
+leave = os._exit
+os._exit = lambda code: time.sleep(0.05) or leave(code)  # So that it shows.
+threading.Timer(0.05, signals.end, (3, 'the last word')).start()
+while True:
+  time.sleep(0.001)
+  print('goes on\n', end='', flush=True)
+"""
+
+
+def test_nothing_is_printed_after_the_line_that_ends_a_process():
+  child = live_runs.start([sys.executable, '-c', PRINTS])
+  code, lines = outcome(child)
+  assert code == 3
+  assert lines[-1] == 'the last word'
+
+
 HANDLED = """
 import os, signal, sys, threading
 from selsync_jax.devices import signals
