@@ -26,7 +26,7 @@ import time
 from typing import Any
 
 from benchmarks import cluster as emulated
-from benchmarks import network
+from benchmarks import host
 from benchmarks.plan import LIMIT
 from benchmarks.plan import PAYLOAD
 from selsync_jax.commands import config_file
@@ -46,14 +46,14 @@ def own_core(hosts: int) -> Iterator[int]:
   Yields:
     The index of this host.
   """
-  host = int(os.environ['JAX_PROCESS_ID'])
-  network.take_own_cores(host, hosts)
-  if host != SLOW:
-    yield host
+  index = int(os.environ['JAX_PROCESS_ID'])
+  host.take_own_cores(index, hosts)
+  if index != SLOW:
+    yield index
     return
   loop = subprocess.Popen([sys.executable, '-c', 'while True: pass'])
   try:
-    yield host
+    yield index
   finally:
     loop.kill()
     loop.wait()
@@ -80,8 +80,7 @@ def probe(options: argparse.Namespace) -> dict[str, float]:
   from selsync_jax.training import start
   from selsync_jax.training.experiment import create_experiment
 
-  jax.config.update('jax_num_cpu_devices', 1)
-  with processes.join(processes.process_spec(None, None, None), {}, 60):
+  with host.joined():
     alone = variants.all_reduce_alone(1, 1)
     times = variants.time_interleaved({'alone': alone}, 20, 5)['alone']
     file, *fields = arguments('local_sgd', options)
@@ -98,7 +97,6 @@ def probe(options: argparse.Namespace) -> dict[str, float]:
     for batch in experiment.data.batches(own, 0, options.steps):
       state, _ = jax.block_until_ready(step(state, batch))
       ends.append(time.perf_counter())
-    processes.wait_for_all('computed')
   return {
     'step': (ends[-1] - ends[WARM - 1]) / (options.steps - WARM),
     'message': statistics.median(times) / (2 * (options.hosts - 1)),

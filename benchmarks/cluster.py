@@ -13,18 +13,21 @@ it ends. This needs no root where the kernel lets users create namespaces.
 
 import argparse
 from collections.abc import Sequence
+import json
 import os
 import pathlib
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import threading
+from typing import Any
 
 SUBNET = '10.77.0'
 PORT = 7070
-_INSIDE = 'SELSYNC_EMULATED'
+Table = dict[str, dict[str, float]]
 
 
 def missing() -> str | None:
@@ -109,6 +112,36 @@ def run(
       raise RuntimeError(f'{done.stdout}{done.stderr}')
     outs = [pathlib.Path(folder) / f'host{i}.out' for i in range(hosts)]
     return [out.read_text() for out in outs]
+
+
+def figures(
+  hosts: int, bandwidth: str | None, module: str, *arguments: str
+) -> list[Any]:
+  """Runs a benchmark on every host of an emulated cluster.
+
+  Args:
+    hosts: number of hosts.
+    bandwidth: see `run`.
+    module: of benchmarks/; prints a line of JSON at its end.
+    arguments: of its command line.
+
+  Returns:
+    What each host printed.
+
+  Raises:
+    RuntimeError: if the benchmark failed on a host, with its output.
+  """
+  command = [sys.executable, '-m', f'benchmarks.{module}', *arguments]
+  outputs = run(hosts, bandwidth, command, 900)
+  return [json.loads(output.splitlines()[-1]) for output in outputs]
+
+
+def means(each: Sequence[Table]) -> Table:
+  """The means over hosts of their rows of figures."""
+  return {
+    name: {f: statistics.mean(host[name][f] for host in each) for f in row}
+    for name, row in each[0].items()
+  }
 
 
 def _sh(line: str) -> None:

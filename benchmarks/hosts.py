@@ -19,9 +19,8 @@ import sys
 from typing import Any
 
 from benchmarks import cluster as emulated
-from benchmarks.network import take_own_cores
 from benchmarks.wires import alone
-from benchmarks.wires import sent_by_this_host
+from benchmarks.wires import network
 
 
 def layouts(workers: int, devices: int) -> dict[str, Any]:
@@ -45,38 +44,26 @@ def figures(
   devices: int, width: int, steps: int, rounds: int
 ) -> dict[str, dict[str, float]]:
   """The figures of each layout, on this host of the cluster."""
-  import jax
-  import numpy as np
-
+  from benchmarks import host
   from benchmarks import variants
-  from selsync_jax import models
-  from selsync_jax.devices import processes as cluster
   from selsync_jax.sync import wires
 
-  spec = cluster.process_spec(None, None, None)
-  take_own_cores(spec.process, spec.processes)
-  jax.config.update('jax_num_cpu_devices', devices)
-  with cluster.join(spec, {}, 60):
-    model = models.create_model('convnet', 10, num_filters=width)
-    params = model.init(
-      jax.random.key(0), np.zeros((1, 8, 8, 1), np.float32), train=False
-    )
-    tree = jax.tree.map(np.asarray, params)
+  with host.joined(devices) as hosts:
+    tree = network(width)
     wire = wires.float32()
     runs = {
       name: alone(tree, wire.init, wire.mean, layout)
-      for name, layout in layouts(spec.processes, devices).items()
+      for name, layout in layouts(hosts, devices).items()
     }
     seconds = variants.time_interleaved(runs, steps, rounds)
-    ring = sum(c.sent(spec.processes) for c in wire.sends(tree, spec.processes))
+    ring = sum(c.sent(hosts) for c in wire.sends(tree, hosts))
     result = {}
     for name, run in runs.items():
-      before = sent_by_this_host()
+      before = host.bytes_sent()
       run(steps)
-      sent = (sent_by_this_host() - before) / steps
+      sent = (host.bytes_sent() - before) / steps
       ms = 1e3 * statistics.median(seconds[name])
       result[name] = {'ms': ms, 'sent': sent, 'ring': ring}
-    cluster.wait_for_all('done')
   return result
 
 
@@ -110,17 +97,12 @@ def main() -> None:
     return
   if reason := emulated.missing():
     sys.exit(f'hosts.py: {reason}')
-  command = [
-    *(sys.executable, '-m', 'benchmarks.hosts', '--inside'),
+  each = emulated.figures(
+    *(options.hosts, options.bandwidth, 'hosts', '--inside'),
     *(f'--devices={options.devices}', f'--width={options.width}'),
     *(f'--steps={options.steps}', f'--rounds={options.rounds}'),
-  ]
-  outputs = emulated.run(options.hosts, options.bandwidth, command, 900)
-  hosts = [json.loads(output.splitlines()[-1]) for output in outputs]
-  rows = {
-    name: {f: statistics.mean(host[name][f] for host in hosts) for f in row}
-    for name, row in hosts[0].items()
-  }
+  )
+  rows = emulated.means(each)
   print(f'{options.hosts} hosts of {options.devices}, {options.bandwidth}')
   show(rows)
   result = {

@@ -10,6 +10,7 @@ writes network.json.
 """
 
 import argparse
+import functools
 import importlib.util
 import json
 import os
@@ -25,23 +26,12 @@ SCALAR = 'all-reduce of one number alone'
 SLOWEST = 'local step, slowest host'
 
 
-def take_own_cores(host: int, hosts: int) -> None:
-  """Gives this host its own cores, if there are enough for all hosts."""
-  cores = sorted(os.sched_getaffinity(0))
-  os.sched_setaffinity(0, cores[host::hosts] or cores)
-
-
 def jax_times(width: int, steps: int, rounds: int) -> dict[str, float]:
   """Milliseconds of every kind of step, on this host of the cluster."""
-  import jax
-
+  from benchmarks import host
   from benchmarks import variants
-  from selsync_jax.devices import processes as cluster
 
-  spec = cluster.process_spec(None, None, None)
-  take_own_cores(spec.process, spec.processes)
-  jax.config.update('jax_num_cpu_devices', 1)
-  with cluster.join(spec, {}, 60):
+  with host.joined():
     made = {
       name: variants.Variant(first, 1, variants.convnet(width))
       for name, first in variants.FIRST.items()
@@ -51,7 +41,6 @@ def jax_times(width: int, steps: int, rounds: int) -> dict[str, float]:
     runs[SCALAR] = variants.all_reduce_alone(1, 1)
     runs['all-reduce alone'] = variants.all_reduce_alone(1, params)
     seconds = variants.time_interleaved(runs, steps, rounds)
-    cluster.wait_for_all('done')
   times = {n: 1e3 * statistics.median(s) for n, s in seconds.items()}
   return times | {'bytes': 4 * params}
 
@@ -83,16 +72,13 @@ def measure(
   hosts: int, bandwidth: str, width: int, steps: int, rounds: int
 ) -> dict[str, float]:
   """All figures at one bandwidth, in milliseconds, from host 0."""
-  python = [sys.executable, '-m', 'benchmarks.network']
   sizes = [f'--width={width}', f'--steps={steps}', f'--rounds={rounds}']
-  outputs = emulated.run(hosts, bandwidth, [*python, '--jax', *sizes], 900)
-  each = [json.loads(output.splitlines()[-1]) for output in outputs]
+  run = functools.partial(emulated.figures, hosts, bandwidth, 'network', *sizes)
+  each = run('--jax')
   figures = each[0] | {SLOWEST: max(host['local step'] for host in each)}
   nbytes = figures.pop('bytes')
   if importlib.util.find_spec('torch'):
-    argument = f'--torch={nbytes}'
-    output = emulated.run(hosts, bandwidth, [*python, argument, *sizes], 300)[0]
-    figures |= json.loads(output.splitlines()[-1])
+    figures |= run(f'--torch={nbytes}')[0]
   wire = 2 * (hosts - 1) / hosts * nbytes * 8 / bits_per_second(bandwidth)
   return figures | {'limit of the wire': 1e3 * wire, 'bytes': nbytes}
 

@@ -19,19 +19,8 @@ import sys
 from typing import Any
 
 from benchmarks import cluster as emulated
-from benchmarks.network import take_own_cores
 
 DENSITY, RANK = 0.01, 4
-FIGURES = ('ms', 'sent', 'named')
-
-
-def sent_by_this_host() -> int:
-  """Bytes that the emulated network interface has sent so far."""
-  for line in pathlib.Path('/proc/self/net/dev').read_text().splitlines():
-    name, _, counters = line.partition(':')
-    if name.strip() == 'eth0':
-      return int(counters.split()[8])
-  raise RuntimeError('this host has no interface eth0')
 
 
 def parts() -> dict[str, tuple[Any, Any, Any]]:
@@ -79,6 +68,20 @@ def alone(tree: Any, init: Any, exchange: Any, mapper: Any = 'pmap') -> Any:
   return run
 
 
+def network(width: int) -> Any:
+  """The parameters of a network."""
+  import jax
+  import numpy as np
+
+  from selsync_jax import models
+
+  model = models.create_model('convnet', 10, num_filters=width)
+  images = np.zeros((1, 8, 8, 1), np.float32)
+  return jax.tree.map(
+    np.asarray, model.init(jax.random.key(0), images, train=False)
+  )
+
+
 def figures(
   names: list[str], width: int, steps: int, rounds: int
 ) -> dict[str, dict[str, float]]:
@@ -86,21 +89,13 @@ def figures(
   import jax
   import numpy as np
 
+  from benchmarks import host
   from benchmarks import variants
-  from selsync_jax import models
-  from selsync_jax.devices import processes as cluster
 
-  spec = cluster.process_spec(None, None, None)
-  take_own_cores(spec.process, spec.processes)
-  jax.config.update('jax_num_cpu_devices', 1)
-  with cluster.join(spec, {}, 60):
-    model = models.create_model('convnet', 10, num_filters=width)
-    params = model.init(
-      jax.random.key(0), np.zeros((1, 8, 8, 1), np.float32), train=False
-    )
-    rng = np.random.default_rng(spec.process)
+  with host.joined() as hosts:
+    rng = np.random.default_rng(jax.process_index())
     tree = jax.tree.map(
-      lambda p: rng.normal(0, 0.01, p.shape).astype(np.float32), params
+      lambda p: rng.normal(0, 0.01, p.shape).astype(np.float32), network(width)
     )
     timed = {name: parts()[name] for name in names}
     runs = {
@@ -110,15 +105,14 @@ def figures(
     seconds = variants.time_interleaved(runs, steps, rounds)
     result = {}
     for name, (_, _, sends) in timed.items():
-      before = sent_by_this_host()
+      before = host.bytes_sent()
       runs[name](steps)
-      collectives = sends(tree, spec.processes)
+      collectives = sends(tree, hosts)
       result[name] = {
         'ms': 1e3 * statistics.median(seconds[name]),
-        'sent': (sent_by_this_host() - before) / steps,
-        'named': sum(c.sent(spec.processes) for c in collectives),
+        'sent': (host.bytes_sent() - before) / steps,
+        'named': sum(c.sent(hosts) for c in collectives),
       }
-    cluster.wait_for_all('done')
   return result
 
 
@@ -158,17 +152,12 @@ def main() -> None:
   if reason := emulated.missing():
     sys.exit(f'wires.py: {reason}')
   names = ['float32', *options.parts] if options.parts else [*parts()]
-  command = [sys.executable, '-m', 'benchmarks.wires', '--inside']
-  command += [
+  each = emulated.figures(
+    *(options.hosts, options.bandwidth, 'wires', '--inside'),
     *(f'--width={options.width}', f'--steps={options.steps}'),
     *(f'--rounds={options.rounds}', '--parts', *names),
-  ]
-  outputs = emulated.run(options.hosts, options.bandwidth, command, 900)
-  hosts = [json.loads(output.splitlines()[-1]) for output in outputs]
-  rows = {
-    name: {f: statistics.mean(host[name][f] for host in hosts) for f in FIGURES}
-    for name in hosts[0]
-  }
+  )
+  rows = emulated.means(each)
   print(f'{options.hosts} hosts, {options.bandwidth}')
   show(rows)
   result = {
