@@ -174,12 +174,18 @@ def _call(
   while True:
     left = max(0.01, deadline - time.monotonic())
     try:
-      peer = socket.create_connection((host.strip('[]'), int(port)), left)
-      link = Link(peer, token, listens=False, deadline=deadline)
-      link.send(hello)
-      # Past the deadline, when process 0 sends the reason for a refusal.
-      reply = link.receive(deadline + 5)
-      break
+      with contextlib.ExitStack() as stack:
+        peer = stack.enter_context(
+          socket.create_connection((host.strip('[]'), int(port)), left)
+        )
+        link = Link(peer, token, listens=False, deadline=deadline)
+        link.send(hello)
+        # Past the deadline, when process 0 sends the reason for a refusal.
+        reply = link.receive(deadline + 5)
+        if 'welcome' in reply:
+          stack.pop_all()
+          return link, reply['welcome']
+      raise ClusterError(str(reply.get('refused', 'process 0 has no answer')))
     except StrangerError as error:
       raise ClusterError(f'process 0 at {address}: {error}') from error
     except OSError as error:
@@ -189,6 +195,3 @@ def _call(
           f'{timeout:g} s: {error}'
         ) from error
       time.sleep(0.1)
-  if 'welcome' not in reply:
-    raise ClusterError(str(reply.get('refused', 'process 0 has no answer')))
-  return link, reply['welcome']

@@ -76,6 +76,7 @@ class Reception:
         reason += f': {self._refusal}'
       for link in self._admitted.values():
         _refuse(link, reason)
+        link.close()
     self.close()
     raise ClusterError(reason)
 
@@ -83,7 +84,7 @@ class Reception:
     """Whether all have come, and none has died meanwhile."""
     for index, link in list(self._admitted.items()):
       if link.is_closed():
-        del self._admitted[index]
+        self._admitted.pop(index).close()
     return len(self._admitted) == self._agreed['processes'] - 1
 
   def close(self) -> None:
@@ -130,6 +131,8 @@ class Reception:
     with self._change:
       reason = self._objection(index, agreed)
       if reason is None:
+        if gone := self._admitted.get(index):
+          gone.close()
         self._admitted[index] = link
         self._change.notify_all()
         return

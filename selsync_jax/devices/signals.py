@@ -121,9 +121,14 @@ def end(code: int, line: str) -> NoReturn:
     with contextlib.suppress(OSError):
       if os.isatty(1):
         os.write(1, b'\x1b[?25h')  # A progress bar hides the cursor.
-      last = os.dup(2)
-      for descriptor in (1, 2):  # What threads still print must not follow.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+      stderr = os.dup(2)
+      hush()
       # One write, since processes of one terminal end at the same moment.
-      os.write(last, f'{line}\n'.encode())
+      os.write(stderr, f'{line}\n'.encode())
     os._exit(code)
+
+
+def hush() -> None:
+  """Lets what threads still print go nowhere: no line follows the last one."""
+  for descriptor in (1, 2):
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

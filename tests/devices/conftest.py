@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from selsync_jax.devices import channel as channels
+from selsync_jax.devices import signals
 from selsync_jax.devices.channel import Channel
 from selsync_jax.devices.reception import ClusterError
 from tests.devices.members import Peer
@@ -39,6 +40,7 @@ def codes():
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(os, '_exit', end)
+    patch.setattr(signals, 'hush', lambda: None)  # Pytest goes on.
     patch.setattr(channels, 'GRACE', 0.2)
     yield codes
 
@@ -85,11 +87,15 @@ def meet(port, ends):
   yield meet
   for channel in opened:
     channel.leave()
+  for channel in opened:  # A process would end, and its sockets with it.
+    for link in channel._peers.values():
+      link.close()
 
 
 @pytest.fixture
 def meet_peer(port, meet):
   """`meet_peer(peer, *members)`: channels of members, and a `Peer`."""
+  made = []
 
   def meet_peer(number, *members, timeout=30.0):
     agreed, peers = {'processes': 1 + len(members)}, []
@@ -99,6 +105,9 @@ def meet_peer(port, meet):
     thread.start()
     channels = meet(*((m, agreed) for m in members), timeout=timeout)
     thread.join()
+    made.extend(peers)
     return *channels, *peers
 
-  return meet_peer
+  yield meet_peer
+  for peer in made:
+    peer.die()

@@ -66,7 +66,12 @@ def test_a_drop_at_a_time_does_not_extend_the_hearing(port, monkeypatch, meet):
 
 def test_a_port_that_somebody_else_answers_is_told(port, meet):
   with socket.create_server(('localhost', port)) as server:
-    thread = threading.Thread(target=lambda: server.accept()[0].sendall(b'x\n'))
+
+    def answer():
+      with server.accept()[0] as caller:
+        caller.sendall(b'x\n')
+
+    thread = threading.Thread(target=answer)
     thread.start()
     (error,) = meet((1, {'processes': 2}))
     thread.join()
