@@ -1,0 +1,139 @@
+"""Pages of runs whose records are written here: odd, long, and compared."""
+
+import json
+
+import numpy as np
+import pytest
+
+from selsync_jax.report import metric_plot
+from selsync_jax.report import run_page
+from selsync_jax.runs import history
+from selsync_jax.runs import records
+from tests.report import recorded
+from tests.report.shown import figure
+from tests.report.shown import line
+from tests.report.shown import marks
+
+BSP = 'validation, BSP'
+
+
+def with_scores(workdir, score):
+  """Adds a validation accuracy to every row of a run."""
+  rows = records.read_metrics(workdir)
+  for row in rows:
+    row |= {'validation_accuracy': score(row['step']), 'validation_loss': 1.0}
+  lines = [json.dumps(row) + '\n' for row in rows]
+  (workdir / 'metrics.jsonl').write_text(''.join(lines))
+
+
+def change_config(workdir, **fields):
+  path = workdir / 'config.json'
+  path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def test_the_axis_of_a_share_is_where_the_scores_settle(tmp_path):
+  workdir = tmp_path / 'run'
+  recorded.write_run(workdir, recorded.random_changes(100, 2))
+  with_scores(workdir, lambda step: 0.1 if step <= 10 else 0.95 + step / 1e4)
+  text = run_page.write([workdir], workdir).read_text()
+  low, high = figure(text, 'accuracy')['wide']['yaxis1']['range']
+  assert 0.9 < low < 0.95
+  assert 0.96 < high < 1.01
+  _, y = line(text, 'accuracy', 1, 'validation, consensus')
+  assert y[0] == 0.1  # To be found by zooming out.
+
+
+def test_bsp_with_the_same_config_stands_beside_a_run(tmp_path):
+  names = ('selsync', 'bsp', 'other-seed')
+  for seed, name in enumerate(names):
+    recorded.write_run(tmp_path / name, recorded.random_changes(20, 2))
+    with_scores(tmp_path / name, lambda step, seed=seed: seed / 10)
+  change_config(tmp_path / 'other-seed', seed=7, sync={'method': 'bsp'})
+  workdir = tmp_path / 'selsync'
+  alone = run_page.write([workdir], workdir).read_text()
+  assert not marks(alone, 'accuracy', 1, BSP)
+  change_config(tmp_path / 'bsp', sync={'method': 'bsp'})
+  text = run_page.write([workdir], workdir).read_text()
+  _, y = line(text, 'accuracy', 1, BSP)
+  assert set(y) == {0.1}
+
+
+def test_a_line_over_seeds_is_their_mean_in_a_band_that_holds_them(tmp_path):
+  runs = []
+  for seed in range(3):
+    workdir = tmp_path / str(seed)
+    recorded.write_run(workdir, recorded.random_changes(10, 2))
+    with_scores(workdir, lambda step, seed=seed: step * (1 + seed) / 100)
+    runs.append(history.read(workdir))
+  plot = metric_plot.of_groups({'ours': runs, 'one': runs[:1]}, 'accuracy')
+  band, mean, one = plot.panels[0].marks
+  steps = np.arange(1, 11)
+  np.testing.assert_allclose(mean.y, steps * 2 / 100)
+  np.testing.assert_allclose([band.low, band.high], [steps / 100, steps * 0.03])
+  np.testing.assert_allclose(one.y, steps / 100)
+
+
+def test_a_loss_has_the_unit_that_its_task_gives_it(tmp_path):
+  recorded.write_run(tmp_path / 'run', recorded.random_changes(4, 2))
+  facts = {'labels': None, 'units': {'loss': 'squared error'}}
+  records.write_data(tmp_path / 'run', facts)
+  page = run_page.write([tmp_path / 'run'], tmp_path).read_text()
+  assert '"loss (squared error)"' in page
+
+
+def test_runs_with_different_metrics_share_a_page(tmp_path):
+  workdirs = [tmp_path / 'a', tmp_path / 'b']
+  for workdir in workdirs:
+    recorded.write_run(workdir, recorded.random_changes(10, 2))
+  with_scores(workdirs[0], lambda step: step / 10)
+  rows = [
+    row | {'validation_top5': 0.5} for row in records.read_metrics(workdirs[1])
+  ]
+  text = ''.join(json.dumps(row) + '\n' for row in rows)
+  (workdirs[1] / 'metrics.jsonl').write_text(text)
+  shown = run_page.write(workdirs, tmp_path / 'both').read_text()
+  assert list(line(shown, 'top5', 1, 'b')[1]) == [0.5] * 10
+  assert not marks(shown, 'top5', 1, 'a')
+
+
+@pytest.mark.parametrize(
+  'steps, workers',
+  [
+    (2_000, 16),
+    (50, 500),
+    pytest.param(50_000, 16, marks=pytest.mark.slow),
+  ],
+)
+def test_a_long_or_wide_run_is_bands_on_a_small_page(steps, workers, tmp_path):
+  workdir = tmp_path / 'run'
+  changes = recorded.random_changes(steps, workers)
+  changes[steps // 2, 5] = 777.0  # One spike, at a step of its own.
+  recorded.write_run(workdir, changes)
+  path = run_page.write([workdir], workdir)
+  assert path.stat().st_size < 1.5e6
+  text = path.read_text()
+  panel = 2 + (5 if workers == 16 else 0)
+  entry = 'smallest to largest' if workers == 16 else 'all workers'
+  low, high = marks(text, 'changes', panel, entry)
+  assert min(low['y']) <= min(high['y']) and max(high['y']) == 777
+  votes = marks(text, 'changes', panel, 'votes to synchronize')
+  assert steps // 2 + 1 in [step for mark in votes for step in mark['x']]
+
+
+@pytest.mark.parametrize(
+  'scores, headline',
+  [
+    (
+      {'validation_loss': None, 'validation_accuracy': 0.1},
+      'Validation accuracy 10.0%',
+    ),
+    ({'validation_loss': None, 'validation_perplexity': None}, 'Not scored'),
+    ({'validation_loss': None}, 'Not scored'),
+  ],
+)
+def test_a_run_whose_loss_is_not_finite_has_a_page(scores, headline, tmp_path):
+  workdir = tmp_path / 'run'
+  recorded.write_run(workdir, recorded.random_changes(3, 2))
+  summary = recorded.summary(3, **scores)
+  (workdir / 'summary.json').write_text(json.dumps(summary))
+  assert headline in run_page.write([workdir], workdir).read_text()
