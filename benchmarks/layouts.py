@@ -105,12 +105,19 @@ def train(method: str, mapper: mappers.Mapper, workers: int) -> Run:
   return Run(jax.device_get(state), synced, step, (state, batch))
 
 
-def difference(one: Run, other: Run) -> float:
-  """The largest one between parameters and statistics of two runs."""
+def difference(one: Run, other: Run, share: float = 1.0) -> float:
+  """By how much parameters and statistics of two runs differ at most.
+
+  Args:
+    one: a run.
+    other: another one.
+    share: of the values that are compared; the largest differences are not.
+  """
   pairs = zip(
     *(jax.tree.leaves(r.state.shared) for r in (one, other)), strict=True
   )
-  return max(float(np.abs(a - b).max()) for a, b in pairs)
+  each = np.concatenate([np.abs(a - b).ravel() for a, b in pairs])
+  return float(np.quantile(each, share))
 
 
 def crossings(method: str, layout: Layout) -> list[programs.Sent]:

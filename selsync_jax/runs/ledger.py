@@ -92,11 +92,14 @@ class Ledger:
     self._warm: tuple[int, float] | None = None  # Samples, seconds.
 
   @property
-  def samples_per_second(self) -> float:
-    """Throughput of this session, without its first step (compilation)."""
+  def samples_per_second(self) -> float | None:
+    """Throughput of this session, without its first step (compilation).
+
+    `None` before a later step has been timed.
+    """
     samples, seconds = self._warm or (0, 0.0)
     elapsed = self.totals.seconds - seconds
-    return (self.totals.samples - samples) / elapsed if elapsed else 0.0
+    return (self.totals.samples - samples) / elapsed if elapsed else None
 
   def enter(
     self, metrics: Mapping[str, np.ndarray], seconds: float

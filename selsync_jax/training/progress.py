@@ -89,7 +89,9 @@ class Progress:
     scores = {name: row[name] for name in row if history.is_score(name)}
     self._scores = scores or self._scores
     values = [
-      form.format(row[field]) for field, form in _SHOWN.items() if field in row
+      form.format(row[field])
+      for field, form in _SHOWN.items()
+      if row.get(field) is not None
     ]
     values += [
       f'{name.replace("_", " ")} {value:.4f}'

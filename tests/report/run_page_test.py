@@ -114,6 +114,7 @@ def test_the_learning_rate_is_that_of_the_schedule(text, workdir):
 def test_the_step_that_compiles_takes_no_time(workdir):
   first, second, *_ = rows_of(workdir)
   assert first['seconds'] == 0 < second['seconds']
+  assert first['samples_per_second'] is None
 
 
 def test_the_loss_of_a_classifier_is_in_nats(text):

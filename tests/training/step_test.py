@@ -150,6 +150,7 @@ def test_workers_in_turn_agree_with_all_at_once():
     )
 
 
+@pytest.mark.slow
 def test_in_turn_needs_the_activations_of_one_worker_and_fast_convolutions():
   model, temporary = models.create_model('convnet', 10, num_filters=4), {}
   for mapper in ('map', 'vmap'):
