@@ -168,6 +168,8 @@ def main() -> None:
         f'  {sent["inside"]}; outside: {sent["outside"]}',
         flush=True,
       )
+    train.cache_clear()  # Room for code is limited, too.
+    jax.clear_caches()
   pathlib.Path(options.out).write_text(json.dumps(rows, indent=2) + '\n')
 
 
