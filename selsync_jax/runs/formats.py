@@ -36,7 +36,10 @@ def write_safetensors(
   arrays = flat(variables)
   about = {'crc32': _checksum(arrays), **about}
   with files.replaced(path) as temporary:
+    temporary.touch()
+    mode = temporary.stat().st_mode  # For all that may read the run.
     safetensors.numpy.save_file(arrays, temporary, {ABOUT: json.dumps(about)})
+    temporary.chmod(mode)
 
 
 def read_about(path: pathlib.Path) -> dict[str, Any]:

@@ -85,6 +85,18 @@ def test_a_checkpoint_gives_the_mean_over_its_workers(run):
   )
 
 
+@pytest.mark.parametrize('name', ['w.safetensors', 'w.npz'])
+def test_who_may_read_a_run_may_read_its_weights(run, name, tmp_path):
+  workdir, _ = run
+  export.export(workdir, tmp_path / name)
+  (kept,) = (workdir / 'weights').glob('25.*')
+  modes = {
+    path.stat().st_mode
+    for path in (workdir / 'config.json', kept, tmp_path / name)
+  }
+  assert len(modes) == 1
+
+
 @pytest.mark.parametrize('name', ['w.safetensors', 'w.npz', 'w'])
 def test_an_exported_file_holds_what_was_evaluated(run, name, tmp_path, capsys):
   workdir, summary = run
