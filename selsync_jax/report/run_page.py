@@ -125,5 +125,5 @@ def _key_figures(
   yield (
     'seconds of training',
     cell['seconds'],
-    Markup('{} samples/s').format(cell['samples/s']),
+    Markup('{} samples/s').format(cell.get('samples/s', '–')),
   )
