@@ -131,7 +131,7 @@ def test_a_long_or_wide_run_is_bands_on_a_small_page(steps, workers, tmp_path):
     ({'validation_loss': None, 'samples_per_second': None}, 'Not scored'),
   ],
 )
-def test_a_run_whose_figures_are_not_known_has_a_page(scores, headline, tmp_path):
+def test_a_run_of_unknown_figures_has_a_page(scores, headline, tmp_path):
   workdir = tmp_path / 'run'
   recorded.write_run(workdir, recorded.random_changes(3, 2))
   summary = recorded.summary(3, **scores)
