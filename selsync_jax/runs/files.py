@@ -42,14 +42,16 @@ def write(path: pathlib.Path, text: str) -> None:
 def replaced(path: pathlib.Path) -> Iterator[pathlib.Path]:
   """Yields where to write a file that then takes the place of `path`.
 
-  If an error is raised meanwhile, `path` stays as it is.
+  If an error is raised meanwhile, `path` stays as it is. An `OSError` names it.
   """
   temporary = path.with_name(f'{path.name}.tmp')
   try:
     yield temporary
     _sync(temporary)
-  except BaseException:
+  except BaseException as error:
     temporary.unlink(missing_ok=True)
+    if isinstance(error, OSError):
+      error.filename = str(path)
     raise
   temporary.replace(path)
   _sync(path.parent)  # Holds the new name.

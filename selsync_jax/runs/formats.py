@@ -35,11 +35,10 @@ def write_safetensors(
   """Writes a file; `ABOUT` in its header holds `about` as JSON."""
   arrays = flat(variables)
   about = {'crc32': _checksum(arrays), **about}
+  content = safetensors.numpy.save(arrays, {ABOUT: json.dumps(about)})
+  # Its `save_file` lets only the owner read, and hides that a disk is full.
   with files.replaced(path) as temporary:
-    temporary.touch()
-    mode = temporary.stat().st_mode  # For all that may read the run.
-    safetensors.numpy.save_file(arrays, temporary, {ABOUT: json.dumps(about)})
-    temporary.chmod(mode)
+    temporary.write_bytes(content)
 
 
 def read_about(path: pathlib.Path) -> dict[str, Any]:

@@ -252,5 +252,8 @@ def _naming_checkpoint(checkpoints: Checkpoints) -> Iterator[None]:
   try:
     yield
   except (RunError, OSError) as error:
-    line = f'{error}; last good checkpoint: {checkpoints.newest}'
+    reason = str(error)
+    if isinstance(error, OSError) and error.filename:
+      reason = f'{error.filename}: {error.strerror}'
+    line = f'{reason}; last good checkpoint: {checkpoints.newest}'
     raise RunError(line) from error

@@ -161,8 +161,13 @@ def test_a_workdir_that_can_only_be_read_is_told_before_any_work(disk):
 
 
 @pytest.mark.slow
-def test_a_run_whose_last_checkpoint_does_not_fit_has_not_ended_well(disk):
-  workdir = disk('6m')  # A checkpoint is 5 MB.
+@pytest.mark.parametrize(
+  # A checkpoint is 5 MB, weights are 0.6 MB.
+  'size, full',
+  [('6m', '{}/weights/100.safetensors'), ('7m', 'checkpoint')],
+)
+def test_a_run_whose_end_does_not_fit_has_not_ended_well(size, full, disk):
+  workdir = disk(size)
   flags = ('steps=100', 'checkpoint.every=50', 'checkpoint.keep=99')
   command = live_runs.command(
     'selsync', 1, workdir, *(f'--config.{flag}' for flag in flags)
@@ -170,7 +175,7 @@ def test_a_run_whose_last_checkpoint_does_not_fit_has_not_ended_well(disk):
   code, lines = outcome(live_runs.start(command))
   assert code == 1
   assert lines[-1] == (
-    'train.py: checkpoint: No space left on device; '
+    f'train.py: {full.format(workdir)}: No space left on device; '
     'last good checkpoint: step 50'
   )
   assert not (workdir / 'summary.json').exists()
