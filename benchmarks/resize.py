@@ -78,7 +78,7 @@ def ratio(
     workdir = pathlib.Path(folder) / 'resized'
     shutil.copytree(alone, workdir)
     live_runs.go_back(workdir, step)
-    (workdir / records.CONFIG).unlink()  # It would refuse another seed.
+    records.write_config(workdir, config.to_dict())  # Another seed, too.
     run(config, workdir)
     return next_loss(workdir, step) / next_loss(alone, step)
 

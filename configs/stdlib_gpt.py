@@ -67,5 +67,6 @@ def get_config(argument: str = 'selsync'):
     config.model.update(
       num_layers=2, embed_dim=64, num_heads=4, mlp_dim=172, dropout=0.0
     )
+    config.schedule.warmup_epochs = 0.03  # 56 of the 600 steps.
     config.optimizer.learning_rate = 0.012
   return config
