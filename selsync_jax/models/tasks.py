@@ -198,7 +198,8 @@ def traced_init(
   model: nn.Module, task: Task, batch: Batch, key: Array
 ) -> tuple[Any, Any]:
   """What `init` compiles."""
-  return split(model.init(key, batch[task.inputs], train=False))
+  inputs = jnp.asarray(batch[task.inputs])
+  return split(model.init(key, inputs, train=False))
 
 
 def init_shapes(model: nn.Module, task: Task, batch: Batch) -> tuple[Any, Any]:

@@ -190,7 +190,8 @@ QUICK = ('docs/architecture.md',)
 )
 def test_every_command_of_a_page_runs(page, clone, data_dir, ran, monkeypatch):
   monkeypatch.chdir(clone)
-  for name, arguments in python_commands(page):
+  first = ('train.py',), []  # The README begins with it.
+  for name, arguments in [first, *python_commands(page)]:
     if (name, *arguments) not in ran:
       RUN_COMMAND[name](arguments, data_dir)
       ran.add((name, *arguments))
