@@ -20,7 +20,6 @@ from typing import Any
 
 from benchmarks import cluster as emulated
 from benchmarks.wires import alone
-from benchmarks.wires import network
 
 
 def layouts(workers: int, devices: int) -> dict[str, Any]:
@@ -44,12 +43,15 @@ def figures(
   devices: int, width: int, steps: int, rounds: int
 ) -> dict[str, dict[str, float]]:
   """The figures of each layout, on this host of the cluster."""
+  import jax
+  import numpy as np
+
   from benchmarks import host
   from benchmarks import variants
   from selsync_jax.sync import wires
 
   with host.joined(devices) as hosts:
-    tree = network(width)
+    tree = jax.tree.map(np.asarray, variants.convnet(width).params)
     wire = wires.float32()
     runs = {
       name: alone(tree, wire.init, wire.mean, layout)

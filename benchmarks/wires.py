@@ -68,20 +68,6 @@ def alone(tree: Any, init: Any, exchange: Any, mapper: Any = 'pmap') -> Any:
   return run
 
 
-def network(width: int) -> Any:
-  """The parameters of a network."""
-  import jax
-  import numpy as np
-
-  from selsync_jax import models
-
-  model = models.create_model('convnet', 10, num_filters=width)
-  images = np.zeros((1, 8, 8, 1), np.float32)
-  return jax.tree.map(
-    np.asarray, model.init(jax.random.key(0), images, train=False)
-  )
-
-
 def figures(
   names: list[str], width: int, steps: int, rounds: int
 ) -> dict[str, dict[str, float]]:
@@ -95,7 +81,8 @@ def figures(
   with host.joined() as hosts:
     rng = np.random.default_rng(jax.process_index())
     tree = jax.tree.map(
-      lambda p: rng.normal(0, 0.01, p.shape).astype(np.float32), network(width)
+      lambda p: rng.normal(0, 0.01, p.shape).astype(np.float32),
+      variants.convnet(width).params,
     )
     timed = {name: parts()[name] for name in names}
     runs = {
