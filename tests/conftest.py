@@ -9,7 +9,6 @@ prepared once and nothing is written into the user's home.
 import io
 import os
 import pathlib
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -210,13 +209,8 @@ def default_run(data_dir):
   del data_dir
 
   def make(folder):
-    done = subprocess.run(
-      [sys.executable, ROOT / 'train.py', f'--workdir={folder / "digits"}'],
-      cwd=ROOT,
-      capture_output=True,
-      text=True,
-      timeout=300,
-      check=False,
+    done = live_runs.run(
+      sys.executable, ROOT / 'train.py', f'--workdir={folder / "digits"}'
     )
     assert done.returncode == 0, done.stderr
     (folder / 'stdout').write_text(done.stdout)

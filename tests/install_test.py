@@ -6,7 +6,6 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tomllib
@@ -16,6 +15,7 @@ import pytest
 import yaml
 
 import selsync_jax
+from tests import live_runs
 
 ROOT = pathlib.Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
@@ -81,14 +81,8 @@ def test_the_core_imports_with_its_four_dependencies_alone():
     for room in ('sync', 'methods')
     for path in (ROOT / 'selsync_jax' / room).glob('*.py')
   ]
-  done = subprocess.run(
-    [sys.executable, '-c', IMPORT],
-    cwd=ROOT,
-    input=json.dumps([missing, modules]),
-    capture_output=True,
-    text=True,
-    timeout=60,
-    check=False,
+  done = live_runs.run(
+    sys.executable, '-c', IMPORT, input=json.dumps([missing, modules])
   )
   assert done.returncode == 0, done.stderr
 
@@ -130,15 +124,7 @@ def run(*command, path='', cwd=None):
   """What a command prints that does not see this checkout."""
   env = os.environ | {'PATH': f'{path}{os.environ["PATH"]}'}
   del env['PYTHONPATH']
-  done = subprocess.run(
-    command,
-    cwd=cwd,
-    env=env,
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=False,
-  )
+  done = live_runs.run(*command, cwd=cwd, env=env)
   assert done.returncode == 0, done.stdout + done.stderr
   return done.stdout
 

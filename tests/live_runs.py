@@ -72,20 +72,26 @@ def start(arguments: Sequence[str]) -> subprocess.Popen:
   )
 
 
+def run(*command: Any, **options: Any) -> subprocess.CompletedProcess[str]:
+  """Runs a command to the end, in the project's folder.
+
+  Args:
+    *command: the program and its arguments.
+    **options: see `subprocess.run`.
+  """
+  given = {'cwd': ROOT, 'timeout': 300} | options
+  return subprocess.run(
+    command, capture_output=True, text=True, check=False, **given
+  )
+
+
 def finish(arguments: Sequence[str]) -> str:
   """Runs to the end; returns what was printed.
 
   Raises:
     RuntimeError: if the exit code is not 0.
   """
-  done = subprocess.run(
-    arguments,
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=False,
-  )
+  done = run(*arguments)
   if done.returncode:
     raise RuntimeError(
       f'exit code {done.returncode}: {done.stdout}{done.stderr}'

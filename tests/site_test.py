@@ -3,12 +3,12 @@
 import html
 import pathlib
 import re
-import subprocess
 import sys
 
 import pytest
 
 import selsync_jax
+from tests import live_runs
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -18,15 +18,10 @@ def test_the_site_builds_without_a_warning_and_its_notebook_runs(
   tmp_path, data_dir
 ):
   del data_dir  # The notebook finds it by the environment.
-  done = subprocess.run(
-    [
-      *(sys.executable, '-m', 'sphinx', '--fail-on-warning', '--quiet'),
-      *('-d', tmp_path / 'cache', ROOT / 'docs', tmp_path / 'site'),
-    ],
-    capture_output=True,
-    text=True,
+  done = live_runs.run(
+    *(sys.executable, '-m', 'sphinx', '--fail-on-warning', '--quiet'),
+    *('-d', tmp_path / 'cache', ROOT / 'docs', tmp_path / 'site'),
     timeout=500,
-    check=False,
   )
   assert done.returncode == 0, done.stderr
   api, notebook = (

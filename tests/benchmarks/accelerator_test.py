@@ -5,7 +5,6 @@ import importlib.util
 import json
 import os
 import pathlib
-import subprocess
 import sys
 
 import jax
@@ -15,6 +14,7 @@ from benchmarks import accelerator
 from benchmarks import accelerator_table
 from benchmarks import step
 from benchmarks import workloads
+from tests import live_runs
 
 LIMITS = accelerator.Limits(2**14, 0.5, (1, 16))
 ROOT = pathlib.Path(__file__).parents[2]
@@ -102,15 +102,10 @@ def test_every_section_is_measured_without_tensorflow(tmp_path):
     *('--tiny', '--most=2', '--round=0', '--seconds=900', f'--out={out}'),
     *('--workers', '2', '--workloads', 'decoder 10M'),
   ]
-  done = subprocess.run(
-    [sys.executable, '-c', BLOCKED, *flags],
-    cwd=ROOT,
-    # Compiling for a CPU takes PyTorch minutes.
+  done = live_runs.run(
+    *(sys.executable, '-c', BLOCKED, *flags),
     env=os.environ | {'TORCHDYNAMO_DISABLE': '1'},
-    capture_output=True,
-    text=True,
     timeout=600,
-    check=False,
   )
   assert done.returncode == 0, done.stderr
   rows = json.loads(out.read_text())['rows']

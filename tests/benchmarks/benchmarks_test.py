@@ -5,12 +5,12 @@ Not time_to_accuracy as a whole: seven processes, a minute at the least.
 
 import json
 import pathlib
-import subprocess
 import sys
 
 import pytest
 
 from benchmarks import cluster
+from tests import live_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 EMULATED = cluster.missing()
@@ -45,14 +45,7 @@ def test_a_benchmark_prints_a_table_and_writes_a_json(name, tmp_path):
   if name in ('network', 'wires') and EMULATED:
     pytest.skip(EMULATED)
   flags = [*COMMANDS[name], f'--out={tmp_path}/out.json']
-  done = subprocess.run(
-    [sys.executable, '-m', f'benchmarks.{name}', *flags],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=False,
-  )
+  done = live_runs.run(sys.executable, '-m', f'benchmarks.{name}', *flags)
   assert done.returncode == 0, done.stderr
   assert len(done.stdout.splitlines()) > 1
   assert json.loads((tmp_path / 'out.json').read_text())

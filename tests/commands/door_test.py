@@ -3,7 +3,6 @@
 import importlib
 import os
 import pathlib
-import subprocess
 import sys
 import tomllib
 
@@ -12,6 +11,7 @@ import pytest
 from selsync_jax import __main__ as door
 from selsync_jax.commands import COMMANDS
 from selsync_jax.commands import train
+from tests import live_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 every_command = pytest.mark.parametrize('command', COMMANDS)
@@ -32,14 +32,7 @@ main()
 
 
 def light(*arguments):
-  return subprocess.run(
-    [sys.executable, '-c', LIGHT, *arguments],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    timeout=60,
-    check=False,
-  )
+  return live_runs.run(sys.executable, '-c', LIGHT, *arguments)
 
 
 @pytest.mark.parametrize('arguments', [[], ['--help'], ['-h']])
@@ -130,18 +123,49 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, line, capsys):
   assert error.startswith(line) and error.count('\n') == 1
 
 
+CPU_RUN = """{"workers": 1, "seed": 0, "sync": {"method": "bsp"}, "data":
+{"name": "x", "partition": "seldp"}, "model": {"name": "x"}, "device": "cpu"}"""
+
+
+@pytest.mark.parametrize(
+  'arguments, name, value, line',
+  [
+    ('plan --lssr=0.9', 'XLA_FLAGS', '--xla_no', 'XLA_FLAGS: Unknown flag'),
+    ('export {run} --out=a.npz', 'XLA_FLAGS', '--xla_no', 'XLA_FLAGS: Unknown'),
+    ('evaluate {run}', 'XLA_FLAGS', '--xla_no', 'XLA_FLAGS: Unknown flag'),
+    (
+      'evaluate {run}',
+      'JAX_PLATFORMS',
+      'rocket',
+      '{run}: this run has not sav',
+    ),
+    (
+      'evaluate a',
+      'JAX_PLATFORMS',
+      'rocket',
+      'JAX_PLATFORMS=rocket: JAX canno',
+    ),
+  ],
+)
+def test_a_command_starts_jax_as_its_config_says_or_says_why_not(
+  arguments, name, value, line, tmp_path
+):
+  (tmp_path / 'config.json').write_text(CPU_RUN)
+  command = arguments.format(run=tmp_path).split()
+  done = live_runs.run(
+    *(sys.executable, '-m', 'selsync_jax', *command),
+    env=os.environ | {name: value},
+  )
+  assert done.returncode == 2
+  assert done.stderr.startswith(f'{command[0]}: {line.format(run=tmp_path)}')
+  assert done.stderr.count('\n') == 1
+
+
 @pytest.mark.parametrize('command', ['--help', 'plan --help', 'report'])
 def test_a_reader_that_leaves_changes_nothing(command):
   """`true` closes the pipe before anything is printed."""
   script = f'"$0" -m selsync_jax {command} 2>&1 | true; exit ${{PIPESTATUS[0]}}'
-  done = subprocess.run(
-    ['bash', '-c', script, sys.executable],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    timeout=60,
-    check=False,
-  )
+  done = live_runs.run('bash', '-c', script, sys.executable)
   code = 2 if command == 'report' else 0
   assert (done.returncode, done.stdout, done.stderr) == (code, '', '')
 
@@ -157,14 +181,10 @@ def test_the_flags_of_one_call_do_not_affect_the_next(monkeypatch):
 
 @pytest.mark.parametrize('name', ['train', 'compare'])
 def test_the_scripts_at_the_root_are_front_doors(name, tmp_path):
-  done = subprocess.run(
-    [sys.executable, ROOT / f'{name}.py', '--config.workers=0'],
-    cwd=tmp_path,  # They and the default config are found from any folder.
+  done = live_runs.run(
+    *(sys.executable, ROOT / f'{name}.py', '--config.workers=0'),
+    cwd=tmp_path,
     env={k: v for k, v in os.environ.items() if k != 'PYTHONPATH'},
-    capture_output=True,
-    text=True,
-    timeout=60,
-    check=False,
   )
   assert done.returncode == 2
   assert done.stderr == f'{name}.py: config.workers=0: must be in [1, 4096]\n'

@@ -1,7 +1,6 @@
 """`selsync launch`: several processes of a command on this machine."""
 
 import signal
-import subprocess
 import sys
 import time
 
@@ -9,13 +8,8 @@ from tests import live_runs
 
 
 def launch(processes, *command):
-  return subprocess.run(
-    [*live_runs.LAUNCH, f'--processes={processes}', '--', *command],
-    cwd=live_runs.ROOT,
-    capture_output=True,
-    text=True,
-    timeout=200,
-    check=False,
+  return live_runs.run(
+    *live_runs.LAUNCH, f'--processes={processes}', '--', *command
   )
 
 

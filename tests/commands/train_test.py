@@ -3,7 +3,6 @@
 import json
 import math
 import pathlib
-import subprocess
 import sys
 
 import pytest
@@ -13,6 +12,7 @@ from selsync_jax.commands import train as command
 from selsync_jax.config import ConfigError
 from selsync_jax.runs import history
 from selsync_jax.simulate import methods as asynchronous
+from tests import live_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 KNOWN = [*methods.METHODS, *asynchronous.METHODS]
@@ -20,14 +20,7 @@ KNOWN = [*methods.METHODS, *asynchronous.METHODS]
 
 def train(*flags, cwd=ROOT, python=sys.executable):
   """Runs train.py in a process of its own."""
-  return subprocess.run(
-    [python, str(ROOT / 'train.py'), *flags],
-    cwd=cwd,
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=False,
-  )
+  return live_runs.run(python, str(ROOT / 'train.py'), *flags, cwd=cwd)
 
 
 def read(workdir):

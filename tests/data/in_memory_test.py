@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import os
-import subprocess
 import sys
 
 import numpy as np
@@ -16,6 +15,7 @@ from selsync_jax.data import draws
 from selsync_jax.data import open_dataset
 from selsync_jax.data.array_ops import numpy_ops
 from selsync_jax.data.partitions import PARTITIONS
+from tests import live_runs
 
 FIELDS = {
   'digits': dict(image_size=10, channels=3),
@@ -183,13 +183,9 @@ def digest(dirs):
 @pytest.mark.slow
 def test_another_process_reads_the_same(dirs):
   script = f'import in_memory_test; print(in_memory_test.digest({dirs!r}))'
-  done = subprocess.run(
-    [sys.executable, '-c', script],
+  done = live_runs.run(
+    *(sys.executable, '-c', script),
     cwd=os.path.dirname(__file__),
     env=os.environ | {'PYTHONHASHSEED': '1', 'OMP_NUM_THREADS': '1'},
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=False,
   )
   assert done.stdout.strip() == digest(dirs), done.stderr

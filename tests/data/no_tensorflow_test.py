@@ -3,13 +3,13 @@
 import json
 import os
 import pathlib
-import subprocess
 import sys
 
 import pytest
 
 from selsync_jax.configs import digits
 from selsync_jax.training.train import train_and_evaluate
+from tests import live_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 12
@@ -40,18 +40,11 @@ def rows(workdir):
 def test_digits_train_without_tensorflow_to_the_same_metrics(
   tmp_path, data_dir
 ):
-  done = subprocess.run(
-    [
-      *(sys.executable, '-c', BLOCKED),
-      *('--config.data.backend=numpy', f'--config.steps={STEPS}'),
-      *(f'--workdir={tmp_path / "numpy"}', '--noreport'),
-    ],
-    cwd=ROOT,
+  done = live_runs.run(
+    *(sys.executable, '-c', BLOCKED),
+    *('--config.data.backend=numpy', f'--config.steps={STEPS}'),
+    *(f'--workdir={tmp_path / "numpy"}', '--noreport'),
     env=os.environ | {'TFDS_DATA_DIR': str(tmp_path / 'nothing')},
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=False,
   )
   assert done.returncode == 0, done.stderr
   assert not (tmp_path / 'nothing').exists()
@@ -74,13 +67,8 @@ def test_the_decoder_trains_without_tensorflow(tmp_path):
     '--config.steps=60',
     '--noreport',
   )
-  done = subprocess.run(
-    [sys.executable, '-c', BLOCKED, *flags, f'--workdir={tmp_path / "run"}'],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=False,
+  done = live_runs.run(
+    sys.executable, '-c', BLOCKED, *flags, f'--workdir={tmp_path / "run"}'
   )
   assert done.returncode == 0, done.stderr
   losses = [row['loss'] for row in rows(tmp_path / 'run')]
@@ -88,13 +76,8 @@ def test_the_decoder_trains_without_tensorflow(tmp_path):
 
 
 def test_without_tensorflow_its_backend_is_refused_in_one_line(tmp_path):
-  done = subprocess.run(
-    [sys.executable, '-c', BLOCKED, f'--workdir={tmp_path / "run"}'],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=False,
+  done = live_runs.run(
+    sys.executable, '-c', BLOCKED, f'--workdir={tmp_path / "run"}'
   )
   assert done.returncode == 2
   assert done.stderr.startswith("train.py: config.data.backend='tf': ")

@@ -1,7 +1,6 @@
 """JAX where it cannot start, in processes of their own."""
 
 import os
-import subprocess
 import sys
 
 import pytest
@@ -24,14 +23,8 @@ except ConfigError as error:
 
 
 def ask(device, **variables):
-  return subprocess.run(
-    [sys.executable, '-c', ASKING, device],
-    cwd=live_runs.ROOT,
-    env=os.environ | variables,
-    capture_output=True,
-    text=True,
-    timeout=120,
-    check=False,
+  return live_runs.run(
+    sys.executable, '-c', ASKING, device, env=os.environ | variables
   )
 
 
@@ -94,13 +87,8 @@ def test_a_fall_back_to_the_cpu_is_reported(tmp_path):
 @pytest.mark.slow
 def test_a_run_without_its_gpu_ends_before_it_has_a_folder(tmp_path):
   folder = tmp_path / 'run'
-  done = subprocess.run(
-    live_runs.command('selsync', 1, folder, '--config.device=gpu'),
-    cwd=live_runs.ROOT,
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=False,
+  done = live_runs.run(
+    *live_runs.command('selsync', 1, folder, '--config.device=gpu')
   )
   assert done.returncode == 2
   (line,) = done.stderr.splitlines()
@@ -114,14 +102,9 @@ def test_a_run_without_its_gpu_ends_before_it_has_a_folder(tmp_path):
   [('XLA_FLAGS', '--xla_no_such_flag'), ('JAX_PLATFORMS', 'cuda')],
 )
 def test_a_run_without_jax_ends_before_it_has_a_folder(name, value, tmp_path):
-  done = subprocess.run(
-    live_runs.command('selsync', 1, tmp_path / 'run'),
-    cwd=live_runs.ROOT,
+  done = live_runs.run(
+    *live_runs.command('selsync', 1, tmp_path / 'run'),
     env=os.environ | {name: value},
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=False,
   )
   if done.returncode == 0:
     pytest.skip(f'JAX starts with {name}={value} here')

@@ -5,7 +5,6 @@ import os
 import pathlib
 import random
 import signal
-import subprocess
 import sys
 import time
 
@@ -116,13 +115,7 @@ assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_the_latest_handler_reacts_and_an_ignored_signal_stays_ignored():
-  done = subprocess.run(
-    [sys.executable, '-c', HANDLED],
-    capture_output=True,
-    text=True,
-    timeout=100,
-    check=False,
-  )
+  done = live_runs.run(sys.executable, '-c', HANDLED)
   assert (done.stdout, done.stderr) == ('True\n', '')
 
 

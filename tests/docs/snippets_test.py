@@ -3,11 +3,11 @@
 import json
 import os
 import re
-import subprocess
 import sys
 
 import pytest
 
+from tests import live_runs
 from tests.docs.pages import blocks
 from tests.docs.pages import PAGES
 
@@ -44,15 +44,11 @@ def said(default_run, tmp_path_factory):
 
 def say(snippets, folder, *flags):
   """What each of these snippets prints."""
-  done = subprocess.run(
-    [sys.executable, *flags, '-c', SAY],
+  done = live_runs.run(
+    *(sys.executable, *flags, '-c', SAY),
     cwd=folder,
     env=os.environ | {'JAX_NUM_CPU_DEVICES': '4'},
     input=json.dumps(snippets),
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=False,
   )
   assert done.returncode == 0, done.stderr
   return json.loads(done.stdout)
@@ -113,13 +109,9 @@ sys.meta_path.insert(0, Without())
 
 def test_the_readmes_loop_needs_only_jax_and_optax():
   (snippet,) = (text for _, text in blocks('README.md', 'python'))
-  done = subprocess.run(
-    [sys.executable, '-c', WITHOUT + snippet],
+  done = live_runs.run(
+    *(sys.executable, '-c', WITHOUT + snippet),
     env=os.environ | {'JAX_NUM_CPU_DEVICES': '4'},
-    capture_output=True,
-    text=True,
-    timeout=120,
-    check=False,
   )
   assert done.returncode == 0, done.stderr
   changes = [float(c) for c in done.stdout.strip(' []\n').split()]

@@ -1,7 +1,6 @@
 """What a run prints, where nobody reads it or not everything can be shown."""
 
 import os
-import subprocess
 import sys
 
 import pytest
@@ -14,14 +13,10 @@ pytestmark = pytest.mark.usefixtures('data_dir')
 def train(redirected, workdir, **environment):
   """Runs `train.py` by a shell; returns its code and what is not redirected."""
   command = live_runs.command('selsync', 1, workdir, '--config.steps=12')
-  done = subprocess.run(
-    ['bash', '-c', f'"$@" {redirected}; exit ${{PIPESTATUS[0]}}', '', *command],
-    cwd=live_runs.ROOT,
+  done = live_runs.run(
+    *('bash', '-c', f'"$@" {redirected}; exit ${{PIPESTATUS[0]}}', ''),
+    *command,
     env=os.environ | environment,
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=False,
   )
   return done.returncode, done.stdout, done.stderr
 
@@ -78,13 +73,7 @@ def test_printing_never_fails_and_no_file_is_taken_for_a_stream(
   file = tmp_path / 'file'
   script = f'"$@" {redirected}; exit ${{PIPESTATUS[0]}}'
   python = [sys.executable, '-c', PRINTING, 'some text', file]
-  done = subprocess.run(
-    ['bash', '-c', script, '', *python],
-    capture_output=True,
-    text=True,
-    timeout=60,
-    check=False,
-  )
+  done = live_runs.run('bash', '-c', script, '', *python)
   assert done.returncode == 0
   assert {done.stdout, done.stderr} <= {'', 'some text\n'}
   assert int(file.read_text()) > 2
@@ -100,13 +89,10 @@ def test_printing_never_fails_and_no_file_is_taken_for_a_stream(
 )
 def test_what_an_encoding_lacks_is_replaced(encoding, shown, tmp_path):
   text = 'Δ ▕▁█▏ – ± é 語'
-  done = subprocess.run(
-    [sys.executable, '-c', PRINTING, text, tmp_path / 'file'],
+  done = live_runs.run(
+    *(sys.executable, '-c', PRINTING, text, tmp_path / 'file'),
     env=os.environ | {'PYTHONIOENCODING': encoding},
-    capture_output=True,
     encoding=encoding,
-    timeout=60,
-    check=False,
   )
   assert (done.stdout, done.stderr) == (f'{shown}\n', f'{shown}\n')
 
@@ -118,11 +104,7 @@ def test_a_pipe_that_is_full_for_a_while_loses_nothing():
     'import os\nfrom selsync_jax.runs import output\noutput.own()\n'
     f'os.set_blocking(1, False)\nfor i in range({lines}): print("x" * 99)'
   )
-  done = subprocess.run(
-    ['bash', '-c', '"$@" | (sleep 1; wc -l)', '', sys.executable, '-c', code],
-    capture_output=True,
-    text=True,
-    timeout=60,
-    check=False,
+  done = live_runs.run(
+    'bash', '-c', '"$@" | (sleep 1; wc -l)', '', sys.executable, '-c', code
   )
   assert int(done.stdout) == lines

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import sys
 from unittest import mock
 
@@ -268,13 +267,9 @@ print(jax.device_count(), np.mean(np.argmax(scores, -1) == test['label']))
 
 @pytest.mark.slow
 def test_any_process_loads_a_run_of_four_workers(default_run, tmp_path):
-  done = subprocess.run(
-    [sys.executable, '-W', 'error', '-c', PREDICT, default_run.workdir],
+  done = live_runs.run(
+    *(sys.executable, '-W', 'error', '-c', PREDICT, default_run.workdir),
     env=os.environ | {'TFDS_DATA_DIR': str(tmp_path / 'nothing')},
-    capture_output=True,
-    text=True,
-    timeout=120,
-    check=False,
   )
   assert done.returncode == 0, done.stderr
   devices, accuracy = done.stdout.split()

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import subprocess
 import sys
 
 import jax
@@ -15,7 +14,7 @@ from selsync_jax import methods
 from selsync_jax.devices import mappers
 from selsync_jax.training.step import init_state
 from selsync_jax.training.step import train_step
-from tests.session import ROOT
+from tests import live_runs
 
 N, STEPS = 4, 12
 
@@ -81,13 +80,8 @@ def test_twelve_steps_are_those_of_pytorch(tmp_path):
   np.savez(tmp_path / 'problem.npz', **problem)
   told = {method: options for method, (options, *_) in VARIANTS.items()}
   (tmp_path / 'variants.json').write_text(json.dumps(told))
-  done = subprocess.run(
-    [sys.executable, '-m', 'tests.sync.torch_local_sgd', tmp_path],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=False,
+  done = live_runs.run(
+    sys.executable, '-m', 'tests.sync.torch_local_sgd', tmp_path
   )
   assert done.returncode == 0, done.stderr
   theirs = np.load(tmp_path / 'torch.npz')

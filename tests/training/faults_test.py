@@ -129,11 +129,8 @@ def disk(tmp_path):
   """`disk(size)`: a folder that is a disk of so many bytes."""
 
   def mount(size):
-    mounted = subprocess.run(
-      ['mount', '-t', 'tmpfs', '-o', f'size={size}', 'tmpfs', str(tmp_path)],
-      capture_output=True,
-      text=True,
-      check=False,
+    mounted = live_runs.run(
+      'mount', '-t', 'tmpfs', '-o', f'size={size}', 'tmpfs', str(tmp_path)
     )
     if mounted.returncode:
       pytest.skip(f'no small disk could be mounted: {mounted.stderr.strip()}')
