@@ -29,15 +29,33 @@ def insert(table: str, path: pathlib.Path) -> None:
   """Replaces the table between the markers of a Markdown file.
 
   Raises:
-    ConfigError: if the markers are missing, or there are several.
+    ConfigError: see `read_document`.
   """
-  text, count = _TABLE.subn(rf'\g<1>{table}\g<2>', path.read_text())
-  if count != 1:
+  text = read_document(path)
+  text = _TABLE.sub(lambda found: f'{found[1]}{table}{found[2]}', text)
+  path.write_text(text, encoding='utf-8')
+
+
+def read_document(path: pathlib.Path) -> str:
+  """The text of a Markdown file that holds the markers.
+
+  Raises:
+    ConfigError: if it cannot be read and written, or the markers are missing,
+      or there are several.
+  """
+  try:
+    with path.open('r+', encoding='utf-8') as file:
+      text = file.read()
+  except OSError as error:
+    raise ConfigError(f'--into={path}: {error.strerror}') from error
+  except UnicodeDecodeError as error:
+    raise ConfigError(f'--into={path}: must be UTF-8') from error
+  if len(_TABLE.findall(text)) != 1:
     raise ConfigError(
       f'--into={path}: must hold <!-- comparison --> and <!-- /comparison --> '
       'once'
     )
-  path.write_text(text)
+  return text
 
 
 class Options(NamedTuple):
@@ -95,6 +113,8 @@ def parse(arguments: Sequence[str]) -> Options:
     'into', pathlib.Path, None, 'Markdown file to insert the table into.'
   )
   line.parse(arguments)
+  if into.value:
+    read_document(into.value)  # Now, not after hours of training.
   kind = ['compare', *['simulate'] * simulate.value]
   folder = out.value or pathlib.Path('runs') / '-'.join(
     [*kind, line.config_name, *line.variant]
@@ -153,8 +173,7 @@ def main(
 
   def react(number):
     if not processes.signal(number):  # Otherwise they save, and end.
-      reason = 'stopped by a signal; the same command continues the comparison'
-      signals.stop(signals.RESUMABLE, reason)
+      signals.stop(signals.RESUMABLE, pool.STOPPED)
 
   signals.Handler(react).start()  # Until the process ends.
   run = run or processes.run

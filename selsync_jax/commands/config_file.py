@@ -68,7 +68,8 @@ def load(file: str, fields: Sequence[str]) -> ml_collections.ConfigDict:
   Raises:
     ConfigError: if there is no such file or field, or a value breaks its rule.
   """
-  parts, fields = _parts(_joined(fields))
+  given = _joined(fields)
+  parts, fields = _parts(given)
   unset, fields = _unset(fields)
   file = find(file)
   argv, values = ['', f'--config={file}', *fields], FlagValues()
@@ -88,7 +89,7 @@ def load(file: str, fields: Sequence[str]) -> ml_collections.ConfigDict:
   except ConfigError:
     raise
   except (Exception, SystemExit) as error:  # The file may raise anything.
-    raise ConfigError(_message(error, file, [*unset, *fields])) from error
+    raise ConfigError(_message(error, file, given)) from error
   finally:
     logging.set_verbosity(verbosity)
   if rest:
@@ -149,9 +150,10 @@ def _joined(fields: Sequence[str]) -> list[str]:
 
 
 def _unset(fields: Sequence[str]) -> tuple[list[str], list[str]]:
-  """The fields that are set to None, and the others."""
-  unset = [field for field in fields if field.endswith('=None')]
-  return unset, [field for field in fields if field not in unset]
+  """The fields that are set to None at last, and the others."""
+  last = {_FIELD.sub('', f.partition('=')[0]): f for f in fields}.values()
+  unset = [field for field in last if field.endswith('=None')]
+  return unset, [field for field in last if field not in unset]
 
 
 def _check_kind(config: Any, file: str) -> None:

@@ -9,9 +9,11 @@ import sys
 import threading
 
 from selsync_jax.config import RunError
+from selsync_jax.devices import signals
 from selsync_jax.runs.trial import Trial
 from selsync_jax.training import progress
 
+STOPPED = 'stopped by a signal; the same command continues the comparison'
 _REFRESH = 1.0  # Seconds from one look at the running trials to the next.
 
 
@@ -65,14 +67,14 @@ class Processes:
     """Runs a trial; if it diverges there is no summary.
 
     Raises:
-      TrialFailed: if it failed otherwise.
+      TrialFailed: if it failed otherwise, or a signal let none begin.
     """
     trial.workdir.mkdir(parents=True, exist_ok=True)
     log = trial.workdir / f'{trial.command}.log'
     with log.open('w') as file:
       with self._lock:
         if self._stopped:
-          return
+          raise TrialFailed(trial, STOPPED, signals.RESUMABLE)
         process = subprocess.Popen(
           [
             *(sys.executable, '-m', 'selsync_jax', trial.command),
@@ -88,9 +90,17 @@ class Processes:
       status = process.wait()
       with self._lock:
         self._alive.remove(process)
-    last = (log.read_text().splitlines() or ['nothing'])[-1]
-    if status and not (status == 1 and 'is not finite' in last):
-      raise TrialFailed(trial, last, status)
+    lines = log.read_text().splitlines() or ['nothing']
+    if status and not (status == 1 and _has_diverged(trial, lines)):
+      raise TrialFailed(trial, lines[-1], status)
+
+
+def _has_diverged(trial: Trial, lines: Sequence[str]) -> bool:
+  """Whether a trial's log says so; a library may print more lines after it."""
+  return any(
+    line.startswith(f'{trial.command}: step ') and 'is not finite' in line
+    for line in lines
+  )
 
 
 def run_all(

@@ -93,15 +93,21 @@ def _trial(
   return trial
 
 
-_UNLABELED = {'lag': 0, 'vote_every': 1, 'smoothing': 0.16}  # The defaults.
+_UNLABELED = ('lag', 'vote_every', 'smoothing')  # If as the method has them.
 
 
 def _label(sync: ml_collections.ConfigDict, own: Sequence[str]) -> str:
   """A method and its numbers, `selsync, delta 0.1`, then its own fields."""
+  from selsync_jax import methods  # Imports JAX.
+
+  defaults = (
+    methods.fields(sync.method) if sync.method in methods.METHODS else {}
+  )
   numbers = {
     name: f'{value:g}'
     for name, value in sync.items()
-    if isinstance(value, int | float) and _UNLABELED.get(name) != value
+    if isinstance(value, int | float)
+    and not (name in _UNLABELED and value == defaults.get(name))
   }
   for field in own:
     name, _, value = field.partition('=')

@@ -10,6 +10,7 @@ import pathlib
 import statistics
 from typing import NamedTuple
 
+import numpy as np
 import rich.box
 import rich.console
 import rich.table
@@ -27,6 +28,11 @@ class Cell(NamedTuple):
   text: str
 
 
+def deviation(values: Sequence[float]) -> float:
+  """The sample standard deviation; NaN if a value is."""
+  return float(np.std(values, ddof=1))  # statistics.stdev fails for NaN.
+
+
 def spread(values: Sequence[float], form: str) -> Cell:
   """The mean, and with several values the sample standard deviation."""
   if not values:
@@ -34,7 +40,7 @@ def spread(values: Sequence[float], form: str) -> Cell:
   mean = statistics.fmean(values)
   text = format(mean, form)
   if len(values) > 1:
-    text += f' ± {format(statistics.stdev(values), form.lstrip("+"))}'
+    text += f' ± {format(deviation(values), form.lstrip("+"))}'
   return Cell(mean, text)
 
 
@@ -55,7 +61,7 @@ def _row(entry: Entry, bsp: Entry | None, metric: str) -> dict[str, Cell]:
     scores[seed] - reference[seed]
     for seed in sorted(scores.keys() & reference.keys())
   ]
-  sent, bsp_sent = map(entry.mean, ('bytes_per_worker', 'bytes_per_worker_bsp'))
+  sent = entry.mean('bytes_per_worker')
   seeds = f'{len(entry.runs)}'
   if entry.diverged:
     seeds += f' of {len(entry.runs) + len(entry.diverged)}, others diverged'
@@ -68,7 +74,7 @@ def _row(entry: Entry, bsp: Entry | None, metric: str) -> dict[str, Cell]:
     'difference to BSP': spread(differences, '+z.4f'),
     f'test {metric}': _over_seeds(entry, f'test_{metric}', '.4f'),
     'sent per worker': Cell(sent, facts.size(sent)),
-    'of BSP': spread([sent / max(bsp_sent, 1)], '.1%'),
+    'of BSP': spread([entry.share_of_bsp], '.1%'),
     **_times(entry),
   }
 

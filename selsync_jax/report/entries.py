@@ -1,12 +1,9 @@
 """What a comparison compares: a method at one learning rate, with its seeds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import math
-import operator
 import statistics
 from typing import NamedTuple
-
-import numpy as np
 
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
@@ -50,13 +47,21 @@ class Entry(NamedTuple):
     return statistics.fmean(self.values(field).values())
 
   @property
+  def share_of_bsp(self) -> float:
+    """The mean over seeds of the traffic, as a share of BSP's."""
+    outcomes = [run.outcome for run in self.runs.values()]
+    return statistics.fmean(map(history.share_of_bsp, outcomes))
+
+  @property
   def rank(self) -> tuple[int, float, float]:
     """By which the learning rate is chosen; higher is better."""
-    scores = [history.rank(run.outcome) for run in self.runs.values()]
-    losses = self.values('validation_loss').values()
-    mean = statistics.mean
-    best = (mean(scores), -mean(losses)) if scores else (-np.inf, -np.inf)
-    return -len(self.diverged), *best
+    outcomes = [run.outcome for run in self.runs.values()]
+    if not outcomes:
+      return -len(self.diverged), -math.inf, -math.inf
+    scores = [history.rank(outcome) for outcome in outcomes]
+    losses = [history.rank(outcome, 'loss') for outcome in outcomes]
+    mean = statistics.fmean
+    return -len(self.diverged), mean(scores), mean(losses)
 
 
 def read_entries(trials: Sequence[Trial]) -> list[Entry]:
@@ -72,20 +77,17 @@ def read_entries(trials: Sequence[Trial]) -> list[Entry]:
   return list(entries.values())
 
 
-def choose_rates(
-  entries: Sequence[Entry],
-  rank: Callable[[Entry], tuple] = operator.attrgetter('rank'),
-) -> list[Entry]:
+def choose_rates(entries: Sequence[Entry]) -> list[Entry]:
   """Every method at the learning rate with the highest rank."""
   labels = dict.fromkeys(entry.label for entry in entries)
   return [
-    max((e for e in entries if e.label == label), key=rank) for label in labels
+    max((e for e in entries if e.label == label), key=lambda e: e.rank)
+    for label in labels
   ]
 
 
 def metric_of(entries: Sequence[Entry]) -> str:
   """The metric by which these runs are compared."""
   outcomes = (run.outcome for entry in entries for run in entry.runs.values())
-  return next(
-    (history.metric(outcome) or 'loss' for outcome in outcomes), 'loss'
-  )
+  names = map(history.validated, outcomes)
+  return next((main for main, *_ in filter(None, names)), 'loss')

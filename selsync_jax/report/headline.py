@@ -64,5 +64,4 @@ def _result(run):
     return f'not finished: {outcome["steps"]:,} steps, {score} so far'
   if outcome['workers'] == 1:
     return f'{score} with one worker'
-  share = outcome['bytes_per_worker'] / outcome['bytes_per_worker_bsp']
-  return f'{score} {price(share)}'
+  return f'{score} {price(history.share_of_bsp(outcome))}'

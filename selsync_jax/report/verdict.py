@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import statistics
 
 from selsync_jax.report import headline
+from selsync_jax.report.comparison_table import deviation
 from selsync_jax.report.entries import Entry
 from selsync_jax.report.entries import metric_of
 
@@ -23,8 +24,8 @@ def overlaps(entries: Sequence[Entry]) -> dict[str, list[str]]:
   for entry in entries:
     scores = list(entry.values(field).values())
     if len(scores) > 1:
-      mean, deviation = statistics.fmean(scores), statistics.stdev(scores)
-      intervals[entry.label] = mean - deviation, mean + deviation
+      mean, margin = statistics.fmean(scores), deviation(scores)
+      intervals[entry.label] = mean - margin, mean + margin
   return {
     label: [
       other
@@ -40,12 +41,9 @@ def sentence(entries: Sequence[Entry]) -> str:
   metric = metric_of(entries)
   best = max(entries, key=lambda entry: entry.rank)
   scores = list(best.values(f'validation_{metric}').values())
-  share = best.mean('bytes_per_worker') / max(
-    best.mean('bytes_per_worker_bsp'), 1
-  )
   return (
     f'Best of {len(entries)}: {best.label}, '
-    f'{headline.quality(metric, scores)} {headline.price(share)}'
+    f'{headline.quality(metric, scores)} {headline.price(best.share_of_bsp)}'
     f'{_doubt(best.label, overlaps(entries))}'
   )
 

@@ -185,18 +185,25 @@ def is_score(field: str) -> bool:
   return field.startswith(('test_', 'validation_'))
 
 
-def metric(outcome: Mapping[str, Any]) -> str | None:
-  """The main metric on validation; the loss only if there is no other.
+def validated(outcome: Mapping[str, Any]) -> list[str]:
+  """The metrics on validation, finite or not: the main one first, loss last.
 
-  `None` if the run has not been evaluated yet, or no score was finite.
+  Empty if the run has not been evaluated yet.
   """
   names = [
     field.removeprefix('validation_')
-    for field, value in outcome.items()
-    if field.startswith('validation_') and value is not None
+    for field in outcome
+    if field.startswith('validation_')
   ]
-  names.sort(key=lambda name: (name == 'loss', name != 'perplexity'))
-  return names[0] if names else None
+  return sorted(names, key=lambda name: (name == 'loss', name != 'perplexity'))
+
+
+def metric(outcome: Mapping[str, Any]) -> str | None:
+  """The metric that describes a run: the first one that is finite, if any."""
+  for name in validated(outcome):
+    if outcome[f'validation_{name}'] is not None:
+      return name
+  return None
 
 
 def higher_is_better(metric: str) -> bool:
@@ -204,13 +211,27 @@ def higher_is_better(metric: str) -> bool:
   return metric.endswith(('accuracy', 'top5', 'score'))
 
 
-def rank(outcome: Mapping[str, Any]) -> float:
-  """The main metric on validation, its sign such that higher is better."""
-  name = metric(outcome)
-  if name is None:
+def rank(outcome: Mapping[str, Any], metric: str | None = None) -> float:
+  """A metric on validation, its sign such that higher is better.
+
+  A score that is missing or not finite is worse than any other. Another metric
+  never takes its place, as the ranks of two runs must be of the same one.
+
+  Args:
+    outcome: of a run.
+    metric: its name; by default the main one.
+  """
+  name = metric or next(iter(validated(outcome)), 'loss')
+  value = outcome.get(f'validation_{name}')
+  if value is None or not math.isfinite(value):
     return -math.inf
-  value = outcome[f'validation_{name}']
   return value if higher_is_better(name) else -value
+
+
+def share_of_bsp(outcome: Mapping[str, Any]) -> float:
+  """The bytes sent, as a share of those of the same run under BSP."""
+  # One worker sends nothing under BSP either.
+  return outcome['bytes_per_worker'] / max(outcome['bytes_per_worker_bsp'], 1)
 
 
 def read(workdir: pathlib.Path, name: str | None = None) -> Run:

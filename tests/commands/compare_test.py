@@ -242,10 +242,47 @@ def test_every_method_gets_the_same_seeds_and_rates(tmp_path):
   assert first == {'selsync', 'bsp', 'fedavg'}  # A whole seed comes first.
 
 
-def test_a_document_without_the_markers_is_refused(tmp_path):
-  (tmp_path / 'README.md').write_text('nothing')
-  with pytest.raises(ConfigError, match='must hold <!-- comparison -->'):
-    command.insert('table', tmp_path / 'README.md')
+def test_a_field_of_a_method_that_is_set_again_has_its_last_value(tmp_path):
+  grid = trials.list_trials(
+    DIGITS,
+    ['--config.sync.smoothing=0.5'],
+    ['selsync+sync.delta=None+sync.smoothing=0.2'],
+    [0.1, 0.3],
+    [],
+    1,
+    tmp_path,
+  )
+  assert [trial.label for trial in grid] == [
+    'selsync, delta 0.1, smoothing 0.2',
+    'selsync, delta 0.3, smoothing 0.2',
+  ]
+
+
+@pytest.mark.parametrize(
+  'content, rule',
+  [
+    (None, 'No such file or directory'),
+    (b'\xff', 'must be UTF-8'),
+    (b'<!-- /comparison -->', 'must hold <!-- comparison -->'),
+    (2 * b'<!-- comparison -->\n<!-- /comparison -->', 'must hold <!-- comp'),
+  ],
+)
+def test_a_document_without_the_markers_is_refused_before_any_run(
+  content, rule, tmp_path
+):
+  path = tmp_path / 'README.md'
+  if content:
+    path.write_bytes(content)
+  with pytest.raises(ConfigError) as error:
+    command.parse([f'--into={path}', f'--config={DIGITS}'])
+  assert str(error.value).startswith(f'--into={path}: {rule}')
+
+
+def test_a_backslash_in_a_table_stays_as_it_is(tmp_path):
+  path = tmp_path / 'README.md'
+  path.write_text('<!-- comparison -->\n<!-- /comparison -->')
+  command.insert(r'| \1 \d |', path)
+  assert r'| \1 \d |<' in path.read_text()
 
 
 @pytest.mark.slow

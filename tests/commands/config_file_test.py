@@ -93,6 +93,20 @@ def test_a_field_is_unset_by_a_flag():
   create_experiment(config)
 
 
+def test_of_several_values_of_a_field_the_last_one_counts():
+  fields = ['--config.sync.delta=0.2', '--config.sync.delta=None']
+  assert config_file.load(DIGITS, fields).sync.delta is None
+  assert config_file.load(DIGITS, fields[::-1]).sync.delta == 0.2
+
+
+@pytest.mark.parametrize('part', ['trigger=every', 'wire=None', 'trigger.k=8'])
+def test_an_asynchronous_method_has_no_parts(part):
+  flag = f'--config.sync.{part}'
+  with pytest.raises(ConfigError) as error:
+    config_file.load(f'{DIGITS}:asp', [flag])
+  assert str(error.value) == f'{flag}: this config has no such field'
+
+
 def refusal(flag):
   """The line that refuses a flag; empty if it is accepted."""
   try:

@@ -1,11 +1,13 @@
 """The processes of a comparison: what each leaves, and how they end."""
 
+import signal
 import time
 
 import pytest
 
 from selsync_jax.commands import pool
 from selsync_jax.commands import trials
+from selsync_jax.devices import signals
 
 
 def one_trial(out, rate, *flags):
@@ -43,10 +45,18 @@ def test_a_trial_is_a_process_that_writes_a_report_and_a_log(
 
 @pytest.mark.slow
 def test_a_trial_that_diverges_leaves_no_summary(tmp_path):
+  """Whatever a library prints as the process ends."""
   trial = one_trial(tmp_path, 1e20)
+  file = tmp_path / 'mine.py'
+  file.write_text(
+    'import atexit\nfrom selsync_jax.configs import digits\n'
+    'atexit.register(print, "goodbye")\nget_config = digits.get_config\n'
+  )
+  trial.flags.append(f'--config={file}:bsp')
   pool.Processes(1).run(trial)
   assert not trial.is_done
-  assert 'is not finite' in (trial.workdir / 'train.log').read_text()
+  *_, line, last = (trial.workdir / 'train.log').read_text().splitlines()
+  assert 'is not finite' in line and last == 'goodbye'
 
 
 def test_a_trial_that_fails_ends_the_comparison_with_its_code(tmp_path):
@@ -57,6 +67,22 @@ def test_a_trial_that_fails_ends_the_comparison_with_its_code(tmp_path):
   assert error.value.code == 2
   assert str(error.value) == (
     f'{trial.workdir}: train: config.workers=0: must be in [1, 4096]'
+  )
+
+
+def test_after_a_signal_no_trial_begins_and_the_comparison_is_resumable(
+  tmp_path,
+):
+  """The trial that ran may have finished all the same, with code 0."""
+  trial = one_trial(tmp_path, 0.1)
+  processes = pool.Processes(1)
+  assert not processes.signal(signal.SIGINT)
+  with pytest.raises(pool.TrialFailed) as error:
+    pool.run_all([trial], 1, processes, processes.run)
+  assert error.value.code == signals.RESUMABLE
+  assert str(error.value) == (
+    f'{trial.workdir}: stopped by a signal; the same command continues the '
+    'comparison'
   )
 
 

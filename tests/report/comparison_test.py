@@ -13,11 +13,15 @@ from selsync_jax.report import pareto_plot
 from selsync_jax.report import verdict
 from selsync_jax.report.entries import choose_rates
 from selsync_jax.report.entries import Entry
+from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
 
 
-def entry(label, rate, by_seed, diverged=(), metric='accuracy'):
-  """The runs of a method, from `{seed: (validation, test)}`."""
+def entry(label, rate, by_seed, diverged=(), metric='accuracy', **fields):
+  """The runs of a method, from `{seed: (validation, test)}`.
+
+  Every summary has the other `fields`.
+  """
   runs = {
     seed: Run(
       label,
@@ -34,6 +38,7 @@ def entry(label, rate, by_seed, diverged=(), metric='accuracy'):
         'bytes_per_worker': 100 * (seed + 1),
         'bytes_per_worker_bsp': 1000,
         'seconds': 2.0,
+        **fields,
       },
     )
     for seed, (validation, test) in by_seed.items()
@@ -51,6 +56,42 @@ def test_a_lower_perplexity_is_better():
   low = entry('bsp', 0.1, {0: (20.0, 20.0)}, metric='perplexity')
   high = entry('bsp', 0.2, {0: (30.0, 10.0)}, metric='perplexity')
   assert choose_rates([high, low]) == [low]
+
+
+def test_a_perplexity_that_is_not_finite_is_worse_than_any():
+  """It is null in a summary, where other metrics are finite."""
+  low = entry('bsp', 0.1, {0: (50.0, 50.0)}, metric='perplexity')
+  high = entry('bsp', 10.0, {0: (None, None)}, metric='perplexity')
+  assert choose_rates([high, low]) == [low]
+  runs = [each.runs[0] for each in (high, low)]
+  assert max(runs, key=lambda run: history.rank(run.outcome)) is runs[1]
+
+
+def test_of_two_scores_that_are_not_finite_the_lower_loss_is_better():
+  scores = {0: (None, None)}
+  worst, worse, better = (
+    entry('bsp', 0.1, scores, metric='perplexity', validation_loss=loss)
+    for loss in (None, 99.0, 95.0)
+  )
+  assert choose_rates([worst, worse, better]) == [better]
+
+
+def test_a_score_that_is_not_finite_is_shown_as_nan():
+  bsp = entry('bsp', 0.1, {0: (2.0, 2.0), 1: (2.0, 2.0)}, metric='perplexity')
+  wild = entry(
+    'fedavg', 0.1, {0: (None, None), 1: (1.0, 1.0)}, metric='perplexity'
+  )
+  row = comparison_table.table([wild, bsp])['fedavg']
+  assert row['validation perplexity'].text == 'nan ± nan'
+  assert row['difference to BSP'].text == '+nan ± nan'
+  assert verdict.overlaps([wild, bsp]) == {'bsp': [], 'fedavg': []}
+  assert verdict.sentence([wild, bsp]).startswith('Best of 2: bsp, ')
+
+
+def test_one_worker_sends_nothing_nor_would_it_under_bsp():
+  nothing = {'bytes_per_worker': 0, 'bytes_per_worker_bsp': 0}
+  alone = entry('bsp', 0.1, {0: (0.9, 0.9)}, **nothing)
+  assert comparison_table.table([alone])['bsp']['of BSP'].text == '0.0%'
 
 
 def test_a_rate_that_diverges_with_one_seed_is_worse_than_any_that_does_not():
