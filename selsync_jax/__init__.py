@@ -1,8 +1,8 @@
 """Selective synchronization for data-parallel training in JAX.
 
 The names here are imported on first use, so that a command can read its flags
-before it loads JAX. Those of a loop of your own need jax and optax alone. Those
-of the trainer, `load` and `register_*`, need what the extra `train` installs.
+before it loads JAX. Those of a loop of your own need no TensorFlow. `load` and
+`register_*` need what the extra `train` installs.
 """
 
 import importlib

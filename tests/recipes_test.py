@@ -2,10 +2,14 @@
 
 import os
 import pathlib
+import re
 import subprocess
 
+from jax._src import clusters
 import pytest
 import yaml
+
+from selsync_jax.devices import processes
 
 RECIPES = pathlib.Path(__file__).parents[1] / 'docs' / 'recipes'
 
@@ -16,6 +20,47 @@ def test_a_recipe_is_a_script_that_bash_reads(script):
   text = script.read_text()
   assert 'train.py' in text and 'SELSYNC_CLUSTER_TOKEN' in text
   assert os.access(script, os.X_OK)
+
+
+def slurm(script, task):
+  """The variables that Slurm gives a task of a batch script."""
+  options = dict(re.findall(r'^#SBATCH --([\w-]+)=(\S+)', script, re.M))
+  nodes, tasks = int(options['nodes']), int(options['ntasks-per-node'])
+  given = {
+    'SLURM_JOB_ID': '1',
+    'SLURM_STEP_NODELIST': f'node[0-{nodes - 1}]',
+    'SLURM_STEP_NUM_NODES': str(nodes),
+    'SLURM_NTASKS': str(nodes * tasks),
+    'SLURM_PROCID': str(task),
+    'SLURM_LOCALID': str(task % tasks),
+  }
+  if 'gpus-per-task' in options:
+    given['SLURM_GPUS_PER_TASK'] = options['gpus-per-task']
+  return given
+
+
+@pytest.mark.parametrize(
+  'recipe, change, devices',
+  [
+    ('slurm.sh', ('', ''), [3]),  # Of the eight of its node.
+    ('slurm.sh', ('--gpus-per-node=8', '--gpus-per-task=1'), []),
+    ('slurm_host_per_worker.sh', ('', ''), []),
+  ],
+)
+def test_a_task_has_the_gpus_of_its_workers(
+  recipe, change, devices, monkeypatch
+):
+  """Nothing stands for all that the task can see."""
+  script = (RECIPES / recipe).read_text().replace(*change)
+  for name, value in slurm(script, task=11).items():
+    monkeypatch.setenv(name, value)
+  address, _, process, found = (
+    clusters.ClusterEnv.auto_detect_unset_distributed_params(
+      None, None, None, processes.device_ids(os.environ), None, 1
+    )
+  )
+  assert (process, found) == (11, devices)
+  assert address.startswith('node0:')
 
 
 @pytest.mark.parametrize('recipe', sorted(RECIPES.glob('*.yaml')))
@@ -48,4 +93,4 @@ def test_a_jobset_gives_each_pod_its_place(recipe):
   command = container['command']
   assert f'--config.workers={job["completions"]}' in command
   devices = container['resources']['limits']['nvidia.com/gpu']
-  assert devices == 1 or f'--config.mesh.fsdp={devices}' in command
+  assert devices == 1 or f'--config.mesh.data={devices}' in command

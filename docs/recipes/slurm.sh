@@ -4,7 +4,7 @@
 #SBATCH --job-name=selsync
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=8
-#SBATCH --gpus-per-task=1
+#SBATCH --gpus-per-node=8  # Each task sees all, and JAX gives it its own.
 #SBATCH --cpus-per-task=8
 #SBATCH --time=24:00:00
 #SBATCH --signal=TERM@120   # Two minutes before the end: save and exit with 75.

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Four nodes with eight GPUs each, a node is a worker:
 #   sbatch docs/recipes/slurm_host_per_worker.sh
-# One task per node drives its eight GPUs, which share the worker's batch.
+# One task per node drives its eight GPUs, which share the worker's batch. If the
+# model does not fit into one of them, use mesh.fsdp in place of mesh.data.
 #SBATCH --job-name=selsync
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=1
@@ -25,7 +26,7 @@ srun --kill-on-bad-exit=1 python train.py \
   --config=configs/digits.py:selsync \
   --config.workers="$SLURM_NNODES" \
   --config.mapper=mesh \
-  --config.mesh.fsdp=8 \
+  --config.mesh.data=8 \
   --workdir="$SLURM_SUBMIT_DIR/runs/digits-$SLURM_JOB_NAME" || code=$?
 
 if [[ $code -eq 75 ]]; then

@@ -35,12 +35,12 @@ def local_values(array: Any) -> np.ndarray:
 def first_worker(tree: Any) -> Any:
   """Copies the rows of this process's first worker to the host.
 
-  They may be split over devices of this process, but not over processes, see
-  `within_processes`.
+  All processes must call this, as a worker may be in several of them. Then its
+  devices hold one array after another as a whole, but never all of them.
   """
 
   def first(array):
-    shards = array.addressable_shards
+    shards = _within_processes(array).addressable_shards
     start = min(shard.index[0].start or 0 for shard in shards)
     row = np.empty(array.shape[1:], array.dtype)
     for shard in shards:
@@ -51,16 +51,12 @@ def first_worker(tree: Any) -> Any:
   return jax.tree.map(first, tree)
 
 
-def within_processes(tree: Any) -> Any:
-  """The arrays, with no worker's split over several processes.
-
-  All processes must call this.
-  """
-  leaves = jax.tree.leaves(tree)
-  if _is_local(tree) or jax.process_count() <= leaves[0].shape[0]:
-    return tree
-  whole = NamedSharding(leaves[0].sharding.mesh, PartitionSpec(AXIS))
-  return jax.jit(lambda tree: tree, out_shardings=whole)(tree)
+def _within_processes(array: Any) -> Any:
+  """An array of which no worker's row is split over several processes."""
+  if _is_local(array) or jax.process_count() <= array.shape[0]:
+    return array
+  whole = NamedSharding(array.sharding.mesh, PartitionSpec(AXIS))
+  return jax.jit(lambda array: array, out_shardings=whole)(array)
 
 
 def gather(tree: Any, workers: int) -> Any:

@@ -40,6 +40,16 @@ class Layout:
   data: int = 1
   fsdp: int = 1
 
+  def __post_init__(self):
+    for name, value in dataclasses.asdict(self).items():
+      if value < 1:
+        raise ValueError(f'{name} must be at least 1, got {value}')
+    if self.workers == 1 < self.devices_per_worker:
+      raise ValueError(
+        f'workers must be at least 2 with {self.devices_per_worker} devices '
+        'each, got 1; XLA cannot compile a mesh with one worker'
+      )
+
   @property
   def devices_per_worker(self) -> int:
     """Devices inside a worker."""
@@ -47,17 +57,25 @@ class Layout:
 
   @functools.cached_property
   def mesh(self) -> Mesh:
-    """The first devices of every process; neighbors are in the same worker."""
+    """The first devices of every process; neighbors are in the same worker.
+
+    Raises:
+      ConfigError: if a process has too few.
+    """
     axes = {AXIS: self.workers}
     if self.devices_per_worker > 1:  # Otherwise the program is that of pmap.
       axes |= {inner.DATA: self.data, inner.FSDP: self.fsdp}
     shape = tuple(axes.values())
     each = math.prod(shape) // jax.process_count()
-    devices = [
-      device
-      for process in range(jax.process_count())
-      for device in jax.local_devices(process)[:each]
-    ]
+    devices = []
+    for process in range(jax.process_count()):
+      found = jax.local_devices(process)
+      if len(found) < each:
+        raise ConfigError(
+          f'{self}: needs {each} devices in each process, and process '
+          f'{process} has {len(found)}'
+        )
+      devices += found[:each]
     return Mesh(
       np.reshape(devices, shape),
       tuple(axes),
@@ -86,7 +104,10 @@ class Layout:
     return NamedSharding(self.mesh, PartitionSpec())
 
   def batch_sharding(self, shape: tuple[int, ...]) -> NamedSharding:
-    """Of an array [workers, examples, ...]."""
+    """Of an array [workers, examples, ...].
+
+    If a worker's devices cannot share the examples evenly, each has all.
+    """
     inside = self.devices_per_worker
     if inside == 1 or len(shape) < 2 or shape[1] % inside:
       return NamedSharding(self.mesh, PartitionSpec(AXIS))
@@ -235,15 +256,19 @@ def check_devices(workers: int, mapper: str | Layout) -> None:
         f'config.mapper={name}: needs a single process, got {processes}'
       )
     return
-  each = 'one device' if inside == 1 else f'{inside} devices'
+  each, way = 'one device', '--config.mapper=auto'
+  if inside > 1:
+    each, way = f'{inside} devices', 'a smaller mesh.data or mesh.fsdp'
   if devices < workers * inside:
     raise ConfigError(
       f'config.workers={workers}: mapper {name} needs {each} per worker, and '
       f'there are {devices} ({jax.default_backend()}); '
-      'use fewer workers, or --config.mapper=auto'
+      f'use fewer workers, or {way}'
     )
   if processes > 1 and devices != workers * inside:
     raise ConfigError(
       f'config.workers={workers}: with {processes} processes, workers with '
       f'{each} each must use all {devices} devices'
     )
+  if isinstance(mapper, Layout):
+    _ = mapper.mesh  # Raises if the processes have unequally many.

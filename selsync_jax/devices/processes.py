@@ -4,6 +4,7 @@ A process holds the workers of its own devices. Workers are numbered in the
 order of the processes.
 """
 
+from collections.abc import Mapping
 import math
 import os
 import signal
@@ -168,14 +169,18 @@ def join(
   offer = f'{host}:{_free_port()}'
   channel = Channel(coordinator, process, agreed, offer, timeout, token)
   service = relay.start(channel.offer) if process else channel.offer
-  jax.distributed.initialize(service, processes, process, **timeouts)
+  jax.distributed.initialize(
+    service, processes, process, device_ids(os.environ), **timeouts
+  )
   return Cluster(process, processes, channel)
 
 
 def _join_detected(agreed, timeout, token, timeouts) -> Cluster:
   """Joins the cluster that JAX detects; without one, returns this process."""
   try:
-    jax.distributed.initialize(**timeouts)
+    jax.distributed.initialize(
+      local_device_ids=device_ids(os.environ), **timeouts
+    )
   except ValueError:  # JAX detects no cluster.
     return Cluster(0, 1, None)
   state: Any = distributed.global_state
@@ -189,6 +194,29 @@ def _join_detected(agreed, timeout, token, timeouts) -> Cluster:
   agreed = {'processes': processes} | agreed
   channel = Channel(address, process, agreed, None, timeout, token)
   return Cluster(process, processes, channel)
+
+
+def device_ids(environment: Mapping[str, str]) -> list[int] | None:
+  """The accelerators of this process, as `jax.distributed.initialize` takes it.
+
+  Under Slurm and Open MPI, JAX gives each process the device of its rank on the
+  host. That is wrong for the only process of a host, which has all of them, and
+  where Slurm lets each task see its own alone.
+
+  Args:
+    environment: the variables of this process.
+
+  Returns:
+    Nothing, which is all that the process sees, or `None`, which leaves it to
+    JAX.
+  """
+  if 'JAX_LOCAL_DEVICE_IDS' in environment:
+    return None
+  tasks, nodes = map(environment.get, ('SLURM_NTASKS', 'SLURM_STEP_NUM_NODES'))
+  is_alone = environment.get('OMPI_COMM_WORLD_LOCAL_SIZE') == '1' or (
+    tasks is not None and tasks == nodes
+  )
+  return [] if is_alone or 'SLURM_GPUS_PER_TASK' in environment else None
 
 
 def _free_port() -> int:

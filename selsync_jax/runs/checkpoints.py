@@ -28,7 +28,7 @@ from selsync_jax.runs import manifest
 from selsync_jax.runs.files import NUMBER
 
 FOLDER, DAMAGED = 'checkpoints', 'damaged-checkpoint'
-FORMAT = 6  # Of state and record; raise it whenever either changes.
+FORMAT = 7  # Of state and record; raise it whenever either changes.
 _RECORD = pathlib.Path('record', 'metadata')  # The file of orbax's JsonSave.
 _SHAPE = {
   'totals': {'clock': dict, ...: NUMBER},

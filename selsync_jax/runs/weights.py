@@ -18,6 +18,7 @@ import orbax.checkpoint as ocp
 
 from selsync_jax.config import ConfigError
 from selsync_jax.devices import arrays
+from selsync_jax.devices import processes
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs import files
 from selsync_jax.runs import formats
@@ -87,12 +88,14 @@ class Keeper:
       scores: on validation.
       is_last: whether the run ends here.
     """
-    mean = arrays.within_processes(mean)
     loss = _loss({'scores': scores})
     best = min(self._losses.values(), default=math.inf)
-    if jax.process_index() or not (loss < best or is_last):
+    # Process 0 alone knows the best; all must take part in the copy.
+    if not processes.from_first(np.asarray(loss < best or is_last)):
       return
     variables = _variables(arrays.first_worker(mean))
+    if jax.process_index():
+      return
     path = _path(self._workdir, step)
     path.parent.mkdir(exist_ok=True)
     about = {'step': step, 'scores': dict(scores)}

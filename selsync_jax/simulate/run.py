@@ -30,7 +30,7 @@ def simulate(
     The summary, as in `summary.json`.
   """
   config = config.copy_and_resolve_references()
-  config.mapper = 'vmap'
+  config.update(mapper='vmap', mesh={'data': 1, 'fsdp': 1})  # Time is virtual.
   is_asynchronous = config.sync.method in methods.METHODS
   if is_asynchronous and not restart:
     _refuse_resize(config, workdir)

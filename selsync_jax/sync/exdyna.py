@@ -35,7 +35,7 @@ class ExDynaState(NamedTuple):
     blocks: int32 [B], how many blocks each part has.
     selected: int32 [B], elements that were selected in each at the last step.
     overflow: int32 [], how many of this worker's did not fit.
-    error: float32 [size], what this worker has yet to send.
+    error: `flat.parts` of what this worker has yet to send.
   """
 
   count: Int32[Array, '']
@@ -43,7 +43,7 @@ class ExDynaState(NamedTuple):
   blocks: Int32[Array, ' B']
   selected: Int32[Array, ' B']
   overflow: Int32[Array, '']
-  error: Float32[Array, ' size']
+  error: list[Float32[Array, '...']]
 
 
 @part
@@ -52,9 +52,8 @@ def exdyna(
 ) -> Reducer:
   """ExDyna: `micro`, with parts of about as many selected elements each.
 
-  The vector has up to 1,024 blocks, see `division`, and each part is a row of
-  them. Before every step but the first, blocks move between neighbors, see
-  `rebalanced`. Everything else is as in `micro`.
+  The vector has up to 1,024 blocks (`division`), a part is a row of them, and
+  from step to step blocks move between neighbors (`rebalanced`).
 
   Args:
     density: k / size, the fraction of the elements to select, in (0, 1]. k is
@@ -72,7 +71,7 @@ def exdyna(
 
   def init(params):
     size = flat.size(params)
-    zero, error = jnp.int32(0), jnp.zeros(size, jnp.float32)
+    zero, error = jnp.int32(0), flat.zeros(params)
     threshold = selection.initial_threshold(selection.wanted(density, size))
     blocks = jnp.zeros(division(size)[0], jnp.int32)
     return ExDynaState(zero, threshold, blocks, blocks, zero, error)
@@ -80,10 +79,11 @@ def exdyna(
   def update(updates, state, params=None, **extra_args):
     del params, extra_args
     values, rebuild = flat.float32(updates)
+    error, keep = flat.float32(state.error)
     workers = lax.axis_size(axis_name)
     blocks = _blocks(state, workers, values.size)
     threshold, found = selection.select(
-      values + state.error,
+      values + error,
       state,
       _part(blocks, values.size, state.count, axis_name),
       density,
@@ -97,7 +97,7 @@ def exdyna(
       state.blocks.at[:workers].set(blocks),
       state.selected.at[:workers].set(by_part),
       found.overflow,
-      found.error,
+      keep(found.error),
     )
     mean, state = skip_nonfinite(found.mean, new, state)
     return rebuild(mean), state

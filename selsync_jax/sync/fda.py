@@ -65,17 +65,17 @@ class FDAState(NamedTuple):
   """State of `fda`; equal on all workers.
 
   Attributes:
-    reference: float32 [size], the parameters after the last synchronization.
-    direction: float32 [size], of the last change of `reference`, a unit vector,
-      or zero before there was one; empty unless the variant is linear.
+    reference: `flat.parts` of the parameters after the last synchronization.
+    direction: of the same shapes, of the last change of `reference`, a unit
+      vector, or zero before there was one; empty unless the variant is linear.
     started: bool [], whether `reference` is of this run.
     estimate: float32 [], of the variance of the parameters.
     sync: bool [], whether this step synchronizes.
     safe: bool [], whether every worker's drift is finite.
   """
 
-  reference: Float32[Array, ' size']
-  direction: Float32[Array, ' _']
+  reference: list[Float32[Array, '...']]
+  direction: list[Float32[Array, '...']]
   started: Bool[Array, '']
   estimate: Float32[Array, '']
   sync: Bool[Array, '']
@@ -169,20 +169,20 @@ def fda(
   estimator = _estimator(variant, depth, width, seed)
 
   def init(params):
-    reference, _ = flat.float32(params)
-    direction = jnp.zeros(reference.size * (variant == 'linear'), jnp.float32)
+    direction = flat.zeros(params) if variant == 'linear' else []
     no = jnp.bool(False)
-    return FDAState(reference, direction, no, jnp.float32(0), no, no)
+    return FDAState(flat.parts(params), direction, no, jnp.float32(0), no, no)
 
   def update(updates, state, params=None, *, threshold=theta, **extra_args):
     if params is None:
       raise ValueError('fda needs params: tx.update(updates, state, params)')
     reference, direction = _renewed(
-      state, flat.float32(params)[0], extra_args.get('synced', state.sync)
+      state, flat.parts(params), extra_args.get('synced', state.sync)
     )
     moved = optax.apply_updates(params, extra_args.get('applied', updates))
-    drift = flat.float32(moved)[0] - reference
-    excess, safe = _excess(estimator, drift, direction, threshold, axis_name)
+    trees = moved, reference, direction
+    end, start, along = (flat.float32(tree)[0] for tree in trees)
+    excess, safe = _excess(estimator, end - start, along, threshold, axis_name)
     measured = reference, direction, jnp.bool(True), excess + threshold
     return updates, FDAState(*measured, safe & (excess > 0), safe)
 
@@ -223,11 +223,11 @@ def _estimator(variant: str, depth: int, width: int, seed: int) -> Estimator:
 
 def _renewed(state: FDAState, common, synced):
   """The reference and the direction, renewed if `common` are new ones."""
-  reference = jnp.where(synced | ~state.started, common, state.reference)
-  if not state.direction.size:
+  where = optax.tree.where
+  reference = where(synced | ~state.started, common, state.reference)
+  if not state.direction:
     return reference, state.direction
-  change = common - state.reference
-  norm = jnp.sqrt(_squared(change))
-  unit = change / jnp.where(norm > 0, norm, 1)
-  direction = jnp.where(synced & state.started, unit, state.direction)
-  return reference, direction
+  change = optax.tree.sub(common, state.reference)
+  norm = optax.tree.norm(change)
+  unit = optax.tree.scale(1 / jnp.where(norm > 0, norm, 1), change)
+  return reference, where(synced & state.started, unit, state.direction)

@@ -75,6 +75,20 @@ def float32(
   return flat, restore
 
 
+def parts(tree: Any) -> list[Float32[Array, '...']]:
+  """Copies of the floating-point leaves, in float32.
+
+  A state that belongs to a tree is kept in this form and not as a vector, so
+  that it is split over the devices of a worker as the tree is.
+  """
+  return [jnp.array(leaf, jnp.float32) for leaf in floats(tree)]
+
+
+def zeros(tree: Any) -> list[Float32[Array, '...']]:
+  """Zeros in place of the `parts` of a tree."""
+  return [jnp.zeros(leaf.shape, jnp.float32) for leaf in floats(tree)]
+
+
 def _floats(leaves: list[Any]) -> list[int]:
   """The indices of floating-point leaves."""
   return [i for i, leaf in enumerate(leaves) if is_float(leaf)]

@@ -42,13 +42,15 @@ class Sizes(NamedTuple):
 
 
 def sizes() -> Sizes:
-  """Of the worker that is being traced."""
+  """Of the worker that is being traced.
+
+  A mesh that is not a `Layout`'s may have an axis of the same name, which is
+  its owner's.
+  """
   mesh = jax.sharding.get_abstract_mesh()
-  if not mesh.manual_axes:
+  if not (mesh.manual_axes and {DATA, FSDP} <= {*mesh.auto_axes}):
     return Sizes(1, 1)
-  return Sizes(
-    *(mesh.shape[a] if a in mesh.auto_axes else 1 for a in (DATA, FSDP))
-  )
+  return Sizes(mesh.shape[DATA], mesh.shape[FSDP])
 
 
 def split_axis(shape: tuple[int, ...], fsdp: int) -> int | None:

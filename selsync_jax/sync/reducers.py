@@ -48,10 +48,10 @@ class Int8State(NamedTuple):
   """State of `int8`.
 
   Attributes:
-    error: float32 [size], what this worker has yet to send.
+    error: `flat.parts` of what this worker has yet to send.
   """
 
-  error: Float32[Array, ' size']
+  error: list[Float32[Array, '...']]
 
 
 @part
@@ -68,15 +68,16 @@ def int8(*, axis_name: str = AXIS) -> Reducer:
   """
 
   def init(params):
-    return Int8State(jnp.zeros(flat.size(params), jnp.float32))
+    return Int8State(flat.zeros(params))
 
   def update(updates, state, params=None, **extra_args):
     del params, extra_args
     values, rebuild = flat.float32(updates)
+    error, keep = flat.float32(state.error)
     mean, error = wires.compressed_mean(
-      values, state.error, wires.INT8, axis_name=axis_name
+      values, error, wires.INT8, axis_name=axis_name
     )
-    mean, state = skip_nonfinite(mean, Int8State(error), state)
+    mean, state = skip_nonfinite(mean, Int8State(keep(error)), state)
     return rebuild(mean), state
 
   def sends(params, workers):

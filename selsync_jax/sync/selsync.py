@@ -14,7 +14,8 @@ A gradient that is not finite never spreads silently: on its worker the change
 is NaN, which vetoes the vote, so `sync` is false on all workers. The state
 recovers with the next finite gradient. Parameters that have become NaN do not
 recover, and veto forever. With `lag=1` the veto is a step late as well. Watch
-the change, or wrap the optimizer in `optax.apply_if_finite`.
+the change, or wrap the optimizer in `optax.apply_if_finite`; `selsync` itself
+must stay outside of it, as it votes.
 
 Example:
   >>> import jax, jax.numpy as jnp, optax

@@ -32,10 +32,10 @@ class TopKState(NamedTuple):
   """State of `top_k`.
 
   Attributes:
-    error: float32 [size], what this worker has yet to send.
+    error: `flat.parts` of what this worker has yet to send.
   """
 
-  error: Float32[Array, ' size']
+  error: list[Float32[Array, '...']]
 
 
 @part
@@ -56,12 +56,13 @@ def top_k(density: float, *, axis_name: str = AXIS) -> Reducer:
   selection.check_density(density)
 
   def init(params):
-    return TopKState(jnp.zeros(flat.size(params), jnp.float32))
+    return TopKState(flat.zeros(params))
 
   def update(updates, state, params=None, **extra_args):
     del params, extra_args
     values, rebuild = flat.float32(updates)
-    values += state.error
+    error, keep = flat.float32(state.error)
+    values += error
     _, picked = lax.top_k(
       jnp.abs(values), selection.wanted(density, values.size)
     )
@@ -79,7 +80,7 @@ def top_k(density: float, *, axis_name: str = AXIS) -> Reducer:
     # One worker after another, so that all workers add in the same order.
     workers = lax.axis_size(axis_name)
     sums = lax.fori_loop(0, workers, add, jnp.zeros_like(values))
-    left = TopKState(values.at[picked].set(0))
+    left = TopKState(keep(values.at[picked].set(0)))
     mean, state = skip_nonfinite(sums / workers, left, state)
     return rebuild(mean), state
 
@@ -99,14 +100,14 @@ class MicroState(NamedTuple):
     threshold: float32 [], of magnitudes.
     selected: int32 [], elements that all workers selected at the last step.
     overflow: int32 [], how many of this worker's did not fit.
-    error: float32 [size], what this worker has yet to send.
+    error: `flat.parts` of what this worker has yet to send.
   """
 
   count: Int32[Array, '']
   threshold: Float32[Array, '']
   selected: Int32[Array, '']
   overflow: Int32[Array, '']
-  error: Float32[Array, ' size']
+  error: list[Float32[Array, '...']]
 
 
 @part
@@ -140,16 +141,16 @@ def micro(
   selection.check_capacity(capacity)
 
   def init(params):
-    size = flat.size(params)
-    zero, error = jnp.int32(0), jnp.zeros(size, jnp.float32)
-    threshold = selection.initial_threshold(selection.wanted(density, size))
-    return MicroState(zero, threshold, zero, zero, error)
+    k, zero = selection.wanted(density, flat.size(params)), jnp.int32(0)
+    threshold = selection.initial_threshold(k)
+    return MicroState(zero, threshold, zero, zero, flat.zeros(params))
 
   def update(updates, state, params=None, **extra_args):
     del params, extra_args
     values, rebuild = flat.float32(updates)
+    error, keep = flat.float32(state.error)
     threshold, found = selection.select(
-      values + state.error,
+      values + error,
       state,
       _equal_part(values.size, state.count, axis_name),
       density,
@@ -158,7 +159,7 @@ def micro(
     )
     number = jnp.sum(found.selected)
     new = MicroState(
-      state.count + 1, threshold, number, found.overflow, found.error
+      state.count + 1, threshold, number, found.overflow, keep(found.error)
     )
     mean, state = skip_nonfinite(found.mean, new, state)
     return rebuild(mean), state

@@ -135,13 +135,13 @@ class WireState(NamedTuple):
   """State of a compressed wire.
 
   Attributes:
-    reference: float32 [size], the last mean that traveled, equal on all
+    reference: `flat.parts` of the last mean that traveled, equal on all
       workers.
-    error: float32 [size], what this worker has yet to send.
+    error: of the same shapes, what this worker has yet to send.
   """
 
-  reference: Float32[Array, ' size']
-  error: Float32[Array, ' size']
+  reference: list[Float32[Array, '...']]
+  error: list[Float32[Array, '...']]
 
 
 @part
@@ -161,22 +161,22 @@ def _compressed(codec: Codec, axis_name: str) -> Wire:
   """A wire that sends the changes since the last consensus."""
 
   def init(tree):
-    reference, _ = flat.float32(tree)
-    return WireState(reference, jnp.zeros_like(reference))
+    return WireState(flat.parts(tree), flat.zeros(tree))
 
   def mean(tree, state, *, where=None, count=None):
     values, rebuild = flat.float32(tree)
+    reference, keep = flat.float32(state.reference)
     change, error = compressed_mean(
-      values - state.reference,
-      state.error,
+      values - reference,
+      flat.float32(state.error)[0],
       codec,
       where=where,
       count=count,
       axis_name=axis_name,
     )
-    values = state.reference + change
+    values = reference + change
     mean = _floor(tree, rebuild(values), where, axis_name)
-    return mean, WireState(values, error)
+    return mean, WireState(keep(values), keep(error))
 
   def sends(tree, workers):
     return (
@@ -185,7 +185,7 @@ def _compressed(codec: Codec, axis_name: str) -> Wire:
     )
 
   def rebase(tree, state):
-    return state._replace(reference=flat.float32(tree)[0])
+    return state._replace(reference=flat.parts(tree))
 
   return Wire(init, mean, sends, rebase)
 

@@ -9,6 +9,7 @@ or each keeps its batch size and the learning rate follows.
 """
 
 from collections.abc import Mapping
+import math
 from typing import Any
 
 import jax
@@ -50,10 +51,12 @@ _CARRIED = {
 }
 
 # The new batch size per worker, if the number of workers is multiplied by
-# `times`.
+# `times` and a worker has some `devices`, which share its batch.
 BATCH_SIZE = {
-  'total': lambda size, times: max(1, round(size / times)),
-  'worker': lambda size, times: size,
+  'total': lambda size, times, devices: (
+    devices * max(1, round(size / times / devices))
+  ),
+  'worker': lambda size, times, devices: size,
 }
 
 
@@ -74,7 +77,9 @@ def fit(
     return config
   times, size = config.workers / record['workers'], record['batch_size']
   config = config.copy_and_resolve_references()
-  config.batch_size = BATCH_SIZE[config.checkpoint.resize_batch](size, times)
+  devices = math.prod(config.mesh.values())
+  rule = BATCH_SIZE[config.checkpoint.resize_batch]
+  config.batch_size = rule(size, times, devices)
   batch = times * config.batch_size / size  # Of all workers; 1 is unchanged.
   config.optimizer.learning_rate = record['learning_rate'] * batch
   return config

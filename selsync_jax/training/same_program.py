@@ -13,7 +13,6 @@ import numpy as np
 
 from selsync_jax.config import RunError
 from selsync_jax.devices import mappers
-from selsync_jax.devices import processes
 from selsync_jax.training.experiment import Experiment
 
 
@@ -36,12 +35,12 @@ def check(experiment: Experiment) -> None:
 
 
 def program(experiment: Experiment) -> str:
-  """The step of this process's workers, as StableHLO.
+  """The step of all workers, as StableHLO.
 
   As for one device: JAX cannot lower a pmapped function of several processes
   from shapes alone.
   """
-  workers = len(processes.local_workers(experiment.workers))
+  workers = experiment.workers
   batch = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(
       (experiment.batch_size, *np.shape(x)[1:]), np.asarray(x).dtype

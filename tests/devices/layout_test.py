@@ -14,9 +14,28 @@ def test_too_few_accelerators_are_reported_with_a_way_out():
 
 
 def test_a_worker_of_several_devices_finds_them_all_or_is_refused():
-  with pytest.raises(ConfigError, match=r'needs 8 devices per worker'):
+  with pytest.raises(ConfigError, match=r'needs 8 devices .*fsdp$'):
     layout.check_devices(3, layout.Layout(3, data=2, fsdp=4))
   layout.check_devices(2, layout.Layout(2, data=2, fsdp=4))
+
+
+@pytest.mark.parametrize(
+  'sizes, rule',
+  [
+    ((2, 0, 1), 'data must be at least 1, got 0'),
+    ((1, 2, 2), 'workers must be at least 2 with 4 devices each, got 1; '),
+  ],
+)
+def test_a_layout_that_no_mesh_can_have_is_refused(sizes, rule):
+  with pytest.raises(ValueError, match=rule):
+    layout.Layout(*sizes)
+
+
+def test_a_layout_in_a_loop_of_ones_own_says_what_is_missing():
+  with pytest.raises(
+    ConfigError, match='needs 64 devices in each '
+  ):
+    _ = layout.Layout(8, fsdp=8).mesh
 
 
 @pytest.mark.parametrize(

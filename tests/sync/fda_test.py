@@ -47,7 +47,7 @@ def estimates(variant):
     _, state = trigger.update({'w': drift}, state, first)
     updates, state = trigger.update({'w': drift}, state, second, synced=True)
     moved = optax.apply_updates(second, updates)['w']
-    return state.estimate, moved - state.reference
+    return state.estimate, moved - state.reference[0]
 
   over_workers = jax.vmap(worker, (None, None, 0), axis_name=ss.AXIS)
   estimate, drifts = jax.jit(jax.vmap(over_workers))(before, after, drifts)

@@ -106,7 +106,7 @@ def test_fragments_travel_on_wires_with_errors_of_their_own(wire):
   moves = np.random.default_rng(0).normal(size=(12, 2, 600)).astype(np.float32)
   averager = fragments.fragments(3, averager=averagers.mean(wire=wire))
   left, state = rounds.run(averager, jnp.zeros(600), moves)
-  assert state.averager.error.shape == (12, 2, 3, 200)
+  assert state.averager.error[0].shape == (12, 2, 3, 200)
   exact, _ = rounds.run(fragments.fragments(3), jnp.zeros(600), moves)
   for t in range(12):
     part = slice(200 * (t % 3), 200 * (t % 3) + 200)

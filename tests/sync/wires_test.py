@@ -49,18 +49,17 @@ def test_in_a_thousand_rounds_the_mean_does_not_drift(wire):
   moves = rng.uniform(-1, 1, (1000, N, 300)).astype(np.float32)
   moves[..., 7] = 1e-3  # Without feedback, it would be rounded off each time.
   left, state = rounds.run(averagers.mean(wire=wire), jnp.zeros(300), moves)
+  (error,) = state.error
   r = (N + 1) * ROUNDING[shown(wire)]
   bound = r / (1 - r)
   assert (left == left[:, :1]).all()  # All workers decode the same bits.
-  assert np.abs(state.error).max() <= bound
+  assert np.abs(error).max() <= bound
   exact = np.cumsum(moves.mean(1, dtype=np.float64), axis=0)
   rounded = 1000 * np.spacing(np.float32(np.abs(exact).max()))
   missing = np.abs(left[:, 0] - exact)
   assert missing.max() <= bound + rounded
   assert missing[-1, 7] < 0.05  # Of 1.
-  np.testing.assert_allclose(
-    left[:, 0] + state.error.mean(1), exact, atol=rounded
-  )
+  np.testing.assert_allclose(left[:, 0] + error.mean(1), exact, atol=rounded)
 
 
 def hlo(wire):
@@ -122,11 +121,11 @@ def test_a_subset_ignores_the_others_and_they_keep_their_error(wire):
   error = rng.normal(size=(N, 600)).astype(np.float32) / 50
 
   def average(values, error, where):
-    state = wires.WireState(jnp.zeros(600), error)
+    state = wires.WireState([jnp.zeros(600)], [error])
     return wire.mean(values, state, where=where, count=2)
 
   mean, state = map_workers(average, 'pmap')(values, error, drawn)
-  mean, after = np.asarray(mean), np.asarray(state.error)
+  mean, after = np.asarray(mean), np.asarray(state.error[0])
   assert (mean == mean[0]).all()
   exact = (values + error)[drawn].mean(0)
   np.testing.assert_allclose(mean[0], exact, atol=0.06)
@@ -142,7 +141,7 @@ def test_under_an_outer_step_changes_are_counted_from_where_it_led(wire):
   left, state = rounds.run(
     averagers.outer(outer, wire=wire), jnp.ones(600), moves, 'pmap'
   )
-  np.testing.assert_array_equal(state.wire.reference, state.consensus)
+  np.testing.assert_array_equal(state.wire.reference[0], state.consensus)
   np.testing.assert_array_equal(left, state.consensus)
   assert (left == left[:, :1]).all()
   exact, _ = rounds.run(averagers.outer(outer), jnp.ones(600), moves)

@@ -52,6 +52,14 @@ def test_a_worker_is_a_process_or_spans_several(alone, processes, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_group_can_have_workers_of_several_processes(tmp_path):
+  folder = tmp_path / 'run'
+  command = live_runs.command('groups', 2, folder, *LAYOUT)
+  live_runs.finish(command)
+  assert len(live_runs.rows(folder)) == live_runs.STEPS
+
+
+@pytest.mark.slow
 def test_a_run_goes_on_with_another_layout(alone, tmp_path):
   folder = run(1, tmp_path / 'run', *LAYOUT, '--config.steps=40')
   wide = ('--config.mapper=mesh', '--config.workers=2', '--config.mesh.data=2')

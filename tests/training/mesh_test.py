@@ -6,7 +6,9 @@
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from benchmarks import layouts
@@ -14,6 +16,7 @@ from benchmarks import memory
 from benchmarks.workloads import WORKLOADS
 from selsync_jax.devices import mappers
 from selsync_jax.devices.layout import Layout
+from selsync_jax.training.step import init_state
 from tests import compositions
 
 _SLOW = pytest.mark.slow
@@ -107,6 +110,25 @@ def test_four_devices_hold_a_quarter_of_the_decoders_state_each():
     for fsdp in (1, 4)
   )
   assert quarter <= 0.26 * alone
+
+
+REMEMBER = {
+  'selsync, int8': ('selsync', {'delta': 0.1, 'wire': 'int8'}),
+  **{name: (name, {}) for name in ('fda', 'int8', 'top_k', 'micro', 'exdyna')},
+}
+
+
+@pytest.mark.parametrize('method', REMEMBER)
+def test_what_a_part_remembers_is_split_as_the_parameters_are(method):
+  """Even if the devices do not divide their number."""
+  params = {'kernel': jnp.zeros((64, 64)), 'bias': jnp.zeros(3)}
+  strategy = compositions.create(*REMEMBER[method])
+  state = init_state(params, {}, strategy, optax.sgd(0.1))
+  alone, quarter = (
+    memory.held(mappers.abstract_state(state, 2, Layout(2, 1, fsdp)))
+    for fsdp in (1, 4)
+  )
+  assert quarter <= 0.4 * alone  # ExDyna's blocks are whole on each device.
 
 
 def test_eight_workers_are_restored_as_two_with_an_eighth_on_each_device():

@@ -41,6 +41,13 @@ def test_the_learning_rate_goes_with_the_batch_of_all(
   assert fitted.optimizer.learning_rate == pytest.approx(0.3 * batches)
 
 
+def test_the_devices_of_a_worker_can_share_its_new_batch():
+  config = digits.get_config()
+  config.update(workers=3, mapper='mesh', mesh={'data': 1, 'fsdp': 4})
+  record = {'workers': 4, 'batch_size': 32, 'learning_rate': 0.3}
+  assert elastic.fit(config, record).batch_size == 44  # Not 43.
+
+
 @pytest.mark.parametrize('rule', ['total', 'worker'])
 @pytest.mark.parametrize('size', [24, 31, 32])
 def test_as_many_workers_as_before_go_on_exactly_as_before(rule, size):
