@@ -218,6 +218,17 @@ def share(*, may_be_one: bool = False) -> Rule:
   )
 
 
+def numbers(*, above: float) -> Rule:
+  """A tuple of numbers larger than `above`."""
+  each = number(above=above)
+  return Rule(
+    (tuple, list),
+    'a tuple of numbers',
+    lambda values: not any(map(each.broken, values)),
+    f'finite numbers above {above:g}',
+  )
+
+
 def one_of(*names: Any) -> Rule:
   """One of a few values."""
   kind = type(names[0])

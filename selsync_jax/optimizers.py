@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 import inspect
-import math
 from typing import Any
 import warnings
 
@@ -13,9 +12,9 @@ from selsync_jax.config import FLAG
 from selsync_jax.config import keyword_arguments
 from selsync_jax.config import lookup
 from selsync_jax.config import number
+from selsync_jax.config import numbers
 from selsync_jax.config import one_of
 from selsync_jax.config import optional
-from selsync_jax.config import Rule
 from selsync_jax.config import share
 from selsync_jax.config import TEXT
 from selsync_jax.config import whole
@@ -46,17 +45,7 @@ RULES = {
 SCHEDULE_RULES = {
   'name': TEXT,
   'warmup_epochs': number(least=0, most=1e6),
-  'milestones': optional(
-    Rule(
-      (tuple, list),
-      'a tuple of numbers',
-      lambda epochs: all(
-        isinstance(e, int | float) and math.isfinite(e) and e > 0
-        for e in epochs
-      ),
-      'finite numbers above 0',
-    )
-  ),
+  'milestones': optional(numbers(above=0)),
   'period': optional(whole(1)),
   'factor': optional(number(above=0)),
 }
@@ -66,7 +55,13 @@ def _set(options: Mapping[str, Any]) -> dict[str, Any]:
   return {k: v for k, v in options.items() if v is not None}
 
 
-def check_optimizer(name: str, **options: Any) -> None:
+def _mask_name(accepted: Mapping[str, Any]) -> str | None:
+  """What an optimizer calls the mask of its own weight decay."""
+  names = ('mask', 'weight_decay_mask')
+  return next((name for name in names if name in accepted), None)
+
+
+def check_optimizer(name: str, *, decayed: str = 'all', **options: Any) -> None:
   """Raises `ValueError` as `create_optimizer` does; creates nothing."""
   with warnings.catch_warnings(action='ignore'):  # Of moved optimizers.
     make = getattr(optax, name, None)
@@ -74,10 +69,10 @@ def check_optimizer(name: str, **options: Any) -> None:
   if 'learning_rate' not in accepted:
     raise ValueError(f'name={name!r} is not an optimizer of optax')
   options = _set(options)
-  for option, value in options.items():
+  for option, value in {'decayed': decayed, **options}.items():
     if option in RULES and (message := RULES[option].broken(value)):
       raise ValueError(f'{option}={value!r}: {message}')
-  known = {*accepted, 'decayed', 'clip_norm', 'weight_decay'}
+  known = {*accepted, 'clip_norm', 'weight_decay'}
   if foreign := [option for option in options if option not in known]:
     raise ValueError(
       f'{name} takes no {", ".join(foreign)}; set '
@@ -93,6 +88,11 @@ def check_optimizer(name: str, **options: Any) -> None:
   ]
   if missing:
     raise ValueError(f'{name} needs {", ".join(missing)}')
+  decays = 'weight_decay' in accepted
+  if DECAYED[decayed] and decays and not _mask_name(accepted):
+    raise ValueError(
+      f'decayed={decayed!r}: must be all, as {name} decays all parameters'
+    )
 
 
 def create_optimizer(
@@ -129,8 +129,8 @@ def create_optimizer(
   if 'weight_decay' in options and 'weight_decay' not in accepted:
     decay = optax.add_decayed_weights(options.pop('weight_decay'), mask)
     transformations.append(decay)
-  if 'weight_decay' in options:
-    options['mask'] = mask
+  if mask and (mask_name := _mask_name(accepted)):
+    options[mask_name] = mask
   return optax.chain(*transformations, make(learning_rate, **options))
 
 

@@ -2,8 +2,8 @@
 
 `PRESETS` are the methods with their defaults, and with fields that change what
 they do. `GRID` combines every trigger with every averager; wires, reducers and
-policies for the optimizer's state take turns. `REFUSED` are those of its
-combinations that cannot be right.
+policies for the optimizer's state take turns. `REFUSED` names the combinations
+that cannot be right, and says why; `ALL` has them, too.
 """
 
 import itertools
@@ -121,14 +121,41 @@ def _compositions():
     yield name, ('local_sgd', parts)
 
 
-def _refused(composition):
-  try:
-    create(*composition)
-  except ValueError:
-    return True
-  return False
+# Of the grid, what cannot be right, and a part of the reason.
+_REASONS = {
+  'would decide nothing': (
+    'every, none on float32, all_reduce, local',
+    'any_of, none on float32, int8, local',
+    'at_most_every, none on float32, top_k, local',
+    'post_local, none on float32, power_sgd, local',
+    'qsr, none on float32, exdyna, local',
+    'budgeted, none on float32, all_reduce, local',
+  ),
+  'lets parameters differ': (
+    'selsync, fragments on int8, at_sync, micro, reset',
+    'any_of, groups on float32, at_sync, micro, local',
+    'at_most_every, gossip on float32, at_sync, micro, local',
+    'fda, none on float32, at_sync, micro, local',
+  ),
+  'measures from common parameters': (
+    'fda, gossip on float32, at_sync, local',
+    'fda, groups on float32, int8, local',
+    'fda, fragments on float32, top_k, local',
+    'budgeted fda, none on float32, at_sync, local',
+    'budgeted fda, gossip on float32, top_k, local',
+    'budgeted fda, groups on float32, power_sgd, local',
+    'budgeted fda, fragments on bfloat16, exdyna, mean',
+  ),
+  'comes before the local update': (
+    'fda, mean on bfloat16, at_sync, micro, mean',
+    'budgeted fda, subset_mean on float32, at_sync, local',
+  ),
+  'averages over all workers': (
+    'any_of, fragments on bfloat16, none, mean',
+    'qsr, fragments on bfloat16, int8, mean',
+  ),
+}
 
-
-_ALL = dict(_compositions())
-REFUSED = {name: c for name, c in _ALL.items() if _refused(c)}
-GRID = {name: c for name, c in _ALL.items() if name not in REFUSED}
+ALL = dict(_compositions())
+REFUSED = {name: why for why, names in _REASONS.items() for name in names}
+GRID = {name: c for name, c in ALL.items() if name not in REFUSED}

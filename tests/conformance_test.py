@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import re
 import types
 
 import jax
@@ -257,10 +258,75 @@ def issued(jaxpr, conditional=False):
   return found
 
 
-@pytest.mark.parametrize('name', compositions.REFUSED)
-def test_parts_that_cannot_be_right_together_are_refused_with_both_names(name):
-  with pytest.raises(ValueError, match=r'trigger|averager|reducer|wire'):
-    compositions.create(*compositions.REFUSED[name])
+@pytest.mark.parametrize('name, reason', compositions.REFUSED.items())
+def test_combinations_that_cannot_be_right_are_refused(name, reason):
+  with pytest.raises(ValueError, match=reason):
+    compositions.create(*compositions.ALL[name])
+
+
+def test_all_other_combinations_are_accepted():
+  for composition in compositions.GRID.values():
+    compositions.create(*composition)
+
+
+AT_SYNC = {'name': 'at_sync', 'reducer': 'all_reduce'}
+SPARSE_AT_SYNC = AT_SYNC | {'reducer': {'name': 'top_k', 'density': 0.2}}
+
+
+@pytest.mark.parametrize(
+  'method, parts, line',
+  [
+    (
+      'local_sgd',
+      {'averager': 'none'},
+      'averager no_averaging() and reducer no_reduction(): workers would never '
+      'talk',
+    ),
+    (
+      'local_sgd',
+      {'averager': 'none', 'reducer': 'all_reduce'},
+      'trigger every(8) would decide nothing: reducer all_reduce() runs at '
+      'every step, and averager no_averaging() does nothing; set an averager, '
+      'or the reducer at_sync',
+    ),
+    (
+      'local_sgd',
+      {'averager': 'gossip', 'reducer': SPARSE_AT_SYNC},
+      'trigger every(8) lets parameters differ, and reducer '
+      'at_sync(top_k(0.2)) needs them equal: reduce at every step, or set an '
+      'averager such as mean',
+    ),
+    (
+      'fda',
+      {'averager': 'gossip'},
+      'trigger fda(0.1) measures from common parameters, and averager gossip() '
+      'leaves none',
+    ),
+    (
+      'fda',
+      {'reducer': AT_SYNC},
+      'reducer at_sync(all_reduce()) comes before the local update, and '
+      'trigger fda(0.1) decides after it',
+    ),
+    (
+      'gossip',
+      {'optimizer_state': 'mean'},
+      'optimizer_state mean() averages over all workers, and averager gossip() '
+      'does not',
+    ),
+    (
+      'bsp',
+      {'optimizer_state': 'reset'},
+      'optimizer_state reset() changes at a synchronization of parameters, and '
+      'averager no_averaging() makes none',
+    ),
+  ],
+)
+def test_parts_that_cannot_be_right_together_are_refused_with_both_names(
+  method, parts, line
+):
+  with pytest.raises(ValueError, match=f'^{re.escape(line)}$'):
+    compositions.create(method, parts)
 
 
 def test_it_sends_the_collectives_that_its_parts_name(variant):

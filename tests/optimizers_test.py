@@ -125,6 +125,29 @@ def test_weight_decay_of_matrices_does_not_apply_to_biases(name):
     )
 
 
+MASKED = ['adadelta', 'adamaxw', 'adamw', 'adan', 'lamb', 'lars', 'lion']
+
+
+@pytest.mark.parametrize('name', MASKED)
+def test_optimizers_that_decay_by_themselves_spare_biases_too(name):
+  def shrinks(decayed):
+    options = {'weight_decay': 0.5, 'decayed': decayed}
+    tx = optimizers.create_optimizer(name, 0.1, **options)
+    after = updated(tx, 1, jax.tree.map(jnp.zeros_like, params()))
+    return {k: bool(jnp.any(after[k] != v)) for k, v in params().items()}
+
+  assert shrinks('all') == {'kernel': True, 'bias': True}
+  assert shrinks('matrices') == {'kernel': True, 'bias': False}
+
+
+def test_an_optimizer_without_a_mask_decays_all_parameters():
+  optimizers.create_optimizer('novograd', 0.1, weight_decay=0.5)
+  with pytest.raises(ValueError, match=r"^decayed='matrices': must be all, as"):
+    optimizers.create_optimizer(
+      'novograd', 0.1, weight_decay=0.5, decayed='matrices'
+    )
+
+
 def test_an_unknown_choice_of_decayed_parameters_is_named():
   with pytest.raises(
     ValueError, match="decayed='biases': must be all or matrices"

@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import textwrap
 
@@ -27,6 +26,7 @@ from selsync_jax.report import run_page
 from selsync_jax.runs import history
 from selsync_jax.runs import provenance
 from selsync_jax.training.train import train_and_evaluate
+from tests import live_runs
 from tests import own_code
 from tests.session import ROOT
 
@@ -90,18 +90,12 @@ def test_the_example_is_compared_and_reported(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_every_process_of_a_run_has_what_the_file_registers(tmp_path):
-  done = subprocess.run(
-    [
-      *(sys.executable, '-m', 'selsync_jax', 'launch', '--processes=2', '--'),
-      *(sys.executable, '-m', 'selsync_jax', 'train', f'--config={RINGS}'),
-      *('--config.steps=3', '--noreport', f'--workdir={tmp_path / "run"}'),
-    ],
+  done = live_runs.run(
+    *(sys.executable, '-m', 'selsync_jax', 'launch', '--processes=2', '--'),
+    *(sys.executable, '-m', 'selsync_jax', 'train', f'--config={RINGS}'),
+    *('--config.steps=3', '--noreport', f'--workdir={tmp_path / "run"}'),
     cwd=tmp_path,
     env=os.environ,
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=False,
   )
   assert done.returncode == 0, done.stderr
   sessions = json.loads((tmp_path / 'run' / 'run.json').read_text())
@@ -149,6 +143,14 @@ import optax
 def mine(scores, batch):
   loss = optax.softmax_cross_entropy_with_integer_labels(scores, batch['y'])
   return {'loss': loss, 'f1_score': -loss}
+"""
+METHOD = """
+@ss.register_method
+def mine(context, *, period: int = 0):
+  return 8 // period
+
+def get_config(default=get_config):
+  return default('mine')
 """
 
 
@@ -215,6 +217,14 @@ WRONG = {
   'error in model': (
     [DATA, MODEL.replace('nn.Dense', 'nn.Dance'), TASK],
     'config.model: {file}:33: AttributeError: module ',
+  ),
+  'error in method': (
+    [METHOD, DATA, MODEL, TASK],
+    'config.sync: {file}:22: ZeroDivisionError: integer division or modulo by',
+  ),
+  'no strategy': (
+    [METHOD.replace('= 0', '= 2'), DATA, MODEL, TASK],
+    'config.sync: {file}: TypeError: must return a Strategy, got 4',
   ),
   'error in task': (
     [DATA, MODEL, TASK.replace("['y']", "['label']")],

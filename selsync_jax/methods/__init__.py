@@ -27,6 +27,7 @@ from selsync_jax.methods.local_sgd import local_sgd
 from selsync_jax.methods.micro import micro
 from selsync_jax.methods.parts import compose
 from selsync_jax.methods.parts import PARTS as PARTS
+from selsync_jax.methods.parts import takes_none
 from selsync_jax.methods.post_local import post_local
 from selsync_jax.methods.power_sgd import power_sgd
 from selsync_jax.methods.qsr import qsr
@@ -129,8 +130,9 @@ def create_strategy(
   Raises:
     ValueError: if the method is unknown, a field is not its own, a value
       breaks the rule of its field, or the parts cannot be right together.
+    ConfigError: for an error in a method of the user's own.
   """
-  own = fields(method)
+  own = parameters(method)
   changes = {kind: given.pop(kind, None) for kind in PARTS}
   foreign = [
     f'{field}={value!r}'
@@ -142,7 +144,14 @@ def create_strategy(
       f'method {method} has no {", ".join(foreign)}; '
       f'--config=FILE:{method} picks it with its own fields'
     )
-  preset = METHODS[method](context, **{k: given[k] for k in given if k in own})
+  arguments = {field: given[field] for field in own if field in given}
+  for field, value in arguments.items():
+    if value is None and not takes_none(own[field].annotation):
+      raise ValueError(f'method {method} needs {field}, got None')
+  with METHODS.errors(method, 'sync'):
+    preset = METHODS[method](context, **arguments)
+    if not isinstance(preset, Strategy):
+      raise TypeError(f'must return a Strategy, got {preset!r}')
   strategy = compose(preset, changes, context)
   return strategy._replace(
     averages_model_state=lookup(MODEL_STATE, model_state)

@@ -6,6 +6,8 @@ References:
   section `Evaluation`.
 """
 
+import math
+
 from selsync_jax.methods.context import Context
 from selsync_jax.sync.averagers import subset_mean
 from selsync_jax.sync.strategy import Strategy
@@ -25,8 +27,8 @@ def fedavg(
     epochs: E, epochs from one average to the next; 0.25 is from Tyagi and
       Swany.
   """
-  if not epochs > 0:
-    raise ValueError(f'epochs must be above 0, got {epochs}')
+  if not 0 < epochs < math.inf:
+    raise ValueError(f'epochs must be a finite number above 0, got {epochs}')
   period = max(1, round(epochs * context.steps_per_epoch))
   averager = subset_mean(fraction, context.seed)
   return Strategy(every(period), averager)

@@ -9,6 +9,7 @@ config by its name and its own fields.
 from collections.abc import Callable, Mapping
 import inspect
 import types
+import typing
 from typing import Any
 
 import optax
@@ -98,6 +99,12 @@ def parameters(constructor: Constructor) -> dict[str, inspect.Parameter]:
   return {name: p for name, p in every.items() if name not in provided}
 
 
+def takes_none(annotation: Any) -> bool:
+  """Whether a parameter with this annotation may be `None`."""
+  unknown = annotation in (Any, inspect.Parameter.empty)
+  return unknown or types.NoneType in typing.get_args(annotation)
+
+
 def build(kind: str, given: Any, context: Context) -> Any:
   """A part of the config.
 
@@ -178,6 +185,8 @@ def _at(field: str, function: Callable[..., Any], *args: Any) -> Any:
 
 def _value(annotation: Any, value: Any, context: Context) -> Any:
   """A field's value as the annotation of its parameter asks."""
+  if value is None and not takes_none(annotation):
+    raise ValueError('must have a value, got None')
   if annotation in _KINDS:
     return build(_KINDS[annotation], value, context)
   if annotation is optax.GradientTransformation:
@@ -188,20 +197,24 @@ def _value(annotation: Any, value: Any, context: Context) -> Any:
 
 def _check_type(annotation: Any, value: Any) -> None:
   """Raises `ValueError` for a text where a number belongs, and the like."""
-  allowed = getattr(annotation, '__args__', None) or (annotation,)
+  if value is None:
+    return  # `takes_none` knows.
+  is_union = isinstance(annotation, types.UnionType)
+  allowed = annotation.__args__ if is_union else (annotation,)
   numbers = {int, float} & set(allowed)
-  if numbers and (isinstance(value, bool | str) or value != value):
+  is_number = isinstance(value, int | float) and not isinstance(value, bool)
+  if numbers and (not is_number or value != value):
     raise ValueError(f'must be a number, got {value!r}')
   if numbers == {int} and isinstance(value, float):
     raise ValueError(f'must be a whole number, got {value!r}')
-  if str in allowed and not numbers and not isinstance(value, str | None):
+  if str in allowed and not isinstance(value, str):
     raise ValueError(f'must be a name, got {value!r}')
-  if str not in allowed and isinstance(value, str):
+  if not numbers and str not in allowed and not isinstance(value, list | tuple):
     raise ValueError(f"must be names such as ('mu',), got {value!r}")
 
 
-def outer_optimizer(given: Mapping[str, Any]) -> optax.GradientTransformation:
-  """The optimizer of an outer step, from its name and arguments.
+def outer_optimizer(given: Any) -> optax.GradientTransformation:
+  """The optimizer of an outer step, from a mapping of name and arguments.
 
   It moves the parameters. Batch statistics are averaged: they are not
   extrapolated by momentum.
@@ -210,8 +223,13 @@ def outer_optimizer(given: Mapping[str, Any]) -> optax.GradientTransformation:
     ValueError: if there is no such optimizer, or an argument is missing or
       not its own.
   """
-  if missing := [f for f in ('name', 'learning_rate') if f not in given]:
+  required = ('name', 'learning_rate')
+  options = given if isinstance(given, Mapping) else {}
+  if missing := [f for f in required if options.get(f) is None]:
     raise ValueError(f'needs {" and ".join(missing)}')
+  for field in required:
+    if message := optimizers.RULES[field].broken(options[field]):
+      raise ValueError(f'{field}={options[field]!r}: {message}')
   labels = {'params': 'outer', 'model_state': 'mean'}
   return optax.partition(
     {'outer': optimizers.create_optimizer(**given), 'mean': optax.sgd(1.0)},

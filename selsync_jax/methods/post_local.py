@@ -4,6 +4,8 @@ References:
   Lin et al., `Don't Use Large Mini-Batches, Use Local SGD`, ICLR 2020.
 """
 
+import math
+
 from selsync_jax.methods.context import Context
 from selsync_jax.sync import periods
 from selsync_jax.sync.averagers import mean
@@ -22,5 +24,7 @@ def post_local(
     period: steps from one average to the next afterwards; the paper has 16 and
       32.
   """
+  if not math.isfinite(switch):
+    raise ValueError(f'switch must be finite, got {switch}')
   steps = round(switch * context.steps_per_epoch)
   return Strategy(periods.post_local(steps, period), mean())

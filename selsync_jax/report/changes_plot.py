@@ -60,7 +60,7 @@ def _caption(run):
     sentences.append(f'{history.composition(sync)} does not use it.')
   else:
     sentences.append(
-      f'A worker that reaches {_delta(threshold)} (dashed) votes to '
+      f'A worker that reaches {_delta(threshold)} votes to '
       'synchronize (triangle). A triangle at the upper edge is an infinite '
       'change: there was no earlier gradient to compare with.'
     )
@@ -91,8 +91,9 @@ def _caption(run):
 def _delta(threshold):
   """The threshold in words."""
   if np.all(threshold == threshold[0]):
-    return f'delta = {threshold[0]:g}'
-  return 'delta, which the budget moves'
+    dashed = ' (dashed)' if np.isfinite(threshold[0]) else ''
+    return f'delta = {threshold[0]:g}{dashed}'
+  return 'delta (dashed), which the budget moves,'
 
 
 def _strip(run: Run, worker: int, y: Axis) -> list[Mark]:
@@ -150,9 +151,10 @@ def _votes(
   if run.threshold is None:
     return []
   step, threshold = run.column('step'), run.threshold
-  marks: list[Mark] = [
-    Line('delta', step[shown], threshold[shown], _DELTA, hover='')
-  ]
+  marks: list[Mark] = []
+  if not np.isinf(threshold).all():
+    delta = Line('delta', step[shown], threshold[shown], _DELTA, hover='')
+    marks.append(delta)
   reached = shown[change[shown] >= threshold[shown]]
   infinite = np.isinf(change[reached])
   for at, hover in (
@@ -168,7 +170,7 @@ def _axis(changes, threshold):
   """A logarithmic axis with 0.1, delta, and nearly all changes."""
   known = changes[np.isfinite(changes) & (changes > 0)]
   delta = 0 if threshold is None else np.median(threshold)
-  known = np.append(known, [0.1, delta or 0.1])
+  known = np.append(known, [0.1, delta if 0 < delta < np.inf else 0.1])
   limits = min(np.percentile(known, 2), 0.1) / 2, known.max() * 2
   return Axis(limits, log=True, ticks=4)
 

@@ -14,8 +14,6 @@ from typing import Any
 
 from selsync_jax.config import RunError
 
-REMEDY = 'restore it from a copy, or start over with --restart'
-
 Shape = type | tuple | list | Mapping
 """What a value must be: of a type; one of several shapes, `(shape, shape)`; a
 list, `[shape]`; an object with these fields, `{name: shape}`, where the shape

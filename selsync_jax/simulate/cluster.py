@@ -19,10 +19,17 @@ from typing import Any, NamedTuple
 from jaxtyping import Float64, Int64
 import numpy as np
 
+from selsync_jax.config import check_fields
 from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
 from selsync_jax.config import keyword_arguments
 from selsync_jax.config import lookup
+from selsync_jax.config import number
+from selsync_jax.config import numbers
+from selsync_jax.config import optional
+from selsync_jax.config import Rule
+from selsync_jax.config import share
+from selsync_jax.config import whole
 from selsync_jax.data import draws
 from selsync_jax.sync import network as networks
 from selsync_jax.sync.network import Network
@@ -69,15 +76,13 @@ def factors(base: Base, *, factors: Sequence[float]) -> Table:
 
   Args:
     base: of the cluster.
-    factors: by worker, by what its step's seconds are multiplied; 2 is half
-      speed.
+    factors: of each worker's seconds for a step; 2 is half speed.
   """
   if len(factors) != base.workers:
     raise ValueError(
       f'factors={tuple(factors)}: needs one number for each of '
       f'{base.workers} workers, got {len(factors)}'
     )
-  _refuse_unless(min(factors) > 0, 'factors', tuple(factors), 'above 0')
   table = base.step_seconds * np.array(factors)
   return lambda worker, step: table[worker]
 
@@ -89,7 +94,6 @@ def lognormal(base: Base, *, sigma: float = 0.3) -> Table:
     base: of the cluster; `step_seconds` is the mean.
     sigma: standard deviation of the logarithm.
   """
-  _refuse_unless(sigma >= 0, 'sigma', sigma, 'at least 0')
 
   def seconds(worker, step):
     u, v = (base.uniform(worker, step, i) for i in range(2))
@@ -107,10 +111,8 @@ def delays(base: Base, *, late: int = 1, delay: float = 0.3) -> Table:
     late: k, how many workers of those that take the same step.
     delay: by how many seconds.
   """
-  _refuse_unless(
-    0 <= late <= base.workers, 'late', late, f'in [0, {base.workers}] (workers)'
-  )
-  _refuse_unless(delay >= 0, 'delay', delay, 'at least 0')
+  if late > base.workers:
+    raise ValueError(f'late={late}: must be in [0, {base.workers}] (workers)')
 
   def seconds(worker, step):
     turn = base.uniform(worker, step).argsort(axis=1).argsort(axis=1)
@@ -130,8 +132,8 @@ def skewed(base: Base, *, low: float = 0.05, high: float = 0.4) -> Table:
     low: seconds of the smallest delay.
     high: seconds of the largest delay.
   """
-  _refuse_unless(low >= 0, 'low', low, 'at least 0')
-  _refuse_unless(high >= low, 'high', high, f'at least low={low}')
+  if high < low:
+    raise ValueError(f'high={high}: must be at least low={low}')
 
   def seconds(worker, step):
     rank = (worker + step) % base.workers
@@ -149,8 +151,6 @@ def outages(base: Base, *, rate: float = 0.01, length: float = 5.0) -> Table:
     rate: outages per step of a worker, in [0, 1].
     length: seconds of an outage.
   """
-  _refuse_unless(0 <= rate <= 1, 'rate', rate, 'in [0, 1]')
-  _refuse_unless(length >= 0, 'length', length, 'at least 0')
 
   def seconds(worker, step):
     is_out = base.uniform(worker, step) < rate
@@ -160,11 +160,11 @@ def outages(base: Base, *, rate: float = 0.01, length: float = 5.0) -> Table:
 
 
 def trace(base: Base, *, trace: str) -> Table:
-  """Seconds as measured somewhere.
+  """Seconds that were measured.
 
   Args:
     base: of the cluster; `step_seconds` is not used.
-    trace: a CSV file without a head, a row per step, a column per worker. A
+    trace: a CSV file without a header, a row per step, a column per worker. A
       fast worker may need more rows than the run has steps.
   """
   rows = np.array(_read(trace, base.workers))
@@ -187,23 +187,18 @@ def _read(trace: str, workers: int) -> list[list[float]]:
       rows = [row for row in csv.reader(file) if row]
   except OSError as error:
     raise ValueError(f'trace={trace}: {error.strerror}') from error
-  numbers = []
+  seconds = []
   for line, row in enumerate(rows, 1):
     try:
-      numbers.append([float(cell) for cell in row])
+      seconds.append([float(cell) for cell in row])
     except ValueError as error:
       raise ValueError(f'trace={trace}: row {line}: {error}') from error
-    if len(row) != workers or not all(0 < x < math.inf for x in numbers[-1]):
+    if len(row) != workers or not all(0 < x < math.inf for x in seconds[-1]):
       raise ValueError(
         f'trace={trace}: row {line} must have {workers} numbers above 0 '
         f'(workers), got {",".join(row)}'
       )
-  return numbers
-
-
-def _refuse_unless(holds: bool, field: str, value: Any, rule: str) -> None:
-  if not holds:
-    raise ValueError(f'{field}={value!r}: must be {rule}')
+  return seconds
 
 
 COMPUTE: dict[str, Callable[..., Table]] = {
@@ -214,6 +209,17 @@ COMPUTE: dict[str, Callable[..., Table]] = {
   'skewed': skewed,
   'outages': outages,
   'trace': trace,
+}
+
+RULES = {
+  'step_seconds': number(above=0),
+  'factors': optional(numbers(above=0)),
+  'late': optional(whole(0)),
+  **dict.fromkeys(
+    ('sigma', 'delay', 'low', 'high', 'length'), optional(number(least=0))
+  ),
+  'rate': optional(share(may_be_one=True)),
+  'latency': Rule((str,), 'a time', bool, 'a time such as 1ms'),
 }
 
 
@@ -266,15 +272,13 @@ def create_cluster(
   Raises:
     ConfigError: for the first field whose value breaks its rule.
   """
+  check_fields(fields, RULES, 'cluster.')
   options = dict(fields)
   kind, step_seconds = options.pop('compute'), options.pop('step_seconds')
   bandwidth, latency = options.pop('bandwidth'), options.pop('latency')
   with config_errors('cluster.compute'):
     make = lookup(COMPUTE, kind)
   with config_errors('cluster'):
-    _refuse_unless(
-      0 < step_seconds < math.inf, 'step_seconds', step_seconds, 'above 0'
-    )
     base = Base(workers, step_seconds, steps, seed)
     table = make(base, **keyword_arguments(make, f'compute {kind}', options))
   with config_errors('cluster.bandwidth'):

@@ -2,8 +2,9 @@
 
 A method starts one SimPy process per worker, and more where its paper has more
 (a parameter server, a group generator). A process takes time by `compute`,
-`message`, `collective` and `wait`, all of them generators for `yield from`.
-Times depend on the cluster and the seed alone, never on an array.
+`message`, `communicate` (for the `seconds_of` a collective), `wait_until` and
+`hold`, all of them generators for `yield from`. Times depend on the cluster and
+the seed alone, never on an array.
 """
 
 from collections.abc import Callable, Generator

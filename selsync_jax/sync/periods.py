@@ -26,6 +26,12 @@ LONGEST = 2**30
 """Steps of a round, at most, so that the steps of a run fit in an int32."""
 
 
+def check_period(k: int) -> None:
+  """Raises `ValueError` for steps that are no period."""
+  if not 1 <= k <= LONGEST:
+    raise ValueError(f'a period must be in [1, {LONGEST}], got {k}')
+
+
 class RoundState(NamedTuple):
   """State of `post_local` and `qsr`.
 
@@ -54,12 +60,11 @@ def post_local(switch: int, k: int) -> Trigger:
     k: steps from one synchronization to the next afterwards.
 
   Raises:
-    ValueError: if `switch` is negative, or `k` less than 1.
+    ValueError: if `switch` is not in [0, 2**30], or `k` not in [1, 2**30].
   """
-  if switch < 0:
-    raise ValueError(f'switch must be at least 0, got {switch}')
-  if k < 1:
-    raise ValueError(f'a period must be at least 1, got {k}')
+  if not 0 <= switch <= LONGEST:
+    raise ValueError(f'switch must be in [0, {LONGEST}], got {switch}')
+  check_period(k)
   return _rounds(lambda step: jnp.where(step < switch, 1, k))
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
 
 from selsync_jax.sync.part import part
+from selsync_jax.sync.periods import check_period
 from selsync_jax.sync.traffic import Traffic
 from selsync_jax.sync.transformation import Trigger
 
@@ -67,10 +68,9 @@ def every(k: int) -> Trigger:
     k: steps from one synchronization to the next, at least 1.
 
   Raises:
-    ValueError: if `k` is less than 1.
+    ValueError: if `k` is not in [1, 2**30].
   """
-  if k < 1:
-    raise ValueError(f'a period must be at least 1, got {k}')
+  check_period(k)
 
   def init(params):
     del params
@@ -107,10 +107,9 @@ def at_least_every(k: int) -> Trigger:
     k: steps from one synchronization to the next, at least 1.
 
   Raises:
-    ValueError: if `k` is less than 1.
+    ValueError: if `k` is not in [1, 2**30].
   """
-  if k < 1:
-    raise ValueError(f'a period must be at least 1, got {k}')
+  check_period(k)
 
   def init(params):
     del params
@@ -221,10 +220,9 @@ def at_most_every(k: int, *, trigger: Trigger) -> Trigger:
     trigger: asks for synchronizations.
 
   Raises:
-    ValueError: if `k` is less than 1.
+    ValueError: if `k` is not in [1, 2**30].
   """
-  if k < 1:
-    raise ValueError(f'a period must be at least 1, got {k}')
+  check_period(k)
 
   def init(params):
     # As if the last synchronization were long ago.

@@ -72,6 +72,12 @@ def test_an_empty_slot_repeats_the_first_example(source, shards):
   np.testing.assert_array_equal(batch['image'][0, 7], batch['image'][0, 0])
 
 
+def test_an_endless_range_of_steps_is_read_at_once(source, shards):
+  batches = reader(shards, source.train).batches([0], 0, 2**31 - 1)
+  (first,) = reader(shards, source.train).batches([0], 0, 1)
+  np.testing.assert_array_equal(next(batches)['image'], first['image'])
+
+
 def test_step_k_on_one_process_of_several_is_what_one_process_sees(
   source, shards
 ):

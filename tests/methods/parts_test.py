@@ -13,6 +13,7 @@ from selsync_jax.sync.part import rebuild
 from selsync_jax.sync.part import shown
 from selsync_jax.sync.triggers import any_of
 from selsync_jax.sync.triggers import every
+from tests import hostile_values
 
 DIGITS = 'configs/digits.py'
 OUTER = 'sync.averager=outer', 'sync.averager.optimizer.name=sgd'
@@ -79,6 +80,10 @@ PERIODIC = {
       },
     ),
     (
+      ['sync.optimizer_state=mixed', "sync.optimizer_state.mean=('mu',)"],
+      {'optimizer_state': "mixed(mean=('mu',))"},
+    ),
+    (
       [
         'sync.trigger=any_of',
         'sync.trigger.change=selsync',
@@ -105,6 +110,27 @@ def test_flags_replace_and_change_parts(fields, changed):
   [
     ('bsp', ['sync.trigger=evry'], "trigger: 'evry' is not one of every, "),
     ('bsp', ['sync.trigger=every'], 'trigger: every needs k'),
+    ('bsp', ['sync.trigger.k=None'], 'trigger: k: must have a value, got None'),
+    ('bsp', ['sync.trigger.k=(1,)'], 'trigger: k: must be a number, got (1,)'),
+    ('selsync', ['sync.vote_every=None'], 'selsync needs vote_every, got None'),
+    ('fedavg', ['sync.epochs=inf'], 'epochs must be a finite number above 0'),
+    ('post_local', ['sync.switch=inf'], 'switch must be finite, got inf'),
+    ('diloco', ['sync.outer=None'], 'method diloco needs outer, got None'),
+    (
+      'diloco',
+      ['sync.outer.learning_rate=None'],
+      'needs learning_rate',
+    ),
+    (
+      'local_sgd',
+      ['sync.optimizer_state=mixed', 'sync.optimizer_state.mean=3'],
+      "optimizer_state: mean: must be names such as ('mu',), got 3",
+    ),
+    (
+      'local_sgd',
+      ['sync.averager=outer', 'sync.averager.optimizer=3'],
+      'averager: optimizer: needs name and learning_rate',
+    ),
     ('bsp', ['sync.trigger.delta=1'], 'trigger: every has k, but no delta'),
     (
       'selsync',
@@ -134,6 +160,40 @@ def test_a_part_that_cannot_be_is_refused_in_one_line(method, fields, message):
   assert message in str(error.value)
   assert str(error.value).startswith('config.sync: ')
   assert '\n' not in str(error.value)
+
+
+def test_none_is_refused_by_every_field_that_needs_a_value():
+  context, accepted = methods.Context(8, 0), set()
+  for method in methods.METHODS:
+    for field in methods.fields(method):
+      try:
+        methods.create_strategy(method, context, **{field: None})
+      except ValueError as error:
+        line = f'method {method} needs {field}, got None'
+        assert str(error) == line  # noqa: PT017
+      else:
+        accepted.add(f'{method}.{field}')
+  assert accepted == {
+    *(f'selsync.{f}' for f in ('delta', 'smoothing', 'quorum', 'max_period')),
+    *('budgeted.lssr', 'budgeted.bytes_per_step', 'groups.all_every'),
+  }
+
+
+def test_every_value_of_a_field_is_accepted_or_refused_in_one_line():
+  flags = [
+    (method, f'sync.{field}={value}')
+    for method in methods.METHODS
+    for field in methods.fields(method)
+    for value in hostile_values.VALUES
+  ]
+  refused = []
+  for method, flag in flags[::7]:
+    try:
+      composed(method, flag)
+    except ConfigError as error:
+      refused.append(str(error))
+  assert 0.5 < len(refused) / len(flags[::7]) < 0.95
+  assert not [line for line in refused if '\n' in line]
 
 
 def test_a_part_is_rebuilt_wherever_it_stands():

@@ -120,6 +120,18 @@ def test_a_long_or_wide_run_is_bands_on_a_small_page(steps, workers, tmp_path):
   assert steps // 2 + 1 in [step for mark in votes for step in mark['x']]
 
 
+@pytest.mark.parametrize('steps', [20, 1000])
+def test_an_infinite_delta_is_no_line(steps, tmp_path):
+  workdir = tmp_path / 'run'
+  recorded.write_run(workdir, recorded.random_changes(steps, 2))
+  config = json.loads((workdir / 'config.json').read_text())
+  config['sync']['delta'] = float('inf')
+  (workdir / 'config.json').write_text(json.dumps(config))
+  text = run_page.write([workdir], workdir).read_text()
+  assert 'A worker that reaches delta = inf votes' in text
+  assert not marks(text, 'changes', 2, 'delta')
+
+
 @pytest.mark.parametrize(
   'scores, headline',
   [

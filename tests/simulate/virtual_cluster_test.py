@@ -73,10 +73,16 @@ def test_a_seed_fixes_all_draws():
   'fields, line',
   [
     ({'compute': 'slow'}, "config.cluster.compute: 'slow' is not one of"),
+    ({'compute': None}, 'config.cluster.compute: None is not one of'),
     ({'step_seconds': 0.0}, 'step_seconds=0.0: must be above 0'),
+    ({'step_seconds': None}, 'step_seconds=None: must be a finite number'),
+    (
+      {'compute': 'factors', 'factors': ('a',) * 4},
+      "'a'.: must be finite numbers above 0",
+    ),
     (
       {'compute': 'factors', 'factors': (1.0, -1.0, 1.0, 1.0)},
-      r'factors=\(1.0, -1.0, 1.0, 1.0\): must be above 0',
+      r'factors=\(1.0, -1.0, 1.0, 1.0\): must be finite numbers above 0',
     ),
     (
       {'compute': 'factors', 'factors': (1.0,) * 5},
@@ -89,11 +95,12 @@ def test_a_seed_fixes_all_draws():
       {'compute': 'delays', 'late': 5},
       r'late=5: must be in \[0, 4\] \(workers\)',
     ),
-    ({'compute': 'delays', 'delay': math.nan}, 'delay=nan: must be at least 0'),
+    ({'compute': 'delays', 'delay': math.nan}, 'delay=nan: must be a finite'),
     ({'compute': 'skewed', 'low': 1.0, 'high': 0.5}, 'high=0.5: must be at'),
     ({'compute': 'outages', 'rate': 2.0}, r'rate=2.0: must be in \[0, 1\]'),
     ({'compute': 'trace', 'trace': '/nowhere.csv'}, 'No such file'),
     ({'bandwidth': '0Gbit'}, 'config.cluster.bandwidth: must be above 0, got'),
+    ({'latency': None}, 'config.cluster.latency=None: must be a time'),
     ({'latency': '1'}, 'config.cluster.latency: must be a number and one of'),
   ],
 )

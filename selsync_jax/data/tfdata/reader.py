@@ -8,6 +8,7 @@ that a resumed run has read before, either.
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
+import itertools
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -155,7 +156,7 @@ def _read_ahead(spans, open_span):
 
   with futures.ThreadPoolExecutor(1) as pool:
     opened = None
-    for span in [*spans, None]:
+    for span in itertools.chain(spans, [None]):
       after = pool.submit(first, span) if span else None
       for part in opened.result() if opened else ():
         yield from part
