@@ -66,10 +66,20 @@ def run_command(arguments: Sequence[str], program: str | None = None) -> None:
     module.main(rest)
   except (ConfigError, RunError) as error:
     _fail(f'{program}: {error}', error.code)
+  except OSError as error:  # No such folder, no space left, no such host.
+    _fail(f'{program}: {_reason(error)}', RunError.code)
   except ModuleNotFoundError as error:
     if importlib.util.find_spec('ml_collections'):
       raise  # The extra `train` is installed.
     _fail(f'{program}: {error.name} is not installed; {INSTALL}', 2)
+
+
+def _reason(error: OSError) -> str:
+  """The message of the system, and which file it is about, in one line."""
+  if not error.strerror:
+    return ' '.join(str(error).split()) or type(error).__name__
+  file = '' if error.filename is None else f'{error.filename}: '
+  return f'{file}{error.strerror}'
 
 
 def _fail(line: str, code: int) -> NoReturn:

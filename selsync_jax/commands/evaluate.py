@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from absl import logging
 
 from selsync_jax.commands import config_file
-from selsync_jax.commands.weights_line import WeightsCommandLine
+from selsync_jax.commands import weights_line
 
 
 def _split(text: str) -> str:
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> None:
       are not there.
     RunError: if the weights are damaged.
   """
-  line = WeightsCommandLine('evaluate')
+  line = weights_line.WeightsCommandLine('evaluate')
   split = line.flag('split', _split, 'validation', 'validation or test.')
   config = line.flag(
     'config',
@@ -39,8 +39,9 @@ def main(arguments: Sequence[str]) -> None:
   logging.set_verbosity(logging.FATAL)  # Orbax also logs what it raises.
   if config.value:
     config_file.load(config.value, ())  # It registers them.
+  weights_line.start_jax(workdir)
   from selsync_jax.report import facts
-  from selsync_jax.training import evaluation  # Imports JAX.
+  from selsync_jax.training import evaluation
 
   step, scores = evaluation.evaluate(workdir, line.step.value, split.value)
   print(f'{workdir}, step {step}')

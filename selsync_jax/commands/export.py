@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from absl import logging
 
 from selsync_jax.commands import flags
-from selsync_jax.commands.weights_line import WeightsCommandLine
+from selsync_jax.commands import weights_line
 from selsync_jax.config import ConfigError
 
 
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str]) -> None:
     ConfigError: for a mistake on the command line.
     RunError: if the weights are damaged, or cannot be written.
   """
-  line = WeightsCommandLine('export')
+  line = weights_line.WeightsCommandLine('export')
   out = line.flag(
     'out',
     flags.folder,
@@ -32,7 +32,8 @@ def main(arguments: Sequence[str]) -> None:
   if out.value is None:
     raise ConfigError('--out=FILE is missing')
   logging.set_verbosity(logging.FATAL)  # Orbax also logs what it raises.
-  from selsync_jax.runs import export  # Imports JAX.
+  weights_line.start_jax(workdir)
+  from selsync_jax.runs import export
 
   step = export.export(workdir, out.value, line.step.value)
   print(f'{out.value}: the weights of step {step}')

@@ -9,6 +9,7 @@ others' follows from their period.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
 import pathlib
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,10 @@ def main(arguments: Sequence[str]) -> None:
     'Bandwidth of each link, per direction; 1GB/s is in bytes.',
   )
   inside = line.flag(
-    'devices-per-worker', flags.whole(1), '1', 'Devices that share a batch.'
+    'devices-per-worker',
+    flags.whole(1),
+    None,
+    'Devices that share a batch. Default: mesh.data times mesh.fsdp.',
   )
   inner_bandwidth = line.flag(
     'inner-bandwidth', str, '100GB/s', 'Bandwidth between them, per direction.'
@@ -67,10 +71,13 @@ def main(arguments: Sequence[str]) -> None:
     _read(latency, network.latency),
   )
   within = network.Network(
-    inside.value, _read(inner_bandwidth, network.bandwidth), 0.0
+    _devices(config, inside.value),
+    _read(inner_bandwidth, network.bandwidth),
+    0.0,
   )
   from selsync_jax.devices import backend
 
+  backend.check_flags()
   backend.start(config.device)
   _print_costs(configs, links, within, selsync_lssr, steps.value)
 
@@ -81,6 +88,17 @@ def _read(flag: FlagHolder[str], read: Callable[[str], float]) -> float:
     return read(flag.value)
   except ValueError as error:
     raise ConfigError(f'--{flag.name}={flag.value}: {error}') from error
+
+
+def _devices(config: ml_collections.ConfigDict, given: int | None) -> int:
+  """The devices of a worker: as given, or as in the config's mesh."""
+  devices = given or math.prod(config.mesh.values())
+  if config.batch_size % devices:
+    raise ConfigError(
+      f'config.batch_size={config.batch_size}: must be a multiple of '
+      f'--devices-per-worker={devices}'
+    )
+  return devices
 
 
 def _lssr(given: float | None, run: pathlib.Path | None) -> float:
@@ -154,8 +172,10 @@ def _print_costs(configs, links, within, lssr, steps):
     raise ConfigError(f'config.sync: {impossible[0]}')
   bsp = cost(methods.create_strategy('bsp', context))  # All compare with it.
   size = nbytes(measured.shared['params'])
-  reduced = within.seconds(Collective('all_reduce', size))
-  compute = measured.seconds / within.workers + reduced
+  shared = within.seconds(Collective('all_reduce', size))
+  if configs['selsync'].mesh.fsdp > 1:  # Two all-gathers, a reduce-scatter.
+    shared *= 1.5
+  compute = measured.seconds / within.workers + shared
   lower, upper = measured.quartiles
   print(
     f'{links.workers} workers, '
@@ -167,7 +187,7 @@ def _print_costs(configs, links, within, lssr, steps):
   if within.workers > 1:
     print(
       f'shared by {within.workers} devices: {1e3 * compute:.2f} ms, of which '
-      f'{1e3 * reduced:.2f} ms for an all-reduce of the gradient'
+      f'{1e3 * shared:.2f} ms for what they send each other'
     )
   print(f'\n{FORMULA}\n')
   print(*_aligned(_table(compute, costs, bsp)), *impossible, sep='\n')

@@ -1,10 +1,11 @@
-"""The command line of what reads the weights of a run."""
+"""The command line of what reads the weights of a run, and JAX for it."""
 
 from collections.abc import Sequence
 import pathlib
 
 from selsync_jax.commands import flags
 from selsync_jax.config import ConfigError
+from selsync_jax.runs import records
 
 
 def _step(text: str) -> int | str:
@@ -44,3 +45,18 @@ class WeightsCommandLine(flags.CommandLine):
     if len(workdirs) != 1:
       raise ConfigError(f'needs one WORKDIR, got {len(workdirs)}')
     return pathlib.Path(workdirs[0])
+
+
+def start_jax(workdir: pathlib.Path) -> None:
+  """Starts JAX, on the CPU if the run was confined to it.
+
+  A run on accelerators can be read where there are none.
+
+  Raises:
+    ConfigError: if JAX cannot start.
+  """
+  from selsync_jax.devices import backend  # Imports JAX.
+
+  config = records.read_config(workdir) or {}
+  backend.check_flags()
+  backend.start('cpu' if config.get('device') == 'cpu' else 'auto')

@@ -248,6 +248,9 @@ class Checkpoints:
       step: of the checkpoint.
       like: `jax.ShapeDtypeStruct`s with shardings, which say where each array
         goes: [local workers, ...], or [workers, ...] of a mesh.
+
+    Raises:
+      CheckpointError: if it holds other arrays.
     """
     restored = self._restore(step, arrays.to_global_shapes(like))
     return arrays.to_local(restored, like)
@@ -258,11 +261,19 @@ class Checkpoints:
     Args:
       step: of the checkpoint.
       like: `jax.ShapeDtypeStruct`s [workers that saved it, ...].
+
+    Raises:
+      CheckpointError: if it holds other arrays.
     """
     template = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like)
     return self._restore(step, template)
 
   def _restore(self, step: int, template: Any) -> Any:
+    folder = self._manager.directory / str(step) / 'state'
+    with contextlib.closing(ocp.StandardCheckpointHandler()) as handler:
+      saved = handler.metadata(folder).tree
+    # Orbax itself does not compare the shapes of arrays on the host.
+    _check_shapes(self._path(step), saved, template)
     args = ocp.args.Composite(state=ocp.args.StandardRestore(template))
     return self._manager.restore(step, args=args)['state']
 
@@ -302,6 +313,26 @@ def _as_checkpoint_error() -> Iterator[None]:
     if 'RESOURCE_EXHAUSTED' in text:  # How tensorstore reports a full disk.
       text = os.strerror(errno.ENOSPC)
     raise CheckpointError(f'checkpoint: {text[:300]}') from error
+
+
+def _check_shapes(path: pathlib.Path, saved: Any, wanted: Any) -> None:
+  """Raises `CheckpointError` if a checkpoint is of another model."""
+  there, here = _shapes(saved), _shapes(wanted)
+  for name in [*here, *there]:
+    if there.get(name) != here.get(name):
+      raise CheckpointError(
+        f'{path} does not fit this model or method: {name} is '
+        f'{there.get(name, "missing")} there and {here.get(name, "missing")} '
+        'here; undo the change, or start over with --restart'
+      )
+
+
+def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+  """The shapes of one worker's arrays, by name."""
+  return {
+    jax.tree_util.keystr(path, simple=True, separator='/'): leaf.shape[1:]
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+  }
 
 
 def _losses(folder: pathlib.Path) -> dict[int, float]:

@@ -5,6 +5,7 @@ rates and methods are chosen by it. The test split is scored once, after the
 last step.
 """
 
+import contextlib
 import dataclasses
 import pathlib
 from typing import Any
@@ -15,15 +16,18 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
+from selsync_jax.config import RunError
 from selsync_jax.devices import arrays
 from selsync_jax.devices import mappers
 from selsync_jax.devices.mappers import alone
 from selsync_jax.devices.mappers import map_workers
 from selsync_jax.models import tasks
+from selsync_jax.runs import checkpoints
 from selsync_jax.runs import records
 from selsync_jax.runs import weights
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
+from selsync_jax.training import resize
 from selsync_jax.training.experiment import create_experiment
 from selsync_jax.training.experiment import Experiment
 
@@ -121,6 +125,8 @@ def evaluate(
   found = weights.read(workdir, step)
   config = ml_collections.ConfigDict(records.read_config(workdir))
   config.sync = ml_collections.ConfigDict({'method': 'bsp'})  # None is needed.
+  with contextlib.suppress(RunError):  # Only a resized run needs the record.
+    config = resize.fit(config, checkpoints.peek_record(workdir))
   experiment = dataclasses.replace(
     create_experiment(config), workers=1, mapper='vmap'
   )

@@ -97,7 +97,9 @@ def measure(config: ml_collections.ConfigDict, steps: int) -> Measurement:
     steps: at least 3.
   """
   config = config.copy_and_resolve_references()
-  config.update(mapper='pmap', steps=steps, mesh={'data': 1, 'fsdp': 1})
+  # A run that is too short for one vote would be refused.
+  length = max(steps, config.sync.vote_every or 1)
+  config.update(mapper='pmap', steps=length, mesh={'data': 1, 'fsdp': 1})
   config.sync.update(delta=math.inf, max_period=None)
   experiment = create_experiment(config)
   rows = probe.first_steps(experiment, steps, 1)

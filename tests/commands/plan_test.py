@@ -60,6 +60,41 @@ def test_the_table_adds_up(monkeypatch, capsys, tmp_path, data_dir):
 
 
 GIVEN = '--lssr=0.9'
+MESH = '--config.mapper=mesh'
+
+
+@pytest.mark.parametrize(
+  'flags, devices, times',
+  [
+    (['--config.mesh.data=8'], 8, 1),
+    (['--config.mesh.data=2', '--config.mesh.fsdp=2'], 4, 1.5),
+    (['--config.mesh.data=8', '--devices-per-worker=2'], 2, 1),
+  ],
+)
+def test_devices_of_a_mesh_share_the_batch(
+  flags, devices, times, monkeypatch, capsys, perceptron
+):
+  monkeypatch.chdir(ROOT)
+  run_command(
+    [
+      'plan',
+      GIVEN,
+      MESH,
+      *flags,
+      '--steps=3',
+      '--inner-bandwidth=1Gbit',
+      f'--config.model.name={perceptron}',
+      '--config.data.backend=numpy',
+    ]
+  )
+  output = capsys.readouterr().out
+  figures = r'workers, (.*) kB.*computes (.*) ms \(.*\n'
+  figures += r'shared by (.*) devices: (.*) ms, of which (.*) ms'
+  size, alone, *found = map(float, re.search(figures, output).groups())
+  inner = network.Network(devices, 1e9, 0)
+  sent = 1e3 * times * inner.seconds(Collective('all_reduce', 1e3 * size))
+  expected = [devices, alone / devices + sent, sent]
+  assert found == pytest.approx(expected, rel=0.01, abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +110,10 @@ GIVEN = '--lssr=0.9'
     ([GIVEN, '--bandwidth=0Gbit'], '--bandwidth=0Gbit: must be above 0'),
     ([GIVEN, '--latency=1'], '--latency=1: must be a number and one of us'),
     ([GIVEN, '--latency=-1ms'], '--latency=-1ms: must be a number and one of'),
+    (
+      [GIVEN, '--devices-per-worker=5'],
+      'config.batch_size=32: must be a multiple of --devices-per-worker=5',
+    ),
     ([GIVEN, '--workers=0'], '--workers=0: must be a whole number of at'),
     ([GIVEN, '--config.sync.delta=1'], 'this config has no such field'),
     ([GIVEN, '--worker=4'], "Unknown command line flag 'worker'"),

@@ -78,6 +78,32 @@ def test_a_step_on_restored_state_is_compiled_once(saved, mapper, caplog):
   assert len(compiled) == 1
 
 
+@pytest.mark.parametrize('mapper', ['vmap'], indirect=True)
+@pytest.mark.parametrize('restore', ['restore', 'restore_all'])
+@pytest.mark.parametrize(
+  'edited, words',
+  [
+    ({'w': np.zeros(4, np.float32)}, 'w is (3,) there and (4,) here'),
+    ({'b': np.float32(0)}, 'b is missing there and () here'),
+    ({'w': {}}, 'w is (3,) there and missing here'),
+  ],
+)
+def test_a_checkpoint_of_another_model_is_refused(
+  saved, mapper, restore, edited, words
+):
+  workdir, _ = saved
+  like = mappers.abstract_state(worker_state() | edited, WORKERS, mapper)
+  with (
+    Checkpoints(workdir, keep=2, config={}) as saver,
+    pytest.raises(CheckpointError) as error,
+  ):
+    getattr(saver, restore)(8, like)
+  assert str(error.value) == (
+    f'{workdir}/checkpoints/8 does not fit this model or method: {words}; '
+    'undo the change, or start over with --restart'
+  )
+
+
 def set_format(workdir, number, step=8):
   """Changes the format that a checkpoint names; `None` removes it."""
   path = workdir / 'checkpoints' / str(step) / 'record' / 'metadata'
@@ -127,4 +153,4 @@ def test_the_newest_readable_checkpoint_decides_about_the_format(saved):
 
 
 def test_a_new_workdir_has_no_format(tmp_path):
-  checkpoints.peek_record(tmp_path / 'new')
+  assert checkpoints.peek_record(tmp_path / 'new') is None

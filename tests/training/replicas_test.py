@@ -16,6 +16,7 @@ from selsync_jax.training.step import TrainState
 from tests import live_runs
 from tests.training.short_runs import rows
 from tests.training.short_runs import run
+from tests.training.short_runs import STEPS
 
 
 @pytest.fixture
@@ -138,6 +139,9 @@ def test_a_worker_that_starts_from_other_weights_stops_the_run(
 @pytest.mark.slow
 def test_gradient_aggregation_lets_replicas_differ(tmp_path, data_dir):
   run(tmp_path, data_dir, sync__aggregate='grads', check_replicas=1)
+  state = dict(live_runs.arrays(tmp_path, STEPS))
+  kernel = state["['params']['Dense_0']['kernel']"]
+  assert (kernel[0] != kernel[1]).any()
 
 
 @pytest.mark.slow

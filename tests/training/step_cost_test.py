@@ -9,6 +9,7 @@ import pytest
 import selsync_jax as ss
 from selsync_jax import methods
 from selsync_jax.configs import base
+from selsync_jax.configs import digits
 from selsync_jax.sync import network
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.training import step_cost
@@ -43,6 +44,13 @@ def test_a_period_is_what_the_trigger_does(method):
   sync = jax.vmap(run, 1, 1, axis_name=ss.AXIS)(jnp.ones((200, 2)))
   (steps,) = np.nonzero(sync[:, 0])
   np.testing.assert_array_equal(steps + 1, np.arange(period, 201, period))
+
+
+def test_fewer_steps_may_be_measured_than_lie_between_votes(perceptron):
+  config = digits.get_config()
+  config.data.backend, config.model.name = 'numpy', perceptron
+  config.sync.vote_every = 50
+  assert step_cost.measure(config, 3).seconds > 0
 
 
 LINKS = network.Network(4, 1e9, 1e-3)
