@@ -150,10 +150,15 @@ def _joined(fields: Sequence[str]) -> list[str]:
 
 
 def _unset(fields: Sequence[str]) -> tuple[list[str], list[str]]:
-  """The fields that are set to None at last, and the others."""
-  last = {_FIELD.sub('', f.partition('=')[0]): f for f in fields}.values()
-  unset = [field for field in last if field.endswith('=None')]
-  return unset, [field for field in last if field not in unset]
+  """The fields that are set to None at last, and all others since then."""
+  kept: dict[str, list[str]] = {}  # A tuple's flag may be repeated.
+  for field in fields:
+    name = _FIELD.sub('', field.partition('=')[0])
+    before = [] if field.endswith('=None') else kept.get(name, [])
+    kept[name] = [f for f in before if not f.endswith('=None')] + [field]
+  every = [field for settings in kept.values() for field in settings]
+  unset = [field for field in every if field.endswith('=None')]
+  return unset, [field for field in every if field not in unset]
 
 
 def _check_kind(config: Any, file: str) -> None:

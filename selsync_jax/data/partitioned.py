@@ -99,7 +99,7 @@ class PartitionedData(Data, abc.ABC):
       return None
     return np.stack(
       [
-        np.bincount(labels[chunk], minlength=labels.max() + 1)
+        np.bincount(labels[chunk], minlength=int(labels.max()) + 1)
         for chunk in self.assignment.partition.chunks
       ]
     )

@@ -27,7 +27,7 @@ def start(address: str) -> str:
   """
   listener = socket.create_server(('127.0.0.1', 0))
   host, _, port = address.rpartition(':')
-  _start_thread(_serve, listener, (host, int(port)))
+  _start_thread(_serve, listener, (host.strip('[]'), int(port)))
   return f'127.0.0.1:{listener.getsockname()[1]}'
 
 

@@ -1,7 +1,8 @@
 """Training objectives: the loss and the metrics of a batch.
 
 A batch is a dict of arrays with a leading axis of examples. Its `mask`, bool,
-is False for examples that are padding; they count in no metric and no gradient.
+is False for examples that are padding; they count in no metric and no gradient,
+except that batch normalization includes them in its statistics.
 """
 
 from collections.abc import Callable, Mapping

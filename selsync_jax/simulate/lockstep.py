@@ -90,7 +90,10 @@ class LockstepLedger(VirtualLedger):
       for worker, began in enumerate(ready)
     ]
     issued = self._issued(columns['synced'])
-    began = [max(computed)] * workers if issued else computed
+    # All enter a synchronization, whichever of its collectives takes its turn.
+    averages = any(c.at == 'sync' for c in self._collectives)
+    meet = issued or (columns['synced'] and averages)
+    began = [max(computed)] * workers if meet else computed
     seconds = sum(map(self._cluster.network.seconds, issued))
     ended = [barrier + seconds for barrier in began]
     totals.clock['ready'] = ended

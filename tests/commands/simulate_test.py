@@ -50,7 +50,7 @@ BAD = [
   ),
   (
     ['compute=factors', 'factors=(1,-2)'],
-    f'{CLUSTER}factors=(1, -2): must be above 0',
+    'config.cluster.factors=(1, -2): must be finite numbers above 0',
   ),
   (
     ['compute=factors', 'factors=(1,2,3)'],
@@ -66,7 +66,7 @@ BAD = [
     ['compute=trace', 'trace=TRACE'],
     f'{CLUSTER}trace=TRACE: needs a row for each of 300 steps, got 1',
   ),
-  (['step_seconds=0'], f'{CLUSTER}step_seconds=0.0: must be above 0'),
+  (['step_seconds=0'], 'config.cluster.step_seconds=0.0: must be above 0'),
   (['bandwidth=1'], 'config.cluster.bandwidth: must be a number and one of'),
 ]
 

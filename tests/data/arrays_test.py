@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from selsync_jax.configs import base
+from selsync_jax.data import assign
+from selsync_jax.data import from_arrays
 from selsync_jax.data import open_data
 
 WORKERS, BATCH = 4, 6
@@ -91,3 +93,22 @@ def test_another_seed_gives_other_batches(data_dir):
     for seed in (3, 4)
   )
   assert (one['image'] != other['image']).any()
+
+
+@pytest.mark.parametrize('dtype', [np.uint8, np.int8, np.uint16])
+def test_labels_may_fill_their_type(dtype):
+  most = np.iinfo(dtype).max
+  label = np.arange(64, dtype=dtype) + dtype(most - 63)
+  split = {'image': np.zeros((64, 2), np.float32), 'label': label}
+  dataset = from_arrays(
+    train=split,
+    validation=split,
+    test=split,
+    task='classification',
+    num_classes=int(most) + 1,
+  )
+  fields = base.get_config('bsp').data.to_dict()
+  assigned = assign(dataset, fields, workers=2, batch_size=4, seed=0)
+  counts = assigned.label_counts
+  assert counts.shape == (2, int(most) + 1)
+  assert counts[:, -1].sum() == 1

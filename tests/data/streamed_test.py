@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from selsync_jax.config import ConfigError
 from selsync_jax.data import draws
 from selsync_jax.data.array_ops import numpy_ops
 from selsync_jax.data.assignment import Assignment
@@ -76,6 +77,19 @@ def test_an_endless_range_of_steps_is_read_at_once(source, shards):
   batches = reader(shards, source.train).batches([0], 0, 2**31 - 1)
   (first,) = reader(shards, source.train).batches([0], 0, 1)
   np.testing.assert_array_equal(next(batches)['image'], first['image'])
+
+
+def test_a_batch_that_would_leave_a_worker_without_an_example_is_refused(
+  source, shards
+):
+  partition = make_partition(
+    'seldp', shards.examples, WORKERS, 1, 0, contiguous=True
+  )
+  uneven = reader(shards, source.train)._replace(
+    partition=partition, batch_size=1
+  )
+  with pytest.raises(ConfigError, match='a batch of 1: must be larger'):
+    uneven.batches([0], 0, 3)
 
 
 def test_step_k_on_one_process_of_several_is_what_one_process_sees(

@@ -7,9 +7,11 @@ import pytest
 
 from selsync_jax.config import RunError
 from selsync_jax.simulate import methods
+from selsync_jax.simulate.algebra import Algebra
 from selsync_jax.simulate.engine import Engine
 from selsync_jax.simulate.methods.dssp import controller
 from selsync_jax.simulate.methods.wagma import butterfly
+from selsync_jax.simulate.methods.wagma import GroupAverage
 from tests.simulate import small
 
 ALL = [
@@ -36,9 +38,9 @@ def seconds(method, steps, workers=8, **where):
 def test_equal_workers_without_latency_lose_no_time(method, fields):
   """K steps of T seconds take K T: nobody ever waits."""
   engine = small.clock(method, fields=fields, workers=8)
-  uses = engine.advance(8 * 50)
+  engine.advance(8 * 50)
   assert engine.sim.now == pytest.approx(50 * 0.1)
-  assert all(use.gradient.waited == 0 for use in uses)
+  assert {span.kind for span in engine.spans()} == {'compute'}
 
 
 # One of eight workers needs two seconds for a step, the others one. Nobody
@@ -87,13 +89,13 @@ def test_bytes_are_those_of_the_messages():
 
 def lead_at_begin(uses):
   """By gradient, its worker's lead over the slowest when it was begun."""
-  applied = sorted((use.seconds, use.gradient.worker) for use in uses)
+  applied = sorted((use.seconds, use.worker) for use in uses)
   clocks = dict.fromkeys({worker for _, worker in applied}, 0)
-  for use in sorted(uses, key=lambda use: use.gradient.began):
-    while applied and applied[0][0] <= use.gradient.began:
+  for use in sorted(uses, key=lambda use: use.began):
+    while applied and applied[0][0] <= use.began:
       clocks[applied.pop(0)[1]] += 1
-    assert clocks[use.gradient.worker] == use.gradient.step
-    yield use.gradient.step - min(clocks.values())
+    assert clocks[use.worker] == use.step
+    yield use.step - min(clocks.values())
 
 
 @pytest.mark.parametrize(
@@ -178,7 +180,7 @@ def contributors(mode, rounds, workers=4):
     for use in engine.advance(engine.uses + 64):
       workers = by_round.setdefault(use.seconds, set())
       if not use.staleness:
-        workers.add(use.gradient.worker)
+        workers.add(use.worker)
   return [len(by_round[when]) for when in sorted(by_round)[:rounds]]
 
 
@@ -280,6 +282,31 @@ def test_a_butterfly_brings_everybody_together():
       assert {len(group) for group in groups.values()} == {size}
       known = {i: set().union(*(known[j] for j in groups[i])) for i in known}
     assert all(who == set(range(workers)) for who in known.values())
+
+
+def test_a_group_of_wagma_never_averages_without_a_worker_that_comes_late(
+  monkeypatch,
+):
+  """It takes (s + w) / (S + 1) of the group's sum s and its own model w."""
+  join, mean = GroupAverage.join, Algebra.mean
+  summands, numbers = {}, set()
+
+  def joined(self, worker, step, model):
+    result = yield from join(self, worker, step, model)
+    assert model in summands[result]
+    numbers.add(len(summands[result]))
+    return result
+
+  def averaged(self, models):
+    result = mean(self, models)
+    summands[result] = models
+    return result
+
+  monkeypatch.setattr(GroupAverage, 'join', joined)
+  monkeypatch.setattr(Algebra, 'mean', averaged)
+  speeds = {'compute': 'factors', 'factors': (1.0, 1.2, 1.4, 1.6)}
+  small.clock('wagma', workers=4, fields={'group': 2}, **speeds).advance(200)
+  assert {2, 3} <= numbers  # Late ones add their own to the sum of two.
 
 
 def test_a_deadlock_is_one_line():

@@ -81,6 +81,14 @@ def test_a_collective_of_a_rate_is_issued_that_often():
     ]
 
 
+def test_a_synchronization_is_a_barrier_whoever_talks_to_whom():
+  """Rounds that take turns send little, but all workers enter each of them."""
+  pairs = [Collective('exchange', 1.0, rate=1 / 3)] * 3
+  ledger = create(pairs)
+  rows = [count(ledger, synced) for synced in (True, True, False, True)]
+  assert [row['waited'] for row in rows] == [[4, 0], [0, 2], [0, 0], [1, 0]]
+
+
 def test_workers_that_join_start_when_the_others_are_ready():
   ledger = create([], Totals(clock={'ready': [7.0, 9.0, 8.0], 'waited': 1.0}))
   assert count(ledger, False)['virtual_seconds'] == 9 + 5

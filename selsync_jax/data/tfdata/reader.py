@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from selsync_jax.config import ConfigError
 from selsync_jax.data.array_ops import numpy_ops
 from selsync_jax.data.assignment import progress
 from selsync_jax.data.order import ChunkProgress
@@ -52,7 +53,17 @@ class Reader(NamedTuple):
 
     They hold what `Assignment.slots` says: arrays [workers, batch_size, ...],
     and `mask`.
+
+    Raises:
+      ConfigError: if a worker would have no example at some step.
     """
+    steps = self.partition.steps_per_chunk(self.batch_size)
+    if (steps > self.partition.sizes).any():
+      raise ConfigError(
+        f'a batch of {self.batch_size}: must be larger for streamed data that '
+        'the workers cannot share evenly (config.batch_size, '
+        'config.eval.batch_size)'
+      )
 
     def open_span(start, stop):
       each = [self._worker_batches(worker, start, stop) for worker in workers]
@@ -64,8 +75,7 @@ class Reader(NamedTuple):
         tf.data.Dataset.zip(*each).map(stacked).prefetch(2).as_numpy_iterator()
       )
 
-    steps = self.partition.steps_per_chunk(self.batch_size)[list(workers)]
-    return _read_ahead(_spans(steps, start, stop), open_span)
+    return _read_ahead(_spans(steps[list(workers)], start, stop), open_span)
 
   def _progress(self, worker: int, step: int) -> ChunkProgress:
     """How far a worker has read its chunk: whole numbers."""

@@ -59,7 +59,8 @@ class GroupAverage:
 
   def __init__(self, sim: Simulation, size: int, initial: Value):
     self._sim, self._size = sim, size
-    self._send = [initial] * sim.workers  # By worker, its newest model.
+    self._send = [initial] * sim.workers  # By worker, its newest model,
+    self._joined = [-1] * sim.workers  # and the step of which it is.
     # By worker, the summands that came last, and the step if its own is one.
     self._received: list[tuple[list[Value], int | None]] = [
       ([], None) for _ in range(sim.workers)
@@ -70,7 +71,7 @@ class GroupAverage:
   def join(self, worker: int, step: int, model: Value) -> Process:
     """A worker averages its model; returns the mean, of kind `shared`."""
     sim = self._sim
-    self._send[worker] = model
+    self._send[worker], self._joined[worker] = model, step
     group = butterfly(worker, step, sim.workers, self._size)
     key = step, group[0]
     if key not in self._state:
@@ -90,7 +91,7 @@ class GroupAverage:
     sim, (step, _) = self._sim, key
     yield sim.settled()  # Who comes at the same instant takes part.
     summands = [self._send[i] for i in group]
-    fresh = [i for i in group if sim.steps[i] == step + 1]
+    fresh = [i for i in group if self._joined[i] == step]
     self._state[key] = 'begun'
     self._changed.fire()
     yield sim.env.timeout(sim.seconds_of('all_reduce', len(group)))
