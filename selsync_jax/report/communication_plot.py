@@ -16,19 +16,24 @@ _BUCKETS = 270
 
 def plot(runs: Sequence[Run]) -> Plot:
   """LSSR over steps, and bytes over steps against those of BSP."""
-  sent = [*_bsp(runs), *_marks(runs, 'bytes_per_worker')]
+  bsp = _bsp(runs)
+  sent = [*bsp, *_marks(runs, 'bytes_per_worker')]
   y = figure.from_zero(figure.columns(sent), unit='B')
   panels = [Panel('bytes sent per worker', _steps(runs), y, sent)]
+  against = ', against BSP (dotted)' if bsp else ''
+  caption = f'Bytes: what each worker has sent so far{against}.'
   if any(run.is_lockstep for run in runs):
     title, limits = 'LSSR (local steps / steps)', Axis((-0.02, 1.02))
     lssr = _marks(runs, 'lssr')
     panels.insert(0, Panel(title, _steps(runs), limits, lssr))
+    caption = (
+      'LSSR: the share of the steps so far that stayed local. It is 0 for BSP, '
+      f'which synchronizes at every step. {caption}'
+    )
   return Plot(
     'communication',
     'Communication saved',
-    'LSSR: the share of the steps so far that stayed local. It is 0 for BSP, '
-    'which synchronizes at every step. Bytes: what each worker has sent so '
-    'far, against BSP (dotted).',
+    caption,
     panels,
     columns=2,
   )
@@ -49,9 +54,13 @@ def _marks(runs: Sequence[Run], field: str) -> list[Line]:
 
 
 def _bsp(runs: Sequence[Run]) -> list[Line]:
-  """What BSP sends, up to the end of the longest finished run."""
+  """What BSP sends, up to the end of the longest finished run.
+
+  Nothing if the finished runs do not agree, as with other workers or models.
+  """
   finished = [run.summary for run in runs if run.summary]
-  if not finished:
+  rates = [each['bytes_per_worker_bsp'] / each['steps'] for each in finished]
+  if not rates or max(rates) > 1.001 * min(rates):  # Bytes are rounded.
     return []
   longest = max(finished, key=lambda summary: summary['steps'])
   x, y = [0, longest['steps']], [0, longest['bytes_per_worker_bsp']]

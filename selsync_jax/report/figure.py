@@ -222,13 +222,13 @@ def from_zero(
 def spanning(values: Sequence[Values]) -> Axis:
   """An axis around the data.
 
-  It is logarithmic where values exceed 1 and span a factor of ten.
+  It is logarithmic where all values are positive, exceed 1 and span a factor of
+  ten.
   """
   data = known(values)
-  positive = data[data > 0]
-  if len(positive) and positive.max() > max(1, 10 * positive.min()):
-    return logarithmic([positive])
   low, high = (data.min(), data.max()) if len(data) else (0, 1)
+  if low > 0 and high > max(1, 10 * low):
+    return logarithmic([data])
   margin = 0.05 * (high - low) or 0.05 * abs(high) or 0.5
   return Axis((low - margin, high + margin))
 

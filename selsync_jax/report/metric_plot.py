@@ -17,6 +17,7 @@ from selsync_jax.report.figure import Look
 from selsync_jax.report.figure import Mark
 from selsync_jax.report.figure import Panel
 from selsync_jax.report.figure import Plot
+from selsync_jax.report.figure import Values
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
 
@@ -40,14 +41,16 @@ Groups: TypeAlias = Mapping[str, Sequence[Run]]
 
 def of_run(run: Run, metric: str, bsp: Run | None = None) -> Plot:
   """One run, with its training batches, and the same run under BSP."""
-  groups = {'validation, consensus': [run]} if _has(run, metric) else {}
-  if bsp and _has(bsp, metric):
+  field, extra = f'validation_{metric}', ''
+  groups = {'validation, consensus': [run]} if _has(run, field) else {}
+  if bsp and _has(bsp, field):
     groups['validation, BSP'] = [bsp]
+    extra = ' BSP: the run beside this one with the same config.'
   plotted = _plot(groups, metric, run)
-  extra = ' BSP: the run beside this one with the same config.' if bsp else ''
+  trained = ', and of the training batches' if _has(run, metric) else ''
   return plotted._replace(
     caption=f'The {metric} of the consensus (the mean over workers) on the '
-    f'validation split, and of the training batches.{plotted.caption}{extra}'
+    f'validation split{trained}.{plotted.caption}{extra}'
   )
 
 
@@ -68,6 +71,14 @@ def with_unit(metric: str, runs: Sequence[Run]) -> str:
   units = {run.units.get(metric) for run in runs}
   unit = units.pop() if len(units) == 1 else None
   return f'{metric} ({unit})' if unit else metric
+
+
+def is_share(metric: str, values: Values) -> bool:
+  """Whether a metric is a share of correct answers, as far as values tell.
+
+  A score may also be one that has other limits: BLEU, or R squared.
+  """
+  return history.higher_is_better(metric) and all(0 <= v <= 1 for v in values)
 
 
 def _plot(groups: Groups, metric: str, batches: Run | None = None) -> Plot:
@@ -91,21 +102,22 @@ def _plot(groups: Groups, metric: str, batches: Run | None = None) -> Plot:
     title = with_unit(metric, runs) if not panels else ''
     panels.append(Panel(title, x, y, [*trained, *scores]))
   caption = ' The panels show the same scores over four costs.'
-  if history.higher_is_better(metric):
+  if is_share(metric, figure.known(figure.columns(panels[0].marks))):
     caption += ' The first scores may lie below the axis.'
   return Plot(metric, metric.capitalize(), caption, panels, columns=4)
 
 
-def _has(run: Run, metric: str) -> bool:
-  return bool(np.isfinite(run.column(f'validation_{metric}')).any())
+def _has(run: Run, field: str) -> bool:
+  return bool(np.isfinite(run.column(field)).any())
 
 
 def _scores(
   name: str, runs: Sequence[Run], metric: str, cost: str, look: Look
 ) -> list[Mark]:
   """The mean over seeds of a score at each evaluation, and the seeds' range."""
-  scored = all(_has(run, metric) for run in runs)
-  field = f'validation_{metric}' if scored else metric
+  field = f'validation_{metric}'
+  if not all(_has(run, field) for run in runs):
+    field = metric
   steps = _common_steps(runs, field)
   points = np.array([_at(run, steps, (cost, field)) for run in runs])
   x, y = points.mean(axis=0)
@@ -136,7 +148,9 @@ def _at(
 
 
 def _batches(run: Run, metric: str, cost: str) -> list[Mark]:
-  """A metric of the training batches; of a long run, its quantiles."""
+  """A metric of the training batches, if any; of a long run, quantiles."""
+  if not _has(run, metric):
+    return []
   x, y, name = run.column(cost), run.column(metric), 'training batches'
   if len(y) < _LONG:
     return [Line(name, x, y, palette.THIN)]
@@ -152,11 +166,11 @@ def _batches(run: Run, metric: str, cost: str) -> list[Mark]:
 
 def _axis(scores: Sequence[Mark], trained: Sequence[Mark], metric: str) -> Axis:
   """An axis around the lines; of a share, from where the scores settle."""
-  shown = figure.columns([*scores, *trained])
+  shown = figure.known(figure.columns([*scores, *trained]))
   ends = [y[int(len(y) * _SETTLED) :] for y in figure.columns(scores)]
   settled = figure.known(ends)
-  if not (len(settled) and history.higher_is_better(metric)):
-    return figure.spanning(shown)
-  low, high = min(settled), max(figure.known(shown))
+  if not (len(settled) and is_share(metric, shown)):
+    return figure.spanning([shown])
+  low, high = min(settled), max(shown)
   margin = max(0.05 * (high - low), 0.005)
   return Axis((max(low - margin, 0), min(high + margin, 1.002)))

@@ -1,6 +1,7 @@
 """Quality over cost: which methods no other beats in both."""
 
 from collections.abc import Sequence
+import math
 
 import numpy as np
 
@@ -96,8 +97,12 @@ def _cost_axis(entries: Sequence[Entry], cost: str) -> Axis:
 def pareto(
   points: Sequence[tuple[float, float]], higher_is_better: bool
 ) -> list[tuple[float, float]]:
-  """Of points `(cost, quality)`, those that no other beats in both."""
+  """Of points `(cost, quality)`, those that no other beats in both.
+
+  A quality that is not finite is on no front.
+  """
   sign = 1 if higher_is_better else -1
+  points = [point for point in points if math.isfinite(point[1])]
   return [
     (cost, quality)
     for cost, quality in points

@@ -69,7 +69,8 @@ def write(plots: Iterable[Plot], out: pathlib.Path) -> None:
 def draw(plot: Plot) -> Figure:
   """The figure, as on a wide screen."""
   height, places = boxes(plot, WIDE)
-  head = LEGEND * math.ceil(len(plot.legend) / WIDE.columns)
+  legend = plot.legend
+  head = LEGEND * math.ceil(len(legend) / WIDE.columns)
   total = height + head
   figure = Figure(figsize=(WIDE.width / 72, total / 72))
   handles: dict[str, Any] = {}
@@ -83,16 +84,18 @@ def draw(plot: Plot) -> Figure:
         box.height / total,
       )
     )
-    _fill(axes, panel)
+    artists = _fill(axes, panel)
     if not plot.columns and panel is not plot.panels[-1]:
       axes.tick_params(labelbottom=False)
       axes.set_xlabel('')
-    for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
-      handles.setdefault(name, handle)
-  if plot.legend:
+    # matplotlib's own list of them lacks names that begin with `_`.
+    for mark, artist in zip(panel.drawn, artists, strict=True):
+      if legend.get(mark.name) is mark:
+        handles[mark.name] = artist
+  if legend:
     figure.legend(
-      [handles[name] for name in plot.legend],
-      [name.replace('$', r'\$') for name in plot.legend],
+      [handles[name] for name in legend],
+      [name.replace('$', r'\$') for name in legend],
       loc='upper left',
       bbox_to_anchor=(LEFT / WIDE.width, 1),
       ncols=WIDE.columns,
@@ -103,43 +106,38 @@ def draw(plot: Plot) -> Figure:
   return figure
 
 
-def _fill(axes: Axes, panel: Panel) -> None:
+def _fill(axes: Axes, panel: Panel) -> list[Any]:
+  """Draws a panel; returns the artist of each mark."""
   axes.set_title(panel.title)
   axes.set_xlabel(panel.x.label)
   for axis, described in ((axes.xaxis, panel.x), (axes.yaxis, panel.y)):
     _set_axis(axis, described)
-  for depth, mark in enumerate(panel.drawn, 2):
-    _draw(axes, mark, depth)
+  return [_draw(axes, mark, depth) for depth, mark in enumerate(panel.drawn, 2)]
 
 
-def _draw(axes: Axes, mark: Mark, depth: int) -> None:
+def _draw(axes: Axes, mark: Mark, depth: int) -> Any:
+  """Draws a mark; returns its artist, by which the legend shows it."""
   match mark:
-    case Line(name, x, y, look, steps):
+    case Line(_, x, y, look, steps):
       step = f'steps-{steps}' if steps else 'default'
       every = max(1, len(x) // 12) if look.width else 1
-      axes.plot(
-        x,
-        y,
-        **_style(look),
-        drawstyle=step,
-        markevery=every,
-        label=name,
-        zorder=depth,
+      (line,) = axes.plot(
+        x, y, **_style(look), drawstyle=step, markevery=every, zorder=depth
       )
-    case Band(name, x, low, high, color):
-      axes.fill_between(
+      return line
+    case Band(_, x, low, high, color):
+      return axes.fill_between(
         x,
         low,
         high,
         color=LIGHT[color],
         alpha=OPACITY,
         linewidth=0,
-        label=name,
         zorder=depth,
       )
-    case Bars(name, x, y, widths, color):
-      axes.bar(x, y, widths, color=LIGHT[color], label=name, zorder=depth)
-    case Spans(name, rows, starts, stops, color, texts):
+    case Bars(_, x, y, widths, color):
+      return axes.bar(x, y, widths, color=LIGHT[color], zorder=depth)
+    case Spans(_, rows, starts, stops, color, texts):
       lengths = [b - a for a, b in zip(starts, stops, strict=True)]
       bars = axes.barh(
         rows,
@@ -149,7 +147,6 @@ def _draw(axes: Axes, mark: Mark, depth: int) -> None:
         color=LIGHT[color],
         edgecolor=LIGHT['paper'],
         linewidth=0.5,
-        label=name,
         zorder=depth,
       )
       low, high = axes.get_xlim()
@@ -162,6 +159,7 @@ def _draw(axes: Axes, mark: Mark, depth: int) -> None:
       axes.bar_label(
         bars, shown, label_type='center', color=color, size=size, zorder=depth
       )
+      return bars
 
 
 def _style(look: Look) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What a comparison chooses, and what its table says."""
 
+import math
 import pathlib
 import statistics
 
@@ -86,6 +87,11 @@ def test_a_score_that_is_not_finite_is_shown_as_nan():
   assert row['difference to BSP'].text == '+nan ± nan'
   assert verdict.overlaps([wild, bsp]) == {'bsp': [], 'fedavg': []}
   assert verdict.sentence([wild, bsp]).startswith('Best of 2: bsp, ')
+
+
+def test_a_score_that_is_not_finite_is_on_no_front():
+  points = [(1, math.nan), (2, 0.9), (3, 0.95)]
+  assert pareto_plot.pareto(points, True) == points[1:]
 
 
 def test_one_worker_sends_nothing_nor_would_it_under_bsp():

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from selsync_jax.report import communication_plot
 from selsync_jax.report import metric_plot
 from selsync_jax.report import run_page
 from selsync_jax.runs import history
@@ -13,15 +14,17 @@ from tests.report import recorded
 from tests.report.shown import figure
 from tests.report.shown import line
 from tests.report.shown import marks
+from tests.report.shown import section
 
 BSP = 'validation, BSP'
 
 
-def with_scores(workdir, score):
-  """Adds a validation accuracy to every row of a run."""
+def with_scores(workdir, score, metric='accuracy'):
+  """Adds a metric on validation to every row of a run."""
   rows = records.read_metrics(workdir)
   for row in rows:
-    row |= {'validation_accuracy': score(row['step']), 'validation_loss': 1.0}
+    scores = {f'validation_{metric}': score(row['step'])}
+    row |= {**scores, 'validation_loss': 1.0}
   lines = [json.dumps(row) + '\n' for row in rows]
   (workdir / 'metrics.jsonl').write_text(''.join(lines))
 
@@ -41,6 +44,53 @@ def test_the_axis_of_a_share_is_where_the_scores_settle(tmp_path):
   assert 0.96 < high < 1.01
   _, y = line(text, 'accuracy', 1, 'validation, consensus')
   assert y[0] == 0.1  # To be found by zooming out.
+
+
+@pytest.mark.parametrize(
+  'metric, first, last', [('bleu_score', 30, 36), ('r2_score', -0.9, -0.3)]
+)
+def test_a_score_that_is_no_share_is_shown_as_it_is(
+  metric, first, last, tmp_path
+):
+  workdir = tmp_path / 'run'
+  recorded.write_run(workdir, recorded.random_changes(11, 2))
+  with_scores(workdir, lambda i: first + (last - first) * (i - 1) / 10, metric)
+  text = run_page.write([workdir], workdir).read_text()
+  low, high = figure(text, metric)['wide']['yaxis1']['range']
+  assert low < first < last < high
+  assert f'validation {metric} {last} so far' in text
+  assert 'below the axis' not in section(text, metric)
+
+
+def test_only_a_metric_of_the_training_batches_is_said_to_be_one(tmp_path):
+  recorded.write_run(tmp_path / 'run', recorded.random_changes(10, 2))
+  with_scores(tmp_path / 'run', lambda step: 100 / step, 'perplexity')
+  run = history.read(tmp_path / 'run')
+  loss, perplexity = (metric_plot.of_run(run, each) for each in run.metrics)
+  assert ', and of the training batches.' in loss.caption
+  assert list(loss.legend) == ['training batches', 'validation, consensus']
+  assert 'training batches' not in perplexity.caption
+  assert [mark.name for mark in perplexity.panels[0].marks] == [
+    'validation, consensus'
+  ]
+
+
+@pytest.mark.parametrize('steps, workers', [(20, 2), (10, 3)])
+def test_bytes_are_drawn_against_those_of_bsp_if_all_runs_agree_on_them(
+  steps, workers, tmp_path
+):
+  runs = []
+  for i, (length, count) in enumerate([(10, 2), (steps, workers)]):
+    workdir = tmp_path / str(i)
+    recorded.write_run(workdir, recorded.random_changes(length, count))
+    sent = {'bytes_per_worker_bsp': 1000 * length * (count - 1)}
+    summary = recorded.summary(length, count, **sent)
+    (workdir / 'summary.json').write_text(json.dumps(summary))
+    runs.append(history.read(workdir))
+  plot = communication_plot.plot(runs)
+  agree = workers == 2
+  assert ('BSP would have sent' in plot.legend) == agree
+  assert ('against BSP (dotted)' in plot.caption) == agree
 
 
 def test_bsp_with_the_same_config_stands_beside_a_run(tmp_path):

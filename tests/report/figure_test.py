@@ -1,0 +1,39 @@
+"""Figures: their axes, and the files that show them."""
+
+import pytest
+
+from selsync_jax.report import figure
+from selsync_jax.report import png
+from selsync_jax.report.figure import Axis
+from selsync_jax.report.figure import Band
+from selsync_jax.report.figure import Bars
+from selsync_jax.report.figure import Line
+from selsync_jax.report.figure import Look
+from selsync_jax.report.figure import Panel
+from selsync_jax.report.figure import Plot
+from selsync_jax.report.figure import Spans
+
+
+@pytest.mark.parametrize(
+  'values, log', [([50, 10, 1], True), ([50, 10, 1, -5, -20], False)]
+)
+def test_an_axis_is_logarithmic_only_if_that_shows_all_values(values, log):
+  axis = figure.spanning([values])
+  assert axis.log == log
+  assert axis.limits[0] < min(values) and max(values) < axis.limits[1]
+
+
+def test_a_file_has_the_legend_of_its_figure():
+  """Matplotlib by itself drops names that begin with an underscore."""
+  x, look, axis = [0, 1], Look('ink'), Axis((0, 1))
+  marks = [
+    Band('_old', x, x, x, 'blue'),
+    Line('_old', x, x, look),
+    Line('new', x, x, look),
+    Bars('_bars', x, x, x, 'blue'),
+    Spans('$spans', x, x, x, 'blue', ['', ''], ''),
+  ]
+  plot = Plot('name', '', '', [Panel('', axis, axis, marks)])
+  (legend,) = png.draw(plot).legends
+  shown = [text.get_text() for text in legend.get_texts()]
+  assert shown == ['_old', 'new', '_bars', r'\$spans']
