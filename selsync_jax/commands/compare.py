@@ -17,6 +17,7 @@ from selsync_jax.commands import pool
 from selsync_jax.commands import trials
 from selsync_jax.config import ConfigError
 from selsync_jax.devices import signals
+from selsync_jax.runs import files
 from selsync_jax.runs.trial import Trial
 
 METHODS = 'selsync,bsp,local_sgd,fedavg'
@@ -33,7 +34,7 @@ def insert(table: str, path: pathlib.Path) -> None:
   """
   text = read_document(path)
   text = _TABLE.sub(lambda found: f'{found[1]}{table}{found[2]}', text)
-  path.write_text(text, encoding='utf-8')
+  files.write(path, text)
 
 
 def read_document(path: pathlib.Path) -> str:

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> None:
   )
   line.parse(arguments)
   config = line.load()
-  _check(config, line.config.value, lssr.value)
+  _check(config, line.config.value, lssr.value, steps.value)
   from selsync_jax.devices import backend
   from selsync_jax.devices import layout
 
@@ -66,8 +66,10 @@ def main(arguments: Sequence[str]) -> None:
   print(_write_page(choice, lssr.value, table, subtitle, folder))
 
 
-def _check(config: ml_collections.ConfigDict, name: str, lssr: float) -> None:
-  """Raises `ConfigError` if no delta of the config can give the LSSR."""
+def _check(
+  config: ml_collections.ConfigDict, name: str, lssr: float, steps: int
+) -> None:
+  """Raises `ConfigError` if no recording can show a delta for the LSSR."""
   from selsync_jax import methods
   from selsync_jax.training import threshold
 
@@ -83,8 +85,13 @@ def _check(config: ml_collections.ConfigDict, name: str, lssr: float) -> None:
     methods.create_strategy(
       context=methods.Context(1, config.seed), **sync.to_dict()
     )
-  max_period = sync.get('max_period')
-  limit = threshold.max_lssr(max_period, sync.get('vote_every', 1))
+  max_period, vote_every = sync.get('max_period'), sync.get('vote_every', 1)
+  if steps < 2 * vote_every:  # The first vote passes with any delta.
+    raise ConfigError(
+      f'--steps={steps}: must be at least {2 * vote_every}, two votes with '
+      f'config.sync.vote_every={vote_every}'
+    )
+  limit = threshold.max_lssr(max_period, vote_every)
   if lssr > limit + threshold.ROUNDING:
     raise ConfigError(
       f'--lssr={lssr:g}: config.sync.max_period={max_period} allows '

@@ -158,6 +158,8 @@ def folder(text: str) -> pathlib.Path:
   An object store is none: it has no locks, a file cannot grow there, and a
   folder cannot be renamed at once. docs/checkpoints.md says what to do instead.
   """
+  if not text:
+    raise ValueError('must not be empty')
   if '://' in text:
     raise ValueError(
       'must be a folder on a file system; train on one, and copy it to the '

@@ -27,6 +27,7 @@ from selsync_jax.report.entries import Entry
 from selsync_jax.report.entries import metric_of
 from selsync_jax.report.entries import read_entries
 from selsync_jax.report.figure import Plot
+from selsync_jax.runs import files
 from selsync_jax.runs.trial import Trial
 
 NAME = 'comparison'
@@ -72,7 +73,7 @@ def write(trials: Sequence[Trial], out: pathlib.Path) -> Comparison:
   figures = _plots(chosen)
   png.write(figures, out)
   found = Comparison(rows, best, out / f'{NAME}.html')
-  (out / f'{NAME}.md').write_text(found.markdown, encoding='utf-8')
+  files.write(out / f'{NAME}.md', found.markdown)
   comparison_table.write_csv(entries, chosen, out / f'{NAME}.csv')
   body = [
     page.header(best, _subtitle(chosen)),
@@ -85,7 +86,7 @@ def write(trials: Sequence[Trial], out: pathlib.Path) -> Comparison:
     title = 'Learning rates, chosen on the validation split'
     body.append(_table('grid', title, rates))
   body.append(_links(entries, out))
-  found.page.write_text(page.page(best, body), encoding='utf-8')
+  files.write(found.page, page.page(best, body))
   return found
 
 

@@ -16,6 +16,7 @@ from selsync_jax.report.figure import Line
 from selsync_jax.report.figure import Look
 from selsync_jax.report.figure import Panel
 from selsync_jax.report.figure import Plot
+from selsync_jax.runs import files
 
 
 class Curve(NamedTuple):
@@ -105,5 +106,5 @@ def write(
     page.table('table', 'Some deltas', head, [(r[0], r[1:]) for r in rows]),
   ]
   path = out / 'delta.html'
-  path.write_text(page.page('Choosing delta', body), encoding='utf-8')
+  files.write(path, page.page('Choosing delta', body))
   return path

@@ -5,6 +5,7 @@ import math
 import statistics
 from typing import NamedTuple
 
+from selsync_jax.config import RunError
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
 from selsync_jax.runs.trial import Trial
@@ -65,13 +66,23 @@ class Entry(NamedTuple):
 
 
 def read_entries(trials: Sequence[Trial]) -> list[Entry]:
-  """Every method at every learning rate of its grid."""
+  """Every method at every learning rate of its grid.
+
+  Raises:
+    RunError: if a run was made longer, and has not finished since.
+  """
   entries = {}
   for trial in trials:
     key = trial.label, trial.learning_rate
     entry = entries.setdefault(key, Entry(*key, {}, []))
     if trial.is_done:
-      entry.runs[trial.seed] = history.read(trial.workdir, trial.label)
+      run = history.read(trial.workdir, trial.label)
+      if run.summary is None:
+        raise RunError(
+          f'{trial.workdir}: the summary is of fewer steps than the rows; '
+          "the run's own command finishes it"
+        )
+      entry.runs[trial.seed] = run
     else:
       entry.diverged.append(trial.seed)
   return list(entries.values())

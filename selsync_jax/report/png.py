@@ -25,6 +25,7 @@ from selsync_jax.report.layout import boxes
 from selsync_jax.report.layout import LEFT
 from selsync_jax.report.layout import WIDE
 from selsync_jax.report.palette import LIGHT
+from selsync_jax.runs import files
 
 FOLDER = 'plots'  # Of a report's figures.
 LEGEND = 20  # Height of a row of the legend, in pixels.
@@ -63,7 +64,8 @@ def write(plots: Iterable[Plot], out: pathlib.Path) -> None:
     with matplotlib.rc_context(_SETTINGS):
       figure = draw(plot)
       backend_agg.FigureCanvasAgg(figure)
-      figure.savefig(folder / f'{plot.name}.png', dpi=144)
+      with files.replaced(folder / f'{plot.name}.png') as temporary:
+        figure.savefig(temporary, format='png', dpi=144)
 
 
 def draw(plot: Plot) -> Figure:

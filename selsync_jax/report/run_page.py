@@ -14,6 +14,7 @@ from selsync_jax.report import plots
 from selsync_jax.report import png
 from selsync_jax.report.facts import Fact
 from selsync_jax.report.figure import Plot
+from selsync_jax.runs import files
 from selsync_jax.runs import history
 from selsync_jax.runs import workdir
 from selsync_jax.runs.history import Run
@@ -38,7 +39,7 @@ def write(workdirs: Sequence[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
   figures = plots.all_plots(runs)
   png.write(figures, out)
   path = out / REPORT
-  path.write_text(_page(runs, figures), encoding='utf-8')
+  files.write(path, _page(runs, figures))
   return path
 
 

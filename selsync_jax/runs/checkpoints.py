@@ -31,7 +31,7 @@ FOLDER, DAMAGED = 'checkpoints', 'damaged-checkpoint'
 FORMAT = 7  # Of state and record; raise it whenever either changes.
 _RECORD = pathlib.Path('record', 'metadata')  # The file of orbax's JsonSave.
 _SHAPE = {
-  'totals': {'clock': dict, ...: NUMBER},
+  'totals': {'clock': dict, 'skips': [int], ...: NUMBER},
   'workers': int,
   'batch_size': int,
   'learning_rate': NUMBER,

@@ -72,7 +72,7 @@ def read_bytes(path: pathlib.Path) -> bytes | None:
   """
   try:
     return path.read_bytes()
-  except FileNotFoundError:
+  except (FileNotFoundError, NotADirectoryError):
     return None
   except OSError as error:
     raise DamagedFile(path, str(error.strerror)) from error

@@ -46,6 +46,7 @@ def read_about(path: pathlib.Path) -> dict[str, Any]:
 
   Raises:
     DamagedFile: if it is no such file.
+    RunError: if it cannot be read.
   """
   return _read(path, with_arrays=False)[1]
 
@@ -57,6 +58,7 @@ def read_safetensors(
 
   Raises:
     DamagedFile: if it is no such file, or has changed since it was written.
+    RunError: if it cannot be read.
   """
   arrays, about = _read(path, with_arrays=True)
   if _checksum(arrays) != about.get('crc32'):
@@ -66,10 +68,16 @@ def read_safetensors(
 
 def _read(path, with_arrays):
   try:
-    with safetensors.safe_open(path, framework='np') as file:
+    with (
+      path.open('rb'),  # The other calls every failure a missing file.
+      safetensors.safe_open(path, framework='np') as file,
+    ):
       about = json.loads(file.metadata()[ABOUT])
       names = file.keys() if with_arrays else ()
       return {name: file.get_tensor(name) for name in names}, dict(about)
+  except OSError as error:  # No damage; it may be readable another time.
+    reason = error.strerror or error
+    raise RunError(f'{path} cannot be read: {reason}') from error
   except Exception as error:  # It has no type of its own for some damages.
     raise files.DamagedFile(path, ' '.join(str(error).split())) from error
 

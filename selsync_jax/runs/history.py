@@ -260,7 +260,7 @@ def read(workdir: pathlib.Path, name: str | None = None) -> Run:
       f'{workdir}: this run is of an earlier version, which scored the test '
       'split at every evaluation; train it again'
     )
-  if summary and summary['steps'] != rows[-1]['step']:
+  if summary and summary['steps'] < rows[-1]['step']:
     summary = None  # Of an earlier session; the run resumed, and stopped.
   return Run(
     name=name or workdir.resolve().name,

@@ -28,6 +28,8 @@ class Totals:
       workers changed.
     sync_steps: steps that synchronized.
     skipped: updates that workers dropped because they were not finite.
+    skips: how many of them each worker dropped in a row until now; empty before
+      the first step of these workers.
     samples: examples read, by all workers together.
     sent: bytes that one worker sent.
     sent_bsp: bytes that it would have sent under BSP.
@@ -41,6 +43,7 @@ class Totals:
   shift: int = 0
   sync_steps: int = 0
   skipped: int = 0
+  skips: list[int] = dataclasses.field(default_factory=list)
   samples: int = 0
   sent: float = 0.0
   sent_bsp: float = 0.0
@@ -88,7 +91,6 @@ class Ledger:
     self._steps_per_epoch = steps_per_epoch
     self._learning_rates = learning_rates
     self._max_skips = max_skips
-    self._skips: Any = 0  # In a row, of each worker.
     self._warm: tuple[int, float] | None = None  # Samples, seconds.
 
   @property
@@ -151,13 +153,14 @@ class Ledger:
     """
     totals, change = self.totals, metrics['relative_change']
     bad = np.isnan(change)
-    self._skips = np.where(bad, self._skips + 1, 0)
-    if self._skips.max() > self._max_skips:
-      row = f' for the {self._skips.max()}th step in a row; see max_skips'
+    skips = np.where(bad, np.add(totals.skips or 0, 1), 0)
+    if skips.max() > self._max_skips:
+      row = f' for the {skips.max()}th step in a row; see max_skips'
       raise NonFiniteError(
         f'step {totals.steps + 1}: the gradient of worker '
-        f'{self._skips.argmax()} is not finite{row if self._max_skips else ""}'
+        f'{skips.argmax()} is not finite{row if self._max_skips else ""}'
       )
+    totals.skips = skips.tolist()
     synced = bool(metrics['synced'][0])
     totals.steps += 1
     totals.sync_steps += synced

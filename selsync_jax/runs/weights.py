@@ -17,6 +17,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from selsync_jax.config import ConfigError
+from selsync_jax.config import RunError
 from selsync_jax.devices import arrays
 from selsync_jax.devices import processes
 from selsync_jax.runs import checkpoints
@@ -70,8 +71,11 @@ class Keeper:
         else:
           self._losses[saved] = _loss(formats.read_about(path))
       except files.DamagedFile as error:
+        aside = files.unused(path.with_suffix('.damaged'))
+        path.rename(aside)
+        print(f'{error}; moved to {aside}', file=sys.stderr)
+      except RunError as error:  # It may be readable another time.
         print(f'{error}; it is left out', file=sys.stderr)
-        path.unlink()
 
   def keep(
     self,
@@ -124,7 +128,7 @@ def read(workdir: pathlib.Path, step: int | str = LAST) -> Weights:
 
   Raises:
     ConfigError: if there is no such run, or it has no weights at this step.
-    RunError: if they are damaged.
+    RunError: if they are damaged, or cannot be read.
   """
   config = records.read_config(workdir)
   if config is None:
@@ -138,10 +142,13 @@ def read(workdir: pathlib.Path, step: int | str = LAST) -> Weights:
     try:
       variables, about = formats.read_safetensors(kept[number])
       return Weights(number, variables, about['scores'])
-    except files.DamagedFile as error:
+    except RunError as error:
       damage = error  # The checkpoint of that step may be there.
   if number in saved:
-    shared = _average(saved[number], config)
+    try:
+      shared = _average(saved[number], config)
+    except ConfigError as error:
+      raise damage or ConfigError(f'step={step}: {error}') from error
     return Weights(number, _variables(shared), {})
   assert damage is not None  # It is in one of them.
   raise damage
@@ -152,7 +159,7 @@ def _resolve(workdir, step, kept, saved) -> int:
   if step == BEST:
     losses = {}
     for number, path in kept.items():
-      with contextlib.suppress(files.DamagedFile):
+      with contextlib.suppress(RunError):
         losses[number] = _loss(formats.read_about(path))
     if losses:
       return min(losses, key=losses.__getitem__)
@@ -173,19 +180,32 @@ def _resolve(workdir, step, kept, saved) -> int:
 def _average(
   checkpoint: pathlib.Path, config: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """The consensus of the workers in a checkpoint, on the host."""
+  """The consensus of the workers in a checkpoint, on the host.
+
+  Raises:
+    ConfigError: if runs of this kind have it only of some evaluations.
+    DamagedFile: if the checkpoint is damaged.
+  """
   if damage := manifest.damage(checkpoint):
     raise files.DamagedFile(checkpoint, damage)
-  only = f'{checkpoint}: only {BEST} and {LAST} have weights: '
+  only = (
+    f'such a run has the weights of its best evaluation (step={BEST}), and '
+    f'of its last once it has finished (step={LAST})'
+  )
   folder = checkpoint / 'state'
   with ocp.PyTreeCheckpointer() as checkpointer:
     tree = checkpointer.metadata(folder.absolute()).item_metadata.tree
     if 'params' not in tree:
-      raise ConfigError(f'{only}an asynchronous run saves no state by worker')
+      raise ConfigError(
+        f'{checkpoint} is of an asynchronous run, which saves no state by '
+        f'worker; {only}'
+      )
     shared = {name: tree[name] for name in SHARED if tree.get(name)}
     recomputes = config['sync'].get('model_state') == 'recompute'
     if recomputes and 'model_state' in shared:
-      raise ConfigError(f'{only}others lack the recomputed batch statistics')
+      raise ConfigError(
+        f'{checkpoint} lacks the recomputed batch statistics; {only}'
+      )
     on_host = ocp.RestoreArgs(restore_type=np.ndarray)
     stacked = checkpointer.restore(
       folder.absolute(),

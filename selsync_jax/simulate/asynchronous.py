@@ -161,7 +161,7 @@ class AsynchronousLedger(VirtualLedger):
     totals, (uses, versions, spans) = self.totals, self._moments.popleft()
     bad = np.flatnonzero(~np.isfinite(metrics['loss']))
     if bad.size:
-      worker = uses[bad[0]].gradient.worker
+      worker = uses[bad[0]].worker
       raise NonFiniteError(
         f'step {totals.steps + 1}: the loss of worker {worker} is not finite'
       )

@@ -47,9 +47,6 @@ class Gradient(NamedTuple):
     step: the worker's own, from 0.
     version: of the model at which it was computed.
     began: when the computation began, in virtual seconds.
-    ended: when it ended.
-    waited: seconds that the worker waited or communicated since its previous
-      computation.
   """
 
   value: Value
@@ -57,22 +54,24 @@ class Gradient(NamedTuple):
   step: int
   version: int
   began: float
-  ended: float
-  waited: float
 
 
 class Use(NamedTuple):
-  """A gradient that reached the model.
+  """The record of a gradient that reached the model, without its arrays.
 
   Attributes:
-    gradient: without its arrays.
-    seconds: when, in virtual seconds.
+    worker: who computed it.
+    step: the worker's own, from 0.
+    began: when the computation began, in virtual seconds.
+    seconds: when it reached the model, in virtual seconds.
     staleness: updates of the model since the gradient's own version.
     metrics: of the gradient's batch, of kind `metrics`.
     sent: bytes that all workers and servers have sent until then.
   """
 
-  gradient: Gradient
+  worker: int
+  step: int
+  began: float
   seconds: float
   staleness: int
   metrics: Value
@@ -148,7 +147,6 @@ class Simulation:
     self.uses: list[Use] = []  # Taken away by the engine.
     self.spans: list[Span] = []  # Taken away by the engine.
     self._seconds, self._seed = seconds, seed
-    self._waited = [0.0] * self.workers
 
   @property
   def now(self) -> float:
@@ -177,11 +175,10 @@ class Simulation:
     step, began = self.steps[worker], self.now
     self.steps[worker] += 1
     self.versions[worker] = model.version
-    waited, self._waited[worker] = self._waited[worker], 0.0
     value = self.algebra.gradient(model.value, worker, step)
     yield self.env.timeout(self._seconds(worker, step))
     self._note(worker, 'compute', began)
-    return Gradient(value, worker, step, model.version, began, self.now, waited)
+    return Gradient(value, worker, step, model.version, began)
 
   def wait_until(
     self,
@@ -245,13 +242,19 @@ class Simulation:
 
   def use(self, gradient: Gradient, version: int) -> None:
     """Records that a gradient reaches a model of this version."""
-    metrics = self.algebra.metrics(gradient.value)
-    staleness = version - gradient.version
-    self.uses.append(Use(gradient, self.now, staleness, metrics, self.sent))
+    self.uses.append(
+      Use(
+        gradient.worker,
+        gradient.step,
+        gradient.began,
+        seconds=self.now,
+        staleness=version - gradient.version,
+        metrics=self.algebra.metrics(gradient.value),
+        sent=self.sent,
+      )
+    )
 
   def _note(self, worker: int, kind: str, began: float) -> None:
     if self.now > began:
-      if kind != 'compute':
-        self._waited[worker] += self.now - began
       version = self.versions[worker]
       self.spans.append(Span(worker, kind, began, self.now, version))

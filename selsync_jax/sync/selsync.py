@@ -122,8 +122,7 @@ def selsync(
     if threshold is None:
       threshold = delta(state.measure.count) if callable(delta) else delta
     flag = vote.ballot(measured.change, threshold, axis_name=axis_name)
-    past = state.measure.count if lag else measured.count
-    due = past % vote_every == 0
+    due = (state.measure if lag else measured).count % vote_every == 0
     cast, ballot = _cast(state.ballot, flag, due, lag)
     outcome = vote.hold(cast, due, vote_every, quorum, axis_name=axis_name)
     return updates, SelSyncState(measured, ballot, *outcome)
@@ -132,6 +131,7 @@ def selsync(
     init,
     update,
     lambda params, workers: vote.sends(vote_every),
+    spacing=vote_every,
     threshold=float(delta) if isinstance(delta, int | float) else 1.0,
     meter=meter,
   )

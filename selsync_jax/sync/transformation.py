@@ -57,6 +57,7 @@ class Trigger(Transformation):
   Attributes:
     period: steps from one synchronization to the next; `None` where they
       depend on what the workers see.
+    spacing: the same at least, whatever they see.
     sees_update: whether it decides after the local update, on `applied`. In a
       chain of your own such a trigger stands last.
     needs_consensus: whether it measures from the last common parameters.
@@ -67,6 +68,7 @@ class Trigger(Transformation):
   """
 
   period: int | None = None
+  spacing: int = 1
   sees_update: bool = False
   needs_consensus: bool = False
   threshold: float | None = None

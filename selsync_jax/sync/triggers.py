@@ -37,6 +37,7 @@ def around(
     sends=lambda params, workers: sum(
       (trigger.sends(params, workers) for trigger in triggers), ()
     ),
+    spacing=max(trigger.spacing for trigger in triggers),
     sees_update=any(trigger.sees_update for trigger in triggers),
     needs_consensus=any(trigger.needs_consensus for trigger in triggers),
     # Several thresholds need not be of the same quantity.
@@ -240,4 +241,6 @@ def at_most_every(k: int, *, trigger: Trigger) -> Trigger:
     sync = pending & (since >= k) & safe
     return updates, AtMostEveryState(inner, since, pending, sync, safe)
 
-  return Trigger(init, update, **around(trigger))
+  traits = around(trigger)
+  traits['spacing'] = max(k, trigger.spacing)
+  return Trigger(init, update, **traits)

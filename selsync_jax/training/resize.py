@@ -5,7 +5,8 @@ averaged, or cloned from the old workers in turn. Error memories are averaged:
 the next average then carries what the old workers had yet to send. What
 triggers and reducers have measured otherwise belongs to the old number of
 workers, so it is reset. The workers divide the old total batch among them,
-or each keeps its batch size and the learning rate follows.
+or each keeps its batch size, and the learning rate and the length in steps
+follow.
 """
 
 from collections.abc import Mapping
@@ -16,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import ml_collections
 import numpy as np
-import optax
 
 from selsync_jax.training.step import TrainState
 
@@ -63,10 +63,12 @@ BATCH_SIZE = {
 def fit(
   config: ml_collections.ConfigDict, record: Mapping[str, Any] | None
 ) -> ml_collections.ConfigDict:
-  """The config with the batch size and learning rate for its workers.
+  """The config with batch size, learning rate and length for its workers.
 
   The learning rate is proportional to the batch of all workers together (Goyal
-  et al. 2017, section 2.1).
+  et al. 2017, section 2.1). Fields that count steps mean those of the batch
+  with which the run began, as the config's learning rate does; so the schedule
+  keeps its length in samples.
 
   Args:
     config: of the run, with the workers that continue.
@@ -81,7 +83,11 @@ def fit(
   rule = BATCH_SIZE[config.checkpoint.resize_batch]
   config.batch_size = rule(size, times, devices)
   batch = times * config.batch_size / size  # Of all workers; 1 is unchanged.
-  config.optimizer.learning_rate = record['learning_rate'] * batch
+  peak, rate = config.optimizer.learning_rate, record['learning_rate'] * batch
+  config.optimizer.learning_rate = rate
+  for fields, name in (config, 'steps'), (config.schedule, 'period'):
+    if fields[name] and peak and rate:
+      fields[name] = max(1, round(fields[name] * peak / rate))
   return config
 
 
@@ -106,12 +112,12 @@ def resize(
   def spread(how, tree):
     return jax.tree.map(lambda leaf: how(leaf, workers), tree)
 
-  optimizer = spread(OPTIMIZER_STATE[rule], saved.opt_state)
-  counts = optax.tree.get_all_with_path(optimizer, 'count')
-  if counts:
-    count = np.full((len(workers),), step, np.int32)
-    optimizer = optax.tree.set(optimizer, count=count)
   steps = np.full((len(workers),), step, np.int32)
+  optimizer = jax.tree.map(
+    lambda node: node._replace(count=steps) if _is_schedule(node) else node,
+    spread(OPTIMIZER_STATE[rule], saved.opt_state),
+    is_leaf=_is_schedule,
+  )
 
   def carried(part, otherwise):
     """The state of a part; fields that are not named here, `otherwise`."""
@@ -137,6 +143,15 @@ def resize(
     averager_state=carried('averager_state', _first),
     moments_state=carried('moments_state', _first),
   )
+
+
+def _is_schedule(node: Any) -> bool:
+  """Whether it is the state of a schedule: a count of steps, and no more.
+
+  A count beside moments says how many updates they have seen, by which Adam
+  corrects their bias.
+  """
+  return getattr(node, '_fields', ()) == ('count',)
 
 
 def _field(path: tuple[Any, ...]) -> str:

@@ -12,10 +12,10 @@ from typing import Any
 from selsync_jax.sync.transformation import Trigger
 
 PATIENCE = 100
-"""Steps before a trigger is judged."""
+"""Possible synchronizations before a trigger is judged."""
 
 MOST = 0.99
-"""The LSSR above which it is called silent."""
+"""The share of them that it may leave out without being called silent."""
 
 
 class SilenceWarning:
@@ -29,14 +29,16 @@ class SilenceWarning:
   def __init__(self, trigger: Trigger):
     threshold = trigger.threshold if trigger.meter else None
     self._is_due = threshold is not None and math.isfinite(threshold)
+    self._spacing = trigger.spacing
 
   def watch(self, row: Mapping[str, Any]) -> None:
     """Takes the row of a step, as in `metrics.jsonl`."""
-    if not self._is_due or row['step'] < PATIENCE:
+    possible = row['step'] // self._spacing
+    if not self._is_due or possible < PATIENCE:
       return
     steps, lssr = row['step'], row['lssr']
     syncs = round((1 - lssr) * steps)
-    if syncs <= 1 or lssr > MOST:
+    if syncs <= 1 or 1 - syncs / possible > MOST:
       self._is_due = False
       print(
         f'step {steps}: {syncs} of {steps} steps synchronized (LSSR '

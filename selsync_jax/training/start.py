@@ -101,6 +101,7 @@ def totals(experiment: Experiment, record: Mapping[str, Any] | None) -> Totals:
   if record['workers'] != experiment.workers:
     position = round(record['epoch'] * experiment.steps_per_epoch)
     saved.shift = position - saved.steps
+    saved.skips = []  # Other workers than those that skipped.
   return saved
 
 

@@ -235,6 +235,8 @@ def _writing(
     writers.Writers(workdir, config.to_dict(), totals.steps, sealed) as opened,
     Progress(totals.steps, steps, config.log.seconds) as progress,
   ):
+    # Of a finished run that was made longer, or lost its newest checkpoint.
+    (workdir / records.SUMMARY).unlink(missing_ok=True)
 
     def write(row):
       is_logged = row['step'] % experiment.intervals.log == 0

@@ -84,6 +84,11 @@ def test_lssr_over_delta_is_a_table_a_picture_and_a_page(suggested):
       ['--config.sync.max_period=5', '--config.sync.vote_every=0'],
       'config.sync: vote_every must be at least 1, got 0',
     ),
+    (
+      ['--steps=19', '--config.sync.vote_every=10'],
+      '--steps=19: must be at least 20, two votes with '
+      'config.sync.vote_every=10',
+    ),
     (['--config.sync.dleta=3'], '--config.sync.dleta=3: this config has no'),
     (['--config.workers=0'], 'config.workers=0: must be in [1, 4096]'),
   ],

@@ -28,21 +28,17 @@ def test_the_command_writes_the_page(workdir, tmp_path, capsys):
 def test_a_page_that_cannot_be_written_is_one_line(workdir, tmp_path, capsys):
   file = tmp_path / 'file'
   file.touch()
-  full = tmp_path / 'full'
-  full.mkdir()
-  (full / 'report.html').symlink_to('/dev/full')
-  cases = {file: f'{file}/plots: Not a directory', full: 'No space left on dev'}
-  for out, line in cases.items():
-    with pytest.raises(SystemExit) as stopped:
-      report(workdir, f'--out={out}')
-    assert stopped.value.code == 1
-    error = capsys.readouterr().err
-    assert error.startswith(f'report: {line}') and error.count('\n') == 1
+  with pytest.raises(SystemExit, match=r'^1$'):
+    report(workdir, f'--out={file}')
+  error = capsys.readouterr().err
+  assert error == f'report: {file}/plots: Not a directory\n'
 
 
 def test_a_mistake_is_one_line_and_exit_code_2(workdir, tmp_path, capsys):
   cases = {
     (tmp_path,): f'{tmp_path}: not the workdir of a run, no config.json',
+    (__file__,): f'{__file__}: not the workdir of a run, no config.json',
+    (workdir, '--out='): '--out=: must not be empty',
     (workdir, tmp_path): 'several workdirs: give --out=FOLDER',
   }
   for arguments, line in cases.items():

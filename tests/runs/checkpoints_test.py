@@ -14,7 +14,7 @@ from selsync_jax.runs.checkpoints import Checkpoints
 
 WORKERS = 4
 RECORD = {
-  'totals': {'steps': 8, 'clock': {}},
+  'totals': {'steps': 8, 'skips': [], 'clock': {}},
   'workers': WORKERS,
   'batch_size': 32,
   'learning_rate': 0.1,

@@ -7,7 +7,9 @@ import pytest
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.configs import digits
+from selsync_jax.report.entries import read_entries
 from selsync_jax.runs import history
+from selsync_jax.runs.trial import Trial
 from tests import damage
 from tests.report import recorded
 
@@ -24,11 +26,14 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
 def test_a_summary_of_fewer_steps_is_of_an_earlier_session(tmp_path):
   workdir = tmp_path / 'longer'
   recorded.write_run(workdir, recorded.random_changes(30, 2))
-  for steps in (30, 20):
+  for steps in (31, 30, 20):  # Of 31, the last row is lost.
     summary = recorded.summary(steps)
     (workdir / 'summary.json').write_text(json.dumps(summary))
     outcome = history.read(workdir).summary
-    assert outcome == (summary if steps == 30 else None)
+    assert outcome == (None if steps == 20 else summary)
+  trial = Trial('bsp', 0.1, 0, workdir, [], digits.get_config())
+  with pytest.raises(RunError, match=r'longer: the summary is of fewer steps'):
+    read_entries([trial])
 
 
 def test_a_run_that_scored_the_test_split_as_it_trained_is_refused(tmp_path):

@@ -22,6 +22,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.configs import digits
 from selsync_jax.runs import export
+from selsync_jax.runs import files
 from selsync_jax.runs import formats
 from selsync_jax.runs import weights
 from selsync_jax.simulate import run as simulation
@@ -214,6 +215,35 @@ def test_a_kill_at_any_moment_loses_no_best_weights(tmp_path):
   assert weights.read(tmp_path, 'best').step == best
 
 
+def test_damaged_weights_are_moved_aside(tmp_path, capsys):
+  keep(weights.Keeper(tmp_path, 0), 16, 1.0)
+  path, aside = (
+    tmp_path / 'weights' / name for name in ('16.safetensors', '16.damaged')
+  )
+  for moved in (aside, aside.with_name('16.damaged.1')):
+    path.write_bytes(b'zeros')
+    weights.Keeper(tmp_path, 16)
+    assert not path.exists() and moved.read_bytes() == b'zeros'
+    said = capsys.readouterr().err
+    assert said.startswith(f'{path} is damaged: ')
+    assert said.endswith(f'; moved to {moved}\n')
+
+
+def test_weights_that_cannot_be_read_stay_where_they_are(tmp_path, capsys):
+  path = tmp_path / 'weights' / '16.safetensors'
+  path.mkdir(parents=True)
+  keeper = weights.Keeper(tmp_path, 16)
+  line = f'{path} cannot be read: Is a directory'
+  assert capsys.readouterr().err == f'{line}; it is left out\n'
+  keep(keeper, 17, 1.0)
+  keep(keeper, 18, 0.5)
+  assert path.is_dir()
+  with pytest.raises(RunError) as error:
+    formats.read_about(path)
+  assert str(error.value) == line
+  assert not isinstance(error.value, files.DamagedFile)
+
+
 def test_bfloat16_survives_but_in_npz_where_it_is_float32(tmp_path):
   variables = {'params': {'w': np.arange(3).astype(ml_dtypes.bfloat16)}}
   for name in ('a.safetensors', 'a.npz'):
@@ -230,7 +260,7 @@ def test_recomputed_statistics_leave_as_they_were_evaluated(
   summary = train(tmp_path, normalized, model_state='recompute')
   _, scores = evaluation.evaluate(tmp_path, 'last', 'test')
   assert scores['test_loss'] == pytest.approx(summary['test_loss'], rel=1e-5)
-  with pytest.raises(ConfigError, match='lack the recomputed batch statist'):
+  with pytest.raises(ConfigError, match='lacks the recomputed batch statis'):
     weights.read(tmp_path, 18)
 
 
@@ -244,8 +274,21 @@ def test_an_asynchronous_run_has_weights_too(tmp_path, perceptron):
   summary = simulation.simulate(config, tmp_path)
   _, scores = evaluation.evaluate(tmp_path, 'last', 'test')
   assert scores['test_loss'] == pytest.approx(summary['test_loss'], rel=1e-5)
-  with pytest.raises(ConfigError, match='saves no state by worker'):
+  with pytest.raises(ConfigError, match=r'^step=3: .*no state by worker'):
     weights.read(tmp_path, 3)
+  kept = tmp_path / 'weights' / '6.safetensors'
+  kept.rename(kept.with_name('2.safetensors'))  # As if stopped at step 6.
+  with pytest.raises(ConfigError) as error:
+    weights.read(tmp_path)
+  assert str(error.value) == (
+    f'step=last: {tmp_path}/checkpoints/6 is of an asynchronous run, which '
+    'saves no state by worker; such a run has the weights of its best '
+    'evaluation (step=best), and of its last once it has finished (step=last)'
+  )
+  assert weights.read(tmp_path, 'best').step == 2
+  kept.write_bytes(b'')
+  with pytest.raises(RunError, match=r'6\.safetensors is damaged'):
+    weights.read(tmp_path)
 
 
 # Without TensorFlow, without the data set as TFDS prepares it, on one device.

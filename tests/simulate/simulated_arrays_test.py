@@ -70,7 +70,7 @@ def test_a_bound_of_no_steps_is_bsp_on_unequal_workers_too():
   """Gradients arrive one by one; N plain steps of 1/N add up to one."""
   engine = small.train('ssp', fields={'staleness': 0}, plain=True, **UNEQUAL)
   uses = engine.advance(TOTAL)
-  assert [use.gradient.step for use in uses] == sorted(
+  assert [use.step for use in uses] == sorted(
     list(range(small.STEPS)) * small.WORKERS
   )
   assert_close(engine.shared()['params'], trained_by_bsp(plain=True))
@@ -142,8 +142,17 @@ def test_a_killed_run_resumes_to_the_same_bits(method):
     )
 
 
+def test_no_use_keeps_the_arrays_of_its_gradient():
+  engine = small.train('asp')
+  uses = engine.advance(2 * small.WORKERS)
+  saved = [len(engine.save()[1]['indices']['gradient'])]
+  uses.clear()
+  saved.append(len(engine.save()[1]['indices']['gradient']))
+  assert saved[0] == saved[1]
+
+
 def test_no_gradient_is_lost_in_a_partial_all_reduce():
-  totals, reductions = {}, []
+  totals, computed, reductions = {}, {}, []
 
   def method(sim):
     reduction = PartialAllReduce(
@@ -155,7 +164,11 @@ def test_no_gradient_is_lost_in_a_partial_all_reduce():
       totals.update({result.round: result.mean for result in results})
       return model
 
-    return train_with(sim, reduction, apply, lambda g: g.step)
+    def call(gradient):
+      computed[gradient.worker, gradient.step] = gradient.value
+      return gradient.step
+
+    return train_with(sim, reduction, apply, call)
 
   # A round takes longer than a step, so some come while it is under way.
   where = small.cluster(compute='lognormal', sigma=0.5, latency='30ms')
@@ -171,7 +184,9 @@ def test_no_gradient_is_lost_in_a_partial_all_reduce():
   def added(values):
     return leaves(jax.tree.map(lambda *x: np.sum(x, axis=0), *values))
 
-  used = [use.gradient.value.tree['grads'] for use in [*uses, *queued]]
+  used = [
+    computed[use.worker, use.step].tree['grads'] for use in [*uses, *queued]
+  ]
   sent = [total.tree for total in totals.values()]
   for x, y in zip(added(sent), added(used), strict=True):
     np.testing.assert_allclose(x, y, rtol=1e-5)

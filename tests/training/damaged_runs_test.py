@@ -6,11 +6,19 @@ import shutil
 
 import pytest
 
+import selsync_jax as ss
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
+from selsync_jax.report import comparison
+from selsync_jax.report import headline
+from selsync_jax.runs import history
 from selsync_jax.runs import manifest
+from selsync_jax.runs import records
+from selsync_jax.runs.trial import Trial
 from tests import damage
 from tests import live_runs
+from tests import own_code
+from tests.training.short_runs import config
 from tests.training.short_runs import rows
 from tests.training.short_runs import run
 from tests.training.short_runs import STEPS
@@ -205,3 +213,47 @@ def test_a_crash_in_the_middle_of_a_line_costs_that_line_alone(
   again = rows(finished)
   assert [row['step'] for row in again] == list(range(1, STEPS + 1))
   assert [row['loss'] for row in again] == [row['loss'] for row in whole]
+
+
+def test_a_damaged_last_row_changes_no_outcome(
+  finished, data_dir, tmp_path, capsys
+):
+  whole, path = history.read(finished), finished / 'metrics.jsonl'
+  path.write_bytes(path.read_bytes()[:-2] + b'\xff\n')
+  damaged = history.read(finished)
+  assert f'{path}: 1 damaged line is left out' in capsys.readouterr().err
+  assert damaged.rows == whole.rows[:-1]
+  assert headline.headline([damaged]) == headline.headline([whole])
+  short = config(data_dir)
+  trial = Trial('selsync', 0.1, short.seed, finished, [], short)
+  assert 'of the traffic of BSP' in comparison.write([trial], tmp_path).best
+
+
+class Killed(BaseException):
+  """Ends a run as abruptly as one process can."""
+
+
+class Killing(contextlib.AbstractContextManager):
+  """A writer that lets a session log one step."""
+
+  def __init__(self, workdir, step, config):
+    pass
+
+  def write(self, row):
+    raise Killed
+
+  def __exit__(self, *exc):
+    pass
+
+
+def test_a_run_that_takes_steps_again_is_not_finished(finished, data_dir):
+  largest_file(checkpoint(finished, 24)).unlink()
+  with own_code.forgotten():
+    ss.register_writer(Killing)
+    with pytest.raises(Killed):
+      run(finished, data_dir, log__to=('Killing',))
+  assert history.read(finished).summary is None
+  assert records.read_summary(finished) is None  # What `compare` looks at.
+  summary = run(finished, data_dir)
+  assert summary == history.read(finished).summary
+  assert [row['step'] for row in rows(finished)] == [*range(1, STEPS + 1)]

@@ -3,14 +3,21 @@
 import math
 import shutil
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from selsync_jax.configs import digits
+from selsync_jax.devices import mappers
+from selsync_jax.methods import Context
+from selsync_jax.methods import create_strategy
 from selsync_jax.runs import ledger
 from selsync_jax.sync.traffic import Traffic
 from selsync_jax.training import resize as elastic
 from selsync_jax.training.experiment import create_experiment
+from selsync_jax.training.step import init_state
 from selsync_jax.training.train import train_and_evaluate
 from tests import live_runs
 from tests.training import short_runs
@@ -58,6 +65,56 @@ def test_as_many_workers_as_before_go_on_exactly_as_before(rule, size):
   fitted = elastic.fit(config, record)
   assert fitted.batch_size == size
   assert fitted.optimizer.learning_rate == 0.1 / 3
+
+
+@pytest.mark.parametrize('updates', [0, 5])
+def test_adams_next_update_is_the_one_without_a_resize(updates):
+  """Also if its moments are as young as after a reset."""
+
+  def rate(position):
+    return jnp.where(position == 1000, 1e-3, 0.0)
+
+  params = {'w': np.ones(3, np.float32)}
+  grads = {'w': np.array([0.5, -1.0, 2.0], np.float32)}
+  strategy = create_strategy('bsp', Context(10, 0))
+  adam, alone = optax.adam(rate), optax.adam(1e-3)
+  fresh = init_state(params, {}, strategy, adam)
+  old, expected = fresh, alone.init(params)
+  for _ in range(updates):
+    _, moments = adam.update(grads, old.opt_state)
+    old = old.replace(opt_state=moments)
+    _, expected = alone.update(grads, expected)
+  resized = elastic.resize(
+    mappers.replicate(old, 4),
+    mappers.replicate(fresh, 2),
+    range(2),
+    'mean',
+    1000,
+  )
+  first = jax.tree.map(lambda leaf: leaf[0], resized.opt_state)
+  jax.tree.map(
+    lambda new, wanted: np.testing.assert_allclose(new, wanted, rtol=1e-5),
+    adam.update(grads, first)[0],
+    alone.update(grads, expected)[0],
+  )
+
+
+@pytest.mark.parametrize('period', [None, 40])
+def test_steps_stay_those_of_the_batch_with_which_the_run_began(period):
+  config = digits.get_config()
+  config.update(steps=120, workers=2)
+  config.checkpoint.resize_batch = 'worker'
+  config.schedule.period = period
+  lengths = [120]
+  record = {'workers': 4, 'batch_size': 32, 'learning_rate': 0.1}
+  for config.workers in (3, 3, 8, 1, 4):
+    fitted = elastic.fit(config, record)
+    record.update(
+      workers=config.workers, learning_rate=fitted.optimizer.learning_rate
+    )
+    lengths.append(fitted.steps)
+    assert fitted.schedule.period == (period and round(fitted.steps / 3))
+  assert lengths == [120, 160, 160, 60, 480, 120]
 
 
 def test_what_was_sent_before_a_resize_stays_counted_as_it_was():

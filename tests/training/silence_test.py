@@ -57,3 +57,21 @@ def test_it_warns_after_one_synchronization_in_100_steps_or_above_lssr_099(
 )
 def test_silence_on_purpose_is_no_reason_to_warn(trigger, capsys):
   assert warned(trigger, 1, 1000, capsys) == 0
+
+
+@pytest.mark.parametrize(
+  'trigger',
+  [
+    ss.selsync(0.0, vote_every=200),
+    ss.any_of(ss.selsync(0.0, vote_every=200), ss.at_least_every(1000)),
+    ss.at_most_every(200, trigger=ss.selsync(0.0)),
+  ],
+)
+@pytest.mark.parametrize(
+  'syncs, steps, expected',
+  [(0, 100, 0), (100, 20_000, 0), (1, 19_999, 0), (1, 20_000, 1)],
+)
+def test_only_synchronizations_that_were_possible_are_missed(
+  trigger, syncs, steps, expected, capsys
+):
+  assert warned(trigger, syncs, steps, capsys) == expected

@@ -9,6 +9,8 @@ from selsync_jax.configs import digits
 from selsync_jax.runs import checkpoints
 from selsync_jax.training import evaluation
 from selsync_jax.training import experiment
+from selsync_jax.training import resize
+from selsync_jax.training import start
 from selsync_jax.training.train import train_and_evaluate
 from tests.perceptron import Perceptron
 
@@ -58,6 +60,32 @@ def test_a_resumed_run_makes_no_state_beside_the_one_it_restores(
 def test_a_resized_run_reads_its_data_once(workdir, opened):
   train_and_evaluate(config(steps=6, workers=4), workdir)
   assert opened == [4]
+
+
+@pytest.mark.parametrize('workers', [1, 4])
+def test_a_schedule_in_steps_keeps_its_place_and_its_epochs(workers):
+  def begun(config, record):
+    config.checkpoint.resize_batch = 'worker'
+    made = experiment.create_experiment(resize.fit(config, record))
+    position = start.totals(made, record).position
+    rate = float(made.learning_rate(position)) / made.peak_rate
+    return made, rate, made.steps / made.steps_per_epoch
+
+  record = {'workers': 2, 'batch_size': 32, 'learning_rate': 0.1}
+  record['totals'], record['epoch'] = {'steps': 40}, 40 / 20
+  alone, *expected = begun(config(steps=80), record)
+  assert alone.steps_per_epoch == 20
+  resized, *found = begun(config(steps=80, workers=workers), record)
+  assert resized.steps == 80 / workers * 2
+  assert found == pytest.approx(expected)
+
+
+def test_the_workers_of_a_resized_run_have_skipped_nothing():
+  made = experiment.create_experiment(config(steps=8, workers=4))
+  totals = {'steps': 4, 'skips': [3, 0]}
+  record = {'workers': 2, 'epoch': 0.2, 'totals': totals}
+  assert start.totals(made, record).skips == []
+  assert start.totals(made, record | {'workers': 4}).skips == [3, 0]
 
 
 def test_a_run_may_resume_with_more_workers_than_its_config_has_batches_for(

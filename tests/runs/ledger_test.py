@@ -1,0 +1,38 @@
+"""The totals of a run, across its sessions."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from selsync_jax.runs.ledger import Ledger
+from selsync_jax.runs.ledger import NonFiniteError
+from selsync_jax.runs.ledger import Totals
+from selsync_jax.sync.traffic import Traffic
+
+
+def resumed(totals):
+  """The ledger of the next session."""
+  record = json.loads(json.dumps(dataclasses.asdict(totals)))
+  rates, sent = np.full(40, 0.1), Traffic(step=4, sync=100, bsp=90, injected=0)
+  return Ledger(Totals(**record), sent, 10, rates, max_skips=20)
+
+
+def test_skips_in_a_row_are_counted_across_a_resume():
+  bad = {
+    'relative_change': np.array([1.0, np.nan]),
+    'synced': np.zeros(2, bool),
+  }
+  first = resumed(Totals())
+  for _ in range(15):
+    first.count(bad)
+  second = resumed(first.totals)
+  for _ in range(5):
+    second.count(bad)
+  with pytest.raises(NonFiniteError) as error:
+    second.count(bad)
+  assert str(error.value) == (
+    'step 21: the gradient of worker 1 is not finite for the 21th step in a '
+    'row; see max_skips'
+  )
