@@ -299,7 +299,13 @@ class ConfigCommandLine(flags.CommandLine):
   def parse(self, arguments: Sequence[str]) -> list[str]:
     """As in `flags.CommandLine`; also takes out the fields of the config."""
     own, self.fields = _split(arguments)
-    positional = super().parse(own)
+    try:
+      positional = super().parse(own)
+    except ConfigError as error:
+      if 'Unknown' not in str(error):
+        raise
+      hint = 'a field of the config is --config.FIELD=VALUE'
+      raise ConfigError(f'{error}; {hint}') from error
     if sys.stdout.isatty():
       print('starting')  # What follows imports JAX, and more.
     return positional

@@ -199,6 +199,10 @@ def test_a_folder_with_runs_of_another_config_is_refused(compared, data_dir):
       ['--methods=sgd'],
       "config.sync.method='sgd' is not one of selsync",
     ),
+    (
+      ['--config=digits:bsp'],
+      '--config=digits:bsp: --methods=bsp compares a method, the config names',
+    ),
   ],
 )
 def test_a_mistake_is_one_line(flags, line, tmp_path, data_dir):

@@ -118,7 +118,8 @@ BAD_FLAGS = [
   ),
   (
     ['--workers=4'],
-    "Unknown command line flag 'workers'. Did you mean: workdir ?",
+    "Unknown command line flag 'workers'. Did you mean: workdir ?; a field of "
+    'the config is --config.FIELD=VALUE',
   ),
   (['digits'], "'digits' is not a flag"),
   (
