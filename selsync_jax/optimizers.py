@@ -88,7 +88,8 @@ def check_optimizer(name: str, *, decayed: str = 'all', **options: Any) -> None:
   ]
   if missing:
     raise ValueError(f'{name} needs {", ".join(missing)}')
-  decays = 'weight_decay' in accepted
+  own = getattr(accepted.get('weight_decay'), 'default', None)
+  decays = own is not None and options.get('weight_decay', own)
   if DECAYED[decayed] and decays and not _mask_name(accepted):
     raise ValueError(
       f'decayed={decayed!r}: must be all, as {name} decays all parameters'

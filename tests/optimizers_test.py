@@ -142,6 +142,7 @@ def test_optimizers_that_decay_by_themselves_spare_biases_too(name):
 
 def test_an_optimizer_without_a_mask_decays_all_parameters():
   optimizers.create_optimizer('novograd', 0.1, weight_decay=0.5)
+  optimizers.create_optimizer('novograd', 0.1, decayed='matrices')  # Of none.
   with pytest.raises(ValueError, match=r"^decayed='matrices': must be all, as"):
     optimizers.create_optimizer(
       'novograd', 0.1, weight_decay=0.5, decayed='matrices'

@@ -34,8 +34,10 @@ def slurm(script, task):
     'SLURM_PROCID': str(task),
     'SLURM_LOCALID': str(task % tasks),
   }
-  if 'gpus-per-task' in options:
-    given['SLURM_GPUS_PER_TASK'] = options['gpus-per-task']
+  for option in ('gpus-per-task', 'gpu-bind'):
+    if option in options:
+      name = f'SLURM_{option.replace("-", "_").upper()}'
+      given[name] = options[option]
   return given
 
 
@@ -44,6 +46,11 @@ def slurm(script, task):
   [
     ('slurm.sh', ('', ''), [3]),  # Of the eight of its node.
     ('slurm.sh', ('--gpus-per-node=8', '--gpus-per-task=1'), []),
+    (
+      'slurm.sh',
+      ('--gpus-per-node=8', '--gpus-per-task=1\n#SBATCH --gpu-bind=none'),
+      [3],
+    ),
     ('slurm_host_per_worker.sh', ('', ''), []),
   ],
 )

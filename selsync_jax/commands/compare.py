@@ -34,7 +34,7 @@ def insert(table: str, path: pathlib.Path) -> None:
   """
   text = read_document(path)
   text = _TABLE.sub(lambda found: f'{found[1]}{table}{found[2]}', text)
-  files.write(path, text)
+  files.write(path.resolve(), text)  # The file, not a link to it.
 
 
 def read_document(path: pathlib.Path) -> str:

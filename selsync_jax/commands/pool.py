@@ -48,7 +48,7 @@ class Processes:
     return self
 
   def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-    if kind is not None:
+    if kind is not None and not self._stopped:  # A second signal ends a save.
       self.signal(signal.SIGTERM)  # They save their runs.
 
   def signal(self, number: int) -> bool:

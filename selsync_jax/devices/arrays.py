@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 from jax.experimental import multihost_utils
+import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
@@ -32,15 +33,21 @@ def local_values(array: Any) -> np.ndarray:
   )
 
 
-def first_worker(tree: Any) -> Any:
+def first_worker(tree: Any, copies: bool = True) -> Any:
   """Copies the rows of this process's first worker to the host.
 
   All processes must call this, as a worker may be in several of them. Then its
   devices hold one array after another as a whole, but never all of them.
+
+  Args:
+    tree: arrays [workers, ...].
+    copies: whether this process wants them; otherwise it gets `None`s.
   """
 
   def first(array):
     shards = _within_processes(array).addressable_shards
+    if not copies:
+      return None
     start = min(shard.index[0].start or 0 for shard in shards)
     row = np.empty(array.shape[1:], array.dtype)
     for shard in shards:
@@ -56,7 +63,8 @@ def _within_processes(array: Any) -> Any:
   if _is_local(array) or jax.process_count() <= array.shape[0]:
     return array
   whole = NamedSharding(array.sharding.mesh, PartitionSpec(AXIS))
-  return jax.jit(lambda array: array, out_shardings=whole)(array)
+  # A named function, so that it compiles once for each shape.
+  return jax.jit(jnp.asarray, out_shardings=whole)(array)
 
 
 def gather(tree: Any, workers: int) -> Any:

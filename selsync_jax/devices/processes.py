@@ -201,7 +201,7 @@ def device_ids(environment: Mapping[str, str]) -> list[int] | None:
 
   Under Slurm and Open MPI, JAX gives each process the device of its rank on the
   host. That is wrong for the only process of a host, which has all of them, and
-  where Slurm lets each task see its own alone.
+  where Slurm binds the devices, so that each task sees its own alone.
 
   Args:
     environment: the variables of this process.
@@ -216,7 +216,11 @@ def device_ids(environment: Mapping[str, str]) -> list[int] | None:
   is_alone = environment.get('OMPI_COMM_WORLD_LOCAL_SIZE') == '1' or (
     tasks is not None and tasks == nodes
   )
-  return [] if is_alone or 'SLURM_GPUS_PER_TASK' in environment else None
+  is_bound = (
+    'SLURM_GPUS_PER_TASK' in environment
+    and environment.get('SLURM_GPU_BIND') != 'none'
+  )
+  return [] if is_alone or is_bound else None
 
 
 def _free_port() -> int:

@@ -97,9 +97,11 @@ class Keeper:
     # Process 0 alone knows the best; all must take part in the copy.
     if not processes.from_first(np.asarray(loss < best or is_last)):
       return
-    variables = _variables(arrays.first_worker(mean))
-    if jax.process_index():
+    is_first = jax.process_index() == 0
+    copied = arrays.first_worker(mean, copies=is_first)
+    if not is_first:
       return
+    variables = _variables(copied)
     path = _path(self._workdir, step)
     path.parent.mkdir(exist_ok=True)
     about = {'step': step, 'scores': dict(scores)}

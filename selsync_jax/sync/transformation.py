@@ -57,7 +57,8 @@ class Trigger(Transformation):
   Attributes:
     period: steps from one synchronization to the next; `None` where they
       depend on what the workers see.
-    spacing: the same at least, whatever they see.
+    spacing: steps from one synchronization that a vote decides to the next, at
+      least.
     sees_update: whether it decides after the local update, on `applied`. In a
       chain of your own such a trigger stands last.
     needs_consensus: whether it measures from the last common parameters.

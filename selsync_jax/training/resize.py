@@ -79,9 +79,12 @@ def fit(
     return config
   times, size = config.workers / record['workers'], record['batch_size']
   config = config.copy_and_resolve_references()
-  devices = math.prod(config.mesh.values())
-  rule = BATCH_SIZE[config.checkpoint.resize_batch]
-  config.batch_size = rule(size, times, devices)
+  if times == 1:
+    config.batch_size = size
+  else:
+    devices = math.prod(config.mesh.values())
+    rule = BATCH_SIZE[config.checkpoint.resize_batch]
+    config.batch_size = rule(size, times, devices)
   batch = times * config.batch_size / size  # Of all workers; 1 is unchanged.
   peak, rate = config.optimizer.learning_rate, record['learning_rate'] * batch
   config.optimizer.learning_rate = rate

@@ -117,7 +117,7 @@ def state(
   Args:
     experiment: of the run.
     checkpoints: of the run.
-    totals: where the run stands.
+    totals: where the run stands; a resize leaves it a step at least.
     record: of the newest checkpoint; none for a new run.
     rule: for the optimizer state of another number of workers.
 
@@ -130,6 +130,8 @@ def state(
   line = f'resuming from step {totals.steps}'
   if record['workers'] == experiment.workers:
     return resumed(experiment, workers, checkpoints, totals.steps), line
+  # Rounding must not end a run that has not finished.
+  totals.shift -= max(0, totals.position + 1 - experiment.steps)
   line += (
     f' with {experiment.workers} workers instead of {record["workers"]}: '
     f'parameters from the consensus, optimizer state by {rule}, '

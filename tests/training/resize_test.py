@@ -58,8 +58,9 @@ def test_the_devices_of_a_worker_can_share_its_new_batch():
 @pytest.mark.parametrize('rule', ['total', 'worker'])
 @pytest.mark.parametrize('size', [24, 31, 32])
 def test_as_many_workers_as_before_go_on_exactly_as_before(rule, size):
-  """Whatever a resize has made of the config's values."""
+  """Whatever a resize has made of the config's values, with any mesh."""
   config = digits.get_config()
+  config.mesh.data = 2
   config.checkpoint.resize_batch = rule
   record = {'workers': 4, 'batch_size': size, 'learning_rate': 0.1 / 3}
   fitted = elastic.fit(config, record)
