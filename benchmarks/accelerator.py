@@ -199,11 +199,16 @@ def torch_rows(
     command += ['--tiny'] * tiny
     # Compiling may take longer; what is measured by then counts.
     try:
-      subprocess.run(command, timeout=seconds + 60, check=False)
+      code = subprocess.run(
+        command, timeout=seconds + 60, check=False
+      ).returncode
+      lost = code and f'PyTorch ended with exit code {code}'
     except subprocess.TimeoutExpired:
-      print('PyTorch took too long')
+      lost = 'PyTorch took too long'
     for line in out.read_text().splitlines():
       yield {'section': 'torch', **json.loads(line)}
+    if lost:
+      yield {'section': 'torch', 'name': 'others', 'not_measured': lost}
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -236,6 +241,7 @@ def main(argv: list[str] | None = None) -> None:
     'python': platform.python_version(),
     'xla_flags': os.environ.get('XLA_FLAGS', ''),
   }
+  table.save()
   limits = Limits(options.most, options.round, options.workers)
   jobs = [*step_jobs(workloads, limits), *other_jobs(workloads, limits)]
   with tempfile.TemporaryDirectory() as folder:

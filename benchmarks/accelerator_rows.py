@@ -149,14 +149,16 @@ def step_row(
   row = timing(seconds({'step': runner.run}, each)['step'])
   step = row['ms'] / 1e3
   most = peak(jax.devices()[0].device_kind, dtype)
+  rate = program.flops and program.flops / step
   row |= {
     'parameters': program.parameters,
     'per_second': size * workload.units / step,
     'unit': 'tokens' if workload.is_text else 'images',
-    'flops_per_second': program.flops / step,
-    'of_peak': most and program.flops / step / most,
+    'flops_per_second': rate,
+    'of_peak': most and rate and rate / most,
     'bytes': program.bytes,
     'compiled_in': program.compiled_in,
+    'device': jax.default_backend(),
   }
   if fed:
     row['ms_fed'] = 1e3 * runner.feed(host_batches(workload, size))

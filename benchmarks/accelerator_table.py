@@ -1,5 +1,6 @@
 """The table and the JSON file of `benchmarks.accelerator`."""
 
+from collections.abc import Callable
 import json
 import pathlib
 from typing import Any
@@ -22,15 +23,22 @@ def line(row: Row) -> str:
   if 'ms' in row:
     low, high = row['ms_quartiles']
     cells.append(f'{row["ms"]:10.2f}{f"{low:.2f} to {high:.2f}":>18}')
-  if 'per_second' in row:
-    cells.append(f'{row["per_second"]:11,.0f} {row["unit"]:6}')
-  if 'flops_per_second' in row:
-    share = row['of_peak']
-    cells.append(f'{row["flops_per_second"] / 1e12:9.2f}')
-    cells.append(f'{"-" if share is None else f"{share:.1%}":>9}')
-  if 'compiled_in' in row:
-    cells.append(f'{row["bytes"] / 1e9:8.2f}{row["compiled_in"]:8.1f} s')
+  else:
+    cells.append(' ' * 28)
+  cells += [
+    _cell(row, 'per_second', 18, lambda x: f'{x:,.0f} {row["unit"]:6}'),
+    _cell(row, 'flops_per_second', 9, lambda x: f'{x / 1e12:.2f}'),
+    _cell(row, 'of_peak', 9, lambda x: f'{x:.1%}'),
+    _cell(row, 'bytes', 8, lambda x: f'{x / 1e9:.2f}'),
+    _cell(row, 'compiled_in', 10, lambda x: f'{x:.1f} s'),
+  ]
   return ''.join(cells) + '  ' + ', '.join(_notes(row))
+
+
+def _cell(row: Row, name: str, width: int, show: Callable[[float], str]) -> str:
+  """A figure at its place, `-` if it is unknown, blank if it is of others."""
+  value = row.get(name, '')
+  return f'{show(value) if value else "-" if value is None else "":>{width}}'
 
 
 def _notes(row: Row) -> list[str]:
@@ -78,6 +86,10 @@ class Table:
       row = row | {'of_torch': theirs[0]['ms'] / row['ms']}
     self._rows.append(row)
     print(line(row), flush=True)
+    self.save()
+
+  def save(self) -> None:
+    """Writes the file."""
     result = {'machine': self.machine, 'rows': self._rows}
     self._out.write_text(json.dumps(result, indent=2) + '\n')
 
@@ -88,5 +100,6 @@ def _is_pair(torch: Row, ours: Row) -> bool:
     (torch['section'], ours['section']) == ('torch', 'steps')
     and 'ms' in torch
     and 'ms' in ours
+    and torch['device'] == ours['device']
     and all(torch[label] == ours[label] for label in _LABELS)
   )

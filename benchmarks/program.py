@@ -5,11 +5,14 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
+from jax.sharding import SingleDeviceSharding
 import numpy as np
 import optax
 
 from selsync_jax.devices import mappers
+from selsync_jax.devices.layout import ONE_DEVICE
 from selsync_jax.models import tasks
+from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.training.step import init_state
 from selsync_jax.training.step import train_step
@@ -23,17 +26,15 @@ class Program(NamedTuple):
     state: before the first step.
     batch: of every step.
     parameters: of one worker's model.
-    flops: floating-point operations of a step, as XLA counts them before it
-      optimizes. Later it could not count what calls a library. Nothing is
-      counted twice for being computed again in the backward pass.
-    compiled_in: seconds.
+    flops: see `operations`; of all workers on one device.
+    compiled_in: seconds, with tracing.
   """
 
   step: jax.stages.Compiled
   state: Any
   batch: Any
   parameters: int
-  flops: float
+  flops: float | None
   compiled_in: float
 
   @property
@@ -68,23 +69,48 @@ def compile_program(
     for tree in (one, batch)
   )
 
-  def lowered(model):
-    step = train_step(tasks.train_loss(model, task), strategy, optimizer, seed)
-    mapped = mappers.map_workers(step, mapper, donate=(0,))
-    return mapped.lower(state, batches)
+  def create_step(model):
+    return train_step(tasks.train_loss(model, task), strategy, optimizer, seed)
 
-  program, plain = lowered(model), as_counted(model)
-  counted = program if plain == model else lowered(plain)
   began = time.perf_counter()
-  compiled = program.compile()
+  mapped = mappers.map_workers(create_step(model), mapper, donate=(0,))
+  compiled = mapped.lower(state, batches).compile()
+  compiled_in = time.perf_counter() - began
+  together = count if mapper in ONE_DEVICE else 1
+  shapes = (mappers.abstract(tree, together) for tree in (one, batch))
   return Program(
     step=compiled,
     state=state,
     batch=batches,
     parameters=parameters,
-    flops=counted.cost_analysis()['flops'],
-    compiled_in=time.perf_counter() - began,
+    flops=operations(create_step(as_counted(model)), *shapes),
+    compiled_in=compiled_in,
   )
+
+
+def operations(step: Any, state: Any, batch: Any) -> float | None:
+  """Floating-point operations of a step, as XLA counts them for a CPU.
+
+  Before it optimizes; later it could not count what calls a library. Nothing is
+  counted twice for being computed again in the backward pass.
+
+  Args:
+    step: of one worker.
+    state: shapes of the workers' states.
+    batch: shapes of their batches.
+
+  Returns:
+    The number, or `None` if JAX has no CPU: the backends of accelerators do not
+    count before they compile.
+  """
+  try:
+    cpu = SingleDeviceSharding(jax.devices('cpu')[0])
+  except RuntimeError:
+    return None
+  shapes = mappers.split((state, batch), lambda shape: cpu)
+  mapped = jax.jit(jax.vmap(step, axis_name=AXIS))
+  counted: Any = mapped.lower(*shapes).cost_analysis()
+  return counted and counted['flops']
 
 
 def task_of(batch: dict[str, np.ndarray]) -> tasks.Task:

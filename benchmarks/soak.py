@@ -7,8 +7,8 @@ Each case is a method, with four workers in one process or in two, or with
 `--simulate` on a virtual cluster, asynchronous methods among them, or with
 `--mesh` with two workers of four devices each in one, two, or four processes,
 or with `--one_device` all on one, a GPU for example.
-One process of a run is killed (SIGKILL) at a random moment after the first
-step, and the run is resumed until it finishes. Its last checkpoint (every
+One process of a run is killed (SIGKILL) at a random moment before it has
+finished, and the run is resumed until it finishes. Its last checkpoint (every
 worker's parameters and optimizer state) and its metrics are then compared with
 those of an uninterrupted run.
 
@@ -34,12 +34,10 @@ import tempfile
 from absl import logging
 
 from selsync_jax import methods
-from selsync_jax.simulate import methods as asynchronous
 from tests import damage
 from tests import live_runs
 
 CASES = tuple(itertools.product(methods.METHODS, (1, 2)))
-SIMULATED = tuple((method, 0) for method in (*asynchronous.METHODS, 'selsync'))
 MESHED = tuple(zip(methods.METHODS, itertools.cycle((1, 2, 4)), strict=False))
 ALONE = tuple((method, 1) for method in methods.METHODS)
 MESH = ('--config.mapper=mesh', '--config.workers=2')
@@ -56,11 +54,20 @@ def command(
   return live_runs.simulation(method, workdir)
 
 
+def simulated() -> tuple[tuple[str, int], ...]:
+  """The cases of the virtual cluster."""
+  from selsync_jax.simulate import methods as asynchronous  # Imports SimPy.
+
+  return tuple((method, 0) for method in (*asynchronous.METHODS, 'selsync'))
+
+
 def kill(command: list[str], workdir: pathlib.Path, rng: random.Random) -> str:
-  """Kills a run at a random moment; says after which step."""
-  lines, delay = rng.randrange(live_runs.STEPS), rng.uniform(0, 0.5)
-  live_runs.kill_at(command, workdir, lines, delay, rng)
-  return f'killed after step {len(live_runs.rows(workdir)):3}'
+  """Kills a run at a random moment before its end; says after which step."""
+  while True:
+    lines, delay = rng.randrange(live_runs.STEPS), rng.uniform(0, 0.5)
+    if live_runs.kill_at(command, workdir, lines, delay, rng):
+      return f'killed after step {len(live_runs.rows(workdir)):3}'
+    shutil.rmtree(workdir)
 
 
 def inflict(workdir: pathlib.Path, rng: random.Random) -> str:
@@ -123,6 +130,7 @@ def main() -> None:
   kinds.add_argument('--simulate', action='store_true')
   kinds.add_argument('--mesh', action='store_true')
   kinds.add_argument('--one_device', action='store_true')
+  parser.add_argument('--device', default='auto', help='that runs must have')
   parser.add_argument('--seed', type=int, default=0)
   parser.add_argument('--out', default='soak.json')
   options = parser.parse_args()
@@ -130,11 +138,12 @@ def main() -> None:
   rng = random.Random(options.seed)
   devices, flags, cases = 4, (), CASES
   if options.simulate:
-    cases = SIMULATED
+    cases = simulated()
   if options.mesh:
     devices, flags, cases = 8, MESH, MESHED
   if options.one_device:
     devices, flags, cases = 1, ('--config.mapper=vmap',), ALONE
+  flags += (f'--config.device={options.device}',)
   cases = itertools.cycle(cases)
   left_alone: dict[tuple[str, int], pathlib.Path] = {}
   killed: dict[tuple[str, int], pathlib.Path] = {}

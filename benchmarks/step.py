@@ -13,6 +13,7 @@ segment of text. Prints one table and writes one JSON file.
 import argparse
 import importlib
 import json
+import math
 import pathlib
 import statistics
 import time
@@ -109,14 +110,15 @@ def measure(
   program = compile_step(config)
   time_ = seconds(program, steps)
   most = peak(jax.devices()[0].device_kind, config.model.dtype)
+  flops = program.flops or math.nan
   return {
     'dtype': config.model.dtype,
     'batch': config.batch_size,
     'parameters': program.parameters,
-    'flops_per_sample': program.flops / config.batch_size,
+    'flops_per_sample': flops / config.batch_size,
     'seconds': time_,
     'bytes': program.bytes,
-    'share_of_peak': most and program.flops / time_ / most,
+    'share_of_peak': most and flops / time_ / most,
   }
 
 

@@ -131,10 +131,11 @@ def kill_at(
   step: int,
   delay: float,
   rng: random.Random,
-) -> None:
+) -> bool:
   """Kills one process of a run, `delay` seconds after a step was logged.
 
-  A run that has ended by then stays as it is.
+  Returns:
+    Whether the run had not finished by then.
   """
   child = start(arguments)
   deadline = time.monotonic() + 120
@@ -147,6 +148,7 @@ def kill_at(
   if child.poll() is None and (alive := trainers(child)):
     os.kill(rng.choice(alive), signal.SIGKILL)
   child.communicate(timeout=120)
+  return not (workdir / 'summary.json').exists()
 
 
 def rows(workdir: pathlib.Path) -> list[dict[str, Any]]:

@@ -64,7 +64,7 @@ def test_a_row_that_is_not_reached_says_so():
 def test_a_step_is_compared_with_pytorchs_of_the_same_batch(tmp_path, capsys):
   table = accelerator_table.Table(tmp_path / 'out.json')
   labels = {'name': 'ResNet-50', 'dtype': 'bfloat16', 'batch': 8}
-  times = {'ms_quartiles': [1.0, 2.0]}
+  times = {'ms_quartiles': [1.0, 2.0], 'device': 'gpu'}
   table.add({'section': 'torch', **labels, 'ms': 30.0, **times})
   table.add({'section': 'steps', **labels, 'ms': 20.0, **times})
   table.add({'section': 'steps', **labels, 'batch': 16, 'ms': 20.0, **times})
