@@ -131,7 +131,10 @@ CPU_RUN = """{"workers": 1, "seed": 0, "sync": {"method": "bsp"}, "data":
   'arguments, name, value, line',
   [
     ('plan --lssr=0.9', 'XLA_FLAGS', '--xla_no', 'XLA_FLAGS: Unknown flag'),
-    ('export {run} --out=a.npz', 'XLA_FLAGS', '--xla_no', 'XLA_FLAGS: Unknown'),
+    pytest.param(
+      *('export {run} --out=a.npz', 'XLA_FLAGS', '--xla_no', 'XLA_FLAGS: Unk'),
+      marks=pytest.mark.slow,
+    ),
     ('evaluate {run}', 'XLA_FLAGS', '--xla_no', 'XLA_FLAGS: Unknown flag'),
     (
       'evaluate {run}',

@@ -48,7 +48,9 @@ def reader(shards, decode, name='seldp'):
   )
 
 
-@pytest.mark.parametrize('name', ['seldp', 'defdp'])
+@pytest.mark.parametrize(
+  'name', ['seldp', pytest.param('defdp', marks=pytest.mark.slow)]
+)
 def test_a_batch_holds_its_assigned_examples_augmented_by_their_keys(
   name, source, dataset, shards
 ):

@@ -214,7 +214,9 @@ def test_who_leaves_is_not_missed(meet_peer, ends, capfd):
   assert capfd.readouterr().err == ''
 
 
-@pytest.mark.parametrize('victim, survivor', [(0, 1), (1, 0)])
+@pytest.mark.parametrize(
+  'victim, survivor', [(0, 1), pytest.param(1, 0, marks=pytest.mark.slow)]
+)
 def test_a_silent_process_is_lost_after_the_timeout(
   victim, survivor, meet_peer, ends, capfd, monkeypatch
 ):

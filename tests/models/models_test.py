@@ -185,7 +185,15 @@ def applied(name, train):
 KEY = jax.random.key(1)
 
 
-@pytest.mark.parametrize('name', SMALL)
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(
+      name, marks=[pytest.mark.slow] * (name == 'resnet, bottleneck')
+    )
+    for name in SMALL
+  ],
+)
 def test_in_bfloat16_parameters_stay_float32_and_scores_stay_close(name):
   model, variables, x = small(name)
   assert {p.dtype.name for p in jax.tree.leaves(variables)} == {'float32'}

@@ -36,9 +36,8 @@ def simulate_asp(workdir, data_dir):
     simulate(config, workdir)
 
 
-@pytest.mark.parametrize(
-  'start', [train, pytest.param(simulate_asp, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('start', [train, simulate_asp])
 def test_a_row_of_256_workers_has_less_than_a_kilobyte(
   start, tmp_path, data_dir
 ):

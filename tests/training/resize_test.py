@@ -143,7 +143,9 @@ def test_what_was_sent_before_a_resize_stays_counted_as_it_was():
   'method, count, rule, batch, size, factor',
   [
     pytest.param('selsync', 2, 'mean', 'total', 64, 1, marks=pytest.mark.slow),
-    ('selsync', 3, 'clone', 'worker', 32, 3 / 4),
+    pytest.param(
+      'selsync', 3, 'clone', 'worker', 32, 3 / 4, marks=pytest.mark.slow
+    ),
     pytest.param('diloco', 8, 'mean', 'total', 16, 1, marks=pytest.mark.slow),
   ],
 )

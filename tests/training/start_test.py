@@ -62,7 +62,9 @@ def test_a_resized_run_reads_its_data_once(workdir, opened):
   assert opened == [4]
 
 
-@pytest.mark.parametrize('workers', [1, 4])
+@pytest.mark.parametrize(
+  'workers', [1, pytest.param(4, marks=pytest.mark.slow)]
+)
 def test_a_schedule_in_steps_keeps_its_place_and_its_epochs(workers):
   def begun(config, record):
     config.checkpoint.resize_batch = 'worker'
