@@ -27,7 +27,6 @@ import json
 import pathlib
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 
@@ -96,14 +95,7 @@ def resume(
   Returns:
     What is wrong with how it ended, and the lines that explain it.
   """
-  done = subprocess.run(
-    command,
-    cwd=live_runs.ROOT,
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=False,
-  )
+  done = live_runs.run(*command)
   said = done.stderr.strip()
   if 'Traceback' in said:
     return ['a traceback'], said

@@ -139,10 +139,9 @@ def _methods(
   line: config_file.ConfigCommandLine,
 ) -> list[str]:
   """The methods to compare; `all` stands for every one that can run."""
-  if picked := [name for name in line.variant if name in every_method(True)]:
+  if not {*line.variant}.isdisjoint(every_method(True)):
     raise ConfigError(
-      f'--config={line.config.value}: --methods={picked[0]} compares a method, '
-      'the config names none'
+      f'--config={line.config.value}: must name no method; --methods names them'
     )
   names = names or (['all'] if simulate else flags.names(METHODS))
   if names != ['all']:

@@ -207,8 +207,8 @@ def device_ids(environment: Mapping[str, str]) -> list[int] | None:
     environment: the variables of this process.
 
   Returns:
-    Nothing, which is all that the process sees, or `None`, which leaves it to
-    JAX.
+    An empty list, which keeps all that the process sees, or `None`, which
+    leaves the choice to JAX.
   """
   if 'JAX_LOCAL_DEVICE_IDS' in environment:
     return None

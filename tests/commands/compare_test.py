@@ -201,7 +201,7 @@ def test_a_folder_with_runs_of_another_config_is_refused(compared, data_dir):
     ),
     (
       ['--config=digits:bsp'],
-      '--config=digits:bsp: --methods=bsp compares a method, the config names',
+      '--config=digits:bsp: must name no method; --methods names them',
     ),
   ],
 )
