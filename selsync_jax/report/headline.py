@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from selsync_jax.report import metric_plot
 from selsync_jax.report.comparison_table import spread
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
@@ -38,7 +37,7 @@ def setting(config: Mapping[str, Any]) -> str:
 
 def quality(metric: str, scores: Sequence[float]) -> str:
   """The mean of scores on validation; of several, with their deviation."""
-  form = '.1%' if metric_plot.is_share(metric, scores) else '.4g'
+  form = '.1%' if history.is_share(metric, scores) else '.4g'
   return f'validation {metric} {spread(scores, form).text}'
 
 

@@ -17,7 +17,6 @@ from selsync_jax.report.figure import Look
 from selsync_jax.report.figure import Mark
 from selsync_jax.report.figure import Panel
 from selsync_jax.report.figure import Plot
-from selsync_jax.report.figure import Values
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
 
@@ -73,14 +72,6 @@ def with_unit(metric: str, runs: Sequence[Run]) -> str:
   return f'{metric} ({unit})' if unit else metric
 
 
-def is_share(metric: str, values: Values) -> bool:
-  """Whether a metric is a share of correct answers, as far as values tell.
-
-  A score may also be one that has other limits: BLEU, or R squared.
-  """
-  return history.higher_is_better(metric) and all(0 <= v <= 1 for v in values)
-
-
 def _plot(groups: Groups, metric: str, batches: Run | None = None) -> Plot:
   """The same lines over four costs; its caption is only about the axes."""
   runs = [run for each in groups.values() for run in each]
@@ -102,7 +93,7 @@ def _plot(groups: Groups, metric: str, batches: Run | None = None) -> Plot:
     title = with_unit(metric, runs) if not panels else ''
     panels.append(Panel(title, x, y, [*trained, *scores]))
   caption = ' The panels show the same scores over four costs.'
-  if is_share(metric, figure.known(figure.columns(panels[0].marks))):
+  if history.is_share(metric, figure.known(figure.columns(panels[0].marks))):
     caption += ' The first scores may lie below the axis.'
   return Plot(metric, metric.capitalize(), caption, panels, columns=4)
 
@@ -169,7 +160,7 @@ def _axis(scores: Sequence[Mark], trained: Sequence[Mark], metric: str) -> Axis:
   shown = figure.known(figure.columns([*scores, *trained]))
   ends = [y[int(len(y) * _SETTLED) :] for y in figure.columns(scores)]
   settled = figure.known(ends)
-  if not (len(settled) and is_share(metric, shown)):
+  if not (len(settled) and history.is_share(metric, shown)):
     return figure.spanning([shown])
   low, high = min(settled), max(shown)
   margin = max(0.05 * (high - low), 0.005)

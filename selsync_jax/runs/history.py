@@ -207,8 +207,16 @@ def metric(outcome: Mapping[str, Any]) -> str | None:
 
 
 def higher_is_better(metric: str) -> bool:
-  """Whether a metric is a share of correct answers, not a measure of error."""
+  """Whether a metric is a score, and not a measure of error."""
   return metric.endswith(('accuracy', 'top5', 'score'))
+
+
+def is_share(metric: str, values: Iterable[float]) -> bool:
+  """Whether a metric is a share of correct answers, as far as values tell.
+
+  A score may also be one that has other limits: BLEU, or R squared.
+  """
+  return higher_is_better(metric) and all(0 <= v <= 1 for v in values)
 
 
 def rank(outcome: Mapping[str, Any], metric: str | None = None) -> float:
