@@ -110,12 +110,12 @@ def step() -> Iterator[Any]:
   from selsync_jax.configs import digits
   from selsync_jax.devices import layout
   from selsync_jax.devices import mappers
-  from selsync_jax.training.experiment import create_experiment
+  from selsync_jax.training.setup import create_setup
 
   layout.make_devices(WORKERS)
   config = digits.get_config()
-  job = create_experiment(config)
-  batch = next(job.data.batches(range(WORKERS), 0, 1))
+  job = create_setup(config)
+  batch = next(job.problem.data.batches(range(WORKERS), 0, 1))
   fresh = job.init()
   state = mappers.place(mappers.replicate(fresh, WORKERS), config.mapper)
   train = job.train_step()

@@ -2,7 +2,7 @@
 
 Each folder has the rules of its own fields; here they are put together, with
 those on fields of several folders. What depends on the data themselves is
-checked when they are open, by `create_experiment`.
+checked when they are open, by `create_setup`.
 """
 
 from collections.abc import Mapping

@@ -8,136 +8,115 @@ from selsync_jax.devices import mappers
 from selsync_jax.devices import processes
 from selsync_jax.devices.layout import Layout
 from selsync_jax.models import tasks
-from selsync_jax.runs.checkpoints import Checkpoints
 from selsync_jax.runs.ledger import Totals
+from selsync_jax.runs.session import Session
 from selsync_jax.sync import replicas
 from selsync_jax.training import resize
-from selsync_jax.training.experiment import Experiment
+from selsync_jax.training.problem import Problem
 from selsync_jax.training.recorder import refuse_unequal
+from selsync_jax.training.setup import Plan
+from selsync_jax.training.setup import Setup
 from selsync_jax.training.step import TrainState
 
 
-def fresh(experiment: Experiment, workers: range) -> TrainState:
-  """The state of some workers before the first step, on their devices.
-
-  Raises:
-    RunError: if the workers do not start with the same parameters.
-  """
-  state = _fresh(experiment, workers)
-  if experiment.check_replicas:
-    differs = mappers.map_workers(replicas.first_difference, experiment.mapper)
-    leaf = int(arrays.local_values(differs(state.params))[0])
-    refuse_unequal(leaf, replicas.leaf_names(state.params), 0)
-  return state
-
-
-def _fresh(experiment: Experiment, workers: range) -> TrainState:
-  mapper = experiment.mapper
-  if isinstance(mapper, Layout):  # No device may have room for all of it.
-    return mapper.create(experiment.traced_init, tasks.run_once())
-  return mappers.place(
-    mappers.replicate(experiment.init(), len(workers)), mapper
-  )
-
-
-def resumed(
-  experiment: Experiment,
-  workers: range,
-  checkpoints: Checkpoints,
-  step: int,
-) -> TrainState:
-  """The state of some workers as it was saved at a step, on their devices."""
-  like = mappers.abstract_state(
-    experiment.shapes, len(workers), experiment.mapper
-  )
-  return checkpoints.restore(step, like)
-
-
-def resized(
-  experiment: Experiment,
-  workers: range,
-  checkpoints: Checkpoints,
-  totals: Totals,
-  saved_workers: int,
-  rule: str,
-) -> TrainState:
-  """Workers' state, resized from a checkpoint of another number of workers.
+def totals(
+  problem: Problem, plan: Plan, record: Mapping[str, Any] | None
+) -> Totals:
+  """Returns where a run stands, in steps of the plan's number of workers.
 
   Args:
-    experiment: of the workers that continue.
-    workers: indices of this process's workers.
-    checkpoints: of the run.
-    totals: where the run stands.
-    saved_workers: how many workers saved the state.
-    rule: for the optimizer's state, a name in `resize.OPTIMIZER_STATE`.
-  """
-  old = mappers.abstract(experiment.shapes, saved_workers)
-  mapper, step = experiment.mapper, totals.position
-  if isinstance(mapper, Layout):
-    saved = checkpoints.restore(totals.steps, mappers.split(old, mapper.spread))
-
-    def new(saved):
-      fresh = mapper.stack(experiment.traced_init())
-      every = range(mapper.workers)
-      return resize.resize(saved, fresh, every, rule, step)
-
-    return mapper.compute(new, saved, compiler_options=tasks.run_once())
-  saved = checkpoints.restore_all(totals.steps, old)
-  fresh = mappers.replicate(experiment.init(), len(workers))
-  state = resize.resize(saved, fresh, workers, rule, step)
-  return mappers.place(state, mapper)
-
-
-def totals(experiment: Experiment, record: Mapping[str, Any] | None) -> Totals:
-  """Where a run stands, in steps of the experiment's number of workers.
-
-  Args:
-    experiment: of the run.
-    record: of the newest checkpoint; none for a new run.
+    problem: what is trained.
+    plan: where.
+    record: the newest checkpoint's; none for a new run.
   """
   if record is None:
     return Totals()
   saved = Totals(**record['totals'])
-  if record['workers'] != experiment.workers:
-    position = round(record['epoch'] * experiment.steps_per_epoch)
+  if record['workers'] != plan.workers:
+    position = round(record['epoch'] * problem.steps_per_epoch)
     saved.shift = position - saved.steps
     saved.skips = []  # Other workers than those that skipped.
   return saved
 
 
-def state(
-  experiment: Experiment,
-  checkpoints: Checkpoints,
-  totals: Totals,
-  record: Mapping[str, Any] | None,
-  rule: str,
-) -> tuple[TrainState, str | None]:
-  """The state of this process's workers: fresh, resumed, or resized.
+def state(setup: Setup, session: Session, totals: Totals) -> TrainState:
+  """Returns the state of this process's workers; says where it comes from.
 
   Args:
-    experiment: of the run.
-    checkpoints: of the run.
+    setup: the run.
+    session: has the checkpoint, if there is one.
     totals: where the run stands; a resize leaves it a step at least.
-    record: of the newest checkpoint; none for a new run.
-    rule: for the optimizer state of another number of workers.
-
-  Returns:
-    The state, and a line about where it comes from, if not fresh.
   """
-  workers = processes.local_workers(experiment.workers)
+  problem, plan, record = setup.problem, setup.plan, session.record
+  session.say('compiling')
+  workers = processes.local_workers(plan.workers)
   if record is None:
-    return fresh(experiment, workers), None
+    return fresh(setup, workers)
   line = f'resuming from step {totals.steps}'
-  if record['workers'] == experiment.workers:
-    return resumed(experiment, workers, checkpoints, totals.steps), line
-  # Rounding must not end a run that has not finished.
-  totals.shift -= max(0, totals.position + 1 - experiment.steps)
-  line += (
-    f' with {experiment.workers} workers instead of {record["workers"]}: '
-    f'parameters from the consensus, optimizer state by {rule}, '
-    f'batches of {experiment.batch_size}, '
-    f'learning rate {experiment.peak_rate:.3g}, '
-    f'trigger state reset, data at epoch {record["epoch"]:.2f}'
-  )
-  saved = record['workers']
-  return resized(experiment, workers, checkpoints, totals, saved, rule), line
+  if record['workers'] == plan.workers:
+    like = mappers.abstract_state(setup.shapes, len(workers), plan.mapper)
+    restored = session.restore(like)
+  else:
+    # Rounding must not end a run that has not finished.
+    totals.shift -= max(0, totals.position + 1 - problem.steps)
+    line += (
+      f' with {plan.workers} workers instead of {record["workers"]}: '
+      f'parameters from the consensus, optimizer state by {plan.resize}, '
+      f'batches of {problem.batch_size}, '
+      f'learning rate {problem.peak_rate:.3g}, '
+      f'trigger state reset, data at epoch {record["epoch"]:.2f}'
+    )
+    restored = _resized(setup, workers, session, totals.position)
+  session.say(line)
+  return restored
+
+
+def fresh(setup: Setup, workers: range) -> TrainState:
+  """Returns the state of some workers before the first step, on their devices.
+
+  Args:
+    setup: the run.
+    workers: indices of this process's workers.
+
+  Raises:
+    RunError: if the workers do not start with the same parameters.
+  """
+  mapper = setup.plan.mapper
+  if isinstance(mapper, Layout):  # No device may have room for all of it.
+    state = mapper.create(setup.traced_init, tasks.run_once())
+  else:
+    stacked = mappers.replicate(setup.init(), len(workers))
+    state = mappers.place(stacked, mapper)
+  if setup.plan.check_replicas:
+    differs = mappers.map_workers(replicas.first_difference, mapper)
+    leaf = int(arrays.local_values(differs(state.params))[0])
+    refuse_unequal(leaf, replicas.leaf_names(state.params), 0)
+  return state
+
+
+def _resized(
+  setup: Setup, workers: range, session: Session, step: int
+) -> TrainState:
+  """Returns workers' state, from a checkpoint of another number of workers.
+
+  Args:
+    setup: the run of the workers that continue.
+    workers: indices of this process's workers.
+    session: has the checkpoint.
+    step: the optimizer step that the workers have reached.
+  """
+  assert session.record is not None, 'only a run that was saved is resized'
+  old = mappers.abstract(setup.shapes, session.record['workers'])
+  mapper, rule = setup.plan.mapper, setup.plan.resize
+  if isinstance(mapper, Layout):
+    saved = session.restore(mappers.split(old, mapper.spread))
+
+    def new(saved):
+      fresh = mapper.stack(setup.traced_init())
+      every = range(mapper.workers)
+      return resize.resize(saved, fresh, every, rule, step)
+
+    return mapper.compute(new, saved, compiler_options=tasks.run_once())
+  saved = session.restore_all(old)
+  fresh = mappers.replicate(setup.init(), len(workers))
+  return mappers.place(resize.resize(saved, fresh, workers, rule, step), mapper)
