@@ -35,7 +35,7 @@ results: $(VENV)/test.stamp
 # The tables of docs/stragglers.md, measured anew: every method on three virtual
 # clusters.
 stragglers: $(VENV)/train.stamp
-	$(BIN)/python -m benchmarks.stragglers --into=docs/stragglers.md
+	$(BIN)/python -m benchmarks.quality.stragglers --into=docs/stragglers.md
 
 # The library in the page of a report, from npm: its basic bundle, compressed.
 plotly:

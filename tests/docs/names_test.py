@@ -6,9 +6,9 @@ import tomllib
 
 import pytest
 
-from tests.docs.pages import commands
-from tests.docs.pages import PAGES
-from tests.docs.pages import ROOT
+from tests.support.pages import commands
+from tests.support.pages import PAGES
+from tests.support.pages import ROOT
 
 
 def test_make_has_the_targets_that_are_named():

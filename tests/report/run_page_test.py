@@ -13,11 +13,11 @@ from selsync_jax.report import run_page
 from selsync_jax.report.layout import WIDE
 from selsync_jax.runs import history
 from selsync_jax.training.train import train_and_evaluate
-from tests import perceptron
-from tests.report.shown import line
-from tests.report.shown import marks
-from tests.report.shown import section
-from tests.report.shown import table
+from tests.support import perceptron
+from tests.support.shown import line
+from tests.support.shown import marks
+from tests.support.shown import section
+from tests.support.shown import table
 
 
 def run(workdir, data_dir, method='selsync', **fields):
