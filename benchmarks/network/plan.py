@@ -5,9 +5,10 @@
 Measures steps on an emulated cluster with benchmarks/network/steps.py, and
 predicts them from three figures: the local step of the slowest host, measured
 while all hosts compute, because every host waits for it; the bytes of the
-parameters; and the latency of a message, where an all-reduce of a single number takes 2 (N-1)
-messages. Prints predicted and measured times and writes plan.json. The limit is
-15%. Needs an otherwise idle machine with a core per host.
+parameters; and the latency of a message, where an all-reduce of a single number
+takes 2 (N-1) messages. Prints predicted and measured times and writes
+plan.json. The limit is 15%. Needs an otherwise idle machine with a core per
+host.
 """
 
 import argparse

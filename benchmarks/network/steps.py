@@ -3,10 +3,10 @@
   python -m benchmarks.network.steps --hosts=4 --bandwidths 200mbit 1gbit
 
 Runs every kind of step on an emulated cluster (benchmarks/network/cluster.py)
-with one worker per host. For comparison it times an all-reduce of the same bytes alone,
-with JAX and, if torch is installed, with PyTorch's gloo backend, and computes
-the limit of the wire, 2 (N-1)/N x bytes / bandwidth. Prints one table and
-writes steps.json.
+with one worker per host. For comparison it times an all-reduce of the same
+bytes alone, with JAX and, if torch is installed, with PyTorch's gloo backend,
+and computes the limit of the wire, 2 (N-1)/N x bytes / bandwidth. Prints one
+table and writes steps.json.
 """
 
 import argparse

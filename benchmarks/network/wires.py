@@ -4,10 +4,10 @@
 
 Runs the float32 wire, and other wires and reducers, alone on an emulated
 cluster (benchmarks/network/cluster.py), one worker per host, on vectors as
-large as the parameters of a network. Prints the time of each, the bytes that a host's
-interface sends meanwhile, and the bytes that the part says it sends. For time
-and bytes it also prints the ratio to float32. Writes wires.json. The limits for
-time and bytes are 0.30 and 0.27 for int8, and 0.10 for top_k.
+large as the parameters of a network. Prints the time of each, the bytes that a
+host's interface sends meanwhile, and the bytes that the part says it sends. For
+time and bytes it also prints the ratio to float32. Writes wires.json. The
+limits for time and bytes are 0.30 and 0.27 for int8, and 0.10 for top_k.
 """
 
 import argparse

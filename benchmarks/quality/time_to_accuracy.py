@@ -15,10 +15,10 @@ has grown too often, the command ends without a result
 
 Three other seeds are then timed at these settings on an emulated cluster
 (benchmarks/network/cluster.py) with one worker per host. Its bandwidth makes
-BSP communicate for ten times as long as it computes. The times exclude evaluations,
-and the first step, which compiles. Where a run reaches the target at a step
-without an average, the time of one is added: what was evaluated is the mean
-over workers. The limit is BSP on a network that is not shaped.
+BSP communicate for ten times as long as it computes. The times exclude
+evaluations, and the first step, which compiles. Where a run reaches the target
+at a step without an average, the time of one is added: what was evaluated is
+the mean over workers. The limit is BSP on a network that is not shaped.
 
 Prints one table, and a sentence for the README; writes one JSON file.
 """
