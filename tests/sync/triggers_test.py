@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import selsync_jax as ss
-from tests.sync.trajectory import reference
-from tests.sync.trajectory import run
+from tests.support.trajectory import reference
+from tests.support.trajectory import run
 
 
 def voted(flags, lag, vote_every, max_period):
