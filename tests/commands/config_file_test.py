@@ -10,8 +10,8 @@ from selsync_jax.commands import config_file
 from selsync_jax.config import ConfigError
 from selsync_jax.training import probe
 from selsync_jax.training.experiment import create_experiment
-from tests import hostile_values
-from tests.session import ROOT
+from tests.support import hostile_values
+from tests.support.session import ROOT
 
 DIGITS = 'configs/digits.py'
 

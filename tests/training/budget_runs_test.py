@@ -9,8 +9,8 @@ from selsync_jax.configs import digits
 from selsync_jax.configs import stdlib_gpt
 from selsync_jax.training import probe
 from selsync_jax.training.experiment import create_experiment
-from tests import perceptron
-from tests.training import short_runs
+from tests.support import perceptron
+from tests.support import short_runs
 
 
 def on_digits():
