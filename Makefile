@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PLOTLY := 4.1.1
 PLOTLY_FILES := selsync_jax/report/plotly
 
-.PHONY: train test test-all lint results stragglers plotly docs clean
+.PHONY: train test test-random test-all lint results stragglers plotly docs clean
 
 train: $(VENV)/train.stamp
 	$(BIN)/python train.py
@@ -15,6 +15,12 @@ train: $(VENV)/train.stamp
 # What is quick: six minutes. The marker `slow` (pyproject.toml) says what is not.
 test: $(VENV)/test.stamp lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow'
+
+# The same in a random order. `make test-random SEED=1` repeats one; the seed is
+# in the first lines of a run.
+test-random: $(VENV)/test.stamp
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow' -p randomly \
+		$(if $(SEED),--randomly-seed=$(SEED))
 
 test-all: $(VENV)/test.stamp lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal
@@ -35,7 +41,7 @@ results: $(VENV)/test.stamp
 # The tables of docs/stragglers.md, measured anew: every method on three virtual
 # clusters.
 stragglers: $(VENV)/train.stamp
-	$(BIN)/python -m benchmarks.stragglers --into=docs/stragglers.md
+	$(BIN)/python -m benchmarks.quality.stragglers --into=docs/stragglers.md
 
 # The library in the page of a report, from npm: its basic bundle, compressed.
 plotly:

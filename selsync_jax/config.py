@@ -1,16 +1,26 @@
-"""Errors that end a command, tables of names, and rules for config fields.
+"""The binder: from a name and its fields in a config to a call that is checked.
 
-The table here has the rules of fields that belong to no single folder; data,
-models and optimizers have tables of their own. A rule on several values is
-checked by the function that takes them, which raises `ValueError`;
-`config_errors` turns that into a `ConfigError` that names the field.
+A field and its range are declared once, at the parameter that uses it: its
+annotation says which values it takes, in the vocabulary of `annotated_types`.
+`bind` compares a config's fields with a constructor's parameters, and names the
+first one that is foreign, missing or out of range in one line. The tables of
+the documentation read the same annotations.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 import contextlib
+import functools
 import inspect
 import math
-from typing import Any, NamedTuple
+from numbers import Integral
+from numbers import Real
+import types
+import typing
+from typing import Annotated, Any, Literal, NamedTuple
+
+from annotated_types import Ge
+from annotated_types import Gt
+from annotated_types import Interval
 
 
 class ConfigError(Exception):
@@ -128,6 +138,335 @@ def _file(definition: Any) -> str:
   return definition.__module__
 
 
+# Ranges that several parameters have. Only a range that includes infinity lets
+# a number be infinite.
+Count = Annotated[int, Ge(1)]
+Index = Annotated[int, Ge(0)]
+Positive = Annotated[float, Gt(0)]
+NonNegative = Annotated[float, Ge(0)]
+Threshold = Annotated[float, Interval(ge=0, le=math.inf)]
+Share = Annotated[float, Interval(ge=0, lt=1)]
+Fraction = Annotated[float, Interval(gt=0, le=1)]
+Probability = Annotated[float, Interval(ge=0, le=1)]
+
+INT32 = 2**31 - 1
+"""The largest whole number that a field may have."""
+
+_KINDS: dict[type, str] = {
+  int: 'a whole number',
+  float: 'a finite number',
+  bool: 'true or false',
+  str: 'a name',
+}
+
+
+class Rule(NamedTuple):
+  """Which values a parameter takes.
+
+  Attributes:
+    kind: `int`, `float`, `bool`, `str`, `tuple`, or `object` for any value.
+    limits: the range of a number.
+    names: the values it may have, if these are few.
+    each: the rule of an element, if `kind` is `tuple`.
+    optional: whether it may be `None`.
+    others: further types whose values are accepted as they are.
+  """
+
+  kind: type = object
+  limits: Interval = Interval()
+  names: tuple[Any, ...] = ()
+  each: 'Rule | None' = None
+  optional: bool = False
+  others: tuple[type, ...] = ()
+
+  @property
+  def words(self) -> str:
+    """What a value must be."""
+    if self.names:
+      return ' or '.join(map(str, self.names))
+    if self.each is not None:
+      return f'a tuple, and each element {self.each.words}'
+    return _KINDS.get(self.kind, 'a value')
+
+  def check(self, value: Any) -> None:
+    """Raises `ValueError` with the rule that a value breaks."""
+    if value is None and self.optional:
+      return
+    if self.kind is object or isinstance(value, self.others):
+      return
+    if not self._is_kind(value) or (self.names and value not in self.names):
+      raise ValueError(f'must be {self.words}')
+    for element in value if self.each is not None else ():
+      self.each.check(element)
+    if self.kind in (int, float) and not self.names:
+      _check_range(self.limits, value)
+
+  def _is_kind(self, value: Any) -> bool:
+    if self.kind is tuple:
+      return isinstance(value, tuple | list)
+    if isinstance(value, bool):
+      return self.kind is bool
+    if self.kind is float:
+      finite = isinstance(value, Real) and math.isfinite(value)
+      return finite or (value == math.inf and self.limits.le == math.inf)
+    if self.kind is int:
+      return isinstance(value, Integral)
+    return isinstance(value, self.kind) and value != ''
+
+
+def rule(annotation: Any) -> Rule:
+  """Reads an annotation.
+
+  Args:
+    annotation: a type, a union, a `Literal`, or an `Annotated` one of these.
+      Of a union, `None` makes the value optional, and types that a config
+      cannot hold, such as arrays, are accepted as they are.
+  """
+  origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+  if origin is Annotated:
+    limits = {
+      name: bound
+      for one in arguments[1:]
+      for name in ('gt', 'ge', 'lt', 'le')
+      if (bound := getattr(one, name, None)) is not None
+    }
+    return rule(arguments[0])._replace(limits=Interval(**limits))
+  if origin in (types.UnionType, typing.Union):
+    members = [rule(a) for a in arguments if a is not types.NoneType]
+    plain = [m for m in members if m.kind is not object] or [Rule()]
+    return plain[0]._replace(
+      optional=types.NoneType in arguments,
+      others=sum((m.others for m in members), ()),
+    )
+  if origin is Literal:
+    return Rule(type(arguments[0]), names=arguments)
+  if origin in (tuple, list, Sequence):
+    return Rule(tuple, each=rule(arguments[0]))
+  if annotation in _KINDS:
+    return Rule(annotation)
+  unknown = annotation in (Any, inspect.Parameter.empty)
+  kind = origin or annotation
+  others = (kind,) if isinstance(kind, type) and not unknown else ()
+  return Rule(others=others, optional=unknown)
+
+
+def _check_range(limits: Interval, value: float) -> None:
+  """Raises `ValueError` for a number outside a range."""
+  fits = (
+    (limits.ge is None or value >= limits.ge)
+    and (limits.gt is None or value > limits.gt)
+    and (limits.le is None or value <= limits.le)
+    and (limits.lt is None or value < limits.lt)
+  )
+  if not fits:
+    raise ValueError(f'must be {range_words(limits)}')
+  if isinstance(value, int) and abs(value) > INT32:
+    raise ValueError(f'must be at most {INT32}')
+
+
+def range_words(limits: Interval) -> str:
+  """A range in words: `in [0, 1)`, `at least 1`; empty if all numbers fit."""
+  low = limits.ge if limits.gt is None else limits.gt
+  high = limits.le if limits.lt is None else limits.lt
+  if high in (None, math.inf):
+    sign = 'at least' if limits.gt is None else 'above'
+    return '' if low is None else f'{sign} {low:g}'
+  if low is None:
+    return f'{"at most" if limits.lt is None else "below"} {high:g}'
+  opens, closes = '[('[limits.gt is not None], '])'[limits.lt is not None]
+  return f'in {opens}{low}, {high}{closes}'
+
+
+Constructor = Callable[..., Any]
+
+
+def parameters(
+  constructor: Constructor, given: Container[str] | None = None
+) -> dict[str, inspect.Parameter]:
+  """The parameters of a constructor that are fields of a config.
+
+  Args:
+    constructor: a function or a class.
+    given: names of parameters that the caller provides; `None`: every one that
+      is not keyword-only.
+  """
+  every = inspect.signature(constructor, eval_str=True).parameters.values()
+  return {
+    p.name: p
+    for p in every
+    if (p.kind is p.KEYWORD_ONLY if given is None else p.name not in given)
+    and p.kind is not p.VAR_KEYWORD
+  }
+
+
+def check_arguments(
+  constructor: Constructor, arguments: Mapping[str, Any]
+) -> None:
+  """Raises `ValueError` for the first argument that breaks its rule.
+
+  Args:
+    constructor: a function whose annotations are the rules.
+    arguments: by name of the parameter.
+  """
+  declared = inspect.signature(constructor, eval_str=True).parameters
+  for name, value in arguments.items():
+    try:
+      rule(declared[name].annotation).check(value)
+    except ValueError as error:
+      raise ValueError(f'{name}={value!r}: {error}') from error
+
+
+class Bound(NamedTuple):
+  """A constructor with the fields of a config as its arguments, checked.
+
+  Attributes:
+    constructor: a function or a class.
+    arguments: by name of the parameter. An argument that is itself a `Bound`,
+      or a tuple of them, is made when the constructor is called.
+    path: the place in the config, for messages.
+    errors: the context in which the constructor is called.
+  """
+
+  constructor: Constructor
+  arguments: Mapping[str, Any]
+  path: str
+  errors: Callable[..., contextlib.AbstractContextManager[None]]
+
+  def __call__(self, *args: Any, **run: Any) -> Any:
+    """Calls the constructor.
+
+    Args:
+      *args: its first arguments.
+      **run: what the run provides; a constructor is given those of them that
+        it has a parameter for, and so are the arguments made for it.
+
+    Raises:
+      ConfigError: for a `ValueError` of the constructor.
+    """
+    call = inspect.signature(self.constructor).bind_partial(*args)
+    own = call.signature.parameters
+    call.arguments |= {name: run[name] for name in run if name in own}
+    call.arguments |= {k: _made(v, run) for k, v in self.arguments.items()}
+    with config_errors(self.path), self.errors(self.path):
+      return self.constructor(*call.args, **call.kwargs)
+
+
+def _made(argument: Any, run: Mapping[str, Any]) -> Any:
+  """An argument of a constructor, from one that may be bound only."""
+  if isinstance(argument, Bound):
+    return argument(**run)
+  if isinstance(argument, tuple):
+    return tuple(_made(each, run) for each in argument)
+  return argument
+
+
+Nested = Callable[[Any, Any, str], Any]
+"""`nested(annotation, value, path)`: a `Bound` for a value that is itself made
+of fields, or else the value."""
+
+
+def bind(
+  table: Mapping[str, Constructor],
+  fields: Mapping[str, Any],
+  path: str,
+  *,
+  key: str = 'name',
+  given: Container[str] | None = None,
+  nested: Nested = lambda annotation, value, path: value,
+) -> Bound:
+  """Binds the fields of a config to the constructor that they name.
+
+  Args:
+    table: constructors by name.
+    fields: `key`, a name in `table`, and arguments of that constructor. A
+      field that is `None` and that the constructor does not have is not set.
+    path: the place in the config, for messages.
+    key: the field that holds the name.
+    given: see `parameters`.
+    nested: makes an argument of a field's value.
+
+  Raises:
+    ConfigError: naming the first field that is foreign, missing or out of
+      range, with its value and the rule.
+
+  Example:
+    >>> def every(k: Count): return f'every {k} steps'
+    >>> bind({'every': every}, {'name': 'every', 'k': 8}, 'x', given=())()
+    'every 8 steps'
+    >>> bind({'every': every}, {'name': 'every', 'k': 0}, 'x', given=())
+    Traceback (most recent call last):
+    selsync_jax.config.ConfigError: config.x.k=0: must be at least 1
+  """
+  name = fields.get(key)
+  with config_errors(f'{path}.{key}'):
+    constructor = lookup(table, name)
+  arguments = bind_arguments(
+    constructor,
+    {field: value for field, value in fields.items() if field != key},
+    path,
+    name=name,
+    given=given,
+    nested=nested,
+  )
+  for field, parameter in parameters(constructor, given).items():
+    if parameter.default is parameter.empty and field not in arguments:
+      raise ConfigError(f'config.{path}: {name} needs {field}')
+  return Bound(constructor, arguments, path, _errors_of(table, name))
+
+
+def _errors_of(table, name) -> Callable[..., Any]:
+  if isinstance(table, Registry):
+    return functools.partial(table.errors, name)
+  return lambda path: contextlib.nullcontext()
+
+
+def bind_arguments(
+  constructor: Constructor,
+  fields: Mapping[str, Any],
+  path: str,
+  *,
+  name: str,
+  given: Container[str] | None = None,
+  nested: Nested = lambda annotation, value, path: value,
+) -> dict[str, Any]:
+  """The fields of a config as arguments of a constructor, checked; see `bind`.
+
+  Args:
+    constructor: a function or a class.
+    fields: by name of the parameter; some of them may be missing.
+    path: the place in the config, for messages.
+    name: what messages call the constructor.
+    given: see `parameters`.
+    nested: makes an argument of a field's value.
+  """
+  accepted = parameters(constructor, given)
+  for parameter in accepted.values():
+    if parameter.kind is parameter.VAR_POSITIONAL:  # By names of any kind.
+      elements = {f'{path}.{field}': fields[field] for field in sorted(fields)}
+      kind = parameter.annotation
+      made = (nested(kind, value, place) for place, value in elements.items())
+      return {parameter.name: tuple(made)}
+  arguments = {}
+  for field, value in fields.items():
+    if field not in accepted and value is None:
+      continue
+    place = f'{path}.{field}'
+    try:
+      if field not in accepted:
+        known = ', '.join(accepted) or 'no fields'
+        raise ValueError(f'{name} has {known}, but no {field}')
+      annotation = accepted[field].annotation
+      arguments[field] = nested(annotation, value, place)
+      if not isinstance(arguments[field], Bound):
+        rule(annotation).check(value)
+    except ValueError as error:
+      raise ConfigError(f'config.{place}={value!r}: {error}') from error
+  return arguments
+
+
+# The form of rules that the one above replaces, room by room.
+
+
 def keyword_arguments(
   function: Callable[..., Any], name: str, fields: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -154,7 +493,7 @@ def keyword_arguments(
   return arguments
 
 
-class Rule(NamedTuple):
+class FieldRule(NamedTuple):
   """What a field's value must be.
 
   Attributes:
@@ -187,20 +526,22 @@ class Rule(NamedTuple):
 _INT32 = 2**31 - 1
 
 
-def whole(least: int, most: int = _INT32) -> Rule:
+def whole(least: int, most: int = _INT32) -> FieldRule:
   """A whole number in [least, most]."""
   words = f'in [{least}, {most}]' if most < _INT32 else f'at least {least}'
-  return Rule((int,), 'a whole number', lambda v: least <= v <= most, words)
+  return FieldRule(
+    (int,), 'a whole number', lambda v: least <= v <= most, words
+  )
 
 
 def number(
   least: float = -math.inf, most: float = math.inf, *, above: float = -math.inf
-) -> Rule:
+) -> FieldRule:
   """A number in [least, most], and larger than `above`."""
   low = f'above {above:g}' if above > -math.inf else f'at least {least:g}'
   high = f'at most {most:g}'
   sides = [low] * (max(least, above) > -math.inf) + [high] * (most < math.inf)
-  return Rule(
+  return FieldRule(
     (int, float),
     'a finite number',
     lambda v: least <= v <= most and v > above,
@@ -208,9 +549,9 @@ def number(
   )
 
 
-def share(*, may_be_one: bool = False) -> Rule:
+def share(*, may_be_one: bool = False) -> FieldRule:
   """A number in [0, 1), or in [0, 1]."""
-  return Rule(
+  return FieldRule(
     (int, float),
     'a finite number',
     lambda v: 0 <= v < 1 or (may_be_one and v == 1),
@@ -218,10 +559,10 @@ def share(*, may_be_one: bool = False) -> Rule:
   )
 
 
-def numbers(*, above: float) -> Rule:
+def numbers(*, above: float) -> FieldRule:
   """A tuple of numbers larger than `above`."""
   each = number(above=above)
-  return Rule(
+  return FieldRule(
     (tuple, list),
     'a tuple of numbers',
     lambda values: not any(map(each.broken, values)),
@@ -229,21 +570,21 @@ def numbers(*, above: float) -> Rule:
   )
 
 
-def one_of(*names: Any) -> Rule:
+def one_of(*names: Any) -> FieldRule:
   """One of a few values."""
   kind = type(names[0])
   words = ' or '.join(map(str, names))
-  return Rule((kind,), words, lambda v: v in names, words)
+  return FieldRule((kind,), words, lambda v: v in names, words)
 
 
-def optional(rule: Rule) -> Rule:
+def optional(rule: FieldRule) -> FieldRule:
   """The rule, or `None`."""
   return rule._replace(optional=True)
 
 
-FLAG = Rule((bool,), 'true or false', lambda v: True, '')
-TEXT = Rule((str,), 'a name', bool, 'a name')
-NAMES = Rule(
+FLAG = FieldRule((bool,), 'true or false', lambda v: True, '')
+TEXT = FieldRule((str,), 'a name', bool, 'a name')
+NAMES = FieldRule(
   (list, tuple),
   'a list of names',
   lambda v: all(isinstance(name, str) for name in v),
@@ -277,7 +618,7 @@ RULES = {
 
 
 def check_fields(
-  fields: Mapping[str, Any], rules: Mapping[str, Rule], prefix: str = ''
+  fields: Mapping[str, Any], rules: Mapping[str, FieldRule], prefix: str = ''
 ) -> None:
   """Raises `ConfigError` for the first field that breaks its rule.
 

@@ -3,11 +3,11 @@
 import ast
 import pathlib
 import runpy
-import statistics
 
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = 'selsync_jax'
 
+OUTSIDE = {'train', 'compare', 'configs', 'tests', 'benchmarks', 'stress'}
 # From the top down. A room imports only itself and what stands below it.
 ROOMS = [
   'commands',
@@ -67,7 +67,7 @@ def test_imports_point_downwards():
     room = room_of(path)
     for name in imports(path):
       top, *rest = name.split('.')
-      assert top not in ('train', 'compare', 'configs', 'tests', 'benchmarks')
+      assert top not in OUTSIDE
       if top == PACKAGE and rest and not room.startswith('__'):
         assert ROOMS.index(rest[0]) >= ROOMS.index(room), f'{path}: {name}'
 
@@ -84,6 +84,17 @@ def test_no_file_reaches_into_anothers_private_names():
       assert not (private and node.value.id in modules), (
         f'{path}:{node.lineno}: {node.attr}'
       )
+
+
+def test_tests_and_benchmarks_share_tests_support_alone():
+  folders = {'tests', 'benchmarks', 'stress'}
+  for folder in folders:
+    for path in (ROOT / folder).rglob('*.py'):
+      place = path.relative_to(ROOT).parts[:2]
+      own = 'tests.support' if place == ('tests', 'support') else folder
+      for name in imports(path):
+        if name.split('.')[0] in folders:
+          assert name.startswith((f'{own}.', 'tests.support.')), path
 
 
 def test_the_core_needs_only_jax_and_optax():
@@ -117,19 +128,6 @@ def test_the_package_has_at_most_twelve_rooms():
   (link,) = (path for path in paths if path.is_symlink())
   assert link.resolve() == ROOT / 'configs'
   assert len(ROOMS) <= 12
-
-
-def test_files_and_functions_are_short():
-  lengths = {path: len(path.read_text().splitlines()) for path in FILES}
-  assert not {str(path): n for path, n in lengths.items() if n > 350}
-  assert statistics.median(lengths.values()) <= 130
-  functions = {
-    f'{path}:{node.lineno}': node.end_lineno - node.lineno + 1
-    for path in FILES
-    for node in ast.walk(ast.parse(path.read_text()))
-    if isinstance(node, ast.FunctionDef)
-  }
-  assert not {place: n for place, n in functions.items() if n > 60}
 
 
 def test_the_picture_in_the_docs_is_what_the_imports_draw():

@@ -19,7 +19,7 @@ from selsync_jax.devices import mappers
 from selsync_jax.training import resize
 from selsync_jax.training.step import init_state
 from selsync_jax.training.step import train_step
-from tests import compositions
+from tests.support import compositions
 
 N = 4
 VARIANTS = compositions.PRESETS | compositions.GRID

@@ -44,19 +44,18 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from tests import live_runs
-from tests.session import make_once
-from tests.session import ROOT
-from tests.session import SESSION
+from tests.support import live_runs
+from tests.support.session import make_once
+from tests.support.session import ROOT
+from tests.support.session import SESSION
 
 # The shapes and types in public signatures hold for every call in a test.
-jaxtyping.install_import_hook('selsync_jax', 'tests.session.typecheck')
+jaxtyping.install_import_hook('selsync_jax', 'tests.support.session.typecheck')
 
 jax.config.update('jax_num_cpu_devices', 16)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 
-# A program of its own, which imports torch.
-collect_ignore = ['sync/torch_local_sgd.py']
+collect_ignore = ['support']  # No tests; some of it imports torch.
 
 
 @pytest.fixture(params=['pmap', 'vmap'])
@@ -115,7 +114,7 @@ def data_dir():
 @pytest.fixture(scope='module')
 def perceptron():
   """The name of a model that XLA compiles quickly."""
-  from tests import perceptron
+  from tests.support import perceptron
 
   with perceptron.registered():
     yield 'perceptron'

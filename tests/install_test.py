@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 import selsync_jax
-from tests import live_runs
+from tests.support import live_runs
 
 ROOT = pathlib.Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']

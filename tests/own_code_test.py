@@ -26,9 +26,9 @@ from selsync_jax.report import run_page
 from selsync_jax.runs import history
 from selsync_jax.runs import provenance
 from selsync_jax.training.train import train_and_evaluate
-from tests import live_runs
-from tests import own_code
-from tests.session import ROOT
+from tests.support import live_runs
+from tests.support import own_code
+from tests.support.session import ROOT
 
 RINGS = ROOT / 'docs' / 'recipes' / 'rings.py'
 

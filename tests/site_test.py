@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import selsync_jax
-from tests import live_runs
+from tests.support import live_runs
 
 ROOT = pathlib.Path(__file__).parents[1]
 

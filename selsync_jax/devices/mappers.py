@@ -35,8 +35,8 @@ def choose(mapper: str, workers: int, data: int = 1, fsdp: int = 1) -> Mapper:
   """The mapper that a config names, or that is fastest here for `auto`.
 
   On a CPU, `map` is as fast as `pmap` and needs no virtual devices, and `vmap`
-  is slower (`python -m benchmarks.mappers`). Each worker gets an accelerator of
-  its own, if there are enough of them.
+  is slower (`python -m benchmarks.speed.mappers`). Each worker gets an
+  accelerator of its own, if there are enough of them.
 
   Args:
     mapper: `auto`, `mesh`, or the name of another mapper.

@@ -22,12 +22,12 @@ import numpy as np
 from selsync_jax.config import check_fields
 from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
+from selsync_jax.config import FieldRule as Rule
 from selsync_jax.config import keyword_arguments
 from selsync_jax.config import lookup
 from selsync_jax.config import number
 from selsync_jax.config import numbers
 from selsync_jax.config import optional
-from selsync_jax.config import Rule
 from selsync_jax.config import share
 from selsync_jax.config import whole
 from selsync_jax.data import draws

@@ -10,6 +10,8 @@ import functools
 import inspect
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+from selsync_jax.config import check_arguments
+
 
 class Recipe(NamedTuple):
   """How a part was made.
@@ -48,13 +50,19 @@ T = TypeVar('T', bound=Part)
 
 
 def part(constructor: Callable[P, T]) -> Callable[P, T]:
-  """Decorates a constructor, so that what it returns has a `recipe`."""
+  """Decorates a constructor, so that what it returns has a `recipe`.
+
+  The constructor then raises `ValueError` for an argument that is outside the
+  range which its parameter's annotation declares.
+  """
   signature = inspect.signature(constructor)
 
   @functools.wraps(constructor)
   def construct(*args: P.args, **kwargs: P.kwargs) -> T:
+    call = signature.bind(*args, **kwargs)
+    check_arguments(constructor, call.arguments)
     made = constructor(*args, **kwargs)
-    made.recipe = Recipe(construct, signature.bind(*args, **kwargs))
+    made.recipe = Recipe(construct, call)
     return made
 
   return construct

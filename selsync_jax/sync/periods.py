@@ -11,25 +11,24 @@ References:
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from annotated_types import Interval
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
 import numpy as np
 import optax
 
+from selsync_jax.config import Positive
 from selsync_jax.sync.part import part
 from selsync_jax.sync.transformation import Trigger
 
 LONGEST = 2**30
 """Steps of a round, at most, so that the steps of a run fit in an int32."""
 
-
-def check_period(k: int) -> None:
-  """Raises `ValueError` for steps that are no period."""
-  if not 1 <= k <= LONGEST:
-    raise ValueError(f'a period must be in [1, {LONGEST}], got {k}')
+Period = Annotated[int, Interval(ge=1, le=LONGEST)]
+"""Steps from one synchronization to the next."""
 
 
 class RoundState(NamedTuple):
@@ -49,7 +48,9 @@ class RoundState(NamedTuple):
 
 
 @part
-def post_local(switch: int, k: int) -> Trigger:
+def post_local(
+  switch: Annotated[int, Interval(ge=0, le=LONGEST)], k: Period
+) -> Trigger:
   """Synchronizes at each of the first steps, and periodically afterwards.
 
   Steps 1, 2, ..., `switch`, then `switch + k`, `switch + 2k`, and so on.
@@ -62,14 +63,13 @@ def post_local(switch: int, k: int) -> Trigger:
   Raises:
     ValueError: if `switch` is not in [0, 2**30], or `k` not in [1, 2**30].
   """
-  if not 0 <= switch <= LONGEST:
-    raise ValueError(f'switch must be in [0, {LONGEST}], got {switch}')
-  check_period(k)
   return _rounds(lambda step: jnp.where(step < switch, 1, k))
 
 
 @part
-def qsr(alpha: float, h_min: int, learning_rate: optax.Schedule) -> Trigger:
+def qsr(
+  alpha: Positive, h_min: Period, learning_rate: optax.Schedule
+) -> Trigger:
   r"""Synchronizes less often as the learning rate falls.
 
   A round that starts at learning rate :math:`\eta` has
@@ -91,10 +91,6 @@ def qsr(alpha: float, h_min: int, learning_rate: optax.Schedule) -> Trigger:
   Raises:
     ValueError: if an argument is outside its range.
   """
-  if not alpha > 0:
-    raise ValueError(f'alpha must be above 0, got {alpha}')
-  if h_min < 1:
-    raise ValueError(f'h_min must be at least 1, got {h_min}')
 
   def period(step):
     rate = learning_rate(jnp.maximum(step, warmup_steps(learning_rate)))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
 
 from selsync_jax.sync.part import part
-from selsync_jax.sync.periods import check_period
+from selsync_jax.sync.periods import Period
 from selsync_jax.sync.traffic import Traffic
 from selsync_jax.sync.transformation import Trigger
 
@@ -60,7 +60,7 @@ class EveryState(NamedTuple):
 
 
 @part
-def every(k: int) -> Trigger:
+def every(k: Period) -> Trigger:
   """Synchronizes at steps k, 2k, 3k, and so on.
 
   No vote is needed: all workers count the same steps.
@@ -71,7 +71,6 @@ def every(k: int) -> Trigger:
   Raises:
     ValueError: if `k` is not in [1, 2**30].
   """
-  check_period(k)
 
   def init(params):
     del params
@@ -98,7 +97,7 @@ class AtLeastEveryState(NamedTuple):
 
 
 @part
-def at_least_every(k: int) -> Trigger:
+def at_least_every(k: Period) -> Trigger:
   """Synchronizes when the last synchronization is k steps ago.
 
   Alone it is `every(k)`. Inside `any_of` it counts from the last
@@ -110,7 +109,6 @@ def at_least_every(k: int) -> Trigger:
   Raises:
     ValueError: if `k` is not in [1, 2**30].
   """
-  check_period(k)
 
   def init(params):
     del params
@@ -211,7 +209,7 @@ class AtMostEveryState(NamedTuple):
 
 
 @part
-def at_most_every(k: int, *, trigger: Trigger) -> Trigger:
+def at_most_every(k: Period, *, trigger: Trigger) -> Trigger:
   """Lets k steps pass from one synchronization to the next.
 
   If the trigger asks for one sooner, it takes place when they have passed.
@@ -223,7 +221,6 @@ def at_most_every(k: int, *, trigger: Trigger) -> Trigger:
   Raises:
     ValueError: if `k` is not in [1, 2**30].
   """
-  check_period(k)
 
   def init(params):
     # As if the last synchronization were long ago.

@@ -7,7 +7,8 @@ LSSR as a function of delta, and a delta for the wanted LSSR. Workers that
 communicate less see other gradients; therefore that delta is tried, twice, and
 corrected by what the trials show.
 
-The choices behind this (benchmarks/delta.py measures how well they work):
+The choices behind this (benchmarks/quality/delta.py measures how well they
+work):
 
 * Every sample has a seed of its own, and the two trials together decide. LSSR
   can be a steep function of delta: a gradient that almost vanishes changes by

@@ -9,9 +9,8 @@ import time
 
 import pytest
 
-from benchmarks import cluster as emulated
-
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.support import emulated
+from tests.support import live_runs
 
 
 def commands():
@@ -26,10 +25,9 @@ def test_nothing_is_left_of_an_emulated_cluster_that_is_killed():
   seconds = str(10**6 + os.getpid())
   cluster = subprocess.Popen(
     [
-      *(sys.executable, '-m', 'benchmarks.cluster', '--hosts=2'),
-      *('--', 'sleep', seconds),
+      *(*emulated.COMMAND, '--hosts=2', '--', 'sleep', seconds),
     ],
-    cwd=ROOT,
+    cwd=live_runs.ROOT,
   )
 
   def hosts():
@@ -54,8 +52,13 @@ def test_an_emulated_cluster_has_hosts_that_find_each_other_by_name():
     'print(name, socket.gethostbyname(name), socket.gethostbyname("host0"))'
   )
   before = pathlib.Path('/proc/net/dev').read_text().count(':')
-  outputs = emulated.run(2, '50mbit', [sys.executable, '-c', code], 60)
-  assert outputs == [
-    f'host{i} {emulated.SUBNET}.{i + 1} {emulated.SUBNET}.1\n' for i in (0, 1)
+  output = live_runs.finish(
+    [
+      *(*emulated.COMMAND, '--hosts=2', '--bandwidth=50mbit', '--'),
+      *(sys.executable, '-c', code),
+    ]
+  )
+  assert output.splitlines() == [
+    f'[host{i}] host{i} 10.77.0.{i + 1} 10.77.0.1' for i in (0, 1)
   ]
   assert pathlib.Path('/proc/net/dev').read_text().count(':') == before

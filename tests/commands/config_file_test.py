@@ -10,8 +10,8 @@ from selsync_jax.commands import config_file
 from selsync_jax.config import ConfigError
 from selsync_jax.training import probe
 from selsync_jax.training.setup import create_setup
-from tests import hostile_values
-from tests.session import ROOT
+from tests.support import hostile_values
+from tests.support.session import ROOT
 
 DIGITS = 'configs/digits.py'
 
@@ -145,6 +145,6 @@ def test_a_value_is_refused_in_one_line_or_the_first_step_is_finite(
   except ConfigError as error:
     line = str(error)
   else:
-    (row,) = probe.first_steps(setup, 1, config.workers)
+    (row,) = probe.first_steps(setup, 1)
     assert math.isfinite(row['loss'])
   assert '\n' not in line

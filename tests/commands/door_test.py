@@ -11,7 +11,7 @@ import pytest
 from selsync_jax import __main__ as door
 from selsync_jax.commands import COMMANDS
 from selsync_jax.commands import train
-from tests import live_runs
+from tests.support import live_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 every_command = pytest.mark.parametrize('command', COMMANDS)

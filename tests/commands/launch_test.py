@@ -4,7 +4,7 @@ import signal
 import sys
 import time
 
-from tests import live_runs
+from tests.support import live_runs
 
 
 def launch(processes, *command):

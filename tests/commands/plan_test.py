@@ -11,7 +11,7 @@ from selsync_jax.methods import METHODS
 from selsync_jax.runs import records
 from selsync_jax.sync import network
 from selsync_jax.sync.traffic import Collective
-from tests.report import recorded
+from tests.support import recorded
 
 ROOT = pathlib.Path(__file__).parents[2]
 

@@ -4,7 +4,7 @@ import pytest
 
 from selsync_jax.__main__ import run_command
 from selsync_jax.report import run_page
-from tests.report import recorded
+from tests.support import recorded
 
 
 def report(*arguments):

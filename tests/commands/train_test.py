@@ -12,7 +12,7 @@ from selsync_jax.commands import train as command
 from selsync_jax.config import ConfigError
 from selsync_jax.runs import history
 from selsync_jax.simulate import methods as asynchronous
-from tests import live_runs
+from tests.support import live_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 KNOWN = [*methods.METHODS, *asynchronous.METHODS]

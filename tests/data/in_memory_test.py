@@ -15,7 +15,7 @@ from selsync_jax.data import draws
 from selsync_jax.data import open_dataset
 from selsync_jax.data.array_ops import numpy_ops
 from selsync_jax.data.partitions import PARTITIONS
-from tests import live_runs
+from tests.support import live_runs
 
 FIELDS = {
   'digits': dict(image_size=10, channels=3),

@@ -9,7 +9,7 @@ import pytest
 
 from selsync_jax.configs import digits
 from selsync_jax.training.train import train_and_evaluate
-from tests import live_runs
+from tests.support import live_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 12

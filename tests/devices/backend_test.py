@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests import live_runs
+from tests.support import live_runs
 
 ASKING = """
 import sys

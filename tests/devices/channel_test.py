@@ -14,9 +14,9 @@ from selsync_jax.devices import channel as channels
 from selsync_jax.devices import processes
 from selsync_jax.devices.link import Link
 from selsync_jax.devices.reception import ClusterError
-from tests.devices.members import connect
-from tests.devices.members import soon
-from tests.devices.members import TOKEN
+from tests.support.members import connect
+from tests.support.members import soon
+from tests.support.members import TOKEN
 
 pytestmark = pytest.mark.filterwarnings(
   # A channel's sockets stay open for as long as its process lives.

@@ -12,8 +12,8 @@ from selsync_jax.devices import channel as channels
 from selsync_jax.devices import signals
 from selsync_jax.devices.channel import Channel
 from selsync_jax.devices.reception import ClusterError
-from tests.devices.members import Peer
-from tests.devices.members import TOKEN
+from tests.support.members import Peer
+from tests.support.members import TOKEN
 
 
 @pytest.fixture(scope='module', autouse=True)

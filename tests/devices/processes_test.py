@@ -17,7 +17,7 @@ import pytest
 
 from selsync_jax.configs import digits
 from selsync_jax.runs import records
-from tests import live_runs
+from tests.support import live_runs
 
 AGAIN = 'restart all processes to resume from the last checkpoint'
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from tests import live_runs
+from tests.support import live_runs
 
 pytestmark = pytest.mark.usefixtures('data_dir')
 every_number = pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from selsync_jax.devices import reception
-from tests.devices.members import connect
-from tests.devices.members import TOKEN
-from tests.devices.strangers import ATTACKS
+from tests.support.members import connect
+from tests.support.members import TOKEN
+from tests.support.strangers import ATTACKS
 
 pytestmark = pytest.mark.filterwarnings(
   # A channel's sockets stay open for as long as its process lives.

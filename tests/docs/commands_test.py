@@ -20,10 +20,10 @@ from selsync_jax.commands import train
 from selsync_jax.report import run_page
 from selsync_jax.simulate import run as simulation
 from selsync_jax.training.train import train_and_evaluate
-from tests import own_code
-from tests.docs.pages import commands
-from tests.docs.pages import PAGES
-from tests.docs.pages import ROOT
+from tests.support import own_code
+from tests.support.pages import commands
+from tests.support.pages import PAGES
+from tests.support.pages import ROOT
 
 FEW_STEPS = ('--config.steps=6', '--config.schedule.warmup_epochs=0.0')
 

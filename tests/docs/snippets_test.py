@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from tests import live_runs
-from tests.docs.pages import blocks
-from tests.docs.pages import PAGES
+from tests.support import live_runs
+from tests.support.pages import blocks
+from tests.support.pages import PAGES
 
 SNIPPETS = {
   f'{page}:{line}': text

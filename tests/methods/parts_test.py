@@ -13,7 +13,7 @@ from selsync_jax.sync.part import rebuild
 from selsync_jax.sync.part import shown
 from selsync_jax.sync.triggers import any_of
 from selsync_jax.sync.triggers import every
-from tests import hostile_values
+from tests.support import hostile_values
 
 DIGITS = 'configs/digits.py'
 OUTER = 'sync.averager=outer', 'sync.averager.optimizer.name=sgd'

@@ -10,8 +10,8 @@ import pytest
 from selsync_jax import models
 from selsync_jax.models import attention
 from selsync_jax.models import tasks
-from tests.models.random_weights import random_variables
-from tests.models.random_weights import UNOPTIMIZED
+from tests.support.random_weights import random_variables
+from tests.support.random_weights import UNOPTIMIZED
 
 
 def numpy_attention(x, params, num_heads, rotary):

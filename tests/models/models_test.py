@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from selsync_jax import models
-from tests.models.random_weights import random_variables
-from tests.models.random_weights import UNOPTIMIZED
+from tests.support.random_weights import random_variables
+from tests.support.random_weights import UNOPTIMIZED
 
 IMAGENET, CIFAR, TEXT = (224, 224, 3), (32, 32, 3), None
 

@@ -10,11 +10,11 @@ from selsync_jax.report import metric_plot
 from selsync_jax.report import run_page
 from selsync_jax.runs import history
 from selsync_jax.runs import records
-from tests.report import recorded
-from tests.report.shown import figure
-from tests.report.shown import line
-from tests.report.shown import marks
-from tests.report.shown import section
+from tests.support import recorded
+from tests.support.shown import figure
+from tests.support.shown import line
+from tests.support.shown import marks
+from tests.support.shown import section
 
 BSP = 'validation, BSP'
 

@@ -13,11 +13,12 @@ from selsync_jax.report import run_page
 from selsync_jax.report.layout import WIDE
 from selsync_jax.runs import history
 from selsync_jax.training.train import train_and_evaluate
-from tests import perceptron
-from tests.report.shown import line
-from tests.report.shown import marks
-from tests.report.shown import section
-from tests.report.shown import table
+from tests.support import perceptron
+from tests.support.session import make_once
+from tests.support.shown import line
+from tests.support.shown import marks
+from tests.support.shown import section
+from tests.support.shown import table
 
 
 def run(workdir, data_dir, method='selsync', **fields):
@@ -30,14 +31,15 @@ def run(workdir, data_dir, method='selsync', **fields):
 
 
 @pytest.fixture(scope='module')
-def workdir(tmp_path_factory):
-  return tmp_path_factory.mktemp('run')
+def workdir(data_dir):
+  """The folder of a real run of 30 steps, with its page; all that is read."""
+  return make_once('page', lambda folder: run(folder, data_dir, steps=30))
 
 
 @pytest.fixture(scope='module')
-def text(workdir, data_dir):
-  """The page of a real run of 30 steps."""
-  return run(workdir, data_dir, steps=30)
+def text(workdir):
+  """The page of that run."""
+  return (workdir / run_page.REPORT).read_text()
 
 
 def rows_of(workdir):

@@ -12,9 +12,9 @@ from selsync_jax.__main__ import run_command
 from selsync_jax.config import ConfigError
 from selsync_jax.runs import records
 from selsync_jax.runs import writers
-from tests import own_code
 from tests.runs.writers_test import ROWS
 from tests.runs.writers_test import write
+from tests.support import own_code
 
 
 def test_a_table_has_every_number_and_columns_that_come_later(tmp_path):

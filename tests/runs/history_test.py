@@ -10,8 +10,8 @@ from selsync_jax.configs import digits
 from selsync_jax.report.entries import read_entries
 from selsync_jax.runs import history
 from selsync_jax.runs.trial import Trial
-from tests import damage
-from tests.report import recorded
+from tests.support import damage
+from tests.support import recorded
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):

@@ -11,10 +11,10 @@ from selsync_jax.runs import per_worker
 from selsync_jax.runs import records
 from selsync_jax.runs import step_lines
 from selsync_jax.simulate.run import simulate
-from tests import damage
-from tests import perceptron
-from tests.report import recorded
-from tests.training import short_runs
+from tests.support import damage
+from tests.support import perceptron
+from tests.support import recorded
+from tests.support import short_runs
 
 MANY = {
   'workers': 256,

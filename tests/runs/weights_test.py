@@ -28,8 +28,8 @@ from selsync_jax.runs import weights
 from selsync_jax.simulate import run as simulation
 from selsync_jax.training import evaluation
 from selsync_jax.training.train import train_and_evaluate
-from tests import damage
-from tests import live_runs
+from tests.support import damage
+from tests.support import live_runs
 
 
 class Normalized(nn.Module):

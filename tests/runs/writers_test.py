@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing import event_accumulator
 
 from selsync_jax.runs import records
 from selsync_jax.runs import writers
-from tests.report import recorded
+from tests.support import recorded
 
 ROWS = [
   {
@@ -83,7 +83,7 @@ def test_a_run_that_resumes_has_the_steps_it_takes_again_once(tmp_path):
 NO_TENSORFLOW = """
 import pathlib, sys
 from selsync_jax.runs import writers
-from tests.report import recorded
+from tests.support import recorded
 config = {'log': {'to': ['tensorboard']}}
 with writers.Writers(pathlib.Path(sys.argv[1]), config, 0) as opened:
   opened.write({'step': 1, 'loss': 0.5})

@@ -12,7 +12,7 @@ from selsync_jax.simulate.engine import Engine
 from selsync_jax.simulate.methods.dssp import controller
 from selsync_jax.simulate.methods.wagma import butterfly
 from selsync_jax.simulate.methods.wagma import GroupAverage
-from tests.simulate import small
+from tests.support import small
 
 ALL = [
   *((name, {}) for name in methods.METHODS),

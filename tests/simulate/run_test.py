@@ -12,13 +12,13 @@ from selsync_jax.report import run_page
 from selsync_jax.runs import history
 from selsync_jax.simulate.methods import METHODS
 from selsync_jax.simulate.run import simulate
-from tests import live_runs
-from tests import perceptron
-from tests.report.shown import figure
-from tests.report.shown import section
-from tests.report.shown import table
-from tests.training.short_runs import config
-from tests.training.short_runs import rows
+from tests.support import live_runs
+from tests.support import perceptron
+from tests.support.short_runs import config
+from tests.support.short_runs import rows
+from tests.support.shown import figure
+from tests.support.shown import section
+from tests.support.shown import table
 
 STEPS, SAVED = 8, 4
 CLUSTER = {

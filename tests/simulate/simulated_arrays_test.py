@@ -13,7 +13,7 @@ from selsync_jax.simulate.methods.partial import PartialAllReduce
 from selsync_jax.simulate.methods.partial import train_with
 from selsync_jax.sync.traffic import nbytes
 from selsync_jax.training import start
-from tests.simulate import small
+from tests.support import small
 
 TOTAL = small.WORKERS * small.STEPS
 QUICK = ('asp', 'eager', 'prague')  # A server, rounds, groups.

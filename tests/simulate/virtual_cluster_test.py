@@ -9,7 +9,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.simulate import methods
 from selsync_jax.simulate.engine import Engine
 from selsync_jax.sync.traffic import Collective
-from tests.simulate import small
+from tests.support import small
 
 
 def table(steps=200, workers=4, seed=0, **fields):

@@ -11,7 +11,7 @@ from selsync_jax.devices import mappers
 from selsync_jax.sync import averagers
 from selsync_jax.training.step import init_state
 from selsync_jax.training.step import train_step
-from tests.sync import rounds
+from tests.support import rounds
 
 NESTEROV = dict(name='sgd', learning_rate=1.0, momentum=0.9, nesterov=True)
 

@@ -7,7 +7,7 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.sync.traffic import Traffic
-from tests.sync.trajectory import run
+from tests.support.trajectory import run
 
 STEPS = 1200
 

@@ -11,7 +11,7 @@ from selsync_jax.sync import exdyna
 from selsync_jax.sync import power_sgd
 from selsync_jax.sync import reducers
 from selsync_jax.sync import sparse
-from tests.sync.reduction import run
+from tests.support.reduction import run
 
 N = 4
 REDUCERS = {

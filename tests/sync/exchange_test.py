@@ -9,7 +9,7 @@ import pytest
 
 from selsync_jax.devices.mappers import map_workers
 from selsync_jax.sync import exchange
-from tests.sync import rounds
+from tests.support import rounds
 
 ROUNDS = 40
 

@@ -10,7 +10,7 @@ from selsync_jax.sync import exchange
 from selsync_jax.sync import fragments
 from selsync_jax.sync import wires
 from selsync_jax.sync.part import shown
-from tests.sync import rounds
+from tests.support import rounds
 
 SHAPES = {'w': (5, 7), 'b': (2,), 'scale': ()}
 

@@ -9,7 +9,7 @@ import pytest
 import selsync_jax as ss
 from selsync_jax import optimizers
 from selsync_jax.sync.periods import warmup_steps
-from tests.sync.trajectory import run
+from tests.support.trajectory import run
 
 STEPS = 500
 

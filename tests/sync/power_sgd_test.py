@@ -7,7 +7,7 @@ import pytest
 from selsync_jax.sync import power_sgd
 from selsync_jax.sync import reducers
 from selsync_jax.sync import traffic
-from tests.sync.reduction import run
+from tests.support.reduction import run
 
 STEPS, N, RANK = 20, 4, 2
 

@@ -8,8 +8,8 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.devices.mappers import map_workers
-from tests.sync.trajectory import reference
-from tests.sync.trajectory import run
+from tests.support.trajectory import reference
+from tests.support.trajectory import run
 
 
 @pytest.mark.parametrize('count', [1, 4, 16])

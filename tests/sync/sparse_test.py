@@ -9,7 +9,7 @@ from selsync_jax.sync import exdyna
 from selsync_jax.sync import reducers
 from selsync_jax.sync import sparse
 from selsync_jax.sync import traffic
-from tests.sync.reduction import run
+from tests.support.reduction import run
 
 N = 4
 SIZE = 33_000  # 1,024 blocks of 32 elements, and 232 more.

@@ -14,7 +14,7 @@ from selsync_jax import methods
 from selsync_jax.devices import mappers
 from selsync_jax.training.step import init_state
 from selsync_jax.training.step import train_step
-from tests import live_runs
+from tests.support import live_runs
 
 N, STEPS = 4, 12
 
@@ -81,7 +81,7 @@ def test_twelve_steps_are_those_of_pytorch(tmp_path):
   told = {method: options for method, (options, *_) in VARIANTS.items()}
   (tmp_path / 'variants.json').write_text(json.dumps(told))
   done = live_runs.run(
-    sys.executable, '-m', 'tests.sync.torch_local_sgd', tmp_path
+    sys.executable, '-m', 'tests.support.torch_local_sgd', tmp_path
   )
   assert done.returncode == 0, done.stderr
   theirs = np.load(tmp_path / 'torch.npz')

@@ -13,7 +13,7 @@ from selsync_jax.devices.mappers import map_workers
 from selsync_jax.sync import averagers
 from selsync_jax.sync import wires
 from selsync_jax.sync.part import shown
-from tests.sync import rounds
+from tests.support import rounds
 
 N = 4
 COMPRESSED = [wires.int8(), wires.bfloat16()]

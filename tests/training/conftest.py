@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from tests.session import make_once
-from tests.training.short_runs import run
+from tests.support.session import make_once
+from tests.support.short_runs import run
 
 
 @pytest.fixture(scope='session')

@@ -15,13 +15,13 @@ from selsync_jax.runs import history
 from selsync_jax.runs import manifest
 from selsync_jax.runs import records
 from selsync_jax.runs.trial import Trial
-from tests import damage
-from tests import live_runs
-from tests import own_code
-from tests.training.short_runs import config
-from tests.training.short_runs import rows
-from tests.training.short_runs import run
-from tests.training.short_runs import STEPS
+from tests.support import damage
+from tests.support import live_runs
+from tests.support import own_code
+from tests.support.short_runs import config
+from tests.support.short_runs import rows
+from tests.support.short_runs import run
+from tests.support.short_runs import STEPS
 
 
 def checkpoint(workdir, step):

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from tests import live_runs
+from tests.support import live_runs
 
 # Every process started here finds the tests' own data.
 pytestmark = pytest.mark.usefixtures('data_dir')

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import cluster as emulated
 from selsync_jax.runs import weights
-from tests import live_runs
+from tests.support import emulated
+from tests.support import live_runs
 
 LAYOUT = ('--config.mapper=mesh', '--config.workers=2', '--config.mesh.fsdp=4')
 OTHERS = ('--config.checkpoint.keep=99', '--config.sync.delta=0.1')
@@ -84,7 +84,7 @@ def test_a_host_of_four_devices_sends_the_model_once(tmp_path):
   if reason := emulated.missing():
     pytest.skip(reason)
   out = tmp_path / 'hosts.json'
-  benchmark = (sys.executable, '-m', 'benchmarks.hosts', '--rounds=1')
+  benchmark = (sys.executable, '-m', 'benchmarks.network.hosts', '--rounds=1')
   live_runs.finish([*benchmark, f'--out={out}'])
   rows = json.loads(out.read_text())['rows']
   assert rows.keys() == {'2x1x1', '2x4x1', '2x2x2', '2x1x4'}

@@ -1,6 +1,6 @@
 """Workers of several devices: the arithmetic of one device, and what travels.
 
-`python -m benchmarks.layouts` prints the same for every method and layout.
+`python -m stress.layouts` prints the same for every method and layout.
 """
 
 import math
@@ -11,13 +11,13 @@ import numpy as np
 import optax
 import pytest
 
-from benchmarks import layouts
-from benchmarks import memory
-from benchmarks.workloads import WORKLOADS
 from selsync_jax.devices import mappers
 from selsync_jax.devices.layout import Layout
 from selsync_jax.training.step import init_state
-from tests import compositions
+from tests.support import compositions
+from tests.support import layouts
+from tests.support import shapes
+from tests.support.workloads import WORKLOADS
 
 _SLOW = pytest.mark.slow
 QUICK = ('selsync',)
@@ -104,9 +104,9 @@ def test_the_step_is_compiled_once_and_its_state_stays_where_it_is(layout):
 
 
 def test_four_devices_hold_a_quarter_of_the_decoders_state_each():
-  _, state, _ = memory.decoder(WORKLOADS['decoder 10M'])
+  _, state, _ = shapes.decoder(WORKLOADS['decoder 10M'])
   alone, quarter = (
-    memory.held(mappers.abstract_state(state, 2, Layout(2, 1, fsdp)))
+    shapes.held(mappers.abstract_state(state, 2, Layout(2, 1, fsdp)))
     for fsdp in (1, 4)
   )
   assert quarter <= 0.26 * alone
@@ -125,15 +125,15 @@ def test_what_a_part_remembers_is_split_as_the_parameters_are(method):
   strategy = compositions.create(*REMEMBER[method])
   state = init_state(params, {}, strategy, optax.sgd(0.1))
   alone, quarter = (
-    memory.held(mappers.abstract_state(state, 2, Layout(2, 1, fsdp)))
+    shapes.held(mappers.abstract_state(state, 2, Layout(2, 1, fsdp)))
     for fsdp in (1, 4)
   )
   assert quarter <= 0.4 * alone  # ExDyna's blocks are whole on each device.
 
 
 def test_eight_workers_are_restored_as_two_with_an_eighth_on_each_device():
-  _, state, _ = memory.decoder(WORKLOADS['decoder 10M'])
+  _, state, _ = shapes.decoder(WORKLOADS['decoder 10M'])
   every = mappers.abstract(state, 8)
   parts = mappers.split(every, SPLIT.spread)
   whole = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(every))
-  assert memory.held(parts) <= 0.13 * whole
+  assert shapes.held(parts) <= 0.13 * whole

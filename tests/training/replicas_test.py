@@ -13,10 +13,10 @@ from selsync_jax.config import RunError
 from selsync_jax.data.tfdata import opening
 from selsync_jax.devices import mappers
 from selsync_jax.training.step import TrainState
-from tests import live_runs
-from tests.training.short_runs import rows
-from tests.training.short_runs import run
-from tests.training.short_runs import STEPS
+from tests.support import live_runs
+from tests.support.short_runs import rows
+from tests.support.short_runs import run
+from tests.support.short_runs import STEPS
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ from selsync_jax.training import resize as elastic
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.step import init_state
 from selsync_jax.training.train import train_and_evaluate
-from tests import live_runs
-from tests.training import short_runs
-from tests.training.short_runs import rows
-from tests.training.short_runs import run
+from tests.support import live_runs
+from tests.support import short_runs
+from tests.support.short_runs import rows
+from tests.support.short_runs import run
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from selsync_jax.configs import digits
 from selsync_jax.data.tfdata.in_memory import InMemoryData
 from selsync_jax.runs import history
 from selsync_jax.runs import workdir as workdirs
-from tests.training.short_runs import rows
-from tests.training.short_runs import run
-from tests.training.short_runs import STEPS
+from tests.support.short_runs import rows
+from tests.support.short_runs import run
+from tests.support.short_runs import STEPS
 
 
 def test_a_finished_run_says_so_and_changes_nothing(finished, data_dir, capsys):

@@ -7,10 +7,10 @@ import pytest
 
 from selsync_jax.training import same_program
 from selsync_jax.training.setup import create_setup
-from tests import live_runs
-from tests.devices.processes_test import free_port
-from tests.devices.processes_test import outcome
-from tests.training import short_runs
+from tests.cluster.processes_test import free_port
+from tests.cluster.processes_test import outcome
+from tests.support import live_runs
+from tests.support import short_runs
 
 
 def program(data_dir, **fields):

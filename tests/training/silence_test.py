@@ -6,7 +6,7 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.training.silence import SilenceWarning
-from tests.training import short_runs
+from tests.support import short_runs
 
 
 def test_a_run_whose_delta_is_too_large_says_so_once(tmp_path, capsys):

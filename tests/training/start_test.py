@@ -13,7 +13,7 @@ from selsync_jax.training import resize
 from selsync_jax.training import setup
 from selsync_jax.training import start
 from selsync_jax.training.train import train_and_evaluate
-from tests.perceptron import Perceptron
+from tests.support.perceptron import Perceptron
 
 pytestmark = pytest.mark.usefixtures('perceptron')
 

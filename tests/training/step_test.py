@@ -16,7 +16,7 @@ from selsync_jax.devices import mappers
 from selsync_jax.models import tasks
 from selsync_jax.training.step import init_state
 from selsync_jax.training.step import train_step
-from tests import programs
+from tests.support import programs
 
 N = 4
 

@@ -1,0 +1,1 @@
+"""What travels over an emulated network, and how long that takes."""

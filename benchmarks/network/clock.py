@@ -1,0 +1,219 @@
+"""How well the virtual clock predicts a cluster with a slow host.
+
+  python -m benchmarks.network.clock --hosts=2 --bandwidth=200mbit
+
+Trains digits with BSP, SelSync, and local SGD on an emulated cluster
+(benchmarks/network/cluster.py), one worker per host. A busy loop takes half of
+the core of host 0. The same runs are then simulated on a cluster of three
+figures: the step of each host, measured while all hosts compute and none
+talks; the bandwidth; and the latency of a message, where an all-reduce of one
+number takes 2 (N-1) messages. Prints the predicted and the measured time of
+the steps without the first ten, which compile, and writes clock.json. The
+limit is 15%. Needs an otherwise idle machine with a core per host.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+import contextlib
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+from benchmarks.network import cluster as emulated
+from benchmarks.network import host
+from benchmarks.network.plan import LIMIT
+from benchmarks.network.plan import PAYLOAD
+from selsync_jax.commands import config_file
+from selsync_jax.runs import records
+from selsync_jax.sync.network import bandwidth as bits_per_second
+
+ROOT = pathlib.Path(__file__).parents[2]
+METHODS = ('bsp', 'selsync', 'local_sgd')
+WARM = 10  # Steps that are not timed.
+SLOW = 0  # The host with the busy loop.
+
+
+@contextlib.contextmanager
+def own_core(hosts: int) -> Iterator[int]:
+  """Stays on a host's core, which a busy loop shares if the host is slow.
+
+  Yields:
+    The index of this host.
+  """
+  index = int(os.environ['JAX_PROCESS_ID'])
+  host.take_own_cores(index, hosts)
+  if index != SLOW:
+    yield index
+    return
+  loop = subprocess.Popen([sys.executable, '-c', 'while True: pass'])
+  try:
+    yield index
+  finally:
+    loop.kill()
+    loop.wait()
+
+
+def arguments(method: str, options: argparse.Namespace) -> list[str]:
+  """The command line of a run, but for its command and workdir."""
+  return [
+    f'--config={config_file.with_method(f"{ROOT}/configs/digits.py", method)}',
+    f'--config.workers={options.hosts}',
+    f'--config.steps={options.steps}',
+    '--config.data.backend=numpy',
+    '--config.eval.every_epochs=1e6',
+    '--config.model.num_filters=96',  # 1.35 M parameters.
+  ]
+
+
+def probe(options: argparse.Namespace) -> dict[str, float]:
+  """On a host of the cluster: the seconds of its steps, and of a message."""
+  import jax
+
+  from benchmarks import variants
+  from selsync_jax.devices import processes
+  from selsync_jax.training import start
+  from selsync_jax.training.setup import create_setup
+
+  with host.joined():
+    alone = variants.all_reduce_alone(1, 1)
+    times = variants.time_interleaved({'alone': alone}, 20, 5)['alone']
+    file, *fields = arguments('local_sgd', options)
+    setup = create_setup(
+      config_file.load(
+        file.removeprefix('--config='),
+        [*fields, f'--config.sync.period={options.steps + 1}'],
+      )
+    )
+    own = range(jax.process_index(), jax.process_index() + 1)
+    state, step = start.fresh(setup, own), setup.train_step()
+    processes.wait_for_all('computing')
+    ends = []
+    for batch in setup.problem.data.batches(own, 0, options.steps):
+      state, _ = jax.block_until_ready(step(state, batch))
+      ends.append(time.perf_counter())
+  return {
+    'step': (ends[-1] - ends[WARM - 1]) / (options.steps - WARM),
+    'message': statistics.median(times) / (2 * (options.hosts - 1)),
+  }
+
+
+def on_hosts(options: argparse.Namespace, *more: str) -> list[str]:
+  """Runs this file on every host; returns what each printed."""
+  sizes = [f'--hosts={options.hosts}', f'--steps={options.steps}']
+  command = [sys.executable, '-m', 'benchmarks.network.clock', *sizes, *more]
+  return emulated.run(options.hosts, options.bandwidth, command, 900)
+
+
+def between(rows: Sequence[dict[str, Any]], field: str) -> float:
+  """The time of the steps after the first ones, in seconds."""
+  return rows[-1][field] - rows[WARM - 1][field]
+
+
+def predict(
+  method: str,
+  hosts: Sequence[dict[str, float]],
+  options: argparse.Namespace,
+  workdir: pathlib.Path,
+) -> float:
+  """The virtual seconds of a run, simulated in `workdir`."""
+  fastest = min(host['step'] for host in hosts)
+  factors = tuple(host['step'] / fastest for host in hosts)
+  latency = statistics.fmean(host['message'] for host in hosts)
+  bandwidth = PAYLOAD * bits_per_second(options.bandwidth)
+  fields = {
+    'compute': 'factors',
+    'factors': factors,
+    'step_seconds': fastest,
+    'bandwidth': f'{bandwidth / 1e3:.3f}kbit',
+    'latency': f'{1e6 * latency:.3f}us',
+  }
+  subprocess.run(
+    [
+      *(sys.executable, '-m', 'selsync_jax', 'simulate'),
+      *arguments(method, options),
+      *(f'--config.cluster.{name}={value}' for name, value in fields.items()),
+      *(f'--workdir={workdir}', '--noreport'),
+    ],
+    cwd=ROOT,
+    check=True,
+    stdout=subprocess.DEVNULL,
+  )
+  return between(records.read_metrics(workdir), 'virtual_seconds')
+
+
+def measure(
+  method: str, options: argparse.Namespace, workdir: pathlib.Path
+) -> float:
+  """The seconds of a run on the emulated cluster, in `workdir`."""
+  on_hosts(options, f'--train={method}', f'--workdir={workdir}')
+  return between(records.read_metrics(workdir), 'seconds')
+
+
+def compare(options: argparse.Namespace) -> dict[str, Any]:
+  """Probes the hosts, and predicts and measures every method."""
+  hosts = [
+    json.loads(output.splitlines()[-1])
+    for output in on_hosts(options, '--probe')
+  ]
+  seconds = {}
+  with tempfile.TemporaryDirectory() as folder:
+    for method in METHODS:
+      out = pathlib.Path(folder) / method
+      seconds[method] = {
+        'predicted': predict(method, hosts, options, out / 'virtual'),
+        'measured': measure(method, options, out / 'real'),
+      }
+  return {'hosts': hosts, 'seconds': seconds}
+
+
+def main() -> None:
+  """The command line."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--hosts', type=int, default=2)
+  parser.add_argument('--bandwidth', default='200mbit')
+  parser.add_argument('--steps', type=int, default=110)
+  parser.add_argument('--out', default='clock.json')
+  parser.add_argument('--probe', action='store_true', help=argparse.SUPPRESS)
+  parser.add_argument('--train', help=argparse.SUPPRESS)
+  parser.add_argument('--workdir', help=argparse.SUPPRESS)
+  options = parser.parse_args()
+  if options.probe:
+    with own_core(options.hosts):
+      print(json.dumps(probe(options)))
+    return
+  if options.train:
+    from selsync_jax import __main__ as door
+
+    flags = [f'--workdir={options.workdir}', '--noreport']
+    with own_core(options.hosts):
+      door.main(['train', *arguments(options.train, options), *flags])
+    return
+  if reason := emulated.missing():
+    sys.exit(f'clock.py: {reason}')
+  result = compare(options)
+  steps = ', '.join(f'{1e3 * host["step"]:.1f}' for host in result['hosts'])
+  print(f'{options.bandwidth}; a step of each host: {steps} ms')
+  print(f'{"seconds":12}{"predicted":>10}{"measured":>10}{"off":>8}')
+  worst = 0.0
+  for method, figures in result['seconds'].items():
+    off = figures['predicted'] / figures['measured'] - 1
+    worst = max(worst, abs(off))
+    print(
+      f'{method:12}{figures["predicted"]:10.2f}{figures["measured"]:10.2f}'
+      f'{off:+8.1%}'
+    )
+  print(f'off by {worst:.1%} at most; the limit is {LIMIT:.0%}')
+  machine = {'cores': os.cpu_count(), 'worst': worst}
+  pathlib.Path(options.out).write_text(
+    json.dumps(machine | result, indent=2) + '\n'
+  )
+
+
+if __name__ == '__main__':
+  main()

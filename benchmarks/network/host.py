@@ -1,0 +1,40 @@
+"""One host of an emulated cluster (cluster.py), seen from inside."""
+
+from collections.abc import Iterator
+import contextlib
+import os
+import pathlib
+
+
+def take_own_cores(host: int, hosts: int) -> None:
+  """Gives this host its own cores, if there are enough for all hosts."""
+  cores = sorted(os.sched_getaffinity(0))
+  os.sched_setaffinity(0, cores[host::hosts] or cores)
+
+
+@contextlib.contextmanager
+def joined(devices: int = 1) -> Iterator[int]:
+  """Joins the cluster with some devices, and leaves it when all hosts do.
+
+  Yields:
+    The number of hosts.
+  """
+  import jax
+
+  from selsync_jax.devices import processes
+
+  spec = processes.process_spec(None, None, None)
+  take_own_cores(spec.process, spec.processes)
+  jax.config.update('jax_num_cpu_devices', devices)
+  with processes.join(spec, {}, 60):
+    yield spec.processes
+    processes.wait_for_all('done')
+
+
+def bytes_sent() -> int:
+  """Bytes that the emulated network interface has sent so far."""
+  for line in pathlib.Path('/proc/self/net/dev').read_text().splitlines():
+    name, _, counters = line.partition(':')
+    if name.strip() == 'eth0':
+      return int(counters.split()[8])
+  raise RuntimeError('this host has no interface eth0')

@@ -1,0 +1,121 @@
+"""What hosts of several devices send on a slow network, and how long it takes.
+
+  python -m benchmarks.network.hosts --hosts=2 --devices=4 --bandwidth=200mbit
+
+Runs the average of a network's parameters on an emulated cluster
+(benchmarks/network/cluster.py), one worker per host: with one device per host,
+and with several, in each layout (workers x data x fsdp). Prints the time of
+each, the bytes that a host's interface sends meanwhile, their ratio to the
+bytes of a ring, 2 (N-1)/N x parameters, and the ratio of the time to that of
+one device. The limits are 1.10 for bytes and 1.15 for time. Writes hosts.json.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import sys
+from typing import Any
+
+from benchmarks.network import cluster as emulated
+from benchmarks.network.wires import alone
+
+
+def layouts(workers: int, devices: int) -> dict[str, Any]:
+  """One device per worker, and all ways to divide several, by name."""
+  from selsync_jax.devices.layout import Layout
+
+  inside = [(1, 1)]
+  if devices > 1:
+    inside += [
+      (devices // fsdp, fsdp)
+      for fsdp in range(1, devices + 1)
+      if devices % fsdp == 0
+    ]
+  return {
+    f'{workers}x{data}x{fsdp}': Layout(workers, data, fsdp)
+    for data, fsdp in inside
+  }
+
+
+def figures(
+  devices: int, width: int, steps: int, rounds: int
+) -> dict[str, dict[str, float]]:
+  """The figures of each layout, on this host of the cluster."""
+  import jax
+  import numpy as np
+
+  from benchmarks import variants
+  from benchmarks.network import host
+  from selsync_jax.sync import wires
+
+  with host.joined(devices) as hosts:
+    tree = jax.tree.map(np.asarray, variants.convnet(width).params)
+    wire = wires.float32()
+    runs = {
+      name: alone(tree, wire.init, wire.mean, layout)
+      for name, layout in layouts(hosts, devices).items()
+    }
+    seconds = variants.time_interleaved(runs, steps, rounds)
+    ring = sum(c.sent(hosts) for c in wire.sends(tree, hosts))
+    result = {}
+    for name, run in runs.items():
+      before = host.bytes_sent()
+      run(steps)
+      sent = (host.bytes_sent() - before) / steps
+      ms = 1e3 * statistics.median(seconds[name])
+      result[name] = {'ms': ms, 'sent': sent, 'ring': ring}
+  return result
+
+
+def show(rows: dict[str, dict[str, float]]) -> None:
+  """Prints the table."""
+  print(f'{"":10}{"ms":>9}{"MB sent":>9}{"time":>8}{"bytes":>8}')
+  first = next(iter(rows.values()))
+  for name, row in rows.items():
+    print(
+      f'{name:10}{row["ms"]:9.1f}{row["sent"] / 1e6:9.3f}'
+      f'{row["ms"] / first["ms"]:8.3f}{row["sent"] / row["ring"]:8.3f}'
+    )
+
+
+def main() -> None:
+  """The command line."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--hosts', type=int, default=2)
+  parser.add_argument('--devices', type=int, default=4, help='of a host')
+  parser.add_argument('--bandwidth', default='200mbit')
+  # 1.35 M parameters: 5.4 MB in float32.
+  parser.add_argument('--width', type=int, default=96, help='of the network')
+  parser.add_argument('--steps', type=int, default=3, help='per round')
+  parser.add_argument('--rounds', type=int, default=7)
+  parser.add_argument('--out', default='hosts.json')
+  parser.add_argument('--inside', action='store_true', help=argparse.SUPPRESS)
+  options = parser.parse_args()
+  sizes = options.width, options.steps, options.rounds
+  if options.inside:
+    print(json.dumps(figures(options.devices, *sizes)))
+    return
+  if reason := emulated.missing():
+    sys.exit(f'hosts.py: {reason}')
+  each = emulated.figures(
+    *(options.hosts, options.bandwidth, 'hosts', '--inside'),
+    *(f'--devices={options.devices}', f'--width={options.width}'),
+    *(f'--steps={options.steps}', f'--rounds={options.rounds}'),
+  )
+  rows = emulated.means(each)
+  print(f'{options.hosts} hosts of {options.devices}, {options.bandwidth}')
+  show(rows)
+  result = {
+    'hosts': options.hosts,
+    'devices': options.devices,
+    'bandwidth': options.bandwidth,
+    'cores': os.cpu_count(),
+    'rows': rows,
+  }
+  pathlib.Path(options.out).write_text(json.dumps(result, indent=2) + '\n')
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,101 @@
+"""How well `selsync plan` predicts steps on a network.
+
+  python -m benchmarks.network.plan --hosts=2 --bandwidths 100mbit 200mbit
+
+Measures steps on an emulated cluster with benchmarks/network/steps.py, and
+predicts them from three figures: the local step of the slowest host, measured
+while all hosts compute, because every host waits for it; the bytes of the
+parameters; and the latency of a message, where an all-reduce of a single number
+takes 2 (N-1) messages. Prints predicted and measured times and writes
+plan.json. The limit is 15%. Needs an otherwise idle machine with a core per
+host.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import sys
+
+import numpy as np
+
+from benchmarks.network import cluster as emulated
+from benchmarks.network import steps
+from selsync_jax import methods
+from selsync_jax.configs import base
+from selsync_jax.sync.network import bandwidth as bits_per_second
+from selsync_jax.sync.network import Network
+from selsync_jax.training import step_cost
+
+LIMIT = 0.15
+PAYLOAD = 1448 / 1514  # TCP's payload, as a share of the bytes tc counts.
+SELSYNC = base.get_config('selsync').sync.to_dict()
+# Rows of benchmarks/network/steps.py: the method's fields, and the LSSR.
+ROWS = {
+  'SelSync, no synchronization': (SELSYNC, 1.0),
+  'SelSync, no synchronization, vote_every=8': (
+    SELSYNC | dict(vote_every=8),
+    1.0,
+  ),
+  'SelSync, synchronization': (SELSYNC, 0.0),
+  'BSP': (dict(method='bsp'), 0.0),
+}
+
+
+def predict(
+  measured: dict[str, float], hosts: int, bandwidth: str
+) -> dict[str, float]:
+  """Milliseconds of each row of `ROWS`.
+
+  Args:
+    measured: the result of `steps.measure`: milliseconds, and `bytes`.
+    hosts: N, one worker per host.
+    bandwidth: of a host's link, in tc(8)'s notation.
+  """
+  latency = measured[steps.SCALAR] / 1e3 / (2 * (hosts - 1))
+  links = Network(hosts, PAYLOAD * bits_per_second(bandwidth), latency)
+  params = np.empty(int(measured['bytes']) // 4, np.float32)
+  shared = {'params': params, 'model_state': {}}
+  context = methods.Context(steps_per_epoch=1, seed=0)
+  predicted = {}
+  for name, (sync, lssr) in ROWS.items():
+    strategy = methods.create_strategy(context=context, **sync)
+    cost = step_cost.cost(strategy, shared, links, lssr)
+    predicted[name] = measured[steps.SLOWEST] + 1e3 * cost.network
+  return predicted
+
+
+def main() -> None:
+  """The command line."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--hosts', type=int, default=2)
+  parser.add_argument('--bandwidths', nargs='+', default=['100mbit', '200mbit'])
+  parser.add_argument('--width', type=int, default=96, help='of the network')
+  parser.add_argument('--steps', type=int, default=8, help='per round')
+  parser.add_argument('--rounds', type=int, default=9)
+  parser.add_argument('--out', default='plan.json')
+  options = parser.parse_args()
+  if reason := emulated.missing():
+    sys.exit(f'plan.py: {reason}')
+  sizes = options.width, options.steps, options.rounds
+  result, worst = {}, 0.0
+  head = f'{options.hosts} hosts; milliseconds'
+  print(f'{head:54}{"predicted":>10}{"measured":>10}{"off":>8}')
+  for bandwidth in options.bandwidths:
+    measured = steps.measure(options.hosts, bandwidth, *sizes)
+    predicted = predict(measured, options.hosts, bandwidth)
+    result[bandwidth] = {'measured': measured, 'predicted': predicted}
+    for name, guess in predicted.items():
+      off = guess / measured[name] - 1
+      worst = max(worst, abs(off))
+      figures = f'{guess:10.2f}{measured[name]:10.2f}{off:+8.1%}'
+      print(f'{bandwidth:>8}  {name:44}{figures}')
+  print(f'off by {worst:.1%} at most; the limit is {LIMIT:.0%}')
+  machine = {'hosts': options.hosts, 'cores': os.cpu_count(), 'worst': worst}
+  pathlib.Path(options.out).write_text(
+    json.dumps(machine | {'milliseconds': result}, indent=2) + '\n'
+  )
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,130 @@
+"""What a step costs on a slow network, next to the limit of the wire.
+
+  python -m benchmarks.network.steps --hosts=4 --bandwidths 200mbit 1gbit
+
+Runs every kind of step on an emulated cluster (benchmarks/network/cluster.py)
+with one worker per host. For comparison it times an all-reduce of the same
+bytes alone, with JAX and, if torch is installed, with PyTorch's gloo backend,
+and computes the limit of the wire, 2 (N-1)/N x bytes / bandwidth. Prints one
+table and writes steps.json.
+"""
+
+import argparse
+import functools
+import importlib.util
+import json
+import os
+import pathlib
+import statistics
+import sys
+import time
+
+from benchmarks.network import cluster as emulated
+from selsync_jax.sync.network import bandwidth as bits_per_second
+
+SCALAR = 'all-reduce of one number alone'
+SLOWEST = 'local step, slowest host'
+
+
+def jax_times(width: int, steps: int, rounds: int) -> dict[str, float]:
+  """Milliseconds of every kind of step, on this host of the cluster."""
+  from benchmarks import variants
+  from benchmarks.network import host
+
+  with host.joined():
+    made = {
+      name: variants.Variant(first, 1, variants.convnet(width))
+      for name, first in variants.FIRST.items()
+    }
+    params = made['local step'].params
+    runs = {name: variant.run for name, variant in made.items()}
+    runs[SCALAR] = variants.all_reduce_alone(1, 1)
+    runs['all-reduce alone'] = variants.all_reduce_alone(1, params)
+    seconds = variants.time_interleaved(runs, steps, rounds)
+  times = {n: 1e3 * statistics.median(s) for n, s in seconds.items()}
+  return times | {'bytes': 4 * params}
+
+
+def torch_times(nbytes: int, steps: int) -> dict[str, float]:
+  """Milliseconds of torch's (gloo's) all-reduce of `nbytes`."""
+  import torch
+  import torch.distributed as dist
+
+  dist.init_process_group(
+    'gloo',
+    init_method=f'tcp://{os.environ["JAX_COORDINATOR_ADDRESS"]}',
+    world_size=int(os.environ['JAX_NUM_PROCESSES']),
+    rank=int(os.environ['JAX_PROCESS_ID']),
+  )
+  buffer = torch.zeros(nbytes // 4)
+  seconds = []
+  for _ in range(steps):
+    dist.barrier()
+    start = time.perf_counter()
+    dist.all_reduce(buffer)
+    seconds.append(time.perf_counter() - start)
+  dist.barrier()
+  dist.destroy_process_group()
+  return {'torch all-reduce (gloo)': 1e3 * statistics.median(seconds[1:])}
+
+
+def measure(
+  hosts: int, bandwidth: str, width: int, steps: int, rounds: int
+) -> dict[str, float]:
+  """All figures at one bandwidth, in milliseconds, from host 0."""
+  sizes = [f'--width={width}', f'--steps={steps}', f'--rounds={rounds}']
+  run = functools.partial(emulated.figures, hosts, bandwidth, 'steps', *sizes)
+  each = run('--jax')
+  figures = each[0] | {SLOWEST: max(host['local step'] for host in each)}
+  nbytes = figures.pop('bytes')
+  if importlib.util.find_spec('torch'):
+    figures |= run(f'--torch={nbytes}')[0]
+  wire = 2 * (hosts - 1) / hosts * nbytes * 8 / bits_per_second(bandwidth)
+  return figures | {'limit of the wire': 1e3 * wire, 'bytes': nbytes}
+
+
+def main() -> None:
+  """The command line."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--hosts', type=int, default=4)
+  parser.add_argument('--bandwidths', nargs='+', default=['200mbit', '1gbit'])
+  # 1.34 M parameters: 5.4 MB that a synchronization moves.
+  parser.add_argument('--width', type=int, default=96, help='of the network')
+  parser.add_argument('--steps', type=int, default=5, help='per round')
+  parser.add_argument('--rounds', type=int, default=7)
+  parser.add_argument('--out', default='steps.json')
+  parser.add_argument('--jax', action='store_true', help=argparse.SUPPRESS)
+  parser.add_argument('--torch', type=int, help=argparse.SUPPRESS)
+  options = parser.parse_args()
+  sizes = options.width, options.steps, options.rounds
+  if options.jax:
+    print(json.dumps(jax_times(*sizes)))
+    return
+  if options.torch:
+    print(json.dumps(torch_times(options.torch, options.steps)))
+    return
+  if reason := emulated.missing():
+    sys.exit(f'steps.py: {reason}')
+  table = {b: measure(options.hosts, b, *sizes) for b in options.bandwidths}
+  nbytes = {row.pop('bytes') for row in table.values()}.pop()
+  print(f'{options.hosts} hosts, {nbytes / 1e6:.2f} MB of parameters; ms')
+  print(f'{"":44}', *(f'{b:>10}' for b in table))
+  for name in next(iter(table.values())):
+    print(f'{name:44}', *(f'{row[name]:10.2f}' for row in table.values()))
+  for name in ('all-reduce alone', 'SelSync, synchronization'):
+    ratios = [row[name] / row['limit of the wire'] for row in table.values()]
+    print(f'{name + " / limit":44}', *(f'{r:10.2f}' for r in ratios))
+  for name in list(next(iter(table.values())))[1:4]:
+    ratios = [row[name] / row['local step'] for row in table.values()]
+    print(f'{name + " / local":44}', *(f'{r:10.2f}' for r in ratios))
+  result = {
+    'hosts': options.hosts,
+    'cores': os.cpu_count(),
+    'bytes': nbytes,
+    'milliseconds': table,
+  }
+  pathlib.Path(options.out).write_text(json.dumps(result, indent=2) + '\n')
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,1 @@
+"""How good the results are: accuracy, and how well a prediction holds."""

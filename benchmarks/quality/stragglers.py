@@ -1,0 +1,332 @@
+"""Which method for which cluster: every method on three virtual clusters.
+
+  python -m benchmarks.quality.stragglers --into=docs/stragglers.md
+
+Trains digits and hyperplane with every method of the box, lockstep and
+asynchronous, with three seeds, where all workers are equal, where one has half
+the speed, and where a random one is late at each step (eager-SGD's recipe). All
+methods have the fields, the learning rate and the number of gradients of their
+config; nothing is tuned. Prints one table for each data set and cluster: the
+median virtual time until a score is reached, that of the whole run, the bytes
+that a worker sends, the final score, and the mean staleness. Writes them into
+the page between `<!-- stragglers -->` and `<!-- /stragglers -->`, and into
+stragglers.json.
+
+A lockstep method computes the same on every cluster, so it is trained once for
+each seed, and its clock runs again for the other clusters.
+"""
+
+import argparse
+from collections.abc import Sequence
+import concurrent.futures
+import contextlib
+import io
+import json
+import math
+import multiprocessing
+import os
+import pathlib
+import re
+import statistics
+from typing import Any, NamedTuple
+
+from selsync_jax.commands import compare
+from selsync_jax.commands import trials
+from selsync_jax.runs.trial import Trial
+
+ROOT = pathlib.Path(__file__).parents[2]
+BLOCK = re.compile(r'(<!-- stragglers -->\n).*(<!-- /stragglers -->)', re.S)
+VARIANTS = ('eager+sync.mode=majority', 'dssp+sync.strict=False')
+LATE = 0.3  # Seconds.
+NETWORK = {
+  'step_seconds': 0.325,  # Of eager-SGD's hyperplane regression.
+  'bandwidth': '200Mbit',
+  'latency': '0.5ms',
+}
+CLUSTERS = {
+  'equal workers': {'compute': 'constant'},
+  'one worker at half speed': {'compute': 'factors'},
+  f'a random worker {1e3 * LATE:.0f} ms late at each step': {
+    'compute': 'delays',
+    'late': 1,
+    'delay': LATE,
+  },
+}
+
+
+class Workload(NamedTuple):
+  """What is trained.
+
+  Attributes:
+    workers: N.
+    score: the field of a row.
+    target: to be reached.
+    sign: 1 if more is better, -1 if less is.
+    fields: of the config, that make it small and say how often it is scored.
+  """
+
+  workers: int
+  score: str
+  target: float
+  sign: int
+  fields: dict[str, Any]
+
+
+WORKLOADS = {
+  'digits': Workload(
+    *(4, 'validation_accuracy', 0.95, 1),
+    {'model.num_filters': 8, 'epochs': 15.0, 'data.backend': 'numpy'},
+  ),
+  'hyperplane': Workload(
+    8, 'validation_loss', 0.02, -1, {'eval.every_epochs': 0.5}
+  ),
+}
+
+
+class Outcome(NamedTuple):
+  """One run on one cluster.
+
+  Attributes:
+    reached: virtual seconds until the target; `None` if never.
+    seconds: virtual seconds of the whole run.
+    sent: bytes per worker.
+    final: the score at the end.
+    staleness: the mean.
+  """
+
+  reached: float | None
+  seconds: float
+  sent: float
+  final: float
+  staleness: float
+
+
+def grid(
+  name: str, cluster: str, methods: Sequence[str], options: argparse.Namespace
+) -> list[Trial]:
+  """The trials of one workload on one cluster."""
+  workload = WORKLOADS[name]
+  fields: dict[str, Any] = NETWORK | CLUSTERS[cluster]
+  if fields['compute'] == 'factors':
+    fields['factors'] = (2.0, *[1.0] * (workload.workers - 1))
+  return trials.list_trials(
+    f'{ROOT}/configs/{name}.py',
+    [
+      *(f'--config.cluster.{k}={v}' for k, v in fields.items()),
+      *(f'--config.{k}={v}' for k, v in workload.fields.items()),
+      *([f'--config.steps={options.steps}'] if options.steps else []),
+    ],
+    methods,
+    [],
+    [],
+    options.seeds,
+    options.work / name / cluster.replace(' ', '-'),
+    simulate=True,
+  )
+
+
+def train(trial: Trial) -> None:
+  """Runs a trial that is not finished; one that diverges has no summary."""
+  from selsync_jax.runs.ledger import NonFiniteError
+  from selsync_jax.simulate.run import simulate
+
+  with (
+    contextlib.redirect_stdout(io.StringIO()),
+    contextlib.suppress(NonFiniteError),
+  ):
+    simulate(trial.config, trial.workdir)
+
+
+def virtual_seconds(
+  trial: Trial, rows: Sequence[dict[str, Any]]
+) -> list[float]:
+  """The clock of a trial's cluster, of a run in lockstep with these rows."""
+  import numpy as np
+
+  from selsync_jax.runs.ledger import Totals
+  from selsync_jax.simulate import lockstep
+  from selsync_jax.training.setup import create_setup
+
+  ledger = lockstep.create_ledger(
+    create_setup(trial.config),
+    Totals(),
+    cluster=trial.config.cluster.to_dict(),
+  )
+  workers = trial.config.workers
+  return [
+    ledger.count(
+      {
+        'relative_change': np.zeros(workers),
+        'synced': np.full(workers, row['synced']),
+      }
+    )['virtual_seconds']
+    for row in rows
+  ]
+
+
+def outcome(trial: Trial, trained: Trial, workload: Workload) -> Outcome:
+  """What a trial reached.
+
+  Args:
+    trial: on its cluster.
+    trained: the run with its gradients; another one for a lockstep method.
+    workload: what was trained.
+  """
+  from selsync_jax.runs import history
+
+  run = history.read(trained.workdir)
+  seconds = [row['virtual_seconds'] for row in run.rows]
+  if trained is not trial:
+    seconds = virtual_seconds(trial, run.rows)
+  field, sign = workload.score, workload.sign
+  reached = next(
+    (
+      at
+      for at, row in zip(seconds, run.rows, strict=True)
+      if field in row and sign * row[field] >= sign * workload.target
+    ),
+    None,
+  )
+  return Outcome(
+    reached,
+    seconds[-1],
+    run.outcome['bytes_per_worker'],
+    run.outcome[field],
+    run.outcome['staleness'],
+  )
+
+
+def measure(
+  name: str, methods: Sequence[str], options: argparse.Namespace
+) -> dict[str, dict[str, list[Outcome]]]:
+  """What each seed reached, by cluster and method; nothing if it diverged."""
+  from selsync_jax.methods import METHODS
+
+  grids = {c: grid(name, c, methods, options) for c in CLUSTERS}
+  first = next(iter(grids.values()))
+  pairs = {  # Each trial, and the run that has its gradients.
+    cluster: [
+      (trial, base if trial.config.sync.method in METHODS else trial)
+      for trial, base in zip(each, first, strict=True)
+    ]
+    for cluster, each in grids.items()
+  }
+  wanted = [
+    trained
+    for each in pairs.values()
+    for trial, trained in each
+    if trial is trained and not trained.is_done
+  ]
+  with concurrent.futures.ProcessPoolExecutor(
+    options.jobs, multiprocessing.get_context('spawn')
+  ) as pool:
+    for index, _ in enumerate(pool.map(train, wanted), 1):
+      print(f'{name}: {index} of {len(wanted)} runs', flush=True)
+  found: dict[str, dict[str, list[Outcome]]] = {}
+  for cluster, each in pairs.items():
+    for trial, trained in each:
+      outcomes = found.setdefault(cluster, {}).setdefault(trial.label, [])
+      if trained.is_done:
+        outcomes.append(outcome(trial, trained, WORKLOADS[name]))
+  return found
+
+
+def median(values: Sequence[float | None]) -> float | None:
+  """The median over seeds; one that misses the target counts as infinite."""
+  middle = statistics.median(math.inf if v is None else v for v in values)
+  return middle if math.isfinite(middle) else None
+
+
+def table(outcomes: dict[str, list[Outcome]], workload: Workload) -> str:
+  """The table of one cluster, in Markdown."""
+  from selsync_jax.report import comparison_table
+  from selsync_jax.report import facts
+
+  score = workload.score.replace('_', ' ')
+  head = [
+    'method',
+    f'virtual seconds to {score} {workload.target:g}',
+    'of the whole run',
+    'sent per worker',
+    score,
+    'staleness',
+  ]
+  lines = [head, ['---', *['---:'] * (len(head) - 1)]]
+  for label, each in outcomes.items():
+    if not each:
+      lines.append([label, 'diverged', *['–'] * (len(head) - 2)])
+      continue
+    reached = median([o.reached for o in each])
+    seconds, sent, staleness = (
+      statistics.fmean(getattr(o, field) for o in each)
+      for field in ('seconds', 'sent', 'staleness')
+    )
+    lines.append(
+      [
+        label,
+        'never' if reached is None else f'{reached:.1f}',
+        f'{seconds:.1f}',
+        facts.size(sent),
+        comparison_table.spread([o.final for o in each], '.4f').text,
+        f'{staleness:.2f}',
+      ]
+    )
+  return ''.join(f'| {" | ".join(line)} |\n' for line in lines)
+
+
+def main() -> None:
+  """The command line."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--workloads', nargs='+', default=list(WORKLOADS))
+  parser.add_argument('--methods', nargs='+', help='default: every one')
+  parser.add_argument('--seeds', type=int, default=3)
+  parser.add_argument('--jobs', type=int, default=os.cpu_count())
+  parser.add_argument('--steps', type=int, help="default: the config's")
+  parser.add_argument(
+    '--work',
+    type=pathlib.Path,
+    default='runs/stragglers',
+    help='folder of the runs; finished runs are not repeated',
+  )
+  parser.add_argument('--into', type=pathlib.Path, help='a page, in Markdown')
+  parser.add_argument('--out', default='stragglers.json')
+  options = parser.parse_args()
+  options.work = options.work.resolve()
+  # A program is compiled once, not for every seed and cluster.
+  cache = str(options.work / 'compiled')
+  os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', cache)
+  os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
+  methods = options.methods or [*compare.every_method(simulate=True), *VARIANTS]
+  result = {name: measure(name, methods, options) for name in options.workloads}
+  text = f'Seeds of each method: {options.seeds}.\n\n'
+  text += ''.join(
+    f'### {name}, {WORKLOADS[name].workers} workers, {cluster}\n\n'
+    f'{table(outcomes, WORKLOADS[name])}\n'
+    for name, clusters in result.items()
+    for cluster, outcomes in clusters.items()
+  )
+  print(text)
+  if options.into:
+    page = options.into.read_text()
+    new, count = BLOCK.subn(lambda m: f'{m[1]}\n{text}{m[2]}', page)
+    assert count == 1, f'{options.into} needs <!-- stragglers --> once'
+    options.into.write_text(new)
+  record = {
+    'cores': os.cpu_count(),
+    'network': NETWORK,
+    'targets': {name: WORKLOADS[name].target for name in result},
+    'outcomes': {
+      name: {
+        cluster: {
+          label: [o._asdict() for o in each] for label, each in m.items()
+        }
+        for cluster, m in clusters.items()
+      }
+      for name, clusters in result.items()
+    },
+  }
+  pathlib.Path(options.out).write_text(json.dumps(record, indent=2) + '\n')
+
+
+if __name__ == '__main__':
+  main()

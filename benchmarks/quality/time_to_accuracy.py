@@ -1,0 +1,323 @@
+"""How long until BSP's accuracy, on a network ten times slower than the step?
+
+  python -m benchmarks.quality.time_to_accuracy
+  python -m benchmarks.quality.time_to_accuracy \
+    --config=configs/stdlib_gpt.py:smoke --rates=0.006,0.012,0.024
+
+Everything is chosen by the validation split, with five seeds: the learning rate
+of BSP, of SelSync and of local SGD, and local SGD's period. The target of a
+seed is the final accuracy, with this seed, of BSP at its most accurate rate,
+minus half a point. Then each method, BSP as well, gets the setting that reaches
+the targets of the most seeds, and of those the soonest by the median, from a
+grid around that rate. If it lies at the edge of the grid, the grid grows; if it
+has grown too often, the command ends without a result
+(benchmarks/quality/tuning.py).
+
+Three other seeds are then timed at these settings on an emulated cluster
+(benchmarks/network/cluster.py) with one worker per host. Its bandwidth makes
+BSP communicate for ten times as long as it computes. The times exclude
+evaluations, and the first step, which compiles. Where a run reaches the target
+at a step without an average, the time of one is added: what was evaluated is
+the mean over workers. The limit is BSP on a network that is not shaped.
+
+Prints one table, and a sentence for the README; writes one JSON file.
+"""
+
+import argparse
+from collections.abc import Sequence
+import json
+import math
+import os
+import pathlib
+import statistics
+import sys
+from typing import Any
+
+from benchmarks.network import cluster as emulated
+from benchmarks.quality import tuning
+from benchmarks.quality.tuning import RATIO
+from benchmarks.quality.tuning import Setting
+from selsync_jax.commands import config_file
+from selsync_jax.runs import records
+
+ROOT = pathlib.Path(__file__).parents[2]
+PROBE = 120  # Steps to time the computation with.
+HALF_A_POINT = 0.005
+FAST = 'BSP, network unshaped'
+Rows = list[dict[str, Any]]
+
+
+def setting(
+  options: argparse.Namespace, method: str, seed: int, **fields: float
+) -> Setting:
+  """A run of a method; fields are named with `__` in place of dots."""
+  flags = {'seed': seed, 'data__backend': 'numpy'} | fields
+  flags = {name.replace('__', '.'): value for name, value in flags.items()}
+  return Setting(
+    config_file.with_method(options.config, method),
+    (
+      *options.fields,
+      *(f'--config.{name}={value}' for name, value in flags.items()),
+    ),
+  )
+
+
+def choose(
+  options: argparse.Namespace, trainer: tuning.Trainer, steps: int
+) -> tuple[float, dict[str, tuple[str, dict[str, float]]]]:
+  """BSP's most accurate rate, and each method with the fields to take.
+
+  Args:
+    options: of the command line.
+    trainer: of the runs.
+    steps: of a run; a longer period is the same as this one.
+  """
+  rates = {'optimizer__learning_rate': options.rates}
+  periods = {'sync__period': options.periods}
+  bounds = {'sync__period': (1, steps)}
+
+  endless = [math.inf] * len(options.tuned_on)
+
+  def outcomes(method, axes, points, targets):
+    runs = [
+      setting(options, method, seed, **dict(zip(axes, point, strict=True)))
+      for point in points
+      for seed in options.tuned_on
+    ]
+    each, n = trainer(runs, targets * len(points)), len(options.tuned_on)
+    return [each[i : i + n] for i in range(0, len(each), n)]
+
+  def inaccuracy(points):
+    found = outcomes('bsp', rates, points, endless)
+    return [-statistics.fmean(o.final for o in each) for each in found]
+
+  (rate,), _ = tuning.grow(rates, inaccuracy, {})
+  targets = targets_of(options, trainer, rate, options.tuned_on)
+  chosen = {}
+  rates = {'optimizer__learning_rate': [rate / 2, rate, 2 * rate]}
+  for name, method, axes, stop in (
+    ('BSP', 'bsp', rates, endless),  # The runs above.
+    ('SelSync', 'selsync', rates, targets),
+    ('local SGD', 'local_sgd', rates | periods, targets),
+  ):
+
+    def times(points, method=method, axes=axes, stop=stop):
+      found = outcomes(method, axes, points, stop)
+      return [tuning.preference(each, targets) for each in found]
+
+    point, _ = tuning.grow(axes, times, bounds)
+    chosen[name] = method, dict(zip(axes, point, strict=True))
+    print(f'{name}: {chosen[name][1]}', flush=True)
+  return rate, chosen
+
+
+def targets_of(
+  options: argparse.Namespace,
+  trainer: tuning.Trainer,
+  rate: float,
+  seeds: Sequence[int],
+) -> list[float]:
+  """The accuracy to reach with each seed: BSP's own at a rate, nearly."""
+  fields = {'optimizer__learning_rate': rate}
+  runs = [setting(options, 'bsp', seed, **fields) for seed in seeds]
+  outcomes = trainer(runs, [math.inf] * len(runs))
+  return [outcome.final - HALF_A_POINT for outcome in outcomes]
+
+
+def timed(run: Setting, bandwidth: float | None, workdir: pathlib.Path) -> Rows:
+  """The rows of a run on the emulated cluster, one worker a host.
+
+  Args:
+    run: evaluated at its end alone.
+    bandwidth: of each host, in bit/s; `None` does not limit it.
+    workdir: of the run, which resumes if it exists.
+  """
+  config = config_file.load(run.file, run.fields)
+  flags = ['--config.mapper=pmap', '--config.eval.every_epochs=1e6']
+  command = [sys.executable, ROOT / 'train.py', f'--config={run.file}']
+  emulated.run(
+    config.workers,
+    None if bandwidth is None else f'{bandwidth:.0f}bit',
+    [
+      *map(str, [*command, *run.fields, *flags]),
+      *(f'--workdir={workdir}', '--noreport'),
+    ],
+  )
+  return records.read_metrics(workdir)
+
+
+def step_seconds(rows: Rows) -> float:
+  """The median time of a step, without the first ones, which compile."""
+  seconds = [row['seconds'] for row in rows[20:]]
+  return statistics.median(
+    (later - earlier) / 10
+    for earlier, later in zip(seconds[:-10], seconds[10:], strict=True)
+  )
+
+
+def network(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Any]:
+  """A step's computing time, and the bandwidth that makes BSP ten times it."""
+  fields = {'sync__period': 10**6, 'steps': PROBE}
+  run = setting(options, 'local_sgd', options.seeds[0], **fields)
+  rows = timed(run, None, work / 'local')
+  seconds = step_seconds(rows)
+  summary = records.read_summary(work / 'local')
+  assert summary is not None  # The run has finished.
+  bits = 8 * summary['bytes_per_worker_bsp'] / summary['steps']
+  return {'step_seconds': seconds, 'bits_per_second': bits / (RATIO * seconds)}
+
+
+def measure(
+  runs: Sequence[Setting],
+  steps: Sequence[int | None],
+  wire: dict[str, Any],
+  work: pathlib.Path,
+  *,
+  shaped: bool = True,
+) -> list[float | None]:
+  """Seconds until a step, for each seed; `None` where there is no such step."""
+  found: list[float | None] = []
+  for run, step in zip(runs, steps, strict=True):
+    if step is None:
+      found.append(None)
+      continue
+    speed = wire['bits_per_second'] if shaped else None
+    fields = [field.removeprefix('--config.') for field in run.fields]
+    rows = timed(run, speed, work / '-'.join(fields))
+    added = 0 if rows[step - 1]['synced'] else RATIO * wire['step_seconds']
+    found.append(rows[step - 1]['seconds'] - rows[0]['seconds'] + added)
+  return found
+
+
+def faster(
+  bsp: Sequence[float | None], other: Sequence[float | None]
+) -> list[float]:
+  """How many times sooner than BSP, for each seed; 0 if it misses the target.
+
+  Raises:
+    RuntimeError: if BSP misses it, and there is nothing to compare with.
+  """
+  if None in bsp:
+    raise RuntimeError('BSP misses its own target with one of the seeds')
+  return [
+    0.0 if seconds is None else reference / seconds
+    for reference, seconds in zip(bsp, other, strict=True)
+  ]
+
+
+def sentence(result: dict[str, Any]) -> str:
+  """The result in one sentence."""
+  rows = result['rows']
+  times = {name: faster(rows['BSP'], rows[name]) for name in rows}
+
+  def text(name):
+    low, high = min(times[name]), max(times[name])
+    middle = statistics.median(times[name])
+    if missed := times[name].count(0.0):
+      seeds = f'with {missed} of {len(times[name])} seeds never'
+      return f'{middle:.1f} times (up to {high:.1f}, {seeds})'
+    return f'{middle:.1f} times ({low:.1f} to {high:.1f})'
+
+  period = result['chosen']['local SGD'][1]['sync__period']
+  return (
+    f'Where BSP communicates for {RATIO} times as long as it computes, SelSync '
+    f"reaches BSP's accuracy {text('SelSync')} sooner, local SGD with its best "
+    f'period, {period}, {text("local SGD")} sooner, and BSP itself on a '
+    f'network without a limit {text(FAST)}: medians and ranges over '
+    f'{len(rows["BSP"])} seeds, each method at the learning rate that is '
+    f'fastest on validation with {len(result["tuned_on"])} others.'
+  )
+
+
+def show(result: dict[str, Any]) -> None:
+  """Prints the table and the sentence."""
+  print(
+    f'{result["config"]}: validation accuracy to reach, each seed: '
+    f'{", ".join(f"{t:.4f}" for t in result["targets"])}; '
+    f'{result["bits_per_second"] / 1e6:.1f} Mbit/s, '
+    f'a step computes {1e3 * result["step_seconds"]:.1f} ms'
+  )
+  width = max(map(len, result['rows']))
+  print(f'{"":{width}}    rate  period  seconds to the target, each seed')
+  for name, seconds in result['rows'].items():
+    fields = result['chosen'][name.split(',')[0]][1]
+    period = fields.get('sync__period', '')
+    each = ['never' if s is None else f'{s:.2f}' for s in seconds]
+    rate = fields['optimizer__learning_rate']
+    print(f'{name:{width}} {rate:7g} {period:>7}  {"  ".join(each)}')
+  print(f'\n{sentence(result)}')
+
+
+def parse() -> argparse.Namespace:
+  """The command line."""
+
+  def numbers(kind):
+    return lambda text: [kind(x) for x in text.split(',')]
+
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--config', default='configs/digits.py')
+  parser.add_argument('--rates', type=numbers(float), default='0.1,0.2,0.4')
+  parser.add_argument('--periods', type=numbers(int), default='16,32,64')
+  parser.add_argument('--tuned-on', type=numbers(int), default='0,1,2,3,4')
+  parser.add_argument('--seeds', type=numbers(int), default='20,21,22')
+  parser.add_argument('--every', type=float, default=0.5, help='epochs')
+  parser.add_argument(
+    '--work',
+    type=pathlib.Path,
+    default='runs/time_to_accuracy',
+    help='folder of the runs; finished runs are not repeated',
+  )
+  parser.add_argument('--out', default='time_to_accuracy.json')
+  options, options.fields = parser.parse_known_args()
+  if set(options.tuned_on) & set(options.seeds):
+    parser.error('--seeds must not be among --tuned-on')
+  return options
+
+
+def main() -> None:
+  """Chooses, measures, and prints."""
+  options = parse()
+  if reason := emulated.missing():
+    sys.exit(f'time_to_accuracy.py: {reason}')
+  work = options.work.resolve()
+  work.mkdir(parents=True, exist_ok=True)
+  cache = str(work / 'compiled')
+  os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', cache)
+  os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
+  from selsync_jax.training.problem import create_problem
+
+  first = setting(options, 'bsp', 0)
+  config = config_file.load(first.file, first.fields)
+  trainer = tuning.Trainer(
+    work / 'outcomes.json', config.workers, options.every
+  )
+  rate, chosen = choose(options, trainer, create_problem(config).steps)
+  targets = targets_of(options, trainer, rate, options.seeds)
+  wire = network(options, work)
+  rows = {}
+  for name, (method, fields) in chosen.items():
+    runs = [setting(options, method, seed, **fields) for seed in options.seeds]
+    outcomes = trainer(runs, targets)
+    steps = [o.reached(t) for o, t in zip(outcomes, targets, strict=True)]
+    rows[name] = measure(runs, steps, wire, work / method)
+    if method == 'bsp':
+      rows[FAST] = measure(runs, steps, wire, work / 'fast', shaped=False)
+  result = {
+    'config': options.config,
+    'cores': os.cpu_count(),
+    'tuned_on': options.tuned_on,
+    'seeds': options.seeds,
+    'targets': targets,
+    'chosen': chosen,
+    **wire,
+    'rows': rows,
+  }
+  pathlib.Path(options.out).write_text(json.dumps(result, indent=2) + '\n')
+  show(result)
+
+
+if __name__ == '__main__':
+  try:
+    main()
+  except RuntimeError as error:
+    sys.exit(f'time_to_accuracy.py: no result: {error}')

@@ -1,0 +1,1 @@
+"""How long training takes, and how much memory."""

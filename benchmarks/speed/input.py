@@ -1,0 +1,210 @@
+"""Can the input pipelines keep up? Samples per second, next to the step's.
+
+  python -m benchmarks.speed.input
+
+Each pipeline runs in its own process, as four workers with batches of 32 read
+it. For comparison, the training step of the default run is timed on a batch
+that is already in memory: the most that it can consume. CIFAR's pixels,
+WikiText's words, and ImageNet's photographs are random data of the real shapes;
+the digits and the standard library's text are real. Prints one table and writes
+one JSON file. Takes two minutes on 2 cores.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from concurrent import futures
+import json
+import multiprocessing
+import pathlib
+import resource
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+import rich.box
+import rich.console
+import rich.table
+
+WORKERS, BATCH, START, STEPS = 4, 32, 10**5, 10**6
+
+
+def pipeline_of(
+  name: str,
+  arrays: dict[str, np.ndarray] | None = None,
+  data_dir: str | None = None,
+  **fields: Any,
+) -> Iterator[Any]:
+  """Training batches of a data set: from `arrays`, or from disk."""
+  from selsync_jax.data.tfdata import in_memory
+  from selsync_jax.data.tfdata import opening
+
+  if arrays is None:
+    return batches_of(opening.open_dataset(name, data_dir, **fields))
+  source = opening.make_source(name, **fields)
+  return batches_of(in_memory.Loaded(source, 0, {'train': arrays}))
+
+
+def numpy_pipeline_of(name: str, **fields: Any) -> Iterator[Any]:
+  """Training batches of a data set without TensorFlow."""
+  from selsync_jax.data import sources
+
+  return batches_of(sources.open_dataset(name, **fields))
+
+
+def batches_of(dataset: Any) -> Iterator[Any]:
+  """Training batches of an open data set."""
+  from selsync_jax.data.assignment import Assignment
+  from selsync_jax.data.partitions import make_partition
+
+  info = dataset.info
+  partition = make_partition(
+    'seldp',
+    info.sizes['train'],
+    WORKERS,
+    BATCH,
+    seed=0,
+    contiguous=info.order.contiguous,
+  )
+  data = dataset.assigned(Assignment(partition, info.order, None, BATCH, 0))
+  return data.batches(range(WORKERS), START, STEPS)
+
+
+def cifar(name: str, labels: int) -> Iterator[Any]:
+  """45,000 images."""
+  rng = np.random.default_rng(0)
+  image = rng.integers(0, 256, (45_000, 32, 32, 3), np.uint8)
+  label = rng.integers(0, labels, 45_000, np.int32)
+  return pipeline_of(name, {'image': image, 'label': label})
+
+
+def wikitext() -> Iterator[Any]:
+  """103 million words in segments of 35."""
+  rng = np.random.default_rng(0)
+  tokens = rng.integers(0, 267_735, (2_949_000, 36), np.int32)
+  return pipeline_of('wikitext103', {'tokens': tokens}, bptt=35)
+
+
+def imagenet() -> Iterator[Any]:
+  """1,024 JPEGs of 500x375 pixels, 100 kB each, from disk."""
+  from benchmarks.speed import photographs
+
+  rng = np.random.default_rng(0)
+  pictures = [photographs.jpeg(rng, 375, 500) for _ in range(8)]
+  with tempfile.TemporaryDirectory() as root:
+    photographs.prepare(
+      pathlib.Path(root),
+      lambda: pictures[rng.integers(8)],
+      labels=64,
+      each=16,
+      validation=8,
+      shards=8,
+    )
+    yield from pipeline_of('imagenet2012', data_dir=root)
+
+
+def step() -> Iterator[Any]:
+  """The training step of the default run, always on the same batch."""
+  import jax
+
+  from selsync_jax.configs import digits
+  from selsync_jax.devices import layout
+  from selsync_jax.devices import mappers
+  from selsync_jax.training.setup import create_setup
+
+  layout.make_devices(WORKERS)
+  config = digits.get_config()
+  job = create_setup(config)
+  batch = next(job.problem.data.batches(range(WORKERS), 0, 1))
+  fresh = job.init()
+  state = mappers.place(mappers.replicate(fresh, WORKERS), config.mapper)
+  train = job.train_step()
+  while True:
+    state, metrics = jax.block_until_ready(train(state, batch))
+    del metrics
+    yield batch
+
+
+ROWS: dict[str, Callable[[], Iterator[Any]]] = {
+  'digits': lambda: pipeline_of('digits'),
+  'digits, numpy': lambda: numpy_pipeline_of('digits'),
+  'digits, 32x32x3': lambda: pipeline_of('digits', image_size=32, channels=3),
+  'cifar10': lambda: cifar('cifar10', 10),
+  'cifar100': lambda: cifar('cifar100', 100),
+  'stdlib_text, bptt 256': lambda: pipeline_of('stdlib_text', bptt=256),
+  'stdlib_text, bptt 256, numpy': lambda: numpy_pipeline_of(
+    'stdlib_text', bptt=256
+  ),
+  'wikitext103, bptt 35': wikitext,
+  'imagenet2012, streamed': imagenet,
+  'the step on digits': step,
+}
+STEP = 'the step on digits'
+
+
+def measure(row: str, seconds: float, repeats: int) -> dict[str, float]:
+  """Samples per second (best of several), first batch, and peak memory."""
+  batches = ROWS[row]()
+  began = time.perf_counter()
+  next(batches)
+  first = time.perf_counter() - began
+  for _ in range(10):
+    next(batches)
+  best = 0.0
+  for _ in range(repeats):
+    samples, began = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - began) < seconds:
+      samples += int(next(batches)['mask'].sum())
+    best = max(best, samples / elapsed)
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  return {
+    'samples_per_second': best,
+    'first_seconds': first,
+    'peak_bytes': peak * 1024,
+  }
+
+
+def table(rows: dict[str, dict[str, float]]) -> rich.table.Table:
+  """The rows as a table to print."""
+  out = rich.table.Table(box=rich.box.SIMPLE_HEAD)
+  out.add_column('pipeline')
+  for name in (
+    'samples/s',
+    'relative to the step',
+    f'first batch, at step {START:,}',
+    'peak memory',
+  ):
+    out.add_column(name, justify='right')
+  for row, figures in rows.items():
+    speed = figures['samples_per_second']
+    out.add_row(
+      row,
+      f'{speed:,.0f}',
+      f'{speed / rows[STEP]["samples_per_second"]:.1f}x',
+      f'{figures["first_seconds"]:.2f} s',
+      f'{figures["peak_bytes"] / 1e9:.2f} GB',
+    )
+  return out
+
+
+def main() -> None:
+  """Measures each row in its own process; prints and writes the results."""
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument('pipelines', nargs='*', help='default: all')
+  parser.add_argument('--seconds', type=float, default=2.0, help='per repeat')
+  parser.add_argument('--repeats', type=int, default=5, help='the best counts')
+  parser.add_argument('--out', type=pathlib.Path, default='input.json')
+  flags = parser.parse_args()
+  spawn = multiprocessing.get_context('spawn')
+  rows = {}
+  for row in (*flags.pipelines, STEP) if flags.pipelines else ROWS:
+    with futures.ProcessPoolExecutor(1, mp_context=spawn) as process:
+      rows[row] = process.submit(
+        measure, row, flags.seconds, flags.repeats
+      ).result()
+  rich.console.Console().print(table(rows))
+  flags.out.write_text(json.dumps(rows, indent=2) + '\n')
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,130 @@
+"""What the training loop adds to the step, and checkpoints to the loop.
+
+  python -m benchmarks.speed.loop
+
+Times three things in turn: the compiled step alone, on batches that are already
+on the devices (the limit); the loop with its data, metrics, and progress; and
+the loop with checkpoints at their default interval, with the time for which
+saving blocks it. Prints one table and writes one JSON file. Takes 5 minutes on
+2 cores.
+"""
+
+import argparse
+import contextlib
+import importlib
+import io
+import json
+import pathlib
+import statistics
+import tempfile
+import time
+from typing import Any
+
+from absl import logging
+import jax
+
+from benchmarks.speed import step as step_lib
+from selsync_jax.devices import layout
+from selsync_jax.runs import checkpoints as checkpoint
+from selsync_jax.runs import records
+from selsync_jax.training.train import train_and_evaluate
+
+NEVER = 10**6
+
+
+def configured(name: str, steps: int) -> Any:
+  """A workload's config, `FILE` or `FILE:ARGUMENT`, without evaluations."""
+  module, _, argument = name.partition(':')
+  config = importlib.import_module(f'selsync_jax.configs.{module}').get_config(
+    argument or 'selsync'
+  )
+  config.steps = steps
+  config.eval.every_epochs = float(NEVER)
+  return config
+
+
+def step_ms(config: Any, steps: int) -> float:
+  """Milliseconds per step, dispatched without waiting for each result."""
+  program = step_lib.compile_step(config, config.workers, config.mapper)
+  state, _ = program.step(program.state, program.batch)
+  jax.block_until_ready(state)
+  began = time.perf_counter()
+  for _ in range(steps):
+    state, _ = program.step(state, program.batch)
+  jax.block_until_ready(state)
+  return 1e3 * (time.perf_counter() - began) / steps
+
+
+def loop_ms(config: Any) -> tuple[float, list[float]]:
+  """Milliseconds per step of the loop, and blocked by each save."""
+  blocked = []
+  save = checkpoint.Checkpoints.save
+
+  def timed(*args):
+    start = time.perf_counter()
+    save(*args)
+    blocked.append(1e3 * (time.perf_counter() - start))
+
+  checkpoint.Checkpoints.save = timed
+  try:
+    with (
+      tempfile.TemporaryDirectory() as folder,
+      contextlib.redirect_stdout(io.StringIO()),
+    ):
+      workdir = pathlib.Path(folder)
+      train_and_evaluate(config, workdir)
+      rows = records.read_metrics(workdir)
+  finally:
+    checkpoint.Checkpoints.save = save
+  # After the compilation and before the last evaluation.
+  warm, end = rows[20], rows[-config.log.fetch_every - 2]
+  ms = 1e3 * (end['seconds'] - warm['seconds']) / (end['step'] - warm['step'])
+  return ms, blocked[:-1]  # The last save is at the end of the run.
+
+
+def measure(name: str, steps: int, rounds: int) -> dict[str, Any]:
+  """The figures of one workload."""
+  limit, plain, saving, blocked = [], [], [], []
+  for _ in range(rounds):
+    config = configured(name, steps)
+    limit.append(step_ms(config, steps))
+    saves, waited = loop_ms(config)
+    saving.append(saves)
+    blocked += waited
+    config.checkpoint.every = NEVER
+    plain.append(loop_ms(config)[0])
+  return {
+    'step_ms': statistics.median(limit),
+    'loop_ms': statistics.median(plain),
+    'saving_ms': statistics.median(saving),
+    'blocked_ms': statistics.median(blocked) if blocked else 0.0,
+    'saves': len(blocked),
+  }
+
+
+def main() -> None:
+  """The command line."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument(
+    '--configs', nargs='+', default=['digits', 'stdlib_gpt:selsync,smoke']
+  )
+  parser.add_argument('--steps', type=int, default=1200)
+  parser.add_argument('--rounds', type=int, default=3)
+  parser.add_argument('--out', default='loop.json')
+  options = parser.parse_args()
+  logging.set_verbosity(logging.ERROR)
+  layout.make_devices(4)
+  rows = {}
+  print(f'{"":26}  step ms  loop ms  /step  saving ms  /loop  ms of a save')
+  for name in options.configs:
+    row = rows[name] = measure(name, options.steps, options.rounds)
+    print(
+      f'{name:26} {row["step_ms"]:8.2f} {row["loop_ms"]:8.2f} '
+      f'{row["loop_ms"] / row["step_ms"]:6.3f} {row["saving_ms"]:10.2f} '
+      f'{row["saving_ms"] / row["loop_ms"]:6.3f} {row["blocked_ms"]:10.1f}'
+    )
+  pathlib.Path(options.out).write_text(json.dumps(rows, indent=2) + '\n')
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,112 @@
+"""How many samples a second each mapper trains with, and with more workers.
+
+  python -m benchmarks.speed.mappers
+  python -m benchmarks.speed.mappers --config=stdlib_gpt:selsync,smoke \
+    --workers 4 16
+
+All workers are on this machine. The mappers take turns, so that another load
+slows all of them alike. Prints the medians; the median ratio of the time of
+`mesh`, with one device per worker, to that of `pmap`, whose limit is 1.03; and
+how many samples a second the largest number of workers has relative to the
+smallest, each with its fastest mapper; the goal is 0.7. Writes one JSON file.
+"""
+
+import argparse
+from collections.abc import Iterator
+import json
+import pathlib
+import statistics
+import time
+
+import jax
+import rich.box
+import rich.console
+import rich.table
+
+from selsync_jax.commands import config_file
+from selsync_jax.devices import layout
+from selsync_jax.training import start
+from selsync_jax.training.setup import create_setup
+
+GOAL = 0.7
+MAPPERS = ('pmap', 'mesh', 'vmap', 'map')
+MESH = 'mesh / pmap'
+
+
+def times(
+  config: str, workers: int, mapper: str, batch: int, steps: int, rounds: int
+) -> Iterator[float]:
+  """Yields the seconds of some steps; the first are not counted."""
+  fields = [
+    f'--config.workers={workers}',
+    f'--config.mapper={mapper}',
+    f'--config.batch_size={batch}',
+    f'--config.steps={steps * (rounds + 1)}',
+    '--config.data.backend=numpy',
+  ]
+  setup = create_setup(config_file.load(config, fields))
+  indices = range(workers)
+  state = start.fresh(setup, indices)
+  step = setup.train_step()
+  for k in range(rounds + 1):
+    batches = setup.problem.data.batches(indices, k * steps, (k + 1) * steps)
+    began = time.perf_counter()
+    for data in batches:
+      state, metrics = step(state, data)
+      jax.block_until_ready(metrics)  # jaxlib 0.10 hangs on too many at once.
+    jax.block_until_ready(state)
+    if k:
+      yield time.perf_counter() - began
+
+
+def measure(workers: int, options: argparse.Namespace) -> dict[str, float]:
+  """Samples a second by mapper, and the time of mesh relative to pmap."""
+  timing = options.batch_size, options.steps, options.rounds
+  turns = zip(
+    *(times(options.config, workers, name, *timing) for name in MAPPERS),
+    strict=True,
+  )
+  seconds = dict(zip(MAPPERS, zip(*turns, strict=True), strict=True))
+  samples = workers * options.batch_size * options.steps
+  rates = {
+    name: samples / statistics.median(column)
+    for name, column in seconds.items()
+  }
+  pairs = zip(seconds['mesh'], seconds['pmap'], strict=True)
+  return rates | {MESH: statistics.median(mesh / pmap for mesh, pmap in pairs)}
+
+
+def main(argv: list[str] | None = None) -> None:
+  """The command line."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  add = parser.add_argument
+  add('--config', default='digits')
+  add('--workers', type=int, nargs='+', default=[8, 128])
+  add('--batch_size', type=int, default=8, help='per worker')
+  add('--steps', type=int, default=4, help='per round')
+  add('--rounds', type=int, default=3, help='the median counts')
+  add('--out', type=pathlib.Path, default='mappers.json')
+  options = parser.parse_args(argv)
+  layout.make_devices(max(options.workers))
+  rows = {workers: measure(workers, options) for workers in options.workers}
+  table = rich.table.Table(
+    *('workers', *MAPPERS, MESH),
+    title=f'{options.config}, {jax.devices()[0].device_kind}, samples/s',
+    box=rich.box.SIMPLE_HEAD,
+  )
+  for workers, row in rows.items():
+    rates = [f'{row[name]:,.0f}' for name in MAPPERS]
+    table.add_row(str(workers), *rates, f'{row[MESH]:.3f}')
+  rich.console.Console(width=80).print(table)
+  few, many = min(rows), max(rows)
+  fastest = {n: max(row[name] for name in MAPPERS) for n, row in rows.items()}
+  ratio = fastest[many] / fastest[few]
+  print(
+    f'{many} workers have {ratio:.2f} of the samples a second of {few}; '
+    f'goal {GOAL}'
+  )
+  options.out.write_text(json.dumps(rows, indent=2) + '\n')
+
+
+if __name__ == '__main__':
+  main()

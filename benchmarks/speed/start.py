@@ -1,0 +1,93 @@
+"""How long a command takes until there is something to see.
+
+  python -m benchmarks.speed.start
+
+Prints the seconds of `selsync --help` and of a warm start: from the command to
+the first step of the digits, when the run before has compiled the same
+programs. Then the import budget of that start, by package, as `python -X
+importtime` counts it. The goals are 1 and 6 seconds on two quiet cores. Writes
+one JSON file.
+"""
+
+import argparse
+import collections
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+GOALS = {'--help': 1.0, 'first step': 6.0}
+COMMAND = [sys.executable, '-m', 'selsync_jax']
+_IMPORT = re.compile(r'import time:\s+(\d+) \|\s+\d+ \|\s+(\w+)')
+
+
+def help_seconds() -> float:
+  """The seconds of `--help`; its exit code is 0."""
+  began = time.perf_counter()
+  subprocess.run([*COMMAND, '--help'], check=True, stdout=subprocess.DEVNULL)
+  return time.perf_counter() - began
+
+
+def start_seconds(flags: list[str]) -> float:
+  """The seconds until a run has logged its first step."""
+  with tempfile.TemporaryDirectory() as folder:
+    rows = pathlib.Path(folder, 'metrics.jsonl')
+    command = [*COMMAND, 'train', f'--workdir={folder}', '--noreport']
+    began = time.perf_counter()
+    with subprocess.Popen(
+      [*command, '--config.steps=1', *flags], stdout=subprocess.DEVNULL
+    ) as process:
+      while not (rows.exists() and rows.stat().st_size):
+        if process.poll():
+          raise RuntimeError(f'exit code {process.returncode}')
+        time.sleep(0.01)
+      return time.perf_counter() - began
+
+
+def imports(flags: list[str]) -> dict[str, float]:
+  """Seconds of imports until a run is over, by package, the longest first."""
+  with tempfile.TemporaryDirectory() as folder:
+    done = subprocess.run(
+      [
+        *(sys.executable, '-X', 'importtime', *COMMAND[1:], 'train'),
+        *(f'--workdir={folder}', '--noreport', '--config.steps=1', *flags),
+      ],
+      check=True,
+      stdout=subprocess.DEVNULL,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+  totals: collections.Counter[str] = collections.Counter()
+  for line in done.stderr.splitlines():
+    if match := _IMPORT.match(line):
+      totals[match[2]] += int(match[1])
+  return {name: 1e-6 * micros for name, micros in totals.most_common()}
+
+
+def main(argv: list[str] | None = None) -> None:
+  """The command line; other flags are those of `train`."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--rounds', type=int, default=3, help='the best counts')
+  parser.add_argument('--out', type=pathlib.Path, default='start.json')
+  options, flags = parser.parse_known_args(argv)
+  rounds = range(options.rounds)
+  start_seconds(flags)  # Compiles.
+  seconds = {
+    '--help': min(help_seconds() for _ in rounds),
+    'first step': min(start_seconds(flags) for _ in rounds),
+  }
+  budget = imports(flags)
+  for name, value in seconds.items():
+    print(f'{name:12} {value:6.2f} s   goal {GOALS[name]:.0f} s')
+  print(f'{"imports":12} {sum(budget.values()):6.2f} s   of these:')
+  for name, value in list(budget.items())[:12]:
+    print(f'  {name:24} {value:6.2f} s')
+  result = {'seconds': seconds, 'imports': budget}
+  options.out.write_text(json.dumps(result, indent=2) + '\n')
+
+
+if __name__ == '__main__':
+  main()

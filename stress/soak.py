@@ -1,0 +1,181 @@
+"""Kills and damages runs, and checks that the results are unaffected.
+
+  python -m stress.soak --kills=20
+  python -m stress.soak --damages=20
+
+Each case is a method, with four workers in one process or in two, or with
+`--simulate` on a virtual cluster, asynchronous methods among them, or with
+`--mesh` with two workers of four devices each in one, two, or four processes,
+or with `--one_device` all on one, a GPU for example.
+One process of a run is killed (SIGKILL) at a random moment before it has
+finished, and the run is resumed until it finishes. Its last checkpoint (every
+worker's parameters and optimizer state) and its metrics are then compared with
+those of an uninterrupted run.
+
+With --damages, one run of each case is killed. In a copy of it, a random file
+is lost, truncated, overwritten with zeros or has a flipped bit before it is
+resumed. It must end as the uninterrupted run, with a line about what was lost
+of the metrics; or be refused in one line.
+
+Prints one table and writes soak.json. The exit code is 1 if a single bit
+differs without a word.
+"""
+
+import argparse
+import itertools
+import json
+import pathlib
+import random
+import shutil
+import sys
+import tempfile
+
+from absl import logging
+
+from selsync_jax import methods
+from tests.support import damage
+from tests.support import live_runs
+
+CASES = tuple(itertools.product(methods.METHODS, (1, 2)))
+MESHED = tuple(zip(methods.METHODS, itertools.cycle((1, 2, 4)), strict=False))
+ALONE = tuple((method, 1) for method in methods.METHODS)
+MESH = ('--config.mapper=mesh', '--config.workers=2')
+MESH += ('--config.mesh.data=2', '--config.mesh.fsdp=2')
+DAMAGES = ('lost', 'half', 'zeros', 'zeros inside', 'flipped bit')
+
+
+def command(
+  method: str, processes: int, workdir: pathlib.Path, flags: tuple[str, ...]
+) -> list[str]:
+  """A run of some processes; 0 is a simulation."""
+  if processes:
+    return live_runs.command(method, processes, workdir, *flags)
+  return live_runs.simulation(method, workdir)
+
+
+def simulated() -> tuple[tuple[str, int], ...]:
+  """The cases of the virtual cluster."""
+  from selsync_jax.simulate import methods as asynchronous  # Imports SimPy.
+
+  return tuple((method, 0) for method in (*asynchronous.METHODS, 'selsync'))
+
+
+def kill(command: list[str], workdir: pathlib.Path, rng: random.Random) -> str:
+  """Kills a run at a random moment before its end; says after which step."""
+  while True:
+    lines, delay = rng.randrange(live_runs.STEPS), rng.uniform(0, 0.5)
+    if live_runs.kill_at(command, workdir, lines, delay, rng):
+      return f'killed after step {len(live_runs.rows(workdir)):3}'
+    shutil.rmtree(workdir)
+
+
+def inflict(workdir: pathlib.Path, rng: random.Random) -> str:
+  """Damages a random file of a run; says which, and how."""
+  files = [
+    path
+    for path in sorted(workdir.rglob('*'))
+    if path.is_file() and path.stat().st_size
+  ]
+  # A file at the top as often as one of the many in the checkpoints.
+  top = [path for path in files if path.parent == workdir]
+  file, kind = rng.choice(rng.choice([top, files])), rng.choice(DAMAGES)
+  damage.inflict(file, kind)
+  return f'{file.relative_to(workdir)}: {kind}'
+
+
+def resume(
+  command: list[str],
+  workdir: pathlib.Path,
+  left_alone: pathlib.Path,
+  *,
+  is_damaged: bool,
+) -> tuple[list[str], str]:
+  """Resumes a run that was killed; it may be refused if it is damaged, too.
+
+  Returns:
+    What is wrong with how it ended, and the lines that explain it.
+  """
+  done = live_runs.run(*command)
+  said = done.stderr.strip()
+  if 'Traceback' in said:
+    return ['a traceback'], said
+  if done.returncode:
+    refused = done.returncode in (1, 2) and len(said.splitlines()) <= 3
+    fine = is_damaged and refused
+    return [] if fine else [f'exit code {done.returncode}'], said
+  found = live_runs.differences_of_state(left_alone, workdir)
+  for name, differences in (
+    ('metrics.jsonl', live_runs.differences_of_metrics),
+    ('workers.jsonl', live_runs.differences_of_workers),
+  ):
+    if f'{workdir / name}: ' not in said:  # It says what was lost.
+      found += differences(left_alone, workdir)
+  return found, said
+
+
+def main() -> None:
+  """The command line."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--kills', type=int, default=0)
+  parser.add_argument('--damages', type=int, default=0)
+  kinds = parser.add_mutually_exclusive_group()
+  kinds.add_argument('--simulate', action='store_true')
+  kinds.add_argument('--mesh', action='store_true')
+  kinds.add_argument('--one_device', action='store_true')
+  parser.add_argument('--device', default='auto', help='that runs must have')
+  parser.add_argument('--seed', type=int, default=0)
+  parser.add_argument('--out', default='soak.json')
+  options = parser.parse_args()
+  logging.set_verbosity(logging.ERROR)
+  rng = random.Random(options.seed)
+  devices, flags, cases = 4, (), CASES
+  if options.simulate:
+    cases = simulated()
+  if options.mesh:
+    devices, flags, cases = 8, MESH, MESHED
+  if options.one_device:
+    devices, flags, cases = 1, ('--config.mapper=vmap',), ALONE
+  flags += (f'--config.device={options.device}',)
+  cases = itertools.cycle(cases)
+  left_alone: dict[tuple[str, int], pathlib.Path] = {}
+  killed: dict[tuple[str, int], pathlib.Path] = {}
+  results = []
+  with tempfile.TemporaryDirectory() as folder:
+    for number in range(options.kills + options.damages):
+      method, processes = case = next(cases)
+      if case not in left_alone:
+        left_alone[case] = pathlib.Path(folder) / f'{method}-{processes}'
+        live_runs.finish(command(*case, left_alone[case], flags))
+      workdir = pathlib.Path(folder) / f'run-{number}'
+      run = command(*case, workdir, flags)
+      if number < options.kills:
+        what = kill(run, workdir, rng)
+      else:
+        if case not in killed:
+          killed[case] = pathlib.Path(folder) / f'killed-{number}'
+          kill(command(*case, killed[case], flags), killed[case], rng)
+        shutil.copytree(killed[case], workdir)
+        what = inflict(workdir, rng)
+      is_damaged = number >= options.kills
+      found, said = resume(
+        run, workdir, left_alone[case], is_damaged=is_damaged
+      )
+      results.append(
+        dict(method=method, processes=processes, what=what, differs=found)
+        | dict(said=said)
+      )
+      shape = processes and f'{processes} x {devices // processes}'
+      print(
+        f'{method:16} {shape or "virtual"}  {what}  '
+        f'{", ".join(found) or said or "equal bit for bit"}',
+        flush=True,
+      )
+      shutil.rmtree(workdir)
+  pathlib.Path(options.out).write_text(json.dumps(results, indent=2) + '\n')
+  wrong = sum(bool(result['differs']) for result in results)
+  print(f'{len(results)} cases, {wrong} of them wrong')
+  sys.exit(bool(wrong))
+
+
+if __name__ == '__main__':
+  main()

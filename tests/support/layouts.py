@@ -1,0 +1,111 @@
+"""Training of a small network with any layout of devices, for comparison."""
+
+import functools
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import numpy as np
+import optax
+
+from selsync_jax.devices import mappers
+from selsync_jax.devices.layout import Layout
+from selsync_jax.models import tasks
+from selsync_jax.training.step import init_state
+from selsync_jax.training.step import train_step
+from tests.support import compositions
+from tests.support import programs
+
+STEPS = 12
+# Where the presets would hardly synchronize in 12 steps.
+METHODS = compositions.PRESETS | {
+  'selsync': ('selsync', {'delta': 0.1}),
+  'streaming_diloco': ('streaming_diloco', {'period': 8}),
+}
+
+
+class Net(nn.Module):
+  """A perceptron with what makes workers differ: statistics and dropout."""
+
+  @nn.compact
+  def __call__(self, x, *, train):
+    """Logits of images."""
+    x = nn.Dense(64)(x.reshape(x.shape[0], -1))
+    x = nn.relu(nn.BatchNorm(use_running_average=not train)(x))
+    x = nn.Dense(36)(nn.Dropout(0.2, deterministic=not train)(x))
+    return nn.Dense(10)(x)
+
+
+def batches(workers: int):
+  """Batches whose empty slots differ between a worker's devices."""
+  rng = np.random.default_rng(0)
+  for _ in range(STEPS):
+    label = rng.integers(10, size=(workers, 16))
+    image = rng.normal(size=(workers, 16, 8, 8, 1))
+    mask = np.ones((workers, 16), bool)
+    mask[:, -3:] = mask[0, :2] = False
+    yield {
+      'image': (image + label[..., None, None, None]).astype(np.float32),
+      'label': label.astype(np.int32),
+      'mask': mask,
+    }
+
+
+class Run(NamedTuple):
+  """A few steps of training.
+
+  Attributes:
+    state: after the last step, on the host.
+    synced: by step, whether the workers synchronized.
+    step: the mapped step.
+    arguments: of a step, on the devices.
+  """
+
+  state: Any
+  synced: list[bool]
+  step: Any
+  arguments: tuple[Any, Any]
+
+
+@functools.cache
+def train(method: str, mapper: mappers.Mapper, workers: int) -> Run:
+  """Trains with a method of `METHODS`."""
+  task = tasks.TASKS['classification']
+  strategy = compositions.create(*METHODS[method])
+  optimizer = optax.sgd(0.05, momentum=0.9)  # Adam amplifies zero gradients.
+  example = jax.tree.map(lambda x: x[0, :1], next(batches(workers)))
+  model = tasks.init(Net(), task, example, jax.random.key(0))
+  state = init_state(*model, strategy, optimizer)
+  state = mappers.place(mappers.replicate(state, workers), mapper)
+  loss = tasks.train_loss(Net(), task)
+  step = mappers.map_workers(train_step(loss, strategy, optimizer, 0), mapper)
+  synced = []
+  for batch in batches(workers):
+    state, metrics = step(state, batch)
+    synced.append(bool(np.asarray(metrics['synced'])[0]))
+  return Run(jax.device_get(state), synced, step, (state, batch))
+
+
+def difference(one: Run, other: Run, share: float = 1.0) -> float:
+  """By how much parameters and statistics of two runs differ at most.
+
+  Args:
+    one: a run.
+    other: another one.
+    share: of the values that are compared; the largest differences are not.
+  """
+  pairs = zip(
+    *(jax.tree.leaves(r.state.shared) for r in (one, other)), strict=True
+  )
+  each = np.concatenate([np.abs(a - b).ravel() for a, b in pairs])
+  return float(np.quantile(each, share))
+
+
+def crossings(method: str, layout: Layout) -> list[programs.Sent]:
+  """What leaves a worker in the compiled step, from one of its devices."""
+  run = train(method, layout, layout.workers)
+  state, batch = run.arguments
+  batch = layout.place(batch, layout.batch_sharding)
+  text = run.step.__wrapped__.lower(state, batch).compile().as_text()
+  sent = programs.collectives(text, layout.devices_per_worker)
+  return [message for message in sent if message.crosses]

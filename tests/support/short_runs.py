@@ -1,0 +1,42 @@
+"""Short runs of the digits in this process, on one device."""
+
+from selsync_jax.configs import digits
+from selsync_jax.runs import records
+from selsync_jax.training.train import train_and_evaluate
+from tests.support import perceptron
+
+STEPS = 24
+
+
+def config(data_dir, method='selsync', **fields):
+  """The config of a short run; fields' names with __ for the dots."""
+  short = digits.get_config(method)
+  defaults = {
+    'steps': STEPS,
+    'data.dir': data_dir,
+    'mapper': 'vmap',
+    'checkpoint.every': 8,
+    'eval.every_epochs': 1.2,
+    'model.name': 'perceptron',
+    'model.num_filters': 8,
+  }
+  given = {name.replace('__', '.'): value for name, value in fields.items()}
+  short.update_from_flattened_dict(defaults | given)
+  return short
+
+
+def run(workdir, data_dir, method='selsync', restart=False, **fields):
+  """Trains; returns the summary."""
+  short = config(data_dir, method, **fields)
+  with perceptron.registered():
+    return train_and_evaluate(short, workdir, restart=restart)
+
+
+def rows(workdir):
+  """The lines of a run's metrics, with the values per worker."""
+  metrics = records.read_metrics(workdir)
+  values = records.read_workers(workdir, [row['step'] for row in metrics])
+  return [
+    row | {name: array.tolist() for name, array in arrays.items()}
+    for row, arrays in zip(metrics, values, strict=True)
+  ]
