@@ -2,9 +2,9 @@
 
   python -m benchmarks.strangers --rounds=100
 
-In each round, two processes open their channel (selsync_jax/devices/channel.py)
+In each round, two processes open their channel (selsync_jax/cluster/channel.py)
 at a new port. Meanwhile a third process connects there again and again, and
-sends everything that tests/devices/strangers.py lists: as one who has the token
+sends everything that tests/cluster/strangers.py lists: as one who has the token
 of the run, apart from the message of an impostor, who would then be a member.
 Prints the times to meet, and writes strangers.json. The exit code is 1 above
 the limit of 5 s.
@@ -21,9 +21,9 @@ import sys
 import time
 from typing import Any
 
-from selsync_jax.devices.channel import Channel
-from tests.devices.members import TOKEN
-from tests.devices.strangers import ATTACKS
+from selsync_jax.cluster.channel import Channel
+from tests.cluster.members import TOKEN
+from tests.cluster.strangers import ATTACKS
 
 LIMIT = 5.0
 PROCESSES = 2

@@ -8,15 +8,15 @@ import time
 
 import pytest
 
+from selsync_jax.cluster import channel as channels
+from selsync_jax.cluster import processes
+from selsync_jax.cluster.link import Link
+from selsync_jax.cluster.reception import ClusterError
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
-from selsync_jax.devices import channel as channels
-from selsync_jax.devices import processes
-from selsync_jax.devices.link import Link
-from selsync_jax.devices.reception import ClusterError
-from tests.devices.members import connect
-from tests.devices.members import soon
-from tests.devices.members import TOKEN
+from tests.cluster.members import connect
+from tests.cluster.members import soon
+from tests.cluster.members import TOKEN
 
 pytestmark = pytest.mark.filterwarnings(
   # A channel's sockets stay open for as long as its process lives.

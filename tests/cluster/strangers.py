@@ -3,8 +3,8 @@
 import contextlib
 import os
 
-from selsync_jax.devices.link import Link
-from tests.devices.members import soon
+from selsync_jax.cluster.link import Link
+from tests.cluster.members import soon
 
 
 def signed(*messages):

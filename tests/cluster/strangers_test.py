@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from selsync_jax.devices import reception
-from tests.devices.members import connect
-from tests.devices.members import TOKEN
-from tests.devices.strangers import ATTACKS
+from selsync_jax.cluster import reception
+from tests.cluster.members import connect
+from tests.cluster.members import TOKEN
+from tests.cluster.strangers import ATTACKS
 
 pytestmark = pytest.mark.filterwarnings(
   # A channel's sockets stay open for as long as its process lives.

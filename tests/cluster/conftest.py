@@ -8,12 +8,12 @@ import threading
 
 import pytest
 
-from selsync_jax.devices import channel as channels
-from selsync_jax.devices import signals
-from selsync_jax.devices.channel import Channel
-from selsync_jax.devices.reception import ClusterError
-from tests.devices.members import Peer
-from tests.devices.members import TOKEN
+from selsync_jax.cluster import channel as channels
+from selsync_jax.cluster import signals
+from selsync_jax.cluster.channel import Channel
+from selsync_jax.cluster.reception import ClusterError
+from tests.cluster.members import Peer
+from tests.cluster.members import TOKEN
 
 
 @pytest.fixture(scope='module', autouse=True)
