@@ -57,6 +57,8 @@ jax.config.update('jax_numpy_rank_promotion', 'raise')
 
 # A program of its own, which imports torch.
 collect_ignore = ['sync/torch_local_sgd.py']
+# Pytest looks for doctests in modules, but several have this one's name.
+collect_ignore_glob = ['conftest.py', '*/conftest.py']
 
 
 @pytest.fixture(params=['pmap', 'vmap'])
