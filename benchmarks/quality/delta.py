@@ -30,7 +30,7 @@ def reached(
   config = config.copy_and_resolve_references()
   config.seed, config.sync.delta = seed, value
   setup = create_setup(config)
-  rows = probe.first_steps(setup, setup.problem.steps, config.workers)
+  rows = probe.first_steps(setup, setup.problem.steps)
   return rows[-1]['lssr']
 
 

@@ -108,11 +108,11 @@ def train(setting: Setting, target: float, every: float) -> Outcome:
     [rows.append],
   )
   evaluator = Evaluator(
-    problem, plan.mapper, plan.workers, setup.strategy.averages_model_state
+    problem, plan.mapper, setup.strategy.averages_model_state
   )
   workers = range(plan.workers)
   with contextlib.suppress(NonFiniteError):
-    state, take_step = start.fresh(setup, workers), setup.train_step()
+    state, take_step = start.fresh(setup), setup.train_step()
     batches = problem.data.batches(workers, 0, problem.steps)
     for step, batch in enumerate(batches, 1):
       state, metrics = take_step(state, batch)

@@ -46,7 +46,7 @@ def times(
   ]
   setup = create_setup(config_file.load(config, fields))
   indices = range(workers)
-  state = start.fresh(setup, indices)
+  state = start.fresh(setup)
   step = setup.train_step()
   for k in range(rounds + 1):
     batches = setup.problem.data.batches(indices, k * steps, (k + 1) * steps)

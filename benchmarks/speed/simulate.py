@@ -46,7 +46,7 @@ CLUSTER = {
 def lockstep_times(setup: Setup, steps: int, rounds: int) -> Any:
   """Yields the seconds of some steps of BSP; the first are not counted."""
   workers = range(setup.plan.workers)
-  state = start.fresh(setup, workers)
+  state = start.fresh(setup)
   step = setup.train_step()
   for k in range(rounds + 1):
     began = time.perf_counter()
@@ -67,7 +67,7 @@ def simulated_times(
   rounds: int,
 ) -> Any:
   """Yields the seconds of as many gradients; the first are not counted."""
-  size = nbytes(setup.shapes.shared)
+  size = nbytes(setup.problem.shapes)
   engine = Engine(methods.create_method(method), cluster, size, numerics)
   for k in range(rounds + 1):
     began = time.perf_counter()

@@ -20,10 +20,10 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from selsync_jax.cluster import processes
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.devices import arrays
-from selsync_jax.devices import processes
 from selsync_jax.runs import files
 from selsync_jax.runs import manifest
 from selsync_jax.runs.files import NUMBER
@@ -172,7 +172,7 @@ class Checkpoints:
     self._workdir, self._keep, self._config = workdir, keep, config
     self._folder = (workdir / FOLDER).absolute()
     self._damaged, newest = {}, -1
-    if jax.process_index() == 0 and not restart:
+    if processes.is_first() and not restart:
       self._damaged, newest = _inspect(self._folder)
     self._newest = int(processes.from_first(np.asarray(newest)))
     # A process that does not share the folder is refused when it is claimed.
@@ -190,7 +190,7 @@ class Checkpoints:
       for path, damage in self._damaged.items():
         _move_aside(path, damage)
     newest = max(steps(self._workdir), default=-1)
-    if jax.process_index() == 0 and newest != self._newest:
+    if processes.is_first() and newest != self._newest:
       raise ConfigError(
         f'--workdir={self._workdir}: another process is writing a run there'
       )
@@ -273,31 +273,23 @@ class Checkpoints:
       self._manager.wait_until_finished()
 
   def restore(self, step: int, like: Any) -> Any:
-    """The state of this process's workers in a checkpoint, on the devices.
+    """The state in a checkpoint: of this process's workers, on the devices.
 
     Args:
       step: of the checkpoint.
-      like: `jax.ShapeDtypeStruct`s with shardings, which say where each array
-        goes: [local workers, ...], or [workers, ...] of a mesh.
+      like: `jax.ShapeDtypeStruct`s. Their shardings say where each array
+        goes: [local workers, ...], or [workers, ...] of a mesh. Without
+        shardings they have the shapes that were saved, of all workers, and the
+        arrays stay on the host.
 
     Raises:
       CheckpointError: if it holds other arrays.
     """
+    if all(x.sharding is None for x in jax.tree.leaves(like)):
+      template = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like)
+      return self._restore(step, template)
     restored = self._restore(step, arrays.to_global_shapes(like))
     return arrays.to_local(restored, like)
-
-  def restore_all(self, step: int, like: Any) -> Any:
-    """The state of all workers in a checkpoint, on the host.
-
-    Args:
-      step: of the checkpoint.
-      like: `jax.ShapeDtypeStruct`s [workers that saved it, ...].
-
-    Raises:
-      CheckpointError: if it holds other arrays.
-    """
-    template = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like)
-    return self._restore(step, template)
 
   def _restore(self, step: int, template: Any) -> Any:
     folder = self._manager.directory / str(step) / 'state'
@@ -313,7 +305,7 @@ class Checkpoints:
 
   def _write_manifest(self) -> None:
     """Called by orbax after the last write, before the renaming."""
-    if jax.process_index() == 0:
+    if processes.is_first():
       (folder,) = self._folder.glob('*orbax-checkpoint-tmp*')
       manifest.write(folder)
 

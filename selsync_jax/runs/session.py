@@ -6,8 +6,7 @@ import dataclasses
 import pathlib
 from typing import Any
 
-import jax
-
+from selsync_jax.cluster import processes
 from selsync_jax.config import RunError
 from selsync_jax.devices import layout
 from selsync_jax.runs import files
@@ -55,7 +54,7 @@ class Session:
   ):
     self.workdir, self._config = workdir, config
     self._restart, self._patience = restart, patience
-    self.is_first = jax.process_index() == 0
+    self.is_first = processes.is_first()
     keep = config['checkpoint']['keep']
     self._checkpoints = Checkpoints(workdir, keep, config, restart)
     self.record = self._checkpoints.record
@@ -114,17 +113,9 @@ class Session:
     return summary
 
   def restore(self, like: Any) -> Any:
-    """Returns this process's workers' state, see `Checkpoints.restore`."""
-    return self._checkpoints.restore(self._step, like)
-
-  def restore_all(self, like: Any) -> Any:
-    """Returns the state of all, see `Checkpoints.restore_all`."""
-    return self._checkpoints.restore_all(self._step, like)
-
-  @property
-  def _step(self) -> int:
+    """Returns the state that was saved, see `Checkpoints.restore`."""
     assert self.record is not None, 'a new run has nothing to restore'
-    return self.record['totals']['steps']
+    return self._checkpoints.restore(self.record['totals']['steps'], like)
 
   @contextlib.contextmanager
   def recording(self, step: int) -> Iterator[None]:

@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 import jax
 import numpy as np
 
+from selsync_jax.cluster import processes
 from selsync_jax.config import ConfigError
-from selsync_jax.devices import processes
 from selsync_jax.runs import files
 from selsync_jax.runs import records
 
@@ -68,7 +68,7 @@ def opened(
       holds a run with another config, or a process does not share it.
   """
   with contextlib.ExitStack() as held:
-    if jax.process_index() == 0:
+    if processes.is_first():
       try:
         if restart and workdir.exists():
           _refuse_to_move(workdir)

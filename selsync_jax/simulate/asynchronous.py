@@ -91,7 +91,7 @@ def restore(engine: Engine, session: Session) -> None:
   if session.record is None:
     return
   record = session.record['engine']
-  engine.resume(session.restore_all(engine.like(record)), record)
+  engine.resume(session.restore(engine.like(record)), record)
   engine.spans()  # Those of the steps before are in their rows.
   session.say(f'resuming from step {session.record["totals"]["steps"]}')
 

@@ -86,7 +86,7 @@ def _train_asynchronously(
     if summary := session.outcome(totals, problem.steps):
       return summary
     asynchronous.restore(engine, session)
-    evaluator = Evaluator(problem, plan.mapper, plan.workers)
+    evaluator = Evaluator(problem, plan.mapper)
     first = totals.position
     with hooks(session, problem, plan, ledger, evaluator) as run:
       for position in range(first + 1, problem.steps + 1):

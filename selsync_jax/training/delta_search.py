@@ -30,7 +30,6 @@ from typing import NamedTuple
 import ml_collections
 import numpy as np
 
-from selsync_jax.devices import layout
 from selsync_jax.training import probe
 from selsync_jax.training import threshold
 from selsync_jax.training.setup import create_setup
@@ -103,8 +102,8 @@ def _sample(
   config.seed += trial
   config.sync.delta = delta
   setup = create_setup(config)
-  layout.check_devices(config.workers, setup.plan.mapper)
-  rows = probe.first_steps(setup, steps, config.workers)
+  setup.plan.mapper.check()
+  rows = probe.first_steps(setup, steps)
   changes = np.array([row['relative_changes'] for row in rows])
   vote_every = config.sync.get('vote_every', 1)
   return ChangeSample(

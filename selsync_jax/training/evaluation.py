@@ -16,12 +16,11 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
+from selsync_jax.cluster.processes import local_workers
 from selsync_jax.config import RunError
 from selsync_jax.devices import arrays
 from selsync_jax.devices import mappers
-from selsync_jax.devices import processes
-from selsync_jax.devices.mappers import alone
-from selsync_jax.devices.mappers import map_workers
+from selsync_jax.devices.mapper import Mapper
 from selsync_jax.models import tasks
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs import records
@@ -46,7 +45,6 @@ class Evaluator:
   Args:
     problem: what they train.
     mapper: how they share the devices.
-    workers: N.
     averages_model_state: whether batch statistics are averaged with the
       parameters. Otherwise those of the consensus are estimated each time.
   """
@@ -54,21 +52,20 @@ class Evaluator:
   def __init__(
     self,
     problem: Problem,
-    mapper: mappers.Mapper,
-    workers: int,
+    mapper: Mapper,
     averages_model_state: bool = True,
   ):
-    self._problem, self._workers = problem, workers
+    self._problem, self._mapper = problem, mapper
     self._averages_model_state = averages_model_state
-    self._consensus = map_workers(consensus, mapper)
+    self._consensus = mapper.map_workers(consensus)
 
     def map_alone(fn):
-      return map_workers(alone(fn, mapper), mapper)
+      return mapper.map_workers(mapper.alone(fn))
 
     parts = problem.model, problem.task
     self._sums = map_alone(tasks.eval_metric_sums(*parts))
     self._statistics = map_alone(tasks.batch_statistics(*parts))
-    self._means = map_workers(_means, mapper)
+    self._means = mapper.map_workers(_means)
 
   def consensus(self, shared: dict[str, Any]) -> dict[str, Any]:
     """Returns the mean of `{'params', 'model_state'}`, worker-stacked."""
@@ -92,7 +89,7 @@ class Evaluator:
       for batch in self._batches(split)
     ]
     sums = arrays.gather(
-      jax.tree.map(lambda *x: np.sum(x, axis=0), *each), self._workers
+      jax.tree.map(lambda *x: np.sum(x, axis=0), *each), self._mapper.workers
     )
     scores = tasks.dataset_metrics(
       self._problem.task, jax.tree.map(np.sum, sums)
@@ -104,8 +101,8 @@ class Evaluator:
     return self._problem.data.evaluation(
       split,
       self._problem.eval_batch_size,
-      processes.local_workers(self._workers),
-      self._workers,
+      local_workers(self._mapper.workers),
+      self._mapper.workers,
     )
 
   def _recomputed(self, mean: dict[str, Any]) -> Any:
@@ -140,7 +137,8 @@ def evaluate(
   check_config(config)
   with contextlib.suppress(RunError):  # Only a resized run needs the record.
     config = resize.fit(config, checkpoints.peek_record(workdir))
-  evaluator = Evaluator(create_problem(config), 'vmap', 1)
+  alone = mappers.Vmap(1)
+  evaluator = Evaluator(create_problem(config), alone)
   params, model_state = tasks.split(found.variables)
   mean = {'params': params, 'model_state': model_state}
-  return found.step, evaluator.scores(mappers.replicate(mean, 1), split)
+  return found.step, evaluator.scores(alone.stack(mean), split)

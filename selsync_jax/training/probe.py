@@ -10,14 +10,12 @@ from selsync_jax.training.recorder import Recorder
 from selsync_jax.training.setup import Setup
 
 
-def first_steps(setup: Setup, steps: int, workers: int) -> list[dict[str, Any]]:
+def first_steps(setup: Setup, steps: int) -> list[dict[str, Any]]:
   """Takes the first steps of a run, as the run itself would.
 
   Args:
     setup: the run.
     steps: how many to take; fewer if the run is shorter.
-    workers: how many of the workers to run, the first ones. Each reads the
-      same data as in the full run.
 
   Returns:
     A row per step, as in `metrics.jsonl`. The first one's seconds include
@@ -28,16 +26,16 @@ def first_steps(setup: Setup, steps: int, workers: int) -> list[dict[str, Any]]:
   """
   rows: list[dict[str, Any]] = []
   recorder = Recorder(
-    create_ledger(setup, Totals(), workers),
-    workers,
+    create_ledger(setup, Totals()),
+    setup.plan.workers,
     replicas.leaf_names(setup.problem.shapes['params']),
     fetch=1,  # A row per step, each with its own time.
     takers=[rows.append],
   )
-  indices = range(workers)
-  state, take_step = start.fresh(setup, indices), setup.train_step()
+  workers = range(setup.plan.workers)
+  state, take_step = start.fresh(setup), setup.train_step()
   stop = min(steps, setup.problem.steps)
-  for batch in setup.problem.data.batches(indices, 0, stop):
+  for batch in setup.problem.data.batches(workers, 0, stop):
     state, metrics = take_step(state, batch)
     recorder.add(metrics)
     recorder.enter_ready()

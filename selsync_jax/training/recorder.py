@@ -99,22 +99,18 @@ class Recorder:
 
 
 def create_ledger(
-  setup: Setup,
-  totals: Totals,
-  workers: int | None = None,
-  kind: Callable[..., Ledger] = Ledger,
+  setup: Setup, totals: Totals, kind: Callable[..., Ledger] = Ledger
 ) -> Ledger:
   """Returns the ledger of a run.
 
   Args:
     setup: the run.
     totals: where it stands; the ledger updates them in place.
-    workers: how many of the workers take part; by default all.
     kind: the ledger's constructor.
   """
   return kind(
     totals,
-    setup.traffic(workers or setup.plan.workers),
+    setup.traffic,
     setup.problem.steps_per_epoch,
     setup.problem.rates,
     max_skips=setup.plan.max_skips,

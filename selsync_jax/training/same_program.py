@@ -13,6 +13,7 @@ import numpy as np
 
 from selsync_jax.config import RunError
 from selsync_jax.devices import mappers
+from selsync_jax.devices.mapper import abstract
 from selsync_jax.training.setup import Setup
 
 
@@ -47,8 +48,10 @@ def program(setup: Setup) -> str:
     ),
     problem.data.example,
   )
-  alone = dataclasses.replace(setup, plan=setup.plan._replace(mapper='vmap'))
+  alone = dataclasses.replace(
+    setup, plan=setup.plan._replace(mapper=mappers.Vmap(workers))
+  )
   lowered = jax.jit(alone.train_step()).lower(
-    mappers.abstract(setup.shapes, workers), mappers.abstract(batch, workers)
+    abstract(setup.shapes, workers), abstract(batch, workers)
   )
   return lowered.as_text()

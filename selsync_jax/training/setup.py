@@ -13,6 +13,7 @@ from selsync_jax import methods
 from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
 from selsync_jax.devices import mappers
+from selsync_jax.devices.mapper import Mapper
 from selsync_jax.models import tasks
 from selsync_jax.sync import traffic
 from selsync_jax.sync.strategy import Strategy
@@ -27,7 +28,6 @@ class Plan(NamedTuple):
   """Where a run takes place, and what happens how often.
 
   Attributes:
-    workers: N.
     mapper: how the workers share the devices.
     evaluate_every: steps from one evaluation to the next.
     save_every: steps from one checkpoint to the next.
@@ -41,8 +41,7 @@ class Plan(NamedTuple):
       changes, a name in `resize.OPTIMIZER_STATE`.
   """
 
-  workers: int
-  mapper: mappers.Mapper
+  mapper: Mapper
   evaluate_every: int
   save_every: int
   fetch_every: int
@@ -50,6 +49,11 @@ class Plan(NamedTuple):
   check_replicas: int
   max_skips: int
   resize: str
+
+  @property
+  def workers(self) -> int:
+    """The number of workers of all processes."""
+    return self.mapper.workers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,13 +97,14 @@ class Setup:
       problem.optimizer,
       problem.seed,
       plan.check_replicas,
-      functools.partial(mappers.alone, mapper=plan.mapper),
+      plan.mapper.alone,
     )
-    return mappers.map_workers(step, plan.mapper, donate=(0,))
+    return plan.mapper.map_workers(step, donate=(0,))
 
-  def traffic(self, workers: int) -> traffic.Traffic:
-    """Returns the bytes that each worker sends, if there are `workers`."""
-    shapes = self.shapes
+  @property
+  def traffic(self) -> traffic.Traffic:
+    """The bytes that each worker sends."""
+    shapes, workers = self.shapes, self.plan.workers
     sent = traffic.traffic(
       self.strategy.sends(shapes.shared, workers, shapes.opt_state),
       shapes.params,
@@ -127,14 +132,13 @@ def create_setup(config: ml_collections.ConfigDict) -> Setup:
   strategy = _strategy(config, problem.steps_per_epoch, problem.learning_rate)
   setup = Setup(problem, strategy, create_plan(config, problem))
   with config_errors('sync'):
-    strategy.trigger.affordable(setup.traffic(config.workers))
+    strategy.trigger.affordable(setup.traffic)
   return setup
 
 
 def create_plan(config: ml_collections.ConfigDict, problem: Problem) -> Plan:
   """Makes the plan of a run that trains a problem."""
   return Plan(
-    workers=config.workers,
     mapper=mappers.choose(config.mapper, config.workers, **config.mesh),
     evaluate_every=max(
       1, round(config.eval.every_epochs * problem.steps_per_epoch)

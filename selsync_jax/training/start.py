@@ -1,12 +1,9 @@
 """The state in which a run starts: fresh, resumed, or resized."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from selsync_jax.devices import arrays
-from selsync_jax.devices import mappers
-from selsync_jax.devices import processes
-from selsync_jax.devices.layout import Layout
 from selsync_jax.models import tasks
 from selsync_jax.runs.ledger import Totals
 from selsync_jax.runs.session import Session
@@ -49,13 +46,11 @@ def state(setup: Setup, session: Session, totals: Totals) -> TrainState:
   """
   problem, plan, record = setup.problem, setup.plan, session.record
   session.say('compiling')
-  workers = processes.local_workers(plan.workers)
   if record is None:
-    return fresh(setup, workers)
+    return fresh(setup)
   line = f'resuming from step {totals.steps}'
   if record['workers'] == plan.workers:
-    like = mappers.abstract_state(setup.shapes, len(workers), plan.mapper)
-    restored = session.restore(like)
+    restored = session.restore(plan.mapper.abstract(setup.shapes))
   else:
     # Rounding must not end a run that has not finished.
     totals.shift -= max(0, totals.position + 1 - problem.steps)
@@ -66,57 +61,47 @@ def state(setup: Setup, session: Session, totals: Totals) -> TrainState:
       f'learning rate {problem.peak_rate:.3g}, '
       f'trigger state reset, data at epoch {record["epoch"]:.2f}'
     )
-    restored = _resized(setup, workers, session, totals.position)
+    restored = _resized(setup, session, record['workers'], totals.position)
   session.say(line)
   return restored
 
 
-def fresh(setup: Setup, workers: range) -> TrainState:
-  """Returns the state of some workers before the first step, on their devices.
-
-  Args:
-    setup: the run.
-    workers: indices of this process's workers.
+def fresh(setup: Setup) -> TrainState:
+  """Returns the workers' state before the first step, on their devices.
 
   Raises:
     RunError: if the workers do not start with the same parameters.
   """
   mapper = setup.plan.mapper
-  if isinstance(mapper, Layout):  # No device may have room for all of it.
-    state = mapper.create(setup.traced_init, tasks.run_once())
-  else:
-    stacked = mappers.replicate(setup.init(), len(workers))
-    state = mappers.place(stacked, mapper)
+  state = mapper.create(_init(setup), tasks.run_once())
   if setup.plan.check_replicas:
-    differs = mappers.map_workers(replicas.first_difference, mapper)
+    differs = mapper.map_workers(replicas.first_difference)
     leaf = int(arrays.local_values(differs(state.params))[0])
     refuse_unequal(leaf, replicas.leaf_names(state.params), 0)
   return state
 
 
+def _init(setup: Setup) -> Callable[[], TrainState]:
+  """Returns what makes one worker's state."""
+  return setup.traced_init if setup.plan.mapper.compiles else setup.init
+
+
 def _resized(
-  setup: Setup, workers: range, session: Session, step: int
+  setup: Setup, session: Session, workers: int, step: int
 ) -> TrainState:
-  """Returns workers' state, from a checkpoint of another number of workers.
+  """Returns the state, from a checkpoint of another number of workers.
 
   Args:
     setup: the run of the workers that continue.
-    workers: indices of this process's workers.
     session: has the checkpoint.
-    step: the optimizer step that the workers have reached.
+    workers: how many workers saved it.
+    step: the optimizer step that the new ones have reached.
   """
-  assert session.record is not None, 'only a run that was saved is resized'
-  old = mappers.abstract(setup.shapes, session.record['workers'])
-  mapper, rule = setup.plan.mapper, setup.plan.resize
-  if isinstance(mapper, Layout):
-    saved = session.restore(mappers.split(old, mapper.spread))
+  mapper, init = setup.plan.mapper, _init(setup)
+  saved = session.restore(mapper.abstract_saved(setup.shapes, workers))
 
-    def new(saved):
-      fresh = mapper.stack(setup.traced_init())
-      every = range(mapper.workers)
-      return resize.resize(saved, fresh, every, rule, step)
+  def new(saved):
+    fresh = mapper.stack(init())
+    return resize.resize(saved, fresh, mapper.held, setup.plan.resize, step)
 
-    return mapper.compute(new, saved, compiler_options=tasks.run_once())
-  saved = session.restore_all(old)
-  fresh = mappers.replicate(setup.init(), len(workers))
-  return mappers.place(resize.resize(saved, fresh, workers, rule, step), mapper)
+  return mapper.compute(new, saved, compiler_options=tasks.run_once())

@@ -6,8 +6,7 @@ from typing import Any
 
 import ml_collections
 
-from selsync_jax.devices import layout
-from selsync_jax.devices import processes
+from selsync_jax.cluster import processes
 from selsync_jax.report import label_counts
 from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.ledger import Totals
@@ -61,7 +60,7 @@ def train_and_evaluate(
   session.say('preparing data')
   setup = create_setup(resize.fit(config, session.record))
   problem, strategy, plan = setup.problem, setup.strategy, setup.plan
-  layout.check_devices(plan.workers, plan.mapper)
+  plan.mapper.check()
   same_program.check(setup)
   totals = start.totals(problem, plan, session.record)
   ledger = create_ledger(setup, totals)
@@ -70,9 +69,7 @@ def train_and_evaluate(
     if summary := session.outcome(totals, problem.steps):
       return summary
     state = start.state(setup, session, totals)
-    evaluator = Evaluator(
-      problem, plan.mapper, plan.workers, strategy.averages_model_state
-    )
+    evaluator = Evaluator(problem, plan.mapper, strategy.averages_model_state)
     watch = SilenceWarning(strategy.trigger).watch
     workers = processes.local_workers(plan.workers)
     first = totals.position

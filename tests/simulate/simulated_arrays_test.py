@@ -37,7 +37,7 @@ def assert_close(one, other):
 def trained_by_bsp(plain=False):
   """The parameters that `train.py` reaches with BSP."""
   setup = small.setup(plain)
-  state = start.fresh(setup, range(small.WORKERS))
+  state = start.fresh(setup)
   step = setup.train_step()
   for batch in setup.problem.data.batches(range(small.WORKERS), 0, small.STEPS):
     state, _ = step(state, batch)

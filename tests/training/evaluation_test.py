@@ -47,14 +47,14 @@ def test_recomputed_statistics_do_not_depend_on_those_of_the_workers(
   experiment,
 ):
   run = experiment('recompute')
-  shared = mappers.replicate(run.init().shared, 3)
+  shared = mappers.Vmap(3).stack(run.init().shared)
   other = dict(
     shared, model_state=jax.tree.map(lambda x: x + 9, shared['model_state'])
   )
 
   def scores(run, tree):
     averages = run.strategy.averages_model_state
-    evaluator = Evaluator(run.problem, run.plan.mapper, 3, averages)
+    evaluator = Evaluator(run.problem, run.plan.mapper, averages)
     return evaluator.scores(evaluator.consensus(tree), 'validation')
 
   one, two = scores(run, shared), scores(run, other)
@@ -68,7 +68,7 @@ def test_statistics_that_are_recomputed_do_not_travel(experiment):
   nbytes = 4 * sum(np.prod(x.shape) for x in jax.tree.leaves(shared))
   statistics = 4 * 2 * 8
   ring = 2 * (3 - 1) / 3
-  assert experiment('mean').traffic(3).sync == pytest.approx(ring * nbytes)
-  assert experiment('recompute').traffic(3).sync == pytest.approx(
+  assert experiment('mean').traffic.sync == pytest.approx(ring * nbytes)
+  assert experiment('recompute').traffic.sync == pytest.approx(
     ring * (nbytes - statistics)
   )
