@@ -85,7 +85,7 @@ def _plot(groups: Groups, metric: str, batches: Run | None = None) -> Plot:
       for mark in _scores(name, each, metric, cost, palette.series(i))
     ]
     trained = _batches(batches, metric, cost) if batches else []
-    y = _axis(scores, trained, metric)
+    y = _axis(scores, trained, runs, metric)
     label, unit = COSTS[cost]
     paid = [run.column(cost) for run in runs]
     ticks = 2 if unit else 4  # A number with its unit is wide.
@@ -93,7 +93,7 @@ def _plot(groups: Groups, metric: str, batches: Run | None = None) -> Plot:
     title = with_unit(metric, runs) if not panels else ''
     panels.append(Panel(title, x, y, [*trained, *scores]))
   caption = ' The panels show the same scores over four costs.'
-  if history.is_share(metric, figure.known(figure.columns(panels[0].marks))):
+  if _is_share(runs, metric, figure.columns(panels[0].marks)):
     caption += ' The first scores may lie below the axis.'
   return Plot(metric, metric.capitalize(), caption, panels, columns=4)
 
@@ -155,12 +155,26 @@ def _batches(run: Run, metric: str, cost: str) -> list[Mark]:
   ]
 
 
-def _axis(scores: Sequence[Mark], trained: Sequence[Mark], metric: str) -> Axis:
+def _is_share(
+  runs: Sequence[Run], metric: str, columns: Sequence[np.ndarray]
+) -> bool:
+  """Whether a metric is a share of correct answers in all runs."""
+  values = figure.known(columns)
+  return all(run.is_share(metric, values) for run in runs)
+
+
+def _axis(
+  scores: Sequence[Mark],
+  trained: Sequence[Mark],
+  runs: Sequence[Run],
+  metric: str,
+) -> Axis:
   """An axis around the lines; of a share, from where the scores settle."""
-  shown = figure.known(figure.columns([*scores, *trained]))
+  columns = figure.columns([*scores, *trained])
+  shown = figure.known(columns)
   ends = [y[int(len(y) * _SETTLED) :] for y in figure.columns(scores)]
   settled = figure.known(ends)
-  if not (len(settled) and history.is_share(metric, shown)):
+  if not (len(settled) and _is_share(runs, metric, columns)):
     return figure.spanning([shown])
   low, high = min(settled), max(shown)
   margin = max(0.05 * (high - low), 0.005)

@@ -14,6 +14,7 @@ import pathlib
 import sys
 from typing import Any, NamedTuple
 
+from selsync_jax.models.tasks import Goal
 from selsync_jax.runs import files
 from selsync_jax.runs import per_worker
 from selsync_jax.runs import step_lines
@@ -36,6 +37,7 @@ _DATA_SHAPE = {
   'labels': ([[int]], type(None)),
   'num_classes': (int, _ABSENT),
   'units': ({...: str}, _ABSENT),
+  'goal': ({'main': str, 'higher': [str]}, _ABSENT),
 }
 _TOTALS = {
   'lssr': (*NUMBER, _ABSENT),
@@ -119,6 +121,13 @@ def read_units(workdir: pathlib.Path) -> dict[str, str]:
   """The units of the metrics, by name, as far as they were recorded."""
   facts = files.read(workdir / DATA, _DATA_SHAPE)
   return facts.get('units', {}) if facts else {}
+
+
+def read_goal(workdir: pathlib.Path) -> Goal | None:
+  """By which metric the run is judged; `None` if it was not recorded."""
+  facts = files.read(workdir / DATA, _DATA_SHAPE)
+  goal = facts and facts.get('goal')
+  return goal and Goal(goal['main'], tuple(goal['higher']))
 
 
 def write_summary(workdir: pathlib.Path, summary: Mapping[str, Any]) -> None:
