@@ -1,9 +1,10 @@
 """The registry of synchronization methods.
 
-A method is one file: a constructor whose keyword defaults are the fields of
-`config.sync`, and that returns a `Strategy`. Everything else that lists methods
-or fields (config defaults, flags, docs, the conformance suite, comparisons)
-reads this table.
+A method is a constructor whose keyword defaults are the fields of
+`config.sync`, and that returns a `Strategy`. Ours stand by family, in
+`periodic`, `adaptive` and `compressed`. Everything else that lists methods or
+fields (config defaults, flags, docs, the conformance suite, comparisons) reads
+this table.
 """
 
 from collections.abc import Callable
@@ -12,57 +13,41 @@ from typing import Any
 
 from selsync_jax.config import lookup
 from selsync_jax.config import Registry
-from selsync_jax.methods.bsp import bsp
-from selsync_jax.methods.budgeted import budgeted
+from selsync_jax.methods import adaptive
+from selsync_jax.methods import compressed
+from selsync_jax.methods import periodic
 from selsync_jax.methods.context import Context as Context
-from selsync_jax.methods.diloco import diloco
-from selsync_jax.methods.exdyna import exdyna
-from selsync_jax.methods.fda import fda
-from selsync_jax.methods.fedadam import fedadam
-from selsync_jax.methods.fedavg import fedavg
-from selsync_jax.methods.gossip import gossip
-from selsync_jax.methods.groups import groups
-from selsync_jax.methods.int8 import int8
-from selsync_jax.methods.local_sgd import local_sgd
-from selsync_jax.methods.micro import micro
 from selsync_jax.methods.parts import compose
 from selsync_jax.methods.parts import PARTS as PARTS
 from selsync_jax.methods.parts import takes_none
-from selsync_jax.methods.post_local import post_local
-from selsync_jax.methods.power_sgd import power_sgd
-from selsync_jax.methods.qsr import qsr
-from selsync_jax.methods.selsync import selsync
-from selsync_jax.methods.selsync_paper import selsync_paper
-from selsync_jax.methods.slowmo import slowmo
-from selsync_jax.methods.sparta import sparta
-from selsync_jax.methods.streaming_diloco import streaming_diloco
-from selsync_jax.methods.top_k import top_k
 from selsync_jax.sync.strategy import Strategy
 
 _OURS: dict[str, Callable[..., Strategy]] = {
-  'selsync': selsync,
-  'selsync_paper': selsync_paper,
-  'budgeted': budgeted,
-  'bsp': bsp,
-  'local_sgd': local_sgd,
-  'post_local': post_local,
-  'qsr': qsr,
-  'fda': fda,
-  'fedavg': fedavg,
-  'diloco': diloco,
-  'streaming_diloco': streaming_diloco,
-  'fedadam': fedadam,
-  'slowmo': slowmo,
-  'sparta': sparta,
-  'gossip': gossip,
-  'groups': groups,
-  'top_k': top_k,
-  'micro': micro,
-  'exdyna': exdyna,
-  'power_sgd': power_sgd,
-  'int8': int8,
+  'selsync': adaptive.selsync,
+  'selsync_paper': adaptive.selsync_paper,
+  'bsp': periodic.bsp,
+  'local_sgd': periodic.local_sgd,
+  'post_local': periodic.post_local,
+  'qsr': periodic.qsr,
+  'fda': adaptive.fda,
+  'fedavg': periodic.fedavg,
+  'diloco': periodic.diloco,
+  'streaming_diloco': periodic.streaming_diloco,
+  'fedadam': periodic.fedadam,
+  'slowmo': periodic.slowmo,
+  'sparta': periodic.sparta,
+  'gossip': periodic.gossip,
+  'groups': periodic.groups,
+  'top_k': compressed.top_k,
+  'micro': compressed.micro,
+  'exdyna': compressed.exdyna,
+  'power_sgd': compressed.power_sgd,
+  'int8': compressed.int8,
 }
 METHODS = Registry('method', _OURS)
+
+REMOVED = {'budgeted': 'selsync with sync.lssr or sync.bytes_per_step'}
+"""Methods of earlier versions, and what replaces them."""
 
 MODEL_STATE = {'mean': True, 'recompute': False}
 """Whether batch statistics are averaged with the parameters. Otherwise they
@@ -74,7 +59,7 @@ def register_method(
 ) -> Callable[..., Strategy]:
   """Adds a method of your own to the table, under its own name.
 
-  A decorator for a constructor like those in this folder. In a config file, it
+  A decorator for a constructor like those in `periodic.py`. In a config file, it
   runs wherever the file is loaded: by `train`, `compare` and their processes.
 
   Raises:
@@ -99,6 +84,8 @@ def parameters(method: str) -> dict[str, inspect.Parameter]:
   Raises:
     ValueError: if there is no such method.
   """
+  if method in REMOVED and method not in METHODS:
+    raise ValueError(f'{method!r} is now {REMOVED[method]}')
   every = inspect.signature(lookup(METHODS, method), eval_str=True).parameters
   return {k: p for k, p in every.items() if p.kind is p.KEYWORD_ONLY}
 
