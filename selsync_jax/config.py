@@ -348,7 +348,7 @@ class Bound(NamedTuple):
     """
     call = inspect.signature(self.constructor).bind_partial(*args)
     own = call.signature.parameters
-    call.arguments |= {k: _made(v, run) for k, v in self.arguments.items()}
+    call.arguments |= {k: made(v, run) for k, v in self.arguments.items()}
     call.arguments |= {name: run[name] for name in run if name in own}
     with config_errors(self.path), self.errors(self.path):
       return self.constructor(*call.args, **call.kwargs)
@@ -358,12 +358,12 @@ class Bound(NamedTuple):
     return self._replace(arguments={**self.arguments, **arguments})
 
 
-def _made(argument: Any, run: Mapping[str, Any]) -> Any:
+def made(argument: Any, run: Mapping[str, Any]) -> Any:
   """An argument of a constructor, from one that may be bound only."""
   if isinstance(argument, Bound):
     return argument(**run)
   if isinstance(argument, tuple):
-    return tuple(_made(each, run) for each in argument)
+    return tuple(made(each, run) for each in argument)
   return argument
 
 
