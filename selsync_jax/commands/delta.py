@@ -36,9 +36,10 @@ def main(arguments: Sequence[str]) -> None:
   _check(config, line.config.value, lssr.value, steps.value)
   from selsync_jax.devices import backend
   from selsync_jax.devices import layout
+  from selsync_jax.devices import mappers
 
   backend.check_flags()
-  if config.mapper not in layout.ONE_DEVICE:
+  if mappers.needs_devices(config.mapper):
     layout.make_devices(config.workers, **config.mesh)
   backend.start(config.device)
   # Imports TensorFlow, and a mistake should end sooner.

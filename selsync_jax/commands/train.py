@@ -103,9 +103,10 @@ def main(arguments: Sequence[str]) -> None:
   config = options.config
   run_line.handle_signals(options.workdir)
   logging.set_verbosity(logging.FATAL)  # Orbax also logs what it raises.
+  from selsync_jax.cluster import processes
   from selsync_jax.devices import backend
   from selsync_jax.devices import layout
-  from selsync_jax.devices import processes
+  from selsync_jax.devices import mappers
   from selsync_jax.runs import workdir as workdirs
 
   backend.check_flags()
@@ -120,7 +121,7 @@ def main(arguments: Sequence[str]) -> None:
   with processes.join(
     spec, agreed, options.cluster_timeout, options.cluster_token
   ) as cluster:
-    if config.mapper not in layout.ONE_DEVICE:
+    if mappers.needs_devices(config.mapper):
       layout.make_devices(config.workers, cluster.processes, **config.mesh)
     backend.start(config.device)
     # These import TensorFlow, and a mistake in the config should end sooner.

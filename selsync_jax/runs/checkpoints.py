@@ -20,9 +20,9 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from selsync_jax.cluster import processes
 from selsync_jax.config import RunError
 from selsync_jax.devices import arrays
-from selsync_jax.devices import processes
 from selsync_jax.runs import files
 from selsync_jax.runs import manifest
 from selsync_jax.runs.files import NUMBER
@@ -242,31 +242,23 @@ class Checkpoints:
     return None
 
   def restore(self, step: int, like: Any) -> Any:
-    """The state of this process's workers in a checkpoint, on the devices.
+    """The state in a checkpoint: of this process's workers, on the devices.
 
     Args:
       step: of the checkpoint.
-      like: `jax.ShapeDtypeStruct`s with shardings, which say where each array
-        goes: [local workers, ...], or [workers, ...] of a mesh.
+      like: `jax.ShapeDtypeStruct`s. Their shardings say where each array
+        goes: [local workers, ...], or [workers, ...] of a mesh. Without
+        shardings they have the shapes that were saved, of all workers, and the
+        arrays stay on the host.
 
     Raises:
       CheckpointError: if it holds other arrays.
     """
+    if all(x.sharding is None for x in jax.tree.leaves(like)):
+      template = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like)
+      return self._restore(step, template)
     restored = self._restore(step, arrays.to_global_shapes(like))
     return arrays.to_local(restored, like)
-
-  def restore_all(self, step: int, like: Any) -> Any:
-    """The state of all workers in a checkpoint, on the host.
-
-    Args:
-      step: of the checkpoint.
-      like: `jax.ShapeDtypeStruct`s [workers that saved it, ...].
-
-    Raises:
-      CheckpointError: if it holds other arrays.
-    """
-    template = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like)
-    return self._restore(step, template)
 
   def _restore(self, step: int, template: Any) -> Any:
     folder = self._manager.directory / str(step) / 'state'

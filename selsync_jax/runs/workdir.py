@@ -15,8 +15,8 @@ import jax
 import ml_collections
 import numpy as np
 
+from selsync_jax.cluster import processes
 from selsync_jax.config import ConfigError
-from selsync_jax.devices import processes
 from selsync_jax.runs import files
 from selsync_jax.runs import records
 

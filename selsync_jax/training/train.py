@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import ml_collections
 
+from selsync_jax.cluster import processes
 from selsync_jax.config import RunError
 from selsync_jax.devices import layout
-from selsync_jax.devices import processes
 from selsync_jax.report import label_counts
 from selsync_jax.runs import files
 from selsync_jax.runs import history
@@ -78,7 +78,7 @@ def train_and_evaluate(
   fitted = resize.fit(config, record)
   _print_once('preparing data')
   course = create_course(fitted)
-  layout.check_devices(config.workers, course.experiment.mapper)
+  course.experiment.mapper.check()
   same_program.check(course.experiment)
   saved = record and record['config']
   claim = workdirs.opened(workdir, config, restart, saved, patience)

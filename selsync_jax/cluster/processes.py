@@ -17,13 +17,13 @@ from jax._src import distributed  # Has the process count before any backend.
 from jax.experimental import multihost_utils
 import numpy as np
 
+from selsync_jax.cluster import channel as channels
+from selsync_jax.cluster import link
+from selsync_jax.cluster import relay
+from selsync_jax.cluster import signals
+from selsync_jax.cluster.channel import Channel
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
-from selsync_jax.devices import channel as channels
-from selsync_jax.devices import link
-from selsync_jax.devices import relay
-from selsync_jax.devices import signals
-from selsync_jax.devices.channel import Channel
 
 
 class Cluster(NamedTuple):
