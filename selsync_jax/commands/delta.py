@@ -35,13 +35,13 @@ def main(arguments: Sequence[str]) -> None:
   config = line.load()
   _check(config, line.config.value, lssr.value, steps.value)
   from selsync_jax.devices import backend
-  from selsync_jax.devices import layout
-  from selsync_jax.devices import mappers
 
-  backend.check_flags()
-  if mappers.needs_devices(config.mapper):
-    layout.make_devices(config.workers, **config.mesh)
-  backend.start(config.device)
+  backend.start(
+    config.device,
+    workers=config.workers,
+    mapper=config.mapper,
+    **config.mesh,
+  )
   # Imports TensorFlow, and a mistake should end sooner.
   from selsync_jax.training import delta_search
 

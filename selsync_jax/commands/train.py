@@ -1,6 +1,7 @@
 """Train a model with N workers."""
 
 from collections.abc import Sequence
+import functools
 import json
 import pathlib
 from typing import NamedTuple
@@ -105,11 +106,8 @@ def main(arguments: Sequence[str]) -> None:
   logging.set_verbosity(logging.FATAL)  # Orbax also logs what it raises.
   from selsync_jax.cluster import processes
   from selsync_jax.devices import backend
-  from selsync_jax.devices import layout
-  from selsync_jax.devices import mappers
   from selsync_jax.runs import workdir as workdirs
 
-  backend.check_flags()
   spec = processes.process_spec(
     options.coordinator, options.num_processes, options.process_id
   )
@@ -117,13 +115,21 @@ def main(arguments: Sequence[str]) -> None:
   agreed = provenance.versions() | {
     f'config.{k}': value for k, value in fields.items()
   }
+  join = functools.partial(
+    processes.join,
+    spec,
+    agreed,
+    options.cluster_timeout,
+    options.cluster_token,
+  )
   summary = interruption = None
-  with processes.join(
-    spec, agreed, options.cluster_timeout, options.cluster_token
+  with backend.start(
+    config.device,
+    join,
+    workers=config.workers,
+    mapper=config.mapper,
+    **config.mesh,
   ) as cluster:
-    if mappers.needs_devices(config.mapper):
-      layout.make_devices(config.workers, cluster.processes, **config.mesh)
-    backend.start(config.device)
     # These import TensorFlow, and a mistake in the config should end sooner.
     from selsync_jax.runs import checkpoints
     from selsync_jax.training import milestones

@@ -150,7 +150,7 @@ class Checkpoints:
     self._workdir, self._config = workdir, config
     self._folder = (workdir / FOLDER).absolute()
     with _as_checkpoint_error():
-      if jax.process_index() == 0:
+      if processes.is_first():
         _move_damaged(self._folder)
       processes.wait_for_all('checkpoints')
       self._losses = _losses(self._folder)
@@ -274,7 +274,7 @@ class Checkpoints:
 
   def _write_manifest(self) -> None:
     """Called by orbax after the last write, before the renaming."""
-    if jax.process_index() == 0:
+    if processes.is_first():
       (folder,) = self._folder.glob('*orbax-checkpoint-tmp*')
       manifest.write(folder)
 

@@ -69,7 +69,7 @@ def opened(
       holds a run with another config, or a process does not share it.
   """
   with contextlib.ExitStack() as held:
-    if jax.process_index() == 0:
+    if processes.is_first():
       try:
         if restart and workdir.exists():
           _refuse_to_move(workdir)
