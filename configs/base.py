@@ -22,7 +22,7 @@ from selsync_jax.config import Constructor
 from selsync_jax.config import lookup
 from selsync_jax.config import parameters
 from selsync_jax.config import rule
-from selsync_jax.data import DATASETS
+from selsync_jax.data.fields import SOURCE_FIELDS
 from selsync_jax.data.partitions import PARTITIONS
 from selsync_jax.optimizers import SCHEDULES
 from selsync_jax.simulate.cluster import COMPUTE
@@ -38,11 +38,11 @@ def _sync(method: str, overrides: Mapping[str, Mapping[str, Any]]) -> dict:
   The constructor's docstring describes each field.
   """
   try:
-    parameters = _parameters(method)
+    declared = _parameters(method)
   except ValueError as error:
     raise ConfigError(f'config.sync.method={error}') from error
-  fields = {name: _default(p) for name, p in parameters.items()}
-  own = {'method': method, **fields, **overrides.get(method, {})}
+  defaults = {name: _default(p) for name, p in declared.items()}
+  own = {'method': method, **defaults, **overrides.get(method, {})}
   if method not in methods.METHODS:
     return own  # An asynchronous method has no such parts.
   return {
@@ -133,7 +133,9 @@ def get_config(
   """
   config = _own()
   config['sync'] = _sync(method, overrides)
-  config['data'] |= _unset(DATASETS, PARTITIONS)
+  config['data'] |= _unset(PARTITIONS) | {
+    name: config_dict.placeholder(int) for name in SOURCE_FIELDS
+  }
   config['schedule'] |= _unset(SCHEDULES)
   config['cluster'] |= _unset(COMPUTE)
   return config_dict.ConfigDict(config)

@@ -485,3 +485,171 @@ def bind_arguments(
     except ValueError as error:
       raise ConfigError(f'config.{place}={value!r}: {error}') from error
   return arguments
+
+
+# Until the rooms that call these bind their fields.
+
+
+def keyword_arguments(
+  function: Callable[..., Any], name: str, fields: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Returns the fields that are not `None`, as keyword arguments.
+
+  Args:
+    function: has a keyword-only parameter for each field it accepts.
+    name: what messages call the function.
+    fields: by name of the parameter; `None` means not set.
+
+  Raises:
+    ValueError: if a field is set that the function does not accept, or one is
+      not set that has no default.
+  """
+  parameters = inspect.signature(function).parameters.values()
+  accepted = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
+  arguments = {k: v for k, v in fields.items() if v is not None}
+  for field, value in arguments.items():
+    if field not in accepted:
+      raise ValueError(f'{name} has no {field}, got {value!r}')
+  for field, parameter in accepted.items():
+    if parameter.default is parameter.empty and field not in arguments:
+      raise ValueError(f'{name} needs {field}, got None')
+  return arguments
+
+
+class FieldRule(NamedTuple):
+  """What a field's value must be.
+
+  Attributes:
+    kinds: its types.
+    kind: the types in words.
+    accepts: which values of these types it may have.
+    words: the same in words.
+    optional: whether it may be `None`, not set.
+  """
+
+  kinds: tuple[type, ...]
+  kind: str
+  accepts: Callable[[Any], bool]
+  words: str
+  optional: bool = False
+
+  def broken(self, value: Any) -> str | None:
+    """Says what a value must be, if it is not."""
+    if value is None:
+      return None if self.optional else f'must be {self.kind}'
+    if (
+      not isinstance(value, self.kinds)
+      or (isinstance(value, bool) and bool not in self.kinds)
+      or (isinstance(value, float) and not math.isfinite(value))
+    ):
+      return f'must be {self.kind}'
+    return None if self.accepts(value) else f'must be {self.words}'
+
+
+_INT32 = 2**31 - 1
+
+
+def whole(least: int, most: int = _INT32) -> FieldRule:
+  """A whole number in [least, most]."""
+  words = f'in [{least}, {most}]' if most < _INT32 else f'at least {least}'
+  return FieldRule(
+    (int,), 'a whole number', lambda v: least <= v <= most, words
+  )
+
+
+def number(
+  least: float = -math.inf, most: float = math.inf, *, above: float = -math.inf
+) -> FieldRule:
+  """A number in [least, most], and larger than `above`."""
+  low = f'above {above:g}' if above > -math.inf else f'at least {least:g}'
+  high = f'at most {most:g}'
+  sides = [low] * (max(least, above) > -math.inf) + [high] * (most < math.inf)
+  return FieldRule(
+    (int, float),
+    'a finite number',
+    lambda v: least <= v <= most and v > above,
+    ' and '.join(sides),
+  )
+
+
+def share(*, may_be_one: bool = False) -> FieldRule:
+  """A number in [0, 1), or in [0, 1]."""
+  return FieldRule(
+    (int, float),
+    'a finite number',
+    lambda v: 0 <= v < 1 or (may_be_one and v == 1),
+    f'in [0, 1{"]" if may_be_one else ")"}',
+  )
+
+
+def numbers(*, above: float) -> FieldRule:
+  """A tuple of numbers larger than `above`."""
+  each = number(above=above)
+  return FieldRule(
+    (tuple, list),
+    'a tuple of numbers',
+    lambda values: not any(map(each.broken, values)),
+    f'finite numbers above {above:g}',
+  )
+
+
+def one_of(*names: Any) -> FieldRule:
+  """One of a few values."""
+  kind = type(names[0])
+  words = ' or '.join(map(str, names))
+  return FieldRule((kind,), words, lambda v: v in names, words)
+
+
+def optional(rule: FieldRule) -> FieldRule:
+  """The rule, or `None`."""
+  return rule._replace(optional=True)
+
+
+FLAG = FieldRule((bool,), 'true or false', lambda v: True, '')
+TEXT = FieldRule((str,), 'a name', bool, 'a name')
+NAMES = FieldRule(
+  (list, tuple),
+  'a list of names',
+  lambda v: all(isinstance(name, str) for name in v),
+  'a list of names',
+)
+
+RULES = {
+  'workers': whole(1, 4096),
+  'mapper': one_of('auto', 'pmap', 'vmap', 'map', 'mesh'),
+  'device': one_of('auto', 'cpu', 'gpu', 'tpu'),
+  'mesh.data': whole(1, 4096),
+  'mesh.fsdp': whole(1, 4096),
+  'seed': whole(0)._replace(words='in [0, 2**31)'),
+  'steps': optional(whole(1, 10**8)),
+  'epochs': optional(number(above=0, most=1e6)),
+  'batch_size': whole(1, 10**6),
+  'eval.every_epochs': number(above=0, most=1e6),
+  'eval.batch_size': whole(1, 2**16),
+  'checkpoint.every': whole(1),
+  'checkpoint.keep': whole(1),
+  'checkpoint.resize': one_of('mean', 'clone'),
+  'checkpoint.resize_batch': one_of('total', 'worker'),
+  'log.every': whole(1),
+  'log.fetch_every': whole(1),
+  'log.seconds': number(above=0),
+  'log.to': NAMES,
+  'check_replicas': whole(0),
+  'on_nonfinite': one_of('stop', 'skip'),
+  'max_skips': whole(1),
+}
+
+
+def check_fields(
+  fields: Mapping[str, Any], rules: Mapping[str, FieldRule], prefix: str = ''
+) -> None:
+  """Raises `ConfigError` for the first field that breaks its rule.
+
+  Args:
+    fields: values by name; those without a rule are not looked at.
+    rules: by name of the field.
+    prefix: of the names in messages.
+  """
+  for field, rule in rules.items():
+    if field in fields and (message := rule.broken(fields[field])):
+      raise ConfigError(f'config.{prefix}{field}={fields[field]!r}: {message}')

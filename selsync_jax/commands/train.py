@@ -12,6 +12,7 @@ import ml_collections
 from selsync_jax.commands import config_file
 from selsync_jax.commands import flags
 from selsync_jax.commands import run_line
+from selsync_jax.config import flat
 from selsync_jax.runs import provenance
 
 
@@ -106,12 +107,11 @@ def main(arguments: Sequence[str]) -> None:
   logging.set_verbosity(logging.FATAL)  # Orbax also logs what it raises.
   from selsync_jax.cluster import processes
   from selsync_jax.devices import backend
-  from selsync_jax.runs import workdir as workdirs
 
   spec = processes.process_spec(
     options.coordinator, options.num_processes, options.process_id
   )
-  fields = workdirs.flat(json.loads(config.to_json()))
+  fields = flat(json.loads(config.to_json()))
   agreed = provenance.versions() | {
     f'config.{k}': value for k, value in fields.items()
   }

@@ -26,7 +26,7 @@ from selsync_jax.devices.mapper import Mapper
 from selsync_jax.models import tasks
 from selsync_jax.sync import traffic
 from selsync_jax.sync.strategy import Strategy
-from selsync_jax.training.rules import check_config
+from selsync_jax.training.settings import check
 from selsync_jax.training.step import init_state
 from selsync_jax.training.step import train_step
 from selsync_jax.training.step import TrainState
@@ -147,7 +147,7 @@ def create_experiment(config: ml_collections.ConfigDict) -> Experiment:
   Raises:
     ConfigError: for the first field whose value breaks its rule.
   """
-  check_config(config)
+  check(config)
   # Its mistakes are found before the data are read, which can take long.
   _strategy(config, 1000, optax.constant_schedule(0.1))
   data = open_data(
