@@ -188,15 +188,17 @@ class Rule(NamedTuple):
       return ' or '.join(map(str, self.names))
     if self.each is not None:
       return f'a tuple, and each element {self.each.words}'
-    return _KINDS.get(self.kind, 'a value')
+    infinite = self.kind is float and self.limits.le == math.inf
+    return 'a number' if infinite else _KINDS.get(self.kind, 'a value')
 
   def check(self, value: Any) -> None:
     """Raises `ValueError` with the rule that a value breaks."""
     if value is None and self.optional:
       return
-    if self.kind is object or isinstance(value, self.others):
+    if isinstance(value, self.others):
       return
-    if not self._is_kind(value) or (self.names and value not in self.names):
+    fits = value is not None and self._is_kind(value)
+    if not fits or (self.names and value not in self.names):
       raise ValueError(f'must be {self.words}')
     for element in value if self.each is not None else ():
       self.each.check(element)
@@ -431,9 +433,15 @@ def bind(
     given=given,
     nested=nested,
   )
-  for field, parameter in parameters(constructor, given).items():
-    if parameter.default is parameter.empty and field not in arguments:
-      raise ConfigError(f'config.{path}: {name} needs {field}')
+  missing = [
+    field
+    for field, parameter in parameters(constructor, given).items()
+    if parameter.default is parameter.empty
+    and parameter.kind is not parameter.VAR_POSITIONAL
+    and field not in arguments
+  ]
+  if missing:
+    raise ConfigError(f'config.{path}: {name} needs {", ".join(missing)}')
   return Bound(constructor, arguments, path, _errors_of(table, name))
 
 
@@ -477,11 +485,15 @@ def bind_arguments(
     try:
       if field not in accepted:
         known = ', '.join(accepted) or 'no fields'
-        raise ValueError(f'{name} has {known}, but no {field}')
+        raise ValueError(
+          f'{name} has {known}, but no {field}; None unsets it'
+        )
       annotation = accepted[field].annotation
       arguments[field] = nested(annotation, value, place)
       if not isinstance(arguments[field], Bound):
         rule(annotation).check(value)
+    except ConfigError:
+      raise
     except ValueError as error:
       raise ConfigError(f'config.{place}={value!r}: {error}') from error
   return arguments

@@ -127,8 +127,11 @@ def _nested(annotation: Any, value: Any, path: str) -> Any:
 
 
 def _bind_outer(given: Any, path: str) -> Bound:
-  fields = given if isinstance(given, Mapping) else {}
-  optimizer = optimizers.bind_optimizer(fields, path)
+  if not isinstance(given, Mapping):
+    raise ConfigError(
+      f'config.{path}={given!r}: must have name and learning_rate'
+    )
+  optimizer = optimizers.bind_optimizer(given, path)
   return optimizer._replace(
     constructor=_outer, arguments={'optimizer': optimizer}
   )

@@ -68,17 +68,17 @@ def check(config: 'ml_collections.ConfigDict | Settings') -> Settings:
   if isinstance(config, Settings):
     return config
   config = config.copy_and_resolve_references()
-  _check_own(flat(config.to_dict()))
+  plain = config.to_dict()
+  _check_own(flat(plain))
   _check_together(config)
-  schedule = dict(config.schedule)
-  del schedule['warmup_epochs']
+  del plain['schedule']['warmup_epochs']
   is_lockstep = config.sync.method in methods.METHODS
   return Settings(
     config=config,
-    model=models.bind_model(config.model),
-    optimizer=optimizers.bind_optimizer(config.optimizer),
-    schedule=optimizers.bind_schedule(schedule),
-    strategy=methods.bind_strategy(config.sync.to_dict())
+    model=models.bind_model(plain['model']),
+    optimizer=optimizers.bind_optimizer(plain['optimizer']),
+    schedule=optimizers.bind_schedule(plain['schedule']),
+    strategy=methods.bind_strategy(plain['sync'])
     if is_lockstep
     else None,
   )
