@@ -195,9 +195,10 @@ class Rule(NamedTuple):
     """Raises `ValueError` with the rule that a value breaks."""
     if value is None and self.optional:
       return
-    if isinstance(value, self.others):
+    is_known = self.kind is not object
+    if isinstance(value, self.others) or (not is_known and value is not None):
       return
-    fits = value is not None and self._is_kind(value)
+    fits = is_known and self._is_kind(value)
     if not fits or (self.names and value not in self.names):
       raise ValueError(f'must be {self.words}')
     for element in value if self.each is not None else ():

@@ -36,11 +36,11 @@ def main(arguments: Sequence[str]) -> None:
   # These import TensorFlow, and a mistake in the config should end sooner.
   from selsync_jax.runs import checkpoints
   from selsync_jax.simulate import run
-  from selsync_jax.training import milestones
+  from selsync_jax.training import preemption
 
   checkpoints.silence_tensorstore()
   try:
     summary = run.simulate(config, workdir, restart=line.restart.value)
-  except milestones.Stopped as error:
+  except preemption.Stopped as error:
     raise run_line.Interrupted(error) from error
   run_line.show(summary, workdir, line.report.value)

@@ -132,7 +132,7 @@ def main(arguments: Sequence[str]) -> None:
   ) as cluster:
     # These import TensorFlow, and a mistake in the config should end sooner.
     from selsync_jax.runs import checkpoints
-    from selsync_jax.training import milestones
+    from selsync_jax.training import preemption
     from selsync_jax.training import train
 
     checkpoints.silence_tensorstore()
@@ -144,7 +144,7 @@ def main(arguments: Sequence[str]) -> None:
         profile=options.profile,
         patience=options.cluster_timeout,
       )
-    except milestones.Stopped as error:
+    except preemption.Stopped as error:
       interruption = error
   if interruption:
     raise run_line.Interrupted(interruption)

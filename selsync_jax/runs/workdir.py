@@ -12,7 +12,6 @@ import time
 from typing import Any, BinaryIO
 
 import jax
-import ml_collections
 import numpy as np
 
 from selsync_jax.cluster import processes
@@ -29,7 +28,7 @@ _MARK = 32  # Bytes in it, different for every claim.
 @contextlib.contextmanager
 def opened(
   workdir: pathlib.Path,
-  config: ml_collections.ConfigDict,
+  config: Mapping[str, Any],
   restart: bool,
   saved: Mapping[str, Any] | None = None,
   patience: float = 60.0,
@@ -41,7 +40,7 @@ def opened(
 
   Args:
     workdir: created if it is missing.
-    config: of the run; written to `config.json`.
+    config: the run's config as nested dicts; written to `config.json`.
     restart: whether to start over, with an existing run moved aside to
       `WORKDIR.1`, `WORKDIR.2` and so on.
     saved: the config in the newest checkpoint, in case `config.json` is lost
@@ -68,7 +67,7 @@ def opened(
           f'--workdir={workdir}: cannot be written: {error.strerror}'
         ) from error
       _compare(workdir, config, saved)
-      records.write_config(workdir, config.to_dict())
+      records.write_config(workdir, config)
     _check_shared(workdir, patience)
     yield
 
@@ -138,7 +137,7 @@ def _move_aside(workdir: pathlib.Path) -> None:
 
 def _compare(
   workdir: pathlib.Path,
-  config: ml_collections.ConfigDict,
+  config: Mapping[str, Any],
   saved: Mapping[str, Any] | None,
 ) -> None:
   """Raises `ConfigError` if the folder holds a run with another config."""
@@ -154,7 +153,7 @@ def _compare(
   if existing is None:
     return
   old = flat(existing)
-  new = flat(json.loads(json.dumps(config.to_dict())))
+  new = flat(json.loads(json.dumps(config)))
   changed = [
     f'{field} was {old.get(field)!r}, now {new.get(field)!r}'
     for field in sorted(old.keys() | new.keys())

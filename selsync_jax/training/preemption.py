@@ -14,6 +14,10 @@ from selsync_jax.cluster import signals
 _SECOND = 'ended by a second signal; the same command resumes the run'
 
 
+class Stopped(Exception):
+  """A signal stopped the run after a step; it is saved, and can be resumed."""
+
+
 class Preemption:
   """While entered, a signal is a request that `requested` reports.
 

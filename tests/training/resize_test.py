@@ -16,7 +16,7 @@ from selsync_jax.methods import create_strategy
 from selsync_jax.runs import ledger
 from selsync_jax.sync.traffic import Traffic
 from selsync_jax.training import resize as elastic
-from selsync_jax.training.experiment import create_experiment
+from selsync_jax.training.problem import create_problem
 from selsync_jax.training.step import init_state
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import live_runs
@@ -187,7 +187,7 @@ def test_another_number_of_workers_goes_on(
   if method == 'selsync':
     assert after[0]['synced'] and after[0]['relative_change'] is None
   assert after[0]['epoch'] == pytest.approx(4 + 1 / per_epoch)
-  alone = create_experiment(
+  alone = create_problem(
     short_runs.config(data_dir, method, model__name='convnet', **length)
   )
   there = float(alone.learning_rate(40))

@@ -5,7 +5,8 @@ import pytest
 from selsync_jax import methods
 from selsync_jax.config import ConfigError
 from selsync_jax.configs import digits
-from selsync_jax.training.experiment import create_experiment
+from selsync_jax.training.rules import check_config
+from selsync_jax.training.setup import create_setup
 
 BAD_FIELDS = [
   ('sync.delta', -0.5, 'config.sync: delta must be at least 0, got -0.5'),
@@ -130,6 +131,11 @@ BAD_FIELDS = [
 ]
 
 
+def set_up(config):
+  check_config(config)
+  create_setup(config)
+
+
 @pytest.mark.parametrize('field, value, line', BAD_FIELDS)
 def test_a_value_that_breaks_its_rule_is_named_with_it(
   field, value, line, data_dir
@@ -138,5 +144,5 @@ def test_a_value_that_breaks_its_rule_is_named_with_it(
   with config.ignore_type():
     config.update_from_flattened_dict({field: value, 'data.dir': data_dir})
   with pytest.raises(ConfigError) as error:
-    create_experiment(config)
+    set_up(config)
   assert str(error.value) == line
