@@ -15,9 +15,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 
+from selsync_jax.training.settings import Settings
 from selsync_jax.training.step import TrainState
 
 
@@ -60,10 +60,8 @@ BATCH_SIZE = {
 }
 
 
-def fit(
-  config: ml_collections.ConfigDict, record: Mapping[str, Any] | None
-) -> ml_collections.ConfigDict:
-  """The config with batch size, learning rate and length for its workers.
+def fit(settings: Settings, record: Mapping[str, Any] | None) -> Settings:
+  """The settings with batch size, learning rate and length for the workers.
 
   The learning rate is proportional to the batch of all workers together (Goyal
   et al. 2017, section 2.1). Fields that count steps mean those of the batch
@@ -71,14 +69,14 @@ def fit(
   keeps its length in samples.
 
   Args:
-    config: of the run, with the workers that continue.
-    record: of the last checkpoint: `workers`, `batch_size` of each, and
-      `learning_rate`; none for a new run.
+    settings: the run's settings, with the workers that continue.
+    record: what the last checkpoint says: `workers`, `batch_size` of each, and
+      `learning_rate`; `None` for a new run.
   """
   if record is None:
-    return config
+    return settings
+  config = settings.config.copy_and_resolve_references()
   times, size = config.workers / record['workers'], record['batch_size']
-  config = config.copy_and_resolve_references()
   if times == 1:
     config.batch_size = size
   else:
@@ -86,12 +84,22 @@ def fit(
     rule = BATCH_SIZE[config.checkpoint.resize_batch]
     config.batch_size = rule(size, times, devices)
   batch = times * config.batch_size / size  # Of all workers; 1 is unchanged.
-  peak, rate = config.optimizer.learning_rate, record['learning_rate'] * batch
-  config.optimizer.learning_rate = rate
-  for fields, name in (config, 'steps'), (config.schedule, 'period'):
-    if fields[name] and peak and rate:
-      fields[name] = max(1, round(fields[name] * peak / rate))
-  return config
+  peak, rate = settings.learning_rate, record['learning_rate'] * batch
+
+  def stretched(steps):
+    return max(1, round(steps * peak / rate)) if peak and rate else steps
+
+  schedule = settings.schedule
+  if config.steps:
+    config.steps = stretched(config.steps)
+  if 'period' in schedule.arguments:
+    period = stretched(schedule.arguments['period'])
+    schedule = schedule.changed(period=period)
+  return settings._replace(
+    config=config,
+    optimizer=settings.optimizer.changed(learning_rate=rate),
+    schedule=schedule,
+  )
 
 
 def resize(

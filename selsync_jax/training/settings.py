@@ -55,7 +55,11 @@ class Settings(NamedTuple):
     return self.optimizer.arguments['learning_rate']
 
 
-def check(config: 'ml_collections.ConfigDict | Settings') -> Settings:
+Config = ml_collections.ConfigDict | Settings
+"""A config: checked, or to be checked."""
+
+
+def check(config: Config) -> Settings:
   """Checks every field of a config, and binds the constructors that it names.
 
   Args:
