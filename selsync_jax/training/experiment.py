@@ -189,7 +189,8 @@ def create_experiment(config: ml_collections.ConfigDict) -> Experiment:
   )
   _check_optimizer(experiment)
   with config_errors('sync'):
-    experiment.strategy.trigger.affordable(experiment.traffic(config.workers))
+    trigger = experiment.strategy.trigger.traits
+    trigger.affordable(experiment.traffic(config.workers))
   return experiment
 
 

@@ -79,12 +79,12 @@ def resized(
     def new(saved):
       fresh = mapper.stack(experiment.traced_init())
       every = range(mapper.workers)
-      return resize.resize(saved, fresh, every, rule, step)
+      return resize.resize(saved, fresh, experiment.strategy, every, rule, step)
 
     return mapper.compute(new, saved, compiler_options=tasks.run_once())
   saved = checkpoints.restore_all(totals.steps, old)
   fresh = mappers.replicate(experiment.init(), len(workers))
-  state = resize.resize(saved, fresh, workers, rule, step)
+  state = resize.resize(saved, fresh, experiment.strategy, workers, rule, step)
   return mappers.place(state, mapper)
 
 
