@@ -19,10 +19,10 @@ import signal
 import sys
 from typing import NoReturn
 
+from selsync_jax.cluster import signals
 from selsync_jax.commands import COMMANDS
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
-from selsync_jax.devices import signals
 from selsync_jax.runs import output
 
 USAGE = 'usage: selsync COMMAND [ARGUMENT ...]'

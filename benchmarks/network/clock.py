@@ -76,7 +76,7 @@ def probe(options: argparse.Namespace) -> dict[str, float]:
   import jax
 
   from benchmarks import variants
-  from selsync_jax.devices import processes
+  from selsync_jax.cluster import processes
   from selsync_jax.training import start
   from selsync_jax.training.experiment import create_experiment
 
@@ -91,7 +91,7 @@ def probe(options: argparse.Namespace) -> dict[str, float]:
       )
     )
     own = range(jax.process_index(), jax.process_index() + 1)
-    state, step = start.fresh(experiment, own), experiment.train_step()
+    state, step = start.fresh(experiment), experiment.train_step()
     processes.wait_for_all('computing')
     ends = []
     for batch in experiment.data.batches(own, 0, options.steps):

@@ -121,7 +121,7 @@ def train(setting: Setting, target: float, every: float) -> Outcome:
         raise _Reached
 
   with contextlib.suppress(_Reached, NonFiniteError):
-    state = start.fresh(experiment, workers)
+    state = start.fresh(experiment)
     loop.run(
       experiment, state, recorder, workers, experiment.steps, after=after
     )

@@ -109,15 +109,13 @@ def step() -> Iterator[Any]:
 
   from selsync_jax.configs import digits
   from selsync_jax.devices import layout
-  from selsync_jax.devices import mappers
   from selsync_jax.training.experiment import create_experiment
 
   layout.make_devices(WORKERS)
   config = digits.get_config()
   job = create_experiment(config)
   batch = next(job.data.batches(range(WORKERS), 0, 1))
-  fresh = job.init()
-  state = mappers.place(mappers.replicate(fresh, WORKERS), config.mapper)
+  state = job.mapper.create(job.init)
   train = job.train_step()
   while True:
     state, metrics = jax.block_until_ready(train(state, batch))

@@ -46,7 +46,7 @@ def times(
   ]
   experiment = create_experiment(config_file.load(config, fields))
   indices = range(workers)
-  state = start.fresh(experiment, indices)
+  state = start.fresh(experiment)
   step = experiment.train_step()
   for k in range(rounds + 1):
     batches = experiment.data.batches(indices, k * steps, (k + 1) * steps)

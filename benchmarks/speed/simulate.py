@@ -46,7 +46,7 @@ CLUSTER = {
 def lockstep_times(experiment: Experiment, steps: int, rounds: int) -> Any:
   """Yields the seconds of some steps of BSP; the first are not counted."""
   workers = range(experiment.workers)
-  state = start.fresh(experiment, workers)
+  state = start.fresh(experiment)
   step = experiment.train_step()
   for k in range(rounds + 1):
     began = time.perf_counter()

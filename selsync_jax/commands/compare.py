@@ -11,12 +11,12 @@ import pathlib
 import re
 from typing import NamedTuple
 
+from selsync_jax.cluster import signals
 from selsync_jax.commands import config_file
 from selsync_jax.commands import flags
 from selsync_jax.commands import pool
 from selsync_jax.commands import trials
 from selsync_jax.config import ConfigError
-from selsync_jax.devices import signals
 from selsync_jax.runs import files
 from selsync_jax.runs.trial import Trial
 

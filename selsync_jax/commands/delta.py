@@ -35,12 +35,13 @@ def main(arguments: Sequence[str]) -> None:
   config = line.load()
   _check(config, line.config.value, lssr.value, steps.value)
   from selsync_jax.devices import backend
-  from selsync_jax.devices import layout
 
-  backend.check_flags()
-  if config.mapper not in layout.ONE_DEVICE:
-    layout.make_devices(config.workers, **config.mesh)
-  backend.start(config.device)
+  backend.start(
+    config.device,
+    workers=config.workers,
+    mapper=config.mapper,
+    **config.mesh,
+  )
   # Imports TensorFlow, and a mistake should end sooner.
   from selsync_jax.training import delta_search
 

@@ -22,10 +22,10 @@ import threading
 import time
 from typing import IO
 
+from selsync_jax.cluster import signals
+from selsync_jax.cluster.link import TOKEN
 from selsync_jax.commands import flags
 from selsync_jax.config import ConfigError
-from selsync_jax.devices import signals
-from selsync_jax.devices.link import TOKEN
 
 PATIENCE = 5.0  # Seconds until the others get SIGTERM, and then SIGKILL.
 

@@ -77,7 +77,6 @@ def main(arguments: Sequence[str]) -> None:
   )
   from selsync_jax.devices import backend
 
-  backend.check_flags()
   backend.start(config.device)
   _print_costs(configs, links, within, selsync_lssr, steps.value)
 

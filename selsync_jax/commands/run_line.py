@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 
 import ml_collections
 
+from selsync_jax.cluster import signals
 from selsync_jax.commands import config_file
 from selsync_jax.commands import flags
 from selsync_jax.config import RunError
-from selsync_jax.devices import signals
 from selsync_jax.runs import records
 
 

@@ -32,7 +32,6 @@ def main(arguments: Sequence[str]) -> None:
   logging.set_verbosity(logging.FATAL)  # Orbax also logs what it raises.
   from selsync_jax.devices import backend
 
-  backend.check_flags()
   backend.start(config.device)
   # These import TensorFlow, and a mistake in the config should end sooner.
   from selsync_jax.runs import checkpoints

@@ -1,6 +1,7 @@
 """Train a model with N workers."""
 
 from collections.abc import Sequence
+import functools
 import json
 import pathlib
 from typing import NamedTuple
@@ -11,6 +12,7 @@ import ml_collections
 from selsync_jax.commands import config_file
 from selsync_jax.commands import flags
 from selsync_jax.commands import run_line
+from selsync_jax.config import flat
 from selsync_jax.runs import provenance
 
 
@@ -103,26 +105,31 @@ def main(arguments: Sequence[str]) -> None:
   config = options.config
   run_line.handle_signals(options.workdir)
   logging.set_verbosity(logging.FATAL)  # Orbax also logs what it raises.
+  from selsync_jax.cluster import processes
   from selsync_jax.devices import backend
-  from selsync_jax.devices import layout
-  from selsync_jax.devices import processes
-  from selsync_jax.runs import workdir as workdirs
 
-  backend.check_flags()
   spec = processes.process_spec(
     options.coordinator, options.num_processes, options.process_id
   )
-  fields = workdirs.flat(json.loads(config.to_json()))
+  fields = flat(json.loads(config.to_json()))
   agreed = provenance.versions() | {
     f'config.{k}': value for k, value in fields.items()
   }
+  join = functools.partial(
+    processes.join,
+    spec,
+    agreed,
+    options.cluster_timeout,
+    options.cluster_token,
+  )
   summary = interruption = None
-  with processes.join(
-    spec, agreed, options.cluster_timeout, options.cluster_token
+  with backend.start(
+    config.device,
+    join,
+    workers=config.workers,
+    mapper=config.mapper,
+    **config.mesh,
   ) as cluster:
-    if config.mapper not in layout.ONE_DEVICE:
-      layout.make_devices(config.workers, cluster.processes, **config.mesh)
-    backend.start(config.device)
     # These import TensorFlow, and a mistake in the config should end sooner.
     from selsync_jax.runs import checkpoints
     from selsync_jax.training import milestones

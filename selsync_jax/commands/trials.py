@@ -13,6 +13,7 @@ import ml_collections
 
 from selsync_jax.commands import config_file
 from selsync_jax.config import ConfigError
+from selsync_jax.config import flat
 from selsync_jax.runs import files
 from selsync_jax.runs import records
 from selsync_jax.runs.trial import Trial
@@ -123,11 +124,9 @@ def _check_workdir(trial: Trial) -> None:
     return  # The run itself mends it.
   if existing is None:
     return
-  from selsync_jax.runs import workdir  # Imports JAX.
-
-  existing = workdir.flat(existing)
+  existing = flat(existing)
   config = json.loads(json.dumps(trial.config.to_dict()))
-  for field, value in workdir.flat(config).items():
+  for field, value in flat(config).items():
     if existing.get(field) != value:
       raise ConfigError(
         f'{trial.workdir}: holds a run with {field}={existing.get(field)!r}, '

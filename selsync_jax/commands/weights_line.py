@@ -58,5 +58,4 @@ def start_jax(workdir: pathlib.Path) -> None:
   from selsync_jax.devices import backend  # Imports JAX.
 
   config = records.read_config(workdir) or {}
-  backend.check_flags()
   backend.start('cpu' if config.get('device') == 'cpu' else 'auto')

@@ -4,7 +4,7 @@ from collections.abc import Callable
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -14,16 +14,17 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
 import numpy as np
 
+from selsync_jax.cluster.processes import local_workers
 from selsync_jax.config import ConfigError
-from selsync_jax.devices.processes import local_workers
+from selsync_jax.devices.mapper import abstract
+from selsync_jax.devices.mapper import Mapper
+from selsync_jax.devices.mapper import split
 from selsync_jax.sync import inner
 from selsync_jax.sync.consensus import AXIS
 
-ONE_DEVICE = ('vmap', 'map')  # Mappers of all workers to one device.
-
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class Layout(Mapper):
   """Workers of several devices each.
 
   Inside a worker, the examples of its batch are split over all devices. What it
@@ -36,9 +37,10 @@ class Layout:
     fsdp: devices inside a worker that hold a part of the parameters each.
   """
 
-  workers: int
   data: int = 1
   fsdp: int = 1
+  name: ClassVar[str] = 'mesh'
+  compiles: ClassVar[bool] = True
 
   def __post_init__(self):
     for name, value in dataclasses.asdict(self).items():
@@ -54,6 +56,11 @@ class Layout:
   def devices_per_worker(self) -> int:
     """Devices inside a worker."""
     return self.data * self.fsdp
+
+  @property
+  def held(self) -> range:
+    """All workers: arrays are those of all processes."""
+    return range(self.workers)
 
   @functools.cached_property
   def mesh(self) -> Mesh:
@@ -114,21 +121,8 @@ class Layout:
     examples = (inner.DATA, inner.FSDP)
     return NamedSharding(self.mesh, PartitionSpec(AXIS, examples))
 
-  def create(
-    self, init: Callable[[], Any], compiler_options: Any = None
-  ) -> Any:
-    """The state of all workers, each as `init()` makes it, already split.
-
-    Args:
-      init: makes one worker's state; it is compiled.
-      compiler_options: see `jax.jit`.
-    """
-    return self.compute(
-      lambda: self.stack(init()), compiler_options=compiler_options
-    )
-
   def stack(self, tree: Any) -> Any:
-    """Arrays of one worker, stacked over all workers."""
+    """Stacks arrays of one worker over all workers."""
     return jax.tree.map(
       lambda x: jnp.broadcast_to(x, (self.workers, *jnp.shape(x))), tree
     )
@@ -136,10 +130,10 @@ class Layout:
   def compute(
     self, fn: Callable[..., Any], *args: Any, compiler_options: Any = None
   ) -> Any:
-    """The state of all workers, as `fn(*args)` makes it, already split.
+    """Returns the state that `fn(*args)` makes, already split.
 
     Args:
-      fn: makes arrays [workers, ...]; it is compiled.
+      fn: a function that makes arrays [workers, ...]; it is compiled.
       *args: arrays on the devices.
       compiler_options: see `jax.jit`.
     """
@@ -150,16 +144,24 @@ class Layout:
       compiler_options=compiler_options,
     )(*args)
 
+  def abstract_saved(self, tree: Any, workers: int) -> Any:
+    """Returns the shapes of another number of workers' state, see `spread`."""
+    return split(abstract(tree, workers), self.spread)
+
   def place(
-    self, tree: Any, sharding: Callable[[tuple[int, ...]], NamedSharding]
+    self,
+    tree: Any,
+    sharding: Callable[[tuple[int, ...]], NamedSharding] | None = None,
   ) -> Any:
-    """Host arrays [local workers, ...] as arrays [workers, ...] on the devices.
+    """Places host arrays [local workers, ...] as arrays [workers, ...].
 
     Args:
-      tree: of this process's workers.
-      sharding: of the shape of an array [workers, ...].
+      tree: arrays of this process's workers.
+      sharding: where an array of a shape [workers, ...] lies; by default where
+        it is kept from step to step.
     """
-    return jax.tree.map(lambda x: self._placed(np.asarray(x), sharding), tree)
+    where = sharding or self.sharding
+    return jax.tree.map(lambda x: self._placed(np.asarray(x), where), tree)
 
   def _placed(self, x, sharding):
     placing = sharding((self.workers, *x.shape[1:]))
@@ -208,6 +210,11 @@ class Layout:
 
     return call
 
+  def check(self) -> None:
+    """Raises `ConfigError` if the devices cannot hold the workers."""
+    super().check()
+    _ = self.mesh  # Raises if the processes have unequally many.
+
 
 def make_devices(
   workers: int, processes: int = 1, data: int = 1, fsdp: int = 1
@@ -242,33 +249,3 @@ def describe() -> dict[str, Any]:
     'count': jax.device_count(),
     'processes': jax.process_count(),
   }
-
-
-def check_devices(workers: int, mapper: str | Layout) -> None:
-  """Raises `ConfigError` if the devices cannot hold `workers`."""
-  processes, devices = jax.process_count(), jax.device_count()
-  name, inside = mapper, 1
-  if isinstance(mapper, Layout):
-    name, inside = 'mesh', mapper.devices_per_worker
-  if name in ONE_DEVICE:
-    if processes > 1:
-      raise ConfigError(
-        f'config.mapper={name}: needs a single process, got {processes}'
-      )
-    return
-  each, way = 'one device', '--config.mapper=auto'
-  if inside > 1:
-    each, way = f'{inside} devices', 'a smaller mesh.data or mesh.fsdp'
-  if devices < workers * inside:
-    raise ConfigError(
-      f'config.workers={workers}: mapper {name} needs {each} per worker, and '
-      f'there are {devices} ({jax.default_backend()}); '
-      f'use fewer workers, or {way}'
-    )
-  if processes > 1 and devices != workers * inside:
-    raise ConfigError(
-      f'config.workers={workers}: with {processes} processes, workers with '
-      f'{each} each must use all {devices} devices'
-    )
-  if isinstance(mapper, Layout):
-    _ = mapper.mesh  # Raises if the processes have unequally many.

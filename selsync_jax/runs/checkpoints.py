@@ -14,32 +14,37 @@ import math
 import os
 import pathlib
 import sys
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from selsync_jax.cluster import processes
 from selsync_jax.config import RunError
 from selsync_jax.devices import arrays
-from selsync_jax.devices import processes
 from selsync_jax.runs import files
 from selsync_jax.runs import manifest
-from selsync_jax.runs.files import NUMBER
 
 FOLDER, DAMAGED = 'checkpoints', 'damaged-checkpoint'
 FORMAT = 7  # Of state and record; raise it whenever either changes.
 _RECORD = pathlib.Path('record', 'metadata')  # The file of orbax's JsonSave.
-_SHAPE = {
-  'totals': {'clock': dict, 'skips': [int], ...: NUMBER},
-  'workers': int,
-  'batch_size': int,
-  'learning_rate': NUMBER,
-  'epoch': NUMBER,
-  'config': dict,
-  'metrics': [[int]],
-  'loss': (*NUMBER, type(None)),
-}
+
+
+class _Totals(TypedDict):
+  clock: dict
+  skips: list[int]
+
+
+class _Record(TypedDict):
+  totals: _Totals
+  workers: int
+  batch_size: int
+  learning_rate: float
+  epoch: float
+  config: dict
+  metrics: list[list[int]]
+  loss: float | None
 
 
 class CheckpointError(RunError):
@@ -79,11 +84,11 @@ def _read_record(path: pathlib.Path) -> dict[str, Any]:
     CheckpointError: if its format is another one, saying what to do.
     DamagedFile: if it is not a record.
   """
-  record = files.read(path / _RECORD, {})
+  record = files.read(path / _RECORD, dict)
   if record is None:
     raise files.DamagedFile(path / _RECORD, 'it is missing')
   if (found := record.get('format', 1)) == FORMAT:
-    return files.read(path / _RECORD, _SHAPE)
+    return files.read(path / _RECORD, _Record)
   age = 'an earlier' if found < FORMAT else 'a later'
   raise CheckpointError(
     f'{path} was written by {age} version (format {found}), which this one '
@@ -150,7 +155,7 @@ class Checkpoints:
     self._workdir, self._config = workdir, config
     self._folder = (workdir / FOLDER).absolute()
     with _as_checkpoint_error():
-      if jax.process_index() == 0:
+      if processes.is_first():
         _move_damaged(self._folder)
       processes.wait_for_all('checkpoints')
       self._losses = _losses(self._folder)
@@ -242,31 +247,23 @@ class Checkpoints:
     return None
 
   def restore(self, step: int, like: Any) -> Any:
-    """The state of this process's workers in a checkpoint, on the devices.
+    """The state in a checkpoint: of this process's workers, on the devices.
 
     Args:
       step: of the checkpoint.
-      like: `jax.ShapeDtypeStruct`s with shardings, which say where each array
-        goes: [local workers, ...], or [workers, ...] of a mesh.
+      like: `jax.ShapeDtypeStruct`s. Their shardings say where each array
+        goes: [local workers, ...], or [workers, ...] of a mesh. Without
+        shardings they have the shapes that were saved, of all workers, and the
+        arrays stay on the host.
 
     Raises:
       CheckpointError: if it holds other arrays.
     """
+    if all(x.sharding is None for x in jax.tree.leaves(like)):
+      template = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like)
+      return self._restore(step, template)
     restored = self._restore(step, arrays.to_global_shapes(like))
     return arrays.to_local(restored, like)
-
-  def restore_all(self, step: int, like: Any) -> Any:
-    """The state of all workers in a checkpoint, on the host.
-
-    Args:
-      step: of the checkpoint.
-      like: `jax.ShapeDtypeStruct`s [workers that saved it, ...].
-
-    Raises:
-      CheckpointError: if it holds other arrays.
-    """
-    template = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like)
-    return self._restore(step, template)
 
   def _restore(self, step: int, template: Any) -> Any:
     folder = self._manager.directory / str(step) / 'state'
@@ -282,7 +279,7 @@ class Checkpoints:
 
   def _write_manifest(self) -> None:
     """Called by orbax after the last write, before the renaming."""
-    if jax.process_index() == 0:
+    if processes.is_first():
       (folder,) = self._folder.glob('*orbax-checkpoint-tmp*')
       manifest.write(folder)
 

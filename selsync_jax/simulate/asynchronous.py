@@ -99,7 +99,7 @@ class Asynchronous(Course):
     if record is None:
       return engine, None
     like = engine.like(record['engine'])
-    arrays = checkpoints.restore_all(totals.steps, like)
+    arrays = checkpoints.restore(totals.steps, like)
     engine.resume(arrays, record['engine'])
     engine.spans()  # Those of the steps before are in their rows.
     return engine, f'resuming from step {totals.steps}'

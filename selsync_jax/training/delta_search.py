@@ -30,7 +30,6 @@ from typing import NamedTuple
 import ml_collections
 import numpy as np
 
-from selsync_jax.devices import layout
 from selsync_jax.training import probe
 from selsync_jax.training import threshold
 from selsync_jax.training.experiment import create_experiment
@@ -103,7 +102,7 @@ def _sample(
   config.seed += trial
   config.sync.delta = delta
   experiment = create_experiment(config)
-  layout.check_devices(config.workers, experiment.mapper)
+  experiment.mapper.check()
   rows = probe.first_steps(experiment, steps, config.workers)
   changes = np.array([row['relative_changes'] for row in rows])
   vote_every = config.sync.get('vote_every', 1)

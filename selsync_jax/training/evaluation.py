@@ -19,8 +19,6 @@ import numpy as np
 from selsync_jax.config import RunError
 from selsync_jax.devices import arrays
 from selsync_jax.devices import mappers
-from selsync_jax.devices.mappers import alone
-from selsync_jax.devices.mappers import map_workers
 from selsync_jax.models import tasks
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs import records
@@ -48,15 +46,16 @@ class Evaluator:
 
   def __init__(self, experiment: Experiment, workers: range):
     self._experiment, self._workers = experiment, workers
-    self._consensus = map_workers(consensus, experiment.mapper)
+    mapper = experiment.mapper
+    self._consensus = mapper.map_workers(consensus)
 
     def map_alone(fn):
-      return map_workers(alone(fn, experiment.mapper), experiment.mapper)
+      return mapper.map_workers(mapper.alone(fn))
 
     parts = experiment.model, experiment.task
     self._sums = map_alone(tasks.eval_metric_sums(*parts))
     self._statistics = map_alone(tasks.batch_statistics(*parts))
-    self._means = map_workers(_means, experiment.mapper)
+    self._means = mapper.map_workers(_means)
 
   def consensus(self, shared: dict[str, Any]) -> dict[str, Any]:
     """What is evaluated, from `{'params', 'model_state'}`, worker-stacked."""
@@ -128,9 +127,9 @@ def evaluate(
   with contextlib.suppress(RunError):  # Only a resized run needs the record.
     config = resize.fit(config, checkpoints.peek_record(workdir))
   experiment = dataclasses.replace(
-    create_experiment(config), workers=1, mapper='vmap'
+    create_experiment(config), workers=1, mapper=mappers.Vmap(1)
   )
   params, model_state = tasks.split(found.variables)
   mean = {'params': params, 'model_state': model_state}
   evaluator = Evaluator(experiment, range(1))
-  return found.step, evaluator.scores(mappers.replicate(mean, 1), split)
+  return found.step, evaluator.scores(experiment.mapper.stack(mean), split)

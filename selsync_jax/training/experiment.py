@@ -22,10 +22,11 @@ from selsync_jax.data import Data
 from selsync_jax.data import open_data
 from selsync_jax.data.fields import OWN
 from selsync_jax.devices import mappers
+from selsync_jax.devices.mapper import Mapper
 from selsync_jax.models import tasks
 from selsync_jax.sync import traffic
 from selsync_jax.sync.strategy import Strategy
-from selsync_jax.training.rules import check_config
+from selsync_jax.training.settings import check
 from selsync_jax.training.step import init_state
 from selsync_jax.training.step import train_step
 from selsync_jax.training.step import TrainState
@@ -80,7 +81,7 @@ class Experiment:
   learning_rate: optax.Schedule
   peak_rate: float
   workers: int
-  mapper: mappers.Mapper
+  mapper: Mapper
   batch_size: int
   eval_batch_size: int
   seed: int
@@ -125,9 +126,9 @@ class Experiment:
       self.optimizer,
       self.seed,
       self.check_replicas,
-      functools.partial(mappers.alone, mapper=self.mapper),
+      self.mapper.alone,
     )
-    return mappers.map_workers(step, self.mapper, donate=(0,))
+    return self.mapper.map_workers(step, donate=(0,))
 
   def traffic(self, workers: int) -> traffic.Traffic:
     """The bytes that each worker sends, if there are `workers` of them."""
@@ -146,7 +147,7 @@ def create_experiment(config: ml_collections.ConfigDict) -> Experiment:
   Raises:
     ConfigError: for the first field whose value breaks its rule.
   """
-  check_config(config)
+  check(config)
   # Its mistakes are found before the data are read, which can take long.
   _strategy(config, 1000, optax.constant_schedule(0.1))
   data = open_data(

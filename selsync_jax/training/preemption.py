@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 
-from selsync_jax.devices import signals
+from selsync_jax.cluster import signals
 
 _SECOND = 'ended by a second signal; the same command resumes the run'
 

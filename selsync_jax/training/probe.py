@@ -38,7 +38,7 @@ def first_steps(
     write=rows.append,
   )
   indices = range(workers)
-  state = start.fresh(experiment, indices)
+  state = start.fresh(experiment)
   stop = min(steps, experiment.steps)
   loop.run(experiment, state, recorder, indices, stop)
   recorder.enter_all()

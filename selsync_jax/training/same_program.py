@@ -13,6 +13,7 @@ import numpy as np
 
 from selsync_jax.config import RunError
 from selsync_jax.devices import mappers
+from selsync_jax.devices.mapper import abstract
 from selsync_jax.training.experiment import Experiment
 
 
@@ -47,9 +48,9 @@ def program(experiment: Experiment) -> str:
     ),
     experiment.data.example,
   )
-  alone = dataclasses.replace(experiment, mapper='vmap')
+  alone = dataclasses.replace(experiment, mapper=mappers.Vmap(workers))
   lowered = jax.jit(alone.train_step()).lower(
-    mappers.abstract(experiment.shapes, workers),
-    mappers.abstract(batch, workers),
+    abstract(experiment.shapes, workers),
+    abstract(batch, workers),
   )
   return lowered.as_text()

@@ -1,12 +1,9 @@
 """The state in which a run starts: fresh, resumed, or resized."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from selsync_jax.devices import arrays
-from selsync_jax.devices import mappers
-from selsync_jax.devices import processes
-from selsync_jax.devices.layout import Layout
 from selsync_jax.models import tasks
 from selsync_jax.runs.checkpoints import Checkpoints
 from selsync_jax.runs.ledger import Totals
@@ -17,45 +14,37 @@ from selsync_jax.training.recorder import refuse_unequal
 from selsync_jax.training.step import TrainState
 
 
-def fresh(experiment: Experiment, workers: range) -> TrainState:
-  """The state of some workers before the first step, on their devices.
+def fresh(experiment: Experiment) -> TrainState:
+  """The state of the workers before the first step, on their devices.
 
   Raises:
     RunError: if the workers do not start with the same parameters.
   """
-  state = _fresh(experiment, workers)
+  mapper = experiment.mapper
+  state = mapper.create(_init(experiment), tasks.run_once())
   if experiment.check_replicas:
-    differs = mappers.map_workers(replicas.first_difference, experiment.mapper)
+    differs = mapper.map_workers(replicas.first_difference)
     leaf = int(arrays.local_values(differs(state.params))[0])
     refuse_unequal(leaf, replicas.leaf_names(state.params), 0)
   return state
 
 
-def _fresh(experiment: Experiment, workers: range) -> TrainState:
-  mapper = experiment.mapper
-  if isinstance(mapper, Layout):  # No device may have room for all of it.
-    return mapper.create(experiment.traced_init, tasks.run_once())
-  return mappers.place(
-    mappers.replicate(experiment.init(), len(workers)), mapper
-  )
+def _init(experiment: Experiment) -> Callable[[], TrainState]:
+  """What makes one worker's state."""
+  compiles = experiment.mapper.compiles
+  return experiment.traced_init if compiles else experiment.init
 
 
 def resumed(
-  experiment: Experiment,
-  workers: range,
-  checkpoints: Checkpoints,
-  step: int,
+  experiment: Experiment, checkpoints: Checkpoints, step: int
 ) -> TrainState:
-  """The state of some workers as it was saved at a step, on their devices."""
-  like = mappers.abstract_state(
-    experiment.shapes, len(workers), experiment.mapper
-  )
+  """The workers' state as it was saved at a step, on their devices."""
+  like = experiment.mapper.abstract(experiment.shapes)
   return checkpoints.restore(step, like)
 
 
 def resized(
   experiment: Experiment,
-  workers: range,
   checkpoints: Checkpoints,
   totals: Totals,
   saved_workers: int,
@@ -65,27 +54,21 @@ def resized(
 
   Args:
     experiment: of the workers that continue.
-    workers: indices of this process's workers.
     checkpoints: of the run.
     totals: where the run stands.
     saved_workers: how many workers saved the state.
     rule: for the optimizer's state, a name in `resize.OPTIMIZER_STATE`.
   """
-  old = mappers.abstract(experiment.shapes, saved_workers)
-  mapper, step = experiment.mapper, totals.position
-  if isinstance(mapper, Layout):
-    saved = checkpoints.restore(totals.steps, mappers.split(old, mapper.spread))
+  mapper, init = experiment.mapper, _init(experiment)
+  old = mapper.abstract_saved(experiment.shapes, saved_workers)
+  saved = checkpoints.restore(totals.steps, old)
 
-    def new(saved):
-      fresh = mapper.stack(experiment.traced_init())
-      every = range(mapper.workers)
-      return resize.resize(saved, fresh, experiment.strategy, every, rule, step)
+  def new(saved):
+    fresh, method = mapper.stack(init()), experiment.strategy
+    position = totals.position
+    return resize.resize(saved, fresh, method, mapper.held, rule, position)
 
-    return mapper.compute(new, saved, compiler_options=tasks.run_once())
-  saved = checkpoints.restore_all(totals.steps, old)
-  fresh = mappers.replicate(experiment.init(), len(workers))
-  state = resize.resize(saved, fresh, experiment.strategy, workers, rule, step)
-  return mappers.place(state, mapper)
+  return mapper.compute(new, saved, compiler_options=tasks.run_once())
 
 
 def totals(experiment: Experiment, record: Mapping[str, Any] | None) -> Totals:
@@ -124,12 +107,11 @@ def state(
   Returns:
     The state, and a line about where it comes from, if not fresh.
   """
-  workers = processes.local_workers(experiment.workers)
   if record is None:
-    return fresh(experiment, workers), None
+    return fresh(experiment), None
   line = f'resuming from step {totals.steps}'
   if record['workers'] == experiment.workers:
-    return resumed(experiment, workers, checkpoints, totals.steps), line
+    return resumed(experiment, checkpoints, totals.steps), line
   # Rounding must not end a run that has not finished.
   totals.shift -= max(0, totals.position + 1 - experiment.steps)
   line += (
@@ -140,4 +122,4 @@ def state(
     f'trigger state reset, data at epoch {record["epoch"]:.2f}'
   )
   saved = record['workers']
-  return resized(experiment, workers, checkpoints, totals, saved, rule), line
+  return resized(experiment, checkpoints, totals, saved, rule), line

@@ -105,7 +105,7 @@ def train_step(
     check_every: compare the replicas of the parameters at every
       `check_every`-th synchronization; 0 is never.
     alone: applied to the gradient's function, which has no collectives; see
-      `devices.mappers.alone`.
+      `Mapper.alone`.
 
   Returns:
     `(state, batch) -> (state, metrics)`, where metrics are scalars of this

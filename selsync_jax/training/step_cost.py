@@ -4,6 +4,7 @@ Communication and computation do not overlap: a worker that waits for a vote or
 an average does not compute.
 """
 
+import dataclasses
 from itertools import pairwise
 import math
 import statistics
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 import ml_collections
 
+from selsync_jax.devices import mappers
 from selsync_jax.sync.network import Network
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.training import probe
@@ -101,7 +103,9 @@ def measure(config: ml_collections.ConfigDict, steps: int) -> Measurement:
   length = max(steps, config.sync.vote_every or 1)
   config.update(mapper='pmap', steps=length, mesh={'data': 1, 'fsdp': 1})
   config.sync.update(delta=math.inf, max_period=None)
-  experiment = create_experiment(config)
+  experiment = dataclasses.replace(
+    create_experiment(config), mapper=mappers.Pmap(1)
+  )
   rows = probe.first_steps(experiment, steps, 1)
   seconds = [after['seconds'] - r['seconds'] for r, after in pairwise(rows)]
   lower, median, upper = statistics.quantiles(seconds, method='inclusive')

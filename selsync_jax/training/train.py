@@ -5,12 +5,11 @@ import contextlib
 import pathlib
 from typing import Any
 
-import jax
 import ml_collections
 
+from selsync_jax.cluster import processes
 from selsync_jax.config import RunError
 from selsync_jax.devices import layout
-from selsync_jax.devices import processes
 from selsync_jax.report import label_counts
 from selsync_jax.runs import files
 from selsync_jax.runs import history
@@ -78,7 +77,7 @@ def train_and_evaluate(
   fitted = resize.fit(config, record)
   _print_once('preparing data')
   course = create_course(fitted)
-  layout.check_devices(config.workers, course.experiment.mapper)
+  course.experiment.mapper.check()
   same_program.check(course.experiment)
   saved = record and record['config']
   claim = workdirs.opened(workdir, config, restart, saved, patience)
@@ -97,7 +96,7 @@ def train_and_evaluate(
     if summary := _outcome(workdir, totals, experiment.steps, sealed):
       return summary
     state = _state(course, checkpoints, totals, record)
-    profiled = workdir if profile and _is_first() else None
+    profiled = workdir if profile and processes.is_first() else None
     trace = stack.enter_context(Profile(profiled))
     ledger = course.ledger(totals)
     rows = _writing(course, workdir, totals, sealed)
@@ -118,17 +117,13 @@ def _summarize(
     'seed': config.seed,
     **results,
   }
-  if _is_first():
+  if processes.is_first():
     records.write_summary(workdir, summary)
   return summary
 
 
-def _is_first() -> bool:
-  return jax.process_index() == 0
-
-
 def _print_once(line: str | None) -> None:
-  if line and _is_first():
+  if line and processes.is_first():
     print(line)
 
 
@@ -143,7 +138,7 @@ def _outcome(
     return None
   if totals.position < steps or not summary:
     return None
-  if _is_first():
+  if processes.is_first():
     records.check_metrics(workdir, totals.steps, sealed)
   _print_once(f'{workdir} holds a finished run of {totals.steps} steps')
   return summary
@@ -153,7 +148,7 @@ def _describe_data(
   experiment: Experiment, workdir: pathlib.Path, is_new: bool
 ) -> None:
   """Writes facts about the data; a new run prints label counts per worker."""
-  if _is_first():
+  if processes.is_first():
     units = {'units': dict(experiment.task.units)}
     records.write_data(workdir, experiment.data.facts | units)
     if is_new and experiment.data.label_counts is not None:
@@ -224,7 +219,7 @@ def _writing(
 
   Also yields `seal()`, see `records.MetricsFile`.
   """
-  if not _is_first():
+  if not processes.is_first():
     yield lambda row: None, lambda: records.NO_ROWS
     return
   provenance.append(workdir, totals.steps, layout.describe())

@@ -37,7 +37,7 @@ def assert_close(one, other):
 def trained_by_bsp(plain=False):
   """The parameters that `train.py` reaches with BSP."""
   experiment = small.experiment(plain)
-  state = start.fresh(experiment, range(small.WORKERS))
+  state = start.fresh(experiment)
   step = experiment.train_step()
   for batch in experiment.data.batches(range(small.WORKERS), 0, small.STEPS):
     state, _ = step(state, batch)

@@ -33,9 +33,9 @@ def train(strategy, x, y):
   """The parameters (w1, w2, b) after each step, [steps, workers, 3]."""
   sgd = optax.sgd(0.1)
   params = {'w': jnp.zeros(2), 'b': jnp.zeros(())}
-  state = init_state(params, {}, strategy, sgd)
-  state = mappers.place(mappers.replicate(state, x.shape[1]), 'pmap')
-  step = mappers.map_workers(train_step(loss, strategy, sgd, 0), 'pmap')
+  pmap = mappers.Pmap(x.shape[1])
+  step = pmap.map_workers(train_step(loss, strategy, sgd, 0))
+  state = pmap.create(lambda: init_state(params, {}, strategy, sgd))
   trajectory = []
   for batch in zip(x, y, strict=True):
     state, _ = step(state, batch)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from selsync_jax.devices.mappers import map_workers
+from selsync_jax.devices import mappers
 from selsync_jax.sync import exchange
 from tests.support import rounds
 
@@ -23,7 +23,7 @@ def matrices(averager, workers):
 
     return jax.lax.map(mixed, jnp.arange(ROUNDS))
 
-  rows = map_workers(worker, 'vmap')(jnp.eye(workers))
+  rows = mappers.Vmap(workers).map_workers(worker)(jnp.eye(workers))
   return np.swapaxes(np.asarray(rows), 0, 1)
 
 
@@ -148,8 +148,8 @@ def test_leaves_of_all_dtypes_are_mixed_and_counters_kept():
     'count': jnp.array([3, 4]),
   }
   gossip = exchange.gossip()
-  mixed, _ = map_workers(
-    lambda tree: gossip.apply(tree, gossip.init(tree)), 'pmap'
+  mixed, _ = mappers.Pmap(2).map_workers(
+    lambda tree: gossip.apply(tree, gossip.init(tree))
   )(tree)
   assert mixed['half'].dtype == jnp.bfloat16
   np.testing.assert_array_equal(mixed['half'], [0.5, 0.5])

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import selsync_jax as ss
-from selsync_jax.devices.mappers import map_workers
+from selsync_jax.devices import mappers
 from selsync_jax.sync.sketch import sketch
 from selsync_jax.sync.sketch import squared_norm
 
@@ -136,7 +136,8 @@ def train(tx, targets, mapper, steps=24, optimizer=None):
     return jax.lax.scan(step, (w, chain.init(w)), length=steps)[1]
 
   carry_target = None
-  return jax.device_get(map_workers(worker, mapper)(targets))
+  chosen = mappers.choose(mapper, len(targets))
+  return jax.device_get(chosen.map_workers(worker)(targets))
 
 
 @pytest.mark.parametrize('variant', ['naive', 'linear', 'sketch'])

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import selsync_jax as ss
-from selsync_jax.devices.mappers import map_workers
+from selsync_jax.devices import mappers
 from tests.support.trajectory import reference
 from tests.support.trajectory import run
 
@@ -163,8 +163,8 @@ def train(tx, aggregate, w, x, y, mapper='pmap'):
     w = optax.apply_updates(w, updates)
     return aggregate(w, state), state
 
-  step = map_workers(step, mapper)
-  state = map_workers(tx.init, mapper)(w)
+  chosen = mappers.choose(mapper, len(w))
+  step, state = chosen.map_workers(step), chosen.map_workers(tx.init)(w)
   trace = []
   for i in range(len(x)):
     w, state = step(w, state, x[i], y[i])
@@ -216,8 +216,8 @@ def test_workers_are_bit_identical_after_a_vote_and_differ_otherwise(mapper):
     updates, state = tx.update(jax.grad(loss)(w, x, y), state, w)
     return synchronized(optax.apply_updates(w, updates), state), state
 
-  state = map_workers(tx.init, mapper)(w)
-  step = map_workers(step, mapper)
+  chosen = mappers.choose(mapper, len(w))
+  step, state = chosen.map_workers(step), chosen.map_workers(tx.init)(w)
   for i in range(len(x)):
     w, state = step(w, state, x[i], y[i])
     host = np.asarray(w)

@@ -86,8 +86,8 @@ def test_adams_next_update_is_the_one_without_a_resize(updates):
     old = old.replace(opt_state=moments)
     _, expected = alone.update(grads, expected)
   resized = elastic.resize(
-    mappers.replicate(old, 4),
-    mappers.replicate(fresh, 2),
+    mappers.Vmap(4).stack(old),
+    mappers.Vmap(2).stack(fresh),
     range(2),
     'mean',
     1000,

@@ -7,8 +7,8 @@ import pytest
 
 from selsync_jax.training import same_program
 from selsync_jax.training.experiment import create_experiment
-from tests.devices.processes_test import free_port
-from tests.devices.processes_test import outcome
+from tests.cluster.processes_test import free_port
+from tests.cluster.processes_test import outcome
 from tests.support import live_runs
 from tests.support import short_runs
 

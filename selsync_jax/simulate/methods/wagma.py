@@ -18,6 +18,7 @@ References:
 from collections.abc import Callable
 import functools
 
+from selsync_jax.config import Count
 from selsync_jax.simulate.meeting import average
 from selsync_jax.simulate.meeting import Meeting
 from selsync_jax.simulate.method import Method
@@ -101,7 +102,7 @@ class GroupAverage:
     self._changed.fire()
 
 
-def wagma(*, group: int | None = None, tau: int = 10) -> Method:
+def wagma(*, group: int | None = None, tau: Count = 10) -> Method:
   """Averages models in a group at each step, in all workers every `tau` steps.
 
   Args:
@@ -109,8 +110,6 @@ def wagma(*, group: int | None = None, tau: int = 10) -> Method:
       to the root of their number, as in the paper.
     tau: steps from one average over all workers to the next; the paper's is 10.
   """
-  if tau < 1:
-    raise ValueError(f'tau={tau}: must be at least 1')
 
   def start(sim: Simulation) -> Models:
     size = _group_size(group, sim.workers)

@@ -17,13 +17,13 @@ from jax._src import distributed  # Has the process count before any backend.
 from jax.experimental import multihost_utils
 import numpy as np
 
+from selsync_jax.cluster import channel as channels
+from selsync_jax.cluster import link
+from selsync_jax.cluster import relay
+from selsync_jax.cluster import signals
+from selsync_jax.cluster.channel import Channel
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
-from selsync_jax.devices import channel as channels
-from selsync_jax.devices import link
-from selsync_jax.devices import relay
-from selsync_jax.devices import signals
-from selsync_jax.devices.channel import Channel
 
 
 class Cluster(NamedTuple):
@@ -37,9 +37,9 @@ class Cluster(NamedTuple):
     channel: connections to the others; `None` if there are none.
   """
 
-  process: int
-  processes: int
-  channel: Channel | None
+  process: int = 0
+  processes: int = 1
+  channel: Channel | None = None
 
   def __enter__(self) -> 'Cluster':
     return self
@@ -182,7 +182,7 @@ def _join_detected(agreed, timeout, token, timeouts) -> Cluster:
       local_device_ids=device_ids(os.environ), **timeouts
     )
   except ValueError:  # JAX detects no cluster.
-    return Cluster(0, 1, None)
+    return Cluster()
   state: Any = distributed.global_state
   process, processes = state.process_id, state.num_processes
   address = f'{socket.gethostname()}:{_free_port()}'
@@ -226,6 +226,11 @@ def device_ids(environment: Mapping[str, str]) -> list[int] | None:
 def _free_port() -> int:
   with socket.create_server(('', 0)) as server:
     return server.getsockname()[1]
+
+
+def is_first() -> bool:
+  """Returns whether this process is the one that writes and prints."""
+  return jax.process_index() == 0
 
 
 def local_workers(workers: int) -> range:

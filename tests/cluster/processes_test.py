@@ -82,7 +82,7 @@ def start_in_slurm(command):
 
 JOINING = """
 import sys
-from selsync_jax.devices import processes
+from selsync_jax.cluster import processes
 
 spec = processes.process_spec(None, None, None)
 with processes.join(spec, {}, 60) as cluster:
@@ -183,7 +183,7 @@ import os, signal, socket, sys, time
 import jax
 from jax.experimental import multihost_utils
 import numpy as np
-from selsync_jax.devices import processes as cluster
+from selsync_jax.cluster import processes as cluster
 
 def connections():
   links = {}  # By both ports.

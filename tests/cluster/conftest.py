@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from selsync_jax.devices import channel as channels
-from selsync_jax.devices import signals
-from selsync_jax.devices.channel import Channel
-from selsync_jax.devices.reception import ClusterError
+from selsync_jax.cluster import channel as channels
+from selsync_jax.cluster import signals
+from selsync_jax.cluster.channel import Channel
+from selsync_jax.cluster.reception import ClusterError
 from tests.support.members import Peer
 from tests.support.members import TOKEN
 

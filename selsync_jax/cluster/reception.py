@@ -13,9 +13,9 @@ import threading
 import time
 from typing import Any
 
+from selsync_jax.cluster.link import Link
+from selsync_jax.cluster.link import StrangerError
 from selsync_jax.config import RunError
-from selsync_jax.devices.link import Link
-from selsync_jax.devices.link import StrangerError
 
 HEARING = 10.0  # Seconds for a caller to introduce itself.
 _STRANGERS = 64  # Callers in excess of the run's that are heard side by side.

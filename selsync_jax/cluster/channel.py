@@ -21,11 +21,11 @@ import threading
 import time
 from typing import Any, NoReturn
 
-from selsync_jax.devices import signals
-from selsync_jax.devices.link import Link
-from selsync_jax.devices.link import StrangerError
-from selsync_jax.devices.reception import ClusterError
-from selsync_jax.devices.reception import Reception
+from selsync_jax.cluster import signals
+from selsync_jax.cluster.link import Link
+from selsync_jax.cluster.link import StrangerError
+from selsync_jax.cluster.reception import ClusterError
+from selsync_jax.cluster.reception import Reception
 
 # How a process ended.
 LEFT, FAILED, GONE = 'has left', 'has failed', 'is gone'

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from selsync_jax.devices import reception
+from selsync_jax.cluster import reception
 from tests.support.members import connect
 from tests.support.members import TOKEN
 from tests.support.strangers import ATTACKS

@@ -68,7 +68,7 @@ def test_a_signal_before_the_first_step_ends_a_run_that_resumes(tmp_path):
 
 PRINTS = r"""
 import os, threading, time
-from selsync_jax.devices import signals
+from selsync_jax.cluster import signals
 
 leave = os._exit
 os._exit = lambda code: time.sleep(0.05) or leave(code)  # So that it shows.
@@ -88,7 +88,7 @@ def test_nothing_is_printed_after_the_line_that_ends_a_process():
 
 HANDLED = """
 import os, signal, sys, threading
-from selsync_jax.devices import signals
+from selsync_jax.cluster import signals
 
 signal.signal(signal.SIGHUP, signal.SIG_IGN)  # As nohup does.
 heard = {'outer': [], 'inner': []}

@@ -8,12 +8,12 @@ import time
 
 import pytest
 
+from selsync_jax.cluster import channel as channels
+from selsync_jax.cluster import processes
+from selsync_jax.cluster.link import Link
+from selsync_jax.cluster.reception import ClusterError
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
-from selsync_jax.devices import channel as channels
-from selsync_jax.devices import processes
-from selsync_jax.devices.link import Link
-from selsync_jax.devices.reception import ClusterError
 from tests.support.members import connect
 from tests.support.members import soon
 from tests.support.members import TOKEN
