@@ -63,9 +63,8 @@ def register_method(
 ) -> Callable[..., Strategy]:
   """Adds a method of your own to the table, under its own name.
 
-  A decorator for a constructor like those in `periodic.py`. In a config file,
-  it runs wherever the file is loaded: by `train`, `compare` and their
-  processes.
+  A decorator for a constructor like ours. In a config file, it runs wherever
+  the file is loaded: by `train`, `compare` and their processes.
 
   Raises:
     ConfigError: if another method has this name.

@@ -29,7 +29,6 @@ from selsync_jax.sync import sparse
 from selsync_jax.sync import triggers
 from selsync_jax.sync import wires
 from selsync_jax.sync.budget import budgeted
-from selsync_jax.sync.exdyna import exdyna
 from selsync_jax.sync.fda import fda
 from selsync_jax.sync.part import hand
 from selsync_jax.sync.part import rebuild
@@ -68,7 +67,7 @@ PARTS: dict[str, dict[str, Constructor]] = {
     'int8': reducers.int8,
     'top_k': sparse.top_k,
     'micro': sparse.micro,
-    'exdyna': exdyna,
+    'exdyna': sparse.exdyna,
     'power_sgd': power_sgd,
   },
   'wire': {

@@ -1,12 +1,10 @@
 """A run that resumes with another number of workers.
 
 Parameters and model state start from the consensus. The optimizer state is
-averaged, or cloned from the old workers in turn. Error memories are averaged:
-the next average then carries what the old workers had yet to send. What
-triggers and reducers have measured otherwise belongs to the old number of
-workers, so it is reset. The workers divide the old total batch among them,
-or each keeps its batch size, and the learning rate and the length in steps
-follow.
+averaged, or cloned from the old workers in turn. Every part of the method
+declares what becomes of its own state, see `sync.resizing`. The workers divide
+the old total batch among them, or each keeps its batch size, and the learning
+rate and the length in steps follow.
 """
 
 from collections.abc import Mapping
@@ -14,40 +12,23 @@ import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from selsync_jax.sync import resizing
+from selsync_jax.sync.strategy import Strategy
 from selsync_jax.training.settings import Settings
+from selsync_jax.training.step import PARTS
 from selsync_jax.training.step import TrainState
 
 
-def _mean(leaf, workers):
-  """The mean over the old workers; of a counter, the first one's."""
-  if np.issubdtype(leaf.dtype, np.integer) or leaf.dtype == bool:
-    return _first(leaf, workers)
-  wide = jnp.promote_types(leaf.dtype, np.float32)
-  mean = leaf.mean(axis=0, keepdims=True, dtype=wide)
-  return _first(mean.astype(leaf.dtype), workers)
+def _clone(saved, fresh, workers, step):
+  del fresh, step
+  return jax.tree.map(lambda x: x[np.asarray(workers) % len(x)], saved)
 
 
-def _first(leaf, workers):
-  # On the host, or in a compiled program.
-  library = jnp if isinstance(leaf, jax.Array) else np
-  return library.broadcast_to(leaf[0], (len(workers), *leaf.shape[1:]))
-
-
-def _clone(leaf, workers):
-  return leaf[np.asarray(workers) % len(leaf)]
-
-
-OPTIMIZER_STATE = {'mean': _mean, 'clone': _clone}
-
-# Fields of the state of triggers, averagers and reducers that go on.
-_CARRIED = {
-  'error': _mean,
-  'log_threshold': _first,
-  'threshold': _first,
-  'q': _first,
+OPTIMIZER_STATE: dict[str, resizing.Resize] = {
+  'mean': resizing.mean,
+  'clone': _clone,
 }
 
 # The new batch size per worker, if the number of workers is multiplied by
@@ -105,6 +86,7 @@ def fit(settings: Settings, record: Mapping[str, Any] | None) -> Settings:
 def resize(
   saved: TrainState,
   fresh: TrainState,
+  strategy: Strategy,
   workers: range,
   rule: str,
   step: int,
@@ -114,45 +96,32 @@ def resize(
   Args:
     saved: of all old workers, stacked.
     fresh: of the new workers wanted, stacked, before their first step.
+    strategy: the method, whose parts know what becomes of their states.
     workers: indices of the new workers wanted.
     rule: for the optimizer's state, a name in `OPTIMIZER_STATE`.
     step: the optimizer step that the new workers have reached; schedules and
       random numbers continue from there.
   """
 
-  def spread(how, tree):
-    return jax.tree.map(lambda leaf: how(leaf, workers), tree)
+  def resized(field, rule):
+    return rule(getattr(saved, field), getattr(fresh, field), workers, step)
 
   steps = np.full((len(workers),), step, np.int32)
   optimizer = jax.tree.map(
     lambda node: node._replace(count=steps) if _is_schedule(node) else node,
-    spread(OPTIMIZER_STATE[rule], saved.opt_state),
+    resized('opt_state', OPTIMIZER_STATE[rule]),
     is_leaf=_is_schedule,
   )
-
-  def carried(part, otherwise):
-    """The state of a part; fields that are not named here, `otherwise`."""
-
-    def leaf(path, old, new):
-      name = _field(path)
-      if name == 'step':
-        return np.full(new.shape, step, new.dtype)
-      how = _CARRIED.get(name, otherwise)
-      return how(old, workers) if how else new
-
-    return jax.tree_util.tree_map_with_path(
-      leaf, getattr(saved, part), getattr(fresh, part)
-    )
-
   return fresh.replace(
     step=steps,
-    syncs=_first(saved.syncs, workers),
-    **spread(_mean, saved.shared),
+    syncs=resized('syncs', resizing.first),
+    params=resized('params', resizing.mean),
+    model_state=resized('model_state', resizing.mean),
     opt_state=optimizer,
-    trigger_state=carried('trigger_state', None),
-    reducer_state=carried('reducer_state', None),
-    averager_state=carried('averager_state', _first),
-    moments_state=carried('moments_state', _first),
+    **{
+      field: resized(field, getattr(strategy, part).resize)
+      for field, part in PARTS.items()
+    },
   )
 
 
@@ -163,9 +132,3 @@ def _is_schedule(node: Any) -> bool:
   corrects their bias.
   """
   return getattr(node, '_fields', ()) == ('count',)
-
-
-def _field(path: tuple[Any, ...]) -> str:
-  """The innermost named field on the way to a leaf."""
-  names = [key.name for key in path if hasattr(key, 'name')]
-  return names[-1] if names else ''

@@ -15,6 +15,7 @@ from selsync_jax.devices import mappers
 from selsync_jax.devices.mapper import Mapper
 from selsync_jax.models import tasks
 from selsync_jax.sync import traffic
+from selsync_jax.sync.part import shown
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.problem import Problem
@@ -127,16 +128,17 @@ def create_setup(config: Config) -> Setup:
   settings = check(config)
   config = settings.config
   # Its mistakes are found before the data are read, which can take long.
-  _strategy(settings, 1000, optax.constant_schedule(0.1))
+  trigger = _strategy(settings, 1000, optax.constant_schedule(0.1)).trigger
   problem = create_problem(settings)
-  if (every := config.sync.get('vote_every') or 1) > problem.steps:
+  if (spacing := trigger.traits.spacing) > problem.steps:
     raise ConfigError(
-      f'config.sync.vote_every={every}: the run has only {problem.steps} steps'
+      f'config.sync: trigger {shown(trigger)} takes {spacing} steps from one '
+      f'synchronization to the next, and the run has only {problem.steps} steps'
     )
   strategy = _strategy(settings, problem.steps_per_epoch, problem.learning_rate)
   setup = Setup(problem, strategy, create_plan(config, problem))
   with config_errors('sync'):
-    strategy.trigger.affordable(setup.traffic)
+    strategy.trigger.traits.affordable(setup.traffic)
   return setup
 
 

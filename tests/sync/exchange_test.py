@@ -19,7 +19,7 @@ def matrices(averager, workers):
 
   def worker(row):
     def mixed(count):
-      return averager.apply(row, exchange.ExchangeState(count), step=count)[0]
+      return averager.apply(row, exchange.ExchangeState(count))[0]
 
     return jax.lax.map(mixed, jnp.arange(ROUNDS))
 
@@ -149,7 +149,7 @@ def test_leaves_of_all_dtypes_are_mixed_and_counters_kept():
   }
   gossip = exchange.gossip()
   mixed, _ = mappers.Pmap(2).map_workers(
-    lambda tree: gossip.apply(tree, gossip.init(tree), step=0)
+    lambda tree: gossip.apply(tree, gossip.init(tree))
   )(tree)
   assert mixed['half'].dtype == jnp.bfloat16
   np.testing.assert_array_equal(mixed['half'], [0.5, 0.5])
