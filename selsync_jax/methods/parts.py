@@ -128,8 +128,9 @@ def _nested(annotation: Any, value: Any, path: str) -> Any:
 def _bind_outer(given: Any, path: str) -> Bound:
   fields = given if isinstance(given, Mapping) else {}
   optimizer = optimizers.bind_optimizer(fields, path)
+  # Made without what the run provides: its rate is the local optimizer's.
   return optimizer._replace(
-    constructor=_outer, arguments={'optimizer': optimizer}
+    constructor=lambda: _outer(optimizer()), arguments={}
   )
 
 

@@ -25,6 +25,7 @@ from selsync_jax.devices import mappers
 from selsync_jax.devices.mapper import Mapper
 from selsync_jax.models import tasks
 from selsync_jax.sync import traffic
+from selsync_jax.sync.part import shown
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.training.settings import check
 from selsync_jax.training.step import init_state
@@ -149,7 +150,7 @@ def create_experiment(config: ml_collections.ConfigDict) -> Experiment:
   """
   check(config)
   # Its mistakes are found before the data are read, which can take long.
-  _strategy(config, 1000, optax.constant_schedule(0.1))
+  trigger = _strategy(config, 1000, optax.constant_schedule(0.1)).trigger
   data = open_data(
     config.data.to_dict(),
     workers=config.workers,
@@ -160,9 +161,10 @@ def create_experiment(config: ml_collections.ConfigDict) -> Experiment:
     task = lookup(tasks.TASKS, data.task)
   per_epoch = data.steps_per_epoch
   steps = config.steps or _steps(config.epochs, per_epoch)
-  if (every := config.sync.get('vote_every') or 1) > steps:
+  if (spacing := trigger.traits.spacing) > steps:
     raise ConfigError(
-      f'config.sync.vote_every={every}: the run has only {steps} steps'
+      f'config.sync: trigger {shown(trigger)} takes {spacing} steps from one '
+      f'synchronization to the next, and the run has only {steps} steps'
     )
   learning_rate = _learning_rate(config, per_epoch, steps)
   experiment = Experiment(
@@ -190,8 +192,8 @@ def create_experiment(config: ml_collections.ConfigDict) -> Experiment:
   )
   _check_optimizer(experiment)
   with config_errors('sync'):
-    trigger = experiment.strategy.trigger.traits
-    trigger.affordable(experiment.traffic(config.workers))
+    trigger = experiment.strategy.trigger
+    trigger.traits.affordable(experiment.traffic(config.workers))
   return experiment
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import ml_collections
 
+from selsync_jax import methods
 from selsync_jax.devices import mappers
 from selsync_jax.sync.network import Network
 from selsync_jax.sync.strategy import Strategy
@@ -99,10 +100,15 @@ def measure(config: ml_collections.ConfigDict, steps: int) -> Measurement:
     steps: at least 3.
   """
   config = config.copy_and_resolve_references()
+  config.sync.update(
+    delta=math.inf, lssr=None, bytes_per_step=None, max_period=None
+  )
+  strategy = methods.create_strategy(
+    context=methods.Context(1, config.seed), **config.sync.to_dict()
+  )
   # A run that is too short for one vote would be refused.
-  length = max(steps, config.sync.vote_every or 1)
+  length = max(steps, strategy.trigger.traits.spacing)
   config.update(mapper='pmap', steps=length, mesh={'data': 1, 'fsdp': 1})
-  config.sync.update(delta=math.inf, max_period=None)
   experiment = dataclasses.replace(
     create_experiment(config), mapper=mappers.Pmap(1)
   )
