@@ -26,7 +26,8 @@ ROOMS = [
   'config',
 ]
 CORE = {'sync', 'methods', 'optimizers', 'fields', 'config', '__init__'}
-LIGHT = {'annotated_types', 'jax', 'optax', 'jaxtyping', 'numpy', PACKAGE}
+LIGHT = {'annotated_types', 'jax', 'jaxtyping', 'lazy_loader', 'numpy', 'optax'}
+LIGHT |= {PACKAGE}
 STANDARD = {'collections', 'contextlib', 'dataclasses', 'inspect', 'math'}
 STANDARD |= {'re', 'enum', 'functools', 'types', 'importlib', 'warnings'}
 STANDARD |= {'numbers', 'typing'}

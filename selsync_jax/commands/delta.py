@@ -83,10 +83,12 @@ def _check(
   if 'delta' not in sync:
     raise ConfigError(f'--config={name}: method {sync.method} has no delta')
   with config_errors('sync'):
-    methods.create_strategy(
-      context=methods.Context(1, config.seed), **sync.to_dict()
+    strategy = methods.create_strategy(
+      context=methods.Context(1, config.seed),
+      **sync.to_dict() | {'delta': 0.0},  # As of the first recording.
     )
-  max_period, vote_every = sync.get('max_period'), sync.get('vote_every', 1)
+  max_period = sync.get('max_period')
+  vote_every = strategy.trigger.traits.spacing
   if steps < 2 * vote_every:  # The first vote passes with any delta.
     raise ConfigError(
       f'--steps={steps}: must be at least {2 * vote_every}, two votes with '

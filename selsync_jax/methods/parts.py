@@ -131,8 +131,9 @@ def _bind_outer(given: Any, path: str) -> Bound:
       f'config.{path}={given!r}: must have name and learning_rate'
     )
   optimizer = optimizers.bind_optimizer(given, path)
+  # Made without what the run provides: its rate is the local optimizer's.
   return optimizer._replace(
-    constructor=_outer, arguments={'optimizer': optimizer}
+    constructor=lambda: _outer(optimizer()), arguments={}
   )
 
 

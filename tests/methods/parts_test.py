@@ -1,5 +1,7 @@
 """Methods composed of parts, by flags."""
 
+import numpy as np
+import optax
 import pytest
 
 from selsync_jax import methods
@@ -174,8 +176,9 @@ def test_none_is_refused_by_every_field_that_needs_a_value():
       else:
         accepted.add(f'{method}.{field}')
   assert accepted == {
-    *(f'selsync.{f}' for f in ('delta', 'smoothing', 'quorum', 'max_period')),
-    *('budgeted.lssr', 'budgeted.bytes_per_step', 'groups.all_every'),
+    *(f'selsync.{f}' for f in ('delta', 'lssr', 'bytes_per_step')),
+    *(f'selsync.{f}' for f in ('smoothing', 'quorum', 'max_period')),
+    'groups.all_every',
   }
 
 
@@ -194,6 +197,47 @@ def test_every_value_of_a_field_is_accepted_or_refused_in_one_line():
       refused.append(str(error))
   assert 0.5 < len(refused) / len(flags[::7]) < 0.95
   assert not [line for line in refused if '\n' in line]
+
+
+def test_an_outer_optimizer_has_its_own_learning_rate():
+  context = methods.Context(8, 0, optax.constant_schedule(0.1))
+  optimizer = {'name': 'sgd', 'learning_rate': 0.7}
+  averager = methods.create_strategy(
+    'local_sgd', context, averager={'name': 'outer', 'optimizer': optimizer}
+  ).averager
+  outer, tree = (
+    averager.recipe.arguments.arguments['optimizer'],
+    {'params': 1.0},
+  )
+  updates, _ = outer.update(tree, outer.init(tree), tree)
+  np.testing.assert_allclose(updates['params'], -0.7, rtol=1e-6)
+
+
+def test_a_budget_is_a_field_of_selsync():
+  assert composed('selsync', 'sync.delta=None') == composed(
+    'selsync', 'sync.delta=None', 'sync.lssr=0.9'
+  )
+  parts = composed('selsync', 'sync.delta=None', 'sync.bytes_per_step=9.0')
+  assert parts['trigger'] == 'budgeted(selsync(0.3), bytes_per_step=9.0)'
+
+
+@pytest.mark.parametrize('budget', ['lssr=0.5', 'bytes_per_step=9.0'])
+def test_a_fixed_delta_and_a_budget_are_refused_together(budget):
+  with pytest.raises(ConfigError) as error:
+    composed('selsync', 'sync.delta=0.2', f'sync.{budget}')
+  assert str(error.value).endswith(
+    f'delta=0.2 is fixed, but {budget} would move it; set delta=None, or no '
+    'budget'
+  )
+
+
+def test_the_method_budgeted_is_refused_with_what_replaces_it():
+  with pytest.raises(ConfigError) as error:
+    config_file.load(f'{DIGITS}:budgeted', [])
+  assert str(error.value) == (
+    "config.sync.method='budgeted' is now selsync with sync.lssr or "
+    'sync.bytes_per_step'
+  )
 
 
 def test_a_part_is_rebuilt_wherever_it_stands():

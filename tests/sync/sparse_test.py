@@ -187,15 +187,13 @@ def test_sparse_reducers_send_a_tenth_of_an_all_reduce_or_less():
 @pytest.mark.parametrize('make', [sparse.top_k, sparse.micro, sparse.exdyna])
 @pytest.mark.parametrize('density', [0.0, 1.5, float('nan')])
 def test_a_density_is_a_fraction(make, density):
-  with pytest.raises(ValueError, match=r'density must be in \(0, 1\], got'):
+  with pytest.raises(ValueError, match=r'density=.*: must be '):
     make(density)
 
 
 @pytest.mark.parametrize('make', [sparse.micro, sparse.exdyna])
 def test_a_message_has_places_for_all_that_is_wanted(make):
-  with pytest.raises(
-    ValueError, match=r'capacity must be at least 1, got 0\.5'
-  ):
+  with pytest.raises(ValueError, match=r'capacity=0\.5: must be at least 1'):
     make(0.01, capacity=0.5)
-  with pytest.raises(ValueError, match='capacity must be at least 1, got nan'):
+  with pytest.raises(ValueError, match='capacity=nan: must be a finite number'):
     make(0.01, capacity=float('nan'))

@@ -27,6 +27,7 @@ from selsync_jax.simulate.simulation import Model
 from selsync_jax.simulate.simulation import Process
 from selsync_jax.simulate.simulation import Simulation
 from selsync_jax.simulate.values import Value
+from selsync_jax.sync.exchange import butterfly_masks
 
 
 def butterfly(worker: int, step: int, workers: int, size: int) -> list[int]:
@@ -38,13 +39,8 @@ def butterfly(worker: int, step: int, workers: int, size: int) -> list[int]:
     workers: P, a power of two.
     size: S, of the group, a power of two.
   """
-  bits, own = workers.bit_length() - 1, size.bit_length() - 1
-  if not own:
-    return [worker]
-  shift = step * own % bits
-  masks = [1 << (shift + k) % bits for k in range(own)]
   group = {worker}
-  for mask in masks:
+  for mask in butterfly_masks(step, workers, size):
     group |= {i ^ mask for i in group}
   return sorted(group)
 
