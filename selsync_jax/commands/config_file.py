@@ -190,7 +190,7 @@ def _read(argument: str, kind: type) -> Any:
     raise ConfigError(f'{argument}: {error}') from error
 
 
-def _convert(text: str, kind: type) -> Any:
+def _convert(text: str, kind: Any) -> Any:
   """A text as a value of a type; raises `ValueError` with the rule."""
   if kind is str:
     return text

@@ -118,9 +118,6 @@ def _write_page(
     wanted=wanted,
     delta=choice.delta,
     lssr=choice.tried.lssr(choice.delta),
-    curves={
-      'by BSP': delta_page.Curve(*choice.bsp.curve()),
-      'as tried': delta_page.Curve(*choice.tried.curve()),
-    },
+    curves={'by BSP': choice.bsp.curve(), 'as tried': choice.tried.curve()},
   )
   return delta_page.write(suggestion, table, subtitle, out)
