@@ -486,9 +486,7 @@ def bind_arguments(
     try:
       if field not in accepted:
         known = ', '.join(accepted) or 'no fields'
-        raise ValueError(
-          f'{name} has {known}, but no {field}; None unsets it'
-        )
+        raise ValueError(f'{name} has {known}, but no {field}; None unsets it')
       annotation = accepted[field].annotation
       arguments[field] = nested(annotation, value, place)
       if not isinstance(arguments[field], Bound):

@@ -8,8 +8,7 @@ same number of epochs.
 from collections.abc import Iterable, Sequence
 import json
 import pathlib
-
-import ml_collections
+from typing import TYPE_CHECKING
 
 from selsync_jax.commands import config_file
 from selsync_jax.config import ConfigError
@@ -17,6 +16,9 @@ from selsync_jax.config import flat
 from selsync_jax.runs import files
 from selsync_jax.runs import records
 from selsync_jax.runs.trial import Trial
+
+if TYPE_CHECKING:
+  import ml_collections
 
 
 def list_trials(
@@ -97,7 +99,7 @@ def _trial(
 _UNLABELED = ('lag', 'vote_every', 'smoothing')  # If as the method has them.
 
 
-def _label(sync: ml_collections.ConfigDict, own: Sequence[str]) -> str:
+def _label(sync: 'ml_collections.ConfigDict', own: Sequence[str]) -> str:
   """A method and its numbers, `selsync, delta 0.1`, then its own fields."""
   from selsync_jax import methods  # Imports JAX.
 

@@ -82,9 +82,7 @@ def check(config: Config) -> Settings:
     model=models.bind_model(plain['model']),
     optimizer=optimizers.bind_optimizer(plain['optimizer']),
     schedule=optimizers.bind_schedule(plain['schedule']),
-    strategy=methods.bind_strategy(plain['sync'])
-    if is_lockstep
-    else None,
+    strategy=methods.bind_strategy(plain['sync']) if is_lockstep else None,
   )
 
 

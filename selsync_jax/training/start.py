@@ -102,8 +102,6 @@ def _resized(
 
   def new(saved):
     fresh, rule = mapper.stack(init()), setup.plan.resize
-    return resize.resize(
-      saved, fresh, setup.strategy, mapper.held, rule, step
-    )
+    return resize.resize(saved, fresh, setup.strategy, mapper.held, rule, step)
 
   return mapper.compute(new, saved, compiler_options=tasks.run_once())

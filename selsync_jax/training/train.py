@@ -4,7 +4,6 @@ from collections.abc import Callable
 import pathlib
 from typing import Any
 
-
 from selsync_jax.cluster import processes
 from selsync_jax.report import label_counts
 from selsync_jax.runs.ledger import Ledger

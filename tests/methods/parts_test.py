@@ -110,13 +110,25 @@ def test_flags_replace_and_change_parts(fields, changed):
 @pytest.mark.parametrize(
   'method, fields, message',
   [
-    ('bsp', ['sync.trigger=evry'], "trigger.name: 'evry' is not one of every, "),
+    (
+      'bsp',
+      ['sync.trigger=evry'],
+      "trigger.name: 'evry' is not one of every, ",
+    ),
     ('bsp', ['sync.trigger=every'], 'trigger: every needs k'),
     ('bsp', ['sync.trigger.k=None'], 'trigger.k=None: must be a whole number'),
     ('bsp', ['sync.trigger.k=(1,)'], 'trigger.k=(1,): must be a whole number'),
-    ('selsync', ['sync.vote_every=None'], 'vote_every=None: must be a whole number'),
+    (
+      'selsync',
+      ['sync.vote_every=None'],
+      'vote_every=None: must be a whole number',
+    ),
     ('fedavg', ['sync.epochs=inf'], 'sync.epochs=inf: must be a finite number'),
-    ('post_local', ['sync.switch=inf'], 'sync.switch=inf: must be a finite number'),
+    (
+      'post_local',
+      ['sync.switch=inf'],
+      'sync.switch=inf: must be a finite number',
+    ),
     ('diloco', ['sync.outer=None'], 'sync.outer=None: must be a value'),
     (
       'diloco',
@@ -133,15 +145,27 @@ def test_flags_replace_and_change_parts(fields, changed):
       ['sync.averager=outer', 'sync.averager.optimizer=3'],
       'averager.optimizer=3: must have name and learning_rate',
     ),
-    ('bsp', ['sync.trigger.delta=1'], 'trigger.delta=1: every has k, but no delta'),
+    (
+      'bsp',
+      ['sync.trigger.delta=1'],
+      'trigger.delta=1: every has k, but no delta',
+    ),
     (
       'selsync',
       ['sync.trigger.delta=low'],
       "trigger.delta='low': must be a number",
     ),
-    ('selsync', ['sync.trigger.delta=-1'], 'trigger.delta=-1: must be at least 0'),
+    (
+      'selsync',
+      ['sync.trigger.delta=-1'],
+      'trigger.delta=-1: must be at least 0',
+    ),
     ('local_sgd', ['sync.trigger.k=2.5'], 'k=2.5: must be a whole number'),
-    ('local_sgd', ['sync.wire=int4'], "wire.name: 'int4' is not one of float32"),
+    (
+      'local_sgd',
+      ['sync.wire=int4'],
+      "wire.name: 'int4' is not one of float32",
+    ),
     ('bsp', ['sync.wire=int8'], 'averager no_averaging() takes none'),
     ('local_sgd', ['sync.averager=none'], 'workers would never talk'),
     (
