@@ -33,11 +33,14 @@ def arguments(docstring: str) -> dict[str, str]:
   return {name: ' '.join(text.split()) for name, text in found}
 
 
-def references(module: str) -> str:
-  """The references of a module's docstring, on one line."""
-  docstring = inspect.getdoc(sys.modules[module]) or ''
-  text = ' '.join(docstring.partition('References:\n')[2].split())
-  return text.replace('`', '*')
+def references(method: Callable) -> str:
+  """The references of a method's docstring, or its file's, on one line."""
+  places = method, sys.modules[method.__module__]
+  found = (
+    (inspect.getdoc(place) or '').partition('References:\n')[2]
+    for place in places
+  )
+  return ' '.join(next(filter(None, found), '').split()).replace('`', '*')
 
 
 def shown(default: object) -> str:
@@ -71,11 +74,11 @@ def defaults(constructor: Callable) -> dict[str, object]:
 
 
 def methods_table(table: Mapping[str, Callable]) -> str:
-  """Methods, each a file, with their sources."""
+  """Methods with their sources."""
   lines = []
   for name, method in table.items():
     first, *rest = rows(name, method, defaults(method))
-    source = references(method.__module__)
+    source = references(method)
     lines += [first.removesuffix('|') + f'{source} |', *rest]
   return HEAD.format('method') + '\n'.join(lines) + '\n'
 

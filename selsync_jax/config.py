@@ -23,7 +23,7 @@ from annotated_types import Gt
 from annotated_types import Interval
 
 
-class ConfigError(Exception):
+class ConfigError(ValueError):
   """A mistake in flags or config: one line with field, value and rule."""
 
   code = 2  # The exit code of the process.
@@ -40,6 +40,8 @@ def config_errors(field: str) -> Iterator[None]:
   """Converts a `ValueError` to a `ConfigError` that names `config.{field}`."""
   try:
     yield
+  except ConfigError:
+    raise
   except ValueError as error:
     raise ConfigError(f'config.{field}: {error}') from error
 
@@ -186,15 +188,18 @@ class Rule(NamedTuple):
       return ' or '.join(map(str, self.names))
     if self.each is not None:
       return f'a tuple, and each element {self.each.words}'
-    return _KINDS.get(self.kind, 'a value')
+    infinite = self.kind is float and self.limits.le == math.inf
+    return 'a number' if infinite else _KINDS.get(self.kind, 'a value')
 
   def check(self, value: Any) -> None:
     """Raises `ValueError` with the rule that a value breaks."""
     if value is None and self.optional:
       return
-    if self.kind is object or isinstance(value, self.others):
+    is_known = self.kind is not object
+    if isinstance(value, self.others) or (not is_known and value is not None):
       return
-    if not self._is_kind(value) or (self.names and value not in self.names):
+    fits = is_known and self._is_kind(value)
+    if not fits or (self.names and value not in self.names):
       raise ValueError(f'must be {self.words}')
     for element in value if self.each is not None else ():
       self.each.check(element)
@@ -337,27 +342,48 @@ class Bound(NamedTuple):
 
     Args:
       *args: its first arguments.
-      **run: what the run provides; a constructor is given those of them that
-        it has a parameter for, and so are the arguments made for it.
+      **run: what the run provides. A constructor is given those of them that
+        it has a parameter for, in place of a field of that name, and so are
+        the constructors of its arguments.
 
     Raises:
       ConfigError: for a `ValueError` of the constructor.
     """
     call = inspect.signature(self.constructor).bind_partial(*args)
     own = call.signature.parameters
+    call.arguments |= {k: made(v, run) for k, v in self.arguments.items()}
     call.arguments |= {name: run[name] for name in run if name in own}
-    call.arguments |= {k: _made(v, run) for k, v in self.arguments.items()}
     with config_errors(self.path), self.errors(self.path):
       return self.constructor(*call.args, **call.kwargs)
 
+  def changed(self, **arguments: Any) -> 'Bound':
+    """The same with other arguments, which are not checked again."""
+    return self._replace(arguments={**self.arguments, **arguments})
 
-def _made(argument: Any, run: Mapping[str, Any]) -> Any:
+
+def made(argument: Any, run: Mapping[str, Any]) -> Any:
   """An argument of a constructor, from one that may be bound only."""
   if isinstance(argument, Bound):
     return argument(**run)
   if isinstance(argument, tuple):
-    return tuple(_made(each, run) for each in argument)
+    return tuple(made(each, run) for each in argument)
   return argument
+
+
+def flat(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+  """The leaves of a nested mapping by their dotted names."""
+  fields = {}
+  for name, value in config.items():
+    if isinstance(value, Mapping):
+      fields |= flat(value, f'{prefix}{name}.')
+    else:
+      fields[prefix + name] = value
+  return fields
+
+
+def set_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+  """The fields that are not `None`, where `None` means not set."""
+  return {name: value for name, value in fields.items() if value is not None}
 
 
 Nested = Callable[[Any, Any, str], Any]
@@ -408,9 +434,15 @@ def bind(
     given=given,
     nested=nested,
   )
-  for field, parameter in parameters(constructor, given).items():
-    if parameter.default is parameter.empty and field not in arguments:
-      raise ConfigError(f'config.{path}: {name} needs {field}')
+  missing = [
+    field
+    for field, parameter in parameters(constructor, given).items()
+    if parameter.default is parameter.empty
+    and parameter.kind is not parameter.VAR_POSITIONAL
+    and field not in arguments
+  ]
+  if missing:
+    raise ConfigError(f'config.{path}: {name} needs {", ".join(missing)}')
   return Bound(constructor, arguments, path, _errors_of(table, name))
 
 
@@ -454,17 +486,19 @@ def bind_arguments(
     try:
       if field not in accepted:
         known = ', '.join(accepted) or 'no fields'
-        raise ValueError(f'{name} has {known}, but no {field}')
+        raise ValueError(f'{name} has {known}, but no {field}; None unsets it')
       annotation = accepted[field].annotation
       arguments[field] = nested(annotation, value, place)
       if not isinstance(arguments[field], Bound):
         rule(annotation).check(value)
+    except ConfigError:
+      raise
     except ValueError as error:
       raise ConfigError(f'config.{place}={value!r}: {error}') from error
   return arguments
 
 
-# The form of rules that the one above replaces, room by room.
+# Until the rooms that call these bind their fields.
 
 
 def keyword_arguments(

@@ -22,13 +22,15 @@ ROOMS = [
   'models',
   'sync',
   'optimizers',
+  'fields',
   'config',
 ]
-CORE = {'sync', 'methods', 'optimizers', 'config', '__init__'}
-LIGHT = {'jax', 'optax', 'jaxtyping', 'numpy', PACKAGE}
+CORE = {'sync', 'methods', 'optimizers', 'fields', 'config', '__init__'}
+LIGHT = {'annotated_types', 'jax', 'jaxtyping', 'lazy_loader', 'numpy', 'optax'}
+LIGHT |= {PACKAGE}
 STANDARD = {'collections', 'contextlib', 'dataclasses', 'inspect', 'math'}
 STANDARD |= {'re', 'enum', 'functools', 'types', 'importlib', 'warnings'}
-STANDARD |= {'typing'}
+STANDARD |= {'numbers', 'typing'}
 # Heavy libraries, and the one room that imports each.
 HOMES = {
   'tensorflow': 'data',

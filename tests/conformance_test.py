@@ -190,7 +190,7 @@ def test_another_number_of_workers_goes_on(variant, workers):
   saved, _ = recorded(variant, 'sgd', 'vmap').steps[19]
   toy, mapper = Toy(variant, workers=workers), mappers.Vmap(workers)
   state = resize.resize(
-    saved, mapper.stack(toy.start), range(workers), 'mean', 20
+    saved, mapper.stack(toy.start), toy.strategy, range(workers), 'mean', 20
   )
   for old, new in zip(errors(saved), errors(state), strict=True):
     np.testing.assert_allclose(old.mean(0), new.mean(0), atol=1e-6)

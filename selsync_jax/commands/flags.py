@@ -1,62 +1,56 @@
-"""Command-line flags, by absl.
+"""Command-line flags, by argparse.
 
-Every call of a command has its own `FlagValues`, so commands do not share
-flags, and one process can call several. A mistake is a `ConfigError`: one line
-that names flag, value and rule.
+A mistake is a `ConfigError`: one line that names flag, value and rule.
 """
 
+import argparse
 from collections.abc import Callable, Sequence
 import contextlib
+import difflib
 import math
 import pathlib
-import shutil
-import sys
-import textwrap
-from typing import Any
-
-from absl import flags
+import re
+from typing import Any, NoReturn
 
 from selsync_jax.commands import COMMANDS
 from selsync_jax.config import ConfigError
 
 
-def width() -> int:
-  """Columns of the text of `--help`: at most 80, fewer on a narrow terminal."""
-  return min(80, max(50, shutil.get_terminal_size().columns))
+class _Help(argparse.HelpFormatter):
+  """Names each flag once, without a word for its value."""
+
+  def _format_action_invocation(self, action: argparse.Action) -> str:
+    return f'--{"[no]" * (action.nargs == "?")}{action.option_strings[0][2:]}'
 
 
-class _Parser(flags.ArgumentParser):
-  """Reads a flag's value with a function."""
-
-  def __init__(self, read: Callable[[str], Any]):
-    self._read = read
-
-  def parse(self, argument: str) -> Any:
-    """Returns the value of a text, or raises `ValueError`."""
-    return self._read(argument)
-
-
-class CommandLine:
+class CommandLine(argparse.ArgumentParser):
   """The flags and positional arguments of one command.
 
   Args:
     command: a name in `COMMANDS`.
     positional: what the usage calls the positional arguments; empty if the
       command takes none.
-    interspersed: whether flags may follow positional arguments. Otherwise
-      everything from the first one on is positional.
+    epilog: a paragraph for the end of `--help`.
   """
 
+  hint = ''  # What follows the line about an unknown flag.
+
   def __init__(
-    self, command: str, positional: str = '', *, interspersed: bool = True
+    self, command: str, positional: str = '', epilog: str | None = None
   ):
-    self._command, self._positional = command, positional
-    self._values = flags.FlagValues()
-    self._values.set_gnu_getopt(interspersed)
-    self._names: list[str] = []
-    self._help = flags.DEFINE_bool(
-      'help', False, 'Print this.', short_name='h', flag_values=self._values
+    usage = f'selsync {command} [--FLAG=VALUE ...] {positional}'
+    super().__init__(
+      usage=usage.rstrip(),
+      description=COMMANDS[command],
+      epilog=epilog,
+      formatter_class=_Help,
+      add_help=False,  # It would list itself.
+      allow_abbrev=False,
     )
+    self.add_argument('-h', '--help', action='help', help=argparse.SUPPRESS)
+    self._flags = self.add_argument_group()
+    self._names: list[str] = []
+    self._positional = positional
 
   def flag(
     self,
@@ -64,73 +58,86 @@ class CommandLine:
     read: Callable[[str], Any],
     default: str | None,
     description: str,
-  ) -> flags.FlagHolder:
-    """Defines a flag; `parse` sets the `value` of what this returns.
+    **options: Any,
+  ) -> None:
+    """Defines a flag, `--name=VALUE`; a single dash does as well.
 
     Args:
       name: without dashes.
       read: returns the value of a text, or raises `ValueError` with the rule.
       default: as text, or `None`.
       description: a sentence for `--help`.
+      **options: for `add_argument`.
     """
+    if isinstance(default, str):
+      description += f' Default: {default}.'
     self._names.append(name)
-    return flags.DEFINE(
-      _Parser(read), name, default, description, flag_values=self._values
+    self._flags.add_argument(
+      *(f'--{name}', f'-{name}'),
+      type=checked(name, read),
+      default=default,
+      help=description,
+      **options,
     )
 
-  def switch(
-    self, name: str, default: bool, description: str
-  ) -> flags.FlagHolder[bool]:
+  def switch(self, name: str, default: bool, description: str) -> None:
     """Defines a flag that is on (`--name`) or off (`--noname`)."""
-    self._names.append(name)
-    return flags.DEFINE_bool(
-      name, default, description, flag_values=self._values
+    self.flag(name, truth, None, description, nargs='?', const=True)
+    self.add_argument(
+      *(f'--no{name}', f'-no{name}'),
+      dest=name,
+      action='store_false',
+      help=argparse.SUPPRESS,
     )
+    self.set_defaults(**{name: default})
 
-  def parse(self, arguments: Sequence[str]) -> list[str]:
-    """Sets the values of the flags.
+  def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+    """The values of the flags, by name, and `positional`, a list.
 
     Args:
       arguments: the command line after the command's name.
-
-    Returns:
-      The positional arguments.
 
     Raises:
       ConfigError: for an unknown flag, or a value that breaks its rule.
       SystemExit: with code 0, after `--help` was printed.
     """
-    try:
-      _, *positional = self._values([self._command, *arguments])
-    except (flags.Error, ValueError) as error:
-      raise ConfigError(str(error).removeprefix('flag ')) from error
-    if self._help.value:
-      print(self.help())
-      sys.exit(0)
-    if positional and not self._positional:
-      raise ConfigError(f'{positional[0]!r} is not a flag')
-    return positional
+    options, rest = self.parse_known_args(arguments)
+    for argument in rest:
+      if argument.startswith('-'):
+        name = argument.lstrip('-').partition('=')[0]
+        near = difflib.get_close_matches(name, self._names, 1)
+        hint = f'; did you mean --{near[0]}?' if near else ''
+        raise ConfigError(
+          f'Unknown command line flag {name!r}{hint}{self.hint}'
+        )
+    if rest and not self._positional:
+      raise ConfigError(f'{rest[0]!r} is not a flag')
+    options.positional = rest
+    return options
 
-  def help(self) -> str:
-    """The text of `--help`."""
-    usage = f'usage: selsync {self._command} [--FLAG=VALUE ...]'
-    lines = [f'{usage} {self._positional}'.rstrip()]
-    lines += ['', COMMANDS[self._command], '']
-    defined = [self._values[name] for name in self._names]
-    names = [f'  --{"[no]" * flag.boolean}{flag.name}' for flag in defined]
-    indent = max(map(len, names)) + 2
-    for name, flag in zip(names, defined, strict=True):
-      text = flag.help
-      if flag.default is not None and not flag.boolean:
-        text += f' Default: {flag.default_unparsed}.'
-      lines += textwrap.wrap(
-        text,
-        width(),
-        initial_indent=name.ljust(indent),
-        subsequent_indent=' ' * indent,
-        break_on_hyphens=False,
-      )
-    return '\n'.join(lines)
+  def error(self, message: str) -> NoReturn:
+    """Raises a `ConfigError`; argparse calls it."""
+    raise ConfigError(re.sub(r'^argument (\S+?)(/\S+)?:', r'\1:', message))
+
+
+def checked(name: str, read: Callable[[str], Any]) -> Callable[[str], Any]:
+  """A reader whose `ValueError` is a `ConfigError` about a flag."""
+
+  def parse(text):
+    try:
+      return read(text)
+    except ValueError as error:
+      raise ConfigError(f'--{name}={text}: {error}') from error
+
+  return parse
+
+
+def truth(text: str) -> bool:
+  """Reads true or false."""
+  for value, words in ((True, 'true t 1'), (False, 'false f 0')):
+    if text.lower() in words.split():
+      return value
+  raise ValueError('must be true or false')
 
 
 def whole(minimum: int) -> Callable[[str], int]:

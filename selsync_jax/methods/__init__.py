@@ -7,19 +7,23 @@ fields (config defaults, flags, docs, the conformance suite, comparisons) reads
 this table.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import inspect
-from typing import Any
+from typing import Any, NamedTuple
 
+from selsync_jax import config
+from selsync_jax.config import Bound
+from selsync_jax.config import config_errors
+from selsync_jax.config import ConfigError
 from selsync_jax.config import lookup
 from selsync_jax.config import Registry
 from selsync_jax.methods import adaptive
 from selsync_jax.methods import compressed
 from selsync_jax.methods import periodic
 from selsync_jax.methods.context import Context as Context
+from selsync_jax.methods.parts import bind_changes
 from selsync_jax.methods.parts import compose
 from selsync_jax.methods.parts import PARTS as PARTS
-from selsync_jax.methods.parts import takes_none
 from selsync_jax.sync.strategy import Strategy
 
 _OURS: dict[str, Callable[..., Strategy]] = {
@@ -59,8 +63,8 @@ def register_method(
 ) -> Callable[..., Strategy]:
   """Adds a method of your own to the table, under its own name.
 
-  A decorator for a constructor like those in `periodic.py`. In a config file, it
-  runs wherever the file is loaded: by `train`, `compare` and their processes.
+  A decorator for a constructor like ours. In a config file, it runs wherever
+  the file is loaded: by `train`, `compare` and their processes.
 
   Raises:
     ConfigError: if another method has this name.
@@ -86,8 +90,7 @@ def parameters(method: str) -> dict[str, inspect.Parameter]:
   """
   if method in REMOVED and method not in METHODS:
     raise ValueError(f'{method!r} is now {REMOVED[method]}')
-  every = inspect.signature(lookup(METHODS, method), eval_str=True).parameters
-  return {k: p for k, p in every.items() if p.kind is p.KEYWORD_ONLY}
+  return config.parameters(lookup(METHODS, method))
 
 
 def fields(method: str) -> dict[str, Any]:
@@ -99,47 +102,72 @@ def fields(method: str) -> dict[str, Any]:
   return {name: p.default for name, p in parameters(method).items()}
 
 
-def create_strategy(
-  method: str,
-  context: Context,
-  model_state: str = 'mean',
-  **given: Any,
-) -> Strategy:
-  """The strategy of a config's `sync`.
+class BoundStrategy(NamedTuple):
+  """The `sync` of a config, checked; call it to get the strategy.
+
+  Attributes:
+    method: the method's constructor with its fields.
+    changes: what replaces or changes its parts, see `compose`.
+    averages_model_state: see `Strategy`.
+  """
+
+  method: Bound
+  changes: Mapping[str, Any]
+  averages_model_state: bool
+
+  def __call__(self, context: Context) -> Strategy:
+    """The strategy of a run.
+
+    Raises:
+      ConfigError: if the parts cannot be right together, or for an error in a
+        method of the user's own.
+    """
+    preset = self.method(context)
+    if not isinstance(preset, Strategy):
+      raise ConfigError(
+        f'config.sync.method: {self.method.constructor.__name__} must return a '
+        f'Strategy, got {preset!r}'
+      )
+    strategy = compose(preset, self.changes, context)
+    return strategy._replace(averages_model_state=self.averages_model_state)
+
+
+def bind_strategy(sync: Mapping[str, Any]) -> BoundStrategy:
+  """Binds the `sync` of a config.
+
+  Args:
+    sync: `method`, a name in `METHODS`; that method's fields, where others
+      must be `None`, not set; under the names in `PARTS`, what replaces or
+      changes a part, see `bind_changes`; and `model_state`, a name in
+      `MODEL_STATE`.
+
+  Raises:
+    ConfigError: if the method is unknown, a field is not its own, or a value
+      breaks the rule of its field.
+  """
+  given = dict(sync)
+  method = given['method']
+  with config_errors('sync.model_state'):
+    model_state = lookup(MODEL_STATE, given.pop('model_state', 'mean'))
+  changes = {kind: given.pop(kind, None) for kind in PARTS}
+  with config_errors('sync.method'):
+    own = parameters(method)
+  for field, value in given.items():
+    if field not in own and field != 'method' and value is not None:
+      raise ConfigError(
+        f'config.sync.{field}={value!r}: method {method} has no {field}; '
+        f'--config=FILE:{method} picks it with its own fields'
+      )
+  bound = config.bind(METHODS, given, 'sync', key='method')
+  return BoundStrategy(bound, bind_changes(changes), model_state)
+
+
+def create_strategy(method: str, context: Context, **given: Any) -> Strategy:
+  """The strategy of a method; arguments and errors are `bind_strategy`'s.
 
   Args:
     method: a name in `METHODS`.
     context: what the method may need to know of the run.
-    model_state: a name in `MODEL_STATE`.
-    **given: that method's fields, others must be `None`, not set; and under
-      the names in `PARTS`, what replaces or changes a part, see `compose`.
-
-  Raises:
-    ValueError: if the method is unknown, a field is not its own, a value
-      breaks the rule of its field, or the parts cannot be right together.
-    ConfigError: for an error in a method of the user's own.
+    **given: the other fields of a config's `sync`.
   """
-  own = parameters(method)
-  changes = {kind: given.pop(kind, None) for kind in PARTS}
-  foreign = [
-    f'{field}={value!r}'
-    for field, value in given.items()
-    if field not in own and value is not None
-  ]
-  if foreign:
-    raise ValueError(
-      f'method {method} has no {", ".join(foreign)}; '
-      f'--config=FILE:{method} picks it with its own fields'
-    )
-  arguments = {field: given[field] for field in own if field in given}
-  for field, value in arguments.items():
-    if value is None and not takes_none(own[field].annotation):
-      raise ValueError(f'method {method} needs {field}, got None')
-  with METHODS.errors(method, 'sync'):
-    preset = METHODS[method](context, **arguments)
-    if not isinstance(preset, Strategy):
-      raise TypeError(f'must return a Strategy, got {preset!r}')
-  strategy = compose(preset, changes, context)
-  return strategy._replace(
-    averages_model_state=lookup(MODEL_STATE, model_state)
-  )
+  return bind_strategy({'method': method, **given})(context)

@@ -74,8 +74,8 @@ def selsync(
   if delta is not None and given:
     (name, value), *_ = given.items()
     raise ValueError(
-      f'delta={delta} is fixed, and {name}={value} would move it; set one of '
-      'them'
+      f'delta={delta} is fixed, but {name}={value} would move it; set '
+      'delta=None, or no budget'
     )
   if max_period is not None and max_period < 1:
     raise ValueError(f'max_period must be None or at least 1, got {max_period}')

@@ -6,6 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from selsync_jax.config import flat
 from selsync_jax.report import facts
 from selsync_jax.report import headline
 from selsync_jax.report import origin
@@ -16,7 +17,6 @@ from selsync_jax.report.facts import Fact
 from selsync_jax.report.figure import Plot
 from selsync_jax.runs import files
 from selsync_jax.runs import history
-from selsync_jax.runs import workdir
 from selsync_jax.runs.history import Run
 
 REPORT = 'report.html'
@@ -68,7 +68,7 @@ def _summary_table(runs):
 
 
 def _config_table(runs):
-  columns = [workdir.flat(run.config) for run in runs]
+  columns = [flat(run.config) for run in runs]
   rows = _rows(columns, lambda value: '–' if value is None else str(value))
   rows.sort(key=lambda row: len(set(row[1])) == 1)  # Differences come first.
   names = [run.name for run in runs]

@@ -14,7 +14,7 @@ import math
 import os
 import pathlib
 import sys
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import numpy as np
@@ -26,21 +26,26 @@ from selsync_jax.config import RunError
 from selsync_jax.devices import arrays
 from selsync_jax.runs import files
 from selsync_jax.runs import manifest
-from selsync_jax.runs.files import NUMBER
 
 FOLDER, DAMAGED = 'checkpoints', 'damaged-checkpoint'
 FORMAT = 7  # Of state and record; raise it whenever either changes.
 _RECORD = pathlib.Path('record', 'metadata')  # The file of orbax's JsonSave.
-_SHAPE = {
-  'totals': {'clock': dict, 'skips': [int], ...: NUMBER},
-  'workers': int,
-  'batch_size': int,
-  'learning_rate': NUMBER,
-  'epoch': NUMBER,
-  'config': dict,
-  'metrics': [[int]],
-  'loss': (*NUMBER, type(None)),
-}
+
+
+class _Totals(TypedDict):
+  clock: dict
+  skips: list[int]
+
+
+class _Record(TypedDict):
+  totals: _Totals
+  workers: int
+  batch_size: int
+  learning_rate: float
+  epoch: float
+  config: dict
+  metrics: list[list[int]]
+  loss: float | None
 
 
 class CheckpointError(RunError):
@@ -80,11 +85,11 @@ def _read_record(path: pathlib.Path) -> dict[str, Any]:
     CheckpointError: if its format is another one, saying what to do.
     DamagedFile: if it is not a record.
   """
-  record = files.read(path / _RECORD, {})
+  record = files.read(path / _RECORD, dict)
   if record is None:
     raise files.DamagedFile(path / _RECORD, 'it is missing')
   if (found := record.get('format', 1)) == FORMAT:
-    return files.read(path / _RECORD, _SHAPE)
+    return files.read(path / _RECORD, _Record)
   age = 'an earlier' if found < FORMAT else 'a later'
   raise CheckpointError(
     f'{path} was written by {age} version (format {found}), which this one '

@@ -143,14 +143,12 @@ class Run:
   @functools.cached_property
   def threshold(self) -> Float[np.ndarray, 'rows'] | None:
     """What SelSync's vote compares the change with; `None` if it does not."""
+    if 'threshold' in self.rows[-1]:
+      return self.column('threshold')  # A budget moves it.
     sync = self.config['sync']
     trigger = sync.get('trigger', {})
-    inner = trigger.get('trigger', 'selsync')
-    name = inner if isinstance(inner, str) else inner.get('name')
-    if 'threshold' in self.rows[-1] and name == 'selsync':
-      return self.column('threshold')  # A budget moves it.
-    own = sync if trigger.get('name') is None else {}
-    delta = trigger.get('delta', own.get('delta'))
+    own = trigger if 'name' in trigger else {**sync, **trigger}
+    delta = own.get('delta')
     return None if delta is None else np.full(len(self.rows), delta)
 
   @functools.cached_property

@@ -16,28 +16,13 @@ import numpy as np
 
 from selsync_jax.cluster import processes
 from selsync_jax.config import ConfigError
+from selsync_jax.config import flat
+from selsync_jax.fields import may_change
 from selsync_jax.runs import files
 from selsync_jax.runs import records
 
 _LOCK = '.lock'
 _MARK = 32  # Bytes in it, different for every claim.
-# Fields that may change when a run resumes. The others identify the run.
-_FREE = (
-  'checkpoint',
-  'check_replicas',
-  'data.backend',
-  'data.dir',
-  'device',
-  'epochs',
-  'eval',
-  'log',
-  'mapper',
-  'mesh',
-  'max_skips',
-  'on_nonfinite',
-  'steps',
-  'workers',
-)
 
 
 @contextlib.contextmanager
@@ -172,25 +157,10 @@ def _compare(
   changed = [
     f'{field} was {old.get(field)!r}, now {new.get(field)!r}'
     for field in sorted(old.keys() | new.keys())
-    if old.get(field) != new.get(field) and not _is_free(field)
+    if old.get(field) != new.get(field) and not may_change(field)
   ]
   if changed:
     raise ConfigError(
       f'--workdir={workdir} holds a run with another config: '
       f'{"; ".join(changed)}; take another --workdir, or --restart'
     )
-
-
-def _is_free(field: str) -> bool:
-  return any(field == free or field.startswith(free + '.') for free in _FREE)
-
-
-def flat(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
-  """The leaves of a nested mapping by their dotted names."""
-  fields = {}
-  for name, value in config.items():
-    if isinstance(value, Mapping):
-      fields |= flat(value, f'{prefix}{name}.')
-    else:
-      fields[prefix + name] = value
-  return fields

@@ -6,7 +6,6 @@ from typing import Any
 
 import ml_collections
 
-from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
 from selsync_jax.runs.session import Session
 from selsync_jax.simulate import asynchronous
@@ -21,14 +20,16 @@ from selsync_jax.training import start
 from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.hooks import hooks
 from selsync_jax.training.problem import create_problem
-from selsync_jax.training.rules import check_config
+from selsync_jax.training.settings import check
+from selsync_jax.training.settings import Config
+from selsync_jax.training.settings import Settings
 from selsync_jax.training.setup import create_plan
 from selsync_jax.training.train import describe_data
 from selsync_jax.training.train import train_and_evaluate
 
 
 def simulate(
-  config: ml_collections.ConfigDict,
+  config: Config,
   workdir: pathlib.Path,
   *,
   restart: bool = False,
@@ -36,39 +37,40 @@ def simulate(
   """Trains on the virtual cluster of a config, and writes the run.
 
   Args:
-    config: see configs/base.py; of any method, lockstep or asynchronous.
+    config: see `train_and_evaluate`; its method is lockstep or asynchronous.
     workdir: as for `train_and_evaluate`, whose errors it raises.
     restart: whether to move a run in `workdir` aside first.
 
   Returns:
     The summary, as in `summary.json`.
   """
-  config = config.copy_and_resolve_references()
+  settings = check(config)
+  config = settings.config.copy_and_resolve_references()
   config.update(mapper='vmap', mesh={'data': 1, 'fsdp': 1})  # Time is virtual.
-  if config.sync.method in methods.METHODS:
-    return _train_asynchronously(config, workdir, restart)
+  settings = settings._replace(config=config)
+  if settings.strategy is None:
+    return _train_asynchronously(settings, workdir, restart)
   cluster = config.cluster.to_dict()
   create_ledger = functools.partial(lockstep.create_ledger, cluster=cluster)
   return train_and_evaluate(
-    config, workdir, restart=restart, create_ledger=create_ledger
+    settings, workdir, restart=restart, create_ledger=create_ledger
   )
 
 
 def _train_asynchronously(
-  config: ml_collections.ConfigDict, workdir: pathlib.Path, restart: bool
+  settings: Settings, workdir: pathlib.Path, restart: bool
 ) -> dict[str, Any]:
   """Trains with a method whose workers do not take the same steps.
 
   A step of such a run is N gradients that reach the model, whoever computed
   them: as many as N workers in lockstep compute at a step.
   """
-  check_config(config)
+  config = settings.config
   session = Session(workdir, config.to_dict(), restart=restart)
   _check(config, session)
-  with config_errors('sync'):
-    method = methods.create_method(**config.sync.to_dict())
+  method = methods.create_method(**config.sync.to_dict())
   session.say('preparing data')
-  problem = create_problem(config)
+  problem = create_problem(settings)
   plan = create_plan(config, problem)
   cluster = create_cluster(
     config.cluster.to_dict(),

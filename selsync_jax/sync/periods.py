@@ -21,6 +21,7 @@ import numpy as np
 import optax
 
 from selsync_jax.config import Positive
+from selsync_jax.sync import resizing
 from selsync_jax.sync.part import part
 from selsync_jax.sync.transformation import Trigger
 
@@ -128,4 +129,5 @@ def _rounds(period: Callable[[Any], Any]) -> Trigger:
     due = jnp.where(starts, state.step + period(state.step), state.due)
     return updates, RoundState(state.step + 1, due, state.step + 1 >= due)
 
-  return Trigger(init, update)
+  resize = resizing.fields(step=resizing.position)
+  return Trigger(init, update, resize=resize)

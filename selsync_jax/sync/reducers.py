@@ -13,10 +13,12 @@ from jaxtyping import Array, Float32
 import optax
 
 from selsync_jax.sync import flat
+from selsync_jax.sync import resizing
 from selsync_jax.sync import wires
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
 from selsync_jax.sync.part import part
+from selsync_jax.sync.part import shown
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.traffic import nbytes
 from selsync_jax.sync.transformation import Reducer
@@ -42,6 +44,10 @@ def all_reduce(*, axis_name: str = AXIS) -> Reducer:
     return (Collective('all_reduce', nbytes(params), 'step'),)
 
   return Reducer(lambda params: optax.EmptyState(), update, sends)
+
+
+KEEPS_ERROR = resizing.fields(error=resizing.mean)
+"""The `resize` of a reducer whose state has an error memory, `error`."""
 
 
 class Int8State(NamedTuple):
@@ -85,7 +91,7 @@ def int8(*, axis_name: str = AXIS) -> Reducer:
       flat.size(params), workers, wires.INT8, 'step'
     )
 
-  return Reducer(init, update, sends)
+  return Reducer(init, update, sends, resize=KEEPS_ERROR)
 
 
 def skip_nonfinite(mean: Any, new: Any, old: Any) -> tuple[Any, Any]:
@@ -122,8 +128,9 @@ def at_sync(reducer: Reducer) -> Reducer:
   Raises:
     ValueError: if it runs at synchronizations only, by itself.
   """
-  if reducer.reduces and not reducer.every_step:
-    raise ValueError(f'{reducer.recipe} reduces at synchronizations already')
+  traits = reducer.traits
+  if traits.reduces and not traits.every_step:
+    raise ValueError(f'{shown(reducer)} reduces at synchronizations already')
 
   def update(updates, state, params=None, *, sync: Any, **extra_args):
     return lax.cond(
@@ -141,7 +148,7 @@ def at_sync(reducer: Reducer) -> Reducer:
     reducer.init,
     update,
     sends,
-    reduces=reducer.reduces,
-    every_step=False,
-    biased=reducer.biased,
+    metrics=reducer.metrics,
+    resize=reducer.resize,
+    **traits._replace(every_step=False)._asdict(),
   )

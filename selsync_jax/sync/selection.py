@@ -15,32 +15,13 @@ from jaxtyping import Array, Float32, Int32
 from selsync_jax.sync import inner
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import total
+from selsync_jax.sync.partitions import Bounds
 from selsync_jax.sync.traffic import Collective
-
-Bounds = tuple[Int32[Array, ''], Int32[Array, '']]
-"""Of a part of a vector: its first element, and the one after its last."""
 
 
 def wanted(density: float, size: int) -> int:
-  """How many of `size` elements a density stands for, at least 1.
-
-  Raises:
-    ValueError: if `density` is outside (0, 1].
-  """
-  check_density(density)
+  """How many of `size` elements a density stands for, at least 1."""
   return max(1, int(density * size))
-
-
-def check_density(density: float) -> None:
-  """Raises `ValueError` if `density` is outside (0, 1]."""
-  if not 0 < density <= 1:
-    raise ValueError(f'density must be in (0, 1], got {density}')
-
-
-def check_capacity(capacity: float) -> None:
-  """Raises `ValueError` if `capacity` is less than 1, or infinite."""
-  if not 1 <= capacity < math.inf:
-    raise ValueError(f'capacity must be at least 1, got {capacity}')
 
 
 def initial_threshold(k: int) -> Float32[Array, '']:
@@ -160,8 +141,8 @@ def exchange(
   )
   union = gathered[:, 1:].reshape(-1)
   mine = values.at[union].get(mode='fill', fill_value=0)
-  # What is not finite reaches no threshold; the others must see it all the
-  # same.
+  # NaN compares false with any threshold, so it would never be selected. Send
+  # NaN, so that every worker sees it.
   mine = jnp.where(jnp.all(jnp.isfinite(values)), mine, jnp.nan)
   sums = inner.in_parts(lambda part: total(part, axis_name=axis_name), mine)
   mean = sums / lax.axis_size(axis_name)

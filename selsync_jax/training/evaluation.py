@@ -30,7 +30,7 @@ from selsync_jax.sync.consensus import consensus
 from selsync_jax.training import resize
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.problem import Problem
-from selsync_jax.training.rules import check_config
+from selsync_jax.training.settings import check
 
 
 def _means(sums: tuple[Any, Any]) -> Any:
@@ -134,11 +134,11 @@ def evaluate(
   """
   found = weights.read(workdir, step)
   config = ml_collections.ConfigDict(records.read_config(workdir))
-  check_config(config)
+  settings = check(config)
   with contextlib.suppress(RunError):  # Only a resized run needs the record.
-    config = resize.fit(config, checkpoints.peek_record(workdir))
+    settings = resize.fit(settings, checkpoints.peek_record(workdir))
   alone = mappers.Vmap(1)
-  evaluator = Evaluator(create_problem(config), alone)
+  evaluator = Evaluator(create_problem(settings), alone)
   params, model_state = tasks.split(found.variables)
   mean = {'params': params, 'model_state': model_state}
   return found.step, evaluator.scores(alone.stack(mean), split)

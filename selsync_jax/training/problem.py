@@ -8,7 +8,6 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import ml_collections
 import numpy as np
 import optax
 
@@ -21,6 +20,9 @@ from selsync_jax.data import Data
 from selsync_jax.data import open_data
 from selsync_jax.data.fields import OWN
 from selsync_jax.models import tasks
+from selsync_jax.training.settings import check
+from selsync_jax.training.settings import Config
+from selsync_jax.training.settings import Settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,12 +86,17 @@ class Problem:
     return np.asarray(rates(np.arange(self.steps)))
 
 
-def create_problem(config: ml_collections.ConfigDict) -> Problem:
+def create_problem(config: Config) -> Problem:
   """Makes the problem of a config, before any device work.
+
+  Args:
+    config: see `settings.check`.
 
   Raises:
     ConfigError: for the first field that does not fit the data or the model.
   """
+  settings = check(config)
+  config = settings.config
   data = open_data(
     config.data.to_dict(),
     workers=config.workers,
@@ -99,17 +106,17 @@ def create_problem(config: ml_collections.ConfigDict) -> Problem:
   with config_errors('data'):
     task = lookup(tasks.TASKS, data.task)
   steps = config.steps or _steps(config.epochs, data.steps_per_epoch)
-  learning_rate = _learning_rate(config, data.steps_per_epoch, steps)
+  learning_rate = _learning_rate(settings, data.steps_per_epoch, steps)
+  model = settings.model(data.num_classes)
   with config_errors('model'):
-    model = models.create_model(num_outputs=data.num_classes, **config.model)
     tasks.check_inputs(data.task, data.example)
   problem = Problem(
     task=task,
     model=model,
     data=data,
-    optimizer=_optimizer(config, learning_rate),
+    optimizer=_optimizer(settings, learning_rate),
     learning_rate=learning_rate,
-    peak_rate=config.optimizer.learning_rate,
+    peak_rate=settings.learning_rate,
     batch_size=config.batch_size,
     eval_batch_size=config.eval.batch_size,
     seed=config.seed,
@@ -129,30 +136,34 @@ def _steps(epochs: float, per_epoch: int) -> int:
   return steps
 
 
-def _learning_rate(config, per_epoch, steps) -> optax.Schedule:
+def _learning_rate(
+  settings: Settings, per_epoch: int, steps: int
+) -> optax.Schedule:
   """Makes the schedule, from epochs to steps."""
-  shape = dict(config.schedule)
-  if shape['milestones'] is not None:
-    shape['milestones'] = [round(m * per_epoch) for m in shape['milestones']]
-  with config_errors('schedule'):
-    return optimizers.create_schedule(
-      peak=config.optimizer.learning_rate,
-      warmup_steps=round(shape.pop('warmup_epochs') * per_epoch),
-      steps=steps,
-      **shape,
+  schedule = settings.schedule
+  if 'milestones' in schedule.arguments:
+    epochs = schedule.arguments['milestones']
+    schedule = schedule.changed(
+      milestones=[round(epoch * per_epoch) for epoch in epochs]
     )
+  return optimizers.with_warmup(
+    schedule,
+    settings.learning_rate,
+    warmup_steps=round(settings.config.schedule.warmup_epochs * per_epoch),
+    steps=steps,
+  )
 
 
-def _optimizer(config, learning_rate) -> optax.GradientTransformation:
-  options = dict(config.optimizer) | {'learning_rate': learning_rate}
-  with config_errors('optimizer'):
-    optimizer = optimizers.create_optimizer(**options)
-  if config.on_nonfinite == 'skip':
+def _optimizer(
+  settings: Settings, learning_rate: optax.Schedule
+) -> optax.GradientTransformation:
+  optimizer = settings.optimizer(learning_rate=learning_rate)
+  if settings.config.on_nonfinite == 'skip':
     optimizer = optax.apply_if_finite(optimizer, np.iinfo(np.int32).max)
   return optimizer
 
 
-def _check(problem: Problem, config: ml_collections.ConfigDict) -> None:
+def _check(problem: Problem, config: Any) -> None:
   """Raises `ConfigError` if model, data and optimizer do not fit together."""
   with config_errors('model'), models.MODELS.errors(config.model.name, 'model'):
     shapes = problem.shapes  # The images may be too small for the model.

@@ -6,7 +6,6 @@ import functools
 from typing import Any, NamedTuple
 
 import jax
-import ml_collections
 import optax
 
 from selsync_jax import methods
@@ -16,9 +15,13 @@ from selsync_jax.devices import mappers
 from selsync_jax.devices.mapper import Mapper
 from selsync_jax.models import tasks
 from selsync_jax.sync import traffic
+from selsync_jax.sync.part import shown
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.problem import Problem
+from selsync_jax.training.settings import check
+from selsync_jax.training.settings import Config
+from selsync_jax.training.settings import Settings
 from selsync_jax.training.step import init_state
 from selsync_jax.training.step import train_step
 from selsync_jax.training.step import TrainState
@@ -113,30 +116,33 @@ class Setup:
     return sent._replace(injected=self.problem.data.injected_bytes_per_step)
 
 
-def create_setup(config: ml_collections.ConfigDict) -> Setup:
+def create_setup(config: Config) -> Setup:
   """Makes everything that a run needs of its config, before any device work.
 
   Args:
-    config: the run's config, which `check_config` has accepted.
+    config: see `settings.check`.
 
   Raises:
     ConfigError: for the first field whose value breaks its rule.
   """
+  settings = check(config)
+  config = settings.config
   # Its mistakes are found before the data are read, which can take long.
-  _strategy(config, 1000, optax.constant_schedule(0.1))
-  problem = create_problem(config)
-  if (every := config.sync.get('vote_every') or 1) > problem.steps:
+  trigger = _strategy(settings, 1000, optax.constant_schedule(0.1)).trigger
+  problem = create_problem(settings)
+  if (spacing := trigger.traits.spacing) > problem.steps:
     raise ConfigError(
-      f'config.sync.vote_every={every}: the run has only {problem.steps} steps'
+      f'config.sync: trigger {shown(trigger)} takes {spacing} steps from one '
+      f'synchronization to the next, and the run has only {problem.steps} steps'
     )
-  strategy = _strategy(config, problem.steps_per_epoch, problem.learning_rate)
+  strategy = _strategy(settings, problem.steps_per_epoch, problem.learning_rate)
   setup = Setup(problem, strategy, create_plan(config, problem))
   with config_errors('sync'):
-    strategy.trigger.affordable(setup.traffic)
+    strategy.trigger.traits.affordable(setup.traffic)
   return setup
 
 
-def create_plan(config: ml_collections.ConfigDict, problem: Problem) -> Plan:
+def create_plan(config: Any, problem: Problem) -> Plan:
   """Makes the plan of a run that trains a problem."""
   return Plan(
     mapper=mappers.choose(config.mapper, config.workers, **config.mesh),
@@ -152,9 +158,13 @@ def create_plan(config: ml_collections.ConfigDict, problem: Problem) -> Plan:
   )
 
 
-def _strategy(config, per_epoch, learning_rate) -> Strategy:
+def _strategy(
+  settings: Settings, per_epoch: int, learning_rate: optax.Schedule
+) -> Strategy:
+  config = settings.config
+  strategy = settings.strategy(
+    methods.Context(per_epoch, config.seed, learning_rate)
+  )
   with config_errors('sync'):
-    context = methods.Context(per_epoch, config.seed, learning_rate)
-    strategy = methods.create_strategy(context=context, **config.sync.to_dict())
     strategy.averager.check(config.workers)
   return strategy

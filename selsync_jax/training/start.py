@@ -101,7 +101,7 @@ def _resized(
   saved = session.restore(mapper.abstract_saved(setup.shapes, workers))
 
   def new(saved):
-    fresh = mapper.stack(init())
-    return resize.resize(saved, fresh, mapper.held, setup.plan.resize, step)
+    fresh, rule = mapper.stack(init()), setup.plan.resize
+    return resize.resize(saved, fresh, setup.strategy, mapper.held, rule, step)
 
   return mapper.compute(new, saved, compiler_options=tasks.run_once())

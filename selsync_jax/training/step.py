@@ -18,8 +18,14 @@ from selsync_jax.sync import replicas
 from selsync_jax.sync import traffic
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.strategy import Strategy
-from selsync_jax.sync.transformation import overflow
-from selsync_jax.sync.transformation import threshold
+
+PARTS = {
+  'trigger_state': 'trigger',
+  'reducer_state': 'reducer',
+  'averager_state': 'averager',
+  'moments_state': 'optimizer_state',
+}
+"""By field of the state, the part of the strategy whose state it is."""
 
 Loss = Callable[..., Any]
 """`(params, model_state, batch, key) -> loss, (metrics, model_state)`."""
@@ -124,13 +130,14 @@ def train_step(
       strategy, optimizer, state, grads, model_state
     )
     state, unequal = synchronize(sync, state)
+    for field, part in PARTS.items():
+      reported = getattr(strategy, part).metrics(getattr(state, field))
+      metrics = {**reported, **metrics}
     return state, {
       **metrics,
       'relative_change': change,
       'synced': sync,
       'unequal': unequal,
-      **overflow(state.reducer_state),
-      **threshold(state.trigger_state),
     }
 
   return step
@@ -157,7 +164,7 @@ def _local_update(strategy, optimizer, state, grads, model_state):
     )
     return *optimizer.update(reduced, state.opt_state, params), reducer
 
-  if strategy.trigger.sees_update:
+  if strategy.trigger.traits.sees_update:
     updates, opt_state, reducer = reduced_update(None)
     triggered = trigger(applied=updates)
   else:
@@ -189,7 +196,7 @@ def _synchronization(strategy, optimizer, check_every):
 
   def average(state):
     shared, averager_state = strategy.averager.apply(
-      strategy.averaged(state.shared), state.averager_state, step=state.step
+      strategy.averaged(state.shared), state.averager_state
     )
     state = state.replace(
       **shared, averager_state=averager_state, syncs=state.syncs + 1

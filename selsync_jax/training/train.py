@@ -4,8 +4,6 @@ from collections.abc import Callable
 import pathlib
 from typing import Any
 
-import ml_collections
-
 from selsync_jax.cluster import processes
 from selsync_jax.report import label_counts
 from selsync_jax.runs.ledger import Ledger
@@ -19,14 +17,15 @@ from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.hooks import hooks
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.profiling import Profile
-from selsync_jax.training.rules import check_config
+from selsync_jax.training.settings import check
+from selsync_jax.training.settings import Config
 from selsync_jax.training.setup import create_setup
 from selsync_jax.training.setup import Setup
 from selsync_jax.training.silence import SilenceWarning
 
 
 def train_and_evaluate(
-  config: ml_collections.ConfigDict,
+  config: Config,
   workdir: pathlib.Path,
   *,
   restart: bool = False,
@@ -37,7 +36,8 @@ def train_and_evaluate(
   """Trains as the config says, and writes the run into `workdir`.
 
   Args:
-    config: see configs/base.py.
+    config: a config that started from configs/base.py, or what
+      `settings.check` made of it.
     workdir: a folder, created if need be. A run in it is resumed from its last
       checkpoint; a finished one is left as it is.
     restart: whether to move a run in `workdir` aside first.
@@ -53,12 +53,15 @@ def train_and_evaluate(
     Stopped: after SIGTERM or SIGINT, with everything saved.
     RunError: naming what went wrong, where, and the last good checkpoint.
   """
-  check_config(config)
+  settings = check(config)
   session = Session(
-    workdir, config.to_dict(), restart=restart, patience=patience
+    workdir,
+    settings.config.to_dict(),
+    restart=restart,
+    patience=patience,
   )
   session.say('preparing data')
-  setup = create_setup(resize.fit(config, session.record))
+  setup = create_setup(resize.fit(settings, session.record))
   problem, strategy, plan = setup.problem, setup.strategy, setup.plan
   plan.mapper.check()
   same_program.check(setup)

@@ -22,7 +22,7 @@ def run(averager, start, moves, mapper='vmap', every=1):
     def body(carry, move):
       tree, state, step = carry
       tree = jax.tree.map(jnp.add, tree, move)
-      tree, state = averager.apply(tree, state, step=step)
+      tree, state = averager.apply(tree, state)
       return (tree, state, step + every), (tree, state)
 
     carry = start, averager.init(start), jnp.int32(every)

@@ -190,11 +190,14 @@ def test_it_needs_the_parameters():
 @pytest.mark.parametrize(
   'arguments, message',
   [
-    ({'theta': -1.0}, 'theta must be at least 0, got -1.0'),
-    ({'theta': float('nan')}, 'theta must be at least 0, got nan'),
-    ({'theta': 1.0, 'variant': 'cubic'}, "naive, linear, sketch, got 'cubic'"),
-    ({'theta': 1.0, 'depth': 33}, 'depth must be from 1 to 32, got 33'),
-    ({'theta': 1.0, 'width': 0}, 'width must be at least 1, got 0'),
+    ({'theta': -1.0}, 'theta=-1.0: must be at least 0'),
+    ({'theta': float('nan')}, 'theta=nan: must be a finite number'),
+    (
+      {'theta': 1.0, 'variant': 'cubic'},
+      "variant='cubic': must be naive or linear",
+    ),
+    ({'theta': 1.0, 'depth': 33}, r'depth=33: must be in \[1, 32\]'),
+    ({'theta': 1.0, 'width': 0}, 'width=0: must be at least 1'),
   ],
 )
 def test_a_value_out_of_range_is_refused(arguments, message):

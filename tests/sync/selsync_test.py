@@ -127,14 +127,14 @@ def test_a_gradient_that_is_not_finite_is_reported_and_vetoes_the_vote(
 @pytest.mark.parametrize(
   'arguments, message',
   [
-    (dict(delta=-0.1), 'delta must be at least 0, got -0.1'),
-    (dict(delta=float('nan')), 'delta must be at least 0, got nan'),
+    (dict(delta=-0.1), 'delta=-0.1: must be at least 0'),
+    (dict(delta=float('nan')), 'delta=nan: must be a finite number'),
     (dict(delta=1, smoothing=0), r'smoothing must be in \(0, 1\], got 0'),
     (dict(delta=1, smoothing=1.1), r'smoothing must be in \(0, 1\]'),
-    (dict(delta=1, quorum=0.0), r'quorum must be None or in \(0, 1\]'),
-    (dict(delta=1, lag=2), 'lag must be 0 or 1, got 2'),
-    (dict(delta=1, vote_every=0), 'vote_every must be at least 1, got 0'),
-    (dict(delta=1, quorum=2), r'quorum must be None or in \(0, 1\], got 2'),
+    (dict(delta=1, quorum=0.0), r'quorum=0.0: must be in \(0, 1\]'),
+    (dict(delta=1, lag=2), 'lag=2: must be 0 or 1'),
+    (dict(delta=1, vote_every=0), 'vote_every=0: must be at least 1'),
+    (dict(delta=1, quorum=2), r'quorum=2: must be in \(0, 1\]'),
   ],
 )
 def test_a_value_outside_its_range_is_named_with_its_rule(arguments, message):

@@ -14,14 +14,16 @@ from tests.support import short_runs
 
 
 def on_digits():
-  config = digits.get_config('budgeted')
+  config = digits.get_config('selsync')
+  config.sync.delta = None
   config.steps = 300
   config.model.name = 'perceptron'
   return config
 
 
 def on_text():
-  config = stdlib_gpt.get_config('budgeted,smoke')
+  config = stdlib_gpt.get_config('selsync,smoke')
+  config.sync.delta = None
   config.steps = 300
   config.batch_size, config.data.bptt = 4, 32
   config.model.update(num_layers=1, embed_dim=32, num_heads=2, mlp_dim=64)
@@ -68,8 +70,9 @@ def test_a_run_sends_what_it_may_and_records_its_threshold(tmp_path):
   summary = short_runs.run(
     tmp_path / 'run',
     None,
-    'budgeted',
+    'selsync',
     data__backend='numpy',
+    sync__delta=None,
     sync__bytes_per_step=budget,
     steps=100,
     checkpoint__every=100,
@@ -86,7 +89,8 @@ def test_a_run_sends_what_it_may_and_records_its_threshold(tmp_path):
 
 
 def test_a_budget_that_pays_for_votes_alone_is_refused():
-  config = digits.get_config('budgeted')
+  config = digits.get_config('selsync')
+  config.sync.delta = None
   config.data.backend = 'numpy'
   config.sync.bytes_per_step = 6.0
   with pytest.raises(ConfigError) as error:

@@ -101,7 +101,7 @@ def test_a_bit_flipped_after_the_average_stops_the_run(
     mean = ss.mean()
 
     def apply(shared, state, *, step):
-      shared, state = mean.apply(shared, state, step=step)
+      shared, state = mean.apply(shared, state)
       return shared | {'params': flip_a_bit(shared['params'])}, state
 
     return ss.Strategy(ss.every(2), ss.Averager(mean.init, apply))

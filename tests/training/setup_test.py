@@ -1,11 +1,11 @@
 """A config's mistakes, each found before any device work and named."""
 
 import pytest
+from selsync_jax.training.rules import check_config
 
 from selsync_jax import methods
 from selsync_jax.config import ConfigError
 from selsync_jax.configs import digits
-from selsync_jax.training.rules import check_config
 from selsync_jax.training.setup import create_setup
 
 BAD_FIELDS = [

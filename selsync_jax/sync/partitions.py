@@ -1,26 +1,48 @@
-"""ExDyna: MiCRO with parts that grow and shrink until they hold as much.
+"""Who selects from where: a vector in parts, one for each worker.
+
+At step t worker i has part (t + i) mod N, of N workers, so each part is every
+worker's in turn.
 
 References:
+  Yoon and Oh, `MiCRO: Near-Zero Cost Gradient Sparsification for Scaling and
+    Accelerating Distributed DNN Training`, HiPC 2023, and its published code
+    (`EQUAL`).
   Yoon and Oh, `Preserving Near-Optimal Gradient Sparsification Cost for
-    Scalable Distributed Deep Learning`, CCGrid 2024, and its published code.
+    Scalable Distributed Deep Learning`, CCGrid 2024, and its published code
+    (`BALANCED`).
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 
-from selsync_jax.sync import flat
-from selsync_jax.sync import selection
-from selsync_jax.sync.consensus import AXIS
-from selsync_jax.sync.part import part
-from selsync_jax.sync.reducers import skip_nonfinite
-from selsync_jax.sync.transformation import Reducer
+Bounds = tuple[Int32[Array, ''], Int32[Array, '']]
+"""The first element of a part, and the one after its last."""
 
 BLOCKS = 1024
 TOLERANCE = 1.05
 """A part may hold this many times the mean, or its inverse, and stay."""
+
+
+class MicroState(NamedTuple):
+  """State of `micro`.
+
+  Attributes:
+    count: int32 [], steps taken.
+    threshold: float32 [], of magnitudes.
+    selected: int32 [], elements that all workers selected at the last step.
+    overflow: int32 [], how many of this worker's did not fit.
+    error: `flat.parts` of what this worker has yet to send.
+  """
+
+  count: Int32[Array, '']
+  threshold: Float32[Array, '']
+  selected: Int32[Array, '']
+  overflow: Int32[Array, '']
+  error: list[Float32[Array, '...']]
 
 
 class ExDynaState(NamedTuple):
@@ -46,67 +68,65 @@ class ExDynaState(NamedTuple):
   error: list[Float32[Array, '...']]
 
 
-@part
-def exdyna(
-  density: float, *, capacity: float = 2.0, axis_name: str = AXIS
-) -> Reducer:
-  """ExDyna: `micro`, with parts of about as many selected elements each.
+class Partition(NamedTuple):
+  """How the vector is divided at each step.
 
-  The vector has up to 1,024 blocks (`division`), a part is a row of them, and
-  from step to step blocks move between neighbors (`rebalanced`).
-
-  Args:
-    density: k / size, the fraction of the elements to select, in (0, 1]. k is
-      rounded down, to at least 1. The paper's is 0.001.
-    capacity: the places in a worker's message, in multiples of k / N, at least
-      1; its largest elements take them.
-    axis_name: the mapped axis.
-
-  Raises:
-    ValueError: if `density` or `capacity` is out of range; in a step, if there
-      are more workers than blocks.
+  Attributes:
+    state: the type of the reducer's state.
+    init: `init(size)`, the partition's own fields of that state.
+    divide: `divide(state, size, axis_name)`, the bounds of this worker's part,
+      and a function from int32 [N], the elements that each worker selected, to
+      the partition's own fields after the step.
   """
-  selection.check_density(density)
-  selection.check_capacity(capacity)
 
-  def init(params):
-    size = flat.size(params)
-    zero, error = jnp.int32(0), flat.zeros(params)
-    threshold = selection.initial_threshold(selection.wanted(density, size))
-    blocks = jnp.zeros(division(size)[0], jnp.int32)
-    return ExDynaState(zero, threshold, blocks, blocks, zero, error)
+  state: Callable[..., Any]
+  init: Callable[[int], dict[str, Any]]
+  divide: Callable[
+    [Any, int, str], tuple[Bounds, Callable[[Any], dict[str, Any]]]
+  ]
 
-  def update(updates, state, params=None, **extra_args):
-    del params, extra_args
-    values, rebuild = flat.float32(updates)
-    error, keep = flat.float32(state.error)
-    workers = lax.axis_size(axis_name)
-    blocks = _blocks(state, workers, values.size)
-    threshold, found = selection.select(
-      values + error,
-      state,
-      _part(blocks, values.size, state.count, axis_name),
-      density,
-      capacity,
-      axis_name=axis_name,
-    )
-    by_part = jnp.roll(found.selected, state.count % workers)
-    new = ExDynaState(
-      state.count + 1,
-      threshold,
-      state.blocks.at[:workers].set(blocks),
-      state.selected.at[:workers].set(by_part),
-      found.overflow,
-      keep(found.error),
-    )
-    mean, state = skip_nonfinite(found.mean, new, state)
-    return rebuild(mean), state
 
-  def sends(params, workers):
-    size = flat.size(params)
-    return selection.sends_selection(size, density, capacity, workers)
+def _equal(state, size, axis_name):
+  workers = lax.axis_size(axis_name)
+  part = (state.count + lax.axis_index(axis_name)) % workers
+  length, longer = divmod(size, workers)
+  start = part * length + jnp.minimum(part, longer)
+  bounds = start, start + length + (part < longer)
+  return bounds, lambda selected: {'selected': jnp.sum(selected)}
 
-  return Reducer(init, update, sends, biased=True)
+
+EQUAL = Partition(MicroState, lambda size: {'selected': jnp.int32(0)}, _equal)
+"""N parts of equal length, but for one element."""
+
+
+def _no_blocks(size):
+  blocks = jnp.zeros(division(size)[0], jnp.int32)
+  return {'blocks': blocks, 'selected': blocks}
+
+
+def _balanced(state, size, axis_name):
+  workers = lax.axis_size(axis_name)
+  blocks = _blocks(state, workers, size)
+  part = (state.count + lax.axis_index(axis_name)) % workers
+  stops = jnp.cumsum(blocks) * division(size)[1]
+  bounds = (
+    jnp.where(part > 0, stops[part - 1], 0),
+    jnp.where(part < workers - 1, stops[part], size),
+  )
+
+  def after(selected):
+    by_part = jnp.roll(selected, state.count % workers)
+    return {
+      'blocks': state.blocks.at[:workers].set(blocks),
+      'selected': state.selected.at[:workers].set(by_part),
+    }
+
+  return bounds, after
+
+
+BALANCED = Partition(ExDynaState, _no_blocks, _balanced)
+"""Rows of blocks, which move between neighbors until all parts have about as
+many selected elements."""
 
 
 def division(size: int) -> tuple[int, int]:
@@ -139,17 +159,6 @@ def _blocks(state, workers, size) -> Int32[Array, ' N']:
       length / size,
       blocks / (4 * workers),
     ),
-  )
-
-
-def _part(blocks, size, count, axis_name) -> selection.Bounds:
-  """The bounds of this worker's part."""
-  workers = blocks.size
-  part = (count + lax.axis_index(axis_name)) % workers
-  stops = jnp.cumsum(blocks) * division(size)[1]
-  return (
-    jnp.where(part > 0, stops[part - 1], 0),
-    jnp.where(part < workers - 1, stops[part], size),
   )
 
 
