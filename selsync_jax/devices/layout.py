@@ -1,6 +1,5 @@
 """Workers of several devices each: a worker is a slice of a mesh."""
 
-from collections.abc import Callable
 import dataclasses
 import functools
 import math
@@ -16,6 +15,8 @@ import numpy as np
 
 from selsync_jax.config import ConfigError
 from selsync_jax.devices.mapper import abstract
+from selsync_jax.devices.mapper import Donated
+from selsync_jax.devices.mapper import Function
 from selsync_jax.devices.mapper import Mapper
 from selsync_jax.devices.mapper import split
 from selsync_jax.sync import inner
@@ -32,7 +33,7 @@ class Layout(Mapper):
   global: they have the rows of all workers.
 
   Attributes:
-    workers: N, the workers of all processes.
+    workers: N, the number of workers of all processes.
     data: the number of devices inside a worker that hold the same parameters.
     fsdp: the number of devices inside a worker that hold a part of the
       parameters each.
@@ -129,7 +130,7 @@ class Layout(Mapper):
     )
 
   def compute(
-    self, fn: Callable[..., Any], *args: Any, compiler_options: Any = None
+    self, fn: Function, *args: Any, compiler_options: Any = None
   ) -> Any:
     """Returns the state that `fn(*args)` makes, already split.
 
@@ -149,9 +150,7 @@ class Layout(Mapper):
     """Returns the shapes of another number of workers' state, see `spread`."""
     return split(abstract(tree, workers), self.spread)
 
-  def map_workers(
-    self, fn: Callable[..., Any], donate: tuple[int, ...] = ()
-  ) -> Callable[..., Any]:
+  def map_workers(self, fn: Function, donate: Donated = ()) -> Function:
     """Maps `fn` by `jax.shard_map`, manual over the workers alone.
 
     The result places arrays that are on the host as batches, [this process's
