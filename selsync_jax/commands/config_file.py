@@ -176,7 +176,7 @@ def _set(
     holder[path[-1]] = value
 
 
-def _read(argument: str, kind: type) -> Any:
+def _read(argument: str, kind: Any) -> Any:
   """The value in an argument `--config.FIELD=VALUE`.
 
   Args:
@@ -211,9 +211,11 @@ def _convert(text: str, kind: Any) -> Any:
   value = _literal(text)
   if kind in (tuple, list):
     return kind(value if isinstance(value, tuple | list) else [value])
-  if kind is not object and not isinstance(value, dict):
+  if kind is object:
+    return value
+  if not isinstance(value, dict):
     raise ValueError('must be a dict')
-  return value if kind is object else kind(value)
+  return kind(value)
 
 
 def _literal(text: str) -> Any:

@@ -5,7 +5,7 @@ and the number of workers. So without a delta, a budget finds one: it works for
 any model and any number of workers.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from selsync_jax.config import Count
 from selsync_jax.config import Fraction
@@ -25,7 +25,7 @@ from selsync_jax.sync.selsync import selsync as change_reaches
 from selsync_jax.sync.strategy import Strategy
 
 Aggregate = Literal['params', 'grads']
-_AGGREGATES = {
+_AGGREGATES: dict[str, dict[str, Any]] = {
   'params': dict(averager=averagers.mean()),
   'grads': dict(reducer=reducers.at_sync(reducers.all_reduce())),
 }
