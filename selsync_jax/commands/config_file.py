@@ -16,7 +16,6 @@ from selsync_jax.config import ConfigError
 if TYPE_CHECKING:
   import ml_collections
 
-
   from selsync_jax.training.settings import Settings
 # What a simulation starts from; what the command line says comes after it.
 SIMULATED = ('--config.mapper=vmap', '--config.cluster.compute=constant')
