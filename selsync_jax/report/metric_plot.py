@@ -80,7 +80,7 @@ def _plot(
       for mark in _scores(name, each, metric, cost, palette.series(i))
     ]
     trained = _batches(batches, metric, cost) if batches else []
-    y = _axis(scores, trained, metric)
+    y = _axis(scores, trained, runs, metric)
     label, unit = COSTS[cost]
     paid = [run.column(cost) for run in runs]
     ticks = 2 if unit else 4  # A number with its unit is wide.
@@ -88,7 +88,7 @@ def _plot(
     title = with_unit(metric, runs) if not panels else ''
     panels.append(figure.Panel(title, x, y, [*trained, *scores]))
   caption = ' The panels show the same scores over four costs.'
-  if history.is_share(metric, figure.known(figure.columns(panels[0].marks))):
+  if _is_share(runs, metric, figure.columns(panels[0].marks)):
     caption += ' The first scores may lie below the axis.'
   return figure.Plot(metric, metric.capitalize(), caption, panels, columns=4)
 
@@ -152,14 +152,26 @@ def _batches(run: Run, metric: str, cost: str) -> list[figure.Mark]:
   ]
 
 
+def _is_share(
+  runs: Sequence[Run], metric: str, columns: Sequence[np.ndarray]
+) -> bool:
+  """Whether a metric is a share of correct answers in all runs."""
+  values = figure.known(columns)
+  return all(run.is_share(metric, values) for run in runs)
+
+
 def _axis(
-  scores: Sequence[figure.Mark], trained: Sequence[figure.Mark], metric: str
+  scores: Sequence[figure.Mark],
+  trained: Sequence[figure.Mark],
+  runs: Sequence[Run],
+  metric: str,
 ) -> figure.Axis:
   """An axis around the lines; of a share, from where the scores settle."""
-  shown = figure.known(figure.columns([*scores, *trained]))
+  columns = figure.columns([*scores, *trained])
+  shown = figure.known(columns)
   ends = [y[int(len(y) * _SETTLED) :] for y in figure.columns(scores)]
   settled = figure.known(ends)
-  if not (len(settled) and history.is_share(metric, shown)):
+  if not (len(settled) and _is_share(runs, metric, columns)):
     return figure.spanning([shown])
   low, high = min(settled), max(shown)
   margin = max(0.05 * (high - low), 0.005)

@@ -34,7 +34,7 @@ def plot(entries: Sequence[Entry], metric: str) -> figure.Plot:
         title if i == 0 else '',
         _cost_axis(entries, cost),
         y,
-        _marks(entries, cost, field, history.higher_is_better(metric)),
+        _marks(entries, cost, field, metric in runs[0].goal.higher),
         height=280,
       )
       for i, cost in enumerate(costs)

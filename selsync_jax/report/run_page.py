@@ -51,7 +51,7 @@ def _page(runs: Sequence[Run], figures: Sequence[Plot]) -> str:
   if len(runs) > 1:
     sections = [summary, *sections]
   else:
-    key_figures = page.key_figures(_key_figures(runs[0].outcome))
+    key_figures = page.key_figures(_key_figures(runs[0]))
     sections = [key_figures, *sections, summary]
   footer = page.footer(filter(None, map(origin.line, runs)))
   body = [page.header(title, subtitle), *sections, _config_table(runs), footer]
@@ -87,12 +87,11 @@ def _fact_cell(fact: Fact | None) -> str:
   return page.number(fact.value, fact.text) if fact else '–'
 
 
-def _key_figures(
-  outcome: Mapping[str, Any],
-) -> Iterator[tuple[str, str, str]]:
+def _key_figures(run: Run) -> Iterator[tuple[str, str, str]]:
   """The few numbers at the top of the page: name, number, remark."""
+  outcome = run.outcome
   cell = {fact.name: _fact_cell(fact) for fact in facts.facts(outcome)}
-  if metric := history.metric(outcome):
+  if metric := run.metric:
     value = outcome[f'validation_{metric}']
     yield (
       f'validation {metric}',

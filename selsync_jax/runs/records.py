@@ -13,6 +13,7 @@ import pathlib
 import sys
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
+from selsync_jax.models.tasks import Goal
 from selsync_jax.runs import files
 from selsync_jax.runs import per_worker
 from selsync_jax.runs import step_lines
@@ -42,10 +43,16 @@ class _Config(TypedDict):
   model: _Named
 
 
+class _Goal(TypedDict):
+  main: str
+  higher: list[str]
+
+
 class _Data(TypedDict):
   labels: list[list[int]] | None
   num_classes: NotRequired[int]
   units: NotRequired[dict[str, str]]
+  goal: NotRequired[_Goal]
 
 
 class _Totals(TypedDict):
@@ -132,6 +139,13 @@ def read_units(workdir: pathlib.Path) -> dict[str, str]:
   """The units of the metrics, by name, as far as they were recorded."""
   facts = files.read(workdir / DATA, _Data)
   return facts.get('units', {}) if facts else {}
+
+
+def read_goal(workdir: pathlib.Path) -> Goal | None:
+  """By which metric the run is judged; `None` if it was not recorded."""
+  facts = files.read(workdir / DATA, _Data)
+  goal = facts and facts.get('goal')
+  return goal and Goal(goal['main'], tuple(goal['higher']))
 
 
 def write_summary(workdir: pathlib.Path, summary: Mapping[str, Any]) -> None:

@@ -98,6 +98,8 @@ def train_and_evaluate(
 def describe_data(session: Session, problem: Problem) -> None:
   """Writes facts about the data; a new run prints label counts per worker."""
   data = problem.data
-  session.write_data(data.facts | {'units': dict(problem.task.units)})
+  task = problem.task
+  about = {'units': dict(task.units), 'goal': task.goal._asdict()}
+  session.write_data(data.facts | about)
   if session.record is None and data.label_counts is not None:
     session.say('\n'.join(label_counts.lines(data.label_counts)))
