@@ -22,8 +22,8 @@ FIELD = re.compile(r'--?(no)?config\.([^=]*)(?:=(.*))?', re.S)
 
 _FIELDS = (
   'Fields of constructors are flags, too: those of the method in config.sync, '
-  'see docs/methods.md, and of data sets, models, optimizers and schedules, see '
-  'docs/fields.md. '
+  'see docs/methods.md; and those of data sets, models, optimizers and '
+  'schedules, see docs/fields.md. '
   '--config.sync.trigger=..., .averager, .reducer, .wire and .optimizer_state '
   'replace parts of the method.'
 )
