@@ -57,7 +57,7 @@ def _sync(method: str, overrides: Mapping[str, Mapping[str, Any]]) -> dict:
 
 
 def _parameters(method: str) -> Mapping[str, inspect.Parameter]:
-  if method in methods.METHODS:
+  if method in methods.METHODS or method in methods.REMOVED:
     return methods.parameters(method)
   # It imports flax and more, which those above do not need.
   from selsync_jax.simulate import methods as asynchronous

@@ -14,6 +14,7 @@ import inspect
 import math
 from numbers import Integral
 from numbers import Real
+import operator
 import types
 import typing
 from typing import Annotated, Any, Literal, NamedTuple
@@ -191,22 +192,28 @@ class Rule(NamedTuple):
     infinite = self.kind is float and self.limits.le == math.inf
     return 'a number' if infinite else _KINDS.get(self.kind, 'a value')
 
+  def __str__(self) -> str:
+    """The rule in words: `a whole number in [1, 8]`, `one of mean, clone`."""
+    if self.names:
+      return f'one of {", ".join(map(str, self.names))}'
+    return ' '.join(filter(None, [self.words, range_words(self.limits)]))
+
   def check(self, value: Any) -> None:
     """Raises `ValueError` with the rule that a value breaks."""
-    if value is None and self.optional:
+    if isinstance(value, self.others) or (value is None and self.optional):
       return
-    is_known = self.kind is not object
-    if isinstance(value, self.others) or (not is_known and value is not None):
-      return
-    fits = is_known and self._is_kind(value)
+    fits = value is not None and self._is_kind(value)
     if not fits or (self.names and value not in self.names):
       raise ValueError(f'must be {self.words}')
-    for element in value if self.each is not None else ():
-      self.each.check(element)
+    if self.each is not None:
+      for element in value:
+        self.each.check(element)
     if self.kind in (int, float) and not self.names:
       _check_range(self.limits, value)
 
   def _is_kind(self, value: Any) -> bool:
+    if self.kind is object:
+      return True
     if self.kind is tuple:
       return isinstance(value, tuple | list)
     if isinstance(value, bool):
@@ -232,7 +239,7 @@ def rule(annotation: Any) -> Rule:
     limits = {
       name: bound
       for one in arguments[1:]
-      for name in ('gt', 'ge', 'lt', 'le')
+      for name in _COMPARISONS
       if (bound := getattr(one, name, None)) is not None
     }
     return rule(arguments[0])._replace(limits=Interval(**limits))
@@ -255,16 +262,20 @@ def rule(annotation: Any) -> Rule:
   return Rule(others=others, optional=unknown)
 
 
+_COMPARISONS = {
+  'ge': operator.ge,
+  'gt': operator.gt,
+  'le': operator.le,
+  'lt': operator.lt,
+}
+
+
 def _check_range(limits: Interval, value: float) -> None:
   """Raises `ValueError` for a number outside a range."""
-  fits = (
-    (limits.ge is None or value >= limits.ge)
-    and (limits.gt is None or value > limits.gt)
-    and (limits.le is None or value <= limits.le)
-    and (limits.lt is None or value < limits.lt)
-  )
-  if not fits:
-    raise ValueError(f'must be {range_words(limits)}')
+  for name, fits in _COMPARISONS.items():
+    bound = getattr(limits, name)
+    if bound is not None and not fits(value, bound):
+      raise ValueError(f'must be {range_words(limits)}')
   if isinstance(value, int) and abs(value) > INT32:
     raise ValueError(f'must be at most {INT32}')
 
@@ -279,6 +290,7 @@ def range_words(limits: Interval) -> str:
   if low is None:
     return f'{"at most" if limits.lt is None else "below"} {high:g}'
   opens, closes = '[('[limits.gt is not None], '])'[limits.lt is not None]
+  low, high = (f'{x:g}' if isinstance(x, float) else x for x in (low, high))
   return f'in {opens}{low}, {high}{closes}'
 
 
@@ -423,7 +435,7 @@ def bind(
     Traceback (most recent call last):
     selsync_jax.config.ConfigError: config.x.k=0: must be at least 1
   """
-  name = fields.get(key)
+  name: Any = fields.get(key)
   with config_errors(f'{path}.{key}'):
     constructor = lookup(table, name)
   arguments = bind_arguments(

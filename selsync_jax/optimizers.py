@@ -78,13 +78,15 @@ def _constructor(name: Any) -> Callable[..., optax.GradientTransformation]:
     if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)  # No **kwargs.
   }
   signature = inspect.Signature(
-    inspect.Parameter(
-      argument,
-      inspect.Parameter.KEYWORD_ONLY,
-      default=default,
-      annotation=_ARGUMENTS.get(argument, Any),
-    )
-    for argument, default in defaults.items()
+    [
+      inspect.Parameter(
+        argument,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=_ARGUMENTS.get(argument, Any),
+      )
+      for argument, default in defaults.items()
+    ]
   )
   setattr(create, '__signature__', signature)  # noqa: B010
   return create
@@ -106,7 +108,7 @@ def bind_optimizer(fields: Mapping[str, Any], path: str = 'optimizer') -> Bound:
     ConfigError: if optax has no such optimizer, or the optimizer no such
       argument, or a value breaks its rule.
   """
-  name = fields.get('name')
+  name: Any = fields.get('name')
   with config_errors(f'{path}.name'):
     constructor = _constructor(name)
   return bind({name: constructor}, set_fields(fields), path)
@@ -135,24 +137,41 @@ def create_optimizer(
 
 
 def _constant(peak, steps):
+  """The learning rate stays as it is."""
   del steps
   return optax.constant_schedule(peak)
 
 
 def _cosine(peak, steps):
+  """It decays to 0 at the end of the run, as a cosine."""
   return optax.cosine_decay_schedule(peak, steps)
 
 
 def _milestones(
   peak, steps, *, milestones: Sequence[Positive], factor: Positive
 ):
+  """It is multiplied at some points of the run.
+
+  Args:
+    peak: the learning rate after warmup.
+    steps: the length of the run.
+    milestones: the points, in epochs from the start of the run.
+    factor: what it is multiplied by.
+  """
   del steps
-  return optax.piecewise_constant_schedule(
-    peak, dict.fromkeys(milestones, factor)
-  )
+  scales: dict[Any, Any] = dict.fromkeys(milestones, factor)  # By step.
+  return optax.piecewise_constant_schedule(peak, scales)
 
 
 def _staircase(peak, steps, *, period: Count, factor: Positive):
+  """It is multiplied again and again.
+
+  Args:
+    peak: the learning rate after warmup.
+    steps: the length of the run.
+    period: the steps from one multiplication to the next.
+    factor: what it is multiplied by.
+  """
   del steps
   return optax.exponential_decay(peak, period, factor, staircase=True)
 

@@ -204,22 +204,33 @@ def left_alone(data_dir):
   return run
 
 
-@pytest.fixture(scope='session')
-def default_run(data_dir):
-  """The default run: what `python train.py` prints, and its folder."""
-  del data_dir
+def _train(name, *flags):
+  """What `python train.py` prints, and its folder; once in a session."""
 
   def make(folder):
-    done = live_runs.run(
-      sys.executable, ROOT / 'train.py', f'--workdir={folder / "digits"}'
-    )
+    workdir = f'--workdir={folder / "digits"}'
+    done = live_runs.run(sys.executable, ROOT / 'train.py', workdir, *flags)
     assert done.returncode == 0, done.stderr
     (folder / 'stdout').write_text(done.stdout)
     (folder / 'stderr').write_text(done.stderr)
 
-  folder = make_once('default', make)
+  folder = make_once(name, make)
   return types.SimpleNamespace(
     workdir=folder / 'digits',
     stdout=(folder / 'stdout').read_text(),
     stderr=(folder / 'stderr').read_text(),
   )
+
+
+@pytest.fixture(scope='session')
+def default_run(data_dir):
+  """The default run, for tests that are slow."""
+  del data_dir  # The process finds it by the environment.
+  return _train('default')
+
+
+@pytest.fixture(scope='session')
+def short_run(data_dir):
+  """The default run, but for its length: 40 steps, four epochs."""
+  del data_dir
+  return _train('short', '--config.steps=40')

@@ -1,16 +1,16 @@
 """TCP connections between process 0 and every other process of a run.
 
-JAX's own coordination service does not serve here. It does not compare configs,
+JAX's own coordination service does not suffice. It does not compare configs,
 and two processes with one index make it abort with a C++ stack trace. When a
-process dies, it aborts the others the same way, in general only after its
-heartbeat timeout. A process that fails cannot tell the others, which wait for
-it in a collective.
+process dies, the service aborts the others the same way, in general only after
+its heartbeat timeout. A process that fails cannot tell the others, which wait
+for it in a collective.
 
 Here, before JAX starts, process 0 checks that all processes match (same number
 of processes, same config, distinct indices) and refuses a mismatch with one
 line. The connections then stay open until the end of the run, so a process that
-dies is noticed at once, and one that fails reports it. Each end also says every
-second that it is alive; one that is silent for too long counts as lost.
+dies is noticed at once, and one that fails reports it. Each end also sends a
+sign of life every second; a process that is silent for too long counts as lost.
 """
 
 import atexit
@@ -27,28 +27,28 @@ from selsync_jax.cluster.link import StrangerError
 from selsync_jax.cluster.reception import ClusterError
 from selsync_jax.cluster.reception import Reception
 
-# How a process ended.
+# How a process has ended.
 LEFT, FAILED, GONE = 'has left', 'has failed', 'is gone'
 STOPPED, SILENT = 'was stopped by a signal', 'does not answer'
 _FATES = (LEFT, FAILED, GONE, STOPPED, SILENT)
-# Seconds that a process has to report the same failure as another one, with
-# its own message, before it is ended.
+# The seconds after another process's failure in which a process may report
+# its own, before it is ended.
 GRACE = 5.0
-BEAT = 1.0  # Seconds from one sign of life to the next.
+BEAT = 1.0  # The seconds from one sign of life to the next.
 
 
 class Channel:
   """The connections of one process. The constructor waits for all processes.
 
   Args:
-    address: `host:port`, where process 0 listens.
-    process: index of this process.
-    agreed: by name, values that must be equal on all processes; one of them is
-      `processes`, their number.
-    offer: a value that process 0 sends to all others.
-    timeout: seconds until all processes must have connected, and until one that
-      does not answer counts as gone.
-    token: what the processes share, and strangers do not have.
+    address: the `host:port` where process 0 listens.
+    process: the index of this process.
+    agreed: by name, values that must be equal on all processes; `processes` is
+      the number of processes.
+    offer: the value that process 0 sends to all others.
+    timeout: the seconds until all processes must have connected, and until one
+      that does not answer counts as gone.
+    token: the secret that the processes share, and strangers do not have.
 
   Attributes:
     offer: the value from process 0, on every process.
@@ -89,15 +89,15 @@ class Channel:
     signals.before_stop(self._stop)
 
   def leave(self) -> None:
-    """Reports success. This process may end without ending the others."""
+    """Reports success: this process may now end without ending the others."""
     self._report(LEFT)
 
   def fail(self, code: int) -> None:
-    """Reports failure. The other processes fail as well, or are ended.
+    """Reports failure: the other processes fail as well, or are ended.
 
     Args:
-      code: the exit code of this process. It is set at exit, before JAX would
-        wait for the others.
+      code: the exit code of this process. It exits before JAX's own exit
+        handler, which would wait for the others.
     """
     self._report(FAILED)
     if self._process == 0:  # JAX aborts processes that outlive process 0.
@@ -106,7 +106,7 @@ class Channel:
     atexit.register(os._exit, code)
 
   def _stop(self, code: int) -> None:
-    """Reports a signal. The other processes end with the same exit code."""
+    """Reports a signal: the other processes end with the same exit code."""
     self._report(STOPPED, code)
 
   def _report(self, fate: str, code: int = 1) -> None:
@@ -122,7 +122,7 @@ class Channel:
       self._peers[index].send(message)
 
   def _beat(self) -> None:
-    """Says that this process is alive, for as long as it is."""
+    """Sends signs of life until this process leaves."""
     while not self._leaving.wait(BEAT):
       for index in self._peers:
         self._send(index, {})
@@ -138,8 +138,9 @@ class Channel:
       link.receive(time.monotonic() + self._timeout)
 
   def _news(self, index: int, link: Link) -> dict[str, Any]:
-    """Waits for news of an end, the peer's own or another one's."""
-    silent = 0.0  # Counted in waits, since this process may have been frozen.
+    """Waits until the peer reports an end, its own or another process's."""
+    # Waits are counted, as this process itself may have been frozen meanwhile.
+    silent = 0.0
     while silent < self._timeout:
       try:
         news = link.receive(time.monotonic() + BEAT)
@@ -168,7 +169,7 @@ class Channel:
 def _call(
   address: str, hello: dict[str, Any], timeout: float, token: str
 ) -> tuple[Link, Any]:
-  """Connects to process 0; returns the link and its offer."""
+  """Connects to process 0, and returns the link and process 0's offer."""
   deadline = time.monotonic() + timeout
   host, _, port = address.rpartition(':')
   while True:
@@ -180,7 +181,7 @@ def _call(
         )
         link = Link(peer, token, listens=False, deadline=deadline)
         link.send(hello)
-        # Past the deadline, when process 0 sends the reason for a refusal.
+        # Process 0 sends the reason for a refusal just after the deadline.
         reply = link.receive(deadline + 5)
         if 'welcome' in reply:
           stack.pop_all()

@@ -4,7 +4,8 @@ Anybody may connect to a port. Both ends first send a random number; a key for
 each direction is then derived from both numbers and the token that the
 processes of a run share. A message is a line of JSON after its HMAC, which also
 covers the message's index, so that nothing can be forged, repeated or sent
-back. Who does not have the token is not even parsed. Messages are not secret.
+back. A message with a wrong signature is rejected before it is parsed. Messages
+are not secret.
 """
 
 import hmac
@@ -16,8 +17,9 @@ import time
 from typing import Any
 
 TOKEN = 'SELSYNC_CLUSTER_TOKEN'  # The variable that holds a run's token.
-_HELLO = b'selsync 1 '  # Then the random number; 1 is the protocol's version.
-LIMIT = 2**18  # Bytes of a message.
+# The random number follows; 1 is the protocol's version.
+_HELLO = b'selsync 1 '
+LIMIT = 2**18  # The largest message, in bytes.
 
 
 class StrangerError(OSError):
@@ -25,16 +27,16 @@ class StrangerError(OSError):
 
 
 class Link:
-  """One end of a connection, after both have introduced themselves.
+  """One end of a connection whose two ends have introduced themselves.
 
-  Messages are `dict`s. Every method raises `OSError` if the connection is lost,
-  of which `TimeoutError` is one kind and `StrangerError` another.
+  Messages are `dict`s. Every method raises `OSError` if the connection is lost;
+  `TimeoutError` and `StrangerError` are kinds of it.
 
   Args:
-    peer: a connected socket, which this takes over.
-    token: what the processes of the run share.
+    peer: a connected socket, which the link takes over.
+    token: the secret that the processes of the run share.
     listens: whether this end accepted the connection.
-    deadline: of the introduction, a value of `time.monotonic`.
+    deadline: the value of `time.monotonic` at which the introduction fails.
   """
 
   def __init__(
@@ -58,18 +60,22 @@ class Link:
     self._key, self._others_key = keys if listens else keys[::-1]
 
   def send(self, message: dict[str, Any]) -> None:
-    """Sends a message; threads may do so at the same time."""
+    """Sends a message; several threads may do so at the same time."""
     self.send_text(json.dumps(message).encode())
 
   def send_text(self, text: bytes) -> None:
-    """Signs and sends a line, whether or not it is a message."""
+    """Signs and sends a line, which need not be a message."""
     with self._sending:
       line = _signature(self._key, self._sent, text) + b' ' + text + b'\n'
       self._sent += 1
       self._peer.sendall(line)
 
   def receive(self, deadline: float) -> dict[str, Any]:
-    """The next message, by the deadline."""
+    """Returns the next message.
+
+    Args:
+      deadline: the value of `time.monotonic` at which to give up.
+    """
     signature, _, text = self._line(deadline, LIMIT).partition(b' ')
     expected = _signature(self._others_key, self._received, text)
     if not hmac.compare_digest(signature, expected):
@@ -84,7 +90,7 @@ class Link:
     return message
 
   def _line(self, deadline: float, limit: int) -> bytes:
-    """The next line, without its end; what came of it stays if time is up."""
+    """Reads a line. On timeout, the partial line stays in the buffer."""
     while b'\n' not in self._buffer:
       if len(self._buffer) > limit:
         raise StrangerError('it sends too long a line')
@@ -97,7 +103,7 @@ class Link:
     return line
 
   def is_closed(self) -> bool:
-    """Whether the other end has closed; only while no thread receives."""
+    """Whether the other end has closed. No thread may be receiving."""
     timeout = self._peer.gettimeout()
     self._peer.settimeout(0)
     try:
@@ -110,7 +116,7 @@ class Link:
       self._peer.settimeout(timeout)
 
   def close(self) -> None:
-    """Ends the connection."""
+    """Closes the connection."""
     self._peer.close()
 
 

@@ -32,9 +32,9 @@ class Cluster(NamedTuple):
   As a context manager, it reports to the others how its body ended.
 
   Attributes:
-    process: index of this process.
-    processes: number of processes.
-    channel: connections to the others; `None` if there are none.
+    process: the index of this process.
+    processes: the number of processes.
+    channel: the connections to the others; `None` if there are none.
   """
 
   process: int = 0
@@ -58,7 +58,7 @@ class Cluster(NamedTuple):
         jax.distributed.shutdown()
         signals.own(signal.SIGTERM)
       else:
-        if _may_follow_from_a_peer(error):  # The channel will then report it.
+        if _may_follow_from_a_peer(error):  # The channel then ends this one.
           time.sleep(channels.GRACE)
         self.channel.fail(getattr(kind, 'code', 1))
 
@@ -66,8 +66,8 @@ class Cluster(NamedTuple):
 def _may_follow_from_a_peer(error: BaseException | None) -> bool:
   """Whether the end of another process may have caused the error.
 
-  A collective that is interrupted can raise anything. `ConfigError` and
-  `RunError` are our own, unless they wrap an error that is not.
+  A collective that is interrupted can raise anything. A `ConfigError` or
+  `RunError` comes from this package, unless its cause does not.
   """
   while isinstance(error, RunError) and error.__cause__:
     error = error.__cause__
@@ -79,9 +79,9 @@ class ProcessSpec(NamedTuple):
   """What flags and environment say about a process; `None` is unknown.
 
   Attributes:
-    coordinator: `host:port`, where process 0 listens.
-    processes: number of processes.
-    process: index of this process.
+    coordinator: the `host:port` where process 0 listens.
+    processes: the number of processes.
+    process: the index of this process.
   """
 
   coordinator: str | None
@@ -147,10 +147,10 @@ def join(
   Args:
     spec: what is known about this process.
     agreed: by name, values that must be equal on all processes.
-    timeout: seconds to wait for the others, and until a process that does not
-      answer counts as gone.
-    token: what the processes share, and strangers do not have; by default the
-      environment variable `SELSYNC_CLUSTER_TOKEN`.
+    timeout: the seconds until all processes must have connected, and until one
+      that does not answer counts as gone.
+    token: the secret that the processes share, and strangers do not have; by
+      default the environment variable `SELSYNC_CLUSTER_TOKEN`.
 
   Raises:
     ClusterError: if a process is missing or does not match.
@@ -197,18 +197,18 @@ def _join_detected(agreed, timeout, token, timeouts) -> Cluster:
 
 
 def device_ids(environment: Mapping[str, str]) -> list[int] | None:
-  """The accelerators of this process, as `jax.distributed.initialize` takes it.
+  """Returns the `local_device_ids` for `jax.distributed.initialize`.
 
   Under Slurm and Open MPI, JAX gives each process the device of its rank on the
-  host. That is wrong for the only process of a host, which has all of them, and
-  where Slurm binds the devices, so that each task sees its own alone.
+  host. That is wrong for the only process of a host, which has all devices, and
+  if Slurm binds the devices, so that each task sees only its own.
 
   Args:
-    environment: the variables of this process.
+    environment: the environment variables of this process.
 
   Returns:
-    An empty list, which keeps all that the process sees, or `None`, which
-    leaves the choice to JAX.
+    An empty list, which keeps all devices that the process sees, or `None`,
+    which leaves the choice to JAX.
   """
   if 'JAX_LOCAL_DEVICE_IDS' in environment:
     return None
@@ -234,10 +234,11 @@ def is_first() -> bool:
 
 
 def local_workers(workers: int) -> range:
-  """The indices of the workers that have devices of this process.
+  """Returns the indices of the workers that have devices of this process.
 
   Args:
-    workers: of all processes; a multiple or a divisor of their number.
+    workers: the number of workers of all processes; a multiple or a divisor of
+      the number of processes.
   """
   processes = jax.process_count()
   first = jax.process_index() * workers // processes
@@ -245,7 +246,7 @@ def local_workers(workers: int) -> range:
 
 
 def from_first(value: np.ndarray) -> np.ndarray:
-  """Process 0's value, on every process; all must have its shape and dtype."""
+  """Returns process 0's value; on all processes shape and dtype are equal."""
   return multihost_utils.broadcast_one_to_all(value)
 
 

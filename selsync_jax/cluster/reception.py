@@ -1,8 +1,8 @@
-"""Where process 0 meets the others of its run, and turns strangers away.
+"""Process 0 meets the other processes of its run, and turns strangers away.
 
-Callers are heard side by side, each for a few seconds, so none of them can keep
-another one waiting. Who does not belong to the run is refused, and the run goes
-on waiting for those that do.
+A thread for each caller listens for a few seconds, so no caller can keep the
+others waiting. A stranger is refused, and the run goes on waiting for its own
+processes.
 """
 
 import contextlib
@@ -17,22 +17,22 @@ from selsync_jax.cluster.link import Link
 from selsync_jax.cluster.link import StrangerError
 from selsync_jax.config import RunError
 
-HEARING = 10.0  # Seconds for a caller to introduce itself.
-_STRANGERS = 64  # Callers in excess of the run's that are heard side by side.
+HEARING = 10.0  # Seconds that a caller has to introduce itself.
+_STRANGERS = 64  # Callers that are heard at a time, besides those of the run.
 
 
 class ClusterError(RunError):
-  """The processes of a run could not connect, or do not match."""
+  """The error when the processes of a run cannot connect or do not match."""
 
 
 class Reception:
-  """Accepts callers on a port, from now until it is closed.
+  """Accepts callers on a port until it is closed.
 
   Args:
-    address: `host:port`.
-    agreed: by name, values that must be equal on all processes; one of them is
-      `processes`, their number.
-    token: what the processes of the run share.
+    address: the port and the host's name, `host:port`.
+    agreed: by name, values that must be equal on all processes; `processes` is
+      the number of processes.
+    token: the secret that the processes of the run share.
 
   Raises:
     ClusterError: if the port is taken.
@@ -41,7 +41,7 @@ class Reception:
   def __init__(self, address: str, agreed: dict[str, Any], token: str):
     self._agreed, self._token = agreed, token
     self._admitted: dict[int, Link] = {}
-    self._refusal = ''  # The last one of a process that has the token.
+    self._refusal = ''  # Why the last process that has the token was refused.
     self._heard: list[socket.socket] = []
     self._change = threading.Condition()
     self._complete = self._closed = False
@@ -56,10 +56,10 @@ class Reception:
     threading.Thread(target=self._serve, daemon=True).start()
 
   def wait(self, timeout: float) -> dict[int, Link]:
-    """Returns the links to all other processes, by index.
+    """Waits for all other processes, and returns the links to them by index.
 
     Raises:
-      ClusterError: if some did not come within `timeout` seconds.
+      ClusterError: if a process has not connected within `timeout` seconds.
     """
     processes = self._agreed['processes']
     with self._change:
@@ -81,7 +81,7 @@ class Reception:
     raise ClusterError(reason)
 
   def _is_complete(self) -> bool:
-    """Whether all have come, and none has died meanwhile."""
+    """Whether all processes are connected; forgets those that have died."""
     for index, link in list(self._admitted.items()):
       if link.is_closed():
         self._admitted.pop(index).close()
@@ -99,11 +99,12 @@ class Reception:
       try:
         caller, _ = self._server.accept()
       except OSError:
-        time.sleep(0.1)  # As long as there are too many open files.
+        time.sleep(0.1)  # There may be too many open files for a moment.
         continue
       with self._change:
         self._heard.append(caller)
-        # Those of the run introduce themselves at once, and would call again.
+        # The run's own processes introduce themselves at once and call again
+        # if they are cut off, so the oldest caller is likely to be a stranger.
         if len(self._heard) > self._agreed['processes'] + _STRANGERS:
           with contextlib.suppress(OSError):
             self._heard.pop(0).shutdown(socket.SHUT_RDWR)
@@ -141,7 +142,7 @@ class Reception:
     link.close()
 
   def _objection(self, index: int, agreed: dict[str, Any]) -> str | None:
-    """Why a process that has the token does not belong to this run."""
+    """Returns why a process that has the token does not belong to this run."""
     processes = self._agreed['processes']
     for name, value in self._agreed.items():
       if agreed.get(name) != value:
@@ -152,7 +153,8 @@ class Reception:
     if not 0 <= index < processes:
       return f'process {index} is not one of {processes} processes'
     holder = self._admitted.get(index)
-    # The links of a complete run are in use.
+    # In a complete run other threads receive from the links, so that
+    # `is_closed` must not be called.
     taken = holder and (self._complete or not holder.is_closed())
     if index == 0 or taken:
       return f'two processes have the index {index}'
@@ -165,10 +167,10 @@ def _refuse(link: Link, reason: str) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-  """A server on the host's own interface, or else on all of them.
+  """Returns a server on the host's own interface, or else on all of them.
 
-  A name may mean another address to the other hosts: that of a router that
-  forwards the port, or where this one calls itself 127.0.1.1.
+  The name may stand for another address on the other hosts: a router's that
+  forwards the port, or if this host calls itself 127.0.1.1.
   """
   addresses = []
   with contextlib.suppress(OSError):

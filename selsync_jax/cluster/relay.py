@@ -5,7 +5,7 @@ connection to the coordination service breaks, and process 0 runs that service.
 If process 0 dies, the abort can come before the channel has reported which
 process is gone. A client that connects through a relay in its own process keeps
 its connection, so the channel has time to print one line and to end the
-process. If it does not, JAX's heartbeat timeout still applies.
+process. If the channel does not, JAX's heartbeat timeout still ends it.
 """
 
 from collections.abc import Callable
@@ -20,10 +20,10 @@ def start(address: str) -> str:
   """Starts a relay to a server in this process.
 
   Args:
-    address: `host:port` of the server, which need not listen yet.
+    address: the server's `host:port`; it need not listen yet.
 
   Returns:
-    `host:port` of the relay.
+    The relay's `host:port`.
   """
   listener = socket.create_server(('127.0.0.1', 0))
   host, _, port = address.rpartition(':')
@@ -57,7 +57,7 @@ def _connect(address: tuple[str, int]) -> socket.socket:
 
 
 def _forward(source: socket.socket, sink: socket.socket) -> None:
-  """Forwards data until the source closes, and drops it if the sink has."""
+  """Forwards data until the source closes; drops it if the sink is closed."""
   with contextlib.suppress(OSError):
     while data := source.recv(2**16):
       with contextlib.suppress(OSError):

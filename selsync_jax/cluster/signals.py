@@ -1,9 +1,10 @@
-"""Signals to this process, from its first moment on.
+"""Reactions to signals, from the first moment of this process on.
 
 SIGINT, SIGTERM and SIGHUP (a closed terminal) ask a process to end. Python
-raises an exception for them wherever the main thread is, which breaks what a
-library or an import was about to do, and only when a call into a library
-returns. Here a thread reacts at once, and the main thread goes on undisturbed.
+raises an exception for SIGINT wherever the main thread is. The exception comes
+only when a call into a library returns, and breaks off whatever Python was
+doing then, an import for example. Here a thread reacts at once, and the main
+thread goes on undisturbed.
 """
 
 from collections.abc import Callable
@@ -13,23 +14,24 @@ import signal
 import threading
 from typing import Any, NoReturn
 
-STOPPED = 130  # Exit code if nothing was begun; 128 + SIGINT, as in a shell.
-RESUMABLE = 75  # Exit code if the same command continues.
+# The exit code if nothing was begun: 128 + SIGINT, as a shell has it.
+STOPPED = 130
+RESUMABLE = 75  # The exit code if the same command continues the work.
 WITHOUT_SIGTERM = (signal.SIGINT, signal.SIGHUP)
 NUMBERS = (*WITHOUT_SIGTERM, signal.SIGTERM)
 _ending = threading.Lock()
 _farewells: list[Callable[[int], None]] = []
-_program = ['selsync']  # What lines start with.
+_program = ['selsync']  # The word before the reason in the line of `stop`.
 
 
 class Handler:
-  """Reacts to signals in a thread; the latest handler that started does.
+  """A thread that reacts to signals, until it stops or another one starts.
 
-  Signals that are ignored (as `nohup` does with SIGHUP) stay ignored.
+  Signals that are ignored (`nohup` ignores SIGHUP) stay ignored.
 
   Args:
-    react: called with the number of each signal.
-    numbers: of the signals.
+    react: a function that is called with the number of each signal.
+    numbers: the numbers of the signals.
   """
 
   def __init__(
@@ -38,7 +40,7 @@ class Handler:
     self._react, self._numbers = react, numbers
 
   def start(self) -> 'Handler':
-    """From now on. Only the main thread can; in others nothing happens."""
+    """Starts to react. In any other than the main thread it does nothing."""
     self._before: dict[int, Any] = {}
     if threading.current_thread() is not threading.main_thread():
       return self
@@ -77,31 +79,32 @@ class Handler:
 
 
 def _note(number: int, frame: Any) -> None:
-  """Does nothing; by then the thread knows."""
+  """Does nothing: Python has already told the thread."""
 
 
 def own(number: int) -> None:
-  """Takes a signal back from a library that has taken it."""
+  """Restores our handler of a signal after a library has replaced it."""
   if threading.current_thread() is threading.main_thread():
     signal.signal(number, signal.getsignal(number))
 
 
 def ignore() -> None:
-  """Ignores signals from now on: the work is done, and Python is leaving.
+  """Ignores signals: the work is done, and Python is exiting.
 
-  It would restore what they do by default, while libraries are torn down.
+  Otherwise Python would restore the default, which is to kill the process,
+  while libraries are torn down.
   """
   for number in NUMBERS:
     signal.signal(number, signal.SIG_IGN)
 
 
 def name(program: str) -> None:
-  """Says what the line of `stop` starts with."""
+  """Sets the word with which the line of `stop` starts."""
   _program[0] = program
 
 
 def before_stop(farewell: Callable[[int], None]) -> None:
-  """Calls `farewell` with the exit code before `stop` ends this process."""
+  """Makes `stop` call `farewell(code)` before it ends this process."""
   _farewells.append(farewell)
 
 
@@ -117,18 +120,18 @@ def end(code: int, line: str) -> NoReturn:
 
   The main thread may be anywhere, even in a collective that never returns.
   """
-  with _ending:  # Threads may have different reasons; the first one is told.
+  with _ending:  # If several threads end the process, only one prints.
     with contextlib.suppress(OSError):
       if os.isatty(1):
         os.write(1, b'\x1b[?25h')  # A progress bar hides the cursor.
       stderr = os.dup(2)
-      hush()
-      # One write, since processes of one terminal end at the same moment.
+      discard_output()
+      # One write, since processes may share a terminal and end together.
       os.write(stderr, f'{line}\n'.encode())
     os._exit(code)
 
 
-def hush() -> None:
-  """Lets what threads still print go nowhere: no line follows the last one."""
+def discard_output() -> None:
+  """Discards what threads still print, so that no line follows the last."""
   for descriptor in (1, 2):
     os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

@@ -67,7 +67,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   Raises:
     ConfigError: for a mistake in flags or config.
   """
-  line = config_file.ConfigCommandLine('compare')
+  line = flags.CommandLine('compare', config=config_file.DEFAULT)
   line.flag(
     'methods',
     flags.names,

@@ -1,13 +1,11 @@
 """The config of a command: a file, changed by command-line arguments."""
 
-import argparse
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import difflib
 from importlib import machinery
 from importlib import util
 import pathlib
-import re
 import sys
 import traceback
 from typing import Any, TYPE_CHECKING
@@ -19,17 +17,9 @@ if TYPE_CHECKING:
   import ml_collections
 
   from selsync_jax.training.settings import Settings
-
-FIELDS = (
-  'Every field of the config is a flag: --config.sync.delta=0.3. '
-  'configs/base.py lists the fields, docs/methods.md those of config.sync. '
-  '--config.sync.trigger=..., .averager, .reducer, .wire and .optimizer_state '
-  'replace parts of the method.'
-)
 # What a simulation starts from; what the command line says comes after it.
 SIMULATED = ('--config.mapper=vmap', '--config.cluster.compute=constant')
 DEFAULT = 'digits'
-_FIELD = re.compile(r'--?(no)?config\.([^=]*)(?:=(.*))?', re.S)
 _FOLDERS = (
   pathlib.Path('configs'),
   pathlib.Path(__file__).parents[1] / 'configs',
@@ -80,8 +70,7 @@ def settings(file: str, fields: Sequence[str]) -> 'Settings':
   config = _execute(path, [variant] if colon else [])
   given: dict[str, list[str]] = {}
   for argument in fields:
-    _, name, _ = _split_field(argument)
-    given.setdefault(name, []).append(argument)
+    given.setdefault(str(_match(argument)[1]), []).append(argument)
   # Whole parts before their own fields.
   for name in sorted(given, key=lambda name: name.count('.')):
     _set(config, name.split('.'), given[name])
@@ -129,15 +118,6 @@ def _line(error: BaseException, path: str) -> str:
   return f':{lines[-1]}' if lines else ''
 
 
-def _split_field(argument: str) -> tuple[str | None, str, str | None]:
-  """Splits `--[no]config.NAME[=TEXT]` into `no`, name and text."""
-  found = _FIELD.fullmatch(argument)
-  if found is None:
-    raise ConfigError(f'{argument!r} is not a flag')
-  no, name, text = found.groups()
-  return no, name, text
-
-
 def _set(
   config: 'ml_collections.ConfigDict', path: list[str], given: list[str]
 ) -> None:
@@ -154,7 +134,7 @@ def _set(
   """
   from selsync_jax.methods import PARTS  # Imports JAX.
 
-  is_part = path[0] == 'sync' and path[1:2] and path[1] in PARTS
+  is_part = path[0] == 'sync' and bool({*path[1:2]} & {*PARTS})
   holder: Any = config
   node: Any = config
   for name in path[:2] if is_part else path:
@@ -167,16 +147,19 @@ def _set(
   if is_part:
     _set_part(config.sync, path[1:], _read(given[-1], object))
     return
-  kind, value = holder.get_type(path[-1]), None
+  kind = holder.get_type(path[-1])
+  value: Any = None
   for argument in given:
     read = _read(argument, kind)
-    adds = kind in (tuple, list) and value is not None and read is not None
+    adds = isinstance(read, tuple | list) and value is not None
     value = value + read if adds else read
+  if hasattr(kind, 'get_type') and not isinstance(value, dict):
+    raise ConfigError(f'{given[-1]}: must be a dict of fields')
   with holder.ignore_type():  # None has another one.
     holder[path[-1]] = value
 
 
-def _read(argument: str, kind: type) -> Any:
+def _read(argument: str, kind: Any) -> Any:
   """The value in an argument `--config.FIELD=VALUE`.
 
   Args:
@@ -184,36 +167,23 @@ def _read(argument: str, kind: type) -> Any:
     kind: the type of the field; `object` for a part of the method, whose fields
       no config file lists.
   """
-  no, _, text = _split_field(argument)
+  no, _, text = _match(argument)
   if kind is bool and text is None:
     return not no
   if no or text is None:
     wrong = 'takes no value' if kind is bool else 'needs a value'
     raise ConfigError(f'{argument}: {wrong}')
   try:
-    return None if text == 'None' else _convert(text, kind)
+    return None if text == 'None' else _READERS.get(kind, _literal)(text)
   except ValueError as error:
     raise ConfigError(f'{argument}: {error}') from error
 
 
-def _convert(text: str, kind: Any) -> Any:
-  """A text as a value of a type; raises `ValueError` with the rule."""
-  if kind is str:
-    return text
-  if kind is bool:
-    return flags.truth(text)
-  if kind in (int, float):
-    try:
-      return int(text, 16) if kind is int and text[:2] == '0x' else kind(text)
-    except ValueError as error:
-      word = 'whole number' if kind is int else 'number'
-      raise ValueError(f'must be a {word}') from error
-  value = _literal(text)
-  if kind in (tuple, list):
-    return kind(value if isinstance(value, tuple | list) else [value])
-  if kind is not object and not isinstance(value, dict):
-    raise ValueError('must be a dict')
-  return value if kind is object else kind(value)
+def _match(argument: str) -> Sequence[str | None]:
+  """`no`, the name and the value in an argument; see `flags.FIELD`."""
+  if found := flags.FIELD.fullmatch(argument):
+    return found.groups()
+  raise ConfigError(f'{argument!r} is not a flag')
 
 
 def _literal(text: str) -> Any:
@@ -222,6 +192,25 @@ def _literal(text: str) -> Any:
     return ast.literal_eval(text)
   except (ValueError, SyntaxError):
     return text
+
+
+def _tuple(text: str) -> tuple[Any, ...]:
+  """The elements of a Python literal; any other text is the one element."""
+  value = _literal(text)
+  return tuple(value) if isinstance(value, tuple | list) else (value,)
+
+
+# By the type of a field; every other one is a literal.
+_READERS: dict[type, Callable[[str], Any]] = {
+  str: str,
+  bool: flags.truth,
+  int: flags.reader(
+    lambda text: int(text, 16 if text[:2] == '0x' else 10), 'a whole number'
+  ),
+  float: flags.reader(float, 'a number'),
+  tuple: _tuple,
+  list: lambda text: list(_tuple(text)),
+}
 
 
 def _set_part(
@@ -239,10 +228,8 @@ def _set_part(
     node[last] = value
   else:  # A whole part, or None: as in the method.
     node[last] = {} if value is None else {'name': value}
-  import ml_collections
-
   with sync.unlocked():
-    sync[path[0]] = ml_collections.ConfigDict(tree[path[0]])
+    sync[path[0]] = tree[path[0]]
 
 
 def refuse_simulation(config: 'ml_collections.ConfigDict') -> None:
@@ -274,44 +261,3 @@ def stem(file: str) -> str:
 def variant(file: str) -> list[str]:
   """What follows the config file: `FILE:METHOD,smoke` has two parts."""
   return list(filter(None, file.partition(':')[2].split(',')))
-
-
-class ConfigCommandLine(flags.CommandLine):
-  """The flags of a command that takes a config: `--config`, and its fields."""
-
-  hint = '; a field of the config is --config.FIELD=VALUE'
-
-  def __init__(self, command: str):
-    super().__init__(command, epilog=FIELDS)
-    self.flag(
-      'config',
-      str,
-      DEFAULT,
-      'Config file, or the name of one of our own; NAME:METHOD picks a method.',
-      dest='file',
-    )
-
-  def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-    """As in `flags.CommandLine`, with `file` and `fields` for `load`."""
-    own, fields = _split(arguments)
-    options = super().parse(own)
-    options.fields = fields
-    if sys.stdout.isatty():
-      print('starting')  # What follows imports JAX, and more.
-    return options
-
-
-def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-  """The command's own arguments, and those that change the config."""
-  own, fields = [], []
-  rest = list(arguments)
-  while rest:
-    argument = rest.pop(0)
-    if not _FIELD.match(argument):
-      own.append(argument)
-      continue
-    # The value may be an argument of its own: --config.seed 5.
-    if rest and '=' not in argument and not re.match('--?[A-Za-z]', rest[0]):
-      argument += f'={rest.pop(0)}'
-    fields.append(argument)
-  return own, fields

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str]) -> None:
   """Records changes, then prints and draws what the recordings suggest."""
-  line = config_file.ConfigCommandLine('delta')
+  line = flags.CommandLine('delta', config=config_file.DEFAULT)
   line.flag('steps', flags.whole(1), '200', 'Steps of each recording.')
   line.flag('lssr', flags.lssr, '0.9', 'Wanted LSSR (local steps / steps).')
   line.flag('out', flags.folder, None, 'Folder. Default: runs/delta-CONFIG.')

@@ -8,14 +8,9 @@ One device is enough, however many workers the run had.
 from collections.abc import Sequence
 
 from selsync_jax.commands import config_file
+from selsync_jax.commands import flags
 from selsync_jax.commands import silence_orbax
 from selsync_jax.commands import weights_line
-
-
-def _split(text: str) -> str:
-  if text not in ('validation', 'test'):
-    raise ValueError('must be validation or test')
-  return text
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -27,7 +22,9 @@ def main(arguments: Sequence[str]) -> None:
     RunError: if the weights are damaged.
   """
   line = weights_line.command_line('evaluate')
-  line.flag('split', _split, 'validation', 'validation or test.')
+  words = 'validation or test'
+  split = flags.reader(str, words, ('validation', 'test').__contains__)
+  line.flag('split', split, 'validation', f'{words}.')
   line.flag(
     'config',
     str,

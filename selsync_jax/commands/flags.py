@@ -10,10 +10,23 @@ import difflib
 import math
 import pathlib
 import re
+import sys
 from typing import Any, NoReturn
 
 from selsync_jax.commands import COMMANDS
 from selsync_jax.config import ConfigError
+from selsync_jax.fields import FIELDS
+
+FIELD = re.compile(r'--?(no)?config\.([^=]*)(?:=(.*))?', re.S)
+"""A field of the config, as an argument: `no`, its name, and the value."""
+
+_FIELDS = (
+  'Fields of constructors are flags, too: those of the method in config.sync, '
+  'see docs/methods.md; and those of data sets, models, optimizers and '
+  'schedules, see docs/fields.md. '
+  '--config.sync.trigger=..., .averager, .reducer, .wire and .optimizer_state '
+  'replace parts of the method.'
+)
 
 
 class _Help(argparse.HelpFormatter):
@@ -30,19 +43,15 @@ class CommandLine(argparse.ArgumentParser):
     command: a name in `COMMANDS`.
     positional: what the usage calls the positional arguments; empty if the
       command takes none.
-    epilog: a paragraph for the end of `--help`.
+    config: the default of the flag `--config`; empty if the command has none.
   """
 
-  hint = ''  # What follows the line about an unknown flag.
-
-  def __init__(
-    self, command: str, positional: str = '', epilog: str | None = None
-  ):
+  def __init__(self, command: str, positional: str = '', config: str = ''):
     usage = f'selsync {command} [--FLAG=VALUE ...] {positional}'
     super().__init__(
       usage=usage.rstrip(),
       description=COMMANDS[command],
-      epilog=epilog,
+      epilog=_FIELDS if config else '',
       formatter_class=_Help,
       add_help=False,  # It would list itself.
       allow_abbrev=False,
@@ -50,7 +59,16 @@ class CommandLine(argparse.ArgumentParser):
     self.add_argument('-h', '--help', action='help', help=argparse.SUPPRESS)
     self._flags = self.add_argument_group()
     self._names: list[str] = []
-    self._positional = positional
+    self._positional, self._has_config = positional, bool(config)
+    if config:
+      about = 'Config file, or the name of one of our own; NAME:METHOD picks a'
+      self.flag('config', str, config, f'{about} method.', dest='file')
+      own = self.add_argument_group('fields of the config')
+      for name, field in FIELDS.items():
+        about = f'{field.sentence} Values: {field.values}.'
+        about = about if field.values else field.sentence
+        default = '' if field.default is None else f' Default: {field.default}.'
+        own.add_argument(f'--config.{name}', help=about + default)
 
   def flag(
     self,
@@ -69,14 +87,19 @@ class CommandLine(argparse.ArgumentParser):
       description: a sentence for `--help`.
       **options: for `add_argument`.
     """
-    if isinstance(default, str):
-      description += f' Default: {default}.'
+
+    def parse(text):
+      try:
+        return read(text)
+      except ValueError as error:
+        raise ConfigError(f'--{name}={text}: {error}') from error
+
     self._names.append(name)
     self._flags.add_argument(
       *(f'--{name}', f'-{name}'),
-      type=checked(name, read),
+      type=parse,
       default=default,
-      help=description,
+      help=f'{description} Default: {default}.' if default else description,
       **options,
     )
 
@@ -92,7 +115,10 @@ class CommandLine(argparse.ArgumentParser):
     self.set_defaults(**{name: default})
 
   def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-    """The values of the flags, by name, and `positional`, a list.
+    """The values of the flags, by name.
+
+    Besides these, `positional` is a list of arguments, and so is `fields`:
+    those that change the config, each `--config.FIELD=VALUE`.
 
     Args:
       arguments: the command line after the command's name.
@@ -101,62 +127,93 @@ class CommandLine(argparse.ArgumentParser):
       ConfigError: for an unknown flag, or a value that breaks its rule.
       SystemExit: with code 0, after `--help` was printed.
     """
-    options, rest = self.parse_known_args(arguments)
+    own, fields = _split(arguments) if self._has_config else (arguments, [])
+    options, rest = self.parse_known_args(own)
     for argument in rest:
       if argument.startswith('-'):
-        name = argument.lstrip('-').partition('=')[0]
-        near = difflib.get_close_matches(name, self._names, 1)
-        hint = f'; did you mean --{near[0]}?' if near else ''
-        raise ConfigError(
-          f'Unknown command line flag {name!r}{hint}{self.hint}'
-        )
-    if rest and not self._positional:
-      raise ConfigError(f'{rest[0]!r} is not a flag')
-    options.positional = rest
+        raise ConfigError(self._unknown(argument))
+      if not self._positional:
+        raise ConfigError(f'{argument!r} is not a flag')
+    if self._has_config and sys.stdout.isatty():
+      print('starting')  # What follows imports JAX, and more.
+    options.fields, options.positional = fields, rest
     return options
+
+  def _unknown(self, argument: str) -> str:
+    """The line about an argument that is no flag of this command."""
+    name = argument.lstrip('-').partition('=')[0]
+    line = f'Unknown command line flag {name!r}'
+    if near := difflib.get_close_matches(name, self._names, 1):
+      line += f'; did you mean --{near[0]}?'
+    if self._has_config:
+      line += '; a field of the config is --config.FIELD=VALUE'
+    return line
 
   def error(self, message: str) -> NoReturn:
     """Raises a `ConfigError`; argparse calls it."""
     raise ConfigError(re.sub(r'^argument (\S+?)(/\S+)?:', r'\1:', message))
 
 
-def checked(name: str, read: Callable[[str], Any]) -> Callable[[str], Any]:
-  """A reader whose `ValueError` is a `ConfigError` about a flag."""
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+  """The command's own arguments, and those that change the config."""
+  own, fields = [], []
+  rest = list(arguments)
+  while rest:
+    argument = rest.pop(0)
+    if not FIELD.match(argument):
+      own.append(argument)
+      continue
+    # The value may be an argument of its own: --config.seed 5.
+    if rest and '=' not in argument and not re.match('--?[A-Za-z]', rest[0]):
+      argument += f'={rest.pop(0)}'
+    fields.append(argument)
+  return own, fields
 
-  def parse(text):
-    try:
-      return read(text)
-    except ValueError as error:
-      raise ConfigError(f'--{name}={text}: {error}') from error
 
-  return parse
+def reader(
+  read: Callable[[str], Any],
+  words: str,
+  accepts: Callable[[Any], bool] = lambda value: True,
+) -> Callable[[str], Any]:
+  """A reader of texts, whose `ValueError` says what a value must be.
 
+  Args:
+    read: returns the value of a text, or raises `ValueError` or `KeyError`.
+    words: what a value must be.
+    accepts: whether a value is that.
+  """
 
-def truth(text: str) -> bool:
-  """Reads true or false."""
-  for value, words in ((True, 'true t 1'), (False, 'false f 0')):
-    if text.lower() in words.split():
-      return value
-  raise ValueError('must be true or false')
+  def checked(text):
+    with contextlib.suppress(ValueError, KeyError):
+      if accepts(value := read(text)):
+        return value
+    raise ValueError(f'must be {words}')
+
+  return checked
 
 
 def whole(minimum: int) -> Callable[[str], int]:
   """A reader of whole numbers of at least `minimum`."""
-
-  def read(text):
-    if not text.isdecimal() or int(text) < minimum:
-      raise ValueError(f'must be a whole number of at least {minimum}')
-    return int(text)
-
-  return read
+  words = f'a whole number of at least {minimum}'
+  return reader(int, words, lambda value: value >= minimum)
 
 
-def numbers(text: str) -> list[float]:
-  """Reads numbers with commas between them."""
-  try:
-    return [float(number) for number in text.split(',')]
-  except ValueError as error:
-    raise ValueError('must be numbers with commas between them') from error
+_TRUTH = dict.fromkeys(('true', 't', '1'), True)
+_TRUTH |= dict.fromkeys(('false', 'f', '0'), False)
+truth = reader(lambda text: _TRUTH[text.lower()], 'true or false')
+numbers = reader(
+  lambda text: [float(number) for number in text.split(',')],
+  'numbers with commas between them',
+)
+positive = reader(
+  float, 'a finite number above 0', lambda value: 0 < value < math.inf
+)
+lssr = reader(float, 'a number in [0, 1)', lambda value: 0 <= value < 1)
+
+
+def names(text: str) -> list[str]:
+  """Reads names with commas between them."""
+  return text.split(',')
 
 
 def folder(text: str) -> pathlib.Path:
@@ -176,24 +233,3 @@ def folder(text: str) -> pathlib.Path:
     return pathlib.Path(text).expanduser()
   except RuntimeError as error:
     raise ValueError(f'has no home: {error}') from error
-
-
-def names(text: str) -> list[str]:
-  """Reads names with commas between them."""
-  return text.split(',')
-
-
-def positive(text: str) -> float:
-  """Reads a finite number above 0."""
-  with contextlib.suppress(ValueError):
-    if 0 < float(text) < math.inf:
-      return float(text)
-  raise ValueError('must be a finite number above 0')
-
-
-def lssr(text: str) -> float:
-  """Reads an LSSR, a number in [0, 1)."""
-  with contextlib.suppress(ValueError):
-    if 0 <= float(text) < 1:
-      return float(text)
-  raise ValueError('must be a number in [0, 1)')

@@ -31,13 +31,13 @@ HEAD = ['method', 'LSSR', 'sent a step', 'vote', 'average', 'step', 'speed-up']
 
 def main(arguments: Sequence[str]) -> None:
   """Measures a step, adds the network, and prints the table."""
-  line = config_file.ConfigCommandLine('plan')
+  line = flags.CommandLine('plan', config=config_file.DEFAULT)
   line.flag(
     'workers', flags.whole(1), None, "Number of workers. Default: the config's."
   )
   line.flag(
     'bandwidth',
-    str,
+    _bandwidth,
     '1Gbit',
     'Bandwidth of each link, per direction; 1GB/s is in bytes.',
   )
@@ -48,9 +48,12 @@ def main(arguments: Sequence[str]) -> None:
     'Devices that share a batch. Default: mesh.data times mesh.fsdp.',
   )
   line.flag(
-    'inner-bandwidth', str, '100GB/s', 'Bandwidth between them, per direction.'
+    'inner-bandwidth',
+    _bandwidth,
+    '100GB/s',
+    'Bandwidth between them, per direction.',
   )
-  line.flag('latency', str, '1ms', 'One-way latency of a message.')
+  line.flag('latency', _latency, '1ms', 'One-way latency of a message.')
   line.flag('lssr', flags.lssr, None, 'LSSR of SelSync, in [0, 1).')
   line.flag(
     'run', flags.folder, None, 'Workdir of a finished run, for its LSSR.'
@@ -62,27 +65,28 @@ def main(arguments: Sequence[str]) -> None:
     options.fields.append(f'--config.workers={options.workers}')
   configs = _configs(options.file, options.fields)
   config = configs['selsync']
-  from selsync_jax.sync import network  # Imports JAX.
-
-  def read(flag, quantity):
-    return flags.checked(flag, quantity)(
-      getattr(options, flag.replace('-', '_'))
-    )
-
-  links = network.Network(
-    config.workers,
-    read('bandwidth', network.bandwidth),
-    read('latency', network.latency),
-  )
-  within = network.Network(
-    _devices(config, options.devices_per_worker),
-    read('inner-bandwidth', network.bandwidth),
-    0.0,
-  )
   from selsync_jax.devices import backend
+  from selsync_jax.sync import network
 
+  links = network.Network(config.workers, options.bandwidth, options.latency)
+  devices = _devices(config, options.devices_per_worker)
+  within = network.Network(devices, options.inner_bandwidth, 0.0)
   backend.start(config.device)
   _print_costs(configs, links, within, selsync_lssr, options.steps)
+
+
+def _bandwidth(text: str) -> float:
+  """Reads a bandwidth."""
+  from selsync_jax.sync import network  # Imports JAX.
+
+  return network.bandwidth(text)
+
+
+def _latency(text: str) -> float:
+  """Reads a latency."""
+  from selsync_jax.sync import network  # Imports JAX.
+
+  return network.latency(text)
 
 
 def _devices(config: 'ml_collections.ConfigDict', given: int | None) -> int:

@@ -22,16 +22,14 @@ class Interrupted(RunError):
     super().__init__(f'{stopped}; the same command resumes the run')
 
 
-def command_line(
-  command: str, folder: str = ''
-) -> config_file.ConfigCommandLine:
+def command_line(command: str, folder: str = '') -> flags.CommandLine:
   """The flags of a command that writes a run.
 
   Args:
     command: a name in `COMMANDS`.
     folder: what the names of default folders begin with.
   """
-  line = config_file.ConfigCommandLine(command)
+  line = flags.CommandLine(command, config=config_file.DEFAULT)
   line.flag(
     'workdir',
     flags.folder,

@@ -6,13 +6,11 @@ import pathlib
 from selsync_jax.commands import flags
 from selsync_jax.config import ConfigError
 
-
-def _step(text: str) -> int | str:
-  if text.isdecimal():
-    return int(text)
-  if text not in ('best', 'last'):
-    raise ValueError('must be a step, best or last')
-  return text
+_step = flags.reader(
+  lambda text: text if text in ('best', 'last') else int(text),
+  'a step, best or last',
+  lambda step: isinstance(step, str) or step >= 0,
+)
 
 
 def command_line(command: str) -> flags.CommandLine:

@@ -1,6 +1,5 @@
-"""Which devices the workers run on: a worker is a slice of a mesh."""
+"""Workers of several devices each: a worker is a slice of a mesh."""
 
-from collections.abc import Callable
 import dataclasses
 import functools
 import math
@@ -14,9 +13,10 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
 import numpy as np
 
-from selsync_jax.cluster.processes import local_workers
 from selsync_jax.config import ConfigError
 from selsync_jax.devices.mapper import abstract
+from selsync_jax.devices.mapper import Donated
+from selsync_jax.devices.mapper import Function
 from selsync_jax.devices.mapper import Mapper
 from selsync_jax.devices.mapper import split
 from selsync_jax.sync import inner
@@ -25,16 +25,18 @@ from selsync_jax.sync.consensus import AXIS
 
 @dataclasses.dataclass(frozen=True)
 class Layout(Mapper):
-  """Workers of several devices each.
+  """Workers of several devices each, under `jax.shard_map`.
 
-  Inside a worker, the examples of its batch are split over all devices. What it
-  keeps from step to step is split over the axis `fsdp`, see `inner.spec`; over
-  the axis `data`, every device has the same.
+  Inside a worker, the examples of its batch are split over all devices. The
+  state that it keeps from step to step is split over the axis `fsdp`, see
+  `inner.spec`; over the axis `data`, every device has the same. Arrays are
+  global: they have the rows of all workers.
 
   Attributes:
-    workers: N, of all processes.
-    data: devices inside a worker that hold the same parameters.
-    fsdp: devices inside a worker that hold a part of the parameters each.
+    workers: N, the number of workers of all processes.
+    data: the number of devices inside a worker that hold the same parameters.
+    fsdp: the number of devices inside a worker that hold a part of the
+      parameters each.
   """
 
   data: int = 1
@@ -54,12 +56,12 @@ class Layout(Mapper):
 
   @property
   def devices_per_worker(self) -> int:
-    """Devices inside a worker."""
+    """The number of devices inside a worker."""
     return self.data * self.fsdp
 
   @property
   def held(self) -> range:
-    """All workers: arrays are those of all processes."""
+    """The indices of all workers."""
     return range(self.workers)
 
   @functools.cached_property
@@ -67,7 +69,7 @@ class Layout(Mapper):
     """The first devices of every process; neighbors are in the same worker.
 
     Raises:
-      ConfigError: if a process has too few.
+      ConfigError: if a process has too few devices.
     """
     axes = {AXIS: self.workers}
     if self.devices_per_worker > 1:  # Otherwise the program is that of pmap.
@@ -90,16 +92,16 @@ class Layout(Mapper):
     )
 
   def sharding(self, shape: tuple[int, ...]) -> NamedSharding:
-    """Of an array [workers, ...] that is kept from step to step."""
-    if 0 in shape:  # As XLA leaves what is empty.
+    """Returns how an array [workers, ...] lies from step to step."""
+    if 0 in shape:  # XLA does not split an empty array.
       return NamedSharding(self.mesh, PartitionSpec())
     spec = inner.spec(shape[1:], self.fsdp)
     return NamedSharding(self.mesh, PartitionSpec(AXIS, *spec))
 
   def spread(self, shape: tuple[int, ...]) -> NamedSharding:
-    """Of an array of any number of workers, split over as many devices as fit.
+    """Returns a sharding over as many devices as can share the array evenly.
 
-    So another number of workers' state can be read, a part on each device. The
+    Another number of workers' state is read with it, a part on each device. The
     part lies in the one that the device will keep of its own worker.
     """
     names = self.mesh.axis_names[::-1]
@@ -111,7 +113,7 @@ class Layout(Mapper):
     return NamedSharding(self.mesh, PartitionSpec())
 
   def batch_sharding(self, shape: tuple[int, ...]) -> NamedSharding:
-    """Of an array [workers, examples, ...].
+    """Returns how a batch [workers, examples, ...] lies.
 
     If a worker's devices cannot share the examples evenly, each has all.
     """
@@ -128,7 +130,7 @@ class Layout(Mapper):
     )
 
   def compute(
-    self, fn: Callable[..., Any], *args: Any, compiler_options: Any = None
+    self, fn: Function, *args: Any, compiler_options: Any = None
   ) -> Any:
     """Returns the state that `fn(*args)` makes, already split.
 
@@ -148,58 +150,31 @@ class Layout(Mapper):
     """Returns the shapes of another number of workers' state, see `spread`."""
     return split(abstract(tree, workers), self.spread)
 
-  def place(
-    self,
-    tree: Any,
-    sharding: Callable[[tuple[int, ...]], NamedSharding] | None = None,
-  ) -> Any:
-    """Places host arrays [local workers, ...] as arrays [workers, ...].
+  def map_workers(self, fn: Function, donate: Donated = ()) -> Function:
+    """Maps `fn` by `jax.shard_map`, manual over the workers alone.
 
-    Args:
-      tree: arrays of this process's workers.
-      sharding: where an array of a shape [workers, ...] lies; by default where
-        it is kept from step to step.
-    """
-    where = sharding or self.sharding
-    return jax.tree.map(lambda x: self._placed(np.asarray(x), where), tree)
-
-  def _placed(self, x, sharding):
-    placing = sharding((self.workers, *x.shape[1:]))
-    if jax.process_count() == 1:
-      return jax.device_put(x, placing)
-    first = local_workers(self.workers).start
-
-    def part(index):
-      rows, *others = index
-      start, stop, _ = rows.indices(self.workers)
-      return x[(slice(start - first, stop - first), *others)]
-
-    shape = (self.workers, *x.shape[1:])
-    return jax.make_array_from_callback(shape, placing, part)
-
-  def map_workers(
-    self, fn: Callable[..., Any], donate: tuple[int, ...] = ()
-  ) -> Callable[..., Any]:
-    """`fn` of one worker, compiled for all workers.
-
-    Its arrays on the host are batches, which it places on the devices.
-    `__wrapped__` is the compiled function, of arrays on the devices.
+    The result places arrays that are on the host as batches, [this process's
+    workers, examples, ...]. Its `__wrapped__` is the compiled function, which
+    takes arrays on the devices.
     """
 
     def one(*args):
       result = fn(*jax.tree.map(lambda x: x[0], args))
       return jax.tree.map(lambda x: x[None], inner.at_rest(result))
 
-    split = PartitionSpec(AXIS)
+    rows = PartitionSpec(AXIS)
     mapped = jax.shard_map(
-      one, mesh=self.mesh, in_specs=split, out_specs=split, axis_names={AXIS}
+      one, mesh=self.mesh, in_specs=rows, out_specs=rows, axis_names={AXIS}
     )
     compiled = jax.jit(mapped, donate_argnums=donate)
 
     def placed(x):
       if isinstance(x, jax.Array):
         return x
-      return self._placed(np.asarray(x), self.batch_sharding)
+      shape = (self.workers, *np.shape(x)[1:])
+      return jax.make_array_from_process_local_data(
+        self.batch_sharding(shape), np.asarray(x), shape
+      )
 
     # With one device per worker, jit splits host arrays itself, and faster.
     by_jit = self.devices_per_worker == 1 and jax.process_count() == 1
@@ -219,12 +194,18 @@ class Layout(Mapper):
 def make_devices(
   workers: int, processes: int = 1, data: int = 1, fsdp: int = 1
 ) -> None:
-  """Gives a CPU the devices of this process's share of the workers.
+  """Gives a CPU the virtual devices of this process's share of the workers.
 
   Other machines keep the devices they have. Call it before JAX is used.
 
+  Args:
+    workers: the number of workers of all processes.
+    processes: the number of processes.
+    data: see `Layout`.
+    fsdp: see `Layout`.
+
   Raises:
-    ConfigError: if they cannot be divided evenly.
+    ConfigError: if the processes cannot share the devices evenly.
   """
   inside = data * fsdp
   devices = workers * inside
@@ -242,7 +223,7 @@ def make_devices(
 
 
 def describe() -> dict[str, Any]:
-  """The devices of all processes, as JSON can hold them."""
+  """Returns facts about the devices of all processes, for a JSON file."""
   return {
     'platform': jax.default_backend(),
     'kind': jax.devices()[0].device_kind,

@@ -18,13 +18,17 @@ import numpy as np
 from selsync_jax.cluster.processes import local_workers
 from selsync_jax.config import ConfigError
 
+Function = Callable[..., Any]
+Donated = tuple[int, ...]
+"""The arguments whose memory a compiled function may take for its result."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Mapper(abc.ABC):
   """How the workers share the devices.
 
   Attributes:
-    workers: N, the workers of all processes.
+    workers: N, the number of workers of all processes.
     name: the mapper's name in a config.
     compiles: whether `create` and `compute` compile the function they get.
   """
@@ -35,7 +39,7 @@ class Mapper(abc.ABC):
 
   @property
   def devices_per_worker(self) -> int:
-    """Devices inside a worker."""
+    """The number of devices inside a worker."""
     return 1
 
   @property
@@ -44,9 +48,7 @@ class Mapper(abc.ABC):
     return local_workers(self.workers)
 
   @abc.abstractmethod
-  def map_workers(
-    self, fn: Callable[..., Any], donate: tuple[int, ...] = ()
-  ) -> Callable[..., Any]:
+  def map_workers(self, fn: Function, donate: Donated = ()) -> Function:
     """Compiles `fn` of one worker for all workers at once.
 
     Args:
@@ -57,7 +59,7 @@ class Mapper(abc.ABC):
       `fn` over arrays with a leading axis of workers.
     """
 
-  def alone(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+  def alone(self, fn: Function) -> Function:
     """Marks a part of a mapped function that needs no other worker.
 
     Args:
@@ -73,7 +75,7 @@ class Mapper(abc.ABC):
     """Returns where a result [workers, ...] of a mapped function lies."""
 
   def place(self, tree: Any) -> Any:
-    """Places host arrays [held workers, ...] on the workers' devices.
+    """Places host arrays [this process's workers, ...] on the devices.
 
     They pass through a mapped program, so that they are laid out as its
     results are. State placed in another way would make the first step compile
@@ -89,7 +91,7 @@ class Mapper(abc.ABC):
     )
 
   def compute(
-    self, fn: Callable[..., Any], *args: Any, compiler_options: Any = None
+    self, fn: Function, *args: Any, compiler_options: Any = None
   ) -> Any:
     """Returns the state that `fn(*args)` makes, on the workers' devices.
 

@@ -7,9 +7,8 @@ of a mesh. The arrays of a mesh are global, those of the others hold the rows of
 this process's workers.
 """
 
-from collections.abc import Callable
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 from jax.sharding import Mesh
@@ -21,6 +20,8 @@ from jax.sharding import SingleDeviceSharding
 from selsync_jax.config import ConfigError
 from selsync_jax.devices.in_turn import in_turn
 from selsync_jax.devices.layout import Layout
+from selsync_jax.devices.mapper import Donated
+from selsync_jax.devices.mapper import Function
 from selsync_jax.devices.mapper import Mapper
 from selsync_jax.sync.consensus import AXIS
 
@@ -31,9 +32,7 @@ class Pmap(Mapper):
 
   name: ClassVar[str] = 'pmap'
 
-  def map_workers(
-    self, fn: Callable[..., Any], donate: tuple[int, ...] = ()
-  ) -> Callable[..., Any]:
+  def map_workers(self, fn: Function, donate: Donated = ()) -> Function:
     """Maps `fn` by `jax.pmap`."""
     return jax.pmap(fn, axis_name=AXIS, donate_argnums=donate)
 
@@ -49,9 +48,7 @@ class Vmap(Mapper):
 
   name: ClassVar[str] = 'vmap'
 
-  def map_workers(
-    self, fn: Callable[..., Any], donate: tuple[int, ...] = ()
-  ) -> Callable[..., Any]:
+  def map_workers(self, fn: Function, donate: Donated = ()) -> Function:
     """Maps `fn` by `jax.vmap`."""
     return jax.jit(jax.vmap(fn, axis_name=AXIS), donate_argnums=donate)
 
@@ -73,14 +70,9 @@ class Map(Vmap):
 
   name: ClassVar[str] = 'map'
 
-  def alone(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+  def alone(self, fn: Function) -> Function:
     """Returns `fn` as a loop over the workers, see `in_turn`."""
     return in_turn(fn)
-
-
-_OF_ONE_DEVICE: dict[str, type[Mapper]] = {
-  mapper.name: mapper for mapper in (Pmap, Vmap, Map)
-}
 
 
 def choose(name: str, workers: int, data: int = 1, fsdp: int = 1) -> Mapper:
@@ -99,7 +91,7 @@ def choose(name: str, workers: int, data: int = 1, fsdp: int = 1) -> Mapper:
   if name == Layout.name:
     return Layout(workers, data, fsdp)
   if name != 'auto':
-    return _OF_ONE_DEVICE[name](workers)
+    return {mapper.name: mapper for mapper in (Pmap, Vmap, Map)}[name](workers)
   if jax.process_count() > 1:
     return Pmap(workers)
   if jax.default_backend() == 'cpu':

@@ -5,7 +5,13 @@ and the number of workers. So without a delta, a budget finds one: it works for
 any model and any number of workers.
 """
 
-from selsync_jax.config import lookup
+from typing import Any, Literal
+
+from selsync_jax.config import Count
+from selsync_jax.config import Fraction
+from selsync_jax.config import Positive
+from selsync_jax.config import Share
+from selsync_jax.config import Threshold
 from selsync_jax.methods.context import Context
 from selsync_jax.sync import averagers
 from selsync_jax.sync import reducers
@@ -13,10 +19,13 @@ from selsync_jax.sync import triggers
 from selsync_jax.sync.budget import budgeted
 from selsync_jax.sync.change import SMOOTHING
 from selsync_jax.sync.fda import fda as drift_exceeds
+from selsync_jax.sync.fda import Variant
+from selsync_jax.sync.periods import Period
 from selsync_jax.sync.selsync import selsync as change_reaches
 from selsync_jax.sync.strategy import Strategy
 
-_AGGREGATES = {
+Aggregate = Literal['params', 'grads']
+_AGGREGATES: dict[str, dict[str, Any]] = {
   'params': dict(averager=averagers.mean()),
   'grads': dict(reducer=reducers.at_sync(reducers.all_reduce())),
 }
@@ -31,15 +40,15 @@ LSSR = 0.9
 def selsync(
   context: Context,
   *,
-  delta: float | None = None,
-  lssr: float | None = None,
-  bytes_per_step: float | None = None,
-  smoothing: float | None = SMOOTHING,
-  quorum: float | None = None,
-  lag: int = 0,
-  vote_every: int = 1,
-  max_period: int | None = None,
-  aggregate: str = 'params',
+  delta: Threshold | None = None,
+  lssr: Share | None = None,
+  bytes_per_step: Positive | None = None,
+  smoothing: Fraction | None = SMOOTHING,
+  quorum: Fraction | None = None,
+  lag: Literal[0, 1] = 0,
+  vote_every: Count = 1,
+  max_period: Period | None = None,
+  aggregate: Aggregate = 'params',
 ) -> Strategy:
   """Averages when a gradient changes by delta: `selsync(delta)`, `mean()`.
 
@@ -77,8 +86,6 @@ def selsync(
       f'delta={delta} is fixed, but {name}={value} would move it; set '
       'delta=None, or no budget'
     )
-  if max_period is not None and max_period < 1:
-    raise ValueError(f'max_period must be None or at least 1, got {max_period}')
   trigger = change_reaches(
     START if delta is None else delta,
     smoothing=smoothing,
@@ -90,11 +97,11 @@ def selsync(
     trigger = budgeted(trigger, **given or {'lssr': LSSR})
   if max_period is not None:
     trigger = triggers.any_of(trigger, triggers.at_least_every(max_period))
-  return Strategy(trigger, **lookup(_AGGREGATES, aggregate))
+  return Strategy(trigger, **_AGGREGATES[aggregate])
 
 
 def selsync_paper(
-  context: Context, *, delta: float = 0.3, aggregate: str = 'params'
+  context: Context, *, delta: Threshold = 0.3, aggregate: Aggregate = 'params'
 ) -> Strategy:
   """Averages when a gradient changes by delta, smoothed by N / 100.
 
@@ -116,7 +123,7 @@ def selsync_paper(
 
 
 def fda(
-  context: Context, *, theta: float = 0.1, variant: str = 'linear'
+  context: Context, *, theta: Threshold = 0.1, variant: Variant = 'linear'
 ) -> Strategy:
   """Averages when the parameters differ by theta: `fda(theta)`, `mean()`.
 

@@ -1,5 +1,7 @@
 """Methods that average the gradients at every step, in fewer bytes than BSP."""
 
+from selsync_jax.config import Count
+from selsync_jax.config import Fraction
 from selsync_jax.methods.context import Context
 from selsync_jax.sync import reducers
 from selsync_jax.sync import sparse
@@ -13,7 +15,7 @@ def _at_every_step(reducer: Reducer) -> Strategy:
   return Strategy(every(1), reducer=reducer)
 
 
-def top_k(context: Context, *, density: float = 0.01) -> Strategy:
+def top_k(context: Context, *, density: Fraction = 0.01) -> Strategy:
   """Sends the largest elements: `every(1)`, `top_k(density)`.
 
   Args:
@@ -29,7 +31,7 @@ def top_k(context: Context, *, density: float = 0.01) -> Strategy:
 
 
 def micro(
-  context: Context, *, density: float = 0.01, capacity: float = 2.0
+  context: Context, *, density: Fraction = 0.01, capacity: sparse.Capacity = 2.0
 ) -> Strategy:
   """Selects from disjoint parts: `every(1)`, `micro(density, capacity)`.
 
@@ -49,7 +51,7 @@ def micro(
 
 
 def exdyna(
-  context: Context, *, density: float = 0.01, capacity: float = 2.0
+  context: Context, *, density: Fraction = 0.01, capacity: sparse.Capacity = 2.0
 ) -> Strategy:
   """Selects from balanced parts: `every(1)`, `exdyna(density, capacity)`.
 
@@ -68,7 +70,7 @@ def exdyna(
   return _at_every_step(sparse.exdyna(density, capacity=capacity))
 
 
-def power_sgd(context: Context, *, rank: int = 4) -> Strategy:
+def power_sgd(context: Context, *, rank: Count = 4) -> Strategy:
   """Approximates gradients: `every(1)`, `power_sgd(rank)`.
 
   Args:

@@ -5,9 +5,12 @@ first sentence of a docstring names them.
 """
 
 from collections.abc import Mapping
-import math
 from typing import Any
 
+from selsync_jax.config import Count
+from selsync_jax.config import Fraction
+from selsync_jax.config import NonNegative
+from selsync_jax.config import Positive
 from selsync_jax.methods.context import Context
 from selsync_jax.methods.parts import outer_optimizer
 from selsync_jax.sync import averagers
@@ -15,6 +18,7 @@ from selsync_jax.sync import exchange
 from selsync_jax.sync import periods
 from selsync_jax.sync import reducers
 from selsync_jax.sync.fragments import fragments as in_fragments
+from selsync_jax.sync.periods import Period
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.sync.triggers import every
 
@@ -31,7 +35,7 @@ def bsp(context: Context) -> Strategy:
   return Strategy(every(1), reducer=reducers.all_reduce())
 
 
-def local_sgd(context: Context, *, period: int = 8) -> Strategy:
+def local_sgd(context: Context, *, period: Period = 8) -> Strategy:
   """Averages the parameters periodically: `every(period)`, `mean()`.
 
   Args:
@@ -46,7 +50,7 @@ def local_sgd(context: Context, *, period: int = 8) -> Strategy:
 
 
 def post_local(
-  context: Context, *, switch: float = 10.0, period: int = 8
+  context: Context, *, switch: NonNegative = 10.0, period: Period = 8
 ) -> Strategy:
   """Averages at every step at first: `post_local(switch, k)`, `mean()`.
 
@@ -60,13 +64,13 @@ def post_local(
   References:
     Lin et al., `Don't Use Large Mini-Batches, Use Local SGD`, ICLR 2020.
   """
-  if not math.isfinite(switch):
-    raise ValueError(f'switch must be finite, got {switch}')
   steps = round(switch * context.steps_per_epoch)
   return Strategy(periods.post_local(steps, period), averagers.mean())
 
 
-def qsr(context: Context, *, alpha: float = 0.1, h_min: int = 4) -> Strategy:
+def qsr(
+  context: Context, *, alpha: Positive = 0.1, h_min: Period = 4
+) -> Strategy:
   """Averages at a period of (alpha / learning rate)^2: `qsr(alpha, h_min)`.
 
   Args:
@@ -84,7 +88,7 @@ def qsr(context: Context, *, alpha: float = 0.1, h_min: int = 4) -> Strategy:
 
 
 def fedavg(
-  context: Context, *, fraction: float = 1.0, epochs: float = 0.25
+  context: Context, *, fraction: Fraction = 1.0, epochs: Positive = 0.25
 ) -> Strategy:
   """Averages a random subset of the workers, and gives all workers the result.
 
@@ -101,8 +105,6 @@ def fedavg(
     Decentralized Data`, AISTATS 2017; (C, E) as in Tyagi and Swany, CLUSTER
     2023, section `Evaluation`.
   """
-  if not 0 < epochs < math.inf:
-    raise ValueError(f'epochs must be a finite number above 0, got {epochs}')
   period = max(1, round(epochs * context.steps_per_epoch))
   averager = averagers.subset_mean(fraction, context.seed)
   return Strategy(every(period), averager)
@@ -113,7 +115,7 @@ NESTEROV = dict(name='sgd', learning_rate=0.7, momentum=0.9, nesterov=True)
 
 
 def diloco(
-  context: Context, *, period: int = 50, outer: Mapping[str, Any] = NESTEROV
+  context: Context, *, period: Period = 50, outer: Mapping[str, Any] = NESTEROV
 ) -> Strategy:
   """Steps an outer optimizer: `every(period)`, `outer(optimizer)`.
 
@@ -134,8 +136,8 @@ def diloco(
 def streaming_diloco(
   context: Context,
   *,
-  period: int = 5,
-  fragments: int = 4,
+  period: Period = 5,
+  fragments: Count = 4,
   outer: Mapping[str, Any] = NESTEROV,
 ) -> Strategy:
   """Steps an outer optimizer, part by part.
@@ -165,7 +167,7 @@ ADAM = dict(name='adam', learning_rate=0.01, b1=0.9, b2=0.99, eps=1e-3)
 
 
 def fedadam(
-  context: Context, *, period: int = 8, outer: Mapping[str, Any] = ADAM
+  context: Context, *, period: Period = 8, outer: Mapping[str, Any] = ADAM
 ) -> Strategy:
   """Steps Adam on the mean update: `every(period)`, `outer(optimizer)`.
 
@@ -186,7 +188,10 @@ HEAVY_BALL = dict(name='sgd', learning_rate=1.0, momentum=0.5)
 
 
 def slowmo(
-  context: Context, *, period: int = 12, outer: Mapping[str, Any] = HEAVY_BALL
+  context: Context,
+  *,
+  period: Period = 12,
+  outer: Mapping[str, Any] = HEAVY_BALL,
 ) -> Strategy:
   """Adds slow momentum to local SGD: `every(period)`, `outer(optimizer)`.
 
@@ -211,7 +216,7 @@ def slowmo(
 
 
 def sparta(
-  context: Context, *, fragments: int = 200, period: int = 1
+  context: Context, *, fragments: Count = 200, period: Period = 1
 ) -> Strategy:
   """Averages random parameters: `every(period)`, `fragments(k, 'random')`.
 
@@ -230,7 +235,10 @@ def sparta(
 
 
 def gossip(
-  context: Context, *, topology: str = 'exponential', period: int = 1
+  context: Context,
+  *,
+  topology: exchange.Topology = 'exponential',
+  period: Period = 1,
 ) -> Strategy:
   """Averages with other workers in pairs: `every(period)`, `gossip(topology)`.
 
@@ -250,10 +258,10 @@ def gossip(
 def groups(
   context: Context,
   *,
-  size: int = 2,
-  how: str = 'butterfly',
-  all_every: int | None = 10,
-  period: int = 1,
+  size: Count = 2,
+  how: exchange.Grouping = 'butterfly',
+  all_every: Count | None = 10,
+  period: Period = 1,
 ) -> Strategy:
   """Averages within groups: `every(period)`, `groups(size, how, all_every)`.
 

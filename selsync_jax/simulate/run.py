@@ -48,7 +48,7 @@ def simulate(
   config = settings.config.copy_and_resolve_references()
   config.update(mapper='vmap', mesh={'data': 1, 'fsdp': 1})  # Time is virtual.
   settings = settings._replace(config=config)
-  if settings.strategy is None:
+  if settings.method is None:
     return _train_asynchronously(settings, workdir, restart)
   cluster = config.cluster.to_dict()
   create_ledger = functools.partial(lockstep.create_ledger, cluster=cluster)

@@ -128,7 +128,8 @@ def budgeted(
     threshold=None,
     affordable=affordable,
   )
-  return Trigger(init, update, **inside | own)
+  traits: dict[str, Any] = inside | own
+  return Trigger(init, update, **traits)
 
 
 def _rate(

@@ -46,6 +46,10 @@ PARTITIONS = 16
 """Random partitions that a program holds; each round draws one of them."""
 
 
+Topology = Literal['exponential', 'ring', 'random']
+Grouping = Literal['butterfly', 'random']
+
+
 class ExchangeState(NamedTuple):
   """State of `gossip` and `groups`, equal on all workers.
 
@@ -58,7 +62,7 @@ class ExchangeState(NamedTuple):
 
 @part
 def gossip(
-  topology: Literal['exponential', 'ring', 'random'] = 'exponential',
+  topology: Topology = 'exponential',
   seed: int = 0,
   *,
   axis_name: str = AXIS,
@@ -81,7 +85,7 @@ def gossip(
 @part
 def groups(
   size: Count = 2,
-  how: Literal['butterfly', 'random'] = 'butterfly',
+  how: Grouping = 'butterfly',
   all_every: Count | None = None,
   seed: int = 0,
   *,

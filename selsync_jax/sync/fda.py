@@ -63,6 +63,8 @@ from selsync_jax.sync.sketch import squared_norm
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.transformation import Trigger
 
+Variant = Literal['naive', 'linear', 'sketch']
+
 
 class FDAState(NamedTuple):
   """State of `fda`; equal on all workers.
@@ -140,7 +142,7 @@ def _sketched(depth: int, width: int, seed: int) -> Estimator:
 @part
 def fda(
   theta: Threshold,
-  variant: Literal['naive', 'linear', 'sketch'] = 'linear',
+  variant: Variant = 'linear',
   *,
   depth: Annotated[int, Interval(ge=1, le=MAX_DEPTH)] = 5,
   width: Count = 250,

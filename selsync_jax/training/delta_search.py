@@ -105,7 +105,7 @@ def _sample(
   setup.plan.mapper.check()
   rows = probe.first_steps(setup, steps)
   changes = np.array([row['relative_changes'] for row in rows])
-  vote_every = experiment.strategy.trigger.traits.spacing
+  vote_every = setup.strategy.trigger.traits.spacing
   return ChangeSample(
     threshold.deciding(changes, config.sync.get('quorum'), vote_every),
     threshold.weigh(len(rows), setup.problem.steps),

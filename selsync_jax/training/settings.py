@@ -26,6 +26,7 @@ from selsync_jax.data import fields as data
 from selsync_jax.data.opening import check_directory
 from selsync_jax.data.partitions import PARTITIONS
 from selsync_jax.runs import writers
+from selsync_jax.sync.strategy import Strategy
 
 # Sections whose constructors have further fields.
 _OPEN = ('data.', 'model.', 'optimizer.', 'schedule.', 'sync.', 'cluster.')
@@ -39,15 +40,32 @@ class Settings(NamedTuple):
     model: takes the number of scores, returns the model.
     optimizer: takes `learning_rate`, returns the optimizer.
     schedule: see `optimizers.with_warmup`; milestones are in epochs.
-    strategy: takes what the method may need to know of the run, returns the
-      strategy; `None` for an asynchronous method.
+    method: takes what it may need to know of the run, returns the strategy;
+      `None` for an asynchronous method.
   """
 
   config: ml_collections.ConfigDict
   model: Bound
   optimizer: Bound
   schedule: Bound
-  strategy: methods.BoundStrategy | None
+  method: methods.BoundStrategy | None
+
+  def strategy(self, context: methods.Context) -> Strategy:
+    """The strategy of a run.
+
+    Raises:
+      ConfigError: if the method is asynchronous, or its parts cannot be right
+        together, or with so many workers.
+    """
+    if self.method is None:
+      raise ConfigError(
+        f'config.sync.method={self.config.sync.method!r}: is no method in '
+        'lockstep'
+      )
+    strategy = self.method(context)
+    with config_errors('sync'):
+      strategy.averager.check(self.config.workers)
+    return strategy
 
   @property
   def learning_rate(self) -> float:
@@ -82,7 +100,7 @@ def check(config: Config) -> Settings:
     model=models.bind_model(plain['model']),
     optimizer=optimizers.bind_optimizer(plain['optimizer']),
     schedule=optimizers.bind_schedule(plain['schedule']),
-    strategy=methods.bind_strategy(plain['sync']) if is_lockstep else None,
+    method=methods.bind_strategy(plain['sync']) if is_lockstep else None,
   )
 
 

@@ -6,7 +6,6 @@ import functools
 from typing import Any, NamedTuple
 
 import jax
-import optax
 
 from selsync_jax import methods
 from selsync_jax.config import config_errors
@@ -21,7 +20,6 @@ from selsync_jax.training.problem import create_problem
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.settings import check
 from selsync_jax.training.settings import Config
-from selsync_jax.training.settings import Settings
 from selsync_jax.training.step import init_state
 from selsync_jax.training.step import train_step
 from selsync_jax.training.step import TrainState
@@ -128,14 +126,16 @@ def create_setup(config: Config) -> Setup:
   settings = check(config)
   config = settings.config
   # Its mistakes are found before the data are read, which can take long.
-  trigger = _strategy(settings, 1000, optax.constant_schedule(0.1)).trigger
+  trigger = settings.strategy(methods.Context(1000, config.seed)).trigger
   problem = create_problem(settings)
   if (spacing := trigger.traits.spacing) > problem.steps:
     raise ConfigError(
       f'config.sync: trigger {shown(trigger)} takes {spacing} steps from one '
       f'synchronization to the next, and the run has only {problem.steps} steps'
     )
-  strategy = _strategy(settings, problem.steps_per_epoch, problem.learning_rate)
+  strategy = settings.strategy(
+    methods.Context(problem.steps_per_epoch, config.seed, problem.learning_rate)
+  )
   setup = Setup(problem, strategy, create_plan(config, problem))
   with config_errors('sync'):
     strategy.trigger.traits.affordable(setup.traffic)
@@ -156,15 +156,3 @@ def create_plan(config: Any, problem: Problem) -> Plan:
     max_skips=config.max_skips if config.on_nonfinite == 'skip' else 0,
     resize=config.checkpoint.resize,
   )
-
-
-def _strategy(
-  settings: Settings, per_epoch: int, learning_rate: optax.Schedule
-) -> Strategy:
-  config = settings.config
-  strategy = settings.strategy(
-    methods.Context(per_epoch, config.seed, learning_rate)
-  )
-  with config_errors('sync'):
-    strategy.averager.check(config.workers)
-  return strategy

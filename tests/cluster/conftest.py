@@ -40,7 +40,7 @@ def codes():
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(os, '_exit', end)
-    patch.setattr(signals, 'hush', lambda: None)  # Pytest goes on.
+    patch.setattr(signals, 'discard_output', lambda: None)  # Pytest goes on.
     patch.setattr(channels, 'GRACE', 0.2)
     yield codes
 

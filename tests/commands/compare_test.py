@@ -36,6 +36,7 @@ def flags_for(out, data_dir):
   return [
     f'--config={DIGITS}',
     f'--config.data.dir={data_dir}',
+    '--config.data.backend=numpy',
     '--config.mapper=vmap',
     '--config.workers=2',
     '--config.steps=4',
@@ -155,9 +156,9 @@ def test_the_table_is_inserted_between_markers(compared, readme):
 
 
 def test_an_interrupted_run_resumes_and_a_finished_one_stays(
-  compared, data_dir
+  compared, data_dir, tmp_path
 ):
-  out, _ = compared
+  out = shutil.copytree(compared[0], tmp_path / 'again')
   cut, whole = out / BSP / 'seed0', out / SELSYNC / 'seed0'
   lines = (cut / 'metrics.jsonl').read_text().splitlines()
   (cut / 'summary.json').unlink()  # As a run that was killed at step 3.

@@ -16,6 +16,7 @@ SIZE = {
   'workers': 4,
   'steps': 150,
   'mapper': 'vmap',
+  'data.backend': 'numpy',
   'model.name': 'perceptron',
 }
 

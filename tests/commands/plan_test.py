@@ -16,7 +16,7 @@ from tests.support import recorded
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def test_the_table_adds_up(monkeypatch, capsys, tmp_path, data_dir):
+def test_the_table_adds_up(monkeypatch, capsys, tmp_path, perceptron):
   monkeypatch.chdir(ROOT)
   summary = recorded.summary(4, lssr=0.75)
   records.write_summary(tmp_path, summary)
@@ -29,14 +29,16 @@ def test_the_table_adds_up(monkeypatch, capsys, tmp_path, data_dir):
       '--latency=50us',
       f'--run={tmp_path}',
       '--steps=4',
-      f'--config.data.dir={data_dir}',
+      '--config.data.backend=numpy',
+      f'--config.model.name={perceptron}',
+      '--config.model.num_filters=2048',
     ]
   )
   output = capsys.readouterr().out
   figures = r'computes (.*) ms \(median of 3; quartiles (.*) and (.*)\)'
   compute, lower, upper = map(float, re.search(figures, output).groups())
   assert 0 < lower <= compute <= upper
-  assert '6 workers, 605 kB of parameters' in output and plan.FORMULA in output
+  assert '6 workers, 614 kB of parameters' in output and plan.FORMULA in output
   rows = {}
   assert max(map(len, output.split(plan.FORMULA)[1].splitlines())) <= 80
   for line in output.splitlines():
@@ -47,7 +49,7 @@ def test_the_table_adds_up(monkeypatch, capsys, tmp_path, data_dir):
   refused = 'groups: butterfly groups need a power of two of workers, got 6'
   assert refused in output
   links = network.Network(6, 1e8, 50e-6)
-  whole = 1e3 * links.seconds(Collective('all_reduce', 605_224))
+  whole = 1e3 * links.seconds(Collective('all_reduce', 614_440))
   for name in ('selsync', 'bsp', 'local_sgd', 'diloco'):  # All-reduce all.
     lssr, average = float(rows[name][0]), float(rows[name][3])
     assert average == pytest.approx((1 - lssr) * whole, abs=0.1)

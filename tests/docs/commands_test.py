@@ -172,10 +172,18 @@ def test_every_command_of_a_page_is_understood(page, monkeypatch, tmp_path):
       PARSE[name]([*arguments, *out])
 
 
-def test_the_first_command_of_the_readme_runs(clone, data_dir, monkeypatch):
+def run_once(name, arguments, data_dir, ran):
+  """Runs a command that this clone has not run yet."""
+  if (name, *arguments) not in ran:
+    RUN_COMMAND[name](arguments, data_dir)
+    ran.add((name, *arguments))
+
+
+def test_the_first_command_of_the_readme_runs(
+  clone, data_dir, ran, monkeypatch
+):
   monkeypatch.chdir(clone)
-  name, arguments = next(python_commands('README.md'))
-  RUN_COMMAND[name](arguments, data_dir)
+  run_once(*next(python_commands('README.md')), data_dir, ran)
 
 
 QUICK = ('docs/architecture.md',)
@@ -192,6 +200,4 @@ def test_every_command_of_a_page_runs(page, clone, data_dir, ran, monkeypatch):
   monkeypatch.chdir(clone)
   first = ('train.py',), []  # The README begins with it.
   for name, arguments in [first, *python_commands(page)]:
-    if (name, *arguments) not in ran:
-      RUN_COMMAND[name](arguments, data_dir)
-      ran.add((name, *arguments))
+    run_once(name, arguments, data_dir, ran)

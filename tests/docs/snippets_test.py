@@ -34,11 +34,11 @@ print(json.dumps(said))
 
 
 @pytest.fixture(scope='module')
-def said(default_run, tmp_path_factory):
-  """What each snippet prints, in a folder with the default run."""
+def said(short_run, tmp_path_factory):
+  """What each snippet prints, in a folder with a short run."""
   folder = tmp_path_factory.mktemp('reader')
   (folder / 'runs').mkdir()
-  (folder / 'runs' / 'digits-selsync').symlink_to(default_run.workdir)
+  (folder / 'runs' / 'digits-selsync').symlink_to(short_run.workdir)
   return say(SNIPPETS, folder, '-W', 'error')
 
 

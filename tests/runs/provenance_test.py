@@ -5,18 +5,27 @@ import sys
 
 import pytest
 
+from selsync_jax.report import run_page
 from selsync_jax.runs import provenance
+from tests.support import recorded
 
 DEVICES = {'platform': 'cpu', 'kind': 'cpu', 'count': 1, 'processes': 1}
 
 
-def test_the_foot_of_the_page_says_where_the_run_comes_from(default_run):
-  page = (default_run.workdir / 'report.html').read_text()
+def test_the_foot_of_the_page_says_where_the_run_comes_from(
+  tmp_path, monkeypatch
+):
+  workdir = tmp_path / 'run'
+  recorded.write_run(workdir, recorded.random_changes(5, 2))
+  command = f'train.py --workdir={workdir}'
+  monkeypatch.setattr(sys, 'orig_argv', ['python', *command.split()])
+  provenance.append(workdir, 0, DEVICES)
+  page = run_page.write([workdir], workdir).read_text()
   footer = page[page.index('<footer>') :]
-  (session,) = provenance.sessions(default_run.workdir)
+  (session,) = provenance.sessions(workdir)
   for package, version in session['versions'].items():
     assert f'{package} {version}' in footer
-  assert session['host'] in footer and 'train.py --workdir=' in footer
+  assert session['host'] in footer and command in footer
   for repository in session['code'].values():
     assert repository['commit'][:12] in footer
 

@@ -10,6 +10,7 @@ import optax
 
 from selsync_jax.devices.layout import Layout
 from selsync_jax.devices.mapper import Mapper
+from selsync_jax.devices.mapper import split
 from selsync_jax.models import tasks
 from selsync_jax.training.step import init_state
 from selsync_jax.training.step import train_step
@@ -105,7 +106,7 @@ def crossings(method: str, layout: Layout) -> list[programs.Sent]:
   """What leaves a worker in the compiled step, from one of its devices."""
   run = train(method, layout)
   state, batch = run.arguments
-  batch = layout.place(batch, layout.batch_sharding)
+  batch = split(batch, layout.batch_sharding)
   text = run.step.__wrapped__.lower(state, batch).compile().as_text()
   sent = programs.collectives(text, layout.devices_per_worker)
   return [message for message in sent if message.crosses]
