@@ -1,11 +1,11 @@
 """A config's mistakes, each found before any device work and named."""
 
 import pytest
-from selsync_jax.training.rules import check_config
 
 from selsync_jax import methods
 from selsync_jax.config import ConfigError
 from selsync_jax.configs import digits
+from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 
 BAD_FIELDS = [
@@ -132,8 +132,7 @@ BAD_FIELDS = [
 
 
 def set_up(config):
-  check_config(config)
-  create_setup(config)
+  create_setup(check(config))
 
 
 @pytest.mark.parametrize('field, value, line', BAD_FIELDS)
