@@ -15,7 +15,9 @@ import sys
 
 import jax
 
+from selsync_jax import fields
 from selsync_jax import methods
+from selsync_jax import optimizers
 from selsync_jax.methods import parts
 from selsync_jax.simulate import cluster
 from selsync_jax.simulate import methods as asynchronous
@@ -83,12 +85,25 @@ def methods_table(table: Mapping[str, Callable]) -> str:
   return HEAD.format('method') + '\n'.join(lines) + '\n'
 
 
-def clusters_table() -> str:
-  """The kinds of virtual cluster."""
+def fields_table() -> str:
+  """The fields that belong to no constructor."""
+  lines = ['| field | default | what it is | values | at a resume |']
+  lines += ['|---|---|---|---|---|']
+  for name, field in fields.FIELDS.items():
+    default = '' if field.default is None else f'`{field.default}`'
+    resume = 'may change' if field.may_change else ''
+    lines.append(
+      f'| `{name}` | {default} | {field.sentence} | {field.values} | {resume} |'
+    )
+  return '\n'.join(lines) + '\n'
+
+
+def constructors_table(kind: str, table: Mapping[str, Callable]) -> str:
+  """Constructors, and their fields."""
   lines = []
-  for name, constructor in cluster.COMPUTE.items():
+  for name, constructor in table.items():
     lines += rows(name, constructor, defaults(constructor))
-  return HEAD.format('compute') + '\n'.join(lines) + '\n'
+  return HEAD.format(kind) + '\n'.join(lines) + '\n'
 
 
 def parts_table(kind: str) -> str:
@@ -133,9 +148,13 @@ def tables() -> dict[str, dict[str, str]]:
       'composition': composition_table(),
       **{kind: parts_table(kind) for kind in methods.PARTS},
     },
+    'fields.md': {
+      'fields': fields_table(),
+      'schedules': constructors_table('schedule', optimizers.SCHEDULES),
+    },
     'stragglers.md': {
       'methods': methods_table(asynchronous.METHODS),
-      'clusters': clusters_table(),
+      'clusters': constructors_table('compute', cluster.COMPUTE),
     },
   }
 

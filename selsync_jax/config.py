@@ -192,6 +192,12 @@ class Rule(NamedTuple):
     infinite = self.kind is float and self.limits.le == math.inf
     return 'a number' if infinite else _KINDS.get(self.kind, 'a value')
 
+  def __str__(self) -> str:
+    """The rule in words: `a whole number in [1, 8]`, `one of mean, clone`."""
+    if self.names:
+      return f'one of {", ".join(map(str, self.names))}'
+    return ' '.join(filter(None, [self.words, range_words(self.limits)]))
+
   def check(self, value: Any) -> None:
     """Raises `ValueError` with the rule that a value breaks."""
     if isinstance(value, self.others) or (value is None and self.optional):
@@ -284,6 +290,7 @@ def range_words(limits: Interval) -> str:
   if low is None:
     return f'{"at most" if limits.lt is None else "below"} {high:g}'
   opens, closes = '[('[limits.gt is not None], '])'[limits.lt is not None]
+  low, high = (f'{x:g}' if isinstance(x, float) else x for x in (low, high))
   return f'in {opens}{low}, {high}{closes}'
 
 

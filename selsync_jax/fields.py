@@ -16,6 +16,7 @@ from selsync_jax.config import Count
 from selsync_jax.config import Index
 from selsync_jax.config import Positive
 from selsync_jax.config import Probability
+from selsync_jax.config import rule
 
 Epochs = Annotated[float, Interval(gt=0, le=1e6)]
 
@@ -36,6 +37,11 @@ class Field(NamedTuple):
   rule: Any
   sentence: str
   may_change: bool = False
+
+  @property
+  def values(self) -> str:
+    """The values that it may have, in words; empty for any name."""
+    return '' if self.rule in (str, str | None) else str(rule(self.rule))
 
 
 FIELDS: Mapping[str, Field] = {

@@ -137,23 +137,41 @@ def create_optimizer(
 
 
 def _constant(peak, steps):
+  """The learning rate stays as it is."""
   del steps
   return optax.constant_schedule(peak)
 
 
 def _cosine(peak, steps):
+  """It decays to 0 at the end of the run, as a cosine."""
   return optax.cosine_decay_schedule(peak, steps)
 
 
 def _milestones(
   peak, steps, *, milestones: Sequence[Positive], factor: Positive
 ):
+  """It is multiplied at some points of the run.
+
+  Args:
+    peak: the learning rate after warmup.
+    steps: the length of the run.
+    milestones: the points, in epochs from the start of the run.
+    factor: what it is multiplied by.
+  """
   del steps
   scales: dict[Any, Any] = dict.fromkeys(milestones, factor)  # By step.
   return optax.piecewise_constant_schedule(peak, scales)
 
 
 def _staircase(peak, steps, *, period: Count, factor: Positive):
+  """It is multiplied again and again.
+
+  Args:
+    peak: the learning rate after warmup.
+    steps: the length of the run.
+    period: the steps from one multiplication to the next.
+    factor: what it is multiplied by.
+  """
   del steps
   return optax.exponential_decay(peak, period, factor, staircase=True)
 

@@ -103,6 +103,12 @@ def recorded(variant, optimizer, mapper):
   )
 
 
+def synchronized(variant, mapper):
+  """The states after the steps that synchronized."""
+  steps = recorded(variant, 'sgd', mapper).steps
+  return [state for state, metrics in steps if metrics['synced'][0]]
+
+
 @pytest.mark.parametrize(
   'optimizer, mapper',
   [
@@ -164,16 +170,39 @@ def test_workers_hold_one_flag_between_them(variant, mapper):
     assert len(set(metrics['synced'].tolist())) == 1
 
 
+def test_workers_synchronize_and_only_some_steps_do_unless_every_one_does(
+  variant, mapper
+):
+  steps = recorded(variant, 'sgd', mapper).steps
+  flags = [bool(metrics['synced'][0]) for _, metrics in steps]
+  assert any(flags)
+  assert all(flags) == (strategy_of(variant).trigger.period == 1)
+
+
 def test_what_should_be_equal_is_bit_identical_after_a_synchronization(
   variant, mapper
 ):
   strategy = strategy_of(variant)
-  for state, metrics in recorded(variant, 'sgd', mapper).steps:
-    if metrics['synced'][0] and strategy.keeps_replicas_equal:
+  states = synchronized(variant, mapper)
+  assert states
+  if strategy.keeps_replicas_equal:
+    for state in states:
       averaged = strategy.averaged(state.shared)
       equal = averaged if strategy.averager.agrees else state.params
       for leaf in jax.tree.leaves(equal):
         assert (leaf == leaf[0]).all()
+
+
+def test_workers_differ_after_an_average_that_they_do_not_share(
+  variant, mapper
+):
+  if not strategy_of(variant).keeps_replicas_equal:
+    states = synchronized(variant, mapper)
+    assert any((s.params['w'] != s.params['w'][0]).any() for s in states)
+
+
+def test_every_pair_of_a_trigger_and_an_averager_has_a_row():
+  assert set(compositions.ALL) == compositions.PAIRS
 
 
 def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(variant, mapper):

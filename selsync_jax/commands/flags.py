@@ -15,13 +15,15 @@ from typing import Any, NoReturn
 
 from selsync_jax.commands import COMMANDS
 from selsync_jax.config import ConfigError
+from selsync_jax.fields import FIELDS
 
 FIELD = re.compile(r'--?(no)?config\.([^=]*)(?:=(.*))?', re.S)
 """A field of the config, as an argument: `no`, its name, and the value."""
 
 _FIELDS = (
-  'Every field of the config is a flag: --config.sync.delta=0.3. '
-  'configs/base.py lists the fields, docs/methods.md those of config.sync. '
+  'Fields of constructors are flags, too: those of the method in config.sync, '
+  'see docs/methods.md; and those of data sets, models, optimizers and '
+  'schedules, see docs/fields.md. '
   '--config.sync.trigger=..., .averager, .reducer, .wire and .optimizer_state '
   'replace parts of the method.'
 )
@@ -61,6 +63,12 @@ class CommandLine(argparse.ArgumentParser):
     if config:
       about = 'Config file, or the name of one of our own; NAME:METHOD picks a'
       self.flag('config', str, config, f'{about} method.', dest='file')
+      own = self.add_argument_group('fields of the config')
+      for name, field in FIELDS.items():
+        about = f'{field.sentence} Values: {field.values}.'
+        about = about if field.values else field.sentence
+        default = '' if field.default is None else f' Default: {field.default}.'
+        own.add_argument(f'--config.{name}', help=about + default)
 
   def flag(
     self,

@@ -91,7 +91,7 @@ _KINDS: dict[Any, str] = {
 }
 
 # Parameters of parts that are no fields: the run provides them.
-_PROVIDED = {*Context._fields, 'axis_name'}
+_PROVIDED = {*inspect.signature(Context).parameters, 'axis_name'}
 
 
 def parameters(constructor: Constructor) -> dict[str, inspect.Parameter]:
