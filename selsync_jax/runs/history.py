@@ -253,8 +253,7 @@ def read(workdir: pathlib.Path, name: str | None = None) -> Run:
   try:
     config = records.read_config(workdir)
     summary = records.read_summary(workdir)
-    counts = records.read_label_counts(workdir)
-    units = records.read_units(workdir)
+    data = records.read_data(workdir)
     rows = records.read_metrics(workdir)
   except files.DamagedFile as error:
     raise RunError(f"{error}; the run's own command mends it") from error
@@ -277,8 +276,8 @@ def read(workdir: pathlib.Path, name: str | None = None) -> Run:
     rows=rows,
     summary=summary,
     sessions=provenance.sessions(workdir),
-    label_counts=None if counts is None else np.array(counts),
-    units=units,
+    label_counts=np.array(data['labels']) if data.get('labels') else None,
+    units=data.get('units', {}),
   )
 
 
