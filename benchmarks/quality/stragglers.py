@@ -21,7 +21,6 @@ from collections.abc import Sequence
 import concurrent.futures
 import contextlib
 import io
-import json
 import math
 import multiprocessing
 import os
@@ -30,6 +29,7 @@ import re
 import statistics
 from typing import Any, NamedTuple
 
+from benchmarks.table import report
 from selsync_jax.commands import compare
 from selsync_jax.commands import trials
 from selsync_jax.runs.trial import Trial
@@ -306,7 +306,6 @@ def main() -> None:
     for name, clusters in result.items()
     for cluster, outcomes in clusters.items()
   )
-  print(text)
   if options.into:
     page = options.into.read_text()
     new, count = BLOCK.subn(lambda m: f'{m[1]}\n{text}{m[2]}', page)
@@ -326,7 +325,7 @@ def main() -> None:
       for name, clusters in result.items()
     },
   }
-  pathlib.Path(options.out).write_text(json.dumps(record, indent=2) + '\n')
+  report(options.out, record, notes=[text])
 
 
 if __name__ == '__main__':
