@@ -120,8 +120,9 @@ def get_config(
       sync=_sync(method, overrides),
       data=dict(
         name='digits',  # Or another data set of docs/partitions.md.
-        backend='tf',  # Or 'numpy': the same batches without TensorFlow, only
-        # for digits, stdlib_text and, with this one alone, hyperplane.
+        backend='auto',  # 'tf': tf.data pipelines; 'numpy': without TensorFlow,
+        # for digits, hyperplane and stdlib_text. 'auto': tf where it is
+        # installed, numpy otherwise. The batches are the same, bit for bit.
         # 'seldp': chunks rotate among the workers. 'defdp', 'by_label',
         # 'dirichlet': each worker keeps its own. See docs/partitions.md.
         partition='seldp',

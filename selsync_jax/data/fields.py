@@ -4,34 +4,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from selsync_jax.config import keyword_arguments
+from selsync_jax.config import lookup
 from selsync_jax.config import number
 from selsync_jax.config import one_of
 from selsync_jax.config import optional
-from selsync_jax.config import Registry
 from selsync_jax.config import share
 from selsync_jax.config import TEXT
 from selsync_jax.config import whole
-
-DATASETS = {
-  'digits': ('image_size', 'channels'),
-  'hyperplane': ('dimensions',),
-  'stdlib_text': ('bptt',),
-  'cifar10': ('image_size',),
-  'cifar100': ('image_size',),
-  'imagenet2012': ('image_size', 'window'),
-  'wikitext103': ('bptt',),
-}
-"""By name, the fields that a data set alone has."""
-
-OWN = Registry('data set', {}, reserved=DATASETS)
-"""By name, the function of each data set that a user has registered."""
+from selsync_jax.data.sources import DATASETS
 
 SOURCE_FIELDS = ('image_size', 'channels', 'bptt', 'window', 'dimensions')
-_REQUIRED = {'bptt'}
 
 RULES = {
   'name': TEXT,
-  'backend': one_of('tf', 'numpy'),
+  'backend': one_of('auto', 'tf', 'numpy'),
   'partition': TEXT,
   'labels_per_worker': optional(whole(1)),
   'dirichlet_alpha': optional(number(above=0, most=1e6)),
@@ -50,17 +36,7 @@ _COMMON = {name.partition('.')[0] for name in RULES} - {*SOURCE_FIELDS}
 def check_source(fields: Mapping[str, Any]) -> None:
   """Raises `ValueError` if a data set lacks a field, or has no such field."""
   name = fields['name']
-  if name in OWN:
-    keyword_arguments(OWN[name], name, own_fields(fields))
-    return
-  if name not in DATASETS:
-    names = ', '.join([*DATASETS, *OWN])
-    raise ValueError(f'{name!r} is not one of {names}')
-  for field, value in own_fields(fields).items():
-    if field not in DATASETS[name] and value is not None:
-      raise ValueError(f'{name} has no {field}, got {value!r}')
-    if field in DATASETS[name] and field in _REQUIRED and value is None:
-      raise ValueError(f'{name} needs {field}, got None')
+  keyword_arguments(lookup(DATASETS, name), name, own_fields(fields))
 
 
 def own_fields(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,47 +1,36 @@
 """Opens the data set that a config names."""
 
 from collections.abc import Callable, Mapping
+import importlib.util
 import pathlib
 from typing import Any
 
 from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
+from selsync_jax.config import keyword_arguments
 from selsync_jax.config import lookup
-from selsync_jax.data import sources
+from selsync_jax.data import arrays
+from selsync_jax.data.arrays import Read
 from selsync_jax.data.assignment import Assignment
-from selsync_jax.data.fields import OWN
-from selsync_jax.data.fields import SOURCE_FIELDS
+from selsync_jax.data.fields import own_fields
 from selsync_jax.data.injection import make_injection
 from selsync_jax.data.own import open_own
-from selsync_jax.data.partitioned import OpenDataset
 from selsync_jax.data.partitions import make_partition
 from selsync_jax.data.protocol import Data
+from selsync_jax.data.protocol import OpenDataset
+from selsync_jax.data.sources import BY_NUMPY
+from selsync_jax.data.sources import DATASETS
 
 
-def _open_with_tensorflow(
-  name: str, directory: str | None, **fields: Any
-) -> OpenDataset:
-  try:
-    # Takes seconds to import, and need not be installed.
-    from selsync_jax.data.tfdata import opening
-  except ModuleNotFoundError as error:
-    raise ConfigError(
-      f"config.data.backend='tf': {error}; install it, or use 'numpy'"
-    ) from error
-  return opening.open_dataset(name, directory, **fields)
+def _tensorflow() -> Read:
+  from selsync_jax.data.tfdata import pipelines  # Takes seconds to import.
+
+  return pipelines.read
 
 
-def _open_with_numpy(
-  name: str, directory: str | None, **fields: Any
-) -> OpenDataset:
-  del directory
-  with config_errors('data'):
-    return sources.open_dataset(name, **fields)
-
-
-BACKENDS: dict[str, Callable[..., OpenDataset]] = {
-  'tf': _open_with_tensorflow,
-  'numpy': _open_with_numpy,
+BACKENDS: dict[str, Callable[[], Read]] = {
+  'tf': _tensorflow,
+  'numpy': lambda: arrays.read,
 }
 _PARTITION_FIELDS = ('labels_per_worker', 'dirichlet_alpha')
 
@@ -53,9 +42,9 @@ def open_data(
 
   Args:
     fields: `data` of the config; see configs/base.py.
-    workers: number of workers of the run.
-    batch_size: examples per worker and step.
-    seed: of the partition, of shuffles and of draws.
+    workers: the number of workers of the run.
+    batch_size: the number of examples per worker and step.
+    seed: the seed of the partition, of shuffles and of draws.
 
   Raises:
     ConfigError: for the first field whose value breaks its rule, or if the data
@@ -72,16 +61,56 @@ def open_data(
 
 def open_dataset(fields: Mapping[str, Any]) -> OpenDataset:
   """Opens a data set; arguments and errors are those of `open_data`."""
-  if fields['name'] in OWN:
+  name = fields['name']
+  with config_errors('data'):
+    make = lookup(DATASETS, name)
+    arguments = keyword_arguments(make, name, own_fields(fields))
+    if DATASETS.is_own(name):
+      return open_own(name, arguments)
+  backend = _backend(fields['backend'])
+  directory = check_directory(fields['dir'])
+  try:
     with config_errors('data'):
-      return open_own(fields)
+      if name in BY_NUMPY:
+        dataset = make(**arguments)
+        if dataset.only_tf and backend != 'tf':
+          raise ValueError(dataset.only_tf)
+        return dataset._replace(read=BACKENDS[backend]())
+      _check_tfds(name, backend, fields['backend'])
+      source = make(**arguments)
+    from selsync_jax.data.tfdata import prepared
+
+    return prepared.open_source(source, directory)
+  except ModuleNotFoundError as error:
+    raise ConfigError(
+      f"config.data.backend='tf': {error}; install it, or use 'numpy'"
+    ) from error
+
+
+def _backend(name: str) -> str:
+  """Returns which backend reads; both make the same batches, bit for bit.
+
+  So processes may choose differently where 'auto' finds different libraries.
+  """
+  if name == 'auto':
+    return 'tf' if importlib.util.find_spec('tensorflow') else 'numpy'
   with config_errors('data.backend'):
-    open_with = lookup(BACKENDS, fields['backend'])
-  return open_with(
-    fields['name'],
-    check_directory(fields['dir']),
-    **{name: fields[name] for name in SOURCE_FIELDS},
-  )
+    lookup({'auto': None} | BACKENDS, name)
+  return name
+
+
+def _check_tfds(name: str, backend: str, wanted: str) -> None:
+  """Raises `ValueError` if the backend cannot read a data set of TFDS."""
+  names = ', '.join(BY_NUMPY)
+  if backend == wanted == 'numpy':
+    raise ValueError(
+      f"backend='numpy' reads {names}; {name!r} needs backend='tf'"
+    )
+  if backend == 'numpy':
+    raise ValueError(
+      f'without TensorFlow there are {names}; {name!r} needs TensorFlow, which '
+      'is not installed'
+    )
 
 
 def assign(

@@ -20,7 +20,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.config import lookup
 from selsync_jax.data import Data
 from selsync_jax.data import open_data
-from selsync_jax.data.fields import OWN
+from selsync_jax.data.sources import DATASETS
 from selsync_jax.devices import mappers
 from selsync_jax.models import tasks
 from selsync_jax.sync import traffic
@@ -234,7 +234,7 @@ def _model(config, task, data) -> nn.Module:
     with models.MODELS.errors(config.model.name, 'model'):
       # The images may be too small for the model.
       shapes = tasks.init_shapes(model, task, data.example)
-  if config.data.name in OWN:
+  if DATASETS.is_own(config.data.name):
     tasks.check_metrics(data.task, model, shapes, data.example)
   return model
 

@@ -12,6 +12,7 @@ from selsync_jax.data.arrays import ArrayDataset
 from selsync_jax.data.arrays import Examples
 from selsync_jax.data.arrays import unchanged
 from selsync_jax.data.order import ShuffledChunk
+from selsync_jax.data.sources.source import check_positive
 
 NOISE = 0.1  # Standard deviation; that of the target without it is 1.
 # Never change these: scores on other points cannot be compared.
@@ -20,9 +21,12 @@ _SIZES = {'train': 16_384, 'validation': 2_048, 'test': 2_048}
 
 
 def hyperplane(*, dimensions: int = 512) -> ArrayDataset:
-  """Features from N(0, 1), and as target their weighted sum with noise."""
-  if dimensions < 1:
-    raise ValueError(f'dimensions must be at least 1, got {dimensions}')
+  """Features from N(0, 1), and as target their weighted sum with noise.
+
+  Args:
+    dimensions: the number of features, at least 1.
+  """
+  check_positive(dimensions=dimensions)
   rng = np.random.default_rng(_SEED)
   weights = rng.normal(size=dimensions) / np.sqrt(dimensions)
 
