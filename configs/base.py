@@ -22,8 +22,9 @@ from selsync_jax.config import Constructor
 from selsync_jax.config import lookup
 from selsync_jax.config import parameters
 from selsync_jax.config import rule
-from selsync_jax.data.fields import SOURCE_FIELDS
 from selsync_jax.data.partitions import PARTITIONS
+from selsync_jax.data.sources import BY_NUMPY
+from selsync_jax.data.sources import BY_TFDS
 from selsync_jax.optimizers import SCHEDULES
 from selsync_jax.simulate.cluster import COMPUTE
 
@@ -133,9 +134,7 @@ def get_config(
   """
   config = _own()
   config['sync'] = _sync(method, overrides)
-  config['data'] |= _unset(PARTITIONS) | {
-    name: config_dict.placeholder(int) for name in SOURCE_FIELDS
-  }
+  config['data'] |= _unset(BY_NUMPY, BY_TFDS, PARTITIONS)
   config['schedule'] |= _unset(SCHEDULES)
   config['cluster'] |= _unset(COMPUTE)
   return config_dict.ConfigDict(config)

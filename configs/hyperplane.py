@@ -17,7 +17,7 @@ def get_config(method: str = 'selsync', overrides=base.NO_OVERRIDES):
   config.workers = 8
   config.epochs = 48.0
   config.batch_size = 256
-  config.data.update(name='hyperplane', backend='numpy')
+  config.data.name = 'hyperplane'
   config.model.name = 'linear'
   config.optimizer.learning_rate = 0.05
   config.eval.every_epochs = 4.0

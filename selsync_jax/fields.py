@@ -103,10 +103,11 @@ FIELDS: Mapping[str, Field] = {
   ),
   'data.name': Field('digits', str, 'The data set, see partitions.md.'),
   'data.backend': Field(
-    'tf',
-    Literal['tf', 'numpy'],
-    '`numpy`: the same batches without TensorFlow, only for digits, '
-    'stdlib_text and, with this one alone, hyperplane.',
+    'auto',
+    Literal['auto', 'tf', 'numpy'],
+    '`tf`: tf.data pipelines; `numpy`: without TensorFlow, for digits, '
+    'hyperplane and stdlib_text; `auto`: `tf` where it is installed, `numpy` '
+    'otherwise. The batches are the same, bit for bit.',
     may_change=True,
   ),
   'data.partition': Field(

@@ -91,24 +91,13 @@ def writes_stay_in_temporary_folders():
   assert not data.exists(), f'prepared at home: {sorted(data.iterdir())}'
 
 
-def _prepare_own_data(folder):
-  import tensorflow_datasets as tfds
-
-  from selsync_jax.data.tfdata.sources.digits import SklearnDigits
-  from selsync_jax.data.tfdata.sources.stdlib_text import StdlibText
-
-  tfds.disable_progress_bar()
-  for builder in (SklearnDigits, StdlibText):
-    builder(data_dir=folder).download_and_prepare()
-
-
 @pytest.fixture(scope='session')
 def data_dir():
-  """The TFDS data directory of all tests, with the data sets we prepare.
+  """The TFDS data directory of all tests; it is empty.
 
   Processes started from now on find it by the environment.
   """
-  folder = str(make_once('tfds', _prepare_own_data))
+  folder = str(make_once('tfds', lambda folder: None))
   os.environ['TFDS_DATA_DIR'] = folder
   return folder
 

@@ -17,10 +17,10 @@ from selsync_jax.commands import compare
 from selsync_jax.commands import config_file
 from selsync_jax.commands import train
 from selsync_jax.config import ConfigError
-from selsync_jax.data import fields
 from selsync_jax.data import from_arrays
 from selsync_jax.data import from_huggingface
 from selsync_jax.data import open_data
+from selsync_jax.data.sources import DATASETS
 from selsync_jax.report import origin
 from selsync_jax.report import run_page
 from selsync_jax.runs import history
@@ -62,7 +62,7 @@ def test_the_example_is_trained_resumed_exported_and_scored(
   model, variables = ss.load(workdir)
   points = np.array([[0.9, 0.0], [0.0, -2.1]], np.float32)
   assert model.apply(variables, points, train=False).shape == (2, 2)
-  del models.MODELS['TwoLayers'], fields.OWN['rings']
+  del models.MODELS['TwoLayers'], DATASETS['rings']
   with pytest.raises(ConfigError, match="'TwoLayers': nobody has registered"):
     ss.load(workdir)
   run_command(['export', str(workdir), '--out=w.npz'])  # It needs no model.

@@ -32,23 +32,33 @@ def pipeline_of(
   name: str,
   arrays: dict[str, np.ndarray] | None = None,
   data_dir: str | None = None,
+  backend: str = 'tf',
   **fields: Any,
 ) -> Iterator[Any]:
   """Training batches of a data set: from `arrays`, or from disk."""
-  from selsync_jax.data.tfdata import in_memory
-  from selsync_jax.data.tfdata import opening
+  from selsync_jax.configs import base
+  from selsync_jax.data import open_dataset
+  from selsync_jax.data.arrays import ArrayDataset
+  from selsync_jax.data.sources import DATASETS
+  from selsync_jax.data.tfdata import pipelines
 
   if arrays is None:
-    return batches_of(opening.open_dataset(name, data_dir, **fields))
-  source = opening.make_source(name, **fields)
-  return batches_of(in_memory.Loaded(source, 0, {'train': arrays}))
-
-
-def numpy_pipeline_of(name: str, **fields: Any) -> Iterator[Any]:
-  """Training batches of a data set without TensorFlow."""
-  from selsync_jax.data import sources
-
-  return batches_of(sources.open_dataset(name, **fields))
+    config = base.get_config('bsp').data
+    config.update({'name': name, 'dir': data_dir, 'backend': backend} | fields)
+    return batches_of(open_dataset(config.to_dict()))
+  source = DATASETS[name](**fields)
+  return batches_of(
+    ArrayDataset(
+      name,
+      source.task,
+      0,
+      source.order,
+      splits={'train': arrays},
+      transform=source.transform,
+      train=source.train,
+      read=pipelines.read,
+    )
+  )
 
 
 def batches_of(dataset: Any) -> Iterator[Any]:
@@ -125,13 +135,13 @@ def step() -> Iterator[Any]:
 
 ROWS: dict[str, Callable[[], Iterator[Any]]] = {
   'digits': lambda: pipeline_of('digits'),
-  'digits, numpy': lambda: numpy_pipeline_of('digits'),
+  'digits, numpy': lambda: pipeline_of('digits', backend='numpy'),
   'digits, 32x32x3': lambda: pipeline_of('digits', image_size=32, channels=3),
   'cifar10': lambda: cifar('cifar10', 10),
   'cifar100': lambda: cifar('cifar100', 100),
   'stdlib_text, bptt 256': lambda: pipeline_of('stdlib_text', bptt=256),
-  'stdlib_text, bptt 256, numpy': lambda: numpy_pipeline_of(
-    'stdlib_text', bptt=256
+  'stdlib_text, bptt 256, numpy': lambda: pipeline_of(
+    'stdlib_text', backend='numpy', bptt=256
   ),
   'wikitext103, bptt 35': wikitext,
   'imagenet2012, streamed': imagenet,

@@ -8,6 +8,8 @@ what one of the functions `from_*` returns.
 """
 
 from selsync_jax.data.opening import assign as assign
+from selsync_jax.data.opening import bind_data as bind_data
+from selsync_jax.data.opening import BoundData as BoundData
 from selsync_jax.data.opening import open_data as open_data
 from selsync_jax.data.opening import open_dataset as open_dataset
 from selsync_jax.data.own import from_arrays as from_arrays

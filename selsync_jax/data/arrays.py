@@ -1,28 +1,37 @@
-"""Data in memory as NumPy arrays, read without TensorFlow."""
+"""Data in memory, and the batches that NumPy makes of them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from selsync_jax.data.array_ops import numpy_ops
 from selsync_jax.data.assignment import Assignment
-from selsync_jax.data.assignment import evaluation_slots
-from selsync_jax.data.assignment import evaluation_steps
+from selsync_jax.data.assignment import evaluation_blocks
 from selsync_jax.data.draws import bits
 from selsync_jax.data.order import Order
-from selsync_jax.data.partitioned import DatasetInfo
-from selsync_jax.data.partitioned import PartitionedData
 from selsync_jax.data.protocol import Batch
+from selsync_jax.data.protocol import Data
+from selsync_jax.data.protocol import DatasetInfo
 
 Examples = Mapping[str, np.ndarray]
 """Arrays with a leading axis of examples, by name."""
 
-Augment = Callable[[Examples, np.ndarray], Examples]
-"""`augment(batch, key)`; key is uint64, 64 random bits for each example."""
+Transform = Callable[[Any], Any]
+"""`transform(examples)`: arrays, or tensors, by name to others by name."""
 
-_STEPS = 64  # Computed together, which is cheaper than one by one.
+KeyedTransform = Callable[[Any, Any], Any]
+"""`train(examples, key)`; key is uint64, 64 random bits for each example."""
+
+Block = Mapping[str, np.ndarray]
+"""What some workers read at some steps: arrays [steps, workers, slots].
+
+`index`, int64, an example index in every slot; `mask`, bool, whether the slot
+holds an example; `key`, uint64, 64 random bits for each, if a transform wants
+them.
+"""
+
+SPLITS = ('train', 'validation', 'test')
 
 
 def count(examples: Examples) -> int:
@@ -30,27 +39,65 @@ def count(examples: Examples) -> int:
   return len(next(iter(examples.values())))
 
 
-def unchanged(examples: Examples) -> Examples:
+def unchanged(examples: Any) -> Any:
   """The transform that does nothing."""
   return examples
 
 
-def bytes_per_example(examples: Examples) -> float:
-  """Mean size of an example in memory."""
-  return sum(array.nbytes for array in examples.values()) / count(examples)
+Read = Callable[
+  [Examples, Mapping[str, type], Iterator[Block], KeyedTransform],
+  Iterator[Batch],
+]
+"""A backend: `read(examples, dtypes, blocks, transform)` yields batches.
+
+It takes the examples of each step of the blocks, casts them to the dtypes, and
+transforms them; the key that it hands to the transform is None if the blocks
+have none.
+"""
+
+
+def read(
+  examples: Examples,
+  dtypes: Mapping[str, type],
+  blocks: Iterator[Block],
+  transform: KeyedTransform,
+) -> Iterator[Batch]:
+  """Reads with NumPy alone; see `Read`."""
+  for block in blocks:
+    for step in range(len(block['index'])):
+      slots = {name: array[step] for name, array in block.items()}
+      index, key = slots['index'], slots.get('key')
+      flat = {
+        name: array[index.ravel()].astype(
+          dtypes.get(name, array.dtype), copy=False
+        )
+        for name, array in examples.items()
+      }
+      flat = transform(flat, None if key is None else key.ravel())
+      batch = {
+        name: array.reshape(*index.shape, *array.shape[1:])
+        for name, array in flat.items()
+      }
+      yield batch | {'mask': slots['mask']}
 
 
 class ArrayDataset(NamedTuple):
-  """A data set in memory that NumPy transforms.
+  """A data set in memory.
 
   Attributes:
-    name: as in a config.
+    name: its name in a config.
     task: what the data are for, a name in `tasks.TASKS`.
-    num_classes: number of labels, or of tokens in the vocabulary.
-    order: in which order workers read their chunks.
-    splits: examples of the `train`, `validation` and `test` split.
-    transform: `transform(examples)`, from stored examples to a batch.
-    augment: of training batches after that; `None` does nothing.
+    num_classes: the number of labels, or of tokens in the vocabulary.
+    order: the order in which workers read their chunks.
+    splits: the examples of the `train`, `validation` and `test` split.
+    transform: `transform(examples)`, from stored examples to a batch. What is
+      read by either backend uses operators alone, which arrays and tensors
+      share.
+    train: `train(examples, key)`, in its place for training batches. None: they
+      are transformed like all others.
+    dtypes: the dtype that an array is cast to before `transform`, by its name.
+    only_tf: why NumPy cannot transform it; empty if it can.
+    read: the backend.
   """
 
   name: str
@@ -58,8 +105,11 @@ class ArrayDataset(NamedTuple):
   num_classes: int
   order: Order
   splits: Mapping[str, Examples]
-  transform: Callable[[Examples], Examples]
-  augment: Augment | None = None
+  transform: Transform
+  train: KeyedTransform | None = None
+  dtypes: Mapping[str, type] = {}
+  only_tf: str = ''
+  read: Read = read
 
   @property
   def info(self) -> DatasetInfo:
@@ -72,7 +122,7 @@ class ArrayDataset(NamedTuple):
       self.order,
       sizes={name: count(split) for name, split in self.splits.items()},
       labels=train.get('label'),
-      bytes_per_example=bytes_per_example(train),
+      bytes_per_example=sum(x.nbytes for x in train.values()) / count(train),
     )
 
   def assigned(self, assignment: Assignment) -> 'ArrayData':
@@ -81,8 +131,12 @@ class ArrayDataset(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ArrayData(PartitionedData):
-  """See `PartitionedData`."""
+class ArrayData(Data):
+  """What the workers of a run read of a data set in memory.
+
+  Attributes:
+    dataset: the data set.
+  """
 
   dataset: ArrayDataset
 
@@ -90,33 +144,32 @@ class ArrayData(PartitionedData):
     self, workers: Sequence[int], start: int, stop: int
   ) -> Iterator[Batch]:
     """See `Data`."""
-    ops = numpy_ops()
-    for first in range(start, stop, _STEPS):
-      steps = np.arange(first, min(first + _STEPS, stop))[:, None, None]
-      slots = self.assignment.slots(workers, steps, ops)
-      for index, mask, epoch in zip(
-        slots.index, slots.mask, slots.epoch, strict=True
-      ):
-        yield self._batch('train', index, mask, epoch)
+    seed, train = self.assignment.seed, self.dataset.train
+
+    def blocks():
+      for slots in self.assignment.blocks(workers, start, stop):
+        block = {'index': slots.index, 'mask': slots.mask}
+        if train:
+          block['key'] = bits(seed, slots.epoch, slots.index)
+        yield block
+
+    return self._read('train', blocks(), train or self._plain)
 
   def evaluation(
     self, split: str, batch_size: int, workers: Sequence[int], total: int
   ) -> Iterator[Batch]:
     """See `Data`."""
-    examples, ops = self.info.sizes[split], numpy_ops()
-    for step in range(evaluation_steps(examples, batch_size, total)):
-      slots = evaluation_slots(examples, batch_size, workers, total, step, ops)
-      yield self._batch(split, slots.index, slots.mask)
+    examples = self.info.sizes[split]
+    blocks = (
+      {'index': index, 'mask': mask}
+      for index, mask in evaluation_blocks(examples, batch_size, workers, total)
+    )
+    return self._read(split, blocks, self._plain)
 
-  def _batch(self, split, index, mask, epoch=None):
-    dataset = self.dataset
-    flat = {k: v[index.ravel()] for k, v in dataset.splits[split].items()}
-    flat = dataset.transform(flat)
-    if dataset.augment and epoch is not None:
-      key = bits(self.assignment.seed, epoch.ravel(), index.ravel())
-      flat = dataset.augment(flat, key)
-    batch = {
-      name: array.reshape(*index.shape, *array.shape[1:])
-      for name, array in flat.items()
-    }
-    return batch | {'mask': mask}
+  def _plain(self, examples, key):
+    del key
+    return self.dataset.transform(examples)
+
+  def _read(self, split, blocks, transform):
+    data = self.dataset
+    return data.read(data.splits[split], data.dtypes, blocks, transform)

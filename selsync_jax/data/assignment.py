@@ -2,34 +2,51 @@
 
 Everything is a pure function of (seed, step): the batches from step k on are
 those that a run from step 0 would see, at no cost for the steps in between,
-and every process can tell what every worker reads. The functions take arrays
-of NumPy or tensors of TensorFlow, so that both give the same indices.
+and every process can tell what every worker reads. All backends start from
+these indices.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+from jaxtyping import Bool, Int64
 import numpy as np
 
-from selsync_jax.data.array_ops import ArrayOps
+from selsync_jax.data.index_shuffle import IndexShuffle
 from selsync_jax.data.injection import Injection
 from selsync_jax.data.order import ChunkProgress
 from selsync_jax.data.order import Order
-from selsync_jax.data.partition import Partition
+from selsync_jax.data.partitions import Partition
+
+_STEPS = 64  # Computed together, which is cheaper than one by one.
+
+
+def _ranges(start: int, stop: int) -> Iterator[Int64[np.ndarray, '_']]:
+  """The steps from `start` to `stop - 1` in ranges; the first ones are short.
+
+  So the first batch does not wait for the indices of many steps.
+  """
+  size = 1
+  while start < stop:
+    yield np.arange(start, min(start + size, stop))
+    start, size = start + size, min(2 * size, _STEPS)
 
 
 def progress(
-  partition: Partition, batch_size: int, worker: Any, step: Any, ops: ArrayOps
+  partition: Partition,
+  batch_size: int,
+  worker: Int64[np.ndarray, '...'],
+  step: Int64[np.ndarray, '...'],
 ) -> ChunkProgress:
-  """How far workers have read their chunks.
+  """Returns how far workers have read their chunks.
 
   Args:
-    partition: of the data set over all workers.
-    batch_size: examples that a worker reads at a step.
-    worker: int64, worker indices.
-    step: int64, broadcasts against `worker`.
-    ops: of the library of the arrays.
+    partition: the partition of the data set over all workers.
+    batch_size: the number of examples that a worker reads at a step.
+    worker: worker indices.
+    step: steps, which broadcast against `worker`.
   """
-  steps = ops.take(partition.steps_per_chunk(batch_size), worker)
+  steps = partition.steps_per_chunk(batch_size)[worker]
   epoch = step // steps
   chunk = worker
   if partition.rotates:
@@ -38,36 +55,36 @@ def progress(
     epoch=epoch,
     step=step % steps,
     steps=steps,
-    start=ops.take(partition.bounds[:-1], chunk),
-    size=ops.take(partition.sizes, chunk),
+    start=partition.bounds[chunk],
+    size=partition.sizes[chunk],
   )
 
 
 class Slots(NamedTuple):
-  """What the slots of training batches hold; arrays [..., workers, slots].
+  """What the slots of training batches hold; arrays [steps, workers, slots].
 
   Attributes:
-    index: int64, an example index, valid in every slot.
-    mask: bool, whether the slot holds an example.
-    epoch: int64, in which epoch the example is read.
-    reader: int64, the worker that reads the example from its chunk.
+    index: an example index, valid in every slot.
+    mask: whether the slot holds an example.
+    epoch: the epoch in which the example is read.
+    reader: the worker that reads the example from its chunk.
   """
 
-  index: Any
-  mask: Any
-  epoch: Any
-  reader: Any
+  index: Int64[np.ndarray, 'steps workers slots']
+  mask: Bool[np.ndarray, 'steps workers slots']
+  epoch: Int64[np.ndarray, 'steps workers slots']
+  reader: Int64[np.ndarray, 'steps workers slots']
 
 
 class Assignment(NamedTuple):
   """Who reads what.
 
   Attributes:
-    partition: of the training examples over all workers.
-    order: in which workers read their chunks.
+    partition: the partition of the training examples over all workers.
+    order: the order in which workers read their chunks.
     injection: what workers show each other, if anything.
-    batch_size: slots of a worker's batch.
-    seed: of shuffles and draws.
+    batch_size: the number of slots in a worker's batch.
+    seed: the seed of shuffles and draws.
   """
 
   partition: Partition
@@ -86,71 +103,69 @@ class Assignment(NamedTuple):
     """Steps in which all workers together read as much as one data set."""
     return self.partition.steps_per_epoch(self.batch_size)
 
-  def slots(self, workers: Any, step: Any, ops: ArrayOps) -> Slots:
-    """What the batches of some workers hold at some steps.
+  def slots(
+    self,
+    workers: Sequence[int],
+    steps: Int64[np.ndarray, 'steps'],
+    shuffle: IndexShuffle,
+  ) -> Slots:
+    """Returns what the batches of some workers hold at some steps.
 
     Args:
-      workers: indices of the workers.
-      step: int64, a scalar or an array [steps, 1, 1].
-      ops: of the library of `step`.
-
-    Returns:
-      Arrays [workers, batch_size] or [steps, workers, batch_size].
+      workers: the indices of the workers.
+      steps: the steps.
+      shuffle: keeps the permutations that the last call needed.
     """
     worker = np.asarray(workers, np.int64)[:, None]
-    slot = np.arange(self.batch_size)[None]
-    reader, counts = worker + 0 * slot, True
+    step = steps[:, None, None]
+    reader, slot, counts = worker, np.arange(self.batch_size), True
     if self.injection:
-      reader, slot, counts = self.injection.sources(
-        worker, step, self.seed, ops
-      )
+      reader, slot, counts = self.injection.sources(worker, step, self.seed)
     own = self.own_batch_size
-    chunk = progress(self.partition, own, reader, step, ops)
-    position, mask = self.order.positions(chunk, slot, own, self.seed, ops)
+    chunk = progress(self.partition, own, reader, step)
+    position, mask = self.order.positions(chunk, slot, own, self.seed, shuffle)
+    index = self.partition.indices[chunk.start + position]
     return Slots(
-      index=ops.take(self.partition.indices, chunk.start + position),
+      index=index,
       mask=mask & counts,
-      epoch=chunk.epoch + 0 * position,
-      reader=reader + 0 * position,
+      epoch=np.broadcast_to(chunk.epoch, index.shape),
+      reader=np.broadcast_to(reader, index.shape),
     )
 
-
-class EvaluationSlots(NamedTuple):
-  """What the slots of evaluation batches hold; arrays [workers, slots].
-
-  Attributes:
-    index: int64, an example index, valid in every slot.
-    mask: bool, whether the slot holds an example.
-  """
-
-  index: Any
-  mask: Any
+  def blocks(
+    self, workers: Sequence[int], start: int, stop: int
+  ) -> Iterator[Slots]:
+    """Yields what `slots` says of steps `start` to `stop - 1`, in blocks."""
+    shuffle = IndexShuffle()
+    for steps in _ranges(start, stop):
+      yield self.slots(workers, steps, shuffle)
 
 
-def evaluation_steps(examples: int, batch_size: int, total: int) -> int:
-  """Steps in which `total` workers read every example of a split once."""
-  return -(-examples // (total * batch_size))
+def evaluation_blocks(
+  examples: int, batch_size: int, workers: Sequence[int], total: int
+) -> Iterator[
+  tuple[
+    Int64[np.ndarray, 'steps workers slots'],
+    Bool[np.ndarray, 'steps workers slots'],
+  ]
+]:
+  """Yields the examples that some workers read in an evaluation, in blocks.
 
-
-def evaluation_slots(
-  examples: int,
-  batch_size: int,
-  workers: Any,
-  total: int,
-  step: Any,
-  ops: ArrayOps,
-) -> EvaluationSlots:
-  """The examples that some workers read at a step of an evaluation.
+  `total` workers together read every example of a split once.
 
   Args:
-    examples: number of examples in the split.
-    batch_size: slots of a worker's batch.
-    workers: indices of the workers.
-    total: number of workers that share the split.
-    step: int64, of the evaluation.
-    ops: of the library of `step`.
+    examples: the number of examples in the split.
+    batch_size: the number of slots in a worker's batch.
+    workers: the indices of the workers.
+    total: the number of workers that share the split.
+
+  Yields:
+    An example index, valid in every slot, and whether the slot holds an
+    example.
   """
   worker = np.asarray(workers, np.int64)[:, None]
   slot = worker * batch_size + np.arange(batch_size)
-  index = step * (total * batch_size) + slot
-  return EvaluationSlots(ops.minimum(index, examples - 1), index < examples)
+  together = total * batch_size
+  for steps in _ranges(0, -(-examples // together)):
+    index = steps[:, None, None] * together + slot
+    yield np.minimum(index, examples - 1), index < examples

@@ -38,21 +38,23 @@ def _round_keys(words, width):
   return first, second, third, fourth
 
 
-def _round(x, key, width):
-  product = _rotated(x, 1, width) & _rotated(x, 8, width)
-  return product ^ _rotated(x, 2, width) ^ key
-
-
 def _encrypted_blocks(words, bits):
   """The cipher's output for every block: int64 [2**bits]."""
   width = bits // 2
-  blocks = np.arange(1 << bits, dtype=np.uint64)
-  left, right = blocks >> width, blocks & ((1 << width) - 1)
-  keys = _round_keys(words, width)
-  for left_key, right_key in (keys[:2], keys[2:]):
-    left = left ^ _round(right, left_key, width)
-    right = right ^ _round(left, right_key, width)
-  return (left << width | right).astype(np.int64)
+  half = np.arange(1 << width, dtype=np.uint32)
+  mixed = _rotated(half, 1, width) & _rotated(half, 8, width)
+  mixed ^= _rotated(half, 2, width)
+  # What each round adds to a half, for every value of the other half. Small
+  # types are several times faster, and so is `clip`, which checks no bounds.
+  small = np.min_scalar_type(half[-1])
+  first, second, third, fourth = (
+    (mixed ^ np.uint32(key)).astype(small) for key in _round_keys(words, width)
+  )
+  left = half.astype(small)[:, None] ^ first
+  right = half.astype(small) ^ second.take(left, mode='clip')
+  left ^= third.take(right, mode='clip')
+  right ^= fourth.take(left, mode='clip')
+  return (left.astype(np.int64) << width | right).ravel()
 
 
 def permutation(words: Sequence[int], size: int) -> Int64[np.ndarray, 'size']:
@@ -67,15 +69,18 @@ def permutation(words: Sequence[int], size: int) -> Int64[np.ndarray, 'size']:
   last = size - 1
   bits = max((last - 1).bit_length(), _MIN_BITS)
   bits += bits % 2
-  encrypted = _encrypted_blocks(words, bits)
-  # Cycle walking with steps of 1, 2, 4, ... that stop at a small output. The
-  # op takes `bits` from log2(last), so 2**16 + 1 or 2**18 + 1 indices and so
-  # on do not fit: it drops the highest bit, and reads one index twice.
-  outputs = encrypted[np.arange(size) & ((1 << bits) - 1)]
-  walk = np.arange(1 << bits)
-  walk = np.where(walk <= last, walk, encrypted)
-  while (outputs > last).any():
-    outputs, walk = walk[outputs], walk[walk]
+  walk = _encrypted_blocks(words, bits)
+  # The op takes `bits` from log2(last), so 2**16 + 1 or 2**18 + 1 indices and
+  # so on do not fit: it drops the highest bit, and reads one index twice.
+  outputs = walk[np.arange(size) & ((1 << bits) - 1)]
+  # Cycle walking, 64 encryptions at a time, that stops at a small output.
+  walk[:size] = np.arange(min(size, len(walk)))
+  for _ in range(6):
+    walk = walk.take(walk, mode='clip')
+  large = np.flatnonzero(outputs > last)
+  while large.size:
+    outputs[large] = walk[outputs[large]]
+    large = large[outputs[large] > last]
   return outputs
 
 
@@ -95,10 +100,8 @@ class IndexShuffle:
       words: three words of the seed, which broadcast to `index`.
       last: the largest index; broadcasts to `index`.
     """
-    index = np.asarray(index)
-    each = [np.broadcast_to(word, index.shape) for word in (*words, last)]
-    columns = np.stack(each, axis=-1).reshape(-1, 4)
-    rows, group = np.unique(columns, axis=0, return_inverse=True)
+    each = np.stack(np.broadcast_arrays(*words, last), axis=-1)
+    rows, group = np.unique(each.reshape(-1, 4), axis=0, return_inverse=True)
     recent, self._recent = self._recent, {}
     begins, total = [], 0
     for *key, largest in rows.tolist():
@@ -109,4 +112,4 @@ class IndexShuffle:
       begins.append(total)
       total += largest + 1
     outputs = np.concatenate(list(self._recent.values()))
-    return outputs[np.array(begins)[group.reshape(index.shape)] + index]
+    return outputs[np.array(begins)[group.reshape(each.shape[:-1])] + index]

@@ -11,11 +11,12 @@ References:
 
 from fractions import Fraction
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from jaxtyping import Int64
 import numpy as np
 
-from selsync_jax.data.array_ops import ArrayOps
+from selsync_jax.data.draws import bits
 
 
 class Injection(NamedTuple):
@@ -48,34 +49,34 @@ class Injection(NamedTuple):
     """
     return self.shared * (self.workers - 1) / self.workers
 
-  def sharing_workers(self, step: Any, seed: int, ops: ArrayOps) -> Any:
-    """The workers that share at a step; every process knows them.
+  def sharing_workers(
+    self, step: Int64[np.ndarray, '...'], seed: int
+  ) -> Int64[np.ndarray, '... sharers']:
+    """Returns the workers that share at a step; every process knows them.
 
     Args:
-      step: int64, a scalar or an array [steps, 1, 1].
-      seed: of the draw.
-      ops: of the library of `step`.
-
-    Returns:
-      int64 [sharers] or [steps, 1, sharers].
+      step: a scalar, or an array [steps, 1, 1].
+      seed: the seed of the draw.
     """
-    workers = np.arange(self.workers)
-    return ops.largest(ops.bits(seed, step, workers), self.sharers)
+    lots = bits(seed, step, np.arange(self.workers)).view(np.int64)
+    return np.argsort(~lots, axis=-1, kind='stable')[..., : self.sharers]
 
   def sources(
-    self, worker: Any, step: Any, seed: int, ops: ArrayOps
-  ) -> tuple[Any, Any, Any]:
-    """Where the examples in the slots of workers' batches come from.
+    self,
+    worker: Int64[np.ndarray, 'workers 1'],
+    step: Int64[np.ndarray, '...'],
+    seed: int,
+  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns where the examples in the slots of workers' batches come from.
 
     A worker's own examples come first. The last slots hold the shared ones,
     the same for all workers, one of each sharer in turn. A sharer has its own
     among these already, so the mask leaves them out: its batch is smaller.
 
     Args:
-      worker: int64 [workers, 1].
-      step: int64, a scalar or an array [steps, 1, 1].
-      seed: of the draw.
-      ops: of the library of `step`.
+      worker: the indices of the workers.
+      step: a scalar, or an array [steps, 1, 1].
+      seed: the seed of the draw.
 
     Returns:
       Arrays that broadcast to [..., workers, own + shared]: the worker that
@@ -85,9 +86,8 @@ class Injection(NamedTuple):
     slot = np.arange(self.own + self.shared)
     is_own = slot < self.own
     gift = np.maximum(slot - self.own, 0)
-    sharers = self.sharing_workers(step, seed, ops)
-    giver = ops.take(sharers, gift % self.sharers)
-    reader = ops.where(is_own, worker, giver)
+    giver = self.sharing_workers(step, seed)[..., gift % self.sharers]
+    reader = np.where(is_own, worker, giver)
     source = np.where(is_own, slot, gift // self.sharers)
     return reader, source, (reader != worker) | is_own
 
@@ -98,10 +98,10 @@ def make_injection(
   """Returns the injection (alpha, beta), or None if both are 0.
 
   Args:
-    alpha: share of the workers that share examples at a step.
-    beta: share of its batch that each of them gives away.
+    alpha: the share of workers that share examples at a step.
+    beta: the share of its batch that each of them gives away.
     workers: N.
-    batch_size: slots of a worker's batch.
+    batch_size: the number of slots in a worker's batch.
 
   Raises:
     ValueError: if alpha or beta is outside [0, 1], or only one of them is 0,

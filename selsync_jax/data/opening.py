@@ -1,92 +1,171 @@
 """Opens the data set that a config names."""
 
 from collections.abc import Callable, Mapping
+import importlib.util
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
+from selsync_jax.config import bind
+from selsync_jax.config import Bound
 from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
 from selsync_jax.config import lookup
-from selsync_jax.data import sources
+from selsync_jax.config import set_fields
+from selsync_jax.data import arrays
+from selsync_jax.data.arrays import Read
 from selsync_jax.data.assignment import Assignment
-from selsync_jax.data.fields import OWN
-from selsync_jax.data.fields import SOURCE_FIELDS
 from selsync_jax.data.injection import make_injection
 from selsync_jax.data.own import open_own
-from selsync_jax.data.partitioned import OpenDataset
-from selsync_jax.data.partitions import make_partition
+from selsync_jax.data.partitions import bind_partition
+from selsync_jax.data.partitions import divided
+from selsync_jax.data.partitions import PARTITION_FIELDS
 from selsync_jax.data.protocol import Data
+from selsync_jax.data.protocol import OpenDataset
+from selsync_jax.data.sources import BY_NUMPY
+from selsync_jax.data.sources import DATASETS
 
 
-def _open_with_tensorflow(
-  name: str, directory: str | None, **fields: Any
-) -> OpenDataset:
-  try:
-    # Takes seconds to import, and need not be installed.
-    from selsync_jax.data.tfdata import opening
-  except ModuleNotFoundError as error:
-    raise ConfigError(
-      f"config.data.backend='tf': {error}; install it, or use 'numpy'"
-    ) from error
-  return opening.open_dataset(name, directory, **fields)
+def _tensorflow() -> Read:
+  from selsync_jax.data.tfdata import pipelines  # Takes seconds to import.
+
+  return pipelines.read
 
 
-def _open_with_numpy(
-  name: str, directory: str | None, **fields: Any
-) -> OpenDataset:
-  del directory
-  with config_errors('data'):
-    return sources.open_dataset(name, **fields)
-
-
-BACKENDS: dict[str, Callable[..., OpenDataset]] = {
-  'tf': _open_with_tensorflow,
-  'numpy': _open_with_numpy,
+BACKENDS: dict[str, Callable[[], Read]] = {
+  'tf': _tensorflow,
+  'numpy': lambda: arrays.read,
 }
-_PARTITION_FIELDS = ('labels_per_worker', 'dirichlet_alpha')
+
+
+class BoundData(NamedTuple):
+  """The `data` of a config, checked; nothing is read yet.
+
+  Attributes:
+    name: the data set's name.
+    dataset: opens the data set.
+    partition: divides its training examples.
+    injection: `alpha` and `beta`.
+    backend: what reads it, a name in `BACKENDS`, or `auto`.
+    directory: TFDS's folder; `None` is its default.
+  """
+
+  name: str
+  dataset: Bound
+  partition: Bound
+  injection: Mapping[str, float]
+  backend: str
+  directory: str | None
+
+
+def bind_data(fields: Mapping[str, Any]) -> BoundData:
+  """Binds the `data` of a config.
+
+  Args:
+    fields: `name`, a name in `DATASETS`, and the data set's own fields;
+      `partition` and its own fields; `injection`, `backend` and `dir`.
+
+  Raises:
+    ConfigError: for the first field that is foreign, missing or out of range.
+  """
+  common = 'injection', 'backend', 'dir'
+  divide = {'partition', *PARTITION_FIELDS}
+  dataset = {
+    field: value
+    for field, value in set_fields(fields).items()
+    if field not in common and field not in divide
+  }
+  return BoundData(
+    fields['name'],
+    bind(DATASETS, dataset, 'data'),
+    bind_partition({k: v for k, v in fields.items() if k in divide}),
+    fields['injection'],
+    fields['backend'],
+    check_directory(fields['dir']),
+  )
 
 
 def open_data(
-  fields: Mapping[str, Any], *, workers: int, batch_size: int, seed: int
+  fields: Mapping[str, Any] | BoundData,
+  *,
+  workers: int,
+  batch_size: int,
+  seed: int,
 ) -> Data:
   """Opens a data set and assigns its examples to workers.
 
   Args:
-    fields: `data` of the config; see configs/base.py.
-    workers: number of workers of the run.
-    batch_size: examples per worker and step.
-    seed: of the partition, of shuffles and of draws.
+    fields: the `data` of a config, or what `bind_data` made of it.
+    workers: the number of workers of the run.
+    batch_size: the number of examples per worker and step.
+    seed: the seed of the partition, of shuffles and of draws.
 
   Raises:
     ConfigError: for the first field whose value breaks its rule, or if the data
       are not there.
   """
+  bound = fields if isinstance(fields, BoundData) else bind_data(fields)
   return assign(
-    open_dataset(fields),
-    fields,
+    open_dataset(bound),
+    bound,
     workers=workers,
     batch_size=batch_size,
     seed=seed,
   )
 
 
-def open_dataset(fields: Mapping[str, Any]) -> OpenDataset:
-  """Opens a data set; arguments and errors are those of `open_data`."""
-  if fields['name'] in OWN:
+def open_dataset(bound: BoundData) -> OpenDataset:
+  """Opens a data set; errors are those of `open_data`."""
+  name = bound.name
+  if DATASETS.is_own(name):
+    return open_own(name, bound.dataset)
+  backend = _backend(bound.backend)
+  try:
+    if name in BY_NUMPY:
+      dataset = bound.dataset()
+      if dataset.only_tf and backend != 'tf':
+        raise ConfigError(f'config.data: {dataset.only_tf}')
+      return dataset._replace(read=BACKENDS[backend]())
     with config_errors('data'):
-      return open_own(fields)
+      _check_tfds(name, backend, bound.backend)
+    source = bound.dataset()
+    from selsync_jax.data.tfdata import prepared
+
+    return prepared.open_source(source, bound.directory)
+  except ModuleNotFoundError as error:
+    raise ConfigError(
+      f"config.data.backend='tf': {error}; install it, or use 'numpy'"
+    ) from error
+
+
+def _backend(name: str) -> str:
+  """Returns which backend reads; both make the same batches, bit for bit.
+
+  So processes may choose differently where 'auto' finds different libraries.
+  """
+  if name == 'auto':
+    return 'tf' if importlib.util.find_spec('tensorflow') else 'numpy'
   with config_errors('data.backend'):
-    open_with = lookup(BACKENDS, fields['backend'])
-  return open_with(
-    fields['name'],
-    check_directory(fields['dir']),
-    **{name: fields[name] for name in SOURCE_FIELDS},
-  )
+    lookup({'auto': None} | BACKENDS, name)
+  return name
+
+
+def _check_tfds(name: str, backend: str, wanted: str) -> None:
+  """Raises `ValueError` if the backend cannot read a data set of TFDS."""
+  names = ', '.join(BY_NUMPY)
+  if backend == wanted == 'numpy':
+    raise ValueError(
+      f"backend='numpy' reads {names}; {name!r} needs backend='tf'"
+    )
+  if backend == 'numpy':
+    raise ValueError(
+      f'without TensorFlow there are {names}; {name!r} needs TensorFlow, which '
+      'is not installed'
+    )
 
 
 def assign(
   dataset: OpenDataset,
-  fields: Mapping[str, Any],
+  bound: BoundData,
   *,
   workers: int,
   batch_size: int,
@@ -100,22 +179,21 @@ def assign(
   info = dataset.info
   with config_errors('data.injection'):
     injection = make_injection(
-      workers=workers, batch_size=batch_size, **fields['injection']
+      workers=workers, batch_size=batch_size, **bound.injection
     )
     if injection and info.bytes_per_example is None:
       raise ValueError(
         f'examples of {info.name} stay on disk, so they cannot be injected'
       )
   with config_errors('data.partition'):
-    partition = make_partition(
-      fields['partition'],
+    partition = divided(
+      bound.partition,
       info.sizes['train'],
       workers,
       injection.own if injection else batch_size,
       seed,
       labels=info.labels,
       contiguous=info.order.contiguous,
-      **{name: fields[name] for name in _PARTITION_FIELDS},
     )
   return dataset.assigned(
     Assignment(partition, info.order, injection, batch_size, seed)

@@ -12,18 +12,20 @@ to. A mask marks the slots that hold an example.
 import dataclasses
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
-from selsync_jax.data.array_ops import ArrayOps
+import numpy as np
+
+from selsync_jax.data.index_shuffle import IndexShuffle
 
 
 class ChunkProgress(NamedTuple):
   """How far workers have read their chunks at a step; int64 arrays.
 
   Attributes:
-    epoch: chunks that the worker has read before this one.
-    step: steps since the worker began to read this chunk.
-    steps: steps in which it reads the chunk.
+    epoch: the number of chunks that the worker has read before this one.
+    step: the number of steps since the worker began to read this chunk.
+    steps: the number of steps in which it reads the chunk.
     start: where the chunk begins in `Partition.indices`.
-    size: examples in the chunk.
+    size: the number of examples in the chunk.
   """
 
   epoch: Any
@@ -56,16 +58,16 @@ class Order(Protocol):
     slot: Any,
     batch_size: int,
     seed: int,
-    ops: ArrayOps,
+    shuffle: IndexShuffle,
   ) -> tuple[Any, Any]:
-    """Which examples of their chunks workers read at a step.
+    """Returns which examples of their chunks workers read at a step.
 
     Args:
       chunk: how far each worker has read.
       slot: int64, slots of its batch; broadcasts against `chunk`.
-      batch_size: number of slots of a batch.
-      seed: of the shuffle.
-      ops: of the library of the arrays.
+      batch_size: the number of slots in a batch.
+      seed: the seed of the shuffle.
+      shuffle: permutes indices.
 
     Returns:
       Positions in the chunk, int64, and a mask, bool: whether the slot holds
@@ -93,13 +95,13 @@ class ShuffledChunk:
     slot: Any,
     batch_size: int,
     seed: int,
-    ops: ArrayOps,
+    shuffle: IndexShuffle,
   ) -> tuple[Any, Any]:
     """See `Order`."""
     del batch_size
     position, mask = _even(chunk, slot)
     words = (seed, chunk.epoch, chunk.start)
-    return ops.shuffle(position, words, chunk.size - 1), mask
+    return shuffle(position, words, chunk.size - 1), mask
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,13 +115,13 @@ class ShuffledBlocks:
   contiguous: ClassVar[bool] = True
 
   def shuffled(
-    self, position: Any, chunk: ChunkProgress, seed: int, ops: ArrayOps
+    self, position: Any, chunk: ChunkProgress, seed: int, shuffle: IndexShuffle
   ) -> Any:
     """Maps positions in a chunk to other positions of the same block."""
     block = position // self.block_size * self.block_size
-    last = ops.minimum(chunk.size - block, self.block_size) - 1
+    last = np.minimum(chunk.size - block, self.block_size) - 1
     words = (seed, chunk.epoch, chunk.start + block)
-    return block + ops.shuffle(position - block, words, last)
+    return block + shuffle(position - block, words, last)
 
   def positions(
     self,
@@ -127,12 +129,12 @@ class ShuffledBlocks:
     slot: Any,
     batch_size: int,
     seed: int,
-    ops: ArrayOps,
+    shuffle: IndexShuffle,
   ) -> tuple[Any, Any]:
     """See `Order`."""
     del batch_size
     position, mask = _even(chunk, slot)
-    return self.shuffled(position, chunk, seed, ops), mask
+    return self.shuffled(position, chunk, seed, shuffle), mask
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,13 +153,13 @@ class TextStreams:
     slot: Any,
     batch_size: int,
     seed: int,
-    ops: ArrayOps,
+    shuffle: IndexShuffle,
   ) -> tuple[Any, Any]:
     """See `Order`."""
-    del seed
+    del seed, shuffle
     begin = slot * chunk.size // batch_size
     end = (slot + 1) * chunk.size // batch_size
     phase = slot * chunk.steps // batch_size
     read = (chunk.step * (end - begin) + phase) // chunk.steps
     read_after = ((chunk.step + 1) * (end - begin) + phase) // chunk.steps
-    return ops.minimum(begin + read, end - 1), read_after > read
+    return np.minimum(begin + read, end - 1), read_after > read

@@ -14,16 +14,15 @@ from typing import Any
 import numpy as np
 
 from selsync_jax.config import ConfigError
-from selsync_jax.config import keyword_arguments
 from selsync_jax.data.arrays import ArrayDataset
-from selsync_jax.data.arrays import Augment
 from selsync_jax.data.arrays import Examples
+from selsync_jax.data.arrays import KeyedTransform
+from selsync_jax.data.arrays import SPLITS
+from selsync_jax.data.arrays import Transform
 from selsync_jax.data.arrays import unchanged
-from selsync_jax.data.fields import OWN
-from selsync_jax.data.fields import own_fields
 from selsync_jax.data.order import ShuffledChunk
+from selsync_jax.data.sources import DATASETS
 
-SPLITS = ('train', 'validation', 'test')
 _INT32 = np.iinfo(np.int32)
 
 
@@ -39,21 +38,18 @@ def register_dataset(
   Raises:
     ConfigError: if another data set has this name.
   """
-  return OWN.register(make)
+  return DATASETS.register(make)
 
 
-def open_own(fields: Mapping[str, Any]) -> ArrayDataset:
-  """Calls the function of a data set with its fields of `config.data`.
+def open_own(name: str, make: Callable[[], Any]) -> ArrayDataset:
+  """Calls the function of a user's data set.
 
   Raises:
     ConfigError: naming its file, if it raises an error; or if it returns
       something else.
   """
-  name = fields['name']
-  make = OWN[name]
-  arguments = keyword_arguments(make, name, own_fields(fields))
-  with OWN.errors(name, 'data'):
-    dataset = make(**arguments)
+  with DATASETS.errors(name, 'data'):
+    dataset = make()
     if not isinstance(dataset, ArrayDataset):
       raise ConfigError(
         f'config.data.name={name!r}: must return data.from_arrays(...) or '
@@ -65,11 +61,10 @@ def open_own(fields: Mapping[str, Any]) -> ArrayDataset:
 
 def _try(dataset: ArrayDataset) -> None:
   """Calls the functions of a data set once, so that they fail early."""
-  batch = dataset.transform(
-    {k: v[:1] for k, v in dataset.splits['train'].items()}
-  )
-  if dataset.augment:
-    batch = dataset.augment(batch, np.zeros(1, np.uint64))
+  one = {k: v[:1] for k, v in dataset.splits['train'].items()}
+  batch = dataset.transform(one)
+  if dataset.train:
+    batch = dataset.train(one, np.zeros(1, np.uint64))
   if any(len(array) != 1 for array in batch.values()):
     raise ValueError(
       f'from one example, transform and augment made {_shapes(batch)}'
@@ -83,8 +78,8 @@ def from_arrays(
   test: Examples,
   task: str,
   num_classes: int,
-  transform: Callable[[Examples], Examples] = unchanged,
-  augment: Augment | None = None,
+  transform: Transform = unchanged,
+  augment: KeyedTransform | None = None,
 ) -> ArrayDataset:
   """A data set of NumPy arrays.
 
@@ -117,8 +112,19 @@ def from_arrays(
         f'{name} has {_forms(arrays)}, and train has {expected}; they must be '
         'equal'
       )
+
+  def augmented(examples, key):
+    assert augment
+    return augment(transform(examples), key)
+
   return ArrayDataset(
-    '', task, num_classes, ShuffledChunk(), splits, transform, augment
+    '',
+    task,
+    num_classes,
+    ShuffledChunk(),
+    splits,
+    transform,
+    train=augmented if augment else None,
   )
 
 
@@ -130,9 +136,9 @@ def from_tf(read: Callable[[str], Any], **options: Any) -> ArrayDataset:
       the splits are `train`, `validation` and `test`.
     **options: as for `from_arrays`, which it calls.
   """
-  from selsync_jax.data.tfdata import own  # Imports TensorFlow.
+  from selsync_jax.data.tfdata import prepared  # Imports TensorFlow.
 
-  return _from_splits(lambda split: own.read_all(read(split)), options)
+  return _from_splits(lambda split: prepared.read_all(read(split)), options)
 
 
 def from_tfds(
@@ -156,12 +162,10 @@ def from_tfds(
   Raises:
     ConfigError: if the data are not there, saying how to get them.
   """
-  from selsync_jax.data.tfdata import own  # Imports TensorFlow.
+  from selsync_jax.data.tfdata import prepared  # Imports TensorFlow.
 
-  rows = own.open_prepared(name, data_dir)
-  return _from_splits(
-    lambda split: own.read_all(rows(splits[split])), options, columns
-  )
+  read = prepared.split_reader(name, data_dir)
+  return _from_splits(lambda split: read(splits[split]), options, columns)
 
 
 def from_huggingface(

@@ -1,18 +1,199 @@
-"""The partitions that `data.partition` can name."""
+"""The partitions: how a data set is divided into one chunk per worker.
 
-from typing import Any
+A partition by name is one function here and one row of `PARTITIONS`; its
+keyword-only parameters are fields of `config.data`. `order.py` says in which
+order a worker reads the examples of its chunk. Each of them, `seldp`, `defdp`,
+`by_label` and `dirichlet`, is read as a tf.data pipeline: see
+`tfdata/pipelines.py`.
 
-from jaxtyping import Integer
+References:
+  Tyagi and Swany, CLUSTER 2023, section `Data partitioning` (DefDP, SelDP) and
+    section `Data injection` (a fixed number of labels per worker).
+  Hsu, Qi and Brown, `Measuring the Effects of Non-Identical Data
+    Distribution for Federated Visual Classification`, 2019 (Dirichlet).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NamedTuple
+
+from annotated_types import Interval
+from jaxtyping import Int64, Integer
 import numpy as np
 
-from selsync_jax.config import keyword_arguments
-from selsync_jax.config import lookup
-from selsync_jax.data.label_skew import by_label
-from selsync_jax.data.label_skew import dirichlet
-from selsync_jax.data.partition import defdp
-from selsync_jax.data.partition import Divisible
-from selsync_jax.data.partition import Partition
-from selsync_jax.data.partition import seldp
+from selsync_jax.config import bind
+from selsync_jax.config import Bound
+from selsync_jax.config import Count
+from selsync_jax.config import parameters
+from selsync_jax.config import set_fields
+
+
+class Partition(NamedTuple):
+  """A data set divided into chunks, and who reads which chunk.
+
+  Attributes:
+    indices: int64 [examples], example indices, chunk after chunk.
+    bounds: int64 [workers + 1], where each chunk begins in `indices` and ends.
+    rotates: whether worker w reads chunk (w + epoch) mod N in an epoch, or
+      always its own.
+  """
+
+  indices: Int64[np.ndarray, 'examples']
+  bounds: Int64[np.ndarray, 'workers+1']
+  rotates: bool = False
+
+  @property
+  def sizes(self) -> Int64[np.ndarray, 'workers']:
+    """Examples in each chunk."""
+    return np.diff(self.bounds)
+
+  @property
+  def chunks(self) -> list[Int64[np.ndarray, '_']]:
+    """Example indices of each chunk."""
+    return np.split(self.indices, self.bounds[1:-1])
+
+  def steps_per_chunk(self, batch_size: int) -> Int64[np.ndarray, 'workers']:
+    """Steps in which each worker reads a chunk."""
+    steps = _ceil_divide(self.sizes, batch_size)
+    if self.rotates:  # All workers change chunks at the same step.
+      steps = np.full_like(steps, steps.max())
+    return steps
+
+  def steps_per_epoch(self, batch_size: int) -> int:
+    """Steps in which all workers together read as much as one data set."""
+    share = _ceil_divide(len(self.indices), len(self.sizes))
+    return _ceil_divide(share, batch_size)
+
+
+def _ceil_divide(count, divisor):
+  return -(-count // divisor)
+
+
+class Divisible(NamedTuple):
+  """What a partition divides: example indices, their labels, and a generator.
+
+  Attributes:
+    indices: int64 [examples], in the order in which they are to be divided.
+    labels: of every example of the data set, if they are in memory.
+    rng: for partitions that draw.
+  """
+
+  indices: Int64[np.ndarray, 'examples']
+  labels: Integer[np.ndarray, 'examples'] | None
+  rng: np.random.Generator
+
+
+def even_bounds(count: int, parts: int) -> Int64[np.ndarray, 'bounds']:
+  """Bounds of parts of [0, count) whose sizes differ by one at most."""
+  return np.arange(parts + 1) * count // parts
+
+
+def defdp(examples: Divisible, workers: int) -> Partition:
+  """Default partitioning: each worker always reads its own chunk."""
+  bounds = even_bounds(len(examples.indices), workers)
+  return Partition(examples.indices, bounds)
+
+
+def seldp(examples: Divisible, workers: int) -> Partition:
+  """SelSync's partitioning: the chunks rotate among the workers.
+
+  In every epoch each worker reads another chunk, and no two workers the same
+  one. In N epochs each worker reads every example exactly once.
+  """
+  return defdp(examples, workers)._replace(rotates=True)
+
+
+class _Grouped(NamedTuple):
+  """Examples grouped by label: indices label by label, and label counts."""
+
+  indices: Int64[np.ndarray, 'examples']
+  counts: Int64[np.ndarray, 'labels']
+
+
+def _group(examples: Divisible) -> _Grouped:
+  if examples.labels is None:
+    raise ValueError(
+      'a partition by label needs labels in memory, and this data set has none'
+    )
+  labels = examples.labels[examples.indices]
+  indices = examples.indices[np.argsort(labels, kind='stable')]
+  return _Grouped(indices, np.unique(labels, return_counts=True)[1])
+
+
+def _assign(
+  grouped: _Grouped, counts: Int64[np.ndarray, 'workers labels']
+) -> Partition:
+  """Gives worker w `counts[w, l]` examples of label l."""
+  workers, labels = counts.shape
+  owner = np.repeat(np.tile(np.arange(workers), labels), counts.T.ravel())
+  bounds = np.concatenate([[0], np.cumsum(counts.sum(axis=1))])
+  return Partition(grouped.indices[np.argsort(owner, kind='stable')], bounds)
+
+
+def by_label(
+  examples: Divisible, workers: int, *, labels_per_worker: Count
+) -> Partition:
+  """Gives each worker a fixed number of labels: the paper's non-IID data.
+
+  Labels are assigned round-robin. Workers with a common label split its
+  examples evenly.
+  """
+  grouped = _group(examples)
+  labels = len(grouped.counts)
+  if not 1 <= labels_per_worker <= labels:
+    raise ValueError(
+      f'labels_per_worker must be in [1, {labels}], got {labels_per_worker}'
+    )
+  if workers * labels_per_worker < labels:
+    raise ValueError(
+      f'{workers} workers of labels_per_worker={labels_per_worker} cover fewer '
+      f'than the {labels} labels'
+    )
+  slots = np.arange(workers * labels_per_worker)
+  counts = np.zeros((workers, labels), int)
+  for label, size in enumerate(grouped.counts.tolist()):
+    owners = slots[slots % labels == label] // labels_per_worker
+    counts[owners, label] = np.diff(even_bounds(size, len(owners)))
+  if (np.count_nonzero(counts, axis=1) < labels_per_worker).any():
+    raise ValueError(f'a label has too few examples for {workers} workers')
+  return _assign(grouped, counts)
+
+
+def _draw(rng, size, concentration, left):
+  """Draws `size` labels of a random mix, at most `left` of each label."""
+  mix = rng.dirichlet(concentration)
+  taken = np.zeros_like(left)
+  while taken.sum() < size:
+    available = taken < left
+    weights = np.where(available, mix, 0.0)
+    if not weights.sum():  # No label of this mix is left: draw another mix.
+      weights[available] = rng.dirichlet(concentration[available])
+    more = rng.multinomial(size - taken.sum(), weights / weights.sum())
+    taken = np.minimum(taken + more, left)
+  return taken
+
+
+def dirichlet(
+  examples: Divisible,
+  workers: int,
+  *,
+  dirichlet_alpha: Annotated[float, Interval(gt=0, le=1e6)],
+) -> Partition:
+  """Gives workers chunks of equal size with random label mixes (Hsu et al.).
+
+  Every worker's mix is drawn from Dirichlet(alpha p), where p is the share of
+  each label in the data set. With alpha near 0 a worker has one label; with a
+  large alpha all workers have the same mix. Workers draw in turn, without
+  replacement.
+  """
+  grouped = _group(examples)
+  left = grouped.counts
+  prior = left / left.sum()
+  counts = []
+  for size in np.diff(even_bounds(len(grouped.indices), workers)):
+    counts.append(_draw(examples.rng, size, dirichlet_alpha * prior, left))
+    left = left - counts[-1]
+  return _assign(grouped, np.stack(counts))
+
 
 PARTITIONS = {
   'defdp': defdp,
@@ -20,6 +201,25 @@ PARTITIONS = {
   'by_label': by_label,
   'dirichlet': dirichlet,
 }
+
+
+PARTITION_FIELDS = {
+  field for divide in PARTITIONS.values() for field in parameters(divide)
+}
+
+
+def bind_partition(fields: Mapping[str, Any]) -> Bound:
+  """Binds the partition of `config.data`.
+
+  Args:
+    fields: `partition`, a name in `PARTITIONS`, and its own fields; `None`
+      means not set.
+
+  Raises:
+    ConfigError: if the name is unknown, or the partition does not accept a
+      field or its value.
+  """
+  return bind(PARTITIONS, set_fields(fields), 'data', key='partition')
 
 
 def make_partition(
@@ -33,30 +233,49 @@ def make_partition(
   contiguous: bool = False,
   **fields: Any,
 ) -> Partition:
-  """Returns the partition `name`, in which every worker can fill a batch.
+  """Returns the partition `name` with its fields; see `divided`."""
+  return divided(
+    bind_partition({'partition': name, **fields}),
+    examples,
+    workers,
+    batch_size,
+    seed,
+    labels=labels,
+    contiguous=contiguous,
+  )
+
+
+def divided(
+  divide: Callable[[Divisible, int], Partition],
+  examples: int,
+  workers: int,
+  batch_size: int,
+  seed: int,
+  *,
+  labels: Integer[np.ndarray, 'examples'] | None = None,
+  contiguous: bool = False,
+) -> Partition:
+  """Returns a partition in which every worker can fill a batch.
 
   Args:
-    name: one of `PARTITIONS`.
-    examples: number of examples in the data set.
-    workers: number of chunks.
-    batch_size: examples that a worker reads at a step.
-    seed: of the random assignment of examples to chunks.
-    labels: of the examples, for partitions by label.
+    divide: one of `PARTITIONS`, bound to its fields.
+    examples: the number of examples in the data set.
+    workers: the number of chunks.
+    batch_size: the number of examples that a worker reads at a step.
+    seed: the seed of the random assignment of examples to chunks.
+    labels: the examples' labels, for partitions by label.
     contiguous: whether a chunk is a contiguous part of the data set, as text
       and files on disk need it; otherwise its examples are drawn at random.
-    **fields: the partition's own.
 
   Raises:
-    ValueError: if the name is unknown, the partition does not accept a field
-      or its value, or a chunk is smaller than a batch.
+    ValueError: if the partition cannot divide such data among so many workers,
+      or a chunk is smaller than a batch.
   """
-  divide = lookup(PARTITIONS, name)
-  fields = keyword_arguments(divide, name, fields)
   if workers > examples:
     raise ValueError(f'more workers ({workers}) than examples ({examples})')
   rng = np.random.default_rng(seed)
   indices = np.arange(examples) if contiguous else rng.permutation(examples)
-  partition = divide(Divisible(indices, labels, rng), workers, **fields)
+  partition = divide(Divisible(indices, labels, rng), workers)
   if partition.sizes.min() < batch_size:
     raise ValueError(
       f'a batch of {batch_size} is larger than a chunk: the smallest '

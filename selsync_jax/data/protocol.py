@@ -1,10 +1,16 @@
 """The interface between a data set and the training loop."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+import abc
+from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import functools
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from jaxtyping import Int64
+from jaxtyping import Int64, Integer
 import numpy as np
+
+from selsync_jax.data.assignment import Assignment
+from selsync_jax.data.order import Order
 
 Batch = dict[str, np.ndarray]
 """Arrays [local workers, batch size, ...], by name.
@@ -14,61 +20,51 @@ repeat some example, so that a model computes finite values of them.
 """
 
 
-@runtime_checkable
-class Data(Protocol):
+class DatasetInfo(NamedTuple):
+  """A data set, without its examples.
+
+  Attributes:
+    name: its name in a config.
+    task: what the data are for, a name in `tasks.TASKS`.
+    num_classes: the number of labels, or of tokens in the vocabulary.
+    order: the order in which workers read their chunks.
+    sizes: the number of examples in the `train`, `validation` and `test` split.
+    labels: the labels of the training examples, if they are in memory.
+    bytes_per_example: the size of a stored training example; None if examples
+      stay on disk and cannot be injected.
+  """
+
+  name: str
+  task: str
+  num_classes: int
+  order: Order
+  sizes: Mapping[str, int]
+  labels: Integer[np.ndarray, 'examples'] | None = None
+  bytes_per_example: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Data(abc.ABC):
   """What the workers of a run read.
 
   Every batch is a pure function of (seed, step): a resumed run needs only the
   step, and every process knows what every worker reads.
+
+  Attributes:
+    info: the data set.
+    assignment: which worker reads which training example at which step.
   """
 
-  @property
-  def task(self) -> str:
-    """What the data are for, a name in `tasks.TASKS`."""
-    ...
+  info: DatasetInfo
+  assignment: Assignment
 
-  @property
-  def num_classes(self) -> int:
-    """Number of labels, or of tokens in the vocabulary."""
-    ...
-
-  @property
-  def steps_per_epoch(self) -> int:
-    """Steps in which all workers together read as much as one data set."""
-    ...
-
-  @property
-  def label_counts(self) -> Int64[np.ndarray, 'workers labels'] | None:
-    """Training examples of each label in each worker's first chunk.
-
-    None if the data set has no labels in memory.
-    """
-    ...
-
-  @property
-  def injected_bytes_per_step(self) -> float:
-    """Bytes of examples that a worker sends at a step, on average."""
-    ...
-
-  @property
-  def facts(self) -> dict[str, Any]:
-    """Name, sizes and label counts, as JSON can hold them.
-
-    `labels` has the label counts: a row per worker, a column per label.
-    """
-    ...
-
-  @property
-  def example(self) -> Batch:
-    """A batch of one example for one worker: arrays [1, ...]."""
-    ...
-
+  @abc.abstractmethod
   def batches(
     self, workers: Sequence[int], start: int, stop: int
   ) -> Iterator[Batch]:
     """Training batches of some workers at steps `start` to `stop - 1`."""
-    ...
 
+  @abc.abstractmethod
   def evaluation(
     self, split: str, batch_size: int, workers: Sequence[int], total: int
   ) -> Iterator[Batch]:
@@ -76,8 +72,81 @@ class Data(Protocol):
 
     Args:
       split: 'train', 'validation' or 'test'.
-      batch_size: slots of a worker's batch.
-      workers: indices of the workers to read for, below `total`.
-      total: number of workers that share the split.
+      batch_size: the number of slots in a worker's batch.
+      workers: the indices of the workers to read for, below `total`.
+      total: the number of workers that share the split.
     """
+
+  @property
+  def task(self) -> str:
+    """What the data are for, a name in `tasks.TASKS`."""
+    return self.info.task
+
+  @property
+  def num_classes(self) -> int:
+    """Number of labels, or of tokens in the vocabulary."""
+    return self.info.num_classes
+
+  @property
+  def steps_per_epoch(self) -> int:
+    """Steps in which all workers together read as much as one data set."""
+    return self.assignment.steps_per_epoch
+
+  @property
+  def label_counts(self) -> Int64[np.ndarray, 'workers labels'] | None:
+    """Training examples of each label in each worker's first chunk.
+
+    None if the data set has no labels in memory.
+    """
+    labels = self.info.labels
+    if labels is None:
+      return None
+    return np.stack(
+      [
+        np.bincount(labels[chunk], minlength=int(labels.max()) + 1)
+        for chunk in self.assignment.partition.chunks
+      ]
+    )
+
+  @property
+  def injected_bytes_per_step(self) -> float:
+    """Bytes of examples that a worker sends at a step, on average."""
+    injection = self.assignment.injection
+    if injection is None or self.info.bytes_per_example is None:
+      return 0.0
+    return injection.examples_sent * self.info.bytes_per_example
+
+  @property
+  def facts(self) -> dict[str, Any]:
+    """Name, sizes and label counts, as JSON can hold them.
+
+    `labels` has the label counts: a row per worker, a column per label.
+    """
+    counts = self.label_counts
+    return {
+      'name': self.info.name,
+      'num_classes': self.info.num_classes,
+      'examples': dict(self.info.sizes),
+      'chunks': self.assignment.partition.sizes.tolist(),
+      'labels': None if counts is None else counts.tolist(),
+    }
+
+  @functools.cached_property
+  def example(self) -> Batch:
+    """A batch of one example for one worker: arrays [1, ...]."""
+    batch = next(self.evaluation('validation', 1, [0], 1))
+    return {name: array[0] for name, array in batch.items()}
+
+
+@runtime_checkable
+class OpenDataset(Protocol):
+  """A data set whose examples are in memory, or can be read from disk."""
+
+  @property
+  def info(self) -> DatasetInfo:
+    """The data set, without its examples."""
+    ...
+
+  def assigned(self, assignment: Assignment) -> Data:
+    """Returns the data of a run: who reads which of the examples."""
     ...

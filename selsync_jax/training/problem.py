@@ -18,7 +18,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.config import lookup
 from selsync_jax.data import Data
 from selsync_jax.data import open_data
-from selsync_jax.data.fields import OWN
+from selsync_jax.data.sources import DATASETS
 from selsync_jax.models import tasks
 from selsync_jax.training.settings import Settings
 
@@ -95,7 +95,7 @@ def create_problem(settings: Settings) -> Problem:
   """
   config = settings.config
   data = open_data(
-    config.data.to_dict(),
+    settings.data,
     workers=config.workers,
     batch_size=config.batch_size,
     seed=config.seed,
@@ -164,7 +164,7 @@ def _check(problem: Problem, config: Any) -> None:
   """Raises `ConfigError` if model, data and optimizer do not fit together."""
   with config_errors('model'), models.MODELS.errors(config.model.name, 'model'):
     shapes = problem.shapes  # The images may be too small for the model.
-  if config.data.name in OWN:
+  if DATASETS.is_own(config.data.name):
     tasks.check_metrics(
       problem.data.task,
       problem.model,

@@ -20,11 +20,9 @@ from selsync_jax.config import Bound
 from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
 from selsync_jax.config import flat
-from selsync_jax.config import lookup
 from selsync_jax.config import rule
-from selsync_jax.data import fields as data
-from selsync_jax.data.opening import check_directory
-from selsync_jax.data.partitions import PARTITIONS
+from selsync_jax.data import bind_data
+from selsync_jax.data import BoundData
 from selsync_jax.runs import writers
 from selsync_jax.sync.strategy import Strategy
 
@@ -37,6 +35,7 @@ class Settings(NamedTuple):
 
   Attributes:
     config: the config; nobody changes it.
+    data: what `open_data` opens.
     model: takes the number of scores, returns the model.
     optimizer: takes `learning_rate`, returns the optimizer.
     schedule: see `optimizers.with_warmup`; milestones are in epochs.
@@ -45,6 +44,7 @@ class Settings(NamedTuple):
   """
 
   config: ml_collections.ConfigDict
+  data: BoundData
   model: Bound
   optimizer: Bound
   schedule: Bound
@@ -97,6 +97,7 @@ def check(config: Config) -> Settings:
   is_lockstep = config.sync.method in methods.METHODS
   return Settings(
     config=config,
+    data=bind_data(plain['data']),
     model=models.bind_model(plain['model']),
     optimizer=optimizers.bind_optimizer(plain['optimizer']),
     schedule=optimizers.bind_schedule(plain['schedule']),
@@ -141,11 +142,6 @@ def _check_together(config: ml_collections.ConfigDict) -> None:
     )
   with config_errors('log.to'):
     writers.check(config.log.to)
-  with config_errors('data'):
-    data.check_source(config.data.to_dict())
-  check_directory(config.data.dir)
-  with config_errors('data.partition'):
-    lookup(PARTITIONS, config.data.partition)
 
 
 def _check_mesh(config: Any) -> None:

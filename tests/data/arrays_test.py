@@ -18,6 +18,7 @@ CASES = {
     injection=dict(alpha=0.5, beta=0.5),
   ),
   'digits dirichlet': dict(partition='dirichlet', dirichlet_alpha=10.0),
+  'hyperplane seldp': dict(name='hyperplane', dimensions=5),
   'stdlib_text seldp': dict(name='stdlib_text', bptt=64),
   'stdlib_text defdp, injected': dict(
     name='stdlib_text',

@@ -5,11 +5,10 @@ import pytest
 import tensorflow as tf
 
 from selsync_jax.data.tfdata import augment
-from selsync_jax.data.tfdata.array_ops import bits
 
 
 def keys(count, seed=0):
-  return bits(seed, tf.range(count))
+  return augment.bits(seed, tf.range(count))
 
 
 @pytest.mark.parametrize('height, width', [(12, 10), (32, 32), (5, 96)])

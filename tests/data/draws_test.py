@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from selsync_jax.data import draws
-from selsync_jax.data.tfdata import array_ops
+from selsync_jax.data.tfdata import augment
 
 
 def test_bits_of_one_word_begin_as_splitmix64_does():
@@ -33,4 +33,4 @@ def test_bits_depend_on_every_word_and_its_position_and_on_nothing_else():
 def test_tensorflow_gives_the_same_bits(words):
   tensors = [tf.constant(word, tf.int64) for word in words]
   arrays = [np.int64(word) for word in words]
-  assert int(array_ops.bits(*tensors)) == int(draws.bits(*arrays))
+  assert int(augment.bits(*tensors)) == int(draws.bits(*arrays))

@@ -13,7 +13,6 @@ import tensorflow_datasets as tfds
 from selsync_jax.data import assign
 from selsync_jax.data import draws
 from selsync_jax.data import open_dataset
-from selsync_jax.data.array_ops import numpy_ops
 from selsync_jax.data.partitions import PARTITIONS
 from tests.support import live_runs
 
@@ -102,16 +101,22 @@ def test_step_k_on_one_process_of_several_is_what_one_process_sees(data):
 
 def test_a_batch_holds_its_assigned_examples_transformed_one_by_one(data):
   where = (range(WORKERS), 55, 58)
-  seed, ops = data.assignment.seed, numpy_ops()
+  seed, dataset = data.assignment.seed, data.dataset
   for step, batch in zip(range(55, 58), data.batches(*where), strict=True):
-    slots = data.assignment.slots(range(WORKERS), step, ops)
+    (slots,) = data.assignment.blocks(range(WORKERS), step, step + 1)
+    slots = slots._replace(**{k: v[0] for k, v in slots._asdict().items()})
     np.testing.assert_array_equal(batch['mask'], slots.mask)
     for worker, slot in np.argwhere(slots.mask)[::5]:
       index, epoch = slots.index[worker, slot], slots.epoch[worker, slot]
       key = tf.constant(draws.bits(seed, epoch, [index]))
-      example = data.source.train(
-        {k: tf.constant(v[[index]]) for k, v in data.splits['train'].items()},
-        key,
+      stored = {
+        k: tf.constant(v[[index]], dataset.dtypes.get(k, v.dtype))
+        for k, v in dataset.splits['train'].items()
+      }
+      example = (
+        dataset.train(stored, key)
+        if dataset.train
+        else dataset.transform(stored)
       )
       for field, value in example.items():
         np.testing.assert_allclose(
@@ -145,7 +150,7 @@ def test_an_image_is_augmented_differently_in_every_epoch(dirs):
 @pytest.mark.parametrize('batch_size', [1, 7, 90, 1000])
 def test_evaluation_reads_every_example_once(dirs, batch_size):
   data = opened('digits', dirs)
-  test, labels = data.splits['test'], []
+  test, labels = data.dataset.splits['test'], []
   for workers in ([0, 1], [2]):  # Two processes, three workers.
     for batch in data.evaluation('test', batch_size, workers, 3):
       labels += batch['label'][batch['mask']].tolist()
@@ -154,7 +159,7 @@ def test_evaluation_reads_every_example_once(dirs, batch_size):
 
 def test_label_counts_are_those_of_each_chunk(dirs):
   data = opened('digits', dirs, 'by_label')
-  labels = data.splits['train']['label']
+  labels = data.dataset.splits['train']['label']
   counts = data.label_counts
   assert ((counts > 0).sum(axis=1) == 5).all()
   np.testing.assert_array_equal(counts.sum(axis=0), np.bincount(labels))

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from selsync_jax.data.array_ops import numpy_ops
 from selsync_jax.data.assignment import Assignment
+from selsync_jax.data.index_shuffle import IndexShuffle
 from selsync_jax.data.injection import make_injection
 from selsync_jax.data.order import ShuffledBlocks
 from selsync_jax.data.order import ShuffledChunk
@@ -64,8 +64,7 @@ def assign(name, n, injection, seed, **fields):
 
 def read(assignment, workers, start, stop):
   """The slots of some workers' batches: arrays [steps, workers, slots]."""
-  steps = np.arange(start, stop)[:, None, None]
-  return assignment.slots(workers, steps, numpy_ops())
+  return assignment.slots(workers, np.arange(start, stop), IndexShuffle())
 
 
 @pytest.mark.parametrize('seed, start', [(0, 0), (7, 12345)])
@@ -126,9 +125,7 @@ def test_a_process_with_some_of_the_workers_computes_the_same_sharers():
 def test_all_workers_share_equally_often():
   injection = make_injection(0.3, 0.5, N, B)
   steps = 1000
-  sharers = injection.sharing_workers(
-    np.arange(steps)[:, None, None], 0, numpy_ops()
-  )
+  sharers = injection.sharing_workers(np.arange(steps)[:, None, None], 0)
   assert sharers.shape == (steps, 1, 3)
   assert (np.diff(np.sort(sharers)) > 0).all()  # Three different workers.
   counts = np.bincount(sharers.ravel(), minlength=N)

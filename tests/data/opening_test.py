@@ -1,5 +1,6 @@
 """`open_data`: which configs it refuses, and with which line."""
 
+import pathlib
 import zipfile
 
 import pytest
@@ -69,7 +70,7 @@ def test_a_data_directory_that_cannot_exist_is_named(tmp_path):
 WRONG = [
   (
     dict(name='mnist'),
-    "'mnist' is not one of digits, stdlib_text, cifar10, "
+    "'mnist' is not one of digits, hyperplane, stdlib_text, cifar10, "
     'cifar100, imagenet2012, wikitext103',
   ),
   (dict(bptt=8), 'digits has no bptt, got 8'),
@@ -126,7 +127,7 @@ def test_numpy_refuses_what_it_cannot_read(data, line):
 
 def test_an_unknown_backend_is_named():
   assert refusal(backend='torch') == (
-    "config.data.backend: 'torch' is not one of tf, numpy"
+    "config.data.backend: 'torch' is not one of auto, tf, numpy"
   )
 
 
@@ -144,15 +145,17 @@ def test_a_data_directory_that_is_empty_or_a_bare_name_is_refused(
 
 @pytest.mark.parametrize('name', ['{tmp}/a', '~/a', './a', '../home/a'])
 def test_a_data_directory_may_be_absolute_at_home_or_explicitly_relative(
-  name, tmp_path, monkeypatch
+  name, tmp_path, archives_dir, monkeypatch
 ):
   home = tmp_path / 'home'
   for folder in (tmp_path, home):  # It must be there.
     (folder / 'a').mkdir(parents=True)
+    downloads = pathlib.Path(archives_dir) / 'downloads'
+    (folder / 'a' / 'downloads').symlink_to(downloads)
   monkeypatch.chdir(home)
   monkeypatch.setenv('HOME', str(home))
   fields = base.get_config('bsp').data
-  fields.dir = name.format(tmp=tmp_path)
+  fields.update(name='wikitext103', bptt=3, dir=name.format(tmp=tmp_path))
   open_data(fields.to_dict(), workers=2, batch_size=4, seed=0)
-  (prepared,) = tmp_path.rglob('a/sklearn_digits')
+  (prepared,) = tmp_path.rglob('a/wikitext103')
   assert prepared.parent in (home / 'a', tmp_path / 'a')

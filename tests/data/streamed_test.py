@@ -6,27 +6,25 @@ import tensorflow as tf
 
 from selsync_jax.config import ConfigError
 from selsync_jax.data import draws
-from selsync_jax.data.array_ops import numpy_ops
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.order import ShuffledBlocks
 from selsync_jax.data.partitions import make_partition
-from selsync_jax.data.tfdata.opening import make_source
-from selsync_jax.data.tfdata.opening import open_builder
-from selsync_jax.data.tfdata.reader import Reader
-from selsync_jax.data.tfdata.shards import Shards
-from selsync_jax.data.tfdata.streamed import open_shards
+from selsync_jax.data.sources import imagenet2012
+from selsync_jax.data.tfdata.prepared import open_source
+from selsync_jax.data.tfdata.streamed import Reader
+from selsync_jax.data.tfdata.streamed import Shards
 
 WORKERS, BATCH, BLOCK, SEED = 3, 8, 10, 5
 
 
 @pytest.fixture(scope='module')
 def source():
-  return make_source('imagenet2012', image_size=16, window=BLOCK)
+  return imagenet2012(image_size=16, window=BLOCK)
 
 
 @pytest.fixture(scope='module')
 def dataset(source, archives_dir):
-  return open_shards(source, open_builder(source, archives_dir))
+  return open_source(source, archives_dir)
 
 
 @pytest.fixture(scope='module')
@@ -42,10 +40,7 @@ def assign(shards, name='seldp'):
 
 
 def reader(shards, decode, name='seldp'):
-  assignment = assign(shards, name)
-  return Reader(
-    shards, decode, assignment.partition, assignment.order, BATCH, SEED
-  )
+  return Reader(shards, decode, assign(shards, name))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +54,8 @@ def test_a_batch_holds_its_assigned_examples_augmented_by_their_keys(
   batches = dataset.assigned(assignment).batches(range(WORKERS), 0, steps)
   files = list(shards.read(0, shards.examples))
   for step, batch in zip(range(steps), batches, strict=True):
-    slots = assignment.slots(range(WORKERS), step, numpy_ops())
+    (slots,) = assignment.blocks(range(WORKERS), step, step + 1)
+    slots = slots._replace(**{k: v[0] for k, v in slots._asdict().items()})
     np.testing.assert_array_equal(batch['mask'], slots.mask)
     for slot in np.argwhere(batch['mask'])[::7]:
       index, epoch = slots.index[tuple(slot)], slots.epoch[tuple(slot)]
@@ -87,8 +83,9 @@ def test_a_batch_that_would_leave_a_worker_without_an_example_is_refused(
   partition = make_partition(
     'seldp', shards.examples, WORKERS, 1, 0, contiguous=True
   )
-  uneven = reader(shards, source.train)._replace(
-    partition=partition, batch_size=1
+  how = reader(shards, source.train)
+  uneven = how._replace(
+    assignment=how.assignment._replace(partition=partition, batch_size=1)
   )
   with pytest.raises(ConfigError, match='a batch of 1: must be larger'):
     uneven.batches([0], 0, 3)
@@ -136,7 +133,7 @@ def test_examples_before_the_current_block_are_not_read(shards, monkeypatch):
 
   monkeypatch.setattr(Shards, 'read', noted)
   how = reader(shards, lambda files, key: {'label': files['label']})
-  start, _ = how.partition.bounds[1:3]
+  start, _ = how.assignment.partition.bounds[1:3]
   list(how.batches([1], 5, 7))
   # Steps 5 and 6 of 9 read examples 37 to 52 of 67: blocks of 10.
   assert ranges == [(start + 30, start + 60)]
@@ -148,6 +145,8 @@ def test_evaluation_reads_every_example_once(source, dataset):
   for workers in ([0, 1], [2, 3, 4]):  # Two processes, five workers.
     for batch in data.evaluation('test', 2, workers, 5):
       images += list(batch['image'][batch['mask']])
-  expected = [source.test(row) for row in dataset.splits['test'].read(0, 12)]
+  expected = [
+    source.transform(row) for row in dataset.splits['test'].read(0, 12)
+  ]
   order = [image.tobytes() for image in images]
   assert sorted(order) == sorted(e['image'].numpy().tobytes() for e in expected)

@@ -6,7 +6,7 @@ from unittest import mock
 
 from selsync_jax import methods
 from selsync_jax import models
-from selsync_jax.data import fields
+from selsync_jax.data.sources import DATASETS
 from selsync_jax.models import tasks
 from selsync_jax.runs import writers
 
@@ -16,7 +16,7 @@ def forgotten() -> Iterator[None]:
   """What is registered while this is entered is gone afterwards."""
   with contextlib.ExitStack() as tables:
     for table in (
-      *(methods.METHODS, models.MODELS, tasks.TASKS, fields.OWN),
+      *(methods.METHODS, models.MODELS, tasks.TASKS, DATASETS),
       writers.WRITERS,
     ):
       tables.enter_context(mock.patch.dict(table))

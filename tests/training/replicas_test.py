@@ -10,7 +10,7 @@ import pytest
 import selsync_jax as ss
 from selsync_jax import methods
 from selsync_jax.config import RunError
-from selsync_jax.data.tfdata import opening
+from selsync_jax.data.sources import DATASETS
 from selsync_jax.devices import mappers
 from selsync_jax.training.step import TrainState
 from tests.support import live_runs
@@ -22,21 +22,17 @@ from tests.support.short_runs import STEPS
 @pytest.fixture
 def poisoned(monkeypatch):
   """Digits of which one training image is not a number."""
-  create = opening.SOURCES['digits']
+  create = DATASETS['digits']
 
   def poisoned_digits(**fields):
-    source = create(**fields)
+    dataset = create(**fields)
+    train = dataset.splits['train']
+    image = train['image'].astype(np.float32)
+    image[7] = np.nan
+    splits = dataset.splits | {'train': train | {'image': image}}
+    return dataset._replace(splits=splits)
 
-    def read(rows):
-      examples = source.read(rows)
-      image = examples['image'].astype(np.float32)
-      if len(image) == 1257:
-        image[7] = np.nan
-      return examples | {'image': image}
-
-    return source._replace(read=read)
-
-  monkeypatch.setitem(opening.SOURCES, 'digits', poisoned_digits)
+  monkeypatch.setitem(DATASETS, 'digits', poisoned_digits)
 
 
 @pytest.mark.usefixtures('poisoned')

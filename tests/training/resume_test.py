@@ -8,7 +8,7 @@ import pytest
 
 from selsync_jax.config import ConfigError
 from selsync_jax.configs import digits
-from selsync_jax.data.tfdata.in_memory import InMemoryData
+from selsync_jax.data.arrays import ArrayData
 from selsync_jax.runs import history
 from selsync_jax.runs import workdir as workdirs
 from tests.support.short_runs import rows
@@ -27,13 +27,13 @@ def test_a_finished_run_says_so_and_changes_nothing(finished, data_dir, capsys):
 def test_the_test_split_is_read_once_after_the_last_step(
   tmp_path, data_dir, monkeypatch
 ):
-  read, evaluation = [], InMemoryData.evaluation
+  read, evaluation = [], ArrayData.evaluation
 
   def recorded(data, split, *args):
     read.append(split)
     return evaluation(data, split, *args)
 
-  monkeypatch.setattr(InMemoryData, 'evaluation', recorded)
+  monkeypatch.setattr(ArrayData, 'evaluation', recorded)
   summary = run(tmp_path, data_dir)
   assert read.index('test') == len(read) - 1
   assert not [name for row in rows(tmp_path) for name in row if 'test' in name]
@@ -52,6 +52,15 @@ def test_more_steps_go_on_where_the_run_ended(finished, data_dir, capsys):
   assert 'resuming from step 24' in capsys.readouterr().out
   assert summary['steps'] == 30
   assert [row['step'] for row in rows(finished)] == list(range(1, 31))
+
+
+def test_every_backend_goes_on_with_the_same_batches(
+  finished, tmp_path, data_dir
+):
+  for steps, backend in ((6, 'tf'), (12, 'numpy'), (24, 'auto')):
+    run(tmp_path, data_dir, steps=steps, data__backend=backend)
+  losses = [[row['loss'] for row in rows(run)] for run in (tmp_path, finished)]
+  assert losses[0] == losses[1]
 
 
 def test_restart_moves_the_old_run_aside(finished, data_dir):

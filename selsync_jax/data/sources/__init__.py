@@ -1,34 +1,29 @@
-"""Data sets as NumPy arrays, without TensorFlow and TFDS."""
+"""The data sets, a file and a row here each.
 
-from typing import Any
+A data set is a function whose keyword-only parameters are fields of
+`config.data`. It returns an `ArrayDataset` that NumPy has read, for any
+backend, or a `Source` that TFDS reads, for the backend 'tf'.
+"""
 
-from selsync_jax.config import keyword_arguments
-from selsync_jax.data.arrays import ArrayDataset
+from selsync_jax.config import Registry
+from selsync_jax.data.sources.cifar import cifar10
+from selsync_jax.data.sources.cifar import cifar100
 from selsync_jax.data.sources.digits import digits
 from selsync_jax.data.sources.hyperplane import hyperplane
+from selsync_jax.data.sources.imagenet2012 import imagenet2012
 from selsync_jax.data.sources.stdlib_text import stdlib_text
+from selsync_jax.data.sources.wikitext103 import wikitext103
 
-SOURCES = {
+BY_NUMPY = {
   'digits': digits,
   'hyperplane': hyperplane,
   'stdlib_text': stdlib_text,
 }
-
-
-def open_dataset(name: str, **fields: Any) -> ArrayDataset:
-  """Loads a data set.
-
-  Args:
-    name: one of `SOURCES`.
-    **fields: the source's own; `None` is not set.
-
-  Raises:
-    ValueError: if there is no such source, or it does not accept a field or its
-      value.
-  """
-  if name not in SOURCES:
-    raise ValueError(
-      f"backend='numpy' reads {', '.join(SOURCES)}; {name!r} needs backend='tf'"
-    )
-  make = SOURCES[name]
-  return make(**keyword_arguments(make, name, fields))
+BY_TFDS = {
+  'cifar10': cifar10,
+  'cifar100': cifar100,
+  'imagenet2012': imagenet2012,
+  'wikitext103': wikitext103,
+}
+DATASETS = Registry('data set', BY_NUMPY | BY_TFDS)
+"""By name, the function of each data set, also of those of a user."""

@@ -6,15 +6,17 @@ References:
 """
 
 import hashlib
+from typing import Literal
 
 import numpy as np
 
 from selsync_jax.data.arrays import ArrayDataset
 from selsync_jax.data.arrays import Examples
 from selsync_jax.data.order import ShuffledChunk
+from selsync_jax.data.sources.source import Pixels
 
-NUM_LABELS = 10
-# Never change these: scores on another split cannot be compared.
+# Never change these, nor the order of the examples: scores on other splits, and
+# runs that read another order, cannot be compared.
 _SPLIT_SEED = 0
 _TEST, _VALIDATION = 360, 180
 
@@ -48,8 +50,8 @@ def split_digits(labels: np.ndarray) -> dict[str, np.ndarray]:
   return {split: np.sort(indices) for split, indices in splits.items()}
 
 
-def _as_prepared(indices: np.ndarray, split: str) -> np.ndarray:
-  """The indices in TFDS's order: by MD5 of each, with the split as salt."""
+def _shuffled(indices: np.ndarray, split: str) -> np.ndarray:
+  """The indices in the order of their MD5, with the split as salt."""
   return np.array(
     sorted(
       indices.tolist(),
@@ -58,44 +60,42 @@ def _as_prepared(indices: np.ndarray, split: str) -> np.ndarray:
   )
 
 
-def check_fields(image_size: int | None, channels: int | None) -> None:
-  """Raises `ValueError` for a size or a number of channels out of range."""
-  if image_size is not None and image_size < 1:
-    raise ValueError(f'image_size must be at least 1, got {image_size}')
-  if channels not in (None, 1, 3):
-    raise ValueError(f'channels must be 1 or 3, got {channels}')
-
-
 def digits(
-  *, image_size: int | None = None, channels: int | None = None
+  *, image_size: Pixels | None = None, channels: Literal[1, 3] | None = None
 ) -> ArrayDataset:
-  """Gray images in [0, 1], with the same gray in each channel."""
-  check_fields(image_size, channels)
-  if image_size is not None:
-    raise ValueError(
-      f"image_size={image_size}: only data.backend='tf' can resize digits"
-    )
+  """Gray images in [0, 1], with the same gray in each channel.
+
+  Args:
+    image_size: the pixels per side, at least 1; None: 8, as they are.
+    channels: 1 or 3; None: 1.
+  """
   every = all_digits()
   indices = {
-    split: _as_prepared(split_indices, split)
+    split: _shuffled(split_indices, split)
     for split, split_indices in split_digits(every['label']).items()
   }
 
   def transform(examples):
-    image = examples['image'].astype(np.float32) / 16
-    return {
-      'image': np.repeat(image, channels or 1, axis=-1),
-      'label': examples['label'],
-    }
+    image = examples['image'] / 16
+    if image_size:
+      from selsync_jax.data.tfdata import augment  # Imports TensorFlow.
+
+      image = augment.resize(image, image_size)
+    same = np.ones(channels or 1, np.float32)
+    return {'image': image * same, 'label': examples['label']}
 
   return ArrayDataset(
     'digits',
     task='classification',
-    num_classes=NUM_LABELS,
+    num_classes=10,
     order=ShuffledChunk(),
     splits={
       split: {name: array[rows] for name, array in every.items()}
       for split, rows in indices.items()
     },
     transform=transform,
+    dtypes={'image': np.float32},
+    only_tf=f"image_size={image_size}: only data.backend='tf' can resize digits"
+    if image_size
+    else '',
   )

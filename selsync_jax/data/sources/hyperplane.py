@@ -6,6 +6,9 @@ References:
   dimensions, which are a gigabyte).
 """
 
+from typing import Annotated
+
+from annotated_types import Interval
 import numpy as np
 
 from selsync_jax.data.arrays import ArrayDataset
@@ -19,10 +22,14 @@ _SEED = 0
 _SIZES = {'train': 16_384, 'validation': 2_048, 'test': 2_048}
 
 
-def hyperplane(*, dimensions: int = 512) -> ArrayDataset:
-  """Features from N(0, 1), and as target their weighted sum with noise."""
-  if dimensions < 1:
-    raise ValueError(f'dimensions must be at least 1, got {dimensions}')
+def hyperplane(
+  *, dimensions: Annotated[int, Interval(ge=1, le=2**16)] = 512
+) -> ArrayDataset:
+  """Features from N(0, 1), and as target their weighted sum with noise.
+
+  Args:
+    dimensions: the number of features, at least 1.
+  """
   rng = np.random.default_rng(_SEED)
   weights = rng.normal(size=dimensions) / np.sqrt(dimensions)
 

@@ -7,11 +7,11 @@ import sysconfig
 import numpy as np
 
 from selsync_jax.data.arrays import ArrayDataset
-from selsync_jax.data.arrays import Examples
+from selsync_jax.data.arrays import SPLITS
 from selsync_jax.data.order import TextStreams
+from selsync_jax.data.sources.source import Tokens
+from selsync_jax.data.sources.text import next_token
 from selsync_jax.data.sources.text import segments
-
-VOCABULARY = 256  # Bytes.
 
 
 def split_of(name: str) -> str:
@@ -26,14 +26,12 @@ def files_of(split: str) -> list[pathlib.Path]:
   return sorted(p for p in folder.glob('*.py') if split_of(p.name) == split)
 
 
-def _next_token(examples: Examples) -> Examples:
-  """Inputs, and as targets the token that follows each."""
-  tokens = examples['tokens'].astype(np.int32)
-  return {'inputs': tokens[:, :-1], 'targets': tokens[:, 1:]}
+def stdlib_text(*, bptt: Tokens) -> ArrayDataset:
+  """Byte-level language modeling on the standard library.
 
-
-def stdlib_text(*, bptt: int) -> ArrayDataset:
-  """Byte-level language modeling on the standard library."""
+  Args:
+    bptt: the number of tokens in an example, at least 1.
+  """
 
   def examples(split):
     text = b''.join(path.read_bytes() for path in files_of(split))
@@ -42,10 +40,9 @@ def stdlib_text(*, bptt: int) -> ArrayDataset:
   return ArrayDataset(
     'stdlib_text',
     task='language_modeling',
-    num_classes=VOCABULARY,
+    num_classes=256,  # Bytes.
     order=TextStreams(),
-    splits={
-      split: examples(split) for split in ('train', 'validation', 'test')
-    },
-    transform=_next_token,
+    splits={split: examples(split) for split in SPLITS},
+    transform=next_token,
+    dtypes={'tokens': np.int32},
   )

@@ -1,5 +1,7 @@
 """Text: a sequence of tokens, divided into segments of equal length."""
 
+from typing import Any
+
 import numpy as np
 
 
@@ -12,11 +14,15 @@ def segments(tokens: np.ndarray, bptt: int) -> np.ndarray:
   Raises:
     ValueError: if the tokens are too few for one segment.
   """
-  if bptt < 1:
-    raise ValueError(f'bptt must be at least 1, got {bptt}')
   if len(tokens) <= bptt:
     raise ValueError(
       f'bptt={bptt} asks for more than the {len(tokens)} tokens of a split'
     )
   windows = np.lib.stride_tricks.sliding_window_view(tokens, bptt + 1)
   return np.ascontiguousarray(windows[::bptt])
+
+
+def next_token(examples: Any) -> Any:
+  """Inputs, and as targets the token that follows each."""
+  tokens = examples['tokens']
+  return {'inputs': tokens[:, :-1], 'targets': tokens[:, 1:]}

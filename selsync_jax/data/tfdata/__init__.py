@@ -1,6 +1,7 @@
-"""Data read by TensorFlow: prepared by TFDS, fed by tf.data pipelines.
+"""Data read by TensorFlow: fed by tf.data pipelines, some prepared by TFDS.
 
-Nothing outside this folder imports TensorFlow or TFDS.
+No module outside this folder imports TensorFlow or TFDS when it is imported; a
+few functions of `sources` do when they are called.
 """
 
 import tensorflow as tf

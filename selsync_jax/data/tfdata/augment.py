@@ -10,22 +10,25 @@ References:
     Inception for ImageNet.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from selsync_jax.data.tfdata.array_ops import bits
+from selsync_jax.data import draws
 
 Tensor = Any
 """A tensor, whose operators no type checker knows."""
 
 
-class Colors(NamedTuple):
-  """Mean and standard deviation of red, green and blue, in [0, 1]."""
+def bits(*words: Any) -> Tensor:
+  """`draws.bits` of tensors: uint64, of the shape that the words broadcast to.
 
-  mean: tuple[float, float, float]
-  std: tuple[float, float, float]
+  Args:
+    *words: integers or integer tensors that broadcast against each other.
+  """
+  tensors = [tf.cast(word, tf.uint64) for word in words]
+  return draws.hashed(tensors, tf.constant(0, tf.uint64))
 
 
 def normalize(

@@ -1,29 +1,73 @@
-"""Data that stay on disk, such as ImageNet."""
+"""Data that stay on disk, such as ImageNet: a tf.data pipeline per worker.
 
-from collections.abc import Iterator, Mapping, Sequence
+A worker's chunk is a contiguous part of the shards. It is read from front to
+back and shuffled within blocks of still-encoded examples, so that a block needs
+little memory. Only examples that are used are decoded: not the part of a block
+that a resumed run has read before, either.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
 import dataclasses
+import itertools
 import typing
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+from selsync_jax.config import ConfigError
 from selsync_jax.data.assignment import Assignment
+from selsync_jax.data.assignment import progress
+from selsync_jax.data.draws import bits
+from selsync_jax.data.index_shuffle import IndexShuffle
+from selsync_jax.data.order import ChunkProgress
 from selsync_jax.data.order import ShuffledBlocks
-from selsync_jax.data.partitioned import DatasetInfo
-from selsync_jax.data.partitioned import PartitionedData
 from selsync_jax.data.partitions import make_partition
 from selsync_jax.data.protocol import Batch
-from selsync_jax.data.tfdata.reader import Reader
-from selsync_jax.data.tfdata.shards import open_split
-from selsync_jax.data.tfdata.shards import Shards
-from selsync_jax.data.tfdata.source import Source
+from selsync_jax.data.protocol import Data
+from selsync_jax.data.protocol import DatasetInfo
+from selsync_jax.data.sources.source import Source
+from selsync_jax.data.tfdata import pipelines
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class OpenShards:
+def rows(builder: Any, split: str, **options: Any) -> tf.data.Dataset:
+  """The rows of a split of TFDS, in the order of its shards."""
+  config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
+  return builder.as_dataset(split=split, read_config=config, **options)
+
+
+class Shards(NamedTuple):
+  """A split on disk: a contiguous part of one of TFDS's splits.
+
+  Attributes:
+    builder: the TFDS builder.
+    split: the name of TFDS's split.
+    first: the index in it of the first example.
+    examples: the number of examples.
+  """
+
+  builder: Any
+  split: str
+  first: int
+  examples: int
+
+  def read(self, start: int, stop: int) -> tf.data.Dataset:
+    """Examples `start` to `stop - 1`, with encoded images."""
+    return rows(
+      self.builder,
+      f'{self.split}[{self.first + start}:{self.first + stop}]',
+      decoders={'image': tfds.decode.SkipDecoding()},
+    ).take(stop - start)
+
+
+class OpenShards(NamedTuple):
   """A data set whose splits stay on disk.
 
   Attributes:
-    source: decodes the examples.
-    num_classes: see `Data`.
+    source: decodes the examples; its order is `ShuffledBlocks`.
+    num_classes: the number of labels.
     splits: the `train`, `validation` and `test` split.
   """
 
@@ -44,66 +88,195 @@ class OpenShards:
 
   def assigned(self, assignment: Assignment) -> 'StreamedData':
     """Returns the data of a run."""
-    return StreamedData(self.info, assignment, self.source, self.splits)
-
-
-def open_shards(source: Source, builder: Any) -> OpenShards:
-  """Opens all splits of a data set.
-
-  Args:
-    source: the data set; its order is `ShuffledBlocks`.
-    builder: the TFDS builder.
-
-  Raises:
-    ValueError: if the data set lacks a split.
-  """
-  splits = {
-    split: open_split(source, builder, split) for split in source.splits
-  }
-  return OpenShards(source, source.num_classes(builder.info), splits)
+    return StreamedData(self.info, assignment, self)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class StreamedData(PartitionedData):
-  """See `PartitionedData`.
+class StreamedData(Data):
+  """What the workers of a run read from disk.
 
   Attributes:
-    source: decodes the examples.
-    splits: shards by split.
+    dataset: the shards, and what decodes them.
   """
 
-  source: Source
-  splits: Mapping[str, Shards]
+  dataset: OpenShards
 
   def batches(
     self, workers: Sequence[int], start: int, stop: int
   ) -> Iterator[Batch]:
     """See `Data`."""
-    reader = Reader(
-      self.splits['train'],
-      self.source.train,
-      self.assignment.partition,
-      typing.cast(ShuffledBlocks, self.assignment.order),  # Of the source.
-      self.assignment.batch_size,
-      self.assignment.seed,
-    )
-    return reader.batches(workers, start, stop)
+    shards, decode = self.dataset.splits['train'], self.dataset.source.train
+    assert decode
+    return Reader(shards, decode, self.assignment).batches(workers, start, stop)
 
   def evaluation(
     self, split: str, batch_size: int, workers: Sequence[int], total: int
   ) -> Iterator[Batch]:
     """See `Data`; each worker reads a contiguous part of the split."""
-    shards = self.splits[split]
+    shards = self.dataset.splits[split]
     partition = make_partition(
       'seldp', shards.examples, total, 1, 0, contiguous=True
     )
     reader = Reader(
       shards,
-      lambda example, _: self.source.test(example),
-      partition,
-      ShuffledBlocks(1),
-      batch_size,
-      0,
+      lambda example, _: self.dataset.source.transform(example),
+      Assignment(partition, ShuffledBlocks(1), None, batch_size, 0),
     )
     steps = int(partition.steps_per_chunk(batch_size)[0])
     return reader.batches(workers, 0, steps)
+
+
+class Reader(NamedTuple):
+  """Reads a split for some of the workers.
+
+  Attributes:
+    shards: the split.
+    decode: `decode(example, key)`, from a stored example to one of a batch;
+      `key` is uint64, 64 random bits.
+    assignment: who reads which example; its order is `ShuffledBlocks`.
+  """
+
+  shards: Shards
+  decode: Callable[[Any, Any], Any]
+  assignment: Assignment
+
+  def batches(
+    self, workers: Sequence[int], start: int, stop: int
+  ) -> Iterator[Batch]:
+    """The batches of some workers at steps `start` to `stop - 1`.
+
+    They hold what `Assignment.slots` says: arrays [workers, batch_size, ...],
+    and `mask`.
+
+    Raises:
+      ConfigError: if a worker would have no example at some step.
+    """
+    partition, batch_size = (
+      self.assignment.partition,
+      self.assignment.batch_size,
+    )
+    steps = partition.steps_per_chunk(batch_size)
+    if (steps > partition.sizes).any():
+      raise ConfigError(
+        f'a batch of {batch_size}: must be larger for streamed data that '
+        'the workers cannot share evenly (config.batch_size, '
+        'config.eval.batch_size)'
+      )
+
+    def open_span(start, stop):
+      each = [self._worker_batches(worker, start, stop) for worker in workers]
+
+      def stacked(*batches):
+        return {k: tf.stack([b[k] for b in batches]) for k in batches[0]}
+
+      return (
+        tf.data.Dataset.zip(*each).map(stacked).prefetch(2).as_numpy_iterator()
+      )
+
+    return _read_ahead(_spans(steps[list(workers)], start, stop), open_span)
+
+  def _slots(
+    self, chunk: ChunkProgress, first: int, end: int
+  ) -> Iterator[dict[str, np.ndarray]]:
+    """What a worker reads of each block; arrays [examples].
+
+    Args:
+      chunk: how far it has read its chunk.
+      first: the position in the chunk of the first example.
+      end: the position after the last one.
+
+    Yields:
+      `source`, int64, positions in the block; `step`, int64, at how many steps
+      after `chunk` they are read; and `key`, uint64, 64 random bits each.
+    """
+    order, seed = self._order, self.assignment.seed
+    shuffle = IndexShuffle()
+    for begin in range(first - first % order.block_size, end, order.block_size):
+      position = np.arange(
+        max(begin, first), min(begin + order.block_size, end)
+      )
+      source = order.shuffled(position, chunk, seed, shuffle)
+      yield {
+        'source': source - begin,
+        'step': ((position + 1) * chunk.steps - 1) // chunk.size - chunk.step,
+        'key': bits(seed, chunk.epoch, chunk.start + source),
+      }
+
+  @property
+  def _order(self) -> ShuffledBlocks:
+    return typing.cast(ShuffledBlocks, self.assignment.order)
+
+  def _worker_batches(
+    self, worker: int, start: int, stop: int
+  ) -> tf.data.Dataset:
+    """The batches of one worker at some steps of one epoch."""
+    partition, batch_size = (
+      self.assignment.partition,
+      self.assignment.batch_size,
+    )
+    reached = progress(partition, batch_size, np.array(worker), np.array(start))
+    chunk = ChunkProgress(*map(int, reached))
+    after = chunk._replace(step=chunk.step + stop - start)
+    (first, _), (end, _) = chunk.even_share, after.even_share
+    size = self._order.block_size
+    low, high = first // size * size, -(-end // size) * size
+    files = self.shards.read(
+      chunk.start + low, chunk.start + min(high, chunk.size)
+    )
+
+    def shuffled(slots, files):
+      files = {k: tf.gather(v, slots['source']) for k, v in files.items()}
+      return tf.data.Dataset.from_tensor_slices(
+        (slots['step'], slots['key'], files)
+      )
+
+    def count(step):
+      first, end = chunk._replace(step=chunk.step + step).even_share
+      return end - first
+
+    def filled(_, examples):
+      slots, size = tf.range(batch_size), tf.size(examples['label'])
+      slot = tf.where(slots < size, slots, 0)
+      batch = {k: tf.gather(v, slot) for k, v in examples.items()}
+      return batch | {'mask': slots < size}
+
+    slots = pipelines.slots(self._slots(chunk, first, end))
+    return (
+      tf.data.Dataset.zip(slots, files.batch(size).prefetch(1))
+      .flat_map(shuffled)
+      .map(
+        lambda step, key, files: (step, self.decode(files, key)),
+        num_parallel_calls=tf.data.AUTOTUNE,
+      )
+      .group_by_window(
+        lambda step, _: step,
+        lambda _, group: group.batch(batch_size),
+        window_size_func=count,
+      )
+      .map(filled)
+    )
+
+
+def _spans(steps_per_chunk, start, stop):
+  """Spans of steps in which no worker ends an epoch."""
+  while start < stop:
+    ends = (start // steps_per_chunk + 1) * steps_per_chunk
+    end = min(stop, *ends.tolist())
+    yield start, end
+    start = end
+
+
+def _read_ahead(spans, open_span):
+  """Yields the batches of all spans; opens each while the last one is read."""
+
+  def first(span):
+    iterator = open_span(*span)
+    return [next(iterator)], iterator
+
+  with futures.ThreadPoolExecutor(1) as pool:
+    opened = None
+    for span in itertools.chain(spans, [None]):
+      after = pool.submit(first, span) if span else None
+      for part in opened.result() if opened else ():
+        yield from part
+      opened = after

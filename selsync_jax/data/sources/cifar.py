@@ -4,23 +4,17 @@ References:
   Krizhevsky, `Learning Multiple Layers of Features from Tiny Images`, 2009.
 """
 
-import functools
-
-import tensorflow_datasets as tfds
-
 from selsync_jax.data.order import ShuffledChunk
-from selsync_jax.data.tfdata import augment
-from selsync_jax.data.tfdata.augment import Colors
-from selsync_jax.data.tfdata.source import Source
-from selsync_jax.data.tfdata.sources import images
+from selsync_jax.data.sources import source
+from selsync_jax.data.sources.source import Source
 
-# In [0, 1].
-_CIFAR10 = Colors((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
-_CIFAR100 = Colors((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
+# Mean and standard deviation of red, green and blue, in [0, 1].
+_CIFAR10 = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+_CIFAR100 = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
 
 
-def _cifar(name: str, colors: Colors, image_size: int | None) -> Source:
-  images.check_size(image_size)
+def _cifar(name: str, colors: tuple, image_size: int | None) -> Source:
+  from selsync_jax.data.tfdata import augment  # Imports TensorFlow.
 
   def finish(image, label):
     image = augment.normalize(image, *colors)
@@ -31,9 +25,8 @@ def _cifar(name: str, colors: Colors, image_size: int | None) -> Source:
 
   return Source(
     name,
-    builder=functools.partial(tfds.builder, name),
     task='classification',
-    num_classes=images.num_labels,
+    num_classes=source.num_labels,
     # TFDS shuffles the training images when it prepares them, so its last ones
     # are a random sample.
     splits={
@@ -42,18 +35,22 @@ def _cifar(name: str, colors: Colors, image_size: int | None) -> Source:
       'test': 'test',
     },
     order=ShuffledChunk(),
+    transform=lambda batch: finish(**batch),
     train=train,
-    test=lambda batch: finish(**batch),
-    read=images.read,
+    read=source.images,
     fetch=f'fetch it with: tfds build {name} --data_dir={{dir}}',
   )
 
 
-def cifar10(*, image_size: int | None = None) -> Source:
-  """60,000 images of 32x32 pixels, 10 labels; 45,000 train."""
+def cifar10(*, image_size: source.Pixels | None = None) -> Source:
+  """60,000 images of 32x32 pixels, 10 labels; 45,000 train.
+
+  Args:
+    image_size: the pixels per side, at least 1; None: 32, as they are.
+  """
   return _cifar('cifar10', _CIFAR10, image_size)
 
 
-def cifar100(*, image_size: int | None = None) -> Source:
-  """The same with 100 labels and other images."""
+def cifar100(*, image_size: source.Pixels | None = None) -> Source:
+  """The same with 100 labels and other images; see `cifar10`."""
   return _cifar('cifar100', _CIFAR100, image_size)

@@ -1,4 +1,4 @@
-"""Each data set of TFDS, from its real source or from TFDS's own mock."""
+"""Each data set, from its real source or from TFDS's own mock."""
 
 import hashlib
 import pathlib
@@ -10,12 +10,18 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from selsync_jax.configs import base
+from selsync_jax.data import open_data
+from selsync_jax.data.sources import cifar10
+from selsync_jax.data.sources import cifar100
+from selsync_jax.data.sources import DATASETS
+from selsync_jax.data.sources import digits
+from selsync_jax.data.sources import imagenet2012
+from selsync_jax.data.sources import stdlib_text
+from selsync_jax.data.sources import wikitext103
 from selsync_jax.data.sources.stdlib_text import split_of
-from selsync_jax.data.tfdata import in_memory
-from selsync_jax.data.tfdata.opening import make_source
-from selsync_jax.data.tfdata.opening import open_builder
-from selsync_jax.data.tfdata.sources.stdlib_text import StdlibText
-from selsync_jax.data.tfdata.streamed import open_shards
+from selsync_jax.data.tfdata.prepared import open_builder
+from selsync_jax.data.tfdata.prepared import open_source
 
 SPLITS = ('train', 'validation', 'test')
 
@@ -24,18 +30,13 @@ def tensors(examples, stop=None):
   return {k: tf.constant(v[:stop]) for k, v in examples.items()}
 
 
-def load(name, data_dir, **fields):
-  source = make_source(name, **fields)
-  builder = open_builder(source, data_dir)
-  return source, builder, in_memory.load(source, builder, source.read).splits
-
-
 @pytest.fixture(scope='module')
-def digits(data_dir):
-  return load('digits', data_dir)[2]
+def splits():
+  """Those of the digits."""
+  return digits().splits
 
 
-def test_the_digits_are_scikit_learns_each_in_one_split(digits):
+def test_the_digits_are_scikit_learns_each_in_one_split(splits):
   from sklearn.datasets import load_digits
 
   def rows(image, label):
@@ -43,55 +44,57 @@ def test_the_digits_are_scikit_learns_each_in_one_split(digits):
     return sorted(map(tuple, np.column_stack([label, flat]).tolist()))
 
   stored = {
-    field: np.concatenate([split[field] for split in digits.values()])
+    field: np.concatenate([split[field] for split in splits.values()])
     for field in ('image', 'label')
   }
   expected = load_digits()
   assert rows(stored['image'], stored['label']) == rows(
     expected.images.astype(int), expected.target
   )
-  assert [len(s['label']) for s in digits.values()] == [1257, 180, 360]
+  assert [len(s['label']) for s in splits.values()] == [1257, 180, 360]
 
 
-def test_every_label_has_its_share_of_every_split(digits):
-  for split in digits.values():
+def test_every_label_has_its_share_of_every_split(splits):
+  for split in splits.values():
     share = np.bincount(split['label'], minlength=10) / len(split['label'])
     np.testing.assert_allclose(share, 0.1, atol=0.012)
 
 
-def test_the_digits_split_is_the_same_on_every_machine(digits):
+def test_the_digits_split_is_the_same_on_every_machine(splits):
   digest = hashlib.sha256()
-  for split in digits.values():
+  for split in splits.values():
     digest.update(split['image'].tobytes())
     digest.update(split['label'].astype(np.uint8).tobytes())
   assert digest.hexdigest()[:16] == '97ff964c8528b93a', (
     'The examples or their order changed: results on digits cannot be '
-    'compared with earlier ones. Raise SklearnDigits.VERSION.'
+    'compared with earlier ones.'
   )
 
 
-def test_digits_can_be_larger_and_have_three_equal_channels(digits):
-  source = make_source('digits', image_size=20, channels=3)
-  batch = source.test(tensors(digits['test'], 5))
+def test_digits_can_be_larger_and_have_three_equal_channels(splits):
+  dataset = digits(image_size=20, channels=3)
+  stored = {'image': np.float32(splits['test']['image'])}
+  stored['label'] = splits['test']['label']
+  batch = dataset.transform(tensors(stored, 5))
   image = batch['image'].numpy()
   assert image.shape == (5, 20, 20, 3) and image.dtype == np.float32
   assert (image == image[..., :1]).all()
-  small = digits['test']['image'][:5] / 16
+  small = splits['test']['image'][:5] / 16
   np.testing.assert_allclose(
     image.mean(axis=(1, 2, 3)), small.mean(axis=(1, 2, 3)), atol=0.02
   )
 
 
-def test_the_stdlib_text_is_the_librarys_each_file_in_one_split(data_dir):
-  _, builder, splits = load('stdlib_text', data_dir, bptt=1)
-  assert make_source('stdlib_text', bptt=1).num_classes(builder.info) == 256
+def test_the_stdlib_text_is_the_librarys_each_file_in_one_split():
+  dataset = stdlib_text(bptt=1)
+  assert dataset.num_classes == 256
   folder = pathlib.Path(sysconfig.get_path('stdlib'))
   files = sorted(folder.glob('*.py'))
   for split in SPLITS:
     text = b''.join(
       file.read_bytes() for file in files if split_of(file.name) == split
     )
-    tokens = splits[split]['tokens']
+    tokens = dataset.splits[split]['tokens']
     assert tokens[:, 0].tobytes() == text[:-1]  # Inputs.
     assert tokens[:, 1].tobytes() == text[1:]  # Targets.
     share = len(text) / sum(file.stat().st_size for file in files)
@@ -104,12 +107,13 @@ def test_a_files_split_depends_on_its_name_alone():
   assert split_of('operator.py') == 'test'
 
 
-def test_segments_overlap_by_one_token_a_target_and_then_an_input(
-  data_dir,
-):
-  source, _, splits = load('stdlib_text', data_dir, bptt=50)
-  batch = source.test(tensors(splits['train'], 9))
-  inputs, targets = batch['inputs'].numpy(), batch['targets'].numpy()
+@pytest.mark.parametrize('backend', ['tf', 'numpy'])
+def test_segments_overlap_by_one_token_a_target_and_then_an_input(backend):
+  fields = base.get_config('bsp').data
+  fields.update(name='stdlib_text', bptt=50, backend=backend)
+  data = open_data(fields.to_dict(), workers=1, batch_size=9, seed=0)
+  batch = next(data.evaluation('train', 9, [0], 1))
+  inputs, targets = batch['inputs'][0], batch['targets'][0]
   assert inputs.shape == targets.shape == (9, 50)
   assert inputs.dtype == targets.dtype == np.int32
   np.testing.assert_array_equal(targets[:, :-1], inputs[:, 1:])
@@ -119,7 +123,9 @@ def test_segments_overlap_by_one_token_a_target_and_then_an_input(
 def test_wikitext_is_words_of_the_archive_by_the_vocabulary_of_training(
   archives_dir,
 ):
-  source, builder, splits = load('wikitext103', archives_dir, bptt=1)
+  source = wikitext103(bptt=1)
+  splits = open_source(source, archives_dir).splits
+  builder = open_builder(source, archives_dir)
   words = builder.info.metadata['vocabulary']
   assert words == [
     *('<unk>', '<eos>', 'The', 'cat', 'sat', '.', 'dog', ',', 'a', '!')
@@ -144,7 +150,9 @@ def test_a_long_wikitext_keeps_its_order(tmp_path, archives_dir):
     for split in ('train', 'valid', 'test'):
       text = ' '.join(numbers)
       archive.writestr(f'wikitext-103/wiki.{split}.tokens', text)
-  _, builder, splits = load('wikitext103', str(tmp_path), bptt=1)
+  source = wikitext103(bptt=1)
+  splits = open_source(source, str(tmp_path)).splits
+  builder = open_builder(source, str(tmp_path))
   words = builder.info.metadata['vocabulary']
   tokens = splits['train']['tokens'][:, 0]
   assert [words[i] for i in tokens] == numbers
@@ -159,13 +167,14 @@ COLORS = {  # Mean and deviation of the training images, as published.
 @pytest.mark.parametrize('name, labels', [('cifar10', 10), ('cifar100', 100)])
 def test_cifar_is_read_as_tfds_has_it_and_normalized(name, labels):
   with tfds.testing.mock_data(num_examples=40):
-    source, builder, splits = load(name, None)
-  assert source.num_classes(builder.info) == labels
+    dataset = open_source(DATASETS[name](), None)
+  splits = dataset.splits
+  assert dataset.num_classes == labels
   for split in SPLITS:
     assert splits[split]['image'].shape == (40, 32, 32, 3)
     assert splits[split]['image'].dtype == np.uint8
     assert splits[split]['label'].dtype == np.int32
-  batch = source.test(tensors(splits['test']))
+  batch = dataset.transform(tensors(splits['test']))
   mean, std = COLORS[name]
   np.testing.assert_allclose(
     batch['image'].numpy() * std + mean,
@@ -177,10 +186,10 @@ def test_cifar_is_read_as_tfds_has_it_and_normalized(name, labels):
 
 def test_cifars_validation_images_are_not_training_images():
   counts = {'train': tfds.core.SplitInfo('train', [50_000], 0)}
-  for name in ('cifar10', 'cifar100'):
+  for source in (cifar10(), cifar100()):
     parts = {
       split: tfds.core.ReadInstruction.from_spec(
-        make_source(name).splits[split]
+        source.splits[split]
       ).to_absolute(counts)[0]
       for split in ('train', 'validation')
     }
@@ -191,9 +200,9 @@ def test_cifars_validation_images_are_not_training_images():
 def test_imagenets_splits_share_no_photograph_and_its_test_has_labels(
   archives_dir,
 ):
-  source = make_source('imagenet2012')
+  source = imagenet2012()
   builder = open_builder(source, archives_dir)
-  splits = open_shards(source, builder).splits
+  splits = open_source(source, archives_dir).splits
   assert len(builder.info.splits['train'].shard_lengths) == 5
   names = {
     split: {row['file_name'].numpy() for row in shards.read(0, shards.examples)}
@@ -207,18 +216,21 @@ def test_imagenets_splits_share_no_photograph_and_its_test_has_labels(
 
 
 def test_the_slower_of_two_processes_reads_what_the_faster_prepared(
-  tmp_path, monkeypatch
+  tmp_path, archives_dir, monkeypatch
 ):
-  split_generators = StdlibText._split_generators
-  source = make_source('stdlib_text', bptt=9)
+  source = wikitext103(bptt=9)
+  builder = source.builder
+  split_generators = builder._split_generators
+  downloads = pathlib.Path(archives_dir) / 'downloads'
+  (tmp_path / 'downloads').symlink_to(downloads)
 
   def overtaken(self, dl_manager):
-    monkeypatch.setattr(StdlibText, '_split_generators', split_generators)
+    monkeypatch.setattr(builder, '_split_generators', split_generators)
     open_builder(source, str(tmp_path))
     return split_generators(self, dl_manager)
 
-  monkeypatch.setattr(StdlibText, '_split_generators', overtaken)
+  monkeypatch.setattr(builder, '_split_generators', overtaken)
   builder = open_builder(source, str(tmp_path))
-  splits = in_memory.load(source, builder, source.read).splits
-  assert len(splits['train']['tokens']) > 100_000
+  splits = open_source(source, str(tmp_path)).splits
+  assert len(splits['train']['tokens']) == (60 * 14 - 1) // 9
   assert [path.name for path in builder.data_path.parent.iterdir()] == ['1.0.0']

@@ -1,0 +1,162 @@
+"""Opens data sets that TFDS has prepared."""
+
+from collections.abc import Callable, Iterator
+import contextlib
+import functools
+import io
+import sys
+from typing import Any
+
+from absl import logging
+import numpy as np
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+from selsync_jax.config import config_errors
+from selsync_jax.config import ConfigError
+from selsync_jax.data.arrays import ArrayDataset
+from selsync_jax.data.arrays import Examples
+from selsync_jax.data.sources.source import Source
+from selsync_jax.data.tfdata import pipelines
+from selsync_jax.data.tfdata.streamed import OpenShards
+from selsync_jax.data.tfdata.streamed import rows
+from selsync_jax.data.tfdata.streamed import Shards
+
+_BATCH = 1024  # Examples that are converted together.
+
+
+def open_source(
+  source: Source, data_dir: str | None
+) -> ArrayDataset | OpenShards:
+  """Opens a data set, prepared on first use if this package prepares it.
+
+  Args:
+    source: the data set.
+    data_dir: TFDS's data directory; None is TFDS's own default.
+
+  Raises:
+    ConfigError: if the data are not there, or a split is too short.
+  """
+  builder = open_builder(source, data_dir)
+  num_classes = source.num_classes(builder.info)
+  if source.read is None:
+    splits = {
+      split: _shards(builder, name) for split, name in source.splits.items()
+    }
+    return OpenShards(source, num_classes, splits)
+  with config_errors('data'):
+    return ArrayDataset(
+      source.name,
+      source.task,
+      num_classes,
+      source.order,
+      splits={
+        split: source.read(rows(builder, name))
+        for split, name in source.splits.items()
+      },
+      transform=source.transform,
+      train=source.train,
+      read=pipelines.read,
+    )
+
+
+def _shards(builder: Any, split: str) -> Shards:
+  """A split on disk, from TFDS's name for it."""
+  splits = builder.info.splits
+  instruction = tfds.core.ReadInstruction.from_spec(split)
+  (part,) = instruction.to_absolute(splits)
+  first, last = part.from_ or 0, part.to or splits[part.splitname].num_examples
+  return Shards(builder, part.splitname, first, last - first)
+
+
+@contextlib.contextmanager
+def _silence_tfds() -> Iterator[None]:
+  """Suppresses TFDS's log lines and what it prints."""
+  verbosity = logging.get_verbosity()
+  logging.set_verbosity(logging.ERROR)
+  try:
+    with contextlib.redirect_stdout(io.StringIO()):
+      yield
+  finally:
+    logging.set_verbosity(verbosity)
+
+
+def open_builder(source: Source, data_dir: str | None) -> Any:
+  """Returns the TFDS builder of a source whose data are prepared.
+
+  Args:
+    source: the data set.
+    data_dir: TFDS's data directory; None is TFDS's own default.
+
+  Raises:
+    ConfigError: if the data are not there, saying how to get them, or cannot be
+      prepared.
+  """
+  if not sys.stderr.isatty():
+    tfds.disable_progress_bar()
+  make = source.builder or functools.partial(tfds.builder, source.name)
+  with _silence_tfds():
+    builder = make(data_dir=data_dir)
+    try:
+      if source.builder:
+        try:
+          builder.download_and_prepare()
+        except FileExistsError:  # Another process prepared it in the meantime.
+          builder = make(data_dir=data_dir)
+      rows(builder, source.splits['train'])
+    except ValueError as error:
+      raise ConfigError(f'config.data.name: {error}') from error
+    except (AssertionError, OSError) as error:
+      # TFDS raises AssertionError if the data are not there.
+      if not isinstance(error, AssertionError | FileNotFoundError):
+        raise ConfigError(f'config.data.dir: {error}') from error
+      fetch = source.fetch.format(dir=builder.data_dir_root)
+      raise ConfigError(
+        f'config.data.name: no {source.name} in {builder.data_path}; {fetch}'
+      ) from error
+  return builder
+
+
+def read_all(dataset: tf.data.Dataset) -> Examples:
+  """Returns all examples of a finite data set, each a dict, as arrays.
+
+  Raises:
+    ValueError: if it has no end, or its elements are no dicts.
+  """
+  if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+    raise ValueError('the tf.data.Dataset has no end; leave out repeat()')
+  if not isinstance(dataset.element_spec, dict):
+    raise ValueError(
+      f'the tf.data.Dataset must yield dicts, not {dataset.element_spec}'
+    )
+  batches = list(dataset.batch(_BATCH).as_numpy_iterator())
+  return {
+    name: np.concatenate([batch[name] for batch in batches])
+    for name in (batches[0] if batches else ())
+  }
+
+
+def split_reader(name: str, data_dir: str | None) -> Callable[[str], Examples]:
+  """Returns `read(split)` for a data set that TFDS has prepared.
+
+  Raises:
+    ConfigError: if TFDS does not know it, or, when a split is read, has not
+      prepared it.
+  """
+  try:
+    builder = tfds.builder(name, data_dir=data_dir)
+  except tfds.core.registered.DatasetNotFoundError as error:
+    (first, *_) = str(error).splitlines()
+    raise ConfigError(f'config.data: TFDS: {first}') from error
+
+  def read(split: str) -> Examples:
+    try:
+      dataset = rows(builder, split)
+    except (AssertionError, FileNotFoundError) as error:
+      raise ConfigError(
+        f'config.data: no {name} in {builder.data_path}; fetch it with: '
+        f'tfds build {name} --data_dir={builder.data_dir_root}'
+      ) from error
+    return read_all(dataset)
+
+  return read

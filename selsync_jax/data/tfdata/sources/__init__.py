@@ -1,1 +1,0 @@
-"""The data sets that TFDS prepares and reads, a file each."""
