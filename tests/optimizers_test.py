@@ -61,7 +61,7 @@ BAD_SCHEDULES = [
   ),
   (
     dict(name='cosine', factor=0.1, period=3),
-    'config.schedule.factor=0.1: cosine has no fields, but no factor',
+    'config.schedule.factor=0.1: cosine has no factor; None unsets it',
   ),
   (
     dict(name='staircase', factor=0.0, period=3),

@@ -152,7 +152,7 @@ def test_flags_replace_and_change_parts(fields, changed):
     (
       'bsp',
       ['sync.trigger.delta=1'],
-      'trigger.delta=1: every has k, but no delta',
+      'trigger.delta=1: every has no delta; it has k',
     ),
     (
       'selsync',
@@ -175,7 +175,7 @@ def test_flags_replace_and_change_parts(fields, changed):
     (
       'local_sgd',
       [*OUTER, 'sync.averager.optimizer.learning_rte=1'],
-      'averager.optimizer.learning_rte=1: sgd has ',
+      'averager.optimizer.learning_rte=1: sgd has no learning_rte',
     ),
     (
       'local_sgd',

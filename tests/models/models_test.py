@@ -295,11 +295,11 @@ BAD_FIELDS = [
     dict(name='decoder', attention='cudnn', dropout=0.1),
     "attention='cudnn' has no dropout, got 0.1",
   ),
-  (dict(name='vgg11', depth=11), 'depth=11: vgg11 has .*, but no depth'),
+  (dict(name='vgg11', depth=11), 'depth=11: vgg11 has no depth; .*'),
   # The data set determines it.
   (
     dict(name='convnet', num_classes=9),
-    'num_classes=9: convnet has .*, but no num_classes',
+    'num_classes=9: convnet has no num_classes; .*',
   ),
 ]
 

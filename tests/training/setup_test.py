@@ -79,14 +79,20 @@ BAD_FIELDS = [
   (
     'data.name',
     'mnist',
-    "config.data: 'mnist' is not one of digits, hyperplane, stdlib_text, "
+    "config.data.name: 'mnist' is not one of digits, hyperplane, stdlib_text, "
     'cifar10, cifar100, imagenet2012, wikitext103',
   ),
-  ('data.bptt', 8, 'config.data: digits has no bptt, got 8'),
+  (
+    'data.bptt',
+    8,
+    'config.data.bptt=8: digits has no bptt; it has image_size, channels; None '
+    'unsets it',
+  ),
   (
     'data.labels_per_worker',
     1,
-    'config.data.partition: seldp has no labels_per_worker, got 1',
+    'config.data.labels_per_worker=1: seldp has no labels_per_worker; None '
+    'unsets it',
   ),
   (
     'data.injection.alpha',
@@ -114,15 +120,15 @@ BAD_FIELDS = [
   (
     'optimizer.name',
     'adam',
-    'config.optimizer.momentum=0.9: adam has decayed, clip_norm, weight_decay, '
-    'learning_rate, b1, b2, eps, eps_root, mu_dtype, nesterov, but no '
-    'momentum; None unsets it',
+    'config.optimizer.momentum=0.9: adam has no momentum; it has decayed, '
+    'clip_norm, weight_decay, learning_rate, b1, b2, eps, eps_root, mu_dtype, '
+    'nesterov; None unsets it',
   ),
   (
     'schedule.name',
     'linear',
-    "config.schedule.name: 'linear' is not one of constant, cosine, milestones, "
-    'staircase',
+    "config.schedule.name: 'linear' is not one of constant, cosine, "
+    'milestones, staircase',
   ),
   (
     'schedule.warmup_epochs',
