@@ -85,7 +85,7 @@ def probe(options: argparse.Namespace) -> dict[str, float]:
     times = variants.time_interleaved({'alone': alone}, 20, 5)['alone']
     file, *fields = arguments('local_sgd', options)
     setup = create_setup(
-      config_file.load(
+      config_file.settings(
         file.removeprefix('--config='),
         [*fields, f'--config.sync.period={options.steps + 1}'],
       )

@@ -145,10 +145,11 @@ def virtual_seconds(
 
   from selsync_jax.runs.ledger import Totals
   from selsync_jax.simulate import lockstep
+  from selsync_jax.training.settings import check
   from selsync_jax.training.setup import create_setup
 
   ledger = lockstep.create_ledger(
-    create_setup(trial.config),
+    create_setup(check(trial.config)),
     Totals(),
     cluster=trial.config.cluster.to_dict(),
   )

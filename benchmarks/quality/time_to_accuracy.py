@@ -285,13 +285,14 @@ def main() -> None:
   os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', cache)
   os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
   from selsync_jax.training.problem import create_problem
+  from selsync_jax.training.settings import check
 
   first = setting(options, 'bsp', 0)
   config = config_file.load(first.file, first.fields)
   trainer = tuning.Trainer(
     work / 'outcomes.json', config.workers, options.every
   )
-  rate, chosen = choose(options, trainer, create_problem(config).steps)
+  rate, chosen = choose(options, trainer, create_problem(check(config)).steps)
   targets = targets_of(options, trainer, rate, options.seeds)
   wire = network(options, work)
   rows = {}

@@ -44,7 +44,7 @@ def times(
     f'--config.steps={steps * (rounds + 1)}',
     '--config.data.backend=numpy',
   ]
-  setup = create_setup(config_file.load(config, fields))
+  setup = create_setup(config_file.settings(config, fields))
   indices = range(workers)
   state = start.fresh(setup)
   step = setup.train_step()

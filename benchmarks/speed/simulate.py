@@ -30,6 +30,7 @@ from selsync_jax.simulate.engine import Engine
 from selsync_jax.simulate.numerics import Numerics
 from selsync_jax.sync.traffic import nbytes
 from selsync_jax.training import start
+from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 from selsync_jax.training.setup import Setup
 
@@ -87,7 +88,7 @@ def measure(
     workers=workers, mapper='vmap', steps=steps * (rounds + 1), batch_size=16
   )
   config.data.backend = 'numpy'
-  setup = create_setup(config)
+  setup = create_setup(check(config))
   numerics = Numerics(setup.problem, config.optimizer.to_dict())
   cluster = create_cluster(
     CLUSTER,

@@ -194,32 +194,33 @@ def _synchronization(strategy, optimizer, check_every):
   if strategy.optimizer_state.changes:
     changing += ['opt_state', 'moments_state']
 
-  def average(state):
-    shared, averager_state = strategy.averager.apply(
-      strategy.averaged(state.shared), state.averager_state
-    )
-    state = state.replace(
-      **shared, averager_state=averager_state, syncs=state.syncs + 1
-    )
-    if strategy.optimizer_state.changes:
-      opt_state, moments_state = strategy.optimizer_state.apply(
-        state.opt_state, optimizer.init(state.params), state.moments_state
-      )
-      state = state.replace(opt_state=opt_state, moments_state=moments_state)
-    unequal = jnp.int32(-1)
-    if check_every and strategy.keeps_replicas_equal:
-      unequal = lax.cond(
-        state.syncs % check_every == 0,
-        replicas.first_difference,
-        lambda params: jnp.int32(-1),
-        state.params,
-      )
-    return {name: getattr(state, name) for name in changing}, unequal
-
   def synchronize(sync, state):
+    def average(changed):
+      new = state.replace(**changed)
+      shared, averager_state = strategy.averager.apply(
+        strategy.averaged(new.shared), new.averager_state
+      )
+      new = new.replace(
+        **shared, averager_state=averager_state, syncs=new.syncs + 1
+      )
+      if strategy.optimizer_state.changes:
+        opt_state, moments_state = strategy.optimizer_state.apply(
+          new.opt_state, optimizer.init(new.params), new.moments_state
+        )
+        new = new.replace(opt_state=opt_state, moments_state=moments_state)
+      unequal = jnp.int32(-1)
+      if check_every and strategy.keeps_replicas_equal:
+        unequal = lax.cond(
+          new.syncs % check_every == 0,
+          replicas.first_difference,
+          lambda params: jnp.int32(-1),
+          new.params,
+        )
+      return {name: getattr(new, name) for name in changing}, unequal
+
     changed, unequal = lax.cond(
       sync,
-      lambda changed: average(state.replace(**changed)),
+      average,
       lambda changed: (changed, jnp.int32(-1)),
       {name: getattr(state, name) for name in changing},
     )
