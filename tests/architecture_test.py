@@ -1,6 +1,7 @@
 """The plan of the house: which room may know which."""
 
 import ast
+import functools
 import pathlib
 import runpy
 
@@ -41,9 +42,15 @@ def room_of(path):
   return path.relative_to(ROOT / PACKAGE).with_suffix('').parts[0]
 
 
+@functools.cache
+def nodes(path):
+  """The syntax of a file."""
+  return list(ast.walk(ast.parse(path.read_text())))
+
+
 def imports(path):
   """Dotted names that a file imports anywhere in it."""
-  for node in ast.walk(ast.parse(path.read_text())):
+  for node in nodes(path):
     if isinstance(node, ast.Import):
       yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -54,7 +61,7 @@ def imports(path):
 
 def attributes(path):
   """Every `name.attribute` in a file."""
-  for node in ast.walk(ast.parse(path.read_text())):
+  for node in nodes(path):
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
       yield node
 
