@@ -2,7 +2,11 @@
 
 import sys
 
-from selsync_jax.__main__ import main
+from selsync_jax import __main__ as door
 
 if __name__ == '__main__':
-  main(['compare', *sys.argv[1:]], program='compare.py')
+  door.own_process('compare.py')
+  with door.command('compare.py'):
+    from selsync_jax.commands import compare
+
+    compare.main(sys.argv[1:])

@@ -2,7 +2,11 @@
 
 import sys
 
-from selsync_jax.__main__ import main
+from selsync_jax import __main__ as door
 
 if __name__ == '__main__':
-  main(['train', *sys.argv[1:]], program='train.py')
+  door.own_process('train.py')
+  with door.command('train.py'):
+    from selsync_jax.commands import train
+
+    train.main(sys.argv[1:])

@@ -87,12 +87,13 @@ class Variant:
         params = ss.synchronize(sync, params)
       return params, opt_state
 
+    pmap = mappers.Pmap(count)
     self.params = sum(x.size for x in jax.tree.leaves(params))
     self.state, self._batch = (
-      mappers.place(mappers.replicate(tree, count), 'pmap')
+      pmap.create(lambda tree=tree: tree)
       for tree in ((params, tx.init(params)), batch)
     )
-    self._step = mappers.map_workers(step, 'pmap', donate=(0,))
+    self._step = pmap.map_workers(step, donate=(0,))
 
   def run(self, steps: int) -> None:
     """Takes `steps` steps and waits for the last one."""
@@ -127,8 +128,9 @@ def time_interleaved(
 
 def all_reduce_alone(count: int, size: int) -> Callable[[int], None]:
   """Returns `run(steps)`: the consensus of one float32 buffer, alone."""
-  mean = mappers.map_workers(ss.consensus, 'pmap')
-  buffer = mappers.place(jnp.zeros((count, size), jnp.float32), 'pmap')
+  pmap = mappers.Pmap(count)
+  mean = pmap.map_workers(ss.consensus)
+  buffer = pmap.place(jnp.zeros((count, size), jnp.float32))
 
   def run(steps):
     for _ in range(steps):

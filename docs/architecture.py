@@ -22,7 +22,7 @@ DOORS = {
   'train': ('train.py', ROOT / 'train.py'),
   'compare': ('compare.py', ROOT / 'compare.py'),
   '__main__': ('python -m selsync_jax', ROOT / PACKAGE / '__main__.py'),
-  '__init__': ('import selsync_jax', ROOT / PACKAGE / '__init__.py'),
+  '__init__': ('import selsync_jax', ROOT / PACKAGE / '__init__.pyi'),
 }
 PAGE = pathlib.Path(__file__).resolve().parent / 'architecture.md'
 BLOCK = re.compile(r'(<!-- rooms -->\n).*(<!-- /rooms -->)', re.S)
@@ -35,7 +35,9 @@ def imports(path: pathlib.Path) -> Iterator[list[str]]:
     if isinstance(node, ast.Import):
       yield from (alias.name.split('.') for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
-      yield from ([*node.module.split('.'), a.name] for a in node.names)
+      above = [PACKAGE] if node.level else []  # As in the package's stub.
+      path_to = [*above, *node.module.split('.')]
+      yield from ([*path_to, alias.name] for alias in node.names)
 
 
 def rooms() -> dict[str, list[pathlib.Path]]:

@@ -15,7 +15,9 @@ import sys
 
 import jax
 
+from selsync_jax import fields
 from selsync_jax import methods
+from selsync_jax import optimizers
 from selsync_jax.methods import parts
 from selsync_jax.simulate import cluster
 from selsync_jax.simulate import methods as asynchronous
@@ -33,11 +35,14 @@ def arguments(docstring: str) -> dict[str, str]:
   return {name: ' '.join(text.split()) for name, text in found}
 
 
-def references(module: str) -> str:
-  """The references of a module's docstring, on one line."""
-  docstring = inspect.getdoc(sys.modules[module]) or ''
-  text = ' '.join(docstring.partition('References:\n')[2].split())
-  return text.replace('`', '*')
+def references(method: Callable) -> str:
+  """The references of a method's docstring, or its file's, on one line."""
+  places = method, sys.modules[method.__module__]
+  found = (
+    (inspect.getdoc(place) or '').partition('References:\n')[2]
+    for place in places
+  )
+  return ' '.join(next(filter(None, found), '').split()).replace('`', '*')
 
 
 def shown(default: object) -> str:
@@ -71,21 +76,34 @@ def defaults(constructor: Callable) -> dict[str, object]:
 
 
 def methods_table(table: Mapping[str, Callable]) -> str:
-  """Methods, each a file, with their sources."""
+  """Methods with their sources."""
   lines = []
   for name, method in table.items():
     first, *rest = rows(name, method, defaults(method))
-    source = references(method.__module__)
+    source = references(method)
     lines += [first.removesuffix('|') + f'{source} |', *rest]
   return HEAD.format('method') + '\n'.join(lines) + '\n'
 
 
-def clusters_table() -> str:
-  """The kinds of virtual cluster."""
+def fields_table() -> str:
+  """The fields that belong to no constructor."""
+  lines = ['| field | default | what it is | values | at a resume |']
+  lines += ['|---|---|---|---|---|']
+  for name, field in fields.FIELDS.items():
+    default = '' if field.default is None else f'`{field.default}`'
+    resume = 'may change' if field.may_change else ''
+    lines.append(
+      f'| `{name}` | {default} | {field.sentence} | {field.values} | {resume} |'
+    )
+  return '\n'.join(lines) + '\n'
+
+
+def constructors_table(kind: str, table: Mapping[str, Callable]) -> str:
+  """Constructors, and their fields."""
   lines = []
-  for name, constructor in cluster.COMPUTE.items():
+  for name, constructor in table.items():
     lines += rows(name, constructor, defaults(constructor))
-  return HEAD.format('compute') + '\n'.join(lines) + '\n'
+  return HEAD.format(kind) + '\n'.join(lines) + '\n'
 
 
 def parts_table(kind: str) -> str:
@@ -130,9 +148,13 @@ def tables() -> dict[str, dict[str, str]]:
       'composition': composition_table(),
       **{kind: parts_table(kind) for kind in methods.PARTS},
     },
+    'fields.md': {
+      'fields': fields_table(),
+      'schedules': constructors_table('schedule', optimizers.SCHEDULES),
+    },
     'stragglers.md': {
       'methods': methods_table(asynchronous.METHODS),
-      'clusters': clusters_table(),
+      'clusters': constructors_table('compute', cluster.COMPUTE),
     },
   }
 

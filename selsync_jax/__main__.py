@@ -9,7 +9,8 @@ by a signal before anything was begun.
 """
 
 import atexit
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -19,51 +20,62 @@ import signal
 import sys
 from typing import NoReturn
 
+from selsync_jax.cluster import signals
 from selsync_jax.commands import COMMANDS
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
-from selsync_jax.devices import signals
 from selsync_jax.runs import output
 
 USAGE = 'usage: selsync COMMAND [ARGUMENT ...]'
 INSTALL = "pip install 'selsync-jax[train]' installs what commands need"
 
 
-def main(
-  arguments: Sequence[str] | None = None, program: str | None = None
-) -> None:
-  """Owns this process's output and signals, and calls `run_command`."""
-  output.own()
+def main(arguments: Sequence[str] | None = None) -> None:
+  """Runs the command of a command line, by default that of this process."""
   arguments = sys.argv[1:] if arguments is None else arguments
-  signals.name(program or ' '.join(arguments[:1]))
+  own_process(' '.join(arguments[:1]))
+  run_command(arguments)
+
+
+def own_process(program: str) -> None:
+  """Makes this process that of a program: its output and its signals."""
+  output.own()
+  signals.name(program)
   signals.Handler(_stop).start()  # Until the process ends.
   atexit.register(signals.ignore)  # The first registered is the last called.
-  run_command(arguments, program)
 
 
 def _stop(number: int) -> None:
   signals.stop(signals.STOPPED, f'stopped by {signal.Signals(number).name}')
 
 
-def run_command(arguments: Sequence[str], program: str | None = None) -> None:
+def run_command(arguments: Sequence[str]) -> None:
   """Runs a command, and exits if it fails.
 
   Args:
     arguments: the command and its arguments.
-    program: what error messages start with; by default the command.
   """
-  command, *rest = arguments or ['--help']
-  if command in ('--help', '-h'):
+  name, *rest = arguments or ['--help']
+  if name in ('--help', '-h'):
     print(help_text())
     return
-  program = program or command
-  if command not in COMMANDS:
-    _fail(f'selsync: {command!r} is not one of {", ".join(COMMANDS)}', 2)
-  _prepare_process()
-  try:
+  if name not in COMMANDS:
+    _fail(f'selsync: {name!r} is not one of {", ".join(COMMANDS)}', 2)
+  with command(name):
     # Only now, so that no command loads what another one needs.
-    module = importlib.import_module(f'selsync_jax.commands.{command}')
-    module.main(rest)
+    importlib.import_module(f'selsync_jax.commands.{name}').main(rest)
+
+
+@contextlib.contextmanager
+def command(program: str) -> Iterator[None]:
+  """Prepares the libraries for a command, and exits if it fails.
+
+  Args:
+    program: what error messages start with.
+  """
+  _prepare_libraries()
+  try:
+    yield
   except (ConfigError, RunError) as error:
     _fail(f'{program}: {error}', error.code)
   except OSError as error:  # No such folder, no space left, no such host.
@@ -95,7 +107,7 @@ def help_text() -> str:
   )
 
 
-def _prepare_process() -> None:
+def _prepare_libraries() -> None:
   # Config files import what lies there. Unlike `python -m`, a console script
   # does not search it.
   if os.getcwd() not in sys.path:

@@ -1,19 +1,30 @@
-"""Errors that end a command, tables of names, and rules for config fields.
+"""The binder: from a name and its fields in a config to a call that is checked.
 
-The table here has the rules of fields that belong to no single folder; data,
-models and optimizers have tables of their own. A rule on several values is
-checked by the function that takes them, which raises `ValueError`;
-`config_errors` turns that into a `ConfigError` that names the field.
+A field and its range are declared once, at the parameter that uses it: its
+annotation says which values it takes, in the vocabulary of `annotated_types`.
+`bind` compares a config's fields with a constructor's parameters, and names the
+first one that is foreign, missing or out of range in one line. The tables of
+the documentation read the same annotations.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 import contextlib
+import functools
 import inspect
 import math
-from typing import Any, NamedTuple
+from numbers import Integral
+from numbers import Real
+import operator
+import types
+import typing
+from typing import Annotated, Any, Literal, NamedTuple
+
+from annotated_types import Ge
+from annotated_types import Gt
+from annotated_types import Interval
 
 
-class ConfigError(Exception):
+class ConfigError(ValueError):
   """A mistake in flags or config: one line with field, value and rule."""
 
   code = 2  # The exit code of the process.
@@ -30,6 +41,8 @@ def config_errors(field: str) -> Iterator[None]:
   """Converts a `ValueError` to a `ConfigError` that names `config.{field}`."""
   try:
     yield
+  except ConfigError:
+    raise
   except ValueError as error:
     raise ConfigError(f'config.{field}: {error}') from error
 
@@ -128,6 +141,378 @@ def _file(definition: Any) -> str:
   return definition.__module__
 
 
+# Ranges that several parameters have. Only a range that includes infinity lets
+# a number be infinite.
+Count = Annotated[int, Ge(1)]
+Index = Annotated[int, Ge(0)]
+Positive = Annotated[float, Gt(0)]
+NonNegative = Annotated[float, Ge(0)]
+Threshold = Annotated[float, Interval(ge=0, le=math.inf)]
+Share = Annotated[float, Interval(ge=0, lt=1)]
+Fraction = Annotated[float, Interval(gt=0, le=1)]
+Probability = Annotated[float, Interval(ge=0, le=1)]
+
+INT32 = 2**31 - 1
+"""The largest whole number that a field may have."""
+
+_KINDS: dict[type, str] = {
+  int: 'a whole number',
+  float: 'a finite number',
+  bool: 'true or false',
+  str: 'a name',
+}
+
+
+class Rule(NamedTuple):
+  """Which values a parameter takes.
+
+  Attributes:
+    kind: `int`, `float`, `bool`, `str`, `tuple`, or `object` for any value.
+    limits: the range of a number.
+    names: the values it may have, if these are few.
+    each: the rule of an element, if `kind` is `tuple`.
+    optional: whether it may be `None`.
+    others: further types whose values are accepted as they are.
+  """
+
+  kind: type = object
+  limits: Interval = Interval()
+  names: tuple[Any, ...] = ()
+  each: 'Rule | None' = None
+  optional: bool = False
+  others: tuple[type, ...] = ()
+
+  @property
+  def words(self) -> str:
+    """What a value must be."""
+    if self.names:
+      return ' or '.join(map(str, self.names))
+    if self.each is not None:
+      return f'a tuple, and each element {self.each.words}'
+    infinite = self.kind is float and self.limits.le == math.inf
+    return 'a number' if infinite else _KINDS.get(self.kind, 'a value')
+
+  def __str__(self) -> str:
+    """The rule in words: `a whole number in [1, 8]`, `one of mean, clone`."""
+    if self.names:
+      return f'one of {", ".join(map(str, self.names))}'
+    return ' '.join(filter(None, [self.words, range_words(self.limits)]))
+
+  def check(self, value: Any) -> None:
+    """Raises `ValueError` with the rule that a value breaks."""
+    if isinstance(value, self.others) or (value is None and self.optional):
+      return
+    fits = value is not None and self._is_kind(value)
+    if not fits or (self.names and value not in self.names):
+      raise ValueError(f'must be {self.words}')
+    if self.each is not None:
+      for element in value:
+        self.each.check(element)
+    if self.kind in (int, float) and not self.names:
+      _check_range(self.limits, value)
+
+  def _is_kind(self, value: Any) -> bool:
+    if self.kind is object:
+      return True
+    if self.kind is tuple:
+      return isinstance(value, tuple | list)
+    if isinstance(value, bool):
+      return self.kind is bool
+    if self.kind is float:
+      finite = isinstance(value, Real) and math.isfinite(value)
+      return finite or (value == math.inf and self.limits.le == math.inf)
+    if self.kind is int:
+      return isinstance(value, Integral)
+    return isinstance(value, self.kind) and value != ''
+
+
+def rule(annotation: Any) -> Rule:
+  """Reads an annotation.
+
+  Args:
+    annotation: a type, a union, a `Literal`, or an `Annotated` one of these.
+      Of a union, `None` makes the value optional, and types that a config
+      cannot hold, such as arrays, are accepted as they are.
+  """
+  origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+  if origin is Annotated:
+    limits = {
+      name: bound
+      for one in arguments[1:]
+      for name in _COMPARISONS
+      if (bound := getattr(one, name, None)) is not None
+    }
+    return rule(arguments[0])._replace(limits=Interval(**limits))
+  if origin in (types.UnionType, typing.Union):
+    members = [rule(a) for a in arguments if a is not types.NoneType]
+    plain = [m for m in members if m.kind is not object] or [Rule()]
+    return plain[0]._replace(
+      optional=types.NoneType in arguments,
+      others=sum((m.others for m in members), ()),
+    )
+  if origin is Literal:
+    return Rule(type(arguments[0]), names=arguments)
+  if origin in (tuple, list, Sequence):
+    return Rule(tuple, each=rule(arguments[0]))
+  if annotation in _KINDS:
+    return Rule(annotation)
+  unknown = annotation in (Any, inspect.Parameter.empty)
+  kind = origin or annotation
+  others = (kind,) if isinstance(kind, type) and not unknown else ()
+  return Rule(others=others, optional=unknown)
+
+
+_COMPARISONS = {
+  'ge': operator.ge,
+  'gt': operator.gt,
+  'le': operator.le,
+  'lt': operator.lt,
+}
+
+
+def _check_range(limits: Interval, value: float) -> None:
+  """Raises `ValueError` for a number outside a range."""
+  for name, fits in _COMPARISONS.items():
+    bound = getattr(limits, name)
+    if bound is not None and not fits(value, bound):
+      raise ValueError(f'must be {range_words(limits)}')
+  if isinstance(value, int) and abs(value) > INT32:
+    raise ValueError(f'must be at most {INT32}')
+
+
+def range_words(limits: Interval) -> str:
+  """A range in words: `in [0, 1)`, `at least 1`; empty if all numbers fit."""
+  low = limits.ge if limits.gt is None else limits.gt
+  high = limits.le if limits.lt is None else limits.lt
+  if high in (None, math.inf):
+    sign = 'at least' if limits.gt is None else 'above'
+    return '' if low is None else f'{sign} {low:g}'
+  if low is None:
+    return f'{"at most" if limits.lt is None else "below"} {high:g}'
+  opens, closes = '[('[limits.gt is not None], '])'[limits.lt is not None]
+  low, high = (f'{x:g}' if isinstance(x, float) else x for x in (low, high))
+  return f'in {opens}{low}, {high}{closes}'
+
+
+Constructor = Callable[..., Any]
+
+
+def parameters(
+  constructor: Constructor, given: Container[str] | None = None
+) -> dict[str, inspect.Parameter]:
+  """The parameters of a constructor that are fields of a config.
+
+  Args:
+    constructor: a function or a class.
+    given: names of parameters that the caller provides; `None`: every one that
+      is not keyword-only.
+  """
+  every = inspect.signature(constructor, eval_str=True).parameters.values()
+  return {
+    p.name: p
+    for p in every
+    if (p.kind is p.KEYWORD_ONLY if given is None else p.name not in given)
+    and p.kind is not p.VAR_KEYWORD
+  }
+
+
+def check_arguments(
+  constructor: Constructor, arguments: Mapping[str, Any]
+) -> None:
+  """Raises `ValueError` for the first argument that breaks its rule.
+
+  Args:
+    constructor: a function whose annotations are the rules.
+    arguments: by name of the parameter.
+  """
+  declared = inspect.signature(constructor, eval_str=True).parameters
+  for name, value in arguments.items():
+    try:
+      rule(declared[name].annotation).check(value)
+    except ValueError as error:
+      raise ValueError(f'{name}={value!r}: {error}') from error
+
+
+class Bound(NamedTuple):
+  """A constructor with the fields of a config as its arguments, checked.
+
+  Attributes:
+    constructor: a function or a class.
+    arguments: by name of the parameter. An argument that is itself a `Bound`,
+      or a tuple of them, is made when the constructor is called.
+    path: the place in the config, for messages.
+    errors: the context in which the constructor is called.
+  """
+
+  constructor: Constructor
+  arguments: Mapping[str, Any]
+  path: str
+  errors: Callable[..., contextlib.AbstractContextManager[None]]
+
+  def __call__(self, *args: Any, **run: Any) -> Any:
+    """Calls the constructor.
+
+    Args:
+      *args: its first arguments.
+      **run: what the run provides. A constructor is given those of them that
+        it has a parameter for, in place of a field of that name, and so are
+        the constructors of its arguments.
+
+    Raises:
+      ConfigError: for a `ValueError` of the constructor.
+    """
+    call = inspect.signature(self.constructor).bind_partial(*args)
+    own = call.signature.parameters
+    call.arguments |= {k: made(v, run) for k, v in self.arguments.items()}
+    call.arguments |= {name: run[name] for name in run if name in own}
+    with config_errors(self.path), self.errors(self.path):
+      return self.constructor(*call.args, **call.kwargs)
+
+  def changed(self, **arguments: Any) -> 'Bound':
+    """The same with other arguments, which are not checked again."""
+    return self._replace(arguments={**self.arguments, **arguments})
+
+
+def made(argument: Any, run: Mapping[str, Any]) -> Any:
+  """An argument of a constructor, from one that may be bound only."""
+  if isinstance(argument, Bound):
+    return argument(**run)
+  if isinstance(argument, tuple):
+    return tuple(made(each, run) for each in argument)
+  return argument
+
+
+def flat(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+  """The leaves of a nested mapping by their dotted names."""
+  fields = {}
+  for name, value in config.items():
+    if isinstance(value, Mapping):
+      fields |= flat(value, f'{prefix}{name}.')
+    else:
+      fields[prefix + name] = value
+  return fields
+
+
+def set_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+  """The fields that are not `None`, where `None` means not set."""
+  return {name: value for name, value in fields.items() if value is not None}
+
+
+Nested = Callable[[Any, Any, str], Any]
+"""`nested(annotation, value, path)`: a `Bound` for a value that is itself made
+of fields, or else the value."""
+
+
+def bind(
+  table: Mapping[str, Constructor],
+  fields: Mapping[str, Any],
+  path: str,
+  *,
+  key: str = 'name',
+  given: Container[str] | None = None,
+  nested: Nested = lambda annotation, value, path: value,
+) -> Bound:
+  """Binds the fields of a config to the constructor that they name.
+
+  Args:
+    table: constructors by name.
+    fields: `key`, a name in `table`, and arguments of that constructor. A
+      field that is `None` and that the constructor does not have is not set.
+    path: the place in the config, for messages.
+    key: the field that holds the name.
+    given: see `parameters`.
+    nested: makes an argument of a field's value.
+
+  Raises:
+    ConfigError: naming the first field that is foreign, missing or out of
+      range, with its value and the rule.
+
+  Example:
+    >>> def every(k: Count): return f'every {k} steps'
+    >>> bind({'every': every}, {'name': 'every', 'k': 8}, 'x', given=())()
+    'every 8 steps'
+    >>> bind({'every': every}, {'name': 'every', 'k': 0}, 'x', given=())
+    Traceback (most recent call last):
+    selsync_jax.config.ConfigError: config.x.k=0: must be at least 1
+  """
+  name: Any = fields.get(key)
+  with config_errors(f'{path}.{key}'):
+    constructor = lookup(table, name)
+  arguments = bind_arguments(
+    constructor,
+    {field: value for field, value in fields.items() if field != key},
+    path,
+    name=name,
+    given=given,
+    nested=nested,
+  )
+  missing = [
+    field
+    for field, parameter in parameters(constructor, given).items()
+    if parameter.default is parameter.empty
+    and parameter.kind is not parameter.VAR_POSITIONAL
+    and field not in arguments
+  ]
+  if missing:
+    raise ConfigError(f'config.{path}: {name} needs {", ".join(missing)}')
+  return Bound(constructor, arguments, path, _errors_of(table, name))
+
+
+def _errors_of(table, name) -> Callable[..., Any]:
+  if isinstance(table, Registry):
+    return functools.partial(table.errors, name)
+  return lambda path: contextlib.nullcontext()
+
+
+def bind_arguments(
+  constructor: Constructor,
+  fields: Mapping[str, Any],
+  path: str,
+  *,
+  name: str,
+  given: Container[str] | None = None,
+  nested: Nested = lambda annotation, value, path: value,
+) -> dict[str, Any]:
+  """The fields of a config as arguments of a constructor, checked; see `bind`.
+
+  Args:
+    constructor: a function or a class.
+    fields: by name of the parameter; some of them may be missing.
+    path: the place in the config, for messages.
+    name: what messages call the constructor.
+    given: see `parameters`.
+    nested: makes an argument of a field's value.
+  """
+  accepted = parameters(constructor, given)
+  for parameter in accepted.values():
+    if parameter.kind is parameter.VAR_POSITIONAL:  # By names of any kind.
+      elements = {f'{path}.{field}': fields[field] for field in sorted(fields)}
+      kind = parameter.annotation
+      made = (nested(kind, value, place) for place, value in elements.items())
+      return {parameter.name: tuple(made)}
+  arguments = {}
+  for field, value in fields.items():
+    if field not in accepted and value is None:
+      continue
+    place = f'{path}.{field}'
+    try:
+      if field not in accepted:
+        known = ', '.join(accepted) or 'no fields'
+        raise ValueError(f'{name} has {known}, but no {field}; None unsets it')
+      annotation = accepted[field].annotation
+      arguments[field] = nested(annotation, value, place)
+      if not isinstance(arguments[field], Bound):
+        rule(annotation).check(value)
+    except ConfigError:
+      raise
+    except ValueError as error:
+      raise ConfigError(f'config.{place}={value!r}: {error}') from error
+  return arguments
+
+
+# Until the rooms that call these bind their fields.
+
+
 def keyword_arguments(
   function: Callable[..., Any], name: str, fields: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -154,7 +539,7 @@ def keyword_arguments(
   return arguments
 
 
-class Rule(NamedTuple):
+class FieldRule(NamedTuple):
   """What a field's value must be.
 
   Attributes:
@@ -187,20 +572,22 @@ class Rule(NamedTuple):
 _INT32 = 2**31 - 1
 
 
-def whole(least: int, most: int = _INT32) -> Rule:
+def whole(least: int, most: int = _INT32) -> FieldRule:
   """A whole number in [least, most]."""
   words = f'in [{least}, {most}]' if most < _INT32 else f'at least {least}'
-  return Rule((int,), 'a whole number', lambda v: least <= v <= most, words)
+  return FieldRule(
+    (int,), 'a whole number', lambda v: least <= v <= most, words
+  )
 
 
 def number(
   least: float = -math.inf, most: float = math.inf, *, above: float = -math.inf
-) -> Rule:
+) -> FieldRule:
   """A number in [least, most], and larger than `above`."""
   low = f'above {above:g}' if above > -math.inf else f'at least {least:g}'
   high = f'at most {most:g}'
   sides = [low] * (max(least, above) > -math.inf) + [high] * (most < math.inf)
-  return Rule(
+  return FieldRule(
     (int, float),
     'a finite number',
     lambda v: least <= v <= most and v > above,
@@ -208,9 +595,9 @@ def number(
   )
 
 
-def share(*, may_be_one: bool = False) -> Rule:
+def share(*, may_be_one: bool = False) -> FieldRule:
   """A number in [0, 1), or in [0, 1]."""
-  return Rule(
+  return FieldRule(
     (int, float),
     'a finite number',
     lambda v: 0 <= v < 1 or (may_be_one and v == 1),
@@ -218,10 +605,10 @@ def share(*, may_be_one: bool = False) -> Rule:
   )
 
 
-def numbers(*, above: float) -> Rule:
+def numbers(*, above: float) -> FieldRule:
   """A tuple of numbers larger than `above`."""
   each = number(above=above)
-  return Rule(
+  return FieldRule(
     (tuple, list),
     'a tuple of numbers',
     lambda values: not any(map(each.broken, values)),
@@ -229,21 +616,21 @@ def numbers(*, above: float) -> Rule:
   )
 
 
-def one_of(*names: Any) -> Rule:
+def one_of(*names: Any) -> FieldRule:
   """One of a few values."""
   kind = type(names[0])
   words = ' or '.join(map(str, names))
-  return Rule((kind,), words, lambda v: v in names, words)
+  return FieldRule((kind,), words, lambda v: v in names, words)
 
 
-def optional(rule: Rule) -> Rule:
+def optional(rule: FieldRule) -> FieldRule:
   """The rule, or `None`."""
   return rule._replace(optional=True)
 
 
-FLAG = Rule((bool,), 'true or false', lambda v: True, '')
-TEXT = Rule((str,), 'a name', bool, 'a name')
-NAMES = Rule(
+FLAG = FieldRule((bool,), 'true or false', lambda v: True, '')
+TEXT = FieldRule((str,), 'a name', bool, 'a name')
+NAMES = FieldRule(
   (list, tuple),
   'a list of names',
   lambda v: all(isinstance(name, str) for name in v),
@@ -277,7 +664,7 @@ RULES = {
 
 
 def check_fields(
-  fields: Mapping[str, Any], rules: Mapping[str, Rule], prefix: str = ''
+  fields: Mapping[str, Any], rules: Mapping[str, FieldRule], prefix: str = ''
 ) -> None:
   """Raises `ConfigError` for the first field that breaks its rule.
 

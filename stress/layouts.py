@@ -22,6 +22,7 @@ from typing import Any
 import jax
 
 from selsync_jax.devices.layout import Layout
+from selsync_jax.devices.mappers import Pmap
 from tests.support import layouts
 
 LAYOUTS = ('4x1x1', '4x2x1', '4x1x2', '2x2x2', '2x1x4')
@@ -30,8 +31,8 @@ LIMIT = 5e-3  # A step of int8's quantization; float32 stays far below.
 
 def row(method: str, layout: Layout) -> dict[str, Any]:
   """The figures of a method and a layout."""
-  pmap = layouts.train(method, 'pmap', layout.workers)
-  mesh = layouts.train(method, layout, layout.workers)
+  pmap = layouts.train(method, Pmap(layout.workers))
+  mesh = layouts.train(method, layout)
   sent = layouts.crossings(method, layout)
   return {
     'difference': layouts.difference(pmap, mesh),

@@ -2,7 +2,7 @@
 
   python -m stress.strangers --rounds=100
 
-In each round, two processes open their channel (selsync_jax/devices/channel.py)
+In each round, two processes open their channel (selsync_jax/cluster/channel.py)
 at a new port. Meanwhile a third process connects there again and again, and
 sends everything that tests/support/strangers.py lists: as one who has the token
 of the run, apart from the message of an impostor, who would then be a member.
@@ -21,7 +21,7 @@ import sys
 import time
 from typing import Any
 
-from selsync_jax.devices.channel import Channel
+from selsync_jax.cluster.channel import Channel
 from tests.support.members import TOKEN
 from tests.support.strangers import ATTACKS
 

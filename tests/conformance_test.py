@@ -92,8 +92,9 @@ class Toy:
 def recorded(variant, optimizer, mapper):
   """One trajectory, for all tests that look at it, and its trace count."""
   toy = Toy(variant, optimizer)
-  step = mappers.map_workers(toy.worker, mapper)
-  state = mappers.place(mappers.replicate(toy.start, N), mapper)
+  chosen = mappers.choose(mapper, N)
+  step = chosen.map_workers(toy.worker)
+  state = chosen.create(lambda: toy.start)
   return types.SimpleNamespace(
     toy=toy,
     step=step,
@@ -149,7 +150,7 @@ def test_shard_map_that_checks_types_gives_the_bits_of_pmap(variant):
   spec = P(ss.AXIS)
   mesh = Mesh(jax.devices()[:N], (ss.AXIS,))
   step = jax.jit(jax.shard_map(block, mesh=mesh, in_specs=spec, out_specs=spec))
-  state = mappers.place(mappers.replicate(toy.start, N), 'pmap')
+  state = mappers.Pmap(N).create(lambda: toy.start)
   shard_map = toy.train(step, state, 20)
   pmap = recorded(variant, 'sgd', 'pmap').steps[:20]
   jax.tree.map(np.testing.assert_array_equal, pmap, shard_map)
@@ -207,7 +208,7 @@ def test_every_pair_of_a_trigger_and_an_averager_has_a_row():
 def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(variant, mapper):
   """Through the host, as a checkpoint goes."""
   run = recorded(variant, 'sgd', mapper)
-  half = mappers.place(run.steps[9][0], mapper)
+  half = mappers.choose(mapper, N).place(run.steps[9][0])
   again = run.toy.train(run.step, half, 10, start=10)
   jax.tree.map(np.testing.assert_array_equal, again, run.steps[10:20])
 
@@ -216,14 +217,14 @@ def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(variant, mapper):
 @pytest.mark.parametrize('workers', [2, 8])
 def test_another_number_of_workers_goes_on(variant, workers):
   saved, _ = recorded(variant, 'sgd', 'vmap').steps[19]
-  toy = Toy(variant, workers=workers)
+  toy, mapper = Toy(variant, workers=workers), mappers.Vmap(workers)
   state = resize.resize(
-    saved, mappers.replicate(toy.start, workers), range(workers), 'mean', 20
+    saved, mapper.stack(toy.start), toy.strategy, range(workers), 'mean', 20
   )
   for old, new in zip(errors(saved), errors(state), strict=True):
     np.testing.assert_allclose(old.mean(0), new.mean(0), atol=1e-6)
-  step = mappers.map_workers(toy.worker, 'vmap')
-  steps = toy.train(step, mappers.place(state, 'vmap'), 20, start=20)
+  step = mapper.map_workers(toy.worker)
+  steps = toy.train(step, mapper.place(state), 20, start=20)
   losses = [metrics['loss'].mean() for _, metrics in steps]
   before = recorded(variant, 'sgd', 'vmap').steps
   first = np.mean([metrics['loss'].mean() for _, metrics in before[:5]])
@@ -252,8 +253,9 @@ def test_in_a_chain_it_accepts_extra_arguments(variant):
     )
     return reduced, sync
 
-  grads = mappers.replicate(toy.start.params, N)
-  reduced, sync = mappers.map_workers(update, 'vmap')(grads)
+  mapper = mappers.Vmap(N)
+  grads = mapper.stack(toy.start.params)
+  reduced, sync = mapper.map_workers(update)(grads)
   assert sync.shape == (N,)
   assert jax.tree.structure(reduced) == jax.tree.structure(grads)
 

@@ -56,6 +56,8 @@ jax.config.update('jax_num_cpu_devices', 16)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 
 collect_ignore = ['support']  # No tests; some of it imports torch.
+# Pytest looks for doctests in modules, but several have this one's name.
+collect_ignore_glob = ['conftest.py', '*/conftest.py']
 
 
 @pytest.fixture(params=['pmap', 'vmap'])

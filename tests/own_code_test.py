@@ -139,7 +139,7 @@ class Mine(nn.Module):
 """
 TASK = """
 import optax
-@ss.register_task('x')
+@ss.register_task('x', main='f1_score', higher=['f1_score'])
 def mine(scores, batch):
   loss = optax.softmax_cross_entropy_with_integer_labels(scores, batch['y'])
   return {'loss': loss, 'f1_score': -loss}
@@ -163,8 +163,9 @@ def file_of(folder, *parts):
 def test_a_task_of_ones_own_is_trained_and_ranked(tmp_path):
   config = config_file.load(str(file_of(tmp_path, DATA, MODEL, TASK)), ())
   summary = train_and_evaluate(config, tmp_path / 'run')
-  assert history.metric(summary) == 'f1_score'
-  assert history.rank(summary) == summary['validation_f1_score']
+  run = history.read(tmp_path / 'run')
+  assert run.metric == 'f1_score'
+  assert run.rank() == summary['validation_f1_score']
 
 
 WRONG = {

@@ -9,7 +9,7 @@ from jax._src import clusters
 import pytest
 import yaml
 
-from selsync_jax.devices import processes
+from selsync_jax.cluster import processes
 
 RECIPES = pathlib.Path(__file__).parents[1] / 'docs' / 'recipes'
 

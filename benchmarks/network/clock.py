@@ -78,25 +78,25 @@ def probe(options: argparse.Namespace) -> dict[str, float]:
   import jax
 
   from benchmarks import variants
-  from selsync_jax.devices import processes
+  from selsync_jax.cluster import processes
   from selsync_jax.training import start
-  from selsync_jax.training.experiment import create_experiment
+  from selsync_jax.training.setup import create_setup
 
   with host.joined():
     alone = variants.all_reduce_alone(1, 1)
     times = variants.time_interleaved({'alone': alone}, 20, 5)['alone']
     file, *fields = arguments('local_sgd', options)
-    experiment = create_experiment(
-      config_file.load(
+    setup = create_setup(
+      config_file.settings(
         file.removeprefix('--config='),
         [*fields, f'--config.sync.period={options.steps + 1}'],
       )
     )
     own = range(jax.process_index(), jax.process_index() + 1)
-    state, step = start.fresh(experiment, own), experiment.train_step()
+    state, step = start.fresh(setup), setup.train_step()
     processes.wait_for_all('computing')
     ends = []
-    for batch in experiment.data.batches(own, 0, options.steps):
+    for batch in setup.problem.data.batches(own, 0, options.steps):
       state, _ = jax.block_until_ready(step(state, batch))
       ends.append(time.perf_counter())
   return {

@@ -21,7 +21,7 @@ def joined(devices: int = 1) -> Iterator[int]:
   """
   import jax
 
-  from selsync_jax.devices import processes
+  from selsync_jax.cluster import processes
 
   spec = processes.process_spec(None, None, None)
   take_own_cores(spec.process, spec.processes)

@@ -50,15 +50,18 @@ def parts() -> dict[str, tuple[Any, Any, Any]]:
   }
 
 
-def alone(tree: Any, init: Any, exchange: Any, mapper: Any = 'pmap') -> Any:
+def alone(tree: Any, init: Any, exchange: Any, mapper: Any = None) -> Any:
   """`run(steps)`: exchanges a tree with the other hosts, again and again."""
   import jax
+  import numpy as np
 
   from selsync_jax.devices import mappers
 
-  step = mappers.map_workers(exchange, mapper, donate=(1,))
-  stacked = mappers.replicate((tree, init(tree)), 1)
-  values, state = mappers.place(stacked, mapper)
+  mapper = mapper or mappers.Pmap(jax.process_count())
+  step = mapper.map_workers(exchange, donate=(1,))
+  values, state = mapper.place(
+    jax.tree.map(lambda x: np.asarray(x)[None], (tree, init(tree)))
+  )
 
   def run(steps):
     nonlocal state

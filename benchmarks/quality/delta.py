@@ -17,7 +17,8 @@ from selsync_jax.commands import config_file
 from selsync_jax.devices import layout
 from selsync_jax.training import delta_search
 from selsync_jax.training import probe
-from selsync_jax.training.experiment import create_experiment
+from selsync_jax.training.settings import check
+from selsync_jax.training.setup import create_setup
 
 LIMIT = 0.1
 FRESH = 100  # The first seed of the full runs.
@@ -29,8 +30,8 @@ def reached(
   """The LSSR of a full run with a delta."""
   config = config.copy_and_resolve_references()
   config.seed, config.sync.delta = seed, value
-  experiment = create_experiment(config)
-  rows = probe.first_steps(experiment, experiment.steps, config.workers)
+  setup = create_setup(check(config))
+  rows = probe.first_steps(setup, setup.problem.steps)
   return rows[-1]['lssr']
 
 

@@ -144,9 +144,15 @@ def virtual_seconds(
   import numpy as np
 
   from selsync_jax.runs.ledger import Totals
-  from selsync_jax.simulate.lockstep import Lockstep
+  from selsync_jax.simulate import lockstep
+  from selsync_jax.training.settings import check
+  from selsync_jax.training.setup import create_setup
 
-  ledger = Lockstep(trial.config).ledger(Totals())
+  ledger = lockstep.create_ledger(
+    create_setup(check(trial.config)),
+    Totals(),
+    cluster=trial.config.cluster.to_dict(),
+  )
   workers = trial.config.workers
   return [
     ledger.count(

@@ -285,14 +285,15 @@ def main() -> None:
   cache = str(work / 'compiled')
   os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', cache)
   os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
-  from selsync_jax.training.experiment import create_experiment
+  from selsync_jax.training.problem import create_problem
+  from selsync_jax.training.settings import check
 
   first = setting(options, 'bsp', 0)
-  experiment = create_experiment(config_file.load(first.file, first.fields))
+  config = config_file.load(first.file, first.fields)
   trainer = tuning.Trainer(
-    work / 'outcomes.json', experiment.workers, options.every
+    work / 'outcomes.json', config.workers, options.every
   )
-  rate, chosen = choose(options, trainer, experiment.steps)
+  rate, chosen = choose(options, trainer, create_problem(check(config)).steps)
   targets = targets_of(options, trainer, rate, options.seeds)
   wire = network(options, work)
   rows = {}

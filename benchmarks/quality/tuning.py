@@ -45,10 +45,6 @@ class Setting(NamedTuple):
   fields: tuple[str, ...]
 
 
-class _Reached(Exception):
-  """A run has reached its target."""
-
-
 class Outcome(NamedTuple):
   """What a run reached.
 
@@ -94,37 +90,43 @@ def train(setting: Setting, target: float, every: float) -> Outcome:
   from selsync_jax.runs.ledger import NonFiniteError
   from selsync_jax.runs.ledger import Totals
   from selsync_jax.sync import replicas
-  from selsync_jax.training import loop
   from selsync_jax.training import start
   from selsync_jax.training.evaluation import Evaluator
-  from selsync_jax.training.experiment import create_experiment
   from selsync_jax.training.recorder import create_ledger
   from selsync_jax.training.recorder import Recorder
+  from selsync_jax.training.settings import check
+  from selsync_jax.training.setup import create_setup
 
   fields = [*setting.fields, f'--config.eval.every_epochs={every}']
   config = config_file.load(setting.file, fields)
-  experiment = create_experiment(config)
-  workers, rows = range(config.workers), []
+  setup, rows = create_setup(check(config)), []
+  problem, plan = setup.problem, setup.plan
   recorder = Recorder(
-    create_ledger(experiment, Totals(), config.workers),
-    replicas.leaf_names(experiment.shapes.params),
-    experiment.intervals.fetch,
-    rows.append,
+    create_ledger(setup, Totals()),
+    plan.workers,
+    replicas.leaf_names(problem.shapes['params']),
+    plan.fetch_every,
+    [rows.append],
   )
-  evaluator = Evaluator(experiment, workers)
-
-  def after(step, state):
-    if step % experiment.intervals.evaluate == 0 or step == experiment.steps:
+  evaluator = Evaluator(
+    problem, plan.mapper, setup.strategy.averages_model_state
+  )
+  workers = range(plan.workers)
+  with contextlib.suppress(NonFiniteError):
+    state, take_step = start.fresh(setup), setup.train_step()
+    batches = problem.data.batches(workers, 0, problem.steps)
+    for step, batch in enumerate(batches, 1):
+      state, metrics = take_step(state, batch)
+      recorder.add(metrics)
+      if step % plan.evaluate_every and step < problem.steps:
+        recorder.enter_ready()
+        continue
       mean = evaluator.consensus(state.shared)
-      scores = recorder.enter_all(lambda: evaluator.scores(mean, 'validation'))
+      scores = recorder.enter_all(
+        functools.partial(evaluator.scores, mean, 'validation')
+      )
       if scores[ACCURACY] >= target:
-        raise _Reached
-
-  with contextlib.suppress(_Reached, NonFiniteError):
-    state = start.fresh(experiment, workers)
-    loop.run(
-      experiment, state, recorder, workers, experiment.steps, after=after
-    )
+        break
   return outcome_of(rows)
 
 

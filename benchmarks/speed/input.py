@@ -108,15 +108,14 @@ def step() -> Iterator[Any]:
 
   from selsync_jax.configs import digits
   from selsync_jax.devices import layout
-  from selsync_jax.devices import mappers
-  from selsync_jax.training.experiment import create_experiment
+  from selsync_jax.training.settings import check
+  from selsync_jax.training.setup import create_setup
 
   layout.make_devices(WORKERS)
   config = digits.get_config()
-  job = create_experiment(config)
-  batch = next(job.data.batches(range(WORKERS), 0, 1))
-  fresh = job.init()
-  state = mappers.place(mappers.replicate(fresh, WORKERS), config.mapper)
+  job = create_setup(check(config))
+  batch = next(job.problem.data.batches(range(WORKERS), 0, 1))
+  state = job.plan.mapper.create(job.init)
   train = job.train_step()
   while True:
     state, metrics = jax.block_until_ready(train(state, batch))

@@ -24,7 +24,7 @@ from benchmarks.table import Table
 from selsync_jax.commands import config_file
 from selsync_jax.devices import layout
 from selsync_jax.training import start
-from selsync_jax.training.experiment import create_experiment
+from selsync_jax.training.setup import create_setup
 
 GOAL = 0.7
 MAPPERS = ('pmap', 'mesh', 'vmap', 'map')
@@ -42,12 +42,12 @@ def times(
     f'--config.steps={steps * (rounds + 1)}',
     '--config.data.backend=numpy',
   ]
-  experiment = create_experiment(config_file.load(config, fields))
+  setup = create_setup(config_file.settings(config, fields))
   indices = range(workers)
-  state = start.fresh(experiment, indices)
-  step = experiment.train_step()
+  state = start.fresh(setup)
+  step = setup.train_step()
   for k in range(rounds + 1):
-    batches = experiment.data.batches(indices, k * steps, (k + 1) * steps)
+    batches = setup.problem.data.batches(indices, k * steps, (k + 1) * steps)
     began = time.perf_counter()
     for data in batches:
       state, metrics = step(state, data)

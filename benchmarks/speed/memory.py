@@ -20,8 +20,9 @@ import jax
 
 from benchmarks.table import report
 from benchmarks.table import Table
-from selsync_jax.devices import mappers
 from selsync_jax.devices.layout import Layout
+from selsync_jax.devices.mapper import abstract
+from selsync_jax.devices.mapper import split
 from tests.support import shapes
 from tests.support import workloads
 
@@ -34,14 +35,9 @@ def compiled_step(
 ) -> tuple[Any, Any]:
   """The step of a decoder, and the shapes of all workers' states."""
   step, state, batch = shapes.decoder(workload)
-  batches = jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(
-      x.shape, x.dtype, sharding=layout.batch_sharding(x.shape)
-    ),
-    mappers.abstract(batch, layout.workers),
-  )
-  states = mappers.abstract_state(state, layout.workers, layout)
-  mapped: Any = mappers.map_workers(step, layout, donate=(0,))
+  batches = split(abstract(batch, layout.workers), layout.batch_sharding)
+  states = layout.abstract(state)
+  mapped: Any = layout.map_workers(step, donate=(0,))
   return mapped.__wrapped__.lower(states, batches).compile(), states
 
 

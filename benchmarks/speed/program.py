@@ -10,7 +10,8 @@ import numpy as np
 import optax
 
 from selsync_jax.devices import mappers
-from selsync_jax.devices.layout import ONE_DEVICE
+from selsync_jax.devices.mapper import abstract
+from selsync_jax.devices.mapper import split
 from selsync_jax.models import tasks
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.strategy import Strategy
@@ -55,7 +56,7 @@ def compile_program(
   optimizer: optax.GradientTransformation,
   batch: dict[str, np.ndarray],
   count: int = 1,
-  mapper: mappers.Mapper = 'vmap',
+  mapper: str = 'vmap',
   seed: int = 0,
 ) -> Program:
   """The trainer's step, with the same batch for each of `count` workers."""
@@ -64,20 +65,20 @@ def compile_program(
   variables = tasks.init(model, task, example, jax.random.key(0))
   one = init_state(*variables, strategy, optimizer)
   parameters = sum(leaf.size for leaf in jax.tree.leaves(one.params))
+  chosen = mappers.choose(mapper, count)
   state, batches = (
-    mappers.place(mappers.replicate(tree, count), mapper)
-    for tree in (one, batch)
+    chosen.create(lambda tree=tree: tree) for tree in (one, batch)
   )
 
   def create_step(model):
     return train_step(tasks.train_loss(model, task), strategy, optimizer, seed)
 
   began = time.perf_counter()
-  mapped = mappers.map_workers(create_step(model), mapper, donate=(0,))
+  mapped = chosen.map_workers(create_step(model), donate=(0,))
   compiled = mapped.lower(state, batches).compile()
   compiled_in = time.perf_counter() - began
-  together = count if mapper in ONE_DEVICE else 1
-  shapes = (mappers.abstract(tree, together) for tree in (one, batch))
+  together = 1 if mappers.needs_devices(mapper) else count
+  shapes = (abstract(tree, together) for tree in (one, batch))
   return Program(
     step=compiled,
     state=state,
@@ -107,7 +108,7 @@ def operations(step: Any, state: Any, batch: Any) -> float | None:
     cpu = SingleDeviceSharding(jax.devices('cpu')[0])
   except RuntimeError:
     return None
-  shapes = mappers.split((state, batch), lambda shape: cpu)
+  shapes = split((state, batch), lambda shape: cpu)
   mapped = jax.jit(jax.vmap(step, axis_name=AXIS))
   counted: Any = mapped.lower(*shapes).cost_analysis()
   return counted and counted['flops']

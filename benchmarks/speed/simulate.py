@@ -28,8 +28,9 @@ from selsync_jax.simulate.engine import Engine
 from selsync_jax.simulate.numerics import Numerics
 from selsync_jax.sync.traffic import nbytes
 from selsync_jax.training import start
-from selsync_jax.training.experiment import create_experiment
-from selsync_jax.training.experiment import Experiment
+from selsync_jax.training.settings import check
+from selsync_jax.training.setup import create_setup
+from selsync_jax.training.setup import Setup
 
 GOAL = 1.5
 CLUSTER = {
@@ -41,14 +42,14 @@ CLUSTER = {
 }
 
 
-def lockstep_times(experiment: Experiment, steps: int, rounds: int) -> Any:
+def lockstep_times(setup: Setup, steps: int, rounds: int) -> Any:
   """Yields the seconds of some steps of BSP; the first are not counted."""
-  workers = range(experiment.workers)
-  state = start.fresh(experiment, workers)
-  step = experiment.train_step()
+  workers = range(setup.plan.workers)
+  state = start.fresh(setup)
+  step = setup.train_step()
   for k in range(rounds + 1):
     began = time.perf_counter()
-    batches = experiment.data.batches(workers, k * steps, (k + 1) * steps)
+    batches = setup.problem.data.batches(workers, k * steps, (k + 1) * steps)
     for batch in batches:
       state, metrics = step(state, batch)
     jax.block_until_ready((state, metrics))
@@ -57,7 +58,7 @@ def lockstep_times(experiment: Experiment, steps: int, rounds: int) -> Any:
 
 
 def simulated_times(
-  experiment: Experiment,
+  setup: Setup,
   numerics: Numerics,
   cluster: Cluster,
   method: str,
@@ -65,11 +66,11 @@ def simulated_times(
   rounds: int,
 ) -> Any:
   """Yields the seconds of as many gradients; the first are not counted."""
-  size = nbytes(experiment.shapes.shared)
+  size = nbytes(setup.problem.shapes)
   engine = Engine(methods.create_method(method), cluster, size, numerics)
   for k in range(rounds + 1):
     began = time.perf_counter()
-    uses = engine.advance((k + 1) * steps * experiment.workers)
+    uses = engine.advance((k + 1) * steps * setup.plan.workers)
     jax.block_until_ready([use.metrics.tree for use in uses])
     jax.block_until_ready(engine.shared())
     if k:
@@ -85,19 +86,17 @@ def measure(
     workers=workers, mapper='vmap', steps=steps * (rounds + 1), batch_size=16
   )
   config.data.backend = 'numpy'
-  experiment = create_experiment(config)
-  numerics = Numerics(experiment, config.optimizer.to_dict())
+  setup = create_setup(check(config))
+  numerics = Numerics(setup.problem, config.optimizer.to_dict())
   cluster = create_cluster(
     CLUSTER,
     workers=workers,
-    steps=experiment.steps,
+    steps=setup.problem.steps,
     seed=0,
   )
-  times = {'lockstep': lockstep_times(experiment, steps, rounds)}
+  times = {'lockstep': lockstep_times(setup, steps, rounds)}
   for name in names:
-    times[name] = simulated_times(
-      experiment, numerics, cluster, name, steps, rounds
-    )
+    times[name] = simulated_times(setup, numerics, cluster, name, steps, rounds)
   # In turn, so that another load on the machine slows all of them.
   turns = list(zip(*times.values(), strict=True))
   return {

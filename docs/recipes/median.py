@@ -25,8 +25,7 @@ from selsync_jax.sync import traffic
 def _coordinate_wise_median():
   """Every worker receives the elementwise median over all of them."""
 
-  def apply(tree, state, *, step):
-    del step
+  def apply(tree, state):
     vector, rebuild = flatten_util.ravel_pytree(tree)  # One message.
     everyone = jax.lax.all_gather(vector, ss.AXIS)
     return rebuild(jnp.median(everyone, axis=0)), state

@@ -15,3 +15,10 @@ COMMANDS = {
   'evaluate': 'Score the weights of a run on its validation or test data.',
   'launch': 'Start the processes of a run on this machine.',
 }
+
+
+def silence_orbax() -> None:
+  """Stops orbax from logging what it also raises."""
+  from absl import logging  # Too slow an import for `--help`.
+
+  logging.set_verbosity(logging.FATAL)

@@ -6,19 +6,19 @@ the config hold for all methods; fields for one method alone follow its name, as
 in `--methods=bsp,selsync+sync.quorum=0.5`.
 """
 
+import argparse
 from collections.abc import Callable, Sequence
 import pathlib
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
+from selsync_jax.cluster import signals
 from selsync_jax.commands import config_file
 from selsync_jax.commands import flags
-from selsync_jax.commands import pool
-from selsync_jax.commands import trials
 from selsync_jax.config import ConfigError
-from selsync_jax.devices import signals
-from selsync_jax.runs import files
-from selsync_jax.runs.trial import Trial
+
+if TYPE_CHECKING:
+  from selsync_jax.runs.trial import Trial
 
 METHODS = 'selsync,bsp,local_sgd,fedavg'
 _TABLE = re.compile(
@@ -32,6 +32,8 @@ def insert(table: str, path: pathlib.Path) -> None:
   Raises:
     ConfigError: see `read_document`.
   """
+  from selsync_jax.runs import files
+
   text = read_document(path)
   text = _TABLE.sub(lambda found: f'{found[1]}{table}{found[2]}', text)
   files.write(path.resolve(), text)  # The file, not a link to it.
@@ -59,95 +61,77 @@ def read_document(path: pathlib.Path) -> str:
   return text
 
 
-class Options(NamedTuple):
-  """The command line, read and checked.
-
-  Attributes:
-    trials: all runs of the comparison.
-    out: its folder.
-    into: Markdown file to insert the table into, or `None`.
-    jobs: how many runs at a time.
-  """
-
-  trials: list[Trial]
-  out: pathlib.Path
-  into: pathlib.Path | None
-  jobs: int
-
-
-def parse(arguments: Sequence[str]) -> Options:
-  """Reads the command line.
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+  """Reads the command line: the flags by name, and all `trials`.
 
   Raises:
     ConfigError: for a mistake in flags or config.
   """
-  line = config_file.ConfigCommandLine('compare')
-  methods = line.flag(
+  line = flags.CommandLine('compare', config=config_file.DEFAULT)
+  line.flag(
     'methods',
     flags.names,
     None,
     'Each may have fields of its own: selsync+sync.quorum=0.5; all: every '
     f'method. Default: {METHODS}; of a simulation, all.',
   )
-  simulate = line.switch(
+  line.switch(
     'simulate', False, 'Simulate the runs on the virtual config.cluster.'
   )
-  seeds = line.flag(
+  line.flag(
     'seeds', flags.whole(1), '3', 'Number of seeds, from config.seed on.'
   )
-  deltas = line.flag(
+  line.flag(
     'deltas', flags.numbers, None, 'Deltas of the methods that have one.'
   )
-  rates = line.flag(
+  line.flag(
     'lrs',
     flags.numbers,
     None,
     'Learning rates; each method keeps the best on the validation split.',
   )
-  jobs = line.flag(
+  line.flag(
     'jobs', flags.whole(1), '1', 'Runs at a time; they share the devices.'
   )
-  out = line.flag(
-    'out', flags.folder, None, 'Folder. Default: runs/compare-CONFIG.'
-  )
-  into = line.flag(
+  line.flag('out', flags.folder, None, 'Folder. Default: runs/compare-CONFIG.')
+  line.flag(
     'into', pathlib.Path, None, 'Markdown file to insert the table into.'
   )
-  line.parse(arguments)
-  if into.value:
-    read_document(into.value)  # Now, not after hours of training.
-  kind = ['compare', *['simulate'] * simulate.value]
-  folder = out.value or pathlib.Path('runs') / '-'.join(
-    [*kind, line.config_name, *line.variant]
+  options = line.parse(arguments)
+  if options.into:
+    read_document(options.into)  # Now, not after hours of training.
+  kind = ['compare', *['simulate'] * options.simulate]
+  name = [config_file.stem(options.file), *config_file.variant(options.file)]
+  options.out = options.out or pathlib.Path('runs', '-'.join([*kind, *name]))
+  from selsync_jax.commands import trials  # Imports NumPy.
+
+  options.trials = trials.list_trials(
+    options.file,
+    options.fields,
+    _methods(options),
+    options.deltas or [],
+    options.lrs or [],
+    options.seeds,
+    options.out,
+    simulate=options.simulate,
   )
-  grid = trials.list_trials(
-    line.config.value,
-    line.fields,
-    _methods(methods.value, simulate.value, line),
-    deltas.value or [],
-    rates.value or [],
-    seeds.value,
-    folder,
-    simulate=simulate.value,
-  )
-  return Options(grid, folder, into.value, jobs.value)
+  return options
 
 
-def _methods(
-  names: list[str] | None,
-  simulate: bool,
-  line: config_file.ConfigCommandLine,
-) -> list[str]:
+def _methods(options: argparse.Namespace) -> list[str]:
   """The methods to compare; `all` stands for every one that can run."""
-  if not {*line.variant}.isdisjoint(every_method(True)):
+  variant = config_file.variant(options.file)
+  if not {*variant}.isdisjoint(every_method(True)):
     raise ConfigError(
-      f'--config={line.config.value}: must name no method; --methods names them'
+      f'--config={options.file}: must name no method; --methods names them'
     )
-  names = names or (['all'] if simulate else flags.names(METHODS))
+  default = ['all'] if options.simulate else flags.names(METHODS)
+  names = options.methods or default
   if names != ['all']:
     return names
-  line.load()  # The file may register methods of its own.
-  return every_method(simulate)
+  # The file may register methods of its own.
+  config_file.load(options.file, options.fields)
+  return every_method(options.simulate)
 
 
 def every_method(simulate: bool) -> list[str]:
@@ -160,7 +144,7 @@ def every_method(simulate: bool) -> list[str]:
 
 def main(
   arguments: Sequence[str],
-  run: Callable[[Trial], None] | None = None,
+  run: Callable[['Trial'], None] | None = None,
 ) -> None:
   """Runs the trials that are not finished, and writes the comparison.
 
@@ -174,6 +158,8 @@ def main(
     TrialFailed: if a trial failed; those that ran beside it are saved.
   """
   options = parse(arguments)
+  from selsync_jax.commands import pool  # Imports NumPy, and rich.
+
   processes = pool.Processes(options.jobs)
 
   def react(number):

@@ -1,37 +1,30 @@
 """The config of a command: a file, changed by command-line arguments."""
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+import difflib
+from importlib import machinery
+from importlib import util
 import pathlib
-import re
 import sys
-import textwrap
 import traceback
-from typing import Any
-
-from absl import logging
-from absl.flags import Error
-from absl.flags import FlagValues
-import ml_collections
-from ml_collections import config_flags
+from typing import Any, TYPE_CHECKING
 
 from selsync_jax.commands import flags
 from selsync_jax.config import ConfigError
 
-FIELDS = (
-  'Every field of the config is a flag: --config.sync.delta=0.3. '
-  'configs/base.py lists the fields, docs/methods.md those of config.sync. '
-  '--config.sync.trigger=..., .averager, .reducer, .wire and .optimizer_state '
-  'replace parts of the method.'
-)
+if TYPE_CHECKING:
+  import ml_collections
+
+  from selsync_jax.training.settings import Settings
 # What a simulation starts from; what the command line says comes after it.
 SIMULATED = ('--config.mapper=vmap', '--config.cluster.compute=constant')
 DEFAULT = 'digits'
-_FIELD = re.compile(r'--?(no)?config\.')
 _FOLDERS = (
   pathlib.Path('configs'),
   pathlib.Path(__file__).parents[1] / 'configs',
 )
+_MODULE = 'config_file'  # The name under which a config file is imported.
 
 
 def find(file: str) -> str:
@@ -58,8 +51,13 @@ def find(file: str) -> str:
   )
 
 
-def load(file: str, fields: Sequence[str]) -> ml_collections.ConfigDict:
-  """The config of a file.
+def load(file: str, fields: Sequence[str]) -> 'ml_collections.ConfigDict':
+  """The config of a file; see `settings`."""
+  return settings(file, fields).config
+
+
+def settings(file: str, fields: Sequence[str]) -> 'Settings':
+  """The config of a file, checked.
 
   Args:
     file: as for `find`; the variant is the argument of its `get_config`.
@@ -68,145 +66,124 @@ def load(file: str, fields: Sequence[str]) -> ml_collections.ConfigDict:
   Raises:
     ConfigError: if there is no such file or field, or a value breaks its rule.
   """
-  given = _joined(fields)
-  parts, fields = _parts(given)
-  unset, fields = _unset(fields)
-  file = find(file)
-  argv, values = ['', f'--config={file}', *fields], FlagValues()
-  config = config_flags.DEFINE_config_file(
-    'config', flag_values=values, sys_argv=argv
-  )
-  # Otherwise ml_collections runs the file in the module of the one before.
-  sys.modules.pop('config_config', None)
-  verbosity = logging.get_verbosity()
-  logging.set_verbosity(logging.ERROR)  # Errors are raised as well.
+  path, colon, variant = find(file).partition(':')
+  config = _execute(path, [variant] if colon else [])
+  given: dict[str, list[str]] = {}
+  for argument in fields:
+    given.setdefault(str(_match(argument)[1]), []).append(argument)
+  # Whole parts before their own fields.
+  for name in sorted(given, key=lambda name: name.count('.')):
+    _set(config, name.split('.'), given[name])
+  from selsync_jax.training.settings import check  # Imports flax.
+
+  return check(config)
+
+
+def _execute(path: str, variant: list[str]) -> 'ml_collections.ConfigDict':
+  """Runs a config file, and returns what its `get_config` does, locked."""
+  import ml_collections
+
+  loader = machinery.SourceFileLoader(_MODULE, path)
+  spec = util.spec_from_file_location(_MODULE, path, loader=loader)
+  assert spec is not None  # There is a loader.
+  module = sys.modules[_MODULE] = util.module_from_spec(spec)
   try:
-    _, *rest = values(argv)
-    _check_kind(config.value, file)
-    _unset_all(config.value, unset)
-    for path, value in parts:
-      _set_part(config.value.sync, path, value)
+    loader.exec_module(module)
+    if not hasattr(module, 'get_config'):
+      raise ConfigError(f'{path}: has no function get_config')
+    config = module.get_config(*variant)
   except ConfigError:
     raise
   except (Exception, SystemExit) as error:  # The file may raise anything.
-    raise ConfigError(_message(error, file, given)) from error
-  finally:
-    logging.set_verbosity(verbosity)
-  if rest:
-    raise ConfigError(f'{rest[0]!r} is not a flag')
-  from selsync_jax.training.rules import check_config  # Imports flax.
-
-  check_config(config.value)
-  return config.value
-
-
-def _message(error: BaseException, file: str, fields: Sequence[str]) -> str:
-  """The line about an error in a config file, or in a field."""
-  path = file.partition(':')[0]
-  if place := _place(error, path):
-    return place
-  if isinstance(error, Error):
-    return ' '.join(str(error).removeprefix('flag ').split())
-  # From a locked config.
-  unknown = isinstance(error, AttributeError | KeyError)
-  if unknown and (message := _unknown_field(error, fields)):
-    return message
-  # The cause lists the paths that were tried, on several lines.
-  cause = error.__cause__ if isinstance(error, OSError) else None
-  if 'get_config' in str(cause or error):
-    return f'{path}: has no function get_config'
-  return f'--config: {" ".join(str(cause or error).split())}'
-
-
-def _place(error: BaseException | None, path: str) -> str | None:
-  """File, line and message of an error that was raised in a config file.
-
-  absl may have wrapped it in errors of its own.
-  """
-  while error is not None:
-    lines = [
-      frame.lineno
-      for frame in traceback.extract_tb(error.__traceback__)
-      if pathlib.Path(frame.filename).resolve() == pathlib.Path(path).resolve()
-    ]
-    if isinstance(error, SyntaxError):
-      lines = [error.lineno or 1]
-    if lines:
-      text = ' '.join(str(getattr(error, 'msg', error)).split())
-      return f'{path}:{lines[-1]}: {type(error).__name__}: {text}'
-    error = error.__cause__ or error.__context__
-  return None
-
-
-def _joined(fields: Sequence[str]) -> list[str]:
-  """The fields, each with its value in one argument."""
-  joined: list[str] = []
-  for argument in fields:
-    if _FIELD.match(argument):
-      joined.append(argument)
-    else:
-      joined[-1] += f'={argument}'
-  return joined
-
-
-def _unset(fields: Sequence[str]) -> tuple[list[str], list[str]]:
-  """The fields that are set to None at last, and all others since then."""
-  kept: dict[str, list[str]] = {}  # A tuple's flag may be repeated.
-  for field in fields:
-    name = _FIELD.sub('', field.partition('=')[0])
-    before = [] if field.endswith('=None') else kept.get(name, [])
-    kept[name] = [f for f in before if not f.endswith('=None')] + [field]
-  every = [field for settings in kept.values() for field in settings]
-  unset = [field for field in every if field.endswith('=None')]
-  return unset, [field for field in every if field not in unset]
-
-
-def _check_kind(config: Any, file: str) -> None:
-  """Raises `ConfigError` if a config file returns something else."""
-  if not hasattr(config, 'to_dict'):
+    text = ' '.join(str(getattr(error, 'msg', error)).split())
+    place = f'{path}{_line(error, path)}'
+    raise ConfigError(f'{place}: {type(error).__name__}: {text}') from error
+  if not isinstance(config, ml_collections.ConfigDict):
     raise ConfigError(
-      f'{file.partition(":")[0]}: get_config must return a ConfigDict, got '
-      f'{config!r}'
+      f'{path}: get_config must return a ConfigDict, got {config!r}'
     )
+  config.lock()
+  return config
 
 
-def _unset_all(config: Any, fields: Sequence[str]) -> None:
-  """Sets fields to `None`; their rules say which may be."""
-  for field in fields:
-    *parents, last = field.partition('=')[0].lstrip('-').split('.')[1:]
-    node = config
-    for name in parents:
-      node = node[name]
-    _ = node[last]  # Raises KeyError if there is no such field.
-    with node.ignore_type():
-      node[last] = None
+def _line(error: BaseException, path: str) -> str:
+  """The line of a config file that raised an error, after a colon."""
+  lines = [
+    frame.lineno
+    for frame in traceback.extract_tb(error.__traceback__)
+    if pathlib.Path(frame.filename).resolve() == pathlib.Path(path).resolve()
+  ]
+  if isinstance(error, SyntaxError) and not lines:
+    lines = [error.lineno or 1]
+  return f':{lines[-1]}' if lines else ''
 
 
-def _parts(
-  fields: Sequence[str],
-) -> tuple[list[tuple[list[str], Any]], list[str]]:
-  """The parts of the method among the fields, and the other fields.
+def _set(
+  config: 'ml_collections.ConfigDict', path: list[str], given: list[str]
+) -> None:
+  """Sets a field, or a part of the method.
 
-  The fields of a part depend on which one it is, so a config file cannot list
-  them: `--config.sync.trigger=every --config.sync.trigger.k=8`.
+  Args:
+    config: the config.
+    path: the names that lead to the field.
+    given: the arguments with this field. The last one counts; but those of a
+      tuple add up, from the last `None` on.
 
-  Returns:
-    Paths below `config.sync` with their values, whole parts before their own
-    fields; and the arguments that are no such path.
+  Raises:
+    ConfigError: if there is no such field, or a value has a wrong type.
   """
   from selsync_jax.methods import PARTS  # Imports JAX.
 
-  parts, others = [], []
-  for field in fields:
-    name, equals, text = field.lstrip('-').partition('=')
-    path = name.split('.')
-    if path[:2] != ['config', 'sync'] or not {*path[2:3]} & {*PARTS}:
-      others.append(field)
-      continue
-    if not equals:
-      raise ConfigError(f'{field}: needs a value')
-    parts.append((path[2:], _literal(text)))
-  return sorted(parts, key=lambda part: len(part[0])), others
+  is_part = path[0] == 'sync' and bool({*path[1:2]} & {*PARTS})
+  holder: Any = config
+  node: Any = config
+  for name in path[:2] if is_part else path:
+    known = list(node) if hasattr(node, 'get_type') else []
+    if name not in known:
+      near = difflib.get_close_matches(name, known, 1, 0.75)
+      hint = f'; Did you mean "{near[0]}" instead of "{name}"?' if near else ''
+      raise ConfigError(f'{given[-1]}: this config has no such field{hint}')
+    holder, node = node, node[name]
+  if is_part:
+    _set_part(config.sync, path[1:], _read(given[-1], object))
+    return
+  kind = holder.get_type(path[-1])
+  value: Any = None
+  for argument in given:
+    read = _read(argument, kind)
+    adds = isinstance(read, tuple | list) and value is not None
+    value = value + read if adds else read
+  if hasattr(kind, 'get_type') and not isinstance(value, dict):
+    raise ConfigError(f'{given[-1]}: must be a dict of fields')
+  with holder.ignore_type():  # None has another one.
+    holder[path[-1]] = value
+
+
+def _read(argument: str, kind: Any) -> Any:
+  """The value in an argument `--config.FIELD=VALUE`.
+
+  Args:
+    argument: the argument.
+    kind: the type of the field; `object` for a part of the method, whose fields
+      no config file lists.
+  """
+  no, _, text = _match(argument)
+  if kind is bool and text is None:
+    return not no
+  if no or text is None:
+    wrong = 'takes no value' if kind is bool else 'needs a value'
+    raise ConfigError(f'{argument}: {wrong}')
+  try:
+    return None if text == 'None' else _READERS.get(kind, _literal)(text)
+  except ValueError as error:
+    raise ConfigError(f'{argument}: {error}') from error
+
+
+def _match(argument: str) -> Sequence[str | None]:
+  """`no`, the name and the value in an argument; see `flags.FIELD`."""
+  if found := flags.FIELD.fullmatch(argument):
+    return found.groups()
+  raise ConfigError(f'{argument!r} is not a flag')
 
 
 def _literal(text: str) -> Any:
@@ -217,8 +194,27 @@ def _literal(text: str) -> Any:
     return text
 
 
+def _tuple(text: str) -> tuple[Any, ...]:
+  """The elements of a Python literal; any other text is the one element."""
+  value = _literal(text)
+  return tuple(value) if isinstance(value, tuple | list) else (value,)
+
+
+# By the type of a field; every other one is a literal.
+_READERS: dict[type, Callable[[str], Any]] = {
+  str: str,
+  bool: flags.truth,
+  int: flags.reader(
+    lambda text: int(text, 16 if text[:2] == '0x' else 10), 'a whole number'
+  ),
+  float: flags.reader(float, 'a number'),
+  tuple: _tuple,
+  list: lambda text: list(_tuple(text)),
+}
+
+
 def _set_part(
-  sync: ml_collections.ConfigDict, path: Sequence[str], value: Any
+  sync: 'ml_collections.ConfigDict', path: Sequence[str], value: Any
 ) -> None:
   """Sets a part of a method, or a field of a part."""
   tree = {path[0]: sync[path[0]].to_dict()}
@@ -233,21 +229,10 @@ def _set_part(
   else:  # A whole part, or None: as in the method.
     node[last] = {} if value is None else {'name': value}
   with sync.unlocked():
-    sync[path[0]] = ml_collections.ConfigDict(tree[path[0]])
+    sync[path[0]] = tree[path[0]]
 
 
-def _unknown_field(error: Exception, fields: Sequence[str]) -> str | None:
-  """The message about a field that ml_collections did not find."""
-  cause = error.args[0]
-  name, *hint = str(getattr(cause, 'args', error.args)[0]).split('\n')
-  name = name.strip("'")
-  for field in fields:
-    if name in field.partition('=')[0].split('.'):
-      return '; '.join([f'{field}: this config has no such field', *hint])
-  return None
-
-
-def refuse_simulation(config: ml_collections.ConfigDict) -> None:
+def refuse_simulation(config: 'ml_collections.ConfigDict') -> None:
   """Raises `ConfigError` if only `simulate` can run the config."""
   from selsync_jax import methods  # Imports JAX.
 
@@ -268,68 +253,11 @@ def with_method(file: str, method: str) -> str:
   return f'{path}:{",".join(filter(None, (method, variant)))}'
 
 
-class ConfigCommandLine(flags.CommandLine):
-  """The flags of a command that takes a config.
-
-  Attributes:
-    config: the flag `--config`, as for `find`.
-    fields: arguments that change the config, each `--config.FIELD=VALUE`.
-  """
-
-  def __init__(self, command: str):
-    super().__init__(command)
-    self.fields: list[str] = []
-    self.config = self.flag(
-      'config',
-      str,
-      DEFAULT,
-      'Config file, or the name of one of our own; NAME:METHOD picks a method.',
-    )
-
-  @property
-  def config_name(self) -> str:
-    """The name of the config file, without folder and suffix."""
-    return pathlib.Path(self.config.value.partition(':')[0]).stem
-
-  @property
-  def variant(self) -> list[str]:
-    """What follows the config file: `FILE:METHOD,smoke` has two parts."""
-    return list(filter(None, self.config.value.partition(':')[2].split(',')))
-
-  def parse(self, arguments: Sequence[str]) -> list[str]:
-    """As in `flags.CommandLine`; also takes out the fields of the config."""
-    own, self.fields = _split(arguments)
-    try:
-      positional = super().parse(own)
-    except ConfigError as error:
-      if 'Unknown' not in str(error):
-        raise
-      hint = 'a field of the config is --config.FIELD=VALUE'
-      raise ConfigError(f'{error}; {hint}') from error
-    if sys.stdout.isatty():
-      print('starting')  # What follows imports JAX, and more.
-    return positional
-
-  def load(self) -> ml_collections.ConfigDict:
-    """The config of the file, changed by the fields."""
-    return load(self.config.value, self.fields)
-
-  def help(self) -> str:
-    """The text of `--help`."""
-    return f'{super().help()}\n\n{textwrap.fill(FIELDS, flags.width())}'
+def stem(file: str) -> str:
+  """The name of the config file `FILE:VARIANT`, without folder and suffix."""
+  return pathlib.Path(file.partition(':')[0]).stem
 
 
-def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-  """The command's own arguments, and those that change the config."""
-  own, fields = [], []
-  rest = list(arguments)
-  while rest:
-    argument = rest.pop(0)
-    if not _FIELD.match(argument):
-      own.append(argument)
-      continue
-    fields.append(argument)
-    # The value may be an argument of its own: --config.seed 5.
-    if rest and '=' not in argument and not re.match('--?[A-Za-z]', rest[0]):
-      fields.append(rest.pop(0))
-  return own, fields
+def variant(file: str) -> list[str]:
+  """What follows the config file: `FILE:METHOD,smoke` has two parts."""
+  return list(filter(None, file.partition(':')[2].split(',')))

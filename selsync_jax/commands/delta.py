@@ -10,48 +10,45 @@ from collections.abc import Sequence
 import pathlib
 from typing import TYPE_CHECKING
 
-import ml_collections
-
 from selsync_jax.commands import config_file
 from selsync_jax.commands import flags
 from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
 
 if TYPE_CHECKING:
+  import ml_collections
+
   from selsync_jax.training.delta_search import Choice
 
 
 def main(arguments: Sequence[str]) -> None:
   """Records changes, then prints and draws what the recordings suggest."""
-  line = config_file.ConfigCommandLine('delta')
-  steps = line.flag('steps', flags.whole(1), '200', 'Steps of each recording.')
-  lssr = line.flag(
-    'lssr', flags.lssr, '0.9', 'Wanted LSSR (local steps / steps).'
-  )
-  out = line.flag(
-    'out', flags.folder, None, 'Folder. Default: runs/delta-CONFIG.'
-  )
-  line.parse(arguments)
-  config = line.load()
-  _check(config, line.config.value, lssr.value, steps.value)
+  line = flags.CommandLine('delta', config=config_file.DEFAULT)
+  line.flag('steps', flags.whole(1), '200', 'Steps of each recording.')
+  line.flag('lssr', flags.lssr, '0.9', 'Wanted LSSR (local steps / steps).')
+  line.flag('out', flags.folder, None, 'Folder. Default: runs/delta-CONFIG.')
+  options = line.parse(arguments)
+  config, lssr = config_file.load(options.file, options.fields), options.lssr
+  _check(config, options.file, lssr, options.steps)
   from selsync_jax.devices import backend
-  from selsync_jax.devices import layout
 
-  backend.check_flags()
-  if config.mapper not in layout.ONE_DEVICE:
-    layout.make_devices(config.workers, **config.mesh)
-  backend.start(config.device)
+  backend.start(
+    config.device,
+    workers=config.workers,
+    mapper=config.mapper,
+    **config.mesh,
+  )
   # Imports TensorFlow, and a mistake should end sooner.
   from selsync_jax.training import delta_search
 
-  choice = delta_search.choose(config, lssr.value, steps.value)
+  choice = delta_search.choose(config, lssr, options.steps)
   table = _table(choice)
   for row in table:
     print(''.join(f'{cell:>16}' for cell in row))
   *tried, delta = choice.deltas
   print(
     f'\ntried: {", ".join(map(str, tried))}\n'
-    f'for an LSSR of {lssr.value:g}: --config.sync.delta={delta}'
+    f'for an LSSR of {lssr:g}: --config.sync.delta={delta}'
   )
   if choice.steepness > delta_search.STEEP:
     print(
@@ -61,13 +58,14 @@ def main(arguments: Sequence[str]) -> None:
     )
   steps_each = len(choice.bsp.deciding)
   recordings = f'{len(choice.deltas)} recordings of {steps_each} steps'
-  folder = out.value or pathlib.Path('runs') / f'delta-{line.config_name}'
-  subtitle = f'{line.config.value}; by {recordings}'
-  print(_write_page(choice, lssr.value, table, subtitle, folder))
+  name = f'delta-{config_file.stem(options.file)}'
+  folder = options.out or pathlib.Path('runs', name)
+  subtitle = f'{options.file}; by {recordings}'
+  print(_write_page(choice, lssr, table, subtitle, folder))
 
 
 def _check(
-  config: ml_collections.ConfigDict, name: str, lssr: float, steps: int
+  config: 'ml_collections.ConfigDict', name: str, lssr: float, steps: int
 ) -> None:
   """Raises `ConfigError` if no recording can show a delta for the LSSR."""
   from selsync_jax import methods
@@ -82,10 +80,12 @@ def _check(
   if 'delta' not in sync:
     raise ConfigError(f'--config={name}: method {sync.method} has no delta')
   with config_errors('sync'):
-    methods.create_strategy(
-      context=methods.Context(1, config.seed), **sync.to_dict()
+    strategy = methods.create_strategy(
+      context=methods.Context(1, config.seed),
+      **sync.to_dict() | {'delta': 0.0},  # As of the first recording.
     )
-  max_period, vote_every = sync.get('max_period'), sync.get('vote_every', 1)
+  max_period = sync.get('max_period')
+  vote_every = strategy.trigger.traits.spacing
   if steps < 2 * vote_every:  # The first vote passes with any delta.
     raise ConfigError(
       f'--steps={steps}: must be at least {2 * vote_every}, two votes with '
@@ -121,9 +121,6 @@ def _write_page(
     wanted=wanted,
     delta=choice.delta,
     lssr=choice.tried.lssr(choice.delta),
-    curves={
-      'by BSP': delta_page.Curve(*choice.bsp.curve()),
-      'as tried': delta_page.Curve(*choice.tried.curve()),
-    },
+    curves={'by BSP': choice.bsp.curve(), 'as tried': choice.tried.curve()},
   )
   return delta_page.write(suggestion, table, subtitle, out)

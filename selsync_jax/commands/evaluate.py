@@ -7,16 +7,10 @@ One device is enough, however many workers the run had.
 
 from collections.abc import Sequence
 
-from absl import logging
-
 from selsync_jax.commands import config_file
+from selsync_jax.commands import flags
+from selsync_jax.commands import silence_orbax
 from selsync_jax.commands import weights_line
-
-
-def _split(text: str) -> str:
-  if text not in ('validation', 'test'):
-    raise ValueError('must be validation or test')
-  return text
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -27,22 +21,25 @@ def main(arguments: Sequence[str]) -> None:
       are not there.
     RunError: if the weights are damaged.
   """
-  line = weights_line.WeightsCommandLine('evaluate')
-  split = line.flag('split', _split, 'validation', 'validation or test.')
-  config = line.flag(
+  line = weights_line.command_line('evaluate')
+  words = 'validation or test'
+  split = flags.reader(str, words, ('validation', 'test').__contains__)
+  line.flag('split', split, 'validation', f'{words}.')
+  line.flag(
     'config',
     str,
     None,
     'The config file of the run, if it registers its model or data.',
   )
-  workdir = line.folder(arguments)
-  logging.set_verbosity(logging.FATAL)  # Orbax also logs what it raises.
-  if config.value:
-    config_file.load(config.value, ())  # It registers them.
+  options = line.parse(arguments)
+  workdir = weights_line.workdir(options)
+  silence_orbax()
+  if options.config:
+    config_file.load(options.config, ())  # It registers them.
   weights_line.start_jax(workdir)
   from selsync_jax.report import facts
   from selsync_jax.training import evaluation
 
-  step, scores = evaluation.evaluate(workdir, line.step.value, split.value)
+  step, scores = evaluation.evaluate(workdir, options.step, options.split)
   print(f'{workdir}, step {step}')
   facts.show_table(scores)

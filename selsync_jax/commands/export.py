@@ -7,9 +7,8 @@ The suffix chooses the format: safetensors, NumPy's .npz or an orbax folder.
 
 from collections.abc import Sequence
 
-from absl import logging
-
 from selsync_jax.commands import flags
+from selsync_jax.commands import silence_orbax
 from selsync_jax.commands import weights_line
 from selsync_jax.config import ConfigError
 
@@ -21,19 +20,20 @@ def main(arguments: Sequence[str]) -> None:
     ConfigError: for a mistake on the command line.
     RunError: if the weights are damaged, or cannot be written.
   """
-  line = weights_line.WeightsCommandLine('export')
-  out = line.flag(
+  line = weights_line.command_line('export')
+  line.flag(
     'out',
     flags.folder,
     None,
     'FILE.safetensors, FILE.npz, or a new folder for orbax.',
   )
-  workdir = line.folder(arguments)
-  if out.value is None:
+  options = line.parse(arguments)
+  workdir = weights_line.workdir(options)
+  if options.out is None:
     raise ConfigError('--out=FILE is missing')
-  logging.set_verbosity(logging.FATAL)  # Orbax also logs what it raises.
+  silence_orbax()
   weights_line.start_jax(workdir)
   from selsync_jax.runs import export
 
-  step = export.export(workdir, out.value, line.step.value)
-  print(f'{out.value}: the weights of step {step}')
+  step = export.export(workdir, options.out, options.step)
+  print(f'{options.out}: the weights of step {step}')

@@ -1,62 +1,74 @@
-"""Command-line flags, by absl.
+"""Command-line flags, by argparse.
 
-Every call of a command has its own `FlagValues`, so commands do not share
-flags, and one process can call several. A mistake is a `ConfigError`: one line
-that names flag, value and rule.
+A mistake is a `ConfigError`: one line that names flag, value and rule.
 """
 
+import argparse
 from collections.abc import Callable, Sequence
 import contextlib
+import difflib
 import math
 import pathlib
-import shutil
+import re
 import sys
-import textwrap
-from typing import Any
-
-from absl import flags
+from typing import Any, NoReturn
 
 from selsync_jax.commands import COMMANDS
 from selsync_jax.config import ConfigError
+from selsync_jax.fields import FIELDS
+
+FIELD = re.compile(r'--?(no)?config\.([^=]*)(?:=(.*))?', re.S)
+"""A field of the config, as an argument: `no`, its name, and the value."""
+
+_FIELDS = (
+  'Fields of constructors are flags, too: those of the method in config.sync, '
+  'see docs/methods.md; and those of data sets, models, optimizers and '
+  'schedules, see docs/fields.md. '
+  '--config.sync.trigger=..., .averager, .reducer, .wire and .optimizer_state '
+  'replace parts of the method.'
+)
 
 
-def width() -> int:
-  """Columns of the text of `--help`: at most 80, fewer on a narrow terminal."""
-  return min(80, max(50, shutil.get_terminal_size().columns))
+class _Help(argparse.HelpFormatter):
+  """Names each flag once, without a word for its value."""
+
+  def _format_action_invocation(self, action: argparse.Action) -> str:
+    return f'--{"[no]" * (action.nargs == "?")}{action.option_strings[0][2:]}'
 
 
-class _Parser(flags.ArgumentParser):
-  """Reads a flag's value with a function."""
-
-  def __init__(self, read: Callable[[str], Any]):
-    self._read = read
-
-  def parse(self, argument: str) -> Any:
-    """Returns the value of a text, or raises `ValueError`."""
-    return self._read(argument)
-
-
-class CommandLine:
+class CommandLine(argparse.ArgumentParser):
   """The flags and positional arguments of one command.
 
   Args:
     command: a name in `COMMANDS`.
     positional: what the usage calls the positional arguments; empty if the
       command takes none.
-    interspersed: whether flags may follow positional arguments. Otherwise
-      everything from the first one on is positional.
+    config: the default of the flag `--config`; empty if the command has none.
   """
 
-  def __init__(
-    self, command: str, positional: str = '', *, interspersed: bool = True
-  ):
-    self._command, self._positional = command, positional
-    self._values = flags.FlagValues()
-    self._values.set_gnu_getopt(interspersed)
-    self._names: list[str] = []
-    self._help = flags.DEFINE_bool(
-      'help', False, 'Print this.', short_name='h', flag_values=self._values
+  def __init__(self, command: str, positional: str = '', config: str = ''):
+    usage = f'selsync {command} [--FLAG=VALUE ...] {positional}'
+    super().__init__(
+      usage=usage.rstrip(),
+      description=COMMANDS[command],
+      epilog=_FIELDS if config else '',
+      formatter_class=_Help,
+      add_help=False,  # It would list itself.
+      allow_abbrev=False,
     )
+    self.add_argument('-h', '--help', action='help', help=argparse.SUPPRESS)
+    self._flags = self.add_argument_group()
+    self._names: list[str] = []
+    self._positional, self._has_config = positional, bool(config)
+    if config:
+      about = 'Config file, or the name of one of our own; NAME:METHOD picks a'
+      self.flag('config', str, config, f'{about} method.', dest='file')
+      own = self.add_argument_group('fields of the config')
+      for name, field in FIELDS.items():
+        about = f'{field.sentence} Values: {field.values}.'
+        about = about if field.values else field.sentence
+        default = '' if field.default is None else f' Default: {field.default}.'
+        own.add_argument(f'--config.{name}', help=about + default)
 
   def flag(
     self,
@@ -64,92 +76,144 @@ class CommandLine:
     read: Callable[[str], Any],
     default: str | None,
     description: str,
-  ) -> flags.FlagHolder:
-    """Defines a flag; `parse` sets the `value` of what this returns.
+    **options: Any,
+  ) -> None:
+    """Defines a flag, `--name=VALUE`; a single dash does as well.
 
     Args:
       name: without dashes.
       read: returns the value of a text, or raises `ValueError` with the rule.
       default: as text, or `None`.
       description: a sentence for `--help`.
+      **options: for `add_argument`.
     """
+
+    def parse(text):
+      try:
+        return read(text)
+      except ValueError as error:
+        raise ConfigError(f'--{name}={text}: {error}') from error
+
     self._names.append(name)
-    return flags.DEFINE(
-      _Parser(read), name, default, description, flag_values=self._values
+    self._flags.add_argument(
+      *(f'--{name}', f'-{name}'),
+      type=parse,
+      default=default,
+      help=f'{description} Default: {default}.' if default else description,
+      **options,
     )
 
-  def switch(
-    self, name: str, default: bool, description: str
-  ) -> flags.FlagHolder[bool]:
+  def switch(self, name: str, default: bool, description: str) -> None:
     """Defines a flag that is on (`--name`) or off (`--noname`)."""
-    self._names.append(name)
-    return flags.DEFINE_bool(
-      name, default, description, flag_values=self._values
+    self.flag(name, truth, None, description, nargs='?', const=True)
+    self.add_argument(
+      *(f'--no{name}', f'-no{name}'),
+      dest=name,
+      action='store_false',
+      help=argparse.SUPPRESS,
     )
+    self.set_defaults(**{name: default})
 
-  def parse(self, arguments: Sequence[str]) -> list[str]:
-    """Sets the values of the flags.
+  def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+    """The values of the flags, by name.
+
+    Besides these, `positional` is a list of arguments, and so is `fields`:
+    those that change the config, each `--config.FIELD=VALUE`.
 
     Args:
       arguments: the command line after the command's name.
-
-    Returns:
-      The positional arguments.
 
     Raises:
       ConfigError: for an unknown flag, or a value that breaks its rule.
       SystemExit: with code 0, after `--help` was printed.
     """
-    try:
-      _, *positional = self._values([self._command, *arguments])
-    except (flags.Error, ValueError) as error:
-      raise ConfigError(str(error).removeprefix('flag ')) from error
-    if self._help.value:
-      print(self.help())
-      sys.exit(0)
-    if positional and not self._positional:
-      raise ConfigError(f'{positional[0]!r} is not a flag')
-    return positional
+    own, fields = _split(arguments) if self._has_config else (arguments, [])
+    options, rest = self.parse_known_args(own)
+    for argument in rest:
+      if argument.startswith('-'):
+        raise ConfigError(self._unknown(argument))
+      if not self._positional:
+        raise ConfigError(f'{argument!r} is not a flag')
+    if self._has_config and sys.stdout.isatty():
+      print('starting')  # What follows imports JAX, and more.
+    options.fields, options.positional = fields, rest
+    return options
 
-  def help(self) -> str:
-    """The text of `--help`."""
-    usage = f'usage: selsync {self._command} [--FLAG=VALUE ...]'
-    lines = [f'{usage} {self._positional}'.rstrip()]
-    lines += ['', COMMANDS[self._command], '']
-    defined = [self._values[name] for name in self._names]
-    names = [f'  --{"[no]" * flag.boolean}{flag.name}' for flag in defined]
-    indent = max(map(len, names)) + 2
-    for name, flag in zip(names, defined, strict=True):
-      text = flag.help
-      if flag.default is not None and not flag.boolean:
-        text += f' Default: {flag.default_unparsed}.'
-      lines += textwrap.wrap(
-        text,
-        width(),
-        initial_indent=name.ljust(indent),
-        subsequent_indent=' ' * indent,
-        break_on_hyphens=False,
-      )
-    return '\n'.join(lines)
+  def _unknown(self, argument: str) -> str:
+    """The line about an argument that is no flag of this command."""
+    name = argument.lstrip('-').partition('=')[0]
+    line = f'Unknown command line flag {name!r}'
+    if near := difflib.get_close_matches(name, self._names, 1):
+      line += f'; did you mean --{near[0]}?'
+    if self._has_config:
+      line += '; a field of the config is --config.FIELD=VALUE'
+    return line
+
+  def error(self, message: str) -> NoReturn:
+    """Raises a `ConfigError`; argparse calls it."""
+    raise ConfigError(re.sub(r'^argument (\S+?)(/\S+)?:', r'\1:', message))
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+  """The command's own arguments, and those that change the config."""
+  own, fields = [], []
+  rest = list(arguments)
+  while rest:
+    argument = rest.pop(0)
+    if not FIELD.match(argument):
+      own.append(argument)
+      continue
+    # The value may be an argument of its own: --config.seed 5.
+    if rest and '=' not in argument and not re.match('--?[A-Za-z]', rest[0]):
+      argument += f'={rest.pop(0)}'
+    fields.append(argument)
+  return own, fields
+
+
+def reader(
+  read: Callable[[str], Any],
+  words: str,
+  accepts: Callable[[Any], bool] = lambda value: True,
+) -> Callable[[str], Any]:
+  """A reader of texts, whose `ValueError` says what a value must be.
+
+  Args:
+    read: returns the value of a text, or raises `ValueError` or `KeyError`.
+    words: what a value must be.
+    accepts: whether a value is that.
+  """
+
+  def checked(text):
+    with contextlib.suppress(ValueError, KeyError):
+      if accepts(value := read(text)):
+        return value
+    raise ValueError(f'must be {words}')
+
+  return checked
 
 
 def whole(minimum: int) -> Callable[[str], int]:
   """A reader of whole numbers of at least `minimum`."""
-
-  def read(text):
-    if not text.isdecimal() or int(text) < minimum:
-      raise ValueError(f'must be a whole number of at least {minimum}')
-    return int(text)
-
-  return read
+  words = f'a whole number of at least {minimum}'
+  return reader(int, words, lambda value: value >= minimum)
 
 
-def numbers(text: str) -> list[float]:
-  """Reads numbers with commas between them."""
-  try:
-    return [float(number) for number in text.split(',')]
-  except ValueError as error:
-    raise ValueError('must be numbers with commas between them') from error
+_TRUTH = dict.fromkeys(('true', 't', '1'), True)
+_TRUTH |= dict.fromkeys(('false', 'f', '0'), False)
+truth = reader(lambda text: _TRUTH[text.lower()], 'true or false')
+numbers = reader(
+  lambda text: [float(number) for number in text.split(',')],
+  'numbers with commas between them',
+)
+positive = reader(
+  float, 'a finite number above 0', lambda value: 0 < value < math.inf
+)
+lssr = reader(float, 'a number in [0, 1)', lambda value: 0 <= value < 1)
+
+
+def names(text: str) -> list[str]:
+  """Reads names with commas between them."""
+  return text.split(',')
 
 
 def folder(text: str) -> pathlib.Path:
@@ -169,24 +233,3 @@ def folder(text: str) -> pathlib.Path:
     return pathlib.Path(text).expanduser()
   except RuntimeError as error:
     raise ValueError(f'has no home: {error}') from error
-
-
-def names(text: str) -> list[str]:
-  """Reads names with commas between them."""
-  return text.split(',')
-
-
-def positive(text: str) -> float:
-  """Reads a finite number above 0."""
-  with contextlib.suppress(ValueError):
-    if 0 < float(text) < math.inf:
-      return float(text)
-  raise ValueError('must be a finite number above 0')
-
-
-def lssr(text: str) -> float:
-  """Reads an LSSR, a number in [0, 1)."""
-  with contextlib.suppress(ValueError):
-    if 0 <= float(text) < 1:
-      return float(text)
-  raise ValueError('must be a number in [0, 1)')

@@ -10,6 +10,7 @@ others are stopped, and `launch` exits with its code, which is 128 plus the
 signal's number if a signal killed it.
 """
 
+import argparse
 from collections.abc import Sequence
 import os
 import secrets
@@ -22,10 +23,10 @@ import threading
 import time
 from typing import IO
 
+from selsync_jax.cluster import signals
+from selsync_jax.cluster.link import TOKEN
 from selsync_jax.commands import flags
 from selsync_jax.config import ConfigError
-from selsync_jax.devices import signals
-from selsync_jax.devices.link import TOKEN
 
 PATIENCE = 5.0  # Seconds until the others get SIGTERM, and then SIGKILL.
 
@@ -137,17 +138,15 @@ def _signal_all(children: list[subprocess.Popen], number: int) -> None:
 
 def main(arguments: Sequence[str]) -> None:
   """Starts the processes, and exits with the code for all of them."""
-  line = flags.CommandLine(
-    'launch', positional='-- COMMAND ...', interspersed=False
-  )
-  processes = line.flag(
-    'processes', flags.whole(1), None, 'Number of processes.'
-  )
-  command = line.parse(arguments)
-  if processes.value is None:
+  line = flags.CommandLine('launch', positional='-- COMMAND ...')
+  line.flag('processes', flags.whole(1), None, 'Number of processes.')
+  line.add_argument('command', nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+  options = line.parse(arguments)
+  command = options.command[options.command[:1] == ['--'] :]
+  if options.processes is None:
     raise ConfigError('--processes=NUMBER is missing')
   if not command:
     raise ConfigError('the command after -- is missing')
   if not shutil.which(command[0]):
     raise ConfigError(f'{command[0]}: is no program that can be run')
-  sys.exit(launch(command, processes.value))
+  sys.exit(launch(command, options.processes))

@@ -8,19 +8,18 @@ fields of its config. SelSync's LSSR is given, or that of a finished run; the
 others' follows from their period.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import math
 import pathlib
 from typing import TYPE_CHECKING
-
-from absl.flags import FlagHolder
-import ml_collections
 
 from selsync_jax.commands import config_file
 from selsync_jax.commands import flags
 from selsync_jax.config import ConfigError
 
 if TYPE_CHECKING:
+  import ml_collections
+
   from selsync_jax.training.step_cost import Cost
 
 FORMULA = """\
@@ -32,65 +31,65 @@ HEAD = ['method', 'LSSR', 'sent a step', 'vote', 'average', 'step', 'speed-up']
 
 def main(arguments: Sequence[str]) -> None:
   """Measures a step, adds the network, and prints the table."""
-  line = config_file.ConfigCommandLine('plan')
-  workers = line.flag(
+  line = flags.CommandLine('plan', config=config_file.DEFAULT)
+  line.flag(
     'workers', flags.whole(1), None, "Number of workers. Default: the config's."
   )
-  bandwidth = line.flag(
+  line.flag(
     'bandwidth',
-    str,
+    _bandwidth,
     '1Gbit',
     'Bandwidth of each link, per direction; 1GB/s is in bytes.',
   )
-  inside = line.flag(
+  line.flag(
     'devices-per-worker',
     flags.whole(1),
     None,
     'Devices that share a batch. Default: mesh.data times mesh.fsdp.',
   )
-  inner_bandwidth = line.flag(
-    'inner-bandwidth', str, '100GB/s', 'Bandwidth between them, per direction.'
+  line.flag(
+    'inner-bandwidth',
+    _bandwidth,
+    '100GB/s',
+    'Bandwidth between them, per direction.',
   )
-  latency = line.flag('latency', str, '1ms', 'One-way latency of a message.')
-  lssr = line.flag('lssr', flags.lssr, None, 'LSSR of SelSync, in [0, 1).')
-  run = line.flag(
+  line.flag('latency', _latency, '1ms', 'One-way latency of a message.')
+  line.flag('lssr', flags.lssr, None, 'LSSR of SelSync, in [0, 1).')
+  line.flag(
     'run', flags.folder, None, 'Workdir of a finished run, for its LSSR.'
   )
-  steps = line.flag('steps', flags.whole(3), '20', 'Steps to measure.')
-  line.parse(arguments)
-  selsync_lssr = _lssr(lssr.value, run.value)
-  if workers.value:
-    line.fields.append(f'--config.workers={workers.value}')
-  configs = _configs(line.config.value, line.fields)
+  line.flag('steps', flags.whole(3), '20', 'Steps to measure.')
+  options = line.parse(arguments)
+  selsync_lssr = _lssr(options.lssr, options.run)
+  if options.workers:
+    options.fields.append(f'--config.workers={options.workers}')
+  configs = _configs(options.file, options.fields)
   config = configs['selsync']
+  from selsync_jax.devices import backend
+  from selsync_jax.sync import network
+
+  links = network.Network(config.workers, options.bandwidth, options.latency)
+  devices = _devices(config, options.devices_per_worker)
+  within = network.Network(devices, options.inner_bandwidth, 0.0)
+  backend.start(config.device)
+  _print_costs(configs, links, within, selsync_lssr, options.steps)
+
+
+def _bandwidth(text: str) -> float:
+  """Reads a bandwidth."""
   from selsync_jax.sync import network  # Imports JAX.
 
-  links = network.Network(
-    config.workers,
-    _read(bandwidth, network.bandwidth),
-    _read(latency, network.latency),
-  )
-  within = network.Network(
-    _devices(config, inside.value),
-    _read(inner_bandwidth, network.bandwidth),
-    0.0,
-  )
-  from selsync_jax.devices import backend
-
-  backend.check_flags()
-  backend.start(config.device)
-  _print_costs(configs, links, within, selsync_lssr, steps.value)
+  return network.bandwidth(text)
 
 
-def _read(flag: FlagHolder[str], read: Callable[[str], float]) -> float:
-  """Converts a flag's text; raises `ConfigError` if it breaks the rule."""
-  try:
-    return read(flag.value)
-  except ValueError as error:
-    raise ConfigError(f'--{flag.name}={flag.value}: {error}') from error
+def _latency(text: str) -> float:
+  """Reads a latency."""
+  from selsync_jax.sync import network  # Imports JAX.
+
+  return network.latency(text)
 
 
-def _devices(config: ml_collections.ConfigDict, given: int | None) -> int:
+def _devices(config: 'ml_collections.ConfigDict', given: int | None) -> int:
   """The devices of a worker: as given, or as in the config's mesh."""
   devices = given or math.prod(config.mesh.values())
   if config.batch_size % devices:
@@ -119,7 +118,7 @@ def _lssr(given: float | None, run: pathlib.Path | None) -> float:
 
 def _configs(
   file: str, fields: Sequence[str]
-) -> dict[str, ml_collections.ConfigDict]:
+) -> dict[str, 'ml_collections.ConfigDict']:
   """The config with each method, whichever one `FILE:METHOD` picks."""
   from selsync_jax.methods import METHODS
 

@@ -8,8 +8,8 @@ import subprocess
 import sys
 import threading
 
+from selsync_jax.cluster import signals
 from selsync_jax.config import RunError
-from selsync_jax.devices import signals
 from selsync_jax.runs.trial import Trial
 from selsync_jax.training import progress
 

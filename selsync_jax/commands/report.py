@@ -10,17 +10,18 @@ from selsync_jax.config import ConfigError
 def main(arguments: Sequence[str]) -> None:
   """Writes the page of the workdirs on the command line."""
   line = flags.CommandLine('report', positional='WORKDIR ...')
-  out = line.flag(
+  line.flag(
     'out',
     flags.folder,
     None,
     'Folder of the page. Default: the workdir, if there is only one.',
   )
-  workdirs = [pathlib.Path(name) for name in line.parse(arguments)]
+  options = line.parse(arguments)
+  workdirs = [pathlib.Path(name) for name in options.positional]
   if not workdirs:
     raise ConfigError('WORKDIR is missing')
-  if out.value is None and len(workdirs) > 1:
+  if options.out is None and len(workdirs) > 1:
     raise ConfigError('several workdirs: give --out=FOLDER')
   from selsync_jax.report import run_page  # Imports matplotlib.
 
-  print(run_page.write(workdirs, out.value or workdirs[0]))
+  print(run_page.write(workdirs, options.out or workdirs[0]))

@@ -1,18 +1,16 @@
 """The command line of a single run: its config, and its folder."""
 
+import argparse
 from collections.abc import Mapping
 import functools
 import pathlib
 import signal
 from typing import Any, NoReturn
 
-import ml_collections
-
+from selsync_jax.cluster import signals
 from selsync_jax.commands import config_file
 from selsync_jax.commands import flags
 from selsync_jax.config import RunError
-from selsync_jax.devices import signals
-from selsync_jax.runs import records
 
 
 class Interrupted(RunError):
@@ -24,42 +22,41 @@ class Interrupted(RunError):
     super().__init__(f'{stopped}; the same command resumes the run')
 
 
-class RunCommandLine(config_file.ConfigCommandLine):
+def command_line(command: str, folder: str = '') -> flags.CommandLine:
   """The flags of a command that writes a run.
 
   Args:
     command: a name in `COMMANDS`.
     folder: what the names of default folders begin with.
-
-  Attributes:
-    workdir: the flag: folder of the run, or `None`.
-    restart: the switch: whether to move a run in it aside.
-    report: the switch: whether to write the page of the run at its end.
   """
+  line = flags.CommandLine(command, config=config_file.DEFAULT)
+  line.flag(
+    'workdir',
+    flags.folder,
+    None,
+    'Folder of the run. A run in it resumes where it stopped. '
+    f'Default: runs/{folder}CONFIG-METHOD.',
+  )
+  line.switch(
+    'restart', False, 'Move a run in the workdir aside, and start again.'
+  )
+  line.switch(
+    'report', True, 'At the end, write WORKDIR/report.html and its figures.'
+  )
+  return line
 
-  def __init__(self, command: str, folder: str = ''):
-    super().__init__(command)
-    self._folder = folder
-    self.workdir = self.flag(
-      'workdir',
-      flags.folder,
-      None,
-      'Folder of the run. A run in it resumes where it stopped. '
-      f'Default: runs/{folder}CONFIG-METHOD.',
-    )
-    self.restart = self.switch(
-      'restart', False, 'Move a run in the workdir aside, and start again.'
-    )
-    self.report = self.switch(
-      'report', True, 'At the end, write WORKDIR/report.html and its figures.'
-    )
 
-  def folder(self, config: ml_collections.ConfigDict) -> pathlib.Path:
-    """The folder of the run; by default named after config and variant."""
-    if self.workdir.value:
-      return self.workdir.value
-    names = [self.config_name, *(self.variant or [config.sync.method])]
-    return pathlib.Path('runs') / (self._folder + '-'.join(names))
+def load(options: argparse.Namespace, folder: str = '') -> None:
+  """Adds the `settings` to the options, and a default for `workdir`.
+
+  The default folder is named after the config file and its variant.
+  """
+  options.settings = config_file.settings(options.file, options.fields)
+  config = options.settings.config
+  if options.workdir is None:
+    variant = config_file.variant(options.file) or [config.sync.method]
+    name = '-'.join([config_file.stem(options.file), *variant])
+    options.workdir = pathlib.Path('runs', folder + name)
 
 
 def handle_signals(workdir: pathlib.Path) -> None:
@@ -73,6 +70,8 @@ def handle_signals(workdir: pathlib.Path) -> None:
 
 def _stop(workdir: pathlib.Path, number: int) -> NoReturn:
   """Ends the process where no step is under way."""
+  from selsync_jax.runs import records
+
   if (workdir / records.CONFIG).exists():
     reason = 'stopped by a signal; the same command resumes the run'
     signals.stop(signals.RESUMABLE, reason)

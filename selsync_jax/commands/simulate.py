@@ -9,10 +9,11 @@ methods are those of `train`, and asynchronous ones besides.
 
 from collections.abc import Sequence
 
-from absl import logging
-
 from selsync_jax.commands import config_file
 from selsync_jax.commands import run_line
+from selsync_jax.commands import silence_orbax
+
+_FOLDER = 'simulate-'  # What the names of default folders begin with.
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -23,25 +24,23 @@ def main(arguments: Sequence[str]) -> None:
     Interrupted: after SIGTERM or SIGINT.
     RunError: if the run failed.
   """
-  line = run_line.RunCommandLine('simulate', 'simulate-')
-  line.parse(arguments)
-  line.fields[:0] = config_file.SIMULATED
-  config = line.load()
-  workdir = line.folder(config)
+  options = run_line.command_line('simulate', _FOLDER).parse(arguments)
+  options.fields[:0] = config_file.SIMULATED
+  run_line.load(options, _FOLDER)
+  settings, workdir = options.settings, options.workdir
   run_line.handle_signals(workdir)
-  logging.set_verbosity(logging.FATAL)  # Orbax also logs what it raises.
+  silence_orbax()
   from selsync_jax.devices import backend
 
-  backend.check_flags()
-  backend.start(config.device)
+  backend.start(settings.config.device)
   # These import TensorFlow, and a mistake in the config should end sooner.
   from selsync_jax.runs import checkpoints
   from selsync_jax.simulate import run
-  from selsync_jax.training import milestones
+  from selsync_jax.training import preemption
 
   checkpoints.silence_tensorstore()
   try:
-    summary = run.simulate(config, workdir, restart=line.restart.value)
-  except milestones.Stopped as error:
+    summary = run.simulate(settings, workdir, restart=options.restart)
+  except preemption.Stopped as error:
     raise run_line.Interrupted(error) from error
-  run_line.show(summary, workdir, line.report.value)
+  run_line.show(summary, workdir, options.report)

@@ -8,14 +8,17 @@ same number of epochs.
 from collections.abc import Iterable, Sequence
 import json
 import pathlib
-
-import ml_collections
+from typing import TYPE_CHECKING
 
 from selsync_jax.commands import config_file
 from selsync_jax.config import ConfigError
+from selsync_jax.config import flat
 from selsync_jax.runs import files
 from selsync_jax.runs import records
 from selsync_jax.runs.trial import Trial
+
+if TYPE_CHECKING:
+  import ml_collections
 
 
 def list_trials(
@@ -96,7 +99,7 @@ def _trial(
 _UNLABELED = ('lag', 'vote_every', 'smoothing')  # If as the method has them.
 
 
-def _label(sync: ml_collections.ConfigDict, own: Sequence[str]) -> str:
+def _label(sync: 'ml_collections.ConfigDict', own: Sequence[str]) -> str:
   """A method and its numbers, `selsync, delta 0.1`, then its own fields."""
   from selsync_jax import methods  # Imports JAX.
 
@@ -123,11 +126,9 @@ def _check_workdir(trial: Trial) -> None:
     return  # The run itself mends it.
   if existing is None:
     return
-  from selsync_jax.runs import workdir  # Imports JAX.
-
-  existing = workdir.flat(existing)
+  existing = flat(existing)
   config = json.loads(json.dumps(trial.config.to_dict()))
-  for field, value in workdir.flat(config).items():
+  for field, value in flat(config).items():
     if existing.get(field) != value:
       raise ConfigError(
         f'{trial.workdir}: holds a run with {field}={existing.get(field)!r}, '

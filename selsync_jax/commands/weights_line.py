@@ -1,50 +1,43 @@
 """The command line of what reads the weights of a run, and JAX for it."""
 
-from collections.abc import Sequence
+import argparse
 import pathlib
 
 from selsync_jax.commands import flags
 from selsync_jax.config import ConfigError
-from selsync_jax.runs import records
+
+_step = flags.reader(
+  lambda text: text if text in ('best', 'last') else int(text),
+  'a step, best or last',
+  lambda step: isinstance(step, str) or step >= 0,
+)
 
 
-def _step(text: str) -> int | str:
-  if text.isdecimal():
-    return int(text)
-  if text not in ('best', 'last'):
-    raise ValueError('must be a step, best or last')
-  return text
-
-
-class WeightsCommandLine(flags.CommandLine):
+def command_line(command: str) -> flags.CommandLine:
   """The flags of a command that reads the weights of one run.
 
   Args:
     command: a name in `COMMANDS`.
-
-  Attributes:
-    step: the flag: of the run, a number, `best` or `last`.
   """
+  line = flags.CommandLine(command, positional='WORKDIR')
+  line.flag(
+    'step',
+    _step,
+    'last',
+    'A step with a checkpoint; or best, the lowest validation loss.',
+  )
+  return line
 
-  def __init__(self, command: str):
-    super().__init__(command, positional='WORKDIR')
-    self.step = self.flag(
-      'step',
-      _step,
-      'last',
-      'A step with a checkpoint; or best, the lowest validation loss.',
-    )
 
-  def folder(self, arguments: Sequence[str]) -> pathlib.Path:
-    """Parses the arguments; returns the workdir.
+def workdir(options: argparse.Namespace) -> pathlib.Path:
+  """The one positional argument.
 
-    Raises:
-      ConfigError: if there is none, or more than one.
-    """
-    workdirs = self.parse(arguments)
-    if len(workdirs) != 1:
-      raise ConfigError(f'needs one WORKDIR, got {len(workdirs)}')
-    return pathlib.Path(workdirs[0])
+  Raises:
+    ConfigError: if there is none, or more than one.
+  """
+  if len(options.positional) != 1:
+    raise ConfigError(f'needs one WORKDIR, got {len(options.positional)}')
+  return pathlib.Path(options.positional[0])
 
 
 def start_jax(workdir: pathlib.Path) -> None:
@@ -56,7 +49,7 @@ def start_jax(workdir: pathlib.Path) -> None:
     ConfigError: if JAX cannot start.
   """
   from selsync_jax.devices import backend  # Imports JAX.
+  from selsync_jax.runs import records
 
   config = records.read_config(workdir) or {}
-  backend.check_flags()
   backend.start('cpu' if config.get('device') == 'cpu' else 'auto')

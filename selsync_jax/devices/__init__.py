@@ -1,1 +1,1 @@
-"""Workers on devices and processes: the only package that knows them."""
+"""Workers on devices: the layout, the mappers, and the arrays of all."""

@@ -1,10 +1,9 @@
 """Arrays over the workers of all processes.
 
-The leading axis of an array is the workers. A process has the rows of its own
-workers, in the order of the processes' indices; of an array that is spread over
-processes (`to_global`, or the state of a mesh) it has them in the devices that
-belong to it. With one process, `gather`, `to_global` and `to_local` return
-their argument.
+The leading axis of an array is the workers, in the order of the processes. A
+local array has the rows of this process's workers. A global one has the rows of
+all workers, and a process holds those parts that lie on its own devices: under
+`mesh`, and for a checkpoint. With one process the two are the same.
 """
 
 from typing import Any
@@ -23,10 +22,10 @@ from selsync_jax.sync.consensus import AXIS
 def local_values(array: Any) -> np.ndarray:
   """Copies the rows of this process's workers to the host.
 
-  They must not be split inside a worker.
+  Args:
+    array: an array [workers, ...] that is not split inside a worker.
   """
-  # Several devices of a worker have the same row; there is one key if the array
-  # is not split at all.
+  # Several devices of a worker have the same row, hence one key for each row.
   rows = {s.index[0].start or 0: s for s in array.addressable_shards}
   return np.concatenate(
     [np.asarray(rows[first].data) for first in sorted(rows)]
@@ -36,12 +35,12 @@ def local_values(array: Any) -> np.ndarray:
 def first_worker(tree: Any, copies: bool = True) -> Any:
   """Copies the rows of this process's first worker to the host.
 
-  All processes must call this, as a worker may be in several of them. Then its
-  devices hold one array after another as a whole, but never all of them.
+  All processes must call this, as a worker may be in several of them. In that
+  case its devices gather one array at a time, never all of them.
 
   Args:
     tree: arrays [workers, ...].
-    copies: whether this process wants them; otherwise it gets `None`s.
+    copies: whether this process wants the copies; otherwise it gets `None`s.
   """
 
   def first(array):
@@ -59,11 +58,11 @@ def first_worker(tree: Any, copies: bool = True) -> Any:
 
 
 def _within_processes(array: Any) -> Any:
-  """An array of which no worker's row is split over several processes."""
+  """Returns the array with each worker's row inside one process."""
   if _is_local(array) or jax.process_count() <= array.shape[0]:
     return array
   whole = NamedSharding(array.sharding.mesh, PartitionSpec(AXIS))
-  # A named function, so that it compiles once for each shape.
+  # A function with a name is compiled only once for each shape.
   return jax.jit(jnp.asarray, out_shardings=whole)(array)
 
 
@@ -74,8 +73,8 @@ def gather(tree: Any, workers: int) -> Any:
   of exchanges determines the time.
 
   Args:
-    tree: of this process's workers.
-    workers: of all processes. A worker may be in several of them.
+    tree: arrays of this process's workers.
+    workers: the number of workers of all processes; one may be in several.
   """
   if jax.process_count() == 1:
     return tree
@@ -90,10 +89,7 @@ def gather(tree: Any, workers: int) -> Any:
 
 
 def to_global(tree: Any) -> Any:
-  """Joins arrays [local workers, ...] of all processes to [workers, ...].
-
-  The state of a mesh is joined already.
-  """
+  """Joins local arrays of all processes; leaves global ones as they are."""
   if jax.process_count() == 1 or not _is_local(tree):
     return tree
   return multihost_utils.host_local_array_to_global_array(
@@ -102,10 +98,7 @@ def to_global(tree: Any) -> Any:
 
 
 def to_global_shapes(shapes: Any) -> Any:
-  """`to_global` of `jax.ShapeDtypeStruct`s.
-
-  With one process they keep their own sharding.
-  """
+  """Does what `to_global` does, for `jax.ShapeDtypeStruct`s."""
   processes = jax.process_count()
   if processes == 1 or not _is_local(shapes):
     return shapes
@@ -119,7 +112,12 @@ def to_global_shapes(shapes: Any) -> Any:
 
 
 def to_local(tree: Any, like: Any) -> Any:
-  """The inverse of `to_global`, for arrays of which `like` are the shapes."""
+  """Inverts `to_global`.
+
+  Args:
+    tree: global arrays.
+    like: the shapes of the arrays before `to_global`.
+  """
   if jax.process_count() == 1 or not _is_local(like):
     return tree
   return multihost_utils.global_array_to_host_local_array(
@@ -128,12 +126,12 @@ def to_local(tree: Any, like: Any) -> Any:
 
 
 def _is_local(tree: Any) -> bool:
-  """Whether arrays, or their shapes, are of this process alone."""
+  """Whether arrays, or the shapes of arrays, lie in this process alone."""
   leaves = jax.tree.leaves(tree)
   return all(leaf.sharding.is_fully_addressable for leaf in leaves)
 
 
 def _mesh() -> Mesh:
-  """All devices in the order of their workers, which is that of pmap."""
+  """Returns all devices in the order of their workers under `pmap`."""
   devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
   return Mesh(devices, (AXIS,))

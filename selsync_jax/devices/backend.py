@@ -1,5 +1,6 @@
 """Starts JAX on its devices, or says in one line why that is impossible."""
 
+from collections.abc import Callable
 import contextlib
 from importlib import metadata
 import os
@@ -11,15 +12,59 @@ import warnings
 
 import jax
 
+from selsync_jax.cluster.processes import Cluster
 from selsync_jax.config import ConfigError
+from selsync_jax.devices import layout
+from selsync_jax.devices import mappers
 
 _PATIENCE = 30.0  # Seconds for the trial; a flag is refused within 0.1 s.
 
 
-def check_flags() -> None:
+def start(
+  device: str = 'auto',
+  join: Callable[[], Cluster] = Cluster,
+  *,
+  workers: int = 0,
+  mapper: str = 'auto',
+  data: int = 1,
+  fsdp: int = 1,
+) -> Cluster:
+  """Starts JAX: every command calls this once, before it uses JAX.
+
+  Prints a line if JAX falls back to the CPU although it has a plugin for CUDA.
+
+  Args:
+    device: `cpu`, `gpu` or `tpu`; or `auto`, which leaves the choice to JAX.
+    join: connects this process to the others of its run.
+    workers: the number of workers for which a CPU gets virtual devices.
+    mapper: the mapper of these workers; it may need a single device.
+    data: see `Layout`.
+    fsdp: see `Layout`.
+
+  Returns:
+    What `join` returns. As a context manager, it tells the other processes how
+    this one ends; they also hear of it if JAX cannot start here.
+
+  Raises:
+    ConfigError: if XLA would abort this process for its flags; if there is no
+      backend, as with `JAX_PLATFORMS=cuda` without a GPU; if JAX has started on
+      another device; or if the processes cannot share the workers evenly.
+  """
+  _check_flags()
+  with contextlib.ExitStack() as stack:
+    cluster = join()
+    stack.push(cluster)
+    if workers and mappers.needs_devices(mapper):
+      layout.make_devices(workers, cluster.processes, data, fsdp)
+    _start_backend(device)
+    stack.pop_all()
+  return cluster
+
+
+def _check_flags() -> None:
   """Raises `ConfigError` if XLA would abort this process for its flags.
 
-  A child tries them, as XLA lets nobody catch that. Call this before JAX is
+  A child tries them, as XLA lets nobody catch that. This comes before JAX is
   used: a process may not fork later.
   """
   if not os.environ.get('XLA_FLAGS'):
@@ -48,7 +93,7 @@ def check_flags() -> None:
 
 
 def _try_flags(sink: int) -> None:
-  """What the child does: start JAX, with its errors into a pipe, and end."""
+  """Starts JAX in the child, writes its errors into a pipe, and ends."""
   signal.set_wakeup_fd(-1)  # The parent's.
   os.dup2(sink, 2)
   with contextlib.suppress(BaseException):
@@ -57,24 +102,15 @@ def _try_flags(sink: int) -> None:
   os._exit(0)
 
 
-def start(device: str = 'auto') -> None:
-  """Starts JAX's backend.
-
-  Prints a line if JAX falls back to the CPU although it has a plugin for CUDA.
-
-  Args:
-    device: `cpu`, `gpu` or `tpu`; or `auto`, which leaves the choice to JAX.
-
-  Raises:
-    ConfigError: if there is no backend, as with `JAX_PLATFORMS=cuda` without a
-      GPU, or if JAX has started on another device.
-  """
+def _start_backend(device: str) -> None:
+  """Starts JAX's backend; raises `ConfigError` if there is none."""
   platforms = os.environ.get('JAX_PLATFORMS', '')
   if device == 'cpu':
     jax.config.update('jax_platforms', device)
   try:
     jax.devices()
-  except (RuntimeError, AssertionError) as error:  # Without words for cuda.
+  # For CUDA, JAX raises an AssertionError without a message.
+  except (RuntimeError, AssertionError) as error:
     reason = _one_line(error) or 'there is no such device'
     raise ConfigError(
       f'JAX_PLATFORMS={platforms}: JAX cannot start: {reason}'
@@ -95,7 +131,7 @@ def start(device: str = 'auto') -> None:
 
 
 def _lacks(device: str) -> str:
-  """Why JAX has not started on a device."""
+  """Returns why JAX has not started on a device."""
   try:
     jax.devices(device)
   except RuntimeError as error:

@@ -1,8 +1,8 @@
 """Workers one after another on one device, where they need no other worker.
 
-All workers at once, under `vmap`, need all their activations at once, and a
+Under `vmap`, all workers need their activations at the same time, and a
 convolution with a kernel per worker becomes a grouped one, which is slow on a
-CPU. One at a time, each needs the memory and the time that it needs alone.
+CPU. One at a time, each needs only the memory and the time that it needs alone.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,19 +16,19 @@ from jax.extend.core.primitives import conv_general_dilated_p
 
 
 def in_turn(fn: Callable[..., Any]) -> Callable[..., Any]:
-  """`fn` of one worker, which `vmap` turns into a loop over the workers.
+  """Returns `fn` so that `vmap` turns it into a loop over the workers.
 
   Args:
-    fn: of arrays; without collectives.
+    fn: a function of one worker's arrays, without collectives.
   """
   return sequential_vmap(_with_canonical_convolutions(fn))
 
 
 def _with_canonical_convolutions(fn):
-  """The same function, its convolutions in the layout that is fast on CPUs.
+  """Returns the function with its convolutions in the CPU's fast layout.
 
   XLA brings convolutions into the layout of its fast kernels, but on a CPU only
-  outside loops; the gradient of a kernel takes 20 times as long in one.
+  outside loops. Inside one, the gradient of a kernel takes 20 times as long.
   """
 
   def canonical(*args):
@@ -42,7 +42,7 @@ def _with_canonical_convolutions(fn):
 
 
 def _evaluate(jaxpr: core.Jaxpr, consts: Sequence[Any], args: Sequence[Any]):
-  """`jax.core.eval_jaxpr`, but for convolutions."""
+  """Evaluates a jaxpr as `jax.core.eval_jaxpr` does, but for convolutions."""
   env: dict[Any, Any] = {}
   env.update(zip(jaxpr.constvars, consts, strict=True))
   env.update(zip(jaxpr.invars, args, strict=True))
@@ -73,7 +73,7 @@ def _convolution(
   dimension_numbers: lax.ConvDimensionNumbers,
   **params: Any,
 ) -> jax.Array:
-  """A convolution by one of [N, ..., C] with [..., I, O] to [N, ..., C]."""
+  """Convolves in the layout [N, ..., C] by [..., I, O] to [N, ..., C]."""
   (batch, features, *space), (outputs, inputs, *window), (n, c, *out) = (
     dimension_numbers
   )

@@ -1,10 +1,9 @@
-"""Which devices the workers run on: a worker is a slice of a mesh."""
+"""Workers of several devices each: a worker is a slice of a mesh."""
 
-from collections.abc import Callable
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,30 +14,35 @@ from jax.sharding import PartitionSpec
 import numpy as np
 
 from selsync_jax.config import ConfigError
-from selsync_jax.devices.processes import local_workers
+from selsync_jax.devices.mapper import abstract
+from selsync_jax.devices.mapper import Donated
+from selsync_jax.devices.mapper import Function
+from selsync_jax.devices.mapper import Mapper
+from selsync_jax.devices.mapper import split
 from selsync_jax.sync import inner
 from selsync_jax.sync.consensus import AXIS
 
-ONE_DEVICE = ('vmap', 'map')  # Mappers of all workers to one device.
-
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
-  """Workers of several devices each.
+class Layout(Mapper):
+  """Workers of several devices each, under `jax.shard_map`.
 
-  Inside a worker, the examples of its batch are split over all devices. What it
-  keeps from step to step is split over the axis `fsdp`, see `inner.spec`; over
-  the axis `data`, every device has the same.
+  Inside a worker, the examples of its batch are split over all devices. The
+  state that it keeps from step to step is split over the axis `fsdp`, see
+  `inner.spec`; over the axis `data`, every device has the same. Arrays are
+  global: they have the rows of all workers.
 
   Attributes:
-    workers: N, of all processes.
-    data: devices inside a worker that hold the same parameters.
-    fsdp: devices inside a worker that hold a part of the parameters each.
+    workers: N, the number of workers of all processes.
+    data: the number of devices inside a worker that hold the same parameters.
+    fsdp: the number of devices inside a worker that hold a part of the
+      parameters each.
   """
 
-  workers: int
   data: int = 1
   fsdp: int = 1
+  name: ClassVar[str] = 'mesh'
+  compiles: ClassVar[bool] = True
 
   def __post_init__(self):
     for name, value in dataclasses.asdict(self).items():
@@ -52,15 +56,20 @@ class Layout:
 
   @property
   def devices_per_worker(self) -> int:
-    """Devices inside a worker."""
+    """The number of devices inside a worker."""
     return self.data * self.fsdp
+
+  @property
+  def held(self) -> range:
+    """The indices of all workers."""
+    return range(self.workers)
 
   @functools.cached_property
   def mesh(self) -> Mesh:
     """The first devices of every process; neighbors are in the same worker.
 
     Raises:
-      ConfigError: if a process has too few.
+      ConfigError: if a process has too few devices.
     """
     axes = {AXIS: self.workers}
     if self.devices_per_worker > 1:  # Otherwise the program is that of pmap.
@@ -83,16 +92,16 @@ class Layout:
     )
 
   def sharding(self, shape: tuple[int, ...]) -> NamedSharding:
-    """Of an array [workers, ...] that is kept from step to step."""
-    if 0 in shape:  # As XLA leaves what is empty.
+    """Returns how an array [workers, ...] lies from step to step."""
+    if 0 in shape:  # XLA does not split an empty array.
       return NamedSharding(self.mesh, PartitionSpec())
     spec = inner.spec(shape[1:], self.fsdp)
     return NamedSharding(self.mesh, PartitionSpec(AXIS, *spec))
 
   def spread(self, shape: tuple[int, ...]) -> NamedSharding:
-    """Of an array of any number of workers, split over as many devices as fit.
+    """Returns a sharding over as many devices as can share the array evenly.
 
-    So another number of workers' state can be read, a part on each device. The
+    Another number of workers' state is read with it, a part on each device. The
     part lies in the one that the device will keep of its own worker.
     """
     names = self.mesh.axis_names[::-1]
@@ -104,7 +113,7 @@ class Layout:
     return NamedSharding(self.mesh, PartitionSpec())
 
   def batch_sharding(self, shape: tuple[int, ...]) -> NamedSharding:
-    """Of an array [workers, examples, ...].
+    """Returns how a batch [workers, examples, ...] lies.
 
     If a worker's devices cannot share the examples evenly, each has all.
     """
@@ -114,32 +123,19 @@ class Layout:
     examples = (inner.DATA, inner.FSDP)
     return NamedSharding(self.mesh, PartitionSpec(AXIS, examples))
 
-  def create(
-    self, init: Callable[[], Any], compiler_options: Any = None
-  ) -> Any:
-    """The state of all workers, each as `init()` makes it, already split.
-
-    Args:
-      init: makes one worker's state; it is compiled.
-      compiler_options: see `jax.jit`.
-    """
-    return self.compute(
-      lambda: self.stack(init()), compiler_options=compiler_options
-    )
-
   def stack(self, tree: Any) -> Any:
-    """Arrays of one worker, stacked over all workers."""
+    """Stacks arrays of one worker over all workers."""
     return jax.tree.map(
       lambda x: jnp.broadcast_to(x, (self.workers, *jnp.shape(x))), tree
     )
 
   def compute(
-    self, fn: Callable[..., Any], *args: Any, compiler_options: Any = None
+    self, fn: Function, *args: Any, compiler_options: Any = None
   ) -> Any:
-    """The state of all workers, as `fn(*args)` makes it, already split.
+    """Returns the state that `fn(*args)` makes, already split.
 
     Args:
-      fn: makes arrays [workers, ...]; it is compiled.
+      fn: a function that makes arrays [workers, ...]; it is compiled.
       *args: arrays on the devices.
       compiler_options: see `jax.jit`.
     """
@@ -150,54 +146,35 @@ class Layout:
       compiler_options=compiler_options,
     )(*args)
 
-  def place(
-    self, tree: Any, sharding: Callable[[tuple[int, ...]], NamedSharding]
-  ) -> Any:
-    """Host arrays [local workers, ...] as arrays [workers, ...] on the devices.
+  def abstract_saved(self, tree: Any, workers: int) -> Any:
+    """Returns the shapes of another number of workers' state, see `spread`."""
+    return split(abstract(tree, workers), self.spread)
 
-    Args:
-      tree: of this process's workers.
-      sharding: of the shape of an array [workers, ...].
-    """
-    return jax.tree.map(lambda x: self._placed(np.asarray(x), sharding), tree)
+  def map_workers(self, fn: Function, donate: Donated = ()) -> Function:
+    """Maps `fn` by `jax.shard_map`, manual over the workers alone.
 
-  def _placed(self, x, sharding):
-    placing = sharding((self.workers, *x.shape[1:]))
-    if jax.process_count() == 1:
-      return jax.device_put(x, placing)
-    first = local_workers(self.workers).start
-
-    def part(index):
-      rows, *others = index
-      start, stop, _ = rows.indices(self.workers)
-      return x[(slice(start - first, stop - first), *others)]
-
-    shape = (self.workers, *x.shape[1:])
-    return jax.make_array_from_callback(shape, placing, part)
-
-  def map_workers(
-    self, fn: Callable[..., Any], donate: tuple[int, ...] = ()
-  ) -> Callable[..., Any]:
-    """`fn` of one worker, compiled for all workers.
-
-    Its arrays on the host are batches, which it places on the devices.
-    `__wrapped__` is the compiled function, of arrays on the devices.
+    The result places arrays that are on the host as batches, [this process's
+    workers, examples, ...]. Its `__wrapped__` is the compiled function, which
+    takes arrays on the devices.
     """
 
     def one(*args):
       result = fn(*jax.tree.map(lambda x: x[0], args))
       return jax.tree.map(lambda x: x[None], inner.at_rest(result))
 
-    split = PartitionSpec(AXIS)
+    rows = PartitionSpec(AXIS)
     mapped = jax.shard_map(
-      one, mesh=self.mesh, in_specs=split, out_specs=split, axis_names={AXIS}
+      one, mesh=self.mesh, in_specs=rows, out_specs=rows, axis_names={AXIS}
     )
     compiled = jax.jit(mapped, donate_argnums=donate)
 
     def placed(x):
       if isinstance(x, jax.Array):
         return x
-      return self._placed(np.asarray(x), self.batch_sharding)
+      shape = (self.workers, *np.shape(x)[1:])
+      return jax.make_array_from_process_local_data(
+        self.batch_sharding(shape), np.asarray(x), shape
+      )
 
     # With one device per worker, jit splits host arrays itself, and faster.
     by_jit = self.devices_per_worker == 1 and jax.process_count() == 1
@@ -208,16 +185,27 @@ class Layout:
 
     return call
 
+  def check(self) -> None:
+    """Raises `ConfigError` if the devices cannot hold the workers."""
+    super().check()
+    _ = self.mesh  # Raises if the processes have unequally many.
+
 
 def make_devices(
   workers: int, processes: int = 1, data: int = 1, fsdp: int = 1
 ) -> None:
-  """Gives a CPU the devices of this process's share of the workers.
+  """Gives a CPU the virtual devices of this process's share of the workers.
 
   Other machines keep the devices they have. Call it before JAX is used.
 
+  Args:
+    workers: the number of workers of all processes.
+    processes: the number of processes.
+    data: see `Layout`.
+    fsdp: see `Layout`.
+
   Raises:
-    ConfigError: if they cannot be divided evenly.
+    ConfigError: if the processes cannot share the devices evenly.
   """
   inside = data * fsdp
   devices = workers * inside
@@ -235,40 +223,10 @@ def make_devices(
 
 
 def describe() -> dict[str, Any]:
-  """The devices of all processes, as JSON can hold them."""
+  """Returns facts about the devices of all processes, for a JSON file."""
   return {
     'platform': jax.default_backend(),
     'kind': jax.devices()[0].device_kind,
     'count': jax.device_count(),
     'processes': jax.process_count(),
   }
-
-
-def check_devices(workers: int, mapper: str | Layout) -> None:
-  """Raises `ConfigError` if the devices cannot hold `workers`."""
-  processes, devices = jax.process_count(), jax.device_count()
-  name, inside = mapper, 1
-  if isinstance(mapper, Layout):
-    name, inside = 'mesh', mapper.devices_per_worker
-  if name in ONE_DEVICE:
-    if processes > 1:
-      raise ConfigError(
-        f'config.mapper={name}: needs a single process, got {processes}'
-      )
-    return
-  each, way = 'one device', '--config.mapper=auto'
-  if inside > 1:
-    each, way = f'{inside} devices', 'a smaller mesh.data or mesh.fsdp'
-  if devices < workers * inside:
-    raise ConfigError(
-      f'config.workers={workers}: mapper {name} needs {each} per worker, and '
-      f'there are {devices} ({jax.default_backend()}); '
-      f'use fewer workers, or {way}'
-    )
-  if processes > 1 and devices != workers * inside:
-    raise ConfigError(
-      f'config.workers={workers}: with {processes} processes, workers with '
-      f'{each} each must use all {devices} devices'
-    )
-  if isinstance(mapper, Layout):
-    _ = mapper.mesh  # Raises if the processes have unequally many.

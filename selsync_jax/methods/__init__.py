@@ -1,68 +1,57 @@
 """The registry of synchronization methods.
 
-A method is one file: a constructor whose keyword defaults are the fields of
-`config.sync`, and that returns a `Strategy`. Everything else that lists methods
-or fields (config defaults, flags, docs, the conformance suite, comparisons)
-reads this table.
+A method is a constructor whose keyword defaults are the fields of
+`config.sync`, and that returns a `Strategy`. Ours stand by family, in
+`periodic`, `adaptive` and `compressed`. Everything else that lists methods or
+fields (config defaults, flags, docs, the conformance suite, comparisons) reads
+this table.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import inspect
-from typing import Any
+from typing import Any, NamedTuple
 
+from selsync_jax import config
+from selsync_jax.config import Bound
+from selsync_jax.config import config_errors
+from selsync_jax.config import ConfigError
 from selsync_jax.config import lookup
 from selsync_jax.config import Registry
-from selsync_jax.methods.bsp import bsp
-from selsync_jax.methods.budgeted import budgeted
+from selsync_jax.methods import adaptive
+from selsync_jax.methods import compressed
+from selsync_jax.methods import periodic
 from selsync_jax.methods.context import Context as Context
-from selsync_jax.methods.diloco import diloco
-from selsync_jax.methods.exdyna import exdyna
-from selsync_jax.methods.fda import fda
-from selsync_jax.methods.fedadam import fedadam
-from selsync_jax.methods.fedavg import fedavg
-from selsync_jax.methods.gossip import gossip
-from selsync_jax.methods.groups import groups
-from selsync_jax.methods.int8 import int8
-from selsync_jax.methods.local_sgd import local_sgd
-from selsync_jax.methods.micro import micro
+from selsync_jax.methods.parts import bind_changes
 from selsync_jax.methods.parts import compose
 from selsync_jax.methods.parts import PARTS as PARTS
-from selsync_jax.methods.parts import takes_none
-from selsync_jax.methods.post_local import post_local
-from selsync_jax.methods.power_sgd import power_sgd
-from selsync_jax.methods.qsr import qsr
-from selsync_jax.methods.selsync import selsync
-from selsync_jax.methods.selsync_paper import selsync_paper
-from selsync_jax.methods.slowmo import slowmo
-from selsync_jax.methods.sparta import sparta
-from selsync_jax.methods.streaming_diloco import streaming_diloco
-from selsync_jax.methods.top_k import top_k
 from selsync_jax.sync.strategy import Strategy
 
 _OURS: dict[str, Callable[..., Strategy]] = {
-  'selsync': selsync,
-  'selsync_paper': selsync_paper,
-  'budgeted': budgeted,
-  'bsp': bsp,
-  'local_sgd': local_sgd,
-  'post_local': post_local,
-  'qsr': qsr,
-  'fda': fda,
-  'fedavg': fedavg,
-  'diloco': diloco,
-  'streaming_diloco': streaming_diloco,
-  'fedadam': fedadam,
-  'slowmo': slowmo,
-  'sparta': sparta,
-  'gossip': gossip,
-  'groups': groups,
-  'top_k': top_k,
-  'micro': micro,
-  'exdyna': exdyna,
-  'power_sgd': power_sgd,
-  'int8': int8,
+  'selsync': adaptive.selsync,
+  'selsync_paper': adaptive.selsync_paper,
+  'bsp': periodic.bsp,
+  'local_sgd': periodic.local_sgd,
+  'post_local': periodic.post_local,
+  'qsr': periodic.qsr,
+  'fda': adaptive.fda,
+  'fedavg': periodic.fedavg,
+  'diloco': periodic.diloco,
+  'streaming_diloco': periodic.streaming_diloco,
+  'fedadam': periodic.fedadam,
+  'slowmo': periodic.slowmo,
+  'sparta': periodic.sparta,
+  'gossip': periodic.gossip,
+  'groups': periodic.groups,
+  'top_k': compressed.top_k,
+  'micro': compressed.micro,
+  'exdyna': compressed.exdyna,
+  'power_sgd': compressed.power_sgd,
+  'int8': compressed.int8,
 }
 METHODS = Registry('method', _OURS)
+
+REMOVED = {'budgeted': 'selsync with sync.lssr or sync.bytes_per_step'}
+"""Methods of earlier versions, and what replaces them."""
 
 MODEL_STATE = {'mean': True, 'recompute': False}
 """Whether batch statistics are averaged with the parameters. Otherwise they
@@ -74,8 +63,8 @@ def register_method(
 ) -> Callable[..., Strategy]:
   """Adds a method of your own to the table, under its own name.
 
-  A decorator for a constructor like those in this folder. In a config file, it
-  runs wherever the file is loaded: by `train`, `compare` and their processes.
+  A decorator for a constructor like ours. In a config file, it runs wherever
+  the file is loaded: by `train`, `compare` and their processes.
 
   Raises:
     ConfigError: if another method has this name.
@@ -99,8 +88,9 @@ def parameters(method: str) -> dict[str, inspect.Parameter]:
   Raises:
     ValueError: if there is no such method.
   """
-  every = inspect.signature(lookup(METHODS, method), eval_str=True).parameters
-  return {k: p for k, p in every.items() if p.kind is p.KEYWORD_ONLY}
+  if method in REMOVED and method not in METHODS:
+    raise ValueError(f'{method!r} is now {REMOVED[method]}')
+  return config.parameters(lookup(METHODS, method))
 
 
 def fields(method: str) -> dict[str, Any]:
@@ -112,47 +102,72 @@ def fields(method: str) -> dict[str, Any]:
   return {name: p.default for name, p in parameters(method).items()}
 
 
-def create_strategy(
-  method: str,
-  context: Context,
-  model_state: str = 'mean',
-  **given: Any,
-) -> Strategy:
-  """The strategy of a config's `sync`.
+class BoundStrategy(NamedTuple):
+  """The `sync` of a config, checked; call it to get the strategy.
+
+  Attributes:
+    method: the method's constructor with its fields.
+    changes: what replaces or changes its parts, see `compose`.
+    averages_model_state: see `Strategy`.
+  """
+
+  method: Bound
+  changes: Mapping[str, Any]
+  averages_model_state: bool
+
+  def __call__(self, context: Context) -> Strategy:
+    """The strategy of a run.
+
+    Raises:
+      ConfigError: if the parts cannot be right together, or for an error in a
+        method of the user's own.
+    """
+    preset = self.method(context)
+    if not isinstance(preset, Strategy):
+      raise ConfigError(
+        f'config.sync.method: {self.method.constructor.__name__} must return a '
+        f'Strategy, got {preset!r}'
+      )
+    strategy = compose(preset, self.changes, context)
+    return strategy._replace(averages_model_state=self.averages_model_state)
+
+
+def bind_strategy(sync: Mapping[str, Any]) -> BoundStrategy:
+  """Binds the `sync` of a config.
+
+  Args:
+    sync: `method`, a name in `METHODS`; that method's fields, where others
+      must be `None`, not set; under the names in `PARTS`, what replaces or
+      changes a part, see `bind_changes`; and `model_state`, a name in
+      `MODEL_STATE`.
+
+  Raises:
+    ConfigError: if the method is unknown, a field is not its own, or a value
+      breaks the rule of its field.
+  """
+  given = dict(sync)
+  method = given['method']
+  with config_errors('sync.model_state'):
+    model_state = lookup(MODEL_STATE, given.pop('model_state', 'mean'))
+  changes = {kind: given.pop(kind, None) for kind in PARTS}
+  with config_errors('sync.method'):
+    own = parameters(method)
+  for field, value in given.items():
+    if field not in own and field != 'method' and value is not None:
+      raise ConfigError(
+        f'config.sync.{field}={value!r}: method {method} has no {field}; '
+        f'--config=FILE:{method} picks it with its own fields'
+      )
+  bound = config.bind(METHODS, given, 'sync', key='method')
+  return BoundStrategy(bound, bind_changes(changes), model_state)
+
+
+def create_strategy(method: str, context: Context, **given: Any) -> Strategy:
+  """The strategy of a method; arguments and errors are `bind_strategy`'s.
 
   Args:
     method: a name in `METHODS`.
     context: what the method may need to know of the run.
-    model_state: a name in `MODEL_STATE`.
-    **given: that method's fields, others must be `None`, not set; and under
-      the names in `PARTS`, what replaces or changes a part, see `compose`.
-
-  Raises:
-    ValueError: if the method is unknown, a field is not its own, a value
-      breaks the rule of its field, or the parts cannot be right together.
-    ConfigError: for an error in a method of the user's own.
+    **given: the other fields of a config's `sync`.
   """
-  own = parameters(method)
-  changes = {kind: given.pop(kind, None) for kind in PARTS}
-  foreign = [
-    f'{field}={value!r}'
-    for field, value in given.items()
-    if field not in own and value is not None
-  ]
-  if foreign:
-    raise ValueError(
-      f'method {method} has no {", ".join(foreign)}; '
-      f'--config=FILE:{method} picks it with its own fields'
-    )
-  arguments = {field: given[field] for field in own if field in given}
-  for field, value in arguments.items():
-    if value is None and not takes_none(own[field].annotation):
-      raise ValueError(f'method {method} needs {field}, got None')
-  with METHODS.errors(method, 'sync'):
-    preset = METHODS[method](context, **arguments)
-    if not isinstance(preset, Strategy):
-      raise TypeError(f'must return a Strategy, got {preset!r}')
-  strategy = compose(preset, changes, context)
-  return strategy._replace(
-    averages_model_state=lookup(MODEL_STATE, model_state)
-  )
+  return bind_strategy({'method': method, **given})(context)

@@ -10,9 +10,14 @@ References:
 import flax.linen as nn
 from jaxtyping import Array, Float
 
+from selsync_jax.config import Share
 from selsync_jax.models.convolution import adaptive_avg_pool
 from selsync_jax.models.convolution import batch_norm
 from selsync_jax.models.convolution import conv
+from selsync_jax.models.fields import DType
+from selsync_jax.models.fields import MlpDim
+from selsync_jax.models.fields import Size
+from selsync_jax.models.fields import Width
 
 HE = nn.initializers.he_normal()
 
@@ -31,11 +36,11 @@ class AlexNet(nn.Module):
   """
 
   num_classes: int
-  num_filters: int = 64
-  mlp_dim: int = 4096
-  pool_size: int = 6
-  dropout: float = 0.5
-  dtype: str = 'float32'
+  num_filters: Width = 64
+  mlp_dim: MlpDim = 4096
+  pool_size: Size = 6
+  dropout: Share = 0.5
+  dtype: DType = 'float32'
 
   @nn.compact
   def __call__(
@@ -81,11 +86,11 @@ class VGG11(nn.Module):
 
   num_classes: int
   batch_norm: bool = False
-  num_filters: int = 64
-  mlp_dim: int = 4096
-  pool_size: int = 7
-  dropout: float = 0.5
-  dtype: str = 'float32'
+  num_filters: Width = 64
+  mlp_dim: MlpDim = 4096
+  pool_size: Size = 7
+  dropout: Share = 0.5
+  dtype: DType = 'float32'
 
   @nn.compact
   def __call__(

@@ -8,6 +8,9 @@ process and several) stay close to each other.
 import flax.linen as nn
 from jaxtyping import Array, Float
 
+from selsync_jax.models.fields import DType
+from selsync_jax.models.fields import Width
+
 
 class ConvNet(nn.Module):
   """Two 3x3 convolutions, 2x2 pooling and one hidden dense layer.
@@ -20,8 +23,8 @@ class ConvNet(nn.Module):
   """
 
   num_classes: int
-  num_filters: int = 32
-  dtype: str = 'float32'
+  num_filters: Width = 32
+  dtype: DType = 'float32'
 
   @nn.compact
   def __call__(

@@ -3,6 +3,8 @@
 import flax.linen as nn
 from jaxtyping import Array, Float
 
+from selsync_jax.models.fields import DType
+
 
 class Linear(nn.Module):
   """A linear function with bias.
@@ -13,7 +15,7 @@ class Linear(nn.Module):
   """
 
   num_outputs: int
-  dtype: str = 'float32'
+  dtype: DType = 'float32'
 
   @nn.compact
   def __call__(

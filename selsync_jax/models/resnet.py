@@ -5,12 +5,15 @@ References:
   torchvision, the stride of a bottleneck is that of its 3x3 convolution.
 """
 
+from typing import Literal
+
 import flax.linen as nn
 from jaxtyping import Array, Float
 
-from selsync_jax.config import lookup
 from selsync_jax.models.convolution import batch_norm
 from selsync_jax.models.convolution import conv
+from selsync_jax.models.fields import DType
+from selsync_jax.models.fields import Width
 
 # By depth: the number of blocks per stage, and whether they are bottlenecks.
 DEPTHS = {
@@ -71,15 +74,10 @@ class ResNet(nn.Module):
   """
 
   num_classes: int
-  depth: int = 18
-  stem: str = 'imagenet'
-  num_filters: int = 64
-  dtype: str = 'float32'
-
-  def __post_init__(self):
-    super().__post_init__()
-    lookup(DEPTHS, self.depth)
-    lookup(STEMS, self.stem)
+  depth: Literal[18, 50, 101] = 18
+  stem: Literal['imagenet', 'cifar'] = 'imagenet'
+  num_filters: Width = 64
+  dtype: DType = 'float32'
 
   @nn.compact
   def __call__(

@@ -5,7 +5,7 @@ is False for examples that are padding; they count in no metric and no gradient,
 except that batch normalization includes them in its statistics.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import functools
 import types
 from typing import Any, NamedTuple
@@ -23,6 +23,19 @@ from selsync_jax.config import Registry
 Batch = Mapping[str, Any]
 
 
+class Goal(NamedTuple):
+  """By which of its metrics a run is judged, and how.
+
+  Attributes:
+    main: the metric by which runs are compared.
+    higher: the metrics that are better if they are higher; any other is better
+      if it is lower.
+  """
+
+  main: str = 'loss'
+  higher: tuple[str, ...] = ()
+
+
 class Task(NamedTuple):
   """How a model is applied to a batch and measured.
 
@@ -33,7 +46,8 @@ class Task(NamedTuple):
       means over examples are reported.
     derived_metrics: `means -> dict`: metrics of a data set that are functions
       of these means.
-    units: of metrics, by name, for figures.
+    units: the units of metrics, by name, for figures.
+    goal: by which of the metrics runs are compared, and how.
   """
 
   inputs: str
@@ -42,6 +56,7 @@ class Task(NamedTuple):
     lambda means: {}
   )
   units: Mapping[str, str] = types.MappingProxyType({})
+  goal: Goal = Goal()
 
 
 def classification(
@@ -102,12 +117,14 @@ TASKS = Registry(
         'accuracy': 'share of examples',
         'top5': 'share of examples',
       },
+      goal=Goal('accuracy', higher=('accuracy', 'top5')),
     ),
     'language_modeling': Task(
       'inputs',
       language_modeling,
       _perplexity,
       units={'loss': 'nats per token', 'accuracy': 'share of tokens'},
+      goal=Goal('perplexity', higher=('accuracy',)),
     ),
     'regression': Task('features', regression, units={'loss': 'squared error'}),
   },
@@ -120,24 +137,27 @@ def register_task(
     lambda means: {}
   ),
   units: Mapping[str, str] = types.MappingProxyType({}),
+  main: str = 'loss',
+  higher: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
   """Adds a task of your own to the table, under the function's own name.
 
-  Its result decorates the function `example_metrics` of a `Task`. A metric
-  whose name ends in `accuracy` or `score` is better if it is higher, any other
-  if it is lower.
+  Its result decorates the function `example_metrics` of a `Task`.
 
   Args:
     inputs: see `Task`.
     derived_metrics: see `Task`.
     units: see `Task`.
+    main: see `Goal`.
+    higher: see `Goal`.
 
   Raises:
     ConfigError: if another task has this name.
   """
 
   def register(example_metrics):
-    task = Task(inputs, example_metrics, derived_metrics, units)
+    goal = Goal(main, tuple(higher))
+    task = Task(inputs, example_metrics, derived_metrics, units, goal)
     return TASKS.register(example_metrics, task)
 
   return register

@@ -15,7 +15,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 import numpy as np
 
+from selsync_jax.config import Share
 from selsync_jax.models.attention import CausalAttention
+from selsync_jax.models.fields import Attention
+from selsync_jax.models.fields import DType
+from selsync_jax.models.fields import MlpDim
+from selsync_jax.models.fields import Size
+from selsync_jax.models.fields import Width
 
 GLOROT = nn.initializers.glorot_uniform()
 
@@ -60,13 +66,13 @@ class TransformerLM(nn.Module):
   """
 
   vocab_size: int
-  num_layers: int = 2
-  embed_dim: int = 200
-  num_heads: int = 2
-  mlp_dim: int = 200
-  dropout: float = 0.2
-  dtype: str = 'float32'
-  attention: str = 'auto'
+  num_layers: Size = 2
+  embed_dim: Width = 200
+  num_heads: Size = 2
+  mlp_dim: MlpDim = 200
+  dropout: Share = 0.2
+  dtype: DType = 'float32'
+  attention: Attention = 'auto'
 
   def __post_init__(self):
     super().__post_init__()
@@ -128,13 +134,13 @@ class Decoder(nn.Module):
   """
 
   vocab_size: int
-  num_layers: int = 4
-  embed_dim: int = 128
-  num_heads: int = 4
-  mlp_dim: int = 344
-  dropout: float = 0.0
-  dtype: str = 'float32'
-  attention: str = 'auto'
+  num_layers: Size = 4
+  embed_dim: Width = 128
+  num_heads: Size = 4
+  mlp_dim: MlpDim = 344
+  dropout: Share = 0.0
+  dtype: DType = 'float32'
+  attention: Attention = 'auto'
   remat: bool = False
 
   def __post_init__(self):

@@ -7,44 +7,38 @@ import numpy as np
 
 from selsync_jax.report import figure
 from selsync_jax.report import lines
-from selsync_jax.report.figure import Axis
-from selsync_jax.report.figure import Band
-from selsync_jax.report.figure import Bars
-from selsync_jax.report.figure import Line
-from selsync_jax.report.figure import Look
-from selsync_jax.report.figure import Mark
-from selsync_jax.report.figure import Panel
-from selsync_jax.report.figure import Plot
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
 
 STRIPS = 16  # The most workers that get a strip each.
 _BUCKETS = 480  # The most bars, and points of a band.
 
-_CHANGE = Look('blue', width=1)
-_DELTA = Look('ink', width=1, dash=(4, 2))
-_VOTE = Look('vermillion', width=0, marker='^', size=5)
+_CHANGE = figure.Look('blue', width=1)
+_DELTA = figure.Look('ink', width=1, dash=(4, 2))
+_VOTE = figure.Look('vermillion', width=0, marker='^', size=5)
 _NAME = 'relative change'
 _VOTES = 'votes to synchronize'
 
 
-def plot(run: Run) -> Plot:
+def plot(run: Run) -> figure.Plot:
   """Δ(g) of each worker, delta, and the synchronized steps (figure 5)."""
   step, workers = run.column('step'), run.changes.shape[1]
-  x = Axis((step[0] - 0.5, step[-1] + 0.5), 'steps', ticks=8)
+  x = figure.Axis((step[0] - 0.5, step[-1] + 0.5), 'steps', ticks=8)
   y = _axis(run.changes, run.threshold)
-  top = Panel('synchronized', x, Axis((0, 1), ticks=0), [_synced(run)], 16)
+  top = figure.Panel(
+    'synchronized', x, figure.Axis((0, 1), ticks=0), [_synced(run)], 16
+  )
   if workers > STRIPS:
     bands = [('all workers', 'sky'), ('half of the workers', 'blue')]
     marks = _bands(run, run.changes, bands, 'median worker', y)
-    strips = [Panel(f'Δ(g) of {workers} workers', x, y, marks, 240)]
+    strips = [figure.Panel(f'Δ(g) of {workers} workers', x, y, marks, 240)]
   else:
     height = figure.strip_height(workers)
     strips = [
-      Panel(f'worker {i}: Δ(g)', x, y, _strip(run, i, y), height)
+      figure.Panel(f'worker {i}: Δ(g)', x, y, _strip(run, i, y), height)
       for i in range(workers)
     ]
-  return Plot(
+  return figure.Plot(
     'changes', 'When workers synchronize', _caption(run), [top, *strips], 0
   )
 
@@ -96,7 +90,7 @@ def _delta(threshold):
   return 'delta (dashed), which the budget moves,'
 
 
-def _strip(run: Run, worker: int, y: Axis) -> list[Mark]:
+def _strip(run: Run, worker: int, y: figure.Axis) -> list[figure.Mark]:
   """The changes of one worker; a band, where several steps share a pixel."""
   change, label = run.changes[:, [worker]], f'worker {worker}: '
   if len(run.rows) > 2 * _BUCKETS:
@@ -105,7 +99,7 @@ def _strip(run: Run, worker: int, y: Axis) -> list[Mark]:
   step, line = run.column('step'), change[:, 0]
   finite = np.where(np.isfinite(line), line, np.nan)
   return [
-    Line(_NAME, step, finite, _CHANGE, hover=f'{label}{{y}}'),
+    figure.Line(_NAME, step, finite, _CHANGE, hover=f'{label}{{y}}'),
     *_votes(run, line, np.arange(len(line)), y, label),
   ]
 
@@ -115,9 +109,9 @@ def _bands(
   changes: Float[np.ndarray, 'rows lines'],
   bands: Sequence[tuple[str, str]],
   middle: str,
-  y: Axis,
+  y: figure.Axis,
   label: str = '',
-) -> list[Mark]:
+) -> list[figure.Mark]:
   """All changes, half of them and the like, from wide to narrow; the median."""
   cuts = [0, 0.25][: len(bands)]
   shares = [*cuts, 0.5, *(1 - cut for cut in reversed(cuts))]
@@ -125,7 +119,7 @@ def _bands(
   step, values = run.column('step')[at], np.clip(values, *y.limits)
   return [
     *(
-      Band(
+      figure.Band(
         name,
         step,
         values[i],
@@ -135,7 +129,9 @@ def _bands(
       )
       for i, (name, color) in enumerate(bands)
     ),
-    Line(middle, step, values[len(bands)], _CHANGE, hover=f'{label}{{y}}'),
+    figure.Line(
+      middle, step, values[len(bands)], _CHANGE, hover=f'{label}{{y}}'
+    ),
     *_votes(run, np.fmax.reduce(changes, axis=1), peak, y, label),
   ]
 
@@ -144,16 +140,18 @@ def _votes(
   run: Run,
   change: Float[np.ndarray, 'rows'],
   shown: Int[np.ndarray, 'shown'],
-  y: Axis,
+  y: figure.Axis,
   label: str,
-) -> list[Mark]:
+) -> list[figure.Mark]:
   """The threshold, and a triangle wherever it is reached."""
   if run.threshold is None:
     return []
   step, threshold = run.column('step'), run.threshold
-  marks: list[Mark] = []
+  marks: list[figure.Mark] = []
   if not np.isinf(threshold).all():
-    delta = Line('delta', step[shown], threshold[shown], _DELTA, hover='')
+    delta = figure.Line(
+      'delta', step[shown], threshold[shown], _DELTA, hover=''
+    )
     marks.append(delta)
   reached = shown[change[shown] >= threshold[shown]]
   infinite = np.isinf(change[reached])
@@ -162,7 +160,7 @@ def _votes(
     (reached[infinite], f'{label}infinite at step {{x}}'),
   ):
     edge = np.minimum(change[at], 0.98 * y.limits[1])  # To be inside.
-    marks.append(Line(_VOTES, step[at], edge, _VOTE, hover=hover))
+    marks.append(figure.Line(_VOTES, step[at], edge, _VOTE, hover=hover))
   return marks
 
 
@@ -172,10 +170,10 @@ def _axis(changes, threshold):
   delta = 0 if threshold is None else np.median(threshold)
   known = np.append(known, [0.1, delta if 0 < delta < np.inf else 0.1])
   limits = min(np.percentile(known, 2), 0.1) / 2, known.max() * 2
-  return Axis(limits, log=True, ticks=4)
+  return figure.Axis(limits, log=True, ticks=4)
 
 
-def _synced(run: Run) -> Bars:
+def _synced(run: Run) -> figure.Bars:
   """Bars for the synchronized steps; their share, where steps share a bar."""
   step = np.concatenate([[run.column('step')[0] - 1], run.column('step')])
   syncs = np.concatenate([[0], run.sync_steps])
@@ -185,7 +183,7 @@ def _synced(run: Run) -> Bars:
   edges = step[cuts] + 0.5
   share = np.diff(syncs[cuts]) / np.diff(step[cuts])
   visible = share > 0
-  return Bars(
+  return figure.Bars(
     'synchronized',
     ((edges[:-1] + edges[1:]) / 2)[visible],
     share[visible],

@@ -4,31 +4,11 @@ from collections.abc import Mapping, Sequence
 import pathlib
 from typing import NamedTuple
 
-from jaxtyping import Float
-import numpy as np
-
 from selsync_jax.report import figure
 from selsync_jax.report import page
 from selsync_jax.report import palette
 from selsync_jax.report import png
-from selsync_jax.report.figure import Axis
-from selsync_jax.report.figure import Line
-from selsync_jax.report.figure import Look
-from selsync_jax.report.figure import Panel
-from selsync_jax.report.figure import Plot
 from selsync_jax.runs import files
-
-
-class Curve(NamedTuple):
-  """LSSR over delta, by one recording.
-
-  Attributes:
-    deltas: ascending, above 0.
-    lssr: local steps / steps at each of them.
-  """
-
-  deltas: Float[np.ndarray, 'points']
-  lssr: Float[np.ndarray, 'points']
 
 
 class Suggestion(NamedTuple):
@@ -38,44 +18,42 @@ class Suggestion(NamedTuple):
     wanted: LSSR, in [0, 1).
     delta: the suggestion.
     lssr: what it gives.
-    curves: by label.
+    curves: by label, deltas in ascending order and the LSSR at each of them.
   """
 
   wanted: float
   delta: float
   lssr: float
-  curves: Mapping[str, Curve]
+  curves: Mapping[str, tuple[figure.Values, figure.Values]]
 
 
-def plot(suggestion: Suggestion) -> Plot:
+def plot(suggestion: Suggestion) -> figure.Plot:
   """LSSR over delta, and the suggestion."""
   curves = [
-    Line(
-      label,
-      curve.deltas,
-      curve.lssr,
-      palette.series(i)._replace(marker=''),
-      steps='pre',
-    )
+    figure.Line(label, *curve, palette.series(i)._replace(marker=''), 'pre')
     for i, (label, curve) in enumerate(suggestion.curves.items())
   ]
-  deltas = [curve.deltas for curve in suggestion.curves.values()]
+  deltas = [line.x for line in curves]
   x = figure.logarithmic([*deltas, [suggestion.delta]], 'delta (no unit)')
   wanted = [suggestion.wanted] * 2
-  point = Line(
+  point = figure.Line(
     f'delta {suggestion.delta}',
     [suggestion.delta],
     [suggestion.lssr],
-    Look('ink', width=0, marker='o', size=6),
+    figure.Look('ink', width=0, marker='o', size=6),
   )
-  marks = [*curves, Line('wanted', x.limits, wanted, palette.DOTTED), point]
+  marks = [
+    *curves,
+    figure.Line('wanted', x.limits, wanted, palette.DOTTED),
+    point,
+  ]
   title = 'LSSR (local steps / steps)'
-  return Plot(
+  return figure.Plot(
     'delta',
     'LSSR as a function of delta',
     'The share of steps that stay local for each delta, by the gradient '
     'changes recorded under BSP, and with the deltas that were tried.',
-    [Panel(title, x, Axis((-0.02, 1.02)), marks, height=280)],
+    [figure.Panel(title, x, figure.Axis((-0.02, 1.02)), marks, height=280)],
   )
 
 

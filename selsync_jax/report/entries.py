@@ -56,11 +56,11 @@ class Entry(NamedTuple):
   @property
   def rank(self) -> tuple[int, float, float]:
     """By which the learning rate is chosen; higher is better."""
-    outcomes = [run.outcome for run in self.runs.values()]
-    if not outcomes:
+    runs = self.runs.values()
+    if not runs:
       return -len(self.diverged), -math.inf, -math.inf
-    scores = [history.rank(outcome) for outcome in outcomes]
-    losses = [history.rank(outcome, 'loss') for outcome in outcomes]
+    scores = [run.rank() for run in runs]
+    losses = [run.rank('loss') for run in runs]
     mean = statistics.fmean
     return -len(self.diverged), mean(scores), mean(losses)
 
@@ -99,6 +99,6 @@ def choose_rates(entries: Sequence[Entry]) -> list[Entry]:
 
 def metric_of(entries: Sequence[Entry]) -> str:
   """The metric by which these runs are compared."""
-  outcomes = (run.outcome for entry in entries for run in entry.runs.values())
-  names = map(history.validated, outcomes)
+  runs = (run for entry in entries for run in entry.runs.values())
+  names = (run.validated for run in runs)
   return next((main for main, *_ in filter(None, names)), 'loss')

@@ -46,7 +46,7 @@ _FACTS = {
 def facts(outcome: Mapping[str, Any]) -> list[Fact]:
   """The scores and costs of a run, from its `summary.json`."""
   scores = [field for field in outcome if history.is_score(field)]
-  scores.sort(key=lambda field: field.endswith('_loss'))
+  scores.sort(key=_is_loss)
   lines = {k: (_score_name(k), '{:.4f}'.format) for k in scores} | _FACTS
   return [
     Fact(name, outcome[field], text(outcome[field]))
@@ -57,7 +57,11 @@ def facts(outcome: Mapping[str, Any]) -> list[Fact]:
 
 def _score_name(field):
   name = field.replace('_', ' ')
-  return name if field.endswith('_loss') else f'{name} of the consensus'
+  return name if _is_loss(field) else f'{name} of the consensus'
+
+
+def _is_loss(field):
+  return field in ('test_loss', 'validation_loss')
 
 
 def show(summary: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ def headline(runs: Sequence[Run]) -> str:
   if len(runs) == 1:
     text = _result(runs[0])
   else:
-    best = max(runs, key=lambda run: history.rank(run.outcome))
+    best = max(runs, key=lambda run: run.rank())
     text = f'Best of {len(runs)} runs: {best.name}, {_result(best)}'
   return text[0].upper() + text[1:]
 
@@ -35,9 +35,15 @@ def setting(config: Mapping[str, Any]) -> str:
   )
 
 
-def quality(metric: str, scores: Sequence[float]) -> str:
-  """The mean of scores on validation; of several, with their deviation."""
-  form = '.1%' if history.is_share(metric, scores) else '.4g'
+def quality(run: Run, metric: str, scores: Sequence[float]) -> str:
+  """The mean of scores on validation; of several, with their deviation.
+
+  Args:
+    run: one of the runs.
+    metric: the metric's name.
+    scores: of each run.
+  """
+  form = '.1%' if run.is_share(metric, scores) else '.4g'
   return f'validation {metric} {spread(scores, form).text}'
 
 
@@ -55,11 +61,11 @@ def price(share: float) -> str:
 
 def _result(run):
   outcome = run.outcome
-  metric = history.metric(outcome)
+  metric = run.metric
   if metric is None:
     score = 'not scored'
   else:
-    score = quality(metric, [outcome[f'validation_{metric}']])
+    score = quality(run, metric, [outcome[f'validation_{metric}']])
   if run.summary is None:
     return f'not finished: {outcome["steps"]:,} steps, {score} so far'
   if outcome['workers'] == 1:

@@ -16,17 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from selsync_jax.report.figure import Axis
-from selsync_jax.report.figure import Band
-from selsync_jax.report.figure import Bars
-from selsync_jax.report.figure import Line
-from selsync_jax.report.figure import Look
-from selsync_jax.report.figure import Mark
-from selsync_jax.report.figure import OPACITY
-from selsync_jax.report.figure import Panel
-from selsync_jax.report.figure import Plot
-from selsync_jax.report.figure import Spans
-from selsync_jax.report.figure import Values
+from selsync_jax.report import figure
 from selsync_jax.report.layout import boxes
 from selsync_jax.report.layout import Layout
 from selsync_jax.report.layout import NARROW
@@ -42,7 +32,7 @@ _MARKERS = {
   'X': 'x',
 }
 _STEPS = {'': 'linear', 'mid': 'hvh', 'pre': 'vh'}
-_SHADE = f'{round(255 * OPACITY):02x}'  # The last digits of a color.
+_SHADE = f'{round(255 * figure.OPACITY):02x}'  # The last digits of a color.
 _AXIS = {
   'automargin': False,
   'color': '$muted',
@@ -69,7 +59,7 @@ _TEMPLATE = {
 }
 
 
-def describe(plot: Plot) -> dict[str, Any]:
+def describe(plot: figure.Plot) -> dict[str, Any]:
   """The figure as JSON."""
   traces = []
   for i, panel in enumerate(plot.panels):
@@ -86,18 +76,18 @@ def describe(plot: Plot) -> dict[str, Any]:
   }
 
 
-def _number(i: int, plot: Plot) -> int:
+def _number(i: int, plot: figure.Plot) -> int:
   """The number of a panel's x axis; the panels of a stack share the first."""
   return i + 1 if plot.columns else 1
 
 
-def _traces(mark: Mark, panel: Panel) -> list[dict[str, Any]]:
+def _traces(mark: figure.Mark, panel: figure.Panel) -> list[dict[str, Any]]:
   hover = _hover(mark, panel)
   match mark:
-    case Line(_, x, y, look, steps):
+    case figure.Line(_, x, y, look, steps):
       trace = {'x': _list(x), 'y': _list(y), **_style(look, steps), **hover}
       return [{'type': 'scatter', **trace}]
-    case Band(_, x, low, high, color):
+    case figure.Band(_, x, low, high, color):
       edge = {
         'type': 'scatter',
         'mode': 'lines',
@@ -110,12 +100,12 @@ def _traces(mark: Mark, panel: Panel) -> list[dict[str, Any]]:
         {**edge, 'y': _list(low), 'hoverinfo': 'skip'},
         {**edge, 'y': _list(high), 'customdata': bounds, **fill, **hover},
       ]
-    case Bars(_, x, y, widths, color):
+    case figure.Bars(_, x, y, widths, color):
       bars = {'x': _list(x), 'y': _list(y), 'width': _list(widths)}
       return [
         {'type': 'bar', **bars, 'marker': {'color': f'${color}'}, **hover}
       ]
-    case Spans(_, rows, starts, stops, color, texts):
+    case figure.Spans(_, rows, starts, stops, color, texts):
       lengths = np.subtract(stops, starts)
       return [
         {
@@ -137,12 +127,12 @@ def _traces(mark: Mark, panel: Panel) -> list[dict[str, Any]]:
       ]
 
 
-def _hover(mark: Mark, panel: Panel) -> dict[str, Any]:
+def _hover(mark: figure.Mark, panel: figure.Panel) -> dict[str, Any]:
   """What a pointer reads."""
   text = f'{mark.name}: {{y}}' if mark.hover is None else mark.hover
   if not text:
     return {'hoverinfo': 'skip'}
-  of = panel.x if isinstance(mark, Spans) else panel.y
+  of = panel.x if isinstance(mark, figure.Spans) else panel.y
   values = {
     'x': _value('x', panel.x),
     'y': _value('y', panel.y),
@@ -160,14 +150,14 @@ def _hover(mark: Mark, panel: Panel) -> dict[str, Any]:
   return {'hovertemplate': ''.join(parts) + '<extra></extra>'}
 
 
-def _value(name: str, axis: Axis) -> str:
+def _value(name: str, axis: figure.Axis) -> str:
   form = (
     '.4~s' if axis.unit else ',.6~r' if max(axis.limits) >= 1000 else '.4~g'
   )
   return f'%{{{name}:{form}}}{axis.unit}'
 
 
-def _style(look: Look, steps: str) -> dict[str, Any]:
+def _style(look: figure.Look, steps: str) -> dict[str, Any]:
   """Line and markers of a trace."""
   color = f'${look.color}'
   lines = {'color': color, 'width': look.width, 'shape': _STEPS[steps]}
@@ -187,7 +177,7 @@ def _style(look: Look, steps: str) -> dict[str, Any]:
   return {'mode': 'lines+markers', 'line': lines, 'marker': marker}
 
 
-def _layout(plot: Plot, layout: Layout) -> dict[str, Any]:
+def _layout(plot: figure.Plot, layout: Layout) -> dict[str, Any]:
   """Axes and titles where the panels stand."""
   height, places = boxes(plot, layout)
   described: dict[str, Any] = {
@@ -233,7 +223,7 @@ def _layout(plot: Plot, layout: Layout) -> dict[str, Any]:
   return described | (joined if plot.compares_x else {'hovermode': 'closest'})
 
 
-def _axis(axis: Axis) -> dict[str, Any]:
+def _axis(axis: figure.Axis) -> dict[str, Any]:
   limits = [math.log10(v) for v in axis.limits] if axis.log else axis.limits
   described: dict[str, Any] = {'range': _list(limits), 'nticks': axis.ticks + 1}
   if axis.log:
@@ -251,7 +241,7 @@ def _axis(axis: Axis) -> dict[str, Any]:
   return described
 
 
-def _list(values: Values) -> list[float | int | None]:
+def _list(values: figure.Values) -> list[float | int | None]:
   """Numbers for JSON: fractions with six digits, null for no point."""
   numbers = np.asarray(values, float).tolist()
   return [_short(each) if math.isfinite(each) else None for each in numbers]

@@ -4,29 +4,25 @@ from jaxtyping import Int
 import numpy as np
 
 from selsync_jax.report import figure
-from selsync_jax.report.figure import Axis
-from selsync_jax.report.figure import Bars
-from selsync_jax.report.figure import Panel
-from selsync_jax.report.figure import Plot
 
 
-def plot(counts: Int[np.ndarray, 'workers labels']) -> Plot:
+def plot(counts: Int[np.ndarray, 'workers labels']) -> figure.Plot:
   """A bar per label, a strip per worker."""
   workers, labels = counts.shape
-  x = Axis((-0.5, labels - 0.5), 'label', ticks=10)
+  x = figure.Axis((-0.5, labels - 0.5), 'label', ticks=10)
   y = figure.from_zero([counts.ravel()], ticks=2)
   height = figure.strip_height(workers)
-  return Plot(
+  return figure.Plot(
     'labels',
     'Labels per worker',
     "Examples of each label in each worker's chunk of the training data.",
     [
-      Panel(
+      figure.Panel(
         f'worker {i}: examples',
         x,
         y,
         [
-          Bars(
+          figure.Bars(
             'examples',
             np.arange(labels),
             row,

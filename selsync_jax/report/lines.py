@@ -6,6 +6,10 @@ from typing import NamedTuple
 from jaxtyping import Float, Int
 import numpy as np
 
+from selsync_jax.report import figure
+from selsync_jax.report import palette
+from selsync_jax.runs.history import Run
+
 
 def envelope(
   y: Float[np.ndarray, 'points'], buckets: int
@@ -29,6 +33,23 @@ def envelope(
   for part in _split(known, buckets):
     keep |= {part[np.argmin(y[part])], part[np.argmax(y[part])]}
   return np.array(sorted(keep))
+
+
+def of_runs(runs: Sequence[Run], field: str, buckets: int) -> list[figure.Line]:
+  """A field of each run over its steps, as lines of the palette.
+
+  Args:
+    runs: the runs.
+    field: the name of a field of their rows.
+    buckets: about half the width of the panel in pixels.
+  """
+  marks = []
+  for i, run in enumerate(runs):
+    y = run.column(field)
+    kept = envelope(y, buckets)
+    x = run.column('step')[kept]
+    marks.append(figure.Line(run.name, x, y[kept], palette.series(i)))
+  return marks
 
 
 class Quantiles(NamedTuple):

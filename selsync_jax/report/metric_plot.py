@@ -10,13 +10,6 @@ import numpy as np
 from selsync_jax.report import figure
 from selsync_jax.report import lines
 from selsync_jax.report import palette
-from selsync_jax.report.figure import Axis
-from selsync_jax.report.figure import Band
-from selsync_jax.report.figure import Line
-from selsync_jax.report.figure import Look
-from selsync_jax.report.figure import Mark
-from selsync_jax.report.figure import Panel
-from selsync_jax.report.figure import Plot
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
 
@@ -38,7 +31,7 @@ Groups: TypeAlias = Mapping[str, Sequence[Run]]
 """By entry of the legend: the runs, one for each seed."""
 
 
-def of_run(run: Run, metric: str, bsp: Run | None = None) -> Plot:
+def of_run(run: Run, metric: str, bsp: Run | None = None) -> figure.Plot:
   """One run, with its training batches, and the same run under BSP."""
   field, extra = f'validation_{metric}', ''
   groups = {'validation, consensus': [run]} if _has(run, field) else {}
@@ -53,7 +46,7 @@ def of_run(run: Run, metric: str, bsp: Run | None = None) -> Plot:
   )
 
 
-def of_groups(groups: Groups, metric: str) -> Plot:
+def of_groups(groups: Groups, metric: str) -> figure.Plot:
   """Several runs; the seeds of a method are one line."""
   plotted = _plot(groups, metric)
   seeds = max(map(len, groups.values()))
@@ -72,7 +65,9 @@ def with_unit(metric: str, runs: Sequence[Run]) -> str:
   return f'{metric} ({unit})' if unit else metric
 
 
-def _plot(groups: Groups, metric: str, batches: Run | None = None) -> Plot:
+def _plot(
+  groups: Groups, metric: str, batches: Run | None = None
+) -> figure.Plot:
   """The same lines over four costs; its caption is only about the axes."""
   runs = [run for each in groups.values() for run in each]
   runs += [batches] if batches else []
@@ -85,17 +80,17 @@ def _plot(groups: Groups, metric: str, batches: Run | None = None) -> Plot:
       for mark in _scores(name, each, metric, cost, palette.series(i))
     ]
     trained = _batches(batches, metric, cost) if batches else []
-    y = _axis(scores, trained, metric)
+    y = _axis(scores, trained, runs, metric)
     label, unit = COSTS[cost]
     paid = [run.column(cost) for run in runs]
     ticks = 2 if unit else 4  # A number with its unit is wide.
     x = figure.from_zero(paid, label, unit, ticks)
     title = with_unit(metric, runs) if not panels else ''
-    panels.append(Panel(title, x, y, [*trained, *scores]))
+    panels.append(figure.Panel(title, x, y, [*trained, *scores]))
   caption = ' The panels show the same scores over four costs.'
-  if history.is_share(metric, figure.known(figure.columns(panels[0].marks))):
+  if _is_share(runs, metric, figure.columns(panels[0].marks)):
     caption += ' The first scores may lie below the axis.'
-  return Plot(metric, metric.capitalize(), caption, panels, columns=4)
+  return figure.Plot(metric, metric.capitalize(), caption, panels, columns=4)
 
 
 def _has(run: Run, field: str) -> bool:
@@ -103,8 +98,8 @@ def _has(run: Run, field: str) -> bool:
 
 
 def _scores(
-  name: str, runs: Sequence[Run], metric: str, cost: str, look: Look
-) -> list[Mark]:
+  name: str, runs: Sequence[Run], metric: str, cost: str, look: figure.Look
+) -> list[figure.Mark]:
   """The mean over seeds of a score at each evaluation, and the seeds' range."""
   field = f'validation_{metric}'
   if not all(_has(run, field) for run in runs):
@@ -116,11 +111,11 @@ def _scores(
   kept = lines.envelope(y, _BUCKETS)
   # A pointer reads the nearest evaluation, which may be some steps away.
   hover = f'{name}: {{y}} at {{x}}'
-  line = Line(name, x[kept], y[kept], look, hover=hover)
+  line = figure.Line(name, x[kept], y[kept], look, hover=hover)
   if len(runs) == 1:
     return [line]
   hover = f'{len(runs)} seeds: {{low}} to {{high}}'
-  band = Band(name, x[kept], low[kept], high[kept], look.color, hover)
+  band = figure.Band(name, x[kept], low[kept], high[kept], look.color, hover)
   return [band, line]
 
 
@@ -138,30 +133,46 @@ def _at(
   return np.array([run.column(field)[rows] for field in fields])
 
 
-def _batches(run: Run, metric: str, cost: str) -> list[Mark]:
+def _batches(run: Run, metric: str, cost: str) -> list[figure.Mark]:
   """A metric of the training batches, if any; of a long run, quantiles."""
   if not _has(run, metric):
     return []
   x, y, name = run.column(cost), run.column(metric), 'training batches'
   if len(y) < _LONG:
-    return [Line(name, x, y, palette.THIN)]
+    return [figure.Line(name, x, y, palette.THIN)]
   buckets = min(_BUCKETS // 2, len(y) // 8)
   at, _, (low, middle, high) = lines.quantiles(
     y[:, np.newaxis], buckets, _COVERED
   )
   return [
-    Band(name, x[at], low, high, 'muted', f'{name}, 80%: {{low}} to {{high}}'),
-    Line(name, x[at], middle, palette.THIN),
+    figure.Band(
+      name, x[at], low, high, 'muted', f'{name}, 80%: {{low}} to {{high}}'
+    ),
+    figure.Line(name, x[at], middle, palette.THIN),
   ]
 
 
-def _axis(scores: Sequence[Mark], trained: Sequence[Mark], metric: str) -> Axis:
+def _is_share(
+  runs: Sequence[Run], metric: str, columns: Sequence[np.ndarray]
+) -> bool:
+  """Whether a metric is a share of correct answers in all runs."""
+  values = figure.known(columns)
+  return all(run.is_share(metric, values) for run in runs)
+
+
+def _axis(
+  scores: Sequence[figure.Mark],
+  trained: Sequence[figure.Mark],
+  runs: Sequence[Run],
+  metric: str,
+) -> figure.Axis:
   """An axis around the lines; of a share, from where the scores settle."""
-  shown = figure.known(figure.columns([*scores, *trained]))
+  columns = figure.columns([*scores, *trained])
+  shown = figure.known(columns)
   ends = [y[int(len(y) * _SETTLED) :] for y in figure.columns(scores)]
   settled = figure.known(ends)
-  if not (len(settled) and history.is_share(metric, shown)):
+  if not (len(settled) and _is_share(runs, metric, columns)):
     return figure.spanning([shown])
   low, high = min(settled), max(shown)
   margin = max(0.05 * (high - low), 0.005)
-  return Axis((max(low - margin, 0), min(high + margin, 1.002)))
+  return figure.Axis((max(low - margin, 0), min(high + margin, 1.002)))

@@ -9,19 +9,13 @@ from selsync_jax.report import figure
 from selsync_jax.report import metric_plot
 from selsync_jax.report import palette
 from selsync_jax.report.entries import Entry
-from selsync_jax.report.figure import Axis
-from selsync_jax.report.figure import Line
-from selsync_jax.report.figure import Look
-from selsync_jax.report.figure import Mark
-from selsync_jax.report.figure import Panel
-from selsync_jax.report.figure import Plot
 from selsync_jax.runs import history
 
 WIDE_RANGE = 10.0
 """Costs further apart than this are drawn on a logarithmic axis."""
 
 
-def plot(entries: Sequence[Entry], metric: str) -> Plot:
+def plot(entries: Sequence[Entry], metric: str) -> figure.Plot:
   """A validation score over bytes, and over seconds."""
   runs = [run for entry in entries for run in entry.runs.values()]
   costs = ('bytes_per_worker', history.time_field(runs))
@@ -29,18 +23,18 @@ def plot(entries: Sequence[Entry], metric: str) -> Plot:
   scores = [list(entry.values(field).values()) for entry in entries]
   y = figure.spanning(scores)
   title = f'validation {metric_plot.with_unit(metric, runs)}'
-  return Plot(
+  return figure.Plot(
     f'front-{metric}',
     f'Validation {metric} against cost',
     'Large markers: the mean over seeds. Small markers: the seeds. A line '
     'joins the methods that no other beats in both score and cost, if there '
     'are several.',
     [
-      Panel(
+      figure.Panel(
         title if i == 0 else '',
         _cost_axis(entries, cost),
         y,
-        _marks(entries, cost, field, history.higher_is_better(metric)),
+        _marks(entries, cost, field, metric in runs[0].goal.higher),
         height=280,
       )
       for i, cost in enumerate(costs)
@@ -52,29 +46,31 @@ def plot(entries: Sequence[Entry], metric: str) -> Plot:
 
 def _marks(
   entries: Sequence[Entry], cost: str, field: str, higher_is_better: bool
-) -> list[Mark]:
+) -> list[figure.Mark]:
   """The front; then for each method its mean, and its seeds."""
   means = [(entry.mean(cost), entry.mean(field)) for entry in entries]
   front = sorted(pareto(means, higher_is_better))
-  marks: list[Mark] = []
+  marks: list[figure.Mark] = []
   if len(front) > 1:
     name = 'front: none is better and cheaper'
     x, y = np.transpose(front)
-    marks.append(Line(name, x, y, Look('muted', width=1), hover=''))
+    marks.append(
+      figure.Line(name, x, y, figure.Look('muted', width=1), hover='')
+    )
   for i, (entry, mean) in enumerate(zip(entries, means, strict=True)):
     seeds = palette.series(i)._replace(width=0, dash=(), opacity=0.35)
     x, y = entry.values(cost), entry.values(field)
     shared = [seed for seed in x if seed in y]
     hover = f'{entry.label}: {{y}} for {{x}}'
     marks += [
-      Line(
+      figure.Line(
         entry.label,
         [x[seed] for seed in shared],
         [y[seed] for seed in shared],
         seeds,
         hover=hover,
       ),
-      Line(
+      figure.Line(
         entry.label,
         [mean[0]],
         [mean[1]],
@@ -85,7 +81,7 @@ def _marks(
   return marks
 
 
-def _cost_axis(entries: Sequence[Entry], cost: str) -> Axis:
+def _cost_axis(entries: Sequence[Entry], cost: str) -> figure.Axis:
   label, unit = metric_plot.COSTS[cost]
   means = [entry.mean(cost) for entry in entries]
   values = [list(entry.values(cost).values()) for entry in entries]

@@ -11,16 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends import backend_agg
 from matplotlib.figure import Figure
 
-from selsync_jax.report.figure import Axis
-from selsync_jax.report.figure import Band
-from selsync_jax.report.figure import Bars
-from selsync_jax.report.figure import Line
-from selsync_jax.report.figure import Look
-from selsync_jax.report.figure import Mark
-from selsync_jax.report.figure import OPACITY
-from selsync_jax.report.figure import Panel
-from selsync_jax.report.figure import Plot
-from selsync_jax.report.figure import Spans
+from selsync_jax.report import figure
 from selsync_jax.report.layout import boxes
 from selsync_jax.report.layout import LEFT
 from selsync_jax.report.layout import WIDE
@@ -56,29 +47,29 @@ _SETTINGS = {
 }
 
 
-def write(plots: Iterable[Plot], out: pathlib.Path) -> None:
+def write(plots: Iterable[figure.Plot], out: pathlib.Path) -> None:
   """Writes the figures as `out/plots/*.png`, two dots per pixel."""
   folder = out / FOLDER
   folder.mkdir(parents=True, exist_ok=True)
   for plot in plots:
     with matplotlib.rc_context(_SETTINGS):
-      figure = draw(plot)
-      backend_agg.FigureCanvasAgg(figure)
+      drawn = draw(plot)
+      backend_agg.FigureCanvasAgg(drawn)
       with files.replaced(folder / f'{plot.name}.png') as temporary:
-        figure.savefig(temporary, format='png', dpi=144)
+        drawn.savefig(temporary, format='png', dpi=144)
 
 
-def draw(plot: Plot) -> Figure:
+def draw(plot: figure.Plot) -> Figure:
   """The figure, as on a wide screen."""
   height, places = boxes(plot, WIDE)
   legend = plot.legend
   head = LEGEND * math.ceil(len(legend) / WIDE.columns)
   total = height + head
-  figure = Figure(figsize=(WIDE.width / 72, total / 72))
+  drawn = Figure(figsize=(WIDE.width / 72, total / 72))
   handles: dict[str, Any] = {}
   for panel, box in zip(plot.panels, places, strict=True):
     bottom = height - box.top - box.height
-    axes = figure.add_axes(
+    axes = drawn.add_axes(
       (
         box.left / WIDE.width,
         bottom / total,
@@ -95,7 +86,7 @@ def draw(plot: Plot) -> Figure:
       if legend.get(mark.name) is mark:
         handles[mark.name] = artist
   if legend:
-    figure.legend(
+    drawn.legend(
       [handles[name] for name in legend],
       [name.replace('$', r'\$') for name in legend],
       loc='upper left',
@@ -105,10 +96,10 @@ def draw(plot: Plot) -> Figure:
       borderpad=0,
       columnspacing=2.0,
     )
-  return figure
+  return drawn
 
 
-def _fill(axes: Axes, panel: Panel) -> list[Any]:
+def _fill(axes: Axes, panel: figure.Panel) -> list[Any]:
   """Draws a panel; returns the artist of each mark."""
   axes.set_title(panel.title)
   axes.set_xlabel(panel.x.label)
@@ -117,29 +108,29 @@ def _fill(axes: Axes, panel: Panel) -> list[Any]:
   return [_draw(axes, mark, depth) for depth, mark in enumerate(panel.drawn, 2)]
 
 
-def _draw(axes: Axes, mark: Mark, depth: int) -> Any:
+def _draw(axes: Axes, mark: figure.Mark, depth: int) -> Any:
   """Draws a mark; returns its artist, by which the legend shows it."""
   match mark:
-    case Line(_, x, y, look, steps):
+    case figure.Line(_, x, y, look, steps):
       step = f'steps-{steps}' if steps else 'default'
       every = max(1, len(x) // 12) if look.width else 1
       (line,) = axes.plot(
         x, y, **_style(look), drawstyle=step, markevery=every, zorder=depth
       )
       return line
-    case Band(_, x, low, high, color):
+    case figure.Band(_, x, low, high, color):
       return axes.fill_between(
         x,
         low,
         high,
         color=LIGHT[color],
-        alpha=OPACITY,
+        alpha=figure.OPACITY,
         linewidth=0,
         zorder=depth,
       )
-    case Bars(_, x, y, widths, color):
+    case figure.Bars(_, x, y, widths, color):
       return axes.bar(x, y, widths, color=LIGHT[color], zorder=depth)
-    case Spans(_, rows, starts, stops, color, texts):
+    case figure.Spans(_, rows, starts, stops, color, texts):
       lengths = [b - a for a, b in zip(starts, stops, strict=True)]
       bars = axes.barh(
         rows,
@@ -164,7 +155,7 @@ def _draw(axes: Axes, mark: Mark, depth: int) -> Any:
       return bars
 
 
-def _style(look: Look) -> dict[str, Any]:
+def _style(look: figure.Look) -> dict[str, Any]:
   return {
     'color': LIGHT[look.color],
     'linewidth': look.width,
@@ -176,7 +167,7 @@ def _style(look: Look) -> dict[str, Any]:
   }
 
 
-def _set_axis(axis: Any, described: Axis) -> None:
+def _set_axis(axis: Any, described: figure.Axis) -> None:
   axis.axes.set(**{f'{axis.axis_name}lim': described.limits})
   if described.log:
     axis.axes.set(**{f'{axis.axis_name}scale': 'log'})
@@ -195,7 +186,7 @@ def _set_axis(axis: Any, described: Axis) -> None:
     axis.axes.spines[['left', 'bottom']].set_visible(False)
 
 
-def _log_ticks(axis: Any, described: Axis) -> None:
+def _log_ticks(axis: Any, described: figure.Axis) -> None:
   """Powers of ten; on a short axis, 2 and 5 as well."""
   low, high = described.limits
   subs = (1, 2, 5) if high < 100 * low else (1,)

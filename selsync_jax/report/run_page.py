@@ -6,6 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from selsync_jax.config import flat
 from selsync_jax.report import facts
 from selsync_jax.report import headline
 from selsync_jax.report import origin
@@ -16,7 +17,6 @@ from selsync_jax.report.facts import Fact
 from selsync_jax.report.figure import Plot
 from selsync_jax.runs import files
 from selsync_jax.runs import history
-from selsync_jax.runs import workdir
 from selsync_jax.runs.history import Run
 
 REPORT = 'report.html'
@@ -51,7 +51,7 @@ def _page(runs: Sequence[Run], figures: Sequence[Plot]) -> str:
   if len(runs) > 1:
     sections = [summary, *sections]
   else:
-    key_figures = page.key_figures(_key_figures(runs[0].outcome))
+    key_figures = page.key_figures(_key_figures(runs[0]))
     sections = [key_figures, *sections, summary]
   footer = page.footer(filter(None, map(origin.line, runs)))
   body = [page.header(title, subtitle), *sections, _config_table(runs), footer]
@@ -68,7 +68,7 @@ def _summary_table(runs):
 
 
 def _config_table(runs):
-  columns = [workdir.flat(run.config) for run in runs]
+  columns = [flat(run.config) for run in runs]
   rows = _rows(columns, lambda value: '–' if value is None else str(value))
   rows.sort(key=lambda row: len(set(row[1])) == 1)  # Differences come first.
   names = [run.name for run in runs]
@@ -87,12 +87,11 @@ def _fact_cell(fact: Fact | None) -> str:
   return page.number(fact.value, fact.text) if fact else '–'
 
 
-def _key_figures(
-  outcome: Mapping[str, Any],
-) -> Iterator[tuple[str, str, str]]:
+def _key_figures(run: Run) -> Iterator[tuple[str, str, str]]:
   """The few numbers at the top of the page: name, number, remark."""
+  outcome = run.outcome
   cell = {fact.name: _fact_cell(fact) for fact in facts.facts(outcome)}
-  if metric := history.metric(outcome):
+  if metric := run.metric:
     value = outcome[f'validation_{metric}']
     yield (
       f'validation {metric}',

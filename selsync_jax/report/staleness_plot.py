@@ -7,18 +7,13 @@ import numpy as np
 
 from selsync_jax.report import figure
 from selsync_jax.report import palette
-from selsync_jax.report.figure import Axis
-from selsync_jax.report.figure import Bars
-from selsync_jax.report.figure import Line
-from selsync_jax.report.figure import Panel
-from selsync_jax.report.figure import Plot
 from selsync_jax.runs.history import Run
 
 BINS = 40  # The most bars.
 LEAST = 4  # Where the axis ends, at least.
 
 
-def plot(runs: Sequence[Run]) -> Plot:
+def plot(runs: Sequence[Run]) -> figure.Plot:
   """A histogram of all gradients of a run; lines where there are several."""
   ages = [_ages(run) for run in runs]
   top = max(LEAST, *(each.max() for each in ages))
@@ -26,23 +21,25 @@ def plot(runs: Sequence[Run]) -> Plot:
   edges = np.arange(0, top + 1 + width, width) - 0.5
   middles = (edges[:-1] + edges[1:]) / 2
   shares = [np.histogram(each, edges)[0] / len(each) for each in ages]
-  marks = [
-    Line(run.name, middles, share, palette.series(i), steps='mid')
+  marks: list[figure.Mark] = [
+    figure.Line(run.name, middles, share, palette.series(i), steps='mid')
     for i, (run, share) in enumerate(zip(runs, shares, strict=True))
   ]
   if len(runs) == 1:
     widths = np.diff(edges)
-    marks = [Bars('share of gradients', middles, shares[0], widths, 'blue')]
-  return Plot(
+    marks = [
+      figure.Bars('share of gradients', middles, shares[0], widths, 'blue')
+    ]
+  return figure.Plot(
     'staleness',
     'Staleness of gradients',
     'How many updates the parameters received while a gradient was computed '
     'from their earlier version. It is 0 for methods whose workers take the '
     'same steps together.',
     [
-      Panel(
+      figure.Panel(
         'share of gradients',
-        Axis((edges[0], edges[-1]), 'updates in between', ticks=10),
+        figure.Axis((edges[0], edges[-1]), 'updates in between', ticks=10),
         figure.from_zero(shares),
         marks,
       )

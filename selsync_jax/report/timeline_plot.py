@@ -4,10 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from selsync_jax.report.figure import Axis
-from selsync_jax.report.figure import Panel
-from selsync_jax.report.figure import Plot
-from selsync_jax.report.figure import Spans
+from selsync_jax.report import figure
 from selsync_jax.runs.history import Run
 
 # Of a span: its color, and what the legend says.
@@ -19,23 +16,23 @@ KINDS = {
 STEPS = 10  # Shown of the slowest worker.
 
 
-def plot(run: Run) -> Plot:
+def plot(run: Run) -> figure.Plot:
   """Bars of computation, waiting, and communication over virtual seconds."""
   workers = run.config['workers']
   spans = np.concatenate(run.values('spans')).tolist()
   end = _end(spans, workers)
   names = [str(worker) for worker in range(workers)]
-  return Plot(
+  return figure.Plot(
     'timeline',
     'What the workers do',
     'The first steps on the virtual clock, a row for each worker. A number is '
     'the version of the parameters from which a step computes: how many '
     'updates of them had been made by then.',
     [
-      Panel(
+      figure.Panel(
         'worker',
-        Axis((0, end), 'virtual seconds', ticks=6),
-        Axis((workers - 0.5, -0.5), names=names),
+        figure.Axis((0, end), 'virtual seconds', ticks=6),
+        figure.Axis((workers - 0.5, -0.5), names=names),
         [
           _bars(kind, [s for s in spans if s[1] == kind and s[2] < end])
           for kind in KINDS
@@ -47,11 +44,11 @@ def plot(run: Run) -> Plot:
   )
 
 
-def _bars(kind: str, spans: list[Any]) -> Spans:
+def _bars(kind: str, spans: list[Any]) -> figure.Spans:
   color, name = KINDS[kind]
   computes = kind == 'compute'
   version = ' from version {text}' if computes else ''
-  return Spans(
+  return figure.Spans(
     name,
     rows=[worker for worker, *_ in spans],
     starts=[start for *_, start, _, _ in spans],

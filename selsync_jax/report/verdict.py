@@ -41,9 +41,11 @@ def sentence(entries: Sequence[Entry]) -> str:
   metric = metric_of(entries)
   best = max(entries, key=lambda entry: entry.rank)
   scores = list(best.values(f'validation_{metric}').values())
+  run = next(iter(best.runs.values()))
   return (
     f'Best of {len(entries)}: {best.label}, '
-    f'{headline.quality(metric, scores)} {headline.price(best.share_of_bsp)}'
+    f'{headline.quality(run, metric, scores)} '
+    f'{headline.price(best.share_of_bsp)}'
     f'{_doubt(best.label, overlaps(entries))}'
   )
 

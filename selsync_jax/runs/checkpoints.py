@@ -14,32 +14,38 @@ import math
 import os
 import pathlib
 import sys
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from selsync_jax.cluster import processes
+from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.devices import arrays
-from selsync_jax.devices import processes
 from selsync_jax.runs import files
 from selsync_jax.runs import manifest
-from selsync_jax.runs.files import NUMBER
 
 FOLDER, DAMAGED = 'checkpoints', 'damaged-checkpoint'
 FORMAT = 7  # Of state and record; raise it whenever either changes.
 _RECORD = pathlib.Path('record', 'metadata')  # The file of orbax's JsonSave.
-_SHAPE = {
-  'totals': {'clock': dict, 'skips': [int], ...: NUMBER},
-  'workers': int,
-  'batch_size': int,
-  'learning_rate': NUMBER,
-  'epoch': NUMBER,
-  'config': dict,
-  'metrics': [[int]],
-  'loss': (*NUMBER, type(None)),
-}
+
+
+class _Totals(TypedDict):
+  clock: dict
+  skips: list[int]
+
+
+class _Record(TypedDict):
+  totals: _Totals
+  workers: int
+  batch_size: int
+  learning_rate: float
+  epoch: float
+  config: dict
+  metrics: list[list[int]]
+  loss: float | None
 
 
 class CheckpointError(RunError):
@@ -79,11 +85,11 @@ def _read_record(path: pathlib.Path) -> dict[str, Any]:
     CheckpointError: if its format is another one, saying what to do.
     DamagedFile: if it is not a record.
   """
-  record = files.read(path / _RECORD, {})
+  record = files.read(path / _RECORD, dict)
   if record is None:
     raise files.DamagedFile(path / _RECORD, 'it is missing')
   if (found := record.get('format', 1)) == FORMAT:
-    return files.read(path / _RECORD, _SHAPE)
+    return files.read(path / _RECORD, _Record)
   age = 'an earlier' if found < FORMAT else 'a later'
   raise CheckpointError(
     f'{path} was written by {age} version (format {found}), which this one '
@@ -91,21 +97,29 @@ def _read_record(path: pathlib.Path) -> dict[str, Any]:
   )
 
 
-def _move_damaged(folder: pathlib.Path) -> None:
-  """Moves damaged checkpoints aside, from the newest to the first intact one.
+def _inspect(folder: pathlib.Path) -> tuple[dict[pathlib.Path, str], int]:
+  """Looks for damage, from the newest checkpoint to the first intact one.
 
-  Only one process may do this, before any opens the checkpoints.
+  Returns:
+    What is wrong with each damaged checkpoint, and the step of the intact one;
+    -1 if there is none.
   """
+  damaged: dict[pathlib.Path, str] = {}
   for path in _steps(folder):
     damage = manifest.damage(path)
     if damage is None:
-      return
-    aside = files.unused(folder.parent / f'{DAMAGED}-{path.name}')
-    path.rename(aside)
-    print(
-      f'checkpoint {path.name} is damaged ({damage}); moved to {aside}',
-      file=sys.stderr,
-    )
+      return damaged, int(path.name)
+    damaged[path] = damage
+  return damaged, -1
+
+
+def _move_aside(path: pathlib.Path, damage: str) -> None:
+  aside = files.unused(path.parents[1] / f'{DAMAGED}-{path.name}')
+  path.rename(aside)
+  print(
+    f'checkpoint {path.name} is damaged ({damage}); moved to {aside}',
+    file=sys.stderr,
+  )
 
 
 class _NewestAndBest:
@@ -134,30 +148,70 @@ class _NewestAndBest:
 class Checkpoints:
   """The checkpoints of one run: the state of every worker, and a JSON record.
 
-  Damaged checkpoints are reported and moved aside, from the newest to the first
-  that is intact.
+  To create one only reads. Entering it moves damaged checkpoints aside, from
+  the newest to the first that is intact; only one process of those that claim
+  the folder may do so.
 
   Args:
-    workdir: of the run.
+    workdir: the run's folder.
     keep: how many of the newest to keep; the one with the lowest validation
       loss is kept as well.
-    config: of the run, for the records.
+    config: the run's config, for the records.
+    restart: whether what is there will have been moved aside.
+
+  Attributes:
+    record: the record of the newest intact checkpoint; `None` if there is
+      none.
+
+  Raises:
+    CheckpointError: if its format is another one, saying what to do.
   """
 
   def __init__(
-    self, workdir: pathlib.Path, keep: int, config: Mapping[str, Any]
+    self,
+    workdir: pathlib.Path,
+    keep: int,
+    config: Mapping[str, Any],
+    restart: bool = False,
   ):
-    self._workdir, self._config = workdir, config
+    self._workdir, self._keep, self._config = workdir, keep, config
     self._folder = (workdir / FOLDER).absolute()
+    self._damaged, newest = {}, -1
+    if processes.is_first() and not restart:
+      self._damaged, newest = _inspect(self._folder)
+    self._newest = int(processes.from_first(np.asarray(newest)))
+    # A process that does not share the folder is refused when it is claimed.
+    is_there = self._newest >= 0 and self._path(self._newest).exists()
+    self.record = _read_record(self._path(self._newest)) if is_there else None
+
+  def __enter__(self) -> 'Checkpoints':
+    """Opens the folder.
+
+    Raises:
+      CheckpointError: if every checkpoint is damaged.
+      ConfigError: if another process has written one meanwhile.
+    """
     with _as_checkpoint_error():
-      if jax.process_index() == 0:
-        _move_damaged(self._folder)
+      for path, damage in self._damaged.items():
+        _move_aside(path, damage)
+    newest = max(steps(self._workdir), default=-1)
+    if processes.is_first() and newest != self._newest:
+      raise ConfigError(
+        f'--workdir={self._workdir}: another process is writing a run there'
+      )
+    with _as_checkpoint_error():
       processes.wait_for_all('checkpoints')
+    if self._newest < 0 and any(self._workdir.glob(f'{DAMAGED}-*')):
+      raise CheckpointError(
+        f'every checkpoint in {self._folder} was damaged; restore the folder '
+        'from a copy, or start over with --restart'
+      )
+    with _as_checkpoint_error():
       self._losses = _losses(self._folder)
       self._manager = ocp.CheckpointManager(
         self._folder,
         options=ocp.CheckpointManagerOptions(
-          preservation_policy=_NewestAndBest(keep, self._losses),
+          preservation_policy=_NewestAndBest(self._keep, self._losses),
           cleanup_tmp_directories=True,
           lightweight_initialize=True,  # Reads nothing that may be damaged.
           async_options=ocp.AsyncOptions(
@@ -167,8 +221,6 @@ class Checkpoints:
       )
     self._waiter = futures.ThreadPoolExecutor(1)
     self._saving = futures.Future()  # Of the save in the background.
-
-  def __enter__(self) -> 'Checkpoints':
     return self
 
   def __exit__(self, kind: Any, *exc: Any) -> None:
@@ -225,48 +277,24 @@ class Checkpoints:
     with _as_checkpoint_error():
       self._manager.wait_until_finished()
 
-  def newest_record(self) -> dict[str, Any] | None:
-    """The record of the newest intact checkpoint; `None` if there are none.
-
-    Raises:
-      CheckpointError: if every checkpoint is damaged.
-    """
-    step = self._manager.latest_step()
-    if step is not None:
-      return _read_record(self._path(step))
-    if any(self._workdir.glob(f'{DAMAGED}-*')):
-      raise CheckpointError(
-        f'every checkpoint in {self._folder} was damaged; restore the folder '
-        'from a copy, or start over with --restart'
-      )
-    return None
-
   def restore(self, step: int, like: Any) -> Any:
-    """The state of this process's workers in a checkpoint, on the devices.
+    """The state in a checkpoint: of this process's workers, on the devices.
 
     Args:
       step: of the checkpoint.
-      like: `jax.ShapeDtypeStruct`s with shardings, which say where each array
-        goes: [local workers, ...], or [workers, ...] of a mesh.
+      like: `jax.ShapeDtypeStruct`s. Their shardings say where each array
+        goes: [local workers, ...], or [workers, ...] of a mesh. Without
+        shardings they have the shapes that were saved, of all workers, and the
+        arrays stay on the host.
 
     Raises:
       CheckpointError: if it holds other arrays.
     """
+    if all(x.sharding is None for x in jax.tree.leaves(like)):
+      template = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like)
+      return self._restore(step, template)
     restored = self._restore(step, arrays.to_global_shapes(like))
     return arrays.to_local(restored, like)
-
-  def restore_all(self, step: int, like: Any) -> Any:
-    """The state of all workers in a checkpoint, on the host.
-
-    Args:
-      step: of the checkpoint.
-      like: `jax.ShapeDtypeStruct`s [workers that saved it, ...].
-
-    Raises:
-      CheckpointError: if it holds other arrays.
-    """
-    template = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like)
-    return self._restore(step, template)
 
   def _restore(self, step: int, template: Any) -> Any:
     folder = self._manager.directory / str(step) / 'state'
@@ -282,7 +310,7 @@ class Checkpoints:
 
   def _write_manifest(self) -> None:
     """Called by orbax after the last write, before the renaming."""
-    if jax.process_index() == 0:
+    if processes.is_first():
       (folder,) = self._folder.glob('*orbax-checkpoint-tmp*')
       manifest.write(folder)
 

@@ -2,25 +2,19 @@
 
 A file is replaced in one step, so a crash or a power loss leaves the old one or
 the new one. What a disk does to it later is found when it is read: every reader
-says which shape it needs, and anything else is one line that names the file.
+says which types it needs, and anything else is one line that names the file.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 import contextlib
 import json
 import os
 import pathlib
 from typing import Any
 
+import msgspec
+
 from selsync_jax.config import RunError
-
-Shape = type | tuple | list | Mapping
-"""What a value must be: of a type; one of several shapes, `(shape, shape)`; a
-list, `[shape]`; an object with these fields, `{name: shape}`, where the shape
-at `...` is that of all other fields."""
-
-NUMBER = (int, float)
-NUMBER_OR_NULL = (*NUMBER, type(None))
 
 
 class DamagedFile(RunError):
@@ -78,26 +72,36 @@ def read_bytes(path: pathlib.Path) -> bytes | None:
     raise DamagedFile(path, str(error.strerror)) from error
 
 
-def read(path: pathlib.Path, shape: Shape) -> Any:
+def read(path: pathlib.Path, *kinds: Any) -> Any:
   """The value in a JSON file, or `None` if there is no such file.
 
+  Args:
+    path: the file.
+    kinds: types that the value must have, all of them; see `parse`.
+
   Raises:
-    DamagedFile: if it cannot be read, is not JSON or has another shape.
+    DamagedFile: if it cannot be read, is not JSON or is no such value.
   """
   content = read_bytes(path)
   if content is None:
     return None
   try:
-    return parse(content, shape)
+    return parse(content, *kinds)
   except ValueError as error:
     raise DamagedFile(path, str(error)) from error
 
 
-def parse(content: bytes, shape: Shape) -> Any:
-  """The value of a JSON text.
+def parse(content: bytes, *kinds: Any) -> Any:
+  """The value of a JSON text, NaN and infinities included.
+
+  Args:
+    content: the text.
+    kinds: types that the value must have, all of them: a `TypedDict` says which
+      fields an object has at least, `dict[str, T]` what all its fields are.
+      A bool is no number.
 
   Raises:
-    ValueError: if it is not JSON, or has another shape.
+    ValueError: if it is not JSON, or no such value.
   """
   try:
     value = json.loads(content.decode())
@@ -107,33 +111,9 @@ def parse(content: bytes, shape: Shape) -> Any:
     raise ValueError(f'not UTF-8 at byte {error.start}') from error
   except ValueError as error:
     raise ValueError(f'not JSON: {error}' if content else 'empty') from error
-  if wrong := _mismatch(value, shape):
-    raise ValueError(wrong)
+  for kind in kinds:
+    msgspec.convert(value, kind)
   return value
-
-
-def _mismatch(value: Any, shape: Shape, name: str = 'the content') -> str:
-  """The first difference between a value and a shape; empty if none."""
-  kinds = shape if isinstance(shape, tuple) else (shape,)
-  if type(value) in kinds:
-    return ''  # Nearly always, and a long run has millions of values.
-  wrong = f'{name} is missing' if value is ... else f'{name} has a wrong type'
-  if isinstance(shape, tuple):
-    return '' if not all(_mismatch(value, s) for s in shape) else wrong
-  if isinstance(shape, type):
-    allows_bool = shape in (bool, object)
-    fits = isinstance(value, shape) and isinstance(value, bool) <= allows_bool
-    return '' if fits else wrong
-  if isinstance(shape, list) and isinstance(value, list):
-    parts = [(item, shape[0], name) for item in value]
-  elif isinstance(shape, Mapping) and isinstance(value, dict):
-    others = shape.get(..., object)
-    names = dict.fromkeys([*shape, *value])
-    names.pop(..., None)
-    parts = [(value.get(k, ...), shape.get(k, others), k) for k in names]
-  else:
-    return wrong
-  return next(filter(None, (_mismatch(*part) for part in parts)), '')
 
 
 def unused(path: pathlib.Path) -> pathlib.Path:

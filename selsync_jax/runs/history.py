@@ -13,6 +13,8 @@ import numpy as np
 
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
+from selsync_jax.models import tasks
+from selsync_jax.models.tasks import Goal
 from selsync_jax.runs import files
 from selsync_jax.runs import per_worker
 from selsync_jax.runs import provenance
@@ -45,6 +47,7 @@ class Run:
     label_counts: int [workers, labels], examples of each label in each
       worker's chunk; `None` if the run did not record them.
     units: of the metrics, by name, as far as they are known.
+    goal: by which metric the run is judged, and how.
   """
 
   name: str
@@ -55,6 +58,7 @@ class Run:
   sessions: Sequence[Mapping[str, Any]] = ()
   label_counts: Int[np.ndarray, 'workers labels'] | None = None
   units: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  goal: Goal = dataclasses.field(default_factory=Goal)
 
   @property
   def outcome(self) -> dict[str, Any]:
@@ -139,14 +143,12 @@ class Run:
   @functools.cached_property
   def threshold(self) -> Float[np.ndarray, 'rows'] | None:
     """What SelSync's vote compares the change with; `None` if it does not."""
+    if 'threshold' in self.rows[-1]:
+      return self.column('threshold')  # A budget moves it.
     sync = self.config['sync']
     trigger = sync.get('trigger', {})
-    inner = trigger.get('trigger', 'selsync')
-    name = inner if isinstance(inner, str) else inner.get('name')
-    if 'threshold' in self.rows[-1] and name == 'selsync':
-      return self.column('threshold')  # A budget moves it.
-    own = sync if trigger.get('name') is None else {}
-    delta = trigger.get('delta', own.get('delta'))
+    own = trigger if 'name' in trigger else {**sync, **trigger}
+    delta = own.get('delta')
     return None if delta is None else np.full(len(self.rows), delta)
 
   @functools.cached_property
@@ -160,7 +162,54 @@ class Run:
     ]
     return list(dict.fromkeys(['loss', *names]))
 
+  @property
+  def validated(self) -> list[str]:
+    """The metrics on validation, finite or not: the main one first.
 
+    Empty if the run has not been evaluated yet.
+    """
+    names = [
+      field.removeprefix('validation_')
+      for field in self.outcome
+      if field.startswith('validation_')
+    ]
+    main = self.goal.main
+    return sorted(names, key=lambda name: (name != main, name == 'loss'))
+
+  @property
+  def metric(self) -> str | None:
+    """The metric that describes the run: the first that is finite, if any."""
+    for name in self.validated:
+      if self.outcome[f'validation_{name}'] is not None:
+        return name
+    return None
+
+  def rank(self, metric: str | None = None) -> float:
+    """Returns a metric on validation, its sign such that higher is better.
+
+    A score that is missing or not finite is worse than any other. Another
+    metric never takes its place, as the ranks of two runs must be of the same
+    one.
+
+    Args:
+      metric: the metric's name; by default the main one.
+    """
+    name = metric or next(iter(self.validated), 'loss')
+    value = self.outcome.get(f'validation_{name}')
+    if value is None or not math.isfinite(value):
+      return -math.inf
+    return value if name in self.goal.higher else -value
+
+  def is_share(self, metric: str, values: Iterable[float]) -> bool:
+    """Whether a metric is a share of correct answers, as far as values tell.
+
+    One of which more is better may also have other limits: BLEU, or R squared.
+    """
+    return metric in self.goal.higher and all(0 <= v <= 1 for v in values)
+
+
+# Tasks whose main metric is not the loss. Perplexity comes before accuracy.
+_JUDGED = ('language_modeling', 'classification')
 _TOTALS = (
   'lssr',
   'samples',
@@ -185,55 +234,15 @@ def is_score(field: str) -> bool:
   return field.startswith(('test_', 'validation_'))
 
 
-def validated(outcome: Mapping[str, Any]) -> list[str]:
-  """The metrics on validation, finite or not: the main one first, loss last.
+def _unrecorded_goal(rows: Iterable[Mapping[str, Any]]) -> Goal:
+  """Returns the goal of a run that did not record it.
 
-  Empty if the run has not been evaluated yet.
+  Earlier versions did not: they judged by what our own tasks are judged by.
   """
-  names = [
-    field.removeprefix('validation_')
-    for field in outcome
-    if field.startswith('validation_')
-  ]
-  return sorted(names, key=lambda name: (name == 'loss', name != 'perplexity'))
-
-
-def metric(outcome: Mapping[str, Any]) -> str | None:
-  """The metric that describes a run: the first one that is finite, if any."""
-  for name in validated(outcome):
-    if outcome[f'validation_{name}'] is not None:
-      return name
-  return None
-
-
-def higher_is_better(metric: str) -> bool:
-  """Whether a metric is a score, and not a measure of error."""
-  return metric.endswith(('accuracy', 'top5', 'score'))
-
-
-def is_share(metric: str, values: Iterable[float]) -> bool:
-  """Whether a metric is a share of correct answers, as far as values tell.
-
-  A score may also be one that has other limits: BLEU, or R squared.
-  """
-  return higher_is_better(metric) and all(0 <= v <= 1 for v in values)
-
-
-def rank(outcome: Mapping[str, Any], metric: str | None = None) -> float:
-  """A metric on validation, its sign such that higher is better.
-
-  A score that is missing or not finite is worse than any other. Another metric
-  never takes its place, as the ranks of two runs must be of the same one.
-
-  Args:
-    outcome: of a run.
-    metric: its name; by default the main one.
-  """
-  name = metric or next(iter(validated(outcome)), 'loss')
-  value = outcome.get(f'validation_{name}')
-  if value is None or not math.isfinite(value):
-    return -math.inf
-  return value if higher_is_better(name) else -value
+  names = {field for row in rows for field in row}
+  ours = (tasks.TASKS[task].goal for task in _JUDGED)
+  every = (goal for goal in ours if f'validation_{goal.main}' in names)
+  return next(every, Goal())
 
 
 def share_of_bsp(outcome: Mapping[str, Any]) -> float:
@@ -253,8 +262,8 @@ def read(workdir: pathlib.Path, name: str | None = None) -> Run:
   try:
     config = records.read_config(workdir)
     summary = records.read_summary(workdir)
-    counts = records.read_label_counts(workdir)
-    units = records.read_units(workdir)
+    data = records.read_data(workdir)
+    goal = records.read_goal(workdir)
     rows = records.read_metrics(workdir)
   except files.DamagedFile as error:
     raise RunError(f"{error}; the run's own command mends it") from error
@@ -277,8 +286,9 @@ def read(workdir: pathlib.Path, name: str | None = None) -> Run:
     rows=rows,
     summary=summary,
     sessions=provenance.sessions(workdir),
-    label_counts=None if counts is None else np.array(counts),
-    units=units,
+    label_counts=np.array(data['labels']) if data.get('labels') else None,
+    units=data.get('units', {}),
+    goal=goal or _unrecorded_goal([*rows, summary or {}]),
   )
 
 

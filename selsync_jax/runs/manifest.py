@@ -12,7 +12,6 @@ import zlib
 from selsync_jax.runs import files
 
 MANIFEST = 'manifest.json'
-_SHAPE = {...: [int]}
 # Orbax adds time stamps to its own file after the manifest is written.
 _NOT_LISTED = (MANIFEST, '_CHECKPOINT_METADATA')
 
@@ -32,7 +31,7 @@ def damage(
     only: the path in it of the one file to check; by default all.
   """
   try:
-    manifest = files.read(folder / MANIFEST, _SHAPE)
+    manifest = files.read(folder / MANIFEST, dict[str, list[int]])
     present = dict(_checksums(folder, str(only or '*')))
   except (files.DamagedFile, OSError) as error:
     return str(error)

@@ -7,7 +7,7 @@ of their own. The compressed data end with a checksum, so damage is found.
 
 import base64
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 import zlib
 
 from jaxtyping import Shaped
@@ -25,9 +25,12 @@ COLUMNS = {
   'spans': np.dtype('<i4,<U11,<f8,<f8,<i4'),
 }
 _SHARES = np.array([0, 0.25, 0.5, 0.75, 1])
-_LINE_SHAPE = {'step': int, ...: str}
 
 Arrays = dict[str, Shaped[np.ndarray, '...']]
+
+
+class _Line(TypedDict):
+  step: int
 
 
 def arrays(row: Mapping[str, Any]) -> Arrays:
@@ -53,7 +56,7 @@ def parse(line: bytes) -> dict[str, Any]:
   Raises:
     ValueError: if the line is damaged.
   """
-  texts = files.parse(line, _LINE_SHAPE)
+  texts = files.parse(line, _Line)
   return {
     name: text if name == 'step' else _decode(name, text)
     for name, text in texts.items()
@@ -65,7 +68,7 @@ def _decode(name: str, text: str) -> np.ndarray:
     raise ValueError(f'{name} is no column')
   try:
     content = zlib.decompress(base64.b64decode(text, validate=True))
-  except zlib.error as error:
+  except (TypeError, zlib.error) as error:
     raise ValueError(f'{name}: {error}') from error
   return np.frombuffer(content, COLUMNS[name])
 

@@ -16,25 +16,24 @@ import shlex
 import socket
 import subprocess
 import sys
-from typing import Any
+from typing import Any, TypedDict
 
 from selsync_jax.runs import files
 
 PROVENANCE = 'run.json'
-_SHAPE = [
-  {
-    'began': str,
-    'step': int,
-    'command': str,
-    'folder': str,
-    'host': str,
-    'devices': dict,
-    'versions': dict,
-    'code': dict,
-  }
-]
 _PACKAGES = ('jax', 'jaxlib', 'flax', 'numpy', 'optax', 'selsync-jax')
 _SECRET = 'cluster_token'  # A flag.
+
+
+class _Session(TypedDict):
+  began: str
+  step: int
+  command: str
+  folder: str
+  host: str
+  devices: dict
+  versions: dict
+  code: dict
 
 
 def versions() -> dict[str, str]:
@@ -74,7 +73,7 @@ def append(
 def sessions(workdir: pathlib.Path) -> list[dict[str, Any]]:
   """The sessions of a run, the first one first; a damaged file is reported."""
   try:
-    return files.read(workdir / PROVENANCE, _SHAPE) or []
+    return files.read(workdir / PROVENANCE, list[_Session]) or []
   except files.DamagedFile as error:
     print(f'{error}; it is left out', file=sys.stderr)
     return []

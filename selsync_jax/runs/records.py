@@ -3,61 +3,81 @@
 `config.json` holds the resolved config, `data.json` facts about the data and
 the workers' chunks, `metrics.jsonl` one JSON object per logged step,
 `workers.jsonl` the values per worker of these steps, and `summary.json` the
-outcome. All are read by `files`, with the shapes below.
+outcome. All are read by `files`, with the types below.
 """
 
 from collections.abc import Mapping, Sequence
-import functools
 import json
 import math
 import pathlib
 import sys
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
+from selsync_jax.models.tasks import Goal
 from selsync_jax.runs import files
 from selsync_jax.runs import per_worker
 from selsync_jax.runs import step_lines
-from selsync_jax.runs.files import NUMBER
-from selsync_jax.runs.files import NUMBER_OR_NULL
 
 CONFIG, DATA = 'config.json', 'data.json'
 METRICS, SUMMARY = 'metrics.jsonl', 'summary.json'
 WORKERS = 'workers.jsonl'
 
-_CONFIG_SHAPE = {
-  'workers': int,
-  'seed': int,
-  'sync': {'method': str},
-  'data': {'name': str, 'partition': str},
-  'model': {'name': str},
-}
-_ABSENT = type(...)  # Of a field that some runs do not have.
-_DATA_SHAPE = {
-  'labels': ([[int]], type(None)),
-  'num_classes': (int, _ABSENT),
-  'units': ({...: str}, _ABSENT),
-}
-_TOTALS = {
-  'lssr': (*NUMBER, _ABSENT),
-  'samples': int,
-  'bytes_per_worker': NUMBER,
-  'seconds': NUMBER,
-  'samples_per_second': NUMBER_OR_NULL,
-}
-_ROW_SHAPE = {
-  'step': int,
-  **_TOTALS,
-  ...: (*NUMBER_OR_NULL, bool, [NUMBER_OR_NULL]),
-}
-_SUMMARY_SHAPE = {
-  'method': str,
-  'workers': int,
-  'seed': int,
-  'steps': int,
-  'sync_steps': (int, _ABSENT),
-  'bytes_per_worker_bsp': NUMBER,
-  **_TOTALS,
-}
+
+class _Named(TypedDict):
+  name: str
+
+
+class _DataConfig(_Named):
+  partition: str
+
+
+class _SyncConfig(TypedDict):
+  method: str
+
+
+class _Config(TypedDict):
+  workers: int
+  seed: int
+  sync: _SyncConfig
+  data: _DataConfig
+  model: _Named
+
+
+class _Goal(TypedDict):
+  main: str
+  higher: list[str]
+
+
+class _Data(TypedDict):
+  labels: list[list[int]] | None
+  num_classes: NotRequired[int]
+  units: NotRequired[dict[str, str]]
+  goal: NotRequired[_Goal]
+
+
+class _Totals(TypedDict):
+  lssr: NotRequired[float]
+  samples: int
+  bytes_per_worker: float
+  seconds: float
+  samples_per_second: float | None
+
+
+class _Row(_Totals):
+  step: int
+
+
+class _Summary(_Totals):
+  method: str
+  workers: int
+  seed: int
+  steps: int
+  sync_steps: NotRequired[int]
+  bytes_per_worker_bsp: float
+
+
+# What all fields of a row are, those of `_Row` and others.
+_FIELDS = dict[str, float | bool | list[float | None] | None]
 
 
 def to_json(value: Any) -> str:
@@ -92,7 +112,7 @@ def write_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
 
 def read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
   """The resolved config, or `None` if the folder holds no run."""
-  return files.read(workdir / CONFIG, _CONFIG_SHAPE)
+  return files.read(workdir / CONFIG, _Config)
 
 
 def write_data(workdir: pathlib.Path, facts: Mapping[str, Any]) -> None:
@@ -100,25 +120,23 @@ def write_data(workdir: pathlib.Path, facts: Mapping[str, Any]) -> None:
   files.write(workdir / DATA, json.dumps(facts, indent=2) + '\n')
 
 
-def read_label_counts(workdir: pathlib.Path) -> list[list[int]] | None:
-  """Examples of each label in each worker's chunk, if they were recorded."""
-  facts = files.read(workdir / DATA, _DATA_SHAPE)
-  counts = facts and facts['labels']
-  if counts and len({len(worker) for worker in counts}) > 1:
+def read_data(workdir: pathlib.Path) -> dict[str, Any]:
+  """The facts about the data, as far as they were recorded.
+
+  `labels`: examples of each label in each worker's chunk, a list for each
+  worker, or None; `num_classes`; `units` of the metrics, by name.
+  """
+  facts = files.read(workdir / DATA, _Data) or {}
+  if len({len(worker) for worker in facts.get('labels') or ()}) > 1:
     raise files.DamagedFile(workdir / DATA, 'labels is not a table')
-  return counts
+  return facts
 
 
-def read_num_classes(workdir: pathlib.Path) -> int | None:
-  """The `num_classes` of the data; `None` if they were not recorded."""
-  facts = files.read(workdir / DATA, _DATA_SHAPE)
-  return facts and facts.get('num_classes')
-
-
-def read_units(workdir: pathlib.Path) -> dict[str, str]:
-  """The units of the metrics, by name, as far as they were recorded."""
-  facts = files.read(workdir / DATA, _DATA_SHAPE)
-  return facts.get('units', {}) if facts else {}
+def read_goal(workdir: pathlib.Path) -> Goal | None:
+  """By which metric the run is judged; `None` if it was not recorded."""
+  facts = files.read(workdir / DATA, _Data)
+  goal = facts and facts.get('goal')
+  return goal and Goal(goal['main'], tuple(goal['higher']))
 
 
 def write_summary(workdir: pathlib.Path, summary: Mapping[str, Any]) -> None:
@@ -129,12 +147,15 @@ def write_summary(workdir: pathlib.Path, summary: Mapping[str, Any]) -> None:
 
 def read_summary(workdir: pathlib.Path) -> dict[str, Any] | None:
   """The outcome of a finished run, or `None`."""
-  return files.read(workdir / SUMMARY, _SUMMARY_SHAPE)
+  return files.read(workdir / SUMMARY, _Summary)
 
 
 def _metrics(workdir: pathlib.Path) -> step_lines.StepLines:
-  parse = functools.partial(files.parse, shape=_ROW_SHAPE)
-  return step_lines.StepLines(workdir / METRICS, parse)
+  return step_lines.StepLines(workdir / METRICS, _row)
+
+
+def _row(line: bytes) -> dict[str, Any]:
+  return files.parse(line, _FIELDS, _Row)
 
 
 def _workers(workdir: pathlib.Path) -> step_lines.StepLines:

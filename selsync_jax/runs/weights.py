@@ -16,10 +16,10 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from selsync_jax.cluster import processes
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.devices import arrays
-from selsync_jax.devices import processes
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs import files
 from selsync_jax.runs import formats
@@ -62,7 +62,7 @@ class Keeper:
   def __init__(self, workdir: pathlib.Path, step: int):
     self._workdir = workdir
     self._losses: dict[int, float] = {}
-    if jax.process_index():
+    if not processes.is_first():
       return
     for saved, path in _files(workdir).items():
       try:
@@ -97,7 +97,7 @@ class Keeper:
     # Process 0 alone knows the best; all must take part in the copy.
     if not processes.from_first(np.asarray(loss < best or is_last)):
       return
-    is_first = jax.process_index() == 0
+    is_first = processes.is_first()
     copied = arrays.first_worker(mean, copies=is_first)
     if not is_first:
       return

@@ -12,39 +12,23 @@ import time
 from typing import Any, BinaryIO
 
 import jax
-import ml_collections
 import numpy as np
 
+from selsync_jax.cluster import processes
 from selsync_jax.config import ConfigError
-from selsync_jax.devices import processes
+from selsync_jax.config import flat
+from selsync_jax.fields import may_change
 from selsync_jax.runs import files
 from selsync_jax.runs import records
 
 _LOCK = '.lock'
 _MARK = 32  # Bytes in it, different for every claim.
-# Fields that may change when a run resumes. The others identify the run.
-_FREE = (
-  'checkpoint',
-  'check_replicas',
-  'data.backend',
-  'data.dir',
-  'device',
-  'epochs',
-  'eval',
-  'log',
-  'mapper',
-  'mesh',
-  'max_skips',
-  'on_nonfinite',
-  'steps',
-  'workers',
-)
 
 
 @contextlib.contextmanager
 def opened(
   workdir: pathlib.Path,
-  config: ml_collections.ConfigDict,
+  config: Mapping[str, Any],
   restart: bool,
   saved: Mapping[str, Any] | None = None,
   patience: float = 60.0,
@@ -56,7 +40,7 @@ def opened(
 
   Args:
     workdir: created if it is missing.
-    config: of the run; written to `config.json`.
+    config: the run's config as nested dicts; written to `config.json`.
     restart: whether to start over, with an existing run moved aside to
       `WORKDIR.1`, `WORKDIR.2` and so on.
     saved: the config in the newest checkpoint, in case `config.json` is lost
@@ -69,7 +53,7 @@ def opened(
       holds a run with another config, or a process does not share it.
   """
   with contextlib.ExitStack() as held:
-    if jax.process_index() == 0:
+    if processes.is_first():
       try:
         if restart and workdir.exists():
           _refuse_to_move(workdir)
@@ -83,7 +67,7 @@ def opened(
           f'--workdir={workdir}: cannot be written: {error.strerror}'
         ) from error
       _compare(workdir, config, saved)
-      records.write_config(workdir, config.to_dict())
+      records.write_config(workdir, config)
     _check_shared(workdir, patience)
     yield
 
@@ -153,7 +137,7 @@ def _move_aside(workdir: pathlib.Path) -> None:
 
 def _compare(
   workdir: pathlib.Path,
-  config: ml_collections.ConfigDict,
+  config: Mapping[str, Any],
   saved: Mapping[str, Any] | None,
 ) -> None:
   """Raises `ConfigError` if the folder holds a run with another config."""
@@ -169,29 +153,14 @@ def _compare(
   if existing is None:
     return
   old = flat(existing)
-  new = flat(json.loads(json.dumps(config.to_dict())))
+  new = flat(json.loads(json.dumps(config)))
   changed = [
     f'{field} was {old.get(field)!r}, now {new.get(field)!r}'
     for field in sorted(old.keys() | new.keys())
-    if old.get(field) != new.get(field) and not _is_free(field)
+    if old.get(field) != new.get(field) and not may_change(field)
   ]
   if changed:
     raise ConfigError(
       f'--workdir={workdir} holds a run with another config: '
       f'{"; ".join(changed)}; take another --workdir, or --restart'
     )
-
-
-def _is_free(field: str) -> bool:
-  return any(field == free or field.startswith(free + '.') for free in _FREE)
-
-
-def flat(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
-  """The leaves of a nested mapping by their dotted names."""
-  fields = {}
-  for name, value in config.items():
-    if isinstance(value, Mapping):
-      fields |= flat(value, f'{prefix}{name}.')
-    else:
-      fields[prefix + name] = value
-  return fields

@@ -1,36 +1,22 @@
-"""Asynchronous methods as runs: rows, evaluations, checkpoints.
-
-A step of such a run is N gradients that reach the model, whoever computed them:
-as many as N workers in lockstep compute at a step.
-"""
+"""The steps of an asynchronous run: their metrics, and what they count."""
 
 import collections
-from collections.abc import Callable, Mapping
-import contextlib
-import functools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
-import ml_collections
 import numpy as np
 
-from selsync_jax.config import config_errors
-from selsync_jax.config import ConfigError
-from selsync_jax.runs.checkpoints import Checkpoints
-from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.ledger import NonFiniteError
 from selsync_jax.runs.ledger import Totals
-from selsync_jax.simulate import methods
-from selsync_jax.simulate.cluster import create_cluster
+from selsync_jax.runs.session import Session
 from selsync_jax.simulate.engine import Engine
 from selsync_jax.simulate.ledgers import VirtualLedger
-from selsync_jax.simulate.numerics import Numerics
 from selsync_jax.simulate.simulation import Span
 from selsync_jax.simulate.simulation import Use
-from selsync_jax.sync.traffic import nbytes
-from selsync_jax.training.course import Course
-from selsync_jax.training.recorder import create_ledger
-from selsync_jax.training.recorder import Recorder
+from selsync_jax.sync.traffic import traffic
+from selsync_jax.training.problem import Problem
+from selsync_jax.training.setup import Plan
 
 
 class Moment(NamedTuple):
@@ -38,7 +24,7 @@ class Moment(NamedTuple):
 
   Attributes:
     uses: the gradients that reached the model.
-    versions: of the workers' models after the step.
+    versions: the versions of the workers' models after the step.
     spans: what workers did since the step before.
   """
 
@@ -47,110 +33,30 @@ class Moment(NamedTuple):
   spans: list[Span]
 
 
-class Asynchronous(Course):
-  """The course of a run whose workers do not take the same steps.
-
-  Its state is the engine of the simulation.
-
-  Args:
-    config: of the run.
-
-  Raises:
-    ConfigError: for a value that breaks its rule.
-  """
-
-  def __init__(self, config: ml_collections.ConfigDict):
-    if config.on_nonfinite != 'stop':
-      raise ConfigError(
-        f'config.on_nonfinite={config.on_nonfinite!r}: must be stop, as '
-        f'{config.sync.method} is asynchronous'
-      )
-    super().__init__(_as_bsp(config))
-    with config_errors('sync'):
-      method = methods.create_method(**config.sync.to_dict())
-    experiment = self.experiment
-    self._engine = Engine(
-      method,
-      create_cluster(
-        config.cluster.to_dict(),
-        workers=config.workers,
-        steps=experiment.steps,
-        seed=config.seed,
-      ),
-      nbytes(experiment.shapes.shared),
-      Numerics(experiment, config.optimizer.to_dict()),
-      config.seed,
-    )
-    self._moments: collections.deque[Moment] = collections.deque()
-
-  def ledger(self, totals: Totals) -> Ledger:
-    """The ledger of the run, which stands at `totals`."""
-    kind = functools.partial(AsynchronousLedger, moments=self._moments)
-    return create_ledger(self.experiment, totals, self.experiment.workers, kind)
-
-  def state(
-    self,
-    checkpoints: Checkpoints,
-    totals: Totals,
-    record: Mapping[str, Any] | None,
-  ) -> tuple[Engine, str | None]:
-    """The engine, at the start or where it was saved."""
-    engine = self._engine
-    if record is None:
-      return engine, None
-    like = engine.like(record['engine'])
-    arrays = checkpoints.restore_all(totals.steps, like)
-    engine.resume(arrays, record['engine'])
-    engine.spans()  # Those of the steps before are in their rows.
-    return engine, f'resuming from step {totals.steps}'
-
-  def run(
-    self,
-    state: Engine,
-    recorder: Recorder,
-    workers: range,
-    after: Callable[[int, Engine], None],
-    trace: Callable[[int], contextlib.AbstractContextManager[Any]],
-  ) -> Engine:
-    """Advances the engine to the last step."""
-    start, stop = recorder.totals.position, self.experiment.steps
-    for position in range(start + 1, stop + 1):
-      with trace(position):
-        uses = state.advance(position * len(workers))
-      versions = list(state.sim.versions)
-      self._moments.append(Moment(uses, versions, state.spans()))
-      recorder.add(_metrics(uses))
-      after(position, state)
-      recorder.enter_ready()
-    return state
-
-  def shared(self, state: Engine) -> dict[str, Any]:
-    """What is evaluated: `{'params', 'model_state'}`, worker-stacked."""
-    return state.shared()
-
-  def saved(self, state: Engine) -> tuple[Any, dict[str, Any]]:
-    """What a checkpoint holds: arrays, and what JSON can hold."""
-    arrays, record = state.save()
-    return arrays, {'engine': record}
-
-
 class AsynchronousLedger(VirtualLedger):
   """A ledger of steps whose gradients reach the model one by one.
 
   Args:
-    *arguments: of `Ledger`.
-    moments: of the steps to count, the oldest first; they are taken away.
-    **options: of `Ledger`.
+    totals: the totals of the run so far; updated in place.
+    problem: what is trained.
+    plan: by how many workers.
   """
 
-  def __init__(
-    self,
-    *arguments: Any,
-    moments: collections.deque[Moment],
-    **options: Any,
-  ):
-    super().__init__(*arguments, **options)
-    self._moments = moments
+  def __init__(self, totals: Totals, problem: Problem, plan: Plan):
+    sent = traffic((), problem.shapes['params'], plan.workers)
+    super().__init__(
+      totals,
+      sent._replace(injected=problem.data.injected_bytes_per_step),
+      problem.steps_per_epoch,
+      problem.rates,
+      plan.max_skips,
+    )
+    self._moments: collections.deque[Moment] = collections.deque()
+
+  def expect(self, uses: list[Use], engine: Engine) -> None:
+    """Takes note of a step that will be counted after those before it."""
+    versions = list(engine.sim.versions)
+    self._moments.append(Moment(uses, versions, engine.spans()))
 
   def count(self, metrics: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Counts the step, its traffic, and its virtual time.
@@ -173,22 +79,25 @@ class AsynchronousLedger(VirtualLedger):
     return self.tick(uses[-1].seconds, staleness, versions, spans)
 
   def summary(self) -> dict[str, Any]:
-    """The totals; without those that only lockstep has."""
+    """Returns the totals, without those that only lockstep has."""
     lockstep = ('sync_steps', 'local_steps', 'lssr', 'skipped')
     every = super().summary()
     return {k: every[k] for k in every if k not in lockstep}
 
 
-def _as_bsp(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-  """The config with a method that an experiment knows, and nobody uses."""
-  config = config.copy_and_resolve_references()
-  with config.unlocked():
-    config.sync = ml_collections.ConfigDict({'method': 'bsp'})
-  return config
+def restore(engine: Engine, session: Session) -> None:
+  """Brings a new engine to where the run was saved; says where that is."""
+  session.say('compiling')
+  if session.record is None:
+    return
+  record = session.record['engine']
+  engine.resume(session.restore(engine.like(record)), record)
+  engine.spans()  # Those of the steps before are in their rows.
+  session.say(f'resuming from step {session.record["totals"]["steps"]}')
 
 
-def _metrics(uses: list[Use]) -> dict[str, jax.Array]:
-  """The metrics of a step: of each gradient, [N]."""
+def metrics(uses: list[Use]) -> dict[str, jax.Array]:
+  """Returns the metrics of a step: of each gradient, [N]."""
   each = jax.device_get([use.metrics.tree for use in uses])
   stacked = jax.tree.map(lambda *x: np.stack(x), *each)
   stacked['unequal'] = np.full(len(uses), -1, np.int32)

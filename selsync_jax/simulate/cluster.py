@@ -19,17 +19,14 @@ from typing import Any, NamedTuple
 from jaxtyping import Float64, Int64
 import numpy as np
 
-from selsync_jax.config import check_fields
+from selsync_jax.config import bind
 from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
-from selsync_jax.config import keyword_arguments
-from selsync_jax.config import lookup
-from selsync_jax.config import number
-from selsync_jax.config import numbers
-from selsync_jax.config import optional
-from selsync_jax.config import Rule
-from selsync_jax.config import share
-from selsync_jax.config import whole
+from selsync_jax.config import Index
+from selsync_jax.config import NonNegative
+from selsync_jax.config import Positive
+from selsync_jax.config import Probability
+from selsync_jax.config import set_fields
 from selsync_jax.data import draws
 from selsync_jax.sync import network as networks
 from selsync_jax.sync.network import Network
@@ -71,7 +68,7 @@ def constant(base: Base) -> Table:
   return lambda worker, step: base.step_seconds
 
 
-def factors(base: Base, *, factors: Sequence[float]) -> Table:
+def factors(base: Base, *, factors: Sequence[Positive]) -> Table:
   """Each worker has its own speed.
 
   Args:
@@ -87,7 +84,7 @@ def factors(base: Base, *, factors: Sequence[float]) -> Table:
   return lambda worker, step: table[worker]
 
 
-def lognormal(base: Base, *, sigma: float = 0.3) -> Table:
+def lognormal(base: Base, *, sigma: NonNegative = 0.3) -> Table:
   """Every step takes its own time, lognormally distributed.
 
   Args:
@@ -103,7 +100,7 @@ def lognormal(base: Base, *, sigma: float = 0.3) -> Table:
   return seconds
 
 
-def delays(base: Base, *, late: int = 1, delay: float = 0.3) -> Table:
+def delays(base: Base, *, late: Index = 1, delay: NonNegative = 0.3) -> Table:
   """Some random workers are late at each step (eager-SGD, section 6).
 
   Args:
@@ -121,7 +118,9 @@ def delays(base: Base, *, late: int = 1, delay: float = 0.3) -> Table:
   return seconds
 
 
-def skewed(base: Base, *, low: float = 0.05, high: float = 0.4) -> Table:
+def skewed(
+  base: Base, *, low: NonNegative = 0.05, high: NonNegative = 0.4
+) -> Table:
   """All workers are late, by linearly increasing delays that rotate.
 
   Worker i is late by `low + (high - low) r / (N - 1)` seconds, r = (i + step)
@@ -143,7 +142,9 @@ def skewed(base: Base, *, low: float = 0.05, high: float = 0.4) -> Table:
   return seconds
 
 
-def outages(base: Base, *, rate: float = 0.01, length: float = 5.0) -> Table:
+def outages(
+  base: Base, *, rate: Probability = 0.01, length: NonNegative = 5.0
+) -> Table:
   """Now and then a worker stops for a while.
 
   Args:
@@ -211,17 +212,6 @@ COMPUTE: dict[str, Callable[..., Table]] = {
   'trace': trace,
 }
 
-RULES = {
-  'step_seconds': number(above=0),
-  'factors': optional(numbers(above=0)),
-  'late': optional(whole(0)),
-  **dict.fromkeys(
-    ('sigma', 'delay', 'low', 'high', 'length'), optional(number(least=0))
-  ),
-  'rate': optional(share(may_be_one=True)),
-  'latency': Rule((str,), 'a time', bool, 'a time such as 1ms'),
-}
-
 
 def _by_step(table: Table, workers: int) -> Seconds:
   """One number at a time from a table that is computed in blocks of steps."""
@@ -272,15 +262,12 @@ def create_cluster(
   Raises:
     ConfigError: for the first field whose value breaks its rule.
   """
-  check_fields(fields, RULES, 'cluster.')
-  options = dict(fields)
-  kind, step_seconds = options.pop('compute'), options.pop('step_seconds')
-  bandwidth, latency = options.pop('bandwidth'), options.pop('latency')
-  with config_errors('cluster.compute'):
-    make = lookup(COMPUTE, kind)
-  with config_errors('cluster'):
-    base = Base(workers, step_seconds, steps, seed)
-    table = make(base, **keyword_arguments(make, f'compute {kind}', options))
+  options = set_fields(fields)
+  step_seconds, bandwidth, latency = (
+    options.pop(name, None) for name in ('step_seconds', 'bandwidth', 'latency')
+  )
+  make = bind(COMPUTE, options, 'cluster', key='compute')
+  table = make(Base(workers, step_seconds, steps, seed))
   with config_errors('cluster.bandwidth'):
     bits = math.inf if bandwidth is None else networks.bandwidth(bandwidth)
   with config_errors('cluster.latency'):

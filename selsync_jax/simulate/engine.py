@@ -9,7 +9,7 @@ import simpy
 
 from selsync_jax.config import config_errors
 from selsync_jax.config import RunError
-from selsync_jax.devices import mappers
+from selsync_jax.devices.mapper import abstract
 from selsync_jax.simulate.algebra import Algebra
 from selsync_jax.simulate.cluster import Cluster
 from selsync_jax.simulate.method import Method
@@ -111,7 +111,7 @@ class Engine:
     """The shapes of the arrays that were saved with a record."""
     assert self._numerics is not None
     return {
-      kind: mappers.abstract(self._numerics.shapes[kind], len(indices))
+      kind: abstract(self._numerics.shapes[kind], len(indices))
       for kind, indices in record['indices'].items()
     }
 

@@ -13,7 +13,6 @@ import functools
 import math
 from typing import Any
 
-import ml_collections
 import numpy as np
 
 from selsync_jax.runs.ledger import Ledger
@@ -23,36 +22,38 @@ from selsync_jax.simulate.cluster import create_cluster
 from selsync_jax.simulate.ledgers import VirtualLedger
 from selsync_jax.simulate.simulation import Span
 from selsync_jax.sync.traffic import Collective
-from selsync_jax.training.course import Course
-from selsync_jax.training.recorder import create_ledger
+from selsync_jax.training import recorder
+from selsync_jax.training.setup import Setup
 
 _ROUNDING = 1e-9  # 49 x (1 / 49) is less than 1.
 
 
-class Lockstep(Course):
-  """The ordinary course of training, on a virtual cluster."""
+def create_ledger(
+  setup: Setup, totals: Totals, *, cluster: Mapping[str, Any]
+) -> Ledger:
+  """Returns the ledger of a run in lockstep on a virtual cluster.
 
-  def __init__(self, config: ml_collections.ConfigDict):
-    super().__init__(config)
-    self._cluster = create_cluster(
-      config.cluster.to_dict(),
-      workers=config.workers,
-      steps=self.experiment.steps,
-      seed=config.seed,
-    )
+  Args:
+    setup: the run.
+    totals: where it stands; the ledger updates them in place.
+    cluster: the fields of `config.cluster`.
 
-  def ledger(self, totals: Totals) -> Ledger:
-    """The ledger of the run, which stands at `totals`."""
-    experiment, shapes = self.experiment, self.experiment.shapes
-    collectives = experiment.strategy.sends(
-      shapes.shared, experiment.workers, shapes.opt_state
-    )
-    if injected := experiment.data.injected_bytes_per_step:
-      collectives += (Collective('exchange', injected, 'step'),)
-    kind = functools.partial(
-      LockstepLedger, cluster=self._cluster, collectives=collectives
-    )
-    return create_ledger(experiment, totals, experiment.workers, kind)
+  Raises:
+    ConfigError: for the first field whose value breaks its rule.
+  """
+  problem, shapes = setup.problem, setup.shapes
+  workers = setup.plan.workers
+  collectives = setup.strategy.sends(shapes.shared, workers, shapes.opt_state)
+  if injected := problem.data.injected_bytes_per_step:
+    collectives += (Collective('exchange', injected, 'step'),)
+  kind = functools.partial(
+    LockstepLedger,
+    cluster=create_cluster(
+      cluster, workers=workers, steps=problem.steps, seed=problem.seed
+    ),
+    collectives=collectives,
+  )
+  return recorder.create_ledger(setup, totals, kind=kind)
 
 
 class LockstepLedger(VirtualLedger):

@@ -17,7 +17,7 @@ from selsync_jax import optimizers
 from selsync_jax.models import tasks
 from selsync_jax.simulate.values import Tree
 from selsync_jax.sync import flat
-from selsync_jax.training.experiment import Experiment
+from selsync_jax.training.problem import Problem
 
 _LAST_STEP = 2**31 - 1  # No worker reads on for so long.
 
@@ -33,38 +33,36 @@ def default_width() -> int:
 
 
 class Numerics:
-  """Computes gradients and updates of an experiment.
+  """Computes gradients and updates of a problem.
 
   A `model` is a dict of `params`, `model_state` and `opt_state`; `shared` is
   the first two. A `gradient` is a dict of `grads`, `model_state` after the
   forward pass, and `metrics`.
 
   Args:
-    experiment: whose model, task, data and learning rate.
-    optimizer: its name and options, `config.optimizer`.
+    problem: what is trained.
+    optimizer: the optimizer's name and options, `config.optimizer`.
     width: rows of the program that computes gradients; a batch is filled up,
       so that no result depends on what is computed along with it.
   """
 
   def __init__(
     self,
-    experiment: Experiment,
+    problem: Problem,
     optimizer: dict[str, Any],
     width: int | None = None,
   ):
-    self._experiment = experiment
+    self._problem = problem
     options = {k: v for k, v in optimizer.items() if k != 'learning_rate'}
     self._optimizer = functools.partial(optimizers.create_optimizer, **options)
     self._width = width or default_width()
-    self._loss = tasks.train_loss(experiment.model, experiment.task)
+    self._loss = tasks.train_loss(problem.model, problem.task)
     one = self._gradient if self._width == 1 else jax.vmap(self._gradient)
     self._gradients = jax.jit(one)
     self.update = jax.jit(self._update)
     self._batches: dict[int, Iterator[Any]] = {}
     self._read: dict[int, int] = {}
-    steps = np.arange(experiment.steps)
-    rates = jax.jit(jax.vmap(experiment.learning_rate))(steps)
-    self._rates = np.asarray(rates, np.float32)
+    self._rates = problem.rates.astype(np.float32)
 
   def rate(self, step: int) -> np.float32:
     """The learning rate at an optimizer step; the last one holds on."""
@@ -72,19 +70,21 @@ class Numerics:
 
   def initial(self) -> Tree:
     """The model that all workers start with."""
-    state = self._experiment.init()
+    params, model_state = self._problem.init()
+    opt_state = self._optimizer(learning_rate=0.0).init(params)
     return {
-      **state.shared,
-      'opt_state': self._optimizer(learning_rate=0.0).init(state.params),
+      'params': params,
+      'model_state': model_state,
+      'opt_state': opt_state,
     }
 
   @functools.cached_property
   def shapes(self) -> dict[str, Tree]:
     """By kind of value, the shapes of its tree."""
-    shared = self._experiment.shapes.shared
+    shared = self._problem.shapes
     init = self._optimizer(learning_rate=0.0).init
     model = shared | {'opt_state': jax.eval_shape(init, shared['params'])}
-    batch = self._experiment.data.example
+    batch = self._problem.data.example
     scalar = jax.ShapeDtypeStruct((), jnp.int32)
     gradient = jax.eval_shape(self._gradient, shared, batch, scalar, scalar)
     return {
@@ -120,7 +120,7 @@ class Numerics:
   def _batch(self, worker: int, step: int) -> Any:
     """A worker's batch; each worker reads its steps in order."""
     if self._read.get(worker) != step:
-      batches = self._experiment.data.batches([worker], step, _LAST_STEP)
+      batches = self._problem.data.batches([worker], step, _LAST_STEP)
       self._batches[worker] = iter(batches)
     self._read[worker] = step + 1
     batch = next(self._batches[worker])
@@ -128,7 +128,7 @@ class Numerics:
 
   def _gradient(self, shared, batch, worker, step):
     # Keys as in `training.step`.
-    key = jax.random.fold_in(jax.random.key(self._experiment.seed), step)
+    key = jax.random.fold_in(jax.random.key(self._problem.seed), step)
     key = jax.random.fold_in(key, worker)
     grads, (metrics, model_state) = jax.grad(self._loss, has_aux=True)(
       shared['params'], shared['model_state'], batch, key

@@ -1,20 +1,35 @@
 """A simulated run from config to summary."""
 
+import functools
 import pathlib
 from typing import Any
 
 import ml_collections
 
 from selsync_jax.config import ConfigError
-from selsync_jax.runs.checkpoints import peek_record
+from selsync_jax.runs.session import Session
+from selsync_jax.simulate import asynchronous
+from selsync_jax.simulate import lockstep
 from selsync_jax.simulate import methods
-from selsync_jax.simulate.asynchronous import Asynchronous
-from selsync_jax.simulate.lockstep import Lockstep
+from selsync_jax.simulate.asynchronous import AsynchronousLedger
+from selsync_jax.simulate.cluster import create_cluster
+from selsync_jax.simulate.engine import Engine
+from selsync_jax.simulate.numerics import Numerics
+from selsync_jax.sync.traffic import nbytes
+from selsync_jax.training import start
+from selsync_jax.training.evaluation import Evaluator
+from selsync_jax.training.hooks import hooks
+from selsync_jax.training.problem import create_problem
+from selsync_jax.training.settings import check
+from selsync_jax.training.settings import Config
+from selsync_jax.training.settings import Settings
+from selsync_jax.training.setup import create_plan
+from selsync_jax.training.train import describe_data
 from selsync_jax.training.train import train_and_evaluate
 
 
 def simulate(
-  config: ml_collections.ConfigDict,
+  config: Config,
   workdir: pathlib.Path,
   *,
   restart: bool = False,
@@ -22,32 +37,84 @@ def simulate(
   """Trains on the virtual cluster of a config, and writes the run.
 
   Args:
-    config: see configs/base.py; of any method, lockstep or asynchronous.
+    config: see `train_and_evaluate`; its method is lockstep or asynchronous.
     workdir: as for `train_and_evaluate`, whose errors it raises.
     restart: whether to move a run in `workdir` aside first.
 
   Returns:
     The summary, as in `summary.json`.
   """
-  config = config.copy_and_resolve_references()
+  settings = check(config)
+  config = settings.config.copy_and_resolve_references()
   config.update(mapper='vmap', mesh={'data': 1, 'fsdp': 1})  # Time is virtual.
-  is_asynchronous = config.sync.method in methods.METHODS
-  if is_asynchronous and not restart:
-    _refuse_resize(config, workdir)
+  settings = settings._replace(config=config)
+  if settings.method is None:
+    return _train_asynchronously(settings, workdir, restart)
+  cluster = config.cluster.to_dict()
+  create_ledger = functools.partial(lockstep.create_ledger, cluster=cluster)
   return train_and_evaluate(
-    config,
-    workdir,
-    restart=restart,
-    create_course=Asynchronous if is_asynchronous else Lockstep,
+    settings, workdir, restart=restart, create_ledger=create_ledger
   )
 
 
-def _refuse_resize(
-  config: ml_collections.ConfigDict, workdir: pathlib.Path
-) -> None:
-  record = peek_record(workdir)
+def _train_asynchronously(
+  settings: Settings, workdir: pathlib.Path, restart: bool
+) -> dict[str, Any]:
+  """Trains with a method whose workers do not take the same steps.
+
+  A step of such a run is N gradients that reach the model, whoever computed
+  them: as many as N workers in lockstep compute at a step.
+  """
+  config = settings.config
+  session = Session(workdir, config.to_dict(), restart=restart)
+  _check(config, session)
+  method = methods.create_method(**config.sync.to_dict())
+  session.say('preparing data')
+  problem = create_problem(settings)
+  plan = create_plan(config, problem)
+  cluster = create_cluster(
+    config.cluster.to_dict(),
+    workers=plan.workers,
+    steps=problem.steps,
+    seed=problem.seed,
+  )
+  numerics = Numerics(problem, config.optimizer.to_dict())
+  size = nbytes(problem.shapes)
+  engine = Engine(method, cluster, size, numerics, problem.seed)
+  totals = start.totals(problem, plan, session.record)
+  ledger = AsynchronousLedger(totals, problem, plan)
+  with session:  # Mistakes left no trace.
+    describe_data(session, problem)
+    if summary := session.outcome(totals, problem.steps):
+      return summary
+    asynchronous.restore(engine, session)
+    evaluator = Evaluator(problem, plan.mapper)
+    first = totals.position
+    with hooks(session, problem, plan, ledger, evaluator) as run:
+      for position in range(first + 1, problem.steps + 1):
+        uses = engine.advance(position * plan.workers)
+        ledger.expect(uses, engine)
+        now = run.record(position, asynchronous.metrics(uses))
+        if now.evaluates:
+          run.evaluate(now, engine.shared())
+        if now.saves:
+          arrays, record = engine.save()
+          run.save(arrays, engine=record)
+        run.stop(now)
+      scores = run.final_scores(engine.shared())
+    return session.finish(ledger.summary() | scores)
+
+
+def _check(config: ml_collections.ConfigDict, session: Session) -> None:
+  """Raises `ConfigError` for what an asynchronous run cannot do."""
+  if config.on_nonfinite != 'stop':
+    raise ConfigError(
+      f'config.on_nonfinite={config.on_nonfinite!r}: must be stop, as '
+      f'{config.sync.method} is asynchronous'
+    )
+  record = session.record
   if record and record['workers'] != config.workers:
     raise ConfigError(
       f'config.workers={config.workers}: must be {record["workers"]}, as in '
-      f'{workdir}; {config.sync.method} cannot resume with others'
+      f'{session.workdir}; {config.sync.method} cannot resume with others'
     )

@@ -22,11 +22,14 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32
 
+from selsync_jax.config import Positive
+from selsync_jax.config import Share
+from selsync_jax.sync import resizing
 from selsync_jax.sync.part import part
 from selsync_jax.sync.part import shown
 from selsync_jax.sync.traffic import Traffic
 from selsync_jax.sync.transformation import Trigger
-from selsync_jax.sync.triggers import around
+from selsync_jax.sync.triggers import around_one
 
 LIMIT = 50.0
 """Of the logarithm of the threshold, in both directions, so that neither the
@@ -53,9 +56,9 @@ class BudgetState(NamedTuple):
 def budgeted(
   trigger: Trigger,
   *,
-  lssr: float | None = None,
-  bytes_per_step: float | None = None,
-  gain: float = 1.0,
+  lssr: Share | None = None,
+  bytes_per_step: Positive | None = None,
+  gain: Positive = 1.0,
 ) -> Trigger:
   """Moves the threshold of a trigger so that it keeps to a budget.
 
@@ -73,17 +76,18 @@ def budgeted(
     A transformation with state `BudgetState`.
 
   Raises:
-    ValueError: if the trigger has no threshold, not exactly one budget is set,
-      or an argument is outside its range.
+    ValueError: if the trigger has no threshold, or not exactly one budget is
+      set.
   """
-  if trigger.threshold is None:
+  threshold, meter = trigger.traits.threshold, trigger.traits.meter
+  if threshold is None:
     raise ValueError(
       f'budgeted needs a trigger with one threshold, got {shown(trigger)}'
     )
   rate = _rate(lssr, bytes_per_step)
-  if not 0 < gain < math.inf:
-    raise ValueError(f'gain must be above 0, got {gain}')
-  start = min(max(trigger.threshold, math.exp(-LIMIT)), math.exp(LIMIT))
+  start = min(max(threshold, math.exp(-LIMIT)), math.exp(LIMIT))
+  # `threshold` is one on the relative change.
+  name = 'budget_threshold' if meter is None else 'threshold'
 
   def init(params):
     no = jnp.bool(False)
@@ -107,7 +111,24 @@ def budgeted(
     safe = getattr(inner, 'safe', jnp.bool(True))
     return updates, BudgetState(inner, log_threshold, inner.sync, safe)
 
-  traits = around(trigger, affordable=rate) | {'threshold': None}
+  inside = around_one(trigger)
+
+  def metrics(state):
+    return {**inside['metrics'](state), name: jnp.exp(state.log_threshold)}
+
+  def affordable(traffic):
+    rate(traffic)
+    trigger.traits.affordable(traffic)
+
+  own = dict(
+    metrics=metrics,
+    resize=resizing.fields(
+      trigger=trigger.resize, log_threshold=resizing.first
+    ),
+    threshold=None,
+    affordable=affordable,
+  )
+  traits: dict[str, Any] = inside | own
   return Trigger(init, update, **traits)
 
 
@@ -120,14 +141,12 @@ def _rate(
       'budgeted needs either lssr or bytes_per_step, '
       f'got lssr={lssr}, bytes_per_step={bytes_per_step}'
     )
-  if bytes_per_step is not None:
-    return _of_bytes(bytes_per_step)
-  if lssr is None or not 0 <= lssr < 1:
-    raise ValueError(f'lssr must be in [0, 1), got {lssr}')
-  return lambda traffic: 1 - lssr
+  if lssr is not None:
+    return lambda traffic: 1 - lssr
+  return _of_bytes(bytes_per_step)
 
 
-def _of_bytes(budget: float) -> Callable[[Traffic | None], float]:
+def _of_bytes(budget: Any) -> Callable[[Traffic | None], float]:
   """The rate of synchronizations that bytes per step pay for."""
 
   def rate(traffic):

@@ -19,7 +19,7 @@ References:
 from collections.abc import Callable
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 from jax import lax
@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int32
 import numpy as np
 
-from selsync_jax.config import lookup
+from selsync_jax.config import Count
 from selsync_jax.sync import flat
 from selsync_jax.sync.averagers import Averager
 from selsync_jax.sync.consensus import AXIS
@@ -46,6 +46,10 @@ PARTITIONS = 16
 """Random partitions that a program holds; each round draws one of them."""
 
 
+Topology = Literal['exponential', 'ring', 'random']
+Grouping = Literal['butterfly', 'random']
+
+
 class ExchangeState(NamedTuple):
   """State of `gossip` and `groups`, equal on all workers.
 
@@ -58,7 +62,10 @@ class ExchangeState(NamedTuple):
 
 @part
 def gossip(
-  topology: str = 'exponential', seed: int = 0, *, axis_name: str = AXIS
+  topology: Topology = 'exponential',
+  seed: int = 0,
+  *,
+  axis_name: str = AXIS,
 ) -> Averager:
   """Every worker averages with one or two others, in pairs.
 
@@ -70,20 +77,16 @@ def gossip(
       round; with an odd number of workers one is left over.
     seed: of the draws.
     axis_name: the mapped axis.
-
-  Raises:
-    ValueError: if there is no such topology.
   """
-  rounds = lookup(TOPOLOGIES, topology)
   draws = seed if topology == 'random' else None
-  return _exchanging(rounds, draws, None, axis_name)
+  return _exchanging(TOPOLOGIES[topology], draws, None, axis_name)
 
 
 @part
 def groups(
-  size: int = 2,
-  how: str = 'butterfly',
-  all_every: int | None = None,
+  size: Count = 2,
+  how: Grouping = 'butterfly',
+  all_every: Count | None = None,
   seed: int = 0,
   *,
   axis_name: str = AXIS,
@@ -105,16 +108,12 @@ def groups(
     axis_name: the mapped axis.
 
   Raises:
-    ValueError: if `size` is not a power of two above 1, there is no such `how`,
-      or `all_every` is less than 1. When the number of workers is known: if
-      they cannot be divided into such groups.
+    ValueError: if `size` is not a power of two above 1. When the number of
+      workers is known: if they cannot be divided into such groups.
   """
   if size < 2 or size & (size - 1):
     raise ValueError(f'size must be a power of two above 1, got {size}')
-  if all_every is not None and all_every < 1:
-    raise ValueError(f'all_every must be None or at least 1, got {all_every}')
-  partition = lookup(PARTITIONINGS, how)
-  rounds = functools.partial(partition, size=size, seed=seed)
+  rounds = functools.partial(PARTITIONINGS[how], size=size, seed=seed)
   draws = seed if how == 'random' else None
   return _exchanging(rounds, draws, all_every, axis_name)
 
@@ -134,8 +133,7 @@ def _exchanging(
     axis_name: the mapped axis.
   """
 
-  def apply(tree, state, *, step):
-    del step
+  def apply(tree, state):
     rounds = rounds_of(lax.axis_size(axis_name))
     branches = [functools.partial(_mix, r, axis_name) for r in rounds]
     if seed is None:
@@ -238,14 +236,28 @@ def _butterfly(workers: int, *, size: int, seed: int) -> tuple[Round, ...]:
       f'butterfly groups need a power of two of workers, got {workers}'
     )
   all_bits, bits = workers.bit_length() - 1, size.bit_length() - 1
-
-  def partners(bit):
-    return tuple(worker ^ (1 << bit % all_bits) for worker in range(workers))
-
   return tuple(
-    tuple((partners(start + i),) for i in range(bits))
-    for start in range(0, math.lcm(all_bits, bits), bits)
+    tuple(
+      (tuple(worker ^ mask for worker in range(workers)),)
+      for mask in butterfly_masks(index, workers, size)
+    )
+    for index in range(math.lcm(all_bits, bits) // bits)
   )
+
+
+def butterfly_masks(index: int, workers: int, size: int) -> list[int]:
+  """How the indices of partners differ in a butterfly's round.
+
+  A group averages by recursive doubling: with each of the masks in turn, the
+  worker i and the worker i ^ mask take their mean.
+
+  Args:
+    index: the round's index.
+    workers: N, a power of two.
+    size: workers in a group, a power of two.
+  """
+  all_bits, bits = workers.bit_length() - 1, size.bit_length() - 1
+  return [1 << (index * bits + i) % all_bits for i in range(bits)]
 
 
 def _partitions(workers: int, *, size: int, seed: int) -> tuple[Round, ...]:

@@ -44,13 +44,16 @@ References:
 
 from collections.abc import Callable
 import math
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
+from annotated_types import Interval
 from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32
 import optax
 
+from selsync_jax.config import Count
+from selsync_jax.config import Threshold
 from selsync_jax.sync import flat
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import part
@@ -59,6 +62,8 @@ from selsync_jax.sync.sketch import sketch
 from selsync_jax.sync.sketch import squared_norm
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.transformation import Trigger
+
+Variant = Literal['naive', 'linear', 'sketch']
 
 
 class FDAState(NamedTuple):
@@ -136,11 +141,11 @@ def _sketched(depth: int, width: int, seed: int) -> Estimator:
 
 @part
 def fda(
-  theta: float,
-  variant: str = 'linear',
+  theta: Threshold,
+  variant: Variant = 'linear',
   *,
-  depth: int = 5,
-  width: int = 250,
+  depth: Annotated[int, Interval(ge=1, le=MAX_DEPTH)] = 5,
+  width: Count = 250,
   seed: int = 0,
   axis_name: str = AXIS,
 ) -> Trigger:
@@ -160,13 +165,13 @@ def fda(
 
   Returns:
     A transformation with state `FDAState`.
-
-  Raises:
-    ValueError: if an argument is outside its range.
   """
-  if not theta >= 0:
-    raise ValueError(f'theta must be at least 0, got {theta}')
-  estimator = _estimator(variant, depth, width, seed)
+  variants = {
+    'naive': NAIVE,
+    'linear': LINEAR,
+    'sketch': _sketched(depth, width, seed),
+  }
+  estimator = variants[variant]
 
   def init(params):
     direction = flat.zeros(params) if variant == 'linear' else []
@@ -202,23 +207,6 @@ def _excess(estimator, drift, direction, threshold, axis_name):
   summary = estimator.summary(drift, direction).at[0].add(-threshold)
   mean = lax.psum(summary, axis_name) / lax.axis_size(axis_name)
   return estimator.estimate(mean), mean[0] < jnp.inf
-
-
-def _estimator(variant: str, depth: int, width: int, seed: int) -> Estimator:
-  """The estimator of a variant."""
-  if not 1 <= depth <= MAX_DEPTH:
-    raise ValueError(f'depth must be from 1 to {MAX_DEPTH}, got {depth}')
-  if width < 1:
-    raise ValueError(f'width must be at least 1, got {width}')
-  variants = {
-    'naive': NAIVE,
-    'linear': LINEAR,
-    'sketch': _sketched(depth, width, seed),
-  }
-  if variant not in variants:
-    known = ', '.join(variants)
-    raise ValueError(f'variant must be one of {known}, got {variant!r}')
-  return variants[variant]
 
 
 def _renewed(state: FDAState, common, synced):

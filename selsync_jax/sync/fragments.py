@@ -12,16 +12,18 @@ References:
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Int32, Shaped
 
-from selsync_jax.config import lookup
+from selsync_jax.config import Count
+from selsync_jax.sync import resizing
 from selsync_jax.sync.averagers import Averager
 from selsync_jax.sync.averagers import MEAN
+from selsync_jax.sync.part import Metrics
 from selsync_jax.sync.part import part
 from selsync_jax.sync.part import shown
 
@@ -41,7 +43,10 @@ class FragmentsState(NamedTuple):
 
 @part
 def fragments(
-  k: int, how: str = 'in_turn', averager: Averager = MEAN, seed: int = 0
+  k: Count,
+  how: Literal['in_turn', 'random'] = 'in_turn',
+  averager: Averager = MEAN,
+  seed: int = 0,
 ) -> Averager:
   """Averages one k-th of every array.
 
@@ -59,12 +64,10 @@ def fragments(
     seed: of the draws.
 
   Raises:
-    ValueError: if `k` is less than 1, there is no such `how`, or the fragments
-      are drawn and the averager remembers what it averaged before.
+    ValueError: if the fragments are drawn and the averager remembers what it
+      averaged before.
   """
-  if k < 1:
-    raise ValueError(f'k must be at least 1, got {k}')
-  init, apply = lookup(HOW, how)(k, averager, seed)
+  init, apply, metrics = HOW[how](k, averager, seed)
   return Averager(
     init,
     apply,
@@ -72,11 +75,13 @@ def fragments(
     agrees=False,
     averages=averager.averages,
     check=averager.check,
+    metrics=metrics,
+    resize=resizing.fields(rounds=resizing.first, averager=averager.resize),
   )
 
 
-Functions = tuple[Callable[..., Any], Callable[..., Any]]
-"""`init` and `apply` of an averager."""
+Functions = tuple[Callable[..., Any], Callable[..., Any], Metrics]
+"""`init`, `apply` and `metrics` of an averager."""
 
 
 def _slices(leaf: Any, k: int) -> Shaped[Array, 'k width']:
@@ -107,16 +112,16 @@ def _in_turn(k: int, averager: Averager, seed: int) -> Functions:
   def cut(tree):
     return jax.tree.map(lambda leaf: _slices(leaf, k), tree)
 
+  def take(stacked, index):
+    return jax.tree.map(
+      lambda x: lax.dynamic_index_in_dim(x, index, keepdims=False), stacked
+    )
+
   def init(tree):
     return FragmentsState(jnp.int32(0), jax.vmap(averager.init)(cut(tree)))
 
-  def apply(tree, state, *, step):
+  def apply(tree, state):
     index = state.rounds % k
-
-    def take(stacked):
-      return jax.tree.map(
-        lambda x: lax.dynamic_index_in_dim(x, index, keepdims=False), stacked
-      )
 
     def put(stacked, new):
       return jax.tree.map(
@@ -126,11 +131,16 @@ def _in_turn(k: int, averager: Averager, seed: int) -> Functions:
       )
 
     slices = cut(tree)
-    one, inner = averager.apply(take(slices), take(state.averager), step=step)
+    one, inner = averager.apply(
+      take(slices, index), take(state.averager, index)
+    )
     tree = jax.tree.map(_joined, put(slices, one), tree)
     return tree, FragmentsState(state.rounds + 1, put(state.averager, inner))
 
-  return init, apply
+  def metrics(state):  # Of the fragment that was averaged last.
+    return averager.metrics(take(state.averager, (state.rounds - 1) % k))
+
+  return init, apply, metrics
 
 
 def _random(k: int, averager: Averager, seed: int) -> Functions:
@@ -143,13 +153,13 @@ def _random(k: int, averager: Averager, seed: int) -> Functions:
   def init(tree):
     return FragmentsState(jnp.int32(0), averager.init(tree))
 
-  def apply(tree, state, *, step):
+  def apply(tree, state):
     slices = jax.tree.map(lambda leaf: _slices(leaf, k), tree)
     rows = _draws(state.rounds, slices, k, seed)
     drawn = jax.tree.map(
       lambda s, row: jnp.take_along_axis(s, row[None], 0)[0], slices, rows
     )
-    drawn, inner = averager.apply(drawn, state.averager, step=step)
+    drawn, inner = averager.apply(drawn, state.averager)
     slices = jax.tree.map(
       lambda s, row, new: jnp.where(
         jnp.arange(k)[:, None] == row[None], new[None], s
@@ -161,7 +171,7 @@ def _random(k: int, averager: Averager, seed: int) -> Functions:
     tree = jax.tree.map(_joined, slices, tree)
     return tree, FragmentsState(state.rounds + 1, inner)
 
-  return init, apply
+  return init, apply, lambda state: averager.metrics(state.averager)
 
 
 def _draws(rounds: Any, slices: Any, k: int, seed: int) -> Any:

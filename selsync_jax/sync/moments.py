@@ -18,15 +18,18 @@ from typing import Any
 import jax
 
 from selsync_jax.sync import flat
+from selsync_jax.sync import resizing
+from selsync_jax.sync.part import Metrics
+from selsync_jax.sync.part import no_metrics
 from selsync_jax.sync.part import Part
 from selsync_jax.sync.part import part
+from selsync_jax.sync.resizing import Resize
 from selsync_jax.sync.traffic import Sends
-from selsync_jax.sync.traffic import sends_nothing
 from selsync_jax.sync.wires import FLOAT32
 from selsync_jax.sync.wires import Wire
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Moments(Part):
   """What a synchronization does to the optimizer's state.
 
@@ -38,6 +41,9 @@ class Moments(Part):
     sends: of the optimizer's state, what a synchronization sends.
     averages: whether moments are equal on all workers afterwards.
     changes: whether it does anything.
+    metrics: `metrics(state)`, scalars by name, for the rows of a run.
+    resize: what becomes of the state when the number of workers changes, see
+      `resizing`; by default all have the first worker's.
   """
 
   init: Callable[[Any], Any]
@@ -45,17 +51,14 @@ class Moments(Part):
   sends: Sends
   averages: bool = False
   changes: bool = True
+  metrics: Metrics = no_metrics
+  resize: Resize = resizing.first
 
 
 @part
 def local() -> Moments:
   """Each worker keeps its own optimizer state."""
-  return Moments(
-    lambda opt_state: (),
-    lambda opt_state, fresh, state: (opt_state, state),
-    sends_nothing,
-    changes=False,
-  )
+  return _mixed((), (), FLOAT32)
 
 
 @part
@@ -138,8 +141,14 @@ def _mixed(
     moments = chosen(opt_state)
     return wire.sends(moments, workers) if moments else ()
 
+  def resize(saved, fresh, workers, step):
+    return wire.resize(saved, fresh, workers, step) if saved else fresh
+
   averages = averaged is None or len(averaged) > 0
-  return Moments(init, apply, sends, averages=averages)
+  resets = anew is None or len(anew) > 0
+  return Moments(
+    init, apply, sends, averages, changes=averages or resets, resize=resize
+  )
 
 
 def _is_innermost(node: Any) -> bool:

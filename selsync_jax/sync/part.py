@@ -5,10 +5,12 @@ averager on a wire. `rebuild` makes a part again with other arguments, and
 `hand` replaces one kind of part wherever it stands inside another.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import functools
 import inspect
 from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+from selsync_jax.config import check_arguments
 
 
 class Recipe(NamedTuple):
@@ -43,18 +45,35 @@ class Part:
   recipe: Recipe | None = None
 
 
+Metrics = Callable[[Any], Mapping[str, Any]]
+"""`metrics(state)`: what a part reports at every step, scalars by name."""
+
+
+def no_metrics(state: Any) -> dict[str, Any]:
+  """The `metrics` of a part that reports nothing."""
+  del state
+  return {}
+
+
 P = ParamSpec('P')
 T = TypeVar('T', bound=Part)
 
 
 def part(constructor: Callable[P, T]) -> Callable[P, T]:
-  """Decorates a constructor, so that what it returns has a `recipe`."""
+  """Decorates a constructor, so that what it returns has a `recipe`.
+
+  The constructor then raises `ValueError` for an argument that is outside the
+  range which its parameter's annotation declares.
+  """
   signature = inspect.signature(constructor)
 
   @functools.wraps(constructor)
   def construct(*args: P.args, **kwargs: P.kwargs) -> T:
+    call = signature.bind(*args, **kwargs)
+    check_arguments(constructor, call.arguments)
     made = constructor(*args, **kwargs)
-    made.recipe = Recipe(construct, signature.bind(*args, **kwargs))
+    # Parts are frozen for everybody else.
+    object.__setattr__(made, 'recipe', Recipe(construct, call))
     return made
 
   return construct
@@ -63,9 +82,11 @@ def part(constructor: Callable[P, T]) -> Callable[P, T]:
 def shown(value: Any) -> str:
   """A part as the call that makes it; any other value as Python writes it."""
   recipe = getattr(value, 'recipe', None)
-  if recipe is None and callable(getattr(value, 'update', value)):
-    return '...'  # An optimizer or a schedule, made elsewhere.
-  return str(recipe) if recipe else repr(value)
+  if recipe is not None:
+    return str(recipe)
+  if isinstance(value, Part) or callable(getattr(value, 'update', value)):
+    return '...'  # Made elsewhere, as are optimizers and schedules.
+  return repr(value)
 
 
 def rebuild(old: T, **changes: Any) -> T:

@@ -11,25 +11,25 @@ References:
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from annotated_types import Interval
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
 import numpy as np
 import optax
 
+from selsync_jax.config import Positive
+from selsync_jax.sync import resizing
 from selsync_jax.sync.part import part
 from selsync_jax.sync.transformation import Trigger
 
 LONGEST = 2**30
 """Steps of a round, at most, so that the steps of a run fit in an int32."""
 
-
-def check_period(k: int) -> None:
-  """Raises `ValueError` for steps that are no period."""
-  if not 1 <= k <= LONGEST:
-    raise ValueError(f'a period must be in [1, {LONGEST}], got {k}')
+Period = Annotated[int, Interval(ge=1, le=LONGEST)]
+"""Steps from one synchronization to the next."""
 
 
 class RoundState(NamedTuple):
@@ -49,7 +49,9 @@ class RoundState(NamedTuple):
 
 
 @part
-def post_local(switch: int, k: int) -> Trigger:
+def post_local(
+  switch: Annotated[int, Interval(ge=0, le=LONGEST)], k: Period
+) -> Trigger:
   """Synchronizes at each of the first steps, and periodically afterwards.
 
   Steps 1, 2, ..., `switch`, then `switch + k`, `switch + 2k`, and so on.
@@ -58,18 +60,14 @@ def post_local(switch: int, k: int) -> Trigger:
     switch: steps that all synchronize; the paper's end at the first decay of
       the learning rate.
     k: steps from one synchronization to the next afterwards.
-
-  Raises:
-    ValueError: if `switch` is not in [0, 2**30], or `k` not in [1, 2**30].
   """
-  if not 0 <= switch <= LONGEST:
-    raise ValueError(f'switch must be in [0, {LONGEST}], got {switch}')
-  check_period(k)
   return _rounds(lambda step: jnp.where(step < switch, 1, k))
 
 
 @part
-def qsr(alpha: float, h_min: int, learning_rate: optax.Schedule) -> Trigger:
+def qsr(
+  alpha: Positive, h_min: Period, learning_rate: optax.Schedule
+) -> Trigger:
   r"""Synchronizes less often as the learning rate falls.
 
   A round that starts at learning rate :math:`\eta` has
@@ -87,14 +85,7 @@ def qsr(alpha: float, h_min: int, learning_rate: optax.Schedule) -> Trigger:
     alpha: the learning rate at which a round may have one step; above 0.
     h_min: steps of a round, at least.
     learning_rate: of the local optimizer, by step.
-
-  Raises:
-    ValueError: if an argument is outside its range.
   """
-  if not alpha > 0:
-    raise ValueError(f'alpha must be above 0, got {alpha}')
-  if h_min < 1:
-    raise ValueError(f'h_min must be at least 1, got {h_min}')
 
   def period(step):
     rate = learning_rate(jnp.maximum(step, warmup_steps(learning_rate)))
@@ -132,4 +123,5 @@ def _rounds(period: Callable[[Any], Any]) -> Trigger:
     due = jnp.where(starts, state.step + period(state.step), state.due)
     return updates, RoundState(state.step + 1, due, state.step + 1 >= due)
 
-  return Trigger(init, update)
+  resize = resizing.fields(step=resizing.position)
+  return Trigger(init, update, resize=resize)

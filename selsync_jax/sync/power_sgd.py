@@ -14,7 +14,9 @@ from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float32
 
+from selsync_jax.config import Count
 from selsync_jax.sync import flat
+from selsync_jax.sync import resizing
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
 from selsync_jax.sync.part import part
@@ -37,7 +39,7 @@ class PowerSGDState(NamedTuple):
 
 
 @part
-def power_sgd(rank: int, seed: int = 0, *, axis_name: str = AXIS) -> Reducer:
+def power_sgd(rank: Count, seed: int = 0, *, axis_name: str = AXIS) -> Reducer:
   """Replaces gradients by an approximation of their mean, of low rank.
 
   A leaf becomes a matrix where its axes can be divided so that the matrix is
@@ -55,12 +57,7 @@ def power_sgd(rank: int, seed: int = 0, *, axis_name: str = AXIS) -> Reducer:
     rank: r, of the approximation, at least 1; the paper's are 1, 2, and 4.
     seed: of the first Q.
     axis_name: the mapped axis.
-
-  Raises:
-    ValueError: if `rank` is less than 1.
   """
-  if rank < 1:
-    raise ValueError(f'rank must be at least 1, got {rank}')
 
   def init(params):
     shapes = [shape for shape in _shapes(params, rank) if shape]
@@ -96,7 +93,8 @@ def power_sgd(rank: int, seed: int = 0, *, axis_name: str = AXIS) -> Reducer:
     messages = (left, right + others) if shapes else (others,)
     return tuple(Collective('all_reduce', 4 * n, 'step') for n in messages)
 
-  return Reducer(init, update, sends, biased=True)
+  resize = resizing.fields(q=resizing.first, error=resizing.mean)
+  return Reducer(init, update, sends, resize=resize, biased=True)
 
 
 def _each(function: Callable[..., Any], *trees: Any) -> tuple[Any, ...]:

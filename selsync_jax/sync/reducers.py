@@ -4,6 +4,7 @@ A training step updates a reducer with the extra argument `sync`, the trigger's
 outcome at this step; one that reduces at every step ignores it.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -13,12 +14,15 @@ from jaxtyping import Array, Float32
 import optax
 
 from selsync_jax.sync import flat
+from selsync_jax.sync import resizing
 from selsync_jax.sync import wires
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
 from selsync_jax.sync.part import part
+from selsync_jax.sync.part import shown
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.traffic import nbytes
+from selsync_jax.sync.traffic import Sends
 from selsync_jax.sync.transformation import Reducer
 
 
@@ -44,16 +48,6 @@ def all_reduce(*, axis_name: str = AXIS) -> Reducer:
   return Reducer(lambda params: optax.EmptyState(), update, sends)
 
 
-class Int8State(NamedTuple):
-  """State of `int8`.
-
-  Attributes:
-    error: `flat.parts` of what this worker has yet to send.
-  """
-
-  error: list[Float32[Array, '...']]
-
-
 @part
 def int8(*, axis_name: str = AXIS) -> Reducer:
   """Replaces gradients by their mean, which travels in int8.
@@ -67,25 +61,54 @@ def int8(*, axis_name: str = AXIS) -> Reducer:
   The sum of all means returned is off by at most that.
   """
 
-  def init(params):
-    return Int8State(flat.zeros(params))
-
-  def update(updates, state, params=None, **extra_args):
-    del params, extra_args
-    values, rebuild = flat.float32(updates)
-    error, keep = flat.float32(state.error)
-    mean, error = wires.compressed_mean(
-      values, error, wires.INT8, axis_name=axis_name
-    )
-    mean, state = skip_nonfinite(mean, Int8State(keep(error)), state)
-    return rebuild(mean), state
+  def mean(values, error):
+    return wires.compressed_mean(values, error, wires.INT8, axis_name=axis_name)
 
   def sends(params, workers):
     return wires.sends_compressed(
       flat.size(params), workers, wires.INT8, 'step'
     )
 
-  return Reducer(init, update, sends)
+  return error_feedback(mean, sends)
+
+
+class ErrorState(NamedTuple):
+  """State of `error_feedback`.
+
+  Attributes:
+    error: `flat.parts` of what this worker has yet to send.
+  """
+
+  error: list[Float32[Array, '...']]
+
+
+def error_feedback(
+  mean: Callable[[Any, Any], tuple[Any, Any]],
+  sends: Sends,
+  biased: bool = False,
+) -> Reducer:
+  """A reducer that sends a part of the gradient, and the rest later.
+
+  Args:
+    mean: `mean(values, error)`, both float32 [size]: the mean over workers, and
+      what this worker has yet to send.
+    sends: see `Reducer`.
+    biased: see `ReducerTraits`.
+  """
+
+  def init(params):
+    return ErrorState(flat.zeros(params))
+
+  def update(updates, state, params=None, **extra_args):
+    del params, extra_args
+    values, rebuild = flat.float32(updates)
+    error, keep = flat.float32(state.error)
+    reduced, error = mean(values, error)
+    reduced, state = skip_nonfinite(reduced, ErrorState(keep(error)), state)
+    return rebuild(reduced), state
+
+  resize = resizing.fields(error=resizing.mean)
+  return Reducer(init, update, sends, resize=resize, biased=biased)
 
 
 def skip_nonfinite(mean: Any, new: Any, old: Any) -> tuple[Any, Any]:
@@ -122,8 +145,9 @@ def at_sync(reducer: Reducer) -> Reducer:
   Raises:
     ValueError: if it runs at synchronizations only, by itself.
   """
-  if reducer.reduces and not reducer.every_step:
-    raise ValueError(f'{reducer.recipe} reduces at synchronizations already')
+  traits = reducer.traits
+  if traits.reduces and not traits.every_step:
+    raise ValueError(f'{shown(reducer)} reduces at synchronizations already')
 
   def update(updates, state, params=None, *, sync: Any, **extra_args):
     return lax.cond(
@@ -141,7 +165,7 @@ def at_sync(reducer: Reducer) -> Reducer:
     reducer.init,
     update,
     sends,
-    reduces=reducer.reduces,
-    every_step=False,
-    biased=reducer.biased,
+    metrics=reducer.metrics,
+    resize=reducer.resize,
+    **traits._replace(every_step=False)._asdict(),
   )

@@ -6,7 +6,7 @@ References:
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jax import lax
 import jax.numpy as jnp
@@ -15,32 +15,12 @@ from jaxtyping import Array, Float32, Int32
 from selsync_jax.sync import inner
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import total
-from selsync_jax.sync.traffic import Collective
-
-Bounds = tuple[Int32[Array, ''], Int32[Array, '']]
-"""Of a part of a vector: its first element, and the one after its last."""
+from selsync_jax.sync.partitions import Bounds
 
 
 def wanted(density: float, size: int) -> int:
-  """How many of `size` elements a density stands for, at least 1.
-
-  Raises:
-    ValueError: if `density` is outside (0, 1].
-  """
-  check_density(density)
+  """How many of `size` elements a density stands for, at least 1."""
   return max(1, int(density * size))
-
-
-def check_density(density: float) -> None:
-  """Raises `ValueError` if `density` is outside (0, 1]."""
-  if not 0 < density <= 1:
-    raise ValueError(f'density must be in (0, 1], got {density}')
-
-
-def check_capacity(capacity: float) -> None:
-  """Raises `ValueError` if `capacity` is less than 1, or infinite."""
-  if not 1 <= capacity < math.inf:
-    raise ValueError(f'capacity must be at least 1, got {capacity}')
 
 
 def initial_threshold(k: int) -> Float32[Array, '']:
@@ -79,34 +59,6 @@ def adjusted(
 def slots(k: int, capacity: float, workers: int, size: int) -> int:
   """The places in one worker's message, of k of `size` elements wanted."""
   return min(math.ceil(capacity * k / workers), size)
-
-
-def select(
-  values: Float32[Array, ' size'],
-  state: Any,
-  bounds: Bounds,
-  density: float,
-  capacity: float,
-  *,
-  axis_name: str = AXIS,
-) -> tuple[Float32[Array, ''], 'Exchange']:
-  """The threshold of this step, and the exchange of what reaches it.
-
-  Args:
-    values: this worker's.
-    state: with `threshold`, `selected` and `count`, as in `MicroState`.
-    bounds: as in `exchange`.
-    density: as in `micro`.
-    capacity: as in `micro`.
-    axis_name: the mapped axis.
-  """
-  k, workers = wanted(density, values.size), lax.axis_size(axis_name)
-  threshold = adjusted(state.threshold, jnp.sum(state.selected), k, state.count)
-  places = slots(k, capacity, workers, values.size)
-  found = exchange(
-    values, threshold, bounds, places, state.count, axis_name=axis_name
-  )
-  return threshold, found
 
 
 class Exchange(NamedTuple):
@@ -160,8 +112,8 @@ def exchange(
   )
   union = gathered[:, 1:].reshape(-1)
   mine = values.at[union].get(mode='fill', fill_value=0)
-  # What is not finite reaches no threshold; the others must see it all the
-  # same.
+  # NaN compares false with any threshold, so it would never be selected. Send
+  # NaN, so that every worker sees it.
   mine = jnp.where(jnp.all(jnp.isfinite(values)), mine, jnp.nan)
   sums = inner.in_parts(lambda part: total(part, axis_name=axis_name), mine)
   mean = sums / lax.axis_size(axis_name)
@@ -170,15 +122,4 @@ def exchange(
     values.at[union].set(0, mode='drop'),
     gathered[:, 0],
     number - jnp.minimum(number, slots),
-  )
-
-
-def sends_selection(
-  size: int, density: float, capacity: float, workers: int
-) -> tuple[Collective, ...]:
-  """What a `select` at every step sends."""
-  places = slots(wanted(density, size), capacity, workers, size)
-  return (
-    Collective('all_gather', 4 * (1 + places), 'step'),
-    Collective('all_reduce', 4 * workers * places, 'step'),
   )

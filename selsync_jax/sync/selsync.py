@@ -42,12 +42,15 @@ References:
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
 
+from selsync_jax.config import Count
+from selsync_jax.config import Fraction
+from selsync_jax.config import Threshold
 from selsync_jax.sync import vote
 from selsync_jax.sync.change import measure
 from selsync_jax.sync.change import MeasureState
@@ -76,12 +79,12 @@ class SelSyncState(NamedTuple):
 
 @part
 def selsync(
-  delta: float | jax.Array | Callable[[jax.Array], jax.Array],
+  delta: Threshold | jax.Array | Callable[[jax.Array], jax.Array],
   *,
   smoothing: float | jax.Array | None = SMOOTHING,
-  quorum: float | None = None,
-  lag: int = 0,
-  vote_every: int = 1,
+  quorum: Fraction | None = None,
+  lag: Literal[0, 1] = 0,
+  vote_every: Count = 1,
   axis_name: str = AXIS,
 ) -> Trigger:
   """Decides at which steps the workers synchronize (Algorithm 1).
@@ -104,11 +107,7 @@ def selsync(
     vote_every: steps from one vote to the next; a flag raised at any of them
       counts. 1 is the paper's.
     axis_name: the mapped axis.
-
-  Raises:
-    ValueError: if an argument is outside its range.
   """
-  _check(delta, quorum, lag, vote_every)
   meter = measure(smoothing, axis_name=axis_name)
 
   def init(params):
@@ -143,15 +142,3 @@ def _cast(ballot, flag, due, lag):
     return ballot, vote.either(jnp.where(due, 0, ballot), flag)
   cast = vote.either(ballot, flag)
   return cast, jnp.where(due, 0, cast)
-
-
-def _check(delta, quorum, lag, vote_every) -> None:
-  """Raises `ValueError` for an argument outside its range."""
-  if isinstance(delta, int | float) and not delta >= 0:
-    raise ValueError(f'delta must be at least 0, got {delta}')
-  if quorum is not None and not 0 < quorum <= 1:
-    raise ValueError(f'quorum must be None or in (0, 1], got {quorum}')
-  if lag not in (0, 1):
-    raise ValueError(f'lag must be 0 or 1, got {lag}')
-  if vote_every < 1:
-    raise ValueError(f'vote_every must be at least 1, got {vote_every}')

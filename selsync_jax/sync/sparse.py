@@ -10,36 +10,33 @@ References:
   Yoon and Oh, `MiCRO: Near-Zero Cost Gradient Sparsification for Scaling and
     Accelerating Distributed DNN Training`, HiPC 2023, and its published code
     (`micro`).
+  Yoon and Oh, `Preserving Near-Optimal Gradient Sparsification Cost for
+    Scalable Distributed Deep Learning`, CCGrid 2024, and its published code
+    (`exdyna`).
 """
 
-from typing import NamedTuple
+from typing import Annotated
 
+from annotated_types import Ge
 from jax import lax
 import jax.numpy as jnp
-from jaxtyping import Array, Float32, Int32
 
+from selsync_jax.config import Fraction
 from selsync_jax.sync import flat
 from selsync_jax.sync import inner
+from selsync_jax.sync import partitions
+from selsync_jax.sync import resizing
 from selsync_jax.sync import selection
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import part
+from selsync_jax.sync.reducers import error_feedback
 from selsync_jax.sync.reducers import skip_nonfinite
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.transformation import Reducer
 
 
-class TopKState(NamedTuple):
-  """State of `top_k`.
-
-  Attributes:
-    error: `flat.parts` of what this worker has yet to send.
-  """
-
-  error: list[Float32[Array, '...']]
-
-
 @part
-def top_k(density: float, *, axis_name: str = AXIS) -> Reducer:
+def top_k(density: Fraction, *, axis_name: str = AXIS) -> Reducer:
   """Each worker sends its largest elements; the mean counts others as zero.
 
   At every step, in one all-gather of indices and values: up to N times as many
@@ -49,19 +46,9 @@ def top_k(density: float, *, axis_name: str = AXIS) -> Reducer:
     density: k / size, the fraction of the elements that a worker sends, in
       (0, 1]. k is rounded down, to at least 1.
     axis_name: the mapped axis.
-
-  Raises:
-    ValueError: if `density` is outside (0, 1].
   """
-  selection.check_density(density)
 
-  def init(params):
-    return TopKState(flat.zeros(params))
-
-  def update(updates, state, params=None, **extra_args):
-    del params, extra_args
-    values, rebuild = flat.float32(updates)
-    error, keep = flat.float32(state.error)
+  def mean(values, error):
     values += error
     _, picked = lax.top_k(
       jnp.abs(values), selection.wanted(density, values.size)
@@ -80,39 +67,23 @@ def top_k(density: float, *, axis_name: str = AXIS) -> Reducer:
     # One worker after another, so that all workers add in the same order.
     workers = lax.axis_size(axis_name)
     sums = lax.fori_loop(0, workers, add, jnp.zeros_like(values))
-    left = TopKState(keep(values.at[picked].set(0)))
-    mean, state = skip_nonfinite(sums / workers, left, state)
-    return rebuild(mean), state
+    return sums / workers, values.at[picked].set(0)
 
   def sends(params, workers):
     del workers
     nbytes = 8 * selection.wanted(density, flat.size(params))
     return (Collective('all_gather', nbytes, 'step'),)
 
-  return Reducer(init, update, sends, biased=True)
+  return error_feedback(mean, sends, biased=True)
 
 
-class MicroState(NamedTuple):
-  """State of `micro`.
-
-  Attributes:
-    count: int32 [], steps taken.
-    threshold: float32 [], of magnitudes.
-    selected: int32 [], elements that all workers selected at the last step.
-    overflow: int32 [], how many of this worker's did not fit.
-    error: `flat.parts` of what this worker has yet to send.
-  """
-
-  count: Int32[Array, '']
-  threshold: Float32[Array, '']
-  selected: Int32[Array, '']
-  overflow: Int32[Array, '']
-  error: list[Float32[Array, '...']]
+Capacity = Annotated[float, Ge(1)]
+"""The places in a worker's message, in multiples of k / N."""
 
 
 @part
 def micro(
-  density: float, *, capacity: float = 2.0, axis_name: str = AXIS
+  density: Fraction, *, capacity: Capacity = 2.0, axis_name: str = AXIS
 ) -> Reducer:
   r"""MiCRO: workers select in turn from disjoint parts, by a threshold.
 
@@ -133,49 +104,93 @@ def micro(
     capacity: the places in a worker's message, in multiples of k / N, at least
       1; its largest elements take them.
     axis_name: the mapped axis.
+  """
+  return _by_threshold(partitions.EQUAL, density, capacity, axis_name)
+
+
+@part
+def exdyna(
+  density: Fraction, *, capacity: Capacity = 2.0, axis_name: str = AXIS
+) -> Reducer:
+  """ExDyna: `micro`, with parts of about as many selected elements each.
+
+  The vector has up to 1,024 blocks (`partitions.division`), a part is a row of
+  them, and from step to step blocks move between neighbors
+  (`partitions.rebalanced`).
+
+  Args:
+    density: k / size, the fraction of the elements to select, in (0, 1]. k is
+      rounded down, to at least 1. The paper's is 0.001.
+    capacity: the places in a worker's message, in multiples of k / N, at least
+      1; its largest elements take them.
+    axis_name: the mapped axis.
 
   Raises:
-    ValueError: if `density` or `capacity` is out of range.
+    ValueError: in a step, if there are more workers than blocks.
   """
-  selection.check_density(density)
-  selection.check_capacity(capacity)
+  return _by_threshold(partitions.BALANCED, density, capacity, axis_name)
+
+
+def _by_threshold(
+  partition: partitions.Partition,
+  density: float,
+  capacity: float,
+  axis_name: str,
+) -> Reducer:
+  """The reducer that selects by a threshold, each worker from its part."""
 
   def init(params):
-    k, zero = selection.wanted(density, flat.size(params)), jnp.int32(0)
-    threshold = selection.initial_threshold(k)
-    return MicroState(zero, threshold, zero, zero, flat.zeros(params))
+    size, zero = flat.size(params), jnp.int32(0)
+    return partition.state(
+      count=zero,
+      threshold=selection.initial_threshold(selection.wanted(density, size)),
+      overflow=zero,
+      error=flat.zeros(params),
+      **partition.init(size),
+    )
 
   def update(updates, state, params=None, **extra_args):
     del params, extra_args
     values, rebuild = flat.float32(updates)
     error, keep = flat.float32(state.error)
-    threshold, found = selection.select(
+    size, workers = values.size, lax.axis_size(axis_name)
+    k = selection.wanted(density, size)
+    bounds, after = partition.divide(state, size, axis_name)
+    threshold = selection.adjusted(
+      state.threshold, jnp.sum(state.selected), k, state.count
+    )
+    found = selection.exchange(
       values + error,
-      state,
-      _equal_part(values.size, state.count, axis_name),
-      density,
-      capacity,
+      threshold,
+      bounds,
+      selection.slots(k, capacity, workers, size),
+      state.count,
       axis_name=axis_name,
     )
-    number = jnp.sum(found.selected)
-    new = MicroState(
-      state.count + 1, threshold, number, found.overflow, keep(found.error)
+    new = state._replace(
+      count=state.count + 1,
+      threshold=threshold,
+      overflow=found.overflow,
+      error=keep(found.error),
+      **after(found.selected),
     )
     mean, state = skip_nonfinite(found.mean, new, state)
     return rebuild(mean), state
 
   def sends(params, workers):
-    return selection.sends_selection(
-      flat.size(params), density, capacity, workers
+    size = flat.size(params)
+    k = selection.wanted(density, size)
+    places = selection.slots(k, capacity, workers, size)
+    return (
+      Collective('all_gather', 4 * (1 + places), 'step'),
+      Collective('all_reduce', 4 * workers * places, 'step'),
     )
 
-  return Reducer(init, update, sends, biased=True)
-
-
-def _equal_part(size, count, axis_name):
-  """The bounds of this worker's part, see `selection.exchange`."""
-  workers = lax.axis_size(axis_name)
-  part = (count + lax.axis_index(axis_name)) % workers
-  length, longer = divmod(size, workers)
-  start = part * length + jnp.minimum(part, longer)
-  return start, start + length + (part < longer)
+  return Reducer(
+    init,
+    update,
+    sends,
+    metrics=lambda state: {'overflow': state.overflow},
+    resize=resizing.fields(threshold=resizing.first, error=resizing.mean),
+    biased=True,
+  )

@@ -9,6 +9,7 @@ from selsync_jax.sync.averagers import no_averaging
 from selsync_jax.sync.change import measure
 from selsync_jax.sync.moments import local
 from selsync_jax.sync.moments import Moments
+from selsync_jax.sync.part import shown
 from selsync_jax.sync.reducers import no_reduction
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.transformation import Reducer
@@ -39,17 +40,17 @@ class Strategy(NamedTuple):
 
     It also finds gradients that are not finite.
     """
-    return self.trigger.meter or measure()
+    return self.trigger.traits.meter or measure()
 
   @property
   def period(self) -> int | None:
     """Steps from one synchronization to the next; `None` if they vary."""
-    return self.trigger.period
+    return self.trigger.traits.period
 
   @property
   def keeps_replicas_equal(self) -> bool:
     """Whether parameters are equal on all workers after a synchronization."""
-    return self.averager.agrees or self.reducer.every_step
+    return self.averager.agrees or self.reducer.traits.every_step
 
   def averaged(self, shared: Any) -> Any:
     """The part of `{'params', 'model_state'}` that the averager works on."""
@@ -86,7 +87,7 @@ class Strategy(NamedTuple):
 
 def _recipes(strategy: Strategy) -> dict[str, Any]:
   return {
-    name: getattr(strategy, name).recipe
+    name: shown(getattr(strategy, name))
     for name in ('trigger', 'averager', 'reducer', 'optimizer_state')
   }
 
@@ -94,12 +95,14 @@ def _recipes(strategy: Strategy) -> dict[str, Any]:
 # What cannot be right, and why.
 _REFUSED = (
   (
-    lambda s: not s.averager.averages and not s.reducer.reduces,
+    lambda s: not s.averager.averages and not s.reducer.traits.reduces,
     'averager {averager} and reducer {reducer}: workers would never talk',
   ),
   (
     lambda s: (
-      s.reducer.every_step and not s.averager.averages and s.trigger.period != 1
+      s.reducer.traits.every_step
+      and not s.averager.averages
+      and s.trigger.traits.period != 1
     ),
     'trigger {trigger} would decide nothing: reducer {reducer} runs at every '
     'step, and averager {averager} does nothing; set an averager, or the '
@@ -107,19 +110,23 @@ _REFUSED = (
   ),
   (
     lambda s: (
-      s.reducer.biased and not s.reducer.every_step and not s.averager.agrees
+      s.reducer.traits.biased
+      and not s.reducer.traits.every_step
+      and not s.averager.agrees
     ),
     'trigger {trigger} lets parameters differ, and reducer {reducer} needs '
     'them equal: reduce at every step, or set an averager such as mean',
   ),
   (
-    lambda s: s.trigger.needs_consensus and not s.averager.agrees,
+    lambda s: s.trigger.traits.needs_consensus and not s.averager.agrees,
     'trigger {trigger} measures from common parameters, and averager '
     '{averager} leaves none',
   ),
   (
     lambda s: (
-      s.trigger.sees_update and s.reducer.reduces and not s.reducer.every_step
+      s.trigger.traits.sees_update
+      and s.reducer.traits.reduces
+      and not s.reducer.traits.every_step
     ),
     'reducer {reducer} comes before the local update, and trigger {trigger} '
     'decides after it',

@@ -3,47 +3,47 @@
 See `Trigger` for what a trigger is.
 """
 
-from collections.abc import Callable
+import collections
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
 
+from selsync_jax.sync import resizing
 from selsync_jax.sync.part import part
-from selsync_jax.sync.periods import check_period
-from selsync_jax.sync.traffic import Traffic
+from selsync_jax.sync.periods import Period
 from selsync_jax.sync.transformation import Trigger
 
 
-def around(
-  *triggers: Trigger, affordable: Callable[[Traffic], Any] | None = None
-) -> dict[str, Any]:
-  """The traits of a trigger that updates other triggers at every step.
+def around(*triggers: Trigger) -> dict[str, Any]:
+  """What a trigger declares that updates other triggers at every step."""
+  traits = [trigger.traits for trigger in triggers]
+  thresholds = [t.threshold for t in traits if t.threshold is not None]
+  meters = [t.meter for t in traits if t.meter is not None]
 
-  Args:
-    *triggers: those inside.
-    affordable: of the trigger around them, if it has a budget.
-  """
-  thresholds = [t.threshold for t in triggers if t.threshold is not None]
-  meters = [t.meter for t in triggers if t.meter is not None]
-
-  own = (affordable,) if affordable else ()
-
-  def all_affordable(traffic):
-    for check in (*own, *(trigger.affordable for trigger in triggers)):
-      check(traffic)
+  def affordable(traffic):
+    for inner in traits:
+      inner.affordable(traffic)
 
   return dict(
     sends=lambda params, workers: sum(
       (trigger.sends(params, workers) for trigger in triggers), ()
     ),
-    spacing=max(trigger.spacing for trigger in triggers),
-    sees_update=any(trigger.sees_update for trigger in triggers),
-    needs_consensus=any(trigger.needs_consensus for trigger in triggers),
+    spacing=max(t.spacing for t in traits),
+    sees_update=any(t.sees_update for t in traits),
+    needs_consensus=any(t.needs_consensus for t in traits),
     # Several thresholds need not be of the same quantity.
     threshold=thresholds[0] if len(thresholds) == 1 else None,
     meter=meters[0] if meters else None,
-    affordable=all_affordable,
+    affordable=affordable,
+  )
+
+
+def around_one(trigger: Trigger) -> dict[str, Any]:
+  """The same of one trigger, whose state is the field `trigger`."""
+  return around(trigger) | dict(
+    metrics=lambda state: trigger.metrics(state.trigger),
+    resize=resizing.fields(trigger=trigger.resize),
   )
 
 
@@ -60,18 +60,14 @@ class EveryState(NamedTuple):
 
 
 @part
-def every(k: int) -> Trigger:
+def every(k: Period) -> Trigger:
   """Synchronizes at steps k, 2k, 3k, and so on.
 
   No vote is needed: all workers count the same steps.
 
   Args:
     k: steps from one synchronization to the next, at least 1.
-
-  Raises:
-    ValueError: if `k` is not in [1, 2**30].
   """
-  check_period(k)
 
   def init(params):
     del params
@@ -98,7 +94,7 @@ class AtLeastEveryState(NamedTuple):
 
 
 @part
-def at_least_every(k: int) -> Trigger:
+def at_least_every(k: Period) -> Trigger:
   """Synchronizes when the last synchronization is k steps ago.
 
   Alone it is `every(k)`. Inside `any_of` it counts from the last
@@ -106,11 +102,7 @@ def at_least_every(k: int) -> Trigger:
 
   Args:
     k: steps from one synchronization to the next, at least 1.
-
-  Raises:
-    ValueError: if `k` is not in [1, 2**30].
   """
-  check_period(k)
 
   def init(params):
     del params
@@ -189,7 +181,20 @@ def any_of(*triggers: Trigger) -> Trigger:
     asked = jnp.any(jnp.stack([inner.sync for inner in states]))
     return updates, AnyOfState(states, asked & safe, safe)
 
-  return Trigger(init, update, **around(*triggers))
+  def metrics(state):
+    pairs = zip(triggers, state.triggers, strict=True)
+    every = [trigger.metrics(inner) for trigger, inner in pairs]
+    return dict(collections.ChainMap(*map(dict, every)))  # The first one's.
+
+  return Trigger(
+    init,
+    update,
+    metrics=metrics,
+    resize=resizing.fields(
+      triggers=resizing.each([trigger.resize for trigger in triggers])
+    ),
+    **around(*triggers),
+  )
 
 
 class AtMostEveryState(NamedTuple):
@@ -211,19 +216,15 @@ class AtMostEveryState(NamedTuple):
 
 
 @part
-def at_most_every(k: int, *, trigger: Trigger) -> Trigger:
-  """Lets k steps pass from one synchronization to the next.
+def at_most_every(k: Period, *, trigger: Trigger) -> Trigger:
+  """Allows at most one synchronization in k steps.
 
   If the trigger asks for one sooner, it takes place when they have passed.
 
   Args:
     k: steps from one synchronization to the next, at least 1.
     trigger: asks for synchronizations.
-
-  Raises:
-    ValueError: if `k` is not in [1, 2**30].
   """
-  check_period(k)
 
   def init(params):
     # As if the last synchronization were long ago.
@@ -241,6 +242,5 @@ def at_most_every(k: int, *, trigger: Trigger) -> Trigger:
     sync = pending & (since >= k) & safe
     return updates, AtMostEveryState(inner, since, pending, sync, safe)
 
-  traits = around(trigger)
-  traits['spacing'] = max(k, trigger.spacing)
-  return Trigger(init, update, **traits)
+  spacing = max(k, trigger.traits.spacing)
+  return Trigger(init, update, **around_one(trigger) | {'spacing': spacing})

@@ -27,10 +27,14 @@ from jaxtyping import Array, Float32
 
 from selsync_jax.sync import flat
 from selsync_jax.sync import inner
+from selsync_jax.sync import resizing
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
+from selsync_jax.sync.part import Metrics
+from selsync_jax.sync.part import no_metrics
 from selsync_jax.sync.part import Part
 from selsync_jax.sync.part import part
+from selsync_jax.sync.resizing import Resize
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.traffic import Sends
 from selsync_jax.sync.traffic import sends_all
@@ -39,7 +43,7 @@ BLOCK = 256
 """Elements that share one scale."""
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Wire(Part):
   """How an average travels.
 
@@ -53,6 +57,9 @@ class Wire(Part):
       averager has moved them on from the mean.
     exact: whether values travel as they are.
     coarse: whether a value may be rounded to zero that is small beside others.
+    metrics: `metrics(state)`, what is reported at every step.
+    resize: what becomes of the state when the number of workers changes, see
+      `resizing`.
   """
 
   init: Callable[[Any], Any]
@@ -61,6 +68,8 @@ class Wire(Part):
   rebase: Callable[[Any, Any], Any] = lambda tree, state: state
   exact: bool = False
   coarse: bool = False
+  metrics: Metrics = no_metrics
+  resize: Resize = resizing.first
 
 
 @part
@@ -71,12 +80,7 @@ def float32(*, axis_name: str = AXIS) -> Wire:
     tree = consensus(tree, where=where, count=count, axis_name=axis_name)
     return tree, state
 
-  return Wire(
-    lambda tree: (),
-    mean,
-    sends_all,
-    exact=True,
-  )
+  return Wire(lambda tree: (), mean, sends_all, exact=True)
 
 
 FLOAT32 = float32()
@@ -147,8 +151,7 @@ class WireState(NamedTuple):
 @part
 def int8(*, axis_name: str = AXIS) -> Wire:
   """Changes travel in int8, with a float32 scale for each 256 elements."""
-  wire = _compressed(INT8, axis_name)
-  return dataclasses.replace(wire, coarse=True)
+  return _compressed(INT8, axis_name, coarse=True)
 
 
 @part
@@ -157,7 +160,7 @@ def bfloat16(*, axis_name: str = AXIS) -> Wire:
   return _compressed(BFLOAT16, axis_name)
 
 
-def _compressed(codec: Codec, axis_name: str) -> Wire:
+def _compressed(codec: Codec, axis_name: str, coarse: bool = False) -> Wire:
   """A wire that sends the changes since the last consensus."""
 
   def init(tree):
@@ -187,7 +190,8 @@ def _compressed(codec: Codec, axis_name: str) -> Wire:
   def rebase(tree, state):
     return state._replace(reference=flat.parts(tree))
 
-  return Wire(init, mean, sends, rebase)
+  resize = resizing.fields(reference=resizing.first, error=resizing.mean)
+  return Wire(init, mean, sends, rebase, coarse=coarse, resize=resize)
 
 
 def compressed_mean(

@@ -30,10 +30,10 @@ from typing import NamedTuple
 import ml_collections
 import numpy as np
 
-from selsync_jax.devices import layout
 from selsync_jax.training import probe
 from selsync_jax.training import threshold
-from selsync_jax.training.experiment import create_experiment
+from selsync_jax.training.settings import check
+from selsync_jax.training.setup import create_setup
 from selsync_jax.training.threshold import ChangeSample
 from selsync_jax.training.threshold import suggest
 
@@ -102,13 +102,13 @@ def _sample(
   config = config.copy_and_resolve_references()
   config.seed += trial
   config.sync.delta = delta
-  experiment = create_experiment(config)
-  layout.check_devices(config.workers, experiment.mapper)
-  rows = probe.first_steps(experiment, steps, config.workers)
+  setup = create_setup(check(config))
+  setup.plan.mapper.check()
+  rows = probe.first_steps(setup, steps)
   changes = np.array([row['relative_changes'] for row in rows])
-  vote_every = config.sync.get('vote_every', 1)
+  vote_every = setup.strategy.trigger.traits.spacing
   return ChangeSample(
     threshold.deciding(changes, config.sync.get('quorum'), vote_every),
-    threshold.weigh(len(rows), experiment.steps),
+    threshold.weigh(len(rows), setup.problem.steps),
     threshold.forced_period(config.sync.get('max_period'), vote_every),
   )

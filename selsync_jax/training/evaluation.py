@@ -5,8 +5,8 @@ rates and methods are chosen by it. The test split is scored once, after the
 last step.
 """
 
+from collections.abc import Iterator
 import contextlib
-import dataclasses
 import pathlib
 from typing import Any
 
@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
+from selsync_jax.cluster.processes import local_workers
 from selsync_jax.config import RunError
 from selsync_jax.devices import arrays
 from selsync_jax.devices import mappers
-from selsync_jax.devices.mappers import alone
-from selsync_jax.devices.mappers import map_workers
+from selsync_jax.devices.mapper import Mapper
 from selsync_jax.models import tasks
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs import records
@@ -28,8 +28,9 @@ from selsync_jax.runs import weights
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
 from selsync_jax.training import resize
-from selsync_jax.training.experiment import create_experiment
-from selsync_jax.training.experiment import Experiment
+from selsync_jax.training.problem import create_problem
+from selsync_jax.training.problem import Problem
+from selsync_jax.training.settings import check
 
 
 def _means(sums: tuple[Any, Any]) -> Any:
@@ -42,66 +43,75 @@ class Evaluator:
   """Evaluates the consensus of the workers on a split of the data.
 
   Args:
-    experiment: whose model, task and data.
-    workers: indices of this process's workers.
+    problem: what they train.
+    mapper: how they share the devices.
+    averages_model_state: whether batch statistics are averaged with the
+      parameters. Otherwise those of the consensus are estimated each time.
   """
 
-  def __init__(self, experiment: Experiment, workers: range):
-    self._experiment, self._workers = experiment, workers
-    self._consensus = map_workers(consensus, experiment.mapper)
+  def __init__(
+    self,
+    problem: Problem,
+    mapper: Mapper,
+    averages_model_state: bool = True,
+  ):
+    self._problem, self._mapper = problem, mapper
+    self._averages_model_state = averages_model_state
+    self._consensus = mapper.map_workers(consensus)
 
     def map_alone(fn):
-      return map_workers(alone(fn, experiment.mapper), experiment.mapper)
+      return mapper.map_workers(mapper.alone(fn))
 
-    parts = experiment.model, experiment.task
+    parts = problem.model, problem.task
     self._sums = map_alone(tasks.eval_metric_sums(*parts))
     self._statistics = map_alone(tasks.batch_statistics(*parts))
-    self._means = map_workers(_means, experiment.mapper)
+    self._means = mapper.map_workers(_means)
 
   def consensus(self, shared: dict[str, Any]) -> dict[str, Any]:
-    """What is evaluated, from `{'params', 'model_state'}`, worker-stacked."""
+    """Returns the mean of `{'params', 'model_state'}`, worker-stacked."""
     mean = self._consensus(shared)
-    if not self._experiment.strategy.averages_model_state:
+    if not self._averages_model_state:
       mean |= {'model_state': self._recomputed(mean)}
     return mean
 
   def scores(self, mean: dict[str, Any], split: str) -> dict[str, float]:
-    """The metrics on a split, as `SPLIT_METRIC`.
+    """Returns the metrics on a split, as `SPLIT_METRIC`.
 
     Args:
       mean: the consensus, worker-stacked.
-      split: of the data, `validation` or `test`.
+      split: the part of the data, `validation` or `test`.
     """
-    scores = self._split_scores(mean, split)
-    return {f'{split}_{name}': score for name, score in scores.items()}
-
-  def _recomputed(self, mean: dict[str, Any]) -> Any:
-    """Batch statistics of the mean parameters over the training data."""
-    experiment = self._experiment
-    sums = None
-    for batch in experiment.data.evaluation(
-      'train', experiment.eval_batch_size, self._workers, experiment.workers
-    ):
-      of_batch = self._statistics(mean['params'], mean['model_state'], batch)
-      sums = of_batch if sums is None else jax.tree.map(jnp.add, sums, of_batch)
-    return self._means(sums)
-
-  def _split_scores(self, mean, split) -> dict[str, float]:
-    experiment = self._experiment
-    batches = experiment.data.evaluation(
-      split, experiment.eval_batch_size, self._workers, experiment.workers
-    )
     each = [
       jax.tree.map(
         arrays.local_values,
         self._sums(mean['params'], mean['model_state'], batch),
       )
-      for batch in batches
+      for batch in self._batches(split)
     ]
     sums = arrays.gather(
-      jax.tree.map(lambda *x: np.sum(x, axis=0), *each), experiment.workers
+      jax.tree.map(lambda *x: np.sum(x, axis=0), *each), self._mapper.workers
     )
-    return tasks.dataset_metrics(experiment.task, jax.tree.map(np.sum, sums))
+    scores = tasks.dataset_metrics(
+      self._problem.task, jax.tree.map(np.sum, sums)
+    )
+    return {f'{split}_{name}': score for name, score in scores.items()}
+
+  def _batches(self, split: str) -> Iterator[Any]:
+    """Yields the batches of a split for this process's workers."""
+    return self._problem.data.evaluation(
+      split,
+      self._problem.eval_batch_size,
+      local_workers(self._mapper.workers),
+      self._mapper.workers,
+    )
+
+  def _recomputed(self, mean: dict[str, Any]) -> Any:
+    """Returns batch statistics of the mean over the training data."""
+    sums = None
+    for batch in self._batches('train'):
+      of_batch = self._statistics(mean['params'], mean['model_state'], batch)
+      sums = of_batch if sums is None else jax.tree.map(jnp.add, sums, of_batch)
+    return self._means(sums)
 
 
 def evaluate(
@@ -110,9 +120,9 @@ def evaluate(
   """Scores the weights of a run on one device.
 
   Args:
-    workdir: of the run, finished or not; it is only read.
+    workdir: the folder of the run, finished or not; it is only read.
     step: see `weights.read`.
-    split: of its data, `validation` or `test`.
+    split: the part of its data, `validation` or `test`.
 
   Returns:
     The step, and the metrics as `SPLIT_METRIC`.
@@ -124,13 +134,11 @@ def evaluate(
   """
   found = weights.read(workdir, step)
   config = ml_collections.ConfigDict(records.read_config(workdir))
-  config.sync = ml_collections.ConfigDict({'method': 'bsp'})  # None is needed.
+  settings = check(config)
   with contextlib.suppress(RunError):  # Only a resized run needs the record.
-    config = resize.fit(config, checkpoints.peek_record(workdir))
-  experiment = dataclasses.replace(
-    create_experiment(config), workers=1, mapper='vmap'
-  )
+    settings = resize.fit(settings, checkpoints.peek_record(workdir))
+  alone = mappers.Vmap(1)
+  evaluator = Evaluator(create_problem(settings), alone)
   params, model_state = tasks.split(found.variables)
   mean = {'params': params, 'model_state': model_state}
-  evaluator = Evaluator(experiment, range(1))
-  return found.step, evaluator.scores(mappers.replicate(mean, 1), split)
+  return found.step, evaluator.scores(alone.stack(mean), split)

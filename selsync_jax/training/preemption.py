@@ -9,9 +9,13 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 
-from selsync_jax.devices import signals
+from selsync_jax.cluster import signals
 
 _SECOND = 'ended by a second signal; the same command resumes the run'
+
+
+class Stopped(Exception):
+  """A signal stopped the run after a step; it is saved, and can be resumed."""
 
 
 class Preemption:

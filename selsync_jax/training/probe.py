@@ -4,23 +4,18 @@ from typing import Any
 
 from selsync_jax.runs.ledger import Totals
 from selsync_jax.sync import replicas
-from selsync_jax.training import loop
 from selsync_jax.training import start
-from selsync_jax.training.experiment import Experiment
 from selsync_jax.training.recorder import create_ledger
 from selsync_jax.training.recorder import Recorder
+from selsync_jax.training.setup import Setup
 
 
-def first_steps(
-  experiment: Experiment, steps: int, workers: int
-) -> list[dict[str, Any]]:
+def first_steps(setup: Setup, steps: int) -> list[dict[str, Any]]:
   """Takes the first steps of a run, as the run itself would.
 
   Args:
-    experiment: of the run.
+    setup: the run.
     steps: how many to take; fewer if the run is shorter.
-    workers: how many of the workers to run, the first ones. Each reads the
-      same data as in the full run.
 
   Returns:
     A row per step, as in `metrics.jsonl`. The first one's seconds include
@@ -31,15 +26,18 @@ def first_steps(
   """
   rows: list[dict[str, Any]] = []
   recorder = Recorder(
-    create_ledger(experiment, Totals(), workers),
-    workers,
-    replicas.leaf_names(experiment.shapes.params),
+    create_ledger(setup, Totals()),
+    setup.plan.workers,
+    replicas.leaf_names(setup.problem.shapes['params']),
     fetch=1,  # A row per step, each with its own time.
-    write=rows.append,
+    takers=[rows.append],
   )
-  indices = range(workers)
-  state = start.fresh(experiment, indices)
-  stop = min(steps, experiment.steps)
-  loop.run(experiment, state, recorder, indices, stop)
+  workers = range(setup.plan.workers)
+  state, take_step = start.fresh(setup), setup.train_step()
+  stop = min(steps, setup.problem.steps)
+  for batch in setup.problem.data.batches(workers, 0, stop):
+    state, metrics = take_step(state, batch)
+    recorder.add(metrics)
+    recorder.enter_ready()
   recorder.enter_all()
   return rows

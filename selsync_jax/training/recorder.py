@@ -4,7 +4,7 @@ Metrics are fetched a few steps late, so that the devices never wait for the
 host.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 import time
 from typing import Any
 
@@ -15,25 +15,21 @@ from selsync_jax.config import RunError
 from selsync_jax.devices import arrays
 from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.ledger import Totals
-from selsync_jax.runs.records import NO_ROWS
-from selsync_jax.runs.records import Seals
-from selsync_jax.training.experiment import Experiment
+from selsync_jax.training.setup import Setup
 
 Row = dict[str, Any]
 Scores = dict[str, float]
 
 
 class Recorder:
-  """Enters the metrics of every step into the ledger, and writes its rows.
+  """Enters the metrics of every step into the ledger, and hands out its rows.
 
   Args:
     ledger: knows where the run stands.
-    workers: whose metrics they are.
-    leaf_names: of the parameters, for replicas that differ.
+    workers: how many workers the metrics are of.
+    leaf_names: names of the parameters, for replicas that differ.
     fetch: how many steps' metrics are fetched together.
-    write: takes each row.
-    seal: makes the rows so far survive a power loss, and describes them for
-      the checkpoint.
+    takers: functions that take each row.
   """
 
   def __init__(
@@ -42,11 +38,9 @@ class Recorder:
     workers: int,
     leaf_names: list[str],
     fetch: int,
-    write: Callable[[Row], None],
-    seal: Callable[[], Seals] = lambda: NO_ROWS,
+    takers: Iterable[Callable[[Row], None]],
   ):
-    self._ledger, self._names, self._write = ledger, leaf_names, write
-    self.seal = seal
+    self._ledger, self._names, self._takers = ledger, leaf_names, tuple(takers)
     self._workers, self._fetch = workers, fetch
     self._most = 1  # Pending steps; the first is alone, as it compiles.
     self._pending: list[Any] = []  # Metrics on the devices, oldest first.
@@ -72,7 +66,7 @@ class Recorder:
       self._most = self._fetch
 
   def enter_all(self, score: Callable[[], Scores] = dict) -> Scores:
-    """Enters all pending steps, the last one with its scores.
+    """Enters all pending steps, the last one with its scores; returns these.
 
     Args:
       score: evaluates the run; its time does not count as training.
@@ -80,6 +74,8 @@ class Recorder:
     return self._enter(len(self._pending), score)
 
   def _enter(self, count, score=dict) -> Scores:
+    if not count:
+      return score()
     ready, self._pending = self._pending[:count], self._pending[count:]
     local = [jax.tree.map(arrays.local_values, metrics) for metrics in ready]
     steps = arrays.gather(
@@ -97,25 +93,27 @@ class Recorder:
       refuse_unequal(int(metrics['unequal'][0]), self._names, step)
       seconds = before + (now - before) * (i + 1) / count
       row = self._ledger.enter(metrics, seconds)
-      self._write(row | scores if i == count - 1 else row)
+      for take in self._takers:
+        take(row | scores if i == count - 1 else row)
     return scores
 
 
 def create_ledger(
-  experiment: Experiment,
-  totals: Totals,
-  workers: int,
-  kind: Callable[..., Ledger] = Ledger,
+  setup: Setup, totals: Totals, kind: Callable[..., Ledger] = Ledger
 ) -> Ledger:
-  """The ledger of a run that stands at `totals`, among `workers` workers."""
-  # All at once: one by one, each would wait for the step on the device.
-  learning_rates = jax.jit(jax.vmap(experiment.learning_rate))
+  """Returns the ledger of a run.
+
+  Args:
+    setup: the run.
+    totals: where it stands; the ledger updates them in place.
+    kind: the ledger's constructor.
+  """
   return kind(
     totals,
-    experiment.traffic(workers),
-    experiment.steps_per_epoch,
-    np.asarray(learning_rates(np.arange(experiment.steps))),
-    max_skips=experiment.max_skips,
+    setup.traffic,
+    setup.problem.steps_per_epoch,
+    setup.problem.rates,
+    max_skips=setup.plan.max_skips,
   )
 
 
@@ -124,8 +122,8 @@ def refuse_unequal(leaf: int, names: list[str], step: int) -> None:
 
   Args:
     leaf: the index of the first leaf that differs, or -1.
-    names: of the leaves.
-    step: at which they were compared.
+    names: the names of the leaves.
+    step: the step after which they were compared.
   """
   if leaf >= 0:
     raise RunError(

@@ -13,10 +13,11 @@ import numpy as np
 
 from selsync_jax.config import RunError
 from selsync_jax.devices import mappers
-from selsync_jax.training.experiment import Experiment
+from selsync_jax.devices.mapper import abstract
+from selsync_jax.training.setup import Setup
 
 
-def check(experiment: Experiment) -> None:
+def check(setup: Setup) -> None:
   """Compares the step's program, before compilation, with the other processes.
 
   Raises:
@@ -24,7 +25,7 @@ def check(experiment: Experiment) -> None:
   """
   if jax.process_count() == 1:
     return
-  digest = hashlib.sha256(program(experiment).encode()).digest()
+  digest = hashlib.sha256(program(setup).encode()).digest()
   digests = multihost_utils.process_allgather(np.frombuffer(digest, np.uint32))
   others = np.flatnonzero((digests != digests[0]).any(axis=1))
   if others.size:
@@ -34,22 +35,23 @@ def check(experiment: Experiment) -> None:
     )
 
 
-def program(experiment: Experiment) -> str:
-  """The step of all workers, as StableHLO.
+def program(setup: Setup) -> str:
+  """Returns the step of all workers, as StableHLO.
 
   As for one device: JAX cannot lower a pmapped function of several processes
   from shapes alone.
   """
-  workers = experiment.workers
+  problem, workers = setup.problem, setup.plan.workers
   batch = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(
-      (experiment.batch_size, *np.shape(x)[1:]), np.asarray(x).dtype
+      (problem.batch_size, *np.shape(x)[1:]), np.asarray(x).dtype
     ),
-    experiment.data.example,
+    problem.data.example,
   )
-  alone = dataclasses.replace(experiment, mapper='vmap')
+  alone = dataclasses.replace(
+    setup, plan=setup.plan._replace(mapper=mappers.Vmap(workers))
+  )
   lowered = jax.jit(alone.train_step()).lower(
-    mappers.abstract(experiment.shapes, workers),
-    mappers.abstract(batch, workers),
+    abstract(setup.shapes, workers), abstract(batch, workers)
   )
   return lowered.as_text()

@@ -27,9 +27,10 @@ class SilenceWarning:
   """
 
   def __init__(self, trigger: Trigger):
-    threshold = trigger.threshold if trigger.meter else None
+    traits = trigger.traits
+    threshold = traits.threshold if traits.meter else None
     self._is_due = threshold is not None and math.isfinite(threshold)
-    self._spacing = trigger.spacing
+    self._spacing = traits.spacing
 
   def watch(self, row: Mapping[str, Any]) -> None:
     """Takes the row of a step, as in `metrics.jsonl`."""

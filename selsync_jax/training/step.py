@@ -18,8 +18,14 @@ from selsync_jax.sync import replicas
 from selsync_jax.sync import traffic
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.strategy import Strategy
-from selsync_jax.sync.transformation import overflow
-from selsync_jax.sync.transformation import threshold
+
+PARTS = {
+  'trigger_state': 'trigger',
+  'reducer_state': 'reducer',
+  'averager_state': 'averager',
+  'moments_state': 'optimizer_state',
+}
+"""By field of the state, the part of the strategy whose state it is."""
 
 Loss = Callable[..., Any]
 """`(params, model_state, batch, key) -> loss, (metrics, model_state)`."""
@@ -99,7 +105,7 @@ def train_step(
     check_every: compare the replicas of the parameters at every
       `check_every`-th synchronization; 0 is never.
     alone: applied to the gradient's function, which has no collectives; see
-      `devices.mappers.alone`.
+      `Mapper.alone`.
 
   Returns:
     `(state, batch) -> (state, metrics)`, where metrics are scalars of this
@@ -124,13 +130,14 @@ def train_step(
       strategy, optimizer, state, grads, model_state
     )
     state, unequal = synchronize(sync, state)
+    for field, part in PARTS.items():
+      reported = getattr(strategy, part).metrics(getattr(state, field))
+      metrics = {**reported, **metrics}
     return state, {
       **metrics,
       'relative_change': change,
       'synced': sync,
       'unequal': unequal,
-      **overflow(state.reducer_state),
-      **threshold(state.trigger_state),
     }
 
   return step
@@ -157,7 +164,7 @@ def _local_update(strategy, optimizer, state, grads, model_state):
     )
     return *optimizer.update(reduced, state.opt_state, params), reducer
 
-  if strategy.trigger.sees_update:
+  if strategy.trigger.traits.sees_update:
     updates, opt_state, reducer = reduced_update(None)
     triggered = trigger(applied=updates)
   else:
@@ -187,32 +194,33 @@ def _synchronization(strategy, optimizer, check_every):
   if strategy.optimizer_state.changes:
     changing += ['opt_state', 'moments_state']
 
-  def average(state):
-    shared, averager_state = strategy.averager.apply(
-      strategy.averaged(state.shared), state.averager_state, step=state.step
-    )
-    state = state.replace(
-      **shared, averager_state=averager_state, syncs=state.syncs + 1
-    )
-    if strategy.optimizer_state.changes:
-      opt_state, moments_state = strategy.optimizer_state.apply(
-        state.opt_state, optimizer.init(state.params), state.moments_state
-      )
-      state = state.replace(opt_state=opt_state, moments_state=moments_state)
-    unequal = jnp.int32(-1)
-    if check_every and strategy.keeps_replicas_equal:
-      unequal = lax.cond(
-        state.syncs % check_every == 0,
-        replicas.first_difference,
-        lambda params: jnp.int32(-1),
-        state.params,
-      )
-    return {name: getattr(state, name) for name in changing}, unequal
-
   def synchronize(sync, state):
+    def average(changed):
+      new = state.replace(**changed)
+      shared, averager_state = strategy.averager.apply(
+        strategy.averaged(new.shared), new.averager_state
+      )
+      new = new.replace(
+        **shared, averager_state=averager_state, syncs=new.syncs + 1
+      )
+      if strategy.optimizer_state.changes:
+        opt_state, moments_state = strategy.optimizer_state.apply(
+          new.opt_state, optimizer.init(new.params), new.moments_state
+        )
+        new = new.replace(opt_state=opt_state, moments_state=moments_state)
+      unequal = jnp.int32(-1)
+      if check_every and strategy.keeps_replicas_equal:
+        unequal = lax.cond(
+          new.syncs % check_every == 0,
+          replicas.first_difference,
+          lambda params: jnp.int32(-1),
+          new.params,
+        )
+      return {name: getattr(new, name) for name in changing}, unequal
+
     changed, unequal = lax.cond(
       sync,
-      lambda changed: average(state.replace(**changed)),
+      average,
       lambda changed: (changed, jnp.int32(-1)),
       {name: getattr(state, name) for name in changing},
     )

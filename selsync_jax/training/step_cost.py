@@ -5,16 +5,20 @@ an average does not compute.
 """
 
 from itertools import pairwise
-import math
 import statistics
+import time
 from typing import Any, NamedTuple
 
+import jax
 import ml_collections
+import optax
 
+from selsync_jax.models import tasks
 from selsync_jax.sync.network import Network
 from selsync_jax.sync.strategy import Strategy
-from selsync_jax.training import probe
-from selsync_jax.training.experiment import create_experiment
+from selsync_jax.training.problem import create_problem
+from selsync_jax.training.problem import Problem
+from selsync_jax.training.settings import check
 
 
 class Cost(NamedTuple):
@@ -90,25 +94,42 @@ class Measurement(NamedTuple):
 
 
 def measure(config: ml_collections.ConfigDict, steps: int) -> Measurement:
-  """Takes steps with one worker, on the first device.
+  """Takes steps with one worker, on the first device, by no method.
 
   Args:
-    config: of SelSync, for batch size, data and model.
-    steps: at least 3.
+    config: the run's config, for batch size, data and model.
+    steps: how many steps, at least 3.
   """
-  config = config.copy_and_resolve_references()
-  # A run that is too short for one vote would be refused.
-  length = max(steps, config.sync.vote_every or 1)
-  config.update(mapper='pmap', steps=length, mesh={'data': 1, 'fsdp': 1})
-  config.sync.update(delta=math.inf, max_period=None)
-  experiment = create_experiment(config)
-  rows = probe.first_steps(experiment, steps, 1)
-  seconds = [after['seconds'] - r['seconds'] for r, after in pairwise(rows)]
+  problem = create_problem(check(config))
+  params, model_state = problem.init()
+  state = params, model_state, problem.optimizer.init(params)
+  step, key = jax.jit(_step(problem), donate_argnums=(0,)), jax.random.key(0)
+  times = []
+  for batch in problem.data.batches(range(1), 0, steps):
+    state = step(state, {name: x[0] for name, x in batch.items()}, key)
+    jax.block_until_ready(state)
+    times.append(time.perf_counter())
+  seconds = [after - before for before, after in pairwise(times)]
   lower, median, upper = statistics.quantiles(seconds, method='inclusive')
   return Measurement(
     median,
     (lower, upper),
-    experiment.shapes.shared,
-    experiment.shapes.opt_state,
-    experiment.steps_per_epoch,
+    problem.shapes,
+    jax.eval_shape(problem.optimizer.init, problem.shapes['params']),
+    problem.steps_per_epoch,
   )
+
+
+def _step(problem: Problem) -> Any:
+  """Returns `(state, batch, key) -> state` of a worker that is alone."""
+  gradient = jax.grad(
+    tasks.train_loss(problem.model, problem.task), has_aux=True
+  )
+
+  def step(state, batch, key):
+    params, model_state, opt_state = state
+    grads, (_, model_state) = gradient(params, model_state, batch, key)
+    updates, opt_state = problem.optimizer.update(grads, opt_state, params)
+    return optax.apply_updates(params, updates), model_state, opt_state
+
+  return step

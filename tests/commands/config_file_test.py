@@ -9,7 +9,8 @@ import pytest
 from selsync_jax.commands import config_file
 from selsync_jax.config import ConfigError
 from selsync_jax.training import probe
-from selsync_jax.training.experiment import create_experiment
+from selsync_jax.training.settings import check
+from selsync_jax.training.setup import create_setup
 from tests.support import hostile_values
 from tests.support.session import ROOT
 
@@ -62,8 +63,9 @@ def test_a_file_that_is_not_text_is_refused_in_one_line(tmp_path):
 @pytest.mark.parametrize(
   'fields, line',
   [
-    (['optimizer.name=adamw'], 'config.optimizer: adamw takes no momentum; set '
-     'momentum=None'),
+    (['optimizer.name=adamw'], 'config.optimizer.momentum=0.9: adamw has '
+     'decayed, clip_norm, weight_decay, learning_rate, b1, b2, eps, eps_root, '
+     'mu_dtype, mask, nesterov, but no momentum; None unsets it'),
     (['workers=None'], 'config.workers=None: must be a whole number'),
     (['model.num_filters=None'], 'config.model.num_filters=None: must be a '
      'whole number'),
@@ -90,7 +92,7 @@ def test_a_field_is_unset_by_a_flag():
   flags = ['--config.optimizer.momentum=None', '--config.optimizer.name=adamw']
   config = config_file.load(DIGITS, [*hostile_values.QUICK, *flags])
   assert config.optimizer.momentum is None
-  create_experiment(config)
+  create_setup(check(config))
 
 
 def test_of_several_values_of_a_field_the_last_one_counts():
@@ -141,10 +143,10 @@ def test_a_value_is_refused_in_one_line_or_the_first_step_is_finite(
     return
   config = config_file.load(DIGITS, [*hostile_values.QUICK, flag])
   try:
-    experiment = create_experiment(config)
+    setup = create_setup(check(config))
   except ConfigError as error:
     line = str(error)
   else:
-    (row,) = probe.first_steps(experiment, 1, config.workers)
+    (row,) = probe.first_steps(setup, 1)
     assert math.isfinite(row['loss'])
   assert '\n' not in line

@@ -59,7 +59,7 @@ def test_help_is_one_screen_and_needs_nothing_heavy(command):
   assert len(lines) <= 24 and max(map(len, lines)) <= 80
   assert lines[2] == COMMANDS[command] and lines[4].startswith('  --')
   takes_config = command not in ('report', 'launch', 'export', 'evaluate')
-  assert ('configs/base.py lists the fields' in ' '.join(lines)) == takes_config
+  assert ('--config.workers' in ' '.join(lines)) == takes_config
 
 
 def test_help_fits_a_narrow_terminal(monkeypatch, capsys):

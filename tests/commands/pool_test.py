@@ -5,9 +5,9 @@ import time
 
 import pytest
 
+from selsync_jax.cluster import signals
 from selsync_jax.commands import pool
 from selsync_jax.commands import trials
-from selsync_jax.devices import signals
 
 
 def one_trial(out, rate, *flags):

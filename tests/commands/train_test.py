@@ -115,11 +115,11 @@ BAD_FLAGS = [
   (['--config.workers=0'], 'config.workers=0: must be in [1, 4096]'),
   (
     ['--config.workers=four'],
-    "--config.workers=four: invalid literal for int() with base 10: 'four'",
+    '--config.workers=four: must be a whole number',
   ),
   (
     ['--workers=4'],
-    "Unknown command line flag 'workers'. Did you mean: workdir ?; a field of "
+    "Unknown command line flag 'workers'; did you mean --workdir?; a field of "
     'the config is --config.FIELD=VALUE',
   ),
   (['digits'], "'digits' is not a flag"),

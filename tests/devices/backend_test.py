@@ -14,7 +14,6 @@ from selsync_jax.config import ConfigError
 from selsync_jax.devices import backend
 
 try:
-  backend.check_flags()
   backend.start(*sys.argv[1:])
   print('started')
 except ConfigError as error:

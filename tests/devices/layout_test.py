@@ -9,14 +9,14 @@ from selsync_jax.devices import mappers
 
 def test_too_few_accelerators_are_reported_with_a_way_out():
   with pytest.raises(ConfigError, match=r'config.workers=17: .*mapper=auto'):
-    layout.check_devices(17, 'pmap')
-  layout.check_devices(17, mappers.choose('auto', 17))
+    mappers.Pmap(17).check()
+  mappers.choose('auto', 17).check()
 
 
 def test_a_worker_of_several_devices_finds_them_all_or_is_refused():
   with pytest.raises(ConfigError, match=r'needs 8 devices .*fsdp$'):
-    layout.check_devices(3, layout.Layout(3, data=2, fsdp=4))
-  layout.check_devices(2, layout.Layout(2, data=2, fsdp=4))
+    layout.Layout(3, data=2, fsdp=4).check()
+  layout.Layout(2, data=2, fsdp=4).check()
 
 
 @pytest.mark.parametrize(

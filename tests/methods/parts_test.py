@@ -1,5 +1,7 @@
 """Methods composed of parts, by flags."""
 
+import numpy as np
+import optax
 import pytest
 
 from selsync_jax import methods
@@ -108,14 +110,30 @@ def test_flags_replace_and_change_parts(fields, changed):
 @pytest.mark.parametrize(
   'method, fields, message',
   [
-    ('bsp', ['sync.trigger=evry'], "trigger: 'evry' is not one of every, "),
+    (
+      'bsp',
+      ['sync.trigger=evry'],
+      "trigger.name: 'evry' is not one of every, ",
+    ),
     ('bsp', ['sync.trigger=every'], 'trigger: every needs k'),
-    ('bsp', ['sync.trigger.k=None'], 'trigger: k: must have a value, got None'),
-    ('bsp', ['sync.trigger.k=(1,)'], 'trigger: k: must be a number, got (1,)'),
-    ('selsync', ['sync.vote_every=None'], 'selsync needs vote_every, got None'),
-    ('fedavg', ['sync.epochs=inf'], 'epochs must be a finite number above 0'),
-    ('post_local', ['sync.switch=inf'], 'switch must be finite, got inf'),
-    ('diloco', ['sync.outer=None'], 'method diloco needs outer, got None'),
+    ('bsp', ['sync.trigger.k=None'], 'trigger.k=None: must be a whole number'),
+    ('bsp', ['sync.trigger.k=(1,)'], 'trigger.k=(1,): must be a whole number'),
+    (
+      'selsync',
+      ['sync.vote_every=None'],
+      'vote_every=None: must be a whole number',
+    ),
+    ('fedavg', ['sync.epochs=inf'], 'sync.epochs=inf: must be a finite number'),
+    (
+      'post_local',
+      ['sync.switch=inf'],
+      'sync.switch=inf: must be a finite number',
+    ),
+    (
+      'diloco',
+      ['sync.outer=None'],
+      'sync.outer=None: must be a dict of fields',
+    ),
     (
       'diloco',
       ['sync.outer.learning_rate=None'],
@@ -124,33 +142,45 @@ def test_flags_replace_and_change_parts(fields, changed):
     (
       'local_sgd',
       ['sync.optimizer_state=mixed', 'sync.optimizer_state.mean=3'],
-      "optimizer_state: mean: must be names such as ('mu',), got 3",
+      'optimizer_state.mean=3: must be a tuple, and each element a name',
     ),
     (
       'local_sgd',
       ['sync.averager=outer', 'sync.averager.optimizer=3'],
-      'averager: optimizer: needs name and learning_rate',
+      'averager.optimizer=3: must have name and learning_rate',
     ),
-    ('bsp', ['sync.trigger.delta=1'], 'trigger: every has k, but no delta'),
+    (
+      'bsp',
+      ['sync.trigger.delta=1'],
+      'trigger.delta=1: every has k, but no delta',
+    ),
     (
       'selsync',
       ['sync.trigger.delta=low'],
-      "trigger: delta: must be a number, got 'low'",
+      "trigger.delta='low': must be a number",
     ),
-    ('selsync', ['sync.trigger.delta=-1'], 'trigger: delta must be at least 0'),
-    ('local_sgd', ['sync.trigger.k=2.5'], 'k: must be a whole number, got 2.5'),
-    ('local_sgd', ['sync.wire=int4'], "wire: 'int4' is not one of float32"),
+    (
+      'selsync',
+      ['sync.trigger.delta=-1'],
+      'trigger.delta=-1: must be at least 0',
+    ),
+    ('local_sgd', ['sync.trigger.k=2.5'], 'k=2.5: must be a whole number'),
+    (
+      'local_sgd',
+      ['sync.wire=int4'],
+      "wire.name: 'int4' is not one of float32",
+    ),
     ('bsp', ['sync.wire=int8'], 'averager no_averaging() takes none'),
     ('local_sgd', ['sync.averager=none'], 'workers would never talk'),
     (
       'local_sgd',
       [*OUTER, 'sync.averager.optimizer.learning_rte=1'],
-      'averager: optimizer: needs learning_rate',
+      'averager.optimizer.learning_rte=1: sgd has ',
     ),
     (
       'local_sgd',
       ['sync.averager=none', 'sync.reducer=at_sync', 'sync.reducer.reducer=a'],
-      "reducer: reducer: 'a' is not one of none, all_reduce",
+      "reducer.reducer.name: 'a' is not one of none, all_reduce",
     ),
   ],
 )
@@ -158,7 +188,7 @@ def test_a_part_that_cannot_be_is_refused_in_one_line(method, fields, message):
   with pytest.raises(ConfigError) as error:
     composed(method, *fields)
   assert message in str(error.value)
-  assert str(error.value).startswith('config.sync: ')
+  assert str(error.value).removeprefix('--').startswith('config.sync')
   assert '\n' not in str(error.value)
 
 
@@ -169,13 +199,14 @@ def test_none_is_refused_by_every_field_that_needs_a_value():
       try:
         methods.create_strategy(method, context, **{field: None})
       except ValueError as error:
-        line = f'method {method} needs {field}, got None'
-        assert str(error) == line  # noqa: PT017
+        line = f'config.sync.{field}=None: must be '
+        assert str(error).startswith(line)  # noqa: PT017
       else:
         accepted.add(f'{method}.{field}')
   assert accepted == {
-    *(f'selsync.{f}' for f in ('delta', 'smoothing', 'quorum', 'max_period')),
-    *('budgeted.lssr', 'budgeted.bytes_per_step', 'groups.all_every'),
+    *(f'selsync.{f}' for f in ('delta', 'lssr', 'bytes_per_step')),
+    *(f'selsync.{f}' for f in ('smoothing', 'quorum', 'max_period')),
+    'groups.all_every',
   }
 
 
@@ -194,6 +225,47 @@ def test_every_value_of_a_field_is_accepted_or_refused_in_one_line():
       refused.append(str(error))
   assert 0.5 < len(refused) / len(flags[::7]) < 0.95
   assert not [line for line in refused if '\n' in line]
+
+
+def test_an_outer_optimizer_has_its_own_learning_rate():
+  context = methods.Context(8, 0, optax.constant_schedule(0.1))
+  optimizer = {'name': 'sgd', 'learning_rate': 0.7}
+  averager = methods.create_strategy(
+    'local_sgd', context, averager={'name': 'outer', 'optimizer': optimizer}
+  ).averager
+  outer, tree = (
+    averager.recipe.arguments.arguments['optimizer'],
+    {'params': 1.0},
+  )
+  updates, _ = outer.update(tree, outer.init(tree), tree)
+  np.testing.assert_allclose(updates['params'], -0.7, rtol=1e-6)
+
+
+def test_a_budget_is_a_field_of_selsync():
+  assert composed('selsync', 'sync.delta=None') == composed(
+    'selsync', 'sync.delta=None', 'sync.lssr=0.9'
+  )
+  parts = composed('selsync', 'sync.delta=None', 'sync.bytes_per_step=9.0')
+  assert parts['trigger'] == 'budgeted(selsync(0.3), bytes_per_step=9.0)'
+
+
+@pytest.mark.parametrize('budget', ['lssr=0.5', 'bytes_per_step=9.0'])
+def test_a_fixed_delta_and_a_budget_are_refused_together(budget):
+  with pytest.raises(ConfigError) as error:
+    composed('selsync', 'sync.delta=0.2', f'sync.{budget}')
+  assert str(error.value).endswith(
+    f'delta=0.2 is fixed, but {budget} would move it; set delta=None, or no '
+    'budget'
+  )
+
+
+def test_the_method_budgeted_is_refused_with_what_replaces_it():
+  with pytest.raises(ConfigError) as error:
+    config_file.load(f'{DIGITS}:budgeted', [])
+  assert str(error.value) == (
+    "config.sync.method='budgeted' is now selsync with sync.lssr or "
+    'sync.bytes_per_step'
+  )
 
 
 def test_a_part_is_rebuilt_wherever_it_stands():

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+from selsync_jax.models.tasks import Goal
 from selsync_jax.report import comparison_table
 from selsync_jax.report import pareto_plot
 from selsync_jax.report import verdict
 from selsync_jax.report.entries import choose_rates
 from selsync_jax.report.entries import Entry
-from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
 
 
@@ -41,6 +41,7 @@ def entry(label, rate, by_seed, diverged=(), metric='accuracy', **fields):
         'seconds': 2.0,
         **fields,
       },
+      goal=Goal(metric, ('accuracy',)),
     )
     for seed, (validation, test) in by_seed.items()
   }
@@ -65,7 +66,7 @@ def test_a_perplexity_that_is_not_finite_is_worse_than_any():
   high = entry('bsp', 10.0, {0: (None, None)}, metric='perplexity')
   assert choose_rates([high, low]) == [low]
   runs = [each.runs[0] for each in (high, low)]
-  assert max(runs, key=lambda run: history.rank(run.outcome)) is runs[1]
+  assert max(runs, key=lambda run: run.rank()) is runs[1]
 
 
 def test_of_two_scores_that_are_not_finite_the_lower_loss_is_better():

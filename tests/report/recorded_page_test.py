@@ -55,6 +55,8 @@ def test_a_score_that_is_no_share_is_shown_as_it_is(
   workdir = tmp_path / 'run'
   recorded.write_run(workdir, recorded.random_changes(11, 2))
   with_scores(workdir, lambda i: first + (last - first) * (i - 1) / 10, metric)
+  goal = {'main': metric, 'higher': [metric]}
+  records.write_data(workdir, {'labels': None, 'goal': goal})
   text = run_page.write([workdir], workdir).read_text()
   low, high = figure(text, metric)['wide']['yaxis1']['range']
   assert low < first < last < high

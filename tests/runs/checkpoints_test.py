@@ -35,14 +35,14 @@ def save(workdir, state, step=8):
 @pytest.fixture
 def saved(tmp_path, mapper):
   """A workdir with one checkpoint, and the state in it."""
-  state = mappers.replicate(worker_state(), WORKERS)
+  state = mappers.Vmap(WORKERS).stack(worker_state())
   state['w'] = state['w'] + np.arange(WORKERS, dtype=np.float32)[:, None]
-  save(tmp_path, mappers.place(state, mapper))
+  save(tmp_path, mappers.choose(mapper, WORKERS).place(state))
   return tmp_path, state
 
 
 def restored(workdir, mapper):
-  like = mappers.abstract_state(worker_state(), WORKERS, mapper)
+  like = mappers.choose(mapper, WORKERS).abstract(worker_state())
   with Checkpoints(workdir, keep=2, config={}) as saver:
     return saver.restore(8, like)
 
@@ -58,7 +58,7 @@ def test_every_worker_gets_its_own_state_back(saved, mapper):
 
 def test_restored_state_lies_where_the_results_of_a_step_lie(saved, mapper):
   workdir, _ = saved
-  placed = mappers.place(mappers.replicate(worker_state(), WORKERS), mapper)
+  placed = mappers.choose(mapper, WORKERS).create(worker_state)
   for name, array in restored(workdir, mapper).items():
     assert array.sharding == placed[name].sharding
 
@@ -69,7 +69,7 @@ def test_a_step_on_restored_state_is_compiled_once(saved, mapper, caplog):
   def add_one(state):
     return jax.tree.map(lambda x: x + 1, state)
 
-  step = mappers.map_workers(add_one, mapper, donate=(0,))
+  step = mappers.choose(mapper, WORKERS).map_workers(add_one, donate=(0,))
   state = restored(workdir, mapper)
   with jax.log_compiles():
     for _ in range(3):
@@ -79,7 +79,7 @@ def test_a_step_on_restored_state_is_compiled_once(saved, mapper, caplog):
 
 
 @pytest.mark.parametrize('mapper', ['vmap'], indirect=True)
-@pytest.mark.parametrize('restore', ['restore', 'restore_all'])
+@pytest.mark.parametrize('to', ['devices', 'host'])
 @pytest.mark.parametrize(
   'edited, words',
   [
@@ -89,15 +89,19 @@ def test_a_step_on_restored_state_is_compiled_once(saved, mapper, caplog):
   ],
 )
 def test_a_checkpoint_of_another_model_is_refused(
-  saved, mapper, restore, edited, words
+  saved, mapper, to, edited, words
 ):
   workdir, _ = saved
-  like = mappers.abstract_state(worker_state() | edited, WORKERS, mapper)
+  made, state = mappers.choose(mapper, WORKERS), worker_state() | edited
+  like = {
+    'devices': made.abstract(state),
+    'host': made.abstract_saved(state, WORKERS),
+  }[to]
   with (
     Checkpoints(workdir, keep=2, config={}) as saver,
     pytest.raises(CheckpointError) as error,
   ):
-    getattr(saver, restore)(8, like)
+    saver.restore(8, like)
   assert str(error.value) == (
     f'{workdir}/checkpoints/8 does not fit this model or method: {words}; '
     'undo the change, or start over with --restart'

@@ -15,9 +15,9 @@ SCALARS = st.none() | st.booleans() | st.integers() | st.text()
   st.recursive(SCALARS, lambda x: st.lists(x) | st.dictionaries(st.text(), x))
 )
 def test_where_any_value_may_stand_every_value_is_read(value):
-  assert files.parse(json.dumps([value]).encode(), [object]) == [value]
+  assert files.parse(json.dumps([value]).encode(), list) == [value]
 
 
 def test_a_bool_is_no_number():
-  with pytest.raises(ValueError, match='wrong type'):
-    files.parse(b'[true]', [(int, float)])
+  with pytest.raises(ValueError, match='Expected'):
+    files.parse(b'[true]', list[float])

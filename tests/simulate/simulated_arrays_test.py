@@ -36,10 +36,10 @@ def assert_close(one, other):
 
 def trained_by_bsp(plain=False):
   """The parameters that `train.py` reaches with BSP."""
-  experiment = small.experiment(plain)
-  state = start.fresh(experiment, range(small.WORKERS))
-  step = experiment.train_step()
-  for batch in experiment.data.batches(range(small.WORKERS), 0, small.STEPS):
+  setup = small.setup(plain)
+  state = start.fresh(setup)
+  step = setup.train_step()
+  for batch in setup.problem.data.batches(range(small.WORKERS), 0, small.STEPS):
     state, _ = step(state, batch)
   return state.params
 
@@ -172,7 +172,7 @@ def test_no_gradient_is_lost_in_a_partial_all_reduce():
 
   # A round takes longer than a step, so some come while it is under way.
   where = small.cluster(compute='lognormal', sigma=0.5, latency='30ms')
-  size = nbytes(small.experiment().shapes.shared)
+  size = nbytes(small.setup().problem.shapes)
   engine = Engine(method, where, size, small.numerics())
   uses = engine.advance(100)
   held = [g for gradients in reductions[0].held for g in gradients]
@@ -221,7 +221,7 @@ def test_every_exchange_keeps_the_mean_of_the_two(monkeypatch):
 def test_a_clock_alone_has_the_times_and_no_arrays():
   uses = small.train('asp', **UNEQUAL).advance(TOTAL)
   make = methods.create_method('asp')
-  size = nbytes(small.experiment().shapes.shared)
+  size = nbytes(small.setup().problem.shapes)
   alone = Engine(make, small.cluster(**UNEQUAL), size)
   timed = alone.advance(TOTAL)
   assert [use.seconds for use in timed] == [use.seconds for use in uses]

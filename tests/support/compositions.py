@@ -74,7 +74,7 @@ _AVERAGERS = {
   'none': {'name': 'none'},
   'mean': {'name': 'mean'},
   'subset_mean': {'name': 'subset_mean', 'fraction': 0.5},
-  'outer': _OUTER | {'period': 3},
+  'outer': _OUTER,
   'gossip': {'name': 'gossip', 'topology': 'exponential'},
   'groups': {'name': 'groups', 'size': 2, 'all_every': 3},
   'fragments': {'name': 'fragments', 'k': 3, 'averager': _OUTER},

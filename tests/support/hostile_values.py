@@ -4,7 +4,7 @@ from collections.abc import Iterator
 import random
 
 from selsync_jax.commands import config_file
-from selsync_jax.runs.workdir import flat
+from selsync_jax.config import flat
 
 VALUES = (
   *('None', 'nan', 'inf', '-inf', '-1', '0', '1', '2', '3', '7', '64', '300'),

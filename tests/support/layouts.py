@@ -8,8 +8,9 @@ import jax
 import numpy as np
 import optax
 
-from selsync_jax.devices import mappers
 from selsync_jax.devices.layout import Layout
+from selsync_jax.devices.mapper import Mapper
+from selsync_jax.devices.mapper import split
 from selsync_jax.models import tasks
 from selsync_jax.training.step import init_state
 from selsync_jax.training.step import train_step
@@ -68,19 +69,19 @@ class Run(NamedTuple):
 
 
 @functools.cache
-def train(method: str, mapper: mappers.Mapper, workers: int) -> Run:
+def train(method: str, mapper: Mapper) -> Run:
   """Trains with a method of `METHODS`."""
   task = tasks.TASKS['classification']
   strategy = compositions.create(*METHODS[method])
   optimizer = optax.sgd(0.05, momentum=0.9)  # Adam amplifies zero gradients.
-  example = jax.tree.map(lambda x: x[0, :1], next(batches(workers)))
+  example = jax.tree.map(lambda x: x[0, :1], next(batches(mapper.workers)))
   model = tasks.init(Net(), task, example, jax.random.key(0))
-  state = init_state(*model, strategy, optimizer)
-  state = mappers.place(mappers.replicate(state, workers), mapper)
+  start = init_state(*model, strategy, optimizer)
+  state = mapper.create(lambda: start)
   loss = tasks.train_loss(Net(), task)
-  step = mappers.map_workers(train_step(loss, strategy, optimizer, 0), mapper)
+  step = mapper.map_workers(train_step(loss, strategy, optimizer, 0))
   synced = []
-  for batch in batches(workers):
+  for batch in batches(mapper.workers):
     state, metrics = step(state, batch)
     synced.append(bool(np.asarray(metrics['synced'])[0]))
   return Run(jax.device_get(state), synced, step, (state, batch))
@@ -103,9 +104,9 @@ def difference(one: Run, other: Run, share: float = 1.0) -> float:
 
 def crossings(method: str, layout: Layout) -> list[programs.Sent]:
   """What leaves a worker in the compiled step, from one of its devices."""
-  run = train(method, layout, layout.workers)
+  run = train(method, layout)
   state, batch = run.arguments
-  batch = layout.place(batch, layout.batch_sharding)
+  batch = split(batch, layout.batch_sharding)
   text = run.step.__wrapped__.lower(state, batch).compile().as_text()
   sent = programs.collectives(text, layout.devices_per_worker)
   return [message for message in sent if message.crosses]

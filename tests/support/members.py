@@ -3,7 +3,7 @@
 import socket
 import time
 
-from selsync_jax.devices.link import Link
+from selsync_jax.cluster.link import Link
 
 TOKEN = 'the token of the run'
 

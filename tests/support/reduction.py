@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from selsync_jax.devices.mappers import map_workers
+from selsync_jax.devices import mappers
 
 
 def run(reducer, grads, mapper='vmap'):
@@ -20,5 +20,6 @@ def run(reducer, grads, mapper='vmap'):
   def swapped(tree):
     return jax.tree.map(lambda x: np.swapaxes(x, 0, 1), tree)
 
-  results = map_workers(worker, mapper)(swapped(grads))
+  chosen = mappers.choose(mapper, jax.tree.leaves(grads)[0].shape[1])
+  results = chosen.map_workers(worker)(swapped(grads))
   return swapped(jax.device_get(results))

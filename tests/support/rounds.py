@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from selsync_jax.devices.mappers import map_workers
+from selsync_jax.devices import mappers
 
 
 def run(averager, start, moves, mapper='vmap', every=1):
@@ -14,7 +14,7 @@ def run(averager, start, moves, mapper='vmap', every=1):
     averager: of the rounds.
     start: where all workers start.
     moves: what each worker adds before each round, [rounds, workers, ...].
-    mapper: see `map_workers`.
+    mapper: see `mappers.choose`.
     every: optimizer steps in a round.
   """
 
@@ -22,12 +22,13 @@ def run(averager, start, moves, mapper='vmap', every=1):
     def body(carry, move):
       tree, state, step = carry
       tree = jax.tree.map(jnp.add, tree, move)
-      tree, state = averager.apply(tree, state, step=step)
+      tree, state = averager.apply(tree, state)
       return (tree, state, step + every), (tree, state)
 
     carry = start, averager.init(start), jnp.int32(every)
     return jax.lax.scan(body, carry, moves)[1]
 
   moves = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), moves)
-  results = jax.device_get(map_workers(worker, mapper)(moves))
+  chosen = mappers.choose(mapper, len(jax.tree.leaves(moves)[0]))
+  results = jax.device_get(chosen.map_workers(worker)(moves))
   return jax.tree.map(lambda x: np.swapaxes(x, 0, 1), results)

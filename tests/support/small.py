@@ -8,7 +8,8 @@ from selsync_jax.simulate.cluster import create_cluster
 from selsync_jax.simulate.engine import Engine
 from selsync_jax.simulate.numerics import Numerics
 from selsync_jax.sync.traffic import nbytes
-from selsync_jax.training.experiment import create_experiment
+from selsync_jax.training.settings import check
+from selsync_jax.training.setup import create_setup
 
 WORKERS = 4
 STEPS = 12
@@ -43,16 +44,16 @@ def config(plain=False):
 
 
 @functools.cache
-def experiment(plain=False):
-  """The experiment of `config`."""
-  return create_experiment(config(plain))
+def setup(plain=False):
+  """The setup of `config`."""
+  return create_setup(check(config(plain)))
 
 
 @functools.cache
 def numerics(width=None, plain=False):
-  """The arrays' side of `experiment`."""
+  """The arrays' side of `setup`."""
   options = config(plain).optimizer.to_dict()
-  return Numerics(experiment(plain), options, width)
+  return Numerics(setup(plain).problem, options, width)
 
 
 def train(method, seed=0, width=None, plain=False, fields=(), **where):
@@ -60,7 +61,7 @@ def train(method, seed=0, width=None, plain=False, fields=(), **where):
   return Engine(
     methods.create_method(method, **dict(fields)),
     cluster(**where),
-    nbytes(experiment().shapes.shared),
+    nbytes(setup().problem.shapes),
     numerics(width, plain),
     seed,
   )

@@ -3,7 +3,7 @@
 import contextlib
 import os
 
-from selsync_jax.devices.link import Link
+from selsync_jax.cluster.link import Link
 from tests.support.members import soon
 
 

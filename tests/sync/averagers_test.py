@@ -33,9 +33,9 @@ def train(strategy, x, y):
   """The parameters (w1, w2, b) after each step, [steps, workers, 3]."""
   sgd = optax.sgd(0.1)
   params = {'w': jnp.zeros(2), 'b': jnp.zeros(())}
-  state = init_state(params, {}, strategy, sgd)
-  state = mappers.place(mappers.replicate(state, x.shape[1]), 'pmap')
-  step = mappers.map_workers(train_step(loss, strategy, sgd, 0), 'pmap')
+  pmap = mappers.Pmap(x.shape[1])
+  step = pmap.map_workers(train_step(loss, strategy, sgd, 0))
+  state = pmap.create(lambda: init_state(params, {}, strategy, sgd))
   trajectory = []
   for batch in zip(x, y, strict=True):
     state, _ = step(state, batch)
@@ -92,33 +92,6 @@ def test_with_gradient_descent_of_rate_1_an_outer_step_is_the_mean():
   assert (np.abs(outer - mean) <= ulp).all()
 
 
-def test_in_irregular_rounds_the_outer_optimizer_keeps_its_period():
-  """Rounds of 2 steps, and outer steps 5 or more apart: at every third."""
-  moves = np.random.default_rng(0).normal(size=(9, 2, 4)).astype(np.float32)
-  optimizer = optax.sgd(0.7, momentum=0.9, nesterov=True)
-  averager = averagers.outer(optimizer, period=5)
-  left, state = rounds.run(averager, jnp.ones(4), moves, every=2)
-  params, anchor, momentum = np.ones(4), np.ones(4), np.zeros(4)
-  for t, (move, now) in enumerate(zip(moves, left, strict=True)):
-    params = params + move.mean(0)
-    if t % 3 == 2:
-      gradient = anchor - params
-      momentum = 0.9 * momentum + gradient
-      params = anchor = anchor - 0.7 * (gradient + 0.9 * momentum)
-    np.testing.assert_allclose(now, [params] * 2, rtol=1e-5, atol=1e-5)
-  assert state.step[:, 0].tolist() == [0, 0, 6, 6, 6, 12, 12, 12, 18]
-
-
-def test_in_regular_rounds_the_period_changes_nothing():
-  moves = np.random.default_rng(0).normal(size=(5, 2, 4)).astype(np.float32)
-  adam = optax.adam(0.1)
-  plain, kept = (
-    rounds.run(averager, jnp.ones(4), moves, every=3)[0]
-    for averager in (averagers.outer(adam), averagers.outer(adam, period=3))
-  )
-  np.testing.assert_array_equal(plain, kept)
-
-
 def test_batch_statistics_are_averaged_and_not_extrapolated():
   context = methods.Context(steps_per_epoch=10, seed=0)
   for name in ('diloco', 'fedadam', 'slowmo'):
@@ -140,8 +113,6 @@ def test_a_subset_is_the_same_on_all_workers_and_another_in_each_round():
   assert len({row.tobytes() for row in weights}) > 2
 
 
-def test_a_fraction_or_a_period_out_of_range_is_refused():
-  with pytest.raises(ValueError, match=r'fraction must be in \(0, 1\], got 0'):
+def test_a_fraction_out_of_range_is_refused():
+  with pytest.raises(ValueError, match=r'fraction=0.0: must be in \(0, 1\]'):
     averagers.subset_mean(0.0)
-  with pytest.raises(ValueError, match='period must be None or at least 1'):
-    averagers.outer(optax.sgd(1.0), period=0)

@@ -115,8 +115,8 @@ def test_a_budget_that_the_votes_alone_exceed_is_refused():
     ss.every(9), ss.budgeted(ss.selsync(0.3), bytes_per_step=6.0)
   )
   with pytest.raises(ValueError, match=r'above 6, .*\(votes\), got 6'):
-    trigger.affordable(traffic(6.0, 100.0))
-  trigger.affordable(traffic(5.9, 100.0))
+    trigger.traits.affordable(traffic(6.0, 100.0))
+  trigger.traits.affordable(traffic(5.9, 100.0))
 
 
 def test_a_synchronization_that_another_trigger_caused_counts():
@@ -145,8 +145,14 @@ def test_a_synchronization_that_another_trigger_caused_counts():
       lambda: ss.budgeted(ss.fda(1.0), lssr=0.9, bytes_per_step=9.0),
       'got lssr=0.9, bytes_per_step=9.0',
     ),
-    (lambda: ss.budgeted(ss.fda(1.0), lssr=1.0), r'in \[0, 1\), got 1.0'),
-    (lambda: ss.budgeted(ss.fda(1.0), lssr=0.9, gain=0.0), 'gain must be abo'),
+    (
+      lambda: ss.budgeted(ss.fda(1.0), lssr=1.0),
+      r'lssr=1.0: must be in \[0, 1\)',
+    ),
+    (
+      lambda: ss.budgeted(ss.fda(1.0), lssr=0.9, gain=0.0),
+      'gain=0.0: must be ab',
+    ),
   ],
 )
 def test_what_cannot_be_budgeted_is_refused(make, message):

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from selsync_jax.sync import exdyna
 from selsync_jax.sync import power_sgd
 from selsync_jax.sync import reducers
 from selsync_jax.sync import sparse
@@ -18,7 +17,7 @@ REDUCERS = {
   'int8': reducers.int8(),
   'top_k': sparse.top_k(0.05),
   'micro': sparse.micro(0.05),
-  'exdyna': exdyna.exdyna(0.05),
+  'exdyna': sparse.exdyna(0.05),
   'power_sgd': power_sgd.power_sgd(2),
 }
 

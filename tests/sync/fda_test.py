@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import selsync_jax as ss
-from selsync_jax.devices.mappers import map_workers
+from selsync_jax.devices import mappers
 from selsync_jax.sync.sketch import sketch
 from selsync_jax.sync.sketch import squared_norm
 
@@ -136,7 +136,8 @@ def train(tx, targets, mapper, steps=24, optimizer=None):
     return jax.lax.scan(step, (w, chain.init(w)), length=steps)[1]
 
   carry_target = None
-  return jax.device_get(map_workers(worker, mapper)(targets))
+  chosen = mappers.choose(mapper, len(targets))
+  return jax.device_get(chosen.map_workers(worker)(targets))
 
 
 @pytest.mark.parametrize('variant', ['naive', 'linear', 'sketch'])
@@ -189,11 +190,14 @@ def test_it_needs_the_parameters():
 @pytest.mark.parametrize(
   'arguments, message',
   [
-    ({'theta': -1.0}, 'theta must be at least 0, got -1.0'),
-    ({'theta': float('nan')}, 'theta must be at least 0, got nan'),
-    ({'theta': 1.0, 'variant': 'cubic'}, "naive, linear, sketch, got 'cubic'"),
-    ({'theta': 1.0, 'depth': 33}, 'depth must be from 1 to 32, got 33'),
-    ({'theta': 1.0, 'width': 0}, 'width must be at least 1, got 0'),
+    ({'theta': -1.0}, 'theta=-1.0: must be at least 0'),
+    ({'theta': float('nan')}, 'theta=nan: must be a finite number'),
+    (
+      {'theta': 1.0, 'variant': 'cubic'},
+      "variant='cubic': must be naive or linear",
+    ),
+    ({'theta': 1.0, 'depth': 33}, r'depth=33: must be in \[1, 32\]'),
+    ({'theta': 1.0, 'width': 0}, 'width=0: must be at least 1'),
   ],
 )
 def test_a_value_out_of_range_is_refused(arguments, message):

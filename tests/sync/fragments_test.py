@@ -117,8 +117,8 @@ def test_fragments_travel_on_wires_with_errors_of_their_own(wire):
 @pytest.mark.parametrize(
   'make, message',
   [
-    (lambda: fragments.fragments(0), 'k must be at least 1, got 0'),
-    (lambda: fragments.fragments(2, 'all'), "'all' is not one of in_turn"),
+    (lambda: fragments.fragments(0), 'k=0: must be at least 1'),
+    (lambda: fragments.fragments(2, 'all'), "'all': must be in_turn or random"),
     (
       lambda: fragments.fragments(
         2, 'random', averagers.mean(wire=wires.int8())

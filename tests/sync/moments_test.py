@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from selsync_jax.devices.mappers import map_workers
+from selsync_jax.devices import mappers
 from selsync_jax.sync import moments
 from selsync_jax.sync import wires
 
@@ -38,7 +38,7 @@ def trained(optimizer):
 
     return jax.lax.scan(step, optimizer.init(PARAMS), grads)[0]
 
-  return map_workers(worker, 'vmap')(grads)
+  return mappers.Vmap(N).map_workers(worker)(grads)
 
 
 def applied(policy, optimizer, state):
@@ -48,7 +48,7 @@ def applied(policy, optimizer, state):
     fresh = optimizer.init(PARAMS)
     return policy.apply(state, fresh, policy.init(state))[0]
 
-  return map_workers(worker, 'pmap')(state)
+  return mappers.Pmap(N).map_workers(worker)(state)
 
 
 def moment(state, name):
@@ -90,8 +90,8 @@ def test_after_a_reset_the_next_update_is_that_of_the_first_step(name):
   def first(grad):
     return optimizer.update(grad, optimizer.init(PARAMS), PARAMS)[0]
 
-  new = map_workers(update, 'vmap')(grad, state)
-  fresh = map_workers(first, 'vmap')(grad)
+  new = mappers.Vmap(N).map_workers(update)(grad, state)
+  fresh = mappers.Vmap(N).map_workers(first)(grad)
   if name == 'clipped, decayed':  # The schedule of the rate goes on.
     rate = optax.cosine_decay_schedule(1.0, 9)
     fresh = optax.tree.scale(rate(STEPS) / rate(0), fresh)

@@ -82,10 +82,10 @@ def test_a_round_starts_after_any_synchronization():
 @pytest.mark.parametrize(
   'make, message',
   [
-    (lambda: ss.post_local(-1, 4), 'switch must be in .*, got -1'),
-    (lambda: ss.post_local(1, 0), 'a period must be in .*, got 0'),
-    (lambda: ss.qsr(0.0, 4, optax.constant_schedule(1)), 'alpha must be above'),
-    (lambda: ss.qsr(0.1, 0, optax.constant_schedule(1)), 'h_min must be at le'),
+    (lambda: ss.post_local(-1, 4), r'switch=-1: must be in \[0'),
+    (lambda: ss.post_local(1, 0), r'k=0: must be in \[1'),
+    (lambda: ss.qsr(0.0, 4, optax.constant_schedule(1)), 'alpha=0.0: must be '),
+    (lambda: ss.qsr(0.1, 0, optax.constant_schedule(1)), r'h_min=0: must be '),
   ],
 )
 def test_a_value_out_of_range_is_refused(make, message):

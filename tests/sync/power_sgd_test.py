@@ -83,5 +83,5 @@ def test_everything_travels_in_two_messages():
 
 
 def test_a_rank_is_at_least_1():
-  with pytest.raises(ValueError, match='rank must be at least 1, got 0'):
+  with pytest.raises(ValueError, match='rank=0: must be at least 1'):
     power_sgd.power_sgd(0)

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import selsync_jax as ss
-from selsync_jax.devices.mappers import map_workers
+from selsync_jax.devices import mappers
 from tests.support.trajectory import reference
 from tests.support.trajectory import run
 
@@ -127,14 +127,14 @@ def test_a_gradient_that_is_not_finite_is_reported_and_vetoes_the_vote(
 @pytest.mark.parametrize(
   'arguments, message',
   [
-    (dict(delta=-0.1), 'delta must be at least 0, got -0.1'),
-    (dict(delta=float('nan')), 'delta must be at least 0, got nan'),
+    (dict(delta=-0.1), 'delta=-0.1: must be at least 0'),
+    (dict(delta=float('nan')), 'delta=nan: must be a finite number'),
     (dict(delta=1, smoothing=0), r'smoothing must be in \(0, 1\], got 0'),
     (dict(delta=1, smoothing=1.1), r'smoothing must be in \(0, 1\]'),
-    (dict(delta=1, quorum=0.0), r'quorum must be None or in \(0, 1\]'),
-    (dict(delta=1, lag=2), 'lag must be 0 or 1, got 2'),
-    (dict(delta=1, vote_every=0), 'vote_every must be at least 1, got 0'),
-    (dict(delta=1, quorum=2), r'quorum must be None or in \(0, 1\], got 2'),
+    (dict(delta=1, quorum=0.0), r'quorum=0.0: must be in \(0, 1\]'),
+    (dict(delta=1, lag=2), 'lag=2: must be 0 or 1'),
+    (dict(delta=1, vote_every=0), 'vote_every=0: must be at least 1'),
+    (dict(delta=1, quorum=2), r'quorum=2: must be in \(0, 1\]'),
   ],
 )
 def test_a_value_outside_its_range_is_named_with_its_rule(arguments, message):
@@ -163,8 +163,8 @@ def train(tx, aggregate, w, x, y, mapper='pmap'):
     w = optax.apply_updates(w, updates)
     return aggregate(w, state), state
 
-  step = map_workers(step, mapper)
-  state = map_workers(tx.init, mapper)(w)
+  chosen = mappers.choose(mapper, len(w))
+  step, state = chosen.map_workers(step), chosen.map_workers(tx.init)(w)
   trace = []
   for i in range(len(x)):
     w, state = step(w, state, x[i], y[i])
@@ -216,8 +216,8 @@ def test_workers_are_bit_identical_after_a_vote_and_differ_otherwise(mapper):
     updates, state = tx.update(jax.grad(loss)(w, x, y), state, w)
     return synchronized(optax.apply_updates(w, updates), state), state
 
-  state = map_workers(tx.init, mapper)(w)
-  step = map_workers(step, mapper)
+  chosen = mappers.choose(mapper, len(w))
+  step, state = chosen.map_workers(step), chosen.map_workers(tx.init)(w)
   for i in range(len(x)):
     w, state = step(w, state, x[i], y[i])
     host = np.asarray(w)

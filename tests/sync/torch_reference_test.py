@@ -34,10 +34,10 @@ def ours(problem, method, momentum, **fields):
   optimizer = optax.chain(
     optax.add_decayed_weights(0.01), optax.sgd(0.1, momentum=momentum)
   )
-  step = mappers.map_workers(train_step(loss, strategy, optimizer, 0), 'vmap')
+  vmap = mappers.Vmap(N)
+  step = vmap.map_workers(train_step(loss, strategy, optimizer, 0))
   params = {k: problem[k] for k in ('w0', 'b0', 'w1', 'b1')}
-  state = init_state(params, {}, strategy, optimizer)
-  state = mappers.replicate(state, N)
+  state = vmap.stack(init_state(params, {}, strategy, optimizer))
   trajectory = []
   for x, y in zip(problem['x'], problem['y'], strict=True):
     state, _ = step(state, (x, y))

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import selsync_jax as ss
-from selsync_jax.devices.mappers import map_workers
+from selsync_jax.devices import mappers
 from selsync_jax.sync import averagers
 from selsync_jax.sync import wires
 from selsync_jax.sync.part import shown
@@ -124,7 +124,7 @@ def test_a_subset_ignores_the_others_and_they_keep_their_error(wire):
     state = wires.WireState([jnp.zeros(600)], [error])
     return wire.mean(values, state, where=where, count=2)
 
-  mean, state = map_workers(average, 'pmap')(values, error, drawn)
+  mean, state = mappers.Pmap(N).map_workers(average)(values, error, drawn)
   mean, after = np.asarray(mean), np.asarray(state.error[0])
   assert (mean == mean[0]).all()
   exact = (values + error)[drawn].mean(0)

@@ -8,20 +8,23 @@ from selsync_jax.configs import base
 from selsync_jax.configs import digits
 from selsync_jax.configs import stdlib_gpt
 from selsync_jax.training import probe
-from selsync_jax.training.experiment import create_experiment
+from selsync_jax.training.settings import check
+from selsync_jax.training.setup import create_setup
 from tests.support import perceptron
 from tests.support import short_runs
 
 
 def on_digits():
-  config = digits.get_config('budgeted')
+  config = digits.get_config('selsync')
+  config.sync.delta = None
   config.steps = 300
   config.model.name = 'perceptron'
   return config
 
 
 def on_text():
-  config = stdlib_gpt.get_config('budgeted,smoke')
+  config = stdlib_gpt.get_config('selsync,smoke')
+  config.sync.delta = None
   config.steps = 300
   config.batch_size, config.data.bptt = 4, 32
   config.model.update(num_layers=1, embed_dim=32, num_heads=2, mlp_dim=64)
@@ -37,8 +40,8 @@ def test_without_a_delta_any_number_of_workers_keeps_nine_of_ten_steps_local(
   config.data.backend = 'numpy'
   config.model.update(name='perceptron', num_filters=8)
   with perceptron.registered():
-    experiment = create_experiment(config)
-    rows = probe.first_steps(experiment, config.steps, workers)
+    setup = create_setup(check(config))
+    rows = probe.first_steps(setup, config.steps)
   assert 0.8 < rows[-1]['lssr'] < 0.95
   quarters = np.reshape([row['synced'] for row in rows], (4, -1))
   assert quarters.any(axis=1).all()
@@ -54,8 +57,8 @@ def test_an_asked_lssr_is_reached_without_a_delta(workload, workers, lssr):
   config.data.backend = 'numpy'
   config.sync.lssr = lssr
   with perceptron.registered():
-    experiment = create_experiment(config)
-    rows = probe.first_steps(experiment, config.steps, workers)
+    setup = create_setup(check(config))
+    rows = probe.first_steps(setup, config.steps)
   local = np.array([not row['synced'] for row in rows])
   assert abs(local.mean() - lssr) < 0.03
   quarter = len(local) // 4
@@ -68,8 +71,9 @@ def test_a_run_sends_what_it_may_and_records_its_threshold(tmp_path):
   summary = short_runs.run(
     tmp_path / 'run',
     None,
-    'budgeted',
+    'selsync',
     data__backend='numpy',
+    sync__delta=None,
     sync__bytes_per_step=budget,
     steps=100,
     checkpoint__every=100,
@@ -86,11 +90,12 @@ def test_a_run_sends_what_it_may_and_records_its_threshold(tmp_path):
 
 
 def test_a_budget_that_pays_for_votes_alone_is_refused():
-  config = digits.get_config('budgeted')
+  config = digits.get_config('selsync')
+  config.sync.delta = None
   config.data.backend = 'numpy'
   config.sync.bytes_per_step = 6.0
   with pytest.raises(ConfigError) as error:
-    create_experiment(config)
+    create_setup(check(config))
   assert str(error.value) == (
     'config.sync: bytes_per_step must be above 6, which a step costs without a '
     'synchronization (votes), got 6'

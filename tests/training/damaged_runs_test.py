@@ -74,7 +74,7 @@ def test_everything_damaged_at_once_is_mended_and_said(
   said = capsys.readouterr()
   lines = said.err.splitlines()
   assert lines == [
-    f'{finished}/config.json is damaged: the content has a wrong type; '
+    f'{finished}/config.json is damaged: Expected `object`, got `null`; '
     'written again',
     f'checkpoint 24 is damaged ({checkpoint(finished, 24)}/manifest.json is '
     f'damaged: nested too deep); moved to {finished}/damaged-checkpoint-24.1',

@@ -11,7 +11,8 @@ from selsync_jax import models
 from selsync_jax.configs import digits
 from selsync_jax.devices import mappers
 from selsync_jax.training.evaluation import Evaluator
-from selsync_jax.training.experiment import create_experiment
+from selsync_jax.training.settings import check
+from selsync_jax.training.setup import create_setup
 
 
 class Normalized(nn.Module):
@@ -29,7 +30,7 @@ class Normalized(nn.Module):
 
 @pytest.fixture
 def experiment():
-  """A function from `config.sync.model_state` to an experiment."""
+  """A function from `config.sync.model_state` to a setup."""
   with mock.patch.dict(models.MODELS, normalized=Normalized):
 
     def create(model_state):
@@ -38,7 +39,7 @@ def experiment():
       config.data.backend = 'numpy'
       config.model = {'name': 'normalized', 'dtype': 'float32'}
       config.sync.model_state = model_state
-      return create_experiment(config)
+      return create_setup(check(config))
 
     yield create
 
@@ -47,13 +48,14 @@ def test_recomputed_statistics_do_not_depend_on_those_of_the_workers(
   experiment,
 ):
   run = experiment('recompute')
-  shared = mappers.replicate(run.init().shared, 3)
+  shared = mappers.Vmap(3).stack(run.init().shared)
   other = dict(
     shared, model_state=jax.tree.map(lambda x: x + 9, shared['model_state'])
   )
 
   def scores(run, tree):
-    evaluator = Evaluator(run, range(3))
+    averages = run.strategy.averages_model_state
+    evaluator = Evaluator(run.problem, run.plan.mapper, averages)
     return evaluator.scores(evaluator.consensus(tree), 'validation')
 
   one, two = scores(run, shared), scores(run, other)
@@ -67,7 +69,7 @@ def test_statistics_that_are_recomputed_do_not_travel(experiment):
   nbytes = 4 * sum(np.prod(x.shape) for x in jax.tree.leaves(shared))
   statistics = 4 * 2 * 8
   ring = 2 * (3 - 1) / 3
-  assert experiment('mean').traffic(3).sync == pytest.approx(ring * nbytes)
-  assert experiment('recompute').traffic(3).sync == pytest.approx(
+  assert experiment('mean').traffic.sync == pytest.approx(ring * nbytes)
+  assert experiment('recompute').traffic.sync == pytest.approx(
     ring * (nbytes - statistics)
   )

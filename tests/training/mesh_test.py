@@ -11,8 +11,9 @@ import numpy as np
 import optax
 import pytest
 
-from selsync_jax.devices import mappers
 from selsync_jax.devices.layout import Layout
+from selsync_jax.devices.mapper import abstract
+from selsync_jax.devices.mappers import Pmap
 from selsync_jax.training.step import init_state
 from tests.support import compositions
 from tests.support import layouts
@@ -34,11 +35,11 @@ SHAPES = [
 
 
 def trained(method, layout):
-  return layouts.train(method, layout, layout.workers)
+  return layouts.train(method, layout)
 
 
 def check(method, layout):
-  pmap = layouts.train(method, 'pmap', layout.workers)
+  pmap = layouts.train(method, Pmap(layout.workers))
   mesh = trained(method, layout)
   assert mesh.synced == pmap.synced
   # What is nearly between two of int8's values may be rounded to either.
@@ -61,8 +62,8 @@ def test_any_layout_is(method, layout):
 
 @pytest.mark.parametrize('method', ['selsync'])
 def test_with_one_device_per_worker_the_bits_are_those_of_pmap(method):
-  pmap = layouts.train(method, 'pmap', 2)
-  mesh = layouts.train(method, Layout(2), 2)
+  pmap = layouts.train(method, Pmap(2))
+  mesh = layouts.train(method, Layout(2))
   jax.tree.map(np.testing.assert_array_equal, pmap.state, mesh.state)
 
 
@@ -106,8 +107,7 @@ def test_the_step_is_compiled_once_and_its_state_stays_where_it_is(layout):
 def test_four_devices_hold_a_quarter_of_the_decoders_state_each():
   _, state, _ = shapes.decoder(WORKLOADS['decoder 10M'])
   alone, quarter = (
-    shapes.held(mappers.abstract_state(state, 2, Layout(2, 1, fsdp)))
-    for fsdp in (1, 4)
+    shapes.held(Layout(2, 1, fsdp).abstract(state)) for fsdp in (1, 4)
   )
   assert quarter <= 0.26 * alone
 
@@ -125,15 +125,14 @@ def test_what_a_part_remembers_is_split_as_the_parameters_are(method):
   strategy = compositions.create(*REMEMBER[method])
   state = init_state(params, {}, strategy, optax.sgd(0.1))
   alone, quarter = (
-    shapes.held(mappers.abstract_state(state, 2, Layout(2, 1, fsdp)))
-    for fsdp in (1, 4)
+    shapes.held(Layout(2, 1, fsdp).abstract(state)) for fsdp in (1, 4)
   )
   assert quarter <= 0.4 * alone  # ExDyna's blocks are whole on each device.
 
 
 def test_eight_workers_are_restored_as_two_with_an_eighth_on_each_device():
   _, state, _ = shapes.decoder(WORKLOADS['decoder 10M'])
-  every = mappers.abstract(state, 8)
-  parts = mappers.split(every, SPLIT.spread)
+  every = abstract(state, 8)
+  parts = SPLIT.abstract_saved(state, 8)
   whole = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(every))
   assert shapes.held(parts) <= 0.13 * whole

@@ -101,7 +101,7 @@ def test_a_bit_flipped_after_the_average_stops_the_run(
     mean = ss.mean()
 
     def apply(shared, state, *, step):
-      shared, state = mean.apply(shared, state, step=step)
+      shared, state = mean.apply(shared, state)
       return shared | {'params': flip_a_bit(shared['params'])}, state
 
     return ss.Strategy(ss.every(2), ss.Averager(mean.init, apply))
@@ -119,15 +119,15 @@ def test_a_bit_flipped_after_the_average_stops_the_run(
 def test_a_worker_that_starts_from_other_weights_stops_the_run(
   method, monkeypatch, tmp_path, data_dir
 ):
-  replicate = mappers.replicate
+  stack = mappers.Vmap.stack
 
-  def unequal(tree, count):
-    tree = jax.tree.map(np.array, replicate(tree, count))
+  def unequal(self, tree):
+    tree = jax.tree.map(np.array, stack(self, tree))
     if isinstance(tree, TrainState):
       tree.params['Dense_1']['bias'][3] += 1e-7
     return tree
 
-  monkeypatch.setattr(mappers, 'replicate', unequal)
+  monkeypatch.setattr(mappers.Vmap, 'stack', unequal)
   with pytest.raises(RunError) as error:
     run(tmp_path, data_dir, method)
   assert str(error.value) == (

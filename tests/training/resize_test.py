@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 
+import selsync_jax as ss
 from selsync_jax.configs import digits
 from selsync_jax.devices import mappers
 from selsync_jax.methods import Context
@@ -16,7 +18,8 @@ from selsync_jax.methods import create_strategy
 from selsync_jax.runs import ledger
 from selsync_jax.sync.traffic import Traffic
 from selsync_jax.training import resize as elastic
-from selsync_jax.training.experiment import create_experiment
+from selsync_jax.training.problem import create_problem
+from selsync_jax.training.settings import check
 from selsync_jax.training.step import init_state
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import live_runs
@@ -86,8 +89,9 @@ def test_adams_next_update_is_the_one_without_a_resize(updates):
     old = old.replace(opt_state=moments)
     _, expected = alone.update(grads, expected)
   resized = elastic.resize(
-    mappers.replicate(old, 4),
-    mappers.replicate(fresh, 2),
+    mappers.Vmap(4).stack(old),
+    mappers.Vmap(2).stack(fresh),
+    strategy,
     range(2),
     'mean',
     1000,
@@ -98,6 +102,69 @@ def test_adams_next_update_is_the_one_without_a_resize(updates):
     adam.update(grads, first)[0],
     alone.update(grads, expected)[0],
   )
+
+
+class OwnState(NamedTuple):
+  """Fields that other parts' states have too, with another meaning."""
+
+  step: Any
+  q: Any
+  error: Any
+  threshold: Any
+  sync: Any
+
+
+def own_trigger(**declared):
+  """A trigger of the user's own, whose state counts in fields of any name."""
+
+  def init(params):
+    one = jnp.float32(1)
+    return OwnState(one, one, one, one, jnp.bool(False))
+
+  def update(updates, state, params=None, **extra_args):
+    return updates, state
+
+  return ss.Trigger(init, update, **declared)
+
+
+@pytest.mark.parametrize(
+  'declared, expected',
+  [
+    ({}, [1, 1, 1, 1]),
+    (
+      {
+        'resize': ss.resizing.fields(
+          step=ss.resizing.position,
+          q=ss.resizing.first,
+          error=ss.resizing.mean,
+        )
+      },
+      [1000, 2, 3, 1],
+    ),
+  ],
+)
+@pytest.mark.parametrize('compiled', [False, True])
+def test_a_trigger_says_what_becomes_of_its_state_and_its_names_do_not(
+  declared, expected, compiled
+):
+  params, sgd = {'w': jnp.ones(3)}, optax.sgd(0.1)
+  strategy = ss.Strategy(own_trigger(**declared), ss.mean())
+  fresh = init_state(params, {}, strategy, sgd)
+  old = mappers.Vmap(3).stack(fresh)
+  left = jnp.array([2.0, 3, 4])
+  state = OwnState(left, left, left, left, old.trigger_state.sync)
+  old, new = old.replace(trigger_state=state), mappers.Vmap(2).stack(fresh)
+
+  def resized(old, new):
+    return elastic.resize(old, new, strategy, range(2), 'mean', 1000)
+
+  if compiled:
+    result = jax.jit(resized)(old, new)
+  else:
+    result = resized(jax.device_get(old), jax.device_get(new))
+  *values, sync = result.trigger_state
+  np.testing.assert_array_equal(np.transpose(values), [expected] * 2)
+  assert not sync.any()
 
 
 @pytest.mark.parametrize('period', [None, 40])
@@ -187,9 +254,8 @@ def test_another_number_of_workers_goes_on(
   if method == 'selsync':
     assert after[0]['synced'] and after[0]['relative_change'] is None
   assert after[0]['epoch'] == pytest.approx(4 + 1 / per_epoch)
-  alone = create_experiment(
-    short_runs.config(data_dir, method, model__name='convnet', **length)
-  )
+  config = short_runs.config(data_dir, method, model__name='convnet', **length)
+  alone = create_problem(check(config))
   there = float(alone.learning_rate(40))
   assert after[0]['lr'] == pytest.approx(factor * there, rel=0.01)
   assert np.isfinite([row['loss'] for row in after]).all()

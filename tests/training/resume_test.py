@@ -106,7 +106,7 @@ def test_fields_that_do_not_change_training_may_change(finished, data_dir):
 def test_two_runs_can_not_write_in_one_folder(restart, tmp_path, data_dir):
   workdir = tmp_path / 'run'
   with (
-    workdirs.opened(workdir, digits.get_config(), restart=False),
+    workdirs.opened(workdir, digits.get_config().to_dict(), restart=False),
     pytest.raises(ConfigError, match='another process is writing a run'),
   ):
     run(workdir, data_dir, restart=restart)
@@ -125,7 +125,9 @@ def test_a_folder_that_was_moved_before_it_was_claimed_is_refused(
     lock(file, operation)
 
   monkeypatch.setattr(fcntl, 'flock', flock)
-  opened = workdirs.opened(workdir, digits.get_config(), restart=False)
+  opened = workdirs.opened(
+    workdir, digits.get_config().to_dict(), restart=False
+  )
   with pytest.raises(ConfigError, match='another process'), opened:
     pass
   assert not (tmp_path / 'moved' / 'config.json').exists()

@@ -8,9 +8,11 @@ from selsync_jax.config import RunError
 from selsync_jax.configs import digits
 from selsync_jax.runs import checkpoints
 from selsync_jax.training import evaluation
-from selsync_jax.training import experiment
+from selsync_jax.training import problem
 from selsync_jax.training import resize
+from selsync_jax.training import setup
 from selsync_jax.training import start
+from selsync_jax.training.settings import check
 from selsync_jax.training.train import train_and_evaluate
 from tests.support.perceptron import Perceptron
 
@@ -41,8 +43,8 @@ def opened(monkeypatch):
     numbers.append(workers)
     return open_data(fields, workers=workers, **more)
 
-  open_data = experiment.open_data
-  monkeypatch.setattr(experiment, 'open_data', count)
+  open_data = problem.open_data
+  monkeypatch.setattr(problem, 'open_data', count)
   return numbers
 
 
@@ -52,7 +54,7 @@ def test_a_resumed_run_makes_no_state_beside_the_one_it_restores(
   def refuse(self):
     raise AssertionError('a second copy of the state')
 
-  monkeypatch.setattr(experiment.Experiment, 'init', refuse)
+  monkeypatch.setattr(problem.Problem, 'init', refuse)
   summary = train_and_evaluate(config(steps=6), workdir)
   assert summary['steps'] == 6
 
@@ -68,8 +70,9 @@ def test_a_resized_run_reads_its_data_once(workdir, opened):
 def test_a_schedule_in_steps_keeps_its_place_and_its_epochs(workers):
   def begun(config, record):
     config.checkpoint.resize_batch = 'worker'
-    made = experiment.create_experiment(resize.fit(config, record))
-    position = start.totals(made, record).position
+    whole = setup.create_setup(resize.fit(check(config), record))
+    made = whole.problem
+    position = start.totals(made, whole.plan, record).position
     rate = float(made.learning_rate(position)) / made.peak_rate
     return made, rate, made.steps / made.steps_per_epoch
 
@@ -83,11 +86,12 @@ def test_a_schedule_in_steps_keeps_its_place_and_its_epochs(workers):
 
 
 def test_the_workers_of_a_resized_run_have_skipped_nothing():
-  made = experiment.create_experiment(config(steps=8, workers=4))
+  made = setup.create_setup(check(config(steps=8, workers=4)))
+  parts = made.problem, made.plan
   totals = {'steps': 4, 'skips': [3, 0]}
   record = {'workers': 2, 'epoch': 0.2, 'totals': totals}
-  assert start.totals(made, record).skips == []
-  assert start.totals(made, record | {'workers': 4}).skips == [3, 0]
+  assert start.totals(*parts, record).skips == []
+  assert start.totals(*parts, record | {'workers': 4}).skips == [3, 0]
 
 
 def test_a_run_may_resume_with_more_workers_than_its_config_has_batches_for(
@@ -95,7 +99,7 @@ def test_a_run_may_resume_with_more_workers_than_its_config_has_batches_for(
 ):
   resized = config(steps=6, workers=41)  # 41 batches of 32 are too many.
   with pytest.raises(Exception, match='a batch of 32 is larger'):
-    experiment.create_experiment(resized)
+    problem.create_problem(check(resized))
   summary = train_and_evaluate(resized, workdir)
   assert summary['workers'] == 41
   _, scores = evaluation.evaluate(workdir, 'last', 'test')
@@ -135,6 +139,7 @@ def test_a_damaged_newest_checkpoint_costs_only_the_steps_since_the_last(
   assert opened == [4]
   damaged.write_text('{')
   train_and_evaluate(config(steps=8, workers=4), workdir)
+  assert opened == [4, 4]  # Once in each run.
   output = capsys.readouterr()
   assert 'checkpoint 8 is damaged' in output.err
   assert 'resuming from step 4 with 4 workers instead of 2' in output.out

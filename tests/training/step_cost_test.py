@@ -30,7 +30,7 @@ def strategy(method, **fields):
 def test_a_period_is_what_the_trigger_does(method):
   trigger, period = strategy(method).trigger, strategy(method).period
   if period is None:
-    varying = ('selsync', 'selsync_paper', 'budgeted', 'fda')
+    varying = ('selsync', 'selsync_paper', 'fda')
     assert method in (*varying, 'post_local', 'qsr')
     return
 

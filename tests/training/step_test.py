@@ -1,6 +1,5 @@
 """The mapped step: where it communicates, and that pmap and vmap agree."""
 
-import functools
 import re
 
 import flax.linen as nn
@@ -70,10 +69,12 @@ class Run:
       self.traces += 1
       return loss(*args)
 
-    alone = functools.partial(mappers.alone, mapper=mapper)
-    step = train_step(counted, strategy, optimizer, seed=0, alone=alone)
-    self.state = mappers.place(mappers.replicate(state, N), mapper)
-    self.step = mappers.map_workers(step, mapper)
+    self.mapper = mappers.choose(mapper, N)
+    step = train_step(
+      counted, strategy, optimizer, seed=0, alone=self.mapper.alone
+    )
+    self.state = self.mapper.create(lambda: state)
+    self.step = self.mapper.map_workers(step)
 
   def train(self, steps):
     synced = []
@@ -106,8 +107,8 @@ def test_pmap_and_vmap_of_a_dense_model_agree_bit_for_bit():
   states, flags = [], []
   for mapper in ('pmap', 'vmap'):
     step = train_step(dense_loss, strategy, optimizer, seed=0)
-    step = mappers.map_workers(step, mapper)
-    state = mappers.place(mappers.replicate(start, N), mapper)
+    chosen = mappers.choose(mapper, N)
+    step, state = chosen.map_workers(step), chosen.create(lambda: start)
     for i in range(20):
       state, metrics = step(state, (x[i], y[i]))
       flags.append(bool(np.asarray(metrics['synced'])[0]))
@@ -217,6 +218,6 @@ def test_parameters_travel_only_inside_the_branch_in_one_buffer():
 def test_a_state_that_comes_back_from_the_host_needs_no_second_program(mapper):
   run = Run(Dense(), mapper)
   run.train(2)
-  run.state = mappers.place(jax.device_get(run.state), mapper)
+  run.state = run.mapper.place(jax.device_get(run.state))
   run.train(2)
   assert run.traces == 1

@@ -11,8 +11,8 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.testing import test_utils
 
 from selsync_jax import models
+from selsync_jax.cluster import processes as cluster
 from selsync_jax.commands import train
-from selsync_jax.devices import processes as cluster
 
 # ml_collections loads configs by it.
 pytestmark = pytest.mark.filterwarnings('ignore:the load_module')

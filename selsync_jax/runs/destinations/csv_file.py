@@ -1,6 +1,6 @@
 """A table for spreadsheets and data frames, `WORKDIR/metrics.csv`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 import csv
 import io
 import math
@@ -25,36 +25,32 @@ class CsvFile:
     self, workdir: pathlib.Path, step: int, config: Mapping[str, Any]
   ):
     del config
-    self._path = workdir / _NAME
-    every = records.read_metrics(workdir)
-    rows = [_cells(row) for row in every if row['step'] <= step]
-    self._columns = list(dict.fromkeys(name for row in rows for name in row))
-    self._start(rows)
+    self._workdir = workdir
+    self._start(step)
 
-  def _start(self, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Replaces the file by one that has these rows."""
+  def _start(self, step: int) -> None:
+    """Writes the rows of `metrics.jsonl` up to a step."""
+    every = records.read_metrics(self._workdir)
+    rows = [_cells(row) for row in every if row['step'] <= step]
+    self._columns = dict.fromkeys(name for row in rows for name in row)
     text = io.StringIO()
-    writer = self._writer_to(text)
+    writer = csv.DictWriter(text, self._columns, lineterminator='\n')
     if self._columns:
       writer.writeheader()
     writer.writerows(rows)
-    files.write(self._path, text.getvalue())
-    self._file = self._path.open('a', encoding='utf-8', newline='')
-    self._writer = self._writer_to(self._file)
-
-  def _writer_to(self, file: Any) -> csv.DictWriter:
-    return csv.DictWriter(file, self._columns, lineterminator='\n')
+    path = self._workdir / _NAME
+    files.write(path, text.getvalue())
+    self._file = path.open('a', encoding='utf-8', newline='')
 
   def write(self, row: Mapping[str, Any]) -> None:
-    """Adds one logged step."""
+    """Adds one logged step, which `metrics.jsonl` has already."""
     cells = _cells(row)
-    if added := [name for name in cells if name not in self._columns]:
+    if not cells.keys() <= self._columns.keys():
       self._file.close()
-      with self._path.open(encoding='utf-8', newline='') as file:
-        rows = list(csv.DictReader(file))
-      self._columns += added
-      self._start(rows)
-    self._writer.writerow(cells)
+      self._start(row['step'])
+      return
+    writer = csv.DictWriter(self._file, self._columns, lineterminator='\n')
+    writer.writerow(cells)
     self._file.flush()
 
   def __enter__(self) -> 'CsvFile':
@@ -66,10 +62,9 @@ class CsvFile:
 
 def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
   """By column; empty where a number is not finite, and so null in JSON."""
-  nulls = {name: '' for name, value in row.items() if value is None}
-  finite = {
-    name: value if math.isfinite(value) else ''
-    for name, value in records.numbers(row).items()
+  numbers = records.numbers(row)
+  return {
+    name: numbers[name] if math.isfinite(numbers.get(name, math.nan)) else ''
+    for name, value in row.items()
+    if name in numbers or value is None
   }
-  both = nulls | finite
-  return {name: both[name] for name in row if name in both}

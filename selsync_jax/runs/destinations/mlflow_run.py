@@ -15,9 +15,9 @@ from mlflow import MlflowException
 from mlflow.entities import Metric
 from mlflow.entities import Param
 
+from selsync_jax.config import flat
 from selsync_jax.runs import records
 from selsync_jax.runs.destinations import run_id
-from selsync_jax.runs.workdir import flat
 
 _ID = 'mlflow.id'
 # MLflow's limits on one request, from its REST API.

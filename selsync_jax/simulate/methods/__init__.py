@@ -9,7 +9,7 @@ from collections.abc import Callable
 import inspect
 from typing import Any
 
-from selsync_jax.config import keyword_arguments
+from selsync_jax import config
 from selsync_jax.config import lookup
 from selsync_jax.simulate.method import Method
 from selsync_jax.simulate.methods.ad_psgd import ad_psgd
@@ -39,8 +39,7 @@ def parameters(method: str) -> dict[str, inspect.Parameter]:
   Raises:
     ValueError: if there is no such method.
   """
-  every = inspect.signature(lookup(METHODS, method), eval_str=True).parameters
-  return dict(every)
+  return config.parameters(lookup(METHODS, method))
 
 
 def create_method(method: str, **fields: Any) -> Method:
@@ -48,11 +47,12 @@ def create_method(method: str, **fields: Any) -> Method:
 
   Args:
     method: a name in `METHODS`.
-    **fields: that method's; others must be `None`, not set.
+    **fields: the method's own; others must be `None`, not set.
 
   Raises:
-    ValueError: if the method is unknown, a field is not its own, or a value
+    ConfigError: if the method is unknown, a field is not its own, or a value
       breaks the rule of its field.
   """
-  make = lookup(METHODS, method)
-  return make(**keyword_arguments(make, f'method {method}', fields))
+  return config.bind(
+    METHODS, {'method': method, **fields}, 'sync', key='method'
+  )()

@@ -10,10 +10,10 @@ References:
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 import simpy
 
-from selsync_jax.config import lookup
 from selsync_jax.simulate.meeting import average
 from selsync_jax.simulate.method import Method
 from selsync_jax.simulate.method import Models
@@ -39,7 +39,7 @@ TOPOLOGIES: dict[str, Callable[[int, int], list[int]]] = {
 }
 
 
-def ad_psgd(*, topology: str = 'ring') -> Method:
+def ad_psgd(*, topology: Literal['ring', 'complete'] = 'ring') -> Method:
   """After each gradient, an active worker averages with a passive neighbor.
 
   Workers with even indices are active.
@@ -47,7 +47,7 @@ def ad_psgd(*, topology: str = 'ring') -> Method:
   Args:
     topology: `ring`: the two next to it; `complete`: every passive worker.
   """
-  neighbors = lookup(TOPOLOGIES, topology)
+  neighbors = TOPOLOGIES[topology]
 
   def start(sim: Simulation) -> Models:
     if sim.workers % 2:

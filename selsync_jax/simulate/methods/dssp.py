@@ -15,6 +15,7 @@ References:
   official code.
 """
 
+from selsync_jax.config import Index
 from selsync_jax.simulate.method import Method
 from selsync_jax.simulate.method import Models
 from selsync_jax.simulate.methods.server import Server
@@ -47,7 +48,7 @@ def controller(fastest: Pushes, slowest: Pushes, r_max: int) -> int:
   return min(steps, key=shortest_wait)
 
 
-def dssp(*, s_low: int = 3, r_max: int = 12, strict: bool = True) -> Method:
+def dssp(*, s_low: Index = 3, r_max: Index = 12, strict: bool = True) -> Method:
   """SSP whose bound moves between `s_low` and `s_low + r_max`.
 
   Args:
@@ -58,10 +59,6 @@ def dssp(*, s_low: int = 3, r_max: int = 12, strict: bool = True) -> Method:
     strict: whether a grant ends at a lead of `s_low + r_max`, as the text says;
       not strict is Algorithm 1 as printed.
   """
-  if s_low < 0:
-    raise ValueError(f's_low={s_low}: must be at least 0')
-  if r_max < 0:
-    raise ValueError(f'r_max={r_max}: must be at least 0')
 
   def start(sim: Simulation) -> Models:
     server = Server(sim)

@@ -14,18 +14,21 @@ References:
 """
 
 import functools
+from typing import Literal
 
+from selsync_jax.config import Count
 from selsync_jax.simulate.method import Method
 from selsync_jax.simulate.method import Models
 from selsync_jax.simulate.methods.partial import PartialAllReduce
 from selsync_jax.simulate.methods.partial import train_with
 from selsync_jax.simulate.simulation import Simulation
 
-MODES = ('solo', 'majority')
 _INITIATOR = 1  # Of the draws.
 
 
-def eager(*, mode: str = 'solo', sync_every: int = 100) -> Method:
+def eager(
+  *, mode: Literal['solo', 'majority'] = 'solo', sync_every: Count = 100
+) -> Method:
   """Applies, at each step, the sum of a partial all-reduce divided by N.
 
   Args:
@@ -35,10 +38,6 @@ def eager(*, mode: str = 'solo', sync_every: int = 100) -> Method:
     sync_every: steps of each worker from one synchronization of the models to
       the next; the paper's is 10 epochs.
   """
-  if mode not in MODES:
-    raise ValueError(f'mode={mode!r}: must be {" or ".join(MODES)}')
-  if sync_every < 1:
-    raise ValueError(f'sync_every={sync_every}: must be at least 1')
 
   def start(sim: Simulation) -> Models:
     @functools.lru_cache

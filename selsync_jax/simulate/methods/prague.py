@@ -19,10 +19,12 @@ References:
 
 from collections.abc import Callable, Sequence
 import functools
+from typing import Annotated, Literal
 
+from annotated_types import Ge
 import simpy
 
-from selsync_jax.config import lookup
+from selsync_jax.config import Threshold
 from selsync_jax.simulate.meeting import average
 from selsync_jax.simulate.meeting import Meeting
 from selsync_jax.simulate.method import Method
@@ -136,7 +138,10 @@ GENERATORS = {'random': GroupGenerator, 'static': StaticGroups}
 
 
 def prague(
-  *, group_size: int = 3, how: str = 'random', slowdown: float = 4.0
+  *,
+  group_size: Annotated[int, Ge(2)] = 3,
+  how: Literal['random', 'static'] = 'random',
+  slowdown: Threshold = 4.0,
 ) -> Method:
   """After its local update, a worker averages its model with a group.
 
@@ -146,11 +151,6 @@ def prague(
     slowdown: C_thres of the slowdown filter, in steps behind the worker that
       asks; infinite: no filter.
   """
-  lookup(GENERATORS, how)
-  if group_size < 2:
-    raise ValueError(f'group_size={group_size}: must be at least 2')
-  if not slowdown >= 0:
-    raise ValueError(f'slowdown={slowdown}: must be at least 0')
 
   def start(sim: Simulation) -> Models:
     models = [Model(sim.algebra.initial(), 0)] * sim.workers

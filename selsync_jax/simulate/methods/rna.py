@@ -17,6 +17,7 @@ References:
 
 import functools
 
+from selsync_jax.config import Count
 from selsync_jax.simulate.method import Method
 from selsync_jax.simulate.method import Models
 from selsync_jax.simulate.methods.partial import PartialAllReduce
@@ -27,15 +28,13 @@ from selsync_jax.simulate.simulation import Simulation
 _PROBED = 2  # Of the draws.
 
 
-def rna(*, probes: int = 2) -> Method:
+def rna(*, probes: Count = 2) -> Method:
   """Applies a partial all-reduce that the first of a few random workers begins.
 
   Args:
     probes: q, workers that the controller probes in each round; the power of
       two choices says 2.
   """
-  if probes < 1:
-    raise ValueError(f'probes={probes}: must be at least 1')
 
   def start(sim: Simulation) -> Models:
     if probes > sim.workers:

@@ -5,6 +5,7 @@ References:
   Parameter Server`, NIPS 2013.
 """
 
+from selsync_jax.config import Index
 from selsync_jax.simulate.method import Method
 from selsync_jax.simulate.method import Models
 from selsync_jax.simulate.methods.server import Server
@@ -12,15 +13,13 @@ from selsync_jax.simulate.methods.server import train_with
 from selsync_jax.simulate.simulation import Simulation
 
 
-def ssp(*, staleness: int = 3) -> Method:
+def ssp(*, staleness: Index = 3) -> Method:
   """A worker begins a step if it is at most `staleness` ahead of the slowest.
 
   Args:
     staleness: s, in steps; 0 is BSP by a parameter server. Tyagi and Swany
       have 100 and 200, Zhao et al. (DSSP) 3 to 15.
   """
-  if staleness < 0:
-    raise ValueError(f'staleness={staleness}: must be at least 0')
 
   def start(sim: Simulation) -> Models:
     server = Server(sim)

@@ -18,6 +18,7 @@ References:
 from collections.abc import Callable
 import functools
 
+from selsync_jax.config import Count
 from selsync_jax.simulate.meeting import average
 from selsync_jax.simulate.meeting import Meeting
 from selsync_jax.simulate.method import Method
@@ -26,6 +27,7 @@ from selsync_jax.simulate.simulation import Model
 from selsync_jax.simulate.simulation import Process
 from selsync_jax.simulate.simulation import Simulation
 from selsync_jax.simulate.values import Value
+from selsync_jax.sync.exchange import butterfly_masks
 
 
 def butterfly(worker: int, step: int, workers: int, size: int) -> list[int]:
@@ -37,13 +39,8 @@ def butterfly(worker: int, step: int, workers: int, size: int) -> list[int]:
     workers: P, a power of two.
     size: S, of the group, a power of two.
   """
-  bits, own = workers.bit_length() - 1, size.bit_length() - 1
-  if not own:
-    return [worker]
-  shift = step * own % bits
-  masks = [1 << (shift + k) % bits for k in range(own)]
   group = {worker}
-  for mask in masks:
+  for mask in butterfly_masks(step, workers, size):
     group |= {i ^ mask for i in group}
   return sorted(group)
 
@@ -101,7 +98,7 @@ class GroupAverage:
     self._changed.fire()
 
 
-def wagma(*, group: int | None = None, tau: int = 10) -> Method:
+def wagma(*, group: int | None = None, tau: Count = 10) -> Method:
   """Averages models in a group at each step, in all workers every `tau` steps.
 
   Args:
@@ -109,8 +106,6 @@ def wagma(*, group: int | None = None, tau: int = 10) -> Method:
       to the root of their number, as in the paper.
     tau: steps from one average over all workers to the next; the paper's is 10.
   """
-  if tau < 1:
-    raise ValueError(f'tau={tau}: must be at least 1')
 
   def start(sim: Simulation) -> Models:
     size = _group_size(group, sim.workers)

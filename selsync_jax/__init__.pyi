@@ -1,0 +1,57 @@
+"""The names that `import selsync_jax` offers, by the module that defines them.
+
+`__init__.py` reads them here, and so do type checkers.
+"""
+
+from .data.own import register_dataset as register_dataset
+from .devices.layout import Layout as Layout
+from .methods import register_method as register_method
+from .models import register_model as register_model
+from .models.tasks import register_task as register_task
+from .runs.export import load as load
+from .runs.writers import register_writer as register_writer
+from .runs.writers import Writer as Writer
+from .sync import moments as moments
+from .sync import reducers as reducers
+from .sync import resizing as resizing
+from .sync import wires as wires
+from .sync.averagers import Averager as Averager
+from .sync.averagers import mean as mean
+from .sync.averagers import no_averaging as no_averaging
+from .sync.averagers import outer as outer
+from .sync.averagers import subset_mean as subset_mean
+from .sync.budget import budgeted as budgeted
+from .sync.change import measure as measure
+from .sync.change import MeasureState as MeasureState
+from .sync.consensus import AXIS as AXIS
+from .sync.consensus import consensus as consensus
+from .sync.consensus import synchronize as synchronize
+from .sync.exchange import gossip as gossip
+from .sync.exchange import groups as groups
+from .sync.fda import fda as fda
+from .sync.fda import FDAState as FDAState
+from .sync.fragments import fragments as fragments
+from .sync.inner import in_use as in_use
+from .sync.moments import Moments as Moments
+from .sync.periods import post_local as post_local
+from .sync.periods import qsr as qsr
+from .sync.power_sgd import power_sgd as power_sgd
+from .sync.reducers import all_reduce as all_reduce
+from .sync.reducers import at_sync as at_sync
+from .sync.reducers import no_reduction as no_reduction
+from .sync.selsync import selsync as selsync
+from .sync.selsync import SelSyncState as SelSyncState
+from .sync.sparse import exdyna as exdyna
+from .sync.sparse import micro as micro
+from .sync.sparse import top_k as top_k
+from .sync.strategy import Strategy as Strategy
+from .sync.traffic import Collective as Collective
+from .sync.transformation import Reducer as Reducer
+from .sync.transformation import Trigger as Trigger
+from .sync.triggers import any_of as any_of
+from .sync.triggers import at_least_every as at_least_every
+from .sync.triggers import at_most_every as at_most_every
+from .sync.triggers import every as every
+from .sync.wires import Wire as Wire
+
+__version__: str

@@ -1,0 +1,198 @@
+"""TCP connections between process 0 and every other process of a run.
+
+JAX's own coordination service does not suffice. It does not compare configs,
+and two processes with one index make it abort with a C++ stack trace. When a
+process dies, the service aborts the others the same way, in general only after
+its heartbeat timeout. A process that fails cannot tell the others, which wait
+for it in a collective.
+
+Here, before JAX starts, process 0 checks that all processes match (same number
+of processes, same config, distinct indices) and refuses a mismatch with one
+line. The connections then stay open until the end of the run, so a process that
+dies is noticed at once, and one that fails reports it. Each end also sends a
+sign of life every second; a process that is silent for too long counts as lost.
+"""
+
+import atexit
+import contextlib
+import os
+import socket
+import threading
+import time
+from typing import Any, NoReturn
+
+from selsync_jax.cluster import signals
+from selsync_jax.cluster.link import Link
+from selsync_jax.cluster.link import StrangerError
+from selsync_jax.cluster.reception import ClusterError
+from selsync_jax.cluster.reception import Reception
+
+# How a process has ended.
+LEFT, FAILED, GONE = 'has left', 'has failed', 'is gone'
+STOPPED, SILENT = 'was stopped by a signal', 'does not answer'
+_FATES = (LEFT, FAILED, GONE, STOPPED, SILENT)
+# The seconds after another process's failure in which a process may report
+# its own, before it is ended.
+GRACE = 5.0
+BEAT = 1.0  # The seconds from one sign of life to the next.
+
+
+class Channel:
+  """The connections of one process. The constructor waits for all processes.
+
+  Args:
+    address: the `host:port` where process 0 listens.
+    process: the index of this process.
+    agreed: by name, values that must be equal on all processes; `processes` is
+      the number of processes.
+    offer: the value that process 0 sends to all others.
+    timeout: the seconds until all processes must have connected, and until one
+      that does not answer counts as gone.
+    token: the secret that the processes share, and strangers do not have.
+
+  Attributes:
+    offer: the value from process 0, on every process.
+
+  Raises:
+    ClusterError: if a process is missing or does not match.
+  """
+
+  def __init__(
+    self,
+    address: str,
+    process: int,
+    agreed: dict[str, Any],
+    offer: Any,
+    timeout: float,
+    token: str = '',
+  ):
+    self.offer = offer
+    self._process, self._timeout = process, timeout
+    self._leaving = threading.Event()
+    self._reception = None
+    if process == 0:
+      self._reception = Reception(address, agreed, token)
+      self._peers = self._reception.wait(timeout)
+      for index in self._peers:
+        self._send(index, {'welcome': offer})
+    else:
+      hello = {'process': process, 'agreed': agreed}
+      link, self.offer = _call(address, hello, timeout, token)
+      self._peers = {0: link}
+    self._watchers = [
+      threading.Thread(target=self._watch, args=peer, daemon=True)
+      for peer in self._peers.items()
+    ]
+    for watcher in self._watchers:
+      watcher.start()
+    threading.Thread(target=self._beat, daemon=True).start()
+    signals.before_stop(self._stop)
+
+  def leave(self) -> None:
+    """Reports success: this process may now end without ending the others."""
+    self._report(LEFT)
+
+  def fail(self, code: int) -> None:
+    """Reports failure: the other processes fail as well, or are ended.
+
+    Args:
+      code: the exit code of this process. It exits before JAX's own exit
+        handler, which would wait for the others.
+    """
+    self._report(FAILED)
+    if self._process == 0:  # JAX aborts processes that outlive process 0.
+      for watcher in self._watchers:
+        watcher.join(2 * GRACE)
+    atexit.register(os._exit, code)
+
+  def _stop(self, code: int) -> None:
+    """Reports a signal: the other processes end with the same exit code."""
+    self._report(STOPPED, code)
+
+  def _report(self, fate: str, code: int = 1) -> None:
+    self._leaving.set()
+    if self._reception:
+      self._reception.close()
+    for index in self._peers:
+      self._send(index, {'process': self._process, 'fate': fate, 'code': code})
+
+  def _send(self, index: int, message: dict[str, Any]) -> None:
+    """Sends a message; does nothing if the peer is gone."""
+    with contextlib.suppress(OSError):
+      self._peers[index].send(message)
+
+  def _beat(self) -> None:
+    """Sends signs of life until this process leaves."""
+    while not self._leaving.wait(BEAT):
+      for index in self._peers:
+        self._send(index, {})
+
+  def _watch(self, index: int, link: Link) -> None:
+    """Waits until the peer ends. Unless it has left, ends this process."""
+    news = self._news(index, link)
+    if news['fate'] == FAILED and news['process'] == index:
+      self._leaving.wait(GRACE)
+    if news['fate'] != LEFT and not self._leaving.is_set():
+      self._exit(news)
+    with contextlib.suppress(OSError):  # Until the peer closes the connection.
+      link.receive(time.monotonic() + self._timeout)
+
+  def _news(self, index: int, link: Link) -> dict[str, Any]:
+    """Waits until the peer reports an end, its own or another process's."""
+    # Waits are counted, as this process itself may have been frozen meanwhile.
+    silent = 0.0
+    while silent < self._timeout:
+      try:
+        news = link.receive(time.monotonic() + BEAT)
+      except TimeoutError:
+        silent += BEAT
+        continue
+      except OSError:
+        return {'process': index, 'fate': GONE, 'code': 1}
+      if news.get('fate') in _FATES:
+        return {'process': index, 'code': 1} | news
+      silent = 0.0
+    return {'process': index, 'fate': SILENT, 'code': 1}
+
+  def _exit(self, news: dict[str, Any]) -> NoReturn:
+    """Tells the other processes which one is lost, and ends this process."""
+    for index in self._peers:
+      if index != news['process']:
+        self._send(index, news)
+    signals.end(
+      news['code'],
+      f'process {self._process}: process {news["process"]} {news["fate"]}; '
+      'restart all processes to resume from the last checkpoint',
+    )
+
+
+def _call(
+  address: str, hello: dict[str, Any], timeout: float, token: str
+) -> tuple[Link, Any]:
+  """Connects to process 0, and returns the link and process 0's offer."""
+  deadline = time.monotonic() + timeout
+  host, _, port = address.rpartition(':')
+  while True:
+    left = max(0.01, deadline - time.monotonic())
+    try:
+      with contextlib.ExitStack() as stack:
+        peer = stack.enter_context(
+          socket.create_connection((host.strip('[]'), int(port)), left)
+        )
+        link = Link(peer, token, listens=False, deadline=deadline)
+        link.send(hello)
+        # Process 0 sends the reason for a refusal just after the deadline.
+        reply = link.receive(deadline + 5)
+        if 'welcome' in reply:
+          stack.pop_all()
+          return link, reply['welcome']
+      raise ClusterError(str(reply.get('refused', 'process 0 has no answer')))
+    except StrangerError as error:
+      raise ClusterError(f'process 0 at {address}: {error}') from error
+    except OSError as error:
+      if time.monotonic() >= deadline:
+        raise ClusterError(
+          f'process 0 could not be reached at {address} within '
+          f'{timeout:g} s: {error}'
+        ) from error
+      time.sleep(0.1)

@@ -1,0 +1,256 @@
+"""The processes of a run: how they find each other, and how they end.
+
+A process holds the workers of its own devices. Workers are numbered in the
+order of the processes.
+"""
+
+from collections.abc import Mapping
+import math
+import os
+import signal
+import socket
+import time
+from typing import Any, NamedTuple
+
+import jax
+from jax._src import distributed  # Has the process count before any backend.
+from jax.experimental import multihost_utils
+import numpy as np
+
+from selsync_jax.cluster import channel as channels
+from selsync_jax.cluster import link
+from selsync_jax.cluster import relay
+from selsync_jax.cluster import signals
+from selsync_jax.cluster.channel import Channel
+from selsync_jax.config import ConfigError
+from selsync_jax.config import RunError
+
+
+class Cluster(NamedTuple):
+  """The processes of a run, seen from one of them.
+
+  As a context manager, it reports to the others how its body ended.
+
+  Attributes:
+    process: the index of this process.
+    processes: the number of processes.
+    channel: the connections to the others; `None` if there are none.
+  """
+
+  process: int = 0
+  processes: int = 1
+  channel: Channel | None = None
+
+  def __enter__(self) -> 'Cluster':
+    return self
+
+  def __exit__(
+    self,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    *trace: Any,
+  ) -> None:
+    """Disconnects, reporting success or failure."""
+    if self.channel:
+      if kind is None or issubclass(kind, SystemExit):
+        self.channel.leave()
+        # At exit, JAX would restore what SIGTERM does by default.
+        jax.distributed.shutdown()
+        signals.own(signal.SIGTERM)
+      else:
+        if _may_follow_from_a_peer(error):  # The channel then ends this one.
+          time.sleep(channels.GRACE)
+        self.channel.fail(getattr(kind, 'code', 1))
+
+
+def _may_follow_from_a_peer(error: BaseException | None) -> bool:
+  """Whether the end of another process may have caused the error.
+
+  A collective that is interrupted can raise anything. A `ConfigError` or
+  `RunError` comes from this package, unless its cause does not.
+  """
+  while isinstance(error, RunError) and error.__cause__:
+    error = error.__cause__
+  own = isinstance(error, (ConfigError, RunError))
+  return isinstance(error, Exception) and not own
+
+
+class ProcessSpec(NamedTuple):
+  """What flags and environment say about a process; `None` is unknown.
+
+  Attributes:
+    coordinator: the `host:port` where process 0 listens.
+    processes: the number of processes.
+    process: the index of this process.
+  """
+
+  coordinator: str | None
+  processes: int | None
+  process: int | None
+
+
+def process_spec(
+  coordinator: str | None, processes: int | None, process: int | None
+) -> ProcessSpec:
+  """Completes flags from the environment.
+
+  The environment variables are `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES`
+  and `JAX_PROCESS_ID`; flags take precedence.
+
+  Raises:
+    ConfigError: if some values are missing but not all, or one is invalid.
+  """
+  spec = ProcessSpec(
+    coordinator or os.environ.get('JAX_COORDINATOR_ADDRESS'),
+    _integer('JAX_NUM_PROCESSES') if processes is None else processes,
+    _integer('JAX_PROCESS_ID') if process is None else process,
+  )
+  names = ('--coordinator', '--num_processes', '--process_id')
+  missing = [n for n, value in zip(names, spec, strict=True) if value is None]
+  if 0 < len(missing) < 3:
+    raise ConfigError(
+      f'{", ".join(missing)}: missing; {", ".join(names)} go together'
+    )
+  if spec.process is not None and spec.processes is not None:
+    if not 0 <= spec.process < spec.processes:
+      raise ConfigError(
+        f'--process_id={spec.process}: must be in [0, {spec.processes}), '
+        'the number of processes'
+      )
+    host, _, port = (spec.coordinator or '').rpartition(':')
+    is_port = port.isdecimal() and len(port) <= 5 and 0 < int(port) < 2**16
+    if not host or not is_port:
+      raise ConfigError(
+        f'--coordinator={spec.coordinator}: must be HOST:PORT, with a port '
+        'from 1 to 65535'
+      )
+  return spec
+
+
+def _integer(variable: str) -> int | None:
+  text = os.environ.get(variable)
+  if text is not None and not text.isdecimal():
+    raise ConfigError(f'{variable}={text}: must be a non-negative integer')
+  return None if text is None else int(text)
+
+
+def join(
+  spec: ProcessSpec,
+  agreed: dict[str, Any],
+  timeout: float,
+  token: str | None = None,
+) -> Cluster:
+  """Connects to the other processes, if there are any, before JAX is used.
+
+  If the spec is empty, JAX looks for Slurm, Open MPI, Kubernetes or a TPU pod.
+
+  Args:
+    spec: what is known about this process.
+    agreed: by name, values that must be equal on all processes.
+    timeout: the seconds until all processes must have connected, and until one
+      that does not answer counts as gone.
+    token: the secret that the processes share, and strangers do not have; by
+      default the environment variable `SELSYNC_CLUSTER_TOKEN`.
+
+  Raises:
+    ClusterError: if a process is missing or does not match.
+  """
+  token = token or os.environ.get(link.TOKEN, '')
+  timeouts = {
+    'initialization_timeout': math.ceil(timeout),
+    # The channel is first to notice a process that does not answer.
+    'heartbeat_timeout_seconds': round(2 * timeout + 30),
+  }
+  coordinator, processes, process = spec
+  if coordinator is None or processes is None or process is None:
+    return _join_detected(agreed, timeout, token, timeouts)
+  host = coordinator.rpartition(':')[0]
+  agreed = {'processes': processes} | agreed
+  offer = f'{host}:{_free_port()}'
+  channel = Channel(coordinator, process, agreed, offer, timeout, token)
+  service = relay.start(channel.offer) if process else channel.offer
+  jax.distributed.initialize(
+    service, processes, process, device_ids(os.environ), **timeouts
+  )
+  return Cluster(process, processes, channel)
+
+
+def _join_detected(agreed, timeout, token, timeouts) -> Cluster:
+  """Joins the cluster that JAX detects; without one, returns this process."""
+  try:
+    jax.distributed.initialize(
+      local_device_ids=device_ids(os.environ), **timeouts
+    )
+  except ValueError:  # JAX detects no cluster.
+    return Cluster()
+  state: Any = distributed.global_state
+  process, processes = state.process_id, state.num_processes
+  address = f'{socket.gethostname()}:{_free_port()}'
+  if process == 0:
+    state.client.key_value_set('selsync_jax/channel', address)
+  address = state.client.blocking_key_value_get(
+    'selsync_jax/channel', round(1000 * timeout)
+  )
+  agreed = {'processes': processes} | agreed
+  channel = Channel(address, process, agreed, None, timeout, token)
+  return Cluster(process, processes, channel)
+
+
+def device_ids(environment: Mapping[str, str]) -> list[int] | None:
+  """Returns the `local_device_ids` for `jax.distributed.initialize`.
+
+  Under Slurm and Open MPI, JAX gives each process the device of its rank on the
+  host. That is wrong for the only process of a host, which has all devices, and
+  if Slurm binds the devices, so that each task sees only its own.
+
+  Args:
+    environment: the environment variables of this process.
+
+  Returns:
+    An empty list, which keeps all devices that the process sees, or `None`,
+    which leaves the choice to JAX.
+  """
+  if 'JAX_LOCAL_DEVICE_IDS' in environment:
+    return None
+  tasks, nodes = map(environment.get, ('SLURM_NTASKS', 'SLURM_STEP_NUM_NODES'))
+  is_alone = environment.get('OMPI_COMM_WORLD_LOCAL_SIZE') == '1' or (
+    tasks is not None and tasks == nodes
+  )
+  is_bound = (
+    'SLURM_GPUS_PER_TASK' in environment
+    and environment.get('SLURM_GPU_BIND') != 'none'
+  )
+  return [] if is_alone or is_bound else None
+
+
+def _free_port() -> int:
+  with socket.create_server(('', 0)) as server:
+    return server.getsockname()[1]
+
+
+def is_first() -> bool:
+  """Returns whether this process is the one that writes and prints."""
+  return jax.process_index() == 0
+
+
+def local_workers(workers: int) -> range:
+  """Returns the indices of the workers that have devices of this process.
+
+  Args:
+    workers: the number of workers of all processes; a multiple or a divisor of
+      the number of processes.
+  """
+  processes = jax.process_count()
+  first = jax.process_index() * workers // processes
+  return range(first, first + max(1, workers // processes))
+
+
+def from_first(value: np.ndarray) -> np.ndarray:
+  """Returns process 0's value; on all processes shape and dtype are equal."""
+  return multihost_utils.broadcast_one_to_all(value)
+
+
+def wait_for_all(barrier: str) -> None:
+  """Returns when every process has called this with the same name."""
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices(barrier)

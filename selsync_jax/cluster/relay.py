@@ -1,0 +1,68 @@
+"""A local TCP relay that hides the end of JAX's coordination service.
+
+A JAX client aborts its process, with a C++ stack trace, as soon as its
+connection to the coordination service breaks, and process 0 runs that service.
+If process 0 dies, the abort can come before the channel has reported which
+process is gone. A client that connects through a relay in its own process keeps
+its connection, so the channel has time to print one line and to end the
+process. If the channel does not, JAX's heartbeat timeout still ends it.
+"""
+
+from collections.abc import Callable
+import contextlib
+import socket
+import threading
+import time
+from typing import Any
+
+
+def start(address: str) -> str:
+  """Starts a relay to a server in this process.
+
+  Args:
+    address: the server's `host:port`; it need not listen yet.
+
+  Returns:
+    The relay's `host:port`.
+  """
+  listener = socket.create_server(('127.0.0.1', 0))
+  host, _, port = address.rpartition(':')
+  _start_thread(_serve, listener, (host.strip('[]'), int(port)))
+  return f'127.0.0.1:{listener.getsockname()[1]}'
+
+
+def _serve(listener: socket.socket, address: tuple[str, int]) -> None:
+  while True:
+    client, _ = listener.accept()
+    _start_thread(_relay, client, address)
+
+
+def _relay(client: socket.socket, address: tuple[str, int]) -> None:
+  """Keeps the client's connection open until the client closes it."""
+  server = _connect(address)
+  for connection in client, server:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+  _start_thread(_forward, server, client)
+  _forward(client, server)
+  with contextlib.suppress(OSError):
+    server.shutdown(socket.SHUT_RDWR)
+
+
+def _connect(address: tuple[str, int]) -> socket.socket:
+  while True:
+    try:
+      return socket.create_connection(address)
+    except OSError:
+      time.sleep(0.05)
+
+
+def _forward(source: socket.socket, sink: socket.socket) -> None:
+  """Forwards data until the source closes; drops it if the sink is closed."""
+  with contextlib.suppress(OSError):
+    while data := source.recv(2**16):
+      with contextlib.suppress(OSError):
+        sink.sendall(data)
+
+
+def _start_thread(function: Callable[..., None], *args: Any) -> None:
+  threading.Thread(target=function, args=args, daemon=True).start()

@@ -1,0 +1,176 @@
+"""What every mapper can do: one worker's function over all workers.
+
+State is worker-stacked: every leaf has a leading axis of workers, because
+between synchronizations workers really differ. A mapper runs one worker's
+function over all rows, and places the rows where its results lie.
+"""
+
+import abc
+from collections.abc import Callable
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Sharding
+import numpy as np
+
+from selsync_jax.cluster.processes import local_workers
+from selsync_jax.config import ConfigError
+
+Function = Callable[..., Any]
+Donated = tuple[int, ...]
+"""The arguments whose memory a compiled function may take for its result."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Mapper(abc.ABC):
+  """How the workers share the devices.
+
+  Attributes:
+    workers: N, the number of workers of all processes.
+    name: the mapper's name in a config.
+    compiles: whether `create` and `compute` compile the function they get.
+  """
+
+  workers: int
+  name: ClassVar[str]
+  compiles: ClassVar[bool] = False
+
+  @property
+  def devices_per_worker(self) -> int:
+    """The number of devices inside a worker."""
+    return 1
+
+  @property
+  def held(self) -> range:
+    """The indices of the workers whose rows this process's arrays have."""
+    return local_workers(self.workers)
+
+  @abc.abstractmethod
+  def map_workers(self, fn: Function, donate: Donated = ()) -> Function:
+    """Compiles `fn` of one worker for all workers at once.
+
+    Args:
+      fn: a function of one worker's arrays; collectives are over `AXIS`.
+      donate: the arguments whose memory the result may take.
+
+    Returns:
+      `fn` over arrays with a leading axis of workers.
+    """
+
+  def alone(self, fn: Function) -> Function:
+    """Marks a part of a mapped function that needs no other worker.
+
+    Args:
+      fn: a function of one worker's arrays, without collectives.
+
+    Returns:
+      The function to call in its place, inside the mapped one.
+    """
+    return fn
+
+  @abc.abstractmethod
+  def sharding(self, shape: tuple[int, ...]) -> Sharding:
+    """Returns where a result [workers, ...] of a mapped function lies."""
+
+  def place(self, tree: Any) -> Any:
+    """Places host arrays [this process's workers, ...] on the devices.
+
+    They pass through a mapped program, so that they are laid out as its
+    results are. State placed in another way would make the first step compile
+    twice.
+    """
+    return self.map_workers(lambda tree: tree)(tree)
+
+  def stack(self, tree: Any) -> Any:
+    """Stacks one worker's `tree` for all workers held: they start equal."""
+    count = len(self.held)
+    return jax.tree.map(
+      lambda x: np.broadcast_to(np.asarray(x), (count, *np.shape(x))), tree
+    )
+
+  def compute(
+    self, fn: Function, *args: Any, compiler_options: Any = None
+  ) -> Any:
+    """Returns the state that `fn(*args)` makes, on the workers' devices.
+
+    Args:
+      fn: a function that makes arrays [held workers, ...].
+      *args: the arguments of `fn`.
+      compiler_options: see `jax.jit`; a mapper that compiles `fn` needs them.
+    """
+    del compiler_options
+    return self.place(fn(*args))
+
+  def create(
+    self, init: Callable[[], Any], compiler_options: Any = None
+  ) -> Any:
+    """Returns the state of all workers held, each as `init()` makes it.
+
+    Args:
+      init: a function that makes one worker's state.
+      compiler_options: see `compute`.
+    """
+    return self.compute(
+      lambda: self.stack(init()), compiler_options=compiler_options
+    )
+
+  def abstract(self, tree: Any) -> Any:
+    """Returns the shapes of one worker's `tree` stacked, with shardings.
+
+    The shardings are those of a mapped function's results: state that is
+    restored with them needs no pass through the devices, and the first step
+    does not compile a second time for it.
+    """
+    return split(abstract(tree, len(self.held)), self.sharding)
+
+  def abstract_saved(self, tree: Any, workers: int) -> Any:
+    """Returns the shapes in which to read another number of workers' state.
+
+    Args:
+      tree: one worker's state, or its shapes.
+      workers: the number of workers that saved it.
+
+    Returns:
+      `jax.ShapeDtypeStruct`s [workers, ...]. Those without a sharding are read
+      into the host's memory.
+    """
+    return abstract(tree, workers)
+
+  def check(self) -> None:
+    """Raises `ConfigError` if the devices cannot hold the workers."""
+    processes, devices = jax.process_count(), jax.device_count()
+    inside = self.devices_per_worker
+    each, way = 'one device', '--config.mapper=auto'
+    if inside > 1:
+      each, way = f'{inside} devices', 'a smaller mesh.data or mesh.fsdp'
+    if devices < self.workers * inside:
+      raise ConfigError(
+        f'config.workers={self.workers}: mapper {self.name} needs {each} per '
+        f'worker, and there are {devices} ({jax.default_backend()}); '
+        f'use fewer workers, or {way}'
+      )
+    if processes > 1 and devices != self.workers * inside:
+      raise ConfigError(
+        f'config.workers={self.workers}: with {processes} processes, workers '
+        f'with {each} each must use all {devices} devices'
+      )
+
+
+def abstract(tree: Any, count: int) -> Any:
+  """Returns the shapes of one worker's `tree` stacked over `count` workers."""
+  return jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct((count, *jnp.shape(x)), jnp.result_type(x)),
+    tree,
+  )
+
+
+def split(shapes: Any, sharding: Callable[[tuple[int, ...]], Sharding]) -> Any:
+  """Gives `jax.ShapeDtypeStruct`s the sharding that belongs to their shape."""
+  return jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(
+      x.shape, x.dtype, sharding=sharding(x.shape)
+    ),
+    shapes,
+  )

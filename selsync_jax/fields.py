@@ -1,0 +1,263 @@
+"""The fields of a config that belong to no constructor, each declared once.
+
+configs/base.py takes names and defaults from here, `training.settings` the
+rules, `runs.workdir` which of them may change when a run resumes, and the
+documentation all of it. Further fields of `data`, `model`, `optimizer`,
+`schedule`, `sync` and `cluster` are parameters of the constructors that these
+sections name: see `config.bind`.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+from annotated_types import Interval
+
+from selsync_jax.config import Count
+from selsync_jax.config import Index
+from selsync_jax.config import Positive
+from selsync_jax.config import Probability
+from selsync_jax.config import rule
+
+Epochs = Annotated[float, Interval(gt=0, le=1e6)]
+
+
+class Field(NamedTuple):
+  """A field of a config.
+
+  Attributes:
+    default: its value unless a workload or a flag sets another; `None` is not
+      set.
+    rule: an annotation that says which values it may have, see `config.rule`.
+    sentence: what it does, for the documentation.
+    may_change: whether it may change when a run resumes. The other fields
+      identify the run.
+  """
+
+  default: Any
+  rule: Any
+  sentence: str
+  may_change: bool = False
+
+  @property
+  def values(self) -> str:
+    """The values that it may have, in words; empty for any name."""
+    return '' if self.rule in (str, str | None) else str(rule(self.rule))
+
+
+FIELDS: Mapping[str, Field] = {
+  'workers': Field(
+    4,
+    Annotated[int, Interval(ge=1, le=4096)],
+    'N, the number of workers. With the mapper `pmap`, one accelerator each.',
+    may_change=True,
+  ),
+  'mapper': Field(
+    'pmap',
+    Literal['auto', 'pmap', 'vmap', 'map', 'mesh'],
+    '`vmap`: all workers on one device; `map`: there, in turn; `auto`: what is '
+    'fastest, see performance.md; `mesh`: several devices in each worker, see '
+    'mesh.md.',
+    may_change=True,
+  ),
+  'device': Field(
+    'auto',
+    Literal['auto', 'cpu', 'gpu', 'tpu'],
+    '`auto`: what JAX finds; `gpu`, `tpu`, `cpu`: that or nothing.',
+    may_change=True,
+  ),
+  'mesh.data': Field(
+    1,
+    Annotated[int, Interval(ge=1, le=4096)],
+    'Devices of a worker that hold the same parameters.',
+    may_change=True,
+  ),
+  'mesh.fsdp': Field(
+    1,
+    Annotated[int, Interval(ge=1, le=4096)],
+    'Devices of a worker that hold a part of the parameters each; a worker has '
+    '`mesh.data` times `mesh.fsdp` devices.',
+    may_change=True,
+  ),
+  'seed': Field(
+    0,
+    Annotated[int, Interval(ge=0, lt=2**31)],
+    'The seed of initial weights, shuffling, dropout and sampling.',
+  ),
+  'epochs': Field(
+    None,
+    Epochs | None,
+    'The length of the run. In an epoch, all workers together read as many '
+    'examples as the data set has.',
+    may_change=True,
+  ),
+  'steps': Field(
+    None,
+    Annotated[int, Interval(ge=1, le=10**8)] | None,
+    'The length of the run in steps; overrides `epochs`.',
+    may_change=True,
+  ),
+  'batch_size': Field(
+    32,
+    Annotated[int, Interval(ge=1, le=10**6)],
+    'Examples per worker and step.',
+  ),
+  'data.name': Field('digits', str, 'The data set, see partitions.md.'),
+  'data.backend': Field(
+    'tf',
+    Literal['tf', 'numpy'],
+    '`numpy`: the same batches without TensorFlow, only for digits, '
+    'stdlib_text and, with this one alone, hyperplane.',
+    may_change=True,
+  ),
+  'data.partition': Field(
+    'seldp',
+    str,
+    '`seldp`: chunks rotate among the workers; `defdp`, `by_label`, '
+    '`dirichlet`: each worker keeps its own. See partitions.md.',
+  ),
+  'data.injection.alpha': Field(
+    0.0,
+    Probability,
+    'The fraction of the workers that, at every step, shares a part of its '
+    'batch with all others; 0: no injection.',
+  ),
+  'data.injection.beta': Field(
+    0.0, Probability, 'The fraction of the batch that these workers share.'
+  ),
+  'data.dir': Field(
+    None,
+    str | None,
+    "The folder of TFDS's data: absolute, or beginning with `~`, `./` or "
+    "`../`. Not set: TFDS's default.",
+    may_change=True,
+  ),
+  'model.name': Field('convnet', str, 'The model.'),
+  'model.dtype': Field(
+    'float32', str, 'The type of the computation; or `bfloat16`.'
+  ),
+  'optimizer.name': Field(
+    'sgd', str, 'Any optimizer of optax; its arguments are fields.'
+  ),
+  'optimizer.learning_rate': Field(0.1, float, 'The peak of the schedule.'),
+  'optimizer.momentum': Field(None, float | None, 'The momentum.'),
+  'optimizer.nesterov': Field(None, bool | None, "Whether it is Nesterov's."),
+  'optimizer.weight_decay': Field(
+    None,
+    float | None,
+    "The optimizer's weight decay; if it has none, L2 regularization.",
+  ),
+  'optimizer.decayed': Field(
+    'all', str, 'Or `matrices`: no decay of biases and norm scales.'
+  ),
+  'optimizer.clip_norm': Field(
+    None, float | None, 'The largest global L2 norm of a gradient.'
+  ),
+  'schedule.name': Field(
+    'constant',
+    str,
+    'Or `cosine`, which decays to 0 at the end; `milestones` and `staircase`, '
+    'repeatedly multiplied by `factor`.',
+  ),
+  'schedule.warmup_epochs': Field(
+    0.0,
+    Annotated[float, Interval(ge=0, le=1e6)],
+    'Epochs of a linear increase from 0.',
+  ),
+  'eval.every_epochs': Field(
+    1.0,
+    Epochs,
+    'From one evaluation of the consensus, on the validation split, to the '
+    'next. The test split is read once, at the end.',
+    may_change=True,
+  ),
+  'eval.batch_size': Field(
+    128,
+    Annotated[int, Interval(ge=1, le=2**16)],
+    'Examples per worker; affects only memory and speed.',
+    may_change=True,
+  ),
+  'on_nonfinite': Field(
+    'stop',
+    Literal['stop', 'skip'],
+    '`skip`: omit the update of a worker whose gradient is not finite.',
+    may_change=True,
+  ),
+  'max_skips': Field(
+    20,
+    Count,
+    'Updates of one worker that `skip` omits in a row before the run stops, '
+    'because its parameters are not finite, for example.',
+    may_change=True,
+  ),
+  'cluster.compute': Field(
+    None,
+    str | None,
+    'Who is how fast in a simulation, see stragglers.md. Not set: real time, '
+    'as under `train`.',
+  ),
+  'cluster.step_seconds': Field(
+    0.1,
+    Positive,
+    'Seconds of a gradient on a worker that nothing slows down.',
+  ),
+  'cluster.bandwidth': Field(
+    None, str | None, 'The bandwidth of a link, `1Gbit`; not set: infinite.'
+  ),
+  'cluster.latency': Field('0ms', str, 'The latency of a message, one way.'),
+  'check_replicas': Field(
+    100,
+    Index,
+    'Synchronizations from one bit-for-bit comparison of the replicas to the '
+    'next; 0: never.',
+    may_change=True,
+  ),
+  'checkpoint.every': Field(
+    500, Count, 'Steps from one checkpoint to the next.', may_change=True
+  ),
+  'checkpoint.keep': Field(
+    3,
+    Count,
+    'How many of the newest checkpoints are kept; the best one is, too.',
+    may_change=True,
+  ),
+  'checkpoint.resize': Field(
+    'mean',
+    Literal['mean', 'clone'],
+    'The optimizer state when a run resumes with another number of workers: '
+    'the mean of the old ones, or a copy of one of them.',
+    may_change=True,
+  ),
+  'checkpoint.resize_batch': Field(
+    'total',
+    Literal['total', 'worker'],
+    'What such a run keeps: the total batch size, or that of a worker, and '
+    'then the learning rate is scaled.',
+    may_change=True,
+  ),
+  'log.every': Field(
+    1, Count, 'Steps from one line of metrics to the next.', may_change=True
+  ),
+  'log.fetch_every': Field(
+    10, Count, 'Steps from one fetch of metrics to the next.', may_change=True
+  ),
+  'log.seconds': Field(
+    30.0,
+    Positive,
+    'Seconds without a printed line until one is due. A terminal has a bar '
+    'instead.',
+    may_change=True,
+  ),
+  'log.to': Field(
+    ('tensorboard',),
+    tuple[str, ...],
+    'And `csv`, `wandb`, `mlflow`, or a writer of your own, see loggers.md. '
+    'Every run has metrics.jsonl.',
+    may_change=True,
+  ),
+}
+"""By name, in the order in which documentation lists them."""
+
+
+def may_change(field: str) -> bool:
+  """Whether a field, given by its dotted name, may change at a resume."""
+  return field in FIELDS and FIELDS[field].may_change

@@ -1,0 +1,142 @@
+"""Methods that talk when the training asks for it.
+
+How large a gradient's change is depends on the model, the data, the batch size
+and the number of workers. So without a delta, a budget finds one: it works for
+any model and any number of workers.
+"""
+
+from typing import Any, Literal
+
+from selsync_jax.config import Count
+from selsync_jax.config import Fraction
+from selsync_jax.config import Positive
+from selsync_jax.config import Share
+from selsync_jax.config import Threshold
+from selsync_jax.methods.context import Context
+from selsync_jax.sync import averagers
+from selsync_jax.sync import reducers
+from selsync_jax.sync import triggers
+from selsync_jax.sync.budget import budgeted
+from selsync_jax.sync.change import SMOOTHING
+from selsync_jax.sync.fda import fda as drift_exceeds
+from selsync_jax.sync.fda import Variant
+from selsync_jax.sync.periods import Period
+from selsync_jax.sync.selsync import selsync as change_reaches
+from selsync_jax.sync.strategy import Strategy
+
+Aggregate = Literal['params', 'grads']
+_AGGREGATES: dict[str, dict[str, Any]] = {
+  'params': dict(averager=averagers.mean()),
+  'grads': dict(reducer=reducers.at_sync(reducers.all_reduce())),
+}
+
+START = 0.3
+"""Where a budget starts its search for delta: the paper's."""
+
+LSSR = 0.9
+"""The share of local steps for which it looks."""
+
+
+def selsync(
+  context: Context,
+  *,
+  delta: Threshold | None = None,
+  lssr: Share | None = None,
+  bytes_per_step: Positive | None = None,
+  smoothing: Fraction | None = SMOOTHING,
+  quorum: Fraction | None = None,
+  lag: Literal[0, 1] = 0,
+  vote_every: Count = 1,
+  max_period: Period | None = None,
+  aggregate: Aggregate = 'params',
+) -> Strategy:
+  """Averages when a gradient changes by delta: `selsync(delta)`, `mean()`.
+
+  Without a delta it keeps to a budget: `budgeted(selsync(0.3), lssr)`.
+
+  Args:
+    context: not needed.
+    delta: threshold on the relative gradient change; 0 averages at every step;
+      none: a budget moves it, from 0.3 on.
+    lssr: the share of local steps that is the budget, in [0, 1); none: 0.9,
+      unless `delta` or `bytes_per_step` is set. Ours.
+    bytes_per_step: the budget in bytes that a worker sends for
+      synchronization, on average over steps; none: it is `lssr`. Ours.
+    smoothing: weight of the newest squared gradient norm, in (0, 1].
+    quorum: share of workers that must reach delta, in (0, 1]; none: the
+      paper's rule, one worker is enough. Ours.
+    lag: steps from a flag to the synchronization it asks for: 0, as in the
+      paper, or 1. Ours.
+    vote_every: steps from one vote to the next; the paper's is 1. Ours.
+    max_period: steps from one average to the next, at most; none: no bound,
+      as in the paper. Ours.
+    aggregate: what is averaged, `params` or `grads`.
+
+  References:
+    Tyagi and Swany, `Accelerating Distributed ML Training via Selective
+    Synchronization`, CLUSTER 2023, Algorithm 1; `aggregate` is its section
+    `Parameter vs. gradient aggregation`.
+  """
+  del context
+  budget = dict(lssr=lssr, bytes_per_step=bytes_per_step)
+  given = {name: value for name, value in budget.items() if value is not None}
+  if delta is not None and given:
+    (name, value), *_ = given.items()
+    raise ValueError(
+      f'delta={delta} is fixed, but {name}={value} would move it; set '
+      'delta=None, or no budget'
+    )
+  trigger = change_reaches(
+    START if delta is None else delta,
+    smoothing=smoothing,
+    quorum=quorum,
+    lag=lag,
+    vote_every=vote_every,
+  )
+  if delta is None:
+    trigger = budgeted(trigger, **given or {'lssr': LSSR})
+  if max_period is not None:
+    trigger = triggers.any_of(trigger, triggers.at_least_every(max_period))
+  return Strategy(trigger, **_AGGREGATES[aggregate])
+
+
+def selsync_paper(
+  context: Context, *, delta: Threshold = 0.3, aggregate: Aggregate = 'params'
+) -> Strategy:
+  """Averages when a gradient changes by delta, smoothed by N / 100.
+
+  SelSync with the settings of its paper, for 16 workers. Nothing bounds the
+  steps between two averages. With few workers the measured change is small: at
+  delta 0.3 four workers may never synchronize after their first step.
+
+  Args:
+    context: not needed.
+    delta: threshold on the relative gradient change; 0 averages at every step.
+      The paper's Table I has 0.3 and 0.5.
+    aggregate: what is averaged, `params` or `grads`.
+
+  References:
+    Tyagi and Swany, `Accelerating Distributed ML Training via Selective
+    Synchronization`, CLUSTER 2023, Algorithm 1 and Table I.
+  """
+  return selsync(context, delta=delta, smoothing=None, aggregate=aggregate)
+
+
+def fda(
+  context: Context, *, theta: Threshold = 0.1, variant: Variant = 'linear'
+) -> Strategy:
+  """Averages when the parameters differ by theta: `fda(theta)`, `mean()`.
+
+  Args:
+    context: gives the seed.
+    theta: threshold on the variance of the parameters over the workers, in the
+      square of their unit; 0 averages at every step. The default is ours; the
+      paper's grow with the number of parameters.
+    variant: of the variance's estimate: `naive`, `linear` or `sketch`.
+
+  References:
+    Theologitis et al., `Communication-Efficient Distributed Deep Learning via
+    Federated Dynamic Averaging`, EDBT 2025.
+  """
+  trigger = drift_exceeds(theta, variant, seed=context.seed)
+  return Strategy(trigger, averagers.mean())

@@ -1,0 +1,286 @@
+"""Methods that talk at fixed steps, or at steps that a schedule gives.
+
+Each composes a trigger, an averager and a reducer of `selsync_jax.sync`; the
+first sentence of a docstring names them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from selsync_jax.config import Count
+from selsync_jax.config import Fraction
+from selsync_jax.config import NonNegative
+from selsync_jax.config import Positive
+from selsync_jax.methods.context import Context
+from selsync_jax.methods.parts import outer_optimizer
+from selsync_jax.sync import averagers
+from selsync_jax.sync import exchange
+from selsync_jax.sync import periods
+from selsync_jax.sync import reducers
+from selsync_jax.sync.fragments import fragments as in_fragments
+from selsync_jax.sync.periods import Period
+from selsync_jax.sync.strategy import Strategy
+from selsync_jax.sync.triggers import every
+
+
+def bsp(context: Context) -> Strategy:
+  """Averages the gradients at every step: `every(1)`, `all_reduce()`.
+
+  Bulk-synchronous parallel training, which all others are compared with.
+
+  References:
+    Valiant, `A Bridging Model for Parallel Computation`, CACM 1990 (the name).
+  """
+  del context
+  return Strategy(every(1), reducer=reducers.all_reduce())
+
+
+def local_sgd(context: Context, *, period: Period = 8) -> Strategy:
+  """Averages the parameters periodically: `every(period)`, `mean()`.
+
+  Args:
+    context: not needed.
+    period: steps from one average to the next; the default is ours.
+
+  References:
+    Stich, `Local SGD Converges Fast and Communicates Little`, ICLR 2019.
+  """
+  del context
+  return Strategy(every(period), averagers.mean())
+
+
+def post_local(
+  context: Context, *, switch: NonNegative = 10.0, period: Period = 8
+) -> Strategy:
+  """Averages at every step at first: `post_local(switch, k)`, `mean()`.
+
+  Args:
+    context: gives the steps of an epoch.
+    switch: epochs in which every step averages; the paper's end at the first
+      decay of the learning rate.
+    period: steps from one average to the next afterwards; the paper has 16 and
+      32.
+
+  References:
+    Lin et al., `Don't Use Large Mini-Batches, Use Local SGD`, ICLR 2020.
+  """
+  steps = round(switch * context.steps_per_epoch)
+  return Strategy(periods.post_local(steps, period), averagers.mean())
+
+
+def qsr(
+  context: Context, *, alpha: Positive = 0.1, h_min: Period = 4
+) -> Strategy:
+  """Averages at a period of (alpha / learning rate)^2: `qsr(alpha, h_min)`.
+
+  Args:
+    context: gives the learning rate.
+    alpha: the learning rate at which the rule asks for one step; the default
+      is ours. The paper has 0.0175 for AdamW with a peak of 0.008.
+    h_min: steps from one average to the next, at least; the paper has 4.
+
+  References:
+    Gu et al., `A Quadratic Synchronization Rule for Distributed Deep Learning`,
+    ICLR 2024.
+  """
+  trigger = periods.qsr(alpha, h_min, context.learning_rate)
+  return Strategy(trigger, averagers.mean())
+
+
+def fedavg(
+  context: Context, *, fraction: Fraction = 1.0, epochs: Positive = 0.25
+) -> Strategy:
+  """Averages a random subset of the workers, and gives all workers the result.
+
+  `every(k)`, `subset_mean(fraction)`.
+
+  Args:
+    context: provides steps per epoch and seed.
+    fraction: C, the fraction of the workers to average, in (0, 1].
+    epochs: E, epochs from one average to the next; 0.25 is from Tyagi and
+      Swany.
+
+  References:
+    McMahan et al., `Communication-Efficient Learning of Deep Networks from
+    Decentralized Data`, AISTATS 2017; (C, E) as in Tyagi and Swany, CLUSTER
+    2023, section `Evaluation`.
+  """
+  period = max(1, round(epochs * context.steps_per_epoch))
+  averager = averagers.subset_mean(fraction, context.seed)
+  return Strategy(every(period), averager)
+
+
+NESTEROV = dict(name='sgd', learning_rate=0.7, momentum=0.9, nesterov=True)
+"""The outer optimizer of DiLoCo's paper."""
+
+
+def diloco(
+  context: Context, *, period: Period = 50, outer: Mapping[str, Any] = NESTEROV
+) -> Strategy:
+  """Steps an outer optimizer: `every(period)`, `outer(optimizer)`.
+
+  Args:
+    context: not needed.
+    period: steps from one outer step to the next; H, the paper's is 500.
+    outer: any optimizer of optax and its arguments, on the mean update of the
+      workers.
+
+  References:
+    Douillard et al., `DiLoCo: Distributed Low-Communication Training of
+    Language Models`, 2023, Algorithm 1.
+  """
+  del context
+  return Strategy(every(period), averagers.outer(outer_optimizer(outer)))
+
+
+def streaming_diloco(
+  context: Context,
+  *,
+  period: Period = 5,
+  fragments: Count = 4,
+  outer: Mapping[str, Any] = NESTEROV,
+) -> Strategy:
+  """Steps an outer optimizer, part by part.
+
+  `every(period)`, `fragments(k, averager=outer(optimizer))`.
+
+  Args:
+    context: not needed.
+    period: steps from one synchronization to the next; each part of the
+      parameters takes its outer step every `period * fragments` steps, the
+      paper's H.
+    fragments: parts that the parameters are divided into.
+    outer: any optimizer of optax and its arguments, as of `diloco`.
+
+  References:
+    Douillard et al., `Streaming DiLoCo with Overlapping Communication: Towards
+    a Distributed Free Lunch`, 2025, section 2.2. Its overlap of communication
+    with computation is not here; its 4-bit messages are nearest to the wire
+    `int8`.
+  """
+  del context
+  step = averagers.outer(outer_optimizer(outer))
+  return Strategy(every(period), in_fragments(fragments, averager=step))
+
+
+ADAM = dict(name='adam', learning_rate=0.01, b1=0.9, b2=0.99, eps=1e-3)
+
+
+def fedadam(
+  context: Context, *, period: Period = 8, outer: Mapping[str, Any] = ADAM
+) -> Strategy:
+  """Steps Adam on the mean update: `every(period)`, `outer(optimizer)`.
+
+  Args:
+    context: not needed.
+    period: steps from one outer step to the next; the default is ours.
+    outer: any optimizer of optax and its arguments. Betas and eps, their tau,
+      are the paper's; it tunes the rate for each task.
+
+  References:
+    Reddi et al., `Adaptive Federated Optimization`, ICLR 2021, Algorithm 2.
+    Adam here is optax's, which corrects the bias of young moments.
+  """
+  return diloco(context, period=period, outer=outer)
+
+
+HEAVY_BALL = dict(name='sgd', learning_rate=1.0, momentum=0.5)
+
+
+def slowmo(
+  context: Context,
+  *,
+  period: Period = 12,
+  outer: Mapping[str, Any] = HEAVY_BALL,
+) -> Strategy:
+  """Adds slow momentum to local SGD: `every(period)`, `outer(optimizer)`.
+
+  The paper divides the mean update by the local learning rate before the
+  momentum, and multiplies by it afterwards. That differs from this while a
+  schedule changes the rate.
+
+  Args:
+    context: not needed.
+    period: steps from one outer step to the next; tau, the paper's is 12 for
+      images.
+    outer: any optimizer of optax and its arguments. The rate, alpha, is the
+      paper's; its momentum, beta, is 0.4 to 0.8.
+
+  References:
+    Wang et al., `SlowMo: Improving Communication-Efficient Distributed SGD with
+    Slow Momentum`, ICLR 2020, Algorithm 1; with one worker it is Lookahead with
+    momentum, and earlier it is BMUF's block momentum (Chen and Huo, ICASSP
+    2016).
+  """
+  return diloco(context, period=period, outer=outer)
+
+
+def sparta(
+  context: Context, *, fragments: Count = 200, period: Period = 1
+) -> Strategy:
+  """Averages random parameters: `every(period)`, `fragments(k, 'random')`.
+
+  Args:
+    context: provides the seed.
+    fragments: k; one k-th of the parameters is averaged. The paper's share is
+      0.05 to 0.5 percent, k = 2000 to 200.
+    period: steps from one average to the next; the paper's is 1.
+
+  References:
+    Beton et al., `Improving the Efficiency of Distributed Training using Sparse
+    Parameter Averaging`, MCDC workshop at ICLR 2025.
+  """
+  averager = in_fragments(fragments, 'random', seed=context.seed)
+  return Strategy(every(period), averager)
+
+
+def gossip(
+  context: Context,
+  *,
+  topology: exchange.Topology = 'exponential',
+  period: Period = 1,
+) -> Strategy:
+  """Averages with other workers in pairs: `every(period)`, `gossip(topology)`.
+
+  Args:
+    context: provides the seed.
+    topology: `exponential`, `ring`, or `random`.
+    period: steps from one exchange to the next; the papers' is 1.
+
+  References:
+    Lian et al., `Can Decentralized Algorithms Outperform Centralized
+    Algorithms?`, NeurIPS 2017 (D-PSGD); Ying et al., `Exponential Graph is
+    Provably Efficient for Decentralized Deep Training`, NeurIPS 2021.
+  """
+  return Strategy(every(period), exchange.gossip(topology, context.seed))
+
+
+def groups(
+  context: Context,
+  *,
+  size: Count = 2,
+  how: exchange.Grouping = 'butterfly',
+  all_every: Count | None = 10,
+  period: Period = 1,
+) -> Strategy:
+  """Averages within groups: `every(period)`, `groups(size, how, all_every)`.
+
+  The lockstep form of two methods whose groups need not wait for slow workers;
+  with equally fast workers, nobody waits.
+
+  Args:
+    context: provides the seed.
+    size: workers in a group, a power of two; WAGMA's is the square root of N.
+    how: groups by `butterfly` (WAGMA) or `random` (Prague).
+    all_every: averages from one over all workers to the next; WAGMA's tau, 10;
+      none: never, as in Prague.
+    period: steps from one average to the next; the papers' is 1.
+
+  References:
+    Li et al., `Breaking (Global) Barriers in Parallel Stochastic Optimization
+    with Wait-Avoiding Group Averaging`, TPDS 2021 (WAGMA); Luo et al., `Prague:
+    High-Performance Heterogeneity-Aware Asynchronous Decentralized Training`,
+    ASPLOS 2020 (`random`).
+  """
+  averager = exchange.groups(size, how, all_every, context.seed)
+  return Strategy(every(period), averager)

@@ -1,0 +1,205 @@
+"""One start of a command that trains: all that it reads and writes on disk."""
+
+from collections.abc import Iterator, Mapping
+import contextlib
+import dataclasses
+import pathlib
+from typing import Any
+
+from selsync_jax.cluster import processes
+from selsync_jax.config import RunError
+from selsync_jax.devices import layout
+from selsync_jax.runs import files
+from selsync_jax.runs import history
+from selsync_jax.runs import output
+from selsync_jax.runs import provenance
+from selsync_jax.runs import records
+from selsync_jax.runs import workdir as workdirs
+from selsync_jax.runs.checkpoints import Checkpoints
+from selsync_jax.runs.ledger import Totals
+from selsync_jax.runs.weights import Keeper
+from selsync_jax.runs.writers import Writers
+
+
+class Session:
+  """A run's folder, from the claim to the summary.
+
+  To create one only reads, so a mistake that is found before it is entered
+  leaves no trace. While it is entered, the folder belongs to this run. The
+  first process alone writes, except for its share of a checkpoint.
+
+  Args:
+    workdir: the run's folder, created if need be.
+    config: the run's config, as nested dicts.
+    restart: whether to move a run in `workdir` aside first.
+    patience: seconds until every process must see process 0's files.
+
+  Attributes:
+    workdir: the run's folder.
+    record: the record of the checkpoint from which the run resumes; `None` for
+      a new run.
+    is_first: whether this process is the one that writes.
+
+  Raises:
+    RunError: if the run cannot be resumed.
+  """
+
+  def __init__(
+    self,
+    workdir: pathlib.Path,
+    config: Mapping[str, Any],
+    *,
+    restart: bool = False,
+    patience: float = 60.0,
+  ):
+    self.workdir, self._config = workdir, config
+    self._restart, self._patience = restart, patience
+    self.is_first = processes.is_first()
+    keep = config['checkpoint']['keep']
+    self._checkpoints = Checkpoints(workdir, keep, config, restart)
+    self.record = self._checkpoints.record
+    self._seals = records.seals(self.record)
+    self._open = contextlib.ExitStack()
+
+  def __enter__(self) -> 'Session':
+    """Claims the folder.
+
+    Raises:
+      ConfigError: if it belongs to another run or process, or cannot be
+        written.
+    """
+    with contextlib.ExitStack() as stack:
+      saved = self.record and self.record['config']
+      stack.enter_context(
+        workdirs.opened(
+          self.workdir, self._config, self._restart, saved, self._patience
+        )
+      )
+      output.note_losses(self.workdir)
+      stack.enter_context(self._checkpoints)
+      self._open = stack.pop_all()
+    return self
+
+  def __exit__(self, *exc: Any) -> bool | None:
+    return self._open.__exit__(*exc)
+
+  def say(self, line: str) -> None:
+    """Prints a line in the first process."""
+    if self.is_first:
+      print(line)
+
+  def write_data(self, facts: Mapping[str, Any]) -> None:
+    """Writes facts about the data."""
+    if self.is_first:
+      records.write_data(self.workdir, facts)
+
+  def outcome(self, totals: Totals, steps: int) -> dict[str, Any] | None:
+    """Returns the summary of a finished run; reports what is damaged.
+
+    Args:
+      totals: where the run stands.
+      steps: the position in the data after the run's last step.
+    """
+    try:
+      summary = records.read_summary(self.workdir)
+    except files.DamagedFile as error:
+      self.say(f'{error}; written again')
+      return None
+    if totals.position < steps or not summary:
+      return None
+    if self.is_first:
+      records.check_metrics(self.workdir, totals.steps, self._seals)
+    self.say(f'{self.workdir} holds a finished run of {totals.steps} steps')
+    return summary
+
+  def restore(self, like: Any) -> Any:
+    """Returns the state that was saved, see `Checkpoints.restore`."""
+    assert self.record is not None, 'a new run has nothing to restore'
+    return self._checkpoints.restore(self.record['totals']['steps'], like)
+
+  @contextlib.contextmanager
+  def recording(self, step: int) -> Iterator[None]:
+    """Takes rows, weights and checkpoints while the context is entered.
+
+    An error that ends it names the last good checkpoint.
+
+    Args:
+      step: the last step so far; what was written of later ones goes.
+    """
+    self._keeper = Keeper(self.workdir, step)
+    with self._naming_checkpoint(), contextlib.ExitStack() as stack:
+      self._writers = None
+      if self.is_first:
+        provenance.append(self.workdir, step, layout.describe())
+        writers = Writers(self.workdir, self._config, step, self._seals)
+        self._writers = stack.enter_context(writers)
+        # Of a finished run that was made longer, or lost its newest checkpoint.
+        (self.workdir / records.SUMMARY).unlink(missing_ok=True)
+      yield
+
+  @contextlib.contextmanager
+  def _naming_checkpoint(self) -> Iterator[None]:
+    try:
+      yield
+    except (RunError, OSError) as error:
+      reason = str(error)
+      if isinstance(error, OSError) and error.filename:
+        reason = f'{error.filename}: {error.strerror}'
+      line = f'{reason}; last good checkpoint: {self._checkpoints.newest}'
+      raise RunError(line) from error
+
+  def write(self, row: Mapping[str, Any]) -> None:
+    """Writes the row of a step, if it has scores or it is time for one."""
+    is_due = row['step'] % self._config['log']['every'] == 0
+    if self._writers and (is_due or any(map(history.is_score, row))):
+      self._writers.write(row)
+
+  def keep(
+    self,
+    step: int,
+    mean: Mapping[str, Any],
+    scores: Mapping[str, float],
+    is_last: bool,
+  ) -> None:
+    """Keeps a consensus as weights if need be, see `Keeper.keep`."""
+    self._keeper.keep(step, mean, scores, is_last)
+
+  def save(
+    self,
+    totals: Totals,
+    state: Any,
+    about: Mapping[str, Any],
+    scores: Mapping[str, float],
+  ) -> None:
+    """Starts a checkpoint; returns as soon as the state may be changed again.
+
+    Args:
+      totals: where the run stands.
+      state: what `restore` will return.
+      about: what else the next session needs to know, as JSON can hold it.
+      scores: of the consensus at this step; empty if it was not evaluated.
+    """
+    seals = self._writers.seal() if self._writers else records.NO_ROWS
+    record = {'totals': dataclasses.asdict(totals), 'metrics': seals, **about}
+    loss = scores.get('validation_loss')
+    self._checkpoints.save(totals.steps, state, record, loss)
+
+  def check(self) -> None:
+    """Raises the error of the last save in the background; never waits."""
+    self._checkpoints.check()
+
+  def wait(self) -> None:
+    """Returns when the last checkpoint is complete; raises its error."""
+    self._checkpoints.wait()
+
+  def finish(self, results: Mapping[str, Any]) -> dict[str, Any]:
+    """Writes the summary and returns it: the results, and of which run."""
+    summary = {
+      'method': history.composition(self._config['sync']),
+      'workers': self._config['workers'],
+      'seed': self._config['seed'],
+      **results,
+    }
+    if self.is_first:
+      records.write_summary(self.workdir, summary)
+    return summary

@@ -1,0 +1,161 @@
+"""What happens between steps: record, evaluate, save, stop."""
+
+from collections.abc import Callable, Iterator
+import contextlib
+from typing import Any, NamedTuple
+
+from selsync_jax.runs.ledger import Ledger
+from selsync_jax.runs.session import Session
+from selsync_jax.sync import replicas
+from selsync_jax.training.evaluation import Evaluator
+from selsync_jax.training.preemption import Preemption
+from selsync_jax.training.preemption import Stopped
+from selsync_jax.training.problem import Problem
+from selsync_jax.training.progress import Progress
+from selsync_jax.training.recorder import Recorder
+from selsync_jax.training.recorder import Row
+from selsync_jax.training.recorder import Scores
+from selsync_jax.training.setup import Plan
+
+
+class Due(NamedTuple):
+  """What is due after a step.
+
+  Attributes:
+    position: the position in the data after the step.
+    evaluates: whether to evaluate the consensus.
+    saves: whether to save a checkpoint.
+    stops: whether a signal asks to stop.
+    is_last: whether it was the run's last step.
+  """
+
+  position: int
+  evaluates: bool
+  saves: bool
+  stops: bool
+  is_last: bool
+
+
+class Hooks:
+  """What a loop calls after every step.
+
+  Args:
+    session: takes rows, weights and checkpoints.
+    problem: what is trained.
+    plan: says how often.
+    recorder: takes the metrics.
+    evaluator: computes the scores.
+    preemption: says whether a signal asks to stop.
+  """
+
+  def __init__(
+    self,
+    session: Session,
+    problem: Problem,
+    plan: Plan,
+    recorder: Recorder,
+    evaluator: Evaluator,
+    preemption: Preemption,
+  ):
+    self._session, self._problem, self._plan = session, problem, plan
+    self._recorder, self._evaluator = recorder, evaluator
+    self._preemption = preemption
+    self._scores: Scores = {}  # At the newest step, if it was evaluated.
+
+  def record(self, position: int, metrics: Any) -> Due:
+    """Takes note of a step, whose metrics may still be computed."""
+    self._session.check()
+    self._recorder.add(metrics)
+    self._scores = {}
+    last = position == self._problem.steps
+    stops = self._preemption.requested(position)
+    evaluates = last or position % self._plan.evaluate_every == 0
+    saves = last or stops or position % self._plan.save_every == 0
+    if not (evaluates or saves):
+      self._recorder.enter_ready()
+    return Due(position, evaluates, saves, stops, last)
+
+  def evaluate(self, now: Due, shared: dict[str, Any]) -> None:
+    """Scores the consensus, and keeps its weights if need be.
+
+    Args:
+      now: the step.
+      shared: `{'params', 'model_state'}`, worker-stacked.
+    """
+
+    def score():
+      mean = self._evaluator.consensus(shared)
+      scores = self._evaluator.scores(mean, 'validation')
+      step = now.position - self._recorder.totals.shift
+      self._session.keep(step, mean, scores, now.is_last)
+      return scores
+
+    self._scores = self._recorder.enter_all(score)
+
+  def save(self, state: Any, **more: Any) -> None:
+    """Starts a checkpoint.
+
+    Args:
+      state: worker-stacked arrays.
+      **more: what else the run needs to resume, as JSON can hold it.
+    """
+    self._recorder.enter_all()
+    problem, totals = self._problem, self._recorder.totals
+    about = {
+      'workers': self._plan.workers,
+      'batch_size': problem.batch_size,
+      'learning_rate': problem.peak_rate,
+      'epoch': totals.position / problem.steps_per_epoch,
+    }
+    self._session.save(totals, state, about | more, self._scores)
+
+  def stop(self, now: Due) -> None:
+    """Raises `Stopped` after a signal, with everything saved."""
+    if now.stops or now.is_last:
+      self._session.wait()  # Do not print "saved" before the save has finished.
+    if now.stops and not now.is_last:
+      step = self._recorder.totals.steps
+      raise Stopped(f'stopped by a signal after step {step}')
+
+  def final_scores(self, shared: dict[str, Any]) -> Scores:
+    """Returns the scores after the last step, also on the test split.
+
+    Only here is the test split read, and no row of `metrics.jsonl` has it: a
+    killed run that resumes scores the same parameters again.
+    """
+    mean = self._evaluator.consensus(shared)
+    scores = self._scores or self._evaluator.scores(mean, 'validation')
+    return scores | self._evaluator.scores(mean, 'test')
+
+
+@contextlib.contextmanager
+def hooks(
+  session: Session,
+  problem: Problem,
+  plan: Plan,
+  ledger: Ledger,
+  evaluator: Evaluator,
+  watch: Callable[[Row], None] = lambda row: None,
+) -> Iterator[Hooks]:
+  """Yields a run's hooks; records, shows progress and minds signals meanwhile.
+
+  Args:
+    session: the folder, claimed.
+    problem: what is trained.
+    plan: where, and what happens how often.
+    ledger: says where the run stands; counts the steps.
+    evaluator: computes the scores.
+    watch: takes each row as well, in the first process.
+  """
+  totals = ledger.totals
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(session.recording(totals.steps))
+    takers = [session.write]
+    if session.is_first:
+      steps = problem.steps - totals.shift
+      progress = Progress(totals.steps, steps, plan.line_seconds)
+      takers += [stack.enter_context(progress).show, watch]
+    preemption = stack.enter_context(Preemption())
+    names = replicas.leaf_names(problem.shapes['params'])
+    recorder = Recorder(ledger, plan.workers, names, plan.fetch_every, takers)
+    yield Hooks(session, problem, plan, recorder, evaluator, preemption)

@@ -1,0 +1,183 @@
+"""What is trained, whatever the method: data, model, task and optimizer."""
+
+from collections.abc import Callable
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+import optax
+
+from selsync_jax import models
+from selsync_jax import optimizers
+from selsync_jax.config import config_errors
+from selsync_jax.config import ConfigError
+from selsync_jax.config import lookup
+from selsync_jax.data import Data
+from selsync_jax.data import open_data
+from selsync_jax.data.fields import OWN
+from selsync_jax.models import tasks
+from selsync_jax.training.settings import Settings
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+  """What a run trains. It knows no method.
+
+  Attributes:
+    task: what the model is trained for.
+    model: the flax module.
+    data: what is read, and by which worker.
+    optimizer: makes the local update.
+    learning_rate: a function of the optimizer step.
+    peak_rate: the peak of the learning rate.
+    batch_size: examples per worker and step.
+    eval_batch_size: examples per worker and evaluation batch.
+    seed: seeds weights, shuffles, dropout and draws.
+    steps: optimizer steps of the whole run.
+  """
+
+  task: tasks.Task
+  model: nn.Module
+  data: Data
+  optimizer: optax.GradientTransformation
+  learning_rate: optax.Schedule
+  peak_rate: float
+  batch_size: int
+  eval_batch_size: int
+  seed: int
+  steps: int
+
+  @property
+  def steps_per_epoch(self) -> int:
+    """Steps in which the workers together read as much as one data set."""
+    return self.data.steps_per_epoch
+
+  def init(self) -> tuple[Any, Any]:
+    """Returns parameters and model state before the first step."""
+    return self._start(tasks.init)
+
+  def traced_init(self) -> tuple[Any, Any]:
+    """Returns the same, as part of a program that the caller compiles."""
+    return self._start(tasks.traced_init)
+
+  def _start(self, init: Callable[..., tuple[Any, Any]]) -> tuple[Any, Any]:
+    key = jax.random.key(self.seed)
+    return init(self.model, self.task, self.data.example, key)
+
+  @functools.cached_property
+  def shapes(self) -> dict[str, Any]:
+    """The shapes of `{'params', 'model_state'}` of one worker."""
+    params, model_state = tasks.init_shapes(
+      self.model, self.task, self.data.example
+    )
+    return {'params': params, 'model_state': model_state}
+
+  @functools.cached_property
+  def rates(self) -> np.ndarray:
+    """The learning rate at every step of the run, [steps]."""
+    # All at once: one by one, each would wait for the step on the device.
+    rates = jax.jit(jax.vmap(self.learning_rate))
+    return np.asarray(rates(np.arange(self.steps)))
+
+
+def create_problem(settings: Settings) -> Problem:
+  """Makes the problem of a config, before any device work.
+
+  Args:
+    settings: the run's settings.
+
+  Raises:
+    ConfigError: for the first field that does not fit the data or the model.
+  """
+  config = settings.config
+  data = open_data(
+    config.data.to_dict(),
+    workers=config.workers,
+    batch_size=config.batch_size,
+    seed=config.seed,
+  )
+  with config_errors('data'):
+    task = lookup(tasks.TASKS, data.task)
+  steps = config.steps or _steps(config.epochs, data.steps_per_epoch)
+  learning_rate = _learning_rate(settings, data.steps_per_epoch, steps)
+  model = settings.model(data.num_classes)
+  with config_errors('model'):
+    tasks.check_inputs(data.task, data.example)
+  problem = Problem(
+    task=task,
+    model=model,
+    data=data,
+    optimizer=_optimizer(settings, learning_rate),
+    learning_rate=learning_rate,
+    peak_rate=settings.learning_rate,
+    batch_size=config.batch_size,
+    eval_batch_size=config.eval.batch_size,
+    seed=config.seed,
+    steps=steps,
+  )
+  _check(problem, config)
+  return problem
+
+
+def _steps(epochs: float, per_epoch: int) -> int:
+  steps = math.ceil(epochs * per_epoch)
+  if epochs * per_epoch < 0.5 or steps > 10**8:
+    raise ConfigError(
+      f'config.epochs={epochs!r}: an epoch has {per_epoch} steps, and a run '
+      'must have from 1 to 10**8'
+    )
+  return steps
+
+
+def _learning_rate(
+  settings: Settings, per_epoch: int, steps: int
+) -> optax.Schedule:
+  """Makes the schedule, from epochs to steps."""
+  schedule = settings.schedule
+  if 'milestones' in schedule.arguments:
+    epochs = schedule.arguments['milestones']
+    schedule = schedule.changed(
+      milestones=[round(epoch * per_epoch) for epoch in epochs]
+    )
+  return optimizers.with_warmup(
+    schedule,
+    settings.learning_rate,
+    warmup_steps=round(settings.config.schedule.warmup_epochs * per_epoch),
+    steps=steps,
+  )
+
+
+def _optimizer(
+  settings: Settings, learning_rate: optax.Schedule
+) -> optax.GradientTransformation:
+  optimizer = settings.optimizer(learning_rate=learning_rate)
+  if settings.config.on_nonfinite == 'skip':
+    optimizer = optax.apply_if_finite(optimizer, np.iinfo(np.int32).max)
+  return optimizer
+
+
+def _check(problem: Problem, config: Any) -> None:
+  """Raises `ConfigError` if model, data and optimizer do not fit together."""
+  with config_errors('model'), models.MODELS.errors(config.model.name, 'model'):
+    shapes = problem.shapes  # The images may be too small for the model.
+  if config.data.name in OWN:
+    tasks.check_metrics(
+      problem.data.task,
+      problem.model,
+      (shapes['params'], shapes['model_state']),
+      problem.data.example,
+    )
+  params = shapes['params']
+  try:
+    # Some of optax's need more than the gradient, or gradients of each example.
+    state = jax.eval_shape(problem.optimizer.init, params)
+    jax.eval_shape(problem.optimizer.update, params, state, params)
+  except Exception as error:
+    text = ' '.join(str(error).split())[:200]
+    raise ConfigError(
+      f'config.optimizer: it cannot train this model: {text}'
+    ) from error

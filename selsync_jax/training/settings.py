@@ -1,0 +1,169 @@
+"""A config, checked once: the values that the rest of a run receives.
+
+Nothing heavy happens here, so that a mistake is told before any work. What
+depends on the data themselves is checked when they are open, by
+`create_problem`.
+"""
+
+from collections.abc import Mapping
+import json
+import math
+from typing import Any, NamedTuple
+
+import ml_collections
+
+from selsync_jax import fields
+from selsync_jax import methods
+from selsync_jax import models
+from selsync_jax import optimizers
+from selsync_jax.config import Bound
+from selsync_jax.config import config_errors
+from selsync_jax.config import ConfigError
+from selsync_jax.config import flat
+from selsync_jax.config import lookup
+from selsync_jax.config import rule
+from selsync_jax.data import fields as data
+from selsync_jax.data.opening import check_directory
+from selsync_jax.data.partitions import PARTITIONS
+from selsync_jax.runs import writers
+from selsync_jax.sync.strategy import Strategy
+
+# Sections whose constructors have further fields.
+_OPEN = ('data.', 'model.', 'optimizer.', 'schedule.', 'sync.', 'cluster.')
+
+
+class Settings(NamedTuple):
+  """A config whose fields were all checked.
+
+  Attributes:
+    config: the config; nobody changes it.
+    model: takes the number of scores, returns the model.
+    optimizer: takes `learning_rate`, returns the optimizer.
+    schedule: see `optimizers.with_warmup`; milestones are in epochs.
+    method: takes what it may need to know of the run, returns the strategy;
+      `None` for an asynchronous method.
+  """
+
+  config: ml_collections.ConfigDict
+  model: Bound
+  optimizer: Bound
+  schedule: Bound
+  method: methods.BoundStrategy | None
+
+  def strategy(self, context: methods.Context) -> Strategy:
+    """The strategy of a run.
+
+    Raises:
+      ConfigError: if the method is asynchronous, or its parts cannot be right
+        together, or with so many workers.
+    """
+    if self.method is None:
+      raise ConfigError(
+        f'config.sync.method={self.config.sync.method!r}: is not one of '
+        f'{", ".join(methods.METHODS)}'
+      )
+    strategy = self.method(context)
+    with config_errors('sync'):
+      strategy.averager.check(self.config.workers)
+    return strategy
+
+  @property
+  def learning_rate(self) -> float:
+    """The peak of the learning rate."""
+    return self.optimizer.arguments['learning_rate']
+
+
+Config = ml_collections.ConfigDict | Settings
+"""A config: checked, or to be checked."""
+
+
+def check(config: Config) -> Settings:
+  """Checks every field of a config, and binds the constructors that it names.
+
+  Args:
+    config: a `ConfigDict` that started from configs/base.py; or what this
+      function returned, which is returned again.
+
+  Raises:
+    ConfigError: for the first field that breaks its rule.
+  """
+  if isinstance(config, Settings):
+    return config
+  config = config.copy_and_resolve_references()
+  plain = config.to_dict()
+  _check_own(flat(plain))
+  _check_together(config)
+  del plain['schedule']['warmup_epochs']
+  is_lockstep = config.sync.method in methods.METHODS
+  return Settings(
+    config=config,
+    model=models.bind_model(plain['model']),
+    optimizer=optimizers.bind_optimizer(plain['optimizer']),
+    schedule=optimizers.bind_schedule(plain['schedule']),
+    method=methods.bind_strategy(plain['sync']) if is_lockstep else None,
+  )
+
+
+def _check_own(given: Mapping[str, Any]) -> None:
+  """Checks the fields that belong to no constructor, given by dotted name."""
+  for name in (*fields.FIELDS, 'sync.method'):
+    if name not in given:
+      raise ConfigError(
+        f'config.{name} is missing; start from get_config of configs/base.py'
+      )
+  for name, value in given.items():
+    if name in fields.FIELDS:
+      try:
+        rule(fields.FIELDS[name].rule).check(value)
+      except ValueError as error:
+        raise ConfigError(f'config.{name}={value!r}: {error}') from error
+    elif not name.startswith(_OPEN):
+      raise ConfigError(f'config.{name}={value!r}: there is no such field')
+    try:
+      json.dumps(value)
+    except (TypeError, ValueError, RecursionError) as error:
+      raise ConfigError(
+        f'config.{name}: must be a number, a text, a list or None, got a '
+        f'{type(value).__name__}'
+      ) from error
+
+
+def _check_together(config: ml_collections.ConfigDict) -> None:
+  """Rules on several fields, and on fields that name entries of a table."""
+  if config.steps is None and config.epochs is None:
+    raise ConfigError('config.steps=None, config.epochs=None: set one of them')
+  _check_mesh(config)
+  warmup = config.schedule.warmup_epochs
+  if config.steps is None and warmup >= config.epochs:
+    raise ConfigError(
+      f'config.schedule.warmup_epochs={warmup!r}: must be below '
+      f'config.epochs={config.epochs!r}'
+    )
+  with config_errors('log.to'):
+    writers.check(config.log.to)
+  with config_errors('data'):
+    data.check_source(config.data.to_dict())
+  check_directory(config.data.dir)
+  with config_errors('data.partition'):
+    lookup(PARTITIONS, config.data.partition)
+
+
+def _check_mesh(config: Any) -> None:
+  """The rules on the devices inside a worker that need no devices."""
+  for axis, devices in config.mesh.items():
+    if devices > 1 and config.mapper != 'mesh':
+      raise ConfigError(
+        f'config.mesh.{axis}={devices}: mapper {config.mapper} has one device '
+        'per worker; --config.mapper=mesh can have more'
+      )
+  devices = math.prod(config.mesh.values())
+  if config.workers == 1 < devices:
+    raise ConfigError(
+      f'config.workers=1: a worker of {devices} devices needs others; XLA '
+      'cannot compile a mesh with one worker'
+    )
+  if config.batch_size % devices:
+    raise ConfigError(
+      f'config.batch_size={config.batch_size}: must be a multiple of the '
+      f'devices per worker, {devices} (mesh.data times mesh.fsdp)'
+    )

@@ -1,0 +1,294 @@
+"""The channel between processes, with threads in place of processes."""
+
+import atexit
+import os
+import socket
+import threading
+import time
+
+import pytest
+
+from selsync_jax.cluster import channel as channels
+from selsync_jax.cluster import processes
+from selsync_jax.cluster.link import Link
+from selsync_jax.cluster.reception import ClusterError
+from selsync_jax.config import ConfigError
+from selsync_jax.config import RunError
+from tests.support.members import connect
+from tests.support.members import soon
+from tests.support.members import TOKEN
+
+pytestmark = pytest.mark.filterwarnings(
+  # A channel's sockets stay open for as long as its process lives.
+  'ignore::pytest.PytestUnraisableExceptionWarning',
+  # Where a process would end, its thread does.
+  'ignore::pytest.PytestUnhandledThreadExceptionWarning',
+)
+AGAIN = 'restart all processes to resume from the last checkpoint'
+
+
+def test_all_get_the_offer_of_process_0(meet):
+  agreed = {'processes': 3, 'config': '{}'}
+  members = meet(*((i, agreed) for i in range(3)))
+  assert [member.offer for member in members] == ['offer of 0'] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'members, refused, waiting',
+  [
+    (
+      [(0, {'processes': 3}), (1, {'processes': 3})],
+      '',
+      'of 3 processes, process 2 did not connect within 2 s',
+    ),
+    (
+      [(0, {'processes': 4}), (2, {'processes': 4})],
+      '',
+      'of 4 processes, processes 1, 3 did not connect within 2 s',
+    ),
+    (
+      [(0, {'processes': 3}), (1, {'processes': 3}), (1, {'processes': 3})],
+      'two processes have the index 1',
+      'of 3 processes, process 2 did not connect within 2 s: '
+      'two processes have the index 1',
+    ),
+    (
+      [(0, {'processes': 2}), (1, {'processes': 3})],
+      'process 1 has processes 3, process 0 has 2',
+      'of 2 processes, process 1 did not connect within 2 s: '
+      'process 1 has processes 3, process 0 has 2',
+    ),
+    (
+      [(0, {'processes': 2, 'x': 'a' * 99}), (1, {'processes': 2})],
+      f'process 1 has x None, process 0 has {"a" * 57}...',
+      'of 2 processes, process 1 did not connect within 2 s: '
+      f'process 1 has x None, process 0 has {"a" * 57}...',
+    ),
+    (
+      [(0, {'processes': 2}), (7, {'processes': 2})],
+      'process 7 is not one of 2 processes',
+      'of 2 processes, process 1 did not connect within 2 s: '
+      'process 7 is not one of 2 processes',
+    ),
+    (
+      [(0, {'processes': 2}), (1, {'processes': 2}, 'other')],
+      'process 0 at localhost:PORT: it has another --cluster_token',
+      'of 2 processes, process 1 did not connect within 2 s',
+    ),
+  ],
+  ids=['one missing', 'two missing', 'twice', 'count', 'x', 'range', 'token'],
+)
+def test_who_does_not_match_is_told_why_and_so_are_those_that_wait(
+  members, refused, waiting, meet, port
+):
+  errors = meet(*members, timeout=2)
+  assert all(isinstance(error, ClusterError) for error in errors)
+  said = sorted(str(error).replace(str(port), 'PORT') for error in errors)
+  turned_away = [refused] if refused else []
+  others = [waiting] * (len(members) - len(turned_away))
+  assert said == sorted(turned_away + others)
+
+
+def test_who_was_refused_may_come_again(port, meet):
+  wrong, right = {'processes': 2, 'seed': 1}, {'processes': 2, 'seed': 0}
+  results = []
+  thread = threading.Thread(target=lambda: results.extend(meet((0, right))))
+  thread.start()
+  (error,) = meet((1, wrong))
+  assert str(error) == 'process 1 has seed 1, process 0 has 0'
+  results.extend(meet((1, right)))
+  thread.join()
+  assert [member.offer for member in results] == ['offer of 0'] * 2
+
+
+def test_a_process_that_died_before_all_had_come_can_be_replaced(port, meet):
+  agreed, results = {'processes': 3}, []
+  thread = threading.Thread(target=lambda: results.extend(meet((0, agreed))))
+  thread.start()
+  peer = Link(connect(port), TOKEN, listens=False, deadline=soon())
+  peer.send({'process': 1, 'agreed': agreed})
+  peer.close()
+  results.extend(meet((1, agreed), (2, agreed)))
+  thread.join()
+  assert [member.offer for member in results] == ['offer of 0'] * 3
+
+
+def test_a_second_run_on_the_port_is_refused_and_the_first_goes_on(port, meet):
+  agreed = {'processes': 2}
+  members = meet((0, agreed), (1, agreed))
+  late = meet((0, agreed), (1, agreed), (1, agreed, 'other'))
+  assert [str(error).partition(' (')[0] for error in late] == [
+    f'process 0 cannot listen on port {port}',
+    'two processes have the index 1',
+    f'process 0 at localhost:{port}: it has another --cluster_token',
+  ]
+  assert [member.offer for member in members] == ['offer of 0'] * 2
+
+
+def test_a_process_0_that_does_not_answer_is_named_with_its_address(port, meet):
+  (error,) = meet((1, {'processes': 2}), timeout=0.2)
+  assert str(error) == (
+    f'process 0 could not be reached at localhost:{port} within 0.2 s: '
+    '[Errno 111] Connection refused'
+  )
+
+
+def test_a_port_that_is_taken_is_named(port, meet):
+  with socket.create_server(('', port)):
+    (error,) = meet((0, {'processes': 2}))
+  assert f'listen on port {port}' in str(error)
+
+
+@pytest.mark.parametrize('victim, survivor', [(0, 1), (1, 0)])
+def test_a_survivor_of_a_killed_process_ends_at_once_with_one_line(
+  victim, survivor, meet_peer, ends, capfd
+):
+  _, peer = meet_peer(victim, survivor)
+  peer.die()
+  assert ends.get(timeout=30) == 1
+  assert capfd.readouterr().err == (
+    f'process {survivor}: process {victim} is gone; {AGAIN}\n'
+  )
+
+
+def test_process_0_tells_the_others_who_is_gone(meet_peer, ends, capfd):
+  *_, peer = meet_peer(1, 0, 2)
+  peer.die()
+  # Process 2 tells process 0 as well, which would have ended by then.
+  assert [ends.get(timeout=30) for _ in range(3)] == [1, 1, 1]
+  assert set(capfd.readouterr().err.splitlines()) == {
+    f'process {i}: process 1 is gone; {AGAIN}' for i in (0, 2)
+  }
+
+
+@pytest.mark.parametrize('victim, survivor', [(0, 1), (1, 0)])
+def test_a_process_that_says_that_it_fails_ends_the_others_too(
+  victim, survivor, meet_peer, ends, capfd
+):
+  _, peer = meet_peer(victim, survivor)
+  peer.send({'process': victim, 'fate': channels.FAILED})
+  assert ends.get(timeout=30) == 1
+  assert capfd.readouterr().err == (
+    f'process {survivor}: process {victim} has failed; {AGAIN}\n'
+  )
+  peer.die()
+
+
+@pytest.mark.parametrize('number', [0, 1])
+def test_a_failing_process_says_so_and_exits_without_waiting(
+  number, meet_peer, ends, monkeypatch
+):
+  exits = []
+  monkeypatch.setattr(atexit, 'register', lambda *args: exits.append(args))
+  channel, peer = meet_peer(1 - number, number)
+  channel.fail(2)
+  news = {'process': number, 'fate': channels.FAILED, 'code': 1}
+  assert peer.receive() == news
+  assert exits == [(os._exit, 2)]
+  peer.die()
+  time.sleep(0.1)
+  assert ends.empty()  # It already has an exit code of its own.
+
+
+def test_who_fails_of_the_same_error_keeps_its_own_words(
+  meet_peer, ends, monkeypatch, capfd
+):
+  monkeypatch.setattr(channels, 'GRACE', 5.0)
+  monkeypatch.setattr(atexit, 'register', lambda *_: None)
+  channel, peer = meet_peer(0, 1)
+  peer.send({'process': 0, 'fate': channels.FAILED})
+  channel.fail(1)
+  peer.die()
+  time.sleep(0.1)
+  assert ends.empty()
+  assert capfd.readouterr().err == ''
+
+
+def test_who_leaves_is_not_missed(meet_peer, ends, capfd):
+  _, peer = meet_peer(1, 0)
+  peer.send({'process': 1, 'fate': channels.LEFT})
+  peer.die()
+  time.sleep(0.1)
+  assert ends.empty()
+  assert capfd.readouterr().err == ''
+
+
+@pytest.mark.parametrize(
+  'victim, survivor', [(0, 1), pytest.param(1, 0, marks=pytest.mark.slow)]
+)
+def test_a_silent_process_is_lost_after_the_timeout(
+  victim, survivor, meet_peer, ends, capfd, monkeypatch
+):
+  monkeypatch.setattr(channels, 'BEAT', 0.05)
+  _, peer = meet_peer(victim, survivor, timeout=3.0)
+  peer.send({})
+  assert ends.get(timeout=30) == 1
+  assert capfd.readouterr().err == (
+    f'process {survivor}: process {victim} does not answer; {AGAIN}\n'
+  )
+  peer.die()
+
+
+def test_a_process_that_wakes_in_time_is_not_missed(
+  meet_peer, ends, monkeypatch
+):
+  monkeypatch.setattr(channels, 'BEAT', 0.05)
+  _, peer = meet_peer(1, 0, timeout=3.0)
+  for _ in range(4):
+    time.sleep(1.0)
+    peer.send({})
+  assert ends.empty()
+  peer.send({'process': 1, 'fate': channels.LEFT})
+  peer.die()
+
+
+def test_processes_end_alike_when_a_signal_stops_one(meet_peer, ends, capfd):
+  *_, peer = meet_peer(1, 0, 2)
+  peer.send({'process': 1, 'fate': channels.STOPPED, 'code': 75})
+  assert [ends.get(timeout=30) for _ in range(3)] == [75, 75, 75]
+  peer.die()
+  assert set(capfd.readouterr().err.splitlines()) == {
+    f'process {i}: process 1 was stopped by a signal; {AGAIN}' for i in (0, 2)
+  }
+
+
+class Recorder:
+  """A channel that only notes what it is asked to say."""
+
+  def __init__(self):
+    self.said = []
+
+  def leave(self):
+    self.said.append('left')
+
+  def fail(self, code):
+    self.said.append(f'failed with {code}')
+
+
+@pytest.mark.parametrize(
+  'error, said, waits',
+  [
+    (None, 'left', False),
+    (SystemExit(75), 'left', False),
+    (ConfigError('wrong'), 'failed with 2', False),
+    (RunError('stopped'), 'failed with 1', False),
+    (ValueError('a collective was interrupted'), 'failed with 1', True),
+  ],
+)
+def test_a_process_leaves_or_fails_as_its_work_ended(
+  error, said, waits, monkeypatch
+):
+  """An error that a lost peer may have caused first waits for that news."""
+  slept = []
+  monkeypatch.setattr(processes.time, 'sleep', slept.append)
+  recorder = Recorder()
+  cluster = processes.Cluster(0, 2, recorder)
+  if error:
+    with pytest.raises(type(error)), cluster:
+      raise error
+  else:
+    with cluster:
+      pass
+  assert recorder.said == [said]
+  assert slept == ([channels.GRACE] if waits else [])

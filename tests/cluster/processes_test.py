@@ -1,0 +1,324 @@
+"""Several processes: the same training, however its workers are spread.
+
+What a process and its channel say to each other is in channel_test.py; here
+real processes say it.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from selsync_jax.configs import digits
+from selsync_jax.runs import records
+from tests.support import live_runs
+
+AGAIN = 'restart all processes to resume from the last checkpoint'
+
+# The processes find the tests' own data by the environment.
+pytestmark = pytest.mark.usefixtures('data_dir')
+
+
+def assert_same_training(one, other):
+  """The first 20 rows of two runs, and their parameters at step 15."""
+  rows = [live_runs.rows(workdir)[:20] for workdir in (one, other)]
+  synced = [[row['synced'] for row in half] for half in rows]
+  assert synced[0] == synced[1]
+  assert 1 < sum(synced[0]) < 20
+  for (name, left), (_, right) in zip(
+    live_runs.arrays(one, 15), live_runs.arrays(other, 15), strict=True
+  ):
+    if 'params' in name:
+      np.testing.assert_allclose(left, right, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.slow
+def test_workers_do_the_same_on_two_processes_as_on_one(left_alone):
+  assert_same_training(left_alone('selsync', 1), left_alone('selsync', 2))
+
+
+@pytest.mark.slow
+def test_four_processes_do_and_reach_what_one_does(
+  left_alone, default_run, tmp_path
+):
+  """The default run; both schedules warm up alike."""
+  run = live_runs.command('selsync', 4, tmp_path, '--config.checkpoint.keep=99')
+  live_runs.finish([*run, '--config.steps=300'])
+  assert_same_training(left_alone('selsync', 1), tmp_path)
+  scores = [
+    json.loads((workdir / 'summary.json').read_text())['test_accuracy']
+    for workdir in (default_run.workdir, tmp_path)
+  ]
+  assert min(scores) >= 0.97
+  assert abs(scores[0] - scores[1]) < 0.01
+
+
+def start_in_slurm(command):
+  """Starts a command as the two tasks that srun would start on one node."""
+  slurm = {
+    'SLURM_JOB_ID': str(os.getpid()),
+    'SLURM_STEP_NODELIST': 'localhost',
+    'SLURM_STEP_NUM_NODES': '1',
+    'SLURM_NTASKS': '2',
+  }
+  return [
+    subprocess.Popen(
+      command,
+      cwd=live_runs.ROOT,
+      env=os.environ | slurm | {'SLURM_PROCID': i, 'SLURM_LOCALID': i},
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+    )
+    for i in '01'
+  ]
+
+
+JOINING = """
+import sys
+from selsync_jax.cluster import processes
+
+spec = processes.process_spec(None, None, None)
+with processes.join(spec, {}, 60) as cluster:
+  print('joined', cluster.process, cluster.processes)
+assert 'tensorflow' not in sys.modules
+"""
+
+
+def test_slurm_is_found_without_a_flag():
+  for i, child in enumerate(start_in_slurm([sys.executable, '-c', JOINING])):
+    output, _ = child.communicate(timeout=90)
+    assert child.returncode == 0, output
+    assert f'joined {i} 2' in output.splitlines()
+
+
+@pytest.mark.slow
+def test_slurm_trains_without_a_flag(tmp_path):
+  flags = live_runs.command('selsync', 1, tmp_path, '--config.steps=3')
+  for child in start_in_slurm(flags):
+    output, _ = child.communicate(timeout=90)
+    assert child.returncode == 0, output
+  summary = json.loads((tmp_path / 'summary.json').read_text())
+  assert (summary['steps'], summary['workers']) == (3, 4)
+
+
+def free_port():
+  with socket.create_server(('localhost', 0)) as server:
+    return server.getsockname()[1]
+
+
+def member(workdir, process, processes, port, *flags):
+  """Starts one process of a run."""
+  return live_runs.start(
+    [
+      *live_runs.command('selsync', 1, workdir),
+      f'--coordinator=localhost:{port}',
+      f'--num_processes={processes}',
+      f'--process_id={process}',
+      *flags,
+    ]
+  )
+
+
+def outcome(child):
+  """Waits for a child; returns its exit code and the lines it printed."""
+  output, _ = child.communicate(timeout=300)
+  return child.returncode, output.splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('victim', [0, 1])
+def test_survivors_of_a_killed_process_end_at_once_with_one_line(
+  victim, tmp_path
+):
+  port = free_port()
+  # So many steps that they are not done before the kill.
+  flag = '--config.steps=100000'
+  children = [member(tmp_path, i, 2, port, flag) for i in range(2)]
+  live_runs.wait_for_rows(tmp_path, 10, *children)
+  children[victim].kill()
+  killed = time.monotonic()
+  code, lines = outcome(children[1 - victim])
+  assert time.monotonic() - killed < 30  # Not after a time-out.
+  assert code == 1
+  assert lines[-1] == (
+    f'process {1 - victim}: process {victim} is gone; {AGAIN}'
+  )
+  children[victim].communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('victim', [0, 1])
+def test_a_frozen_process_is_waited_for_and_then_given_up(victim, tmp_path):
+  port = free_port()
+  flags = ('--config.steps=100000', '--cluster_timeout=20')
+  children = [member(tmp_path, i, 2, port, *flags) for i in range(2)]
+  frozen, survivor = children[victim], children[1 - victim]
+  live_runs.wait_for_rows(tmp_path, 10, *children)
+  os.kill(frozen.pid, signal.SIGSTOP)
+  time.sleep(5)
+  os.kill(frozen.pid, signal.SIGCONT)
+  more = len(live_runs.rows(tmp_path)) + 10
+  live_runs.wait_for_rows(tmp_path, more, *children)
+  os.kill(frozen.pid, signal.SIGSTOP)
+  code, lines = outcome(survivor)
+  assert code == 1
+  assert lines[-1] == (
+    f'process {1 - victim}: process {victim} does not answer; {AGAIN}'
+  )
+  os.kill(frozen.pid, signal.SIGCONT)
+  code, lines = outcome(frozen)
+  assert code == 1
+  assert lines[-1] == f'process {victim}: process {1 - victim} is gone; {AGAIN}'
+
+
+DYING = """
+import os, signal, socket, sys, time
+import jax
+from jax.experimental import multihost_utils
+import numpy as np
+from selsync_jax.cluster import processes as cluster
+
+def connections():
+  links = {}  # By both ports.
+  for fd in os.listdir('/proc/self/fd'):
+    try:
+      link = socket.socket(fileno=os.dup(int(fd)))
+      links[link.getsockname()[1], link.getpeername()[1]] = link
+    except OSError:  # A file, or a socket that listens.
+      pass
+  return {ends: link for ends, link in links.items() if ends[::-1] not in links}
+
+process, port, first = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+spec = cluster.ProcessSpec(f'localhost:{port}', 2, process)
+with cluster.join(spec, {}, 30):
+  before = connections()
+  while True:
+    multihost_utils.process_allgather(np.ones(10))
+    if process == 0:
+      for ends, link in connections().items():
+        of = 'coordination' if ends in before else 'collectives'
+        if of == first and ends[0] != port:  # Not the channel's.
+          link.shutdown(socket.SHUT_RDWR)
+      time.sleep(1)
+      os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize('first', ['collectives', 'coordination'])
+def test_what_breaks_first_does_not_hide_who_is_gone(first):
+  """The processes join and need no TensorFlow."""
+  port = str(free_port())
+  children = [
+    live_runs.start([sys.executable, '-c', DYING, str(i), port, first])
+    for i in range(2)
+  ]
+  outcome(children[0])
+  code, lines = outcome(children[1])
+  assert code == 1
+  assert lines[-1] == (f'process 1: process 0 is gone; {AGAIN}')
+
+
+@pytest.mark.slow
+def test_a_run_whose_processes_have_different_configs_ends_in_one_line(
+  tmp_path,
+):
+  port, wait = free_port(), '--cluster_timeout=30'
+  flags = [(wait,), (wait, '--config.seed=1')]
+  children = [member(tmp_path, i, 2, port, *flags[i]) for i in range(2)]
+  differs = 'process 1 has config.seed 1, process 0 has 0'
+  assert outcome(children[1]) == (1, [f'train.py: {differs}'])
+  assert outcome(children[0]) == (
+    1,
+    [
+      'train.py: of 2 processes, process 1 did not connect within 30 s: '
+      f'{differs}'
+    ],
+  )
+
+
+@pytest.mark.slow
+def test_processes_that_do_not_match_are_refused_with_the_reason(tmp_path):
+  """All at once: each group waits, and most of it is start-up."""
+  ports = [free_port() for _ in range(6)]
+  wait = '--cluster_timeout=10'
+
+  def group(*members):
+    return [member(tmp_path, *m, wait) for m in members]
+
+  groups = {
+    'missing': group((0, 3, ports[0]), (1, 3, ports[0])),
+    'twice': group((0, 3, ports[1]), (1, 3, ports[1]), (1, 3, ports[1])),
+    'count': group((0, 2, ports[2]), (1, 3, ports[2])),
+    'unreachable': group((1, 2, ports[3])),
+    'odd': [
+      member(tmp_path, i, 2, ports[4], wait, '--config.workers=3')
+      for i in range(2)
+    ],
+    'apart': [
+      member(tmp_path / f'host{i}', i, 2, ports[5], wait) for i in range(2)
+    ],
+  }
+  said = {
+    name: [outcome(child) for child in children]
+    for name, children in groups.items()
+  }
+  for code, lines in said['missing']:
+    assert code == 1
+    assert lines == [
+      'train.py: of 3 processes, process 2 did not connect within 10 s'
+    ]
+  refused = {
+    'twice': ('two processes have the index 1', 2),
+    'count': ('process 1 has processes 3, process 0 has 2', 1),
+  }
+  for name, (reason, missing) in refused.items():
+    processes = missing + 1
+    waiting = (
+      f'train.py: of {processes} processes, process {missing} did not connect '
+      f'within 10 s: {reason}'
+    )
+    assert all(code == 1 for code, _ in said[name])
+    lines = sorted(line for _, (line,) in said[name])
+    turned_away = [f'train.py: {reason}']
+    assert lines == sorted(turned_away + [waiting] * (len(lines) - 1))
+  ((code, lines),) = said['unreachable']
+  assert code == 1
+  assert lines == [
+    f'train.py: process 0 could not be reached at localhost:{ports[3]} within '
+    '10 s: [Errno 111] Connection refused'
+  ]
+  assert any(
+    lines[-1].startswith('train.py: config.workers=3: must be a multiple')
+    for _, lines in said['odd']
+  )
+  assert all(code in (1, 2) for code, _ in said['odd'])
+  (code, lines), (other_code, other_lines) = said['apart']
+  assert (code, other_code) == (1, 2)
+  assert lines[-1] == f'process 0: process 1 has failed; {AGAIN}'
+  assert other_lines[-1] == (
+    f'train.py: --workdir={tmp_path}/host1: process 1 does not see what '
+    'process 0 writes there; it must be a folder that all processes share'
+  )
+
+
+@pytest.mark.slow
+def test_a_process_that_fails_alone_ends_the_others_too(tmp_path):
+  # Process 0 alone looks at the workdir; the other waits for it there.
+  config = digits.get_config()
+  config.seed = 1
+  records.write_config(tmp_path, config.to_dict())
+  port = free_port()
+  children = [member(tmp_path, i, 2, port) for i in range(2)]
+  (code, lines), (other_code, other_lines) = map(outcome, children)
+  assert code == 2
+  refusal = f'train.py: --workdir={tmp_path} holds a run with another config: '
+  assert lines[-1].startswith(refusal)
+  assert other_code == 1
+  assert other_lines[-1] == (f'process 1: process 0 has failed; {AGAIN}')

@@ -1,0 +1,101 @@
+"""Strangers on the port of process 0."""
+
+import contextlib
+import socket
+import threading
+import time
+
+import pytest
+
+from selsync_jax.cluster import reception
+from tests.support.members import connect
+from tests.support.members import TOKEN
+from tests.support.strangers import ATTACKS
+
+pytestmark = pytest.mark.filterwarnings(
+  # A channel's sockets stay open for as long as its process lives.
+  'ignore::pytest.PytestUnraisableExceptionWarning',
+  # Where a process would end, its thread does.
+  'ignore::pytest.PytestUnhandledThreadExceptionWarning',
+)
+
+
+@pytest.mark.parametrize('token', ['', TOKEN, 'other'])
+def test_strangers_neither_join_nor_end_nor_delay_a_run(token, port, meet):
+  """Also those that have the token, but for the impostor."""
+  agreed, members, strangers = {'processes': 2}, [], []
+  thread = threading.Thread(target=lambda: members.extend(meet((0, agreed))))
+  thread.start()
+  for name, attack in ATTACKS.items():
+    if name == 'an impostor' and token == TOKEN:
+      continue
+    strangers.append(connect(port))
+    with contextlib.suppress(OSError):  # It may be cut off before its end.
+      attack(strangers[-1], token)
+    assert thread.is_alive(), name
+  members.extend(meet((1, agreed)))  # The strangers are still connected.
+  thread.join()
+  assert [member.offer for member in members] == ['offer of 0'] * 2
+  for stranger in strangers:
+    stranger.close()
+
+
+def test_a_crowd_of_silent_strangers_is_not_in_the_way(port, meet):
+  agreed, members = {'processes': 2}, []
+  thread = threading.Thread(target=lambda: members.extend(meet((0, agreed))))
+  thread.start()
+  strangers = [connect(port) for _ in range(200)]
+  members.extend(meet((1, agreed)))
+  thread.join()
+  assert [member.offer for member in members] == ['offer of 0'] * 2
+  for stranger in strangers:
+    stranger.close()
+
+
+def test_a_drop_at_a_time_does_not_extend_the_hearing(port, monkeypatch, meet):
+  monkeypatch.setattr(reception, 'HEARING', 0.5)
+  thread = threading.Thread(target=meet, args=((0, {'processes': 2}),))
+  thread.start()
+  with connect(port) as stranger, contextlib.suppress(ConnectionError):
+    while True:  # Until process 0 closes the connection.
+      stranger.sendall(b's')
+      time.sleep(0.1)
+  meet((1, {'processes': 2}))
+  thread.join()
+
+
+def test_a_port_that_somebody_else_answers_is_told(port, meet):
+  with socket.create_server(('localhost', port)) as server:
+
+    def answer():
+      with server.accept()[0] as caller:
+        caller.sendall(b'x\n')
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    (error,) = meet((1, {'processes': 2}))
+    thread.join()
+  assert str(error) == (
+    f'process 0 at localhost:{port}: it does not answer like a process of a run'
+  )
+
+
+@pytest.mark.parametrize(
+  'host, listens',
+  [('localhost', '127.0.0.1'), ('127.0.0.2', '127.0.0.2')],
+)
+def test_process_0_listens_on_its_own_interface(host, listens, port):
+  opened = reception.Reception(f'{host}:{port}', {'processes': 2}, '')
+  with socket.create_connection((listens, port)):
+    pass
+  with pytest.raises(ConnectionRefusedError):
+    socket.create_connection(('127.0.0.3', port))
+  opened.close()
+
+
+@pytest.mark.parametrize('host', ['no-such-host.invalid', '192.0.2.1'])
+def test_behind_a_forwarded_address_it_listens_on_all(host, port):
+  opened = reception.Reception(f'{host}:{port}', {'processes': 2}, '')
+  with socket.create_connection(('127.0.0.3', port)):
+    pass
+  opened.close()
