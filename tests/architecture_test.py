@@ -1,6 +1,7 @@
 """The plan of the house: which room may know which."""
 
 import ast
+import functools
 import pathlib
 import runpy
 
@@ -44,9 +45,15 @@ def room_of(path):
   return path.relative_to(ROOT / PACKAGE).with_suffix('').parts[0]
 
 
+@functools.cache
+def nodes(path):
+  """The syntax of a file."""
+  return list(ast.walk(ast.parse(path.read_text())))
+
+
 def imports(path):
   """Dotted names that a file imports anywhere in it."""
-  for node in ast.walk(ast.parse(path.read_text())):
+  for node in nodes(path):
     if isinstance(node, ast.Import):
       yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -57,7 +64,7 @@ def imports(path):
 
 def attributes(path):
   """Every `name.attribute` in a file."""
-  for node in ast.walk(ast.parse(path.read_text())):
+  for node in nodes(path):
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
       yield node
 
@@ -93,8 +100,7 @@ def test_tests_and_benchmarks_share_tests_support_alone():
   folders = {'tests', 'benchmarks', 'stress'}
   for folder in folders:
     for path in (ROOT / folder).rglob('*.py'):
-      place = path.relative_to(ROOT).parts[:2]
-      own = 'tests.support' if place == ('tests', 'support') else folder
+      own = 'tests.support' if folder == 'tests' else folder
       for name in imports(path):
         if name.split('.')[0] in folders:
           assert name.startswith((f'{own}.', 'tests.support.')), path

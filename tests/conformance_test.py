@@ -176,7 +176,7 @@ def test_workers_synchronize_and_only_some_steps_do_unless_every_one_does(
   steps = recorded(variant, 'sgd', mapper).steps
   flags = [bool(metrics['synced'][0]) for _, metrics in steps]
   assert any(flags)
-  assert all(flags) == (strategy_of(variant).trigger.period == 1)
+  assert all(flags) == (strategy_of(variant).trigger.traits.period == 1)
 
 
 def test_what_should_be_equal_is_bit_identical_after_a_synchronization(

@@ -26,7 +26,6 @@ DENSITY, RANK = 0.01, 4
 
 def parts() -> dict[str, tuple[Any, Any, Any]]:
   """What is timed: `init`, what follows from step to step, and `sends`."""
-  from selsync_jax.sync import exdyna
   from selsync_jax.sync import power_sgd
   from selsync_jax.sync import reducers
   from selsync_jax.sync import sparse
@@ -41,7 +40,7 @@ def parts() -> dict[str, tuple[Any, Any, Any]]:
     'int8 reducer': reducers.int8(),
     'top_k': sparse.top_k(DENSITY),
     'micro': sparse.micro(DENSITY),
-    'exdyna': exdyna.exdyna(DENSITY),
+    'exdyna': sparse.exdyna(DENSITY),
     'power_sgd': power_sgd.power_sgd(RANK),
   }
   return {

@@ -23,7 +23,6 @@ from benchmarks import variants
 from benchmarks.table import report
 from benchmarks.table import Table
 import selsync_jax as ss
-from selsync_jax.sync import exdyna
 from selsync_jax.sync import power_sgd
 from selsync_jax.sync import reducers
 from selsync_jax.sync import sparse
@@ -42,7 +41,7 @@ REDUCERS = {
   'int8': reducers.int8(),
   'top_k': sparse.top_k(0.01),
   'micro': sparse.micro(0.01),
-  'exdyna': exdyna.exdyna(0.01),
+  'exdyna': sparse.exdyna(0.01),
   'power_sgd': power_sgd.power_sgd(4),
 }
 DIGITS = 32  # The width of the network in configs/digits.py.

@@ -7,7 +7,6 @@ real processes say it.
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -108,11 +107,6 @@ def test_slurm_trains_without_a_flag(tmp_path):
   assert (summary['steps'], summary['workers']) == (3, 4)
 
 
-def free_port():
-  with socket.create_server(('localhost', 0)) as server:
-    return server.getsockname()[1]
-
-
 def member(workdir, process, processes, port, *flags):
   """Starts one process of a run."""
   return live_runs.start(
@@ -126,25 +120,19 @@ def member(workdir, process, processes, port, *flags):
   )
 
 
-def outcome(child):
-  """Waits for a child; returns its exit code and the lines it printed."""
-  output, _ = child.communicate(timeout=300)
-  return child.returncode, output.splitlines()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('victim', [0, 1])
 def test_survivors_of_a_killed_process_end_at_once_with_one_line(
   victim, tmp_path
 ):
-  port = free_port()
+  port = live_runs.free_port()
   # So many steps that they are not done before the kill.
   flag = '--config.steps=100000'
   children = [member(tmp_path, i, 2, port, flag) for i in range(2)]
   live_runs.wait_for_rows(tmp_path, 10, *children)
   children[victim].kill()
   killed = time.monotonic()
-  code, lines = outcome(children[1 - victim])
+  code, lines = live_runs.outcome(children[1 - victim])
   assert time.monotonic() - killed < 30  # Not after a time-out.
   assert code == 1
   assert lines[-1] == (
@@ -156,7 +144,7 @@ def test_survivors_of_a_killed_process_end_at_once_with_one_line(
 @pytest.mark.slow
 @pytest.mark.parametrize('victim', [0, 1])
 def test_a_frozen_process_is_waited_for_and_then_given_up(victim, tmp_path):
-  port = free_port()
+  port = live_runs.free_port()
   flags = ('--config.steps=100000', '--cluster_timeout=20')
   children = [member(tmp_path, i, 2, port, *flags) for i in range(2)]
   frozen, survivor = children[victim], children[1 - victim]
@@ -167,13 +155,13 @@ def test_a_frozen_process_is_waited_for_and_then_given_up(victim, tmp_path):
   more = len(live_runs.rows(tmp_path)) + 10
   live_runs.wait_for_rows(tmp_path, more, *children)
   os.kill(frozen.pid, signal.SIGSTOP)
-  code, lines = outcome(survivor)
+  code, lines = live_runs.outcome(survivor)
   assert code == 1
   assert lines[-1] == (
     f'process {1 - victim}: process {victim} does not answer; {AGAIN}'
   )
   os.kill(frozen.pid, signal.SIGCONT)
-  code, lines = outcome(frozen)
+  code, lines = live_runs.outcome(frozen)
   assert code == 1
   assert lines[-1] == f'process {victim}: process {1 - victim} is gone; {AGAIN}'
 
@@ -214,13 +202,13 @@ with cluster.join(spec, {}, 30):
 @pytest.mark.parametrize('first', ['collectives', 'coordination'])
 def test_what_breaks_first_does_not_hide_who_is_gone(first):
   """The processes join and need no TensorFlow."""
-  port = str(free_port())
+  port = str(live_runs.free_port())
   children = [
     live_runs.start([sys.executable, '-c', DYING, str(i), port, first])
     for i in range(2)
   ]
-  outcome(children[0])
-  code, lines = outcome(children[1])
+  live_runs.outcome(children[0])
+  code, lines = live_runs.outcome(children[1])
   assert code == 1
   assert lines[-1] == (f'process 1: process 0 is gone; {AGAIN}')
 
@@ -229,12 +217,12 @@ def test_what_breaks_first_does_not_hide_who_is_gone(first):
 def test_a_run_whose_processes_have_different_configs_ends_in_one_line(
   tmp_path,
 ):
-  port, wait = free_port(), '--cluster_timeout=30'
+  port, wait = live_runs.free_port(), '--cluster_timeout=30'
   flags = [(wait,), (wait, '--config.seed=1')]
   children = [member(tmp_path, i, 2, port, *flags[i]) for i in range(2)]
   differs = 'process 1 has config.seed 1, process 0 has 0'
-  assert outcome(children[1]) == (1, [f'train.py: {differs}'])
-  assert outcome(children[0]) == (
+  assert live_runs.outcome(children[1]) == (1, [f'train.py: {differs}'])
+  assert live_runs.outcome(children[0]) == (
     1,
     [
       'train.py: of 2 processes, process 1 did not connect within 30 s: '
@@ -246,7 +234,7 @@ def test_a_run_whose_processes_have_different_configs_ends_in_one_line(
 @pytest.mark.slow
 def test_processes_that_do_not_match_are_refused_with_the_reason(tmp_path):
   """All at once: each group waits, and most of it is start-up."""
-  ports = [free_port() for _ in range(6)]
+  ports = [live_runs.free_port() for _ in range(6)]
   wait = '--cluster_timeout=10'
 
   def group(*members):
@@ -266,7 +254,7 @@ def test_processes_that_do_not_match_are_refused_with_the_reason(tmp_path):
     ],
   }
   said = {
-    name: [outcome(child) for child in children]
+    name: [live_runs.outcome(child) for child in children]
     for name, children in groups.items()
   }
   for code, lines in said['missing']:
@@ -314,7 +302,7 @@ def test_a_process_that_fails_alone_ends_the_others_too(tmp_path):
   config = digits.get_config()
   config.seed = 1
   records.write_config(tmp_path, config.to_dict())
-  port = free_port()
+  port = live_runs.free_port()
   children = [member(tmp_path, i, 2, port) for i in range(2)]
   (code, lines), (other_code, other_lines) = map(outcome, children)
   assert code == 2

@@ -34,9 +34,10 @@ def wait_until(child, happened):
 
 
 def outcome(child):
-  output, _ = child.communicate(timeout=300)
-  assert 'Traceback' not in output and 'Fatal Python' not in output, output
-  return child.returncode, output.splitlines()
+  """The exit code and lines of a child that ended without a stack trace."""
+  code, lines = live_runs.outcome(child)
+  assert not any('Traceback' in x or 'Fatal Python' in x for x in lines), lines
+  return code, lines
 
 
 @every_number

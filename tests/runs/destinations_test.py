@@ -12,13 +12,12 @@ from selsync_jax.__main__ import run_command
 from selsync_jax.config import ConfigError
 from selsync_jax.runs import records
 from selsync_jax.runs import writers
-from tests.runs.writers_test import ROWS
-from tests.runs.writers_test import write
 from tests.support import own_code
+from tests.support import recorded
 
 
 def test_a_table_has_every_number_and_columns_that_come_later(tmp_path):
-  write(tmp_path, ROWS, 'csv')
+  recorded.write_rows(tmp_path, recorded.ROWS, 'csv')
   with (tmp_path / 'metrics.csv').open(newline='') as file:
     table = list(csv.DictReader(file))
   assert [row['step'] for row in table] == ['1', '2', '3']
@@ -33,13 +32,13 @@ def test_a_table_has_every_number_and_columns_that_come_later(tmp_path):
 def test_a_table_is_whole_after_a_run_resumes(damage, tmp_path):
   whole, table = tmp_path / 'whole', tmp_path / 'metrics.csv'
   whole.mkdir()
-  write(whole, ROWS, 'csv')
-  write(tmp_path, ROWS, 'csv')
+  recorded.write_rows(whole, recorded.ROWS, 'csv')
+  recorded.write_rows(tmp_path, recorded.ROWS, 'csv')
   if damage == 'torn':
     table.write_text(table.read_text()[:-30])
   elif damage == 'lost':
     table.unlink()
-  write(tmp_path, ROWS[1:], 'csv')
+  recorded.write_rows(tmp_path, recorded.ROWS[1:], 'csv')
   assert table.read_text() == (whole / 'metrics.csv').read_text()
 
 
@@ -71,7 +70,7 @@ def own():
 
 
 def test_a_writer_that_fails_does_not_end_the_run(own, tmp_path, capsys):
-  write(tmp_path, ROWS, 'Failing', 'csv', seed=7)
+  recorded.write_rows(tmp_path, recorded.ROWS, 'Failing', 'csv', seed=7)
   printed = capsys.readouterr()
   assert printed.out == 'closed\n'
   assert printed.err == (
@@ -87,7 +86,7 @@ def test_a_writer_that_cannot_be_opened_is_named_and_others_are_closed(
 ):
   line = r'config\.log\.to: .*destinations_test\.py:\d+: KeyError'
   with pytest.raises(ConfigError, match=line):
-    write(tmp_path, ROWS, 'Failing', 'refused', seed=7)
+    recorded.write_rows(tmp_path, recorded.ROWS, 'Failing', 'refused', seed=7)
   assert capsys.readouterr().out == 'closed\n'
 
 
@@ -120,13 +119,13 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch):
       writers.check([package])
 
 
-SCALARS = [records.numbers(row) for row in ROWS]
+SCALARS = [records.numbers(row) for row in recorded.ROWS]
 
 
 @pytest.mark.slow
 def test_wandb_has_the_rows_of_all_sessions_under_one_id(tmp_path):
-  write(tmp_path, ROWS, 'wandb', seed=7)
-  write(tmp_path, ROWS[1:], 'wandb', seed=7)
+  recorded.write_rows(tmp_path, recorded.ROWS, 'wandb', seed=7)
+  recorded.write_rows(tmp_path, recorded.ROWS[1:], 'wandb', seed=7)
   files = sorted(tmp_path.glob('wandb/offline-run-*/*.wandb'))
   (identity,) = {file.stem.removeprefix('run-') for file in files}
   assert identity == (tmp_path / 'wandb.id').read_text().strip()
@@ -182,8 +181,12 @@ def mlflow_run(workdir, monkeypatch):
 def test_mlflow_has_the_rows_of_all_sessions_under_one_id(
   tmp_path, monkeypatch
 ):
-  write(tmp_path, ROWS, 'mlflow', model={'name': 'convnet'})
-  write(tmp_path, ROWS[1:], 'mlflow', model={'name': 'other'})
+  recorded.write_rows(
+    tmp_path, recorded.ROWS, 'mlflow', model={'name': 'convnet'}
+  )
+  recorded.write_rows(
+    tmp_path, recorded.ROWS[1:], 'mlflow', model={'name': 'other'}
+  )
   run, metrics = mlflow_run(tmp_path, monkeypatch)
   assert run.info.run_id == (tmp_path / 'mlflow.id').read_text().strip()
   assert run.info.status == 'FINISHED'
@@ -206,7 +209,9 @@ def test_mlflow_gets_the_rows_that_a_killed_session_did_not_send(
 
   killed = MlflowRun(tmp_path, 0, {})
   killed.write(SCALARS[0])
-  write(tmp_path, ROWS[:2])
-  write(tmp_path, ROWS[2:], 'mlflow')
+  recorded.write_rows(tmp_path, recorded.ROWS[:2])
+  recorded.write_rows(tmp_path, recorded.ROWS[2:], 'mlflow')
   _, metrics = mlflow_run(tmp_path, monkeypatch)
-  assert metrics['loss'] == [(row['step'], row['loss']) for row in ROWS]
+  assert metrics['loss'] == [
+    (row['step'], row['loss']) for row in recorded.ROWS
+  ]

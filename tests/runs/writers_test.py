@@ -8,28 +8,7 @@ import pytest
 from tensorboard.backend.event_processing import event_accumulator
 
 from selsync_jax.runs import records
-from selsync_jax.runs import writers
 from tests.support import recorded
-
-ROWS = [
-  {
-    'step': step,
-    'loss': 1 / step,
-    'relative_change': float('inf') if step == 1 else 0.25,
-    'relative_changes': [0.25, 0.125],
-    'synced': step == 1,
-    **recorded.totals(step, workers=2, syncs=1),
-    **({'validation_accuracy': 0.75} if step == 3 else {}),
-  }
-  for step in (1, 2, 3)
-]
-
-
-def write(workdir, rows, *to, **fields):
-  config = {'log': {'to': to or ('tensorboard',)}, **fields}
-  with writers.Writers(workdir, config, rows[0]['step'] - 1) as opened:
-    for row in rows:
-      opened.write(row)
 
 
 def events(workdir):
@@ -44,7 +23,7 @@ def events(workdir):
 
 
 def test_tensorboard_reads_every_number(tmp_path):
-  write(tmp_path, ROWS)
+  recorded.write_rows(tmp_path, recorded.ROWS)
   assert events(tmp_path) == {
     'step': [(1, 1), (2, 2), (3, 3)],
     'loss': [(1, 1), (2, 0.5), (3, pytest.approx(1 / 3))],
@@ -52,17 +31,17 @@ def test_tensorboard_reads_every_number(tmp_path):
     'synced': [(1, 1), (2, 0), (3, 0)],
     'validation_accuracy': [(3, 0.75)],
     **{
-      name: [(row['step'], pytest.approx(row[name])) for row in ROWS]
+      name: [(row['step'], pytest.approx(row[name])) for row in recorded.ROWS]
       for name in recorded.totals(1, workers=2, syncs=1)
     },
   }
 
 
 def test_a_line_of_json_has_quantiles_of_what_each_worker_measured(tmp_path):
-  write(tmp_path, ROWS)
+  recorded.write_rows(tmp_path, recorded.ROWS)
   lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
   quantiles = [0.125, 0.125, 0.125, 0.25, 0.25]
-  short = [dict(row) for row in ROWS]
+  short = [dict(row) for row in recorded.ROWS]
   for row in short:
     del row['relative_changes']
   assert [json.loads(line) for line in lines] == [
@@ -74,8 +53,8 @@ def test_a_line_of_json_has_quantiles_of_what_each_worker_measured(tmp_path):
 
 
 def test_a_run_that_resumes_has_the_steps_it_takes_again_once(tmp_path):
-  write(tmp_path, ROWS)
-  write(tmp_path, ROWS[1:])
+  recorded.write_rows(tmp_path, recorded.ROWS)
+  recorded.write_rows(tmp_path, recorded.ROWS[1:])
   assert len(records.read_metrics(tmp_path)) == 3
   assert [step for step, _ in events(tmp_path)['loss']] == [1, 2, 3]
 

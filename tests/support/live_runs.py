@@ -7,6 +7,7 @@ import pathlib
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -97,6 +98,18 @@ def finish(arguments: Sequence[str]) -> str:
       f'exit code {done.returncode}: {done.stdout}{done.stderr}'
     )
   return done.stdout
+
+
+def outcome(child: subprocess.Popen) -> tuple[int, list[str]]:
+  """Waits for a child; returns its exit code and the lines it printed."""
+  output, _ = child.communicate(timeout=300)
+  return child.returncode, output.splitlines()
+
+
+def free_port() -> int:
+  """A port of this machine that nobody uses now."""
+  with socket.create_server(('localhost', 0)) as server:
+    return server.getsockname()[1]
 
 
 def trainers(child: subprocess.Popen) -> list[int]:

@@ -4,6 +4,7 @@ import numpy as np
 
 from selsync_jax.configs import digits
 from selsync_jax.runs import records
+from selsync_jax.runs import writers
 
 
 def random_changes(steps, workers):
@@ -53,3 +54,26 @@ def write_run(workdir, changes):
         **totals(i + 1, workers, int(syncs[i])),
       }
       file.write(row)
+
+
+# Three steps, as a run hands them to its writers.
+ROWS = [
+  {
+    'step': step,
+    'loss': 1 / step,
+    'relative_change': float('inf') if step == 1 else 0.25,
+    'relative_changes': [0.25, 0.125],
+    'synced': step == 1,
+    **totals(step, workers=2, syncs=1),
+    **({'validation_accuracy': 0.75} if step == 3 else {}),
+  }
+  for step in (1, 2, 3)
+]
+
+
+def write_rows(workdir, rows, *to, **fields):
+  """Hands rows to the writers of a config."""
+  config = {'log': {'to': to or ('tensorboard',)}, **fields}
+  with writers.Writers(workdir, config, rows[0]['step'] - 1) as opened:
+    for row in rows:
+      opened.write(row)

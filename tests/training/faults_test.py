@@ -119,11 +119,6 @@ def test_a_resize_does_the_same_on_however_many_processes(left_alone, tmp_path):
     )
 
 
-def outcome(child):
-  output, _ = child.communicate(timeout=300)
-  return child.returncode, output.splitlines()
-
-
 @pytest.fixture
 def disk(tmp_path):
   """`disk(size)`: a folder that is a disk of so many bytes."""
@@ -148,7 +143,7 @@ def remount(workdir, option):
 def test_a_workdir_that_can_only_be_read_is_told_before_any_work(disk):
   workdir = disk('1m')
   remount(workdir, 'ro')
-  code, lines = outcome(
+  code, lines = live_runs.outcome(
     live_runs.start(live_runs.command('selsync', 1, workdir))
   )
   assert code == 2
@@ -169,7 +164,7 @@ def test_a_run_whose_end_does_not_fit_has_not_ended_well(size, full, disk):
   command = live_runs.command(
     'selsync', 1, workdir, *(f'--config.{flag}' for flag in flags)
   )
-  code, lines = outcome(live_runs.start(command))
+  code, lines = live_runs.outcome(live_runs.start(command))
   assert code == 1
   assert lines[-1] == (
     f'train.py: {full.format(workdir)}: No space left on device; '

@@ -23,12 +23,11 @@ ROWS = [
   for step in range(1, 10)
 ]
 
-SHOW = """
+SHOW = f"""
 import time
 from selsync_jax.training.progress import Progress
-from tests.training.progress_test import ROWS
 with Progress(0, 10, 30.0) as progress:
-  for row in ROWS:
+  for row in {ROWS}:
     progress.show(row)
     time.sleep(0.01)
 """

@@ -8,8 +8,6 @@ import pytest
 from selsync_jax.training import same_program
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
-from tests.cluster.processes_test import free_port
-from tests.cluster.processes_test import outcome
 from tests.support import live_runs
 from tests.support import short_runs
 
@@ -42,7 +40,7 @@ def test_a_process_with_other_code_is_refused_before_the_first_step(
   tmp_path, data_dir
 ):
   del data_dir  # The processes find it by the environment.
-  workdir, port = tmp_path / 'run', free_port()
+  workdir, port = tmp_path / 'run', live_runs.free_port()
   children = []
   for index in range(2):
     _, _, *flags = live_runs.command('selsync', 1, workdir)
@@ -50,7 +48,7 @@ def test_a_process_with_other_code_is_refused_before_the_first_step(
     place += [f'--process_id={index}']
     python = [sys.executable, '-c', PATCHED, str(index)]
     children.append(live_runs.start([*python, *flags, *place]))
-  for code, lines in map(outcome, children):
+  for code, lines in map(live_runs.outcome, children):
     assert code == 1
     assert lines[-1] == (
       'train.py: process 1 would run another training step than process 0; '
