@@ -1,7 +1,6 @@
 """A config's mistakes, each found before any device work and named."""
 
 import pytest
-from selsync_jax.training.rules import check_config
 
 from selsync_jax import methods
 from selsync_jax.config import ConfigError
@@ -131,11 +130,6 @@ BAD_FIELDS = [
 ]
 
 
-def set_up(config):
-  check_config(config)
-  create_setup(config)
-
-
 @pytest.mark.parametrize('field, value, line', BAD_FIELDS)
 def test_a_value_that_breaks_its_rule_is_named_with_it(
   field, value, line, data_dir
@@ -144,5 +138,5 @@ def test_a_value_that_breaks_its_rule_is_named_with_it(
   with config.ignore_type():
     config.update_from_flattened_dict({field: value, 'data.dir': data_dir})
   with pytest.raises(ConfigError) as error:
-    set_up(config)
+    create_setup(config)
   assert str(error.value) == line
