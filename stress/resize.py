@@ -29,6 +29,7 @@ import ml_collections
 from selsync_jax.commands import config_file
 from selsync_jax.runs import records
 from selsync_jax.training.problem import create_problem
+from selsync_jax.training.settings import check
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import live_runs
 
@@ -63,7 +64,7 @@ def prepare(
 
   The length is in epochs, so that it is the same for any number of workers.
   """
-  job = create_problem(config)
+  job = create_problem(check(config))
   config = changed(config, steps=None, epochs=job.steps / job.steps_per_epoch)
   every = job.steps // parts
   config.checkpoint.update(every=every, keep=parts)

@@ -11,6 +11,7 @@ import pytest
 from selsync_jax import optimizers
 from selsync_jax.configs import digits
 from selsync_jax.training.problem import create_problem
+from selsync_jax.training.settings import check
 
 
 def rates(steps, **fields):
@@ -47,7 +48,7 @@ def test_milestones_in_a_config_are_in_epochs(data_dir):
   config.schedule.update(
     name='milestones', warmup_epochs=0.0, milestones=(1.5, 2.0), factor=0.1
   )
-  lr = create_problem(config).learning_rate  # 10 steps per epoch.
+  lr = create_problem(check(config)).learning_rate  # 10 steps per epoch.
   assert [lr(step) for step in (14, 15, 19, 20)] == pytest.approx(
     [0.1, 0.01, 0.01, 0.001]
   )

@@ -29,6 +29,8 @@ from benchmarks.network import cluster as emulated
 from benchmarks.network import host
 from benchmarks.network.plan import LIMIT
 from benchmarks.network.plan import PAYLOAD
+from benchmarks.table import report
+from benchmarks.table import Table
 from selsync_jax.commands import config_file
 from selsync_jax.runs import records
 from selsync_jax.sync.network import bandwidth as bits_per_second
@@ -85,7 +87,7 @@ def probe(options: argparse.Namespace) -> dict[str, float]:
     times = variants.time_interleaved({'alone': alone}, 20, 5)['alone']
     file, *fields = arguments('local_sgd', options)
     setup = create_setup(
-      config_file.load(
+      config_file.settings(
         file.removeprefix('--config='),
         [*fields, f'--config.sync.period={options.steps + 1}'],
       )
@@ -198,20 +200,19 @@ def main() -> None:
     sys.exit(f'clock.py: {reason}')
   result = compare(options)
   steps = ', '.join(f'{1e3 * host["step"]:.1f}' for host in result['hosts'])
-  print(f'{options.bandwidth}; a step of each host: {steps} ms')
-  print(f'{"seconds":12}{"predicted":>10}{"measured":>10}{"off":>8}')
-  worst = 0.0
+  rows, worst = [], 0.0
   for method, figures in result['seconds'].items():
     off = figures['predicted'] / figures['measured'] - 1
     worst = max(worst, abs(off))
-    print(
-      f'{method:12}{figures["predicted"]:10.2f}{figures["measured"]:10.2f}'
-      f'{off:+8.1%}'
-    )
-  print(f'off by {worst:.1%} at most; the limit is {LIMIT:.0%}')
+    predicted, measured = figures['predicted'], figures['measured']
+    rows.append([method, f'{predicted:.2f}', f'{measured:.2f}', f'{off:+.1%}'])
   machine = {'cores': os.cpu_count(), 'worst': worst}
-  pathlib.Path(options.out).write_text(
-    json.dumps(machine | result, indent=2) + '\n'
+  title = f'{options.bandwidth}; a step of each host: {steps} ms'
+  report(
+    options.out,
+    machine | result,
+    Table(('seconds', 'predicted', 'measured', 'off'), rows, title),
+    notes=[f'off by {worst:.1%} at most; the limit is {LIMIT:.0%}'],
   )
 
 

@@ -13,13 +13,14 @@ one device. The limits are 1.10 for bytes and 1.15 for time. Writes hosts.json.
 import argparse
 import json
 import os
-import pathlib
 import statistics
 import sys
 from typing import Any
 
 from benchmarks.network import cluster as emulated
 from benchmarks.network.wires import alone
+from benchmarks.table import report
+from benchmarks.table import Table
 
 
 def layouts(workers: int, devices: int) -> dict[str, Any]:
@@ -69,15 +70,23 @@ def figures(
   return result
 
 
-def show(rows: dict[str, dict[str, float]]) -> None:
-  """Prints the table."""
-  print(f'{"":10}{"ms":>9}{"MB sent":>9}{"time":>8}{"bytes":>8}')
+def table(rows: dict[str, dict[str, float]], title: str) -> Table:
+  """The rows as a table to print."""
   first = next(iter(rows.values()))
-  for name, row in rows.items():
-    print(
-      f'{name:10}{row["ms"]:9.1f}{row["sent"] / 1e6:9.3f}'
-      f'{row["ms"] / first["ms"]:8.3f}{row["sent"] / row["ring"]:8.3f}'
-    )
+  return Table(
+    ('', 'ms', 'MB sent', 'time', 'bytes'),
+    [
+      [
+        name,
+        f'{row["ms"]:.1f}',
+        f'{row["sent"] / 1e6:.3f}',
+        f'{row["ms"] / first["ms"]:.3f}',
+        f'{row["sent"] / row["ring"]:.3f}',
+      ]
+      for name, row in rows.items()
+    ],
+    title,
+  )
 
 
 def main() -> None:
@@ -105,8 +114,7 @@ def main() -> None:
     *(f'--steps={options.steps}', f'--rounds={options.rounds}'),
   )
   rows = emulated.means(each)
-  print(f'{options.hosts} hosts of {options.devices}, {options.bandwidth}')
-  show(rows)
+  title = f'{options.hosts} hosts of {options.devices}, {options.bandwidth}'
   result = {
     'hosts': options.hosts,
     'devices': options.devices,
@@ -114,7 +122,7 @@ def main() -> None:
     'cores': os.cpu_count(),
     'rows': rows,
   }
-  pathlib.Path(options.out).write_text(json.dumps(result, indent=2) + '\n')
+  report(options.out, result, table(rows, title))
 
 
 if __name__ == '__main__':

@@ -12,15 +12,15 @@ host.
 """
 
 import argparse
-import json
 import os
-import pathlib
 import sys
 
 import numpy as np
 
 from benchmarks.network import cluster as emulated
 from benchmarks.network import steps
+from benchmarks.table import report
+from benchmarks.table import Table
 from selsync_jax import methods
 from selsync_jax.configs import base
 from selsync_jax.sync.network import bandwidth as bits_per_second
@@ -79,8 +79,7 @@ def main() -> None:
     sys.exit(f'plan.py: {reason}')
   sizes = options.width, options.steps, options.rounds
   result, worst = {}, 0.0
-  head = f'{options.hosts} hosts; milliseconds'
-  print(f'{head:54}{"predicted":>10}{"measured":>10}{"off":>8}')
+  rows = []
   for bandwidth in options.bandwidths:
     measured = steps.measure(options.hosts, bandwidth, *sizes)
     predicted = predict(measured, options.hosts, bandwidth)
@@ -88,12 +87,15 @@ def main() -> None:
     for name, guess in predicted.items():
       off = guess / measured[name] - 1
       worst = max(worst, abs(off))
-      figures = f'{guess:10.2f}{measured[name]:10.2f}{off:+8.1%}'
-      print(f'{bandwidth:>8}  {name:44}{figures}')
-  print(f'off by {worst:.1%} at most; the limit is {LIMIT:.0%}')
+      figures = f'{guess:.2f}', f'{measured[name]:.2f}', f'{off:+.1%}'
+      rows.append([f'{bandwidth:>8}  {name}', *figures])
   machine = {'hosts': options.hosts, 'cores': os.cpu_count(), 'worst': worst}
-  pathlib.Path(options.out).write_text(
-    json.dumps(machine | {'milliseconds': result}, indent=2) + '\n'
+  head = f'{options.hosts} hosts; milliseconds'
+  report(
+    options.out,
+    machine | {'milliseconds': result},
+    Table((head, 'predicted', 'measured', 'off'), rows),
+    notes=[f'off by {worst:.1%} at most; the limit is {LIMIT:.0%}'],
   )
 
 

@@ -14,16 +14,18 @@ import functools
 import importlib.util
 import json
 import os
-import pathlib
 import statistics
 import sys
 import time
 
 from benchmarks.network import cluster as emulated
+from benchmarks.table import report
+from benchmarks.table import Table
 from selsync_jax.sync.network import bandwidth as bits_per_second
 
 SCALAR = 'all-reduce of one number alone'
 SLOWEST = 'local step, slowest host'
+TO_LIMIT = ('all-reduce alone', 'SelSync, synchronization')
 
 
 def jax_times(width: int, steps: int, rounds: int) -> dict[str, float]:
@@ -107,23 +109,23 @@ def main() -> None:
     sys.exit(f'steps.py: {reason}')
   table = {b: measure(options.hosts, b, *sizes) for b in options.bandwidths}
   nbytes = {row.pop('bytes') for row in table.values()}.pop()
-  print(f'{options.hosts} hosts, {nbytes / 1e6:.2f} MB of parameters; ms')
-  print(f'{"":44}', *(f'{b:>10}' for b in table))
-  for name in next(iter(table.values())):
-    print(f'{name:44}', *(f'{row[name]:10.2f}' for row in table.values()))
-  for name in ('all-reduce alone', 'SelSync, synchronization'):
-    ratios = [row[name] / row['limit of the wire'] for row in table.values()]
-    print(f'{name + " / limit":44}', *(f'{r:10.2f}' for r in ratios))
-  for name in list(next(iter(table.values())))[1:4]:
-    ratios = [row[name] / row['local step'] for row in table.values()]
-    print(f'{name + " / local":44}', *(f'{r:10.2f}' for r in ratios))
+  first = next(iter(table.values()))
+  rows = [[n, *(f'{row[n]:.2f}' for row in table.values())] for n in first]
+  ratios = [
+    *((name, 'limit of the wire', 'limit') for name in TO_LIMIT),
+    *((name, 'local step', 'local') for name in [*first][1:4]),
+  ]
+  for name, other, short in ratios:
+    each = [f'{row[name] / row[other]:.2f}' for row in table.values()]
+    rows.append([f'{name} / {short}', *each])
+  title = f'{options.hosts} hosts, {nbytes / 1e6:.2f} MB of parameters; ms'
   result = {
     'hosts': options.hosts,
     'cores': os.cpu_count(),
     'bytes': nbytes,
     'milliseconds': table,
   }
-  pathlib.Path(options.out).write_text(json.dumps(result, indent=2) + '\n')
+  report(options.out, result, Table(['', *table], rows, title))
 
 
 if __name__ == '__main__':

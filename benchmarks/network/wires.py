@@ -13,12 +13,13 @@ limits for time and bytes are 0.30 and 0.27 for int8, and 0.10 for top_k.
 import argparse
 import json
 import os
-import pathlib
 import statistics
 import sys
 from typing import Any
 
 from benchmarks.network import cluster as emulated
+from benchmarks.table import report
+from benchmarks.table import Table
 
 DENSITY, RANK = 0.01, 4
 
@@ -106,18 +107,24 @@ def figures(
   return result
 
 
-def show(rows: dict[str, dict[str, float]]) -> None:
-  """Prints the table; bytes are the mean over hosts."""
-  print(
-    f'{"":14}{"ms":>9}{"MB sent":>9}{"MB named":>10}{"time":>8}{"bytes":>8}'
-  )
+def table(rows: dict[str, dict[str, float]], title: str) -> Table:
+  """The rows as a table to print; bytes are the mean over hosts."""
   dense = rows['float32']
-  for name, row in rows.items():
-    print(
-      f'{name:14}{row["ms"]:9.1f}{row["sent"] / 1e6:9.3f}'
-      f'{row["named"] / 1e6:10.3f}{row["ms"] / dense["ms"]:8.3f}'
-      f'{row["sent"] / dense["sent"]:8.3f}'
-    )
+  return Table(
+    ('', 'ms', 'MB sent', 'MB named', 'time', 'bytes'),
+    [
+      [
+        name,
+        f'{row["ms"]:.1f}',
+        f'{row["sent"] / 1e6:.3f}',
+        f'{row["named"] / 1e6:.3f}',
+        f'{row["ms"] / dense["ms"]:.3f}',
+        f'{row["sent"] / dense["sent"]:.3f}',
+      ]
+      for name, row in rows.items()
+    ],
+    title,
+  )
 
 
 def main() -> None:
@@ -148,15 +155,14 @@ def main() -> None:
     *(f'--rounds={options.rounds}', '--parts', *names),
   )
   rows = emulated.means(each)
-  print(f'{options.hosts} hosts, {options.bandwidth}')
-  show(rows)
   result = {
     'hosts': options.hosts,
     'bandwidth': options.bandwidth,
     'cores': os.cpu_count(),
     'rows': rows,
   }
-  pathlib.Path(options.out).write_text(json.dumps(result, indent=2) + '\n')
+  title = f'{options.hosts} hosts, {options.bandwidth}'
+  report(options.out, result, table(rows, title))
 
 
 if __name__ == '__main__':

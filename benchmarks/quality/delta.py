@@ -8,15 +8,16 @@ The limit is 0.1.
 """
 
 import argparse
-import json
-import pathlib
 
 import ml_collections
 
+from benchmarks.table import report
+from benchmarks.table import Table
 from selsync_jax.commands import config_file
 from selsync_jax.devices import layout
 from selsync_jax.training import delta_search
 from selsync_jax.training import probe
+from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 
 LIMIT = 0.1
@@ -29,7 +30,7 @@ def reached(
   """The LSSR of a full run with a delta."""
   config = config.copy_and_resolve_references()
   config.seed, config.sync.delta = seed, value
-  setup = create_setup(config)
+  setup = create_setup(check(config))
   rows = probe.first_steps(setup, setup.problem.steps)
   return rows[-1]['lssr']
 
@@ -52,10 +53,20 @@ def main() -> None:
     lssrs = [reached(config, seed, value) for seed in seeds]
     worst = max(abs(lssr - wanted) for lssr in lssrs)
     rows.append(dict(wanted=wanted, delta=value, reached=lssrs, worst=worst))
-    each = ' '.join(f'{lssr:.3f}' for lssr in lssrs)
-    print(f'wanted {wanted:<5}  delta {value:<9}  reached {each}', flush=True)
-  print(f'off by {max(r["worst"] for r in rows):.3f} at most; limit {LIMIT}')
-  pathlib.Path(options.out).write_text(json.dumps(rows, indent=2) + '\n')
+  table = Table(
+    ('wanted', 'delta', 'reached'),
+    [
+      [
+        str(row['wanted']),
+        str(row['delta']),
+        ' '.join(f'{lssr:.3f}' for lssr in row['reached']),
+      ]
+      for row in rows
+    ],
+  )
+  worst = max(row['worst'] for row in rows)
+  note = f'off by {worst:.3f} at most; limit {LIMIT}'
+  report(options.out, rows, table, notes=[note])
 
 
 if __name__ == '__main__':

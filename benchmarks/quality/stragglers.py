@@ -21,7 +21,6 @@ from collections.abc import Sequence
 import concurrent.futures
 import contextlib
 import io
-import json
 import math
 import multiprocessing
 import os
@@ -30,6 +29,7 @@ import re
 import statistics
 from typing import Any, NamedTuple
 
+from benchmarks.table import report
 from selsync_jax.commands import compare
 from selsync_jax.commands import trials
 from selsync_jax.runs.trial import Trial
@@ -145,10 +145,11 @@ def virtual_seconds(
 
   from selsync_jax.runs.ledger import Totals
   from selsync_jax.simulate import lockstep
+  from selsync_jax.training.settings import check
   from selsync_jax.training.setup import create_setup
 
   ledger = lockstep.create_ledger(
-    create_setup(trial.config),
+    create_setup(check(trial.config)),
     Totals(),
     cluster=trial.config.cluster.to_dict(),
   )
@@ -305,7 +306,6 @@ def main() -> None:
     for name, clusters in result.items()
     for cluster, outcomes in clusters.items()
   )
-  print(text)
   if options.into:
     page = options.into.read_text()
     new, count = BLOCK.subn(lambda m: f'{m[1]}\n{text}{m[2]}', page)
@@ -325,7 +325,7 @@ def main() -> None:
       for name, clusters in result.items()
     },
   }
-  pathlib.Path(options.out).write_text(json.dumps(record, indent=2) + '\n')
+  report(options.out, record, notes=[text])
 
 
 if __name__ == '__main__':

@@ -25,7 +25,6 @@ Prints one table, and a sentence for the README; writes one JSON file.
 
 import argparse
 from collections.abc import Sequence
-import json
 import math
 import os
 import pathlib
@@ -37,6 +36,8 @@ from benchmarks.network import cluster as emulated
 from benchmarks.quality import tuning
 from benchmarks.quality.tuning import RATIO
 from benchmarks.quality.tuning import Setting
+from benchmarks.table import report
+from benchmarks.table import Table
 from selsync_jax.commands import config_file
 from selsync_jax.runs import records
 
@@ -229,23 +230,23 @@ def sentence(result: dict[str, Any]) -> str:
   )
 
 
-def show(result: dict[str, Any]) -> None:
-  """Prints the table and the sentence."""
-  print(
-    f'{result["config"]}: validation accuracy to reach, each seed: '
-    f'{", ".join(f"{t:.4f}" for t in result["targets"])}; '
-    f'{result["bits_per_second"] / 1e6:.1f} Mbit/s, '
-    f'a step computes {1e3 * result["step_seconds"]:.1f} ms'
-  )
-  width = max(map(len, result['rows']))
-  print(f'{"":{width}}    rate  period  seconds to the target, each seed')
+def table(result: dict[str, Any]) -> Table:
+  """The rows of the result as a table to print."""
+  rows = []
   for name, seconds in result['rows'].items():
     fields = result['chosen'][name.split(',')[0]][1]
     period = fields.get('sync__period', '')
     each = ['never' if s is None else f'{s:.2f}' for s in seconds]
     rate = fields['optimizer__learning_rate']
-    print(f'{name:{width}} {rate:7g} {period:>7}  {"  ".join(each)}')
-  print(f'\n{sentence(result)}')
+    rows.append([name, f'{rate:g}', f'{period}', '  '.join(each)])
+  title = (
+    f'{result["config"]}: validation accuracy to reach, each seed: '
+    f'{", ".join(f"{t:.4f}" for t in result["targets"])}; '
+    f'{result["bits_per_second"] / 1e6:.1f} Mbit/s, '
+    f'a step computes {1e3 * result["step_seconds"]:.1f} ms'
+  )
+  head = ('', 'rate', 'period', 'seconds to the target, each seed')
+  return Table(head, rows, title)
 
 
 def parse() -> argparse.Namespace:
@@ -285,13 +286,14 @@ def main() -> None:
   os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', cache)
   os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
   from selsync_jax.training.problem import create_problem
+  from selsync_jax.training.settings import check
 
   first = setting(options, 'bsp', 0)
   config = config_file.load(first.file, first.fields)
   trainer = tuning.Trainer(
     work / 'outcomes.json', config.workers, options.every
   )
-  rate, chosen = choose(options, trainer, create_problem(config).steps)
+  rate, chosen = choose(options, trainer, create_problem(check(config)).steps)
   targets = targets_of(options, trainer, rate, options.seeds)
   wire = network(options, work)
   rows = {}
@@ -312,8 +314,7 @@ def main() -> None:
     **wire,
     'rows': rows,
   }
-  pathlib.Path(options.out).write_text(json.dumps(result, indent=2) + '\n')
-  show(result)
+  report(options.out, result, table(result), notes=[sentence(result)])
 
 
 if __name__ == '__main__':

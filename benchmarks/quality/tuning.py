@@ -94,11 +94,12 @@ def train(setting: Setting, target: float, every: float) -> Outcome:
   from selsync_jax.training.evaluation import Evaluator
   from selsync_jax.training.recorder import create_ledger
   from selsync_jax.training.recorder import Recorder
+  from selsync_jax.training.settings import check
   from selsync_jax.training.setup import create_setup
 
   fields = [*setting.fields, f'--config.eval.every_epochs={every}']
   config = config_file.load(setting.file, fields)
-  setup, rows = create_setup(config), []
+  setup, rows = create_setup(check(config)), []
   problem, plan = setup.problem, setup.plan
   recorder = Recorder(
     create_ledger(setup, Totals()),

@@ -13,7 +13,6 @@ one JSON file. Takes two minutes on 2 cores.
 import argparse
 from collections.abc import Callable, Iterator
 from concurrent import futures
-import json
 import multiprocessing
 import pathlib
 import resource
@@ -22,9 +21,9 @@ import time
 from typing import Any
 
 import numpy as np
-import rich.box
-import rich.console
-import rich.table
+
+from benchmarks.table import report
+from benchmarks.table import Table
 
 WORKERS, BATCH, START, STEPS = 4, 32, 10**5, 10**6
 
@@ -109,11 +108,12 @@ def step() -> Iterator[Any]:
 
   from selsync_jax.configs import digits
   from selsync_jax.devices import layout
+  from selsync_jax.training.settings import check
   from selsync_jax.training.setup import create_setup
 
   layout.make_devices(WORKERS)
   config = digits.get_config()
-  job = create_setup(config)
+  job = create_setup(check(config))
   batch = next(job.problem.data.batches(range(WORKERS), 0, 1))
   state = job.plan.mapper.create(job.init)
   train = job.train_step()
@@ -162,27 +162,22 @@ def measure(row: str, seconds: float, repeats: int) -> dict[str, float]:
   }
 
 
-def table(rows: dict[str, dict[str, float]]) -> rich.table.Table:
+def table(rows: dict[str, dict[str, float]]) -> Table:
   """The rows as a table to print."""
-  out = rich.table.Table(box=rich.box.SIMPLE_HEAD)
-  out.add_column('pipeline')
-  for name in (
-    'samples/s',
-    'relative to the step',
-    f'first batch, at step {START:,}',
-    'peak memory',
-  ):
-    out.add_column(name, justify='right')
-  for row, figures in rows.items():
-    speed = figures['samples_per_second']
-    out.add_row(
-      row,
-      f'{speed:,.0f}',
-      f'{speed / rows[STEP]["samples_per_second"]:.1f}x',
-      f'{figures["first_seconds"]:.2f} s',
-      f'{figures["peak_bytes"] / 1e9:.2f} GB',
-    )
-  return out
+  first, step = f'first batch, at step {START:,}', rows[STEP]
+  return Table(
+    ('pipeline', 'samples/s', 'relative to the step', first, 'peak memory'),
+    [
+      [
+        name,
+        f'{row["samples_per_second"]:,.0f}',
+        f'{row["samples_per_second"] / step["samples_per_second"]:.1f}x',
+        f'{row["first_seconds"]:.2f} s',
+        f'{row["peak_bytes"] / 1e9:.2f} GB',
+      ]
+      for name, row in rows.items()
+    ],
+  )
 
 
 def main() -> None:
@@ -200,8 +195,7 @@ def main() -> None:
       rows[row] = process.submit(
         measure, row, flags.seconds, flags.repeats
       ).result()
-  rich.console.Console().print(table(rows))
-  flags.out.write_text(json.dumps(rows, indent=2) + '\n')
+  report(flags.out, rows, table(rows))
 
 
 if __name__ == '__main__':

@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import importlib
 import io
-import json
 import pathlib
 import statistics
 import tempfile
@@ -24,6 +23,8 @@ from absl import logging
 import jax
 
 from benchmarks.speed import step as step_lib
+from benchmarks.table import report
+from benchmarks.table import Table
 from selsync_jax.devices import layout
 from selsync_jax.runs import checkpoints as checkpoint
 from selsync_jax.runs import records
@@ -114,16 +115,26 @@ def main() -> None:
   options = parser.parse_args()
   logging.set_verbosity(logging.ERROR)
   layout.make_devices(4)
-  rows = {}
-  print(f'{"":26}  step ms  loop ms  /step  saving ms  /loop  ms of a save')
-  for name in options.configs:
-    row = rows[name] = measure(name, options.steps, options.rounds)
-    print(
-      f'{name:26} {row["step_ms"]:8.2f} {row["loop_ms"]:8.2f} '
-      f'{row["loop_ms"] / row["step_ms"]:6.3f} {row["saving_ms"]:10.2f} '
-      f'{row["saving_ms"] / row["loop_ms"]:6.3f} {row["blocked_ms"]:10.1f}'
-    )
-  pathlib.Path(options.out).write_text(json.dumps(rows, indent=2) + '\n')
+  rows = {
+    name: measure(name, options.steps, options.rounds)
+    for name in options.configs
+  }
+  table = Table(
+    ('', 'step ms', 'loop ms', '/step', 'saving ms', '/loop', 'ms of a save'),
+    [
+      [
+        name,
+        f'{row["step_ms"]:.2f}',
+        f'{row["loop_ms"]:.2f}',
+        f'{row["loop_ms"] / row["step_ms"]:.3f}',
+        f'{row["saving_ms"]:.2f}',
+        f'{row["saving_ms"] / row["loop_ms"]:.3f}',
+        f'{row["blocked_ms"]:.1f}',
+      ]
+      for name, row in rows.items()
+    ],
+  )
+  report(options.out, rows, table)
 
 
 if __name__ == '__main__':

@@ -13,16 +13,14 @@ smallest, each with its fastest mapper; the goal is 0.7. Writes one JSON file.
 
 import argparse
 from collections.abc import Iterator
-import json
 import pathlib
 import statistics
 import time
 
 import jax
-import rich.box
-import rich.console
-import rich.table
 
+from benchmarks.table import report
+from benchmarks.table import Table
 from selsync_jax.commands import config_file
 from selsync_jax.devices import layout
 from selsync_jax.training import start
@@ -44,7 +42,7 @@ def times(
     f'--config.steps={steps * (rounds + 1)}',
     '--config.data.backend=numpy',
   ]
-  setup = create_setup(config_file.load(config, fields))
+  setup = create_setup(config_file.settings(config, fields))
   indices = range(workers)
   state = start.fresh(setup)
   step = setup.train_step()
@@ -89,23 +87,19 @@ def main(argv: list[str] | None = None) -> None:
   options = parser.parse_args(argv)
   layout.make_devices(max(options.workers))
   rows = {workers: measure(workers, options) for workers in options.workers}
-  table = rich.table.Table(
-    *('workers', *MAPPERS, MESH),
-    title=f'{options.config}, {jax.devices()[0].device_kind}, samples/s',
-    box=rich.box.SIMPLE_HEAD,
+  table = Table(
+    ('workers', *MAPPERS, MESH),
+    [
+      [str(n), *(f'{row[m]:,.0f}' for m in MAPPERS), f'{row[MESH]:.3f}']
+      for n, row in rows.items()
+    ],
+    f'{options.config}, {jax.devices()[0].device_kind}, samples/s',
   )
-  for workers, row in rows.items():
-    rates = [f'{row[name]:,.0f}' for name in MAPPERS]
-    table.add_row(str(workers), *rates, f'{row[MESH]:.3f}')
-  rich.console.Console(width=80).print(table)
   few, many = min(rows), max(rows)
   fastest = {n: max(row[name] for name in MAPPERS) for n, row in rows.items()}
   ratio = fastest[many] / fastest[few]
-  print(
-    f'{many} workers have {ratio:.2f} of the samples a second of {few}; '
-    f'goal {GOAL}'
-  )
-  options.out.write_text(json.dumps(rows, indent=2) + '\n')
+  note = f'{many} workers have {ratio:.2f} of the samples a second of {few}; '
+  report(options.out, rows, table, notes=[f'{note}goal {GOAL}'])
 
 
 if __name__ == '__main__':

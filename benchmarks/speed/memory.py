@@ -12,14 +12,14 @@ memory.json.
 """
 
 import argparse
-import json
 import math
-import pathlib
 import time
 from typing import Any
 
 import jax
 
+from benchmarks.table import report
+from benchmarks.table import Table
 from selsync_jax.devices.layout import Layout
 from selsync_jax.devices.mapper import abstract
 from selsync_jax.devices.mapper import split
@@ -71,17 +71,24 @@ def main() -> None:
   }
   devices = [x.workers * x.devices_per_worker for x in layouts.values()]
   jax.config.update('jax_num_cpu_devices', max(devices))
-  print('decoder  layout  parameters  state, GB  temporaries, GB')
-  rows = {}
-  for size in options.sizes:
-    for name, layout in layouts.items():
-      row = rows[f'{size} {name}'] = measure(size, layout)
-      print(
-        f'{size:>7}{name:>8}{row["parameters"] / 1e6:>10.1f} M'
-        f'{row["state"] / 1e9:11.3f}{row["temporaries"] / 1e9:17.2f}',
-        flush=True,
-      )
-  pathlib.Path(options.out).write_text(json.dumps(rows, indent=2) + '\n')
+  rows = {
+    f'{size} {name}': measure(size, layout)
+    for size in options.sizes
+    for name, layout in layouts.items()
+  }
+  table = Table(
+    ('decoder', 'layout', 'parameters', 'state, GB', 'temporaries, GB'),
+    [
+      [
+        *name.split(),
+        f'{row["parameters"] / 1e6:.1f} M',
+        f'{row["state"] / 1e9:.3f}',
+        f'{row["temporaries"] / 1e9:.2f}',
+      ]
+      for name, row in rows.items()
+    ],
+  )
+  report(options.out, rows, table)
 
 
 if __name__ == '__main__':

@@ -13,15 +13,15 @@ configs/digits.py, relative to the same local step. Writes overhead.json.
 
 import argparse
 import itertools
-import json
 import os
-import pathlib
 import platform
 
 import jax
 import numpy as np
 
 from benchmarks import variants
+from benchmarks.table import report
+from benchmarks.table import Table
 import selsync_jax as ss
 from selsync_jax.sync import exdyna
 from selsync_jax.sync import power_sgd
@@ -87,25 +87,36 @@ def reducers_row(count: int, steps: int, rounds: int) -> dict:
   }
 
 
-def show(rows: list[dict], reduced: list[dict]) -> None:
-  """Prints both tables."""
-  print(
-    'workers  parameters  local ms  SelSync ms  measuring  and voting  ratio  '
-    'of the fastest'
-  )
-  for row in rows:
-    print(
-      f'{row["workers"]:7}  {row["params"]:10,}  {row["local_ms"]:8.2f}  '
-      f'{row["selsync_ms"]:10.2f}  {row["measuring"]:9.3f}  '
-      f'{row["voting"]:10.3f}  {row["ratio"]:5.3f}  {row["ratio_least"]:14.3f}'
-    )
+def tables(rows: list[dict], reduced: list[dict]) -> tuple[Table, Table]:
+  """Both tables to print."""
+  head = 'workers,parameters,local ms,SelSync ms,measuring,and voting,ratio'
   names = [name for name in REDUCERS if name != 'local']
-  print('\nworkers  local ms', *(f'{name:>10}' for name in names))
-  for row in reduced:
-    print(
-      f'{row["workers"]:7}  {row["local_ms"]:8.2f}',
-      *(f'{row[name]:10.3f}' for name in names),
-    )
+  return Table(
+    [*head.split(','), 'of the fastest'],
+    [
+      [
+        f'{row["workers"]}',
+        f'{row["params"]:,}',
+        f'{row["local_ms"]:.2f}',
+        f'{row["selsync_ms"]:.2f}',
+        *(
+          f'{row[name]:.3f}'
+          for name in ('measuring', 'voting', 'ratio', 'ratio_least')
+        ),
+      ]
+      for row in rows
+    ],
+  ), Table(
+    ['workers', 'local ms', *names],
+    [
+      [
+        f'{row["workers"]}',
+        f'{row["local_ms"]:.2f}',
+        *(f'{row[name]:.3f}' for name in names),
+      ]
+      for row in reduced
+    ],
+  )
 
 
 def main() -> None:
@@ -129,7 +140,6 @@ def main() -> None:
     for width, count in itertools.product(options.widths, counts)
   ]
   reduced = [reducers_row(count, *timing) for count in counts]
-  show(rows, reduced)
   machine = {
     'device': jax.devices()[0].device_kind,
     'cores': os.cpu_count(),
@@ -137,8 +147,7 @@ def main() -> None:
     'python': platform.python_version(),
   }
   result = {'machine': machine, 'rows': rows, 'reducers': reduced}
-  text = json.dumps(result, indent=2)
-  pathlib.Path(options.out).write_text(text + '\n')
+  report(options.out, result, *tables(rows, reduced))
 
 
 if __name__ == '__main__':

@@ -11,17 +11,15 @@ medians per worker and step, and the ratio, and writes one JSON file.
 """
 
 import argparse
-import json
 import pathlib
 import statistics
 import time
 from typing import Any
 
 import jax
-import rich.box
-import rich.console
-import rich.table
 
+from benchmarks.table import report
+from benchmarks.table import Table
 from selsync_jax.configs import digits
 from selsync_jax.simulate import methods
 from selsync_jax.simulate.cluster import Cluster
@@ -30,6 +28,7 @@ from selsync_jax.simulate.engine import Engine
 from selsync_jax.simulate.numerics import Numerics
 from selsync_jax.sync.traffic import nbytes
 from selsync_jax.training import start
+from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 from selsync_jax.training.setup import Setup
 
@@ -87,7 +86,7 @@ def measure(
     workers=workers, mapper='vmap', steps=steps * (rounds + 1), batch_size=16
   )
   config.data.backend = 'numpy'
-  setup = create_setup(config)
+  setup = create_setup(check(config))
   numerics = Numerics(setup.problem, config.optimizer.to_dict())
   cluster = create_cluster(
     CLUSTER,
@@ -106,18 +105,17 @@ def measure(
   }
 
 
-def table(results: dict[str, dict[str, float]]) -> rich.table.Table:
+def table(results: dict[str, dict[str, float]]) -> Table:
   """The results as a table to print."""
-  out = rich.table.Table(
-    title=f'digits, {jax.devices()[0].device_kind}', box=rich.box.SIMPLE_HEAD
+  return Table(
+    ('workers', 'method', 'ms per worker and step', 'ratio'),
+    [
+      [workers, name, f'{1e3 * s:.2f}', f'{s / rows["lockstep"]:.2f}']
+      for workers, rows in results.items()
+      for name, s in rows.items()
+    ],
+    f'digits, {jax.devices()[0].device_kind}',
   )
-  for name in ('workers', 'method', 'ms per worker and step', 'ratio'):
-    out.add_column(name, justify='right')
-  for workers, rows in results.items():
-    for name, seconds in rows.items():
-      ratio = seconds / rows['lockstep']
-      out.add_row(workers, name, f'{1e3 * seconds:.2f}', f'{ratio:.2f}')
-  return out
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -134,12 +132,11 @@ def main(argv: list[str] | None = None) -> None:
     str(workers): measure(workers, flags.methods, flags.steps, flags.rounds)
     for workers in flags.workers
   }
-  rich.console.Console(width=100).print(table(results))
-  flags.out.write_text(json.dumps(results, indent=2) + '\n')
   worst = max(
     max(rows.values()) / rows['lockstep'] for rows in results.values()
   )
-  print(f'largest ratio {worst:.2f}, goal {GOAL}')
+  note = f'largest ratio {worst:.2f}, goal {GOAL}'
+  report(flags.out, results, table(results), notes=[note])
 
 
 if __name__ == '__main__':

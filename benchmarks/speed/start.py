@@ -11,13 +11,15 @@ one JSON file.
 
 import argparse
 import collections
-import json
 import pathlib
 import re
 import subprocess
 import sys
 import tempfile
 import time
+
+from benchmarks.table import report
+from benchmarks.table import Table
 
 GOALS = {'--help': 1.0, 'first step': 6.0}
 COMMAND = [sys.executable, '-m', 'selsync_jax']
@@ -80,13 +82,17 @@ def main(argv: list[str] | None = None) -> None:
     'first step': min(start_seconds(flags) for _ in rounds),
   }
   budget = imports(flags)
-  for name, value in seconds.items():
-    print(f'{name:12} {value:6.2f} s   goal {GOALS[name]:.0f} s')
-  print(f'{"imports":12} {sum(budget.values()):6.2f} s   of these:')
-  for name, value in list(budget.items())[:12]:
-    print(f'  {name:24} {value:6.2f} s')
-  result = {'seconds': seconds, 'imports': budget}
-  options.out.write_text(json.dumps(result, indent=2) + '\n')
+  table = Table(
+    ('', 'seconds', 'goal'),
+    [
+      *(
+        [name, f'{s:.2f}', f'{GOALS[name]:.0f}'] for name, s in seconds.items()
+      ),
+      ['imports, of these:', f'{sum(budget.values()):.2f}', ''],
+      *([f'  {n}', f'{s:.2f}', ''] for n, s in list(budget.items())[:12]),
+    ],
+  )
+  report(options.out, {'seconds': seconds, 'imports': budget}, table)
 
 
 if __name__ == '__main__':

@@ -12,7 +12,6 @@ segment of text. Prints one table and writes one JSON file.
 
 import argparse
 import importlib
-import json
 import math
 import pathlib
 import statistics
@@ -21,13 +20,12 @@ from typing import Any
 
 import jax
 import numpy as np
-import rich.box
-import rich.console
-import rich.table
 
 from benchmarks.speed.peaks import peak
 from benchmarks.speed.program import compile_program
 from benchmarks.speed.program import Program
+from benchmarks.table import report
+from benchmarks.table import Table
 from selsync_jax import methods
 from selsync_jax import models
 from selsync_jax import optimizers
@@ -122,36 +120,34 @@ def measure(
   }
 
 
-def table(rows: dict[str, dict[str, Any]]) -> rich.table.Table:
+def table(rows: dict[str, dict[str, Any]]) -> Table:
   """The rows as a table to print."""
-  out = rich.table.Table(
-    title=f'one worker, {jax.devices()[0].device_kind}',
-    box=rich.box.SIMPLE_HEAD,
-  )
-  out.add_column('workload')
-  for name in (
+  head = [
+    'workload',
     'dtype',
     'batch',
     'parameters',
     'GFLOP/sample',
     'step',
     'memory',
-    'of peak',
-  ):
-    out.add_column(name, justify='right')
-  for workload, row in rows.items():
-    share = row['share_of_peak']
-    out.add_row(
-      workload,
-      row['dtype'],
-      f'{row["batch"]}',
-      f'{row["parameters"]:,}',
-      f'{row["flops_per_sample"] / 1e9:.3g}',
-      f'{row["seconds"] * 1e3:.3g} ms',
-      f'{row["bytes"] / 1e6:,.0f} MB',
-      '-' if share is None else f'{share:.0%}',
-    )
-  return out
+  ]
+  return Table(
+    [*head, 'of peak'],
+    [
+      [
+        workload,
+        row['dtype'],
+        f'{row["batch"]}',
+        f'{row["parameters"]:,}',
+        f'{row["flops_per_sample"] / 1e9:.3g}',
+        f'{row["seconds"] * 1e3:.3g} ms',
+        f'{row["bytes"] / 1e6:,.0f} MB',
+        '-' if row['share_of_peak'] is None else f'{row["share_of_peak"]:.0%}',
+      ]
+      for workload, row in rows.items()
+    ],
+    f'one worker, {jax.devices()[0].device_kind}',
+  )
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -174,8 +170,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     for workload in flags.workloads
   }
-  rich.console.Console(width=100).print(table(rows))
-  flags.out.write_text(json.dumps(rows, indent=2) + '\n')
+  report(flags.out, rows, table(rows))
 
 
 if __name__ == '__main__':

@@ -69,8 +69,8 @@ def _row(entry: Entry, bsp: Entry | None, metric: str) -> dict[str, Cell]:
     'learning rate': Cell(entry.learning_rate, f'{entry.learning_rate:g}'),
     'seeds': Cell(len(entry.runs), seeds),
     'steps': spread(list(set(entry.values('steps').values())), ',.0f'),
-    'LSSR': spread(list(entry.values('lssr').values()), '.3f'),
-    f'validation {metric}': spread(list(scores.values()), '.4f'),
+    'LSSR': _over_seeds(entry, 'lssr', '.3f'),
+    f'validation {metric}': _over_seeds(entry, f'validation_{metric}', '.4f'),
     'difference to BSP': spread(differences, '+z.4f'),
     f'test {metric}': _over_seeds(entry, f'test_{metric}', '.4f'),
     'sent per worker': Cell(sent, facts.size(sent)),
@@ -101,9 +101,7 @@ def rates(
   metric = metric_of(chosen)
   return {
     f'{e.label}, learning rate {e.learning_rate:g}': {
-      f'validation {metric}': spread(
-        list(e.values(f'validation_{metric}').values()), '.4f'
-      ),
+      f'validation {metric}': _over_seeds(e, f'validation_{metric}', '.4f'),
       'diverged': Cell(len(e.diverged), str(len(e.diverged))),
       'chosen': Cell(None, 'yes' if e in chosen else ''),
     }

@@ -41,7 +41,7 @@ def load(
   workdir = pathlib.Path(workdir).expanduser()
   found = weights.read(workdir, step)
   config = records.read_config(workdir)
-  outputs = records.read_num_classes(workdir)
+  outputs = records.read_data(workdir).get('num_classes')
   if config is None or outputs is None:
     missing = records.DATA if config else records.CONFIG
     raise files.DamagedFile(workdir / missing, 'it is missing')

@@ -262,8 +262,7 @@ def read(workdir: pathlib.Path, name: str | None = None) -> Run:
   try:
     config = records.read_config(workdir)
     summary = records.read_summary(workdir)
-    counts = records.read_label_counts(workdir)
-    units = records.read_units(workdir)
+    data = records.read_data(workdir)
     goal = records.read_goal(workdir)
     rows = records.read_metrics(workdir)
   except files.DamagedFile as error:
@@ -287,8 +286,8 @@ def read(workdir: pathlib.Path, name: str | None = None) -> Run:
     rows=rows,
     summary=summary,
     sessions=provenance.sessions(workdir),
-    label_counts=None if counts is None else np.array(counts),
-    units=units,
+    label_counts=np.array(data['labels']) if data.get('labels') else None,
+    units=data.get('units', {}),
     goal=goal or _unrecorded_goal([*rows, summary or {}]),
   )
 

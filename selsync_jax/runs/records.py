@@ -120,25 +120,16 @@ def write_data(workdir: pathlib.Path, facts: Mapping[str, Any]) -> None:
   files.write(workdir / DATA, json.dumps(facts, indent=2) + '\n')
 
 
-def read_label_counts(workdir: pathlib.Path) -> list[list[int]] | None:
-  """Examples of each label in each worker's chunk, if they were recorded."""
-  facts = files.read(workdir / DATA, _Data)
-  counts = facts and facts['labels']
-  if counts and len({len(worker) for worker in counts}) > 1:
+def read_data(workdir: pathlib.Path) -> dict[str, Any]:
+  """The facts about the data, as far as they were recorded.
+
+  `labels`: examples of each label in each worker's chunk, a list for each
+  worker, or None; `num_classes`; `units` of the metrics, by name.
+  """
+  facts = files.read(workdir / DATA, _Data) or {}
+  if len({len(worker) for worker in facts.get('labels') or ()}) > 1:
     raise files.DamagedFile(workdir / DATA, 'labels is not a table')
-  return counts
-
-
-def read_num_classes(workdir: pathlib.Path) -> int | None:
-  """The `num_classes` of the data; `None` if they were not recorded."""
-  facts = files.read(workdir / DATA, _Data)
-  return facts and facts.get('num_classes')
-
-
-def read_units(workdir: pathlib.Path) -> dict[str, str]:
-  """The units of the metrics, by name, as far as they were recorded."""
-  facts = files.read(workdir / DATA, _Data)
-  return facts.get('units', {}) if facts else {}
+  return facts
 
 
 def read_goal(workdir: pathlib.Path) -> Goal | None:

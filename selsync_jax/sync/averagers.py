@@ -129,9 +129,6 @@ def subset_mean(
     seed: of the draws.
     wire: how the mean travels.
     axis_name: the mapped axis.
-
-  Raises:
-    ValueError: if `fraction` is outside (0, 1].
   """
 
   def apply(tree, state):

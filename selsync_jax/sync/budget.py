@@ -76,8 +76,8 @@ def budgeted(
     A transformation with state `BudgetState`.
 
   Raises:
-    ValueError: if the trigger has no threshold, not exactly one budget is set,
-      or an argument is outside its range.
+    ValueError: if the trigger has no threshold, or not exactly one budget is
+      set.
   """
   threshold, meter = trigger.traits.threshold, trigger.traits.meter
   if threshold is None:

@@ -58,22 +58,31 @@ def means(
   vectors: Sequence[Any], count: int | None = None, *, axis_name: str = AXIS
 ) -> tuple[Any, ...]:
   """The sum over workers of each vector, divided by `count` or all workers."""
-  divisor = lax.axis_size(axis_name) if count is None else count
+  if count is None:
+    return tuple(
+      _typed_as(vector, lax.pmean(vector, axis_name), axis_name)
+      for vector in vectors
+    )
   return tuple(
-    total(vector, axis_name=axis_name) / jnp.asarray(divisor, vector.dtype)
+    total(vector, axis_name=axis_name) / jnp.asarray(count, vector.dtype)
     for vector in vectors
   )
 
 
 def total(value: Any, *, axis_name: str = AXIS) -> Any:
-  """The sum over workers, typed as differing between them if `value` is.
+  """The sum over workers, `lax.psum`, with the type of `value`."""
+  return _typed_as(value, lax.psum(value, axis_name), axis_name)
 
-  Under `jax.shard_map` a sum has another type than its operand, and the
-  branches of a `lax.cond` must agree. Elsewhere this is `lax.psum`.
+
+def _typed_as(value: Any, reduced: Any, axis_name: str) -> Any:
+  """What `lax.pmean` or `lax.psum` made of a value, with the value's type.
+
+  Under `jax.shard_map` the type says whether workers may differ. A mean is
+  equal on all of them, so its type is another one, but the branches of the
+  `lax.cond` around it must have the same. Elsewhere this changes nothing.
   """
   varies = axis_name in jax.typeof(value).manual_axis_type.varying
-  value = lax.psum(value, axis_name)
-  return lax.pcast(value, axis_name, to='varying') if varies else value
+  return lax.pcast(reduced, axis_name, to='varying') if varies else reduced
 
 
 def synchronize(sync: Any, tree: Any, *, axis_name: str = AXIS) -> Any:

@@ -108,9 +108,8 @@ def groups(
     axis_name: the mapped axis.
 
   Raises:
-    ValueError: if an argument is outside its range, or `size` is not a power of
-      two above 1. When the number of workers is known: if they cannot be
-      divided into such groups.
+    ValueError: if `size` is not a power of two above 1. When the number of
+      workers is known: if they cannot be divided into such groups.
   """
   if size < 2 or size & (size - 1):
     raise ValueError(f'size must be a power of two above 1, got {size}')

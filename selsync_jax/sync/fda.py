@@ -165,9 +165,6 @@ def fda(
 
   Returns:
     A transformation with state `FDAState`.
-
-  Raises:
-    ValueError: if an argument is outside its range.
   """
   variants = {
     'naive': NAIVE,

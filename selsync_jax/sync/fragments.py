@@ -64,8 +64,8 @@ def fragments(
     seed: of the draws.
 
   Raises:
-    ValueError: if an argument is outside its range, or the fragments are drawn
-      and the averager remembers what it averaged before.
+    ValueError: if the fragments are drawn and the averager remembers what it
+      averaged before.
   """
   init, apply, metrics = HOW[how](k, averager, seed)
   return Averager(

@@ -60,9 +60,6 @@ def post_local(
     switch: steps that all synchronize; the paper's end at the first decay of
       the learning rate.
     k: steps from one synchronization to the next afterwards.
-
-  Raises:
-    ValueError: if `switch` is not in [0, 2**30], or `k` not in [1, 2**30].
   """
   return _rounds(lambda step: jnp.where(step < switch, 1, k))
 
@@ -88,9 +85,6 @@ def qsr(
     alpha: the learning rate at which a round may have one step; above 0.
     h_min: steps of a round, at least.
     learning_rate: of the local optimizer, by step.
-
-  Raises:
-    ValueError: if an argument is outside its range.
   """
 
   def period(step):

@@ -57,9 +57,6 @@ def power_sgd(rank: Count, seed: int = 0, *, axis_name: str = AXIS) -> Reducer:
     rank: r, of the approximation, at least 1; the paper's are 1, 2, and 4.
     seed: of the first Q.
     axis_name: the mapped axis.
-
-  Raises:
-    ValueError: if `rank` is less than 1.
   """
 
   def init(params):

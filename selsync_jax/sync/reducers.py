@@ -4,6 +4,7 @@ A training step updates a reducer with the extra argument `sync`, the trigger's
 outcome at this step; one that reduces at every step ignores it.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +22,7 @@ from selsync_jax.sync.part import part
 from selsync_jax.sync.part import shown
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.traffic import nbytes
+from selsync_jax.sync.traffic import Sends
 from selsync_jax.sync.transformation import Reducer
 
 
@@ -46,20 +48,6 @@ def all_reduce(*, axis_name: str = AXIS) -> Reducer:
   return Reducer(lambda params: optax.EmptyState(), update, sends)
 
 
-KEEPS_ERROR = resizing.fields(error=resizing.mean)
-"""The `resize` of a reducer whose state has an error memory, `error`."""
-
-
-class Int8State(NamedTuple):
-  """State of `int8`.
-
-  Attributes:
-    error: `flat.parts` of what this worker has yet to send.
-  """
-
-  error: list[Float32[Array, '...']]
-
-
 @part
 def int8(*, axis_name: str = AXIS) -> Reducer:
   """Replaces gradients by their mean, which travels in int8.
@@ -73,25 +61,54 @@ def int8(*, axis_name: str = AXIS) -> Reducer:
   The sum of all means returned is off by at most that.
   """
 
-  def init(params):
-    return Int8State(flat.zeros(params))
-
-  def update(updates, state, params=None, **extra_args):
-    del params, extra_args
-    values, rebuild = flat.float32(updates)
-    error, keep = flat.float32(state.error)
-    mean, error = wires.compressed_mean(
-      values, error, wires.INT8, axis_name=axis_name
-    )
-    mean, state = skip_nonfinite(mean, Int8State(keep(error)), state)
-    return rebuild(mean), state
+  def mean(values, error):
+    return wires.compressed_mean(values, error, wires.INT8, axis_name=axis_name)
 
   def sends(params, workers):
     return wires.sends_compressed(
       flat.size(params), workers, wires.INT8, 'step'
     )
 
-  return Reducer(init, update, sends, resize=KEEPS_ERROR)
+  return error_feedback(mean, sends)
+
+
+class ErrorState(NamedTuple):
+  """State of `error_feedback`.
+
+  Attributes:
+    error: `flat.parts` of what this worker has yet to send.
+  """
+
+  error: list[Float32[Array, '...']]
+
+
+def error_feedback(
+  mean: Callable[[Any, Any], tuple[Any, Any]],
+  sends: Sends,
+  biased: bool = False,
+) -> Reducer:
+  """A reducer that sends a part of the gradient, and the rest later.
+
+  Args:
+    mean: `mean(values, error)`, both float32 [size]: the mean over workers, and
+      what this worker has yet to send.
+    sends: see `Reducer`.
+    biased: see `ReducerTraits`.
+  """
+
+  def init(params):
+    return ErrorState(flat.zeros(params))
+
+  def update(updates, state, params=None, **extra_args):
+    del params, extra_args
+    values, rebuild = flat.float32(updates)
+    error, keep = flat.float32(state.error)
+    reduced, error = mean(values, error)
+    reduced, state = skip_nonfinite(reduced, ErrorState(keep(error)), state)
+    return rebuild(reduced), state
+
+  resize = resizing.fields(error=resizing.mean)
+  return Reducer(init, update, sends, resize=resize, biased=biased)
 
 
 def skip_nonfinite(mean: Any, new: Any, old: Any) -> tuple[Any, Any]:

@@ -6,7 +6,7 @@ References:
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jax import lax
 import jax.numpy as jnp
@@ -16,7 +16,6 @@ from selsync_jax.sync import inner
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import total
 from selsync_jax.sync.partitions import Bounds
-from selsync_jax.sync.traffic import Collective
 
 
 def wanted(density: float, size: int) -> int:
@@ -60,34 +59,6 @@ def adjusted(
 def slots(k: int, capacity: float, workers: int, size: int) -> int:
   """The places in one worker's message, of k of `size` elements wanted."""
   return min(math.ceil(capacity * k / workers), size)
-
-
-def select(
-  values: Float32[Array, ' size'],
-  state: Any,
-  bounds: Bounds,
-  density: float,
-  capacity: float,
-  *,
-  axis_name: str = AXIS,
-) -> tuple[Float32[Array, ''], 'Exchange']:
-  """The threshold of this step, and the exchange of what reaches it.
-
-  Args:
-    values: this worker's.
-    state: with `threshold`, `selected` and `count`, as in `MicroState`.
-    bounds: as in `exchange`.
-    density: as in `micro`.
-    capacity: as in `micro`.
-    axis_name: the mapped axis.
-  """
-  k, workers = wanted(density, values.size), lax.axis_size(axis_name)
-  threshold = adjusted(state.threshold, jnp.sum(state.selected), k, state.count)
-  places = slots(k, capacity, workers, values.size)
-  found = exchange(
-    values, threshold, bounds, places, state.count, axis_name=axis_name
-  )
-  return threshold, found
 
 
 class Exchange(NamedTuple):
@@ -151,15 +122,4 @@ def exchange(
     values.at[union].set(0, mode='drop'),
     gathered[:, 0],
     number - jnp.minimum(number, slots),
-  )
-
-
-def sends_selection(
-  size: int, density: float, capacity: float, workers: int
-) -> tuple[Collective, ...]:
-  """What a `select` at every step sends."""
-  places = slots(wanted(density, size), capacity, workers, size)
-  return (
-    Collective('all_gather', 4 * (1 + places), 'step'),
-    Collective('all_reduce', 4 * workers * places, 'step'),
   )

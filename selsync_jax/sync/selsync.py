@@ -107,9 +107,6 @@ def selsync(
     vote_every: steps from one vote to the next; a flag raised at any of them
       counts. 1 is the paper's.
     axis_name: the mapped axis.
-
-  Raises:
-    ValueError: if an argument is outside its range.
   """
   meter = measure(smoothing, axis_name=axis_name)
 

@@ -15,12 +15,11 @@ References:
     (`exdyna`).
 """
 
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from annotated_types import Ge
 from jax import lax
 import jax.numpy as jnp
-from jaxtyping import Array, Float32
 
 from selsync_jax.config import Fraction
 from selsync_jax.sync import flat
@@ -30,20 +29,10 @@ from selsync_jax.sync import resizing
 from selsync_jax.sync import selection
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import part
-from selsync_jax.sync.reducers import KEEPS_ERROR
+from selsync_jax.sync.reducers import error_feedback
 from selsync_jax.sync.reducers import skip_nonfinite
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.transformation import Reducer
-
-
-class TopKState(NamedTuple):
-  """State of `top_k`.
-
-  Attributes:
-    error: `flat.parts` of what this worker has yet to send.
-  """
-
-  error: list[Float32[Array, '...']]
 
 
 @part
@@ -59,13 +48,7 @@ def top_k(density: Fraction, *, axis_name: str = AXIS) -> Reducer:
     axis_name: the mapped axis.
   """
 
-  def init(params):
-    return TopKState(flat.zeros(params))
-
-  def update(updates, state, params=None, **extra_args):
-    del params, extra_args
-    values, rebuild = flat.float32(updates)
-    error, keep = flat.float32(state.error)
+  def mean(values, error):
     values += error
     _, picked = lax.top_k(
       jnp.abs(values), selection.wanted(density, values.size)
@@ -84,16 +67,14 @@ def top_k(density: Fraction, *, axis_name: str = AXIS) -> Reducer:
     # One worker after another, so that all workers add in the same order.
     workers = lax.axis_size(axis_name)
     sums = lax.fori_loop(0, workers, add, jnp.zeros_like(values))
-    left = TopKState(keep(values.at[picked].set(0)))
-    mean, state = skip_nonfinite(sums / workers, left, state)
-    return rebuild(mean), state
+    return sums / workers, values.at[picked].set(0)
 
   def sends(params, workers):
     del workers
     nbytes = 8 * selection.wanted(density, flat.size(params))
     return (Collective('all_gather', nbytes, 'step'),)
 
-  return Reducer(init, update, sends, resize=KEEPS_ERROR, biased=True)
+  return error_feedback(mean, sends, biased=True)
 
 
 Capacity = Annotated[float, Ge(1)]
@@ -172,9 +153,19 @@ def _by_threshold(
     del params, extra_args
     values, rebuild = flat.float32(updates)
     error, keep = flat.float32(state.error)
-    bounds, after = partition.divide(state, values.size, axis_name)
-    threshold, found = selection.select(
-      values + error, state, bounds, density, capacity, axis_name=axis_name
+    size, workers = values.size, lax.axis_size(axis_name)
+    k = selection.wanted(density, size)
+    bounds, after = partition.divide(state, size, axis_name)
+    threshold = selection.adjusted(
+      state.threshold, jnp.sum(state.selected), k, state.count
+    )
+    found = selection.exchange(
+      values + error,
+      threshold,
+      bounds,
+      selection.slots(k, capacity, workers, size),
+      state.count,
+      axis_name=axis_name,
     )
     new = state._replace(
       count=state.count + 1,
@@ -188,7 +179,12 @@ def _by_threshold(
 
   def sends(params, workers):
     size = flat.size(params)
-    return selection.sends_selection(size, density, capacity, workers)
+    k = selection.wanted(density, size)
+    places = selection.slots(k, capacity, workers, size)
+    return (
+      Collective('all_gather', 4 * (1 + places), 'step'),
+      Collective('all_reduce', 4 * workers * places, 'step'),
+    )
 
   return Reducer(
     init,

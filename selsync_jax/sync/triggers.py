@@ -67,9 +67,6 @@ def every(k: Period) -> Trigger:
 
   Args:
     k: steps from one synchronization to the next, at least 1.
-
-  Raises:
-    ValueError: if `k` is not in [1, 2**30].
   """
 
   def init(params):
@@ -105,9 +102,6 @@ def at_least_every(k: Period) -> Trigger:
 
   Args:
     k: steps from one synchronization to the next, at least 1.
-
-  Raises:
-    ValueError: if `k` is not in [1, 2**30].
   """
 
   def init(params):
@@ -230,9 +224,6 @@ def at_most_every(k: Period, *, trigger: Trigger) -> Trigger:
   Args:
     k: steps from one synchronization to the next, at least 1.
     trigger: asks for synchronizations.
-
-  Raises:
-    ValueError: if `k` is not in [1, 2**30].
   """
 
   def init(params):

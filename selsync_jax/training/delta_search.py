@@ -32,6 +32,7 @@ import numpy as np
 
 from selsync_jax.training import probe
 from selsync_jax.training import threshold
+from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 from selsync_jax.training.threshold import ChangeSample
 from selsync_jax.training.threshold import suggest
@@ -101,7 +102,7 @@ def _sample(
   config = config.copy_and_resolve_references()
   config.seed += trial
   config.sync.delta = delta
-  setup = create_setup(config)
+  setup = create_setup(check(config))
   setup.plan.mapper.check()
   rows = probe.first_steps(setup, steps)
   changes = np.array([row['relative_changes'] for row in rows])

@@ -20,8 +20,6 @@ from selsync_jax.data import Data
 from selsync_jax.data import open_data
 from selsync_jax.data.fields import OWN
 from selsync_jax.models import tasks
-from selsync_jax.training.settings import check
-from selsync_jax.training.settings import Config
 from selsync_jax.training.settings import Settings
 
 
@@ -86,16 +84,15 @@ class Problem:
     return np.asarray(rates(np.arange(self.steps)))
 
 
-def create_problem(config: Config) -> Problem:
+def create_problem(settings: Settings) -> Problem:
   """Makes the problem of a config, before any device work.
 
   Args:
-    config: see `settings.check`.
+    settings: the run's settings.
 
   Raises:
     ConfigError: for the first field that does not fit the data or the model.
   """
-  settings = check(config)
   config = settings.config
   data = open_data(
     config.data.to_dict(),

@@ -59,8 +59,8 @@ class Settings(NamedTuple):
     """
     if self.method is None:
       raise ConfigError(
-        f'config.sync.method={self.config.sync.method!r}: is no method in '
-        'lockstep'
+        f'config.sync.method={self.config.sync.method!r}: is not one of '
+        f'{", ".join(methods.METHODS)}'
       )
     strategy = self.method(context)
     with config_errors('sync'):

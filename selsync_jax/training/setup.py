@@ -18,8 +18,7 @@ from selsync_jax.sync.part import shown
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.problem import Problem
-from selsync_jax.training.settings import check
-from selsync_jax.training.settings import Config
+from selsync_jax.training.settings import Settings
 from selsync_jax.training.step import init_state
 from selsync_jax.training.step import train_step
 from selsync_jax.training.step import TrainState
@@ -114,16 +113,15 @@ class Setup:
     return sent._replace(injected=self.problem.data.injected_bytes_per_step)
 
 
-def create_setup(config: Config) -> Setup:
+def create_setup(settings: Settings) -> Setup:
   """Makes everything that a run needs of its config, before any device work.
 
   Args:
-    config: see `settings.check`.
+    settings: the run's settings.
 
   Raises:
     ConfigError: for the first field whose value breaks its rule.
   """
-  settings = check(config)
   config = settings.config
   # Its mistakes are found before the data are read, which can take long.
   trigger = settings.strategy(methods.Context(1000, config.seed)).trigger

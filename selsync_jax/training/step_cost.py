@@ -18,6 +18,7 @@ from selsync_jax.sync.network import Network
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.problem import Problem
+from selsync_jax.training.settings import check
 
 
 class Cost(NamedTuple):
@@ -99,7 +100,7 @@ def measure(config: ml_collections.ConfigDict, steps: int) -> Measurement:
     config: the run's config, for batch size, data and model.
     steps: how many steps, at least 3.
   """
-  problem = create_problem(config)
+  problem = create_problem(check(config))
   params, model_state = problem.init()
   state = params, model_state, problem.optimizer.init(params)
   step, key = jax.jit(_step(problem), donate_argnums=(0,)), jax.random.key(0)

@@ -9,6 +9,7 @@ import pytest
 from selsync_jax.commands import config_file
 from selsync_jax.config import ConfigError
 from selsync_jax.training import probe
+from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 from tests.support import hostile_values
 from tests.support.session import ROOT
@@ -91,7 +92,7 @@ def test_a_field_is_unset_by_a_flag():
   flags = ['--config.optimizer.momentum=None', '--config.optimizer.name=adamw']
   config = config_file.load(DIGITS, [*hostile_values.QUICK, *flags])
   assert config.optimizer.momentum is None
-  create_setup(config)
+  create_setup(check(config))
 
 
 def test_of_several_values_of_a_field_the_last_one_counts():
@@ -142,7 +143,7 @@ def test_a_value_is_refused_in_one_line_or_the_first_step_is_finite(
     return
   config = config_file.load(DIGITS, [*hostile_values.QUICK, flag])
   try:
-    setup = create_setup(config)
+    setup = create_setup(check(config))
   except ConfigError as error:
     line = str(error)
   else:

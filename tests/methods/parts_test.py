@@ -129,7 +129,11 @@ def test_flags_replace_and_change_parts(fields, changed):
       ['sync.switch=inf'],
       'sync.switch=inf: must be a finite number',
     ),
-    ('diloco', ['sync.outer=None'], 'sync.outer=None: must be a dict of fields'),
+    (
+      'diloco',
+      ['sync.outer=None'],
+      'sync.outer=None: must be a dict of fields',
+    ),
     (
       'diloco',
       ['sync.outer.learning_rate=None'],

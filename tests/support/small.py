@@ -8,6 +8,7 @@ from selsync_jax.simulate.cluster import create_cluster
 from selsync_jax.simulate.engine import Engine
 from selsync_jax.simulate.numerics import Numerics
 from selsync_jax.sync.traffic import nbytes
+from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 
 WORKERS = 4
@@ -45,7 +46,7 @@ def config(plain=False):
 @functools.cache
 def setup(plain=False):
   """The setup of `config`."""
-  return create_setup(config(plain))
+  return create_setup(check(config(plain)))
 
 
 @functools.cache

@@ -8,6 +8,7 @@ from selsync_jax.configs import base
 from selsync_jax.configs import digits
 from selsync_jax.configs import stdlib_gpt
 from selsync_jax.training import probe
+from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 from tests.support import perceptron
 from tests.support import short_runs
@@ -39,7 +40,7 @@ def test_without_a_delta_any_number_of_workers_keeps_nine_of_ten_steps_local(
   config.data.backend = 'numpy'
   config.model.update(name='perceptron', num_filters=8)
   with perceptron.registered():
-    setup = create_setup(config)
+    setup = create_setup(check(config))
     rows = probe.first_steps(setup, config.steps)
   assert 0.8 < rows[-1]['lssr'] < 0.95
   quarters = np.reshape([row['synced'] for row in rows], (4, -1))
@@ -56,7 +57,7 @@ def test_an_asked_lssr_is_reached_without_a_delta(workload, workers, lssr):
   config.data.backend = 'numpy'
   config.sync.lssr = lssr
   with perceptron.registered():
-    setup = create_setup(config)
+    setup = create_setup(check(config))
     rows = probe.first_steps(setup, config.steps)
   local = np.array([not row['synced'] for row in rows])
   assert abs(local.mean() - lssr) < 0.03
@@ -94,7 +95,7 @@ def test_a_budget_that_pays_for_votes_alone_is_refused():
   config.data.backend = 'numpy'
   config.sync.bytes_per_step = 6.0
   with pytest.raises(ConfigError) as error:
-    create_setup(config)
+    create_setup(check(config))
   assert str(error.value) == (
     'config.sync: bytes_per_step must be above 6, which a step costs without a '
     'synchronization (votes), got 6'

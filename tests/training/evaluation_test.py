@@ -11,6 +11,7 @@ from selsync_jax import models
 from selsync_jax.configs import digits
 from selsync_jax.devices import mappers
 from selsync_jax.training.evaluation import Evaluator
+from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 
 
@@ -38,7 +39,7 @@ def experiment():
       config.data.backend = 'numpy'
       config.model = {'name': 'normalized', 'dtype': 'float32'}
       config.sync.model_state = model_state
-      return create_setup(config)
+      return create_setup(check(config))
 
     yield create
 

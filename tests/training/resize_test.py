@@ -19,6 +19,7 @@ from selsync_jax.runs import ledger
 from selsync_jax.sync.traffic import Traffic
 from selsync_jax.training import resize as elastic
 from selsync_jax.training.problem import create_problem
+from selsync_jax.training.settings import check
 from selsync_jax.training.step import init_state
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import live_runs
@@ -253,9 +254,8 @@ def test_another_number_of_workers_goes_on(
   if method == 'selsync':
     assert after[0]['synced'] and after[0]['relative_change'] is None
   assert after[0]['epoch'] == pytest.approx(4 + 1 / per_epoch)
-  alone = create_problem(
-    short_runs.config(data_dir, method, model__name='convnet', **length)
-  )
+  config = short_runs.config(data_dir, method, model__name='convnet', **length)
+  alone = create_problem(check(config))
   there = float(alone.learning_rate(40))
   assert after[0]['lr'] == pytest.approx(factor * there, rel=0.01)
   assert np.isfinite([row['loss'] for row in after]).all()

@@ -6,6 +6,7 @@ import flax.linen as nn
 import pytest
 
 from selsync_jax.training import same_program
+from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 from tests.cluster.processes_test import free_port
 from tests.cluster.processes_test import outcome
@@ -16,7 +17,7 @@ from tests.support import short_runs
 def program(data_dir, **fields):
   own = {'model__name': 'convnet', 'data__backend': 'numpy'}
   config = short_runs.config(data_dir, **own, **fields)
-  return same_program.program(create_setup(config))
+  return same_program.program(create_setup(check(config)))
 
 
 def test_a_program_depends_on_what_it_computes_alone(data_dir, monkeypatch):

@@ -12,6 +12,7 @@ from selsync_jax.training import problem
 from selsync_jax.training import resize
 from selsync_jax.training import setup
 from selsync_jax.training import start
+from selsync_jax.training.settings import check
 from selsync_jax.training.train import train_and_evaluate
 from tests.support.perceptron import Perceptron
 
@@ -69,7 +70,7 @@ def test_a_resized_run_reads_its_data_once(workdir, opened):
 def test_a_schedule_in_steps_keeps_its_place_and_its_epochs(workers):
   def begun(config, record):
     config.checkpoint.resize_batch = 'worker'
-    whole = setup.create_setup(resize.fit(config, record))
+    whole = setup.create_setup(resize.fit(check(config), record))
     made = whole.problem
     position = start.totals(made, whole.plan, record).position
     rate = float(made.learning_rate(position)) / made.peak_rate
@@ -85,7 +86,7 @@ def test_a_schedule_in_steps_keeps_its_place_and_its_epochs(workers):
 
 
 def test_the_workers_of_a_resized_run_have_skipped_nothing():
-  made = setup.create_setup(config(steps=8, workers=4))
+  made = setup.create_setup(check(config(steps=8, workers=4)))
   parts = made.problem, made.plan
   totals = {'steps': 4, 'skips': [3, 0]}
   record = {'workers': 2, 'epoch': 0.2, 'totals': totals}
@@ -98,7 +99,7 @@ def test_a_run_may_resume_with_more_workers_than_its_config_has_batches_for(
 ):
   resized = config(steps=6, workers=41)  # 41 batches of 32 are too many.
   with pytest.raises(Exception, match='a batch of 32 is larger'):
-    problem.create_problem(resized)
+    problem.create_problem(check(resized))
   summary = train_and_evaluate(resized, workdir)
   assert summary['workers'] == 41
   _, scores = evaluation.evaluate(workdir, 'last', 'test')

@@ -1,0 +1,51 @@
+"""What a benchmark ends with: a table on the screen, and a JSON file."""
+
+from collections.abc import Sequence
+import json
+import pathlib
+from typing import Any, NamedTuple
+
+
+class Table(NamedTuple):
+  """A table to print.
+
+  Attributes:
+    head: the columns' names; the first column is aligned to the left.
+    rows: the cells of each row, as text.
+    title: a line above the table, if it is not empty.
+  """
+
+  head: Sequence[str]
+  rows: Sequence[Sequence[str]]
+  title: str = ''
+
+  def __str__(self) -> str:
+    """The lines of the table."""
+    lines = [[*map(str, row)] for row in (self.head, *self.rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    texts = [
+      '  '.join(
+        [first.ljust(widths[0])]
+        + [cell.rjust(w) for cell, w in zip(others, widths[1:], strict=True)]
+      ).rstrip()
+      for first, *others in lines
+    ]
+    return '\n'.join([self.title] * bool(self.title) + texts)
+
+
+def report(
+  out: str | pathlib.Path,
+  result: Any,
+  *tables: Table,
+  notes: Sequence[str] = (),
+) -> None:
+  """Prints tables, and writes what was measured.
+
+  Args:
+    out: the JSON file to write.
+    result: its content.
+    *tables: what to print of it.
+    notes: paragraphs to print below the tables.
+  """
+  print('\n\n'.join(map(str, [*tables, *notes])))
+  pathlib.Path(out).write_text(json.dumps(result, indent=2) + '\n')

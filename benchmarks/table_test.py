@@ -1,0 +1,15 @@
+"""What a benchmark ends with."""
+
+import json
+
+from benchmarks.table import report
+from benchmarks.table import Table
+
+
+def test_tables_are_aligned_and_the_result_is_written(tmp_path, capsys):
+  times = Table(('', 'ms'), [['a step', '10.0'], ['b', '2.5']], 'on a CPU')
+  report(tmp_path / 'out.json', {'ms': [10.0]}, times, notes=['limit 3'])
+  assert capsys.readouterr().out == (
+    'on a CPU\n          ms\na step  10.0\nb        2.5\n\nlimit 3\n'
+  )
+  assert json.loads((tmp_path / 'out.json').read_text()) == {'ms': [10.0]}
