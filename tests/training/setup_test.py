@@ -121,8 +121,23 @@ BAD_FIELDS = [
   (
     'schedule.name',
     'linear',
-    "config.schedule.name: 'linear' is not one of constant, cosine, milestones, "
-    'staircase',
+    "config.schedule.name: 'linear' is not one of constant, cosine, "
+    'milestones, staircase',
+  ),
+  (
+    'cluster.step_seconds',
+    0.0,
+    'config.cluster.step_seconds=0.0: must be above 0',
+  ),
+  (
+    'cluster.step_seconds',
+    None,
+    'config.cluster.step_seconds=None: must be a finite number',
+  ),
+  (
+    'cluster.latency',
+    None,
+    'config.cluster.latency=None: must be a name',
   ),
   (
     'schedule.warmup_epochs',
