@@ -377,7 +377,7 @@ def made(argument: Any, run: Mapping[str, Any]) -> Any:
   """An argument of a constructor, from one that may be bound only."""
   if isinstance(argument, Bound):
     return argument(**run)
-  if isinstance(argument, tuple):
+  if type(argument) is tuple:  # Not a transformation of optax.
     return tuple(made(each, run) for each in argument)
   return argument
 
@@ -497,8 +497,8 @@ def bind_arguments(
     place = f'{path}.{field}'
     try:
       if field not in accepted:
-        known = ', '.join(accepted) or 'no fields'
-        raise ValueError(f'{name} has {known}, but no {field}; None unsets it')
+        known = f'; it has {", ".join(accepted)}' if accepted else ''
+        raise ValueError(f'{name} has no {field}{known}; None unsets it')
       annotation = accepted[field].annotation
       arguments[field] = nested(annotation, value, place)
       if not isinstance(arguments[field], Bound):

@@ -74,22 +74,23 @@ def test_a_seed_fixes_all_draws():
   [
     ({'compute': 'slow'}, "config.cluster.compute: 'slow' is not one of"),
     ({'compute': None}, 'config.cluster.compute: None is not one of'),
-    ({'step_seconds': 0.0}, 'step_seconds=0.0: must be above 0'),
-    ({'step_seconds': None}, 'step_seconds=None: must be a finite number'),
     (
       {'compute': 'factors', 'factors': ('a',) * 4},
-      "'a'.: must be finite numbers above 0",
+      "'a'.: must be a finite number",
     ),
     (
       {'compute': 'factors', 'factors': (1.0, -1.0, 1.0, 1.0)},
-      r'factors=\(1.0, -1.0, 1.0, 1.0\): must be finite numbers above 0',
+      r'factors=\(1.0, -1.0, 1.0, 1.0\): must be above 0',
     ),
     (
       {'compute': 'factors', 'factors': (1.0,) * 5},
       'needs one number for each of 4 workers, got 5',
     ),
-    ({'compute': 'factors'}, 'compute factors needs factors, got None'),
-    ({'compute': 'constant', 'sigma': 0.1}, 'compute constant has no sigma'),
+    ({'compute': 'factors'}, 'factors needs factors'),
+    (
+      {'compute': 'constant', 'sigma': 0.1},
+      'sigma=0.1: constant has no fields',
+    ),
     ({'compute': 'lognormal', 'sigma': -1.0}, 'sigma=-1.0: must be at least 0'),
     (
       {'compute': 'delays', 'late': 5},
@@ -100,7 +101,6 @@ def test_a_seed_fixes_all_draws():
     ({'compute': 'outages', 'rate': 2.0}, r'rate=2.0: must be in \[0, 1\]'),
     ({'compute': 'trace', 'trace': '/nowhere.csv'}, 'No such file'),
     ({'bandwidth': '0Gbit'}, 'config.cluster.bandwidth: must be above 0, got'),
-    ({'latency': None}, 'config.cluster.latency=None: must be a time'),
     ({'latency': '1'}, 'config.cluster.latency: must be a number and one of'),
   ],
 )
@@ -146,14 +146,19 @@ def test_a_trace_that_a_fast_worker_outruns_is_one_line(tmp_path):
     ('wagma', {}, 6, 'wagma needs a power of two of workers, got 6'),
     ('wagma', {'group': 3}, 4, 'group=3: must be a power of two, at most 4'),
     ('wagma', {'tau': 0}, 4, 'tau=0: must be at least 1'),
-    ('ad_psgd', {'topology': 'star'}, 4, "'star' is not one of ring, complete"),
+    (
+      'ad_psgd',
+      {'topology': 'star'},
+      4,
+      "topology='star': must be ring or complete",
+    ),
     ('ad_psgd', {}, 5, 'ad_psgd needs an even number of workers, got 5'),
-    ('prague', {'how': 'best'}, 4, "'best' is not one of random, static"),
+    ('prague', {'how': 'best'}, 4, "how='best': must be random or static"),
     ('prague', {'group_size': 1}, 4, 'group_size=1: must be at least 2'),
     ('prague', {'slowdown': -1}, 4, 'slowdown=-1: must be at least 0'),
     ('rna', {'probes': 0}, 4, 'probes=0: must be at least 1'),
     ('rna', {'probes': 5}, 4, 'probes=5: there are 4 workers'),
-    ('asp', {'staleness': 1}, 4, 'method asp has no staleness, got 1'),
+    ('asp', {'staleness': 1}, 4, 'staleness=1: asp has no fields'),
   ],
 )
 def test_a_method_refuses_what_it_cannot_do(method, fields, workers, line):

@@ -96,7 +96,7 @@ def test_a_bit_flipped_after_the_average_stops_the_run(
     del context
     mean = ss.mean()
 
-    def apply(shared, state, *, step):
+    def apply(shared, state):
       shared, state = mean.apply(shared, state)
       return shared | {'params': flip_a_bit(shared['params'])}, state
 
