@@ -135,6 +135,17 @@ BAD_FIELDS = [
     -1.0,
     'config.schedule.warmup_epochs=-1.0: must be in [0, 1e+06]',
   ),
+  (
+    'cluster.step_seconds',
+    0.0,
+    'config.cluster.step_seconds=0.0: must be above 0',
+  ),
+  (
+    'cluster.step_seconds',
+    None,
+    'config.cluster.step_seconds=None: must be a finite number',
+  ),
+  ('cluster.latency', None, 'config.cluster.latency=None: must be a name'),
 ]
 
 
