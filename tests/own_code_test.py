@@ -47,7 +47,9 @@ def test_the_example_is_trained_resumed_exported_and_scored(
 
   def run(steps):
     options = train.parse([*flags, f'--config.steps={steps}'])
-    return options.workdir, train_and_evaluate(options.config, options.workdir)
+    return options.workdir, train_and_evaluate(
+      options.settings, options.workdir
+    )
 
   run(3)
   workdir, summary = run(40)

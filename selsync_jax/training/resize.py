@@ -16,6 +16,7 @@ import numpy as np
 
 from selsync_jax.sync import resizing
 from selsync_jax.sync.strategy import Strategy
+from selsync_jax.training.settings import check_mesh
 from selsync_jax.training.settings import Settings
 from selsync_jax.training.step import PARTS
 from selsync_jax.training.step import TrainState
@@ -64,6 +65,7 @@ def fit(settings: Settings, record: Mapping[str, Any] | None) -> Settings:
     devices = math.prod(config.mesh.values())
     rule = BATCH_SIZE[config.checkpoint.resize_batch]
     config.batch_size = rule(size, times, devices)
+  check_mesh(config)  # Its devices may be others than the record's.
   batch = times * config.batch_size / size  # Of all workers; 1 is unchanged.
   peak, rate = settings.learning_rate, record['learning_rate'] * batch
 

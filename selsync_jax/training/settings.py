@@ -133,7 +133,7 @@ def _check_together(config: ml_collections.ConfigDict) -> None:
   """Rules on several fields, and on fields that name entries of a table."""
   if config.steps is None and config.epochs is None:
     raise ConfigError('config.steps=None, config.epochs=None: set one of them')
-  _check_mesh(config)
+  check_mesh(config)
   warmup = config.schedule.warmup_epochs
   if config.steps is None and warmup >= config.epochs:
     raise ConfigError(
@@ -144,7 +144,7 @@ def _check_together(config: ml_collections.ConfigDict) -> None:
     writers.check(config.log.to)
 
 
-def _check_mesh(config: Any) -> None:
+def check_mesh(config: Any) -> None:
   """The rules on the devices inside a worker that need no devices."""
   for axis, devices in config.mesh.items():
     if devices > 1 and config.mapper != 'mesh':

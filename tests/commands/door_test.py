@@ -179,7 +179,8 @@ def test_the_flags_of_one_call_do_not_affect_the_next(monkeypatch):
   train.parse(['--config.seed=5'])
   options = train.parse([])
   assert not options.restart
-  assert (options.config.seed, options.config.sync.method) == (0, 'selsync')
+  config = options.settings.config
+  assert (config.seed, config.sync.method) == (0, 'selsync')
 
 
 @pytest.mark.parametrize('name', ['train', 'compare'])

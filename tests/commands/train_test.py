@@ -193,7 +193,7 @@ def test_flags_and_fields_are_read(monkeypatch, tmp_path):
   assert options.workdir == tmp_path and options.cluster_timeout == 60.0
   home = command.parse(['--workdir=~/runs/a']).workdir
   assert home == pathlib.Path.home() / 'runs' / 'a'
-  config = options.config
+  config = options.settings.config
   assert (config.seed, config.epochs) == (5, 3.5)
   assert config.optimizer.nesterov is True
 

@@ -36,7 +36,7 @@ def run_train(arguments, data_dir):
   fields = [*FEW_STEPS, f'--config.data.dir={data_dir}']
   options = train.parse([*arguments, *fields])
   train_and_evaluate(
-    options.config,
+    options.settings,
     options.workdir,
     restart=options.restart,
     profile=options.profile,

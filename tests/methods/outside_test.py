@@ -60,7 +60,7 @@ def test_it_trains_resumes_is_compared_and_reported(
 
   def run(*more):
     options = train.parse([*flags, '--config.sync.period=2', *more])
-    train_and_evaluate(options.config, options.workdir)
+    train_and_evaluate(options.settings, options.workdir)
     return options.workdir
 
   run('--config.steps=5')

@@ -4,12 +4,14 @@ import flax.linen as nn
 import pytest
 
 from selsync_jax import models
+from selsync_jax.commands import train
 from selsync_jax.config import RunError
 from selsync_jax.configs import digits
 from selsync_jax.runs import checkpoints
 from selsync_jax.training import evaluation
 from selsync_jax.training import problem
 from selsync_jax.training import resize
+from selsync_jax.training import settings
 from selsync_jax.training import setup
 from selsync_jax.training import start
 from selsync_jax.training.settings import check
@@ -57,6 +59,30 @@ def test_a_resumed_run_makes_no_state_beside_the_one_it_restores(
   monkeypatch.setattr(problem.Problem, 'init', refuse)
   summary = train_and_evaluate(config(steps=6), workdir)
   assert summary['steps'] == 6
+
+
+def test_a_run_checks_its_config_and_makes_its_model_once(
+  tmp_path, monkeypatch
+):
+  made, checked = [], []
+
+  def counted(num_outputs, *, num_filters: int, dtype: str):
+    made.append(num_outputs)
+    return Perceptron(num_outputs, num_filters, dtype)
+
+  def bind(fields):
+    checked.append(fields['name'])
+    return bind_data(fields)
+
+  bind_data = settings.bind_data
+  monkeypatch.setattr(settings, 'bind_data', bind)
+  monkeypatch.setitem(models.MODELS, 'counted', counted)
+  fields = 'mapper=vmap', 'model.name=counted', 'data.backend=numpy'
+  for i, workers in enumerate([2, 2, 3], 1):  # New, resumed, and resized.
+    length = f'steps={2 * i}', f'workers={workers}'
+    options = train.parse([f'--config.{field}' for field in (*fields, *length)])
+    train_and_evaluate(options.settings, tmp_path / 'run')
+    assert (len(made), len(checked)) == (i, i)
 
 
 def test_a_resized_run_reads_its_data_once(workdir, opened):
