@@ -47,9 +47,8 @@ def test_the_example_is_trained_resumed_exported_and_scored(
 
   def run(steps):
     options = train.parse([*flags, f'--config.steps={steps}'])
-    return options.workdir, train_and_evaluate(
-      options.settings, options.workdir
-    )
+    workdir = options.workdir
+    return workdir, train_and_evaluate(options.settings, workdir)
 
   run(3)
   workdir, summary = run(40)
