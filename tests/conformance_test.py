@@ -356,7 +356,7 @@ SPARSE_AT_SYNC = AT_SYNC | {'reducer': {'name': 'top_k', 'density': 0.2}}
 def test_parts_that_cannot_be_right_together_are_refused_with_both_names(
   method, parts, line
 ):
-  with pytest.raises(ValueError, match=f'^{re.escape(line)}$'):
+  with pytest.raises(ValueError, match=f'^config.sync: {re.escape(line)}$'):
     compositions.create(method, parts)
 
 

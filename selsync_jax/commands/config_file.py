@@ -66,6 +66,9 @@ def settings(file: str, fields: Sequence[str]) -> 'Settings':
   Raises:
     ConfigError: if there is no such file or field, or a value breaks its rule.
   """
+  # Without what it imports, nothing works: not a mistake in the config file.
+  from selsync_jax.training.settings import check
+
   path, colon, variant = find(file).partition(':')
   config = _execute(path, [variant] if colon else [])
   given: dict[str, list[str]] = {}
@@ -74,8 +77,6 @@ def settings(file: str, fields: Sequence[str]) -> 'Settings':
   # Whole parts before their own fields.
   for name in sorted(given, key=lambda name: name.count('.')):
     _set(config, name.split('.'), given[name])
-  from selsync_jax.training.settings import check  # Imports flax.
-
   return check(config)
 
 

@@ -92,7 +92,8 @@ class CommandLine(argparse.ArgumentParser):
       try:
         return read(text)
       except ValueError as error:
-        raise ConfigError(f'--{name}={text}: {error}') from error
+        line = f'--{name}={text}: {error}'
+        raise argparse.ArgumentTypeError(line) from error
 
     self._names.append(name)
     self._flags.add_argument(
@@ -151,7 +152,8 @@ class CommandLine(argparse.ArgumentParser):
 
   def error(self, message: str) -> NoReturn:
     """Raises a `ConfigError`; argparse calls it."""
-    raise ConfigError(re.sub(r'^argument (\S+?)(/\S+)?:', r'\1:', message))
+    own = re.sub(r'^argument \S+: (?=--)', '', message)  # Of `flag`.
+    raise ConfigError(re.sub(r'^argument (\S+?)(/\S+)?:', r'\1:', own))
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -103,7 +103,7 @@ def open_data(
     ConfigError: for the first field whose value breaks its rule, or if the data
       are not there.
   """
-  bound = fields if isinstance(fields, BoundData) else bind_data(fields)
+  bound = _bound(fields)
   return assign(
     open_dataset(bound),
     bound,
@@ -113,8 +113,13 @@ def open_data(
   )
 
 
-def open_dataset(bound: BoundData) -> OpenDataset:
-  """Opens a data set; errors are those of `open_data`."""
+def _bound(fields: Mapping[str, Any] | BoundData) -> BoundData:
+  return fields if isinstance(fields, BoundData) else bind_data(fields)
+
+
+def open_dataset(fields: Mapping[str, Any] | BoundData) -> OpenDataset:
+  """Opens a data set; arguments and errors are those of `open_data`."""
+  bound = _bound(fields)
   name = bound.name
   if DATASETS.is_own(name):
     return open_own(name, bound.dataset)
@@ -165,7 +170,7 @@ def _check_tfds(name: str, backend: str, wanted: str) -> None:
 
 def assign(
   dataset: OpenDataset,
-  bound: BoundData,
+  fields: Mapping[str, Any] | BoundData,
   *,
   workers: int,
   batch_size: int,
@@ -176,7 +181,7 @@ def assign(
   A data set can be assigned again, for another number of workers, without
   reading it again. Arguments and errors are those of `open_data`.
   """
-  info = dataset.info
+  info, bound = dataset.info, _bound(fields)
   with config_errors('data.injection'):
     injection = make_injection(
       workers=workers, batch_size=batch_size, **bound.injection

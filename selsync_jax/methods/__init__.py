@@ -123,11 +123,9 @@ class BoundStrategy(NamedTuple):
         method of the user's own.
     """
     preset = self.method(context)
-    if not isinstance(preset, Strategy):
-      raise ConfigError(
-        f'config.sync.method: {self.method.constructor.__name__} must return a '
-        f'Strategy, got {preset!r}'
-      )
+    with self.method.errors('sync'):
+      if not isinstance(preset, Strategy):
+        raise TypeError(f'must return a Strategy, got {preset!r}')
     strategy = compose(preset, self.changes, context)
     return strategy._replace(averages_model_state=self.averages_model_state)
 

@@ -83,7 +83,7 @@ def test_lssr_over_delta_is_a_table_a_picture_and_a_page(suggested):
     ),
     (
       ['--config.sync.max_period=5', '--config.sync.vote_every=0'],
-      'config.sync: vote_every must be at least 1, got 0',
+      'config.sync.vote_every=0: must be at least 1',
     ),
     (
       ['--steps=19', '--config.sync.vote_every=10'],

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from selsync_jax.config import ConfigError
 from selsync_jax.configs import hyperplane as config_file
 from selsync_jax.data.sources.hyperplane import hyperplane
 from selsync_jax.data.sources.hyperplane import NOISE
+from selsync_jax.training.settings import check
 from selsync_jax.training.train import train_and_evaluate
 
 
@@ -19,8 +21,11 @@ def test_targets_are_a_plane_with_noise_over_all_splits():
 
 
 def test_a_plane_needs_a_dimension():
-  with pytest.raises(ValueError, match='dimensions must be at least 1, got 0'):
-    hyperplane(dimensions=0)
+  config = config_file.get_config('bsp')
+  config.data.dimensions = 0
+  line = 'config.data.dimensions=0: must be in '
+  with pytest.raises(ConfigError, match=line):
+    check(config)
 
 
 def test_training_finds_the_plane(tmp_path):

@@ -70,16 +70,22 @@ def test_a_data_directory_that_cannot_exist_is_named(tmp_path):
 WRONG = [
   (
     dict(name='mnist'),
-    "'mnist' is not one of digits, hyperplane, stdlib_text, cifar10, "
+    ".name: 'mnist' is not one of digits, hyperplane, stdlib_text, cifar10, "
     'cifar100, imagenet2012, wikitext103',
   ),
-  (dict(bptt=8), 'digits has no bptt, got 8'),
-  (dict(image_size=0), 'image_size must be at least 1, got 0'),
-  (dict(channels=2), 'channels must be 1 or 3, got 2'),
-  (dict(name='stdlib_text'), 'stdlib_text needs bptt, got None'),
-  (dict(name='stdlib_text', bptt=0), 'bptt must be at least 1, got 0'),
-  (dict(name='cifar10', channels=3), 'cifar10 has no channels, got 3'),
-  (dict(name='imagenet2012', window=0), 'window must be at least 1, got 0'),
+  (
+    dict(bptt=8),
+    '.bptt=8: digits has no bptt; it has image_size, channels; None unsets it',
+  ),
+  (dict(image_size=0), '.image_size=0: must be in [1, 4096]'),
+  (dict(channels=2), '.channels=2: must be 1 or 3'),
+  (dict(name='stdlib_text'), ': stdlib_text needs bptt'),
+  (dict(name='stdlib_text', bptt=0), '.bptt=0: must be in [1, 65536]'),
+  (
+    dict(name='cifar10', channels=3),
+    '.channels=3: cifar10 has no channels; it has image_size; None unsets it',
+  ),
+  (dict(name='imagenet2012', window=0), '.window=0: must be in [1, 1000000]'),
 ]
 
 
@@ -87,7 +93,7 @@ WRONG = [
 def test_a_field_that_the_data_set_does_not_accept_is_named(
   data, line, data_dir
 ):
-  assert refusal(dir=data_dir, **data) == f'config.data: {line}'
+  assert refusal(dir=data_dir, **data) == f'config.data{line}'
 
 
 def test_a_text_too_short_for_one_segment_is_refused(archives_dir):
@@ -107,15 +113,15 @@ NUMPY_WRONG = [
     dict(image_size=16),
     "config.data: image_size=16: only data.backend='tf' can resize digits",
   ),
-  (dict(channels=2), 'config.data: channels must be 1 or 3, got 2'),
-  (dict(bptt=8), 'config.data: digits has no bptt, got 8'),
+  (dict(channels=2), 'config.data.channels=2: must be 1 or 3'),
+  (dict(bptt=8), 'config.data.bptt=8: digits has no bptt'),
   (
     dict(name='stdlib_text'),
-    'config.data: stdlib_text needs bptt, got None',
+    'config.data: stdlib_text needs bptt',
   ),
   (
     dict(name='stdlib_text', bptt=10**9),
-    'config.data: bptt=1000000000 asks for more than the ',
+    'config.data.bptt=1000000000: must be in [1, 65536]',
   ),
 ]
 

@@ -165,7 +165,7 @@ LABELS = np.repeat(np.arange(5), 4)
 IMPOSSIBLE = [
   (
     dict(name='seldq'),
-    "'seldq' is not one of defdp, seldp, by_label, dirichlet",
+    "config.data.partition: 'seldq' is not one of defdp, seldp, by_label, dirichlet",
   ),
   (
     dict(name='seldp', workers=21),
@@ -177,24 +177,25 @@ IMPOSSIBLE = [
   ),
   (
     dict(name='seldp', labels_per_worker=1),
-    'seldp has no labels_per_worker, got 1',
+    'config.data.labels_per_worker=1: seldp has no labels_per_worker; None '
+    'unsets it',
   ),
-  (dict(name='by_label'), 'by_label needs labels_per_worker, got None'),
+  (dict(name='by_label'), 'config.data: by_label needs labels_per_worker'),
   (
     dict(name='by_label', labels_per_worker=1, labels=None),
-    'a partition by label needs labels in memory, and this data set has none',
+    'config.data: a partition by label needs labels in memory, and this data set has none',
   ),
   (
     dict(name='by_label', labels_per_worker=6),
-    'labels_per_worker must be in [1, 5], got 6',
+    'config.data: labels_per_worker must be in [1, 5], got 6',
   ),
   (
     dict(name='by_label', labels_per_worker=2),
-    '2 workers of labels_per_worker=2 cover fewer than the 5 labels',
+    'config.data: 2 workers of labels_per_worker=2 cover fewer than the 5 labels',
   ),
   (
     dict(name='by_label', workers=10, labels_per_worker=5),
-    'a label has too few examples for 10 workers',
+    'config.data: a label has too few examples for 10 workers',
   ),
   (
     dict(name='by_label', workers=5, labels_per_worker=1, batch_size=5),
@@ -202,7 +203,7 @@ IMPOSSIBLE = [
   ),
   (
     dict(name='dirichlet', dirichlet_alpha=0.0),
-    'dirichlet_alpha must be above 0, got 0.0',
+    'config.data.dirichlet_alpha=0.0: must be in (0, 1e+06]',
   ),
   (
     dict(name='dirichlet', dirichlet_alpha=1.0, batch_size=11),

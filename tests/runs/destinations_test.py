@@ -95,7 +95,7 @@ def test_a_writer_that_cannot_be_opened_is_named_and_others_are_closed(
   [
     (['paper'], "'paper' is not one of tensorboard, csv, wandb, mlflow"),
     (['csv', 'csv'], "'csv' is there twice"),
-    (['[3]'], 'config.log.to=(3,): must be a list of names'),
+    (['[3]'], 'config.log.to=(3,): must be a name'),
   ],
 )
 def test_a_wrong_name_is_one_line_before_any_work(

@@ -89,7 +89,7 @@ def test_a_seed_fixes_all_draws():
     ({'compute': 'factors'}, 'factors needs factors'),
     (
       {'compute': 'constant', 'sigma': 0.1},
-      'sigma=0.1: constant has no fields',
+      'sigma=0.1: constant has no sigma',
     ),
     ({'compute': 'lognormal', 'sigma': -1.0}, 'sigma=-1.0: must be at least 0'),
     (
@@ -158,7 +158,7 @@ def test_a_trace_that_a_fast_worker_outruns_is_one_line(tmp_path):
     ('prague', {'slowdown': -1}, 4, 'slowdown=-1: must be at least 0'),
     ('rna', {'probes': 0}, 4, 'probes=0: must be at least 1'),
     ('rna', {'probes': 5}, 4, 'probes=5: there are 4 workers'),
-    ('asp', {'staleness': 1}, 4, 'staleness=1: asp has no fields'),
+    ('asp', {'staleness': 1}, 4, 'staleness=1: asp has no staleness'),
   ],
 )
 def test_a_method_refuses_what_it_cannot_do(method, fields, workers, line):

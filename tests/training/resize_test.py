@@ -11,6 +11,7 @@ import optax
 import pytest
 
 import selsync_jax as ss
+from selsync_jax.config import ConfigError
 from selsync_jax.configs import digits
 from selsync_jax.devices import mappers
 from selsync_jax.methods import Context
@@ -46,29 +47,37 @@ def test_the_learning_rate_goes_with_the_batch_of_all(
   config = digits.get_config()
   config.workers, config.checkpoint.resize_batch = count, rule
   record = {'workers': 4, 'batch_size': 32, 'learning_rate': 0.3}
-  fitted = elastic.fit(config, record)
-  assert fitted.batch_size == size
-  assert fitted.optimizer.learning_rate == pytest.approx(0.3 * batches)
+  fitted = elastic.fit(check(config), record)
+  assert fitted.config.batch_size == size
+  assert fitted.learning_rate == pytest.approx(0.3 * batches)
 
 
 def test_the_devices_of_a_worker_can_share_its_new_batch():
   config = digits.get_config()
   config.update(workers=3, mapper='mesh', mesh={'data': 1, 'fsdp': 4})
   record = {'workers': 4, 'batch_size': 32, 'learning_rate': 0.3}
-  assert elastic.fit(config, record).batch_size == 44  # Not 43.
+  fitted = elastic.fit(check(config), record)
+  assert fitted.config.batch_size == 44  # Not 43.
 
 
 @pytest.mark.parametrize('rule', ['total', 'worker'])
 @pytest.mark.parametrize('size', [24, 31, 32])
 def test_as_many_workers_as_before_go_on_exactly_as_before(rule, size):
-  """Whatever a resize has made of the config's values, with any mesh."""
+  """Whatever a resize has made of the config's values."""
   config = digits.get_config()
-  config.mesh.data = 2
   config.checkpoint.resize_batch = rule
   record = {'workers': 4, 'batch_size': size, 'learning_rate': 0.1 / 3}
-  fitted = elastic.fit(config, record)
-  assert fitted.batch_size == size
-  assert fitted.optimizer.learning_rate == 0.1 / 3
+  fitted = elastic.fit(check(config), record)
+  assert fitted.config.batch_size == size
+  assert fitted.learning_rate == 0.1 / 3
+
+
+def test_a_mesh_whose_devices_cannot_share_the_batch_so_far_is_refused():
+  config = digits.get_config()
+  config.update(mapper='mesh', mesh={'data': 2, 'fsdp': 1})
+  record = {'workers': 4, 'batch_size': 31, 'learning_rate': 0.1}
+  with pytest.raises(ConfigError, match='batch_size=31: must be a multiple'):
+    elastic.fit(check(config), record)
 
 
 @pytest.mark.parametrize('updates', [0, 5])
@@ -172,16 +181,16 @@ def test_steps_stay_those_of_the_batch_with_which_the_run_began(period):
   config = digits.get_config()
   config.update(steps=120, workers=2)
   config.checkpoint.resize_batch = 'worker'
-  config.schedule.period = period
+  if period:
+    config.schedule.update(name='staircase', period=period, factor=0.5)
   lengths = [120]
   record = {'workers': 4, 'batch_size': 32, 'learning_rate': 0.1}
   for config.workers in (3, 3, 8, 1, 4):
-    fitted = elastic.fit(config, record)
-    record.update(
-      workers=config.workers, learning_rate=fitted.optimizer.learning_rate
-    )
-    lengths.append(fitted.steps)
-    assert fitted.schedule.period == (period and round(fitted.steps / 3))
+    fitted = elastic.fit(check(config), record)
+    record.update(workers=config.workers, learning_rate=fitted.learning_rate)
+    steps, schedule = fitted.config.steps, fitted.schedule.arguments
+    lengths.append(steps)
+    assert schedule.get('period') == (period and round(steps / 3))
   assert lengths == [120, 160, 160, 60, 480, 120]
 
 
