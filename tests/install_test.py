@@ -88,12 +88,12 @@ def test_the_core_imports_with_its_own_dependencies_alone():
     for room in ('sync', 'methods')
     for path in (ROOT / 'selsync_jax' / room).glob('*.py')
   ]
-  core_names = [name for module, name in OFFERED if module.startswith('sync')]
+  offered = [name for module, name in OFFERED if module.startswith('sync')]
   done = live_runs.run(
     sys.executable,
     '-c',
     IMPORT,
-    input=json.dumps([missing, modules, core_names]),
+    input=json.dumps([missing, modules, offered]),
   )
   assert done.returncode == 0, done.stderr
 

@@ -200,7 +200,7 @@ def test_flags_and_fields_are_read(monkeypatch, tmp_path):
 
 def test_the_default_config_is_found_from_any_folder(monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path)
-  assert command.parse([]).config.data.name == 'digits'
+  assert command.parse([]).settings.data.name == 'digits'
 
 
 def test_a_mistake_is_one_line_and_exit_code_2(tmp_path):

@@ -36,9 +36,15 @@ NOT_SET = dict.fromkeys(
 WORKERS, BATCH = 4, 6
 
 
+def fields_of(name, directory):
+  common = dict(name=name, backend='tf', dir=directory, partition='seldp')
+  common |= dict(injection=dict(alpha=0.0, beta=0.0))
+  return NOT_SET | FIELDS[name] | common
+
+
 @functools.cache
 def dataset(name, directory):
-  fields = NOT_SET | FIELDS[name] | dict(name=name, backend='tf', dir=directory)
+  fields = fields_of(name, directory)
   if directory:
     return open_dataset(fields)
   with tfds.testing.mock_data(num_examples=200):
@@ -47,8 +53,8 @@ def dataset(name, directory):
 
 def opened(name, dirs, partition='seldp', alpha=0.0, beta=0.0, seed=3):
   """Data in memory, over 4 workers with batches of 6."""
-  fields = NOT_SET | CUTS.get(partition, {}) | dict(partition=partition)
-  fields |= dict(injection=dict(alpha=alpha, beta=beta))
+  fields = fields_of(name, dirs.get(name)) | CUTS.get(partition, {})
+  fields |= dict(partition=partition, injection=dict(alpha=alpha, beta=beta))
   return assign(
     dataset(name, dirs.get(name)),
     fields,

@@ -165,7 +165,8 @@ LABELS = np.repeat(np.arange(5), 4)
 IMPOSSIBLE = [
   (
     dict(name='seldq'),
-    "config.data.partition: 'seldq' is not one of defdp, seldp, by_label, dirichlet",
+    "config.data.partition: 'seldq' is not one of defdp, seldp, by_label, "
+    'dirichlet',
   ),
   (
     dict(name='seldp', workers=21),
@@ -183,7 +184,8 @@ IMPOSSIBLE = [
   (dict(name='by_label'), 'config.data: by_label needs labels_per_worker'),
   (
     dict(name='by_label', labels_per_worker=1, labels=None),
-    'config.data: a partition by label needs labels in memory, and this data set has none',
+    'config.data: a partition by label needs labels in memory, and this data '
+    'set has none',
   ),
   (
     dict(name='by_label', labels_per_worker=6),
@@ -191,7 +193,8 @@ IMPOSSIBLE = [
   ),
   (
     dict(name='by_label', labels_per_worker=2),
-    'config.data: 2 workers of labels_per_worker=2 cover fewer than the 5 labels',
+    'config.data: 2 workers of labels_per_worker=2 cover fewer than the 5 '
+    'labels',
   ),
   (
     dict(name='by_label', workers=10, labels_per_worker=5),
