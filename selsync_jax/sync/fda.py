@@ -101,11 +101,6 @@ class Estimator(NamedTuple):
   estimate: Callable[[Any], Any]
   size: int
 
-  @property
-  def sends(self) -> tuple[Collective, ...]:
-    """The all-reduce of the summaries."""
-    return (Collective('all_reduce', 4 * self.size, 'step'),)
-
 
 def _squared(drift):
   return jnp.sum(jnp.square(drift))
@@ -191,10 +186,14 @@ def fda(
     measured = reference, direction, jnp.bool(True), excess + threshold
     return updates, FDAState(*measured, safe & (excess > 0), safe)
 
+  def sends(params, workers):
+    del params, workers
+    return (Collective('all_reduce', 4 * estimator.size, 'step'),)
+
   return Trigger(
     init,
     update,
-    lambda params, workers: estimator.sends,
+    sends,
     sees_update=True,
     needs_consensus=True,
     threshold=float(theta),
