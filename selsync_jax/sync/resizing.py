@@ -25,7 +25,7 @@ def reset(saved: Any, fresh: Any, workers: Sequence[int], step: int) -> Any:
 
 
 def first(saved: Any, fresh: Any, workers: Sequence[int], step: int) -> Any:
-  """Gives all workers the first old one's state, if it is equal on all."""
+  """Gives all workers the first old one's state, which is equal on all."""
   del fresh, step
   return jax.tree.map(lambda leaf: _repeat(leaf[0], len(workers)), saved)
 
