@@ -1,4 +1,4 @@
-"""Models by name.
+"""The registry of models.
 
 A model is a flax module. Its first field is the number of scores it returns,
 its other fields are those of `config.model`, and `model(x, *, train)` returns
@@ -42,8 +42,8 @@ MODELS = Registry(
 def register_model(model: Any) -> Any:
   """Adds a model of your own to the table, under its own name.
 
-  A decorator for a flax module like those in this folder, or for a function
-  that returns one. The first field or argument takes the number of scores; the
+  It decorates a flax module like those in this folder, or a function that
+  returns one. The first field or argument takes the number of scores; the
   others are fields of `config.model`.
 
   Raises:
@@ -67,7 +67,7 @@ def bind_model(fields: Mapping[str, Any]) -> Bound:
   with config_errors('model.name'):
     outputs, *own = inspect.signature(lookup(MODELS, given['name'])).parameters
   if 'dtype' not in own and given.get('dtype') == 'float32':
-    del given['dtype']  # The default, for models that have the field.
+    del given['dtype']  # Models without the field compute in float32.
   return bind(MODELS, given, 'model', given={outputs, 'parent', 'name'})
 
 

@@ -24,12 +24,12 @@ def conv(
   """Returns a square convolution with symmetric padding.
 
   Args:
-    features: number of output channels.
-    kernel_size: side of the kernel, in pixels.
-    stride: in pixels.
-    dtype: of the computation.
+    features: the number of output channels.
+    kernel_size: the side of the kernel, in pixels.
+    stride: the stride, in pixels.
+    dtype: the computation's dtype.
     use_bias: whether to add a bias.
-    padding: pixels on each side; `None` is half the kernel's side.
+    padding: pixels on each side; `None` means half the kernel's side.
   """
   return nn.Conv(
     features,

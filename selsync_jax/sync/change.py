@@ -105,7 +105,7 @@ def _power(exponent):
 
 
 def _squared_norm(grads):
-  """Returns x and k: x 4**k is the squared L2 norm, with k = 0 if x can be it."""
+  """Returns x and k; x 4**k is the squared L2 norm, and k is 0 if possible."""
   grads = optax.tree.cast(grads, jnp.float32)
   largest = optax.tree.norm(grads, ord='inf')
   k = _log2(largest)

@@ -173,9 +173,6 @@ def _moments(node: Any) -> list[str]:
   ]
 
 
-
-
-
 def _check(opt_state: Any, names: Sequence[str] | None) -> None:
   """Raises `ValueError` for a name that is no moment of the optimizer."""
   states = jax.tree.leaves(opt_state, is_leaf=_is_innermost)

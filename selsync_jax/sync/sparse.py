@@ -138,7 +138,7 @@ def _by_threshold(
   capacity: float,
   axis_name: str,
 ) -> Reducer:
-  """Returns a reducer that selects by a threshold, each worker from its part."""
+  """Returns a reducer whose workers select by a threshold from their parts."""
 
   def init(params):
     size, zero = flat.size(params), jnp.int32(0)
