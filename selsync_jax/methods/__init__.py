@@ -25,29 +25,31 @@ from selsync_jax.methods.parts import compose
 from selsync_jax.methods.parts import PARTS as PARTS
 from selsync_jax.sync.strategy import Strategy
 
-_OURS: dict[str, Callable[..., Strategy]] = {
-  'selsync': adaptive.selsync,
-  'selsync_paper': adaptive.selsync_paper,
-  'bsp': periodic.bsp,
-  'local_sgd': periodic.local_sgd,
-  'post_local': periodic.post_local,
-  'qsr': periodic.qsr,
-  'fda': adaptive.fda,
-  'fedavg': periodic.fedavg,
-  'diloco': periodic.diloco,
-  'streaming_diloco': periodic.streaming_diloco,
-  'fedadam': periodic.fedadam,
-  'slowmo': periodic.slowmo,
-  'sparta': periodic.sparta,
-  'gossip': periodic.gossip,
-  'groups': periodic.groups,
-  'top_k': compressed.top_k,
-  'micro': compressed.micro,
-  'exdyna': compressed.exdyna,
-  'power_sgd': compressed.power_sgd,
-  'int8': compressed.int8,
-}
-METHODS = Registry('method', _OURS)
+METHODS = Registry(
+  'method',
+  {
+    'selsync': adaptive.selsync,
+    'selsync_paper': adaptive.selsync_paper,
+    'bsp': periodic.bsp,
+    'local_sgd': periodic.local_sgd,
+    'post_local': periodic.post_local,
+    'qsr': periodic.qsr,
+    'fda': adaptive.fda,
+    'fedavg': periodic.fedavg,
+    'diloco': periodic.diloco,
+    'streaming_diloco': periodic.streaming_diloco,
+    'fedadam': periodic.fedadam,
+    'slowmo': periodic.slowmo,
+    'sparta': periodic.sparta,
+    'gossip': periodic.gossip,
+    'groups': periodic.groups,
+    'top_k': compressed.top_k,
+    'micro': compressed.micro,
+    'exdyna': compressed.exdyna,
+    'power_sgd': compressed.power_sgd,
+    'int8': compressed.int8,
+  },
+)
 
 REMOVED = {'budgeted': 'selsync with sync.lssr or sync.bytes_per_step'}
 """Methods of earlier versions, and what replaces them."""
@@ -161,11 +163,5 @@ def bind_strategy(sync: Mapping[str, Any]) -> BoundStrategy:
 
 
 def create_strategy(method: str, context: Context, **given: Any) -> Strategy:
-  """Returns the strategy of a method; for errors, see `bind_strategy`.
-
-  Args:
-    method: a name in `METHODS`.
-    context: the values that the run provides.
-    **given: the other fields of a config's `sync`.
-  """
+  """Returns the strategy of a method; see `bind_strategy` for the fields."""
   return bind_strategy({'method': method, **given})(context)

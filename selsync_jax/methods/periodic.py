@@ -204,7 +204,7 @@ def slowmo(
     period: tau, steps from one outer step to the next; the paper's is 12 for
       images.
     outer: an optimizer of optax and its arguments. The default rate, alpha, is
-      the paper's, whose momentum, beta, is 0.4 to 0.8.
+      the paper's; its momentum, beta, is 0.4 to 0.8.
 
   References:
     Wang et al., `SlowMo: Improving Communication-Efficient Distributed SGD with

@@ -72,11 +72,5 @@ def bind_model(fields: Mapping[str, Any]) -> Bound:
 
 
 def create_model(name: str, num_outputs: int, **fields: Any) -> nn.Module:
-  """Creates a model; see `bind_model`.
-
-  Args:
-    name: a name in `MODELS`.
-    num_outputs: the number of classes, or the size of the vocabulary.
-    **fields: other fields of the model.
-  """
+  """Creates a model with `num_outputs` classes or tokens; see `bind_model`."""
   return bind_model({'name': name, **fields})(num_outputs)

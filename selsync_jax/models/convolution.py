@@ -21,16 +21,7 @@ def conv(
   use_bias: bool = False,
   padding: int | None = None,
 ) -> nn.Conv:
-  """Returns a square convolution with symmetric padding.
-
-  Args:
-    features: the number of output channels.
-    kernel_size: the side of the kernel, in pixels.
-    stride: the stride, in pixels.
-    dtype: the computation's dtype.
-    use_bias: whether to add a bias.
-    padding: pixels on each side; `None` means half the kernel's side.
-  """
+  """Returns a square convolution; `padding` is half the kernel by default."""
   return nn.Conv(
     features,
     (kernel_size, kernel_size),

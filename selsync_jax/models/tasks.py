@@ -76,7 +76,7 @@ def classification(
 def language_modeling(
   logits: Float[Array, 'batch time classes'], batch: Batch
 ) -> dict[str, Float[Array, 'batch']]:
-  """Returns cross entropy (nats) and accuracy, as means over a segment's tokens.
+  """Returns cross entropy (nats) and accuracy, as means over each segment.
 
   All segments have the same length, so the mean over segments is the mean over
   tokens.
@@ -142,14 +142,8 @@ def register_task(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
   """Adds a task of your own to the table, under the function's own name.
 
-  The function that it decorates is the `example_metrics` of a `Task`.
-
-  Args:
-    inputs: see `Task`.
-    derived_metrics: see `Task`.
-    units: see `Task`.
-    main: see `Goal`.
-    higher: see `Goal`.
+  The function that it decorates is the `example_metrics` of a `Task`. The
+  arguments are fields of `Task` and `Goal`.
 
   Raises:
     ConfigError: if another task has this name.
@@ -174,11 +168,7 @@ def check_metrics(
 ) -> None:
   """Raises `ConfigError` if a task fails, or a batch lacks what it reads.
 
-  Args:
-    name: the task's name.
-    model: the model to train for it.
-    shapes: the shapes of the model's parameters and other state.
-    batch: a batch of one example, with the inputs.
+  `shapes` are those of the model's parameters and other state.
   """
   with TASKS.errors(name, 'data'):
     try:

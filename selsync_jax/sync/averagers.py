@@ -36,7 +36,7 @@ from selsync_jax.sync.wires import Wire
 
 @dataclasses.dataclass(frozen=True)
 class Averager(Part):
-  """A function that combines the workers' parameters at a synchronization.
+  """A rule that combines the workers' parameters at a synchronization.
 
   Attributes:
     init: `init(tree) -> state`.
@@ -99,10 +99,7 @@ MEAN = mean()
 class SubsetState(NamedTuple):
   """State of `subset_mean`, equal on all workers but for the wire's error.
 
-  Attributes:
-    rounds: int32 [], synchronizations so far. With the seed it draws the
-      subset, a new one at each round.
-    wire: the wire's state.
+  The number of synchronizations so far, with the seed, draws the next subset.
   """
 
   rounds: Int32[Array, '']
@@ -150,10 +147,7 @@ def subset_mean(
 class OuterState(NamedTuple):
   """State of `outer`, equal on all workers but for the wire's error.
 
-  Attributes:
-    consensus: the parameters after the last outer step.
-    opt_state: the outer optimizer's state.
-    wire: the wire's state.
+  `consensus` is the tree after the last outer step.
   """
 
   consensus: Any

@@ -130,32 +130,25 @@ def budgeted(
   return Trigger(init, update, **traits)
 
 
-def _rate(
-  lssr: float | None, bytes_per_step: float | None
-) -> Callable[[Traffic | None], float]:
+def _rate(lssr: Any, bytes_per_step: Any) -> Callable[[Traffic | None], float]:
   """Returns the wanted rate of synchronizations as a function of traffic."""
   if (lssr is None) == (bytes_per_step is None):
     raise ValueError(
       'budgeted needs either lssr or bytes_per_step, '
       f'got lssr={lssr}, bytes_per_step={bytes_per_step}'
     )
-  if lssr is not None:
-    return lambda traffic: 1 - lssr
-  return _of_bytes(bytes_per_step)
-
-
-def _of_bytes(budget: Any) -> Callable[[Traffic | None], float]:
-  """Returns the rate of synchronizations that bytes per step pay for."""
 
   def rate(traffic):
+    if bytes_per_step is None:
+      return 1 - lssr
     if traffic is None:
       raise ValueError('bytes_per_step needs the extra argument traffic')
-    if budget <= traffic.step:
+    spare = bytes_per_step - traffic.step
+    if spare <= 0:
       raise ValueError(
         f'bytes_per_step must be above {traffic.step:g}, which a step costs '
-        f'without a synchronization (votes), got {budget:g}'
+        f'without a synchronization (votes), got {bytes_per_step:g}'
       )
-    spare = budget - traffic.step
     return min(spare / traffic.sync, 1.0) if traffic.sync else 1.0
 
   return rate

@@ -51,11 +51,7 @@ Grouping = Literal['butterfly', 'random']
 
 
 class ExchangeState(NamedTuple):
-  """State of `gossip` and `groups`, equal on all workers.
-
-  Attributes:
-    rounds: int32 [], synchronizations so far.
-  """
+  """State of `gossip` and `groups`, equal on all workers."""
 
   rounds: Int32[Array, '']
 
@@ -244,15 +240,10 @@ def _butterfly(workers: int, *, size: int, seed: int) -> tuple[Round, ...]:
 
 
 def butterfly_masks(index: int, workers: int, size: int) -> list[int]:
-  """Returns the masks of a butterfly's round.
+  """Returns the masks of a butterfly's round, for powers of two.
 
   A group averages by recursive doubling: for each mask in turn, the workers i
   and i ^ mask take their mean.
-
-  Args:
-    index: the round's index.
-    workers: N, a power of two.
-    size: the number of workers in a group, a power of two.
   """
   all_bits, bits = workers.bit_length() - 1, size.bit_length() - 1
   return [1 << (index * bits + i) % all_bits for i in range(bits)]

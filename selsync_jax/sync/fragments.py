@@ -31,10 +31,7 @@ from selsync_jax.sync.part import shown
 class FragmentsState(NamedTuple):
   """State of `fragments`, equal on all workers but for the averager's error.
 
-  Attributes:
-    rounds: int32 [], synchronizations so far.
-    averager: the averager's state; for `in_turn`, its states for all fragments,
-      each leaf [k, ...].
+  For `in_turn`, `averager` has the states of all fragments, each leaf [k, ...].
   """
 
   rounds: Int32[Array, '']

@@ -110,14 +110,9 @@ def rebuild(old: T, **changes: Any) -> T:
 
 
 def hand(old: T, **given: Any) -> T | None:
-  """Replaces an argument of a part, or of the parts inside it.
+  """Replaces one argument of a part, or of the parts inside it.
 
-  Args:
-    old: the part.
-    **given: the argument, by name; exactly one.
-
-  Returns:
-    The new part, or `None` if nothing in it takes the argument.
+  It returns `None` if none of them takes the argument.
   """
   (name,) = given
   recipe = old.recipe

@@ -47,19 +47,15 @@ class MicroState(NamedTuple):
 
 
 class ExDynaState(NamedTuple):
-  """State of `exdyna`.
+  """State of `exdyna`: that of `micro`, by part.
 
   Only the first N elements of `blocks` and `selected` are used, one for each
   part, so the shapes do not depend on the number of workers N.
 
   Attributes:
-    count: int32 [], the number of steps taken.
-    threshold: float32 [], the smallest magnitude that is selected.
     blocks: int32 [B], the number of blocks in each part.
     selected: int32 [B], the number of elements selected in each part at the
       last step.
-    overflow: int32 [], how many of this worker's selected elements did not fit.
-    error: `flat.parts` of what this worker has yet to send.
   """
 
   count: Int32[Array, '']

@@ -99,10 +99,7 @@ def qsr(
 def warmup_steps(learning_rate: optax.Schedule, within: int = 2**20) -> int:
   """Returns the number of steps at its start in which a schedule only rises.
 
-  Args:
-    learning_rate: the schedule.
-    within: the number of steps to examine. A schedule that rises in all of them
-      counts as one without warmup.
+  A schedule that rises in all of the first `within` steps has no warmup.
   """
   with jax.ensure_compile_time_eval():
     rates = np.asarray(jax.vmap(learning_rate)(jnp.arange(within)))

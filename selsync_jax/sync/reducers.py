@@ -89,11 +89,8 @@ def error_feedback(
 ) -> Reducer:
   """Returns a reducer that sends a part of the gradient now, the rest later.
 
-  Args:
-    mean: `mean(values, error)`, both float32 [size]: the mean over workers, and
-      what this worker has yet to send.
-    sends: see `Reducer`.
-    biased: see `ReducerTraits`.
+  `mean(values, error)`, both float32 [size], returns the mean over workers and
+  what this worker has yet to send. See `Reducer` for the other arguments.
   """
 
   def init(params):
@@ -116,14 +113,9 @@ def skip_nonfinite(mean: Any, new: Any, old: Any) -> tuple[Any, Any]:
 
   An error memory would send them again at every step.
 
-  Args:
-    mean: float arrays, the mean over workers, equal on all of them.
-    new: the state after this step.
-    old: the state before it.
-
   Returns:
-    `mean` and `new` if all of `mean` is finite, otherwise NaN everywhere, which
-    every worker sees, and `old`.
+    `mean` and the new state if all of `mean` is finite, otherwise NaN
+    everywhere, which every worker sees, and the old state.
   """
   finite = jnp.all(
     jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(mean)])

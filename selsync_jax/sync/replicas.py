@@ -40,10 +40,6 @@ def first_difference(tree: Any, *, axis_name: str = AXIS) -> Int32[Array, '']:
   """Returns the index of the first leaf in which workers differ, or -1.
 
   It takes two small all-reduces. The result is equal on all workers.
-
-  Args:
-    tree: one worker's arrays.
-    axis_name: the mapped axis.
   """
   marks = fingerprint(tree)
   differs = lax.pmax(marks, axis_name) != lax.pmin(marks, axis_name)

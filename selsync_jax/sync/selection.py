@@ -34,7 +34,7 @@ def adjusted(
   k: int,
   count: Int32[Array, ''],
 ) -> Float32[Array, '']:
-  """Returns MiCRO's threshold of the next step, to select closer to k elements.
+  """Returns MiCRO's threshold of the next step, to select about k elements.
 
   It changes by 0.5%, or by a quarter of that within about 10% of k. Within that
   range the published code always raises it, because its condition for

@@ -31,13 +31,9 @@ MAX_DEPTH = 32
 def sketch(
   vector: Float32[Array, ' size'], depth: int, width: int, seed: int
 ) -> Float32[Array, 'depth width']:
-  """Returns the sketch of a vector.
+  """Returns the sketch of a vector, in at most `MAX_DEPTH` rows.
 
-  Args:
-    vector: one worker's vector.
-    depth: the number of rows, at most `MAX_DEPTH`.
-    width: the number of columns.
-    seed: the seed of signs and offsets, the same on all workers.
+  The seed of signs and offsets must be the same on all workers.
   """
   chunks = -(-vector.size // width)
   padded = jnp.pad(vector, (0, chunks * width - vector.size))

@@ -78,14 +78,8 @@ class Strategy(NamedTuple):
     """Raises `ValueError` if parts cannot be right together."""
     for refused, reason in _REFUSED:
       if refused(self):
-        raise ValueError(reason.format(**_recipes(self)))
-
-
-def _recipes(strategy: Strategy) -> dict[str, Any]:
-  return {
-    name: shown(getattr(strategy, name))
-    for name in ('trigger', 'averager', 'reducer', 'optimizer_state')
-  }
+        parts = {name: shown(part) for name, part in self._asdict().items()}
+        raise ValueError(reason.format(**parts))
 
 
 # Combinations that cannot be right, and the reasons.

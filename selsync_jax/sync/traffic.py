@@ -110,12 +110,9 @@ def sent(collectives: Iterable[Collective], at: str, workers: int) -> float:
 def traffic(
   collectives: Iterable[Collective], params: Any, workers: int
 ) -> Traffic:
-  """Returns the bytes that each of N workers sends.
+  """Returns the bytes that each of N workers sends in a method's collectives.
 
-  Args:
-    collectives: the whole method's collectives.
-    params: one worker's parameters (or their shapes), which BSP averages.
-    workers: N.
+  `params` are one worker's parameters, or their shapes, which BSP averages.
   """
   collectives = tuple(collectives)
   return Traffic(

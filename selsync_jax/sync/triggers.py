@@ -45,12 +45,7 @@ def around_one(trigger: Trigger) -> dict[str, Any]:
 
 
 class EveryState(NamedTuple):
-  """State of `every`.
-
-  Attributes:
-    count: int32 [], the number of steps taken.
-    sync: bool [], whether the last of them is a synchronization.
-  """
+  """State of `every`: steps taken, and whether the last one synchronizes."""
 
   count: Int32[Array, '']
   sync: Bool[Array, '']
@@ -79,12 +74,7 @@ def every(k: Period) -> Trigger:
 
 
 class AtLeastEveryState(NamedTuple):
-  """State of `at_least_every`.
-
-  Attributes:
-    since: int32 [], steps since the last synchronization.
-    sync: bool [], whether one is due.
-  """
+  """State of `at_least_every`: steps since the last synchronization."""
 
   since: Int32[Array, '']
   sync: Bool[Array, '']

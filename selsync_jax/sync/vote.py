@@ -70,12 +70,7 @@ def hold(
 ) -> Outcome:
   """Counts the ballots if a vote is due; otherwise decides nothing.
 
-  Args:
-    ballot: int32 [], this worker's ballot.
-    due: bool [], whether this step has a vote, equal on all workers.
-    vote_every: steps from one vote to the next; 1 makes every step due.
-    quorum: see `count`.
-    axis_name: the mapped axis.
+  `due` is a bool [], equal on all workers. `quorum` is that of `count`.
   """
   if vote_every == 1:
     return count(ballot, quorum, axis_name=axis_name)
