@@ -35,7 +35,7 @@ def sinusoids(time: int, embed_dim: int) -> Float[np.ndarray, 'time embed']:
 
 
 def _uniform(key, shape, dtype):
-  """The initializer of PyTorch's example: uniform in [-0.1, 0.1)."""
+  """Initializes uniformly in [-0.1, 0.1), as PyTorch's example does."""
   return jax.random.uniform(key, shape, dtype, -0.1, 0.1)
 
 

@@ -88,7 +88,7 @@ def groups(
   *,
   axis_name: str = AXIS,
 ) -> Averager:
-  """Gives every worker the mean over its group; groups change every round.
+  """Gives every worker the mean over its group; the groups change.
 
   A group averages by recursive doubling, in log2(size) exchanges.
 

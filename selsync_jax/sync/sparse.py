@@ -102,7 +102,7 @@ def micro(
     density: k / size, the fraction of the elements to select, in (0, 1]. k is
       rounded down, to at least 1. The paper's is 0.001.
     capacity: the number of elements that a worker's message can hold, in
-      multiples of k / N, at least 1; the largest ones are sent first.
+      multiples of k / N, at least 1; if it selects more, the largest are sent.
     axis_name: the mapped axis.
   """
   return _by_threshold(partitions.EQUAL, density, capacity, axis_name)
@@ -123,7 +123,7 @@ def exdyna(
     density: k / size, the fraction of the elements to select, in (0, 1]. k is
       rounded down, to at least 1. The paper's is 0.001.
     capacity: the number of elements that a worker's message can hold, in
-      multiples of k / N, at least 1; the largest ones are sent first.
+      multiples of k / N, at least 1; if it selects more, the largest are sent.
     axis_name: the mapped axis.
 
   Raises:
