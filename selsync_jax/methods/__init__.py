@@ -1,10 +1,9 @@
 """The registry of synchronization methods.
 
-A method is a constructor whose keyword defaults are the fields of
-`config.sync`, and that returns a `Strategy`. Ours stand by family, in
-`periodic`, `adaptive` and `compressed`. Everything else that lists methods or
-fields (config defaults, flags, docs, the conformance suite, comparisons) reads
-this table.
+A method is a constructor that returns a `Strategy`; its keyword arguments are
+its fields in `config.sync`. The built-in ones are in `periodic`, `adaptive` and
+`compressed`. Everything else that lists methods or fields (config defaults,
+flags, docs, the conformance suite, comparisons) reads this table.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,36 +25,38 @@ from selsync_jax.methods.parts import compose
 from selsync_jax.methods.parts import PARTS as PARTS
 from selsync_jax.sync.strategy import Strategy
 
-_OURS: dict[str, Callable[..., Strategy]] = {
-  'selsync': adaptive.selsync,
-  'selsync_paper': adaptive.selsync_paper,
-  'bsp': periodic.bsp,
-  'local_sgd': periodic.local_sgd,
-  'post_local': periodic.post_local,
-  'qsr': periodic.qsr,
-  'fda': adaptive.fda,
-  'fedavg': periodic.fedavg,
-  'diloco': periodic.diloco,
-  'streaming_diloco': periodic.streaming_diloco,
-  'fedadam': periodic.fedadam,
-  'slowmo': periodic.slowmo,
-  'sparta': periodic.sparta,
-  'gossip': periodic.gossip,
-  'groups': periodic.groups,
-  'top_k': compressed.top_k,
-  'micro': compressed.micro,
-  'exdyna': compressed.exdyna,
-  'power_sgd': compressed.power_sgd,
-  'int8': compressed.int8,
-}
-METHODS = Registry('method', _OURS)
+METHODS = Registry(
+  'method',
+  {
+    'selsync': adaptive.selsync,
+    'selsync_paper': adaptive.selsync_paper,
+    'bsp': periodic.bsp,
+    'local_sgd': periodic.local_sgd,
+    'post_local': periodic.post_local,
+    'qsr': periodic.qsr,
+    'fda': adaptive.fda,
+    'fedavg': periodic.fedavg,
+    'diloco': periodic.diloco,
+    'streaming_diloco': periodic.streaming_diloco,
+    'fedadam': periodic.fedadam,
+    'slowmo': periodic.slowmo,
+    'sparta': periodic.sparta,
+    'gossip': periodic.gossip,
+    'groups': periodic.groups,
+    'top_k': compressed.top_k,
+    'micro': compressed.micro,
+    'exdyna': compressed.exdyna,
+    'power_sgd': compressed.power_sgd,
+    'int8': compressed.int8,
+  },
+)
 
 REMOVED = {'budgeted': 'selsync with sync.lssr or sync.bytes_per_step'}
 """Methods of earlier versions, and what replaces them."""
 
 MODEL_STATE = {'mean': True, 'recompute': False}
 """Whether batch statistics are averaged with the parameters. Otherwise they
-stay local, and every evaluation estimates those of the consensus anew."""
+stay local, and every evaluation estimates those of the consensus."""
 
 
 def register_method(
@@ -63,8 +64,8 @@ def register_method(
 ) -> Callable[..., Strategy]:
   """Adds a method of your own to the table, under its own name.
 
-  A decorator for a constructor like ours. In a config file, it runs wherever
-  the file is loaded: by `train`, `compare` and their processes.
+  It decorates a constructor like the built-in ones. In a config file, it runs
+  wherever the file is loaded: by `train`, `compare` and their processes.
 
   Raises:
     ConfigError: if another method has this name.
@@ -83,7 +84,7 @@ def register_method(
 
 
 def parameters(method: str) -> dict[str, inspect.Parameter]:
-  """The fields of a method, as its constructor declares them.
+  """Returns the fields of a method, as its constructor declares them.
 
   Raises:
     ValueError: if there is no such method.
@@ -94,7 +95,7 @@ def parameters(method: str) -> dict[str, inspect.Parameter]:
 
 
 def fields(method: str) -> dict[str, Any]:
-  """The fields of a method and their defaults.
+  """Returns the fields of a method and their defaults.
 
   Raises:
     ValueError: if there is no such method.
@@ -103,11 +104,11 @@ def fields(method: str) -> dict[str, Any]:
 
 
 class BoundStrategy(NamedTuple):
-  """The `sync` of a config, checked; call it to get the strategy.
+  """The checked `sync` of a config; call it to get the strategy.
 
   Attributes:
     method: the method's constructor with its fields.
-    changes: what replaces or changes its parts, see `compose`.
+    changes: the result of `bind_changes`.
     averages_model_state: see `Strategy`.
   """
 
@@ -116,7 +117,7 @@ class BoundStrategy(NamedTuple):
   averages_model_state: bool
 
   def __call__(self, context: Context) -> Strategy:
-    """The strategy of a run.
+    """Returns the strategy of a run.
 
     Raises:
       ConfigError: if the parts cannot be right together, or for an error in a
@@ -134,10 +135,9 @@ def bind_strategy(sync: Mapping[str, Any]) -> BoundStrategy:
   """Binds the `sync` of a config.
 
   Args:
-    sync: `method`, a name in `METHODS`; that method's fields, where others
-      must be `None`, not set; under the names in `PARTS`, what replaces or
-      changes a part, see `bind_changes`; and `model_state`, a name in
-      `MODEL_STATE`.
+    sync: a mapping. Its `method` is a name in `METHODS`; fields that are not
+      the method's must be `None`. A name in `PARTS` replaces or changes that
+      part, see `bind_changes`. Its `model_state` is a name in `MODEL_STATE`.
 
   Raises:
     ConfigError: if the method is unknown, a field is not its own, or a value
@@ -161,11 +161,5 @@ def bind_strategy(sync: Mapping[str, Any]) -> BoundStrategy:
 
 
 def create_strategy(method: str, context: Context, **given: Any) -> Strategy:
-  """The strategy of a method; arguments and errors are `bind_strategy`'s.
-
-  Args:
-    method: a name in `METHODS`.
-    context: what the method may need to know of the run.
-    **given: the other fields of a config's `sync`.
-  """
+  """Returns the strategy of a method; see `bind_strategy` for the fields."""
   return bind_strategy({'method': method, **given})(context)

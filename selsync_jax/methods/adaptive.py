@@ -1,8 +1,7 @@
-"""Methods that talk when the training asks for it.
+"""Methods that synchronize when the training needs it.
 
 How large a gradient's change is depends on the model, the data, the batch size
-and the number of workers. So without a delta, a budget finds one: it works for
-any model and any number of workers.
+and the number of workers. Without a delta, a budget finds a suitable one.
 """
 
 from typing import Any, Literal
@@ -31,10 +30,10 @@ _AGGREGATES: dict[str, dict[str, Any]] = {
 }
 
 START = 0.3
-"""Where a budget starts its search for delta: the paper's."""
+"""The delta from which a budget starts its search, one of the paper's."""
 
 LSSR = 0.9
-"""The share of local steps for which it looks."""
+"""The share of local steps that is the default budget."""
 
 
 def selsync(
@@ -55,21 +54,23 @@ def selsync(
   Without a delta it keeps to a budget: `budgeted(selsync(0.3), lssr)`.
 
   Args:
-    context: not needed.
-    delta: threshold on the relative gradient change; 0 averages at every step;
-      none: a budget moves it, from 0.3 on.
-    lssr: the share of local steps that is the budget, in [0, 1); none: 0.9,
-      unless `delta` or `bytes_per_step` is set. Ours.
+    context: unused.
+    delta: the threshold on the relative gradient change; 0 averages at every
+      step. `None` lets a budget move it, from 0.3 on.
+    lssr: the share of local steps that is the budget, in [0, 1). `None` means
+      0.9, unless `delta` or `bytes_per_step` is set. Not in the paper.
     bytes_per_step: the budget in bytes that a worker sends for
-      synchronization, on average over steps; none: it is `lssr`. Ours.
-    smoothing: weight of the newest squared gradient norm, in (0, 1].
-    quorum: share of workers that must reach delta, in (0, 1]; none: the
-      paper's rule, one worker is enough. Ours.
-    lag: steps from a flag to the synchronization it asks for: 0, as in the
-      paper, or 1. Ours.
-    vote_every: steps from one vote to the next; the paper's is 1. Ours.
-    max_period: steps from one average to the next, at most; none: no bound,
-      as in the paper. Ours.
+      synchronization, on average over steps. `None` means that `lssr` is the
+      budget. Not in the paper.
+    smoothing: the weight of the newest squared gradient norm, in (0, 1]. `None`
+      is the paper's N / 100.
+    quorum: the share of workers that must reach delta, in (0, 1]. `None` is the
+      paper's rule: one worker is enough.
+    lag: steps from a flag to the synchronization it asks for, 0 or 1; the
+      paper's is 0.
+    vote_every: steps from one vote to the next; the paper's is 1.
+    max_period: the most steps from one average to the next. `None` sets no
+      bound, as in the paper.
     aggregate: what is averaged, `params` or `grads`.
 
   References:
@@ -105,14 +106,14 @@ def selsync_paper(
 ) -> Strategy:
   """Averages when a gradient changes by delta, smoothed by N / 100.
 
-  SelSync with the settings of its paper, for 16 workers. Nothing bounds the
-  steps between two averages. With few workers the measured change is small: at
-  delta 0.3 four workers may never synchronize after their first step.
+  This is SelSync with the settings of its paper, for 16 workers. Nothing bounds
+  the steps between two averages. With few workers the measured change is small:
+  at delta 0.3, four workers may never synchronize after their first step.
 
   Args:
-    context: not needed.
-    delta: threshold on the relative gradient change; 0 averages at every step.
-      The paper's Table I has 0.3 and 0.5.
+    context: unused.
+    delta: the threshold on the relative gradient change; 0 averages at every
+      step. The paper's Table I has 0.3 and 0.5.
     aggregate: what is averaged, `params` or `grads`.
 
   References:
@@ -128,11 +129,11 @@ def fda(
   """Averages when the parameters differ by theta: `fda(theta)`, `mean()`.
 
   Args:
-    context: gives the seed.
-    theta: threshold on the variance of the parameters over the workers, in the
-      square of their unit; 0 averages at every step. The default is ours; the
-      paper's grow with the number of parameters.
-    variant: of the variance's estimate: `naive`, `linear` or `sketch`.
+    context: the source of the seed.
+    theta: the threshold on the variance of the parameters over the workers, in
+      the square of their unit; 0 averages at every step. The default is ours;
+      the paper's grow with the number of parameters.
+    variant: the estimate of the variance: `naive`, `linear` or `sketch`.
 
   References:
     Theologitis et al., `Communication-Efficient Distributed Deep Learning via

@@ -19,7 +19,7 @@ def top_k(context: Context, *, density: Fraction = 0.01) -> Strategy:
   """Sends the largest elements: `every(1)`, `top_k(density)`.
 
   Args:
-    context: not needed.
+    context: unused.
     density: the fraction of the elements that a worker sends, in (0, 1]; what
       it does not send waits in its error memory.
 
@@ -36,11 +36,11 @@ def micro(
   """Selects from disjoint parts: `every(1)`, `micro(density, capacity)`.
 
   Args:
-    context: not needed.
+    context: unused.
     density: the fraction of the elements that the workers together select, in
       (0, 1]; the paper's is 0.001.
-    capacity: the places in a worker's message, relative to its share of these
-      elements, at least 1.
+    capacity: the number of elements that a worker's message can hold, relative
+      to its share of the selected ones, at least 1.
 
   References:
     Yoon and Oh, `MiCRO: Near-Zero Cost Gradient Sparsification for Scaling and
@@ -56,11 +56,11 @@ def exdyna(
   """Selects from balanced parts: `every(1)`, `exdyna(density, capacity)`.
 
   Args:
-    context: not needed.
+    context: unused.
     density: the fraction of the elements that the workers together select, in
       (0, 1]; the paper's is 0.001.
-    capacity: the places in a worker's message, relative to its share of these
-      elements, at least 1.
+    capacity: the number of elements that a worker's message can hold, relative
+      to its share of the selected ones, at least 1.
 
   References:
     Yoon and Oh, `Preserving Near-Optimal Gradient Sparsification Cost for
@@ -74,8 +74,9 @@ def power_sgd(context: Context, *, rank: Count = 4) -> Strategy:
   """Approximates gradients: `every(1)`, `power_sgd(rank)`.
 
   Args:
-    context: gives the seed.
-    rank: of the approximation, at least 1; the paper's are 1, 2, and 4.
+    context: the source of the seed.
+    rank: the rank of the approximation, at least 1; the paper's are 1, 2, and
+      4.
 
   References:
     Vogels, Karimireddy and Jaggi, `PowerSGD: Practical Low-Rank Gradient

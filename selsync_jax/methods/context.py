@@ -1,4 +1,4 @@
-"""What a part of a method may need to know of the run that it serves."""
+"""The values of a run that its method may need."""
 
 from typing import NamedTuple
 
@@ -6,15 +6,15 @@ import optax
 
 
 class Context(NamedTuple):
-  """What a part of a method may need to know of the run that it serves.
+  """The values of a run that its method may need.
 
-  A parameter of a part's constructor that has one of these names is given the
-  value here, and is not a field of the config.
+  If a parameter of a part's constructor has one of these names, it receives the
+  value here and is not a field of the config.
 
   Attributes:
     steps_per_epoch: steps in which the workers together read one data set.
-    seed: of the run.
-    learning_rate: of the local optimizer, by step.
+    seed: the run's seed.
+    learning_rate: the local optimizer's schedule.
   """
 
   steps_per_epoch: int

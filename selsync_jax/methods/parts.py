@@ -1,7 +1,7 @@
 """The registry of the parts that a method is composed of.
 
 A part is a constructor in `selsync_jax.sync`. Its parameters are the fields of
-the part in the config, but for those that the run provides (`Context`) and the
+the part in the config, except those that the run provides (`Context`) and the
 mapped axis. A parameter that is itself a part, or an optimizer, is given in the
 config by its name and its own fields.
 """
@@ -90,12 +90,12 @@ _KINDS: dict[Any, str] = {
   wires.Wire: 'wire',
 }
 
-# Parameters of parts that are no fields: the run provides them.
+# Parameters that the run provides; they are not fields.
 _PROVIDED = {*inspect.signature(Context).parameters, 'axis_name'}
 
 
 def parameters(constructor: Constructor) -> dict[str, inspect.Parameter]:
-  """The parameters of a part that are fields of the config."""
+  """Returns the parameters of a part that are fields of the config."""
   return config.parameters(constructor, _PROVIDED)
 
 
@@ -117,7 +117,7 @@ def bind_part(kind: str, given: Any, path: str) -> Bound:
 
 
 def _nested(annotation: Any, value: Any, path: str) -> Any:
-  """What a parameter takes that is itself a part, or an optimizer."""
+  """Binds the value of a parameter that is itself a part, or an optimizer."""
   if annotation in _KINDS:
     return bind_part(_KINDS[annotation], value, path)
   if annotation is optax.GradientTransformation:
@@ -131,7 +131,7 @@ def _bind_outer(given: Any, path: str) -> Bound:
       f'config.{path}={given!r}: must have name and learning_rate'
     )
   optimizer = optimizers.bind_optimizer(given, path)
-  # Made without what the run provides: its rate is the local optimizer's.
+  # The run's learning rate is the local optimizer's, so nothing is passed on.
   return optimizer._replace(
     constructor=lambda: _outer(optimizer()), arguments={}
   )
@@ -150,10 +150,9 @@ def _outer(
 def outer_optimizer(
   given: Mapping[str, Any], path: str = 'sync.outer'
 ) -> optax.GradientTransformation:
-  """The optimizer of an outer step, from a mapping of name and arguments.
+  """Creates the optimizer of an outer step.
 
-  It moves the parameters. Batch statistics are averaged: they are not
-  extrapolated by momentum.
+  It moves the parameters; batch statistics are averaged without momentum.
 
   Args:
     given: `name`, `learning_rate`, and arguments of an optimizer of optax.
@@ -170,9 +169,9 @@ def bind_changes(given: Mapping[str, Any]) -> dict[str, Any]:
   """Binds what replaces or changes the parts of a preset, for `compose`.
 
   Args:
-    given: by kind of part: the name of another part; a mapping with its `name`
-      and fields; or fields alone, which change the preset's own part. Empty:
-      the preset's own part as it is.
+    given: for a kind of part, the name of another part; a mapping with its
+      `name` and fields; or fields alone, which change the preset's own part. An
+      empty value keeps the preset's own part.
 
   Raises:
     ConfigError: naming the field, its value, and the rule that it breaks.
@@ -189,12 +188,12 @@ def bind_changes(given: Mapping[str, Any]) -> dict[str, Any]:
 def compose(
   preset: Strategy, changes: Mapping[str, Any], context: Context
 ) -> Strategy:
-  """A preset with some of its parts replaced.
+  """Replaces some parts of a preset.
 
   Args:
     preset: the strategy of a method.
     changes: the result of `bind_changes`.
-    context: what the run provides.
+    context: the values that the run provides.
 
   Raises:
     ConfigError: naming the field, its value, and the rule that it breaks; or
@@ -219,7 +218,7 @@ def compose(
 def _changed(
   own: Any, given: Mapping[str, Any], run: Mapping[str, Any], path: str
 ) -> Any:
-  """A part with some of its fields changed, and those of parts inside it."""
+  """Changes some fields of a part, and of the parts inside it."""
   if getattr(own, 'recipe', None) is None:
     raise ConfigError(f'config.{path}: set {own!r} as a whole, with its name')
   constructor, call = own.recipe
@@ -245,10 +244,10 @@ def _changed(
 
 
 def _on_wire(strategy: Strategy, wire: wires.Wire) -> Strategy:
-  """The strategy with its averages on a wire."""
+  """Puts the averages of a strategy on a wire."""
   averager = hand(strategy.averager, wire=wire)
   if averager is None and wire.exact:
-    return strategy  # As it is.
+    return strategy
   if averager is None:
     raise ValueError(
       f'wire {wire.recipe} carries a mean over all workers, and averager '

@@ -1,4 +1,4 @@
-"""Methods that talk at fixed steps, or at steps that a schedule gives.
+"""Methods that synchronize at fixed steps, or at those of a schedule.
 
 Each composes a trigger, an averager and a reducer of `selsync_jax.sync`; the
 first sentence of a docstring names them.
@@ -26,7 +26,7 @@ from selsync_jax.sync.triggers import every
 def bsp(context: Context) -> Strategy:
   """Averages the gradients at every step: `every(1)`, `all_reduce()`.
 
-  Bulk-synchronous parallel training, which all others are compared with.
+  This is bulk-synchronous parallel training, the baseline of the others.
 
   References:
     Valiant, `A Bridging Model for Parallel Computation`, CACM 1990 (the name).
@@ -39,7 +39,7 @@ def local_sgd(context: Context, *, period: Period = 8) -> Strategy:
   """Averages the parameters periodically: `every(period)`, `mean()`.
 
   Args:
-    context: not needed.
+    context: unused.
     period: steps from one average to the next; the default is ours.
 
   References:
@@ -55,9 +55,9 @@ def post_local(
   """Averages at every step at first: `post_local(switch, k)`, `mean()`.
 
   Args:
-    context: gives the steps of an epoch.
-    switch: epochs in which every step averages; the paper's end at the first
-      decay of the learning rate.
+    context: the source of the steps per epoch.
+    switch: the number of first epochs, in which every step averages; the
+      paper's end at the first decay of the learning rate.
     period: steps from one average to the next afterwards; the paper has 16 and
       32.
 
@@ -74,10 +74,10 @@ def qsr(
   """Averages at a period of (alpha / learning rate)^2: `qsr(alpha, h_min)`.
 
   Args:
-    context: gives the learning rate.
+    context: the source of the learning rate.
     alpha: the learning rate at which the rule asks for one step; the default
       is ours. The paper has 0.0175 for AdamW with a peak of 0.008.
-    h_min: steps from one average to the next, at least; the paper has 4.
+    h_min: the fewest steps from one average to the next; the paper has 4.
 
   References:
     Gu et al., `A Quadratic Synchronization Rule for Distributed Deep Learning`,
@@ -95,7 +95,7 @@ def fedavg(
   `every(k)`, `subset_mean(fraction)`.
 
   Args:
-    context: provides steps per epoch and seed.
+    context: the source of the steps per epoch and the seed.
     fraction: C, the fraction of the workers to average, in (0, 1].
     epochs: E, epochs from one average to the next; 0.25 is from Tyagi and
       Swany.
@@ -120,9 +120,9 @@ def diloco(
   """Steps an outer optimizer: `every(period)`, `outer(optimizer)`.
 
   Args:
-    context: not needed.
-    period: steps from one outer step to the next; H, the paper's is 500.
-    outer: any optimizer of optax and its arguments, on the mean update of the
+    context: unused.
+    period: H, steps from one outer step to the next; the paper's is 500.
+    outer: an optimizer of optax and its arguments, for the mean update of the
       workers.
 
   References:
@@ -145,18 +145,18 @@ def streaming_diloco(
   `every(period)`, `fragments(k, averager=outer(optimizer))`.
 
   Args:
-    context: not needed.
+    context: unused.
     period: steps from one synchronization to the next; each part of the
       parameters takes its outer step every `period * fragments` steps, the
       paper's H.
-    fragments: parts that the parameters are divided into.
-    outer: any optimizer of optax and its arguments, as of `diloco`.
+    fragments: the number of parts that the parameters are divided into.
+    outer: an optimizer of optax and its arguments, as in `diloco`.
 
   References:
     Douillard et al., `Streaming DiLoCo with Overlapping Communication: Towards
     a Distributed Free Lunch`, 2025, section 2.2. Its overlap of communication
-    with computation is not here; its 4-bit messages are nearest to the wire
-    `int8`.
+    with computation is not implemented; the wire `int8` is nearest to its 4-bit
+    messages.
   """
   del context
   step = averagers.outer(outer_optimizer(outer))
@@ -172,10 +172,10 @@ def fedadam(
   """Steps Adam on the mean update: `every(period)`, `outer(optimizer)`.
 
   Args:
-    context: not needed.
+    context: unused.
     period: steps from one outer step to the next; the default is ours.
-    outer: any optimizer of optax and its arguments. Betas and eps, their tau,
-      are the paper's; it tunes the rate for each task.
+    outer: an optimizer of optax and its arguments. The default betas, and eps
+      (tau), are the paper's, which tunes the rate for each task.
 
   References:
     Reddi et al., `Adaptive Federated Optimization`, ICLR 2021, Algorithm 2.
@@ -196,15 +196,15 @@ def slowmo(
   """Adds slow momentum to local SGD: `every(period)`, `outer(optimizer)`.
 
   The paper divides the mean update by the local learning rate before the
-  momentum, and multiplies by it afterwards. That differs from this while a
+  momentum, and multiplies by it afterwards. The two differ only while a
   schedule changes the rate.
 
   Args:
-    context: not needed.
-    period: steps from one outer step to the next; tau, the paper's is 12 for
+    context: unused.
+    period: tau, steps from one outer step to the next; the paper's is 12 for
       images.
-    outer: any optimizer of optax and its arguments. The rate, alpha, is the
-      paper's; its momentum, beta, is 0.4 to 0.8.
+    outer: an optimizer of optax and its arguments. The default rate, alpha, is
+      the paper's; its momentum, beta, is 0.4 to 0.8.
 
   References:
     Wang et al., `SlowMo: Improving Communication-Efficient Distributed SGD with
@@ -221,7 +221,7 @@ def sparta(
   """Averages random parameters: `every(period)`, `fragments(k, 'random')`.
 
   Args:
-    context: provides the seed.
+    context: the source of the seed.
     fragments: k; one k-th of the parameters is averaged. The paper's share is
       0.05 to 0.5 percent, k = 2000 to 200.
     period: steps from one average to the next; the paper's is 1.
@@ -243,7 +243,7 @@ def gossip(
   """Averages with other workers in pairs: `every(period)`, `gossip(topology)`.
 
   Args:
-    context: provides the seed.
+    context: the source of the seed.
     topology: `exponential`, `ring`, or `random`.
     period: steps from one exchange to the next; the papers' is 1.
 
@@ -265,15 +265,16 @@ def groups(
 ) -> Strategy:
   """Averages within groups: `every(period)`, `groups(size, how, all_every)`.
 
-  The lockstep form of two methods whose groups need not wait for slow workers;
-  with equally fast workers, nobody waits.
+  This is the lockstep form of two methods whose groups need not wait for slow
+  workers; if all workers are equally fast, none waits.
 
   Args:
-    context: provides the seed.
-    size: workers in a group, a power of two; WAGMA's is the square root of N.
-    how: groups by `butterfly` (WAGMA) or `random` (Prague).
-    all_every: averages from one over all workers to the next; WAGMA's tau, 10;
-      none: never, as in Prague.
+    context: the source of the seed.
+    size: the number of workers in a group, a power of two; WAGMA's is the
+      square root of N.
+    how: the way groups are formed, `butterfly` (WAGMA) or `random` (Prague).
+    all_every: averages from one over all workers to the next; WAGMA's tau is
+      10. `None` means never, as in Prague.
     period: steps from one average to the next; the papers' is 1.
 
   References:

@@ -1,4 +1,4 @@
-"""Models by name.
+"""The registry of models.
 
 A model is a flax module. Its first field is the number of scores it returns,
 its other fields are those of `config.model`, and `model(x, *, train)` returns
@@ -42,8 +42,8 @@ MODELS = Registry(
 def register_model(model: Any) -> Any:
   """Adds a model of your own to the table, under its own name.
 
-  A decorator for a flax module like those in this folder, or for a function
-  that returns one. The first field or argument takes the number of scores; the
+  It decorates a flax module like those in this folder, or a function that
+  returns one. The first field or argument takes the number of scores; the
   others are fields of `config.model`.
 
   Raises:
@@ -67,16 +67,10 @@ def bind_model(fields: Mapping[str, Any]) -> Bound:
   with config_errors('model.name'):
     outputs, *own = inspect.signature(lookup(MODELS, given['name'])).parameters
   if 'dtype' not in own and given.get('dtype') == 'float32':
-    del given['dtype']  # The default, for models that have the field.
+    del given['dtype']  # Models without the field compute in float32.
   return bind(MODELS, given, 'model', given={outputs, 'parent', 'name'})
 
 
 def create_model(name: str, num_outputs: int, **fields: Any) -> nn.Module:
-  """Creates a model; see `bind_model`.
-
-  Args:
-    name: a name in `MODELS`.
-    num_outputs: the number of classes, or the size of the vocabulary.
-    **fields: other fields of the model.
-  """
+  """Creates a model with `num_outputs` classes or tokens; see `bind_model`."""
   return bind_model({'name': name, **fields})(num_outputs)

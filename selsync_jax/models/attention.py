@@ -74,7 +74,7 @@ def fused_attention(
 def missing_for_cudnn(
   query: Float[Array, 'batch time heads depth'],
 ) -> str | None:
-  """What prevents cuDNN's kernel from computing attention here, if anything."""
+  """Returns what cuDNN's kernel lacks to compute attention here, or `None`."""
   version = jax.local_devices()[0].client.platform_version
   if jax.default_backend() != 'gpu' or 'cuda' not in version:
     return f'an NVIDIA GPU; JAX runs on {jax.default_backend()}'
@@ -90,15 +90,15 @@ class CausalAttention(nn.Module):
   """Multi-head self-attention to the current and earlier positions.
 
   Attributes:
-    num_heads: a divisor of the embedding dimension.
+    num_heads: the number of heads, a divisor of the embedding dimension.
     rotary: whether to apply rotary positions to queries and keys.
     use_bias: whether the projections have biases.
-    dropout: rate on the attention weights.
+    dropout: the dropout rate of the attention weights.
+    kernel_init: the initializer of the input projection.
+    out_kernel_init: the initializer of the output projection.
+    dtype: the computation's dtype; the softmax is float32.
     implementation: `xla`; `cudnn`, the fused kernel; or `auto`, the kernel
       wherever it can be used.
-    kernel_init: initializer of the input projection.
-    out_kernel_init: initializer of the output projection.
-    dtype: of the computation; the softmax is float32.
   """
 
   num_heads: int

@@ -26,13 +26,13 @@ class AlexNet(nn.Module):
   """Five convolutions and three dense layers.
 
   Attributes:
-    num_classes: size of the output.
-    num_filters: of the first convolution; the others have 3, 6, 4 and 4 times
-      as many.
-    mlp_dim: width of the two hidden dense layers.
-    pool_size: side of the last feature map, after adaptive average pooling.
-    dropout: rate before each hidden dense layer.
-    dtype: of the computation; parameters are float32.
+    num_classes: the size of the output.
+    num_filters: the first convolution's filters; the others have 3, 6, 4 and 4
+      times as many.
+    mlp_dim: the width of the two hidden dense layers.
+    pool_size: the side of the last feature map, after adaptive average pooling.
+    dropout: the dropout rate before each hidden dense layer.
+    dtype: the computation's dtype; parameters are float32.
   """
 
   num_classes: int
@@ -46,7 +46,7 @@ class AlexNet(nn.Module):
   def __call__(
     self, x: Float[Array, 'batch height width channels'], *, train: bool
   ) -> Float[Array, 'batch classes']:
-    # Multiple of num_filters, kernel size, stride, padding, pooling after it.
+    # Multiple of num_filters, kernel size, stride, padding, whether to pool.
     for ratio, kernel_size, stride, padding, pool in (
       (1, 11, 4, 2, True),
       (3, 5, 1, 2, True),
@@ -75,13 +75,13 @@ class VGG11(nn.Module):
   """Eight 3x3 convolutions and three dense layers.
 
   Attributes:
-    num_classes: size of the output.
+    num_classes: the size of the output.
     batch_norm: whether batch normalization follows every convolution.
-    num_filters: of the first convolution; the last has 8 times as many.
-    mlp_dim: width of the two hidden dense layers.
-    pool_size: side of the last feature map, after adaptive average pooling.
-    dropout: rate after each hidden dense layer.
-    dtype: of the computation; parameters are float32.
+    num_filters: the first convolution's filters; the last has 8 times as many.
+    mlp_dim: the width of the two hidden dense layers.
+    pool_size: the side of the last feature map, after adaptive average pooling.
+    dropout: the dropout rate after each hidden dense layer.
+    dtype: the computation's dtype; parameters are float32.
   """
 
   num_classes: int
@@ -96,7 +96,7 @@ class VGG11(nn.Module):
   def __call__(
     self, x: Float[Array, 'batch height width channels'], *, train: bool
   ) -> Float[Array, 'batch classes']:
-    # By stage, multiples of num_filters; pooling ends each stage.
+    # Multiples of num_filters in each stage; pooling ends a stage.
     for stage in ((1,), (2,), (4, 4), (8, 8), (8, 8)):
       for ratio in stage:
         features = ratio * self.num_filters

@@ -16,10 +16,10 @@ class ConvNet(nn.Module):
   """Two 3x3 convolutions, 2x2 pooling and one hidden dense layer.
 
   Attributes:
-    num_classes: size of the output.
-    num_filters: of the first convolution. The second has 2 `num_filters`, the
-      hidden layer 4 `num_filters` features.
-    dtype: of the computation; parameters are float32.
+    num_classes: the size of the output.
+    num_filters: the first convolution's filters. The second has twice as many,
+      and the hidden layer has four times as many features.
+    dtype: the computation's dtype; parameters are float32.
   """
 
   num_classes: int

@@ -21,16 +21,7 @@ def conv(
   use_bias: bool = False,
   padding: int | None = None,
 ) -> nn.Conv:
-  """Returns a square convolution with symmetric padding.
-
-  Args:
-    features: number of output channels.
-    kernel_size: side of the kernel, in pixels.
-    stride: in pixels.
-    dtype: of the computation.
-    use_bias: whether to add a bias.
-    padding: pixels on each side; `None` is half the kernel's side.
-  """
+  """Returns a square convolution; `padding` is half the kernel by default."""
   return nn.Conv(
     features,
     (kernel_size, kernel_size),

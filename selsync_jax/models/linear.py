@@ -10,8 +10,8 @@ class Linear(nn.Module):
   """A linear function with bias.
 
   Attributes:
-    num_outputs: size of the output.
-    dtype: of the computation; parameters are float32.
+    num_outputs: the size of the output.
+    dtype: the computation's dtype; parameters are float32.
   """
 
   num_outputs: int

@@ -29,11 +29,11 @@ class Block(nn.Module):
   """A residual block: two or three convolutions and a shortcut.
 
   Attributes:
-    num_filters: of the convolutions; the last one of a bottleneck has 4 times
-      as many.
-    stride: of the block's first 3x3 convolution, and of the shortcut.
-    bottleneck: 1x1, 3x3, 1x1 convolutions instead of 3x3, 3x3.
-    dtype: of the computation.
+    num_filters: the convolutions' filters; the last one of a bottleneck has 4
+      times as many.
+    stride: the stride of the first 3x3 convolution and of the shortcut.
+    bottleneck: whether convolutions are 1x1, 3x3, 1x1 instead of 3x3, 3x3.
+    dtype: the computation's dtype.
   """
 
   num_filters: int
@@ -64,13 +64,13 @@ class ResNet(nn.Module):
   """A stem, four stages of residual blocks, global average pooling, a head.
 
   Attributes:
-    num_classes: size of the output.
-    depth: 18, 50 or 101.
+    num_classes: the size of the output.
+    depth: the number of layers: 18, 50 or 101.
     stem: `imagenet`, a 7x7 convolution with stride 2 and pooling, or `cifar`,
       a 3x3 convolution.
-    num_filters: of the stem and of the first stage's 3x3 convolutions; each
-      stage has twice as many as the one before.
-    dtype: of the computation; parameters are float32.
+    num_filters: the filters of the stem and of the first stage's 3x3
+      convolutions; each stage has twice as many as the one before.
+    dtype: the computation's dtype; parameters are float32.
   """
 
   num_classes: int

@@ -1,8 +1,8 @@
 """Training objectives: the loss and the metrics of a batch.
 
 A batch is a dict of arrays with a leading axis of examples. Its `mask`, bool,
-is False for examples that are padding; they count in no metric and no gradient,
-except that batch normalization includes them in its statistics.
+is False for padding examples; they count in no metric and no gradient, except
+that batch normalization includes them in its statistics.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ Batch = Mapping[str, Any]
 
 
 class Goal(NamedTuple):
-  """By which of its metrics a run is judged, and how.
+  """The metric by which a run is judged, and the direction of all metrics.
 
   Attributes:
     main: the metric by which runs are compared.
@@ -37,17 +37,17 @@ class Goal(NamedTuple):
 
 
 class Task(NamedTuple):
-  """How a model is applied to a batch and measured.
+  """A training objective: a model's input, its loss and its metrics.
 
   Attributes:
-    inputs: the name in a batch of the model's input.
+    inputs: the name of the model's input in a batch.
     example_metrics: `(outputs, batch) -> dict` of arrays [batch]: the `loss` of
       each example, which training minimizes, and other metrics. Only their
       means over examples are reported.
     derived_metrics: `means -> dict`: metrics of a data set that are functions
       of these means.
     units: the units of metrics, by name, for figures.
-    goal: by which of the metrics runs are compared, and how.
+    goal: the metric by which runs are compared, see `Goal`.
   """
 
   inputs: str
@@ -62,7 +62,7 @@ class Task(NamedTuple):
 def classification(
   logits: Float[Array, 'batch classes'], batch: Batch
 ) -> dict[str, Shaped[Array, 'batch']]:
-  """Cross entropy (nats), top-1 accuracy and top-5 accuracy."""
+  """Returns cross entropy (nats), top-1 accuracy and top-5 accuracy."""
   label = batch['label']
   predictions = lax.top_k(logits, min(5, logits.shape[-1]))[1]
   correct = predictions == label[:, None]
@@ -76,7 +76,7 @@ def classification(
 def language_modeling(
   logits: Float[Array, 'batch time classes'], batch: Batch
 ) -> dict[str, Float[Array, 'batch']]:
-  """Cross entropy (nats) and accuracy per token, averaged over each segment.
+  """Returns cross entropy (nats) and accuracy, as means over each segment.
 
   All segments have the same length, so the mean over segments is the mean over
   tokens.
@@ -92,7 +92,7 @@ def language_modeling(
 def regression(
   predictions: Float[Array, 'batch 1'], batch: Batch
 ) -> dict[str, Float[Array, 'batch']]:
-  """Squared error."""
+  """Returns the squared error."""
   return {'loss': jnp.square(predictions[:, 0] - batch['target'])}
 
 
@@ -142,14 +142,8 @@ def register_task(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
   """Adds a task of your own to the table, under the function's own name.
 
-  Its result decorates the function `example_metrics` of a `Task`.
-
-  Args:
-    inputs: see `Task`.
-    derived_metrics: see `Task`.
-    units: see `Task`.
-    main: see `Goal`.
-    higher: see `Goal`.
+  The function that it decorates is the `example_metrics` of a `Task`. The
+  arguments are fields of `Task` and `Goal`.
 
   Raises:
     ConfigError: if another task has this name.
@@ -174,11 +168,7 @@ def check_metrics(
 ) -> None:
   """Raises `ConfigError` if a task fails, or a batch lacks what it reads.
 
-  Args:
-    name: of the task.
-    model: to be trained for it.
-    shapes: of its parameters and other state.
-    batch: one example, with the inputs.
+  `shapes` are those of the model's parameters and other state.
   """
   with TASKS.errors(name, 'data'):
     try:
@@ -195,7 +185,7 @@ def _lacks(name: str, array: str, batch: Batch) -> str:
 
 
 def run_once() -> dict[str, Any] | None:
-  """Compiler options of a program that runs once, such as initialization.
+  """Returns compiler options for a program that runs once, as `init` does.
 
   On a CPU, optimizing it takes longer than running it (ResNet-18: 9 s
   optimized, 1 s not).
@@ -218,7 +208,7 @@ def init(
 def traced_init(
   model: nn.Module, task: Task, batch: Batch, key: Array
 ) -> tuple[Any, Any]:
-  """What `init` compiles."""
+  """Initializes a model inside a compiled program."""
   inputs = jnp.asarray(batch[task.inputs])
   return split(model.init(key, inputs, train=False))
 
@@ -304,12 +294,12 @@ def batch_statistics(
 ) -> Callable[[Any, Any, Batch], tuple[Any, Float[Array, '']]]:
   """Returns `(params, model_state, batch) -> sums, count`.
 
-  These are the statistics of that batch alone, times the number of its
-  examples, and that number.
+  The sums are the statistics of that batch alone, times the number of its
+  examples, the count.
 
   In training mode a normalization layer moves its running statistic r to
-  m r + (1 - m) b, with b of the batch. Two values of r tell b without knowing
-  m. State that does not move so stays as it is.
+  m r + (1 - m) b, where b is the batch's. Two values of r determine b without
+  knowing m. State that does not move like this stays as it is.
   """
 
   def statistics(params, model_state, batch):

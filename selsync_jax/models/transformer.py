@@ -35,7 +35,7 @@ def sinusoids(time: int, embed_dim: int) -> Float[np.ndarray, 'time embed']:
 
 
 def _uniform(key, shape, dtype):
-  """The initializer of PyTorch's example: uniform in [-0.1, 0.1)."""
+  """Initializes uniformly in [-0.1, 0.1), as PyTorch's example does."""
   return jax.random.uniform(key, shape, dtype, -0.1, 0.1)
 
 
@@ -55,13 +55,14 @@ class TransformerLM(nn.Module):
   """The paper's language model: post-norm layers with causal attention.
 
   Attributes:
-    vocab_size: number of tokens.
-    num_layers: number of layers.
-    embed_dim: width of the residual stream; even, a multiple of `num_heads`.
-    num_heads: number of attention heads.
-    mlp_dim: width of the feed-forward layer.
-    dropout: rate on embeddings, attention weights and both sublayers.
-    dtype: of the computation; parameters are float32.
+    vocab_size: the number of tokens.
+    num_layers: the number of layers.
+    embed_dim: the width of the residual stream, even and a multiple of
+      `num_heads`.
+    num_heads: the number of attention heads.
+    mlp_dim: the width of the feed-forward layer.
+    dropout: the dropout rate of embeddings, attention weights and sublayers.
+    dtype: the computation's dtype; parameters are float32.
     attention: see `CausalAttention.implementation`.
   """
 
@@ -120,14 +121,14 @@ class Decoder(nn.Module):
   """A LLaMA-style decoder: pre-norm, RMSNorm, rotary positions, SwiGLU.
 
   Attributes:
-    vocab_size: number of tokens.
-    num_layers: number of layers.
-    embed_dim: width of the residual stream; a multiple of 2 `num_heads`.
-    num_heads: number of attention heads.
-    mlp_dim: width of the feed-forward layer. A gated layer with 8/3 `embed_dim`
-      has as many parameters as one without a gate and 4 `embed_dim`.
-    dropout: rate on attention weights and both sublayers.
-    dtype: of the computation; parameters are float32.
+    vocab_size: the number of tokens.
+    num_layers: the number of layers.
+    embed_dim: the width of the residual stream; a multiple of 2 `num_heads`.
+    num_heads: the number of attention heads.
+    mlp_dim: the width of the feed-forward layer. A gated layer with 8/3
+      `embed_dim` has as many parameters as one with 4 `embed_dim` and no gate.
+    dropout: the dropout rate of attention weights and sublayers.
+    dtype: the computation's dtype; parameters are float32.
     attention: see `CausalAttention.implementation`.
     remat: whether the backward pass computes the layers' activations again,
       one layer at a time, instead of keeping them in memory.

@@ -1,6 +1,6 @@
-"""Triggers, averagers, reducers, and what they send.
+"""Triggers, averagers and reducers, and the traffic they cause.
 
-Needs only jax and optax.
+Nothing here is heavier than jax and optax.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""What happens to the parameters at a synchronization.
+"""Averagers: what happens to the parameters at a synchronization.
 
 References:
   McMahan et al., `Communication-Efficient Learning of Deep Networks from
@@ -36,7 +36,7 @@ from selsync_jax.sync.wires import Wire
 
 @dataclasses.dataclass(frozen=True)
 class Averager(Part):
-  """What happens to the parameters at a synchronization.
+  """A rule that combines the workers' parameters at a synchronization.
 
   Attributes:
     init: `init(tree) -> state`.
@@ -44,13 +44,12 @@ class Averager(Part):
       inside one `lax.cond`, after the local update.
     sends: what a synchronization sends.
     agrees: whether the tree is equal on all workers afterwards.
-    averages: whether it does anything.
+    averages: whether it changes the tree.
     remembers: whether `apply` depends on its state.
-    check: `check(N)` raises `ValueError` for a number of workers that it
-      cannot work with.
+    check: `check(N)` raises `ValueError` if N workers cannot use it.
     metrics: `metrics(state)`, scalars by name, for the rows of a run.
-    resize: what becomes of the state when the number of workers changes, see
-      `resizing`; by default all have the first worker's.
+    resize: the rule for the state when the number of workers changes, see
+      `resizing`; by default, all workers take the first one's.
   """
 
   init: Callable[[Any], Any]
@@ -78,7 +77,7 @@ def no_averaging() -> Averager:
 
 @part
 def mean(*, wire: Wire = FLOAT32) -> Averager:
-  """Every worker receives the mean over all of them.
+  """Gives every worker the mean over all workers.
 
   Args:
     wire: how the mean travels.
@@ -94,16 +93,13 @@ def mean(*, wire: Wire = FLOAT32) -> Averager:
 
 
 MEAN = mean()
-"""The averager of parts that are given none."""
+"""The default averager of other parts."""
 
 
 class SubsetState(NamedTuple):
   """State of `subset_mean`, equal on all workers but for the wire's error.
 
-  Attributes:
-    rounds: int32 [], synchronizations so far. With the seed it draws the
-      subset, a new one at each round.
-    wire: the wire's.
+  The number of synchronizations so far, with the seed, draws the next subset.
   """
 
   rounds: Int32[Array, '']
@@ -118,15 +114,15 @@ def subset_mean(
   wire: Wire = FLOAT32,
   axis_name: str = AXIS,
 ) -> Averager:
-  """Every worker receives the mean over a random subset of the workers.
+  """Gives every worker the mean over a random subset of the workers.
 
-  In lockstep this is also what a partial all-reduce comes to, which waits for a
-  quorum only: nobody is late here, so a draw decides who contributes.
+  In lockstep this also stands for a partial all-reduce, which waits only for a
+  quorum: no worker is late here, so a random draw decides who contributes.
 
   Args:
     fraction: C, the fraction of the workers to average, in (0, 1]. C N is
       rounded, to at least 1.
-    seed: of the draws.
+    seed: the seed of the random draws.
     wire: how the mean travels.
     axis_name: the mapped axis.
   """
@@ -151,10 +147,7 @@ def subset_mean(
 class OuterState(NamedTuple):
   """State of `outer`, equal on all workers but for the wire's error.
 
-  Attributes:
-    consensus: the parameters after the last outer step.
-    opt_state: the outer optimizer's state.
-    wire: the wire's.
+  `consensus` is the tree after the last outer step.
   """
 
   consensus: Any

@@ -1,18 +1,16 @@
 r"""A trigger whose threshold follows a budget.
 
-A threshold such as SelSync's delta says which steps matter, and how often
-workers then talk depends on the model, the batch size, the number of workers
-and the phase of the training. `budgeted` takes the opposite: how often they may
-talk. With p the wanted rate of synchronizations, it moves the threshold after
-every step:
+With a fixed threshold, such as SelSync's delta, how often workers synchronize
+depends on the model, the batch size, the number of workers and the phase of the
+training. `budgeted` fixes the rate instead. With p the wanted rate of
+synchronizations, it moves the threshold after every step:
 
 .. math::
   \log\theta \leftarrow \log\theta + g (s - p)
 
-where s is 1 after a synchronization and 0 otherwise. So in any n steps the rate
-is off by exactly the change of the logarithm divided by g n: what the
-measurements do in the meantime only matters by how far the threshold has to
-follow.
+where s is 1 after a synchronization and 0 otherwise. So over any n steps the
+rate differs from p by exactly the change of the logarithm, divided by g n. The
+measurements matter only through how far the threshold has to follow them.
 """
 
 from collections.abc import Callable
@@ -32,8 +30,8 @@ from selsync_jax.sync.transformation import Trigger
 from selsync_jax.sync.triggers import around_one
 
 LIMIT = 50.0
-"""Of the logarithm of the threshold, in both directions, so that neither the
-threshold nor what it is compared with leaves float32's range."""
+"""The largest absolute value of the threshold's logarithm. It keeps the
+threshold, and what it is compared with, within float32's range."""
 
 
 class BudgetState(NamedTuple):
@@ -63,13 +61,13 @@ def budgeted(
   """Moves the threshold of a trigger so that it keeps to a budget.
 
   Args:
-    trigger: has a threshold, from which the budgeted one starts.
+    trigger: the trigger; the budgeted threshold starts from its threshold.
     lssr: the share of the steps without a synchronization, in [0, 1).
     bytes_per_step: bytes that a worker may send for synchronization, on average
-      over steps. A budget larger than a synchronization at every step costs
-      is one at every step.
-    gain: what the logarithm of the threshold rises by for a synchronization
-      too many. The lower, the more the trigger decides which steps
+      over steps. If that pays for more than a synchronization at every step,
+      every step synchronizes.
+    gain: how much the logarithm of the threshold rises for one synchronization
+      too many. The lower it is, the more the trigger decides which steps
       synchronize; the higher, the sooner the budget is met.
 
   Returns:
@@ -86,7 +84,7 @@ def budgeted(
     )
   rate = _rate(lssr, bytes_per_step)
   start = min(max(threshold, math.exp(-LIMIT)), math.exp(LIMIT))
-  # `threshold` is one on the relative change.
+  # The metric `threshold` is reserved for thresholds on the relative change.
   name = 'budget_threshold' if meter is None else 'threshold'
 
   def init(params):
@@ -132,32 +130,25 @@ def budgeted(
   return Trigger(init, update, **traits)
 
 
-def _rate(
-  lssr: float | None, bytes_per_step: float | None
-) -> Callable[[Traffic | None], float]:
-  """The wanted rate of synchronizations, from what the strategy sends."""
+def _rate(lssr: Any, bytes_per_step: Any) -> Callable[[Traffic | None], float]:
+  """Returns the wanted rate of synchronizations as a function of traffic."""
   if (lssr is None) == (bytes_per_step is None):
     raise ValueError(
       'budgeted needs either lssr or bytes_per_step, '
       f'got lssr={lssr}, bytes_per_step={bytes_per_step}'
     )
-  if lssr is not None:
-    return lambda traffic: 1 - lssr
-  return _of_bytes(bytes_per_step)
-
-
-def _of_bytes(budget: Any) -> Callable[[Traffic | None], float]:
-  """The rate of synchronizations that bytes per step pay for."""
 
   def rate(traffic):
+    if bytes_per_step is None:
+      return 1 - lssr
     if traffic is None:
       raise ValueError('bytes_per_step needs the extra argument traffic')
-    if budget <= traffic.step:
+    spare = bytes_per_step - traffic.step
+    if spare <= 0:
       raise ValueError(
         f'bytes_per_step must be above {traffic.step:g}, which a step costs '
-        f'without a synchronization (votes), got {budget:g}'
+        f'without a synchronization (votes), got {bytes_per_step:g}'
       )
-    spare = budget - traffic.step
     return min(spare / traffic.sync, 1.0) if traffic.sync else 1.0
 
   return rate

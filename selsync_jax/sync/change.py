@@ -1,6 +1,4 @@
-"""The relative gradient change of one worker.
-
-It is the quantity that SelSync compares with delta.
+"""The relative gradient change, which SelSync compares with delta.
 
 References:
   Tyagi and Swany, CLUSTER 2023, section `Relative gradient change`, equation 2.
@@ -19,22 +17,22 @@ from selsync_jax.sync.consensus import AXIS
 SMOOTHING = 0.16
 """The weight of the newest gradient: the paper's N / 100 for its 16 workers.
 
-N / 100 itself vanishes with N, and a change can only be as large as the
-smoothing lets it: see docs/how-it-decides.md.
+N / 100 is too small for few workers, because the smoothing also limits how
+large a change can be: see docs/how-it-decides.md.
 """
 
 
 class MeasureState(NamedTuple):
-  """What one worker remembers of its gradients.
+  """A worker's record of its gradients.
 
   Attributes:
-    count: int32 [], gradients seen.
+    count: int32 [], the number of gradients seen.
     ewma: float32 [], the smoothed squared L2 norm E_i of the local gradient,
       divided by 4**exponent.
     exponent: int32 [], 0 unless E_i is near the limits of float32 or beyond.
     change: float32 [], the relative gradient change of the last update:
-      at least 0; +inf where there was no past to compare with; NaN if the
-      gradient was not finite.
+      at least 0; +inf without a past to compare with; NaN if the gradient was
+      not finite.
   """
 
   count: Int32[Array, '']
@@ -65,7 +63,7 @@ def measure(
 
   Args:
     smoothing: the factor :math:`a` in (0, 1]; `None` is the paper's N / 100
-      for N workers, at most 1, which is slow for few workers.
+      for N workers, at most 1, which reacts slowly for few workers.
     axis_name: the mapped axis.
 
   Returns:
@@ -96,18 +94,18 @@ _SAFE = 45  # 2**30 squares of numbers in [2**-45, 2**45] have a float32 sum.
 
 
 def _log2(x):
-  """The exponent of a float32 of at least 0, rounded down; -127 for 0."""
+  """Returns floor(log2(x)) of a float32 x >= 0; -127 below the normal range."""
   return (lax.bitcast_convert_type(x, jnp.int32) >> 23) - 127
 
 
 def _power(exponent):
-  """2**exponent, exact; 0 below float32's range."""
+  """Returns 2**exponent, exact; 0 below float32's range."""
   bits = jnp.clip(exponent + 127, 0, 254) << 23
   return lax.bitcast_convert_type(bits, jnp.float32)
 
 
 def _squared_norm(grads):
-  """Returns x and k, where x 4**k is the squared L2 norm; k is 0 if it can."""
+  """Returns x and k; x 4**k is the squared L2 norm, and k is 0 if possible."""
   grads = optax.tree.cast(grads, jnp.float32)
   largest = optax.tree.norm(grads, ord='inf')
   k = _log2(largest)
@@ -118,7 +116,7 @@ def _squared_norm(grads):
 
 
 def _next(state: MeasureState, x, k, a) -> MeasureState:
-  """The state after a gradient of squared norm x 4**k."""
+  """Returns the state after a gradient of squared norm x 4**k."""
   first = (state.count == 0) | ~jnp.isfinite(state.ewma)
   exponent = jnp.where(first | (state.ewma == 0), k, state.exponent)
   common = jnp.maximum(k, exponent)
@@ -133,7 +131,7 @@ def _next(state: MeasureState, x, k, a) -> MeasureState:
     moved / jnp.where(state.ewma == 0, 1.0, state.ewma),
   )
   change *= _power(above)
-  change *= _power(above)  # Not at once: 4**above may be beyond float32.
+  change *= _power(above)  # Twice, because 4**above may overflow float32.
   log2 = _log2(ewma) + 2 * common
   exponent = jnp.where(jnp.abs(log2) <= 2 * _SAFE, 0, log2 // 2)
   ewma = ewma * _power(2 * (common - exponent))

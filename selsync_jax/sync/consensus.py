@@ -28,7 +28,7 @@ def consensus(
   count: int | None = None,
   axis_name: str = AXIS,
 ) -> Any:
-  """The mean over workers of every floating-point leaf.
+  """Returns the mean over workers of every floating-point leaf.
 
   All leaves of one dtype travel as one flat buffer in one collective, because
   on a network every collective pays its latency. Leaves of other dtypes
@@ -37,7 +37,7 @@ def consensus(
   Args:
     tree: a pytree of arrays, of the same structure on all workers.
     where: bool [], whether this worker's values count; `None` counts all.
-    count: on how many workers `where` is true; needed with `where`.
+    count: the number of workers whose `where` is true; needed with `where`.
     axis_name: the mapped axis.
 
   Returns:
@@ -57,7 +57,7 @@ def consensus(
 def means(
   vectors: Sequence[Any], count: int | None = None, *, axis_name: str = AXIS
 ) -> tuple[Any, ...]:
-  """The sum over workers of each vector, divided by `count` or all workers."""
+  """Returns the sum over workers of each vector, divided by `count` or N."""
   if count is None:
     return tuple(
       _typed_as(vector, lax.pmean(vector, axis_name), axis_name)
@@ -70,16 +70,16 @@ def means(
 
 
 def total(value: Any, *, axis_name: str = AXIS) -> Any:
-  """The sum over workers, `lax.psum`, with the type of `value`."""
+  """Returns the sum over workers, `lax.psum`, with the type of `value`."""
   return _typed_as(value, lax.psum(value, axis_name), axis_name)
 
 
 def _typed_as(value: Any, reduced: Any, axis_name: str) -> Any:
-  """What `lax.pmean` or `lax.psum` made of a value, with the value's type.
+  """Gives a reduced value the type of the value before the reduction.
 
-  Under `jax.shard_map` the type says whether workers may differ. A mean is
-  equal on all of them, so its type is another one, but the branches of the
-  `lax.cond` around it must have the same. Elsewhere this changes nothing.
+  Under `jax.shard_map` the type says whether workers may differ. A reduction
+  changes it, but the branches of the `lax.cond` around it must have equal
+  types. Elsewhere this changes nothing.
   """
   varies = axis_name in jax.typeof(value).manual_axis_type.varying
   return lax.pcast(reduced, axis_name, to='varying') if varies else reduced
@@ -88,9 +88,9 @@ def _typed_as(value: Any, reduced: Any, axis_name: str) -> Any:
 def synchronize(sync: Any, tree: Any, *, axis_name: str = AXIS) -> Any:
   """Replaces `tree` by its mean over workers where `sync` is true.
 
-  Parameter aggregation (Algorithm 1, lines 13 to 15), one `lax.cond` over the
-  whole tree. Call it after `optax.apply_updates`, with everything that should
-  stay together, for example `{'params': ..., 'batch_stats': ...}`.
+  This is parameter aggregation (Algorithm 1, lines 13 to 15), in one `lax.cond`
+  over the whole tree. Call it after `optax.apply_updates`, with everything that
+  should be averaged, for example `{'params': ..., 'batch_stats': ...}`.
 
   Args:
     sync: bool [], equal on all workers (`SelSyncState.sync` is). Workers that

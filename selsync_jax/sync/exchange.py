@@ -1,9 +1,9 @@
-"""Averagers that talk to a few workers at a time, in pairs.
+"""Averagers in which each worker exchanges parameters with a few others.
 
-No worker hears of all others at once, so parameters stay different; what they
-share spreads over rounds. Every exchange is a permutation, and a worker takes
-the mean of what it has and what it receives, so the mixing matrix is doubly
-stochastic: the mean over all workers is kept.
+Parameters stay different between workers, and information spreads over rounds.
+Every exchange is a permutation, and a worker takes the mean of what it has and
+what it receives, so the mixing matrix is doubly stochastic and the mean over
+all workers is preserved.
 
 References:
   Lian et al., `Can Decentralized Algorithms Outperform Centralized
@@ -36,26 +36,22 @@ from selsync_jax.sync.part import part
 from selsync_jax.sync.traffic import Collective
 
 Stage = tuple[tuple[int, ...], ...]
-"""Exchanges at the same time, each a permutation: by worker, the receiver of
-what it sends. A worker takes the mean of its own and of all it receives."""
+"""Simultaneous exchanges. Each is a permutation, whose element i is the worker
+that receives from worker i. A worker takes the mean of its own vector and all
+that it receives."""
 
 Round = tuple[Stage, ...]
-"""What one synchronization does, stage after stage."""
+"""The stages of one synchronization, in order."""
 
 PARTITIONS = 16
-"""Random partitions that a program holds; each round draws one of them."""
-
+"""The number of random partitions in a program; each round draws one."""
 
 Topology = Literal['exponential', 'ring', 'random']
 Grouping = Literal['butterfly', 'random']
 
 
 class ExchangeState(NamedTuple):
-  """State of `gossip` and `groups`, equal on all workers.
-
-  Attributes:
-    rounds: int32 [], synchronizations so far.
-  """
+  """State of `gossip` and `groups`, equal on all workers."""
 
   rounds: Int32[Array, '']
 
@@ -67,15 +63,16 @@ def gossip(
   *,
   axis_name: str = AXIS,
 ) -> Averager:
-  """Every worker averages with one or two others, in pairs.
+  """Averages each worker with one or two others.
 
   Args:
-    topology: `exponential`: in round r, a worker sends to the one 2^(r mod
-      log2 N) further on, and takes the mean of its own and what it receives;
-      after log2 N rounds all agree, if N is a power of two. `ring`: the mean of
-      its own and of both neighbors. `random`: disjoint pairs, drawn in each
-      round; with an odd number of workers one is left over.
-    seed: of the draws.
+    topology: `exponential`: in round r, worker i sends to worker
+      i + 2^(r mod log2 N) and takes the mean of its own and what it receives;
+      if N is a power of two, all agree after log2 N rounds. `ring`: a worker
+      takes the mean of its own and both neighbors' parameters. `random`:
+      disjoint pairs, drawn in each round; with an odd number of workers one is
+      left over.
+    seed: the seed of the random draws.
     axis_name: the mapped axis.
   """
   draws = seed if topology == 'random' else None
@@ -91,25 +88,25 @@ def groups(
   *,
   axis_name: str = AXIS,
 ) -> Averager:
-  """Every worker receives the mean over its group; groups change.
+  """Gives every worker the mean over its group; the groups change.
 
   A group averages by recursive doubling, in log2(size) exchanges.
 
   Args:
-    size: S, workers in a group, a power of two that divides N. WAGMA's is the
-      square root of N.
+    size: S, the number of workers in a group, a power of two that divides N.
+      WAGMA's is the square root of N.
     how: `butterfly`: in round r a group is the workers whose indices differ in
       the log2 S bits from r log2 S on, cyclically; N must be a power of two,
       and all workers agree after log2 N / log2 S rounds. `random`: one of 16
       random partitions, drawn in each round.
     all_every: rounds from one average over all workers to the next; WAGMA's
-      tau is 10; none: never.
-    seed: of the partitions and draws.
+      tau is 10. `None` means never.
+    seed: the seed of the partitions and draws.
     axis_name: the mapped axis.
 
   Raises:
-    ValueError: if `size` is not a power of two above 1. When the number of
-      workers is known: if they cannot be divided into such groups.
+    ValueError: if `size` is not a power of two above 1; in `check` and `apply`,
+      if the workers cannot be divided into such groups.
   """
   if size < 2 or size & (size - 1):
     raise ValueError(f'size must be a power of two above 1, got {size}')
@@ -124,13 +121,9 @@ def _exchanging(
   all_every: int | None,
   axis_name: str,
 ) -> Averager:
-  """The averager that carries out one of several rounds.
+  """Returns an averager that carries out one of `rounds_of(N)` at a time.
 
-  Args:
-    rounds_of: of the number of workers.
-    seed: to draw a round at random; none: they take turns.
-    all_every: as in `groups`.
-    axis_name: the mapped axis.
+  A seed draws the round at random; without one, the rounds take turns.
   """
 
   def apply(tree, state):
@@ -173,7 +166,7 @@ def _exchanging(
 
 
 def _mix(stages: Round, axis_name: str, vectors: Any) -> Any:
-  """One round on this worker's vectors."""
+  """Carries out one round on this worker's vectors."""
   for stage in stages:
     received = [
       [lax.ppermute(v, axis_name, list(enumerate(to))) for v in vectors]
@@ -196,7 +189,7 @@ def _exponential(workers: int) -> tuple[Round, ...]:
 
 
 def _shifts(workers: int, shifts: set[int]) -> Stage:
-  """Every worker sends so many further on; to itself, it sends nothing."""
+  """Returns the exchanges i -> i + shift; a shift of 0 sends nothing."""
   return tuple(
     tuple((worker + shift) % workers for worker in range(workers))
     for shift in sorted(shifts - {0})
@@ -204,10 +197,11 @@ def _shifts(workers: int, shifts: set[int]) -> Stage:
 
 
 def _matchings(workers: int) -> tuple[Round, ...]:
-  """A round-robin tournament: every two workers meet in one of the rounds.
+  """Returns a round-robin tournament: every two workers meet in one round.
 
-  Workers i and j with i + j = r (mod M) meet in round r, for the odd M that is
-  N or N - 1. Where i = j, the last worker is the partner, or there is none.
+  Workers i and j meet in round r if i + j = r (mod M), with M the odd one of N
+  and N - 1. Where i = j, the worker meets the last one if N is even, and nobody
+  if N is odd.
   """
   players = workers - (workers + 1) % 2
   rounds = []
@@ -246,15 +240,10 @@ def _butterfly(workers: int, *, size: int, seed: int) -> tuple[Round, ...]:
 
 
 def butterfly_masks(index: int, workers: int, size: int) -> list[int]:
-  """How the indices of partners differ in a butterfly's round.
+  """Returns the masks of a butterfly's round, for powers of two.
 
-  A group averages by recursive doubling: with each of the masks in turn, the
-  worker i and the worker i ^ mask take their mean.
-
-  Args:
-    index: the round's index.
-    workers: N, a power of two.
-    size: workers in a group, a power of two.
+  A group averages by recursive doubling: for each mask in turn, the workers i
+  and i ^ mask take their mean.
   """
   all_bits, bits = workers.bit_length() - 1, size.bit_length() - 1
   return [1 << (index * bits + i) % all_bits for i in range(bits)]
@@ -272,7 +261,7 @@ def _partitions(workers: int, *, size: int, seed: int) -> tuple[Round, ...]:
   return tuple(rounds)
 
 
-# By name, the rounds of N workers.
+# Functions from N to the rounds of N workers.
 TOPOLOGIES = {
   'exponential': _exponential,
   'ring': _ring,

@@ -1,4 +1,4 @@
-r"""Federated dynamic averaging: talk when the replicas have drifted apart.
+r"""Federated dynamic averaging: synchronize when replicas have drifted apart.
 
 The trigger measures the variance of the parameters over the N workers. With
 the drift :math:`u_k` of worker k since the last synchronization, it is
@@ -10,12 +10,12 @@ The first term is a mean of scalars. The second would need the mean of vectors
 as large as the model, so it is bounded from below; the estimate of the variance
 is then too large rather than too small.
 
-The estimate travels in one small all-reduce, which is the vote too: its result
-is the same on all workers. A drift that is not finite makes it so on all of
-them, which is a veto.
+The estimate travels in one small all-reduce, which is also the vote, because
+its result is the same on all workers. If the drift of one worker is not finite,
+neither is the result, which is a veto.
 
-Unlike other triggers, this one decides after the local update. In a chain of
-one's own it stands last, and is given the parameters:
+Unlike other triggers, this one decides after the local update. In your own
+chain it stands last and receives the parameters:
 
 Example:
   >>> import jax, jax.numpy as jnp, optax
@@ -71,10 +71,10 @@ class FDAState(NamedTuple):
 
   Attributes:
     reference: `flat.parts` of the parameters after the last synchronization.
-    direction: of the same shapes, of the last change of `reference`, a unit
-      vector, or zero before there was one; empty unless the variant is linear.
-    started: bool [], whether `reference` is of this run.
-    estimate: float32 [], of the variance of the parameters.
+    direction: the unit vector along the last change of `reference`, in the same
+      shapes; zero before the first change; empty unless the variant is linear.
+    started: bool [], whether an update has set `reference`.
+    estimate: float32 [], the estimated variance of the parameters.
     sync: bool [], whether this step synchronizes.
     safe: bool [], whether every worker's drift is finite.
   """
@@ -88,23 +88,18 @@ class FDAState(NamedTuple):
 
 
 class Estimator(NamedTuple):
-  """How the variance is estimated.
+  """An estimator of the variance.
 
   Attributes:
-    summary: of a worker's drift and the direction, a vector. Its first element
-      is the squared norm of the drift.
-    estimate: of the mean over workers of their summaries.
-    size: the elements of a summary.
+    summary: `summary(drift, direction)`, a vector whose first element is the
+      squared norm of a worker's drift.
+    estimate: `estimate(mean)`, the variance from the mean of all summaries.
+    size: the number of elements in a summary.
   """
 
   summary: Callable[[Any, Any], Any]
   estimate: Callable[[Any], Any]
   size: int
-
-  @property
-  def sends(self) -> tuple[Collective, ...]:
-    """The all-reduce of the summaries."""
-    return (Collective('all_reduce', 4 * self.size, 'step'),)
 
 
 def _squared(drift):
@@ -124,7 +119,7 @@ LINEAR = Estimator(
 
 
 def _sketched(depth: int, width: int, seed: int) -> Estimator:
-  # A row's estimate is off by this share, about; with the default width 6 %.
+  # The approximate relative error of a row's estimate, 6% by default.
   epsilon = 1 / math.sqrt(width)
 
   def summary(drift, direction):
@@ -156,11 +151,11 @@ def fda(
       paper finds that it should grow linearly with their number.
     variant: the lower bound of :math:`\|\bar u\|^2`. `naive`: 0. `linear`:
       :math:`\langle \xi, \bar u \rangle^2` with the unit vector :math:`\xi`
-      along the last change of the common parameters. `sketch`: from AMS
-      sketches; with high probability, a bound.
-    depth: rows of a sketch, from 1 to 32; the paper's is 5.
-    width: numbers in a row; the paper's is 250.
-    seed: of the sketches.
+      along the last change of the common parameters. `sketch`: an estimate from
+      AMS sketches, which is a bound with high probability.
+    depth: the number of rows in a sketch, from 1 to 32; the paper's is 5.
+    width: the number of columns in a sketch; the paper's is 250.
+    seed: the seed of the sketches.
     axis_name: the mapped axis.
 
   Returns:
@@ -191,10 +186,14 @@ def fda(
     measured = reference, direction, jnp.bool(True), excess + threshold
     return updates, FDAState(*measured, safe & (excess > 0), safe)
 
+  def sends(params, workers):
+    del params, workers
+    return (Collective('all_reduce', 4 * estimator.size, 'step'),)
+
   return Trigger(
     init,
     update,
-    lambda params, workers: estimator.sends,
+    sends,
     sees_update=True,
     needs_consensus=True,
     threshold=float(theta),
@@ -202,15 +201,15 @@ def fda(
 
 
 def _excess(estimator, drift, direction, threshold, axis_name):
-  """The estimate minus the threshold, and whether every drift is finite."""
-  # Subtracted before the all-reduce, so that its outcome alone decides.
+  """Returns estimate minus threshold, and whether every drift is finite."""
+  # Subtract before the all-reduce, so that its result alone decides.
   summary = estimator.summary(drift, direction).at[0].add(-threshold)
   mean = lax.psum(summary, axis_name) / lax.axis_size(axis_name)
   return estimator.estimate(mean), mean[0] < jnp.inf
 
 
 def _renewed(state: FDAState, common, synced):
-  """The reference and the direction, renewed if `common` are new ones."""
+  """Returns reference and direction, updated if `common` is a new consensus."""
   where = optax.tree.where
   reference = where(synced | ~state.started, common, state.reference)
   if not state.direction:

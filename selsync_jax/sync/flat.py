@@ -17,10 +17,10 @@ def by_dtype(
   tuple[Float[Array, '...'], ...],
   Callable[[tuple[Float[Array, '...'], ...]], Any],
 ]:
-  """One flat vector for each floating-point dtype of a tree's leaves.
+  """Flattens a tree to one vector for each floating-point dtype.
 
-  Every device of a worker has a part of each, in an order that depends on the
-  devices, see `inner.pack`.
+  Every device of a worker holds a part of each vector, in an order that depends
+  on the devices, see `inner.pack`.
 
   Returns:
     The vectors, and a function from such vectors to a tree like `tree`. Leaves
@@ -48,9 +48,9 @@ def by_dtype(
 def float32(
   tree: Any,
 ) -> tuple[Float32[Array, ' size'], Callable[[Float32[Array, ' size']], Any]]:
-  """All floating-point leaves as one float32 vector, one after the other.
+  """Flattens all floating-point leaves to one float32 vector, in order.
 
-  Every device of a worker has all of it.
+  Every device of a worker holds all of it.
 
   Returns:
     The vector, and a function from such a vector to a tree like `tree`, with
@@ -76,7 +76,7 @@ def float32(
 
 
 def parts(tree: Any) -> list[Float32[Array, '...']]:
-  """Copies of the floating-point leaves, in float32.
+  """Returns copies of the floating-point leaves, in float32.
 
   A state that belongs to a tree is kept in this form and not as a vector, so
   that it is split over the devices of a worker as the tree is.
@@ -85,26 +85,25 @@ def parts(tree: Any) -> list[Float32[Array, '...']]:
 
 
 def zeros(tree: Any) -> list[Float32[Array, '...']]:
-  """Zeros in place of the `parts` of a tree."""
+  """Returns zeros in the shapes of a tree's `parts`."""
   return [jnp.zeros(leaf.shape, jnp.float32) for leaf in floats(tree)]
 
 
 def _floats(leaves: list[Any]) -> list[int]:
-  """The indices of floating-point leaves."""
+  """Returns the indices of floating-point leaves."""
   return [i for i, leaf in enumerate(leaves) if is_float(leaf)]
 
 
 def is_float(leaf: Any) -> bool:
-  """Whether an array, or its shape, is one of floating-point numbers."""
+  """Returns whether an array, or its shape, has a floating-point dtype."""
   return jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
 
 
 def floats(tree: Any) -> list[Any]:
-  """The floating-point leaves, or their shapes."""
-  leaves = jax.tree.leaves(tree)
-  return [leaves[i] for i in _floats(leaves)]
+  """Returns the floating-point leaves, or their shapes."""
+  return [leaf for leaf in jax.tree.leaves(tree) if is_float(leaf)]
 
 
 def size(tree: Any) -> int:
-  """The number of elements in the floating-point leaves, or their shapes."""
+  """Returns the number of elements in the floating-point leaves or shapes."""
   return sum(leaf.size for leaf in floats(tree))

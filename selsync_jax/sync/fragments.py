@@ -1,8 +1,8 @@
-"""Averaging a part of the parameters at a time.
+"""An averager of a part of the parameters at a time.
 
 A synchronization that averages one k-th of the parameters costs one k-th of the
-bytes, so there can be k times as many for the same total, and no moment needs
-the network for a whole model.
+bytes, so there can be k times as many for the same total, and the network never
+has to carry a whole model at once.
 
 References:
   Douillard et al., `Streaming DiLoCo with Overlapping Communication`, 2025,
@@ -31,10 +31,7 @@ from selsync_jax.sync.part import shown
 class FragmentsState(NamedTuple):
   """State of `fragments`, equal on all workers but for the averager's error.
 
-  Attributes:
-    rounds: int32 [], synchronizations so far.
-    averager: of `in_turn`, the states of the averager for each fragment, each
-      leaf [k, ...]; of `random`, its one state.
+  For `in_turn`, `averager` has the states of all fragments, each leaf [k, ...].
   """
 
   rounds: Int32[Array, '']
@@ -54,18 +51,17 @@ def fragments(
   the whole one, and all fragments are equally large, whatever the layers are.
 
   Args:
-    k: fragments, at least 1.
-    how: `in_turn`: the slices follow one another, and each synchronization
-      takes the next one. `random`: each takes, at each place of a slice, the
-      element of a slice that is drawn, alike on all workers; an element is
-      averaged with probability 1/k.
-    averager: what happens to a fragment. With `in_turn` each fragment has its
-      own state of it: of an outer optimizer, or of a wire's error.
-    seed: of the draws.
+    k: the number of fragments, at least 1.
+    how: `in_turn`: each synchronization averages the next slice. `random`: at
+      each position, it averages the element of a randomly drawn slice, the same
+      one on all workers; so an element is averaged with probability 1/k.
+    averager: the averager of a fragment. With `in_turn` each fragment has its
+      own state, for example of an outer optimizer or a wire's error memory.
+    seed: the seed of the random draws.
 
   Raises:
-    ValueError: if the fragments are drawn and the averager remembers what it
-      averaged before.
+    ValueError: if `how` is `random` and the averager remembers what it averaged
+      before.
   """
   init, apply, metrics = HOW[how](k, averager, seed)
   return Averager(
@@ -85,14 +81,14 @@ Functions = tuple[Callable[..., Any], Callable[..., Any], Metrics]
 
 
 def _slices(leaf: Any, k: int) -> Shaped[Array, 'k width']:
-  """The elements of an array in k slices, with zeros after the last."""
+  """Cuts an array into k slices, padded with zeros at the end."""
   leaf = jnp.ravel(leaf)
   width = -(-leaf.size // k)
   return jnp.pad(leaf, (0, k * width - leaf.size)).reshape(k, width)
 
 
 def _joined(slices: Shaped[Array, 'k width'], like: Any) -> Any:
-  """The array of which those are the slices."""
+  """Joins slices to an array with the shape of `like`."""
   size, shape = jnp.size(like), jnp.shape(like)
   return slices.reshape(-1)[:size].reshape(shape)
 
@@ -137,7 +133,7 @@ def _in_turn(k: int, averager: Averager, seed: int) -> Functions:
     tree = jax.tree.map(_joined, put(slices, one), tree)
     return tree, FragmentsState(state.rounds + 1, put(state.averager, inner))
 
-  def metrics(state):  # Of the fragment that was averaged last.
+  def metrics(state):  # Those of the fragment that was averaged last.
     return averager.metrics(take(state.averager, (state.rounds - 1) % k))
 
   return init, apply, metrics
@@ -175,7 +171,7 @@ def _random(k: int, averager: Averager, seed: int) -> Functions:
 
 
 def _draws(rounds: Any, slices: Any, k: int, seed: int) -> Any:
-  """For every leaf [k, width], a slice for each place in it: int32 [width]."""
+  """Draws a slice for each position of every leaf [k, width]: int32 [width]."""
   key = jax.random.fold_in(jax.random.key(seed), rounds)
   leaves, treedef = jax.tree.flatten(slices)
   return treedef.unflatten(

@@ -2,8 +2,8 @@
 
 A worker may be a slice of a mesh. `jax.shard_map` is then manual over the
 workers alone; the axes `DATA` and `FSDP` inside a worker are automatic, which
-means that XLA splits the worker's computation over them. The functions here say
-how. Where a worker is one device, they return their argument.
+means that XLA splits the worker's computation over them. The functions here
+control that split. If a worker is one device, they return their argument.
 
 References:
   Rajbhandari et al., `ZeRO: Memory Optimizations Toward Training Trillion
@@ -23,29 +23,28 @@ DATA = 'data'
 """The axis over which a worker's devices hold the same parameters."""
 
 FSDP = 'fsdp'
-"""The axis over which they hold a part of them each."""
+"""The axis over which a worker's devices hold a part of the parameters each."""
 
 SMALL = 1024
-"""Elements of an array below which every device of a worker holds all of it."""
+"""Every device of a worker holds all of an array with fewer elements."""
 
 
 class Sizes(NamedTuple):
-  """The axes inside a worker; 1 and 1 if it is one device."""
+  """The sizes of the axes inside a worker; 1 and 1 if it is one device."""
 
   data: int
   fsdp: int
 
   @property
   def devices(self) -> int:
-    """In a worker."""
+    """The number of devices in a worker."""
     return self.data * self.fsdp
 
 
 def sizes() -> Sizes:
-  """Of the worker that is being traced.
+  """Returns the sizes of the worker that is being traced.
 
-  A mesh that is not a `Layout`'s may have an axis of the same name, which is
-  its owner's.
+  A user's own mesh may have axes of the same names, which are left alone.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if not (mesh.manual_axes and {DATA, FSDP} <= {*mesh.auto_axes}):
@@ -54,7 +53,7 @@ def sizes() -> Sizes:
 
 
 def split_axis(shape: tuple[int, ...], fsdp: int) -> int | None:
-  """The axis along which an array is split, the longest one that divides.
+  """Returns the axis along which an array is split: the longest that divides.
 
   It depends on the shape alone, so an optimizer's moments are split as the
   parameters are.
@@ -66,7 +65,7 @@ def split_axis(shape: tuple[int, ...], fsdp: int) -> int | None:
 
 
 def spec(shape: tuple[int, ...], fsdp: int) -> PartitionSpec:
-  """How an array of one worker is split between steps."""
+  """Returns how one worker's array is split between steps."""
   axis = split_axis(shape, fsdp)
   return (
     PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, FSDP)
@@ -78,7 +77,7 @@ def _cut(x: Any, *axes: Any) -> Any:
 
 
 def at_rest(tree: Any) -> Any:
-  """The arrays, split as between steps."""
+  """Splits arrays as they are split between steps."""
   inside = sizes()
   if inside.devices == 1:
     return tree
@@ -86,7 +85,7 @@ def at_rest(tree: Any) -> Any:
 
 
 def whole(tree: Any) -> Any:
-  """The arrays, all of them on every device of the worker."""
+  """Gathers arrays on every device of the worker."""
   if sizes().devices == 1:
     return tree
   return jax.tree.map(_cut, tree)
@@ -101,15 +100,15 @@ _in_use.defvjp(lambda x: (_cut(x), None), lambda _, grad: (at_rest(grad),))
 
 
 def in_use(params: Any) -> Any:
-  """Parameters, gathered where they are used; gradients are split at once."""
+  """Gathers parameters for their use; their gradients are split at once."""
   return jax.tree.map(_in_use, params) if sizes().fsdp > 1 else params
 
 
 def pack(leaves: Sequence[Any]) -> Any:
-  """Arrays of one dtype as one vector, of which every device has an equal part.
+  """Packs arrays of one dtype into a vector split evenly over the devices.
 
   An array that is split between steps is not gathered: each device packs what
-  it holds. The vector ends with zeros where it would not divide.
+  it holds. Zeros pad the vector to a length that divides.
   """
   data, fsdp = sizes()
   leaves = at_rest(leaves)
@@ -125,7 +124,7 @@ def pack(leaves: Sequence[Any]) -> Any:
 
 
 def unpack(vector: Any, like: Sequence[Any]) -> list[Any]:
-  """The inverse of `pack`, for arrays with the shapes of `like`."""
+  """Unpacks a vector of `pack` to arrays with the shapes of `like`."""
   fsdp = sizes().fsdp
   matrix = _by_row(_spread(vector).reshape(fsdp, -1))
   shapes = [jnp.shape(x) for x in like]
@@ -146,14 +145,14 @@ def unpack(vector: Any, like: Sequence[Any]) -> list[Any]:
 
 
 def _by_split(leaves, fsdp) -> tuple[list[tuple[int, int]], list[int]]:
-  """The indices and axes of arrays that are split, the indices of others."""
+  """Returns the indices and axes of split arrays, and the indices of others."""
   axes = [split_axis(jnp.shape(leaf), fsdp) for leaf in leaves]
   split = [(i, axis) for i, axis in enumerate(axes) if axis is not None]
   return split, [i for i, axis in enumerate(axes) if axis is None]
 
 
 def _rows(x, axis, fsdp):
-  """A split array as [fsdp, *]: a row is what one device holds."""
+  """Reshapes a split array to [fsdp, *]: a row is what one device holds."""
   before, length, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
   x = x.reshape(*before, fsdp, length // fsdp, *after)
   return _by_row(jnp.moveaxis(x, axis, 0).reshape(fsdp, -1))
@@ -167,9 +166,9 @@ def _from_rows(rows, shape, axis):
 
 
 def _by_row(matrix):
-  """Pins a matrix [fsdp, *] to the devices of each row.
+  """Pins each row of a matrix [fsdp, *] to its devices.
 
-  Left alone, XLA splits what leads to it in other ways, in many messages.
+  Otherwise XLA splits the matrix's inputs in other ways, in many messages.
   """
   return matrix if sizes().devices == 1 else _cut(matrix, FSDP)
 
@@ -179,14 +178,14 @@ def _spread(vector):
 
 
 def in_parts(collective: Callable[[Any], Any], message: Any) -> Any:
-  """A collective over workers, to which every device brings a part.
+  """Runs a collective over workers to which each device contributes a part.
 
-  All devices of a worker have the message and get the result, but no byte
+  All devices of a worker hold the message and get the result, but no byte
   leaves the worker twice.
 
   Args:
-    collective: acts alike on all elements along the last axis.
-    message: of one worker, on all of its devices.
+    collective: a function that treats all elements of the last axis alike.
+    message: one worker's message, held by all of its devices.
   """
   devices = sizes().devices
   if devices == 1:

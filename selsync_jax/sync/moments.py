@@ -1,4 +1,4 @@
-"""What a synchronization does to the state of the local optimizers.
+"""Policies for the state of the local optimizers at a synchronization.
 
 The state of an optax optimizer is a tree whose innermost named tuples each
 belong to one transformation: `ScaleByAdamState(count, mu, nu)`,
@@ -31,19 +31,19 @@ from selsync_jax.sync.wires import Wire
 
 @dataclasses.dataclass(frozen=True)
 class Moments(Part):
-  """What a synchronization does to the optimizer's state.
+  """A policy for the optimizer's state at a synchronization.
 
   Attributes:
-    init: of the optimizer's state.
+    init: `init(opt_state) -> state`.
     apply: `apply(opt_state, fresh, state) -> (opt_state, state)`, run inside
       the `lax.cond` of a synchronization; `fresh` is the optimizer's state
       before its first step.
-    sends: of the optimizer's state, what a synchronization sends.
+    sends: `sends(opt_state, workers)`, what a synchronization sends.
     averages: whether moments are equal on all workers afterwards.
-    changes: whether it does anything.
+    changes: whether it changes the optimizer's state.
     metrics: `metrics(state)`, scalars by name, for the rows of a run.
-    resize: what becomes of the state when the number of workers changes, see
-      `resizing`; by default all have the first worker's.
+    resize: the rule for the state when the number of workers changes, see
+      `resizing`; by default, all workers take the first one's.
   """
 
   init: Callable[[Any], Any]
@@ -57,20 +57,20 @@ class Moments(Part):
 
 @part
 def local() -> Moments:
-  """Each worker keeps its own optimizer state."""
+  """Keeps each worker's own optimizer state."""
   return _mixed((), (), FLOAT32)
 
 
 @part
 def mean(*, only: Sequence[str] | None = None, wire: Wire = FLOAT32) -> Moments:
-  """Moments are averaged over all workers.
+  """Averages moments over all workers.
 
-  In int8 a second moment could become zero beside a first one that does not,
-  and the next step would be huge, so moments cannot take that wire. Where a
+  In int8 a second moment could be rounded to zero while the first one is not,
+  and the next step would be huge, so moments cannot take that wire. If a
   method's averages are in int8, moments travel in bfloat16.
 
   Args:
-    only: names of the moments to average, such as `mu`; none: all.
+    only: the names of the moments to average, such as `mu`; `None` means all.
     wire: how the mean travels.
 
   Raises:
@@ -81,14 +81,14 @@ def mean(*, only: Sequence[str] | None = None, wire: Wire = FLOAT32) -> Moments:
 
 @part
 def reset(*, only: Sequence[str] | None = None) -> Moments:
-  """Moments are reset to what they were before the first step.
+  """Resets moments to their values before the first step.
 
-  If all moments of a transformation do, so does its count of steps, by which
-  Adam corrects the bias of young moments. The step of the learning rate's
-  schedule is not touched.
+  If all moments of a transformation are reset, so is its count of steps, by
+  which Adam corrects the bias of young moments. The step of the learning rate's
+  schedule is kept.
 
   Args:
-    only: names of the moments to reset, such as `trace`; none: all.
+    only: the names of the moments to reset, such as `trace`; `None` means all.
   """
   return _mixed((), only, FLOAT32)
 
@@ -100,11 +100,11 @@ def mixed(
   reset: Sequence[str] = (),
   wire: Wire = FLOAT32,
 ) -> Moments:
-  """Some moments are averaged, some are reset, others stay local.
+  """Averages some moments, resets some, and leaves the others local.
 
   Args:
-    mean: names of the moments to average.
-    reset: names of the moments to reset.
+    mean: the names of the moments to average.
+    reset: the names of the moments to reset.
     wire: how the mean travels.
 
   Raises:
@@ -116,7 +116,7 @@ def mixed(
 
 
 def _mixed(
-  averaged: Sequence[str] | None, anew: Sequence[str] | None, wire: Wire
+  averaged: Sequence[str] | None, cleared: Sequence[str] | None, wire: Wire
 ) -> Moments:
   """Averages some moments and resets some; `None` stands for all."""
   if wire.coarse:
@@ -131,7 +131,7 @@ def _mixed(
     return wire.init(chosen(opt_state)) if chosen(opt_state) else ()
 
   def apply(opt_state, fresh, state):
-    opt_state = _reset(opt_state, fresh, anew)
+    opt_state = _reset(opt_state, fresh, cleared)
     if chosen(opt_state):
       new, state = wire.mean(chosen(opt_state), state)
       opt_state = _insert(opt_state, averaged, new)
@@ -145,14 +145,14 @@ def _mixed(
     return wire.resize(saved, fresh, workers, step) if saved else fresh
 
   averages = averaged is None or len(averaged) > 0
-  resets = anew is None or len(anew) > 0
+  resets = cleared is None or len(cleared) > 0
   return Moments(
     init, apply, sends, averages, changes=averages or resets, resize=resize
   )
 
 
 def _is_innermost(node: Any) -> bool:
-  """Whether it is a named tuple without named tuples inside."""
+  """Returns whether a node is a named tuple without named tuples inside."""
 
   def named(value):
     # optax.MaskedNode, which stands for a masked leaf, has no fields.
@@ -163,7 +163,7 @@ def _is_innermost(node: Any) -> bool:
 
 
 def _moments(node: Any) -> list[str]:
-  """The names of the fields of a transformation's state that are moments."""
+  """Returns the names of a transformation's fields that are moments."""
   if not _is_innermost(node):
     return []
   return [
@@ -173,14 +173,10 @@ def _moments(node: Any) -> list[str]:
   ]
 
 
-def _names(opt_state: Any) -> set[str]:
-  states = jax.tree.leaves(opt_state, is_leaf=_is_innermost)
-  return {name for state in states for name in _moments(state)}
-
-
 def _check(opt_state: Any, names: Sequence[str] | None) -> None:
   """Raises `ValueError` for a name that is no moment of the optimizer."""
-  known = _names(opt_state)
+  states = jax.tree.leaves(opt_state, is_leaf=_is_innermost)
+  known = {name for state in states for name in _moments(state)}
   for name in names or ():
     if name not in known:
       listed = ', '.join(sorted(known)) or 'none'
@@ -190,7 +186,7 @@ def _check(opt_state: Any, names: Sequence[str] | None) -> None:
 
 
 def _select(opt_state: Any, names: Sequence[str] | None) -> list[Any]:
-  """The moments of those names, or all, of each transformation in turn."""
+  """Returns the named moments, or all, of each transformation in turn."""
   _check(opt_state, names)
   return [
     getattr(node, name)
@@ -203,7 +199,7 @@ def _select(opt_state: Any, names: Sequence[str] | None) -> list[Any]:
 def _insert(
   opt_state: Any, names: Sequence[str] | None, values: list[Any]
 ) -> Any:
-  """The state with the moments that `_select` finds replaced."""
+  """Replaces the moments that `_select` finds."""
   rest = iter(values)
 
   def replaced(node):
@@ -214,7 +210,7 @@ def _insert(
 
 
 def _reset(opt_state: Any, fresh: Any, names: Sequence[str] | None) -> Any:
-  """The state with those moments, or all, as in `fresh`."""
+  """Resets the named moments, or all, to those of `fresh`."""
   _check(opt_state, names)
 
   def replaced(node, new):

@@ -1,4 +1,4 @@
-"""What a collective costs on a network, by arithmetic.
+"""The time that a collective takes on a network, by arithmetic.
 
 The workers form a ring: a collective takes `KINDS[kind].rounds` consecutive
 messages, and each pays the latency of a link.
@@ -22,8 +22,8 @@ class Network(NamedTuple):
 
   Attributes:
     workers: N, one per host.
-    bandwidth: of a host's link in each direction, in bits per second.
-    latency: of a message from one host to the next, in seconds.
+    bandwidth: the speed of a host's link in each direction, in bits per second.
+    latency: the delay of a message from one host to the next, in seconds.
   """
 
   workers: int
@@ -31,20 +31,20 @@ class Network(NamedTuple):
   latency: float
 
   def seconds(self, collective: Collective) -> float:
-    """Seconds that a collective takes, per step or synchronization."""
+    """Returns a collective's seconds, per step or synchronization."""
     rounds = KINDS[collective.kind].rounds(self.workers) * collective.rate
     bits = 8 * collective.sent(self.workers)
     return bits / self.bandwidth + rounds * self.latency
 
 
 def bandwidth(text: str) -> float:
-  """Bits per second of `200Mbit`, `1Gbps` or `1GB/s`, for example.
+  """Converts `200Mbit`, `1Gbps` or `1GB/s`, for example, to bits per second.
 
-  As nearly everywhere but in tc(8), `bps` are bits per second. Case matters
-  only for a byte, the B of `B/s` and `Bps`.
+  As nearly everywhere but in tc(8), `bps` means bits per second. Case matters
+  only for the B of `B/s` and `Bps`, which means bytes.
 
   Raises:
-    ValueError: if it is not a number above 0 and a unit.
+    ValueError: if the text is not a number above 0 and a unit.
   """
   rate = rf'({_NUMBER}) ?([kmg])(bit|bit/s|bps|b/s)'
   parsed = re.fullmatch(rate, text.lower())
@@ -57,10 +57,10 @@ def bandwidth(text: str) -> float:
 
 
 def latency(text: str) -> float:
-  """Seconds of, for example, `50us`.
+  """Converts a latency such as `50us` to seconds.
 
   Raises:
-    ValueError: if it is not a number and a unit.
+    ValueError: if the text is not a number and a unit.
   """
   parsed = re.fullmatch(rf'({_NUMBER}) ?([a-z]+)', text)
   if not parsed:

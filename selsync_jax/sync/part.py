@@ -14,18 +14,18 @@ from selsync_jax.config import check_arguments
 
 
 class Recipe(NamedTuple):
-  """How a part was made.
+  """The call that made a part.
 
   Attributes:
     constructor: a function decorated with `part`.
-    arguments: what it was called with.
+    arguments: the arguments of the call.
   """
 
   constructor: Callable[..., Any]
   arguments: inspect.BoundArguments
 
   def __str__(self) -> str:
-    """The call, without arguments that are the defaults."""
+    """Returns the call, without arguments that have their default."""
     texts = []
     parameters = self.arguments.signature.parameters
     for name, value in self.arguments.arguments.items():
@@ -40,7 +40,7 @@ class Recipe(NamedTuple):
 
 
 class Part:
-  """Anything that `part` can remember the making of."""
+  """The base class of what a constructor decorated with `part` returns."""
 
   recipe: Recipe | None = None
 
@@ -50,7 +50,7 @@ Metrics = Callable[[Any], Mapping[str, Any]]
 
 
 def no_metrics(state: Any) -> dict[str, Any]:
-  """The `metrics` of a part that reports nothing."""
+  """Reports nothing."""
   del state
   return {}
 
@@ -72,7 +72,7 @@ def part(constructor: Callable[P, T]) -> Callable[P, T]:
     call = signature.bind(*args, **kwargs)
     check_arguments(constructor, call.arguments)
     made = constructor(*args, **kwargs)
-    # Parts are frozen for everybody else.
+    # Some parts are frozen dataclasses.
     object.__setattr__(made, 'recipe', Recipe(construct, call))
     return made
 
@@ -80,20 +80,20 @@ def part(constructor: Callable[P, T]) -> Callable[P, T]:
 
 
 def shown(value: Any) -> str:
-  """A part as the call that makes it; any other value as Python writes it."""
+  """Writes a part as the call that makes it, another value as Python does."""
   recipe = getattr(value, 'recipe', None)
   if recipe is not None:
     return str(recipe)
   if isinstance(value, Part) or callable(getattr(value, 'update', value)):
-    return '...'  # Made elsewhere, as are optimizers and schedules.
+    return '...'  # For example an optimizer.
   return repr(value)
 
 
 def rebuild(old: T, **changes: Any) -> T:
-  """The part, made again with some arguments changed.
+  """Makes a part again with some arguments changed.
 
   Raises:
-    ValueError: if it does not take such an argument.
+    ValueError: if the part takes no such argument, or has no recipe.
   """
   recipe = old.recipe
   if recipe is None:
@@ -110,14 +110,9 @@ def rebuild(old: T, **changes: Any) -> T:
 
 
 def hand(old: T, **given: Any) -> T | None:
-  """The part with an argument replaced, in it or in the parts inside it.
+  """Replaces one argument of a part, or of the parts inside it.
 
-  Args:
-    old: the part.
-    **given: one argument, for every part that takes it.
-
-  Returns:
-    The new part, or `None` if nothing in it takes the argument.
+  It returns `None` if none of them takes the argument.
   """
   (name,) = given
   recipe = old.recipe

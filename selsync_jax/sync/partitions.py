@@ -1,7 +1,7 @@
-"""Who selects from where: a vector in parts, one for each worker.
+"""Partitions of a vector into parts, one for each worker to select from.
 
-At step t worker i has part (t + i) mod N, of N workers, so each part is every
-worker's in turn.
+At step t, worker i of N selects from part (t + i) mod N, so every worker visits
+every part.
 
 References:
   Yoon and Oh, `MiCRO: Near-Zero Cost Gradient Sparsification for Scaling and
@@ -24,17 +24,18 @@ Bounds = tuple[Int32[Array, ''], Int32[Array, '']]
 
 BLOCKS = 1024
 TOLERANCE = 1.05
-"""A part may hold this many times the mean, or its inverse, and stay."""
+"""A part's load may exceed the mean, or fall below it, by this factor."""
 
 
 class MicroState(NamedTuple):
   """State of `micro`.
 
   Attributes:
-    count: int32 [], steps taken.
-    threshold: float32 [], of magnitudes.
-    selected: int32 [], elements that all workers selected at the last step.
-    overflow: int32 [], how many of this worker's did not fit.
+    count: int32 [], the number of steps taken.
+    threshold: float32 [], the smallest magnitude that is selected.
+    selected: int32 [], the number of elements that all workers selected at the
+      last step.
+    overflow: int32 [], how many of this worker's selected elements did not fit.
     error: `flat.parts` of what this worker has yet to send.
   """
 
@@ -46,18 +47,15 @@ class MicroState(NamedTuple):
 
 
 class ExDynaState(NamedTuple):
-  """State of `exdyna`.
+  """State of `exdyna`: that of `micro`, by part.
 
-  Of `blocks` and `selected` the first N elements count, one for each part; so
-  the shapes do not depend on the number of workers N.
+  Only the first N elements of `blocks` and `selected` are used, one for each
+  part, so the shapes do not depend on the number of workers N.
 
   Attributes:
-    count: int32 [], steps taken.
-    threshold: float32 [], of magnitudes.
-    blocks: int32 [B], how many blocks each part has.
-    selected: int32 [B], elements that were selected in each at the last step.
-    overflow: int32 [], how many of this worker's did not fit.
-    error: `flat.parts` of what this worker has yet to send.
+    blocks: int32 [B], the number of blocks in each part.
+    selected: int32 [B], the number of elements selected in each part at the
+      last step.
   """
 
   count: Int32[Array, '']
@@ -69,7 +67,7 @@ class ExDynaState(NamedTuple):
 
 
 class Partition(NamedTuple):
-  """How the vector is divided at each step.
+  """A rule that divides the vector at each step.
 
   Attributes:
     state: the type of the reducer's state.
@@ -96,7 +94,7 @@ def _equal(state, size, axis_name):
 
 
 EQUAL = Partition(MicroState, lambda size: {'selected': jnp.int32(0)}, _equal)
-"""N parts of equal length, but for one element."""
+"""N parts whose lengths differ by at most one element."""
 
 
 def _no_blocks(size):
@@ -125,17 +123,17 @@ def _balanced(state, size, axis_name):
 
 
 BALANCED = Partition(ExDynaState, _no_blocks, _balanced)
-"""Rows of blocks, which move between neighbors until all parts have about as
-many selected elements."""
+"""Parts made of blocks, which move between neighboring parts until all parts
+have about equally many selected elements."""
 
 
 def division(size: int) -> tuple[int, int]:
-  """How many blocks a vector has, and their length in elements.
+  """Returns the number of blocks in a vector, and their length in elements.
 
   As in the published code, the length is rounded down to a multiple of 32, and
-  the last part has the elements that are left over. A vector of less than
-  32,768 elements, for which that code has no blocks, has as many as it can have
-  up to 1,024, of a length that is not rounded.
+  the last part has the elements that are left over. That code has no blocks for
+  fewer than 32,768 elements; here such a vector has one block per element, up
+  to 1,024, and their length is not rounded.
   """
   blocks = min(BLOCKS, size)
   length = size // blocks
@@ -143,7 +141,7 @@ def division(size: int) -> tuple[int, int]:
 
 
 def _blocks(state, workers, size) -> Int32[Array, ' N']:
-  """How many blocks each part has at this step."""
+  """Returns the number of blocks in each part at this step."""
   blocks, length = division(size)
   if workers > blocks:
     raise ValueError(
@@ -168,19 +166,19 @@ def rebalanced(
   share: float,
   least: float,
 ) -> Int32[Array, ' N']:
-  """The parts after each pair of neighbors has moved a block or none.
+  """Moves at most one block between each pair of neighboring parts.
 
-  Pairs take turns from left to right. A block moves if one of the two has more
-  than 1.05 times the mean and the other less than the mean divided by 1.05. It
-  then counts as a block with the average number of selected elements. Averages
-  are rounded down, as in the published code. Loads that slope gently, such as
-  0.5, 1, 1, and 1.5 times the mean, stay as they are.
+  The pairs are visited from left to right. A block moves if one of the two has
+  more than 1.05 times the mean and the other less than the mean divided by
+  1.05. It then counts as a block with the average number of selected elements.
+  Averages are rounded down, as in the published code. Loads that slope gently,
+  such as 0.5, 1, 1, and 1.5 times the mean, stay as they are.
 
   Args:
-    blocks: how many each part has.
-    selected: elements that were selected in each.
+    blocks: the number of blocks in each part.
+    selected: the number of elements selected in each part.
     share: the length of a block, relative to the vector's.
-    least: how many blocks a part keeps.
+    least: the number of blocks that a part keeps.
   """
   total = jnp.sum(selected)
   mean = jnp.maximum(total // blocks.size, 1)

@@ -26,7 +26,7 @@ from selsync_jax.sync.part import part
 from selsync_jax.sync.transformation import Trigger
 
 LONGEST = 2**30
-"""Steps of a round, at most, so that the steps of a run fit in an int32."""
+"""The most steps of a round, so that the steps of a run fit into an int32."""
 
 Period = Annotated[int, Interval(ge=1, le=LONGEST)]
 """Steps from one synchronization to the next."""
@@ -54,11 +54,11 @@ def post_local(
 ) -> Trigger:
   """Synchronizes at each of the first steps, and periodically afterwards.
 
-  Steps 1, 2, ..., `switch`, then `switch + k`, `switch + 2k`, and so on.
+  The steps are 1, 2, ..., `switch`, `switch + k`, `switch + 2k`, and so on.
 
   Args:
-    switch: steps that all synchronize; the paper's end at the first decay of
-      the learning rate.
+    switch: the number of first steps that all synchronize; the paper's end at
+      the first decay of the learning rate.
     k: steps from one synchronization to the next afterwards.
   """
   return _rounds(lambda step: jnp.where(step < switch, 1, k))
@@ -75,16 +75,16 @@ def qsr(
   .. math::
     H = \max\left(H_{min}, \lfloor (\alpha / \eta)^2 \rfloor\right)
 
-  steps. While the learning rate warms up, at the start of a run, a round has as
-  many as the first one after the warmup would have.
+  steps. While the learning rate warms up at the start of a run, a round has as
+  many steps as the first one after the warmup would have.
 
-  Where the learning rate decays to 0, the last round may outlast the run. The
-  model that is evaluated is the mean over workers all the same.
+  If the learning rate decays to 0, the last round may outlast the run; the mean
+  over workers is still what is evaluated.
 
   Args:
     alpha: the learning rate at which a round may have one step; above 0.
-    h_min: steps of a round, at least.
-    learning_rate: of the local optimizer, by step.
+    h_min: the fewest steps of a round.
+    learning_rate: the local optimizer's schedule.
   """
 
   def period(step):
@@ -97,12 +97,9 @@ def qsr(
 
 
 def warmup_steps(learning_rate: optax.Schedule, within: int = 2**20) -> int:
-  """The steps at the start of a schedule in which it only rises.
+  """Returns the number of steps at its start in which a schedule only rises.
 
-  Args:
-    learning_rate: by step.
-    within: steps to look at. A schedule that rises in all of them is taken
-      for one without warmup.
+  A schedule that rises in all of the first `within` steps has no warmup.
   """
   with jax.ensure_compile_time_eval():
     rates = np.asarray(jax.vmap(learning_rate)(jnp.arange(within)))
@@ -110,7 +107,7 @@ def warmup_steps(learning_rate: optax.Schedule, within: int = 2**20) -> int:
 
 
 def _rounds(period: Callable[[Any], Any]) -> Trigger:
-  """A trigger with `period(step)` steps in the round that starts at `step`."""
+  """Returns a trigger whose round that starts at `step` has `period(step)`."""
 
   def init(params):
     del params

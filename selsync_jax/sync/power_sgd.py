@@ -29,8 +29,8 @@ class PowerSGDState(NamedTuple):
   """State of `power_sgd`, one array for each matrix M [n, m].
 
   Attributes:
-    q: float32 [m, rank], the last Q, equal on all workers: one more step of the
-      power iteration starts from it.
+    q: float32 [m, rank], the last Q, equal on all workers, from which the next
+      step of the power iteration starts.
     error: float32 [n, m], what this worker has yet to send.
   """
 
@@ -42,20 +42,20 @@ class PowerSGDState(NamedTuple):
 def power_sgd(rank: Count, seed: int = 0, *, axis_name: str = AXIS) -> Reducer:
   """Replaces gradients by an approximation of their mean, of low rank.
 
-  A leaf becomes a matrix where its axes can be divided so that the matrix is
-  closest to a square: a convolution [3, 3, 32, 64] is 288 by 64. (The authors'
-  code and PyTorch's hook put the first axis against the rest, which are the
-  output channels there.) Leaves that would not shrink travel as they are, such
-  as biases. At every step, in two all-reduces: every P, then every Q with the
-  leaves that travel as they are.
+  A leaf is reshaped to the matrix that is closest to a square: a convolution
+  [3, 3, 32, 64] becomes 288 by 64. (The authors' code and PyTorch's hook divide
+  the first axis, which holds the output channels there, from the rest.) Leaves
+  that would not shrink, such as biases, travel as they are. Every step takes
+  two all-reduces: of every P, then of every Q and these leaves.
 
   Algorithm 2's momentum is the local optimizer's. Columns are made orthogonal
   by Householder reflections, which tolerate a gradient of lower rank better
   than the paper's Gram-Schmidt.
 
   Args:
-    rank: r, of the approximation, at least 1; the paper's are 1, 2, and 4.
-    seed: of the first Q.
+    rank: r, the rank of the approximation, at least 1; the paper's are 1, 2,
+      and 4.
+    seed: the seed of the first Q.
     axis_name: the mapped axis.
   """
 
@@ -98,17 +98,17 @@ def power_sgd(rank: Count, seed: int = 0, *, axis_name: str = AXIS) -> Reducer:
 
 
 def _each(function: Callable[..., Any], *trees: Any) -> tuple[Any, ...]:
-  """The function of the first of each, of the second of each, and so on."""
+  """Maps a function over tuples."""
   return tuple(map(function, *trees))
 
 
 def _product(a, b):
-  # An accelerator's default would round what error feedback has to add up.
+  # An accelerator's default precision would be too low for error feedback.
   return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
 
 
 def _shapes(tree: Any, rank: int) -> list[tuple[int, int] | None]:
-  """The matrix that each leaf becomes; `None` for one that would not shrink."""
+  """Returns each leaf's matrix shape; `None` if the leaf would not shrink."""
 
   def matrix(leaf):
     if not flat.is_float(leaf):
@@ -124,11 +124,9 @@ def _shapes(tree: Any, rank: int) -> list[tuple[int, int] | None]:
 
 
 def _split(tree: Any, rank: int) -> tuple[Any, Any, Callable[[Any, Any], Any]]:
-  """The leaves that become matrices, and all others as one vector.
+  """Splits a tree into float32 matrices and a vector of all other leaves.
 
-  Returns:
-    The matrices and the vector, in float32; and a function from such matrices
-    and such a vector to a tree like `tree`.
+  The third result is a function from these to a tree like `tree`.
   """
   leaves, treedef = jax.tree.flatten(tree)
   shapes = _shapes(tree, rank)

@@ -50,15 +50,15 @@ def all_reduce(*, axis_name: str = AXIS) -> Reducer:
 
 @part
 def int8(*, axis_name: str = AXIS) -> Reducer:
-  """Replaces gradients by their mean, which travels in int8.
+  """Replaces gradients by their mean in int8, at every step.
 
-  See `wires.py`: a float32 scale for each 256 elements, and error feedback at
-  both stages. At every step.
+  As on the wire `int8`, each 256 elements have a float32 scale, and both stages
+  have error feedback.
 
-  The error does not add up. If no gradient has an element larger than G, then
+  The error stays bounded. If no gradient has an element larger than G, then
   with N < 253 workers no error memory has one larger than
-  (N + 1) / (253 - N) G, but for float32's rounding: 0.02 G for four workers.
-  The sum of all means returned is off by at most that.
+  (N + 1) / (253 - N) G (0.02 G for four workers), up to float32's rounding, and
+  the sum of all means is off by no more than that.
   """
 
   def mean(values, error):
@@ -87,13 +87,10 @@ def error_feedback(
   sends: Sends,
   biased: bool = False,
 ) -> Reducer:
-  """A reducer that sends a part of the gradient, and the rest later.
+  """Returns a reducer that sends a part of the gradient now, the rest later.
 
-  Args:
-    mean: `mean(values, error)`, both float32 [size]: the mean over workers, and
-      what this worker has yet to send.
-    sends: see `Reducer`.
-    biased: see `ReducerTraits`.
+  `mean(values, error)`, both float32 [size], returns the mean over workers and
+  what this worker has yet to send. See `Reducer` for the other arguments.
   """
 
   def init(params):
@@ -112,18 +109,13 @@ def error_feedback(
 
 
 def skip_nonfinite(mean: Any, new: Any, old: Any) -> tuple[Any, Any]:
-  """Keeps what is not finite out of a state.
+  """Keeps values that are not finite out of a state.
 
-  An error memory would send it again at every step.
-
-  Args:
-    mean: float arrays, the mean over workers, equal on all of them.
-    new: the state after this step.
-    old: the state before it.
+  An error memory would send them again at every step.
 
   Returns:
-    `mean` and `new` if all of `mean` is finite, otherwise NaN everywhere, which
-    every worker sees, and `old`.
+    `mean` and the new state if all of `mean` is finite, otherwise NaN
+    everywhere, which every worker sees, and the old state.
   """
   finite = jnp.all(
     jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(mean)])
@@ -134,16 +126,16 @@ def skip_nonfinite(mean: Any, new: Any, old: Any) -> tuple[Any, Any]:
 
 @part
 def at_sync(reducer: Reducer) -> Reducer:
-  """Reduces at the trigger's steps only, inside one `lax.cond`.
+  """Reduces only at synchronizations, inside one `lax.cond`.
 
   `at_sync(all_reduce())` with the trigger `selsync(delta)` is the paper's
   gradient aggregation.
 
   Args:
-    reducer: what happens to the gradients at a synchronization.
+    reducer: the reducer to run at synchronizations.
 
   Raises:
-    ValueError: if it runs at synchronizations only, by itself.
+    ValueError: if the reducer already runs only at synchronizations.
   """
   traits = reducer.traits
   if traits.reduces and not traits.every_step:

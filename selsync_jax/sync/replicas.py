@@ -1,4 +1,4 @@
-"""Whether replicas that should be equal are, bit for bit.
+"""A check that replicas are equal, bit for bit.
 
 A fingerprint is one 32-bit checksum per leaf: the sum of its words, each hashed
 with its index. The hash is a bijection, so a change of one word always shows.
@@ -16,7 +16,7 @@ from selsync_jax.sync.consensus import AXIS
 
 
 def fingerprint(tree: Any) -> UInt32[Array, 'leaves']:
-  """A checksum of every leaf of one worker's tree, in `jax.tree` order."""
+  """Returns a checksum of every leaf, in `jax.tree` order."""
   return jnp.stack([_checksum(leaf) for leaf in jax.tree.leaves(tree)])
 
 
@@ -30,20 +30,16 @@ def _checksum(leaf) -> UInt32[Array, '']:
 
 
 def mix(words: UInt32[Array, '*shape']) -> UInt32[Array, '*shape']:
-  """A hash of every word, the finalizer of MurmurHash3: a bijection."""
+  """Hashes every word with the finalizer of MurmurHash3, a bijection."""
   words = (words ^ (words >> 16)) * jnp.uint32(0x85EBCA6B)
   words = (words ^ (words >> 13)) * jnp.uint32(0xC2B2AE35)
   return words ^ (words >> 16)
 
 
 def first_difference(tree: Any, *, axis_name: str = AXIS) -> Int32[Array, '']:
-  """Where workers differ: the index of the first such leaf, or -1.
+  """Returns the index of the first leaf in which workers differ, or -1.
 
-  Two small all-reduces; equal on all workers.
-
-  Args:
-    tree: one worker's arrays.
-    axis_name: the mapped axis.
+  It takes two small all-reduces. The result is equal on all workers.
   """
   marks = fingerprint(tree)
   differs = lax.pmax(marks, axis_name) != lax.pmin(marks, axis_name)
@@ -53,7 +49,7 @@ def first_difference(tree: Any, *, axis_name: str = AXIS) -> Int32[Array, '']:
 
 
 def leaf_names(tree: Any) -> list[str]:
-  """The paths of the leaves, in `jax.tree` order."""
+  """Returns the paths of the leaves, in `jax.tree` order."""
   return [
     jax.tree_util.keystr(path, simple=True, separator='/')
     for path, _ in jax.tree_util.tree_leaves_with_path(tree)

@@ -1,11 +1,11 @@
-"""What becomes of a part's state when the number of workers changes.
+"""Rules for a part's state when the number of workers changes.
 
 A rule is a function `rule(saved, fresh, workers, step)` that returns the state
 of the new workers. `saved` is the state of all old workers, `fresh` that of the
 new ones before their first step; every leaf has a leading axis of workers.
 `workers` are the indices of the new ones, and `step` is the optimizer step that
 they have reached. A rule runs on NumPy arrays, or inside a compiled program. A
-part declares its rule as `resize`, and a part made of parts hands theirs on.
+part declares its rule as `resize`; a part made of parts combines their rules.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,35 +19,35 @@ Resize = Callable[[Any, Any, Sequence[int], int], Any]
 
 
 def reset(saved: Any, fresh: Any, workers: Sequence[int], step: int) -> Any:
-  """The state before the first step."""
+  """Returns the state before the first step."""
   del saved, workers, step
   return fresh
 
 
 def first(saved: Any, fresh: Any, workers: Sequence[int], step: int) -> Any:
-  """The first old worker's state for all, as of what is equal on all."""
+  """Gives all workers the first old one's state, which is equal on all."""
   del fresh, step
   return jax.tree.map(lambda leaf: _repeat(leaf[0], len(workers)), saved)
 
 
 def mean(saved: Any, fresh: Any, workers: Sequence[int], step: int) -> Any:
-  """The mean over the old workers; of a counter, the first one's.
+  """Gives all workers the mean over the old ones; counters are the first one's.
 
-  New workers whose error memories are the mean have as much left to send,
-  together, in their next average as the old ones had.
+  For error memories, the next average then receives as much as it would have
+  received from the old workers.
   """
   del fresh, step
   return jax.tree.map(lambda leaf: _repeat(_mean(leaf), len(workers)), saved)
 
 
 def position(saved: Any, fresh: Any, workers: Sequence[int], step: int) -> Any:
-  """The optimizer step, of what counts the steps of a run."""
+  """Returns the optimizer step, for state that counts the steps of a run."""
   del saved, workers
   return jax.tree.map(lambda x: np.full(x.shape, step, x.dtype), fresh)
 
 
 def fields(**rules: Resize) -> Resize:
-  """The rule of a named tuple: a rule for each of some fields, others reset."""
+  """Returns the rule of a named tuple, from rules by field; others reset."""
 
   def resize(saved, fresh, workers, step):
     return fresh._replace(
@@ -61,7 +61,7 @@ def fields(**rules: Resize) -> Resize:
 
 
 def each(rules: Sequence[Resize]) -> Resize:
-  """The rule of a tuple: a rule for each element."""
+  """Returns the rule of a tuple, from a rule for each element."""
 
   def resize(saved, fresh, workers, step):
     pairs = zip(rules, saved, fresh, strict=True)

@@ -1,4 +1,4 @@
-"""What a worker selects of a vector by a threshold, and sends.
+"""The selection of a vector's elements by a threshold, and their exchange.
 
 References:
   Yoon and Oh, `MiCRO: Near-Zero Cost Gradient Sparsification for Scaling and
@@ -19,12 +19,12 @@ from selsync_jax.sync.partitions import Bounds
 
 
 def wanted(density: float, size: int) -> int:
-  """How many of `size` elements a density stands for, at least 1."""
+  """Returns the number of elements to select of `size`, at least 1."""
   return max(1, int(density * size))
 
 
 def initial_threshold(k: int) -> Float32[Array, '']:
-  """MiCRO's, for k elements wanted."""
+  """Returns MiCRO's first threshold, for k wanted elements."""
   return jnp.float32(1 / (2 * math.sqrt(k)))
 
 
@@ -34,18 +34,18 @@ def adjusted(
   k: int,
   count: Int32[Array, ''],
 ) -> Float32[Array, '']:
-  """MiCRO's threshold of the next step, closer to selecting k elements.
+  """Returns MiCRO's threshold of the next step, to select about k elements.
 
-  It changes by 0.5%, and by a quarter of that within about 10% of k. There the
-  published code always raises it, because a condition that always holds stands
-  for `selected > k`. Here it is lowered if too few were selected, by the factor
-  that this code has and never uses.
+  It changes by 0.5%, or by a quarter of that within about 10% of k. Within that
+  range the published code always raises it, because its condition for
+  `selected > k` always holds. Here it is lowered if too few were selected, by
+  the factor that the published code has but never uses.
 
   Args:
-    threshold: of the last step.
-    selected: elements that all workers selected then.
-    k: elements wanted.
-    count: steps taken; before the first the threshold stays.
+    threshold: the last step's threshold.
+    selected: the number of elements that all workers selected at that step.
+    k: the number of elements wanted.
+    count: the number of steps taken; the first step keeps the threshold.
   """
   ratio = selected / k
   factor = jnp.select(
@@ -57,18 +57,18 @@ def adjusted(
 
 
 def slots(k: int, capacity: float, workers: int, size: int) -> int:
-  """The places in one worker's message, of k of `size` elements wanted."""
+  """Returns how many of k wanted elements one worker's message can hold."""
   return min(math.ceil(capacity * k / workers), size)
 
 
 class Exchange(NamedTuple):
-  """What `exchange` found.
+  """The result of `exchange`.
 
   Attributes:
-    mean: float32 [size], over workers, of what was sent; zero elsewhere.
+    mean: float32 [size], the mean over workers where it was sent; 0 elsewhere.
     error: float32 [size], what this worker did not send.
-    selected: int32 [N], elements that each worker selected.
-    overflow: int32 [], how many of this worker's did not fit.
+    selected: int32 [N], the number of elements that each worker selected.
+    overflow: int32 [], how many of this worker's selected elements did not fit.
   """
 
   mean: Float32[Array, ' size']
@@ -86,15 +86,15 @@ def exchange(
   *,
   axis_name: str = AXIS,
 ) -> Exchange:
-  """The mean over workers of what any of them selects.
+  """Computes the mean over workers of the elements that any of them selects.
 
   Args:
-    values: this worker's.
-    threshold: the magnitude to select, equal on all workers.
-    bounds: of this worker's part; the workers' parts are disjoint.
-    slots: how many elements a worker can select.
-    count: steps taken; a worker that finds nothing selects the element of its
-      part with that number, modulo the length of the part.
+    values: this worker's vector.
+    threshold: the smallest magnitude to select, equal on all workers.
+    bounds: the bounds of this worker's part; the workers' parts are disjoint.
+    slots: the number of elements that a message can hold.
+    count: the number of steps taken; a worker that finds nothing selects the
+      element of its part with that index, modulo the length of the part.
     axis_name: the mapped axis.
   """
   start, stop = bounds

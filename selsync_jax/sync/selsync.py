@@ -1,21 +1,21 @@
-"""Selective synchronization: talk only when the gradient is changing.
+"""Selective synchronization: synchronize only while the gradient is changing.
 
-A worker whose gradient norm barely moves would tell the others little they do
-not know, so it may keep its update to itself. `selsync` measures that movement
-inside an optax chain and lets the workers vote; `synchronize` acts on the vote.
+A worker whose gradient norm barely changes has little news for the others, so
+it may keep its update to itself. `selsync` measures that change inside an optax
+chain and lets the workers vote; `synchronize` acts on the vote.
 
 The vote is inside the transformation, so no caller can branch on a value that
 differs between workers. It is one scalar all-reduce, and on a slow network
-every step waits for it. Two options of ours avoid that: a vote that travels
-while the next step computes (`lag`), and one vote on several steps
-(`vote_every`).
+every step waits for it. Two options, which the paper does not have, avoid that:
+a vote that travels while the next step computes (`lag`), and one vote on
+several steps (`vote_every`).
 
 A gradient that is not finite never spreads silently: on its worker the change
 is NaN, which vetoes the vote, so `sync` is false on all workers. The state
 recovers with the next finite gradient. Parameters that have become NaN do not
 recover, and veto forever. With `lag=1` the veto is a step late as well. Watch
 the change, or wrap the optimizer in `optax.apply_if_finite`; `selsync` itself
-must stay outside of it, as it votes.
+must stay outside of it, because it votes.
 
 Example:
   >>> import jax, jax.numpy as jnp, optax
@@ -61,10 +61,10 @@ from selsync_jax.sync.transformation import Trigger
 
 
 class SelSyncState(NamedTuple):
-  """What a worker measured, and what the workers agreed on.
+  """A worker's measurement, and the workers' decision.
 
   Attributes:
-    measure: this worker's gradients; `measure.change` is the last change.
+    measure: this worker's measurement; `measure.change` is the last change.
     ballot: int32 [], this worker's pending ballot, see `vote.py`.
     sync: bool [], whether this step synchronizes, equal on all workers.
     safe: bool [], whether a vote was held at this step and nobody vetoed,
@@ -91,17 +91,17 @@ def selsync(
 
   Each worker flags a step whose relative gradient change (see `measure`)
   reaches `delta`. If any flag is raised, `sync` is true in the `SelSyncState`
-  of all workers. It stands first in a chain, where it sees the raw local
-  gradient: a clip before it would flatten what it measures.
+  of all workers. Put it first in a chain, where it sees the raw local gradient:
+  a clip before it would flatten what it measures.
 
   Args:
     delta: the threshold, at least 0: a number, an array, or a schedule over
       steps. 0 synchronizes at every step, infinity only at the first. To drive
       it by `optax.inject_hyperparams`, make `lag`, `vote_every` (and `quorum`,
-      if set) static arguments there. `budgeted` finds one by itself.
+      if set) static arguments there. `budgeted` finds a delta by itself.
     smoothing: see `measure`.
-    quorum: `None` is the paper's rule, one flag is enough. A fraction in
-      (0, 1] asks for that share of the workers, rounded up.
+    quorum: the share of the workers that must raise a flag, in (0, 1] and
+      rounded up; `None` is the paper's rule, one flag is enough.
     lag: steps from a flag to the synchronization it asks for. 0 is the
       paper's; with 1 the exchange does not depend on the step's computation.
     vote_every: steps from one vote to the next; a flag raised at any of them
@@ -137,7 +137,7 @@ def selsync(
 
 
 def _cast(ballot, flag, due, lag):
-  """The ballot to cast now, if a vote is due, and the ballot to keep."""
+  """Returns the ballot to cast now, if a vote is due, and the one to keep."""
   if lag:  # This step's flag waits for the next vote.
     return ballot, vote.either(jnp.where(due, 0, ballot), flag)
   cast = vote.either(ballot, flag)

@@ -25,19 +25,15 @@ from jaxtyping import Array, Float32
 from selsync_jax.sync.replicas import mix
 
 MAX_DEPTH = 32
-"""The signs of an element in all rows are the bits of one 32-bit hash."""
+"""The most rows: an element's signs are the bits of one 32-bit hash."""
 
 
 def sketch(
   vector: Float32[Array, ' size'], depth: int, width: int, seed: int
 ) -> Float32[Array, 'depth width']:
-  """The sketch of a vector.
+  """Returns the sketch of a vector, in at most `MAX_DEPTH` rows.
 
-  Args:
-    vector: of one worker.
-    depth: rows, at most `MAX_DEPTH`.
-    width: numbers in a row.
-    seed: of signs and offsets; the same on all workers.
+  The seed of signs and offsets must be the same on all workers.
   """
   chunks = -(-vector.size // width)
   padded = jnp.pad(vector, (0, chunks * width - vector.size))
@@ -59,5 +55,5 @@ def sketch(
 def squared_norm(
   sketch: Float32[Array, 'depth width'],
 ) -> Float32[Array, '']:
-  """The estimate of the squared L2 norm of the vector that was sketched."""
+  """Estimates the squared L2 norm of the vector that was sketched."""
   return jnp.median(jnp.sum(jnp.square(sketch), axis=1))

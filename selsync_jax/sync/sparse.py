@@ -1,8 +1,8 @@
 """Sparse reducers: the gradient's largest elements travel, the rest waits.
 
-What a worker does not send it adds to its next gradient (error feedback).
-Messages have a fixed size. What a worker selects and cannot fit in stays in its
-error memory, and is counted.
+A worker adds what it does not send to its next gradient (error feedback).
+Messages have a fixed size. Selected elements that do not fit stay in the error
+memory and are counted.
 
 References:
   Stich, Cordonnier and Jaggi, `Sparsified SGD with Memory`, NeurIPS 2018
@@ -37,10 +37,10 @@ from selsync_jax.sync.transformation import Reducer
 
 @part
 def top_k(density: Fraction, *, axis_name: str = AXIS) -> Reducer:
-  """Each worker sends its largest elements; the mean counts others as zero.
+  """Sends each worker's largest elements; the mean counts others as zero.
 
-  At every step, in one all-gather of indices and values: up to N times as many
-  elements as one worker sends differ from zero.
+  Every step takes one all-gather of indices and values. The mean has up to N
+  times as many nonzero elements as one worker sends.
 
   Args:
     density: k / size, the fraction of the elements that a worker sends, in
@@ -85,15 +85,15 @@ Capacity = Annotated[float, Ge(1)]
 def micro(
   density: Fraction, *, capacity: Capacity = 2.0, axis_name: str = AXIS
 ) -> Reducer:
-  r"""MiCRO: workers select in turn from disjoint parts, by a threshold.
+  r"""Selects by a threshold, each worker from a part of its own (MiCRO).
 
-  The vector has N parts of equal length, but for one element. At step t worker
-  i selects from part (t + i) mod N what reaches the threshold, or one element
-  in turn if nothing does. All workers send their values there, so the mean of
-  what is selected is exact, and every error memory is emptied there. The
-  threshold starts at :math:`1 / (2 \sqrt k)`, and from step to step follows how
-  many elements were selected, see `selection.adjusted`. At every step: an
-  all-gather of indices, and an all-reduce of values.
+  The vector has N parts whose lengths differ by at most one element. At step t,
+  worker i selects from part (t + i) mod N the elements that reach the
+  threshold, or a single one if none does. All workers send their values of all
+  selected elements, so the mean of these is exact, and every error memory is
+  emptied there. The threshold starts at :math:`1 / (2 \sqrt k)` and is adjusted
+  at every step to the number of elements selected, see `selection.adjusted`.
+  Every step takes an all-gather of indices and an all-reduce of values.
 
   The published code makes messages as long as the longest selection. Here they
   have a fixed length, and what does not fit counts as selected.
@@ -101,8 +101,8 @@ def micro(
   Args:
     density: k / size, the fraction of the elements to select, in (0, 1]. k is
       rounded down, to at least 1. The paper's is 0.001.
-    capacity: the places in a worker's message, in multiples of k / N, at least
-      1; its largest elements take them.
+    capacity: the number of elements that a worker's message can hold, in
+      multiples of k / N, at least 1; if it selects more, the largest are sent.
     axis_name: the mapped axis.
   """
   return _by_threshold(partitions.EQUAL, density, capacity, axis_name)
@@ -112,17 +112,18 @@ def micro(
 def exdyna(
   density: Fraction, *, capacity: Capacity = 2.0, axis_name: str = AXIS
 ) -> Reducer:
-  """ExDyna: `micro`, with parts of about as many selected elements each.
+  """Selects as `micro` does, from parts that are rebalanced (ExDyna).
 
-  The vector has up to 1,024 blocks (`partitions.division`), a part is a row of
-  them, and from step to step blocks move between neighbors
-  (`partitions.rebalanced`).
+  The vector has up to 1,024 blocks (`partitions.division`). A part is a row of
+  them, and at every step blocks may move between neighboring parts
+  (`partitions.rebalanced`), so that all workers select about equally many
+  elements.
 
   Args:
     density: k / size, the fraction of the elements to select, in (0, 1]. k is
       rounded down, to at least 1. The paper's is 0.001.
-    capacity: the places in a worker's message, in multiples of k / N, at least
-      1; its largest elements take them.
+    capacity: the number of elements that a worker's message can hold, in
+      multiples of k / N, at least 1; if it selects more, the largest are sent.
     axis_name: the mapped axis.
 
   Raises:
@@ -137,7 +138,7 @@ def _by_threshold(
   capacity: float,
   axis_name: str,
 ) -> Reducer:
-  """The reducer that selects by a threshold, each worker from its part."""
+  """Returns a reducer whose workers select by a threshold from their parts."""
 
   def init(params):
     size, zero = flat.size(params), jnp.int32(0)

@@ -36,9 +36,9 @@ class Strategy(NamedTuple):
 
   @property
   def measure(self) -> optax.GradientTransformationExtraArgs:
-    """The relative gradient change that is recorded.
+    """The measurement of the gradient's change that a run records.
 
-    It also finds gradients that are not finite.
+    It also detects gradients that are not finite.
     """
     return self.trigger.traits.meter or measure()
 
@@ -53,13 +53,13 @@ class Strategy(NamedTuple):
     return self.averager.agrees or self.reducer.traits.every_step
 
   def averaged(self, shared: Any) -> Any:
-    """The part of `{'params', 'model_state'}` that the averager works on."""
+    """Returns the part of `{'params', 'model_state'}` that is averaged."""
     return shared if self.averages_model_state else {'params': shared['params']}
 
   def sends(
     self, shared: Any, workers: int, opt_state: Any = ()
   ) -> tuple[Collective, ...]:
-    """Every collective that the parts issue.
+    """Returns every collective that the parts issue.
 
     Args:
       shared: `{'params', 'model_state'}` of one worker, or their shapes.
@@ -75,24 +75,14 @@ class Strategy(NamedTuple):
     )
 
   def check(self) -> None:
-    """Refuses parts that cannot be right together.
-
-    Raises:
-      ValueError: naming the parts and the reason.
-    """
+    """Raises `ValueError` if parts cannot be right together."""
     for refused, reason in _REFUSED:
       if refused(self):
-        raise ValueError(reason.format(**_recipes(self)))
+        parts = {name: shown(part) for name, part in self._asdict().items()}
+        raise ValueError(reason.format(**parts))
 
 
-def _recipes(strategy: Strategy) -> dict[str, Any]:
-  return {
-    name: shown(getattr(strategy, name))
-    for name in ('trigger', 'averager', 'reducer', 'optimizer_state')
-  }
-
-
-# What cannot be right, and why.
+# Combinations that cannot be right, and the reasons.
 _REFUSED = (
   (
     lambda s: not s.averager.averages and not s.reducer.traits.reduces,

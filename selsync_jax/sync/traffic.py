@@ -27,9 +27,10 @@ class Kind(NamedTuple):
   rounds: Callable[[int], int]
 
 
-# The message is: the vector that is reduced; what each worker contributes to
-# the gathered result; the vector that is scattered; what a worker has for all
-# workers together; what one worker sends its partner; what the root sends.
+# In this order, the message is the vector that is reduced; one worker's
+# contribution to the gathered result; the vector that is scattered; what one
+# worker sends to all together; what it sends to its partner; what the root
+# sends.
 KINDS = {
   'all_reduce': Kind(lambda n: 2 * (n - 1) / n, lambda n: 2 * (n - 1)),
   'all_gather': Kind(lambda n: n - 1, lambda n: n - 1),
@@ -47,7 +48,7 @@ class Collective(NamedTuple):
     kind: a name in `KINDS`.
     nbytes: bytes of the message, see `KINDS`.
     at: 'step' or 'sync': issued at every step, or at a synchronization.
-    rate: how often on average, per step or per synchronization.
+    rate: how often it is issued on average, per step or per synchronization.
   """
 
   kind: str
@@ -56,7 +57,7 @@ class Collective(NamedTuple):
   rate: float = 1.0
 
   def sent(self, workers: int) -> float:
-    """Bytes that each of N workers sends, per step or synchronization."""
+    """Returns the bytes that a worker sends, per step or synchronization."""
     return KINDS[self.kind].share(workers) * (self.nbytes * self.rate)
 
 
@@ -66,13 +67,13 @@ Sends = Callable[[Any, int], tuple[Collective, ...]]
 
 
 def sends_nothing(tree: Any, workers: int) -> tuple[Collective, ...]:
-  """The `sends` of a part that does not communicate."""
+  """Sends nothing."""
   del tree, workers
   return ()
 
 
 def sends_all(tree: Any, workers: int) -> tuple[Collective, ...]:
-  """One all-reduce of the floating-point leaves at a synchronization."""
+  """Sends one all-reduce of the floating-point leaves at a synchronization."""
   del workers
   return (Collective('all_reduce', nbytes(tree)),)
 
@@ -81,10 +82,10 @@ class Traffic(NamedTuple):
   """Bytes that one worker sends.
 
   Attributes:
-    step: at every step.
-    sync: at a synchronization, in addition.
-    bsp: at every step under BSP.
-    injected: of examples, at every step, in addition.
+    step: bytes at every step.
+    sync: additional bytes at a synchronization.
+    bsp: bytes at every step under BSP.
+    injected: additional bytes at every step for examples.
   """
 
   step: float
@@ -94,7 +95,7 @@ class Traffic(NamedTuple):
 
 
 def nbytes(tree: Any) -> int:
-  """Bytes of the floating-point arrays of a tree, or of their shapes.
+  """Returns the bytes of a tree's floating-point arrays or their shapes.
 
   Counters do not travel: `consensus` leaves them as they are.
   """
@@ -102,19 +103,16 @@ def nbytes(tree: Any) -> int:
 
 
 def sent(collectives: Iterable[Collective], at: str, workers: int) -> float:
-  """Bytes that a worker sends in those of the collectives that `at` issues."""
+  """Returns the bytes that a worker sends in the collectives issued `at`."""
   return sum(c.sent(workers) for c in collectives if c.at == at)
 
 
 def traffic(
   collectives: Iterable[Collective], params: Any, workers: int
 ) -> Traffic:
-  """What each of N workers sends.
+  """Returns the bytes that each of N workers sends in a method's collectives.
 
-  Args:
-    collectives: of the whole method.
-    params: one worker's parameters (or their shapes), which BSP averages.
-    workers: N.
+  `params` are one worker's parameters, or their shapes, which BSP averages.
   """
   collectives = tuple(collectives)
   return Traffic(

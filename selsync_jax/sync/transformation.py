@@ -1,4 +1,4 @@
-"""What a trigger and a reducer are: optax transformations that communicate."""
+"""Triggers and reducers: optax transformations that communicate."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
@@ -16,19 +16,20 @@ from selsync_jax.sync.traffic import Traffic
 
 
 class TriggerTraits(NamedTuple):
-  """What a trigger declares about its decisions.
+  """The properties of a trigger's decisions.
 
   Attributes:
     period: steps from one synchronization to the next; `None` where they
       depend on what the workers see.
-    spacing: steps from one synchronization that a vote decides to the next, at
-      least.
-    sees_update: whether it decides after the local update, on `applied`. In a
-      chain of your own such a trigger stands last.
+    spacing: the fewest steps from one synchronization decided by a vote to the
+      next.
+    sees_update: whether it decides after the local update, on `applied`. In
+      your own chain such a trigger stands last.
     needs_consensus: whether it measures from the last common parameters.
-    threshold: where the extra argument `threshold` starts, if it takes one.
-    affordable: a function of what the strategy sends, which raises
-      `ValueError` if that breaks a budget whatever the trigger decides.
+    threshold: the first value of the extra argument `threshold`, if it takes
+      one.
+    affordable: `affordable(traffic)` raises `ValueError` if what the strategy
+      sends breaks a budget whatever the trigger decides.
     meter: the measurement of the gradient's change that it decides by.
   """
 
@@ -42,14 +43,14 @@ class TriggerTraits(NamedTuple):
 
 
 class ReducerTraits(NamedTuple):
-  """What a reducer declares about its results.
+  """The properties of a reducer's results.
 
   Attributes:
     reduces: whether it communicates at all.
-    every_step: whether it does at every step, so that all workers apply the
-      same update.
+    every_step: whether it communicates at every step, so that all workers apply
+      the same update.
     biased: whether it leaves out a part of the gradient, which waits in an
-      error memory; needs parameters that are equal on all workers.
+      error memory; it then needs parameters that are equal on all workers.
   """
 
   reduces: bool = True
@@ -58,16 +59,16 @@ class ReducerTraits(NamedTuple):
 
 
 class Transformation(optax.GradientTransformationExtraArgs, Part):
-  """An optax transformation that says what it sends, reports, and is.
+  """An optax transformation that declares what it sends and reports.
 
   In a chain it is an ordinary `optax.GradientTransformationExtraArgs`.
 
   Args:
-    init: as in optax.
-    update: as in optax.
+    init: the transformation's `init`, see optax.
+    update: the transformation's `update`, see optax.
     sends: `sends(params, workers)`, what an update sends.
     metrics: `metrics(state)`, scalars by name, for the rows of a run.
-    resize: what becomes of the state when the number of workers changes, see
+    resize: the rule for the state when the number of workers changes, see
       `resizing`; by default it is reset.
     **traits: fields of the record `traits`.
   """
@@ -88,32 +89,30 @@ class Transformation(optax.GradientTransformationExtraArgs, Part):
     resize: Resize = reset,
     **traits: Any,
   ) -> Any:
-    """A pair of functions, as in optax, with what it declares beside them."""
+    """Creates the pair of functions and sets its declarations."""
     self = super().__new__(cls, init, update)
     self.sends, self.metrics, self.resize = sends, metrics, resize
     self.traits = cls.record(**traits)
     return self
 
   def _replace(self, **changes: Any) -> Any:
-    """The same with another `init` or `update`; it has no recipe anymore."""
+    """Returns it with another `init` or `update`, and without a recipe."""
     new = super()._replace(**changes)
     vars(new).update(vars(self), recipe=None)
     return new
 
 
 class Trigger(Transformation):
-  """Leaves a bool `sync`, equal on all workers, in its state.
+  """A transformation that decides when workers synchronize.
 
-  Updates pass through unchanged. A trigger that votes also leaves `safe`:
-  whether the vote was held and found everything finite.
+  Its state has a bool `sync`, equal on all workers; updates pass through
+  unchanged. If it votes, its state also has a bool `safe`: whether the vote was
+  held and found everything finite.
 
   A training step calls `update` with the extra arguments `traffic`, what the
   strategy sends, and, if the trigger `sees_update`, `applied`, the local
   update. A trigger around this one adds `synced`, whether the step before
   synchronized, and may add `threshold`. In your own chain they are absent.
-
-  Attributes:
-    traits: what it declares about its decisions.
   """
 
   record = TriggerTraits
@@ -121,15 +120,12 @@ class Trigger(Transformation):
 
 
 class Reducer(Transformation):
-  """Communicates gradients.
+  """A transformation that communicates gradients.
 
   A training step calls `update` with the extra argument `sync`, the trigger's
   outcome at this step; a reducer that runs at every step ignores it. An error
   memory in its state should survive a change of the number of workers, for
   example by `resize=resizing.fields(error=resizing.mean)`.
-
-  Attributes:
-    traits: what it declares about its results.
   """
 
   record = ReducerTraits

@@ -1,7 +1,4 @@
-"""Triggers that need no gradient, and triggers made of triggers.
-
-See `Trigger` for what a trigger is.
-"""
+"""Triggers that need no gradient, and triggers made of triggers."""
 
 import collections
 from typing import Any, NamedTuple
@@ -16,7 +13,7 @@ from selsync_jax.sync.transformation import Trigger
 
 
 def around(*triggers: Trigger) -> dict[str, Any]:
-  """What a trigger declares that updates other triggers at every step."""
+  """Returns arguments for a `Trigger` that updates others at every step."""
   traits = [trigger.traits for trigger in triggers]
   thresholds = [t.threshold for t in traits if t.threshold is not None]
   meters = [t.meter for t in traits if t.meter is not None]
@@ -32,7 +29,7 @@ def around(*triggers: Trigger) -> dict[str, Any]:
     spacing=max(t.spacing for t in traits),
     sees_update=any(t.sees_update for t in traits),
     needs_consensus=any(t.needs_consensus for t in traits),
-    # Several thresholds need not be of the same quantity.
+    # Several thresholds may be on different quantities.
     threshold=thresholds[0] if len(thresholds) == 1 else None,
     meter=meters[0] if meters else None,
     affordable=affordable,
@@ -40,7 +37,7 @@ def around(*triggers: Trigger) -> dict[str, Any]:
 
 
 def around_one(trigger: Trigger) -> dict[str, Any]:
-  """The same of one trigger, whose state is the field `trigger`."""
+  """Returns such arguments if one trigger's state is the field `trigger`."""
   return around(trigger) | dict(
     metrics=lambda state: trigger.metrics(state.trigger),
     resize=resizing.fields(trigger=trigger.resize),
@@ -48,12 +45,7 @@ def around_one(trigger: Trigger) -> dict[str, Any]:
 
 
 class EveryState(NamedTuple):
-  """State of `every`.
-
-  Attributes:
-    count: int32 [], steps taken.
-    sync: bool [], whether the last of them is a synchronization.
-  """
+  """State of `every`: steps taken, and whether the last one synchronizes."""
 
   count: Int32[Array, '']
   sync: Bool[Array, '']
@@ -82,12 +74,7 @@ def every(k: Period) -> Trigger:
 
 
 class AtLeastEveryState(NamedTuple):
-  """State of `at_least_every`.
-
-  Attributes:
-    since: int32 [], steps since the last synchronization.
-    sync: bool [], whether one is due.
-  """
+  """State of `at_least_every`: steps since the last synchronization."""
 
   since: Int32[Array, '']
   sync: Bool[Array, '']
@@ -141,12 +128,12 @@ def any_of(*triggers: Trigger) -> Trigger:
   `selsync(vote_every=k)`, `at_least_every` therefore waits for the next vote,
   and no trigger synchronizes while a gradient is not finite.
 
-  Every trigger's state has a field named `sync`, so in a chain of your own
-  read the outcome by its place, `opt_state[0].sync`.
+  Every trigger's state has a field named `sync`, so in your own chain read the
+  outcome by its index, `opt_state[0].sync`.
 
   Args:
-    *triggers: at least one; each leaves `sync` in its state. They are updated
-      with the extra argument `synced`: whether the step before synchronized.
+    *triggers: the triggers, at least one. They are updated with the extra
+      argument `synced`: whether the step before synchronized.
 
   Raises:
     ValueError: if there is no trigger.
@@ -184,7 +171,7 @@ def any_of(*triggers: Trigger) -> Trigger:
   def metrics(state):
     pairs = zip(triggers, state.triggers, strict=True)
     every = [trigger.metrics(inner) for trigger, inner in pairs]
-    return dict(collections.ChainMap(*map(dict, every)))  # The first one's.
+    return dict(collections.ChainMap(*map(dict, every)))  # The first one wins.
 
   return Trigger(
     init,
@@ -219,11 +206,11 @@ class AtMostEveryState(NamedTuple):
 def at_most_every(k: Period, *, trigger: Trigger) -> Trigger:
   """Allows at most one synchronization in k steps.
 
-  If the trigger asks for one sooner, it takes place when they have passed.
+  One that is asked for sooner takes place when k steps have passed.
 
   Args:
     k: steps from one synchronization to the next, at least 1.
-    trigger: asks for synchronizations.
+    trigger: the trigger that asks for synchronizations.
   """
 
   def init(params):

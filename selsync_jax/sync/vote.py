@@ -1,4 +1,4 @@
-"""How workers agree: one int32 each, summed in one all-reduce.
+"""The workers' vote: one int32 each, summed in one all-reduce.
 
 A ballot is 1 for a raised flag, 0 for none, and less than 0 for a veto. One
 veto outweighs the flags of all.
@@ -18,11 +18,11 @@ from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.traffic import Collective
 
 BYTES = 4
-"""Of one ballot, an int32."""
+"""The size of one ballot, an int32."""
 
 
 class Outcome(NamedTuple):
-  """What a vote decided; equal on all workers.
+  """The outcome of a vote, equal on all workers.
 
   Attributes:
     sync: bool [], whether enough flags were raised and nobody vetoed.
@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
 
 
 def ballot(change, delta, *, axis_name: str = AXIS) -> Int32[Array, '']:
-  """A flag where `change` reaches `delta`; a veto where it is NaN."""
+  """Returns a flag where `change` reaches `delta`, a veto where it is NaN."""
   flag = jnp.int32(change >= delta)
   return jnp.where(jnp.isnan(change), -lax.axis_size(axis_name), flag)
 
@@ -51,12 +51,12 @@ def either(one, other) -> Int32[Array, '']:
 def count(
   ballot, quorum: float | None = None, *, axis_name: str = AXIS
 ) -> Outcome:
-  """Counts the ballots of all workers: one scalar all-reduce.
+  """Counts the ballots of all workers in one scalar all-reduce.
 
   Args:
-    ballot: int32 [], this worker's.
+    ballot: int32 [], this worker's ballot.
     quorum: the share of workers, in (0, 1] and rounded up, that must raise
-      their flags; `None`: one is enough.
+      their flags; `None` means that one is enough.
     axis_name: the mapped axis.
   """
   # The tolerance keeps a product such as 0.7 * 10 from rounding up to 8.
@@ -68,14 +68,9 @@ def count(
 def hold(
   ballot, due, vote_every: int, quorum: float | None, *, axis_name: str = AXIS
 ) -> Outcome:
-  """Counts the ballots if a vote is due; otherwise nothing is decided.
+  """Counts the ballots if a vote is due; otherwise decides nothing.
 
-  Args:
-    ballot: int32 [], this worker's.
-    due: bool [], whether this step has a vote, equal on all workers.
-    vote_every: steps from one vote to the next; 1 makes every step due.
-    quorum: see `count`.
-    axis_name: the mapped axis.
+  `due` is a bool [], equal on all workers. `quorum` is that of `count`.
   """
   if vote_every == 1:
     return count(ballot, quorum, axis_name=axis_name)
@@ -88,5 +83,5 @@ def hold(
 
 
 def sends(vote_every: int) -> tuple[Collective, ...]:
-  """What a vote every `vote_every` steps sends."""
+  """Returns what a vote every `vote_every` steps sends."""
   return (Collective('all_reduce', BYTES, 'step', 1 / vote_every),)

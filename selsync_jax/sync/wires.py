@@ -1,13 +1,13 @@
-"""How an average travels: as it is, or in fewer bits.
+"""Wires: how an average travels, as it is or in fewer bits.
 
 A compressed wire sends what has changed since the last consensus, which all
 workers know, and remembers what rounding left out (error feedback): the error
-is added to what is sent next, so nothing is lost, only late. An average takes
-two messages. In the first each worker sends every other one its share of the
-vector (an all-to-all). It adds up what it receives in float32, and sends the
-mean of its share to all (an all-gather). What rounding leaves out of a mean
-goes into the error memory of the worker that rounded it. All workers decode
-the same bits, so they stay bit-identical.
+is added to what is sent next, so nothing is lost, only delayed. An average
+takes two messages. In the first, each worker sends every other one its share of
+the vector (an all-to-all). It adds up what it receives in float32, and sends
+the mean of its share to all (an all-gather). What rounding leaves out of a mean
+goes into the error memory of the worker that rounded it. All workers decode the
+same bits, so they stay bit-identical.
 
 References:
   Seide et al., `1-Bit Stochastic Gradient Descent`, Interspeech 2014 (error
@@ -45,20 +45,20 @@ BLOCK = 256
 
 @dataclasses.dataclass(frozen=True)
 class Wire(Part):
-  """How an average travels.
+  """The encoding of an average.
 
   Attributes:
     init: `init(tree) -> state`.
     mean: `mean(tree, state, where=None, count=None) -> (tree, state)`: the mean
       over workers of the floating-point leaves, equal on all of them; `where`
       and `count` as in `consensus`.
-    sends: what one average sends.
-    rebase: `rebase(tree, state) -> state`, told where all workers stand if an
-      averager has moved them on from the mean.
+    sends: `sends(tree, workers)`, what one average sends.
+    rebase: `rebase(tree, state) -> state`, with the tree of all workers after
+      an averager has moved it on from the mean.
     exact: whether values travel as they are.
-    coarse: whether a value may be rounded to zero that is small beside others.
-    metrics: `metrics(state)`, what is reported at every step.
-    resize: what becomes of the state when the number of workers changes, see
+    coarse: whether a value may be rounded to zero because others are larger.
+    metrics: `metrics(state)`, scalars by name, for the rows of a run.
+    resize: the rule for the state when the number of workers changes, see
       `resizing`.
   """
 
@@ -74,7 +74,7 @@ class Wire(Part):
 
 @part
 def float32(*, axis_name: str = AXIS) -> Wire:
-  """Values travel as they are, in one all-reduce for each dtype."""
+  """Sends values as they are, in one all-reduce for each dtype."""
 
   def mean(tree, state, *, where=None, count=None):
     tree = consensus(tree, where=where, count=count, axis_name=axis_name)
@@ -84,16 +84,17 @@ def float32(*, axis_name: str = AXIS) -> Wire:
 
 
 FLOAT32 = float32()
-"""The wire of parts that are given none."""
+"""The default wire of other parts."""
 
 
 class Codec(NamedTuple):
-  """Float32 in fewer bits.
+  """An encoding of float32 in fewer bits.
 
   Attributes:
-    encode: float32 [..., size] -> one message [..., *] of integers.
-    decode: such a message -> float32 [..., size].
-    nbytes: of the message of `size` elements, a multiple of `BLOCK`.
+    encode: a function from float32 [..., size] to a message [..., *] of
+      integers; `size` is a multiple of `BLOCK`.
+    decode: a function from such a message to float32 [..., size].
+    nbytes: `nbytes(size)`, the bytes of such a message.
   """
 
   encode: Callable[[Float32[Array, '...']], Array]
@@ -123,7 +124,7 @@ def _decode_int8(message):
 
 
 def _encode_bfloat16(x):
-  # As integers: for a CPU, XLA would turn a bfloat16 message into float32.
+  # Send integers, because XLA on a CPU would turn bfloat16 into float32.
   return lax.bitcast_convert_type(x.astype(jnp.bfloat16), jnp.uint16)
 
 
@@ -141,7 +142,7 @@ class WireState(NamedTuple):
   Attributes:
     reference: `flat.parts` of the last mean that traveled, equal on all
       workers.
-    error: of the same shapes, what this worker has yet to send.
+    error: what this worker has yet to send, in the same shapes.
   """
 
   reference: list[Float32[Array, '...']]
@@ -150,18 +151,18 @@ class WireState(NamedTuple):
 
 @part
 def int8(*, axis_name: str = AXIS) -> Wire:
-  """Changes travel in int8, with a float32 scale for each 256 elements."""
+  """Sends changes in int8, with a float32 scale for each 256 elements."""
   return _compressed(INT8, axis_name, coarse=True)
 
 
 @part
 def bfloat16(*, axis_name: str = AXIS) -> Wire:
-  """Changes travel in bfloat16."""
+  """Sends changes in bfloat16."""
   return _compressed(BFLOAT16, axis_name)
 
 
 def _compressed(codec: Codec, axis_name: str, coarse: bool = False) -> Wire:
-  """A wire that sends the changes since the last consensus."""
+  """Returns a wire that sends the changes since the last consensus."""
 
   def init(tree):
     return WireState(flat.parts(tree), flat.zeros(tree))
@@ -203,20 +204,20 @@ def compressed_mean(
   count: int | None = None,
   axis_name: str = AXIS,
 ) -> tuple[Float32[Array, ' size'], Float32[Array, ' size']]:
-  """The mean over workers of a vector, in an all-to-all and an all-gather.
+  """Averages a vector over workers, in an all-to-all and an all-gather.
 
   Args:
-    values: this worker's.
-    error: what it left out before.
-    codec: what travels.
-    where: as in `consensus`.
-    count: as in `consensus`.
+    values: this worker's vector.
+    error: what this worker left out before.
+    codec: the encoding of both messages.
+    where: see `consensus`.
+    count: see `consensus`.
     axis_name: the mapped axis.
 
   Returns:
     The mean, the same bits on all workers, and what this worker leaves out
     now. The mean over workers of `values + error` is the mean that is returned
-    plus the mean over workers of the new error, but for float32's rounding.
+    plus the mean over workers of the new error, up to float32's rounding.
   """
   workers = lax.axis_size(axis_name)
   members = workers if count is None else count
@@ -234,7 +235,7 @@ def compressed_mean(
   )
   mine = jnp.sum(codec.decode(received), axis=0) / members
   message = codec.encode(mine)
-  # The rest of the mean is `members` times as much of one worker's vector.
+  # An error of the mean weighs `members` times as much in one worker's vector.
   index = lax.axis_index(axis_name)
   left = left.at[index].add(members * (mine - codec.decode(message)))
   gathered = inner.in_parts(
@@ -248,14 +249,14 @@ def compressed_mean(
 
 
 def _share(size: int, workers: int) -> int:
-  """The elements that one worker adds up, a multiple of `BLOCK`."""
+  """Returns the number of elements that a worker adds up, in whole blocks."""
   return -(-size // (workers * BLOCK)) * BLOCK
 
 
 def sends_compressed(
   size: int, workers: int, codec: Codec, at: str = 'sync'
 ) -> tuple[Collective, ...]:
-  """What `compressed_mean` of `size` elements sends."""
+  """Returns what `compressed_mean` of `size` elements sends."""
   share = _share(size, workers)
   return (
     Collective('all_to_all', codec.nbytes(workers * share), at),
@@ -264,11 +265,11 @@ def sends_compressed(
 
 
 def _floor(tree: Any, mean: Any, where: Any, axis_name: str) -> Any:
-  """The mean, at least 0 in leaves that are nowhere negative on any worker.
+  """Clips the mean at 0 in leaves that are nowhere negative on any worker.
 
   Rounding could make an average of variances or second moments negative, and
-  their square root NaN. The reference keeps what is cut off here, so the next
-  average makes up for it.
+  their square root NaN. The reference is not clipped, so the next average makes
+  up for it.
   """
   negative = jnp.stack([jnp.any(leaf < 0) for leaf in flat.floats(tree)])
   if where is not None:
