@@ -121,13 +121,10 @@ def _line(error: BaseException, path: str) -> str:
 def _set(
   config: 'ml_collections.ConfigDict', path: list[str], given: list[str]
 ) -> None:
-  """Sets a field, or a part of the method.
+  """Sets the field at `path`, or a part of the method, from its arguments.
 
-  Args:
-    config: the config.
-    path: the names that lead to the field.
-    given: the arguments that set this field. The last one wins; but those of a
-      tuple are concatenated, from the last `None` on.
+  The last argument wins; but those of a tuple are concatenated, from the last
+  `None` on.
 
   Raises:
     ConfigError: if there is no such field, or a value has a wrong type.
@@ -160,13 +157,7 @@ def _set(
 
 
 def _read(argument: str, kind: Any) -> Any:
-  """Returns the value in an argument `--config.FIELD=VALUE`.
-
-  Args:
-    argument: the argument.
-    kind: the type of the field; `object` for a part of the method, whose fields
-      no config file lists.
-  """
+  """Returns the value in an argument `--config.FIELD=VALUE` for a type."""
   no, _, text = _match(argument)
   if kind is bool and text is None:
     return not no

@@ -133,12 +133,8 @@ def _configs(
 def _print_costs(configs, links, within, lssr, steps):
   """Measures a step with SelSync's config, and prints the costs of all methods.
 
-  Args:
-    configs: the configs by method.
-    links: the network between workers.
-    within: the network between the devices of a worker.
-    lssr: the LSSR of SelSync.
-    steps: the number of steps to measure.
+  `links` is the network between workers, `within` that between the devices of a
+  worker.
   """
   # Importing TensorFlow is slow; mistakes were reported above.
   from selsync_jax import methods
@@ -193,13 +189,7 @@ def _print_costs(configs, links, within, lssr, steps):
 def _table(
   compute: float, costs: Mapping[str, 'Cost'], reference: 'Cost'
 ) -> list[list[str]]:
-  """Returns a head, then a row for each method; times are in milliseconds.
-
-  Args:
-    compute: the time of a step's computation in seconds.
-    costs: the cost of each method.
-    reference: the cost of BSP, to which the others are compared.
-  """
+  """Returns a head, then a row for each method, compared with `reference`."""
   from selsync_jax.report import facts
 
   bsp = compute + reference.network

@@ -181,9 +181,9 @@ def _layout(plot: figure.Plot, layout: Layout) -> dict[str, Any]:
   height, places = boxes(plot, layout)
   described: dict[str, Any] = {
     'height': height,
-    'dragmode': 'zoom' if layout is WIDE else False,  # On a phone, scrolls.
+    'dragmode': 'zoom' if layout is WIDE else False,  # A phone scrolls.
     'template': {'layout': _TEMPLATE},
-    'uirevision': 'kept',  # Zoom survives a change of colors.
+    'uirevision': 'kept',  # A change of colors keeps the zoom.
     'annotations': [],
   }
   panels = list(zip(plot.panels, places, strict=True))

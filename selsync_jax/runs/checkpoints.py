@@ -121,12 +121,7 @@ def _move_aside(path: pathlib.Path, damage: str) -> None:
 
 
 class _NewestAndBest:
-  """An orbax policy: keeps the newest, and the one with the lowest loss.
-
-  Args:
-    count: how many of the newest to keep.
-    losses: the validation losses by step, which the owner updates.
-  """
+  """An orbax policy: keeps the newest, and the one with the lowest loss."""
 
   def __init__(self, count: int, losses: Mapping[int, float]):
     self._count, self._losses = count, losses
@@ -155,7 +150,7 @@ class Checkpoints:
     keep: how many of the newest to keep; the one with the lowest validation
       loss is kept as well.
     config: the run's config, which the records contain.
-    restart: whether to ignore the checkpoints that are there now.
+    restart: whether to ignore existing checkpoints.
 
   Attributes:
     record: the record of the newest intact checkpoint; `None` if there is

@@ -141,7 +141,7 @@ def write(path: pathlib.Path, variables: Variables, about: About) -> None:
   """
   try:
     _WRITERS[path.suffix](path, variables, about)
-  except (OSError, ValueError) as error:  # Tensorstore raises the latter.
+  except (OSError, ValueError) as error:  # tensorstore raises ValueError.
     raise RunError(f'{path}: {" ".join(str(error).split())}') from error
 
 

@@ -73,19 +73,19 @@ class Run:
       'workers': self.config['workers'],
       'seed': self.config['seed'],
       'steps': last['step'],
-      **self._syncs,
+      **self._sync_counts,
       **{k: last[k] for k in _TOTALS if k in last},
       **next((score for score in reversed(scores) if score), {}),
     }
 
   @property
-  def _syncs(self) -> dict[str, int]:
+  def _sync_counts(self) -> dict[str, int]:
     """The numbers of synchronized and local steps, if there is lockstep."""
-    last = self.rows[-1]
     if not self.is_lockstep:
       return {}
     syncs = int(self.sync_steps[-1])
-    return {'sync_steps': syncs, 'local_steps': last['step'] - syncs}
+    steps = self.rows[-1]['step']
+    return {'sync_steps': syncs, 'local_steps': steps - syncs}
 
   def column(self, field: str) -> Float[np.ndarray, 'rows']:
     """Returns a field of every row, NaN where a row lacks it."""

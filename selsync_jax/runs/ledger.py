@@ -15,7 +15,7 @@ _NOT_MEANS = {'count', 'relative_change', 'synced', 'unequal'}
 
 
 class NonFiniteError(RunError):
-  """A worker's gradient was not finite."""
+  """An error that a worker's gradient was not finite."""
 
 
 @dataclasses.dataclass
@@ -64,7 +64,7 @@ class Totals:
 
 
 class Ledger:
-  """Keeps the totals, and turns the metrics of a step into a row.
+  """The bookkeeping of a run: it turns metrics into totals and rows.
 
   Args:
     totals: the run's totals so far; updated in place.

@@ -48,7 +48,7 @@ class _Descriptor(io.RawIOBase):
     while True:
       try:
         return os.write(self._descriptor, data)
-      except BlockingIOError:  # Another program may make a terminal so.
+      except BlockingIOError:  # Another program made the terminal non-blocking.
         select.select([], [self._descriptor], [])
       except OSError as error:
         self._lose(error)

@@ -226,7 +226,7 @@ def seals(record: Mapping[str, Any] | None) -> Seals:
 
 
 class MetricsFile:
-  """Appends rows to `metrics.jsonl` and `workers.jsonl`.
+  """The open files `metrics.jsonl` and `workers.jsonl`, for appending rows.
 
   Args:
     workdir: the run's folder.

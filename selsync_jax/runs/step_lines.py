@@ -40,7 +40,7 @@ class _Line(NamedTuple):
 
 
 class StepLines:
-  """A file with a line for each logged step, for reading.
+  """A readable file with a line for each logged step.
 
   Args:
     path: the file's path; a missing file has no lines.
@@ -102,7 +102,7 @@ class StepLines:
 
 
 class Appender:
-  """Appends lines to a file.
+  """An open file, for appending lines.
 
   Args:
     lines: the file.

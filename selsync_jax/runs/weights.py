@@ -48,9 +48,9 @@ class Weights(NamedTuple):
 
 
 class Keeper:
-  """Keeps the consensus of the best and of the last evaluation of a run.
+  """The files with the consensus of a run's best and last evaluation.
 
-  It also keeps the best one up to the newest checkpoint, because a killed run
+  The best one up to the newest checkpoint is kept too, because a killed run
   resumes there. Only the first process writes.
 
   Args:
