@@ -157,7 +157,6 @@ def _set(
 
 
 def _read(argument: str, kind: Any) -> Any:
-  """Returns the value in an argument `--config.FIELD=VALUE` for a type."""
   no, _, text = _match(argument)
   if kind is bool and text is None:
     return not no
@@ -207,7 +206,6 @@ _READERS: dict[type, Callable[[str], Any]] = {
 def _set_part(
   sync: 'ml_collections.ConfigDict', path: Sequence[str], value: Any
 ) -> None:
-  """Sets a part of a method, or a field of a part."""
   tree = {path[0]: sync[path[0]].to_dict()}
   *parents, last = path
   node: dict[str, Any] = tree

@@ -100,7 +100,6 @@ def _check(
 
 
 def _table(choice: 'Choice') -> list[list[str]]:
-  """Returns a head, then rows with the LSSR of some deltas."""
   rows = [
     [f'{delta}', f'{bsp:.2f}', f'{tried:.2f}']
     for delta, bsp, tried in choice.rows()

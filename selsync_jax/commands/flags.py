@@ -141,7 +141,6 @@ class CommandLine(argparse.ArgumentParser):
     return options
 
   def _unknown(self, argument: str) -> str:
-    """Returns the message about an unknown flag."""
     name = argument.lstrip('-').partition('=')[0]
     line = f'Unknown command line flag {name!r}'
     if near := difflib.get_close_matches(name, self._names, 1):

@@ -117,7 +117,7 @@ def _lssr(given: float | None, run: pathlib.Path | None) -> float:
 def _configs(
   file: str, fields: Sequence[str]
 ) -> dict[str, 'ml_collections.ConfigDict']:
-  """Returns the config of each method, also if `FILE:METHOD` picks one."""
+  """Returns the config of every method, even if `FILE:METHOD` picks one."""
   from selsync_jax.methods import METHODS
 
   path, _, picked = file.partition(':')
@@ -209,7 +209,6 @@ def _table(
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-  """Yields the lines of a table with aligned columns."""
   first, *others = (max(map(len, each)) for each in zip(*rows, strict=True))
   for name, *cells in rows:
     yield '  '.join([name.ljust(first), *map(str.rjust, cells, others)])

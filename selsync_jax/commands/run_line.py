@@ -69,7 +69,6 @@ def handle_signals(workdir: pathlib.Path) -> None:
 
 
 def _stop(workdir: pathlib.Path, number: int) -> NoReturn:
-  """Ends the process outside the training loop."""
   from selsync_jax.runs import records
 
   if (workdir / records.CONFIG).exists():

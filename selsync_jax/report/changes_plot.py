@@ -83,7 +83,6 @@ def _caption(run):
 
 
 def _delta(threshold):
-  """Returns the threshold in words."""
   if np.all(threshold == threshold[0]):
     dashed = ' (dashed)' if np.isfinite(threshold[0]) else ''
     return f'delta = {threshold[0]:g}{dashed}'

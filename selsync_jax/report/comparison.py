@@ -101,7 +101,6 @@ def _plots(chosen: Sequence[Entry]) -> list[Plot]:
 
 
 def _overlaps(chosen: Sequence[Entry]) -> list[Markup]:
-  """Returns a section about the methods whose intervals overlap."""
   rows = [
     (label, ['; '.join(others) or 'none'])
     for label, others in verdict.overlaps(chosen).items()
@@ -137,7 +136,6 @@ def _table(
 
 
 def _links(entries: Sequence[Entry], out: pathlib.Path) -> Markup:
-  """Returns a section with a link to the report of every run."""
   lines = []
   for entry in entries:
     for seed, run in entry.runs.items():

@@ -80,7 +80,6 @@ def _row(entry: Entry, bsp: Entry | None, metric: str) -> dict[str, Cell]:
 
 
 def _times(entry: Entry) -> dict[str, Cell]:
-  """Returns the columns about time; of simulations, also the staleness."""
   if history.time_field(entry.runs.values()) == 'seconds':
     return {'seconds': _over_seeds(entry, 'seconds', '.1f')}
   return {

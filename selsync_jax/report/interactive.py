@@ -127,7 +127,6 @@ def _traces(mark: figure.Mark, panel: figure.Panel) -> list[dict[str, Any]]:
 
 
 def _hover(mark: figure.Mark, panel: figure.Panel) -> dict[str, Any]:
-  """Returns the fields of a trace for its hover text."""
   text = f'{mark.name}: {{y}}' if mark.hover is None else mark.hover
   if not text:
     return {'hoverinfo': 'skip'}
@@ -157,7 +156,6 @@ def _value(name: str, axis: figure.Axis) -> str:
 
 
 def _style(look: figure.Look, steps: str) -> dict[str, Any]:
-  """Describes the line and markers of a trace."""
   color = f'${look.color}'
   lines = {'color': color, 'width': look.width, 'shape': _STEPS[steps]}
   if look.dash:
@@ -177,7 +175,6 @@ def _style(look: figure.Look, steps: str) -> dict[str, Any]:
 
 
 def _layout(plot: figure.Plot, layout: Layout) -> dict[str, Any]:
-  """Describes the axes and titles of the panels."""
   height, places = boxes(plot, layout)
   described: dict[str, Any] = {
     'height': height,

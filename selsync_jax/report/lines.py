@@ -96,7 +96,6 @@ def quantiles(
 
 
 def _split(known, buckets):
-  """Splits indices into buckets of equal size."""
   if not buckets:
     return []
   return np.split(known, np.arange(1, buckets) * len(known) // buckets)

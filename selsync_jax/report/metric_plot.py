@@ -120,7 +120,6 @@ def _scores(
 
 
 def _common_steps(runs: Sequence[Run], field: str) -> Float[np.ndarray, 'n']:
-  """Returns the steps at which all of these runs have a field."""
   scored = [run.column('step')[np.isfinite(run.column(field))] for run in runs]
   return functools.reduce(np.intersect1d, scored)
 
@@ -128,7 +127,6 @@ def _common_steps(runs: Sequence[Run], field: str) -> Float[np.ndarray, 'n']:
 def _at(
   run: Run, steps: Float[np.ndarray, 'n'], fields: Sequence[str]
 ) -> Float[np.ndarray, 'fields n']:
-  """Returns fields of a run at some of its steps."""
   rows = np.searchsorted(run.column('step'), steps)
   return np.array([run.column(field)[rows] for field in fields])
 
@@ -155,7 +153,6 @@ def _batches(run: Run, metric: str, cost: str) -> list[figure.Mark]:
 def _is_share(
   runs: Sequence[Run], metric: str, columns: Sequence[np.ndarray]
 ) -> bool:
-  """Returns whether a metric is a share of correct answers in all runs."""
   values = figure.known(columns)
   return all(run.is_share(metric, values) for run in runs)
 

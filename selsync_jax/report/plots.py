@@ -65,7 +65,6 @@ def _shared(runs: Sequence[Run], metrics: Sequence[Plot]) -> list[Plot]:
 
 
 def _behavior(run: Run) -> list[Plot]:
-  """Returns the figures of what each worker did."""
   shown = run.is_simulated and _has(run, 'spans')
   timeline = [timeline_plot.plot(run)] if shown else []
   changes = [changes_plot.plot(run)] if run.is_lockstep else []
@@ -73,12 +72,10 @@ def _behavior(run: Run) -> list[Plot]:
 
 
 def _has(run: Run, column: str) -> bool:
-  """Returns whether the run's files have any values of this column."""
   return any(map(len, run.values(column)))
 
 
 def _labels(run: Run) -> list[Plot]:
-  """Returns the labels of the workers' chunks if they are uneven on purpose."""
   uneven = run.config['data']['partition'] in _NON_IID
   if run.label_counts is None or not uneven:
     return []

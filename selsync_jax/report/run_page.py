@@ -78,7 +78,6 @@ def _config_table(runs):
 def _rows(
   columns: Sequence[Mapping[str, Any]], cell: Callable[[Any], str]
 ) -> list[tuple[str, list[str]]]:
-  """Returns the rows of a table: every name in a column, in order."""
   names = dict.fromkeys(name for column in columns for name in column)
   return [(name, [cell(c.get(name)) for c in columns]) for name in names]
 

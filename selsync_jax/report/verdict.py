@@ -50,7 +50,7 @@ def sentence(entries: Sequence[Entry]) -> str:
 
 
 def _doubt(best: str, overlapping: dict[str, list[str]]) -> str:
-  """Describes why the best method may not be the best, if there is a reason."""
+  """Describes what casts doubt on the best method, if anything."""
   if best not in overlapping:
     return '; one seed, so the spread is not known'
   others = overlapping[best]

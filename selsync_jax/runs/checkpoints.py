@@ -142,8 +142,8 @@ class Checkpoints:
   """The checkpoints of one run: the state of every worker, and a JSON record.
 
   The constructor only reads. Entering the context moves aside the damaged
-  checkpoints that are newer than the first intact one, which requires that the
-  folder has been claimed.
+  checkpoints that are newer than the newest intact one; the folder must have
+  been claimed before.
 
   Args:
     workdir: the run's folder.
@@ -349,7 +349,6 @@ def _check_shapes(path: pathlib.Path, saved: Any, wanted: Any) -> None:
 
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
-  """Returns the shapes of one worker's arrays, by name."""
   return {
     jax.tree_util.keystr(path, simple=True, separator='/'): leaf.shape[1:]
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree)

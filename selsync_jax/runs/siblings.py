@@ -20,9 +20,8 @@ _IRRELEVANT = ('sync', 'checkpoint', 'log')
 def find_bsp(run: Run) -> Run | None:
   """Returns a run of BSP with otherwise the same config, if there is one.
 
-  It looks in the folder that holds the run, and, because a comparison has a
-  folder per method with one per seed in it, at folders of the run's name beside
-  its parent's.
+  It searches the folders beside the run. In a comparison, whose folders are
+  METHOD/SEED, it also searches those of the same seed under other methods.
   """
   if run.config['sync']['method'] == 'bsp':
     return None

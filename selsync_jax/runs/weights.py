@@ -156,7 +156,6 @@ def read(workdir: pathlib.Path, step: int | str = LAST) -> Weights:
 
 
 def _resolve(workdir, step, kept, saved) -> int:
-  """Returns the number of a step that has weights."""
   if step == BEST:
     losses = {}
     for number, path in kept.items():
