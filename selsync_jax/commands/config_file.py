@@ -152,7 +152,7 @@ def _set(
     value = value + read if adds else read
   if hasattr(kind, 'get_type') and not isinstance(value, dict):
     raise ConfigError(f'{given[-1]}: must be a dict of fields')
-  with holder.ignore_type():  # For None.
+  with holder.ignore_type():  # None has another type.
     holder[path[-1]] = value
 
 
@@ -211,7 +211,7 @@ def _set_part(
   node: dict[str, Any] = tree
   for name in parents:
     if not isinstance(node.get(name, {}), dict):
-      node[name] = {'name': node[name]}  # It was only the part's name.
+      node[name] = {'name': node[name]}  # The value was only the part's name.
     node = node.setdefault(name, {})
   if parents:
     node[last] = value

@@ -14,7 +14,7 @@ _step = flags.reader(
 
 
 def command_line(command: str) -> flags.CommandLine:
-  """Returns the flags of such a command.
+  """Returns the flags of a command that reads weights.
 
   Args:
     command: a name in `COMMANDS`.

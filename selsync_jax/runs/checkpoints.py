@@ -206,7 +206,7 @@ class Checkpoints:
         options=ocp.CheckpointManagerOptions(
           preservation_policy=_NewestAndBest(self._keep, self._losses),
           cleanup_tmp_directories=True,
-          lightweight_initialize=True,  # Reads no file, which may be damaged.
+          lightweight_initialize=True,  # Reads no file; it may be damaged.
           async_options=ocp.AsyncOptions(
             post_finalization_callback=self._write_manifest
           ),

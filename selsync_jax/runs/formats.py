@@ -45,7 +45,7 @@ def read_about(path: pathlib.Path) -> dict[str, Any]:
   """Returns the `about` of a file that `write_safetensors` wrote.
 
   Raises:
-    DamagedFile: if the content is not such a file's.
+    DamagedFile: if `write_safetensors` did not write the content.
     RunError: if it cannot be read.
   """
   return _read(path, with_arrays=False)[1]

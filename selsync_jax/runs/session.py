@@ -133,8 +133,8 @@ class Session:
         provenance.append(self.workdir, step, layout.describe())
         writers = Writers(self.workdir, self._config, step, self._seals)
         self._writers = stack.enter_context(writers)
-        # A finished run that goes on, because it was made longer or lost its
-        # newest checkpoint, has one.
+        # There is a summary if a finished run was extended, or lost its newest
+        # checkpoint.
         (self.workdir / records.SUMMARY).unlink(missing_ok=True)
       yield
 
@@ -150,7 +150,7 @@ class Session:
       raise RunError(line) from error
 
   def write(self, row: Mapping[str, Any]) -> None:
-    """Writes the row of a step if it has scores or `config.log.every` asks."""
+    """Writes a step's row if it has scores or `config.log.every` selects it."""
     is_due = row['step'] % self._config['log']['every'] == 0
     if self._writers and (is_due or any(map(history.is_score, row))):
       self._writers.write(row)

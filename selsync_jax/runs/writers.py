@@ -18,7 +18,7 @@ from selsync_jax.config import RunError
 from selsync_jax.runs import records
 
 
-@runtime_checkable  # Tests call isinstance.
+@runtime_checkable
 class Writer(Protocol):
   """A context manager that takes the rows of a run.
 
