@@ -113,8 +113,8 @@ class Ledger:
       A row for `metrics.jsonl`. Means are over workers whose value is finite.
 
     Raises:
-      NonFiniteError: if a worker's gradient was not finite more than `max_skips`
-        times in a row.
+      NonFiniteError: if a worker's gradient was not finite more than
+        `max_skips` times in a row.
     """
     totals = self.totals
     counted = self.count(metrics)
@@ -147,8 +147,8 @@ class Ledger:
       The columns of the row about these.
 
     Raises:
-      NonFiniteError: if a worker's gradient was not finite more than `max_skips`
-        times in a row.
+      NonFiniteError: if a worker's gradient was not finite more than
+        `max_skips` times in a row.
     """
     totals, change = self.totals, metrics['relative_change']
     bad = np.isnan(change)
