@@ -1,6 +1,6 @@
-"""The command line: a module for each command, without mathematics.
+"""The command line, with a module for each command.
 
-`main(arguments)` of a module is its command; `python -m selsync_jax` is the
+`main(arguments)` of a module runs its command; `python -m selsync_jax` is the
 entry point of all commands.
 """
 
@@ -19,6 +19,6 @@ COMMANDS = {
 
 def silence_orbax() -> None:
   """Stops orbax from logging what it also raises."""
-  from absl import logging  # Too slow an import for `--help`.
+  from absl import logging  # The import would slow down `--help`.
 
   logging.set_verbosity(logging.FATAL)

@@ -1,9 +1,9 @@
 """Train several methods with several seeds, and compare them.
 
-Every run is a process with a folder of its own; `--jobs` of them run at a
-time. A finished run is not repeated, and an interrupted one resumes. Fields of
-the config hold for all methods; fields for one method alone follow its name, as
-in `--methods=bsp,selsync+sync.quorum=0.5`.
+Every run has its own process and folder; `--jobs` of them run at a time. A
+finished run is not repeated, and an interrupted one resumes. Fields of the
+config apply to all methods; fields for one method follow its name, as in
+`--methods=bsp,selsync+sync.quorum=0.5`.
 """
 
 import argparse
@@ -36,15 +36,15 @@ def insert(table: str, path: pathlib.Path) -> None:
 
   text = read_document(path)
   text = _TABLE.sub(lambda found: f'{found[1]}{table}{found[2]}', text)
-  files.write(path.resolve(), text)  # The file, not a link to it.
+  files.write(path.resolve(), text)  # A link to the file stays a link.
 
 
 def read_document(path: pathlib.Path) -> str:
-  """The text of a Markdown file that holds the markers.
+  """Returns the text of a Markdown file that has the markers.
 
   Raises:
-    ConfigError: if it cannot be read and written, or the markers are missing,
-      or there are several.
+    ConfigError: if it cannot be read and written, or does not have the markers
+      exactly once.
   """
   try:
     with path.open('r+', encoding='utf-8') as file:
@@ -62,7 +62,7 @@ def read_document(path: pathlib.Path) -> str:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-  """Reads the command line: the flags by name, and all `trials`.
+  """Parses the command line into the flags by name, and all `trials`.
 
   Raises:
     ConfigError: for a mistake in flags or config.
@@ -99,7 +99,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   )
   options = line.parse(arguments)
   if options.into:
-    read_document(options.into)  # Now, not after hours of training.
+    read_document(options.into)  # Reports a mistake before the training.
   kind = ['compare', *['simulate'] * options.simulate]
   name = [config_file.stem(options.file), *config_file.variant(options.file)]
   options.out = options.out or pathlib.Path('runs', '-'.join([*kind, *name]))
@@ -119,7 +119,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _methods(options: argparse.Namespace) -> list[str]:
-  """The methods to compare; `all` stands for every one that can run."""
+  """Returns the methods to compare; `all` means every one that can run."""
   variant = config_file.variant(options.file)
   if not {*variant}.isdisjoint(every_method(True)):
     raise ConfigError(
@@ -135,7 +135,7 @@ def _methods(options: argparse.Namespace) -> list[str]:
 
 
 def every_method(simulate: bool) -> list[str]:
-  """The whole registry, and that of asynchronous methods for a simulation."""
+  """Returns all methods; the asynchronous ones only for a simulation."""
   from selsync_jax import methods
   from selsync_jax.simulate import methods as asynchronous
 
@@ -150,12 +150,12 @@ def main(
 
   Args:
     arguments: the command line.
-    run: trains one trial, and leaves no summary if it diverges; by default, in
-      a process of its own.
+    run: the function that trains one trial, and leaves no summary if it
+      diverges; by default it starts a process.
 
   Raises:
-    ConfigError: for a mistake in flags or config.
-    TrialFailed: if a trial failed; those that ran beside it are saved.
+    ConfigError: if there is a mistake in flags or config.
+    TrialFailed: if a trial failed; the other running trials are saved.
   """
   options = parse(arguments)
   from selsync_jax.commands import pool  # Imports NumPy, and rich.
@@ -163,10 +163,10 @@ def main(
   processes = pool.Processes(options.jobs)
 
   def react(number):
-    if not processes.signal(number):  # Otherwise they save, and end.
+    if not processes.signal(number):  # Otherwise the trials save and end first.
       signals.stop(signals.RESUMABLE, pool.STOPPED)
 
-  signals.Handler(react).start()  # Until the process ends.
+  signals.Handler(react).start()
   run = run or processes.run
   pool.run_all(options.trials, options.jobs, processes, run)
   from selsync_jax.report import comparison  # Imports matplotlib.

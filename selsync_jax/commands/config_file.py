@@ -17,7 +17,7 @@ if TYPE_CHECKING:
   import ml_collections
 
   from selsync_jax.training.settings import Settings
-# What a simulation starts from; what the command line says comes after it.
+# A simulation sets these fields before those of the command line.
 SIMULATED = ('--config.mapper=vmap', '--config.cluster.compute=constant')
 DEFAULT = 'digits'
 _FOLDERS = (
@@ -28,11 +28,11 @@ _MODULE = 'config_file'  # The name under which a config file is imported.
 
 
 def find(file: str) -> str:
-  """The path of a config file, with its variant if there is one.
+  """Returns the path of a config file, with its variant if there is one.
 
   Args:
-    file: `FILE`, `FILE:VARIANT`, or a bare `NAME` in place of `FILE`: that of
-      `configs/NAME.py` in the working directory, or else of one of our own.
+    file: `FILE` or `FILE:VARIANT`; a bare `NAME` means `configs/NAME.py` in the
+      working directory, or else a built-in config.
 
   Raises:
     ConfigError: if there is no such file.
@@ -52,15 +52,15 @@ def find(file: str) -> str:
 
 
 def load(file: str, fields: Sequence[str]) -> 'ml_collections.ConfigDict':
-  """The config of a file; see `settings`."""
+  """Returns the config of a file; see `settings`."""
   return settings(file, fields).config
 
 
 def settings(file: str, fields: Sequence[str]) -> 'Settings':
-  """The config of a file, checked.
+  """Returns the checked config of a file.
 
   Args:
-    file: as for `find`; the variant is the argument of its `get_config`.
+    file: the argument of `find`; the variant goes to the file's `get_config`.
     fields: arguments that change it, each `--config.FIELD=VALUE`.
 
   Raises:
@@ -74,19 +74,19 @@ def settings(file: str, fields: Sequence[str]) -> 'Settings':
   given: dict[str, list[str]] = {}
   for argument in fields:
     given.setdefault(str(_match(argument)[1]), []).append(argument)
-  # Whole parts before their own fields.
+  # Sets a whole part before the fields of that part.
   for name in sorted(given, key=lambda name: name.count('.')):
     _set(config, name.split('.'), given[name])
   return check(config)
 
 
 def _execute(path: str, variant: list[str]) -> 'ml_collections.ConfigDict':
-  """Runs a config file, and returns what its `get_config` does, locked."""
+  """Runs a config file, and returns the locked result of its `get_config`."""
   import ml_collections
 
   loader = machinery.SourceFileLoader(_MODULE, path)
   spec = util.spec_from_file_location(_MODULE, path, loader=loader)
-  assert spec is not None  # There is a loader.
+  assert spec is not None
   module = sys.modules[_MODULE] = util.module_from_spec(spec)
   try:
     loader.exec_module(module)
@@ -108,7 +108,7 @@ def _execute(path: str, variant: list[str]) -> 'ml_collections.ConfigDict':
 
 
 def _line(error: BaseException, path: str) -> str:
-  """The line of a config file that raised an error, after a colon."""
+  """Returns a colon and the line of a config file that raised an error."""
   lines = [
     frame.lineno
     for frame in traceback.extract_tb(error.__traceback__)
@@ -122,13 +122,10 @@ def _line(error: BaseException, path: str) -> str:
 def _set(
   config: 'ml_collections.ConfigDict', path: list[str], given: list[str]
 ) -> None:
-  """Sets a field, or a part of the method.
+  """Sets the field at `path`, or a part of the method, from its arguments.
 
-  Args:
-    config: the config.
-    path: the names that lead to the field.
-    given: the arguments with this field. The last one counts; but those of a
-      tuple add up, from the last `None` on.
+  The last argument wins; but those of a tuple are concatenated, from the last
+  `None` on.
 
   Raises:
     ConfigError: if there is no such field, or a value has a wrong type.
@@ -156,18 +153,11 @@ def _set(
     value = value + read if adds else read
   if hasattr(kind, 'get_type') and not isinstance(value, dict):
     raise ConfigError(f'{given[-1]}: must be a dict of fields')
-  with holder.ignore_type():  # None has another one.
+  with holder.ignore_type():  # None has another type.
     holder[path[-1]] = value
 
 
 def _read(argument: str, kind: Any) -> Any:
-  """The value in an argument `--config.FIELD=VALUE`.
-
-  Args:
-    argument: the argument.
-    kind: the type of the field; `object` for a part of the method, whose fields
-      no config file lists.
-  """
   no, _, text = _match(argument)
   if kind is bool and text is None:
     return not no
@@ -181,14 +171,14 @@ def _read(argument: str, kind: Any) -> Any:
 
 
 def _match(argument: str) -> Sequence[str | None]:
-  """`no`, the name and the value in an argument; see `flags.FIELD`."""
+  """Returns `no`, the name and the value in an argument; see `flags.FIELD`."""
   if found := flags.FIELD.fullmatch(argument):
     return found.groups()
   raise ConfigError(f'{argument!r} is not a flag')
 
 
 def _literal(text: str) -> Any:
-  """The value of a Python literal, or else the text itself."""
+  """Returns the value of a Python literal, or else the text itself."""
   try:
     return ast.literal_eval(text)
   except (ValueError, SyntaxError):
@@ -196,12 +186,12 @@ def _literal(text: str) -> Any:
 
 
 def _tuple(text: str) -> tuple[Any, ...]:
-  """The elements of a Python literal; any other text is the one element."""
+  """Returns the elements of a Python literal; other text is one element."""
   value = _literal(text)
   return tuple(value) if isinstance(value, tuple | list) else (value,)
 
 
-# By the type of a field; every other one is a literal.
+# The reader of each type of field; other types read literals.
 _READERS: dict[type, Callable[[str], Any]] = {
   str: str,
   bool: flags.truth,
@@ -217,24 +207,23 @@ _READERS: dict[type, Callable[[str], Any]] = {
 def _set_part(
   sync: 'ml_collections.ConfigDict', path: Sequence[str], value: Any
 ) -> None:
-  """Sets a part of a method, or a field of a part."""
   tree = {path[0]: sync[path[0]].to_dict()}
   *parents, last = path
   node: dict[str, Any] = tree
   for name in parents:
     if not isinstance(node.get(name, {}), dict):
-      node[name] = {'name': node[name]}  # Until now, a part's name alone.
+      node[name] = {'name': node[name]}  # The value was only the part's name.
     node = node.setdefault(name, {})
   if parents:
     node[last] = value
-  else:  # A whole part, or None: as in the method.
+  else:  # A whole part; None restores the method's own.
     node[last] = {} if value is None else {'name': value}
   with sync.unlocked():
     sync[path[0]] = tree[path[0]]
 
 
 def refuse_simulation(config: 'ml_collections.ConfigDict') -> None:
-  """Raises `ConfigError` if only `simulate` can run the config."""
+  """Raises `ConfigError` if the config needs the command `simulate`."""
   from selsync_jax import methods  # Imports JAX.
 
   only = 'only `python -m selsync_jax simulate` has virtual time'
@@ -249,16 +238,16 @@ def refuse_simulation(config: 'ml_collections.ConfigDict') -> None:
 
 
 def with_method(file: str, method: str) -> str:
-  """`FILE` or `FILE:VARIANT`, with a method: `FILE:METHOD[,VARIANT]`."""
+  """Adds a method to `FILE` or `FILE:VARIANT`: `FILE:METHOD[,VARIANT]`."""
   path, _, variant = file.partition(':')
   return f'{path}:{",".join(filter(None, (method, variant)))}'
 
 
 def stem(file: str) -> str:
-  """The name of the config file `FILE:VARIANT`, without folder and suffix."""
+  """Returns the name of a config file, without folder, suffix and variant."""
   return pathlib.Path(file.partition(':')[0]).stem
 
 
 def variant(file: str) -> list[str]:
-  """What follows the config file: `FILE:METHOD,smoke` has two parts."""
+  """Returns the parts of a variant: `FILE:METHOD,smoke` has two."""
   return list(filter(None, file.partition(':')[2].split(',')))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> None:
-  """Records changes, then prints and draws what the recordings suggest."""
+  """Records gradient changes, then prints and draws the suggested delta."""
   line = flags.CommandLine('delta', config=config_file.DEFAULT)
   line.flag('steps', flags.whole(1), '200', 'Steps of each recording.')
   line.flag('lssr', flags.lssr, '0.9', 'Wanted LSSR (local steps / steps).')
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> None:
     mapper=config.mapper,
     **config.mesh,
   )
-  # Imports TensorFlow, and a mistake should end sooner.
+  # Importing TensorFlow is slow; mistakes were reported above.
   from selsync_jax.training import delta_search
 
   choice = delta_search.choose(config, lssr, options.steps)
@@ -82,11 +82,11 @@ def _check(
   with config_errors('sync'):
     strategy = methods.create_strategy(
       context=methods.Context(1, config.seed),
-      **sync.to_dict() | {'delta': 0.0},  # As of the first recording.
+      **sync.to_dict() | {'delta': 0.0},  # The delta of the first recording.
     )
   max_period = sync.get('max_period')
   vote_every = strategy.trigger.traits.spacing
-  if steps < 2 * vote_every:  # The first vote passes with any delta.
+  if steps < 2 * vote_every:  # The first vote passes for any delta.
     raise ConfigError(
       f'--steps={steps}: must be at least {2 * vote_every}, two votes with '
       f'config.sync.vote_every={vote_every}'
@@ -100,7 +100,6 @@ def _check(
 
 
 def _table(choice: 'Choice') -> list[list[str]]:
-  """LSSR of some deltas by the recordings, below a head."""
   rows = [
     [f'{delta}', f'{bsp:.2f}', f'{tried:.2f}']
     for delta, bsp, tried in choice.rows()

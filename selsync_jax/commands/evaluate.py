@@ -1,6 +1,6 @@
 """Score the weights of a run on its validation or test data.
 
-One device is enough, however many workers the run had.
+It needs only one device.
 
   selsync evaluate runs/digits-selsync --step=best --split=test
 """
@@ -17,8 +17,8 @@ def main(arguments: Sequence[str]) -> None:
   """Prints the scores.
 
   Raises:
-    ConfigError: for a mistake on the command line, or if the data of the run
-      are not there.
+    ConfigError: if there is a mistake on the command line, or the run's data
+      are missing.
     RunError: if the weights are damaged.
   """
   line = weights_line.command_line('evaluate')
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> None:
   workdir = weights_line.workdir(options)
   silence_orbax()
   if options.config:
-    config_file.load(options.config, ())  # It registers them.
+    config_file.load(options.config, ())
   weights_line.start_jax(workdir)
   from selsync_jax.report import facts
   from selsync_jax.training import evaluation

@@ -17,7 +17,7 @@ def main(arguments: Sequence[str]) -> None:
   """Writes the weights.
 
   Raises:
-    ConfigError: for a mistake on the command line.
+    ConfigError: if there is a mistake on the command line.
     RunError: if the weights are damaged, or cannot be written.
   """
   line = weights_line.command_line('export')

@@ -1,6 +1,6 @@
-"""Command-line flags, by argparse.
+"""Command-line flags, based on argparse.
 
-A mistake is a `ConfigError`: one line that names flag, value and rule.
+A mistake raises a `ConfigError`: one line that names flag, value and rule.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.fields import FIELDS
 
 FIELD = re.compile(r'--?(no)?config\.([^=]*)(?:=(.*))?', re.S)
-"""A field of the config, as an argument: `no`, its name, and the value."""
+"""An argument that sets a field of the config: `no`, the name, the value."""
 
 _FIELDS = (
   'Fields of constructors are flags, too: those of the method in config.sync, '
@@ -30,7 +30,7 @@ _FIELDS = (
 
 
 class _Help(argparse.HelpFormatter):
-  """Names each flag once, without a word for its value."""
+  """A formatter that shows each flag once, without a metavariable."""
 
   def _format_action_invocation(self, action: argparse.Action) -> str:
     return f'--{"[no]" * (action.nargs == "?")}{action.option_strings[0][2:]}'
@@ -41,9 +41,9 @@ class CommandLine(argparse.ArgumentParser):
 
   Args:
     command: a name in `COMMANDS`.
-    positional: what the usage calls the positional arguments; empty if the
+    positional: the name of the positional arguments in the usage; empty if the
       command takes none.
-    config: the default of the flag `--config`; empty if the command has none.
+    config: the default of the flag `--config`; empty if the command lacks it.
   """
 
   def __init__(self, command: str, positional: str = '', config: str = ''):
@@ -53,7 +53,7 @@ class CommandLine(argparse.ArgumentParser):
       description=COMMANDS[command],
       epilog=_FIELDS if config else '',
       formatter_class=_Help,
-      add_help=False,  # It would list itself.
+      add_help=False,  # `--help` does not list itself.
       allow_abbrev=False,
     )
     self.add_argument('-h', '--help', action='help', help=argparse.SUPPRESS)
@@ -78,14 +78,15 @@ class CommandLine(argparse.ArgumentParser):
     description: str,
     **options: Any,
   ) -> None:
-    """Defines a flag, `--name=VALUE`; a single dash does as well.
+    """Defines a flag, `--name=VALUE` or `-name=VALUE`.
 
     Args:
-      name: without dashes.
-      read: returns the value of a text, or raises `ValueError` with the rule.
-      default: as text, or `None`.
+      name: the flag's name, without dashes.
+      read: a function from a text to its value, which raises `ValueError` with
+        the rule.
+      default: the text of the default value, or `None`.
       description: a sentence for `--help`.
-      **options: for `add_argument`.
+      **options: more arguments of `add_argument`.
     """
 
     def parse(text):
@@ -116,16 +117,16 @@ class CommandLine(argparse.ArgumentParser):
     self.set_defaults(**{name: default})
 
   def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-    """The values of the flags, by name.
+    """Returns the values of the flags, by name.
 
-    Besides these, `positional` is a list of arguments, and so is `fields`:
-    those that change the config, each `--config.FIELD=VALUE`.
+    It adds two lists of arguments: `positional`, and `fields`, each
+    `--config.FIELD=VALUE`.
 
     Args:
       arguments: the command line after the command's name.
 
     Raises:
-      ConfigError: for an unknown flag, or a value that breaks its rule.
+      ConfigError: if a flag is unknown, or a value breaks its rule.
       SystemExit: with code 0, after `--help` was printed.
     """
     own, fields = _split(arguments) if self._has_config else (arguments, [])
@@ -136,12 +137,11 @@ class CommandLine(argparse.ArgumentParser):
       if not self._positional:
         raise ConfigError(f'{argument!r} is not a flag')
     if self._has_config and sys.stdout.isatty():
-      print('starting')  # What follows imports JAX, and more.
+      print('starting')  # The import of JAX takes a while.
     options.fields, options.positional = fields, rest
     return options
 
   def _unknown(self, argument: str) -> str:
-    """The line about an argument that is no flag of this command."""
     name = argument.lstrip('-').partition('=')[0]
     line = f'Unknown command line flag {name!r}'
     if near := difflib.get_close_matches(name, self._names, 1):
@@ -157,7 +157,7 @@ class CommandLine(argparse.ArgumentParser):
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-  """The command's own arguments, and those that change the config."""
+  """Splits off the arguments that change the config."""
   own, fields = [], []
   rest = list(arguments)
   while rest:
@@ -165,7 +165,7 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     if not FIELD.match(argument):
       own.append(argument)
       continue
-    # The value may be an argument of its own: --config.seed 5.
+    # The value may be the next argument: --config.seed 5.
     if rest and '=' not in argument and not re.match('--?[A-Za-z]', rest[0]):
       argument += f'={rest.pop(0)}'
     fields.append(argument)
@@ -177,12 +177,13 @@ def reader(
   words: str,
   accepts: Callable[[Any], bool] = lambda value: True,
 ) -> Callable[[str], Any]:
-  """A reader of texts, whose `ValueError` says what a value must be.
+  """Returns a function from a text to its checked value, for `flag`.
 
   Args:
-    read: returns the value of a text, or raises `ValueError` or `KeyError`.
-    words: what a value must be.
-    accepts: whether a value is that.
+    read: a function from a text to its value, which raises `ValueError` or
+      `KeyError`.
+    words: the rule for a value, after "must be".
+    accepts: a function that returns whether a value follows the rule.
   """
 
   def checked(text):
@@ -195,7 +196,7 @@ def reader(
 
 
 def whole(minimum: int) -> Callable[[str], int]:
-  """A reader of whole numbers of at least `minimum`."""
+  """Returns a reader of whole numbers of at least `minimum`."""
   words = f'a whole number of at least {minimum}'
   return reader(int, words, lambda value: value >= minimum)
 
@@ -221,8 +222,8 @@ def names(text: str) -> list[str]:
 def folder(text: str) -> pathlib.Path:
   """Reads the path of a folder on a file system; `~` is the user's home.
 
-  An object store is none: it has no locks, a file cannot grow there, and a
-  folder cannot be renamed at once. docs/checkpoints.md says what to do instead.
+  An object store has no locks, no appending to files, and no atomic renaming of
+  folders. docs/checkpoints.md describes an alternative.
   """
   if not text:
     raise ValueError('must not be empty')

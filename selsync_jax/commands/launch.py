@@ -2,12 +2,12 @@
 
   selsync launch --processes=4 -- python train.py ...
 
-The environment of each process says which one it is (`JAX_COORDINATOR_ADDRESS`,
-`JAX_NUM_PROCESSES`, `JAX_PROCESS_ID`) and holds a token that strangers do not
-have (`SELSYNC_CLUSTER_TOKEN`). Its output is printed with its index
-in front of every line. Signals are passed on. When one process fails, the
-others are stopped, and `launch` exits with its code, which is 128 plus the
-signal's number if a signal killed it.
+The environment of each process has its place (`JAX_COORDINATOR_ADDRESS`,
+`JAX_NUM_PROCESSES`, `JAX_PROCESS_ID`) and a shared secret
+(`SELSYNC_CLUSTER_TOKEN`). Every line of its output begins with its index.
+Signals are passed on. When one process fails, the others are stopped, and
+`launch` exits with its code, or with 128 plus the number of the signal that
+killed it.
 """
 
 import argparse
@@ -28,18 +28,18 @@ from selsync_jax.cluster.link import TOKEN
 from selsync_jax.commands import flags
 from selsync_jax.config import ConfigError
 
-PATIENCE = 5.0  # Seconds until the others get SIGTERM, and then SIGKILL.
+PATIENCE = 5.0  # Seconds before SIGTERM to the others, and before SIGKILL.
 
 
 def launch(command: Sequence[str], processes: int) -> int:
   """Runs a command as several processes.
 
   Args:
-    command: with its arguments.
-    processes: how many.
+    command: the command with its arguments.
+    processes: the number of processes.
 
   Returns:
-    The exit code for all of them.
+    The exit code of the first process that failed; 0 if none did.
   """
   with socket.create_server(('localhost', 0)) as server:
     port = server.getsockname()[1]
@@ -81,8 +81,7 @@ def _start(
     stderr=subprocess.PIPE,
     text=True,
     errors='replace',
-    # The terminal's Ctrl-C does not reach a session of its own; it is passed
-    # on, once.
+    # Ctrl-C in the terminal would reach the process a second time.
     start_new_session=True,
   )
 
@@ -93,7 +92,7 @@ def _print_lines(index: int, stream: IO[str], to: IO[str]) -> None:
 
 
 def _wait(children: list[subprocess.Popen]) -> int:
-  """Waits for all; when one has failed, stops the others."""
+  """Waits for all processes; when one has failed, stops the others."""
   failed = _first_failure(children)
   if failed is None:
     return 0
@@ -115,7 +114,7 @@ def _wait(children: list[subprocess.Popen]) -> int:
 def _first_failure(
   children: list[subprocess.Popen],
 ) -> tuple[int, int] | None:
-  """Waits for the first that fails: its index and code; `None` if none does."""
+  """Waits for the first failure, and returns the process's index and code."""
   while True:
     running = _running(children)
     for index, child in enumerate(children):
@@ -137,7 +136,7 @@ def _signal_all(children: list[subprocess.Popen], number: int) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-  """Starts the processes, and exits with the code for all of them."""
+  """Starts the processes, and exits with the code of `launch`."""
   line = flags.CommandLine('launch', positional='-- COMMAND ...')
   line.flag('processes', flags.whole(1), None, 'Number of processes.')
   line.add_argument('command', nargs=argparse.REMAINDER, help=argparse.SUPPRESS)

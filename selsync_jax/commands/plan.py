@@ -4,8 +4,8 @@
 
 measures a step of one worker on this machine, adds the cost of the network, and
 prints the time of a step and the speed-up over BSP, for every method with the
-fields of its config. SelSync's LSSR is given, or that of a finished run; the
-others' follows from their period.
+fields of its config. SelSync's LSSR is given or comes from a finished run; the
+LSSR of other methods follows from their period.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -76,21 +76,19 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _bandwidth(text: str) -> float:
-  """Reads a bandwidth."""
   from selsync_jax.sync import network  # Imports JAX.
 
   return network.bandwidth(text)
 
 
 def _latency(text: str) -> float:
-  """Reads a latency."""
   from selsync_jax.sync import network  # Imports JAX.
 
   return network.latency(text)
 
 
 def _devices(config: 'ml_collections.ConfigDict', given: int | None) -> int:
-  """The devices of a worker: as given, or as in the config's mesh."""
+  """Returns the devices per worker: as given, or as in the config's mesh."""
   devices = given or math.prod(config.mesh.values())
   if config.batch_size % devices:
     raise ConfigError(
@@ -101,7 +99,7 @@ def _devices(config: 'ml_collections.ConfigDict', given: int | None) -> int:
 
 
 def _lssr(given: float | None, run: pathlib.Path | None) -> float:
-  """The LSSR of SelSync: as given, or as a run reached it."""
+  """Returns the LSSR of SelSync: as given, or that of a run."""
   from selsync_jax.runs import records
 
   if given is not None and run is None:
@@ -119,7 +117,7 @@ def _lssr(given: float | None, run: pathlib.Path | None) -> float:
 def _configs(
   file: str, fields: Sequence[str]
 ) -> dict[str, 'ml_collections.ConfigDict']:
-  """The config with each method, whichever one `FILE:METHOD` picks."""
+  """Returns the config of every method, even if `FILE:METHOD` picks one."""
   from selsync_jax.methods import METHODS
 
   path, _, picked = file.partition(':')
@@ -133,16 +131,12 @@ def _configs(
 
 
 def _print_costs(configs, links, within, lssr, steps):
-  """Measures with SelSync's config, and prints what all methods cost.
+  """Measures a step with SelSync's config, and prints the costs of all methods.
 
-  Args:
-    configs: by method.
-    links: between workers.
-    within: between the devices of a worker.
-    lssr: of SelSync.
-    steps: to measure.
+  `links` is the network between workers, `within` that between the devices of a
+  worker.
   """
-  # Imports TensorFlow, and a mistake should end sooner.
+  # Importing TensorFlow is slow; mistakes were reported above.
   from selsync_jax import methods
   from selsync_jax.report import facts
   from selsync_jax.sync.traffic import Collective
@@ -165,11 +159,11 @@ def _print_costs(configs, links, within, lssr, steps):
       )
       strategy.averager.check(links.workers)
       costs[method] = cost(strategy)
-    except ValueError as error:  # Not with these parts, or so many workers.
+    except ValueError as error:  # The parts or this many workers do not fit.
       impossible.append(f'{method}: {error}')
-  if not costs:  # The mistake is not in the method.
+  if not costs:  # All methods share the mistake.
     raise ConfigError(f'config.sync: {impossible[0]}')
-  bsp = cost(methods.create_strategy('bsp', context))  # All compare with it.
+  bsp = cost(methods.create_strategy('bsp', context))
   size = nbytes(measured.shared['params'])
   shared = within.seconds(Collective('all_reduce', size))
   if configs['selsync'].mesh.fsdp > 1:  # Two all-gathers, a reduce-scatter.
@@ -195,13 +189,7 @@ def _print_costs(configs, links, within, lssr, steps):
 def _table(
   compute: float, costs: Mapping[str, 'Cost'], reference: 'Cost'
 ) -> list[list[str]]:
-  """A row for each method, below a head; times in milliseconds.
-
-  Args:
-    compute: seconds of a step's computation.
-    costs: by method.
-    reference: of BSP, whose step the others' are compared with.
-  """
+  """Returns a head, then a row for each method, compared with `reference`."""
   from selsync_jax.report import facts
 
   bsp = compute + reference.network
@@ -221,7 +209,6 @@ def _table(
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-  """The lines of a table whose columns are as wide as they must be."""
   first, *others = (max(map(len, each)) for each in zip(*rows, strict=True))
   for name, *cells in rows:
     yield '  '.join([name.ljust(first), *map(str.rjust, cells, others)])

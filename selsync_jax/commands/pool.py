@@ -14,30 +14,30 @@ from selsync_jax.runs.trial import Trial
 from selsync_jax.training import progress
 
 STOPPED = 'stopped by a signal; the same command continues the comparison'
-_REFRESH = 1.0  # Seconds from one look at the running trials to the next.
+_REFRESH = 1.0  # Seconds between updates of the bar.
 
 
 class TrialFailed(RunError):
-  """A trial failed otherwise than by diverging, or was stopped."""
+  """An error that a trial was stopped, or failed but did not diverge."""
 
   def __init__(self, trial: Trial, reason: str, status: int):
     super().__init__(f'{trial.workdir}: {reason}')
-    self.code = status if status > 0 else 1  # Negative: a signal killed it.
+    self.code = status if status > 0 else 1  # A signal gives a negative one.
 
 
 class Processes:
   """The processes that run trials; an error in the context ends them.
 
   Args:
-    jobs: how many run at a time, at most.
+    jobs: the largest number of processes at a time.
   """
 
   def __init__(self, jobs: int):
     self._environment = {
-      # Each would reserve three quarters of a GPU's memory.
+      # By default each process reserves three quarters of a GPU's memory.
       'XLA_PYTHON_CLIENT_MEM_FRACTION': f'{0.75 / jobs:.3f}',
       **os.environ,
-      # The same modules as here, wherever this process found them.
+      # Makes each process find the same modules as this one.
       'PYTHONPATH': os.pathsep.join(sys.path),
     }
     self._lock = threading.Lock()
@@ -48,14 +48,15 @@ class Processes:
     return self
 
   def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-    if kind is not None and not self._stopped:  # A second signal ends a save.
-      self.signal(signal.SIGTERM)  # They save their runs.
+    # The processes save their runs; a second signal would interrupt that.
+    if kind is not None and not self._stopped:
+      self.signal(signal.SIGTERM)
 
   def signal(self, number: int) -> bool:
-    """Sends a signal to all of them, and lets no others begin.
+    """Sends a signal to all processes, and prevents new ones.
 
     Returns:
-      Whether there are any.
+      Whether there are any processes.
     """
     with self._lock:
       self._stopped = True
@@ -64,10 +65,10 @@ class Processes:
       return bool(self._alive)
 
   def run(self, trial: Trial) -> None:
-    """Runs a trial; if it diverges there is no summary.
+    """Runs a trial, which leaves no summary if it diverges.
 
     Raises:
-      TrialFailed: if it failed otherwise, or a signal let none begin.
+      TrialFailed: if it failed for another reason, or a signal prevented it.
     """
     trial.workdir.mkdir(parents=True, exist_ok=True)
     log = trial.workdir / f'{trial.command}.log'
@@ -83,7 +84,7 @@ class Processes:
           env=self._environment,
           stdout=file,
           stderr=subprocess.STDOUT,
-          # Ctrl-C in the terminal does not reach it twice.
+          # Ctrl-C in the terminal would reach the process a second time.
           start_new_session=True,
         )
         self._alive.add(process)
@@ -96,7 +97,7 @@ class Processes:
 
 
 def _has_diverged(trial: Trial, lines: Sequence[str]) -> bool:
-  """Whether a trial's log says so; a library may print more lines after it."""
+  """Returns whether a trial's log reports divergence, on any of its lines."""
   return any(
     line.startswith(f'{trial.command}: step ') and 'is not finite' in line
     for line in lines
@@ -111,14 +112,14 @@ def run_all(
 ) -> None:
   """Runs the trials that are not finished, `jobs` at a time.
 
-  A bar, or a line for each trial, says which of them run, and an estimate of
-  the time for all.
+  A bar, or a line for each trial, shows the running trials and an estimate of
+  the remaining time.
 
   Args:
-    trials: of the comparison.
+    trials: the comparison's trials.
     jobs: how many to run at a time.
-    processes: of the trials; they end if one of the trials fails.
-    run: runs a trial; called in a thread.
+    processes: the trials' processes, which end if one of the trials fails.
+    run: the function that runs a trial, in a thread.
   """
   count, shares = len(trials), [trial.share_done for trial in trials]
   waiting = [i for i, trial in enumerate(trials) if not trial.is_done]

@@ -8,7 +8,7 @@ from selsync_jax.config import ConfigError
 
 
 def main(arguments: Sequence[str]) -> None:
-  """Writes the page of the workdirs on the command line."""
+  """Writes the page of the runs on the command line."""
   line = flags.CommandLine('report', positional='WORKDIR ...')
   line.flag(
     'out',

@@ -1,4 +1,4 @@
-"""The command line of a single run: its config, and its folder."""
+"""The command line of a single run."""
 
 import argparse
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from selsync_jax.config import RunError
 
 
 class Interrupted(RunError):
-  """A signal stopped the run, and everything is saved."""
+  """An error that a signal stopped the run, after everything was saved."""
 
   code = signals.RESUMABLE
 
@@ -23,11 +23,11 @@ class Interrupted(RunError):
 
 
 def command_line(command: str, folder: str = '') -> flags.CommandLine:
-  """The flags of a command that writes a run.
+  """Returns the flags of a command that writes a run.
 
   Args:
     command: a name in `COMMANDS`.
-    folder: what the names of default folders begin with.
+    folder: the beginning of the default folder's name.
   """
   line = flags.CommandLine(command, config=config_file.DEFAULT)
   line.flag(
@@ -60,16 +60,15 @@ def load(options: argparse.Namespace, folder: str = '') -> None:
 
 
 def handle_signals(workdir: pathlib.Path) -> None:
-  """Ends the process in one line after a signal, wherever it is, from now on.
+  """Makes a signal end the process, with one line about how to go on.
 
   Args:
-    workdir: of the run; says whether there is one to resume.
+    workdir: the run's folder; it shows whether there is a run to resume.
   """
   signals.Handler(functools.partial(_stop, workdir)).start()
 
 
 def _stop(workdir: pathlib.Path, number: int) -> NoReturn:
-  """Ends the process where no step is under way."""
   from selsync_jax.runs import records
 
   if (workdir / records.CONFIG).exists():
@@ -82,7 +81,7 @@ def _stop(workdir: pathlib.Path, number: int) -> NoReturn:
 def show(
   summary: Mapping[str, Any], workdir: pathlib.Path, report: bool
 ) -> None:
-  """Prints the summary of a run, and writes its page if it is wanted."""
+  """Prints the summary of a run; if `report`, writes its page."""
   from selsync_jax.report import facts
 
   facts.show(summary)

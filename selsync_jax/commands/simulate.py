@@ -1,8 +1,8 @@
 """Train on a virtual cluster whose workers are unequally fast.
 
-Gradients are real, time is not: the same data, model and optimizer as `train`,
-and a clock that says how long each worker computes, waits and communicates. The
-methods are those of `train`, and asynchronous ones besides.
+Data, model, optimizer and gradients are those of `train`, but a virtual clock
+determines how long each worker computes, waits and communicates. The methods
+are those of `train`, and asynchronous ones.
 
   selsync simulate --config=configs/digits.py:asp
 """
@@ -13,15 +13,15 @@ from selsync_jax.commands import config_file
 from selsync_jax.commands import run_line
 from selsync_jax.commands import silence_orbax
 
-_FOLDER = 'simulate-'  # What the names of default folders begin with.
+_FOLDER = 'simulate-'  # The beginning of the default folder's name.
 
 
 def main(arguments: Sequence[str]) -> None:
   """Simulates the run, and prints the summary.
 
   Raises:
-    ConfigError: for a mistake in flags or config.
-    Interrupted: after SIGTERM or SIGINT.
+    ConfigError: if there is a mistake in flags or config.
+    Interrupted: if SIGTERM or SIGINT stopped the run.
     RunError: if the run failed.
   """
   options = run_line.command_line('simulate', _FOLDER).parse(arguments)
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> None:
   from selsync_jax.devices import backend
 
   backend.start(settings.config.device)
-  # These import TensorFlow, and a mistake in the config should end sooner.
+  # Importing TensorFlow is slow; mistakes in the config were reported above.
   from selsync_jax.runs import checkpoints
   from selsync_jax.simulate import run
   from selsync_jax.training import preemption

@@ -13,10 +13,10 @@ from selsync_jax.config import flat
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-  """Reads the command line: the flags by name, and the `settings`.
+  """Parses the command line into the flags by name, and the `settings`.
 
   Raises:
-    ConfigError: for a mistake in flags or config.
+    ConfigError: if there is a mistake in flags or config.
   """
   line = run_line.command_line('train')
   line.switch('profile', False, 'Trace a few steps into WORKDIR/profile.')
@@ -48,8 +48,8 @@ def main(arguments: Sequence[str]) -> None:
   """Joins the other processes, trains, and prints the summary.
 
   Raises:
-    ConfigError: for a mistake in flags or config.
-    Interrupted: after SIGTERM or SIGINT.
+    ConfigError: if there is a mistake in flags or config.
+    Interrupted: if SIGTERM or SIGINT stopped the run.
     RunError: if the run failed.
   """
   options = parse(arguments)
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str]) -> None:
     mapper=config.mapper,
     **config.mesh,
   ) as cluster:
-    # These import TensorFlow, and a mistake in the config should end sooner.
+    # Importing TensorFlow is slow; mistakes in the config were reported above.
     from selsync_jax.runs import checkpoints
     from selsync_jax.training import preemption
     from selsync_jax.training import train

@@ -1,8 +1,7 @@
 """The runs of a comparison: methods by settings, learning rates and seeds.
 
-The comparison is fair by construction: all methods get the same learning rates,
-the same seeds (so the same initial weights, batches and random draws) and the
-same number of epochs.
+All methods get the same learning rates, number of epochs and seeds, so also the
+same initial weights, batches and random draws.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,21 +30,22 @@ def list_trials(
   out: pathlib.Path,
   simulate: bool = False,
 ) -> list[Trial]:
-  """Every run of a comparison; one seed of all methods before the next seed.
+  """Returns every run of a comparison, ordered by seed.
 
   Args:
-    file: of the config, `FILE` or `FILE:VARIANT`.
+    file: the config file, `FILE` or `FILE:VARIANT`.
     fields: flags for all runs, each `--config.FIELD=VALUE`.
-    methods: each `NAME` or `NAME+FIELD=VALUE+...`, with fields for it alone.
-    deltas: for the methods that have a delta; if empty, the config's.
-    learning_rates: for all methods; if empty, the config's.
-    seeds: how many, starting at the config's.
+    methods: the methods, each `NAME` or `NAME+FIELD=VALUE+...` with fields only
+      for it.
+    deltas: the deltas of the methods that have one; if empty, the config's.
+    learning_rates: the learning rates of all methods; if empty, the config's.
+    seeds: the number of seeds; the first one is the config's.
     out: the folder of the comparison.
     simulate: whether to simulate the runs on the config's virtual cluster.
 
   Raises:
-    ConfigError: for a mistake in a config, or a workdir that holds a run of
-      another config.
+    ConfigError: if there is a mistake in a config, or a workdir holds a run
+      with another config.
   """
   fields = [*(config_file.SIMULATED if simulate else ()), *fields]
   trials = []
@@ -96,11 +96,11 @@ def _trial(
   return trial
 
 
-_UNLABELED = ('lag', 'vote_every', 'smoothing')  # If as the method has them.
+_UNLABELED = ('lag', 'vote_every', 'smoothing')  # If they have their defaults.
 
 
 def _label(sync: 'ml_collections.ConfigDict', own: Sequence[str]) -> str:
-  """A method and its numbers, `selsync, delta 0.1`, then its own fields."""
+  """Returns a method, its numbers and own fields, as `selsync, delta 0.1`."""
   from selsync_jax import methods  # Imports JAX.
 
   defaults = (
@@ -119,11 +119,11 @@ def _label(sync: 'ml_collections.ConfigDict', own: Sequence[str]) -> str:
 
 
 def _check_workdir(trial: Trial) -> None:
-  """Raises `ConfigError` if its workdir holds a run of another config."""
+  """Raises `ConfigError` if the workdir holds a run with another config."""
   try:
     existing = records.read_config(trial.workdir)
   except files.DamagedFile:
-    return  # The run itself mends it.
+    return  # The run repairs it.
   if existing is None:
     return
   existing = flat(existing)

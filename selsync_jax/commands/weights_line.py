@@ -1,4 +1,4 @@
-"""The command line of what reads the weights of a run, and JAX for it."""
+"""The command line of commands that read the weights of a run."""
 
 import argparse
 import pathlib
@@ -14,7 +14,7 @@ _step = flags.reader(
 
 
 def command_line(command: str) -> flags.CommandLine:
-  """The flags of a command that reads the weights of one run.
+  """Returns the flags of a command that reads weights.
 
   Args:
     command: a name in `COMMANDS`.
@@ -30,7 +30,7 @@ def command_line(command: str) -> flags.CommandLine:
 
 
 def workdir(options: argparse.Namespace) -> pathlib.Path:
-  """The one positional argument.
+  """Returns the only positional argument.
 
   Raises:
     ConfigError: if there is none, or more than one.
@@ -41,9 +41,7 @@ def workdir(options: argparse.Namespace) -> pathlib.Path:
 
 
 def start_jax(workdir: pathlib.Path) -> None:
-  """Starts JAX, on the CPU if the run was confined to it.
-
-  A run on accelerators can be read where there are none.
+  """Starts JAX, on the CPU if the run's config asks for it, else anywhere.
 
   Raises:
     ConfigError: if JAX cannot start.

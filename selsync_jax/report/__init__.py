@@ -1,1 +1,1 @@
-"""Runs as tables, figures and pages: the only user of matplotlib."""
+"""Tables, figures and pages about runs."""

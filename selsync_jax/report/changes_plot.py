@@ -1,4 +1,4 @@
-"""Relative gradient changes of every worker, and what they triggered."""
+"""The relative gradient changes of every worker, and what they triggered."""
 
 from collections.abc import Sequence
 
@@ -10,8 +10,8 @@ from selsync_jax.report import lines
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
 
-STRIPS = 16  # The most workers that get a strip each.
-_BUCKETS = 480  # The most bars, and points of a band.
+STRIPS = 16  # The largest number of workers that get a strip each.
+_BUCKETS = 480  # The largest number of points of a band; bars: twice as many.
 
 _CHANGE = figure.Look('blue', width=1)
 _DELTA = figure.Look('ink', width=1, dash=(4, 2))
@@ -21,7 +21,7 @@ _VOTES = 'votes to synchronize'
 
 
 def plot(run: Run) -> figure.Plot:
-  """Δ(g) of each worker, delta, and the synchronized steps (figure 5)."""
+  """Plots Δ(g) of each worker, delta, and synchronized steps (figure 5)."""
   step, workers = run.column('step'), run.changes.shape[1]
   x = figure.Axis((step[0] - 0.5, step[-1] + 0.5), 'steps', ticks=8)
   y = _axis(run.changes, run.threshold)
@@ -83,7 +83,6 @@ def _caption(run):
 
 
 def _delta(threshold):
-  """The threshold in words."""
   if np.all(threshold == threshold[0]):
     dashed = ' (dashed)' if np.isfinite(threshold[0]) else ''
     return f'delta = {threshold[0]:g}{dashed}'
@@ -91,7 +90,7 @@ def _delta(threshold):
 
 
 def _strip(run: Run, worker: int, y: figure.Axis) -> list[figure.Mark]:
-  """The changes of one worker; a band, where several steps share a pixel."""
+  """Returns the changes of one worker; a band if steps share pixels."""
   change, label = run.changes[:, [worker]], f'worker {worker}: '
   if len(run.rows) > 2 * _BUCKETS:
     bands = [('smallest to largest', 'blue')]
@@ -112,7 +111,10 @@ def _bands(
   y: figure.Axis,
   label: str = '',
 ) -> list[figure.Mark]:
-  """All changes, half of them and the like, from wide to narrow; the median."""
+  """Returns bands from wide to narrow, the median line, and the votes.
+
+  The first band covers all changes, a second one the middle half of them.
+  """
   cuts = [0, 0.25][: len(bands)]
   shares = [*cuts, 0.5, *(1 - cut for cut in reversed(cuts))]
   at, peak, values = lines.quantiles(changes, _BUCKETS, shares)
@@ -143,7 +145,7 @@ def _votes(
   y: figure.Axis,
   label: str,
 ) -> list[figure.Mark]:
-  """The threshold, and a triangle wherever it is reached."""
+  """Returns the threshold, and a triangle wherever it is reached."""
   if run.threshold is None:
     return []
   step, threshold = run.column('step'), run.threshold
@@ -156,16 +158,16 @@ def _votes(
   reached = shown[change[shown] >= threshold[shown]]
   infinite = np.isinf(change[reached])
   for at, hover in (
-    (reached[~infinite], ''),  # The line says it.
+    (reached[~infinite], ''),  # The line has a hover text.
     (reached[infinite], f'{label}infinite at step {{x}}'),
   ):
-    edge = np.minimum(change[at], 0.98 * y.limits[1])  # To be inside.
+    edge = np.minimum(change[at], 0.98 * y.limits[1])  # Inside the panel.
     marks.append(figure.Line(_VOTES, step[at], edge, _VOTE, hover=hover))
   return marks
 
 
 def _axis(changes, threshold):
-  """A logarithmic axis with 0.1, delta, and nearly all changes."""
+  """Returns a logarithmic axis with 0.1, delta, and nearly all changes."""
   known = changes[np.isfinite(changes) & (changes > 0)]
   delta = 0 if threshold is None else np.median(threshold)
   known = np.append(known, [0.1, delta if 0 < delta < np.inf else 0.1])
@@ -174,7 +176,7 @@ def _axis(changes, threshold):
 
 
 def _synced(run: Run) -> figure.Bars:
-  """Bars for the synchronized steps; their share, where steps share a bar."""
+  """Returns bars whose height is the share of steps that synchronized."""
   step = np.concatenate([[run.column('step')[0] - 1], run.column('step')])
   syncs = np.concatenate([[0], run.sync_steps])
   if run.rows[0]['step'] > 1:  # What happened before the first row is unknown.

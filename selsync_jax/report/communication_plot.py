@@ -1,4 +1,4 @@
-"""How often workers synchronized, and what that saved against BSP."""
+"""The communication that runs saved against BSP."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ _BUCKETS = 270
 
 
 def plot(runs: Sequence[Run]) -> figure.Plot:
-  """LSSR over steps, and bytes over steps against those of BSP."""
+  """Plots LSSR over steps, and bytes over steps against those of BSP."""
   bsp = _bsp(runs)
   sent = [*bsp, *lines.of_runs(runs, 'bytes_per_worker', _BUCKETS)]
   y = figure.from_zero(figure.columns(sent), unit='B')
@@ -40,9 +40,9 @@ def _steps(runs: Sequence[Run]) -> figure.Axis:
 
 
 def _bsp(runs: Sequence[Run]) -> list[figure.Line]:
-  """What BSP sends, up to the end of the longest finished run.
+  """Returns what BSP would send until the end of the longest finished run.
 
-  Nothing if the finished runs do not agree, as with other workers or models.
+  It is empty if the finished runs differ in the bytes that BSP sends per step.
   """
   finished = [run.summary for run in runs if run.summary]
   rates = [each['bytes_per_worker_bsp'] / each['steps'] for each in finished]

@@ -1,8 +1,7 @@
 """The report of a comparison: page, figures, Markdown and CSV.
 
-The validation split decides: on the learning rate of each method, and on the
-best method. The score on the test split, of the final parameters, is a column
-of the table and nothing else.
+The validation split decides on the learning rate of each method, and on the
+best method. The final parameters' score on the test split is only shown.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,12 +33,12 @@ NAME = 'comparison'
 
 
 class Comparison(NamedTuple):
-  """What a comparison found.
+  """The results of a comparison.
 
   Attributes:
     rows: the table, see `comparison_table`.
     best: the sentence about the best method.
-    page: its file.
+    page: the path of the page.
   """
 
   rows: dict[str, dict[str, Cell]]
@@ -56,11 +55,11 @@ def write(trials: Sequence[Trial], out: pathlib.Path) -> Comparison:
   """Writes the comparison.
 
   Args:
-    trials: runs that are finished or have diverged.
+    trials: the runs, which are finished or have diverged.
     out: the folder.
 
   Returns:
-    What it writes.
+    The results.
 
   Raises:
     ConfigError: if every run diverged.
@@ -102,7 +101,6 @@ def _plots(chosen: Sequence[Entry]) -> list[Plot]:
 
 
 def _overlaps(chosen: Sequence[Entry]) -> list[Markup]:
-  """A section that names the methods whose intervals overlap."""
   rows = [
     (label, ['; '.join(others) or 'none'])
     for label, others in verdict.overlaps(chosen).items()
@@ -138,7 +136,6 @@ def _table(
 
 
 def _links(entries: Sequence[Entry], out: pathlib.Path) -> Markup:
-  """A line per run, with a link to its own report."""
   lines = []
   for entry in entries:
     for seed, run in entry.runs.items():

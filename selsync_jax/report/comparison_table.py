@@ -1,4 +1,4 @@
-"""Methods side by side: the paper's table, with seeds.
+"""The table of a comparison: the paper's, with several seeds.
 
 The difference to BSP is taken seed by seed, because runs with the same seed
 share initial weights and batches.
@@ -22,19 +22,19 @@ from selsync_jax.runs import history
 
 
 class Cell(NamedTuple):
-  """A value and its text; `None` for a cell that holds no number."""
+  """A value and its text; the value is `None` if the cell has no number."""
 
   value: float | None
   text: str
 
 
 def deviation(values: Sequence[float]) -> float:
-  """The sample standard deviation; NaN if a value is."""
+  """Returns the sample standard deviation; NaN if a value is."""
   return float(np.std(values, ddof=1))  # statistics.stdev fails for NaN.
 
 
 def spread(values: Sequence[float], form: str) -> Cell:
-  """The mean, and with several values the sample standard deviation."""
+  """Returns the mean, and the sample standard deviation of several values."""
   if not values:
     return Cell(None, '–')
   mean = statistics.fmean(values)
@@ -45,7 +45,7 @@ def spread(values: Sequence[float], form: str) -> Cell:
 
 
 def table(entries: Sequence[Entry]) -> dict[str, dict[str, Cell]]:
-  """The table: for each method, by its label, the columns by name."""
+  """Returns the cells of each method, by its label and the column's name."""
   bsp = next((entry for entry in entries if entry.method == 'bsp'), None)
   metric = metric_of(entries)
   return {
@@ -80,7 +80,6 @@ def _row(entry: Entry, bsp: Entry | None, metric: str) -> dict[str, Cell]:
 
 
 def _times(entry: Entry) -> dict[str, Cell]:
-  """Seconds; of a simulation, virtual ones and the mean staleness."""
   if history.time_field(entry.runs.values()) == 'seconds':
     return {'seconds': _over_seeds(entry, 'seconds', '.1f')}
   return {
@@ -97,7 +96,7 @@ def _over_seeds(entry: Entry, field: str, form: str) -> Cell:
 def rates(
   entries: Sequence[Entry], chosen: Sequence[Entry]
 ) -> dict[str, dict[str, Cell]]:
-  """Every learning rate that was tried, with the score that decided."""
+  """Returns a table of all learning rates, with the scores that decided."""
   metric = metric_of(chosen)
   return {
     f'{e.label}, learning rate {e.learning_rate:g}': {
@@ -110,7 +109,7 @@ def rates(
 
 
 def markdown(rows: dict[str, dict[str, Cell]]) -> str:
-  """The table for a README or an issue."""
+  """Formats the table as Markdown."""
   names = list(next(iter(rows.values())))
   lines = [
     ['method', *names],
@@ -124,7 +123,7 @@ def markdown(rows: dict[str, dict[str, Cell]]) -> str:
 
 
 def show(rows: dict[str, dict[str, Cell]]) -> None:
-  """Prints the columns that tell the methods apart, as wide as the terminal."""
+  """Prints the most important columns, as wide as the terminal."""
   first, *_ = rows.values()
   wanted = ('LSSR', 'of BSP', 'seconds', 'virtual seconds')
   names = [n for n in first if n in wanted or n.startswith('validation ')]
@@ -140,7 +139,7 @@ def show(rows: dict[str, dict[str, Cell]]) -> None:
 def write_csv(
   entries: Sequence[Entry], chosen: Sequence[Entry], path: pathlib.Path
 ) -> None:
-  """Writes a line per run, for further calculations."""
+  """Writes a CSV file with a line per run."""
   rows = [
     {
       'label': entry.label,

@@ -12,13 +12,13 @@ from selsync_jax.runs import files
 
 
 class Suggestion(NamedTuple):
-  """What the page shows.
+  """A suggested delta and its reasons.
 
   Attributes:
-    wanted: LSSR, in [0, 1).
+    wanted: the wanted LSSR, in [0, 1).
     delta: the suggestion.
-    lssr: what it gives.
-    curves: by label, deltas in ascending order and the LSSR at each of them.
+    lssr: the LSSR that it gives.
+    curves: ascending deltas and the LSSR at each of them, by label.
   """
 
   wanted: float
@@ -28,7 +28,7 @@ class Suggestion(NamedTuple):
 
 
 def plot(suggestion: Suggestion) -> figure.Plot:
-  """LSSR over delta, and the suggestion."""
+  """Plots LSSR over delta, and the suggestion."""
   curves = [
     figure.Line(label, *curve, palette.series(i)._replace(marker=''), 'pre')
     for i, (label, curve) in enumerate(suggestion.curves.items())
@@ -66,13 +66,13 @@ def write(
   """Writes the figure and the page.
 
   Args:
-    suggestion: to draw.
+    suggestion: the suggestion.
     table: the head, then a row for each delta.
-    subtitle: of the page.
-    out: folder, created if it is missing.
+    subtitle: the line below the page's title.
+    out: the folder, which is created if it is missing.
 
   Returns:
-    The page.
+    The page's path.
   """
   figures = [plot(suggestion)]
   png.write(figures, out)

@@ -1,4 +1,4 @@
-"""What a comparison compares: a method at one learning rate, with its seeds."""
+"""Entries of a comparison: a method at one learning rate, with its seeds."""
 
 from collections.abc import Sequence
 import math
@@ -32,10 +32,7 @@ class Entry(NamedTuple):
     return self.label.split(', ')[0]
 
   def values(self, field: str) -> dict[int, float]:
-    """A field of the summary, by seed, of the runs that have it.
-
-    NaN if it was not finite.
-    """
+    """Returns a field of the summaries by seed; NaN if it was not finite."""
     outcomes = {seed: run.outcome for seed, run in self.runs.items()}
     return {
       seed: math.nan if outcome[field] is None else outcome[field]
@@ -44,7 +41,7 @@ class Entry(NamedTuple):
     }
 
   def mean(self, field: str) -> float:
-    """The mean of a field of the summary over seeds."""
+    """Returns the mean of a field of the summary over seeds."""
     return statistics.fmean(self.values(field).values())
 
   @property
@@ -55,7 +52,7 @@ class Entry(NamedTuple):
 
   @property
   def rank(self) -> tuple[int, float, float]:
-    """By which the learning rate is chosen; higher is better."""
+    """The criterion for the learning rate; higher is better."""
     runs = self.runs.values()
     if not runs:
       return -len(self.diverged), -math.inf, -math.inf
@@ -66,10 +63,10 @@ class Entry(NamedTuple):
 
 
 def read_entries(trials: Sequence[Trial]) -> list[Entry]:
-  """Every method at every learning rate of its grid.
+  """Returns every method at every learning rate of its grid.
 
   Raises:
-    RunError: if a run was made longer, and has not finished since.
+    RunError: if a run was extended and has not finished since.
   """
   entries = {}
   for trial in trials:
@@ -89,7 +86,7 @@ def read_entries(trials: Sequence[Trial]) -> list[Entry]:
 
 
 def choose_rates(entries: Sequence[Entry]) -> list[Entry]:
-  """Every method at the learning rate with the highest rank."""
+  """Returns every method at the learning rate with the highest rank."""
   labels = dict.fromkeys(entry.label for entry in entries)
   return [
     max((e for e in entries if e.label == label), key=lambda e: e.rank)
@@ -98,7 +95,7 @@ def choose_rates(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def metric_of(entries: Sequence[Entry]) -> str:
-  """The metric by which these runs are compared."""
+  """Returns the metric by which these runs are compared."""
   runs = (run for entry in entries for run in entry.runs.values())
   names = (run.validated for run in runs)
   return next((main for main, *_ in filter(None, names)), 'loss')

@@ -1,4 +1,4 @@
-"""The results of a run as a table of names and numbers."""
+"""A table of the results of a run."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ class Fact(NamedTuple):
 
 
 def size(count: float) -> str:
-  """A number of bytes with an SI prefix."""
+  """Formats a number of bytes with an SI prefix."""
   for unit in ('B', 'kB', 'MB', 'GB'):
     if count < 1000:
       return f'{count:.3g} {unit}'
@@ -27,7 +27,7 @@ def size(count: float) -> str:
   return f'{count:.3g} TB'
 
 
-# Fields of summary.json: the name in the table, and how the value is written.
+# The name in the table, and the format, of fields of summary.json.
 _FACTS = {
   'steps': ('steps', '{:,}'.format),
   'sync_steps': ('synchronizations', '{:,}'.format),
@@ -44,7 +44,7 @@ _FACTS = {
 
 
 def facts(outcome: Mapping[str, Any]) -> list[Fact]:
-  """The scores and costs of a run, from its `summary.json`."""
+  """Returns the scores and costs of a run, from its `summary.json`."""
   scores = [field for field in outcome if history.is_score(field)]
   scores.sort(key=_is_loss)
   lines = {k: (_score_name(k), '{:.4f}'.format) for k in scores} | _FACTS
@@ -65,7 +65,7 @@ def _is_loss(field):
 
 
 def show(summary: Mapping[str, Any]) -> None:
-  """Prints the table."""
+  """Prints the table of a summary, with method and workers as its title."""
   show_table(summary, f'{summary["method"]}, {summary["workers"]} workers')
 
 

@@ -1,7 +1,7 @@
-"""What a figure shows, apart from how it is drawn.
+"""The content of a figure, independent of the library that draws it.
 
 A figure is panels of marks. `png` draws it into a file, and `interactive`
-describes it to the page's script, so no figure is written twice.
+describes it to the page's script.
 """
 
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ Values: TypeAlias = Any
 
 
 class Look(NamedTuple):
-  """How a line is drawn.
+  """The look of a line.
 
   Attributes:
     color: a name in the palette.
-    width: in pixels; 0 for markers without a line.
+    width: the width in pixels; 0 for markers without a line.
     dash: lengths of dashes and gaps, as multiples of the width.
-    marker: matplotlib's name of it, or nothing.
-    size: of a marker, in pixels.
-    opacity: in (0, 1].
+    marker: matplotlib's name of the marker; empty for none.
+    size: the marker's size in pixels.
+    opacity: the marker's opacity, in (0, 1].
   """
 
   color: str
@@ -33,22 +33,22 @@ class Look(NamedTuple):
   opacity: float = 1
 
 
-# Every mark has a name: its entry in the legend, which shows and hides all
-# marks of that name. `hover` is what a pointer reads, with `{y}` and the like
-# for values; `None` stands for `name: {y}`, and '' for nothing.
+# All marks of one name share an entry of the legend, which shows and hides
+# them. `hover` is the text at the pointer, with placeholders for values; `None`
+# means `name: {y}`, and '' no text.
 
 
 class Line(NamedTuple):
   """Points joined by a line.
 
   Attributes:
-    name: in the legend.
-    x: of the points.
-    y: of the points; NaN leaves a gap.
-    look: of the line.
-    steps: '' for a straight line from point to point, 'mid' or 'pre' for
-      steps, as matplotlib means it.
-    hover: may hold `{x}` and `{y}`.
+    name: the entry of the legend.
+    x: the points' x.
+    y: the points' y; NaN leaves a gap.
+    look: the look of the line.
+    steps: '' for a straight line from point to point, or matplotlib's 'mid' or
+      'pre' for steps.
+    hover: the text at the pointer, which may contain `{x}` and `{y}`.
   """
 
   name: str
@@ -63,12 +63,12 @@ class Band(NamedTuple):
   """An area between two lines.
 
   Attributes:
-    name: in the legend.
-    x: of the points.
-    low: its lower edge.
-    high: its upper edge.
+    name: the entry of the legend.
+    x: the points' x.
+    low: the lower edge.
+    high: the upper edge.
     color: a name in the palette.
-    hover: may hold `{low}` and `{high}`.
+    hover: the text at the pointer, which may contain `{low}` and `{high}`.
   """
 
   name: str
@@ -83,12 +83,12 @@ class Bars(NamedTuple):
   """Bars that stand on 0.
 
   Attributes:
-    name: in the legend.
-    x: their middles.
-    y: their heights.
-    widths: in units of x.
+    name: the entry of the legend.
+    x: the bars' middles.
+    y: the bars' heights.
+    widths: the bars' widths in units of x.
     color: a name in the palette.
-    hover: may hold `{x}` and `{y}`.
+    hover: the text at the pointer, which may contain `{x}` and `{y}`.
   """
 
   name: str
@@ -103,13 +103,14 @@ class Spans(NamedTuple):
   """Horizontal bars from one x to another.
 
   Attributes:
-    name: in the legend.
-    rows: the y of each.
-    starts: the x where each begins.
-    stops: the x where each ends.
+    name: the entry of the legend.
+    rows: the y of each bar.
+    starts: the x where each bar begins.
+    stops: the x where each bar ends.
     color: a name in the palette.
-    texts: inside the bars, where there is room.
-    hover: may hold `{row}`, `{low}`, `{high}` and `{text}`.
+    texts: the texts inside the bars, shown where there is room.
+    hover: the text at the pointer, which may contain `{row}`, `{low}`, `{high}`
+      and `{text}`.
   """
 
   name: str
@@ -122,7 +123,7 @@ class Spans(NamedTuple):
 
 
 Mark: TypeAlias = Line | Band | Bars | Spans
-OPACITY = 0.25  # Of a band.
+OPACITY = 0.25  # The opacity of a band.
 
 
 class Axis(NamedTuple):
@@ -130,11 +131,11 @@ class Axis(NamedTuple):
 
   Attributes:
     limits: the values at its ends; the first may be the larger one.
-    label: what it measures; of a y axis, the panel's title says it.
-    unit: of the ticks, after an SI prefix.
-    log: whether it is logarithmic.
-    ticks: about how many; 0 for none.
-    names: of 0, 1, ... in place of numbers.
+    label: the quantity; empty for a y axis, which has the panel's title.
+    unit: the unit of the ticks, after an SI prefix.
+    log: whether the axis is logarithmic.
+    ticks: the approximate number of ticks; 0 for none.
+    names: the labels of ticks at 0, 1, ..., instead of numbers.
   """
 
   limits: tuple[float, float]
@@ -154,11 +155,11 @@ class Panel(NamedTuple):
   """Marks on a pair of axes.
 
   Attributes:
-    title: above the panel.
-    x: axis.
-    y: axis.
-    marks: from back to front.
-    height: between the axes, in pixels.
+    title: the text above the panel.
+    x: the horizontal axis.
+    y: the vertical axis.
+    marks: the marks, from back to front.
+    height: the height of the area between the axes, in pixels.
   """
 
   title: str
@@ -177,13 +178,14 @@ class Plot(NamedTuple):
   """A figure.
 
   Attributes:
-    name: of its file, and its id in the page.
-    title: the heading, also read by screen readers.
-    caption: how to read the figure.
-    panels: at least one.
-    columns: the most panels side by side; 0 for panels on top of each other
-      that share their x axis.
-    compares_x: whether a pointer reads all marks at its x, or only the nearest.
+    name: the stem of its file's name, and its id in the page.
+    title: the heading, which screen readers read too.
+    caption: the text that explains the figure.
+    panels: the panels, one or more.
+    columns: the largest number of panels side by side; 0 for panels on top of
+      each other that share their x axis.
+    compares_x: whether the pointer shows all marks at its x, or only the
+      nearest mark.
   """
 
   name: str
@@ -195,18 +197,18 @@ class Plot(NamedTuple):
 
   @property
   def legend(self) -> dict[str, Mark]:
-    """The names of its marks, and the first mark of each; one needs none."""
+    """The first mark of each name; empty if there is only one name."""
     entries: dict[str, Mark] = {}
     for panel in self.panels:
       for mark in panel.drawn:
-        # A line says more about the look than the band around it.
+        # A line shows more of the look than the band around it.
         if mark.name not in entries or isinstance(entries[mark.name], Band):
           entries[mark.name] = mark
     return entries if len(entries) > 1 else {}
 
 
 def known(values: Sequence[Values]) -> Values:
-  """All finite values of several arrays."""
+  """Returns all finite values of several arrays."""
   joined = np.concatenate([[], *(np.asarray(each, float) for each in values)])
   return joined[np.isfinite(joined)]
 
@@ -214,16 +216,16 @@ def known(values: Sequence[Values]) -> Values:
 def from_zero(
   values: Sequence[Values], label: str = '', unit: str = '', ticks: int = 4
 ) -> Axis:
-  """An axis from 0 to slightly above the data."""
+  """Returns an axis from 0 to slightly above the data."""
   top = 1.04 * max(known(values), default=0)
   return Axis((0, top or 1), label, unit, ticks=ticks)
 
 
 def spanning(values: Sequence[Values]) -> Axis:
-  """An axis around the data.
+  """Returns an axis around the data.
 
-  It is logarithmic where all values are positive, exceed 1 and span a factor of
-  ten.
+  It is logarithmic if all values are positive, the largest is above 1, and they
+  span a factor of ten.
   """
   data = known(values)
   low, high = (data.min(), data.max()) if len(data) else (0, 1)
@@ -236,7 +238,7 @@ def spanning(values: Sequence[Values]) -> Axis:
 def logarithmic(
   values: Sequence[Values], label: str = '', unit: str = ''
 ) -> Axis:
-  """A logarithmic axis around data that is positive."""
+  """Returns a logarithmic axis around data that is positive."""
   data = known(values)
   margin = 1.05 * (data.max() / data.min()) ** 0.02
   limits = data.min() / margin, data.max() * margin
@@ -244,10 +246,10 @@ def logarithmic(
 
 
 def columns(marks: Sequence[Mark]) -> list[Values]:
-  """The y values of lines."""
+  """Returns the y values of all lines."""
   return [mark.y for mark in marks if isinstance(mark, Line)]
 
 
 def strip_height(count: int) -> int:
-  """The height of each of `count` panels on top of each other, in pixels."""
+  """Returns the height in pixels of each of `count` stacked panels."""
   return max(36, min(76, 480 // count))

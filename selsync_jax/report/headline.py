@@ -1,4 +1,4 @@
-"""What a run reached and what it paid, in words."""
+"""The score and the cost of a run, in words."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from selsync_jax.runs.history import Run
 
 
 def headline(runs: Sequence[Run]) -> str:
-  """The result of a run, or the best of several."""
+  """Describes the result of a run, or of the best of several."""
   if len(runs) == 1:
     text = _result(runs[0])
   else:
@@ -19,7 +19,7 @@ def headline(runs: Sequence[Run]) -> str:
 
 
 def description(run: Run) -> str:
-  """The settings of a run that a reader asks for first."""
+  """Describes the most important settings of a run."""
   config = run.config
   return (
     f'{run.name}: {history.composition(config["sync"])} on {setting(config)}, '
@@ -28,7 +28,7 @@ def description(run: Run) -> str:
 
 
 def setting(config: Mapping[str, Any]) -> str:
-  """Data, workers, partition and model."""
+  """Describes data, workers, partition and model."""
   return (
     f'{config["data"]["name"]}, {config["workers"]} workers, partition '
     f'{config["data"]["partition"]}, model {config["model"]["name"]}'
@@ -36,19 +36,19 @@ def setting(config: Mapping[str, Any]) -> str:
 
 
 def quality(run: Run, metric: str, scores: Sequence[float]) -> str:
-  """The mean of scores on validation; of several, with their deviation.
+  """Describes the mean of scores on validation, and the deviation of several.
 
   Args:
     run: one of the runs.
     metric: the metric's name.
-    scores: of each run.
+    scores: the score of each run.
   """
   form = '.1%' if run.is_share(metric, scores) else '.4g'
   return f'validation {metric} {spread(scores, form).text}'
 
 
 def price(share: float) -> str:
-  """A share of BSP's traffic.
+  """Describes a share of BSP's traffic.
 
   >>> price(0.081)
   'for 8.1% of the traffic of BSP'

@@ -1,9 +1,8 @@
-"""Figures as the page's script draws them, with plotly.js.
+"""Descriptions of figures for plotly.js, which the page's script draws.
 
 A description is JSON: `{'data', 'wide', 'narrow'}`, the traces of plotly.js and
-two layouts. A color is `$NAME` of the palette, so that the script can take it
-from the page's style, in light and in dark mode. A trace belongs to the entry
-of the legend that its `legendgroup` names.
+two layouts. A color is `$NAME` of the palette, which the script replaces in
+light and in dark mode. A trace's `legendgroup` names its entry of the legend.
 
 References:
   https://plotly.com/javascript/reference
@@ -32,7 +31,7 @@ _MARKERS = {
   'X': 'x',
 }
 _STEPS = {'': 'linear', 'mid': 'hvh', 'pre': 'vh'}
-_SHADE = f'{round(255 * figure.OPACITY):02x}'  # The last digits of a color.
+_SHADE = f'{round(255 * figure.OPACITY):02x}'  # The alpha digits of a color.
 _AXIS = {
   'automargin': False,
   'color': '$muted',
@@ -60,7 +59,7 @@ _TEMPLATE = {
 
 
 def describe(plot: figure.Plot) -> dict[str, Any]:
-  """The figure as JSON."""
+  """Describes the figure as JSON."""
   traces = []
   for i, panel in enumerate(plot.panels):
     axes = {'xaxis': f'x{_number(i, plot)}', 'yaxis': f'y{i + 1}'}
@@ -77,7 +76,7 @@ def describe(plot: figure.Plot) -> dict[str, Any]:
 
 
 def _number(i: int, plot: figure.Plot) -> int:
-  """The number of a panel's x axis; the panels of a stack share the first."""
+  """Returns the number of a panel's x axis; stacked panels share the first."""
   return i + 1 if plot.columns else 1
 
 
@@ -128,7 +127,6 @@ def _traces(mark: figure.Mark, panel: figure.Panel) -> list[dict[str, Any]]:
 
 
 def _hover(mark: figure.Mark, panel: figure.Panel) -> dict[str, Any]:
-  """What a pointer reads."""
   text = f'{mark.name}: {{y}}' if mark.hover is None else mark.hover
   if not text:
     return {'hoverinfo': 'skip'}
@@ -141,7 +139,7 @@ def _hover(mark: figure.Mark, panel: figure.Panel) -> dict[str, Any]:
     'row': '%{y}',
     'text': '%{text}',
   }
-  # A name can hold anything, but only these braces are fields.
+  # A name may contain braces, which are not fields.
   parts = re.split(rf'\{{({"|".join(values)})\}}', text)
   parts[::2] = [
     html.escape(part).replace('%{', '%&#123;') for part in parts[::2]
@@ -158,7 +156,6 @@ def _value(name: str, axis: figure.Axis) -> str:
 
 
 def _style(look: figure.Look, steps: str) -> dict[str, Any]:
-  """Line and markers of a trace."""
   color = f'${look.color}'
   lines = {'color': color, 'width': look.width, 'shape': _STEPS[steps]}
   if look.dash:
@@ -178,13 +175,12 @@ def _style(look: figure.Look, steps: str) -> dict[str, Any]:
 
 
 def _layout(plot: figure.Plot, layout: Layout) -> dict[str, Any]:
-  """Axes and titles where the panels stand."""
   height, places = boxes(plot, layout)
   described: dict[str, Any] = {
     'height': height,
-    'dragmode': 'zoom' if layout is WIDE else False,  # A finger scrolls.
+    'dragmode': 'zoom' if layout is WIDE else False,  # A phone scrolls.
     'template': {'layout': _TEMPLATE},
-    'uirevision': 'kept',  # Zoom survives a change of colors.
+    'uirevision': 'kept',  # A change of colors keeps the zoom.
     'annotations': [],
   }
   panels = list(zip(plot.panels, places, strict=True))
@@ -242,7 +238,7 @@ def _axis(axis: figure.Axis) -> dict[str, Any]:
 
 
 def _list(values: figure.Values) -> list[float | int | None]:
-  """Numbers for JSON: fractions with six digits, null for no point."""
+  """Returns numbers for JSON: six digits of fractions, null if not finite."""
   numbers = np.asarray(values, float).tolist()
   return [_short(each) if math.isfinite(each) else None for each in numbers]
 

@@ -4,14 +4,14 @@ from jaxtyping import Int64
 import numpy as np
 
 _BARS = ' ▁▂▃▄▅▆▇█'
-_MAX_BARS = 50  # Per line.
+_MAX_BARS = 50  # The largest number of bars on a line.
 
 
 def lines(counts: Int64[np.ndarray, 'workers labels']) -> list[str]:
-  """A heading, then a line per worker with a bar per label.
+  """Returns a heading, then a line per worker with a bar per label.
 
-  Bars are relative to the highest. With more labels than fit on a line,
-  neighboring labels share a bar.
+  Bars are relative to the highest. Neighboring labels share a bar if they do
+  not fit on a line.
 
   Args:
     counts: examples of each label in each worker's chunk.
@@ -20,7 +20,7 @@ def lines(counts: Int64[np.ndarray, 'workers labels']) -> list[str]:
   group = -(-labels // _MAX_BARS)
   padded = np.pad(counts, [(0, 0), (0, -labels % group)])
   heights = padded.reshape(workers, -1, group).sum(axis=2)
-  # Rounded up, so that a single example is visible.
+  # Rounding up makes a single example visible.
   levels = -(-heights * (len(_BARS) - 1) // heights.max())
   return ['worker  examples  labels  examples of each label'] + [
     f'{worker:6}  {counts[worker].sum():8,}  '

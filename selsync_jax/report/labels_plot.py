@@ -1,4 +1,4 @@
-"""Which labels each worker's chunk of the training data holds."""
+"""The labels in each worker's chunk of the training data."""
 
 from jaxtyping import Int
 import numpy as np
@@ -7,7 +7,7 @@ from selsync_jax.report import figure
 
 
 def plot(counts: Int[np.ndarray, 'workers labels']) -> figure.Plot:
-  """A bar per label, a strip per worker."""
+  """Plots a bar per label, in a strip per worker."""
   workers, labels = counts.shape
   x = figure.Axis((-0.5, labels - 0.5), 'label', ticks=10)
   y = figure.from_zero([counts.ravel()], ticks=2)

@@ -1,7 +1,4 @@
-"""Where the panels of a figure stand, on a wide screen and on a phone.
-
-One unit is one CSS pixel of the page.
-"""
+"""The places of a figure's panels, in CSS pixels, by width of the screen."""
 
 import math
 from typing import NamedTuple
@@ -13,8 +10,8 @@ class Layout(NamedTuple):
   """The size of a figure.
 
   Attributes:
-    width: in pixels.
-    columns: the most panels side by side.
+    width: the width in pixels.
+    columns: the largest number of panels side by side.
   """
 
   width: int
@@ -37,7 +34,7 @@ class Box(NamedTuple):
 
 
 def boxes(plot: Plot, layout: Layout) -> tuple[int, list[Box]]:
-  """The height of a figure, and the place of each panel."""
+  """Returns the height of a figure, and the place of each panel."""
   columns = min(plot.columns or 1, len(plot.panels), layout.columns)
   rows = math.ceil(len(plot.panels) / columns)
   below = BOTTOM if plot.columns else 0

@@ -1,4 +1,4 @@
-"""Lines thinned for the screen."""
+"""Lines that are thinned for the screen."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,17 +14,17 @@ from selsync_jax.runs.history import Run
 def envelope(
   y: Float[np.ndarray, 'points'], buckets: int
 ) -> Int[np.ndarray, 'kept']:
-  """Which points of a long line to draw: the extremes of each bucket.
+  """Selects the points of a long line to draw: the extremes of each bucket.
 
-  No spike is lost and none is added; a line with at most two points per bucket
-  is kept whole.
+  Every spike is kept, and so are all points if there are at most two per
+  bucket.
 
   Args:
-    y: the line; NaN means no point.
+    y: the values of the line; NaN means no point.
     buckets: about half the width of the panel in pixels.
 
   Returns:
-    Indices, ascending.
+    Ascending indices of points.
   """
   (known,) = np.nonzero(~np.isnan(y))
   if len(known) <= 2 * buckets:
@@ -36,7 +36,7 @@ def envelope(
 
 
 def of_runs(runs: Sequence[Run], field: str, buckets: int) -> list[figure.Line]:
-  """A field of each run over its steps, as lines of the palette.
+  """Returns a field of each run over its steps, as lines of the palette.
 
   Args:
     runs: the runs.
@@ -53,7 +53,7 @@ def of_runs(runs: Sequence[Run], field: str, buckets: int) -> list[figure.Line]:
 
 
 class Quantiles(NamedTuple):
-  """Long or many lines as a few, in buckets of points.
+  """Quantiles of long or many lines, in buckets of points.
 
   Attributes:
     at: the index of the point in the middle of each bucket.
@@ -71,12 +71,12 @@ def quantiles(
   buckets: int,
   shares: Sequence[float],
 ) -> Quantiles:
-  """Quantiles over all values of a bucket.
+  """Computes quantiles over all values of each bucket.
 
   Args:
-    lines: NaN means no point; infinity is a value.
-    buckets: the most.
-    shares: of the values that each quantile leaves below it.
+    lines: the values of all lines; NaN means no point, infinity is a value.
+    buckets: the largest number of buckets.
+    shares: the share of values below each quantile.
   """
   (known,) = np.nonzero(~np.isnan(lines).all(axis=1))
   parts = _split(known, min(buckets, len(known)))
@@ -96,7 +96,6 @@ def quantiles(
 
 
 def _split(known, buckets):
-  """The indices in buckets of equal size."""
   if not buckets:
     return []
   return np.split(known, np.arange(1, buckets) * len(known) // buckets)

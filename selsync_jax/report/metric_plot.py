@@ -1,4 +1,4 @@
-"""A metric over what it cost: steps, samples, bytes, seconds."""
+"""A metric over its costs: steps, samples, bytes, seconds."""
 
 from collections.abc import Mapping, Sequence
 import functools
@@ -13,7 +13,7 @@ from selsync_jax.report import palette
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
 
-# The costs by field of a row: the label of the axis, the unit of its ticks.
+# The label of the axis and the unit of its ticks, by field of a row.
 COSTS = {
   'step': ('steps', ''),
   'samples': ('samples, all workers', ''),
@@ -21,18 +21,18 @@ COSTS = {
   'seconds': ('training time (seconds)', ''),
   'virtual_seconds': ('virtual time (seconds)', ''),
 }
-_BUCKETS = 120  # Of a long line in a panel.
-_LONG = 60  # Steps from which the noise of batches is drawn as a band.
+_BUCKETS = 120
+_LONG = 60  # From this number of steps on, batches are drawn as a band.
 _COVERED = (0.1, 0.5, 0.9)  # Quantiles of a bucket: a band, and its middle.
 _SETTLED = 0.2
-"""After this share of its evaluations a score is near where it ends."""
+"""The share of evaluations after which a score is near its final value."""
 
 Groups: TypeAlias = Mapping[str, Sequence[Run]]
-"""By entry of the legend: the runs, one for each seed."""
+"""The runs, one for each seed, by entry of the legend."""
 
 
 def of_run(run: Run, metric: str, bsp: Run | None = None) -> figure.Plot:
-  """One run, with its training batches, and the same run under BSP."""
+  """Plots one run, its training batches, and the same run under BSP."""
   field, extra = f'validation_{metric}', ''
   groups = {'validation, consensus': [run]} if _has(run, field) else {}
   if bsp and _has(bsp, field):
@@ -47,7 +47,7 @@ def of_run(run: Run, metric: str, bsp: Run | None = None) -> figure.Plot:
 
 
 def of_groups(groups: Groups, metric: str) -> figure.Plot:
-  """Several runs; the seeds of a method are one line."""
+  """Plots several runs; the seeds of a method share a line."""
   plotted = _plot(groups, metric)
   seeds = max(map(len, groups.values()))
   bands = ' Lines: means over seeds; bands: all seeds.' if seeds > 1 else ''
@@ -59,7 +59,7 @@ def of_groups(groups: Groups, metric: str) -> figure.Plot:
 
 
 def with_unit(metric: str, runs: Sequence[Run]) -> str:
-  """The metric's name with its unit, if these runs agree about it."""
+  """Returns the metric's name, with its unit if these runs agree about it."""
   units = {run.units.get(metric) for run in runs}
   unit = units.pop() if len(units) == 1 else None
   return f'{metric} ({unit})' if unit else metric
@@ -68,7 +68,7 @@ def with_unit(metric: str, runs: Sequence[Run]) -> str:
 def _plot(
   groups: Groups, metric: str, batches: Run | None = None
 ) -> figure.Plot:
-  """The same lines over four costs; its caption is only about the axes."""
+  """Plots the same lines over four costs; the caption is only about axes."""
   runs = [run for each in groups.values() for run in each]
   runs += [batches] if batches else []
   costs = ('step', 'samples', 'bytes_per_worker', history.time_field(runs))
@@ -83,7 +83,7 @@ def _plot(
     y = _axis(scores, trained, runs, metric)
     label, unit = COSTS[cost]
     paid = [run.column(cost) for run in runs]
-    ticks = 2 if unit else 4  # A number with its unit is wide.
+    ticks = 2 if unit else 4  # A tick with a unit is wide.
     x = figure.from_zero(paid, label, unit, ticks)
     title = with_unit(metric, runs) if not panels else ''
     panels.append(figure.Panel(title, x, y, [*trained, *scores]))
@@ -100,7 +100,7 @@ def _has(run: Run, field: str) -> bool:
 def _scores(
   name: str, runs: Sequence[Run], metric: str, cost: str, look: figure.Look
 ) -> list[figure.Mark]:
-  """The mean over seeds of a score at each evaluation, and the seeds' range."""
+  """Returns a score at each evaluation: the mean and range over seeds."""
   field = f'validation_{metric}'
   if not all(_has(run, field) for run in runs):
     field = metric
@@ -109,7 +109,7 @@ def _scores(
   x, y = points.mean(axis=0)
   low, high = points[:, 1].min(axis=0), points[:, 1].max(axis=0)
   kept = lines.envelope(y, _BUCKETS)
-  # A pointer reads the nearest evaluation, which may be some steps away.
+  # The nearest evaluation may be some steps away from the pointer.
   hover = f'{name}: {{y}} at {{x}}'
   line = figure.Line(name, x[kept], y[kept], look, hover=hover)
   if len(runs) == 1:
@@ -120,7 +120,6 @@ def _scores(
 
 
 def _common_steps(runs: Sequence[Run], field: str) -> Float[np.ndarray, 'n']:
-  """The steps at which all of these runs have a field."""
   scored = [run.column('step')[np.isfinite(run.column(field))] for run in runs]
   return functools.reduce(np.intersect1d, scored)
 
@@ -128,13 +127,12 @@ def _common_steps(runs: Sequence[Run], field: str) -> Float[np.ndarray, 'n']:
 def _at(
   run: Run, steps: Float[np.ndarray, 'n'], fields: Sequence[str]
 ) -> Float[np.ndarray, 'fields n']:
-  """Fields of a run at some of its steps."""
   rows = np.searchsorted(run.column('step'), steps)
   return np.array([run.column(field)[rows] for field in fields])
 
 
 def _batches(run: Run, metric: str, cost: str) -> list[figure.Mark]:
-  """A metric of the training batches, if any; of a long run, quantiles."""
+  """Returns a metric of the training batches; of a long run, quantiles."""
   if not _has(run, metric):
     return []
   x, y, name = run.column(cost), run.column(metric), 'training batches'
@@ -155,7 +153,6 @@ def _batches(run: Run, metric: str, cost: str) -> list[figure.Mark]:
 def _is_share(
   runs: Sequence[Run], metric: str, columns: Sequence[np.ndarray]
 ) -> bool:
-  """Whether a metric is a share of correct answers in all runs."""
   values = figure.known(columns)
   return all(run.is_share(metric, values) for run in runs)
 
@@ -166,7 +163,7 @@ def _axis(
   runs: Sequence[Run],
   metric: str,
 ) -> figure.Axis:
-  """An axis around the lines; of a share, from where the scores settle."""
+  """Returns an axis around the lines; for a share, around settled scores."""
   columns = figure.columns([*scores, *trained])
   shown = figure.known(columns)
   ends = [y[int(len(y) * _SETTLED) :] for y in figure.columns(scores)]

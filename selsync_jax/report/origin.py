@@ -1,4 +1,4 @@
-"""Where a run comes from, in a line for the foot of a page."""
+"""The provenance of a run, in a line for the foot of a page."""
 
 from collections.abc import Mapping
 import datetime
@@ -8,7 +8,7 @@ from selsync_jax.runs.history import Run
 
 
 def line(run: Run) -> str:
-  """The last session of a run; empty if none was recorded."""
+  """Describes the last session of a run; empty if none was recorded."""
   if not run.sessions:
     return ''
   *earlier, last = run.sessions

@@ -1,9 +1,7 @@
 """One self-contained HTML page, which fetches nothing.
 
-The HTML is in `templates/`. Every text is escaped there; only `Markup`, which
-these functions return, goes into the page as it is. The page holds plotly.js
-(its basic bundle), compressed; `make plotly` in the Makefile fetches another
-version of it.
+The files in `templates/` escape every text except `Markup`. The page holds
+plotly.js (its basic bundle), compressed; `make plotly` fetches another version.
 """
 
 import base64
@@ -35,7 +33,7 @@ _SECTIONS: Any = _TEMPLATES.get_template('sections.html.j2').module
 
 
 def page(title: str, body: Iterable[Markup]) -> str:
-  """The page around a body."""
+  """Returns the page around a body."""
   plotly = (_PLOTLY / 'plotly-basic.min.js.gz').read_bytes()
   return _TEMPLATES.get_template('page.html.j2').render(
     title=title,
@@ -47,17 +45,17 @@ def page(title: str, body: Iterable[Markup]) -> str:
 
 
 def header(title: str, below: str) -> Markup:
-  """The headline, and a line below it."""
+  """Returns the headline, and a line below it."""
   return _SECTIONS.header(title, below)
 
 
 def key_figures(figures: Iterable[tuple[str, str, str]]) -> Markup:
-  """A few large numbers: `(name, number, remark)`."""
+  """Returns a section with large numbers, each `(name, number, remark)`."""
   return _SECTIONS.key_figures(figures)
 
 
 def figure(plot: Plot) -> Markup:
-  """A section with one figure, which the page's script draws."""
+  """Returns a section with one figure, which the page's script draws."""
   legend = [
     (name, mark.look if isinstance(mark, Line) else Look(mark.color, width=8))
     for name, mark in plot.legend.items()
@@ -71,20 +69,20 @@ def table(
   head: Sequence[str],
   rows: Iterable[tuple[str, Sequence[str]]],
 ) -> Markup:
-  """A section with one table; a row is its name and its cells."""
+  """Returns a section with one table; a row is its name and its cells."""
   return _SECTIONS.table(name, title, head, rows)
 
 
 def number(value: Any, text: str) -> Markup:
-  """A number as text for readers, and exactly for programs."""
+  """Returns a number as text, with its exact value as data."""
   return _SECTIONS.number(repr(value), text)
 
 
 def footer(lines: Iterable[str]) -> Markup:
-  """The end of the page: small print."""
+  """Returns the footer of the page."""
   return _SECTIONS.footer(lines)
 
 
 def link(address: str, text: str) -> Markup:
-  """A link to a file beside the page."""
+  """Returns a link to a file beside the page."""
   return _SECTIONS.link(address, text)

@@ -40,7 +40,7 @@ THIN = Look('muted', width=0.8)
 
 
 def series(i: int) -> Look:
-  """Color, dashes and marker of the i-th series."""
+  """Returns color, dashes and marker of the i-th series."""
   return Look(
     SERIES[i % len(SERIES)],
     dash=DASHES[i % len(DASHES)],

@@ -1,4 +1,4 @@
-"""Quality over cost: which methods no other beats in both."""
+"""Quality over cost, with the Pareto front of the methods."""
 
 from collections.abc import Sequence
 import math
@@ -16,7 +16,7 @@ WIDE_RANGE = 10.0
 
 
 def plot(entries: Sequence[Entry], metric: str) -> figure.Plot:
-  """A validation score over bytes, and over seconds."""
+  """Plots a validation score over bytes, and over seconds."""
   runs = [run for entry in entries for run in entry.runs.values()]
   costs = ('bytes_per_worker', history.time_field(runs))
   field = f'validation_{metric}'
@@ -47,7 +47,7 @@ def plot(entries: Sequence[Entry], metric: str) -> figure.Plot:
 def _marks(
   entries: Sequence[Entry], cost: str, field: str, higher_is_better: bool
 ) -> list[figure.Mark]:
-  """The front; then for each method its mean, and its seeds."""
+  """Returns the front, then the seeds and the mean of each method."""
   means = [(entry.mean(cost), entry.mean(field)) for entry in entries]
   front = sorted(pareto(means, higher_is_better))
   marks: list[figure.Mark] = []
@@ -93,9 +93,9 @@ def _cost_axis(entries: Sequence[Entry], cost: str) -> figure.Axis:
 def pareto(
   points: Sequence[tuple[float, float]], higher_is_better: bool
 ) -> list[tuple[float, float]]:
-  """Of points `(cost, quality)`, those that no other beats in both.
+  """Returns the points `(cost, quality)` that no other beats in both.
 
-  A quality that is not finite is on no front.
+  Points whose quality is not finite are left out.
   """
   sign = 1 if higher_is_better else -1
   points = [point for point in points if math.isfinite(point[1])]

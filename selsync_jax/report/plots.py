@@ -1,4 +1,4 @@
-"""Which figures a report of some runs shows, and in which order."""
+"""The figures of a report, in their order."""
 
 from collections.abc import Mapping, Sequence
 import re
@@ -18,7 +18,7 @@ _NON_IID = ('by_label', 'dirichlet')  # Partitions that are uneven on purpose.
 
 
 def all_plots(runs: Sequence[Run]) -> list[Plot]:
-  """Every figure for which these runs have data."""
+  """Returns every figure for which these runs have data."""
   if len(runs) == 1:
     (run,) = runs
     bsp = siblings.find_bsp(run)
@@ -32,10 +32,10 @@ def all_plots(runs: Sequence[Run]) -> list[Plot]:
 
 
 def shared_plots(groups: Mapping[str, Sequence[Run]]) -> list[Plot]:
-  """The figures that show all runs together.
+  """Returns the figures that show all runs together.
 
   Args:
-    groups: by entry of the legend, the runs of a method, one for each seed.
+    groups: the runs of each method, one for each seed, by entry of the legend.
   """
   names = dict.fromkeys(
     name for runs in groups.values() for run in runs for name in run.metrics
@@ -65,7 +65,6 @@ def _shared(runs: Sequence[Run], metrics: Sequence[Plot]) -> list[Plot]:
 
 
 def _behavior(run: Run) -> list[Plot]:
-  """When the workers of a run do what."""
   shown = run.is_simulated and _has(run, 'spans')
   timeline = [timeline_plot.plot(run)] if shown else []
   changes = [changes_plot.plot(run)] if run.is_lockstep else []
@@ -73,12 +72,10 @@ def _behavior(run: Run) -> list[Plot]:
 
 
 def _has(run: Run, column: str) -> bool:
-  """Whether any values per worker are in the run's files."""
   return any(map(len, run.values(column)))
 
 
 def _labels(run: Run) -> list[Plot]:
-  """The labels of the workers' chunks, where they are uneven on purpose."""
   uneven = run.config['data']['partition'] in _NON_IID
   if run.label_counts is None or not uneven:
     return []
@@ -86,7 +83,7 @@ def _labels(run: Run) -> list[Plot]:
 
 
 def _named_after(run, plot):
-  """A figure of one run, on a page of several."""
+  """Renames a figure of one run for a page of several."""
   name = re.sub(r'[^\w.-]', '-', run.name)
   return plot._replace(
     name=f'{plot.name}-{name}', title=f'{plot.title}: {run.name}'

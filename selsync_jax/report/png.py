@@ -1,4 +1,4 @@
-"""Figures as PNG files, drawn by matplotlib in the colors of light mode."""
+"""PNG files of figures, which matplotlib draws in the colors of light mode."""
 
 from collections.abc import Iterable
 import math
@@ -18,8 +18,8 @@ from selsync_jax.report.layout import WIDE
 from selsync_jax.report.palette import LIGHT
 from selsync_jax.runs import files
 
-FOLDER = 'plots'  # Of a report's figures.
-LEGEND = 20  # Height of a row of the legend, in pixels.
+FOLDER = 'plots'
+LEGEND = 20  # The height of a row of the legend, in pixels.
 
 _SETTINGS = {
   'axes.axisbelow': True,
@@ -60,7 +60,7 @@ def write(plots: Iterable[figure.Plot], out: pathlib.Path) -> None:
 
 
 def draw(plot: figure.Plot) -> Figure:
-  """The figure, as on a wide screen."""
+  """Draws a figure as on a wide screen."""
   height, places = boxes(plot, WIDE)
   legend = plot.legend
   head = LEGEND * math.ceil(len(legend) / WIDE.columns)
@@ -81,7 +81,7 @@ def draw(plot: figure.Plot) -> Figure:
     if not plot.columns and panel is not plot.panels[-1]:
       axes.tick_params(labelbottom=False)
       axes.set_xlabel('')
-    # matplotlib's own list of them lacks names that begin with `_`.
+    # matplotlib's own legend lacks names that begin with `_`.
     for mark, artist in zip(panel.drawn, artists, strict=True):
       if legend.get(mark.name) is mark:
         handles[mark.name] = artist
@@ -109,7 +109,7 @@ def _fill(axes: Axes, panel: figure.Panel) -> list[Any]:
 
 
 def _draw(axes: Axes, mark: figure.Mark, depth: int) -> Any:
-  """Draws a mark; returns its artist, by which the legend shows it."""
+  """Draws a mark; returns its artist, which the legend shows."""
   match mark:
     case figure.Line(_, x, y, look, steps):
       step = f'steps-{steps}' if steps else 'default'
@@ -163,7 +163,7 @@ def _style(look: figure.Look) -> dict[str, Any]:
     'marker': look.marker,
     'markersize': look.size,
     'alpha': look.opacity,
-    'clip_on': look.width > 0,  # A marker at the edge is drawn whole.
+    'clip_on': look.width > 0,  # Draws a marker at the edge whole.
   }
 
 
@@ -187,7 +187,7 @@ def _set_axis(axis: Any, described: figure.Axis) -> None:
 
 
 def _log_ticks(axis: Any, described: figure.Axis) -> None:
-  """Powers of ten; on a short axis, 2 and 5 as well."""
+  """Sets ticks at powers of ten; on a short axis, 2 and 5 times these too."""
   low, high = described.limits
   subs = (1, 2, 5) if high < 100 * low else (1,)
   axis.set_major_locator(ticker.LogLocator(subs=subs, numticks=described.ticks))

@@ -10,7 +10,7 @@ _BUCKETS = 270
 
 
 def plot(runs: Sequence[Run]) -> figure.Plot:
-  """A line for each run, over steps."""
+  """Plots a line for each run, over steps."""
   marks = [
     line._replace(look=line.look._replace(marker=''))
     for line in lines.of_runs(runs, 'lr', _BUCKETS)

@@ -26,11 +26,11 @@ def write(workdirs: Sequence[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
   """Writes the page of these runs, and its figures beside it.
 
   Args:
-    workdirs: of runs, finished or not.
-    out: a folder, created if it is missing.
+    workdirs: the runs' folders; the runs may be unfinished.
+    out: the page's folder, which is created if it is missing.
 
   Returns:
-    The page.
+    The page's path.
 
   Raises:
     ConfigError: if a workdir holds no run.
@@ -78,7 +78,6 @@ def _config_table(runs):
 def _rows(
   columns: Sequence[Mapping[str, Any]], cell: Callable[[Any], str]
 ) -> list[tuple[str, list[str]]]:
-  """The rows of a table: every name in a column, in order."""
   names = dict.fromkeys(name for column in columns for name in column)
   return [(name, [cell(c.get(name)) for c in columns]) for name in names]
 
@@ -88,7 +87,7 @@ def _fact_cell(fact: Fact | None) -> str:
 
 
 def _key_figures(run: Run) -> Iterator[tuple[str, str, str]]:
-  """The few numbers at the top of the page: name, number, remark."""
+  """Yields name, number and remark of the numbers at the top of the page."""
   outcome = run.outcome
   cell = {fact.name: _fact_cell(fact) for fact in facts.facts(outcome)}
   if metric := run.metric:

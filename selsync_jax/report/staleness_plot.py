@@ -1,4 +1,4 @@
-"""How old the parameters were from which gradients were computed."""
+"""The age of the parameters from which gradients were computed."""
 
 from collections.abc import Sequence
 
@@ -9,12 +9,12 @@ from selsync_jax.report import figure
 from selsync_jax.report import palette
 from selsync_jax.runs.history import Run
 
-BINS = 40  # The most bars.
-LEAST = 4  # Where the axis ends, at least.
+BINS = 40  # The largest number of bars.
+LEAST = 4  # The smallest end of the axis.
 
 
 def plot(runs: Sequence[Run]) -> figure.Plot:
-  """A histogram of all gradients of a run; lines where there are several."""
+  """Plots a histogram over all gradients of a run; lines for several runs."""
   ages = [_ages(run) for run in runs]
   top = max(LEAST, *(each.max() for each in ages))
   width = max(1, int(np.ceil((top + 1) / BINS)))

@@ -1,4 +1,4 @@
-"""What each worker did at the beginning of a simulated run: a Gantt chart."""
+"""A Gantt chart of what each worker did at the beginning of a simulated run."""
 
 from typing import Any
 
@@ -7,17 +7,17 @@ import numpy as np
 from selsync_jax.report import figure
 from selsync_jax.runs.history import Run
 
-# Of a span: its color, and what the legend says.
+# The color and the entry of the legend of each kind of span.
 KINDS = {
   'compute': ('blue', 'computes'),
   'wait': ('rule', 'waits for others'),
   'communicate': ('vermillion', 'communicates'),
 }
-STEPS = 10  # Shown of the slowest worker.
+STEPS = 10  # How many steps of the slowest worker are shown.
 
 
 def plot(run: Run) -> figure.Plot:
-  """Bars of computation, waiting, and communication over virtual seconds."""
+  """Plots computation, waiting, and communication over virtual seconds."""
   workers = run.config['workers']
   spans = np.concatenate(run.values('spans')).tolist()
   end = _end(spans, workers)
@@ -60,7 +60,7 @@ def _bars(kind: str, spans: list[Any]) -> figure.Spans:
 
 
 def _end(spans: list[Any], workers: int) -> float:
-  """When the slowest worker ends its computation of so many steps."""
+  """Returns the time when the slowest worker ends its first `STEPS` steps."""
   ends = [
     [stop for w, kind, _, stop, _ in spans if w == worker and kind == 'compute']
     for worker in range(workers)

@@ -1,8 +1,7 @@
-"""What a comparison concludes: the best method, and what it cannot separate.
+"""The conclusion of a comparison: the best method, and which may be as good.
 
 A method's interval is its mean over seeds, plus or minus the sample standard
-deviation. Two methods whose intervals overlap are not told apart by these
-seeds, whatever their means.
+deviation. These seeds do not separate two methods whose intervals overlap.
 """
 
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from selsync_jax.report.entries import metric_of
 
 
 def overlaps(entries: Sequence[Entry]) -> dict[str, list[str]]:
-  """By label, the labels of the methods whose intervals overlap its own.
+  """Returns, by label, the labels of the methods whose intervals overlap it.
 
   A method with one seed has no interval, and is left out.
   """
@@ -37,7 +36,7 @@ def overlaps(entries: Sequence[Entry]) -> dict[str, list[str]]:
 
 
 def sentence(entries: Sequence[Entry]) -> str:
-  """The best method on validation, its cost, and which overlap it."""
+  """Describes the best method on validation, its cost, and its overlaps."""
   metric = metric_of(entries)
   best = max(entries, key=lambda entry: entry.rank)
   scores = list(best.values(f'validation_{metric}').values())
@@ -51,7 +50,7 @@ def sentence(entries: Sequence[Entry]) -> str:
 
 
 def _doubt(best: str, overlapping: dict[str, list[str]]) -> str:
-  """What keeps the best method from being better than others."""
+  """Describes what casts doubt on the best method, if anything."""
   if best not in overlapping:
     return '; one seed, so the spread is not known'
   others = overlapping[best]

@@ -1,8 +1,8 @@
 """Saves and restores worker-stacked state in a workdir, with orbax.
 
-A checkpoint is complete or absent: orbax renames it into place. A manifest of
-checksums beside it detects later damage. A checkpoint holds arrays and JSON
-only, nothing that could be executed.
+A checkpoint is complete or absent, because orbax renames it into place. A
+manifest of checksums in it detects later damage. It holds only arrays and JSON,
+nothing that could be executed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,8 +28,8 @@ from selsync_jax.runs import files
 from selsync_jax.runs import manifest
 
 FOLDER, DAMAGED = 'checkpoints', 'damaged-checkpoint'
-FORMAT = 7  # Of state and record; raise it whenever either changes.
-_RECORD = pathlib.Path('record', 'metadata')  # The file of orbax's JsonSave.
+FORMAT = 7  # Raise it whenever the state or the record changes.
+_RECORD = pathlib.Path('record', 'metadata')  # Where orbax's JsonSave writes.
 
 
 class _Totals(TypedDict):
@@ -49,17 +49,16 @@ class _Record(TypedDict):
 
 
 class CheckpointError(RunError):
-  """A checkpoint could not be written, or none can be used."""
+  """An error that a checkpoint could not be written, or none can be used."""
 
 
 def peek_record(workdir: pathlib.Path) -> dict[str, Any] | None:
-  """The record of the newest readable checkpoint, without opening the others.
+  """Returns the record of the newest checkpoint whose record is intact.
 
-  It reads one JSON file, so it can run before anything else is prepared. The
-  checkpoint may still turn out to be damaged: `Checkpoints` checks.
+  It reads one JSON file, and does not check the rest of the checkpoint.
 
   Raises:
-    CheckpointError: if its format is another one, saying what to do.
+    CheckpointError: if another version wrote it.
   """
   for path in _steps(workdir / FOLDER):
     if manifest.damage(path, _RECORD) is None:
@@ -68,21 +67,21 @@ def peek_record(workdir: pathlib.Path) -> dict[str, Any] | None:
 
 
 def steps(workdir: pathlib.Path) -> dict[int, pathlib.Path]:
-  """The folders of the complete checkpoints of a run, by step."""
+  """Returns the folders of the complete checkpoints of a run, by step."""
   return {int(path.name): path for path in _steps(workdir / FOLDER)}
 
 
 def _steps(folder: pathlib.Path) -> list[pathlib.Path]:
-  """The complete checkpoints in a folder, the newest first."""
+  """Returns the complete checkpoints in a folder, the newest first."""
   steps = [p for p in folder.glob('*') if p.name.isdecimal() and p.is_dir()]
   return sorted(steps, key=lambda p: int(p.name), reverse=True)
 
 
 def _read_record(path: pathlib.Path) -> dict[str, Any]:
-  """The record of a checkpoint.
+  """Returns the record of a checkpoint.
 
   Raises:
-    CheckpointError: if its format is another one, saying what to do.
+    CheckpointError: if another version wrote it.
     DamagedFile: if it is not a record.
   """
   record = files.read(path / _RECORD, dict)
@@ -101,8 +100,7 @@ def _inspect(folder: pathlib.Path) -> tuple[dict[pathlib.Path, str], int]:
   """Looks for damage, from the newest checkpoint to the first intact one.
 
   Returns:
-    What is wrong with each damaged checkpoint, and the step of the intact one;
-    -1 if there is none.
+    The damage of each damaged checkpoint, and the step of the intact one or -1.
   """
   damaged: dict[pathlib.Path, str] = {}
   for path in _steps(folder):
@@ -123,12 +121,7 @@ def _move_aside(path: pathlib.Path, damage: str) -> None:
 
 
 class _NewestAndBest:
-  """Orbax's policy: keeps the newest, and the one with the lowest loss.
-
-  Args:
-    count: of the newest.
-    losses: on validation, by step; updated by the owner.
-  """
+  """An orbax policy: keeps the newest, and the one with the lowest loss."""
 
   def __init__(self, count: int, losses: Mapping[int, float]):
     self._count, self._losses = count, losses
@@ -136,7 +129,7 @@ class _NewestAndBest:
   def should_preserve(
     self, checkpoints: Sequence[Any], *, context: Any
   ) -> list[bool]:
-    """Whether to keep each of the checkpoints, which ascend by step."""
+    """Returns whether to keep each of the checkpoints, which ascend by step."""
     del context
     steps = [checkpoint.step for checkpoint in checkpoints]
     kept = set(steps[-self._count :])
@@ -148,23 +141,23 @@ class _NewestAndBest:
 class Checkpoints:
   """The checkpoints of one run: the state of every worker, and a JSON record.
 
-  To create one only reads. Entering it moves damaged checkpoints aside, from
-  the newest to the first that is intact; only one process of those that claim
-  the folder may do so.
+  The constructor only reads. Entering the context moves aside the damaged
+  checkpoints that are newer than the newest intact one; the folder must have
+  been claimed before.
 
   Args:
     workdir: the run's folder.
     keep: how many of the newest to keep; the one with the lowest validation
       loss is kept as well.
-    config: the run's config, for the records.
-    restart: whether what is there will have been moved aside.
+    config: the run's config, which the records contain.
+    restart: whether to ignore existing checkpoints.
 
   Attributes:
     record: the record of the newest intact checkpoint; `None` if there is
       none.
 
   Raises:
-    CheckpointError: if its format is another one, saying what to do.
+    CheckpointError: if another version wrote it.
   """
 
   def __init__(
@@ -180,7 +173,7 @@ class Checkpoints:
     if processes.is_first() and not restart:
       self._damaged, newest = _inspect(self._folder)
     self._newest = int(processes.from_first(np.asarray(newest)))
-    # A process that does not share the folder is refused when it is claimed.
+    # The claim will reject a process that does not share the folder.
     is_there = self._newest >= 0 and self._path(self._newest).exists()
     self.record = _read_record(self._path(self._newest)) if is_there else None
 
@@ -213,14 +206,14 @@ class Checkpoints:
         options=ocp.CheckpointManagerOptions(
           preservation_policy=_NewestAndBest(self._keep, self._losses),
           cleanup_tmp_directories=True,
-          lightweight_initialize=True,  # Reads nothing that may be damaged.
+          lightweight_initialize=True,  # Reads no file; it may be damaged.
           async_options=ocp.AsyncOptions(
             post_finalization_callback=self._write_manifest
           ),
         ),
       )
     self._waiter = futures.ThreadPoolExecutor(1)
-    self._saving = futures.Future()  # Of the save in the background.
+    self._saving = futures.Future()  # The save in the background.
     return self
 
   def __exit__(self, kind: Any, *exc: Any) -> None:
@@ -234,7 +227,7 @@ class Checkpoints:
 
   @property
   def newest(self) -> str:
-    """The newest complete checkpoint, in words."""
+    """The newest complete checkpoint, for messages."""
     with contextlib.suppress(Exception):  # A failed save does not count.
       self._manager.wait_until_finished()
     step = self._manager.latest_step()
@@ -248,8 +241,8 @@ class Checkpoints:
     Args:
       step: the checkpoint's name.
       state: worker-stacked arrays of this process's workers.
-      record: what JSON can hold; format, config and loss are added to it.
-      loss: on validation at this step, if it was evaluated.
+      record: a JSON object, to which format, config and loss are added.
+      loss: the validation loss, if it was evaluated.
     """
     record = record | {'format': FORMAT, 'config': self._config, 'loss': loss}
     args = ocp.args.Composite(
@@ -265,8 +258,8 @@ class Checkpoints:
   def check(self) -> None:
     """Raises the error of the last save in the background; never waits.
 
-    A thread waits instead. Orbax's own check takes a lock that it holds across
-    a barrier; if a process has died, that would block for the whole time-out.
+    Orbax's own check would block until the time-out if a process has died,
+    because it takes a lock that is held across a barrier.
     """
     if self._saving.done():
       with _as_checkpoint_error():
@@ -278,17 +271,17 @@ class Checkpoints:
       self._manager.wait_until_finished()
 
   def restore(self, step: int, like: Any) -> Any:
-    """The state in a checkpoint: of this process's workers, on the devices.
+    """Returns the state in a checkpoint.
 
     Args:
-      step: of the checkpoint.
-      like: `jax.ShapeDtypeStruct`s. Their shardings say where each array
-        goes: [local workers, ...], or [workers, ...] of a mesh. Without
-        shardings they have the shapes that were saved, of all workers, and the
-        arrays stay on the host.
+      step: the checkpoint's step.
+      like: `jax.ShapeDtypeStruct`s with shardings that place the arrays of
+        this process's workers, [local workers, ...], or those of a mesh,
+        [workers, ...]. Without shardings, the arrays of all workers stay on the
+        host.
 
     Raises:
-      CheckpointError: if it holds other arrays.
+      CheckpointError: if the checkpoint holds other arrays.
     """
     if all(x.sharding is None for x in jax.tree.leaves(like)):
       template = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like)
@@ -300,7 +293,7 @@ class Checkpoints:
     folder = self._manager.directory / str(step) / 'state'
     with contextlib.closing(ocp.StandardCheckpointHandler()) as handler:
       saved = handler.metadata(folder).tree
-    # Orbax itself does not compare the shapes of arrays on the host.
+    # Orbax does not compare the shapes of arrays on the host.
     _check_shapes(self._path(step), saved, template)
     args = ocp.args.Composite(state=ocp.args.StandardRestore(template))
     return self._manager.restore(step, args=args)['state']
@@ -309,7 +302,7 @@ class Checkpoints:
     return self._folder / str(step)
 
   def _write_manifest(self) -> None:
-    """Called by orbax after the last write, before the renaming."""
+    """Writes the manifest; orbax calls it before it renames the checkpoint."""
     if processes.is_first():
       (folder,) = self._folder.glob('*orbax-checkpoint-tmp*')
       manifest.write(folder)
@@ -318,10 +311,10 @@ class Checkpoints:
 def silence_tensorstore() -> None:
   """Silences tensorstore's threads, so that only `CheckpointError` is reported.
 
-  Every write that is still under way when a save fails would print a traceback
-  from its own thread, because the event loop that it reports to is closed.
+  When a save fails, every other pending write would print a traceback, because
+  the event loop that it reports to is closed.
   """
-  logging.getLogger('asyncio').setLevel(logging.CRITICAL)  # The same, logged.
+  logging.getLogger('asyncio').setLevel(logging.CRITICAL)
   show = sys.unraisablehook
 
   def hook(unraisable):
@@ -333,7 +326,7 @@ def silence_tensorstore() -> None:
 
 @contextlib.contextmanager
 def _as_checkpoint_error() -> Iterator[None]:
-  """Turns errors of orbax and tensorstore into a line a user can act on."""
+  """Turns errors of orbax and tensorstore into one line."""
   try:
     yield
   except Exception as error:
@@ -344,7 +337,7 @@ def _as_checkpoint_error() -> Iterator[None]:
 
 
 def _check_shapes(path: pathlib.Path, saved: Any, wanted: Any) -> None:
-  """Raises `CheckpointError` if a checkpoint is of another model."""
+  """Raises `CheckpointError` unless saved and wanted shapes agree."""
   there, here = _shapes(saved), _shapes(wanted)
   for name in [*here, *there]:
     if there.get(name) != here.get(name):
@@ -356,7 +349,6 @@ def _check_shapes(path: pathlib.Path, saved: Any, wanted: Any) -> None:
 
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
-  """The shapes of one worker's arrays, by name."""
   return {
     jax.tree_util.keystr(path, simple=True, separator='/'): leaf.shape[1:]
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
@@ -364,7 +356,7 @@ def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
 
 
 def _losses(folder: pathlib.Path) -> dict[int, float]:
-  """The validation losses of the checkpoints that have one, by step."""
+  """Returns the validation losses of the checkpoints that have one, by step."""
   losses = {}
   for path in _steps(folder):
     with contextlib.suppress(files.DamagedFile, CheckpointError):

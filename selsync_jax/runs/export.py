@@ -21,13 +21,12 @@ def load(
 ) -> tuple[nn.Module, dict[str, Any]]:
   """Returns the model of a run and its variables: the consensus.
 
-  Any process can call it, whatever its devices and the workers of the run. It
-  needs neither the data set nor TensorFlow.
+  It needs neither the run's devices nor its data set nor TensorFlow.
 
   Args:
-    workdir: of the run, finished or not.
-    step: a number, `'last'`, or `'best'`: with the lowest validation loss of
-      all evaluations.
+    workdir: the run's folder; the run may be unfinished.
+    step: a number, `'last'`, or `'best'`: the evaluation with the lowest
+      validation loss.
 
   Returns:
     `(model, variables)`, on the first device;
@@ -35,8 +34,8 @@ def load(
 
   Raises:
     ConfigError: if there is no such run, it has no weights at this step, or
-      nobody has registered its model.
-    RunError: if they are damaged.
+      its model is not registered.
+    RunError: if the weights are damaged.
   """
   workdir = pathlib.Path(workdir).expanduser()
   found = weights.read(workdir, step)
@@ -62,17 +61,17 @@ def export(
   """Writes the weights of a run into one file or folder.
 
   Args:
-    workdir: of the run, finished or not.
+    workdir: the run's folder; the run may be unfinished.
     out: `FILE.safetensors`, `FILE.npz`, or a folder for orbax.
     step: see `load`.
 
   Returns:
-    The step.
+    The step as a number.
 
   Raises:
     ConfigError: if there is no such run, it has no weights at this step, or
       `out` exists or has another suffix.
-    RunError: if they are damaged, or cannot be written.
+    RunError: if the weights are damaged, or cannot be written.
   """
   formats.check(out)
   found = weights.read(workdir, step)

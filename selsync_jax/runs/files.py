@@ -1,8 +1,8 @@
-"""Files that are written whole, and JSON that is read with suspicion.
+"""Atomic writes of files, and checked reads of JSON.
 
 A file is replaced in one step, so a crash or a power loss leaves the old one or
-the new one. What a disk does to it later is found when it is read: every reader
-says which types it needs, and anything else is one line that names the file.
+the new one. Later damage is detected by the types that every reader asks for,
+and reported in one line that names the file.
 """
 
 from collections.abc import Iterator
@@ -18,21 +18,21 @@ from selsync_jax.config import RunError
 
 
 class DamagedFile(RunError):
-  """A file of a run does not hold what it should; names file and reason."""
+  """An error about a run's file with unexpected content."""
 
   def __init__(self, path: pathlib.Path, reason: str):
     super().__init__(f'{path} is damaged: {reason}')
 
 
 def write(path: pathlib.Path, text: str) -> None:
-  """Writes a file completely, or leaves the one that is there."""
+  """Writes a file atomically."""
   with replaced(path) as temporary:
     temporary.write_text(text, encoding='utf-8')
 
 
 @contextlib.contextmanager
 def replaced(path: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Yields where to write a file that then takes the place of `path`.
+  """Yields a temporary path; the file written there then replaces `path`.
 
   If an error is raised meanwhile, `path` stays as it is. An `OSError` names it.
   """
@@ -50,7 +50,7 @@ def replaced(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _sync(path: pathlib.Path) -> None:
-  """Makes a file, or the names in a folder, survive a power loss."""
+  """Flushes a file, or the names in a folder, to disk."""
   descriptor = os.open(path, os.O_RDONLY)
   try:
     os.fsync(descriptor)
@@ -59,7 +59,7 @@ def _sync(path: pathlib.Path) -> None:
 
 
 def read_bytes(path: pathlib.Path) -> bytes | None:
-  """The content of a file, or `None` if there is no such file.
+  """Returns the content of a file, or `None` if there is no such file.
 
   Raises:
     DamagedFile: if it cannot be read.
@@ -73,14 +73,14 @@ def read_bytes(path: pathlib.Path) -> bytes | None:
 
 
 def read(path: pathlib.Path, *kinds: Any) -> Any:
-  """The value in a JSON file, or `None` if there is no such file.
+  """Returns the value in a JSON file, or `None` if there is no such file.
 
   Args:
     path: the file.
-    kinds: types that the value must have, all of them; see `parse`.
+    kinds: the types that the value must have, all of them; see `parse`.
 
   Raises:
-    DamagedFile: if it cannot be read, is not JSON or is no such value.
+    DamagedFile: if it cannot be read, is not JSON or has another type.
   """
   content = read_bytes(path)
   if content is None:
@@ -92,16 +92,16 @@ def read(path: pathlib.Path, *kinds: Any) -> Any:
 
 
 def parse(content: bytes, *kinds: Any) -> Any:
-  """The value of a JSON text, NaN and infinities included.
+  """Returns the value of a JSON text, which may hold NaN and infinities.
 
   Args:
     content: the text.
-    kinds: types that the value must have, all of them: a `TypedDict` says which
-      fields an object has at least, `dict[str, T]` what all its fields are.
-      A bool is no number.
+    kinds: the types that the value must have, all of them: a `TypedDict` names
+      required fields, `dict[str, T]` gives the type of all fields. A bool is
+      not a number.
 
   Raises:
-    ValueError: if it is not JSON, or no such value.
+    ValueError: if it is not JSON, or has another type.
   """
   try:
     value = json.loads(content.decode())
@@ -117,7 +117,7 @@ def parse(content: bytes, *kinds: Any) -> Any:
 
 
 def unused(path: pathlib.Path) -> pathlib.Path:
-  """The path, or else `PATH.1`, `PATH.2` and so on, that does not exist."""
+  """Returns the first of `PATH`, `PATH.1`, `PATH.2`, ... that is unused."""
   index, free = 0, path
   while free.exists():
     index += 1

@@ -1,8 +1,8 @@
 """A model's variables in one file or folder: safetensors, NumPy, orbax.
 
-Variables are what flax calls so: a nested dict of arrays, `params` and other
+Variables are those of flax: a nested dict of arrays, `params` and other
 collections. In a file, an array's name is its path, `params/Dense_0/kernel`.
-A JSON object says where the variables come from.
+A JSON object describes the origin of the variables.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,26 +26,26 @@ Variables = Mapping[str, Any]
 About = Mapping[str, Any]
 
 ABOUT = 'selsync_jax'
-"""Where a file says where its variables come from."""
+"""The key of the JSON object in a file."""
 
 
 def write_safetensors(
   path: pathlib.Path, variables: Variables, about: About
 ) -> None:
-  """Writes a file; `ABOUT` in its header holds `about` as JSON."""
+  """Writes a file whose header holds `about` as JSON."""
   arrays = flat(variables)
   about = {'crc32': _checksum(arrays), **about}
   content = safetensors.numpy.save(arrays, {ABOUT: json.dumps(about)})
-  # Its `save_file` lets only the owner read, and hides that a disk is full.
+  # `save_file` would let only the owner read, and hide that a disk is full.
   with files.replaced(path) as temporary:
     temporary.write_bytes(content)
 
 
 def read_about(path: pathlib.Path) -> dict[str, Any]:
-  """The `about` of a file that `write_safetensors` wrote.
+  """Returns the `about` of a file that `write_safetensors` wrote.
 
   Raises:
-    DamagedFile: if it is no such file.
+    DamagedFile: if `write_safetensors` did not write the content.
     RunError: if it cannot be read.
   """
   return _read(path, with_arrays=False)[1]
@@ -54,10 +54,10 @@ def read_about(path: pathlib.Path) -> dict[str, Any]:
 def read_safetensors(
   path: pathlib.Path,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-  """The variables, on the host, and the `about` of such a file.
+  """Returns the variables, on the host, and the `about` of such a file.
 
   Raises:
-    DamagedFile: if it is no such file, or has changed since it was written.
+    DamagedFile: if the content has changed since it was written.
     RunError: if it cannot be read.
   """
   arrays, about = _read(path, with_arrays=True)
@@ -69,16 +69,16 @@ def read_safetensors(
 def _read(path, with_arrays):
   try:
     with (
-      path.open('rb'),  # The other calls every failure a missing file.
+      path.open('rb'),  # `safe_open` reports every failure as a missing file.
       safetensors.safe_open(path, framework='np') as file,
     ):
       about = json.loads(file.metadata()[ABOUT])
       names = file.keys() if with_arrays else ()
       return {name: file.get_tensor(name) for name in names}, dict(about)
-  except OSError as error:  # No damage; it may be readable another time.
+  except OSError as error:  # Not damage; another attempt may succeed.
     reason = error.strerror or error
     raise RunError(f'{path} cannot be read: {reason}') from error
-  except Exception as error:  # It has no type of its own for some damages.
+  except Exception as error:  # safetensors raises several types.
     raise files.DamagedFile(path, ' '.join(str(error).split())) from error
 
 
@@ -91,7 +91,7 @@ def _checksum(arrays: Mapping[str, np.ndarray]) -> int:
 
 
 def _write_npz(path: pathlib.Path, variables: Variables, about: About) -> None:
-  """Writes a file for `np.load`; NumPy knows no bfloat16, so: float32."""
+  """Writes a file for `np.load`, with bfloat16 as float32."""
   arrays: dict[str, Any] = {
     name: array.astype(np.float32) if array.dtype.kind == 'V' else array
     for name, array in flat(variables).items()
@@ -141,11 +141,11 @@ def write(path: pathlib.Path, variables: Variables, about: About) -> None:
   """
   try:
     _WRITERS[path.suffix](path, variables, about)
-  except (OSError, ValueError) as error:  # Orbax's, and tensorstore's.
+  except (OSError, ValueError) as error:  # tensorstore raises ValueError.
     raise RunError(f'{path}: {" ".join(str(error).split())}') from error
 
 
 def flat(variables: Variables) -> dict[str, np.ndarray]:
-  """The arrays on the host, by their names in a file."""
+  """Returns the arrays on the host, by their names in a file."""
   leaves = traverse_util.flatten_dict(dict(variables), sep='/')
   return {name: np.asarray(leaf, order='C') for name, leaf in leaves.items()}

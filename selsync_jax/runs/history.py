@@ -24,7 +24,7 @@ _KINDS = ('trigger', 'averager', 'reducer', 'wire', 'optimizer_state')
 
 
 def composition(sync: Mapping[str, Any]) -> str:
-  """The method of a config's `sync`, with the parts that were replaced."""
+  """Returns the method of a config's `sync`, with its replaced parts."""
   replaced = [
     f'{kind} {sync[kind]["name"]}'
     for kind in _KINDS
@@ -38,16 +38,17 @@ class Run:
   """The records of one run.
 
   Attributes:
-    name: distinguishes the run from others; taken from its path.
-    workdir: its folder.
-    config: as resolved when the run last started.
-    rows: of `metrics.jsonl`; at least one.
+    name: a name that distinguishes the run from others; taken from its path.
+    workdir: the run's folder.
+    config: the config as it was resolved when the run last started.
+    rows: the rows of `metrics.jsonl`; at least one.
     summary: the outcome; `None` while the run is not finished.
-    sessions: where it comes from, see `provenance`.
+    sessions: the starts of the run's command, see `provenance`.
     label_counts: int [workers, labels], examples of each label in each
       worker's chunk; `None` if the run did not record them.
-    units: of the metrics, by name, as far as they are known.
-    goal: by which metric the run is judged, and how.
+    units: the known units of metrics, by name.
+    goal: the metric that judges the run, and the metrics of which more is
+      better.
   """
 
   name: str
@@ -72,22 +73,22 @@ class Run:
       'workers': self.config['workers'],
       'seed': self.config['seed'],
       'steps': last['step'],
-      **self._syncs,
+      **self._sync_counts,
       **{k: last[k] for k in _TOTALS if k in last},
       **next((score for score in reversed(scores) if score), {}),
     }
 
   @property
-  def _syncs(self) -> dict[str, int]:
-    """Steps that synchronized, and others; only of methods in lockstep."""
-    last = self.rows[-1]
+  def _sync_counts(self) -> dict[str, int]:
+    """The numbers of synchronized and local steps, if there is lockstep."""
     if not self.is_lockstep:
       return {}
     syncs = int(self.sync_steps[-1])
-    return {'sync_steps': syncs, 'local_steps': last['step'] - syncs}
+    steps = self.rows[-1]['step']
+    return {'sync_steps': syncs, 'local_steps': steps - syncs}
 
   def column(self, field: str) -> Float[np.ndarray, 'rows']:
-    """A field of every row, NaN where a row lacks it."""
+    """Returns a field of every row, NaN where a row lacks it."""
     if field not in self._columns:
       values = [row.get(field) for row in self.rows]
       values = [np.nan if v is None else v for v in values]
@@ -99,10 +100,7 @@ class Run:
     return {}
 
   def values(self, column: str) -> list[Shaped[np.ndarray, '...']]:
-    """Values per worker of every row, see `runs.per_worker`.
-
-    Empty where a row lacks them.
-    """
+    """Returns the values per worker of every row, empty where it lacks them."""
     none = np.empty(0, per_worker.COLUMNS[column])
     return [values.get(column, none) for values in self._workers]
 
@@ -113,10 +111,11 @@ class Run:
 
   @functools.cached_property
   def changes(self) -> Float[np.ndarray, 'rows workers']:
-    """Relative gradient change of each worker, with no unit.
+    """The relative gradient change of each worker, without unit.
 
-    Infinite where there was no earlier gradient. NaN where a gradient was not
-    finite and was skipped, and for workers that the run did not have then.
+    It is infinite where there was no earlier gradient. It is NaN where a
+    gradient was skipped because it was not finite, and for workers that the run
+    did not have at that step.
     """
     known = self.values('relative_changes')
     most = max(map(len, known)) or self.config['workers']
@@ -132,19 +131,19 @@ class Run:
 
   @property
   def is_simulated(self) -> bool:
-    """Whether the run has virtual time, besides that of this machine."""
+    """Whether the run has virtual time."""
     return 'virtual_seconds' in self.outcome
 
   @property
   def sync_steps(self) -> Int[np.ndarray, 'rows']:
-    """Synchronizations up to each row, including those between two rows."""
+    """The number of synchronizations up to each row's step."""
     return np.rint((1 - self.column('lssr')) * self.column('step')).astype(int)
 
   @functools.cached_property
   def threshold(self) -> Float[np.ndarray, 'rows'] | None:
-    """What SelSync's vote compares the change with; `None` if it does not."""
-    if 'threshold' in self.rows[-1]:
-      return self.column('threshold')  # A budget moves it.
+    """The threshold of SelSync's vote; `None` for a method without one."""
+    if 'threshold' in self.rows[-1]:  # A budget moves it.
+      return self.column('threshold')
     sync = self.config['sync']
     trigger = sync.get('trigger', {})
     own = trigger if 'name' in trigger else {**sync, **trigger}
@@ -164,10 +163,7 @@ class Run:
 
   @property
   def validated(self) -> list[str]:
-    """The metrics on validation, finite or not: the main one first.
-
-    Empty if the run has not been evaluated yet.
-    """
+    """The metrics on validation, finite or not; the main one first."""
     names = [
       field.removeprefix('validation_')
       for field in self.outcome
@@ -178,18 +174,17 @@ class Run:
 
   @property
   def metric(self) -> str | None:
-    """The metric that describes the run: the first that is finite, if any."""
+    """The first metric in `validated` that is finite, if any."""
     for name in self.validated:
       if self.outcome[f'validation_{name}'] is not None:
         return name
     return None
 
   def rank(self, metric: str | None = None) -> float:
-    """Returns a metric on validation, its sign such that higher is better.
+    """Returns a metric on validation, negated if lower values are better.
 
-    A score that is missing or not finite is worse than any other. Another
-    metric never takes its place, as the ranks of two runs must be of the same
-    one.
+    A score that is missing or not finite ranks lowest. No other metric replaces
+    it, because the ranks of two runs must be comparable.
 
     Args:
       metric: the metric's name; by default the main one.
@@ -201,14 +196,15 @@ class Run:
     return value if name in self.goal.higher else -value
 
   def is_share(self, metric: str, values: Iterable[float]) -> bool:
-    """Whether a metric is a share of correct answers, as far as values tell.
+    """Returns whether a metric looks like a share of correct answers.
 
-    One of which more is better may also have other limits: BLEU, or R squared.
+    Higher is better for it, and its values are in [0, 1]. BLEU and R squared
+    may be outside.
     """
     return metric in self.goal.higher and all(0 <= v <= 1 for v in values)
 
 
-# Tasks whose main metric is not the loss. Perplexity comes before accuracy.
+# The tasks whose main metric is not the loss, in the order of precedence.
 _JUDGED = ('language_modeling', 'classification')
 _TOTALS = (
   'lssr',
@@ -221,24 +217,21 @@ _TOTALS = (
 
 
 def time_field(runs: Iterable[Run]) -> str:
-  """The field with the time by which runs are compared, in seconds.
+  """Returns the field with the time in seconds by which runs are compared.
 
-  A simulation takes virtual time; how long this machine takes is its affair.
+  It is virtual time if all runs are simulated.
   """
   simulated = all(run.is_simulated for run in runs)
   return 'virtual_seconds' if simulated else 'seconds'
 
 
 def is_score(field: str) -> bool:
-  """Whether a field of a row or a summary is a score of the consensus."""
+  """Returns whether a field of a row or summary is a score."""
   return field.startswith(('test_', 'validation_'))
 
 
 def _unrecorded_goal(rows: Iterable[Mapping[str, Any]]) -> Goal:
-  """Returns the goal of a run that did not record it.
-
-  Earlier versions did not: they judged by what our own tasks are judged by.
-  """
+  """Infers the goal of a run of an earlier version, which did not record it."""
   names = {field for row in rows for field in row}
   ours = (tasks.TASKS[task].goal for task in _JUDGED)
   every = (goal for goal in ours if f'validation_{goal.main}' in names)
@@ -246,18 +239,18 @@ def _unrecorded_goal(rows: Iterable[Mapping[str, Any]]) -> Goal:
 
 
 def share_of_bsp(outcome: Mapping[str, Any]) -> float:
-  """The bytes sent, as a share of those of the same run under BSP."""
-  # One worker sends nothing under BSP either.
+  """Returns the bytes sent, as a share of those of the same run under BSP."""
+  # A single worker sends nothing, under BSP too.
   return outcome['bytes_per_worker'] / max(outcome['bytes_per_worker_bsp'], 1)
 
 
 def read(workdir: pathlib.Path, name: str | None = None) -> Run:
-  """The run in a workdir.
+  """Reads the run in a workdir.
 
   Raises:
-    ConfigError: if there is none, it has not logged a step yet, or it is of
-      an earlier version.
-    RunError: if one of its files is not what it should be.
+    ConfigError: if there is no run, it has not logged a step yet, or an earlier
+      version wrote it.
+    RunError: if one of its files is damaged.
   """
   try:
     config = records.read_config(workdir)
@@ -278,7 +271,7 @@ def read(workdir: pathlib.Path, name: str | None = None) -> Run:
       'split at every evaluation; train it again'
     )
   if summary and summary['steps'] < rows[-1]['step']:
-    summary = None  # Of an earlier session; the run resumed, and stopped.
+    summary = None  # An earlier session wrote it; the run resumed since.
   return Run(
     name=name or workdir.resolve().name,
     workdir=workdir,
@@ -293,7 +286,7 @@ def read(workdir: pathlib.Path, name: str | None = None) -> Run:
 
 
 def read_all(workdirs: Sequence[pathlib.Path]) -> list[Run]:
-  """Several runs, each named by the part of its path that differs."""
+  """Reads several runs, each named by the part of its path that differs."""
   if len(workdirs) == 1:
     return [read(workdirs[0])]
   paths = [workdir.resolve() for workdir in workdirs]

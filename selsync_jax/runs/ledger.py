@@ -10,12 +10,12 @@ import numpy as np
 from selsync_jax.config import RunError
 from selsync_jax.sync.traffic import Traffic
 
-# Metrics of the step itself; the task's are averaged over workers.
+# Metrics of the step itself. The task's metrics are averaged over workers.
 _NOT_MEANS = {'count', 'relative_change', 'synced', 'unequal'}
 
 
 class NonFiniteError(RunError):
-  """A worker's gradient was not finite."""
+  """An error that a worker's gradient was not finite."""
 
 
 @dataclasses.dataclass
@@ -23,20 +23,21 @@ class Totals:
   """The totals of a run so far; saved in every checkpoint.
 
   Attributes:
-    steps: optimizer steps.
+    steps: the number of optimizer steps.
     shift: the position in the data minus `steps`; 0 unless the number of
       workers changed.
-    sync_steps: steps that synchronized.
-    skipped: updates that workers dropped because they were not finite.
-    skips: how many of them each worker dropped in a row until now; empty before
+    sync_steps: the number of steps that synchronized.
+    skipped: the number of updates that were dropped because they were not
+      finite.
+    skips: how many updates in a row each worker has just dropped; empty before
       the first step of these workers.
-    samples: examples read, by all workers together.
+    samples: the number of examples that all workers together have read.
     sent: bytes that one worker sent.
     sent_bsp: bytes that it would have sent under BSP.
-    injected: bytes of `sent` that were examples for other workers.
+    injected: the part of `sent` that was examples for other workers.
     seconds: wall-clock time of training, over all sessions, without
       evaluations and the first step of a session, which compiles.
-    clock: what a simulation keeps about virtual time, as JSON.
+    clock: the state of a simulation's virtual clock, as JSON.
   """
 
   steps: int = 0
@@ -63,19 +64,15 @@ class Totals:
 
 
 class Ledger:
-  """Keeps the totals, and turns the metrics of a step into a row.
+  """The bookkeeping of a run: it turns metrics into totals and rows.
 
   Args:
-    totals: of the run so far; updated in place.
+    totals: the run's totals so far; updated in place.
     traffic: bytes that a step and a synchronization send.
-    steps_per_epoch: of one data set's worth of examples.
-    learning_rates: of every optimizer step of the run.
-    max_skips: how many times in a row a worker's gradient may be not finite,
-      and is counted and skipped, before it ends the run.
-
-  Attributes:
-    totals: of the run so far.
-    traffic: bytes that a step and a synchronization send.
+    steps_per_epoch: the number of steps that read each example once.
+    learning_rates: the learning rate of every optimizer step of the run.
+    max_skips: how many gradients in a row a worker may skip because they are
+      not finite; one more ends the run.
   """
 
   def __init__(
@@ -109,14 +106,15 @@ class Ledger:
     """Counts one step.
 
     Args:
-      metrics: of the step, each an array [workers].
-      seconds: of training so far.
+      metrics: the step's metrics, each an array [workers].
+      seconds: wall-clock time of training so far.
 
     Returns:
       A row for `metrics.jsonl`. Means are over workers whose value is finite.
 
     Raises:
-      NonFiniteError: if a worker's gradient was not finite.
+      NonFiniteError: if a worker's gradient was not finite more than
+        `max_skips` times in a row.
     """
     totals = self.totals
     counted = self.count(metrics)
@@ -143,13 +141,14 @@ class Ledger:
     """Counts the step, its traffic, and whether it synchronized.
 
     Args:
-      metrics: of the step, each an array [workers].
+      metrics: the step's metrics, each an array [workers].
 
     Returns:
-      Columns of the row about that.
+      The columns of the row about these.
 
     Raises:
-      NonFiniteError: if a worker's gradient was not finite.
+      NonFiniteError: if a worker's gradient was not finite more than
+        `max_skips` times in a row.
     """
     totals, change = self.totals, metrics['relative_change']
     bad = np.isnan(change)
@@ -180,7 +179,7 @@ class Ledger:
     }
 
   def summary(self) -> dict[str, Any]:
-    """The totals, as they stand in `summary.json`."""
+    """Returns the totals as `summary.json` has them."""
     totals = self.totals
     injected = round(totals.injected)
     return {

@@ -1,7 +1,6 @@
 """A manifest of a checkpoint's files: the size and CRC-32 of each.
 
-It detects damage after the checkpoint was written: lost, truncated or changed
-files.
+It detects files that are lost, truncated or changed after they were written.
 """
 
 from collections.abc import Iterator
@@ -24,11 +23,11 @@ def write(folder: pathlib.Path) -> None:
 def damage(
   folder: pathlib.Path, only: pathlib.PurePath | None = None
 ) -> str | None:
-  """What is wrong with a checkpoint's files; `None` if nothing is.
+  """Describes the damage to a checkpoint's files; `None` if they are intact.
 
   Args:
-    folder: of the checkpoint.
-    only: the path in it of the one file to check; by default all.
+    folder: the checkpoint's folder.
+    only: the path in it of the only file to check; by default all are checked.
   """
   try:
     manifest = files.read(folder / MANIFEST, dict[str, list[int]])
@@ -48,7 +47,7 @@ def damage(
 def _checksums(
   folder: pathlib.Path, pattern: str = '*'
 ) -> Iterator[tuple[str, list[int]]]:
-  """The relative path, and `[size in bytes, CRC-32]`, of every listed file."""
+  """Yields the relative path and `[size in bytes, CRC-32]` of every file."""
   for path in sorted(folder.rglob(pattern)):
     if path.is_file() and path.name not in _NOT_LISTED:
       content = path.read_bytes()

@@ -1,8 +1,7 @@
-"""What a process prints: a run outlives whoever reads it.
+"""Standard output that never fails, so that it cannot end a run.
 
-A pipe whose reader has left, a full disk and a closed terminal are no reason to
-end a run. Output that cannot be written is dropped, with one note in the folder
-of the run.
+Output that cannot be written, to a pipe without a reader, a full disk or a
+closed terminal, is dropped, with one note in the run's folder.
 """
 
 import codecs
@@ -24,11 +23,7 @@ _ASCII = {
 
 
 class _Descriptor(io.RawIOBase):
-  """A file descriptor that never fails to be written.
-
-  Args:
-    descriptor: 1 or 2.
-  """
+  """A file descriptor, 1 or 2, to which writing never fails."""
 
   def __init__(self, descriptor: int):
     self._descriptor = descriptor
@@ -37,15 +32,15 @@ class _Descriptor(io.RawIOBase):
     self._noted = False
 
   def writable(self) -> bool:
-    """It is."""
+    """Returns true."""
     return True
 
   def fileno(self) -> int:
-    """The file descriptor."""
+    """Returns the file descriptor."""
     return self._descriptor
 
   def isatty(self) -> bool:
-    """Whether it is a terminal."""
+    """Returns whether it is a terminal."""
     return os.isatty(self._descriptor)
 
   def write(self, data: Any, /) -> int:
@@ -53,7 +48,7 @@ class _Descriptor(io.RawIOBase):
     while True:
       try:
         return os.write(self._descriptor, data)
-      except BlockingIOError:  # A program on the same terminal made it so.
+      except BlockingIOError:  # Another program made the terminal non-blocking.
         select.select([], [self._descriptor], [])
       except OSError as error:
         self._lose(error)
@@ -69,7 +64,7 @@ class _Descriptor(io.RawIOBase):
       self._note()
 
   def note_in(self, folder: pathlib.Path) -> None:
-    """The folder for the note."""
+    """Sets the folder for the note."""
     self._folder = folder
     self._note()
 
@@ -87,9 +82,9 @@ _descriptors: list[_Descriptor] = []
 
 
 def own() -> None:
-  """Makes this process's stdout and stderr such that printing never fails."""
+  """Replaces stdout and stderr, so that printing never fails."""
   for descriptor in (0, 1, 2):
-    # A file that is opened later would get the number of a closed one.
+    # A file that is opened later would take the number of a closed one.
     if not _is_open(descriptor):
       os.open(os.devnull, os.O_RDWR)
   codecs.register_error('selsync-ascii', _in_ascii)
@@ -98,7 +93,7 @@ def own() -> None:
 
 
 def note_losses(folder: pathlib.Path) -> None:
-  """Says in which folder a note is left if output is lost."""
+  """Sets the folder that gets a note if output is lost."""
   for descriptor in _descriptors:
     descriptor.note_in(folder)
 
@@ -117,13 +112,13 @@ def _stream(descriptor: int, before: TextIO | None) -> io.TextIOWrapper:
     io.BufferedWriter(raw),
     encoding=getattr(before, 'encoding', 'utf-8'),
     errors='selsync-ascii',
-    # Errors are not buffered; what was printed before must not come after them.
+    # Keeps the order of stdout and stderr.
     line_buffering=True,
   )
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str, int]:
-  """Replaces what an encoding lacks, like that of a terminal without UTF-8."""
+  """Replaces characters that the terminal's encoding lacks."""
   if not isinstance(error, UnicodeEncodeError):
     raise error
   missing = error.object[error.start : error.end]

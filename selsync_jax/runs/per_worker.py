@@ -1,8 +1,8 @@
 """Values per worker of a logged step, as compact text, and their quantiles.
 
-With 256 workers, numbers in JSON would make a row of `metrics.jsonl` as long as
-a page. Arrays are therefore compressed, written as base64, and kept in a file
-of their own. The compressed data end with a checksum, so damage is found.
+Many workers would make the rows of `metrics.jsonl` long. Their values are
+therefore compressed, written as base64, and kept in a file of their own. zlib
+adds a checksum, so damage is detected.
 """
 
 import base64
@@ -15,7 +15,7 @@ import numpy as np
 
 from selsync_jax.runs import files
 
-# By column, the type of a value; the ledgers say what the values are.
+# The type of a value of each column. The ledgers define the values.
 COLUMNS = {
   'relative_changes': np.dtype('<f4'),
   'staleness': np.dtype('<i4'),
@@ -34,7 +34,7 @@ class _Line(TypedDict):
 
 
 def arrays(row: Mapping[str, Any]) -> Arrays:
-  """The values per worker in a row of a ledger."""
+  """Returns the values per worker in a row of a ledger."""
   return {
     name: np.array(row[name], dtype)
     for name, dtype in COLUMNS.items()
@@ -43,7 +43,7 @@ def arrays(row: Mapping[str, Any]) -> Arrays:
 
 
 def encode(values: Arrays) -> dict[str, str]:
-  """Each array as text."""
+  """Encodes each array as text."""
   return {
     name: base64.b64encode(zlib.compress(array.tobytes())).decode()
     for name, array in values.items()
@@ -51,7 +51,7 @@ def encode(values: Arrays) -> dict[str, str]:
 
 
 def parse(line: bytes) -> dict[str, Any]:
-  """The step of a line, and the arrays in it.
+  """Returns the step of a line, and the arrays in it.
 
   Raises:
     ValueError: if the line is damaged.
@@ -74,10 +74,10 @@ def _decode(name: str, text: str) -> np.ndarray:
 
 
 def quantiles(values: Arrays) -> dict[str, list[float]]:
-  """Least, quartiles, and largest of each array of numbers.
+  """Returns the minimum, quartiles and maximum of each array of numbers.
 
-  Each is one of the values, with as many digits as tell it from its neighbors;
-  NaN does not count. An array without any value has none.
+  Each is one of the values, with as many digits as distinguish it from its
+  neighbors. NaN is ignored; an array without other values has no quantiles.
   """
   return {
     f'{name}_quantiles': _quantiles(array)

@@ -1,7 +1,7 @@
-"""Where a run comes from: versions, commits, command, host, devices and date.
+"""The provenance of a run: versions, commits, command, host, devices and date.
 
-`run.json` has a list of sessions. A session is one start of the command that
-took steps; a run that was stopped and resumed has several.
+`run.json` is a list of sessions. A session is one start of the command; a run
+that was stopped and resumed has several.
 """
 
 from collections.abc import Mapping
@@ -37,10 +37,10 @@ class _Session(TypedDict):
 
 
 def versions() -> dict[str, str]:
-  """The versions of what computes, which all processes must have."""
+  """Returns the versions of Python and of packages that affect results."""
   found = {'Python': platform.python_version()}
   for package in _PACKAGES:
-    # Ours may be a checkout that is not installed.
+    # This package may run from a checkout that is not installed.
     with contextlib.suppress(metadata.PackageNotFoundError):
       found[package] = metadata.version(package)
   return found
@@ -52,9 +52,9 @@ def append(
   """Adds this session to those of a run.
 
   Args:
-    workdir: of the run.
-    step: at which the session starts.
-    devices: that it uses, as `layout.describe` says.
+    workdir: the run's folder.
+    step: the step at which the session starts.
+    devices: the session's devices, as `layout.describe` returns them.
   """
   session = {
     'began': datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
@@ -71,7 +71,7 @@ def append(
 
 
 def sessions(workdir: pathlib.Path) -> list[dict[str, Any]]:
-  """The sessions of a run, the first one first; a damaged file is reported."""
+  """Returns the sessions of a run, oldest first; reports a damaged file."""
   try:
     return files.read(workdir / PROVENANCE, list[_Session]) or []
   except files.DamagedFile as error:
@@ -80,7 +80,7 @@ def sessions(workdir: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def _command() -> str:
-  """The command line of this process, without its secret."""
+  """Returns the command line of this process, without its secret."""
   arguments = list(sys.orig_argv)
   for i, argument in enumerate(arguments):
     name, equals, _ = argument.partition('=')
@@ -92,18 +92,18 @@ def _command() -> str:
 
 @functools.cache
 def _code() -> dict[str, Any]:
-  """The commits of this package and of the working directory, by repository.
+  """Returns the commits of this package and of the working directory.
 
-  As they are when the process first asks: what is imported stays as it was.
+  They are read once per process, since imported code does not change either.
   """
   folders = [pathlib.Path(__file__).parent, pathlib.Path.cwd()]
   return dict(filter(None, map(repository, folders)))
 
 
 def repository(folder: pathlib.Path) -> tuple[str, dict[str, Any]] | None:
-  """The root of a folder's repository, its commit, and whether it was changed.
+  """Returns the root of a folder's git repository, and its commit and state.
 
-  `None` if the folder is in none, or there is no git.
+  It is `None` if the folder is in no repository, or git is not installed.
   """
   try:
     root, commit = _git(folder, 'rev-parse', '--show-toplevel', 'HEAD').split(

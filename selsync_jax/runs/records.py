@@ -76,12 +76,12 @@ class _Summary(_Totals):
   bytes_per_worker_bsp: float
 
 
-# What all fields of a row are, those of `_Row` and others.
+# The type that every field of a row must have, in `_Row` or not.
 _FIELDS = dict[str, float | bool | list[float | None] | None]
 
 
 def to_json(value: Any) -> str:
-  """Strict JSON on one line; NaN and infinities become null."""
+  """Encodes as strict JSON on one line; NaN and infinities become null."""
   return json.dumps(_finite(value), allow_nan=False)
 
 
@@ -96,7 +96,7 @@ def _finite(value):
 
 
 def numbers(row: Mapping[str, Any]) -> dict[str, int | float]:
-  """The numbers of a row, except those per worker; a flag is 1 or 0."""
+  """Returns a row's numbers, except those per worker; a flag is 1 or 0."""
   return {
     name: int(value) if isinstance(value, bool) else value
     for name, value in row.items()
@@ -111,7 +111,7 @@ def write_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
 
 
 def read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
-  """The resolved config, or `None` if the folder holds no run."""
+  """Returns the resolved config, or `None` if the folder holds no run."""
   return files.read(workdir / CONFIG, _Config)
 
 
@@ -121,10 +121,11 @@ def write_data(workdir: pathlib.Path, facts: Mapping[str, Any]) -> None:
 
 
 def read_data(workdir: pathlib.Path) -> dict[str, Any]:
-  """The facts about the data, as far as they were recorded.
+  """Returns the recorded facts about the data, each of which may be missing.
 
-  `labels`: examples of each label in each worker's chunk, a list for each
-  worker, or None; `num_classes`; `units` of the metrics, by name.
+  `labels` is a list for each worker: how many examples of each label its chunk
+  holds. `num_classes` is the number of outputs, `units` maps a metric's name to
+  its unit.
   """
   facts = files.read(workdir / DATA, _Data) or {}
   if len({len(worker) for worker in facts.get('labels') or ()}) > 1:
@@ -133,7 +134,7 @@ def read_data(workdir: pathlib.Path) -> dict[str, Any]:
 
 
 def read_goal(workdir: pathlib.Path) -> Goal | None:
-  """By which metric the run is judged; `None` if it was not recorded."""
+  """Returns how the run is judged; `None` if it was not recorded."""
   facts = files.read(workdir / DATA, _Data)
   goal = facts and facts.get('goal')
   return goal and Goal(goal['main'], tuple(goal['higher']))
@@ -146,7 +147,7 @@ def write_summary(workdir: pathlib.Path, summary: Mapping[str, Any]) -> None:
 
 
 def read_summary(workdir: pathlib.Path) -> dict[str, Any] | None:
-  """The outcome of a finished run, or `None`."""
+  """Returns the outcome of a finished run, or `None`."""
   return files.read(workdir / SUMMARY, _Summary)
 
 
@@ -163,10 +164,10 @@ def _workers(workdir: pathlib.Path) -> step_lines.StepLines:
 
 
 def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
-  """The rows of `metrics.jsonl`, by step.
+  """Returns the rows of `metrics.jsonl`, by step.
 
-  A last line torn by a crash is left out; so are damaged lines, which are
-  reported.
+  It reports damaged lines and leaves them out. A last line that a crash cut off
+  is left out silently.
   """
   rows, damaged = _metrics(workdir).read()
   if damaged:
@@ -179,16 +180,16 @@ def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def last_row(workdir: pathlib.Path) -> dict[str, Any] | None:
-  """The newest intact row of `metrics.jsonl`, without reading all of it."""
+  """Returns the newest intact row of `metrics.jsonl`; reads only its end."""
   return _metrics(workdir).last()
 
 
 def read_workers(
   workdir: pathlib.Path, steps: Sequence[int]
 ) -> list[per_worker.Arrays]:
-  """The values per worker of some steps, from `workers.jsonl`.
+  """Returns the values per worker of some steps, from `workers.jsonl`.
 
-  A step whose values are lost or damaged has none; it is reported.
+  It reports lost and damaged steps, whose values are an empty dict.
   """
   rows, _ = _workers(workdir).read()
   if lost := len(set(steps) - rows.keys()):
@@ -204,11 +205,11 @@ def read_workers(
 
 
 class Seals(NamedTuple):
-  """What a checkpoint remembers of the rows before it.
+  """The seals of a run's two files of rows, which a checkpoint stores.
 
   Attributes:
-    metrics: of `metrics.jsonl`.
-    workers: of `workers.jsonl`.
+    metrics: the seal of `metrics.jsonl`.
+    workers: the seal of `workers.jsonl`.
   """
 
   metrics: step_lines.Seal = step_lines.EMPTY
@@ -219,20 +220,18 @@ NO_ROWS = Seals()
 
 
 def seals(record: Mapping[str, Any] | None) -> Seals:
-  """The seals in the record of a checkpoint, if there is one."""
+  """Returns the seals in a checkpoint's record; empty ones without a record."""
   sealed = record['metrics'] if record else ()
   return Seals(*(step_lines.Seal(*seal) for seal in sealed))
 
 
 class MetricsFile:
-  """Appends rows to `metrics.jsonl` and `workers.jsonl`.
+  """The open files `metrics.jsonl` and `workers.jsonl`, for appending rows.
 
   Args:
-    workdir: of the run.
-    step: the last step whose row is kept; later steps will be taken, and
-      written, again.
-    sealed: the seals at that step, to compare the files with; missing or
-      damaged rows are reported.
+    workdir: the run's folder.
+    step: the last step whose row is kept; later ones will be written again.
+    sealed: the seals at that step; rows that do not match are reported.
   """
 
   def __init__(self, workdir: pathlib.Path, step: int, sealed: Seals = NO_ROWS):
@@ -248,7 +247,7 @@ class MetricsFile:
     self._workers.close()
 
   def write(self, row: Mapping[str, Any]) -> None:
-    """Adds one logged step; of its values per worker, the row has quantiles."""
+    """Adds one logged step; `metrics.jsonl` gets quantiles over workers."""
     values = per_worker.arrays(row)
     texts = per_worker.encode(values)
     self._workers.append(to_json({'step': row['step'], **texts}))
@@ -256,7 +255,7 @@ class MetricsFile:
     self._metrics.append(to_json(short | per_worker.quantiles(values)))
 
   def seal(self) -> Seals:
-    """Makes the rows so far survive a power loss, and describes them."""
+    """Flushes the rows to disk and returns their seals."""
     return Seals(self._metrics.seal(), self._workers.seal())
 
 

@@ -1,4 +1,4 @@
-"""One start of a command that trains: all that it reads and writes on disk."""
+"""A session of a run: all that one start of a command reads and writes."""
 
 from collections.abc import Iterator, Mapping
 import contextlib
@@ -24,12 +24,12 @@ from selsync_jax.runs.writers import Writers
 class Session:
   """A run's folder, from the claim to the summary.
 
-  To create one only reads, so a mistake that is found before it is entered
-  leaves no trace. While it is entered, the folder belongs to this run. The
-  first process alone writes, except for its share of a checkpoint.
+  The constructor only reads, so a mistake that is found before the context is
+  entered leaves no trace. Inside the context the folder belongs to this run.
+  Only the first process writes, except for checkpoints.
 
   Args:
-    workdir: the run's folder, created if need be.
+    workdir: the run's folder, which is created if it is missing.
     config: the run's config, as nested dicts.
     restart: whether to move a run in `workdir` aside first.
     patience: seconds until every process must see process 0's files.
@@ -38,7 +38,7 @@ class Session:
     workdir: the run's folder.
     record: the record of the checkpoint from which the run resumes; `None` for
       a new run.
-    is_first: whether this process is the one that writes.
+    is_first: whether this is the process that writes.
 
   Raises:
     RunError: if the run cannot be resumed.
@@ -94,10 +94,10 @@ class Session:
       records.write_data(self.workdir, facts)
 
   def outcome(self, totals: Totals, steps: int) -> dict[str, Any] | None:
-    """Returns the summary of a finished run; reports what is damaged.
+    """Returns the summary of a finished run; reports a damaged one.
 
     Args:
-      totals: where the run stands.
+      totals: the run's totals so far.
       steps: the position in the data after the run's last step.
     """
     try:
@@ -113,18 +113,18 @@ class Session:
     return summary
 
   def restore(self, like: Any) -> Any:
-    """Returns the state that was saved, see `Checkpoints.restore`."""
+    """Returns the saved state, see `Checkpoints.restore`."""
     assert self.record is not None, 'a new run has nothing to restore'
     return self._checkpoints.restore(self.record['totals']['steps'], like)
 
   @contextlib.contextmanager
   def recording(self, step: int) -> Iterator[None]:
-    """Takes rows, weights and checkpoints while the context is entered.
+    """Lets `write`, `keep` and `save` be called inside the context.
 
     An error that ends it names the last good checkpoint.
 
     Args:
-      step: the last step so far; what was written of later ones goes.
+      step: the last step so far; rows and weights of later ones are removed.
     """
     self._keeper = Keeper(self.workdir, step)
     with self._naming_checkpoint(), contextlib.ExitStack() as stack:
@@ -133,7 +133,8 @@ class Session:
         provenance.append(self.workdir, step, layout.describe())
         writers = Writers(self.workdir, self._config, step, self._seals)
         self._writers = stack.enter_context(writers)
-        # Of a finished run that was made longer, or lost its newest checkpoint.
+        # There is a summary if a finished run was extended, or lost its newest
+        # checkpoint.
         (self.workdir / records.SUMMARY).unlink(missing_ok=True)
       yield
 
@@ -149,7 +150,7 @@ class Session:
       raise RunError(line) from error
 
   def write(self, row: Mapping[str, Any]) -> None:
-    """Writes the row of a step, if it has scores or it is time for one."""
+    """Writes a step's row if it has scores or `config.log.every` selects it."""
     is_due = row['step'] % self._config['log']['every'] == 0
     if self._writers and (is_due or any(map(history.is_score, row))):
       self._writers.write(row)
@@ -161,7 +162,7 @@ class Session:
     scores: Mapping[str, float],
     is_last: bool,
   ) -> None:
-    """Keeps a consensus as weights if need be, see `Keeper.keep`."""
+    """Keeps a consensus if it is the best or the last, see `Keeper.keep`."""
     self._keeper.keep(step, mean, scores, is_last)
 
   def save(
@@ -174,10 +175,10 @@ class Session:
     """Starts a checkpoint; returns as soon as the state may be changed again.
 
     Args:
-      totals: where the run stands.
+      totals: the run's totals so far.
       state: what `restore` will return.
-      about: what else the next session needs to know, as JSON can hold it.
-      scores: of the consensus at this step; empty if it was not evaluated.
+      about: more fields of the record, as JSON.
+      scores: the scores of the consensus; empty if it was not evaluated.
     """
     seals = self._writers.seal() if self._writers else records.NO_ROWS
     record = {'totals': dataclasses.asdict(totals), 'metrics': seals, **about}
@@ -193,7 +194,7 @@ class Session:
     self._checkpoints.wait()
 
   def finish(self, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes the summary and returns it: the results, and of which run."""
+    """Writes and returns the summary: the results, method, workers and seed."""
     summary = {
       'method': history.composition(self._config['sync']),
       'workers': self._config['workers'],

@@ -1,4 +1,4 @@
-"""Runs beside a run."""
+"""The search for a comparable run under BSP."""
 
 from collections.abc import Mapping
 import contextlib
@@ -18,10 +18,10 @@ _IRRELEVANT = ('sync', 'checkpoint', 'log')
 
 
 def find_bsp(run: Run) -> Run | None:
-  """The run of BSP with the same config, if there is one beside this run.
+  """Returns a run of BSP with otherwise the same config, if there is one.
 
-  A comparison has a folder for each method, and in it one for each seed, so a
-  run in the folder of the same name beside the parent is beside it, too.
+  It searches the folders beside the run. In a comparison, whose folders are
+  METHOD/SEED, it also searches those of the same seed under other methods.
   """
   if run.config['sync']['method'] == 'bsp':
     return None
@@ -34,7 +34,6 @@ def find_bsp(run: Run) -> Run | None:
 
 
 def _bsp_like(run: Run, folder: pathlib.Path) -> Run | None:
-  """The run in a folder, if it is the same under BSP and can be read."""
   with contextlib.suppress(files.DamagedFile, ConfigError, RunError, OSError):
     config = records.read_config(folder)
     if config is None or history.composition(config['sync']) != 'bsp':

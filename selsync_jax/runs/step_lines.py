@@ -1,7 +1,7 @@
-"""Files with a line of JSON for each logged step, which only grow.
+"""Append-only files with a line of JSON for each logged step.
 
-A crash may tear the last line, and a disk may damage any. Lines are therefore
-read one by one, and a checkpoint remembers a seal of those before it.
+A crash may cut off the last line, and a disk may damage any. Each line is
+therefore parsed alone, and a checkpoint stores a seal of the lines before it.
 """
 
 from collections.abc import Callable
@@ -14,17 +14,17 @@ import zlib
 
 from selsync_jax.runs import files
 
-_TAIL = 2**16  # Bytes; many lines.
+_TAIL = 2**16  # Bytes.
 
 Row = dict[str, Any]
 
 
 class Seal(NamedTuple):
-  """What a checkpoint remembers of a file.
+  """A description of a file, to detect lost and changed lines.
 
   Attributes:
-    rows: number of lines.
-    crc32: of all of them.
+    rows: the number of lines.
+    crc32: the checksum of all of them.
   """
 
   rows: int
@@ -40,27 +40,27 @@ class _Line(NamedTuple):
 
 
 class StepLines:
-  """A file with a line for each logged step, for reading.
+  """A readable file with a line for each logged step.
 
   Args:
-    path: of the file; a missing one has no lines.
-    parse: from a line to its row, which has a `step`. A line for which it
-      raises ValueError is damaged.
+    path: the file's path; a missing file has no lines.
+    parse: a function from a line to its row, which has a `step`; it raises
+      `ValueError` for a damaged line.
   """
 
   def __init__(self, path: pathlib.Path, parse: Callable[[bytes], Row]):
     self.path, self._parse = path, parse
 
   def read(self) -> tuple[dict[int, Row], int]:
-    """The intact rows by step, ascending, and the number of damaged lines.
+    """Returns the intact rows by ascending step, and how many are damaged.
 
-    A last line torn by a crash is neither.
+    A last line that a crash cut off is neither.
     """
     intact, damaged = self._lines()
     return {step: intact[step].row for step in sorted(intact)}, damaged
 
   def last(self) -> Row | None:
-    """The newest intact row, without reading all of the file."""
+    """Returns the newest intact row; reads only the end of the file."""
     with contextlib.suppress(OSError), self.path.open('rb') as file:
       file.seek(-min(file.seek(0, os.SEEK_END), _TAIL), os.SEEK_END)
       for line in reversed(file.read().split(b'\n')[:-1]):
@@ -69,7 +69,7 @@ class StepLines:
     return None
 
   def kept(self, step: int) -> tuple[bytes, Seal]:
-    """The intact lines up to a step, and their seal."""
+    """Returns the intact lines up to a step, and their seal."""
     intact, _ = self._lines()
     lines = [intact[s].text for s in sorted(intact) if s <= step]
     text = b''.join(lines)
@@ -91,7 +91,6 @@ class StepLines:
     return intact, len(lines) - len(intact)
 
   def _difference(self, expected: Seal, found: Seal, step: int) -> str:
-    """What is wrong with the lines up to a step, and what follows."""
     lost = expected.rows - found.rows
     rows = f'rows up to step {step}'
     if lost <= 0:
@@ -103,12 +102,11 @@ class StepLines:
 
 
 class Appender:
-  """Adds lines to a file, after those of the run so far.
+  """An open file, for appending lines.
 
   Args:
     lines: the file.
-    step: the last step whose line is kept; later steps will be taken, and
-      written, again.
+    step: the last step whose line is kept; later ones will be written again.
   """
 
   def __init__(self, lines: StepLines, step: int):
@@ -128,6 +126,6 @@ class Appender:
     self._seal = Seal(self._seal.rows + 1, zlib.crc32(line, self._seal.crc32))
 
   def seal(self) -> Seal:
-    """Makes the lines so far survive a power loss, and describes them."""
+    """Flushes the lines to disk and returns their seal."""
     os.fsync(self._file.fileno())
     return self._seal

@@ -16,11 +16,11 @@ class Trial(NamedTuple):
   Attributes:
     label: the method and its settings.
     learning_rate: the schedule's peak.
-    seed: of the run.
-    workdir: of the run.
+    seed: the run's seed.
+    workdir: the run's folder.
     flags: the arguments of the command, without the workdir.
-    config: the config that the flags make.
-    command: `train`, or `simulate`.
+    config: the config that results from the flags.
+    command: `train` or `simulate`.
   """
 
   label: str
@@ -33,14 +33,14 @@ class Trial(NamedTuple):
 
   @property
   def is_done(self) -> bool:
-    """Whether the run is finished, and its outcome can be read."""
+    """Whether the run is finished, with a readable summary."""
     with contextlib.suppress(files.DamagedFile):
       return records.read_summary(self.workdir) is not None
     return False
 
   @property
   def share_done(self) -> float:
-    """How much of the run is done, in [0, 1], by the last step it logged."""
+    """The share of the run that is done, in [0, 1], by its last logged step."""
     row = records.last_row(self.workdir)
     if row is None:
       return 0.0

@@ -1,8 +1,7 @@
 """The weights of a run: the consensus of its workers, for one device.
 
-In `weights/`, a run keeps the consensus of its best and of its last evaluation,
-just as it was evaluated. At other steps that have a checkpoint, the consensus
-is computed from the workers in it.
+`weights/` holds the consensus of a run's best and last evaluation. At other
+steps that have a checkpoint, the consensus is computed from the checkpoint.
 """
 
 from collections.abc import Mapping
@@ -37,10 +36,10 @@ class Weights(NamedTuple):
   """The consensus of a run at a step.
 
   Attributes:
-    step: of the run.
-    variables: of the flax module: `params` and the collections of the model's
-      state, on the host.
-    scores: of this consensus on validation; empty if it was not evaluated.
+    step: the number of the step.
+    variables: the flax module's variables, on the host: `params` and the
+      collections of the model's state.
+    scores: the validation scores; empty if it was not evaluated.
   """
 
   step: int
@@ -49,14 +48,14 @@ class Weights(NamedTuple):
 
 
 class Keeper:
-  """Keeps the consensus of the best and of the last evaluation of a run.
+  """The files with the consensus of a run's best and last evaluation.
 
-  The best one up to the newest checkpoint stays too: a run that is killed
-  resumes there, and forgets what came after. Only the first process writes.
+  The best one up to the newest checkpoint is kept too, because a killed run
+  resumes there. Only the first process writes.
 
   Args:
-    workdir: of the run.
-    step: where the run stands.
+    workdir: the run's folder.
+    step: the last step so far.
   """
 
   def __init__(self, workdir: pathlib.Path, step: int):
@@ -66,7 +65,7 @@ class Keeper:
       return
     for saved, path in _files(workdir).items():
       try:
-        if saved > step:  # Of steps that will be taken again.
+        if saved > step:  # This step will be repeated.
           path.unlink()
         else:
           self._losses[saved] = _loss(formats.read_about(path))
@@ -87,14 +86,14 @@ class Keeper:
     """Keeps a consensus if it is the best so far, or the last of the run.
 
     Args:
-      step: at which it was evaluated.
+      step: the step at which it was evaluated.
       mean: the consensus, `{'params', 'model_state'}`, worker-stacked.
-      scores: on validation.
+      scores: the scores on validation.
       is_last: whether the run ends here.
     """
     loss = _loss({'scores': scores})
     best = min(self._losses.values(), default=math.inf)
-    # Process 0 alone knows the best; all must take part in the copy.
+    # Only process 0 knows the best, but all must take part in the copy.
     if not processes.from_first(np.asarray(loss < best or is_last)):
       return
     is_first = processes.is_first()
@@ -121,16 +120,16 @@ class Keeper:
 
 
 def read(workdir: pathlib.Path, step: int | str = LAST) -> Weights:
-  """The weights of a run at a step.
+  """Returns the weights of a run at a step.
 
   Args:
-    workdir: of the run, finished or not; it is only read.
-    step: a number, `LAST`, or `BEST`: with the lowest validation loss of all
-      evaluations.
+    workdir: the run's folder; the run may be unfinished.
+    step: a number, `LAST`, or `BEST`: the evaluation with the lowest
+      validation loss.
 
   Raises:
     ConfigError: if there is no such run, or it has no weights at this step.
-    RunError: if they are damaged, or cannot be read.
+    RunError: if the weights are damaged, or cannot be read.
   """
   config = records.read_config(workdir)
   if config is None:
@@ -145,19 +144,18 @@ def read(workdir: pathlib.Path, step: int | str = LAST) -> Weights:
       variables, about = formats.read_safetensors(kept[number])
       return Weights(number, variables, about['scores'])
     except RunError as error:
-      damage = error  # The checkpoint of that step may be there.
+      damage = error  # That step may have a checkpoint as well.
   if number in saved:
     try:
       shared = _average(saved[number], config)
     except ConfigError as error:
       raise damage or ConfigError(f'step={step}: {error}') from error
     return Weights(number, _variables(shared), {})
-  assert damage is not None  # It is in one of them.
+  assert damage is not None
   raise damage
 
 
 def _resolve(workdir, step, kept, saved) -> int:
-  """The number of a step that has weights."""
   if step == BEST:
     losses = {}
     for number, path in kept.items():
@@ -182,10 +180,10 @@ def _resolve(workdir, step, kept, saved) -> int:
 def _average(
   checkpoint: pathlib.Path, config: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """The consensus of the workers in a checkpoint, on the host.
+  """Computes the consensus of the workers in a checkpoint, on the host.
 
   Raises:
-    ConfigError: if runs of this kind have it only of some evaluations.
+    ConfigError: if the checkpoint lacks what the consensus needs.
     DamagedFile: if the checkpoint is damaged.
   """
   if damage := manifest.damage(checkpoint):
@@ -227,7 +225,7 @@ def _variables(shared: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _loss(about: Mapping[str, Any]) -> float:
-  """The validation loss; one that is not finite is worse than any other."""
+  """Returns the validation loss; infinity if it is not finite or missing."""
   loss = about['scores'].get('validation_loss')
   return loss if loss is not None and math.isfinite(loss) else math.inf
 

@@ -1,4 +1,4 @@
-"""A run's folder: it belongs to one process and one config at a time."""
+"""The claim on a run's folder, by one process and one config at a time."""
 
 from collections.abc import Iterator, Mapping
 import contextlib
@@ -22,7 +22,7 @@ from selsync_jax.runs import files
 from selsync_jax.runs import records
 
 _LOCK = '.lock'
-_MARK = 32  # Bytes in it, different for every claim.
+_MARK = 32  # Random bytes in the lock file, which identify a claim.
 
 
 @contextlib.contextmanager
@@ -35,29 +35,28 @@ def opened(
 ) -> Iterator[None]:
   """Claims a folder for a run with this config until the context ends.
 
-  Of several processes, the first one does, and the others wait until they see
-  that it has.
+  The first process claims it. The others wait until they see the claim.
 
   Args:
-    workdir: created if it is missing.
+    workdir: the folder, which is created if it is missing.
     config: the run's config as nested dicts; written to `config.json`.
-    restart: whether to start over, with an existing run moved aside to
-      `WORKDIR.1`, `WORKDIR.2` and so on.
-    saved: the config in the newest checkpoint, in case `config.json` is lost
-      or damaged.
-    patience: seconds until the other processes must see it. A network file
-      system may show a new file late; NFS as it comes, after a minute at most.
+    restart: whether to move an existing run aside, to `WORKDIR.1`, `WORKDIR.2`
+      and so on.
+    saved: the config in the newest checkpoint, which replaces a lost or
+      damaged `config.json`.
+    patience: seconds until the other processes must see the claim. A network
+      file system may show a new file late; NFS by default within a minute.
 
   Raises:
-    ConfigError: if the folder cannot be written, another run writes in it, it
-      holds a run with another config, or a process does not share it.
+    ConfigError: if the folder cannot be written, another process writes a run
+      there, it holds a run with another config, or a process does not share it.
   """
   with contextlib.ExitStack() as held:
     if processes.is_first():
       try:
         if restart and workdir.exists():
           _refuse_to_move(workdir)
-          # Claimed first, so that no run is moved while it is written.
+          # The claim protects a run that is being written.
           held.enter_context(_claim(workdir))
           _move_aside(workdir)
         workdir.mkdir(parents=True, exist_ok=True)
@@ -73,7 +72,7 @@ def opened(
 
 
 def _claim(workdir: pathlib.Path) -> BinaryIO:
-  """Locks a folder until the file that this returns is closed.
+  """Locks a folder until the returned file is closed.
 
   Raises:
     ConfigError: if another process holds the lock.
@@ -114,13 +113,13 @@ def _check_shared(workdir: pathlib.Path, patience: float) -> None:
 
 
 def _mark(workdir: pathlib.Path) -> np.ndarray:
-  """What the process that claimed a folder wrote there, uint8[_MARK]."""
+  """Returns the bytes in the lock file, uint8[_MARK]."""
   content = files.read_bytes(workdir / _LOCK) or b''
   return np.frombuffer(content[:_MARK].ljust(_MARK), np.uint8)
 
 
 def _refuse_to_move(workdir: pathlib.Path) -> None:
-  """Raises `ConfigError` if the process or its user stands in the folder."""
+  """Raises `ConfigError` if the working directory is in the folder."""
   here = pathlib.Path.cwd()
   if workdir.resolve() in (here, *here.parents):
     raise ConfigError(

@@ -1,7 +1,7 @@
 """Where the rows of a run go: metrics.jsonl, and what `config.log.to` names.
 
-`metrics.jsonl` is what a run resumes from and what reports read. Other writers
-copy its rows to wherever people look; one that fails does not end the run.
+A run resumes from `metrics.jsonl`, and reports read it. The other writers copy
+its rows to other tools; the run goes on if one of them fails.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,22 +18,21 @@ from selsync_jax.config import RunError
 from selsync_jax.runs import records
 
 
-@runtime_checkable  # So that tests can check who implements it.
+@runtime_checkable
 class Writer(Protocol):
-  """Takes the rows of a run: a context manager with `write(row)`.
+  """A context manager that takes the rows of a run.
 
-  One is made in each session of a run, in the first process only, by
-  `name(workdir, step, config)`: the folder of the run; the last step whose row
-  is kept, 0 for a new run; and the resolved config, as nested dicts. If the run
-  was killed after a checkpoint, rows past `step` may have been written before,
-  and are written again.
+  In each session of a run, the first process creates a writer by
+  `name(workdir, step, config)`: the run's folder; the last step whose row is
+  kept, 0 for a new run; and the resolved config, as nested dicts. If the run
+  was killed after a checkpoint, the rows after `step` are written again.
   """
 
   def write(self, row: Mapping[str, Any]) -> None:
     """Adds one logged step.
 
     Args:
-      row: by column, numbers (`step` is one of them) and lists of numbers. An
+      row: numbers and lists of numbers, by column; `step` is one of them. An
         evaluation adds columns to the row of its step.
     """
 
@@ -47,12 +46,12 @@ Create = Callable[[pathlib.Path, int, Mapping[str, Any]], Writer]
 
 
 class _BuiltIn(NamedTuple):
-  """A writer of ours, which is imported when it is used.
+  """A built-in writer, which is imported when it is used.
 
   Attributes:
     place: its module and class.
-    library: that it needs.
-    extra: of this package, which installs the library.
+    library: the module that it needs.
+    extra: the extra of this package that installs the library.
   """
 
   place: tuple[str, str]
@@ -67,7 +66,7 @@ class _BuiltIn(NamedTuple):
   def check(self, name: str) -> None:
     """Raises `ValueError` if the library is not installed."""
     spec = importlib.util.find_spec(self.library)
-    # W&B leaves folders of the same name, which Python takes for packages.
+    # W&B creates folders named `wandb`, which Python takes for packages.
     if spec is None or spec.origin is None:
       raise ValueError(
         f'{name!r} needs the package {self.library}, which is not installed; '
@@ -89,10 +88,10 @@ WRITERS = Registry(
 
 
 def register_writer(create: Any) -> Any:
-  """Adds a writer of your own to the table, under its own name.
+  """Registers a writer under its own name, for `config.log.to`.
 
-  A decorator for a class like `Writer`, or for a function that returns such an
-  object. `config.log.to` then accepts its name.
+  It is a decorator for a class like `Writer`, or for a function that returns
+  such an object.
 
   Raises:
     ConfigError: if another writer has this name.
@@ -104,8 +103,8 @@ def check(names: Sequence[str]) -> None:
   """Checks `config.log.to`.
 
   Raises:
-    ValueError: if a name is unknown or there twice, or what it needs is not
-      installed.
+    ValueError: if a name is unknown, occurs twice, or needs a library that is
+      not installed.
   """
   for name in names:
     writer = lookup(WRITERS, name)
@@ -150,8 +149,8 @@ def _open(name: str, *arguments: Any) -> _Guarded:
   """Creates a writer.
 
   Raises:
-    ConfigError: if a user's own one fails.
-    RunError: if one of ours does.
+    ConfigError: if a user's writer fails.
+    RunError: if a built-in one fails.
   """
   with WRITERS.errors(name, 'log.to'):
     try:
@@ -168,13 +167,13 @@ def _line(name: str, error: Exception) -> str:
 
 
 class Writers(contextlib.ExitStack):
-  """Where the rows of a run go, all at once.
+  """All writers of a run.
 
   Args:
-    workdir: of the run.
-    config: of the run, as nested dicts.
+    workdir: the run's folder.
+    config: the run's config, as nested dicts.
     step: the last step of the run so far.
-    sealed: the rows of the run at that step, see `records.MetricsFile`.
+    sealed: the seals at that step, see `records.MetricsFile`.
   """
 
   def __init__(
@@ -185,7 +184,7 @@ class Writers(contextlib.ExitStack):
     sealed: records.Seals = records.NO_ROWS,
   ):
     super().__init__()
-    with contextlib.ExitStack() as stack:  # Closes some if one fails.
+    with contextlib.ExitStack() as stack:  # Closes all if one fails to open.
       self._metrics = records.MetricsFile(workdir, step, sealed)
       stack.enter_context(self._metrics)
       self._others = [
@@ -201,5 +200,5 @@ class Writers(contextlib.ExitStack):
       writer.write(row)
 
   def seal(self) -> records.Seals:
-    """See `records.MetricsFile`."""
+    """Flushes the rows to disk and returns their seals."""
     return self._metrics.seal()

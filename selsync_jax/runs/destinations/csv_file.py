@@ -16,9 +16,9 @@ _NAME = 'metrics.csv'
 class CsvFile:
   """The numbers of `metrics.jsonl`, except those per worker, as a table.
 
-  A session starts with what `metrics.jsonl` has, so it does not matter how the
-  last one ended, or whether it wrote this file. A column that appears later,
-  such as a score, is added at the right, and is empty in the rows above.
+  A session starts by copying `metrics.jsonl`, however the previous one ended. A
+  column that appears later, such as a score, is added at the right, and is
+  empty in the rows above.
   """
 
   def __init__(
@@ -43,7 +43,7 @@ class CsvFile:
     self._file = path.open('a', encoding='utf-8', newline='')
 
   def write(self, row: Mapping[str, Any]) -> None:
-    """Adds one logged step, which `metrics.jsonl` has already."""
+    """Adds one logged step, which `metrics.jsonl` already has."""
     cells = _cells(row)
     if not cells.keys() <= self._columns.keys():
       self._file.close()
@@ -61,7 +61,7 @@ class CsvFile:
 
 
 def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
-  """By column; empty where a number is not finite, and so null in JSON."""
+  """Returns the cells by column; empty where a number is not finite."""
   numbers = records.numbers(row)
   return {
     name: numbers[name] if math.isfinite(numbers.get(name, math.nan)) else ''

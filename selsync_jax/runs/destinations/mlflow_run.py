@@ -1,7 +1,8 @@
-"""A run of MLflow.
+"""A writer for MLflow.
 
-MLflow's own environment variables say where it goes: `MLFLOW_TRACKING_URI`, by
-default the folder `WORKDIR/mlruns`, and `MLFLOW_EXPERIMENT_NAME`.
+MLflow's own environment variables choose the destination:
+`MLFLOW_TRACKING_URI`, by default the folder `WORKDIR/mlruns`, and
+`MLFLOW_EXPERIMENT_NAME`.
 """
 
 from collections.abc import Mapping
@@ -22,15 +23,15 @@ from selsync_jax.runs.destinations import run_id
 _ID = 'mlflow.id'
 # MLflow's limits on one request, from its REST API.
 _METRICS, _PARAMS = 1000, 100
-_PATIENCE = 10.0  # Seconds until a row is sent.
+_PATIENCE = 10.0  # Seconds between requests, unless a batch fills up earlier.
 
 
 class MlflowRun:
-  """A run of MLflow; a run that resumes adds to it, under the same ID.
+  """A run of MLflow, which keeps its ID when the training run resumes.
 
-  Its parameters are the config's fields at the start. Steps that are taken
-  again have two values. Rows are sent several at a time; a session starts with
-  those of `metrics.jsonl` that the last one did not live to send.
+  Its parameters are the config's fields at the start. Steps that are repeated
+  after a crash have two values. Rows are sent in batches; a session first sends
+  rows of `metrics.jsonl` that the previous one did not send.
   """
 
   def __init__(
@@ -58,7 +59,7 @@ class MlflowRun:
     return run.info.run_id
 
   def _experiment(self) -> str:
-    """The ID of the experiment, which is created if need be."""
+    """Returns the ID of the experiment, which it creates if necessary."""
     name = os.environ.get('MLFLOW_EXPERIMENT_NAME', 'selsync_jax')
     try:
       return self._client.create_experiment(name)
@@ -96,10 +97,9 @@ class MlflowRun:
 
 
 def _store(workdir: pathlib.Path) -> str:
-  """Where runs are kept."""
   if uri := os.environ.get('MLFLOW_TRACKING_URI'):
     return uri
-  # A database would need more packages than a client has. MLflow wants to be
-  # told that a folder is meant.
+  # MLflow refuses a folder without this. A database would need more packages
+  # than a client has.
   os.environ.setdefault('MLFLOW_ALLOW_FILE_STORE', 'true')
   return (workdir / 'mlruns').resolve().as_uri()

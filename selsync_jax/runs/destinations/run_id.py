@@ -1,4 +1,4 @@
-"""The ID of a run at a service, which stays the same when the run resumes."""
+"""The ID of a run at an external service."""
 
 from collections.abc import Callable
 import pathlib
@@ -7,7 +7,7 @@ from selsync_jax.runs import files
 
 
 def remembered(path: pathlib.Path, create: Callable[[], str]) -> str:
-  """The ID in a file; if there is none, creates one and writes it there."""
+  """Returns the ID in a file, and creates it if there is no such file."""
   if content := files.read_bytes(path):
     return content.decode().strip()
   created = create()

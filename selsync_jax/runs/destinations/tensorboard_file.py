@@ -1,4 +1,4 @@
-"""Event files of TensorBoard, in `WORKDIR/tensorboard`."""
+"""A writer for TensorBoard, into `WORKDIR/tensorboard`."""
 
 from collections.abc import Mapping
 import pathlib
@@ -17,10 +17,10 @@ _FOLDER = 'tensorboard'
 
 
 class TensorBoardFile:
-  """An event file that TensorBoard reads; each session of a run adds one.
+  """An event file for TensorBoard; each session of a run adds one.
 
-  Written by TensorBoard's own record writer. Its `EventFileWriter` around that
-  would import TensorFlow wherever it is installed.
+  TensorBoard's `EventFileWriter` would import TensorFlow where it is installed,
+  so this class uses its record writer directly.
   """
 
   def __init__(
@@ -33,7 +33,7 @@ class TensorBoardFile:
     self._file = (folder / name).open('wb')
     self._records = RecordWriter(self._file)
     self._add(file_version='brain.Event:2')
-    # TensorBoard then drops what earlier files have from this step on.
+    # Makes TensorBoard drop later steps from earlier files.
     self._add(step=step + 1, session_log=SessionLog(status=SessionLog.START))
 
   def _add(self, **fields: Any) -> None:

@@ -1,6 +1,6 @@
-"""A run of Weights & Biases.
+"""A writer for Weights & Biases.
 
-W&B's own environment variables say where it goes: `WANDB_PROJECT`,
+W&B's own environment variables choose the destination: `WANDB_PROJECT`,
 `WANDB_ENTITY`, `WANDB_MODE=offline`.
 """
 
@@ -19,11 +19,11 @@ _ID = 'wandb.id'
 
 
 class WandbRun:
-  """A run of W&B; a run that resumes adds to it, under the same ID.
+  """A run of W&B, which keeps its ID when the training run resumes.
 
-  W&B numbers the calls of `log` and refuses a number twice. Our own `step` is
-  therefore a metric, and the horizontal axis of all others. Steps that are
-  taken again have two points, at the same place.
+  W&B requires its own steps to increase. `step` is therefore a metric, and the
+  horizontal axis of all others. Steps that are repeated after a crash have two
+  points.
   """
 
   def __init__(
@@ -37,8 +37,8 @@ class WandbRun:
       name=workdir.resolve().name,
       dir=str(workdir),
       config=dict(config),
-      allow_val_change=True,  # A run may resume with other fields.
-      settings=wandb.Settings(console='off'),  # The screen has a moving bar.
+      allow_val_change=True,  # Some fields may change when a run resumes.
+      settings=wandb.Settings(console='off'),  # It would record the bar.
     )
     self._run.define_metric('*', step_metric='step')
 
