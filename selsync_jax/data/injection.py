@@ -19,7 +19,7 @@ from selsync_jax.data.draws import bits
 
 
 class Injection(NamedTuple):
-  """The numbers of workers and examples in an injection, as integers.
+  """The numbers of workers and examples of an injection, rounded to integers.
 
   Attributes:
     workers: N, the number of workers.
@@ -67,8 +67,8 @@ class Injection(NamedTuple):
     """Returns where the examples in the slots of workers' batches come from.
 
     A worker's own examples come first. The last slots hold the shared ones,
-    equal for all workers, one of each sharer in turn. A sharer's own examples
-    are among both, so the mask omits the second: its batch is smaller.
+    equal for all workers, one of each sharer in turn. A sharer has its own
+    examples in both places; the mask omits the second, so its batch is smaller.
 
     Args:
       worker: the indices of the workers.

@@ -32,7 +32,7 @@ from selsync_jax.sync import network as networks
 from selsync_jax.sync.network import Network
 
 Seconds = Callable[[int, int], float]
-"""`seconds(worker, step)`: the time of one gradient; a step is the worker's."""
+"""`seconds(worker, step)`: the time of a gradient at the worker's own step."""
 
 Table = Callable[
   [Int64[np.ndarray, '1 workers'], Int64[np.ndarray, 'steps 1']], Any
@@ -105,7 +105,7 @@ def delays(base: Base, *, late: Index = 1, delay: NonNegative = 0.3) -> Table:
 
   Args:
     base: the fields of every cluster.
-    late: k, the number of workers that are late at a step.
+    late: k, how many of the N workers are late at each step.
     delay: the delay in seconds.
   """
   if late > base.workers:

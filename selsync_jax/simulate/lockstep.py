@@ -3,7 +3,7 @@
 Workers that take the same steps train as on real devices; only the time is
 virtual. Each worker's clock advances by the time of its computation. A
 collective is a barrier: it begins when the slowest worker is ready, and all
-workers leave it together. At a step without a collective nobody waits: between
+workers leave it together. A step without a collective has no barrier: between
 two averages, a worker that is late at one step can catch up at the next.
 """
 

@@ -76,7 +76,7 @@ class Hooks:
     return Due(position, evaluates, saves, stops, last)
 
   def evaluate(self, now: Due, shared: dict[str, Any]) -> None:
-    """Scores the consensus, and keeps its weights if they are wanted.
+    """Scores the consensus, whose weights the session may keep.
 
     Args:
       now: what is due after the step.

@@ -1,4 +1,4 @@
-"""A signal during training: finish the step, save, and exit.
+"""Signals during training: the run finishes the step, saves, and exits.
 
 A second signal ends the process immediately.
 """
