@@ -1,10 +1,10 @@
-"""What workers read: data sets, who reads which example, and batches.
+"""Data sets, their division among workers, and batches.
 
-`open_data` opens the data set of a config and assigns its examples to workers;
-`open_dataset` and `assign` do one each. The result is a `Data`. TensorFlow
-is imported in `tfdata` alone, and only when `data.backend` is 'tf'. A data set
-of your own is a function that `register_dataset` decorates, and that returns
-what one of the functions `from_*` returns.
+`open_data` opens the data set of a config and assigns its examples to workers,
+in two steps: `open_dataset` and `assign`. The result is a `Data`. TensorFlow is
+imported in `tfdata` alone, and only when `data.backend` is 'tf'. Your own data
+set is a function that `register_dataset` decorates, and that returns the result
+of one of the functions `from_*`.
 """
 
 from selsync_jax.data.opening import assign as assign

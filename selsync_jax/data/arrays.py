@@ -18,29 +18,29 @@ Examples = Mapping[str, np.ndarray]
 """Arrays with a leading axis of examples, by name."""
 
 Transform = Callable[[Any], Any]
-"""`transform(examples)`: arrays, or tensors, by name to others by name."""
+"""`transform(examples)`, from arrays or tensors by name to others by name."""
 
 KeyedTransform = Callable[[Any, Any], Any]
-"""`train(examples, key)`; key is uint64, 64 random bits for each example."""
+"""`train(examples, key)`; `key` is uint64, 64 random bits for each example."""
 
 Block = Mapping[str, np.ndarray]
-"""What some workers read at some steps: arrays [steps, workers, slots].
+"""The contents of some workers' batches: arrays [steps, workers, slots].
 
-`index`, int64, an example index in every slot; `mask`, bool, whether the slot
-holds an example; `key`, uint64, 64 random bits for each, if a transform wants
-them.
+`index`, int64, is an example index in every slot; `mask`, bool, whether the
+slot holds an example; `key`, uint64, 64 random bits for each slot, if a
+transform needs them.
 """
 
 SPLITS = ('train', 'validation', 'test')
 
 
 def count(examples: Examples) -> int:
-  """Number of examples."""
+  """Returns the number of examples."""
   return len(next(iter(examples.values())))
 
 
 def unchanged(examples: Any) -> Any:
-  """The transform that does nothing."""
+  """Returns the examples: the identity transform."""
   return examples
 
 
@@ -51,8 +51,7 @@ Read = Callable[
 """A backend: `read(examples, dtypes, blocks, transform)` yields batches.
 
 It takes the examples of each step of the blocks, casts them to the dtypes, and
-transforms them; the key that it hands to the transform is None if the blocks
-have none.
+transforms them. The transform's key is `None` if the blocks have none.
 """
 
 
@@ -90,12 +89,11 @@ class ArrayDataset(NamedTuple):
     num_classes: the number of labels, or of tokens in the vocabulary.
     order: the order in which workers read their chunks.
     splits: the examples of the `train`, `validation` and `test` split.
-    transform: `transform(examples)`, from stored examples to a batch. What is
-      read by either backend uses operators alone, which arrays and tensors
-      share.
-    train: `train(examples, key)`, in its place for training batches. None: they
-      are transformed like all others.
-    dtypes: the dtype that an array is cast to before `transform`, by its name.
+    transform: `transform(examples)`, from stored examples to a batch. For both
+      backends it may use only operators that arrays and tensors share.
+    train: `train(examples, key)`, used for training batches instead of
+      `transform`, if not `None`.
+    dtypes: the dtypes that arrays are cast to before `transform`, by name.
     only_tf: why NumPy cannot transform it; empty if it can.
     read: the backend.
   """
@@ -132,7 +130,7 @@ class ArrayDataset(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ArrayData(Data):
-  """What the workers of a run read of a data set in memory.
+  """The data of a run's workers, from a data set in memory.
 
   Attributes:
     dataset: the data set.

@@ -1,9 +1,8 @@
-"""Which worker reads which example at which step: arithmetic on indices.
+"""The examples that each worker reads at each step, as indices.
 
-Everything is a pure function of (seed, step): the batches from step k on are
-those that a run from step 0 would see, at no cost for the steps in between,
-and every process can tell what every worker reads. All backends start from
-these indices.
+Everything is a pure function of (seed, step): a resumed run reads the same
+batches without computing the steps before, and every process can compute what
+every worker reads. All backends start from these indices.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,14 +17,11 @@ from selsync_jax.data.order import ChunkProgress
 from selsync_jax.data.order import Order
 from selsync_jax.data.partitions import Partition
 
-_STEPS = 64  # Computed together, which is cheaper than one by one.
+_STEPS = 64  # Computed together, which is faster than one by one.
 
 
 def _ranges(start: int, stop: int) -> Iterator[Int64[np.ndarray, '_']]:
-  """The steps from `start` to `stop - 1` in ranges; the first ones are short.
-
-  So the first batch does not wait for the indices of many steps.
-  """
+  """Yields ranges of steps; the first are short, for a quick first batch."""
   size = 1
   while start < stop:
     yield np.arange(start, min(start + size, stop))
@@ -61,7 +57,7 @@ def progress(
 
 
 class Slots(NamedTuple):
-  """What the slots of training batches hold; arrays [steps, workers, slots].
+  """The contents of training batches; arrays [steps, workers, slots].
 
   Attributes:
     index: an example index, valid in every slot.
@@ -77,12 +73,12 @@ class Slots(NamedTuple):
 
 
 class Assignment(NamedTuple):
-  """Who reads what.
+  """Which worker reads which training example at which step.
 
   Attributes:
     partition: the partition of the training examples over all workers.
     order: the order in which workers read their chunks.
-    injection: what workers show each other, if anything.
+    injection: the injection, if any.
     batch_size: the number of slots in a worker's batch.
     seed: the seed of shuffles and draws.
   """
@@ -95,12 +91,12 @@ class Assignment(NamedTuple):
 
   @property
   def own_batch_size(self) -> int:
-    """Slots of a worker's batch that it fills from its own chunk."""
+    """The slots of a worker's batch that it fills from its own chunk."""
     return self.injection.own if self.injection else self.batch_size
 
   @property
   def steps_per_epoch(self) -> int:
-    """Steps in which all workers together read as much as one data set."""
+    """The steps in which all workers together read as much as one data set."""
     return self.partition.steps_per_epoch(self.batch_size)
 
   def slots(
@@ -109,12 +105,12 @@ class Assignment(NamedTuple):
     steps: Int64[np.ndarray, 'steps'],
     shuffle: IndexShuffle,
   ) -> Slots:
-    """Returns what the batches of some workers hold at some steps.
+    """Returns the contents of some workers' batches at some steps.
 
     Args:
       workers: the indices of the workers.
       steps: the steps.
-      shuffle: keeps the permutations that the last call needed.
+      shuffle: an index shuffle, which keeps the last call's permutations.
     """
     worker = np.asarray(workers, np.int64)[:, None]
     step = steps[:, None, None]
@@ -135,7 +131,7 @@ class Assignment(NamedTuple):
   def blocks(
     self, workers: Sequence[int], start: int, stop: int
   ) -> Iterator[Slots]:
-    """Yields what `slots` says of steps `start` to `stop - 1`, in blocks."""
+    """Yields the slots of steps `start` to `stop - 1`, in blocks."""
     shuffle = IndexShuffle()
     for steps in _ranges(start, stop):
       yield self.slots(workers, steps, shuffle)
@@ -151,7 +147,7 @@ def evaluation_blocks(
 ]:
   """Yields the examples that some workers read in an evaluation, in blocks.
 
-  `total` workers together read every example of a split once.
+  All `total` workers together read every example of a split once.
 
   Args:
     examples: the number of examples in the split.
@@ -160,8 +156,7 @@ def evaluation_blocks(
     total: the number of workers that share the split.
 
   Yields:
-    An example index, valid in every slot, and whether the slot holds an
-    example.
+    Example indices, valid in every slot, and whether the slots hold an example.
   """
   worker = np.asarray(workers, np.int64)[:, None]
   slot = worker * batch_size + np.arange(batch_size)

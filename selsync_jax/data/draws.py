@@ -1,9 +1,8 @@
 """Stateless random bits: a hash of words that identify each draw.
 
-The next number of a generator depends on all numbers before it, so a resumed
-run would have to draw those again. Here a number is a function of words such
-as (seed, epoch, example): the same words give the same number, at any time and
-in any process.
+The next number of a generator depends on all earlier ones, so a resumed run
+would have to draw those again. Here a number is a pure function of words such
+as (seed, epoch, example), equal in every process.
 
 References:
   Steele, Lea and Flood, `Fast Splittable Pseudorandom Number Generators`,
@@ -28,11 +27,11 @@ def _xor_shifted(x: Any, places: int) -> Any:
 
 
 def hashed(words: Sequence[Any], state: Any) -> Any:
-  """Hashes words into a state, with operators alone: for any array library.
+  """Hashes words into a state, with operators that all array libraries have.
 
   Args:
     words: uint64 arrays or tensors that broadcast against each other.
-    state: uint64 zero of the same library.
+    state: a uint64 zero of the same library.
   """
   for word in words:
     state = (state + _STEP) ^ word
@@ -49,7 +48,7 @@ def bits(*words: Any) -> UInt64[np.ndarray, '...']:
     *words: integers or integer arrays that broadcast against each other.
 
   Returns:
-    uint64, of the shape that the words broadcast to.
+    uint64 bits, of the shape that the words broadcast to.
   """
   arrays = [np.asarray(word).astype(np.uint64) for word in words]
   with np.errstate(over='ignore'):  # Arithmetic is modulo 2**64.

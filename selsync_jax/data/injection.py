@@ -1,9 +1,8 @@
-"""Data injection: at every step some workers share examples that they read.
+"""Data injection: at every step some workers share examples of their batch.
 
-If each worker has data of a different kind (one label, say), local steps pull
-the models apart. Therefore a random share alpha of the N workers gives a share
-beta of its batch to all others, so that every batch has examples of several
-workers.
+If workers have different data (one label each, say), local steps pull the
+models apart. Therefore a random share alpha of the N workers gives a share beta
+of its batch to all others, so that every batch has examples of several workers.
 
 References:
   Tyagi and Swany, CLUSTER 2023, section `Data injection`, equation 3.
@@ -20,18 +19,16 @@ from selsync_jax.data.draws import bits
 
 
 class Injection(NamedTuple):
-  """How many workers share how many examples at a step.
-
-  The paper has real numbers; these are whole.
+  """The numbers of workers and examples of an injection, rounded to integers.
 
   Attributes:
-    workers: N.
-    sharers: workers that share at a step, alpha N rounded up.
-    own: examples that each worker reads from its own chunk at a step: b' =
-      b / (1 + alpha beta N), rounded up.
-    shared: examples that the sharers give away together, b - b', in parts
-      that differ by one at most: about beta b' each, as in the paper, and
-      never more than b'.
+    workers: N, the number of workers.
+    sharers: the number of workers that share at a step, alpha N rounded up.
+    own: the number of examples that each worker reads from its own chunk at a
+      step: b' = b / (1 + alpha beta N), rounded up.
+    shared: the number of examples that the sharers give away together, b - b',
+      in parts that differ by at most one: about beta b' each, as in the paper,
+      and never more than b'.
   """
 
   workers: int
@@ -41,18 +38,18 @@ class Injection(NamedTuple):
 
   @property
   def examples_sent(self) -> float:
-    """Examples that a worker sends at a step, on average over workers.
+    """The examples that a worker sends at a step, on average over workers.
 
-    Each shared example is sent to all workers but its reader, one by one. The
-    paper counts each once (132 kB per step on CIFAR-10), which is what a worker
-    receives that does not share: `shared` examples.
+    Each shared example is sent to every worker but its reader. The paper counts
+    each example once (132 kB per step on CIFAR-10), which is what a worker that
+    does not share receives.
     """
     return self.shared * (self.workers - 1) / self.workers
 
   def sharing_workers(
     self, step: Int64[np.ndarray, '...'], seed: int
   ) -> Int64[np.ndarray, '... sharers']:
-    """Returns the workers that share at a step; every process knows them.
+    """Returns the workers that share at a step, equal on all processes.
 
     Args:
       step: a scalar, or an array [steps, 1, 1].
@@ -70,8 +67,8 @@ class Injection(NamedTuple):
     """Returns where the examples in the slots of workers' batches come from.
 
     A worker's own examples come first. The last slots hold the shared ones,
-    the same for all workers, one of each sharer in turn. A sharer has its own
-    among these already, so the mask leaves them out: its batch is smaller.
+    equal for all workers, one of each sharer in turn. A sharer has its own
+    examples in both places; the mask omits the second, so its batch is smaller.
 
     Args:
       worker: the indices of the workers.
@@ -100,7 +97,7 @@ def make_injection(
   Args:
     alpha: the share of workers that share examples at a step.
     beta: the share of its batch that each of them gives away.
-    workers: N.
+    workers: N, the number of workers.
     batch_size: the number of slots in a worker's batch.
 
   Raises:

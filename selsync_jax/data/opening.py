@@ -42,11 +42,11 @@ class BoundData(NamedTuple):
 
   Attributes:
     name: the data set's name.
-    dataset: opens the data set.
-    partition: divides its training examples.
+    dataset: the function that opens the data set.
+    partition: the function that divides its training examples.
     injection: `alpha` and `beta`.
-    backend: what reads it, a name in `BACKENDS`, or `auto`.
-    directory: TFDS's folder; `None` is its default.
+    backend: a name in `BACKENDS`, or `auto`.
+    directory: TFDS's data directory; `None` is TFDS's default.
   """
 
   name: str
@@ -94,14 +94,14 @@ def open_data(
   """Opens a data set and assigns its examples to workers.
 
   Args:
-    fields: the `data` of a config, or what `bind_data` made of it.
+    fields: the `data` of a config, or the result of `bind_data` for it.
     workers: the number of workers of the run.
     batch_size: the number of examples per worker and step.
     seed: the seed of the partition, of shuffles and of draws.
 
   Raises:
-    ConfigError: for the first field whose value breaks its rule, or if the data
-      are not there.
+    ConfigError: for the first field whose value breaks its rule, or if there
+      are no such data.
   """
   bound = _bound(fields)
   return assign(
@@ -143,9 +143,10 @@ def open_dataset(fields: Mapping[str, Any] | BoundData) -> OpenDataset:
 
 
 def _backend(name: str) -> str:
-  """Returns which backend reads; both make the same batches, bit for bit.
+  """Returns the backend's name.
 
-  So processes may choose differently where 'auto' finds different libraries.
+  With 'auto', processes may choose different backends: all make the same
+  batches, bit for bit.
   """
   if name == 'auto':
     return 'tf' if importlib.util.find_spec('tensorflow') else 'numpy'
@@ -178,8 +179,8 @@ def assign(
 ) -> Data:
   """Assigns the examples of an open data set to workers.
 
-  A data set can be assigned again, for another number of workers, without
-  reading it again. Arguments and errors are those of `open_data`.
+  Arguments and errors are those of `open_data`. The same open data set can be
+  assigned to different numbers of workers.
   """
   info, bound = dataset.info, _bound(fields)
   with config_errors('data.injection'):
@@ -208,14 +209,14 @@ def assign(
 def check_directory(name: str | None) -> str | None:
   """Returns TFDS's data directory, with `~` expanded.
 
-  A bare name is refused: it would be a folder wherever the command happens to
-  run. So is one that does not exist: TFDS would make it.
+  A bare name is rejected, as it would depend on the current folder; so is a
+  folder that does not exist, as TFDS would make it.
 
   Args:
-    name: `data.dir`; None is TFDS's own default.
+    name: `data.dir`; `None` is TFDS's default.
 
   Raises:
-    ConfigError: if it is empty, a bare name, or not there.
+    ConfigError: if it is empty, a bare name, or does not exist.
   """
   if name is None:
     return None

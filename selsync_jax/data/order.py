@@ -1,12 +1,12 @@
-"""In which order a worker reads the examples of a chunk.
+"""The orders in which a worker reads the examples of a chunk.
 
 An order is a pure function of (seed, epoch, chunk), so all workers that read a
 chunk in an epoch read it in the same order.
 
 The examples of a chunk are spread over the smallest number of steps that can
-hold them, as evenly as possible: a short batch at the end of every chunk would
-give a noisy gradient periodically, and that is what SelSync's trigger reacts
-to. A mask marks the slots that hold an example.
+hold them, as evenly as possible: SelSync's trigger would react to the noisy
+gradient of a short batch at the end of every chunk. A mask marks the slots that
+hold an example.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from selsync_jax.data.index_shuffle import IndexShuffle
 
 
 class ChunkProgress(NamedTuple):
-  """How far workers have read their chunks at a step; int64 arrays.
+  """The positions of workers in their chunks at a step; int64 arrays.
 
   Attributes:
     epoch: the number of chunks that the worker has read before this one.
@@ -36,7 +36,7 @@ class ChunkProgress(NamedTuple):
 
   @property
   def even_share(self) -> tuple[Any, Any]:
-    """Bounds of the positions that are read at this step."""
+    """The bounds of the positions that are read at this step."""
     first = self.step * self.size // self.steps
     return first, (self.step + 1) * self.size // self.steps
 
@@ -46,8 +46,7 @@ class Order(Protocol):
   """A reading order.
 
   Attributes:
-    contiguous: whether it needs chunks that are contiguous parts of the data
-      set.
+    contiguous: whether chunks must be contiguous parts of the data set.
   """
 
   contiguous: ClassVar[bool]
@@ -67,17 +66,17 @@ class Order(Protocol):
       slot: int64, slots of its batch; broadcasts against `chunk`.
       batch_size: the number of slots in a batch.
       seed: the seed of the shuffle.
-      shuffle: permutes indices.
+      shuffle: the index shuffle.
 
     Returns:
-      Positions in the chunk, int64, and a mask, bool: whether the slot holds
-      an example. A position is valid in every slot.
+      Positions in the chunk, int64, valid in every slot; and a mask, bool:
+      whether the slot holds an example.
     """
     ...
 
 
 def _even(chunk, slot):
-  """The same share of the chunk at every step, without a shuffle."""
+  """Returns positions and mask of an even share of the chunk, unshuffled."""
   first, end = chunk.even_share
   position = first + slot
   return position % chunk.size, position < end
@@ -85,7 +84,7 @@ def _even(chunk, slot):
 
 @dataclasses.dataclass(frozen=True)
 class ShuffledChunk:
-  """The whole chunk is shuffled in every epoch."""
+  """An order that shuffles the whole chunk in every epoch."""
 
   contiguous: ClassVar[bool] = False
 
@@ -106,9 +105,9 @@ class ShuffledChunk:
 
 @dataclasses.dataclass(frozen=True)
 class ShuffledBlocks:
-  """Blocks of consecutive examples are shuffled, each within itself.
+  """An order that shuffles the examples within each block.
 
-  For examples on disk: a reader holds one block in memory.
+  It is for examples on disk: a reader holds one block in memory.
   """
 
   block_size: int
@@ -139,10 +138,10 @@ class ShuffledBlocks:
 
 @dataclasses.dataclass(frozen=True)
 class TextStreams:
-  """Each slot of a batch reads its own part of the chunk in order.
+  """An order in which each slot of a batch reads its own part of the chunk.
 
-  If a part has fewer examples than the chunk has steps, its slot stays empty
-  at some steps. These are spread evenly, at different steps for each slot.
+  If a part has fewer examples than the chunk has steps, its slot is empty at
+  some steps. These are spread evenly, and differ between slots.
   """
 
   contiguous: ClassVar[bool] = True

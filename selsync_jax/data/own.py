@@ -1,9 +1,9 @@
-"""Data sets of your own: from NumPy, tf.data, TFDS or Hugging Face.
+"""Your own data sets: from NumPy, tf.data, TFDS or Hugging Face.
 
-A data set is a function that `register_dataset` puts into the table of names.
-Its keyword arguments are fields of `config.data`, and it returns what one of
-the functions `from_*` here returns. All of them hold the examples in memory, or
-in arrays that NumPy maps from disk.
+A data set is a function that `register_dataset` registers. Its keyword
+arguments are fields of `config.data`, and it returns the result of one of the
+functions `from_*`. These hold the examples in memory, or in arrays that NumPy
+maps from disk.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,10 +29,10 @@ _INT32 = np.iinfo(np.int32)
 def register_dataset(
   make: Callable[..., ArrayDataset],
 ) -> Callable[..., ArrayDataset]:
-  """Adds a data set to the table, under the function's own name.
+  """Registers a data set under the function's own name.
 
-  A decorator for a function that returns `from_arrays(...)`, or what another of
-  the functions `from_*` returns. Its keyword-only arguments are fields of
+  Use it as a decorator of a function that returns `from_arrays(...)`, or the
+  result of another function `from_*`. Its keyword-only arguments are fields of
   `config.data`.
 
   Raises:
@@ -45,8 +45,7 @@ def open_own(name: str, make: Callable[[], Any]) -> ArrayDataset:
   """Calls the function of a user's data set.
 
   Raises:
-    ConfigError: naming its file, if it raises an error; or if it returns
-      something else.
+    ConfigError: if it raises an error, or returns no `ArrayDataset`.
   """
   with DATASETS.errors(name, 'data'):
     dataset = make()
@@ -81,21 +80,21 @@ def from_arrays(
   transform: Transform = unchanged,
   augment: KeyedTransform | None = None,
 ) -> ArrayDataset:
-  """A data set of NumPy arrays.
+  """Returns a data set of NumPy arrays.
 
   Args:
-    train: arrays [examples, ...] by name. A task reads some of them:
-      classification `image` and `label`, language modeling `inputs` and
-      `targets`, regression `features` and `target`.
-    validation: likewise; every choice is made by it.
-    test: likewise; it is scored once, at the end.
+    train: the training split, arrays [examples, ...] by name. A task reads some
+      of them: classification `image` and `label`, language modeling `inputs`
+      and `targets`, regression `features` and `target`.
+    validation: the validation split, likewise; all choices are made by it.
+    test: the test split, likewise; it is scored once, at the end.
     task: a name in `tasks.TASKS`.
-    num_classes: what a model returns for an example, or for a token: the number
-      of labels, the size of the vocabulary, 1 for regression.
+    num_classes: the number of a model's outputs per example or token: the
+      number of labels, the size of the vocabulary, 1 for regression.
     transform: `transform(examples)`, from stored examples to a batch.
-    augment: `augment(batch, key)`, of training batches, after `transform`. The
-      key, uint64, has 64 random bits for each example; a resumed run repeats
-      them.
+    augment: `augment(batch, key)`, applied to training batches after
+      `transform`. The key, uint64, has 64 random bits for each example; a
+      resumed run repeats them.
 
   Raises:
     ValueError: if a split is empty, or the splits do not match.
@@ -129,12 +128,12 @@ def from_arrays(
 
 
 def from_tf(read: Callable[[str], Any], **options: Any) -> ArrayDataset:
-  """A data set that a `tf.data` pipeline reads, once, into memory.
+  """Returns a data set that a `tf.data` pipeline reads, once, into memory.
 
   Args:
-    read: `read(split)`, a `tf.data.Dataset` of single examples, each a dict;
-      the splits are `train`, `validation` and `test`.
-    **options: as for `from_arrays`, which it calls.
+    read: `read(split)`, which returns a `tf.data.Dataset` of single examples,
+      each a dict; the splits are `train`, `validation` and `test`.
+    **options: other arguments of `from_arrays`.
   """
   from selsync_jax.data.tfdata import prepared  # Imports TensorFlow.
 
@@ -149,18 +148,18 @@ def from_tfds(
   data_dir: str | None = None,
   **options: Any,
 ) -> ArrayDataset:
-  """A data set that TFDS has prepared.
+  """Returns a data set that TFDS has prepared.
 
   Args:
-    name: TFDS's, `mnist` or `my_dataset/config:1.0.0` for example.
+    name: TFDS's name, `mnist` or `my_dataset/config:1.0.0` for example.
     splits: TFDS's name for each of `train`, `validation` and `test`, such as
       `train[:90%]`.
-    columns: by name in a batch, the data set's own name; by default all.
-    data_dir: TFDS's data directory; by default TFDS's own.
-    **options: as for `from_arrays`, which it calls.
+    columns: the data set's own names, by name in a batch; by default all.
+    data_dir: TFDS's data directory; `None` is TFDS's default.
+    **options: other arguments of `from_arrays`.
 
   Raises:
-    ConfigError: if the data are not there, saying how to get them.
+    ConfigError: if the data are not prepared, saying how to get them.
   """
   from selsync_jax.data.tfdata import prepared  # Imports TensorFlow.
 
@@ -174,13 +173,13 @@ def from_huggingface(
   columns: Mapping[str, str] | None = None,
   **options: Any,
 ) -> ArrayDataset:
-  """A data set of Hugging Face's `datasets`, the extra `huggingface`.
+  """Returns a data set of Hugging Face's `datasets`, the extra `huggingface`.
 
   Args:
     source: a folder that `DatasetDict.save_to_disk` wrote, with the splits
       `train`, `validation` and `test`; or a mapping from these to data sets.
-    columns: by name in a batch, the data set's own name; by default all.
-    **options: as for `from_arrays`, which it calls.
+    columns: the data set's own names, by name in a batch; by default all.
+    **options: other arguments of `from_arrays`.
 
   Raises:
     ConfigError: if `datasets` is not installed.
@@ -206,7 +205,7 @@ def _from_splits(
   options: Mapping[str, Any],
   columns: Mapping[str, str] | None = None,
 ) -> ArrayDataset:
-  """A data set of the arrays that `read` returns for each split."""
+  """Returns a data set of the arrays that `read` returns for each split."""
   splits: dict[str, Any] = {}
   for split in SPLITS:
     every = read(split)
@@ -216,7 +215,7 @@ def _from_splits(
 
 
 def _checked(split: str, arrays: Examples) -> Examples:
-  """Arrays of JAX's own types and of one length."""
+  """Returns arrays of JAX's types; checks that they have one length."""
   checked = {name: _narrow(split, name, x) for name, x in arrays.items()}
   lengths = {len(array) if array.ndim else 0 for array in checked.values()}
   if 'mask' in checked:
@@ -239,7 +238,7 @@ def _check_labels(split: str, label: np.ndarray, num_classes: int) -> None:
 
 
 def _narrow(split: str, name: str, array: Any) -> np.ndarray:
-  """The array, with 32 bits in place of 64, as in all of JAX."""
+  """Returns the array, with 32 bits in place of 64 as in JAX."""
   array = np.asanyarray(array)
   kind, wide = array.dtype.kind, array.dtype.itemsize == 8
   if kind not in 'biufV' or array.dtype.hasobject or array.dtype.names:
@@ -260,7 +259,7 @@ def _shapes(arrays: Examples) -> str:
 
 
 def _forms(arrays: Examples) -> str:
-  """Name, shape of an example, and dtype of each array."""
+  """Returns name, shape of an example, and dtype of each array."""
   return ', '.join(
     f'{name} {arrays[name].shape[1:]} {arrays[name].dtype}'
     for name in sorted(arrays)

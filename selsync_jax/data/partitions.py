@@ -1,10 +1,9 @@
-"""The partitions: how a data set is divided into one chunk per worker.
+"""The partitions, which divide a data set into one chunk per worker.
 
-A partition by name is one function here and one row of `PARTITIONS`; its
-keyword-only parameters are fields of `config.data`. `order.py` says in which
-order a worker reads the examples of its chunk. Each of them, `seldp`, `defdp`,
-`by_label` and `dirichlet`, is read as a tf.data pipeline: see
-`tfdata/pipelines.py`.
+A partition is one function here and one row of `PARTITIONS`; its keyword-only
+parameters are fields of `config.data`. `order.py` defines the order in which a
+worker reads the examples of its chunk. `tfdata/pipelines.py` reads each of
+`seldp`, `defdp`, `by_label` and `dirichlet` as a tf.data pipeline.
 
 References:
   Tyagi and Swany, CLUSTER 2023, section `Data partitioning` (DefDP, SelDP) and
@@ -28,13 +27,13 @@ from selsync_jax.config import set_fields
 
 
 class Partition(NamedTuple):
-  """A data set divided into chunks, and who reads which chunk.
+  """A data set divided into chunks, one per worker.
 
   Attributes:
     indices: int64 [examples], example indices, chunk after chunk.
     bounds: int64 [workers + 1], where each chunk begins in `indices` and ends.
-    rotates: whether worker w reads chunk (w + epoch) mod N in an epoch, or
-      always its own.
+    rotates: whether worker w reads chunk (w + epoch) mod N in an epoch, instead
+      of its own chunk in every epoch.
   """
 
   indices: Int64[np.ndarray, 'examples']
@@ -43,23 +42,23 @@ class Partition(NamedTuple):
 
   @property
   def sizes(self) -> Int64[np.ndarray, 'workers']:
-    """Examples in each chunk."""
+    """The number of examples in each chunk."""
     return np.diff(self.bounds)
 
   @property
   def chunks(self) -> list[Int64[np.ndarray, '_']]:
-    """Example indices of each chunk."""
+    """The example indices of each chunk."""
     return np.split(self.indices, self.bounds[1:-1])
 
   def steps_per_chunk(self, batch_size: int) -> Int64[np.ndarray, 'workers']:
-    """Steps in which each worker reads a chunk."""
+    """Returns the steps in which each worker reads a chunk."""
     steps = _ceil_divide(self.sizes, batch_size)
     if self.rotates:  # All workers change chunks at the same step.
       steps = np.full_like(steps, steps.max())
     return steps
 
   def steps_per_epoch(self, batch_size: int) -> int:
-    """Steps in which all workers together read as much as one data set."""
+    """Returns the steps in which all workers read as much as one data set."""
     share = _ceil_divide(len(self.indices), len(self.sizes))
     return _ceil_divide(share, batch_size)
 
@@ -69,12 +68,12 @@ def _ceil_divide(count, divisor):
 
 
 class Divisible(NamedTuple):
-  """What a partition divides: example indices, their labels, and a generator.
+  """The input of a partition.
 
   Attributes:
-    indices: int64 [examples], in the order in which they are to be divided.
-    labels: of every example of the data set, if they are in memory.
-    rng: for partitions that draw.
+    indices: int64 [examples], example indices in the order to be divided.
+    labels: the labels of the whole data set, if they are in memory.
+    rng: a generator, for partitions that draw.
   """
 
   indices: Int64[np.ndarray, 'examples']
@@ -83,21 +82,21 @@ class Divisible(NamedTuple):
 
 
 def even_bounds(count: int, parts: int) -> Int64[np.ndarray, 'bounds']:
-  """Bounds of parts of [0, count) whose sizes differ by one at most."""
+  """Returns the bounds of parts of [0, count), equal in size within one."""
   return np.arange(parts + 1) * count // parts
 
 
 def defdp(examples: Divisible, workers: int) -> Partition:
-  """Default partitioning: each worker always reads its own chunk."""
+  """Gives each worker its own chunk: the default partitioning."""
   bounds = even_bounds(len(examples.indices), workers)
   return Partition(examples.indices, bounds)
 
 
 def seldp(examples: Divisible, workers: int) -> Partition:
-  """SelSync's partitioning: the chunks rotate among the workers.
+  """Rotates the chunks among the workers: SelSync's partitioning.
 
-  In every epoch each worker reads another chunk, and no two workers the same
-  one. In N epochs each worker reads every example exactly once.
+  In every epoch each worker reads a different chunk from the one before, and no
+  two workers the same one. In N epochs each worker reads every example once.
   """
   return defdp(examples, workers)._replace(rotates=True)
 
@@ -212,8 +211,8 @@ def bind_partition(fields: Mapping[str, Any]) -> Bound:
   """Binds the partition of `config.data`.
 
   Args:
-    fields: `partition`, a name in `PARTITIONS`, and its own fields; `None`
-      means not set.
+    fields: `partition`, a name in `PARTITIONS`, and its own fields; a field
+      that is `None` is not set.
 
   Raises:
     ConfigError: if the name is unknown, or the partition does not accept a
@@ -258,18 +257,18 @@ def divided(
   """Returns a partition in which every worker can fill a batch.
 
   Args:
-    divide: one of `PARTITIONS`, bound to its fields.
+    divide: a function of `PARTITIONS`, bound to its fields.
     examples: the number of examples in the data set.
     workers: the number of chunks.
     batch_size: the number of examples that a worker reads at a step.
     seed: the seed of the random assignment of examples to chunks.
     labels: the examples' labels, for partitions by label.
-    contiguous: whether a chunk is a contiguous part of the data set, as text
-      and files on disk need it; otherwise its examples are drawn at random.
+    contiguous: whether a chunk must be a contiguous part of the data set, as
+      for text and files on disk; otherwise its examples are drawn at random.
 
   Raises:
-    ValueError: if the partition cannot divide such data among so many workers,
-      or a chunk is smaller than a batch.
+    ValueError: if the partition cannot divide the data among the workers, or a
+      chunk is smaller than a batch.
   """
   if workers > examples:
     raise ValueError(f'more workers ({workers}) than examples ({examples})')

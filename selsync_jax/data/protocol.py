@@ -15,8 +15,8 @@ from selsync_jax.data.order import Order
 Batch = dict[str, np.ndarray]
 """Arrays [local workers, batch size, ...], by name.
 
-One of them is `mask`, bool: the slots that hold an example. The other slots
-repeat some example, so that a model computes finite values of them.
+One of them is `mask`, bool: whether the slot holds an example. The other slots
+repeat an example, so that a model computes finite values for them.
 """
 
 
@@ -30,8 +30,8 @@ class DatasetInfo(NamedTuple):
     order: the order in which workers read their chunks.
     sizes: the number of examples in the `train`, `validation` and `test` split.
     labels: the labels of the training examples, if they are in memory.
-    bytes_per_example: the size of a stored training example; None if examples
-      stay on disk and cannot be injected.
+    bytes_per_example: the size of a stored training example; `None` if examples
+      stay on disk, where they cannot be injected.
   """
 
   name: str
@@ -45,7 +45,7 @@ class DatasetInfo(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Data(abc.ABC):
-  """What the workers of a run read.
+  """The data of a run's workers.
 
   Every batch is a pure function of (seed, step): a resumed run needs only the
   step, and every process knows what every worker reads.
@@ -62,18 +62,18 @@ class Data(abc.ABC):
   def batches(
     self, workers: Sequence[int], start: int, stop: int
   ) -> Iterator[Batch]:
-    """Training batches of some workers at steps `start` to `stop - 1`."""
+    """Yields training batches of workers at steps `start` to `stop - 1`."""
 
   @abc.abstractmethod
   def evaluation(
     self, split: str, batch_size: int, workers: Sequence[int], total: int
   ) -> Iterator[Batch]:
-    """Batches that hold every example of a split once.
+    """Yields batches that hold every example of a split once.
 
     Args:
       split: 'train', 'validation' or 'test'.
       batch_size: the number of slots in a worker's batch.
-      workers: the indices of the workers to read for, below `total`.
+      workers: the indices of the workers whose batches are wanted.
       total: the number of workers that share the split.
     """
 
@@ -84,19 +84,19 @@ class Data(abc.ABC):
 
   @property
   def num_classes(self) -> int:
-    """Number of labels, or of tokens in the vocabulary."""
+    """The number of labels, or of tokens in the vocabulary."""
     return self.info.num_classes
 
   @property
   def steps_per_epoch(self) -> int:
-    """Steps in which all workers together read as much as one data set."""
+    """The steps in which all workers together read as much as one data set."""
     return self.assignment.steps_per_epoch
 
   @property
   def label_counts(self) -> Int64[np.ndarray, 'workers labels'] | None:
-    """Training examples of each label in each worker's first chunk.
+    """The number of examples of each label in each worker's first chunk.
 
-    None if the data set has no labels in memory.
+    `None` if the labels are not in memory.
     """
     labels = self.info.labels
     if labels is None:
@@ -110,7 +110,7 @@ class Data(abc.ABC):
 
   @property
   def injected_bytes_per_step(self) -> float:
-    """Bytes of examples that a worker sends at a step, on average."""
+    """The bytes of examples that a worker sends at a step, on average."""
     injection = self.assignment.injection
     if injection is None or self.info.bytes_per_example is None:
       return 0.0
@@ -118,10 +118,7 @@ class Data(abc.ABC):
 
   @property
   def facts(self) -> dict[str, Any]:
-    """Name, sizes and label counts, as JSON can hold them.
-
-    `labels` has the label counts: a row per worker, a column per label.
-    """
+    """Name, sizes and label counts (`labels`: [workers, labels]), for JSON."""
     counts = self.label_counts
     return {
       'name': self.info.name,
@@ -140,7 +137,7 @@ class Data(abc.ABC):
 
 @runtime_checkable
 class OpenDataset(Protocol):
-  """A data set whose examples are in memory, or can be read from disk."""
+  """A data set that is open: in memory, or ready to be read from disk."""
 
   @property
   def info(self) -> DatasetInfo:
@@ -148,5 +145,5 @@ class OpenDataset(Protocol):
     ...
 
   def assigned(self, assignment: Assignment) -> Data:
-    """Returns the data of a run: who reads which of the examples."""
+    """Returns the data of a run with this assignment."""
     ...

@@ -1,7 +1,7 @@
-"""What methods do with models and gradients, as promises of arrays.
+"""The operations of methods on models and gradients.
 
-A method's processes call these at the virtual time at which the operation
-happens; `values.py` computes the arrays later, `numerics.py` says how.
+A method's processes call these at the virtual time of the operation;
+`values.py` computes the arrays later, with the functions of `numerics.py`.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from selsync_jax.simulate.values import Values
 
 
 class Algebra:
-  """Operations on values. Kinds of value: see `Numerics.shapes`.
+  """Operations on values, whose kinds are those of `Numerics.shapes`.
 
   Args:
-    values: of the simulation.
-    compute: the arrays' side; `None` if only the clock is of interest.
+    values: the simulation's values.
+    compute: what computes the arrays; `None` if only the clock runs.
   """
 
   def __init__(self, values: Values, compute: Numerics | None = None):
@@ -27,24 +27,24 @@ class Algebra:
 
   @property
   def numerics(self) -> Numerics:
-    """The arrays' side."""
+    """What computes the arrays."""
     assert self._compute is not None, 'only the clock runs'
     return self._compute
 
   def initial(self) -> Value:
-    """The `model` that all workers start with."""
+    """Returns the `model` that all workers start with."""
     return self._values.create('model', lambda: self.numerics.initial())
 
   def gradient(self, model: Value, worker: int, step: int) -> Value:
-    """The `gradient` at a model, on the worker's batch of its own `step`."""
+    """Returns the `gradient` at a model, on the worker's batch at its step."""
     return self._values.create('gradient', None, model, worker, step)
 
   def metrics(self, gradient: Value) -> Value:
-    """The `metrics` of a gradient's batch."""
+    """Returns the `metrics` of a gradient's batch."""
     return self._values.create('metrics', lambda g: g['metrics'], gradient)
 
   def sum(self, gradients: Sequence[Value], scale: float = 1.0) -> Value:
-    """The `sum` of gradients and sums, times `scale`."""
+    """Returns the `sum` of gradients and sums, times `scale`."""
     return self._values.create(
       'sum',
       lambda *trees: numerics.combine([_grads(t) for t in trees], scale),
@@ -54,13 +54,13 @@ class Algebra:
   def update(
     self, model: Value, total: Value, step: int, scale: float = 1.0
   ) -> Value:
-    """The `model` after an optimizer step.
+    """Returns the `model` after an optimizer step.
 
     Args:
-      model: before it.
+      model: the model before it.
       total: a gradient or a sum.
-      step: of the learning rate's schedule.
-      scale: multiplies the learning rate.
+      step: the step in the learning rate's schedule.
+      scale: a factor for the learning rate.
     """
     return self._values.create('model', self._update, model, total, step, scale)
 
@@ -69,25 +69,22 @@ class Algebra:
     return self.numerics.update(model, _grads(total), rate)
 
   def with_statistics(self, model: Value, gradients: Sequence[Value]) -> Value:
-    """The `model` with the mean batch statistics of forward passes."""
+    """Returns the `model` with the mean batch statistics of gradients."""
     return self._values.create('model', _with_statistics, model, *gradients)
 
   def mean(self, models: Sequence[Value]) -> Value:
-    """The mean of `shared` and models' parameters and batch statistics."""
+    """Returns the mean parameters and batch statistics, of kind `shared`."""
     return self._values.create(
       'shared', lambda *m: numerics.mean([_shared(x) for x in m]), *models
     )
 
   def with_shared(self, model: Value, shared: Value) -> Value:
-    """The `model` with other parameters and batch statistics.
-
-    The state of the optimizer stays.
-    """
+    """Returns the `model` with the parameters and statistics of `shared`."""
     return self._values.create('model', lambda m, s: m | s, model, shared)
 
 
 def _grads(tree: Any) -> Tree:
-  """The summable part: a `gradient`'s own, or a `sum`."""
+  """Returns the summable part of a `gradient` or a `sum`."""
   return tree['grads'] if 'metrics' in tree else tree
 
 

@@ -1,4 +1,4 @@
-"""The steps of an asynchronous run: their metrics, and what they count."""
+"""The steps of an asynchronous run: their metrics and their ledger."""
 
 import collections
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ from selsync_jax.training.setup import Plan
 
 
 class Moment(NamedTuple):
-  """What the engine reports of a step.
+  """The engine's record of a step.
 
   Attributes:
     uses: the gradients that reached the model.
     versions: the versions of the workers' models after the step.
-    spans: what workers did since the step before.
+    spans: what the workers did since the step before.
   """
 
   uses: list[Use]
@@ -39,7 +39,7 @@ class AsynchronousLedger(VirtualLedger):
   Args:
     totals: the totals of the run so far; updated in place.
     problem: what is trained.
-    plan: by how many workers.
+    plan: where the run takes place.
   """
 
   def __init__(self, totals: Totals, problem: Problem, plan: Plan):
@@ -54,7 +54,7 @@ class AsynchronousLedger(VirtualLedger):
     self._moments: collections.deque[Moment] = collections.deque()
 
   def expect(self, uses: list[Use], engine: Engine) -> None:
-    """Takes note of a step that will be counted after those before it."""
+    """Queues a step, which `count` will count after the ones before it."""
     versions = list(engine.sim.versions)
     self._moments.append(Moment(uses, versions, engine.spans()))
 
@@ -79,25 +79,25 @@ class AsynchronousLedger(VirtualLedger):
     return self.tick(uses[-1].seconds, staleness, versions, spans)
 
   def summary(self) -> dict[str, Any]:
-    """Returns the totals, without those that only lockstep has."""
+    """Returns the totals that an asynchronous run has."""
     lockstep = ('sync_steps', 'local_steps', 'lssr', 'skipped')
     every = super().summary()
     return {k: every[k] for k in every if k not in lockstep}
 
 
 def restore(engine: Engine, session: Session) -> None:
-  """Brings a new engine to where the run was saved; says where that is."""
+  """Brings a new engine to the run's last checkpoint; prints its step."""
   session.say('compiling')
   if session.record is None:
     return
   record = session.record['engine']
   engine.resume(session.restore(engine.like(record)), record)
-  engine.spans()  # Those of the steps before are in their rows.
+  engine.spans()  # The rows of earlier steps have them already.
   session.say(f'resuming from step {session.record["totals"]["steps"]}')
 
 
 def metrics(uses: list[Use]) -> dict[str, jax.Array]:
-  """Returns the metrics of a step: of each gradient, [N]."""
+  """Returns the metrics of a step: arrays [N], one entry per gradient."""
   each = jax.device_get([use.metrics.tree for use in uses])
   stacked = jax.tree.map(lambda *x: np.stack(x), *each)
   stacked['unequal'] = np.full(len(uses), -1, np.int32)

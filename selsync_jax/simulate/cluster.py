@@ -1,8 +1,8 @@
-"""Who is how fast: seconds of computation per worker and step, and the network.
+"""Virtual clusters: computation times per worker and step, and the network.
 
 Each kind of cluster is a function whose keyword arguments are fields of
-`config.cluster`. What it returns is a pure function of worker and step, so a
-clock can be run again and again, and two methods meet the same cluster.
+`config.cluster`. Times are a pure function of worker and step: a simulation can
+be replayed, and two methods run on the same cluster.
 
 References:
   Li et al., `Taming Unbalanced Training Workloads in Deep Learning with Partial
@@ -32,7 +32,7 @@ from selsync_jax.sync import network as networks
 from selsync_jax.sync.network import Network
 
 Seconds = Callable[[int, int], float]
-"""`seconds(worker, step)`: of one gradient; a worker counts its own steps."""
+"""`seconds(worker, step)`: the time of a gradient at the worker's own step."""
 
 Table = Callable[
   [Int64[np.ndarray, '1 workers'], Int64[np.ndarray, 'steps 1']], Any
@@ -40,17 +40,17 @@ Table = Callable[
 """`table(workers, steps)`: seconds, broadcast to [steps, workers]."""
 
 _STREAM = 0xC1  # Makes these draws independent of all others of a seed.
-_STEPS = 64  # Computed together, which is cheaper than one by one.
+_STEPS = 64  # Computed together, which is faster than one by one.
 
 
 class Base(NamedTuple):
-  """What all kinds of cluster start from.
+  """The fields that all kinds of cluster share.
 
   Attributes:
-    workers: N.
-    step_seconds: of a gradient on a worker that nothing slows down.
-    steps: of the run, per worker, on average.
-    seed: of draws.
+    workers: N, the number of workers.
+    step_seconds: the time of a gradient on a worker that nothing slows down.
+    steps: the average number of steps of a worker in the run.
+    seed: the seed of draws.
   """
 
   workers: int
@@ -59,21 +59,21 @@ class Base(NamedTuple):
   seed: int
 
   def uniform(self, *words: Any) -> Float64[np.ndarray, '...']:
-    """Numbers in (0, 1) that depend on seed and words alone."""
+    """Returns numbers in (0, 1), a function of seed and words."""
     return (draws.bits(self.seed, _STREAM, *words) // 2**11 + 0.5) / 2**53
 
 
 def constant(base: Base) -> Table:
-  """All workers are equally fast, always."""
+  """Gives all workers the same speed at every step."""
   return lambda worker, step: base.step_seconds
 
 
 def factors(base: Base, *, factors: Sequence[Positive]) -> Table:
-  """Each worker has its own speed.
+  """Gives each worker its own speed.
 
   Args:
-    base: of the cluster.
-    factors: of each worker's seconds for a step; 2 is half speed.
+    base: the fields of every cluster.
+    factors: a factor for each worker's `step_seconds`; 2 is half speed.
   """
   if len(factors) != base.workers:
     raise ValueError(
@@ -85,10 +85,10 @@ def factors(base: Base, *, factors: Sequence[Positive]) -> Table:
 
 
 def lognormal(base: Base, *, sigma: NonNegative = 0.3) -> Table:
-  """Every step takes its own time, lognormally distributed.
+  """Draws the time of every step from a lognormal distribution.
 
   Args:
-    base: of the cluster; `step_seconds` is the mean.
+    base: the fields of every cluster; `step_seconds` is the mean.
     sigma: standard deviation of the logarithm.
   """
 
@@ -101,12 +101,12 @@ def lognormal(base: Base, *, sigma: NonNegative = 0.3) -> Table:
 
 
 def delays(base: Base, *, late: Index = 1, delay: NonNegative = 0.3) -> Table:
-  """Some random workers are late at each step (eager-SGD, section 6).
+  """Delays some random workers at each step (eager-SGD, section 6).
 
   Args:
-    base: of the cluster.
-    late: k, how many workers of those that take the same step.
-    delay: by how many seconds.
+    base: the fields of every cluster.
+    late: k, how many of the N workers are late at each step.
+    delay: the delay in seconds.
   """
   if late > base.workers:
     raise ValueError(f'late={late}: must be in [0, {base.workers}] (workers)')
@@ -121,13 +121,13 @@ def delays(base: Base, *, late: Index = 1, delay: NonNegative = 0.3) -> Table:
 def skewed(
   base: Base, *, low: NonNegative = 0.05, high: NonNegative = 0.4
 ) -> Table:
-  """All workers are late, by linearly increasing delays that rotate.
+  """Delays all workers, by linearly increasing delays that rotate.
 
   Worker i is late by `low + (high - low) r / (N - 1)` seconds, r = (i + step)
   mod N (eager-SGD's severe imbalance: 50 to 400 ms).
 
   Args:
-    base: of the cluster.
+    base: the fields of every cluster.
     low: seconds of the smallest delay.
     high: seconds of the largest delay.
   """
@@ -145,11 +145,11 @@ def skewed(
 def outages(
   base: Base, *, rate: Probability = 0.01, length: NonNegative = 5.0
 ) -> Table:
-  """Now and then a worker stops for a while.
+  """Stops random workers for some time.
 
   Args:
-    base: of the cluster.
-    rate: outages per step of a worker, in [0, 1].
+    base: the fields of every cluster.
+    rate: the probability of an outage at a worker's step, in [0, 1].
     length: seconds of an outage.
   """
 
@@ -161,12 +161,12 @@ def outages(
 
 
 def trace(base: Base, *, trace: str) -> Table:
-  """Seconds that were measured.
+  """Reads measured times.
 
   Args:
-    base: of the cluster; `step_seconds` is not used.
-    trace: a CSV file without a header, a row per step, a column per worker. A
-      fast worker may need more rows than the run has steps.
+    base: the fields of every cluster; `step_seconds` is not used.
+    trace: a CSV file of seconds, without a header; a row per step, a column per
+      worker. A fast worker may need more rows than the run has steps.
   """
   rows = np.array(_read(trace, base.workers))
   if len(rows) < base.steps:
@@ -214,7 +214,7 @@ COMPUTE: dict[str, Callable[..., Table]] = {
 
 
 def _by_step(table: Table, workers: int) -> Seconds:
-  """One number at a time from a table that is computed in blocks of steps."""
+  """Returns `seconds(worker, step)`, computed in blocks of steps."""
 
   @functools.lru_cache(maxsize=64)
   def block(index):
@@ -238,8 +238,8 @@ class Cluster(NamedTuple):
   """Workers and the network between them.
 
   Attributes:
-    seconds: of a gradient.
-    network: identical links.
+    seconds: the time to compute a gradient.
+    network: the network, whose links are identical.
   """
 
   seconds: Seconds
@@ -249,15 +249,15 @@ class Cluster(NamedTuple):
 def create_cluster(
   fields: Mapping[str, Any], *, workers: int, steps: int, seed: int
 ) -> Cluster:
-  """The cluster of a config.
+  """Makes the cluster of a config.
 
   Args:
     fields: `config.cluster`: `compute`, a name in `COMPUTE`; `step_seconds`;
-      `bandwidth` (`200Mbit`; `None`: infinite); `latency` (`1ms`); the fields
-      of the kind, others `None`.
-    workers: N.
-    steps: of the run.
-    seed: of the run.
+      `bandwidth` (`200Mbit`; `None` is infinite); `latency` (`1ms`); the fields
+      of the kind. Fields of other kinds must be `None`.
+    workers: the number of workers.
+    steps: the run's number of steps.
+    seed: the run's seed.
 
   Raises:
     ConfigError: for the first field whose value breaks its rule.

@@ -1,4 +1,4 @@
-"""A method on a cluster, from outside: run it, save it, resume it."""
+"""The engine, which runs, saves and resumes a simulation."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,8 +12,8 @@ from selsync_jax.config import RunError
 from selsync_jax.devices.mapper import abstract
 from selsync_jax.simulate.algebra import Algebra
 from selsync_jax.simulate.cluster import Cluster
-from selsync_jax.simulate.method import Method
 from selsync_jax.simulate.numerics import Numerics
+from selsync_jax.simulate.simulation import Method
 from selsync_jax.simulate.simulation import Simulation
 from selsync_jax.simulate.simulation import Span
 from selsync_jax.simulate.simulation import Use
@@ -24,11 +24,11 @@ class Engine:
   """Runs an asynchronous method on a virtual cluster.
 
   Args:
-    method: starts the processes.
-    cluster: who is how fast.
-    nbytes: of the parameters and batch statistics.
-    numerics: computes; `None` runs the clock alone, for times.
-    seed: of what the method draws.
+    method: the method, which starts the processes.
+    cluster: the cluster.
+    nbytes: the size of parameters and batch statistics, in bytes.
+    numerics: what computes the arrays; `None` runs the clock alone, for times.
+    seed: the seed of the method's draws.
 
   Raises:
     ConfigError: if the method has a field that does not fit the cluster.
@@ -54,16 +54,16 @@ class Engine:
     )
     with config_errors('sync'):
       self._models = method(self.sim)
-    self.uses = 0  # Gradients that reached the model, as far as returned.
+    self.uses = 0  # Returned so far by `advance`.
 
   def advance(self, uses: int) -> list[Use]:
-    """Runs until that many gradients in all have reached the model.
+    """Runs until `uses` gradients in all have reached the model.
 
-    It ends between two instants of the clock, so more may have reached it; they
-    are returned by the next call.
+    It stops between two instants of the clock. Gradients beyond `uses` are
+    returned by the next call.
 
     Returns:
-      Those that did since the last call, in order. Their metrics are known.
+      The gradients since the last call, in order. Their metrics are known.
     """
     wanted = uses - self.uses
     env = self.sim.env
@@ -80,14 +80,14 @@ class Engine:
     return ready
 
   def spans(self) -> list[Span]:
-    """What workers did since the last call, in order of the ends."""
+    """Returns what workers did since the last call, ordered by end."""
     spans, self.sim.spans = self.sim.spans, []
     return spans
 
   def shared(self) -> dict[str, Any]:
-    """Parameters and batch statistics, stacked: arrays [workers, ...].
+    """Returns parameters and batch statistics, stacked: [workers, ...].
 
-    A single model, a server's, stands for all workers.
+    A server's single model is repeated for all workers.
     """
     self._values.evaluate()
     trees = [model.value.tree for model in self._models()]
@@ -98,17 +98,16 @@ class Engine:
     )
 
   def save(self) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a new engine needs to go on from here.
+    """Returns what a new engine needs to resume from here.
 
     Returns:
-      Arrays by kind of value [values of that kind, ...], and a record that
-      JSON can hold.
+      Arrays [values, ...] by kind of value, and a record that JSON can hold.
     """
     arrays, indices = self._values.save()
     return arrays, {'uses': self.uses, 'indices': indices}
 
   def like(self, record: Mapping[str, Any]) -> dict[str, Any]:
-    """The shapes of the arrays that were saved with a record."""
+    """Returns the shapes of the arrays that were saved with a record."""
     assert self._numerics is not None
     return {
       kind: abstract(self._numerics.shapes[kind], len(indices))
@@ -120,12 +119,12 @@ class Engine:
   ) -> None:
     """Brings a new engine to where another one was saved.
 
-    The clock runs again from the start, without any arrays, which costs
+    The clock runs again from the start, without arrays, which takes
     microseconds per event.
 
     Args:
-      arrays: as saved.
-      record: as saved.
+      arrays: the arrays that `save` returned.
+      record: the record that `save` returned.
     """
     self._values.computes = False
     self.advance(record['uses'])

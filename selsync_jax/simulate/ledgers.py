@@ -8,7 +8,7 @@ import numpy as np
 from selsync_jax.runs.ledger import Ledger
 from selsync_jax.simulate.simulation import Span
 
-TIMELINE = 64  # Steps whose spans are recorded; a picture shows the first ones.
+TIMELINE = 64  # The number of first steps whose spans are recorded.
 
 
 class VirtualLedger(Ledger):
@@ -28,10 +28,10 @@ class VirtualLedger(Ledger):
     """Enters the virtual time of the step that was counted last.
 
     Args:
-      seconds: of virtual time when the step was over.
-      staleness: of each gradient of the step.
-      versions: of each worker's model.
-      spans: what workers did since the step before.
+      seconds: the virtual time at which the step ended.
+      staleness: the staleness of each gradient of the step.
+      versions: the version of each worker's model.
+      spans: what the workers did since the step before.
 
     Returns:
       Columns of its row, see docs/stragglers.md.
@@ -55,7 +55,7 @@ class VirtualLedger(Ledger):
     }
 
   def summary(self) -> dict[str, Any]:
-    """The totals, as they stand in `summary.json`."""
+    """Returns the totals, as in `summary.json`."""
     clock = self.totals.clock
     return super().summary() | {
       'virtual_seconds': clock['seconds'],

@@ -1,11 +1,10 @@
 """Lockstep methods on the virtual clock.
 
-Workers that take the same steps are trained as ever; only the time is virtual.
-A worker's own clock advances by what it computes. A collective is a barrier: it
-begins when the slowest worker is ready, and all workers leave it together. So a
-step takes the slowest worker's computation and its collectives, and a step
-without a collective waits for nobody: between two averages, a worker that is
-late at one step can catch up at the next.
+Workers that take the same steps train as on real devices; only the time is
+virtual. Each worker's clock advances by the time of its computation. A
+collective is a barrier: it begins when the slowest worker is ready, and all
+workers leave it together. A step without a collective has no barrier: between
+two averages, a worker that is late at one step can catch up at the next.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,7 +34,7 @@ def create_ledger(
 
   Args:
     setup: the run.
-    totals: where it stands; the ledger updates them in place.
+    totals: the totals so far; the ledger updates them in place.
     cluster: the fields of `config.cluster`.
 
   Raises:
@@ -62,10 +61,10 @@ class LockstepLedger(VirtualLedger):
   `Totals.clock` also keeps when each worker was `ready` with its last step.
 
   Args:
-    *arguments: of `Ledger`.
-    cluster: of the workers.
-    collectives: what a step and a synchronization issue.
-    **options: of `Ledger`.
+    *arguments: the arguments of `Ledger`.
+    cluster: the cluster.
+    collectives: the collectives of a step and of a synchronization.
+    **options: the keyword arguments of `Ledger`.
   """
 
   def __init__(
@@ -84,14 +83,14 @@ class LockstepLedger(VirtualLedger):
     totals, workers = self.totals, self._cluster.network.workers
     version = totals.sync_steps - columns['synced']
     ready = totals.clock.get('ready', [0.0])
-    if len(ready) != workers:  # Others than before a resize.
+    if len(ready) != workers:  # After a resize.
       ready = [max(ready)] * workers
     computed = [
       began + self._cluster.seconds(worker, totals.steps - 1)
       for worker, began in enumerate(ready)
     ]
     issued = self._issued(columns['synced'])
-    # All enter a synchronization, whichever of its collectives takes its turn.
+    # A synchronization is a barrier even if no collective is issued at it.
     averages = any(c.at == 'sync' for c in self._collectives)
     meet = issued or (columns['synced'] and averages)
     began = [max(computed)] * workers if meet else computed
@@ -111,7 +110,7 @@ class LockstepLedger(VirtualLedger):
     )
 
   def _issued(self, synced: bool) -> list[Collective]:
-    """The collectives of the step, each with how often it is issued."""
+    """Returns the step's collectives; `rate` says how often each is issued."""
     totals = self.totals
     count = {'step': totals.steps, 'sync': totals.sync_steps if synced else 0}
     return [
@@ -121,10 +120,10 @@ class LockstepLedger(VirtualLedger):
     ]
 
 
-_KINDS = ('compute', 'wait', 'communicate')  # The order in a step.
+_KINDS = ('compute', 'wait', 'communicate')  # In the order of a step.
 
 
 def _times(count: int, rate: float) -> int:
-  """How often a collective is issued at the `count`-th step, from 1 on."""
+  """Returns how often a collective is issued at the `count`-th step, from 1."""
   before, after = (math.floor(n * rate + _ROUNDING) for n in (count - 1, count))
   return after - before if count else 0

@@ -1,6 +1,7 @@
 """Workers that wait for each other and then all-reduce their models."""
 
 from collections.abc import Callable, Sequence
+import functools
 
 from selsync_jax.simulate.simulation import Model
 from selsync_jax.simulate.simulation import Process
@@ -8,12 +9,12 @@ from selsync_jax.simulate.simulation import Simulation
 
 
 class Meeting:
-  """An all-reduce that begins when the last of its members has come.
+  """An all-reduce that begins when its last member has come.
 
   Args:
-    sim: where the members live.
-    members: how many.
-    act: what it does, once, when it ends.
+    sim: the simulation.
+    members: the number of members.
+    act: a function that is called once, when the all-reduce ends.
   """
 
   def __init__(self, sim: Simulation, members: int, act: Callable[[], None]):
@@ -22,7 +23,7 @@ class Meeting:
     self._began, self._done = sim.signal(), sim.signal()
 
   def attend(self, worker: int) -> Process:
-    """A member comes, waits for the others, and stays to the end."""
+    """Lets a member wait for the others, and then for the end."""
     sim = self._sim
     self._present += 1
     if self._present == self._members:
@@ -49,11 +50,25 @@ def average(
   """Gives members the mean of their models; each keeps its optimizer's state.
 
   Args:
-    sim: where they live.
-    models: of all workers; those of the members are replaced.
-    members: indices of workers.
+    sim: the simulation.
+    models: the models of all workers; those of the members are replaced.
+    members: the members' indices.
   """
   mean = sim.algebra.mean([models[i].value for i in members])
   for i in members:
     value = sim.algebra.with_shared(models[i].value, mean)
     models[i] = models[i]._replace(value=value)
+
+
+def synchronizations(
+  sim: Simulation, models: list[Model]
+) -> Callable[[int], Meeting]:
+  """Returns `meeting(step)`, in which all workers average their models."""
+  act = functools.partial(average, sim, models, range(sim.workers))
+
+  @functools.cache
+  def meeting(step):
+    del step
+    return Meeting(sim, sim.workers, act)
+
+  return meeting

@@ -1,7 +1,7 @@
-"""What is computed with a model's parameters: gradients, updates, means.
+"""Gradients, optimizer steps and means, without any notion of time.
 
-These are the same models, data, partitions and optimizers as in training. All
-functions take and return trees of one worker; they know nothing of time.
+Models, data, partitions and optimizers are those of training. All functions
+take and return trees of one worker.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,15 +19,15 @@ from selsync_jax.simulate.values import Tree
 from selsync_jax.sync import flat
 from selsync_jax.training.problem import Problem
 
-_LAST_STEP = 2**31 - 1  # No worker reads on for so long.
+_LAST_STEP = 2**31 - 1  # No worker takes so many steps.
 
 
 def default_width() -> int:
-  """How many gradients one program computes.
+  """Returns how many gradients one program computes.
 
-  On a CPU a program of its own for each is fastest: convolutions with other
-  weights for each row of a batch are slow there (measured on the digits:
-  2.6 ms for one, 7 to 10 ms for each of 4 to 32).
+  On a CPU, one: convolutions with different weights for each row of a batch are
+  slow there (measured on the digits: 2.6 ms for one gradient, 7 to 10 ms for
+  each of 4 to 32).
   """
   return 1 if jax.default_backend() == 'cpu' else 8
 
@@ -42,8 +42,8 @@ class Numerics:
   Args:
     problem: what is trained.
     optimizer: the optimizer's name and options, `config.optimizer`.
-    width: rows of the program that computes gradients; a batch is filled up,
-      so that no result depends on what is computed along with it.
+    width: the number of gradients that one program computes; a smaller batch is
+      padded, so that no result depends on its neighbors.
   """
 
   def __init__(
@@ -65,11 +65,11 @@ class Numerics:
     self._rates = problem.rates.astype(np.float32)
 
   def rate(self, step: int) -> np.float32:
-    """The learning rate at an optimizer step; the last one holds on."""
+    """Returns the learning rate at a step; after the last one it stays."""
     return self._rates[min(step, len(self._rates) - 1)]
 
   def initial(self) -> Tree:
-    """The model that all workers start with."""
+    """Returns the model that all workers start with."""
     params, model_state = self._problem.init()
     opt_state = self._optimizer(learning_rate=0.0).init(params)
     return {
@@ -80,7 +80,7 @@ class Numerics:
 
   @functools.cached_property
   def shapes(self) -> dict[str, Tree]:
-    """By kind of value, the shapes of its tree."""
+    """The shapes of the tree of each kind of value."""
     shared = self._problem.shapes
     init = self._optimizer(learning_rate=0.0).init
     model = shared | {'opt_state': jax.eval_shape(init, shared['params'])}
@@ -96,7 +96,7 @@ class Numerics:
     }
 
   def gradients(self, rows: Sequence[Sequence[Any]]) -> list[Tree]:
-    """The gradients of some `(model, worker, step)`, in this order."""
+    """Returns the gradients of some `(model, worker, step)`, in order."""
     arguments = [self._arguments(*row) for row in rows]
     if self._width == 1:
       return [self._gradients(*each) for each in arguments]
@@ -118,7 +118,7 @@ class Numerics:
     return shared, batch, np.int32(worker), np.int32(step)
 
   def _batch(self, worker: int, step: int) -> Any:
-    """A worker's batch; each worker reads its steps in order."""
+    """Returns a worker's batch; consecutive steps share an iterator."""
     if self._read.get(worker) != step:
       batches = self._problem.data.batches([worker], step, _LAST_STEP)
       self._batches[worker] = iter(batches)
@@ -136,7 +136,6 @@ class Numerics:
     return {'grads': grads, 'model_state': model_state, 'metrics': metrics}
 
   def _update(self, model, grads, rate):
-    """The model after an optimizer step with `grads` at a learning rate."""
     updates, opt_state = self._optimizer(learning_rate=rate).update(
       grads, model['opt_state'], model['params']
     )
@@ -147,7 +146,7 @@ class Numerics:
 
 
 def mean(trees: Sequence[Tree]) -> Tree:
-  """The mean of floating-point leaves; others are the first tree's."""
+  """Returns the mean of floating-point leaves; others are the first tree's."""
   return combine(trees, 1 / len(trees))
 
 
@@ -164,6 +163,6 @@ def _multiply(tree, scale):
 
 
 def combine(trees: Sequence[Tree], scale: float) -> Tree:
-  """The sum of the trees, times `scale`."""
-  # One by one: a program of its own for each number of them must be compiled.
+  """Returns the sum of the trees, times `scale`."""
+  # One by one: a sum of n trees in one program would be compiled for every n.
   return _multiply(functools.reduce(_add, trees), np.float32(scale))

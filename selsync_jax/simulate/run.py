@@ -38,7 +38,7 @@ def simulate(
 
   Args:
     config: see `train_and_evaluate`; its method is lockstep or asynchronous.
-    workdir: as for `train_and_evaluate`, whose errors it raises.
+    workdir: the run's folder, see `train_and_evaluate`, whose errors it raises.
     restart: whether to move a run in `workdir` aside first.
 
   Returns:
@@ -62,8 +62,8 @@ def _train_asynchronously(
 ) -> dict[str, Any]:
   """Trains with a method whose workers do not take the same steps.
 
-  A step of such a run is N gradients that reach the model, whoever computed
-  them: as many as N workers in lockstep compute at a step.
+  A step of such a run is N gradients that reach the model, from any workers:
+  as many as N workers in lockstep compute at a step.
   """
   config = settings.config
   session = Session(workdir, config.to_dict(), restart=restart)
@@ -83,7 +83,7 @@ def _train_asynchronously(
   engine = Engine(method, cluster, size, numerics, problem.seed)
   totals = start.totals(problem, plan, session.record)
   ledger = AsynchronousLedger(totals, problem, plan)
-  with session:  # Mistakes left no trace.
+  with session:  # Errors until here have written nothing.
     describe_data(session, problem)
     if summary := session.outcome(totals, problem.steps):
       return summary

@@ -1,4 +1,4 @@
-"""What the processes of a method live in: a clock, workers, links, a record.
+"""The simulation that runs a method: a clock, workers, links, and a record.
 
 A method starts one SimPy process per worker, and more where its paper has more
 (a parameter server, a group generator). A process takes time by `compute`,
@@ -7,7 +7,7 @@ A method starts one SimPy process per worker, and more where its paper has more
 the seed alone, never on an array.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,11 +27,11 @@ Process = Generator[simpy.Event, Any, Any]
 
 
 class Model(NamedTuple):
-  """A model as somebody has it.
+  """A version of a model.
 
   Attributes:
-    value: of kind `model`.
-    version: how many updates it has had, as the method counts them.
+    value: the model, a value of kind `model`.
+    version: the number of updates it has had, as the method counts them.
   """
 
   value: Value
@@ -39,14 +39,14 @@ class Model(NamedTuple):
 
 
 class Gradient(NamedTuple):
-  """What a worker computed.
+  """The gradient of one worker's step.
 
   Attributes:
-    value: of kind `gradient`.
-    worker: who computed it.
-    step: the worker's own, from 0.
-    version: of the model at which it was computed.
-    began: when the computation began, in virtual seconds.
+    value: the gradient, a value of kind `gradient`.
+    worker: the index of the worker that computed it.
+    step: the worker's own step, from 0.
+    version: the version of the model at which it was computed.
+    began: the virtual time at which the computation began, in seconds.
   """
 
   value: Value
@@ -60,13 +60,13 @@ class Use(NamedTuple):
   """The record of a gradient that reached the model, without its arrays.
 
   Attributes:
-    worker: who computed it.
-    step: the worker's own, from 0.
-    began: when the computation began, in virtual seconds.
-    seconds: when it reached the model, in virtual seconds.
-    staleness: updates of the model since the gradient's own version.
-    metrics: of the gradient's batch, of kind `metrics`.
-    sent: bytes that all workers and servers have sent until then.
+    worker: the index of the worker that computed it.
+    step: the worker's own step, from 0.
+    began: the virtual time at which the computation began, in seconds.
+    seconds: the virtual time at which the gradient reached the model.
+    staleness: the number of updates of the model since the gradient's version.
+    metrics: the metrics of its batch, a value of kind `metrics`.
+    sent: the bytes that all workers and servers had sent by then.
   """
 
   worker: int
@@ -79,14 +79,14 @@ class Use(NamedTuple):
 
 
 class Span(NamedTuple):
-  """What a worker did for some time.
+  """An interval in which a worker did one thing.
 
   Attributes:
-    worker: who did it.
+    worker: the worker's index.
     kind: `compute`, `wait` or `communicate`.
-    began: in virtual seconds.
-    ended: in virtual seconds.
-    version: of the worker's model.
+    began: the begin, in virtual seconds.
+    ended: the end, in virtual seconds.
+    version: the version of the worker's model.
   """
 
   worker: int
@@ -97,7 +97,7 @@ class Span(NamedTuple):
 
 
 class Settled(simpy.Event):
-  """An event after all others of the same instant."""
+  """An event that comes after all others of the same instant."""
 
   LATE = EventPriority(NORMAL + 1)
 
@@ -108,26 +108,26 @@ class Settled(simpy.Event):
 
 
 class Signal:
-  """Something that happens again and again, and that processes wait for."""
+  """An event that repeats, and that processes wait for."""
 
   def __init__(self, env: simpy.Environment):
     self._env, self.next = env, env.event()
 
   def fire(self) -> None:
-    """Wakes everybody who waits for `next`."""
+    """Wakes every process that waits for `next`."""
     fired, self.next = self.next, self._env.event()
     fired.succeed()
 
 
 class Simulation:
-  """A cluster that trains.
+  """A cluster that trains on a virtual clock.
 
   Args:
-    seconds: `seconds(worker, step)`, of a gradient's computation.
-    network: between the workers.
-    nbytes: of the parameters and batch statistics, what a message carries.
-    algebra: of models and gradients.
-    seed: of what methods draw.
+    seconds: `seconds(worker, step)`, the time to compute a gradient.
+    network: the network between the workers.
+    nbytes: the size of a message: parameters and batch statistics, in bytes.
+    algebra: the operations on models and gradients.
+    seed: the seed of the methods' draws.
   """
 
   def __init__(
@@ -141,11 +141,11 @@ class Simulation:
     self.env = simpy.Environment()
     self.algebra, self.network, self.nbytes = algebra, network, nbytes
     self.workers = network.workers
-    self.steps = [0] * self.workers  # Gradients that each worker began.
-    self.versions = [0] * self.workers  # Of the models they have.
-    self.sent = 0.0  # Bytes, by all workers and servers.
-    self.uses: list[Use] = []  # Taken away by the engine.
-    self.spans: list[Span] = []  # Taken away by the engine.
+    self.steps = [0] * self.workers  # Gradients begun, by worker.
+    self.versions = [0] * self.workers  # The model's version, by worker.
+    self.sent = 0.0  # Bytes, of all workers and servers.
+    self.uses: list[Use] = []  # The engine empties it.
+    self.spans: list[Span] = []  # The engine empties it.
     self._seconds, self._seed = seconds, seed
 
   @property
@@ -157,21 +157,26 @@ class Simulation:
     """Starts a process."""
     return self.env.process(process)
 
+  def start(self, worker: Callable[[int], Process]) -> None:
+    """Starts the process `worker(index)` of each worker."""
+    for i in range(self.workers):
+      self.process(worker(i))
+
   def signal(self) -> Signal:
-    """A new signal."""
+    """Returns a new signal."""
     return Signal(self.env)
 
   def settled(self) -> Settled:
-    """An event after all others that happen now."""
+    """Returns an event that comes after all others of this instant."""
     return Settled(self.env)
 
   def draws(self, *words: int) -> list[int]:
-    """64 random bits per worker, from the seed and the words alone."""
+    """Returns 64 random bits per worker, a function of seed and words."""
     workers = np.arange(self.workers)
     return draws.bits(self._seed, _STREAM, *words, workers).tolist()
 
   def compute(self, worker: int, model: Model) -> Process:
-    """A worker computes its next gradient; returns a `Gradient`."""
+    """Computes a worker's next gradient; returns a `Gradient`."""
     step, began = self.steps[worker], self.now
     self.steps[worker] += 1
     self.versions[worker] = model.version
@@ -187,13 +192,13 @@ class Simulation:
     signal: Signal,
     kind: str = 'wait',
   ) -> Process:
-    """A worker waits until a condition holds, which may change at a signal.
+    """Lets a worker wait until a condition holds.
 
     Args:
-      worker: who.
-      condition: what it waits for.
-      signal: fires after the condition may have changed.
-      kind: what the wait is called in the record, see `Span`.
+      worker: the worker's index.
+      condition: the condition.
+      signal: a signal that fires whenever the condition may have changed.
+      kind: the kind of the recorded `Span`.
     """
     began = self.now
     while not condition():
@@ -201,25 +206,25 @@ class Simulation:
     self._note(worker, kind, began)
 
   def hold(self, worker: int, turn: simpy.Event) -> Process:
-    """A worker waits for its turn at something."""
+    """Lets a worker wait for its turn at a resource."""
     began = self.now
     yield turn
     self._note(worker, 'wait', began)
 
   def communicate(self, worker: int, seconds: float) -> Process:
-    """A worker communicates for some time."""
+    """Lets a worker communicate for some seconds."""
     began = self.now
     yield self.env.timeout(seconds)
     self._note(worker, 'communicate', began)
 
   def seconds_of(self, kind: str, members: int) -> float:
-    """Seconds of a collective on the model, whose bytes it counts.
+    """Returns the seconds of a collective on the model, and counts its bytes.
 
-    Called once for all members.
+    Call it once for all members.
 
     Args:
-      kind: of the collective, see `sync.traffic`.
-      members: how many workers take part.
+      kind: the kind of collective, see `sync.traffic`.
+      members: the number of workers that take part.
     """
     collective = Collective(kind, self.nbytes)
     self.sent += members * collective.sent(members)
@@ -228,7 +233,7 @@ class Simulation:
   def message(
     self, worker: int, link: simpy.Resource, nbytes: float
   ) -> Process:
-    """A message to or from a worker through a link that others share."""
+    """Sends a message to or from a worker through a shared link."""
     began = self.now
     seconds = 8 * nbytes / self.network.bandwidth
     self.sent += nbytes
@@ -241,7 +246,7 @@ class Simulation:
     self._note(worker, 'communicate', began)
 
   def use(self, gradient: Gradient, version: int) -> None:
-    """Records that a gradient reaches a model of this version."""
+    """Records that a gradient reaches the model at a version."""
     self.uses.append(
       Use(
         gradient.worker,
@@ -258,3 +263,11 @@ class Simulation:
     if self.now > began:
       version = self.versions[worker]
       self.spans.append(Span(worker, kind, began, self.now, version))
+
+
+Models = Callable[[], Sequence[Model]]
+"""Returns the models whose mean is the result of training: the server's, or one
+per worker."""
+
+Method = Callable[[Simulation], Models]
+"""Starts the processes of an asynchronous method."""

@@ -1,10 +1,9 @@
 """Arrays that are computed when they are needed, or never.
 
-The clock decides when something is computed, and by whom; it never looks at a
-number. So what the processes of a simulation pass around are promises: a
-`Value` is known by its index and its inputs. All of them are computed together
-later, the gradients in batches. A simulation that is replayed in order to
-resume, or that only asks for times, computes none.
+Virtual time does not depend on arrays. So the processes of a simulation pass
+promises around: a `Value` is a function and its inputs. All of them are
+computed together later, the gradients in batches. A replay before a resume,
+and a simulation that is run for its times alone, compute none.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +20,9 @@ class Value:
   """A tree of arrays that may not be computed yet.
 
   Attributes:
-    index: of all values of a simulation, in the order of their creation.
-    kind: names the shapes of the tree.
-    tree: the arrays, or `None` while they are not known.
+    index: the value's index in the simulation, in order of creation.
+    kind: the name of the tree's shapes, see `Numerics.shapes`.
+    tree: the arrays, or `None` before they are computed.
   """
 
   __slots__ = ('__weakref__', 'function', 'index', 'inputs', 'kind', 'tree')
@@ -41,7 +40,7 @@ class Value:
 
   @property
   def is_known(self) -> bool:
-    """Whether the arrays are there."""
+    """Whether the arrays have been computed."""
     return self.tree is not None
 
   @property
@@ -52,20 +51,20 @@ class Value:
     )
 
   def arguments(self) -> list[Any]:
-    """The inputs, with arrays in the place of values."""
+    """Returns the inputs, with arrays in place of values."""
     return [x.tree if isinstance(x, Value) else x for x in self.inputs]
 
   def fulfil(self, tree: Tree) -> None:
-    """Sets the arrays, and forgets how to compute them."""
+    """Sets the arrays, and drops the function and its inputs."""
     self.tree, self.function, self.inputs = tree, None, ()
 
 
 class Values:
-  """All values of a simulation that something still refers to.
+  """The values of a simulation that are still referenced.
 
   Args:
-    batch: computes the values of kind `gradient`: from a list of arguments to
-      a list of trees. The others are computed one by one.
+    batch: a function that computes values of kind `gradient`, from a list of
+      arguments to a list of trees. Other values are computed one by one.
     computes: whether values are computed at all.
   """
 
@@ -83,14 +82,14 @@ class Values:
   def create(
     self, kind: str, function: Callable[..., Tree] | None, *inputs: Any
   ) -> Value:
-    """A value `function(*inputs)`, to be computed later.
+    """Returns the value `function(*inputs)`, which is computed later.
 
     Args:
-      kind: names the shapes of the result.
-      function: of arrays; `None` for a gradient.
-      *inputs: values, or anything else, which is passed on as it is.
+      kind: the name of the result's shapes, see `Numerics.shapes`.
+      function: a function of arrays; `None` for a gradient.
+      *inputs: values, whose arrays the function gets; or anything else.
     """
-    if not self.computes:  # Keeps alive nothing that it would come from.
+    if not self.computes:  # Do not keep the inputs alive.
       function, inputs = None, ()
     value = Value(self._count, kind, function, inputs)
     self._live[self._count] = value
@@ -98,7 +97,7 @@ class Values:
     return value
 
   def evaluate(self) -> None:
-    """Computes every value that something refers to."""
+    """Computes every value that is still referenced."""
     waiting = [v for v in self._in_order() if not v.is_known]
     while waiting and self.computes:
       blocked, gradients = [], []
@@ -116,7 +115,7 @@ class Values:
       waiting = blocked
 
   def save(self) -> tuple[dict[str, Tree], dict[str, list[int]]]:
-    """All values that something refers to.
+    """Returns all values that are still referenced.
 
     Returns:
       By kind: trees of host arrays [values, ...], and the values' indices.
@@ -135,7 +134,7 @@ class Values:
   def restore(
     self, arrays: Mapping[str, Tree], indices: Mapping[str, Sequence[int]]
   ) -> None:
-    """Sets what `save` returned; from now on, values are computed."""
+    """Sets what `save` returned; later values are computed again."""
     for kind, saved in indices.items():
       for row, index in enumerate(saved):
         if index in self._live:

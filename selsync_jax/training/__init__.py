@@ -1,1 +1,1 @@
-"""A config made concrete, the training step, and the loop around it."""
+"""The setup of a run from its config, the training step, and the loop."""

@@ -1,23 +1,22 @@
-"""Finding the delta that gives a wanted LSSR.
+"""The search for the delta that gives a wanted LSSR.
 
 The first steps of the run are taken with delta 0, which is BSP, and every
 worker's relative gradient change is recorded. A threshold would have
 synchronized the steps at which enough workers reach it, so this sample gives
 LSSR as a function of delta, and a delta for the wanted LSSR. Workers that
-communicate less see other gradients; therefore that delta is tried, twice, and
-corrected by what the trials show.
+communicate less have other gradients; therefore that delta is tried twice, and
+corrected after each trial.
 
-The choices behind this (benchmarks/quality/delta.py measures how well they
-work):
+The design (benchmarks/quality/delta.py measures how well it works):
 
-* Every sample has a seed of its own, and the two trials together decide. LSSR
-  can be a steep function of delta: a gradient that almost vanishes changes by
-  almost the smoothing factor, and where many do, a tiny change of delta
-  decides about half of the steps.
-* The schedule is that of the run, not squeezed into the sample. Otherwise the
-  learning rate would fall before the gradients have settled, and delta would
-  come out too small.
-* The steps beyond the sample count as its last three quarters do. The first
+* Every sample has its own seed, and the two trials together decide. LSSR can be
+  a steep function of delta: a gradient that almost vanishes changes by almost
+  the smoothing factor, and where many do, a tiny change of delta decides about
+  half of the steps.
+* The schedule is that of the whole run. A schedule compressed into the sample
+  would lower the learning rate before the gradients have settled, and delta
+  would be too small.
+* The steps after the sample count as its last three quarters do. The first
   quarter has the warm-up, which happens once; weighted like the others, it
   would make delta too large.
 
@@ -37,9 +36,9 @@ from selsync_jax.training.setup import create_setup
 from selsync_jax.training.threshold import ChangeSample
 from selsync_jax.training.threshold import suggest
 
-TRIALS = 2  # Of a suggestion; each corrects it.
-STEEP = 0.1  # Of LSSR, for a delta 1 % larger and 1 % smaller.
-ROWS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)  # LSSRs that `rows` covers.
+TRIALS = 2  # Runs with a suggested delta; each corrects it.
+STEEP = 0.1  # The difference of LSSR between a delta 1% larger and smaller.
+ROWS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)  # The LSSRs of `rows`.
 
 
 class Choice(NamedTuple):
@@ -62,12 +61,12 @@ class Choice(NamedTuple):
 
   @property
   def steepness(self) -> float:
-    """How much LSSR differs between a delta 1 % larger and 1 % smaller."""
+    """The difference of LSSR between a delta 1% larger and smaller."""
     lssr, delta = self.tried.lssr, self.delta
     return lssr(delta * 1.01) - lssr(delta / 1.01)
 
   def rows(self) -> list[tuple[float, float, float]]:
-    """Some deltas, each with its LSSR by `bsp` and by `tried`."""
+    """Returns some deltas, each with its LSSR by `bsp` and by `tried`."""
     deltas = {suggest(self.bsp, wanted) for wanted in ROWS} | {self.delta}
     return [(d, self.bsp.lssr(d), self.tried.lssr(d)) for d in sorted(deltas)]
 
@@ -78,9 +77,9 @@ def choose(
   """Samples with delta 0, then with the suggested deltas.
 
   Args:
-    config: of the run.
-    wanted: LSSR, in [0, 1).
-    steps: of each sample.
+    config: the run's config.
+    wanted: the wanted LSSR, in [0, 1).
+    steps: the number of steps of each sample.
   """
   bsp = _sample(config, 0.0, 0, steps)
   deltas, tried = [suggest(bsp, wanted)], []
@@ -98,7 +97,7 @@ def choose(
 def _sample(
   config: ml_collections.ConfigDict, delta: float, trial: int, steps: int
 ) -> ChangeSample:
-  """The first steps of the run with another delta, and a seed of its own."""
+  """Returns a sample of the run with another delta, and its own seed."""
   config = config.copy_and_resolve_references()
   config.seed += trial
   config.sync.delta = delta

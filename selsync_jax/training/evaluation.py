@@ -1,8 +1,8 @@
 """Scores of the consensus: the workers' mean parameters and statistics.
 
-While a run goes on, only the validation split is scored: checkpoints, learning
-rates and methods are chosen by it. The test split is scored once, after the
-last step.
+During a run only the validation split is scored: checkpoints, learning rates
+and methods are chosen by it. The test split is scored once, after the last
+step.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ from selsync_jax.training.settings import check
 
 
 def _means(sums: tuple[Any, Any]) -> Any:
-  """The means over all workers of sums and their count."""
+  """Returns the means over all workers, from sums and their count."""
   sums, count = lax.psum(sums, AXIS)
   return jax.tree.map(lambda total: total / count, sums)
 
@@ -43,7 +43,7 @@ class Evaluator:
   """Evaluates the consensus of the workers on a split of the data.
 
   Args:
-    problem: what they train.
+    problem: what the workers train.
     mapper: how they share the devices.
     averages_model_state: whether batch statistics are averaged with the
       parameters. Otherwise those of the consensus are estimated each time.
@@ -68,7 +68,7 @@ class Evaluator:
     self._means = mapper.map_workers(_means)
 
   def consensus(self, shared: dict[str, Any]) -> dict[str, Any]:
-    """Returns the mean of `{'params', 'model_state'}`, worker-stacked."""
+    """Returns the workers' mean of `{'params', 'model_state'}`, stacked."""
     mean = self._consensus(shared)
     if not self._averages_model_state:
       mean |= {'model_state': self._recomputed(mean)}
@@ -121,7 +121,7 @@ def evaluate(
 
   Args:
     workdir: the folder of the run, finished or not; it is only read.
-    step: see `weights.read`.
+    step: the step of the weights, see `weights.read`.
     split: the part of its data, `validation` or `test`.
 
   Returns:

@@ -1,4 +1,4 @@
-"""What happens between steps: record, evaluate, save, stop."""
+"""The work between steps: record, evaluate, save, stop."""
 
 from collections.abc import Callable, Iterator
 import contextlib
@@ -37,15 +37,15 @@ class Due(NamedTuple):
 
 
 class Hooks:
-  """What a loop calls after every step.
+  """The functions that a training loop calls after every step.
 
   Args:
-    session: takes rows, weights and checkpoints.
+    session: the session, which takes rows, weights and checkpoints.
     problem: what is trained.
-    plan: says how often.
-    recorder: takes the metrics.
-    evaluator: computes the scores.
-    preemption: says whether a signal asks to stop.
+    plan: how often things happen.
+    recorder: the recorder, which takes the metrics.
+    evaluator: the evaluator, which computes the scores.
+    preemption: whether a signal asks to stop.
   """
 
   def __init__(
@@ -60,10 +60,10 @@ class Hooks:
     self._session, self._problem, self._plan = session, problem, plan
     self._recorder, self._evaluator = recorder, evaluator
     self._preemption = preemption
-    self._scores: Scores = {}  # At the newest step, if it was evaluated.
+    self._scores: Scores = {}  # Those of the newest step, if any.
 
   def record(self, position: int, metrics: Any) -> Due:
-    """Takes note of a step, whose metrics may still be computed."""
+    """Records a step, whose metrics may still be computed."""
     self._session.check()
     self._recorder.add(metrics)
     self._scores = {}
@@ -76,10 +76,10 @@ class Hooks:
     return Due(position, evaluates, saves, stops, last)
 
   def evaluate(self, now: Due, shared: dict[str, Any]) -> None:
-    """Scores the consensus, and keeps its weights if need be.
+    """Scores the consensus, whose weights the session may keep.
 
     Args:
-      now: the step.
+      now: what is due after the step.
       shared: `{'params', 'model_state'}`, worker-stacked.
     """
 
@@ -97,7 +97,7 @@ class Hooks:
 
     Args:
       state: worker-stacked arrays.
-      **more: what else the run needs to resume, as JSON can hold it.
+      **more: other values that the run needs to resume, which JSON can hold.
     """
     self._recorder.enter_all()
     problem, totals = self._problem, self._recorder.totals
@@ -120,8 +120,8 @@ class Hooks:
   def final_scores(self, shared: dict[str, Any]) -> Scores:
     """Returns the scores after the last step, also on the test split.
 
-    Only here is the test split read, and no row of `metrics.jsonl` has it: a
-    killed run that resumes scores the same parameters again.
+    The test split is read only here, and no row of `metrics.jsonl` has its
+    scores: a killed run that resumes scores the same parameters again.
     """
     mean = self._evaluator.consensus(shared)
     scores = self._scores or self._evaluator.scores(mean, 'validation')
@@ -137,15 +137,15 @@ def hooks(
   evaluator: Evaluator,
   watch: Callable[[Row], None] = lambda row: None,
 ) -> Iterator[Hooks]:
-  """Yields a run's hooks; records, shows progress and minds signals meanwhile.
+  """Yields the hooks of a run; records, shows progress and handles signals.
 
   Args:
-    session: the folder, claimed.
+    session: the session, whose folder is claimed.
     problem: what is trained.
-    plan: where, and what happens how often.
-    ledger: says where the run stands; counts the steps.
-    evaluator: computes the scores.
-    watch: takes each row as well, in the first process.
+    plan: where the run takes place, and how often things happen.
+    ledger: the ledger, which counts the steps.
+    evaluator: the evaluator, which computes the scores.
+    watch: a function that also takes each row, in the first process.
   """
   totals = ledger.totals
   with contextlib.ExitStack() as stack:

@@ -1,6 +1,6 @@
-"""A signal during training: finish the step, save, and exit.
+"""Signals during training: the run finishes the step, saves, and exits.
 
-The first signal asks for that; a second one ends the process immediately.
+A second signal ends the process immediately.
 """
 
 import signal
@@ -15,18 +15,18 @@ _SECOND = 'ended by a second signal; the same command resumes the run'
 
 
 class Stopped(Exception):
-  """A signal stopped the run after a step; it is saved, and can be resumed."""
+  """An error for a run that a signal stopped; it is saved and can resume."""
 
 
 class Preemption:
-  """While entered, a signal is a request that `requested` reports.
+  """A context in which a signal is a request that `requested` reports.
 
-  Until the first step is taken there is nothing to save, and signals are left
-  to the handler before this one.
+  Before the first step there is nothing to save, and the previous handler
+  receives signals.
 
   With several processes, a signal to one is a request to all, and JAX's
   preemption service picks the step after which all of them stop. It listens to
-  SIGTERM itself, so the other signals are sent on as SIGTERM.
+  SIGTERM only, so other signals are forwarded as SIGTERM.
   """
 
   def __init__(self):
@@ -54,7 +54,7 @@ class Preemption:
       signal.raise_signal(signal.SIGTERM)
 
   def requested(self, step: int) -> bool:
-    """Whether to stop after this step; equal on all processes.
+    """Returns whether to stop after this step; equal on all processes.
 
     Call it after every step.
     """
@@ -65,5 +65,5 @@ class Preemption:
       return self._asked
     if not multihost_utils.reached_preemption_sync_point(step):
       return False
-    signals.own(signal.SIGTERM)  # JAX has heard it, and would not react again.
+    signals.own(signal.SIGTERM)  # JAX reacts to the first SIGTERM only.
     return True

@@ -1,4 +1,4 @@
-"""Takes the first steps of a run and returns their metrics; writes nothing."""
+"""The metrics of a run's first steps, without writing anything."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def first_steps(setup: Setup, steps: int) -> list[dict[str, Any]]:
 
   Args:
     setup: the run.
-    steps: how many to take; fewer if the run is shorter.
+    steps: the number of steps; a shorter run takes fewer.
 
   Returns:
     A row per step, as in `metrics.jsonl`. The first one's seconds include

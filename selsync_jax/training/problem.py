@@ -1,4 +1,4 @@
-"""What is trained, whatever the method: data, model, task and optimizer."""
+"""What is trained, by any method: data, model, task and optimizer."""
 
 from collections.abc import Callable
 import dataclasses
@@ -25,13 +25,13 @@ from selsync_jax.training.settings import Settings
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-  """What a run trains. It knows no method.
+  """What a run trains, independent of the method.
 
   Attributes:
     task: what the model is trained for.
     model: the flax module.
-    data: what is read, and by which worker.
-    optimizer: makes the local update.
+    data: the data, and which worker reads what.
+    optimizer: the optimizer of the local update.
     learning_rate: a function of the optimizer step.
     peak_rate: the peak of the learning rate.
     batch_size: examples per worker and step.
@@ -61,7 +61,7 @@ class Problem:
     return self._start(tasks.init)
 
   def traced_init(self) -> tuple[Any, Any]:
-    """Returns the same, as part of a program that the caller compiles."""
+    """Returns the same inside a program that the caller compiles."""
     return self._start(tasks.traced_init)
 
   def _start(self, init: Callable[..., tuple[Any, Any]]) -> tuple[Any, Any]:
@@ -79,16 +79,13 @@ class Problem:
   @functools.cached_property
   def rates(self) -> np.ndarray:
     """The learning rate at every step of the run, [steps]."""
-    # All at once: one by one, each would wait for the step on the device.
+    # One by one, each would wait for the step on the device.
     rates = jax.jit(jax.vmap(self.learning_rate))
     return np.asarray(rates(np.arange(self.steps)))
 
 
 def create_problem(settings: Settings) -> Problem:
-  """Makes the problem of a config, before any device work.
-
-  Args:
-    settings: the run's settings.
+  """Makes the problem of a run, before any device work.
 
   Raises:
     ConfigError: for the first field that does not fit the data or the model.
@@ -136,7 +133,7 @@ def _steps(epochs: float, per_epoch: int) -> int:
 def _learning_rate(
   settings: Settings, per_epoch: int, steps: int
 ) -> optax.Schedule:
-  """Makes the schedule, from epochs to steps."""
+  """Makes the schedule, with milestones in steps."""
   schedule = settings.schedule
   if 'milestones' in schedule.arguments:
     epochs = schedule.arguments['milestones']
@@ -173,7 +170,7 @@ def _check(problem: Problem, config: Any) -> None:
     )
   params = shapes['params']
   try:
-    # Some of optax's need more than the gradient, or gradients of each example.
+    # Some optax optimizers need more than the mean gradient.
     state = jax.eval_shape(problem.optimizer.init, params)
     jax.eval_shape(problem.optimizer.update, params, state, params)
   except Exception as error:

@@ -1,4 +1,4 @@
-"""Traces a few steps, to show where their time goes."""
+"""A trace of a few steps, which shows where their time goes."""
 
 import contextlib
 import pathlib
@@ -8,16 +8,16 @@ import jax
 
 FOLDER = 'profile'
 FIRST, COUNT = 10, 5
-"""Steps of a session before the trace (past compilation), and in the trace."""
+"""The steps of a session before the trace, and in it."""
 
 
 class Profile:
-  """Traces a few steps into `WORKDIR/profile`.
+  """A context that traces a few steps into `WORKDIR/profile`.
 
-  TensorBoard's profile plugin, XProf and Perfetto read it.
+  TensorBoard's profile plugin, XProf and Perfetto read the trace.
 
   Args:
-    workdir: of the run, or `None` to trace nothing.
+    workdir: the run's folder, or `None` to trace nothing.
   """
 
   def __init__(self, workdir: pathlib.Path | None):
@@ -32,7 +32,7 @@ class Profile:
       jax.profiler.stop_trace()
 
   def step(self, number: int) -> contextlib.AbstractContextManager[Any]:
-    """A context for one step; enter it around every step."""
+    """Returns a context to enter around every step."""
     if self._workdir is None:
       return contextlib.nullcontext()
     if self._steps == FIRST:

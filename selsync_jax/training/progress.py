@@ -1,4 +1,4 @@
-"""Progress of a run: a bar on a terminal, otherwise plain lines."""
+"""The progress of a run: a bar on a terminal, otherwise plain lines."""
 
 from collections.abc import Iterable, Mapping
 import datetime
@@ -19,17 +19,17 @@ _SHOWN = {
   'samples_per_second': '{:,.0f} samples/s',
   'virtual_seconds': '{:,.1f} virtual seconds',
 }
-_PERIOD = 3600.0  # Seconds of the past from which the time left is estimated.
+_PERIOD = 3600.0  # The time left is estimated from so many last seconds.
 
 
 class Bar(rich.progress.Progress):
-  """A bar, and below it values that wrap where the terminal is narrow.
+  """A bar, and below it values that wrap on a narrow terminal.
 
-  Elsewhere than on a terminal nothing is shown, but the time is estimated.
+  Without a terminal nothing is shown, but the time is estimated.
 
   Args:
-    total: what there is to do, in steps for example.
-    completed: how much of it was done before.
+    total: the amount of work, in steps for example.
+    completed: the amount done in earlier sessions.
   """
 
   def __init__(self, total: int, completed: float = 0):
@@ -47,21 +47,21 @@ class Bar(rich.progress.Progress):
       speed_estimate_period=_PERIOD,
     )
     self._task = self.add_task('', total=total)
-    self.tasks[0].completed = completed  # No progress of this session.
+    self.tasks[0].completed = completed  # Not part of the speed.
 
   def get_renderables(self) -> Iterable[rich.console.RenderableType]:
-    """The bar, and the values."""
+    """Yields the bar and the values."""
     yield from super().get_renderables()
     yield rich.columns.Columns(self._values, padding=(0, 2))
 
   def show(self, completed: float, values: Iterable[str]) -> None:
-    """Shows how much is done, and short texts."""
+    """Shows the amount done, and short texts."""
     self._values = tuple(values)
     self.update(self._task, completed=completed)
 
   @property
   def time_left(self) -> str:
-    """An estimate, `0:01:30 left`; empty if there is none, or no time left."""
+    """An estimate such as `0:01:30 left`; empty if unknown or zero."""
     (task,) = self.tasks
     seconds = task.time_remaining
     return f'{datetime.timedelta(seconds=seconds)} left' if seconds else ''
@@ -70,17 +70,17 @@ class Bar(rich.progress.Progress):
 class Progress:
   """Shows rows of metrics: a bar on a terminal, otherwise lines.
 
-  There is a line for each evaluation, and one when there was none for a while.
+  A line is printed after each evaluation, and after some seconds without one.
 
   Args:
-    start: steps taken before this session.
-    steps: of the whole run.
-    seconds: without a line until the next row is one.
+    start: the steps taken before this session.
+    steps: the steps of the whole run.
+    seconds: the seconds without a line after which the next row is printed.
   """
 
   def __init__(self, start: int, steps: int, seconds: float):
     self._steps, self._seconds = steps, seconds
-    self._scores: dict[str, Any] = {}  # Of the last evaluation.
+    self._scores: dict[str, Any] = {}  # The last evaluation's.
     self._bar = Bar(steps, start)
     self._printed = time.monotonic()
 

@@ -1,4 +1,4 @@
-"""From metrics on the devices to the rows of a run.
+"""Turns metrics on the devices into the rows of a run.
 
 Metrics are fetched a few steps late, so that the devices never wait for the
 host.
@@ -25,10 +25,10 @@ class Recorder:
   """Enters the metrics of every step into the ledger, and hands out its rows.
 
   Args:
-    ledger: knows where the run stands.
-    workers: how many workers the metrics are of.
-    leaf_names: names of the parameters, for replicas that differ.
-    fetch: how many steps' metrics are fetched together.
+    ledger: the run's ledger.
+    workers: the number of workers of all processes.
+    leaf_names: the names of the parameters, for replicas that differ.
+    fetch: the number of steps whose metrics are fetched together.
     takers: functions that take each row.
   """
 
@@ -42,18 +42,18 @@ class Recorder:
   ):
     self._ledger, self._names, self._takers = ledger, leaf_names, tuple(takers)
     self._workers, self._fetch = workers, fetch
-    self._most = 1  # Pending steps; the first is alone, as it compiles.
+    self._most = 1  # Pending steps; the first, which compiles, is alone.
     self._pending: list[Any] = []  # Metrics on the devices, oldest first.
-    self._entered = False  # Any step of this session.
+    self._entered = False  # Whether any step of this session was.
     self._began = time.monotonic() - ledger.totals.seconds
 
   @property
   def totals(self) -> Totals:
-    """Where the run stands after the steps that were entered."""
+    """The totals after the steps that were entered."""
     return self._ledger.totals
 
   def add(self, metrics: Any) -> None:
-    """Takes note of a step; its metrics may still be computed."""
+    """Queues a step, whose metrics may still be computed."""
     self._pending.append(metrics)
 
   def enter_ready(self) -> None:
@@ -69,7 +69,7 @@ class Recorder:
     """Enters all pending steps, the last one with its scores; returns these.
 
     Args:
-      score: evaluates the run; its time does not count as training.
+      score: a function that scores the run; its time is not counted.
     """
     return self._enter(len(self._pending), score)
 
@@ -83,10 +83,10 @@ class Recorder:
     )
     before, now = self.totals.seconds, time.monotonic() - self._began
     if not self._entered:
-      now = before  # So is the time of the step that compiles.
+      now = before  # Exclude the step that compiles.
     self._entered = True
     scores = score()
-    self._began = time.monotonic() - now  # Evaluation time is excluded.
+    self._began = time.monotonic() - now  # Exclude the evaluation.
     for i in range(count):
       metrics = {name: values[i] for name, values in steps.items()}
       step = self.totals.steps + 1
@@ -105,7 +105,7 @@ def create_ledger(
 
   Args:
     setup: the run.
-    totals: where it stands; the ledger updates them in place.
+    totals: the totals so far; the ledger updates them in place.
     kind: the ledger's constructor.
   """
   return kind(

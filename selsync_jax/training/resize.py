@@ -1,10 +1,10 @@
-"""A run that resumes with another number of workers.
+"""Resuming a run with another number of workers.
 
 Parameters and model state start from the consensus. The optimizer state is
 averaged, or cloned from the old workers in turn. Every part of the method
-declares what becomes of its own state, see `sync.resizing`. The workers divide
-the old total batch among them, or each keeps its batch size, and the learning
-rate and the length in steps follow.
+declares how to resize its own state, see `sync.resizing`. The workers divide
+the old total batch among them, or each keeps its batch size; the learning rate
+and the length in steps are scaled accordingly.
 """
 
 from collections.abc import Mapping
@@ -32,8 +32,8 @@ OPTIMIZER_STATE: dict[str, resizing.Resize] = {
   'clone': _clone,
 }
 
-# The new batch size per worker, if the number of workers is multiplied by
-# `times` and a worker has some `devices`, which share its batch.
+# By rule, the new batch size per worker. `times` is the ratio of new to old
+# workers; a worker's batch is shared by its `devices`.
 BATCH_SIZE = {
   'total': lambda size, times, devices: (
     devices * max(1, round(size / times / devices))
@@ -43,16 +43,16 @@ BATCH_SIZE = {
 
 
 def fit(settings: Settings, record: Mapping[str, Any] | None) -> Settings:
-  """The settings with batch size, learning rate and length for the workers.
+  """Returns settings with batch size, learning rate and length scaled.
 
-  The learning rate is proportional to the batch of all workers together (Goyal
-  et al. 2017, section 2.1). Fields that count steps mean those of the batch
-  with which the run began, as the config's learning rate does; so the schedule
-  keeps its length in samples.
+  The learning rate is proportional to the total batch of all workers (Goyal et
+  al. 2017, section 2.1). The config's learning rate and numbers of steps are
+  for the total batch with which the run began, so the schedule keeps its length
+  in samples.
 
   Args:
-    settings: the run's settings, with the workers that continue.
-    record: what the last checkpoint says: `workers`, `batch_size` of each, and
+    settings: the run's settings, with the new number of workers.
+    record: the last checkpoint's `workers`, `batch_size` per worker, and
       `learning_rate`; `None` for a new run.
   """
   if record is None:
@@ -65,8 +65,8 @@ def fit(settings: Settings, record: Mapping[str, Any] | None) -> Settings:
     devices = math.prod(config.mesh.values())
     rule = BATCH_SIZE[config.checkpoint.resize_batch]
     config.batch_size = rule(size, times, devices)
-  check_mesh(config)  # Its devices may be others than the record's.
-  batch = times * config.batch_size / size  # Of all workers; 1 is unchanged.
+  check_mesh(config)  # The mesh may differ from the checkpoint's.
+  batch = times * config.batch_size / size  # The ratio of total batches.
   peak, rate = settings.learning_rate, record['learning_rate'] * batch
 
   def stretched(steps):
@@ -93,14 +93,14 @@ def resize(
   rule: str,
   step: int,
 ) -> TrainState:
-  """The state of some of the new workers.
+  """Returns the state of some of the new workers.
 
   Args:
-    saved: of all old workers, stacked.
-    fresh: of the new workers wanted, stacked, before their first step.
-    strategy: the method, whose parts know what becomes of their states.
-    workers: indices of the new workers wanted.
-    rule: for the optimizer's state, a name in `OPTIMIZER_STATE`.
+    saved: the state of all old workers, stacked.
+    fresh: the state of these new workers before their first step, stacked.
+    strategy: the method, whose parts resize their own states.
+    workers: the indices of these new workers.
+    rule: the rule for the optimizer's state, a name in `OPTIMIZER_STATE`.
     step: the optimizer step that the new workers have reached; schedules and
       random numbers continue from there.
   """
@@ -128,9 +128,9 @@ def resize(
 
 
 def _is_schedule(node: Any) -> bool:
-  """Whether it is the state of a schedule: a count of steps, and no more.
+  """Whether a node is the state of a schedule: a count of steps alone.
 
-  A count beside moments says how many updates they have seen, by which Adam
-  corrects their bias.
+  A count beside moments is the number of their updates, by which Adam corrects
+  their bias.
   """
   return getattr(node, '_fields', ()) == ('count',)

@@ -1,7 +1,7 @@
-"""Whether all processes would run the same training step.
+"""Checks that all processes would run the same training step.
 
-Equal configs do not suffice: a host may have other code, or a config file may
-compute something else there. Workers would then train apart, or hang.
+Equal configs do not suffice: a host may have other code. Workers would then
+diverge or hang.
 """
 
 import dataclasses
@@ -36,10 +36,9 @@ def check(setup: Setup) -> None:
 
 
 def program(setup: Setup) -> str:
-  """Returns the step of all workers, as StableHLO.
+  """Returns the step of all workers on one device, as StableHLO.
 
-  As for one device: JAX cannot lower a pmapped function of several processes
-  from shapes alone.
+  JAX cannot lower a pmapped function of several processes from shapes alone.
   """
   problem, workers = setup.problem, setup.plan.workers
   batch = jax.tree.map(

@@ -1,8 +1,7 @@
-"""A config, checked once: the values that the rest of a run receives.
+"""The settings of a run: a config whose fields were all checked.
 
-Nothing heavy happens here, so that a mistake is told before any work. What
-depends on the data themselves is checked when they are open, by
-`create_problem`.
+Checks are cheap, so that mistakes are reported before any work. Checks that
+need the data themselves are in `create_problem`.
 """
 
 from collections.abc import Mapping
@@ -34,13 +33,14 @@ class Settings(NamedTuple):
   """A config whose fields were all checked.
 
   Attributes:
-    config: the config; nobody changes it.
-    data: what `open_data` opens.
-    model: takes the number of scores, returns the model.
-    optimizer: takes `learning_rate`, returns the optimizer.
-    schedule: see `optimizers.with_warmup`; milestones are in epochs.
-    method: takes what it may need to know of the run, returns the strategy;
-      `None` for an asynchronous method.
+    config: the config, which must not be changed.
+    data: the data, for `open_data`.
+    model: a function from the number of classes to the model.
+    optimizer: a function from `learning_rate` to the optimizer.
+    schedule: the schedule, see `optimizers.with_warmup`; milestones are in
+      epochs.
+    method: a function from a `Context` to the strategy; `None` for an
+      asynchronous method.
   """
 
   config: ml_collections.ConfigDict
@@ -51,11 +51,11 @@ class Settings(NamedTuple):
   method: methods.BoundStrategy | None
 
   def strategy(self, context: methods.Context) -> Strategy:
-    """The strategy of a run.
+    """Makes the strategy of a run.
 
     Raises:
-      ConfigError: if the method is asynchronous, or its parts cannot be right
-        together, or with so many workers.
+      ConfigError: if the method is asynchronous, or its parts do not fit each
+        other or the number of workers.
     """
     if self.method is None:
       raise ConfigError(
@@ -69,20 +69,20 @@ class Settings(NamedTuple):
 
   @property
   def learning_rate(self) -> float:
-    """The peak of the learning rate."""
+    """The peak learning rate."""
     return self.optimizer.arguments['learning_rate']
 
 
 Config = ml_collections.ConfigDict | Settings
-"""A config: checked, or to be checked."""
+"""A config, checked or unchecked."""
 
 
 def check(config: Config) -> Settings:
   """Checks every field of a config, and binds the constructors that it names.
 
   Args:
-    config: a `ConfigDict` that started from configs/base.py; or what this
-      function returned, which is returned again.
+    config: a `ConfigDict` that started from configs/base.py; or settings,
+      which are returned as they are.
 
   Raises:
     ConfigError: for the first field that breaks its rule.
@@ -130,7 +130,7 @@ def _check_own(given: Mapping[str, Any]) -> None:
 
 
 def _check_together(config: ml_collections.ConfigDict) -> None:
-  """Rules on several fields, and on fields that name entries of a table."""
+  """Checks rules on several fields, and the names in `log.to`."""
   if config.steps is None and config.epochs is None:
     raise ConfigError('config.steps=None, config.epochs=None: set one of them')
   check_mesh(config)
@@ -145,7 +145,7 @@ def _check_together(config: ml_collections.ConfigDict) -> None:
 
 
 def check_mesh(config: Any) -> None:
-  """The rules on the devices inside a worker that need no devices."""
+  """Checks the rules on a worker's devices, without using devices."""
   for axis, devices in config.mesh.items():
     if devices > 1 and config.mapper != 'mesh':
       raise ConfigError(

@@ -1,4 +1,4 @@
-"""Where a config becomes values: problem, strategy, and plan of a run."""
+"""Makes the problem, the strategy and the plan of a run from its settings."""
 
 from collections.abc import Callable
 import dataclasses
@@ -25,20 +25,21 @@ from selsync_jax.training.step import TrainState
 
 
 class Plan(NamedTuple):
-  """Where a run takes place, and what happens how often.
+  """Where a run takes place, and how often things happen.
 
   Attributes:
     mapper: how the workers share the devices.
-    evaluate_every: steps from one evaluation to the next.
-    save_every: steps from one checkpoint to the next.
-    fetch_every: steps whose metrics are fetched from the device together.
-    line_seconds: seconds without a printed line until the next row is one.
-    check_replicas: synchronizations from one comparison of the replicas to the
-      next; 0 is never.
-    max_skips: how many times in a row a gradient that is not finite drops the
-      worker's update, before it ends the run.
-    resize: what becomes of the optimizer's state if the number of workers
-      changes, a name in `resize.OPTIMIZER_STATE`.
+    evaluate_every: the steps from one evaluation to the next.
+    save_every: the steps from one checkpoint to the next.
+    fetch_every: the steps whose metrics are fetched from the device together.
+    line_seconds: the seconds without a printed line after which the next row
+      is printed.
+    check_replicas: the synchronizations from one comparison of the replicas to
+      the next; 0 is never.
+    max_skips: how many updates in a row a worker may skip because its gradient
+      is not finite, before the run ends.
+    resize: the rule for the optimizer's state if the number of workers changes,
+      a name in `resize.OPTIMIZER_STATE`.
   """
 
   mapper: Mapper
@@ -58,12 +59,12 @@ class Plan(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-  """A run with its method, made concrete; the step joins its parts.
+  """A run that is ready to start.
 
   Attributes:
     problem: what is trained.
-    strategy: when workers talk, and what happens then.
-    plan: where, and what happens how often.
+    strategy: when workers communicate, and what happens then.
+    plan: where the run takes place, and how often things happen.
   """
 
   problem: Problem
@@ -75,7 +76,7 @@ class Setup:
     return self._state(*self.problem.init())
 
   def traced_init(self) -> TrainState:
-    """Returns the same, as part of a program that the caller compiles."""
+    """Returns the same inside a program that the caller compiles."""
     return self._state(*self.problem.traced_init())
 
   def _state(self, params: Any, model_state: Any) -> TrainState:
@@ -89,7 +90,7 @@ class Setup:
     return jax.eval_shape(self._state, *self.problem.shapes.values())
 
   def train_step(self) -> Callable[[TrainState, Any], tuple[TrainState, Any]]:
-    """Returns all local workers' compiled step; it consumes the old state."""
+    """Returns the compiled step of local workers; it donates the state."""
     problem, plan = self.problem, self.plan
     step = train_step(
       tasks.train_loss(problem.model, problem.task),
@@ -114,16 +115,13 @@ class Setup:
 
 
 def create_setup(settings: Settings) -> Setup:
-  """Makes everything that a run needs of its config, before any device work.
-
-  Args:
-    settings: the run's settings.
+  """Makes the setup of a run, before any device work.
 
   Raises:
     ConfigError: for the first field whose value breaks its rule.
   """
   config = settings.config
-  # Its mistakes are found before the data are read, which can take long.
+  # Find mistakes in the method before reading the data, which can take long.
   trigger = settings.strategy(methods.Context(1000, config.seed)).trigger
   problem = create_problem(settings)
   if (spacing := trigger.traits.spacing) > problem.steps:

@@ -1,7 +1,6 @@
-"""A warning for workers that train almost alone, because no gradient changes.
+"""A warning for a delta so large that workers train almost alone.
 
-A delta above the changes of a run is a mistake that nothing else shows: the
-run goes on, and its workers drift apart.
+Nothing else shows this mistake: the run continues, and its workers diverge.
 """
 
 from collections.abc import Mapping
@@ -12,18 +11,18 @@ from typing import Any
 from selsync_jax.sync.transformation import Trigger
 
 PATIENCE = 100
-"""Possible synchronizations before a trigger is judged."""
+"""The number of possible synchronizations before the check."""
 
 MOST = 0.99
-"""The share of them that it may leave out without being called silent."""
+"""The share of them that a trigger may leave out without a warning."""
 
 
 class SilenceWarning:
-  """Prints one line, once, if a threshold hardly ever asks for an average.
+  """A warning, printed once, if a threshold hardly ever causes an average.
 
   Args:
-    trigger: of the run. One that has no fixed threshold on the gradient's
-      change, or an infinite one, is silent on purpose.
+    trigger: the run's trigger. One without a fixed threshold on the gradient's
+      change, or with an infinite one, gets no warning.
   """
 
   def __init__(self, trigger: Trigger):

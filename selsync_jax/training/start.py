@@ -19,12 +19,12 @@ from selsync_jax.training.step import TrainState
 def totals(
   problem: Problem, plan: Plan, record: Mapping[str, Any] | None
 ) -> Totals:
-  """Returns where a run stands, in steps of the plan's number of workers.
+  """Returns the totals of a run so far, for the plan's number of workers.
 
   Args:
     problem: what is trained.
-    plan: where.
-    record: the newest checkpoint's; none for a new run.
+    plan: where the run takes place.
+    record: the newest checkpoint's record; `None` for a new run.
   """
   if record is None:
     return Totals()
@@ -32,17 +32,17 @@ def totals(
   if record['workers'] != plan.workers:
     position = round(record['epoch'] * problem.steps_per_epoch)
     saved.shift = position - saved.steps
-    saved.skips = []  # Other workers than those that skipped.
+    saved.skips = []  # They count by worker.
   return saved
 
 
 def state(setup: Setup, session: Session, totals: Totals) -> TrainState:
-  """Returns the state of this process's workers; says where it comes from.
+  """Returns the state of this process's workers; prints where it comes from.
 
   Args:
     setup: the run.
-    session: has the checkpoint, if there is one.
-    totals: where the run stands; a resize leaves it a step at least.
+    session: the run's session, with the checkpoint if there is one.
+    totals: the totals so far; a resize changes them if no step would be left.
   """
   problem, plan, record = setup.problem, setup.plan, session.record
   session.say('compiling')
@@ -82,7 +82,7 @@ def fresh(setup: Setup) -> TrainState:
 
 
 def _init(setup: Setup) -> Callable[[], TrainState]:
-  """Returns what makes one worker's state."""
+  """Returns the function that makes one worker's state."""
   return setup.traced_init if setup.plan.mapper.compiles else setup.init
 
 
@@ -92,10 +92,10 @@ def _resized(
   """Returns the state, from a checkpoint of another number of workers.
 
   Args:
-    setup: the run of the workers that continue.
-    session: has the checkpoint.
-    workers: how many workers saved it.
-    step: the optimizer step that the new ones have reached.
+    setup: the run with the new workers.
+    session: the run's session, with the checkpoint.
+    workers: the number of workers that saved it.
+    step: the optimizer step that the new workers have reached.
   """
   mapper, init = setup.plan.mapper, _init(setup)
   saved = session.restore(mapper.abstract_saved(setup.shapes, workers))

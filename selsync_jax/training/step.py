@@ -1,4 +1,4 @@
-"""One worker's training step: local update first, then, if voted, the average.
+"""One worker's training step: a local update, then an average if voted.
 
 References:
   Tyagi and Swany, CLUSTER 2023, Algorithm 1, lines 6 to 15.
@@ -32,19 +32,19 @@ Loss = Callable[..., Any]
 
 
 class TrainState(flax.struct.PyTreeNode):
-  """What one worker carries from step to step.
+  """The state of one worker.
 
   Attributes:
     step: int32 [], optimizer steps taken; equal on all workers.
     syncs: int32 [], how many of them synchronized.
     params: the model's parameters.
-    model_state: what is not a parameter, batch statistics for example.
-    opt_state: the optimizer's.
+    model_state: the model's other variables, batch statistics for example.
+    opt_state: the optimizer's state.
     measure_state: the gradient change on this worker.
-    trigger_state: the trigger's.
-    reducer_state: the reducer's.
-    averager_state: what the averager remembers between synchronizations.
-    moments_state: what the policy for the optimizer's state remembers.
+    trigger_state: the trigger's state.
+    reducer_state: the reducer's state.
+    averager_state: the averager's state.
+    moments_state: the state of the policy for the optimizer's state.
   """
 
   step: Any
@@ -60,7 +60,7 @@ class TrainState(flax.struct.PyTreeNode):
 
   @property
   def shared(self) -> dict[str, Any]:
-    """The model: what an evaluation averages."""
+    """Parameters and model state, which an evaluation averages."""
     return {'params': self.params, 'model_state': self.model_state}
 
 
@@ -70,7 +70,7 @@ def init_state(
   strategy: Strategy,
   optimizer: optax.GradientTransformation,
 ) -> TrainState:
-  """One worker's state before the first step."""
+  """Returns one worker's state before the first step."""
   opt_state = optimizer.init(params)
   shared = {'params': params, 'model_state': model_state}
   return TrainState(
@@ -95,23 +95,23 @@ def train_step(
   check_every: int = 0,
   alone: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda fn: fn,
 ) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, Any]]]:
-  """The step of one worker, to be mapped over all of them.
+  """Returns the step of one worker, to be mapped over all workers.
 
   Args:
-    loss: of one batch, see `Loss`.
-    strategy: when workers talk, and what happens then.
-    optimizer: of the local update.
-    seed: of dropout; the key is folded with the worker and the step.
-    check_every: compare the replicas of the parameters at every
-      `check_every`-th synchronization; 0 is never.
-    alone: applied to the gradient's function, which has no collectives; see
+    loss: the loss of a batch, see `Loss`.
+    strategy: when workers communicate, and what happens then.
+    optimizer: the optimizer of the local update.
+    seed: the seed of dropout; the key is folded with the worker and the step.
+    check_every: the number of synchronizations from one comparison of the
+      replicas to the next; 0 is never.
+    alone: a wrapper of the gradient's function, which has no collectives; see
       `Mapper.alone`.
 
   Returns:
     `(state, batch) -> (state, metrics)`, where metrics are scalars of this
-    worker: the loss's own, `relative_change`, `synced`, and `unequal`, the
-    index of the first leaf of the parameters that differs between workers
-    that should be equal, or -1.
+    worker: those of the loss, `relative_change`, `synced`, and `unequal`, the
+    index of the first parameter that differs between workers that should be
+    equal, or -1.
   """
   synchronize = _synchronization(strategy, optimizer, check_every)
 
@@ -144,7 +144,7 @@ def train_step(
 
 
 def _local_update(strategy, optimizer, state, grads, model_state):
-  """The state after the local update, the gradient change, and the vote."""
+  """Returns the state after the local update, the change, and the vote."""
   params = state.params
   _, measured = strategy.measure.update(grads, state.measure_state)
   sends = strategy.sends(state.shared, lax.axis_size(AXIS), state.opt_state)
@@ -173,7 +173,7 @@ def _local_update(strategy, optimizer, state, grads, model_state):
   state = state.replace(
     step=state.step + 1,
     params=optax.apply_updates(params, updates),
-    # What made a gradient NaN is in the batch statistics too.
+    # A batch whose gradient is NaN spoils the batch statistics too.
     model_state=optax.tree.where(
       jnp.isnan(measured.change), state.model_state, model_state
     ),
@@ -186,7 +186,7 @@ def _local_update(strategy, optimizer, state, grads, model_state):
 
 
 def _synchronization(strategy, optimizer, check_every):
-  """`(sync, state) -> (state, unequal)`: the one `lax.cond` of a step."""
+  """Returns `(sync, state) -> (state, unequal)`, the only `lax.cond`."""
   # A conditional may copy what passes through it.
   changing = ['params', 'averager_state', 'syncs']
   if strategy.averages_model_state:

@@ -22,13 +22,13 @@ from selsync_jax.training.settings import check
 
 
 class Cost(NamedTuple):
-  """What a step costs in addition to its computation, averaged over steps.
+  """The cost of a step beyond its computation, averaged over steps.
 
   Attributes:
     lssr: the share of steps without an average.
-    sent: bytes that each worker sends.
-    vote: seconds of waiting for votes.
-    average: seconds of waiting for averages.
+    sent: the bytes that each worker sends.
+    vote: the seconds of waiting for votes.
+    average: the seconds of waiting for averages.
   """
 
   lssr: float
@@ -49,13 +49,13 @@ def cost(
   lssr: float,
   opt_state: Any = (),
 ) -> Cost:
-  """What a step of a method costs on a network.
+  """Returns what a step of a method costs on a network.
 
   Args:
     strategy: the method.
     shared: `{'params', 'model_state'}` of one worker.
-    network: between the workers.
-    lssr: of a method without a fixed period.
+    network: the network between the workers.
+    lssr: the LSSR of a method without a fixed period.
     opt_state: the optimizer's state of one worker.
   """
   if strategy.period is not None:
@@ -76,14 +76,14 @@ def cost(
 
 
 class Measurement(NamedTuple):
-  """One worker's steps, measured.
+  """A measurement of one worker's steps.
 
   Attributes:
-    seconds: of a step; the median, without the first, which compiles.
-    quartiles: the lower and the upper quartile of these seconds.
+    seconds: the median time of a step, without the first, which compiles.
+    quartiles: the lower and the upper quartile of these times.
     shared: the shapes of `{'params', 'model_state'}` of the worker.
     opt_state: the shapes of its optimizer's state.
-    steps_per_epoch: of the run.
+    steps_per_epoch: the run's steps per epoch.
   """
 
   seconds: float
@@ -94,11 +94,11 @@ class Measurement(NamedTuple):
 
 
 def measure(config: ml_collections.ConfigDict, steps: int) -> Measurement:
-  """Takes steps with one worker, on the first device, by no method.
+  """Times the steps of one worker without a method, on the first device.
 
   Args:
     config: the run's config, for batch size, data and model.
-    steps: how many steps, at least 3.
+    steps: the number of steps, at least 3.
   """
   problem = create_problem(check(config))
   params, model_state = problem.init()
@@ -121,7 +121,7 @@ def measure(config: ml_collections.ConfigDict, steps: int) -> Measurement:
 
 
 def _step(problem: Problem) -> Any:
-  """Returns `(state, batch, key) -> state` of a worker that is alone."""
+  """Returns the step of a single worker, `(state, batch, key) -> state`."""
   gradient = jax.grad(
     tasks.train_loss(problem.model, problem.task), has_aux=True
   )

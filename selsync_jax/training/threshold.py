@@ -6,16 +6,16 @@ from typing import NamedTuple
 from jaxtyping import Float
 import numpy as np
 
-ROUNDING = 0.01  # Of LSSR, given up for a delta with few digits.
+ROUNDING = 0.01  # The error of LSSR allowed for a delta with few digits.
 
 
 class ChangeSample(NamedTuple):
-  """The changes recorded in the first steps of runs, as a sample of whole ones.
+  """The gradient changes in the first steps of runs, as a sample of whole runs.
 
   Attributes:
     deciding: the change that decides the vote at each step, see `deciding`.
     weights: the share of the run that each step stands for.
-    max_period: steps from one synchronization to the next, at most.
+    max_period: the most steps from one synchronization to the next.
   """
 
   deciding: Float[np.ndarray, 'steps']
@@ -23,7 +23,7 @@ class ChangeSample(NamedTuple):
   max_period: int | None = None
 
   def lssr(self, delta: float) -> float:
-    """The share of the run that a threshold leaves local."""
+    """Returns the share of the run that a threshold leaves local."""
     synced = self.deciding >= delta
     if self.max_period is not None:
       steps = np.arange(len(synced))
@@ -34,7 +34,7 @@ class ChangeSample(NamedTuple):
   def curve(
     self,
   ) -> tuple[Float[np.ndarray, 'points'], Float[np.ndarray, 'points']]:
-    """The finite positive changes, ascending, and LSSR with each as delta."""
+    """Returns the finite positive changes, ascending, and LSSR for each."""
     deltas = np.sort(self.deciding)
     deltas = deltas[np.isfinite(deltas) & (deltas > 0)]
     return deltas, np.array([self.lssr(delta) for delta in deltas], float)
@@ -45,11 +45,11 @@ def deciding(
   quorum: float | None = None,
   vote_every: int = 1,
 ) -> Float[np.ndarray, 'steps']:
-  """The change that decides the vote at each step.
+  """Returns the change that decides the vote at each step.
 
   Any delta up to it synchronizes. It is the largest change of all workers; with
-  a quorum, the smallest of the largest that form the quorum. A vote on several
-  steps takes each worker's largest change.
+  a quorum of k workers, the k-th largest. A vote on several steps takes each
+  worker's largest change.
 
   Args:
     changes: relative gradient changes; NaN vetoes the vote.
@@ -57,7 +57,7 @@ def deciding(
     vote_every: see `selsync`.
 
   Returns:
-    The change, -inf where nothing could synchronize.
+    The change, or -inf at steps that cannot synchronize.
   """
   steps, workers = changes.shape
   voted = steps // vote_every * vote_every
@@ -72,7 +72,7 @@ def deciding(
 
 
 def weigh(steps: int, total: int) -> Float[np.ndarray, 'steps']:
-  """The share of a run that each of its first steps stands for.
+  """Returns the share of a run that each of its first steps stands for.
 
   The first quarter contains the warm-up of learning rate and smoothing, which
   happens once. Steps that were not taken count like the later three quarters.
@@ -84,9 +84,9 @@ def weigh(steps: int, total: int) -> Float[np.ndarray, 'steps']:
 
 
 def forced_period(max_period: int | None, vote_every: int) -> int | None:
-  """Steps until `max_period` forces a synchronization; see `selsync`.
+  """Returns the steps until `max_period` forces a synchronization.
 
-  Synchronizations happen at votes, so it is rounded up to one.
+  Synchronizations happen at votes, so it is a multiple of `vote_every`.
   """
   if not max_period:
     return None
@@ -94,17 +94,17 @@ def forced_period(max_period: int | None, vote_every: int) -> int | None:
 
 
 def max_lssr(max_period: int | None, vote_every: int) -> float:
-  """The largest LSSR that `max_period` allows."""
+  """Returns the largest LSSR that `max_period` allows."""
   period = forced_period(max_period, vote_every)
   return 1 - 1 / period if period else 1.0
 
 
 def suggest(sample: ChangeSample, wanted: float) -> float:
-  """The delta with the fewest digits that gives about the wanted LSSR.
+  """Returns the delta with the fewest digits that gives about the wanted LSSR.
 
   Args:
-    sample: to judge by.
-    wanted: LSSR, in [0, 1).
+    sample: the recorded changes.
+    wanted: the wanted LSSR, in [0, 1).
 
   Returns:
     A finite threshold, whose LSSR is within 0.01 of the wanted one if there is
@@ -121,7 +121,7 @@ def suggest(sample: ChangeSample, wanted: float) -> float:
 
 
 def _roundest(low: float, high: float) -> float:
-  """The number above `low`, up to `high`, with the fewest digits."""
+  """Returns the number in (low, high] with the fewest digits."""
   middle = (low + high) / 2
   for digits in range(1, 17):
     number = float(f'{middle:.{digits}g}')

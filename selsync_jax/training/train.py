@@ -1,4 +1,4 @@
-"""A run from config to summary."""
+"""Trains a run, from config to summary."""
 
 from collections.abc import Callable
 import pathlib
@@ -36,14 +36,14 @@ def train_and_evaluate(
   """Trains as the config says, and writes the run into `workdir`.
 
   Args:
-    config: a config that started from configs/base.py, or what
-      `settings.check` made of it.
+    config: a config that started from configs/base.py, or the settings that
+      `settings.check` returned for it.
     workdir: a folder, created if need be. A run in it is resumed from its last
       checkpoint; a finished one is left as it is.
     restart: whether to move a run in `workdir` aside first.
     profile: whether to trace a few steps into `workdir/profile`.
     patience: seconds until every process must see process 0's files.
-    create_ledger: makes what counts the steps of a run.
+    create_ledger: a function that makes the ledger, which counts the steps.
 
   Returns:
     The summary, as in `summary.json`.
@@ -51,7 +51,7 @@ def train_and_evaluate(
   Raises:
     ConfigError: for a value that breaks its rule, before any work.
     Stopped: after SIGTERM or SIGINT, with everything saved.
-    RunError: naming what went wrong, where, and the last good checkpoint.
+    RunError: if the run fails; names the last good checkpoint.
   """
   settings = check(config)
   session = Session(
@@ -67,7 +67,7 @@ def train_and_evaluate(
   same_program.check(setup)
   totals = start.totals(problem, plan, session.record)
   ledger = create_ledger(setup, totals)
-  with session:  # Mistakes left no trace.
+  with session:  # Errors until here have written nothing.
     describe_data(session, problem)
     if summary := session.outcome(totals, problem.steps):
       return summary

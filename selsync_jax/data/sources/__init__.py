@@ -1,8 +1,8 @@
-"""The data sets, a file and a row here each.
+"""The data sets: one file and one row of a table each.
 
 A data set is a function whose keyword-only parameters are fields of
-`config.data`. It returns an `ArrayDataset` that NumPy has read, for any
-backend, or a `Source` that TFDS reads, for the backend 'tf'.
+`config.data`. It returns an `ArrayDataset`, for any backend, or a `Source` that
+TFDS reads, for the backend 'tf'.
 """
 
 from selsync_jax.config import Registry
@@ -26,4 +26,4 @@ BY_TFDS = {
   'wikitext103': wikitext103,
 }
 DATASETS = Registry('data set', BY_NUMPY | BY_TFDS)
-"""By name, the function of each data set, also of those of a user."""
+"""The functions of all data sets by name, including the user's own."""

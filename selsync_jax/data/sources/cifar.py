@@ -27,8 +27,7 @@ def _cifar(name: str, colors: tuple, image_size: int | None) -> Source:
     name,
     task='classification',
     num_classes=source.num_labels,
-    # TFDS shuffles the training images when it prepares them, so its last ones
-    # are a random sample.
+    # TFDS has shuffled the training images, so the last are a random sample.
     splits={
       'train': 'train[:90%]',
       'validation': 'train[90%:]',
@@ -43,14 +42,14 @@ def _cifar(name: str, colors: tuple, image_size: int | None) -> Source:
 
 
 def cifar10(*, image_size: source.Pixels | None = None) -> Source:
-  """60,000 images of 32x32 pixels, 10 labels; 45,000 train.
+  """Returns 60,000 images of 32x32 pixels, 10 labels; 45,000 train.
 
   Args:
-    image_size: the pixels per side, at least 1; None: 32, as they are.
+    image_size: the pixels per side, at least 1; `None` is 32, the original.
   """
   return _cifar('cifar10', _CIFAR10, image_size)
 
 
 def cifar100(*, image_size: source.Pixels | None = None) -> Source:
-  """The same with 100 labels and other images; see `cifar10`."""
+  """Returns images with 100 labels, otherwise as in `cifar10`."""
   return _cifar('cifar100', _CIFAR100, image_size)

@@ -15,14 +15,14 @@ from selsync_jax.data.arrays import Examples
 from selsync_jax.data.order import ShuffledChunk
 from selsync_jax.data.sources.source import Pixels
 
-# Never change these, nor the order of the examples: scores on other splits, and
-# runs that read another order, cannot be compared.
+# Never change these, nor the order of the examples: scores would not be
+# comparable.
 _SPLIT_SEED = 0
 _TEST, _VALIDATION = 360, 180
 
 
 def all_digits() -> Examples:
-  """All 1,797 images [n, 8, 8, 1] in 17 gray levels, and their labels."""
+  """Returns all 1,797 images [n, 8, 8, 1] in 17 gray levels, and labels."""
   from sklearn import datasets  # Takes a second to import.
 
   images, labels = datasets.load_digits(return_X_y=True)
@@ -33,7 +33,7 @@ def all_digits() -> Examples:
 
 
 def split_digits(labels: np.ndarray) -> dict[str, np.ndarray]:
-  """Example indices of each split, sorted; every label has its share."""
+  """Returns the example indices of each split, sorted, stratified by label."""
   from sklearn import model_selection  # Takes a second to import.
 
   def stratified(indices, size):
@@ -51,7 +51,7 @@ def split_digits(labels: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _shuffled(indices: np.ndarray, split: str) -> np.ndarray:
-  """The indices in the order of their MD5, with the split as salt."""
+  """Returns the indices sorted by their MD5, with the split as salt."""
   return np.array(
     sorted(
       indices.tolist(),
@@ -63,11 +63,11 @@ def _shuffled(indices: np.ndarray, split: str) -> np.ndarray:
 def digits(
   *, image_size: Pixels | None = None, channels: Literal[1, 3] | None = None
 ) -> ArrayDataset:
-  """Gray images in [0, 1], with the same gray in each channel.
+  """Returns gray images in [0, 1], with equal channels.
 
   Args:
-    image_size: the pixels per side, at least 1; None: 8, as they are.
-    channels: 1 or 3; None: 1.
+    image_size: the pixels per side, at least 1; `None` is 8, the original.
+    channels: the number of channels, 1 or 3; `None` is 1.
   """
   every = all_digits()
   indices = {

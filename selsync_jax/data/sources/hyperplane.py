@@ -2,8 +2,8 @@
 
 References:
   Li et al., `Taming Unbalanced Training Workloads in Deep Learning with Partial
-  Collective Operations`, PPoPP 2020, section 6 (the task; it has 8,192
-  dimensions, which are a gigabyte).
+  Collective Operations`, PPoPP 2020, section 6 (the task, there with 8,192
+  dimensions, which take a gigabyte).
 """
 
 from typing import Annotated
@@ -16,8 +16,8 @@ from selsync_jax.data.arrays import Examples
 from selsync_jax.data.arrays import unchanged
 from selsync_jax.data.order import ShuffledChunk
 
-NOISE = 0.1  # Standard deviation; that of the target without it is 1.
-# Never change these: scores on other points cannot be compared.
+NOISE = 0.1  # Standard deviation; without noise the target's is 1.
+# Never change these: scores would not be comparable.
 _SEED = 0
 _SIZES = {'train': 16_384, 'validation': 2_048, 'test': 2_048}
 
@@ -25,7 +25,7 @@ _SIZES = {'train': 16_384, 'validation': 2_048, 'test': 2_048}
 def hyperplane(
   *, dimensions: Annotated[int, Interval(ge=1, le=2**16)] = 512
 ) -> ArrayDataset:
-  """Features from N(0, 1), and as target their weighted sum with noise.
+  """Returns features from N(0, 1); the target is their weighted sum with noise.
 
   Args:
     dimensions: the number of features, at least 1.

@@ -22,7 +22,7 @@ def imagenet2012(
   image_size: source.Pixels = 224,
   window: Annotated[int, Interval(ge=1, le=10**6)] = 1024,
 ) -> Source:
-  """1,281,167 photographs, 1,000 labels; 1% are for validation.
+  """Returns 1,281,167 photographs, 1,000 labels; 1% are for validation.
 
   The test images are the 50,000 validation images of the challenge, because the
   labels of its test images were never published.

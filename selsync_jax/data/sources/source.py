@@ -1,4 +1,4 @@
-"""A data set that TFDS prepares and reads, and what such data sets share."""
+"""Data sets that TFDS prepares and reads."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple
@@ -22,21 +22,20 @@ class Source(NamedTuple):
   """A data set of TFDS.
 
   Attributes:
-    name: its name in a config, and by default TFDS's.
+    name: its name in a config, and by default in TFDS.
     task: what the data are for, a name in `tasks.TASKS`.
     num_classes: `num_classes(info)`, from TFDS's `DatasetInfo` to the number of
       labels or of tokens.
     splits: TFDS's name for each of `train`, `validation` and `test`.
     order: the order in which workers read their chunks.
     transform: `transform(examples)`, from stored tensors to a batch.
-    train: `train(examples, key)`, in its place for training batches; see
-      `ArrayDataset`.
+    train: `train(examples, key)` for training batches; see `ArrayDataset`.
     read: `read(rows)`, from a `tf.data.Dataset` of all rows of a split to
-      arrays. None: the data set stays on disk, and `transform` and `train` take
-      one example at a time.
+      arrays. If `None`, the data set stays on disk, and `transform` and `train`
+      take one example at a time.
     fetch: how to get the data set, with `{dir}` for TFDS's data directory.
     builder: `builder(data_dir=...)`, our own TFDS builder, which prepares the
-      data on first use. None: TFDS's, and its own command prepares them.
+      data on first use. If `None`, TFDS's own command prepares them.
   """
 
   name: str
@@ -52,11 +51,11 @@ class Source(NamedTuple):
 
 
 def num_labels(info: Any) -> int:
-  """Number of labels of a data set of TFDS."""
+  """Returns the number of labels of a data set of TFDS."""
   return info.features['label'].num_classes
 
 
 def images(rows: Any) -> Examples:
-  """All images of a split as they are stored, and labels."""
+  """Returns all images of a split as stored, and their labels."""
   (batch,) = rows.batch(len(rows)).as_numpy_iterator()
   return {'image': batch['image'], 'label': batch['label'].astype(np.int32)}

@@ -1,4 +1,4 @@
-"""The text of Python's own standard library: real text on every machine."""
+"""The source text of Python's standard library, present on every machine."""
 
 import hashlib
 import pathlib
@@ -15,19 +15,19 @@ from selsync_jax.data.sources.text import segments
 
 
 def split_of(name: str) -> str:
-  """The split of a file, from its name alone: 8 : 1 : 1."""
+  """Returns the split of a file, by its name alone; they are 8 : 1 : 1."""
   tenth = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) % 10
   return {0: 'test', 1: 'validation'}.get(tenth, 'train')
 
 
 def files_of(split: str) -> list[pathlib.Path]:
-  """The .py files of a split at the library's top level, sorted by name."""
+  """Returns a split's .py files at the library's top level, sorted by name."""
   folder = pathlib.Path(sysconfig.get_path('stdlib'))
   return sorted(p for p in folder.glob('*.py') if split_of(p.name) == split)
 
 
 def stdlib_text(*, bptt: Tokens) -> ArrayDataset:
-  """Byte-level language modeling on the standard library.
+  """Returns the bytes of the standard library, for language modeling.
 
   Args:
     bptt: the number of tokens in an example, at least 1.

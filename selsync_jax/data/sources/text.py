@@ -8,11 +8,11 @@ import numpy as np
 def segments(tokens: np.ndarray, bptt: int) -> np.ndarray:
   """Divides tokens [n] into segments [examples, bptt + 1].
 
-  The last token of a segment is the first of the next: a target in one, an
-  input in the other. Fewer than bptt tokens at the end are dropped.
+  The last token of a segment, a target, is the first of the next, an input.
+  Fewer than bptt tokens at the end are dropped.
 
   Raises:
-    ValueError: if the tokens are too few for one segment.
+    ValueError: if there are too few tokens for one segment.
   """
   if len(tokens) <= bptt:
     raise ValueError(
@@ -23,6 +23,6 @@ def segments(tokens: np.ndarray, bptt: int) -> np.ndarray:
 
 
 def next_token(examples: Any) -> Any:
-  """Inputs, and as targets the token that follows each."""
+  """Returns inputs, and as targets the token that follows each."""
   tokens = examples['tokens']
   return {'inputs': tokens[:, :-1], 'targets': tokens[:, 1:]}

@@ -32,7 +32,7 @@ _BLOCK = 2**16  # Tokens of one record.
 
 
 def _words(archive: pathlib.Path, file: str) -> Iterator[str]:
-  """The words of a file, with one more word at the end of every line."""
+  """Yields the words of a file, and `<eos>` after every line."""
   try:
     with zipfile.ZipFile(archive) as members, members.open(file) as lines:
       for line in lines:
@@ -91,7 +91,7 @@ def builder() -> Callable[..., Any]:
 
 
 def wikitext103(*, bptt: Tokens) -> Source:
-  """Word-level language modeling on WikiText-103.
+  """Returns the words of WikiText-103, for language modeling.
 
   Args:
     bptt: the number of tokens in an example, at least 1.

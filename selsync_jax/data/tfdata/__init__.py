@@ -1,10 +1,10 @@
-"""Data read by TensorFlow: fed by tf.data pipelines, some prepared by TFDS.
+"""Data that tf.data pipelines read, some of them prepared by TFDS.
 
-No module outside this folder imports TensorFlow or TFDS when it is imported; a
-few functions of `sources` do when they are called.
+Modules outside this folder do not import TensorFlow or TFDS at their top level;
+a few functions of `sources` do when they are called.
 """
 
 import tensorflow as tf
 
-# TensorFlow only reads data; the accelerators are JAX's.
+# TensorFlow only reads data; leave the GPUs to JAX.
 tf.config.set_visible_devices([], 'GPU')

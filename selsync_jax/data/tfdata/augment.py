@@ -1,7 +1,7 @@
-"""Image transforms, with random choices that a resumed run repeats.
+"""Image transforms, whose random choices a resumed run repeats.
 
 Random choices come from `key`, 64 bits for each image and epoch (see draws.py),
-so an image is cropped alike by all workers that read it in an epoch.
+so all workers that read an image in an epoch crop it alike.
 
 References:
   Lee et al., `Deeply-Supervised Nets`, AISTATS 2015, and He et al., CVPR 2016:
@@ -18,11 +18,11 @@ import tensorflow as tf
 from selsync_jax.data import draws
 
 Tensor = Any
-"""A tensor, whose operators no type checker knows."""
+"""A tensor; type checkers do not know its operators."""
 
 
 def bits(*words: Any) -> Tensor:
-  """`draws.bits` of tensors: uint64, of the shape that the words broadcast to.
+  """Returns `draws.bits` for tensors: uint64, of the words' broadcast shape.
 
   Args:
     *words: integers or integer tensors that broadcast against each other.
@@ -38,8 +38,8 @@ def normalize(
 
   Args:
     image: [..., height, width, channels], values in [0, 255].
-    mean: of each channel over the data set, for values in [0, 1].
-    std: standard deviation of each channel, likewise.
+    mean: the mean of each channel over the data set, for values in [0, 1].
+    std: the standard deviation of each channel, likewise.
 
   Returns:
     float32 of the same shape.
@@ -53,7 +53,7 @@ def normalize(
 
 
 def resize(image: tf.Tensor, size: int | None) -> tf.Tensor:
-  """Resizes images [n, height, width, channels] to squares; None: does not."""
+  """Resizes images [n, height, width, channels] to squares, unless `None`."""
   return image if size is None else tf.image.resize(image, (size, size))
 
 
@@ -62,8 +62,8 @@ def pad_crop_flip(image: Tensor, key: Tensor, pad: int = 4) -> tf.Tensor:
 
   Args:
     image: [n, height, width, channels].
-    key: uint64 [n].
-    pad: pixels on each side; the crop is as large as the image.
+    key: uint64 [n], random bits.
+    pad: the pixels added on each side; the crop is as large as the image.
 
   Returns:
     float32 of the same shape.
@@ -75,7 +75,7 @@ def pad_crop_flip(image: Tensor, key: Tensor, pad: int = 4) -> tf.Tensor:
   choice = tf.stack([key // 2 // ways % ways, key // 2 % ways], axis=1)
   first = tf.cast(choice, tf.float32) - pad  # Row and column, in pixels.
   begin, end = first / last, (first + last) / last
-  # Slightly inwards, or rounding might move the edge out of the image.
+  # Move the edge slightly inwards, as rounding could move it out of the image.
   begin, end = (0.5 + (side - 0.5) * (1 - 1e-4) for side in (begin, end))
   left, right = begin[:, 1:], end[:, 1:]
   left, right = tf.where(flip, right, left), tf.where(flip, left, right)
@@ -89,7 +89,7 @@ def pad_crop_flip(image: Tensor, key: Tensor, pad: int = 4) -> tf.Tensor:
 
 
 def _resized_crop(jpeg, begin, extent, size):
-  """The box of a JPEG at `begin` of size `extent`, resized to a square."""
+  """Returns the box of a JPEG from `begin`, resized to a square."""
   box = tf.concat([begin, extent], axis=0)
   image = tf.io.decode_and_crop_jpeg(jpeg, box, channels=3)
   return tf.image.resize(image, (size, size), antialias=True)
@@ -100,8 +100,8 @@ def inception_crop(jpeg: tf.Tensor, key: Tensor, size: int) -> tf.Tensor:
 
   Args:
     jpeg: string [], an encoded image.
-    key: uint64 [].
-    size: pixels per side of the result.
+    key: uint64 [], random bits.
+    size: the pixels per side of the result.
 
   Returns:
     float32 [size, size, 3] in [0, 255].

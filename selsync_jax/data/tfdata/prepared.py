@@ -22,7 +22,7 @@ from selsync_jax.data.tfdata.streamed import OpenShards
 from selsync_jax.data.tfdata.streamed import rows
 from selsync_jax.data.tfdata.streamed import Shards
 
-_BATCH = 1024  # Examples that are converted together.
+_BATCH = 1024  # The number of examples that are converted together.
 
 
 def open_source(
@@ -32,10 +32,10 @@ def open_source(
 
   Args:
     source: the data set.
-    data_dir: TFDS's data directory; None is TFDS's own default.
+    data_dir: TFDS's data directory; `None` is TFDS's default.
 
   Raises:
-    ConfigError: if the data are not there, or a split is too short.
+    ConfigError: if the data are not prepared, or a split is too short.
   """
   builder = open_builder(source, data_dir)
   num_classes = source.num_classes(builder.info)
@@ -61,7 +61,7 @@ def open_source(
 
 
 def _shards(builder: Any, split: str) -> Shards:
-  """A split on disk, from TFDS's name for it."""
+  """Returns a split on disk, from TFDS's name for it."""
   splits = builder.info.splits
   instruction = tfds.core.ReadInstruction.from_spec(split)
   (part,) = instruction.to_absolute(splits)
@@ -71,7 +71,7 @@ def _shards(builder: Any, split: str) -> Shards:
 
 @contextlib.contextmanager
 def _silence_tfds() -> Iterator[None]:
-  """Suppresses TFDS's log lines and what it prints."""
+  """Suppresses TFDS's log lines and prints."""
   verbosity = logging.get_verbosity()
   logging.set_verbosity(logging.ERROR)
   try:
@@ -86,10 +86,10 @@ def open_builder(source: Source, data_dir: str | None) -> Any:
 
   Args:
     source: the data set.
-    data_dir: TFDS's data directory; None is TFDS's own default.
+    data_dir: TFDS's data directory; `None` is TFDS's default.
 
   Raises:
-    ConfigError: if the data are not there, saying how to get them, or cannot be
+    ConfigError: if the data are missing, saying how to get them, or cannot be
       prepared.
   """
   if not sys.stderr.isatty():
@@ -107,7 +107,7 @@ def open_builder(source: Source, data_dir: str | None) -> Any:
     except ValueError as error:
       raise ConfigError(f'config.data.name: {error}') from error
     except (AssertionError, OSError) as error:
-      # TFDS raises AssertionError if the data are not there.
+      # TFDS raises AssertionError if the data are missing.
       if not isinstance(error, AssertionError | FileNotFoundError):
         raise ConfigError(f'config.data.dir: {error}') from error
       fetch = source.fetch.format(dir=builder.data_dir_root)
@@ -121,7 +121,7 @@ def read_all(dataset: tf.data.Dataset) -> Examples:
   """Returns all examples of a finite data set, each a dict, as arrays.
 
   Raises:
-    ValueError: if it has no end, or its elements are no dicts.
+    ValueError: if it is infinite, or its elements are not dicts.
   """
   if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
     raise ValueError('the tf.data.Dataset has no end; leave out repeat()')
@@ -140,8 +140,8 @@ def split_reader(name: str, data_dir: str | None) -> Callable[[str], Examples]:
   """Returns `read(split)` for a data set that TFDS has prepared.
 
   Raises:
-    ConfigError: if TFDS does not know it, or, when a split is read, has not
-      prepared it.
+    ConfigError: if TFDS does not know it; `read` raises one if the data are not
+      prepared.
   """
   try:
     builder = tfds.builder(name, data_dir=data_dir)

@@ -1,8 +1,8 @@
 """The registry of asynchronous methods.
 
 A method is one file: a constructor whose keyword defaults are its fields, as in
-`selsync_jax.methods`, and that returns a function which starts the method's
-processes. They read like the paper's pseudo-code.
+`selsync_jax.methods`. It returns a function that starts the method's processes,
+which read like the paper's pseudo-code.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,6 @@ from typing import Any
 
 from selsync_jax import config
 from selsync_jax.config import lookup
-from selsync_jax.simulate.method import Method
 from selsync_jax.simulate.methods.ad_psgd import ad_psgd
 from selsync_jax.simulate.methods.asp import asp
 from selsync_jax.simulate.methods.dssp import dssp
@@ -20,6 +19,7 @@ from selsync_jax.simulate.methods.prague import prague
 from selsync_jax.simulate.methods.rna import rna
 from selsync_jax.simulate.methods.ssp import ssp
 from selsync_jax.simulate.methods.wagma import wagma
+from selsync_jax.simulate.simulation import Method
 
 METHODS: dict[str, Callable[..., Method]] = {
   'asp': asp,
@@ -34,7 +34,7 @@ METHODS: dict[str, Callable[..., Method]] = {
 
 
 def parameters(method: str) -> dict[str, inspect.Parameter]:
-  """The fields of a method, as its constructor declares them.
+  """Returns the fields of a method, as its constructor declares them.
 
   Raises:
     ValueError: if there is no such method.
@@ -43,11 +43,11 @@ def parameters(method: str) -> dict[str, inspect.Parameter]:
 
 
 def create_method(method: str, **fields: Any) -> Method:
-  """The method of a config's `sync`.
+  """Makes the method of a config's `sync`.
 
   Args:
     method: a name in `METHODS`.
-    **fields: the method's own; others must be `None`, not set.
+    **fields: the method's own fields; fields of other methods must be `None`.
 
   Raises:
     ConfigError: if the method is unknown, a field is not its own, or a value

@@ -1,7 +1,8 @@
 """AD-PSGD: average with one random neighbor, then apply the gradient.
 
-Neighbors are one active and one passive worker: active workers ask, passive
-ones answer, also while they compute. So nobody who waits is waited for.
+Neighbors are one active and one passive worker. Active workers ask, and passive
+ones answer even while they compute. So a waiting worker never blocks another
+one: there is no deadlock.
 
 References:
   Lian et al., `Asynchronous Decentralized Parallel Stochastic Gradient
@@ -15,12 +16,12 @@ from typing import Literal
 import simpy
 
 from selsync_jax.simulate.meeting import average
-from selsync_jax.simulate.method import Method
-from selsync_jax.simulate.method import Models
+from selsync_jax.simulate.simulation import Method
 from selsync_jax.simulate.simulation import Model
+from selsync_jax.simulate.simulation import Models
 from selsync_jax.simulate.simulation import Simulation
 
-_NEIGHBOR = 3  # Of the draws.
+_NEIGHBOR = 3  # Separates these draws from other methods'.
 
 
 def _ring(worker: int, workers: int) -> list[int]:
@@ -32,7 +33,7 @@ def _complete(worker: int, workers: int) -> list[int]:
   return list(range(1, workers, 2))
 
 
-# By name, the passive neighbors of an active worker.
+# By name, a function that returns an active worker's passive neighbors.
 TOPOLOGIES: dict[str, Callable[[int, int], list[int]]] = {
   'ring': _ring,
   'complete': _complete,
@@ -40,12 +41,13 @@ TOPOLOGIES: dict[str, Callable[[int, int], list[int]]] = {
 
 
 def ad_psgd(*, topology: Literal['ring', 'complete'] = 'ring') -> Method:
-  """After each gradient, an active worker averages with a passive neighbor.
+  """Averages an active worker with a passive neighbor after each gradient.
 
   Workers with even indices are active.
 
   Args:
-    topology: `ring`: the two next to it; `complete`: every passive worker.
+    topology: the neighbors: in `ring` the two next to the worker, in `complete`
+      every passive worker.
   """
   neighbors = TOPOLOGIES[topology]
 
@@ -81,8 +83,7 @@ def ad_psgd(*, topology: Literal['ring', 'complete'] = 'ring') -> Method:
           x = sim.algebra.with_statistics(x, [gradient.value])
           models[i] = Model(x, version + 1)
 
-    for i in range(sim.workers):
-      sim.process(worker(i))
+    sim.start(worker)
     return lambda: models
 
   return start

@@ -1,8 +1,8 @@
 """DSSP, dynamic stale synchronous parallel: SSP with a bound that moves.
 
-A worker that has reached the lower bound may be granted more steps: as many as
-let its next wait for the slowest worker be the shortest, predicted from the
-last two pushes of both.
+A worker that has reached the lower bound may be granted more steps: the number
+with the shortest predicted wait for the slowest worker, by the last two pushes
+of both.
 
 As printed, the fastest worker is granted more steps each time it reaches its
 bound, so its lead is not bounded by `s_low + r_max`. The text promises that
@@ -11,32 +11,32 @@ bound; `strict` keeps it.
 References:
   Zhao et al., `Dynamic Stale Synchronous Parallel Distributed Training for Deep
   Learning`, ICDCS 2019, Algorithms 1 and 2. As printed, line 17 (wait) also
-  follows line 14 (OK), which cannot be meant; ours returns. There is no
-  official code.
+  follows line 14 (OK), which must be a misprint; ours returns there. There is
+  no official code.
 """
 
 from selsync_jax.config import Index
-from selsync_jax.simulate.method import Method
-from selsync_jax.simulate.method import Models
 from selsync_jax.simulate.methods.server import Server
 from selsync_jax.simulate.methods.server import train_with
+from selsync_jax.simulate.simulation import Method
+from selsync_jax.simulate.simulation import Models
 from selsync_jax.simulate.simulation import Simulation
 
 Pushes = tuple[float, float]
-"""When a worker's last push and the one before it arrived, in seconds; 0 for
-one that has not happened."""
+"""The arrival times of a worker's last push and of the one before it, in
+seconds; 0 if there was none."""
 
 
 def controller(fastest: Pushes, slowest: Pushes, r_max: int) -> int:
-  """How many steps more than its bound the fastest worker may take (r*).
+  """Returns how many steps beyond its bound the fastest worker may take (r*).
 
-  It compares the times of the next pushes of both, and chooses the number of
-  steps after which the fastest arrives closest to a push of the slowest.
+  It predicts the next pushes of both, and chooses the number of steps after
+  which the fastest arrives closest to a push of the slowest.
 
   Args:
-    fastest: pushes of the worker at its bound.
-    slowest: pushes of the worker it would wait for.
-    r_max: the largest answer.
+    fastest: the pushes of the worker at its bound.
+    slowest: the pushes of the worker that it would wait for.
+    r_max: the largest result.
   """
   interval = fastest[0] - fastest[1], slowest[0] - slowest[1]
   steps = range(r_max + 1)
@@ -49,7 +49,7 @@ def controller(fastest: Pushes, slowest: Pushes, r_max: int) -> int:
 
 
 def dssp(*, s_low: Index = 3, r_max: Index = 12, strict: bool = True) -> Method:
-  """SSP whose bound moves between `s_low` and `s_low + r_max`.
+  """Bounds leads as SSP does, by a bound between `s_low` and `s_low + r_max`.
 
   Args:
     s_low: s_L, the lower bound on a worker's lead over the slowest, in steps;
@@ -62,27 +62,25 @@ def dssp(*, s_low: Index = 3, r_max: Index = 12, strict: bool = True) -> Method:
 
   def start(sim: Simulation) -> Models:
     server = Server(sim)
-    extra = [0] * sim.workers  # r, steps that were granted and are left.
-
-    def lead(p):
-      return server.clocks[p] - min(server.clocks)
+    extra = [0] * sim.workers  # r, the granted steps that are left.
 
     def grant(p):
       slowest = server.clocks.index(min(server.clocks))
       r = controller(server.pushes[p], server.pushes[slowest], r_max)
-      return min(r, s_low + r_max - lead(p)) if strict else r
+      return min(r, s_low + r_max - server.lead(p)) if strict else r
 
     def allow(p):
       if extra[p] > 0:
         extra[p] -= 1
         return
-      if lead(p) > s_low and server.clocks[p] == max(server.clocks):
+      if server.lead(p) > s_low and server.clocks[p] == max(server.clocks):
         extra[p] = max(0, grant(p))
         if extra[p] > 0:
           return
-      yield from sim.wait_until(p, lambda: lead(p) <= s_low, server.progress)
+      yield from sim.wait_until(
+        p, lambda: server.lead(p) <= s_low, server.progress
+      )
 
-    train_with(sim, server, allow)
-    return lambda: [server.model]
+    return train_with(sim, server, allow)
 
   return start

@@ -1,12 +1,12 @@
 """eager-SGD: gradients averaged by a partial all-reduce, late ones kept.
 
-A late gradient is not lost: it stays in its worker's buffer and goes into a
-later round. A worker that comes too late for several rounds sees only the last
-one's result, so the models drift apart and are synchronized periodically.
+A late gradient stays in its worker's buffer and goes into a later round. A
+worker that comes too late for several rounds sees only the last one's result,
+so the models drift apart and are synchronized periodically.
 
-Where the paper says nothing: a result is applied once, also by a worker that
-takes several steps before the next result; call t of a worker is for round t,
-so in `majority` a worker that is slow all the time is waited for.
+Where the paper says nothing: a worker applies a result once, even if it takes
+several steps before the next result. It joins round t with its t-th gradient,
+so `majority` waits for a worker that is always slow.
 
 References:
   Li et al., `Taming Unbalanced Training Workloads in Deep Learning with Partial
@@ -17,13 +17,13 @@ import functools
 from typing import Literal
 
 from selsync_jax.config import Count
-from selsync_jax.simulate.method import Method
-from selsync_jax.simulate.method import Models
 from selsync_jax.simulate.methods.partial import PartialAllReduce
 from selsync_jax.simulate.methods.partial import train_with
+from selsync_jax.simulate.simulation import Method
+from selsync_jax.simulate.simulation import Models
 from selsync_jax.simulate.simulation import Simulation
 
-_INITIATOR = 1  # Of the draws.
+_INITIATOR = 1  # Separates these draws from other methods'.
 
 
 def eager(
@@ -32,9 +32,8 @@ def eager(
   """Applies, at each step, the sum of a partial all-reduce divided by N.
 
   Args:
-    mode: who begins a round: in `solo` the first that comes, in `majority` one
-      worker that all draw for the round, so that half of the workers have come
-      on average.
+    mode: the worker that begins a round: in `solo` the first that comes, in
+      `majority` a random one, so that half of the workers have come on average.
     sync_every: steps of each worker from one synchronization of the models to
       the next; the paper's is 10 epochs.
   """
@@ -49,7 +48,7 @@ def eager(
       return mode == 'solo' or worker == drawn(number)
 
     def apply(model, results, step):
-      for result in results[-1:]:  # The others were overwritten.
+      for result in results[-1:]:  # Later rounds overwrite earlier ones.
         model = sim.algebra.update(model, result.mean, step)
       return model
 

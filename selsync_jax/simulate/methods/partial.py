@@ -1,9 +1,9 @@
-"""Partial all-reduce: a round ends without those who have not come.
+"""Partial all-reduce: a round does not wait for all workers.
 
-Workers call it once per step, for a certain round. A worker that may begin the
-round does so when it comes, and then all workers contribute the gradients that
-they hold. One that comes after the round has begun keeps its gradient for the
-next. One that comes after the round has ended does not wait.
+Each worker joins a round once per step. A worker that may begin the round does
+so when it comes, and then all workers contribute the gradients that they hold.
+A worker that comes after the round has begun keeps its gradient for the next
+one. A worker that comes after the round has ended does not wait.
 
 References:
   Li et al., `Taming Unbalanced Training Workloads in Deep Learning with Partial
@@ -11,26 +11,24 @@ References:
 """
 
 from collections.abc import Callable, Sequence
-import functools
 from typing import NamedTuple
 
-from selsync_jax.simulate.meeting import average
-from selsync_jax.simulate.meeting import Meeting
-from selsync_jax.simulate.method import Models
+from selsync_jax.simulate.meeting import synchronizations
 from selsync_jax.simulate.simulation import Gradient
 from selsync_jax.simulate.simulation import Model
+from selsync_jax.simulate.simulation import Models
 from selsync_jax.simulate.simulation import Process
 from selsync_jax.simulate.simulation import Simulation
 from selsync_jax.simulate.values import Value
 
 
 class Result(NamedTuple):
-  """What a round gives to all workers.
+  """The result of a round, which all workers get.
 
   Attributes:
-    mean: the sum of its gradients, divided; of kind `sum`.
-    contributors: how many workers contributed.
-    round: its index.
+    mean: the divided sum of its gradients, a value of kind `sum`.
+    contributors: the number of workers that contributed.
+    round: the round's index.
   """
 
   mean: Value
@@ -42,13 +40,13 @@ class PartialAllReduce:
   """A sequence of rounds, each a mean of gradients.
 
   Attributes:
-    rounds: how many have ended.
-    held: by worker, the gradients that no round has had yet.
+    rounds: the number of rounds that have ended.
+    held: each worker's gradients that no round has used yet.
 
   Args:
-    sim: where the workers live.
+    sim: the simulation.
     may_begin: `may_begin(round, worker)`, whether the worker may begin it.
-    divisor: of the sum, from the number of workers that contribute.
+    divisor: `divisor(contributors)`, which divides the sum of the gradients.
   """
 
   def __init__(
@@ -61,16 +59,16 @@ class PartialAllReduce:
     self.rounds = 0
     self.held: list[list[Gradient]] = [[] for _ in range(sim.workers)]
     self._unseen: list[list[Result]] = [[] for _ in range(sim.workers)]
-    self._called = 0  # Rounds that somebody called for.
+    self._called = 0  # Rounds that a worker has called for.
     self._begun = 0  # Rounds whose contributions are fixed.
     self._began, self._ended = sim.signal(), sim.signal()
 
   def join(self, call: int, gradient: Gradient) -> Process:
-    """A worker contributes a gradient and waits for a round.
+    """Contributes a worker's gradient and waits for a round.
 
     Args:
-      call: the round.
-      gradient: of the worker.
+      call: the round's index.
+      gradient: the worker's gradient.
 
     Returns:
       The `Result`s of the rounds that ended since its last call.
@@ -89,7 +87,7 @@ class PartialAllReduce:
 
   def _round(self) -> Process:
     sim = self._sim
-    yield sim.settled()  # Who comes at the same instant contributes.
+    yield sim.settled()  # Workers that come at this instant contribute.
     contributors = sum(bool(gradients) for gradients in self.held)
     gradients = [gradient for each in self.held for gradient in each]
     self.held = [[] for _ in self.held]
@@ -118,22 +116,16 @@ def train_with(
   """Starts workers that apply the results of a partial all-reduce.
 
   Args:
-    sim: where they live.
-    reduction: that they call.
-    apply: `apply(model, results, step)`, a worker's model after the results
-      since its last step.
-    call: the round for which a worker calls with a gradient.
-    sync_every: steps from one synchronization of the models to the next.
+    sim: the simulation.
+    reduction: the partial all-reduce.
+    apply: `apply(model, results, step)`, which returns a worker's model after
+      the results since its last step.
+    call: `call(gradient)`, the round that a worker joins with a gradient.
+    sync_every: steps from one synchronization of the models to the next; `None`
+      is never.
   """
   models = [Model(sim.algebra.initial(), 0)] * sim.workers
-  everybody = range(sim.workers)
-  meetings: dict[int, Meeting] = {}
-
-  def synchronization(t):
-    if t not in meetings:
-      act = functools.partial(average, sim, models, everybody)
-      meetings[t] = Meeting(sim, sim.workers, act)
-    return meetings[t]
+  synchronization = synchronizations(sim, models)
 
   def worker(i):
     while True:
@@ -146,6 +138,5 @@ def train_with(
       if sync_every and (t + 1) % sync_every == 0:
         yield from synchronization(t).attend(i)
 
-  for i in everybody:
-    sim.process(worker(i))
+  sim.start(worker)
   return lambda: models

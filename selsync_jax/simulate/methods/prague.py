@@ -1,16 +1,16 @@
 """Prague: a worker averages with the group that a generator gives it.
 
-After its local update a worker asks the group generator. If it has a group in
-its buffer, that is the one. If not, the generator divides all workers with an
-empty buffer into random groups, and puts each group into its members' buffers.
-A worker is in one group at a time, so groups never compete. With the slowdown
-filter a division leaves out workers that are far behind the one that asked;
-they ask for themselves.
+After its local update a worker asks the group generator for a group. If the
+worker's buffer has one, that is the answer. Otherwise the generator divides all
+workers with an empty buffer into random groups, and puts each group into its
+members' buffers. A worker is in one group at a time, so groups never compete.
+With the slowdown filter a division leaves out workers that are far behind the
+one that asked; they get a group when they ask themselves.
 
 Reconstructed from the abstract and from memory; the paper could not be read.
-Not known, and ours: the default size and threshold, and the static schedule.
-The intra-node and inter-node groups of the paper's schedule need nodes, which
-this cluster does not have.
+The default size and threshold and the static schedule are ours. The intra-node
+and inter-node groups of the paper's schedule need nodes, which this cluster
+does not have.
 
 References:
   Luo et al., `Prague: High-Performance Heterogeneity-Aware Asynchronous
@@ -27,16 +27,16 @@ import simpy
 from selsync_jax.config import Threshold
 from selsync_jax.simulate.meeting import average
 from selsync_jax.simulate.meeting import Meeting
-from selsync_jax.simulate.method import Method
-from selsync_jax.simulate.method import Models
+from selsync_jax.simulate.simulation import Method
 from selsync_jax.simulate.simulation import Model
+from selsync_jax.simulate.simulation import Models
 from selsync_jax.simulate.simulation import Process
 from selsync_jax.simulate.simulation import Simulation
 
-_ORDER = 4  # Of the draws.
+_ORDER = 4  # Separates these draws from other methods'.
 
 Create = Callable[[Sequence[int]], Meeting]
-"""The all-reduce of the models of some workers."""
+"""Makes the all-reduce of some workers' models."""
 
 
 def _divide(order: Sequence[int], size: int) -> list[Sequence[int]]:
@@ -47,10 +47,10 @@ class StaticGroups:
   """Groups by a schedule: blocks of a ring that moves on at each step.
 
   Args:
-    sim: where the workers live.
-    size: workers of a group.
-    slowdown: not used; a schedule knows no speeds.
-    create: makes a group.
+    sim: the simulation.
+    size: the number of workers in a group.
+    slowdown: not used; a schedule ignores speeds.
+    create: a function that makes a group.
   """
 
   def __init__(
@@ -61,7 +61,7 @@ class StaticGroups:
     self._steps: dict[int, dict[int, Meeting]] = {}
 
   def request(self, worker: int) -> Process:
-    """The worker asks for its group of this step."""
+    """Returns the worker's group of this step."""
     yield from ()
     step, workers = self._sim.steps[worker], self._sim.workers
     if step not in self._steps:
@@ -80,14 +80,14 @@ class GroupGenerator:
   """Random groups, by global division.
 
   Args:
-    sim: where the workers live.
-    size: workers of a group.
-    slowdown: steps that a worker may be behind the one that asked, to be in
-      the division.
-    create: makes a group.
+    sim: the simulation.
+    size: the number of workers in a group.
+    slowdown: how many steps a worker may be behind the one that asked and still
+      be in the division.
+    create: a function that makes a group.
 
   Attributes:
-    buffers: by worker, the group that it is in, if any.
+    buffers: each worker's group, or `None`.
   """
 
   def __init__(
@@ -101,7 +101,7 @@ class GroupGenerator:
     sim.process(self._serve())
 
   def request(self, worker: int) -> Process:
-    """The worker asks for a group; returns it."""
+    """Asks the generator for the worker's group; returns it."""
     answer = self._sim.env.event()
     self._requests.put((worker, answer))
     return (yield answer)
@@ -129,7 +129,7 @@ class GroupGenerator:
         self.buffers[i] = group
 
   def leave(self, members: Sequence[int]) -> None:
-    """A group has ended."""
+    """Empties the buffers of a group that has ended."""
     for i in members:
       self.buffers[i] = None
 
@@ -143,13 +143,13 @@ def prague(
   how: Literal['random', 'static'] = 'random',
   slowdown: Threshold = 4.0,
 ) -> Method:
-  """After its local update, a worker averages its model with a group.
+  """Averages a worker's model with a group after its local update.
 
   Args:
-    group_size: workers of a group.
+    group_size: the number of workers in a group.
     how: `random`, by the group generator; `static`, by a schedule.
     slowdown: C_thres of the slowdown filter, in steps behind the worker that
-      asks; infinite: no filter.
+      asks; infinite is no filter.
   """
 
   def start(sim: Simulation) -> Models:
@@ -177,8 +177,7 @@ def prague(
         group = yield from generator.request(i)
         yield from group.attend(i)
 
-    for i in range(sim.workers):
-      sim.process(worker(i))
+    sim.start(worker)
     return lambda: models
 
   return start

@@ -1,12 +1,11 @@
-"""A parameter server: it owns the model, workers send it gradients.
+"""A parameter server, which owns the model and receives gradients.
 
-The server's link is one, and all its clients share it, in each direction. It
-adds up gradients that arrive at the same instant, as DSSP's server does, and
-applies each gradient with 1/N of the learning rate: N gradients move the model
-as far as one BSP step does, and N that arrive together are a BSP step.
-(Sources give no scaling; they tune the rate for the method.) The schedule
-advances by one step every N gradients. Batch statistics are those of the
-workers that pushed last.
+All workers share the server's link, in each direction. The server adds up
+gradients that arrive at the same instant, as DSSP's server does, and applies
+each gradient with 1/N of the learning rate: N gradients move the model as far
+as one BSP step, and N that arrive together are a BSP step. (The papers give no
+scaling; they tune the rate for the method.) The schedule advances by one step
+every N gradients. Batch statistics are those of the workers that pushed last.
 """
 
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import simpy
 
 from selsync_jax.simulate.simulation import Gradient
 from selsync_jax.simulate.simulation import Model
+from selsync_jax.simulate.simulation import Models
 from selsync_jax.simulate.simulation import Process
 from selsync_jax.simulate.simulation import Simulation
 
@@ -23,11 +23,11 @@ class Server:
   """A parameter server.
 
   Attributes:
-    model: its model; the version counts gradients.
-    clocks: gradients of each worker that were applied.
-    pushes: of each worker, when the last one and the one before it were
-      applied, in seconds; 0 for one that has not happened.
-    progress: fires after the clocks have changed.
+    model: the model; its version counts gradients.
+    clocks: the number of each worker's gradients that were applied.
+    pushes: the times at which each worker's last gradient and the one before it
+      were applied, in seconds; 0 if there was none.
+    progress: a signal that fires after the clocks have changed.
   """
 
   def __init__(self, sim: Simulation):
@@ -41,14 +41,18 @@ class Server:
     self._up, self._down = simpy.Resource(sim.env), simpy.Resource(sim.env)
     sim.process(self._serve())
 
+  def lead(self, worker: int) -> int:
+    """Returns how many steps a worker is ahead of the slowest."""
+    return self.clocks[worker] - min(self.clocks)
+
   def pull(self, worker: int) -> Process:
-    """The worker fetches the model; returns it as it was when asked for."""
+    """Sends the model to a worker; returns it as of the request."""
     model = self.model
     yield from self._sim.message(worker, self._down, self._sim.nbytes)
     return model
 
   def push(self, worker: int, gradient: Gradient) -> Process:
-    """The worker sends a gradient, and learns that it was applied."""
+    """Sends a worker's gradient, and waits until it is applied."""
     yield from self._sim.message(worker, self._up, self._sim.nbytes)
     self._inbox.append(gradient)
     self._arrival.fire()
@@ -78,14 +82,17 @@ class Server:
 
 
 def train_with(
-  sim: Simulation, server: Server, allow: Callable[[int], Process]
-) -> None:
+  sim: Simulation,
+  server: Server,
+  allow: Callable[[int], Process] | None = None,
+) -> Models:
   """Starts the workers of a server.
 
   Args:
-    sim: where they live.
-    server: that they share.
-    allow: the process of a worker that has pushed, until it may go on.
+    sim: the simulation.
+    server: the workers' server.
+    allow: `allow(worker)`, which ends when a worker that has pushed may
+      continue; `None`: immediately.
   """
 
   def worker(i):
@@ -93,7 +100,8 @@ def train_with(
       model = yield from server.pull(i)
       gradient = yield from sim.compute(i, model)
       yield from server.push(i, gradient)
-      yield from allow(i)
+      if allow:
+        yield from allow(i)
 
-  for i in range(sim.workers):
-    sim.process(worker(i))
+  sim.start(worker)
+  return lambda: [server.model]

@@ -1,29 +1,25 @@
 """WAGMA-SGD: wait-avoiding model averaging in groups that change.
 
-After its local update a worker averages its model with a group. The first of
-the group that comes does so with the models that the others have had last. Who
-comes later adds its own model to the group's sum. A butterfly decides who is in
-a group at step t, so that what one worker knows reaches all of them. At every
+After its local update a worker averages its model with a group. The first
+member that comes begins the average, with the newest models of the others. A
+later member adds its own model to the group's sum. The groups of step t form a
+butterfly, so that every model reaches all workers after a few steps. At every
 `tau`-th step all workers wait for each other and average.
 
-Where our source says nothing: each group is begun by the first of its own
-members, and a sum is used once, also by a worker that takes several steps
-before the next one.
+Where the paper says nothing: each group is begun by the first of its own
+members, and a worker uses a sum once, even if it takes several steps before the
+next one.
 
 References:
   Li et al., `Breaking (Global) Barriers in Parallel Stochastic Optimization
   with Wait-Avoiding Group Averaging`, TPDS 2021, Algorithm 2.
 """
 
-from collections.abc import Callable
-import functools
-
 from selsync_jax.config import Count
-from selsync_jax.simulate.meeting import average
-from selsync_jax.simulate.meeting import Meeting
-from selsync_jax.simulate.method import Method
-from selsync_jax.simulate.method import Models
+from selsync_jax.simulate.meeting import synchronizations
+from selsync_jax.simulate.simulation import Method
 from selsync_jax.simulate.simulation import Model
+from selsync_jax.simulate.simulation import Models
 from selsync_jax.simulate.simulation import Process
 from selsync_jax.simulate.simulation import Simulation
 from selsync_jax.simulate.values import Value
@@ -31,13 +27,13 @@ from selsync_jax.sync.exchange import butterfly_masks
 
 
 def butterfly(worker: int, step: int, workers: int, size: int) -> list[int]:
-  """The group of a worker at a step, by index.
+  """Returns the indices of a worker's group at a step.
 
   Args:
-    worker: its index.
-    step: t.
-    workers: P, a power of two.
-    size: S, of the group, a power of two.
+    worker: the worker's index.
+    step: t, the step.
+    workers: P, the number of workers, a power of two.
+    size: S, the size of a group, a power of two.
   """
   group = {worker}
   for mask in butterfly_masks(step, workers, size):
@@ -49,24 +45,24 @@ class GroupAverage:
   """The wait-avoiding group all-reduces of all steps.
 
   Args:
-    sim: where the workers live.
-    size: S, of a group.
-    initial: what every worker has before its first step.
+    sim: the simulation.
+    size: S, the size of a group.
+    initial: the model of every worker before its first step.
   """
 
   def __init__(self, sim: Simulation, size: int, initial: Value):
     self._sim, self._size = sim, size
     self._send = [initial] * sim.workers  # By worker, its newest model,
-    self._joined = [-1] * sim.workers  # and the step of which it is.
-    # By worker, the summands that came last, and the step if its own is one.
+    self._joined = [-1] * sim.workers  # and the step of that model.
+    # By worker, the newest summands, and the step if its own model is one.
     self._received: list[tuple[list[Value], int | None]] = [
       ([], None) for _ in range(sim.workers)
     ]
-    self._state: dict[tuple[int, int], str] = {}  # Of a step's groups.
+    self._state: dict[tuple[int, int], str] = {}  # By step and first member.
     self._changed = sim.signal()
 
   def join(self, worker: int, step: int, model: Value) -> Process:
-    """A worker averages its model; returns the mean, of kind `shared`."""
+    """Averages a worker's model; returns the mean, of kind `shared`."""
     sim = self._sim
     self._send[worker], self._joined[worker] = model, step
     group = butterfly(worker, step, sim.workers, self._size)
@@ -86,7 +82,7 @@ class GroupAverage:
 
   def _reduce(self, key: tuple[int, int], group: list[int]) -> Process:
     sim, (step, _) = self._sim, key
-    yield sim.settled()  # Who comes at the same instant takes part.
+    yield sim.settled()  # Workers that come at this instant take part.
     summands = [self._send[i] for i in group]
     fresh = [i for i in group if self._joined[i] == step]
     self._state[key] = 'begun'
@@ -102,8 +98,8 @@ def wagma(*, group: int | None = None, tau: Count = 10) -> Method:
   """Averages models in a group at each step, in all workers every `tau` steps.
 
   Args:
-    group: S, workers of a group, a power of two; none: the power of two next
-      to the root of their number, as in the paper.
+    group: S, the size of a group, a power of two; none is the power of two next
+      to the square root of the number of workers, as in the paper.
     tau: steps from one average over all workers to the next; the paper's is 10.
   """
 
@@ -111,9 +107,7 @@ def wagma(*, group: int | None = None, tau: Count = 10) -> Method:
     size = _group_size(group, sim.workers)
     models = [Model(sim.algebra.initial(), 0)] * sim.workers
     groups = GroupAverage(sim, size, models[0].value)
-    everybody = range(sim.workers)
-    meetings: dict[int, Meeting] = {}
-    act: Callable[[], None] = functools.partial(average, sim, models, everybody)
+    synchronization = synchronizations(sim, models)
 
     def worker(i):
       while True:
@@ -126,20 +120,17 @@ def wagma(*, group: int | None = None, tau: Count = 10) -> Method:
           models[i] = Model(sim.algebra.with_shared(value, shared), t + 1)
         else:
           models[i] = Model(value, t + 1)
-          if t not in meetings:
-            meetings[t] = Meeting(sim, sim.workers, act)
-          yield from meetings[t].attend(i)
+          yield from synchronization(t).attend(i)
         sim.use(gradient, t)
 
-    for i in everybody:
-      sim.process(worker(i))
+    sim.start(worker)
     return lambda: models
 
   return start
 
 
 def _group_size(group: int | None, workers: int) -> int:
-  """S for P workers; raises `ValueError` if they do not fit."""
+  """Returns S for P workers; raises `ValueError` if they do not fit."""
   if workers & (workers - 1):
     raise ValueError(f'wagma needs a power of two of workers, got {workers}')
   if group is None:
