@@ -62,9 +62,9 @@ class Registry(dict[str, Any]):
   """A table by name, to which users add what they have defined.
 
   Args:
-    kind: what its entries are, in words.
-    entries: our own.
-    reserved: other names of ours.
+    kind: a word for an entry, for messages.
+    entries: the entries of this package.
+    reserved: further names that users must not take.
   """
 
   def __init__(
@@ -75,7 +75,7 @@ class Registry(dict[str, Any]):
   ):
     super().__init__(entries)
     self._kind, self._reserved = kind, reserved
-    self._files: dict[str, str] = {}  # Of what users have added.
+    self._files: dict[str, str] = {}  # The files of users' entries.
 
   def register(self, definition: Any, entry: Any = None) -> Any:
     """Adds a user's function or class under its own name; returns it.
@@ -84,11 +84,11 @@ class Registry(dict[str, Any]):
     definition replaces one of the same file.
 
     Args:
-      definition: has the name.
-      entry: what is added; by default the definition itself.
+      definition: a function or a class.
+      entry: what the table holds under its name; by default the definition.
 
     Raises:
-      ConfigError: if the name is one of ours, or of another file.
+      ConfigError: if the name is taken by this package or by another file.
     """
     name, file = definition.__name__, _file(definition)
     is_taken = name in self or name in self._reserved
@@ -109,11 +109,11 @@ class Registry(dict[str, Any]):
   def errors(self, name: str, field: str) -> Iterator[None]:
     """Converts errors of a user's entry to a `ConfigError` with file and line.
 
-    Errors of our own entries are passed on.
+    Errors of this package's entries are passed on.
 
     Args:
-      name: of the entry.
-      field: of the config.
+      name: the entry's name.
+      field: the config field that names it.
     """
     try:
       yield
@@ -134,7 +134,7 @@ class Registry(dict[str, Any]):
 
 
 def _file(definition: Any) -> str:
-  """Where something is defined; for a notebook or a prompt, `__main__`."""
+  """Returns the file of a definition; `__main__` in a notebook or a prompt."""
   with contextlib.suppress(OSError, TypeError):
     if definition.__module__ != '__main__':
       return inspect.getfile(definition)
@@ -300,12 +300,12 @@ Constructor = Callable[..., Any]
 def parameters(
   constructor: Constructor, given: Container[str] | None = None
 ) -> dict[str, inspect.Parameter]:
-  """The parameters of a constructor that are fields of a config.
+  """Returns the parameters of a constructor that are fields of a config.
 
   Args:
     constructor: a function or a class.
-    given: names of parameters that the caller provides; `None`: every one that
-      is not keyword-only.
+    given: the names of parameters that the caller provides; by default all
+      that are not keyword-only.
   """
   every = inspect.signature(constructor, eval_str=True).parameters.values()
   return {
@@ -323,7 +323,7 @@ def check_arguments(
 
   Args:
     constructor: a function whose annotations are the rules.
-    arguments: by name of the parameter.
+    arguments: the arguments, by name.
   """
   declared = inspect.signature(constructor, eval_str=True).parameters
   for name, value in arguments.items():
@@ -338,9 +338,9 @@ class Bound(NamedTuple):
 
   Attributes:
     constructor: a function or a class.
-    arguments: by name of the parameter. An argument that is itself a `Bound`,
-      or a tuple of them, is made when the constructor is called.
-    path: the place in the config, for messages.
+    arguments: the arguments, by name. One that is itself a `Bound`, or a tuple
+      of them, is made when the constructor is called.
+    path: the place of the fields in the config.
     errors: the context in which the constructor is called.
   """
 
@@ -354,9 +354,9 @@ class Bound(NamedTuple):
 
     Args:
       *args: its first arguments.
-      **run: what the run provides. A constructor is given those of them that
-        it has a parameter for, in place of a field of that name, and so are
-        the constructors of its arguments.
+      **run: values that the run provides. The constructor, and those of its
+        arguments, are given the ones that they have a parameter for; a value
+        replaces the field of that name.
 
     Raises:
       ConfigError: for a `ValueError` of the constructor.
@@ -369,12 +369,12 @@ class Bound(NamedTuple):
       return self.constructor(*call.args, **call.kwargs)
 
   def changed(self, **arguments: Any) -> 'Bound':
-    """The same with other arguments, which are not checked again."""
+    """Replaces arguments, without a check."""
     return self._replace(arguments={**self.arguments, **arguments})
 
 
 def made(argument: Any, run: Mapping[str, Any]) -> Any:
-  """An argument of a constructor, from one that may be bound only."""
+  """Makes an argument of a constructor, if it is only bound so far."""
   if isinstance(argument, Bound):
     return argument(**run)
   if type(argument) is tuple:  # Not a transformation of optax.
@@ -383,7 +383,7 @@ def made(argument: Any, run: Mapping[str, Any]) -> Any:
 
 
 def flat(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
-  """The leaves of a nested mapping by their dotted names."""
+  """Returns the leaves of a nested mapping by their dotted names."""
   fields = {}
   for name, value in config.items():
     if isinstance(value, Mapping):
@@ -394,7 +394,7 @@ def flat(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
 
 
 def set_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-  """The fields that are not `None`, where `None` means not set."""
+  """Returns the fields that are not `None`, which means not set."""
   return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -415,13 +415,13 @@ def bind(
   """Binds the fields of a config to the constructor that they name.
 
   Args:
-    table: constructors by name.
+    table: the constructors, by name.
     fields: `key`, a name in `table`, and arguments of that constructor. A
-      field that is `None` and that the constructor does not have is not set.
-    path: the place in the config, for messages.
+      field of another constructor must be `None`, not set.
+    path: the place of the fields in the config.
     key: the field that holds the name.
     given: see `parameters`.
-    nested: makes an argument of a field's value.
+    nested: a function from a field's value to an argument.
 
   Raises:
     ConfigError: naming the first field that is foreign, missing or out of
@@ -473,23 +473,26 @@ def bind_arguments(
   given: Container[str] | None = None,
   nested: Nested = lambda annotation, value, path: value,
 ) -> dict[str, Any]:
-  """The fields of a config as arguments of a constructor, checked; see `bind`.
+  """Checks fields of a config as arguments of a constructor; see `bind`.
 
   Args:
     constructor: a function or a class.
-    fields: by name of the parameter; some of them may be missing.
-    path: the place in the config, for messages.
-    name: what messages call the constructor.
+    fields: some of its fields.
+    path: the place of the fields in the config.
+    name: the constructor's name in messages.
     given: see `parameters`.
-    nested: makes an argument of a field's value.
+    nested: a function from a field's value to an argument.
   """
   accepted = parameters(constructor, given)
   for parameter in accepted.values():
     if parameter.kind is parameter.VAR_POSITIONAL:  # By names of any kind.
       elements = {f'{path}.{field}': fields[field] for field in sorted(fields)}
       kind = parameter.annotation
-      made = (nested(kind, value, place) for place, value in elements.items())
-      return {parameter.name: tuple(made)}
+      return {
+        parameter.name: tuple(
+          nested(kind, value, place) for place, value in elements.items()
+        )
+      }
   arguments = {}
   for field, value in fields.items():
     if field not in accepted and value is None:
