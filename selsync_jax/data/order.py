@@ -9,8 +9,9 @@ give a noisy gradient periodically, and that is what SelSync's trigger reacts
 to. A mask marks the slots that hold an example.
 """
 
+import abc
 import dataclasses
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -41,8 +42,7 @@ class ChunkProgress(NamedTuple):
     return first, (self.step + 1) * self.size // self.steps
 
 
-@runtime_checkable
-class Order(Protocol):
+class Order(abc.ABC):
   """A reading order.
 
   Attributes:
@@ -50,8 +50,9 @@ class Order(Protocol):
       set.
   """
 
-  contiguous: ClassVar[bool]
+  contiguous: ClassVar[bool] = True
 
+  @abc.abstractmethod
   def positions(
     self,
     chunk: ChunkProgress,
@@ -73,21 +74,20 @@ class Order(Protocol):
       Positions in the chunk, int64, and a mask, bool: whether the slot holds
       an example. A position is valid in every slot.
     """
-    ...
-
-
-def _even(chunk, slot):
-  """The same share of the chunk at every step, without a shuffle."""
-  first, end = chunk.even_share
-  position = first + slot
-  return position % chunk.size, position < end
 
 
 @dataclasses.dataclass(frozen=True)
-class ShuffledChunk:
+class ShuffledChunk(Order):
   """The whole chunk is shuffled in every epoch."""
 
   contiguous: ClassVar[bool] = False
+
+  def shuffled(
+    self, position: Any, chunk: ChunkProgress, seed: int, shuffle: IndexShuffle
+  ) -> Any:
+    """Maps positions in a chunk to other positions."""
+    words = (seed, chunk.epoch, chunk.start)
+    return shuffle(position, words, chunk.size - 1)
 
   def positions(
     self,
@@ -97,15 +97,16 @@ class ShuffledChunk:
     seed: int,
     shuffle: IndexShuffle,
   ) -> tuple[Any, Any]:
-    """See `Order`."""
+    """See `Order`: the same share of the chunk at every step, shuffled."""
     del batch_size
-    position, mask = _even(chunk, slot)
-    words = (seed, chunk.epoch, chunk.start)
-    return shuffle(position, words, chunk.size - 1), mask
+    first, end = chunk.even_share
+    position = first + slot
+    shuffled = self.shuffled(position % chunk.size, chunk, seed, shuffle)
+    return shuffled, position < end
 
 
 @dataclasses.dataclass(frozen=True)
-class ShuffledBlocks:
+class ShuffledBlocks(ShuffledChunk):
   """Blocks of consecutive examples are shuffled, each within itself.
 
   For examples on disk: a reader holds one block in memory.
@@ -123,29 +124,14 @@ class ShuffledBlocks:
     words = (seed, chunk.epoch, chunk.start + block)
     return block + shuffle(position - block, words, last)
 
-  def positions(
-    self,
-    chunk: ChunkProgress,
-    slot: Any,
-    batch_size: int,
-    seed: int,
-    shuffle: IndexShuffle,
-  ) -> tuple[Any, Any]:
-    """See `Order`."""
-    del batch_size
-    position, mask = _even(chunk, slot)
-    return self.shuffled(position, chunk, seed, shuffle), mask
-
 
 @dataclasses.dataclass(frozen=True)
-class TextStreams:
+class TextStreams(Order):
   """Each slot of a batch reads its own part of the chunk in order.
 
   If a part has fewer examples than the chunk has steps, its slot stays empty
   at some steps. These are spread evenly, at different steps for each slot.
   """
-
-  contiguous: ClassVar[bool] = True
 
   def positions(
     self,

@@ -163,17 +163,17 @@ class Reader(NamedTuple):
         'config.eval.batch_size)'
       )
 
-    def open_span(start, stop):
-      each = [self._worker_batches(worker, start, stop) for worker in workers]
+    def stacked(*batches):
+      return {k: tf.stack([b[k] for b in batches]) for k in batches[0]}
 
-      def stacked(*batches):
-        return {k: tf.stack([b[k] for b in batches]) for k in batches[0]}
+    def opened(span):
+      each = [self._worker_batches(worker, *span) for worker in workers]
+      pipeline = tf.data.Dataset.zip(*each).map(stacked).prefetch(2)
+      iterator = pipeline.as_numpy_iterator()
+      return itertools.chain([next(iterator)], iterator)
 
-      return (
-        tf.data.Dataset.zip(*each).map(stacked).prefetch(2).as_numpy_iterator()
-      )
-
-    return _read_ahead(_spans(steps[list(workers)], start, stop), open_span)
+    spans = _spans(steps[list(workers)], start, stop)
+    return itertools.chain.from_iterable(_ahead(map(opened, spans)))
 
   def _slots(
     self, chunk: ChunkProgress, first: int, end: int
@@ -266,17 +266,10 @@ def _spans(steps_per_chunk, start, stop):
     start = end
 
 
-def _read_ahead(spans, open_span):
-  """Yields the batches of all spans; opens each while the last one is read."""
-
-  def first(span):
-    iterator = open_span(*span)
-    return [next(iterator)], iterator
-
+def _ahead(elements):
+  """Yields the elements; a thread makes the next one while one is in use."""
   with futures.ThreadPoolExecutor(1) as pool:
-    opened = None
-    for span in itertools.chain(spans, [None]):
-      after = pool.submit(first, span) if span else None
-      for part in opened.result() if opened else ():
-        yield from part
-      opened = after
+    after = pool.submit(next, elements, None)
+    while (element := after.result()) is not None:
+      after = pool.submit(next, elements, None)
+      yield element
