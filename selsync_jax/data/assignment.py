@@ -18,18 +18,22 @@ from selsync_jax.data.order import ChunkProgress
 from selsync_jax.data.order import Order
 from selsync_jax.data.partitions import Partition
 
-_STEPS = 64  # Computed together, which is cheaper than one by one.
+# A block has so many steps, if they have no more slots than this together. Many
+# steps at a time are cheaper than one by one.
+_STEPS, _SLOTS = 256, 2**17
 
 
-def _ranges(start: int, stop: int) -> Iterator[Int64[np.ndarray, '_']]:
+def _ranges(
+  start: int, stop: int, slots: int
+) -> Iterator[Int64[np.ndarray, 'steps']]:
   """The steps from `start` to `stop - 1` in ranges; the first ones are short.
 
   So the first batch does not wait for the indices of many steps.
   """
-  size = 1
+  size, most = 1, max(1, min(_STEPS, _SLOTS // slots))
   while start < stop:
     yield np.arange(start, min(start + size, stop))
-    start, size = start + size, min(2 * size, _STEPS)
+    start, size = start + size, min(4 * size, most)
 
 
 def progress(
@@ -137,7 +141,7 @@ class Assignment(NamedTuple):
   ) -> Iterator[Slots]:
     """Yields what `slots` says of steps `start` to `stop - 1`, in blocks."""
     shuffle = IndexShuffle()
-    for steps in _ranges(start, stop):
+    for steps in _ranges(start, stop, len(workers) * self.batch_size):
       yield self.slots(workers, steps, shuffle)
 
 
@@ -166,6 +170,6 @@ def evaluation_blocks(
   worker = np.asarray(workers, np.int64)[:, None]
   slot = worker * batch_size + np.arange(batch_size)
   together = total * batch_size
-  for steps in _ranges(0, -(-examples // together)):
+  for steps in _ranges(0, -(-examples // together), slot.size):
     index = steps[:, None, None] * together + slot
     yield np.minimum(index, examples - 1), index < examples
