@@ -17,15 +17,19 @@ from selsync_jax.data.order import ChunkProgress
 from selsync_jax.data.order import Order
 from selsync_jax.data.partitions import Partition
 
-_STEPS = 64  # Computed together, which is faster than one by one.
+# Many steps at a time are faster than one by one. A block has at most so many
+# steps, and so many slots together.
+_STEPS, _SLOTS = 256, 2**17
 
 
-def _ranges(start: int, stop: int) -> Iterator[Int64[np.ndarray, '_']]:
+def _ranges(
+  start: int, stop: int, slots: int
+) -> Iterator[Int64[np.ndarray, 'steps']]:
   """Yields ranges of steps; the first are short, for a quick first batch."""
-  size = 1
+  size, most = 1, max(1, min(_STEPS, _SLOTS // slots))
   while start < stop:
     yield np.arange(start, min(start + size, stop))
-    start, size = start + size, min(2 * size, _STEPS)
+    start, size = start + size, min(4 * size, most)
 
 
 def progress(
@@ -133,7 +137,7 @@ class Assignment(NamedTuple):
   ) -> Iterator[Slots]:
     """Yields the slots of steps `start` to `stop - 1`, in blocks."""
     shuffle = IndexShuffle()
-    for steps in _ranges(start, stop):
+    for steps in _ranges(start, stop, len(workers) * self.batch_size):
       yield self.slots(workers, steps, shuffle)
 
 
@@ -161,6 +165,6 @@ def evaluation_blocks(
   worker = np.asarray(workers, np.int64)[:, None]
   slot = worker * batch_size + np.arange(batch_size)
   together = total * batch_size
-  for steps in _ranges(0, -(-examples // together)):
+  for steps in _ranges(0, -(-examples // together), slot.size):
     index = steps[:, None, None] * together + slot
     yield np.minimum(index, examples - 1), index < examples

@@ -38,45 +38,60 @@ def _round_keys(words, width):
   return first, second, third, fourth
 
 
-def _encrypted_blocks(words, bits):
-  """The cipher's output for every block: int64 [2**bits]."""
+def _cipher_bits(size):
+  """Bits of a block of the cipher that permutes [0, size)."""
+  bits = max((size - 2).bit_length(), _MIN_BITS)
+  return bits + bits % 2
+
+
+def _encrypt_blocks(words, bits, scratch):
+  """Computes the cipher's output for every block, in `scratch[0]`."""
   width = bits // 2
-  half = np.arange(1 << width, dtype=np.uint32)
+  half = np.arange(1 << width)
   mixed = _rotated(half, 1, width) & _rotated(half, 8, width)
   mixed ^= _rotated(half, 2, width)
-  # What each round adds to a half, for every value of the other half. Small
-  # types are several times faster, and so is `clip`, which checks no bounds.
-  small = np.min_scalar_type(half[-1])
+  # What each round adds to a half, for every value of the other half.
   first, second, third, fourth = (
-    (mixed ^ np.uint32(key)).astype(small) for key in _round_keys(words, width)
+    mixed ^ key for key in _round_keys(words, width)
   )
-  left = half.astype(small)[:, None] ^ first
-  right = half.astype(small) ^ second.take(left, mode='clip')
-  left ^= third.take(right, mode='clip')
-  right ^= fourth.take(left, mode='clip')
-  return (left.astype(np.int64) << width | right).ravel()
+  left, right, added = scratch.reshape(3, 1 << width, 1 << width)
+  np.bitwise_xor(half[:, None], first, out=left)
+  right[:] = half
+  right ^= second.take(left, out=added, mode='clip')
+  left ^= third.take(right, out=added, mode='clip')
+  right ^= fourth.take(left, out=added, mode='clip')
+  left <<= width
+  left |= right
 
 
-def permutation(words: Sequence[int], size: int) -> Int64[np.ndarray, 'size']:
+def permutation(
+  words: Sequence[int],
+  size: int,
+  scratch: Int64[np.ndarray, '3 blocks'] | None = None,
+) -> Int64[np.ndarray, 'size']:
   """Returns the permutation of [0, size) that TensorFlow's op computes.
 
   Args:
     words: three words of the seed, of which the op takes 32 bits each.
-    size: at least 1.
+    size: the number of indices, at least 1.
+    scratch: memory to work in, which another call has used; by default new
+      memory, whose pages the system clears first, which takes twice as long.
   """
   if size == 1:
     return np.zeros(1, np.int64)
-  last = size - 1
-  bits = max((last - 1).bit_length(), _MIN_BITS)
-  bits += bits % 2
-  walk = _encrypted_blocks(words, bits)
+  last, bits = size - 1, _cipher_bits(size)
+  if scratch is None:
+    scratch = np.empty((3, 1 << bits), np.int64)
+  _encrypt_blocks(words, bits, scratch)
+  walk, farther, _ = scratch
   # The op takes `bits` from log2(last), so 2**16 + 1 or 2**18 + 1 indices and
   # so on do not fit: it drops the highest bit, and reads one index twice.
   outputs = walk[np.arange(size) & ((1 << bits) - 1)]
   # Cycle walking, 64 encryptions at a time, that stops at a small output.
   walk[:size] = np.arange(min(size, len(walk)))
   for _ in range(6):
-    walk = walk.take(walk, mode='clip')
+    walk.take(walk, out=farther, mode='clip')  # `clip` checks no bounds.
+    walk, farther = farther, walk
   large = np.flatnonzero(outputs > last)
   while large.size:
     outputs[large] = walk[outputs[large]]
@@ -89,6 +104,7 @@ class IndexShuffle:
 
   def __init__(self):
     self._recent: dict[tuple[int, ...], np.ndarray] = {}
+    self._scratch = np.empty((3, 0), np.int64)
 
   def __call__(
     self, index: Any, words: Sequence[Any], last: Any
@@ -105,11 +121,14 @@ class IndexShuffle:
     recent, self._recent = self._recent, {}
     begins, total = [], 0
     for *key, largest in rows.tolist():
-      name = (*key, largest)
+      name, size = (*key, largest), largest + 1
       if name not in recent:
-        recent[name] = permutation(key, largest + 1)
+        shape = (3, 1 << _cipher_bits(size))
+        if self._scratch.shape != shape:
+          self._scratch = np.empty(shape, np.int64)
+        recent[name] = permutation(key, size, self._scratch)
       self._recent[name] = recent[name]
       begins.append(total)
-      total += largest + 1
+      total += size
     outputs = np.concatenate(list(self._recent.values()))
     return outputs[np.array(begins)[group.reshape(each.shape[:-1])] + index]

@@ -9,8 +9,9 @@ gradient of a short batch at the end of every chunk. A mask marks the slots that
 hold an example.
 """
 
+import abc
 import dataclasses
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -41,16 +42,16 @@ class ChunkProgress(NamedTuple):
     return first, (self.step + 1) * self.size // self.steps
 
 
-@runtime_checkable
-class Order(Protocol):
+class Order(abc.ABC):
   """A reading order.
 
   Attributes:
     contiguous: whether chunks must be contiguous parts of the data set.
   """
 
-  contiguous: ClassVar[bool]
+  contiguous: ClassVar[bool] = True
 
+  @abc.abstractmethod
   def positions(
     self,
     chunk: ChunkProgress,
@@ -72,21 +73,20 @@ class Order(Protocol):
       Positions in the chunk, int64, valid in every slot; and a mask, bool:
       whether the slot holds an example.
     """
-    ...
-
-
-def _even(chunk, slot):
-  """Returns positions and mask of an even share of the chunk, unshuffled."""
-  first, end = chunk.even_share
-  position = first + slot
-  return position % chunk.size, position < end
 
 
 @dataclasses.dataclass(frozen=True)
-class ShuffledChunk:
+class ShuffledChunk(Order):
   """An order that shuffles the whole chunk in every epoch."""
 
   contiguous: ClassVar[bool] = False
+
+  def shuffled(
+    self, position: Any, chunk: ChunkProgress, seed: int, shuffle: IndexShuffle
+  ) -> Any:
+    """Maps positions in a chunk to other positions."""
+    words = (seed, chunk.epoch, chunk.start)
+    return shuffle(position, words, chunk.size - 1)
 
   def positions(
     self,
@@ -96,15 +96,16 @@ class ShuffledChunk:
     seed: int,
     shuffle: IndexShuffle,
   ) -> tuple[Any, Any]:
-    """See `Order`."""
+    """See `Order`: the same share of the chunk at every step, shuffled."""
     del batch_size
-    position, mask = _even(chunk, slot)
-    words = (seed, chunk.epoch, chunk.start)
-    return shuffle(position, words, chunk.size - 1), mask
+    first, end = chunk.even_share
+    position = first + slot
+    shuffled = self.shuffled(position % chunk.size, chunk, seed, shuffle)
+    return shuffled, position < end
 
 
 @dataclasses.dataclass(frozen=True)
-class ShuffledBlocks:
+class ShuffledBlocks(ShuffledChunk):
   """An order that shuffles the examples within each block.
 
   It is for examples on disk: a reader holds one block in memory.
@@ -122,29 +123,14 @@ class ShuffledBlocks:
     words = (seed, chunk.epoch, chunk.start + block)
     return block + shuffle(position - block, words, last)
 
-  def positions(
-    self,
-    chunk: ChunkProgress,
-    slot: Any,
-    batch_size: int,
-    seed: int,
-    shuffle: IndexShuffle,
-  ) -> tuple[Any, Any]:
-    """See `Order`."""
-    del batch_size
-    position, mask = _even(chunk, slot)
-    return self.shuffled(position, chunk, seed, shuffle), mask
-
 
 @dataclasses.dataclass(frozen=True)
-class TextStreams:
+class TextStreams(Order):
   """An order in which each slot of a batch reads its own part of the chunk.
 
   If a part has fewer examples than the chunk has steps, its slot is empty at
   some steps. These are spread evenly, and differ between slots.
   """
-
-  contiguous: ClassVar[bool] = True
 
   def positions(
     self,

@@ -68,7 +68,7 @@ def test_data_of_ones_own_are_read_from_everywhere(data_dir, tmp_path):
   printed = say(snippets, tmp_path)
   assert [text.splitlines()[-1] for text in printed.values()] == [
     "{'train': 100, 'validation': 20, 'test': 30}",
-    "{'train': 9, 'validation': 1, 'test': 2}",
+    "{'train': 9, 'validation': 1, 'test': 10}",
     "{'train': 3, 'validation': 3, 'test': 3}",
   ]
 

@@ -10,9 +10,10 @@ A data set that stays on disk has such a pipeline for each worker: see
 `streamed.py`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent import futures
 import itertools
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -21,21 +22,7 @@ from selsync_jax.data.arrays import Examples
 from selsync_jax.data.arrays import KeyedTransform
 from selsync_jax.data.protocol import Batch
 
-
-def slots(blocks: Iterator[Block]) -> tf.data.Dataset:
-  """Returns a pipeline of blocks of indices, one after the other.
-
-  Args:
-    blocks: at least one; only the leading axes of their arrays may differ.
-  """
-  first = next(blocks)
-  return tf.data.Dataset.from_generator(
-    lambda: itertools.chain([first], blocks),
-    output_signature={
-      name: tf.TensorSpec((None, *array.shape[1:]), array.dtype)
-      for name, array in first.items()
-    },
-  ).prefetch(1)
+_T = TypeVar('_T')
 
 
 def read(
@@ -44,13 +31,12 @@ def read(
   blocks: Iterator[Block],
   transform: KeyedTransform,
 ) -> Iterator[Batch]:
-  """Reads with a tf.data pipeline; see `arrays.Read`."""
+  """Reads with tf.data pipelines, one per block; see `arrays.Read`."""
   first = next(blocks, None)
   if first is None:
     return iter(())
   tensors = {name: tf.constant(array) for name, array in examples.items()}
 
-  @tf.autograph.experimental.do_not_convert  # It has nothing to convert.
   def batch(slots: dict[str, Any]) -> dict[str, Any]:
     """The batches of all workers at a step."""
     lead, key = slots['index'].shape, slots.get('key')
@@ -63,10 +49,61 @@ def read(
     batch = {k: tf.reshape(v, lead + v.shape[1:]) for k, v in flat.items()}
     return batch | {'mask': slots['mask']}
 
-  return (
-    slots(itertools.chain([first], blocks))
-    .unbatch()
-    .map(batch, num_parallel_calls=tf.data.AUTOTUNE)
-    .prefetch(2)
-    .as_numpy_iterator()
+  def pipeline(block: dict[str, Any]) -> tf.data.Dataset:
+    steps = tf.data.Dataset.from_tensor_slices(block)
+    return steps.map(batch, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
+
+  opened = traced(pipeline, first)
+  return read_ahead(opened, itertools.chain([first], blocks))
+
+
+def traced(
+  pipeline: Callable[[Any], tf.data.Dataset], block: Block
+) -> Callable[[Block], tf.data.Dataset]:
+  """Returns `pipeline`, whose Python runs once, not for every block.
+
+  Args:
+    pipeline: from a block, as tensors, to a pipeline.
+    block: an example; in others, the leading axes may be longer or shorter.
+  """
+  spec = {}
+
+  @tf.autograph.experimental.do_not_convert  # It has nothing to convert.
+  def variant(block):
+    dataset = pipeline(block)
+    spec.update(dataset.element_spec)
+    return tf.data.experimental.to_variant(dataset)
+
+  compiled = tf.function(variant).get_concrete_function(
+    {
+      name: tf.TensorSpec((None, *array.shape[1:]), array.dtype)
+      for name, array in block.items()
+    }
   )
+
+  def of(block: Block) -> tf.data.Dataset:
+    tensors = {name: tf.constant(array) for name, array in block.items()}
+    return tf.data.experimental.from_variant(compiled(tensors), spec)
+
+  return of
+
+
+def read_ahead(
+  pipeline: Callable[[_T], tf.data.Dataset], parts: Iterator[_T]
+) -> Iterator[Batch]:
+  """Yields the batches of a pipeline of each part.
+
+  A thread opens the next one up to its first batch while one is read.
+  """
+
+  def opened():
+    for part in parts:
+      batches = pipeline(part).as_numpy_iterator()
+      return itertools.chain([next(batches)], batches)
+    return None
+
+  with futures.ThreadPoolExecutor(1) as pool:
+    after = pool.submit(opened)
+    while batches := after.result():
+      after = pool.submit(opened)
+      yield from batches

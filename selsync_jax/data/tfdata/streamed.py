@@ -7,9 +7,7 @@ that a resumed run has read before, either.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent import futures
 import dataclasses
-import itertools
 import typing
 from typing import Any, NamedTuple
 
@@ -163,72 +161,45 @@ class Reader(NamedTuple):
         'config.eval.batch_size)'
       )
 
-    def open_span(start, stop):
-      each = [self._worker_batches(worker, start, stop) for worker in workers]
+    def stacked(*batches):
+      return {k: tf.stack([b[k] for b in batches]) for k in batches[0]}
 
-      def stacked(*batches):
-        return {k: tf.stack([b[k] for b in batches]) for k in batches[0]}
+    def pipeline(span):
+      each = [self._worker_batches(worker, *span) for worker in workers]
+      return tf.data.Dataset.zip(*each).map(stacked).prefetch(2)
 
-      return (
-        tf.data.Dataset.zip(*each).map(stacked).prefetch(2).as_numpy_iterator()
-      )
-
-    return _read_ahead(_spans(steps[list(workers)], start, stop), open_span)
-
-  def _slots(
-    self, chunk: ChunkProgress, first: int, end: int
-  ) -> Iterator[dict[str, np.ndarray]]:
-    """What a worker reads of each block; arrays [examples].
-
-    Args:
-      chunk: how far it has read its chunk.
-      first: the position in the chunk of the first example.
-      end: the position after the last one.
-
-    Yields:
-      `source`, int64, positions in the block; `step`, int64, at how many steps
-      after `chunk` they are read; and `key`, uint64, 64 random bits each.
-    """
-    order, seed = self._order, self.assignment.seed
-    shuffle = IndexShuffle()
-    for begin in range(first - first % order.block_size, end, order.block_size):
-      position = np.arange(
-        max(begin, first), min(begin + order.block_size, end)
-      )
-      source = order.shuffled(position, chunk, seed, shuffle)
-      yield {
-        'source': source - begin,
-        'step': ((position + 1) * chunk.steps - 1) // chunk.size - chunk.step,
-        'key': bits(seed, chunk.epoch, chunk.start + source),
-      }
-
-  @property
-  def _order(self) -> ShuffledBlocks:
-    return typing.cast(ShuffledBlocks, self.assignment.order)
+    spans = _spans(steps[list(workers)], start, stop)
+    return pipelines.read_ahead(pipeline, spans)
 
   def _worker_batches(
     self, worker: int, start: int, stop: int
   ) -> tf.data.Dataset:
     """The batches of one worker at some steps of one epoch."""
-    partition, batch_size = (
-      self.assignment.partition,
-      self.assignment.batch_size,
-    )
+    partition, order, _, batch_size, seed = self.assignment
+    order = typing.cast(ShuffledBlocks, order)
     reached = progress(partition, batch_size, np.array(worker), np.array(start))
     chunk = ChunkProgress(*map(int, reached))
     after = chunk._replace(step=chunk.step + stop - start)
     (first, _), (end, _) = chunk.even_share, after.even_share
-    size = self._order.block_size
+    size = order.block_size
     low, high = first // size * size, -(-end // size) * size
+    position = np.arange(low, end)
+    source = order.shuffled(position, chunk, seed, IndexShuffle())
+    slots = {
+      'source': source % size,
+      'step': ((position + 1) * chunk.steps - 1) // chunk.size - chunk.step,
+      'key': bits(seed, chunk.epoch, chunk.start + source),
+    }
     files = self.shards.read(
       chunk.start + low, chunk.start + min(high, chunk.size)
     )
 
     def shuffled(slots, files):
       files = {k: tf.gather(v, slots['source']) for k, v in files.items()}
-      return tf.data.Dataset.from_tensor_slices(
-        (slots['step'], slots['key'], files)
-      )
+      return slots['step'], slots['key'], files
+
+    def decoded(step, key, files):
+      return step, self.decode(files, key)
 
     def count(step):
       first, end = chunk._replace(step=chunk.step + step).even_share
@@ -240,14 +211,13 @@ class Reader(NamedTuple):
       batch = {k: tf.gather(v, slot) for k, v in examples.items()}
       return batch | {'mask': slots < size}
 
-    slots = pipelines.slots(self._slots(chunk, first, end))
+    blocks = tf.data.Dataset.from_tensor_slices(slots).batch(size)
     return (
-      tf.data.Dataset.zip(slots, files.batch(size).prefetch(1))
-      .flat_map(shuffled)
-      .map(
-        lambda step, key, files: (step, self.decode(files, key)),
-        num_parallel_calls=tf.data.AUTOTUNE,
-      )
+      tf.data.Dataset.zip(blocks, files.batch(size).prefetch(1))
+      .map(shuffled)
+      .unbatch()
+      .skip(first - low)
+      .map(decoded, num_parallel_calls=tf.data.AUTOTUNE)
       .group_by_window(
         lambda step, _: step,
         lambda _, group: group.batch(batch_size),
@@ -264,19 +234,3 @@ def _spans(steps_per_chunk, start, stop):
     end = min(stop, *ends.tolist())
     yield start, end
     start = end
-
-
-def _read_ahead(spans, open_span):
-  """Yields the batches of all spans; opens each while the last one is read."""
-
-  def first(span):
-    iterator = open_span(*span)
-    return [next(iterator)], iterator
-
-  with futures.ThreadPoolExecutor(1) as pool:
-    opened = None
-    for span in itertools.chain(spans, [None]):
-      after = pool.submit(first, span) if span else None
-      for part in opened.result() if opened else ():
-        yield from part
-      opened = after
