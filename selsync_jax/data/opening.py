@@ -1,6 +1,7 @@
 """Opens the data set that a config names."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+import contextlib
 import importlib.util
 import pathlib
 from typing import Any, NamedTuple
@@ -25,14 +26,25 @@ from selsync_jax.data.sources import BY_NUMPY
 from selsync_jax.data.sources import DATASETS
 
 
-def _tensorflow() -> Read:
-  from selsync_jax.data.tfdata import pipelines  # Takes seconds to import.
+@contextlib.contextmanager
+def _tensorflow() -> Iterator[None]:
+  """Converts the error of a library that is not installed."""
+  try:
+    yield
+  except ModuleNotFoundError as error:
+    raise ConfigError(
+      f"config.data.backend='tf': {error}; install it, or use 'numpy'"
+    ) from error
 
+
+def _pipelines() -> Read:
+  with _tensorflow():
+    from selsync_jax.data.tfdata import pipelines  # Takes seconds to import.
   return pipelines.read
 
 
 BACKENDS: dict[str, Callable[[], Read]] = {
-  'tf': _tensorflow,
+  'tf': _pipelines,
   'numpy': lambda: arrays.read,
 }
 
@@ -124,22 +136,16 @@ def open_dataset(fields: Mapping[str, Any] | BoundData) -> OpenDataset:
   if DATASETS.is_own(name):
     return open_own(name, bound.dataset)
   backend = _backend(bound.backend)
-  try:
-    if name in BY_NUMPY:
-      dataset = bound.dataset()
-      if dataset.only_tf and backend != 'tf':
-        raise ConfigError(f'config.data: {dataset.only_tf}')
-      return dataset._replace(read=BACKENDS[backend]())
-    with config_errors('data'):
-      _check_tfds(name, backend, bound.backend)
-    source = bound.dataset()
-    from selsync_jax.data.tfdata import prepared
+  if name not in BY_NUMPY:
+    _check_tfds(name, backend, bound.backend)
+    with _tensorflow():
+      from selsync_jax.data.tfdata import prepared
 
-    return prepared.open_source(source, bound.directory)
-  except ModuleNotFoundError as error:
-    raise ConfigError(
-      f"config.data.backend='tf': {error}; install it, or use 'numpy'"
-    ) from error
+      return prepared.open_source(bound.dataset(), bound.directory)
+  dataset = bound.dataset()
+  if dataset.only_tf and backend == 'numpy':
+    raise ConfigError(f'config.data: {dataset.only_tf}')
+  return dataset._replace(read=BACKENDS[backend]())
 
 
 def _backend(name: str) -> str:
@@ -156,17 +162,15 @@ def _backend(name: str) -> str:
 
 
 def _check_tfds(name: str, backend: str, wanted: str) -> None:
-  """Raises `ValueError` if the backend cannot read a data set of TFDS."""
+  """Raises `ConfigError` if the backend cannot read a data set of TFDS."""
+  if backend != 'numpy':
+    return
   names = ', '.join(BY_NUMPY)
-  if backend == wanted == 'numpy':
-    raise ValueError(
-      f"backend='numpy' reads {names}; {name!r} needs backend='tf'"
-    )
-  if backend == 'numpy':
-    raise ValueError(
-      f'without TensorFlow there are {names}; {name!r} needs TensorFlow, which '
-      'is not installed'
-    )
+  if wanted == 'numpy':
+    line = f"backend='numpy' reads {names}; {name!r} needs backend='tf'"
+  else:
+    line = f'without TensorFlow there are {names}; {name!r} needs it'
+  raise ConfigError(f'config.data: {line}')
 
 
 def assign(

@@ -79,8 +79,7 @@ REFUSALS = {
   '--config.data.backend=tf': "config.data.backend='tf': import of tensorflow "
   "halted; None in sys.modules; install it, or use 'numpy'",
   '--config.data.name=cifar10': 'config.data: without TensorFlow there are '
-  "digits, hyperplane, stdlib_text; 'cifar10' needs TensorFlow, which is not "
-  'installed',
+  "digits, hyperplane, stdlib_text; 'cifar10' needs it",
 }
 
 

@@ -1,13 +1,17 @@
 """The data partitioners as tf.data pipelines.
 
 Who reads which example is arithmetic on indices (`assignment.py`), which NumPy
-does for many steps at a time. A pipeline starts from these indices, for each of
-the partitions (`seldp`, `defdp`, `by_label`, `dirichlet`), and does the rest:
+does for many steps at a time. A pipeline starts from such a block of indices,
+for each of the partitions (`seldp`, `defdp`, `by_label`, `dirichlet`), and does
+the rest:
 
   indices -> gather -> cast -> transform and augment -> batch -> prefetch
 
 A data set that stays on disk has such a pipeline for each worker: see
 `streamed.py`.
+
+No pipeline calls Python: a process that ends while a thread of TensorFlow waits
+for Python's lock would hang.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -63,8 +67,8 @@ def traced(
   """Returns `pipeline`, whose Python runs once, not for every block.
 
   Args:
-    pipeline: from a block, as tensors, to a pipeline.
-    block: an example; in others, the leading axes may be longer or shorter.
+    pipeline: `pipeline(block)`, which takes tensors.
+    block: an example of a block; other blocks may have more or fewer steps.
   """
   spec = {}
 
