@@ -89,19 +89,11 @@ class ArrayDataset(NamedTuple):
     num_classes: the number of labels, or of tokens in the vocabulary.
     order: the order in which workers read their chunks.
     splits: the examples of the `train`, `validation` and `test` split.
-  <<<<<<< ours
     transform: `transform(examples)`, from stored examples to a batch. For both
       backends it may use only operators that arrays and tensors share.
     train: `train(examples, key)`, used for training batches instead of
       `transform`, if not `None`.
     dtypes: the dtypes that arrays are cast to before `transform`, by name.
-  =======
-    transform: `transform(examples)`, from stored examples to a batch. One that
-      either backend calls uses operators alone, which arrays and tensors share.
-    train: `train(examples, key)`, called in its place for training batches.
-      None: they are transformed like all others.
-    dtypes: the dtype that an array is cast to before `transform`, by its name.
-  >>>>>>> theirs
     only_tf: why NumPy cannot transform it; empty if it can.
     read: the backend.
   """
