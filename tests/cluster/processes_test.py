@@ -304,7 +304,7 @@ def test_a_process_that_fails_alone_ends_the_others_too(tmp_path):
   records.write_config(tmp_path, config.to_dict())
   port = live_runs.free_port()
   children = [member(tmp_path, i, 2, port) for i in range(2)]
-  (code, lines), (other_code, other_lines) = map(outcome, children)
+  (code, lines), (other_code, other_lines) = map(live_runs.outcome, children)
   assert code == 2
   refusal = f'train.py: --workdir={tmp_path} holds a run with another config: '
   assert lines[-1].startswith(refusal)

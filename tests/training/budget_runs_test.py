@@ -24,7 +24,7 @@ def on_digits():
 
 def on_text():
   config = stdlib_gpt.get_config('selsync,smoke')
-  config.sync.delta = None
+  config.sync = base.get_config('selsync').sync  # No delta, no longest period.
   config.steps = 300
   config.batch_size, config.data.bptt = 4, 32
   config.model.update(num_layers=1, embed_dim=32, num_heads=2, mlp_dim=64)

@@ -8,7 +8,9 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.config import ConfigError
+from selsync_jax.config import flat
 from selsync_jax.config import RunError
+from selsync_jax.fields import may_change
 from selsync_jax.report import comparison
 from selsync_jax.report import headline
 from selsync_jax.runs import history
@@ -119,10 +121,14 @@ def test_damaged_values_per_worker_are_said_and_left_out(
   )
 
 
-def is_json(file):
+def is_other(file, damaged):
+  """Whether a damaged config is one, and identifies another run."""
   with contextlib.suppress(ValueError):
-    json.loads(file.read_bytes())
-    return True
+    old, new = (flat(json.loads(f.read_bytes())) for f in (file, damaged))
+    return any(
+      old.get(name) != new.get(name) and not may_change(name)
+      for name in old.keys() | new.keys()
+    )
   return False
 
 
@@ -140,9 +146,9 @@ def test_no_damage_to_any_file_loses_the_run(
   for number, file in enumerate(files):
     workdir = shutil.copytree(finished_once, tmp_path / str(number))
     damage.inflict(workdir / file, kind)
-    # A flipped bit may leave a config, though another one.
-    renames = (file.name, kind) == ('config.json', 'flipped bit') and is_json(
-      workdir / file
+    # A flipped bit may leave a config, though that of another run.
+    renames = (file.name, kind) == ('config.json', 'flipped bit') and is_other(
+      finished_once / file, workdir / file
     )
     with (
       pytest.raises(ConfigError, match='holds a run with another config')
