@@ -27,9 +27,6 @@ from selsync_jax.data.arrays import KeyedTransform
 from selsync_jax.data.protocol import Batch
 
 _T = TypeVar('_T')
-_AS_WRITTEN = tf.data.Options()
-# Its rewrites find nothing here, and copy the whole data set for every block.
-_AS_WRITTEN.experimental_optimization.apply_default_optimizations = False
 
 
 def read(
@@ -58,8 +55,7 @@ def read(
 
   def pipeline(block: dict[str, Any]) -> tf.data.Dataset:
     steps = tf.data.Dataset.from_tensor_slices(block)
-    batches = steps.map(batch, num_parallel_calls=tf.data.AUTOTUNE)
-    return batches.prefetch(2).with_options(_AS_WRITTEN)
+    return steps.map(batch, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
 
   opened = traced(pipeline, first)
   return read_ahead(opened, itertools.chain([first], blocks))
