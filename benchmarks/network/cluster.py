@@ -128,7 +128,7 @@ def figures(
   Args:
     hosts: number of hosts.
     bandwidth: see `run`.
-    module: of benchmarks/network/; prints a line of JSON at its end.
+    module: a module of benchmarks/network/, which ends with a line of JSON.
     arguments: of its command line.
 
   Returns:

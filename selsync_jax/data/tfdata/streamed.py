@@ -131,7 +131,7 @@ class Reader(NamedTuple):
     shards: the split.
     decode: `decode(example, key)`, from a stored example to one of a batch;
       `key` is uint64, 64 random bits.
-    assignment: who reads which example; its order is `ShuffledBlocks`.
+    assignment: the assignment of examples, whose order is `ShuffledBlocks`.
   """
 
   shards: Shards
