@@ -9,6 +9,7 @@ prepared once and nothing is written into the user's home.
 import io
 import os
 import pathlib
+import signal
 import sys
 import tarfile
 import tempfile
@@ -38,6 +39,9 @@ os.environ['TF_ENABLE_ONEDNN_OPTS'] = '0'
 os.environ['TF_USE_LEGACY_KERAS'] = '1'
 os.environ['JAX_PLATFORMS'] = 'cpu'
 os.environ['WANDB_MODE'] = 'offline'  # Tests need no network.
+# A shell lets what it starts in the background ignore Ctrl-C, and the processes
+# that tests interrupt inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import jax
 import jaxtyping
