@@ -13,13 +13,16 @@ from collections.abc import Iterator, Sequence
 import contextlib
 import importlib
 import importlib.util
+import logging
 import os
 import pathlib
 import platform
 import signal
 import sys
+import tempfile
 from typing import NoReturn
 
+from selsync_jax import blame
 from selsync_jax.cluster import signals
 from selsync_jax.commands import COMMANDS
 from selsync_jax.config import ConfigError
@@ -80,10 +83,20 @@ def command(program: str) -> Iterator[None]:
     _fail(f'{program}: {error}', error.code)
   except OSError as error:  # No such folder, no space left, no such host.
     _fail(f'{program}: {_reason(error)}', RunError.code)
-  except ModuleNotFoundError as error:
-    if importlib.util.find_spec('ml_collections'):
-      raise  # The extra `train` is installed.
-    _fail(f'{program}: {error.name} is not installed; {INSTALL}', 2)
+  except (Exception, SystemExit) as error:
+    ours = isinstance(error, SystemExit) and not blame.is_users(error)
+    if ours:
+      raise
+    if isinstance(error, ModuleNotFoundError) and not _is_complete():
+      _fail(f'{program}: {error.name} is not installed; {INSTALL}', 2)
+    file = blame.keep(error, pathlib.Path(tempfile.mkdtemp()), 'error.txt')
+    line = blame.one_line(error, 'selsync_jax')
+    _fail(f'{program}: {line}; the whole traceback is in {file}', 1)
+
+
+def _is_complete() -> bool:
+  """Whether the extra `train` is installed."""
+  return importlib.util.find_spec('ml_collections') is not None
 
 
 def _reason(error: OSError) -> str:
@@ -119,6 +132,9 @@ def _prepare_libraries() -> None:
   os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
   # Otherwise it imports Keras, and with it scikit-learn, which takes a second.
   os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')
+  # What it logs about callbacks stands in the error that it raises, too.
+  for module in ('debugging', 'callback'):
+    logging.getLogger(f'jax._src.{module}').setLevel(logging.CRITICAL)
   _keep_programs()
 
 

@@ -23,6 +23,8 @@ from annotated_types import Ge
 from annotated_types import Gt
 from annotated_types import Interval
 
+from selsync_jax import blame
+
 
 class ConfigError(ValueError):
   """A mistake in flags or config: one line with field, value and rule."""
@@ -34,6 +36,10 @@ class RunError(Exception):
   """A run that cannot continue: one line with place and reason."""
 
   code = 1  # The exit code of the process.
+
+
+class Stopped(Exception):
+  """An error for a run that a signal stopped; it is saved and can resume."""
 
 
 @contextlib.contextmanager
@@ -119,18 +125,11 @@ class Registry(dict[str, Any]):
       yield
     except (ConfigError, RunError):
       raise
-    except Exception as error:
+    except (Exception, SystemExit, GeneratorExit) as error:
       if not self.is_own(name):
         raise
-      file, line, trace = self._files[name], '', error.__traceback__
-      while trace:
-        if trace.tb_frame.f_code.co_filename == file:
-          line = f':{trace.tb_lineno}'
-        trace = trace.tb_next
-      text = ' '.join(str(error).split())[:300]
-      raise ConfigError(
-        f'config.{field}: {file}{line}: {type(error).__name__}: {text}'
-      ) from error
+      line = blame.one_line(error, self._files[name])
+      raise ConfigError(f'config.{field}: {line}') from error
 
 
 def _file(definition: Any) -> str:

@@ -1,18 +1,22 @@
 """Gives `train` random flags and config files, and checks how it answers.
 
-  python -m stress.fuzz --seconds=300
+  python -m stress.fuzz --cases=100
+  python -m stress.fuzz --cases=500 --code
 
-Each case is a run of two steps in a process of its own, with hostile values for
-one field or several, or with a hostile config file. It must end within --limit
-seconds: as a run, or with one line. A refusal leaves no folder. Prints what did
-otherwise, and writes fuzz.json. The exit code is 1 if anything did.
+Each case is a run of a few steps in a process of its own, with hostile values
+for one field or several, or with a hostile config file; with --code, a config
+file whose data, model, task, method or writer raises or returns something
+wrong at one of its calls. It must end within --limit seconds: as a run, or with
+one line. A refusal leaves no folder. A run that ended because of its own code
+goes on from there once the code is right. Prints what did otherwise, and writes
+fuzz.json. The exit code is 1 if anything did.
 
-A refusal takes a second and a run several, so five minutes are about a hundred
-cases; --seed gives others.
+A case takes three to twenty seconds; --seed gives others.
 """
 
 import argparse
 import collections
+from collections.abc import Sequence
 import json
 import os
 import pathlib
@@ -21,10 +25,10 @@ import resource
 import subprocess
 import sys
 import tempfile
-import time
 
 from selsync_jax.commands import config_file
 from selsync_jax.config import ConfigError
+from tests.support import hostile_code
 from tests.support import hostile_values
 from tests.support import live_runs
 
@@ -36,8 +40,8 @@ CACHE = {
 DIGITS = 'configs/digits.py'
 
 
-def case(rng: random.Random, folder: pathlib.Path) -> list[str]:
-  """The flags of a case."""
+def hostile_flags(rng: random.Random, folder: pathlib.Path) -> list[str]:
+  """Flags with hostile values, or of a hostile config file."""
   if rng.random() < 0.1:
     text, _ = rng.choice(list(hostile_values.FILES.values()))
     file = folder / 'config.py'
@@ -61,7 +65,7 @@ def _accepts(file: str, flags: list[str]) -> bool:
 
 
 def run(
-  flags: list[str], folder: pathlib.Path, limit: float
+  flags: Sequence[str], folder: pathlib.Path, limit: float, **env: str
 ) -> tuple[int | None, str]:
   """The exit code of `train.py`, `None` if it hangs, and its errors."""
   cache = {'JAX_COMPILATION_CACHE_DIR': str(folder / 'compiled')}
@@ -71,7 +75,7 @@ def run(
     subprocess.Popen(
       [sys.executable, 'train.py', '--noreport', *flags],
       cwd=live_runs.ROOT,
-      env=os.environ | CACHE | cache,
+      env=os.environ | CACHE | cache | env,
       stdout=subprocess.DEVNULL,
       stderr=errors,
       preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, memory),
@@ -95,32 +99,65 @@ def fault(code: int | None, errors: str, workdir: pathlib.Path) -> str | None:
   if code and len(errors.splitlines()) != 1:
     return f'{len(errors.splitlines())} lines: {errors[-500:]}'
   if code == 2 and workdir.exists():
-    return 'a refusal left a folder'
+    return f'a refusal left a folder: {errors}'
   return None
+
+
+def fault_of_code(
+  case: hostile_code.Case,
+  flags: Sequence[str],
+  folder: pathlib.Path,
+  workdir: pathlib.Path,
+  limit: float,
+) -> tuple[int | None, str | None]:
+  """The exit code of a run whose own code misbehaves, and what is wrong."""
+  mark = folder / 'reached'
+  mark.unlink(missing_ok=True)
+  code, errors = run(flags, folder, limit, REACHED=str(mark))
+  if wrong := fault(code, errors, workdir):
+    return code, wrong
+  if code == 0 and case.raises and mark.exists() and not case.is_forgiven:
+    return code, f'went on: {errors}'
+  if code and case.raises:
+    again, errors = run(flags, folder, limit, HARMLESS='1')
+    rows = len(live_runs.rows(workdir))
+    if again or rows != hostile_code.STEPS:
+      return code, f'cannot go on: exit code {again}, {rows} rows; {errors}'
+  return code, None
 
 
 def main() -> None:
   """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-  parser.add_argument('--seconds', type=float, default=300)
-  parser.add_argument('--limit', type=float, default=20, help='of a case, in s')
+  parser.add_argument('--cases', type=int, default=100)
+  parser.add_argument('--code', action='store_true', help='own code')
+  parser.add_argument('--limit', type=float, default=60, help='of a case, in s')
   parser.add_argument('--seed', type=int, default=0)
   parser.add_argument('--out', default='fuzz.json')
   options = parser.parse_args()
   rng = random.Random(options.seed)
-  end = time.monotonic() + options.seconds
   codes: collections.Counter[int | None] = collections.Counter()
   faults = []
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
-    while time.monotonic() < end:
-      workdir = folder / f'run{codes.total()}'
-      flags = [*case(rng, folder), f'--workdir={workdir}']
-      code, errors = run(flags, folder, options.limit)
+    for i in range(options.cases):
+      workdir = folder / f'run{i}'
+      about = [f'--workdir={workdir}']
+      if options.code:
+        case = hostile_code.draw(rng)
+        file = folder / 'config.py'
+        case.write(file)
+        flags = [f'--config={file}', *about]
+        about = [repr(case)]
+        code, wrong = fault_of_code(case, flags, folder, workdir, options.limit)
+      else:
+        flags = about = [*hostile_flags(rng, folder), *about]
+        code, errors = run(flags, folder, options.limit)
+        wrong = fault(code, errors, workdir)
       codes[code] += 1
-      if wrong := fault(code, errors, workdir):
-        faults.append({'flags': flags, 'fault': wrong})
-        print(*flags, wrong, sep='\n  ', flush=True)
+      if wrong:
+        faults.append({'case': about, 'fault': wrong})
+        print(*about, wrong, sep='\n  ', flush=True)
   counts = {str(code): count for code, count in sorted(codes.items(), key=str)}
   print(f'{codes.total()} cases, by exit code {counts}; {len(faults)} faults')
   result = {'cases': codes.total(), 'codes': counts, 'faults': faults}

@@ -233,6 +233,11 @@ def is_first() -> bool:
   return jax.process_index() == 0
 
 
+def suffix() -> str:
+  """Returns what tells files of processes apart; the first needs nothing."""
+  return '' if is_first() else f'.{jax.process_index()}'
+
+
 def local_workers(workers: int) -> range:
   """Returns the indices of the workers that have devices of this process.
 

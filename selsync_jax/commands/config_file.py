@@ -7,9 +7,9 @@ from importlib import machinery
 from importlib import util
 import pathlib
 import sys
-import traceback
 from typing import Any, TYPE_CHECKING
 
+from selsync_jax import blame
 from selsync_jax.commands import flags
 from selsync_jax.config import ConfigError
 
@@ -96,27 +96,13 @@ def _execute(path: str, variant: list[str]) -> 'ml_collections.ConfigDict':
   except ConfigError:
     raise
   except (Exception, SystemExit) as error:  # The file may raise anything.
-    text = ' '.join(str(getattr(error, 'msg', error)).split())
-    place = f'{path}{_line(error, path)}'
-    raise ConfigError(f'{place}: {type(error).__name__}: {text}') from error
+    raise ConfigError(blame.one_line(error, f'{path}:1')) from error
   if not isinstance(config, ml_collections.ConfigDict):
     raise ConfigError(
       f'{path}: get_config must return a ConfigDict, got {config!r}'
     )
   config.lock()
   return config
-
-
-def _line(error: BaseException, path: str) -> str:
-  """Returns a colon and the line of a config file that raised an error."""
-  lines = [
-    frame.lineno
-    for frame in traceback.extract_tb(error.__traceback__)
-    if pathlib.Path(frame.filename).resolve() == pathlib.Path(path).resolve()
-  ]
-  if isinstance(error, SyntaxError) and not lines:
-    lines = [error.lineno or 1]
-  return f':{lines[-1]}' if lines else ''
 
 
 def _set(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from selsync_jax.commands import config_file
 from selsync_jax.commands import run_line
 from selsync_jax.commands import silence_orbax
+from selsync_jax.config import Stopped
 
 _FOLDER = 'simulate-'  # The beginning of the default folder's name.
 
@@ -36,11 +37,10 @@ def main(arguments: Sequence[str]) -> None:
   # Importing TensorFlow is slow; mistakes in the config were reported above.
   from selsync_jax.runs import checkpoints
   from selsync_jax.simulate import run
-  from selsync_jax.training import preemption
 
   checkpoints.silence_tensorstore()
   try:
     summary = run.simulate(settings, workdir, restart=options.restart)
-  except preemption.Stopped as error:
+  except Stopped as error:
     raise run_line.Interrupted(error) from error
   run_line.show(summary, workdir, options.report)

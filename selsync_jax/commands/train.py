@@ -10,6 +10,7 @@ from selsync_jax.commands import flags
 from selsync_jax.commands import run_line
 from selsync_jax.commands import silence_orbax
 from selsync_jax.config import flat
+from selsync_jax.config import Stopped
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -84,7 +85,6 @@ def main(arguments: Sequence[str]) -> None:
   ) as cluster:
     # Importing TensorFlow is slow; mistakes in the config were reported above.
     from selsync_jax.runs import checkpoints
-    from selsync_jax.training import preemption
     from selsync_jax.training import train
 
     checkpoints.silence_tensorstore()
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str]) -> None:
         profile=options.profile,
         patience=options.cluster_timeout,
       )
-    except preemption.Stopped as error:
+    except Stopped as error:
       interruption = error
   if interruption:
     raise run_line.Interrupted(interruption)

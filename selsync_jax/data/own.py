@@ -60,14 +60,50 @@ def open_own(name: str, make: Callable[[], Any]) -> ArrayDataset:
 
 def _try(dataset: ArrayDataset) -> None:
   """Calls the functions of a data set once, so that they fail early."""
-  one = {k: v[:1] for k, v in dataset.splits['train'].items()}
-  batch = dataset.transform(one)
+
+  def one():  # A copy: they may work in place.
+    return {k: v[:1].copy() for k, v in dataset.splits['train'].items()}
+
+  dataset.transform(one())
   if dataset.train:
-    batch = dataset.train(one, np.zeros(1, np.uint64))
-  if any(len(array) != 1 for array in batch.values()):
-    raise ValueError(
-      f'from one example, transform and augment made {_shapes(batch)}'
-    )
+    dataset.train(one(), np.zeros(1, np.uint64))
+
+
+class _Checked:
+  """A function of a user's, every batch of which is checked.
+
+  Args:
+    name: the argument of `from_arrays`.
+    function: the function.
+    num_classes: the bound of labels.
+
+  Raises:
+    ValueError: if it returns no batch of the examples that it was given, or one
+      that is unlike the first.
+  """
+
+  def __init__(self, name: str, function: Callable[..., Any], num_classes: int):
+    self._name, self._function = name, function
+    self._num_classes, self._forms = num_classes, ''
+
+  def __call__(self, examples: Examples, *key: Any) -> Examples:
+    given = len(next(iter(examples.values())))
+    batch = self._function(examples, *key)
+    if not isinstance(batch, Mapping):
+      kind = type(batch).__name__
+      raise ValueError(f'{self._name} must return a dict, got a {kind}')
+    batch = _checked(self._name, batch)
+    self._forms = self._forms or _forms(batch)
+    if _forms(batch) != self._forms:
+      raise ValueError(
+        f'{self._name} returned {_forms(batch)}, and at first {self._forms}'
+      )
+    made = len(next(iter(batch.values())))
+    if made != given:
+      raise ValueError(f'{self._name} made {made} examples of {given}')
+    if 'label' in batch:
+      _check_labels(self._name, batch['label'], self._num_classes)
+    return batch
 
 
 def from_arrays(
@@ -111,6 +147,11 @@ def from_arrays(
         f'{name} has {_forms(arrays)}, and train has {expected}; they must be '
         'equal'
       )
+
+  if transform is not unchanged:
+    transform = _Checked('transform', transform, num_classes)
+  if augment:
+    augment = _Checked('augment', augment, num_classes)
 
   def augmented(examples, key):
     assert augment
@@ -218,6 +259,8 @@ def _checked(split: str, arrays: Examples) -> Examples:
   """Returns arrays of JAX's types; checks that they have one length."""
   checked = {name: _narrow(split, name, x) for name, x in arrays.items()}
   lengths = {len(array) if array.ndim else 0 for array in checked.values()}
+  if not checked:
+    raise ValueError(f'{split} has no arrays')
   if 'mask' in checked:
     raise ValueError(f'{split} has an array mask; choose another name')
   if len(lengths) != 1 or 0 in lengths:

@@ -7,6 +7,7 @@ that batch normalization includes them in its statistics.
 
 from collections.abc import Callable, Mapping, Sequence
 import functools
+import re
 import types
 from typing import Any, NamedTuple
 
@@ -15,12 +16,14 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
+import numpy as np
 import optax
 
 from selsync_jax.config import ConfigError
 from selsync_jax.config import Registry
 
 Batch = Mapping[str, Any]
+_NAME = re.compile('[A-Za-z][A-Za-z0-9_]*')  # Of a metric.
 
 
 class Goal(NamedTuple):
@@ -160,28 +163,156 @@ def register_task(
 def check_inputs(name: str, batch: Batch) -> None:
   """Raises `ConfigError` if a batch lacks the inputs of a task."""
   if (inputs := TASKS[name].inputs) not in batch:
-    raise ConfigError(_lacks(name, inputs, batch))
+    raise ConfigError(lacks(name, inputs, batch))
 
 
-def check_metrics(
-  name: str, model: nn.Module, shapes: tuple[Any, Any], batch: Batch
-) -> None:
-  """Raises `ConfigError` if a task fails, or a batch lacks what it reads.
-
-  `shapes` are those of the model's parameters and other state.
-  """
-  with TASKS.errors(name, 'data'):
-    try:
-      jax.eval_shape(eval_metric_sums(model, TASKS[name]), *shapes, batch)
-    except KeyError as error:
-      raise ConfigError(_lacks(name, error.args[0], batch)) from error
-
-
-def _lacks(name: str, array: str, batch: Batch) -> str:
+def lacks(name: str, array: str, batch: Batch) -> str:
+  """Says that a task reads an array which a batch does not have."""
   return (
     f'config.data: task {name} reads {array!r}, and a batch has '
     f'{", ".join(batch)}'
   )
+
+
+def check_model(
+  model: nn.Module,
+  task: Task,
+  shapes: tuple[Any, Any],
+  batch: Batch,
+  classes: int,
+) -> Any:
+  """Checks a model before anything is computed.
+
+  Args:
+    model: the model.
+    task: what it is trained for.
+    shapes: those of the model's parameters and other state.
+    batch: examples.
+    classes: the number of scores that the model returns.
+
+  Returns:
+    The shapes of its outputs in evaluation.
+
+  Raises:
+    ValueError: if it cannot be trained or saved.
+  """
+  params, model_state = shapes
+  for name, leaf in _named(params):
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+      raise ValueError(f'parameter {name} is {leaf.dtype}: must be floating')
+  for name, leaf in _named((params, model_state)):
+    if not leaf.size:
+      raise ValueError(
+        f'array {name} has shape {leaf.shape}: must not be empty'
+      )
+  inputs = batch[task.inputs]
+  variables = {'params': params, **model_state}
+
+  def train(variables, inputs, key):
+    return model.apply(
+      variables,
+      inputs,
+      train=True,
+      mutable=list(model_state),
+      rngs={'dropout': key},
+    )
+
+  trained, after = jax.eval_shape(train, variables, inputs, jax.random.key(0))
+  if _forms(after) != _forms(model_state):
+    raise ValueError(
+      f'state {_forms(model_state)} becomes {_forms(after)} in a step: shapes '
+      'must stay'
+    )
+  evaluate = functools.partial(model.apply, train=False)
+  outputs = jax.eval_shape(evaluate, variables, inputs)
+  for scores in (trained, outputs):
+    if not isinstance(scores, jax.ShapeDtypeStruct):
+      continue  # The task may know what it is.
+    if not jnp.issubdtype(scores.dtype, jnp.floating):
+      raise ValueError(f'returns {scores.dtype}: must be floating')
+    shape = scores.shape
+    if shape[:1] != (len(inputs),) or shape[-1:] != (classes,):
+      raise ValueError(
+        f'returns {shape} for {len(inputs)} examples: must be '
+        f'[examples, ..., {classes}]'
+      )
+  return outputs
+
+
+def _named(tree: Any) -> list[tuple[str, Any]]:
+  """Returns the leaves of a tree with their paths."""
+  return [
+    (jax.tree_util.keystr(path, simple=True, separator='/'), leaf)
+    for path, leaf in jax.tree.leaves_with_path(tree)
+  ]
+
+
+def _forms(tree: Any) -> str:
+  """Returns name, dtype and shape of each array."""
+  return ', '.join(
+    f'{name} {leaf.dtype}{list(leaf.shape)}' for name, leaf in _named(tree)
+  )
+
+
+def check_metrics(task: Task, outputs: Any, batch: Batch) -> list[str]:
+  """Checks the metrics of a task before anything is computed.
+
+  Args:
+    task: the task.
+    outputs: the shapes of a model's outputs.
+    batch: the examples that it was given.
+
+  Returns:
+    The names of all metrics.
+
+  Raises:
+    ValueError: if a metric cannot be reported.
+  """
+  values = jax.eval_shape(task.example_metrics, outputs, batch)
+  _check_dict('a task', values)
+  if 'loss' not in values:
+    raise ValueError(f'a task must return a loss, got {", ".join(values)}')
+  for name, value in values.items():
+    if value.shape != batch['mask'].shape or not _is_real(value.dtype):
+      raise ValueError(
+        f'metric {name} is {value.dtype}{list(value.shape)}: must be a real '
+        'number for each example'
+      )
+  derived = derived_metrics(task, {name: np.float32(1) for name in values})
+  if both := sorted(values.keys() & derived.keys()):
+    raise ValueError(f'metrics and derived metrics both have {both[0]!r}')
+  return [*values, *derived]
+
+
+def derived_metrics(task: Task, means: Mapping[str, Any]) -> dict[str, float]:
+  """Returns the metrics that are functions of means.
+
+  Raises:
+    ValueError: if one is not a number.
+  """
+  derived = task.derived_metrics(means)
+  _check_dict('derived_metrics', derived)
+  for name, value in derived.items():
+    if np.ndim(value) or not _is_real(np.asarray(value).dtype):
+      raise ValueError(f'derived metric {name} is {value!r}: must be a number')
+  return {name: float(value) for name, value in derived.items()}
+
+
+def _is_real(dtype: Any) -> bool:
+  kinds = (jnp.bool_, jnp.integer, jnp.floating)
+  return any(jnp.issubdtype(dtype, kind) for kind in kinds)
+
+
+def _check_dict(what: str, metrics: Any) -> None:
+  if not isinstance(metrics, Mapping):
+    kind = type(metrics).__name__
+    raise ValueError(f'{what} must return a dict of metrics, got a {kind}')
+  for name in metrics:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+      raise ValueError(
+        f'metric {name!r}: its name must be a letter, and then letters, digits '
+        'and _'
+      )
 
 
 def run_once() -> dict[str, Any] | None:
@@ -246,8 +377,8 @@ def metric_means(sums: Mapping[str, Any]) -> dict[str, Any]:
 def dataset_metrics(task: Task, sums: Mapping[str, Any]) -> dict[str, float]:
   """Returns means and derived metrics, given the sums over a data set."""
   means = metric_means(sums)
-  metrics = means | task.derived_metrics(means)
-  return {name: float(value) for name, value in metrics.items()}
+  numbers = {name: float(value) for name, value in means.items()}
+  return numbers | derived_metrics(task, means)
 
 
 def train_loss(

@@ -11,6 +11,14 @@ from selsync_jax.config import RunError
 from selsync_jax.sync.traffic import Traffic
 
 # Metrics of the step itself. The task's metrics are averaged over workers.
+COLUMNS = {
+  *('step', 'epoch', 'samples', 'seconds', 'samples_per_second', 'lr'),
+  *('relative_change', 'relative_changes', 'synced', 'skipped', 'lssr'),
+  *('bytes_per_worker', 'virtual_seconds', 'staleness', 'count', 'unequal'),
+  *('threshold', 'budget_threshold', 'overflow'),
+}
+"""The columns of rows that are not metrics of a task."""
+
 _NOT_MEANS = {'count', 'relative_change', 'synced', 'unequal'}
 
 

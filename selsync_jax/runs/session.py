@@ -6,8 +6,11 @@ import dataclasses
 import pathlib
 from typing import Any
 
+from selsync_jax import blame
 from selsync_jax.cluster import processes
+from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
+from selsync_jax.config import Stopped
 from selsync_jax.devices import layout
 from selsync_jax.runs import files
 from selsync_jax.runs import history
@@ -59,6 +62,7 @@ class Session:
     self._checkpoints = Checkpoints(workdir, keep, config, restart)
     self.record = self._checkpoints.record
     self._seals = records.seals(self.record)
+    self._keeper: Keeper | None = None
     self._open = contextlib.ExitStack()
 
   def __enter__(self) -> 'Session':
@@ -76,6 +80,7 @@ class Session:
         )
       )
       output.note_losses(self.workdir)
+      stack.enter_context(self._explaining())
       stack.enter_context(self._checkpoints)
       self._open = stack.pop_all()
     return self
@@ -127,7 +132,7 @@ class Session:
       step: the last step so far; rows and weights of later ones are removed.
     """
     self._keeper = Keeper(self.workdir, step)
-    with self._naming_checkpoint(), contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
       self._writers = None
       if self.is_first:
         provenance.append(self.workdir, step, layout.describe())
@@ -139,15 +144,32 @@ class Session:
       yield
 
   @contextlib.contextmanager
-  def _naming_checkpoint(self) -> Iterator[None]:
+  def _explaining(self) -> Iterator[None]:
+    """Turns any error into a `RunError` that names the last checkpoint.
+
+    The traceback of an error that we did not foresee, such as one of a user's
+    own code, is kept in the folder.
+    """
+    name = f'error{processes.suffix()}.txt'
+    (self.workdir / name).unlink(missing_ok=True)  # An earlier session's.
     try:
       yield
-    except (RunError, OSError) as error:
+    except (ConfigError, Stopped):
+      raise
+    except (Exception, SystemExit, GeneratorExit) as error:
       reason = str(error)
-      if isinstance(error, OSError) and error.filename:
+      is_own = blame.is_users(error)
+      is_foreseen = isinstance(error, RunError | OSError)
+      if isinstance(error, OSError) and error.filename and not is_own:
         reason = f'{error.filename}: {error.strerror}'
-      line = f'{reason}; last good checkpoint: {self._checkpoints.newest}'
-      raise RunError(line) from error
+      elif not isinstance(error, RunError) and (is_own or not is_foreseen):
+        reason = blame.one_line(error)
+      if is_own or not is_foreseen:
+        file = blame.keep(error, self.workdir, name)
+        reason += f'; the whole traceback is in {file}'
+      if self._keeper:
+        reason += f'; last good checkpoint: {self._checkpoints.newest}'
+      raise RunError(reason) from error
 
   def write(self, row: Mapping[str, Any]) -> None:
     """Writes a step's row if it has scores or `config.log.every` selects it."""
@@ -163,6 +185,7 @@ class Session:
     is_last: bool,
   ) -> None:
     """Keeps a consensus if it is the best or the last, see `Keeper.keep`."""
+    assert self._keeper, 'only while the run is recorded'
     self._keeper.keep(step, mean, scores, is_last)
 
   def save(

@@ -12,6 +12,7 @@ import pathlib
 import sys
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from selsync_jax import blame
 from selsync_jax.config import lookup
 from selsync_jax.config import Registry
 from selsync_jax.config import RunError
@@ -137,7 +138,7 @@ class _Guarded:
   def _reporting(self) -> Iterator[None]:
     try:
       yield
-    except Exception as error:
+    except (Exception, SystemExit, GeneratorExit) as error:
       self._failed = True
       print(
         f'{_line(self._name, error)}; it gets no more rows, the run goes on',
@@ -149,21 +150,16 @@ def _open(name: str, *arguments: Any) -> _Guarded:
   """Creates a writer.
 
   Raises:
-    ConfigError: if a user's writer fails.
-    RunError: if a built-in one fails.
+    RunError: if it fails.
   """
-  with WRITERS.errors(name, 'log.to'):
-    try:
-      return _Guarded(name, WRITERS[name](*arguments))
-    except Exception as error:
-      if WRITERS.is_own(name):
-        raise
-      raise RunError(_line(name, error)) from error
+  try:
+    return _Guarded(name, WRITERS[name](*arguments))
+  except (Exception, SystemExit, GeneratorExit) as error:
+    raise RunError(_line(name, error)) from error
 
 
-def _line(name: str, error: Exception) -> str:
-  text = ' '.join(str(error).split())[:300]
-  return f'config.log.to={name!r}: {type(error).__name__}: {text}'
+def _line(name: str, error: BaseException) -> str:
+  return f'config.log.to={name!r}: {blame.one_line(error)}'
 
 
 class Writers(contextlib.ExitStack):

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 import contextlib
 from typing import Any, NamedTuple
 
+from selsync_jax.config import Stopped
 from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.session import Session
 from selsync_jax.sync import replicas
 from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.preemption import Preemption
-from selsync_jax.training.preemption import Stopped
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.progress import Progress
 from selsync_jax.training.recorder import Recorder

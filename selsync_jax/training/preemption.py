@@ -14,10 +14,6 @@ from selsync_jax.cluster import signals
 _SECOND = 'ended by a second signal; the same command resumes the run'
 
 
-class Stopped(Exception):
-  """An error for a run that a signal stopped; it is saved and can resume."""
-
-
 class Preemption:
   """A context in which a signal is a request that `requested` reports.
 

@@ -18,8 +18,8 @@ from selsync_jax.config import ConfigError
 from selsync_jax.config import lookup
 from selsync_jax.data import Data
 from selsync_jax.data import open_data
-from selsync_jax.data.sources import DATASETS
 from selsync_jax.models import tasks
+from selsync_jax.runs import ledger
 from selsync_jax.training.settings import Settings
 
 
@@ -159,16 +159,29 @@ def _optimizer(
 
 def _check(problem: Problem, config: Any) -> None:
   """Raises `ConfigError` if model, data and optimizer do not fit together."""
-  with config_errors('model'), models.MODELS.errors(config.model.name, 'model'):
+  data, model = problem.data, config.model.name
+  with config_errors('model'), models.MODELS.errors(model, 'model'):
     shapes = problem.shapes  # The images may be too small for the model.
-  if DATASETS.is_own(config.data.name):
-    tasks.check_metrics(
-      problem.data.task,
+    params = shapes['params']
+    outputs = tasks.check_model(
       problem.model,
-      (shapes['params'], shapes['model_state']),
-      problem.data.example,
+      problem.task,
+      (params, shapes['model_state']),
+      data.example,
+      data.num_classes,
     )
-  params = shapes['params']
+  with config_errors('data'), tasks.TASKS.errors(data.task, 'data'):
+    try:
+      names = tasks.check_metrics(problem.task, outputs, data.example)
+    except KeyError as error:
+      if error.args[0] in data.example:
+        raise
+      line = tasks.lacks(data.task, error.args[0], data.example)
+      raise ConfigError(line) from error
+    if taken := sorted(ledger.COLUMNS & set(names)):
+      raise ValueError(
+        f'task {data.task} has a metric {taken[0]!r}, which is a column of ours'
+      )
   try:
     # Some optax optimizers need more than the mean gradient.
     state = jax.eval_shape(problem.optimizer.init, params)

@@ -1,0 +1,93 @@
+"""Which line of whose code raised an error, in one line of text.
+
+An error may come from a file that a user wrote: through JAX, through Flax, or
+as the text of an error in a callback. Then that file's line is what helps.
+"""
+
+from collections.abc import Iterator
+import os
+import pathlib
+import re
+import sysconfig
+import tempfile
+import traceback
+from typing import Any
+
+# Where this package, Python, and what pip has installed lie.
+_HERE = pathlib.Path(__file__).parent
+_INSTALLED = ('stdlib', 'platstdlib', 'purelib', 'platlib', 'scripts')
+_LIBRARIES = (
+  *(f'{sysconfig.get_path(name)}{os.sep}' for name in _INSTALLED),
+  f'{_HERE}{os.sep}',
+  # The front doors of a checkout.
+  *(f'{_HERE.parent / name}.py' for name in ('train', 'compare')),
+)
+# A traceback inside the text of an error, as callbacks have it.
+_FRAME = re.compile(r'^ *File "(.+)", line (\d+)', re.MULTILINE)
+_LONGEST = 300  # Characters of an error's text.
+
+
+def one_line(error: BaseException, file: str = '') -> str:
+  """Describes an error in one line: `FILE:LINE: TYPE: TEXT`.
+
+  Args:
+    error: an error that was caught.
+    file: the file to name if no line of a user's file was under way.
+  """
+  place = next(_places(error), file)
+  return ': '.join(filter(None, [place, _text(error)]))
+
+
+def is_users(error: BaseException) -> bool:
+  """Whether a line of a user's file was under way."""
+  return any(_places(error))
+
+
+def keep(error: BaseException, folder: pathlib.Path, name: str) -> pathlib.Path:
+  """Writes the whole traceback of an error; returns the file.
+
+  Args:
+    error: an error that was caught.
+    folder: the folder of the file. If nothing can be written there, the file
+      lies in the folder for temporary files.
+    name: the file's name.
+  """
+  text = ''.join(traceback.format_exception(error))
+  path = folder / name
+  try:
+    path.write_text(text)
+  except OSError:
+    path = pathlib.Path(tempfile.mkdtemp(prefix='selsync-'), name)
+    path.write_text(text)
+  return path
+
+
+def _places(error: BaseException) -> Iterator[str]:
+  """Yields the innermost line of a user's file, of the error or its causes."""
+  cause: BaseException | None = error
+  while cause is not None:
+    lines: list[tuple[str | None, Any]] = [
+      (frame.filename, frame.lineno)
+      for frame in traceback.extract_tb(cause.__traceback__)
+    ]
+    if isinstance(cause, SyntaxError):
+      lines.append((cause.filename, cause.lineno or 1))
+    lines += _FRAME.findall(str(cause))
+    own = [f'{file}:{line}' for file, line in lines if _is_own(file)]
+    yield from own[-1:]
+    cause = cause.__cause__ or cause.__context__
+
+
+def _is_own(file: str | None) -> bool:
+  """Whether a file is neither this package's nor a library's."""
+  return bool(file) and not file.startswith(('<', *_LIBRARIES))
+
+
+def _text(error: BaseException) -> str:
+  """Returns the type and the text of an error, without line breaks."""
+  text = str(getattr(error, 'msg', error))
+  if frames := list(_FRAME.finditer(text)):
+    after = text[frames[-1].end() :].splitlines()[1:]
+    return next((line for line in after if line[:1].strip()), '')[:_LONGEST]
+  text = ' '.join(text.split())[:_LONGEST]
+  return f'{type(error).__name__}: {text}'
