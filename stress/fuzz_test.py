@@ -1,0 +1,63 @@
+"""Own code that misbehaves: one line, and nothing is lost."""
+
+import pytest
+
+from stress import fuzz
+from tests.support import hostile_code
+from tests.support.hostile_code import Case
+
+RAISING = [
+  (Case('transform', 'sys.exit()', 10), 1),
+  (Case('derived', '1 / 0', 3), 1),
+  (Case('callback', "raise ValueError('boom')", 10), 1),
+  (Case('task', "return result | {'step': loss}", 1), 2),
+]
+# What is harmless, or shows only in the numbers.
+ACCEPTED = {
+  ('derived', 'return {}'),
+  ('model', "self.param('a/b', nn.initializers.ones, (3,))"),
+  ('model', "self.variable('grown', 'x', lambda: jnp.ones(CALLS['model']))"),
+  ('evaluated model', "self.param('a/b', nn.initializers.ones, (3,))"),
+  (
+    'evaluated model',
+    "self.variable('grown', 'x', lambda: jnp.ones(CALLS['model']))",
+  ),
+  ('evaluated model', 'return result * jnp.nan'),
+}
+ACCEPTED |= {
+  (place, act)
+  for place in ('dataset', 'transform', 'augment')
+  for act in (
+    "result['image'] *= 2",
+    "result['a/b'] = result['label']",
+  )
+}
+REFUSED = [
+  Case(place, act, 1)
+  for place, acts in hostile_code.WRONG.items()
+  for act in acts
+  if place != 'opened writer' and (place, act) not in ACCEPTED
+]
+
+
+def ended(case, tmp_path):
+  file, workdir = tmp_path / 'config.py', tmp_path / 'run'
+  case.write(file)
+  flags = [f'--config={file}', f'--workdir={workdir}']
+  return fuzz.fault_of_code(case, flags, tmp_path, workdir, 120)
+
+
+@pytest.mark.parametrize('case, code', RAISING, ids=str)
+def test_code_that_raises_ends_in_one_line_and_goes_on_once_it_is_right(
+  case, code, tmp_path
+):
+  assert ended(case, tmp_path) == (code, None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('case', REFUSED, ids=str)
+def test_code_that_returns_something_wrong_is_refused_in_one_line(
+  case, tmp_path
+):
+  code, fault = ended(case, tmp_path)
+  assert code and not fault
