@@ -36,7 +36,8 @@ def replaced(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
   If an error is raised meanwhile, `path` stays as it is. An `OSError` names it.
   """
-  temporary = path.with_name(f'{path.name}.tmp')
+  # No name that a user would give; after a kill, the next write replaces it.
+  temporary = path.with_name(f'.{path.name}.selsync.tmp')
   try:
     yield temporary
     _sync(temporary)

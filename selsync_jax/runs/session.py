@@ -140,7 +140,9 @@ class Session:
         self._writers = stack.enter_context(writers)
         # There is a summary if a finished run was extended, or lost its newest
         # checkpoint.
-        (self.workdir / records.SUMMARY).unlink(missing_ok=True)
+        if (self.workdir / records.SUMMARY).exists():
+          records.write_config(self.workdir, self._config)
+          (self.workdir / records.SUMMARY).unlink()
       yield
 
   @contextlib.contextmanager

@@ -39,7 +39,8 @@ def opened(
 
   Args:
     workdir: the folder, which is created if it is missing.
-    config: the run's config as nested dicts; written to `config.json`.
+    config: the run's config as nested dicts; written to `config.json`, unless
+      a finished run is there.
     restart: whether to move an existing run aside, to `WORKDIR.1`, `WORKDIR.2`
       and so on.
     saved: the config in the newest checkpoint, which replaces a lost or
@@ -54,19 +55,20 @@ def opened(
   with contextlib.ExitStack() as held:
     if processes.is_first():
       try:
-        if restart and workdir.exists():
+        folder = workdir.resolve()  # A link stays; what it names is moved.
+        if restart and folder.exists():
           _refuse_to_move(workdir)
           # The claim protects a run that is being written.
           held.enter_context(_claim(workdir))
-          _move_aside(workdir)
-        workdir.mkdir(parents=True, exist_ok=True)
+          _move_aside(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         held.enter_context(_claim(workdir))
       except OSError as error:
         raise ConfigError(
           f'--workdir={workdir}: cannot be written: {error.strerror}'
         ) from error
-      _compare(workdir, config, saved)
-      records.write_config(workdir, config)
+      if _compare(workdir, config, saved):
+        records.write_config(workdir, config)
     _check_shared(workdir, patience)
     yield
 
@@ -75,8 +77,13 @@ def _claim(workdir: pathlib.Path) -> BinaryIO:
   """Locks a folder until the returned file is closed.
 
   Raises:
-    ConfigError: if another process holds the lock.
+    ConfigError: if another process holds the lock, or that of a folder around.
   """
+  for folder in workdir.resolve().parents:
+    if _is_held(folder / _LOCK):
+      raise ConfigError(
+        f'--workdir={workdir}: another process is writing a run in {folder}'
+      )
   path = workdir / _LOCK
   lock = path.open('ab')
   try:
@@ -126,6 +133,24 @@ def _refuse_to_move(workdir: pathlib.Path) -> None:
       f'--workdir={workdir}: --restart cannot move aside the folder that the '
       'command runs in'
     )
+  for lock in workdir.resolve().rglob(_LOCK):
+    if _is_held(lock):
+      raise ConfigError(
+        f'--workdir={workdir}: --restart cannot move aside {lock.parent}, '
+        'where another process is writing a run'
+      )
+
+
+def _is_held(lock: pathlib.Path) -> bool:
+  """Whether another process has claimed the folder of a lock file."""
+  try:
+    with lock.open('rb') as file:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return True
+  except OSError:  # There is none, or it is not ours to read.
+    return False
+  return False
 
 
 def _move_aside(workdir: pathlib.Path) -> None:
@@ -138,19 +163,26 @@ def _compare(
   workdir: pathlib.Path,
   config: Mapping[str, Any],
   saved: Mapping[str, Any] | None,
-) -> None:
-  """Raises `ConfigError` if the folder holds a run with another config."""
+) -> bool:
+  """Returns whether `config.json` must be written now.
+
+  A finished run keeps its own until it goes on.
+
+  Raises:
+    ConfigError: if the folder holds a run with another config.
+  """
   try:
     existing = records.read_config(workdir)
     lost = f'{workdir / records.CONFIG} is missing' if saved else ''
   except files.DamagedFile as error:
     existing, lost = None, str(error)
+  is_lost = existing is None
   if existing is None:
     existing = saved
     if lost:
       print(f'{lost}; written again', file=sys.stderr)
   if existing is None:
-    return
+    return True
   old = flat(existing)
   new = flat(json.loads(json.dumps(config)))
   changed = [
@@ -163,3 +195,4 @@ def _compare(
       f'--workdir={workdir} holds a run with another config: '
       f'{"; ".join(changed)}; take another --workdir, or --restart'
     )
+  return is_lost or not (workdir / records.SUMMARY).exists()

@@ -84,9 +84,9 @@ def _train_asynchronously(
   totals = start.totals(problem, plan, session.record)
   ledger = AsynchronousLedger(totals, problem, plan)
   with session:  # Errors until here have written nothing.
-    describe_data(session, problem)
     if summary := session.outcome(totals, problem.steps):
       return summary
+    describe_data(session, problem)
     asynchronous.restore(engine, session)
     evaluator = Evaluator(problem, plan.mapper)
     first = totals.position

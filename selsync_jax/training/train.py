@@ -68,9 +68,9 @@ def train_and_evaluate(
   totals = start.totals(problem, plan, session.record)
   ledger = create_ledger(setup, totals)
   with session:  # Errors until here have written nothing.
-    describe_data(session, problem)
     if summary := session.outcome(totals, problem.steps):
       return summary
+    describe_data(session, problem)
     state = start.state(setup, session, totals)
     evaluator = Evaluator(problem, plan.mapper, strategy.averages_model_state)
     watch = SilenceWarning(strategy.trigger).watch

@@ -10,6 +10,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.configs import digits
 from selsync_jax.data.arrays import ArrayData
 from selsync_jax.runs import history
+from selsync_jax.runs import records
 from selsync_jax.runs import workdir as workdirs
 from tests.support.short_runs import rows
 from tests.support.short_runs import run
@@ -130,7 +131,8 @@ def test_a_folder_that_was_moved_before_it_was_claimed_is_refused(
   lock = fcntl.flock
 
   def flock(file, operation):
-    workdir.rename(tmp_path / 'moved')
+    if pathlib.Path(file.name).parent == workdir:
+      workdir.rename(tmp_path / 'moved')
     lock(file, operation)
 
   monkeypatch.setattr(fcntl, 'flock', flock)
@@ -174,3 +176,41 @@ def test_the_default_workdir_can_be_relative(tmp_path, data_dir, monkeypatch):
   monkeypatch.chdir(tmp_path)
   run(pathlib.Path('runs/here'), data_dir, steps=2)
   assert (tmp_path / 'runs/here/summary.json').exists()
+
+
+def test_restart_moves_no_folder_around_a_live_run(tmp_path, data_dir):
+  workdir = tmp_path / 'runs' / 'live'
+  config = digits.get_config().to_dict()
+  with workdirs.opened(workdir, config, restart=False):
+    with pytest.raises(ConfigError, match=r'cannot move aside .*live, where'):
+      run(tmp_path / 'runs', data_dir, restart=True, steps=1)
+    with pytest.raises(ConfigError, match=r'is writing a run in .*live$'):
+      run(workdir / 'inner', data_dir, steps=1)
+  assert workdir.exists() and not (tmp_path / 'runs.1').exists()
+  assert not (workdir / 'inner' / 'config.json').exists()
+
+
+def test_restart_on_a_link_moves_what_it_names_and_leaves_the_link(
+  tmp_path, data_dir
+):
+  real, link = tmp_path / 'disk' / 'run', tmp_path / 'link'
+  link.symlink_to(real)
+  run(link, data_dir, steps=1)
+  before = records.read_config(real)
+  run(link, data_dir, restart=True, steps=2)
+  assert link.resolve() == real
+  assert records.read_config(tmp_path / 'disk' / 'run.1') == before
+  assert records.read_config(real)['steps'] == 2
+
+
+def test_a_command_that_finds_a_finished_run_writes_nothing(finished, data_dir):
+  def content():
+    return {
+      path: path.read_bytes()
+      for path in sorted(finished.rglob('*'))
+      if path.is_file() and path.name != '.lock'
+    }
+
+  before = content()
+  run(finished, data_dir, steps=4, workers=2)
+  assert content() == before
