@@ -39,9 +39,10 @@ os.environ['TF_ENABLE_ONEDNN_OPTS'] = '0'
 os.environ['TF_USE_LEGACY_KERAS'] = '1'
 os.environ['JAX_PLATFORMS'] = 'cpu'
 os.environ['WANDB_MODE'] = 'offline'  # Tests need no network.
-# A shell lets what it starts in the background ignore Ctrl-C, and the processes
-# that tests interrupt inherit that.
+# A shell lets what it starts in the background ignore Ctrl-C, and `nohup` a
+# closed terminal; the processes that tests interrupt inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 import jax
 import jaxtyping

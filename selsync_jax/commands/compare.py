@@ -168,7 +168,10 @@ def main(
 
   signals.Handler(react).start()
   run = run or processes.run
-  pool.run_all(options.trials, options.jobs, processes, run)
+  from selsync_jax.runs import workdir  # Imports JAX.
+
+  with workdir.claimed(options.out, '--out'):
+    pool.run_all(options.trials, options.jobs, processes, run)
   from selsync_jax.report import comparison  # Imports matplotlib.
   from selsync_jax.report import comparison_table
 

@@ -7,11 +7,13 @@ The environment of each process has its place (`JAX_COORDINATOR_ADDRESS`,
 (`SELSYNC_CLUSTER_TOKEN`). Every line of its output begins with its index.
 Signals are passed on. When one process fails, the others are stopped, and
 `launch` exits with its code, or with 128 plus the number of the signal that
-killed it.
+killed it. If `launch` itself is killed, its processes are asked to end (on
+Linux).
 """
 
 import argparse
 from collections.abc import Sequence
+import ctypes
 import os
 import secrets
 import shutil
@@ -29,6 +31,8 @@ from selsync_jax.commands import flags
 from selsync_jax.config import ConfigError
 
 PATIENCE = 5.0  # Seconds before SIGTERM to the others, and before SIGKILL.
+_PR_SET_PDEATHSIG = 1  # From linux/prctl.h.
+_LIBC = ctypes.CDLL(None)  # Loaded before any fork.
 
 
 def launch(command: Sequence[str], processes: int) -> int:
@@ -49,7 +53,9 @@ def launch(command: Sequence[str], processes: int) -> int:
     for index in range(processes):
       children.append(_start(command, index, processes, port, token))
     printers = [
-      threading.Thread(target=_print_lines, args=(index, stream, to))
+      threading.Thread(
+        target=_print_lines, args=(index, stream, to), daemon=True
+      )
       for index, child in enumerate(children)
       for stream, to in (
         (child.stdout, sys.stdout),
@@ -59,8 +65,10 @@ def launch(command: Sequence[str], processes: int) -> int:
     for printer in printers:
       printer.start()
     code = _wait(children)
+    # What the processes have left behind may hold their output open forever.
+    deadline = time.monotonic() + PATIENCE
     for printer in printers:
-      printer.join()
+      printer.join(max(0, deadline - time.monotonic()))
   return code
 
 
@@ -83,7 +91,13 @@ def _start(
     errors='replace',
     # Ctrl-C in the terminal would reach the process a second time.
     start_new_session=True,
+    preexec_fn=_end_with_parent if sys.platform == 'linux' else None,
   )
+
+
+def _end_with_parent() -> None:
+  """Makes the kernel send SIGTERM to this process when its parent ends."""
+  _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _print_lines(index: int, stream: IO[str], to: IO[str]) -> None:

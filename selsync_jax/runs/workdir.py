@@ -73,6 +73,28 @@ def opened(
     yield
 
 
+@contextlib.contextmanager
+def claimed(folder: pathlib.Path, flag: str) -> Iterator[None]:
+  """Claims a folder that holds the folders of several runs.
+
+  Args:
+    folder: the folder, which is created if it is missing.
+    flag: the flag that names it.
+
+  Raises:
+    ConfigError: if another process has claimed it.
+  """
+  folder.mkdir(parents=True, exist_ok=True)
+  with (folder / '.compare.lock').open('ab') as lock:
+    try:
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+      raise ConfigError(
+        f'{flag}={folder}: another process is writing its runs there'
+      ) from error
+    yield
+
+
 def _claim(workdir: pathlib.Path) -> BinaryIO:
   """Locks a folder until the returned file is closed.
 

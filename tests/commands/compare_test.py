@@ -10,11 +10,13 @@ import shutil
 
 import pytest
 
+from selsync_jax.__main__ import run_command
 from selsync_jax.commands import compare as command
 from selsync_jax.commands import trials
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.methods import METHODS
+from selsync_jax.runs import workdir
 from selsync_jax.simulate import methods as asynchronous
 from selsync_jax.simulate.run import simulate
 from selsync_jax.training.train import train_and_evaluate
@@ -333,3 +335,12 @@ def test_a_simulation_compares_every_method_unless_some_are_named(tmp_path):
     *asynchronous.METHODS,
   ]
   assert {trial.command for trial in found} == {'simulate'}
+
+
+def test_two_comparisons_can_not_write_in_one_folder(tmp_path, capsys):
+  out = tmp_path / 'comparison'
+  with workdir.claimed(out, '--out'), pytest.raises(SystemExit, match=r'^2$'):
+    run_command(['compare', '--methods=bsp', f'--out={out}'])
+  assert capsys.readouterr().err == (
+    f'compare: --out={out}: another process is writing its runs there\n'
+  )

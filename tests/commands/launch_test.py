@@ -1,5 +1,6 @@
 """`selsync launch`: several processes of a command on this machine."""
 
+import pathlib
 import signal
 import sys
 import time
@@ -63,3 +64,21 @@ def test_an_impossible_launch_is_refused():
   done = launch(0, 'true')
   assert done.returncode == 2
   assert '--processes=0: must be a whole number of at least 1' in done.stderr
+
+
+def test_what_a_process_leaves_behind_does_not_hold_launch():
+  left = [*live_runs.LAUNCH, '--processes=1', '--', 'sh', '-c']
+  done = live_runs.run(*left, 'sleep 100 & exit 3', timeout=60)
+  assert done.returncode == 3
+
+
+def test_processes_end_with_a_launch_that_is_killed():
+  code = 'import os, time; print(os.getpid(), flush=True); time.sleep(100)'
+  command = [*live_runs.LAUNCH, '--processes=1', '--', sys.executable, '-c']
+  with live_runs.start([*command, code]) as child:
+    pid = int(child.stdout.readline().split()[1])
+    child.kill()
+  deadline = time.monotonic() + 30
+  while pathlib.Path(f'/proc/{pid}').exists():
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
