@@ -1,7 +1,8 @@
 """A model's variables in one file or folder: safetensors, NumPy, orbax.
 
 Variables are those of flax: a nested dict of arrays, `params` and other
-collections. In a file, an array's name is its path, `params/Dense_0/kernel`.
+collections. In a file, an array's name is its path, `params/Dense_0/kernel`; a
+slash inside a part of the path is `%2F`, and a percent sign `%25`.
 A JSON object describes the origin of the variables.
 """
 
@@ -63,7 +64,11 @@ def read_safetensors(
   arrays, about = _read(path, with_arrays=True)
   if _checksum(arrays) != about.get('crc32'):
     raise files.DamagedFile(path, 'it does not match its checksum')
-  return traverse_util.unflatten_dict(arrays, sep='/'), about
+  variables = {
+    tuple(part.replace('%2F', '/').replace('%25', '%') for part in parts): array
+    for parts, array in ((n.split('/'), x) for n, x in arrays.items())
+  }
+  return traverse_util.unflatten_dict(variables), about
 
 
 def _read(path, with_arrays):
@@ -147,5 +152,9 @@ def write(path: pathlib.Path, variables: Variables, about: About) -> None:
 
 def flat(variables: Variables) -> dict[str, np.ndarray]:
   """Returns the arrays on the host, by their names in a file."""
-  leaves = traverse_util.flatten_dict(dict(variables), sep='/')
-  return {name: np.asarray(leaf, order='C') for name, leaf in leaves.items()}
+  return {
+    '/'.join(part.replace('%', '%25').replace('/', '%2F') for part in path): (
+      np.asarray(leaf, order='C')
+    )
+    for path, leaf in traverse_util.flatten_dict(dict(variables)).items()
+  }

@@ -244,6 +244,14 @@ def test_weights_that_cannot_be_read_stay_where_they_are(tmp_path, capsys):
   assert not isinstance(error.value, files.DamagedFile)
 
 
+@pytest.mark.parametrize('name', ['a/b', '100%', 'a%2Fb', '/'])
+def test_names_that_hold_the_separator_come_back(name, tmp_path):
+  variables = {'params': {name: {'a': np.ones(2)}, 'a': {'b': np.zeros(1)}}}
+  formats.write_safetensors(tmp_path / 'w.safetensors', variables, {})
+  read, _ = formats.read_safetensors(tmp_path / 'w.safetensors')
+  jax.tree.map(np.testing.assert_array_equal, read, variables)
+
+
 def test_bfloat16_survives_but_in_npz_where_it_is_float32(tmp_path):
   variables = {'params': {'w': np.arange(3).astype(ml_dtypes.bfloat16)}}
   for name in ('a.safetensors', 'a.npz'):

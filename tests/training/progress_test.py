@@ -98,8 +98,8 @@ sys.modules.update(jax=None, flax=None, tensorflow=None)
 from selsync_jax.__main__ import main
 try:
   main(['train'])
-except ModuleNotFoundError as error:
-  print(error)
+except SystemExit:  # It has said why.
+  pass
 """
 
 
