@@ -69,7 +69,6 @@ def run(
 ) -> tuple[int | None, str]:
   """The exit code of `train.py`, `None` if it hangs, and its errors."""
   cache = {'JAX_COMPILATION_CACHE_DIR': str(folder / 'compiled')}
-  memory = (MEMORY, MEMORY)
   with (
     (folder / 'errors').open('w+') as errors,
     subprocess.Popen(
@@ -78,9 +77,9 @@ def run(
       env=os.environ | CACHE | cache | env,
       stdout=subprocess.DEVNULL,
       stderr=errors,
-      preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, memory),
     ) as child,
   ):
+    resource.prlimit(child.pid, resource.RLIMIT_AS, (MEMORY, MEMORY))
     try:
       code = child.wait(limit)
     except subprocess.TimeoutExpired:
