@@ -31,6 +31,11 @@ def main(arguments: Sequence[str]) -> None:
     None,
     'The config file of the run, if it registers its model or data.',
   )
+  line.switch(
+    'accept_changes',
+    False,
+    "Score though the data or the model's code have changed since the run.",
+  )
   options = line.parse(arguments)
   workdir = weights_line.workdir(options)
   silence_orbax()
@@ -40,6 +45,8 @@ def main(arguments: Sequence[str]) -> None:
   from selsync_jax.report import facts
   from selsync_jax.training import evaluation
 
-  step, scores = evaluation.evaluate(workdir, options.step, options.split)
+  step, scores = evaluation.evaluate(
+    workdir, options.step, options.split, options.accept_changes
+  )
   print(f'{workdir}, step {step}')
   facts.show_table(scores)

@@ -41,6 +41,11 @@ def command_line(command: str, folder: str = '') -> flags.CommandLine:
     'restart', False, 'Move a run in the workdir aside, and start again.'
   )
   line.switch(
+    'accept_changes',
+    False,
+    'Resume though the data or the code of the model have changed.',
+  )
+  line.switch(
     'report', True, 'At the end, write WORKDIR/report.html and its figures.'
   )
   return line

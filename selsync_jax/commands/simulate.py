@@ -40,7 +40,12 @@ def main(arguments: Sequence[str]) -> None:
 
   checkpoints.silence_tensorstore()
   try:
-    summary = run.simulate(settings, workdir, restart=options.restart)
+    summary = run.simulate(
+      settings,
+      workdir,
+      restart=options.restart,
+      accept_changes=options.accept_changes,
+    )
   except Stopped as error:
     raise run_line.Interrupted(error) from error
   run_line.show(summary, workdir, options.report)

@@ -93,6 +93,7 @@ def main(arguments: Sequence[str]) -> None:
         options.settings,
         options.workdir,
         restart=options.restart,
+        accept_changes=options.accept_changes,
         profile=options.profile,
         patience=options.cluster_timeout,
       )

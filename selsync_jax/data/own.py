@@ -16,6 +16,7 @@ import numpy as np
 from selsync_jax.config import ConfigError
 from selsync_jax.data.arrays import ArrayDataset
 from selsync_jax.data.arrays import Examples
+from selsync_jax.data.arrays import forms
 from selsync_jax.data.arrays import KeyedTransform
 from selsync_jax.data.arrays import SPLITS
 from selsync_jax.data.arrays import Transform
@@ -93,10 +94,10 @@ class _Checked:
       kind = type(batch).__name__
       raise ValueError(f'{self._name} must return a dict, got a {kind}')
     batch = _checked(self._name, batch)
-    self._forms = self._forms or _forms(batch)
-    if _forms(batch) != self._forms:
+    self._forms = self._forms or forms(batch)
+    if forms(batch) != self._forms:
       raise ValueError(
-        f'{self._name} returned {_forms(batch)}, and at first {self._forms}'
+        f'{self._name} returned {forms(batch)}, and at first {self._forms}'
       )
     made = len(next(iter(batch.values())))
     if made != given:
@@ -140,11 +141,11 @@ def from_arrays(
   for name, arrays in splits.items():
     if 'label' in arrays:
       _check_labels(name, arrays['label'], num_classes)
-  expected = _forms(splits['train'])
+  expected = forms(splits['train'])
   for name, arrays in splits.items():
-    if _forms(arrays) != expected:
+    if forms(arrays) != expected:
       raise ValueError(
-        f'{name} has {_forms(arrays)}, and train has {expected}; they must be '
+        f'{name} has {forms(arrays)}, and train has {expected}; they must be '
         'equal'
       )
 
@@ -299,11 +300,3 @@ def _narrow(split: str, name: str, array: Any) -> np.ndarray:
 
 def _shapes(arrays: Examples) -> str:
   return ', '.join(f'{name} {x.shape}' for name, x in arrays.items())
-
-
-def _forms(arrays: Examples) -> str:
-  """Returns name, shape of an example, and dtype of each array."""
-  return ', '.join(
-    f'{name} {arrays[name].shape[1:]} {arrays[name].dtype}'
-    for name in sorted(arrays)
-  )

@@ -78,6 +78,15 @@ class Data(abc.ABC):
     """
 
   @property
+  @abc.abstractmethod
+  def fingerprint(self) -> dict[str, Any]:
+    """What tells the stored examples from others, by split, for JSON.
+
+    It holds sizes and a checksum of examples that are spread over the split,
+    and is the same on all processes.
+    """
+
+  @property
   def task(self) -> str:
     """What the data are for, a name in `tasks.TASKS`."""
     return self.info.task

@@ -7,6 +7,7 @@ that batch normalization includes them in its statistics.
 
 from collections.abc import Callable, Mapping, Sequence
 import functools
+import hashlib
 import re
 import types
 from typing import Any, NamedTuple
@@ -404,6 +405,28 @@ def train_loss(
     return metrics['loss'], (metrics, model_state)
 
   return loss
+
+
+def program(
+  model: nn.Module, task: Task, shapes: Mapping[str, Any], batch: Batch
+) -> str:
+  """Returns the SHA-256 of the traced loss of training, and of its constants.
+
+  Args:
+    model: the model.
+    task: what it is trained for.
+    shapes: those of its `params` and `model_state`.
+    batch: examples.
+  """
+  traced = jax.make_jaxpr(train_loss(model, task))(
+    shapes['params'], shapes['model_state'], batch, jax.random.key(0)
+  )
+  # A jaxpr shows where in memory the functions are that it may still call.
+  text = re.sub('0x[0-9a-f]+', '', str(traced))
+  digest = hashlib.sha256(text.encode())
+  for constant in traced.consts:
+    digest.update(np.asarray(constant).tobytes())
+  return digest.hexdigest()[:16]
 
 
 def eval_metric_sums(

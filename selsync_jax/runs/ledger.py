@@ -99,6 +99,11 @@ class Ledger:
     self._warm: tuple[int, float] | None = None  # Samples, seconds.
 
   @property
+  def files(self) -> dict[str, Any]:
+    """Checksums of files that decide what it counts, for the fingerprint."""
+    return {}
+
+  @property
   def samples_per_second(self) -> float | None:
     """Throughput of this session, without its first step (compilation).
 

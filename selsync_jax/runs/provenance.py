@@ -4,7 +4,7 @@
 that was stopped and resumed has several.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import contextlib
 import datetime
 import functools
@@ -16,7 +16,7 @@ import shlex
 import socket
 import subprocess
 import sys
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from selsync_jax.runs import files
 
@@ -34,6 +34,7 @@ class _Session(TypedDict):
   devices: dict
   versions: dict
   code: dict
+  changes: NotRequired[list[str]]
 
 
 def versions() -> dict[str, str]:
@@ -47,7 +48,10 @@ def versions() -> dict[str, str]:
 
 
 def append(
-  workdir: pathlib.Path, step: int, devices: Mapping[str, Any]
+  workdir: pathlib.Path,
+  step: int,
+  devices: Mapping[str, Any],
+  changes: Sequence[str] = (),
 ) -> None:
   """Adds this session to those of a run.
 
@@ -55,6 +59,7 @@ def append(
     workdir: the run's folder.
     step: the step at which the session starts.
     devices: the session's devices, as `layout.describe` returns them.
+    changes: the accepted changes of data or model since the session before.
   """
   session = {
     'began': datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
@@ -65,6 +70,7 @@ def append(
     'devices': dict(devices),
     'versions': versions(),
     'code': _code(),
+    **({'changes': list(changes)} if changes else {}),
   }
   every = [*sessions(workdir), session]
   files.write(workdir / PROVENANCE, json.dumps(every, indent=2) + '\n')

@@ -13,6 +13,7 @@ from selsync_jax.config import RunError
 from selsync_jax.config import Stopped
 from selsync_jax.devices import layout
 from selsync_jax.runs import files
+from selsync_jax.runs import fingerprint
 from selsync_jax.runs import history
 from selsync_jax.runs import output
 from selsync_jax.runs import provenance
@@ -35,6 +36,7 @@ class Session:
     workdir: the run's folder, which is created if it is missing.
     config: the run's config, as nested dicts.
     restart: whether to move a run in `workdir` aside first.
+    accept_changes: whether to resume though data or model have changed.
     patience: seconds until every process must see process 0's files.
 
   Attributes:
@@ -53,10 +55,12 @@ class Session:
     config: Mapping[str, Any],
     *,
     restart: bool = False,
+    accept_changes: bool = False,
     patience: float = 60.0,
   ):
     self.workdir, self._config = workdir, config
     self._restart, self._patience = restart, patience
+    self._accept_changes = accept_changes
     self.is_first = processes.is_first()
     keep = config['checkpoint']['keep']
     self._checkpoints = Checkpoints(workdir, keep, config, restart)
@@ -93,10 +97,29 @@ class Session:
     if self.is_first:
       print(line)
 
+  def identify(self, found: Mapping[str, Any]) -> list[str]:
+    """Compares data and model with those of the run, before the context.
+
+    Args:
+      found: the fingerprint of this session.
+
+    Returns:
+      The accepted changes.
+
+    Raises:
+      ConfigError: if they differ, unless changes are accepted.
+    """
+    self._fingerprint, self._changes = found, []
+    if not self._restart:
+      accept = self._accept_changes
+      self._changes = fingerprint.check(self.workdir, found, accept)
+    return self._changes
+
   def write_data(self, facts: Mapping[str, Any]) -> None:
-    """Writes facts about the data."""
+    """Writes facts about the data, and the fingerprint."""
     if self.is_first:
       records.write_data(self.workdir, facts)
+      fingerprint.write(self.workdir, self._fingerprint)
 
   def outcome(self, totals: Totals, steps: int) -> dict[str, Any] | None:
     """Returns the summary of a finished run; reports a damaged one.
@@ -135,7 +158,7 @@ class Session:
     with contextlib.ExitStack() as stack:
       self._writers = None
       if self.is_first:
-        provenance.append(self.workdir, step, layout.describe())
+        provenance.append(self.workdir, step, layout.describe(), self._changes)
         writers = Writers(self.workdir, self._config, step, self._seals)
         self._writers = stack.enter_context(writers)
         # There is a summary if a finished run was extended, or lost its newest

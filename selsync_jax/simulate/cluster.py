@@ -15,6 +15,7 @@ import functools
 import math
 import pathlib
 from typing import Any, NamedTuple
+import zlib
 
 from jaxtyping import Float64, Int64
 import numpy as np
@@ -240,10 +241,12 @@ class Cluster(NamedTuple):
   Attributes:
     seconds: the time to compute a gradient.
     network: the network, whose links are identical.
+    files: the checksum of the trace, if there is one.
   """
 
   seconds: Seconds
   network: Network
+  files: dict[str, Any]
 
 
 def create_cluster(
@@ -272,4 +275,7 @@ def create_cluster(
     bits = math.inf if bandwidth is None else networks.bandwidth(bandwidth)
   with config_errors('cluster.latency'):
     network = Network(workers, bits, networks.latency(latency))
-  return Cluster(_by_step(table, workers), network)
+  trace = options.get('trace')
+  crc = trace and zlib.crc32(pathlib.Path(trace).read_bytes())
+  files = {'trace': f'{crc:08x}'} if trace else {}
+  return Cluster(_by_step(table, workers), network, files)

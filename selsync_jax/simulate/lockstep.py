@@ -77,6 +77,11 @@ class LockstepLedger(VirtualLedger):
     super().__init__(*arguments, **options)
     self._cluster, self._collectives = cluster, tuple(collectives)
 
+  @property
+  def files(self) -> dict[str, Any]:
+    """See `Ledger`."""
+    return self._cluster.files
+
   def count(self, metrics: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Counts the step, its traffic, and its virtual time."""
     columns = super().count(metrics)

@@ -33,6 +33,7 @@ def simulate(
   workdir: pathlib.Path,
   *,
   restart: bool = False,
+  accept_changes: bool = False,
 ) -> dict[str, Any]:
   """Trains on the virtual cluster of a config, and writes the run.
 
@@ -40,6 +41,7 @@ def simulate(
     config: see `train_and_evaluate`; its method is lockstep or asynchronous.
     workdir: the run's folder, see `train_and_evaluate`, whose errors it raises.
     restart: whether to move a run in `workdir` aside first.
+    accept_changes: whether to resume though data, model or trace have changed.
 
   Returns:
     The summary, as in `summary.json`.
@@ -49,16 +51,20 @@ def simulate(
   config.update(mapper='vmap', mesh={'data': 1, 'fsdp': 1})  # Time is virtual.
   settings = settings._replace(config=config)
   if settings.method is None:
-    return _train_asynchronously(settings, workdir, restart)
+    return _train_asynchronously(settings, workdir, restart, accept_changes)
   cluster = config.cluster.to_dict()
   create_ledger = functools.partial(lockstep.create_ledger, cluster=cluster)
   return train_and_evaluate(
-    settings, workdir, restart=restart, create_ledger=create_ledger
+    settings,
+    workdir,
+    restart=restart,
+    accept_changes=accept_changes,
+    create_ledger=create_ledger,
   )
 
 
 def _train_asynchronously(
-  settings: Settings, workdir: pathlib.Path, restart: bool
+  settings: Settings, workdir: pathlib.Path, restart: bool, accept_changes: bool
 ) -> dict[str, Any]:
   """Trains with a method whose workers do not take the same steps.
 
@@ -66,7 +72,9 @@ def _train_asynchronously(
   as many as N workers in lockstep compute at a step.
   """
   config = settings.config
-  session = Session(workdir, config.to_dict(), restart=restart)
+  session = Session(
+    workdir, config.to_dict(), restart=restart, accept_changes=accept_changes
+  )
   _check(config, session)
   method = methods.create_method(**config.sync.to_dict())
   session.say('preparing data')
@@ -83,6 +91,12 @@ def _train_asynchronously(
   engine = Engine(method, cluster, size, numerics, problem.seed)
   totals = start.totals(problem, plan, session.record)
   ledger = AsynchronousLedger(totals, problem, plan)
+  for change in session.identify(problem.fingerprint | cluster.files):
+    if change.startswith('trace'):  # A resumed run replays its clock.
+      raise ConfigError(
+        f'config.cluster.trace: {change}; {config.sync.method} cannot resume '
+        'with another'
+      )
   with session:  # Errors until here have written nothing.
     if summary := session.outcome(totals, problem.steps):
       return summary

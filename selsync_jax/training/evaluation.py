@@ -23,6 +23,7 @@ from selsync_jax.devices import mappers
 from selsync_jax.devices.mapper import Mapper
 from selsync_jax.models import tasks
 from selsync_jax.runs import checkpoints
+from selsync_jax.runs import fingerprint
 from selsync_jax.runs import records
 from selsync_jax.runs import weights
 from selsync_jax.sync.consensus import AXIS
@@ -115,7 +116,10 @@ class Evaluator:
 
 
 def evaluate(
-  workdir: pathlib.Path, step: int | str, split: str
+  workdir: pathlib.Path,
+  step: int | str,
+  split: str,
+  accept_changes: bool = False,
 ) -> tuple[int, dict[str, float]]:
   """Scores the weights of a run on one device.
 
@@ -123,13 +127,14 @@ def evaluate(
     workdir: the folder of the run, finished or not; it is only read.
     step: the step of the weights, see `weights.read`.
     split: the part of its data, `validation` or `test`.
+    accept_changes: whether to score though data or model have changed.
 
   Returns:
     The step, and the metrics as `SPLIT_METRIC`.
 
   Raises:
     ConfigError: if there is no such run, it has no weights at this step, or its
-      data are not there.
+      data are not there or have changed.
     RunError: if the weights are damaged.
   """
   found = weights.read(workdir, step)
@@ -137,8 +142,9 @@ def evaluate(
   settings = check(config)
   with contextlib.suppress(RunError):  # Only a resized run needs the record.
     settings = resize.fit(settings, checkpoints.peek_record(workdir))
-  alone = mappers.Vmap(1)
-  evaluator = Evaluator(create_problem(settings), alone)
+  problem, alone = create_problem(settings), mappers.Vmap(1)
+  fingerprint.check(workdir, problem.fingerprint, accept_changes)
+  evaluator = Evaluator(problem, alone)
   params, model_state = tasks.split(found.variables)
   mean = {'params': params, 'model_state': model_state}
   return found.step, evaluator.scores(alone.stack(mean), split)

@@ -6,6 +6,7 @@ import functools
 import math
 from typing import Any
 
+import flax
 import flax.linen as nn
 import jax
 import numpy as np
@@ -75,6 +76,17 @@ class Problem:
       self.model, self.task, self.data.example
     )
     return {'params': params, 'model_state': model_state}
+
+  @functools.cached_property
+  def fingerprint(self) -> dict[str, Any]:
+    """What tells data and model from others of the same name, for JSON."""
+    example = self.data.example
+    program = tasks.program(self.model, self.task, self.shapes, example)
+    packages = {'jax': jax.__version__, 'flax': flax.__version__}
+    return {
+      'data': self.data.fingerprint,
+      'model': {'program': program, 'versions': packages},
+    }
 
   @functools.cached_property
   def rates(self) -> np.ndarray:

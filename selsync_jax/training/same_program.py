@@ -1,11 +1,12 @@
-"""Checks that all processes would run the same training step.
+"""Checks that all processes would run the same training step on the same data.
 
-Equal configs do not suffice: a host may have other code. Workers would then
-diverge or hang.
+Equal configs do not suffice: a host may have other code or other files. Workers
+would then diverge or hang.
 """
 
 import dataclasses
 import hashlib
+import json
 
 import jax
 from jax.experimental import multihost_utils
@@ -18,20 +19,21 @@ from selsync_jax.training.setup import Setup
 
 
 def check(setup: Setup) -> None:
-  """Compares the step's program, before compilation, with the other processes.
+  """Compares data and the step's program with those of the other processes.
 
   Raises:
-    RunError: on every process, if one of them has another program.
+    RunError: on every process, if one of them has others.
   """
   if jax.process_count() == 1:
     return
-  digest = hashlib.sha256(program(setup).encode()).digest()
+  text = json.dumps(setup.problem.data.fingerprint) + program(setup)
+  digest = hashlib.sha256(text.encode()).digest()
   digests = multihost_utils.process_allgather(np.frombuffer(digest, np.uint32))
   others = np.flatnonzero((digests != digests[0]).any(axis=1))
   if others.size:
     raise RunError(
-      f'process {others[0]} would run another training step than process 0; '
-      'give all of them the same code and config file'
+      f'process {others[0]} has other data, or would run another training '
+      'step, than process 0; give all of them the same code, files and config'
     )
 
 

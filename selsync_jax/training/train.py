@@ -29,6 +29,7 @@ def train_and_evaluate(
   workdir: pathlib.Path,
   *,
   restart: bool = False,
+  accept_changes: bool = False,
   profile: bool = False,
   patience: float = 60.0,
   create_ledger: Callable[[Setup, Totals], Ledger] = recorder.create_ledger,
@@ -41,6 +42,7 @@ def train_and_evaluate(
     workdir: a folder, created if need be. A run in it is resumed from its last
       checkpoint; a finished one is left as it is.
     restart: whether to move a run in `workdir` aside first.
+    accept_changes: whether to resume though data or model have changed.
     profile: whether to trace a few steps into `workdir/profile`.
     patience: seconds until every process must see process 0's files.
     create_ledger: a function that makes the ledger, which counts the steps.
@@ -58,6 +60,7 @@ def train_and_evaluate(
     workdir,
     settings.config.to_dict(),
     restart=restart,
+    accept_changes=accept_changes,
     patience=patience,
   )
   session.say('preparing data')
@@ -67,6 +70,7 @@ def train_and_evaluate(
   same_program.check(setup)
   totals = start.totals(problem, plan, session.record)
   ledger = create_ledger(setup, totals)
+  session.identify(problem.fingerprint | ledger.files)
   with session:  # Errors until here have written nothing.
     if summary := session.outcome(totals, problem.steps):
       return summary

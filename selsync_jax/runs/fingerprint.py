@@ -1,0 +1,72 @@
+"""The fingerprint of a run: what a config names but does not contain.
+
+A config names a data set, a model and perhaps a trace of a cluster. Files and
+code behind these names can change between two sessions. The fingerprint detects
+that, so that no run is a mixture without a word.
+"""
+
+from collections.abc import Mapping
+import json
+import pathlib
+from typing import Any
+
+from selsync_jax.config import ConfigError
+from selsync_jax.config import flat
+from selsync_jax.runs import files
+
+FINGERPRINT = 'fingerprint.json'
+_PROGRAM, _VERSIONS = 'model.program', 'model.versions.'
+
+
+def changes(workdir: pathlib.Path, found: Mapping[str, Any]) -> list[str]:
+  """Returns what differs from a run, as `data.train.examples was 400, now 200`.
+
+  The list is empty for a new run, or one whose fingerprint is lost. Models that
+  different versions of JAX or Flax have traced are not compared.
+
+  Args:
+    workdir: the run's folder.
+    found: the fingerprint of this session, as nested dicts; only what it
+      contains is compared.
+  """
+  try:
+    recorded = files.read(workdir / FINGERPRINT, dict)
+  except files.DamagedFile:
+    return []  # It is written again.
+  if not recorded:
+    return []
+  old = flat({name: recorded[name] for name in recorded if name in found})
+  new = flat(json.loads(json.dumps(found)))
+  names = sorted(old.keys() | new.keys())
+  versions = [name for name in names if name.startswith(_VERSIONS)]
+  traced_alike = all(old.get(name) == new.get(name) for name in versions)
+  return [
+    f'{name} was {old.get(name)}, now {new.get(name)}'
+    for name in names
+    if old.get(name) != new.get(name)
+    and name not in versions
+    and (traced_alike or name != _PROGRAM)
+  ]
+
+
+def check(
+  workdir: pathlib.Path, found: Mapping[str, Any], accept: bool
+) -> list[str]:
+  """Returns the accepted differences from a run, see `changes`.
+
+  Raises:
+    ConfigError: if there are differences, and `accept` is false.
+  """
+  different = changes(workdir, found)
+  if different and not accept:
+    raise ConfigError(
+      f'{workdir} holds a run with other data or another model: '
+      f'{", ".join(different)}; undo the change, or accept it with '
+      '--accept_changes'
+    )
+  return different
+
+
+def write(workdir: pathlib.Path, found: Mapping[str, Any]) -> None:
+  """Writes the fingerprint of this session."""
+  files.write(workdir / FINGERPRINT, json.dumps(found, indent=2) + '\n')
