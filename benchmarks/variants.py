@@ -90,7 +90,7 @@ class Variant:
     pmap = mappers.Pmap(count)
     self.params = sum(x.size for x in jax.tree.leaves(params))
     self.state, self._batch = (
-      pmap.create(lambda tree=tree: tree)
+      pmap.replicate(lambda tree=tree: tree)
       for tree in ((params, tx.init(params)), batch)
     )
     self._step = pmap.map_workers(step, donate=(0,))

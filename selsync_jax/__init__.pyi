@@ -26,6 +26,7 @@ from .sync.change import MeasureState as MeasureState
 from .sync.consensus import AXIS as AXIS
 from .sync.consensus import consensus as consensus
 from .sync.consensus import synchronize as synchronize
+from .sync.decision import decision as decision
 from .sync.exchange import gossip as gossip
 from .sync.exchange import groups as groups
 from .sync.fda import fda as fda

@@ -94,7 +94,7 @@ def recorded(variant, optimizer, mapper):
   toy = Toy(variant, optimizer)
   chosen = mappers.choose(mapper, N)
   step = chosen.map_workers(toy.worker)
-  state = chosen.create(lambda: toy.start)
+  state = chosen.replicate(lambda: toy.start)
   return types.SimpleNamespace(
     toy=toy,
     step=step,
@@ -150,7 +150,7 @@ def test_shard_map_that_checks_types_gives_the_bits_of_pmap(variant):
   spec = P(ss.AXIS)
   mesh = Mesh(jax.devices()[:N], (ss.AXIS,))
   step = jax.jit(jax.shard_map(block, mesh=mesh, in_specs=spec, out_specs=spec))
-  state = mappers.Pmap(N).create(lambda: toy.start)
+  state = mappers.Pmap(N).replicate(lambda: toy.start)
   shard_map = toy.train(step, state, 20)
   pmap = recorded(variant, 'sgd', 'pmap').steps[:20]
   jax.tree.map(np.testing.assert_array_equal, pmap, shard_map)

@@ -125,7 +125,7 @@ def step() -> Iterator[Any]:
   config = digits.get_config()
   job = create_setup(check(config))
   batch = next(job.problem.data.batches(range(WORKERS), 0, 1))
-  state = job.plan.mapper.create(job.init)
+  state = job.plan.mapper.replicate(job.init)
   train = job.train_step()
   while True:
     state, metrics = jax.block_until_ready(train(state, batch))

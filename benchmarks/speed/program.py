@@ -67,7 +67,7 @@ def compile_program(
   parameters = sum(leaf.size for leaf in jax.tree.leaves(one.params))
   chosen = mappers.choose(mapper, count)
   state, batches = (
-    chosen.create(lambda tree=tree: tree) for tree in (one, batch)
+    chosen.replicate(lambda tree=tree: tree) for tree in (one, batch)
   )
 
   def create_step(model):

@@ -1,5 +1,6 @@
 """Workers of several devices each: a worker is a slice of a mesh."""
 
+from collections.abc import Callable
 import dataclasses
 import functools
 import math
@@ -122,6 +123,16 @@ class Layout(Mapper):
       return NamedSharding(self.mesh, PartitionSpec(AXIS))
     examples = (inner.DATA, inner.FSDP)
     return NamedSharding(self.mesh, PartitionSpec(AXIS, examples))
+
+  def create(self, init: Callable[[jax.Array], Any]) -> Any:
+    """Returns the state of all workers, each as `init(worker)` makes it.
+
+    Args:
+      init: a function from the worker's index, int32 [], to its state. Random
+        keys must depend on the worker; parameters must not.
+    """
+    workers = jnp.arange(self.workers, dtype=jnp.int32)
+    return self.compute(lambda: jax.vmap(init)(workers))
 
   def stack(self, tree: Any) -> Any:
     """Stacks arrays of one worker over all workers."""

@@ -30,7 +30,7 @@ class Mapper(abc.ABC):
   Attributes:
     workers: N, the number of workers of all processes.
     name: the mapper's name in a config.
-    compiles: whether `create` and `compute` compile the function they get.
+    compiles: whether `replicate` and `compute` compile the function they get.
   """
 
   workers: int
@@ -103,7 +103,7 @@ class Mapper(abc.ABC):
     del compiler_options
     return self.place(fn(*args))
 
-  def create(
+  def replicate(
     self, init: Callable[[], Any], compiler_options: Any = None
   ) -> Any:
     """Returns the state of all workers held, each as `init()` makes it.

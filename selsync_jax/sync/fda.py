@@ -24,7 +24,7 @@ Example:
   >>> def step(w, state, grad):
   ...   updates, state = tx.update(grad, state, w)
   ...   w = optax.apply_updates(w, updates)
-  ...   sync = state[-1].sync
+  ...   sync = ss.decision(state)
   ...   return ss.synchronize(sync, w), state, sync
   >>> step = jax.vmap(step, axis_name=ss.AXIS)
   >>> w = jnp.zeros(2)

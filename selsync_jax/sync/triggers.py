@@ -128,8 +128,7 @@ def any_of(*triggers: Trigger) -> Trigger:
   `selsync(vote_every=k)`, `at_least_every` therefore waits for the next vote,
   and no trigger synchronizes while a gradient is not finite.
 
-  Every trigger's state has a field named `sync`, so in your own chain read the
-  outcome by its index, `opt_state[0].sync`.
+  In your own chain, `decision(opt_state)` reads the outcome.
 
   Args:
     *triggers: the triggers, at least one. They are updated with the extra

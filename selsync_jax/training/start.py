@@ -73,7 +73,7 @@ def fresh(setup: Setup) -> TrainState:
     RunError: if the workers do not start with the same parameters.
   """
   mapper = setup.plan.mapper
-  state = mapper.create(_init(setup), tasks.run_once())
+  state = mapper.replicate(_init(setup), tasks.run_once())
   if setup.plan.check_replicas:
     differs = mapper.map_workers(replicas.first_difference)
     leaf = int(arrays.local_values(differs(state.params))[0])

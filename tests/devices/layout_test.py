@@ -1,7 +1,12 @@
 """Workers that find no device are refused before any work."""
 
+from flax import nnx
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+import selsync_jax as ss
 from selsync_jax.config import ConfigError
 from selsync_jax.devices import layout
 from selsync_jax.devices import mappers
@@ -44,3 +49,47 @@ def test_processes_that_cannot_share_the_workers_are_refused(
 ):
   with pytest.raises(ConfigError, match=f'config.workers={workers}: '):
     layout.make_devices(workers, processes, data=1, fsdp=inside)
+
+
+def pmapped(init):
+  return jax.pmap(init, ss.AXIS)(jnp.arange(2))
+
+
+@pytest.mark.parametrize(
+  'create, map_workers',
+  [
+    (pmapped, mappers.Pmap(2).map_workers),
+    (layout.Layout(2).create, layout.Layout(2).map_workers),
+    (layout.Layout(2, 2, 2).create, layout.Layout(2, 2, 2).map_workers),
+  ],
+  ids=['pmap', '2x1x1', '2x2x2'],
+)
+def test_workers_start_equal_and_draw_dropout_masks_of_their_own(
+  create, map_workers
+):
+  class Net(nnx.Module):
+    def __init__(self, rngs):
+      self.linear = nnx.Linear(64, 64, rngs=rngs)
+      self.dropout = nnx.Dropout(0.5, rngs=rngs)
+
+  def init(worker):
+    assert worker.dtype == jnp.int32
+    key = jax.random.fold_in(jax.random.key(1), worker)
+    net = Net(nnx.Rngs(params=0, dropout=key))
+    return nnx.state(net, nnx.Param), nnx.state(net, nnx.Not(nnx.Param))
+
+  graph = nnx.graphdef(nnx.eval_shape(lambda: Net(nnx.Rngs(0))))
+
+  def step(state):
+    params, rest = ss.synchronize(jnp.bool(True), state)
+    net = nnx.merge(graph, params, rest, copy=True)
+    mask = net.dropout(jnp.ones(64)) > 0
+    return (params, nnx.state(net, nnx.Not(nnx.Param))), mask
+
+  state, step, masks = create(init), map_workers(step), set()
+  for kernel in map(np.asarray, jax.tree.leaves(state[0])):
+    np.testing.assert_array_equal(kernel[0], kernel[1])
+  for _ in range(3):
+    state, mask = step(state)
+    masks |= {bytes(worker) for worker in np.asarray(mask)}
+  assert len(masks) == 6

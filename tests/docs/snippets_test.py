@@ -84,6 +84,25 @@ def test_own_loops_synchronize_when_one_worker_asks_for_it(page, said):
     assert [i for i, flag in enumerate(flags) if flag == 'True'] == [0, 6]
 
 
+# Appended to a loop that has made its state.
+KEYS = """
+for leaf in jax.tree.leaves(state):
+  if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    rows = np.asarray(jax.random.key_data(leaf))
+    print(len(set(map(bytes, rows))), len(rows))
+"""
+
+
+def test_own_loops_give_each_worker_keys_of_its_own(tmp_path):
+  loops = {
+    place: re.split(r'^step\b', text, flags=re.M)[0] + KEYS
+    for place, text in SNIPPETS.items()
+    if 'jax.random.fold_in' in text
+  }
+  printed = [text.split() for text in say(loops, tmp_path).values()]
+  assert sorted(printed) == [['2', '2']] * 2 + [['4', '4']] * 3
+
+
 def test_what_a_comment_says_that_is_printed_is_printed(said):
   decides = [v for k, v in said.items() if k.startswith('docs/how')]
   assert decides == ['inf\n0.000\n0.100\n0.040\n']

@@ -58,7 +58,7 @@ def test_every_worker_gets_its_own_state_back(saved, mapper):
 
 def test_restored_state_lies_where_the_results_of_a_step_lie(saved, mapper):
   workdir, _ = saved
-  placed = mappers.choose(mapper, WORKERS).create(worker_state)
+  placed = mappers.choose(mapper, WORKERS).replicate(worker_state)
   for name, array in restored(workdir, mapper).items():
     assert array.sharding == placed[name].sharding
 

@@ -77,7 +77,7 @@ def train(method: str, mapper: Mapper) -> Run:
   example = jax.tree.map(lambda x: x[0, :1], next(batches(mapper.workers)))
   model = tasks.init(Net(), task, example, jax.random.key(0))
   start = init_state(*model, strategy, optimizer)
-  state = mapper.create(lambda: start)
+  state = mapper.replicate(lambda: start)
   loss = tasks.train_loss(Net(), task)
   step = mapper.map_workers(train_step(loss, strategy, optimizer, 0))
   synced = []

@@ -35,7 +35,7 @@ def train(strategy, x, y):
   params = {'w': jnp.zeros(2), 'b': jnp.zeros(())}
   pmap = mappers.Pmap(x.shape[1])
   step = pmap.map_workers(train_step(loss, strategy, sgd, 0))
-  state = pmap.create(lambda: init_state(params, {}, strategy, sgd))
+  state = pmap.replicate(lambda: init_state(params, {}, strategy, sgd))
   trajectory = []
   for batch in zip(x, y, strict=True):
     state, _ = step(state, batch)

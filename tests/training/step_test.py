@@ -73,7 +73,7 @@ class Run:
     step = train_step(
       counted, strategy, optimizer, seed=0, alone=self.mapper.alone
     )
-    self.state = self.mapper.create(lambda: state)
+    self.state = self.mapper.replicate(lambda: state)
     self.step = self.mapper.map_workers(step)
 
   def train(self, steps):
@@ -108,7 +108,7 @@ def test_pmap_and_vmap_of_a_dense_model_agree_bit_for_bit():
   for mapper in ('pmap', 'vmap'):
     step = train_step(dense_loss, strategy, optimizer, seed=0)
     chosen = mappers.choose(mapper, N)
-    step, state = chosen.map_workers(step), chosen.create(lambda: start)
+    step, state = chosen.map_workers(step), chosen.replicate(lambda: start)
     for i in range(20):
       state, metrics = step(state, (x[i], y[i]))
       flags.append(bool(np.asarray(metrics['synced'])[0]))

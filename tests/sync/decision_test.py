@@ -1,0 +1,142 @@
+"""What a loop of one's own reads from the optimizer's state."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import selsync_jax as ss
+from selsync_jax.devices import mappers
+
+SGD = optax.sgd(0.1)
+GRADS = jnp.arange(8.0).reshape(4, 2)  # Four workers'.
+
+
+def train(tx, calls, mapper='vmap'):
+  """Parameters and flag of each worker after each call."""
+
+  def step(w, state, grad):
+    updates, state = tx.update(grad, state, w)
+    w = optax.apply_updates(w, updates)
+    sync = ss.decision(state)
+    return ss.synchronize(sync, w), state, sync
+
+  chosen = mappers.choose(mapper, 4)
+  w = jnp.zeros_like(GRADS)
+  state, step = chosen.map_workers(tx.init)(w), chosen.map_workers(step)
+  for i in range(calls):
+    w, state, sync = step(w, state, GRADS * (10.0 if i == 17 else 1.0))
+    yield np.asarray(w), np.asarray(sync)
+
+
+def flags(*args):
+  return [bool(sync.all()) for _, sync in train(*args) if sync.all() == sync[0]]
+
+
+def multi_steps(trigger, k=8):
+  return optax.MultiSteps(optax.chain(trigger, SGD), every_k_schedule=k)
+
+
+@pytest.mark.parametrize(
+  'trigger',
+  [ss.selsync(0.3), ss.any_of(ss.selsync(0.3), ss.at_least_every(9))],
+  ids=['selsync', 'any_of'],
+)
+def test_under_multi_steps_one_vote_averages_once(trigger, mapper):
+  found = list(train(multi_steps(trigger), 32, mapper))
+  # The first update, and the one that accumulates the large gradient.
+  asked = [i for i, (_, sync) in enumerate(found) if sync.any()]
+  assert asked == [7, 23]
+  for i, (w, sync) in enumerate(found):
+    assert sync.all() == sync.any() == (i in asked)
+    assert (w == w[0]).all() == (i < 15 or 23 <= i < 31)
+
+
+def test_multi_steps_is_a_step_of_the_accumulated_gradient():
+  every = [w for w, _ in train(multi_steps(ss.every(2), 3), 12)]
+  plain = [w for w, _ in train(optax.chain(ss.every(2), SGD), 4)]
+  np.testing.assert_allclose(every[2::3], plain, rtol=1e-6)
+
+
+def test_a_schedule_of_multi_steps_may_end_accumulation():
+  tx = multi_steps(ss.every(1), lambda step: jnp.where(step < 2, 3, 1))
+  assert [i for i, flag in enumerate(flags(tx, 9)) if flag] == [2, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize(
+  'tx',
+  [
+    optax.chain(ss.every(2), SGD),
+    optax.chain(optax.clip(1.0), ss.every(2), SGD),
+    optax.named_chain(('trigger', ss.every(2)), ('sgd', SGD)),
+    optax.chain(ss.any_of(ss.every(2), ss.every(4)), SGD),
+    optax.chain(ss.at_most_every(2, trigger=ss.every(2)), SGD),
+    optax.inject_hyperparams(
+      lambda rate: optax.chain(ss.every(2), optax.sgd(rate))
+    )(rate=0.1),
+    optax.chain(ss.every(2), optax.apply_if_finite(SGD, 5)),
+    optax.chain(ss.every(2), optax.MultiSteps(SGD, 3)),
+  ],
+)
+def test_the_outermost_triggers_decision_is_found_in_any_chain(tx):
+  assert flags(tx, 6)[1::2] == [True] * 3
+
+
+@pytest.mark.parametrize(
+  'wrap, message',
+  [
+    (lambda tx: optax.apply_if_finite(tx, 5), 'ApplyIfFinite does not run'),
+    (
+      lambda tx: optax.conditionally_transform(tx, lambda step: step % 2 == 0),
+      'ConditionallyTransform does not run',
+    ),
+    (
+      lambda tx: optax.conditionally_mask(tx, lambda step: step % 2 == 0),
+      'ConditionallyMask does not run',
+    ),
+    (lambda tx: optax.contrib.sam(tx, SGD), 'SAM does not run'),
+    (
+      lambda tx: optax.MultiSteps(
+        tx, 2, should_skip_update_fn=optax.skip_not_finite
+      ),
+      'MultiSteps with should_skip_update_fn leaves out',
+    ),
+    (lambda tx: optax.MultiSteps(optax.apply_if_finite(tx, 5), 2), 'ApplyIf'),
+  ],
+)
+def test_a_wrapper_that_leaves_out_calls_is_refused_around_a_trigger(
+  wrap, message
+):
+  state = wrap(optax.chain(ss.selsync(0.3), SGD)).init(GRADS)
+  with pytest.raises(ValueError, match=f'^{message}'):
+    ss.decision(state)
+
+
+@pytest.mark.parametrize('triggers', [0, 2])
+def test_a_chain_without_exactly_one_trigger_is_refused(triggers):
+  state = optax.chain(*[ss.every(2)] * triggers, SGD).init(GRADS)
+  with pytest.raises(ValueError, match=f'one trigger, .* has {triggers};'):
+    ss.decision(state)
+
+
+def test_multi_steps_runs_under_shard_map():
+  tx, rows = multi_steps(ss.selsync(0.3), 2), jax.P(ss.AXIS)
+
+  def step(w, state, grad):
+    updates, state = tx.update(grad, state, w)
+    sync = ss.decision(state)
+    return ss.synchronize(sync, optax.apply_updates(w, updates)), state, sync
+
+  def block(*args):
+    results = step(*jax.tree.map(lambda x: x[0], args))
+    return jax.tree.map(lambda x: x[None], results)
+
+  mesh = jax.sharding.Mesh(jax.devices()[:4], (ss.AXIS,))
+  mapped = jax.shard_map(block, mesh=mesh, in_specs=rows, out_specs=rows)
+  w = jnp.zeros_like(GRADS)
+  state, mapped, found = jax.vmap(tx.init)(w), jax.jit(mapped), []
+  for _ in range(5):
+    w, state, sync = mapped(w, state, GRADS)
+    found.append(sync.tolist())
+  assert found == [[i == 1] * 4 for i in range(5)]
