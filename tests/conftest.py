@@ -50,6 +50,7 @@ import numpy as np
 import pytest
 
 from tests.support import live_runs
+from tests.support import small_disk as small_disks
 from tests.support.session import make_once
 from tests.support.session import ROOT
 from tests.support.session import SESSION
@@ -228,3 +229,10 @@ def short_run(data_dir):
   """The default run, but for its length: 40 steps, four epochs."""
   del data_dir
   return _train('short', '--config.steps=40')
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+  """A disk in `tmp_path`, see `tests.support.small_disk`."""
+  with small_disks.small_disk(tmp_path) as disk:
+    yield disk

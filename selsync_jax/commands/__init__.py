@@ -4,6 +4,10 @@
 entry point of all commands.
 """
 
+import logging
+import sys
+import threading
+
 COMMANDS = {
   'train': 'Train a model with N workers.',
   'compare': 'Train several methods with several seeds, and compare them.',
@@ -18,7 +22,23 @@ COMMANDS = {
 
 
 def silence_orbax() -> None:
-  """Stops orbax from logging what it also raises."""
-  from absl import logging  # The import would slow down `--help`.
+  """Stops orbax and tensorstore from reporting what orbax also raises.
 
-  logging.set_verbosity(logging.FATAL)
+  When a save fails, threads would print its traceback, and every other pending
+  write one more, because the event loop that it reports to is closed.
+  """
+  from absl import logging as absl_logging  # Would slow down `--help`.
+
+  absl_logging.set_verbosity(absl_logging.FATAL)
+  logging.getLogger('asyncio').setLevel(logging.CRITICAL)
+  show, show_thread = sys.unraisablehook, threading.excepthook
+
+  def hook(unraisable):
+    if str(unraisable.exc_value) != 'Event loop is closed':
+      show(unraisable)
+
+  def thread_hook(error):
+    if not type(error.thread).__module__.startswith('orbax'):
+      show_thread(error)
+
+  sys.unraisablehook, threading.excepthook = hook, thread_hook

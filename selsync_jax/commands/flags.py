@@ -227,6 +227,10 @@ def folder(text: str) -> pathlib.Path:
   """
   if not text:
     raise ValueError('must not be empty')
+  try:
+    text.encode()
+  except UnicodeEncodeError as error:
+    raise ValueError('must be UTF-8, which orbax needs') from error
   if '://' in text:
     raise ValueError(
       'must be a folder on a file system; train on one, and copy it to the '

@@ -35,10 +35,8 @@ def main(arguments: Sequence[str]) -> None:
 
   backend.start(settings.config.device)
   # Importing TensorFlow is slow; mistakes in the config were reported above.
-  from selsync_jax.runs import checkpoints
   from selsync_jax.simulate import run
 
-  checkpoints.silence_tensorstore()
   try:
     summary = run.simulate(
       settings,

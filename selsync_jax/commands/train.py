@@ -84,10 +84,8 @@ def main(arguments: Sequence[str]) -> None:
     **config.mesh,
   ) as cluster:
     # Importing TensorFlow is slow; mistakes in the config were reported above.
-    from selsync_jax.runs import checkpoints
     from selsync_jax.training import train
 
-    checkpoints.silence_tensorstore()
     try:
       summary = train.train_and_evaluate(
         options.settings,

@@ -8,10 +8,7 @@ nothing that could be executed.
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 import contextlib
-import errno
-import logging
 import math
-import os
 import pathlib
 import sys
 from typing import Any, TypedDict
@@ -270,6 +267,32 @@ class Checkpoints:
     with _as_checkpoint_error():
       self._manager.wait_until_finished()
 
+  def rehearse(self, state: Any, record: dict[str, Any]) -> None:
+    """Saves a state at step 0, reads it back, compares, and removes it.
+
+    Raises:
+      CheckpointError: if the state cannot be saved, or is not what was saved.
+    """
+    self.save(0, state, record, None)
+    self.wait()
+    like = jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(
+        x.shape, x.dtype, sharding=getattr(x, 'sharding', None)
+      ),
+      state,
+    )
+    restored = self.restore(0, like)
+    for (path, one), other in zip(
+      jax.tree.leaves_with_path(state), jax.tree.leaves(restored), strict=True
+    ):
+      if _content(one) != _content(other):
+        name = jax.tree_util.keystr(path, simple=True, separator='/')
+        raise CheckpointError(
+          f'checkpoint: {name} was not read back as it was written'
+        )
+    with _as_checkpoint_error():
+      self._manager.delete(0)
+
   def restore(self, step: int, like: Any) -> Any:
     """Returns the state in a checkpoint.
 
@@ -308,32 +331,25 @@ class Checkpoints:
       manifest.write(folder)
 
 
-def silence_tensorstore() -> None:
-  """Silences tensorstore's threads, so that only `CheckpointError` is reported.
-
-  When a save fails, every other pending write would print a traceback, because
-  the event loop that it reports to is closed.
-  """
-  logging.getLogger('asyncio').setLevel(logging.CRITICAL)
-  show = sys.unraisablehook
-
-  def hook(unraisable):
-    if str(unraisable.exc_value) != 'Event loop is closed':
-      show(unraisable)
-
-  sys.unraisablehook = hook
-
-
 @contextlib.contextmanager
 def _as_checkpoint_error() -> Iterator[None]:
   """Turns errors of orbax and tensorstore into one line."""
   try:
     yield
   except Exception as error:
-    text = ' '.join(str(error).split())
-    if 'RESOURCE_EXHAUSTED' in text:  # How tensorstore reports a full disk.
-      text = os.strerror(errno.ENOSPC)
-    raise CheckpointError(f'checkpoint: {text[:300]}') from error
+    reason = files.reason(error)[:300]
+    raise CheckpointError(f'checkpoint: {reason}') from error
+
+
+def _content(array: Any) -> list[bytes]:
+  """Returns the bytes of an array, by shard of this process."""
+  if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+    array = jax.random.key_data(array)
+  if not isinstance(array, jax.Array):
+    return [array.tobytes()]
+  return [
+    np.asarray(shard.data).tobytes() for shard in array.addressable_shards
+  ]
 
 
 def _check_shapes(path: pathlib.Path, saved: Any, wanted: Any) -> None:

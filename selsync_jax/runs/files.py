@@ -7,6 +7,7 @@ and reported in one line that names the file.
 
 from collections.abc import Iterator
 import contextlib
+import errno
 import json
 import os
 import pathlib
@@ -66,6 +67,8 @@ def read_bytes(path: pathlib.Path) -> bytes | None:
     DamagedFile: if it cannot be read.
   """
   try:
+    if not path.is_file() and path.exists():  # A FIFO would never end.
+      raise DamagedFile(path, 'it is no regular file')
     return path.read_bytes()
   except (FileNotFoundError, NotADirectoryError):
     return None
@@ -115,6 +118,14 @@ def parse(content: bytes, *kinds: Any) -> Any:
   for kind in kinds:
     msgspec.convert(value, kind)
   return value
+
+
+def reason(error: Exception) -> str:
+  """Returns the reason of an error of orbax or of a file, on one line."""
+  text = ' '.join(str(error).split())
+  if 'RESOURCE_EXHAUSTED' in text:  # How tensorstore reports a full disk.
+    return os.strerror(errno.ENOSPC)
+  return getattr(error, 'strerror', None) or text
 
 
 def unused(path: pathlib.Path) -> pathlib.Path:

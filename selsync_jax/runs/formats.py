@@ -9,6 +9,7 @@ A JSON object describes the origin of the variables.
 from collections.abc import Callable, Mapping
 import json
 import pathlib
+import tempfile
 from typing import Any
 import zlib
 
@@ -110,12 +111,17 @@ def _write_orbax(
   path: pathlib.Path, variables: Variables, about: About
 ) -> None:
   """Writes a folder for `StandardCheckpointer.restore`."""
-  with ocp.StandardCheckpointer() as checkpointer:
-    checkpointer.save(
-      path.absolute(),
-      jax.tree.map(np.asarray, dict(variables)),
-      custom_metadata={ABOUT: dict(about)},
-    )
+  with tempfile.TemporaryDirectory(
+    dir=path.parent, prefix=f'.{path.name}.', ignore_cleanup_errors=True
+  ) as folder:
+    written = pathlib.Path(folder).absolute() / 'weights'
+    with ocp.StandardCheckpointer() as checkpointer:
+      checkpointer.save(
+        written,
+        jax.tree.map(np.asarray, dict(variables)),
+        custom_metadata={ABOUT: dict(about)},
+      )
+    written.rename(path)
 
 
 _WRITERS: dict[str, Callable[[pathlib.Path, Variables, About], None]] = {
@@ -147,7 +153,17 @@ def write(path: pathlib.Path, variables: Variables, about: About) -> None:
   try:
     _WRITERS[path.suffix](path, variables, about)
   except (OSError, ValueError) as error:  # tensorstore raises ValueError.
-    raise RunError(f'{path}: {" ".join(str(error).split())}') from error
+    raise RunError(f'{path}: {files.reason(error)}') from error
+
+
+def check_arrays(variables: Variables) -> None:
+  """Raises `RunError` if a file cannot hold these names and dtypes."""
+  try:
+    safetensors.numpy.save(
+      {name: array.ravel()[:0] for name, array in flat(variables).items()}
+    )
+  except Exception as error:
+    raise RunError(f'weights: {files.reason(error)}') from error
 
 
 def flat(variables: Variables) -> dict[str, np.ndarray]:

@@ -228,10 +228,23 @@ class Session:
       about: more fields of the record, as JSON.
       scores: the scores of the consensus; empty if it was not evaluated.
     """
-    seals = self._writers.seal() if self._writers else records.NO_ROWS
-    record = {'totals': dataclasses.asdict(totals), 'metrics': seals, **about}
     loss = scores.get('validation_loss')
+    record = self._record(totals, about)
     self._checkpoints.save(totals.steps, state, record, loss)
+
+  def rehearse(
+    self, totals: Totals, state: Any, about: Mapping[str, Any]
+  ) -> None:
+    """Writes the first checkpoint, reads it back, and removes it.
+
+    Raises:
+      RunError: if it cannot be saved.
+    """
+    self._checkpoints.rehearse(state, self._record(totals, about))
+
+  def _record(self, totals: Totals, about: Mapping[str, Any]) -> dict[str, Any]:
+    seals = self._writers.seal() if self._writers else records.NO_ROWS
+    return {'totals': dataclasses.asdict(totals), 'metrics': seals, **about}
 
   def check(self) -> None:
     """Raises the error of the last save in the background; never waits."""

@@ -105,6 +105,8 @@ def _train_asynchronously(
     evaluator = Evaluator(problem, plan.mapper)
     first = totals.position
     with hooks(session, problem, plan, ledger, evaluator) as run:
+      arrays, record = engine.save()
+      run.rehearse(arrays, engine=record)
       for position in range(first + 1, problem.steps + 1):
         uses = engine.advance(position * plan.workers)
         ledger.expect(uses, engine)

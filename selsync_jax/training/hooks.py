@@ -92,6 +92,19 @@ class Hooks:
 
     self._scores = self._recorder.enter_all(score)
 
+  def rehearse(self, state: Any, **more: Any) -> None:
+    """Saves a new run before its first step, see `Session.rehearse`.
+
+    Whatever cannot be saved is reported now, not after hours.
+
+    Args:
+      state: see `save`.
+      **more: see `save`.
+    """
+    if self._session.record is None:
+      about = self._about() | more
+      self._session.rehearse(self._recorder.totals, state, about)
+
   def save(self, state: Any, **more: Any) -> None:
     """Starts a checkpoint.
 
@@ -100,14 +113,17 @@ class Hooks:
       **more: other values that the run needs to resume, which JSON can hold.
     """
     self._recorder.enter_all()
+    about = self._about() | more
+    self._session.save(self._recorder.totals, state, about, self._scores)
+
+  def _about(self) -> dict[str, Any]:
     problem, totals = self._problem, self._recorder.totals
-    about = {
+    return {
       'workers': self._plan.workers,
       'batch_size': problem.batch_size,
       'learning_rate': problem.peak_rate,
       'epoch': totals.position / problem.steps_per_epoch,
     }
-    self._session.save(totals, state, about | more, self._scores)
 
   def stop(self, now: Due) -> None:
     """Raises `Stopped` after a signal, with everything saved."""

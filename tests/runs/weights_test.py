@@ -299,6 +299,24 @@ def test_an_asynchronous_run_has_weights_too(tmp_path, perceptron):
     weights.read(tmp_path)
 
 
+@pytest.mark.parametrize('name', ['w', 'w.npz', 'w.safetensors'])
+@pytest.mark.parametrize('option', ['rw,size=20k', 'ro'])
+def test_what_cannot_be_written_leaves_nothing(name, option, small_disk):
+  folder = small_disk('1m')
+  small_disk.remount(option)
+  variables = {'params': {'kernel': np.ones((100, 100), np.float32)}}
+  reason = 'Read-only file system' if option == 'ro' else 'No space left'
+  with pytest.raises(RunError, match=f'{name}: {reason}'):
+    formats.write(folder / name, variables, {})
+  assert not list(folder.iterdir())
+
+
+def test_a_fifo_is_no_file_of_a_run(tmp_path):
+  os.mkfifo(tmp_path / 'config.json')
+  with pytest.raises(RunError, match=r'config\.json is damaged: .* no regular'):
+    export.export(tmp_path, tmp_path / 'w.npz')
+
+
 # Without TensorFlow, without the data set as TFDS prepares it, on one device.
 PREDICT = """
 import sys

@@ -5,13 +5,14 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import time
 
 import numpy as np
 import pytest
 
+from selsync_jax.config import RunError
 from tests.support import live_runs
+from tests.support import short_runs
 
 # Every process started here finds the tests' own data.
 pytestmark = pytest.mark.usefixtures('data_dir')
@@ -119,30 +120,11 @@ def test_a_resize_does_the_same_on_however_many_processes(left_alone, tmp_path):
     )
 
 
-@pytest.fixture
-def disk(tmp_path):
-  """`disk(size)`: a folder that is a disk of so many bytes."""
-
-  def mount(size):
-    mounted = live_runs.run(
-      'mount', '-t', 'tmpfs', '-o', f'size={size}', 'tmpfs', str(tmp_path)
-    )
-    if mounted.returncode:
-      pytest.skip(f'no small disk could be mounted: {mounted.stderr.strip()}')
-    return tmp_path
-
-  yield mount
-  subprocess.run(['umount', '-l', str(tmp_path)], check=False)
-
-
-def remount(workdir, option):
-  command = ['mount', '-o', f'remount,{option}', str(workdir)]
-  subprocess.run(command, check=True)
-
-
-def test_a_workdir_that_can_only_be_read_is_told_before_any_work(disk):
-  workdir = disk('1m')
-  remount(workdir, 'ro')
+def test_a_workdir_that_can_only_be_read_is_told_before_any_work(
+  small_disk,
+):
+  workdir = small_disk('1m')
+  small_disk.remount('ro')
   code, lines = live_runs.outcome(
     live_runs.start(live_runs.command('selsync', 1, workdir))
   )
@@ -152,14 +134,27 @@ def test_a_workdir_that_can_only_be_read_is_told_before_any_work(disk):
   )
 
 
+def test_what_cannot_be_saved_is_told_before_the_first_step(
+  small_disk, data_dir
+):
+  workdir = small_disk('600k')
+  with pytest.raises(RunError, match=r'No space left .*checkpoint: none'):
+    short_runs.run(workdir, data_dir, model__num_filters=512)
+  assert not short_runs.rows(workdir)
+  small_disk.remount('size=20m')
+  short_runs.run(workdir, data_dir, model__num_filters=512)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
   # A checkpoint is 5 MB, weights are 0.6 MB.
   'size, full',
   [('6m', '{}/weights/100.safetensors'), ('7m', 'checkpoint')],
 )
-def test_a_run_whose_end_does_not_fit_has_not_ended_well(size, full, disk):
-  workdir = disk(size)
+def test_a_run_whose_end_does_not_fit_has_not_ended_well(
+  size, full, small_disk
+):
+  workdir = small_disk(size)
   flags = ('steps=100', 'checkpoint.every=50', 'checkpoint.keep=99')
   command = live_runs.command(
     'selsync', 1, workdir, *(f'--config.{flag}' for flag in flags)
@@ -174,8 +169,10 @@ def test_a_run_whose_end_does_not_fit_has_not_ended_well(size, full, disk):
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_reported_and_the_last_checkpoint_stays_good(disk):
-  workdir = disk('6m')  # A checkpoint is 5 MB.
+def test_a_full_disk_is_reported_and_the_last_checkpoint_stays_good(
+  small_disk,
+):
+  workdir = small_disk('6m')  # A checkpoint is 5 MB.
   flags = ('steps=200', 'checkpoint.every=50', 'checkpoint.keep=99')
   command = live_runs.command(
     'selsync', 1, workdir, *(f'--config.{flag}' for flag in flags)
@@ -191,7 +188,7 @@ def test_a_full_disk_is_reported_and_the_last_checkpoint_stays_good(disk):
   assert 'No space left on device' in line
   assert 'last good checkpoint: step' in line
   step = int(line.rsplit(' ', 1)[1])
-  remount(workdir, 'size=200m')
+  small_disk.remount('size=200m')
   assert f'resuming from step {step}' in live_runs.finish(command)
   summary = json.loads((workdir / 'summary.json').read_text())
   assert summary['steps'] == 200
