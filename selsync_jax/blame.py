@@ -65,7 +65,9 @@ def keep(error: BaseException, folder: pathlib.Path, name: str) -> pathlib.Path:
 def _places(error: BaseException) -> Iterator[str]:
   """Yields the innermost line of a user's file, of the error or its causes."""
   cause: BaseException | None = error
-  while cause is not None:
+  seen: set[int] = set()  # Libraries also raise an error from itself.
+  while cause is not None and id(cause) not in seen:
+    seen.add(id(cause))
     lines: list[tuple[str | None, Any]] = [
       (frame.filename, frame.lineno)
       for frame in traceback.extract_tb(cause.__traceback__)

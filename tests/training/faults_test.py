@@ -139,10 +139,10 @@ def test_what_cannot_be_saved_is_told_before_the_first_step(
 ):
   workdir = small_disk('600k')
   with pytest.raises(RunError, match=r'No space left .*checkpoint: none'):
-    short_runs.run(workdir, data_dir, model__num_filters=512)
+    short_runs.run(workdir, data_dir, model__num_filters=4096)
   assert not short_runs.rows(workdir)
-  small_disk.remount('size=20m')
-  short_runs.run(workdir, data_dir, model__num_filters=512)
+  small_disk.remount('size=200m')
+  short_runs.run(workdir, data_dir, model__num_filters=4096)
 
 
 @pytest.mark.slow
