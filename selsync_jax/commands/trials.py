@@ -7,6 +7,7 @@ same initial weights, batches and random draws.
 from collections.abc import Iterable, Sequence
 import json
 import pathlib
+import re
 from typing import TYPE_CHECKING
 
 from selsync_jax.commands import config_file
@@ -68,7 +69,20 @@ def list_trials(
             if value is not None
           ]
           trials.append(_trial(name, own, [*common, *flags], out, simulate))
+  _check_distinct(trials)
   return trials
+
+
+def _check_distinct(trials: Sequence[Trial]) -> None:
+  """Raises `ConfigError` if two trials would write in one folder."""
+  found: dict[pathlib.Path, Trial] = {}
+  for trial in trials:
+    other = found.setdefault(trial.workdir, trial)
+    if other is not trial:
+      raise ConfigError(
+        f'{trial.label}: two runs would write {trial.workdir}: '
+        f'{" ".join(other.flags)} and {" ".join(trial.flags)}'
+      )
 
 
 def _trial(
@@ -82,7 +96,8 @@ def _trial(
   if not simulate:
     config_file.refuse_simulation(config)
   label, rate = _label(config.sync, own), config.optimizer.learning_rate
-  folder = f'{label}, lr {rate:g}'.replace(', ', '-').replace(' ', '')
+  folder = f'{label}, lr {_number(rate)}'.replace(', ', '-')
+  folder = re.sub(r'[^\w.=+-]', '', folder.replace('/', '_'))
   trial = Trial(
     label=label,
     learning_rate=rate,
@@ -107,15 +122,26 @@ def _label(sync: 'ml_collections.ConfigDict', own: Sequence[str]) -> str:
     methods.fields(sync.method) if sync.method in methods.METHODS else {}
   )
   numbers = {
-    name: f'{value:g}'
+    name: _number(value)
     for name, value in sync.items()
     if isinstance(value, int | float)
     and not (name in _UNLABELED and value == defaults.get(name))
   }
   for field in own:
     name, _, value = field.partition('=')
-    numbers.setdefault(name.rpartition('.')[2], value)
+    path = name.removesuffix('.name')
+    short = path.rpartition('.')[2]
+    if path.removeprefix('sync.') in sync:
+      numbers.setdefault(short, value)
+    else:
+      numbers[path if short in numbers else short] = value
   return ', '.join([sync.method, *map(' '.join, numbers.items())])
+
+
+def _number(value: float) -> str:
+  """Returns the shortest text that tells this number from others."""
+  short = f'{value:g}'
+  return short if float(short) == value else str(value)
 
 
 def _check_workdir(trial: Trial) -> None:

@@ -265,6 +265,37 @@ def test_a_field_of_a_method_that_is_set_again_has_its_last_value(tmp_path):
   ]
 
 
+def labels(tmp_path, methods, *flags):
+  line = [f'--config={DIGITS}', f'--methods={methods}', '--seeds=1', *flags]
+  options = command.parse([*line, f'--out={tmp_path / "out"}'])
+  folders = [trial.workdir.parent.name for trial in options.trials]
+  assert len(set(folders)) == len(folders)
+  return [trial.label for trial in options.trials]
+
+
+def test_labels_tell_runs_apart(tmp_path):
+  two = 'bsp+schedule.name=constant,bsp+schedule.name=cosine'
+  assert labels(tmp_path, two) == [
+    'bsp, schedule constant',
+    'bsp, schedule cosine',
+  ]
+  own = 'bsp+model.name=linear+schedule.name=cosine+data.dir=/tmp'
+  assert labels(tmp_path, own) == ['bsp, model linear, schedule cosine, dir /tmp']
+  close = 'selsync+sync.quorum=0.5,selsync+sync.quorum=0.50000001'
+  assert [label.split()[-1] for label in labels(tmp_path, close)] == [
+    '0.5',
+    '0.50000001',
+  ]
+
+
+@pytest.mark.parametrize(
+  'methods, flags', [('bsp,bsp', []), ('bsp', ['--lrs=0.1,0.10'])]
+)
+def test_a_run_that_is_named_twice_is_refused(methods, flags, tmp_path):
+  with pytest.raises(ConfigError, match=r'^bsp: two runs would write .*/seed0'):
+    labels(tmp_path, methods, *flags)
+
+
 @pytest.mark.parametrize(
   'content, rule',
   [
