@@ -6,6 +6,8 @@ import pathlib
 import sys
 import textwrap
 
+import datasets
+import flax.linen as nn
 import numpy as np
 import pytest
 
@@ -28,6 +30,7 @@ from selsync_jax.runs import provenance
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import live_runs
 from tests.support import own_code
+from tests.support import short_runs
 from tests.support.session import ROOT
 
 RINGS = ROOT / 'docs' / 'recipes' / 'rings.py'
@@ -311,6 +314,40 @@ def test_a_split_that_is_missing_is_named():
   pytest.importorskip('datasets')
   with pytest.raises(ValueError, match='it has no validation, test, but train'):
     from_huggingface({'train': None}, task='regression', num_classes=1)
+
+
+def test_values_that_hugging_face_data_lack_are_named():
+  whole = {'features': [[0.5], [1.5]], 'target': [1.0, 2.0]}
+  lacking = whole | {'target': [1.0, None]}
+  splits = {
+    name: datasets.Dataset.from_dict(lacking if name == 'test' else whole)
+    for name in ('train', 'validation', 'test')
+  }
+  with pytest.raises(ValueError, match=r'^test: target lacks 1 of its values$'):
+    from_huggingface(splits, task='regression', num_classes=1)
+  splits['test'] = splits['train']
+  found = from_huggingface(splits, task='regression', num_classes=1)
+  assert found.splits['test']['target'].tolist() == [1, 2]
+
+
+def test_a_model_that_fits_no_memory_is_refused_before_it_is_made(
+  tmp_path, data_dir
+):
+  @models.register_model
+  class Huge(nn.Module):
+    num_outputs: int
+
+    @nn.compact
+    def __call__(self, x, train):
+      del train
+      x = nn.Dense(10**10)(x.reshape(len(x), -1))
+      return nn.Dense(self.num_outputs)(x)
+
+  config = short_runs.config(data_dir, model__name='Huge')
+  config.model.num_filters = None
+  with pytest.raises(ConfigError, match=r'take 3e.03 GB of a device, which'):
+    train_and_evaluate(config, tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
 
 
 def test_an_augmentation_is_the_same_whenever_a_step_is_repeated():

@@ -225,7 +225,7 @@ def from_huggingface(
 
   Raises:
     ConfigError: if `datasets` is not installed.
-    ValueError: if a split is missing.
+    ValueError: if a split or a value is missing.
   """
   try:
     datasets = importlib.import_module('datasets')  # Takes a second.
@@ -237,9 +237,16 @@ def from_huggingface(
     source = datasets.load_from_disk(os.fspath(source))
   if missing := [split for split in SPLITS if split not in source]:
     raise ValueError(f'it has no {", ".join(missing)}, but {", ".join(source)}')
-  return _from_splits(
-    lambda split: source[split].with_format('numpy')[:], options, columns
-  )
+
+  def read(split):
+    rows = source[split]
+    table = rows.with_format('arrow')[:]
+    for name in columns.values() if columns else rows.column_names:
+      if missing := table.column(name).null_count:
+        raise ValueError(f'{split}: {name} lacks {missing} of its values')
+    return rows.with_format('numpy')[:]
+
+  return _from_splits(read, options, columns)
 
 
 def _from_splits(

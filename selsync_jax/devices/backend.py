@@ -5,6 +5,7 @@ import contextlib
 from importlib import metadata
 import os
 import re
+import resource
 import select
 import signal
 import sys
@@ -17,6 +18,11 @@ from selsync_jax.config import ConfigError
 from selsync_jax.devices import layout
 from selsync_jax.devices import mappers
 
+# What JAX, orbax and a small run need: (limit, its flag, the least, its unit).
+_LIMITS = (
+  (resource.RLIMIT_NOFILE, 'n', 256, 1),
+  (resource.RLIMIT_AS, 'v', 4_000_000, 1024),
+)
 _PATIENCE = 30.0  # Seconds for the trial; a flag is refused within 0.1 s.
 
 
@@ -46,11 +52,19 @@ def start(
     this one ends; they also hear of it if JAX cannot start here.
 
   Raises:
-    ConfigError: if XLA would abort this process for its flags; if there is no
+    ConfigError: if the shell allows too few open files or too little memory; if
+      XLA would abort this process for its flags; if there is no
       backend, as with `JAX_PLATFORMS=cuda` without a GPU; if JAX has started on
       another device; or if the processes cannot share the workers evenly.
   """
+  _check_limits()
   _check_flags()
+  if getattr(jax.config, 'jax_disable_jit'):
+    print(
+      'JAX_DISABLE_JIT is set: without compilation, every step takes many '
+      'times as long',
+      file=sys.stderr,
+    )
   with contextlib.ExitStack() as stack:
     cluster = join()
     stack.push(cluster)
@@ -59,6 +73,27 @@ def start(
     _start_backend(device)
     stack.pop_all()
   return cluster
+
+
+def memory() -> int:
+  """Returns the bytes of memory of a device; a CPU has those of the host."""
+  stats = jax.local_devices()[0].memory_stats() or {}
+  host = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+  return stats.get('bytes_limit', host)
+
+
+def _check_limits() -> None:
+  """Raises soft limits that are too low, or `ConfigError` if it may not."""
+  for limit, flag, least, unit in _LIMITS:
+    soft, hard = resource.getrlimit(limit)
+    if soft == resource.RLIM_INFINITY or soft >= least * unit:
+      continue
+    try:
+      resource.setrlimit(limit, (least * unit, hard))
+    except (ValueError, OSError) as error:
+      raise ConfigError(
+        f'ulimit -{flag} {soft // unit}: must be at least {least} for JAX'
+      ) from error
 
 
 def _check_flags() -> None:

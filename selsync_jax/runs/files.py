@@ -7,10 +7,10 @@ and reported in one line that names the file.
 
 from collections.abc import Iterator
 import contextlib
-import errno
 import json
 import os
 import pathlib
+import re
 from typing import Any
 
 import msgspec
@@ -123,8 +123,8 @@ def parse(content: bytes, *kinds: Any) -> Any:
 def reason(error: Exception) -> str:
   """Returns the reason of an error of orbax or of a file, on one line."""
   text = ' '.join(str(error).split())
-  if 'RESOURCE_EXHAUSTED' in text:  # How tensorstore reports a full disk.
-    return os.strerror(errno.ENOSPC)
+  if code := re.search(r"os_error_code='(\d+)'", text):  # Of tensorstore.
+    return os.strerror(int(code[1]))
   return getattr(error, 'strerror', None) or text
 
 

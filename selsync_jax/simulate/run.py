@@ -79,6 +79,7 @@ def _train_asynchronously(
   method = methods.create_method(**config.sync.to_dict())
   session.say('preparing data')
   problem = create_problem(settings)
+  start.check_size(problem)
   plan = create_plan(config, problem)
   cluster = create_cluster(
     config.cluster.to_dict(),

@@ -3,11 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from selsync_jax.config import ConfigError
 from selsync_jax.devices import arrays
+from selsync_jax.devices import backend
 from selsync_jax.models import tasks
 from selsync_jax.runs.ledger import Totals
 from selsync_jax.runs.session import Session
 from selsync_jax.sync import replicas
+from selsync_jax.sync.traffic import nbytes
 from selsync_jax.training import resize
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.recorder import refuse_unequal
@@ -34,6 +37,21 @@ def totals(
     saved.shift = position - saved.steps
     saved.skips = []  # They count by worker.
   return saved
+
+
+def check_size(problem: Problem, devices: int = 1) -> None:
+  """Raises `ConfigError` if one worker's parameters fit into no memory.
+
+  Args:
+    problem: what is trained.
+    devices: the devices of a worker.
+  """
+  needed = nbytes(problem.shapes['params']) / devices
+  if needed > (memory := backend.memory()):
+    raise ConfigError(
+      f'config.model: the parameters of a worker take {needed / 1e9:,.3g} GB '
+      f'of a device, which has {memory / 1e9:,.3g} GB'
+    )
 
 
 def state(setup: Setup, session: Session, totals: Totals) -> TrainState:

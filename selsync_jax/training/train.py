@@ -1,6 +1,7 @@
 """Trains a run, from config to summary."""
 
 from collections.abc import Callable
+import math
 import pathlib
 from typing import Any
 
@@ -67,6 +68,7 @@ def train_and_evaluate(
   setup = create_setup(resize.fit(settings, session.record))
   problem, strategy, plan = setup.problem, setup.strategy, setup.plan
   plan.mapper.check()
+  start.check_size(problem, math.prod(settings.config.mesh.values()))
   same_program.check(setup)
   totals = start.totals(problem, plan, session.record)
   ledger = create_ledger(setup, totals)

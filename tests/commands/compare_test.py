@@ -279,8 +279,10 @@ def test_labels_tell_runs_apart(tmp_path):
     'bsp, schedule constant',
     'bsp, schedule cosine',
   ]
-  own = 'bsp+model.name=linear+schedule.name=cosine+data.dir=/tmp'
-  assert labels(tmp_path, own) == ['bsp, model linear, schedule cosine, dir /tmp']
+  own = 'bsp+model.name=vgg11+schedule.name=cosine+data.dir=/tmp'
+  assert labels(tmp_path, own) == [
+    'bsp, model vgg11, schedule cosine, dir /tmp'
+  ]
   close = 'selsync+sync.quorum=0.5,selsync+sync.quorum=0.50000001'
   assert [label.split()[-1] for label in labels(tmp_path, close)] == [
     '0.5',

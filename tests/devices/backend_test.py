@@ -54,6 +54,26 @@ def test_jax_starts_or_says_in_one_line_why_not(variables, line):
   assert said.startswith(line)
 
 
+@pytest.mark.parametrize(
+  'limit, line',
+  [
+    ('-n 20', 'ulimit -n 20: must be at least 256 for JAX'),
+    ('-v 2000000', 'ulimit -v 2000000: must be at least 4000000 for JAX'),
+    ('-Sn 20', 'started'),
+  ],
+)
+def test_a_shell_that_allows_too_little_is_named(limit, line):
+  python = f'ulimit {limit}; exec {sys.executable} "$@"'
+  asking = ('-c', python, 'sh', '-c', ASKING, 'auto')
+  done = live_runs.run('bash', *asking, env=os.environ | {'PJRT_NPROC': '2'})
+  assert done.stdout == f'{line}\n', done.stderr
+
+
+def test_a_run_without_compilation_is_told():
+  done = ask('auto', JAX_DISABLE_JIT='1')
+  assert done.stderr.startswith('JAX_DISABLE_JIT is set: without compilation')
+
+
 def test_a_device_that_jax_has_not_started_on_is_refused():
   done = ask('gpu', JAX_PLATFORMS='cpu')
   assert done.stdout.startswith(

@@ -1,8 +1,12 @@
 """Runs that resume, or go on in another way, in this process."""
 
 import fcntl
+import itertools
 import json
+import os
 import pathlib
+import sys
+import time
 
 import pytest
 
@@ -12,6 +16,7 @@ from selsync_jax.data.arrays import ArrayData
 from selsync_jax.runs import history
 from selsync_jax.runs import records
 from selsync_jax.runs import workdir as workdirs
+from tests.support import live_runs
 from tests.support.short_runs import rows
 from tests.support.short_runs import run
 from tests.support.short_runs import STEPS
@@ -214,3 +219,38 @@ def test_a_command_that_finds_a_finished_run_writes_nothing(finished, data_dir):
   before = content()
   run(finished, data_dir, steps=4, workers=2)
   assert content() == before
+
+
+def test_a_clock_that_jumps_changes_nothing(
+  finished, tmp_path, data_dir, monkeypatch
+):
+  jumps = itertools.cycle([0, 3600])
+  now = time.time
+  monkeypatch.setattr(time, 'time', lambda: now() + next(jumps))
+  summary = run(tmp_path, data_dir)
+  before = json.loads((finished / 'summary.json').read_text())
+  own = {'seconds', 'samples_per_second'}
+  assert {k: v for k, v in summary.items() if k not in own} == {
+    k: v for k, v in before.items() if k not in own
+  }
+  assert 0 < summary['seconds'] < 600
+
+
+def test_the_folder_of_another_user_is_refused_as_it_is(finished, data_dir):
+  if os.geteuid():
+    pytest.skip('only root can become another user')
+  before = {p: p.read_bytes() for p in finished.rglob('*') if p.is_file()}
+  finished.chmod(0o755)
+  source = (
+    'import ast, os, pathlib, sys\n'
+    'from selsync_jax.runs import workdir\n'
+    'from selsync_jax.config import ConfigError\n'
+    'os.setuid(65534)\n'
+    'try:\n'
+    '  with workdir.opened(pathlib.Path(sys.argv[1]), {}, False): pass\n'
+    'except ConfigError as error: print(error)'
+  )
+  done = live_runs.run(sys.executable, '-c', source, str(finished))
+  assert done.stdout.endswith('cannot be written: Permission denied\n'), done
+  after = {p: p.read_bytes() for p in finished.rglob('*') if p.is_file()}
+  assert after == before
