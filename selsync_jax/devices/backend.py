@@ -5,7 +5,6 @@ import contextlib
 from importlib import metadata
 import os
 import re
-import select
 import signal
 import sys
 import warnings
@@ -17,7 +16,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.devices import layout
 from selsync_jax.devices import mappers
 
-_PATIENCE = 30.0  # Seconds for the trial; a flag is refused within 0.1 s.
+_PATIENCE = 30  # Seconds for the trial; a flag is refused within 0.1 s.
 
 
 def start(
@@ -31,19 +30,9 @@ def start(
 ) -> Cluster:
   """Starts JAX: every command calls this once, before it uses JAX.
 
-  Prints a line if JAX falls back to the CPU although it has a plugin for CUDA.
-
-  Args:
-    device: `cpu`, `gpu` or `tpu`; or `auto`, which leaves the choice to JAX.
-    join: connects this process to the others of its run.
-    workers: the number of workers for which a CPU gets virtual devices.
-    mapper: the mapper of these workers; it may need a single device.
-    data: see `Layout`.
-    fsdp: see `Layout`.
-
-  Returns:
-    What `join` returns. As a context manager, it tells the other processes how
-    this one ends; they also hear of it if JAX cannot start here.
+  It prints a line if JAX falls back to the CPU although it has a plugin for
+  CUDA. The processes that `join` connects also hear of it if JAX cannot start
+  here. A CPU gets virtual devices for the workers, if their mapper needs them.
 
   Raises:
     ConfigError: if XLA would abort this process for its flags; if there is no
@@ -76,18 +65,10 @@ def _check_flags() -> None:
   if not child:
     _try_flags(sink)
   os.close(sink)
-  said = b''
-  with open(source, 'rb', buffering=0) as errors:
-    while select.select([errors], [], [], _PATIENCE)[0]:
-      if not (more := errors.read(2**16)):
-        break
-      said += more
-    else:
-      os.kill(child, signal.SIGKILL)  # It says nothing about the flags.
-      said = b''
+  with open(source, errors='replace') as errors:
+    text = errors.read()
   _, status = os.waitpid(child, 0)
-  if status and said:
-    text = said.decode(errors='replace')
+  if text and status not in (0, signal.SIGALRM):
     reason = re.search(r'\] (.*)', text) or re.search(r'(.*)', text)
     raise ConfigError(f'XLA_FLAGS: {reason[1] if reason else text}')
 
@@ -95,6 +76,8 @@ def _check_flags() -> None:
 def _try_flags(sink: int) -> None:
   """Starts JAX in the child, writes its errors into a pipe, and ends."""
   signal.set_wakeup_fd(-1)  # The parent's.
+  signal.signal(signal.SIGALRM, signal.SIG_DFL)
+  signal.alarm(_PATIENCE)
   os.dup2(sink, 2)
   with contextlib.suppress(BaseException):
     jax.config.update('jax_platforms', 'cpu')

@@ -217,8 +217,10 @@ def test_a_mistake_is_one_line(flags, line, tmp_path, data_dir):
 def test_a_smoke_comparison_has_a_folder_of_its_own(monkeypatch):
   monkeypatch.chdir(ROOT)
   for variant, folder in (('', ''), (':smoke', '-smoke')):
-    flags = [f'--config=configs/stdlib_gpt.py{variant}', '--methods=bsp']
-    assert command.parse(flags).out.name == f'compare-stdlib_gpt{folder}'
+    flags = [f'--config=configs/stdlib_gpt.py{variant}', '--methods=all']
+    options = command.parse([*flags, '--seeds=1'])
+    assert options.out.name == f'compare-stdlib_gpt{folder}'
+    assert [t.config.sync.method for t in options.trials] == list(METHODS)
 
 
 def test_every_method_gets_the_same_seeds_and_rates(tmp_path):
@@ -280,7 +282,9 @@ def test_labels_tell_runs_apart(tmp_path):
     'bsp, schedule cosine',
   ]
   own = 'bsp+model.name=linear+schedule.name=cosine+data.dir=/tmp'
-  assert labels(tmp_path, own) == ['bsp, model linear, schedule cosine, dir /tmp']
+  assert labels(tmp_path, own) == [
+    'bsp, model linear, schedule cosine, dir /tmp'
+  ]
   close = 'selsync+sync.quorum=0.5,selsync+sync.quorum=0.50000001'
   assert [label.split()[-1] for label in labels(tmp_path, close)] == [
     '0.5',
