@@ -1,6 +1,4 @@
-"""The entry point of all commands: `selsync COMMAND`.
-
-`python -m selsync_jax COMMAND` is the same.
+"""The entry point of all commands: `selsync`, or `python -m selsync_jax`.
 
 A mistake in flags or config, and a run that fails, end with one line instead
 of a stack trace. Exit codes: 0, done; 1, the run failed; 2, a mistake in flags
@@ -23,10 +21,9 @@ import tempfile
 from typing import NoReturn
 
 from selsync_jax import blame
+from selsync_jax import config
 from selsync_jax.cluster import signals
 from selsync_jax.commands import COMMANDS
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
 from selsync_jax.runs import output
 
 USAGE = 'usage: selsync COMMAND [ARGUMENT ...]'
@@ -42,25 +39,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def own_process(program: str) -> None:
   """Makes this process that of a program: its output and its signals."""
+
+  def stop(number):
+    signals.stop(signals.STOPPED, f'stopped by {signal.Signals(number).name}')
+
   output.own()
   signals.name(program)
-  signals.Handler(_stop).start()  # Until the process ends.
+  signals.Handler(stop).start()  # Until the process ends.
   atexit.register(signals.ignore)  # The first registered is the last called.
 
 
-def _stop(number: int) -> None:
-  signals.stop(signals.STOPPED, f'stopped by {signal.Signals(number).name}')
-
-
 def run_command(arguments: Sequence[str]) -> None:
-  """Runs a command, and exits if it fails.
-
-  Args:
-    arguments: the command and its arguments.
-  """
+  """Runs a command with its arguments, and exits if it fails."""
   name, *rest = arguments or ['--help']
   if name in ('--help', '-h'):
-    print(help_text())
+    lines = [f'  {name:8}  {does}' for name, does in COMMANDS.items()]
+    end = 'selsync COMMAND --help lists its flags.'
+    print(USAGE, '', *lines, '', end, sep='\n')
     return
   if name not in COMMANDS:
     _fail(f'selsync: {name!r} is not one of {", ".join(COMMANDS)}', 2)
@@ -73,30 +68,27 @@ def run_command(arguments: Sequence[str]) -> None:
 def command(program: str) -> Iterator[None]:
   """Prepares the libraries for a command, and exits if it fails.
 
-  Args:
-    program: what error messages start with.
+  Error messages start with the word `program`.
   """
   _prepare_libraries()
   try:
     yield
-  except (ConfigError, RunError) as error:
+  except (config.ConfigError, config.RunError) as error:
     _fail(f'{program}: {error}', error.code)
+  except config.Stopped as error:
+    line = f'{program}: {error}; the same command resumes the run'
+    _fail(line, signals.RESUMABLE)
   except OSError as error:  # No such folder, no space left, no such host.
-    _fail(f'{program}: {_reason(error)}', RunError.code)
+    _fail(f'{program}: {_reason(error)}', config.RunError.code)
   except (Exception, SystemExit) as error:
-    ours = isinstance(error, SystemExit) and not blame.is_users(error)
-    if ours:
-      raise
-    if isinstance(error, ModuleNotFoundError) and not _is_complete():
+    if isinstance(error, SystemExit) and not blame.is_users(error):
+      raise  # It is our own.
+    has_train = importlib.util.find_spec('ml_collections')  # The extra.
+    if isinstance(error, ModuleNotFoundError) and not has_train:
       _fail(f'{program}: {error.name} is not installed; {INSTALL}', 2)
     file = blame.keep(error, pathlib.Path(tempfile.mkdtemp()), 'error.txt')
     line = blame.one_line(error, 'selsync_jax')
     _fail(f'{program}: {line}; the whole traceback is in {file}', 1)
-
-
-def _is_complete() -> bool:
-  """Whether the extra `train` is installed."""
-  return importlib.util.find_spec('ml_collections') is not None
 
 
 def _reason(error: OSError) -> str:
@@ -110,14 +102,6 @@ def _reason(error: OSError) -> str:
 def _fail(line: str, code: int) -> NoReturn:
   print(line, file=sys.stderr)
   sys.exit(code)
-
-
-def help_text() -> str:
-  """The commands, a line each."""
-  lines = [f'  {name:8}  {does}' for name, does in COMMANDS.items()]
-  return '\n'.join(
-    [USAGE, '', *lines, '', 'selsync COMMAND --help lists its flags.']
-  )
 
 
 def _prepare_libraries() -> None:

@@ -28,11 +28,9 @@ _LONGEST = 300  # Characters of an error's text.
 
 
 def one_line(error: BaseException, file: str = '') -> str:
-  """Describes an error in one line: `FILE:LINE: TYPE: TEXT`.
+  """Describes an error that was caught in one line: `FILE:LINE: TYPE: TEXT`.
 
-  Args:
-    error: an error that was caught.
-    file: the file to name if no line of a user's file was under way.
+  It names `file` if no line of a user's file was under way.
   """
   place = next(_places(error), file)
   return ': '.join(filter(None, [place, _text(error)]))
@@ -44,13 +42,9 @@ def is_users(error: BaseException) -> bool:
 
 
 def keep(error: BaseException, folder: pathlib.Path, name: str) -> pathlib.Path:
-  """Writes the whole traceback of an error; returns the file.
+  """Writes the whole traceback of an error into a file, and returns the file.
 
-  Args:
-    error: an error that was caught.
-    folder: the folder of the file. If nothing can be written there, the file
-      lies in the folder for temporary files.
-    name: the file's name.
+  If nothing can be written in `folder`, it lies in the one for temporary files.
   """
   text = ''.join(traceback.format_exception(error))
   path = folder / name

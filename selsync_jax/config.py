@@ -1,10 +1,9 @@
 """The binder: from a name and its fields in a config to a call that is checked.
 
-A field and its range are declared once, at the parameter that uses it: its
-annotation says which values it takes, in the vocabulary of `annotated_types`.
-`bind` compares a config's fields with a constructor's parameters, and names the
-first one that is foreign, missing or out of range in one line. The tables of
-the documentation read the same annotations.
+A field and its range are declared once, by the annotation of the parameter that
+uses it, in the vocabulary of `annotated_types`. `bind` compares a config's
+fields with a constructor's parameters, and names the first one that is foreign,
+missing or out of range in one line. The docs' tables have the same source.
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -54,11 +53,7 @@ def config_errors(field: str) -> Iterator[None]:
 
 
 def lookup(table: Mapping[Any, Any], name: Any) -> Any:
-  """Returns `table[name]`.
-
-  Raises:
-    ValueError: if there is no such entry; the message lists all names.
-  """
+  """Returns `table[name]`, or raises `ValueError` with all names."""
   if name not in table:
     raise ValueError(f'{name!r} is not one of {", ".join(map(str, table))}')
   return table[name]
@@ -67,17 +62,11 @@ def lookup(table: Mapping[Any, Any], name: Any) -> Any:
 class Registry(dict[str, Any]):
   """A table by name, to which users add what they have defined.
 
-  Args:
-    kind: a word for an entry, for messages.
-    entries: the entries of this package.
-    reserved: further names that users must not take.
+  Messages call an entry a `kind`. Users must not take `reserved` names.
   """
 
   def __init__(
-    self,
-    kind: str,
-    entries: Mapping[str, Any],
-    reserved: Container[str] = (),
+    self, kind: str, entries: Mapping[str, Any], reserved: Container[str] = ()
   ):
     super().__init__(entries)
     self._kind, self._reserved = kind, reserved
@@ -87,14 +76,9 @@ class Registry(dict[str, Any]):
     """Adds a user's function or class under its own name; returns it.
 
     A config file may be loaded again, and a cell of a notebook run again, so a
-    definition replaces one of the same file.
-
-    Args:
-      definition: a function or a class.
-      entry: what the table holds under its name; by default the definition.
-
-    Raises:
-      ConfigError: if the name is taken by this package or by another file.
+    definition replaces one of the same file. The name must not be taken by this
+    package or by another file. The table holds `entry` in place of the
+    definition, if there is one.
     """
     name, file = definition.__name__, _file(definition)
     is_taken = name in self or name in self._reserved
@@ -115,11 +99,7 @@ class Registry(dict[str, Any]):
   def errors(self, name: str, field: str) -> Iterator[None]:
     """Converts errors of a user's entry to a `ConfigError` with file and line.
 
-    Errors of this package's entries are passed on.
-
-    Args:
-      name: the entry's name.
-      field: the config field that names it.
+    Errors of this package's entries are passed on. `field` names the entry.
     """
     try:
       yield
@@ -160,26 +140,18 @@ _KINDS: dict[type, str] = {
   bool: 'true or false',
   str: 'a name',
 }
+_BOUNDS = ('ge', 'gt', 'le', 'lt')  # Of an `Interval`; also the comparisons.
 
 
 class Rule(NamedTuple):
-  """Which values a parameter takes.
+  """Which values a parameter takes."""
 
-  Attributes:
-    kind: `int`, `float`, `bool`, `str`, `tuple`, or `object` for any value.
-    limits: the range of a number.
-    names: the values it may have, if these are few.
-    each: the rule of an element, if `kind` is `tuple`.
-    optional: whether it may be `None`.
-    others: further types whose values are accepted as they are.
-  """
-
-  kind: type = object
-  limits: Interval = Interval()
-  names: tuple[Any, ...] = ()
-  each: 'Rule | None' = None
-  optional: bool = False
-  others: tuple[type, ...] = ()
+  kind: type = object  # A key of `_KINDS`, `tuple`, or `object` for any value.
+  limits: Interval = Interval()  # The range of a number.
+  names: tuple[Any, ...] = ()  # The values it may have, if these are few.
+  each: 'Rule | None' = None  # The rule of a tuple's element.
+  optional: bool = False  # Whether it may be `None`.
+  others: tuple[type, ...] = ()  # Types whose values are accepted as they are.
 
   @property
   def words(self) -> str:
@@ -207,8 +179,14 @@ class Rule(NamedTuple):
     if self.each is not None:
       for element in value:
         self.each.check(element)
-    if self.kind in (int, float) and not self.names:
-      _check_range(self.limits, value)
+    if self.kind not in (int, float) or self.names:
+      return
+    for name in _BOUNDS:
+      bound = getattr(self.limits, name)
+      if bound is not None and not getattr(operator, name)(value, bound):
+        raise ValueError(f'must be {range_words(self.limits)}')
+    if isinstance(value, int) and abs(value) > INT32:
+      raise ValueError(f'must be at most {INT32}')
 
   def _is_kind(self, value: Any) -> bool:
     if self.kind is object:
@@ -226,19 +204,17 @@ class Rule(NamedTuple):
 
 
 def rule(annotation: Any) -> Rule:
-  """Reads an annotation.
+  """Reads a type, a union, a `Literal`, or an `Annotated` one of these.
 
-  Args:
-    annotation: a type, a union, a `Literal`, or an `Annotated` one of these.
-      Of a union, `None` makes the value optional, and types that a config
-      cannot hold, such as arrays, are accepted as they are.
+  Of a union, `None` makes the value optional, and types that a config cannot
+  hold, such as arrays, are accepted as they are.
   """
   origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
   if origin is Annotated:
     limits = {
       name: bound
       for one in arguments[1:]
-      for name in _COMPARISONS
+      for name in _BOUNDS
       if (bound := getattr(one, name, None)) is not None
     }
     return rule(arguments[0])._replace(limits=Interval(**limits))
@@ -259,24 +235,6 @@ def rule(annotation: Any) -> Rule:
   kind = origin or annotation
   others = (kind,) if isinstance(kind, type) and not unknown else ()
   return Rule(others=others, optional=unknown)
-
-
-_COMPARISONS = {
-  'ge': operator.ge,
-  'gt': operator.gt,
-  'le': operator.le,
-  'lt': operator.lt,
-}
-
-
-def _check_range(limits: Interval, value: float) -> None:
-  """Raises `ValueError` for a number outside a range."""
-  for name, fits in _COMPARISONS.items():
-    bound = getattr(limits, name)
-    if bound is not None and not fits(value, bound):
-      raise ValueError(f'must be {range_words(limits)}')
-  if isinstance(value, int) and abs(value) > INT32:
-    raise ValueError(f'must be at most {INT32}')
 
 
 def range_words(limits: Interval) -> str:
@@ -301,10 +259,7 @@ def parameters(
 ) -> dict[str, inspect.Parameter]:
   """Returns the parameters of a constructor that are fields of a config.
 
-  Args:
-    constructor: a function or a class.
-    given: the names of parameters that the caller provides; by default all
-      that are not keyword-only.
+  The others are `given` by the caller: by default all but keyword-only ones.
   """
   every = inspect.signature(constructor, eval_str=True).parameters.values()
   return {
@@ -318,12 +273,7 @@ def parameters(
 def check_arguments(
   constructor: Constructor, arguments: Mapping[str, Any]
 ) -> None:
-  """Raises `ValueError` for the first argument that breaks its rule.
-
-  Args:
-    constructor: a function whose annotations are the rules.
-    arguments: the arguments, by name.
-  """
+  """Raises `ValueError` for the first argument that breaks its annotation."""
   declared = inspect.signature(constructor, eval_str=True).parameters
   for name, value in arguments.items():
     try:
@@ -335,30 +285,20 @@ def check_arguments(
 class Bound(NamedTuple):
   """A constructor with the fields of a config as its arguments, checked.
 
-  Attributes:
-    constructor: a function or a class.
-    arguments: the arguments, by name. One that is itself a `Bound`, or a tuple
-      of them, is made when the constructor is called.
-    path: the place of the fields in the config.
-    errors: the context in which the constructor is called.
+  An argument that is itself a `Bound`, or a tuple of them, is made when the
+  constructor is called, in the context `errors`.
   """
 
   constructor: Constructor
   arguments: Mapping[str, Any]
-  path: str
+  path: str  # The place of the fields in the config.
   errors: Callable[..., contextlib.AbstractContextManager[None]]
 
   def __call__(self, *args: Any, **run: Any) -> Any:
-    """Calls the constructor.
+    """Calls the constructor; its `ValueError` becomes a `ConfigError`.
 
-    Args:
-      *args: its first arguments.
-      **run: values that the run provides. The constructor, and those of its
-        arguments, are given the ones that they have a parameter for; a value
-        replaces the field of that name.
-
-    Raises:
-      ConfigError: for a `ValueError` of the constructor.
+    Of the values in `run`, the constructor, and those of its arguments, are
+    given the ones that they have a parameter for, in place of their fields.
     """
     call = inspect.signature(self.constructor).bind_partial(*args)
     own = call.signature.parameters
@@ -417,14 +357,10 @@ def bind(
     table: the constructors, by name.
     fields: `key`, a name in `table`, and arguments of that constructor. A
       field of another constructor must be `None`, not set.
-    path: the place of the fields in the config.
+    path: the place of the fields in the config, for messages.
     key: the field that holds the name.
     given: see `parameters`.
     nested: a function from a field's value to an argument.
-
-  Raises:
-    ConfigError: naming the first field that is foreign, missing or out of
-      range, with its value and the rule.
 
   Example:
     >>> def every(k: Count): return f'every {k} steps'
@@ -437,13 +373,9 @@ def bind(
   name: Any = fields.get(key)
   with config_errors(f'{path}.{key}'):
     constructor = lookup(table, name)
+  others = {field: value for field, value in fields.items() if field != key}
   arguments = bind_arguments(
-    constructor,
-    {field: value for field, value in fields.items() if field != key},
-    path,
-    name=name,
-    given=given,
-    nested=nested,
+    constructor, others, path, name=name, given=given, nested=nested
   )
   missing = [
     field
@@ -454,13 +386,10 @@ def bind(
   ]
   if missing:
     raise ConfigError(f'config.{path}: {name} needs {", ".join(missing)}')
-  return Bound(constructor, arguments, path, _errors_of(table, name))
-
-
-def _errors_of(table, name) -> Callable[..., Any]:
+  errors: Callable[..., Any] = contextlib.nullcontext
   if isinstance(table, Registry):
-    return functools.partial(table.errors, name)
-  return lambda path: contextlib.nullcontext()
+    errors = functools.partial(table.errors, name)
+  return Bound(constructor, arguments, path, errors)
 
 
 def bind_arguments(
@@ -472,32 +401,21 @@ def bind_arguments(
   given: Container[str] | None = None,
   nested: Nested = lambda annotation, value, path: value,
 ) -> dict[str, Any]:
-  """Checks fields of a config as arguments of a constructor; see `bind`.
-
-  Args:
-    constructor: a function or a class.
-    fields: some of its fields.
-    path: the place of the fields in the config.
-    name: the constructor's name in messages.
-    given: see `parameters`.
-    nested: a function from a field's value to an argument.
-  """
+  """Checks fields of a config as arguments of a constructor; see `bind`."""
   accepted = parameters(constructor, given)
   for parameter in accepted.values():
     if parameter.kind is parameter.VAR_POSITIONAL:  # By names of any kind.
-      elements = {f'{path}.{field}': fields[field] for field in sorted(fields)}
-      kind = parameter.annotation
-      return {
-        parameter.name: tuple(
-          nested(kind, value, place) for place, value in elements.items()
-        )
-      }
+      elements = (
+        nested(parameter.annotation, fields[field], f'{path}.{field}')
+        for field in sorted(fields)
+      )
+      return {parameter.name: tuple(elements)}
   arguments = {}
   for field, value in fields.items():
     if field not in accepted and value is None:
       continue
     place = f'{path}.{field}'
-    try:
+    with config_errors(f'{place}={value!r}'):
       if field not in accepted:
         known = f'; it has {", ".join(accepted)}' if accepted else ''
         raise ValueError(f'{name} has no {field}{known}; None unsets it')
@@ -505,8 +423,4 @@ def bind_arguments(
       arguments[field] = nested(annotation, value, place)
       if not isinstance(arguments[field], Bound):
         rule(annotation).check(value)
-    except ConfigError:
-      raise
-    except ValueError as error:
-      raise ConfigError(f'config.{place}={value!r}: {error}') from error
   return arguments

@@ -1,13 +1,11 @@
 """The fields of a config that belong to no constructor, each declared once.
 
-configs/base.py takes names and defaults from here, `training.settings` the
-rules, `runs.workdir` which of them may change when a run resumes, and the
-documentation all of it. Further fields of `data`, `model`, `optimizer`,
-`schedule`, `sync` and `cluster` are parameters of the constructors that these
-sections name: see `config.bind`.
+Further fields of `data`, `model`, `optimizer`, `schedule`, `sync` and `cluster`
+are parameters of the constructors that these sections name: see `config.bind`.
 """
 
 from collections.abc import Mapping
+import functools
 from typing import Annotated, Any, Literal, NamedTuple
 
 from annotated_types import Interval
@@ -18,25 +16,17 @@ from selsync_jax.config import Positive
 from selsync_jax.config import Probability
 from selsync_jax.config import rule
 
+_Devices = Annotated[int, Interval(ge=1, le=4096)]
 Epochs = Annotated[float, Interval(gt=0, le=1e6)]
 
 
 class Field(NamedTuple):
-  """A field of a config.
+  """A field of a config."""
 
-  Attributes:
-    default: its value unless a workload or a flag sets another; `None` is not
-      set.
-    rule: an annotation that says which values it may have, see `config.rule`.
-    sentence: what it does, for the documentation.
-    may_change: whether it may change when a run resumes. The other fields
-      identify the run.
-  """
-
-  default: Any
-  rule: Any
-  sentence: str
-  may_change: bool = False
+  default: Any  # Unless a workload or a flag sets another; `None` is not set.
+  rule: Any  # An annotation with the values it may have, see `config.rule`.
+  sentence: str  # What it does, for the documentation.
+  may_change: bool = False  # When a run resumes; the others identify the run.
 
   @property
   def values(self) -> str:
@@ -44,57 +34,51 @@ class Field(NamedTuple):
     return '' if self.rule in (str, str | None) else str(rule(self.rule))
 
 
+# A field that may change when a run resumes.
+_changeable = functools.partial(Field, may_change=True)
+
 FIELDS: Mapping[str, Field] = {
-  'workers': Field(
+  'workers': _changeable(
     4,
-    Annotated[int, Interval(ge=1, le=4096)],
+    _Devices,
     'N, the number of workers. With the mapper `pmap`, one accelerator each.',
-    may_change=True,
   ),
-  'mapper': Field(
+  'mapper': _changeable(
     'pmap',
     Literal['auto', 'pmap', 'vmap', 'map', 'mesh'],
     '`vmap`: all workers on one device; `map`: there, in turn; `auto`: what is '
     'fastest, see performance.md; `mesh`: several devices in each worker, see '
     'mesh.md.',
-    may_change=True,
   ),
-  'device': Field(
+  'device': _changeable(
     'auto',
     Literal['auto', 'cpu', 'gpu', 'tpu'],
     '`auto`: what JAX finds; `gpu`, `tpu`, `cpu`: that or nothing.',
-    may_change=True,
   ),
-  'mesh.data': Field(
-    1,
-    Annotated[int, Interval(ge=1, le=4096)],
-    'Devices of a worker that hold the same parameters.',
-    may_change=True,
+  'mesh.data': _changeable(
+    1, _Devices, 'Devices of a worker that hold the same parameters.'
   ),
-  'mesh.fsdp': Field(
+  'mesh.fsdp': _changeable(
     1,
-    Annotated[int, Interval(ge=1, le=4096)],
+    _Devices,
     'Devices of a worker that hold a part of the parameters each; a worker has '
     '`mesh.data` times `mesh.fsdp` devices.',
-    may_change=True,
   ),
   'seed': Field(
     0,
     Annotated[int, Interval(ge=0, lt=2**31)],
     'The seed of initial weights, shuffling, dropout and sampling.',
   ),
-  'epochs': Field(
+  'epochs': _changeable(
     None,
     Epochs | None,
     'The length of the run. In an epoch, all workers together read as many '
     'examples as the data set has.',
-    may_change=True,
   ),
-  'steps': Field(
+  'steps': _changeable(
     None,
     Annotated[int, Interval(ge=1, le=10**8)] | None,
     'The length of the run in steps; overrides `epochs`.',
-    may_change=True,
   ),
   'batch_size': Field(
     32,
@@ -102,13 +86,12 @@ FIELDS: Mapping[str, Field] = {
     'Examples per worker and step.',
   ),
   'data.name': Field('digits', str, 'The data set, see partitions.md.'),
-  'data.backend': Field(
+  'data.backend': _changeable(
     'auto',
     Literal['auto', 'tf', 'numpy'],
     '`tf`: tf.data pipelines; `numpy`: without TensorFlow, for digits, '
     'hyperplane and stdlib_text; `auto`: `tf` where it is installed, `numpy` '
     'otherwise. The batches are the same, bit for bit.',
-    may_change=True,
   ),
   'data.partition': Field(
     'seldp',
@@ -125,12 +108,11 @@ FIELDS: Mapping[str, Field] = {
   'data.injection.beta': Field(
     0.0, Probability, 'The fraction of the batch that these workers share.'
   ),
-  'data.dir': Field(
+  'data.dir': _changeable(
     None,
     str | None,
     "The folder of TFDS's data: absolute, or beginning with `~`, `./` or "
     "`../`. Not set: TFDS's default.",
-    may_change=True,
   ),
   'model.name': Field('convnet', str, 'The model.'),
   'model.dtype': Field(
@@ -164,31 +146,27 @@ FIELDS: Mapping[str, Field] = {
     Annotated[float, Interval(ge=0, le=1e6)],
     'Epochs of a linear increase from 0.',
   ),
-  'eval.every_epochs': Field(
+  'eval.every_epochs': _changeable(
     1.0,
     Epochs,
     'From one evaluation of the consensus, on the validation split, to the '
     'next. The test split is read once, at the end.',
-    may_change=True,
   ),
-  'eval.batch_size': Field(
+  'eval.batch_size': _changeable(
     128,
     Annotated[int, Interval(ge=1, le=2**16)],
     'Examples per worker; affects only memory and speed.',
-    may_change=True,
   ),
-  'on_nonfinite': Field(
+  'on_nonfinite': _changeable(
     'stop',
     Literal['stop', 'skip'],
     '`skip`: omit the update of a worker whose gradient is not finite.',
-    may_change=True,
   ),
-  'max_skips': Field(
+  'max_skips': _changeable(
     20,
     Count,
     'Updates of one worker that `skip` omits in a row before the run stops, '
     'because its parameters are not finite, for example.',
-    may_change=True,
   ),
   'cluster.compute': Field(
     None,
@@ -197,63 +175,55 @@ FIELDS: Mapping[str, Field] = {
     'as under `train`.',
   ),
   'cluster.step_seconds': Field(
-    0.1,
-    Positive,
-    'Seconds of a gradient on a worker that nothing slows down.',
+    0.1, Positive, 'Seconds of a gradient on a worker that nothing slows down.'
   ),
   'cluster.bandwidth': Field(
     None, str | None, 'The bandwidth of a link, `1Gbit`; not set: infinite.'
   ),
   'cluster.latency': Field('0ms', str, 'The latency of a message, one way.'),
-  'check_replicas': Field(
+  'check_replicas': _changeable(
     100,
     Index,
     'Synchronizations from one bit-for-bit comparison of the replicas to the '
     'next; 0: never.',
-    may_change=True,
   ),
-  'checkpoint.every': Field(
-    500, Count, 'Steps from one checkpoint to the next.', may_change=True
+  'checkpoint.every': _changeable(
+    500, Count, 'Steps from one checkpoint to the next.'
   ),
-  'checkpoint.keep': Field(
+  'checkpoint.keep': _changeable(
     3,
     Count,
     'How many of the newest checkpoints are kept; the best one is, too.',
-    may_change=True,
   ),
-  'checkpoint.resize': Field(
+  'checkpoint.resize': _changeable(
     'mean',
     Literal['mean', 'clone'],
     'The optimizer state when a run resumes with another number of workers: '
     'the mean of the old ones, or a copy of one of them.',
-    may_change=True,
   ),
-  'checkpoint.resize_batch': Field(
+  'checkpoint.resize_batch': _changeable(
     'total',
     Literal['total', 'worker'],
     'What such a run keeps: the total batch size, or that of a worker, and '
     'then the learning rate is scaled.',
-    may_change=True,
   ),
-  'log.every': Field(
-    1, Count, 'Steps from one line of metrics to the next.', may_change=True
+  'log.every': _changeable(
+    1, Count, 'Steps from one line of metrics to the next.'
   ),
-  'log.fetch_every': Field(
-    10, Count, 'Steps from one fetch of metrics to the next.', may_change=True
+  'log.fetch_every': _changeable(
+    10, Count, 'Steps from one fetch of metrics to the next.'
   ),
-  'log.seconds': Field(
+  'log.seconds': _changeable(
     30.0,
     Positive,
     'Seconds without a printed line until one is due. A terminal has a bar '
     'instead.',
-    may_change=True,
   ),
-  'log.to': Field(
+  'log.to': _changeable(
     ('tensorboard',),
     tuple[str, ...],
     'And `csv`, `wandb`, `mlflow`, or a writer of your own, see loggers.md. '
     'Every run has metrics.jsonl.',
-    may_change=True,
   ),
 }
 """By name, in the order in which documentation lists them."""

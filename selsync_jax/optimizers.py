@@ -1,6 +1,7 @@
 """Optimizers and learning-rate schedules of optax, by name."""
 
 from collections.abc import Callable, Mapping, Sequence
+import functools
 import inspect
 from typing import Any, Literal
 import warnings
@@ -17,14 +18,12 @@ from selsync_jax.config import Positive
 from selsync_jax.config import set_fields
 from selsync_jax.config import Share
 
-
-def _matrices(params: Any) -> Any:
-  """Selects parameters with more than one axis: no biases, no norm scales."""
-  return jax.tree.map(lambda p: p.ndim > 1, params)
-
-
-# By name, the mask of optax's weight decay.
-DECAYED = {'all': None, 'matrices': _matrices}
+# By name, the mask of optax's weight decay: matrices are all parameters with
+# more than one axis, no biases and no norm scales.
+DECAYED: dict[str, Any] = {
+  'all': None,
+  'matrices': lambda params: jax.tree.map(lambda p: p.ndim > 1, params),
+}
 
 _ARGUMENTS: dict[str, Any] = {
   'learning_rate': NonNegative,
@@ -40,12 +39,9 @@ optax declares none."""
 
 
 def _constructor(name: Any) -> Callable[..., optax.GradientTransformation]:
-  """A function of optax that takes a learning rate, with our arguments added.
+  """Returns a function of optax with `decayed`, `clip_norm` and `weight_decay`.
 
-  Its signature has `decayed`, `clip_norm` and `weight_decay` besides its own.
-
-  Raises:
-    ValueError: if there is none of this name.
+  It raises `ValueError` if none of this name takes a learning rate.
   """
   with warnings.catch_warnings(action='ignore'):  # Of moved optimizers.
     make = getattr(optax, name, None) if isinstance(name, str) else None
@@ -77,15 +73,13 @@ def _constructor(name: Any) -> Callable[..., optax.GradientTransformation]:
     for p in own.values()
     if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)  # No **kwargs.
   }
+  keyword = functools.partial(
+    inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY
+  )
   signature = inspect.Signature(
     [
-      inspect.Parameter(
-        argument,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=_ARGUMENTS.get(argument, Any),
-      )
-      for argument, default in defaults.items()
+      keyword(name, default=value, annotation=_ARGUMENTS.get(name, Any))
+      for name, value in defaults.items()
     ]
   )
   setattr(create, '__signature__', signature)  # noqa: B010
@@ -93,20 +87,10 @@ def _constructor(name: Any) -> Callable[..., optax.GradientTransformation]:
 
 
 def bind_optimizer(fields: Mapping[str, Any], path: str = 'optimizer') -> Bound:
-  """Binds the fields of an optimizer; see `create_optimizer`.
+  """Binds `name` and the other arguments of `create_optimizer`.
 
-  Args:
-    fields: `name`, `learning_rate`, and arguments of the optimizer; `None`
-      means the argument's default.
-    path: the place of the fields in the config, for messages.
-
-  Returns:
-    The optimizer, once it is called. A `learning_rate` in that call replaces
-    the one in the fields, a schedule for example.
-
-  Raises:
-    ConfigError: if optax has no such optimizer, or the optimizer no such
-      argument, or a value breaks its rule.
+  A `learning_rate` in a call of the result, such as a schedule, replaces the
+  one in the fields.
   """
   name: Any = fields.get('name')
   with config_errors(f'{path}.name'):
@@ -127,18 +111,13 @@ def create_optimizer(
       everything else. `weight_decay`, if the function does not take it, is L2
       regularization: it is added to the gradient. `decayed` selects the
       parameters with weight decay: `all`, or only `matrices`.
-
-  Raises:
-    ConfigError: if optax has no such optimizer, or the optimizer no such
-      argument, or a value breaks its rule.
   """
   fields = {'name': name, 'learning_rate': 0.0, **options}
   return bind_optimizer(fields)(learning_rate=learning_rate)
 
 
-def _constant(peak, steps):
+def _constant(peak, _steps):
   """The learning rate stays as it is."""
-  del steps
   return optax.constant_schedule(peak)
 
 
@@ -148,31 +127,27 @@ def _cosine(peak, steps):
 
 
 def _milestones(
-  peak, steps, *, milestones: Sequence[Positive], factor: Positive
+  peak, _steps, *, milestones: Sequence[Positive], factor: Positive
 ):
   """It is multiplied at some points of the run.
 
   Args:
     peak: the learning rate after warmup.
-    steps: the length of the run.
     milestones: the points, in epochs from the start of the run.
     factor: what it is multiplied by.
   """
-  del steps
   scales: dict[Any, Any] = dict.fromkeys(milestones, factor)  # By step.
   return optax.piecewise_constant_schedule(peak, scales)
 
 
-def _staircase(peak, steps, *, period: Count, factor: Positive):
+def _staircase(peak, _steps, *, period: Count, factor: Positive):
   """It is multiplied again and again.
 
   Args:
     peak: the learning rate after warmup.
-    steps: the length of the run.
     period: the steps from one multiplication to the next.
     factor: what it is multiplied by.
   """
-  del steps
   return optax.exponential_decay(peak, period, factor, staircase=True)
 
 
@@ -185,15 +160,9 @@ SCHEDULES = {
 
 
 def bind_schedule(fields: Mapping[str, Any]) -> Bound:
-  """Binds the fields of a schedule, for `with_warmup`.
+  """Binds `name`, a name in `SCHEDULES`, and its fields; see `with_warmup`.
 
-  Args:
-    fields: `name`, a name in `SCHEDULES`, and its arguments; `None` means not
-      set. Milestones may be in any unit here.
-
-  Raises:
-    ConfigError: if the name is unknown, or a field is missing, not the
-      schedule's, or out of range.
+  Milestones may be in any unit here.
   """
   return bind(SCHEDULES, set_fields(fields), 'schedule')
 
@@ -201,13 +170,10 @@ def bind_schedule(fields: Mapping[str, Any]) -> Bound:
 def with_warmup(
   schedule: Bound, peak: float, *, warmup_steps: int, steps: int
 ) -> optax.Schedule:
-  """A learning-rate schedule over optimizer steps, after a linear increase.
+  """Returns a schedule over the optimizer steps of a run.
 
-  Args:
-    schedule: the result of `bind_schedule`, with milestones in steps.
-    peak: the learning rate after warmup.
-    warmup_steps: number of steps of the linear increase from 0.
-    steps: length of the run, including warmup. It may be shorter than warmup.
+  A linear increase from 0 to `peak` comes first; the run may be shorter. The
+  `schedule` after it is that of `bind_schedule`, with milestones in steps.
   """
   if not warmup_steps:
     return schedule(peak, steps)
@@ -217,26 +183,3 @@ def with_warmup(
   warmup = optax.linear_schedule(0.0, peak, warmup_steps)
   after = schedule(peak, max(1, steps - warmup_steps))
   return optax.join_schedules([warmup, after], [warmup_steps])
-
-
-def create_schedule(
-  name: str, peak: float, *, warmup_steps: int, steps: int, **fields: Any
-) -> optax.Schedule:
-  """Creates a learning-rate schedule over optimizer steps.
-
-  Args:
-    name: the schedule after warmup: `constant`; `cosine`, which decays to 0 at
-      the end; `milestones`, multiplied by `factor` at each of the steps
-      `milestones` of the run; `staircase`, multiplied by `factor` every
-      `period` steps after warmup.
-    peak: the learning rate after warmup.
-    warmup_steps: number of steps of the linear increase from 0.
-    steps: length of the run, including warmup. It may be shorter than warmup.
-    **fields: `milestones`, `factor` and `period`, of the schedules that have
-      them; `None` means not set.
-
-  Raises:
-    ConfigError: see `bind_schedule`.
-  """
-  schedule = bind_schedule({'name': name, **fields})
-  return with_warmup(schedule, peak, warmup_steps=warmup_steps, steps=steps)

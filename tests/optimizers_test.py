@@ -14,8 +14,13 @@ from selsync_jax.training.problem import create_problem
 from selsync_jax.training.settings import check
 
 
-def rates(steps, **fields):
-  schedule = optimizers.create_schedule(peak=2.0, steps=steps, **fields)
+def rates(steps, warmup_steps, **fields):
+  schedule = optimizers.with_warmup(
+    optimizers.bind_schedule(fields),
+    2.0,
+    warmup_steps=warmup_steps,
+    steps=steps,
+  )
   return np.array([schedule(step) for step in range(steps)])
 
 
@@ -77,7 +82,7 @@ BAD_SCHEDULES = [
 @pytest.mark.parametrize('fields, line', BAD_SCHEDULES)
 def test_a_schedule_takes_only_its_own_fields(fields, line):
   with pytest.raises(ValueError, match=f'^{re.escape(line)}$'):
-    optimizers.create_schedule(peak=1.0, warmup_steps=0, steps=9, **fields)
+    optimizers.bind_schedule(fields)
 
 
 def params():

@@ -1,16 +1,14 @@
 """TCP connections between process 0 and every other process of a run.
 
-JAX's own coordination service does not suffice. It does not compare configs,
-and two processes with one index make it abort with a C++ stack trace. When a
-process dies, the service aborts the others the same way, in general only after
-its heartbeat timeout. A process that fails cannot tell the others, which wait
-for it in a collective.
+JAX's own coordination service compares no configs. If a process dies or two
+have one index, it aborts the others with a C++ stack trace, in general only
+after its heartbeat timeout. A process that fails cannot tell the others, which
+wait for it in a collective.
 
-Here, before JAX starts, process 0 checks that all processes match (same number
-of processes, same config, distinct indices) and refuses a mismatch with one
-line. The connections then stay open until the end of the run, so a process that
-dies is noticed at once, and one that fails reports it. Each end also sends a
-sign of life every second; a process that is silent for too long counts as lost.
+Here process 0 checks, before JAX starts, that all processes match, and refuses
+a mismatch with one line. The connections then stay open, so a process that dies
+is noticed at once, and one that fails reports it. Each end also sends a sign of
+life every second; a process that is silent for too long counts as lost.
 """
 
 import atexit
@@ -19,7 +17,7 @@ import os
 import socket
 import threading
 import time
-from typing import Any, NoReturn
+from typing import Any
 
 from selsync_jax.cluster import signals
 from selsync_jax.cluster.link import Link
@@ -30,31 +28,25 @@ from selsync_jax.cluster.reception import Reception
 # How a process has ended.
 LEFT, FAILED, GONE = 'has left', 'has failed', 'is gone'
 STOPPED, SILENT = 'was stopped by a signal', 'does not answer'
-_FATES = (LEFT, FAILED, GONE, STOPPED, SILENT)
 # The seconds after another process's failure in which a process may report
 # its own, before it is ended.
 GRACE = 5.0
 BEAT = 1.0  # The seconds from one sign of life to the next.
 
 
+def _news(process: int, fate: str, code: int = 1) -> dict[str, Any]:
+  """Returns the message that a process has ended, with its exit code."""
+  return {'process': process, 'fate': fate, 'code': code}
+
+
 class Channel:
   """The connections of one process. The constructor waits for all processes.
 
-  Args:
-    address: the `host:port` where process 0 listens.
-    process: the index of this process.
-    agreed: by name, values that must be equal on all processes; `processes` is
-      the number of processes.
-    offer: the value that process 0 sends to all others.
-    timeout: the seconds until all processes must have connected, and until one
-      that does not answer counts as gone.
-    token: the secret that the processes share, and strangers do not have.
-
-  Attributes:
-    offer: the value from process 0, on every process.
-
-  Raises:
-    ClusterError: if a process is missing or does not match.
+  Process 0 listens at the address, `host:port`, and sends its `offer` to all.
+  The values in `agreed` must be equal on all processes; `processes` is their
+  number. After `timeout` seconds, a process that is missing is a
+  `ClusterError`, and one that does not answer counts as gone. Strangers do not
+  have the token.
   """
 
   def __init__(
@@ -73,8 +65,7 @@ class Channel:
     if process == 0:
       self._reception = Reception(address, agreed, token)
       self._peers = self._reception.wait(timeout)
-      for index in self._peers:
-        self._send(index, {'welcome': offer})
+      self._send({'welcome': offer})
     else:
       hello = {'process': process, 'agreed': agreed}
       link, self.offer = _call(address, hello, timeout, token)
@@ -86,7 +77,8 @@ class Channel:
     for watcher in self._watchers:
       watcher.start()
     threading.Thread(target=self._beat, daemon=True).start()
-    signals.before_stop(self._stop)
+    # The other processes then end with the same exit code.
+    signals.before_stop(lambda code: self._report(STOPPED, code))
 
   def leave(self) -> None:
     """Reports success: this process may now end without ending the others."""
@@ -95,9 +87,8 @@ class Channel:
   def fail(self, code: int) -> None:
     """Reports failure: the other processes fail as well, or are ended.
 
-    Args:
-      code: the exit code of this process. It exits before JAX's own exit
-        handler, which would wait for the others.
+    This process exits with the code before JAX's own exit handler, which would
+    wait for the others.
     """
     self._report(FAILED)
     if self._process == 0:  # JAX aborts processes that outlive process 0.
@@ -105,39 +96,40 @@ class Channel:
         watcher.join(2 * GRACE)
     atexit.register(os._exit, code)
 
-  def _stop(self, code: int) -> None:
-    """Reports a signal: the other processes end with the same exit code."""
-    self._report(STOPPED, code)
-
   def _report(self, fate: str, code: int = 1) -> None:
     self._leaving.set()
     if self._reception:
       self._reception.close()
-    for index in self._peers:
-      self._send(index, {'process': self._process, 'fate': fate, 'code': code})
+    self._send(_news(self._process, fate, code))
 
-  def _send(self, index: int, message: dict[str, Any]) -> None:
-    """Sends a message; does nothing if the peer is gone."""
-    with contextlib.suppress(OSError):
-      self._peers[index].send(message)
+  def _send(self, message: dict[str, Any], omitted: int | None = None) -> None:
+    """Sends a message to all peers but one; it does not matter who is gone."""
+    for index, link in self._peers.items():
+      if index != omitted:
+        with contextlib.suppress(OSError):
+          link.send(message)
 
   def _beat(self) -> None:
     """Sends signs of life until this process leaves."""
     while not self._leaving.wait(BEAT):
-      for index in self._peers:
-        self._send(index, {})
+      self._send({})
 
   def _watch(self, index: int, link: Link) -> None:
-    """Waits until the peer ends. Unless it has left, ends this process."""
-    news = self._news(index, link)
+    """Waits until the peer ends. Unless it has left, ends this process too."""
+    news = self._wait(index, link)
     if news['fate'] == FAILED and news['process'] == index:
       self._leaving.wait(GRACE)
     if news['fate'] != LEFT and not self._leaving.is_set():
-      self._exit(news)
+      self._send(news, news['process'])
+      signals.end(
+        news['code'],
+        f'process {self._process}: process {news["process"]} {news["fate"]}; '
+        'restart all processes to resume from the last checkpoint',
+      )
     with contextlib.suppress(OSError):  # Until the peer closes the connection.
       link.receive(time.monotonic() + self._timeout)
 
-  def _news(self, index: int, link: Link) -> dict[str, Any]:
+  def _wait(self, index: int, link: Link) -> dict[str, Any]:
     """Waits until the peer reports an end, its own or another process's."""
     # Waits are counted, as this process itself may have been frozen meanwhile.
     silent = 0.0
@@ -148,22 +140,11 @@ class Channel:
         silent += BEAT
         continue
       except OSError:
-        return {'process': index, 'fate': GONE, 'code': 1}
-      if news.get('fate') in _FATES:
-        return {'process': index, 'code': 1} | news
+        return _news(index, GONE)
+      if news.get('fate') in (LEFT, FAILED, GONE, STOPPED, SILENT):
+        return _news(index, GONE) | news
       silent = 0.0
-    return {'process': index, 'fate': SILENT, 'code': 1}
-
-  def _exit(self, news: dict[str, Any]) -> NoReturn:
-    """Tells the other processes which one is lost, and ends this process."""
-    for index in self._peers:
-      if index != news['process']:
-        self._send(index, news)
-    signals.end(
-      news['code'],
-      f'process {self._process}: process {news["process"]} {news["fate"]}; '
-      'restart all processes to resume from the last checkpoint',
-    )
+    return _news(index, SILENT)
 
 
 def _call(

@@ -29,14 +29,9 @@ class StrangerError(OSError):
 class Link:
   """One end of a connection whose two ends have introduced themselves.
 
-  Messages are `dict`s. Every method raises `OSError` if the connection is lost;
-  `TimeoutError` and `StrangerError` are kinds of it.
-
-  Args:
-    peer: a connected socket, which the link takes over.
-    token: the secret that the processes of the run share.
-    listens: whether this end accepted the connection.
-    deadline: the value of `time.monotonic` at which the introduction fails.
+  The end that `listens` has accepted the connection. A deadline is the value of
+  `time.monotonic` at which to give up. Every method raises `OSError` if the
+  connection is lost; `TimeoutError` and `StrangerError` are kinds of it.
   """
 
   def __init__(
@@ -71,11 +66,7 @@ class Link:
       self._peer.sendall(line)
 
   def receive(self, deadline: float) -> dict[str, Any]:
-    """Returns the next message.
-
-    Args:
-      deadline: the value of `time.monotonic` at which to give up.
-    """
+    """Returns the next message."""
     signature, _, text = self._line(deadline, LIMIT).partition(b' ')
     expected = _signature(self._others_key, self._received, text)
     if not hmac.compare_digest(signature, expected):

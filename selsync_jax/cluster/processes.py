@@ -17,50 +17,40 @@ from jax._src import distributed  # Has the process count before any backend.
 from jax.experimental import multihost_utils
 import numpy as np
 
+from selsync_jax import config
 from selsync_jax.cluster import channel as channels
 from selsync_jax.cluster import link
 from selsync_jax.cluster import relay
 from selsync_jax.cluster import signals
 from selsync_jax.cluster.channel import Channel
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
 
 
 class Cluster(NamedTuple):
   """The processes of a run, seen from one of them.
 
   As a context manager, it reports to the others how its body ended.
-
-  Attributes:
-    process: the index of this process.
-    processes: the number of processes.
-    channel: the connections to the others; `None` if there are none.
   """
 
-  process: int = 0
+  process: int = 0  # The index of this process.
   processes: int = 1
-  channel: Channel | None = None
+  channel: Channel | None = None  # The connections to the others, if any.
 
   def __enter__(self) -> 'Cluster':
     return self
 
-  def __exit__(
-    self,
-    kind: type[BaseException] | None,
-    error: BaseException | None,
-    *trace: Any,
-  ) -> None:
+  def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
     """Disconnects, reporting success or failure."""
-    if self.channel:
-      if kind is None or issubclass(kind, SystemExit):
-        self.channel.leave()
-        # At exit, JAX would restore what SIGTERM does by default.
-        jax.distributed.shutdown()
-        signals.own(signal.SIGTERM)
-      else:
-        if _may_follow_from_a_peer(error):  # The channel then ends this one.
-          time.sleep(channels.GRACE)
-        self.channel.fail(getattr(kind, 'code', 1))
+    if not self.channel:
+      return
+    if kind is None or issubclass(kind, SystemExit | config.Stopped):
+      self.channel.leave()
+      # At exit, JAX would restore what SIGTERM does by default.
+      jax.distributed.shutdown()
+      signals.own(signal.SIGTERM)
+      return
+    if _may_follow_from_a_peer(error):  # The channel then ends this one.
+      time.sleep(channels.GRACE)
+    self.channel.fail(getattr(kind, 'code', 1))
 
 
 def _may_follow_from_a_peer(error: BaseException | None) -> bool:
@@ -69,24 +59,18 @@ def _may_follow_from_a_peer(error: BaseException | None) -> bool:
   A collective that is interrupted can raise anything. A `ConfigError` or
   `RunError` comes from this package, unless its cause does not.
   """
-  while isinstance(error, RunError) and error.__cause__:
+  while isinstance(error, config.RunError) and error.__cause__:
     error = error.__cause__
-  own = isinstance(error, (ConfigError, RunError))
+  own = isinstance(error, (config.ConfigError, config.RunError))
   return isinstance(error, Exception) and not own
 
 
 class ProcessSpec(NamedTuple):
-  """What flags and environment say about a process; `None` is unknown.
+  """What flags and environment say about a process; `None` is unknown."""
 
-  Attributes:
-    coordinator: the `host:port` where process 0 listens.
-    processes: the number of processes.
-    process: the index of this process.
-  """
-
-  coordinator: str | None
+  coordinator: str | None  # The `host:port` where process 0 listens.
   processes: int | None
-  process: int | None
+  process: int | None  # Its index.
 
 
 def process_spec(
@@ -96,9 +80,6 @@ def process_spec(
 
   The environment variables are `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES`
   and `JAX_PROCESS_ID`; flags take precedence.
-
-  Raises:
-    ConfigError: if some values are missing but not all, or one is invalid.
   """
   spec = ProcessSpec(
     coordinator or os.environ.get('JAX_COORDINATOR_ADDRESS'),
@@ -108,19 +89,19 @@ def process_spec(
   names = ('--coordinator', '--num_processes', '--process_id')
   missing = [n for n, value in zip(names, spec, strict=True) if value is None]
   if 0 < len(missing) < 3:
-    raise ConfigError(
+    raise config.ConfigError(
       f'{", ".join(missing)}: missing; {", ".join(names)} go together'
     )
   if spec.process is not None and spec.processes is not None:
     if not 0 <= spec.process < spec.processes:
-      raise ConfigError(
+      raise config.ConfigError(
         f'--process_id={spec.process}: must be in [0, {spec.processes}), '
         'the number of processes'
       )
     host, _, port = (spec.coordinator or '').rpartition(':')
     is_port = port.isdecimal() and len(port) <= 5 and 0 < int(port) < 2**16
     if not host or not is_port:
-      raise ConfigError(
+      raise config.ConfigError(
         f'--coordinator={spec.coordinator}: must be HOST:PORT, with a port '
         'from 1 to 65535'
       )
@@ -130,7 +111,9 @@ def process_spec(
 def _integer(variable: str) -> int | None:
   text = os.environ.get(variable)
   if text is not None and not text.isdecimal():
-    raise ConfigError(f'{variable}={text}: must be a non-negative integer')
+    raise config.ConfigError(
+      f'{variable}={text}: must be a non-negative integer'
+    )
   return None if text is None else int(text)
 
 
@@ -143,44 +126,32 @@ def join(
   """Connects to the other processes, if there are any, before JAX is used.
 
   If the spec is empty, JAX looks for Slurm, Open MPI, Kubernetes or a TPU pod.
-
-  Args:
-    spec: what is known about this process.
-    agreed: by name, values that must be equal on all processes.
-    timeout: the seconds until all processes must have connected, and until one
-      that does not answer counts as gone.
-    token: the secret that the processes share, and strangers do not have; by
-      default the environment variable `SELSYNC_CLUSTER_TOKEN`.
-
-  Raises:
-    ClusterError: if a process is missing or does not match.
+  The token is by default the environment variable `SELSYNC_CLUSTER_TOKEN`; see
+  `Channel` for the other arguments.
   """
   token = token or os.environ.get(link.TOKEN, '')
-  timeouts = {
+  options: dict[str, Any] = {
+    'local_device_ids': device_ids(os.environ),
     'initialization_timeout': math.ceil(timeout),
     # The channel is first to notice a process that does not answer.
     'heartbeat_timeout_seconds': round(2 * timeout + 30),
   }
   coordinator, processes, process = spec
   if coordinator is None or processes is None or process is None:
-    return _join_detected(agreed, timeout, token, timeouts)
+    return _join_detected(agreed, timeout, token, options)
   host = coordinator.rpartition(':')[0]
   agreed = {'processes': processes} | agreed
   offer = f'{host}:{_free_port()}'
   channel = Channel(coordinator, process, agreed, offer, timeout, token)
   service = relay.start(channel.offer) if process else channel.offer
-  jax.distributed.initialize(
-    service, processes, process, device_ids(os.environ), **timeouts
-  )
+  jax.distributed.initialize(service, processes, process, **options)
   return Cluster(process, processes, channel)
 
 
-def _join_detected(agreed, timeout, token, timeouts) -> Cluster:
+def _join_detected(agreed, timeout, token, options) -> Cluster:
   """Joins the cluster that JAX detects; without one, returns this process."""
   try:
-    jax.distributed.initialize(
-      local_device_ids=device_ids(os.environ), **timeouts
-    )
+    jax.distributed.initialize(**options)
   except ValueError:  # JAX detects no cluster.
     return Cluster()
   state: Any = distributed.global_state
@@ -199,16 +170,10 @@ def _join_detected(agreed, timeout, token, timeouts) -> Cluster:
 def device_ids(environment: Mapping[str, str]) -> list[int] | None:
   """Returns the `local_device_ids` for `jax.distributed.initialize`.
 
-  Under Slurm and Open MPI, JAX gives each process the device of its rank on the
-  host. That is wrong for the only process of a host, which has all devices, and
-  if Slurm binds the devices, so that each task sees only its own.
-
-  Args:
-    environment: the environment variables of this process.
-
-  Returns:
-    An empty list, which keeps all devices that the process sees, or `None`,
-    which leaves the choice to JAX.
+  `None` leaves the choice to JAX. Under Slurm and Open MPI, it gives each
+  process the device of its rank on the host. That is wrong for the only process
+  of a host, and if Slurm binds the devices, so that each task sees only its
+  own. Then the list is empty, which keeps all devices that the process sees.
   """
   if 'JAX_LOCAL_DEVICE_IDS' in environment:
     return None
@@ -241,9 +206,7 @@ def suffix() -> str:
 def local_workers(workers: int) -> range:
   """Returns the indices of the workers that have devices of this process.
 
-  Args:
-    workers: the number of workers of all processes; a multiple or a divisor of
-      the number of processes.
+  The number of all workers is a multiple or a divisor of that of the processes.
   """
   processes = jax.process_count()
   first = jax.process_index() * workers // processes

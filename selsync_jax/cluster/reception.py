@@ -8,6 +8,7 @@ processes.
 import contextlib
 import errno
 import ipaddress
+import os
 import socket
 import threading
 import time
@@ -26,17 +27,7 @@ class ClusterError(RunError):
 
 
 class Reception:
-  """Accepts callers on a port until it is closed.
-
-  Args:
-    address: the port and the host's name, `host:port`.
-    agreed: by name, values that must be equal on all processes; `processes` is
-      the number of processes.
-    token: the secret that the processes of the run share.
-
-  Raises:
-    ClusterError: if the port is taken.
-  """
+  """Accepts callers at `host:port` until it is closed; see `Channel`."""
 
   def __init__(self, address: str, agreed: dict[str, Any], token: str):
     self._agreed, self._token = agreed, token
@@ -49,18 +40,15 @@ class Reception:
     try:
       self._server = _listen(host.strip('[]'), int(port))
     except OSError as error:
+      reason = os.strerror(error.errno or 0)
       raise ClusterError(
-        f'process 0 cannot listen on port {port} ({error.strerror}); '
+        f'process 0 cannot listen on port {port} ({reason}); '
         'is another process 0 running on this host?'
       ) from error
     threading.Thread(target=self._serve, daemon=True).start()
 
   def wait(self, timeout: float) -> dict[int, Link]:
-    """Waits for all other processes, and returns the links to them by index.
-
-    Raises:
-      ClusterError: if a process has not connected within `timeout` seconds.
-    """
+    """Waits for all other processes, and returns the links to them by index."""
     processes = self._agreed['processes']
     with self._change:
       self._change.wait_for(self._is_complete, timeout)
@@ -69,14 +57,13 @@ class Reception:
         self._complete = True
         return dict(self._admitted)
       reason = (
-        f'of {processes} processes, {_list(missing)} did not connect within '
-        f'{timeout:g} s'
+        f'of {processes} processes, process{"es" * (len(missing) > 1)} '
+        f'{", ".join(map(str, missing))} did not connect within {timeout:g} s'
       )
       if self._refusal:
         reason += f': {self._refusal}'
       for link in self._admitted.values():
         _refuse(link, reason)
-        link.close()
     self.close()
     raise ClusterError(reason)
 
@@ -116,11 +103,9 @@ class Reception:
     try:
       link = Link(caller, self._token, listens=True, deadline=deadline)
       self._admit(link, link.receive(deadline))
-    except StrangerError as error:
-      if link:
+    except OSError as error:
+      if link and isinstance(error, StrangerError):
         _refuse(link, str(error))
-      caller.close()
-    except OSError:
       caller.close()
     with self._change, contextlib.suppress(ValueError):
       self._heard.remove(caller)
@@ -139,7 +124,6 @@ class Reception:
         return
       self._refusal = reason
     _refuse(link, reason)
-    link.close()
 
   def _objection(self, index: int, agreed: dict[str, Any]) -> str | None:
     """Returns why a process that has the token does not belong to this run."""
@@ -164,6 +148,7 @@ class Reception:
 def _refuse(link: Link, reason: str) -> None:
   with contextlib.suppress(OSError):
     link.send({'refused': reason})
+  link.close()
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -179,25 +164,14 @@ def _listen(host: str, port: int) -> socket.socket:
   for address, family in sorted(addresses, key=lambda entry: entry[1]):
     named = host == 'localhost' or host == address
     if named or not ipaddress.ip_address(address).is_loopback:
-      server = socket.socket(family, socket.SOCK_STREAM)
-      server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
       try:
-        server.bind((address, port))
-        server.listen()
+        return socket.create_server((address, port), family=family)
       except OSError as error:
-        server.close()
         if error.errno != errno.EADDRNOTAVAIL:
           raise
-      else:
-        return server
   return socket.create_server(('', port))
 
 
 def _short(value: Any) -> str:
   text = str(value)
   return text if len(text) <= 60 else f'{text[:57]}...'
-
-
-def _list(indices: list[int]) -> str:
-  noun = 'process' if len(indices) == 1 else 'processes'
-  return f'{noun} {", ".join(map(str, indices))}'

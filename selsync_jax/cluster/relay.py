@@ -1,11 +1,10 @@
 """A local TCP relay that hides the end of JAX's coordination service.
 
-A JAX client aborts its process, with a C++ stack trace, as soon as its
-connection to the coordination service breaks, and process 0 runs that service.
-If process 0 dies, the abort can come before the channel has reported which
-process is gone. A client that connects through a relay in its own process keeps
-its connection, so the channel has time to print one line and to end the
-process. If the channel does not, JAX's heartbeat timeout still ends it.
+Process 0 runs that service. If it dies, a JAX client aborts its process with a
+C++ stack trace, perhaps before the channel has reported which process is gone.
+A client that connects through a relay in its own process keeps its connection,
+so the channel can print one line and end the process. If the channel does not,
+JAX's heartbeat timeout still ends it.
 """
 
 from collections.abc import Callable
@@ -17,13 +16,9 @@ from typing import Any
 
 
 def start(address: str) -> str:
-  """Starts a relay to a server in this process.
+  """Starts a relay in this process, and returns its `host:port`.
 
-  Args:
-    address: the server's `host:port`; it need not listen yet.
-
-  Returns:
-    The relay's `host:port`.
+  The server at `address`, also `host:port`, need not listen yet.
   """
   listener = socket.create_server(('127.0.0.1', 0))
   host, _, port = address.rpartition(':')
@@ -39,21 +34,18 @@ def _serve(listener: socket.socket, address: tuple[str, int]) -> None:
 
 def _relay(client: socket.socket, address: tuple[str, int]) -> None:
   """Keeps the client's connection open until the client closes it."""
-  server = _connect(address)
+  while True:
+    try:
+      server = socket.create_connection(address)
+      break
+    except OSError:
+      time.sleep(0.05)
   for connection in client, server:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
   _start_thread(_forward, server, client)
   _forward(client, server)
   with contextlib.suppress(OSError):
     server.shutdown(socket.SHUT_RDWR)
-
-
-def _connect(address: tuple[str, int]) -> socket.socket:
-  while True:
-    try:
-      return socket.create_connection(address)
-    except OSError:
-      time.sleep(0.05)
 
 
 def _forward(source: socket.socket, sink: socket.socket) -> None:

@@ -1,10 +1,9 @@
 """Reactions to signals, from the first moment of this process on.
 
-SIGINT, SIGTERM and SIGHUP (a closed terminal) ask a process to end. Python
-raises an exception for SIGINT wherever the main thread is. The exception comes
-only when a call into a library returns, and breaks off whatever Python was
-doing then, an import for example. Here a thread reacts at once, and the main
-thread goes on undisturbed.
+SIGINT, SIGTERM and SIGHUP (a closed terminal) ask a process to end. For SIGINT,
+Python raises an exception in the main thread, but only when a call into a
+library returns, and anywhere, in an import for example. Here a thread reacts at
+once, and the main thread goes on undisturbed.
 """
 
 from collections.abc import Callable
@@ -25,13 +24,10 @@ _program = ['selsync']  # The word before the reason in the line of `stop`.
 
 
 class Handler:
-  """A thread that reacts to signals, until it stops or another one starts.
+  """A thread that calls `react` with the number of each signal.
 
-  Signals that are ignored (`nohup` ignores SIGHUP) stay ignored.
-
-  Args:
-    react: a function that is called with the number of each signal.
-    numbers: the numbers of the signals.
+  It does so until it stops or another one starts. Signals that are ignored
+  (`nohup` ignores SIGHUP) stay ignored.
   """
 
   def __init__(
@@ -46,9 +42,8 @@ class Handler:
       return self
     source, self._sink = os.pipe()
     os.set_blocking(self._sink, False)
-    self._thread = threading.Thread(
-      target=self._listen, args=(source,), daemon=True
-    )
+    args = (source,)
+    self._thread = threading.Thread(target=self._listen, args=args, daemon=True)
     self._thread.start()
     self._outer = signal.set_wakeup_fd(self._sink, warn_on_full_buffer=False)
     for number in self._numbers:
@@ -58,9 +53,9 @@ class Handler:
 
   def stop(self) -> None:
     """Lets the handler before this one react again."""
+    for number, handler in self._before.items():
+      signal.signal(number, handler)
     if self._before:
-      for number, handler in self._before.items():
-        signal.signal(number, handler)
       signal.set_wakeup_fd(self._outer)
       os.close(self._sink)
       self._thread.join()

@@ -27,25 +27,15 @@ _TABLE = re.compile(
 
 
 def insert(table: str, path: pathlib.Path) -> None:
-  """Replaces the table between the markers of a Markdown file.
-
-  Raises:
-    ConfigError: see `read_document`.
-  """
+  """Replaces the table between the markers of a Markdown file."""
   from selsync_jax.runs import files
 
-  text = read_document(path)
-  text = _TABLE.sub(lambda found: f'{found[1]}{table}{found[2]}', text)
+  text = _TABLE.sub(lambda found: f'{found[1]}{table}{found[2]}', _read(path))
   files.write(path.resolve(), text)  # A link to the file stays a link.
 
 
-def read_document(path: pathlib.Path) -> str:
-  """Returns the text of a Markdown file that has the markers.
-
-  Raises:
-    ConfigError: if it cannot be read and written, or does not have the markers
-      exactly once.
-  """
+def _read(path: pathlib.Path) -> str:
+  """Returns the text of a writable Markdown file that has the markers once."""
   try:
     with path.open('r+', encoding='utf-8') as file:
       text = file.read()
@@ -62,47 +52,29 @@ def read_document(path: pathlib.Path) -> str:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-  """Parses the command line into the flags by name, and all `trials`.
-
-  Raises:
-    ConfigError: for a mistake in flags or config.
-  """
+  """Parses the command line into the flags by name, and all `trials`."""
   line = flags.CommandLine('compare', config=config_file.DEFAULT)
-  line.flag(
-    'methods',
-    flags.names,
-    None,
+  about = (
     'Each may have fields of its own: selsync+sync.quorum=0.5; all: every '
-    f'method. Default: {METHODS}; of a simulation, all.',
+    f'method. Default: {METHODS}; of a simulation, all.'
   )
-  line.switch(
-    'simulate', False, 'Simulate the runs on the virtual config.cluster.'
-  )
-  line.flag(
-    'seeds', flags.whole(1), '3', 'Number of seeds, from config.seed on.'
-  )
-  line.flag(
-    'deltas', flags.numbers, None, 'Deltas of the methods that have one.'
-  )
-  line.flag(
-    'lrs',
-    flags.numbers,
-    None,
-    'Learning rates; each method keeps the best on the validation split.',
-  )
-  line.flag(
-    'jobs', flags.whole(1), '1', 'Runs at a time; they share the devices.'
-  )
-  line.flag('out', flags.folder, None, 'Folder. Default: runs/compare-CONFIG.')
-  line.flag(
-    'into', pathlib.Path, None, 'Markdown file to insert the table into.'
-  )
+  line.flag('methods', about, flags.names)
+  line.switch('simulate', 'Simulate the runs on the virtual config.cluster.')
+  about = 'Number of seeds, from config.seed on.'
+  line.flag('seeds', about, flags.whole(1), '3')
+  line.flag('deltas', 'Deltas of the methods that have one.', flags.numbers)
+  about = 'Learning rates; each method keeps the best on the validation split.'
+  line.flag('lrs', about, flags.numbers)
+  about = 'Runs at a time; they share the devices.'
+  line.flag('jobs', about, flags.whole(1), '1')
+  line.flag('out', 'Folder. Default: runs/compare-CONFIG.', flags.folder)
+  line.flag('into', 'Markdown file to insert the table into.', pathlib.Path)
   options = line.parse(arguments)
   if options.into:
-    read_document(options.into)  # Reports a mistake before the training.
+    _read(options.into)  # Reports a mistake before the training.
   kind = ['compare', *['simulate'] * options.simulate]
-  name = [config_file.stem(options.file), *config_file.variant(options.file)]
-  options.out = options.out or pathlib.Path('runs', '-'.join([*kind, *name]))
+  name = '-'.join([*kind, *config_file.names(options.file)])
+  options.out = options.out or pathlib.Path('runs', name)
   from selsync_jax.commands import trials  # Imports NumPy.
 
   options.trials = trials.list_trials(
@@ -120,8 +92,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _methods(options: argparse.Namespace) -> list[str]:
   """Returns the methods to compare; `all` means every one that can run."""
-  variant = config_file.variant(options.file)
-  if not {*variant}.isdisjoint(every_method(True)):
+  if not {*config_file.names(options.file)[1:]}.isdisjoint(every_method(True)):
     raise ConfigError(
       f'--config={options.file}: must name no method; --methods names them'
     )
@@ -129,8 +100,7 @@ def _methods(options: argparse.Namespace) -> list[str]:
   names = options.methods or default
   if names != ['all']:
     return names
-  # The file may register methods of its own.
-  config_file.load(options.file, options.fields)
+  config_file.register(options.file, options.fields)
   return every_method(options.simulate)
 
 
@@ -143,19 +113,12 @@ def every_method(simulate: bool) -> list[str]:
 
 
 def main(
-  arguments: Sequence[str],
-  run: Callable[['Trial'], None] | None = None,
+  arguments: Sequence[str], run: Callable[['Trial'], None] | None = None
 ) -> None:
   """Runs the trials that are not finished, and writes the comparison.
 
-  Args:
-    arguments: the command line.
-    run: the function that trains one trial, and leaves no summary if it
-      diverges; by default it starts a process.
-
-  Raises:
-    ConfigError: if there is a mistake in flags or config.
-    TrialFailed: if a trial failed; the other running trials are saved.
+  `run` trains one trial, and leaves no summary if it diverges; by default it
+  starts a process.
   """
   options = parse(arguments)
   from selsync_jax.commands import pool  # Imports NumPy, and rich.
@@ -167,11 +130,10 @@ def main(
       signals.stop(signals.RESUMABLE, pool.STOPPED)
 
   signals.Handler(react).start()
-  run = run or processes.run
   from selsync_jax.runs import workdir  # Imports JAX.
 
   with workdir.claimed(options.out, '--out'):
-    pool.run_all(options.trials, options.jobs, processes, run)
+    pool.run_all(options.trials, options.jobs, processes, run or processes.run)
   from selsync_jax.report import comparison  # Imports matplotlib.
   from selsync_jax.report import comparison_table
 

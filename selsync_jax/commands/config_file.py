@@ -27,50 +27,28 @@ _FOLDERS = (
 _MODULE = 'config_file'  # The name under which a config file is imported.
 
 
-def find(file: str) -> str:
-  """Returns the path of a config file, with its variant if there is one.
-
-  Args:
-    file: `FILE` or `FILE:VARIANT`; a bare `NAME` means `configs/NAME.py` in the
-      working directory, or else a built-in config.
-
-  Raises:
-    ConfigError: if there is no such file.
-  """
-  name, colon, variant = file.partition(':')
-  paths = [pathlib.Path(name)]
-  if name.isidentifier():
-    paths += [folder / f'{name}.py' for folder in _FOLDERS]
-  for path in paths:
-    if path.is_file():
-      return f'{path}{colon}{variant}'
-  own = [p.stem for p in sorted(_FOLDERS[1].glob('*.py'))]
-  names = [n for n in own if n not in ('__init__', 'base')]
-  raise ConfigError(
-    f'--config={file}: there is no such file; our own are {", ".join(names)}'
-  )
-
-
 def load(file: str, fields: Sequence[str]) -> 'ml_collections.ConfigDict':
-  """Returns the config of a file; see `settings`."""
-  return settings(file, fields).config
-
-
-def settings(file: str, fields: Sequence[str]) -> 'Settings':
   """Returns the checked config of a file.
 
   Args:
-    file: the argument of `find`; the variant goes to the file's `get_config`.
+    file: `FILE` or `FILE:VARIANT`. A bare `NAME` means `configs/NAME.py` in the
+      working directory, or else a built-in config. The variant goes to the
+      file's `get_config`.
     fields: arguments that change it, each `--config.FIELD=VALUE`.
 
   Raises:
     ConfigError: if there is no such file or field, or a value breaks its rule.
   """
+  return settings(file, fields).config
+
+
+def settings(file: str, fields: Sequence[str]) -> 'Settings':
+  """Returns the config of a file as checked settings; see `load`."""
   # Without what it imports, nothing works: not a mistake in the config file.
   from selsync_jax.training.settings import check
 
-  path, colon, variant = find(file).partition(':')
-  config = _execute(path, [variant] if colon else [])
+  _, colon, variant = file.partition(':')
+  config = _execute(_find(file), [variant] if colon else [])
   given: dict[str, list[str]] = {}
   for argument in fields:
     given.setdefault(str(_match(argument)[1]), []).append(argument)
@@ -78,6 +56,22 @@ def settings(file: str, fields: Sequence[str]) -> 'Settings':
   for name in sorted(given, key=lambda name: name.count('.')):
     _set(config, name.split('.'), given[name])
   return check(config)
+
+
+def _find(file: str) -> str:
+  """Returns the path of a config file, without its variant."""
+  name = file.partition(':')[0]
+  paths = [pathlib.Path(name)]
+  if name.isidentifier():
+    paths += [folder / f'{name}.py' for folder in _FOLDERS]
+  for path in paths:
+    if path.is_file():
+      return str(path)
+  own = [p.stem for p in sorted(_FOLDERS[1].glob('*.py'))]
+  names = [n for n in own if n not in ('__init__', 'base')]
+  raise ConfigError(
+    f'--config={file}: there is no such file; our own are {", ".join(names)}'
+  )
 
 
 def _execute(path: str, variant: list[str]) -> 'ml_collections.ConfigDict':
@@ -112,9 +106,6 @@ def _set(
 
   The last argument wins; but those of a tuple are concatenated, from the last
   `None` on.
-
-  Raises:
-    ConfigError: if there is no such field, or a value has a wrong type.
   """
   from selsync_jax.methods import PARTS  # Imports JAX.
 
@@ -133,8 +124,7 @@ def _set(
     return
   kind = holder.get_type(path[-1])
   value: Any = None
-  for argument in given:
-    read = _read(argument, kind)
+  for read in (_read(argument, kind) for argument in given):
     adds = isinstance(read, tuple | list) and value is not None
     value = value + read if adds else read
   if hasattr(kind, 'get_type') and not isinstance(value, dict):
@@ -223,17 +213,18 @@ def refuse_simulation(config: 'ml_collections.ConfigDict') -> None:
     )
 
 
+def register(file: str, fields: Sequence[str]) -> None:
+  """Runs a file, without its variant, for the methods that it may register."""
+  settings(file.partition(':')[0], fields)
+
+
 def with_method(file: str, method: str) -> str:
   """Adds a method to `FILE` or `FILE:VARIANT`: `FILE:METHOD[,VARIANT]`."""
   path, _, variant = file.partition(':')
   return f'{path}:{",".join(filter(None, (method, variant)))}'
 
 
-def stem(file: str) -> str:
-  """Returns the name of a config file, without folder, suffix and variant."""
-  return pathlib.Path(file.partition(':')[0]).stem
-
-
-def variant(file: str) -> list[str]:
-  """Returns the parts of a variant: `FILE:METHOD,smoke` has two."""
-  return list(filter(None, file.partition(':')[2].split(',')))
+def names(file: str) -> list[str]:
+  """Splits `FOLDER/NAME.py:METHOD,smoke` into `NAME`, `METHOD` and `smoke`."""
+  path, _, variant = file.partition(':')
+  return [pathlib.Path(path).stem, *filter(None, variant.split(','))]

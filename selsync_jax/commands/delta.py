@@ -18,31 +18,29 @@ from selsync_jax.config import ConfigError
 if TYPE_CHECKING:
   import ml_collections
 
-  from selsync_jax.training.delta_search import Choice
-
 
 def main(arguments: Sequence[str]) -> None:
   """Records gradient changes, then prints and draws the suggested delta."""
   line = flags.CommandLine('delta', config=config_file.DEFAULT)
-  line.flag('steps', flags.whole(1), '200', 'Steps of each recording.')
-  line.flag('lssr', flags.lssr, '0.9', 'Wanted LSSR (local steps / steps).')
-  line.flag('out', flags.folder, None, 'Folder. Default: runs/delta-CONFIG.')
+  line.flag('steps', 'Steps of each recording.', flags.whole(1), '200')
+  line.flag('lssr', 'Wanted LSSR (local steps / steps).', flags.lssr, '0.9')
+  line.flag('out', 'Folder. Default: runs/delta-CONFIG.', flags.folder)
   options = line.parse(arguments)
   config, lssr = config_file.load(options.file, options.fields), options.lssr
   _check(config, options.file, lssr, options.steps)
   from selsync_jax.devices import backend
 
   backend.start(
-    config.device,
-    workers=config.workers,
-    mapper=config.mapper,
-    **config.mesh,
+    config.device, workers=config.workers, mapper=config.mapper, **config.mesh
   )
   # Importing TensorFlow is slow; mistakes were reported above.
   from selsync_jax.training import delta_search
 
   choice = delta_search.choose(config, lssr, options.steps)
-  table = _table(choice)
+  table = [
+    ['delta', 'LSSR by BSP', 'LSSR as tried'],
+    *([f'{x}', f'{bsp:.2f}', f'{own:.2f}'] for x, bsp, own in choice.rows()),
+  ]
   for row in table:
     print(''.join(f'{cell:>16}' for cell in row))
   *tried, delta = choice.deltas
@@ -56,12 +54,21 @@ def main(arguments: Sequence[str]) -> None:
       f'{choice.steepness:.2f}, and runs may differ by as much; a larger '
       'sync.smoothing makes it less steep'
     )
-  steps_each = len(choice.bsp.deciding)
-  recordings = f'{len(choice.deltas)} recordings of {steps_each} steps'
-  name = f'delta-{config_file.stem(options.file)}'
+  from selsync_jax.report import delta_page  # Imports matplotlib.
+
+  suggestion = delta_page.Suggestion(
+    wanted=lssr,
+    delta=choice.delta,
+    lssr=choice.tried.lssr(choice.delta),
+    curves={'by BSP': choice.bsp.curve(), 'as tried': choice.tried.curve()},
+  )
+  subtitle = (
+    f'{options.file}; by {len(choice.deltas)} recordings of '
+    f'{len(choice.bsp.deciding)} steps'
+  )
+  name = f'delta-{config_file.names(options.file)[0]}'
   folder = options.out or pathlib.Path('runs', name)
-  subtitle = f'{options.file}; by {recordings}'
-  print(_write_page(choice, lssr, table, subtitle, folder))
+  print(delta_page.write(suggestion, table, subtitle, folder))
 
 
 def _check(
@@ -97,29 +104,3 @@ def _check(
       f'--lssr={lssr:g}: config.sync.max_period={max_period} allows '
       f'{limit:.3g} at most'
     )
-
-
-def _table(choice: 'Choice') -> list[list[str]]:
-  rows = [
-    [f'{delta}', f'{bsp:.2f}', f'{tried:.2f}']
-    for delta, bsp, tried in choice.rows()
-  ]
-  return [['delta', 'LSSR by BSP', 'LSSR as tried'], *rows]
-
-
-def _write_page(
-  choice: 'Choice',
-  wanted: float,
-  table: list[list[str]],
-  subtitle: str,
-  out: pathlib.Path,
-) -> pathlib.Path:
-  from selsync_jax.report import delta_page  # Imports matplotlib.
-
-  suggestion = delta_page.Suggestion(
-    wanted=wanted,
-    delta=choice.delta,
-    lssr=choice.tried.lssr(choice.delta),
-    curves={'by BSP': choice.bsp.curve(), 'as tried': choice.tried.curve()},
-  )
-  return delta_page.write(suggestion, table, subtitle, out)

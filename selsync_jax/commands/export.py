@@ -8,32 +8,20 @@ The suffix chooses the format: safetensors, NumPy's .npz or an orbax folder.
 from collections.abc import Sequence
 
 from selsync_jax.commands import flags
-from selsync_jax.commands import silence_orbax
 from selsync_jax.commands import weights_line
 from selsync_jax.config import ConfigError
 
 
 def main(arguments: Sequence[str]) -> None:
-  """Writes the weights.
-
-  Raises:
-    ConfigError: if there is a mistake on the command line.
-    RunError: if the weights are damaged, or cannot be written.
-  """
+  """Writes the weights."""
   line = weights_line.command_line('export')
-  line.flag(
-    'out',
-    flags.folder,
-    None,
-    'FILE.safetensors, FILE.npz, or a new folder for orbax.',
-  )
-  options = line.parse(arguments)
-  workdir = weights_line.workdir(options)
+  about = 'FILE.safetensors, FILE.npz, or a new folder for orbax.'
+  line.flag('out', about, flags.folder)
+  options = weights_line.parse(line, arguments)
   if options.out is None:
     raise ConfigError('--out=FILE is missing')
-  silence_orbax()
-  weights_line.start_jax(workdir)
+  weights_line.start_jax(options.workdir)
   from selsync_jax.runs import export
 
-  step = export.export(workdir, options.out, options.step)
+  step = export.export(options.workdir, options.out, options.step)
   print(f'{options.out}: the weights of step {step}')

@@ -23,9 +23,8 @@ FIELD = re.compile(r'--?(no)?config\.([^=]*)(?:=(.*))?', re.S)
 _FIELDS = (
   'Fields of constructors are flags, too: those of the method in config.sync, '
   'see docs/methods.md; and those of data sets, models, optimizers and '
-  'schedules, see docs/fields.md. '
-  '--config.sync.trigger=..., .averager, .reducer, .wire and .optimizer_state '
-  'replace parts of the method.'
+  'schedules, see docs/fields.md. --config.sync.trigger=..., .averager, '
+  '.reducer, .wire and .optimizer_state replace parts of the method.'
 )
 
 
@@ -39,11 +38,8 @@ class _Help(argparse.HelpFormatter):
 class CommandLine(argparse.ArgumentParser):
   """The flags and positional arguments of one command.
 
-  Args:
-    command: a name in `COMMANDS`.
-    positional: the name of the positional arguments in the usage; empty if the
-      command takes none.
-    config: the default of the flag `--config`; empty if the command lacks it.
+  `positional` names its positional arguments in the usage, and `config` is the
+  default of its flag `--config`; a command has them unless they are empty.
   """
 
   def __init__(self, command: str, positional: str = '', config: str = ''):
@@ -62,31 +58,28 @@ class CommandLine(argparse.ArgumentParser):
     self._positional, self._has_config = positional, bool(config)
     if config:
       about = 'Config file, or the name of one of our own; NAME:METHOD picks a'
-      self.flag('config', str, config, f'{about} method.', dest='file')
+      self.flag('config', f'{about} method.', default=config, dest='file')
       own = self.add_argument_group('fields of the config')
       for name, field in FIELDS.items():
-        about = f'{field.sentence} Values: {field.values}.'
-        about = about if field.values else field.sentence
-        default = '' if field.default is None else f' Default: {field.default}.'
-        own.add_argument(f'--config.{name}', help=about + default)
+        about = field.sentence
+        if field.values:
+          about += f' Values: {field.values}.'
+        if field.default is not None:
+          about += f' Default: {field.default}.'
+        own.add_argument(f'--config.{name}', help=about)
 
   def flag(
     self,
     name: str,
-    read: Callable[[str], Any],
-    default: str | None,
-    description: str,
+    about: str,
+    read: Callable[[str], Any] = str,
+    default: str | None = None,
     **options: Any,
   ) -> None:
     """Defines a flag, `--name=VALUE` or `-name=VALUE`.
 
-    Args:
-      name: the flag's name, without dashes.
-      read: a function from a text to its value, which raises `ValueError` with
-        the rule.
-      default: the text of the default value, or `None`.
-      description: a sentence for `--help`.
-      **options: more arguments of `add_argument`.
+    `read` returns the value of a text, or raises `ValueError` with the rule;
+    `default` is a text, too. `options` are more arguments of `add_argument`.
     """
 
     def parse(text):
@@ -101,33 +94,22 @@ class CommandLine(argparse.ArgumentParser):
       *(f'--{name}', f'-{name}'),
       type=parse,
       default=default,
-      help=f'{description} Default: {default}.' if default else description,
+      help=f'{about} Default: {default}.' if default else about,
       **options,
     )
 
-  def switch(self, name: str, default: bool, description: str) -> None:
+  def switch(self, name: str, about: str, default: bool = False) -> None:
     """Defines a flag that is on (`--name`) or off (`--noname`)."""
-    self.flag(name, truth, None, description, nargs='?', const=True)
-    self.add_argument(
-      *(f'--no{name}', f'-no{name}'),
-      dest=name,
-      action='store_false',
-      help=argparse.SUPPRESS,
-    )
+    self.flag(name, about, truth, nargs='?', const=True)
+    off = (f'--no{name}', f'-no{name}')
+    hidden = argparse.SUPPRESS
+    self.add_argument(*off, dest=name, action='store_false', help=hidden)
     self.set_defaults(**{name: default})
 
   def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-    """Returns the values of the flags, by name.
+    """Returns the values of the flags by name, and of two lists of arguments.
 
-    It adds two lists of arguments: `positional`, and `fields`, each
-    `--config.FIELD=VALUE`.
-
-    Args:
-      arguments: the command line after the command's name.
-
-    Raises:
-      ConfigError: if a flag is unknown, or a value breaks its rule.
-      SystemExit: with code 0, after `--help` was printed.
+    These are `positional`, and `fields`, each `--config.FIELD=VALUE`.
     """
     own, fields = _split(arguments) if self._has_config else (arguments, [])
     options, rest = self.parse_known_args(own)
@@ -179,11 +161,8 @@ def reader(
 ) -> Callable[[str], Any]:
   """Returns a function from a text to its checked value, for `flag`.
 
-  Args:
-    read: a function from a text to its value, which raises `ValueError` or
-      `KeyError`.
-    words: the rule for a value, after "must be".
-    accepts: a function that returns whether a value follows the rule.
+  `read` raises `ValueError` or `KeyError` for a text without a value; `words`
+  is the rule, after "must be", that `accepts` checks.
   """
 
   def checked(text):
@@ -201,11 +180,11 @@ def whole(minimum: int) -> Callable[[str], int]:
   return reader(int, words, lambda value: value >= minimum)
 
 
-_TRUTH = dict.fromkeys(('true', 't', '1'), True)
-_TRUTH |= dict.fromkeys(('false', 'f', '0'), False)
+_TRUTH = {'true': True, 't': True, '1': True}
+_TRUTH |= {'false': False, 'f': False, '0': False}
 truth = reader(lambda text: _TRUTH[text.lower()], 'true or false')
 numbers = reader(
-  lambda text: [float(number) for number in text.split(',')],
+  lambda text: list(map(float, text.split(','))),
   'numbers with commas between them',
 )
 positive = reader(
@@ -232,10 +211,8 @@ def folder(text: str) -> pathlib.Path:
   except UnicodeEncodeError as error:
     raise ValueError('must be UTF-8, which orbax needs') from error
   if '://' in text:
-    raise ValueError(
-      'must be a folder on a file system; train on one, and copy it to the '
-      'object store'
-    )
+    rule = 'must be a folder on a file system; train on one, and copy it to the'
+    raise ValueError(f'{rule} object store')
   try:
     return pathlib.Path(text).expanduser()
   except RuntimeError as error:

@@ -2,17 +2,15 @@
 
   selsync launch --processes=4 -- python train.py ...
 
-The environment of each process has its place (`JAX_COORDINATOR_ADDRESS`,
-`JAX_NUM_PROCESSES`, `JAX_PROCESS_ID`) and a shared secret
-(`SELSYNC_CLUSTER_TOKEN`). Every line of its output begins with its index.
-Signals are passed on. When one process fails, the others are stopped, and
-`launch` exits with its code, or with 128 plus the number of the signal that
-killed it. If `launch` itself is killed, its processes are asked to end (on
-Linux).
+The environment of each process has its place and a shared secret. Every line of
+its output begins with its index. Signals are passed on. When one process fails,
+the others are stopped, and `launch` exits with its code, or with 128 plus the
+number of the signal that killed it. On Linux, the processes are asked to end if
+`launch` itself is killed.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import ctypes
 import os
 import secrets
@@ -38,33 +36,31 @@ _LIBC = ctypes.CDLL(None)  # Loaded before any fork.
 def launch(command: Sequence[str], processes: int) -> int:
   """Runs a command as several processes.
 
-  Args:
-    command: the command with its arguments.
-    processes: the number of processes.
-
-  Returns:
-    The exit code of the first process that failed; 0 if none did.
+  Returns the exit code of the first process that failed; 0 if none did.
   """
   with socket.create_server(('localhost', 0)) as server:
     port = server.getsockname()[1]
   token = os.environ.get(TOKEN) or secrets.token_hex(16)
   children: list[subprocess.Popen] = []
-  with signals.Handler(lambda number: _signal_all(children, number)):
+
+  def signal_all(number):
+    for child in children:
+      child.send_signal(number)  # Does nothing if it has ended.
+
+  with signals.Handler(signal_all):
     for index in range(processes):
       children.append(_start(command, index, processes, port, token))
     printers = [
-      threading.Thread(
-        target=_print_lines, args=(index, stream, to), daemon=True
-      )
+      threading.Thread(target=_print_lines, args=args, daemon=True)
       for index, child in enumerate(children)
-      for stream, to in (
-        (child.stdout, sys.stdout),
-        (child.stderr, sys.stderr),
+      for args in (
+        (index, child.stdout, sys.stdout),
+        (index, child.stderr, sys.stderr),
       )
     ]
     for printer in printers:
       printer.start()
-    code = _wait(children)
+    code = _wait(children, signal_all)
     # What the processes have left behind may hold their output open forever.
     deadline = time.monotonic() + PATIENCE
     for printer in printers:
@@ -105,7 +101,9 @@ def _print_lines(index: int, stream: IO[str], to: IO[str]) -> None:
     print(f'[{index}] {line}', end='', file=to, flush=True)
 
 
-def _wait(children: list[subprocess.Popen]) -> int:
+def _wait(
+  children: list[subprocess.Popen], signal_all: Callable[[int], None]
+) -> int:
   """Waits for all processes; when one has failed, stops the others."""
   failed = _first_failure(children)
   if failed is None:
@@ -119,40 +117,32 @@ def _wait(children: list[subprocess.Popen]) -> int:
     deadline = time.monotonic() + PATIENCE
     while _running(children) and time.monotonic() < deadline:
       time.sleep(0.05)
-    _signal_all(children, stop)
+    signal_all(stop)
   for child in children:
     child.wait()
   return code
 
 
-def _first_failure(
-  children: list[subprocess.Popen],
-) -> tuple[int, int] | None:
+def _first_failure(children: list[subprocess.Popen]) -> tuple[int, int] | None:
   """Waits for the first failure, and returns the process's index and code."""
-  while True:
+  running = True
+  while running:
     running = _running(children)
     for index, child in enumerate(children):
       if child.returncode:
         return index, child.returncode
-    if not running:
-      return None
     time.sleep(0.05)
+  return None
 
 
 def _running(children: list[subprocess.Popen]) -> bool:
   return any([child.poll() is None for child in children])
 
 
-def _signal_all(children: list[subprocess.Popen], number: int) -> None:
-  for child in children:
-    if child.poll() is None:
-      child.send_signal(number)
-
-
 def main(arguments: Sequence[str]) -> None:
   """Starts the processes, and exits with the code of `launch`."""
   line = flags.CommandLine('launch', positional='-- COMMAND ...')
-  line.flag('processes', flags.whole(1), None, 'Number of processes.')
+  line.flag('processes', 'Number of processes.', flags.whole(1))
   line.add_argument('command', nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
   options = line.parse(arguments)
   command = options.command[options.command[:1] == ['--'] :]

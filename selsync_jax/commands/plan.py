@@ -32,33 +32,18 @@ HEAD = ['method', 'LSSR', 'sent a step', 'vote', 'average', 'step', 'speed-up']
 def main(arguments: Sequence[str]) -> None:
   """Measures a step, adds the network, and prints the table."""
   line = flags.CommandLine('plan', config=config_file.DEFAULT)
-  line.flag(
-    'workers', flags.whole(1), None, "Number of workers. Default: the config's."
-  )
-  line.flag(
-    'bandwidth',
-    _bandwidth,
-    '1Gbit',
-    'Bandwidth of each link, per direction; 1GB/s is in bytes.',
-  )
-  line.flag(
-    'devices-per-worker',
-    flags.whole(1),
-    None,
-    'Devices that share a batch. Default: mesh.data times mesh.fsdp.',
-  )
-  line.flag(
-    'inner-bandwidth',
-    _bandwidth,
-    '100GB/s',
-    'Bandwidth between them, per direction.',
-  )
-  line.flag('latency', _latency, '1ms', 'One-way latency of a message.')
-  line.flag('lssr', flags.lssr, None, 'LSSR of SelSync, in [0, 1).')
-  line.flag(
-    'run', flags.folder, None, 'Workdir of a finished run, for its LSSR.'
-  )
-  line.flag('steps', flags.whole(3), '20', 'Steps to measure.')
+  about = "Number of workers. Default: the config's."
+  line.flag('workers', about, flags.whole(1))
+  about = 'Bandwidth of each link, per direction; 1GB/s is in bytes.'
+  line.flag('bandwidth', about, _bandwidth, '1Gbit')
+  about = 'Devices that share a batch. Default: mesh.data times mesh.fsdp.'
+  line.flag('devices-per-worker', about, flags.whole(1))
+  about = 'Bandwidth between them, per direction.'
+  line.flag('inner-bandwidth', about, _bandwidth, '100GB/s')
+  line.flag('latency', 'One-way latency of a message.', _latency, '1ms')
+  line.flag('lssr', 'LSSR of SelSync, in [0, 1).', flags.lssr)
+  line.flag('run', 'Workdir of a finished run, for its LSSR.', flags.folder)
+  line.flag('steps', 'Steps to measure.', flags.whole(3), '20')
   options = line.parse(arguments)
   selsync_lssr = _lssr(options.lssr, options.run)
   if options.workers:
@@ -68,8 +53,13 @@ def main(arguments: Sequence[str]) -> None:
   from selsync_jax.devices import backend
   from selsync_jax.sync import network
 
+  devices = options.devices_per_worker or math.prod(config.mesh.values())
+  if config.batch_size % devices:
+    raise ConfigError(
+      f'config.batch_size={config.batch_size}: must be a multiple of '
+      f'--devices-per-worker={devices}'
+    )
   links = network.Network(config.workers, options.bandwidth, options.latency)
-  devices = _devices(config, options.devices_per_worker)
   within = network.Network(devices, options.inner_bandwidth, 0.0)
   backend.start(config.device)
   _print_costs(configs, links, within, selsync_lssr, options.steps)
@@ -87,17 +77,6 @@ def _latency(text: str) -> float:
   return network.latency(text)
 
 
-def _devices(config: 'ml_collections.ConfigDict', given: int | None) -> int:
-  """Returns the devices per worker: as given, or as in the config's mesh."""
-  devices = given or math.prod(config.mesh.values())
-  if config.batch_size % devices:
-    raise ConfigError(
-      f'config.batch_size={config.batch_size}: must be a multiple of '
-      f'--devices-per-worker={devices}'
-    )
-  return devices
-
-
 def _lssr(given: float | None, run: pathlib.Path | None) -> float:
   """Returns the LSSR of SelSync: as given, or that of a run."""
   from selsync_jax.runs import records
@@ -105,13 +84,11 @@ def _lssr(given: float | None, run: pathlib.Path | None) -> float:
   if given is not None and run is None:
     return given
   if given is not None or run is None:
-    raise ConfigError(
-      'give either --lssr=LSSR or --run=WORKDIR of a finished run'
-    )
-  summary = records.read_summary(run)
-  if summary is None:
-    raise ConfigError(f'--run={run}: holds no finished run')
-  return summary['lssr']
+    line = 'give either --lssr=LSSR or --run=WORKDIR of a finished run'
+    raise ConfigError(line)
+  if summary := records.read_summary(run):
+    return summary['lssr']
+  raise ConfigError(f'--run={run}: holds no finished run')
 
 
 def _configs(
@@ -120,10 +97,10 @@ def _configs(
   """Returns the config of every method, even if `FILE:METHOD` picks one."""
   from selsync_jax.methods import METHODS
 
-  path, _, picked = file.partition(':')
-  config_file.load(path, ())  # The file may register methods of its own.
-  variant = [name for name in picked.split(',') if name not in METHODS]
-  file = ':'.join([path, *variant])
+  config_file.register(file, fields)
+  _, *picked = config_file.names(file)
+  variant = ','.join(name for name in picked if name not in METHODS)
+  file = f'{file.partition(":")[0]}:{variant}'
   return {
     method: config_file.load(config_file.with_method(file, method), fields)
     for method in list(METHODS)
@@ -131,10 +108,9 @@ def _configs(
 
 
 def _print_costs(configs, links, within, lssr, steps):
-  """Measures a step with SelSync's config, and prints the costs of all methods.
+  """Measures a step with SelSync's config, and prints all methods' costs.
 
-  `links` is the network between workers, `within` that between the devices of a
-  worker.
+  `links` is the network between workers, `within` that inside a worker.
   """
   # Importing TensorFlow is slow; mistakes were reported above.
   from selsync_jax import methods
@@ -153,10 +129,9 @@ def _print_costs(configs, links, within, lssr, steps):
 
   costs, impossible = {}, []
   for method, config in configs.items():
+    fields = config.sync.to_dict()
     try:
-      strategy = methods.create_strategy(
-        context=context, **config.sync.to_dict()
-      )
+      strategy = methods.create_strategy(context=context, **fields)
       strategy.averager.check(links.workers)
       costs[method] = cost(strategy)
     except ValueError as error:  # The parts or this many workers do not fit.
@@ -171,8 +146,7 @@ def _print_costs(configs, links, within, lssr, steps):
   compute = measured.seconds / within.workers + shared
   lower, upper = measured.quartiles
   print(
-    f'{links.workers} workers, '
-    f'{facts.size(size)} of parameters; '
+    f'{links.workers} workers, {facts.size(size)} of parameters; '
     f'a step of one worker computes {1e3 * measured.seconds:.2f} ms '
     f'(median of {steps - 1}; quartiles {1e3 * lower:.2f} and '
     f'{1e3 * upper:.2f})'
@@ -183,32 +157,22 @@ def _print_costs(configs, links, within, lssr, steps):
       f'{1e3 * shared:.2f} ms for what they send each other'
     )
   print(f'\n{FORMULA}\n')
-  print(*_aligned(_table(compute, costs, bsp)), *impossible, sep='\n')
+  print(*_table(compute, costs, bsp), *impossible, sep='\n')
 
 
 def _table(
   compute: float, costs: Mapping[str, 'Cost'], reference: 'Cost'
-) -> list[list[str]]:
-  """Returns a head, then a row for each method, compared with `reference`."""
+) -> Iterator[str]:
+  """Yields a head, then a row for each method, compared with `reference`."""
   from selsync_jax.report import facts
 
-  bsp = compute + reference.network
-  rows = [
-    [
-      method,
-      f'{cost.lssr:.3f}',
-      facts.size(cost.sent),
-      f'{1e3 * cost.vote:.2f}',
-      f'{1e3 * cost.average:.2f}',
-      f'{1e3 * (compute + cost.network):.2f}',
-      f'{bsp / (compute + cost.network):.2f}',
-    ]
-    for method, cost in costs.items()
-  ]
-  return [HEAD, *rows]
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+  rows = [HEAD]
+  for method, cost in costs.items():
+    step = compute + cost.network
+    times = [f'{1e3 * seconds:.2f}' for seconds in (cost.vote, cost.average)]
+    speed_up = (compute + reference.network) / step
+    cells = [f'{cost.lssr:.3f}', facts.size(cost.sent), *times]
+    rows.append([method, *cells, f'{1e3 * step:.2f}', f'{speed_up:.2f}'])
   first, *others = (max(map(len, each)) for each in zip(*rows, strict=True))
   for name, *cells in rows:
     yield '  '.join([name.ljust(first), *map(str.rjust, cells, others)])

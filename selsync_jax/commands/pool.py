@@ -26,11 +26,7 @@ class TrialFailed(RunError):
 
 
 class Processes:
-  """The processes that run trials; an error in the context ends them.
-
-  Args:
-    jobs: the largest number of processes at a time.
-  """
+  """The processes that run trials; an error in the context ends them."""
 
   def __init__(self, jobs: int):
     self._environment = {
@@ -53,11 +49,7 @@ class Processes:
       self.signal(signal.SIGTERM)
 
   def signal(self, number: int) -> bool:
-    """Sends a signal to all processes, and prevents new ones.
-
-    Returns:
-      Whether there are any processes.
-    """
+    """Signals all processes and prevents new ones; returns if there are any."""
     with self._lock:
       self._stopped = True
       for process in self._alive:
@@ -67,8 +59,7 @@ class Processes:
   def run(self, trial: Trial) -> None:
     """Runs a trial, which leaves no summary if it diverges.
 
-    Raises:
-      TrialFailed: if it failed for another reason, or a signal prevented it.
+    Raises `TrialFailed` if it failed otherwise, or a signal prevented it.
     """
     trial.workdir.mkdir(parents=True, exist_ok=True)
     log = trial.workdir / f'{trial.command}.log'
@@ -92,16 +83,12 @@ class Processes:
       with self._lock:
         self._alive.remove(process)
     lines = log.read_text().splitlines() or ['nothing']
-    if status and not (status == 1 and _has_diverged(trial, lines)):
+    has_diverged = status == 1 and any(
+      line.startswith(f'{trial.command}: step ') and 'is not finite' in line
+      for line in lines
+    )
+    if status and not has_diverged:
       raise TrialFailed(trial, lines[-1], status)
-
-
-def _has_diverged(trial: Trial, lines: Sequence[str]) -> bool:
-  """Returns whether a trial's log reports divergence, on any of its lines."""
-  return any(
-    line.startswith(f'{trial.command}: step ') and 'is not finite' in line
-    for line in lines
-  )
 
 
 def run_all(
@@ -110,16 +97,10 @@ def run_all(
   processes: Processes,
   run: Callable[[Trial], None],
 ) -> None:
-  """Runs the trials that are not finished, `jobs` at a time.
+  """Calls `run` with each trial that is not finished, in `jobs` threads.
 
-  A bar, or a line for each trial, shows the running trials and an estimate of
-  the remaining time.
-
-  Args:
-    trials: the comparison's trials.
-    jobs: how many to run at a time.
-    processes: the trials' processes, which end if one of the trials fails.
-    run: the function that runs a trial, in a thread.
+  The processes end if a trial fails. A bar, or a line for each trial, shows the
+  running trials and an estimate of the remaining time.
   """
   count, shares = len(trials), [trial.share_done for trial in trials]
   waiting = [i for i, trial in enumerate(trials) if not trial.is_done]

@@ -10,12 +10,8 @@ from selsync_jax.config import ConfigError
 def main(arguments: Sequence[str]) -> None:
   """Writes the page of the runs on the command line."""
   line = flags.CommandLine('report', positional='WORKDIR ...')
-  line.flag(
-    'out',
-    flags.folder,
-    None,
-    'Folder of the page. Default: the workdir, if there is only one.',
-  )
+  about = 'Folder of the page. Default: the workdir, if there is only one.'
+  line.flag('out', about, flags.folder)
   options = line.parse(arguments)
   workdirs = [pathlib.Path(name) for name in options.positional]
   if not workdirs:

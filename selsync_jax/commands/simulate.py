@@ -12,38 +12,27 @@ from collections.abc import Sequence
 from selsync_jax.commands import config_file
 from selsync_jax.commands import run_line
 from selsync_jax.commands import silence_orbax
-from selsync_jax.config import Stopped
 
 _FOLDER = 'simulate-'  # The beginning of the default folder's name.
 
 
 def main(arguments: Sequence[str]) -> None:
-  """Simulates the run, and prints the summary.
-
-  Raises:
-    ConfigError: if there is a mistake in flags or config.
-    Interrupted: if SIGTERM or SIGINT stopped the run.
-    RunError: if the run failed.
-  """
+  """Simulates the run, and prints the summary."""
   options = run_line.command_line('simulate', _FOLDER).parse(arguments)
   options.fields[:0] = config_file.SIMULATED
   run_line.load(options, _FOLDER)
-  settings, workdir = options.settings, options.workdir
-  run_line.handle_signals(workdir)
+  run_line.handle_signals(options.workdir)
   silence_orbax()
   from selsync_jax.devices import backend
 
-  backend.start(settings.config.device)
+  backend.start(options.settings.config.device)
   # Importing TensorFlow is slow; mistakes in the config were reported above.
   from selsync_jax.simulate import run
 
-  try:
-    summary = run.simulate(
-      settings,
-      workdir,
-      restart=options.restart,
-      accept_changes=options.accept_changes,
-    )
-  except Stopped as error:
-    raise run_line.Interrupted(error) from error
-  run_line.show(summary, workdir, options.report)
+  summary = run.simulate(
+    options.settings,
+    options.workdir,
+    restart=options.restart,
+    accept_changes=options.accept_changes,
+  )
+  run_line.show(summary, options)

@@ -10,35 +10,22 @@ from selsync_jax.commands import flags
 from selsync_jax.commands import run_line
 from selsync_jax.commands import silence_orbax
 from selsync_jax.config import flat
-from selsync_jax.config import Stopped
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-  """Parses the command line into the flags by name, and the `settings`.
-
-  Raises:
-    ConfigError: if there is a mistake in flags or config.
-  """
+  """Parses the command line into the flags by name, and the `settings`."""
   line = run_line.command_line('train')
-  line.switch('profile', False, 'Trace a few steps into WORKDIR/profile.')
-  line.flag(
-    'coordinator', str, None, 'HOST:PORT of process 0, if there are several.'
-  )
-  line.flag('num_processes', flags.whole(1), None, 'Number of processes.')
-  line.flag('process_id', flags.whole(0), None, 'Index of this process.')
-  line.flag(
-    'cluster_timeout',
-    flags.positive,
-    '60',
+  line.switch('profile', 'Trace a few steps into WORKDIR/profile.')
+  line.flag('coordinator', 'HOST:PORT of process 0, if there are several.')
+  line.flag('num_processes', 'Number of processes.', flags.whole(1))
+  line.flag('process_id', 'Index of this process.', flags.whole(0))
+  about = (
     'Seconds to wait for the other processes, and until one that is silent '
-    'counts as lost.',
+    'counts as lost.'
   )
-  line.flag(
-    'cluster_token',
-    str,
-    None,
-    'A secret of these processes. Default: SELSYNC_CLUSTER_TOKEN.',
-  )
+  line.flag('cluster_timeout', about, flags.positive, '60')
+  about = 'A secret of these processes. Default: SELSYNC_CLUSTER_TOKEN.'
+  line.flag('cluster_token', about)
   options = line.parse(arguments)
   run_line.load(options)
   config_file.refuse_simulation(options.settings.config)
@@ -46,13 +33,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str]) -> None:
-  """Joins the other processes, trains, and prints the summary.
-
-  Raises:
-    ConfigError: if there is a mistake in flags or config.
-    Interrupted: if SIGTERM or SIGINT stopped the run.
-    RunError: if the run failed.
-  """
+  """Joins the other processes, trains, and prints the summary."""
   options = parse(arguments)
   config = options.settings.config
   run_line.handle_signals(options.workdir)
@@ -64,18 +45,12 @@ def main(arguments: Sequence[str]) -> None:
   spec = processes.process_spec(
     options.coordinator, options.num_processes, options.process_id
   )
-  fields = flat(json.loads(config.to_json()))
-  agreed = provenance.versions() | {
-    f'config.{k}': value for k, value in fields.items()
-  }
+  fields = flat({'config': json.loads(config.to_json())})
+  agreed = provenance.versions() | fields
+  timeout = options.cluster_timeout
   join = functools.partial(
-    processes.join,
-    spec,
-    agreed,
-    options.cluster_timeout,
-    options.cluster_token,
+    processes.join, spec, agreed, timeout, options.cluster_token
   )
-  summary = interruption = None
   with backend.start(
     config.device,
     join,
@@ -86,18 +61,13 @@ def main(arguments: Sequence[str]) -> None:
     # Importing TensorFlow is slow; mistakes in the config were reported above.
     from selsync_jax.training import train
 
-    try:
-      summary = train.train_and_evaluate(
-        options.settings,
-        options.workdir,
-        restart=options.restart,
-        accept_changes=options.accept_changes,
-        profile=options.profile,
-        patience=options.cluster_timeout,
-      )
-    except Stopped as error:
-      interruption = error
-  if interruption:
-    raise run_line.Interrupted(interruption)
-  if summary and cluster.process == 0:
-    run_line.show(summary, options.workdir, options.report)
+    summary = train.train_and_evaluate(
+      options.settings,
+      options.workdir,
+      restart=options.restart,
+      accept_changes=options.accept_changes,
+      profile=options.profile,
+      patience=timeout,
+    )
+  if cluster.process == 0:
+    run_line.show(summary, options)

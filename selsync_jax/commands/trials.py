@@ -5,10 +5,12 @@ same initial weights, batches and random draws.
 """
 
 from collections.abc import Iterable, Sequence
+import itertools
 import json
 import pathlib
 import re
-from typing import TYPE_CHECKING
+
+import ml_collections
 
 from selsync_jax.commands import config_file
 from selsync_jax.config import ConfigError
@@ -16,9 +18,6 @@ from selsync_jax.config import flat
 from selsync_jax.runs import files
 from selsync_jax.runs import records
 from selsync_jax.runs.trial import Trial
-
-if TYPE_CHECKING:
-  import ml_collections
 
 
 def list_trials(
@@ -33,42 +32,26 @@ def list_trials(
 ) -> list[Trial]:
   """Returns every run of a comparison, ordered by seed.
 
-  Args:
-    file: the config file, `FILE` or `FILE:VARIANT`.
-    fields: flags for all runs, each `--config.FIELD=VALUE`.
-    methods: the methods, each `NAME` or `NAME+FIELD=VALUE+...` with fields only
-      for it.
-    deltas: the deltas of the methods that have one; if empty, the config's.
-    learning_rates: the learning rates of all methods; if empty, the config's.
-    seeds: the number of seeds; the first one is the config's.
-    out: the folder of the comparison.
-    simulate: whether to simulate the runs on the config's virtual cluster.
-
-  Raises:
-    ConfigError: if there is a mistake in a config, or a workdir holds a run
-      with another config.
+  A method is `NAME`, or `NAME+FIELD=VALUE+...` with fields only for it. Deltas
+  are for the methods that have one. Without deltas or learning rates, the
+  config has them; it also has the first of the seeds.
   """
   fields = [*(config_file.SIMULATED if simulate else ()), *fields]
   trials = []
-  for index in range(seeds):
-    for spec in methods:
-      method, *own = spec.split('+')
-      name = config_file.with_method(file, method)
-      common = [*fields, *(f'--config.{field}' for field in own)]
-      config = config_file.load(name, common)
-      for delta in ('delta' in config.sync and deltas) or [None]:
-        for rate in learning_rates or [None]:
-          varied = {
-            'seed': config.seed + index,
-            'sync.delta': delta,
-            'optimizer.learning_rate': rate,
-          }
-          flags = [
-            f'--config.{field}={value}'
-            for field, value in varied.items()
-            if value is not None
-          ]
-          trials.append(_trial(name, own, [*common, *flags], out, simulate))
+  for index, spec in itertools.product(range(seeds), methods):
+    method, *own = spec.split('+')
+    name = config_file.with_method(file, method)
+    common = [*fields, *(f'--config.{field}' for field in own)]
+    config = config_file.load(name, common)
+    own_deltas = ('delta' in config.sync and deltas) or [None]
+    for delta, rate in itertools.product(own_deltas, learning_rates or [None]):
+      varied = {
+        'seed': config.seed + index,
+        'sync.delta': delta,
+        'optimizer.learning_rate': rate,
+      }
+      flags = [f'--config.{k}={v}' for k, v in varied.items() if v is not None]
+      trials.append(_trial(name, own, [*common, *flags], out, simulate))
   _check_distinct(trials)
   return trials
 
@@ -114,13 +97,12 @@ def _trial(
 _UNLABELED = ('lag', 'vote_every', 'smoothing')  # If they have their defaults.
 
 
-def _label(sync: 'ml_collections.ConfigDict', own: Sequence[str]) -> str:
+def _label(sync: ml_collections.ConfigDict, own: Sequence[str]) -> str:
   """Returns a method, its numbers and own fields, as `selsync, delta 0.1`."""
   from selsync_jax import methods  # Imports JAX.
 
-  defaults = (
-    methods.fields(sync.method) if sync.method in methods.METHODS else {}
-  )
+  lockstep = sync.method in methods.METHODS
+  defaults = methods.fields(sync.method) if lockstep else {}
   numbers = {
     name: _number(value)
     for name, value in sync.items()
@@ -147,14 +129,12 @@ def _number(value: float) -> str:
 def _check_workdir(trial: Trial) -> None:
   """Raises `ConfigError` if the workdir holds a run with another config."""
   try:
-    existing = records.read_config(trial.workdir)
+    existing = flat(records.read_config(trial.workdir) or {})
   except files.DamagedFile:
     return  # The run repairs it.
-  if existing is None:
+  if not existing:
     return
-  existing = flat(existing)
-  config = json.loads(json.dumps(trial.config.to_dict()))
-  for field, value in flat(config).items():
+  for field, value in flat(json.loads(trial.config.to_json())).items():
     if existing.get(field) != value:
       raise ConfigError(
         f'{trial.workdir}: holds a run with {field}={existing.get(field)!r}, '

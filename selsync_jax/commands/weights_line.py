@@ -1,9 +1,11 @@
-"""The command line of commands that read the weights of a run."""
+"""The start of commands that read the weights of a run."""
 
 import argparse
+from collections.abc import Sequence
 import pathlib
 
 from selsync_jax.commands import flags
+from selsync_jax.commands import silence_orbax
 from selsync_jax.config import ConfigError
 
 _step = flags.reader(
@@ -14,38 +16,27 @@ _step = flags.reader(
 
 
 def command_line(command: str) -> flags.CommandLine:
-  """Returns the flags of a command that reads weights.
-
-  Args:
-    command: a name in `COMMANDS`.
-  """
+  """Returns the flags of a command that reads weights."""
   line = flags.CommandLine(command, positional='WORKDIR')
-  line.flag(
-    'step',
-    _step,
-    'last',
-    'A step with a checkpoint; or best, the lowest validation loss.',
-  )
+  about = 'A step with a checkpoint; or best, the lowest validation loss.'
+  line.flag('step', about, _step, 'last')
   return line
 
 
-def workdir(options: argparse.Namespace) -> pathlib.Path:
-  """Returns the only positional argument.
-
-  Raises:
-    ConfigError: if there is none, or more than one.
-  """
+def parse(
+  line: flags.CommandLine, arguments: Sequence[str]
+) -> argparse.Namespace:
+  """Returns the flags by name, and the positional argument as `workdir`."""
+  options = line.parse(arguments)
   if len(options.positional) != 1:
     raise ConfigError(f'needs one WORKDIR, got {len(options.positional)}')
-  return pathlib.Path(options.positional[0])
+  options.workdir = pathlib.Path(options.positional[0])
+  return options
 
 
 def start_jax(workdir: pathlib.Path) -> None:
-  """Starts JAX, on the CPU if the run's config asks for it, else anywhere.
-
-  Raises:
-    ConfigError: if JAX cannot start.
-  """
+  """Starts JAX, on the CPU if the run's config asks for it, else anywhere."""
+  silence_orbax()
   from selsync_jax.devices import backend  # Imports JAX.
   from selsync_jax.runs import records
 

@@ -22,25 +22,19 @@ from selsync_jax.sync.consensus import AXIS
 def local_values(array: Any) -> np.ndarray:
   """Copies the rows of this process's workers to the host.
 
-  Args:
-    array: an array [workers, ...] that is not split inside a worker.
+  The array [workers, ...] must not be split inside a worker.
   """
   # Several devices of a worker have the same row, hence one key for each row.
   rows = {s.index[0].start or 0: s for s in array.addressable_shards}
-  return np.concatenate(
-    [np.asarray(rows[first].data) for first in sorted(rows)]
-  )
+  return np.concatenate([np.asarray(rows[i].data) for i in sorted(rows)])
 
 
 def first_worker(tree: Any, copies: bool = True) -> Any:
-  """Copies the rows of this process's first worker to the host.
+  """Copies the rows of arrays [workers, ...] of this process's first worker.
 
   All processes must call this, as a worker may be in several of them. In that
-  case its devices gather one array at a time, never all of them.
-
-  Args:
-    tree: arrays [workers, ...].
-    copies: whether this process wants the copies; otherwise it gets `None`s.
+  case its devices gather one array at a time, never all of them. A process gets
+  `None`s unless it `copies`.
   """
 
   def first(array):
@@ -70,11 +64,7 @@ def gather(tree: Any, workers: int) -> Any:
   """Gathers host arrays [..., local workers] to [..., workers].
 
   All leaves are sent in one exchange, as bytes: on a slow network, the number
-  of exchanges determines the time.
-
-  Args:
-    tree: arrays of this process's workers.
-    workers: the number of workers of all processes; one may be in several.
+  of exchanges determines the time. A worker may be in several processes.
   """
   if jax.process_count() == 1:
     return tree
@@ -112,12 +102,7 @@ def to_global_shapes(shapes: Any) -> Any:
 
 
 def to_local(tree: Any, like: Any) -> Any:
-  """Inverts `to_global`.
-
-  Args:
-    tree: global arrays.
-    like: the shapes of the arrays before `to_global`.
-  """
+  """Inverts `to_global`; `like` has the shapes of the arrays before it."""
   if jax.process_count() == 1 or not _is_local(like):
     return tree
   return multihost_utils.global_array_to_host_local_array(

@@ -6,7 +6,6 @@ from importlib import metadata
 import os
 import re
 import resource
-import select
 import signal
 import sys
 import warnings
@@ -23,7 +22,7 @@ _LIMITS = (
   (resource.RLIMIT_NOFILE, 'n', 256, 1),
   (resource.RLIMIT_AS, 'v', 4_000_000, 1024),
 )
-_PATIENCE = 30.0  # Seconds for the trial; a flag is refused within 0.1 s.
+_PATIENCE = 30  # Seconds for the trial; a flag is refused within 0.1 s.
 
 
 def start(
@@ -37,19 +36,9 @@ def start(
 ) -> Cluster:
   """Starts JAX: every command calls this once, before it uses JAX.
 
-  Prints a line if JAX falls back to the CPU although it has a plugin for CUDA.
-
-  Args:
-    device: `cpu`, `gpu` or `tpu`; or `auto`, which leaves the choice to JAX.
-    join: connects this process to the others of its run.
-    workers: the number of workers for which a CPU gets virtual devices.
-    mapper: the mapper of these workers; it may need a single device.
-    data: see `Layout`.
-    fsdp: see `Layout`.
-
-  Returns:
-    What `join` returns. As a context manager, it tells the other processes how
-    this one ends; they also hear of it if JAX cannot start here.
+  It prints a line if JAX falls back to the CPU although it has a plugin for
+  CUDA. The processes that `join` connects also hear of it if JAX cannot start
+  here. A CPU gets virtual devices for the workers, if their mapper needs them.
 
   Raises:
     ConfigError: if the shell allows too few open files or too little memory; if
@@ -59,7 +48,7 @@ def start(
   """
   _check_limits()
   _check_flags()
-  if getattr(jax.config, 'jax_disable_jit'):
+  if jax.config.jax_disable_jit:
     print(
       'JAX_DISABLE_JIT is set: without compilation, every step takes many '
       'times as long',
@@ -111,18 +100,10 @@ def _check_flags() -> None:
   if not child:
     _try_flags(sink)
   os.close(sink)
-  said = b''
-  with open(source, 'rb', buffering=0) as errors:
-    while select.select([errors], [], [], _PATIENCE)[0]:
-      if not (more := errors.read(2**16)):
-        break
-      said += more
-    else:
-      os.kill(child, signal.SIGKILL)  # It says nothing about the flags.
-      said = b''
+  with open(source, errors='replace') as errors:
+    text = errors.read()
   _, status = os.waitpid(child, 0)
-  if status and said:
-    text = said.decode(errors='replace')
+  if text and status not in (0, signal.SIGALRM):
     reason = re.search(r'\] (.*)', text) or re.search(r'(.*)', text)
     raise ConfigError(f'XLA_FLAGS: {reason[1] if reason else text}')
 
@@ -130,6 +111,8 @@ def _check_flags() -> None:
 def _try_flags(sink: int) -> None:
   """Starts JAX in the child, writes its errors into a pipe, and ends."""
   signal.set_wakeup_fd(-1)  # The parent's.
+  signal.signal(signal.SIGALRM, signal.SIG_DFL)
+  signal.alarm(_PATIENCE)
   os.dup2(sink, 2)
   with contextlib.suppress(BaseException):
     jax.config.update('jax_platforms', 'cpu')

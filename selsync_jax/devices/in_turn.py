@@ -16,19 +16,11 @@ from jax.extend.core.primitives import conv_general_dilated_p
 
 
 def in_turn(fn: Callable[..., Any]) -> Callable[..., Any]:
-  """Returns `fn` so that `vmap` turns it into a loop over the workers.
+  """Returns `fn` of one worker so that `vmap` loops over the workers.
 
-  Args:
-    fn: a function of one worker's arrays, without collectives.
-  """
-  return sequential_vmap(_with_canonical_convolutions(fn))
-
-
-def _with_canonical_convolutions(fn):
-  """Returns the function with its convolutions in the CPU's fast layout.
-
-  XLA brings convolutions into the layout of its fast kernels, but on a CPU only
-  outside loops. Inside one, the gradient of a kernel takes 20 times as long.
+  It must not have collectives. XLA brings convolutions into the layout of its
+  fast kernels, but on a CPU only outside loops. Inside one, the gradient of a
+  kernel takes 20 times as long, so they get that layout here.
   """
 
   def canonical(*args):
@@ -38,14 +30,13 @@ def _with_canonical_convolutions(fn):
     leaves = _evaluate(closed.jaxpr, closed.consts, jax.tree.leaves(args))
     return jax.tree.unflatten(jax.tree.structure(out), leaves)
 
-  return canonical
+  return sequential_vmap(canonical)
 
 
 def _evaluate(jaxpr: core.Jaxpr, consts: Sequence[Any], args: Sequence[Any]):
   """Evaluates a jaxpr as `jax.core.eval_jaxpr` does, but for convolutions."""
-  env: dict[Any, Any] = {}
-  env.update(zip(jaxpr.constvars, consts, strict=True))
-  env.update(zip(jaxpr.invars, args, strict=True))
+  names = (*jaxpr.constvars, *jaxpr.invars)
+  env: dict[Any, Any] = dict(zip(names, (*consts, *args), strict=True))
 
   def read(atom):
     return atom.val if isinstance(atom, core.Literal) else env[atom]

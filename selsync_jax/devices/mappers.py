@@ -1,10 +1,9 @@
 """The mappers: a worker per device, all on one, or each a slice of a mesh.
 
-The same functions of one worker run under `jax.pmap`, one worker per device;
-under `jit(vmap)`, all of them on one device, where `map` takes them in turn
-wherever they do not communicate; or under `shard_map`, each on several devices
-of a mesh. The arrays of a mesh are global, those of the others hold the rows of
-this process's workers.
+The same functions of one worker run under `jax.pmap`; under `jit(vmap)`, where
+`map` takes the workers in turn wherever they do not communicate; or under
+`shard_map`. The arrays of a mesh are global, those of the others hold the rows
+of this process's workers.
 """
 
 import dataclasses
@@ -80,13 +79,8 @@ def choose(name: str, workers: int, data: int = 1, fsdp: int = 1) -> Mapper:
 
   On a CPU, `map` is as fast as `pmap` and needs no virtual devices, and `vmap`
   is slower (`python -m benchmarks.speed.mappers`). Each worker gets an
-  accelerator of its own, if there are enough of them.
-
-  Args:
-    name: `auto`, `mesh`, or the name of another mapper.
-    workers: the number of workers of all processes.
-    data: see `Layout`; only `mesh` has it.
-    fsdp: see `Layout`; only `mesh` has it.
+  accelerator of its own, if there are enough of them. Only `mesh` has `data`
+  and `fsdp`, see `Layout`.
   """
   if name == Layout.name:
     return Layout(workers, data, fsdp)

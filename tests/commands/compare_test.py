@@ -217,8 +217,10 @@ def test_a_mistake_is_one_line(flags, line, tmp_path, data_dir):
 def test_a_smoke_comparison_has_a_folder_of_its_own(monkeypatch):
   monkeypatch.chdir(ROOT)
   for variant, folder in (('', ''), (':smoke', '-smoke')):
-    flags = [f'--config=configs/stdlib_gpt.py{variant}', '--methods=bsp']
-    assert command.parse(flags).out.name == f'compare-stdlib_gpt{folder}'
+    flags = [f'--config=configs/stdlib_gpt.py{variant}', '--methods=all']
+    options = command.parse([*flags, '--seeds=1'])
+    assert options.out.name == f'compare-stdlib_gpt{folder}'
+    assert [t.config.sync.method for t in options.trials] == list(METHODS)
 
 
 def test_every_method_gets_the_same_seeds_and_rates(tmp_path):

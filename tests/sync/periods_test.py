@@ -21,9 +21,8 @@ def syncs(trigger, steps):
 
 
 def schedule(name, warmup, **fields):
-  return optimizers.create_schedule(
-    name, 0.1, warmup_steps=warmup, steps=STEPS, **fields
-  )
+  bound = optimizers.bind_schedule({'name': name, **fields})
+  return optimizers.with_warmup(bound, 0.1, warmup_steps=warmup, steps=STEPS)
 
 
 SCHEDULES = {

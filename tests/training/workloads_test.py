@@ -72,9 +72,8 @@ def test_batch_and_learning_rate_are_the_papers(workload):
   assert config.optimizer.learning_rate == peak
   shape = {k: v for k, v in config.schedule.items() if k != 'warmup_epochs'}
   assert config.schedule.warmup_epochs == 0
-  lr = optimizers.create_schedule(
-    peak=peak, warmup_steps=0, steps=10**6, **shape
-  )
+  schedule = optimizers.bind_schedule(shape)
+  lr = optimizers.with_warmup(schedule, peak, warmup_steps=0, steps=10**6)
   assert [lr(at) for at in rates] == pytest.approx(list(rates.values()))
 
 
