@@ -56,8 +56,13 @@ def write(trials: Sequence[Trial], out: pathlib.Path) -> Comparison:
   found = Comparison(rows, best, out / f'{NAME}.html')
   files.write(out / f'{NAME}.md', found.markdown)
   comparison_table.write_csv(entries, chosen, out / f'{NAME}.csv')
+  (run, *_) = chosen[0].runs.values()
+  subtitle = (
+    f'{headline.setting(run.config)}; mean ± sample standard deviation over '
+    'seeds, on the validation split'
+  )
   body = [
-    page.header(best, _subtitle(chosen)),
+    page.header(best, subtitle),
     _table('summary', 'Comparison', rows),
     *_overlaps(chosen),
     *map(page.figure, figures),
@@ -86,14 +91,6 @@ def _overlaps(chosen: Sequence[Entry]) -> list[Markup]:
   title = f'Intervals of validation {metric_of(chosen)} that overlap'
   head = ['method', 'overlaps with']
   return [page.table('overlaps', title, head, rows)] if rows else []
-
-
-def _subtitle(chosen: Sequence[Entry]) -> str:
-  (run, *_) = chosen[0].runs.values()
-  return (
-    f'{headline.setting(run.config)}; mean ± sample standard deviation over '
-    'seeds, on the validation split'
-  )
 
 
 def _table(name: str, title: str, rows: Table) -> Markup:

@@ -137,24 +137,16 @@ class Box(NamedTuple):
 
 
 class Plot(NamedTuple):
-  """A figure.
+  """A figure."""
 
-  Attributes:
-    name: the stem of its file's name, and its id in the page.
-    title: the heading, which screen readers read too.
-    caption: the text that explains the figure.
-    panels: the panels, one or more.
-    columns: the largest number of panels side by side; 0 for panels on top of
-      each other that share their x axis.
-    compares_x: whether the pointer shows all marks at its x, or only the
-      nearest mark.
-  """
-
-  name: str
-  title: str
+  name: str  # The stem of its file's name, and its id in the page.
+  title: str  # The heading, which screen readers read too.
   caption: str
   panels: Sequence[Panel]
+  # The largest number of panels side by side; 0 for panels on top of each other
+  # that share their x axis.
   columns: int = 1
+  # Whether the pointer shows all marks at its x, or only the nearest mark.
   compares_x: bool = True
 
   @property

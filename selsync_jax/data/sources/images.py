@@ -124,51 +124,45 @@ _SPLIT_SEED = 0
 _TEST, _VALIDATION = 360, 180
 
 
-def _all_digits() -> arrays.Examples:
-  """Returns all 1,797 images [n, 8, 8, 1] in 17 gray levels, and labels."""
-  from sklearn import datasets  # Takes a second to import.
-
-  images, labels = datasets.load_digits(return_X_y=True)
-  return {
-    'image': np.asarray(images, np.uint8).reshape(-1, 8, 8, 1),
-    'label': np.asarray(labels, np.int32),
-  }
-
-
 def _split_digits(labels: np.ndarray) -> dict[str, np.ndarray]:
-  """Returns the example indices of each split, sorted, stratified by label."""
+  """Returns the example indices of each split, stratified by label.
+
+  They are sorted by their MD5, with the split as salt.
+  """
   from sklearn import model_selection  # Takes a second to import.
 
   def stratified(indices, size):
     how = {'stratify': labels[indices], 'random_state': _SPLIT_SEED}
     return model_selection.train_test_split(indices, test_size=size, **how)
 
+  def shuffled(split, indices):
+    digests = [hashlib.md5(f'{split}{i}'.encode()).digest() for i in indices]
+    return indices[sorted(range(len(indices)), key=digests.__getitem__)]
+
   train, test = stratified(np.arange(len(labels)), _TEST)
   train, validation = stratified(train, _VALIDATION)
   splits = {'train': train, 'validation': validation, 'test': test}
-  return {split: np.sort(indices) for split, indices in splits.items()}
-
-
-def _shuffled(indices: np.ndarray, split: str) -> np.ndarray:
-  """Returns the indices sorted by their MD5, with the split as salt."""
-
-  def salted(i):
-    return hashlib.md5(f'{split}{i}'.encode()).digest()
-
-  return np.array(sorted(indices.tolist(), key=salted))
+  return {split: shuffled(split, rows) for split, rows in splits.items()}
 
 
 def digits(
   *, image_size: Pixels | None = None, channels: Literal[1, 3] | None = None
 ) -> arrays.ArrayDataset:
-  """Returns gray images in [0, 1], with equal channels, by default one.
+  """Returns 1,797 gray images in [0, 1], with equal channels, by default one.
 
   `image_size` is the pixels per side; `None` is 8, the original.
   """
-  every, splits = _all_digits(), {}
-  for split, indices in _split_digits(every['label']).items():
-    rows = _shuffled(indices, split)
-    splits[split] = {name: array[rows] for name, array in every.items()}
+  from sklearn import datasets  # Takes a second to import.
+
+  images, labels = datasets.load_digits(return_X_y=True)
+  every = {  # Images are in 17 gray levels.
+    'image': np.asarray(images, np.uint8).reshape(-1, 8, 8, 1),
+    'label': np.asarray(labels, np.int32),
+  }
+  splits = {
+    split: {name: array[rows] for name, array in every.items()}
+    for split, rows in _split_digits(every['label']).items()
+  }
   resizes = f"image_size={image_size}: only data.backend='tf' can resize digits"
 
   def transform(examples):
