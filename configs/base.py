@@ -34,10 +34,7 @@ PAPER: Mapping[str, Any] = types.MappingProxyType({'selsync': {'delta': 0.3}})
 
 
 def _sync(method: str, overrides: Mapping[str, Mapping[str, Any]]) -> dict:
-  """The fields of one method: its constructor's defaults, then `overrides`.
-
-  The constructor's docstring describes each field.
-  """
+  """The fields of one method: its constructor's defaults, then `overrides`."""
   try:
     declared = _parameters(method)
   except ValueError as error:
@@ -105,9 +102,8 @@ def _own() -> dict[str, Any]:
 def split(argument: str) -> tuple[str, bool]:
   """Parses the argument of a workload's config file, `METHOD[,smoke]`.
 
-  Returns:
-    The method, and whether to use the smoke variant: a workload small enough
-    for a laptop, on data that every machine has.
+  The smoke variant is small enough for a laptop, on data that every machine
+  has.
   """
   method, *variant = argument.split(',')
   if variant not in ([], ['smoke']):

@@ -3,9 +3,6 @@
   python train.py --config=configs/cifar100_vgg11.py:selsync
   python train.py --config=configs/cifar100_vgg11.py:selsync,smoke
 
-`bsp`, `local_sgd`, `fedavg` or `diloco` in place of `selsync` trains with that
-method.
-
 Paper: Tyagi and Swany, CLUSTER 2023, table I: accuracy 91.33 % at LSSR 0.912
 with delta 0.3 (BSP 90.9 %), on 16 V100 GPUs in 4 servers at 5 Gbit/s. The table
 says top-1, but the values look like top-5; runs here report both. The paper's
@@ -28,9 +25,7 @@ from selsync_jax.configs import base
 def get_config(argument: str = 'selsync'):
   method, smoke = base.split(argument)
   config = base.get_config(method, base.PAPER)
-  config.workers = 16
-  config.epochs = 110.0
-  config.batch_size = 32
+  config.update(workers=16, epochs=110.0, batch_size=32)
   config.data.name = 'cifar100'
   config.model.update(
     name='vgg11', num_filters=64, mlp_dim=4096, dtype='bfloat16'

@@ -3,9 +3,6 @@
   python train.py --config=configs/cifar10_resnet101.py:selsync
   python train.py --config=configs/cifar10_resnet101.py:selsync,smoke
 
-`bsp`, `local_sgd`, `fedavg` or `diloco` in place of `selsync` trains with that
-method.
-
 Paper: Tyagi and Swany, CLUSTER 2023, table I: accuracy 98.62 % at LSSR 0.829
 with delta 0.3 (BSP 98.5 %), on 16 V100 GPUs in 4 servers at 5 Gbit/s. The table
 says top-1, but no ResNet-101 reaches that from scratch, so it is probably
@@ -28,9 +25,7 @@ from selsync_jax.configs import base
 def get_config(argument: str = 'selsync'):
   method, smoke = base.split(argument)
   config = base.get_config(method, base.PAPER)
-  config.workers = 16
-  config.epochs = 233.0
-  config.batch_size = 32
+  config.update(workers=16, epochs=233.0, batch_size=32)
   config.data.name = 'cifar10'
   config.model.update(
     name='resnet', depth=101, stem='cifar', num_filters=64, dtype='bfloat16'

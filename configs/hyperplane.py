@@ -14,9 +14,7 @@ from selsync_jax.configs import base
 
 def get_config(method: str = 'selsync', overrides=base.NO_OVERRIDES):
   config = base.get_config(method, overrides)
-  config.workers = 8
-  config.epochs = 48.0
-  config.batch_size = 256
+  config.update(workers=8, epochs=48.0, batch_size=256)
   config.data.name = 'hyperplane'
   config.model.name = 'linear'
   config.optimizer.learning_rate = 0.05

@@ -3,9 +3,6 @@
   python train.py --config=configs/imagenet_alexnet.py:selsync
   python train.py --config=configs/imagenet_alexnet.py:selsync,smoke
 
-`bsp`, `local_sgd`, `fedavg` or `diloco` in place of `selsync` trains with that
-method.
-
 Paper: Tyagi and Swany, CLUSTER 2023, table I: top-5 accuracy 86.72 % at LSSR
 0.954 with delta 0.3 (BSP 85.15 %), on 16 V100 GPUs in 4 servers at 5 Gbit/s.
 Batch size, optimizer and learning rate are the paper's. 170 epochs are the
@@ -25,9 +22,7 @@ from selsync_jax.configs import base
 def get_config(argument: str = 'selsync'):
   method, smoke = base.split(argument)
   config = base.get_config(method, base.PAPER)
-  config.workers = 16
-  config.epochs = 170.0
-  config.batch_size = 128
+  config.update(workers=16, epochs=170.0, batch_size=128)
   config.data.name = 'imagenet2012'
   config.model.update(
     name='alexnet', num_filters=64, mlp_dim=4096, dtype='bfloat16'

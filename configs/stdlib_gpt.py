@@ -3,9 +3,6 @@ r"""A small LLaMA-style decoder on the source of Python's library, byte by byte.
   python train.py --config=configs/stdlib_gpt.py:selsync
   python train.py --config=configs/stdlib_gpt.py:selsync,smoke
 
-`bsp`, `local_sgd`, `fedavg` or `diloco` in place of `selsync` trains with that
-method.
-
 Not from a paper: a decoder with pre-norm, RMSNorm, rotary positions and SwiGLU,
 trained with AdamW, warmup and cosine decay, on text that every machine has. The
 learning rate matters more here than the method. To compare methods, give each
@@ -33,9 +30,7 @@ SMOKE = {'selsync': dict(delta=0.5, max_period=12)}
 def get_config(argument: str = 'selsync'):
   method, smoke = base.split(argument)
   config = base.get_config(method, SMOKE if smoke else base.NO_OVERRIDES)
-  config.workers = 4
-  config.epochs = 10.0
-  config.batch_size = 16
+  config.update(workers=4, epochs=10.0, batch_size=16)
   config.data.update(name='stdlib_text', bptt=256)
   config.model.update(
     name='decoder',

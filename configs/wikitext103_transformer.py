@@ -3,9 +3,6 @@
   python train.py --config=configs/wikitext103_transformer.py:selsync
   python train.py --config=configs/wikitext103_transformer.py:selsync,smoke
 
-`bsp`, `local_sgd`, `fedavg` or `diloco` in place of `selsync` trains with that
-method.
-
 Paper: Tyagi and Swany, CLUSTER 2023, table I: perplexity 89.91 at LSSR 0.725
 with delta 0.3 (BSP 90.02), on 16 V100 GPUs in 4 servers at 5 Gbit/s. Model,
 batch size, optimizer, learning rate and decay are the paper's. 3 epochs are the
@@ -26,9 +23,7 @@ from selsync_jax.configs import base
 def get_config(argument: str = 'selsync'):
   method, smoke = base.split(argument)
   config = base.get_config(method, base.PAPER)
-  config.workers = 16
-  config.epochs = 3.0
-  config.batch_size = 20
+  config.update(workers=16, epochs=3.0, batch_size=20)
   config.data.update(name='wikitext103', bptt=35)
   config.model.update(
     name='transformer',

@@ -20,14 +20,15 @@ from benchmarks.speed.program import Program
 from benchmarks.speed.program import task_of
 import selsync_jax as ss
 from selsync_jax import methods
-from selsync_jax.data import opening
 from selsync_jax.data.arrays import ArrayDataset
 from selsync_jax.data.arrays import unchanged
+from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.order import ShuffledChunk
 from selsync_jax.devices.layout import Layout
 from selsync_jax.models import tasks
 from selsync_jax.sync.consensus import AXIS
 from tests.support import programs
+from tests.support.partitions import make_partition
 from tests.support.workloads import Workload
 
 ROUNDS = 5
@@ -167,25 +168,16 @@ def step_row(
 
 def host_batches(workload: Workload, size: int) -> Iterator[Any]:
   """Batches of random examples from the NumPy backend, for one worker."""
-  data = opening.assign(
-    ArrayDataset(
-      'random',
-      task='language_modeling' if workload.is_text else 'classification',
-      num_classes=workload.outputs,
-      order=ShuffledChunk(),
-      splits={'train': workload.examples_of(2 * size)},
-      transform=unchanged,
-    ),
-    {
-      'injection': {'alpha': 0.0, 'beta': 0.0},
-      'partition': 'seldp',
-      'labels_per_worker': None,
-      'dirichlet_alpha': None,
-    },
-    workers=1,
-    batch_size=size,
-    seed=0,
+  dataset = ArrayDataset(
+    'random',
+    task='language_modeling' if workload.is_text else 'classification',
+    num_classes=workload.outputs,
+    order=ShuffledChunk(),
+    splits={'train': workload.examples_of(2 * size)},
+    transform=unchanged,
   )
+  partition = make_partition('seldp', 2 * size, 1, size, 0)
+  data = dataset.assigned(Assignment(partition, dataset.order, None, size, 0))
   return data.batches(range(1), 0, 13)
 
 

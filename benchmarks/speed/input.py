@@ -37,6 +37,7 @@ def pipeline_of(
 ) -> Iterator[Any]:
   """Training batches of a data set: from `arrays`, or from disk."""
   from selsync_jax.configs import base
+  from selsync_jax.data import bind_data
   from selsync_jax.data import open_dataset
   from selsync_jax.data.arrays import ArrayDataset
   from selsync_jax.data.sources import DATASETS
@@ -45,7 +46,7 @@ def pipeline_of(
   if arrays is None:
     config = base.get_config('bsp').data
     config.update({'name': name, 'dir': data_dir, 'backend': backend} | fields)
-    return batches_of(open_dataset(config.to_dict()))
+    return batches_of(open_dataset(bind_data(config.to_dict())))
   source = DATASETS[name](**fields)
   return batches_of(
     ArrayDataset(
@@ -64,7 +65,7 @@ def pipeline_of(
 def batches_of(dataset: Any) -> Iterator[Any]:
   """Training batches of an open data set."""
   from selsync_jax.data.assignment import Assignment
-  from selsync_jax.data.partitions import make_partition
+  from tests.support.partitions import make_partition
 
   info = dataset.info
   partition = make_partition(

@@ -1,19 +1,17 @@
-"""Data in memory, and the batches that NumPy makes of them."""
+"""Data sets, and the batches that NumPy makes of those in memory."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 from typing import Any, NamedTuple
 import zlib
 
 import numpy as np
 
+from selsync_jax.data import protocol
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.assignment import evaluation_blocks
 from selsync_jax.data.draws import bits
 from selsync_jax.data.order import Order
-from selsync_jax.data.protocol import Batch
-from selsync_jax.data.protocol import Data
-from selsync_jax.data.protocol import DatasetInfo
 
 Examples = Mapping[str, np.ndarray]
 """Arrays with a leading axis of examples, by name."""
@@ -43,8 +41,8 @@ def count(examples: Examples) -> int:
 def forms(examples: Examples) -> str:
   """Returns name, shape of an example, and dtype of each array."""
   return ', '.join(
-    f'{name} {examples[name].shape[1:]} {examples[name].dtype}'
-    for name in sorted(examples)
+    f'{name} {array.shape[1:]} {array.dtype}'
+    for name, array in sorted(examples.items())
   )
 
 
@@ -68,7 +66,7 @@ def unchanged(examples: Any) -> Any:
 
 Read = Callable[
   [Examples, Mapping[str, type], Iterator[Block], KeyedTransform],
-  Iterator[Batch],
+  Iterator[protocol.Batch],
 ]
 """A backend: `read(examples, dtypes, blocks, transform)` yields batches.
 
@@ -82,18 +80,15 @@ def read(
   dtypes: Mapping[str, type],
   blocks: Iterator[Block],
   transform: KeyedTransform,
-) -> Iterator[Batch]:
+) -> Iterator[protocol.Batch]:
   """Reads with NumPy alone; see `Read`."""
   for block in blocks:
     for step in range(len(block['index'])):
       slots = {name: array[step] for name, array in block.items()}
       index, key = slots['index'], slots.get('key')
-      flat = {
-        name: array[index.ravel()].astype(
-          dtypes.get(name, array.dtype), copy=False
-        )
-        for name, array in examples.items()
-      }
+      flat = {name: array[index.ravel()] for name, array in examples.items()}
+      for name in flat.keys() & dtypes.keys():
+        flat[name] = flat[name].astype(dtypes[name], copy=False)
       flat = transform(flat, None if key is None else key.ravel())
       batch = {
         name: array.reshape(*index.shape, *array.shape[1:])
@@ -103,13 +98,9 @@ def read(
 
 
 class ArrayDataset(NamedTuple):
-  """A data set in memory.
+  """A data set in memory; see `DatasetInfo` for the first fields.
 
   Attributes:
-    name: its name in a config.
-    task: what the data are for, a name in `tasks.TASKS`.
-    num_classes: the number of labels, or of tokens in the vocabulary.
-    order: the order in which workers read their chunks.
     splits: the examples of the `train`, `validation` and `test` split.
     transform: `transform(examples)`, from stored examples to a batch. For both
       backends it may use only operators that arrays and tensors share.
@@ -132,10 +123,10 @@ class ArrayDataset(NamedTuple):
   read: Read = read
 
   @property
-  def info(self) -> DatasetInfo:
+  def info(self) -> protocol.DatasetInfo:
     """The data set, without its examples."""
     train = self.splits['train']
-    return DatasetInfo(
+    return protocol.DatasetInfo(
       self.name,
       self.task,
       self.num_classes,
@@ -150,19 +141,42 @@ class ArrayDataset(NamedTuple):
     return ArrayData(self.info, assignment, self)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class ArrayData(Data):
-  """The data of a run's workers, from a data set in memory.
+class Source(NamedTuple):
+  """A data set of TFDS; see `ArrayDataset` for `task`, `order` and `train`.
 
   Attributes:
-    dataset: the data set.
+    name: its name in a config, and by default in TFDS.
+    num_classes: `num_classes(info)`, from TFDS's `DatasetInfo` to the number of
+      labels or of tokens.
+    splits: TFDS's name for each of `train`, `validation` and `test`.
+    transform: `transform(examples)`, from stored tensors to a batch.
+    read: `read(rows)`, from a `tf.data.Dataset` of all rows of a split to
+      arrays. If `None`, the data set stays on disk, and `transform` and `train`
+      take one example at a time.
+    fetch: how to get the data set, with `{dir}` for TFDS's data directory.
+    builder: `builder(data_dir=...)`, our own TFDS builder, which prepares the
+      data on first use. If `None`, TFDS's own command prepares them.
   """
+
+  name: str
+  task: str
+  num_classes: Callable[[Any], int]
+  splits: Mapping[str, str]
+  order: Order
+  transform: Transform
+  train: KeyedTransform | None
+  read: Callable[[Any], Examples] | None
+  fetch: str
+  builder: Callable[..., Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ArrayData(protocol.Data):
+  """The data of a run's workers, from a data set in memory."""
 
   dataset: ArrayDataset
 
-  def batches(
-    self, workers: Sequence[int], start: int, stop: int
-  ) -> Iterator[Batch]:
+  def batches(self, workers, start, stop):
     """See `Data`."""
     seed, train = self.assignment.seed, self.dataset.train
 
@@ -175,30 +189,23 @@ class ArrayData(Data):
 
     return self._read('train', blocks(), train or self._plain)
 
-  def evaluation(
-    self, split: str, batch_size: int, workers: Sequence[int], total: int
-  ) -> Iterator[Batch]:
+  def evaluation(self, split, batch_size, workers, total):
     """See `Data`."""
     examples = self.info.sizes[split]
-    blocks = (
-      {'index': index, 'mask': mask}
-      for index, mask in evaluation_blocks(examples, batch_size, workers, total)
-    )
-    return self._read(split, blocks, self._plain)
+    blocks = evaluation_blocks(examples, batch_size, workers, total)
+    named = ({'index': index, 'mask': mask} for index, mask in blocks)
+    return self._read(split, named, self._plain)
 
   @property
   def fingerprint(self) -> dict[str, Any]:
     """See `Data`; 64 examples of each split are read."""
-    return {
-      split: {
-        'examples': count(examples),
-        'arrays': forms(examples),
-        'content': checksum(
-          {k: v[sample(count(examples), 64)] for k, v in examples.items()}
-        ),
-      }
-      for split, examples in self.dataset.splits.items()
-    }
+    marks = {}
+    for split, examples in self.dataset.splits.items():
+      rows = sample(count(examples), 64)
+      content = checksum({k: v[rows] for k, v in examples.items()})
+      marks[split] = {'examples': count(examples), 'arrays': forms(examples)}
+      marks[split]['content'] = content
+    return marks
 
   def _plain(self, examples, key):
     del key

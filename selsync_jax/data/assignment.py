@@ -38,14 +38,7 @@ def progress(
   worker: Int64[np.ndarray, '...'],
   step: Int64[np.ndarray, '...'],
 ) -> ChunkProgress:
-  """Returns how far workers have read their chunks.
-
-  Args:
-    partition: the partition of the data set over all workers.
-    batch_size: the number of examples that a worker reads at a step.
-    worker: worker indices.
-    step: steps, which broadcast against `worker`.
-  """
+  """Returns how far workers have read their chunks, `batch_size` at a step."""
   steps = partition.steps_per_chunk(batch_size)[worker]
   epoch = step // steps
   chunk = worker
@@ -60,43 +53,32 @@ def progress(
   )
 
 
-class Slots(NamedTuple):
-  """The contents of training batches; arrays [steps, workers, slots].
+Indices = Int64[np.ndarray, 'steps workers slots']
+Mask = Bool[np.ndarray, 'steps workers slots']
 
-  Attributes:
-    index: an example index, valid in every slot.
-    mask: whether the slot holds an example.
-    epoch: the epoch in which the example is read.
-    reader: the worker that reads the example from its chunk.
+
+class Slots(NamedTuple):
+  """The contents of training batches.
+
+  Every slot has a valid example `index`, the `epoch` in which that example is
+  read, and the worker that reads it from its chunk, the `reader`; the `mask`
+  says whether the slot holds an example.
   """
 
-  index: Int64[np.ndarray, 'steps workers slots']
-  mask: Bool[np.ndarray, 'steps workers slots']
-  epoch: Int64[np.ndarray, 'steps workers slots']
-  reader: Int64[np.ndarray, 'steps workers slots']
+  index: Indices
+  mask: Mask
+  epoch: Indices
+  reader: Indices
 
 
 class Assignment(NamedTuple):
-  """Which worker reads which training example at which step.
+  """Which worker reads which training example at which step."""
 
-  Attributes:
-    partition: the partition of the training examples over all workers.
-    order: the order in which workers read their chunks.
-    injection: the injection, if any.
-    batch_size: the number of slots in a worker's batch.
-    seed: the seed of shuffles and draws.
-  """
-
-  partition: Partition
+  partition: Partition  # Of the training examples over all workers.
   order: Order
   injection: Injection | None
-  batch_size: int
-  seed: int
-
-  @property
-  def own_batch_size(self) -> int:
-    """The slots of a worker's batch that it fills from its own chunk."""
-    return self.injection.own if self.injection else self.batch_size
+  batch_size: int  # The number of slots in a worker's batch.
+  seed: int  # The seed of shuffles and draws.
 
   @property
   def steps_per_epoch(self) -> int:
@@ -109,19 +91,14 @@ class Assignment(NamedTuple):
     steps: Int64[np.ndarray, 'steps'],
     shuffle: IndexShuffle,
   ) -> Slots:
-    """Returns the contents of some workers' batches at some steps.
-
-    Args:
-      workers: the indices of the workers.
-      steps: the steps.
-      shuffle: an index shuffle, which keeps the last call's permutations.
-    """
+    """Returns the contents of some workers' batches at some steps."""
     worker = np.asarray(workers, np.int64)[:, None]
     step = steps[:, None, None]
-    reader, slot, counts = worker, np.arange(self.batch_size), True
+    own, reader, counts = self.batch_size, worker, True
+    slot = np.arange(own)
     if self.injection:
+      own = self.injection.own  # The other slots hold shared examples.
       reader, slot, counts = self.injection.sources(worker, step, self.seed)
-    own = self.own_batch_size
     chunk = progress(self.partition, own, reader, step)
     position, mask = self.order.positions(chunk, slot, own, self.seed, shuffle)
     index = self.partition.indices[chunk.start + position]
@@ -143,24 +120,11 @@ class Assignment(NamedTuple):
 
 def evaluation_blocks(
   examples: int, batch_size: int, workers: Sequence[int], total: int
-) -> Iterator[
-  tuple[
-    Int64[np.ndarray, 'steps workers slots'],
-    Bool[np.ndarray, 'steps workers slots'],
-  ]
-]:
+) -> Iterator[tuple[Indices, Mask]]:
   """Yields the examples that some workers read in an evaluation, in blocks.
 
-  All `total` workers together read every example of a split once.
-
-  Args:
-    examples: the number of examples in the split.
-    batch_size: the number of slots in a worker's batch.
-    workers: the indices of the workers.
-    total: the number of workers that share the split.
-
-  Yields:
-    Example indices, valid in every slot, and whether the slots hold an example.
+  All `total` workers together read every example of a split once. A block is
+  example indices, valid in every slot, and whether the slots hold an example.
   """
   worker = np.asarray(workers, np.int64)[:, None]
   slot = worker * batch_size + np.arange(batch_size)

@@ -29,9 +29,8 @@ def _xor_shifted(x: Any, places: int) -> Any:
 def hashed(words: Sequence[Any], state: Any) -> Any:
   """Hashes words into a state, with operators that all array libraries have.
 
-  Args:
-    words: uint64 arrays or tensors that broadcast against each other.
-    state: a uint64 zero of the same library.
+  Words are uint64 arrays or tensors that broadcast against each other, and the
+  state is a uint64 zero of the same library.
   """
   for word in words:
     state = (state + _STEP) ^ word
@@ -42,14 +41,7 @@ def hashed(words: Sequence[Any], state: Any) -> Any:
 
 
 def bits(*words: Any) -> UInt64[np.ndarray, '...']:
-  """Returns 64 random bits for each combination of words.
-
-  Args:
-    *words: integers or integer arrays that broadcast against each other.
-
-  Returns:
-    uint64 bits, of the shape that the words broadcast to.
-  """
+  """Returns 64 random bits for each combination of words, as they broadcast."""
   arrays = [np.asarray(word).astype(np.uint64) for word in words]
   with np.errstate(over='ignore'):  # Arithmetic is modulo 2**64.
     return np.asarray(hashed(arrays, np.zeros((), np.uint64)))

@@ -71,11 +71,9 @@ def permutation(
 ) -> Int64[np.ndarray, 'size']:
   """Returns the permutation of [0, size) that TensorFlow's op computes.
 
-  Args:
-    words: three words of the seed, of which the op takes 32 bits each.
-    size: the number of indices, at least 1.
-    scratch: memory to work in, which another call has used; by default new
-      memory, whose pages the system clears first, which takes twice as long.
+  The op takes 32 bits of each of the three words of the seed. `scratch` is
+  memory that another call has used: the system clears the pages of new memory
+  first, which takes twice as long.
   """
   if size == 1:
     return np.zeros(1, np.int64)
@@ -109,12 +107,9 @@ class IndexShuffle:
   def __call__(
     self, index: Any, words: Sequence[Any], last: Any
   ) -> Int64[np.ndarray, '...']:
-    """Permutes each index.
+    """Permutes each index, int64 in [0, last].
 
-    Args:
-      index: int64 array, each in [0, last].
-      words: three words of the seed, which broadcast to `index`.
-      last: the largest index; broadcasts to `index`.
+    The three words of the seed and `last` broadcast to `index`.
     """
     each = np.stack(np.broadcast_arrays(*words, last), axis=-1)
     rows, group = np.unique(each.reshape(-1, 4), axis=0, return_inverse=True)

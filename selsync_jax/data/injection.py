@@ -19,21 +19,15 @@ from selsync_jax.data.draws import bits
 
 
 class Injection(NamedTuple):
-  """The numbers of workers and examples of an injection, rounded to integers.
+  """The counts of workers and examples of an injection, rounded to integers."""
 
-  Attributes:
-    workers: N, the number of workers.
-    sharers: the number of workers that share at a step, alpha N rounded up.
-    own: the number of examples that each worker reads from its own chunk at a
-      step: b' = b / (1 + alpha beta N), rounded up.
-    shared: the number of examples that the sharers give away together, b - b',
-      in parts that differ by at most one: about beta b' each, as in the paper,
-      and never more than b'.
-  """
-
-  workers: int
-  sharers: int
+  workers: int  # N, the number of workers.
+  sharers: int  # The workers that share at a step: alpha N, rounded up.
+  # The examples that each worker reads from its own chunk at a step:
+  # b' = b / (1 + alpha beta N), rounded up.
   own: int
+  # The examples that the sharers give away together, b - b', in parts that
+  # differ by at most one: about beta b' each, as in the paper, and at most b'.
   shared: int
 
   @property
@@ -49,12 +43,7 @@ class Injection(NamedTuple):
   def sharing_workers(
     self, step: Int64[np.ndarray, '...'], seed: int
   ) -> Int64[np.ndarray, '... sharers']:
-    """Returns the workers that share at a step, equal on all processes.
-
-    Args:
-      step: a scalar, or an array [steps, 1, 1].
-      seed: the seed of the draw.
-    """
+    """Returns the workers that share at a step, equal on all processes."""
     lots = bits(seed, step, np.arange(self.workers)).view(np.int64)
     return np.argsort(~lots, axis=-1, kind='stable')[..., : self.sharers]
 
@@ -69,11 +58,7 @@ class Injection(NamedTuple):
     A worker's own examples come first. The last slots hold the shared ones,
     equal for all workers, one of each sharer in turn. A sharer has its own
     examples in both places; the mask omits the second, so its batch is smaller.
-
-    Args:
-      worker: the indices of the workers.
-      step: a scalar, or an array [steps, 1, 1].
-      seed: the seed of the draw.
+    The step is a scalar, or an array [steps, 1, 1].
 
     Returns:
       Arrays that broadcast to [..., workers, own + shared]: the worker that

@@ -11,15 +11,15 @@ from selsync_jax.config import Bound
 from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
 from selsync_jax.config import lookup
+from selsync_jax.config import parameters
 from selsync_jax.config import set_fields
 from selsync_jax.data import arrays
 from selsync_jax.data.arrays import Read
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.injection import make_injection
 from selsync_jax.data.own import open_own
-from selsync_jax.data.partitions import bind_partition
 from selsync_jax.data.partitions import divided
-from selsync_jax.data.partitions import PARTITION_FIELDS
+from selsync_jax.data.partitions import PARTITIONS
 from selsync_jax.data.protocol import Data
 from selsync_jax.data.protocol import OpenDataset
 from selsync_jax.data.sources import BY_NUMPY
@@ -50,94 +50,64 @@ BACKENDS: dict[str, Callable[[], Read]] = {
 
 
 class BoundData(NamedTuple):
-  """The `data` of a config, checked; nothing is read yet.
+  """The `data` of a config, checked; nothing is read yet."""
 
-  Attributes:
-    name: the data set's name.
-    dataset: the function that opens the data set.
-    partition: the function that divides its training examples.
-    injection: `alpha` and `beta`.
-    backend: a name in `BACKENDS`, or `auto`.
-    directory: TFDS's data directory; `None` is TFDS's default.
-  """
-
-  name: str
-  dataset: Bound
-  partition: Bound
-  injection: Mapping[str, float]
-  backend: str
-  directory: str | None
+  name: str  # The data set's name.
+  dataset: Bound  # Opens the data set.
+  partition: Bound  # Divides its training examples.
+  injection: Mapping[str, float]  # `alpha` and `beta`.
+  backend: str  # A name in `BACKENDS`, or `auto`.
+  directory: str | None  # TFDS's data directory; `None` is TFDS's default.
 
 
 def bind_data(fields: Mapping[str, Any]) -> BoundData:
   """Binds the `data` of a config.
 
-  Args:
-    fields: `name`, a name in `DATASETS`, and the data set's own fields;
-      `partition` and its own fields; `injection`, `backend` and `dir`.
-
-  Raises:
-    ConfigError: for the first field that is foreign, missing or out of range.
+  It has `name`, a name in `DATASETS`, and the data set's own fields;
+  `partition` and its own fields; `injection`, `backend` and `dir`.
   """
-  common = 'injection', 'backend', 'dir'
-  divide = {'partition', *PARTITION_FIELDS}
-  dataset = {
-    field: value
-    for field, value in set_fields(fields).items()
-    if field not in common and field not in divide
-  }
+  given = set_fields(fields)
+  for field in ('injection', 'backend', 'dir'):
+    given.pop(field, None)
+  own = {name for each in PARTITIONS.values() for name in parameters(each)}
+  divide = {k: given.pop(k) for k in ['partition', *own] if k in given}
   return BoundData(
     fields['name'],
-    bind(DATASETS, dataset, 'data'),
-    bind_partition({k: v for k, v in fields.items() if k in divide}),
+    bind(DATASETS, given, 'data'),
+    bind(PARTITIONS, divide, 'data', key='partition'),
     fields['injection'],
     fields['backend'],
-    check_directory(fields['dir']),
+    _check_directory(fields['dir']),
   )
 
 
 def open_data(
   fields: Mapping[str, Any] | BoundData,
-  *,
   workers: int,
   batch_size: int,
   seed: int,
 ) -> Data:
-  """Opens a data set and assigns its examples to workers.
+  """Opens the `data` of a config, bound or not, and assigns it to workers.
 
-  Args:
-    fields: the `data` of a config, or the result of `bind_data` for it.
-    workers: the number of workers of the run.
-    batch_size: the number of examples per worker and step.
-    seed: the seed of the partition, of shuffles and of draws.
-
-  Raises:
-    ConfigError: for the first field whose value breaks its rule, or if there
-      are no such data.
+  The seed is that of the partition, of shuffles and of draws.
   """
-  bound = _bound(fields)
-  return assign(
-    open_dataset(bound),
-    bound,
-    workers=workers,
-    batch_size=batch_size,
-    seed=seed,
-  )
+  bound = fields if isinstance(fields, BoundData) else bind_data(fields)
+  return assign(open_dataset(bound), bound, workers, batch_size, seed)
 
 
-def _bound(fields: Mapping[str, Any] | BoundData) -> BoundData:
-  return fields if isinstance(fields, BoundData) else bind_data(fields)
-
-
-def open_dataset(fields: Mapping[str, Any] | BoundData) -> OpenDataset:
-  """Opens a data set; arguments and errors are those of `open_data`."""
-  bound = _bound(fields)
+def open_dataset(bound: BoundData) -> OpenDataset:
+  """Opens a data set, which can be assigned to any number of workers."""
   name = bound.name
   if DATASETS.is_own(name):
     return open_own(name, bound.dataset)
   backend = _backend(bound.backend)
   if name not in BY_NUMPY:
-    _check_tfds(name, backend, bound.backend)
+    if backend == 'numpy':
+      names = ', '.join(BY_NUMPY)
+      line = f'without TensorFlow there are {names}; {name!r} needs it'
+      if bound.backend == 'numpy':
+        line = f"backend='numpy' reads {names}; {name!r} needs backend='tf'"
+      raise ConfigError(f'config.data: {line}')
     with _tensorflow():
       from selsync_jax.data.tfdata import prepared
 
@@ -161,32 +131,15 @@ def _backend(name: str) -> str:
   return name
 
 
-def _check_tfds(name: str, backend: str, wanted: str) -> None:
-  """Raises `ConfigError` if the backend cannot read a data set of TFDS."""
-  if backend != 'numpy':
-    return
-  names = ', '.join(BY_NUMPY)
-  if wanted == 'numpy':
-    line = f"backend='numpy' reads {names}; {name!r} needs backend='tf'"
-  else:
-    line = f'without TensorFlow there are {names}; {name!r} needs it'
-  raise ConfigError(f'config.data: {line}')
-
-
 def assign(
   dataset: OpenDataset,
-  fields: Mapping[str, Any] | BoundData,
-  *,
+  bound: BoundData,
   workers: int,
   batch_size: int,
   seed: int,
 ) -> Data:
-  """Assigns the examples of an open data set to workers.
-
-  Arguments and errors are those of `open_data`. The same open data set can be
-  assigned to different numbers of workers.
-  """
-  info, bound = dataset.info, _bound(fields)
+  """Assigns the examples of an open data set to workers, as `open_data`."""
+  info = dataset.info
   with config_errors('data.injection'):
     injection = make_injection(
       workers=workers, batch_size=batch_size, **bound.injection
@@ -210,21 +163,13 @@ def assign(
   )
 
 
-def check_directory(name: str | None) -> str | None:
+def _check_directory(name: str | None) -> str | None:
   """Returns TFDS's data directory, with `~` expanded.
 
   A bare name is rejected, as it would depend on the current folder; so is a
   folder that does not exist, as TFDS would make it.
-
-  Args:
-    name: `data.dir`; `None` is TFDS's default.
-
-  Raises:
-    ConfigError: if it is empty, a bare name, or does not exist.
   """
-  if name is None:
-    return None
-  if '://' in name:  # A bucket.
+  if name is None or '://' in name:  # TFDS's default, or a bucket.
     return name
   try:
     path = pathlib.Path(name).expanduser()

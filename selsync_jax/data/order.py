@@ -19,21 +19,13 @@ from selsync_jax.data.index_shuffle import IndexShuffle
 
 
 class ChunkProgress(NamedTuple):
-  """The positions of workers in their chunks at a step; int64 arrays.
+  """The positions of workers in their chunks at a step; int64 arrays."""
 
-  Attributes:
-    epoch: the number of chunks that the worker has read before this one.
-    step: the number of steps since the worker began to read this chunk.
-    steps: the number of steps in which it reads the chunk.
-    start: where the chunk begins in `Partition.indices`.
-    size: the number of examples in the chunk.
-  """
-
-  epoch: Any
-  step: Any
-  steps: Any
-  start: Any
-  size: Any
+  epoch: Any  # The number of chunks that the worker has read before this one.
+  step: Any  # The number of steps since the worker began to read this chunk.
+  steps: Any  # The number of steps in which it reads the chunk.
+  start: Any  # Where the chunk begins in `Partition.indices`.
+  size: Any  # The number of examples in the chunk.
 
   @property
   def even_share(self) -> tuple[Any, Any]:
@@ -43,13 +35,9 @@ class ChunkProgress(NamedTuple):
 
 
 class Order(abc.ABC):
-  """A reading order.
+  """A reading order."""
 
-  Attributes:
-    contiguous: whether chunks must be contiguous parts of the data set.
-  """
-
-  contiguous: ClassVar[bool] = True
+  contiguous: ClassVar[bool] = True  # Chunks are parts of the data set.
 
   @abc.abstractmethod
   def positions(
@@ -62,16 +50,9 @@ class Order(abc.ABC):
   ) -> tuple[Any, Any]:
     """Returns which examples of their chunks workers read at a step.
 
-    Args:
-      chunk: how far each worker has read.
-      slot: int64, slots of its batch; broadcasts against `chunk`.
-      batch_size: the number of slots in a batch.
-      seed: the seed of the shuffle.
-      shuffle: the index shuffle.
-
-    Returns:
-      Positions in the chunk, int64, valid in every slot; and a mask, bool:
-      whether the slot holds an example.
+    `slot`, int64, slots of a batch of `batch_size`, broadcasts against `chunk`.
+    The result is positions in the chunk, int64, valid in every slot; and a
+    mask, bool: whether the slot holds an example.
     """
 
 
@@ -88,14 +69,7 @@ class ShuffledChunk(Order):
     words = (seed, chunk.epoch, chunk.start)
     return shuffle(position, words, chunk.size - 1)
 
-  def positions(
-    self,
-    chunk: ChunkProgress,
-    slot: Any,
-    batch_size: int,
-    seed: int,
-    shuffle: IndexShuffle,
-  ) -> tuple[Any, Any]:
+  def positions(self, chunk, slot, batch_size, seed, shuffle):
     """See `Order`: the same share of the chunk at every step, shuffled."""
     del batch_size
     first, end = chunk.even_share
@@ -114,9 +88,7 @@ class ShuffledBlocks(ShuffledChunk):
   block_size: int
   contiguous: ClassVar[bool] = True
 
-  def shuffled(
-    self, position: Any, chunk: ChunkProgress, seed: int, shuffle: IndexShuffle
-  ) -> Any:
+  def shuffled(self, position, chunk, seed, shuffle):
     """Maps positions in a chunk to other positions of the same block."""
     block = position // self.block_size * self.block_size
     last = np.minimum(chunk.size - block, self.block_size) - 1
@@ -132,14 +104,7 @@ class TextStreams(Order):
   some steps. These are spread evenly, and differ between slots.
   """
 
-  def positions(
-    self,
-    chunk: ChunkProgress,
-    slot: Any,
-    batch_size: int,
-    seed: int,
-    shuffle: IndexShuffle,
-  ) -> tuple[Any, Any]:
+  def positions(self, chunk, slot, batch_size, seed, shuffle):
     """See `Order`."""
     del seed, shuffle
     begin = slot * chunk.size // batch_size

@@ -14,22 +14,15 @@ from typing import Any
 import numpy as np
 
 from selsync_jax.config import ConfigError
-from selsync_jax.data.arrays import ArrayDataset
-from selsync_jax.data.arrays import Examples
-from selsync_jax.data.arrays import forms
-from selsync_jax.data.arrays import KeyedTransform
-from selsync_jax.data.arrays import SPLITS
-from selsync_jax.data.arrays import Transform
-from selsync_jax.data.arrays import unchanged
+from selsync_jax.data import arrays
 from selsync_jax.data.order import ShuffledChunk
 from selsync_jax.data.sources import DATASETS
 
 _INT32 = np.iinfo(np.int32)
+_Make = Callable[..., arrays.ArrayDataset]
 
 
-def register_dataset(
-  make: Callable[..., ArrayDataset],
-) -> Callable[..., ArrayDataset]:
+def register_dataset(make: _Make) -> _Make:
   """Registers a data set under the function's own name.
 
   Use it as a decorator of a function that returns `from_arrays(...)`, or the
@@ -42,81 +35,65 @@ def register_dataset(
   return DATASETS.register(make)
 
 
-def open_own(name: str, make: Callable[[], Any]) -> ArrayDataset:
-  """Calls the function of a user's data set.
-
-  Raises:
-    ConfigError: if it raises an error, or returns no `ArrayDataset`.
-  """
+def open_own(name: str, make: Callable[[], Any]) -> arrays.ArrayDataset:
+  """Calls the function of a user's data set, and its functions once."""
   with DATASETS.errors(name, 'data'):
     dataset = make()
-    if not isinstance(dataset, ArrayDataset):
+    if not isinstance(dataset, arrays.ArrayDataset):
       raise ConfigError(
         f'config.data.name={name!r}: must return data.from_arrays(...) or '
         f'another of data.from_*, got a {type(dataset).__name__}'
       )
-    _try(dataset)
+
+    def one():  # A copy: the functions may work in place.
+      return {k: v[:1].copy() for k, v in dataset.splits['train'].items()}
+
+    dataset.transform(one())  # So that it fails early.
+    if dataset.train:
+      dataset.train(one(), np.zeros(1, np.uint64))
   return dataset._replace(name=name)
-
-
-def _try(dataset: ArrayDataset) -> None:
-  """Calls the functions of a data set once, so that they fail early."""
-
-  def one():  # A copy: they may work in place.
-    return {k: v[:1].copy() for k, v in dataset.splits['train'].items()}
-
-  dataset.transform(one())
-  if dataset.train:
-    dataset.train(one(), np.zeros(1, np.uint64))
 
 
 class _Checked:
   """A function of a user's, every batch of which is checked.
 
-  Args:
-    name: the argument of `from_arrays`.
-    function: the function.
-    num_classes: the bound of labels.
-
-  Raises:
-    ValueError: if it returns no batch of the examples that it was given, or one
-      that is unlike the first.
+  A call raises `ValueError` if the function returns no batch of the examples
+  that it was given, or one that is unlike the first.
   """
 
   def __init__(self, name: str, function: Callable[..., Any], num_classes: int):
     self._name, self._function = name, function
     self._num_classes, self._forms = num_classes, ''
 
-  def __call__(self, examples: Examples, *key: Any) -> Examples:
+  def __call__(self, examples: arrays.Examples, *key: Any) -> arrays.Examples:
     given = len(next(iter(examples.values())))
     batch = self._function(examples, *key)
     if not isinstance(batch, Mapping):
       kind = type(batch).__name__
       raise ValueError(f'{self._name} must return a dict, got a {kind}')
-    batch = _checked(self._name, batch)
-    self._forms = self._forms or forms(batch)
-    if forms(batch) != self._forms:
+    batch = _checked(self._name, batch, self._num_classes)
+    forms = arrays.forms(batch)
+    self._forms = self._forms or forms
+    if forms != self._forms:
       raise ValueError(
-        f'{self._name} returned {forms(batch)}, and at first {self._forms}'
+        f'{self._name} returned {forms}, and at first {self._forms}'
       )
     made = len(next(iter(batch.values())))
     if made != given:
       raise ValueError(f'{self._name} made {made} examples of {given}')
-    if 'label' in batch:
-      _check_labels(self._name, batch['label'], self._num_classes)
     return batch
 
 
 def from_arrays(
   *,
-  train: Examples,
-  validation: Examples,
-  test: Examples,
+  train: arrays.Examples,
+  validation: arrays.Examples,
+  test: arrays.Examples,
   task: str,
   num_classes: int,
-  transform: Transform = unchanged,
-  augment: KeyedTransform | None = None,
-) -> ArrayDataset:
+  transform: arrays.Transform = arrays.unchanged,
+  augment: arrays.KeyedTransform | None = None,
+) -> arrays.ArrayDataset:
   """Returns a data set of NumPy arrays.
 
   Args:
@@ -137,19 +114,15 @@ def from_arrays(
     ValueError: if a split is empty, or the splits do not match.
   """
   given = {'train': train, 'validation': validation, 'test': test}
-  splits = {name: _checked(name, arrays) for name, arrays in given.items()}
-  for name, arrays in splits.items():
-    if 'label' in arrays:
-      _check_labels(name, arrays['label'], num_classes)
-  expected = forms(splits['train'])
-  for name, arrays in splits.items():
-    if forms(arrays) != expected:
+  splits = {k: _checked(k, split, num_classes) for k, split in given.items()}
+  forms = {name: arrays.forms(split) for name, split in splits.items()}
+  for name, form in forms.items():
+    if form != forms['train']:
       raise ValueError(
-        f'{name} has {forms(arrays)}, and train has {expected}; they must be '
-        'equal'
+        f'{name} has {form}, and train has {forms["train"]}; they must be equal'
       )
 
-  if transform is not unchanged:
+  if transform is not arrays.unchanged:
     transform = _Checked('transform', transform, num_classes)
   if augment:
     augment = _Checked('augment', augment, num_classes)
@@ -158,7 +131,7 @@ def from_arrays(
     assert augment
     return augment(transform(examples), key)
 
-  return ArrayDataset(
+  return arrays.ArrayDataset(
     '',
     task,
     num_classes,
@@ -169,7 +142,7 @@ def from_arrays(
   )
 
 
-def from_tf(read: Callable[[str], Any], **options: Any) -> ArrayDataset:
+def from_tf(read: Callable[[str], Any], **options: Any) -> arrays.ArrayDataset:
   """Returns a data set that a `tf.data` pipeline reads, once, into memory.
 
   Args:
@@ -189,7 +162,7 @@ def from_tfds(
   columns: Mapping[str, str] | None = None,
   data_dir: str | None = None,
   **options: Any,
-) -> ArrayDataset:
+) -> arrays.ArrayDataset:
   """Returns a data set that TFDS has prepared.
 
   Args:
@@ -214,7 +187,7 @@ def from_huggingface(
   *,
   columns: Mapping[str, str] | None = None,
   **options: Any,
-) -> ArrayDataset:
+) -> arrays.ArrayDataset:
   """Returns a data set of Hugging Face's `datasets`, the extra `huggingface`.
 
   Args:
@@ -235,7 +208,7 @@ def from_huggingface(
     ) from error
   if not isinstance(source, Mapping):
     source = datasets.load_from_disk(os.fspath(source))
-  if missing := [split for split in SPLITS if split not in source]:
+  if missing := [split for split in arrays.SPLITS if split not in source]:
     raise ValueError(f'it has no {", ".join(missing)}, but {", ".join(source)}')
 
   def read(split):
@@ -250,42 +223,43 @@ def from_huggingface(
 
 
 def _from_splits(
-  read: Callable[[str], Examples],
+  read: Callable[[str], arrays.Examples],
   options: Mapping[str, Any],
   columns: Mapping[str, str] | None = None,
-) -> ArrayDataset:
+) -> arrays.ArrayDataset:
   """Returns a data set of the arrays that `read` returns for each split."""
   splits: dict[str, Any] = {}
-  for split in SPLITS:
+  for split in arrays.SPLITS:
     every = read(split)
     names = columns or {name: name for name in every}
     splits[split] = {name: every[names[name]] for name in names}
   return from_arrays(**splits, **options)
 
 
-def _checked(split: str, arrays: Examples) -> Examples:
-  """Returns arrays of JAX's types; checks that they have one length."""
-  checked = {name: _narrow(split, name, x) for name, x in arrays.items()}
+def _checked(
+  name: str, given: arrays.Examples, num_classes: int
+) -> arrays.Examples:
+  """Returns arrays of JAX's types; checks their lengths, and their labels."""
+  checked = {key: _narrow(name, key, array) for key, array in given.items()}
   lengths = {len(array) if array.ndim else 0 for array in checked.values()}
   if not checked:
-    raise ValueError(f'{split} has no arrays')
+    raise ValueError(f'{name} has no arrays')
   if 'mask' in checked:
-    raise ValueError(f'{split} has an array mask; choose another name')
+    raise ValueError(f'{name} has an array mask; choose another name')
   if len(lengths) != 1 or 0 in lengths:
+    shapes = ', '.join(f'{key} {x.shape}' for key, x in checked.items())
     raise ValueError(
-      f'{split} has {_shapes(checked)}: must be arrays of one length above 0'
+      f'{name} has {shapes}: must be arrays of one length above 0'
     )
+  if (label := checked.get('label')) is not None:
+    is_whole = label.ndim == 1 and label.dtype.kind in 'iu'
+    if not is_whole or label.min() < 0 or label.max() >= num_classes:
+      raise ValueError(
+        f'{name}: label must be whole numbers [examples] below '
+        f'num_classes={num_classes}, got {label.dtype} {label.shape} from '
+        f'{label.min()} to {label.max()}'
+      )
   return checked
-
-
-def _check_labels(split: str, label: np.ndarray, num_classes: int) -> None:
-  is_whole = label.ndim == 1 and label.dtype.kind in 'iu'
-  if not is_whole or label.min() < 0 or label.max() >= num_classes:
-    raise ValueError(
-      f'{split}: label must be whole numbers [examples] below '
-      f'num_classes={num_classes}, got {label.dtype} {label.shape} from '
-      f'{label.min()} to {label.max()}'
-    )
 
 
 def _narrow(split: str, name: str, array: Any) -> np.ndarray:
@@ -297,13 +271,8 @@ def _narrow(split: str, name: str, array: Any) -> np.ndarray:
   if kind == 'f' and wide:
     return array.astype(np.float32)
   if kind in 'iu' and wide:
-    if (
-      array.size and not _INT32.min <= array.min() <= array.max() <= _INT32.max
-    ):
+    ends = (array.min(), array.max()) if array.size else ()
+    if any(not _INT32.min <= end <= _INT32.max for end in ends):
       raise ValueError(f'{split}: {name} has numbers beyond 32 bits')
     return array.astype(np.int32)
   return array
-
-
-def _shapes(arrays: Examples) -> str:
-  return ', '.join(f'{name} {x.shape}' for name, x in arrays.items())

@@ -12,32 +12,25 @@ References:
     Distribution for Federated Visual Classification`, 2019 (Dirichlet).
 """
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable
+from typing import Annotated, NamedTuple
 
 from annotated_types import Interval
 from jaxtyping import Int64, Integer
 import numpy as np
 
-from selsync_jax.config import bind
-from selsync_jax.config import Bound
 from selsync_jax.config import Count
-from selsync_jax.config import parameters
-from selsync_jax.config import set_fields
 
 
 class Partition(NamedTuple):
   """A data set divided into chunks, one per worker.
 
-  Attributes:
-    indices: int64 [examples], example indices, chunk after chunk.
-    bounds: int64 [workers + 1], where each chunk begins in `indices` and ends.
-    rotates: whether worker w reads chunk (w + epoch) mod N in an epoch, instead
-      of its own chunk in every epoch.
+  If it rotates, worker w reads chunk (w + epoch) mod N in an epoch, instead of
+  its own chunk in every epoch.
   """
 
-  indices: Int64[np.ndarray, 'examples']
-  bounds: Int64[np.ndarray, 'workers+1']
+  indices: Int64[np.ndarray, 'examples']  # Example indices, chunk after chunk.
+  bounds: Int64[np.ndarray, 'workers+1']  # Where chunks begin in it, and end.
   rotates: bool = False
 
   @property
@@ -68,17 +61,11 @@ def _ceil_divide(count, divisor):
 
 
 class Divisible(NamedTuple):
-  """The input of a partition.
+  """The input of a partition."""
 
-  Attributes:
-    indices: int64 [examples], example indices in the order to be divided.
-    labels: the labels of the whole data set, if they are in memory.
-    rng: a generator, for partitions that draw.
-  """
-
-  indices: Int64[np.ndarray, 'examples']
-  labels: Integer[np.ndarray, 'examples'] | None
-  rng: np.random.Generator
+  indices: Int64[np.ndarray, 'examples']  # In the order to be divided.
+  labels: Integer[np.ndarray, 'examples'] | None  # If they are in memory.
+  rng: np.random.Generator  # For partitions that draw.
 
 
 def even_bounds(count: int, parts: int) -> Int64[np.ndarray, 'bounds']:
@@ -101,31 +88,26 @@ def seldp(examples: Divisible, workers: int) -> Partition:
   return defdp(examples, workers)._replace(rotates=True)
 
 
-class _Grouped(NamedTuple):
-  """Examples grouped by label: indices label by label, and label counts."""
-
-  indices: Int64[np.ndarray, 'examples']
-  counts: Int64[np.ndarray, 'labels']
-
-
-def _group(examples: Divisible) -> _Grouped:
+def _group(examples: Divisible) -> tuple[np.ndarray, np.ndarray]:
+  """Returns example indices label by label, and the count of each label."""
   if examples.labels is None:
     raise ValueError(
       'a partition by label needs labels in memory, and this data set has none'
     )
   labels = examples.labels[examples.indices]
   indices = examples.indices[np.argsort(labels, kind='stable')]
-  return _Grouped(indices, np.unique(labels, return_counts=True)[1])
+  return indices, np.unique(labels, return_counts=True)[1]
 
 
 def _assign(
-  grouped: _Grouped, counts: Int64[np.ndarray, 'workers labels']
+  indices: Int64[np.ndarray, 'examples'],
+  counts: Int64[np.ndarray, 'workers labels'],
 ) -> Partition:
   """Gives worker w `counts[w, l]` examples of label l."""
   workers, labels = counts.shape
   owner = np.repeat(np.tile(np.arange(workers), labels), counts.T.ravel())
   bounds = np.concatenate([[0], np.cumsum(counts.sum(axis=1))])
-  return Partition(grouped.indices[np.argsort(owner, kind='stable')], bounds)
+  return Partition(indices[np.argsort(owner, kind='stable')], bounds)
 
 
 def by_label(
@@ -136,8 +118,8 @@ def by_label(
   Labels are assigned round-robin. Workers with a common label split its
   examples evenly.
   """
-  grouped = _group(examples)
-  labels = len(grouped.counts)
+  indices, sizes = _group(examples)
+  labels = len(sizes)
   if not 1 <= labels_per_worker <= labels:
     raise ValueError(
       f'labels_per_worker must be in [1, {labels}], got {labels_per_worker}'
@@ -149,12 +131,12 @@ def by_label(
     )
   slots = np.arange(workers * labels_per_worker)
   counts = np.zeros((workers, labels), int)
-  for label, size in enumerate(grouped.counts.tolist()):
+  for label, size in enumerate(sizes.tolist()):
     owners = slots[slots % labels == label] // labels_per_worker
     counts[owners, label] = np.diff(even_bounds(size, len(owners)))
   if (np.count_nonzero(counts, axis=1) < labels_per_worker).any():
     raise ValueError(f'a label has too few examples for {workers} workers')
-  return _assign(grouped, counts)
+  return _assign(indices, counts)
 
 
 def _draw(rng, size, concentration, left):
@@ -184,14 +166,13 @@ def dirichlet(
   large alpha all workers have the same mix. Workers draw in turn, without
   replacement.
   """
-  grouped = _group(examples)
-  left = grouped.counts
+  indices, left = _group(examples)
   prior = left / left.sum()
   counts = []
-  for size in np.diff(even_bounds(len(grouped.indices), workers)):
+  for size in np.diff(even_bounds(len(indices), workers)):
     counts.append(_draw(examples.rng, size, dirichlet_alpha * prior, left))
     left = left - counts[-1]
-  return _assign(grouped, np.stack(counts))
+  return _assign(indices, np.stack(counts))
 
 
 PARTITIONS = {
@@ -200,48 +181,6 @@ PARTITIONS = {
   'by_label': by_label,
   'dirichlet': dirichlet,
 }
-
-
-PARTITION_FIELDS = {
-  field for divide in PARTITIONS.values() for field in parameters(divide)
-}
-
-
-def bind_partition(fields: Mapping[str, Any]) -> Bound:
-  """Binds the partition of `config.data`.
-
-  Args:
-    fields: `partition`, a name in `PARTITIONS`, and its own fields; a field
-      that is `None` is not set.
-
-  Raises:
-    ConfigError: if the name is unknown, or the partition does not accept a
-      field or its value.
-  """
-  return bind(PARTITIONS, set_fields(fields), 'data', key='partition')
-
-
-def make_partition(
-  name: str,
-  examples: int,
-  workers: int,
-  batch_size: int,
-  seed: int,
-  *,
-  labels: Integer[np.ndarray, 'examples'] | None = None,
-  contiguous: bool = False,
-  **fields: Any,
-) -> Partition:
-  """Returns the partition `name` with its fields; see `divided`."""
-  return divided(
-    bind_partition({'partition': name, **fields}),
-    examples,
-    workers,
-    batch_size,
-    seed,
-    labels=labels,
-    contiguous=contiguous,
-  )
 
 
 def divided(
@@ -256,19 +195,9 @@ def divided(
 ) -> Partition:
   """Returns a partition in which every worker can fill a batch.
 
-  Args:
-    divide: a function of `PARTITIONS`, bound to its fields.
-    examples: the number of examples in the data set.
-    workers: the number of chunks.
-    batch_size: the number of examples that a worker reads at a step.
-    seed: the seed of the random assignment of examples to chunks.
-    labels: the examples' labels, for partitions by label.
-    contiguous: whether a chunk must be a contiguous part of the data set, as
-      for text and files on disk; otherwise its examples are drawn at random.
-
-  Raises:
-    ValueError: if the partition cannot divide the data among the workers, or a
-      chunk is smaller than a batch.
+  `divide` is a function of `PARTITIONS`, bound to its fields. Examples are
+  assigned to chunks at random, unless a chunk must be a contiguous part of the
+  data set, as for text and files on disk.
   """
   if workers > examples:
     raise ValueError(f'more workers ({workers}) than examples ({examples})')

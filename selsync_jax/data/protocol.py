@@ -21,25 +21,17 @@ repeat an example, so that a model computes finite values for them.
 
 
 class DatasetInfo(NamedTuple):
-  """A data set, without its examples.
+  """A data set, without its examples."""
 
-  Attributes:
-    name: its name in a config.
-    task: what the data are for, a name in `tasks.TASKS`.
-    num_classes: the number of labels, or of tokens in the vocabulary.
-    order: the order in which workers read their chunks.
-    sizes: the number of examples in the `train`, `validation` and `test` split.
-    labels: the labels of the training examples, if they are in memory.
-    bytes_per_example: the size of a stored training example; `None` if examples
-      stay on disk, where they cannot be injected.
-  """
-
-  name: str
-  task: str
-  num_classes: int
-  order: Order
-  sizes: Mapping[str, int]
+  name: str  # Its name in a config.
+  task: str  # What the data are for, a name in `tasks.TASKS`.
+  num_classes: int  # The number of labels, or of tokens in the vocabulary.
+  order: Order  # The order in which workers read their chunks.
+  sizes: Mapping[str, int]  # The examples of `train`, `validation` and `test`.
+  # The labels of the training examples, if they are in memory.
   labels: Integer[np.ndarray, 'examples'] | None = None
+  # The size of a stored training example; `None` if examples stay on disk,
+  # where they cannot be injected.
   bytes_per_example: float | None = None
 
 
@@ -49,10 +41,6 @@ class Data(abc.ABC):
 
   Every batch is a pure function of (seed, step): a resumed run needs only the
   step, and every process knows what every worker reads.
-
-  Attributes:
-    info: the data set.
-    assignment: which worker reads which training example at which step.
   """
 
   info: DatasetInfo
@@ -68,14 +56,7 @@ class Data(abc.ABC):
   def evaluation(
     self, split: str, batch_size: int, workers: Sequence[int], total: int
   ) -> Iterator[Batch]:
-    """Yields batches that hold every example of a split once.
-
-    Args:
-      split: 'train', 'validation' or 'test'.
-      batch_size: the number of slots in a worker's batch.
-      workers: the indices of the workers whose batches are wanted.
-      total: the number of workers that share the split.
-    """
+    """Yields some workers' batches; all `total` hold every example once."""
 
   @property
   @abc.abstractmethod
@@ -110,12 +91,8 @@ class Data(abc.ABC):
     labels = self.info.labels
     if labels is None:
       return None
-    return np.stack(
-      [
-        np.bincount(labels[chunk], minlength=int(labels.max()) + 1)
-        for chunk in self.assignment.partition.chunks
-      ]
-    )
+    chunks, kinds = self.assignment.partition.chunks, int(labels.max()) + 1
+    return np.stack([np.bincount(labels[c], minlength=kinds) for c in chunks])
 
   @property
   def injected_bytes_per_step(self) -> float:

@@ -17,11 +17,11 @@ from selsync_jax.config import Bound
 from selsync_jax.config import config_errors
 from selsync_jax.config import lookup
 from selsync_jax.config import Registry
-from selsync_jax.models.classic import AlexNet
-from selsync_jax.models.classic import VGG11
-from selsync_jax.models.convnet import ConvNet
-from selsync_jax.models.linear import Linear
-from selsync_jax.models.resnet import ResNet
+from selsync_jax.models.convolution import AlexNet
+from selsync_jax.models.convolution import ConvNet
+from selsync_jax.models.convolution import Linear
+from selsync_jax.models.convolution import ResNet
+from selsync_jax.models.convolution import VGG11
 from selsync_jax.models.transformer import Decoder
 from selsync_jax.models.transformer import TransformerLM
 

@@ -13,6 +13,7 @@ References:
   2021.
 """
 
+import functools
 from typing import Literal
 
 import flax.linen as nn
@@ -21,10 +22,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
+Heads = Float[Array, 'batch time heads depth']
 
-def apply_rotary(
-  x: Float[Array, 'batch time heads depth'], base: float = 10_000.0
-) -> Float[Array, 'batch time heads depth']:
+
+def apply_rotary(x: Heads, base: float = 10_000.0) -> Heads:
   """Rotates each pair of features by an angle proportional to the position.
 
   At position t, the features i and i + depth/2 are rotated by the angle
@@ -41,8 +42,7 @@ def apply_rotary(
 
 
 def attention_weights(
-  query: Float[Array, 'batch time heads depth'],
-  key: Float[Array, 'batch time heads depth'],
+  query: Heads, key: Heads
 ) -> Float[Array, 'batch heads time time']:
   """Returns softmax(q k^T / sqrt(depth)) over the past, in float32.
 
@@ -60,20 +60,18 @@ def attention_weights(
 
 
 def fused_attention(
-  query: Float[Array, 'batch time heads depth'],
-  key: Float[Array, 'batch time heads depth'],
-  value: Float[Array, 'batch time heads depth'],
+  query: Heads,
+  key: Heads,
+  value: Heads,
   implementation: Literal['cudnn', 'xla'] = 'cudnn',
-) -> Float[Array, 'batch time heads depth']:
+) -> Heads:
   """Returns the mean of the values, by `attention_weights`, from one kernel."""
   return jax.nn.dot_product_attention(
     query, key, value, is_causal=True, implementation=implementation
   )
 
 
-def missing_for_cudnn(
-  query: Float[Array, 'batch time heads depth'],
-) -> str | None:
+def missing_for_cudnn(query: Heads) -> str | None:
   """Returns what cuDNN's kernel lacks to compute attention here, or `None`."""
   version = jax.local_devices()[0].client.platform_version
   if jax.default_backend() != 'gpu' or 'cuda' not in version:
@@ -87,27 +85,17 @@ def missing_for_cudnn(
 
 
 class CausalAttention(nn.Module):
-  """Multi-head self-attention to the current and earlier positions.
+  """Multi-head self-attention to the current and earlier positions."""
 
-  Attributes:
-    num_heads: the number of heads, a divisor of the embedding dimension.
-    rotary: whether to apply rotary positions to queries and keys.
-    use_bias: whether the projections have biases.
-    dropout: the dropout rate of the attention weights.
-    kernel_init: the initializer of the input projection.
-    out_kernel_init: the initializer of the output projection.
-    dtype: the computation's dtype; the softmax is float32.
-    implementation: `xla`; `cudnn`, the fused kernel; or `auto`, the kernel
-      wherever it can be used.
-  """
-
-  num_heads: int
-  rotary: bool
-  use_bias: bool
-  dropout: float
-  kernel_init: nn.initializers.Initializer
-  out_kernel_init: nn.initializers.Initializer
-  dtype: str
+  num_heads: int  # A divisor of the embedding dimension.
+  rotary: bool  # Whether to apply rotary positions to queries and keys.
+  use_bias: bool  # Whether the projections have biases.
+  dropout: float  # The dropout rate of the attention weights.
+  kernel_init: nn.initializers.Initializer  # Of the input projection.
+  out_kernel_init: nn.initializers.Initializer  # Of the output projection.
+  dtype: str  # The computation's dtype; the softmax is float32.
+  # `xla`; `cudnn`, the fused kernel; or `auto`, the kernel wherever it can be
+  # used.
   implementation: str = 'auto'
 
   def _is_fused(self, query, train: bool) -> bool:
@@ -123,13 +111,10 @@ class CausalAttention(nn.Module):
     self, x: Float[Array, 'batch time embed'], *, train: bool
   ) -> Float[Array, 'batch time embed']:
     batch, time, embed_dim = x.shape
-    x = nn.Dense(
-      3 * embed_dim,
-      use_bias=self.use_bias,
-      kernel_init=self.kernel_init,
-      dtype=self.dtype,
-      name='qkv',
-    )(x)
+    dense = functools.partial(
+      nn.Dense, use_bias=self.use_bias, dtype=self.dtype
+    )
+    x = dense(3 * embed_dim, kernel_init=self.kernel_init, name='qkv')(x)
     x = x.reshape(batch, time, 3, self.num_heads, embed_dim // self.num_heads)
     query, key, value = x[:, :, 0], x[:, :, 1], x[:, :, 2]
     if self.rotary:
@@ -140,10 +125,5 @@ class CausalAttention(nn.Module):
       weights = attention_weights(query, key).astype(value.dtype)
       weights = nn.Dropout(self.dropout, deterministic=not train)(weights)
       x = jnp.einsum('bhqk,bkhd->bqhd', weights, value)
-    return nn.Dense(
-      embed_dim,
-      use_bias=self.use_bias,
-      kernel_init=self.out_kernel_init,
-      dtype=self.dtype,
-      name='out',
-    )(x.reshape(batch, time, embed_dim))
+    out = dense(embed_dim, kernel_init=self.out_kernel_init, name='out')
+    return out(x.reshape(batch, time, embed_dim))

@@ -5,7 +5,7 @@ is False for padding examples; they count in no metric and no gradient, except
 that batch normalization includes them in its statistics.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import functools
 import hashlib
 import re
@@ -24,20 +24,15 @@ from selsync_jax.config import ConfigError
 from selsync_jax.config import Registry
 
 Batch = Mapping[str, Any]
+Derive = Callable[[Mapping[str, Any]], dict[str, Any]]
 _NAME = re.compile('[A-Za-z][A-Za-z0-9_]*')  # Of a metric.
 
 
 class Goal(NamedTuple):
-  """The metric by which a run is judged, and the direction of all metrics.
-
-  Attributes:
-    main: the metric by which runs are compared.
-    higher: the metrics that are better if they are higher; any other is better
-      if it is lower.
-  """
+  """The metric by which a run is judged, and the direction of all metrics."""
 
   main: str = 'loss'
-  higher: tuple[str, ...] = ()
+  higher: tuple[str, ...] = ()  # For any other metric, lower is better.
 
 
 class Task(NamedTuple):
@@ -56,9 +51,7 @@ class Task(NamedTuple):
 
   inputs: str
   example_metrics: Callable[[Any, Batch], dict[str, Array]]
-  derived_metrics: Callable[[Mapping[str, Any]], dict[str, Any]] = (
-    lambda means: {}
-  )
+  derived_metrics: Derive = lambda means: {}
   units: Mapping[str, str] = types.MappingProxyType({})
   goal: Goal = Goal()
 
@@ -116,11 +109,8 @@ TASKS = Registry(
     'classification': Task(
       'image',
       classification,
-      units={
-        'loss': 'nats',
-        'accuracy': 'share of examples',
-        'top5': 'share of examples',
-      },
+      units={'loss': 'nats'}
+      | dict.fromkeys(('accuracy', 'top5'), 'share of examples'),
       goal=Goal('accuracy', higher=('accuracy', 'top5')),
     ),
     'language_modeling': Task(
@@ -137,9 +127,7 @@ TASKS = Registry(
 
 def register_task(
   inputs: str,
-  derived_metrics: Callable[[Mapping[str, Any]], dict[str, Any]] = (
-    lambda means: {}
-  ),
+  derived_metrics: Derive = lambda means: {},
   units: Mapping[str, str] = types.MappingProxyType({}),
   main: str = 'loss',
   higher: Sequence[str] = (),
@@ -169,33 +157,17 @@ def check_inputs(name: str, batch: Batch) -> None:
 
 def lacks(name: str, array: str, batch: Batch) -> str:
   """Says that a task reads an array which a batch does not have."""
-  return (
-    f'config.data: task {name} reads {array!r}, and a batch has '
-    f'{", ".join(batch)}'
-  )
+  names = ', '.join(batch)
+  return f'config.data: task {name} reads {array!r}, and a batch has {names}'
 
 
 def check_model(
-  model: nn.Module,
-  task: Task,
-  shapes: tuple[Any, Any],
-  batch: Batch,
-  classes: int,
+  model: nn.Module, task: Task, shapes: Any, batch: Batch, classes: int
 ) -> Any:
-  """Checks a model before anything is computed.
+  """Checks that a model can be trained and saved, before anything is computed.
 
-  Args:
-    model: the model.
-    task: what it is trained for.
-    shapes: those of the model's parameters and other state.
-    batch: examples.
-    classes: the number of scores that the model returns.
-
-  Returns:
-    The shapes of its outputs in evaluation.
-
-  Raises:
-    ValueError: if it cannot be trained or saved.
+  `shapes` are those of its parameters and other state, and it returns `classes`
+  scores. The result is the shapes of its outputs in evaluation.
   """
   params, model_state = shapes
   for name, leaf in _named(params):
@@ -203,29 +175,17 @@ def check_model(
       raise ValueError(f'parameter {name} is {leaf.dtype}: must be floating')
   for name, leaf in _named((params, model_state)):
     if not leaf.size:
-      raise ValueError(
-        f'array {name} has shape {leaf.shape}: must not be empty'
-      )
+      shape = f'array {name} has shape {leaf.shape}'
+      raise ValueError(f'{shape}: must not be empty')
   inputs = batch[task.inputs]
-  variables = {'params': params, **model_state}
-
-  def train(variables, inputs, key):
-    return model.apply(
-      variables,
-      inputs,
-      train=True,
-      mutable=list(model_state),
-      rngs={'dropout': key},
-    )
-
-  trained, after = jax.eval_shape(train, variables, inputs, jax.random.key(0))
+  train = functools.partial(_apply, model)
+  trained, after = jax.eval_shape(train, *shapes, inputs, jax.random.key(0))
   if _forms(after) != _forms(model_state):
     raise ValueError(
       f'state {_forms(model_state)} becomes {_forms(after)} in a step: shapes '
       'must stay'
     )
-  evaluate = functools.partial(model.apply, train=False)
-  outputs = jax.eval_shape(evaluate, variables, inputs)
+  outputs = jax.eval_shape(train, *shapes, inputs)
   for scores in (trained, outputs):
     if not isinstance(scores, jax.ShapeDtypeStruct):
       continue  # The task may know what it is.
@@ -240,12 +200,18 @@ def check_model(
   return outputs
 
 
-def _named(tree: Any) -> list[tuple[str, Any]]:
-  """Returns the leaves of a tree with their paths."""
-  return [
-    (jax.tree_util.keystr(path, simple=True, separator='/'), leaf)
-    for path, leaf in jax.tree.leaves_with_path(tree)
-  ]
+def _apply(model, params, model_state, inputs, key=None):
+  """Returns outputs; in training, which needs a key, also the new state."""
+  variables, how = {'params': params, **model_state}, {}
+  if key is not None:
+    how = {'mutable': list(model_state), 'rngs': {'dropout': key}}
+  return model.apply(variables, inputs, train=key is not None, **how)
+
+
+def _named(tree: Any) -> Iterator[tuple[str, Any]]:
+  """Yields the leaves of a tree with their paths."""
+  for path, leaf in jax.tree.leaves_with_path(tree):
+    yield jax.tree_util.keystr(path, simple=True, separator='/'), leaf
 
 
 def _forms(tree: Any) -> str:
@@ -256,18 +222,9 @@ def _forms(tree: Any) -> str:
 
 
 def check_metrics(task: Task, outputs: Any, batch: Batch) -> list[str]:
-  """Checks the metrics of a task before anything is computed.
+  """Returns the names of all metrics; checks that they can be reported.
 
-  Args:
-    task: the task.
-    outputs: the shapes of a model's outputs.
-    batch: the examples that it was given.
-
-  Returns:
-    The names of all metrics.
-
-  Raises:
-    ValueError: if a metric cannot be reported.
+  `outputs` are the shapes of those that a model returns for the batch.
   """
   values = jax.eval_shape(task.example_metrics, outputs, batch)
   _check_dict('a task', values)
@@ -286,11 +243,7 @@ def check_metrics(task: Task, outputs: Any, batch: Batch) -> list[str]:
 
 
 def derived_metrics(task: Task, means: Mapping[str, Any]) -> dict[str, float]:
-  """Returns the metrics that are functions of means.
-
-  Raises:
-    ValueError: if one is not a number.
-  """
+  """Returns the metrics that are functions of means; checks their types."""
   derived = task.derived_metrics(means)
   _check_dict('derived_metrics', derived)
   for name, value in derived.items():
@@ -331,9 +284,8 @@ def init(
   model: nn.Module, task: Task, batch: Batch, key: Array
 ) -> tuple[Any, Any]:
   """Returns parameters and other model state (batch statistics)."""
-  compiled = jax.jit(
-    functools.partial(traced_init, model, task), compiler_options=run_once()
-  )
+  traced = functools.partial(traced_init, model, task)
+  compiled = jax.jit(traced, compiler_options=run_once())
   return compiled({task.inputs: batch[task.inputs]}, key)
 
 
@@ -393,13 +345,8 @@ def train_loss(
   """
 
   def loss(params, model_state, batch, key):
-    outputs, model_state = model.apply(
-      {'params': params, **model_state},
-      batch[task.inputs],
-      train=True,
-      mutable=list(model_state),
-      rngs={'dropout': key},
-    )
+    inputs = batch[task.inputs]
+    outputs, model_state = _apply(model, params, model_state, inputs, key)
     sums = metric_sums(task, outputs, batch)
     metrics = metric_means(sums) | {'count': sums['count']}
     return metrics['loss'], (metrics, model_state)
@@ -412,11 +359,7 @@ def program(
 ) -> str:
   """Returns the SHA-256 of the traced loss of training, and of its constants.
 
-  Args:
-    model: the model.
-    task: what it is trained for.
-    shapes: those of its `params` and `model_state`.
-    batch: examples.
+  `shapes` are those of the model's `params` and `model_state`.
   """
   traced = jax.make_jaxpr(train_loss(model, task))(
     shapes['params'], shapes['model_state'], batch, jax.random.key(0)
@@ -435,9 +378,7 @@ def eval_metric_sums(
   """Returns `(params, model_state, batch) -> sums`, in evaluation mode."""
 
   def evaluate(params, model_state, batch):
-    outputs = model.apply(
-      {'params': params, **model_state}, batch[task.inputs], train=False
-    )
+    outputs = _apply(model, params, model_state, batch[task.inputs])
     return metric_sums(task, outputs, batch)
 
   return evaluate
@@ -459,13 +400,8 @@ def batch_statistics(
   def statistics(params, model_state, batch):
     def moved(start):
       state = jax.tree.map(lambda r: jnp.full_like(r, start), model_state)
-      return model.apply(
-        {'params': params, **state},
-        batch[task.inputs],
-        train=True,
-        mutable=list(state),
-        rngs={'dropout': jax.random.key(0)},
-      )[1]
+      key = jax.random.key(0)
+      return _apply(model, params, state, batch[task.inputs], key)[1]
 
     count = jnp.sum(batch['mask'], dtype=jnp.float32)
 

@@ -9,19 +9,17 @@ References:
   smaller initial weights for the layers that write to the residual stream.
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float
 import numpy as np
 
 from selsync_jax.config import Share
+from selsync_jax.models import fields
 from selsync_jax.models.attention import CausalAttention
-from selsync_jax.models.fields import Attention
-from selsync_jax.models.fields import DType
-from selsync_jax.models.fields import MlpDim
-from selsync_jax.models.fields import Size
-from selsync_jax.models.fields import Width
 
 GLOROT = nn.initializers.glorot_uniform()
 
@@ -39,52 +37,34 @@ def _uniform(key, shape, dtype):
   return jax.random.uniform(key, shape, dtype, -0.1, 0.1)
 
 
-def _check_multiple(embed_dim: int, factor: int) -> None:
-  if embed_dim % factor:
-    raise ValueError(
-      f'embed_dim must be a multiple of {factor}, got {embed_dim}'
-    )
-
-
-def _check_attention(attention: str, dropout: float) -> None:
-  if attention == 'cudnn' and dropout:
-    raise ValueError(f"attention='cudnn' has no dropout, got {dropout}")
+def _check(model: Any, *factors: int) -> None:
+  """Raises `ValueError` unless all factors divide the model's `embed_dim`."""
+  width = model.embed_dim
+  if model.attention == 'cudnn' and model.dropout:
+    raise ValueError(f"attention='cudnn' has no dropout, got {model.dropout}")
+  for factor in factors:
+    if width % factor:
+      raise ValueError(f'embed_dim must be a multiple of {factor}, got {width}')
 
 
 class TransformerLM(nn.Module):
-  """The paper's language model: post-norm layers with causal attention.
-
-  Attributes:
-    vocab_size: the number of tokens.
-    num_layers: the number of layers.
-    embed_dim: the width of the residual stream, even and a multiple of
-      `num_heads`.
-    num_heads: the number of attention heads.
-    mlp_dim: the width of the feed-forward layer.
-    dropout: the dropout rate of embeddings, attention weights and sublayers.
-    dtype: the computation's dtype; parameters are float32.
-    attention: see `CausalAttention.implementation`.
-  """
+  """The paper's language model: post-norm layers with causal attention."""
 
   vocab_size: int
-  num_layers: Size = 2
-  embed_dim: Width = 200
-  num_heads: Size = 2
-  mlp_dim: MlpDim = 200
-  dropout: Share = 0.2
-  dtype: DType = 'float32'
-  attention: Attention = 'auto'
+  num_layers: fields.Size = 2
+  embed_dim: fields.Width = 200  # Even and a multiple of `num_heads`.
+  num_heads: fields.Size = 2
+  mlp_dim: fields.MlpDim = 200  # The width of the feed-forward layer.
+  dropout: Share = 0.2  # Of embeddings, attention weights and sublayers.
+  dtype: fields.DType = 'float32'
+  attention: fields.Attention = 'auto'  # See `CausalAttention.implementation`.
 
   def __post_init__(self):
     super().__post_init__()
-    _check_attention(self.attention, self.dropout)
-    _check_multiple(self.embed_dim, self.num_heads)
-    _check_multiple(self.embed_dim, 2)  # Pairs of sine and cosine.
+    _check(self, self.num_heads, 2)  # Pairs of sine and cosine.
 
   @nn.compact
-  def __call__(
-    self, x: Int[Array, 'batch time'], *, train: bool
-  ) -> Float[Array, 'batch time vocab']:
+  def __call__(self, x: fields.Tokens, *, train: bool) -> fields.TokenScores:
     def drop(x):
       return nn.Dropout(self.dropout, deterministic=not train)(x)
 
@@ -118,41 +98,28 @@ class TransformerLM(nn.Module):
 
 
 class Decoder(nn.Module):
-  """A LLaMA-style decoder: pre-norm, RMSNorm, rotary positions, SwiGLU.
-
-  Attributes:
-    vocab_size: the number of tokens.
-    num_layers: the number of layers.
-    embed_dim: the width of the residual stream; a multiple of 2 `num_heads`.
-    num_heads: the number of attention heads.
-    mlp_dim: the width of the feed-forward layer. A gated layer with 8/3
-      `embed_dim` has as many parameters as one with 4 `embed_dim` and no gate.
-    dropout: the dropout rate of attention weights and sublayers.
-    dtype: the computation's dtype; parameters are float32.
-    attention: see `CausalAttention.implementation`.
-    remat: whether the backward pass computes the layers' activations again,
-      one layer at a time, instead of keeping them in memory.
-  """
+  """A LLaMA-style decoder: pre-norm, RMSNorm, rotary positions, SwiGLU."""
 
   vocab_size: int
-  num_layers: Size = 4
-  embed_dim: Width = 128
-  num_heads: Size = 4
-  mlp_dim: MlpDim = 344
-  dropout: Share = 0.0
-  dtype: DType = 'float32'
-  attention: Attention = 'auto'
+  num_layers: fields.Size = 4
+  embed_dim: fields.Width = 128  # A multiple of 2 `num_heads`.
+  num_heads: fields.Size = 4
+  # The width of the feed-forward layer. A gated layer with 8/3 `embed_dim` has
+  # as many parameters as one with 4 `embed_dim` and no gate.
+  mlp_dim: fields.MlpDim = 344
+  dropout: Share = 0.0  # Of attention weights and sublayers.
+  dtype: fields.DType = 'float32'
+  attention: fields.Attention = 'auto'  # See `CausalAttention.implementation`.
+  # Whether the backward pass computes the layers' activations again, one layer
+  # at a time, instead of keeping them in memory.
   remat: bool = False
 
   def __post_init__(self):
     super().__post_init__()
-    _check_attention(self.attention, self.dropout)
-    _check_multiple(self.embed_dim, 2 * self.num_heads)
+    _check(self, 2 * self.num_heads)
 
   @nn.compact
-  def __call__(
-    self, x: Int[Array, 'batch time'], *, train: bool
-  ) -> Float[Array, 'batch time vocab']:
+  def __call__(self, x: fields.Tokens, *, train: bool) -> fields.TokenScores:
     lecun = nn.initializers.lecun_normal()
     # 2 num_layers sublayers write to the residual stream. Dividing the variance
     # by that number makes the variance of their sum independent of the depth.
@@ -187,11 +154,9 @@ class Decoder(nn.Module):
       y = nn.silu(dense(self.mlp_dim, y)) * dense(self.mlp_dim, y)
       return x + drop(dense(self.embed_dim, y, residual))
 
+    normal = nn.initializers.normal(1.0)
     x = nn.Embed(
-      self.vocab_size,
-      self.embed_dim,
-      embedding_init=nn.initializers.normal(1.0),
-      dtype=self.dtype,
+      self.vocab_size, self.embed_dim, embedding_init=normal, dtype=self.dtype
     )(x)
     for _ in range(self.num_layers):
       x = (nn.remat(layer) if self.remat else layer)(self, x)

@@ -1,7 +1,5 @@
 """The relative gradient changes of every worker, and what they triggered."""
 
-from collections.abc import Sequence
-
 from jaxtyping import Float, Int
 import numpy as np
 
@@ -25,61 +23,57 @@ def plot(run: Run) -> figure.Plot:
   step, workers = run.column('step'), run.changes.shape[1]
   x = figure.Axis((step[0] - 0.5, step[-1] + 0.5), 'steps', ticks=8)
   y = _axis(run.changes, run.threshold)
-  top = figure.Panel(
-    'synchronized', x, figure.Axis((0, 1), ticks=0), [_synced(run)], 16
-  )
+  ends = figure.Axis((0, 1), ticks=0)
+  panels = [figure.Panel('synchronized', x, ends, [_synced(run)], 16)]
   if workers > STRIPS:
-    bands = [('all workers', 'sky'), ('half of the workers', 'blue')]
+    bands = {'all workers': 'sky', 'half of the workers': 'blue'}
     marks = _bands(run, run.changes, bands, 'median worker', y)
-    strips = [figure.Panel(f'Δ(g) of {workers} workers', x, y, marks, 240)]
+    panels.append(figure.Panel(f'Δ(g) of {workers} workers', x, y, marks, 240))
   else:
     height = figure.strip_height(workers)
-    strips = [
-      figure.Panel(f'worker {i}: Δ(g)', x, y, _strip(run, i, y), height)
-      for i in range(workers)
-    ]
-  return figure.Plot(
-    'changes', 'When workers synchronize', _caption(run), [top, *strips], 0
-  )
+    for i in range(workers):
+      marks = _strip(run, i, y)
+      panels.append(figure.Panel(f'worker {i}: Δ(g)', x, y, marks, height))
+  title = 'When workers synchronize'
+  return figure.Plot('changes', title, _caption(run), panels, 0)
 
 
 def _caption(run):
   sync, every = run.config['sync'], run.config['log']['every']
-  threshold, bound = run.threshold, sync.get('max_period')
-  sentences = [
+  text = (
     'Relative gradient change of each worker at each step, without unit, on a '
     'logarithmic axis.'
-  ]
-  if threshold is None:
-    sentences.append(f'{history.composition(sync)} does not use it.')
+  )
+  if run.threshold is None:
+    text += f' {history.composition(sync)} does not use it.'
   else:
-    sentences.append(
-      f'A worker that reaches {_delta(threshold)} votes to '
+    text += (
+      f' A worker that reaches {_delta(run.threshold)} votes to '
       'synchronize (triangle). A triangle at the upper edge is an infinite '
       'change: there was no earlier gradient to compare with.'
     )
-  if bound:
-    sentences.append(
-      f'After {bound} steps without a synchronization the workers synchronize, '
-      'whatever their changes.'
+  if bound := sync.get('max_period'):
+    text += (
+      f' After {bound} steps without a synchronization the workers '
+      'synchronize, whatever their changes.'
     )
-  sentences.append(
-    'Bars on top: the steps that synchronized. Where many steps share a bar, '
+  text += (
+    ' Bars on top: the steps that synchronized. Where many steps share a bar, '
     'its height is the share of them that did.'
   )
   if every > 1:
-    sentences.append(f'One step in {every} is logged.')
+    text += f' One step in {every} is logged.'
   if run.changes.shape[1] > STRIPS:
-    sentences.append(
-      'With this many workers: their median, the half of them around it, and '
+    text += (
+      ' With this many workers: their median, the half of them around it, and '
       'all of them.'
     )
   elif len(run.rows) > 2 * _BUCKETS:
-    sentences.append(
-      'Where several steps share a pixel, the line is their median, and the '
+    text += (
+      ' Where several steps share a pixel, the line is their median, and the '
       'band holds all of them.'
     )
-  return ' '.join(sentences)
+  return text
 
 
 def _delta(threshold):
@@ -93,7 +87,7 @@ def _strip(run: Run, worker: int, y: figure.Axis) -> list[figure.Mark]:
   """Returns the changes of one worker; a band if steps share pixels."""
   change, label = run.changes[:, [worker]], f'worker {worker}: '
   if len(run.rows) > 2 * _BUCKETS:
-    bands = [('smallest to largest', 'blue')]
+    bands = {'smallest to largest': 'blue'}
     return _bands(run, change, bands, _NAME, y, label)
   step, line = run.column('step'), change[:, 0]
   finite = np.where(np.isfinite(line), line, np.nan)
@@ -106,12 +100,12 @@ def _strip(run: Run, worker: int, y: figure.Axis) -> list[figure.Mark]:
 def _bands(
   run: Run,
   changes: Float[np.ndarray, 'rows lines'],
-  bands: Sequence[tuple[str, str]],
+  bands: dict[str, str],
   middle: str,
   y: figure.Axis,
   label: str = '',
 ) -> list[figure.Mark]:
-  """Returns bands from wide to narrow, the median line, and the votes.
+  """Returns bands by name and color, the median line, and the votes.
 
   The first band covers all changes, a second one the middle half of them.
   """
@@ -119,23 +113,14 @@ def _bands(
   shares = [*cuts, 0.5, *(1 - cut for cut in reversed(cuts))]
   at, peak, values = lines.quantiles(changes, _BUCKETS, shares)
   step, values = run.column('step')[at], np.clip(values, *y.limits)
-  return [
-    *(
-      figure.Band(
-        name,
-        step,
-        values[i],
-        values[-1 - i],
-        color,
-        hover=f'{label}{name}: {{low}} to {{high}}',
-      )
-      for i, (name, color) in enumerate(bands)
-    ),
-    figure.Line(
-      middle, step, values[len(bands)], _CHANGE, hover=f'{label}{{y}}'
-    ),
-    *_votes(run, np.fmax.reduce(changes, axis=1), peak, y, label),
-  ]
+  marks: list[figure.Mark] = []
+  for i, (name, color) in enumerate(bands.items()):
+    low, high = values[i], values[-1 - i]
+    hover = f'{label}{name}: {{low}} to {{high}}'
+    marks.append(figure.Band(name, step, low, high, color, hover))
+  hover, half = f'{label}{{y}}', values[len(bands)]
+  marks.append(figure.Line(middle, step, half, _CHANGE, hover=hover))
+  return marks + _votes(run, np.fmax.reduce(changes, axis=1), peak, y, label)
 
 
 def _votes(
@@ -151,10 +136,8 @@ def _votes(
   step, threshold = run.column('step'), run.threshold
   marks: list[figure.Mark] = []
   if not np.isinf(threshold).all():
-    delta = figure.Line(
-      'delta', step[shown], threshold[shown], _DELTA, hover=''
-    )
-    marks.append(delta)
+    x, delta = step[shown], threshold[shown]
+    marks.append(figure.Line('delta', x, delta, _DELTA, hover=''))
   reached = shown[change[shown] >= threshold[shown]]
   infinite = np.isinf(change[reached])
   for at, hover in (
@@ -184,12 +167,7 @@ def _synced(run: Run) -> figure.Bars:
   cuts = np.unique(np.linspace(0, len(step) - 1, 2 * _BUCKETS + 1).astype(int))
   edges = step[cuts] + 0.5
   share = np.diff(syncs[cuts]) / np.diff(step[cuts])
-  visible = share > 0
-  return figure.Bars(
-    'synchronized',
-    ((edges[:-1] + edges[1:]) / 2)[visible],
-    share[visible],
-    np.diff(edges)[visible],
-    'vermillion',
-    hover='synchronized: {y} of the steps',
-  )
+  middles, widths = (edges[:-1] + edges[1:]) / 2, np.diff(edges)
+  x, y, widths = (values[share > 0] for values in (middles, share, widths))
+  hover = 'synchronized: {y} of the steps'
+  return figure.Bars('synchronized', x, y, widths, 'vermillion', hover)

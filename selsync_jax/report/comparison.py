@@ -4,7 +4,7 @@ The validation split decides on the learning rate of each method, and on the
 best method. The final parameters' score on the test split is only shown.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import os
 import pathlib
 from typing import NamedTuple
@@ -19,8 +19,7 @@ from selsync_jax.report import pareto_plot
 from selsync_jax.report import plots
 from selsync_jax.report import png
 from selsync_jax.report import run_page
-from selsync_jax.report import verdict
-from selsync_jax.report.comparison_table import Cell
+from selsync_jax.report.comparison_table import Table
 from selsync_jax.report.entries import choose_rates
 from selsync_jax.report.entries import Entry
 from selsync_jax.report.entries import metric_of
@@ -33,16 +32,10 @@ NAME = 'comparison'
 
 
 class Comparison(NamedTuple):
-  """The results of a comparison.
+  """The results of a comparison."""
 
-  Attributes:
-    rows: the table, see `comparison_table`.
-    best: the sentence about the best method.
-    page: the path of the page.
-  """
-
-  rows: dict[str, dict[str, Cell]]
-  best: str
+  rows: Table
+  best: str  # The sentence about the best method.
   page: pathlib.Path
 
   @property
@@ -52,30 +45,24 @@ class Comparison(NamedTuple):
 
 
 def write(trials: Sequence[Trial], out: pathlib.Path) -> Comparison:
-  """Writes the comparison.
-
-  Args:
-    trials: the runs, which are finished or have diverged.
-    out: the folder.
-
-  Returns:
-    The results.
-
-  Raises:
-    ConfigError: if every run diverged.
-  """
+  """Writes the comparison of runs, which are finished or have diverged."""
   entries = read_entries(trials)
   chosen = [entry for entry in choose_rates(entries) if entry.runs]
   if not chosen:
     raise ConfigError('nothing to compare: every run diverged')
-  rows, best = comparison_table.table(chosen), verdict.sentence(chosen)
+  rows, best = comparison_table.table(chosen), comparison_table.verdict(chosen)
   figures = _plots(chosen)
   png.write(figures, out)
   found = Comparison(rows, best, out / f'{NAME}.html')
   files.write(out / f'{NAME}.md', found.markdown)
   comparison_table.write_csv(entries, chosen, out / f'{NAME}.csv')
+  (run, *_) = chosen[0].runs.values()
+  subtitle = (
+    f'{headline.setting(run.config)}; mean ± sample standard deviation over '
+    'seeds, on the validation split'
+  )
   body = [
-    page.header(best, _subtitle(chosen)),
+    page.header(best, subtitle),
     _table('summary', 'Comparison', rows),
     *_overlaps(chosen),
     *map(page.figure, figures),
@@ -91,47 +78,30 @@ def write(trials: Sequence[Trial], out: pathlib.Path) -> Comparison:
 
 def _plots(chosen: Sequence[Entry]) -> list[Plot]:
   groups = {entry.label: list(entry.runs.values()) for entry in chosen}
-  return [
-    *(
-      pareto_plot.plot(chosen, metric)
-      for metric in dict.fromkeys([metric_of(chosen), 'loss'])
-    ),
-    *plots.shared_plots(groups),
-  ]
+  metrics = dict.fromkeys([metric_of(chosen), 'loss'])
+  fronts = [pareto_plot.plot(chosen, metric) for metric in metrics]
+  return fronts + plots.shared_plots(groups)
 
 
 def _overlaps(chosen: Sequence[Entry]) -> list[Markup]:
   rows = [
     (label, ['; '.join(others) or 'none'])
-    for label, others in verdict.overlaps(chosen).items()
+    for label, others in comparison_table.overlaps(chosen).items()
   ]
   title = f'Intervals of validation {metric_of(chosen)} that overlap'
   head = ['method', 'overlaps with']
   return [page.table('overlaps', title, head, rows)] if rows else []
 
 
-def _subtitle(chosen: Sequence[Entry]) -> str:
-  (run, *_) = chosen[0].runs.values()
-  return (
-    f'{headline.setting(run.config)}; mean ± sample standard deviation over '
-    'seeds, on the validation split'
-  )
-
-
-def _table(
-  name: str, title: str, rows: Mapping[str, dict[str, Cell]]
-) -> Markup:
+def _table(name: str, title: str, rows: Table) -> Markup:
   head = ['method', *next(iter(rows.values()))]
-  lines = [
-    (
-      label,
-      [
-        cell.text if cell.value is None else page.number(cell.value, cell.text)
-        for cell in row.values()
-      ],
-    )
-    for label, row in rows.items()
-  ]
+  lines = []
+  for label, row in rows.items():
+    cells = [
+      cell.text if cell.value is None else page.number(cell.value, cell.text)
+      for cell in row.values()
+    ]
+    lines.append((label, cells))
   return page.table(name, title, head, lines)
 
 

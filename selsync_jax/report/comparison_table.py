@@ -1,51 +1,35 @@
-"""The table of a comparison: the paper's, with several seeds.
+"""The table of a comparison: the paper's, with several seeds; and its verdict.
 
 The difference to BSP is taken seed by seed, because runs with the same seed
 share initial weights and batches.
+
+A method's interval is its mean over seeds, plus or minus the sample standard
+deviation. These seeds do not separate two methods whose intervals overlap.
 """
 
 from collections.abc import Sequence
 import csv
 import pathlib
 import statistics
-from typing import NamedTuple
 
-import numpy as np
 import rich.box
 import rich.console
 import rich.table
 
 from selsync_jax.report import facts
+from selsync_jax.report import headline
 from selsync_jax.report.entries import Entry
 from selsync_jax.report.entries import metric_of
+from selsync_jax.report.facts import Cell
+from selsync_jax.report.facts import spread
 from selsync_jax.runs import history
 
-
-class Cell(NamedTuple):
-  """A value and its text; the value is `None` if the cell has no number."""
-
-  value: float | None
-  text: str
+Table = dict[str, dict[str, Cell]]
+"""The cells of each method, by its label and the column's name."""
 
 
-def deviation(values: Sequence[float]) -> float:
-  """Returns the sample standard deviation; NaN if a value is."""
-  return float(np.std(values, ddof=1))  # statistics.stdev fails for NaN.
-
-
-def spread(values: Sequence[float], form: str) -> Cell:
-  """Returns the mean, and the sample standard deviation of several values."""
-  if not values:
-    return Cell(None, '–')
-  mean = statistics.fmean(values)
-  text = format(mean, form)
-  if len(values) > 1:
-    text += f' ± {format(deviation(values), form.lstrip("+"))}'
-  return Cell(mean, text)
-
-
-def table(entries: Sequence[Entry]) -> dict[str, dict[str, Cell]]:
-  """Returns the cells of each method, by its label and the column's name."""
+def table(entries: Sequence[Entry]) -> Table:
+  """Returns the results of each method."""
   bsp = next((entry for entry in entries if entry.method == 'bsp'), None)
   metric = metric_of(entries)
   return {
@@ -65,6 +49,9 @@ def _row(entry: Entry, bsp: Entry | None, metric: str) -> dict[str, Cell]:
   seeds = f'{len(entry.runs)}'
   if entry.diverged:
     seeds += f' of {len(entry.runs) + len(entry.diverged)}, others diverged'
+  times = {'seconds': '.1f'}
+  if history.time_field(entry.runs.values()) != 'seconds':
+    times = {'virtual_seconds': ',.1f', 'waited': ',.1f', 'staleness': '.2f'}
   return {
     'learning rate': Cell(entry.learning_rate, f'{entry.learning_rate:g}'),
     'seeds': Cell(len(entry.runs), seeds),
@@ -75,17 +62,10 @@ def _row(entry: Entry, bsp: Entry | None, metric: str) -> dict[str, Cell]:
     f'test {metric}': _over_seeds(entry, f'test_{metric}', '.4f'),
     'sent per worker': Cell(sent, facts.size(sent)),
     'of BSP': spread([entry.share_of_bsp], '.1%'),
-    **_times(entry),
-  }
-
-
-def _times(entry: Entry) -> dict[str, Cell]:
-  if history.time_field(entry.runs.values()) == 'seconds':
-    return {'seconds': _over_seeds(entry, 'seconds', '.1f')}
-  return {
-    'virtual seconds': _over_seeds(entry, 'virtual_seconds', ',.1f'),
-    'waited': _over_seeds(entry, 'waited', ',.1f'),
-    'staleness': _over_seeds(entry, 'staleness', '.2f'),
+    **{
+      field.replace('_', ' '): _over_seeds(entry, field, form)
+      for field, form in times.items()
+    },
   }
 
 
@@ -93,9 +73,7 @@ def _over_seeds(entry: Entry, field: str, form: str) -> Cell:
   return spread(list(entry.values(field).values()), form)
 
 
-def rates(
-  entries: Sequence[Entry], chosen: Sequence[Entry]
-) -> dict[str, dict[str, Cell]]:
+def rates(entries: Sequence[Entry], chosen: Sequence[Entry]) -> Table:
   """Returns a table of all learning rates, with the scores that decided."""
   metric = metric_of(chosen)
   return {
@@ -108,21 +86,16 @@ def rates(
   }
 
 
-def markdown(rows: dict[str, dict[str, Cell]]) -> str:
+def markdown(rows: Table) -> str:
   """Formats the table as Markdown."""
   names = list(next(iter(rows.values())))
-  lines = [
-    ['method', *names],
-    ['---', *('---:' for _ in names)],
-    *(
-      [label, *(cell.text for cell in row.values())]
-      for label, row in rows.items()
-    ),
-  ]
+  lines = [['method', *names], ['---', *('---:' for _ in names)]]
+  for label, row in rows.items():
+    lines.append([label, *(cell.text for cell in row.values())])
   return ''.join(f'| {" | ".join(line)} |\n' for line in lines)
 
 
-def show(rows: dict[str, dict[str, Cell]]) -> None:
+def show(rows: Table) -> None:
   """Prints the most important columns, as wide as the terminal."""
   first, *_ = rows.values()
   wanted = ('LSSR', 'of BSP', 'seconds', 'virtual seconds')
@@ -140,18 +113,55 @@ def write_csv(
   entries: Sequence[Entry], chosen: Sequence[Entry], path: pathlib.Path
 ) -> None:
   """Writes a CSV file with a line per run."""
-  rows = [
-    {
-      'label': entry.label,
-      'learning_rate': entry.learning_rate,
-      'chosen': entry in chosen,
-      **run.outcome,
-    }
-    for entry in entries
-    for run in entry.runs.values()
-  ]
+  rows = []
+  for entry in entries:
+    own = {'label': entry.label, 'learning_rate': entry.learning_rate}
+    own['chosen'] = entry in chosen
+    rows += [own | run.outcome for run in entry.runs.values()]
   names = dict.fromkeys(name for row in rows for name in row)
   with path.open('w', newline='', encoding='utf-8') as file:
     writer = csv.DictWriter(file, list(names))
     writer.writeheader()
     writer.writerows(rows)
+
+
+def overlaps(entries: Sequence[Entry]) -> dict[str, list[str]]:
+  """Returns, by label, the labels of the methods whose intervals overlap it.
+
+  A method with one seed has no interval, and is left out.
+  """
+  field = f'validation_{metric_of(entries)}'
+  intervals = {}
+  for entry in entries:
+    scores = list(entry.values(field).values())
+    if len(scores) > 1:
+      mean, margin = statistics.fmean(scores), facts.deviation(scores)
+      intervals[entry.label] = mean - margin, mean + margin
+  return {
+    label: [
+      other
+      for other, (other_low, other_high) in intervals.items()
+      if other != label and other_low <= high and low <= other_high
+    ]
+    for label, (low, high) in intervals.items()
+  }
+
+
+def verdict(entries: Sequence[Entry]) -> str:
+  """Describes the best method on validation, its cost, and its overlaps."""
+  metric = metric_of(entries)
+  best = max(entries, key=lambda entry: entry.rank)
+  scores = list(best.values(f'validation_{metric}').values())
+  run = next(iter(best.runs.values()))
+  others, doubt = overlaps(entries).get(best.label), ''
+  if others is None:
+    doubt = '; one seed, so the spread is not known'
+  elif len(others) > 3:
+    doubt = f'; the intervals of {len(others)} others overlap its own'
+  elif others:
+    doubt = f'; overlaps with {"; ".join(others)}'
+  return (
+    f'Best of {len(entries)}: {best.label}, '
+    f'{headline.quality(run, metric, scores)} '
+    f'{headline.price(best.share_of_bsp)}{doubt}'
+  )

@@ -12,18 +12,12 @@ from selsync_jax.runs import files
 
 
 class Suggestion(NamedTuple):
-  """A suggested delta and its reasons.
+  """A suggested delta and its reasons."""
 
-  Attributes:
-    wanted: the wanted LSSR, in [0, 1).
-    delta: the suggestion.
-    lssr: the LSSR that it gives.
-    curves: ascending deltas and the LSSR at each of them, by label.
-  """
-
-  wanted: float
-  delta: float
-  lssr: float
+  wanted: float  # The wanted LSSR, in [0, 1).
+  delta: float  # The suggestion.
+  lssr: float  # The LSSR that it gives.
+  # Ascending deltas and the LSSR at each of them, by label.
   curves: Mapping[str, tuple[figure.Values, figure.Values]]
 
 
@@ -42,11 +36,8 @@ def plot(suggestion: Suggestion) -> figure.Plot:
     [suggestion.lssr],
     figure.Look('ink', width=0, marker='o', size=6),
   )
-  marks = [
-    *curves,
-    figure.Line('wanted', x.limits, wanted, palette.DOTTED),
-    point,
-  ]
+  line = figure.Line('wanted', x.limits, wanted, palette.DOTTED)
+  marks = [*curves, line, point]
   title = 'LSSR (local steps / steps)'
   return figure.Plot(
     'delta',
@@ -63,16 +54,10 @@ def write(
   subtitle: str,
   out: pathlib.Path,
 ) -> pathlib.Path:
-  """Writes the figure and the page.
+  """Writes the figure and the page; returns the page's path.
 
-  Args:
-    suggestion: the suggestion.
-    table: the head, then a row for each delta.
-    subtitle: the line below the page's title.
-    out: the folder, which is created if it is missing.
-
-  Returns:
-    The page's path.
+  The table is its head and a row for each delta. The subtitle stands below the
+  page's title. The folder `out` is created if it is missing.
   """
   figures = [plot(suggestion)]
   png.write(figures, out)

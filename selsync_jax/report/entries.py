@@ -12,19 +12,12 @@ from selsync_jax.runs.trial import Trial
 
 
 class Entry(NamedTuple):
-  """A method at one learning rate.
+  """A method at one learning rate."""
 
-  Attributes:
-    label: the method and its settings.
-    learning_rate: the schedule's peak.
-    runs: the finished runs by seed.
-    diverged: seeds whose gradients became infinite.
-  """
-
-  label: str
-  learning_rate: float
-  runs: dict[int, Run]
-  diverged: list[int]
+  label: str  # The method and its settings.
+  learning_rate: float  # The schedule's peak.
+  runs: dict[int, Run]  # The finished runs by seed.
+  diverged: list[int]  # The seeds whose gradients became infinite.
 
   @property
   def method(self) -> str:
@@ -54,34 +47,28 @@ class Entry(NamedTuple):
   def rank(self) -> tuple[int, float, float]:
     """The criterion for the learning rate; higher is better."""
     runs = self.runs.values()
-    if not runs:
-      return -len(self.diverged), -math.inf, -math.inf
-    scores = [run.rank() for run in runs]
-    losses = [run.rank('loss') for run in runs]
-    mean = statistics.fmean
-    return -len(self.diverged), mean(scores), mean(losses)
+    score, loss = (
+      statistics.fmean(run.rank(metric) for run in runs) if runs else -math.inf
+      for metric in (None, 'loss')
+    )
+    return -len(self.diverged), score, loss
 
 
 def read_entries(trials: Sequence[Trial]) -> list[Entry]:
-  """Returns every method at every learning rate of its grid.
-
-  Raises:
-    RunError: if a run was extended and has not finished since.
-  """
+  """Returns every method at every learning rate of its grid."""
   entries = {}
   for trial in trials:
     key = trial.label, trial.learning_rate
     entry = entries.setdefault(key, Entry(*key, {}, []))
-    if trial.is_done:
-      run = history.read(trial.workdir, trial.label)
-      if run.summary is None:
-        raise RunError(
-          f'{trial.workdir}: the summary is of fewer steps than the rows; '
-          "the run's own command finishes it"
-        )
-      entry.runs[trial.seed] = run
-    else:
+    if not trial.is_done:
       entry.diverged.append(trial.seed)
+      continue
+    run = entry.runs[trial.seed] = history.read(trial.workdir, trial.label)
+    if run.summary is None:
+      raise RunError(
+        f'{trial.workdir}: the summary is of fewer steps than the rows; '
+        "the run's own command finishes it"
+      )
   return list(entries.values())
 
 

@@ -1,8 +1,10 @@
-"""A table of the results of a run."""
+"""Numbers as text: the results of a run as a table, and means over seeds."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+import statistics
 from typing import Any, NamedTuple
 
+import numpy as np
 import rich.box
 import rich.console
 import rich.table
@@ -10,10 +12,9 @@ import rich.table
 from selsync_jax.runs import history
 
 
-class Fact(NamedTuple):
-  """One line of the table: a name, a value, and the value's text."""
+class Cell(NamedTuple):
+  """A value and its text; the value is `None` if the cell has no number."""
 
-  name: str
   value: Any
   text: str
 
@@ -25,6 +26,22 @@ def size(count: float) -> str:
       return f'{count:.3g} {unit}'
     count /= 1000
   return f'{count:.3g} TB'
+
+
+def deviation(values: Sequence[float]) -> float:
+  """Returns the sample standard deviation; NaN if a value is."""
+  return float(np.std(values, ddof=1))  # statistics.stdev fails for NaN.
+
+
+def spread(values: Sequence[float], form: str) -> Cell:
+  """Returns the mean, and the sample standard deviation of several values."""
+  if not values:
+    return Cell(None, '–')
+  mean = statistics.fmean(values)
+  text = format(mean, form)
+  if len(values) > 1:
+    text += f' ± {format(deviation(values), form.lstrip("+"))}'
+  return Cell(mean, text)
 
 
 # The name in the table, and the format, of fields of summary.json.
@@ -43,25 +60,18 @@ _FACTS = {
 }
 
 
-def facts(outcome: Mapping[str, Any]) -> list[Fact]:
-  """Returns the scores and costs of a run, from its `summary.json`."""
-  scores = [field for field in outcome if history.is_score(field)]
-  scores.sort(key=_is_loss)
-  lines = {k: (_score_name(k), '{:.4f}'.format) for k in scores} | _FACTS
-  return [
-    Fact(name, outcome[field], text(outcome[field]))
-    for field, (name, text) in lines.items()
+def facts(outcome: Mapping[str, Any]) -> dict[str, Cell]:
+  """Returns the scores and costs of a run by name, from its `summary.json`."""
+  losses = ('test_loss', 'validation_loss')
+  scores = sorted(filter(history.is_score, outcome), key=losses.__contains__)
+  consensus = {k: '' if k in losses else ' of the consensus' for k in scores}
+  names = {k: k.replace('_', ' ') + of for k, of in consensus.items()}
+  rows = {k: (name, '{:.4f}'.format) for k, name in names.items()} | _FACTS
+  return {
+    name: Cell(outcome[field], text(outcome[field]))
+    for field, (name, text) in rows.items()
     if outcome.get(field) is not None
-  ]
-
-
-def _score_name(field):
-  name = field.replace('_', ' ')
-  return name if _is_loss(field) else f'{name} of the consensus'
-
-
-def _is_loss(field):
-  return field in ('test_loss', 'validation_loss')
+  }
 
 
 def show(summary: Mapping[str, Any]) -> None:
@@ -74,6 +84,6 @@ def show_table(outcome: Mapping[str, Any], title: str | None = None) -> None:
   table = rich.table.Table(
     title=title, box=rich.box.SIMPLE_HEAD, show_header=False
   )
-  for fact in facts(outcome):
-    table.add_row(fact.name, fact.text)
+  for name, cell in facts(outcome).items():
+    table.add_row(name, cell.text)
   rich.console.Console().print(table)

@@ -1,7 +1,7 @@
 """The content of a figure, independent of the library that draws it.
 
 A figure is panels of marks. `png` draws it into a file, and `interactive`
-describes it to the page's script.
+describes it to the page's script. All sizes are CSS pixels.
 """
 
 from collections.abc import Sequence
@@ -14,23 +14,14 @@ Values: TypeAlias = Any
 
 
 class Look(NamedTuple):
-  """The look of a line.
+  """The look of a line."""
 
-  Attributes:
-    color: a name in the palette.
-    width: the width in pixels; 0 for markers without a line.
-    dash: lengths of dashes and gaps, as multiples of the width.
-    marker: matplotlib's name of the marker; empty for none.
-    size: the marker's size in pixels.
-    opacity: the marker's opacity, in (0, 1].
-  """
-
-  color: str
-  width: float = 1.6
-  dash: tuple[float, ...] = ()
-  marker: str = ''
-  size: float = 4
-  opacity: float = 1
+  color: str  # A name in the palette.
+  width: float = 1.6  # 0 for markers without a line.
+  dash: tuple[float, ...] = ()  # Dashes and gaps, as multiples of the width.
+  marker: str = ''  # matplotlib's name of the marker; empty for none.
+  size: float = 4  # The marker's size.
+  opacity: float = 1  # The marker's opacity, in (0, 1].
 
 
 # All marks of one name share an entry of the legend, which shows and hides
@@ -39,37 +30,18 @@ class Look(NamedTuple):
 
 
 class Line(NamedTuple):
-  """Points joined by a line.
-
-  Attributes:
-    name: the entry of the legend.
-    x: the points' x.
-    y: the points' y; NaN leaves a gap.
-    look: the look of the line.
-    steps: '' for a straight line from point to point, or matplotlib's 'mid' or
-      'pre' for steps.
-    hover: the text at the pointer, which may contain `{x}` and `{y}`.
-  """
+  """Points joined by a line; NaN in `y` leaves a gap."""
 
   name: str
   x: Values
   y: Values
   look: Look
-  steps: str = ''
-  hover: str | None = None
+  steps: str = ''  # matplotlib's 'mid' or 'pre'; '' for a straight line.
+  hover: str | None = None  # May contain `{x}` and `{y}`.
 
 
 class Band(NamedTuple):
-  """An area between two lines.
-
-  Attributes:
-    name: the entry of the legend.
-    x: the points' x.
-    low: the lower edge.
-    high: the upper edge.
-    color: a name in the palette.
-    hover: the text at the pointer, which may contain `{low}` and `{high}`.
-  """
+  """An area between two lines."""
 
   name: str
   x: Values
@@ -80,46 +52,26 @@ class Band(NamedTuple):
 
 
 class Bars(NamedTuple):
-  """Bars that stand on 0.
-
-  Attributes:
-    name: the entry of the legend.
-    x: the bars' middles.
-    y: the bars' heights.
-    widths: the bars' widths in units of x.
-    color: a name in the palette.
-    hover: the text at the pointer, which may contain `{x}` and `{y}`.
-  """
+  """Bars that stand on 0."""
 
   name: str
-  x: Values
-  y: Values
-  widths: Values
+  x: Values  # The bars' middles.
+  y: Values  # The bars' heights.
+  widths: Values  # The bars' widths, in units of x.
   color: str
-  hover: str | None = None
+  hover: str | None = None  # May contain `{x}` and `{y}`.
 
 
 class Spans(NamedTuple):
-  """Horizontal bars from one x to another.
-
-  Attributes:
-    name: the entry of the legend.
-    rows: the y of each bar.
-    starts: the x where each bar begins.
-    stops: the x where each bar ends.
-    color: a name in the palette.
-    texts: the texts inside the bars, shown where there is room.
-    hover: the text at the pointer, which may contain `{row}`, `{low}`, `{high}`
-      and `{text}`.
-  """
+  """Horizontal bars from one x to another."""
 
   name: str
-  rows: Values
+  rows: Values  # The y of each bar.
   starts: Values
   stops: Values
   color: str
-  texts: Sequence[str]
-  hover: str
+  texts: Sequence[str]  # The texts inside the bars, shown where there is room.
+  hover: str  # May contain `{row}`, `{low}`, `{high}` and `{text}`.
 
 
 Mark: TypeAlias = Line | Band | Bars | Spans
@@ -127,46 +79,35 @@ OPACITY = 0.25  # The opacity of a band.
 
 
 class Axis(NamedTuple):
-  """One axis of a panel.
+  """One axis of a panel."""
 
-  Attributes:
-    limits: the values at its ends; the first may be the larger one.
-    label: the quantity; empty for a y axis, which has the panel's title.
-    unit: the unit of the ticks, after an SI prefix.
-    log: whether the axis is logarithmic.
-    ticks: the approximate number of ticks; 0 for none.
-    names: the labels of ticks at 0, 1, ..., instead of numbers.
-  """
-
-  limits: tuple[float, float]
-  label: str = ''
-  unit: str = ''
-  log: bool = False
-  ticks: int = 4
-  names: Sequence[str] = ()
+  limits: tuple[float, float]  # The first may be the larger one.
+  label: str = ''  # Empty for a y axis, which has the panel's title.
+  unit: str = ''  # The unit of the ticks, after an SI prefix.
+  log: bool = False  # Whether the axis is logarithmic.
+  ticks: int = 4  # The approximate number of ticks; 0 for none.
+  names: Sequence[str] = ()  # Labels of ticks at 0, 1, ..., instead of numbers.
 
   @property
   def has_prefixes(self) -> bool:
     """Whether the ticks have SI prefixes: 30 k, 20 MB."""
     return not self.log and bool(self.unit or max(self.limits) >= 1000)
 
+  @property
+  def is_short(self) -> bool:
+    """Whether a logarithmic axis has ticks at 2 and 5 times powers of ten."""
+    low, high = self.limits
+    return bool(high < 100 * low)
+
 
 class Panel(NamedTuple):
-  """Marks on a pair of axes.
-
-  Attributes:
-    title: the text above the panel.
-    x: the horizontal axis.
-    y: the vertical axis.
-    marks: the marks, from back to front.
-    height: the height of the area between the axes, in pixels.
-  """
+  """Marks, from back to front, on a pair of axes."""
 
   title: str
   x: Axis
   y: Axis
   marks: Sequence[Mark]
-  height: int = 190
+  height: int = 190  # The height of the area between the axes.
 
   @property
   def drawn(self) -> list[Mark]:
@@ -174,25 +115,38 @@ class Panel(NamedTuple):
     return [mark for mark in self.marks if len(mark[1])]
 
 
+class Layout(NamedTuple):
+  """The width of a figure, and the largest number of panels side by side."""
+
+  width: int
+  columns: int
+
+
+WIDE = Layout(1080, 4)
+NARROW = Layout(388, 1)
+LEFT, RIGHT, TOP, BOTTOM = 60, 14, 26, 42  # Margins of a panel.
+
+
+class Box(NamedTuple):
+  """The area between a panel's axes, from the figure's upper left corner."""
+
+  left: float
+  top: float
+  width: float
+  height: int
+
+
 class Plot(NamedTuple):
-  """A figure.
+  """A figure."""
 
-  Attributes:
-    name: the stem of its file's name, and its id in the page.
-    title: the heading, which screen readers read too.
-    caption: the text that explains the figure.
-    panels: the panels, one or more.
-    columns: the largest number of panels side by side; 0 for panels on top of
-      each other that share their x axis.
-    compares_x: whether the pointer shows all marks at its x, or only the
-      nearest mark.
-  """
-
-  name: str
-  title: str
+  name: str  # The stem of its file's name, and its id in the page.
+  title: str  # The heading, which screen readers read too.
   caption: str
   panels: Sequence[Panel]
+  # The largest number of panels side by side; 0 for panels on top of each other
+  # that share their x axis.
   columns: int = 1
+  # Whether the pointer shows all marks at its x, or only the nearest mark.
   compares_x: bool = True
 
   @property
@@ -205,6 +159,22 @@ class Plot(NamedTuple):
         if mark.name not in entries or isinstance(entries[mark.name], Band):
           entries[mark.name] = mark
     return entries if len(entries) > 1 else {}
+
+  def boxes(self, layout: Layout) -> tuple[int, list[Box]]:
+    """Returns the height of the figure, and the place of each panel."""
+    columns = min(self.columns or 1, len(self.panels), layout.columns)
+    below = BOTTOM if self.columns else 0
+    width = layout.width / columns
+    top, places = 0, []
+    for first in range(0, len(self.panels), columns):
+      panels = self.panels[first : first + columns]
+      height = max(panel.height for panel in panels)
+      places += [
+        Box(i * width + LEFT, top + TOP, width - LEFT - RIGHT, height)
+        for i in range(len(panels))
+      ]
+      top += TOP + height + below
+    return top + BOTTOM - below, places
 
 
 def known(values: Sequence[Values]) -> Values:
@@ -251,5 +221,5 @@ def columns(marks: Sequence[Mark]) -> list[Values]:
 
 
 def strip_height(count: int) -> int:
-  """Returns the height in pixels of each of `count` stacked panels."""
+  """Returns the height of each of `count` stacked panels."""
   return max(36, min(76, 480 // count))

@@ -1,9 +1,10 @@
-"""The score and the cost of a run, in words."""
+"""A run in words: its score, its cost, its settings and its provenance."""
 
 from collections.abc import Mapping, Sequence
+import datetime
 from typing import Any
 
-from selsync_jax.report.comparison_table import spread
+from selsync_jax.report import facts
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
 
@@ -16,6 +17,18 @@ def headline(runs: Sequence[Run]) -> str:
     best = max(runs, key=lambda run: run.rank())
     text = f'Best of {len(runs)} runs: {best.name}, {_result(best)}'
   return text[0].upper() + text[1:]
+
+
+def _result(run):
+  outcome, metric = run.outcome, run.metric
+  score = 'not scored'
+  if metric is not None:
+    score = quality(run, metric, [outcome[f'validation_{metric}']])
+  if run.summary is None:
+    return f'not finished: {outcome["steps"]:,} steps, {score} so far'
+  if outcome['workers'] == 1:
+    return f'{score} with one worker'
+  return f'{score} {price(history.share_of_bsp(outcome))}'
 
 
 def description(run: Run) -> str:
@@ -38,13 +51,10 @@ def setting(config: Mapping[str, Any]) -> str:
 def quality(run: Run, metric: str, scores: Sequence[float]) -> str:
   """Describes the mean of scores on validation, and the deviation of several.
 
-  Args:
-    run: one of the runs.
-    metric: the metric's name.
-    scores: the score of each run.
+  `run` is one of the runs that have these scores.
   """
   form = '.1%' if run.is_share(metric, scores) else '.4g'
-  return f'validation {metric} {spread(scores, form).text}'
+  return f'validation {metric} {facts.spread(scores, form).text}'
 
 
 def price(share: float) -> str:
@@ -59,15 +69,22 @@ def price(share: float) -> str:
   return f'{part} the traffic of BSP'
 
 
-def _result(run):
-  outcome = run.outcome
-  metric = run.metric
-  if metric is None:
-    score = 'not scored'
-  else:
-    score = quality(run, metric, [outcome[f'validation_{metric}']])
-  if run.summary is None:
-    return f'not finished: {outcome["steps"]:,} steps, {score} so far'
-  if outcome['workers'] == 1:
-    return f'{score} with one worker'
-  return f'{score} {price(history.share_of_bsp(outcome))}'
+def origin(run: Run) -> str:
+  """Describes the last session of a run; empty if none was recorded."""
+  if not run.sessions:
+    return ''
+  *earlier, last = run.sessions
+  began = datetime.datetime.fromisoformat(last['began'])
+  parts = [f'{run.name}: {began:%Y-%m-%d %H:%M} UTC']
+  if earlier:
+    count = len(run.sessions)
+    parts.append(f'session {count}, from step {last["step"]:,}')
+  versions = (f'{name} {text}' for name, text in last['versions'].items())
+  parts.append(', '.join(versions))
+  for code in last['code'].values():
+    changed = ', with changes' if code['modified'] else ''
+    parts.append(f'commit {code["commit"][:12]}{changed}')
+  devices = last['devices']
+  machine = f'{devices["count"]} devices ({devices["kind"]}) of {last["host"]}'
+  parts += [machine, last['command']]
+  return '; '.join(filter(None, parts))

@@ -16,20 +16,9 @@ from typing import Any
 import numpy as np
 
 from selsync_jax.report import figure
-from selsync_jax.report.layout import boxes
-from selsync_jax.report.layout import Layout
-from selsync_jax.report.layout import NARROW
-from selsync_jax.report.layout import WIDE
 
-_MARKERS = {
-  'o': 'circle',
-  's': 'square',
-  '^': 'triangle-up',
-  'D': 'diamond',
-  'v': 'triangle-down',
-  'P': 'cross',
-  'X': 'x',
-}
+_MARKERS = {'o': 'circle', 's': 'square', '^': 'triangle-up', 'D': 'diamond'}
+_MARKERS |= {'v': 'triangle-down', 'P': 'cross', 'X': 'x'}
 _STEPS = {'': 'linear', 'mid': 'hvh', 'pre': 'vh'}
 _SHADE = f'{round(255 * figure.OPACITY):02x}'  # The alpha digits of a color.
 _AXIS = {
@@ -56,6 +45,8 @@ _TEMPLATE = {
   | {'showline': True, 'tickangle': 0, 'ticks': 'outside', 'ticklen': 3},
   'yaxis': _AXIS | {'showline': True},
 }
+_ABOVE = {'xanchor': 'left', 'yanchor': 'bottom'}
+_ABOVE |= {'xref': 'paper', 'yref': 'paper', 'showarrow': False}
 
 
 def describe(plot: figure.Plot) -> dict[str, Any]:
@@ -68,11 +59,8 @@ def describe(plot: figure.Plot) -> dict[str, Any]:
         {**trace, **axes, 'legendgroup': mark.name}
         for trace in _traces(mark, panel)
       ]
-  return {
-    'data': traces,
-    'wide': _layout(plot, WIDE),
-    'narrow': _layout(plot, NARROW),
-  }
+  layouts = {'wide': figure.WIDE, 'narrow': figure.NARROW}
+  return {'data': traces} | {k: _layout(plot, v) for k, v in layouts.items()}
 
 
 def _number(i: int, plot: figure.Plot) -> int:
@@ -87,12 +75,8 @@ def _traces(mark: figure.Mark, panel: figure.Panel) -> list[dict[str, Any]]:
       trace = {'x': _list(x), 'y': _list(y), **_style(look, steps), **hover}
       return [{'type': 'scatter', **trace}]
     case figure.Band(_, x, low, high, color):
-      edge = {
-        'type': 'scatter',
-        'mode': 'lines',
-        'x': _list(x),
-        'line': {'width': 0},
-      }
+      edge = {'type': 'scatter', 'mode': 'lines', 'line': {'width': 0}}
+      edge |= {'x': _list(x)}
       fill = {'fill': 'tonexty', 'fillcolor': f'${color}{_SHADE}'}
       bounds = list(zip(_list(low), _list(high), strict=True))
       return [
@@ -101,29 +85,25 @@ def _traces(mark: figure.Mark, panel: figure.Panel) -> list[dict[str, Any]]:
       ]
     case figure.Bars(_, x, y, widths, color):
       bars = {'x': _list(x), 'y': _list(y), 'width': _list(widths)}
-      return [
-        {'type': 'bar', **bars, 'marker': {'color': f'${color}'}, **hover}
-      ]
+      fill = {'marker': {'color': f'${color}'}}
+      return [{'type': 'bar', **bars, **fill, **hover}]
     case figure.Spans(_, rows, starts, stops, color, texts):
-      lengths = np.subtract(stops, starts)
-      return [
-        {
-          'type': 'bar',
-          'orientation': 'h',
-          'y': list(rows),
-          'x': _list(lengths),
-          'base': _list(starts),
-          'width': 0.72,
-          'customdata': list(zip(_list(starts), _list(stops), strict=True)),
-          'text': list(texts),
-          'textposition': 'inside',
-          'insidetextanchor': 'middle',
-          'textangle': 0,
-          'insidetextfont': {'color': '$paper'},
-          'marker': {'color': f'${color}'},
-          **hover,
-        }
-      ]
+      trace = {
+        'type': 'bar',
+        'orientation': 'h',
+        'y': list(rows),
+        'x': _list(np.subtract(stops, starts)),
+        'base': _list(starts),
+        'width': 0.72,
+        'customdata': list(zip(_list(starts), _list(stops), strict=True)),
+        'text': list(texts),
+        'textposition': 'inside',
+        'insidetextanchor': 'middle',
+        'textangle': 0,
+        'insidetextfont': {'color': '$paper'},
+        'marker': {'color': f'${color}'},
+      }
+      return [trace | hover]
 
 
 def _hover(mark: figure.Mark, panel: figure.Panel) -> dict[str, Any]:
@@ -141,17 +121,14 @@ def _hover(mark: figure.Mark, panel: figure.Panel) -> dict[str, Any]:
   }
   # A name may contain braces, which are not fields.
   parts = re.split(rf'\{{({"|".join(values)})\}}', text)
-  parts[::2] = [
-    html.escape(part).replace('%{', '%&#123;') for part in parts[::2]
-  ]
-  parts[1::2] = [values[name] for name in parts[1::2]]
+  literal = (html.escape(part).replace('%{', '%&#123;') for part in parts[::2])
+  parts[::2], parts[1::2] = literal, [values[name] for name in parts[1::2]]
   return {'hovertemplate': ''.join(parts) + '<extra></extra>'}
 
 
 def _value(name: str, axis: figure.Axis) -> str:
-  form = (
-    '.4~s' if axis.unit else ',.6~r' if max(axis.limits) >= 1000 else '.4~g'
-  )
+  plain = ',.6~r' if max(axis.limits) >= 1000 else '.4~g'
+  form = '.4~s' if axis.unit else plain
   return f'%{{{name}:{form}}}{axis.unit}'
 
 
@@ -174,47 +151,32 @@ def _style(look: figure.Look, steps: str) -> dict[str, Any]:
   return {'mode': 'lines+markers', 'line': lines, 'marker': marker}
 
 
-def _layout(plot: figure.Plot, layout: Layout) -> dict[str, Any]:
-  height, places = boxes(plot, layout)
+def _layout(plot: figure.Plot, layout: figure.Layout) -> dict[str, Any]:
+  height, places = plot.boxes(layout)
+  on_phone = layout is figure.NARROW
   described: dict[str, Any] = {
     'height': height,
-    'dragmode': 'zoom' if layout is WIDE else False,  # A phone scrolls.
+    'dragmode': False if on_phone else 'zoom',  # A phone scrolls.
     'template': {'layout': _TEMPLATE},
     'uirevision': 'kept',  # A change of colors keeps the zoom.
     'annotations': [],
   }
-  panels = list(zip(plot.panels, places, strict=True))
-  last = len(panels)
-  for i, (panel, box) in enumerate(panels, 1):
+  for i, (panel, box) in enumerate(zip(plot.panels, places, strict=True), 1):
     across = [box.left / layout.width, (box.left + box.width) / layout.width]
     down = [1 - (box.top + box.height) / height, 1 - box.top / height]
     number = _number(i - 1, plot)
     if number == i:
-      below = i if plot.columns else last
+      below = i if plot.columns else len(places)
       x = plot.panels[below - 1].x
       title = {'text': html.escape(x.label), 'standoff': 4}
-      described[f'xaxis{i}'] = _axis(x) | {
-        'anchor': f'y{below}',
-        'domain': across,
-        'title': title,
-        'unifiedhovertitle': {'text': f'{title["text"]}: {_value("x", x)}'},
-      }
-    described[f'yaxis{i}'] = _axis(panel.y) | {
-      'anchor': f'x{number}',
-      'domain': down,
-    }
-    described['annotations'].append(
-      {
-        'text': html.escape(panel.title),
-        'x': across[0],
-        'y': down[1],
-        'xanchor': 'left',
-        'yanchor': 'bottom',
-        'xref': 'paper',
-        'yref': 'paper',
-        'showarrow': False,
-      }
-    )
+      hover = {'text': f'{title["text"]}: {_value("x", x)}'}
+      place = {'anchor': f'y{below}', 'domain': across}
+      more = {'title': title, 'unifiedhovertitle': hover}
+      described[f'xaxis{i}'] = _axis(x) | place | more
+    place = {'anchor': f'x{number}', 'domain': down}
+    described[f'yaxis{i}'] = _axis(panel.y) | place
+    heading = {'text': html.escape(panel.title), 'x': across[0], 'y': down[1]}
+    described['annotations'].append(heading | _ABOVE)
   joined = {'hovermode': 'x unified', 'hoversubplots': 'axis'}
   return described | (joined if plot.compares_x else {'hovermode': 'closest'})
 
@@ -223,8 +185,7 @@ def _axis(axis: figure.Axis) -> dict[str, Any]:
   limits = [math.log10(v) for v in axis.limits] if axis.log else axis.limits
   described: dict[str, Any] = {'range': _list(limits), 'nticks': axis.ticks + 1}
   if axis.log:
-    low, high = axis.limits
-    described |= {'type': 'log', 'dtick': 'D2' if high < 100 * low else 1}
+    described |= {'type': 'log', 'dtick': 'D2' if axis.is_short else 1}
   if axis.names:
     names, places = list(axis.names), list(range(len(axis.names)))
     described |= {'tickvals': places, 'ticktext': names, 'showgrid': False}

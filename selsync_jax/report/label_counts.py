@@ -12,9 +12,6 @@ def lines(counts: Int64[np.ndarray, 'workers labels']) -> list[str]:
 
   Bars are relative to the highest. Neighboring labels share a bar if they do
   not fit on a line.
-
-  Args:
-    counts: examples of each label in each worker's chunk.
   """
   workers, labels = counts.shape
   group = -(-labels // _MAX_BARS)

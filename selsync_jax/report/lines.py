@@ -6,10 +6,6 @@ from typing import NamedTuple
 from jaxtyping import Float, Int
 import numpy as np
 
-from selsync_jax.report import figure
-from selsync_jax.report import palette
-from selsync_jax.runs.history import Run
-
 
 def envelope(
   y: Float[np.ndarray, 'points'], buckets: int
@@ -17,14 +13,7 @@ def envelope(
   """Selects the points of a long line to draw: the extremes of each bucket.
 
   Every spike is kept, and so are all points if there are at most two per
-  bucket.
-
-  Args:
-    y: the values of the line; NaN means no point.
-    buckets: about half the width of the panel in pixels.
-
-  Returns:
-    Ascending indices of points.
+  bucket. A panel of n pixels needs about n / 2 buckets. NaN means no point.
   """
   (known,) = np.nonzero(~np.isnan(y))
   if len(known) <= 2 * buckets:
@@ -35,34 +24,11 @@ def envelope(
   return np.array(sorted(keep))
 
 
-def of_runs(runs: Sequence[Run], field: str, buckets: int) -> list[figure.Line]:
-  """Returns a field of each run over its steps, as lines of the palette.
-
-  Args:
-    runs: the runs.
-    field: the name of a field of their rows.
-    buckets: about half the width of the panel in pixels.
-  """
-  marks = []
-  for i, run in enumerate(runs):
-    y = run.column(field)
-    kept = envelope(y, buckets)
-    x = run.column('step')[kept]
-    marks.append(figure.Line(run.name, x, y[kept], palette.series(i)))
-  return marks
-
-
 class Quantiles(NamedTuple):
-  """Quantiles of long or many lines, in buckets of points.
+  """Quantiles of long or many lines, in buckets of points."""
 
-  Attributes:
-    at: the index of the point in the middle of each bucket.
-    peak: the index of the point with the largest value of each bucket.
-    values: a line for each quantile.
-  """
-
-  at: Int[np.ndarray, 'buckets']
-  peak: Int[np.ndarray, 'buckets']
+  at: Int[np.ndarray, 'buckets']  # The point in the middle of each bucket.
+  peak: Int[np.ndarray, 'buckets']  # The point with its largest value.
   values: Float[np.ndarray, 'quantiles buckets']
 
 
@@ -71,15 +37,14 @@ def quantiles(
   buckets: int,
   shares: Sequence[float],
 ) -> Quantiles:
-  """Computes quantiles over all values of each bucket.
+  """Computes quantiles over all values of each of at most so many buckets.
 
-  Args:
-    lines: the values of all lines; NaN means no point, infinity is a value.
-    buckets: the largest number of buckets.
-    shares: the share of values below each quantile.
+  A share of the values lies below its quantile. NaN means no point, and
+  infinity is a value.
   """
   (known,) = np.nonzero(~np.isnan(lines).all(axis=1))
   parts = _split(known, min(buckets, len(known)))
+  peaks = [part[np.nanargmax(np.nanmax(lines[part], axis=1))] for part in parts]
   values = []
   for part in parts:
     each = np.sort(lines[part], axis=None)  # NaN comes last.
@@ -87,10 +52,7 @@ def quantiles(
     values.append(each[np.rint(np.multiply(shares, last)).astype(int)])
   return Quantiles(
     at=np.array([part[len(part) // 2] for part in parts], int),
-    peak=np.array(
-      [part[np.nanargmax(np.nanmax(lines[part], axis=1))] for part in parts],
-      int,
-    ),
+    peak=np.array(peaks, int),
     values=np.reshape(values, (len(parts), len(shares))).T,
   )
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 import functools
 from typing import TypeAlias
 
-from jaxtyping import Float
 import numpy as np
 
 from selsync_jax.report import figure
@@ -104,8 +103,15 @@ def _scores(
   field = f'validation_{metric}'
   if not all(_has(run, field) for run in runs):
     field = metric
-  steps = _common_steps(runs, field)
-  points = np.array([_at(run, steps, (cost, field)) for run in runs])
+  scored = [run.column('step')[np.isfinite(run.column(field))] for run in runs]
+  steps = functools.reduce(np.intersect1d, scored)  # Those of all seeds.
+  rows = [np.searchsorted(run.column('step'), steps) for run in runs]
+  points = np.array(
+    [
+      [run.column(each)[at] for each in (cost, field)]
+      for run, at in zip(runs, rows, strict=True)
+    ]
+  )
   x, y = points.mean(axis=0)
   low, high = points[:, 1].min(axis=0), points[:, 1].max(axis=0)
   kept = lines.envelope(y, _BUCKETS)
@@ -119,18 +125,6 @@ def _scores(
   return [band, line]
 
 
-def _common_steps(runs: Sequence[Run], field: str) -> Float[np.ndarray, 'n']:
-  scored = [run.column('step')[np.isfinite(run.column(field))] for run in runs]
-  return functools.reduce(np.intersect1d, scored)
-
-
-def _at(
-  run: Run, steps: Float[np.ndarray, 'n'], fields: Sequence[str]
-) -> Float[np.ndarray, 'fields n']:
-  rows = np.searchsorted(run.column('step'), steps)
-  return np.array([run.column(field)[rows] for field in fields])
-
-
 def _batches(run: Run, metric: str, cost: str) -> list[figure.Mark]:
   """Returns a metric of the training batches; of a long run, quantiles."""
   if not _has(run, metric):
@@ -142,12 +136,9 @@ def _batches(run: Run, metric: str, cost: str) -> list[figure.Mark]:
   at, _, (low, middle, high) = lines.quantiles(
     y[:, np.newaxis], buckets, _COVERED
   )
-  return [
-    figure.Band(
-      name, x[at], low, high, 'muted', f'{name}, 80%: {{low}} to {{high}}'
-    ),
-    figure.Line(name, x[at], middle, palette.THIN),
-  ]
+  hover = f'{name}, 80%: {{low}} to {{high}}'
+  band = figure.Band(name, x[at], low, high, 'muted', hover)
+  return [band, figure.Line(name, x[at], middle, palette.THIN)]
 
 
 def _is_share(

@@ -5,7 +5,7 @@ plotly.js (its basic bundle), compressed; `make plotly` fetches another version.
 """
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from importlib import resources
 from typing import Any
 
@@ -44,14 +44,15 @@ def page(title: str, body: Iterable[Markup]) -> str:
   )
 
 
-def header(title: str, below: str) -> Markup:
-  """Returns the headline, and a line below it."""
-  return _SECTIONS.header(title, below)
-
-
-def key_figures(figures: Iterable[tuple[str, str, str]]) -> Markup:
-  """Returns a section with large numbers, each `(name, number, remark)`."""
-  return _SECTIONS.key_figures(figures)
+# Sections of a page: `header(title, below)`; `key_figures([(name, number,
+# remark)])`, large numbers; `table(name, title, head, [(row, cells)])`;
+# `footer(lines)`. A cell may be a `link(address, text)` to a file beside the
+# page.
+header = _SECTIONS.header
+key_figures = _SECTIONS.key_figures
+table = _SECTIONS.table
+footer = _SECTIONS.footer
+link = _SECTIONS.link
 
 
 def figure(plot: Plot) -> Markup:
@@ -63,26 +64,6 @@ def figure(plot: Plot) -> Markup:
   return _SECTIONS.figure(plot, legend, interactive.describe(plot))
 
 
-def table(
-  name: str,
-  title: str,
-  head: Sequence[str],
-  rows: Iterable[tuple[str, Sequence[str]]],
-) -> Markup:
-  """Returns a section with one table; a row is its name and its cells."""
-  return _SECTIONS.table(name, title, head, rows)
-
-
 def number(value: Any, text: str) -> Markup:
   """Returns a number as text, with its exact value as data."""
   return _SECTIONS.number(repr(value), text)
-
-
-def footer(lines: Iterable[str]) -> Markup:
-  """Returns the footer of the page."""
-  return _SECTIONS.footer(lines)
-
-
-def link(address: str, text: str) -> Markup:
-  """Returns a link to a file beside the page."""
-  return _SECTIONS.link(address, text)

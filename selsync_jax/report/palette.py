@@ -7,30 +7,20 @@ References:
 
 from selsync_jax.report.figure import Look
 
-LIGHT = {
-  'paper': '#ffffff',
-  'ink': '#1f2329',
-  'muted': '#5c6670',
-  'rule': '#dde2e7',
-  'blue': '#0072b2',
-  'vermillion': '#d55e00',
-  'green': '#009e73',
-  'purple': '#cc79a7',
-  'orange': '#e69f00',
-  'sky': '#56b4e9',
+# By name: the color in light mode, and in dark mode.
+_COLORS = {
+  'paper': ('#ffffff', '#14171b'),
+  'ink': ('#1f2329', '#e8ebee'),
+  'muted': ('#5c6670', '#9aa5b0'),
+  'rule': ('#dde2e7', '#2d343b'),
+  'blue': ('#0072b2', '#4fa8e8'),
+  'vermillion': ('#d55e00', '#f2803a'),
+  'green': ('#009e73', '#2ac79b'),
+  'purple': ('#cc79a7', '#dd96bf'),
+  'orange': ('#e69f00', '#f0b42f'),
+  'sky': ('#56b4e9', '#a5d8f8'),
 }
-DARK = {
-  'paper': '#14171b',
-  'ink': '#e8ebee',
-  'muted': '#9aa5b0',
-  'rule': '#2d343b',
-  'blue': '#4fa8e8',
-  'vermillion': '#f2803a',
-  'green': '#2ac79b',
-  'purple': '#dd96bf',
-  'orange': '#f0b42f',
-  'sky': '#a5d8f8',
-}
+LIGHT, DARK = ({k: v[i] for k, v in _COLORS.items()} for i in (0, 1))
 SERIES = ('blue', 'vermillion', 'green', 'purple', 'orange', 'sky')
 DASHES = ((), (5, 2), (1, 1.5), (5, 2, 1, 2))
 MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X')
@@ -41,8 +31,5 @@ THIN = Look('muted', width=0.8)
 
 def series(i: int) -> Look:
   """Returns color, dashes and marker of the i-th series."""
-  return Look(
-    SERIES[i % len(SERIES)],
-    dash=DASHES[i % len(DASHES)],
-    marker=MARKERS[i % len(MARKERS)],
-  )
+  color, dash = SERIES[i % len(SERIES)], DASHES[i % len(DASHES)]
+  return Look(color, dash=dash, marker=MARKERS[i % len(MARKERS)])

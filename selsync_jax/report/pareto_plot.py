@@ -23,22 +23,17 @@ def plot(entries: Sequence[Entry], metric: str) -> figure.Plot:
   scores = [list(entry.values(field).values()) for entry in entries]
   y = figure.spanning(scores)
   title = f'validation {metric_plot.with_unit(metric, runs)}'
+  higher, panels = metric in runs[0].goal.higher, []
+  for cost in costs:
+    x, marks = _cost_axis(entries, cost), _marks(entries, cost, field, higher)
+    panels.append(figure.Panel('' if panels else title, x, y, marks, 280))
   return figure.Plot(
     f'front-{metric}',
     f'Validation {metric} against cost',
     'Large markers: the mean over seeds. Small markers: the seeds. A line '
     'joins the methods that no other beats in both score and cost, if there '
     'are several.',
-    [
-      figure.Panel(
-        title if i == 0 else '',
-        _cost_axis(entries, cost),
-        y,
-        _marks(entries, cost, field, metric in runs[0].goal.higher),
-        height=280,
-      )
-      for i, cost in enumerate(costs)
-    ],
+    panels,
     columns=2,
     compares_x=False,
   )
@@ -52,31 +47,20 @@ def _marks(
   front = sorted(pareto(means, higher_is_better))
   marks: list[figure.Mark] = []
   if len(front) > 1:
-    name = 'front: none is better and cheaper'
+    name, look = 'front: none is better and cheaper', figure.Look('muted', 1)
     x, y = np.transpose(front)
-    marks.append(
-      figure.Line(name, x, y, figure.Look('muted', width=1), hover='')
-    )
+    marks.append(figure.Line(name, x, y, look, hover=''))
   for i, (entry, mean) in enumerate(zip(entries, means, strict=True)):
-    seeds = palette.series(i)._replace(width=0, dash=(), opacity=0.35)
-    x, y = entry.values(cost), entry.values(field)
-    shared = [seed for seed in x if seed in y]
+    small = palette.series(i)._replace(width=0, dash=(), opacity=0.35)
+    large = small._replace(size=9, opacity=1)
+    paid, scored = entry.values(cost), entry.values(field)
+    shared = [seed for seed in paid if seed in scored]
+    x, y = [[of[seed] for seed in shared] for of in (paid, scored)]
     hover = f'{entry.label}: {{y}} for {{x}}'
+    of_mean = f'{hover}, mean of {len(shared)} seeds'
     marks += [
-      figure.Line(
-        entry.label,
-        [x[seed] for seed in shared],
-        [y[seed] for seed in shared],
-        seeds,
-        hover=hover,
-      ),
-      figure.Line(
-        entry.label,
-        [mean[0]],
-        [mean[1]],
-        seeds._replace(size=9, opacity=1),
-        hover=f'{hover}, mean of {len(shared)} seeds',
-      ),
+      figure.Line(entry.label, x, y, small, hover=hover),
+      figure.Line(entry.label, [mean[0]], [mean[1]], large, hover=of_mean),
     ]
   return marks
 
@@ -93,10 +77,7 @@ def _cost_axis(entries: Sequence[Entry], cost: str) -> figure.Axis:
 def pareto(
   points: Sequence[tuple[float, float]], higher_is_better: bool
 ) -> list[tuple[float, float]]:
-  """Returns the points `(cost, quality)` that no other beats in both.
-
-  Points whose quality is not finite are left out.
-  """
+  """Returns the points `(cost, quality)`, if finite, that no other beats."""
   sign = 1 if higher_is_better else -1
   points = [point for point in points if math.isfinite(point[1])]
   return [

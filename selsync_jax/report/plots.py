@@ -3,13 +3,10 @@
 from collections.abc import Mapping, Sequence
 import re
 
+from selsync_jax.report import bar_plots
 from selsync_jax.report import changes_plot
-from selsync_jax.report import communication_plot
-from selsync_jax.report import labels_plot
 from selsync_jax.report import metric_plot
-from selsync_jax.report import rate_plot
-from selsync_jax.report import staleness_plot
-from selsync_jax.report import timeline_plot
+from selsync_jax.report import step_plots
 from selsync_jax.report.figure import Plot
 from selsync_jax.runs import siblings
 from selsync_jax.runs.history import Run
@@ -24,32 +21,29 @@ def all_plots(runs: Sequence[Run]) -> list[Plot]:
     bsp = siblings.find_bsp(run)
     metrics = [metric_plot.of_run(run, name, bsp) for name in run.metrics]
     return [*_behavior(run), *_shared(runs, metrics), *_labels(run)]
-  return [
-    *shared_plots({run.name: [run] for run in runs}),
-    *(_named_after(run, plot) for run in runs for plot in _behavior(run)),
-    *(_named_after(run, plot) for run in runs for plot in _labels(run)),
-  ]
+  plots = shared_plots({run.name: [run] for run in runs})
+  for of_run in (_behavior, _labels):
+    plots += [_named_after(run, plot) for run in runs for plot in of_run(run)]
+  return plots
 
 
 def shared_plots(groups: Mapping[str, Sequence[Run]]) -> list[Plot]:
   """Returns the figures that show all runs together.
 
-  Args:
-    groups: the runs of each method, one for each seed, by entry of the legend.
+  A group is the runs of a method, one for each seed, by entry of the legend.
   """
   names = dict.fromkeys(
     name for runs in groups.values() for run in runs for name in run.metrics
   )
   metrics = [metric_plot.of_groups(groups, name) for name in names]
   shared = _shared([runs[0] for runs in groups.values()], metrics)
-  if max(map(len, groups.values())) == 1:
-    return shared
-  return [
-    plot
-    if plot in metrics
-    else plot._replace(caption=f'{plot.caption} One seed of each method.')
-    for plot in shared
-  ]
+  if max(map(len, groups.values())) > 1:
+    seed = ' One seed of each method.'
+    shared = [
+      plot if plot in metrics else plot._replace(caption=plot.caption + seed)
+      for plot in shared
+    ]
+  return shared
 
 
 def _shared(runs: Sequence[Run], metrics: Sequence[Plot]) -> list[Plot]:
@@ -57,16 +51,16 @@ def _shared(runs: Sequence[Run], metrics: Sequence[Plot]) -> list[Plot]:
   stale = [run for run in stale if _has(run, 'staleness')]
   rated = [run for run in runs if 'lr' in run.rows[-1]]
   return [
-    communication_plot.plot(runs),
+    step_plots.communication(runs),
     *metrics,
-    *([rate_plot.plot(rated)] if rated else []),
-    *([staleness_plot.plot(stale)] if stale else []),
+    *([step_plots.learning_rate(rated)] if rated else []),
+    *([bar_plots.staleness(stale)] if stale else []),
   ]
 
 
 def _behavior(run: Run) -> list[Plot]:
   shown = run.is_simulated and _has(run, 'spans')
-  timeline = [timeline_plot.plot(run)] if shown else []
+  timeline = [bar_plots.timeline(run)] if shown else []
   changes = [changes_plot.plot(run)] if run.is_lockstep else []
   return timeline + changes
 
@@ -77,14 +71,11 @@ def _has(run: Run, column: str) -> bool:
 
 def _labels(run: Run) -> list[Plot]:
   uneven = run.config['data']['partition'] in _NON_IID
-  if run.label_counts is None or not uneven:
-    return []
-  return [labels_plot.plot(run.label_counts)]
+  counts = run.label_counts
+  return [bar_plots.labels(counts)] if uneven and counts is not None else []
 
 
 def _named_after(run, plot):
   """Renames a figure of one run for a page of several."""
-  name = re.sub(r'[^\w.-]', '-', run.name)
-  return plot._replace(
-    name=f'{plot.name}-{name}', title=f'{plot.title}: {run.name}'
-  )
+  name, title = re.sub(r'[^\w.-]', '-', run.name), f'{plot.title}: {run.name}'
+  return plot._replace(name=f'{plot.name}-{name}', title=title)

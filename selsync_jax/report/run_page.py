@@ -9,11 +9,10 @@ from markupsafe import Markup
 from selsync_jax.config import flat
 from selsync_jax.report import facts
 from selsync_jax.report import headline
-from selsync_jax.report import origin
 from selsync_jax.report import page
 from selsync_jax.report import plots
 from selsync_jax.report import png
-from selsync_jax.report.facts import Fact
+from selsync_jax.report.facts import Cell
 from selsync_jax.report.figure import Plot
 from selsync_jax.runs import files
 from selsync_jax.runs import history
@@ -23,17 +22,9 @@ REPORT = 'report.html'
 
 
 def write(workdirs: Sequence[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
-  """Writes the page of these runs, and its figures beside it.
+  """Writes the page of runs and its figures; returns the page's path.
 
-  Args:
-    workdirs: the runs' folders; the runs may be unfinished.
-    out: the page's folder, which is created if it is missing.
-
-  Returns:
-    The page's path.
-
-  Raises:
-    ConfigError: if a workdir holds no run.
+  The runs may be unfinished. The folder `out` is created if it is missing.
   """
   runs = history.read_all(workdirs)
   figures = plots.all_plots(runs)
@@ -53,17 +44,14 @@ def _page(runs: Sequence[Run], figures: Sequence[Plot]) -> str:
   else:
     key_figures = page.key_figures(_key_figures(runs[0]))
     sections = [key_figures, *sections, summary]
-  footer = page.footer(filter(None, map(origin.line, runs)))
+  footer = page.footer(filter(None, map(headline.origin, runs)))
   body = [page.header(title, subtitle), *sections, _config_table(runs), footer]
   return page.page(title, body)
 
 
 def _summary_table(runs):
-  columns = [
-    {fact.name: fact for fact in facts.facts(run.outcome)} for run in runs
-  ]
+  rows = _rows([facts.facts(run.outcome) for run in runs], _cell)
   names = [run.name for run in runs]
-  rows = _rows(columns, _fact_cell)
   return page.table('summary', 'Summary', ['', *names], rows)
 
 
@@ -82,47 +70,30 @@ def _rows(
   return [(name, [cell(c.get(name)) for c in columns]) for name in names]
 
 
-def _fact_cell(fact: Fact | None) -> str:
-  return page.number(fact.value, fact.text) if fact else '–'
+def _cell(cell: Cell | None) -> str:
+  return page.number(cell.value, cell.text) if cell else '–'
 
 
 def _key_figures(run: Run) -> Iterator[tuple[str, str, str]]:
   """Yields name, number and remark of the numbers at the top of the page."""
   outcome = run.outcome
-  cell = {fact.name: _fact_cell(fact) for fact in facts.facts(outcome)}
+  cell = {name: _cell(each) for name, each in facts.facts(outcome).items()}
   if metric := run.metric:
     value = outcome[f'validation_{metric}']
-    yield (
-      f'validation {metric}',
-      page.number(value, f'{value:.4f}'),
-      Markup('loss {}').format(cell.get('validation loss', 'not finite')),
-    )
+    remark = Markup('loss {}').format(cell.get('validation loss', 'not finite'))
+    yield f'validation {metric}', page.number(value, f'{value:.4f}'), remark
   if 'lssr' in outcome:
-    yield (
-      'LSSR',
-      cell['LSSR (local steps / steps)'],
-      Markup('{} of {} steps synchronized').format(
-        cell['synchronizations'], cell['steps']
-      ),
-    )
-  bsp = cell.get('the same run under BSP')
-  yield (
-    'sent per worker',
-    cell['bytes sent per worker'],
-    Markup('{} under BSP').format(bsp)
-    if bsp
-    else 'BSP: known when the run is finished',
-  )
+    of = Markup('{} of {} steps synchronized')
+    remark = of.format(cell['synchronizations'], cell['steps'])
+    yield 'LSSR', cell['LSSR (local steps / steps)'], remark
+  remark = 'BSP: known when the run is finished'
+  if bsp := cell.get('the same run under BSP'):
+    remark = Markup('{} under BSP').format(bsp)
+  yield 'sent per worker', cell['bytes sent per worker'], remark
   if 'virtual seconds' in cell:
     waited = cell.get('of these, waiting for other workers', '–')
-    yield (
-      'virtual seconds',
-      cell['virtual seconds'],
-      Markup('{} waiting for other workers').format(waited),
-    )
-    return
-  yield (
-    'seconds of training',
-    cell['seconds'],
-    Markup('{} samples/s').format(cell.get('samples/s', '–')),
-  )
+    remark = Markup('{} waiting for other workers').format(waited)
+    yield 'virtual seconds', cell['virtual seconds'], remark
+  else:
+    remark = Markup('{} samples/s').format(cell.get('samples/s', '–'))
+    yield 'seconds of training', cell['seconds'], remark

@@ -5,6 +5,7 @@ import pytest
 
 from selsync_jax.configs import base
 from selsync_jax.data import assign
+from selsync_jax.data import bind_data
 from selsync_jax.data import from_arrays
 from selsync_jax.data import open_data
 
@@ -109,7 +110,7 @@ def test_labels_may_fill_their_type(dtype):
     num_classes=int(most) + 1,
   )
   fields = base.get_config('bsp').data.to_dict()
-  assigned = assign(dataset, fields, workers=2, batch_size=4, seed=0)
+  assigned = assign(dataset, bind_data(fields), 2, 4, seed=0)
   counts = assigned.label_counts
   assert counts.shape == (2, int(most) + 1)
   assert counts[:, -1].sum() == 1

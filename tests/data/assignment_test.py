@@ -13,9 +13,9 @@ from selsync_jax.data.injection import make_injection
 from selsync_jax.data.order import ShuffledBlocks
 from selsync_jax.data.order import ShuffledChunk
 from selsync_jax.data.order import TextStreams
-from selsync_jax.data.partitions import make_partition
 from selsync_jax.data.partitions import PARTITIONS
 from selsync_jax.data.tfdata import pipelines
+from tests.support.partitions import make_partition
 
 few = hypothesis.settings(max_examples=15, deadline=None)
 ORDERS = [ShuffledChunk(), ShuffledBlocks(7), TextStreams()]

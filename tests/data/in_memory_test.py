@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from selsync_jax.data import assign
+from selsync_jax.data import bind_data
 from selsync_jax.data import draws
 from selsync_jax.data import open_dataset
 from selsync_jax.data.partitions import PARTITIONS
@@ -46,22 +47,17 @@ def fields_of(name, directory):
 def dataset(name, directory):
   fields = fields_of(name, directory)
   if directory:
-    return open_dataset(fields)
+    return open_dataset(bind_data(fields))
   with tfds.testing.mock_data(num_examples=200):
-    return open_dataset(fields)  # Real loading code, random pixels.
+    return open_dataset(bind_data(fields))  # Real loading code, random pixels.
 
 
 def opened(name, dirs, partition='seldp', alpha=0.0, beta=0.0, seed=3):
   """Data in memory, over 4 workers with batches of 6."""
   fields = fields_of(name, dirs.get(name)) | CUTS.get(partition, {})
   fields |= dict(partition=partition, injection=dict(alpha=alpha, beta=beta))
-  return assign(
-    dataset(name, dirs.get(name)),
-    fields,
-    workers=WORKERS,
-    batch_size=BATCH,
-    seed=seed,
-  )
+  source = dataset(name, dirs.get(name))
+  return assign(source, bind_data(fields), WORKERS, BATCH, seed)
 
 
 EACH = [

@@ -12,7 +12,7 @@ from selsync_jax.data.index_shuffle import IndexShuffle
 from selsync_jax.data.injection import make_injection
 from selsync_jax.data.order import ShuffledBlocks
 from selsync_jax.data.order import ShuffledChunk
-from selsync_jax.data.partitions import make_partition
+from tests.support.partitions import make_partition
 
 N, B = 10, 32
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(N), 130))

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from selsync_jax.data.partitions import make_partition
 from selsync_jax.data.partitions import PARTITIONS
+from tests.support.partitions import make_partition
 
 few = hypothesis.settings(max_examples=40, deadline=None)
 

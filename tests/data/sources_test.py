@@ -19,7 +19,7 @@ from selsync_jax.data.sources import digits
 from selsync_jax.data.sources import imagenet2012
 from selsync_jax.data.sources import stdlib_text
 from selsync_jax.data.sources import wikitext103
-from selsync_jax.data.sources.stdlib_text import split_of
+from selsync_jax.data.sources.text import split_of
 from selsync_jax.data.tfdata.prepared import open_builder
 from selsync_jax.data.tfdata.prepared import open_source
 

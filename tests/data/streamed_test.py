@@ -8,11 +8,11 @@ from selsync_jax.config import ConfigError
 from selsync_jax.data import draws
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.order import ShuffledBlocks
-from selsync_jax.data.partitions import make_partition
 from selsync_jax.data.sources import imagenet2012
 from selsync_jax.data.tfdata.prepared import open_source
 from selsync_jax.data.tfdata.streamed import Reader
 from selsync_jax.data.tfdata.streamed import Shards
+from tests.support.partitions import make_partition
 
 WORKERS, BATCH, BLOCK, SEED = 3, 8, 10, 5
 

@@ -11,8 +11,8 @@ import pytest
 
 from selsync_jax.models.tasks import Goal
 from selsync_jax.report import comparison_table
+from selsync_jax.report import facts
 from selsync_jax.report import pareto_plot
-from selsync_jax.report import verdict
 from selsync_jax.report.entries import choose_rates
 from selsync_jax.report.entries import Entry
 from selsync_jax.runs.history import Run
@@ -86,8 +86,8 @@ def test_a_score_that_is_not_finite_is_shown_as_nan():
   row = comparison_table.table([wild, bsp])['fedavg']
   assert row['validation perplexity'].text == 'nan ± nan'
   assert row['difference to BSP'].text == '+nan ± nan'
-  assert verdict.overlaps([wild, bsp]) == {'bsp': [], 'fedavg': []}
-  assert verdict.sentence([wild, bsp]).startswith('Best of 2: bsp, ')
+  assert comparison_table.overlaps([wild, bsp]) == {'bsp': [], 'fedavg': []}
+  assert comparison_table.verdict([wild, bsp]).startswith('Best of 2: bsp, ')
 
 
 def test_a_score_that_is_not_finite_is_on_no_front():
@@ -126,7 +126,7 @@ def test_without_bsp_there_is_no_difference_to_it():
 def test_the_best_is_chosen_by_validation_and_its_spread_is_named():
   low = entry('bsp', 0.1, {0: (0.60, 0.9), 1: (0.70, 0.9)})
   high = entry('selsync, delta 1', 0.1, {0: (0.80, 0.1), 1: (0.82, 0.1)})
-  assert verdict.sentence([low, high]) == (
+  assert comparison_table.verdict([low, high]) == (
     'Best of 2: selsync, delta 1, validation accuracy 81.0% ± 1.4% for 15.0% '
     'of the traffic of BSP'
   )
@@ -137,30 +137,32 @@ def test_methods_whose_intervals_overlap_are_named():
   wide = entry('bsp', 0.1, {0: (0.60, 0), 1: (0.70, 0)})
   narrow = entry('local_sgd', 0.1, {0: (0.69, 0), 1: (0.71, 0)})
   best = entry('selsync', 0.1, {0: (0.89, 0), 1: (0.91, 0)})
-  assert verdict.overlaps([wide, narrow, best]) == {
+  assert comparison_table.overlaps([wide, narrow, best]) == {
     'bsp': ['local_sgd'],
     'local_sgd': ['bsp'],
     'selsync': [],
   }
-  assert verdict.sentence([wide, narrow]).endswith('; overlaps with bsp')
+  assert comparison_table.verdict([wide, narrow]).endswith(
+    '; overlaps with bsp'
+  )
 
 
 def test_one_seed_has_no_interval():
   entries = [entry(name, 0.1, {0: (0.9, 0.9)}) for name in ('bsp', 'fedavg')]
-  assert verdict.overlaps(entries) == {}
-  said = verdict.sentence(entries)
+  assert comparison_table.overlaps(entries) == {}
+  said = comparison_table.verdict(entries)
   assert said.endswith('; one seed, so the spread is not known')
 
 
 def test_a_method_that_diverges_with_one_seed_is_not_the_best():
   safe = entry('bsp', 0.1, {0: (0.8, 0.8), 1: (0.8, 0.8)})
   wild = entry('fedavg', 0.1, {0: (0.9, 0.9)}, diverged=[1])
-  assert verdict.sentence([wild, safe]).startswith('Best of 2: bsp, ')
+  assert comparison_table.verdict([wild, safe]).startswith('Best of 2: bsp, ')
 
 
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=6))
 def test_the_spread_is_the_sample_standard_deviation(values):
-  cell = comparison_table.spread(values, '.6f')
+  cell = facts.spread(values, '.6f')
   assert cell.value == statistics.fmean(values)
   mean, deviation = map(float, cell.text.split(' ± '))
   assert mean == pytest.approx(np.mean(values), abs=1e-6)

@@ -10,7 +10,7 @@ import pytest
 
 from selsync_jax.configs import digits
 from selsync_jax.report import run_page
-from selsync_jax.report.layout import WIDE
+from selsync_jax.report.figure import WIDE
 from selsync_jax.runs import history
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import perceptron

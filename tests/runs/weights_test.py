@@ -325,7 +325,7 @@ for name in ('tensorflow', 'tensorflow_datasets'):
 import jax
 import numpy as np
 import selsync_jax as ss
-from selsync_jax.data.sources.digits import digits
+from selsync_jax.data.sources import digits
 test = digits().splits['test']
 model, variables = ss.load(sys.argv[1])
 image = test['image'].astype(np.float32) / 16

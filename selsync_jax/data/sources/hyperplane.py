@@ -11,9 +11,7 @@ from typing import Annotated
 from annotated_types import Interval
 import numpy as np
 
-from selsync_jax.data.arrays import ArrayDataset
-from selsync_jax.data.arrays import Examples
-from selsync_jax.data.arrays import unchanged
+from selsync_jax.data import arrays
 from selsync_jax.data.order import ShuffledChunk
 
 NOISE = 0.1  # Standard deviation; without noise the target's is 1.
@@ -24,16 +22,12 @@ _SIZES = {'train': 16_384, 'validation': 2_048, 'test': 2_048}
 
 def hyperplane(
   *, dimensions: Annotated[int, Interval(ge=1, le=2**16)] = 512
-) -> ArrayDataset:
-  """Returns features from N(0, 1); the target is their weighted sum with noise.
-
-  Args:
-    dimensions: the number of features, at least 1.
-  """
+) -> arrays.ArrayDataset:
+  """Returns features from N(0, 1), and as target their noisy weighted sum."""
   rng = np.random.default_rng(_SEED)
   weights = rng.normal(size=dimensions) / np.sqrt(dimensions)
 
-  def examples(size) -> Examples:
+  def examples(size) -> arrays.Examples:
     features = rng.normal(size=(size, dimensions))
     target = features @ weights + NOISE * rng.normal(size=size)
     return {
@@ -41,11 +35,11 @@ def hyperplane(
       'target': target.astype(np.float32),
     }
 
-  return ArrayDataset(
+  return arrays.ArrayDataset(
     'hyperplane',
     task='regression',
     num_classes=1,
     order=ShuffledChunk(),
     splits={split: examples(size) for split, size in _SIZES.items()},
-    transform=unchanged,
+    transform=arrays.unchanged,
   )

@@ -1,28 +1,166 @@
-"""Text: a sequence of tokens, divided into segments of equal length."""
+"""Text: Python's standard library as bytes, and WikiText-103 as words.
 
-from typing import Any
+References:
+  Merity et al., `Pointer Sentinel Mixture Models`, ICLR 2017.
+"""
 
+from collections.abc import Callable, Iterator
+import functools
+import hashlib
+import itertools
+import pathlib
+import sysconfig
+from typing import Annotated, Any
+import zipfile
+
+from annotated_types import Interval
 import numpy as np
 
+from selsync_jax.data import arrays
+from selsync_jax.data.order import TextStreams
 
-def segments(tokens: np.ndarray, bptt: int) -> np.ndarray:
+Tokens = Annotated[int, Interval(ge=1, le=2**16)]
+"""Tokens in an example of text."""
+
+
+def _segments(tokens: np.ndarray, bptt: int) -> arrays.Examples:
   """Divides tokens [n] into segments [examples, bptt + 1].
 
   The last token of a segment, a target, is the first of the next, an input.
   Fewer than bptt tokens at the end are dropped.
-
-  Raises:
-    ValueError: if there are too few tokens for one segment.
   """
   if len(tokens) <= bptt:
     raise ValueError(
       f'bptt={bptt} asks for more than the {len(tokens)} tokens of a split'
     )
   windows = np.lib.stride_tricks.sliding_window_view(tokens, bptt + 1)
-  return np.ascontiguousarray(windows[::bptt])
+  return {'tokens': np.ascontiguousarray(windows[::bptt])}
 
 
-def next_token(examples: Any) -> Any:
+def _next_token(examples: Any) -> Any:
   """Returns inputs, and as targets the token that follows each."""
   tokens = examples['tokens']
   return {'inputs': tokens[:, :-1], 'targets': tokens[:, 1:]}
+
+
+def split_of(name: str) -> str:
+  """Returns the split of a file, by its name alone; they are 8 : 1 : 1."""
+  tenth = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) % 10
+  return {0: 'test', 1: 'validation'}.get(tenth, 'train')
+
+
+def files_of(split: str) -> list[pathlib.Path]:
+  """Returns a split's .py files at the library's top level, sorted by name."""
+  folder = pathlib.Path(sysconfig.get_path('stdlib'))
+  return sorted(p for p in folder.glob('*.py') if split_of(p.name) == split)
+
+
+def stdlib_text(*, bptt: Tokens) -> arrays.ArrayDataset:
+  """Returns the bytes of the standard library, which every machine has.
+
+  An example has `bptt` tokens.
+  """
+
+  def examples(split):
+    text = b''.join(path.read_bytes() for path in files_of(split))
+    return _segments(np.frombuffer(text, np.uint8), bptt)
+
+  return arrays.ArrayDataset(
+    'stdlib_text',
+    task='language_modeling',
+    num_classes=256,  # Bytes.
+    order=TextStreams(),
+    splits={split: examples(split) for split in arrays.SPLITS},
+    transform=_next_token,
+    dtypes={'tokens': np.int32},
+  )
+
+
+ARCHIVE = 'wikitext-103-v1.zip'
+_FILES = {
+  'train': 'wikitext-103/wiki.train.tokens',
+  'validation': 'wikitext-103/wiki.valid.tokens',
+  'test': 'wikitext-103/wiki.test.tokens',
+}
+_UNKNOWN, _END = '<unk>', '<eos>'
+_BLOCK = 2**16  # Tokens of one record.
+
+
+def _words(archive: pathlib.Path, file: str) -> Iterator[str]:
+  """Yields the words of a file, and `<eos>` after every line."""
+  try:
+    with zipfile.ZipFile(archive) as members, members.open(file) as lines:
+      for line in lines:
+        yield from line.decode().split()
+        yield _END
+  except (zipfile.BadZipFile, KeyError) as error:
+    raise ValueError(f'{archive}: {error.args[0]}') from error
+
+
+@functools.cache  # TFDS wants each builder defined once.
+def builder() -> Callable[..., Any]:
+  """Returns the TFDS builder; imports TFDS."""
+  import tensorflow_datasets as tfds
+
+  class Wikitext103(tfds.core.GeneratorBasedBuilder):
+    """Verified good and featured articles of Wikipedia, over 100 million words.
+
+    The metadata hold the vocabulary: the words of the training split in order
+    of first appearance. All other words are <unk>.
+    """
+
+    VERSION = tfds.core.Version('1.0.0')
+    MANUAL_DOWNLOAD_INSTRUCTIONS = f'The official archive, {ARCHIVE}.'
+
+    def _info(self):
+      return tfds.core.DatasetInfo(
+        builder=self,
+        description=self.__doc__,
+        features=tfds.features.FeaturesDict(
+          {'tokens': tfds.features.Tensor(shape=(None,), dtype=np.int32)}
+        ),
+        metadata=tfds.core.MetadataDict(),
+        disable_shuffling=True,
+      )
+
+    def _split_generators(self, dl_manager):
+      archive = pathlib.Path(dl_manager.manual_dir) / ARCHIVE
+      vocabulary = dict.fromkeys((_UNKNOWN, _END))
+      vocabulary.update(dict.fromkeys(_words(archive, _FILES['train'])))
+      self.info.metadata['vocabulary'] = list(vocabulary)
+      indices = {word: i for i, word in enumerate(vocabulary)}
+      return {
+        split: self._generate_examples(_words(archive, file), indices)
+        for split, file in _FILES.items()
+      }
+
+    def _generate_examples(self, words, indices):
+      tokens = (indices.get(word, indices[_UNKNOWN]) for word in words)
+      for i in itertools.count():
+        block = np.fromiter(itertools.islice(tokens, _BLOCK), np.int32)
+        if not block.size:
+          break
+        yield i, {'tokens': block}
+
+  return Wikitext103
+
+
+def wikitext103(*, bptt: Tokens) -> arrays.Source:
+  """Returns the words of WikiText-103; an example has `bptt` of them."""
+
+  def read(rows: Any) -> arrays.Examples:
+    blocks = [row['tokens'] for row in rows.as_numpy_iterator()]
+    return _segments(np.concatenate(blocks), bptt)
+
+  return arrays.Source(
+    'wikitext103',
+    task='language_modeling',
+    num_classes=lambda info: len(info.metadata['vocabulary']),
+    splits={split: split for split in arrays.SPLITS},
+    order=TextStreams(),
+    transform=_next_token,
+    train=None,
+    read=read,
+    fetch=f'put {ARCHIVE}, the official archive, into {{dir}}/downloads/manual',
+    builder=builder(),
+  )

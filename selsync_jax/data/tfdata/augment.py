@@ -22,11 +22,7 @@ Tensor = Any
 
 
 def bits(*words: Any) -> Tensor:
-  """Returns `draws.bits` for tensors: uint64, of the words' broadcast shape.
-
-  Args:
-    *words: integers or integer tensors that broadcast against each other.
-  """
+  """Returns `draws.bits` for tensors: uint64, of the words' broadcast shape."""
   tensors = [tf.cast(word, tf.uint64) for word in words]
   return draws.hashed(tensors, tf.constant(0, tf.uint64))
 
@@ -34,15 +30,10 @@ def bits(*words: Any) -> Tensor:
 def normalize(
   image: Tensor, mean: tuple[float, ...], std: tuple[float, ...]
 ) -> tf.Tensor:
-  """Scales each channel to zero mean and unit standard deviation.
+  """Scales each channel to zero mean and unit standard deviation, float32.
 
-  Args:
-    image: [..., height, width, channels], values in [0, 255].
-    mean: the mean of each channel over the data set, for values in [0, 1].
-    std: the standard deviation of each channel, likewise.
-
-  Returns:
-    float32 of the same shape.
+  The image [..., height, width, channels] has values in [0, 255]; mean and
+  standard deviation of its channels are for values in [0, 1].
   """
   pixels = image.shape[-3] * image.shape[-2]
   # One factor per value: broadcasting over an axis of length 3 is slow.
@@ -60,13 +51,8 @@ def resize(image: tf.Tensor, size: int | None) -> tf.Tensor:
 def pad_crop_flip(image: Tensor, key: Tensor, pad: int = 4) -> tf.Tensor:
   """Pads each image with black, crops it, and mirrors it with probability 1/2.
 
-  Args:
-    image: [n, height, width, channels].
-    key: uint64 [n], random bits.
-    pad: the pixels added on each side; the crop is as large as the image.
-
-  Returns:
-    float32 of the same shape.
+  The key, uint64 [n], is for images [n, height, width, channels]. The crop,
+  float32, is as large as the image.
   """
   size = image.shape[1:3]
   last = np.float32(size) - 1
@@ -98,13 +84,8 @@ def _resized_crop(jpeg, begin, extent, size):
 def inception_crop(jpeg: tf.Tensor, key: Tensor, size: int) -> tf.Tensor:
   """Crops 8 to 100% of the area, resized to a square, mirrored with p = 1/2.
 
-  Args:
-    jpeg: string [], an encoded image.
-    key: uint64 [], random bits.
-    size: the pixels per side of the result.
-
-  Returns:
-    float32 [size, size, 3] in [0, 255].
+  The image is encoded, string []; the key is uint64 []; and the result is
+  float32 [size, size, 3] in [0, 255].
   """
   begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
     tf.image.extract_jpeg_shape(jpeg),

@@ -64,11 +64,9 @@ def read(
 def traced(
   pipeline: Callable[[Any], tf.data.Dataset], block: Block
 ) -> Callable[[Block], tf.data.Dataset]:
-  """Returns `pipeline`, whose Python runs once, not for every block.
+  """Returns `pipeline(tensors)`, whose Python runs once, not for every block.
 
-  Args:
-    pipeline: `pipeline(block)`, which takes tensors.
-    block: an example of a block; other blocks may have more or fewer steps.
+  The block is an example; others may have more or fewer steps.
   """
   spec = {}
 
@@ -78,12 +76,11 @@ def traced(
     spec.update(dataset.element_spec)
     return tf.data.experimental.to_variant(dataset)
 
-  compiled = tf.function(variant).get_concrete_function(
-    {
-      name: tf.TensorSpec((None, *array.shape[1:]), array.dtype)
-      for name, array in block.items()
-    }
-  )
+  blocks = {
+    name: tf.TensorSpec((None, *array.shape[1:]), array.dtype)
+    for name, array in block.items()
+  }
+  compiled = tf.function(variant).get_concrete_function(blocks)
 
   def of(block: Block) -> tf.data.Dataset:
     tensors = {name: tf.constant(array) for name, array in block.items()}

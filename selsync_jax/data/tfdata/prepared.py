@@ -16,57 +16,44 @@ from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
 from selsync_jax.data.arrays import ArrayDataset
 from selsync_jax.data.arrays import Examples
-from selsync_jax.data.sources.source import Source
+from selsync_jax.data.arrays import Source
 from selsync_jax.data.tfdata import pipelines
-from selsync_jax.data.tfdata.streamed import OpenShards
-from selsync_jax.data.tfdata.streamed import rows
-from selsync_jax.data.tfdata.streamed import Shards
+from selsync_jax.data.tfdata import streamed
 
 _BATCH = 1024  # The number of examples that are converted together.
 
 
 def open_source(
   source: Source, data_dir: str | None
-) -> ArrayDataset | OpenShards:
-  """Opens a data set, prepared on first use if this package prepares it.
-
-  Args:
-    source: the data set.
-    data_dir: TFDS's data directory; `None` is TFDS's default.
-
-  Raises:
-    ConfigError: if the data are not prepared, or a split is too short.
-  """
+) -> ArrayDataset | streamed.OpenShards:
+  """Opens a data set, prepared on first use if this package prepares it."""
   builder = open_builder(source, data_dir)
   num_classes = source.num_classes(builder.info)
   if source.read is None:
-    splits = {
-      split: _shards(builder, name) for split, name in source.splits.items()
-    }
-    return OpenShards(source, num_classes, splits)
+    shards = {k: _shards(builder, v) for k, v in source.splits.items()}
+    return streamed.OpenShards(source, num_classes, shards)
   with config_errors('data'):
-    return ArrayDataset(
-      source.name,
-      source.task,
-      num_classes,
-      source.order,
-      splits={
-        split: source.read(rows(builder, name))
-        for split, name in source.splits.items()
-      },
-      transform=source.transform,
-      train=source.train,
-      read=pipelines.read,
-    )
+    names = source.splits.items()
+    splits = {k: source.read(streamed.rows(builder, v)) for k, v in names}
+  return ArrayDataset(
+    source.name,
+    source.task,
+    num_classes,
+    source.order,
+    splits,
+    source.transform,
+    source.train,
+    read=pipelines.read,
+  )
 
 
-def _shards(builder: Any, split: str) -> Shards:
+def _shards(builder: Any, split: str) -> streamed.Shards:
   """Returns a split on disk, from TFDS's name for it."""
   splits = builder.info.splits
   instruction = tfds.core.ReadInstruction.from_spec(split)
   (part,) = instruction.to_absolute(splits)
   first, last = part.from_ or 0, part.to or splits[part.splitname].num_examples
-  return Shards(builder, part.splitname, first, last - first)
+  return streamed.Shards(builder, part.splitname, first, last - first)
 
 
 @contextlib.contextmanager
@@ -82,16 +69,7 @@ def _silence_tfds() -> Iterator[None]:
 
 
 def open_builder(source: Source, data_dir: str | None) -> Any:
-  """Returns the TFDS builder of a source whose data are prepared.
-
-  Args:
-    source: the data set.
-    data_dir: TFDS's data directory; `None` is TFDS's default.
-
-  Raises:
-    ConfigError: if the data are missing, saying how to get them, or cannot be
-      prepared.
-  """
+  """Returns the TFDS builder of a source; an error says how to get its data."""
   if not sys.stderr.isatty():
     tfds.disable_progress_bar()
   make = source.builder or functools.partial(tfds.builder, source.name)
@@ -103,7 +81,7 @@ def open_builder(source: Source, data_dir: str | None) -> Any:
           builder.download_and_prepare()
         except FileExistsError:  # Another process prepared it in the meantime.
           builder = make(data_dir=data_dir)
-      rows(builder, source.splits['train'])
+      streamed.rows(builder, source.splits['train'])
     except ValueError as error:
       raise ConfigError(f'config.data.name: {error}') from error
     except (AssertionError, OSError) as error:
@@ -118,11 +96,7 @@ def open_builder(source: Source, data_dir: str | None) -> Any:
 
 
 def read_all(dataset: tf.data.Dataset) -> Examples:
-  """Returns all examples of a finite data set, each a dict, as arrays.
-
-  Raises:
-    ValueError: if it is infinite, or its elements are not dicts.
-  """
+  """Returns all examples of a finite data set, each a dict, as arrays."""
   if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
     raise ValueError('the tf.data.Dataset has no end; leave out repeat()')
   if not isinstance(dataset.element_spec, dict):
@@ -137,12 +111,7 @@ def read_all(dataset: tf.data.Dataset) -> Examples:
 
 
 def split_reader(name: str, data_dir: str | None) -> Callable[[str], Examples]:
-  """Returns `read(split)` for a data set that TFDS has prepared.
-
-  Raises:
-    ConfigError: if TFDS does not know it; `read` raises one if the data are not
-      prepared.
-  """
+  """Returns `read(split)` for a data set that TFDS has prepared."""
   try:
     builder = tfds.builder(name, data_dir=data_dir)
   except tfds.core.registered.DatasetNotFoundError as error:
@@ -151,7 +120,7 @@ def split_reader(name: str, data_dir: str | None) -> Callable[[str], Examples]:
 
   def read(split: str) -> Examples:
     try:
-      dataset = rows(builder, split)
+      dataset = streamed.rows(builder, split)
     except (AssertionError, FileNotFoundError) as error:
       raise ConfigError(
         f'config.data: no {name} in {builder.data_path}; fetch it with: '

@@ -17,17 +17,15 @@ import tensorflow_datasets as tfds
 
 from selsync_jax.config import ConfigError
 from selsync_jax.data import arrays
+from selsync_jax.data import partitions
+from selsync_jax.data import protocol
+from selsync_jax.data.arrays import Source
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.assignment import progress
 from selsync_jax.data.draws import bits
 from selsync_jax.data.index_shuffle import IndexShuffle
 from selsync_jax.data.order import ChunkProgress
 from selsync_jax.data.order import ShuffledBlocks
-from selsync_jax.data.partitions import make_partition
-from selsync_jax.data.protocol import Batch
-from selsync_jax.data.protocol import Data
-from selsync_jax.data.protocol import DatasetInfo
-from selsync_jax.data.sources.source import Source
 from selsync_jax.data.tfdata import pipelines
 
 
@@ -38,46 +36,31 @@ def rows(builder: Any, split: str, **options: Any) -> tf.data.Dataset:
 
 
 class Shards(NamedTuple):
-  """A split on disk: a contiguous part of one of TFDS's splits.
+  """A split on disk: a contiguous part of one of TFDS's splits."""
 
-  Attributes:
-    builder: the TFDS builder.
-    split: the name of TFDS's split.
-    first: the index in it of the first example.
-    examples: the number of examples.
-  """
-
-  builder: Any
-  split: str
-  first: int
-  examples: int
+  builder: Any  # The TFDS builder.
+  split: str  # The name of TFDS's split.
+  first: int  # The index in it of the first example.
+  examples: int  # The number of examples.
 
   def read(self, start: int, stop: int) -> tf.data.Dataset:
     """Examples `start` to `stop - 1`, with encoded images."""
-    return rows(
-      self.builder,
-      f'{self.split}[{self.first + start}:{self.first + stop}]',
-      decoders={'image': tfds.decode.SkipDecoding()},
-    ).take(stop - start)
+    part = f'{self.split}[{self.first + start}:{self.first + stop}]'
+    decoders = {'image': tfds.decode.SkipDecoding()}
+    return rows(self.builder, part, decoders=decoders).take(stop - start)
 
 
 class OpenShards(NamedTuple):
-  """A data set whose splits stay on disk.
+  """A data set whose splits stay on disk."""
 
-  Attributes:
-    source: decodes the examples; its order is `ShuffledBlocks`.
-    num_classes: the number of labels.
-    splits: the `train`, `validation` and `test` split.
-  """
-
-  source: Source
+  source: Source  # It decodes the examples; its order is `ShuffledBlocks`.
   num_classes: int
   splits: Mapping[str, Shards]
 
   @property
-  def info(self) -> DatasetInfo:
+  def info(self) -> protocol.DatasetInfo:
     """The data set, without its examples."""
-    return DatasetInfo(
+    return protocol.DatasetInfo(
       self.source.name,
       self.source.task,
       self.num_classes,
@@ -91,36 +74,29 @@ class OpenShards(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class StreamedData(Data):
-  """What the workers of a run read from disk.
-
-  Attributes:
-    dataset: the shards, and what decodes them.
-  """
+class StreamedData(protocol.Data):
+  """What the workers of a run read from disk."""
 
   dataset: OpenShards
 
-  def batches(
-    self, workers: Sequence[int], start: int, stop: int
-  ) -> Iterator[Batch]:
+  def batches(self, workers, start, stop):
     """See `Data`."""
     shards, decode = self.dataset.splits['train'], self.dataset.source.train
     assert decode
     return Reader(shards, decode, self.assignment).batches(workers, start, stop)
 
-  def evaluation(
-    self, split: str, batch_size: int, workers: Sequence[int], total: int
-  ) -> Iterator[Batch]:
+  def evaluation(self, split, batch_size, workers, total):
     """See `Data`; each worker reads a contiguous part of the split."""
     shards = self.dataset.splits[split]
-    partition = make_partition(
-      'seldp', shards.examples, total, 1, 0, contiguous=True
+    partition = partitions.divided(
+      partitions.seldp, shards.examples, total, 1, 0, contiguous=True
     )
-    reader = Reader(
-      shards,
-      lambda example, _: self.dataset.source.transform(example),
-      Assignment(partition, ShuffledBlocks(1), None, batch_size, 0),
-    )
+    assignment = Assignment(partition, ShuffledBlocks(1), None, batch_size, 0)
+
+    def decode(example, _):
+      return self.dataset.source.transform(example)
+
+    reader = Reader(shards, decode, assignment)
     steps = int(partition.steps_per_chunk(batch_size)[0])
     return reader.batches(workers, 0, steps)
 
@@ -128,13 +104,13 @@ class StreamedData(Data):
   def fingerprint(self) -> dict[str, Any]:
     """See `Data`; four examples of each split are read, with encoded images."""
 
+    def checksum(shards, index):
+      (example,) = shards.read(index, index + 1).as_numpy_iterator()
+      return arrays.checksum({k: np.asarray(v) for k, v in example.items()})
+
     def content(shards):
-      crc = ''
-      for index in arrays.sample(shards.examples, 4).tolist():
-        (example,) = shards.read(index, index + 1).as_numpy_iterator()
-        stored = {k: np.asarray(v) for k, v in example.items()}
-        crc += arrays.checksum(stored)
-      return crc
+      some = arrays.sample(shards.examples, 4).tolist()
+      return ''.join(checksum(shards, index) for index in some)
 
     return {
       split: {'examples': shards.examples, 'content': content(shards)}
@@ -145,11 +121,8 @@ class StreamedData(Data):
 class Reader(NamedTuple):
   """Reads a split for some of the workers.
 
-  Attributes:
-    shards: the split.
-    decode: `decode(example, key)`, from a stored example to one of a batch;
-      `key` is uint64, 64 random bits.
-    assignment: the assignment of examples, whose order is `ShuffledBlocks`.
+  `decode(example, key)` makes a stored example one of a batch, with 64 random
+  bits, uint64. The order of the assignment is `ShuffledBlocks`.
   """
 
   shards: Shards
@@ -158,19 +131,13 @@ class Reader(NamedTuple):
 
   def batches(
     self, workers: Sequence[int], start: int, stop: int
-  ) -> Iterator[Batch]:
+  ) -> Iterator[protocol.Batch]:
     """The batches of some workers at steps `start` to `stop - 1`.
 
     They hold what `Assignment.slots` says: arrays [workers, batch_size, ...],
-    and `mask`.
-
-    Raises:
-      ConfigError: if a worker would have no example at some step.
+    and `mask`. Every worker must have an example at every step.
     """
-    partition, batch_size = (
-      self.assignment.partition,
-      self.assignment.batch_size,
-    )
+    partition, _, _, batch_size, _ = self.assignment
     steps = partition.steps_per_chunk(batch_size)
     if (steps > partition.sizes).any():
       raise ConfigError(
@@ -208,9 +175,8 @@ class Reader(NamedTuple):
       'step': ((position + 1) * chunk.steps - 1) // chunk.size - chunk.step,
       'key': bits(seed, chunk.epoch, chunk.start + source),
     }
-    files = self.shards.read(
-      chunk.start + low, chunk.start + min(high, chunk.size)
-    )
+    stop = chunk.start + min(high, chunk.size)
+    files = self.shards.read(chunk.start + low, stop)
 
     def shuffled(slots, files):
       files = {k: tf.gather(v, slots['source']) for k, v in files.items()}

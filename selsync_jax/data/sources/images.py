@@ -1,0 +1,186 @@
+"""Images: scikit-learn's digits, CIFAR-10 and CIFAR-100, and ImageNet.
+
+References:
+  Alpaydin and Kaynak, `Optical Recognition of Handwritten Digits`, UCI Machine
+    Learning Repository, 1998.
+  Krizhevsky, `Learning Multiple Layers of Features from Tiny Images`, 2009.
+  Russakovsky et al., `ImageNet Large Scale Visual Recognition Challenge`,
+    IJCV 2015.
+"""
+
+import hashlib
+from typing import Annotated, Any, Literal
+
+from annotated_types import Interval
+import numpy as np
+
+from selsync_jax.data import arrays
+from selsync_jax.data.arrays import Source
+from selsync_jax.data.order import ShuffledBlocks
+from selsync_jax.data.order import ShuffledChunk
+
+Pixels = Annotated[int, Interval(ge=1, le=4096)]
+"""Pixels per side of an image."""
+
+# Mean and standard deviation of red, green and blue, in [0, 1].
+_CIFAR10 = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+_CIFAR100 = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
+_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def _num_labels(info: Any) -> int:
+  return info.features['label'].num_classes
+
+
+def _read(rows: Any) -> arrays.Examples:
+  """Returns all images of a split as stored, and their labels."""
+  (batch,) = rows.batch(len(rows)).as_numpy_iterator()
+  return {'image': batch['image'], 'label': batch['label'].astype(np.int32)}
+
+
+def _cifar(name: str, colors: tuple, image_size: int | None) -> Source:
+  from selsync_jax.data.tfdata import augment  # Imports TensorFlow.
+
+  def finish(image, label):
+    image = augment.normalize(image, *colors)
+    return {'image': augment.resize(image, image_size), 'label': label}
+
+  def train(batch, key):
+    return finish(augment.pad_crop_flip(batch['image'], key), batch['label'])
+
+  # TFDS has shuffled the training images, so the last are a random sample.
+  splits = {'train': 'train[:90%]', 'validation': 'train[90%:]', 'test': 'test'}
+  return Source(
+    name,
+    task='classification',
+    num_classes=_num_labels,
+    splits=splits,
+    order=ShuffledChunk(),
+    transform=lambda batch: finish(**batch),
+    train=train,
+    read=_read,
+    fetch=f'fetch it with: tfds build {name} --data_dir={{dir}}',
+  )
+
+
+def cifar10(*, image_size: Pixels | None = None) -> Source:
+  """Returns 60,000 images of 32x32 pixels, 10 labels; 45,000 train.
+
+  `image_size` is the pixels per side; `None` is 32, the original.
+  """
+  return _cifar('cifar10', _CIFAR10, image_size)
+
+
+def cifar100(*, image_size: Pixels | None = None) -> Source:
+  """Returns images with 100 labels, otherwise as in `cifar10`."""
+  return _cifar('cifar100', _CIFAR100, image_size)
+
+
+def imagenet2012(
+  *,
+  image_size: Pixels = 224,
+  window: Annotated[int, Interval(ge=1, le=10**6)] = 1024,
+) -> Source:
+  """Returns 1,281,167 photographs, 1,000 labels; 1% are for validation.
+
+  The test images are the 50,000 validation images of the challenge, because the
+  labels of its test images were never published. A crop has `image_size` pixels
+  per side, and `window` examples are shuffled together.
+  """
+  import tensorflow as tf
+
+  from selsync_jax.data.tfdata import augment
+
+  def finish(image, label):
+    image = augment.normalize(image, *_IMAGENET)
+    return {'image': image, 'label': tf.cast(label, tf.int32)}
+
+  def train(example, key):
+    image = augment.inception_crop(example['image'], key, image_size)
+    return finish(image, example['label'])
+
+  def transform(example):
+    image = augment.center_crop(example['image'], image_size)
+    return finish(image, example['label'])
+
+  validation = {'validation': 'train[99%:]', 'test': 'validation'}
+  return Source(
+    'imagenet2012',
+    task='classification',
+    num_classes=_num_labels,
+    splits={'train': 'train[:99%]', **validation},
+    order=ShuffledBlocks(window),
+    transform=transform,
+    train=train,
+    read=None,
+    fetch='put ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar into '
+    '{dir}/downloads/manual, then: tfds build imagenet2012 --data_dir={dir}',
+  )
+
+
+# Never change these, nor the order of the examples: scores would not be
+# comparable.
+_SPLIT_SEED = 0
+_TEST, _VALIDATION = 360, 180
+
+
+def _split_digits(labels: np.ndarray) -> dict[str, np.ndarray]:
+  """Returns the example indices of each split, stratified by label.
+
+  They are sorted by their MD5, with the split as salt.
+  """
+  from sklearn import model_selection  # Takes a second to import.
+
+  def stratified(indices, size):
+    how = {'stratify': labels[indices], 'random_state': _SPLIT_SEED}
+    return model_selection.train_test_split(indices, test_size=size, **how)
+
+  def shuffled(split, indices):
+    digests = [hashlib.md5(f'{split}{i}'.encode()).digest() for i in indices]
+    return indices[sorted(range(len(indices)), key=digests.__getitem__)]
+
+  train, test = stratified(np.arange(len(labels)), _TEST)
+  train, validation = stratified(train, _VALIDATION)
+  splits = {'train': train, 'validation': validation, 'test': test}
+  return {split: shuffled(split, rows) for split, rows in splits.items()}
+
+
+def digits(
+  *, image_size: Pixels | None = None, channels: Literal[1, 3] | None = None
+) -> arrays.ArrayDataset:
+  """Returns 1,797 gray images in [0, 1], with equal channels, by default one.
+
+  `image_size` is the pixels per side; `None` is 8, the original.
+  """
+  from sklearn import datasets  # Takes a second to import.
+
+  images, labels = datasets.load_digits(return_X_y=True)
+  every = {  # Images are in 17 gray levels.
+    'image': np.asarray(images, np.uint8).reshape(-1, 8, 8, 1),
+    'label': np.asarray(labels, np.int32),
+  }
+  splits = {
+    split: {name: array[rows] for name, array in every.items()}
+    for split, rows in _split_digits(every['label']).items()
+  }
+  resizes = f"image_size={image_size}: only data.backend='tf' can resize digits"
+
+  def transform(examples):
+    image = examples['image'] / 16
+    if image_size:
+      from selsync_jax.data.tfdata import augment  # Imports TensorFlow.
+
+      image = augment.resize(image, image_size)
+    same = np.ones(channels or 1, np.float32)
+    return {'image': image * same, 'label': examples['label']}
+
+  return arrays.ArrayDataset(
+    'digits',
+    task='classification',
+    num_classes=10,
+    order=ShuffledChunk(),
+    splits=splits,
+    transform=transform,
+    dtypes={'image': np.float32},
+    only_tf=resizes if image_size else '',
+  )

@@ -1,0 +1,110 @@
+"""Figures of bars: a run's labels, its timeline, and its stale gradients."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxtyping import Int
+import numpy as np
+
+from selsync_jax.report import figure
+from selsync_jax.report import palette
+from selsync_jax.runs.history import Run
+
+BINS = 40  # The largest number of bars of a histogram.
+LEAST = 4  # The smallest end of its axis.
+
+# The color and the entry of the legend of each kind of span in a timeline.
+KINDS = {
+  'compute': ('blue', 'computes'),
+  'wait': ('rule', 'waits for others'),
+  'communicate': ('vermillion', 'communicates'),
+}
+STEPS = 10  # How many steps of the slowest worker a timeline shows.
+
+
+def labels(counts: Int[np.ndarray, 'workers labels']) -> figure.Plot:
+  """Plots a bar per label, in a strip per worker."""
+  label = np.arange(counts.shape[1])
+  x = figure.Axis((-0.5, len(label) - 0.5), 'label', ticks=10)
+  y = figure.from_zero([counts.ravel()], ticks=2)
+  height, panels = figure.strip_height(len(counts)), []
+  for i, row in enumerate(counts):
+    hover, widths = f'worker {i}: {{y}}', np.full(len(label), 0.9)
+    bars = figure.Bars('examples', label, row, widths, 'blue', hover)
+    panels.append(figure.Panel(f'worker {i}: examples', x, y, [bars], height))
+  return figure.Plot(
+    'labels',
+    'Labels per worker',
+    "Examples of each label in each worker's chunk of the training data.",
+    panels,
+    columns=0,
+  )
+
+
+def staleness(runs: Sequence[Run]) -> figure.Plot:
+  """Plots a histogram over all gradients of a run; lines for several runs."""
+  ages = [np.concatenate(run.values('staleness')).astype(float) for run in runs]
+  top = max(LEAST, *(each.max() for each in ages))
+  width = max(1, int(np.ceil((top + 1) / BINS)))
+  edges = np.arange(0, top + 1 + width, width) - 0.5
+  middles = (edges[:-1] + edges[1:]) / 2
+  shares = [np.histogram(each, edges)[0] / len(each) for each in ages]
+  marks: list[figure.Mark] = [
+    figure.Line(run.name, middles, share, palette.series(i), steps='mid')
+    for i, (run, share) in enumerate(zip(runs, shares, strict=True))
+  ]
+  title, widths = 'share of gradients', np.diff(edges)
+  if len(runs) == 1:
+    marks = [figure.Bars(title, middles, shares[0], widths, 'blue')]
+  x = figure.Axis((edges[0], edges[-1]), 'updates in between', ticks=10)
+  return figure.Plot(
+    'staleness',
+    'Staleness of gradients',
+    'How many updates the parameters received while a gradient was computed '
+    'from their earlier version. It is 0 for methods whose workers take the '
+    'same steps together.',
+    [figure.Panel(title, x, figure.from_zero(shares), marks)],
+  )
+
+
+def timeline(run: Run) -> figure.Plot:
+  """Plots what each worker does at the beginning, over virtual seconds."""
+  workers = run.config['workers']
+  spans = np.concatenate(run.values('spans')).tolist()
+  # The time when the slowest worker ends its first steps.
+  ends = [
+    [stop for w, kind, _, stop, _ in spans if w == worker and kind == 'compute']
+    for worker in range(workers)
+  ]
+  end = max(each[:STEPS][-1] for each in ends if each)
+  x = figure.Axis((0, end), 'virtual seconds', ticks=6)
+  names = [str(worker) for worker in range(workers)]
+  y = figure.Axis((workers - 0.5, -0.5), names=names)
+  marks = [
+    _spans(kind, [s for s in spans if s[1] == kind and s[2] < end])
+    for kind in KINDS
+  ]
+  return figure.Plot(
+    'timeline',
+    'What the workers do',
+    'The first steps on the virtual clock, a row for each worker. A number is '
+    'the version of the parameters from which a step computes: how many '
+    'updates of them had been made by then.',
+    [figure.Panel('worker', x, y, marks, 14 + 24 * workers)],
+    compares_x=False,
+  )
+
+
+def _spans(kind: str, spans: list[Any]) -> figure.Spans:
+  color, name = KINDS[kind]
+  computes = kind == 'compute'
+  version = ' from version {text}' if computes else ''
+  return figure.Spans(
+    name,
+    rows=[worker for worker, *_ in spans],
+    starts=[start for *_, start, _, _ in spans],
+    stops=[stop for *_, stop, _ in spans],
+    color=color,
+    texts=[str(version) if computes else '' for *_, version in spans],
+    hover=f'worker {{row}} {name}{version}: {{low}} to {{high}} s',
+  )
