@@ -48,7 +48,7 @@ def start(
   """
   _check_limits()
   _check_flags()
-  if jax.config.jax_disable_jit:
+  if jax.config.jax_disable_jit:  # pyrefly: ignore
     print(
       'JAX_DISABLE_JIT is set: without compilation, every step takes many '
       'times as long',

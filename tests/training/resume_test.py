@@ -224,7 +224,7 @@ def test_a_command_that_finds_a_finished_run_writes_nothing(finished, data_dir):
 def test_a_clock_that_jumps_changes_nothing(
   finished, tmp_path, data_dir, monkeypatch
 ):
-  jumps = itertools.cycle([0, 3600])
+  jumps = itertools.cycle([0, 1800])
   now = time.time
   monkeypatch.setattr(time, 'time', lambda: now() + next(jumps))
   summary = run(tmp_path, data_dir)
