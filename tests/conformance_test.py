@@ -16,7 +16,7 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.devices import mappers
-from selsync_jax.training import resize
+from selsync_jax.training import start
 from selsync_jax.training.step import init_state
 from selsync_jax.training.step import train_step
 from tests.support import compositions
@@ -218,7 +218,7 @@ def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(variant, mapper):
 def test_another_number_of_workers_goes_on(variant, workers):
   saved, _ = recorded(variant, 'sgd', 'vmap').steps[19]
   toy, mapper = Toy(variant, workers=workers), mappers.Vmap(workers)
-  state = resize.resize(
+  state = start.resize(
     saved, mapper.stack(toy.start), toy.strategy, range(workers), 'mean', 20
   )
   for old, new in zip(errors(saved), errors(state), strict=True):

@@ -16,7 +16,6 @@ from benchmarks.table import Table
 from selsync_jax.commands import config_file
 from selsync_jax.devices import layout
 from selsync_jax.training import delta_search
-from selsync_jax.training import probe
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 
@@ -31,7 +30,7 @@ def reached(
   config = config.copy_and_resolve_references()
   config.seed, config.sync.delta = seed, value
   setup = create_setup(check(config))
-  rows = probe.first_steps(setup, setup.problem.steps)
+  rows = delta_search.first_steps(setup, setup.problem.steps)
   return rows[-1]['lssr']
 
 

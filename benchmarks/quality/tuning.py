@@ -92,8 +92,7 @@ def train(setting: Setting, target: float, every: float) -> Outcome:
   from selsync_jax.sync import replicas
   from selsync_jax.training import start
   from selsync_jax.training.evaluation import Evaluator
-  from selsync_jax.training.recorder import create_ledger
-  from selsync_jax.training.recorder import Recorder
+  from selsync_jax.training.hooks import Recorder
   from selsync_jax.training.settings import check
   from selsync_jax.training.setup import create_setup
 
@@ -102,7 +101,7 @@ def train(setting: Setting, target: float, every: float) -> Outcome:
   setup, rows = create_setup(check(config)), []
   problem, plan = setup.problem, setup.plan
   recorder = Recorder(
-    create_ledger(setup, Totals()),
+    setup.ledger(Totals()),
     plan.workers,
     replicas.leaf_names(problem.shapes['params']),
     plan.fetch_every,

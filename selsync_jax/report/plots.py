@@ -1,16 +1,26 @@
 """The figures of a report, in their order."""
 
 from collections.abc import Mapping, Sequence
+import contextlib
+import glob
+import pathlib
 import re
+from typing import Any
 
+from selsync_jax.config import ConfigError
+from selsync_jax.config import RunError
 from selsync_jax.report import bar_plots
 from selsync_jax.report import changes_plot
 from selsync_jax.report import metric_plot
 from selsync_jax.report import step_plots
 from selsync_jax.report.figure import Plot
-from selsync_jax.runs import siblings
+from selsync_jax.runs import files
+from selsync_jax.runs import history
+from selsync_jax.runs import records
 from selsync_jax.runs.history import Run
 
+# Sections of a config that do not change what is trained.
+_IRRELEVANT = ('sync', 'checkpoint', 'log')
 _NON_IID = ('by_label', 'dirichlet')  # Partitions that are uneven on purpose.
 
 
@@ -18,7 +28,7 @@ def all_plots(runs: Sequence[Run]) -> list[Plot]:
   """Returns every figure for which these runs have data."""
   if len(runs) == 1:
     (run,) = runs
-    bsp = siblings.find_bsp(run)
+    bsp = find_bsp(run)
     metrics = [metric_plot.of_run(run, name, bsp) for name in run.metrics]
     return [*_behavior(run), *_shared(runs, metrics), *_labels(run)]
   plots = shared_plots({run.name: [run] for run in runs})
@@ -79,3 +89,34 @@ def _named_after(run, plot):
   """Renames a figure of one run for a page of several."""
   name, title = re.sub(r'[^\w.-]', '-', run.name), f'{plot.title}: {run.name}'
   return plot._replace(name=f'{plot.name}-{name}', title=title)
+
+
+def find_bsp(run: Run) -> Run | None:
+  """Returns a run of BSP with otherwise the same config, if there is one.
+
+  It searches the folders beside the run. In a comparison, whose folders are
+  METHOD/SEED, it also searches those of the same seed under other methods.
+  """
+  if run.config['sync']['method'] == 'bsp':
+    return None
+  workdir = run.workdir.resolve()
+  folders = [
+    *sorted(workdir.parent.glob('*/')),
+    *sorted(workdir.parent.parent.glob(f'*/{glob.escape(workdir.name)}/')),
+  ]
+  return next(filter(None, (_bsp_like(run, each) for each in folders)), None)
+
+
+def _bsp_like(run: Run, folder: pathlib.Path) -> Run | None:
+  with contextlib.suppress(files.DamagedFile, ConfigError, RunError, OSError):
+    config = records.read_config(folder)
+    if config is None or history.composition(config['sync']) != 'bsp':
+      return None
+    if _relevant(config) == _relevant(run.config):
+      other = history.read(folder)
+      return other if other.is_simulated == run.is_simulated else None
+  return None
+
+
+def _relevant(config: Mapping[str, Any]) -> dict[str, Any]:
+  return {k: v for k, v in config.items() if k not in _IRRELEVANT}

@@ -53,34 +53,22 @@ def peek_record(workdir: pathlib.Path) -> dict[str, Any] | None:
   """Returns the record of the newest checkpoint whose record is intact.
 
   It reads one JSON file, and does not check the rest of the checkpoint.
-
-  Raises:
-    CheckpointError: if another version wrote it.
   """
-  for path in _steps(workdir / FOLDER):
+  for path in reversed(steps(workdir).values()):
     if manifest.damage(path, _RECORD) is None:
       return _read_record(path)
   return None
 
 
 def steps(workdir: pathlib.Path) -> dict[int, pathlib.Path]:
-  """Returns the folders of the complete checkpoints of a run, by step."""
-  return {int(path.name): path for path in _steps(workdir / FOLDER)}
-
-
-def _steps(folder: pathlib.Path) -> list[pathlib.Path]:
-  """Returns the complete checkpoints in a folder, the newest first."""
-  steps = [p for p in folder.glob('*') if p.name.isdecimal() and p.is_dir()]
-  return sorted(steps, key=lambda p: int(p.name), reverse=True)
+  """Returns the folders of a run's complete checkpoints, by ascending step."""
+  paths = (workdir / FOLDER).glob('*')
+  found = {int(p.name): p for p in paths if p.name.isdecimal() and p.is_dir()}
+  return dict(sorted(found.items()))
 
 
 def _read_record(path: pathlib.Path) -> dict[str, Any]:
-  """Returns the record of a checkpoint.
-
-  Raises:
-    CheckpointError: if another version wrote it.
-    DamagedFile: if it is not a record.
-  """
+  """Returns the record of a checkpoint; refuses that of another version."""
   record = files.read(path / _RECORD, dict)
   if record is None:
     raise files.DamagedFile(path / _RECORD, 'it is missing')
@@ -93,21 +81,6 @@ def _read_record(path: pathlib.Path) -> dict[str, Any]:
   )
 
 
-def _inspect(folder: pathlib.Path) -> tuple[dict[pathlib.Path, str], int]:
-  """Looks for damage, from the newest checkpoint to the first intact one.
-
-  Returns:
-    The damage of each damaged checkpoint, and the step of the intact one or -1.
-  """
-  damaged: dict[pathlib.Path, str] = {}
-  for path in _steps(folder):
-    damage = manifest.damage(path)
-    if damage is None:
-      return damaged, int(path.name)
-    damaged[path] = damage
-  return damaged, -1
-
-
 def _move_aside(path: pathlib.Path, damage: str) -> None:
   aside = files.unused(path.parents[1] / f'{DAMAGED}-{path.name}')
   path.rename(aside)
@@ -115,6 +88,16 @@ def _move_aside(path: pathlib.Path, damage: str) -> None:
     f'checkpoint {path.name} is damaged ({damage}); moved to {aside}',
     file=sys.stderr,
   )
+
+
+@contextlib.contextmanager
+def _as_checkpoint_error() -> Iterator[None]:
+  """Turns errors of orbax and tensorstore into one line."""
+  try:
+    yield
+  except Exception as error:
+    reason = files.reason(error)[:300]
+    raise CheckpointError(f'checkpoint: {reason}') from error
 
 
 class _NewestAndBest:
@@ -138,48 +121,35 @@ class _NewestAndBest:
 class Checkpoints:
   """The checkpoints of one run: the state of every worker, and a JSON record.
 
-  The constructor only reads. Entering the context moves aside the damaged
-  checkpoints that are newer than the newest intact one; the folder must have
-  been claimed before.
-
-  Args:
-    workdir: the run's folder.
-    keep: how many of the newest to keep; the one with the lowest validation
-      loss is kept as well.
-    config: the run's config, which the records contain.
-    restart: whether to ignore existing checkpoints.
-
-  Attributes:
-    record: the record of the newest intact checkpoint; `None` if there is
-      none.
-
-  Raises:
-    CheckpointError: if another version wrote it.
+  The constructor only reads: `record` is that of the newest intact checkpoint,
+  if there is one and the run does not `restart`.
   """
 
-  def __init__(
-    self,
-    workdir: pathlib.Path,
-    keep: int,
-    config: Mapping[str, Any],
-    restart: bool = False,
-  ):
-    self._workdir, self._keep, self._config = workdir, keep, config
+  def __init__(self, workdir: pathlib.Path, restart: bool = False):
+    self._workdir = workdir
     self._folder = (workdir / FOLDER).absolute()
-    self._damaged, newest = {}, -1
+    self._damaged: dict[pathlib.Path, str] = {}
+    newest = -1
     if processes.is_first() and not restart:
-      self._damaged, newest = _inspect(self._folder)
+      for step, path in reversed(steps(workdir).items()):
+        damage = manifest.damage(path)
+        if damage is None:
+          newest = step
+          break
+        self._damaged[path] = damage
     self._newest = int(processes.from_first(np.asarray(newest)))
+    path = self._folder / str(self._newest)
     # The claim will reject a process that does not share the folder.
-    is_there = self._newest >= 0 and self._path(self._newest).exists()
-    self.record = _read_record(self._path(self._newest)) if is_there else None
+    is_there = self._newest >= 0 and path.exists()
+    self.record = _read_record(path) if is_there else None
 
-  def __enter__(self) -> 'Checkpoints':
-    """Opens the folder.
+  @contextlib.contextmanager
+  def opened(self, keep: int) -> Iterator[None]:
+    """Opens the claimed folder; waits at the end for the save in progress.
 
-    Raises:
-      CheckpointError: if every checkpoint is damaged.
-      ConfigError: if another process has written one meanwhile.
+    It moves aside the damaged checkpoints that are newer than the newest intact
+    one, which there must be. The `keep` newest ones stay, and the one with the
+    lowest validation loss.
     """
     with _as_checkpoint_error():
       for path, damage in self._damaged.items():
@@ -197,11 +167,11 @@ class Checkpoints:
         'from a copy, or start over with --restart'
       )
     with _as_checkpoint_error():
-      self._losses = _losses(self._folder)
+      self._losses = _losses(self._workdir)
       self._manager = ocp.CheckpointManager(
         self._folder,
         options=ocp.CheckpointManagerOptions(
-          preservation_policy=_NewestAndBest(self._keep, self._losses),
+          preservation_policy=_NewestAndBest(keep, self._losses),
           cleanup_tmp_directories=True,
           lightweight_initialize=True,  # Reads no file; it may be damaged.
           async_options=ocp.AsyncOptions(
@@ -211,16 +181,18 @@ class Checkpoints:
       )
     self._waiter = futures.ThreadPoolExecutor(1)
     self._saving = futures.Future()  # The save in the background.
-    return self
+    try:
+      yield
+    except BaseException:
+      with contextlib.suppress(Exception):
+        self._close()
+      raise
+    with _as_checkpoint_error():
+      self._close()
 
-  def __exit__(self, kind: Any, *exc: Any) -> None:
-    """Waits for the save in the background."""
+  def _close(self) -> None:
     self._waiter.shutdown(wait=False)
-    succeeded = kind is None
-    with (
-      _as_checkpoint_error() if succeeded else contextlib.suppress(Exception)
-    ):
-      self._manager.close()
+    self._manager.close()
 
   @property
   def newest(self) -> str:
@@ -235,16 +207,12 @@ class Checkpoints:
   ) -> None:
     """Starts a save; returns as soon as the state may be changed again.
 
-    Args:
-      step: the checkpoint's name.
-      state: worker-stacked arrays of this process's workers.
-      record: a JSON object, to which format, config and loss are added.
-      loss: the validation loss, if it was evaluated.
+    The state is worker-stacked arrays of this process's workers. The validation
+    loss, if it was evaluated, and the format become part of the record.
     """
-    record = record | {'format': FORMAT, 'config': self._config, 'loss': loss}
     args = ocp.args.Composite(
       state=ocp.args.StandardSave(arrays.to_global(state)),
-      record=ocp.args.JsonSave(record),
+      record=ocp.args.JsonSave(record | {'format': FORMAT, 'loss': loss}),
     )
     if loss is not None and math.isfinite(loss):
       self._losses[step] = loss
@@ -252,6 +220,7 @@ class Checkpoints:
       self._manager.save(step, args=args, force=True)
     self._saving = self._waiter.submit(self._manager.wait_until_finished)
 
+  @_as_checkpoint_error()
   def check(self) -> None:
     """Raises the error of the last save in the background; never waits.
 
@@ -259,20 +228,15 @@ class Checkpoints:
     because it takes a lock that is held across a barrier.
     """
     if self._saving.done():
-      with _as_checkpoint_error():
-        self._saving.result()
+      self._saving.result()
 
+  @_as_checkpoint_error()
   def wait(self) -> None:
     """Returns when the last save is complete; raises its error."""
-    with _as_checkpoint_error():
-      self._manager.wait_until_finished()
+    self._manager.wait_until_finished()
 
   def rehearse(self, state: Any, record: dict[str, Any]) -> None:
-    """Saves a state at step 0, reads it back, compares, and removes it.
-
-    Raises:
-      CheckpointError: if the state cannot be saved, or is not what was saved.
-    """
+    """Saves a state at step 0, reads it back, compares, and removes it."""
     self.save(0, state, record, None)
     self.wait()
     like = jax.tree.map(
@@ -281,7 +245,7 @@ class Checkpoints:
       ),
       state,
     )
-    restored = self.restore(0, like)
+    restored = self.restore(like, 0)
     for (path, one), other in zip(
       jax.tree.leaves_with_path(state), jax.tree.leaves(restored), strict=True
     ):
@@ -293,52 +257,34 @@ class Checkpoints:
     with _as_checkpoint_error():
       self._manager.delete(0)
 
-  def restore(self, step: int, like: Any) -> Any:
-    """Returns the state in a checkpoint.
+  def restore(self, like: Any, step: int | None = None) -> Any:
+    """Returns the state in a checkpoint, by default that which a run resumes.
 
-    Args:
-      step: the checkpoint's step.
-      like: `jax.ShapeDtypeStruct`s with shardings that place the arrays of
-        this process's workers, [local workers, ...], or those of a mesh,
-        [workers, ...]. Without shardings, the arrays of all workers stay on the
-        host.
-
-    Raises:
-      CheckpointError: if the checkpoint holds other arrays.
+    `like` are `jax.ShapeDtypeStruct`s with shardings that place the arrays of
+    this process's workers, [local workers, ...], or those of a mesh,
+    [workers, ...]. Without shardings, the arrays of all workers stay on the
+    host. It is a `CheckpointError` if the checkpoint holds other arrays.
     """
-    if all(x.sharding is None for x in jax.tree.leaves(like)):
+    on_host = all(x.sharding is None for x in jax.tree.leaves(like))
+    if on_host:
       template = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like)
-      return self._restore(step, template)
-    restored = self._restore(step, arrays.to_global_shapes(like))
-    return arrays.to_local(restored, like)
-
-  def _restore(self, step: int, template: Any) -> Any:
+    else:
+      template = arrays.to_global_shapes(like)
+    step = self._newest if step is None else step
     folder = self._manager.directory / str(step) / 'state'
     with contextlib.closing(ocp.StandardCheckpointHandler()) as handler:
       saved = handler.metadata(folder).tree
     # Orbax does not compare the shapes of arrays on the host.
-    _check_shapes(self._path(step), saved, template)
+    _check_shapes(self._folder / str(step), saved, template)
     args = ocp.args.Composite(state=ocp.args.StandardRestore(template))
-    return self._manager.restore(step, args=args)['state']
-
-  def _path(self, step: int) -> pathlib.Path:
-    return self._folder / str(step)
+    restored = self._manager.restore(step, args=args)['state']
+    return restored if on_host else arrays.to_local(restored, like)
 
   def _write_manifest(self) -> None:
     """Writes the manifest; orbax calls it before it renames the checkpoint."""
     if processes.is_first():
       (folder,) = self._folder.glob('*orbax-checkpoint-tmp*')
       manifest.write(folder)
-
-
-@contextlib.contextmanager
-def _as_checkpoint_error() -> Iterator[None]:
-  """Turns errors of orbax and tensorstore into one line."""
-  try:
-    yield
-  except Exception as error:
-    reason = files.reason(error)[:300]
-    raise CheckpointError(f'checkpoint: {reason}') from error
 
 
 def _content(array: Any) -> list[bytes]:
@@ -371,12 +317,12 @@ def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
   }
 
 
-def _losses(folder: pathlib.Path) -> dict[int, float]:
+def _losses(workdir: pathlib.Path) -> dict[int, float]:
   """Returns the validation losses of the checkpoints that have one, by step."""
   losses = {}
-  for path in _steps(folder):
+  for step, path in steps(workdir).items():
     with contextlib.suppress(files.DamagedFile, CheckpointError):
       loss = _read_record(path)['loss']
       if loss is not None and math.isfinite(loss):
-        losses[int(path.name)] = loss
+        losses[step] = loss
   return losses

@@ -1,19 +1,26 @@
 """Takes the weights out of a run: into this process, or into a file."""
 
+from collections.abc import Callable
+import json
 import pathlib
+import tempfile
 from typing import Any
 
 import flax.linen as nn
 import jax
+import numpy as np
+import orbax.checkpoint as ocp
 
 from selsync_jax import models
 from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
+from selsync_jax.config import RunError
 from selsync_jax.runs import files
-from selsync_jax.runs import formats
 from selsync_jax.runs import provenance
 from selsync_jax.runs import records
 from selsync_jax.runs import weights
+from selsync_jax.runs.weights import About
+from selsync_jax.runs.weights import Variables
 
 
 def load(
@@ -58,22 +65,12 @@ def load(
 def export(
   workdir: pathlib.Path, out: pathlib.Path, step: int | str = weights.LAST
 ) -> int:
-  """Writes the weights of a run into one file or folder.
+  """Writes the weights of a run into one file or folder; returns their step.
 
-  Args:
-    workdir: the run's folder; the run may be unfinished.
-    out: `FILE.safetensors`, `FILE.npz`, or a folder for orbax.
-    step: see `load`.
-
-  Returns:
-    The step as a number.
-
-  Raises:
-    ConfigError: if there is no such run, it has no weights at this step, or
-      `out` exists or has another suffix.
-    RunError: if the weights are damaged, or cannot be written.
+  `out` is `FILE.safetensors`, `FILE.npz`, or a folder for orbax, and must not
+  exist. See `load` for the rest.
   """
-  formats.check(out)
+  _check(out)
   found = weights.read(workdir, step)
   about = {
     'step': found.step,
@@ -81,5 +78,60 @@ def export(
     'config': records.read_config(workdir),
     'sessions': provenance.sessions(workdir),
   }
-  formats.write(out, found.variables, about)
+  write(out, found.variables, about)
   return found.step
+
+
+def _write_npz(path: pathlib.Path, variables: Variables, about: About) -> None:
+  """Writes a file for `np.load`, with bfloat16 as float32."""
+  arrays: dict[str, Any] = {
+    name: array.astype(np.float32) if array.dtype.kind == 'V' else array
+    for name, array in weights.flat(variables).items()
+  }
+  arrays[weights.ABOUT] = np.array(json.dumps(about))
+  with files.replaced(path) as temporary, temporary.open('wb') as file:
+    np.savez(file, allow_pickle=False, **arrays)
+
+
+def _write_orbax(
+  path: pathlib.Path, variables: Variables, about: About
+) -> None:
+  """Writes a folder for `StandardCheckpointer.restore`."""
+  with tempfile.TemporaryDirectory(
+    dir=path.parent, prefix=f'.{path.name}.', ignore_cleanup_errors=True
+  ) as folder:
+    written = pathlib.Path(folder).absolute() / 'weights'
+    with ocp.StandardCheckpointer() as checkpointer:
+      checkpointer.save(
+        written,
+        jax.tree.map(np.asarray, dict(variables)),
+        custom_metadata={weights.ABOUT: dict(about)},
+      )
+    written.rename(path)
+
+
+_WRITERS: dict[str, Callable[[pathlib.Path, Variables, About], None]] = {
+  '.safetensors': weights.write_safetensors,
+  '.npz': _write_npz,
+  '': _write_orbax,
+}
+
+
+def _check(path: pathlib.Path) -> None:
+  if path.suffix not in _WRITERS:
+    raise ConfigError(
+      f'--out={path}: must end in .safetensors or .npz, or be a folder without '
+      'a suffix, for orbax'
+    )
+  if path.exists():
+    raise ConfigError(f'--out={path}: exists already; choose another name')
+  if not path.parent.is_dir():
+    raise ConfigError(f'--out={path}: there is no folder {path.parent}')
+
+
+def write(path: pathlib.Path, variables: Variables, about: About) -> None:
+  """Writes variables in the format that the suffix of a checked path names."""
+  try:
+    _WRITERS[path.suffix](path, variables, about)
+  except (OSError, ValueError) as error:  # tensorstore raises ValueError.
+    raise RunError(f'{path}: {files.reason(error)}') from error

@@ -5,7 +5,7 @@ the new one. Later damage is detected by the types that every reader asks for,
 and reported in one line that names the file.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import contextlib
 import json
 import os
@@ -29,6 +29,11 @@ def write(path: pathlib.Path, text: str) -> None:
   """Writes a file atomically."""
   with replaced(path) as temporary:
     temporary.write_text(text, encoding='utf-8')
+
+
+def write_json(path: pathlib.Path, value: Any, **options: Any) -> None:
+  """Writes a value as indented JSON, atomically; options are `json.dumps`'s."""
+  write(path, json.dumps(value, indent=2, **options) + '\n')
 
 
 @contextlib.contextmanager
@@ -61,11 +66,7 @@ def _sync(path: pathlib.Path) -> None:
 
 
 def read_bytes(path: pathlib.Path) -> bytes | None:
-  """Returns the content of a file, or `None` if there is no such file.
-
-  Raises:
-    DamagedFile: if it cannot be read.
-  """
+  """Returns the content of a file, or `None` if there is no such file."""
   try:
     if not path.is_file() and path.exists():  # A FIFO would never end.
       raise DamagedFile(path, 'it is no regular file')
@@ -79,12 +80,8 @@ def read_bytes(path: pathlib.Path) -> bytes | None:
 def read(path: pathlib.Path, *kinds: Any) -> Any:
   """Returns the value in a JSON file, or `None` if there is no such file.
 
-  Args:
-    path: the file.
-    kinds: the types that the value must have, all of them; see `parse`.
-
-  Raises:
-    DamagedFile: if it cannot be read, is not JSON or has another type.
+  It raises `DamagedFile` if the file cannot be read, or for an error of
+  `parse`.
   """
   content = read_bytes(path)
   if content is None:
@@ -98,14 +95,9 @@ def read(path: pathlib.Path, *kinds: Any) -> Any:
 def parse(content: bytes, *kinds: Any) -> Any:
   """Returns the value of a JSON text, which may hold NaN and infinities.
 
-  Args:
-    content: the text.
-    kinds: the types that the value must have, all of them: a `TypedDict` names
-      required fields, `dict[str, T]` gives the type of all fields. A bool is
-      not a number.
-
-  Raises:
-    ValueError: if it is not JSON, or has another type.
+  It raises `ValueError` for other text, or a value that is not of all these
+  kinds: a `TypedDict` names required fields, `dict[str, T]` gives the type of
+  all fields. A bool is not a number.
   """
   try:
     value = json.loads(content.decode())
@@ -126,6 +118,15 @@ def reason(error: Exception) -> str:
   if code := re.search(r"os_error_code='(\d+)'", text):  # Of tensorstore.
     return os.strerror(int(code[1]))
   return getattr(error, 'strerror', None) or text
+
+
+def remembered(path: pathlib.Path, create: Callable[[], str]) -> str:
+  """Returns the ID in a file, and creates it if there is no such file."""
+  if content := read_bytes(path):
+    return content.decode().strip()
+  created = create()
+  write(path, f'{created}\n')
+  return created
 
 
 def unused(path: pathlib.Path) -> pathlib.Path:

@@ -22,12 +22,8 @@ def changes(workdir: pathlib.Path, found: Mapping[str, Any]) -> list[str]:
   """Returns what differs from a run, as `data.train.examples was 400, now 200`.
 
   The list is empty for a new run, or one whose fingerprint is lost. Models that
-  different versions of JAX or Flax have traced are not compared.
-
-  Args:
-    workdir: the run's folder.
-    found: the fingerprint of this session, as nested dicts; only what it
-      contains is compared.
+  different versions of JAX or Flax have traced are not compared, and only what
+  the fingerprint of this session contains is.
   """
   try:
     recorded = files.read(workdir / FINGERPRINT, dict)
@@ -52,11 +48,7 @@ def changes(workdir: pathlib.Path, found: Mapping[str, Any]) -> list[str]:
 def check(
   workdir: pathlib.Path, found: Mapping[str, Any], accept: bool
 ) -> list[str]:
-  """Returns the accepted differences from a run, see `changes`.
-
-  Raises:
-    ConfigError: if there are differences, and `accept` is false.
-  """
+  """Returns the accepted differences from a run, or refuses any."""
   different = changes(workdir, found)
   if different and not accept:
     raise ConfigError(
@@ -69,4 +61,4 @@ def check(
 
 def write(workdir: pathlib.Path, found: Mapping[str, Any]) -> None:
   """Writes the fingerprint of this session."""
-  files.write(workdir / FINGERPRINT, json.dumps(found, indent=2) + '\n')
+  files.write_json(workdir / FINGERPRINT, found)

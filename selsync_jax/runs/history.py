@@ -33,30 +33,23 @@ def composition(sync: Mapping[str, Any]) -> str:
   return ', '.join([sync['method'], *replaced])
 
 
+def identity(config: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns what an outcome says of a config: its method, workers and seed."""
+  own = {name: config[name] for name in ('workers', 'seed')}
+  return {'method': composition(config['sync']), **own}
+
+
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """The records of one run.
+  """The records of one run."""
 
-  Attributes:
-    name: a name that distinguishes the run from others; taken from its path.
-    workdir: the run's folder.
-    config: the config as it was resolved when the run last started.
-    rows: the rows of `metrics.jsonl`; at least one.
-    summary: the outcome; `None` while the run is not finished.
-    sessions: the starts of the run's command, see `provenance`.
-    label_counts: int [workers, labels], examples of each label in each
-      worker's chunk; `None` if the run did not record them.
-    units: the known units of metrics, by name.
-    goal: the metric that judges the run, and the metrics of which more is
-      better.
-  """
-
-  name: str
+  name: str  # A part of its path that distinguishes the run from others.
   workdir: pathlib.Path
-  config: dict[str, Any]
-  rows: list[dict[str, Any]]
-  summary: dict[str, Any] | None = None
-  sessions: Sequence[Mapping[str, Any]] = ()
+  config: dict[str, Any]  # As it was resolved when the run last started.
+  rows: list[dict[str, Any]]  # Those of `metrics.jsonl`; at least one.
+  summary: dict[str, Any] | None = None  # Missing in an unfinished run.
+  sessions: Sequence[Mapping[str, Any]] = ()  # See `provenance`.
+  # Examples of each label in each worker's chunk, if they were recorded.
   label_counts: Int[np.ndarray, 'workers labels'] | None = None
   units: Mapping[str, str] = dataclasses.field(default_factory=dict)
   goal: Goal = dataclasses.field(default_factory=Goal)
@@ -69,9 +62,7 @@ class Run:
     last = self.rows[-1]
     scores = [{k: row[k] for k in row if is_score(k)} for row in self.rows]
     return {
-      'method': composition(self.config['sync']),
-      'workers': self.config['workers'],
-      'seed': self.config['seed'],
+      **identity(self.config),
       'steps': last['step'],
       **self._sync_counts,
       **{k: last[k] for k in _TOTALS if k in last},
@@ -89,15 +80,7 @@ class Run:
 
   def column(self, field: str) -> Float[np.ndarray, 'rows']:
     """Returns a field of every row, NaN where a row lacks it."""
-    if field not in self._columns:
-      values = [row.get(field) for row in self.rows]
-      values = [np.nan if v is None else v for v in values]
-      self._columns[field] = np.array(values, float)
-    return self._columns[field]
-
-  @functools.cached_property
-  def _columns(self) -> dict[str, np.ndarray]:
-    return {}
+    return np.array([row.get(field) for row in self.rows], float)
 
   def values(self, column: str) -> list[Shaped[np.ndarray, '...']]:
     """Returns the values per worker of every row, empty where it lacks them."""
@@ -153,23 +136,12 @@ class Run:
   @functools.cached_property
   def metrics(self) -> list[str]:
     """The metrics of the consensus, the loss first."""
-    names = [
-      field.removeprefix('validation_')
-      for row in self.rows
-      for field in row
-      if field.startswith('validation_')
-    ]
-    return list(dict.fromkeys(['loss', *names]))
+    return list(dict.fromkeys(['loss', *_validation_metrics(*self.rows)]))
 
   @property
   def validated(self) -> list[str]:
     """The metrics on validation, finite or not; the main one first."""
-    names = [
-      field.removeprefix('validation_')
-      for field in self.outcome
-      if field.startswith('validation_')
-    ]
-    main = self.goal.main
+    names, main = _validation_metrics(self.outcome), self.goal.main
     return sorted(names, key=lambda name: (name != main, name == 'loss'))
 
   @property
@@ -183,11 +155,9 @@ class Run:
   def rank(self, metric: str | None = None) -> float:
     """Returns a metric on validation, negated if lower values are better.
 
-    A score that is missing or not finite ranks lowest. No other metric replaces
-    it, because the ranks of two runs must be comparable.
-
-    Args:
-      metric: the metric's name; by default the main one.
+    It is the main metric by default. A score that is missing or not finite
+    ranks lowest. No other metric replaces it, because the ranks of two runs
+    must be comparable.
     """
     name = metric or next(iter(self.validated), 'loss')
     value = self.outcome.get(f'validation_{name}')
@@ -204,15 +174,17 @@ class Run:
     return metric in self.goal.higher and all(0 <= v <= 1 for v in values)
 
 
+def _validation_metrics(*rows: Mapping[str, Any]) -> list[str]:
+  prefix = 'validation_'
+  fields = [field for row in rows for field in row]
+  return [f.removeprefix(prefix) for f in fields if f.startswith(prefix)]
+
+
 # The tasks whose main metric is not the loss, in the order of precedence.
 _JUDGED = ('language_modeling', 'classification')
 _TOTALS = (
-  'lssr',
-  'samples',
-  'bytes_per_worker',
-  'seconds',
-  'samples_per_second',
-  'virtual_seconds',
+  *('lssr', 'samples', 'bytes_per_worker'),
+  *('seconds', 'samples_per_second', 'virtual_seconds'),
 )
 
 
@@ -230,8 +202,10 @@ def is_score(field: str) -> bool:
   return field.startswith(('test_', 'validation_'))
 
 
-def _unrecorded_goal(rows: Iterable[Mapping[str, Any]]) -> Goal:
-  """Infers the goal of a run of an earlier version, which did not record it."""
+def _goal(recorded: Any, rows: Iterable[Mapping[str, Any]]) -> Goal:
+  """Returns how a run is judged; an earlier version did not record it."""
+  if recorded:
+    return Goal(recorded['main'], tuple(recorded['higher']))
   names = {field for row in rows for field in row}
   ours = (tasks.TASKS[task].goal for task in _JUDGED)
   every = (goal for goal in ours if f'validation_{goal.main}' in names)
@@ -245,18 +219,11 @@ def share_of_bsp(outcome: Mapping[str, Any]) -> float:
 
 
 def read(workdir: pathlib.Path, name: str | None = None) -> Run:
-  """Reads the run in a workdir.
-
-  Raises:
-    ConfigError: if there is no run, it has not logged a step yet, or an earlier
-      version wrote it.
-    RunError: if one of its files is damaged.
-  """
+  """Reads the run in a workdir; refuses one that has not logged a step yet."""
   try:
     config = records.read_config(workdir)
     summary = records.read_summary(workdir)
     data = records.read_data(workdir)
-    goal = records.read_goal(workdir)
     rows = records.read_metrics(workdir)
   except files.DamagedFile as error:
     raise RunError(f"{error}; the run's own command mends it") from error
@@ -281,7 +248,7 @@ def read(workdir: pathlib.Path, name: str | None = None) -> Run:
     sessions=provenance.sessions(workdir),
     label_counts=np.array(data['labels']) if data.get('labels') else None,
     units=data.get('units', {}),
-    goal=goal or _unrecorded_goal([*rows, summary or {}]),
+    goal=_goal(data.get('goal'), [*rows, summary or {}]),
   )
 
 

@@ -10,15 +10,13 @@ import numpy as np
 from selsync_jax.config import RunError
 from selsync_jax.sync.traffic import Traffic
 
-# Metrics of the step itself. The task's metrics are averaged over workers.
+# The columns of rows that are not metrics of a task.
 COLUMNS = {
   *('step', 'epoch', 'samples', 'seconds', 'samples_per_second', 'lr'),
   *('relative_change', 'relative_changes', 'synced', 'skipped', 'lssr'),
   *('bytes_per_worker', 'virtual_seconds', 'staleness', 'count', 'unequal'),
   *('threshold', 'budget_threshold', 'overflow'),
 }
-"""The columns of rows that are not metrics of a task."""
-
 _NOT_MEANS = {'count', 'relative_change', 'synced', 'unequal'}
 
 
@@ -28,36 +26,25 @@ class NonFiniteError(RunError):
 
 @dataclasses.dataclass
 class Totals:
-  """The totals of a run so far; saved in every checkpoint.
+  """The totals of a run so far; saved in every checkpoint."""
 
-  Attributes:
-    steps: the number of optimizer steps.
-    shift: the position in the data minus `steps`; 0 unless the number of
-      workers changed.
-    sync_steps: the number of steps that synchronized.
-    skipped: the number of updates that were dropped because they were not
-      finite.
-    skips: how many updates in a row each worker has just dropped; empty before
-      the first step of these workers.
-    samples: the number of examples that all workers together have read.
-    sent: bytes that one worker sent.
-    sent_bsp: bytes that it would have sent under BSP.
-    injected: the part of `sent` that was examples for other workers.
-    seconds: wall-clock time of training, over all sessions, without
-      evaluations and the first step of a session, which compiles.
-    clock: the state of a simulation's virtual clock, as JSON.
-  """
-
-  steps: int = 0
+  steps: int = 0  # Optimizer steps.
+  # The position in the data minus `steps`; 0 unless the number of workers
+  # changed.
   shift: int = 0
-  sync_steps: int = 0
-  skipped: int = 0
+  sync_steps: int = 0  # Steps that synchronized.
+  skipped: int = 0  # Updates that were dropped because they were not finite.
+  # How many in a row each worker has just dropped; empty before the first step
+  # of these workers.
   skips: list[int] = dataclasses.field(default_factory=list)
-  samples: int = 0
-  sent: float = 0.0
-  sent_bsp: float = 0.0
-  injected: float = 0.0
+  samples: int = 0  # Examples that all workers together have read.
+  sent: float = 0.0  # Bytes that one worker sent.
+  sent_bsp: float = 0.0  # Bytes that it would have sent under BSP.
+  injected: float = 0.0  # The part of `sent` for other workers' examples.
+  # Wall-clock time of training, over all sessions, without evaluations and the
+  # first step of a session, which compiles.
   seconds: float = 0.0
+  # The state of a simulation's virtual clock, as JSON.
   clock: dict[str, Any] = dataclasses.field(default_factory=dict)
 
   @property
@@ -74,13 +61,8 @@ class Totals:
 class Ledger:
   """The bookkeeping of a run: it turns metrics into totals and rows.
 
-  Args:
-    totals: the run's totals so far; updated in place.
-    traffic: bytes that a step and a synchronization send.
-    steps_per_epoch: the number of steps that read each example once.
-    learning_rates: the learning rate of every optimizer step of the run.
-    max_skips: how many gradients in a row a worker may skip because they are
-      not finite; one more ends the run.
+  It updates the totals in place. A worker may skip `max_skips` gradients in a
+  row because they are not finite; one more ends the run.
   """
 
   def __init__(
@@ -116,18 +98,10 @@ class Ledger:
   def enter(
     self, metrics: Mapping[str, np.ndarray], seconds: float
   ) -> dict[str, Any]:
-    """Counts one step.
+    """Counts one step; returns its row for `metrics.jsonl`.
 
-    Args:
-      metrics: the step's metrics, each an array [workers].
-      seconds: wall-clock time of training so far.
-
-    Returns:
-      A row for `metrics.jsonl`. Means are over workers whose value is finite.
-
-    Raises:
-      NonFiniteError: if a worker's gradient was not finite more than
-        `max_skips` times in a row.
+    Each metric is an array [workers]; its mean is over the finite values.
+    `seconds` is the wall-clock time of training so far.
     """
     totals = self.totals
     counted = self.count(metrics)
@@ -153,15 +127,7 @@ class Ledger:
   def count(self, metrics: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Counts the step, its traffic, and whether it synchronized.
 
-    Args:
-      metrics: the step's metrics, each an array [workers].
-
-    Returns:
-      The columns of the row about these.
-
-    Raises:
-      NonFiniteError: if a worker's gradient was not finite more than
-        `max_skips` times in a row.
+    Returns the columns of the row about these; see `enter`.
     """
     totals, change = self.totals, metrics['relative_change']
     bad = np.isnan(change)

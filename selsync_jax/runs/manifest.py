@@ -23,11 +23,9 @@ def write(folder: pathlib.Path) -> None:
 def damage(
   folder: pathlib.Path, only: pathlib.PurePath | None = None
 ) -> str | None:
-  """Describes the damage to a checkpoint's files; `None` if they are intact.
+  """Describes the damage to a checkpoint's files, or to the only one of a path.
 
-  Args:
-    folder: the checkpoint's folder.
-    only: the path in it of the only file to check; by default all are checked.
+  It is `None` if they are intact.
   """
   try:
     manifest = files.read(folder / MANIFEST, dict[str, list[int]])

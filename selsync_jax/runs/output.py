@@ -32,15 +32,12 @@ class _Descriptor(io.RawIOBase):
     self._noted = False
 
   def writable(self) -> bool:
-    """Returns true."""
     return True
 
   def fileno(self) -> int:
-    """Returns the file descriptor."""
     return self._descriptor
 
   def isatty(self) -> bool:
-    """Returns whether it is a terminal."""
     return os.isatty(self._descriptor)
 
   def write(self, data: Any, /) -> int:
@@ -85,7 +82,9 @@ def own() -> None:
   """Replaces stdout and stderr, so that printing never fails."""
   for descriptor in (0, 1, 2):
     # A file that is opened later would take the number of a closed one.
-    if not _is_open(descriptor):
+    try:
+      os.fstat(descriptor)
+    except OSError:
       os.open(os.devnull, os.O_RDWR)
   codecs.register_error('selsync-ascii', _in_ascii)
   sys.stdout = _stream(1, sys.stdout)
@@ -96,13 +95,6 @@ def note_losses(folder: pathlib.Path) -> None:
   """Sets the folder that gets a note if output is lost."""
   for descriptor in _descriptors:
     descriptor.note_in(folder)
-
-
-def _is_open(descriptor: int) -> bool:
-  with contextlib.suppress(OSError):
-    os.fstat(descriptor)
-    return True
-  return False
 
 
 def _stream(descriptor: int, before: TextIO | None) -> io.TextIOWrapper:

@@ -51,11 +51,7 @@ def encode(values: Arrays) -> dict[str, str]:
 
 
 def parse(line: bytes) -> dict[str, Any]:
-  """Returns the step of a line, and the arrays in it.
-
-  Raises:
-    ValueError: if the line is damaged.
-  """
+  """Returns a line's step and arrays; a damaged one raises `ValueError`."""
   texts = files.parse(line, _Line)
   return {
     name: text if name == 'step' else _decode(name, text)

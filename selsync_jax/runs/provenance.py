@@ -9,7 +9,6 @@ import contextlib
 import datetime
 import functools
 from importlib import metadata
-import json
 import pathlib
 import platform
 import shlex
@@ -53,13 +52,9 @@ def append(
   devices: Mapping[str, Any],
   changes: Sequence[str] = (),
 ) -> None:
-  """Adds this session to those of a run.
+  """Adds this session, which starts at a step, to those of a run.
 
-  Args:
-    workdir: the run's folder.
-    step: the step at which the session starts.
-    devices: the session's devices, as `layout.describe` returns them.
-    changes: the accepted changes of data or model since the session before.
+  `changes` are the accepted ones of data or model since the session before.
   """
   session = {
     'began': datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
@@ -72,8 +67,7 @@ def append(
     'code': _code(),
     **({'changes': list(changes)} if changes else {}),
   }
-  every = [*sessions(workdir), session]
-  files.write(workdir / PROVENANCE, json.dumps(every, indent=2) + '\n')
+  files.write_json(workdir / PROVENANCE, [*sessions(workdir), session])
 
 
 def sessions(workdir: pathlib.Path) -> list[dict[str, Any]]:

@@ -4,23 +4,31 @@
 the workers' chunks, `metrics.jsonl` one JSON object per logged step,
 `workers.jsonl` the values per worker of these steps, and `summary.json` the
 outcome. All are read by `files`, with the types below.
+
+The files with a line per step are only appended to. A crash may cut off the
+last line, and a disk may damage any. Each line is therefore parsed alone, and a
+checkpoint stores a seal of the lines before it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+import contextlib
 import json
 import math
+import os
 import pathlib
 import sys
 from typing import Any, NamedTuple, NotRequired, TypedDict
+import zlib
 
-from selsync_jax.models.tasks import Goal
 from selsync_jax.runs import files
 from selsync_jax.runs import per_worker
-from selsync_jax.runs import step_lines
 
 CONFIG, DATA = 'config.json', 'data.json'
 METRICS, SUMMARY = 'metrics.jsonl', 'summary.json'
 WORKERS = 'workers.jsonl'
+_TAIL = 2**16  # Bytes.
+
+Row = dict[str, Any]
 
 
 class _Named(TypedDict):
@@ -80,12 +88,8 @@ class _Summary(_Totals):
 _FIELDS = dict[str, float | bool | list[float | None] | None]
 
 
-def to_json(value: Any) -> str:
-  """Encodes as strict JSON on one line; NaN and infinities become null."""
-  return json.dumps(_finite(value), allow_nan=False)
-
-
-def _finite(value):
+def _finite(value: Any) -> Any:
+  """Returns the value with null in place of NaN and infinities."""
   if isinstance(value, dict):
     return {k: _finite(v) for k, v in value.items()}
   if isinstance(value, list | tuple):
@@ -106,8 +110,7 @@ def numbers(row: Mapping[str, Any]) -> dict[str, int | float]:
 
 def write_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
   """Writes the resolved config."""
-  text = json.dumps(config, indent=2, sort_keys=True)
-  files.write(workdir / CONFIG, text + '\n')
+  files.write_json(workdir / CONFIG, config, sort_keys=True)
 
 
 def read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
@@ -117,7 +120,7 @@ def read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
 
 def write_data(workdir: pathlib.Path, facts: Mapping[str, Any]) -> None:
   """Writes the facts about the data."""
-  files.write(workdir / DATA, json.dumps(facts, indent=2) + '\n')
+  files.write_json(workdir / DATA, facts)
 
 
 def read_data(workdir: pathlib.Path) -> dict[str, Any]:
@@ -125,7 +128,7 @@ def read_data(workdir: pathlib.Path) -> dict[str, Any]:
 
   `labels` is a list for each worker: how many examples of each label its chunk
   holds. `num_classes` is the number of outputs, `units` maps a metric's name to
-  its unit.
+  its unit, `goal` is how the run is judged.
   """
   facts = files.read(workdir / DATA, _Data) or {}
   if len({len(worker) for worker in facts.get('labels') or ()}) > 1:
@@ -133,17 +136,9 @@ def read_data(workdir: pathlib.Path) -> dict[str, Any]:
   return facts
 
 
-def read_goal(workdir: pathlib.Path) -> Goal | None:
-  """Returns how the run is judged; `None` if it was not recorded."""
-  facts = files.read(workdir / DATA, _Data)
-  goal = facts and facts.get('goal')
-  return goal and Goal(goal['main'], tuple(goal['higher']))
-
-
 def write_summary(workdir: pathlib.Path, summary: Mapping[str, Any]) -> None:
   """Writes the outcome of a run."""
-  text = json.dumps(_finite(summary), indent=2)
-  files.write(workdir / SUMMARY, text + '\n')
+  files.write_json(workdir / SUMMARY, _finite(summary))
 
 
 def read_summary(workdir: pathlib.Path) -> dict[str, Any] | None:
@@ -151,24 +146,100 @@ def read_summary(workdir: pathlib.Path) -> dict[str, Any] | None:
   return files.read(workdir / SUMMARY, _Summary)
 
 
-def _metrics(workdir: pathlib.Path) -> step_lines.StepLines:
-  return step_lines.StepLines(workdir / METRICS, _row)
+class Seal(NamedTuple):
+  """A description of a file, to detect lost and changed lines."""
+
+  rows: int = 0
+  crc32: int = zlib.crc32(b'')
 
 
-def _row(line: bytes) -> dict[str, Any]:
-  return files.parse(line, _FIELDS, _Row)
+class _Rows:
+  """A file with a line for each logged step; a missing file has none.
 
-
-def _workers(workdir: pathlib.Path) -> step_lines.StepLines:
-  return step_lines.StepLines(workdir / WORKERS, per_worker.parse)
-
-
-def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
-  """Returns the rows of `metrics.jsonl`, by step.
-
-  It reports damaged lines and leaves them out. A last line that a crash cut off
-  is left out silently.
+  `parse` returns the row of a line, which has a `step`, or raises `ValueError`
+  if the line is damaged.
   """
+
+  def __init__(self, path: pathlib.Path, parse: Callable[[bytes], Row]):
+    self.path, self._parse = path, parse
+
+  def read(self) -> tuple[dict[int, Row], int]:
+    """Returns the intact rows by ascending step, and how many are damaged.
+
+    A last line that a crash cut off is neither.
+    """
+    intact, damaged = self._lines()
+    return {step: intact[step][1] for step in sorted(intact)}, damaged
+
+  def last(self) -> Row | None:
+    """Returns the newest intact row; reads only the end of the file."""
+    with contextlib.suppress(OSError), self.path.open('rb') as file:
+      file.seek(-min(file.seek(0, os.SEEK_END), _TAIL), os.SEEK_END)
+      for line in reversed(file.read().split(b'\n')[:-1]):
+        with contextlib.suppress(ValueError):
+          return self._parse(line)
+    return None
+
+  def kept(self, step: int) -> tuple[bytes, Seal]:
+    """Returns the intact lines up to a step, and their seal."""
+    intact, _ = self._lines()
+    lines = [intact[s][0] for s in sorted(intact) if s <= step]
+    text = b''.join(lines)
+    return text, Seal(len(lines), zlib.crc32(text))
+
+  def check(self, step: int, seal: Seal) -> None:
+    """Reports lines up to a step that are lost or changed."""
+    _, found = self.kept(step)
+    if seal == found:
+      return
+    lost, rows = seal.rows - found.rows, f'rows up to step {step}'
+    line = f'{rows} were changed after they were written'
+    if lost > 0:
+      line = f'{lost} of {seal.rows} {rows} are lost; nothing else is affected'
+    print(f'{self.path}: {line}', file=sys.stderr)
+
+  def _lines(self) -> tuple[dict[int, tuple[bytes, Row]], int]:
+    *lines, _ = (files.read_bytes(self.path) or b'').split(b'\n')
+    intact: dict[int, tuple[bytes, Row]] = {}
+    for line in lines:
+      with contextlib.suppress(ValueError):
+        row = self._parse(line)
+        intact.setdefault(row['step'], (line + b'\n', row))
+    return intact, len(lines) - len(intact)
+
+
+class Appender:
+  """An open file of rows, for appending; it drops those after a step."""
+
+  def __init__(self, rows: _Rows, step: int):
+    text, self._seal = rows.kept(step)
+    files.write(rows.path, text.decode())
+    self._file = rows.path.open('ab')
+    self.close = self._file.close
+
+  def append(self, row: Row) -> None:
+    """Adds a line of strict JSON."""
+    line = f'{json.dumps(_finite(row), allow_nan=False)}\n'.encode()
+    self._file.write(line)
+    self._file.flush()
+    self._seal = Seal(self._seal.rows + 1, zlib.crc32(line, self._seal.crc32))
+
+  def seal(self) -> Seal:
+    """Flushes the lines to disk and returns their seal."""
+    os.fsync(self._file.fileno())
+    return self._seal
+
+
+def _metrics(workdir: pathlib.Path) -> _Rows:
+  return _Rows(workdir / METRICS, lambda line: files.parse(line, _FIELDS, _Row))
+
+
+def _workers(workdir: pathlib.Path) -> _Rows:
+  return _Rows(workdir / WORKERS, per_worker.parse)
+
+
+def read_metrics(workdir: pathlib.Path) -> list[Row]:
+  """Returns the rows of `metrics.jsonl`, by step; reports damaged lines."""
   rows, damaged = _metrics(workdir).read()
   if damaged:
     lines_are = 'line is' if damaged == 1 else 'lines are'
@@ -179,7 +250,7 @@ def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
   return list(rows.values())
 
 
-def last_row(workdir: pathlib.Path) -> dict[str, Any] | None:
+def last_row(workdir: pathlib.Path) -> Row | None:
   """Returns the newest intact row of `metrics.jsonl`; reads only its end."""
   return _metrics(workdir).last()
 
@@ -189,7 +260,7 @@ def read_workers(
 ) -> list[per_worker.Arrays]:
   """Returns the values per worker of some steps, from `workers.jsonl`.
 
-  It reports lost and damaged steps, whose values are an empty dict.
+  Those of lost and damaged steps, which it reports, are an empty dict.
   """
   rows, _ = _workers(workdir).read()
   if lost := len(set(steps) - rows.keys()):
@@ -205,15 +276,10 @@ def read_workers(
 
 
 class Seals(NamedTuple):
-  """The seals of a run's two files of rows, which a checkpoint stores.
+  """The seals of a run's two files of rows, which a checkpoint stores."""
 
-  Attributes:
-    metrics: the seal of `metrics.jsonl`.
-    workers: the seal of `workers.jsonl`.
-  """
-
-  metrics: step_lines.Seal = step_lines.EMPTY
-  workers: step_lines.Seal = step_lines.EMPTY
+  metrics: Seal = Seal()
+  workers: Seal = Seal()
 
 
 NO_ROWS = Seals()
@@ -222,25 +288,20 @@ NO_ROWS = Seals()
 def seals(record: Mapping[str, Any] | None) -> Seals:
   """Returns the seals in a checkpoint's record; empty ones without a record."""
   sealed = record['metrics'] if record else ()
-  return Seals(*(step_lines.Seal(*seal) for seal in sealed))
+  return Seals(*(Seal(*seal) for seal in sealed))
 
 
-class MetricsFile:
+class MetricsFile(contextlib.AbstractContextManager[Any]):
   """The open files `metrics.jsonl` and `workers.jsonl`, for appending rows.
 
-  Args:
-    workdir: the run's folder.
-    step: the last step whose row is kept; later ones will be written again.
-    sealed: the seals at that step; rows that do not match are reported.
+  Rows after a step are dropped, because they will be written again. Rows up to
+  it that do not match their seals are reported.
   """
 
   def __init__(self, workdir: pathlib.Path, step: int, sealed: Seals = NO_ROWS):
     check_metrics(workdir, step, sealed)
-    self._metrics = step_lines.Appender(_metrics(workdir), step)
-    self._workers = step_lines.Appender(_workers(workdir), step)
-
-  def __enter__(self) -> 'MetricsFile':
-    return self
+    self._metrics = Appender(_metrics(workdir), step)
+    self._workers = Appender(_workers(workdir), step)
 
   def __exit__(self, *exc: Any) -> None:
     self._metrics.close()
@@ -249,10 +310,9 @@ class MetricsFile:
   def write(self, row: Mapping[str, Any]) -> None:
     """Adds one logged step; `metrics.jsonl` gets quantiles over workers."""
     values = per_worker.arrays(row)
-    texts = per_worker.encode(values)
-    self._workers.append(to_json({'step': row['step'], **texts}))
+    self._workers.append({'step': row['step'], **per_worker.encode(values)})
     short = {name: row[name] for name in row if name not in values}
-    self._metrics.append(to_json(short | per_worker.quantiles(values)))
+    self._metrics.append(short | per_worker.quantiles(values))
 
   def seal(self) -> Seals:
     """Flushes the rows to disk and returns their seals."""

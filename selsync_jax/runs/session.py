@@ -36,18 +36,14 @@ class Session:
     workdir: the run's folder, which is created if it is missing.
     config: the run's config, as nested dicts.
     restart: whether to move a run in `workdir` aside first.
-    accept_changes: whether to resume though data or model have changed.
     patience: seconds until every process must see process 0's files.
-
-  Attributes:
-    workdir: the run's folder.
-    record: the record of the checkpoint from which the run resumes; `None` for
-      a new run.
-    is_first: whether this is the process that writes.
-
-  Raises:
-    RunError: if the run cannot be resumed.
   """
+
+  checkpoints: Checkpoints
+  record: dict[str, Any] | None  # Of the checkpoint from which a run resumes.
+  step: int  # The step of that checkpoint; 0 for a new run.
+  weights: Keeper  # Only inside `recording`.
+  is_first: bool  # Whether this is the process that writes.
 
   def __init__(
     self,
@@ -55,37 +51,30 @@ class Session:
     config: Mapping[str, Any],
     *,
     restart: bool = False,
-    accept_changes: bool = False,
     patience: float = 60.0,
   ):
     self.workdir, self._config = workdir, config
     self._restart, self._patience = restart, patience
-    self._accept_changes = accept_changes
     self.is_first = processes.is_first()
-    keep = config['checkpoint']['keep']
-    self._checkpoints = Checkpoints(workdir, keep, config, restart)
-    self.record = self._checkpoints.record
-    self._seals = records.seals(self.record)
-    self._keeper: Keeper | None = None
+    self.checkpoints = Checkpoints(workdir, restart)
+    self.record = record = self.checkpoints.record
+    self.step = record['totals']['steps'] if record else 0
+    self._seals = records.seals(record)
+    self._writers: Writers | None = None
     self._open = contextlib.ExitStack()
 
   def __enter__(self) -> 'Session':
-    """Claims the folder.
-
-    Raises:
-      ConfigError: if it belongs to another run or process, or cannot be
-        written.
-    """
+    """Claims the folder, unless another run or process has it."""
+    config, saved = self._config, self.record and self.record['config']
     with contextlib.ExitStack() as stack:
-      saved = self.record and self.record['config']
-      stack.enter_context(
-        workdirs.opened(
-          self.workdir, self._config, self._restart, saved, self._patience
-        )
+      claim = workdirs.opened(
+        self.workdir, config, self._restart, saved, self._patience
       )
+      stack.enter_context(claim)
       output.note_losses(self.workdir)
       stack.enter_context(self._explaining())
-      stack.enter_context(self._checkpoints)
+      keep = config['checkpoint']['keep']
+      stack.enter_context(self.checkpoints.opened(keep))
       self._open = stack.pop_all()
     return self
 
@@ -97,36 +86,28 @@ class Session:
     if self.is_first:
       print(line)
 
-  def identify(self, found: Mapping[str, Any]) -> list[str]:
-    """Compares data and model with those of the run, before the context.
+  def identify(self, found: Mapping[str, Any], accept: bool) -> list[str]:
+    """Returns the accepted changes of data and model, before the context.
 
     Args:
       found: the fingerprint of this session.
-
-    Returns:
-      The accepted changes.
-
-    Raises:
-      ConfigError: if they differ, unless changes are accepted.
+      accept: whether to resume though it has changed; otherwise a change is a
+        `ConfigError`.
     """
     self._fingerprint, self._changes = found, []
     if not self._restart:
-      accept = self._accept_changes
       self._changes = fingerprint.check(self.workdir, found, accept)
     return self._changes
 
   def write_data(self, facts: Mapping[str, Any]) -> None:
-    """Writes facts about the data, and the fingerprint."""
+    """Writes facts about the data."""
     if self.is_first:
       records.write_data(self.workdir, facts)
-      fingerprint.write(self.workdir, self._fingerprint)
 
   def outcome(self, totals: Totals, steps: int) -> dict[str, Any] | None:
     """Returns the summary of a finished run; reports a damaged one.
 
-    Args:
-      totals: the run's totals so far.
-      steps: the position in the data after the run's last step.
+    A run is finished when its position in the data is `steps`.
     """
     try:
       summary = records.read_summary(self.workdir)
@@ -140,26 +121,19 @@ class Session:
     self.say(f'{self.workdir} holds a finished run of {totals.steps} steps')
     return summary
 
-  def restore(self, like: Any) -> Any:
-    """Returns the saved state, see `Checkpoints.restore`."""
-    assert self.record is not None, 'a new run has nothing to restore'
-    return self._checkpoints.restore(self.record['totals']['steps'], like)
-
   @contextlib.contextmanager
-  def recording(self, step: int) -> Iterator[None]:
-    """Lets `write`, `keep` and `save` be called inside the context.
+  def recording(self) -> Iterator[None]:
+    """Lets `write` and `save` be called; drops what is after the checkpoint.
 
     An error that ends it names the last good checkpoint.
-
-    Args:
-      step: the last step so far; rows and weights of later ones are removed.
     """
-    self._keeper = Keeper(self.workdir, step)
+    self.weights = Keeper(self.workdir, self.step)
     with contextlib.ExitStack() as stack:
-      self._writers = None
       if self.is_first:
-        provenance.append(self.workdir, step, layout.describe(), self._changes)
-        writers = Writers(self.workdir, self._config, step, self._seals)
+        fingerprint.write(self.workdir, self._fingerprint)
+        devices = layout.describe()
+        provenance.append(self.workdir, self.step, devices, self._changes)
+        writers = Writers(self.workdir, self._config, self.step, self._seals)
         self._writers = stack.enter_context(writers)
         # There is a summary if a finished run was extended, or lost its newest
         # checkpoint.
@@ -192,8 +166,8 @@ class Session:
       if is_own or not is_foreseen:
         file = blame.keep(error, self.workdir, name)
         reason += f'; the whole traceback is in {file}'
-      if self._keeper:
-        reason += f'; last good checkpoint: {self._checkpoints.newest}'
+      if hasattr(self, 'weights'):  # The run was recorded.
+        reason += f'; last good checkpoint: {self.checkpoints.newest}'
       raise RunError(reason) from error
 
   def write(self, row: Mapping[str, Any]) -> None:
@@ -201,17 +175,6 @@ class Session:
     is_due = row['step'] % self._config['log']['every'] == 0
     if self._writers and (is_due or any(map(history.is_score, row))):
       self._writers.write(row)
-
-  def keep(
-    self,
-    step: int,
-    mean: Mapping[str, Any],
-    scores: Mapping[str, float],
-    is_last: bool,
-  ) -> None:
-    """Keeps a consensus if it is the best or the last, see `Keeper.keep`."""
-    assert self._keeper, 'only while the run is recorded'
-    self._keeper.keep(step, mean, scores, is_last)
 
   def save(
     self,
@@ -222,46 +185,30 @@ class Session:
   ) -> None:
     """Starts a checkpoint; returns as soon as the state may be changed again.
 
-    Args:
-      totals: the run's totals so far.
-      state: what `restore` will return.
-      about: more fields of the record, as JSON.
-      scores: the scores of the consensus; empty if it was not evaluated.
+    `about` has more fields of the record, as JSON, and `scores` are those of
+    the consensus, if it was evaluated.
     """
     loss = scores.get('validation_loss')
     record = self._record(totals, about)
-    self._checkpoints.save(totals.steps, state, record, loss)
+    self.checkpoints.save(totals.steps, state, record, loss)
 
   def rehearse(
     self, totals: Totals, state: Any, about: Mapping[str, Any]
   ) -> None:
-    """Writes the first checkpoint, reads it back, and removes it.
-
-    Raises:
-      RunError: if it cannot be saved.
-    """
-    self._checkpoints.rehearse(state, self._record(totals, about))
+    """Writes the first checkpoint, reads it back, and removes it."""
+    self.checkpoints.rehearse(state, self._record(totals, about))
 
   def _record(self, totals: Totals, about: Mapping[str, Any]) -> dict[str, Any]:
-    seals = self._writers.seal() if self._writers else records.NO_ROWS
-    return {'totals': dataclasses.asdict(totals), 'metrics': seals, **about}
-
-  def check(self) -> None:
-    """Raises the error of the last save in the background; never waits."""
-    self._checkpoints.check()
-
-  def wait(self) -> None:
-    """Returns when the last checkpoint is complete; raises its error."""
-    self._checkpoints.wait()
-
-  def finish(self, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes and returns the summary: the results, method, workers and seed."""
-    summary = {
-      'method': history.composition(self._config['sync']),
-      'workers': self._config['workers'],
-      'seed': self._config['seed'],
-      **results,
+    return {
+      'totals': dataclasses.asdict(totals),
+      'metrics': self._writers.seal() if self._writers else records.NO_ROWS,
+      'config': self._config,
+      **about,
     }
+
+  def finish(self, results: dict[str, Any]) -> dict[str, Any]:
+    """Writes and returns the summary: the results, method, workers and seed."""
+    summary = history.identity(self._config) | results
     if self.is_first:
       records.write_summary(self.workdir, summary)
     return summary

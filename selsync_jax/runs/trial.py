@@ -11,25 +11,15 @@ from selsync_jax.runs import records
 
 
 class Trial(NamedTuple):
-  """A method with one learning rate and one seed.
+  """A method with one learning rate and one seed."""
 
-  Attributes:
-    label: the method and its settings.
-    learning_rate: the schedule's peak.
-    seed: the run's seed.
-    workdir: the run's folder.
-    flags: the arguments of the command, without the workdir.
-    config: the config that results from the flags.
-    command: `train` or `simulate`.
-  """
-
-  label: str
-  learning_rate: float
+  label: str  # The method and its settings.
+  learning_rate: float  # The schedule's peak.
   seed: int
   workdir: pathlib.Path
-  flags: list[str]
-  config: ml_collections.ConfigDict
-  command: str = 'train'
+  flags: list[str]  # The arguments of the command, without the workdir.
+  config: ml_collections.ConfigDict  # The result of the flags.
+  command: str = 'train'  # Or `simulate`.
 
   @property
   def is_done(self) -> bool:

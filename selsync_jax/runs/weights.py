@@ -2,18 +2,28 @@
 
 `weights/` holds the consensus of a run's best and last evaluation. At other
 steps that have a checkpoint, the consensus is computed from the checkpoint.
+
+Variables are those of flax: a nested dict of arrays, `params` and other
+collections. In a file, an array's name is its path, `params/Dense_0/kernel`; a
+slash inside a part of the path is `%2F`, and a percent sign `%25`. A JSON
+object, `about`, describes the origin of the variables.
 """
 
 from collections.abc import Mapping
 import contextlib
+import json
 import math
 import pathlib
 import sys
 from typing import Any, NamedTuple
+import zlib
 
+from flax import traverse_util
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+import safetensors
+import safetensors.numpy
 
 from selsync_jax.cluster import processes
 from selsync_jax.config import ConfigError
@@ -21,7 +31,6 @@ from selsync_jax.config import RunError
 from selsync_jax.devices import arrays
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs import files
-from selsync_jax.runs import formats
 from selsync_jax.runs import manifest
 from selsync_jax.runs import records
 from selsync_jax.sync.consensus import AXIS
@@ -30,32 +39,26 @@ from selsync_jax.sync.consensus import consensus
 FOLDER = 'weights'
 LAST, BEST = 'last', 'best'
 SHARED = ('params', 'model_state')
+ABOUT = 'selsync_jax'  # The key of the JSON object in a file.
+
+Variables = Mapping[str, Any]
+About = Mapping[str, Any]
 
 
 class Weights(NamedTuple):
-  """The consensus of a run at a step.
-
-  Attributes:
-    step: the number of the step.
-    variables: the flax module's variables, on the host: `params` and the
-      collections of the model's state.
-    scores: the validation scores; empty if it was not evaluated.
-  """
+  """The consensus of a run at a step."""
 
   step: int
-  variables: dict[str, Any]
-  scores: dict[str, float]
+  variables: dict[str, Any]  # On the host.
+  scores: dict[str, float]  # On validation; empty if it was not evaluated.
 
 
 class Keeper:
   """The files with the consensus of a run's best and last evaluation.
 
   The best one up to the newest checkpoint is kept too, because a killed run
-  resumes there. Only the first process writes.
-
-  Args:
-    workdir: the run's folder.
-    step: the last step so far.
+  resumes there. Files after the last step so far are removed. Only the first
+  process writes.
   """
 
   def __init__(self, workdir: pathlib.Path, step: int):
@@ -68,7 +71,7 @@ class Keeper:
         if saved > step:  # This step will be repeated.
           path.unlink()
         else:
-          self._losses[saved] = _loss(formats.read_about(path))
+          self._losses[saved] = _loss(read_about(path))
       except files.DamagedFile as error:
         aside = files.unused(path.with_suffix('.damaged'))
         path.rename(aside)
@@ -85,26 +88,21 @@ class Keeper:
   ) -> None:
     """Keeps a consensus if it is the best so far, or the last of the run.
 
-    Args:
-      step: the step at which it was evaluated.
-      mean: the consensus, `{'params', 'model_state'}`, worker-stacked.
-      scores: the scores on validation.
-      is_last: whether the run ends here.
+    `mean` is the worker-stacked `{'params', 'model_state'}` of this step, and
+    the scores are those on validation.
     """
-    loss = _loss({'scores': scores})
+    about = {'step': step, 'scores': dict(scores)}
+    loss, is_first = _loss(about), processes.is_first()
     best = min(self._losses.values(), default=math.inf)
     # Only process 0 knows the best, but all must take part in the copy.
     if not processes.from_first(np.asarray(loss < best or is_last)):
       return
-    is_first = processes.is_first()
     copied = arrays.first_worker(mean, copies=is_first)
     if not is_first:
       return
-    variables = _variables(copied)
     path = _path(self._workdir, step)
     path.parent.mkdir(exist_ok=True)
-    about = {'step': step, 'scores': dict(scores)}
-    formats.write_safetensors(path, variables, about)
+    write_safetensors(path, _variables(copied), about)
     self._losses[step] = loss
     self._forget()
 
@@ -120,16 +118,10 @@ class Keeper:
 
 
 def read(workdir: pathlib.Path, step: int | str = LAST) -> Weights:
-  """Returns the weights of a run at a step.
+  """Returns the weights of a run, finished or not, at a step.
 
-  Args:
-    workdir: the run's folder; the run may be unfinished.
-    step: a number, `LAST`, or `BEST`: the evaluation with the lowest
-      validation loss.
-
-  Raises:
-    ConfigError: if there is no such run, or it has no weights at this step.
-    RunError: if the weights are damaged, or cannot be read.
+  The step is a number, `LAST`, or `BEST`: the evaluation with the lowest
+  validation loss. It is a `ConfigError` if there are no such weights.
   """
   config = records.read_config(workdir)
   if config is None:
@@ -141,7 +133,7 @@ def read(workdir: pathlib.Path, step: int | str = LAST) -> Weights:
   damage = None
   if number in kept:
     try:
-      variables, about = formats.read_safetensors(kept[number])
+      variables, about = read_safetensors(kept[number])
       return Weights(number, variables, about['scores'])
     except RunError as error:
       damage = error  # That step may have a checkpoint as well.
@@ -160,7 +152,7 @@ def _resolve(workdir, step, kept, saved) -> int:
     losses = {}
     for number, path in kept.items():
       with contextlib.suppress(RunError):
-        losses[number] = _loss(formats.read_about(path))
+        losses[number] = _loss(read_about(path))
     if losses:
       return min(losses, key=losses.__getitem__)
     raise ConfigError(f'{workdir}: this run has not been evaluated yet')
@@ -182,9 +174,7 @@ def _average(
 ) -> dict[str, Any]:
   """Computes the consensus of the workers in a checkpoint, on the host.
 
-  Raises:
-    ConfigError: if the checkpoint lacks what the consensus needs.
-    DamagedFile: if the checkpoint is damaged.
+  It raises `ConfigError` if the checkpoint lacks what the consensus needs.
   """
   if damage := manifest.damage(checkpoint):
     raise files.DamagedFile(checkpoint, damage)
@@ -224,7 +214,7 @@ def _variables(shared: Mapping[str, Any]) -> dict[str, Any]:
   return {'params': shared['params'], **shared.get('model_state', {})}
 
 
-def _loss(about: Mapping[str, Any]) -> float:
+def _loss(about: About) -> float:
   """Returns the validation loss; infinity if it is not finite or missing."""
   loss = about['scores'].get('validation_loss')
   return loss if loss is not None and math.isfinite(loss) else math.inf
@@ -237,3 +227,73 @@ def _path(workdir: pathlib.Path, step: int) -> pathlib.Path:
 def _files(workdir: pathlib.Path) -> dict[int, pathlib.Path]:
   paths = (workdir / FOLDER).glob('*.safetensors')
   return {int(path.stem): path for path in paths if path.stem.isdecimal()}
+
+
+def write_safetensors(
+  path: pathlib.Path, variables: Variables, about: About
+) -> None:
+  """Writes a file whose header holds `about` as JSON."""
+  arrays = flat(variables)
+  about = {'crc32': _checksum(arrays), **about}
+  content = safetensors.numpy.save(arrays, {ABOUT: json.dumps(about)})
+  # `save_file` would let only the owner read, and hide that a disk is full.
+  with files.replaced(path) as temporary:
+    temporary.write_bytes(content)
+
+
+def read_about(path: pathlib.Path) -> dict[str, Any]:
+  """Returns the `about` of a file; the arrays stay unread and unchecked."""
+  return _read(path, with_arrays=False)[1]
+
+
+def read_safetensors(
+  path: pathlib.Path,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+  """Returns the variables, on the host, and the `about` of a file.
+
+  Raises:
+    DamagedFile: if the content has changed since it was written.
+    RunError: if it cannot be read.
+  """
+  arrays, about = _read(path, with_arrays=True)
+  if _checksum(arrays) != about.get('crc32'):
+    raise files.DamagedFile(path, 'it does not match its checksum')
+  variables = {
+    tuple(part.replace('%2F', '/').replace('%25', '%') for part in parts): array
+    for parts, array in ((n.split('/'), x) for n, x in arrays.items())
+  }
+  return traverse_util.unflatten_dict(variables), about
+
+
+def _read(path, with_arrays):
+  try:
+    with (
+      path.open('rb'),  # `safe_open` reports every failure as a missing file.
+      safetensors.safe_open(path, framework='np') as file,
+    ):
+      about = json.loads(file.metadata()[ABOUT])
+      names = file.keys() if with_arrays else ()
+      return {name: file.get_tensor(name) for name in names}, dict(about)
+  except OSError as error:  # Not damage; another attempt may succeed.
+    reason = error.strerror or error
+    raise RunError(f'{path} cannot be read: {reason}') from error
+  except Exception as error:  # safetensors raises several types.
+    raise files.DamagedFile(path, ' '.join(str(error).split())) from error
+
+
+def _checksum(arrays: Mapping[str, np.ndarray]) -> int:
+  checksum = 0
+  for name in sorted(arrays):
+    checksum = zlib.crc32(name.encode(), checksum)
+    checksum = zlib.crc32(arrays[name].tobytes(), checksum)
+  return checksum
+
+
+def flat(variables: Variables) -> dict[str, np.ndarray]:
+  """Returns the arrays on the host, by their names in a file."""
+  return {
+    '/'.join(part.replace('%', '%25').replace('/', '%2F') for part in path): (
+      np.asarray(leaf, order='C')
+    )
+    for path, leaf in traverse_util.flatten_dict(dict(variables)).items()
+  }

@@ -35,22 +35,16 @@ def opened(
 ) -> Iterator[None]:
   """Claims a folder for a run with this config until the context ends.
 
-  The first process claims it. The others wait until they see the claim.
+  The first process claims it, and writes `config.json` unless a finished run is
+  there. The others wait until they see the claim.
 
   Args:
     workdir: the folder, which is created if it is missing.
-    config: the run's config as nested dicts; written to `config.json`, unless
-      a finished run is there.
-    restart: whether to move an existing run aside, to `WORKDIR.1`, `WORKDIR.2`
-      and so on.
-    saved: the config in the newest checkpoint, which replaces a lost or
-      damaged `config.json`.
+    config: the run's config as nested dicts.
+    restart: whether to move an existing run aside, to `WORKDIR.1` for example.
+    saved: the config in the newest checkpoint, in place of a lost one.
     patience: seconds until the other processes must see the claim. A network
       file system may show a new file late; NFS by default within a minute.
-
-  Raises:
-    ConfigError: if the folder cannot be written, another process writes a run
-      there, it holds a run with another config, or a process does not share it.
   """
   with contextlib.ExitStack() as held:
     if processes.is_first():
@@ -60,7 +54,9 @@ def opened(
           _refuse_to_move(workdir)
           # The claim protects a run that is being written.
           held.enter_context(_claim(workdir))
-          _move_aside(folder)
+          aside = files.unused(folder)
+          folder.rename(aside)
+          print(f'moved the run in {folder} to {aside}')
         folder.mkdir(parents=True, exist_ok=True)
         held.enter_context(_claim(workdir))
       except OSError as error:
@@ -75,15 +71,7 @@ def opened(
 
 @contextlib.contextmanager
 def claimed(folder: pathlib.Path, flag: str) -> Iterator[None]:
-  """Claims a folder that holds the folders of several runs.
-
-  Args:
-    folder: the folder, which is created if it is missing.
-    flag: the flag that names it.
-
-  Raises:
-    ConfigError: if another process has claimed it.
-  """
+  """Claims a folder of several runs' folders, which the flag names."""
   folder.mkdir(parents=True, exist_ok=True)
   with (folder / '.compare.lock').open('ab') as lock:
     try:
@@ -96,11 +84,7 @@ def claimed(folder: pathlib.Path, flag: str) -> Iterator[None]:
 
 
 def _claim(workdir: pathlib.Path) -> BinaryIO:
-  """Locks a folder until the returned file is closed.
-
-  Raises:
-    ConfigError: if another process holds the lock, or that of a folder around.
-  """
+  """Locks a folder, and no folder around it, until the file is closed."""
   for folder in workdir.resolve().parents:
     if _is_held(folder / _LOCK):
       raise ConfigError(
@@ -175,23 +159,14 @@ def _is_held(lock: pathlib.Path) -> bool:
   return False
 
 
-def _move_aside(workdir: pathlib.Path) -> None:
-  aside = files.unused(workdir)
-  workdir.rename(aside)
-  print(f'moved the run in {workdir} to {aside}')
-
-
 def _compare(
   workdir: pathlib.Path,
   config: Mapping[str, Any],
   saved: Mapping[str, Any] | None,
 ) -> bool:
-  """Returns whether `config.json` must be written now.
+  """Returns whether `config.json` must be written; refuses another config.
 
   A finished run keeps its own until it goes on.
-
-  Raises:
-    ConfigError: if the folder holds a run with another config.
   """
   try:
     existing = records.read_config(workdir)

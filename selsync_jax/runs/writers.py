@@ -47,22 +47,16 @@ Create = Callable[[pathlib.Path, int, Mapping[str, Any]], Writer]
 
 
 class _BuiltIn(NamedTuple):
-  """A built-in writer, which is imported when it is used.
+  """A built-in writer, which is imported when it is used."""
 
-  Attributes:
-    place: its module and class.
-    library: the module that it needs.
-    extra: the extra of this package that installs the library.
-  """
-
-  place: tuple[str, str]
-  library: str
-  extra: str
+  module: str  # In the folder `destinations`.
+  writer: str  # The class in it.
+  library: str  # The module that it needs.
+  extra: str = 'train'  # The extra of this package that installs the library.
 
   def __call__(self, *arguments: Any) -> Writer:
-    module, name = self.place
-    path = f'selsync_jax.runs.destinations.{module}'
-    return getattr(importlib.import_module(path), name)(*arguments)
+    path = f'selsync_jax.runs.destinations.{self.module}'
+    return getattr(importlib.import_module(path), self.writer)(*arguments)
 
   def check(self, name: str) -> None:
     """Raises `ValueError` if the library is not installed."""
@@ -75,17 +69,13 @@ class _BuiltIn(NamedTuple):
       )
 
 
-WRITERS = Registry(
-  'writer',
-  {
-    'tensorboard': _BuiltIn(
-      ('tensorboard_file', 'TensorBoardFile'), 'tensorboard', 'train'
-    ),
-    'csv': _BuiltIn(('csv_file', 'CsvFile'), 'csv', 'train'),
-    'wandb': _BuiltIn(('wandb_run', 'WandbRun'), 'wandb', 'wandb'),
-    'mlflow': _BuiltIn(('mlflow_run', 'MlflowRun'), 'mlflow', 'mlflow'),
-  },
-)
+_BUILT_IN = {
+  'tensorboard': _BuiltIn('tensorboard_file', 'TensorBoardFile', 'tensorboard'),
+  'csv': _BuiltIn('csv_file', 'CsvFile', 'csv'),
+  'wandb': _BuiltIn('wandb_run', 'WandbRun', 'wandb', 'wandb'),
+  'mlflow': _BuiltIn('mlflow_run', 'MlflowRun', 'mlflow', 'mlflow'),
+}
+WRITERS = Registry('writer', _BUILT_IN)
 
 
 def register_writer(create: Any) -> Any:
@@ -101,11 +91,9 @@ def register_writer(create: Any) -> Any:
 
 
 def check(names: Sequence[str]) -> None:
-  """Checks `config.log.to`.
+  """Raises `ValueError` for a wrong name in `config.log.to`.
 
-  Raises:
-    ValueError: if a name is unknown, occurs twice, or needs a library that is
-      not installed.
+  It is unknown, occurs twice, or needs a library that is not installed.
   """
   for name in names:
     writer = lookup(WRITERS, name)
@@ -118,8 +106,12 @@ def check(names: Sequence[str]) -> None:
 class _Guarded:
   """A writer that gets no more rows once it has failed."""
 
-  def __init__(self, name: str, writer: Writer):
-    self._name, self._writer, self._failed = name, writer, False
+  def __init__(self, name: str, *arguments: Any):
+    self._name, self._failed = name, False
+    try:
+      self._writer: Writer = WRITERS[name](*arguments)
+    except (Exception, SystemExit, GeneratorExit) as error:
+      raise RunError(self._line(error)) from error
 
   def write(self, row: Mapping[str, Any]) -> None:
     if not self._failed:
@@ -140,37 +132,15 @@ class _Guarded:
       yield
     except (Exception, SystemExit, GeneratorExit) as error:
       self._failed = True
-      print(
-        f'{_line(self._name, error)}; it gets no more rows, the run goes on',
-        file=sys.stderr,
-      )
+      line = f'{self._line(error)}; it gets no more rows, the run goes on'
+      print(line, file=sys.stderr)
 
-
-def _open(name: str, *arguments: Any) -> _Guarded:
-  """Creates a writer.
-
-  Raises:
-    RunError: if it fails.
-  """
-  try:
-    return _Guarded(name, WRITERS[name](*arguments))
-  except (Exception, SystemExit, GeneratorExit) as error:
-    raise RunError(_line(name, error)) from error
-
-
-def _line(name: str, error: BaseException) -> str:
-  return f'config.log.to={name!r}: {blame.one_line(error)}'
+  def _line(self, error: BaseException) -> str:
+    return f'config.log.to={self._name!r}: {blame.one_line(error)}'
 
 
 class Writers(contextlib.ExitStack):
-  """All writers of a run.
-
-  Args:
-    workdir: the run's folder.
-    config: the run's config, as nested dicts.
-    step: the last step of the run so far.
-    sealed: the seals at that step, see `records.MetricsFile`.
-  """
+  """All writers of a run; see `records.MetricsFile` for the arguments."""
 
   def __init__(
     self,
@@ -184,7 +154,7 @@ class Writers(contextlib.ExitStack):
       self._metrics = records.MetricsFile(workdir, step, sealed)
       stack.enter_context(self._metrics)
       self._others = [
-        stack.enter_context(_open(name, workdir, step, config))
+        stack.enter_context(_Guarded(name, workdir, step, config))
         for name in config['log']['to']
       ]
       self.push(stack.pop_all())

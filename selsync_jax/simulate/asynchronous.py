@@ -91,9 +91,9 @@ def restore(engine: Engine, session: Session) -> None:
   if session.record is None:
     return
   record = session.record['engine']
-  engine.resume(session.restore(engine.like(record)), record)
+  engine.resume(session.checkpoints.restore(engine.like(record)), record)
   engine.spans()  # The rows of earlier steps have them already.
-  session.say(f'resuming from step {session.record["totals"]["steps"]}')
+  session.say(f'resuming from step {session.step}')
 
 
 def metrics(uses: list[Use]) -> dict[str, jax.Array]:

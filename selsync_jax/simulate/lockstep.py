@@ -21,7 +21,6 @@ from selsync_jax.simulate.cluster import create_cluster
 from selsync_jax.simulate.ledgers import VirtualLedger
 from selsync_jax.simulate.simulation import Span
 from selsync_jax.sync.traffic import Collective
-from selsync_jax.training import recorder
 from selsync_jax.training.setup import Setup
 
 _ROUNDING = 1e-9  # 49 x (1 / 49) is less than 1.
@@ -52,7 +51,7 @@ def create_ledger(
     ),
     collectives=collectives,
   )
-  return recorder.create_ledger(setup, totals, kind=kind)
+  return setup.ledger(totals, kind)
 
 
 class LockstepLedger(VirtualLedger):

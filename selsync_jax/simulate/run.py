@@ -72,9 +72,7 @@ def _train_asynchronously(
   as many as N workers in lockstep compute at a step.
   """
   config = settings.config
-  session = Session(
-    workdir, config.to_dict(), restart=restart, accept_changes=accept_changes
-  )
+  session = Session(workdir, config.to_dict(), restart=restart)
   _check(config, session)
   method = methods.create_method(**config.sync.to_dict())
   session.say('preparing data')
@@ -92,7 +90,8 @@ def _train_asynchronously(
   engine = Engine(method, cluster, size, numerics, problem.seed)
   totals = start.totals(problem, plan, session.record)
   ledger = AsynchronousLedger(totals, problem, plan)
-  for change in session.identify(problem.fingerprint | cluster.files):
+  found = problem.fingerprint | cluster.files
+  for change in session.identify(found, accept_changes):
     if change.startswith('trace'):  # A resumed run replays its clock.
       raise ConfigError(
         f'config.cluster.trace: {change}; {config.sync.method} cannot resume '

@@ -24,15 +24,19 @@ A sample that is a small part of its run cannot show how far the gradients will
 settle, so it should be as long as affordable.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import ml_collections
 import numpy as np
 
-from selsync_jax.training import probe
+from selsync_jax.runs.ledger import Totals
+from selsync_jax.sync import replicas
+from selsync_jax.training import start
 from selsync_jax.training import threshold
+from selsync_jax.training.hooks import Recorder
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
+from selsync_jax.training.setup import Setup
 from selsync_jax.training.threshold import ChangeSample
 from selsync_jax.training.threshold import suggest
 
@@ -42,17 +46,11 @@ ROWS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)  # The LSSRs of `rows`.
 
 
 class Choice(NamedTuple):
-  """A delta, and the samples that led to it.
+  """A delta, and the samples that led to it."""
 
-  Attributes:
-    bsp: the sample with delta 0.
-    tried: the samples of the trials, joined.
-    deltas: the suggestions that were tried, then the final one.
-  """
-
-  bsp: ChangeSample
-  tried: ChangeSample
-  deltas: list[float]
+  bsp: ChangeSample  # With delta 0.
+  tried: ChangeSample  # Those of the trials, joined.
+  deltas: list[float]  # The suggestions that were tried, then the final one.
 
   @property
   def delta(self) -> float:
@@ -74,13 +72,7 @@ class Choice(NamedTuple):
 def choose(
   config: ml_collections.ConfigDict, wanted: float, steps: int
 ) -> Choice:
-  """Samples with delta 0, then with the suggested deltas.
-
-  Args:
-    config: the run's config.
-    wanted: the wanted LSSR, in [0, 1).
-    steps: the number of steps of each sample.
-  """
+  """Samples some steps with delta 0, then with the suggested deltas."""
   bsp = _sample(config, 0.0, 0, steps)
   deltas, tried = [suggest(bsp, wanted)], []
   for trial in range(1, TRIALS + 1):
@@ -103,7 +95,7 @@ def _sample(
   config.sync.delta = delta
   setup = create_setup(check(config))
   setup.plan.mapper.check()
-  rows = probe.first_steps(setup, steps)
+  rows = first_steps(setup, steps)
   changes = np.array([row['relative_changes'] for row in rows])
   vote_every = setup.strategy.trigger.traits.spacing
   return ChangeSample(
@@ -111,3 +103,28 @@ def _sample(
     threshold.weigh(len(rows), setup.problem.steps),
     threshold.forced_period(config.sync.get('max_period'), vote_every),
   )
+
+
+def first_steps(setup: Setup, steps: int) -> list[dict[str, Any]]:
+  """Takes the first steps of a run, as the run itself would.
+
+  Returns a row per step, as in `metrics.jsonl`. The first one's seconds include
+  compilation. A shorter run takes fewer steps.
+  """
+  rows: list[dict[str, Any]] = []
+  recorder = Recorder(
+    setup.ledger(Totals()),
+    setup.plan.workers,
+    replicas.leaf_names(setup.problem.shapes['params']),
+    fetch=1,  # A row per step, each with its own time.
+    takers=[rows.append],
+  )
+  workers = range(setup.plan.workers)
+  state, take_step = start.fresh(setup), setup.train_step()
+  stop = min(steps, setup.problem.steps)
+  for batch in setup.problem.data.batches(workers, 0, stop):
+    state, metrics = take_step(state, batch)
+    recorder.add(metrics)
+    recorder.enter_ready()
+  recorder.enter_all()
+  return rows

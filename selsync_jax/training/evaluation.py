@@ -28,7 +28,7 @@ from selsync_jax.runs import records
 from selsync_jax.runs import weights
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
-from selsync_jax.training import resize
+from selsync_jax.training import start
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.settings import check
@@ -51,10 +51,7 @@ class Evaluator:
   """
 
   def __init__(
-    self,
-    problem: Problem,
-    mapper: Mapper,
-    averages_model_state: bool = True,
+    self, problem: Problem, mapper: Mapper, averages_model_state: bool = True
   ):
     self._problem, self._mapper = problem, mapper
     self._averages_model_state = averages_model_state
@@ -76,12 +73,7 @@ class Evaluator:
     return mean
 
   def scores(self, mean: dict[str, Any], split: str) -> dict[str, float]:
-    """Returns the metrics on a split, as `SPLIT_METRIC`.
-
-    Args:
-      mean: the consensus, worker-stacked.
-      split: the part of the data, `validation` or `test`.
-    """
+    """Returns the metrics on `validation` or `test`, as `SPLIT_METRIC`."""
     each = [
       jax.tree.map(
         arrays.local_values,
@@ -121,27 +113,16 @@ def evaluate(
   split: str,
   accept_changes: bool = False,
 ) -> tuple[int, dict[str, float]]:
-  """Scores the weights of a run on one device.
+  """Returns the step of a run's weights, and their scores on a split.
 
-  Args:
-    workdir: the folder of the run, finished or not; it is only read.
-    step: the step of the weights, see `weights.read`.
-    split: the part of its data, `validation` or `test`.
-    accept_changes: whether to score though data or model have changed.
-
-  Returns:
-    The step, and the metrics as `SPLIT_METRIC`.
-
-  Raises:
-    ConfigError: if there is no such run, it has no weights at this step, or its
-      data are not there or have changed.
-    RunError: if the weights are damaged.
+  See `weights.read` for the step and the errors. The run is only read, and one
+  device suffices. Data or model must not have changed, unless that is accepted.
   """
   found = weights.read(workdir, step)
   config = ml_collections.ConfigDict(records.read_config(workdir))
   settings = check(config)
   with contextlib.suppress(RunError):  # Only a resized run needs the record.
-    settings = resize.fit(settings, checkpoints.peek_record(workdir))
+    settings = start.fit(settings, checkpoints.peek_record(workdir))
   problem, alone = create_problem(settings), mappers.Vmap(1)
   fingerprint.check(workdir, problem.fingerprint, accept_changes)
   evaluator = Evaluator(problem, alone)

@@ -1,52 +1,156 @@
-"""The work between steps: record, evaluate, save, stop."""
+"""The work between steps: record, evaluate, save, stop.
 
-from collections.abc import Callable, Iterator
+Metrics are fetched from the devices a few steps late, so that the devices never
+wait for the host.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
+import math
+import sys
+import time
 from typing import Any, NamedTuple
 
+import jax
+import numpy as np
+
 from selsync_jax.config import Stopped
+from selsync_jax.devices import arrays
 from selsync_jax.runs.ledger import Ledger
+from selsync_jax.runs.ledger import Totals
 from selsync_jax.runs.session import Session
 from selsync_jax.sync import replicas
+from selsync_jax.sync.transformation import Trigger
 from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.preemption import Preemption
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.progress import Progress
-from selsync_jax.training.recorder import Recorder
-from selsync_jax.training.recorder import Row
-from selsync_jax.training.recorder import Scores
 from selsync_jax.training.setup import Plan
+from selsync_jax.training.step import refuse_unequal
+
+Row = dict[str, Any]
+Scores = dict[str, float]
+
+
+class Recorder:
+  """Enters the metrics of every step into the ledger, and hands out its rows.
+
+  Args:
+    ledger: the run's ledger.
+    workers: the number of workers of all processes.
+    leaf_names: the names of the parameters, for replicas that differ.
+    fetch: the number of steps whose metrics are fetched together.
+    takers: functions that take each row.
+  """
+
+  def __init__(
+    self,
+    ledger: Ledger,
+    workers: int,
+    leaf_names: list[str],
+    fetch: int,
+    takers: Iterable[Callable[[Row], None]],
+  ):
+    self.totals: Totals = ledger.totals
+    self._ledger, self._names, self._takers = ledger, leaf_names, tuple(takers)
+    self._workers, self._fetch = workers, fetch
+    self._most = 1  # Pending steps; the first, which compiles, is alone.
+    self._pending: list[Any] = []  # Metrics on the devices, oldest first.
+    self._entered = False  # Whether any step of this session was.
+    self._began = time.monotonic() - ledger.totals.seconds
+
+  def add(self, metrics: Any) -> None:
+    """Queues a step, whose metrics may still be computed."""
+    self._pending.append(metrics)
+
+  def enter_ready(self) -> None:
+    """Enters all but the newest step, if enough steps are pending.
+
+    The newest one keeps the devices busy meanwhile.
+    """
+    if len(self._pending) > self._most:
+      self._enter(len(self._pending) - 1)
+      self._most = self._fetch
+
+  def enter_all(self, score: Callable[[], Scores] = dict) -> Scores:
+    """Enters all pending steps, the last one with its scores; returns these.
+
+    The time of `score` is not counted.
+    """
+    return self._enter(len(self._pending), score)
+
+  def _enter(self, count, score=dict) -> Scores:
+    if not count:
+      return score()
+    ready, self._pending = self._pending[:count], self._pending[count:]
+    local = [jax.tree.map(arrays.local_values, metrics) for metrics in ready]
+    steps = arrays.gather(
+      jax.tree.map(lambda *x: np.stack(x), *local), self._workers
+    )
+    before, now = self.totals.seconds, time.monotonic() - self._began
+    if not self._entered:
+      now = before  # Exclude the step that compiles.
+    self._entered = True
+    scores = score()
+    self._began = time.monotonic() - now  # Exclude the evaluation.
+    for i in range(count):
+      metrics = {name: values[i] for name, values in steps.items()}
+      step = self.totals.steps + 1
+      refuse_unequal(int(metrics['unequal'][0]), self._names, step)
+      seconds = before + (now - before) * (i + 1) / count
+      row = self._ledger.enter(metrics, seconds)
+      for take in self._takers:
+        take(row | scores if i == count - 1 else row)
+    return scores
+
+
+class SilenceWarning:
+  """A warning, printed once, if a threshold hardly ever causes an average.
+
+  Nothing else shows this mistake: the run continues, and its workers train
+  almost alone. A trigger without a fixed threshold on the gradient's change, or
+  with an infinite one, gets no warning.
+  """
+
+  PATIENCE = 100  # Possible synchronizations before the check.
+  MOST = 0.99  # The share of them that may be left out without a warning.
+
+  def __init__(self, trigger: Trigger):
+    traits = trigger.traits
+    threshold = traits.threshold if traits.meter else None
+    self._is_due = threshold is not None and math.isfinite(threshold)
+    self._spacing = traits.spacing
+
+  def watch(self, row: Mapping[str, Any]) -> None:
+    """Takes the row of a step, as in `metrics.jsonl`."""
+    possible = row['step'] // self._spacing
+    if not self._is_due or possible < self.PATIENCE:
+      return
+    steps, lssr = row['step'], row['lssr']
+    syncs = round((1 - lssr) * steps)
+    if syncs <= 1 or 1 - syncs / possible > self.MOST:
+      self._is_due = False
+      print(
+        f'step {steps}: {syncs} of {steps} steps synchronized (LSSR '
+        f'{lssr:.3f}), so the workers train almost alone; `python -m '
+        'selsync_jax delta` finds a lower delta, and without '
+        '--config.sync.delta a budget does',
+        file=sys.stderr,
+      )
 
 
 class Due(NamedTuple):
-  """What is due after a step.
+  """What is due after a step."""
 
-  Attributes:
-    position: the position in the data after the step.
-    evaluates: whether to evaluate the consensus.
-    saves: whether to save a checkpoint.
-    stops: whether a signal asks to stop.
-    is_last: whether it was the run's last step.
-  """
-
-  position: int
+  position: int  # The position in the data after the step.
   evaluates: bool
   saves: bool
-  stops: bool
+  stops: bool  # A signal asks to stop.
   is_last: bool
 
 
 class Hooks:
-  """The functions that a training loop calls after every step.
-
-  Args:
-    session: the session, which takes rows, weights and checkpoints.
-    problem: what is trained.
-    plan: how often things happen.
-    recorder: the recorder, which takes the metrics.
-    evaluator: the evaluator, which computes the scores.
-    preemption: whether a signal asks to stop.
-  """
+  """The functions that a training loop calls after every step."""
 
   def __init__(
     self,
@@ -64,7 +168,7 @@ class Hooks:
 
   def record(self, position: int, metrics: Any) -> Due:
     """Records a step, whose metrics may still be computed."""
-    self._session.check()
+    self._session.checkpoints.check()
     self._recorder.add(metrics)
     self._scores = {}
     last = position == self._problem.steps
@@ -76,42 +180,31 @@ class Hooks:
     return Due(position, evaluates, saves, stops, last)
 
   def evaluate(self, now: Due, shared: dict[str, Any]) -> None:
-    """Scores the consensus, whose weights the session may keep.
+    """Scores the consensus of worker-stacked `{'params', 'model_state'}`.
 
-    Args:
-      now: what is due after the step.
-      shared: `{'params', 'model_state'}`, worker-stacked.
+    The session may keep its weights.
     """
 
     def score():
       mean = self._evaluator.consensus(shared)
       scores = self._evaluator.scores(mean, 'validation')
       step = now.position - self._recorder.totals.shift
-      self._session.keep(step, mean, scores, now.is_last)
+      self._session.weights.keep(step, mean, scores, now.is_last)
       return scores
 
     self._scores = self._recorder.enter_all(score)
 
   def rehearse(self, state: Any, **more: Any) -> None:
-    """Saves a new run before its first step, see `Session.rehearse`.
+    """Saves a new run before its first step, and removes the checkpoint.
 
     Whatever cannot be saved is reported now, not after hours.
-
-    Args:
-      state: see `save`.
-      **more: see `save`.
     """
     if self._session.record is None:
       about = self._about() | more
       self._session.rehearse(self._recorder.totals, state, about)
 
   def save(self, state: Any, **more: Any) -> None:
-    """Starts a checkpoint.
-
-    Args:
-      state: worker-stacked arrays.
-      **more: other values that the run needs to resume, which JSON can hold.
-    """
+    """Starts a checkpoint of worker-stacked arrays, with more JSON values."""
     self._recorder.enter_all()
     about = self._about() | more
     self._session.save(self._recorder.totals, state, about, self._scores)
@@ -128,7 +221,8 @@ class Hooks:
   def stop(self, now: Due) -> None:
     """Raises `Stopped` after a signal, with everything saved."""
     if now.stops or now.is_last:
-      self._session.wait()  # Do not print "saved" before the save has finished.
+      # Do not print "saved" before the save has finished.
+      self._session.checkpoints.wait()
     if now.stops and not now.is_last:
       step = self._recorder.totals.steps
       raise Stopped(f'stopped by a signal after step {step}')
@@ -155,21 +249,14 @@ def hooks(
 ) -> Iterator[Hooks]:
   """Yields the hooks of a run; records, shows progress and handles signals.
 
-  Args:
-    session: the session, whose folder is claimed.
-    problem: what is trained.
-    plan: where the run takes place, and how often things happen.
-    ledger: the ledger, which counts the steps.
-    evaluator: the evaluator, which computes the scores.
-    watch: a function that also takes each row, in the first process.
+  In the first process, `watch` also takes each row.
   """
-  totals = ledger.totals
   with contextlib.ExitStack() as stack:
-    stack.enter_context(session.recording(totals.steps))
+    stack.enter_context(session.recording())
     takers = [session.write]
     if session.is_first:
-      steps = problem.steps - totals.shift
-      progress = Progress(totals.steps, steps, plan.line_seconds)
+      steps = problem.steps - ledger.totals.shift
+      progress = Progress(session.step, steps, plan.line_seconds)
       takers += [stack.enter_context(progress).show, watch]
     preemption = stack.enter_context(Preemption())
     names = replicas.leaf_names(problem.shapes['params'])

@@ -3,6 +3,7 @@
 A second signal ends the process immediately.
 """
 
+import contextlib
 import signal
 from typing import Any
 
@@ -14,7 +15,7 @@ from selsync_jax.cluster import signals
 _SECOND = 'ended by a second signal; the same command resumes the run'
 
 
-class Preemption:
+class Preemption(contextlib.AbstractContextManager[Any]):
   """A context in which a signal is a request that `requested` reports.
 
   Before the first step there is nothing to save, and the previous handler
@@ -31,9 +32,6 @@ class Preemption:
     numbers = signals.NUMBERS if self._alone else signals.WITHOUT_SIGTERM
     self._handler = signals.Handler(self._ask, numbers)
     self._handles = False
-
-  def __enter__(self) -> 'Preemption':
-    return self
 
   def __exit__(self, *exc: Any) -> None:
     if self._handles:

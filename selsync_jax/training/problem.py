@@ -1,6 +1,5 @@
 """What is trained, by any method: data, model, task and optimizer."""
 
-from collections.abc import Callable
 import dataclasses
 import functools
 import math
@@ -26,46 +25,30 @@ from selsync_jax.training.settings import Settings
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-  """What a run trains, independent of the method.
-
-  Attributes:
-    task: what the model is trained for.
-    model: the flax module.
-    data: the data, and which worker reads what.
-    optimizer: the optimizer of the local update.
-    learning_rate: a function of the optimizer step.
-    peak_rate: the peak of the learning rate.
-    batch_size: examples per worker and step.
-    eval_batch_size: examples per worker and evaluation batch.
-    seed: seeds weights, shuffles, dropout and draws.
-    steps: optimizer steps of the whole run.
-  """
+  """What a run trains, independent of the method."""
 
   task: tasks.Task
   model: nn.Module
-  data: Data
-  optimizer: optax.GradientTransformation
-  learning_rate: optax.Schedule
+  data: Data  # And which worker reads what.
+  optimizer: optax.GradientTransformation  # Of the local update.
+  learning_rate: optax.Schedule  # By optimizer step.
   peak_rate: float
-  batch_size: int
-  eval_batch_size: int
-  seed: int
-  steps: int
+  batch_size: int  # Examples per worker and step.
+  eval_batch_size: int  # Examples per worker and evaluation batch.
+  seed: int  # It seeds weights, shuffles, dropout and draws.
+  steps: int  # Optimizer steps of the whole run.
 
   @property
   def steps_per_epoch(self) -> int:
     """Steps in which the workers together read as much as one data set."""
     return self.data.steps_per_epoch
 
-  def init(self) -> tuple[Any, Any]:
-    """Returns parameters and model state before the first step."""
-    return self._start(tasks.init)
+  def init(self, traced: bool = False) -> tuple[Any, Any]:
+    """Returns parameters and model state before the first step.
 
-  def traced_init(self) -> tuple[Any, Any]:
-    """Returns the same inside a program that the caller compiles."""
-    return self._start(tasks.traced_init)
-
-  def _start(self, init: Callable[..., tuple[Any, Any]]) -> tuple[Any, Any]:
+    The caller compiles the program if it is `traced`.
+    """
+    init = tasks.traced_init if traced else tasks.init
     key = jax.random.key(self.seed)
     return init(self.model, self.task, self.data.example, key)
 
@@ -97,11 +80,7 @@ class Problem:
 
 
 def create_problem(settings: Settings) -> Problem:
-  """Makes the problem of a run, before any device work.
-
-  Raises:
-    ConfigError: for the first field that does not fit the data or the model.
-  """
+  """Makes the problem of a run, before any device work; checks that it fits."""
   config = settings.config
   data = open_data(
     settings.data,
@@ -113,6 +92,9 @@ def create_problem(settings: Settings) -> Problem:
     task = lookup(tasks.TASKS, data.task)
   steps = config.steps or _steps(config.epochs, data.steps_per_epoch)
   learning_rate = _learning_rate(settings, data.steps_per_epoch, steps)
+  optimizer = settings.optimizer(learning_rate=learning_rate)
+  if config.on_nonfinite == 'skip':
+    optimizer = optax.apply_if_finite(optimizer, np.iinfo(np.int32).max)
   model = settings.model(data.num_classes)
   with config_errors('model'):
     tasks.check_inputs(data.task, data.example)
@@ -120,7 +102,7 @@ def create_problem(settings: Settings) -> Problem:
     task=task,
     model=model,
     data=data,
-    optimizer=_optimizer(settings, learning_rate),
+    optimizer=optimizer,
     learning_rate=learning_rate,
     peak_rate=settings.learning_rate,
     batch_size=config.batch_size,
@@ -158,15 +140,6 @@ def _learning_rate(
     warmup_steps=round(settings.config.schedule.warmup_epochs * per_epoch),
     steps=steps,
   )
-
-
-def _optimizer(
-  settings: Settings, learning_rate: optax.Schedule
-) -> optax.GradientTransformation:
-  optimizer = settings.optimizer(learning_rate=learning_rate)
-  if settings.config.on_nonfinite == 'skip':
-    optimizer = optax.apply_if_finite(optimizer, np.iinfo(np.int32).max)
-  return optimizer
 
 
 def _check(problem: Problem, config: Any) -> None:

@@ -26,10 +26,6 @@ class Bar(rich.progress.Progress):
   """A bar, and below it values that wrap on a narrow terminal.
 
   Without a terminal nothing is shown, but the time is estimated.
-
-  Args:
-    total: the amount of work, in steps for example.
-    completed: the amount done in earlier sessions.
   """
 
   def __init__(self, total: int, completed: float = 0):
@@ -47,7 +43,8 @@ class Bar(rich.progress.Progress):
       speed_estimate_period=_PERIOD,
     )
     self._task = self.add_task('', total=total)
-    self.tasks[0].completed = completed  # Not part of the speed.
+    # Work of earlier sessions is not part of the speed.
+    self.tasks[0].completed = completed
 
   def get_renderables(self) -> Iterable[rich.console.RenderableType]:
     """Yields the bar and the values."""
@@ -71,11 +68,6 @@ class Progress:
   """Shows rows of metrics: a bar on a terminal, otherwise lines.
 
   A line is printed after each evaluation, and after some seconds without one.
-
-  Args:
-    start: the steps taken before this session.
-    steps: the steps of the whole run.
-    seconds: the seconds without a line after which the next row is printed.
   """
 
   def __init__(self, start: int, steps: int, seconds: float):

@@ -23,49 +23,22 @@ from selsync_jax.config import rule
 from selsync_jax.data import bind_data
 from selsync_jax.data import BoundData
 from selsync_jax.runs import writers
-from selsync_jax.sync.strategy import Strategy
 
 # Sections whose constructors have further fields.
 _OPEN = ('data.', 'model.', 'optimizer.', 'schedule.', 'sync.', 'cluster.')
 
 
 class Settings(NamedTuple):
-  """A config whose fields were all checked.
+  """A config whose fields were all checked."""
 
-  Attributes:
-    config: the config, which must not be changed.
-    data: the data, for `open_data`.
-    model: a function from the number of classes to the model.
-    optimizer: a function from `learning_rate` to the optimizer.
-    schedule: the schedule, see `optimizers.with_warmup`; milestones are in
-      epochs.
-    method: a function from a `Context` to the strategy; `None` for an
-      asynchronous method.
-  """
-
-  config: ml_collections.ConfigDict
+  config: ml_collections.ConfigDict  # It must not be changed.
   data: BoundData
-  model: Bound
-  optimizer: Bound
-  schedule: Bound
+  model: Bound  # A function from the number of classes to the model.
+  optimizer: Bound  # A function from `learning_rate` to the optimizer.
+  schedule: Bound  # See `optimizers.with_warmup`; milestones are in epochs.
+  # A function from a `Context` to the strategy; `None` for an asynchronous
+  # method.
   method: methods.BoundStrategy | None
-
-  def strategy(self, context: methods.Context) -> Strategy:
-    """Makes the strategy of a run.
-
-    Raises:
-      ConfigError: if the method is asynchronous, or its parts do not fit each
-        other or the number of workers.
-    """
-    if self.method is None:
-      raise ConfigError(
-        f'config.sync.method={self.config.sync.method!r}: is not one of '
-        f'{", ".join(methods.METHODS)}'
-      )
-    strategy = self.method(context)
-    with config_errors('sync'):
-      strategy.averager.check(self.config.workers)
-    return strategy
 
   @property
   def learning_rate(self) -> float:
@@ -80,12 +53,7 @@ Config = ml_collections.ConfigDict | Settings
 def check(config: Config) -> Settings:
   """Checks every field of a config, and binds the constructors that it names.
 
-  Args:
-    config: a `ConfigDict` that started from configs/base.py; or settings,
-      which are returned as they are.
-
-  Raises:
-    ConfigError: for the first field that breaks its rule.
+  The config started from configs/base.py; settings are returned as they are.
   """
   if isinstance(config, Settings):
     return config

@@ -3,16 +3,25 @@
 from collections.abc import Callable
 import dataclasses
 import functools
+import hashlib
+import json
 from typing import Any, NamedTuple
 
 import jax
+from jax.experimental import multihost_utils
+import numpy as np
 
-from selsync_jax import methods
 from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
+from selsync_jax.config import RunError
 from selsync_jax.devices import mappers
+from selsync_jax.devices.mapper import abstract
 from selsync_jax.devices.mapper import Mapper
+from selsync_jax.methods import Context
+from selsync_jax.methods import METHODS
 from selsync_jax.models import tasks
+from selsync_jax.runs.ledger import Ledger
+from selsync_jax.runs.ledger import Totals
 from selsync_jax.sync import traffic
 from selsync_jax.sync.part import shown
 from selsync_jax.sync.strategy import Strategy
@@ -25,31 +34,20 @@ from selsync_jax.training.step import TrainState
 
 
 class Plan(NamedTuple):
-  """Where a run takes place, and how often things happen.
+  """Where a run takes place, and how often things happen."""
 
-  Attributes:
-    mapper: how the workers share the devices.
-    evaluate_every: the steps from one evaluation to the next.
-    save_every: the steps from one checkpoint to the next.
-    fetch_every: the steps whose metrics are fetched from the device together.
-    line_seconds: the seconds without a printed line after which the next row
-      is printed.
-    check_replicas: the synchronizations from one comparison of the replicas to
-      the next; 0 is never.
-    max_skips: how many updates in a row a worker may skip because its gradient
-      is not finite, before the run ends.
-    resize: the rule for the optimizer's state if the number of workers changes,
-      a name in `resize.OPTIMIZER_STATE`.
-  """
-
-  mapper: Mapper
-  evaluate_every: int
-  save_every: int
-  fetch_every: int
-  line_seconds: float
+  mapper: Mapper  # How the workers share the devices.
+  evaluate_every: int  # Steps from one evaluation to the next.
+  save_every: int  # Steps from one checkpoint to the next.
+  fetch_every: int  # Steps whose metrics are fetched together.
+  line_seconds: float  # Seconds without a printed line until one is due.
+  # Synchronizations from one comparison of the replicas to the next; 0 is
+  # never.
   check_replicas: int
+  # How many updates in a row a worker may skip because its gradient is not
+  # finite, before the run ends.
   max_skips: int
-  resize: str
+  resize: str  # The rule for a resized optimizer state, see `start`.
 
   @property
   def workers(self) -> int:
@@ -59,25 +57,18 @@ class Plan(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-  """A run that is ready to start.
-
-  Attributes:
-    problem: what is trained.
-    strategy: when workers communicate, and what happens then.
-    plan: where the run takes place, and how often things happen.
-  """
+  """A run that is ready to start."""
 
   problem: Problem
   strategy: Strategy
   plan: Plan
 
-  def init(self) -> TrainState:
-    """Returns one worker's state before the first step; all start equal."""
-    return self._state(*self.problem.init())
+  def init(self, traced: bool = False) -> TrainState:
+    """Returns one worker's state before the first step; all start equal.
 
-  def traced_init(self) -> TrainState:
-    """Returns the same inside a program that the caller compiles."""
-    return self._state(*self.problem.traced_init())
+    The caller compiles the program if it is `traced`.
+    """
+    return self._state(*self.problem.init(traced))
 
   def _state(self, params: Any, model_state: Any) -> TrainState:
     return init_state(
@@ -91,16 +82,53 @@ class Setup:
 
   def train_step(self) -> Callable[[TrainState, Any], tuple[TrainState, Any]]:
     """Returns the compiled step of local workers; it donates the state."""
-    problem, plan = self.problem, self.plan
+    problem, strategy, plan = self.problem, self.strategy, self.plan
     step = train_step(
       tasks.train_loss(problem.model, problem.task),
-      self.strategy,
+      strategy,
       problem.optimizer,
       problem.seed,
       plan.check_replicas,
       plan.mapper.alone,
     )
     return plan.mapper.map_workers(step, donate=(0,))
+
+  def program(self) -> str:
+    """Returns the step of all workers on one device, as StableHLO.
+
+    JAX cannot lower a pmapped function of several processes from shapes alone.
+    """
+    problem, workers = self.problem, self.plan.workers
+    batch = jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(
+        (problem.batch_size, *np.shape(x)[1:]), np.asarray(x).dtype
+      ),
+      problem.data.example,
+    )
+    plan = self.plan._replace(mapper=mappers.Vmap(workers))
+    step = dataclasses.replace(self, plan=plan).train_step()
+    shapes = abstract(self.shapes, workers), abstract(batch, workers)
+    return jax.jit(step).lower(*shapes).as_text()
+
+  def check_processes(self) -> None:
+    """Raises `RunError` on all processes if their steps or data differ.
+
+    Equal configs do not suffice: a host may have other code or other files.
+    Workers would then diverge or hang.
+    """
+    if jax.process_count() == 1:
+      return
+    text = json.dumps(self.problem.data.fingerprint) + self.program()
+    digest = hashlib.sha256(text.encode()).digest()
+    digests = multihost_utils.process_allgather(
+      np.frombuffer(digest, np.uint32)
+    )
+    others = np.flatnonzero((digests != digests[0]).any(axis=1))
+    if others.size:
+      raise RunError(
+        f'process {others[0]} has other data, or would run another training '
+        'step, than process 0; give all of them the same code, files and config'
+      )
 
   @property
   def traffic(self) -> traffic.Traffic:
@@ -113,38 +141,57 @@ class Setup:
     )
     return sent._replace(injected=self.problem.data.injected_bytes_per_step)
 
+  def ledger(
+    self, totals: Totals, kind: Callable[..., Ledger] = Ledger
+  ) -> Ledger:
+    """Returns the ledger of the run, which updates its totals in place."""
+    return kind(
+      totals,
+      self.traffic,
+      self.problem.steps_per_epoch,
+      self.problem.rates,
+      max_skips=self.plan.max_skips,
+    )
+
 
 def create_setup(settings: Settings) -> Setup:
-  """Makes the setup of a run, before any device work.
-
-  Raises:
-    ConfigError: for the first field whose value breaks its rule.
-  """
+  """Makes the setup of a run, before any device work."""
   config = settings.config
   # Find mistakes in the method before reading the data, which can take long.
-  trigger = settings.strategy(methods.Context(1000, config.seed)).trigger
+  trigger = _strategy(settings, Context(1000, config.seed)).trigger
   problem = create_problem(settings)
   if (spacing := trigger.traits.spacing) > problem.steps:
     raise ConfigError(
       f'config.sync: trigger {shown(trigger)} takes {spacing} steps from one '
       f'synchronization to the next, and the run has only {problem.steps} steps'
     )
-  strategy = settings.strategy(
-    methods.Context(problem.steps_per_epoch, config.seed, problem.learning_rate)
-  )
+  context = problem.steps_per_epoch, config.seed, problem.learning_rate
+  strategy = _strategy(settings, Context(*context))
   setup = Setup(problem, strategy, create_plan(config, problem))
   with config_errors('sync'):
     strategy.trigger.traits.affordable(setup.traffic)
   return setup
 
 
+def _strategy(settings: Settings, context: Context) -> Strategy:
+  """Makes the strategy of a run; refuses an asynchronous method."""
+  if settings.method is None:
+    raise ConfigError(
+      f'config.sync.method={settings.config.sync.method!r}: is not one of '
+      f'{", ".join(METHODS)}'
+    )
+  strategy = settings.method(context)
+  with config_errors('sync'):
+    strategy.averager.check(settings.config.workers)
+  return strategy
+
+
 def create_plan(config: Any, problem: Problem) -> Plan:
   """Makes the plan of a run that trains a problem."""
+  every = round(config.eval.every_epochs * problem.steps_per_epoch)
   return Plan(
     mapper=mappers.choose(config.mapper, config.workers, **config.mesh),
-    evaluate_every=max(
-      1, round(config.eval.every_epochs * problem.steps_per_epoch)
-    ),
+    evaluate_every=max(1, every),
     save_every=config.checkpoint.every,
     fetch_every=config.log.fetch_every,
     line_seconds=config.log.seconds,

@@ -1,7 +1,19 @@
-"""The state in which a run starts: fresh, resumed, or resized."""
+"""How a run starts: fresh, resumed, or resized to another number of workers.
 
-from collections.abc import Callable, Mapping
+After a resize, parameters and model state start from the consensus. The
+optimizer state is averaged, or cloned from the old workers in turn. Every part
+of the method declares how to resize its own state, see `sync.resizing`. The
+workers divide the old total batch among them, or each keeps its batch size; the
+learning rate and the length in steps are scaled accordingly.
+"""
+
+from collections.abc import Mapping
+import functools
+import math
 from typing import Any
+
+import jax
+import numpy as np
 
 from selsync_jax.config import ConfigError
 from selsync_jax.devices import arrays
@@ -10,25 +22,82 @@ from selsync_jax.models import tasks
 from selsync_jax.runs.ledger import Totals
 from selsync_jax.runs.session import Session
 from selsync_jax.sync import replicas
+from selsync_jax.sync import resizing
+from selsync_jax.sync.strategy import Strategy
 from selsync_jax.sync.traffic import nbytes
-from selsync_jax.training import resize
 from selsync_jax.training.problem import Problem
-from selsync_jax.training.recorder import refuse_unequal
+from selsync_jax.training.settings import check_mesh
+from selsync_jax.training.settings import Settings
 from selsync_jax.training.setup import Plan
 from selsync_jax.training.setup import Setup
+from selsync_jax.training.step import PARTS
+from selsync_jax.training.step import refuse_unequal
 from selsync_jax.training.step import TrainState
 
+Record = Mapping[str, Any]
+"""A checkpoint's record: `totals`, `workers`, `batch_size` per worker, ..."""
 
-def totals(
-  problem: Problem, plan: Plan, record: Mapping[str, Any] | None
-) -> Totals:
-  """Returns the totals of a run so far, for the plan's number of workers.
 
-  Args:
-    problem: what is trained.
-    plan: where the run takes place.
-    record: the newest checkpoint's record; `None` for a new run.
+def _clone(saved, fresh, workers, step):
+  del fresh, step
+  return jax.tree.map(lambda x: x[np.asarray(workers) % len(x)], saved)
+
+
+OPTIMIZER_STATE: dict[str, resizing.Resize] = {
+  'mean': resizing.mean,
+  'clone': _clone,
+}
+
+# By rule, the new batch size per worker. `times` is the ratio of new to old
+# workers; a worker's batch is shared by its `devices`.
+BATCH_SIZE = {
+  'total': lambda size, times, devices: (
+    devices * max(1, round(size / times / devices))
+  ),
+  'worker': lambda size, times, devices: size,
+}
+
+
+def fit(settings: Settings, record: Record | None) -> Settings:
+  """Returns settings with batch size, learning rate and length scaled.
+
+  The learning rate is proportional to the total batch of all workers (Goyal et
+  al. 2017, section 2.1). The config's learning rate and numbers of steps are
+  for the total batch with which the run began, so the schedule keeps its length
+  in samples.
   """
+  if record is None:
+    return settings
+  config = settings.config.copy_and_resolve_references()
+  times, size = config.workers / record['workers'], record['batch_size']
+  if times == 1:
+    config.batch_size = size
+  else:
+    devices = math.prod(config.mesh.values())
+    rule = BATCH_SIZE[config.checkpoint.resize_batch]
+    config.batch_size = rule(size, times, devices)
+  check_mesh(config)  # The mesh may differ from the checkpoint's.
+  batch = times * config.batch_size / size  # The ratio of total batches.
+  peak, rate = settings.learning_rate, record['learning_rate'] * batch
+
+  def stretched(steps):
+    return max(1, round(steps * peak / rate)) if peak and rate else steps
+
+  schedule = settings.schedule
+  if config.steps:
+    config.steps = stretched(config.steps)
+  if 'period' in schedule.arguments:
+    period = stretched(schedule.arguments['period'])
+    schedule = schedule.changed(period=period)
+  return settings._replace(
+    config=config,
+    optimizer=settings.optimizer.changed(learning_rate=rate),
+    schedule=schedule,
+  )
+
+
+def totals(problem: Problem, plan: Plan, record: Record | None) -> Totals:
+  """Returns the totals of a run so far, for the plan's number of workers."""
   if record is None:
     return Totals()
   saved = Totals(**record['totals'])
@@ -40,12 +109,7 @@ def totals(
 
 
 def check_size(problem: Problem, devices: int = 1) -> None:
-  """Raises `ConfigError` if one worker's parameters fit into no memory.
-
-  Args:
-    problem: what is trained.
-    devices: the devices of a worker.
-  """
+  """Raises `ConfigError` if a worker's parameters do not fit on its devices."""
   needed = nbytes(problem.shapes['params']) / devices
   if needed > (memory := backend.memory()):
     raise ConfigError(
@@ -57,29 +121,29 @@ def check_size(problem: Problem, devices: int = 1) -> None:
 def state(setup: Setup, session: Session, totals: Totals) -> TrainState:
   """Returns the state of this process's workers; prints where it comes from.
 
-  Args:
-    setup: the run.
-    session: the run's session, with the checkpoint if there is one.
-    totals: the totals so far; a resize changes them if no step would be left.
+  A resize changes the totals if no step would be left.
   """
   problem, plan, record = setup.problem, setup.plan, session.record
   session.say('compiling')
   if record is None:
     return fresh(setup)
   line = f'resuming from step {totals.steps}'
-  if record['workers'] == plan.workers:
-    restored = session.restore(plan.mapper.abstract(setup.shapes))
+  restore = session.checkpoints.restore
+  shapes, old = setup.shapes, record['workers']
+  if old == plan.workers:
+    restored = restore(plan.mapper.abstract(shapes))
   else:
     # Rounding must not end a run that has not finished.
     totals.shift -= max(0, totals.position + 1 - problem.steps)
     line += (
-      f' with {plan.workers} workers instead of {record["workers"]}: '
+      f' with {plan.workers} workers instead of {old}: '
       f'parameters from the consensus, optimizer state by {plan.resize}, '
       f'batches of {problem.batch_size}, '
       f'learning rate {problem.peak_rate:.3g}, '
       f'trigger state reset, data at epoch {record["epoch"]:.2f}'
     )
-    restored = _resized(setup, session, record['workers'], totals.position)
+    saved = restore(plan.mapper.abstract_saved(shapes, old))
+    restored = _resized(setup, saved, totals.position)
   session.say(line)
   return restored
 
@@ -87,11 +151,11 @@ def state(setup: Setup, session: Session, totals: Totals) -> TrainState:
 def fresh(setup: Setup) -> TrainState:
   """Returns the workers' state before the first step, on their devices.
 
-  Raises:
-    RunError: if the workers do not start with the same parameters.
+  It refuses workers that do not start with the same parameters.
   """
   mapper = setup.plan.mapper
-  state = mapper.replicate(_init(setup), tasks.run_once())
+  init = functools.partial(setup.init, mapper.compiles)
+  state = mapper.replicate(init, tasks.run_once())
   if setup.plan.check_replicas:
     differs = mapper.map_workers(replicas.first_difference)
     leaf = int(arrays.local_values(differs(state.params))[0])
@@ -99,27 +163,63 @@ def fresh(setup: Setup) -> TrainState:
   return state
 
 
-def _init(setup: Setup) -> Callable[[], TrainState]:
-  """Returns the function that makes one worker's state."""
-  return setup.traced_init if setup.plan.mapper.compiles else setup.init
-
-
-def _resized(
-  setup: Setup, session: Session, workers: int, step: int
-) -> TrainState:
-  """Returns the state, from a checkpoint of another number of workers.
-
-  Args:
-    setup: the run with the new workers.
-    session: the run's session, with the checkpoint.
-    workers: the number of workers that saved it.
-    step: the optimizer step that the new workers have reached.
-  """
-  mapper, init = setup.plan.mapper, _init(setup)
-  saved = session.restore(mapper.abstract_saved(setup.shapes, workers))
+def _resized(setup: Setup, saved: TrainState, step: int) -> TrainState:
+  """Returns the state of the new workers at a step, from that of the old."""
+  mapper, rule = setup.plan.mapper, setup.plan.resize
+  init = functools.partial(setup.init, mapper.compiles)
 
   def new(saved):
-    fresh, rule = mapper.stack(init()), setup.plan.resize
-    return resize.resize(saved, fresh, setup.strategy, mapper.held, rule, step)
+    fresh = mapper.stack(init())
+    return resize(saved, fresh, setup.strategy, mapper.held, rule, step)
 
   return mapper.compute(new, saved, compiler_options=tasks.run_once())
+
+
+def resize(
+  saved: TrainState,
+  fresh: TrainState,
+  strategy: Strategy,
+  workers: range,
+  rule: str,
+  step: int,
+) -> TrainState:
+  """Returns the state of some of the new workers.
+
+  Args:
+    saved: the state of all old workers, stacked.
+    fresh: the state of these new workers before their first step, stacked.
+    strategy: the method, whose parts resize their own states.
+    workers: the indices of these new workers.
+    rule: a name in `OPTIMIZER_STATE`.
+    step: the optimizer step from which schedules and random numbers continue.
+  """
+
+  def resized(field, rule):
+    return rule(getattr(saved, field), getattr(fresh, field), workers, step)
+
+  steps = np.full((len(workers),), step, np.int32)
+  optimizer = jax.tree.map(
+    lambda node: node._replace(count=steps) if _is_schedule(node) else node,
+    resized('opt_state', OPTIMIZER_STATE[rule]),
+    is_leaf=_is_schedule,
+  )
+  return fresh.replace(
+    step=steps,
+    syncs=resized('syncs', resizing.first),
+    params=resized('params', resizing.mean),
+    model_state=resized('model_state', resizing.mean),
+    opt_state=optimizer,
+    **{
+      field: resized(field, getattr(strategy, part).resize)
+      for field, part in PARTS.items()
+    },
+  )
+
+
+def _is_schedule(node: Any) -> bool:
+  """Whether a node is the state of a schedule: a count of steps alone.
+
+  A count beside moments is the number of their updates, by which Adam corrects
+  their bias.
+  """
+  return getattr(node, '_fields', ()) == ('count',)

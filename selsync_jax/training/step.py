@@ -13,6 +13,7 @@ from jax import lax
 import jax.numpy as jnp
 import optax
 
+from selsync_jax.config import RunError
 from selsync_jax.sync import inner
 from selsync_jax.sync import replicas
 from selsync_jax.sync import traffic
@@ -32,31 +33,18 @@ Loss = Callable[..., Any]
 
 
 class TrainState(flax.struct.PyTreeNode):
-  """The state of one worker.
+  """The state of one worker."""
 
-  Attributes:
-    step: int32 [], optimizer steps taken; equal on all workers.
-    syncs: int32 [], how many of them synchronized.
-    params: the model's parameters.
-    model_state: the model's other variables, batch statistics for example.
-    opt_state: the optimizer's state.
-    measure_state: the gradient change on this worker.
-    trigger_state: the trigger's state.
-    reducer_state: the reducer's state.
-    averager_state: the averager's state.
-    moments_state: the state of the policy for the optimizer's state.
-  """
-
-  step: Any
-  syncs: Any
+  step: Any  # int32 [], optimizer steps taken; equal on all workers.
+  syncs: Any  # int32 [], how many of them synchronized.
   params: Any
-  model_state: Any
+  model_state: Any  # The other variables, batch statistics for example.
   opt_state: Any
-  measure_state: Any
+  measure_state: Any  # The gradient change on this worker.
   trigger_state: Any
   reducer_state: Any
   averager_state: Any
-  moments_state: Any
+  moments_state: Any  # Of the policy for the optimizer's state.
 
   @property
   def shared(self) -> dict[str, Any]:
@@ -99,7 +87,7 @@ def train_step(
 
   Args:
     loss: the loss of a batch, see `Loss`.
-    strategy: when workers communicate, and what happens then.
+    strategy: the method.
     optimizer: the optimizer of the local update.
     seed: the seed of dropout; the key is folded with the worker and the step.
     check_every: the number of synchronizations from one comparison of the
@@ -227,3 +215,15 @@ def _synchronization(strategy, optimizer, check_every):
     return state.replace(**changed), unequal
 
   return synchronize
+
+
+def refuse_unequal(leaf: int, names: list[str], step: int) -> None:
+  """Raises `RunError` if replicas differ after a step, first in this leaf.
+
+  The leaf is -1 if they do not.
+  """
+  if leaf >= 0:
+    raise RunError(
+      f'step {step}: parameters that should be equal on all workers differ in '
+      f'{names[leaf]}'
+    )

@@ -22,19 +22,12 @@ from selsync_jax.training.settings import check
 
 
 class Cost(NamedTuple):
-  """The cost of a step beyond its computation, averaged over steps.
+  """The cost of a step beyond its computation, averaged over steps."""
 
-  Attributes:
-    lssr: the share of steps without an average.
-    sent: the bytes that each worker sends.
-    vote: the seconds of waiting for votes.
-    average: the seconds of waiting for averages.
-  """
-
-  lssr: float
-  sent: float
-  vote: float
-  average: float
+  lssr: float  # The share of steps without an average.
+  sent: float  # Bytes that each worker sends.
+  vote: float  # Seconds of waiting for votes.
+  average: float  # Seconds of waiting for averages.
 
   @property
   def network(self) -> float:
@@ -76,30 +69,17 @@ def cost(
 
 
 class Measurement(NamedTuple):
-  """A measurement of one worker's steps.
+  """A measurement of one worker's steps."""
 
-  Attributes:
-    seconds: the median time of a step, without the first, which compiles.
-    quartiles: the lower and the upper quartile of these times.
-    shared: the shapes of `{'params', 'model_state'}` of the worker.
-    opt_state: the shapes of its optimizer's state.
-    steps_per_epoch: the run's steps per epoch.
-  """
-
-  seconds: float
-  quartiles: tuple[float, float]
-  shared: Any
-  opt_state: Any
+  seconds: float  # Their median, without the first step, which compiles.
+  quartiles: tuple[float, float]  # The lower and the upper one.
+  shared: Any  # The shapes of `{'params', 'model_state'}` of the worker.
+  opt_state: Any  # The shapes of its optimizer's state.
   steps_per_epoch: int
 
 
 def measure(config: ml_collections.ConfigDict, steps: int) -> Measurement:
-  """Times the steps of one worker without a method, on the first device.
-
-  Args:
-    config: the run's config, for batch size, data and model.
-    steps: the number of steps, at least 3.
-  """
+  """Times at least 3 steps of a worker without a method, on a device."""
   problem = create_problem(check(config))
   params, model_state = problem.init()
   state = params, model_state, problem.optimizer.init(params)

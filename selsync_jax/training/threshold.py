@@ -12,15 +12,13 @@ ROUNDING = 0.01  # The error of LSSR allowed for a delta with few digits.
 class ChangeSample(NamedTuple):
   """The gradient changes in the first steps of runs, as a sample of whole runs.
 
-  Attributes:
-    deciding: the change that decides the vote at each step, see `deciding`.
-    weights: the share of the run that each step stands for.
-    max_period: the most steps from one synchronization to the next.
+  Each step has the change that decides its vote, see `deciding`, and stands for
+  a share of the run.
   """
 
   deciding: Float[np.ndarray, 'steps']
   weights: Float[np.ndarray, 'steps']
-  max_period: int | None = None
+  max_period: int | None = None  # The most steps between synchronizations.
 
   def lssr(self, delta: float) -> float:
     """Returns the share of the run that a threshold leaves local."""
@@ -47,17 +45,10 @@ def deciding(
 ) -> Float[np.ndarray, 'steps']:
   """Returns the change that decides the vote at each step.
 
-  Any delta up to it synchronizes. It is the largest change of all workers; with
-  a quorum of k workers, the k-th largest. A vote on several steps takes each
-  worker's largest change.
-
-  Args:
-    changes: relative gradient changes; NaN vetoes the vote.
-    quorum: see `selsync`.
-    vote_every: see `selsync`.
-
-  Returns:
-    The change, or -inf at steps that cannot synchronize.
+  Any delta up to it synchronizes. It is the largest relative change of all
+  workers; with a quorum of k workers, the k-th largest. A vote on several steps
+  takes each worker's largest change. The result is -inf at steps that cannot
+  synchronize, as where a NaN vetoes the vote.
   """
   steps, workers = changes.shape
   voted = steps // vote_every * vote_every
@@ -102,13 +93,8 @@ def max_lssr(max_period: int | None, vote_every: int) -> float:
 def suggest(sample: ChangeSample, wanted: float) -> float:
   """Returns the delta with the fewest digits that gives about the wanted LSSR.
 
-  Args:
-    sample: the recorded changes.
-    wanted: the wanted LSSR, in [0, 1).
-
-  Returns:
-    A finite threshold, whose LSSR is within 0.01 of the wanted one if there is
-    one, otherwise as close as possible.
+  It is finite. Its LSSR is within 0.01 of the wanted one, in [0, 1), if there
+  is such a delta, otherwise as close as possible.
   """
   # All deltas above one change, up to the next, leave the same steps local.
   changes = sample.deciding[sample.deciding > 0]

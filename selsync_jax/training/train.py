@@ -1,28 +1,26 @@
 """Trains a run, from config to summary."""
 
 from collections.abc import Callable
-import math
+import contextlib
 import pathlib
 from typing import Any
+
+import jax
 
 from selsync_jax.cluster import processes
 from selsync_jax.report import label_counts
 from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.ledger import Totals
 from selsync_jax.runs.session import Session
-from selsync_jax.training import recorder
-from selsync_jax.training import resize
-from selsync_jax.training import same_program
 from selsync_jax.training import start
 from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.hooks import hooks
+from selsync_jax.training.hooks import SilenceWarning
 from selsync_jax.training.problem import Problem
-from selsync_jax.training.profiling import Profile
 from selsync_jax.training.settings import check
 from selsync_jax.training.settings import Config
 from selsync_jax.training.setup import create_setup
 from selsync_jax.training.setup import Setup
-from selsync_jax.training.silence import SilenceWarning
 
 
 def train_and_evaluate(
@@ -33,7 +31,7 @@ def train_and_evaluate(
   accept_changes: bool = False,
   profile: bool = False,
   patience: float = 60.0,
-  create_ledger: Callable[[Setup, Totals], Ledger] = recorder.create_ledger,
+  create_ledger: Callable[[Setup, Totals], Ledger] = Setup.ledger,
 ) -> dict[str, Any]:
   """Trains as the config says, and writes the run into `workdir`.
 
@@ -57,22 +55,17 @@ def train_and_evaluate(
     RunError: if the run fails; names the last good checkpoint.
   """
   settings = check(config)
-  session = Session(
-    workdir,
-    settings.config.to_dict(),
-    restart=restart,
-    accept_changes=accept_changes,
-    patience=patience,
-  )
+  plain = settings.config.to_dict()
+  session = Session(workdir, plain, restart=restart, patience=patience)
   session.say('preparing data')
-  setup = create_setup(resize.fit(settings, session.record))
+  setup = create_setup(start.fit(settings, session.record))
   problem, strategy, plan = setup.problem, setup.strategy, setup.plan
   plan.mapper.check()
-  start.check_size(problem, math.prod(settings.config.mesh.values()))
-  same_program.check(setup)
+  start.check_size(problem, plan.mapper.devices_per_worker)
+  setup.check_processes()
   totals = start.totals(problem, plan, session.record)
   ledger = create_ledger(setup, totals)
-  session.identify(problem.fingerprint | ledger.files)
+  session.identify(problem.fingerprint | ledger.files, accept_changes)
   with session:  # Errors until here have written nothing.
     if summary := session.outcome(totals, problem.steps):
       return summary
@@ -86,7 +79,7 @@ def train_and_evaluate(
     step = setup.train_step()
     with (
       hooks(session, problem, plan, ledger, evaluator, watch) as run,
-      Profile(workdir if profile and session.is_first else None) as trace,
+      _Profile(workdir if profile and session.is_first else None) as trace,
     ):
       run.rehearse(state)
       for position, batch in enumerate(batches, first + 1):
@@ -110,3 +103,31 @@ def describe_data(session: Session, problem: Problem) -> None:
   session.write_data(data.facts | about)
   if session.record is None and data.label_counts is not None:
     session.say('\n'.join(label_counts.lines(data.label_counts)))
+
+
+class _Profile(contextlib.AbstractContextManager[Any]):
+  """A context that traces a few steps of a session into `WORKDIR/profile`.
+
+  TensorBoard's profile plugin, XProf and Perfetto read the trace.
+  """
+
+  SKIPPED, COUNT = 10, 5  # The steps before the trace, and in it.
+
+  def __init__(self, workdir: pathlib.Path | None):
+    self._workdir = workdir  # `None` traces nothing.
+    self._steps = 0
+
+  def __exit__(self, *exc: Any) -> None:
+    if self._workdir and 0 < self._steps - self.SKIPPED <= self.COUNT:
+      jax.profiler.stop_trace()
+
+  def step(self, number: int) -> contextlib.AbstractContextManager[Any]:
+    """Returns a context to enter around every step."""
+    if self._workdir is None:
+      return contextlib.nullcontext()
+    if self._steps == self.SKIPPED:
+      jax.profiler.start_trace(self._workdir / 'profile')
+    if self._steps == self.SKIPPED + self.COUNT:
+      jax.profiler.stop_trace()
+    self._steps += 1
+    return jax.profiler.StepTraceAnnotation('train', step_num=number)

@@ -1,5 +1,6 @@
 """Checkpoints: where the state lands, and which of them are refused."""
 
+import contextlib
 import json
 
 import jax
@@ -20,6 +21,7 @@ RECORD = {
   'learning_rate': 0.1,
   'epoch': 1.0,
   'metrics': [[8, 0], [0, 0]],
+  'config': {},
 }
 
 
@@ -27,8 +29,15 @@ def worker_state():
   return {'w': np.arange(3, dtype=np.float32), 'count': np.int32(7)}
 
 
+@contextlib.contextmanager
+def opened(workdir):
+  checkpoints = Checkpoints(workdir)
+  with checkpoints.opened(keep=2):
+    yield checkpoints
+
+
 def save(workdir, state, step=8):
-  with Checkpoints(workdir, keep=2, config={}) as saver:
+  with opened(workdir) as saver:
     saver.save(step, state, RECORD, loss=None)
 
 
@@ -43,8 +52,8 @@ def saved(tmp_path, mapper):
 
 def restored(workdir, mapper):
   like = mappers.choose(mapper, WORKERS).abstract(worker_state())
-  with Checkpoints(workdir, keep=2, config={}) as saver:
-    return saver.restore(8, like)
+  with opened(workdir) as saver:
+    return saver.restore(like)
 
 
 def test_every_worker_gets_its_own_state_back(saved, mapper):
@@ -98,10 +107,10 @@ def test_a_checkpoint_of_another_model_is_refused(
     'host': made.abstract_saved(state, WORKERS),
   }[to]
   with (
-    Checkpoints(workdir, keep=2, config={}) as saver,
+    opened(workdir) as saver,
     pytest.raises(CheckpointError) as error,
   ):
-    saver.restore(8, like)
+    saver.restore(like)
   assert str(error.value) == (
     f'{workdir}/checkpoints/8 does not fit this model or method: {words}; '
     'undo the change, or start over with --restart'

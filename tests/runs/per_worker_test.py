@@ -9,7 +9,6 @@ from selsync_jax.report import run_page
 from selsync_jax.runs import history
 from selsync_jax.runs import per_worker
 from selsync_jax.runs import records
-from selsync_jax.runs import step_lines
 from selsync_jax.simulate.run import simulate
 from tests.support import damage
 from tests.support import perceptron
@@ -105,8 +104,8 @@ def test_a_row_is_written_after_its_values(tmp_path, monkeypatch):
   """A run that is read while it trains has the values of all its rows."""
   appended = []
   monkeypatch.setattr(
-    step_lines.Appender, 'append', lambda _, text: appended.append(text)
+    records.Appender, 'append', lambda _, row: appended.append(row)
   )
   with records.MetricsFile(tmp_path, 0) as file:
     file.write({'step': 1, 'relative_changes': [0.5], 'loss': 1.0})
-  assert ['loss' in text for text in appended] == [False, True]
+  assert ['loss' in row for row in appended] == [False, True]

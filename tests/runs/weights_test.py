@@ -23,7 +23,6 @@ from selsync_jax.config import RunError
 from selsync_jax.configs import digits
 from selsync_jax.runs import export
 from selsync_jax.runs import files
-from selsync_jax.runs import formats
 from selsync_jax.runs import weights
 from selsync_jax.simulate import run as simulation
 from selsync_jax.training import evaluation
@@ -114,11 +113,11 @@ def test_an_exported_file_holds_what_was_evaluated(run, name, tmp_path, capsys):
     with ocp.StandardCheckpointer() as checkpointer:
       tree = checkpointer.restore(out)
       about = checkpointer.metadata(out).custom_metadata['selsync_jax']
-    flat = formats.flat(tree)
+    flat = weights.flat(tree)
   assert about['step'] == 25 and about['config']['workers'] == 3
   assert about['scores']['validation_loss'] == summary['validation_loss']
   _, variables = export.load(workdir)
-  expected = formats.flat(variables)
+  expected = weights.flat(variables)
   assert flat.keys() == expected.keys()
   assert 'batch_stats/BatchNorm_0/mean' in flat
   for path, array in expected.items():
@@ -239,7 +238,7 @@ def test_weights_that_cannot_be_read_stay_where_they_are(tmp_path, capsys):
   keep(keeper, 18, 0.5)
   assert path.is_dir()
   with pytest.raises(RunError) as error:
-    formats.read_about(path)
+    weights.read_about(path)
   assert str(error.value) == line
   assert not isinstance(error.value, files.DamagedFile)
 
@@ -247,16 +246,16 @@ def test_weights_that_cannot_be_read_stay_where_they_are(tmp_path, capsys):
 @pytest.mark.parametrize('name', ['a/b', '100%', 'a%2Fb', '/'])
 def test_names_that_hold_the_separator_come_back(name, tmp_path):
   variables = {'params': {name: {'a': np.ones(2)}, 'a': {'b': np.zeros(1)}}}
-  formats.write_safetensors(tmp_path / 'w.safetensors', variables, {})
-  read, _ = formats.read_safetensors(tmp_path / 'w.safetensors')
+  weights.write_safetensors(tmp_path / 'w.safetensors', variables, {})
+  read, _ = weights.read_safetensors(tmp_path / 'w.safetensors')
   jax.tree.map(np.testing.assert_array_equal, read, variables)
 
 
 def test_bfloat16_survives_but_in_npz_where_it_is_float32(tmp_path):
   variables = {'params': {'w': np.arange(3).astype(ml_dtypes.bfloat16)}}
   for name in ('a.safetensors', 'a.npz'):
-    formats.write(tmp_path / name, variables, {})
-  read, _ = formats.read_safetensors(tmp_path / 'a.safetensors')
+    export.write(tmp_path / name, variables, {})
+  read, _ = weights.read_safetensors(tmp_path / 'a.safetensors')
   assert read['params']['w'].dtype == ml_dtypes.bfloat16
   array = np.load(tmp_path / 'a.npz')['params/w']
   assert array.dtype == np.float32 and array.tolist() == [0, 1, 2]
@@ -307,7 +306,7 @@ def test_what_cannot_be_written_leaves_nothing(name, option, small_disk):
   variables = {'params': {'kernel': np.ones((100, 100), np.float32)}}
   reason = 'Read-only file system' if option == 'ro' else 'No space left'
   with pytest.raises(RunError, match=f'{name}: {reason}'):
-    formats.write(folder / name, variables, {})
+    export.write(folder / name, variables, {})
   assert not list(folder.iterdir())
 
 

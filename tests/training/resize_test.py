@@ -18,7 +18,7 @@ from selsync_jax.methods import Context
 from selsync_jax.methods import create_strategy
 from selsync_jax.runs import ledger
 from selsync_jax.sync.traffic import Traffic
-from selsync_jax.training import resize as elastic
+from selsync_jax.training import start as elastic
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.settings import check
 from selsync_jax.training.step import init_state

@@ -5,7 +5,6 @@ import sys
 import flax.linen as nn
 import pytest
 
-from selsync_jax.training import same_program
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 from tests.support import live_runs
@@ -15,7 +14,7 @@ from tests.support import short_runs
 def program(data_dir, **fields):
   own = {'model__name': 'convnet', 'data__backend': 'numpy'}
   config = short_runs.config(data_dir, **own, **fields)
-  return same_program.program(create_setup(check(config)))
+  return create_setup(check(config)).program()
 
 
 def test_a_program_depends_on_what_it_computes_alone(data_dir, monkeypatch):

@@ -5,7 +5,7 @@ import math
 import pytest
 
 import selsync_jax as ss
-from selsync_jax.training.silence import SilenceWarning
+from selsync_jax.training.hooks import SilenceWarning
 from tests.support import short_runs
 
 

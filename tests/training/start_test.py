@@ -10,7 +10,6 @@ from selsync_jax.configs import digits
 from selsync_jax.runs import checkpoints
 from selsync_jax.training import evaluation
 from selsync_jax.training import problem
-from selsync_jax.training import resize
 from selsync_jax.training import settings
 from selsync_jax.training import setup
 from selsync_jax.training import start
@@ -96,7 +95,7 @@ def test_a_resized_run_reads_its_data_once(workdir, opened):
 def test_a_schedule_in_steps_keeps_its_place_and_its_epochs(workers):
   def begun(config, record):
     config.checkpoint.resize_batch = 'worker'
-    whole = setup.create_setup(resize.fit(check(config), record))
+    whole = setup.create_setup(start.fit(check(config), record))
     made = whole.problem
     position = start.totals(made, whole.plan, record).position
     rate = float(made.learning_rate(position)) / made.peak_rate
@@ -148,7 +147,7 @@ def test_a_checkpoint_of_another_model_is_refused_and_kept(
   with monkeypatch.context() as edited:
     edited.setitem(models.MODELS, 'perceptron', Deeper)
     with pytest.raises(RunError) as error:
-      train_and_evaluate(resized, workdir)
+      train_and_evaluate(resized, workdir, accept_changes=True)
   assert str(error.value) == (
     f'{workdir}/checkpoints/4 does not fit this model or method: '
     'params/Dense_0/bias is (4,) there and (6,) here; undo the change, or '

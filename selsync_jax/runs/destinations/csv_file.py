@@ -1,6 +1,7 @@
 """A table for spreadsheets and data frames, `WORKDIR/metrics.csv`."""
 
 from collections.abc import Mapping
+import contextlib
 import csv
 import io
 import math
@@ -13,7 +14,7 @@ from selsync_jax.runs import records
 _NAME = 'metrics.csv'
 
 
-class CsvFile:
+class CsvFile(contextlib.AbstractContextManager[Any]):
   """The numbers of `metrics.jsonl`, except those per worker, as a table.
 
   A session starts by copying `metrics.jsonl`, however the previous one ended. A
@@ -29,7 +30,6 @@ class CsvFile:
     self._start(step)
 
   def _start(self, step: int) -> None:
-    """Writes the rows of `metrics.jsonl` up to a step."""
     every = records.read_metrics(self._workdir)
     rows = [_cells(row) for row in every if row['step'] <= step]
     self._columns = dict.fromkeys(name for row in rows for name in row)
@@ -52,9 +52,6 @@ class CsvFile:
     writer = csv.DictWriter(self._file, self._columns, lineterminator='\n')
     writer.writerow(cells)
     self._file.flush()
-
-  def __enter__(self) -> 'CsvFile':
-    return self
 
   def __exit__(self, *exc: Any) -> None:
     self._file.close()

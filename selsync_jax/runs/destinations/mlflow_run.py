@@ -6,6 +6,7 @@ MLflow's own environment variables choose the destination:
 """
 
 from collections.abc import Mapping
+import contextlib
 import os
 import pathlib
 import time
@@ -17,8 +18,8 @@ from mlflow.entities import Metric
 from mlflow.entities import Param
 
 from selsync_jax.config import flat
+from selsync_jax.runs import files
 from selsync_jax.runs import records
-from selsync_jax.runs.destinations import run_id
 
 _ID = 'mlflow.id'
 # MLflow's limits on one request, from its REST API.
@@ -26,7 +27,7 @@ _METRICS, _PARAMS = 1000, 100
 _PATIENCE = 10.0  # Seconds between requests, unless a batch fills up earlier.
 
 
-class MlflowRun:
+class MlflowRun(contextlib.AbstractContextManager[Any]):
   """A run of MLflow, which keeps its ID when the training run resumes.
 
   Its parameters are the config's fields at the start. Steps that are repeated
@@ -40,7 +41,7 @@ class MlflowRun:
     self._client = MlflowClient(tracking_uri=_store(workdir))
     self._waiting: list[Metric] = []
     self._sent = time.monotonic()
-    self._id = run_id.remembered(
+    self._id = files.remembered(
       workdir / _ID, lambda: self._create(workdir.resolve().name, config)
     )
     self._client.update_run(self._id, status='RUNNING')
@@ -50,7 +51,6 @@ class MlflowRun:
         self.write(row)
 
   def _create(self, name: str, config: Mapping[str, Any]) -> str:
-    """Creates a run with the config as its parameters; returns its ID."""
     run = self._client.create_run(self._experiment(), run_name=name)
     params = [Param(field, str(v)) for field, v in flat(config).items()]
     for first in range(0, len(params), _PARAMS):
@@ -86,9 +86,6 @@ class MlflowRun:
     batch, self._waiting = self._waiting, []
     self._sent = time.monotonic()
     self._client.log_batch(self._id, metrics=batch)
-
-  def __enter__(self) -> 'MlflowRun':
-    return self
 
   def __exit__(self, kind: Any, *exc: Any) -> None:
     self._send()

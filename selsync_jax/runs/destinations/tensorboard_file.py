@@ -1,6 +1,7 @@
 """A writer for TensorBoard, into `WORKDIR/tensorboard`."""
 
 from collections.abc import Mapping
+import contextlib
 import pathlib
 import socket
 import time
@@ -16,7 +17,7 @@ from selsync_jax.runs import records
 _FOLDER = 'tensorboard'
 
 
-class TensorBoardFile:
+class TensorBoardFile(contextlib.AbstractContextManager[Any]):
   """An event file for TensorBoard; each session of a run adds one.
 
   TensorBoard's `EventFileWriter` would import TensorFlow where it is installed,
@@ -48,9 +49,6 @@ class TensorBoardFile:
     ]
     self._add(step=row['step'], summary=Summary(value=values))
     self._file.flush()
-
-  def __enter__(self) -> 'TensorBoardFile':
-    return self
 
   def __exit__(self, *exc: Any) -> None:
     self._file.close()

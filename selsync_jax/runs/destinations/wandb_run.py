@@ -5,6 +5,7 @@ W&B's own environment variables choose the destination: `WANDB_PROJECT`,
 """
 
 from collections.abc import Mapping
+import contextlib
 import os
 import pathlib
 import secrets
@@ -12,13 +13,13 @@ from typing import Any
 
 import wandb
 
+from selsync_jax.runs import files
 from selsync_jax.runs import records
-from selsync_jax.runs.destinations import run_id
 
 _ID = 'wandb.id'
 
 
-class WandbRun:
+class WandbRun(contextlib.AbstractContextManager[Any]):
   """A run of W&B, which keeps its ID when the training run resumes.
 
   W&B requires its own steps to increase. `step` is therefore a metric, and the
@@ -32,7 +33,7 @@ class WandbRun:
     del step
     self._run = wandb.init(
       project=os.environ.get('WANDB_PROJECT', 'selsync_jax'),
-      id=run_id.remembered(workdir / _ID, lambda: secrets.token_hex(4)),
+      id=files.remembered(workdir / _ID, lambda: secrets.token_hex(4)),
       resume='allow',
       name=workdir.resolve().name,
       dir=str(workdir),
@@ -45,9 +46,6 @@ class WandbRun:
   def write(self, row: Mapping[str, Any]) -> None:
     """Adds the numbers of one logged step, except those per worker."""
     self._run.log(records.numbers(row))
-
-  def __enter__(self) -> 'WandbRun':
-    return self
 
   def __exit__(self, kind: Any, *exc: Any) -> None:
     self._run.finish(exit_code=0 if kind is None else 1)
