@@ -18,12 +18,15 @@ FINGERPRINT = 'fingerprint.json'
 _PROGRAM, _VERSIONS = 'model.program', 'model.versions.'
 
 
-def changes(workdir: pathlib.Path, found: Mapping[str, Any]) -> list[str]:
-  """Returns what differs from a run, as `data.train.examples was 400, now 200`.
+def check(
+  workdir: pathlib.Path, found: Mapping[str, Any], accept: bool
+) -> list[str]:
+  """Returns what differs from a run, as `data.train.examples was 4, now 2`.
 
-  The list is empty for a new run, or one whose fingerprint is lost. Models that
-  different versions of JAX or Flax have traced are not compared, and only what
-  the fingerprint of this session contains is.
+  It refuses differences that are not accepted. There are none for a new run, or
+  one whose fingerprint is lost. Models that different versions of JAX or Flax
+  have traced are not compared, and only what the fingerprint of this session
+  contains is.
   """
   try:
     recorded = files.read(workdir / FINGERPRINT, dict)
@@ -36,20 +39,13 @@ def changes(workdir: pathlib.Path, found: Mapping[str, Any]) -> list[str]:
   names = sorted(old.keys() | new.keys())
   versions = [name for name in names if name.startswith(_VERSIONS)]
   traced_alike = all(old.get(name) == new.get(name) for name in versions)
-  return [
+  different = [
     f'{name} was {old.get(name)}, now {new.get(name)}'
     for name in names
     if old.get(name) != new.get(name)
     and name not in versions
     and (traced_alike or name != _PROGRAM)
   ]
-
-
-def check(
-  workdir: pathlib.Path, found: Mapping[str, Any], accept: bool
-) -> list[str]:
-  """Returns the accepted differences from a run, or refuses any."""
-  different = changes(workdir, found)
   if different and not accept:
     raise ConfigError(
       f'{workdir} holds a run with other data or another model: '

@@ -4,7 +4,7 @@ A run resumes from `metrics.jsonl`, and reports read it. The other writers copy
 its rows to other tools; the run goes on if one of them fails.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import importlib
 import importlib.util
@@ -40,10 +40,6 @@ class Writer(Protocol):
   def __enter__(self) -> 'Writer': ...
 
   def __exit__(self, *exc: Any) -> None: ...
-
-
-Create = Callable[[pathlib.Path, int, Mapping[str, Any]], Writer]
-"""Creates a writer from workdir, step and config."""
 
 
 class _BuiltIn(NamedTuple):

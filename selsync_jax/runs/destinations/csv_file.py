@@ -11,8 +11,6 @@ from typing import Any
 from selsync_jax.runs import files
 from selsync_jax.runs import records
 
-_NAME = 'metrics.csv'
-
 
 class CsvFile(contextlib.AbstractContextManager[Any]):
   """The numbers of `metrics.jsonl`, except those per worker, as a table.
@@ -38,7 +36,7 @@ class CsvFile(contextlib.AbstractContextManager[Any]):
     if self._columns:
       writer.writeheader()
     writer.writerows(rows)
-    path = self._workdir / _NAME
+    path = self._workdir / 'metrics.csv'
     files.write(path, text.getvalue())
     self._file = path.open('a', encoding='utf-8', newline='')
 

@@ -21,7 +21,6 @@ from selsync_jax.config import flat
 from selsync_jax.runs import files
 from selsync_jax.runs import records
 
-_ID = 'mlflow.id'
 # MLflow's limits on one request, from its REST API.
 _METRICS, _PARAMS = 1000, 100
 _PATIENCE = 10.0  # Seconds between requests, unless a batch fills up earlier.
@@ -42,7 +41,8 @@ class MlflowRun(contextlib.AbstractContextManager[Any]):
     self._waiting: list[Metric] = []
     self._sent = time.monotonic()
     self._id = files.remembered(
-      workdir / _ID, lambda: self._create(workdir.resolve().name, config)
+      workdir / 'mlflow.id',
+      lambda: self._create(workdir.resolve().name, config),
     )
     self._client.update_run(self._id, status='RUNNING')
     newest = self._client.get_run(self._id).data.metrics.get('step', 0)

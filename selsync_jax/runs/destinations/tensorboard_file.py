@@ -14,8 +14,6 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from selsync_jax.runs import records
 
-_FOLDER = 'tensorboard'
-
 
 class TensorBoardFile(contextlib.AbstractContextManager[Any]):
   """An event file for TensorBoard; each session of a run adds one.
@@ -28,7 +26,7 @@ class TensorBoardFile(contextlib.AbstractContextManager[Any]):
     self, workdir: pathlib.Path, step: int, config: Mapping[str, Any]
   ):
     del config
-    folder = workdir / _FOLDER
+    folder = workdir / 'tensorboard'
     folder.mkdir(exist_ok=True)
     name = f'events.out.tfevents.{time.time_ns()}.{socket.gethostname()}'
     self._file = (folder / name).open('wb')

@@ -16,8 +16,6 @@ import wandb
 from selsync_jax.runs import files
 from selsync_jax.runs import records
 
-_ID = 'wandb.id'
-
 
 class WandbRun(contextlib.AbstractContextManager[Any]):
   """A run of W&B, which keeps its ID when the training run resumes.
@@ -33,7 +31,7 @@ class WandbRun(contextlib.AbstractContextManager[Any]):
     del step
     self._run = wandb.init(
       project=os.environ.get('WANDB_PROJECT', 'selsync_jax'),
-      id=files.remembered(workdir / _ID, lambda: secrets.token_hex(4)),
+      id=files.remembered(workdir / 'wandb.id', lambda: secrets.token_hex(4)),
       resume='allow',
       name=workdir.resolve().name,
       dir=str(workdir),
