@@ -34,8 +34,6 @@ from .sync.fda import FDAState as FDAState
 from .sync.fragments import fragments as fragments
 from .sync.inner import in_use as in_use
 from .sync.moments import Moments as Moments
-from .sync.periods import post_local as post_local
-from .sync.periods import qsr as qsr
 from .sync.power_sgd import power_sgd as power_sgd
 from .sync.reducers import all_reduce as all_reduce
 from .sync.reducers import at_sync as at_sync
@@ -53,6 +51,8 @@ from .sync.triggers import any_of as any_of
 from .sync.triggers import at_least_every as at_least_every
 from .sync.triggers import at_most_every as at_most_every
 from .sync.triggers import every as every
+from .sync.triggers import post_local as post_local
+from .sync.triggers import qsr as qsr
 from .sync.wires import Wire as Wire
 
 __version__: str

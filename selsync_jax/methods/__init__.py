@@ -11,21 +11,16 @@ import inspect
 from typing import Any, NamedTuple
 
 from selsync_jax import config
-from selsync_jax.config import Bound
-from selsync_jax.config import config_errors
-from selsync_jax.config import ConfigError
-from selsync_jax.config import lookup
-from selsync_jax.config import Registry
 from selsync_jax.methods import adaptive
 from selsync_jax.methods import compressed
 from selsync_jax.methods import periodic
-from selsync_jax.methods.context import Context as Context
 from selsync_jax.methods.parts import bind_changes
 from selsync_jax.methods.parts import compose
+from selsync_jax.methods.parts import Context as Context
 from selsync_jax.methods.parts import PARTS as PARTS
 from selsync_jax.sync.strategy import Strategy
 
-METHODS = Registry(
+METHODS = config.Registry(
   'method',
   {
     'selsync': adaptive.selsync,
@@ -59,16 +54,12 @@ MODEL_STATE = {'mean': True, 'recompute': False}
 stay local, and every evaluation estimates those of the consensus."""
 
 
-def register_method(
-  method: Callable[..., Strategy],
-) -> Callable[..., Strategy]:
+def register_method(method: Callable[..., Strategy]) -> Callable[..., Strategy]:
   """Adds a method of your own to the table, under its own name.
 
   It decorates a constructor like the built-in ones. In a config file, it runs
-  wherever the file is loaded: by `train`, `compare` and their processes.
-
-  Raises:
-    ConfigError: if another method has this name.
+  wherever the file is loaded: by `train`, `compare` and their processes. If
+  another method has this name, that is a `ConfigError`.
 
   Example:
     >>> from selsync_jax import methods
@@ -86,42 +77,29 @@ def register_method(
 def parameters(method: str) -> dict[str, inspect.Parameter]:
   """Returns the fields of a method, as its constructor declares them.
 
-  Raises:
-    ValueError: if there is no such method.
+  If there is no such method, that is a `ValueError`.
   """
   if method in REMOVED and method not in METHODS:
     raise ValueError(f'{method!r} is now {REMOVED[method]}')
-  return config.parameters(lookup(METHODS, method))
+  return config.parameters(config.lookup(METHODS, method))
 
 
 def fields(method: str) -> dict[str, Any]:
-  """Returns the fields of a method and their defaults.
-
-  Raises:
-    ValueError: if there is no such method.
-  """
+  """Returns the fields of a method and their defaults."""
   return {name: p.default for name, p in parameters(method).items()}
 
 
 class BoundStrategy(NamedTuple):
-  """The checked `sync` of a config; call it to get the strategy.
+  """The checked `sync` of a config; call it to get the strategy."""
 
-  Attributes:
-    method: the method's constructor with its fields.
-    changes: the result of `bind_changes`.
-    averages_model_state: see `Strategy`.
-  """
-
-  method: Bound
-  changes: Mapping[str, Any]
+  method: config.Bound  # The method's constructor with its fields.
+  changes: Mapping[str, Any]  # The result of `bind_changes`.
   averages_model_state: bool
 
   def __call__(self, context: Context) -> Strategy:
     """Returns the strategy of a run.
 
-    Raises:
-      ConfigError: if the parts cannot be right together, or for an error in a
-        method of the user's own.
+    An error in a method of the user's own is a `ConfigError`.
     """
     preset = self.method(context)
     with self.method.errors('sync'):
@@ -134,25 +112,20 @@ class BoundStrategy(NamedTuple):
 def bind_strategy(sync: Mapping[str, Any]) -> BoundStrategy:
   """Binds the `sync` of a config.
 
-  Args:
-    sync: a mapping. Its `method` is a name in `METHODS`; fields that are not
-      the method's must be `None`. A name in `PARTS` replaces or changes that
-      part, see `bind_changes`. Its `model_state` is a name in `MODEL_STATE`.
-
-  Raises:
-    ConfigError: if the method is unknown, a field is not its own, or a value
-      breaks the rule of its field.
+  Its `method` is a name in `METHODS`; fields that are not the method's must be
+  `None`. A name in `PARTS` replaces or changes that part, see `bind_changes`.
+  Its `model_state` is a name in `MODEL_STATE`.
   """
   given = dict(sync)
   method = given['method']
-  with config_errors('sync.model_state'):
-    model_state = lookup(MODEL_STATE, given.pop('model_state', 'mean'))
+  with config.config_errors('sync.model_state'):
+    model_state = config.lookup(MODEL_STATE, given.pop('model_state', 'mean'))
   changes = {kind: given.pop(kind, None) for kind in PARTS}
-  with config_errors('sync.method'):
+  with config.config_errors('sync.method'):
     own = parameters(method)
   for field, value in given.items():
     if field not in own and field != 'method' and value is not None:
-      raise ConfigError(
+      raise config.ConfigError(
         f'config.sync.{field}={value!r}: method {method} has no {field}; '
         f'--config=FILE:{method} picks it with its own fields'
       )

@@ -11,7 +11,7 @@ from selsync_jax.config import Fraction
 from selsync_jax.config import Positive
 from selsync_jax.config import Share
 from selsync_jax.config import Threshold
-from selsync_jax.methods.context import Context
+from selsync_jax.methods.parts import Context
 from selsync_jax.sync import averagers
 from selsync_jax.sync import reducers
 from selsync_jax.sync import triggers
@@ -19,9 +19,9 @@ from selsync_jax.sync.budget import budgeted
 from selsync_jax.sync.change import SMOOTHING
 from selsync_jax.sync.fda import fda as drift_exceeds
 from selsync_jax.sync.fda import Variant
-from selsync_jax.sync.periods import Period
 from selsync_jax.sync.selsync import selsync as change_reaches
 from selsync_jax.sync.strategy import Strategy
+from selsync_jax.sync.triggers import Period
 
 Aggregate = Literal['params', 'grads']
 _AGGREGATES: dict[str, dict[str, Any]] = {
@@ -54,7 +54,6 @@ def selsync(
   Without a delta it keeps to a budget: `budgeted(selsync(0.3), lssr)`.
 
   Args:
-    context: unused.
     delta: the threshold on the relative gradient change; 0 averages at every
       step. `None` lets a budget move it, from 0.3 on.
     lssr: the share of local steps that is the budget, in [0, 1). `None` means
@@ -78,7 +77,6 @@ def selsync(
     Synchronization`, CLUSTER 2023, Algorithm 1; `aggregate` is its section
     `Parameter vs. gradient aggregation`.
   """
-  del context
   budget = dict(lssr=lssr, bytes_per_step=bytes_per_step)
   given = {name: value for name, value in budget.items() if value is not None}
   if delta is not None and given:
@@ -111,7 +109,6 @@ def selsync_paper(
   at delta 0.3, four workers may never synchronize after their first step.
 
   Args:
-    context: unused.
     delta: the threshold on the relative gradient change; 0 averages at every
       step. The paper's Table I has 0.3 and 0.5.
     aggregate: what is averaged, `params` or `grads`.
@@ -129,7 +126,6 @@ def fda(
   """Averages when the parameters differ by theta: `fda(theta)`, `mean()`.
 
   Args:
-    context: the source of the seed.
     theta: the threshold on the variance of the parameters over the workers, in
       the square of their unit; 0 averages at every step. The default is ours;
       the paper's grow with the number of parameters.

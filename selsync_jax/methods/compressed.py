@@ -2,32 +2,25 @@
 
 from selsync_jax.config import Count
 from selsync_jax.config import Fraction
-from selsync_jax.methods.context import Context
+from selsync_jax.methods.parts import Context
 from selsync_jax.sync import reducers
 from selsync_jax.sync import sparse
 from selsync_jax.sync.power_sgd import power_sgd as low_rank
 from selsync_jax.sync.strategy import Strategy
-from selsync_jax.sync.transformation import Reducer
 from selsync_jax.sync.triggers import every
-
-
-def _at_every_step(reducer: Reducer) -> Strategy:
-  return Strategy(every(1), reducer=reducer)
 
 
 def top_k(context: Context, *, density: Fraction = 0.01) -> Strategy:
   """Sends the largest elements: `every(1)`, `top_k(density)`.
 
   Args:
-    context: unused.
     density: the fraction of the elements that a worker sends, in (0, 1]; what
       it does not send waits in its error memory.
 
   References:
     Stich, Cordonnier and Jaggi, `Sparsified SGD with Memory`, NeurIPS 2018.
   """
-  del context
-  return _at_every_step(sparse.top_k(density))
+  return Strategy(every(1), reducer=sparse.top_k(density))
 
 
 def micro(
@@ -36,7 +29,6 @@ def micro(
   """Selects from disjoint parts: `every(1)`, `micro(density, capacity)`.
 
   Args:
-    context: unused.
     density: the fraction of the elements that the workers together select, in
       (0, 1]; the paper's is 0.001.
     capacity: the number of elements that a worker's message can hold, relative
@@ -46,8 +38,7 @@ def micro(
     Yoon and Oh, `MiCRO: Near-Zero Cost Gradient Sparsification for Scaling and
     Accelerating Distributed DNN Training`, HiPC 2023.
   """
-  del context
-  return _at_every_step(sparse.micro(density, capacity=capacity))
+  return Strategy(every(1), reducer=sparse.micro(density, capacity=capacity))
 
 
 def exdyna(
@@ -56,7 +47,6 @@ def exdyna(
   """Selects from balanced parts: `every(1)`, `exdyna(density, capacity)`.
 
   Args:
-    context: unused.
     density: the fraction of the elements that the workers together select, in
       (0, 1]; the paper's is 0.001.
     capacity: the number of elements that a worker's message can hold, relative
@@ -66,15 +56,13 @@ def exdyna(
     Yoon and Oh, `Preserving Near-Optimal Gradient Sparsification Cost for
     Scalable Distributed Deep Learning`, CCGrid 2024.
   """
-  del context
-  return _at_every_step(sparse.exdyna(density, capacity=capacity))
+  return Strategy(every(1), reducer=sparse.exdyna(density, capacity=capacity))
 
 
 def power_sgd(context: Context, *, rank: Count = 4) -> Strategy:
   """Approximates gradients: `every(1)`, `power_sgd(rank)`.
 
   Args:
-    context: the source of the seed.
     rank: the rank of the approximation, at least 1; the paper's are 1, 2, and
       4.
 
@@ -82,7 +70,7 @@ def power_sgd(context: Context, *, rank: Count = 4) -> Strategy:
     Vogels, Karimireddy and Jaggi, `PowerSGD: Practical Low-Rank Gradient
     Compression for Distributed Optimization`, NeurIPS 2019.
   """
-  return _at_every_step(low_rank(rank, context.seed))
+  return Strategy(every(1), reducer=low_rank(rank, context.seed))
 
 
 def int8(context: Context) -> Strategy:
@@ -92,5 +80,4 @@ def int8(context: Context) -> Strategy:
     Tang et al., `DoubleSqueeze: Parallel Stochastic Gradient Descent with
     Double-Pass Error-Compensated Compression`, ICML 2019.
   """
-  del context
-  return _at_every_step(reducers.int8())
+  return Strategy(every(1), reducer=reducers.int8())

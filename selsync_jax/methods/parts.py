@@ -8,7 +8,7 @@ config by its name and its own fields.
 
 from collections.abc import Mapping
 import inspect
-from typing import Any
+from typing import Any, NamedTuple
 
 import optax
 
@@ -18,12 +18,10 @@ from selsync_jax.config import Bound
 from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
 from selsync_jax.config import Constructor
-from selsync_jax.methods.context import Context
 from selsync_jax.sync import averagers
 from selsync_jax.sync import exchange
 from selsync_jax.sync import fragments
 from selsync_jax.sync import moments
-from selsync_jax.sync import periods
 from selsync_jax.sync import reducers
 from selsync_jax.sync import sparse
 from selsync_jax.sync import triggers
@@ -42,8 +40,8 @@ from selsync_jax.sync.transformation import Trigger
 PARTS: dict[str, dict[str, Constructor]] = {
   'trigger': {
     'every': triggers.every,
-    'post_local': periods.post_local,
-    'qsr': periods.qsr,
+    'post_local': triggers.post_local,
+    'qsr': triggers.qsr,
     'selsync': selsync,
     'fda': fda,
     'budgeted': budgeted,
@@ -90,8 +88,21 @@ _KINDS: dict[Any, str] = {
   wires.Wire: 'wire',
 }
 
-# Parameters that the run provides; they are not fields.
-_PROVIDED = {*inspect.signature(Context).parameters, 'axis_name'}
+
+class Context(NamedTuple):
+  """The values of a run that its method may need.
+
+  If a parameter of a part's constructor has one of these names, it receives the
+  value here and is not a field of the config. The learning rate is the local
+  optimizer's.
+  """
+
+  steps_per_epoch: int  # In which the workers together read one data set.
+  seed: int
+  learning_rate: optax.Schedule = optax.constant_schedule(0.1)
+
+
+_PROVIDED = {*Context._fields, 'axis_name'}
 
 
 def parameters(constructor: Constructor) -> dict[str, inspect.Parameter]:
@@ -102,13 +113,8 @@ def parameters(constructor: Constructor) -> dict[str, inspect.Parameter]:
 def bind_part(kind: str, given: Any, path: str) -> Bound:
   """Binds a part of the config; call the result with what the run provides.
 
-  Args:
-    kind: a name in `PARTS`.
-    given: the name of a part; or a mapping with `name` and its fields.
-    path: the place of the part in the config, for messages.
-
-  Raises:
-    ConfigError: naming the field, its value, and the rule that it breaks.
+  `kind` is a name in `PARTS`, and `given` the name of a part, or a mapping with
+  `name` and its fields. `path` is its place in the config, for messages.
   """
   fields = given if isinstance(given, Mapping) else {'name': given}
   if not isinstance(fields.get('name'), str):
@@ -131,20 +137,16 @@ def _bind_outer(given: Any, path: str) -> Bound:
       f'config.{path}={given!r}: must have name and learning_rate'
     )
   optimizer = optimizers.bind_optimizer(given, path)
+
   # The run's learning rate is the local optimizer's, so nothing is passed on.
-  return optimizer._replace(
-    constructor=lambda: _outer(optimizer()), arguments={}
-  )
+  def outer():
+    labels = {'params': 'outer', 'model_state': 'mean'}
+    return optax.partition(
+      {'outer': optimizer(), 'mean': optax.sgd(1.0)},
+      lambda tree: {name: labels[name] for name in tree},
+    )
 
-
-def _outer(
-  optimizer: optax.GradientTransformation,
-) -> optax.GradientTransformation:
-  labels = {'params': 'outer', 'model_state': 'mean'}
-  return optax.partition(
-    {'outer': optimizer, 'mean': optax.sgd(1.0)},
-    lambda tree: {name: labels[name] for name in tree},
-  )
+  return optimizer._replace(constructor=outer, arguments={})
 
 
 def outer_optimizer(
@@ -152,15 +154,8 @@ def outer_optimizer(
 ) -> optax.GradientTransformation:
   """Creates the optimizer of an outer step.
 
-  It moves the parameters; batch statistics are averaged without momentum.
-
-  Args:
-    given: `name`, `learning_rate`, and arguments of an optimizer of optax.
-    path: the place of the mapping in the config, for messages.
-
-  Raises:
-    ConfigError: if there is no such optimizer, or an argument is missing or
-      not its own.
+  It moves the parameters; batch statistics are averaged without momentum. It is
+  given by `name`, `learning_rate`, and arguments of an optimizer of optax.
   """
   return _bind_outer(given, path)()
 
@@ -168,13 +163,9 @@ def outer_optimizer(
 def bind_changes(given: Mapping[str, Any]) -> dict[str, Any]:
   """Binds what replaces or changes the parts of a preset, for `compose`.
 
-  Args:
-    given: for a kind of part, the name of another part; a mapping with its
-      `name` and fields; or fields alone, which change the preset's own part. An
-      empty value keeps the preset's own part.
-
-  Raises:
-    ConfigError: naming the field, its value, and the rule that it breaks.
+  For a kind of part, that is the name of another part; a mapping with its
+  `name` and fields; or fields alone, which change the preset's own part. An
+  empty value keeps the preset's own part.
   """
   return {
     kind: part
@@ -188,16 +179,9 @@ def bind_changes(given: Mapping[str, Any]) -> dict[str, Any]:
 def compose(
   preset: Strategy, changes: Mapping[str, Any], context: Context
 ) -> Strategy:
-  """Replaces some parts of a preset.
+  """Replaces parts of a method's strategy by the result of `bind_changes`.
 
-  Args:
-    preset: the strategy of a method.
-    changes: the result of `bind_changes`.
-    context: the values that the run provides.
-
-  Raises:
-    ConfigError: naming the field, its value, and the rule that it breaks; or
-      the parts that cannot be right together.
+  Parts that cannot be right together are a `ConfigError`.
   """
   run = context._asdict()
   parts = {
@@ -230,13 +214,9 @@ def _changed(
     and 'name' not in value
   }
   fields = {field: given[field] for field in given if field not in inside}
+  name = constructor.__name__
   arguments = config.bind_arguments(
-    constructor,
-    fields,
-    path,
-    name=constructor.__name__,
-    given=_PROVIDED,
-    nested=_nested,
+    constructor, fields, path, name=name, given=_PROVIDED, nested=_nested
   )
   made = {k: config.made(argument, run) for k, argument in arguments.items()}
   with config_errors(path):

@@ -1,7 +1,6 @@
 """Methods that synchronize at fixed steps, or at those of a schedule.
 
-Each composes a trigger, an averager and a reducer of `selsync_jax.sync`; the
-first sentence of a docstring names them.
+The first sentence of a docstring names the parts, from `selsync_jax.sync`.
 """
 
 from collections.abc import Mapping
@@ -11,16 +10,16 @@ from selsync_jax.config import Count
 from selsync_jax.config import Fraction
 from selsync_jax.config import NonNegative
 from selsync_jax.config import Positive
-from selsync_jax.methods.context import Context
+from selsync_jax.methods.parts import Context
 from selsync_jax.methods.parts import outer_optimizer
 from selsync_jax.sync import averagers
 from selsync_jax.sync import exchange
-from selsync_jax.sync import periods
 from selsync_jax.sync import reducers
+from selsync_jax.sync import triggers
 from selsync_jax.sync.fragments import fragments as in_fragments
-from selsync_jax.sync.periods import Period
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.sync.triggers import every
+from selsync_jax.sync.triggers import Period
 
 
 def bsp(context: Context) -> Strategy:
@@ -31,7 +30,6 @@ def bsp(context: Context) -> Strategy:
   References:
     Valiant, `A Bridging Model for Parallel Computation`, CACM 1990 (the name).
   """
-  del context
   return Strategy(every(1), reducer=reducers.all_reduce())
 
 
@@ -39,13 +37,11 @@ def local_sgd(context: Context, *, period: Period = 8) -> Strategy:
   """Averages the parameters periodically: `every(period)`, `mean()`.
 
   Args:
-    context: unused.
     period: steps from one average to the next; the default is ours.
 
   References:
     Stich, `Local SGD Converges Fast and Communicates Little`, ICLR 2019.
   """
-  del context
   return Strategy(every(period), averagers.mean())
 
 
@@ -55,7 +51,6 @@ def post_local(
   """Averages at every step at first: `post_local(switch, k)`, `mean()`.
 
   Args:
-    context: the source of the steps per epoch.
     switch: the number of first epochs, in which every step averages; the
       paper's end at the first decay of the learning rate.
     period: steps from one average to the next afterwards; the paper has 16 and
@@ -65,7 +60,7 @@ def post_local(
     Lin et al., `Don't Use Large Mini-Batches, Use Local SGD`, ICLR 2020.
   """
   steps = round(switch * context.steps_per_epoch)
-  return Strategy(periods.post_local(steps, period), averagers.mean())
+  return Strategy(triggers.post_local(steps, period), averagers.mean())
 
 
 def qsr(
@@ -74,7 +69,6 @@ def qsr(
   """Averages at a period of (alpha / learning rate)^2: `qsr(alpha, h_min)`.
 
   Args:
-    context: the source of the learning rate.
     alpha: the learning rate at which the rule asks for one step; the default
       is ours. The paper has 0.0175 for AdamW with a peak of 0.008.
     h_min: the fewest steps from one average to the next; the paper has 4.
@@ -83,7 +77,7 @@ def qsr(
     Gu et al., `A Quadratic Synchronization Rule for Distributed Deep Learning`,
     ICLR 2024.
   """
-  trigger = periods.qsr(alpha, h_min, context.learning_rate)
+  trigger = triggers.qsr(alpha, h_min, context.learning_rate)
   return Strategy(trigger, averagers.mean())
 
 
@@ -95,7 +89,6 @@ def fedavg(
   `every(k)`, `subset_mean(fraction)`.
 
   Args:
-    context: the source of the steps per epoch and the seed.
     fraction: C, the fraction of the workers to average, in (0, 1].
     epochs: E, epochs from one average to the next; 0.25 is from Tyagi and
       Swany.
@@ -120,7 +113,6 @@ def diloco(
   """Steps an outer optimizer: `every(period)`, `outer(optimizer)`.
 
   Args:
-    context: unused.
     period: H, steps from one outer step to the next; the paper's is 500.
     outer: an optimizer of optax and its arguments, for the mean update of the
       workers.
@@ -129,7 +121,6 @@ def diloco(
     Douillard et al., `DiLoCo: Distributed Low-Communication Training of
     Language Models`, 2023, Algorithm 1.
   """
-  del context
   return Strategy(every(period), averagers.outer(outer_optimizer(outer)))
 
 
@@ -145,7 +136,6 @@ def streaming_diloco(
   `every(period)`, `fragments(k, averager=outer(optimizer))`.
 
   Args:
-    context: unused.
     period: steps from one synchronization to the next; each part of the
       parameters takes its outer step every `period * fragments` steps, the
       paper's H.
@@ -158,7 +148,6 @@ def streaming_diloco(
     with computation is not implemented; the wire `int8` is nearest to its 4-bit
     messages.
   """
-  del context
   step = averagers.outer(outer_optimizer(outer))
   return Strategy(every(period), in_fragments(fragments, averager=step))
 
@@ -172,7 +161,6 @@ def fedadam(
   """Steps Adam on the mean update: `every(period)`, `outer(optimizer)`.
 
   Args:
-    context: unused.
     period: steps from one outer step to the next; the default is ours.
     outer: an optimizer of optax and its arguments. The default betas, and eps
       (tau), are the paper's, which tunes the rate for each task.
@@ -200,7 +188,6 @@ def slowmo(
   schedule changes the rate.
 
   Args:
-    context: unused.
     period: tau, steps from one outer step to the next; the paper's is 12 for
       images.
     outer: an optimizer of optax and its arguments. The default rate, alpha, is
@@ -221,7 +208,6 @@ def sparta(
   """Averages random parameters: `every(period)`, `fragments(k, 'random')`.
 
   Args:
-    context: the source of the seed.
     fragments: k; one k-th of the parameters is averaged. The paper's share is
       0.05 to 0.5 percent, k = 2000 to 200.
     period: steps from one average to the next; the paper's is 1.
@@ -243,7 +229,6 @@ def gossip(
   """Averages with other workers in pairs: `every(period)`, `gossip(topology)`.
 
   Args:
-    context: the source of the seed.
     topology: `exponential`, `ring`, or `random`.
     period: steps from one exchange to the next; the papers' is 1.
 
@@ -269,7 +254,6 @@ def groups(
   workers; if all workers are equally fast, none waits.
 
   Args:
-    context: the source of the seed.
     size: the number of workers in a group, a power of two; WAGMA's is the
       square root of N.
     how: the way groups are formed, `butterfly` (WAGMA) or `random` (Prague).

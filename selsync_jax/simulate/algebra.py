@@ -1,97 +1,179 @@
-"""The operations of methods on models and gradients.
+"""Models and gradients that are computed when they are needed, or never.
 
-A method's processes call these at the virtual time of the operation;
-`values.py` computes the arrays later, with the functions of `numerics.py`.
+Virtual time does not depend on arrays. So the processes of a simulation pass
+promises around: a `Value` is a function and its inputs. All of them are
+computed together later, with the functions of `numerics.py`, the gradients in
+batches. A replay before a resume, and a simulation that is run for its times
+alone, compute none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
 from typing import Any
+import weakref
+
+import jax
+import numpy as np
 
 from selsync_jax.simulate import numerics
 from selsync_jax.simulate.numerics import Numerics
-from selsync_jax.simulate.values import Tree
-from selsync_jax.simulate.values import Value
-from selsync_jax.simulate.values import Values
+from selsync_jax.simulate.numerics import Tree
+
+
+@dataclasses.dataclass(eq=False, slots=True, weakref_slot=True)
+class Value:
+  """A tree of arrays, `function(*inputs)`, that may not be computed yet."""
+
+  index: int  # In the order of creation.
+  kind: str  # The name of the tree's shapes, see `Numerics.shapes`.
+  function: Callable[..., Tree] | None  # A gradient has none.
+  inputs: tuple[Any, ...]  # Values, whose arrays it gets; or anything else.
+  tree: Tree = None  # The arrays, once they are computed.
+
+  @property
+  def is_known(self) -> bool:
+    """Whether the arrays have been computed."""
+    return self.tree is not None
+
+  def arguments(self) -> list[Any]:
+    """Returns the inputs, with arrays, or `None`, in place of values."""
+    return [x.tree if isinstance(x, Value) else x for x in self.inputs]
+
+  def fulfil(self, tree: Tree) -> None:
+    """Sets the arrays, and drops the function and its inputs."""
+    self.tree, self.function, self.inputs = tree, None, ()
 
 
 class Algebra:
-  """Operations on values, whose kinds are those of `Numerics.shapes`.
+  """The values of a simulation, and operations on them.
 
-  Args:
-    values: the simulation's values.
-    compute: what computes the arrays; `None` if only the clock runs.
+  A method's processes call an operation at its virtual time. Kinds of values
+  are those of `Numerics.shapes`. Only values that are still referenced are
+  computed; without `compute`, none is.
   """
 
-  def __init__(self, values: Values, compute: Numerics | None = None):
-    self._values, self._compute = values, compute
-
-  @property
-  def numerics(self) -> Numerics:
-    """What computes the arrays."""
-    assert self._compute is not None, 'only the clock runs'
-    return self._compute
+  def __init__(self, compute: Numerics | None = None):
+    self._compute: Any = compute
+    self.computes = compute is not None
+    self._count = 0
+    self._live: weakref.WeakValueDictionary[int, Value] = (
+      weakref.WeakValueDictionary()
+    )
 
   def initial(self) -> Value:
     """Returns the `model` that all workers start with."""
-    return self._values.create('model', lambda: self.numerics.initial())
+    return self._create('model', lambda: self._compute.initial())
 
   def gradient(self, model: Value, worker: int, step: int) -> Value:
     """Returns the `gradient` at a model, on the worker's batch at its step."""
-    return self._values.create('gradient', None, model, worker, step)
+    return self._create('gradient', None, model, worker, step)
 
   def metrics(self, gradient: Value) -> Value:
     """Returns the `metrics` of a gradient's batch."""
-    return self._values.create('metrics', lambda g: g['metrics'], gradient)
+    return self._create('metrics', lambda g: g['metrics'], gradient)
 
   def sum(self, gradients: Sequence[Value], scale: float = 1.0) -> Value:
     """Returns the `sum` of gradients and sums, times `scale`."""
-    return self._values.create(
-      'sum',
-      lambda *trees: numerics.combine([_grads(t) for t in trees], scale),
-      *gradients,
-    )
+
+    def add(*trees):
+      return numerics.combine([_grads(tree) for tree in trees], scale)
+
+    return self._create('sum', add, *gradients)
 
   def update(
     self, model: Value, total: Value, step: int, scale: float = 1.0
   ) -> Value:
-    """Returns the `model` after an optimizer step.
+    """Returns the `model` after an optimizer step with a gradient or a sum.
 
-    Args:
-      model: the model before it.
-      total: a gradient or a sum.
-      step: the step in the learning rate's schedule.
-      scale: a factor for the learning rate.
+    The learning rate is that of `step` in the schedule, times `scale`.
     """
-    return self._values.create('model', self._update, model, total, step, scale)
 
-  def _update(self, model: Tree, total: Tree, step: int, scale: float) -> Tree:
-    rate = self.numerics.rate(step) * scale
-    return self.numerics.update(model, _grads(total), rate)
+    def move(model, total):
+      rate = self._compute.rate(step) * scale
+      return self._compute.update(model, _grads(total), rate)
+
+    return self._create('model', move, model, total)
 
   def with_statistics(self, model: Value, gradients: Sequence[Value]) -> Value:
     """Returns the `model` with the mean batch statistics of gradients."""
-    return self._values.create('model', _with_statistics, model, *gradients)
+
+    def replace(model, *trees):
+      states = [tree['model_state'] for tree in trees]
+      return model | {'model_state': numerics.mean(states)}
+
+    return self._create('model', replace, model, *gradients)
 
   def mean(self, models: Sequence[Value]) -> Value:
     """Returns the mean parameters and batch statistics, of kind `shared`."""
-    return self._values.create(
-      'shared', lambda *m: numerics.mean([_shared(x) for x in m]), *models
+    return self._create(
+      'shared',
+      lambda *trees: numerics.mean([numerics.shared(tree) for tree in trees]),
+      *models,
     )
 
   def with_shared(self, model: Value, shared: Value) -> Value:
     """Returns the `model` with the parameters and statistics of `shared`."""
-    return self._values.create('model', lambda m, s: m | s, model, shared)
+    return self._create('model', lambda m, s: m | s, model, shared)
+
+  def _create(
+    self, kind: str, function: Callable[..., Tree] | None, *inputs: Any
+  ) -> Value:
+    if not self.computes:  # Do not keep the inputs alive.
+      function, inputs = None, ()
+    value = Value(self._count, kind, function, inputs)
+    self._live[self._count] = value
+    self._count += 1
+    return value
+
+  def evaluate(self) -> None:
+    """Computes every value that is still referenced."""
+    waiting = [v for v in self._in_order() if not v.is_known]
+    while waiting and self.computes:
+      blocked, gradients, rows = [], [], []
+      for value in waiting:
+        arguments = value.arguments()
+        if any(argument is None for argument in arguments):
+          blocked.append(value)
+        elif value.function is not None:
+          value.fulfil(value.function(*arguments))
+        else:
+          gradients.append(value)
+          rows.append(arguments)
+      trees = self._compute.gradients(rows)
+      for value, tree in zip(gradients, trees, strict=True):
+        value.fulfil(tree)
+      waiting = blocked
+
+  def save(self) -> tuple[dict[str, Tree], dict[str, list[int]]]:
+    """Returns all values that are still referenced.
+
+    By kind, these are trees of host arrays [values, ...], and the indices.
+    """
+    self.evaluate()
+    kinds: dict[str, list[Value]] = {}
+    for value in self._in_order():
+      kinds.setdefault(value.kind, []).append(value)
+    arrays = {
+      kind: jax.tree.map(lambda *x: np.stack(x), *[v.tree for v in values])
+      for kind, values in kinds.items()
+    }
+    return arrays, {k: [v.index for v in values] for k, values in kinds.items()}
+
+  def restore(
+    self, arrays: Mapping[str, Tree], indices: Mapping[str, Sequence[int]]
+  ) -> None:
+    """Sets what `save` returned; later values are computed again."""
+    for kind, saved in indices.items():
+      for row, index in enumerate(saved):
+        if index in self._live:
+          tree = jax.tree.map(lambda x, row=row: x[row], arrays[kind])
+          self._live[index].fulfil(tree)
+    self.computes = True
+
+  def _in_order(self) -> list[Value]:
+    return [self._live[index] for index in sorted(self._live)]
 
 
 def _grads(tree: Any) -> Tree:
   """Returns the summable part of a `gradient` or a `sum`."""
   return tree['grads'] if 'metrics' in tree else tree
-
-
-def _with_statistics(model: Tree, *gradients: Tree) -> Tree:
-  states = [gradient['model_state'] for gradient in gradients]
-  return model | {'model_state': numerics.mean(states)}
-
-
-def _shared(tree: Any) -> Tree:
-  return {name: tree[name] for name in ('params', 'model_state')}

@@ -32,8 +32,14 @@ from selsync_jax.data import draws
 from selsync_jax.sync import network as networks
 from selsync_jax.sync.network import Network
 
-Seconds = Callable[[int, int], float]
-"""`seconds(worker, step)`: the time of a gradient at the worker's own step."""
+
+class Cluster(NamedTuple):
+  """Workers and the network between them."""
+
+  seconds: Callable[[int, int], float]  # Of a worker's own step.
+  network: Network
+  files: dict[str, Any]  # The checksum of the trace, if there is one.
+
 
 Table = Callable[
   [Int64[np.ndarray, '1 workers'], Int64[np.ndarray, 'steps 1']], Any
@@ -45,18 +51,11 @@ _STEPS = 64  # Computed together, which is faster than one by one.
 
 
 class Base(NamedTuple):
-  """The fields that all kinds of cluster share.
-
-  Attributes:
-    workers: N, the number of workers.
-    step_seconds: the time of a gradient on a worker that nothing slows down.
-    steps: the average number of steps of a worker in the run.
-    seed: the seed of draws.
-  """
+  """The fields that all kinds of cluster share."""
 
   workers: int
-  step_seconds: float
-  steps: int
+  step_seconds: float  # A gradient's, on a worker that nothing slows down.
+  steps: int  # A worker's in the run, on average.
   seed: int
 
   def uniform(self, *words: Any) -> Float64[np.ndarray, '...']:
@@ -73,7 +72,6 @@ def factors(base: Base, *, factors: Sequence[Positive]) -> Table:
   """Gives each worker its own speed.
 
   Args:
-    base: the fields of every cluster.
     factors: a factor for each worker's `step_seconds`; 2 is half speed.
   """
   if len(factors) != base.workers:
@@ -89,7 +87,6 @@ def lognormal(base: Base, *, sigma: NonNegative = 0.3) -> Table:
   """Draws the time of every step from a lognormal distribution.
 
   Args:
-    base: the fields of every cluster; `step_seconds` is the mean.
     sigma: standard deviation of the logarithm.
   """
 
@@ -105,7 +102,6 @@ def delays(base: Base, *, late: Index = 1, delay: NonNegative = 0.3) -> Table:
   """Delays some random workers at each step (eager-SGD, section 6).
 
   Args:
-    base: the fields of every cluster.
     late: k, how many of the N workers are late at each step.
     delay: the delay in seconds.
   """
@@ -128,7 +124,6 @@ def skewed(
   mod N (eager-SGD's severe imbalance: 50 to 400 ms).
 
   Args:
-    base: the fields of every cluster.
     low: seconds of the smallest delay.
     high: seconds of the largest delay.
   """
@@ -136,8 +131,7 @@ def skewed(
     raise ValueError(f'high={high}: must be at least low={low}')
 
   def seconds(worker, step):
-    rank = (worker + step) % base.workers
-    share = rank / max(1, base.workers - 1)
+    share = (worker + step) % base.workers / max(1, base.workers - 1)
     return base.step_seconds + low + (high - low) * share
 
   return seconds
@@ -149,23 +143,18 @@ def outages(
   """Stops random workers for some time.
 
   Args:
-    base: the fields of every cluster.
     rate: the probability of an outage at a worker's step, in [0, 1].
     length: seconds of an outage.
   """
-
-  def seconds(worker, step):
-    is_out = base.uniform(worker, step) < rate
-    return base.step_seconds + length * is_out
-
-  return seconds
+  return lambda worker, step: (
+    base.step_seconds + length * (base.uniform(worker, step) < rate)
+  )
 
 
 def trace(base: Base, *, trace: str) -> Table:
   """Reads measured times.
 
   Args:
-    base: the fields of every cluster; `step_seconds` is not used.
     trace: a CSV file of seconds, without a header; a row per step, a column per
       worker. A fast worker may need more rows than the run has steps.
   """
@@ -175,12 +164,8 @@ def trace(base: Base, *, trace: str) -> Table:
       f'trace={trace}: needs a row for each of {base.steps} steps, got '
       f'{len(rows)}'
     )
-
-  def seconds(worker, step):
-    inside = np.minimum(step, len(rows) - 1)
-    return np.where(step < len(rows), rows[inside, worker], np.nan)
-
-  return seconds
+  padded = np.pad(rows, ((0, 1), (0, 0)), constant_values=np.nan)
+  return lambda worker, step: padded[np.minimum(step, len(rows)), worker]
 
 
 def _read(trace: str, workers: int) -> list[list[float]]:
@@ -203,18 +188,11 @@ def _read(trace: str, workers: int) -> list[list[float]]:
   return seconds
 
 
-COMPUTE: dict[str, Callable[..., Table]] = {
-  'constant': constant,
-  'factors': factors,
-  'lognormal': lognormal,
-  'delays': delays,
-  'skewed': skewed,
-  'outages': outages,
-  'trace': trace,
-}
+_KINDS = constant, factors, lognormal, delays, skewed, outages, trace
+COMPUTE: dict[str, Callable[..., Table]] = {f.__name__: f for f in _KINDS}
 
 
-def _by_step(table: Table, workers: int) -> Seconds:
+def _by_step(table: Table, workers: int) -> Callable[[int, int], float]:
   """Returns `seconds(worker, step)`, computed in blocks of steps."""
 
   @functools.lru_cache(maxsize=64)
@@ -235,35 +213,14 @@ def _by_step(table: Table, workers: int) -> Seconds:
   return seconds
 
 
-class Cluster(NamedTuple):
-  """Workers and the network between them.
-
-  Attributes:
-    seconds: the time to compute a gradient.
-    network: the network, whose links are identical.
-    files: the checksum of the trace, if there is one.
-  """
-
-  seconds: Seconds
-  network: Network
-  files: dict[str, Any]
-
-
 def create_cluster(
   fields: Mapping[str, Any], *, workers: int, steps: int, seed: int
 ) -> Cluster:
-  """Makes the cluster of a config.
+  """Makes the cluster of a run from its `config.cluster`.
 
-  Args:
-    fields: `config.cluster`: `compute`, a name in `COMPUTE`; `step_seconds`;
-      `bandwidth` (`200Mbit`; `None` is infinite); `latency` (`1ms`); the fields
-      of the kind. Fields of other kinds must be `None`.
-    workers: the number of workers.
-    steps: the run's number of steps.
-    seed: the run's seed.
-
-  Raises:
-    ConfigError: for the first field whose value breaks its rule.
+  The fields are `compute`, a name in `COMPUTE`; `step_seconds`; `bandwidth`
+  (`200Mbit`; `None` is infinite); `latency` (`1ms`); and those of the kind.
+  Fields of other kinds must be `None`.
   """
   options = set_fields(fields)
   step_seconds, bandwidth, latency = (

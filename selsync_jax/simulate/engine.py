@@ -10,28 +10,21 @@ import simpy
 from selsync_jax.config import config_errors
 from selsync_jax.config import RunError
 from selsync_jax.devices.mapper import abstract
+from selsync_jax.simulate import numerics
 from selsync_jax.simulate.algebra import Algebra
 from selsync_jax.simulate.cluster import Cluster
-from selsync_jax.simulate.numerics import Numerics
 from selsync_jax.simulate.simulation import Method
 from selsync_jax.simulate.simulation import Simulation
 from selsync_jax.simulate.simulation import Span
 from selsync_jax.simulate.simulation import Use
-from selsync_jax.simulate.values import Values
 
 
 class Engine:
-  """Runs an asynchronous method on a virtual cluster.
+  """Runs an asynchronous method, which starts the processes, on a cluster.
 
-  Args:
-    method: the method, which starts the processes.
-    cluster: the cluster.
-    nbytes: the size of parameters and batch statistics, in bytes.
-    numerics: what computes the arrays; `None` runs the clock alone, for times.
-    seed: the seed of the method's draws.
-
-  Raises:
-    ConfigError: if the method has a field that does not fit the cluster.
+  `nbytes` is the size of parameters and batch statistics. Without what computes
+  the arrays, the clock runs alone, for times. The seed is that of the method's
+  draws. A field of the method that does not fit the cluster is a `ConfigError`.
   """
 
   def __init__(
@@ -39,18 +32,12 @@ class Engine:
     method: Method,
     cluster: Cluster,
     nbytes: float,
-    numerics: Numerics | None = None,
+    compute: numerics.Numerics | None = None,
     seed: int = 0,
   ):
-    self._numerics = numerics
-    batch = numerics.gradients if numerics else None
-    self._values = Values(batch, computes=numerics is not None)
+    self._compute, self._algebra = compute, Algebra(compute)
     self.sim = Simulation(
-      cluster.seconds,
-      cluster.network,
-      nbytes,
-      Algebra(self._values, numerics),
-      seed,
+      cluster.seconds, cluster.network, nbytes, self._algebra, seed
     )
     with config_errors('sync'):
       self._models = method(self.sim)
@@ -59,11 +46,9 @@ class Engine:
   def advance(self, uses: int) -> list[Use]:
     """Runs until `uses` gradients in all have reached the model.
 
-    It stops between two instants of the clock. Gradients beyond `uses` are
+    It stops between two instants of the clock, and returns the gradients since
+    the last call, in order, with known metrics. Gradients beyond `uses` are
     returned by the next call.
-
-    Returns:
-      The gradients since the last call, in order. Their metrics are known.
     """
     wanted = uses - self.uses
     env = self.sim.env
@@ -76,7 +61,7 @@ class Engine:
         ) from error
     ready, self.sim.uses = self.sim.uses[:wanted], self.sim.uses[wanted:]
     self.uses = uses
-    self._values.evaluate()
+    self._algebra.evaluate()
     return ready
 
   def spans(self) -> list[Span]:
@@ -89,43 +74,35 @@ class Engine:
 
     A server's single model is repeated for all workers.
     """
-    self._values.evaluate()
-    trees = [model.value.tree for model in self._models()]
+    self._algebra.evaluate()
+    trees = [numerics.shared(model.value.tree) for model in self._models()]
     trees *= self.sim.workers // len(trees)
-    return jax.tree.map(
-      lambda *x: np.stack(x),
-      *[{k: t[k] for k in ('params', 'model_state')} for t in trees],
-    )
+    return jax.tree.map(lambda *x: np.stack(x), *trees)
 
   def save(self) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns what a new engine needs to resume from here.
 
-    Returns:
-      Arrays [values, ...] by kind of value, and a record that JSON can hold.
+    That is arrays [values, ...] by kind of value, and a record for JSON.
     """
-    arrays, indices = self._values.save()
+    arrays, indices = self._algebra.save()
     return arrays, {'uses': self.uses, 'indices': indices}
 
   def like(self, record: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the shapes of the arrays that were saved with a record."""
-    assert self._numerics is not None
+    assert self._compute is not None
     return {
-      kind: abstract(self._numerics.shapes[kind], len(indices))
+      kind: abstract(self._compute.shapes[kind], len(indices))
       for kind, indices in record['indices'].items()
     }
 
   def resume(
     self, arrays: Mapping[str, Any], record: Mapping[str, Any]
   ) -> None:
-    """Brings a new engine to where another one was saved.
+    """Brings a new engine to where `save` returned these arrays and record.
 
     The clock runs again from the start, without arrays, which takes
     microseconds per event.
-
-    Args:
-      arrays: the arrays that `save` returned.
-      record: the record that `save` returned.
     """
-    self._values.computes = False
+    self._algebra.computes = False
     self.advance(record['uses'])
-    self._values.restore(arrays, record['indices'])
+    self._algebra.restore(arrays, record['indices'])

@@ -1,12 +1,20 @@
-"""The ledger of a simulated run: columns and totals of virtual time."""
+"""The ledgers of simulated runs: columns and totals of virtual time."""
 
-from collections.abc import Sequence
+import collections
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from selsync_jax.runs.ledger import Ledger
+from selsync_jax.runs.ledger import NonFiniteError
+from selsync_jax.runs.ledger import Totals
+from selsync_jax.simulate.engine import Engine
 from selsync_jax.simulate.simulation import Span
+from selsync_jax.simulate.simulation import Use
+from selsync_jax.sync.traffic import traffic
+from selsync_jax.training.problem import Problem
+from selsync_jax.training.setup import Plan
 
 TIMELINE = 64  # The number of first steps whose spans are recorded.
 
@@ -25,16 +33,11 @@ class VirtualLedger(Ledger):
     versions: Sequence[int],
     spans: Sequence[Span],
   ) -> dict[str, Any]:
-    """Enters the virtual time of the step that was counted last.
+    """Enters the step that was counted last, which ended at `seconds`.
 
-    Args:
-      seconds: the virtual time at which the step ended.
-      staleness: the staleness of each gradient of the step.
-      versions: the version of each worker's model.
-      spans: what the workers did since the step before.
-
-    Returns:
-      Columns of its row, see docs/stragglers.md.
+    It has the staleness of each gradient, the version of each worker's model,
+    and the spans since the step before. The result is columns of its row, see
+    docs/stragglers.md.
     """
     waited = [0.0] * len(versions)
     for span in spans:
@@ -62,3 +65,48 @@ class VirtualLedger(Ledger):
       'waited': clock['waited'],
       'staleness': clock['staleness'] / clock['gradients'],
     }
+
+
+class AsynchronousLedger(VirtualLedger):
+  """A ledger of steps whose gradients reach the model one by one."""
+
+  def __init__(self, totals: Totals, problem: Problem, plan: Plan):
+    sent = traffic((), problem.shapes['params'], plan.workers)
+    super().__init__(
+      totals,
+      sent._replace(injected=problem.data.injected_bytes_per_step),
+      problem.steps_per_epoch,
+      problem.rates,
+      plan.max_skips,
+    )
+    # By step: gradients, versions of the workers' models, and spans.
+    self._expected: collections.deque[
+      tuple[list[Use], list[int], list[Span]]
+    ] = collections.deque()
+
+  def expect(self, uses: list[Use], engine: Engine) -> None:
+    """Queues a step, which `count` will count after the ones before it."""
+    versions = list(engine.sim.versions)
+    self._expected.append((uses, versions, engine.spans()))
+
+  def count(self, metrics: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Counts the step, its traffic, and its virtual time."""
+    totals, (uses, versions, spans) = self.totals, self._expected.popleft()
+    bad = np.flatnonzero(~np.isfinite(metrics['loss']))
+    if bad.size:
+      worker = uses[bad[0]].worker
+      raise NonFiniteError(
+        f'step {totals.steps + 1}: the loss of worker {worker} is not finite'
+      )
+    totals.steps += 1
+    totals.injected += self.traffic.injected
+    totals.sent = uses[-1].sent / len(versions) + totals.injected
+    totals.sent_bsp += self.traffic.bsp
+    staleness = [use.staleness for use in uses]
+    return self.tick(uses[-1].seconds, staleness, versions, spans)
+
+  def summary(self) -> dict[str, Any]:
+    """Returns the totals that an asynchronous run has."""
+    lockstep = ('sync_steps', 'local_steps', 'lssr', 'skipped')
+    every = super().summary()
+    return {k: every[k] for k in every if k not in lockstep}

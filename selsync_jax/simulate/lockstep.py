@@ -29,27 +29,17 @@ _ROUNDING = 1e-9  # 49 x (1 / 49) is less than 1.
 def create_ledger(
   setup: Setup, totals: Totals, *, cluster: Mapping[str, Any]
 ) -> Ledger:
-  """Returns the ledger of a run in lockstep on a virtual cluster.
-
-  Args:
-    setup: the run.
-    totals: the totals so far; the ledger updates them in place.
-    cluster: the fields of `config.cluster`.
-
-  Raises:
-    ConfigError: for the first field whose value breaks its rule.
-  """
+  """Returns the ledger of a run in lockstep on the cluster of a config."""
   problem, shapes = setup.problem, setup.shapes
   workers = setup.plan.workers
   collectives = setup.strategy.sends(shapes.shared, workers, shapes.opt_state)
   if injected := problem.data.injected_bytes_per_step:
     collectives += (Collective('exchange', injected, 'step'),)
+  made = create_cluster(
+    cluster, workers=workers, steps=problem.steps, seed=problem.seed
+  )
   kind = functools.partial(
-    LockstepLedger,
-    cluster=create_cluster(
-      cluster, workers=workers, steps=problem.steps, seed=problem.seed
-    ),
-    collectives=collectives,
+    LockstepLedger, cluster=made, collectives=collectives
   )
   return setup.ledger(totals, kind)
 
@@ -57,13 +47,8 @@ def create_ledger(
 class LockstepLedger(VirtualLedger):
   """A ledger of workers that take the same steps.
 
-  `Totals.clock` also keeps when each worker was `ready` with its last step.
-
-  Args:
-    *arguments: the arguments of `Ledger`.
-    cluster: the cluster.
-    collectives: the collectives of a step and of a synchronization.
-    **options: the keyword arguments of `Ledger`.
+  It knows the collectives of a step and of a synchronization. `Totals.clock`
+  also keeps when each worker was `ready` with its last step.
   """
 
   def __init__(
@@ -89,24 +74,22 @@ class LockstepLedger(VirtualLedger):
     ready = totals.clock.get('ready', [0.0])
     if len(ready) != workers:  # After a resize.
       ready = [max(ready)] * workers
-    computed = [
-      began + self._cluster.seconds(worker, totals.steps - 1)
-      for worker, began in enumerate(ready)
-    ]
+    seconds = self._cluster.seconds
+    computed = [t + seconds(i, totals.steps - 1) for i, t in enumerate(ready)]
     issued = self._issued(columns['synced'])
     # A synchronization is a barrier even if no collective is issued at it.
     averages = any(c.at == 'sync' for c in self._collectives)
     meet = issued or (columns['synced'] and averages)
     began = [max(computed)] * workers if meet else computed
-    seconds = sum(map(self._cluster.network.seconds, issued))
-    ended = [barrier + seconds for barrier in began]
+    travel = sum(map(self._cluster.network.seconds, issued))
+    ended = [barrier + travel for barrier in began]
     totals.clock['ready'] = ended
+    times = zip(ready, computed, began, ended, strict=True)
+    kinds = 'compute', 'wait', 'communicate'  # In the order of a step.
     spans = [
       Span(worker, kind, start, end, version)
-      for worker, times in enumerate(
-        zip(ready, computed, began, ended, strict=True)
-      )
-      for kind, start, end in zip(_KINDS, times, times[1:], strict=False)
+      for worker, own in enumerate(times)
+      for kind, start, end in zip(kinds, own, own[1:], strict=False)
       if end > start
     ]
     return columns | self.tick(
@@ -122,9 +105,6 @@ class LockstepLedger(VirtualLedger):
       for collective in self._collectives
       if (times := _times(count[collective.at], collective.rate))
     ]
-
-
-_KINDS = ('compute', 'wait', 'communicate')  # In the order of a step.
 
 
 def _times(count: int, rate: float) -> int:

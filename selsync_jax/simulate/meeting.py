@@ -5,22 +5,20 @@ import functools
 
 from selsync_jax.simulate.simulation import Model
 from selsync_jax.simulate.simulation import Process
+from selsync_jax.simulate.simulation import Signal
 from selsync_jax.simulate.simulation import Simulation
 
 
 class Meeting:
-  """An all-reduce that begins when its last member has come.
+  """An all-reduce that begins when the last of its `members` has come.
 
-  Args:
-    sim: the simulation.
-    members: the number of members.
-    act: a function that is called once, when the all-reduce ends.
+  `act` is called once, when it ends.
   """
 
   def __init__(self, sim: Simulation, members: int, act: Callable[[], None]):
     self._sim, self._members, self._act = sim, members, act
     self._present, self._ended = 0, False
-    self._began, self._done = sim.signal(), sim.signal()
+    self._began, self._done = Signal(sim.env), Signal(sim.env)
 
   def attend(self, worker: int) -> Process:
     """Lets a member wait for the others, and then for the end."""
@@ -49,10 +47,7 @@ def average(
 ) -> None:
   """Gives members the mean of their models; each keeps its optimizer's state.
 
-  Args:
-    sim: the simulation.
-    models: the models of all workers; those of the members are replaced.
-    members: the members' indices.
+  It replaces their entries of `models`, which has the models of all workers.
   """
   mean = sim.algebra.mean([models[i].value for i in members])
   for i in members:
@@ -65,10 +60,4 @@ def synchronizations(
 ) -> Callable[[int], Meeting]:
   """Returns `meeting(step)`, in which all workers average their models."""
   act = functools.partial(average, sim, models, range(sim.workers))
-
-  @functools.cache
-  def meeting(step):
-    del step
-    return Meeting(sim, sim.workers, act)
-
-  return meeting
+  return functools.cache(lambda step: Meeting(sim, sim.workers, act))

@@ -15,21 +15,12 @@ import optax
 
 from selsync_jax import optimizers
 from selsync_jax.models import tasks
-from selsync_jax.simulate.values import Tree
 from selsync_jax.sync import flat
 from selsync_jax.training.problem import Problem
 
+Tree = Any
+
 _LAST_STEP = 2**31 - 1  # No worker takes so many steps.
-
-
-def default_width() -> int:
-  """Returns how many gradients one program computes.
-
-  On a CPU, one: convolutions with different weights for each row of a batch are
-  slow there (measured on the digits: 2.6 ms for one gradient, 7 to 10 ms for
-  each of 4 to 32).
-  """
-  return 1 if jax.default_backend() == 'cpu' else 8
 
 
 class Numerics:
@@ -37,25 +28,21 @@ class Numerics:
 
   A `model` is a dict of `params`, `model_state` and `opt_state`; `shared` is
   the first two. A `gradient` is a dict of `grads`, `model_state` after the
-  forward pass, and `metrics`.
-
-  Args:
-    problem: what is trained.
-    optimizer: the optimizer's name and options, `config.optimizer`.
-    width: the number of gradients that one program computes; a smaller batch is
-      padded, so that no result depends on its neighbors.
+  forward pass, and `metrics`. The optimizer's options are `config.optimizer`.
+  One program computes `width` gradients; a smaller batch is padded, so that no
+  result depends on its neighbors.
   """
 
   def __init__(
-    self,
-    problem: Problem,
-    optimizer: dict[str, Any],
-    width: int | None = None,
+    self, problem: Problem, optimizer: dict[str, Any], width: int | None = None
   ):
     self._problem = problem
     options = {k: v for k, v in optimizer.items() if k != 'learning_rate'}
     self._optimizer = functools.partial(optimizers.create_optimizer, **options)
-    self._width = width or default_width()
+    # On a CPU, convolutions with different weights for each row of a batch are
+    # slow (measured on the digits: 2.6 ms for one gradient, 7 to 10 ms for each
+    # of 4 to 32).
+    self._width = width or (1 if jax.default_backend() == 'cpu' else 8)
     self._loss = tasks.train_loss(problem.model, problem.task)
     one = self._gradient if self._width == 1 else jax.vmap(self._gradient)
     self._gradients = jax.jit(one)
@@ -72,50 +59,45 @@ class Numerics:
     """Returns the model that all workers start with."""
     params, model_state = self._problem.init()
     opt_state = self._optimizer(learning_rate=0.0).init(params)
-    return {
-      'params': params,
-      'model_state': model_state,
-      'opt_state': opt_state,
-    }
+    return dict(params=params, model_state=model_state, opt_state=opt_state)
 
   @functools.cached_property
   def shapes(self) -> dict[str, Tree]:
     """The shapes of the tree of each kind of value."""
-    shared = self._problem.shapes
+    both = self._problem.shapes
     init = self._optimizer(learning_rate=0.0).init
-    model = shared | {'opt_state': jax.eval_shape(init, shared['params'])}
     batch = self._problem.data.example
     scalar = jax.ShapeDtypeStruct((), jnp.int32)
-    gradient = jax.eval_shape(self._gradient, shared, batch, scalar, scalar)
+    gradient = jax.eval_shape(self._gradient, both, batch, scalar, scalar)
     return {
-      'model': model,
-      'shared': shared,
+      'model': both | {'opt_state': jax.eval_shape(init, both['params'])},
+      'shared': both,
       'gradient': gradient,
       'metrics': gradient['metrics'],
-      'sum': shared['params'],
+      'sum': both['params'],
     }
 
   def gradients(self, rows: Sequence[Sequence[Any]]) -> list[Tree]:
     """Returns the gradients of some `(model, worker, step)`, in order."""
-    arguments = [self._arguments(*row) for row in rows]
+    arguments = [
+      (
+        shared(model),
+        self._batch(worker, step),
+        np.int32(worker),
+        np.int32(step),
+      )
+      for model, worker, step in rows
+    ]
     if self._width == 1:
       return [self._gradients(*each) for each in arguments]
     results = []
     for first in range(0, len(arguments), self._width):
       some = arguments[first : first + self._width]
       full = [*some, *some[:1] * (self._width - len(some))]
-      stacked = jax.tree.map(lambda *x: jnp.stack(x), *full)
-      trees = self._gradients(*stacked)
-      results += [
-        jax.tree.map(lambda x, row=row: x[row], trees)
-        for row in range(len(some))
-      ]
+      trees = self._gradients(*jax.tree.map(lambda *x: jnp.stack(x), *full))
+      for row in range(len(some)):
+        results.append(jax.tree.map(lambda x, row=row: x[row], trees))
     return results
-
-  def _arguments(self, model, worker, step):
-    shared = {k: model[k] for k in ('params', 'model_state')}
-    batch = self._batch(worker, step)
-    return shared, batch, np.int32(worker), np.int32(step)
 
   def _batch(self, worker: int, step: int) -> Any:
     """Returns a worker's batch; consecutive steps share an iterator."""
@@ -139,10 +121,13 @@ class Numerics:
     updates, opt_state = self._optimizer(learning_rate=rate).update(
       grads, model['opt_state'], model['params']
     )
-    return model | {
-      'params': optax.apply_updates(model['params'], updates),
-      'opt_state': opt_state,
-    }
+    params = optax.apply_updates(model['params'], updates)
+    return model | {'params': params, 'opt_state': opt_state}
+
+
+def shared(tree: Tree) -> Tree:
+  """Returns the parameters and batch statistics of a model."""
+  return {name: tree[name] for name in ('params', 'model_state')}
 
 
 def mean(trees: Sequence[Tree]) -> Tree:

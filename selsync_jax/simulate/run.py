@@ -4,17 +4,19 @@ import functools
 import pathlib
 from typing import Any
 
+import jax
 import ml_collections
+import numpy as np
 
 from selsync_jax.config import ConfigError
 from selsync_jax.runs.session import Session
-from selsync_jax.simulate import asynchronous
 from selsync_jax.simulate import lockstep
 from selsync_jax.simulate import methods
-from selsync_jax.simulate.asynchronous import AsynchronousLedger
 from selsync_jax.simulate.cluster import create_cluster
 from selsync_jax.simulate.engine import Engine
+from selsync_jax.simulate.ledgers import AsynchronousLedger
 from selsync_jax.simulate.numerics import Numerics
+from selsync_jax.simulate.simulation import Use
 from selsync_jax.sync.traffic import nbytes
 from selsync_jax.training import start
 from selsync_jax.training.evaluation import Evaluator
@@ -37,14 +39,8 @@ def simulate(
 ) -> dict[str, Any]:
   """Trains on the virtual cluster of a config, and writes the run.
 
-  Args:
-    config: see `train_and_evaluate`; its method is lockstep or asynchronous.
-    workdir: the run's folder, see `train_and_evaluate`, whose errors it raises.
-    restart: whether to move a run in `workdir` aside first.
-    accept_changes: whether to resume though data, model or trace have changed.
-
-  Returns:
-    The summary, as in `summary.json`.
+  The config's method is lockstep or asynchronous. See `train_and_evaluate` for
+  the arguments and errors. The result is the summary, as in `summary.json`.
   """
   settings = check(config)
   config = settings.config.copy_and_resolve_references()
@@ -79,15 +75,12 @@ def _train_asynchronously(
   problem = create_problem(settings)
   start.check_size(problem)
   plan = create_plan(config, problem)
+  cluster, seed = config.cluster.to_dict(), problem.seed
   cluster = create_cluster(
-    config.cluster.to_dict(),
-    workers=plan.workers,
-    steps=problem.steps,
-    seed=problem.seed,
+    cluster, workers=plan.workers, steps=problem.steps, seed=seed
   )
   numerics = Numerics(problem, config.optimizer.to_dict())
-  size = nbytes(problem.shapes)
-  engine = Engine(method, cluster, size, numerics, problem.seed)
+  engine = Engine(method, cluster, nbytes(problem.shapes), numerics, seed)
   totals = start.totals(problem, plan, session.record)
   ledger = AsynchronousLedger(totals, problem, plan)
   found = problem.fingerprint | cluster.files
@@ -101,7 +94,7 @@ def _train_asynchronously(
     if summary := session.outcome(totals, problem.steps):
       return summary
     describe_data(session, problem)
-    asynchronous.restore(engine, session)
+    _restore(engine, session)
     evaluator = Evaluator(problem, plan.mapper)
     first = totals.position
     with hooks(session, problem, plan, ledger, evaluator) as run:
@@ -110,7 +103,7 @@ def _train_asynchronously(
       for position in range(first + 1, problem.steps + 1):
         uses = engine.advance(position * plan.workers)
         ledger.expect(uses, engine)
-        now = run.record(position, asynchronous.metrics(uses))
+        now = run.record(position, _metrics(uses))
         if now.evaluates:
           run.evaluate(now, engine.shared())
         if now.saves:
@@ -134,3 +127,22 @@ def _check(config: ml_collections.ConfigDict, session: Session) -> None:
       f'config.workers={config.workers}: must be {record["workers"]}, as in '
       f'{session.workdir}; {config.sync.method} cannot resume with others'
     )
+
+
+def _restore(engine: Engine, session: Session) -> None:
+  """Brings a new engine to the run's last checkpoint; prints its step."""
+  session.say('compiling')
+  if session.record is None:
+    return
+  record = session.record['engine']
+  engine.resume(session.checkpoints.restore(engine.like(record)), record)
+  engine.spans()  # The rows of earlier steps have them already.
+  session.say(f'resuming from step {session.step}')
+
+
+def _metrics(uses: list[Use]) -> dict[str, jax.Array]:
+  """Returns the metrics of a step: arrays [N], one entry per gradient."""
+  each = jax.device_get([use.metrics.tree for use in uses])
+  stacked = jax.tree.map(lambda *x: np.stack(x), *each)
+  stacked['unequal'] = np.full(len(uses), -1, np.int32)
+  return jax.device_put(stacked)

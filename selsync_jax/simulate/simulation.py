@@ -2,9 +2,9 @@
 
 A method starts one SimPy process per worker, and more where its paper has more
 (a parameter server, a group generator). A process takes time by `compute`,
-`message`, `communicate` (for the `seconds_of` a collective), `wait_until` and
-`hold`, all of them generators for `yield from`. Times depend on the cluster and
-the seed alone, never on an array.
+`message`, `wait_until` and `hold` (also for the `seconds_of` a collective), all
+of them generators for `yield from`. Times depend on the cluster and the seed
+alone, never on an array.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -17,7 +17,7 @@ from simpy.events import NORMAL
 
 from selsync_jax.data import draws
 from selsync_jax.simulate.algebra import Algebra
-from selsync_jax.simulate.values import Value
+from selsync_jax.simulate.algebra import Value
 from selsync_jax.sync.network import Network
 from selsync_jax.sync.traffic import Collective
 
@@ -27,107 +27,70 @@ Process = Generator[simpy.Event, Any, Any]
 
 
 class Model(NamedTuple):
-  """A version of a model.
+  """A version of a model."""
 
-  Attributes:
-    value: the model, a value of kind `model`.
-    version: the number of updates it has had, as the method counts them.
-  """
-
-  value: Value
-  version: int
+  value: Value  # Of kind `model`.
+  version: int  # The number of updates it has had, as the method counts them.
 
 
 class Gradient(NamedTuple):
-  """The gradient of one worker's step.
+  """The gradient of one worker's step."""
 
-  Attributes:
-    value: the gradient, a value of kind `gradient`.
-    worker: the index of the worker that computed it.
-    step: the worker's own step, from 0.
-    version: the version of the model at which it was computed.
-    began: the virtual time at which the computation began, in seconds.
-  """
-
-  value: Value
+  value: Value  # Of kind `gradient`.
   worker: int
-  step: int
-  version: int
-  began: float
+  step: int  # The worker's own, from 0.
+  version: int  # Of the model at which it was computed.
+  began: float  # The virtual seconds at which the computation began.
 
 
 class Use(NamedTuple):
-  """The record of a gradient that reached the model, without its arrays.
-
-  Attributes:
-    worker: the index of the worker that computed it.
-    step: the worker's own step, from 0.
-    began: the virtual time at which the computation began, in seconds.
-    seconds: the virtual time at which the gradient reached the model.
-    staleness: the number of updates of the model since the gradient's version.
-    metrics: the metrics of its batch, a value of kind `metrics`.
-    sent: the bytes that all workers and servers had sent by then.
-  """
+  """The record of a gradient that reached the model, without its arrays."""
 
   worker: int
-  step: int
-  began: float
-  seconds: float
-  staleness: int
-  metrics: Value
-  sent: float
+  step: int  # The worker's own, from 0.
+  began: float  # The virtual seconds at which the computation began.
+  seconds: float  # The virtual seconds at which it reached the model.
+  staleness: int  # The number of updates of the model since its version.
+  metrics: Value  # Those of its batch, of kind `metrics`.
+  sent: float  # Bytes that all workers and servers had sent by then.
 
 
 class Span(NamedTuple):
-  """An interval in which a worker did one thing.
-
-  Attributes:
-    worker: the worker's index.
-    kind: `compute`, `wait` or `communicate`.
-    began: the begin, in virtual seconds.
-    ended: the end, in virtual seconds.
-    version: the version of the worker's model.
-  """
+  """An interval, in virtual seconds, in which a worker did one thing."""
 
   worker: int
-  kind: str
+  kind: str  # 'compute', 'wait' or 'communicate'.
   began: float
   ended: float
-  version: int
+  version: int  # Of the worker's model.
 
 
 class Settled(simpy.Event):
   """An event that comes after all others of the same instant."""
 
-  LATE = EventPriority(NORMAL + 1)
-
   def __init__(self, env: simpy.Environment):
     super().__init__(env)
     self._ok, self._value = True, None
-    env.schedule(self, priority=self.LATE)
+    env.schedule(self, priority=EventPriority(NORMAL + 1))
 
 
 class Signal:
   """An event that repeats, and that processes wait for."""
 
   def __init__(self, env: simpy.Environment):
-    self._env, self.next = env, env.event()
+    self.next = env.event()
 
   def fire(self) -> None:
     """Wakes every process that waits for `next`."""
-    fired, self.next = self.next, self._env.event()
+    fired, self.next = self.next, self.next.env.event()
     fired.succeed()
 
 
 class Simulation:
   """A cluster that trains on a virtual clock.
 
-  Args:
-    seconds: `seconds(worker, step)`, the time to compute a gradient.
-    network: the network between the workers.
-    nbytes: the size of a message: parameters and batch statistics, in bytes.
-    algebra: the operations on models and gradients.
-    seed: the seed of the methods' draws.
+  A worker needs `seconds(worker, step)` to compute a gradient. A message has
+  `nbytes`: the parameters and batch statistics. The seed is that of `draws`.
   """
 
   def __init__(
@@ -162,14 +125,6 @@ class Simulation:
     for i in range(self.workers):
       self.process(worker(i))
 
-  def signal(self) -> Signal:
-    """Returns a new signal."""
-    return Signal(self.env)
-
-  def settled(self) -> Settled:
-    """Returns an event that comes after all others of this instant."""
-    return Settled(self.env)
-
   def draws(self, *words: int) -> list[int]:
     """Returns 64 random bits per worker, a function of seed and words."""
     workers = np.arange(self.workers)
@@ -181,8 +136,8 @@ class Simulation:
     self.steps[worker] += 1
     self.versions[worker] = model.version
     value = self.algebra.gradient(model.value, worker, step)
-    yield self.env.timeout(self._seconds(worker, step))
-    self._note(worker, 'compute', began)
+    ended = self.env.timeout(self._seconds(worker, step))
+    yield from self.hold(worker, ended, 'compute')
     return Gradient(value, worker, step, model.version, began)
 
   def wait_until(
@@ -192,51 +147,37 @@ class Simulation:
     signal: Signal,
     kind: str = 'wait',
   ) -> Process:
-    """Lets a worker wait until a condition holds.
+    """Lets a worker wait until a condition holds; `kind` is that of its `Span`.
 
-    Args:
-      worker: the worker's index.
-      condition: the condition.
-      signal: a signal that fires whenever the condition may have changed.
-      kind: the kind of the recorded `Span`.
+    The signal fires whenever the condition may have changed.
     """
     began = self.now
     while not condition():
       yield signal.next
     self._note(worker, kind, began)
 
-  def hold(self, worker: int, turn: simpy.Event) -> Process:
-    """Lets a worker wait for its turn at a resource."""
+  def hold(
+    self, worker: int, event: simpy.Event, kind: str = 'wait'
+  ) -> Process:
+    """Lets a worker wait for an event, such as its turn at a resource."""
     began = self.now
-    yield turn
-    self._note(worker, 'wait', began)
-
-  def communicate(self, worker: int, seconds: float) -> Process:
-    """Lets a worker communicate for some seconds."""
-    began = self.now
-    yield self.env.timeout(seconds)
-    self._note(worker, 'communicate', began)
+    yield event
+    self._note(worker, kind, began)
 
   def seconds_of(self, kind: str, members: int) -> float:
     """Returns the seconds of a collective on the model, and counts its bytes.
 
-    Call it once for all members.
-
-    Args:
-      kind: the kind of collective, see `sync.traffic`.
-      members: the number of workers that take part.
+    Call it once for all members. For its kinds see `sync.traffic`.
     """
     collective = Collective(kind, self.nbytes)
     self.sent += members * collective.sent(members)
     return self.network._replace(workers=members).seconds(collective)
 
-  def message(
-    self, worker: int, link: simpy.Resource, nbytes: float
-  ) -> Process:
+  def message(self, worker: int, link: simpy.Resource) -> Process:
     """Sends a message to or from a worker through a shared link."""
     began = self.now
-    seconds = 8 * nbytes / self.network.bandwidth
-    self.sent += nbytes
+    seconds = 8 * self.nbytes / self.network.bandwidth
+    self.sent += self.nbytes
     if seconds:
       with link.request() as turn:
         yield turn
@@ -247,17 +188,10 @@ class Simulation:
 
   def use(self, gradient: Gradient, version: int) -> None:
     """Records that a gradient reaches the model at a version."""
-    self.uses.append(
-      Use(
-        gradient.worker,
-        gradient.step,
-        gradient.began,
-        seconds=self.now,
-        staleness=version - gradient.version,
-        metrics=self.algebra.metrics(gradient.value),
-        sent=self.sent,
-      )
-    )
+    _, worker, step, old, began = gradient
+    metrics = self.algebra.metrics(gradient.value)
+    use = Use(worker, step, began, self.now, version - old, metrics, self.sent)
+    self.uses.append(use)
 
   def _note(self, worker: int, kind: str, began: float) -> None:
     if self.now > began:

@@ -1,12 +1,9 @@
 """Averagers: what happens to the parameters at a synchronization.
 
-References:
-  McMahan et al., `Communication-Efficient Learning of Deep Networks from
-    Decentralized Data`, AISTATS 2017 (`subset_mean`).
-  Douillard et al., `DiLoCo: Distributed Low-Communication Training of Language
-    Models`, 2023, Algorithm 1 (`outer`).
-  Reddi et al., `Adaptive Federated Optimization`, ICLR 2021, Algorithm 2
-    (`outer` with Adam is FedAdam).
+References (with titles in `selsync_jax.methods`):
+  McMahan et al., AISTATS 2017 (`subset_mean`).
+  Douillard et al., 2023, Algorithm 1 (`outer`: DiLoCo).
+  Reddi et al., ICLR 2021, Algorithm 2 (`outer` with Adam: FedAdam).
 """
 
 from collections.abc import Callable
@@ -21,15 +18,13 @@ import optax
 
 from selsync_jax.config import Fraction
 from selsync_jax.sync import resizing
+from selsync_jax.sync import traffic
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import Metrics
 from selsync_jax.sync.part import no_metrics
 from selsync_jax.sync.part import Part
 from selsync_jax.sync.part import part
 from selsync_jax.sync.resizing import Resize
-from selsync_jax.sync.traffic import Sends
-from selsync_jax.sync.traffic import sends_all
-from selsync_jax.sync.traffic import sends_nothing
 from selsync_jax.sync.wires import FLOAT32
 from selsync_jax.sync.wires import Wire
 
@@ -48,13 +43,13 @@ class Averager(Part):
     remembers: whether `apply` depends on its state.
     check: `check(N)` raises `ValueError` if N workers cannot use it.
     metrics: `metrics(state)`, scalars by name, for the rows of a run.
-    resize: the rule for the state when the number of workers changes, see
-      `resizing`; by default, all workers take the first one's.
+    resize: the rule for the state of another number of workers; by default
+      `resizing.first`.
   """
 
   init: Callable[[Any], Any]
   apply: Callable[..., tuple[Any, Any]]
-  sends: Sends = sends_all
+  sends: traffic.Sends = traffic.sends_all
   agrees: bool = True
   averages: bool = True
   remembers: bool = True
@@ -69,7 +64,7 @@ def no_averaging() -> Averager:
   return Averager(
     lambda tree: (),
     lambda tree, state: (tree, state),
-    sends_nothing,
+    traffic.sends_nothing,
     agrees=False,
     averages=False,
   )
@@ -124,7 +119,6 @@ def subset_mean(
       rounded, to at least 1.
     seed: the seed of the random draws.
     wire: how the mean travels.
-    axis_name: the mapped axis.
   """
 
   def apply(tree, state):
@@ -177,18 +171,16 @@ def outer(
   def apply(tree, state):
     average, sent = wire.mean(tree, state.wire)
     gradient = optax.tree.sub(state.consensus, average)
-    updates, opt_state = optimizer.update(
-      gradient, state.opt_state, state.consensus
-    )
-    moved = optax.apply_updates(state.consensus, updates)
+    before, old = state.consensus, state.opt_state
+    updates, opt_state = optimizer.update(gradient, old, before)
+    moved = optax.apply_updates(before, updates)
     return moved, OuterState(moved, opt_state, wire.rebase(moved, sent))
 
+  first = resizing.first
   return Averager(
     init,
     apply,
     wire.sends,
     metrics=lambda state: wire.metrics(state.wire),
-    resize=resizing.fields(
-      consensus=resizing.first, opt_state=resizing.first, wire=wire.resize
-    ),
+    resize=resizing.fields(consensus=first, opt_state=first, wire=wire.resize),
   )

@@ -35,19 +35,12 @@ threshold, and what it is compared with, within float32's range."""
 
 
 class BudgetState(NamedTuple):
-  """State of `budgeted`.
+  """State of `budgeted`."""
 
-  Attributes:
-    trigger: the state of the trigger inside.
-    log_threshold: float32 [], the logarithm of its threshold at this step.
-    sync: bool [], whether this step synchronizes.
-    safe: bool [], whether the trigger held its vote and nobody vetoed.
-  """
-
-  trigger: Any
-  log_threshold: Float32[Array, '']
-  sync: Bool[Array, '']
-  safe: Bool[Array, '']
+  trigger: Any  # The state of the trigger inside.
+  log_threshold: Float32[Array, '']  # Of its threshold at this step.
+  sync: Bool[Array, '']  # Whether this step synchronizes.
+  safe: Bool[Array, '']  # Whether it held its vote and nobody vetoed.
 
 
 @part
@@ -69,9 +62,6 @@ def budgeted(
     gain: how much the logarithm of the threshold rises for one synchronization
       too many. The lower it is, the more the trigger decides which steps
       synchronize; the higher, the sooner the budget is met.
-
-  Returns:
-    A transformation with state `BudgetState`.
 
   Raises:
     ValueError: if the trigger has no threshold, or not exactly one budget is
@@ -98,14 +88,9 @@ def budgeted(
     synced = state.sync if synced is None else synced
     change = gain * (synced - rate(traffic))
     log_threshold = jnp.clip(state.log_threshold + change, -LIMIT, LIMIT)
-    inner: Any = trigger.update(
-      updates,
-      state.trigger,
-      params,
-      synced=synced,
-      traffic=traffic,
-      **extra_args | {'threshold': jnp.exp(log_threshold)},
-    )[1]
+    extra_args |= dict(synced=synced, traffic=traffic)
+    extra_args['threshold'] = jnp.exp(log_threshold)
+    inner: Any = trigger.update(updates, state.trigger, params, **extra_args)[1]
     safe = getattr(inner, 'safe', jnp.bool(True))
     return updates, BudgetState(inner, log_threshold, inner.sync, safe)
 
@@ -118,15 +103,9 @@ def budgeted(
     rate(traffic)
     trigger.traits.affordable(traffic)
 
-  own = dict(
-    metrics=metrics,
-    resize=resizing.fields(
-      trigger=trigger.resize, log_threshold=resizing.first
-    ),
-    threshold=None,
-    affordable=affordable,
-  )
-  traits: dict[str, Any] = inside | own
+  resize = resizing.fields(trigger=trigger.resize, log_threshold=resizing.first)
+  own: dict[str, Any] = dict(metrics=metrics, resize=resize, threshold=None)
+  traits = inside | own | dict[str, Any](affordable=affordable)
   return Trigger(init, update, **traits)
 
 

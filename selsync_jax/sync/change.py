@@ -62,26 +62,20 @@ def measure(
   1978), so the change is right for every finite gradient.
 
   Args:
-    smoothing: the factor :math:`a` in (0, 1]; `None` is the paper's N / 100
-      for N workers, at most 1, which reacts slowly for few workers.
-    axis_name: the mapped axis.
+    smoothing: the factor :math:`a` in (0, 1], else a `ValueError`; `None` is
+      the paper's N / 100 for N workers, at most 1, which reacts slowly for few.
 
   Returns:
     A transformation with state `MeasureState` that passes updates through.
-
-  Raises:
-    ValueError: if `smoothing` is a number outside (0, 1].
   """
   if isinstance(smoothing, int | float) and not 0 < smoothing <= 1:
     raise ValueError(f'smoothing must be in (0, 1], got {smoothing}')
 
   def init(params):
-    del params
-    zero = jnp.float32(0)
-    return MeasureState(jnp.int32(0), zero, jnp.int32(0), zero)
+    integer, real = jnp.int32(0), jnp.float32(0)
+    return MeasureState(integer, real, integer, real)
 
-  def update(updates, state, params=None, **extra_args):
-    del params, extra_args
+  def update(updates, state, params=None, **_):
     a = smoothing
     if a is None:
       a = min(lax.axis_size(axis_name) / 100, 1.0)

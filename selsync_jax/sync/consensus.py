@@ -9,6 +9,7 @@ References:
 """
 
 from collections.abc import Sequence
+import functools
 from typing import Any
 
 import jax
@@ -37,14 +38,8 @@ def consensus(
   Args:
     tree: a pytree of arrays, of the same structure on all workers.
     where: bool [], whether this worker's values count; `None` counts all.
-    count: the number of workers whose `where` is true; needed with `where`.
-    axis_name: the mapped axis.
-
-  Returns:
-    A tree like `tree`, equal on all workers.
-
-  Raises:
-    ValueError: if only one of `where` and `count` is given.
+    count: the number of workers whose `where` is true; with `where` and only
+      then, else a `ValueError`.
   """
   if (where is None) != (count is None):
     raise ValueError('where and count go together')
@@ -60,12 +55,10 @@ def means(
   """Returns the sum over workers of each vector, divided by `count` or N."""
   if count is None:
     return tuple(
-      _typed_as(vector, lax.pmean(vector, axis_name), axis_name)
-      for vector in vectors
+      _typed_as(v, lax.pmean(v, axis_name), axis_name) for v in vectors
     )
   return tuple(
-    total(vector, axis_name=axis_name) / jnp.asarray(count, vector.dtype)
-    for vector in vectors
+    total(v, axis_name=axis_name) / jnp.asarray(count, v.dtype) for v in vectors
   )
 
 
@@ -96,11 +89,10 @@ def synchronize(sync: Any, tree: Any, *, axis_name: str = AXIS) -> Any:
     sync: bool [], equal on all workers (`SelSyncState.sync` is). Workers that
       disagree would wait for each other forever.
     tree: a pytree of arrays. Only floating-point leaves are averaged.
-    axis_name: the mapped axis.
 
   Returns:
-    A tree like `tree`: bit-identical on all workers where `sync` is true;
-    `tree` itself, with nothing sent, where it is false.
+    A tree like `tree`, bit-identical on all workers, or `tree` itself, with
+    nothing sent.
 
   Example:
     >>> import jax, jax.numpy as jnp
@@ -112,9 +104,5 @@ def synchronize(sync: Any, tree: Any, *, axis_name: str = AXIS) -> Any:
     [1. 2. 6.]
     [3. 3. 3.]
   """
-  return lax.cond(
-    sync,
-    lambda tree: consensus(tree, axis_name=axis_name),
-    lambda tree: tree,
-    tree,
-  )
+  mean = functools.partial(consensus, axis_name=axis_name)
+  return lax.cond(sync, mean, lambda tree: tree, tree)

@@ -1,19 +1,14 @@
 """Averagers in which each worker exchanges parameters with a few others.
 
 Parameters stay different between workers, and information spreads over rounds.
-Every exchange is a permutation, and a worker takes the mean of what it has and
-what it receives, so the mixing matrix is doubly stochastic and the mean over
-all workers is preserved.
+Every exchange is a permutation, so the mixing matrix is doubly stochastic and
+the mean over all workers is preserved.
 
-References:
-  Lian et al., `Can Decentralized Algorithms Outperform Centralized
-    Algorithms?`, NeurIPS 2017 (the ring).
-  Ying et al., `Exponential Graph is Provably Efficient for Decentralized Deep
-    Training`, NeurIPS 2021 (the one-peer exponential graph).
-  Li et al., `Breaking (Global) Barriers in Parallel Stochastic Optimization
-    with Wait-Avoiding Group Averaging`, TPDS 2021 (WAGMA: butterfly groups).
-  Luo et al., `Prague: High-Performance Heterogeneity-Aware Asynchronous
-    Decentralized Training`, ASPLOS 2020 (random groups).
+References (with titles in `selsync_jax.methods.periodic`):
+  Lian et al., NeurIPS 2017 (the ring).
+  Ying et al., NeurIPS 2021 (the one-peer exponential graph).
+  Li et al., TPDS 2021 (WAGMA: butterfly groups).
+  Luo et al., ASPLOS 2020 (Prague: random groups).
 """
 
 from collections.abc import Callable
@@ -58,10 +53,7 @@ class ExchangeState(NamedTuple):
 
 @part
 def gossip(
-  topology: Topology = 'exponential',
-  seed: int = 0,
-  *,
-  axis_name: str = AXIS,
+  topology: Topology = 'exponential', seed: int = 0, *, axis_name: str = AXIS
 ) -> Averager:
   """Averages each worker with one or two others.
 
@@ -73,7 +65,6 @@ def gossip(
       disjoint pairs, drawn in each round; with an odd number of workers one is
       left over.
     seed: the seed of the random draws.
-    axis_name: the mapped axis.
   """
   draws = seed if topology == 'random' else None
   return _exchanging(TOPOLOGIES[topology], draws, None, axis_name)
@@ -102,7 +93,6 @@ def groups(
     all_every: rounds from one average over all workers to the next; WAGMA's
       tau is 10. `None` means never.
     seed: the seed of the partitions and draws.
-    axis_name: the mapped axis.
 
   Raises:
     ValueError: if `size` is not a power of two above 1; in `check` and `apply`,
@@ -110,7 +100,14 @@ def groups(
   """
   if size < 2 or size & (size - 1):
     raise ValueError(f'size must be a power of two above 1, got {size}')
-  rounds = functools.partial(PARTITIONINGS[how], size=size, seed=seed)
+
+  def rounds(workers):
+    if workers % size:
+      raise ValueError(
+        f'{workers} workers cannot be divided into groups of {size}'
+      )
+    return PARTITIONINGS[how](workers, size, seed)
+
   draws = seed if how == 'random' else None
   return _exchanging(rounds, draws, all_every, axis_name)
 
@@ -147,22 +144,16 @@ def _exchanging(
     vectors = jax.eval_shape(lambda tree: flat.by_dtype(tree)[0], tree)
     sizes = [vector.size * vector.dtype.itemsize for vector in vectors]
     often = 1 / all_every if all_every else 0
-    return tuple(
-      Collective('exchange', size, rate=(1 - often) / len(rounds))
-      for stages in rounds
-      for stage in stages
-      for size in sizes * len(stage)
-    ) + tuple(
-      Collective('all_reduce', size, rate=often) for size in sizes if all_every
-    )
+    exchanges = sum(len(stage) for stages in rounds for stage in stages)
+    rate = (1 - often) / len(rounds)
+    some = [Collective('exchange', size, rate=rate) for size in sizes]
+    of_all = [Collective('all_reduce', size, rate=often) for size in sizes]
+    return (*some * exchanges, *(of_all if all_every else ()))
 
-  return Averager(
-    lambda tree: ExchangeState(jnp.int32(0)),
-    apply,
-    sends,
-    agrees=False,
-    check=rounds_of,
-  )
+  def init(_):
+    return ExchangeState(jnp.int32(0))
+
+  return Averager(init, apply, sends, agrees=False, check=rounds_of)
 
 
 def _mix(stages: Round, axis_name: str, vectors: Any) -> Any:
@@ -177,10 +168,6 @@ def _mix(stages: Round, axis_name: str, vectors: Any) -> Any:
       for values in zip(vectors, *received, strict=True)
     )
   return vectors
-
-
-def _ring(workers: int) -> tuple[Round, ...]:
-  return ((_shifts(workers, {1 % workers, -1 % workers}),),)
 
 
 def _exponential(workers: int) -> tuple[Round, ...]:
@@ -215,16 +202,7 @@ def _matchings(workers: int) -> tuple[Round, ...]:
   return tuple(rounds)
 
 
-def _check_groups(workers: int, size: int) -> None:
-  if workers % size:
-    raise ValueError(
-      f'{workers} workers cannot be divided into groups of {size}'
-    )
-
-
-def _butterfly(workers: int, *, size: int, seed: int) -> tuple[Round, ...]:
-  del seed
-  _check_groups(workers, size)
+def _butterfly(workers: int, size: int, seed: int) -> tuple[Round, ...]:
   if workers & (workers - 1):
     raise ValueError(
       f'butterfly groups need a power of two of workers, got {workers}'
@@ -249,8 +227,7 @@ def butterfly_masks(index: int, workers: int, size: int) -> list[int]:
   return [1 << (index * bits + i) % all_bits for i in range(bits)]
 
 
-def _partitions(workers: int, *, size: int, seed: int) -> tuple[Round, ...]:
-  _check_groups(workers, size)
+def _partitions(workers: int, size: int, seed: int) -> tuple[Round, ...]:
   rng = np.random.default_rng(seed)
   rounds = []
   for _ in range(PARTITIONS):
@@ -264,7 +241,7 @@ def _partitions(workers: int, *, size: int, seed: int) -> tuple[Round, ...]:
 # Functions from N to the rounds of N workers.
 TOPOLOGIES = {
   'exponential': _exponential,
-  'ring': _ring,
+  'ring': lambda n: ((_shifts(n, {1 % n, -1 % n}),),),
   'random': _matchings,
 }
 PARTITIONINGS = {'butterfly': _butterfly, 'random': _partitions}

@@ -47,6 +47,7 @@ import math
 from typing import Annotated, Any, Literal, NamedTuple
 
 from annotated_types import Interval
+import jax
 from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32
@@ -57,9 +58,7 @@ from selsync_jax.config import Threshold
 from selsync_jax.sync import flat
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import part
-from selsync_jax.sync.sketch import MAX_DEPTH
-from selsync_jax.sync.sketch import sketch
-from selsync_jax.sync.sketch import squared_norm
+from selsync_jax.sync.replicas import mix
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.transformation import Trigger
 
@@ -87,51 +86,76 @@ class FDAState(NamedTuple):
   safe: Bool[Array, '']
 
 
-class Estimator(NamedTuple):
-  """An estimator of the variance.
+class Bound(NamedTuple):
+  """A lower bound of the squared norm of the mean drift."""
 
-  Attributes:
-    summary: `summary(drift, direction)`, a vector whose first element is the
-      squared norm of a worker's drift.
-    estimate: `estimate(mean)`, the variance from the mean of all summaries.
-    size: the number of elements in a summary.
-  """
-
-  summary: Callable[[Any, Any], Any]
-  estimate: Callable[[Any], Any]
-  size: int
+  summary: Callable[[Any, Any], Any]  # Of a worker's drift and the direction.
+  bound: Callable[[Any], Any]  # From the mean of all summaries.
+  size: int  # The number of elements in a summary.
 
 
-def _squared(drift):
-  return jnp.sum(jnp.square(drift))
-
-
-NAIVE = Estimator(
-  lambda drift, direction: _squared(drift)[None], lambda mean: mean[0], 1
-)
-LINEAR = Estimator(
-  lambda drift, direction: jnp.stack(
-    [_squared(drift), jnp.sum(direction * drift)]
-  ),
-  lambda mean: mean[0] - jnp.square(mean[1]),
-  2,
+NAIVE = Bound(lambda drift, direction: jnp.zeros(0), lambda mean: 0, 0)
+LINEAR = Bound(
+  lambda drift, direction: jnp.sum(direction * drift)[None],
+  lambda mean: jnp.square(mean[0]),
+  1,
 )
 
 
-def _sketched(depth: int, width: int, seed: int) -> Estimator:
+def _sketched(depth: int, width: int, seed: int) -> Bound:
   # The approximate relative error of a row's estimate, 6% by default.
   epsilon = 1 / math.sqrt(width)
+  return Bound(
+    lambda drift, direction: jnp.ravel(sketch(drift, depth, width, seed)),
+    lambda mean: squared_norm(mean.reshape(depth, width)) / (1 + epsilon),
+    depth * width,
+  )
 
-  def summary(drift, direction):
-    del direction
-    rows = sketch(drift, depth, width, seed)
-    return jnp.concatenate([_squared(drift)[None], jnp.ravel(rows)])
 
-  def estimate(mean):
-    rows = mean[1:].reshape(depth, width)
-    return mean[0] - squared_norm(rows) / (1 + epsilon)
+def sketch(
+  vector: Float32[Array, ' size'], depth: int, width: int, seed: int
+) -> Float32[Array, 'depth width']:
+  """Returns the AMS sketch of a vector, in at most 32 rows.
 
-  return Estimator(summary, estimate, 1 + depth * width)
+  A sketch is linear: the mean of the workers' sketches is the sketch of their
+  mean. Every element is added, with a random sign, to one of the `width`
+  numbers of each row. The seed must be the same on all workers.
+
+  Elements are placed in chunks of `width`, each rotated by a random offset. So
+  no two elements of a chunk meet, two of different chunks meet with probability
+  `1 / width`, and a sketch is a sum without scattered writes, whose order is
+  fixed on every device.
+
+  References:
+    Alon, Matias and Szegedy, `The Space Complexity of Approximating the
+    Frequency Moments`, STOC 1996; Cormode and Garofalakis, `Sketching Streams
+    Through the Net`, VLDB 2005.
+  """
+  chunks = -(-vector.size // width)
+  padded = jnp.pad(vector, (0, chunks * width - vector.size))
+  padded = padded.reshape(chunks, width)
+  # The golden ratio's bits separate the streams of different seeds.
+  start = mix(jnp.uint32(seed) * jnp.uint32(0x9E3779B1) + 1)
+  # An element's signs are the bits of one 32-bit hash.
+  bits = mix(lax.iota(jnp.uint32, padded.size) + start).reshape(padded.shape)
+  offsets = mix(lax.iota(jnp.uint32, depth * chunks) ^ mix(start))
+  offsets = (offsets % width).astype(jnp.int32).reshape(depth, chunks, 1)
+
+  def row(index, offset):
+    signed = jnp.where((bits >> index) & 1 == 1, padded, -padded)
+    columns = (lax.iota(jnp.int32, width)[None] + offset) % width
+    return jnp.sum(jnp.take_along_axis(signed, columns, axis=1), axis=0)
+
+  return jax.vmap(row)(lax.iota(jnp.uint32, depth), offsets)
+
+
+def squared_norm(sketch: Float32[Array, 'depth width']) -> Float32[Array, '']:
+  """Estimates the squared L2 norm of the vector that was sketched.
+
+  That of a row is unbiased, with variance at most `2 / width` times its square,
+  and the median over rows is rarely far off.
+  """
+  return jnp.median(jnp.sum(jnp.square(sketch), axis=1))
 
 
 @part
@@ -139,12 +163,14 @@ def fda(
   theta: Threshold,
   variant: Variant = 'linear',
   *,
-  depth: Annotated[int, Interval(ge=1, le=MAX_DEPTH)] = 5,
+  depth: Annotated[int, Interval(ge=1, le=32)] = 5,
   width: Count = 250,
   seed: int = 0,
   axis_name: str = AXIS,
 ) -> Trigger:
   r"""Synchronizes when the variance of the parameters exceeds theta.
+
+  Its state is `FDAState`.
 
   Args:
     theta: the threshold, at least 0, in the square of the parameters' unit. The
@@ -156,17 +182,10 @@ def fda(
     depth: the number of rows in a sketch, from 1 to 32; the paper's is 5.
     width: the number of columns in a sketch; the paper's is 250.
     seed: the seed of the sketches.
-    axis_name: the mapped axis.
-
-  Returns:
-    A transformation with state `FDAState`.
   """
-  variants = {
-    'naive': NAIVE,
-    'linear': LINEAR,
-    'sketch': _sketched(depth, width, seed),
-  }
-  estimator = variants[variant]
+  sketched = _sketched(depth, width, seed)
+  variants = {'naive': NAIVE, 'linear': LINEAR, 'sketch': sketched}
+  lower = variants[variant]
 
   def init(params):
     direction = flat.zeros(params) if variant == 'linear' else []
@@ -182,30 +201,28 @@ def fda(
     moved = optax.apply_updates(params, extra_args.get('applied', updates))
     trees = moved, reference, direction
     end, start, along = (flat.float32(tree)[0] for tree in trees)
-    excess, safe = _excess(estimator, end - start, along, threshold, axis_name)
+    excess, safe = _excess(lower, end - start, along, threshold, axis_name)
     measured = reference, direction, jnp.bool(True), excess + threshold
     return updates, FDAState(*measured, safe & (excess > 0), safe)
 
-  def sends(params, workers):
-    del params, workers
-    return (Collective('all_reduce', 4 * estimator.size, 'step'),)
-
+  summaries = Collective('all_reduce', 4 * (1 + lower.size), 'step')
   return Trigger(
     init,
     update,
-    sends,
+    lambda params, workers: (summaries,),
     sees_update=True,
     needs_consensus=True,
     threshold=float(theta),
   )
 
 
-def _excess(estimator, drift, direction, threshold, axis_name):
+def _excess(lower, drift, direction, threshold, axis_name):
   """Returns estimate minus threshold, and whether every drift is finite."""
   # Subtract before the all-reduce, so that its result alone decides.
-  summary = estimator.summary(drift, direction).at[0].add(-threshold)
+  own = jnp.sum(jnp.square(drift)) - threshold
+  summary = jnp.append(own, lower.summary(drift, direction))
   mean = lax.psum(summary, axis_name) / lax.axis_size(axis_name)
-  return estimator.estimate(mean), mean[0] < jnp.inf
+  return mean[0] - lower.bound(mean[1:]), mean[0] < jnp.inf
 
 
 def _renewed(state: FDAState, common, synced):

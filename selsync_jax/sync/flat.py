@@ -10,21 +10,17 @@ from jaxtyping import Array, Float, Float32
 
 from selsync_jax.sync import inner
 
+Vector = Float32[Array, ' size']
+Vectors = tuple[Float[Array, '...'], ...]
 
-def by_dtype(
-  tree: Any,
-) -> tuple[
-  tuple[Float[Array, '...'], ...],
-  Callable[[tuple[Float[Array, '...'], ...]], Any],
-]:
+
+def by_dtype(tree: Any) -> tuple[Vectors, Callable[[Vectors], Any]]:
   """Flattens a tree to one vector for each floating-point dtype.
 
   Every device of a worker holds a part of each vector, in an order that depends
-  on the devices, see `inner.pack`.
-
-  Returns:
-    The vectors, and a function from such vectors to a tree like `tree`. Leaves
-    of other dtypes (counters) are in neither, and stay as they are.
+  on the devices, see `inner.pack`. The second result is a function from such
+  vectors to a tree like `tree`. Leaves of other dtypes (counters) are in
+  neither, and stay as they are.
   """
   leaves, treedef = jax.tree.flatten(tree)
   members: dict[Any, list[int]] = {}
@@ -45,16 +41,11 @@ def by_dtype(
   return vectors, rebuild
 
 
-def float32(
-  tree: Any,
-) -> tuple[Float32[Array, ' size'], Callable[[Float32[Array, ' size']], Any]]:
+def float32(tree: Any) -> tuple[Vector, Callable[[Vector], Any]]:
   """Flattens all floating-point leaves to one float32 vector, in order.
 
-  Every device of a worker holds all of it.
-
-  Returns:
-    The vector, and a function from such a vector to a tree like `tree`, with
-    its dtypes.
+  Every device of a worker holds all of it. The second result is a function from
+  such a vector to a tree like `tree`, with its dtypes.
   """
   leaves, treedef = jax.tree.flatten(tree)
   indices = _floats(leaves)

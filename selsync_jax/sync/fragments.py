@@ -1,17 +1,14 @@
 """An averager of a part of the parameters at a time.
 
-A synchronization that averages one k-th of the parameters costs one k-th of the
-bytes, so there can be k times as many for the same total, and the network never
-has to carry a whole model at once.
+A synchronization of one k-th of the parameters costs one k-th of the bytes, so
+there can be k times as many, and the network never carries a whole model.
 
-References:
-  Douillard et al., `Streaming DiLoCo with Overlapping Communication`, 2025,
-    section 2.2 (`in_turn`). Its fragments are groups of layers.
-  Beton et al., `Improving the Efficiency of Distributed Training using Sparse
-    Parameter Averaging`, MCDC workshop at ICLR 2025 (`random`: SPARTA).
+References (with titles in `selsync_jax.methods.periodic`):
+  Douillard et al., 2025, section 2.2 (`in_turn`: Streaming DiLoCo, whose
+    fragments are groups of layers).
+  Beton et al., MCDC workshop at ICLR 2025 (`random`: SPARTA).
 """
 
-from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -23,7 +20,6 @@ from selsync_jax.config import Count
 from selsync_jax.sync import resizing
 from selsync_jax.sync.averagers import Averager
 from selsync_jax.sync.averagers import MEAN
-from selsync_jax.sync.part import Metrics
 from selsync_jax.sync.part import part
 from selsync_jax.sync.part import shown
 
@@ -60,24 +56,26 @@ def fragments(
     seed: the seed of the random draws.
 
   Raises:
-    ValueError: if `how` is `random` and the averager remembers what it averaged
-      before.
+    ValueError: if `how` is `random` and the averager remembers its last tree.
   """
   init, apply, metrics = HOW[how](k, averager, seed)
+
+  def one(tree):
+    return jax.tree.map(lambda leaf: _slices(leaf, k)[0], tree)
+
+  def sends(tree, workers):
+    return averager.sends(jax.eval_shape(one, tree), workers)
+
   return Averager(
     init,
     apply,
-    _sends(k, averager),
+    sends,
     agrees=False,
     averages=averager.averages,
     check=averager.check,
     metrics=metrics,
     resize=resizing.fields(rounds=resizing.first, averager=averager.resize),
   )
-
-
-Functions = tuple[Callable[..., Any], Callable[..., Any], Metrics]
-"""`init`, `apply` and `metrics` of an averager."""
 
 
 def _slices(leaf: Any, k: int) -> Shaped[Array, 'k width']:
@@ -87,26 +85,18 @@ def _slices(leaf: Any, k: int) -> Shaped[Array, 'k width']:
   return jnp.pad(leaf, (0, k * width - leaf.size)).reshape(k, width)
 
 
+def _cut(tree: Any, k: int) -> Any:
+  return jax.tree.map(lambda leaf: _slices(leaf, k), tree)
+
+
 def _joined(slices: Shaped[Array, 'k width'], like: Any) -> Any:
   """Joins slices to an array with the shape of `like`."""
   size, shape = jnp.size(like), jnp.shape(like)
   return slices.reshape(-1)[:size].reshape(shape)
 
 
-def _sends(k, averager):
-  def one(tree):
-    return jax.tree.map(lambda leaf: _slices(leaf, k)[0], tree)
-
-  return lambda tree, workers: averager.sends(
-    jax.eval_shape(one, tree), workers
-  )
-
-
-def _in_turn(k: int, averager: Averager, seed: int) -> Functions:
-  del seed
-
-  def cut(tree):
-    return jax.tree.map(lambda leaf: _slices(leaf, k), tree)
+def _in_turn(k: int, averager: Averager, seed: int) -> Any:
+  """Returns `init`, `apply` and `metrics` of the averager of the next slice."""
 
   def take(stacked, index):
     return jax.tree.map(
@@ -114,24 +104,20 @@ def _in_turn(k: int, averager: Averager, seed: int) -> Functions:
     )
 
   def init(tree):
-    return FragmentsState(jnp.int32(0), jax.vmap(averager.init)(cut(tree)))
+    return FragmentsState(jnp.int32(0), jax.vmap(averager.init)(_cut(tree, k)))
 
   def apply(tree, state):
     index = state.rounds % k
 
     def put(stacked, new):
-      return jax.tree.map(
-        lambda x, y: lax.dynamic_update_index_in_dim(x, y, index, 0),
-        stacked,
-        new,
-      )
+      put_one = lax.dynamic_update_index_in_dim
+      return jax.tree.map(lambda x, y: put_one(x, y, index, 0), stacked, new)
 
-    slices = cut(tree)
-    one, inner = averager.apply(
-      take(slices, index), take(state.averager, index)
-    )
-    tree = jax.tree.map(_joined, put(slices, one), tree)
-    return tree, FragmentsState(state.rounds + 1, put(state.averager, inner))
+    slices = _cut(tree, k)
+    one, inner = averager.apply(*take((slices, state.averager), index))
+    slices, states = put((slices, state.averager), (one, inner))
+    tree = jax.tree.map(_joined, slices, tree)
+    return tree, FragmentsState(state.rounds + 1, states)
 
   def metrics(state):  # Those of the fragment that was averaged last.
     return averager.metrics(take(state.averager, (state.rounds - 1) % k))
@@ -139,7 +125,8 @@ def _in_turn(k: int, averager: Averager, seed: int) -> Functions:
   return init, apply, metrics
 
 
-def _random(k: int, averager: Averager, seed: int) -> Functions:
+def _random(k: int, averager: Averager, seed: int) -> Any:
+  """Returns those of the averager of randomly drawn elements."""
   if averager.remembers:
     raise ValueError(
       'random fragments are different elements each time, and averager '
@@ -150,20 +137,17 @@ def _random(k: int, averager: Averager, seed: int) -> Functions:
     return FragmentsState(jnp.int32(0), averager.init(tree))
 
   def apply(tree, state):
-    slices = jax.tree.map(lambda leaf: _slices(leaf, k), tree)
+    slices = _cut(tree, k)
     rows = _draws(state.rounds, slices, k, seed)
     drawn = jax.tree.map(
       lambda s, row: jnp.take_along_axis(s, row[None], 0)[0], slices, rows
     )
     drawn, inner = averager.apply(drawn, state.averager)
-    slices = jax.tree.map(
-      lambda s, row, new: jnp.where(
-        jnp.arange(k)[:, None] == row[None], new[None], s
-      ),
-      slices,
-      rows,
-      drawn,
-    )
+
+    def put(leaf, row, new):
+      return jnp.where(jnp.arange(k)[:, None] == row[None], new[None], leaf)
+
+    slices = jax.tree.map(put, slices, rows, drawn)
     tree = jax.tree.map(_joined, slices, tree)
     return tree, FragmentsState(state.rounds + 1, inner)
 

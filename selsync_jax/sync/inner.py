@@ -1,9 +1,9 @@
 """The devices inside a worker, and how its arrays are split over them.
 
 A worker may be a slice of a mesh. `jax.shard_map` is then manual over the
-workers alone; the axes `DATA` and `FSDP` inside a worker are automatic, which
-means that XLA splits the worker's computation over them. The functions here
-control that split. If a worker is one device, they return their argument.
+workers alone, and XLA splits a worker's computation over the axes `DATA` and
+`FSDP` inside it. The functions here control that split. If a worker is one
+device, they return their argument.
 
 References:
   Rajbhandari et al., `ZeRO: Memory Optimizations Toward Training Trillion
@@ -12,7 +12,7 @@ References:
 
 from collections.abc import Callable, Sequence
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax import lax
@@ -29,27 +29,16 @@ SMALL = 1024
 """Every device of a worker holds all of an array with fewer elements."""
 
 
-class Sizes(NamedTuple):
-  """The sizes of the axes inside a worker; 1 and 1 if it is one device."""
+def sizes() -> tuple[int, int]:
+  """Returns the sizes of `DATA` and `FSDP` in the worker that is being traced.
 
-  data: int
-  fsdp: int
-
-  @property
-  def devices(self) -> int:
-    """The number of devices in a worker."""
-    return self.data * self.fsdp
-
-
-def sizes() -> Sizes:
-  """Returns the sizes of the worker that is being traced.
-
-  A user's own mesh may have axes of the same names, which are left alone.
+  They are 1 and 1 if it is one device. A user's own mesh may have axes of the
+  same names, which are left alone.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if not (mesh.manual_axes and {DATA, FSDP} <= {*mesh.auto_axes}):
-    return Sizes(1, 1)
-  return Sizes(mesh.shape[DATA], mesh.shape[FSDP])
+    return 1, 1
+  return mesh.shape[DATA], mesh.shape[FSDP]
 
 
 def split_axis(shape: tuple[int, ...], fsdp: int) -> int | None:
@@ -67,27 +56,23 @@ def split_axis(shape: tuple[int, ...], fsdp: int) -> int | None:
 def spec(shape: tuple[int, ...], fsdp: int) -> PartitionSpec:
   """Returns how one worker's array is split between steps."""
   axis = split_axis(shape, fsdp)
-  return (
-    PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, FSDP)
-  )
+  return PartitionSpec(*([] if axis is None else [None] * axis + [FSDP]))
 
 
 def _cut(x: Any, *axes: Any) -> Any:
+  if sizes() == (1, 1):
+    return x
   return lax.with_sharding_constraint(x, PartitionSpec(*axes))
 
 
 def at_rest(tree: Any) -> Any:
   """Splits arrays as they are split between steps."""
-  inside = sizes()
-  if inside.devices == 1:
-    return tree
-  return jax.tree.map(lambda x: _cut(x, *spec(jnp.shape(x), inside.fsdp)), tree)
+  _, fsdp = sizes()
+  return jax.tree.map(lambda x: _cut(x, *spec(jnp.shape(x), fsdp)), tree)
 
 
 def whole(tree: Any) -> Any:
   """Gathers arrays on every device of the worker."""
-  if sizes().devices == 1:
-    return tree
   return jax.tree.map(_cut, tree)
 
 
@@ -101,14 +86,13 @@ _in_use.defvjp(lambda x: (_cut(x), None), lambda _, grad: (at_rest(grad),))
 
 def in_use(params: Any) -> Any:
   """Gathers parameters for their use; their gradients are split at once."""
-  return jax.tree.map(_in_use, params) if sizes().fsdp > 1 else params
+  return jax.tree.map(_in_use, params) if sizes()[1] > 1 else params
 
 
 def pack(leaves: Sequence[Any]) -> Any:
   """Packs arrays of one dtype into a vector split evenly over the devices.
 
-  An array that is split between steps is not gathered: each device packs what
-  it holds. Zeros pad the vector to a length that divides.
+  Each device packs what it holds. Zeros pad the vector to a suitable length.
   """
   data, fsdp = sizes()
   leaves = at_rest(leaves)
@@ -120,13 +104,13 @@ def pack(leaves: Sequence[Any]) -> Any:
     rows.append(_by_row(vector.reshape(fsdp, -1)))
   matrix = _by_row(jnp.concatenate(rows, axis=1))
   matrix = _by_row(jnp.pad(matrix, ((0, 0), (0, -matrix.shape[1] % data))))
-  return _spread(matrix.ravel())
+  return _cut(matrix.ravel(), (FSDP, DATA))
 
 
 def unpack(vector: Any, like: Sequence[Any]) -> list[Any]:
   """Unpacks a vector of `pack` to arrays with the shapes of `like`."""
-  fsdp = sizes().fsdp
-  matrix = _by_row(_spread(vector).reshape(fsdp, -1))
+  _, fsdp = sizes()
+  matrix = _by_row(_cut(vector, (FSDP, DATA)).reshape(fsdp, -1))
   shapes = [jnp.shape(x) for x in like]
   split, others = _by_split(like, fsdp)
   leaves, start = list(like), 0
@@ -170,24 +154,22 @@ def _by_row(matrix):
 
   Otherwise XLA splits the matrix's inputs in other ways, in many messages.
   """
-  return matrix if sizes().devices == 1 else _cut(matrix, FSDP)
+  return _cut(matrix, FSDP)
 
 
-def _spread(vector):
-  return vector if sizes().devices == 1 else _cut(vector, (FSDP, DATA))
+def all_gather(message: Any, axis_name: str) -> Any:
+  """Gathers the workers' messages, each device a part of them."""
+  return in_parts(lambda part: lax.all_gather(part, axis_name), message)
 
 
 def in_parts(collective: Callable[[Any], Any], message: Any) -> Any:
   """Runs a collective over workers to which each device contributes a part.
 
   All devices of a worker hold the message and get the result, but no byte
-  leaves the worker twice.
-
-  Args:
-    collective: a function that treats all elements of the last axis alike.
-    message: one worker's message, held by all of its devices.
+  leaves the worker twice. The collective treats all elements of the last axis
+  alike.
   """
-  devices = sizes().devices
+  devices = math.prod(sizes())
   if devices == 1:
     return collective(message)
   size, leading = message.shape[-1], [None] * (message.ndim - 1)

@@ -5,8 +5,7 @@ belong to one transformation: `ScaleByAdamState(count, mu, nu)`,
 `TraceState(trace)`. Their floating-point fields are called moments here.
 
 References:
-  Lin et al., `Don't Use Large Mini-Batches, Use Local SGD`, ICLR 2020, section
-    on local and global momentum (`local`, `mean`).
+  Lin et al., ICLR 2020, section on local and global momentum (`local`, `mean`).
   Douillard et al., `DiLoCo`, 2023, section 4 (`local`: averaging the inner
     optimizers' state costs three times the bytes and gains nothing there).
 """
@@ -36,14 +35,13 @@ class Moments(Part):
   Attributes:
     init: `init(opt_state) -> state`.
     apply: `apply(opt_state, fresh, state) -> (opt_state, state)`, run inside
-      the `lax.cond` of a synchronization; `fresh` is the optimizer's state
-      before its first step.
+      the `lax.cond` of a synchronization; `fresh` is that before a first step.
     sends: `sends(opt_state, workers)`, what a synchronization sends.
     averages: whether moments are equal on all workers afterwards.
     changes: whether it changes the optimizer's state.
     metrics: `metrics(state)`, scalars by name, for the rows of a run.
-    resize: the rule for the state when the number of workers changes, see
-      `resizing`; by default, all workers take the first one's.
+    resize: the rule for the state of another number of workers; by default
+      `resizing.first`.
   """
 
   init: Callable[[Any], Any]
@@ -66,15 +64,12 @@ def mean(*, only: Sequence[str] | None = None, wire: Wire = FLOAT32) -> Moments:
   """Averages moments over all workers.
 
   In int8 a second moment could be rounded to zero while the first one is not,
-  and the next step would be huge, so moments cannot take that wire. If a
-  method's averages are in int8, moments travel in bfloat16.
+  and the next step would be huge, so that wire is a `ValueError`. If a method's
+  averages are in int8, moments travel in bfloat16.
 
   Args:
     only: the names of the moments to average, such as `mu`; `None` means all.
     wire: how the mean travels.
-
-  Raises:
-    ValueError: if the wire is coarse, as int8 is.
   """
   return _mixed(only, (), wire)
 
@@ -84,8 +79,7 @@ def reset(*, only: Sequence[str] | None = None) -> Moments:
   """Resets moments to their values before the first step.
 
   If all moments of a transformation are reset, so is its count of steps, by
-  which Adam corrects the bias of young moments. The step of the learning rate's
-  schedule is kept.
+  which Adam corrects their bias. The step of the schedule is kept.
 
   Args:
     only: the names of the moments to reset, such as `trace`; `None` means all.
@@ -95,20 +89,14 @@ def reset(*, only: Sequence[str] | None = None) -> Moments:
 
 @part
 def mixed(
-  *,
-  mean: Sequence[str] = (),
-  reset: Sequence[str] = (),
-  wire: Wire = FLOAT32,
+  *, mean: Sequence[str] = (), reset: Sequence[str] = (), wire: Wire = FLOAT32
 ) -> Moments:
   """Averages some moments, resets some, and leaves the others local.
 
   Args:
     mean: the names of the moments to average.
-    reset: the names of the moments to reset.
+    reset: the names of the moments to reset, others than those.
     wire: how the mean travels.
-
-  Raises:
-    ValueError: if a name is in both.
   """
   if both := set(mean) & set(reset):
     raise ValueError(f'{sorted(both)[0]} cannot be averaged and reset')
@@ -124,21 +112,19 @@ def _mixed(
       f'wire {wire.recipe} could round a second moment to 0; take bfloat16'
     )
 
-  def chosen(opt_state):
-    return _select(opt_state, averaged)
-
   def init(opt_state):
-    return wire.init(chosen(opt_state)) if chosen(opt_state) else ()
+    moments = _select(opt_state, averaged)
+    return wire.init(moments) if moments else ()
 
   def apply(opt_state, fresh, state):
     opt_state = _reset(opt_state, fresh, cleared)
-    if chosen(opt_state):
-      new, state = wire.mean(chosen(opt_state), state)
-      opt_state = _insert(opt_state, averaged, new)
+    if moments := _select(opt_state, averaged):
+      moments, state = wire.mean(moments, state)
+      opt_state = _insert(opt_state, averaged, moments)
     return opt_state, state
 
   def sends(opt_state, workers):
-    moments = chosen(opt_state)
+    moments = _select(opt_state, averaged)
     return wire.sends(moments, workers) if moments else ()
 
   def resize(saved, fresh, workers, step):
@@ -162,22 +148,24 @@ def _is_innermost(node: Any) -> bool:
   return named(node) and not any(map(named, inside))
 
 
-def _moments(node: Any) -> list[str]:
-  """Returns the names of a transformation's fields that are moments."""
-  if not _is_innermost(node):
-    return []
-  return [
-    name
-    for name, value in zip(node._fields, node, strict=True)
-    if flat.floats(value)
-  ]
+def _moments(node: Any, names: Sequence[str] | None) -> list[str]:
+  """Returns the fields of a transformation that are moments, if named."""
+  return (
+    [
+      name
+      for name, value in zip(node._fields, node, strict=True)
+      if flat.floats(value) and (names is None or name in names)
+    ]
+    if _is_innermost(node)
+    else []
+  )
 
 
-def _check(opt_state: Any, names: Sequence[str] | None) -> None:
+def _check(opt_state: Any, names: Sequence[str]) -> None:
   """Raises `ValueError` for a name that is no moment of the optimizer."""
   states = jax.tree.leaves(opt_state, is_leaf=_is_innermost)
-  known = {name for state in states for name in _moments(state)}
-  for name in names or ():
+  known = {name for state in states for name in _moments(state, None)}
+  for name in names:
     if name not in known:
       listed = ', '.join(sorted(known)) or 'none'
       raise ValueError(
@@ -187,12 +175,11 @@ def _check(opt_state: Any, names: Sequence[str] | None) -> None:
 
 def _select(opt_state: Any, names: Sequence[str] | None) -> list[Any]:
   """Returns the named moments, or all, of each transformation in turn."""
-  _check(opt_state, names)
+  _check(opt_state, names or ())
   return [
     getattr(node, name)
     for node in jax.tree.leaves(opt_state, is_leaf=_is_innermost)
-    for name in _moments(node)
-    if names is None or name in names
+    for name in _moments(node, names)
   ]
 
 
@@ -203,7 +190,7 @@ def _insert(
   rest = iter(values)
 
   def replaced(node):
-    wanted = [n for n in _moments(node) if names is None or n in names]
+    wanted = _moments(node, names)
     return node._replace(**{n: next(rest) for n in wanted}) if wanted else node
 
   return jax.tree.map(replaced, opt_state, is_leaf=_is_innermost)
@@ -211,11 +198,10 @@ def _insert(
 
 def _reset(opt_state: Any, fresh: Any, names: Sequence[str] | None) -> Any:
   """Resets the named moments, or all, to those of `fresh`."""
-  _check(opt_state, names)
+  _check(opt_state, names or ())
 
   def replaced(node, new):
-    moments = _moments(node)
-    wanted = [n for n in moments if names is None or n in names]
+    moments, wanted = _moments(node, None), _moments(node, names)
     if wanted == moments:
       return new if moments else node
     return node._replace(**{n: getattr(new, n) for n in wanted})

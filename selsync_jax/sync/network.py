@@ -18,17 +18,11 @@ _SECONDS = {'us': 1e-6, 'ms': 1e-3, 's': 1.0}
 
 
 class Network(NamedTuple):
-  """N workers connected by identical links.
+  """N workers connected by identical links."""
 
-  Attributes:
-    workers: N, one per host.
-    bandwidth: the speed of a host's link in each direction, in bits per second.
-    latency: the delay of a message from one host to the next, in seconds.
-  """
-
-  workers: int
-  bandwidth: float
-  latency: float
+  workers: int  # N, one per host.
+  bandwidth: float  # Bits per second of a host's link, in each direction.
+  latency: float  # Seconds of delay of a message from one host to the next.
 
   def seconds(self, collective: Collective) -> float:
     """Returns a collective's seconds, per step or synchronization."""
@@ -41,10 +35,8 @@ def bandwidth(text: str) -> float:
   """Converts `200Mbit`, `1Gbps` or `1GB/s`, for example, to bits per second.
 
   As nearly everywhere but in tc(8), `bps` means bits per second. Case matters
-  only for the B of `B/s` and `Bps`, which means bytes.
-
-  Raises:
-    ValueError: if the text is not a number above 0 and a unit.
+  only for the B of `B/s` and `Bps`, which means bytes. If the text is not a
+  number above 0 and a unit, that is a `ValueError`.
   """
   rate = rf'({_NUMBER}) ?([kmg])(bit|bit/s|bps|b/s)'
   parsed = re.fullmatch(rate, text.lower())
@@ -57,11 +49,7 @@ def bandwidth(text: str) -> float:
 
 
 def latency(text: str) -> float:
-  """Converts a latency such as `50us` to seconds.
-
-  Raises:
-    ValueError: if the text is not a number and a unit.
-  """
+  """Converts a latency such as `50us` to seconds, else a `ValueError`."""
   parsed = re.fullmatch(rf'({_NUMBER}) ?([a-z]+)', text)
   if not parsed:
     raise ValueError(

@@ -1,8 +1,7 @@
 """Parts that remember how they were made, so that one argument can change.
 
 A strategy is composed of parts, and parts of parts: a trigger of triggers, an
-averager on a wire. `rebuild` makes a part again with other arguments, and
-`hand` replaces one kind of part wherever it stands inside another.
+averager on a wire.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,14 +13,9 @@ from selsync_jax.config import check_arguments
 
 
 class Recipe(NamedTuple):
-  """The call that made a part.
+  """The call that made a part."""
 
-  Attributes:
-    constructor: a function decorated with `part`.
-    arguments: the arguments of the call.
-  """
-
-  constructor: Callable[..., Any]
+  constructor: Callable[..., Any]  # A function decorated with `part`.
   arguments: inspect.BoundArguments
 
   def __str__(self) -> str:
@@ -51,7 +45,6 @@ Metrics = Callable[[Any], Mapping[str, Any]]
 
 def no_metrics(state: Any) -> dict[str, Any]:
   """Reports nothing."""
-  del state
   return {}
 
 
@@ -90,21 +83,15 @@ def shown(value: Any) -> str:
 
 
 def rebuild(old: T, **changes: Any) -> T:
-  """Makes a part again with some arguments changed.
-
-  Raises:
-    ValueError: if the part takes no such argument, or has no recipe.
-  """
+  """Makes a part again with some arguments changed, else a `ValueError`."""
   recipe = old.recipe
   if recipe is None:
     raise ValueError(f'{old!r} was not made by a function with @part')
-  accepted = inspect.signature(recipe.constructor).parameters
   for name in changes:
-    if name not in accepted:
+    if name not in recipe.arguments.signature.parameters:
       raise ValueError(f'{recipe} has no {name}')
-  given = inspect.signature(recipe.constructor).bind_partial(
-    *recipe.arguments.args, **recipe.arguments.kwargs
-  )
+  call = recipe.arguments
+  given = call.signature.bind_partial(*call.args, **call.kwargs)
   given.arguments.update(changes)
   return recipe.constructor(*given.args, **given.kwargs)
 
@@ -115,14 +102,13 @@ def hand(old: T, **given: Any) -> T | None:
   It returns `None` if none of them takes the argument.
   """
   (name,) = given
-  recipe = old.recipe
-  if recipe is None:
+  if old.recipe is None:
     return None
-  accepted = inspect.signature(recipe.constructor).parameters
-  if name in accepted:
+  call = old.recipe.arguments
+  if name in call.signature.parameters:
     return rebuild(old, **given)
-  arguments = {key: p.default for key, p in accepted.items()}
-  arguments |= recipe.arguments.arguments
+  arguments = {k: p.default for k, p in call.signature.parameters.items()}
+  arguments |= call.arguments
   inside = {
     key: new
     for key, value in arguments.items()

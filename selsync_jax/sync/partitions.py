@@ -3,13 +3,7 @@
 At step t, worker i of N selects from part (t + i) mod N, so every worker visits
 every part.
 
-References:
-  Yoon and Oh, `MiCRO: Near-Zero Cost Gradient Sparsification for Scaling and
-    Accelerating Distributed DNN Training`, HiPC 2023, and its published code
-    (`EQUAL`).
-  Yoon and Oh, `Preserving Near-Optimal Gradient Sparsification Cost for
-    Scalable Distributed Deep Learning`, CCGrid 2024, and its published code
-    (`BALANCED`).
+For the papers of `EQUAL` (MiCRO) and `BALANCED` (ExDyna) see `sparse`.
 """
 
 from collections.abc import Callable
@@ -28,22 +22,13 @@ TOLERANCE = 1.05
 
 
 class MicroState(NamedTuple):
-  """State of `micro`.
+  """State of `micro`."""
 
-  Attributes:
-    count: int32 [], the number of steps taken.
-    threshold: float32 [], the smallest magnitude that is selected.
-    selected: int32 [], the number of elements that all workers selected at the
-      last step.
-    overflow: int32 [], how many of this worker's selected elements did not fit.
-    error: `flat.parts` of what this worker has yet to send.
-  """
-
-  count: Int32[Array, '']
-  threshold: Float32[Array, '']
-  selected: Int32[Array, '']
-  overflow: Int32[Array, '']
-  error: list[Float32[Array, '...']]
+  count: Int32[Array, '']  # Steps taken.
+  threshold: Float32[Array, '']  # The smallest magnitude that is selected.
+  selected: Int32[Array, '']  # By all workers at the last step.
+  overflow: Int32[Array, '']  # This worker's, which did not fit.
+  error: list[Float32[Array, '...']]  # `flat.parts` of what it has yet to send.
 
 
 class ExDynaState(NamedTuple):
@@ -51,17 +36,12 @@ class ExDynaState(NamedTuple):
 
   Only the first N elements of `blocks` and `selected` are used, one for each
   part, so the shapes do not depend on the number of workers N.
-
-  Attributes:
-    blocks: int32 [B], the number of blocks in each part.
-    selected: int32 [B], the number of elements selected in each part at the
-      last step.
   """
 
   count: Int32[Array, '']
   threshold: Float32[Array, '']
-  blocks: Int32[Array, ' B']
-  selected: Int32[Array, ' B']
+  blocks: Int32[Array, ' B']  # The number of blocks in each part.
+  selected: Int32[Array, ' B']  # In each part at the last step.
   overflow: Int32[Array, '']
   error: list[Float32[Array, '...']]
 
@@ -69,16 +49,13 @@ class ExDynaState(NamedTuple):
 class Partition(NamedTuple):
   """A rule that divides the vector at each step.
 
-  Attributes:
-    state: the type of the reducer's state.
-    init: `init(size)`, the partition's own fields of that state.
-    divide: `divide(state, size, axis_name)`, the bounds of this worker's part,
-      and a function from int32 [N], the elements that each worker selected, to
-      the partition's own fields after the step.
+  `divide(state, size, axis_name)` returns the bounds of this worker's part, and
+  a function from int32 [N], the elements that each worker selected, to the
+  partition's own fields of the state after the step.
   """
 
-  state: Callable[..., Any]
-  init: Callable[[int], dict[str, Any]]
+  state: Callable[..., Any]  # The type of the reducer's state.
+  init: Callable[[int], dict[str, Any]]  # From the size to its own fields.
   divide: Callable[
     [Any, int, str], tuple[Bounds, Callable[[Any], dict[str, Any]]]
   ]
@@ -98,7 +75,7 @@ EQUAL = Partition(MicroState, lambda size: {'selected': jnp.int32(0)}, _equal)
 
 
 def _no_blocks(size):
-  blocks = jnp.zeros(division(size)[0], jnp.int32)
+  blocks = jnp.zeros(_division(size)[0], jnp.int32)
   return {'blocks': blocks, 'selected': blocks}
 
 
@@ -106,7 +83,7 @@ def _balanced(state, size, axis_name):
   workers = lax.axis_size(axis_name)
   blocks = _blocks(state, workers, size)
   part = (state.count + lax.axis_index(axis_name)) % workers
-  stops = jnp.cumsum(blocks) * division(size)[1]
+  stops = jnp.cumsum(blocks) * _division(size)[1]
   bounds = (
     jnp.where(part > 0, stops[part - 1], 0),
     jnp.where(part < workers - 1, stops[part], size),
@@ -127,7 +104,7 @@ BALANCED = Partition(ExDynaState, _no_blocks, _balanced)
 have about equally many selected elements."""
 
 
-def division(size: int) -> tuple[int, int]:
+def _division(size: int) -> tuple[int, int]:
   """Returns the number of blocks in a vector, and their length in elements.
 
   As in the published code, the length is rounded down to a multiple of 32, and
@@ -142,7 +119,7 @@ def division(size: int) -> tuple[int, int]:
 
 def _blocks(state, workers, size) -> Int32[Array, ' N']:
   """Returns the number of blocks in each part at this step."""
-  blocks, length = division(size)
+  blocks, length = _division(size)
   if workers > blocks:
     raise ValueError(
       f'exdyna needs a block for each worker, got {workers} workers and '
@@ -151,7 +128,7 @@ def _blocks(state, workers, size) -> Int32[Array, ' N']:
   return jnp.where(
     state.count == 0,
     blocks // workers + (jnp.arange(workers) < blocks % workers),
-    rebalanced(
+    _rebalanced(
       state.blocks[:workers],
       state.selected[:workers],
       length / size,
@@ -160,12 +137,7 @@ def _blocks(state, workers, size) -> Int32[Array, ' N']:
   )
 
 
-def rebalanced(
-  blocks: Int32[Array, ' N'],
-  selected: Int32[Array, ' N'],
-  share: float,
-  least: float,
-) -> Int32[Array, ' N']:
+def _rebalanced(blocks, selected, share, least) -> Int32[Array, ' N']:
   """Moves at most one block between each pair of neighboring parts.
 
   The pairs are visited from left to right. A block moves if one of the two has
@@ -174,11 +146,8 @@ def rebalanced(
   Averages are rounded down, as in the published code. Loads that slope gently,
   such as 0.5, 1, 1, and 1.5 times the mean, stay as they are.
 
-  Args:
-    blocks: the number of blocks in each part.
-    selected: the number of elements selected in each part.
-    share: the length of a block, relative to the vector's.
-    least: the number of blocks that a part keeps.
+  A block has this `share` of the vector, and a part keeps at least `least`.
+  `blocks` and `selected`, both int32 [N], are those in each part.
   """
   total = jnp.sum(selected)
   mean = jnp.maximum(total // blocks.size, 1)

@@ -1,8 +1,7 @@
 """PowerSGD: gradients travel as products of two thin matrices.
 
 References:
-  Vogels, Karimireddy and Jaggi, `PowerSGD: Practical Low-Rank Gradient
-    Compression for Distributed Optimization`, NeurIPS 2019, Algorithms 1 and 2.
+  Vogels, Karimireddy and Jaggi, NeurIPS 2019, Algorithms 1 and 2.
 """
 
 from collections.abc import Callable
@@ -28,10 +27,8 @@ from selsync_jax.sync.transformation import Reducer
 class PowerSGDState(NamedTuple):
   """State of `power_sgd`, one array for each matrix M [n, m].
 
-  Attributes:
-    q: float32 [m, rank], the last Q, equal on all workers, from which the next
-      step of the power iteration starts.
-    error: float32 [n, m], what this worker has yet to send.
+  The next step of the power iteration starts from the last Q, which is equal on
+  all workers. `error` is what this worker has yet to send.
   """
 
   q: tuple[Float32[Array, 'm rank'], ...]
@@ -56,7 +53,6 @@ def power_sgd(rank: Count, seed: int = 0, *, axis_name: str = AXIS) -> Reducer:
     rank: r, the rank of the approximation, at least 1; the paper's are 1, 2,
       and 4.
     seed: the seed of the first Q.
-    axis_name: the mapped axis.
   """
 
   def init(params):
@@ -70,8 +66,7 @@ def power_sgd(rank: Count, seed: int = 0, *, axis_name: str = AXIS) -> Reducer:
       tuple(jnp.zeros(shape, jnp.float32) for shape in shapes),
     )
 
-  def update(updates, state, params=None, **extra_args):
-    del params, extra_args
+  def update(updates, state, params=None, **_):
     matrices, others, rebuild = _split(updates, rank)
     # Algorithm 2, lines 5 to 8, with Algorithm 1 inside.
     deltas = _each(jnp.add, matrices, state.error)
@@ -84,8 +79,7 @@ def power_sgd(rank: Count, seed: int = 0, *, axis_name: str = AXIS) -> Reducer:
     mean, state = skip_nonfinite(mean, PowerSGDState(q, error), state)
     return rebuild(*mean), state
 
-  def sends(params, workers):
-    del workers
+  def sends(params, _):
     shapes = [shape for shape in _shapes(params, rank) if shape]
     left = sum(rank * n for n, _ in shapes)
     right = sum(rank * m for _, m in shapes)

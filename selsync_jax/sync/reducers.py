@@ -1,8 +1,4 @@
-"""Reducers: optax transformations that communicate gradients.
-
-A training step updates a reducer with the extra argument `sync`, the trigger's
-outcome at this step; one that reduces at every step ignores it.
-"""
+"""Reducers: optax transformations that communicate gradients."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,14 +11,12 @@ import optax
 
 from selsync_jax.sync import flat
 from selsync_jax.sync import resizing
+from selsync_jax.sync import traffic
 from selsync_jax.sync import wires
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
 from selsync_jax.sync.part import part
 from selsync_jax.sync.part import shown
-from selsync_jax.sync.traffic import Collective
-from selsync_jax.sync.traffic import nbytes
-from selsync_jax.sync.traffic import Sends
 from selsync_jax.sync.transformation import Reducer
 
 
@@ -37,13 +31,11 @@ def no_reduction() -> Reducer:
 def all_reduce(*, axis_name: str = AXIS) -> Reducer:
   """Replaces gradients by their mean over workers, at every step."""
 
-  def update(updates, state, params=None, **extra_args):
-    del params, extra_args
+  def update(updates, state, params=None, **_):
     return consensus(updates, axis_name=axis_name), state
 
-  def sends(params, workers):
-    del workers
-    return (Collective('all_reduce', nbytes(params), 'step'),)
+  def sends(params, _):
+    return (traffic.Collective('all_reduce', traffic.nbytes(params), 'step'),)
 
   return Reducer(lambda params: optax.EmptyState(), update, sends)
 
@@ -73,18 +65,14 @@ def int8(*, axis_name: str = AXIS) -> Reducer:
 
 
 class ErrorState(NamedTuple):
-  """State of `error_feedback`.
+  """State of `error_feedback`."""
 
-  Attributes:
-    error: `flat.parts` of what this worker has yet to send.
-  """
-
-  error: list[Float32[Array, '...']]
+  error: list[Float32[Array, '...']]  # `flat.parts` of what is yet to be sent.
 
 
 def error_feedback(
   mean: Callable[[Any, Any], tuple[Any, Any]],
-  sends: Sends,
+  sends: traffic.Sends,
   biased: bool = False,
 ) -> Reducer:
   """Returns a reducer that sends a part of the gradient now, the rest later.
@@ -96,8 +84,7 @@ def error_feedback(
   def init(params):
     return ErrorState(flat.zeros(params))
 
-  def update(updates, state, params=None, **extra_args):
-    del params, extra_args
+  def update(updates, state, params=None, **_):
     values, rebuild = flat.float32(updates)
     error, keep = flat.float32(state.error)
     reduced, error = mean(values, error)
@@ -111,11 +98,9 @@ def error_feedback(
 def skip_nonfinite(mean: Any, new: Any, old: Any) -> tuple[Any, Any]:
   """Keeps values that are not finite out of a state.
 
-  An error memory would send them again at every step.
-
-  Returns:
-    `mean` and the new state if all of `mean` is finite, otherwise NaN
-    everywhere, which every worker sees, and the old state.
+  An error memory would send them again at every step. The results are `mean`
+  and the new state if all of `mean` is finite, otherwise NaN everywhere, which
+  every worker sees, and the old state.
   """
   finite = jnp.all(
     jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(mean)])
@@ -132,10 +117,7 @@ def at_sync(reducer: Reducer) -> Reducer:
   gradient aggregation.
 
   Args:
-    reducer: the reducer to run at synchronizations.
-
-  Raises:
-    ValueError: if the reducer already runs only at synchronizations.
+    reducer: the reducer to run at synchronizations, not itself an `at_sync`.
   """
   traits = reducer.traits
   if traits.reduces and not traits.every_step:

@@ -1,8 +1,8 @@
 """A check that replicas are equal, bit for bit.
 
 A fingerprint is one 32-bit checksum per leaf: the sum of its words, each hashed
-with its index. The hash is a bijection, so a change of one word always shows.
-Changes of several words cancel with probability 2^-32.
+with its index by a bijection, so a change of one word always shows. Changes of
+several words cancel with probability 2^-32.
 """
 
 from typing import Any
@@ -13,11 +13,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int32, UInt32
 
 from selsync_jax.sync.consensus import AXIS
-
-
-def fingerprint(tree: Any) -> UInt32[Array, 'leaves']:
-  """Returns a checksum of every leaf, in `jax.tree` order."""
-  return jnp.stack([_checksum(leaf) for leaf in jax.tree.leaves(tree)])
 
 
 def _checksum(leaf) -> UInt32[Array, '']:
@@ -41,7 +36,7 @@ def first_difference(tree: Any, *, axis_name: str = AXIS) -> Int32[Array, '']:
 
   It takes two small all-reduces. The result is equal on all workers.
   """
-  marks = fingerprint(tree)
+  marks = jnp.stack([_checksum(leaf) for leaf in jax.tree.leaves(tree)])
   differs = lax.pmax(marks, axis_name) != lax.pmin(marks, axis_name)
   return jnp.where(
     jnp.any(differs), jnp.argmax(differs).astype(jnp.int32), jnp.int32(-1)

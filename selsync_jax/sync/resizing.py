@@ -20,13 +20,11 @@ Resize = Callable[[Any, Any, Sequence[int], int], Any]
 
 def reset(saved: Any, fresh: Any, workers: Sequence[int], step: int) -> Any:
   """Returns the state before the first step."""
-  del saved, workers, step
   return fresh
 
 
 def first(saved: Any, fresh: Any, workers: Sequence[int], step: int) -> Any:
   """Gives all workers the first old one's state, which is equal on all."""
-  del fresh, step
   return jax.tree.map(lambda leaf: _repeat(leaf[0], len(workers)), saved)
 
 
@@ -36,13 +34,11 @@ def mean(saved: Any, fresh: Any, workers: Sequence[int], step: int) -> Any:
   For error memories, the next average then receives as much as it would have
   received from the old workers.
   """
-  del fresh, step
   return jax.tree.map(lambda leaf: _repeat(_mean(leaf), len(workers)), saved)
 
 
 def position(saved: Any, fresh: Any, workers: Sequence[int], step: int) -> Any:
   """Returns the optimizer step, for state that counts the steps of a run."""
-  del saved, workers
   return jax.tree.map(lambda x: np.full(x.shape, step, x.dtype), fresh)
 
 
@@ -50,12 +46,11 @@ def fields(**rules: Resize) -> Resize:
   """Returns the rule of a named tuple, from rules by field; others reset."""
 
   def resize(saved, fresh, workers, step):
-    return fresh._replace(
-      **{
-        name: rule(getattr(saved, name), getattr(fresh, name), workers, step)
-        for name, rule in rules.items()
-      }
-    )
+    new = {
+      name: rule(getattr(saved, name), getattr(fresh, name), workers, step)
+      for name, rule in rules.items()
+    }
+    return fresh._replace(**new)
 
   return resize
 

@@ -2,20 +2,15 @@
 
 A worker whose gradient norm barely changes has little news for the others, so
 it may keep its update to itself. `selsync` measures that change inside an optax
-chain and lets the workers vote; `synchronize` acts on the vote.
-
-The vote is inside the transformation, so no caller can branch on a value that
-differs between workers. It is one scalar all-reduce, and on a slow network
-every step waits for it. Two options, which the paper does not have, avoid that:
-a vote that travels while the next step computes (`lag`), and one vote on
-several steps (`vote_every`).
+chain and lets the workers vote, in one scalar all-reduce; `synchronize` acts on
+the vote. Since the vote is inside the transformation, no caller can branch on a
+value that differs between workers.
 
 A gradient that is not finite never spreads silently: on its worker the change
 is NaN, which vetoes the vote, so `sync` is false on all workers. The state
 recovers with the next finite gradient. Parameters that have become NaN do not
-recover, and veto forever. With `lag=1` the veto is a step late as well. Watch
-the change, or wrap the optimizer in `optax.apply_if_finite`; `selsync` itself
-must stay outside of it, because it votes.
+recover, and veto forever. Watch the change, or wrap the optimizer in
+`optax.apply_if_finite`; `selsync` itself must stay outside of it.
 
 Example:
   >>> import jax, jax.numpy as jnp, optax
@@ -42,21 +37,23 @@ References:
 """
 
 from collections.abc import Callable
+import math
 from typing import Any, Literal, NamedTuple
 
 import jax
+from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
 
 from selsync_jax.config import Count
 from selsync_jax.config import Fraction
 from selsync_jax.config import Threshold
-from selsync_jax.sync import vote
 from selsync_jax.sync.change import measure
 from selsync_jax.sync.change import MeasureState
 from selsync_jax.sync.change import SMOOTHING
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import part
+from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.transformation import Trigger
 
 
@@ -65,7 +62,8 @@ class SelSyncState(NamedTuple):
 
   Attributes:
     measure: this worker's measurement; `measure.change` is the last change.
-    ballot: int32 [], this worker's pending ballot, see `vote.py`.
+    ballot: int32 [], this worker's pending ballot: 1 for a flag, 0 for none,
+      less than 0 for a veto.
     sync: bool [], whether this step synchronizes, equal on all workers.
     safe: bool [], whether a vote was held at this step and nobody vetoed,
       equal on all workers.
@@ -102,11 +100,10 @@ def selsync(
     smoothing: see `measure`.
     quorum: the share of the workers that must raise a flag, in (0, 1] and
       rounded up; `None` is the paper's rule, one flag is enough.
-    lag: steps from a flag to the synchronization it asks for. 0 is the
-      paper's; with 1 the exchange does not depend on the step's computation.
+    lag: steps from a flag, or a veto, to its effect. 0 is the paper's; with 1
+      the vote travels while the next step computes.
     vote_every: steps from one vote to the next; a flag raised at any of them
       counts. 1 is the paper's.
-    axis_name: the mapped axis.
   """
   meter = measure(smoothing, axis_name=axis_name)
 
@@ -115,30 +112,45 @@ def selsync(
     no = jnp.bool(False)
     return SelSyncState(unmeasured, jnp.int32(0), no, no)
 
-  def update(updates, state, params=None, *, threshold=None, **extra_args):
-    del params, extra_args
+  def count(ballot):
+    # The tolerance keeps a product such as 0.7 * 10 from rounding up to 8.
+    share = (quorum or 0) * lax.axis_size(axis_name) - 1e-9
+    total = lax.psum(ballot, axis_name)
+    return total >= max(1, math.ceil(share)), total >= 0
+
+  def update(updates, state, params=None, *, threshold=None, **_):
     measured: Any = meter.update(updates, state.measure)[1]
     if threshold is None:
       threshold = delta(state.measure.count) if callable(delta) else delta
-    flag = vote.ballot(measured.change, threshold, axis_name=axis_name)
+    # One veto outweighs the flags of all.
+    flag = jnp.int32(measured.change >= threshold)
+    veto = -lax.axis_size(axis_name)
+    flag = jnp.where(jnp.isnan(measured.change), veto, flag)
     due = (state.measure if lag else measured).count % vote_every == 0
-    cast, ballot = _cast(state.ballot, flag, due, lag)
-    outcome = vote.hold(cast, due, vote_every, quorum, axis_name=axis_name)
+    if lag:  # This step's flag waits for the next vote.
+      cast, ballot = state.ballot, jnp.where(due, 0, state.ballot)
+      ballot = _either(ballot, flag)
+    else:
+      cast = _either(state.ballot, flag)
+      ballot = jnp.where(due, 0, cast)
+    if vote_every == 1:
+      return updates, SelSyncState(measured, ballot, *count(cast))
+    no = jnp.bool(False)
+    outcome = lax.cond(due, count, lambda _: (no, no), cast)
     return updates, SelSyncState(measured, ballot, *outcome)
 
+  ballots = Collective('all_reduce', 4, 'step', 1 / vote_every)
   return Trigger(
     init,
     update,
-    lambda params, workers: vote.sends(vote_every),
+    lambda params, workers: (ballots,),
     spacing=vote_every,
     threshold=float(delta) if isinstance(delta, int | float) else 1.0,
     meter=meter,
   )
 
 
-def _cast(ballot, flag, due, lag):
-  """Returns the ballot to cast now, if a vote is due, and the one to keep."""
-  if lag:  # This step's flag waits for the next vote.
-    return ballot, vote.either(jnp.where(due, 0, ballot), flag)
-  cast = vote.either(ballot, flag)
-  return cast, jnp.where(due, 0, cast)
+def _either(one, other):
+  """Merges two ballots: a veto if either is one, else a flag if either is."""
+  least = jnp.minimum(one, other)
+  return jnp.where(least < 0, least, jnp.maximum(one, other))

@@ -4,17 +4,13 @@ A worker adds what it does not send to its next gradient (error feedback).
 Messages have a fixed size. Selected elements that do not fit stay in the error
 memory and are counted.
 
-References:
-  Stich, Cordonnier and Jaggi, `Sparsified SGD with Memory`, NeurIPS 2018
-    (`top_k`).
-  Yoon and Oh, `MiCRO: Near-Zero Cost Gradient Sparsification for Scaling and
-    Accelerating Distributed DNN Training`, HiPC 2023, and its published code
-    (`micro`).
-  Yoon and Oh, `Preserving Near-Optimal Gradient Sparsification Cost for
-    Scalable Distributed Deep Learning`, CCGrid 2024, and its published code
-    (`exdyna`).
+References (with titles in `selsync_jax.methods.compressed`):
+  Stich, Cordonnier and Jaggi, NeurIPS 2018 (`top_k`).
+  Yoon and Oh, HiPC 2023, and its published code (`micro`).
+  Yoon and Oh, CCGrid 2024, and its published code (`exdyna`).
 """
 
+import math
 from typing import Annotated
 
 from annotated_types import Ge
@@ -26,8 +22,8 @@ from selsync_jax.sync import flat
 from selsync_jax.sync import inner
 from selsync_jax.sync import partitions
 from selsync_jax.sync import resizing
-from selsync_jax.sync import selection
 from selsync_jax.sync.consensus import AXIS
+from selsync_jax.sync.consensus import total
 from selsync_jax.sync.part import part
 from selsync_jax.sync.reducers import error_feedback
 from selsync_jax.sync.reducers import skip_nonfinite
@@ -45,19 +41,14 @@ def top_k(density: Fraction, *, axis_name: str = AXIS) -> Reducer:
   Args:
     density: k / size, the fraction of the elements that a worker sends, in
       (0, 1]. k is rounded down, to at least 1.
-    axis_name: the mapped axis.
   """
 
   def mean(values, error):
     values += error
-    _, picked = lax.top_k(
-      jnp.abs(values), selection.wanted(density, values.size)
-    )
+    _, picked = lax.top_k(jnp.abs(values), _wanted(density, values.size))
     sent = jnp.where(jnp.all(jnp.isfinite(values)), values[picked], jnp.nan)
     message = jnp.stack([picked, lax.bitcast_convert_type(sent, jnp.int32)])
-    gathered = inner.in_parts(
-      lambda part: lax.all_gather(part, axis_name), message
-    )
+    gathered = inner.all_gather(message, axis_name)
 
     def add(worker, sums):
       indices, bits = gathered[worker]
@@ -69,9 +60,8 @@ def top_k(density: Fraction, *, axis_name: str = AXIS) -> Reducer:
     sums = lax.fori_loop(0, workers, add, jnp.zeros_like(values))
     return sums / workers, values.at[picked].set(0)
 
-  def sends(params, workers):
-    del workers
-    nbytes = 8 * selection.wanted(density, flat.size(params))
+  def sends(params, _):
+    nbytes = 8 * _wanted(density, flat.size(params))
     return (Collective('all_gather', nbytes, 'step'),)
 
   return error_feedback(mean, sends, biased=True)
@@ -91,9 +81,9 @@ def micro(
   worker i selects from part (t + i) mod N the elements that reach the
   threshold, or a single one if none does. All workers send their values of all
   selected elements, so the mean of these is exact, and every error memory is
-  emptied there. The threshold starts at :math:`1 / (2 \sqrt k)` and is adjusted
-  at every step to the number of elements selected, see `selection.adjusted`.
-  Every step takes an all-gather of indices and an all-reduce of values.
+  emptied there. The threshold starts at :math:`1 / (2 \sqrt k)` and follows the
+  number of elements selected. Every step takes an all-gather of indices and an
+  all-reduce of values.
 
   The published code makes messages as long as the longest selection. Here they
   have a fixed length, and what does not fit counts as selected.
@@ -103,7 +93,6 @@ def micro(
       rounded down, to at least 1. The paper's is 0.001.
     capacity: the number of elements that a worker's message can hold, in
       multiples of k / N, at least 1; if it selects more, the largest are sent.
-    axis_name: the mapped axis.
   """
   return _by_threshold(partitions.EQUAL, density, capacity, axis_name)
 
@@ -114,22 +103,22 @@ def exdyna(
 ) -> Reducer:
   """Selects as `micro` does, from parts that are rebalanced (ExDyna).
 
-  The vector has up to 1,024 blocks (`partitions.division`). A part is a row of
-  them, and at every step blocks may move between neighboring parts
-  (`partitions.rebalanced`), so that all workers select about equally many
-  elements.
+  The vector has up to 1,024 blocks, and a part is a row of them. At every step
+  blocks may move between neighboring parts, so that all workers select about
+  equally many elements. More workers than blocks are a `ValueError` in a step.
 
   Args:
     density: k / size, the fraction of the elements to select, in (0, 1]. k is
       rounded down, to at least 1. The paper's is 0.001.
     capacity: the number of elements that a worker's message can hold, in
       multiples of k / N, at least 1; if it selects more, the largest are sent.
-    axis_name: the mapped axis.
-
-  Raises:
-    ValueError: in a step, if there are more workers than blocks.
   """
   return _by_threshold(partitions.BALANCED, density, capacity, axis_name)
+
+
+def _wanted(density: float, size: int) -> int:
+  """Returns the number of elements to select of `size`, at least 1."""
+  return max(1, int(density * size))
 
 
 def _by_threshold(
@@ -140,48 +129,55 @@ def _by_threshold(
 ) -> Reducer:
   """Returns a reducer whose workers select by a threshold from their parts."""
 
+  def slots(k, workers, size):
+    return min(math.ceil(capacity * k / workers), size)
+
   def init(params):
     size, zero = flat.size(params), jnp.int32(0)
     return partition.state(
       count=zero,
-      threshold=selection.initial_threshold(selection.wanted(density, size)),
+      threshold=jnp.float32(1 / (2 * math.sqrt(_wanted(density, size)))),
       overflow=zero,
       error=flat.zeros(params),
       **partition.init(size),
     )
 
-  def update(updates, state, params=None, **extra_args):
-    del params, extra_args
+  def update(updates, state, params=None, **_):
     values, rebuild = flat.float32(updates)
     error, keep = flat.float32(state.error)
+    values += error
     size, workers = values.size, lax.axis_size(axis_name)
-    k = selection.wanted(density, size)
+    k = _wanted(density, size)
     bounds, after = partition.divide(state, size, axis_name)
-    threshold = selection.adjusted(
-      state.threshold, jnp.sum(state.selected), k, state.count
+    threshold = state.threshold * _factor(state, k)
+    chosen = _chosen(values, threshold, bounds, state.count)
+    magnitude, picked = lax.top_k(
+      jnp.where(chosen, jnp.abs(values), -1), slots(k, workers, size)
     )
-    found = selection.exchange(
-      values + error,
-      threshold,
-      bounds,
-      selection.slots(k, capacity, workers, size),
-      state.count,
-      axis_name=axis_name,
-    )
+    number = jnp.sum(chosen, dtype=jnp.int32)
+    picked = jnp.where(magnitude >= 0, picked, size)
+    message = jnp.concatenate([number[None], picked])
+    gathered = inner.all_gather(message, axis_name)
+    union = gathered[:, 1:].reshape(-1)
+    mine = values.at[union].get(mode='fill', fill_value=0)
+    # NaN compares false with any threshold, so it would never be selected. Send
+    # NaN, so that every worker sees it.
+    mine = jnp.where(jnp.all(jnp.isfinite(values)), mine, jnp.nan)
+    sums = inner.in_parts(lambda part: total(part, axis_name=axis_name), mine)
+    mean = jnp.zeros_like(values).at[union].set(sums / workers, mode='drop')
     new = state._replace(
       count=state.count + 1,
       threshold=threshold,
-      overflow=found.overflow,
-      error=keep(found.error),
-      **after(found.selected),
+      overflow=number - jnp.minimum(number, picked.size),
+      error=keep(values.at[union].set(0, mode='drop')),
+      **after(gathered[:, 0]),
     )
-    mean, state = skip_nonfinite(found.mean, new, state)
+    mean, state = skip_nonfinite(mean, new, state)
     return rebuild(mean), state
 
   def sends(params, workers):
     size = flat.size(params)
-    k = selection.wanted(density, size)
-    places = selection.slots(k, capacity, workers, size)
+    places = slots(_wanted(density, size), workers, size)
     return (
       Collective('all_gather', 4 * (1 + places), 'step'),
       Collective('all_reduce', 4 * workers * places, 'step'),
@@ -195,3 +191,33 @@ def _by_threshold(
     resize=resizing.fields(threshold=resizing.first, error=resizing.mean),
     biased=True,
   )
+
+
+def _factor(state, k):
+  """Returns MiCRO's factor for the threshold, to select about k elements.
+
+  It changes the threshold by 0.5%, or by a quarter of that within about 10% of
+  k. There the published code always raises it, because its condition for
+  `selected > k` always holds. Here it is lowered if too few were selected, by
+  the factor that the published code has but never uses.
+  """
+  ratio = jnp.sum(state.selected) / k
+  return jnp.select(
+    [state.count == 0, ratio > 1.1, ratio > 1, ratio > 0.909],
+    [1.0, 1.005, 1.00125, 0.9987],
+    0.995,
+  )
+
+
+def _chosen(values, threshold, bounds, count):
+  """Returns which elements this worker selects from its part, bool [size].
+
+  If none reaches the threshold, it is the one whose index in the part is the
+  number of steps taken, modulo the length of the part.
+  """
+  start, stop = bounds
+  indices = lax.iota(jnp.int32, values.size)
+  inside = (indices >= start) & (indices < stop)
+  chosen = inside & (jnp.abs(values) >= threshold)
+  spare = start + count % jnp.maximum(stop - start, 1)
+  return chosen | (inside & (indices == spare) & ~jnp.any(chosen))

@@ -36,10 +36,7 @@ class Strategy(NamedTuple):
 
   @property
   def measure(self) -> optax.GradientTransformationExtraArgs:
-    """The measurement of the gradient's change that a run records.
-
-    It also detects gradients that are not finite.
-    """
+    """The recorded measurement, which also detects non-finite gradients."""
     return self.trigger.traits.meter or measure()
 
   @property
@@ -61,10 +58,8 @@ class Strategy(NamedTuple):
   ) -> tuple[Collective, ...]:
     """Returns every collective that the parts issue.
 
-    Args:
-      shared: `{'params', 'model_state'}` of one worker, or their shapes.
-      workers: N.
-      opt_state: the optimizer's state of one worker, or its shapes.
+    `shared`, which is `{'params', 'model_state'}`, and `opt_state` are those of
+    one worker, or their shapes.
     """
     params = shared['params']
     return (
@@ -76,59 +71,34 @@ class Strategy(NamedTuple):
 
   def check(self) -> None:
     """Raises `ValueError` if parts cannot be right together."""
-    for refused, reason in _REFUSED:
-      if refused(self):
+    trigger, reducer = self.trigger.traits, self.reducer.traits
+    averager, policy = self.averager, self.optimizer_state
+    at_sync = reducer.reduces and not reducer.every_step
+    idle = reducer.every_step and not averager.averages
+    # Combinations that cannot be right, and the reasons.
+    refused = {
+      'averager {averager} and reducer {reducer}: workers would never talk': (
+        not averager.averages and not reducer.reduces
+      ),
+      'trigger {trigger} would decide nothing: reducer {reducer} runs at every '
+      'step, and averager {averager} does nothing; set an averager, or the '
+      'reducer at_sync': idle and trigger.period != 1,
+      'trigger {trigger} lets parameters differ, and reducer {reducer} needs '
+      'them equal: reduce at every step, or set an averager such as mean': (
+        reducer.biased and not reducer.every_step and not averager.agrees
+      ),
+      'trigger {trigger} measures from common parameters, and averager '
+      '{averager} leaves none': trigger.needs_consensus and not averager.agrees,
+      'reducer {reducer} comes before the local update, and trigger {trigger} '
+      'decides after it': trigger.sees_update and at_sync,
+      'optimizer_state {optimizer_state} averages over all workers, and '
+      'averager {averager} does not': policy.averages and not averager.agrees,
+      'optimizer_state {optimizer_state} changes at a synchronization of '
+      'parameters, and averager {averager} makes none': (
+        policy.changes and not averager.averages
+      ),
+    }
+    for reason, applies in refused.items():
+      if applies:
         parts = {name: shown(part) for name, part in self._asdict().items()}
         raise ValueError(reason.format(**parts))
-
-
-# Combinations that cannot be right, and the reasons.
-_REFUSED = (
-  (
-    lambda s: not s.averager.averages and not s.reducer.traits.reduces,
-    'averager {averager} and reducer {reducer}: workers would never talk',
-  ),
-  (
-    lambda s: (
-      s.reducer.traits.every_step
-      and not s.averager.averages
-      and s.trigger.traits.period != 1
-    ),
-    'trigger {trigger} would decide nothing: reducer {reducer} runs at every '
-    'step, and averager {averager} does nothing; set an averager, or the '
-    'reducer at_sync',
-  ),
-  (
-    lambda s: (
-      s.reducer.traits.biased
-      and not s.reducer.traits.every_step
-      and not s.averager.agrees
-    ),
-    'trigger {trigger} lets parameters differ, and reducer {reducer} needs '
-    'them equal: reduce at every step, or set an averager such as mean',
-  ),
-  (
-    lambda s: s.trigger.traits.needs_consensus and not s.averager.agrees,
-    'trigger {trigger} measures from common parameters, and averager '
-    '{averager} leaves none',
-  ),
-  (
-    lambda s: (
-      s.trigger.traits.sees_update
-      and s.reducer.traits.reduces
-      and not s.reducer.traits.every_step
-    ),
-    'reducer {reducer} comes before the local update, and trigger {trigger} '
-    'decides after it',
-  ),
-  (
-    lambda s: s.optimizer_state.averages and not s.averager.agrees,
-    'optimizer_state {optimizer_state} averages over all workers, and averager '
-    '{averager} does not',
-  ),
-  (
-    lambda s: s.optimizer_state.changes and not s.averager.averages,
-    'optimizer_state {optimizer_state} changes at a synchronization of '
-    'parameters, and averager {averager} makes none',
-  ),
-)

@@ -1,8 +1,7 @@
 """What a method sends, by arithmetic: collectives, and the bytes they cost.
 
 Every part of a method names the collectives that it issues, from the shapes of
-the arrays alone. The ledger, the planner and the conformance suite read that
-list; nothing else computes traffic.
+the arrays alone; nothing else computes traffic.
 
 References:
   Patarasuk and Yuan, `Bandwidth optimal all-reduce algorithms for clusters of
@@ -16,15 +15,10 @@ from selsync_jax.sync import flat
 
 
 class Kind(NamedTuple):
-  """The cost of one kind of collective among N workers in a ring.
+  """The cost of one kind of collective among N workers in a ring."""
 
-  Attributes:
-    share: `share(N)`, bytes that a worker sends for each byte of the message.
-    rounds: `rounds(N)`, messages that follow one another.
-  """
-
-  share: Callable[[int], float]
-  rounds: Callable[[int], int]
+  share: Callable[[int], float]  # Bytes that one sends for each of the message.
+  rounds: Callable[[int], int]  # Messages that follow one another.
 
 
 # In this order, the message is the vector that is reduced; one worker's
@@ -68,30 +62,21 @@ Sends = Callable[[Any, int], tuple[Collective, ...]]
 
 def sends_nothing(tree: Any, workers: int) -> tuple[Collective, ...]:
   """Sends nothing."""
-  del tree, workers
   return ()
 
 
 def sends_all(tree: Any, workers: int) -> tuple[Collective, ...]:
   """Sends one all-reduce of the floating-point leaves at a synchronization."""
-  del workers
   return (Collective('all_reduce', nbytes(tree)),)
 
 
 class Traffic(NamedTuple):
-  """Bytes that one worker sends.
+  """Bytes that one worker sends."""
 
-  Attributes:
-    step: bytes at every step.
-    sync: additional bytes at a synchronization.
-    bsp: bytes at every step under BSP.
-    injected: additional bytes at every step for examples.
-  """
-
-  step: float
-  sync: float
-  bsp: float
-  injected: float = 0.0
+  step: float  # At every step.
+  sync: float  # At a synchronization, in addition.
+  bsp: float  # At every step under BSP.
+  injected: float = 0.0  # At every step for examples, in addition.
 
 
 def nbytes(tree: Any) -> int:

@@ -21,8 +21,7 @@ class TriggerTraits(NamedTuple):
   Attributes:
     period: steps from one synchronization to the next; `None` where they
       depend on what the workers see.
-    spacing: the fewest steps from one synchronization decided by a vote to the
-      next.
+    spacing: the fewest steps between synchronizations decided by a vote.
     sees_update: whether it decides after the local update, on `applied`. In
       your own chain such a trigger stands last.
     needs_consensus: whether it measures from the last common parameters.
@@ -64,12 +63,12 @@ class Transformation(optax.GradientTransformationExtraArgs, Part):
   In a chain it is an ordinary `optax.GradientTransformationExtraArgs`.
 
   Args:
-    init: the transformation's `init`, see optax.
-    update: the transformation's `update`, see optax.
+    init: see optax.
+    update: see optax.
     sends: `sends(params, workers)`, what an update sends.
     metrics: `metrics(state)`, scalars by name, for the rows of a run.
-    resize: the rule for the state when the number of workers changes, see
-      `resizing`; by default it is reset.
+    resize: the rule for the state of another number of workers; by default
+      `resizing.reset`.
     **traits: fields of the record `traits`.
   """
 

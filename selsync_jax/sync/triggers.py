@@ -1,15 +1,34 @@
-"""Triggers that need no gradient, and triggers made of triggers."""
+"""Triggers that need no gradient, and triggers made of triggers.
+
+The former need no vote: all workers count the same steps and follow the same
+learning rate.
+
+References (with titles in `selsync_jax.methods.periodic`):
+  Lin et al., ICLR 2020, section on post-local SGD (`post_local`).
+  Gu et al., ICLR 2024 (`qsr`).
+"""
 
 import collections
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
 
+from annotated_types import Interval
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
+import numpy as np
+import optax
 
+from selsync_jax.config import Positive
 from selsync_jax.sync import resizing
 from selsync_jax.sync.part import part
-from selsync_jax.sync.periods import Period
 from selsync_jax.sync.transformation import Trigger
+
+LONGEST = 2**30
+"""The most steps of a round, so that the steps of a run fit into an int32."""
+
+Period = Annotated[int, Interval(ge=1, le=LONGEST)]
+"""Steps from one synchronization to the next."""
 
 
 def around(*triggers: Trigger) -> dict[str, Any]:
@@ -22,10 +41,11 @@ def around(*triggers: Trigger) -> dict[str, Any]:
     for inner in traits:
       inner.affordable(traffic)
 
+  def sends(params, workers):
+    return sum((trigger.sends(params, workers) for trigger in triggers), ())
+
   return dict(
-    sends=lambda params, workers: sum(
-      (trigger.sends(params, workers) for trigger in triggers), ()
-    ),
+    sends=sends,
     spacing=max(t.spacing for t in traits),
     sees_update=any(t.sees_update for t in traits),
     needs_consensus=any(t.needs_consensus for t in traits),
@@ -55,18 +75,14 @@ class EveryState(NamedTuple):
 def every(k: Period) -> Trigger:
   """Synchronizes at steps k, 2k, 3k, and so on.
 
-  No vote is needed: all workers count the same steps.
-
   Args:
     k: steps from one synchronization to the next, at least 1.
   """
 
-  def init(params):
-    del params
+  def init(_):
     return EveryState(jnp.int32(0), jnp.bool(False))
 
-  def update(updates, state, params=None, **extra_args):
-    del params, extra_args
+  def update(updates, state, params=None, **_):
     count = state.count + 1
     return updates, EveryState(count, count % k == 0)
 
@@ -91,12 +107,10 @@ def at_least_every(k: Period) -> Trigger:
     k: steps from one synchronization to the next, at least 1.
   """
 
-  def init(params):
-    del params
+  def init(_):
     return AtLeastEveryState(jnp.int32(0), jnp.bool(False))
 
-  def update(updates, state, params=None, *, synced=None, **extra_args):
-    del params, extra_args
+  def update(updates, state, params=None, *, synced=None, **_):
     synced = state.sync if synced is None else synced
     since = jnp.where(synced, 0, state.since) + 1
     return updates, AtLeastEveryState(since, since >= k)
@@ -104,19 +118,95 @@ def at_least_every(k: Period) -> Trigger:
   return Trigger(init, update, period=k)
 
 
-class AnyOfState(NamedTuple):
-  """State of `any_of`.
+class RoundState(NamedTuple):
+  """State of `post_local` and `qsr`.
 
-  Attributes:
-    triggers: the state of each trigger.
-    sync: bool [], whether this step synchronizes, equal on all workers.
-    safe: bool [], whether every trigger that votes held its vote and nobody
-      vetoed; true if none votes.
+  A round is the steps from one synchronization to the next.
   """
 
-  triggers: tuple[Any, ...]
-  sync: Bool[Array, '']
-  safe: Bool[Array, '']
+  step: Int32[Array, '']  # Steps taken.
+  due: Int32[Array, '']  # The last step of this round; 0 before the first.
+  sync: Bool[Array, '']  # Whether the round is over.
+
+
+@part
+def post_local(
+  switch: Annotated[int, Interval(ge=0, le=LONGEST)], k: Period
+) -> Trigger:
+  """Synchronizes at each of the first steps, and periodically afterwards.
+
+  The steps are 1, 2, ..., `switch`, `switch + k`, `switch + 2k`, and so on.
+
+  Args:
+    switch: the number of first steps that all synchronize; the paper's end at
+      the first decay of the learning rate.
+    k: steps from one synchronization to the next afterwards.
+  """
+  return _rounds(lambda step: jnp.where(step < switch, 1, k))
+
+
+@part
+def qsr(
+  alpha: Positive, h_min: Period, learning_rate: optax.Schedule
+) -> Trigger:
+  r"""Synchronizes less often as the learning rate falls.
+
+  A round that starts at learning rate :math:`\eta` has
+
+  .. math::
+    H = \max\left(H_{min}, \lfloor (\alpha / \eta)^2 \rfloor\right)
+
+  steps. While the learning rate warms up at the start of a run, a round has as
+  many steps as the first one after the warmup would have. If the rate decays to
+  0, the last round may outlast the run; what is evaluated is still the mean.
+
+  Args:
+    alpha: the learning rate at which a round may have one step; above 0.
+    h_min: the fewest steps of a round.
+    learning_rate: the local optimizer's schedule.
+  """
+
+  def period(step):
+    rate = learning_rate(jnp.maximum(step, warmup_steps(learning_rate)))
+    # The tolerance keeps a quotient such as 0.3 / 0.1 from rounding down.
+    quadratic = jnp.floor(jnp.square(alpha / rate) * (1 + 1e-6))
+    return jnp.clip(quadratic, h_min, LONGEST).astype(jnp.int32)
+
+  return _rounds(period)
+
+
+def warmup_steps(learning_rate: optax.Schedule, within: int = 2**20) -> int:
+  """Returns the number of steps at its start in which a schedule only rises.
+
+  A schedule that rises in all of the first `within` steps has no warmup.
+  """
+  with jax.ensure_compile_time_eval():
+    rates = np.asarray(jax.vmap(learning_rate)(jnp.arange(within)))
+  return int(np.argmin(np.diff(rates) > 0))
+
+
+def _rounds(period: Callable[[Any], Any]) -> Trigger:
+  """Returns a trigger whose round that starts at `step` has `period(step)`."""
+
+  def init(_):
+    return RoundState(jnp.int32(0), jnp.int32(0), jnp.bool(False))
+
+  def update(updates, state, params=None, *, synced=None, **_):
+    synced = state.sync if synced is None else synced
+    starts = synced | (state.due == 0)
+    due = jnp.where(starts, state.step + period(state.step), state.due)
+    return updates, RoundState(state.step + 1, due, state.step + 1 >= due)
+
+  resize = resizing.fields(step=resizing.position)
+  return Trigger(init, update, resize=resize)
+
+
+class AnyOfState(NamedTuple):
+  """State of `any_of`."""
+
+  triggers: tuple[Any, ...]  # The state of each.
+  sync: Bool[Array, '']  # Whether this step synchronizes.
+  safe: Bool[Array, '']  # Whether all that vote held a vote without a veto.
 
 
 @part
@@ -133,9 +223,6 @@ def any_of(*triggers: Trigger) -> Trigger:
   Args:
     *triggers: the triggers, at least one. They are updated with the extra
       argument `synced`: whether the step before synchronized.
-
-  Raises:
-    ValueError: if there is no trigger.
 
   Example:
     >>> import jax, jax.numpy as jnp, selsync_jax as ss
@@ -172,33 +259,21 @@ def any_of(*triggers: Trigger) -> Trigger:
     every = [trigger.metrics(inner) for trigger, inner in pairs]
     return dict(collections.ChainMap(*map(dict, every)))  # The first one wins.
 
+  each = resizing.each([trigger.resize for trigger in triggers])
+  resize = resizing.fields(triggers=each)
   return Trigger(
-    init,
-    update,
-    metrics=metrics,
-    resize=resizing.fields(
-      triggers=resizing.each([trigger.resize for trigger in triggers])
-    ),
-    **around(*triggers),
+    init, update, metrics=metrics, resize=resize, **around(*triggers)
   )
 
 
 class AtMostEveryState(NamedTuple):
-  """State of `at_most_every`.
+  """State of `at_most_every`."""
 
-  Attributes:
-    trigger: the state of the trigger inside.
-    since: int32 [], steps since the last synchronization.
-    pending: bool [], whether the trigger has asked since then.
-    sync: bool [], whether this step synchronizes.
-    safe: bool [], whether the trigger held its vote and nobody vetoed.
-  """
-
-  trigger: Any
-  since: Int32[Array, '']
-  pending: Bool[Array, '']
-  sync: Bool[Array, '']
-  safe: Bool[Array, '']
+  trigger: Any  # The state of the trigger inside.
+  since: Int32[Array, '']  # Steps since the last synchronization.
+  pending: Bool[Array, '']  # Whether the trigger has asked since then.
+  sync: Bool[Array, '']  # Whether this step synchronizes.
+  safe: Bool[Array, '']  # Whether the trigger held its vote without a veto.
 
 
 @part
@@ -219,9 +294,8 @@ def at_most_every(k: Period, *, trigger: Trigger) -> Trigger:
 
   def update(updates, state, params=None, *, synced=None, **extra_args):
     synced = state.sync if synced is None else synced
-    inner: Any = trigger.update(
-      updates, state.trigger, params, synced=synced, **extra_args
-    )[1]
+    extra_args['synced'] = synced
+    inner: Any = trigger.update(updates, state.trigger, params, **extra_args)[1]
     since = jnp.where(synced, 0, state.since) + 1
     safe = getattr(inner, 'safe', jnp.bool(True))
     pending = (state.pending & ~synced) | inner.sync

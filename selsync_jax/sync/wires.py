@@ -1,13 +1,12 @@
 """Wires: how an average travels, as it is or in fewer bits.
 
 A compressed wire sends what has changed since the last consensus, which all
-workers know, and remembers what rounding left out (error feedback): the error
-is added to what is sent next, so nothing is lost, only delayed. An average
-takes two messages. In the first, each worker sends every other one its share of
-the vector (an all-to-all). It adds up what it receives in float32, and sends
-the mean of its share to all (an all-gather). What rounding leaves out of a mean
-goes into the error memory of the worker that rounded it. All workers decode the
-same bits, so they stay bit-identical.
+workers know, and adds what rounding left out to what it sends next (error
+feedback), so nothing is lost, only delayed. An average takes two messages. In
+the first, each worker sends every other one its share of the vector (an
+all-to-all). It adds up what it receives in float32, and sends the mean of its
+share to all (an all-gather). The worker that rounds a mean keeps the error. All
+workers decode the same bits, so they stay bit-identical.
 
 References:
   Seide et al., `1-Bit Stochastic Gradient Descent`, Interspeech 2014 (error
@@ -28,6 +27,7 @@ from jaxtyping import Array, Float32
 from selsync_jax.sync import flat
 from selsync_jax.sync import inner
 from selsync_jax.sync import resizing
+from selsync_jax.sync import traffic
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
 from selsync_jax.sync.part import Metrics
@@ -35,9 +35,6 @@ from selsync_jax.sync.part import no_metrics
 from selsync_jax.sync.part import Part
 from selsync_jax.sync.part import part
 from selsync_jax.sync.resizing import Resize
-from selsync_jax.sync.traffic import Collective
-from selsync_jax.sync.traffic import Sends
-from selsync_jax.sync.traffic import sends_all
 
 BLOCK = 256
 """Elements that share one scale."""
@@ -58,13 +55,12 @@ class Wire(Part):
     exact: whether values travel as they are.
     coarse: whether a value may be rounded to zero because others are larger.
     metrics: `metrics(state)`, scalars by name, for the rows of a run.
-    resize: the rule for the state when the number of workers changes, see
-      `resizing`.
+    resize: the rule for the state of another number of workers, see `resizing`.
   """
 
   init: Callable[[Any], Any]
   mean: Callable[..., tuple[Any, Any]]
-  sends: Sends
+  sends: traffic.Sends
   rebase: Callable[[Any, Any], Any] = lambda tree, state: state
   exact: bool = False
   coarse: bool = False
@@ -80,7 +76,7 @@ def float32(*, axis_name: str = AXIS) -> Wire:
     tree = consensus(tree, where=where, count=count, axis_name=axis_name)
     return tree, state
 
-  return Wire(lambda tree: (), mean, sends_all, exact=True)
+  return Wire(lambda tree: (), mean, traffic.sends_all, exact=True)
 
 
 FLOAT32 = float32()
@@ -90,11 +86,9 @@ FLOAT32 = float32()
 class Codec(NamedTuple):
   """An encoding of float32 in fewer bits.
 
-  Attributes:
-    encode: a function from float32 [..., size] to a message [..., *] of
-      integers; `size` is a multiple of `BLOCK`.
-    decode: a function from such a message to float32 [..., size].
-    nbytes: `nbytes(size)`, the bytes of such a message.
+  `encode` turns float32 [..., size] into a message [..., *] of integers, and
+  `decode` turns it back; `size` is a multiple of `BLOCK`. The message has
+  `nbytes(size)`.
   """
 
   encode: Callable[[Float32[Array, '...']], Array]
@@ -139,10 +133,8 @@ BFLOAT16 = Codec(_encode_bfloat16, _decode_bfloat16, lambda n: 2 * n)
 class WireState(NamedTuple):
   """State of a compressed wire.
 
-  Attributes:
-    reference: `flat.parts` of the last mean that traveled, equal on all
-      workers.
-    error: what this worker has yet to send, in the same shapes.
+  `reference` is `flat.parts` of the last mean that traveled, equal on all
+  workers; `error` is what this worker has yet to send, in the same shapes.
   """
 
   reference: list[Float32[Array, '...']]
@@ -185,7 +177,7 @@ def _compressed(codec: Codec, axis_name: str, coarse: bool = False) -> Wire:
   def sends(tree, workers):
     return (
       *sends_compressed(flat.size(tree), workers, codec),
-      Collective('all_reduce', 4 * len(flat.floats(tree))),
+      traffic.Collective('all_reduce', 4 * len(flat.floats(tree))),
     )
 
   def rebase(tree, state):
@@ -206,18 +198,11 @@ def compressed_mean(
 ) -> tuple[Float32[Array, ' size'], Float32[Array, ' size']]:
   """Averages a vector over workers, in an all-to-all and an all-gather.
 
-  Args:
-    values: this worker's vector.
-    error: what this worker left out before.
-    codec: the encoding of both messages.
-    where: see `consensus`.
-    count: see `consensus`.
-    axis_name: the mapped axis.
-
-  Returns:
-    The mean, the same bits on all workers, and what this worker leaves out
-    now. The mean over workers of `values + error` is the mean that is returned
-    plus the mean over workers of the new error, up to float32's rounding.
+  `error` is what this worker left out before; for `where` and `count` see
+  `consensus`. The results are the mean, the same bits on all workers, and what
+  this worker leaves out now. The mean over workers of `values + error` is the
+  mean that is returned plus the mean over workers of the new error, up to
+  float32's rounding.
   """
   workers = lax.axis_size(axis_name)
   members = workers if count is None else count
@@ -238,9 +223,7 @@ def compressed_mean(
   # An error of the mean weighs `members` times as much in one worker's vector.
   index = lax.axis_index(axis_name)
   left = left.at[index].add(members * (mine - codec.decode(message)))
-  gathered = inner.in_parts(
-    lambda part: lax.all_gather(part, axis_name), message
-  )
+  gathered = inner.all_gather(message, axis_name)
   mean = codec.decode(gathered).reshape(-1)[:size]
   left = left.reshape(-1)[:size]
   if where is not None:
@@ -255,12 +238,12 @@ def _share(size: int, workers: int) -> int:
 
 def sends_compressed(
   size: int, workers: int, codec: Codec, at: str = 'sync'
-) -> tuple[Collective, ...]:
+) -> tuple[traffic.Collective, ...]:
   """Returns what `compressed_mean` of `size` elements sends."""
   share = _share(size, workers)
   return (
-    Collective('all_to_all', codec.nbytes(workers * share), at),
-    Collective('all_gather', codec.nbytes(share), at),
+    traffic.Collective('all_to_all', codec.nbytes(workers * share), at),
+    traffic.Collective('all_gather', codec.nbytes(share), at),
   )
 
 

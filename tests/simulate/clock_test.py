@@ -9,7 +9,7 @@ from selsync_jax.config import RunError
 from selsync_jax.simulate import methods
 from selsync_jax.simulate.algebra import Algebra
 from selsync_jax.simulate.engine import Engine
-from selsync_jax.simulate.methods.dssp import controller
+from selsync_jax.simulate.methods.server import controller
 from selsync_jax.simulate.methods.wagma import butterfly
 from selsync_jax.simulate.methods.wagma import GroupAverage
 from tests.support import small

@@ -18,7 +18,7 @@ from tests.support import short_runs
 SECONDS = [[1.0, 5.0], [4.0, 2.0], [2.0, 3.0], [1.0, 1.0]]  # [step, worker].
 # Two workers send half of a message in each of a ring's two rounds: 1 byte/s.
 NETWORK = Network(2, bandwidth=8.0, latency=0.25)
-CLUSTER = Cluster(lambda worker, step: SECONDS[step][worker], NETWORK)
+CLUSTER = Cluster(lambda worker, step: SECONDS[step][worker], NETWORK, {})
 
 
 def create(collectives, totals=None, cluster=CLUSTER):
@@ -71,7 +71,7 @@ def test_a_collective_of_a_rate_is_issued_that_often():
   """Also where n times 1 / n is less than 1: of 49."""
   for period in (1, 3, 8, 49):
     vote = Collective('all_reduce', 1.0, 'step', 1 / period)
-    cluster = Cluster(lambda worker, step: float(worker), NETWORK)
+    cluster = Cluster(lambda worker, step: float(worker), NETWORK, {})
     ledger = create([vote], cluster=cluster)
     waits = [count(ledger, False)['waited'][0] for _ in range(3 * period)]
     assert np.flatnonzero(waits).tolist() == [

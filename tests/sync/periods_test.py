@@ -8,7 +8,7 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax import optimizers
-from selsync_jax.sync.periods import warmup_steps
+from selsync_jax.sync.triggers import warmup_steps
 from tests.support.trajectory import run
 
 STEPS = 500

@@ -18,25 +18,15 @@ import simpy
 from selsync_jax.simulate.meeting import average
 from selsync_jax.simulate.simulation import Method
 from selsync_jax.simulate.simulation import Model
-from selsync_jax.simulate.simulation import Models
 from selsync_jax.simulate.simulation import Simulation
 
 _NEIGHBOR = 3  # Separates these draws from other methods'.
 
 
-def _ring(worker: int, workers: int) -> list[int]:
-  return sorted({(worker - 1) % workers, (worker + 1) % workers})
-
-
-def _complete(worker: int, workers: int) -> list[int]:
-  del worker
-  return list(range(1, workers, 2))
-
-
-# By name, a function that returns an active worker's passive neighbors.
+# By name, a function from an active worker and N to its passive neighbors.
 TOPOLOGIES: dict[str, Callable[[int, int], list[int]]] = {
-  'ring': _ring,
-  'complete': _complete,
+  'ring': lambda i, workers: sorted({(i - 1) % workers, (i + 1) % workers}),
+  'complete': lambda i, workers: list(range(1, workers, 2)),
 }
 
 
@@ -51,7 +41,7 @@ def ad_psgd(*, topology: Literal['ring', 'complete'] = 'ring') -> Method:
   """
   neighbors = TOPOLOGIES[topology]
 
-  def start(sim: Simulation) -> Models:
+  def start(sim: Simulation):
     if sim.workers % 2:
       raise ValueError(
         f'ad_psgd needs an even number of workers, got {sim.workers}'
@@ -64,7 +54,8 @@ def ad_psgd(*, topology: Literal['ring', 'complete'] = 'ring') -> Method:
       j = others[sim.draws(_NEIGHBOR, step)[i] % len(others)]
       with locks[j].request() as turn:
         yield from sim.hold(i, turn)
-        yield from sim.communicate(i, sim.seconds_of('exchange', 2))
+        ended = sim.env.timeout(sim.seconds_of('exchange', 2))
+        yield from sim.hold(i, ended, 'communicate')
         average(sim, models, (i, j))
         for k in (i, j):
           models[k] = models[k]._replace(version=models[k].version + 1)

@@ -8,16 +8,15 @@ With the slowdown filter a division leaves out workers that are far behind the
 one that asked; they get a group when they ask themselves.
 
 Reconstructed from the abstract and from memory; the paper could not be read.
-The default size and threshold and the static schedule are ours. The intra-node
-and inter-node groups of the paper's schedule need nodes, which this cluster
-does not have.
+The default size and threshold and the static schedule are ours. The paper's
+schedule has intra-node and inter-node groups; this cluster has no nodes.
 
 References:
   Luo et al., `Prague: High-Performance Heterogeneity-Aware Asynchronous
   Decentralized Training`, ASPLOS 2020.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import functools
 from typing import Annotated, Literal
 
@@ -29,35 +28,17 @@ from selsync_jax.simulate.meeting import average
 from selsync_jax.simulate.meeting import Meeting
 from selsync_jax.simulate.simulation import Method
 from selsync_jax.simulate.simulation import Model
-from selsync_jax.simulate.simulation import Models
 from selsync_jax.simulate.simulation import Process
 from selsync_jax.simulate.simulation import Simulation
 
 _ORDER = 4  # Separates these draws from other methods'.
 
-Create = Callable[[Sequence[int]], Meeting]
-"""Makes the all-reduce of some workers' models."""
-
-
-def _divide(order: Sequence[int], size: int) -> list[Sequence[int]]:
-  return [order[k : k + size] for k in range(0, len(order), size)]
-
 
 class StaticGroups:
-  """Groups by a schedule: blocks of a ring that moves on at each step.
+  """Groups by a schedule: blocks of a ring that moves on at each step."""
 
-  Args:
-    sim: the simulation.
-    size: the number of workers in a group.
-    slowdown: not used; a schedule ignores speeds.
-    create: a function that makes a group.
-  """
-
-  def __init__(
-    self, sim: Simulation, size: int, slowdown: float, create: Create
-  ):
-    del slowdown
-    self._sim, self._size, self._create = sim, size, create
+  def __init__(self, sim: Simulation, models: list[Model], size: int):
+    self._sim, self._models, self._size = sim, models, size
     self._steps: dict[int, dict[int, Meeting]] = {}
 
   def request(self, worker: int) -> Process:
@@ -67,35 +48,35 @@ class StaticGroups:
     if step not in self._steps:
       shift = step * max(1, self._size // 2)
       order = [(i + shift) % workers for i in range(workers)]
-      self._steps[step] = {
-        i: meeting
-        for members in _divide(order, self._size)
-        for meeting in [self._create(members)]
-        for i in members
-      }
+      self._steps[step] = self._groups(order)
     return self._steps[step][worker]
 
+  def _groups(self, order: Sequence[int]) -> dict[int, Meeting]:
+    """Divides some workers, and returns the group of each."""
+    groups = {}
+    for start in range(0, len(order), self._size):
+      members = order[start : start + self._size]
+      end = functools.partial(self._end, members)
+      groups |= dict.fromkeys(members, Meeting(self._sim, len(members), end))
+    return groups
 
-class GroupGenerator:
+  def _end(self, members: Sequence[int]) -> None:
+    average(self._sim, self._models, members)
+
+
+class GroupGenerator(StaticGroups):
   """Random groups, by global division.
 
-  Args:
-    sim: the simulation.
-    size: the number of workers in a group.
-    slowdown: how many steps a worker may be behind the one that asked and still
-      be in the division.
-    create: a function that makes a group.
-
-  Attributes:
-    buffers: each worker's group, or `None`.
+  A worker may be `slowdown` steps behind the one that asked and still be in the
+  division.
   """
 
   def __init__(
-    self, sim: Simulation, size: int, slowdown: float, create: Create
+    self, sim: Simulation, models: list[Model], size: int, slowdown: float
   ):
-    self._sim, self._size, self._slowdown = sim, size, slowdown
-    self._create = create
-    self.buffers: list[Meeting | None] = [None] * sim.workers
+    super().__init__(sim, models, size)
+    self._slowdown = slowdown
+    self._buffers: dict[int, Meeting] = {}  # By worker, its group.
     self._requests = simpy.Store(sim.env)
     self._divisions = 0
     sim.process(self._serve())
@@ -109,32 +90,25 @@ class GroupGenerator:
   def _serve(self) -> Process:
     while True:
       worker, answer = yield self._requests.get()
-      if self.buffers[worker] is None:
+      if worker not in self._buffers:
         self._divide(worker)
-      answer.succeed(self.buffers[worker])
+      answer.succeed(self._buffers[worker])
 
   def _divide(self, worker: int) -> None:
-    progress = self._sim.steps
+    least = self._sim.steps[worker] - self._slowdown
     idle = [
       i
-      for i, group in enumerate(self.buffers)
-      if group is None and progress[i] >= progress[worker] - self._slowdown
+      for i, steps in enumerate(self._sim.steps)
+      if i not in self._buffers and steps >= least
     ]
     self._divisions += 1
     draws = self._sim.draws(_ORDER, self._divisions)
-    order = sorted(idle, key=draws.__getitem__)
-    for members in _divide(order, self._size):
-      group = self._create(members)
-      for i in members:
-        self.buffers[i] = group
+    self._buffers |= self._groups(sorted(idle, key=draws.__getitem__))
 
-  def leave(self, members: Sequence[int]) -> None:
-    """Empties the buffers of a group that has ended."""
+  def _end(self, members: Sequence[int]) -> None:
+    super()._end(members)
     for i in members:
-      self.buffers[i] = None
-
-
-GENERATORS = {'random': GroupGenerator, 'static': StaticGroups}
+      del self._buffers[i]
 
 
 def prague(
@@ -152,19 +126,13 @@ def prague(
       asks; infinite is no filter.
   """
 
-  def start(sim: Simulation) -> Models:
+  def start(sim: Simulation):
     models = [Model(sim.algebra.initial(), 0)] * sim.workers
 
-    def reduce(members):
-      average(sim, models, members)
-      if isinstance(generator, GroupGenerator):
-        generator.leave(members)
-
-    def create(members):
-      act = functools.partial(reduce, members)
-      return Meeting(sim, len(members), act)
-
-    generator = GENERATORS[how](sim, group_size, slowdown, create)
+    if how == 'random':
+      generator = GroupGenerator(sim, models, group_size, slowdown)
+    else:
+      generator = StaticGroups(sim, models, group_size)
 
     def worker(i):
       while True:

@@ -1,4 +1,4 @@
-"""A parameter server, which owns the model and receives gradients.
+"""Methods with a parameter server, which owns the model and receives gradients.
 
 All workers share the server's link, in each direction. The server adds up
 gradients that arrive at the same instant, as DSSP's server does, and applies
@@ -12,32 +12,32 @@ from collections.abc import Callable
 
 import simpy
 
+from selsync_jax.config import Index
 from selsync_jax.simulate.simulation import Gradient
+from selsync_jax.simulate.simulation import Method
 from selsync_jax.simulate.simulation import Model
 from selsync_jax.simulate.simulation import Models
 from selsync_jax.simulate.simulation import Process
+from selsync_jax.simulate.simulation import Settled
+from selsync_jax.simulate.simulation import Signal
 from selsync_jax.simulate.simulation import Simulation
+
+Pushes = tuple[float, float]
+"""The times at which a worker's last gradient and the one before it were
+applied, in seconds; 0 if there was none."""
 
 
 class Server:
-  """A parameter server.
-
-  Attributes:
-    model: the model; its version counts gradients.
-    clocks: the number of each worker's gradients that were applied.
-    pushes: the times at which each worker's last gradient and the one before it
-      were applied, in seconds; 0 if there was none.
-    progress: a signal that fires after the clocks have changed.
-  """
+  """A parameter server."""
 
   def __init__(self, sim: Simulation):
     self._sim = sim
-    self.model = Model(sim.algebra.initial(), 0)
-    self.clocks = [0] * sim.workers
-    self.pushes = [(0.0, 0.0)] * sim.workers
-    self.progress = sim.signal()
+    self.model = Model(sim.algebra.initial(), 0)  # Its version: of gradients.
+    self.clocks = [0] * sim.workers  # Gradients applied, by worker.
+    self.pushes: list[Pushes] = [(0.0, 0.0)] * sim.workers
+    self.progress = Signal(sim.env)  # Fires after the clocks have changed.
     self._inbox: list[Gradient] = []
-    self._arrival = sim.signal()
+    self._arrival = Signal(sim.env)
     self._up, self._down = simpy.Resource(sim.env), simpy.Resource(sim.env)
     sim.process(self._serve())
 
@@ -45,23 +45,38 @@ class Server:
     """Returns how many steps a worker is ahead of the slowest."""
     return self.clocks[worker] - min(self.clocks)
 
-  def pull(self, worker: int) -> Process:
-    """Sends the model to a worker; returns it as of the request."""
-    model = self.model
-    yield from self._sim.message(worker, self._down, self._sim.nbytes)
-    return model
+  def wait_for_lead(self, worker: int, bound: int) -> Process:
+    """Lets a worker wait until its lead is at most `bound` steps."""
+    return self._sim.wait_until(
+      worker, lambda: self.lead(worker) <= bound, self.progress
+    )
 
-  def push(self, worker: int, gradient: Gradient) -> Process:
-    """Sends a worker's gradient, and waits until it is applied."""
-    yield from self._sim.message(worker, self._up, self._sim.nbytes)
-    self._inbox.append(gradient)
-    self._arrival.fire()
-    yield self.progress.next
+  def train(self, allow: Callable[[int], Process] | None = None) -> Models:
+    """Starts the workers.
+
+    `allow(worker)` ends when a worker that has pushed may continue; without it,
+    that is immediately.
+    """
+
+    def worker(i):
+      while True:
+        model = self.model  # As of the request.
+        yield from self._sim.message(i, self._down)
+        gradient = yield from self._sim.compute(i, model)
+        yield from self._sim.message(i, self._up)
+        self._inbox.append(gradient)
+        self._arrival.fire()
+        yield self.progress.next
+        if allow:
+          yield from allow(i)
+
+    self._sim.start(worker)
+    return lambda: [self.model]
 
   def _serve(self) -> Process:
     while True:
       yield self._arrival.next
-      yield self._sim.settled()
+      yield Settled(self._sim.env)
       self._apply()
       self.progress.fire()
 
@@ -81,27 +96,100 @@ class Server:
       sim.use(gradient, version)
 
 
-def train_with(
-  sim: Simulation,
-  server: Server,
-  allow: Callable[[int], Process] | None = None,
-) -> Models:
-  """Starts the workers of a server.
+def asp() -> Method:
+  """Pushes gradients to a parameter server and pulls its model.
+
+  No worker waits for another (asynchronous parallel training), only for its
+  turn on the server's link.
+
+  References:
+    Dean et al., `Large Scale Distributed Deep Networks`, NIPS 2012 (Downpour
+    SGD, with one step from one fetch to the next).
+  """
+  return lambda sim: Server(sim).train()
+
+
+def ssp(*, staleness: Index = 3) -> Method:
+  """Bounds a worker's lead over the slowest when it begins a step.
 
   Args:
-    sim: the simulation.
-    server: the workers' server.
-    allow: `allow(worker)`, which ends when a worker that has pushed may
-      continue; `None`: immediately.
+    staleness: s, the bound in steps; 0 is BSP by a parameter server. Tyagi and
+      Swany use 100 and 200, Zhao et al. (DSSP) 3 to 15.
+
+  References:
+    Ho et al., `More Effective Distributed ML via a Stale Synchronous Parallel
+    Parameter Server`, NIPS 2013.
   """
 
-  def worker(i):
-    while True:
-      model = yield from server.pull(i)
-      gradient = yield from sim.compute(i, model)
-      yield from server.push(i, gradient)
-      if allow:
-        yield from allow(i)
+  def start(sim: Simulation) -> Models:
+    server = Server(sim)
+    return server.train(lambda p: server.wait_for_lead(p, staleness))
 
-  sim.start(worker)
-  return lambda: [server.model]
+  return start
+
+
+def controller(fastest: Pushes, slowest: Pushes, r_max: int) -> int:
+  """Returns how many steps beyond its bound the fastest worker may take (r*).
+
+  From the pushes of the worker at its bound and of the one that it would wait
+  for, it predicts the next ones of both. It chooses how many steps, at most
+  `r_max`, bring the fastest closest to a push of the slowest.
+  """
+  interval = fastest[0] - fastest[1], slowest[0] - slowest[1]
+  steps = range(r_max + 1)
+
+  def shortest_wait(r):
+    own = fastest[0] + r * interval[0]
+    return min(abs(slowest[0] + (k + 1) * interval[1] - own) for k in steps)
+
+  return min(steps, key=shortest_wait)
+
+
+def dssp(*, s_low: Index = 3, r_max: Index = 12, strict: bool = True) -> Method:
+  """Bounds leads as SSP does, by a bound between `s_low` and `s_low + r_max`.
+
+  A worker that has reached the lower bound may be granted more steps: the
+  number with the shortest predicted wait for the slowest worker, by the last
+  two pushes of both.
+
+  As printed, the fastest worker is granted more steps each time it reaches its
+  bound, so its lead is not bounded by `s_low + r_max`. The text promises that
+  bound; `strict` keeps it.
+
+  Args:
+    s_low: s_L, the lower bound on a worker's lead over the slowest, in steps;
+      3 is the paper's.
+    r_max: largest number of steps that the controller grants; 12 is the
+      paper's.
+    strict: whether a grant ends at a lead of `s_low + r_max`, as the text says;
+      not strict is Algorithm 1 as printed.
+
+  References:
+    Zhao et al., `Dynamic Stale Synchronous Parallel Distributed Training for
+    Deep Learning`, ICDCS 2019, Algorithms 1 and 2. As printed, line 17 (wait)
+    also follows line 14 (OK), which must be a misprint; ours returns there.
+    There is no official code.
+  """
+
+  def start(sim: Simulation) -> Models:
+    server = Server(sim)
+    extra = [0] * sim.workers  # r, the granted steps that are left.
+
+    def grant(p):
+      slowest = server.clocks.index(min(server.clocks))
+      r = controller(server.pushes[p], server.pushes[slowest], r_max)
+      return min(r, s_low + r_max - server.lead(p)) if strict else r
+
+    def allow(p):
+      if extra[p] > 0:
+        extra[p] -= 1
+        return
+      if server.lead(p) > s_low and server.clocks[p] == max(server.clocks):
+        extra[p] = max(0, grant(p))
+        if extra[p] > 0:
+          return
+      yield from server.wait_for_lead(p, s_low)
+
+    return server.train(allow)
+
+  return start

@@ -16,24 +16,21 @@ References:
 """
 
 from selsync_jax.config import Count
+from selsync_jax.simulate.algebra import Value
 from selsync_jax.simulate.meeting import synchronizations
 from selsync_jax.simulate.simulation import Method
 from selsync_jax.simulate.simulation import Model
-from selsync_jax.simulate.simulation import Models
 from selsync_jax.simulate.simulation import Process
+from selsync_jax.simulate.simulation import Settled
+from selsync_jax.simulate.simulation import Signal
 from selsync_jax.simulate.simulation import Simulation
-from selsync_jax.simulate.values import Value
 from selsync_jax.sync.exchange import butterfly_masks
 
 
 def butterfly(worker: int, step: int, workers: int, size: int) -> list[int]:
-  """Returns the indices of a worker's group at a step.
+  """Returns the indices of a worker's group at step t.
 
-  Args:
-    worker: the worker's index.
-    step: t, the step.
-    workers: P, the number of workers, a power of two.
-    size: S, the size of a group, a power of two.
+  The number of workers P and the size of a group S are powers of two.
   """
   group = {worker}
   for mask in butterfly_masks(step, workers, size):
@@ -42,12 +39,9 @@ def butterfly(worker: int, step: int, workers: int, size: int) -> list[int]:
 
 
 class GroupAverage:
-  """The wait-avoiding group all-reduces of all steps.
+  """The wait-avoiding group all-reduces of all steps, in groups of `size`.
 
-  Args:
-    sim: the simulation.
-    size: S, the size of a group.
-    initial: the model of every worker before its first step.
+  Every worker has the model `initial` before its first step.
   """
 
   def __init__(self, sim: Simulation, size: int, initial: Value):
@@ -59,7 +53,7 @@ class GroupAverage:
       ([], None) for _ in range(sim.workers)
     ]
     self._state: dict[tuple[int, int], str] = {}  # By step and first member.
-    self._changed = sim.signal()
+    self._changed = Signal(sim.env)
 
   def join(self, worker: int, step: int, model: Value) -> Process:
     """Averages a worker's model; returns the mean, of kind `shared`."""
@@ -82,7 +76,7 @@ class GroupAverage:
 
   def _reduce(self, key: tuple[int, int], group: list[int]) -> Process:
     sim, (step, _) = self._sim, key
-    yield sim.settled()  # Workers that come at this instant take part.
+    yield Settled(sim.env)  # Workers that come at this instant take part.
     summands = [self._send[i] for i in group]
     fresh = [i for i in group if self._joined[i] == step]
     self._state[key] = 'begun'
@@ -103,7 +97,7 @@ def wagma(*, group: int | None = None, tau: Count = 10) -> Method:
     tau: steps from one average over all workers to the next; the paper's is 10.
   """
 
-  def start(sim: Simulation) -> Models:
+  def start(sim: Simulation):
     size = _group_size(group, sim.workers)
     models = [Model(sim.algebra.initial(), 0)] * sim.workers
     groups = GroupAverage(sim, size, models[0].value)
