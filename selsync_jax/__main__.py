@@ -27,6 +27,7 @@ from selsync_jax.commands import COMMANDS
 from selsync_jax.runs import output
 
 USAGE = 'usage: selsync COMMAND [ARGUMENT ...]'
+_owned: list[str] = []  # The program, if this process is its own.
 INSTALL = "pip install 'selsync-jax[train]' installs what commands need"
 
 
@@ -43,6 +44,7 @@ def own_process(program: str) -> None:
   def stop(number):
     signals.stop(signals.STOPPED, f'stopped by {signal.Signals(number).name}')
 
+  _owned.append(program)
   output.own()
   signals.name(program)
   signals.Handler(stop).start()  # Until the process ends.
@@ -100,6 +102,9 @@ def _reason(error: OSError) -> str:
 
 
 def _fail(line: str, code: int) -> NoReturn:
+  if _owned:  # A library's thread may wait forever, or print at the end.
+    sys.stdout.flush()
+    signals.end(code, line)
   print(line, file=sys.stderr)
   sys.exit(code)
 

@@ -5,14 +5,13 @@ import os
 import random
 import shutil
 import signal
+import sys
 import time
 
 import numpy as np
 import pytest
 
-from selsync_jax.config import RunError
 from tests.support import live_runs
-from tests.support import short_runs
 
 # Every process started here finds the tests' own data.
 pytestmark = pytest.mark.usefixtures('data_dir')
@@ -134,15 +133,42 @@ def test_a_workdir_that_can_only_be_read_is_told_before_any_work(
   )
 
 
-def test_what_cannot_be_saved_is_told_before_the_first_step(
-  small_disk, data_dir
-):
-  workdir = small_disk('600k')
-  with pytest.raises(RunError, match=r'No space left .*checkpoint: none'):
-    short_runs.run(workdir, data_dir, model__num_filters=4096)
-  assert not short_runs.rows(workdir)
+def test_what_cannot_be_saved_is_told_before_the_first_step(small_disk):
+  workdir = small_disk('1m')  # A checkpoint is 5 MB.
+  command = live_runs.command('selsync', 1, workdir, '--config.steps=3')
+  code, lines = live_runs.outcome(live_runs.start(command))
+  assert code == 1
+  assert lines[-1] == (
+    'train.py: checkpoint: No space left on device; last good checkpoint: none'
+  )
+  assert not live_runs.rows(workdir)
   small_disk.remount('size=200m')
-  short_runs.run(workdir, data_dir, model__num_filters=4096)
+  live_runs.finish(command)
+
+
+# Every second look at the clock is an hour later than the one before.
+JUMPING = """
+import itertools, runpy, sys, time
+
+jumps, now = itertools.cycle([0, 3600]), time.time
+time.time = lambda: now() + next(jumps)
+runpy.run_path('train.py', run_name='__main__')
+"""
+
+
+@pytest.mark.slow
+def test_a_clock_that_jumps_loses_nothing_but_the_save_under_way(
+  left_alone, tmp_path
+):
+  command = live_runs.command('selsync', 1, tmp_path)
+  flags = command[2:]
+  jumping = [sys.executable, '-c', JUMPING, *flags]
+  began = time.monotonic()
+  code, lines = live_runs.outcome(live_runs.start(jumping))
+  assert time.monotonic() - began < 60  # It waits for none of orbax's threads.
+  assert code == 0 or 'last good checkpoint: ' in lines[-1]
+  live_runs.finish(command)
+  assert live_runs.differences(left_alone('selsync', 1), tmp_path) == []
 
 
 @pytest.mark.slow

@@ -1,17 +1,14 @@
 """Runs that resume, or go on in another way, in this process."""
 
 import fcntl
-import itertools
 import json
 import os
 import pathlib
 import sys
-import time
 
 import pytest
 
 from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
 from selsync_jax.configs import digits
 from selsync_jax.data.arrays import ArrayData
 from selsync_jax.runs import history
@@ -220,23 +217,6 @@ def test_a_command_that_finds_a_finished_run_writes_nothing(finished, data_dir):
   before = content()
   run(finished, data_dir, steps=4, workers=2)
   assert content() == before
-
-
-def test_a_clock_that_jumps_loses_no_checkpoint(
-  finished, tmp_path, data_dir, monkeypatch
-):
-  jumps, now = itertools.cycle([0, 3600]), time.time
-  with monkeypatch.context() as patch:
-    patch.setattr(time, 'time', lambda: now() + next(jumps))
-    # Orbax gives up a save if the clock jumps while it waits.
-    with pytest.raises(RunError, match=r'timed out .*; last good checkpoint'):
-      run(tmp_path, data_dir)
-  summary = run(tmp_path, data_dir)
-  before = json.loads((finished / 'summary.json').read_text())
-  own = {'seconds', 'samples_per_second'}
-  assert {k: v for k, v in summary.items() if k not in own} == {
-    k: v for k, v in before.items() if k not in own
-  }
 
 
 def test_the_folder_of_another_user_is_refused_as_it_is(finished, data_dir):
