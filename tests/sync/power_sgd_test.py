@@ -49,8 +49,8 @@ def test_it_is_the_published_algorithm():
     own = delta.transpose(0, 2, 1) @ p
     q = own.mean(axis=0)
     error = delta - p @ own.transpose(0, 2, 1)
-    np.testing.assert_allclose(mean[t, 0], p @ q.T, atol=1e-4)
-    np.testing.assert_allclose(state.error[0][t], error, atol=1e-4)
+    np.testing.assert_allclose(mean[t, 0], p @ q.T, atol=3e-4)
+    np.testing.assert_allclose(state.error[0][t], error, atol=3e-4)
 
 
 def test_gradients_that_vanish_for_a_while_do_not_stop_it():
