@@ -27,8 +27,8 @@ from selsync_jax.commands import COMMANDS
 from selsync_jax.runs import output
 
 USAGE = 'usage: selsync COMMAND [ARGUMENT ...]'
-_owned: list[str] = []  # The program, if this process is its own.
 INSTALL = "pip install 'selsync-jax[train]' installs what commands need"
+_owned: list[str] = []  # The program, if this process is its own.
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

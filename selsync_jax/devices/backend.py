@@ -42,9 +42,9 @@ def start(
 
   Raises:
     ConfigError: if the shell allows too few open files or too little memory; if
-      XLA would abort this process for its flags; if there is no
-      backend, as with `JAX_PLATFORMS=cuda` without a GPU; if JAX has started on
-      another device; or if the processes cannot share the workers evenly.
+      XLA would abort this process for its flags; if there is no backend, as
+      with `JAX_PLATFORMS=cuda` without a GPU; if JAX has started on another
+      device; or if the processes cannot share the workers evenly.
   """
   _check_limits()
   _check_flags()
@@ -72,7 +72,7 @@ def memory() -> int:
 
 
 def _check_limits() -> None:
-  """Raises soft limits that are too low, or `ConfigError` if it may not."""
+  """Lifts soft limits that are too low; a hard one is a `ConfigError`."""
   for limit, flag, least, unit in _LIMITS:
     soft, hard = resource.getrlimit(limit)
     if soft == resource.RLIM_INFINITY or soft >= least * unit:

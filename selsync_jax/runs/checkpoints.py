@@ -235,8 +235,12 @@ class Checkpoints:
     """Returns when the last save is complete; raises its error."""
     self._manager.wait_until_finished()
 
-  def rehearse(self, state: Any, record: dict[str, Any]) -> None:
-    """Saves a state at step 0, reads it back, compares, and removes it."""
+  def rehearse(self, state: Any, record: dict[str, Any]) -> Any:
+    """Saves a state at step 0, removes it, and returns what was read back.
+
+    The state is deleted from the devices before, as they may have no room for
+    two. It is a `CheckpointError` if another one is read back.
+    """
     self.save(0, state, record, None)
     self.wait()
     like = jax.tree.map(
@@ -245,17 +249,22 @@ class Checkpoints:
       ),
       state,
     )
+    written = [(k, _content(x)) for k, x in jax.tree.leaves_with_path(state)]
+    for leaf in jax.tree.leaves(state):
+      if isinstance(leaf, jax.Array):
+        leaf.delete()
     restored = self.restore(like, 0)
-    for (path, one), other in zip(
-      jax.tree.leaves_with_path(state), jax.tree.leaves(restored), strict=True
+    for (path, content), leaf in zip(
+      written, jax.tree.leaves(restored), strict=True
     ):
-      if _content(one) != _content(other):
+      if content != _content(leaf):
         name = jax.tree_util.keystr(path, simple=True, separator='/')
         raise CheckpointError(
           f'checkpoint: {name} was not read back as it was written'
         )
     with _as_checkpoint_error():
       self._manager.delete(0)
+    return restored
 
   def restore(self, like: Any, step: int | None = None) -> Any:
     """Returns the state in a checkpoint, by default that which a run resumes.
@@ -288,14 +297,13 @@ class Checkpoints:
 
 
 def _content(array: Any) -> list[bytes]:
-  """Returns the bytes of an array, by shard of this process."""
+  """Returns the bytes of an array, by shard of this process, once each."""
   if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
     array = jax.random.key_data(array)
   if not isinstance(array, jax.Array):
     return [array.tobytes()]
-  return [
-    np.asarray(shard.data).tobytes() for shard in array.addressable_shards
-  ]
+  shards = array.addressable_shards
+  return [np.asarray(s.data).tobytes() for s in shards if not s.replica_id]
 
 
 def _check_shapes(path: pathlib.Path, saved: Any, wanted: Any) -> None:

@@ -194,9 +194,9 @@ class Session:
 
   def rehearse(
     self, totals: Totals, state: Any, about: Mapping[str, Any]
-  ) -> None:
-    """Writes the first checkpoint, reads it back, and removes it."""
-    self.checkpoints.rehearse(state, self._record(totals, about))
+  ) -> Any:
+    """Writes a checkpoint, removes it, and returns the state read back."""
+    return self.checkpoints.rehearse(state, self._record(totals, about))
 
   def _record(self, totals: Totals, about: Mapping[str, Any]) -> dict[str, Any]:
     return {

@@ -87,7 +87,7 @@ def synchronize(sync: Any, tree: Any, *, axis_name: str = AXIS) -> Any:
 
   Args:
     sync: bool [], equal on all workers (`SelSyncState.sync` is). Workers that
-      disagree would wait for each other forever.
+      disagree wait for each other; on a CPU, XLA then aborts the process.
     tree: a pytree of arrays. Only floating-point leaves are averaged.
 
   Returns:

@@ -95,7 +95,7 @@ def mixed(
 
   Args:
     mean: the names of the moments to average.
-    reset: the names of the moments to reset, others than those.
+    reset: the names of the moments to reset; none of them is also in `mean`.
     wire: how the mean travels.
   """
   if both := set(mean) & set(reset):

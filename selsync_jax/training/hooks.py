@@ -194,14 +194,16 @@ class Hooks:
 
     self._scores = self._recorder.enter_all(score)
 
-  def rehearse(self, state: Any, **more: Any) -> None:
-    """Saves a new run before its first step, and removes the checkpoint.
+  def rehearse(self, state: Any, **more: Any) -> Any:
+    """Saves a new run before its first step; returns the state read back.
 
-    Whatever cannot be saved is reported now, not after hours.
+    Whatever cannot be saved is reported now, not after hours. A resumed run
+    keeps its state.
     """
-    if self._session.record is None:
-      about = self._about() | more
-      self._session.rehearse(self._recorder.totals, state, about)
+    if self._session.record is not None:
+      return state
+    about = self._about() | more
+    return self._session.rehearse(self._recorder.totals, state, about)
 
   def save(self, state: Any, **more: Any) -> None:
     """Starts a checkpoint of worker-stacked arrays, with more JSON values."""

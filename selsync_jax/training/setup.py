@@ -118,7 +118,7 @@ class Setup:
     """
     if jax.process_count() == 1:
       return
-    text = json.dumps(self.problem.data.fingerprint) + self.program()
+    text = json.dumps(self.problem.fingerprint['data']) + self.program()
     digest = hashlib.sha256(text.encode()).digest()
     digests = multihost_utils.process_allgather(
       np.frombuffer(digest, np.uint32)

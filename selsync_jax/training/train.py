@@ -81,7 +81,7 @@ def train_and_evaluate(
       hooks(session, problem, plan, ledger, evaluator, watch) as run,
       _Profile(workdir if profile and session.is_first else None) as trace,
     ):
-      run.rehearse(state)
+      state = run.rehearse(state)
       for position, batch in enumerate(batches, first + 1):
         with trace.step(position):
           state, metrics = step(state, batch)
