@@ -81,7 +81,7 @@ def command(program: str) -> Iterator[None]:
     line = f'{program}: {error}; the same command resumes the run'
     _fail(line, signals.RESUMABLE)
   except OSError as error:  # No such folder, no space left, no such host.
-    _fail(f'{program}: {_reason(error)}', config.RunError.code)
+    _fail(f'{program}: {blame.of_file(error)}', config.RunError.code)
   except (Exception, SystemExit) as error:
     if isinstance(error, SystemExit) and not blame.is_users(error):
       raise  # It is our own.
@@ -91,14 +91,6 @@ def command(program: str) -> Iterator[None]:
     file = blame.keep(error, pathlib.Path(tempfile.mkdtemp()), 'error.txt')
     line = blame.one_line(error, 'selsync_jax')
     _fail(f'{program}: {line}; the whole traceback is in {file}', 1)
-
-
-def _reason(error: OSError) -> str:
-  """The message of the system, and which file it is about, in one line."""
-  if not error.strerror:
-    return ' '.join(str(error).split()) or type(error).__name__
-  file = '' if error.filename is None else f'{error.filename}: '
-  return f'{file}{error.strerror}'
 
 
 def _fail(line: str, code: int) -> NoReturn:

@@ -56,6 +56,21 @@ def keep(error: BaseException, folder: pathlib.Path, name: str) -> pathlib.Path:
   return path
 
 
+def reason(error: BaseException) -> str:
+  """Returns why a system call failed, or else an error's text, in one line."""
+  text = ' '.join(str(error).split())
+  if code := re.search(r"os_error_code='(\d+)'", text):  # Of tensorstore.
+    return os.strerror(int(code[1]))
+  return getattr(error, 'strerror', None) or text
+
+
+def of_file(error: OSError) -> str:
+  """Returns the `reason` of an error, after the file that it names, if any."""
+  named = error.strerror and error.filename is not None
+  line = f'{error.filename}: ' * bool(named) + reason(error)
+  return line or type(error).__name__
+
+
 def _places(error: BaseException) -> Iterator[str]:
   """Yields the innermost line of a user's file, of the error or its causes."""
   cause: BaseException | None = error

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from benchmarks.table import report
 from selsync_jax.commands import compare
 from selsync_jax.commands import trials
-from selsync_jax.runs.trial import Trial
+from selsync_jax.runs.history import Trial
 
 ROOT = pathlib.Path(__file__).parents[2]
 BLOCK = re.compile(r'(<!-- stragglers -->\n).*(<!-- /stragglers -->)', re.S)

@@ -18,7 +18,7 @@ from selsync_jax.commands import flags
 from selsync_jax.config import ConfigError
 
 if TYPE_CHECKING:
-  from selsync_jax.runs.trial import Trial
+  from selsync_jax.runs.history import Trial
 
 METHODS = 'selsync,bsp,local_sgd,fedavg'
 _TABLE = re.compile(

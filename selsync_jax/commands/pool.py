@@ -10,7 +10,7 @@ import threading
 
 from selsync_jax.cluster import signals
 from selsync_jax.config import RunError
-from selsync_jax.runs.trial import Trial
+from selsync_jax.runs.history import Trial
 from selsync_jax.training import progress
 
 STOPPED = 'stopped by a signal; the same command continues the comparison'
@@ -125,4 +125,4 @@ def run_all(
         shares[running.pop(future)] = 1.0
         future.result()
       names = [f'{i + 1}/{count} {trials[i].workdir}' for i in running.values()]
-      bar.show(sum(shares), names)
+      bar.draw(sum(shares), names)

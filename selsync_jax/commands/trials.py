@@ -17,7 +17,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.config import flat
 from selsync_jax.runs import files
 from selsync_jax.runs import records
-from selsync_jax.runs.trial import Trial
+from selsync_jax.runs.history import Trial
 
 
 def list_trials(

@@ -12,6 +12,7 @@ import warnings
 
 import jax
 
+from selsync_jax import blame
 from selsync_jax.cluster.processes import Cluster
 from selsync_jax.config import ConfigError
 from selsync_jax.devices import layout
@@ -129,7 +130,7 @@ def _start_backend(device: str) -> None:
     jax.devices()
   # For CUDA, JAX raises an AssertionError without a message.
   except (RuntimeError, AssertionError) as error:
-    reason = _one_line(error) or 'there is no such device'
+    reason = blame.reason(error) or 'there is no such device'
     raise ConfigError(
       f'JAX_PLATFORMS={platforms}: JAX cannot start: {reason}'
     ) from error
@@ -153,9 +154,5 @@ def _lacks(device: str) -> str:
   try:
     jax.devices(device)
   except RuntimeError as error:
-    return _one_line(error)
+    return blame.reason(error)
   return 'JAX_PLATFORMS names another one first'
-
-
-def _one_line(error: Exception) -> str:
-  return ' '.join(str(error).split())

@@ -26,7 +26,7 @@ from selsync_jax.report.entries import metric_of
 from selsync_jax.report.entries import read_entries
 from selsync_jax.report.figure import Plot
 from selsync_jax.runs import files
-from selsync_jax.runs.trial import Trial
+from selsync_jax.runs.history import Trial
 
 NAME = 'comparison'
 

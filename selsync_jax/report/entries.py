@@ -8,7 +8,7 @@ from typing import NamedTuple
 from selsync_jax.config import RunError
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
-from selsync_jax.runs.trial import Trial
+from selsync_jax.runs.history import Trial
 
 
 class Entry(NamedTuple):

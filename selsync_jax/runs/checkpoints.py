@@ -1,32 +1,37 @@
 """Saves and restores worker-stacked state in a workdir, with orbax.
 
 A checkpoint is complete or absent, because orbax renames it into place. A
-manifest of checksums in it detects later damage. It holds only arrays and JSON,
-nothing that could be executed.
+manifest in it, the size and CRC-32 of each file, detects later damage. It holds
+only arrays and JSON, nothing that could be executed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 import contextlib
+import json
 import math
 import pathlib
 import sys
 from typing import Any, TypedDict
+import zlib
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from selsync_jax import blame
 from selsync_jax.cluster import processes
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.devices import arrays
 from selsync_jax.runs import files
-from selsync_jax.runs import manifest
 
 FOLDER, DAMAGED = 'checkpoints', 'damaged-checkpoint'
 FORMAT = 7  # Raise it whenever the state or the record changes.
 _RECORD = pathlib.Path('record', 'metadata')  # Where orbax's JsonSave writes.
+MANIFEST = 'manifest.json'
+# Orbax adds time stamps to its own file after the manifest is written.
+_NOT_LISTED = (MANIFEST, '_CHECKPOINT_METADATA')
 
 
 class _Totals(TypedDict):
@@ -55,7 +60,7 @@ def peek_record(workdir: pathlib.Path) -> dict[str, Any] | None:
   It reads one JSON file, and does not check the rest of the checkpoint.
   """
   for path in reversed(steps(workdir).values()):
-    if manifest.damage(path, _RECORD) is None:
+    if damage(path, _RECORD) is None:
       return _read_record(path)
   return None
 
@@ -81,13 +86,42 @@ def _read_record(path: pathlib.Path) -> dict[str, Any]:
   )
 
 
-def _move_aside(path: pathlib.Path, damage: str) -> None:
-  aside = files.unused(path.parents[1] / f'{DAMAGED}-{path.name}')
-  path.rename(aside)
-  print(
-    f'checkpoint {path.name} is damaged ({damage}); moved to {aside}',
-    file=sys.stderr,
-  )
+def write_manifest(folder: pathlib.Path) -> None:
+  """Writes the manifest of a checkpoint beside its files."""
+  files.write(folder / MANIFEST, json.dumps(dict(_checksums(folder))))
+
+
+def damage(
+  folder: pathlib.Path, only: pathlib.PurePath | None = None
+) -> str | None:
+  """Describes the damage to a checkpoint's files, or to the only one of a path.
+
+  It is `None` if they are intact.
+  """
+  try:
+    manifest = files.read(folder / MANIFEST, dict[str, list[int]])
+    present = dict(_checksums(folder, str(only or '*')))
+  except (files.DamagedFile, OSError) as error:
+    return str(error)
+  if not manifest:
+    return f'{MANIFEST} is missing or empty'
+  for name in [str(only)] if only else manifest:
+    if name not in present:
+      return f'{name} is missing'
+    if present[name] != manifest.get(name):
+      return f'{name} does not match its checksum'
+  return None
+
+
+def _checksums(
+  folder: pathlib.Path, pattern: str = '*'
+) -> Iterator[tuple[str, list[int]]]:
+  """Yields the relative path and `[size in bytes, CRC-32]` of every file."""
+  for path in sorted(folder.rglob(pattern)):
+    if path.is_file() and path.name not in _NOT_LISTED:
+      content = path.read_bytes()
+      checksum = [len(content), zlib.crc32(content)]
+      yield str(path.relative_to(folder)), checksum
 
 
 @contextlib.contextmanager
@@ -96,7 +130,7 @@ def _as_checkpoint_error() -> Iterator[None]:
   try:
     yield
   except Exception as error:
-    reason = files.reason(error)[:300]
+    reason = blame.reason(error)[:300]
     raise CheckpointError(f'checkpoint: {reason}') from error
 
 
@@ -132,11 +166,10 @@ class Checkpoints:
     newest = -1
     if processes.is_first() and not restart:
       for step, path in reversed(steps(workdir).items()):
-        damage = manifest.damage(path)
-        if damage is None:
+        if (found := damage(path)) is None:
           newest = step
           break
-        self._damaged[path] = damage
+        self._damaged[path] = found
     self._newest = int(processes.from_first(np.asarray(newest)))
     path = self._folder / str(self._newest)
     # The claim will reject a process that does not share the folder.
@@ -152,8 +185,11 @@ class Checkpoints:
     lowest validation loss.
     """
     with _as_checkpoint_error():
-      for path, damage in self._damaged.items():
-        _move_aside(path, damage)
+      for path, reason in self._damaged.items():
+        aside = files.unused(self._workdir / f'{DAMAGED}-{path.name}')
+        path.rename(aside)
+        line = f'checkpoint {path.name} is damaged ({reason}); moved to {aside}'
+        print(line, file=sys.stderr)
     newest = max(steps(self._workdir), default=-1)
     if processes.is_first() and newest != self._newest:
       raise ConfigError(
@@ -293,7 +329,7 @@ class Checkpoints:
     """Writes the manifest; orbax calls it before it renames the checkpoint."""
     if processes.is_first():
       (folder,) = self._folder.glob('*orbax-checkpoint-tmp*')
-      manifest.write(folder)
+      write_manifest(folder)
 
 
 def _content(array: Any) -> list[bytes]:

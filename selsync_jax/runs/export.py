@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from selsync_jax import blame
 from selsync_jax import models
 from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
@@ -134,4 +135,4 @@ def write(path: pathlib.Path, variables: Variables, about: About) -> None:
   try:
     _WRITERS[path.suffix](path, variables, about)
   except (OSError, ValueError) as error:  # tensorstore raises ValueError.
-    raise RunError(f'{path}: {files.reason(error)}') from error
+    raise RunError(f'{path}: {blame.reason(error)}') from error

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import pathlib
-import re
 from typing import Any
 
 import msgspec
@@ -110,14 +109,6 @@ def parse(content: bytes, *kinds: Any) -> Any:
   for kind in kinds:
     msgspec.convert(value, kind)
   return value
-
-
-def reason(error: Exception) -> str:
-  """Returns the reason of an error of orbax or of a file, on one line."""
-  text = ' '.join(str(error).split())
-  if code := re.search(r"os_error_code='(\d+)'", text):  # Of tensorstore.
-    return os.strerror(int(code[1]))
-  return getattr(error, 'strerror', None) or text
 
 
 def remembered(path: pathlib.Path, create: Callable[[], str]) -> str:

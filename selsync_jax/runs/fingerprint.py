@@ -53,8 +53,3 @@ def check(
       '--accept_changes'
     )
   return different
-
-
-def write(workdir: pathlib.Path, found: Mapping[str, Any]) -> None:
-  """Writes the fingerprint of this session."""
-  files.write_json(workdir / FINGERPRINT, found)

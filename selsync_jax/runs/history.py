@@ -1,14 +1,16 @@
 """Reads a run back from its workdir, finished or not."""
 
 from collections.abc import Iterable, Mapping, Sequence
+import contextlib
 import dataclasses
 import functools
 import math
 import os
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxtyping import Float, Int, Shaped
+import ml_collections
 import numpy as np
 
 from selsync_jax.config import ConfigError
@@ -59,24 +61,18 @@ class Run:
     """The summary; for an unfinished run, the same fields from its rows."""
     if self.summary is not None:
       return self.summary
-    last = self.rows[-1]
+    last, counts = self.rows[-1], {}
+    if self.is_lockstep:
+      syncs = int(self.sync_steps[-1])
+      counts = {'sync_steps': syncs, 'local_steps': last['step'] - syncs}
     scores = [{k: row[k] for k in row if is_score(k)} for row in self.rows]
     return {
       **identity(self.config),
       'steps': last['step'],
-      **self._sync_counts,
+      **counts,
       **{k: last[k] for k in _TOTALS if k in last},
       **next((score for score in reversed(scores) if score), {}),
     }
-
-  @property
-  def _sync_counts(self) -> dict[str, int]:
-    """The numbers of synchronized and local steps, if there is lockstep."""
-    if not self.is_lockstep:
-      return {}
-    syncs = int(self.sync_steps[-1])
-    steps = self.rows[-1]['step']
-    return {'sync_steps': syncs, 'local_steps': steps - syncs}
 
   def column(self, field: str) -> Float[np.ndarray, 'rows']:
     """Returns a field of every row, NaN where a row lacks it."""
@@ -259,3 +255,31 @@ def read_all(workdirs: Sequence[pathlib.Path]) -> list[Run]:
   paths = [workdir.resolve() for workdir in workdirs]
   shared = os.path.commonpath(paths)
   return [read(path, os.path.relpath(path, shared)) for path in paths]
+
+
+class Trial(NamedTuple):
+  """A run of a comparison: a method with one learning rate and one seed."""
+
+  label: str  # The method and its settings.
+  learning_rate: float  # The schedule's peak.
+  seed: int
+  workdir: pathlib.Path
+  flags: list[str]  # The arguments of the command, without the workdir.
+  config: ml_collections.ConfigDict  # The result of the flags.
+  command: str = 'train'  # Or `simulate`.
+
+  @property
+  def is_done(self) -> bool:
+    """Whether the run is finished, with a readable summary."""
+    with contextlib.suppress(files.DamagedFile):
+      return records.read_summary(self.workdir) is not None
+    return False
+
+  @property
+  def share_done(self) -> float:
+    """The share of the run that is done, in [0, 1], by its last logged step."""
+    row = records.last_row(self.workdir)
+    if row is None:
+      return 0.0
+    steps, epochs = self.config.steps, self.config.epochs
+    return min(row['step'] / steps if steps else row['epoch'] / epochs, 1.0)

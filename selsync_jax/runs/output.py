@@ -26,10 +26,7 @@ class _Descriptor(io.RawIOBase):
   """A file descriptor, 1 or 2, to which writing never fails."""
 
   def __init__(self, descriptor: int):
-    self._descriptor = descriptor
-    self._lost = ''  # The note.
-    self._folder: pathlib.Path | None = None
-    self._noted = False
+    self._descriptor, self._has_lost = descriptor, False
 
   def writable(self) -> bool:
     return True
@@ -48,34 +45,17 @@ class _Descriptor(io.RawIOBase):
       except BlockingIOError:  # Another program made the terminal non-blocking.
         select.select([], [self._descriptor], [])
       except OSError as error:
-        self._lose(error)
+        if not self._has_lost:
+          self._has_lost = True
+          now = datetime.datetime.now().isoformat(timespec='seconds')
+          place = f'process {os.getpid()}, {_NAMES[self._descriptor]}'
+          reason = f'{error.strerror}; what could not be written was dropped'
+          note_losses(line=f'{now} {place}: {reason}\n')
         return len(data)
 
-  def _lose(self, error: OSError) -> None:
-    if not self._lost:
-      now = datetime.datetime.now().isoformat(timespec='seconds')
-      self._lost = (
-        f'{now} process {os.getpid()}, {_NAMES[self._descriptor]}: '
-        f'{error.strerror}; what could not be written was dropped\n'
-      )
-      self._note()
 
-  def note_in(self, folder: pathlib.Path) -> None:
-    """Sets the folder for the note."""
-    self._folder = folder
-    self._note()
-
-  def _note(self) -> None:
-    if self._lost and self._folder and not self._noted:
-      self._noted = True
-      with (
-        contextlib.suppress(OSError),
-        (self._folder / NOTE).open('a', encoding='utf-8') as file,
-      ):
-        file.write(self._lost)
-
-
-_descriptors: list[_Descriptor] = []
+_folders: list[pathlib.Path] = []  # The run's folder, once it is known.
+_notes: list[str] = []  # Lines that no folder has yet.
 
 
 def own() -> None:
@@ -91,17 +71,24 @@ def own() -> None:
   sys.stderr = _stream(2, sys.stderr)
 
 
-def note_losses(folder: pathlib.Path) -> None:
-  """Sets the folder that gets a note if output is lost."""
-  for descriptor in _descriptors:
-    descriptor.note_in(folder)
+def note_losses(folder: pathlib.Path | None = None, line: str = '') -> None:
+  """Sets the folder that gets notes of lost output, or adds such a note."""
+  if folder:
+    _folders[:] = [folder]
+  if line:
+    _notes.append(line)
+  if _folders and _notes:
+    with (
+      contextlib.suppress(OSError),
+      (_folders[0] / NOTE).open('a', encoding='utf-8') as file,
+    ):
+      file.write(''.join(_notes))
+    _notes.clear()
 
 
 def _stream(descriptor: int, before: TextIO | None) -> io.TextIOWrapper:
-  raw = _Descriptor(descriptor)
-  _descriptors.append(raw)
   return io.TextIOWrapper(
-    io.BufferedWriter(raw),
+    io.BufferedWriter(_Descriptor(descriptor)),
     encoding=getattr(before, 'encoding', 'utf-8'),
     errors='selsync-ascii',
     # Keeps the order of stdout and stderr.

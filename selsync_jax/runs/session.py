@@ -30,13 +30,8 @@ class Session:
 
   The constructor only reads, so a mistake that is found before the context is
   entered leaves no trace. Inside the context the folder belongs to this run.
-  Only the first process writes, except for checkpoints.
-
-  Args:
-    workdir: the run's folder, which is created if it is missing.
-    config: the run's config, as nested dicts.
-    restart: whether to move a run in `workdir` aside first.
-    patience: seconds until every process must see process 0's files.
+  Only the first process writes, except for checkpoints. See `workdir.opened`
+  for the arguments.
   """
 
   checkpoints: Checkpoints
@@ -87,12 +82,10 @@ class Session:
       print(line)
 
   def identify(self, found: Mapping[str, Any], accept: bool) -> list[str]:
-    """Returns the accepted changes of data and model, before the context.
+    """Returns the changes of data and model, before the context is entered.
 
-    Args:
-      found: the fingerprint of this session.
-      accept: whether to resume though it has changed; otherwise a change is a
-        `ConfigError`.
+    `found` is the fingerprint of this session. A change that is not accepted is
+    a `ConfigError`.
     """
     self._fingerprint, self._changes = found, []
     if not self._restart:
@@ -130,7 +123,8 @@ class Session:
     self.weights = Keeper(self.workdir, self.step)
     with contextlib.ExitStack() as stack:
       if self.is_first:
-        fingerprint.write(self.workdir, self._fingerprint)
+        path = self.workdir / fingerprint.FINGERPRINT
+        files.write_json(path, self._fingerprint)
         devices = layout.describe()
         provenance.append(self.workdir, self.step, devices, self._changes)
         writers = Writers(self.workdir, self._config, self.step, self._seals)
@@ -156,14 +150,14 @@ class Session:
     except (ConfigError, Stopped):
       raise
     except (Exception, SystemExit, GeneratorExit) as error:
-      reason = str(error)
-      is_own = blame.is_users(error)
-      is_foreseen = isinstance(error, RunError | OSError)
-      if isinstance(error, OSError) and error.filename and not is_own:
-        reason = f'{error.filename}: {error.strerror}'
-      elif not isinstance(error, RunError) and (is_own or not is_foreseen):
+      is_users = blame.is_users(error)
+      if isinstance(error, RunError):
+        reason = str(error)
+      elif isinstance(error, OSError) and not is_users:
+        reason = blame.of_file(error)
+      else:
         reason = blame.one_line(error)
-      if is_own or not is_foreseen:
+      if is_users or not isinstance(error, RunError | OSError):
         file = blame.keep(error, self.workdir, name)
         reason += f'; the whole traceback is in {file}'
       if hasattr(self, 'weights'):  # The run was recorded.
@@ -176,29 +170,8 @@ class Session:
     if self._writers and (is_due or any(map(history.is_score, row))):
       self._writers.write(row)
 
-  def save(
-    self,
-    totals: Totals,
-    state: Any,
-    about: Mapping[str, Any],
-    scores: Mapping[str, float],
-  ) -> None:
-    """Starts a checkpoint; returns as soon as the state may be changed again.
-
-    `about` has more fields of the record, as JSON, and `scores` are those of
-    the consensus, if it was evaluated.
-    """
-    loss = scores.get('validation_loss')
-    record = self._record(totals, about)
-    self.checkpoints.save(totals.steps, state, record, loss)
-
-  def rehearse(
-    self, totals: Totals, state: Any, about: Mapping[str, Any]
-  ) -> Any:
-    """Writes a checkpoint, removes it, and returns the state read back."""
-    return self.checkpoints.rehearse(state, self._record(totals, about))
-
-  def _record(self, totals: Totals, about: Mapping[str, Any]) -> dict[str, Any]:
+  def new_record(self, totals: Totals, **about: Any) -> dict[str, Any]:
+    """Returns the record of a checkpoint; `about` are more fields, as JSON."""
     return {
       'totals': dataclasses.asdict(totals),
       'metrics': self._writers.seal() if self._writers else records.NO_ROWS,

@@ -25,13 +25,13 @@ import orbax.checkpoint as ocp
 import safetensors
 import safetensors.numpy
 
+from selsync_jax import blame
 from selsync_jax.cluster import processes
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.devices import arrays
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs import files
-from selsync_jax.runs import manifest
 from selsync_jax.runs import records
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
@@ -176,7 +176,7 @@ def _average(
 
   It raises `ConfigError` if the checkpoint lacks what the consensus needs.
   """
-  if damage := manifest.damage(checkpoint):
+  if damage := checkpoints.damage(checkpoint):
     raise files.DamagedFile(checkpoint, damage)
   only = (
     f'such a run has the weights of its best evaluation (step={BEST}), and '
@@ -249,12 +249,7 @@ def read_about(path: pathlib.Path) -> dict[str, Any]:
 def read_safetensors(
   path: pathlib.Path,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-  """Returns the variables, on the host, and the `about` of a file.
-
-  Raises:
-    DamagedFile: if the content has changed since it was written.
-    RunError: if it cannot be read.
-  """
+  """Returns the variables, on the host, and the `about` of an intact file."""
   arrays, about = _read(path, with_arrays=True)
   if _checksum(arrays) != about.get('crc32'):
     raise files.DamagedFile(path, 'it does not match its checksum')
@@ -275,10 +270,9 @@ def _read(path, with_arrays):
       names = file.keys() if with_arrays else ()
       return {name: file.get_tensor(name) for name in names}, dict(about)
   except OSError as error:  # Not damage; another attempt may succeed.
-    reason = error.strerror or error
-    raise RunError(f'{path} cannot be read: {reason}') from error
+    raise RunError(f'{path} cannot be read: {blame.reason(error)}') from error
   except Exception as error:  # safetensors raises several types.
-    raise files.DamagedFile(path, ' '.join(str(error).split())) from error
+    raise files.DamagedFile(path, blame.reason(error)) from error
 
 
 def _checksum(arrays: Mapping[str, np.ndarray]) -> int:

@@ -36,15 +36,10 @@ def opened(
   """Claims a folder for a run with this config until the context ends.
 
   The first process claims it, and writes `config.json` unless a finished run is
-  there. The others wait until they see the claim.
-
-  Args:
-    workdir: the folder, which is created if it is missing.
-    config: the run's config as nested dicts.
-    restart: whether to move an existing run aside, to `WORKDIR.1` for example.
-    saved: the config in the newest checkpoint, in place of a lost one.
-    patience: seconds until the other processes must see the claim. A network
-      file system may show a new file late; NFS by default within a minute.
+  there. With `restart`, an existing run is moved aside, to `WORKDIR.1` for
+  example. `saved` is the config in the newest checkpoint, in place of a lost
+  one. The others must see the claim within `patience` seconds: a network file
+  system may show a new file late, NFS by default within a minute.
   """
   with contextlib.ExitStack() as held:
     if processes.is_first():

@@ -147,20 +147,14 @@ class Writers(contextlib.ExitStack):
   ):
     super().__init__()
     with contextlib.ExitStack() as stack:  # Closes all if one fails to open.
-      self._metrics = records.MetricsFile(workdir, step, sealed)
-      stack.enter_context(self._metrics)
-      self._others = [
-        stack.enter_context(_Guarded(name, workdir, step, config))
-        for name in config['log']['to']
-      ]
+      metrics = records.MetricsFile(workdir, step, sealed)
+      self.seal, self._all = metrics.seal, [stack.enter_context(metrics)]
+      for name in config['log']['to']:
+        writer = _Guarded(name, workdir, step, config)
+        self._all.append(stack.enter_context(writer))
       self.push(stack.pop_all())
 
   def write(self, row: Mapping[str, Any]) -> None:
     """Adds one logged step."""
-    self._metrics.write(row)
-    for writer in self._others:
+    for writer in self._all:
       writer.write(row)
-
-  def seal(self) -> records.Seals:
-    """Flushes the rows to disk and returns their seals."""
-    return self._metrics.seal()

@@ -43,11 +43,8 @@ def _means(sums: tuple[Any, Any]) -> Any:
 class Evaluator:
   """Evaluates the consensus of the workers on a split of the data.
 
-  Args:
-    problem: what the workers train.
-    mapper: how they share the devices.
-    averages_model_state: whether batch statistics are averaged with the
-      parameters. Otherwise those of the consensus are estimated each time.
+  Batch statistics are averaged with the parameters, or else those of the
+  consensus are estimated each time.
   """
 
   def __init__(

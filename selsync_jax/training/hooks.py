@@ -7,13 +7,16 @@ wait for the host.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
 import math
+import signal
 import sys
 import time
 from typing import Any, NamedTuple
 
 import jax
+from jax.experimental import multihost_utils
 import numpy as np
 
+from selsync_jax.cluster import signals
 from selsync_jax.config import Stopped
 from selsync_jax.devices import arrays
 from selsync_jax.runs.ledger import Ledger
@@ -22,7 +25,6 @@ from selsync_jax.runs.session import Session
 from selsync_jax.sync import replicas
 from selsync_jax.sync.transformation import Trigger
 from selsync_jax.training.evaluation import Evaluator
-from selsync_jax.training.preemption import Preemption
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.progress import Progress
 from selsync_jax.training.setup import Plan
@@ -33,14 +35,10 @@ Scores = dict[str, float]
 
 
 class Recorder:
-  """Enters the metrics of every step into the ledger, and hands out its rows.
+  """Enters the metrics of every step into the ledger; `takers` take its rows.
 
-  Args:
-    ledger: the run's ledger.
-    workers: the number of workers of all processes.
-    leaf_names: the names of the parameters, for replicas that differ.
-    fetch: the number of steps whose metrics are fetched together.
-    takers: functions that take each row.
+  The metrics of `fetch` steps are fetched together. A message about replicas
+  that differ has one of the `leaf_names`, those of the parameters.
   """
 
   def __init__(
@@ -139,6 +137,56 @@ class SilenceWarning:
       )
 
 
+class Preemption(contextlib.AbstractContextManager[Any]):
+  """A context in which a signal is a request that `requested` reports.
+
+  The run then finishes the step, saves, and exits. A second signal ends the
+  process immediately. Before the first step there is nothing to save, and the
+  previous handler receives signals.
+
+  With several processes, a signal to one is a request to all, and JAX's
+  preemption service picks the step after which all of them stop. It listens to
+  SIGTERM only, so other signals are forwarded as SIGTERM.
+  """
+
+  def __init__(self):
+    self._asked = False
+    self._alone = jax.process_count() == 1
+    numbers = signals.NUMBERS if self._alone else signals.WITHOUT_SIGTERM
+    self._handler = signals.Handler(self._ask, numbers)
+    self._handles = False
+
+  def __exit__(self, *exc: Any) -> None:
+    if self._handles:
+      self._handler.stop()
+    if not self._alone:
+      signals.own(signal.SIGTERM)
+
+  def _ask(self, number: int) -> None:
+    del number
+    if self._asked:
+      reason = 'ended by a second signal; the same command resumes the run'
+      signals.stop(signals.STOPPED, reason)
+    self._asked = True
+    if not self._alone:
+      signal.raise_signal(signal.SIGTERM)
+
+  def requested(self, step: int) -> bool:
+    """Returns whether to stop after this step; equal on all processes.
+
+    Call it after every step.
+    """
+    if not self._handles:
+      self._handler.start()
+      self._handles = True
+    if self._alone:
+      return self._asked
+    if not multihost_utils.reached_preemption_sync_point(step):
+      return False
+    signals.own(signal.SIGTERM)  # JAX reacts to the first SIGTERM only.
+    return True
+
+
 class Due(NamedTuple):
   """What is due after a step."""
 
@@ -202,23 +250,25 @@ class Hooks:
     """
     if self._session.record is not None:
       return state
-    about = self._about() | more
-    return self._session.rehearse(self._recorder.totals, state, about)
+    return self._session.checkpoints.rehearse(state, self._record(**more))
 
   def save(self, state: Any, **more: Any) -> None:
     """Starts a checkpoint of worker-stacked arrays, with more JSON values."""
     self._recorder.enter_all()
-    about = self._about() | more
-    self._session.save(self._recorder.totals, state, about, self._scores)
+    step, record = self._recorder.totals.steps, self._record(**more)
+    loss = self._scores.get('validation_loss')
+    self._session.checkpoints.save(step, state, record, loss)
 
-  def _about(self) -> dict[str, Any]:
+  def _record(self, **more: Any) -> dict[str, Any]:
     problem, totals = self._problem, self._recorder.totals
-    return {
-      'workers': self._plan.workers,
-      'batch_size': problem.batch_size,
-      'learning_rate': problem.peak_rate,
-      'epoch': totals.position / problem.steps_per_epoch,
-    }
+    return self._session.new_record(
+      totals,
+      workers=self._plan.workers,
+      batch_size=problem.batch_size,
+      learning_rate=problem.peak_rate,
+      epoch=totals.position / problem.steps_per_epoch,
+      **more,
+    )
 
   def stop(self, now: Due) -> None:
     """Raises `Stopped` after a signal, with everything saved."""

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import optax
 
+from selsync_jax import blame
 from selsync_jax import models
 from selsync_jax import optimizers
 from selsync_jax.config import config_errors
@@ -172,7 +173,5 @@ def _check(problem: Problem, config: Any) -> None:
     state = jax.eval_shape(problem.optimizer.init, params)
     jax.eval_shape(problem.optimizer.update, params, state, params)
   except Exception as error:
-    text = ' '.join(str(error).split())[:200]
-    raise ConfigError(
-      f'config.optimizer: it cannot train this model: {text}'
-    ) from error
+    line = f'it cannot train this model: {blame.reason(error)[:200]}'
+    raise ConfigError(f'config.optimizer: {line}') from error

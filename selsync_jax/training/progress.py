@@ -51,7 +51,7 @@ class Bar(rich.progress.Progress):
     yield from super().get_renderables()
     yield rich.columns.Columns(self._values, padding=(0, 2))
 
-  def show(self, completed: float, values: Iterable[str]) -> None:
+  def draw(self, completed: float, values: Iterable[str]) -> None:
     """Shows the amount done, and short texts."""
     self._values = tuple(values)
     self.update(self._task, completed=completed)
@@ -64,16 +64,16 @@ class Bar(rich.progress.Progress):
     return f'{datetime.timedelta(seconds=seconds)} left' if seconds else ''
 
 
-class Progress:
+class Progress(Bar):
   """Shows rows of metrics: a bar on a terminal, otherwise lines.
 
   A line is printed after each evaluation, and after some seconds without one.
   """
 
   def __init__(self, start: int, steps: int, seconds: float):
+    super().__init__(steps, start)
     self._steps, self._seconds = steps, seconds
     self._scores: dict[str, Any] = {}  # The last evaluation's.
-    self._bar = Bar(steps, start)
     self._printed = time.monotonic()
 
   def show(self, row: Mapping[str, Any]) -> None:
@@ -89,17 +89,10 @@ class Progress:
       f'{name.replace("_", " ")} {value:.4f}'
       for name, value in self._scores.items()
     ]
-    self._bar.show(row['step'], values)
+    self.draw(row['step'], values)
     now = time.monotonic()
     is_due = scores or now - self._printed >= self._seconds
-    if self._bar.disable and is_due:
+    if self.disable and is_due:
       self._printed = now
       step = f'step {row["step"]}/{self._steps}'
-      print(*filter(None, [step, self._bar.time_left]), *values, sep='  ')
-
-  def __enter__(self) -> 'Progress':
-    self._bar.start()
-    return self
-
-  def __exit__(self, *exc: Any) -> None:
-    self._bar.stop()
+      print(*filter(None, [step, self.time_left]), *values, sep='  ')

@@ -9,7 +9,6 @@ import pytest
 
 from selsync_jax.devices import mappers
 from selsync_jax.runs import checkpoints
-from selsync_jax.runs import manifest
 from selsync_jax.runs.checkpoints import CheckpointError
 from selsync_jax.runs.checkpoints import Checkpoints
 
@@ -125,7 +124,7 @@ def set_format(workdir, number, step=8):
   if number is not None:
     record['format'] = number
   path.write_text(json.dumps(record))
-  manifest.write(path.parents[1])
+  checkpoints.write_manifest(path.parents[1])
   return path.parents[1]
 
 

@@ -9,7 +9,7 @@ from selsync_jax.config import RunError
 from selsync_jax.configs import digits
 from selsync_jax.report.entries import read_entries
 from selsync_jax.runs import history
-from selsync_jax.runs.trial import Trial
+from selsync_jax.runs.history import Trial
 from tests.support import damage
 from tests.support import recorded
 

@@ -13,10 +13,10 @@ from selsync_jax.config import RunError
 from selsync_jax.fields import may_change
 from selsync_jax.report import comparison
 from selsync_jax.report import headline
+from selsync_jax.runs import checkpoints
 from selsync_jax.runs import history
-from selsync_jax.runs import manifest
 from selsync_jax.runs import records
-from selsync_jax.runs.trial import Trial
+from selsync_jax.runs.history import Trial
 from tests.support import damage
 from tests.support import live_runs
 from tests.support import own_code
@@ -188,7 +188,7 @@ def test_a_run_of_an_earlier_version_is_refused_before_all_else(
 ):
   record = checkpoint(finished, 24) / 'record' / 'metadata'
   record.write_text(record.read_text().replace('"format"', '"other"'))
-  manifest.write(checkpoint(finished, 24))
+  checkpoints.write_manifest(checkpoint(finished, 24))
   (finished / 'config.json').write_text('{}')  # Of an earlier version too.
   with pytest.raises(RunError) as error:
     run(finished, data_dir)
