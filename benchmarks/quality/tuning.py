@@ -104,7 +104,7 @@ def train(setting: Setting, target: float, every: float) -> Outcome:
     setup.ledger(Totals()),
     plan.workers,
     replicas.leaf_names(problem.shapes['params']),
-    plan.fetch_every,
+    plan.config.log.fetch_every,
     [rows.append],
   )
   evaluator = Evaluator(

@@ -8,13 +8,13 @@ It needs only one device.
 from collections.abc import Sequence
 
 from selsync_jax.commands import config_file
+from selsync_jax.commands import export
 from selsync_jax.commands import flags
-from selsync_jax.commands import weights_line
 
 
 def main(arguments: Sequence[str]) -> None:
   """Prints the scores."""
-  line = weights_line.command_line('evaluate')
+  line = export.command_line('evaluate')
   words = 'validation or test'
   split = flags.reader(str, words, ('validation', 'test').__contains__)
   line.flag('split', f'{words}.', split, 'validation')
@@ -24,10 +24,10 @@ def main(arguments: Sequence[str]) -> None:
     "Score though the data or the model's code have changed since the run."
   )
   line.switch('accept_changes', about)
-  options = weights_line.parse(line, arguments)
+  options = export.parse(line, arguments)
   if options.config:
     config_file.load(options.config, ())
-  weights_line.start_jax(options.workdir)
+  export.start_jax(options.workdir)
   from selsync_jax.report import facts
   from selsync_jax.training import evaluation
 

@@ -5,22 +5,59 @@ The suffix chooses the format: safetensors, NumPy's .npz or an orbax folder.
   selsync export runs/digits-selsync --step=best --out=digits.safetensors
 """
 
+import argparse
 from collections.abc import Sequence
+import pathlib
 
 from selsync_jax.commands import flags
-from selsync_jax.commands import weights_line
+from selsync_jax.commands import silence_orbax
 from selsync_jax.config import ConfigError
+
+_step = flags.reader(
+  lambda text: text if text in ('best', 'last') else int(text),
+  'a step, best or last',
+  lambda step: isinstance(step, str) or step >= 0,
+)
+
+
+def command_line(command: str) -> flags.CommandLine:
+  """Returns the flags of a command that reads weights."""
+  line = flags.CommandLine(command, positional='WORKDIR')
+  about = 'A step with a checkpoint; or best, the lowest validation loss.'
+  line.flag('step', about, _step, 'last')
+  return line
+
+
+def parse(
+  line: flags.CommandLine, arguments: Sequence[str]
+) -> argparse.Namespace:
+  """Returns the flags by name, and the positional argument as `workdir`."""
+  options = line.parse(arguments)
+  if len(options.positional) != 1:
+    raise ConfigError(f'needs one WORKDIR, got {len(options.positional)}')
+  options.workdir = pathlib.Path(options.positional[0])
+  return options
+
+
+def start_jax(workdir: pathlib.Path) -> None:
+  """Starts JAX, on the CPU if the run's config asks for it, else anywhere."""
+  silence_orbax()
+  from selsync_jax.devices import backend  # Imports JAX.
+  from selsync_jax.runs import records
+
+  config = records.read_config(workdir) or {}
+  backend.start('cpu' if config.get('device') == 'cpu' else 'auto')
 
 
 def main(arguments: Sequence[str]) -> None:
   """Writes the weights."""
-  line = weights_line.command_line('export')
+  line = command_line('export')
   about = 'FILE.safetensors, FILE.npz, or a new folder for orbax.'
   line.flag('out', about, flags.folder)
-  options = weights_line.parse(line, arguments)
+  options = parse(line, arguments)
   if options.out is None:
     raise ConfigError('--out=FILE is missing')
-  weights_line.start_jax(options.workdir)
+  start_jax(options.workdir)
   from selsync_jax.runs import export
 
   step = export.export(options.workdir, options.out, options.step)

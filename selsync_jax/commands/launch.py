@@ -50,16 +50,13 @@ def launch(command: Sequence[str], processes: int) -> int:
   with signals.Handler(signal_all):
     for index in range(processes):
       children.append(_start(command, index, processes, port, token))
-    printers = [
-      threading.Thread(target=_print_lines, args=args, daemon=True)
-      for index, child in enumerate(children)
-      for args in (
-        (index, child.stdout, sys.stdout),
-        (index, child.stderr, sys.stderr),
-      )
-    ]
-    for printer in printers:
-      printer.start()
+    printers = []
+    for index, child in enumerate(children):
+      for streams in (child.stdout, sys.stdout), (child.stderr, sys.stderr):
+        args = (index, *streams)
+        printer = threading.Thread(target=_print_lines, args=args, daemon=True)
+        printer.start()
+        printers.append(printer)
     code = _wait(children, signal_all)
     # What the processes have left behind may hold their output open forever.
     deadline = time.monotonic() + PATIENCE
@@ -105,10 +102,14 @@ def _wait(
   children: list[subprocess.Popen], signal_all: Callable[[int], None]
 ) -> int:
   """Waits for all processes; when one has failed, stops the others."""
-  failed = _first_failure(children)
-  if failed is None:
+  running, failed = True, []
+  while running and not failed:
+    running = _running(children)
+    failed = [(i, c.returncode) for i, c in enumerate(children) if c.returncode]
+    time.sleep(0.05)
+  if not failed:
     return 0
-  index, code = failed
+  index, code = failed[0]
   if code < 0:
     name = signal.Signals(-code).name
     print(f'launch: process {index} was killed by {name}', file=sys.stderr)
@@ -121,18 +122,6 @@ def _wait(
   for child in children:
     child.wait()
   return code
-
-
-def _first_failure(children: list[subprocess.Popen]) -> tuple[int, int] | None:
-  """Waits for the first failure, and returns the process's index and code."""
-  running = True
-  while running:
-    running = _running(children)
-    for index, child in enumerate(children):
-      if child.returncode:
-        return index, child.returncode
-    time.sleep(0.05)
-  return None
 
 
 def _running(children: list[subprocess.Popen]) -> bool:

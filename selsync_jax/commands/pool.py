@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from concurrent import futures
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
+from typing import Any
 
 from selsync_jax.cluster import signals
 from selsync_jax.config import RunError
@@ -25,7 +27,7 @@ class TrialFailed(RunError):
     self.code = status if status > 0 else 1  # A signal gives a negative one.
 
 
-class Processes:
+class Processes(contextlib.AbstractContextManager[Any]):
   """The processes that run trials; an error in the context ends them."""
 
   def __init__(self, jobs: int):
@@ -39,9 +41,6 @@ class Processes:
     self._lock = threading.Lock()
     self._alive: set[subprocess.Popen] = set()
     self._stopped = False
-
-  def __enter__(self) -> 'Processes':
-    return self
 
   def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
     # The processes save their runs; a second signal would interrupt that.

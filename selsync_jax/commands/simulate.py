@@ -10,18 +10,18 @@ are those of `train`, and asynchronous ones.
 from collections.abc import Sequence
 
 from selsync_jax.commands import config_file
-from selsync_jax.commands import run_line
 from selsync_jax.commands import silence_orbax
+from selsync_jax.commands import train
 
 _FOLDER = 'simulate-'  # The beginning of the default folder's name.
 
 
 def main(arguments: Sequence[str]) -> None:
   """Simulates the run, and prints the summary."""
-  options = run_line.command_line('simulate', _FOLDER).parse(arguments)
+  options = train.command_line('simulate', _FOLDER).parse(arguments)
   options.fields[:0] = config_file.SIMULATED
-  run_line.load(options, _FOLDER)
-  run_line.handle_signals(options.workdir)
+  train.load(options, _FOLDER)
+  train.handle_signals(options.workdir)
   silence_orbax()
   from selsync_jax.devices import backend
 
@@ -35,4 +35,4 @@ def main(arguments: Sequence[str]) -> None:
     restart=options.restart,
     accept_changes=options.accept_changes,
   )
-  run_line.show(summary, options)
+  train.show(summary, options)

@@ -143,13 +143,7 @@ class Layout(Mapper):
   def compute(
     self, fn: Function, *args: Any, compiler_options: Any = None
   ) -> Any:
-    """Returns the state that `fn(*args)` makes, already split.
-
-    Args:
-      fn: a function that makes arrays [workers, ...]; it is compiled.
-      *args: arrays on the devices.
-      compiler_options: see `jax.jit`.
-    """
+    """Returns the state that `fn(*args)` makes, already split."""
     shapes = jax.eval_shape(fn, *args)
     return jax.jit(
       fn,
@@ -207,16 +201,8 @@ def make_devices(
 ) -> None:
   """Gives a CPU the virtual devices of this process's share of the workers.
 
-  Other machines keep the devices they have. Call it before JAX is used.
-
-  Args:
-    workers: the number of workers of all processes.
-    processes: the number of processes.
-    data: see `Layout`.
-    fsdp: see `Layout`.
-
-  Raises:
-    ConfigError: if the processes cannot share the devices evenly.
+  Other machines keep the devices they have. Call it before JAX is used. The
+  processes must be able to share the devices evenly.
   """
   inside = data * fsdp
   devices = workers * inside

@@ -49,24 +49,15 @@ class Mapper(abc.ABC):
 
   @abc.abstractmethod
   def map_workers(self, fn: Function, donate: Donated = ()) -> Function:
-    """Compiles `fn` of one worker for all workers at once.
+    """Compiles `fn` of one worker for arrays with a leading axis of workers.
 
-    Args:
-      fn: a function of one worker's arrays; collectives are over `AXIS`.
-      donate: the arguments whose memory the result may take.
-
-    Returns:
-      `fn` over arrays with a leading axis of workers.
+    Its collectives are over `AXIS`.
     """
 
   def alone(self, fn: Function) -> Function:
-    """Marks a part of a mapped function that needs no other worker.
+    """Returns what a mapped function calls in place of `fn`.
 
-    Args:
-      fn: a function of one worker's arrays, without collectives.
-
-    Returns:
-      The function to call in its place, inside the mapped one.
+    `fn` is a part of it that has no collectives.
     """
     return fn
 
@@ -93,12 +84,9 @@ class Mapper(abc.ABC):
   def compute(
     self, fn: Function, *args: Any, compiler_options: Any = None
   ) -> Any:
-    """Returns the state that `fn(*args)` makes, on the workers' devices.
+    """Returns the state [held workers, ...] that `fn` makes, on its devices.
 
-    Args:
-      fn: a function that makes arrays [held workers, ...].
-      *args: the arguments of `fn`.
-      compiler_options: see `jax.jit`; a mapper that compiles `fn` needs them.
+    A mapper that compiles `fn` takes the compiler options of `jax.jit`.
     """
     del compiler_options
     return self.place(fn(*args))
@@ -106,12 +94,7 @@ class Mapper(abc.ABC):
   def replicate(
     self, init: Callable[[], Any], compiler_options: Any = None
   ) -> Any:
-    """Returns the state of all workers held, each as `init()` makes it.
-
-    Args:
-      init: a function that makes one worker's state.
-      compiler_options: see `compute`.
-    """
+    """Returns the state of all workers held, each as `init()` makes it."""
     return self.compute(
       lambda: self.stack(init()), compiler_options=compiler_options
     )
@@ -128,13 +111,7 @@ class Mapper(abc.ABC):
   def abstract_saved(self, tree: Any, workers: int) -> Any:
     """Returns the shapes in which to read another number of workers' state.
 
-    Args:
-      tree: one worker's state, or its shapes.
-      workers: the number of workers that saved it.
-
-    Returns:
-      `jax.ShapeDtypeStruct`s [workers, ...]. Those without a sharding are read
-      into the host's memory.
+    Those without a sharding are read into the host's memory.
     """
     return abstract(tree, workers)
 

@@ -169,7 +169,7 @@ class _Rows:
     A last line that a crash cut off is neither.
     """
     intact, damaged = self._lines()
-    return {step: intact[step][1] for step in sorted(intact)}, damaged
+    return {step: row for step, (_, row) in intact.items()}, damaged
 
   def last(self) -> Row | None:
     """Returns the newest intact row; reads only the end of the file."""
@@ -183,7 +183,7 @@ class _Rows:
   def kept(self, step: int) -> tuple[bytes, Seal]:
     """Returns the intact lines up to a step, and their seal."""
     intact, _ = self._lines()
-    lines = [intact[s][0] for s in sorted(intact) if s <= step]
+    lines = [line for at, (line, _) in intact.items() if at <= step]
     text = b''.join(lines)
     return text, Seal(len(lines), zlib.crc32(text))
 
@@ -205,7 +205,7 @@ class _Rows:
       with contextlib.suppress(ValueError):
         row = self._parse(line)
         intact.setdefault(row['step'], (line + b'\n', row))
-    return intact, len(lines) - len(intact)
+    return dict(sorted(intact.items())), len(lines) - len(intact)
 
 
 class Appender:
@@ -230,17 +230,17 @@ class Appender:
     return self._seal
 
 
-def _metrics(workdir: pathlib.Path) -> _Rows:
-  return _Rows(workdir / METRICS, lambda line: files.parse(line, _FIELDS, _Row))
-
-
-def _workers(workdir: pathlib.Path) -> _Rows:
-  return _Rows(workdir / WORKERS, per_worker.parse)
+def _rows(workdir: pathlib.Path) -> tuple[_Rows, _Rows]:
+  """Returns the files `metrics.jsonl` and `workers.jsonl`."""
+  return (
+    _Rows(workdir / METRICS, lambda line: files.parse(line, _FIELDS, _Row)),
+    _Rows(workdir / WORKERS, per_worker.parse),
+  )
 
 
 def read_metrics(workdir: pathlib.Path) -> list[Row]:
   """Returns the rows of `metrics.jsonl`, by step; reports damaged lines."""
-  rows, damaged = _metrics(workdir).read()
+  rows, damaged = _rows(workdir)[0].read()
   if damaged:
     lines_are = 'line is' if damaged == 1 else 'lines are'
     print(
@@ -252,7 +252,7 @@ def read_metrics(workdir: pathlib.Path) -> list[Row]:
 
 def last_row(workdir: pathlib.Path) -> Row | None:
   """Returns the newest intact row of `metrics.jsonl`; reads only its end."""
-  return _metrics(workdir).last()
+  return _rows(workdir)[0].last()
 
 
 def read_workers(
@@ -262,7 +262,7 @@ def read_workers(
 
   Those of lost and damaged steps, which it reports, are an empty dict.
   """
-  rows, _ = _workers(workdir).read()
+  rows, _ = _rows(workdir)[1].read()
   if lost := len(set(steps) - rows.keys()):
     print(
       f'{workdir / WORKERS}: the values of {lost} of {len(steps)} steps are '
@@ -275,20 +275,14 @@ def read_workers(
   ]
 
 
-class Seals(NamedTuple):
-  """The seals of a run's two files of rows, which a checkpoint stores."""
-
-  metrics: Seal = Seal()
-  workers: Seal = Seal()
-
-
-NO_ROWS = Seals()
+# Of `metrics.jsonl` and `workers.jsonl`; a checkpoint stores them.
+Seals = tuple[Seal, ...]
+NO_ROWS: Seals = (Seal(), Seal())
 
 
 def seals(record: Mapping[str, Any] | None) -> Seals:
   """Returns the seals in a checkpoint's record; empty ones without a record."""
-  sealed = record['metrics'] if record else ()
-  return Seals(*(Seal(*seal) for seal in sealed))
+  return tuple(Seal(*seal) for seal in record['metrics']) if record else NO_ROWS
 
 
 class MetricsFile(contextlib.AbstractContextManager[Any]):
@@ -300,8 +294,7 @@ class MetricsFile(contextlib.AbstractContextManager[Any]):
 
   def __init__(self, workdir: pathlib.Path, step: int, sealed: Seals = NO_ROWS):
     check_metrics(workdir, step, sealed)
-    self._metrics = Appender(_metrics(workdir), step)
-    self._workers = Appender(_workers(workdir), step)
+    self._metrics, self._workers = (Appender(r, step) for r in _rows(workdir))
 
   def __exit__(self, *exc: Any) -> None:
     self._metrics.close()
@@ -316,10 +309,10 @@ class MetricsFile(contextlib.AbstractContextManager[Any]):
 
   def seal(self) -> Seals:
     """Flushes the rows to disk and returns their seals."""
-    return Seals(self._metrics.seal(), self._workers.seal())
+    return self._metrics.seal(), self._workers.seal()
 
 
 def check_metrics(workdir: pathlib.Path, step: int, sealed: Seals) -> None:
   """Reports rows up to a step that are lost or changed."""
-  _metrics(workdir).check(step, sealed.metrics)
-  _workers(workdir).check(step, sealed.workers)
+  for rows, seal in zip(_rows(workdir), sealed, strict=True):
+    rows.check(step, seal)

@@ -92,11 +92,6 @@ class Session:
       self._changes = fingerprint.check(self.workdir, found, accept)
     return self._changes
 
-  def write_data(self, facts: Mapping[str, Any]) -> None:
-    """Writes facts about the data."""
-    if self.is_first:
-      records.write_data(self.workdir, facts)
-
   def outcome(self, totals: Totals, steps: int) -> dict[str, Any] | None:
     """Returns the summary of a finished run; reports a damaged one.
 

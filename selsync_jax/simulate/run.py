@@ -20,7 +20,7 @@ from selsync_jax.simulate.simulation import Use
 from selsync_jax.sync.traffic import nbytes
 from selsync_jax.training import start
 from selsync_jax.training.evaluation import Evaluator
-from selsync_jax.training.hooks import hooks
+from selsync_jax.training.hooks import Hooks
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.settings import check
 from selsync_jax.training.settings import Config
@@ -97,7 +97,7 @@ def _train_asynchronously(
     _restore(engine, session)
     evaluator = Evaluator(problem, plan.mapper)
     first = totals.position
-    with hooks(session, problem, plan, ledger, evaluator) as run:
+    with Hooks(session, problem, plan, ledger, evaluator) as run:
       arrays, record = engine.save()
       run.rehearse(arrays, engine=record)
       for position in range(first + 1, problem.steps + 1):

@@ -4,7 +4,7 @@ Metrics are fetched from the devices a few steps late, so that the devices never
 wait for the host.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 import contextlib
 import math
 import signal
@@ -197,22 +197,38 @@ class Due(NamedTuple):
   is_last: bool
 
 
-class Hooks:
-  """The functions that a training loop calls after every step."""
+class Hooks(contextlib.ExitStack):
+  """The functions that a training loop calls after every step.
+
+  In the context, steps are recorded, progress is shown and signals are handled.
+  In the first process, `watch` also takes each row.
+  """
 
   def __init__(
     self,
     session: Session,
     problem: Problem,
     plan: Plan,
-    recorder: Recorder,
+    ledger: Ledger,
     evaluator: Evaluator,
-    preemption: Preemption,
+    watch: Callable[[Row], None] = lambda row: None,
   ):
+    super().__init__()
     self._session, self._problem, self._plan = session, problem, plan
-    self._recorder, self._evaluator = recorder, evaluator
-    self._preemption = preemption
+    self._evaluator = evaluator
     self._scores: Scores = {}  # Those of the newest step, if any.
+    with contextlib.ExitStack() as stack:
+      stack.enter_context(session.recording())
+      takers = [session.write]
+      if session.is_first:
+        steps = problem.steps - ledger.totals.shift
+        progress = Progress(session.step, steps, plan.config.log.seconds)
+        takers += [stack.enter_context(progress).show, watch]
+      self._preemption = stack.enter_context(Preemption())
+      names = replicas.leaf_names(problem.shapes['params'])
+      fetch = plan.config.log.fetch_every
+      self._recorder = Recorder(ledger, plan.workers, names, fetch, takers)
+      self.push(stack.pop_all())
 
   def record(self, position: int, metrics: Any) -> Due:
     """Records a step, whose metrics may still be computed."""
@@ -222,7 +238,7 @@ class Hooks:
     last = position == self._problem.steps
     stops = self._preemption.requested(position)
     evaluates = last or position % self._plan.evaluate_every == 0
-    saves = last or stops or position % self._plan.save_every == 0
+    saves = last or stops or position % self._plan.config.checkpoint.every == 0
     if not (evaluates or saves):
       self._recorder.enter_ready()
     return Due(position, evaluates, saves, stops, last)
@@ -288,29 +304,3 @@ class Hooks:
     mean = self._evaluator.consensus(shared)
     scores = self._scores or self._evaluator.scores(mean, 'validation')
     return scores | self._evaluator.scores(mean, 'test')
-
-
-@contextlib.contextmanager
-def hooks(
-  session: Session,
-  problem: Problem,
-  plan: Plan,
-  ledger: Ledger,
-  evaluator: Evaluator,
-  watch: Callable[[Row], None] = lambda row: None,
-) -> Iterator[Hooks]:
-  """Yields the hooks of a run; records, shows progress and handles signals.
-
-  In the first process, `watch` also takes each row.
-  """
-  with contextlib.ExitStack() as stack:
-    stack.enter_context(session.recording())
-    takers = [session.write]
-    if session.is_first:
-      steps = problem.steps - ledger.totals.shift
-      progress = Progress(session.step, steps, plan.line_seconds)
-      takers += [stack.enter_context(progress).show, watch]
-    preemption = stack.enter_context(Preemption())
-    names = replicas.leaf_names(problem.shapes['params'])
-    recorder = Recorder(ledger, plan.workers, names, plan.fetch_every, takers)
-    yield Hooks(session, problem, plan, recorder, evaluator, preemption)

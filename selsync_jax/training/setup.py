@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 from jax.experimental import multihost_utils
+import ml_collections
 import numpy as np
 
 from selsync_jax.config import config_errors
@@ -37,17 +38,11 @@ class Plan(NamedTuple):
   """Where a run takes place, and how often things happen."""
 
   mapper: Mapper  # How the workers share the devices.
+  config: ml_collections.ConfigDict  # The run's; the rest follows from it.
   evaluate_every: int  # Steps from one evaluation to the next.
-  save_every: int  # Steps from one checkpoint to the next.
-  fetch_every: int  # Steps whose metrics are fetched together.
-  line_seconds: float  # Seconds without a printed line until one is due.
-  # Synchronizations from one comparison of the replicas to the next; 0 is
-  # never.
-  check_replicas: int
   # How many updates in a row a worker may skip because its gradient is not
   # finite, before the run ends.
   max_skips: int
-  resize: str  # The rule for a resized optimizer state, see `start`.
 
   @property
   def workers(self) -> int:
@@ -88,7 +83,7 @@ class Setup:
       strategy,
       problem.optimizer,
       problem.seed,
-      plan.check_replicas,
+      plan.config.check_replicas,
       plan.mapper.alone,
     )
     return plan.mapper.map_workers(step, donate=(0,))
@@ -186,16 +181,12 @@ def _strategy(settings: Settings, context: Context) -> Strategy:
   return strategy
 
 
-def create_plan(config: Any, problem: Problem) -> Plan:
+def create_plan(config: ml_collections.ConfigDict, problem: Problem) -> Plan:
   """Makes the plan of a run that trains a problem."""
   every = round(config.eval.every_epochs * problem.steps_per_epoch)
   return Plan(
     mapper=mappers.choose(config.mapper, config.workers, **config.mesh),
+    config=config,
     evaluate_every=max(1, every),
-    save_every=config.checkpoint.every,
-    fetch_every=config.log.fetch_every,
-    line_seconds=config.log.seconds,
-    check_replicas=config.check_replicas,
     max_skips=config.max_skips if config.on_nonfinite == 'skip' else 0,
-    resize=config.checkpoint.resize,
   )

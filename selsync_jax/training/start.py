@@ -34,8 +34,7 @@ from selsync_jax.training.step import PARTS
 from selsync_jax.training.step import refuse_unequal
 from selsync_jax.training.step import TrainState
 
-Record = Mapping[str, Any]
-"""A checkpoint's record: `totals`, `workers`, `batch_size` per worker, ..."""
+Record = Mapping[str, Any]  # See `checkpoints`.
 
 
 def _clone(saved, fresh, workers, step):
@@ -46,15 +45,6 @@ def _clone(saved, fresh, workers, step):
 OPTIMIZER_STATE: dict[str, resizing.Resize] = {
   'mean': resizing.mean,
   'clone': _clone,
-}
-
-# By rule, the new batch size per worker. `times` is the ratio of new to old
-# workers; a worker's batch is shared by its `devices`.
-BATCH_SIZE = {
-  'total': lambda size, times, devices: (
-    devices * max(1, round(size / times / devices))
-  ),
-  'worker': lambda size, times, devices: size,
 }
 
 
@@ -70,12 +60,10 @@ def fit(settings: Settings, record: Record | None) -> Settings:
     return settings
   config = settings.config.copy_and_resolve_references()
   times, size = config.workers / record['workers'], record['batch_size']
-  if times == 1:
-    config.batch_size = size
-  else:
+  config.batch_size = size
+  if times != 1 and config.checkpoint.resize_batch == 'total':
     devices = math.prod(config.mesh.values())
-    rule = BATCH_SIZE[config.checkpoint.resize_batch]
-    config.batch_size = rule(size, times, devices)
+    config.batch_size = devices * max(1, round(size / times / devices))
   check_mesh(config)  # The mesh may differ from the checkpoint's.
   batch = times * config.batch_size / size  # The ratio of total batches.
   peak, rate = settings.learning_rate, record['learning_rate'] * batch
@@ -137,8 +125,8 @@ def state(setup: Setup, session: Session, totals: Totals) -> TrainState:
     totals.shift -= max(0, totals.position + 1 - problem.steps)
     line += (
       f' with {plan.workers} workers instead of {old}: '
-      f'parameters from the consensus, optimizer state by {plan.resize}, '
-      f'batches of {problem.batch_size}, '
+      f'parameters from the consensus, optimizer state by '
+      f'{plan.config.checkpoint.resize}, batches of {problem.batch_size}, '
       f'learning rate {problem.peak_rate:.3g}, '
       f'trigger state reset, data at epoch {record["epoch"]:.2f}'
     )
@@ -156,7 +144,7 @@ def fresh(setup: Setup) -> TrainState:
   mapper = setup.plan.mapper
   init = functools.partial(setup.init, mapper.compiles)
   state = mapper.replicate(init, tasks.run_once())
-  if setup.plan.check_replicas:
+  if setup.plan.config.check_replicas:
     differs = mapper.map_workers(replicas.first_difference)
     leaf = int(arrays.local_values(differs(state.params))[0])
     refuse_unequal(leaf, replicas.leaf_names(state.params), 0)
@@ -165,7 +153,7 @@ def fresh(setup: Setup) -> TrainState:
 
 def _resized(setup: Setup, saved: TrainState, step: int) -> TrainState:
   """Returns the state of the new workers at a step, from that of the old."""
-  mapper, rule = setup.plan.mapper, setup.plan.resize
+  mapper, rule = setup.plan.mapper, setup.plan.config.checkpoint.resize
   init = functools.partial(setup.init, mapper.compiles)
 
   def new(saved):
@@ -183,15 +171,11 @@ def resize(
   rule: str,
   step: int,
 ) -> TrainState:
-  """Returns the state of some of the new workers.
+  """Returns the state of some of the new workers, stacked.
 
-  Args:
-    saved: the state of all old workers, stacked.
-    fresh: the state of these new workers before their first step, stacked.
-    strategy: the method, whose parts resize their own states.
-    workers: the indices of these new workers.
-    rule: a name in `OPTIMIZER_STATE`.
-    step: the optimizer step from which schedules and random numbers continue.
+  `saved` is that of all old workers, and `fresh` that of these new ones before
+  their first step. Schedules and random numbers continue from the `step`. The
+  `rule` is a name in `OPTIMIZER_STATE`.
   """
 
   def resized(field, rule):

@@ -85,21 +85,12 @@ def train_step(
 ) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, Any]]]:
   """Returns the step of one worker, to be mapped over all workers.
 
-  Args:
-    loss: the loss of a batch, see `Loss`.
-    strategy: the method.
-    optimizer: the optimizer of the local update.
-    seed: the seed of dropout; the key is folded with the worker and the step.
-    check_every: the number of synchronizations from one comparison of the
-      replicas to the next; 0 is never.
-    alone: a wrapper of the gradient's function, which has no collectives; see
-      `Mapper.alone`.
-
-  Returns:
-    `(state, batch) -> (state, metrics)`, where metrics are scalars of this
-    worker: those of the loss, `relative_change`, `synced`, and `unequal`, the
-    index of the first parameter that differs between workers that should be
-    equal, or -1.
+  It is `(state, batch) -> (state, metrics)`. Metrics are this worker's scalars:
+  those of the loss, `relative_change`, `synced`, and `unequal`, the index of
+  the first parameter that differs between workers that should be equal, or -1.
+  The replicas are compared after every `check_every` synchronizations; 0 is
+  never. The key of dropout is folded from `seed`, the step and the worker. The
+  gradient's function has no collectives, see `Mapper.alone`.
   """
   synchronize = _synchronization(strategy, optimizer, check_every)
 

@@ -44,12 +44,8 @@ def cost(
 ) -> Cost:
   """Returns what a step of a method costs on a network.
 
-  Args:
-    strategy: the method.
-    shared: `{'params', 'model_state'}` of one worker.
-    network: the network between the workers.
-    lssr: the LSSR of a method without a fixed period.
-    opt_state: the optimizer's state of one worker.
+  `shared` is `{'params', 'model_state'}` of one worker, and `lssr` is that of a
+  method without a fixed period.
   """
   if strategy.period is not None:
     lssr = 1 - 1 / strategy.period

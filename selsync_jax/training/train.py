@@ -9,12 +9,13 @@ import jax
 
 from selsync_jax.cluster import processes
 from selsync_jax.report import label_counts
+from selsync_jax.runs import records
 from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.ledger import Totals
 from selsync_jax.runs.session import Session
 from selsync_jax.training import start
 from selsync_jax.training.evaluation import Evaluator
-from selsync_jax.training.hooks import hooks
+from selsync_jax.training.hooks import Hooks
 from selsync_jax.training.hooks import SilenceWarning
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.settings import check
@@ -78,7 +79,7 @@ def train_and_evaluate(
     batches = problem.data.batches(workers, first, problem.steps)
     step = setup.train_step()
     with (
-      hooks(session, problem, plan, ledger, evaluator, watch) as run,
+      Hooks(session, problem, plan, ledger, evaluator, watch) as run,
       _Profile(workdir if profile and session.is_first else None) as trace,
     ):
       state = run.rehearse(state)
@@ -97,10 +98,10 @@ def train_and_evaluate(
 
 def describe_data(session: Session, problem: Problem) -> None:
   """Writes facts about the data; a new run prints label counts per worker."""
-  data = problem.data
-  task = problem.task
+  data, task = problem.data, problem.task
   about = {'units': dict(task.units), 'goal': task.goal._asdict()}
-  session.write_data(data.facts | about)
+  if session.is_first:
+    records.write_data(session.workdir, data.facts | about)
   if session.record is None and data.label_counts is not None:
     session.say('\n'.join(label_counts.lines(data.label_counts)))
 
