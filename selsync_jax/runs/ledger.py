@@ -58,6 +58,7 @@ class Totals:
     return 1 - self.sync_steps / max(self.steps, 1)
 
 
+@dataclasses.dataclass(eq=False)
 class Ledger:
   """The bookkeeping of a run: it turns metrics into totals and rows.
 
@@ -65,20 +66,13 @@ class Ledger:
   row because they are not finite; one more ends the run.
   """
 
-  def __init__(
-    self,
-    totals: Totals,
-    traffic: Traffic,
-    steps_per_epoch: int,
-    learning_rates: Float[np.ndarray, 'steps'],
-    max_skips: int,
-  ):
-    self.totals = totals
-    self.traffic = traffic
-    self._steps_per_epoch = steps_per_epoch
-    self._learning_rates = learning_rates
-    self._max_skips = max_skips
-    self._warm: tuple[int, float] | None = None  # Samples, seconds.
+  totals: Totals
+  traffic: Traffic
+  steps_per_epoch: int
+  learning_rates: Float[np.ndarray, 'steps']
+  max_skips: int
+  # The samples and seconds after the first step, which compiles.
+  _warm: tuple[int, float] | None = dataclasses.field(default=None, init=False)
 
   @property
   def files(self) -> dict[str, Any]:
@@ -110,14 +104,14 @@ class Ledger:
     self._warm = self._warm or (totals.samples, totals.seconds)
     return {
       'step': totals.steps,
-      'epoch': totals.position / self._steps_per_epoch,
+      'epoch': totals.position / self.steps_per_epoch,
       **{
         name: _mean(values)
         for name, values in metrics.items()
         if name not in _NOT_MEANS
       },
       **counted,
-      'lr': self._learning_rates[totals.position - 1].item(),
+      'lr': self.learning_rates[totals.position - 1].item(),
       'samples': totals.samples,
       'bytes_per_worker': round(totals.sent),
       'seconds': totals.seconds,
@@ -132,11 +126,11 @@ class Ledger:
     totals, change = self.totals, metrics['relative_change']
     bad = np.isnan(change)
     skips = np.where(bad, np.add(totals.skips or 0, 1), 0)
-    if skips.max() > self._max_skips:
+    if skips.max() > self.max_skips:
       row = f' for the {skips.max()}th step in a row; see max_skips'
       raise NonFiniteError(
         f'step {totals.steps + 1}: the gradient of worker '
-        f'{skips.argmax()} is not finite{row if self._max_skips else ""}'
+        f'{skips.argmax()} is not finite{row if self.max_skips else ""}'
       )
     totals.skips = skips.tolist()
     synced = bool(metrics['synced'][0])
