@@ -186,8 +186,8 @@ class Checkpoints:
     """
     with _as_checkpoint_error():
       for path, reason in self._damaged.items():
-        aside = files.unused(self._workdir / f'{DAMAGED}-{path.name}')
-        path.rename(aside)
+        name = f'{DAMAGED}-{path.name}'
+        aside = files.move_aside(path, self._workdir / name)
         line = f'checkpoint {path.name} is damaged ({reason}); moved to {aside}'
         print(line, file=sys.stderr)
     newest = max(steps(self._workdir), default=-1)

@@ -120,10 +120,10 @@ def remembered(path: pathlib.Path, create: Callable[[], str]) -> str:
   return created
 
 
-def unused(path: pathlib.Path) -> pathlib.Path:
-  """Returns the first of `PATH`, `PATH.1`, `PATH.2`, ... that is unused."""
-  index, free = 0, path
+def move_aside(path: pathlib.Path, to: pathlib.Path) -> pathlib.Path:
+  """Renames a path to the first of `TO`, `TO.1`, ... that is unused."""
+  index, free = 0, to
   while free.exists():
     index += 1
-    free = path.with_name(f'{path.name}.{index}')
-  return free
+    free = to.with_name(f'{to.name}.{index}')
+  return path.rename(free)

@@ -73,8 +73,7 @@ class Keeper:
         else:
           self._losses[saved] = _loss(read_about(path))
       except files.DamagedFile as error:
-        aside = files.unused(path.with_suffix('.damaged'))
-        path.rename(aside)
+        aside = files.move_aside(path, path.with_suffix('.damaged'))
         print(f'{error}; moved to {aside}', file=sys.stderr)
       except RunError as error:  # It may be readable another time.
         print(f'{error}; it is left out', file=sys.stderr)

@@ -49,8 +49,7 @@ def opened(
           _refuse_to_move(workdir)
           # The claim protects a run that is being written.
           held.enter_context(_claim(workdir))
-          aside = files.unused(folder)
-          folder.rename(aside)
+          aside = files.move_aside(folder, folder)
           print(f'moved the run in {folder} to {aside}')
         folder.mkdir(parents=True, exist_ok=True)
         held.enter_context(_claim(workdir))
