@@ -5,8 +5,8 @@
 The environment of each process has its place and a shared secret. Every line of
 its output begins with its index. Signals are passed on. When one process fails,
 the others are stopped, and `launch` exits with its code, or with 128 plus the
-number of the signal that killed it. On Linux, the processes are asked to end if
-`launch` itself is killed.
+number of the signal that killed it. If `launch` itself is killed, Linux asks
+the processes to end; elsewhere, training notices it after its next step.
 """
 
 import argparse
@@ -76,6 +76,7 @@ def _start(
     'JAX_NUM_PROCESSES': str(processes),
     'JAX_PROCESS_ID': str(index),
     TOKEN: token,
+    signals.LAUNCHER: str(os.getpid()),
     'PYTHONUNBUFFERED': '1',
   }
   return subprocess.Popen(
@@ -110,8 +111,10 @@ def _wait(
     return 0
   index, code = failed
   if code < 0:
-    name = signal.Signals(-code).name
-    print(f'launch: process {index} was killed by {name}', file=sys.stderr)
+    line = f'process {index} was killed by {signal.Signals(-code).name}'
+    if code == -signal.SIGKILL:
+      line += '; the kernel does so when memory runs out'
+    print(f'launch: {line}', file=sys.stderr)
     code = 128 - code
   for stop in (signal.SIGTERM, signal.SIGKILL):
     deadline = time.monotonic() + PATIENCE

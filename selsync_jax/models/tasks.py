@@ -173,10 +173,12 @@ def check_model(
   for name, leaf in _named(params):
     if not jnp.issubdtype(leaf.dtype, jnp.floating):
       raise ValueError(f'parameter {name} is {leaf.dtype}: must be floating')
-  for name, leaf in _named((params, model_state)):
+  for name, leaf in _named({'params': params, **model_state}):
     if not leaf.size:
       shape = f'array {name} has shape {leaf.shape}'
       raise ValueError(f'{shape}: must not be empty')
+    if not _can_be_read_back(leaf.dtype):
+      raise ValueError(f'array {name} is {leaf.dtype}: no file holds that')
   inputs = batch[task.inputs]
   train = functools.partial(_apply, model)
   trained, after = jax.eval_shape(train, *shapes, inputs, jax.random.key(0))
@@ -198,6 +200,11 @@ def check_model(
         f'[examples, ..., {classes}]'
       )
   return outputs
+
+
+def _can_be_read_back(dtype: Any) -> bool:
+  """Whether safetensors writes and reads arrays of a type."""
+  return dtype == jnp.bfloat16 or getattr(dtype, 'isbuiltin', 0) == 1
 
 
 def _apply(model, params, model_state, inputs, key=None):

@@ -24,6 +24,8 @@ class Preemption(contextlib.AbstractContextManager[Any]):
   With several processes, a signal to one is a request to all, and JAX's
   preemption service picks the step after which all of them stop. It listens to
   SIGTERM only, so other signals are forwarded as SIGTERM.
+
+  The death of the `launch` that started this process is a request, too.
   """
 
   def __init__(self):
@@ -55,6 +57,8 @@ class Preemption(contextlib.AbstractContextManager[Any]):
     if not self._handles:
       self._handler.start()
       self._handles = True
+    if not self._asked and signals.is_orphaned():
+      self._ask(signal.SIGTERM)
     if self._alone:
       return self._asked
     if not multihost_utils.reached_preemption_sync_point(step):
