@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 # The exit code if nothing was begun: 128 + SIGINT, as a shell has it.
 STOPPED = 130
 RESUMABLE = 75  # The exit code if the same command continues the work.
-LAUNCHER = 'SELSYNC_LAUNCHER'  # The variable that holds the pid of `launch`.
 WITHOUT_SIGTERM = (signal.SIGINT, signal.SIGHUP)
 NUMBERS = (*WITHOUT_SIGTERM, signal.SIGTERM)
 _ending = threading.Lock()
@@ -82,21 +81,6 @@ def own(number: int) -> None:
   """Restores our handler of a signal after a library has replaced it."""
   if threading.current_thread() is threading.main_thread():
     signal.signal(number, signal.getsignal(number))
-
-
-def is_orphaned() -> bool:
-  """Returns whether the `launch` that started this process has ended.
-
-  Linux sends a signal then; other systems do not.
-  """
-  launcher = os.environ.get(LAUNCHER)
-  if launcher is None:
-    return False
-  try:
-    os.kill(int(launcher), 0)
-  except ProcessLookupError:
-    return True
-  return False
 
 
 def ignore() -> None:

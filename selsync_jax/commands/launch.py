@@ -11,7 +11,6 @@ the processes to end; elsewhere, training notices it after its next step.
 
 import argparse
 from collections.abc import Callable, Sequence
-import ctypes
 import os
 import secrets
 import shutil
@@ -23,14 +22,13 @@ import threading
 import time
 from typing import IO
 
+from selsync_jax.cluster import children
 from selsync_jax.cluster import signals
 from selsync_jax.cluster.link import TOKEN
 from selsync_jax.commands import flags
 from selsync_jax.config import ConfigError
 
 PATIENCE = 5.0  # Seconds before SIGTERM to the others, and before SIGKILL.
-_PR_SET_PDEATHSIG = 1  # From linux/prctl.h.
-_LIBC = ctypes.CDLL(None)  # Loaded before any fork.
 
 
 def launch(command: Sequence[str], processes: int) -> int:
@@ -41,18 +39,18 @@ def launch(command: Sequence[str], processes: int) -> int:
   with socket.create_server(('localhost', 0)) as server:
     port = server.getsockname()[1]
   token = os.environ.get(TOKEN) or secrets.token_hex(16)
-  children: list[subprocess.Popen] = []
+  started: list[subprocess.Popen] = []
 
   def signal_all(number):
-    for child in children:
+    for child in started:
       child.send_signal(number)  # Does nothing if it has ended.
 
   with signals.Handler(signal_all):
     for index in range(processes):
-      children.append(_start(command, index, processes, port, token))
+      started.append(_start(command, index, processes, port, token))
     printers = [
       threading.Thread(target=_print_lines, args=args, daemon=True)
-      for index, child in enumerate(children)
+      for index, child in enumerate(started)
       for args in (
         (index, child.stdout, sys.stdout),
         (index, child.stderr, sys.stderr),
@@ -60,7 +58,7 @@ def launch(command: Sequence[str], processes: int) -> int:
     ]
     for printer in printers:
       printer.start()
-    code = _wait(children, signal_all)
+    code = _wait(started, signal_all)
     # What the processes have left behind may hold their output open forever.
     deadline = time.monotonic() + PATIENCE
     for printer in printers:
@@ -76,25 +74,16 @@ def _start(
     'JAX_NUM_PROCESSES': str(processes),
     'JAX_PROCESS_ID': str(index),
     TOKEN: token,
-    signals.LAUNCHER: str(os.getpid()),
     'PYTHONUNBUFFERED': '1',
   }
-  return subprocess.Popen(
+  return children.start(
     command,
-    env=os.environ | place,
+    os.environ | place,
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
     errors='replace',
-    # Ctrl-C in the terminal would reach the process a second time.
-    start_new_session=True,
-    preexec_fn=_end_with_parent if sys.platform == 'linux' else None,
   )
-
-
-def _end_with_parent() -> None:
-  """Makes the kernel send SIGTERM to this process when its parent ends."""
-  _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _print_lines(index: int, stream: IO[str], to: IO[str]) -> None:
@@ -103,10 +92,10 @@ def _print_lines(index: int, stream: IO[str], to: IO[str]) -> None:
 
 
 def _wait(
-  children: list[subprocess.Popen], signal_all: Callable[[int], None]
+  started: list[subprocess.Popen], signal_all: Callable[[int], None]
 ) -> int:
   """Waits for all processes; when one has failed, stops the others."""
-  failed = _first_failure(children)
+  failed = _first_failure(started)
   if failed is None:
     return 0
   index, code = failed
@@ -118,28 +107,28 @@ def _wait(
     code = 128 - code
   for stop in (signal.SIGTERM, signal.SIGKILL):
     deadline = time.monotonic() + PATIENCE
-    while _running(children) and time.monotonic() < deadline:
+    while _running(started) and time.monotonic() < deadline:
       time.sleep(0.05)
     signal_all(stop)
-  for child in children:
+  for child in started:
     child.wait()
   return code
 
 
-def _first_failure(children: list[subprocess.Popen]) -> tuple[int, int] | None:
+def _first_failure(started: list[subprocess.Popen]) -> tuple[int, int] | None:
   """Waits for the first failure, and returns the process's index and code."""
   running = True
   while running:
-    running = _running(children)
-    for index, child in enumerate(children):
+    running = _running(started)
+    for index, child in enumerate(started):
       if child.returncode:
         return index, child.returncode
     time.sleep(0.05)
   return None
 
 
-def _running(children: list[subprocess.Popen]) -> bool:
-  return any([child.poll() is None for child in children])
+def _running(started: list[subprocess.Popen]) -> bool:
+  return any([child.poll() is None for child in started])
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 
+from selsync_jax.cluster import children
 from selsync_jax.cluster import signals
 from selsync_jax.config import RunError
 from selsync_jax.runs.trial import Trial
@@ -67,16 +68,14 @@ class Processes:
       with self._lock:
         if self._stopped:
           raise TrialFailed(trial, STOPPED, signals.RESUMABLE)
-        process = subprocess.Popen(
+        process = children.start(
           [
             *(sys.executable, '-m', 'selsync_jax', trial.command),
             *(*trial.flags, f'--workdir={trial.workdir}'),
           ],
-          env=self._environment,
+          self._environment,
           stdout=file,
           stderr=subprocess.STDOUT,
-          # Ctrl-C in the terminal would reach the process a second time.
-          start_new_session=True,
         )
         self._alive.add(process)
       status = process.wait()

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 
+from selsync_jax.cluster import children
 from selsync_jax.cluster import signals
 
 _SECOND = 'ended by a second signal; the same command resumes the run'
@@ -25,7 +26,7 @@ class Preemption(contextlib.AbstractContextManager[Any]):
   preemption service picks the step after which all of them stop. It listens to
   SIGTERM only, so other signals are forwarded as SIGTERM.
 
-  The death of the `launch` that started this process is a request, too.
+  The end of the `launch` or `compare` that started this process is one, too.
   """
 
   def __init__(self):
@@ -57,7 +58,7 @@ class Preemption(contextlib.AbstractContextManager[Any]):
     if not self._handles:
       self._handler.start()
       self._handles = True
-    if not self._asked and signals.is_orphaned():
+    if not self._asked and children.is_orphaned():
       self._ask(signal.SIGTERM)
     if self._alone:
       return self._asked

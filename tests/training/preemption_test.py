@@ -1,17 +1,17 @@
-"""What asks a run to stop after its step, besides signals."""
+"""What asks a run to stop after its step, besides children."""
 
 import os
 import subprocess
 
-from selsync_jax.cluster import signals
+from selsync_jax.cluster import children
 from selsync_jax.training.preemption import Preemption
 
 
 def test_a_run_stops_once_its_launcher_has_ended(monkeypatch):
   with Preemption() as preemption:
-    monkeypatch.setenv(signals.LAUNCHER, str(os.getpid()))
+    monkeypatch.setenv(children.LAUNCHER, str(os.getpid()))
     assert not preemption.requested(1)
     launcher = subprocess.Popen(['true'])
     launcher.wait()
-    monkeypatch.setenv(signals.LAUNCHER, str(launcher.pid))
+    monkeypatch.setenv(children.LAUNCHER, str(launcher.pid))
     assert preemption.requested(2)
