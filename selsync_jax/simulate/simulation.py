@@ -111,19 +111,10 @@ class Simulation:
     self.spans: list[Span] = []  # The engine empties it.
     self._seconds, self._seed = seconds, seed
 
-  @property
-  def now(self) -> float:
-    """Virtual seconds since the start."""
-    return self.env.now
-
-  def process(self, process: Process) -> simpy.Process:
-    """Starts a process."""
-    return self.env.process(process)
-
   def start(self, worker: Callable[[int], Process]) -> None:
     """Starts the process `worker(index)` of each worker."""
     for i in range(self.workers):
-      self.process(worker(i))
+      self.env.process(worker(i))
 
   def draws(self, *words: int) -> list[int]:
     """Returns 64 random bits per worker, a function of seed and words."""
@@ -132,7 +123,7 @@ class Simulation:
 
   def compute(self, worker: int, model: Model) -> Process:
     """Computes a worker's next gradient; returns a `Gradient`."""
-    step, began = self.steps[worker], self.now
+    step, began = self.steps[worker], self.env.now
     self.steps[worker] += 1
     self.versions[worker] = model.version
     value = self.algebra.gradient(model.value, worker, step)
@@ -151,7 +142,7 @@ class Simulation:
 
     The signal fires whenever the condition may have changed.
     """
-    began = self.now
+    began = self.env.now
     while not condition():
       yield signal.next
     self._note(worker, kind, began)
@@ -160,7 +151,7 @@ class Simulation:
     self, worker: int, event: simpy.Event, kind: str = 'wait'
   ) -> Process:
     """Lets a worker wait for an event, such as its turn at a resource."""
-    began = self.now
+    began = self.env.now
     yield event
     self._note(worker, kind, began)
 
@@ -175,7 +166,7 @@ class Simulation:
 
   def message(self, worker: int, link: simpy.Resource) -> Process:
     """Sends a message to or from a worker through a shared link."""
-    began = self.now
+    began = self.env.now
     seconds = 8 * self.nbytes / self.network.bandwidth
     self.sent += self.nbytes
     if seconds:
@@ -190,13 +181,15 @@ class Simulation:
     """Records that a gradient reaches the model at a version."""
     _, worker, step, old, began = gradient
     metrics = self.algebra.metrics(gradient.value)
-    use = Use(worker, step, began, self.now, version - old, metrics, self.sent)
+    use = Use(
+      worker, step, began, self.env.now, version - old, metrics, self.sent
+    )
     self.uses.append(use)
 
   def _note(self, worker: int, kind: str, began: float) -> None:
-    if self.now > began:
+    if self.env.now > began:
       version = self.versions[worker]
-      self.spans.append(Span(worker, kind, began, self.now, version))
+      self.spans.append(Span(worker, kind, began, self.env.now, version))
 
 
 Models = Callable[[], Sequence[Model]]
