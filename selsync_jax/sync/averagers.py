@@ -21,7 +21,6 @@ from selsync_jax.sync import resizing
 from selsync_jax.sync import traffic
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import Metrics
-from selsync_jax.sync.part import no_metrics
 from selsync_jax.sync.part import Part
 from selsync_jax.sync.part import part
 from selsync_jax.sync.resizing import Resize
@@ -54,7 +53,7 @@ class Averager(Part):
   averages: bool = True
   remembers: bool = True
   check: Callable[[int], Any] = lambda workers: None
-  metrics: Metrics = no_metrics
+  metrics: Metrics = lambda state: {}
   resize: Resize = resizing.first
 
 

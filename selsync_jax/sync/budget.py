@@ -13,7 +13,6 @@ rate differs from p by exactly the change of the logarithm, divided by g n. The
 measurements matter only through how far the threshold has to follow them.
 """
 
-from collections.abc import Callable
 import math
 from typing import Any, NamedTuple
 
@@ -25,7 +24,6 @@ from selsync_jax.config import Share
 from selsync_jax.sync import resizing
 from selsync_jax.sync.part import part
 from selsync_jax.sync.part import shown
-from selsync_jax.sync.traffic import Traffic
 from selsync_jax.sync.transformation import Trigger
 from selsync_jax.sync.triggers import around_one
 
@@ -72,24 +70,40 @@ def budgeted(
     raise ValueError(
       f'budgeted needs a trigger with one threshold, got {shown(trigger)}'
     )
-  rate = _rate(lssr, bytes_per_step)
+  if (lssr is None) == (bytes_per_step is None):
+    raise ValueError(
+      'budgeted needs either lssr or bytes_per_step, '
+      f'got lssr={lssr}, bytes_per_step={bytes_per_step}'
+    )
   start = min(max(threshold, math.exp(-LIMIT)), math.exp(LIMIT))
   # The metric `threshold` is reserved for thresholds on the relative change.
   name = 'budget_threshold' if meter is None else 'threshold'
+
+  def rate(traffic):  # The wanted rate of synchronizations.
+    if lssr is not None:
+      return 1 - lssr
+    if traffic is None:
+      raise ValueError('bytes_per_step needs the extra argument traffic')
+    assert bytes_per_step is not None
+    spare = bytes_per_step - traffic.step
+    if spare <= 0:
+      raise ValueError(
+        f'bytes_per_step must be above {traffic.step:g}, which a step costs '
+        f'without a synchronization (votes), got {bytes_per_step:g}'
+      )
+    return min(spare / traffic.sync, 1.0) if traffic.sync else 1.0
 
   def init(params):
     no = jnp.bool(False)
     state = trigger.init(params)
     return BudgetState(state, jnp.float32(math.log(start)), no, no)
 
-  def update(
-    updates, state, params=None, *, synced=None, traffic=None, **extra_args
-  ):
-    synced = state.sync if synced is None else synced
-    change = gain * (synced - rate(traffic))
+  def update(updates, state, params=None, *, traffic=None, **extra_args):
+    change = gain * (
+      extra_args.setdefault('synced', state.sync) - rate(traffic)
+    )
     log_threshold = jnp.clip(state.log_threshold + change, -LIMIT, LIMIT)
-    extra_args |= dict(synced=synced, traffic=traffic)
-    extra_args['threshold'] = jnp.exp(log_threshold)
+    extra_args |= dict(traffic=traffic, threshold=jnp.exp(log_threshold))
     inner: Any = trigger.update(updates, state.trigger, params, **extra_args)[1]
     safe = getattr(inner, 'safe', jnp.bool(True))
     return updates, BudgetState(inner, log_threshold, inner.sync, safe)
@@ -107,27 +121,3 @@ def budgeted(
   own: dict[str, Any] = dict(metrics=metrics, resize=resize, threshold=None)
   traits = inside | own | dict[str, Any](affordable=affordable)
   return Trigger(init, update, **traits)
-
-
-def _rate(lssr: Any, bytes_per_step: Any) -> Callable[[Traffic | None], float]:
-  """Returns the wanted rate of synchronizations as a function of traffic."""
-  if (lssr is None) == (bytes_per_step is None):
-    raise ValueError(
-      'budgeted needs either lssr or bytes_per_step, '
-      f'got lssr={lssr}, bytes_per_step={bytes_per_step}'
-    )
-
-  def rate(traffic):
-    if bytes_per_step is None:
-      return 1 - lssr
-    if traffic is None:
-      raise ValueError('bytes_per_step needs the extra argument traffic')
-    spare = bytes_per_step - traffic.step
-    if spare <= 0:
-      raise ValueError(
-        f'bytes_per_step must be above {traffic.step:g}, which a step costs '
-        f'without a synchronization (votes), got {bytes_per_step:g}'
-      )
-    return min(spare / traffic.sync, 1.0) if traffic.sync else 1.0
-
-  return rate

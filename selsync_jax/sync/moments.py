@@ -19,7 +19,6 @@ import jax
 from selsync_jax.sync import flat
 from selsync_jax.sync import resizing
 from selsync_jax.sync.part import Metrics
-from selsync_jax.sync.part import no_metrics
 from selsync_jax.sync.part import Part
 from selsync_jax.sync.part import part
 from selsync_jax.sync.resizing import Resize
@@ -49,7 +48,7 @@ class Moments(Part):
   sends: Sends
   averages: bool = False
   changes: bool = True
-  metrics: Metrics = no_metrics
+  metrics: Metrics = lambda state: {}
   resize: Resize = resizing.first
 
 

@@ -6,7 +6,6 @@ from typing import Any, ClassVar, NamedTuple
 import optax
 
 from selsync_jax.sync.part import Metrics
-from selsync_jax.sync.part import no_metrics
 from selsync_jax.sync.part import Part
 from selsync_jax.sync.resizing import reset
 from selsync_jax.sync.resizing import Resize
@@ -84,7 +83,7 @@ class Transformation(optax.GradientTransformationExtraArgs, Part):
     update: Callable[..., Any],
     sends: Sends = sends_nothing,
     *,
-    metrics: Metrics = no_metrics,
+    metrics: Metrics = lambda state: {},
     resize: Resize = reset,
     **traits: Any,
   ) -> Any:

@@ -31,7 +31,6 @@ from selsync_jax.sync import traffic
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
 from selsync_jax.sync.part import Metrics
-from selsync_jax.sync.part import no_metrics
 from selsync_jax.sync.part import Part
 from selsync_jax.sync.part import part
 from selsync_jax.sync.resizing import Resize
@@ -64,7 +63,7 @@ class Wire(Part):
   rebase: Callable[[Any, Any], Any] = lambda tree, state: state
   exact: bool = False
   coarse: bool = False
-  metrics: Metrics = no_metrics
+  metrics: Metrics = lambda state: {}
   resize: Resize = resizing.first
 
 
