@@ -14,6 +14,10 @@ import optax
 
 from selsync_jax import config
 from selsync_jax import optimizers
+from selsync_jax.config import Bound
+from selsync_jax.config import config_errors
+from selsync_jax.config import ConfigError
+from selsync_jax.config import Constructor
 from selsync_jax.sync import averagers
 from selsync_jax.sync import exchange
 from selsync_jax.sync import fragments
@@ -33,7 +37,7 @@ from selsync_jax.sync.strategy import Strategy
 from selsync_jax.sync.transformation import Reducer
 from selsync_jax.sync.transformation import Trigger
 
-PARTS: dict[str, dict[str, config.Constructor]] = {
+PARTS: dict[str, dict[str, Constructor]] = {
   'trigger': {
     'every': triggers.every,
     'post_local': triggers.post_local,
@@ -101,12 +105,12 @@ class Context(NamedTuple):
 _PROVIDED = {*Context._fields, 'axis_name'}
 
 
-def parameters(constructor: config.Constructor) -> dict[str, inspect.Parameter]:
+def parameters(constructor: Constructor) -> dict[str, inspect.Parameter]:
   """Returns the parameters of a part that are fields of the config."""
   return config.parameters(constructor, _PROVIDED)
 
 
-def bind_part(kind: str, given: Any, path: str) -> config.Bound:
+def bind_part(kind: str, given: Any, path: str) -> Bound:
   """Binds a part of the config; call the result with what the run provides.
 
   `kind` is a name in `PARTS`, and `given` the name of a part, or a mapping with
@@ -114,9 +118,7 @@ def bind_part(kind: str, given: Any, path: str) -> config.Bound:
   """
   fields = given if isinstance(given, Mapping) else {'name': given}
   if not isinstance(fields.get('name'), str):
-    raise config.ConfigError(
-      f'config.{path}={given!r}: must be the name of a part'
-    )
+    raise ConfigError(f'config.{path}={given!r}: must be the name of a part')
   return config.bind(PARTS[kind], fields, path, given=_PROVIDED, nested=_nested)
 
 
@@ -129,9 +131,9 @@ def _nested(annotation: Any, value: Any, path: str) -> Any:
   return value
 
 
-def _bind_outer(given: Any, path: str) -> config.Bound:
+def _bind_outer(given: Any, path: str) -> Bound:
   if not isinstance(given, Mapping):
-    raise config.ConfigError(
+    raise ConfigError(
       f'config.{path}={given!r}: must have name and learning_rate'
     )
   optimizer = optimizers.bind_optimizer(given, path)
@@ -184,13 +186,13 @@ def compose(
   run = context._asdict()
   parts = {
     kind: change(**run)
-    if isinstance(change, config.Bound)
+    if isinstance(change, Bound)
     else _changed(getattr(preset, kind), change, run, f'sync.{kind}')
     for kind, change in changes.items()
   }
   wire = parts.pop('wire', None)
   strategy = preset._replace(**parts)
-  with config.config_errors('sync'):
+  with config_errors('sync'):
     if wire is not None:
       strategy = _on_wire(strategy, wire)
     strategy.check()
@@ -202,9 +204,7 @@ def _changed(
 ) -> Any:
   """Changes some fields of a part, and of the parts inside it."""
   if getattr(own, 'recipe', None) is None:
-    raise config.ConfigError(
-      f'config.{path}: set {own!r} as a whole, with its name'
-    )
+    raise ConfigError(f'config.{path}: set {own!r} as a whole, with its name')
   constructor, call = own.recipe
   inside = {
     field: _changed(call.arguments[field], value, run, f'{path}.{field}')
@@ -219,7 +219,7 @@ def _changed(
     constructor, fields, path, name=name, given=_PROVIDED, nested=_nested
   )
   made = {k: config.made(argument, run) for k, argument in arguments.items()}
-  with config.config_errors(path):
+  with config_errors(path):
     return rebuild(own, **inside, **made)
 
 

@@ -168,10 +168,10 @@ def outer(
     return OuterState(tree, optimizer.init(tree), wire.init(tree))
 
   def apply(tree, state):
-    average, sent = wire.mean(tree, state.wire)
-    gradient = optax.tree.sub(state.consensus, average)
-    before, old = state.consensus, state.opt_state
-    updates, opt_state = optimizer.update(gradient, old, before)
+    before, opt_state, sent = state
+    average, sent = wire.mean(tree, sent)
+    gradient = optax.tree.sub(before, average)
+    updates, opt_state = optimizer.update(gradient, opt_state, before)
     moved = optax.apply_updates(before, updates)
     return moved, OuterState(moved, opt_state, wire.rebase(moved, sent))
 

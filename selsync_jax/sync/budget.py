@@ -25,7 +25,7 @@ from selsync_jax.sync import resizing
 from selsync_jax.sync.part import part
 from selsync_jax.sync.part import shown
 from selsync_jax.sync.transformation import Trigger
-from selsync_jax.sync.triggers import around_one
+from selsync_jax.sync.triggers import around
 
 LIMIT = 50.0
 """The largest absolute value of the threshold's logarithm. It keeps the
@@ -99,19 +99,17 @@ def budgeted(
     return BudgetState(state, jnp.float32(math.log(start)), no, no)
 
   def update(updates, state, params=None, *, traffic=None, **extra_args):
-    change = gain * (
-      extra_args.setdefault('synced', state.sync) - rate(traffic)
-    )
+    synced = extra_args.setdefault('synced', state.sync)
+    change = gain * (synced - rate(traffic))
     log_threshold = jnp.clip(state.log_threshold + change, -LIMIT, LIMIT)
     extra_args |= dict(traffic=traffic, threshold=jnp.exp(log_threshold))
     inner: Any = trigger.update(updates, state.trigger, params, **extra_args)[1]
     safe = getattr(inner, 'safe', jnp.bool(True))
     return updates, BudgetState(inner, log_threshold, inner.sync, safe)
 
-  inside = around_one(trigger)
-
   def metrics(state):
-    return {**inside['metrics'](state), name: jnp.exp(state.log_threshold)}
+    of_trigger = trigger.metrics(state.trigger)
+    return {**of_trigger, name: jnp.exp(state.log_threshold)}
 
   def affordable(traffic):
     rate(traffic)
@@ -119,5 +117,5 @@ def budgeted(
 
   resize = resizing.fields(trigger=trigger.resize, log_threshold=resizing.first)
   own: dict[str, Any] = dict(metrics=metrics, resize=resize, threshold=None)
-  traits = inside | own | dict[str, Any](affordable=affordable)
-  return Trigger(init, update, **traits)
+  own['affordable'] = affordable
+  return Trigger(init, update, **around(trigger) | own)

@@ -149,15 +149,12 @@ def _is_innermost(node: Any) -> bool:
 
 def _moments(node: Any, names: Sequence[str] | None) -> list[str]:
   """Returns the fields of a transformation that are moments, if named."""
-  return (
-    [
-      name
-      for name, value in zip(node._fields, node, strict=True)
-      if flat.floats(value) and (names is None or name in names)
-    ]
-    if _is_innermost(node)
-    else []
-  )
+  fields = node._asdict() if _is_innermost(node) else {}
+  return [
+    name
+    for name, value in fields.items()
+    if flat.floats(value) and (names is None or name in names)
+  ]
 
 
 def _check(opt_state: Any, names: Sequence[str]) -> None:

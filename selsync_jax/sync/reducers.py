@@ -1,7 +1,6 @@
 """Reducers: optax transformations that communicate gradients."""
 
 from collections.abc import Callable
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -53,15 +52,16 @@ def int8(*, axis_name: str = AXIS) -> Reducer:
   (N + 1) / (253 - N) G (0.02 G for four workers), up to float32's rounding, and
   the sum of all means is off by no more than that.
   """
-  mean = functools.partial(
-    wires.compressed_mean, codec=wires.INT8, axis_name=axis_name
-  )
-  return error_feedback(
-    mean,
-    lambda params, workers: wires.sends_compressed(
+
+  def mean(values, error):
+    return wires.compressed_mean(values, error, wires.INT8, axis_name=axis_name)
+
+  def sends(params, workers):
+    return wires.sends_compressed(
       flat.size(params), workers, wires.INT8, 'step'
-    ),
-  )
+    )
+
+  return error_feedback(mean, sends)
 
 
 class ErrorState(NamedTuple):

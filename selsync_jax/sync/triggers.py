@@ -56,14 +56,6 @@ def around(*triggers: Trigger) -> dict[str, Any]:
   )
 
 
-def around_one(trigger: Trigger) -> dict[str, Any]:
-  """Returns such arguments if one trigger's state is the field `trigger`."""
-  return around(trigger) | dict(
-    metrics=lambda state: trigger.metrics(state.trigger),
-    resize=resizing.fields(trigger=trigger.resize),
-  )
-
-
 class EveryState(NamedTuple):
   """State of `every`: steps taken, and whether the last one synchronizes."""
 
@@ -300,5 +292,12 @@ def at_most_every(k: Period, *, trigger: Trigger) -> Trigger:
     sync = pending & (since >= k) & safe
     return updates, AtMostEveryState(inner, since, pending, sync, safe)
 
-  spacing = max(k, trigger.traits.spacing)
-  return Trigger(init, update, **around_one(trigger) | {'spacing': spacing})
+  inside = around(trigger)
+  inside['spacing'] = max(k, inside['spacing'])
+  return Trigger(
+    init,
+    update,
+    metrics=lambda state: trigger.metrics(state.trigger),
+    resize=resizing.fields(trigger=trigger.resize),
+    **inside,
+  )

@@ -98,8 +98,15 @@ def wagma(
       to the square root of the number of workers, as in the paper.
     tau: steps from one average over all workers to the next; the paper's is 10.
   """
-  size = _group_size(group, sim.workers)
-  models = [Model(sim.algebra.initial(), 0)] * sim.workers
+  workers = sim.workers
+  if workers & (workers - 1):
+    raise ValueError(f'wagma needs a power of two of workers, got {workers}')
+  size = 1 << workers.bit_length() // 2 if group is None else group
+  if size < 1 or size & (size - 1) or size > workers:
+    raise ValueError(
+      f'group={group}: must be a power of two, at most {workers} (workers)'
+    )
+  models = [Model(sim.algebra.initial(), 0)] * workers
   groups = GroupAverage(sim, size, models[0].value)
   synchronization = synchronizations(sim, models)
 
@@ -119,16 +126,3 @@ def wagma(
 
   sim.start(worker)
   return lambda: models
-
-
-def _group_size(group: int | None, workers: int) -> int:
-  """Returns S for P workers; raises `ValueError` if they do not fit."""
-  if workers & (workers - 1):
-    raise ValueError(f'wagma needs a power of two of workers, got {workers}')
-  if group is None:
-    return 1 << workers.bit_length() // 2
-  if group < 1 or group & (group - 1) or group > workers:
-    raise ValueError(
-      f'group={group}: must be a power of two, at most {workers} (workers)'
-    )
-  return group
