@@ -7,7 +7,8 @@ of them generators for `yield from`. Times depend on the cluster and the seed
 alone, never on an array.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+import contextlib
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -142,18 +143,16 @@ class Simulation:
 
     The signal fires whenever the condition may have changed.
     """
-    began = self.env.now
-    while not condition():
-      yield signal.next
-    self._note(worker, kind, began)
+    with self._span(worker, kind):
+      while not condition():
+        yield signal.next
 
   def hold(
     self, worker: int, event: simpy.Event, kind: str = 'wait'
   ) -> Process:
     """Lets a worker wait for an event, such as its turn at a resource."""
-    began = self.env.now
-    yield event
-    self._note(worker, kind, began)
+    with self._span(worker, kind):
+      yield event
 
   def seconds_of(self, kind: str, members: int) -> float:
     """Returns the seconds of a collective on the model, and counts its bytes.
@@ -166,16 +165,15 @@ class Simulation:
 
   def message(self, worker: int, link: simpy.Resource) -> Process:
     """Sends a message to or from a worker through a shared link."""
-    began = self.env.now
     seconds = 8 * self.nbytes / self.network.bandwidth
     self.sent += self.nbytes
-    if seconds:
-      with link.request() as turn:
-        yield turn
-        yield self.env.timeout(seconds)
-    if self.network.latency:
-      yield self.env.timeout(self.network.latency)
-    self._note(worker, 'communicate', began)
+    with self._span(worker, 'communicate'):
+      if seconds:
+        with link.request() as turn:
+          yield turn
+          yield self.env.timeout(seconds)
+      if self.network.latency:
+        yield self.env.timeout(self.network.latency)
 
   def use(self, gradient: Gradient, version: int) -> None:
     """Records that a gradient reaches the model at a version."""
@@ -186,7 +184,10 @@ class Simulation:
     )
     self.uses.append(use)
 
-  def _note(self, worker: int, kind: str, began: float) -> None:
+  @contextlib.contextmanager
+  def _span(self, worker: int, kind: str) -> Iterator[None]:
+    began = self.env.now
+    yield
     if self.env.now > began:
       version = self.versions[worker]
       self.spans.append(Span(worker, kind, began, self.env.now, version))

@@ -23,7 +23,6 @@ from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import Metrics
 from selsync_jax.sync.part import Part
 from selsync_jax.sync.part import part
-from selsync_jax.sync.resizing import Resize
 from selsync_jax.sync.wires import FLOAT32
 from selsync_jax.sync.wires import Wire
 
@@ -54,7 +53,7 @@ class Averager(Part):
   remembers: bool = True
   check: Callable[[int], Any] = lambda workers: None
   metrics: Metrics = lambda state: {}
-  resize: Resize = resizing.first
+  resize: resizing.Resize = resizing.first
 
 
 @part

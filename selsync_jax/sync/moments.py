@@ -21,7 +21,6 @@ from selsync_jax.sync import resizing
 from selsync_jax.sync.part import Metrics
 from selsync_jax.sync.part import Part
 from selsync_jax.sync.part import part
-from selsync_jax.sync.resizing import Resize
 from selsync_jax.sync.traffic import Sends
 from selsync_jax.sync.wires import FLOAT32
 from selsync_jax.sync.wires import Wire
@@ -49,7 +48,7 @@ class Moments(Part):
   averages: bool = False
   changes: bool = True
   metrics: Metrics = lambda state: {}
-  resize: Resize = resizing.first
+  resize: resizing.Resize = resizing.first
 
 
 @part

@@ -33,7 +33,6 @@ from selsync_jax.sync.consensus import consensus
 from selsync_jax.sync.part import Metrics
 from selsync_jax.sync.part import Part
 from selsync_jax.sync.part import part
-from selsync_jax.sync.resizing import Resize
 
 BLOCK = 256
 """Elements that share one scale."""
@@ -64,7 +63,7 @@ class Wire(Part):
   exact: bool = False
   coarse: bool = False
   metrics: Metrics = lambda state: {}
-  resize: Resize = resizing.first
+  resize: resizing.Resize = resizing.first
 
 
 @part
