@@ -25,7 +25,7 @@ class Meeting:
     sim = self._sim
     self._present += 1
     if self._present == self._members:
-      sim.process(self._reduce())
+      sim.env.process(self._reduce())
     yield from sim.wait_until(
       worker, lambda: self._present == self._members, self._began
     )

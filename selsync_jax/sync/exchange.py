@@ -150,10 +150,13 @@ def _exchanging(
     of_all = [Collective('all_reduce', size, rate=often) for size in sizes]
     return (*some * exchanges, *(of_all if all_every else ()))
 
-  def init(_):
-    return ExchangeState(jnp.int32(0))
-
-  return Averager(init, apply, sends, agrees=False, check=rounds_of)
+  return Averager(
+    lambda tree: ExchangeState(jnp.int32(0)),
+    apply,
+    sends,
+    agrees=False,
+    check=rounds_of,
+  )
 
 
 def _mix(stages: Round, axis_name: str, vectors: Any) -> Any:

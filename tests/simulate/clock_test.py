@@ -31,7 +31,7 @@ def seconds(method, steps, workers=8, **where):
   fields = where.pop('fields', {})
   engine = small.clock(method, fields=fields, workers=workers, **where)
   engine.advance(steps * workers)
-  return engine.sim.now
+  return engine.sim.env.now
 
 
 @pytest.mark.parametrize('method, fields', ALL)
@@ -39,7 +39,7 @@ def test_equal_workers_without_latency_lose_no_time(method, fields):
   """K steps of T seconds take K T: nobody ever waits."""
   engine = small.clock(method, fields=fields, workers=8)
   engine.advance(8 * 50)
-  assert engine.sim.now == pytest.approx(50 * 0.1)
+  assert engine.sim.env.now == pytest.approx(50 * 0.1)
   assert {span.kind for span in engine.spans()} == {'compute'}
 
 
@@ -197,7 +197,7 @@ def spied(monkeypatch, method, limit, **where):
   average, averages = module.average, []
 
   def recording(sim, models, members):
-    averages.append((sim.now, tuple(members)))
+    averages.append((sim.env.now, tuple(members)))
     average(sim, models, members)
 
   monkeypatch.setattr(module, 'average', recording)
@@ -314,7 +314,7 @@ def test_a_deadlock_is_one_line():
     def worker():
       yield sim.env.event()
 
-    sim.process(worker())
+    sim.env.process(worker())
     return list
 
   engine = Engine(method, small.cluster(), small.NBYTES)
