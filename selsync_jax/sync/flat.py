@@ -85,6 +85,11 @@ def floats(tree: Any) -> list[Any]:
   return [leaf for leaf in jax.tree.leaves(tree) if is_float(leaf)]
 
 
+def wide(x: Any) -> Any:
+  """Returns an array in the type in which it is summed, float32 at least."""
+  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
 def size(tree: Any) -> int:
   """Returns the number of elements in the floating-point leaves or shapes."""
   return sum(leaf.size for leaf in floats(tree))

@@ -35,7 +35,9 @@ def all_reduce(*, axis_name: str = AXIS) -> Reducer:
     return consensus(updates, axis_name=axis_name), state
 
   def sends(params, _):
-    return (traffic.Collective('all_reduce', traffic.nbytes(params), 'step'),)
+    return (
+      traffic.Collective('all_reduce', traffic.summed_nbytes(params), 'step'),
+    )
 
   return Reducer(lambda params: optax.EmptyState(), update, sends)
 
