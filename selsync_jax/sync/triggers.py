@@ -168,13 +168,15 @@ def qsr(
 
 
 def warmup_steps(learning_rate: optax.Schedule, within: int = 2**20) -> int:
-  """Returns the number of steps at its start in which a schedule only rises.
+  """Returns the steps until a schedule is at its highest before its first fall.
 
-  A schedule that rises in all of the first `within` steps has no warmup.
+  A schedule that still rises after `within` steps has no warmup.
   """
   with jax.ensure_compile_time_eval():
     rates = np.asarray(jax.vmap(learning_rate)(jnp.arange(within)))
-  return int(np.argmin(np.diff(rates) > 0))
+  falls = np.flatnonzero(np.diff(rates) < 0)
+  peak = int(np.argmax(rates[: falls[0] + 1] if falls.size else rates))
+  return peak if peak < within - 1 else 0
 
 
 def _rounds(period: Callable[[Any], Any]) -> Trigger:
