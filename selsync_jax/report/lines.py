@@ -1,7 +1,6 @@
 """Lines that are thinned for the screen."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from jaxtyping import Float, Int
 import numpy as np
@@ -24,23 +23,19 @@ def envelope(
   return np.array(sorted(keep))
 
 
-class Quantiles(NamedTuple):
-  """Quantiles of long or many lines, in buckets of points."""
-
-  at: Int[np.ndarray, 'buckets']  # The point in the middle of each bucket.
-  peak: Int[np.ndarray, 'buckets']  # The point with its largest value.
-  values: Float[np.ndarray, 'quantiles buckets']
-
-
 def quantiles(
   lines: Float[np.ndarray, 'points lines'],
   buckets: int,
   shares: Sequence[float],
-) -> Quantiles:
+) -> tuple[
+  Int[np.ndarray, 'buckets'],
+  Int[np.ndarray, 'buckets'],
+  Float[np.ndarray, 'shares buckets'],
+]:
   """Computes quantiles over all values of each of at most so many buckets.
 
-  A share of the values lies below its quantile. NaN means no point, and
-  infinity is a value.
+  The result is the point in the middle of each bucket, the point with its
+  largest value, and its quantiles. NaN means no point, infinity is a value.
   """
   (known,) = np.nonzero(~np.isnan(lines).all(axis=1))
   parts = _split(known, min(buckets, len(known)))
@@ -50,11 +45,9 @@ def quantiles(
     each = np.sort(lines[part], axis=None)  # NaN comes last.
     last = np.count_nonzero(~np.isnan(each)) - 1
     values.append(each[np.rint(np.multiply(shares, last)).astype(int)])
-  return Quantiles(
-    at=np.array([part[len(part) // 2] for part in parts], int),
-    peak=np.array(peaks, int),
-    values=np.reshape(values, (len(parts), len(shares))).T,
-  )
+  middles = [part[len(part) // 2] for part in parts]
+  quantiles = np.reshape(values, (len(parts), len(shares))).T
+  return np.array(middles, int), np.array(peaks, int), quantiles
 
 
 def _split(known, buckets):

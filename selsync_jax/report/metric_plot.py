@@ -8,7 +8,6 @@ import numpy as np
 
 from selsync_jax.report import figure
 from selsync_jax.report import lines
-from selsync_jax.report import palette
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
 
@@ -76,7 +75,7 @@ def _plot(
     scores = [
       mark
       for i, (name, each) in enumerate(groups.items())
-      for mark in _scores(name, each, metric, cost, palette.series(i))
+      for mark in _scores(name, each, metric, cost, figure.series(i))
     ]
     trained = _batches(batches, metric, cost) if batches else []
     y = _axis(scores, trained, runs, metric)
@@ -131,14 +130,14 @@ def _batches(run: Run, metric: str, cost: str) -> list[figure.Mark]:
     return []
   x, y, name = run.column(cost), run.column(metric), 'training batches'
   if len(y) < _LONG:
-    return [figure.Line(name, x, y, palette.THIN)]
+    return [figure.Line(name, x, y, figure.THIN)]
   buckets = min(_BUCKETS // 2, len(y) // 8)
   at, _, (low, middle, high) = lines.quantiles(
     y[:, np.newaxis], buckets, _COVERED
   )
   hover = f'{name}, 80%: {{low}} to {{high}}'
   band = figure.Band(name, x[at], low, high, 'muted', hover)
-  return [band, figure.Line(name, x[at], middle, palette.THIN)]
+  return [band, figure.Line(name, x[at], middle, figure.THIN)]
 
 
 def _is_share(
