@@ -35,11 +35,6 @@ class Entry(NamedTuple):
   runs: dict[int, Run]  # The finished runs by seed.
   diverged: list[int]  # The seeds whose gradients became infinite.
 
-  @property
-  def method(self) -> str:
-    """The method alone."""
-    return self.label.split(', ')[0]
-
   def values(self, field: str) -> dict[int, float]:
     """Returns a field of the summaries by seed; NaN if it was not finite."""
     outcomes = {seed: run.outcome for seed, run in self.runs.items()}
@@ -110,7 +105,7 @@ Table = dict[str, dict[str, Cell]]
 
 def table(entries: Sequence[Entry]) -> Table:
   """Returns the results of each method."""
-  bsp = next((entry for entry in entries if entry.method == 'bsp'), None)
+  bsp = next((e for e in entries if e.label.split(', ')[0] == 'bsp'), None)
   metric = metric_of(entries)
   return {
     entry.label: _row(entry, bsp if bsp is not entry else None, metric)
@@ -206,10 +201,7 @@ def write_csv(
 
 
 def overlaps(entries: Sequence[Entry]) -> dict[str, list[str]]:
-  """Returns, by label, the labels of the methods whose intervals overlap it.
-
-  A method with one seed has no interval, and is left out.
-  """
+  """Returns, for methods of several seeds, those whose intervals overlap."""
   field = f'validation_{metric_of(entries)}'
   intervals = {}
   for entry in entries:

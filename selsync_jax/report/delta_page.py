@@ -53,11 +53,7 @@ def write(
   subtitle: str,
   out: pathlib.Path,
 ) -> pathlib.Path:
-  """Writes the figure and the page; returns the page's path.
-
-  The table is its head and a row for each delta. The subtitle stands below the
-  page's title. The folder `out` is created if it is missing.
-  """
+  """Writes figure and page, with a table of head and rows; returns its path."""
   figures = [plot(suggestion)]
   png.write(figures, out)
   head, *rows = table

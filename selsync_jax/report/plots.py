@@ -37,10 +37,7 @@ def all_plots(runs: Sequence[Run]) -> list[Plot]:
 
 
 def shared_plots(groups: Mapping[str, Sequence[Run]]) -> list[Plot]:
-  """Returns the figures that show all runs together.
-
-  A group is the runs of a method, one for each seed, by entry of the legend.
-  """
+  """Returns the figures that show all runs, grouped by entry of the legend."""
   names = dict.fromkeys(
     name for runs in groups.values() for run in runs for name in run.metrics
   )

@@ -32,7 +32,7 @@ _SETTINGS = {
   'grid.linewidth': 0.8,
   'legend.frameon': False,
   'legend.handlelength': 2.6,
-  'path.simplify': False,  # `lines` has thinned the lines.
+  'path.simplify': False,  # `figure` has thinned the lines.
   'xtick.major.size': 3,
   'ytick.major.size': 0,
 }

@@ -21,10 +21,7 @@ _Row = tuple[str, list[str]]  # A name, and the cell of each run.
 
 
 def write(workdirs: Sequence[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
-  """Writes the page of runs and its figures; returns the page's path.
-
-  The runs may be unfinished. The folder `out` is created if it is missing.
-  """
+  """Writes the page of runs, finished or not; returns its path."""
   runs = history.read_all(workdirs)
   figures = plots.all_plots(runs)
   png.write(figures, out)

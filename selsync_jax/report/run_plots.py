@@ -7,7 +7,6 @@ from jaxtyping import Int
 import numpy as np
 
 from selsync_jax.report import figure
-from selsync_jax.report import lines
 from selsync_jax.runs.history import Run
 
 _BUCKETS = 270  # Of a line over steps.
@@ -67,7 +66,7 @@ def _lines(runs: Sequence[Run], field: str) -> list[figure.Line]:
   marks = []
   for i, run in enumerate(runs):
     y = run.column(field)
-    kept = lines.envelope(y, _BUCKETS)
+    kept = figure.envelope(y, _BUCKETS)
     x = run.column('step')[kept]
     marks.append(figure.Line(run.name, x, y[kept], figure.series(i)))
   return marks
