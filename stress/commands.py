@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 
-from selsync_jax.cluster import children
 from tests.support import live_runs
 
 PATIENCE = 60  # Seconds until the processes of a killed command have ended.
@@ -46,7 +45,7 @@ def started_by(pid: int) -> list[int]:
       variables = (process / 'environ').read_bytes().split(b'\0')
     except OSError:  # It has ended.
       continue
-    if f'{children.LAUNCHER}={pid}'.encode() in variables:
+    if f'SELSYNC_LAUNCHER={pid}'.encode() in variables:
       found.append(int(process.name))
   return found
 

@@ -83,6 +83,7 @@ def _start(
     stderr=subprocess.PIPE,
     text=True,
     errors='replace',
+    preexec_fn=children.end_with_parent,  # The command may be any program.
   )
 
 

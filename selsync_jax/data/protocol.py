@@ -61,11 +61,7 @@ class Data(abc.ABC):
   @property
   @abc.abstractmethod
   def fingerprint(self) -> dict[str, Any]:
-    """What tells the stored examples from others, by split, for JSON.
-
-    It holds sizes and a checksum of examples that are spread over the split,
-    and is the same on all processes.
-    """
+    """Sizes and checksums of examples by split, equal on all processes."""
 
   @property
   def task(self) -> str:
@@ -128,8 +124,6 @@ class OpenDataset(Protocol):
   @property
   def info(self) -> DatasetInfo:
     """The data set, without its examples."""
-    ...
 
   def assigned(self, assignment: Assignment) -> Data:
     """Returns the data of a run with this assignment."""
-    ...

@@ -3,15 +3,14 @@
 import os
 import subprocess
 
-from selsync_jax.cluster import children
 from selsync_jax.training.preemption import Preemption
 
 
 def test_a_run_stops_once_its_launcher_has_ended(monkeypatch):
   with Preemption() as preemption:
-    monkeypatch.setenv(children.LAUNCHER, str(os.getpid()))
+    monkeypatch.setenv('SELSYNC_LAUNCHER', str(os.getpid()))
     assert not preemption.requested(1)
     launcher = subprocess.Popen(['true'])
     launcher.wait()
-    monkeypatch.setenv(children.LAUNCHER, str(launcher.pid))
+    monkeypatch.setenv('SELSYNC_LAUNCHER', str(launcher.pid))
     assert preemption.requested(2)
