@@ -1,7 +1,9 @@
 """Times that arithmetic, or a paper, knows."""
 
+import gc
 import importlib
 import math
+import tracemalloc
 
 import pytest
 
@@ -307,6 +309,32 @@ def test_a_group_of_wagma_never_averages_without_a_worker_that_comes_late(
   speeds = {'compute': 'factors', 'factors': (1.0, 1.2, 1.4, 1.6)}
   small.clock('wagma', workers=4, fields={'group': 2}, **speeds).advance(200)
   assert {2, 3} <= numbers  # Late ones add their own to the sum of two.
+
+
+@pytest.mark.parametrize(
+  'method, fields',
+  [
+    *((method, {}) for method in ('dssp', 'rna', 'ad_psgd')),
+    ('eager', {'sync_every': 1}),
+    ('wagma', {'tau': 2}),
+    ('prague', {'how': 'random'}),
+    ('prague', {'how': 'static'}),
+  ],
+)
+def test_memory_does_not_grow_with_the_steps(method, fields):
+  engine, sizes = small.clock(method, workers=4, fields=fields), []
+  only = tracemalloc.Filter(True, '*/simulate/*')
+  cached = tracemalloc.Filter(False, '*/cluster.py')  # Up to a limit.
+  tracemalloc.start()
+  for steps in (200, 400):
+    engine.advance(4 * steps)
+    engine.spans()
+    gc.collect()
+    snapshot = tracemalloc.take_snapshot().filter_traces((only, cached))
+    sizes.append(sum(line.size for line in snapshot.statistics('filename')))
+  tracemalloc.stop()
+  before, after = sizes
+  assert after - before < 20 * 200  # Bytes; 20 in a step.
 
 
 def test_a_deadlock_is_one_line():

@@ -26,6 +26,7 @@ import simpy
 from selsync_jax.config import Threshold
 from selsync_jax.simulate.meeting import average
 from selsync_jax.simulate.meeting import Meeting
+from selsync_jax.simulate.meeting import shared_by
 from selsync_jax.simulate.simulation import Model
 from selsync_jax.simulate.simulation import Models
 from selsync_jax.simulate.simulation import Process
@@ -46,11 +47,12 @@ Request = Callable[[int], Process]
 def static_groups(sim: Simulation, size: int, divide: Divide) -> Request:
   """Groups by a schedule: blocks of a ring that moves on at each step."""
 
-  @functools.cache
-  def groups(step):
+  def divided(step):
     shift = step * max(1, size // 2)
     order = [(i + shift) % sim.workers for i in range(sim.workers)]
     return divide(order, lambda member: None)
+
+  groups = shared_by(sim.workers, divided)
 
   def request(worker):
     yield from ()

@@ -17,6 +17,7 @@ References:
 
 from selsync_jax.config import Count
 from selsync_jax.simulate.algebra import Value
+from selsync_jax.simulate.meeting import shared_by
 from selsync_jax.simulate.meeting import synchronizations
 from selsync_jax.simulate.simulation import Model
 from selsync_jax.simulate.simulation import Models
@@ -52,7 +53,7 @@ class GroupAverage:
     self._received: list[tuple[list[Value], int | None]] = [
       ([], None) for _ in range(sim.workers)
     ]
-    self._state: dict[tuple[int, int], str] = {}  # By step and first member.
+    self._rounds = shared_by(size, self._begin)  # By step and first member.
     self._changed = Signal(sim.env)
 
   def join(self, worker: int, step: int, model: Value) -> Process:
@@ -60,31 +61,33 @@ class GroupAverage:
     sim = self._sim
     self._send[worker], self._joined[worker] = model, step
     group = butterfly(worker, step, sim.workers, self._size)
-    key = step, group[0]
-    if key not in self._state:
-      self._state[key] = 'called'
-      sim.env.process(self._reduce(key, group))
+    state = self._rounds((step, group[0]))
+    yield from sim.wait_until(worker, lambda: 'begun' in state, self._changed)
     yield from sim.wait_until(
-      worker, lambda: self._state[key] != 'called', self._changed
-    )
-    yield from sim.wait_until(
-      worker, lambda: self._state[key] == 'done', self._changed, 'communicate'
+      worker, lambda: 'done' in state, self._changed, 'communicate'
     )
     summands, own = self._received[worker]
     self._received[worker] = [], None
     return sim.algebra.mean(summands if own == step else [*summands, model])
 
-  def _reduce(self, key: tuple[int, int], group: list[int]) -> Process:
-    sim, (step, _) = self._sim, key
+  def _begin(self, key: tuple[int, int]) -> set[str]:
+    """Begins a round; returns what has happened in it, so far nothing."""
+    state: set[str] = set()
+    self._sim.env.process(self._reduce(*key, state))
+    return state
+
+  def _reduce(self, step: int, first: int, state: set[str]) -> Process:
+    sim = self._sim
+    group = butterfly(first, step, sim.workers, self._size)
     yield Settled(sim.env)  # Workers that come at this instant take part.
     summands = [self._send[i] for i in group]
     fresh = [i for i in group if self._joined[i] == step]
-    self._state[key] = 'begun'
+    state.add('begun')
     self._changed.fire()
     yield sim.env.timeout(sim.seconds_of('all_reduce', len(group)))
     for i in group:
       self._received[i] = summands, step if i in fresh else None
-    self._state[key] = 'done'
+    state.add('done')
     self._changed.fire()
 
 
