@@ -22,7 +22,7 @@ from selsync_jax.data.arrays import Source
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.assignment import progress
 from selsync_jax.data.draws import bits
-from selsync_jax.data.draws import IndexShuffle
+from selsync_jax.data.index_shuffle import IndexShuffle
 from selsync_jax.data.order import ChunkProgress
 from selsync_jax.data.order import ShuffledBlocks
 from selsync_jax.data.tfdata import pipelines
