@@ -114,10 +114,7 @@ class ArrayDataset(NamedTuple):
     """The data set, without its examples."""
     train = self.splits['train']
     return protocol.DatasetInfo(
-      self.name,
-      self.task,
-      self.num_classes,
-      self.order,
+      *self[:4],
       sizes={name: count(split) for name, split in self.splits.items()},
       labels=train.get('label'),
       bytes_per_example=sum(x.nbytes for x in train.values()) / count(train),

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from jaxtyping import Bool, Int64
 import numpy as np
 
-from selsync_jax.data.draws import IndexShuffle
+from selsync_jax.data.index_shuffle import IndexShuffle
 from selsync_jax.data.injection import Injection
 from selsync_jax.data.order import ChunkProgress
 from selsync_jax.data.order import Order

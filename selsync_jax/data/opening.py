@@ -49,7 +49,11 @@ class BoundData(NamedTuple):
 
 
 def bind_data(fields: Mapping[str, Any]) -> BoundData:
-  """Binds the `data` of a config, with the fields of data set and partition."""
+  """Binds the `data` of a config.
+
+  It has `name`, a name in `DATASETS`, and the data set's own fields;
+  `partition` and its own fields; `injection`, `backend` and `dir`.
+  """
   given = config.set_fields(fields)
   for field in ('injection', 'backend', 'dir'):
     given.pop(field, None)
@@ -71,7 +75,10 @@ def open_data(
   batch_size: int,
   seed: int,
 ) -> Data:
-  """Opens the `data` of a config, bound or not, and assigns it to workers."""
+  """Opens the `data` of a config, bound or not, and assigns it to workers.
+
+  The seed is that of the partition, of shuffles and of draws.
+  """
   bound = fields if isinstance(fields, BoundData) else bind_data(fields)
   return assign(open_dataset(bound), bound, workers, batch_size, seed)
 

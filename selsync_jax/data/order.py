@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from selsync_jax.data.draws import IndexShuffle
+from selsync_jax.data.index_shuffle import IndexShuffle
 
 
 class ChunkProgress(NamedTuple):

@@ -61,7 +61,11 @@ class Data(abc.ABC):
   @property
   @abc.abstractmethod
   def fingerprint(self) -> dict[str, Any]:
-    """Sizes and checksums of examples by split, equal on all processes."""
+    """What tells the stored examples from others, by split, for JSON.
+
+    It holds sizes and a checksum of examples that are spread over the split,
+    and is the same on all processes.
+    """
 
   @property
   def task(self) -> str:

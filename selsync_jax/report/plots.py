@@ -53,15 +53,13 @@ def shared_plots(groups: Mapping[str, Sequence[Run]]) -> list[Plot]:
 
 
 def _shared(runs: Sequence[Run], metrics: Sequence[Plot]) -> list[Plot]:
+  plots = [run_plots.communication(runs), *metrics]
+  if rated := [run for run in runs if 'lr' in run.rows[-1]]:
+    plots.append(run_plots.learning_rate(rated))
   stale = [run for run in runs if run.outcome.get('staleness')]
-  stale = [run for run in stale if _has(run, 'staleness')]
-  rated = [run for run in runs if 'lr' in run.rows[-1]]
-  return [
-    run_plots.communication(runs),
-    *metrics,
-    *([run_plots.learning_rate(rated)] if rated else []),
-    *([run_plots.staleness(stale)] if stale else []),
-  ]
+  if stale := [run for run in stale if _has(run, 'staleness')]:
+    plots.append(run_plots.staleness(stale))
+  return plots
 
 
 def _behavior(run: Run) -> list[Plot]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from selsync_jax.data.assignment import Assignment
-from selsync_jax.data.draws import IndexShuffle
+from selsync_jax.data.index_shuffle import IndexShuffle
 from selsync_jax.data.injection import make_injection
 from selsync_jax.data.order import ShuffledBlocks
 from selsync_jax.data.order import ShuffledChunk

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from selsync_jax.data.draws import IndexShuffle
-from selsync_jax.data.draws import permutation
+from selsync_jax.data.index_shuffle import IndexShuffle
+from selsync_jax.data.index_shuffle import permutation
 
 
 def tensorflow(index, words, last):

@@ -18,11 +18,10 @@ from selsync_jax.config import ConfigError
 from selsync_jax.data import arrays
 from selsync_jax.data import partitions
 from selsync_jax.data import protocol
-from selsync_jax.data.arrays import Source
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.assignment import progress
 from selsync_jax.data.draws import bits
-from selsync_jax.data.draws import IndexShuffle
+from selsync_jax.data.index_shuffle import IndexShuffle
 from selsync_jax.data.order import ChunkProgress
 from selsync_jax.data.order import ShuffledBlocks
 from selsync_jax.data.tfdata import pipelines
@@ -52,7 +51,9 @@ class Shards(NamedTuple):
 class OpenShards(NamedTuple):
   """A data set whose splits stay on disk."""
 
-  source: Source  # It decodes the examples; its order is `ShuffledBlocks`.
+  source: (
+    arrays.Source
+  )  # It decodes the examples; its order is `ShuffledBlocks`.
   num_classes: int
   splits: Mapping[str, Shards]
 
