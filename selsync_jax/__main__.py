@@ -22,6 +22,7 @@ from typing import NoReturn
 
 from selsync_jax import blame
 from selsync_jax import config
+from selsync_jax.cluster import children
 from selsync_jax.cluster import signals
 from selsync_jax.commands import COMMANDS
 from selsync_jax.runs import output
@@ -48,6 +49,8 @@ def own_process(program: str) -> None:
   output.own()
   signals.name(program)
   signals.Handler(stop).start()  # Until the process ends.
+  if children.is_started():
+    children.end_with_parent()
   atexit.register(signals.ignore)  # The first registered is the last called.
 
 

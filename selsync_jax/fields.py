@@ -119,7 +119,9 @@ FIELDS: Mapping[str, Field] = {
     'float32', str, 'The type of the computation; or `bfloat16`.'
   ),
   'optimizer.name': Field(
-    'sgd', str, 'Any optimizer of optax; its arguments are fields.'
+    'sgd',
+    str,
+    'Any optimizer of optax or optax.contrib; its arguments are fields.',
   ),
   'optimizer.learning_rate': Field(0.1, float, 'The peak of the schedule.'),
   'optimizer.momentum': Field(None, float | None, 'The momentum.'),

@@ -8,6 +8,7 @@ import warnings
 
 import jax
 import optax
+from optax import contrib
 
 from selsync_jax.config import bind
 from selsync_jax.config import Bound
@@ -41,10 +42,13 @@ optax declares none."""
 def _constructor(name: Any) -> Callable[..., optax.GradientTransformation]:
   """Returns a function of optax with `decayed`, `clip_norm` and `weight_decay`.
 
-  It raises `ValueError` if none of this name takes a learning rate.
+  It may be one of `optax.contrib`. If none of this name takes a learning rate,
+  that is a `ValueError`.
   """
-  with warnings.catch_warnings(action='ignore'):  # Of moved optimizers.
-    make = getattr(optax, name, None) if isinstance(name, str) else None
+  make = None
+  if isinstance(name, str):
+    with warnings.catch_warnings(action='ignore'):  # Of moved optimizers.
+      make = getattr(optax, name, None) or getattr(contrib, name, None)
   own = dict(inspect.signature(make).parameters) if callable(make) else {}
   if make is None or 'learning_rate' not in own:
     raise ValueError(f'{name!r} is not an optimizer of optax')
@@ -104,7 +108,8 @@ def create_optimizer(
   """Creates an optimizer.
 
   Args:
-    name: the name of a function in optax that takes a learning rate.
+    name: the name of a function in optax or `optax.contrib` that takes a
+      learning rate.
     learning_rate: a number, or a schedule over optimizer steps.
     **options: arguments of that function; `None` means its default. Three more
       are understood. `clip_norm` clips the global norm of the gradient before

@@ -45,18 +45,17 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 import jax
-import jaxtyping
 import numpy as np
 import pytest
 
 from tests.support import live_runs
 from tests.support import small_disk as small_disks
+from tests.support.session import check_public_signatures
 from tests.support.session import make_once
 from tests.support.session import ROOT
 from tests.support.session import SESSION
 
-# The shapes and types in public signatures hold for every call in a test.
-jaxtyping.install_import_hook('selsync_jax', 'tests.support.session.typecheck')
+check_public_signatures()
 
 jax.config.update('jax_num_cpu_devices', 16)
 jax.config.update('jax_numpy_rank_promotion', 'raise')

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from optax import contrib
 import pytest
 
 from selsync_jax import optimizers
@@ -100,6 +101,19 @@ def updated(tx, steps, grads):
     updates, state = tx.update(grads, state, tree)
     tree = optax.apply_updates(tree, updates)
   return tree
+
+
+@pytest.mark.parametrize('name', ['muon', 'prodigy', 'schedule_free_adamw'])
+def test_an_optimizer_of_contrib_has_our_arguments_too(name):
+  grads = jax.tree.map(lambda p: 3 * p, params())
+  ours = optimizers.create_optimizer(name, 0.1, clip_norm=1.0)
+  clip = optax.clip_by_global_norm(1.0)
+  theirs = optax.chain(clip, getattr(contrib, name)(0.1))
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    updated(ours, 3, grads),
+    updated(theirs, 3, grads),
+  )
 
 
 def test_weight_decay_of_sgd_is_added_to_the_gradient_before_momentum():

@@ -23,7 +23,7 @@ from selsync_jax.data import from_arrays
 from selsync_jax.data import from_huggingface
 from selsync_jax.data import open_data
 from selsync_jax.data.sources import DATASETS
-from selsync_jax.report import headline
+from selsync_jax.report import facts
 from selsync_jax.report import run_page
 from selsync_jax.runs import history
 from selsync_jax.runs import provenance
@@ -61,7 +61,7 @@ def test_the_example_is_trained_resumed_exported_and_scored(
   first, second = provenance.sessions(workdir)
   assert (first['step'], second['step']) == (0, 3)
   assert first['began'] <= second['began']
-  assert '; session 2, from step 3; ' in headline.origin(history.read(workdir))
+  assert '; session 2, from step 3; ' in facts.origin(history.read(workdir))
 
   model, variables = ss.load(workdir)
   points = np.array([[0.9, 0.0], [0.0, -2.1]], np.float32)

@@ -35,4 +35,4 @@ def main(arguments: Sequence[str]) -> None:
     options.workdir, options.step, options.split, options.accept_changes
   )
   print(f'{options.workdir}, step {step}')
-  facts.show_table(scores)
+  facts.show(scores)

@@ -5,13 +5,12 @@
 The environment of each process has its place and a shared secret. Every line of
 its output begins with its index. Signals are passed on. When one process fails,
 the others are stopped, and `launch` exits with its code, or with 128 plus the
-number of the signal that killed it. On Linux, the processes are asked to end if
-`launch` itself is killed.
+number of the signal that killed it. If `launch` itself is killed, Linux asks
+the processes to end; elsewhere, training notices it after its next step.
 """
 
 import argparse
 from collections.abc import Callable, Sequence
-import ctypes
 import os
 import secrets
 import shutil
@@ -23,14 +22,13 @@ import threading
 import time
 from typing import IO
 
+from selsync_jax.cluster import children
 from selsync_jax.cluster import signals
 from selsync_jax.cluster.link import TOKEN
 from selsync_jax.commands import flags
 from selsync_jax.config import ConfigError
 
 PATIENCE = 5.0  # Seconds before SIGTERM to the others, and before SIGKILL.
-_PR_SET_PDEATHSIG = 1  # From linux/prctl.h.
-_LIBC = ctypes.CDLL(None)  # Loaded before any fork.
 
 
 def launch(command: Sequence[str], processes: int) -> int:
@@ -41,23 +39,26 @@ def launch(command: Sequence[str], processes: int) -> int:
   with socket.create_server(('localhost', 0)) as server:
     port = server.getsockname()[1]
   token = os.environ.get(TOKEN) or secrets.token_hex(16)
-  children: list[subprocess.Popen] = []
+  started: list[subprocess.Popen] = []
 
   def signal_all(number):
-    for child in children:
+    for child in started:
       child.send_signal(number)  # Does nothing if it has ended.
 
   with signals.Handler(signal_all):
     for index in range(processes):
-      children.append(_start(command, index, processes, port, token))
-    printers = []
-    for index, child in enumerate(children):
-      for streams in (child.stdout, sys.stdout), (child.stderr, sys.stderr):
-        args = (index, *streams)
-        printer = threading.Thread(target=_print_lines, args=args, daemon=True)
-        printer.start()
-        printers.append(printer)
-    code = _wait(children, signal_all)
+      started.append(_start(command, index, processes, port, token))
+    printers = [
+      threading.Thread(target=_print_lines, args=args, daemon=True)
+      for index, child in enumerate(started)
+      for args in (
+        (index, child.stdout, sys.stdout),
+        (index, child.stderr, sys.stderr),
+      )
+    ]
+    for printer in printers:
+      printer.start()
+    code = _wait(started, signal_all)
     # What the processes have left behind may hold their output open forever.
     deadline = time.monotonic() + PATIENCE
     for printer in printers:
@@ -75,22 +76,15 @@ def _start(
     TOKEN: token,
     'PYTHONUNBUFFERED': '1',
   }
-  return subprocess.Popen(
+  return children.start(
     command,
-    env=os.environ | place,
+    os.environ | place,
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
     errors='replace',
-    # Ctrl-C in the terminal would reach the process a second time.
-    start_new_session=True,
-    preexec_fn=_end_with_parent if sys.platform == 'linux' else None,
+    preexec_fn=children.end_with_parent,  # The command may be any program.
   )
-
-
-def _end_with_parent() -> None:
-  """Makes the kernel send SIGTERM to this process when its parent ends."""
-  _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _print_lines(index: int, stream: IO[str], to: IO[str]) -> None:
@@ -99,33 +93,43 @@ def _print_lines(index: int, stream: IO[str], to: IO[str]) -> None:
 
 
 def _wait(
-  children: list[subprocess.Popen], signal_all: Callable[[int], None]
+  started: list[subprocess.Popen], signal_all: Callable[[int], None]
 ) -> int:
   """Waits for all processes; when one has failed, stops the others."""
-  running, failed = True, []
-  while running and not failed:
-    running = _running(children)
-    failed = [(i, c.returncode) for i, c in enumerate(children) if c.returncode]
-    time.sleep(0.05)
-  if not failed:
+  failed = _first_failure(started)
+  if failed is None:
     return 0
-  index, code = failed[0]
+  index, code = failed
   if code < 0:
-    name = signal.Signals(-code).name
-    print(f'launch: process {index} was killed by {name}', file=sys.stderr)
+    line = f'process {index} was killed by {signal.Signals(-code).name}'
+    if code == -signal.SIGKILL:
+      line += '; the kernel does so when memory runs out'
+    print(f'launch: {line}', file=sys.stderr)
     code = 128 - code
   for stop in (signal.SIGTERM, signal.SIGKILL):
     deadline = time.monotonic() + PATIENCE
-    while _running(children) and time.monotonic() < deadline:
+    while _running(started) and time.monotonic() < deadline:
       time.sleep(0.05)
     signal_all(stop)
-  for child in children:
+  for child in started:
     child.wait()
   return code
 
 
-def _running(children: list[subprocess.Popen]) -> bool:
-  return any([child.poll() is None for child in children])
+def _first_failure(started: list[subprocess.Popen]) -> tuple[int, int] | None:
+  """Waits for the first failure, and returns the process's index and code."""
+  running = True
+  while running:
+    running = _running(started)
+    for index, child in enumerate(started):
+      if child.returncode:
+        return index, child.returncode
+    time.sleep(0.05)
+  return None
+
+
+def _running(started: list[subprocess.Popen]) -> bool:
+  return any([child.poll() is None for child in started])
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 from typing import Any
 
+from selsync_jax.cluster import children
 from selsync_jax.cluster import signals
 from selsync_jax.config import RunError
 from selsync_jax.runs.history import Trial
@@ -66,16 +67,14 @@ class Processes(contextlib.AbstractContextManager[Any]):
       with self._lock:
         if self._stopped:
           raise TrialFailed(trial, STOPPED, signals.RESUMABLE)
-        process = subprocess.Popen(
+        process = children.start(
           [
             *(sys.executable, '-m', 'selsync_jax', trial.command),
             *(*trial.flags, f'--workdir={trial.workdir}'),
           ],
-          env=self._environment,
+          self._environment,
           stdout=file,
           stderr=subprocess.STDOUT,
-          # Ctrl-C in the terminal would reach the process a second time.
-          start_new_session=True,
         )
         self._alive.add(process)
       status = process.wait()

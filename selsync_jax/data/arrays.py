@@ -25,9 +25,8 @@ KeyedTransform = Callable[[Any, Any], Any]
 Block = Mapping[str, np.ndarray]
 """The contents of some workers' batches: arrays [steps, workers, slots].
 
-`index`, int64, is an example index in every slot; `mask`, bool, whether the
-slot holds an example; `key`, uint64, 64 random bits for each slot, if a
-transform needs them.
+`index`, int64, and `mask`, bool, are those of `Slots`; `key`, uint64, is 64
+random bits for each slot, if a transform needs them.
 """
 
 SPLITS = ('train', 'validation', 'test')
@@ -68,11 +67,8 @@ Read = Callable[
   [Examples, Mapping[str, type], Iterator[Block], KeyedTransform],
   Iterator[protocol.Batch],
 ]
-"""A backend: `read(examples, dtypes, blocks, transform)` yields batches.
-
-It takes the examples of each step of the blocks, casts them to the dtypes, and
-transforms them. The transform's key is `None` if the blocks have none.
-"""
+"""A backend, which takes the examples of each step of the blocks, casts them to
+the dtypes, and transforms them, with `None` as key if the blocks have none."""
 
 
 def read(
@@ -98,39 +94,27 @@ def read(
 
 
 class ArrayDataset(NamedTuple):
-  """A data set in memory; see `DatasetInfo` for the first fields.
-
-  Attributes:
-    splits: the examples of the `train`, `validation` and `test` split.
-    transform: `transform(examples)`, from stored examples to a batch. For both
-      backends it may use only operators that arrays and tensors share.
-    train: `train(examples, key)`, used for training batches instead of
-      `transform`, if not `None`.
-    dtypes: the dtypes that arrays are cast to before `transform`, by name.
-    only_tf: why NumPy cannot transform it; empty if it can.
-    read: the backend.
-  """
+  """A data set in memory; see `DatasetInfo` for the first fields."""
 
   name: str
   task: str
   num_classes: int
   order: Order
-  splits: Mapping[str, Examples]
+  splits: Mapping[str, Examples]  # By name in `SPLITS`.
+  # Makes a batch of stored examples. For both backends it may use only
+  # operators that arrays and tensors share.
   transform: Transform
-  train: KeyedTransform | None = None
-  dtypes: Mapping[str, type] = {}
-  only_tf: str = ''
-  read: Read = read
+  train: KeyedTransform | None = None  # In its place for training batches.
+  dtypes: Mapping[str, type] = {}  # To which arrays are cast before, by name.
+  only_tf: str = ''  # Why NumPy cannot transform it; empty if it can.
+  read: Read = read  # The backend.
 
   @property
   def info(self) -> protocol.DatasetInfo:
     """The data set, without its examples."""
     train = self.splits['train']
     return protocol.DatasetInfo(
-      self.name,
-      self.task,
-      self.num_classes,
-      self.order,
+      *self[:4],
       sizes={name: count(split) for name, split in self.splits.items()},
       labels=train.get('label'),
       bytes_per_example=sum(x.nbytes for x in train.values()) / count(train),
@@ -142,31 +126,21 @@ class ArrayDataset(NamedTuple):
 
 
 class Source(NamedTuple):
-  """A data set of TFDS; see `ArrayDataset` for `task`, `order` and `train`.
+  """A data set of TFDS; see `ArrayDataset` for the fields without a comment."""
 
-  Attributes:
-    name: its name in a config, and by default in TFDS.
-    num_classes: `num_classes(info)`, from TFDS's `DatasetInfo` to the number of
-      labels or of tokens.
-    splits: TFDS's name for each of `train`, `validation` and `test`.
-    transform: `transform(examples)`, from stored tensors to a batch.
-    read: `read(rows)`, from a `tf.data.Dataset` of all rows of a split to
-      arrays. If `None`, the data set stays on disk, and `transform` and `train`
-      take one example at a time.
-    fetch: how to get the data set, with `{dir}` for TFDS's data directory.
-    builder: `builder(data_dir=...)`, our own TFDS builder, which prepares the
-      data on first use. If `None`, TFDS's own command prepares them.
-  """
-
-  name: str
+  name: str  # By default also TFDS's name for it.
   task: str
-  num_classes: Callable[[Any], int]
-  splits: Mapping[str, str]
+  num_classes: Callable[[Any], int]  # Takes TFDS's `DatasetInfo`.
+  splits: Mapping[str, str]  # TFDS's name for each of `SPLITS`.
   order: Order
   transform: Transform
   train: KeyedTransform | None
+  # Makes arrays of a `tf.data.Dataset` of all rows of a split. If `None`, the
+  # data stay on disk, and `transform` and `train` take one example at a time.
   read: Callable[[Any], Examples] | None
-  fetch: str
+  fetch: str  # How to get the data, with `{dir}` for TFDS's data directory.
+  # `builder(data_dir=...)`, our own TFDS builder, which prepares the data on
+  # first use. If `None`, TFDS's own command prepares them.
   builder: Callable[..., Any] | None = None
 
 
@@ -193,8 +167,7 @@ class ArrayData(protocol.Data):
     """See `Data`."""
     examples = self.info.sizes[split]
     blocks = evaluation_blocks(examples, batch_size, workers, total)
-    named = ({'index': index, 'mask': mask} for index, mask in blocks)
-    return self._read(split, named, self._plain)
+    return self._read(split, blocks, self._plain)
 
   @property
   def fingerprint(self) -> dict[str, Any]:
@@ -202,9 +175,11 @@ class ArrayData(protocol.Data):
     marks = {}
     for split, examples in self.dataset.splits.items():
       rows = sample(count(examples), 64)
-      content = checksum({k: v[rows] for k, v in examples.items()})
-      marks[split] = {'examples': count(examples), 'arrays': forms(examples)}
-      marks[split]['content'] = content
+      marks[split] = {
+        'examples': count(examples),
+        'arrays': forms(examples),
+        'content': checksum({k: v[rows] for k, v in examples.items()}),
+      }
     return marks
 
   def _plain(self, examples, key):

@@ -1,8 +1,7 @@
 """The examples that each worker reads at each step, as indices.
 
-Everything is a pure function of (seed, step): a resumed run reads the same
-batches without computing the steps before, and every process can compute what
-every worker reads. All backends start from these indices.
+They are a pure function of (seed, step), so a resumed run computes no earlier
+steps, and every process knows what all workers read. All backends start here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,17 +57,12 @@ Mask = Bool[np.ndarray, 'steps workers slots']
 
 
 class Slots(NamedTuple):
-  """The contents of training batches.
+  """The contents of training batches."""
 
-  Every slot has a valid example `index`, the `epoch` in which that example is
-  read, and the worker that reads it from its chunk, the `reader`; the `mask`
-  says whether the slot holds an example.
-  """
-
-  index: Indices
-  mask: Mask
-  epoch: Indices
-  reader: Indices
+  index: Indices  # A valid example index in every slot.
+  mask: Mask  # Whether the slot holds this example.
+  epoch: Indices  # The epoch in which the example is read.
+  reader: Indices  # The worker that reads it from its chunk.
 
 
 class Assignment(NamedTuple):
@@ -120,15 +114,14 @@ class Assignment(NamedTuple):
 
 def evaluation_blocks(
   examples: int, batch_size: int, workers: Sequence[int], total: int
-) -> Iterator[tuple[Indices, Mask]]:
-  """Yields the examples that some workers read in an evaluation, in blocks.
+) -> Iterator[dict[str, np.ndarray]]:
+  """Yields `index` and `mask` of `Slots` in an evaluation, in blocks.
 
-  All `total` workers together read every example of a split once. A block is
-  example indices, valid in every slot, and whether the slots hold an example.
+  All `total` workers together read every example of a split once.
   """
   worker = np.asarray(workers, np.int64)[:, None]
   slot = worker * batch_size + np.arange(batch_size)
   together = total * batch_size
   for steps in _ranges(0, -(-examples // together), slot.size):
     index = steps[:, None, None] * together + slot
-    yield np.minimum(index, examples - 1), index < examples
+    yield {'index': np.minimum(index, examples - 1), 'mask': index < examples}

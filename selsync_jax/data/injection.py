@@ -32,12 +32,9 @@ class Injection(NamedTuple):
 
   @property
   def examples_sent(self) -> float:
-    """The examples that a worker sends at a step, on average over workers.
-
-    Each shared example is sent to every worker but its reader. The paper counts
-    each example once (132 kB per step on CIFAR-10), which is what a worker that
-    does not share receives.
-    """
+    """The examples that a worker sends at a step, on average over workers."""
+    # Each goes to every worker but its reader. The paper counts it once (132 kB
+    # per step on CIFAR-10), which is what a worker that shares none receives.
     return self.shared * (self.workers - 1) / self.workers
 
   def sharing_workers(
@@ -55,16 +52,13 @@ class Injection(NamedTuple):
   ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns where the examples in the slots of workers' batches come from.
 
-    A worker's own examples come first. The last slots hold the shared ones,
-    equal for all workers, one of each sharer in turn. A sharer has its own
-    examples in both places; the mask omits the second, so its batch is smaller.
-    The step is a scalar, or an array [steps, 1, 1].
-
-    Returns:
-      Arrays that broadcast to [..., workers, own + shared]: the worker that
-      reads the example from its chunk, the slot of that worker's own batch,
-      and whether the example counts.
+    The arrays broadcast to [..., workers, own + shared]: the worker that reads
+    the example from its chunk, the slot of that worker's own batch, and whether
+    the example counts.
     """
+    # A worker's own examples come first. The last slots hold the shared ones,
+    # equal for all workers, one of each sharer in turn. A sharer has its own in
+    # both places; the mask omits the second, so its batch is smaller.
     slot = np.arange(self.own + self.shared)
     is_own = slot < self.own
     gift = np.maximum(slot - self.own, 0)
@@ -77,17 +71,13 @@ class Injection(NamedTuple):
 def make_injection(
   alpha: float, beta: float, workers: int, batch_size: int
 ) -> Injection | None:
-  """Returns the injection (alpha, beta), or None if both are 0.
+  """Returns the injection of batches of `batch_size`, or None if both are 0.
 
-  Args:
-    alpha: the share of workers that share examples at a step.
-    beta: the share of its batch that each of them gives away.
-    workers: N, the number of workers.
-    batch_size: the number of slots in a worker's batch.
+  `alpha` of the workers share examples at a step, `beta` of their batch each.
 
   Raises:
-    ValueError: if alpha or beta is outside [0, 1], or only one of them is 0,
-      or they are so small that no whole example is shared.
+    ValueError: if alpha or beta is outside [0, 1], or so small that no whole
+      example is shared.
   """
   for name, value in (('alpha', alpha), ('beta', beta)):
     if not 0 <= value <= 1:

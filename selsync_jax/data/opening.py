@@ -1,20 +1,13 @@
 """Opens the data set that a config names."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 import contextlib
+import importlib
 import importlib.util
 import pathlib
 from typing import Any, NamedTuple
 
-from selsync_jax.config import bind
-from selsync_jax.config import Bound
-from selsync_jax.config import config_errors
-from selsync_jax.config import ConfigError
-from selsync_jax.config import lookup
-from selsync_jax.config import parameters
-from selsync_jax.config import set_fields
-from selsync_jax.data import arrays
-from selsync_jax.data.arrays import Read
+from selsync_jax import config
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.injection import make_injection
 from selsync_jax.data.own import open_own
@@ -32,20 +25,15 @@ def _tensorflow() -> Iterator[None]:
   try:
     yield
   except ModuleNotFoundError as error:
-    raise ConfigError(
+    raise config.ConfigError(
       f"config.data.backend='tf': {error}; install it, or use 'numpy'"
     ) from error
 
 
-def _pipelines() -> Read:
-  with _tensorflow():
-    from selsync_jax.data.tfdata import pipelines  # Takes seconds to import.
-  return pipelines.read
-
-
-BACKENDS: dict[str, Callable[[], Read]] = {
-  'tf': _pipelines,
-  'numpy': lambda: arrays.read,
+# The modules whose `read` is a `Read`. TensorFlow takes seconds to import.
+BACKENDS = {
+  'tf': 'selsync_jax.data.tfdata.pipelines',
+  'numpy': 'selsync_jax.data.arrays',
 }
 
 
@@ -53,8 +41,8 @@ class BoundData(NamedTuple):
   """The `data` of a config, checked; nothing is read yet."""
 
   name: str  # The data set's name.
-  dataset: Bound  # Opens the data set.
-  partition: Bound  # Divides its training examples.
+  dataset: config.Bound  # Opens the data set.
+  partition: config.Bound  # Divides its training examples.
   injection: Mapping[str, float]  # `alpha` and `beta`.
   backend: str  # A name in `BACKENDS`, or `auto`.
   directory: str | None  # TFDS's data directory; `None` is TFDS's default.
@@ -66,15 +54,15 @@ def bind_data(fields: Mapping[str, Any]) -> BoundData:
   It has `name`, a name in `DATASETS`, and the data set's own fields;
   `partition` and its own fields; `injection`, `backend` and `dir`.
   """
-  given = set_fields(fields)
+  given = config.set_fields(fields)
   for field in ('injection', 'backend', 'dir'):
     given.pop(field, None)
-  own = {name for each in PARTITIONS.values() for name in parameters(each)}
+  own = set().union(*map(config.parameters, PARTITIONS.values()))
   divide = {k: given.pop(k) for k in ['partition', *own] if k in given}
   return BoundData(
     fields['name'],
-    bind(DATASETS, given, 'data'),
-    bind(PARTITIONS, divide, 'data', key='partition'),
+    config.bind(DATASETS, given, 'data'),
+    config.bind(PARTITIONS, divide, 'data', key='partition'),
     fields['injection'],
     fields['backend'],
     _check_directory(fields['dir']),
@@ -107,27 +95,25 @@ def open_dataset(bound: BoundData) -> OpenDataset:
       line = f'without TensorFlow there are {names}; {name!r} needs it'
       if bound.backend == 'numpy':
         line = f"backend='numpy' reads {names}; {name!r} needs backend='tf'"
-      raise ConfigError(f'config.data: {line}')
+      raise config.ConfigError(f'config.data: {line}')
     with _tensorflow():
       from selsync_jax.data.tfdata import prepared
 
       return prepared.open_source(bound.dataset(), bound.directory)
   dataset = bound.dataset()
   if dataset.only_tf and backend == 'numpy':
-    raise ConfigError(f'config.data: {dataset.only_tf}')
-  return dataset._replace(read=BACKENDS[backend]())
+    raise config.ConfigError(f'config.data: {dataset.only_tf}')
+  with _tensorflow():
+    module = importlib.import_module(BACKENDS[backend])
+  return dataset._replace(read=module.read)
 
 
 def _backend(name: str) -> str:
-  """Returns the backend's name.
-
-  With 'auto', processes may choose different backends: all make the same
-  batches, bit for bit.
-  """
-  if name == 'auto':
+  """Returns the backend's name."""
+  if name == 'auto':  # Processes may choose differently; batches are equal.
     return 'tf' if importlib.util.find_spec('tensorflow') else 'numpy'
-  with config_errors('data.backend'):
-    lookup({'auto': None} | BACKENDS, name)
+  with config.config_errors('data.backend'):
+    config.lookup({'auto': None} | BACKENDS, name)
   return name
 
 
@@ -140,7 +126,7 @@ def assign(
 ) -> Data:
   """Assigns the examples of an open data set to workers, as `open_data`."""
   info = dataset.info
-  with config_errors('data.injection'):
+  with config.config_errors('data.injection'):
     injection = make_injection(
       workers=workers, batch_size=batch_size, **bound.injection
     )
@@ -148,7 +134,7 @@ def assign(
       raise ValueError(
         f'examples of {info.name} stay on disk, so they cannot be injected'
       )
-  with config_errors('data.partition'):
+  with config.config_errors('data.partition'):
     partition = divided(
       bound.partition,
       info.sizes['train'],
@@ -164,22 +150,21 @@ def assign(
 
 
 def _check_directory(name: str | None) -> str | None:
-  """Returns TFDS's data directory, with `~` expanded.
-
-  A bare name is rejected, as it would depend on the current folder; so is a
-  folder that does not exist, as TFDS would make it.
-  """
+  """Returns TFDS's data directory, with `~` expanded, if it exists."""
   if name is None or '://' in name:  # TFDS's default, or a bucket.
     return name
   try:
     path = pathlib.Path(name).expanduser()
     is_there = path.is_dir()
   except (RuntimeError, ValueError) as error:  # No such user; or a NUL.
-    raise ConfigError(f'config.data.dir={name!r}: {error}') from error
+    raise config.ConfigError(f'config.data.dir={name!r}: {error}') from error
+  # A bare name would depend on the current folder.
   if not path.is_absolute() and name.split('/')[0] not in ('.', '..'):
-    raise ConfigError(
+    raise config.ConfigError(
       f'config.data.dir={name!r}: must be absolute, or begin with ~, ./ or ../'
     )
-  if not is_there:
-    raise ConfigError(f'config.data.dir={name!r}: there is no such folder')
+  if not is_there:  # TFDS would make it.
+    raise config.ConfigError(
+      f'config.data.dir={name!r}: there is no such folder'
+    )
   return str(path)

@@ -1,7 +1,6 @@
 """The orders in which a worker reads the examples of a chunk.
 
-An order is a pure function of (seed, epoch, chunk), so all workers that read a
-chunk in an epoch read it in the same order.
+An order is a pure function of (seed, epoch, chunk), the same for all workers.
 
 The examples of a chunk are spread over the smallest number of steps that can
 hold them, as evenly as possible: SelSync's trigger would react to the noisy
@@ -48,11 +47,10 @@ class Order(abc.ABC):
     seed: int,
     shuffle: IndexShuffle,
   ) -> tuple[Any, Any]:
-    """Returns which examples of their chunks workers read at a step.
+    """Returns the positions in their chunks that workers read, and a mask.
 
-    `slot`, int64, slots of a batch of `batch_size`, broadcasts against `chunk`.
-    The result is positions in the chunk, int64, valid in every slot; and a
-    mask, bool: whether the slot holds an example.
+    `slot`, slots of a batch of `batch_size`, broadcasts against `chunk`.
+    Positions are valid in every slot.
     """
 
 
@@ -80,10 +78,7 @@ class ShuffledChunk(Order):
 
 @dataclasses.dataclass(frozen=True)
 class ShuffledBlocks(ShuffledChunk):
-  """An order that shuffles the examples within each block.
-
-  It is for examples on disk: a reader holds one block in memory.
-  """
+  """An order that shuffles examples on disk within blocks, held in memory."""
 
   block_size: int
   contiguous: ClassVar[bool] = True

@@ -1,9 +1,7 @@
 """Your own data sets: from NumPy, tf.data, TFDS or Hugging Face.
 
-A data set is a function that `register_dataset` registers. Its keyword
-arguments are fields of `config.data`, and it returns the result of one of the
-functions `from_*`. These hold the examples in memory, or in arrays that NumPy
-maps from disk.
+The functions `from_*` hold the examples in memory, or in arrays that NumPy maps
+from disk.
 """
 
 from collections.abc import Callable, Mapping
@@ -54,34 +52,28 @@ def open_own(name: str, make: Callable[[], Any]) -> arrays.ArrayDataset:
   return dataset._replace(name=name)
 
 
-class _Checked:
-  """A function of a user's, every batch of which is checked.
+def _checking(
+  name: str, function: Callable[..., Any], num_classes: int
+) -> Callable[..., arrays.Examples]:
+  """Returns a user's function, whose batches must be alike, and as given."""
+  first = ''
 
-  A call raises `ValueError` if the function returns no batch of the examples
-  that it was given, or one that is unlike the first.
-  """
-
-  def __init__(self, name: str, function: Callable[..., Any], num_classes: int):
-    self._name, self._function = name, function
-    self._num_classes, self._forms = num_classes, ''
-
-  def __call__(self, examples: arrays.Examples, *key: Any) -> arrays.Examples:
-    given = len(next(iter(examples.values())))
-    batch = self._function(examples, *key)
+  def call(examples: arrays.Examples, *key: Any) -> arrays.Examples:
+    nonlocal first
+    given, batch = arrays.count(examples), function(examples, *key)
     if not isinstance(batch, Mapping):
       kind = type(batch).__name__
-      raise ValueError(f'{self._name} must return a dict, got a {kind}')
-    batch = _checked(self._name, batch, self._num_classes)
+      raise ValueError(f'{name} must return a dict, got a {kind}')
+    batch = _checked(name, batch, num_classes)
     forms = arrays.forms(batch)
-    self._forms = self._forms or forms
-    if forms != self._forms:
-      raise ValueError(
-        f'{self._name} returned {forms}, and at first {self._forms}'
-      )
-    made = len(next(iter(batch.values())))
-    if made != given:
-      raise ValueError(f'{self._name} made {made} examples of {given}')
+    first = first or forms
+    if forms != first:
+      raise ValueError(f'{name} returned {forms}, and at first {first}')
+    if (made := arrays.count(batch)) != given:
+      raise ValueError(f'{name} made {made} examples of {given}')
     return batch
+
+  return call
 
 
 def from_arrays(
@@ -123,9 +115,9 @@ def from_arrays(
       )
 
   if transform is not arrays.unchanged:
-    transform = _Checked('transform', transform, num_classes)
+    transform = _checking('transform', transform, num_classes)
   if augment:
-    augment = _Checked('augment', augment, num_classes)
+    augment = _checking('augment', augment, num_classes)
 
   def augmented(examples, key):
     assert augment

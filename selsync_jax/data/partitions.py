@@ -1,9 +1,8 @@
 """The partitions, which divide a data set into one chunk per worker.
 
 A partition is one function here and one row of `PARTITIONS`; its keyword-only
-parameters are fields of `config.data`. `order.py` defines the order in which a
-worker reads the examples of its chunk. `tfdata/pipelines.py` reads each of
-`seldp`, `defdp`, `by_label` and `dirichlet` as a tf.data pipeline.
+parameters are fields of `config.data`. `order.py` defines the order within a
+chunk, and `tfdata/pipelines.py` reads every partition as a tf.data pipeline.
 
 References:
   Tyagi and Swany, CLUSTER 2023, section `Data partitioning` (DefDP, SelDP) and
@@ -23,15 +22,11 @@ from selsync_jax.config import Count
 
 
 class Partition(NamedTuple):
-  """A data set divided into chunks, one per worker.
-
-  If it rotates, worker w reads chunk (w + epoch) mod N in an epoch, instead of
-  its own chunk in every epoch.
-  """
+  """A data set divided into chunks, one per worker."""
 
   indices: Int64[np.ndarray, 'examples']  # Example indices, chunk after chunk.
   bounds: Int64[np.ndarray, 'workers+1']  # Where chunks begin in it, and end.
-  rotates: bool = False
+  rotates: bool = False  # Whether worker w reads chunk (w + epoch) mod N.
 
   @property
   def sizes(self) -> Int64[np.ndarray, 'workers']:
@@ -195,9 +190,7 @@ def divided(
 ) -> Partition:
   """Returns a partition in which every worker can fill a batch.
 
-  `divide` is a function of `PARTITIONS`, bound to its fields. Examples are
-  assigned to chunks at random, unless a chunk must be a contiguous part of the
-  data set, as for text and files on disk.
+  Chunks are random, unless they must be contiguous, as for text and on disk.
   """
   if workers > examples:
     raise ValueError(f'more workers ({workers}) than examples ({examples})')

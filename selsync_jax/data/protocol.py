@@ -128,8 +128,6 @@ class OpenDataset(Protocol):
   @property
   def info(self) -> DatasetInfo:
     """The data set, without its examples."""
-    ...
 
   def assigned(self, assignment: Assignment) -> Data:
     """Returns the data of a run with this assignment."""
-    ...

@@ -44,11 +44,7 @@ def apply_rotary(x: Heads, base: float = 10_000.0) -> Heads:
 def attention_weights(
   query: Heads, key: Heads
 ) -> Float[Array, 'batch heads time time']:
-  """Returns softmax(q k^T / sqrt(depth)) over the past, in float32.
-
-  Row t (third axis) holds the weights of position t over all positions; those
-  after t have weight 0.
-  """
+  """Returns softmax(q k^T / sqrt(depth)) over the past, in float32."""
   time, depth = query.shape[1], query.shape[3]
   scores = jnp.einsum(
     'bqhd,bkhd->bhqk', query, key, preferred_element_type=jnp.float32

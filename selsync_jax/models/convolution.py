@@ -59,9 +59,6 @@ def adaptive_avg_pool(
 
   As in PyTorch, window i of n covers the pixels floor(i s / n) to
   ceil((i + 1) s / n) of s. If s < n, pixels are repeated.
-
-  Raises:
-    ValueError: if an axis of the image is empty.
   """
   if 0 in x.shape:
     raise ValueError(f'the images are too small: nothing is left, {x.shape}')
@@ -130,22 +127,18 @@ class AlexNet(nn.Module):
   @nn.compact
   def __call__(self, x: fields.Images, *, train: bool) -> fields.Scores:
     # Multiple of num_filters, kernel size, stride, padding, whether to pool.
-    for ratio, kernel_size, stride, padding, pool in (
+    for ratio, size, stride, padding, pool in (
       (1, 11, 4, 2, True),
       (3, 5, 1, 2, True),
       (6, 3, 1, 1, False),
       (4, 3, 1, 1, False),
       (4, 3, 1, 1, True),
     ):
-      x = conv(
-        ratio * self.num_filters,
-        kernel_size,
-        stride,
-        padding=padding,
-        use_bias=True,
-        dtype=self.dtype,
-      )(x)
-      x = nn.relu(x)
+      features = ratio * self.num_filters
+      layer = conv(
+        features, size, stride, padding=padding, use_bias=True, dtype=self.dtype
+      )
+      x = nn.relu(layer(x))
       x = nn.max_pool(x, (3, 3), (2, 2)) if pool else x
     x = adaptive_avg_pool(x, self.pool_size).reshape(x.shape[0], -1)
     for _ in range(2):

@@ -36,23 +36,15 @@ class Goal(NamedTuple):
 
 
 class Task(NamedTuple):
-  """A training objective: a model's input, its loss and its metrics.
+  """A training objective: a model's input, its loss and its metrics."""
 
-  Attributes:
-    inputs: the name of the model's input in a batch.
-    example_metrics: `(outputs, batch) -> dict` of arrays [batch]: the `loss` of
-      each example, which training minimizes, and other metrics. Only their
-      means over examples are reported.
-    derived_metrics: `means -> dict`: metrics of a data set that are functions
-      of these means.
-    units: the units of metrics, by name, for figures.
-    goal: the metric by which runs are compared, see `Goal`.
-  """
-
-  inputs: str
+  inputs: str  # The name of the model's input in a batch.
+  # `(outputs, batch) -> dict` of arrays [batch]: the `loss` of each example,
+  # which training minimizes, and other metrics, whose means are reported.
   example_metrics: Callable[[Any, Batch], dict[str, Array]]
+  # `means -> dict`: metrics of a data set that are functions of these means.
   derived_metrics: Derive = lambda means: {}
-  units: Mapping[str, str] = types.MappingProxyType({})
+  units: Mapping[str, str] = types.MappingProxyType({})  # By metric.
   goal: Goal = Goal()
 
 
@@ -73,11 +65,7 @@ def classification(
 def language_modeling(
   logits: Float[Array, 'batch time classes'], batch: Batch
 ) -> dict[str, Float[Array, 'batch']]:
-  """Returns cross entropy (nats) and accuracy, as means over each segment.
-
-  All segments have the same length, so the mean over segments is the mean over
-  tokens.
-  """
+  """Returns cross entropy (nats) and accuracy, as means over each segment."""
   targets = batch['targets']
   correct = jnp.argmax(logits, axis=-1) == targets
   return {
@@ -99,10 +87,6 @@ def _cross_entropy(logits, target):
   )
 
 
-def _perplexity(means):
-  return {'perplexity': jnp.exp(means['loss'])}
-
-
 TASKS = Registry(
   'task',
   {
@@ -116,7 +100,7 @@ TASKS = Registry(
     'language_modeling': Task(
       'inputs',
       language_modeling,
-      _perplexity,
+      lambda means: {'perplexity': jnp.exp(means['loss'])},
       units={'loss': 'nats per token', 'accuracy': 'share of tokens'},
       goal=Goal('perplexity', higher=('accuracy',)),
     ),
@@ -164,19 +148,17 @@ def lacks(name: str, array: str, batch: Batch) -> str:
 def check_model(
   model: nn.Module, task: Task, shapes: Any, batch: Batch, classes: int
 ) -> Any:
-  """Checks that a model can be trained and saved, before anything is computed.
-
-  `shapes` are those of its parameters and other state, and it returns `classes`
-  scores. The result is the shapes of its outputs in evaluation.
-  """
+  """Checks that a model can be trained; returns its outputs' shapes."""
   params, model_state = shapes
   for name, leaf in _named(params):
     if not jnp.issubdtype(leaf.dtype, jnp.floating):
       raise ValueError(f'parameter {name} is {leaf.dtype}: must be floating')
-  for name, leaf in _named((params, model_state)):
+  for name, leaf in _named({'params': params, **model_state}):
     if not leaf.size:
       shape = f'array {name} has shape {leaf.shape}'
       raise ValueError(f'{shape}: must not be empty')
+    if not _can_be_read_back(leaf.dtype):
+      raise ValueError(f'array {name} is {leaf.dtype}: no file holds that')
   inputs = batch[task.inputs]
   train = functools.partial(_apply, model)
   trained, after = jax.eval_shape(train, *shapes, inputs, jax.random.key(0))
@@ -198,6 +180,11 @@ def check_model(
         f'[examples, ..., {classes}]'
       )
   return outputs
+
+
+def _can_be_read_back(dtype: Any) -> bool:
+  """Whether safetensors writes and reads arrays of a type."""
+  return dtype == jnp.bfloat16 or getattr(dtype, 'isbuiltin', 0) == 1
 
 
 def _apply(model, params, model_state, inputs, key=None):
@@ -222,10 +209,7 @@ def _forms(tree: Any) -> str:
 
 
 def check_metrics(task: Task, outputs: Any, batch: Batch) -> list[str]:
-  """Returns the names of all metrics; checks that they can be reported.
-
-  `outputs` are the shapes of those that a model returns for the batch.
-  """
+  """Returns the names of all metrics; checks that they can be reported."""
   values = jax.eval_shape(task.example_metrics, outputs, batch)
   _check_dict('a task', values)
   if 'loss' not in values:
@@ -270,14 +254,11 @@ def _check_dict(what: str, metrics: Any) -> None:
 
 
 def run_once() -> dict[str, Any] | None:
-  """Returns compiler options for a program that runs once, as `init` does.
-
-  On a CPU, optimizing it takes longer than running it (ResNet-18: 9 s
-  optimized, 1 s not).
-  """
-  if jax.default_backend() == 'cpu':
-    return {'xla_backend_optimization_level': 0}
-  return None
+  """Returns compiler options for a program that runs once, as `init` does."""
+  if jax.default_backend() != 'cpu':
+    return None
+  # To optimize it takes longer than to run it (ResNet-18: 9 s, else 1 s).
+  return {'xla_backend_optimization_level': 0}
 
 
 def init(
@@ -337,11 +318,9 @@ def dataset_metrics(task: Task, sums: Mapping[str, Any]) -> dict[str, float]:
 def train_loss(
   model: nn.Module, task: Task
 ) -> Callable[[Any, Any, Batch, Array], tuple[Array, tuple[Any, Any]]]:
-  """Returns the loss function of training.
+  """Returns `(params, state, batch, key) -> loss, (metrics, state)`.
 
-  It maps `(params, model_state, batch, key)` to `loss, (metrics, model_state)`.
-  The loss is the mean over the unmasked examples; `metrics` are such means, and
-  the `count` of these examples.
+  Loss and metrics are means over the unmasked examples, with their `count`.
   """
 
   def loss(params, model_state, batch, key):
@@ -357,10 +336,7 @@ def train_loss(
 def program(
   model: nn.Module, task: Task, shapes: Mapping[str, Any], batch: Batch
 ) -> str:
-  """Returns the SHA-256 of the traced loss of training, and of its constants.
-
-  `shapes` are those of the model's `params` and `model_state`.
-  """
+  """Returns the SHA-256 of the traced loss of training and of its constants."""
   traced = jax.make_jaxpr(train_loss(model, task))(
     shapes['params'], shapes['model_state'], batch, jax.random.key(0)
   )
@@ -387,10 +363,7 @@ def eval_metric_sums(
 def batch_statistics(
   model: nn.Module, task: Task
 ) -> Callable[[Any, Any, Batch], tuple[Any, Float[Array, '']]]:
-  """Returns `(params, model_state, batch) -> sums, count`.
-
-  The sums are the statistics of that batch alone, times the number of its
-  examples, the count.
+  """Returns `(params, model_state, batch) -> sums, count`, of that batch alone.
 
   In training mode a normalization layer moves its running statistic r to
   m r + (1 - m) b, where b is the batch's. Two values of r determine b without

@@ -4,7 +4,6 @@ from jaxtyping import Float, Int
 import numpy as np
 
 from selsync_jax.report import figure
-from selsync_jax.report import lines
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
 
@@ -111,7 +110,7 @@ def _bands(
   """
   cuts = [0, 0.25][: len(bands)]
   shares = [*cuts, 0.5, *(1 - cut for cut in reversed(cuts))]
-  at, peak, values = lines.quantiles(changes, _BUCKETS, shares)
+  at, peak, values = figure.quantiles(changes, _BUCKETS, shares)
   step, values = run.column('step')[at], np.clip(values, *y.limits)
   marks: list[figure.Mark] = []
   for i, (name, color) in enumerate(bands.items()):

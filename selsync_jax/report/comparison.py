@@ -13,18 +13,15 @@ from markupsafe import Markup
 
 from selsync_jax.config import ConfigError
 from selsync_jax.report import comparison_table
-from selsync_jax.report import headline
+from selsync_jax.report import facts
 from selsync_jax.report import page
 from selsync_jax.report import pareto_plot
 from selsync_jax.report import plots
 from selsync_jax.report import png
 from selsync_jax.report import run_page
+from selsync_jax.report.comparison_table import Entry
+from selsync_jax.report.comparison_table import metric_of
 from selsync_jax.report.comparison_table import Table
-from selsync_jax.report.entries import choose_rates
-from selsync_jax.report.entries import Entry
-from selsync_jax.report.entries import metric_of
-from selsync_jax.report.entries import read_entries
-from selsync_jax.report.figure import Plot
 from selsync_jax.runs import files
 from selsync_jax.runs.history import Trial
 
@@ -46,19 +43,24 @@ class Comparison(NamedTuple):
 
 def write(trials: Sequence[Trial], out: pathlib.Path) -> Comparison:
   """Writes the comparison of runs, which are finished or have diverged."""
-  entries = read_entries(trials)
-  chosen = [entry for entry in choose_rates(entries) if entry.runs]
+  entries = comparison_table.read_entries(trials)
+  chosen = [
+    entry for entry in comparison_table.choose_rates(entries) if entry.runs
+  ]
   if not chosen:
     raise ConfigError('nothing to compare: every run diverged')
   rows, best = comparison_table.table(chosen), comparison_table.verdict(chosen)
-  figures = _plots(chosen)
+  groups = {entry.label: list(entry.runs.values()) for entry in chosen}
+  metrics = dict.fromkeys([metric_of(chosen), 'loss'])
+  fronts = [pareto_plot.plot(chosen, metric) for metric in metrics]
+  figures = fronts + plots.shared_plots(groups)
   png.write(figures, out)
   found = Comparison(rows, best, out / f'{NAME}.html')
   files.write(out / f'{NAME}.md', found.markdown)
   comparison_table.write_csv(entries, chosen, out / f'{NAME}.csv')
   (run, *_) = chosen[0].runs.values()
   subtitle = (
-    f'{headline.setting(run.config)}; mean ± sample standard deviation over '
+    f'{facts.setting(run.config)}; mean ± sample standard deviation over '
     'seeds, on the validation split'
   )
   body = [
@@ -76,13 +78,6 @@ def write(trials: Sequence[Trial], out: pathlib.Path) -> Comparison:
   return found
 
 
-def _plots(chosen: Sequence[Entry]) -> list[Plot]:
-  groups = {entry.label: list(entry.runs.values()) for entry in chosen}
-  metrics = dict.fromkeys([metric_of(chosen), 'loss'])
-  fronts = [pareto_plot.plot(chosen, metric) for metric in metrics]
-  return fronts + plots.shared_plots(groups)
-
-
 def _overlaps(chosen: Sequence[Entry]) -> list[Markup]:
   rows = [
     (label, ['; '.join(others) or 'none'])
@@ -95,13 +90,10 @@ def _overlaps(chosen: Sequence[Entry]) -> list[Markup]:
 
 def _table(name: str, title: str, rows: Table) -> Markup:
   head = ['method', *next(iter(rows.values()))]
-  lines = []
-  for label, row in rows.items():
-    cells = [
-      cell.text if cell.value is None else page.number(cell.value, cell.text)
-      for cell in row.values()
-    ]
-    lines.append((label, cells))
+  lines = [
+    (label, [page.number(*cell) for cell in row.values()])
+    for label, row in rows.items()
+  ]
   return page.table(name, title, head, lines)
 
 

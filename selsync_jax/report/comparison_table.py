@@ -9,20 +9,95 @@ deviation. These seeds do not separate two methods whose intervals overlap.
 
 from collections.abc import Sequence
 import csv
+import math
 import pathlib
 import statistics
+from typing import NamedTuple
 
 import rich.box
 import rich.console
 import rich.table
 
+from selsync_jax.config import RunError
 from selsync_jax.report import facts
-from selsync_jax.report import headline
-from selsync_jax.report.entries import Entry
-from selsync_jax.report.entries import metric_of
 from selsync_jax.report.facts import Cell
 from selsync_jax.report.facts import spread
 from selsync_jax.runs import history
+from selsync_jax.runs.history import Run
+from selsync_jax.runs.history import Trial
+
+
+class Entry(NamedTuple):
+  """A method at one learning rate."""
+
+  label: str  # The method and its settings.
+  learning_rate: float  # The schedule's peak.
+  runs: dict[int, Run]  # The finished runs by seed.
+  diverged: list[int]  # The seeds whose gradients became infinite.
+
+  def values(self, field: str) -> dict[int, float]:
+    """Returns a field of the summaries by seed; NaN if it was not finite."""
+    outcomes = {seed: run.outcome for seed, run in self.runs.items()}
+    return {
+      seed: math.nan if outcome[field] is None else outcome[field]
+      for seed, outcome in outcomes.items()
+      if field in outcome
+    }
+
+  def mean(self, field: str) -> float:
+    """Returns the mean of a field of the summary over seeds."""
+    return statistics.fmean(self.values(field).values())
+
+  @property
+  def share_of_bsp(self) -> float:
+    """The mean over seeds of the traffic, as a share of BSP's."""
+    outcomes = [run.outcome for run in self.runs.values()]
+    return statistics.fmean(map(history.share_of_bsp, outcomes))
+
+  @property
+  def rank(self) -> tuple[int, float, float]:
+    """The criterion for the learning rate; higher is better."""
+    runs = self.runs.values()
+    score, loss = (
+      statistics.fmean(run.rank(metric) for run in runs) if runs else -math.inf
+      for metric in (None, 'loss')
+    )
+    return -len(self.diverged), score, loss
+
+
+def read_entries(trials: Sequence[Trial]) -> list[Entry]:
+  """Returns every method at every learning rate of its grid."""
+  entries = {}
+  for trial in trials:
+    key = trial.label, trial.learning_rate
+    entry = entries.setdefault(key, Entry(*key, {}, []))
+    if not trial.is_done:
+      entry.diverged.append(trial.seed)
+      continue
+    run = entry.runs[trial.seed] = history.read(trial.workdir, trial.label)
+    if run.summary is None:
+      raise RunError(
+        f'{trial.workdir}: the summary is of fewer steps than the rows; '
+        "the run's own command finishes it"
+      )
+  return list(entries.values())
+
+
+def choose_rates(entries: Sequence[Entry]) -> list[Entry]:
+  """Returns every method at the learning rate with the highest rank."""
+  labels = dict.fromkeys(entry.label for entry in entries)
+  return [
+    max((e for e in entries if e.label == label), key=lambda e: e.rank)
+    for label in labels
+  ]
+
+
+def metric_of(entries: Sequence[Entry]) -> str:
+  """Returns the metric by which these runs are compared."""
+  runs = (run for entry in entries for run in entry.runs.values())
+  names = (run.validated for run in runs)
+  return next((main for main, *_ in filter(None, names)), 'loss')
+
 
 Table = dict[str, dict[str, Cell]]
 """The cells of each method, by its label and the column's name."""
@@ -30,7 +105,7 @@ Table = dict[str, dict[str, Cell]]
 
 def table(entries: Sequence[Entry]) -> Table:
   """Returns the results of each method."""
-  bsp = next((entry for entry in entries if entry.method == 'bsp'), None)
+  bsp = next((e for e in entries if e.label.split(', ')[0] == 'bsp'), None)
   metric = metric_of(entries)
   return {
     entry.label: _row(entry, bsp if bsp is not entry else None, metric)
@@ -126,10 +201,7 @@ def write_csv(
 
 
 def overlaps(entries: Sequence[Entry]) -> dict[str, list[str]]:
-  """Returns, by label, the labels of the methods whose intervals overlap it.
-
-  A method with one seed has no interval, and is left out.
-  """
+  """Returns, for methods of several seeds, those whose intervals overlap."""
   field = f'validation_{metric_of(entries)}'
   intervals = {}
   for entry in entries:
@@ -162,6 +234,6 @@ def verdict(entries: Sequence[Entry]) -> str:
     doubt = f'; overlaps with {"; ".join(others)}'
   return (
     f'Best of {len(entries)}: {best.label}, '
-    f'{headline.quality(run, metric, scores)} '
-    f'{headline.price(best.share_of_bsp)}{doubt}'
+    f'{facts.quality(run, metric, scores)} '
+    f'{facts.price(best.share_of_bsp)}{doubt}'
   )

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from selsync_jax.report import figure
 from selsync_jax.report import page
-from selsync_jax.report import palette
 from selsync_jax.report import png
 from selsync_jax.runs import files
 
@@ -24,7 +23,7 @@ class Suggestion(NamedTuple):
 def plot(suggestion: Suggestion) -> figure.Plot:
   """Plots LSSR over delta, and the suggestion."""
   curves = [
-    figure.Line(label, *curve, palette.series(i)._replace(marker=''), 'pre')
+    figure.Line(label, *curve, figure.series(i)._replace(marker=''), 'pre')
     for i, (label, curve) in enumerate(suggestion.curves.items())
   ]
   deltas = [line.x for line in curves]
@@ -36,7 +35,7 @@ def plot(suggestion: Suggestion) -> figure.Plot:
     [suggestion.lssr],
     figure.Look('ink', width=0, marker='o', size=6),
   )
-  line = figure.Line('wanted', x.limits, wanted, palette.DOTTED)
+  line = figure.Line('wanted', x.limits, wanted, figure.DOTTED)
   marks = [*curves, line, point]
   title = 'LSSR (local steps / steps)'
   return figure.Plot(
@@ -54,11 +53,7 @@ def write(
   subtitle: str,
   out: pathlib.Path,
 ) -> pathlib.Path:
-  """Writes the figure and the page; returns the page's path.
-
-  The table is its head and a row for each delta. The subtitle stands below the
-  page's title. The folder `out` is created if it is missing.
-  """
+  """Writes figure and page, with a table of head and rows; returns its path."""
   figures = [plot(suggestion)]
   png.write(figures, out)
   head, *rows = table

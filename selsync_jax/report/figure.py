@@ -7,6 +7,7 @@ describes it to the page's script. All sizes are CSS pixels.
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from jaxtyping import Float, Int
 import numpy as np
 
 Values: TypeAlias = Any
@@ -22,6 +23,36 @@ class Look(NamedTuple):
   marker: str = ''  # matplotlib's name of the marker; empty for none.
   size: float = 4  # The marker's size.
   opacity: float = 1  # The marker's opacity, in (0, 1].
+
+
+# The palette of Okabe and Ito, `Color Universal Design`, 2008. By name: the
+# color in light mode, and in dark mode.
+_COLORS = {
+  'paper': ('#ffffff', '#14171b'),
+  'ink': ('#1f2329', '#e8ebee'),
+  'muted': ('#5c6670', '#9aa5b0'),
+  'rule': ('#dde2e7', '#2d343b'),
+  'blue': ('#0072b2', '#4fa8e8'),
+  'vermillion': ('#d55e00', '#f2803a'),
+  'green': ('#009e73', '#2ac79b'),
+  'purple': ('#cc79a7', '#dd96bf'),
+  'orange': ('#e69f00', '#f0b42f'),
+  'sky': ('#56b4e9', '#a5d8f8'),
+}
+LIGHT, DARK = ({k: v[i] for k, v in _COLORS.items()} for i in (0, 1))
+# Series differ in dashes and markers as well.
+SERIES = ('blue', 'vermillion', 'green', 'purple', 'orange', 'sky')
+DASHES = ((), (5, 2), (1, 1.5), (5, 2, 1, 2))
+MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X')
+
+DOTTED = Look('muted', dash=(1, 3))
+THIN = Look('muted', width=0.8)
+
+
+def series(i: int) -> Look:
+  """Returns color, dashes and marker of the i-th series."""
+  color, dash = SERIES[i % len(SERIES)], DASHES[i % len(DASHES)]
+  return Look(color, dash=dash, marker=MARKERS[i % len(MARKERS)])
 
 
 # All marks of one name share an entry of the legend, which shows and hides
@@ -192,11 +223,7 @@ def from_zero(
 
 
 def spanning(values: Sequence[Values]) -> Axis:
-  """Returns an axis around the data.
-
-  It is logarithmic if all values are positive, the largest is above 1, and they
-  span a factor of ten.
-  """
+  """Returns an axis around the data, logarithmic for a wide range above 0."""
   data = known(values)
   low, high = (data.min(), data.max()) if len(data) else (0, 1)
   if low > 0 and high > max(1, 10 * low):
@@ -223,3 +250,52 @@ def columns(marks: Sequence[Mark]) -> list[Values]:
 def strip_height(count: int) -> int:
   """Returns the height of each of `count` stacked panels."""
   return max(36, min(76, 480 // count))
+
+
+def envelope(
+  y: Float[np.ndarray, 'points'], buckets: int
+) -> Int[np.ndarray, 'kept']:
+  """Selects the points of a long line to draw: the extremes of each bucket.
+
+  A panel of n pixels needs about n / 2 buckets. NaN means no point.
+  """
+  (known,) = np.nonzero(~np.isnan(y))
+  if len(known) <= 2 * buckets:
+    return known
+  keep = {known[0], known[-1]}
+  for part in _split(known, buckets):
+    keep |= {part[np.argmin(y[part])], part[np.argmax(y[part])]}
+  return np.array(sorted(keep))
+
+
+def quantiles(
+  lines: Float[np.ndarray, 'points lines'],
+  buckets: int,
+  shares: Sequence[float],
+) -> tuple[
+  Int[np.ndarray, 'buckets'],
+  Int[np.ndarray, 'buckets'],
+  Float[np.ndarray, 'shares buckets'],
+]:
+  """Computes quantiles over all values of each of at most so many buckets.
+
+  The result is the point in the middle of each bucket, the point with its
+  largest value, and its quantiles. NaN means no point, infinity is a value.
+  """
+  (known,) = np.nonzero(~np.isnan(lines).all(axis=1))
+  parts = _split(known, min(buckets, len(known)))
+  peaks = [part[np.nanargmax(np.nanmax(lines[part], axis=1))] for part in parts]
+  values = []
+  for part in parts:
+    each = np.sort(lines[part], axis=None)  # NaN comes last.
+    last = np.count_nonzero(~np.isnan(each)) - 1
+    values.append(each[np.rint(np.multiply(shares, last)).astype(int)])
+  middles = [part[len(part) // 2] for part in parts]
+  quantiles = np.reshape(values, (len(parts), len(shares))).T
+  return np.array(middles, int), np.array(peaks, int), quantiles
+
+
+def _split(known, buckets):
+  if not buckets:
+    return []
+  return np.split(known, np.arange(1, buckets) * len(known) // buckets)

@@ -8,11 +8,7 @@ _MAX_BARS = 50  # The largest number of bars on a line.
 
 
 def lines(counts: Int64[np.ndarray, 'workers labels']) -> list[str]:
-  """Returns a heading, then a line per worker with a bar per label.
-
-  Bars are relative to the highest. Neighboring labels share a bar if they do
-  not fit on a line.
-  """
+  """Returns a heading, then a line per worker with bars of labels."""
   workers, labels = counts.shape
   group = -(-labels // _MAX_BARS)
   padded = np.pad(counts, [(0, 0), (0, -labels % group)])

@@ -7,8 +7,6 @@ from typing import TypeAlias
 import numpy as np
 
 from selsync_jax.report import figure
-from selsync_jax.report import lines
-from selsync_jax.report import palette
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
 
@@ -37,24 +35,16 @@ def of_run(run: Run, metric: str, bsp: Run | None = None) -> figure.Plot:
   if bsp and _has(bsp, field):
     groups['validation, BSP'] = [bsp]
     extra = ' BSP: the run beside this one with the same config.'
-  plotted = _plot(groups, metric, run)
   trained = ', and of the training batches' if _has(run, metric) else ''
-  return plotted._replace(
-    caption=f'The {metric} of the consensus (the mean over workers) on the '
-    f'validation split{trained}.{plotted.caption}{extra}'
-  )
+  return _plot(groups, metric, f'{trained}.', extra, run)
 
 
 def of_groups(groups: Groups, metric: str) -> figure.Plot:
   """Plots several runs; the seeds of a method share a line."""
-  plotted = _plot(groups, metric)
-  seeds = max(map(len, groups.values()))
-  bands = ' Lines: means over seeds; bands: all seeds.' if seeds > 1 else ''
-  return plotted._replace(
-    caption=f'The {metric} of the consensus (the mean over workers) on the '
-    'validation split; for a run without scores, of the training batches.'
-    f'{bands}{plotted.caption}'
-  )
+  about = '; for a run without scores, of the training batches.'
+  if max(map(len, groups.values())) > 1:
+    about += ' Lines: means over seeds; bands: all seeds.'
+  return _plot(groups, metric, about)
 
 
 def with_unit(metric: str, runs: Sequence[Run]) -> str:
@@ -65,9 +55,13 @@ def with_unit(metric: str, runs: Sequence[Run]) -> str:
 
 
 def _plot(
-  groups: Groups, metric: str, batches: Run | None = None
+  groups: Groups,
+  metric: str,
+  about: str,
+  extra: str = '',
+  batches: Run | None = None,
 ) -> figure.Plot:
-  """Plots the same lines over four costs; the caption is only about axes."""
+  """Plots the same lines over four costs, with words inside the caption."""
   runs = [run for each in groups.values() for run in each]
   runs += [batches] if batches else []
   costs = ('step', 'samples', 'bytes_per_worker', history.time_field(runs))
@@ -76,7 +70,7 @@ def _plot(
     scores = [
       mark
       for i, (name, each) in enumerate(groups.items())
-      for mark in _scores(name, each, metric, cost, palette.series(i))
+      for mark in _scores(name, each, metric, cost, figure.series(i))
     ]
     trained = _batches(batches, metric, cost) if batches else []
     y = _axis(scores, trained, runs, metric)
@@ -86,9 +80,13 @@ def _plot(
     x = figure.from_zero(paid, label, unit, ticks)
     title = with_unit(metric, runs) if not panels else ''
     panels.append(figure.Panel(title, x, y, [*trained, *scores]))
-  caption = ' The panels show the same scores over four costs.'
+  caption = (
+    f'The {metric} of the consensus (the mean over workers) on the validation '
+    f'split{about} The panels show the same scores over four costs.'
+  )
   if _is_share(runs, metric, figure.columns(panels[0].marks)):
     caption += ' The first scores may lie below the axis.'
+  caption += extra
   return figure.Plot(metric, metric.capitalize(), caption, panels, columns=4)
 
 
@@ -114,7 +112,7 @@ def _scores(
   )
   x, y = points.mean(axis=0)
   low, high = points[:, 1].min(axis=0), points[:, 1].max(axis=0)
-  kept = lines.envelope(y, _BUCKETS)
+  kept = figure.envelope(y, _BUCKETS)
   # The nearest evaluation may be some steps away from the pointer.
   hover = f'{name}: {{y}} at {{x}}'
   line = figure.Line(name, x[kept], y[kept], look, hover=hover)
@@ -131,14 +129,14 @@ def _batches(run: Run, metric: str, cost: str) -> list[figure.Mark]:
     return []
   x, y, name = run.column(cost), run.column(metric), 'training batches'
   if len(y) < _LONG:
-    return [figure.Line(name, x, y, palette.THIN)]
+    return [figure.Line(name, x, y, figure.THIN)]
   buckets = min(_BUCKETS // 2, len(y) // 8)
-  at, _, (low, middle, high) = lines.quantiles(
+  at, _, (low, middle, high) = figure.quantiles(
     y[:, np.newaxis], buckets, _COVERED
   )
   hover = f'{name}, 80%: {{low}} to {{high}}'
   band = figure.Band(name, x[at], low, high, 'muted', hover)
-  return [band, figure.Line(name, x[at], middle, palette.THIN)]
+  return [band, figure.Line(name, x[at], middle, figure.THIN)]
 
 
 def _is_share(

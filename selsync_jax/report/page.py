@@ -13,7 +13,8 @@ import jinja2
 from markupsafe import Markup
 
 from selsync_jax.report import interactive
-from selsync_jax.report import palette
+from selsync_jax.report.figure import DARK
+from selsync_jax.report.figure import LIGHT
 from selsync_jax.report.figure import Line
 from selsync_jax.report.figure import Look
 from selsync_jax.report.figure import Plot
@@ -38,16 +39,15 @@ def page(title: str, body: Iterable[Markup]) -> str:
   return _TEMPLATES.get_template('page.html.j2').render(
     title=title,
     body=body,
-    light=palette.LIGHT,
-    dark=palette.DARK,
+    light=LIGHT,
+    dark=DARK,
     plotly=base64.b64encode(plotly).decode(),
   )
 
 
 # Sections of a page: `header(title, below)`; `key_figures([(name, number,
-# remark)])`, large numbers; `table(name, title, head, [(row, cells)])`;
-# `footer(lines)`. A cell may be a `link(address, text)` to a file beside the
-# page.
+# remark)])`; `table(name, title, head, [(row, cells)])`; `footer(lines)`. A
+# cell may be a `link(address, text)` to a file beside the page.
 header = _SECTIONS.header
 key_figures = _SECTIONS.key_figures
 table = _SECTIONS.table
@@ -64,6 +64,6 @@ def figure(plot: Plot) -> Markup:
   return _SECTIONS.figure(plot, legend, interactive.describe(plot))
 
 
-def number(value: Any, text: str) -> Markup:
-  """Returns a number as text, with its exact value as data."""
-  return _SECTIONS.number(repr(value), text)
+def number(value: Any, text: str) -> str:
+  """Returns a number as text, with its exact value, unless `None`, as data."""
+  return text if value is None else _SECTIONS.number(repr(value), text)

@@ -7,8 +7,7 @@ import numpy as np
 
 from selsync_jax.report import figure
 from selsync_jax.report import metric_plot
-from selsync_jax.report import palette
-from selsync_jax.report.entries import Entry
+from selsync_jax.report.comparison_table import Entry
 from selsync_jax.runs import history
 
 WIDE_RANGE = 10.0
@@ -51,7 +50,7 @@ def _marks(
     x, y = np.transpose(front)
     marks.append(figure.Line(name, x, y, look, hover=''))
   for i, (entry, mean) in enumerate(zip(entries, means, strict=True)):
-    small = palette.series(i)._replace(width=0, dash=(), opacity=0.35)
+    small = figure.series(i)._replace(width=0, dash=(), opacity=0.35)
     large = small._replace(size=9, opacity=1)
     paid, scored = entry.values(cost), entry.values(field)
     shared = [seed for seed in paid if seed in scored]

@@ -9,10 +9,9 @@ from typing import Any
 
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
-from selsync_jax.report import bar_plots
 from selsync_jax.report import changes_plot
 from selsync_jax.report import metric_plot
-from selsync_jax.report import step_plots
+from selsync_jax.report import run_plots
 from selsync_jax.report.figure import Plot
 from selsync_jax.runs import files
 from selsync_jax.runs import history
@@ -38,10 +37,7 @@ def all_plots(runs: Sequence[Run]) -> list[Plot]:
 
 
 def shared_plots(groups: Mapping[str, Sequence[Run]]) -> list[Plot]:
-  """Returns the figures that show all runs together.
-
-  A group is the runs of a method, one for each seed, by entry of the legend.
-  """
+  """Returns the figures that show all runs, grouped by entry of the legend."""
   names = dict.fromkeys(
     name for runs in groups.values() for run in runs for name in run.metrics
   )
@@ -57,20 +53,18 @@ def shared_plots(groups: Mapping[str, Sequence[Run]]) -> list[Plot]:
 
 
 def _shared(runs: Sequence[Run], metrics: Sequence[Plot]) -> list[Plot]:
+  plots = [run_plots.communication(runs), *metrics]
+  if rated := [run for run in runs if 'lr' in run.rows[-1]]:
+    plots.append(run_plots.learning_rate(rated))
   stale = [run for run in runs if run.outcome.get('staleness')]
-  stale = [run for run in stale if _has(run, 'staleness')]
-  rated = [run for run in runs if 'lr' in run.rows[-1]]
-  return [
-    step_plots.communication(runs),
-    *metrics,
-    *([step_plots.learning_rate(rated)] if rated else []),
-    *([bar_plots.staleness(stale)] if stale else []),
-  ]
+  if stale := [run for run in stale if _has(run, 'staleness')]:
+    plots.append(run_plots.staleness(stale))
+  return plots
 
 
 def _behavior(run: Run) -> list[Plot]:
   shown = run.is_simulated and _has(run, 'spans')
-  timeline = [bar_plots.timeline(run)] if shown else []
+  timeline = [run_plots.timeline(run)] if shown else []
   changes = [changes_plot.plot(run)] if run.is_lockstep else []
   return timeline + changes
 
@@ -82,7 +76,7 @@ def _has(run: Run, column: str) -> bool:
 def _labels(run: Run) -> list[Plot]:
   uneven = run.config['data']['partition'] in _NON_IID
   counts = run.label_counts
-  return [bar_plots.labels(counts)] if uneven and counts is not None else []
+  return [run_plots.labels(counts)] if uneven and counts is not None else []
 
 
 def _named_after(run, plot):

@@ -12,8 +12,8 @@ from matplotlib.backends import backend_agg
 from matplotlib.figure import Figure
 
 from selsync_jax.report import figure
+from selsync_jax.report.figure import LIGHT
 from selsync_jax.report.figure import WIDE
-from selsync_jax.report.palette import LIGHT
 from selsync_jax.runs import files
 
 FOLDER = 'plots'
@@ -32,7 +32,7 @@ _SETTINGS = {
   'grid.linewidth': 0.8,
   'legend.frameon': False,
   'legend.handlelength': 2.6,
-  'path.simplify': False,  # `lines` has thinned the lines.
+  'path.simplify': False,  # `figure` has thinned the lines.
   'xtick.major.size': 3,
   'ytick.major.size': 0,
 }
@@ -137,27 +137,22 @@ def _draw(axes: Axes, mark: figure.Mark, depth: int) -> Any:
 
 def _set_axis(axis: Any, described: figure.Axis) -> None:
   axis.axes.set(**{f'{axis.axis_name}lim': described.limits})
-  if described.log:
-    axis.axes.set(**{f'{axis.axis_name}scale': 'log'})
-    subs = (1, 2, 5) if described.is_short else (1,)
-    locator = ticker.LogLocator(subs=subs, numticks=described.ticks)
-    axis.set_minor_locator(ticker.NullLocator())
-    plain = ticker.FuncFormatter(lambda y, _: f'{y:g}')
-  elif described.names:
+  ticks = described.ticks
+  if described.names:
     axis.set_ticks(range(len(described.names)), described.names)
     axis.grid(False)
     return
-  elif described.ticks:
-    locator = ticker.MaxNLocator(
-      described.ticks, steps=[1, 2, 5, 10], min_n_ticks=1
-    )
-    plain = None  # matplotlib's own.
-  else:
+  if not ticks:
     axis.set_ticks([])
     axis.axes.spines[['left', 'bottom']].set_visible(False)
     return
+  locator = ticker.MaxNLocator(ticks, steps=[1, 2, 5, 10], min_n_ticks=1)
+  if described.log:
+    axis.axes.set(**{f'{axis.axis_name}scale': 'log'})
+    subs = (1, 2, 5) if described.is_short else (1,)
+    locator = ticker.LogLocator(subs=subs, numticks=ticks)
+    axis.set_minor_locator(ticker.NullLocator())
+    axis.set_major_formatter(ticker.FuncFormatter(lambda y, _: f'{y:g}'))
   axis.set_major_locator(locator)
   if described.unit or described.has_prefixes:
     axis.set_major_formatter(ticker.EngFormatter(described.unit))
-  elif plain:
-    axis.set_major_formatter(plain)

@@ -1,14 +1,12 @@
 """The page of a run, or of several: headline, key figures, plots, tables."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import pathlib
-from typing import Any
 
 from markupsafe import Markup
 
 from selsync_jax.config import flat
 from selsync_jax.report import facts
-from selsync_jax.report import headline
 from selsync_jax.report import page
 from selsync_jax.report import plots
 from selsync_jax.report import png
@@ -19,13 +17,11 @@ from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
 
 REPORT = 'report.html'
+_Row = tuple[str, list[str]]  # A name, and the cell of each run.
 
 
 def write(workdirs: Sequence[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
-  """Writes the page of runs and its figures; returns the page's path.
-
-  The runs may be unfinished. The folder `out` is created if it is missing.
-  """
+  """Writes the page of runs, finished or not; returns its path."""
   runs = history.read_all(workdirs)
   figures = plots.all_plots(runs)
   png.write(figures, out)
@@ -35,49 +31,43 @@ def write(workdirs: Sequence[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
 
 
 def _page(runs: Sequence[Run], figures: Sequence[Plot]) -> str:
-  title = headline.headline(runs)
-  subtitle = '; '.join(headline.description(run) for run in runs)
-  sections = [page.figure(figure) for figure in figures]
-  summary = _summary_table(runs)
+  title = facts.headline(runs)
+  subtitle = '; '.join(facts.description(run) for run in runs)
+  sections, names = list(map(page.figure, figures)), [run.name for run in runs]
+  rows = _rows([facts.facts(run.outcome) for run in runs])
+  summary = page.table('summary', 'Summary', ['', *names], rows)
   if len(runs) > 1:
     sections = [summary, *sections]
   else:
     key_figures = page.key_figures(_key_figures(runs[0]))
     sections = [key_figures, *sections, summary]
-  footer = page.footer(filter(None, map(headline.origin, runs)))
-  body = [page.header(title, subtitle), *sections, _config_table(runs), footer]
+  rows = _rows([_fields(run) for run in runs])
+  rows.sort(key=lambda row: len(set(row[1])) == 1)  # Differences come first.
+  config = page.table('config', 'Config', ['field', *names], rows)
+  footer = page.footer(filter(None, map(facts.origin, runs)))
+  body = [page.header(title, subtitle), *sections, config, footer]
   return page.page(title, body)
 
 
-def _summary_table(runs):
-  rows = _rows([facts.facts(run.outcome) for run in runs], _cell)
-  names = [run.name for run in runs]
-  return page.table('summary', 'Summary', ['', *names], rows)
+def _fields(run: Run) -> dict[str, Cell]:
+  fields = flat(run.config).items()
+  return {k: Cell(None, '–' if v is None else str(v)) for k, v in fields}
 
 
-def _config_table(runs):
-  columns = [flat(run.config) for run in runs]
-  rows = _rows(columns, lambda value: '–' if value is None else str(value))
-  rows.sort(key=lambda row: len(set(row[1])) == 1)  # Differences come first.
-  names = [run.name for run in runs]
-  return page.table('config', 'Config', ['field', *names], rows)
-
-
-def _rows(
-  columns: Sequence[Mapping[str, Any]], cell: Callable[[Any], str]
-) -> list[tuple[str, list[str]]]:
+def _rows(columns: Sequence[Mapping[str, Cell]]) -> list[_Row]:
+  """Returns the rows of a table from a column of cells for each run."""
   names = dict.fromkeys(name for column in columns for name in column)
-  return [(name, [cell(c.get(name)) for c in columns]) for name in names]
-
-
-def _cell(cell: Cell | None) -> str:
-  return page.number(cell.value, cell.text) if cell else '–'
+  none = Cell(None, '–')
+  return [
+    (name, [page.number(*column.get(name, none)) for column in columns])
+    for name in names
+  ]
 
 
 def _key_figures(run: Run) -> Iterator[tuple[str, str, str]]:
   """Yields name, number and remark of the numbers at the top of the page."""
   outcome = run.outcome
-  cell = {name: _cell(each) for name, each in facts.facts(outcome).items()}
+  cell = {k: page.number(*v) for k, v in facts.facts(outcome).items()}
   if metric := run.metric:
     value = outcome[f'validation_{metric}']
     remark = Markup('loss {}').format(cell.get('validation loss', 'not finite'))

@@ -30,15 +30,6 @@ class Value:
   inputs: tuple[Any, ...]  # Values, whose arrays it gets; or anything else.
   tree: Tree = None  # The arrays, once they are computed.
 
-  @property
-  def is_known(self) -> bool:
-    """Whether the arrays have been computed."""
-    return self.tree is not None
-
-  def arguments(self) -> list[Any]:
-    """Returns the inputs, with arrays, or `None`, in place of values."""
-    return [x.tree if isinstance(x, Value) else x for x in self.inputs]
-
   def fulfil(self, tree: Tree) -> None:
     """Sets the arrays, and drops the function and its inputs."""
     self.tree, self.function, self.inputs = tree, None, ()
@@ -56,6 +47,7 @@ class Algebra:
     self._compute: Any = compute
     self.computes = compute is not None
     self._count = 0
+    # By index, and so in the order of creation.
     self._live: weakref.WeakValueDictionary[int, Value] = (
       weakref.WeakValueDictionary()
     )
@@ -127,11 +119,13 @@ class Algebra:
 
   def evaluate(self) -> None:
     """Computes every value that is still referenced."""
-    waiting = [v for v in self._in_order() if not v.is_known]
+    waiting = [v for v in self._live.values() if v.tree is None]
     while waiting and self.computes:
       blocked, gradients, rows = [], [], []
       for value in waiting:
-        arguments = value.arguments()
+        arguments = [
+          x.tree if isinstance(x, Value) else x for x in value.inputs
+        ]
         if any(argument is None for argument in arguments):
           blocked.append(value)
         elif value.function is not None:
@@ -151,7 +145,7 @@ class Algebra:
     """
     self.evaluate()
     kinds: dict[str, list[Value]] = {}
-    for value in self._in_order():
+    for value in self._live.values():
       kinds.setdefault(value.kind, []).append(value)
     arrays = {
       kind: jax.tree.map(lambda *x: np.stack(x), *[v.tree for v in values])
@@ -169,9 +163,6 @@ class Algebra:
           tree = jax.tree.map(lambda x, row=row: x[row], arrays[kind])
           self._live[index].fulfil(tree)
     self.computes = True
-
-  def _in_order(self) -> list[Value]:
-    return [self._live[index] for index in sorted(self._live)]
 
 
 def _grads(tree: Any) -> Tree:

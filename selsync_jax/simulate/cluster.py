@@ -158,34 +158,29 @@ def trace(base: Base, *, trace: str) -> Table:
     trace: a CSV file of seconds, without a header; a row per step, a column per
       worker. A fast worker may need more rows than the run has steps.
   """
-  rows = np.array(_read(trace, base.workers))
+  try:
+    with pathlib.Path(trace).open(newline='') as file:
+      cells = [row for row in csv.reader(file) if row]
+  except OSError as error:
+    raise ValueError(f'trace={trace}: {error.strerror}') from error
+  rows = []
+  for line, row in enumerate(cells, 1):
+    try:
+      rows.append([float(cell) for cell in row])
+    except ValueError as error:
+      raise ValueError(f'trace={trace}: row {line}: {error}') from error
+    if len(row) != base.workers or not all(0 < x < math.inf for x in rows[-1]):
+      raise ValueError(
+        f'trace={trace}: row {line} must have {base.workers} numbers above 0 '
+        f'(workers), got {",".join(row)}'
+      )
   if len(rows) < base.steps:
     raise ValueError(
       f'trace={trace}: needs a row for each of {base.steps} steps, got '
       f'{len(rows)}'
     )
-  padded = np.pad(rows, ((0, 1), (0, 0)), constant_values=np.nan)
+  padded = np.array([*rows, [math.nan] * base.workers])
   return lambda worker, step: padded[np.minimum(step, len(rows)), worker]
-
-
-def _read(trace: str, workers: int) -> list[list[float]]:
-  try:
-    with pathlib.Path(trace).open(newline='') as file:
-      rows = [row for row in csv.reader(file) if row]
-  except OSError as error:
-    raise ValueError(f'trace={trace}: {error.strerror}') from error
-  seconds = []
-  for line, row in enumerate(rows, 1):
-    try:
-      seconds.append([float(cell) for cell in row])
-    except ValueError as error:
-      raise ValueError(f'trace={trace}: row {line}: {error}') from error
-    if len(row) != workers or not all(0 < x < math.inf for x in seconds[-1]):
-      raise ValueError(
-        f'trace={trace}: row {line} must have {workers} numbers above 0 '
-        f'(workers), got {",".join(row)}'
-      )
-  return seconds
 
 
 _KINDS = constant, factors, lognormal, delays, skewed, outages, trace

@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import simpy
 
-from selsync_jax.config import config_errors
 from selsync_jax.config import RunError
 from selsync_jax.devices.mapper import abstract
 from selsync_jax.simulate import numerics
@@ -39,8 +38,7 @@ class Engine:
     self.sim = Simulation(
       cluster.seconds, cluster.network, nbytes, self._algebra, seed
     )
-    with config_errors('sync'):
-      self._models = method(self.sim)
+    self._models = method(self.sim)
     self.uses = 0  # Returned so far by `advance`.
 
   def advance(self, uses: int) -> list[Use]:
@@ -57,7 +55,7 @@ class Engine:
         env.step()
       except simpy.core.EmptySchedule as error:
         raise RunError(
-          f'all workers wait for each other at {self.sim.now} virtual seconds'
+          f'all workers wait for each other at {env.now} virtual seconds'
         ) from error
     ready, self.sim.uses = self.sim.uses[:wanted], self.sim.uses[wanted:]
     self.uses = uses

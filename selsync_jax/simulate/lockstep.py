@@ -98,16 +98,13 @@ class LockstepLedger(VirtualLedger):
 
   def _issued(self, synced: bool) -> list[Collective]:
     """Returns the step's collectives; `rate` says how often each is issued."""
-    totals = self.totals
-    count = {'step': totals.steps, 'sync': totals.sync_steps if synced else 0}
-    return [
-      collective._replace(rate=times)
-      for collective in self._collectives
-      if (times := _times(count[collective.at], collective.rate))
-    ]
-
-
-def _times(count: int, rate: float) -> int:
-  """Returns how often a collective is issued at the `count`-th step, from 1."""
-  before, after = (math.floor(n * rate + _ROUNDING) for n in (count - 1, count))
-  return after - before if count else 0
+    issued = []
+    for collective in self._collectives:
+      at_step, rate = collective.at == 'step', collective.rate
+      count = self.totals.steps if at_step else self.totals.sync_steps
+      before, after = (
+        math.floor(n * rate + _ROUNDING) for n in (count - 1, count)
+      )
+      if after > before and (at_step or synced):
+        issued.append(collective._replace(rate=after - before))
+    return issued

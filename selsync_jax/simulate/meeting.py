@@ -1,12 +1,16 @@
 """Workers that wait for each other and then all-reduce their models."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 import functools
+from typing import TypeVar
 
 from selsync_jax.simulate.simulation import Model
 from selsync_jax.simulate.simulation import Process
 from selsync_jax.simulate.simulation import Signal
 from selsync_jax.simulate.simulation import Simulation
+
+K = TypeVar('K', bound=Hashable)
+T = TypeVar('T')
 
 
 class Meeting:
@@ -25,7 +29,7 @@ class Meeting:
     sim = self._sim
     self._present += 1
     if self._present == self._members:
-      sim.process(self._reduce())
+      sim.env.process(self._reduce())
     yield from sim.wait_until(
       worker, lambda: self._present == self._members, self._began
     )
@@ -60,4 +64,21 @@ def synchronizations(
 ) -> Callable[[int], Meeting]:
   """Returns `meeting(step)`, in which all workers average their models."""
   act = functools.partial(average, sim, models, range(sim.workers))
-  return functools.cache(lambda step: Meeting(sim, sim.workers, act))
+  return shared_by(sim.workers, lambda step: Meeting(sim, sim.workers, act))
+
+
+def shared_by(members: int, make: Callable[[K], T]) -> Callable[[K], T]:
+  """Returns a function to get what `make(key)` made for the first who asks.
+
+  Each of the members asks once for a key. What the last one has asked for is
+  forgotten, so memory does not grow with the steps.
+  """
+  waiting: dict[K, tuple[T, int]] = {}
+
+  def get(key):
+    made, left = waiting.pop(key, None) or (make(key), members)
+    if left > 1:
+      waiting[key] = made, left - 1
+    return made
+
+  return get

@@ -137,17 +137,21 @@ def mean(trees: Sequence[Tree]) -> Tree:
 
 @jax.jit
 def _add(one, other):
-  return jax.tree.map(lambda x, y: x + y if flat.is_float(x) else x, one, other)
+  return jax.tree.map(
+    lambda x, y: flat.wide(x) + y if flat.is_float(x) else x, one, other
+  )
 
 
 @jax.jit
-def _multiply(tree, scale):
+def _multiply(tree, scale, like):
   return jax.tree.map(
-    lambda x: (x * scale).astype(x.dtype) if flat.is_float(x) else x, tree
+    lambda x, y: (x * scale).astype(y.dtype) if flat.is_float(x) else x,
+    tree,
+    like,
   )
 
 
 def combine(trees: Sequence[Tree], scale: float) -> Tree:
   """Returns the sum of the trees, times `scale`."""
   # One by one: a sum of n trees in one program would be compiled for every n.
-  return _multiply(functools.reduce(_add, trees), np.float32(scale))
+  return _multiply(functools.reduce(_add, trees), np.float32(scale), trees[0])

@@ -7,7 +7,8 @@ of them generators for `yield from`. Times depend on the cluster and the seed
 alone, never on an array.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+import contextlib
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,19 +112,10 @@ class Simulation:
     self.spans: list[Span] = []  # The engine empties it.
     self._seconds, self._seed = seconds, seed
 
-  @property
-  def now(self) -> float:
-    """Virtual seconds since the start."""
-    return self.env.now
-
-  def process(self, process: Process) -> simpy.Process:
-    """Starts a process."""
-    return self.env.process(process)
-
   def start(self, worker: Callable[[int], Process]) -> None:
     """Starts the process `worker(index)` of each worker."""
     for i in range(self.workers):
-      self.process(worker(i))
+      self.env.process(worker(i))
 
   def draws(self, *words: int) -> list[int]:
     """Returns 64 random bits per worker, a function of seed and words."""
@@ -132,7 +124,7 @@ class Simulation:
 
   def compute(self, worker: int, model: Model) -> Process:
     """Computes a worker's next gradient; returns a `Gradient`."""
-    step, began = self.steps[worker], self.now
+    step, began = self.steps[worker], self.env.now
     self.steps[worker] += 1
     self.versions[worker] = model.version
     value = self.algebra.gradient(model.value, worker, step)
@@ -151,18 +143,16 @@ class Simulation:
 
     The signal fires whenever the condition may have changed.
     """
-    began = self.now
-    while not condition():
-      yield signal.next
-    self._note(worker, kind, began)
+    with self._span(worker, kind):
+      while not condition():
+        yield signal.next
 
   def hold(
     self, worker: int, event: simpy.Event, kind: str = 'wait'
   ) -> Process:
     """Lets a worker wait for an event, such as its turn at a resource."""
-    began = self.now
-    yield event
-    self._note(worker, kind, began)
+    with self._span(worker, kind):
+      yield event
 
   def seconds_of(self, kind: str, members: int) -> float:
     """Returns the seconds of a collective on the model, and counts its bytes.
@@ -175,28 +165,32 @@ class Simulation:
 
   def message(self, worker: int, link: simpy.Resource) -> Process:
     """Sends a message to or from a worker through a shared link."""
-    began = self.now
     seconds = 8 * self.nbytes / self.network.bandwidth
     self.sent += self.nbytes
-    if seconds:
-      with link.request() as turn:
-        yield turn
-        yield self.env.timeout(seconds)
-    if self.network.latency:
-      yield self.env.timeout(self.network.latency)
-    self._note(worker, 'communicate', began)
+    with self._span(worker, 'communicate'):
+      if seconds:
+        with link.request() as turn:
+          yield turn
+          yield self.env.timeout(seconds)
+      if self.network.latency:
+        yield self.env.timeout(self.network.latency)
 
   def use(self, gradient: Gradient, version: int) -> None:
     """Records that a gradient reaches the model at a version."""
     _, worker, step, old, began = gradient
     metrics = self.algebra.metrics(gradient.value)
-    use = Use(worker, step, began, self.now, version - old, metrics, self.sent)
+    use = Use(
+      worker, step, began, self.env.now, version - old, metrics, self.sent
+    )
     self.uses.append(use)
 
-  def _note(self, worker: int, kind: str, began: float) -> None:
-    if self.now > began:
+  @contextlib.contextmanager
+  def _span(self, worker: int, kind: str) -> Iterator[None]:
+    began = self.env.now
+    yield
+    if self.env.now > began:
       version = self.versions[worker]
-      self.spans.append(Span(worker, kind, began, self.now, version))
+      self.spans.append(Span(worker, kind, began, self.env.now, version))
 
 
 Models = Callable[[], Sequence[Model]]

@@ -21,10 +21,8 @@ from selsync_jax.sync import resizing
 from selsync_jax.sync import traffic
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import Metrics
-from selsync_jax.sync.part import no_metrics
 from selsync_jax.sync.part import Part
 from selsync_jax.sync.part import part
-from selsync_jax.sync.resizing import Resize
 from selsync_jax.sync.wires import FLOAT32
 from selsync_jax.sync.wires import Wire
 
@@ -54,8 +52,8 @@ class Averager(Part):
   averages: bool = True
   remembers: bool = True
   check: Callable[[int], Any] = lambda workers: None
-  metrics: Metrics = no_metrics
-  resize: Resize = resizing.first
+  metrics: Metrics = lambda state: {}
+  resize: resizing.Resize = resizing.first
 
 
 @part
@@ -169,10 +167,10 @@ def outer(
     return OuterState(tree, optimizer.init(tree), wire.init(tree))
 
   def apply(tree, state):
-    average, sent = wire.mean(tree, state.wire)
-    gradient = optax.tree.sub(state.consensus, average)
-    before, old = state.consensus, state.opt_state
-    updates, opt_state = optimizer.update(gradient, old, before)
+    before, opt_state, sent = state
+    average, sent = wire.mean(tree, sent)
+    gradient = optax.tree.sub(before, average)
+    updates, opt_state = optimizer.update(gradient, opt_state, before)
     moved = optax.apply_updates(before, updates)
     return moved, OuterState(moved, opt_state, wire.rebase(moved, sent))
 

@@ -13,7 +13,6 @@ rate differs from p by exactly the change of the logarithm, divided by g n. The
 measurements matter only through how far the threshold has to follow them.
 """
 
-from collections.abc import Callable
 import math
 from typing import Any, NamedTuple
 
@@ -25,9 +24,8 @@ from selsync_jax.config import Share
 from selsync_jax.sync import resizing
 from selsync_jax.sync.part import part
 from selsync_jax.sync.part import shown
-from selsync_jax.sync.traffic import Traffic
 from selsync_jax.sync.transformation import Trigger
-from selsync_jax.sync.triggers import around_one
+from selsync_jax.sync.triggers import around
 
 LIMIT = 50.0
 """The largest absolute value of the threshold's logarithm. It keeps the
@@ -72,56 +70,21 @@ def budgeted(
     raise ValueError(
       f'budgeted needs a trigger with one threshold, got {shown(trigger)}'
     )
-  rate = _rate(lssr, bytes_per_step)
-  start = min(max(threshold, math.exp(-LIMIT)), math.exp(LIMIT))
-  # The metric `threshold` is reserved for thresholds on the relative change.
-  name = 'budget_threshold' if meter is None else 'threshold'
-
-  def init(params):
-    no = jnp.bool(False)
-    state = trigger.init(params)
-    return BudgetState(state, jnp.float32(math.log(start)), no, no)
-
-  def update(
-    updates, state, params=None, *, synced=None, traffic=None, **extra_args
-  ):
-    synced = state.sync if synced is None else synced
-    change = gain * (synced - rate(traffic))
-    log_threshold = jnp.clip(state.log_threshold + change, -LIMIT, LIMIT)
-    extra_args |= dict(synced=synced, traffic=traffic)
-    extra_args['threshold'] = jnp.exp(log_threshold)
-    inner: Any = trigger.update(updates, state.trigger, params, **extra_args)[1]
-    safe = getattr(inner, 'safe', jnp.bool(True))
-    return updates, BudgetState(inner, log_threshold, inner.sync, safe)
-
-  inside = around_one(trigger)
-
-  def metrics(state):
-    return {**inside['metrics'](state), name: jnp.exp(state.log_threshold)}
-
-  def affordable(traffic):
-    rate(traffic)
-    trigger.traits.affordable(traffic)
-
-  resize = resizing.fields(trigger=trigger.resize, log_threshold=resizing.first)
-  own: dict[str, Any] = dict(metrics=metrics, resize=resize, threshold=None)
-  traits = inside | own | dict[str, Any](affordable=affordable)
-  return Trigger(init, update, **traits)
-
-
-def _rate(lssr: Any, bytes_per_step: Any) -> Callable[[Traffic | None], float]:
-  """Returns the wanted rate of synchronizations as a function of traffic."""
   if (lssr is None) == (bytes_per_step is None):
     raise ValueError(
       'budgeted needs either lssr or bytes_per_step, '
       f'got lssr={lssr}, bytes_per_step={bytes_per_step}'
     )
+  start = min(max(threshold, math.exp(-LIMIT)), math.exp(LIMIT))
+  # The metric `threshold` is reserved for thresholds on the relative change.
+  name = 'budget_threshold' if meter is None else 'threshold'
 
-  def rate(traffic):
-    if bytes_per_step is None:
+  def rate(traffic):  # The wanted rate of synchronizations.
+    if lssr is not None:
       return 1 - lssr
     if traffic is None:
       raise ValueError('bytes_per_step needs the extra argument traffic')
+    assert bytes_per_step is not None
     spare = bytes_per_step - traffic.step
     if spare <= 0:
       raise ValueError(
@@ -130,4 +93,29 @@ def _rate(lssr: Any, bytes_per_step: Any) -> Callable[[Traffic | None], float]:
       )
     return min(spare / traffic.sync, 1.0) if traffic.sync else 1.0
 
-  return rate
+  def init(params):
+    no = jnp.bool(False)
+    state = trigger.init(params)
+    return BudgetState(state, jnp.float32(math.log(start)), no, no)
+
+  def update(updates, state, params=None, *, traffic=None, **extra_args):
+    synced = extra_args.setdefault('synced', state.sync)
+    change = gain * (synced - rate(traffic))
+    log_threshold = jnp.clip(state.log_threshold + change, -LIMIT, LIMIT)
+    extra_args |= dict(traffic=traffic, threshold=jnp.exp(log_threshold))
+    inner: Any = trigger.update(updates, state.trigger, params, **extra_args)[1]
+    safe = getattr(inner, 'safe', jnp.bool(True))
+    return updates, BudgetState(inner, log_threshold, inner.sync, safe)
+
+  def metrics(state):
+    of_trigger = trigger.metrics(state.trigger)
+    return {**of_trigger, name: jnp.exp(state.log_threshold)}
+
+  def affordable(traffic):
+    rate(traffic)
+    trigger.traits.affordable(traffic)
+
+  resize = resizing.fields(trigger=trigger.resize, log_threshold=resizing.first)
+  own: dict[str, Any] = dict(metrics=metrics, resize=resize, threshold=None)
+  own['affordable'] = affordable
+  return Trigger(init, update, **around(trigger) | own)

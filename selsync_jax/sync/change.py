@@ -54,12 +54,12 @@ def measure(
     E_0 = x_0, \quad E_i = a x_i + (1 - a) E_{i-1}, \quad
     \Delta_i = |E_i - E_{i-1}| / E_{i-1}
 
-  The first gradient has no past: its change is infinite. If past and present
-  are both zero there is no change; if the past alone is zero the change is
-  infinite. A gradient that is not finite has change NaN and leaves the average
-  as it was. Squares that float32 cannot hold are scaled, as in the BLAS's nrm2
-  (Blue, `A Portable Fortran Program to Find the Euclidean Norm of a Vector`,
-  1978), so the change is right for every finite gradient.
+  The first gradient has no past: its change is infinite, and the average starts
+  with it. So it is after gradients that were all zero or not finite; zero after
+  zero is no change. A gradient that is not finite has change NaN and leaves the
+  average as it was. Squares that float32 cannot hold are scaled, as in the
+  BLAS's nrm2 (Blue, `A Portable Fortran Program to Find the Euclidean Norm of a
+  Vector`, 1978), so the change is right for every finite gradient.
 
   Args:
     smoothing: the factor :math:`a` in (0, 1], else a `ValueError`; `None` is
@@ -112,15 +112,16 @@ def _squared_norm(grads):
 def _next(state: MeasureState, x, k, a) -> MeasureState:
   """Returns the state after a gradient of squared norm x 4**k."""
   first = (state.count == 0) | ~jnp.isfinite(state.ewma)
-  exponent = jnp.where(first | (state.ewma == 0), k, state.exponent)
+  starts = first | (state.ewma == 0)
+  exponent = jnp.where(starts, k, state.exponent)
   common = jnp.maximum(k, exponent)
   above = common - exponent
   past = state.ewma * _power(-2 * above)
   now = x * _power(2 * (k - common))
-  ewma = jnp.where(first, now, a * now + (1 - a) * past)
+  ewma = jnp.where(starts, now, a * now + (1 - a) * past)
   moved = jnp.abs(ewma - past)
   change = jnp.where(
-    first | (state.ewma == 0),
+    starts,
     jnp.where(first | (moved > 0), jnp.inf, 0.0),
     moved / jnp.where(state.ewma == 0, 1.0, state.ewma),
   )

@@ -52,14 +52,21 @@ def consensus(
 def means(
   vectors: Sequence[Any], count: int | None = None, *, axis_name: str = AXIS
 ) -> tuple[Any, ...]:
-  """Returns the sum over workers of each vector, divided by `count` or N."""
-  if count is None:
-    return tuple(
-      _typed_as(v, lax.pmean(v, axis_name), axis_name) for v in vectors
-    )
-  return tuple(
-    total(v, axis_name=axis_name) / jnp.asarray(count, v.dtype) for v in vectors
-  )
+  """Returns the sum over workers of each vector, divided by `count` or N.
+
+  It is formed in float32 at least. In half precision, the mean of equal vectors
+  would differ from them, and the sum might overflow.
+  """
+
+  def mean(vector):
+    wide = flat.wide(vector)
+    if count is None:
+      found = lax.pmean(wide, axis_name)
+    else:
+      found = lax.psum(wide, axis_name) / jnp.asarray(count, wide.dtype)
+    return _typed_as(vector, found.astype(vector.dtype), axis_name)
+
+  return tuple(map(mean, vectors))
 
 
 def total(value: Any, *, axis_name: str = AXIS) -> Any:

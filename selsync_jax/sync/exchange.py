@@ -11,7 +11,7 @@ References (with titles in `selsync_jax.methods.periodic`):
   Luo et al., ASPLOS 2020 (Prague: random groups).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import functools
 import math
 from typing import Any, Literal, NamedTuple
@@ -29,6 +29,8 @@ from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import means
 from selsync_jax.sync.part import part
 from selsync_jax.sync.traffic import Collective
+from selsync_jax.sync.traffic import nbytes
+from selsync_jax.sync.traffic import summed_nbytes
 
 Stage = tuple[tuple[int, ...], ...]
 """Simultaneous exchanges. Each is a permutation, whose element i is the worker
@@ -142,18 +144,23 @@ def _exchanging(
   def sends(tree, workers):
     rounds = rounds_of(workers)
     vectors = jax.eval_shape(lambda tree: flat.by_dtype(tree)[0], tree)
-    sizes = [vector.size * vector.dtype.itemsize for vector in vectors]
+    sizes = list(map(nbytes, vectors))
     often = 1 / all_every if all_every else 0
     exchanges = sum(len(stage) for stages in rounds for stage in stages)
     rate = (1 - often) / len(rounds)
     some = [Collective('exchange', size, rate=rate) for size in sizes]
-    of_all = [Collective('all_reduce', size, rate=often) for size in sizes]
+    of_all = [
+      Collective('all_reduce', summed_nbytes(v), rate=often) for v in vectors
+    ]
     return (*some * exchanges, *(of_all if all_every else ()))
 
-  def init(_):
-    return ExchangeState(jnp.int32(0))
-
-  return Averager(init, apply, sends, agrees=False, check=rounds_of)
+  return Averager(
+    lambda tree: ExchangeState(jnp.int32(0)),
+    apply,
+    sends,
+    agrees=False,
+    check=rounds_of,
+  )
 
 
 def _mix(stages: Round, axis_name: str, vectors: Any) -> Any:
@@ -163,11 +170,13 @@ def _mix(stages: Round, axis_name: str, vectors: Any) -> Any:
       [lax.ppermute(v, axis_name, list(enumerate(to))) for v in vectors]
       for to in stage
     ]
-    vectors = tuple(
-      sum(values) / len(values)
-      for values in zip(vectors, *received, strict=True)
-    )
+    vectors = tuple(map(_mean, zip(vectors, *received, strict=True)))
   return vectors
+
+
+def _mean(vectors: Sequence[Any]) -> Any:
+  total: Any = sum(map(flat.wide, vectors))
+  return (total / len(vectors)).astype(vectors[0].dtype)
 
 
 def _exponential(workers: int) -> tuple[Round, ...]:

@@ -201,7 +201,12 @@ def fda(
     moved = optax.apply_updates(params, extra_args.get('applied', updates))
     trees = moved, reference, direction
     end, start, along = (flat.float32(tree)[0] for tree in trees)
-    excess, safe = _excess(lower, end - start, along, threshold, axis_name)
+    drift = end - start
+    # Subtract before the all-reduce, so that its result alone decides.
+    own = jnp.sum(jnp.square(drift)) - threshold
+    summary = jnp.append(own, lower.summary(drift, along))
+    mean = lax.psum(summary, axis_name) / lax.axis_size(axis_name)
+    excess, safe = mean[0] - lower.bound(mean[1:]), mean[0] < jnp.inf
     measured = reference, direction, jnp.bool(True), excess + threshold
     return updates, FDAState(*measured, safe & (excess > 0), safe)
 
@@ -214,15 +219,6 @@ def fda(
     needs_consensus=True,
     threshold=float(theta),
   )
-
-
-def _excess(lower, drift, direction, threshold, axis_name):
-  """Returns estimate minus threshold, and whether every drift is finite."""
-  # Subtract before the all-reduce, so that its result alone decides.
-  own = jnp.sum(jnp.square(drift)) - threshold
-  summary = jnp.append(own, lower.summary(drift, direction))
-  mean = lax.psum(summary, axis_name) / lax.axis_size(axis_name)
-  return mean[0] - lower.bound(mean[1:]), mean[0] < jnp.inf
 
 
 def _renewed(state: FDAState, common, synced):

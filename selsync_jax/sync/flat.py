@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32
 
@@ -22,23 +21,14 @@ def by_dtype(tree: Any) -> tuple[Vectors, Callable[[Vectors], Any]]:
   vectors to a tree like `tree`. Leaves of other dtypes (counters) are in
   neither, and stay as they are.
   """
-  leaves, treedef = jax.tree.flatten(tree)
-  members: dict[Any, list[int]] = {}
-  for i in _floats(leaves):
-    members.setdefault(jnp.result_type(leaves[i]), []).append(i)
-  vectors = tuple(
-    inner.pack([leaves[i] for i in indices]) for indices in members.values()
-  )
 
-  def rebuild(vectors):
-    new = list(leaves)
-    for vector, indices in zip(vectors, members.values(), strict=True):
-      parts = inner.unpack(vector, [leaves[i] for i in indices])
-      for i, part in zip(indices, parts, strict=True):
-        new[i] = part
-    return jax.tree.unflatten(treedef, new)
+  def flatten(leaves):
+    by_dtype = {}
+    for leaf in leaves:
+      by_dtype.setdefault(jnp.result_type(leaf), []).append(leaf)
+    return tuple(map(inner.pack, by_dtype.values()))
 
-  return vectors, rebuild
+  return _flattened(flatten, tree)
 
 
 def float32(tree: Any) -> tuple[Vector, Callable[[Vector], Any]]:
@@ -47,23 +37,28 @@ def float32(tree: Any) -> tuple[Vector, Callable[[Vector], Any]]:
   Every device of a worker holds all of it. The second result is a function from
   such a vector to a tree like `tree`, with its dtypes.
   """
+
+  def flatten(leaves):
+    whole = inner.whole(inner.at_rest(leaves))
+    vectors = [jnp.ravel(leaf).astype(jnp.float32) for leaf in whole]
+    return jnp.concatenate([jnp.zeros(0, jnp.float32), *vectors])
+
+  return _flattened(flatten, tree)
+
+
+def _flattened(flatten: Callable[[list[Any]], Any], tree: Any) -> Any:
+  """Returns `flatten(floats(tree))`, and the function back to the tree."""
   leaves, treedef = jax.tree.flatten(tree)
-  indices = _floats(leaves)
-  vectors = [
-    jnp.ravel(inner.whole(inner.at_rest(leaves[i]))).astype(jnp.float32)
-    for i in indices
-  ]
-  flat = jnp.concatenate([jnp.zeros(0, jnp.float32), *vectors])
 
-  def restore(flat):
-    new, start = list(leaves), 0
-    for i, vector in zip(indices, vectors, strict=True):
-      part = lax.slice(flat, (start,), (start + vector.size,))
-      new[i] = part.reshape(jnp.shape(new[i])).astype(jnp.result_type(new[i]))
-      start += vector.size
-    return inner.at_rest(jax.tree.unflatten(treedef, new))
+  def rebuild(flat):
+    # To flatten is to move elements, so its transpose is its inverse.
+    (new,) = jax.linear_transpose(flatten, floats(leaves))(flat)
+    rest = iter(new)
+    return treedef.unflatten(
+      next(rest) if is_float(leaf) else leaf for leaf in leaves
+    )
 
-  return flat, restore
+  return flatten(floats(leaves)), rebuild
 
 
 def parts(tree: Any) -> list[Float32[Array, '...']]:
@@ -80,11 +75,6 @@ def zeros(tree: Any) -> list[Float32[Array, '...']]:
   return [jnp.zeros(leaf.shape, jnp.float32) for leaf in floats(tree)]
 
 
-def _floats(leaves: list[Any]) -> list[int]:
-  """Returns the indices of floating-point leaves."""
-  return [i for i, leaf in enumerate(leaves) if is_float(leaf)]
-
-
 def is_float(leaf: Any) -> bool:
   """Returns whether an array, or its shape, has a floating-point dtype."""
   return jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
@@ -93,6 +83,11 @@ def is_float(leaf: Any) -> bool:
 def floats(tree: Any) -> list[Any]:
   """Returns the floating-point leaves, or their shapes."""
   return [leaf for leaf in jax.tree.leaves(tree) if is_float(leaf)]
+
+
+def wide(x: Any) -> Any:
+  """Returns an array in the type in which it is summed, float32 at least."""
+  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def size(tree: Any) -> int:

@@ -58,7 +58,12 @@ def fragments(
   Raises:
     ValueError: if `how` is `random` and the averager remembers its last tree.
   """
-  init, apply, metrics = HOW[how](k, averager, seed)
+  start, average, metrics = HOW[how](k, averager, seed)
+
+  def apply(tree, state):
+    slices, inner = average(_cut(tree, k), state)
+    tree = jax.tree.map(_joined, slices, tree)
+    return tree, FragmentsState(state.rounds + 1, inner)
 
   def one(tree):
     return jax.tree.map(lambda leaf: _slices(leaf, k)[0], tree)
@@ -67,7 +72,7 @@ def fragments(
     return averager.sends(jax.eval_shape(one, tree), workers)
 
   return Averager(
-    init,
+    lambda tree: FragmentsState(jnp.int32(0), start(tree)),
     apply,
     sends,
     agrees=False,
@@ -96,48 +101,41 @@ def _joined(slices: Shaped[Array, 'k width'], like: Any) -> Any:
 
 
 def _in_turn(k: int, averager: Averager, seed: int) -> Any:
-  """Returns `init`, `apply` and `metrics` of the averager of the next slice."""
+  """Returns how to average the next slice.
+
+  That is the averager's state of a tree, its `apply` to slices, and `metrics`.
+  """
 
   def take(stacked, index):
     return jax.tree.map(
       lambda x: lax.dynamic_index_in_dim(x, index, keepdims=False), stacked
     )
 
-  def init(tree):
-    return FragmentsState(jnp.int32(0), jax.vmap(averager.init)(_cut(tree, k)))
-
-  def apply(tree, state):
+  def apply(slices, state):
     index = state.rounds % k
 
     def put(stacked, new):
       put_one = lax.dynamic_update_index_in_dim
       return jax.tree.map(lambda x, y: put_one(x, y, index, 0), stacked, new)
 
-    slices = _cut(tree, k)
-    one, inner = averager.apply(*take((slices, state.averager), index))
-    slices, states = put((slices, state.averager), (one, inner))
-    tree = jax.tree.map(_joined, slices, tree)
-    return tree, FragmentsState(state.rounds + 1, states)
+    stacked = slices, state.averager
+    return put(stacked, averager.apply(*take(stacked, index)))
 
   def metrics(state):  # Those of the fragment that was averaged last.
     return averager.metrics(take(state.averager, (state.rounds - 1) % k))
 
-  return init, apply, metrics
+  return lambda tree: jax.vmap(averager.init)(_cut(tree, k)), apply, metrics
 
 
 def _random(k: int, averager: Averager, seed: int) -> Any:
-  """Returns those of the averager of randomly drawn elements."""
+  """Returns how to average randomly drawn elements."""
   if averager.remembers:
     raise ValueError(
       'random fragments are different elements each time, and averager '
       f'{shown(averager)} remembers what it averaged before'
     )
 
-  def init(tree):
-    return FragmentsState(jnp.int32(0), averager.init(tree))
-
-  def apply(tree, state):
-    slices = _cut(tree, k)
+  def apply(slices, state):
     rows = _draws(state.rounds, slices, k, seed)
     drawn = jax.tree.map(
       lambda s, row: jnp.take_along_axis(s, row[None], 0)[0], slices, rows
@@ -147,11 +145,9 @@ def _random(k: int, averager: Averager, seed: int) -> Any:
     def put(leaf, row, new):
       return jnp.where(jnp.arange(k)[:, None] == row[None], new[None], leaf)
 
-    slices = jax.tree.map(put, slices, rows, drawn)
-    tree = jax.tree.map(_joined, slices, tree)
-    return tree, FragmentsState(state.rounds + 1, inner)
+    return jax.tree.map(put, slices, rows, drawn), inner
 
-  return init, apply, lambda state: averager.metrics(state.averager)
+  return averager.init, apply, lambda state: averager.metrics(state.averager)
 
 
 def _draws(rounds: Any, slices: Any, k: int, seed: int) -> Any:

@@ -96,10 +96,11 @@ def pack(leaves: Sequence[Any]) -> Any:
   """
   data, fsdp = sizes()
   leaves = at_rest(leaves)
-  split, others = _by_split(leaves, fsdp)
-  rows = [_rows(leaves[i], axis, fsdp) for i, axis in split]
-  if others:
-    vector = jnp.concatenate([jnp.ravel(leaves[i]) for i in others])
+  axes = [split_axis(jnp.shape(leaf), fsdp) for leaf in leaves]
+  pairs = list(zip(leaves, axes, strict=True))
+  rows = [_rows(x, axis, fsdp) for x, axis in pairs if axis is not None]
+  if others := [jnp.ravel(x) for x, axis in pairs if axis is None]:
+    vector = jnp.concatenate(others)
     vector = whole(jnp.pad(vector, (0, -vector.size % fsdp)))
     rows.append(_by_row(vector.reshape(fsdp, -1)))
   matrix = _by_row(jnp.concatenate(rows, axis=1))
@@ -107,46 +108,11 @@ def pack(leaves: Sequence[Any]) -> Any:
   return _cut(matrix.ravel(), (FSDP, DATA))
 
 
-def unpack(vector: Any, like: Sequence[Any]) -> list[Any]:
-  """Unpacks a vector of `pack` to arrays with the shapes of `like`."""
-  _, fsdp = sizes()
-  matrix = _by_row(_cut(vector, (FSDP, DATA)).reshape(fsdp, -1))
-  shapes = [jnp.shape(x) for x in like]
-  split, others = _by_split(like, fsdp)
-  leaves, start = list(like), 0
-  for i, axis in split:
-    stop = start + math.prod(shapes[i]) // fsdp
-    leaves[i] = _from_rows(matrix[:, start:stop], shapes[i], axis)
-    start = stop
-  size = sum(math.prod(shapes[i]) for i in others)
-  columns = matrix[:, start : start + -(-size // fsdp)]
-  vector, start = whole(columns.ravel()), 0
-  for i in others:
-    stop = start + math.prod(shapes[i])
-    leaves[i] = vector[start:stop].reshape(shapes[i])
-    start = stop
-  return at_rest(leaves)
-
-
-def _by_split(leaves, fsdp) -> tuple[list[tuple[int, int]], list[int]]:
-  """Returns the indices and axes of split arrays, and the indices of others."""
-  axes = [split_axis(jnp.shape(leaf), fsdp) for leaf in leaves]
-  split = [(i, axis) for i, axis in enumerate(axes) if axis is not None]
-  return split, [i for i, axis in enumerate(axes) if axis is None]
-
-
 def _rows(x, axis, fsdp):
   """Reshapes a split array to [fsdp, *]: a row is what one device holds."""
   before, length, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
   x = x.reshape(*before, fsdp, length // fsdp, *after)
   return _by_row(jnp.moveaxis(x, axis, 0).reshape(fsdp, -1))
-
-
-def _from_rows(rows, shape, axis):
-  fsdp = rows.shape[0]
-  before, length, after = shape[:axis], shape[axis], shape[axis + 1 :]
-  parts = rows.reshape(fsdp, *before, length // fsdp, *after)
-  return jnp.moveaxis(parts, 0, axis).reshape(shape)
 
 
 def _by_row(matrix):

@@ -19,10 +19,8 @@ import jax
 from selsync_jax.sync import flat
 from selsync_jax.sync import resizing
 from selsync_jax.sync.part import Metrics
-from selsync_jax.sync.part import no_metrics
 from selsync_jax.sync.part import Part
 from selsync_jax.sync.part import part
-from selsync_jax.sync.resizing import Resize
 from selsync_jax.sync.traffic import Sends
 from selsync_jax.sync.wires import FLOAT32
 from selsync_jax.sync.wires import Wire
@@ -49,8 +47,8 @@ class Moments(Part):
   sends: Sends
   averages: bool = False
   changes: bool = True
-  metrics: Metrics = no_metrics
-  resize: Resize = resizing.first
+  metrics: Metrics = lambda state: {}
+  resize: resizing.Resize = resizing.first
 
 
 @part
@@ -150,15 +148,12 @@ def _is_innermost(node: Any) -> bool:
 
 def _moments(node: Any, names: Sequence[str] | None) -> list[str]:
   """Returns the fields of a transformation that are moments, if named."""
-  return (
-    [
-      name
-      for name, value in zip(node._fields, node, strict=True)
-      if flat.floats(value) and (names is None or name in names)
-    ]
-    if _is_innermost(node)
-    else []
-  )
+  fields = node._asdict() if _is_innermost(node) else {}
+  return [
+    name
+    for name, value in fields.items()
+    if flat.floats(value) and (names is None or name in names)
+  ]
 
 
 def _check(opt_state: Any, names: Sequence[str]) -> None:

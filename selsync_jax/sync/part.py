@@ -43,11 +43,6 @@ Metrics = Callable[[Any], Mapping[str, Any]]
 """`metrics(state)`: what a part reports at every step, scalars by name."""
 
 
-def no_metrics(state: Any) -> dict[str, Any]:
-  """Reports nothing."""
-  return {}
-
-
 P = ParamSpec('P')
 T = TypeVar('T', bound=Part)
 

@@ -3,7 +3,7 @@
 At step t, worker i of N selects from part (t + i) mod N, so every worker visits
 every part.
 
-For the papers of `EQUAL` (MiCRO) and `BALANCED` (ExDyna) see `sparse`.
+For the papers see `sparse`.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,10 @@ from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 
-Bounds = tuple[Int32[Array, ''], Int32[Array, '']]
-"""The first element of a part, and the one after its last."""
+Division = tuple[tuple[Any, Any], Callable[[Any], dict[str, Any]]]
+"""The first element of this worker's part and the one after its last; and a
+function from int32 [N], the elements that each worker selected, to the
+partition's own fields of the state after the step."""
 
 BLOCKS = 1024
 TOLERANCE = 1.05
@@ -22,7 +24,7 @@ TOLERANCE = 1.05
 
 
 class MicroState(NamedTuple):
-  """State of `micro`."""
+  """State of `micro`, whose N parts differ in length by at most one element."""
 
   count: Int32[Array, '']  # Steps taken.
   threshold: Float32[Array, '']  # The smallest magnitude that is selected.
@@ -30,12 +32,26 @@ class MicroState(NamedTuple):
   overflow: Int32[Array, '']  # This worker's, which did not fit.
   error: list[Float32[Array, '...']]  # `flat.parts` of what it has yet to send.
 
+  @staticmethod
+  def own(size: int) -> dict[str, Any]:
+    """Returns the partition's own fields, before the first step."""
+    return {'selected': jnp.int32(0)}
+
+  def divide(self, size: int, axis_name: str) -> Division:
+    """Divides a vector of this size among the workers."""
+    workers = lax.axis_size(axis_name)
+    part = (self.count + lax.axis_index(axis_name)) % workers
+    length, longer = divmod(size, workers)
+    start = part * length + jnp.minimum(part, longer)
+    bounds = start, start + length + (part < longer)
+    return bounds, lambda selected: {'selected': jnp.sum(selected)}
+
 
 class ExDynaState(NamedTuple):
-  """State of `exdyna`: that of `micro`, by part.
+  """State of `exdyna`, whose parts move blocks between neighbors.
 
-  Only the first N elements of `blocks` and `selected` are used, one for each
-  part, so the shapes do not depend on the number of workers N.
+  It is that of `micro`, by part: only the first N elements of `blocks` and
+  `selected` are used, so the shapes do not depend on the number of workers N.
   """
 
   count: Int32[Array, '']
@@ -45,63 +61,31 @@ class ExDynaState(NamedTuple):
   overflow: Int32[Array, '']
   error: list[Float32[Array, '...']]
 
+  @staticmethod
+  def own(size: int) -> dict[str, Any]:
+    """See `MicroState`."""
+    blocks = jnp.zeros(_division(size)[0], jnp.int32)
+    return {'blocks': blocks, 'selected': blocks}
 
-class Partition(NamedTuple):
-  """A rule that divides the vector at each step.
+  def divide(self, size: int, axis_name: str) -> Division:
+    """See `MicroState`."""
+    workers = lax.axis_size(axis_name)
+    blocks = _blocks(self, workers, size)
+    part = (self.count + lax.axis_index(axis_name)) % workers
+    stops = jnp.cumsum(blocks) * _division(size)[1]
+    bounds = (
+      jnp.where(part > 0, stops[part - 1], 0),
+      jnp.where(part < workers - 1, stops[part], size),
+    )
 
-  `divide(state, size, axis_name)` returns the bounds of this worker's part, and
-  a function from int32 [N], the elements that each worker selected, to the
-  partition's own fields of the state after the step.
-  """
+    def after(selected):
+      by_part = jnp.roll(selected, self.count % workers)
+      return {
+        'blocks': self.blocks.at[:workers].set(blocks),
+        'selected': self.selected.at[:workers].set(by_part),
+      }
 
-  state: Callable[..., Any]  # The type of the reducer's state.
-  init: Callable[[int], dict[str, Any]]  # From the size to its own fields.
-  divide: Callable[
-    [Any, int, str], tuple[Bounds, Callable[[Any], dict[str, Any]]]
-  ]
-
-
-def _equal(state, size, axis_name):
-  workers = lax.axis_size(axis_name)
-  part = (state.count + lax.axis_index(axis_name)) % workers
-  length, longer = divmod(size, workers)
-  start = part * length + jnp.minimum(part, longer)
-  bounds = start, start + length + (part < longer)
-  return bounds, lambda selected: {'selected': jnp.sum(selected)}
-
-
-EQUAL = Partition(MicroState, lambda size: {'selected': jnp.int32(0)}, _equal)
-"""N parts whose lengths differ by at most one element."""
-
-
-def _no_blocks(size):
-  blocks = jnp.zeros(_division(size)[0], jnp.int32)
-  return {'blocks': blocks, 'selected': blocks}
-
-
-def _balanced(state, size, axis_name):
-  workers = lax.axis_size(axis_name)
-  blocks = _blocks(state, workers, size)
-  part = (state.count + lax.axis_index(axis_name)) % workers
-  stops = jnp.cumsum(blocks) * _division(size)[1]
-  bounds = (
-    jnp.where(part > 0, stops[part - 1], 0),
-    jnp.where(part < workers - 1, stops[part], size),
-  )
-
-  def after(selected):
-    by_part = jnp.roll(selected, state.count % workers)
-    return {
-      'blocks': state.blocks.at[:workers].set(blocks),
-      'selected': state.selected.at[:workers].set(by_part),
-    }
-
-  return bounds, after
-
-
-BALANCED = Partition(ExDynaState, _no_blocks, _balanced)
-"""Parts made of blocks, which move between neighboring parts until all parts
-have about equally many selected elements."""
+    return bounds, after
 
 
 def _division(size: int) -> tuple[int, int]:

@@ -67,15 +67,16 @@ def power_sgd(rank: Count, seed: int = 0, *, axis_name: str = AXIS) -> Reducer:
     )
 
   def update(updates, state, params=None, **_):
+    each = jax.tree.map
     matrices, others, rebuild = _split(updates, rank)
     # Algorithm 2, lines 5 to 8, with Algorithm 1 inside.
-    deltas = _each(jnp.add, matrices, state.error)
-    p = consensus(_each(_product, deltas, state.q), axis_name=axis_name)
-    p = _each(lambda p: jnp.linalg.qr(p)[0], p)
-    own_q = _each(lambda delta, p: _product(delta.T, p), deltas, p)
+    deltas = each(jnp.add, matrices, state.error)
+    p = consensus(each(_product, deltas, state.q), axis_name=axis_name)
+    p = each(lambda p: jnp.linalg.qr(p)[0], p)
+    own_q = each(lambda delta, p: _product(delta.T, p), deltas, p)
     q, others = consensus((own_q, others), axis_name=axis_name)
-    error = _each(lambda d, p, q: d - _product(p, q.T), deltas, p, own_q)
-    mean = _each(lambda p, q: _product(p, q.T), p, q), others
+    error = each(lambda d, p, q: d - _product(p, q.T), deltas, p, own_q)
+    mean = each(lambda p, q: _product(p, q.T), p, q), others
     mean, state = skip_nonfinite(mean, PowerSGDState(q, error), state)
     return rebuild(*mean), state
 
@@ -89,11 +90,6 @@ def power_sgd(rank: Count, seed: int = 0, *, axis_name: str = AXIS) -> Reducer:
 
   resize = resizing.fields(q=resizing.first, error=resizing.mean)
   return Reducer(init, update, sends, resize=resize, biased=True)
-
-
-def _each(function: Callable[..., Any], *trees: Any) -> tuple[Any, ...]:
-  """Maps a function over tuples."""
-  return tuple(map(function, *trees))
 
 
 def _product(a, b):

@@ -35,7 +35,9 @@ def all_reduce(*, axis_name: str = AXIS) -> Reducer:
     return consensus(updates, axis_name=axis_name), state
 
   def sends(params, _):
-    return (traffic.Collective('all_reduce', traffic.nbytes(params), 'step'),)
+    return (
+      traffic.Collective('all_reduce', traffic.summed_nbytes(params), 'step'),
+    )
 
   return Reducer(lambda params: optax.EmptyState(), update, sends)
 
@@ -47,10 +49,10 @@ def int8(*, axis_name: str = AXIS) -> Reducer:
   As on the wire `int8`, each 256 elements have a float32 scale, and both stages
   have error feedback.
 
-  The error stays bounded. If no gradient has an element larger than G, then
-  with N < 253 workers no error memory has one larger than
-  (N + 1) / (253 - N) G (0.02 G for four workers), up to float32's rounding, and
-  the sum of all means is off by no more than that.
+  The error stays bounded. If no gradient has an element larger than G, no error
+  memory has one larger than (N + 1 + (N - 1) / 253) / 252 G (0.02 G for four
+  workers), up to float32's rounding, and the sum of all means is off by no more
+  than that.
   """
 
   def mean(values, error):

@@ -11,7 +11,7 @@ References (with titles in `selsync_jax.methods.compressed`):
 """
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
 from annotated_types import Ge
 from jax import lax
@@ -20,11 +20,12 @@ import jax.numpy as jnp
 from selsync_jax.config import Fraction
 from selsync_jax.sync import flat
 from selsync_jax.sync import inner
-from selsync_jax.sync import partitions
 from selsync_jax.sync import resizing
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import total
 from selsync_jax.sync.part import part
+from selsync_jax.sync.partitions import ExDynaState
+from selsync_jax.sync.partitions import MicroState
 from selsync_jax.sync.reducers import error_feedback
 from selsync_jax.sync.reducers import skip_nonfinite
 from selsync_jax.sync.traffic import Collective
@@ -94,7 +95,7 @@ def micro(
     capacity: the number of elements that a worker's message can hold, in
       multiples of k / N, at least 1; if it selects more, the largest are sent.
   """
-  return _by_threshold(partitions.EQUAL, density, capacity, axis_name)
+  return _by_threshold(MicroState, density, capacity, axis_name)
 
 
 @part
@@ -113,7 +114,7 @@ def exdyna(
     capacity: the number of elements that a worker's message can hold, in
       multiples of k / N, at least 1; if it selects more, the largest are sent.
   """
-  return _by_threshold(partitions.BALANCED, density, capacity, axis_name)
+  return _by_threshold(ExDynaState, density, capacity, axis_name)
 
 
 def _wanted(density: float, size: int) -> int:
@@ -122,10 +123,7 @@ def _wanted(density: float, size: int) -> int:
 
 
 def _by_threshold(
-  partition: partitions.Partition,
-  density: float,
-  capacity: float,
-  axis_name: str,
+  record: Any, density: float, capacity: float, axis_name: str
 ) -> Reducer:
   """Returns a reducer whose workers select by a threshold from their parts."""
 
@@ -134,12 +132,12 @@ def _by_threshold(
 
   def init(params):
     size, zero = flat.size(params), jnp.int32(0)
-    return partition.state(
+    return record(
       count=zero,
       threshold=jnp.float32(1 / (2 * math.sqrt(_wanted(density, size)))),
       overflow=zero,
       error=flat.zeros(params),
-      **partition.init(size),
+      **record.own(size),
     )
 
   def update(updates, state, params=None, **_):
@@ -148,7 +146,7 @@ def _by_threshold(
     values += error
     size, workers = values.size, lax.axis_size(axis_name)
     k = _wanted(density, size)
-    bounds, after = partition.divide(state, size, axis_name)
+    bounds, after = state.divide(size, axis_name)
     threshold = state.threshold * _factor(state, k)
     chosen = _chosen(values, threshold, bounds, state.count)
     magnitude, picked = lax.top_k(

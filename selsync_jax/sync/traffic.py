@@ -67,7 +67,7 @@ def sends_nothing(tree: Any, workers: int) -> tuple[Collective, ...]:
 
 def sends_all(tree: Any, workers: int) -> tuple[Collective, ...]:
   """Sends one all-reduce of the floating-point leaves at a synchronization."""
-  return (Collective('all_reduce', nbytes(tree)),)
+  return (Collective('all_reduce', summed_nbytes(tree)),)
 
 
 class Traffic(NamedTuple):
@@ -87,6 +87,16 @@ def nbytes(tree: Any) -> int:
   return sum(leaf.size * leaf.dtype.itemsize for leaf in flat.floats(tree))
 
 
+def summed_nbytes(tree: Any) -> int:
+  """Returns the bytes of these arrays in an all-reduce: 4 for an element of 2.
+
+  `consensus` forms the mean in float32 at least.
+  """
+  return sum(
+    leaf.size * max(leaf.dtype.itemsize, 4) for leaf in flat.floats(tree)
+  )
+
+
 def sent(collectives: Iterable[Collective], at: str, workers: int) -> float:
   """Returns the bytes that a worker sends in the collectives issued `at`."""
   return sum(c.sent(workers) for c in collectives if c.at == at)
@@ -103,5 +113,5 @@ def traffic(
   return Traffic(
     step=sent(collectives, 'step', workers),
     sync=sent(collectives, 'sync', workers),
-    bsp=Collective('all_reduce', nbytes(params)).sent(workers),
+    bsp=Collective('all_reduce', summed_nbytes(params)).sent(workers),
   )

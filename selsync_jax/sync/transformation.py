@@ -5,14 +5,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import optax
 
+from selsync_jax.sync import resizing
+from selsync_jax.sync import traffic
 from selsync_jax.sync.part import Metrics
-from selsync_jax.sync.part import no_metrics
 from selsync_jax.sync.part import Part
-from selsync_jax.sync.resizing import reset
-from selsync_jax.sync.resizing import Resize
-from selsync_jax.sync.traffic import Sends
-from selsync_jax.sync.traffic import sends_nothing
-from selsync_jax.sync.traffic import Traffic
 
 
 class TriggerTraits(NamedTuple):
@@ -37,7 +33,7 @@ class TriggerTraits(NamedTuple):
   sees_update: bool = False
   needs_consensus: bool = False
   threshold: float | None = None
-  affordable: Callable[[Traffic], Any] = lambda traffic: None
+  affordable: Callable[[traffic.Traffic], Any] = lambda traffic: None
   meter: optax.GradientTransformationExtraArgs | None = None
 
 
@@ -73,19 +69,19 @@ class Transformation(optax.GradientTransformationExtraArgs, Part):
   """
 
   record: ClassVar[Callable[..., Any]]
-  sends: Sends
+  sends: traffic.Sends
   metrics: Metrics
-  resize: Resize
+  resize: resizing.Resize
   traits: Any
 
   def __new__(
     cls,
     init: Callable[..., Any],
     update: Callable[..., Any],
-    sends: Sends = sends_nothing,
+    sends: traffic.Sends = traffic.sends_nothing,
     *,
-    metrics: Metrics = no_metrics,
-    resize: Resize = reset,
+    metrics: Metrics = lambda state: {},
+    resize: resizing.Resize = resizing.reset,
     **traits: Any,
   ) -> Any:
     """Creates the pair of functions and sets its declarations."""

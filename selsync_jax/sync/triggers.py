@@ -56,14 +56,6 @@ def around(*triggers: Trigger) -> dict[str, Any]:
   )
 
 
-def around_one(trigger: Trigger) -> dict[str, Any]:
-  """Returns such arguments if one trigger's state is the field `trigger`."""
-  return around(trigger) | dict(
-    metrics=lambda state: trigger.metrics(state.trigger),
-    resize=resizing.fields(trigger=trigger.resize),
-  )
-
-
 class EveryState(NamedTuple):
   """State of `every`: steps taken, and whether the last one synchronizes."""
 
@@ -110,8 +102,8 @@ def at_least_every(k: Period) -> Trigger:
   def init(_):
     return AtLeastEveryState(jnp.int32(0), jnp.bool(False))
 
-  def update(updates, state, params=None, *, synced=None, **_):
-    synced = state.sync if synced is None else synced
+  def update(updates, state, params=None, **extra_args):
+    synced = extra_args.get('synced', state.sync)
     since = jnp.where(synced, 0, state.since) + 1
     return updates, AtLeastEveryState(since, since >= k)
 
@@ -176,13 +168,15 @@ def qsr(
 
 
 def warmup_steps(learning_rate: optax.Schedule, within: int = 2**20) -> int:
-  """Returns the number of steps at its start in which a schedule only rises.
+  """Returns the steps until a schedule is at its highest before its first fall.
 
-  A schedule that rises in all of the first `within` steps has no warmup.
+  A schedule that still rises after `within` steps has no warmup.
   """
   with jax.ensure_compile_time_eval():
     rates = np.asarray(jax.vmap(learning_rate)(jnp.arange(within)))
-  return int(np.argmin(np.diff(rates) > 0))
+  falls = np.flatnonzero(np.diff(rates) < 0)
+  peak = int(np.argmax(rates[: falls[0] + 1] if falls.size else rates))
+  return peak if peak < within - 1 else 0
 
 
 def _rounds(period: Callable[[Any], Any]) -> Trigger:
@@ -191,9 +185,8 @@ def _rounds(period: Callable[[Any], Any]) -> Trigger:
   def init(_):
     return RoundState(jnp.int32(0), jnp.int32(0), jnp.bool(False))
 
-  def update(updates, state, params=None, *, synced=None, **_):
-    synced = state.sync if synced is None else synced
-    starts = synced | (state.due == 0)
+  def update(updates, state, params=None, **extra_args):
+    starts = extra_args.get('synced', state.sync) | (state.due == 0)
     due = jnp.where(starts, state.step + period(state.step), state.due)
     return updates, RoundState(state.step + 1, due, state.step + 1 >= due)
 
@@ -243,10 +236,10 @@ def any_of(*triggers: Trigger) -> Trigger:
     states = tuple(trigger.init(params) for trigger in triggers)
     return AnyOfState(states, jnp.bool(False), jnp.bool(False))
 
-  def update(updates, state, params=None, *, synced=None, **extra_args):
-    synced = state.sync if synced is None else synced
+  def update(updates, state, params=None, **extra_args):
+    extra_args.setdefault('synced', state.sync)
     states: tuple[Any, ...] = tuple(
-      trigger.update(updates, inner, params, synced=synced, **extra_args)[1]
+      trigger.update(updates, inner, params, **extra_args)[1]
       for trigger, inner in zip(triggers, state.triggers, strict=True)
     )
     votes = [inner.safe for inner in states if hasattr(inner, 'safe')]
@@ -256,8 +249,8 @@ def any_of(*triggers: Trigger) -> Trigger:
 
   def metrics(state):
     pairs = zip(triggers, state.triggers, strict=True)
-    every = [trigger.metrics(inner) for trigger, inner in pairs]
-    return dict(collections.ChainMap(*map(dict, every)))  # The first one wins.
+    every = [dict(trigger.metrics(inner)) for trigger, inner in pairs]
+    return dict(collections.ChainMap(*every))  # The first one wins.
 
   each = resizing.each([trigger.resize for trigger in triggers])
   resize = resizing.fields(triggers=each)
@@ -292,9 +285,8 @@ def at_most_every(k: Period, *, trigger: Trigger) -> Trigger:
     no = jnp.bool(False)
     return AtMostEveryState(trigger.init(params), jnp.int32(k - 1), no, no, no)
 
-  def update(updates, state, params=None, *, synced=None, **extra_args):
-    synced = state.sync if synced is None else synced
-    extra_args['synced'] = synced
+  def update(updates, state, params=None, **extra_args):
+    synced = extra_args.setdefault('synced', state.sync)
     inner: Any = trigger.update(updates, state.trigger, params, **extra_args)[1]
     since = jnp.where(synced, 0, state.since) + 1
     safe = getattr(inner, 'safe', jnp.bool(True))
@@ -302,5 +294,12 @@ def at_most_every(k: Period, *, trigger: Trigger) -> Trigger:
     sync = pending & (since >= k) & safe
     return updates, AtMostEveryState(inner, since, pending, sync, safe)
 
-  spacing = max(k, trigger.traits.spacing)
-  return Trigger(init, update, **around_one(trigger) | {'spacing': spacing})
+  inside = around(trigger)
+  inside['spacing'] = max(k, inside['spacing'])
+  return Trigger(
+    init,
+    update,
+    metrics=lambda state: trigger.metrics(state.trigger),
+    resize=resizing.fields(trigger=trigger.resize),
+    **inside,
+  )

@@ -31,10 +31,8 @@ from selsync_jax.sync import traffic
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
 from selsync_jax.sync.part import Metrics
-from selsync_jax.sync.part import no_metrics
 from selsync_jax.sync.part import Part
 from selsync_jax.sync.part import part
-from selsync_jax.sync.resizing import Resize
 
 BLOCK = 256
 """Elements that share one scale."""
@@ -64,8 +62,8 @@ class Wire(Part):
   rebase: Callable[[Any, Any], Any] = lambda tree, state: state
   exact: bool = False
   coarse: bool = False
-  metrics: Metrics = no_metrics
-  resize: Resize = resizing.first
+  metrics: Metrics = lambda state: {}
+  resize: resizing.Resize = resizing.first
 
 
 @part

@@ -7,16 +7,13 @@ wait for the host.
 from collections.abc import Callable, Iterable, Mapping
 import contextlib
 import math
-import signal
 import sys
 import time
 from typing import Any, NamedTuple
 
 import jax
-from jax.experimental import multihost_utils
 import numpy as np
 
-from selsync_jax.cluster import signals
 from selsync_jax.config import Stopped
 from selsync_jax.devices import arrays
 from selsync_jax.runs.ledger import Ledger
@@ -25,6 +22,7 @@ from selsync_jax.runs.session import Session
 from selsync_jax.sync import replicas
 from selsync_jax.sync.transformation import Trigger
 from selsync_jax.training.evaluation import Evaluator
+from selsync_jax.training.preemption import Preemption
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.progress import Progress
 from selsync_jax.training.setup import Plan
@@ -135,56 +133,6 @@ class SilenceWarning:
         '--config.sync.delta a budget does',
         file=sys.stderr,
       )
-
-
-class Preemption(contextlib.AbstractContextManager[Any]):
-  """A context in which a signal is a request that `requested` reports.
-
-  The run then finishes the step, saves, and exits. A second signal ends the
-  process immediately. Before the first step there is nothing to save, and the
-  previous handler receives signals.
-
-  With several processes, a signal to one is a request to all, and JAX's
-  preemption service picks the step after which all of them stop. It listens to
-  SIGTERM only, so other signals are forwarded as SIGTERM.
-  """
-
-  def __init__(self):
-    self._asked = False
-    self._alone = jax.process_count() == 1
-    numbers = signals.NUMBERS if self._alone else signals.WITHOUT_SIGTERM
-    self._handler = signals.Handler(self._ask, numbers)
-    self._handles = False
-
-  def __exit__(self, *exc: Any) -> None:
-    if self._handles:
-      self._handler.stop()
-    if not self._alone:
-      signals.own(signal.SIGTERM)
-
-  def _ask(self, number: int) -> None:
-    del number
-    if self._asked:
-      reason = 'ended by a second signal; the same command resumes the run'
-      signals.stop(signals.STOPPED, reason)
-    self._asked = True
-    if not self._alone:
-      signal.raise_signal(signal.SIGTERM)
-
-  def requested(self, step: int) -> bool:
-    """Returns whether to stop after this step; equal on all processes.
-
-    Call it after every step.
-    """
-    if not self._handles:
-      self._handler.start()
-      self._handles = True
-    if self._alone:
-      return self._asked
-    if not multihost_utils.reached_preemption_sync_point(step):
-      return False
-    signals.own(signal.SIGTERM)  # JAX reacts to the first SIGTERM only.
-    return True
 
 
 class Due(NamedTuple):

@@ -17,11 +17,13 @@ def launch(processes, *command):
 def test_the_launcher_tells_each_process_its_place_and_prefixes_its_lines():
   code = (
     'import os, sys; print(os.environ["JAX_PROCESS_ID"], '
-    'os.environ["JAX_NUM_PROCESSES"]); print("oops", file=sys.stderr)'
+    'os.environ["JAX_NUM_PROCESSES"], '
+    'int(os.environ["SELSYNC_LAUNCHER"]) == os.getppid()); '
+    'print("oops", file=sys.stderr)'
   )
   done = launch(3, sys.executable, '-c', code)
   assert done.returncode == 0
-  printed = (done.stdout, [f'[{i}] {i} 3' for i in range(3)])
+  printed = (done.stdout, [f'[{i}] {i} 3 True' for i in range(3)])
   warned = (done.stderr, [f'[{i}] oops' for i in range(3)])
   for text, lines in (printed, warned):
     assert sorted(text.splitlines()) == lines

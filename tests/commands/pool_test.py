@@ -45,7 +45,7 @@ def test_a_trial_is_a_process_that_writes_a_report_and_a_log(
 
 @pytest.mark.slow
 def test_a_trial_that_diverges_leaves_no_summary(tmp_path):
-  """Whatever a library prints as the process ends."""
+  """Its line is the last: libraries print nothing as the process ends."""
   trial = one_trial(tmp_path, 1e20)
   file = tmp_path / 'mine.py'
   file.write_text(
@@ -55,8 +55,8 @@ def test_a_trial_that_diverges_leaves_no_summary(tmp_path):
   trial.flags.append(f'--config={file}:bsp')
   pool.Processes(1).run(trial)
   assert not trial.is_done
-  *_, line, last = (trial.workdir / 'train.log').read_text().splitlines()
-  assert 'is not finite' in line and last == 'goodbye'
+  *_, last = (trial.workdir / 'train.log').read_text().splitlines()
+  assert 'is not finite' in last
 
 
 def test_a_trial_that_fails_ends_the_comparison_with_its_code(tmp_path):

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
 
-from selsync_jax.report import lines
+from selsync_jax.report import figure
 
 
 @given(
@@ -13,7 +13,7 @@ from selsync_jax.report import lines
 )
 def test_a_thinned_line_keeps_its_extremes_and_invents_nothing(values, buckets):
   y = np.array(values, float)
-  kept = lines.envelope(y, buckets)
+  kept = figure.envelope(y, buckets)
   known = y[~np.isnan(y)]
   assert (np.diff(kept) > 0).all()
   assert len(kept) <= max(2 * buckets + 2, min(len(known), 2 * buckets))
@@ -39,7 +39,7 @@ def test_a_thinned_line_keeps_its_extremes_and_invents_nothing(values, buckets):
 )
 def test_a_band_from_0_to_1_holds_every_value(rows, buckets):
   y = np.array(rows, float)
-  at, peak, (low, middle, high) = lines.quantiles(y, buckets, (0, 0.5, 1))
+  at, peak, (low, middle, high) = figure.quantiles(y, buckets, (0, 0.5, 1))
   known = ~np.isnan(y).all(axis=1)
   assert len(at) == min(buckets, known.sum())
   assert (low <= middle).all() and (middle <= high).all()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from selsync_jax.report import palette
+from selsync_jax.report import figure
 
 
 def luminance(color):
@@ -15,7 +15,7 @@ def luminance(color):
   return linear @ [0.2126, 0.7152, 0.0722]
 
 
-@pytest.mark.parametrize('colors', [palette.LIGHT, palette.DARK])
+@pytest.mark.parametrize('colors', [figure.LIGHT, figure.DARK])
 def test_text_has_the_contrast_that_wcag_requires(colors):
   for name in ('ink', 'muted'):
     one, other = luminance(colors[name]), luminance(colors['paper'])
@@ -24,6 +24,6 @@ def test_text_has_the_contrast_that_wcag_requires(colors):
 
 
 def test_the_dark_palette_replaces_every_color():
-  light, dark = palette.LIGHT, palette.DARK
+  light, dark = figure.LIGHT, figure.DARK
   assert dark.keys() == light.keys()
   assert all(dark[name] != light[name] for name in light)

@@ -7,7 +7,7 @@ import pytest
 
 from selsync_jax.report import metric_plot
 from selsync_jax.report import run_page
-from selsync_jax.report import step_plots
+from selsync_jax.report import run_plots
 from selsync_jax.runs import history
 from selsync_jax.runs import records
 from tests.support import recorded
@@ -89,7 +89,7 @@ def test_bytes_are_drawn_against_those_of_bsp_if_all_runs_agree_on_them(
     summary = recorded.summary(length, count, **sent)
     (workdir / 'summary.json').write_text(json.dumps(summary))
     runs.append(history.read(workdir))
-  plot = step_plots.communication(runs)
+  plot = run_plots.communication(runs)
   agree = workers == 2
   assert ('BSP would have sent' in plot.legend) == agree
   assert ('against BSP (dotted)' in plot.caption) == agree

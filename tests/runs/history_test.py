@@ -7,7 +7,7 @@ import pytest
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.configs import digits
-from selsync_jax.report.entries import read_entries
+from selsync_jax.report.comparison_table import read_entries
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Trial
 from tests.support import damage

@@ -1,7 +1,9 @@
 """Times that arithmetic, or a paper, knows."""
 
+import gc
 import importlib
 import math
+import tracemalloc
 
 import pytest
 
@@ -31,7 +33,7 @@ def seconds(method, steps, workers=8, **where):
   fields = where.pop('fields', {})
   engine = small.clock(method, fields=fields, workers=workers, **where)
   engine.advance(steps * workers)
-  return engine.sim.now
+  return engine.sim.env.now
 
 
 @pytest.mark.parametrize('method, fields', ALL)
@@ -39,7 +41,7 @@ def test_equal_workers_without_latency_lose_no_time(method, fields):
   """K steps of T seconds take K T: nobody ever waits."""
   engine = small.clock(method, fields=fields, workers=8)
   engine.advance(8 * 50)
-  assert engine.sim.now == pytest.approx(50 * 0.1)
+  assert engine.sim.env.now == pytest.approx(50 * 0.1)
   assert {span.kind for span in engine.spans()} == {'compute'}
 
 
@@ -197,7 +199,7 @@ def spied(monkeypatch, method, limit, **where):
   average, averages = module.average, []
 
   def recording(sim, models, members):
-    averages.append((sim.now, tuple(members)))
+    averages.append((sim.env.now, tuple(members)))
     average(sim, models, members)
 
   monkeypatch.setattr(module, 'average', recording)
@@ -309,12 +311,38 @@ def test_a_group_of_wagma_never_averages_without_a_worker_that_comes_late(
   assert {2, 3} <= numbers  # Late ones add their own to the sum of two.
 
 
+@pytest.mark.parametrize(
+  'method, fields',
+  [
+    *((method, {}) for method in ('dssp', 'rna', 'ad_psgd')),
+    ('eager', {'sync_every': 1}),
+    ('wagma', {'tau': 2}),
+    ('prague', {'how': 'random'}),
+    ('prague', {'how': 'static'}),
+  ],
+)
+def test_memory_does_not_grow_with_the_steps(method, fields):
+  engine, sizes = small.clock(method, workers=4, fields=fields), []
+  only = tracemalloc.Filter(True, '*/simulate/*')
+  cached = tracemalloc.Filter(False, '*/cluster.py')  # Up to a limit.
+  tracemalloc.start()
+  for steps in (200, 400):
+    engine.advance(4 * steps)
+    engine.spans()
+    gc.collect()
+    snapshot = tracemalloc.take_snapshot().filter_traces((only, cached))
+    sizes.append(sum(line.size for line in snapshot.statistics('filename')))
+  tracemalloc.stop()
+  before, after = sizes
+  assert after - before < 50 * 200  # Bytes; an entry a step has over 100.
+
+
 def test_a_deadlock_is_one_line():
   def method(sim):
     def worker():
       yield sim.env.event()
 
-    sim.process(worker())
+    sim.env.process(worker())
     return list
 
   engine = Engine(method, small.cluster(), small.NBYTES)

@@ -205,6 +205,8 @@ _SCORES = (
   "self.param('a/b', nn.initializers.ones, (3,))",
   "self.make_rng('another')",
   "self.variable('grown', 'x', lambda: jnp.ones(CALLS['model']))",
+  "self.variable('packed', 'x', lambda: jnp.ones(3, 'int4'))",
+  "self.variable('packed', 'x', lambda: jax.random.key(0))",
   'nn.Dense(2)(x.astype(str))',
 )
 _METRICS = (

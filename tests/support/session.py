@@ -5,14 +5,39 @@ import fcntl
 import os
 import pathlib
 import shutil
+from typing import Any
 
 import beartype
+import jaxtyping
 
 ROOT = pathlib.Path(__file__).parents[2]
 SESSION = pathlib.Path(os.environ['SELSYNC_TESTS'])  # From conftest.py.
 
 # An int may stand for a float, as for any type checker.
 typecheck = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))
+_jaxtyped = jaxtyping.jaxtyped
+
+
+def check_public_signatures() -> None:
+  """Lets the shapes and types of public signatures hold for every call.
+
+  The hook would also wrap private functions, and nested ones each time that
+  their definition is executed, which took half of the tests' time.
+  """
+  jaxtyping.jaxtyped = _jaxtyped_if_public
+  jaxtyping.install_import_hook(
+    'selsync_jax', 'tests.support.session.typecheck'
+  )
+
+
+def _jaxtyped_if_public(*, typechecker: Any) -> Callable[[Any], Any]:
+  def decorate(definition: Any) -> Any:
+    name = getattr(definition, '__qualname__', 'property')
+    if '<locals>' in name or '._' in f'.{name}':
+      return definition
+    return _jaxtyped(definition, typechecker=typechecker)
+
+  return decorate
 
 
 def make_once(name: str, make: Callable[[pathlib.Path], None]) -> pathlib.Path:

@@ -14,6 +14,7 @@ def config(data_dir, method='selsync', **fields):
   defaults = {
     'steps': STEPS,
     'data.dir': data_dir,
+    'data.backend': 'numpy',  # Two processes need not both import TensorFlow.
     'mapper': 'vmap',
     'checkpoint.every': 8,
     'eval.every_epochs': 1.2,

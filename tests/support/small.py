@@ -36,7 +36,7 @@ def config(plain=False):
   """
   small = hyperplane.get_config('bsp')
   small.update(workers=WORKERS, steps=STEPS, batch_size=8, mapper='vmap')
-  small.data.dimensions = 16
+  small.data.update(dimensions=16, backend='numpy')
   if not plain:
     small.optimizer.update(momentum=0.9, weight_decay=1e-3, clip_norm=1.0)
     small.schedule.update(name='cosine', warmup_epochs=3 / 512)

@@ -60,3 +60,12 @@ def test_an_average_that_is_not_finite_is_begun_anew():
     _, state = tx.update(gradient, state)
     changes.append(state.change)
   assert changes == [np.inf, 0]
+
+
+@pytest.mark.parametrize('first', [0.0, np.nan])
+def test_gradients_without_a_norm_are_no_past(first):
+  state, changes = METER.init(np.ones(3, np.float32)), []
+  for scale in (first, first, 2, 2, 2):
+    _, state = UPDATE(np.full(3, scale, np.float32), state)
+    changes.append(float(state.change))
+  assert changes[2:] == [np.inf, 0, 0]

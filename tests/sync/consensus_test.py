@@ -37,6 +37,27 @@ def test_a_consensus_over_some_ignores_the_others_even_if_not_finite(mapper):
   np.testing.assert_array_equal(mean[1], np.ones((4, 2)))
 
 
+HALVES = {
+  'all': ss.consensus,
+  'some': lambda tree: ss.consensus(tree, where=True, count=64),
+  'groups': lambda tree: ss.groups(8).apply(tree, ss.groups(8).init(tree))[0],
+  'ring': lambda tree: ss.gossip('ring').apply(
+    tree, ss.gossip('ring').init(tree)
+  )[0],
+}
+
+
+@pytest.mark.parametrize('name', HALVES)
+@pytest.mark.parametrize('dtype', [jnp.bfloat16, jnp.float16])
+def test_equal_workers_in_half_precision_keep_their_bits(name, dtype):
+  some = jax.random.uniform(jax.random.key(0), (100,), dtype, 1, 2)
+  largest = jnp.full(3, 60_000, dtype)  # The largest float16 is 65,504.
+  tree = {'some': some, 'largest': largest}
+  stacked = jax.tree.map(lambda x: jnp.tile(x, (64, 1)), tree)
+  mean = jax.vmap(HALVES[name], axis_name=ss.AXIS)(stacked)
+  jax.tree.map(np.testing.assert_array_equal, mean, stacked)
+
+
 @pytest.mark.parametrize('given', [{'where': True}, {'count': 2}])
 def test_a_subset_needs_both_its_members_and_their_count(given):
   with pytest.raises(ValueError, match='where and count go together'):

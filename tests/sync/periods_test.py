@@ -63,6 +63,19 @@ def test_a_warmup_ends_at_the_first_peak():
   assert list(map(warmup_steps, SCHEDULES.values())) == [0, 53, 20, 0]
 
 
+def test_a_warmup_that_does_not_rise_at_once_ends_at_the_first_fall():
+  waits = optax.join_schedules(
+    [optax.constant_schedule(0.0), SCHEDULES['cosine after warmup']], [2]
+  )
+  assert warmup_steps(waits) == 55
+
+  def stairs(step):
+    return jnp.minimum(step // 10, 5) * 0.02 * 0.999 ** (step // 80)
+
+  assert warmup_steps(stairs) == 50
+  assert syncs(ss.qsr(0.2, 2, stairs), 20) == [4, 8, 12, 16, 20]
+
+
 def test_a_schedule_that_only_rises_has_no_warmup():
   assert warmup_steps(lambda step: step / 10) == 0
   assert warmup_steps(optax.constant_schedule(0.1)) == 0

@@ -12,7 +12,7 @@ from selsync_jax.config import flat
 from selsync_jax.config import RunError
 from selsync_jax.fields import may_change
 from selsync_jax.report import comparison
-from selsync_jax.report import headline
+from selsync_jax.report import facts
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs import history
 from selsync_jax.runs import records
@@ -229,7 +229,7 @@ def test_a_damaged_last_row_changes_no_outcome(
   damaged = history.read(finished)
   assert f'{path}: 1 damaged line is left out' in capsys.readouterr().err
   assert damaged.rows == whole.rows[:-1]
-  assert headline.headline([damaged]) == headline.headline([whole])
+  assert facts.headline([damaged]) == facts.headline([whole])
   short = config(data_dir)
   trial = Trial('selsync', 0.1, short.seed, finished, [], short)
   assert 'of the traffic of BSP' in comparison.write([trial], tmp_path).best

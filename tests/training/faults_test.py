@@ -218,3 +218,14 @@ def test_a_full_disk_is_reported_and_the_last_checkpoint_stays_good(
   assert f'resuming from step {step}' in live_runs.finish(command)
   summary = json.loads((workdir / 'summary.json').read_text())
   assert summary['steps'] == 200
+
+
+@pytest.mark.slow
+def test_a_run_needs_no_shared_memory(tmp_path):
+  without = 'mount -t tmpfs -o ro none /dev/shm && exec "$@"'
+  private = ('unshare', '--mount', 'sh', '-c', without, 'sh')
+  tried = live_runs.run(*private, 'true')
+  if tried.returncode:
+    pytest.skip(f'/dev/shm stays: {tried.stderr.strip()}')
+  live_runs.finish([*private, *live_runs.command('selsync', 2, tmp_path)])
+  assert len(live_runs.rows(tmp_path)) == live_runs.STEPS

@@ -125,10 +125,7 @@ _TEST, _VALIDATION = 360, 180
 
 
 def _split_digits(labels: np.ndarray) -> dict[str, np.ndarray]:
-  """Returns the example indices of each split, stratified by label.
-
-  They are sorted by their MD5, with the split as salt.
-  """
+  """Returns the example indices of each split, stratified, sorted by MD5."""
   from sklearn import model_selection  # Takes a second to import.
 
   def stratified(indices, size):

@@ -24,15 +24,12 @@ Tokens = Annotated[int, Interval(ge=1, le=2**16)]
 
 
 def _segments(tokens: np.ndarray, bptt: int) -> arrays.Examples:
-  """Divides tokens [n] into segments [examples, bptt + 1].
-
-  The last token of a segment, a target, is the first of the next, an input.
-  Fewer than bptt tokens at the end are dropped.
-  """
+  """Divides tokens [n] into segments [examples, bptt + 1] that share an end."""
   if len(tokens) <= bptt:
     raise ValueError(
       f'bptt={bptt} asks for more than the {len(tokens)} tokens of a split'
     )
+  # Fewer than bptt tokens at the end are dropped.
   windows = np.lib.stride_tricks.sliding_window_view(tokens, bptt + 1)
   return {'tokens': np.ascontiguousarray(windows[::bptt])}
 

@@ -49,11 +49,7 @@ def resize(image: tf.Tensor, size: int | None) -> tf.Tensor:
 
 
 def pad_crop_flip(image: Tensor, key: Tensor, pad: int = 4) -> tf.Tensor:
-  """Pads each image with black, crops it, and mirrors it with probability 1/2.
-
-  The key, uint64 [n], is for images [n, height, width, channels]. The crop,
-  float32, is as large as the image.
-  """
+  """Pads images [n, ...] with black, crops and mirrors by `key`, uint64 [n]."""
   size = image.shape[1:3]
   last = np.float32(size) - 1
   ways = 2 * pad + 1
@@ -82,11 +78,7 @@ def _resized_crop(jpeg, begin, extent, size):
 
 
 def inception_crop(jpeg: tf.Tensor, key: Tensor, size: int) -> tf.Tensor:
-  """Crops 8 to 100% of the area, resized to a square, mirrored with p = 1/2.
-
-  The image is encoded, string []; the key is uint64 []; and the result is
-  float32 [size, size, 3] in [0, 255].
-  """
+  """Crops 8 to 100% of the area, resized to a square, mirrored with p = 1/2."""
   begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
     tf.image.extract_jpeg_shape(jpeg),
     bounding_boxes=tf.zeros((0, 0, 4)),
@@ -103,12 +95,8 @@ def inception_crop(jpeg: tf.Tensor, key: Tensor, size: int) -> tf.Tensor:
 
 
 def center_crop(jpeg: tf.Tensor, size: int) -> tf.Tensor:
-  """Crops the square in the middle, with 7/8 of the shorter side.
-
-  This is the usual crop of 224 from an image whose shorter side was resized to
-  256, with one interpolation. Arguments and result are those of
-  `inception_crop`.
-  """
+  """Crops the square in the middle, with 7/8 of the shorter side."""
+  # As the usual 224 of a shorter side of 256, with one interpolation.
   shape = tf.image.extract_jpeg_shape(jpeg)[:2]
   extent = tf.repeat(tf.maximum(tf.reduce_min(shape) * 7 // 8, 1), 2)
   return _resized_crop(jpeg, (shape - extent) // 2, extent, size)

@@ -2,8 +2,7 @@
 
 Who reads which example is arithmetic on indices (`assignment.py`), which NumPy
 does for many steps at a time. A pipeline starts from such a block of indices,
-for each of the partitions (`seldp`, `defdp`, `by_label`, `dirichlet`), and does
-the rest:
+whatever the partition (`seldp`, `defdp`, `by_label`, `dirichlet`):
 
   indices -> gather -> cast -> transform and augment -> batch -> prefetch
 
@@ -21,19 +20,17 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from selsync_jax.data.arrays import Block
-from selsync_jax.data.arrays import Examples
-from selsync_jax.data.arrays import KeyedTransform
+from selsync_jax.data import arrays
 from selsync_jax.data.protocol import Batch
 
 _T = TypeVar('_T')
 
 
 def read(
-  examples: Examples,
+  examples: arrays.Examples,
   dtypes: Mapping[str, type],
-  blocks: Iterator[Block],
-  transform: KeyedTransform,
+  blocks: Iterator[arrays.Block],
+  transform: arrays.KeyedTransform,
 ) -> Iterator[Batch]:
   """Reads with tf.data pipelines, one per block; see `arrays.Read`."""
   first = next(blocks, None)
@@ -62,12 +59,9 @@ def read(
 
 
 def traced(
-  pipeline: Callable[[Any], tf.data.Dataset], block: Block
-) -> Callable[[Block], tf.data.Dataset]:
-  """Returns `pipeline(tensors)`, whose Python runs once, not for every block.
-
-  The block is an example; others may have more or fewer steps.
-  """
+  pipeline: Callable[[Any], tf.data.Dataset], block: arrays.Block
+) -> Callable[[arrays.Block], tf.data.Dataset]:
+  """Returns the pipeline of any block, whose Python runs once, for this one."""
   spec = {}
 
   @tf.autograph.experimental.do_not_convert  # It has nothing to convert.
@@ -82,7 +76,7 @@ def traced(
   }
   compiled = tf.function(variant).get_concrete_function(blocks)
 
-  def of(block: Block) -> tf.data.Dataset:
+  def of(block: arrays.Block) -> tf.data.Dataset:
     tensors = {name: tf.constant(array) for name, array in block.items()}
     return tf.data.experimental.from_variant(compiled(tensors), spec)
 
@@ -92,10 +86,7 @@ def traced(
 def read_ahead(
   pipeline: Callable[[_T], tf.data.Dataset], parts: Iterator[_T]
 ) -> Iterator[Batch]:
-  """Yields the batches of a pipeline of each part.
-
-  A thread opens the next one up to its first batch while one is read.
-  """
+  """Yields the batches of a pipeline of each part; a thread opens the next."""
 
   def opened():
     for part in parts:

@@ -14,9 +14,7 @@ import tensorflow_datasets as tfds
 
 from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
-from selsync_jax.data.arrays import ArrayDataset
-from selsync_jax.data.arrays import Examples
-from selsync_jax.data.arrays import Source
+from selsync_jax.data import arrays
 from selsync_jax.data.tfdata import pipelines
 from selsync_jax.data.tfdata import streamed
 
@@ -24,8 +22,8 @@ _BATCH = 1024  # The number of examples that are converted together.
 
 
 def open_source(
-  source: Source, data_dir: str | None
-) -> ArrayDataset | streamed.OpenShards:
+  source: arrays.Source, data_dir: str | None
+) -> arrays.ArrayDataset | streamed.OpenShards:
   """Opens a data set, prepared on first use if this package prepares it."""
   builder = open_builder(source, data_dir)
   num_classes = source.num_classes(builder.info)
@@ -35,7 +33,7 @@ def open_source(
   with config_errors('data'):
     names = source.splits.items()
     splits = {k: source.read(streamed.rows(builder, v)) for k, v in names}
-  return ArrayDataset(
+  return arrays.ArrayDataset(
     source.name,
     source.task,
     num_classes,
@@ -68,7 +66,7 @@ def _silence_tfds() -> Iterator[None]:
     logging.set_verbosity(verbosity)
 
 
-def open_builder(source: Source, data_dir: str | None) -> Any:
+def open_builder(source: arrays.Source, data_dir: str | None) -> Any:
   """Returns the TFDS builder of a source; an error says how to get its data."""
   if not sys.stderr.isatty():
     tfds.disable_progress_bar()
@@ -95,7 +93,7 @@ def open_builder(source: Source, data_dir: str | None) -> Any:
   return builder
 
 
-def read_all(dataset: tf.data.Dataset) -> Examples:
+def read_all(dataset: tf.data.Dataset) -> arrays.Examples:
   """Returns all examples of a finite data set, each a dict, as arrays."""
   if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
     raise ValueError('the tf.data.Dataset has no end; leave out repeat()')
@@ -110,7 +108,9 @@ def read_all(dataset: tf.data.Dataset) -> Examples:
   }
 
 
-def split_reader(name: str, data_dir: str | None) -> Callable[[str], Examples]:
+def split_reader(
+  name: str, data_dir: str | None
+) -> Callable[[str], arrays.Examples]:
   """Returns `read(split)` for a data set that TFDS has prepared."""
   try:
     builder = tfds.builder(name, data_dir=data_dir)
@@ -118,7 +118,7 @@ def split_reader(name: str, data_dir: str | None) -> Callable[[str], Examples]:
     (first, *_) = str(error).splitlines()
     raise ConfigError(f'config.data: TFDS: {first}') from error
 
-  def read(split: str) -> Examples:
+  def read(split: str) -> arrays.Examples:
     try:
       dataset = streamed.rows(builder, split)
     except (AssertionError, FileNotFoundError) as error:

@@ -1,9 +1,8 @@
 """Data that stay on disk, such as ImageNet: a tf.data pipeline per worker.
 
 A worker's chunk is a contiguous part of the shards. It is read from front to
-back and shuffled within blocks of still-encoded examples, so that a block needs
-little memory. Only examples that are used are decoded: not the part of a block
-that a resumed run has read before, either.
+back and shuffled within blocks of still-encoded examples, which need little
+memory. Only examples that are used are decoded.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +18,6 @@ from selsync_jax.config import ConfigError
 from selsync_jax.data import arrays
 from selsync_jax.data import partitions
 from selsync_jax.data import protocol
-from selsync_jax.data.arrays import Source
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.assignment import progress
 from selsync_jax.data.draws import bits
@@ -53,7 +51,9 @@ class Shards(NamedTuple):
 class OpenShards(NamedTuple):
   """A data set whose splits stay on disk."""
 
-  source: Source  # It decodes the examples; its order is `ShuffledBlocks`.
+  source: (
+    arrays.Source
+  )  # It decodes the examples; its order is `ShuffledBlocks`.
   num_classes: int
   splits: Mapping[str, Shards]
 
@@ -92,54 +92,39 @@ class StreamedData(protocol.Data):
       partitions.seldp, shards.examples, total, 1, 0, contiguous=True
     )
     assignment = Assignment(partition, ShuffledBlocks(1), None, batch_size, 0)
-
-    def decode(example, _):
-      return self.dataset.source.transform(example)
-
-    reader = Reader(shards, decode, assignment)
+    transform = self.dataset.source.transform
+    reader = Reader(shards, lambda example, _: transform(example), assignment)
     steps = int(partition.steps_per_chunk(batch_size)[0])
     return reader.batches(workers, 0, steps)
 
   @property
   def fingerprint(self) -> dict[str, Any]:
     """See `Data`; four examples of each split are read, with encoded images."""
-
-    def checksum(shards, index):
-      (example,) = shards.read(index, index + 1).as_numpy_iterator()
-      return arrays.checksum({k: np.asarray(v) for k, v in example.items()})
-
-    def content(shards):
-      some = arrays.sample(shards.examples, 4).tolist()
-      return ''.join(checksum(shards, index) for index in some)
-
-    return {
-      split: {'examples': shards.examples, 'content': content(shards)}
-      for split, shards in self.dataset.splits.items()
-    }
+    marks = {}
+    for split, shards in self.dataset.splits.items():
+      content = ''
+      for index in arrays.sample(shards.examples, 4).tolist():
+        (row,) = shards.read(index, index + 1).as_numpy_iterator()
+        content += arrays.checksum({k: np.asarray(v) for k, v in row.items()})
+      marks[split] = {'examples': shards.examples, 'content': content}
+    return marks
 
 
 class Reader(NamedTuple):
-  """Reads a split for some of the workers.
-
-  `decode(example, key)` makes a stored example one of a batch, with 64 random
-  bits, uint64. The order of the assignment is `ShuffledBlocks`.
-  """
+  """Reads a split for some of the workers."""
 
   shards: Shards
+  # Makes one of a batch of a stored example, with 64 random bits, uint64.
   decode: Callable[[Any, Any], Any]
-  assignment: Assignment
+  assignment: Assignment  # Its order is `ShuffledBlocks`.
 
   def batches(
     self, workers: Sequence[int], start: int, stop: int
   ) -> Iterator[protocol.Batch]:
-    """The batches of some workers at steps `start` to `stop - 1`.
-
-    They hold what `Assignment.slots` says: arrays [workers, batch_size, ...],
-    and `mask`. Every worker must have an example at every step.
-    """
+    """Yields what `Assignment.slots` says, for steps `start` to `stop - 1`."""
     partition, _, _, batch_size, _ = self.assignment
     steps = partition.steps_per_chunk(batch_size)
-    if (steps > partition.sizes).any():
+    if (steps > partition.sizes).any():  # Each needs an example at every step.
       raise ConfigError(
         f'a batch of {batch_size}: must be larger for streamed data that '
         'the workers cannot share evenly (config.batch_size, '

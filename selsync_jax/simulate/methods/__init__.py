@@ -1,8 +1,8 @@
 """The registry of asynchronous methods.
 
-A method is a constructor whose keyword defaults are its fields, as in
-`selsync_jax.methods`. It returns a function that starts the method's processes,
-which read like the paper's pseudo-code.
+A method is a function of a `Simulation` whose keyword arguments are its fields,
+as in `selsync_jax.methods`. It starts the method's processes, which read like
+the paper's pseudo-code.
 """
 
 from collections.abc import Callable
@@ -17,8 +17,9 @@ from selsync_jax.simulate.methods.ad_psgd import ad_psgd
 from selsync_jax.simulate.methods.prague import prague
 from selsync_jax.simulate.methods.wagma import wagma
 from selsync_jax.simulate.simulation import Method
+from selsync_jax.simulate.simulation import Models
 
-METHODS: dict[str, Callable[..., Method]] = {
+METHODS: dict[str, Callable[..., Models]] = {
   'asp': server.asp,
   'ssp': server.ssp,
   'dssp': server.dssp,
@@ -31,18 +32,11 @@ METHODS: dict[str, Callable[..., Method]] = {
 
 
 def parameters(method: str) -> dict[str, inspect.Parameter]:
-  """Returns the fields of a method, as its constructor declares them.
-
-  If there is no such method, that is a `ValueError`.
-  """
+  """Returns the fields of a method, or raises `ValueError` if there is none."""
   return config.parameters(lookup(METHODS, method))
 
 
 def create_method(method: str, **fields: Any) -> Method:
-  """Makes the method of a config's `sync`.
-
-  Fields of other methods must be `None`. An unknown method or field, or a value
-  that breaks the rule of its field, is a `ConfigError`.
-  """
+  """Binds the fields of a config's `sync`; those of others must be `None`."""
   given = {'method': method, **fields}
-  return config.bind(METHODS, given, 'sync', key='method')()
+  return config.bind(METHODS, given, 'sync', key='method')

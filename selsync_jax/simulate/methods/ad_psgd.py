@@ -16,8 +16,8 @@ from typing import Literal
 import simpy
 
 from selsync_jax.simulate.meeting import average
-from selsync_jax.simulate.simulation import Method
 from selsync_jax.simulate.simulation import Model
+from selsync_jax.simulate.simulation import Models
 from selsync_jax.simulate.simulation import Simulation
 
 _NEIGHBOR = 3  # Separates these draws from other methods'.
@@ -30,7 +30,9 @@ TOPOLOGIES: dict[str, Callable[[int, int], list[int]]] = {
 }
 
 
-def ad_psgd(*, topology: Literal['ring', 'complete'] = 'ring') -> Method:
+def ad_psgd(
+  sim: Simulation, *, topology: Literal['ring', 'complete'] = 'ring'
+) -> Models:
   """Averages an active worker with a passive neighbor after each gradient.
 
   Workers with even indices are active.
@@ -41,40 +43,37 @@ def ad_psgd(*, topology: Literal['ring', 'complete'] = 'ring') -> Method:
   """
   neighbors = TOPOLOGIES[topology]
 
-  def start(sim: Simulation):
-    if sim.workers % 2:
-      raise ValueError(
-        f'ad_psgd needs an even number of workers, got {sim.workers}'
-      )
-    models = [Model(sim.algebra.initial(), 0)] * sim.workers
-    locks = [simpy.Resource(sim.env) for _ in models]
+  if sim.workers % 2:
+    raise ValueError(
+      f'ad_psgd needs an even number of workers, got {sim.workers}'
+    )
+  models = [Model(sim.algebra.initial(), 0)] * sim.workers
+  locks = [simpy.Resource(sim.env) for _ in models]
 
-    def exchange(i, step):
-      others = neighbors(i, sim.workers)
-      j = others[sim.draws(_NEIGHBOR, step)[i] % len(others)]
-      with locks[j].request() as turn:
+  def exchange(i, step):
+    others = neighbors(i, sim.workers)
+    j = others[sim.draws(_NEIGHBOR, step)[i] % len(others)]
+    with locks[j].request() as turn:
+      yield from sim.hold(i, turn)
+      ended = sim.env.timeout(sim.seconds_of('exchange', 2))
+      yield from sim.hold(i, ended, 'communicate')
+      average(sim, models, (i, j))
+      for k in (i, j):
+        models[k] = models[k]._replace(version=models[k].version + 1)
+
+  def worker(i):
+    is_active = i % 2 == 0
+    while True:
+      gradient = yield from sim.compute(i, models[i])
+      if is_active:
+        yield from exchange(i, gradient.step)
+      with locks[i].request() as turn:
         yield from sim.hold(i, turn)
-        ended = sim.env.timeout(sim.seconds_of('exchange', 2))
-        yield from sim.hold(i, ended, 'communicate')
-        average(sim, models, (i, j))
-        for k in (i, j):
-          models[k] = models[k]._replace(version=models[k].version + 1)
+        x, version = models[i]
+        sim.use(gradient, version)
+        x = sim.algebra.update(x, gradient.value, gradient.step)
+        x = sim.algebra.with_statistics(x, [gradient.value])
+        models[i] = Model(x, version + 1)
 
-    def worker(i):
-      is_active = i % 2 == 0
-      while True:
-        gradient = yield from sim.compute(i, models[i])
-        if is_active:
-          yield from exchange(i, gradient.step)
-        with locks[i].request() as turn:
-          yield from sim.hold(i, turn)
-          x, version = models[i]
-          sim.use(gradient, version)
-          x = sim.algebra.update(x, gradient.value, gradient.step)
-          x = sim.algebra.with_statistics(x, [gradient.value])
-          models[i] = Model(x, version + 1)
-
-    sim.start(worker)
-    return lambda: models
-
-  return start
+  sim.start(worker)
+  return lambda: models

@@ -18,7 +18,6 @@ from selsync_jax.config import Count
 from selsync_jax.simulate.algebra import Value
 from selsync_jax.simulate.meeting import synchronizations
 from selsync_jax.simulate.simulation import Gradient
-from selsync_jax.simulate.simulation import Method
 from selsync_jax.simulate.simulation import Model
 from selsync_jax.simulate.simulation import Models
 from selsync_jax.simulate.simulation import Process
@@ -68,7 +67,7 @@ class PartialAllReduce:
     self.held[worker].append(gradient)
     if self._called == call and self._may_begin(call, worker):
       self._called += 1
-      sim.process(self._round())
+      sim.env.process(self._round())
     yield from sim.wait_until(worker, lambda: self._begun > call, self._began)
     yield from sim.wait_until(
       worker, lambda: self.rounds > call, self._ended, 'communicate'
@@ -127,8 +126,11 @@ def train_with(
 
 
 def eager(
-  *, mode: Literal['solo', 'majority'] = 'solo', sync_every: Count = 100
-) -> Method:
+  sim: Simulation,
+  *,
+  mode: Literal['solo', 'majority'] = 'solo',
+  sync_every: Count = 100,
+) -> Models:
   """Applies, at each step, the sum of a partial all-reduce divided by N.
 
   This is eager-SGD. A late gradient goes into a later round. A worker that is
@@ -150,27 +152,24 @@ def eager(
     Partial Collective Operations`, PPoPP 2020, Algorithm 2.
   """
 
-  def start(sim: Simulation) -> Models:
-    @functools.lru_cache
-    def drawn(number):
-      draws = sim.draws(_INITIATOR, number)
-      return draws.index(max(draws))
+  @functools.lru_cache
+  def drawn(number):
+    draws = sim.draws(_INITIATOR, number)
+    return draws.index(max(draws))
 
-    def may_begin(number, worker):
-      return mode == 'solo' or worker == drawn(number)
+  def may_begin(number, worker):
+    return mode == 'solo' or worker == drawn(number)
 
-    def apply(model, results, step):
-      for result in results[-1:]:  # Later rounds overwrite earlier ones.
-        model = sim.algebra.update(model, result.mean, step)
-      return model
+  def apply(model, results, step):
+    for result in results[-1:]:  # Later rounds overwrite earlier ones.
+      model = sim.algebra.update(model, result.mean, step)
+    return model
 
-    reduction = PartialAllReduce(sim, may_begin, lambda givers: sim.workers)
-    return train_with(sim, reduction, apply, lambda g: g.step, sync_every)
-
-  return start
+  reduction = PartialAllReduce(sim, may_begin, lambda givers: sim.workers)
+  return train_with(sim, reduction, apply, lambda g: g.step, sync_every)
 
 
-def rna(*, probes: Count = 2) -> Method:
+def rna(sim: Simulation, *, probes: Count = 2) -> Models:
   """Applies a partial all-reduce that the first of a few random workers begins.
 
   This is RNA, randomized non-blocking all-reduce, reconstructed from the
@@ -192,32 +191,28 @@ def rna(*, probes: Count = 2) -> Method:
     Yang, Rang and Cheng, `Mitigating Stragglers in the Decentralized Training
     on Heterogeneous Clusters`, Middleware 2020.
   """
+  if probes > sim.workers:
+    raise ValueError(f'probes={probes}: there are {sim.workers} workers')
 
-  def start(sim: Simulation) -> Models:
-    if probes > sim.workers:
-      raise ValueError(f'probes={probes}: there are {sim.workers} workers')
+  @functools.lru_cache
+  def probed(number):
+    draws = sim.draws(_PROBED, number)
+    return sorted(range(sim.workers), key=draws.__getitem__)[:probes]
 
-    @functools.lru_cache
-    def probed(number):
-      draws = sim.draws(_PROBED, number)
-      return sorted(range(sim.workers), key=draws.__getitem__)[:probes]
+  newest = Model(sim.algebra.initial(), 0)  # All workers have the same model.
 
-    newest = Model(sim.algebra.initial(), 0)  # All workers have the same model.
+  def apply(_model, results, _step):
+    nonlocal newest
+    for mean, contributors, number in results:
+      if number == newest.version:  # This worker is the first to apply it.
+        share = contributors / sim.workers
+        value = sim.algebra.update(newest.value, mean, number, share)
+        newest = Model(value, number + 1)
+    return newest.value
 
-    def apply(_model, results, _step):
-      nonlocal newest
-      for mean, contributors, number in results:
-        if number == newest.version:  # This worker is the first to apply it.
-          share = contributors / sim.workers
-          value = sim.algebra.update(newest.value, mean, number, share)
-          newest = Model(value, number + 1)
-      return newest.value
-
-    reduction = PartialAllReduce(
-      sim,
-      lambda number, worker: worker in probed(number),
-      lambda givers: givers,
-    )
-    return train_with(sim, reduction, apply, lambda g: g.version)
-
-  return start
+  reduction = PartialAllReduce(
+    sim,
+    lambda number, worker: worker in probed(number),
+    lambda givers: givers,
+  )
+  return train_with(sim, reduction, apply, lambda g: g.version)

@@ -16,9 +16,9 @@ References:
   Decentralized Training`, ASPLOS 2020.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import functools
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 import simpy
@@ -26,97 +26,83 @@ import simpy
 from selsync_jax.config import Threshold
 from selsync_jax.simulate.meeting import average
 from selsync_jax.simulate.meeting import Meeting
-from selsync_jax.simulate.simulation import Method
+from selsync_jax.simulate.meeting import shared_by
 from selsync_jax.simulate.simulation import Model
+from selsync_jax.simulate.simulation import Models
 from selsync_jax.simulate.simulation import Process
 from selsync_jax.simulate.simulation import Simulation
 
 _ORDER = 4  # Separates these draws from other methods'.
 
 
-class StaticGroups:
+Divide = Callable[[Sequence[int], Callable[[int], Any]], dict[int, Meeting]]
+"""`divide(order, leave)`: divides workers into groups of neighbors in an order,
+and returns the group of each. At its end a group averages its models, and then
+calls `leave` with each of its members."""
+
+Request = Callable[[int], Process]
+"""`request(worker)`: asks for the worker's group, and returns it."""
+
+
+def static_groups(sim: Simulation, size: int, divide: Divide) -> Request:
   """Groups by a schedule: blocks of a ring that moves on at each step."""
 
-  def __init__(self, sim: Simulation, models: list[Model], size: int):
-    self._sim, self._models, self._size = sim, models, size
-    self._steps: dict[int, dict[int, Meeting]] = {}
+  def divided(step):
+    shift = step * max(1, size // 2)
+    order = [(i + shift) % sim.workers for i in range(sim.workers)]
+    return divide(order, lambda member: None)
 
-  def request(self, worker: int) -> Process:
-    """Returns the worker's group of this step."""
+  groups = shared_by(sim.workers, divided)
+
+  def request(worker):
     yield from ()
-    step, workers = self._sim.steps[worker], self._sim.workers
-    if step not in self._steps:
-      shift = step * max(1, self._size // 2)
-      order = [(i + shift) % workers for i in range(workers)]
-      self._steps[step] = self._groups(order)
-    return self._steps[step][worker]
+    return groups(sim.steps[worker])[worker]
 
-  def _groups(self, order: Sequence[int]) -> dict[int, Meeting]:
-    """Divides some workers, and returns the group of each."""
-    groups = {}
-    for start in range(0, len(order), self._size):
-      members = order[start : start + self._size]
-      end = functools.partial(self._end, members)
-      groups |= dict.fromkeys(members, Meeting(self._sim, len(members), end))
-    return groups
-
-  def _end(self, members: Sequence[int]) -> None:
-    average(self._sim, self._models, members)
+  return request
 
 
-class GroupGenerator(StaticGroups):
-  """Random groups, by global division.
+def random_groups(sim: Simulation, slowdown: float, divide: Divide) -> Request:
+  """Starts the group generator, which divides all idle workers at random.
 
   A worker may be `slowdown` steps behind the one that asked and still be in the
   division.
   """
+  buffers: dict[int, Meeting] = {}  # By worker, its group.
+  requests = simpy.Store(sim.env)
 
-  def __init__(
-    self, sim: Simulation, models: list[Model], size: int, slowdown: float
-  ):
-    super().__init__(sim, models, size)
-    self._slowdown = slowdown
-    self._buffers: dict[int, Meeting] = {}  # By worker, its group.
-    self._requests = simpy.Store(sim.env)
-    self._divisions = 0
-    sim.process(self._serve())
+  def serve():
+    divisions = 0
+    while True:
+      worker, answer = yield requests.get()
+      if worker not in buffers:
+        least = sim.steps[worker] - slowdown
+        idle = [
+          i
+          for i, steps in enumerate(sim.steps)
+          if i not in buffers and steps >= least
+        ]
+        divisions += 1
+        draws = sim.draws(_ORDER, divisions)
+        order = sorted(idle, key=draws.__getitem__)
+        buffers.update(divide(order, buffers.pop))
+      answer.succeed(buffers[worker])
 
-  def request(self, worker: int) -> Process:
-    """Asks the generator for the worker's group; returns it."""
-    answer = self._sim.env.event()
-    self._requests.put((worker, answer))
+  def request(worker):
+    answer = sim.env.event()
+    requests.put((worker, answer))
     return (yield answer)
 
-  def _serve(self) -> Process:
-    while True:
-      worker, answer = yield self._requests.get()
-      if worker not in self._buffers:
-        self._divide(worker)
-      answer.succeed(self._buffers[worker])
-
-  def _divide(self, worker: int) -> None:
-    least = self._sim.steps[worker] - self._slowdown
-    idle = [
-      i
-      for i, steps in enumerate(self._sim.steps)
-      if i not in self._buffers and steps >= least
-    ]
-    self._divisions += 1
-    draws = self._sim.draws(_ORDER, self._divisions)
-    self._buffers |= self._groups(sorted(idle, key=draws.__getitem__))
-
-  def _end(self, members: Sequence[int]) -> None:
-    super()._end(members)
-    for i in members:
-      del self._buffers[i]
+  sim.env.process(serve())
+  return request
 
 
 def prague(
+  sim: Simulation,
   *,
   group_size: Annotated[int, Ge(2)] = 3,
   how: Literal['random', 'static'] = 'random',
   slowdown: Threshold = 4.0,
-) -> Method:
+) -> Models:
   """Averages a worker's model with a group after its local update.
 
   Args:
@@ -125,27 +111,36 @@ def prague(
     slowdown: C_thres of the slowdown filter, in steps behind the worker that
       asks; infinite is no filter.
   """
+  models = [Model(sim.algebra.initial(), 0)] * sim.workers
 
-  def start(sim: Simulation):
-    models = [Model(sim.algebra.initial(), 0)] * sim.workers
+  def divide(order, leave):
+    def end(members):
+      average(sim, models, members)
+      for i in members:
+        leave(i)
 
-    if how == 'random':
-      generator = GroupGenerator(sim, models, group_size, slowdown)
-    else:
-      generator = StaticGroups(sim, models, group_size)
+    groups = {}
+    for first in range(0, len(order), group_size):
+      members = order[first : first + group_size]
+      act = functools.partial(end, members)
+      groups |= dict.fromkeys(members, Meeting(sim, len(members), act))
+    return groups
 
-    def worker(i):
-      while True:
-        x, t = models[i]
-        gradient = yield from sim.compute(i, models[i])
-        sim.use(gradient, t)
-        x = sim.algebra.update(x, gradient.value, t)
-        x = sim.algebra.with_statistics(x, [gradient.value])
-        models[i] = Model(x, t + 1)
-        group = yield from generator.request(i)
-        yield from group.attend(i)
+  if how == 'random':
+    request = random_groups(sim, slowdown, divide)
+  else:
+    request = static_groups(sim, group_size, divide)
 
-    sim.start(worker)
-    return lambda: models
+  def worker(i):
+    while True:
+      x, t = models[i]
+      gradient = yield from sim.compute(i, models[i])
+      sim.use(gradient, t)
+      x = sim.algebra.update(x, gradient.value, t)
+      x = sim.algebra.with_statistics(x, [gradient.value])
+      models[i] = Model(x, t + 1)
+      group = yield from request(i)
+      yield from group.attend(i)
 
-  return start
+  sim.start(worker)
+  return lambda: models

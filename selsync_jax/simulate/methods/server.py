@@ -14,7 +14,6 @@ import simpy
 
 from selsync_jax.config import Index
 from selsync_jax.simulate.simulation import Gradient
-from selsync_jax.simulate.simulation import Method
 from selsync_jax.simulate.simulation import Model
 from selsync_jax.simulate.simulation import Models
 from selsync_jax.simulate.simulation import Process
@@ -39,7 +38,7 @@ class Server:
     self._inbox: list[Gradient] = []
     self._arrival = Signal(sim.env)
     self._up, self._down = simpy.Resource(sim.env), simpy.Resource(sim.env)
-    sim.process(self._serve())
+    sim.env.process(self._serve())
 
   def lead(self, worker: int) -> int:
     """Returns how many steps a worker is ahead of the slowest."""
@@ -92,11 +91,11 @@ class Server:
     for gradient in arrived:
       worker = gradient.worker
       self.clocks[worker] += 1
-      self.pushes[worker] = sim.now, self.pushes[worker][0]
+      self.pushes[worker] = sim.env.now, self.pushes[worker][0]
       sim.use(gradient, version)
 
 
-def asp() -> Method:
+def asp(sim: Simulation) -> Models:
   """Pushes gradients to a parameter server and pulls its model.
 
   No worker waits for another (asynchronous parallel training), only for its
@@ -106,10 +105,10 @@ def asp() -> Method:
     Dean et al., `Large Scale Distributed Deep Networks`, NIPS 2012 (Downpour
     SGD, with one step from one fetch to the next).
   """
-  return lambda sim: Server(sim).train()
+  return Server(sim).train()
 
 
-def ssp(*, staleness: Index = 3) -> Method:
+def ssp(sim: Simulation, *, staleness: Index = 3) -> Models:
   """Bounds a worker's lead over the slowest when it begins a step.
 
   Args:
@@ -120,12 +119,8 @@ def ssp(*, staleness: Index = 3) -> Method:
     Ho et al., `More Effective Distributed ML via a Stale Synchronous Parallel
     Parameter Server`, NIPS 2013.
   """
-
-  def start(sim: Simulation) -> Models:
-    server = Server(sim)
-    return server.train(lambda p: server.wait_for_lead(p, staleness))
-
-  return start
+  server = Server(sim)
+  return server.train(lambda p: server.wait_for_lead(p, staleness))
 
 
 def controller(fastest: Pushes, slowest: Pushes, r_max: int) -> int:
@@ -145,7 +140,9 @@ def controller(fastest: Pushes, slowest: Pushes, r_max: int) -> int:
   return min(steps, key=shortest_wait)
 
 
-def dssp(*, s_low: Index = 3, r_max: Index = 12, strict: bool = True) -> Method:
+def dssp(
+  sim: Simulation, *, s_low: Index = 3, r_max: Index = 12, strict: bool = True
+) -> Models:
   """Bounds leads as SSP does, by a bound between `s_low` and `s_low + r_max`.
 
   A worker that has reached the lower bound may be granted more steps: the
@@ -170,26 +167,22 @@ def dssp(*, s_low: Index = 3, r_max: Index = 12, strict: bool = True) -> Method:
     also follows line 14 (OK), which must be a misprint; ours returns there.
     There is no official code.
   """
+  server = Server(sim)
+  extra = [0] * sim.workers  # r, the granted steps that are left.
 
-  def start(sim: Simulation) -> Models:
-    server = Server(sim)
-    extra = [0] * sim.workers  # r, the granted steps that are left.
+  def grant(p):
+    slowest = server.clocks.index(min(server.clocks))
+    r = controller(server.pushes[p], server.pushes[slowest], r_max)
+    return min(r, s_low + r_max - server.lead(p)) if strict else r
 
-    def grant(p):
-      slowest = server.clocks.index(min(server.clocks))
-      r = controller(server.pushes[p], server.pushes[slowest], r_max)
-      return min(r, s_low + r_max - server.lead(p)) if strict else r
-
-    def allow(p):
+  def allow(p):
+    if extra[p] > 0:
+      extra[p] -= 1
+      return
+    if server.lead(p) > s_low and server.clocks[p] == max(server.clocks):
+      extra[p] = max(0, grant(p))
       if extra[p] > 0:
-        extra[p] -= 1
         return
-      if server.lead(p) > s_low and server.clocks[p] == max(server.clocks):
-        extra[p] = max(0, grant(p))
-        if extra[p] > 0:
-          return
-      yield from server.wait_for_lead(p, s_low)
+    yield from server.wait_for_lead(p, s_low)
 
-    return server.train(allow)
-
-  return start
+  return server.train(allow)

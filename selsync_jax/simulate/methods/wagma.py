@@ -17,9 +17,10 @@ References:
 
 from selsync_jax.config import Count
 from selsync_jax.simulate.algebra import Value
+from selsync_jax.simulate.meeting import shared_by
 from selsync_jax.simulate.meeting import synchronizations
-from selsync_jax.simulate.simulation import Method
 from selsync_jax.simulate.simulation import Model
+from selsync_jax.simulate.simulation import Models
 from selsync_jax.simulate.simulation import Process
 from selsync_jax.simulate.simulation import Settled
 from selsync_jax.simulate.simulation import Signal
@@ -52,7 +53,7 @@ class GroupAverage:
     self._received: list[tuple[list[Value], int | None]] = [
       ([], None) for _ in range(sim.workers)
     ]
-    self._state: dict[tuple[int, int], str] = {}  # By step and first member.
+    self._rounds = shared_by(size, self._begin)  # By step and first member.
     self._changed = Signal(sim.env)
 
   def join(self, worker: int, step: int, model: Value) -> Process:
@@ -60,35 +61,39 @@ class GroupAverage:
     sim = self._sim
     self._send[worker], self._joined[worker] = model, step
     group = butterfly(worker, step, sim.workers, self._size)
-    key = step, group[0]
-    if key not in self._state:
-      self._state[key] = 'called'
-      sim.process(self._reduce(key, group))
+    state = self._rounds((step, group[0]))
+    yield from sim.wait_until(worker, lambda: 'begun' in state, self._changed)
     yield from sim.wait_until(
-      worker, lambda: self._state[key] != 'called', self._changed
-    )
-    yield from sim.wait_until(
-      worker, lambda: self._state[key] == 'done', self._changed, 'communicate'
+      worker, lambda: 'done' in state, self._changed, 'communicate'
     )
     summands, own = self._received[worker]
     self._received[worker] = [], None
     return sim.algebra.mean(summands if own == step else [*summands, model])
 
-  def _reduce(self, key: tuple[int, int], group: list[int]) -> Process:
-    sim, (step, _) = self._sim, key
+  def _begin(self, key: tuple[int, int]) -> set[str]:
+    """Begins a round; returns what has happened in it, so far nothing."""
+    state: set[str] = set()
+    self._sim.env.process(self._reduce(*key, state))
+    return state
+
+  def _reduce(self, step: int, first: int, state: set[str]) -> Process:
+    sim = self._sim
+    group = butterfly(first, step, sim.workers, self._size)
     yield Settled(sim.env)  # Workers that come at this instant take part.
     summands = [self._send[i] for i in group]
     fresh = [i for i in group if self._joined[i] == step]
-    self._state[key] = 'begun'
+    state.add('begun')
     self._changed.fire()
     yield sim.env.timeout(sim.seconds_of('all_reduce', len(group)))
     for i in group:
       self._received[i] = summands, step if i in fresh else None
-    self._state[key] = 'done'
+    state.add('done')
     self._changed.fire()
 
 
-def wagma(*, group: int | None = None, tau: Count = 10) -> Method:
+def wagma(
+  sim: Simulation, *, group: int | None = None, tau: Count = 10
+) -> Models:
   """Averages models in a group at each step, in all workers every `tau` steps.
 
   Args:
@@ -96,41 +101,31 @@ def wagma(*, group: int | None = None, tau: Count = 10) -> Method:
       to the square root of the number of workers, as in the paper.
     tau: steps from one average over all workers to the next; the paper's is 10.
   """
-
-  def start(sim: Simulation):
-    size = _group_size(group, sim.workers)
-    models = [Model(sim.algebra.initial(), 0)] * sim.workers
-    groups = GroupAverage(sim, size, models[0].value)
-    synchronization = synchronizations(sim, models)
-
-    def worker(i):
-      while True:
-        t = sim.steps[i]
-        gradient = yield from sim.compute(i, models[i])
-        value = sim.algebra.update(models[i].value, gradient.value, t)
-        value = sim.algebra.with_statistics(value, [gradient.value])
-        if (t + 1) % tau:
-          shared = yield from groups.join(i, t, value)
-          models[i] = Model(sim.algebra.with_shared(value, shared), t + 1)
-        else:
-          models[i] = Model(value, t + 1)
-          yield from synchronization(t).attend(i)
-        sim.use(gradient, t)
-
-    sim.start(worker)
-    return lambda: models
-
-  return start
-
-
-def _group_size(group: int | None, workers: int) -> int:
-  """Returns S for P workers; raises `ValueError` if they do not fit."""
+  workers = sim.workers
   if workers & (workers - 1):
     raise ValueError(f'wagma needs a power of two of workers, got {workers}')
-  if group is None:
-    return 1 << workers.bit_length() // 2
-  if group < 1 or group & (group - 1) or group > workers:
+  size = 1 << workers.bit_length() // 2 if group is None else group
+  if size < 1 or size & (size - 1) or size > workers:
     raise ValueError(
       f'group={group}: must be a power of two, at most {workers} (workers)'
     )
-  return group
+  models = [Model(sim.algebra.initial(), 0)] * workers
+  groups = GroupAverage(sim, size, models[0].value)
+  synchronization = synchronizations(sim, models)
+
+  def worker(i):
+    while True:
+      t = sim.steps[i]
+      gradient = yield from sim.compute(i, models[i])
+      value = sim.algebra.update(models[i].value, gradient.value, t)
+      value = sim.algebra.with_statistics(value, [gradient.value])
+      if (t + 1) % tau:
+        shared = yield from groups.join(i, t, value)
+        models[i] = Model(sim.algebra.with_shared(value, shared), t + 1)
+      else:
+        models[i] = Model(value, t + 1)
+        yield from synchronization(t).attend(i)
+      sim.use(gradient, t)
+
+  sim.start(worker)
+  return lambda: models

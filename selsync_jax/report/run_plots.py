@@ -1,4 +1,4 @@
-"""Figures of bars: a run's labels, its timeline, and its stale gradients."""
+"""Figures of runs besides their metrics: costs, labels, timeline, staleness."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,9 +7,9 @@ from jaxtyping import Int
 import numpy as np
 
 from selsync_jax.report import figure
-from selsync_jax.report import palette
 from selsync_jax.runs.history import Run
 
+_BUCKETS = 270  # Of a line over steps.
 BINS = 40  # The largest number of bars of a histogram.
 LEAST = 4  # The smallest end of its axis.
 
@@ -20,6 +20,70 @@ KINDS = {
   'communicate': ('vermillion', 'communicates'),
 }
 STEPS = 10  # How many steps of the slowest worker a timeline shows.
+
+
+def communication(runs: Sequence[Run]) -> figure.Plot:
+  """Plots LSSR over steps, and bytes over steps against those of BSP."""
+  bsp, x = _bsp(runs), _steps(runs)
+  sent = [*bsp, *_lines(runs, 'bytes_per_worker')]
+  y = figure.from_zero(figure.columns(sent), unit='B')
+  panels = [figure.Panel('bytes sent per worker', x, y, sent)]
+  against = ', against BSP (dotted)' if bsp else ''
+  caption = f'Bytes: what each worker has sent so far{against}.'
+  if any(run.is_lockstep for run in runs):
+    title, limits = 'LSSR (local steps / steps)', figure.Axis((-0.02, 1.02))
+    panels.insert(0, figure.Panel(title, x, limits, _lines(runs, 'lssr')))
+    caption = (
+      'LSSR: the share of the steps so far that stayed local. It is 0 for BSP, '
+      f'which synchronizes at every step. {caption}'
+    )
+  title = 'Communication saved'
+  return figure.Plot('communication', title, caption, panels, columns=2)
+
+
+def learning_rate(runs: Sequence[Run]) -> figure.Plot:
+  """Plots the learning rate of every step."""
+  marks = [
+    line._replace(look=line.look._replace(marker=''))
+    for line in _lines(runs, 'lr')
+  ]
+  x, y = _steps(runs, ticks=8), figure.from_zero(figure.columns(marks))
+  return figure.Plot(
+    'learning-rate',
+    'Learning rate',
+    'Of the optimizer, at each step. It follows the schedule, whether the step '
+    'synchronizes or not.',
+    [figure.Panel('learning rate', x, y, marks, height=110)],
+  )
+
+
+def _steps(runs: Sequence[Run], ticks: int = 4) -> figure.Axis:
+  steps = [run.column('step') for run in runs]
+  return figure.from_zero(steps, 'steps', ticks=ticks)
+
+
+def _lines(runs: Sequence[Run], field: str) -> list[figure.Line]:
+  marks = []
+  for i, run in enumerate(runs):
+    y = run.column(field)
+    kept = figure.envelope(y, _BUCKETS)
+    x = run.column('step')[kept]
+    marks.append(figure.Line(run.name, x, y[kept], figure.series(i)))
+  return marks
+
+
+def _bsp(runs: Sequence[Run]) -> list[figure.Line]:
+  """Returns what BSP would send until the end of the longest finished run.
+
+  It is empty if the finished runs differ in the bytes that BSP sends per step.
+  """
+  finished = [run.summary for run in runs if run.summary]
+  rates = [each['bytes_per_worker_bsp'] / each['steps'] for each in finished]
+  if not rates or max(rates) > 1.001 * min(rates):  # Bytes are rounded.
+    return []
+  longest = max(finished, key=lambda summary: summary['steps'])
+  x, y = [0, longest['steps']], [0, longest['bytes_per_worker_bsp']]
+  return [figure.Line('BSP would have sent', x, y, figure.DOTTED)]
 
 
 def labels(counts: Int[np.ndarray, 'workers labels']) -> figure.Plot:
@@ -50,7 +114,7 @@ def staleness(runs: Sequence[Run]) -> figure.Plot:
   middles = (edges[:-1] + edges[1:]) / 2
   shares = [np.histogram(each, edges)[0] / len(each) for each in ages]
   marks: list[figure.Mark] = [
-    figure.Line(run.name, middles, share, palette.series(i), steps='mid')
+    figure.Line(run.name, middles, share, figure.series(i), steps='mid')
     for i, (run, share) in enumerate(zip(runs, shares, strict=True))
   ]
   title, widths = 'share of gradients', np.diff(edges)

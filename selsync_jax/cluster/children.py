@@ -1,0 +1,56 @@
+"""Processes that this one starts, and that end with it."""
+
+from collections.abc import Mapping, Sequence
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+_LAUNCHER = 'SELSYNC_LAUNCHER'  # The variable that holds the parent's pid.
+_PR_SET_PDEATHSIG = 1  # From linux/prctl.h.
+_LIBC = ctypes.CDLL(None)  # Loaded before any fork.
+
+
+def start(
+  command: Sequence[str], env: Mapping[str, str], **options: Any
+) -> subprocess.Popen:
+  """Starts a command of this package that ends with this process.
+
+  It calls `end_with_parent` at its start, and `is_orphaned` after each step of
+  training. The options are those of `subprocess.Popen`.
+  """
+  return subprocess.Popen(
+    command,
+    env={**env, _LAUNCHER: str(os.getpid())},
+    # Ctrl-C in the terminal would reach the process a second time.
+    start_new_session=True,
+    **options,
+  )
+
+
+def end_with_parent() -> None:
+  """Asks Linux for SIGTERM when the process that started this one ends."""
+  if sys.platform == 'linux':
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def is_started() -> bool:
+  """Returns whether the parent of this process has started it by `start`."""
+  return os.environ.get(_LAUNCHER) == str(os.getppid())
+
+
+def is_orphaned() -> bool:
+  """Returns whether the process that started this one by `start` has ended.
+
+  It may have a shell between. Not every system sends a signal.
+  """
+  launcher = os.environ.get(_LAUNCHER)
+  if launcher is None:
+    return False
+  try:
+    os.kill(int(launcher), 0)
+  except ProcessLookupError:
+    return True
+  return False

@@ -1,0 +1,68 @@
+"""Signals during training: the run finishes the step, saves, and exits.
+
+A second signal ends the process immediately.
+"""
+
+import contextlib
+import signal
+from typing import Any
+
+import jax
+from jax.experimental import multihost_utils
+
+from selsync_jax.cluster import children
+from selsync_jax.cluster import signals
+
+_SECOND = 'ended by a second signal; the same command resumes the run'
+
+
+class Preemption(contextlib.AbstractContextManager[Any]):
+  """A context in which a signal is a request that `requested` reports.
+
+  Before the first step there is nothing to save, and the previous handler
+  receives signals.
+
+  With several processes, a signal to one is a request to all, and JAX's
+  preemption service picks the step after which all of them stop. It listens to
+  SIGTERM only, so other signals are forwarded as SIGTERM.
+
+  The end of the `launch` or `compare` that started this process is one, too.
+  """
+
+  def __init__(self):
+    self._asked = False
+    self._alone = jax.process_count() == 1
+    numbers = signals.NUMBERS if self._alone else signals.WITHOUT_SIGTERM
+    self._handler = signals.Handler(self._ask, numbers)
+    self._handles = False
+
+  def __exit__(self, *exc: Any) -> None:
+    if self._handles:
+      self._handler.stop()
+    if not self._alone:
+      signals.own(signal.SIGTERM)
+
+  def _ask(self, number: int) -> None:
+    del number
+    if self._asked:
+      signals.stop(signals.STOPPED, _SECOND)
+    self._asked = True
+    if not self._alone:
+      signal.raise_signal(signal.SIGTERM)
+
+  def requested(self, step: int) -> bool:
+    """Returns whether to stop after this step; equal on all processes.
+
+    Call it after every step.
+    """
+    if not self._handles:
+      self._handler.start()
+      self._handles = True
+    if not self._asked and children.is_orphaned():
+      self._ask(signal.SIGTERM)
+    if self._alone:
+      return self._asked
+    if not multihost_utils.reached_preemption_sync_point(step):
+      return False
+    signals.own(signal.SIGTERM)  # JAX reacts to the first SIGTERM only.
+    return True

@@ -1,0 +1,117 @@
+"""Kills launch, compare and simulate, and checks what they leave behind.
+
+  python -m stress.commands --kills=50
+
+Each case kills one of these commands (SIGKILL) at a random moment. What it has
+started must end, without a word to it; the same command must then finish, and
+every run must have the metrics and, bit for bit, the checkpoint of one that was
+left alone. Prints a line per case; the exit code is 1 if any was wrong.
+"""
+
+import argparse
+import itertools
+import pathlib
+import random
+import shutil
+import sys
+import tempfile
+import time
+
+from tests.support import live_runs
+
+PATIENCE = 60  # Seconds until the processes of a killed command have ended.
+KINDS = ('launch', 'compare', 'simulate')
+
+
+def command(kind: str, folder: pathlib.Path) -> list[str]:
+  """A command that trains one run or two below a folder."""
+  if kind == 'launch':
+    return live_runs.command('selsync', 2, folder / 'run')
+  if kind == 'simulate':
+    return live_runs.simulation('asp', folder / 'run')
+  return [
+    *(sys.executable, '-m', 'selsync_jax', 'compare'),
+    f'--config={live_runs.ROOT}/configs/digits.py',
+    *live_runs.FLAGS[1:],
+    *('--methods=bsp,selsync', '--seeds=1', '--jobs=2', f'--out={folder}'),
+  ]
+
+
+def started_by(pid: int) -> list[int]:
+  """Ids of the processes whose environment names a process as their parent."""
+  found = []
+  for process in pathlib.Path('/proc').glob('[0-9]*'):
+    try:
+      variables = (process / 'environ').read_bytes().split(b'\0')
+    except OSError:  # It has ended.
+      continue
+    if f'SELSYNC_LAUNCHER={pid}'.encode() in variables:
+      found.append(int(process.name))
+  return found
+
+
+def workdirs(folder: pathlib.Path) -> list[pathlib.Path]:
+  """The runs below a folder, relative to it."""
+  paths = folder.rglob('config.json')
+  return sorted(path.parent.relative_to(folder) for path in paths)
+
+
+def disturb(
+  arguments: list[str], seconds: float, rng: random.Random
+) -> tuple[str, list[str]]:
+  """Kills a command within some seconds; says when, and what was wrong."""
+  child = live_runs.start(arguments)
+  delay = rng.uniform(0, seconds)
+  time.sleep(delay)
+  child.kill()
+  deadline = time.monotonic() + PATIENCE
+  while (left := started_by(child.pid)) and time.monotonic() < deadline:
+    time.sleep(0.1)
+  found = [f'{len(left)} processes go on'] if left else []
+  child.communicate(timeout=PATIENCE)
+  return f'killed after {delay:4.1f} s', found
+
+
+def finish(arguments: list[str]) -> list[str]:
+  """Finishes a command that was killed; returns what was wrong."""
+  done = live_runs.run(*arguments)
+  if 'Traceback' in done.stderr:
+    return ['a traceback']
+  return [f'exit code {done.returncode}: {done.stderr}'] * bool(done.returncode)
+
+
+def main() -> None:
+  """The command line."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--kills', type=int, default=50)
+  parser.add_argument('--seed', type=int, default=0)
+  options = parser.parse_args()
+  rng = random.Random(options.seed)
+  wrong, times = 0, {}
+  with tempfile.TemporaryDirectory() as name:
+    for number, kind in zip(
+      range(options.kills), itertools.cycle(KINDS), strict=False
+    ):
+      alone, folder = pathlib.Path(name, kind), pathlib.Path(name, str(number))
+      if kind not in times:
+        start = time.monotonic()
+        live_runs.finish(command(kind, alone))
+        times[kind] = time.monotonic() - start
+      folder.mkdir()
+      arguments = command(kind, folder)
+      what, found = disturb(arguments, times[kind], rng)
+      found += finish(arguments)
+      if workdirs(alone) != workdirs(folder):
+        found.append('other runs')
+      elif not found:
+        for run in workdirs(alone):
+          found += live_runs.differences(alone / run, folder / run)
+      wrong += bool(found)
+      print(f'{kind:8} {what}  {", ".join(found) or "equal"}', flush=True)
+      shutil.rmtree(folder)
+  print(f'{options.kills} kills, {wrong} of them wrong')
+  sys.exit(bool(wrong))
+
+
+if __name__ == '__main__':
+  main()
