@@ -24,15 +24,19 @@ def top_k(context: Context, *, density: Fraction = 0.01) -> Strategy:
 
 
 def micro(
-  context: Context, *, density: Fraction = 0.01, capacity: sparse.Capacity = 2.0
+  context: Context,
+  *,
+  density: Fraction = 0.01,
+  capacity: sparse.Capacity | None = None,
 ) -> Strategy:
   """Selects from disjoint parts: `every(1)`, `micro(density, capacity)`.
 
   Args:
     density: the fraction of the elements that the workers together select, in
       (0, 1]; the paper's is 0.001.
-    capacity: the number of elements that a worker's message can hold, relative
-      to its share of the selected ones, at least 1.
+    capacity: not of the paper: a fixed length of the messages, relative to a
+      worker's share of the selected elements, at least 1; what does not fit
+      waits. By default a message holds all that is selected.
 
   References:
     Yoon and Oh, `MiCRO: Near-Zero Cost Gradient Sparsification for Scaling and
@@ -42,15 +46,19 @@ def micro(
 
 
 def exdyna(
-  context: Context, *, density: Fraction = 0.01, capacity: sparse.Capacity = 2.0
+  context: Context,
+  *,
+  density: Fraction = 0.01,
+  capacity: sparse.Capacity | None = None,
 ) -> Strategy:
   """Selects from balanced parts: `every(1)`, `exdyna(density, capacity)`.
 
   Args:
     density: the fraction of the elements that the workers together select, in
       (0, 1]; the paper's is 0.001.
-    capacity: the number of elements that a worker's message can hold, relative
-      to its share of the selected ones, at least 1.
+    capacity: not of the paper: a fixed length of the messages, relative to a
+      worker's share of the selected elements, at least 1; what does not fit
+      waits. By default a message holds all that is selected.
 
   References:
     Yoon and Oh, `Preserving Near-Optimal Gradient Sparsification Cost for

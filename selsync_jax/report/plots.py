@@ -54,8 +54,11 @@ def shared_plots(groups: Mapping[str, Sequence[Run]]) -> list[Plot]:
 
 def _shared(runs: Sequence[Run], metrics: Sequence[Plot]) -> list[Plot]:
   plots = [run_plots.communication(runs), *metrics]
-  if rated := [run for run in runs if 'lr' in run.rows[-1]]:
-    plots.append(run_plots.learning_rate(rated))
+  columns = {column for run in runs for column in run.rows[-1]}
+  if 'lr' in columns:
+    plots.append(run_plots.learning_rate(runs))
+  if 'selection' in columns:
+    plots.append(run_plots.selection(runs))
   stale = [run for run in runs if run.outcome.get('staleness')]
   if stale := [run for run in stale if _has(run, 'staleness')]:
     plots.append(run_plots.staleness(stale))

@@ -57,6 +57,24 @@ def learning_rate(runs: Sequence[Run]) -> figure.Plot:
   )
 
 
+def selection(runs: Sequence[Run]) -> figure.Plot:
+  """Plots the lengths of sparse messages, and what did not fit into them."""
+  x, marks = _steps(runs), _lines(runs, 'selection')
+  y = figure.from_zero(figure.columns(marks))
+  panels = [figure.Panel('longest selection, in k / N', x, y, marks)]
+  if held_back := _lines(runs, 'overflow'):
+    title, limits = 'share that did not fit', figure.Axis((-0.02, 1.02))
+    panels += [figure.Panel(title, x, limits, held_back)]
+  return figure.Plot(
+    'selection',
+    'Selected elements',
+    'The longest selection of a worker, in multiples of the k / N elements it '
+    'should have. With a capacity, what does not fit into a message waits.',
+    panels,
+    columns=2,
+  )
+
+
 def _steps(runs: Sequence[Run], ticks: int = 4) -> figure.Axis:
   steps = [run.column('step') for run in runs]
   return figure.from_zero(steps, 'steps', ticks=ticks)
@@ -65,6 +83,8 @@ def _steps(runs: Sequence[Run], ticks: int = 4) -> figure.Axis:
 def _lines(runs: Sequence[Run], field: str) -> list[figure.Line]:
   marks = []
   for i, run in enumerate(runs):
+    if field not in run.rows[-1]:
+      continue
     y = run.column(field)
     kept = figure.envelope(y, _BUCKETS)
     x = run.column('step')[kept]

@@ -15,7 +15,7 @@ COLUMNS = {
   *('step', 'epoch', 'samples', 'seconds', 'samples_per_second', 'lr'),
   *('relative_change', 'relative_changes', 'synced', 'skipped', 'lssr'),
   *('bytes_per_worker', 'virtual_seconds', 'staleness', 'count', 'unequal'),
-  *('threshold', 'budget_threshold', 'overflow'),
+  *('threshold', 'budget_threshold', 'overflow', 'selection'),
 }
 _NOT_MEANS = {'count', 'relative_change', 'synced', 'unequal'}
 
@@ -138,6 +138,11 @@ class Ledger:
     totals.sync_steps += synced
     traffic = self.traffic
     totals.sent += traffic.step + synced * traffic.sync + traffic.injected
+    totals.sent += sum(
+      nbytes * (float(metrics[scale][0]) - 1)
+      for at, scale, nbytes in traffic.scaled
+      if at == 'step' or synced
+    )
     totals.sent_bsp += traffic.bsp
     totals.injected += traffic.injected
     totals.skipped += int(bad.sum())

@@ -76,7 +76,7 @@ class LockstepLedger(VirtualLedger):
       ready = [max(ready)] * workers
     seconds = self._cluster.seconds
     computed = [t + seconds(i, totals.steps - 1) for i, t in enumerate(ready)]
-    issued = self._issued(columns['synced'])
+    issued = self._issued(columns['synced'], metrics)
     # A synchronization is a barrier even if no collective is issued at it.
     averages = any(c.at == 'sync' for c in self._collectives)
     meet = issued or (columns['synced'] and averages)
@@ -96,7 +96,9 @@ class LockstepLedger(VirtualLedger):
       max(ended), [0] * workers, [version] * workers, spans
     )
 
-  def _issued(self, synced: bool) -> list[Collective]:
+  def _issued(
+    self, synced: bool, metrics: Mapping[str, np.ndarray]
+  ) -> list[Collective]:
     """Returns the step's collectives; `rate` says how often each is issued."""
     issued = []
     for collective in self._collectives:
@@ -106,5 +108,7 @@ class LockstepLedger(VirtualLedger):
         math.floor(n * rate + _ROUNDING) for n in (count - 1, count)
       )
       if after > before and (at_step or synced):
-        issued.append(collective._replace(rate=after - before))
+        scale = metrics[collective.scale][0] if collective.scale else 1
+        nbytes = collective.nbytes * float(scale)
+        issued.append(collective._replace(rate=after - before, nbytes=nbytes))
     return issued

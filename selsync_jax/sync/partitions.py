@@ -29,7 +29,8 @@ class MicroState(NamedTuple):
   count: Int32[Array, '']  # Steps taken.
   threshold: Float32[Array, '']  # The smallest magnitude that is selected.
   selected: Int32[Array, '']  # By all workers at the last step.
-  overflow: Int32[Array, '']  # This worker's, which did not fit.
+  selection: Float32[Array, '']  # The longest, in multiples of k / N.
+  overflow: Float32[Array, '']  # The share of this worker's that did not fit.
   error: list[Float32[Array, '...']]  # `flat.parts` of what it has yet to send.
 
   @staticmethod
@@ -58,7 +59,8 @@ class ExDynaState(NamedTuple):
   threshold: Float32[Array, '']
   blocks: Int32[Array, ' B']  # The number of blocks in each part.
   selected: Int32[Array, ' B']  # In each part at the last step.
-  overflow: Int32[Array, '']
+  selection: Float32[Array, '']
+  overflow: Float32[Array, '']
   error: list[Float32[Array, '...']]
 
   @staticmethod

@@ -1,8 +1,6 @@
 """Sparse reducers: the gradient's largest elements travel, the rest waits.
 
 A worker adds what it does not send to its next gradient (error feedback).
-Messages have a fixed size. Selected elements that do not fit stay in the error
-memory and are counted.
 
 References (with titles in `selsync_jax.methods.compressed`):
   Stich, Cordonnier and Jaggi, NeurIPS 2018 (`top_k`).
@@ -10,6 +8,7 @@ References (with titles in `selsync_jax.methods.compressed`):
   Yoon and Oh, CCGrid 2024, and its published code (`exdyna`).
 """
 
+import functools
 import math
 from typing import Annotated, Any
 
@@ -74,7 +73,10 @@ Capacity = Annotated[float, Ge(1)]
 
 @part
 def micro(
-  density: Fraction, *, capacity: Capacity = 2.0, axis_name: str = AXIS
+  density: Fraction,
+  *,
+  capacity: Capacity | None = None,
+  axis_name: str = AXIS,
 ) -> Reducer:
   r"""Selects by a threshold, each worker from a part of its own (MiCRO).
 
@@ -83,24 +85,35 @@ def micro(
   threshold, or a single one if none does. All workers send their values of all
   selected elements, so the mean of these is exact, and every error memory is
   emptied there. The threshold starts at :math:`1 / (2 \sqrt k)` and follows the
-  number of elements selected. Every step takes an all-gather of indices and an
-  all-reduce of values.
+  number of elements selected. Every step takes two all-gathers, of the lengths
+  of the selections and of their indices, and an all-reduce of values.
 
-  The published code makes messages as long as the longest selection. Here they
-  have a fixed length, and what does not fit counts as selected.
+  As published, messages are as long as the longest selection, and so many bytes
+  are counted. The arrays of a compiled program have fixed lengths: the messages
+  that really travel have the next of k / N, 2 k / N, 4 k / N and so on. While
+  the threshold is far too low, as it may be at the start, they are longer than
+  an all-reduce.
+
+  A run's rows have `selection`, the length of the longest selection in
+  multiples of k / N, and with a `capacity` `overflow`, the share of a worker's
+  selection that does not fit.
 
   Args:
     density: k / size, the fraction of the elements to select, in (0, 1]. k is
-      rounded down, to at least 1. The paper's is 0.001.
-    capacity: the number of elements that a worker's message can hold, in
-      multiples of k / N, at least 1; if it selects more, the largest are sent.
+      rounded down, to at least 1, and must be at least N. The paper's is 0.001.
+    capacity: not of the paper: a fixed length of the messages, in multiples of
+      k / N, at least 1. A worker that selects more sends the largest; the rest
+      waits in its error memory.
   """
   return _by_threshold(MicroState, density, capacity, axis_name)
 
 
 @part
 def exdyna(
-  density: Fraction, *, capacity: Capacity = 2.0, axis_name: str = AXIS
+  density: Fraction,
+  *,
+  capacity: Capacity | None = None,
+  axis_name: str = AXIS,
 ) -> Reducer:
   """Selects as `micro` does, from parts that are rebalanced (ExDyna).
 
@@ -109,10 +122,8 @@ def exdyna(
   equally many elements. More workers than blocks are a `ValueError` in a step.
 
   Args:
-    density: k / size, the fraction of the elements to select, in (0, 1]. k is
-      rounded down, to at least 1. The paper's is 0.001.
-    capacity: the number of elements that a worker's message can hold, in
-      multiples of k / N, at least 1; if it selects more, the largest are sent.
+    density: see `micro`. The paper's is 0.001.
+    capacity: see `micro`.
   """
   return _by_threshold(ExDynaState, density, capacity, axis_name)
 
@@ -123,7 +134,7 @@ def _wanted(density: float, size: int) -> int:
 
 
 def _by_threshold(
-  record: Any, density: float, capacity: float, axis_name: str
+  record: Any, density: float, capacity: float | None, axis_name: str
 ) -> Reducer:
   """Returns a reducer whose workers select by a threshold from their parts."""
 
@@ -131,11 +142,12 @@ def _by_threshold(
     return min(math.ceil(capacity * k / workers), size)
 
   def init(params):
-    size, zero = flat.size(params), jnp.int32(0)
+    size = flat.size(params)
     return record(
-      count=zero,
+      count=jnp.int32(0),
       threshold=jnp.float32(1 / (2 * math.sqrt(_wanted(density, size)))),
-      overflow=zero,
+      selection=jnp.float32(0),
+      overflow=jnp.float32(0),
       error=flat.zeros(params),
       **record.own(size),
     )
@@ -145,50 +157,103 @@ def _by_threshold(
     error, keep = flat.float32(state.error)
     values += error
     size, workers = values.size, lax.axis_size(axis_name)
-    k = _wanted(density, size)
+    k = _wanted_by_all(density, size, workers)
     bounds, after = state.divide(size, axis_name)
     threshold = state.threshold * _factor(state, k)
     chosen = _chosen(values, threshold, bounds, state.count)
-    magnitude, picked = lax.top_k(
-      jnp.where(chosen, jnp.abs(values), -1), slots(k, workers, size)
-    )
     number = jnp.sum(chosen, dtype=jnp.int32)
-    picked = jnp.where(magnitude >= 0, picked, size)
-    message = jnp.concatenate([number[None], picked])
-    gathered = inner.all_gather(message, axis_name)
-    union = gathered[:, 1:].reshape(-1)
-    mine = values.at[union].get(mode='fill', fill_value=0)
-    # NaN compares false with any threshold, so it would never be selected. Send
-    # NaN, so that every worker sees it.
-    mine = jnp.where(jnp.all(jnp.isfinite(values)), mine, jnp.nan)
-    sums = inner.in_parts(lambda part: total(part, axis_name=axis_name), mine)
-    mean = jnp.zeros_like(values).at[union].set(sums / workers, mode='drop')
+    numbers = inner.all_gather(number[None], axis_name)[:, 0]
+
+    def summed(mine):
+      # NaN compares false with any threshold, so it would never be selected.
+      # Send NaN, so that every worker sees it.
+      mine = jnp.where(jnp.all(jnp.isfinite(values)), mine, jnp.nan)
+      return inner.in_parts(lambda x: total(x, axis_name=axis_name), mine)
+
+    def exchange(indices):  # Of this worker's selection.
+      union = inner.all_gather(indices, axis_name).reshape(-1)
+      sums = summed(values.at[union].get(mode='fill', fill_value=0))
+      mean = jnp.zeros_like(values).at[union].set(sums / workers, mode='drop')
+      return mean, values.at[union].set(0, mode='drop')
+
+    def selected(places):
+      return exchange(jnp.nonzero(chosen, size=places, fill_value=size)[0])
+
+    def largest(places):
+      magnitudes = jnp.where(chosen, jnp.abs(values), -1)
+      magnitudes, picked = lax.top_k(magnitudes, places)
+      return exchange(jnp.where(magnitudes >= 0, picked, size))
+
+    def everything():  # Where messages would be longer than the vector.
+      union = summed(chosen.astype(jnp.float32)) > 0
+      mean = summed(jnp.where(union, values, 0)) / workers
+      return mean, jnp.where(union, 0, values)
+
+    longest, overflow = jnp.max(numbers), jnp.float32(0)
+    if capacity is None:
+      lengths = _lengths(k, workers, size)
+      ways = [functools.partial(selected, places) for places in lengths]
+      way = jnp.searchsorted(jnp.array(lengths, jnp.int32), longest)
+      mean, error = lax.switch(way, [*ways, everything])
+    else:
+      places = slots(k, workers, size)
+      mean, error = largest(places)
+      overflow = jnp.maximum(number - places, 0) / number
     new = state._replace(
       count=state.count + 1,
       threshold=threshold,
-      overflow=number - jnp.minimum(number, picked.size),
-      error=keep(values.at[union].set(0, mode='drop')),
-      **after(gathered[:, 0]),
+      selection=longest * (workers / k),
+      overflow=overflow,
+      error=keep(error),
+      **after(numbers),
     )
     mean, state = skip_nonfinite(mean, new, state)
     return rebuild(mean), state
 
   def sends(params, workers):
     size = flat.size(params)
-    places = slots(_wanted(density, size), workers, size)
+    k = _wanted_by_all(density, size, workers)
+    places, scale = k / workers, 'selection'
+    if capacity is not None:
+      places, scale = slots(k, workers, size), None
     return (
-      Collective('all_gather', 4 * (1 + places), 'step'),
-      Collective('all_reduce', 4 * workers * places, 'step'),
+      Collective('all_gather', 4, 'step'),
+      Collective('all_gather', 4 * places, 'step', scale=scale),
+      Collective('all_reduce', 4 * workers * places, 'step', scale=scale),
     )
+
+  def metrics(state):
+    own = {} if capacity is None else {'overflow': state.overflow}
+    return {'selection': state.selection, **own}
 
   return Reducer(
     init,
     update,
     sends,
-    metrics=lambda state: {'overflow': state.overflow},
+    metrics=metrics,
     resize=resizing.fields(threshold=resizing.first, error=resizing.mean),
     biased=True,
   )
+
+
+def _wanted_by_all(density: float, size: int, workers: int) -> int:
+  """Returns the number of elements that all workers together should select."""
+  if workers > (k := _wanted(density, size)):
+    raise ValueError(
+      f'density={density} of {size} elements is {k}, fewer than one for each '
+      f'of the {workers} workers; each sends at least one, so the threshold '
+      'would rise without end'
+    )
+  return k
+
+
+def _lengths(k: int, workers: int, size: int) -> list[int]:
+  """Returns the lengths of messages that cost less than the whole vector."""
+  lengths, places = [], math.ceil(k / workers)
+  while workers * places < size:
+    lengths.append(places)
+    places *= 2
+  return lengths
 
 
 def _factor(state, k):

@@ -43,12 +43,15 @@ class Collective(NamedTuple):
     nbytes: bytes of the message, see `KINDS`.
     at: 'step' or 'sync': issued at every step, or at a synchronization.
     rate: how often it is issued on average, per step or per synchronization.
+    scale: the metric of the part that multiplies `nbytes` where the length of
+      the message depends on the values; 1 is the expected length.
   """
 
   kind: str
   nbytes: float
   at: str = 'sync'
   rate: float = 1.0
+  scale: str | None = None
 
   def sent(self, workers: int) -> float:
     """Returns the bytes that a worker sends, per step or synchronization."""
@@ -77,6 +80,8 @@ class Traffic(NamedTuple):
   sync: float  # At a synchronization, in addition.
   bsp: float  # At every step under BSP.
   injected: float = 0.0  # At every step for examples, in addition.
+  # Of these, where a metric multiplies them: at step or sync, metric, bytes.
+  scaled: tuple[tuple[str, str, float], ...] = ()
 
 
 def nbytes(tree: Any) -> int:
@@ -114,4 +119,7 @@ def traffic(
     step=sent(collectives, 'step', workers),
     sync=sent(collectives, 'sync', workers),
     bsp=Collective('all_reduce', summed_nbytes(params)).sent(workers),
+    scaled=tuple(
+      (c.at, c.scale, c.sent(workers)) for c in collectives if c.scale
+    ),
   )

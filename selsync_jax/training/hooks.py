@@ -4,10 +4,8 @@ Metrics are fetched from the devices a few steps late, so that the devices never
 wait for the host.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 import contextlib
-import math
-import sys
 import time
 from typing import Any, NamedTuple
 
@@ -20,7 +18,6 @@ from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.ledger import Totals
 from selsync_jax.runs.session import Session
 from selsync_jax.sync import replicas
-from selsync_jax.sync.transformation import Trigger
 from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.preemption import Preemption
 from selsync_jax.training.problem import Problem
@@ -100,41 +97,6 @@ class Recorder:
     return scores
 
 
-class SilenceWarning:
-  """A warning, printed once, if a threshold hardly ever causes an average.
-
-  Nothing else shows this mistake: the run continues, and its workers train
-  almost alone. A trigger without a fixed threshold on the gradient's change, or
-  with an infinite one, gets no warning.
-  """
-
-  PATIENCE = 100  # Possible synchronizations before the check.
-  MOST = 0.99  # The share of them that may be left out without a warning.
-
-  def __init__(self, trigger: Trigger):
-    traits = trigger.traits
-    threshold = traits.threshold if traits.meter else None
-    self._is_due = threshold is not None and math.isfinite(threshold)
-    self._spacing = traits.spacing
-
-  def watch(self, row: Mapping[str, Any]) -> None:
-    """Takes the row of a step, as in `metrics.jsonl`."""
-    possible = row['step'] // self._spacing
-    if not self._is_due or possible < self.PATIENCE:
-      return
-    steps, lssr = row['step'], row['lssr']
-    syncs = round((1 - lssr) * steps)
-    if syncs <= 1 or 1 - syncs / possible > self.MOST:
-      self._is_due = False
-      print(
-        f'step {steps}: {syncs} of {steps} steps synchronized (LSSR '
-        f'{lssr:.3f}), so the workers train almost alone; `python -m '
-        'selsync_jax delta` finds a lower delta, and without '
-        '--config.sync.delta a budget does',
-        file=sys.stderr,
-      )
-
-
 class Due(NamedTuple):
   """What is due after a step."""
 
@@ -149,7 +111,7 @@ class Hooks(contextlib.ExitStack):
   """The functions that a training loop calls after every step.
 
   In the context, steps are recorded, progress is shown and signals are handled.
-  In the first process, `watch` also takes each row.
+  In the first process, `watches` also take each row.
   """
 
   def __init__(
@@ -159,7 +121,7 @@ class Hooks(contextlib.ExitStack):
     plan: Plan,
     ledger: Ledger,
     evaluator: Evaluator,
-    watch: Callable[[Row], None] = lambda row: None,
+    watches: Iterable[Callable[[Row], None]] = (),
   ):
     super().__init__()
     self._session, self._problem, self._plan = session, problem, plan
@@ -171,7 +133,7 @@ class Hooks(contextlib.ExitStack):
       if session.is_first:
         steps = problem.steps - ledger.totals.shift
         progress = Progress(session.step, steps, plan.config.log.seconds)
-        takers += [stack.enter_context(progress).show, watch]
+        takers += [stack.enter_context(progress).show, *watches]
       self._preemption = stack.enter_context(Preemption())
       names = replicas.leaf_names(problem.shapes['params'])
       fetch = plan.config.log.fetch_every

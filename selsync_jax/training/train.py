@@ -16,12 +16,13 @@ from selsync_jax.runs.session import Session
 from selsync_jax.training import start
 from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.hooks import Hooks
-from selsync_jax.training.hooks import SilenceWarning
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.settings import check
 from selsync_jax.training.settings import Config
 from selsync_jax.training.setup import create_setup
 from selsync_jax.training.setup import Setup
+from selsync_jax.training.warnings import OverflowWarning
+from selsync_jax.training.warnings import SilenceWarning
 
 
 def train_and_evaluate(
@@ -73,13 +74,14 @@ def train_and_evaluate(
     describe_data(session, problem)
     state = start.state(setup, session, totals)
     evaluator = Evaluator(problem, plan.mapper, strategy.averages_model_state)
-    watch = SilenceWarning(strategy.trigger).watch
+    watchers = SilenceWarning(strategy.trigger), OverflowWarning()
+    watches = [watcher.watch for watcher in watchers]
     workers = processes.local_workers(plan.workers)
     first = totals.position
     batches = problem.data.batches(workers, first, problem.steps)
     step = setup.train_step()
     with (
-      Hooks(session, problem, plan, ledger, evaluator, watch) as run,
+      Hooks(session, problem, plan, ledger, evaluator, watches) as run,
       _Profile(workdir if profile and session.is_first else None) as trace,
     ):
       state = run.rehearse(state)

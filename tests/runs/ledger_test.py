@@ -9,6 +9,8 @@ import pytest
 from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.ledger import NonFiniteError
 from selsync_jax.runs.ledger import Totals
+from selsync_jax.sync import traffic
+from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.traffic import Traffic
 
 
@@ -17,6 +19,26 @@ def resumed(totals):
   record = json.loads(json.dumps(dataclasses.asdict(totals)))
   rates, sent = np.full(40, 0.1), Traffic(step=4, sync=100, bsp=90, injected=0)
   return Ledger(Totals(**record), sent, 10, rates, max_skips=20)
+
+
+def test_messages_whose_length_a_metric_says_count_as_that_long():
+  collectives = (
+    Collective('all_gather', 8, 'step', scale='selection'),
+    Collective('all_gather', 100, 'sync', scale='selection'),
+    Collective('all_gather', 1, 'step'),
+  )
+  params = np.zeros(5, np.float32)
+  ledger = resumed(Totals())
+  ledger.traffic = traffic.traffic(collectives, params, workers=3)
+  for synced, selection in (False, 2.0), (True, 0.5):
+    ledger.count(
+      {
+        'relative_change': np.zeros(3),
+        'synced': np.full(3, synced),
+        'selection': np.full(3, selection),
+      }
+    )
+  assert ledger.totals.sent == 2 * (8 * 2.0 + 1 + 108 * 0.5 + 1)
 
 
 def test_skips_in_a_row_are_counted_across_a_resume():

@@ -33,9 +33,9 @@ def create(collectives, totals=None, cluster=CLUSTER):
   )
 
 
-def count(ledger, synced):
+def count(ledger, synced, **more):
   metrics = {'relative_change': np.zeros(2), 'synced': np.array([synced] * 2)}
-  return ledger.count(metrics)
+  return ledger.count(metrics | more)
 
 
 def test_a_step_takes_the_slowest_worker_and_its_collectives():
@@ -57,6 +57,16 @@ def test_a_step_takes_the_slowest_worker_and_its_collectives():
   assert summary['virtual_seconds'] == ends[-1]
   assert summary['waited'] == (4 + 2 + 1) / 2
   assert summary['staleness'] == 0
+
+
+def test_a_message_travels_as_long_as_its_length_of_the_step():
+  long = Collective('all_reduce', nbytes=1.0, at='step', scale='selection')
+  ledger = create([long])
+  ends = [
+    count(ledger, True, selection=np.full(2, times))['virtual_seconds']
+    for times in (1.0, 3.0)
+  ]
+  assert ends == [5 + 1.0 + 2 * 0.25, 6.5 + 4 + 3.0 + 2 * 0.25]
 
 
 def test_a_step_without_a_collective_waits_for_nobody():

@@ -105,7 +105,7 @@ def published(grads, division):
     mean[union] = values[:, union].sum(axis=0) / N
     error = values
     error[:, union] = 0
-    yield threshold, sorted(union), bounds, mean, error
+    yield threshold, sorted(union), counts, bounds, mean, error
 
 
 def uneven(steps):
@@ -118,20 +118,28 @@ def uneven(steps):
 @pytest.mark.parametrize(
   'reducer, division',
   [
-    (sparse.micro(DENSITY, capacity=16.0), EqualParts()),
-    (sparse.exdyna(DENSITY, capacity=16.0), Blocks()),
+    (sparse.micro(DENSITY), EqualParts()),
+    (sparse.exdyna(DENSITY), Blocks()),
+    (sparse.micro(DENSITY, capacity=128.0), EqualParts()),
+    (sparse.exdyna(DENSITY, capacity=128.0), Blocks()),
   ],
-  ids=['micro', 'exdyna'],
+  ids=['micro', 'exdyna', 'micro with places', 'exdyna with places'],
 )
 def test_it_selects_what_the_published_algorithm_selects(reducer, division):
   # As gradients vanish, first too many elements are selected, then too few.
-  fade = np.linspace(0.5, 0, 50, dtype=np.float32)
-  grads = uneven(50) * fade[:, None, None]
+  fade = np.r_[2.0 ** np.arange(-1, 5)[::-1], np.linspace(0.5, 0, 74)]
+  grads = uneven(80) * fade[:, None, None].astype(np.float32)
   mean, state = run(reducer, grads)
+  doublings = np.log2(state.selection[:, 0].clip(1))
+  assert {*np.ceil(doublings)} == {*range(8)}  # All lengths of a message.
   assert not state.overflow.any()
   seen = set()
   steps = published(grads, division)
-  for t, (threshold, union, bounds, expected, error) in enumerate(steps):
+  for t, (threshold, union, counts, bounds, expected, error) in enumerate(
+    steps
+  ):
+    longest = max(counts) * N / int(DENSITY * SIZE)
+    np.testing.assert_allclose(state.selection[t], longest, rtol=1e-6)
     np.testing.assert_allclose(state.threshold[t], threshold, rtol=1e-6)
     for rank in range(N):
       np.testing.assert_array_equal(np.nonzero(mean[t, rank])[0], union)
@@ -160,9 +168,8 @@ def test_what_does_not_fit_is_counted_and_waits(make, length):
   sent = mean[0, 0, :length] != 0
   magnitude = np.abs(grads[0, 0, :length])
   assert magnitude[sent].min() >= magnitude[~sent].max()
-  assert state.overflow[0, 0] == (
-    np.count_nonzero(magnitude >= state.threshold[0, 0]) - slots
-  )
+  number = np.count_nonzero(magnitude >= state.threshold[0, 0])
+  assert state.overflow[0, 0] == pytest.approx(1 - slots / number)
   total = N * mean[:, 0].sum(axis=0) + state.error[0][-1].sum(axis=0)
   np.testing.assert_allclose(total, grads.sum(axis=(0, 1)), atol=1e-5)
 
@@ -179,9 +186,20 @@ def ratio(reducer, size, workers=4):
 
 def test_sparse_reducers_send_a_tenth_of_an_all_reduce_or_less():
   assert ratio(sparse.top_k(DENSITY), 10**6) == pytest.approx(0.04)
-  assert ratio(sparse.micro(DENSITY), 10**6) == pytest.approx(0.03, rel=1e-3)
-  assert ratio(sparse.exdyna(DENSITY), 10**6) < 0.0301
+  assert ratio(sparse.micro(DENSITY), 10**6) == pytest.approx(0.015, rel=1e-3)
+  assert ratio(sparse.exdyna(DENSITY, capacity=2.0), 10**6) < 0.0301
   assert ratio(reducers.int8(), 10**6) == pytest.approx(0.254, abs=1e-3)
+
+
+@pytest.mark.parametrize('make', [sparse.micro, sparse.exdyna])
+def test_each_worker_needs_an_element_to_select(make):
+  # Else the threshold would rise without end.
+  reducer, grads = make(0.01), np.ones((1, N, 399), np.float32)
+  line = r'density=0.01 of 399 elements is 3, fewer than .* the 4 workers'
+  with pytest.raises(ValueError, match=line):
+    run(reducer, grads)
+  with pytest.raises(ValueError, match=line):
+    reducer.sends(grads[0, 0], N)
 
 
 @pytest.mark.parametrize('make', [sparse.top_k, sparse.micro, sparse.exdyna])

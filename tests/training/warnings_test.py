@@ -1,11 +1,13 @@
-"""A warning for a delta that no gradient's change reaches."""
+"""Warnings: a delta that no gradient's change reaches; messages too short."""
 
 import math
+import re
 
 import pytest
 
 import selsync_jax as ss
-from selsync_jax.training.hooks import SilenceWarning
+from selsync_jax.training.warnings import OverflowWarning
+from selsync_jax.training.warnings import SilenceWarning
 from tests.support import short_runs
 
 
@@ -75,3 +77,35 @@ def test_only_synchronizations_that_were_possible_are_missed(
   trigger, syncs, steps, expected, capsys
 ):
   assert warned(trigger, syncs, steps, capsys) == expected
+
+
+def test_a_run_whose_messages_hold_too_little_says_so_once(tmp_path, capsys):
+  short_runs.run(
+    tmp_path / 'run',
+    None,
+    'micro',
+    data__backend='numpy',
+    sync__capacity=1.0,
+    steps=210,
+    eval__every_epochs=100.0,
+    checkpoint__every=1000,
+  )
+  said = capsys.readouterr().err
+  assert re.fullmatch(
+    r'step \d+: \d\d% of the selected elements did not fit into the messages, '
+    'and more than 50% at each of the last 100 steps; raise capacity, or leave '
+    'it out\n',
+    said,
+  )
+
+
+@pytest.mark.parametrize('share, often', [(0.5, 0), (0.51, 1)])
+def test_only_100_steps_in_a_row_are_a_reason_to_warn(share, often, capsys):
+  warning = OverflowWarning()
+  for step in range(1, 400):
+    whole = step == 60  # The streak begins anew.
+    warning.watch(
+      {'step': step} if whole else {'step': step, 'overflow': share}
+    )
+  said = capsys.readouterr().err
+  assert said.count('step 160:') == len(said.splitlines()) == often

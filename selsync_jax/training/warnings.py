@@ -1,0 +1,71 @@
+"""Warnings about settings that spoil a run without an error."""
+
+from collections.abc import Mapping
+import math
+import sys
+from typing import Any
+
+from selsync_jax.sync.transformation import Trigger
+
+
+class SilenceWarning:
+  """A warning, printed once, if a threshold hardly ever causes an average.
+
+  Nothing else shows this mistake: the run continues, and its workers train
+  almost alone. A trigger without a fixed threshold on the gradient's change, or
+  with an infinite one, gets no warning.
+  """
+
+  PATIENCE = 100  # Possible synchronizations before the check.
+  MOST = 0.99  # The share of them that may be left out without a warning.
+
+  def __init__(self, trigger: Trigger):
+    traits = trigger.traits
+    threshold = traits.threshold if traits.meter else None
+    self._is_due = threshold is not None and math.isfinite(threshold)
+    self._spacing = traits.spacing
+
+  def watch(self, row: Mapping[str, Any]) -> None:
+    """Takes the row of a step, as in `metrics.jsonl`."""
+    possible = row['step'] // self._spacing
+    if not self._is_due or possible < self.PATIENCE:
+      return
+    steps, lssr = row['step'], row['lssr']
+    syncs = round((1 - lssr) * steps)
+    if syncs <= 1 or 1 - syncs / possible > self.MOST:
+      self._is_due = False
+      print(
+        f'step {steps}: {syncs} of {steps} steps synchronized (LSSR '
+        f'{lssr:.3f}), so the workers train almost alone; `python -m '
+        'selsync_jax delta` finds a lower delta, and without '
+        '--config.sync.delta a budget does',
+        file=sys.stderr,
+      )
+
+
+class OverflowWarning:
+  """A warning, printed once, if messages hold too little of what is selected.
+
+  What does not fit waits in the error memory and joins the next selection, so
+  the run may diverge.
+  """
+
+  PATIENCE = 100  # Consecutive steps.
+  MOST = 0.5  # The share of a selection that is held back without a warning.
+
+  def __init__(self):
+    self._steps = 0  # Consecutive ones above `MOST`.
+    self._is_due = True
+
+  def watch(self, row: Mapping[str, Any]) -> None:
+    """Takes the row of a step, as in `metrics.jsonl`."""
+    share = row.get('overflow', 0.0)
+    self._steps = self._steps + 1 if share > self.MOST else 0
+    if self._is_due and self._steps == self.PATIENCE:
+      self._is_due = False
+      print(
+        f'step {row["step"]}: {share:.0%} of the selected elements did not fit '
+        f'into the messages, and more than {self.MOST:.0%} at each of the last '
+        f'{self.PATIENCE} steps; raise capacity, or leave it out',
+        file=sys.stderr,
+      )
