@@ -122,9 +122,15 @@ def _print_costs(configs, links, within, lssr, steps):
   measured = step_cost.measure(configs['selsync'], steps)
   context = methods.Context(measured.steps_per_epoch, configs['selsync'].seed)
 
+  size = nbytes(measured.shared['params'])
+  shared = within.seconds(Collective('all_reduce', size))
+  if configs['selsync'].mesh.fsdp > 1:  # Two all-gathers, a reduce-scatter.
+    shared *= 1.5
+  compute = measured.seconds / within.workers + shared
+
   def cost(strategy):
     return step_cost.cost(
-      strategy, measured.shared, links, lssr, measured.opt_state
+      strategy, measured.shared, links, lssr, measured.opt_state, compute
     )
 
   costs, impossible = {}, []
@@ -139,11 +145,6 @@ def _print_costs(configs, links, within, lssr, steps):
   if not costs:  # All methods share the mistake.
     raise ConfigError(f'config.sync: {impossible[0]}')
   bsp = cost(methods.create_strategy('bsp', context))
-  size = nbytes(measured.shared['params'])
-  shared = within.seconds(Collective('all_reduce', size))
-  if configs['selsync'].mesh.fsdp > 1:  # Two all-gathers, a reduce-scatter.
-    shared *= 1.5
-  compute = measured.seconds / within.workers + shared
   lower, upper = measured.quartiles
   print(
     f'{links.workers} workers, {facts.size(size)} of parameters; '

@@ -29,9 +29,6 @@ _AGGREGATES: dict[str, dict[str, Any]] = {
   'grads': dict(reducer=reducers.at_sync(reducers.all_reduce())),
 }
 
-START = 0.3
-"""The delta from which a budget starts its search, one of the paper's."""
-
 LSSR = 0.9
 """The share of local steps that is the default budget."""
 
@@ -51,11 +48,12 @@ def selsync(
 ) -> Strategy:
   """Averages when a gradient changes by delta: `selsync(delta)`, `mean()`.
 
-  Without a delta it keeps to a budget: `budgeted(selsync(0.3), lssr)`.
+  Without a delta it keeps to a budget: `budgeted(selsync(0.3), lssr)`, which
+  starts from the first change that it measures.
 
   Args:
     delta: the threshold on the relative gradient change; 0 averages at every
-      step. `None` lets a budget move it, from 0.3 on.
+      step. `None` lets a budget move it.
     lssr: the share of local steps that is the budget, in [0, 1). `None` means
       0.9, unless `delta` or `bytes_per_step` is set. Not in the paper.
     bytes_per_step: the budget in bytes that a worker sends for
@@ -86,14 +84,21 @@ def selsync(
       'delta=None, or no budget'
     )
   trigger = change_reaches(
-    START if delta is None else delta,
+    0.3 if delta is None else delta,  # A budget moves it at once.
     smoothing=smoothing,
     quorum=quorum,
     lag=lag,
     vote_every=vote_every,
   )
   if delta is None:
-    trigger = budgeted(trigger, **given or {'lssr': LSSR})
+    given = given or {'lssr': LSSR}
+    trigger = budgeted(trigger, **given)
+    if max_period and max_period * (1 - given.get('lssr', 0.0)) < 1 + 1e-9:
+      raise ValueError(
+        f'max_period={max_period} alone synchronizes as often as '
+        f'lssr={given["lssr"]} allows, so the changes would decide nothing; '
+        'raise max_period, or lower lssr'
+      )
   if max_period is not None:
     trigger = triggers.any_of(trigger, triggers.at_least_every(max_period))
   return Strategy(trigger, **_AGGREGATES[aggregate])

@@ -4,7 +4,9 @@ Workers that take the same steps train as on real devices; only the time is
 virtual. Each worker's clock advances by the time of its computation. A
 collective is a barrier: it begins when the slowest worker is ready, and all
 workers leave it together. A step without a collective has no barrier: between
-two averages, a worker that is late at one step can catch up at the next.
+two averages, a worker that is late at one step can catch up at the next. A late
+collective, such as a vote with `lag=1`, begins when the slowest worker is
+ready, and the others wait for it only at the end of the next step.
 """
 
 from collections.abc import Iterable, Mapping
@@ -48,7 +50,8 @@ class LockstepLedger(VirtualLedger):
   """A ledger of workers that take the same steps.
 
   It knows the collectives of a step and of a synchronization. `Totals.clock`
-  also keeps when each worker was `ready` with its last step.
+  also keeps when each worker was `ready` with its last step, and when its late
+  collectives will have `arrived`.
   """
 
   def __init__(
@@ -77,12 +80,19 @@ class LockstepLedger(VirtualLedger):
     seconds = self._cluster.seconds
     computed = [t + seconds(i, totals.steps - 1) for i, t in enumerate(ready)]
     issued = self._issued(columns['synced'], metrics)
+    late = [c for c in issued if c.late]
+    issued = [c for c in issued if not c.late]
+    network, arrived = self._cluster.network, totals.clock.get('arrived', 0.0)
     # A synchronization is a barrier even if no collective is issued at it.
     averages = any(c.at == 'sync' for c in self._collectives)
     meet = issued or (columns['synced'] and averages)
-    began = [max(computed)] * workers if meet else computed
-    travel = sum(map(self._cluster.network.seconds, issued))
-    ended = [barrier + travel for barrier in began]
+    began = [max(arrived, t) for t in computed]
+    if meet:
+      began = [max(began)] * workers
+    ended = [barrier + sum(map(network.seconds, issued)) for barrier in began]
+    if late:
+      travel = sum(map(network.seconds, late))
+      totals.clock['arrived'] = max(computed) + travel
     totals.clock['ready'] = ended
     times = zip(ready, computed, began, ended, strict=True)
     kinds = 'compute', 'wait', 'communicate'  # In the order of a step.

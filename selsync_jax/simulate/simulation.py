@@ -108,9 +108,19 @@ class Simulation:
     self.steps = [0] * self.workers  # Gradients begun, by worker.
     self.versions = [0] * self.workers  # The model's version, by worker.
     self.sent = 0.0  # Bytes, of all workers and servers.
+    self.used = 0  # Gradients that have reached a model.
     self.uses: list[Use] = []  # The engine empties it.
     self.spans: list[Span] = []  # The engine empties it.
     self._seconds, self._seed = seconds, seed
+
+  @property
+  def step(self) -> int:
+    """The step of the learning rate's schedule, the same for all workers.
+
+    As in lockstep, it advances with every N gradients that reach a model,
+    whoever has computed them.
+    """
+    return self.used // self.workers
 
   def start(self, worker: Callable[[int], Process]) -> None:
     """Starts the process `worker(index)` of each worker."""
@@ -183,6 +193,7 @@ class Simulation:
       worker, step, began, self.env.now, version - old, metrics, self.sent
     )
     self.uses.append(use)
+    self.used += 1
 
   @contextlib.contextmanager
   def _span(self, worker: int, kind: str) -> Iterator[None]:

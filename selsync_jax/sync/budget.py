@@ -8,16 +8,30 @@ synchronizations, it moves the threshold after every step:
 .. math::
   \log\theta \leftarrow \log\theta + g (s - p)
 
-where s is 1 after a synchronization and 0 otherwise. So over any n steps the
-rate differs from p by exactly the change of the logarithm, divided by g n. The
-measurements matter only through how far the threshold has to follow them.
+where s is 1 after a synchronization and 0 otherwise. With a constant gain g the
+rate over any n steps differs from p by exactly the change of the logarithm,
+divided by g n, whatever is measured. But then the threshold jumps at every
+synchronization, so that the controller decides which steps synchronize. With a
+gain that falls, it settles, and the measurements decide:
+
+.. math::
+  g = \max(0.03, 1 / (1 + n))
+
+after n synchronizations. The debt of the budget is the sum of s - p over steps,
+of which the last 10 / p count most. Once it exceeds 3 synchronizations, because
+what is measured has changed, n starts anew.
+
+The first finite value measured is the first threshold. Until then every step
+synchronizes.
 """
 
 import math
 from typing import Any, NamedTuple
 
+from jax import lax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float32
+from jaxtyping import Array, Bool, Float32, Int32
+import optax
 
 from selsync_jax.config import Positive
 from selsync_jax.config import Share
@@ -32,11 +46,25 @@ LIMIT = 50.0
 threshold, and what it is compared with, within float32's range."""
 
 
+LEAST = 0.03
+"""The lowest gain, unless it is constant."""
+
+MOST_DEBT = 3.0
+"""The synchronizations too many, or too few, after which a gain is 1 again."""
+
+MEMORY = 10.0
+"""The synchronizations after which a debt has fallen to 1 / e."""
+
+
 class BudgetState(NamedTuple):
-  """State of `budgeted`."""
+  """State of `budgeted`; all but the trigger's is equal on all workers."""
 
   trigger: Any  # The state of the trigger inside.
-  log_threshold: Float32[Array, '']  # Of its threshold at this step.
+  # Of its threshold at this step; -inf before anything is measured.
+  log_threshold: Float32[Array, '']
+  # Synchronizations since the gain was 1; -1 before the first threshold.
+  count: Int32[Array, '']
+  debt: Float32[Array, '']  # Synchronizations too many, lately.
   sync: Bool[Array, '']  # Whether this step synchronizes.
   safe: Bool[Array, '']  # Whether it held its vote and nobody vetoed.
 
@@ -47,23 +75,26 @@ def budgeted(
   *,
   lssr: Share | None = None,
   bytes_per_step: Positive | None = None,
-  gain: Positive = 1.0,
+  gain: Positive | None = None,
 ) -> Trigger:
   """Moves the threshold of a trigger so that it keeps to a budget.
 
   Args:
-    trigger: the trigger; the budgeted threshold starts from its threshold.
+    trigger: the trigger. Its own threshold is where the budget starts only if
+      its traits do not say what it has `compared`.
     lssr: the share of the steps without a synchronization, in [0, 1).
     bytes_per_step: bytes that a worker may send for synchronization, on average
       over steps. If that pays for more than a synchronization at every step,
       every step synchronizes.
     gain: how much the logarithm of the threshold rises for one synchronization
-      too many. The lower it is, the more the trigger decides which steps
-      synchronize; the higher, the sooner the budget is met.
+      too many, if it is to be constant. The lower it is, the more the trigger
+      decides which steps synchronize; the higher, the sooner the budget is met.
+      `None` lets it fall from 1 to 0.03 once the budget is met.
 
   Raises:
     ValueError: if the trigger has no threshold, or not exactly one budget is
-      set.
+      set, or the trigger can synchronize no more often than the budget wants,
+      so that it would do so periodically.
   """
   threshold, meter = trigger.traits.threshold, trigger.traits.meter
   if threshold is None:
@@ -75,37 +106,57 @@ def budgeted(
       'budgeted needs either lssr or bytes_per_step, '
       f'got lssr={lssr}, bytes_per_step={bytes_per_step}'
     )
-  start = min(max(threshold, math.exp(-LIMIT)), math.exp(LIMIT))
+  compared, spacing = trigger.traits.compared, trigger.traits.spacing
+  start = math.log(min(max(threshold, math.exp(-LIMIT)), math.exp(LIMIT)))
   # The metric `threshold` is reserved for thresholds on the relative change.
   name = 'budget_threshold' if meter is None else 'threshold'
 
   def rate(traffic):  # The wanted rate of synchronizations.
     if lssr is not None:
-      return 1 - lssr
-    if traffic is None:
+      wanted = 1 - lssr
+    elif traffic is None:
       raise ValueError('bytes_per_step needs the extra argument traffic')
-    assert bytes_per_step is not None
-    spare = bytes_per_step - traffic.step
-    if spare <= 0:
+    else:
+      assert bytes_per_step is not None
+      spare = bytes_per_step - traffic.step
+      if spare <= 0:
+        raise ValueError(
+          f'bytes_per_step must be above {traffic.step:g}, which a step costs '
+          f'without a synchronization (votes), got {bytes_per_step:g}'
+        )
+      wanted = min(spare / traffic.sync, 1.0) if traffic.sync else 1.0
+    if spacing > 1 and spacing * wanted > 1 - 1e-9:
       raise ValueError(
-        f'bytes_per_step must be above {traffic.step:g}, which a step costs '
-        f'without a synchronization (votes), got {bytes_per_step:g}'
+        f'a budget of a synchronization in {1 / wanted:.4g} steps leaves no '
+        f'choice to {shown(trigger)}, which votes every {spacing} steps'
       )
-    return min(spare / traffic.sync, 1.0) if traffic.sync else 1.0
+    return wanted
+
+  if lssr is not None:
+    rate(None)
 
   def init(params):
-    no = jnp.bool(False)
+    no, zero = jnp.bool(False), jnp.float32(0)
+    first, count = (start, 0) if compared is None else (-jnp.inf, -1)
     state = trigger.init(params)
-    return BudgetState(state, jnp.float32(math.log(start)), no, no)
+    return BudgetState(
+      state, jnp.float32(first), jnp.int32(count), zero, no, no
+    )
 
   def update(updates, state, params=None, *, traffic=None, **extra_args):
     synced = extra_args.setdefault('synced', state.sync)
-    change = gain * (synced - rate(traffic))
-    log_threshold = jnp.clip(state.log_threshold + change, -LIMIT, LIMIT)
+    log_threshold, count, debt = _moved(state, synced, rate(traffic), gain)
     extra_args |= dict(traffic=traffic, threshold=jnp.exp(log_threshold))
     inner: Any = trigger.update(updates, state.trigger, params, **extra_args)[1]
+    if compared is not None:
+      log_threshold = lax.cond(
+        log_threshold == -jnp.inf,
+        lambda: _first(compared(inner)),
+        lambda: log_threshold,
+      )
     safe = getattr(inner, 'safe', jnp.bool(True))
-    return updates, BudgetState(inner, log_threshold, inner.sync, safe)
+    moved = log_threshold, count, debt
+    return updates, BudgetState(inner, *moved, inner.sync, safe)
 
   def metrics(state):
     of_trigger = trigger.metrics(state.trigger)
@@ -115,7 +166,31 @@ def budgeted(
     rate(traffic)
     trigger.traits.affordable(traffic)
 
-  resize = resizing.fields(trigger=trigger.resize, log_threshold=resizing.first)
+  kept = dict.fromkeys(('log_threshold', 'count', 'debt'), resizing.first)
+  resize = resizing.fields(trigger=trigger.resize, **kept)
   own: dict[str, Any] = dict(metrics=metrics, resize=resize, threshold=None)
   own['affordable'] = affordable
   return Trigger(init, update, **around(trigger) | own)
+
+
+def _moved(state, synced, rate, gain):
+  """Returns the next logarithm of the threshold, count and debt."""
+  excess = synced - rate
+  debt = state.debt * (1 - rate / MEMORY) + excess
+  restarts = jnp.abs(debt) > MOST_DEBT
+  count = jnp.where(restarts, 0, state.count)
+  if gain is None:
+    gain = jnp.maximum(LEAST, 1 / (1 + count))
+  moved = jnp.clip(state.log_threshold + gain * excess, -LIMIT, LIMIT)
+  later = moved, count + synced, jnp.where(restarts, 0, debt)
+  # The step at which the first threshold was found did not have it yet.
+  found = state.log_threshold > -jnp.inf
+  earlier = state.log_threshold, jnp.where(found, 0, -1), jnp.float32(0)
+  return optax.tree.where(state.count < 0, earlier, later)
+
+
+def _first(measured):
+  """Returns the logarithm of the first threshold; -inf if there is no value."""
+  usable = jnp.isfinite(measured) & (measured > 0)
+  first = jnp.log(jnp.where(usable, measured, 1.0))
+  return jnp.where(usable, jnp.clip(first, -LIMIT, LIMIT), -jnp.inf)

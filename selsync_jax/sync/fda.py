@@ -218,6 +218,7 @@ def fda(
     sees_update=True,
     needs_consensus=True,
     threshold=float(theta),
+    compared=lambda state: state.estimate,
   )
 
 

@@ -26,6 +26,8 @@ class TriggerTraits(NamedTuple):
     affordable: `affordable(traffic)` raises `ValueError` if what the strategy
       sends breaks a budget whatever the trigger decides.
     meter: the measurement of the gradient's change that it decides by.
+    compared: `compared(state)` returns what the last update has compared with
+      the threshold, by a collective: equal on all workers.
   """
 
   period: int | None = None
@@ -35,6 +37,7 @@ class TriggerTraits(NamedTuple):
   threshold: float | None = None
   affordable: Callable[[traffic.Traffic], Any] = lambda traffic: None
   meter: optax.GradientTransformationExtraArgs | None = None
+  compared: Callable[[Any], Any] | None = None
 
 
 class ReducerTraits(NamedTuple):

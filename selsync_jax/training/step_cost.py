@@ -1,7 +1,7 @@
 """What a step of each method costs on a network, by arithmetic.
 
-Communication and computation do not overlap: a worker that waits for a vote or
-an average does not compute.
+Communication and computation do not overlap, but for collectives that are late:
+a worker that waits for a vote or an average does not compute.
 """
 
 from itertools import pairwise
@@ -41,18 +41,25 @@ def cost(
   network: Network,
   lssr: float,
   opt_state: Any = (),
+  compute: float = 0.0,
 ) -> Cost:
   """Returns what a step of a method costs on a network.
 
   `shared` is `{'params', 'model_state'}` of one worker, and `lssr` is that of a
-  method without a fixed period.
+  method without a fixed period. The workers `compute` for so many seconds while
+  a late collective travels.
   """
   if strategy.period is not None:
     lssr = 1 - 1 / strategy.period
   often = {'step': 1.0, 'sync': 1 - lssr}
 
+  def wait(collective):
+    seconds = network.seconds(collective._replace(rate=1.0))
+    hidden = compute if collective.late else 0.0
+    return collective.rate * max(seconds - hidden, 0.0)
+
   def seconds(collectives):
-    return sum(often[c.at] * network.seconds(c) for c in collectives)
+    return sum(often[c.at] * wait(c) for c in collectives)
 
   every = strategy.sends(shared, network.workers, opt_state)
   vote = seconds(strategy.trigger.sends(shared['params'], network.workers))

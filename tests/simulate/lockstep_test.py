@@ -69,6 +69,16 @@ def test_a_message_travels_as_long_as_its_length_of_the_step():
   assert ends == [5 + 1.0 + 2 * 0.25, 6.5 + 4 + 3.0 + 2 * 0.25]
 
 
+def test_a_late_collective_travels_while_the_next_step_computes():
+  ledger = create([Collective('all_reduce', 1.0, 'step', late=True)])
+  rows = [count(ledger, False) for _ in SECONDS]
+  # The votes of steps 0 to 2 arrive after 6.5, 8.5 and 11.5 seconds: the first
+  # worker waits for each of them, the second for none but the third.
+  ready = [(1, 5), (6.5, 7), (8.5, 10), (11.5, 11.5)]
+  assert [row['virtual_seconds'] for row in rows] == [max(r) for r in ready]
+  assert [row['waited'] for row in rows] == [[0, 0], [1.5, 0], [0, 0], [2, 0.5]]
+
+
 def test_a_step_without_a_collective_waits_for_nobody():
   ledger = create([Collective('all_reduce', nbytes=1.0)])
   rows = [count(ledger, synced) for synced in (False, True, False, True)]

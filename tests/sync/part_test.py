@@ -62,7 +62,7 @@ def test_a_trigger_of_triggers_reports_what_they_report():
   outer = ss.at_most_every(3, trigger=ss.any_of(ss.every(2), budget))
   state = outer.init(jnp.ones(2))
   assert outer.metrics(state).keys() == {'threshold'}
-  np.testing.assert_allclose(outer.metrics(state)['threshold'], 0.3, rtol=1e-6)
+  assert outer.metrics(state)['threshold'] == 0  # Nothing is measured yet.
   assert not ss.every(2).metrics(ss.every(2).init(jnp.ones(2)))
 
 

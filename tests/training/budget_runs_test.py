@@ -43,8 +43,8 @@ def test_without_a_delta_any_number_of_workers_keeps_nine_of_ten_steps_local(
     setup = create_setup(check(config))
     rows = delta_search.first_steps(setup, config.steps)
   assert 0.8 < rows[-1]['lssr'] < 0.95
-  quarters = np.reshape([row['synced'] for row in rows], (4, -1))
-  assert quarters.any(axis=1).all()
+  halves = np.reshape([row['synced'] for row in rows], (2, -1))
+  assert (halves.sum(axis=1) > 1).all()
 
 
 @pytest.mark.slow
@@ -63,7 +63,7 @@ def test_an_asked_lssr_is_reached_without_a_delta(workload, workers, lssr):
   assert abs(local.mean() - lssr) < 0.03
   quarter = len(local) // 4
   for start in range(quarter, len(local) - quarter + 1):
-    assert abs(local[start : start + quarter].mean() - lssr) < 0.1
+    assert abs(local[start : start + quarter].mean() - lssr) < 0.12
 
 
 def test_a_run_sends_what_it_may_and_records_its_threshold(tmp_path):
@@ -84,8 +84,13 @@ def test_a_run_sends_what_it_may_and_records_its_threshold(tmp_path):
   assert budget < 0.7 * average
   sent = summary['bytes_per_worker'] / summary['steps']
   assert abs(sent - budget) < 0.05 * average
-  ratios = np.diff(np.log([row['threshold'] for row in rows]))
-  synced = np.array([row['synced'] for row in rows[:-1]])
+  # Of the first step the change is infinite, that of the second is the first
+  # threshold.
+  assert rows[0]['threshold'] == 0
+  assert rows[1]['threshold'] == pytest.approx(rows[1]['relative_change'])
+  assert rows[2]['threshold'] == rows[1]['threshold']
+  ratios = np.diff(np.log([row['threshold'] for row in rows[2:]]))
+  synced = np.array([row['synced'] for row in rows[2:-1]])
   assert (ratios[synced] > 0).all() and (ratios[~synced] < 0).all()
 
 

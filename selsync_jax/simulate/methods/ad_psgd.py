@@ -70,8 +70,8 @@ def ad_psgd(
       with locks[i].request() as turn:
         yield from sim.hold(i, turn)
         x, version = models[i]
+        x = sim.algebra.update(x, gradient.value, sim.step)
         sim.use(gradient, version)
-        x = sim.algebra.update(x, gradient.value, gradient.step)
         x = sim.algebra.with_statistics(x, [gradient.value])
         models[i] = Model(x, version + 1)
 

@@ -33,6 +33,7 @@ class Result(NamedTuple):
 
   mean: Value  # The divided sum of its gradients, of kind `sum`.
   contributors: int  # The number of workers that contributed.
+  step: int  # Of the schedule.
   round: int  # The round's index.
 
 
@@ -84,12 +85,12 @@ class PartialAllReduce:
     self._begun += 1
     self._began.fire()
     yield sim.env.timeout(sim.seconds_of('all_reduce', sim.workers))
-    values = [gradient.value for gradient in gradients]
+    values, step = [gradient.value for gradient in gradients], sim.step
     mean = sim.algebra.sum(values, 1 / self._divisor(contributors))
     for gradient in gradients:
       sim.use(gradient, self.rounds)
     for unseen in self._unseen:
-      unseen.append(Result(mean, contributors, self.rounds))
+      unseen.append(Result(mean, contributors, step, self.rounds))
     self.rounds += 1
     self._ended.fire()
 
@@ -97,13 +98,13 @@ class PartialAllReduce:
 def train_with(
   sim: Simulation,
   reduction: PartialAllReduce,
-  apply: Callable[[Value, Sequence[Result], int], Value],
+  apply: Callable[[Value, Sequence[Result]], Value],
   call: Callable[[Gradient], int],
   sync_every: int | None = None,
 ) -> Models:
   """Starts workers that apply the results of a partial all-reduce.
 
-  `apply(model, results, step)` returns a worker's model after the results since
+  `apply(model, results)` returns a worker's model after the results since
   its last step. The worker joins the round `call(gradient)`. The models are
   synchronized every `sync_every` steps, or never.
   """
@@ -115,7 +116,7 @@ def train_with(
       t = sim.steps[i]
       gradient = yield from sim.compute(i, models[i])
       results = yield from reduction.join(call(gradient), gradient)
-      value = apply(models[i].value, results, t)
+      value = apply(models[i].value, results)
       value = sim.algebra.with_statistics(value, [gradient.value])
       models[i] = Model(value, reduction.rounds)
       if sync_every and (t + 1) % sync_every == 0:
@@ -160,9 +161,9 @@ def eager(
   def may_begin(number, worker):
     return mode == 'solo' or worker == drawn(number)
 
-  def apply(model, results, step):
+  def apply(model, results):
     for result in results[-1:]:  # Later rounds overwrite earlier ones.
-      model = sim.algebra.update(model, result.mean, step)
+      model = sim.algebra.update(model, result.mean, result.step)
     return model
 
   reduction = PartialAllReduce(sim, may_begin, lambda givers: sim.workers)
@@ -201,12 +202,12 @@ def rna(sim: Simulation, *, probes: Count = 2) -> Models:
 
   newest = Model(sim.algebra.initial(), 0)  # All workers have the same model.
 
-  def apply(_model, results, _step):
+  def apply(_model, results):
     nonlocal newest
-    for mean, contributors, number in results:
+    for mean, contributors, step, number in results:
       if number == newest.version:  # This worker is the first to apply it.
         share = contributors / sim.workers
-        value = sim.algebra.update(newest.value, mean, number, share)
+        value = sim.algebra.update(newest.value, mean, step, share)
         newest = Model(value, number + 1)
     return newest.value
 

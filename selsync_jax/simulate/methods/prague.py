@@ -135,8 +135,8 @@ def prague(
     while True:
       x, t = models[i]
       gradient = yield from sim.compute(i, models[i])
+      x = sim.algebra.update(x, gradient.value, sim.step)
       sim.use(gradient, t)
-      x = sim.algebra.update(x, gradient.value, t)
       x = sim.algebra.with_statistics(x, [gradient.value])
       models[i] = Model(x, t + 1)
       group = yield from request(i)

@@ -4,8 +4,8 @@ All workers share the server's link, in each direction. The server adds up
 gradients that arrive at the same instant, as DSSP's server does, and applies
 each gradient with 1/N of the learning rate: N gradients move the model as far
 as one BSP step, and N that arrive together are a BSP step. (The papers give no
-scaling; they tune the rate for the method.) The schedule advances by one step
-every N gradients. Batch statistics are those of the workers that pushed last.
+scaling; they tune the rate for the method.) Batch statistics are those of the
+workers that pushed last.
 """
 
 from collections.abc import Callable
@@ -83,9 +83,9 @@ class Server:
     sim, algebra, (value, version) = self._sim, self._sim.algebra, self.model
     arrived, self._inbox = self._inbox, []
     values = [gradient.value for gradient in arrived]
-    count, workers = len(arrived), sim.workers
+    count = len(arrived)
     total = algebra.sum(values, 1 / count)
-    value = algebra.update(value, total, version // workers, count / workers)
+    value = algebra.update(value, total, sim.step, count / sim.workers)
     value = algebra.with_statistics(value, values)
     self.model = Model(value, version + count)
     for gradient in arrived:

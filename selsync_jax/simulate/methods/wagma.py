@@ -117,7 +117,7 @@ def wagma(
     while True:
       t = sim.steps[i]
       gradient = yield from sim.compute(i, models[i])
-      value = sim.algebra.update(models[i].value, gradient.value, t)
+      value = sim.algebra.update(models[i].value, gradient.value, sim.step)
       value = sim.algebra.with_statistics(value, [gradient.value])
       if (t + 1) % tau:
         shared = yield from groups.join(i, t, value)
