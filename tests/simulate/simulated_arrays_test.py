@@ -160,7 +160,7 @@ def test_no_gradient_is_lost_in_a_partial_all_reduce():
     )
     reductions.append(reduction)
 
-    def apply(model, results, step):
+    def apply(model, results):
       totals.update({result.round: result.mean for result in results})
       return model
 
