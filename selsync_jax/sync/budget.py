@@ -36,8 +36,10 @@ import optax
 from selsync_jax.config import Positive
 from selsync_jax.config import Share
 from selsync_jax.sync import resizing
+from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import part
 from selsync_jax.sync.part import shown
+from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.transformation import Trigger
 from selsync_jax.sync.triggers import around
 
@@ -76,6 +78,7 @@ def budgeted(
   lssr: Share | None = None,
   bytes_per_step: Positive | None = None,
   gain: Positive | None = None,
+  axis_name: str = AXIS,
 ) -> Trigger:
   """Moves the threshold of a trigger so that it keeps to a budget.
 
@@ -151,8 +154,9 @@ def budgeted(
     if compared is not None:
       log_threshold = lax.cond(
         log_threshold == -jnp.inf,
-        lambda: _first(compared(inner)),
-        lambda: log_threshold,
+        lambda own, old: _first(lax.pmax(own, axis_name), old),
+        lambda own, old: old,
+        *(compared(inner), log_threshold),
       )
     safe = getattr(inner, 'safe', jnp.bool(True))
     moved = log_threshold, count, debt
@@ -168,7 +172,14 @@ def budgeted(
 
   kept = dict.fromkeys(('log_threshold', 'count', 'debt'), resizing.first)
   resize = resizing.fields(trigger=trigger.resize, **kept)
+
+  def sends(params, workers):
+    once = Collective('all_reduce', 4, 'step', rate=0.0)  # For the start.
+    own = () if compared is None else (once,)
+    return *trigger.sends(params, workers), *own
+
   own: dict[str, Any] = dict(metrics=metrics, resize=resize, threshold=None)
+  own['sends'] = sends
   own['affordable'] = affordable
   return Trigger(init, update, **around(trigger) | own)
 
@@ -189,8 +200,8 @@ def _moved(state, synced, rate, gain):
   return optax.tree.where(state.count < 0, earlier, later)
 
 
-def _first(measured):
-  """Returns the logarithm of the first threshold; -inf if there is no value."""
+def _first(measured, unset):
+  """Returns the logarithm of the first threshold; `unset` without a value."""
   usable = jnp.isfinite(measured) & (measured > 0)
   first = jnp.log(jnp.where(usable, measured, 1.0))
-  return jnp.where(usable, jnp.clip(first, -LIMIT, LIMIT), -jnp.inf)
+  return jnp.where(usable, jnp.clip(first, -LIMIT, LIMIT), unset)

@@ -139,10 +139,6 @@ def selsync(
     outcome = lax.cond(due, count, lambda _: (no, no), cast)
     return updates, SelSyncState(measured, ballot, *outcome)
 
-  def compared(state):  # Of the worker whose flag is the first to decide.
-    most = lax.pmax if quorum is None else lax.pmin
-    return most(state.measure.change, axis_name)
-
   ballots = Collective('all_reduce', 4, 'step', 1 / vote_every, late=lag > 0)
   return Trigger(
     init,
@@ -151,7 +147,7 @@ def selsync(
     spacing=vote_every,
     threshold=float(delta) if isinstance(delta, int | float) else 1.0,
     meter=meter,
-    compared=compared,
+    compared=lambda state: state.measure.change,
   )
 
 

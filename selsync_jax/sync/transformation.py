@@ -26,8 +26,8 @@ class TriggerTraits(NamedTuple):
     affordable: `affordable(traffic)` raises `ValueError` if what the strategy
       sends breaks a budget whatever the trigger decides.
     meter: the measurement of the gradient's change that it decides by.
-    compared: `compared(state)` returns what the last update has compared with
-      the threshold, by a collective: equal on all workers.
+    compared: `compared(state)` returns what the last update of this worker has
+      compared with the threshold.
   """
 
   period: int | None = None

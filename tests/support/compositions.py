@@ -24,6 +24,9 @@ PRESETS = {name: (name, {}) for name in methods.METHODS} | {
   # The default goes on beyond these tests' steps with its first phase.
   'post_local': ('post_local', {'switch': 2.0}),
   'post_local, soon': ('post_local', {'switch': 1.0, 'period': 4}),
+  # The default density selects fewer elements than there are workers.
+  'micro': ('micro', {'density': 0.2}),
+  'exdyna': ('exdyna', {'density': 0.2}),
   'fda, sketch': ('fda', {'theta': 1e-3, 'variant': 'sketch'}),
   'gossip, ring': ('gossip', {'topology': 'ring'}),
   'gossip, random': ('gossip', {'topology': 'random', 'period': 2}),
