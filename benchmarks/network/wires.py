@@ -35,6 +35,8 @@ def parts() -> dict[str, tuple[Any, Any, Any]]:
     'float32': wires.float32(),
     'bfloat16': wires.bfloat16(),
     'int8': wires.int8(),
+    'int4': wires.int4(),
+    'int2': wires.int2(),
   }
   reductions = {
     'int8 reducer': reducers.int8(),

@@ -72,6 +72,8 @@ PARTS: dict[str, dict[str, Constructor]] = {
     'float32': wires.float32,
     'bfloat16': wires.bfloat16,
     'int8': wires.int8,
+    'int4': wires.int4,
+    'int2': wires.int2,
   },
   'optimizer_state': {
     'local': moments.local,

@@ -17,6 +17,7 @@ References:
 
 from collections.abc import Callable
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -94,25 +95,42 @@ class Codec(NamedTuple):
   nbytes: Callable[[int], int]
 
 
-def _encode_int8(x):
-  blocks = x.reshape(*x.shape[:-1], -1, BLOCK)
-  scale = jnp.max(jnp.abs(blocks), axis=-1) / 127
-  # XLA's maximum on a CPU may lose a NaN.
-  scale = jnp.where(jnp.all(jnp.isfinite(blocks), axis=-1), scale, jnp.nan)
-  codes = jnp.round(blocks / jnp.where(scale > 0, scale, 1)[..., None])
-  # The scales' bytes follow the codes.
-  scale = lax.bitcast_convert_type(scale, jnp.int8)
-  parts = codes.astype(jnp.int8), scale
-  return jnp.concatenate([p.reshape(*x.shape[:-1], -1) for p in parts], -1)
+def _integers(bits: int) -> Codec:
+  """Returns an encoding in integers of 2, 4 or 8 bits, packed into bytes.
 
+  A block is rounded to multiples of its scale, from -m to m times, where m is
+  the largest integer. The scales' bytes follow the integers.
+  """
+  most, per_byte = 2 ** (bits - 1) - 1, 8 // bits
+  places = range(0, 8, bits)  # Of the lowest bit of each integer in a byte.
 
-def _decode_int8(message):
-  blocks = message.shape[-1] // (BLOCK + 4)
-  codes, scale = jnp.split(message, [blocks * BLOCK], axis=-1)
-  scale = scale.reshape(*message.shape[:-1], blocks, 4)
-  scale = lax.bitcast_convert_type(scale, jnp.float32)
-  values = codes.astype(jnp.float32).reshape(*scale.shape, BLOCK)
-  return (values * scale[..., None]).reshape(codes.shape)
+  def encode(x):
+    blocks = x.reshape(*x.shape[:-1], -1, BLOCK)
+    scale = jnp.max(jnp.abs(blocks), axis=-1) / most
+    # XLA's maximum on a CPU may lose a NaN.
+    scale = jnp.where(jnp.all(jnp.isfinite(blocks), axis=-1), scale, jnp.nan)
+    codes = jnp.round(blocks / jnp.where(scale > 0, scale, 1)[..., None])
+    codes = codes.astype(jnp.int8).reshape(*x.shape[:-1], -1, per_byte)
+    low = lax.bitcast_convert_type(jnp.uint8(2**bits - 1), jnp.int8)
+    packed = functools.reduce(
+      jnp.bitwise_or,
+      [(codes[..., i] & low) << place for i, place in enumerate(places)],
+    )
+    parts = packed, lax.bitcast_convert_type(scale, jnp.int8)
+    return jnp.concatenate([p.reshape(*x.shape[:-1], -1) for p in parts], -1)
+
+  def decode(message):
+    blocks = message.shape[-1] // (BLOCK // per_byte + 4)
+    packed, scale = jnp.split(message, [blocks * BLOCK // per_byte], axis=-1)
+    scale = scale.reshape(*message.shape[:-1], blocks, 4)
+    scale = lax.bitcast_convert_type(scale, jnp.float32)
+    # To the highest bits and back, which repeats the sign.
+    codes = [packed << 8 - bits - place >> 8 - bits for place in places]
+    values = jnp.stack(codes, axis=-1).astype(jnp.float32)
+    values = values.reshape(*scale.shape, BLOCK)
+    return (values * scale[..., None]).reshape(*message.shape[:-1], -1)
+
+  return Codec(encode, decode, lambda n: n // per_byte + 4 * n // BLOCK)
 
 
 def _encode_bfloat16(x):
@@ -124,7 +142,7 @@ def _decode_bfloat16(message):
   return lax.bitcast_convert_type(message, jnp.bfloat16).astype(jnp.float32)
 
 
-INT8 = Codec(_encode_int8, _decode_int8, lambda n: n + 4 * n // BLOCK)
+INT8 = _integers(8)
 BFLOAT16 = Codec(_encode_bfloat16, _decode_bfloat16, lambda n: 2 * n)
 
 
@@ -143,6 +161,18 @@ class WireState(NamedTuple):
 def int8(*, axis_name: str = AXIS) -> Wire:
   """Sends changes in int8, with a float32 scale for each 256 elements."""
   return _compressed(INT8, axis_name, coarse=True)
+
+
+@part
+def int4(*, axis_name: str = AXIS) -> Wire:
+  """Sends changes in 4 bits, integers from -7 to 7, with the same scales."""
+  return _compressed(_integers(4), axis_name, coarse=True)
+
+
+@part
+def int2(*, axis_name: str = AXIS) -> Wire:
+  """Sends changes in 2 bits, as -1, 0 or 1, with the same scales."""
+  return _compressed(_integers(2), axis_name, coarse=True)
 
 
 @part

@@ -167,8 +167,8 @@ def test_flags_replace_and_change_parts(fields, changed):
     ('local_sgd', ['sync.trigger.k=2.5'], 'k=2.5: must be a whole number'),
     (
       'local_sgd',
-      ['sync.wire=int4'],
-      "wire.name: 'int4' is not one of float32",
+      ['sync.wire=int3'],
+      "wire.name: 'int3' is not one of float32",
     ),
     ('bsp', ['sync.wire=int8'], 'averager no_averaging() takes none'),
     ('local_sgd', ['sync.averager=none'], 'workers would never talk'),
