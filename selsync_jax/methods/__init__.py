@@ -33,6 +33,7 @@ METHODS = config.Registry(
     'fedavg': periodic.fedavg,
     'diloco': periodic.diloco,
     'streaming_diloco': periodic.streaming_diloco,
+    'sparse_loco': periodic.sparse_loco,
     'fedadam': periodic.fedadam,
     'slowmo': periodic.slowmo,
     'sparta': periodic.sparta,

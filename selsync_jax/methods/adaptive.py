@@ -76,7 +76,9 @@ def selsync(
     `Parameter vs. gradient aggregation`.
   """
   budget = dict(lssr=lssr, bytes_per_step=bytes_per_step)
-  given = {name: value for name, value in budget.items() if value is not None}
+  given: dict[str, Any] = {
+    name: value for name, value in budget.items() if value is not None
+  }
   if delta is not None and given:
     (name, value), *_ = given.items()
     raise ValueError(

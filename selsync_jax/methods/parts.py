@@ -24,6 +24,7 @@ from selsync_jax.sync import fragments
 from selsync_jax.sync import moments
 from selsync_jax.sync import reducers
 from selsync_jax.sync import sparse
+from selsync_jax.sync import sparse_wires
 from selsync_jax.sync import triggers
 from selsync_jax.sync import wires
 from selsync_jax.sync.budget import budgeted
@@ -74,6 +75,7 @@ PARTS: dict[str, dict[str, Constructor]] = {
     'int8': wires.int8,
     'int4': wires.int4,
     'int2': wires.int2,
+    'top_k': sparse_wires.top_k,
   },
   'optimizer_state': {
     'local': moments.local,

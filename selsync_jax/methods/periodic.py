@@ -10,11 +10,13 @@ from selsync_jax.config import Count
 from selsync_jax.config import Fraction
 from selsync_jax.config import NonNegative
 from selsync_jax.config import Positive
+from selsync_jax.config import Probability
 from selsync_jax.methods.parts import Context
 from selsync_jax.methods.parts import outer_optimizer
 from selsync_jax.sync import averagers
 from selsync_jax.sync import exchange
 from selsync_jax.sync import reducers
+from selsync_jax.sync import sparse_wires
 from selsync_jax.sync import triggers
 from selsync_jax.sync.fragments import fragments as in_fragments
 from selsync_jax.sync.strategy import Strategy
@@ -150,6 +152,37 @@ def streaming_diloco(
   """
   step = averagers.outer(outer_optimizer(outer))
   return Strategy(every(period), in_fragments(fragments, averager=step))
+
+
+SGD = dict(name='sgd', learning_rate=1.0)
+
+
+def sparse_loco(
+  context: Context,
+  *,
+  period: Period = 50,
+  density: Fraction = 0.02,
+  decay: Probability = 0.95,
+  outer: Mapping[str, Any] = SGD,
+) -> Strategy:
+  """Sends the largest changes: `every(period)`, `outer(optimizer, top_k)`.
+
+  Args:
+    period: H, steps from one average to the next.
+    density: the fraction of the parameters whose change a worker sends, in (0,
+      1]; the paper's is 0.01 to 0.03.
+    decay: what is left of a worker's memory of unsent changes after an average,
+      in [0, 1]; it stands for an outer momentum.
+    outer: an optimizer of optax and its arguments, for the mean update of the
+      workers; the paper's has no momentum.
+
+  References:
+    Sarfi et al., `Communication Efficient LLM Pre-training with SparseLoCo`,
+    2025. The default period, decay and outer learning rate are ours.
+  """
+  wire = sparse_wires.top_k(density, decay=decay)
+  averager = averagers.outer(outer_optimizer(outer), wire=wire)
+  return Strategy(every(period), averager)
 
 
 ADAM = dict(name='adam', learning_rate=0.01, b1=0.9, b2=0.99, eps=1e-3)

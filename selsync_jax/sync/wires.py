@@ -199,7 +199,7 @@ def _compressed(codec: Codec, axis_name: str, coarse: bool = False) -> Wire:
       axis_name=axis_name,
     )
     values = reference + change
-    mean = _floor(tree, rebuild(values), where, axis_name)
+    mean = floor(tree, rebuild(values), where, axis_name)
     return mean, WireState(keep(values), keep(error))
 
   def sends(tree, workers):
@@ -275,7 +275,7 @@ def sends_compressed(
   )
 
 
-def _floor(tree: Any, mean: Any, where: Any, axis_name: str) -> Any:
+def floor(tree: Any, mean: Any, where: Any, axis_name: str) -> Any:
   """Clips the mean at 0 in leaves that are nowhere negative on any worker.
 
   Rounding could make an average of variances or second moments negative, and

@@ -1,0 +1,137 @@
+"""A sparse wire: the largest changes travel in two bits each, the rest waits.
+
+References:
+  Sarfi et al., `Communication Efficient LLM Pre-training with SparseLoCo`,
+    2025 (arXiv 2508.15706).
+"""
+
+import functools
+import math
+
+from jax import lax
+import jax.numpy as jnp
+from jaxtyping import Array, Float32, Int16, UInt8
+
+from selsync_jax.config import Fraction
+from selsync_jax.config import Probability
+from selsync_jax.sync import flat
+from selsync_jax.sync import inner
+from selsync_jax.sync import resizing
+from selsync_jax.sync import wires
+from selsync_jax.sync.consensus import AXIS
+from selsync_jax.sync.part import part
+from selsync_jax.sync.traffic import Collective
+
+CHUNK = 4096
+"""Elements of which the largest are sent; an index in it has two bytes."""
+
+
+@part
+def top_k(
+  density: Fraction = 0.02, *, decay: Probability = 1.0, axis_name: str = AXIS
+) -> wires.Wire:
+  """Sends the largest changes of each chunk of 4,096 elements, in two bits.
+
+  Each worker sends the indices of its largest changes since the last consensus,
+  their signs, and whether they are above the middle between the smallest and
+  the largest of them. Each half stands for its mean. The mean over workers
+  counts what was not sent as zero. What a worker has not sent, or was rounded,
+  is added to what it sends next, times `decay`.
+
+  Args:
+    density: the fraction of the elements that a worker sends, in (0, 1],
+      rounded up to whole elements of a chunk; the paper's is 0.01 to 0.03.
+    decay: what is left of a worker's memory after an average, in [0, 1]. With 1
+      nothing is lost. The paper's is below 1, in place of an outer momentum.
+  """
+
+  def init(tree):
+    return wires.WireState(flat.parts(tree), flat.zeros(tree))
+
+  def mean(tree, state, *, where=None, count=None):
+    values, rebuild = flat.float32(tree)
+    reference, keep = flat.float32(state.reference)
+    error = flat.float32(state.error)[0]
+    given = values - reference + decay * error
+    if where is not None:
+      given = jnp.where(where, given, 0)
+    chunk, k = _chunk(density, given.size)
+    rows = jnp.pad(given, (0, -given.size % chunk)).reshape(-1, chunk)
+    places, codes, means = _encode(rows, k)
+
+    def gathered(message):
+      whole = inner.all_gather(message.reshape(-1), axis_name)
+      return whole.reshape(-1, *message.shape)
+
+    each = gathered(places), gathered(codes), gathered(means)
+
+    def add(worker, sums):  # One after another: in the same order everywhere.
+      return _add(sums, *(message[worker] for message in each))
+
+    workers = lax.axis_size(axis_name)
+    sums = lax.fori_loop(0, workers, add, jnp.zeros_like(rows))
+    change = sums.reshape(-1)[: given.size] / (count or workers)
+    own = _add(jnp.zeros_like(rows), places, codes, means)
+    left = given - own.reshape(-1)[: given.size]
+    if where is not None:
+      left = jnp.where(where, left, error)
+    values = reference + change
+    result = wires.floor(tree, rebuild(values), where, axis_name)
+    return result, wires.WireState(keep(values), keep(left))
+
+  def sends(tree, workers):
+    size = flat.size(tree)
+    chunk, k = _chunk(density, size)
+    nbytes = (2 * k + math.ceil(k / 4) + 8) * math.ceil(size / chunk)
+    return (
+      Collective('all_gather', nbytes),
+      Collective('all_reduce', 4 * len(flat.floats(tree))),
+    )
+
+  def rebase(tree, state):
+    return state._replace(reference=flat.parts(tree))
+
+  resize = resizing.fields(reference=resizing.first, error=resizing.mean)
+  return wires.Wire(init, mean, sends, rebase, coarse=True, resize=resize)
+
+
+def _chunk(density: float, size: int) -> tuple[int, int]:
+  """Returns the length of a chunk, and how many of its elements are sent."""
+  chunk = min(CHUNK, size)
+  return chunk, math.ceil(density * chunk)
+
+
+def _encode(
+  rows: Float32[Array, 'chunks length'], k: int
+) -> tuple[
+  Int16[Array, 'chunks k'], UInt8[Array, 'chunks bytes'], Float32[Array, '...']
+]:
+  """Returns the places of the k largest, two bits for each, and two means."""
+  size, places = lax.top_k(jnp.abs(rows), k)
+  chosen = jnp.take_along_axis(rows, places, axis=1)
+  upper = size > (size[:, :1] + size[:, -1:]) / 2
+  means = [_mean(size, ~upper), _mean(size, upper)]
+  # A NaN anywhere is seen by all workers.
+  finite = jnp.all(jnp.isfinite(rows), axis=1)
+  means = [jnp.where(finite, each, jnp.nan) for each in means]
+  codes = (chosen < 0).astype(jnp.uint8) + 2 * upper.astype(jnp.uint8)
+  codes = jnp.pad(codes, ((0, 0), (0, -k % 4))).reshape(len(rows), -1, 4)
+  packed = functools.reduce(
+    jnp.bitwise_or, [codes[..., i] << 2 * i for i in range(4)]
+  )
+  return places.astype(jnp.int16), packed, jnp.stack(means, axis=1)
+
+
+def _mean(size, where):
+  """Returns the mean over the selected elements of each row, 0 without any."""
+  count = jnp.maximum(jnp.sum(where, axis=1), 1)
+  return jnp.sum(jnp.where(where, size, 0), axis=1) / count
+
+
+def _add(sums, places, codes, means):
+  """Adds what a worker has sent to the chunks of `sums`."""
+  twos = jnp.stack([codes >> 2 * i & 3 for i in range(4)], axis=-1)
+  twos = twos.reshape(len(sums), -1)[:, : places.shape[1]]
+  size = jnp.where(twos & 2 > 0, means[:, 1:], means[:, :1])
+  rows = lax.broadcasted_iota(jnp.int32, places.shape, 0)
+  return sums.at[rows, places].add(jnp.where(twos & 1 > 0, -size, size))
