@@ -10,7 +10,7 @@ import math
 
 from jax import lax
 import jax.numpy as jnp
-from jaxtyping import Array, Float32, Int16, UInt8
+from jaxtyping import Array, Float32, UInt8
 
 from selsync_jax.config import Fraction
 from selsync_jax.config import Probability
@@ -57,21 +57,16 @@ def top_k(
       given = jnp.where(where, given, 0)
     chunk, k = _chunk(density, given.size)
     rows = jnp.pad(given, (0, -given.size % chunk)).reshape(-1, chunk)
-    places, codes, means = _encode(rows, k)
-
-    def gathered(message):
-      whole = inner.all_gather(message.reshape(-1), axis_name)
-      return whole.reshape(-1, *message.shape)
-
-    each = gathered(places), gathered(codes), gathered(means)
-
-    def add(worker, sums):  # One after another: in the same order everywhere.
-      return _add(sums, *(message[worker] for message in each))
-
+    message = _encode(rows, k)
+    gathered = inner.all_gather(message.reshape(-1), axis_name)
+    gathered = gathered.reshape(-1, *message.shape)
     workers = lax.axis_size(axis_name)
-    sums = lax.fori_loop(0, workers, add, jnp.zeros_like(rows))
+    sums = lax.fori_loop(  # In the same order on all workers.
+      *(0, workers, lambda i, sums: _add(sums, gathered[i], k)),
+      jnp.zeros_like(rows),
+    )
     change = sums.reshape(-1)[: given.size] / (count or workers)
-    own = _add(jnp.zeros_like(rows), places, codes, means)
+    own = _add(jnp.zeros_like(rows), message, k)
     left = given - own.reshape(-1)[: given.size]
     if where is not None:
       left = jnp.where(where, left, error)
@@ -82,9 +77,9 @@ def top_k(
   def sends(tree, workers):
     size = flat.size(tree)
     chunk, k = _chunk(density, size)
-    nbytes = (2 * k + math.ceil(k / 4) + 8) * math.ceil(size / chunk)
+    nbytes = 2 * k + math.ceil(k / 4) + 8  # Of a chunk.
     return (
-      Collective('all_gather', nbytes),
+      Collective('all_gather', nbytes * math.ceil(size / chunk)),
       Collective('all_reduce', 4 * len(flat.floats(tree))),
     )
 
@@ -103,10 +98,8 @@ def _chunk(density: float, size: int) -> tuple[int, int]:
 
 def _encode(
   rows: Float32[Array, 'chunks length'], k: int
-) -> tuple[
-  Int16[Array, 'chunks k'], UInt8[Array, 'chunks bytes'], Float32[Array, '...']
-]:
-  """Returns the places of the k largest, two bits for each, and two means."""
+) -> UInt8[Array, 'chunks nbytes']:
+  """Returns the bytes of k places, of two bits for each, and of two means."""
   size, places = lax.top_k(jnp.abs(rows), k)
   chosen = jnp.take_along_axis(rows, places, axis=1)
   upper = size > (size[:, :1] + size[:, -1:]) / 2
@@ -119,7 +112,12 @@ def _encode(
   packed = functools.reduce(
     jnp.bitwise_or, [codes[..., i] << 2 * i for i in range(4)]
   )
-  return places.astype(jnp.int16), packed, jnp.stack(means, axis=1)
+  parts = [
+    lax.bitcast_convert_type(places.astype(jnp.int16), jnp.uint8),
+    packed,
+    lax.bitcast_convert_type(jnp.stack(means, axis=1), jnp.uint8),
+  ]
+  return jnp.concatenate([x.reshape(len(rows), -1) for x in parts], axis=1)
 
 
 def _mean(size, where):
@@ -128,10 +126,16 @@ def _mean(size, where):
   return jnp.sum(jnp.where(where, size, 0), axis=1) / count
 
 
-def _add(sums, places, codes, means):
+def _add(sums, message, k):
   """Adds what a worker has sent to the chunks of `sums`."""
-  twos = jnp.stack([codes >> 2 * i & 3 for i in range(4)], axis=-1)
-  twos = twos.reshape(len(sums), -1)[:, : places.shape[1]]
-  size = jnp.where(twos & 2 > 0, means[:, 1:], means[:, :1])
+  places, codes, means = jnp.split(
+    message, [2 * k, message.shape[1] - 8], axis=1
+  )
+  pairs = places.reshape(-1, k, 2)
+  places = lax.bitcast_convert_type(pairs, jnp.int16).astype(jnp.int32)
+  means = lax.bitcast_convert_type(means.reshape(-1, 2, 4), jnp.float32)
+  codes = jnp.stack([codes >> 2 * i & 3 for i in range(4)], axis=-1)
+  codes = codes.reshape(len(sums), -1)[:, :k]
+  size = jnp.where(codes & 2 > 0, means[:, 1:], means[:, :1])
   rows = lax.broadcasted_iota(jnp.int32, places.shape, 0)
-  return sums.at[rows, places].add(jnp.where(twos & 1 > 0, -size, size))
+  return sums.at[rows, places].add(jnp.where(codes & 1 > 0, -size, size))

@@ -27,6 +27,8 @@ PRESETS = {name: (name, {}) for name in methods.METHODS} | {
   # The default density selects fewer elements than there are workers.
   'micro': ('micro', {'density': 0.2}),
   'exdyna': ('exdyna', {'density': 0.2}),
+  # The toy has 42 elements, and 64 steps.
+  'sparse_loco': ('sparse_loco', {'period': 4, 'density': 0.3}),
   'fda, sketch': ('fda', {'theta': 1e-3, 'variant': 'sketch'}),
   'gossip, ring': ('gossip', {'topology': 'ring'}),
   'gossip, random': ('gossip', {'topology': 'random', 'period': 2}),
