@@ -14,6 +14,7 @@ from .runs.writers import Writer as Writer
 from .sync import moments as moments
 from .sync import reducers as reducers
 from .sync import resizing as resizing
+from .sync import sparse_wires as sparse_wires
 from .sync import wires as wires
 from .sync.averagers import Averager as Averager
 from .sync.averagers import mean as mean
@@ -27,6 +28,8 @@ from .sync.consensus import AXIS as AXIS
 from .sync.consensus import consensus as consensus
 from .sync.consensus import synchronize as synchronize
 from .sync.decision import decision as decision
+from .sync.drift import proximal as proximal
+from .sync.drift import scaffold as scaffold
 from .sync.exchange import gossip as gossip
 from .sync.exchange import groups as groups
 from .sync.fda import fda as fda

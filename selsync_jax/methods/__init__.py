@@ -31,6 +31,8 @@ METHODS = config.Registry(
     'qsr': periodic.qsr,
     'fda': adaptive.fda,
     'fedavg': periodic.fedavg,
+    'fedprox': periodic.fedprox,
+    'scaffold': periodic.scaffold,
     'diloco': periodic.diloco,
     'streaming_diloco': periodic.streaming_diloco,
     'sparse_loco': periodic.sparse_loco,

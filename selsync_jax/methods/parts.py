@@ -19,6 +19,7 @@ from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
 from selsync_jax.config import Constructor
 from selsync_jax.sync import averagers
+from selsync_jax.sync import drift
 from selsync_jax.sync import exchange
 from selsync_jax.sync import fragments
 from selsync_jax.sync import moments
@@ -68,6 +69,8 @@ PARTS: dict[str, dict[str, Constructor]] = {
     'micro': sparse.micro,
     'exdyna': sparse.exdyna,
     'power_sgd': power_sgd,
+    'proximal': drift.proximal,
+    'scaffold': drift.scaffold,
   },
   'wire': {
     'float32': wires.float32,

@@ -14,6 +14,7 @@ from selsync_jax.config import Probability
 from selsync_jax.methods.parts import Context
 from selsync_jax.methods.parts import outer_optimizer
 from selsync_jax.sync import averagers
+from selsync_jax.sync import drift
 from selsync_jax.sync import exchange
 from selsync_jax.sync import reducers
 from selsync_jax.sync import sparse_wires
@@ -103,6 +104,40 @@ def fedavg(
   period = max(1, round(epochs * context.steps_per_epoch))
   averager = averagers.subset_mean(fraction, context.seed)
   return Strategy(every(period), averager)
+
+
+def fedprox(
+  context: Context, *, epochs: Positive = 0.25, mu: NonNegative = 0.01
+) -> Strategy:
+  """Averages parameters, and pulls workers to the last average between.
+
+  `every(k)`, `mean()`, `proximal(mu)`.
+
+  Args:
+    epochs: epochs from one average to the next, as in `fedavg`.
+    mu: the weight of the proximal term, at least 0; the paper's are 0.001 to 1.
+
+  References:
+    Li et al., `Federated Optimization in Heterogeneous Networks`, MLSys 2020.
+  """
+  average = fedavg(context, epochs=epochs)
+  return average._replace(averager=averagers.mean(), reducer=drift.proximal(mu))
+
+
+def scaffold(context: Context, *, epochs: Positive = 0.25) -> Strategy:
+  """Averages parameters, and corrects gradients by what all workers saw.
+
+  `every(k)`, `mean()`, `scaffold()`.
+
+  Args:
+    epochs: epochs from one average to the next, as in `fedavg`.
+
+  References:
+    Karimireddy et al., `SCAFFOLD: Stochastic Controlled Averaging for Federated
+    Learning`, ICML 2020, Algorithm 1 with option II.
+  """
+  average = fedavg(context, epochs=epochs)
+  return average._replace(averager=averagers.mean(), reducer=drift.scaffold())
 
 
 NESTEROV = dict(name='sgd', learning_rate=0.7, momentum=0.9, nesterov=True)

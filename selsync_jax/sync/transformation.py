@@ -44,11 +44,12 @@ class ReducerTraits(NamedTuple):
   """The properties of a reducer's results.
 
   Attributes:
-    reduces: whether it communicates at all.
+    reduces: whether it changes gradients at all.
     every_step: whether it communicates at every step, so that all workers apply
       the same update.
-    biased: whether it leaves out a part of the gradient, which waits in an
-      error memory; it then needs parameters that are equal on all workers.
+    biased: whether workers are right only together, because a part of a
+      gradient waits in an error memory, for example; it then needs parameters
+      that are equal on all workers.
   """
 
   reduces: bool = True
