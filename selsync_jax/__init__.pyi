@@ -36,6 +36,7 @@ from .sync.fda import fda as fda
 from .sync.fda import FDAState as FDAState
 from .sync.fragments import fragments as fragments
 from .sync.inner import in_use as in_use
+from .sync.lazy import lazy as lazy
 from .sync.moments import Moments as Moments
 from .sync.power_sgd import power_sgd as power_sgd
 from .sync.reducers import all_reduce as all_reduce

@@ -44,6 +44,7 @@ METHODS = config.Registry(
     'top_k': compressed.top_k,
     'micro': compressed.micro,
     'exdyna': compressed.exdyna,
+    'lag': compressed.lag,
     'power_sgd': compressed.power_sgd,
     'int8': compressed.int8,
   },

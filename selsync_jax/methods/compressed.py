@@ -2,9 +2,11 @@
 
 from selsync_jax.config import Count
 from selsync_jax.config import Fraction
+from selsync_jax.config import NonNegative
 from selsync_jax.methods.parts import Context
 from selsync_jax.sync import reducers
 from selsync_jax.sync import sparse
+from selsync_jax.sync.lazy import lazy
 from selsync_jax.sync.power_sgd import power_sgd as low_rank
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.sync.triggers import every
@@ -65,6 +67,23 @@ def exdyna(
     Scalable Distributed Deep Learning`, CCGrid 2024.
   """
   return Strategy(every(1), reducer=sparse.exdyna(density, capacity=capacity))
+
+
+def lag(
+  context: Context, *, xi: NonNegative = 0.1, history: Count = 10
+) -> Strategy:
+  """Reuses gradients that hardly change: `every(1)`, `lazy(xi, history)`.
+
+  Args:
+    xi: the change of a worker's gradient that it does not send, relative to
+      each of the last mean gradients, squared; at least 0. The paper's is 0.1.
+    history: D, the number of mean gradients that count; the paper's is 10.
+
+  References:
+    Chen, Giannakis, Sun and Yin, `LAG: Lazily Aggregated Gradient for
+    Communication-Efficient Distributed Learning`, NeurIPS 2018 (LAG-WK).
+  """
+  return Strategy(every(1), reducer=lazy(xi, history))
 
 
 def power_sgd(context: Context, *, rank: Count = 4) -> Strategy:

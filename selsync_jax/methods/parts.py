@@ -30,6 +30,7 @@ from selsync_jax.sync import triggers
 from selsync_jax.sync import wires
 from selsync_jax.sync.budget import budgeted
 from selsync_jax.sync.fda import fda
+from selsync_jax.sync.lazy import lazy
 from selsync_jax.sync.part import hand
 from selsync_jax.sync.part import rebuild
 from selsync_jax.sync.part import shown
@@ -69,6 +70,7 @@ PARTS: dict[str, dict[str, Constructor]] = {
     'micro': sparse.micro,
     'exdyna': sparse.exdyna,
     'power_sgd': power_sgd,
+    'lazy': lazy,
     'proximal': drift.proximal,
     'scaffold': drift.scaffold,
   },

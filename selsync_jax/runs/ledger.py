@@ -16,6 +16,7 @@ COLUMNS = {
   *('relative_change', 'relative_changes', 'synced', 'skipped', 'lssr'),
   *('bytes_per_worker', 'virtual_seconds', 'staleness', 'count', 'unequal'),
   *('threshold', 'budget_threshold', 'overflow', 'selection'),
+  *('senders', 'renewed'),
 }
 _NOT_MEANS = {'count', 'relative_change', 'synced', 'unequal'}
 

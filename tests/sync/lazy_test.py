@@ -1,0 +1,82 @@
+"""Lazy aggregation against LAG-WK as published."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import selsync_jax as ss
+from selsync_jax.sync import lazy
+from selsync_jax.training.step import init_state
+from selsync_jax.training.step import train_step
+from tests.support.reduction import run
+
+N, SIZE, STEPS, RATE = 5, 8, 60, 0.2
+RNG = np.random.default_rng(0)
+# Workers whose curves are flat have gradients that hardly change.
+CURVES = RNG.uniform(0.5, 1.0, size=(N, SIZE)) * np.logspace(-3, 0, N)[:, None]
+GOALS = RNG.normal(size=(N, SIZE))
+
+
+def lag_wk(xi, history):
+  """Section 2.1, with a server: the sum of the gradients that it has."""
+  theta = [np.ones(SIZE)] * (history + 1)  # The newest is the last.
+  sent = np.zeros((N, SIZE))
+  for k in range(STEPS):
+    grads = CURVES * (theta[-1] - GOALS)
+    moves = [theta[-d] - theta[-d - 1] for d in range(1, history + 1)]
+    bound = xi * sum(np.sum(move**2) for move in moves) / (RATE / N * N) ** 2
+    sends = np.sum((grads - sent) ** 2, axis=1) > bound
+    sends |= k == 0
+    sent[sends] = grads[sends]
+    theta.append(theta[-1] - RATE * sent.mean(axis=0))
+    yield theta[-1], sends
+
+
+def trained(reducer):
+  """Parameters and metrics after each step, [STEPS, N, ...]."""
+  strategy = ss.Strategy(ss.every(1), reducer=reducer)
+  strategy.check()
+
+  def loss(params, model_state, batch, key):
+    curve, goal = batch
+    return jnp.sum(curve * (params - goal) ** 2) / 2, ({}, model_state)
+
+  optimizer = optax.sgd(RATE)
+  step = train_step(loss, strategy, optimizer, seed=0)
+  start = init_state(jnp.ones(SIZE), {}, strategy, optimizer)
+
+  def worker(batch):
+    def go(state, _):
+      state, metrics = step(state, batch)
+      return state, (state.params, metrics)
+
+    return jax.lax.scan(go, start, length=STEPS)[1]
+
+  batch = jnp.float32(CURVES), jnp.float32(GOALS)
+  results = jax.jit(jax.vmap(worker, axis_name=ss.AXIS))(batch)
+  return jax.tree.map(lambda x: np.swapaxes(np.asarray(x), 0, 1), results)
+
+
+@pytest.mark.parametrize('xi, history', [(0.1, 10), (0.4, 2), (0.0, 10)])
+def test_it_is_the_published_algorithm(xi, history):
+  params, metrics = trained(lazy.lazy(xi, history))
+  uploads = 0
+  for k, (theta, sends) in enumerate(lag_wk(xi, history)):
+    np.testing.assert_allclose(params[k], np.tile(theta, (N, 1)), atol=1e-5)
+    np.testing.assert_allclose(metrics['senders'][k], sends.mean())
+    assert (metrics['renewed'][k] == sends.any()).all()
+    uploads += sends.sum()
+  if xi:
+    assert uploads < 0.7 * N * STEPS
+  else:
+    assert uploads == N * STEPS
+
+
+def test_a_gradient_that_is_not_finite_is_seen_by_all_and_kept_by_none():
+  grads = np.ones((3, N, 4), np.float32)
+  grads[1, 2, 0] = np.nan
+  means, states = run(lazy.lazy(), grads)
+  assert np.isnan(means[1]).all() and np.isfinite(means[2]).all()
+  np.testing.assert_array_equal(states.mean[1], states.mean[0])
