@@ -100,7 +100,9 @@ def micro(
 
   Args:
     density: k / size, the fraction of the elements to select, in (0, 1]. k is
-      rounded down, to at least 1, and must be at least N. The paper's is 0.001.
+      rounded down, to at least 1, and must be at least N; it should be several
+      times N, since every worker selects at least one element, and the
+      threshold grows while they are more than k. The paper's is 0.001.
     capacity: not of the paper: a fixed length of the messages, in multiples of
       k / N, at least 1. A worker that selects more sends the largest; the rest
       waits in its error memory.
