@@ -314,11 +314,16 @@ def test_a_group_of_wagma_never_averages_without_a_worker_that_comes_late(
 @pytest.mark.parametrize(
   'method, fields',
   [
-    *((method, {}) for method in ('dssp', 'rna', 'ad_psgd')),
     ('eager', {'sync_every': 1}),
     ('wagma', {'tau': 2}),
     ('prague', {'how': 'random'}),
-    ('prague', {'how': 'static'}),
+    *(
+      pytest.param(method, fields, marks=pytest.mark.slow)
+      for method, fields in [
+        *((method, {}) for method in ('dssp', 'rna', 'ad_psgd')),
+        ('prague', {'how': 'static'}),
+      ]
+    ),
   ],
 )
 def test_memory_does_not_grow_with_the_steps(method, fields):

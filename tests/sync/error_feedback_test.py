@@ -64,7 +64,7 @@ def test_what_is_applied_and_what_waits_is_what_was_given(name):
   )
 
 
-@pytest.mark.parametrize('workers, steps', [(4, 1000), (300, 50)])
+@pytest.mark.parametrize('workers, steps', [(4, 1000), (64, 50)])
 def test_the_mean_in_int8_does_not_drift(workers, steps):
   rng = np.random.default_rng(0)
   grads = rng.uniform(-1, 1, size=(steps, workers, 1000)).astype(np.float32)
