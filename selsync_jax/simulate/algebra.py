@@ -103,6 +103,16 @@ class Algebra:
       *models,
     )
 
+  def linear(self, weights: Sequence[float], models: Sequence[Value]) -> Value:
+    """Returns the weighted sum of parameters and statistics, `shared`."""
+
+    def add(*trees):
+      shared = [numerics.shared(tree) for tree in trees]
+      pairs = zip(shared, weights, strict=True)
+      return numerics.combine([numerics.combine([t], w) for t, w in pairs], 1.0)
+
+    return self._create('shared', add, *models)
+
   def with_shared(self, model: Value, shared: Value) -> Value:
     """Returns the `model` with the parameters and statistics of `shared`."""
     return self._create('model', lambda m, s: m | s, model, shared)

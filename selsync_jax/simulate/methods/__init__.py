@@ -14,6 +14,7 @@ from selsync_jax.config import lookup
 from selsync_jax.simulate.methods import partial
 from selsync_jax.simulate.methods import server
 from selsync_jax.simulate.methods.ad_psgd import ad_psgd
+from selsync_jax.simulate.methods.async_diloco import async_diloco
 from selsync_jax.simulate.methods.prague import prague
 from selsync_jax.simulate.methods.wagma import wagma
 from selsync_jax.simulate.simulation import Method
@@ -28,6 +29,7 @@ METHODS: dict[str, Callable[..., Models]] = {
   'ad_psgd': ad_psgd,
   'prague': prague,
   'rna': partial.rna,
+  'async_diloco': async_diloco,
 }
 
 
