@@ -14,7 +14,6 @@ from .runs.writers import Writer as Writer
 from .sync import moments as moments
 from .sync import reducers as reducers
 from .sync import resizing as resizing
-from .sync import sparse_wires as sparse_wires
 from .sync import wires as wires
 from .sync.averagers import Averager as Averager
 from .sync.averagers import mean as mean
@@ -47,6 +46,7 @@ from .sync.selsync import SelSyncState as SelSyncState
 from .sync.sparse import exdyna as exdyna
 from .sync.sparse import micro as micro
 from .sync.sparse import top_k as top_k
+from .sync.sparse_wire import sparse as sparse
 from .sync.strategy import Strategy as Strategy
 from .sync.traffic import Collective as Collective
 from .sync.transformation import Reducer as Reducer

@@ -25,7 +25,7 @@ from selsync_jax.sync import fragments
 from selsync_jax.sync import moments
 from selsync_jax.sync import reducers
 from selsync_jax.sync import sparse
-from selsync_jax.sync import sparse_wires
+from selsync_jax.sync import sparse_wire
 from selsync_jax.sync import triggers
 from selsync_jax.sync import wires
 from selsync_jax.sync.budget import budgeted
@@ -80,7 +80,7 @@ PARTS: dict[str, dict[str, Constructor]] = {
     'int8': wires.int8,
     'int4': wires.int4,
     'int2': wires.int2,
-    'top_k': sparse_wires.top_k,
+    'sparse': sparse_wire.sparse,
   },
   'optimizer_state': {
     'local': moments.local,

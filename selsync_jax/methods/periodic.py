@@ -17,7 +17,7 @@ from selsync_jax.sync import averagers
 from selsync_jax.sync import drift
 from selsync_jax.sync import exchange
 from selsync_jax.sync import reducers
-from selsync_jax.sync import sparse_wires
+from selsync_jax.sync import sparse_wire
 from selsync_jax.sync import triggers
 from selsync_jax.sync.fragments import fragments as in_fragments
 from selsync_jax.sync.strategy import Strategy
@@ -200,7 +200,7 @@ def sparse_loco(
   decay: Probability = 0.95,
   outer: Mapping[str, Any] = SGD,
 ) -> Strategy:
-  """Sends the largest changes: `every(period)`, `outer(optimizer, top_k)`.
+  """Sends the largest changes: `every(period)`, `outer(optimizer, sparse)`.
 
   Args:
     period: H, steps from one average to the next.
@@ -215,7 +215,7 @@ def sparse_loco(
     Sarfi et al., `Communication Efficient LLM Pre-training with SparseLoCo`,
     2025. The default period, decay and outer learning rate are ours.
   """
-  wire = sparse_wires.top_k(density, decay=decay)
+  wire = sparse_wire.sparse(density, decay=decay)
   averager = averagers.outer(outer_optimizer(outer), wire=wire)
   return Strategy(every(period), averager)
 

@@ -27,7 +27,7 @@ CHUNK = 4096
 
 
 @part
-def top_k(
+def sparse(
   density: Fraction = 0.02, *, decay: Probability = 1.0, axis_name: str = AXIS
 ) -> wires.Wire:
   """Sends the largest changes of each chunk of 4,096 elements, in two bits.

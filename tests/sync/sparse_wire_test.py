@@ -6,7 +6,7 @@ import optax
 import pytest
 
 from selsync_jax.sync import averagers
-from selsync_jax.sync import sparse_wires
+from selsync_jax.sync import sparse_wire
 from tests.support import rounds
 
 N, SIZE = 3, 9000  # Two chunks of 4,096 elements and a shorter one.
@@ -46,7 +46,7 @@ def sparse_loco(start, moves, density, decay, rate):
 def test_with_an_outer_step_it_is_sparse_loco(decay):
   rng = np.random.default_rng(0)
   moves = rng.standard_t(3, size=(12, N, SIZE)).astype(np.float32)
-  wire = sparse_wires.top_k(0.02, decay=decay)
+  wire = sparse_wire.sparse(0.02, decay=decay)
   averager = averagers.outer(optax.sgd(0.8), wire=wire)
   left, _ = rounds.run(averager, jnp.ones(SIZE), moves)
   assert (left == left[:, :1]).all()  # All workers decode the same bits.
@@ -57,7 +57,7 @@ def test_with_an_outer_step_it_is_sparse_loco(decay):
 
 def test_without_decay_nothing_is_lost():
   moves = np.random.default_rng(1).normal(size=(30, N, SIZE))
-  averager = averagers.mean(wire=sparse_wires.top_k(0.05))
+  averager = averagers.mean(wire=sparse_wire.sparse(0.05))
   left, state = rounds.run(averager, jnp.zeros(SIZE), moves.astype(np.float32))
   exact = moves.mean(axis=1).cumsum(axis=0)
   (error,) = state.error
@@ -66,7 +66,7 @@ def test_without_decay_nothing_is_lost():
 
 
 def test_a_worker_that_is_not_finite_is_seen_by_all_but_not_if_left_out():
-  wire = sparse_wires.top_k(0.1)
+  wire = sparse_wire.sparse(0.1)
   moves = np.ones((1, N, 50), np.float32)
   moves[0, 1, 7] = np.nan
   left, _ = rounds.run(averagers.mean(wire=wire), jnp.zeros(50), moves)
@@ -80,7 +80,7 @@ def test_a_worker_that_is_not_finite_is_seen_by_all_but_not_if_left_out():
 
 
 def test_few_bytes_travel():
-  (values, floors) = sparse_wires.top_k(0.02).sends(np.zeros(8192, 'f4'), N)
+  (values, floors) = sparse_wire.sparse(0.02).sends(np.zeros(8192, 'f4'), N)
   # 82 of 4,096: two bytes for a place, two bits for a value, two means.
   assert values.nbytes == 2 * (82 * 2 + 21 + 8)
   assert floors.nbytes == 4
