@@ -29,6 +29,10 @@ from selsync_jax.optimizers import SCHEDULES
 from selsync_jax.simulate.cluster import COMPUTE
 
 NO_OVERRIDES: Mapping[str, Any] = types.MappingProxyType({})
+INNER: Mapping[str, Any] = types.MappingProxyType(
+  {'muloco': {'name': 'muon', 'learning_rate': 0.02}}
+)
+"""By method, the local optimizer of methods that are about one."""
 PAPER: Mapping[str, Any] = types.MappingProxyType({'selsync': {'delta': 0.3}})
 """The delta of the SelSync paper, for its own workloads."""
 
@@ -111,6 +115,11 @@ def split(argument: str) -> tuple[str, bool]:
       f'--config=FILE:{argument}: only smoke may follow the method'
     )
   return method, bool(variant)
+
+
+def set_optimizer(config: config_dict.ConfigDict, **given: Any) -> None:
+  """Sets fields of the local optimizer, unless the method has its own."""
+  config.optimizer.update(INNER.get(config.sync.method, given))
 
 
 def shrink(config: config_dict.ConfigDict) -> None:

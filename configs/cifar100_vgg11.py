@@ -30,7 +30,9 @@ def get_config(argument: str = 'selsync'):
   config.model.update(
     name='vgg11', num_filters=64, mlp_dim=4096, dtype='bfloat16'
   )
-  config.optimizer.update(learning_rate=0.01, momentum=0.9, weight_decay=5e-4)
+  base.set_optimizer(
+    config, learning_rate=0.01, momentum=0.9, weight_decay=5e-4
+  )
   config.schedule.update(name='milestones', milestones=(50.0, 75.0), factor=0.1)
   if smoke:
     base.shrink(config)

@@ -30,7 +30,7 @@ def get_config(argument: str = 'selsync'):
   config.model.update(
     name='resnet', depth=101, stem='cifar', num_filters=64, dtype='bfloat16'
   )
-  config.optimizer.update(learning_rate=0.1, momentum=0.9, weight_decay=4e-4)
+  base.set_optimizer(config, learning_rate=0.1, momentum=0.9, weight_decay=4e-4)
   config.schedule.update(
     name='milestones', milestones=(110.0, 150.0), factor=0.1
   )
@@ -39,6 +39,6 @@ def get_config(argument: str = 'selsync'):
     config.epochs = 20.0
     config.data.name = 'digits'
     config.model.update(depth=18, num_filters=8)
-    config.optimizer.learning_rate = 0.02
+    base.set_optimizer(config, learning_rate=0.02)
     config.schedule.milestones = (10.0, 15.0)
   return config

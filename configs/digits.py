@@ -19,8 +19,8 @@ def get_config(method: str = 'selsync', overrides=OVERRIDES):
   config = base.get_config(method, overrides)
   config.epochs = 30.0
   config.model.update(name='convnet', num_filters=32)
-  config.optimizer.update(
-    learning_rate=0.1, momentum=0.9, weight_decay=1e-4, clip_norm=1.0
+  base.set_optimizer(
+    config, learning_rate=0.1, momentum=0.9, weight_decay=1e-4, clip_norm=1.0
   )
   config.schedule.update(name='cosine', warmup_epochs=3.0)
   return config

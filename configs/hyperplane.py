@@ -21,6 +21,6 @@ def get_config(method: str = 'selsync', overrides=OVERRIDES):
   config.update(workers=8, epochs=48.0, batch_size=256)
   config.data.name = 'hyperplane'
   config.model.name = 'linear'
-  config.optimizer.learning_rate = 0.05
+  base.set_optimizer(config, learning_rate=0.05)
   config.eval.every_epochs = 4.0
   return config

@@ -27,7 +27,7 @@ def get_config(argument: str = 'selsync'):
   config.model.update(
     name='alexnet', num_filters=64, mlp_dim=4096, dtype='bfloat16'
   )
-  config.optimizer.update(name='adam', learning_rate=1e-4)
+  base.set_optimizer(config, name='adam', learning_rate=1e-4)
   config.schedule.name = 'constant'
   if smoke:
     base.shrink(config)
@@ -35,5 +35,5 @@ def get_config(argument: str = 'selsync'):
     config.batch_size = 32
     config.data.update(name='digits', image_size=64)
     config.model.update(num_filters=16, mlp_dim=128, pool_size=1)
-    config.optimizer.learning_rate = 1e-3
+    base.set_optimizer(config, learning_rate=1e-3)
   return config

@@ -43,7 +43,8 @@ def get_config(argument: str = 'selsync'):
     attention='auto',  # A GPU's fused kernel, if there is no dropout.
     remat=False,  # Or compute activations twice, to need less memory.
   )
-  config.optimizer.update(
+  base.set_optimizer(
+    config,
     name='adamw',
     learning_rate=1e-3,
     b2=0.95,
@@ -61,5 +62,5 @@ def get_config(argument: str = 'selsync'):
       num_layers=2, embed_dim=64, num_heads=4, mlp_dim=172, dropout=0.0
     )
     config.schedule.warmup_epochs = 0.03  # 56 of the 600 steps.
-    config.optimizer.learning_rate = 0.012
+    base.set_optimizer(config, learning_rate=0.012)
   return config

@@ -34,7 +34,7 @@ def get_config(argument: str = 'selsync'):
     dropout=0.2,
     dtype='bfloat16',
   )
-  config.optimizer.update(learning_rate=2.0, clip_norm=2.0)
+  base.set_optimizer(config, learning_rate=2.0, clip_norm=2.0)
   config.schedule.update(name='staircase', period=2000, factor=0.8)
   config.eval.every_epochs = 0.1
   if smoke:
@@ -42,6 +42,6 @@ def get_config(argument: str = 'selsync'):
     config.steps = 600
     config.data.name = 'stdlib_text'
     config.model.update(embed_dim=64, mlp_dim=64)
-    config.optimizer.learning_rate = 0.5
+    base.set_optimizer(config, learning_rate=0.5)
     config.schedule.period = 200
   return config

@@ -15,6 +15,7 @@ from .sync import moments as moments
 from .sync import reducers as reducers
 from .sync import resizing as resizing
 from .sync import wires as wires
+from .sync.alternation import every_kth as every_kth
 from .sync.averagers import Averager as Averager
 from .sync.averagers import mean as mean
 from .sync.averagers import no_averaging as no_averaging
@@ -41,6 +42,7 @@ from .sync.power_sgd import power_sgd as power_sgd
 from .sync.reducers import all_reduce as all_reduce
 from .sync.reducers import at_sync as at_sync
 from .sync.reducers import no_reduction as no_reduction
+from .sync.robust import robust_mean as robust_mean
 from .sync.selsync import selsync as selsync
 from .sync.selsync import SelSyncState as SelSyncState
 from .sync.sparse import exdyna as exdyna

@@ -28,6 +28,7 @@ from selsync_jax.sync import sparse
 from selsync_jax.sync import sparse_wire
 from selsync_jax.sync import triggers
 from selsync_jax.sync import wires
+from selsync_jax.sync.alternation import every_kth
 from selsync_jax.sync.budget import budgeted
 from selsync_jax.sync.fda import fda
 from selsync_jax.sync.lazy import lazy
@@ -35,6 +36,7 @@ from selsync_jax.sync.part import hand
 from selsync_jax.sync.part import rebuild
 from selsync_jax.sync.part import shown
 from selsync_jax.sync.power_sgd import power_sgd
+from selsync_jax.sync.robust import robust_mean
 from selsync_jax.sync.selsync import selsync
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.sync.transformation import Reducer
@@ -60,6 +62,8 @@ PARTS: dict[str, dict[str, Constructor]] = {
     'gossip': exchange.gossip,
     'groups': exchange.groups,
     'fragments': fragments.fragments,
+    'robust_mean': robust_mean,
+    'every_kth': every_kth,
   },
   'reducer': {
     'none': reducers.no_reduction,

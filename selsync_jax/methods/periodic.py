@@ -20,6 +20,7 @@ from selsync_jax.sync import reducers
 from selsync_jax.sync import sparse_wire
 from selsync_jax.sync import triggers
 from selsync_jax.sync.fragments import fragments as in_fragments
+from selsync_jax.sync.robust import robust_mean
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.sync.triggers import every
 from selsync_jax.sync.triggers import Period
@@ -200,7 +201,7 @@ def sparse_loco(
   decay: Probability = 0.95,
   outer: Mapping[str, Any] = SGD,
 ) -> Strategy:
-  """Sends the largest changes: `every(period)`, `outer(optimizer, sparse)`.
+  """Sends the largest changes: `every(period)`, `outer(optimizer)`, `sparse`.
 
   Args:
     period: H, steps from one average to the next.
@@ -216,7 +217,8 @@ def sparse_loco(
     2025. The default period, decay and outer learning rate are ours.
   """
   wire = sparse_wire.sparse(density, decay=decay)
-  averager = averagers.outer(outer_optimizer(outer), wire=wire)
+  average = averagers.mean(wire=wire)
+  averager = averagers.outer(outer_optimizer(outer), averager=average)
   return Strategy(every(period), averager)
 
 
@@ -238,6 +240,110 @@ def fedadam(
     Adam here is optax's, which corrects the bias of young moments.
   """
   return diloco(context, period=period, outer=outer)
+
+
+YOGI = dict(name='yogi', learning_rate=0.01, b1=0.9, b2=0.99, eps=1e-3)
+
+
+def fedyogi(
+  context: Context, *, period: Period = 8, outer: Mapping[str, Any] = YOGI
+) -> Strategy:
+  """Steps Yogi on the mean update: `every(period)`, `outer(optimizer)`.
+
+  Args:
+    period: steps from one outer step to the next; the default is ours.
+    outer: an optimizer of optax and its arguments, as in `fedadam`.
+
+  References:
+    Reddi et al., `Adaptive Federated Optimization`, ICLR 2021, Algorithm 2.
+  """
+  return diloco(context, period=period, outer=outer)
+
+
+ADAGRAD = dict(
+  name='adagrad', learning_rate=0.1, initial_accumulator_value=1e-6, eps=1e-3
+)
+
+
+def fedadagrad(
+  context: Context, *, period: Period = 8, outer: Mapping[str, Any] = ADAGRAD
+) -> Strategy:
+  """Steps Adagrad on the mean update: `every(period)`, `outer(optimizer)`.
+
+  Args:
+    period: steps from one outer step to the next; the default is ours.
+    outer: an optimizer of optax and its arguments. The accumulator begins with
+      the square of tau, 1e-3.
+
+  References:
+    Reddi et al., `Adaptive Federated Optimization`, ICLR 2021, Algorithm 2.
+    Adagrad here is optax's: tau is in the accumulator and, as eps, below the
+    root.
+  """
+  return diloco(context, period=period, outer=outer)
+
+
+def muloco(
+  context: Context, *, period: Period = 30, outer: Mapping[str, Any] = NESTEROV
+) -> Strategy:
+  """Steps an outer optimizer above Muon: `every(period)`, `outer(optimizer)`.
+
+  The workloads here give it Muon as the local optimizer; elsewhere that is
+  `config.optimizer`.
+
+  Args:
+    period: H, steps from one outer step to the next; the paper's is 30.
+    outer: an optimizer of optax and its arguments, as in `diloco`.
+
+  References:
+    Therien et al., `MuLoCo: Muon is a Practical Inner Optimizer for DiLoCo`,
+    2025.
+  """
+  return diloco(context, period=period, outer=outer)
+
+
+def edit(
+  context: Context, *, period: Period = 50, outer: Mapping[str, Any] = NESTEROV
+) -> Strategy:
+  """Steps an outer optimizer on a robust mean.
+
+  `every(period)`, `outer(optimizer, averager=robust_mean())`.
+
+  Args:
+    period: steps from one outer step to the next; the default is ours.
+    outer: an optimizer of optax and its arguments, as in `diloco`.
+
+  References:
+    Cheng et al., `EDiT: A Local-SGD-Based Efficient Distributed Training Method
+    for Large Language Models`, ICLR 2025, without its averages layer by layer.
+  """
+  average = robust_mean()
+  averager = averagers.outer(outer_optimizer(outer), averager=average)
+  return Strategy(every(period), averager)
+
+
+PAIRWISE = dict(name='sgd', learning_rate=0.7, momentum=0.5)
+
+
+def noloco(
+  context: Context, *, period: Period = 50, outer: Mapping[str, Any] = PAIRWISE
+) -> Strategy:
+  """Steps an outer optimizer in random pairs of workers.
+
+  `every(period)`, `outer(optimizer, averager=gossip('random'))`.
+
+  Args:
+    period: steps from one outer step to the next; the default is ours.
+    outer: an optimizer of optax and its arguments. The learning rate is beta,
+      and gamma, which pulls partners together, equals it.
+
+  References:
+    Kolehmainen et al., `NoLoCo: No-all-reduce Low Communication Training Method
+    for Large Models`, 2025. The defaults are ours.
+  """
+  pairs = exchange.gossip('random', context.seed)
+  averager = averagers.outer(outer_optimizer(outer), averager=pairs)
+  return Strategy(every(period), averager)
 
 
 HEAVY_BALL = dict(name='sgd', learning_rate=1.0, momentum=0.5)

@@ -4,6 +4,7 @@ References (with titles in `selsync_jax.methods`):
   McMahan et al., AISTATS 2017 (`subset_mean`).
   Douillard et al., 2023, Algorithm 1 (`outer`: DiLoCo).
   Reddi et al., ICLR 2021, Algorithm 2 (`outer` with Adam: FedAdam).
+  Kolehmainen et al., 2025 (`outer` over `gossip`: NoLoCo).
 """
 
 from collections.abc import Callable
@@ -38,7 +39,9 @@ class Averager(Part):
     sends: what a synchronization sends.
     agrees: whether the tree is equal on all workers afterwards.
     averages: whether it changes the tree.
-    remembers: whether `apply` depends on its state.
+    remembers: whether `apply` depends on the trees of earlier calls.
+    rebase: `rebase(tree, state) -> state`, with the tree after another averager
+      has moved it on from what `apply` returned.
     check: `check(N)` raises `ValueError` if N workers cannot use it.
     metrics: `metrics(state)`, scalars by name, for the rows of a run.
     resize: the rule for the state of another number of workers; by default
@@ -51,6 +54,7 @@ class Averager(Part):
   agrees: bool = True
   averages: bool = True
   remembers: bool = True
+  rebase: Callable[[Any, Any], Any] = lambda tree, state: state
   check: Callable[[int], Any] = lambda workers: None
   metrics: Metrics = lambda state: {}
   resize: resizing.Resize = resizing.first
@@ -80,6 +84,7 @@ def mean(*, wire: Wire = FLOAT32) -> Averager:
     wire.mean,
     wire.sends,
     remembers=not wire.exact,
+    rebase=wire.rebase,
     metrics=wire.metrics,
     resize=wire.resize,
   )
@@ -131,54 +136,63 @@ def subset_mean(
     lambda tree: SubsetState(jnp.int32(0), wire.init(tree)),
     apply,
     wire.sends,
+    remembers=not wire.exact,
     metrics=lambda state: wire.metrics(state.wire),
     resize=resizing.fields(rounds=resizing.first, wire=wire.resize),
   )
 
 
 class OuterState(NamedTuple):
-  """State of `outer`, equal on all workers but for the wire's error.
+  """State of `outer`, equal on all workers if the averager makes them agree.
 
   `consensus` is the tree after the last outer step.
   """
 
   consensus: Any
   opt_state: Any
-  wire: Any
+  averager: Any
 
 
 @part
 def outer(
-  optimizer: optax.GradientTransformation, *, wire: Wire = FLOAT32
+  optimizer: optax.GradientTransformation, *, averager: Averager = MEAN
 ) -> Averager:
   """Moves the last consensus by an optimizer step towards the workers' mean.
 
-  The outer gradient is the last consensus minus the mean over workers, so
-  `optax.sgd(1.0)` makes this `mean()`: bit for bit where an element changes by
-  less than a factor of two, and elsewhere to one ulp.
+  The outer gradient is the tree after the last outer step minus the average, so
+  `optax.sgd(1.0)` makes this the averager itself: bit for bit where an element
+  changes by less than a factor of two, and elsewhere to one ulp.
+
+  Over `gossip` every worker has its own outer parameters and momentum. With SGD
+  and momentum that is NoLoCo, whose pull to the partner's outer parameters,
+  gamma, then equals the outer learning rate.
 
   Args:
     optimizer: the outer optimizer; DiLoCo's is
       `optax.sgd(0.7, momentum=0.9, nesterov=True)`.
-    wire: how the mean travels.
+    averager: what forms the average.
   """
 
   def init(tree):
-    return OuterState(tree, optimizer.init(tree), wire.init(tree))
+    return OuterState(tree, optimizer.init(tree), averager.init(tree))
 
   def apply(tree, state):
-    before, opt_state, sent = state
-    average, sent = wire.mean(tree, sent)
+    before, opt_state, own = state
+    average, own = averager.apply(tree, own)
     gradient = optax.tree.sub(before, average)
     updates, opt_state = optimizer.update(gradient, opt_state, before)
     moved = optax.apply_updates(before, updates)
-    return moved, OuterState(moved, opt_state, wire.rebase(moved, sent))
+    return moved, OuterState(moved, opt_state, averager.rebase(moved, own))
 
-  first = resizing.first
-  return Averager(
-    init,
-    apply,
-    wire.sends,
-    metrics=lambda state: wire.metrics(state.wire),
-    resize=resizing.fields(consensus=first, opt_state=first, wire=wire.resize),
+  common = resizing.first if averager.agrees else resizing.mean
+  return dataclasses.replace(
+    averager,
+    init=init,
+    apply=apply,
+    remembers=True,
+    rebase=Averager.rebase,
+    metrics=lambda state: averager.metrics(state.averager),
+    resize=resizing.fields(
+      consensus=common, opt_state=common, averager=averager.resize
+    ),
   )

@@ -159,6 +159,7 @@ def _exchanging(
     apply,
     sends,
     agrees=False,
+    remembers=False,
     check=rounds_of,
   )
 

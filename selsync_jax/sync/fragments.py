@@ -77,6 +77,7 @@ def fragments(
     sends,
     agrees=False,
     averages=averager.averages,
+    remembers=averager.remembers,
     check=averager.check,
     metrics=metrics,
     resize=resizing.fields(rounds=resizing.first, averager=averager.resize),

@@ -13,6 +13,11 @@ from selsync_jax import methods
 
 CONTEXT = methods.Context(steps_per_epoch=8, seed=0)
 
+_OUTER = {
+  'name': 'outer',
+  'optimizer': {'name': 'sgd', 'learning_rate': 0.7, 'momentum': 0.5},
+}
+
 PRESETS = {name: (name, {}) for name in methods.METHODS} | {
   'selsync, grads': ('selsync', {'delta': 0.3, 'aggregate': 'grads'}),
   'selsync, quorum': ('selsync', {'delta': 0.3, 'quorum': 0.5}),
@@ -27,8 +32,23 @@ PRESETS = {name: (name, {}) for name in methods.METHODS} | {
   # The default density selects fewer elements than there are workers.
   'micro': ('micro', {'density': 0.2}),
   'exdyna': ('exdyna', {'density': 0.2}),
-  # The toy has 42 elements, and 64 steps.
+  # The toy has few elements, and 64 steps.
   'sparse_loco': ('sparse_loco', {'period': 4, 'density': 0.3}),
+  'muloco': ('muloco', {'period': 8}),
+  'edit': ('edit', {'period': 8}),
+  'noloco': ('noloco', {'period': 8}),
+  'diloco, sparta': (
+    'local_sgd',
+    {
+      'period': 1,
+      'averager': {
+        'name': 'every_kth',
+        'k': 4,
+        'averager': _OUTER,
+        'between': {'name': 'fragments', 'k': 3, 'how': 'random'},
+      },
+    },
+  ),
   'fda, sketch': ('fda', {'theta': 1e-3, 'variant': 'sketch'}),
   'gossip, ring': ('gossip', {'topology': 'ring'}),
   'gossip, random': ('gossip', {'topology': 'random', 'period': 2}),
@@ -70,10 +90,6 @@ _TRIGGERS = {
     'trigger': {'name': 'fda', 'theta': 1.0, 'variant': 'naive'},
     'lssr': 0.7,
   },
-}
-_OUTER = {
-  'name': 'outer',
-  'optimizer': {'name': 'sgd', 'learning_rate': 0.7, 'momentum': 0.5},
 }
 _AVERAGERS = {
   'none': {'name': 'none'},

@@ -9,6 +9,7 @@ import pytest
 from selsync_jax import methods
 from selsync_jax.devices import mappers
 from selsync_jax.sync import averagers
+from selsync_jax.sync import exchange
 from selsync_jax.training.step import init_state
 from selsync_jax.training.step import train_step
 from tests.support import rounds
@@ -90,6 +91,23 @@ def test_with_gradient_descent_of_rate_1_an_outer_step_is_the_mean():
   np.testing.assert_array_equal(outer[near], mean[near])
   ulp = np.spacing(np.maximum(np.abs(start), np.abs(mean)))
   assert (np.abs(outer - mean) <= ulp).all()
+
+
+def test_an_outer_step_over_gossip_is_noloco():
+  """Its equations in NumPy, with gamma = beta and pairs of two."""
+  alpha, beta, workers = 0.5, 0.7, 4
+  moves = np.random.default_rng(0).normal(size=(7, workers, 9))
+  pairs = exchange.gossip('exponential')
+  averager = averagers.outer(optax.sgd(beta, momentum=alpha), averager=pairs)
+  left, _ = rounds.run(averager, jnp.zeros(9), moves.astype(np.float32))
+  slow, delta = np.zeros((2, workers, 9))
+  for t, move in enumerate(moves):
+    change, partner = move, np.roll(np.arange(workers), 1 + t % 2)
+    mean_change = (change + change[partner]) / 2
+    mean_slow = (slow + slow[partner]) / 2
+    delta = alpha * delta + beta * mean_change - beta * (slow - mean_slow)
+    slow = slow + delta
+    np.testing.assert_allclose(left[t], slow, atol=1e-5)
 
 
 def test_batch_statistics_are_averaged_and_not_extrapolated():

@@ -86,14 +86,14 @@ def test_fragments_report_what_their_averager_reports():
 
 
 def test_an_averager_hands_its_wires_error_on_to_other_workers():
-  averager = ss.outer(optax.sgd(1.0), wire=ss.wires.int8())
+  averager = ss.outer(optax.sgd(1.0), averager=ss.mean(wire=ss.wires.int8()))
   states = [averager.init({'w': jnp.full(3, float(i))}) for i in range(4)]
   saved = jax.tree.map(lambda *leaves: np.stack(leaves), *states)
   error = [np.arange(12.0, dtype=np.float32).reshape(4, 3)]
-  saved = saved._replace(wire=saved.wire._replace(error=error))
+  saved = saved._replace(averager=saved.averager._replace(error=error))
   fresh = jax.tree.map(lambda leaf: leaf[:2] * 0, saved)
   new = averager.resize(saved, fresh, range(2), 7)
-  np.testing.assert_array_equal(new.wire.error[0], [[4.5, 5.5, 6.5]] * 2)
+  np.testing.assert_array_equal(new.averager.error[0], [[4.5, 5.5, 6.5]] * 2)
   np.testing.assert_array_equal(new.consensus['w'], np.zeros((2, 3)))
 
 

@@ -47,7 +47,7 @@ def test_with_an_outer_step_it_is_sparse_loco(decay):
   rng = np.random.default_rng(0)
   moves = rng.standard_t(3, size=(12, N, SIZE)).astype(np.float32)
   wire = sparse_wire.sparse(0.02, decay=decay)
-  averager = averagers.outer(optax.sgd(0.8), wire=wire)
+  averager = averagers.outer(optax.sgd(0.8), averager=averagers.mean(wire=wire))
   left, _ = rounds.run(averager, jnp.ones(SIZE), moves)
   assert (left == left[:, :1]).all()  # All workers decode the same bits.
   expected = sparse_loco(np.ones(SIZE), moves, 0.02, decay, 0.8)

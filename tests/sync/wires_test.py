@@ -171,9 +171,12 @@ def test_under_an_outer_step_changes_are_counted_from_where_it_led(wire):
   moves = np.random.default_rng(0).normal(size=(8, N, 600)).astype(np.float32)
   outer = optax.sgd(0.7, momentum=0.9, nesterov=True)
   left, state = rounds.run(
-    averagers.outer(outer, wire=wire), jnp.ones(600), moves, 'pmap'
+    averagers.outer(outer, averager=averagers.mean(wire=wire)),
+    jnp.ones(600),
+    moves,
+    'pmap',
   )
-  np.testing.assert_array_equal(state.wire.reference[0], state.consensus)
+  np.testing.assert_array_equal(state.averager.reference[0], state.consensus)
   np.testing.assert_array_equal(left, state.consensus)
   assert (left == left[:, :1]).all()
   exact, _ = rounds.run(averagers.outer(outer), jnp.ones(600), moves)

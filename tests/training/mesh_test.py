@@ -86,7 +86,7 @@ def test_every_device_sends_other_workers_its_part_and_no_more(method):
     assert all(m.elements <= max(vote, 2) for m in outside)
     inside = [m for m in sent if m.conditional]
     assert all(m.elements <= part for m in inside)
-    if method != 'groups, random':  # It has a branch for each draw.
+    if method not in ('groups, random', 'diloco, sparta'):  # More branches.
       assert len({(m.kind, m.dtype) for m in inside}) == len(inside)
   for message in sent:
     assert message.elements <= part or message.dtype == 's8'

@@ -1,0 +1,88 @@
+"""An averager for most synchronizations, and another for some of them."""
+
+from typing import Any, NamedTuple
+
+from jax import lax
+import jax.numpy as jnp
+from jaxtyping import Array, Int32
+
+from selsync_jax.config import Count
+from selsync_jax.sync import resizing
+from selsync_jax.sync.averagers import Averager
+from selsync_jax.sync.part import part
+from selsync_jax.sync.part import shown
+
+
+class EveryKthState(NamedTuple):
+  """State of `every_kth`; `rounds` is equal on all workers."""
+
+  rounds: Int32[Array, '']
+  averager: Any
+  between: Any
+
+
+@part
+def every_kth(k: Count, averager: Averager, between: Averager) -> Averager:
+  """Averages by one averager at every k-th synchronization, else by another.
+
+  With `outer`, and random fragments between, it is SPARTA with DiLoCo (Beton et
+  al., MCDC workshop at ICLR 2025).
+
+  Args:
+    k: synchronizations from one of `averager` to the next.
+    averager: the averager of every k-th synchronization.
+    between: the averager of the others.
+
+  Raises:
+    ValueError: if `between` remembers its last tree, which `averager` changes.
+  """
+  if between.remembers:
+    raise ValueError(
+      f'between={shown(between)}: it remembers what it averaged before, and '
+      f'averager {shown(averager)} changes that'
+    )
+
+  def apply(tree, state):
+    def kth(tree, state):
+      tree, own = averager.apply(tree, state.averager)
+      return tree, state._replace(averager=own)
+
+    def other(tree, state):
+      tree, own = between.apply(tree, state.between)
+      return tree, state._replace(between=own)
+
+    state = state._replace(rounds=state.rounds + 1)
+    return lax.cond(state.rounds % k == 0, kth, other, tree, state)
+
+  def sends(tree, workers):
+    shares = (averager, 1 / k), (between, 1 - 1 / k)
+    return tuple(
+      collective._replace(rate=share * collective.rate)
+      for each, share in shares
+      for collective in each.sends(tree, workers)
+    )
+
+  def check(workers):
+    averager.check(workers)
+    between.check(workers)
+
+  def metrics(state):
+    return {
+      **between.metrics(state.between),
+      **averager.metrics(state.averager),
+    }
+
+  return Averager(
+    lambda tree: EveryKthState(
+      jnp.int32(0), averager.init(tree), between.init(tree)
+    ),
+    apply,
+    sends,
+    agrees=averager.agrees and between.agrees,
+    averages=averager.averages or between.averages,
+    check=check,
+    metrics=metrics,
+    resize=resizing.fields(
+      rounds=resizing.first, averager=averager.resize, between=between.resize
+    ),
+  )

@@ -1,0 +1,133 @@
+"""A mean that workers who have gone astray cannot pull far.
+
+Reconstructed from the paper's abstract and from memory; the paper could not be
+read. There, each layer has its own norms; here the whole tree has one.
+
+References:
+  Cheng et al., `EDiT: A Local-SGD-Based Efficient Distributed Training Method
+    for Large Language Models`, ICLR 2025 (arXiv 2412.07210), the penalty on
+    pseudo-gradients.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+from jaxtyping import Array, Float32, Int32
+import optax
+
+from selsync_jax.config import Index
+from selsync_jax.config import Positive
+from selsync_jax.config import Share
+from selsync_jax.sync import flat
+from selsync_jax.sync import resizing
+from selsync_jax.sync.averagers import Averager
+from selsync_jax.sync.consensus import AXIS
+from selsync_jax.sync.part import part
+from selsync_jax.sync.traffic import Collective
+from selsync_jax.sync.wires import FLOAT32
+from selsync_jax.sync.wires import Wire
+
+
+class RobustState(NamedTuple):
+  """State of `robust_mean`.
+
+  `consensus` is the last common tree. `level` and `variance` are those of the
+  norms of this worker's changes; the rest is equal on all workers.
+  """
+
+  consensus: Any
+  level: Float32[Array, '']
+  variance: Float32[Array, '']
+  rounds: Int32[Array, '']
+  wire: Any
+
+
+@part
+def robust_mean(
+  *,
+  z: Positive = 3.0,
+  clip: Positive = 10.0,
+  decay: Share = 0.98,
+  warmup: Index = 10,
+  wire: Wire = FLOAT32,
+  axis_name: str = AXIS,
+) -> Averager:
+  """Averages changes, of which long ones count less and unusual ones nothing.
+
+  A worker's change is its tree minus the last common one. Its weight is the
+  softmax, over workers, of minus its norm. It is 0 if the norm is more than `z`
+  standard deviations above the worker's usual one, or not finite. If all are,
+  every worker goes back to the last common tree. The mean change is clipped.
+
+  Args:
+    z: standard deviations above the mean at which a change is unusual.
+    clip: the largest norm of the mean change.
+    decay: what is left of the moments of the norms after an average, in [0, 1);
+      at first they are plain means.
+    warmup: the number of first averages in which no finite norm is unusual.
+    wire: how the mean travels.
+  """
+
+  def init(tree):
+    zero = jnp.float32(0)
+    return RobustState(tree, zero, zero, jnp.int32(0), wire.init(tree))
+
+  def apply(tree, state):
+    before = state.consensus
+    norm = _distance(before, tree)
+    high = norm > state.level + z * jnp.sqrt(state.variance)
+    usual = jnp.isfinite(norm) & ~(high & (state.rounds >= warmup))
+    norms = lax.all_gather(jnp.where(usual, norm, jnp.inf), axis_name)
+    weights = jnp.where(norms < jnp.inf, jax.nn.softmax(-norms), 0)
+    own = len(norms) * weights[lax.axis_index(axis_name)]
+    tree = optax.tree.where(usual, _moved(before, tree, own), before)
+    tree, sent = wire.mean(tree, state.wire)
+    length = _distance(before, tree)
+    shorter = jnp.minimum(1, clip / jnp.where(length > 0, length, 1))
+    tree = _moved(before, tree, shorter)
+    old = jnp.minimum(decay, state.rounds / (state.rounds + 1))
+    level = old * state.level + (1 - old) * norm
+    variance = old * state.variance + (1 - old) * (norm - level) ** 2
+    level = jnp.where(usual, level, state.level)
+    variance = jnp.where(usual, variance, state.variance)
+    sent = wire.rebase(tree, sent)
+    return tree, RobustState(tree, level, variance, state.rounds + 1, sent)
+
+  def sends(tree, workers):
+    return Collective('all_gather', 4), *wire.sends(tree, workers)
+
+  def rebase(tree, state):
+    return state._replace(consensus=tree, wire=wire.rebase(tree, state.wire))
+
+  first, mean = resizing.first, resizing.mean
+  return Averager(
+    init,
+    apply,
+    sends,
+    rebase=rebase,
+    metrics=lambda state: wire.metrics(state.wire),
+    resize=resizing.fields(
+      consensus=first,
+      level=mean,
+      variance=mean,
+      rounds=first,
+      wire=wire.resize,
+    ),
+  )
+
+
+def _distance(tree: Any, other: Any) -> Float32[Array, '']:
+  """Returns the norm of a difference of trees, over their floating leaves."""
+  change = jax.tree.map(jnp.subtract, flat.floats(other), flat.floats(tree))
+  return optax.tree.norm(change).astype(jnp.float32)
+
+
+def _moved(tree: Any, other: Any, share: Any) -> Any:
+  """Moves a tree by a share of its way to another one."""
+
+  def move(x, y):
+    return (x + share * (y - x)).astype(x.dtype) if flat.is_float(x) else y
+
+  return jax.tree.map(move, tree, other)
