@@ -104,12 +104,18 @@ class Algebra:
     )
 
   def linear(self, weights: Sequence[float], models: Sequence[Value]) -> Value:
-    """Returns the weighted sum of parameters and statistics, `shared`."""
+    """Returns the weighted sum of parameters, of kind `shared`.
+
+    Batch statistics are the last model's: a variance must not be extrapolated.
+    """
 
     def add(*trees):
-      shared = [numerics.shared(tree) for tree in trees]
-      pairs = zip(shared, weights, strict=True)
-      return numerics.combine([numerics.combine([t], w) for t, w in pairs], 1.0)
+      pairs = zip(trees, weights, strict=True)
+      terms = [numerics.combine([tree['params']], w) for tree, w in pairs]
+      return {
+        'params': numerics.combine(terms, 1.0),
+        'model_state': trees[-1]['model_state'],
+      }
 
     return self._create('shared', add, *models)
 

@@ -174,16 +174,20 @@ class Simulation:
     return self.network._replace(workers=members).seconds(collective)
 
   def message(self, worker: int, link: simpy.Resource) -> Process:
-    """Sends a message to or from a worker through a shared link."""
+    """Sends a message to or from a worker, which waits, through a link."""
+    with self._span(worker, 'communicate'):
+      yield from self.transfer(link)
+
+  def transfer(self, link: simpy.Resource) -> Process:
+    """Sends a message through a shared link, while the worker computes."""
     seconds = 8 * self.nbytes / self.network.bandwidth
     self.sent += self.nbytes
-    with self._span(worker, 'communicate'):
-      if seconds:
-        with link.request() as turn:
-          yield turn
-          yield self.env.timeout(seconds)
-      if self.network.latency:
-        yield self.env.timeout(self.network.latency)
+    if seconds:
+      with link.request() as turn:
+        yield turn
+        yield self.env.timeout(seconds)
+    if self.network.latency:
+      yield self.env.timeout(self.network.latency)
 
   def use(self, gradient: Gradient, version: int) -> None:
     """Records that a gradient reaches the model at a version."""

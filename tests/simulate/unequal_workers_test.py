@@ -251,10 +251,14 @@ class Wagma(Loop):
 
 
 class AdPsgd(Loop):
-  def finish(self, i, step, grads):
-    if i % 2 == 0:
+  def begin(self, i):
+    step = self.steps[i]
+    super().begin(i)
+    if i % 2 == 0:  # While the gradient is computed, at the old model.
       passive = [1, 3]  # All of them, and both neighbors in a ring of four.
       self.average([i, passive[self.draws(3, step)[i] % 2]])
+
+  def finish(self, i, step, grads):
     self.local(i, step, grads)
     self.begin(i)
 

@@ -15,7 +15,9 @@ from selsync_jax.simulate.methods import partial
 from selsync_jax.simulate.methods import server
 from selsync_jax.simulate.methods.ad_psgd import ad_psgd
 from selsync_jax.simulate.methods.async_diloco import async_diloco
+from selsync_jax.simulate.methods.decoupled import decoupled_diloco
 from selsync_jax.simulate.methods.prague import prague
+from selsync_jax.simulate.methods.timed import a_edit
 from selsync_jax.simulate.methods.wagma import wagma
 from selsync_jax.simulate.simulation import Method
 from selsync_jax.simulate.simulation import Models
@@ -30,6 +32,8 @@ METHODS: dict[str, Callable[..., Models]] = {
   'prague': prague,
   'rna': partial.rna,
   'async_diloco': async_diloco,
+  'decoupled_diloco': decoupled_diloco,
+  'a_edit': a_edit,
 }
 
 

@@ -1,8 +1,9 @@
 """AD-PSGD: average with one random neighbor, then apply the gradient.
 
-Neighbors are one active and one passive worker. Active workers ask, and passive
-ones answer even while they compute. So a waiting worker never blocks another
-one: there is no deadlock.
+The average travels while the gradient is computed, in a thread of its own as in
+the paper. Neighbors are one active and one passive worker. Active workers ask,
+and passive ones answer even while they compute. So a waiting worker never
+blocks another one: there is no deadlock.
 
 References:
   Lian et al., `Asynchronous Decentralized Parallel Stochastic Gradient
@@ -33,7 +34,7 @@ TOPOLOGIES: dict[str, Callable[[int, int], list[int]]] = {
 def ad_psgd(
   sim: Simulation, *, topology: Literal['ring', 'complete'] = 'ring'
 ) -> Models:
-  """Averages an active worker with a passive neighbor after each gradient.
+  """Averages an active worker with a passive neighbor during each gradient.
 
   Workers with even indices are active.
 
@@ -54,9 +55,8 @@ def ad_psgd(
     others = neighbors(i, sim.workers)
     j = others[sim.draws(_NEIGHBOR, step)[i] % len(others)]
     with locks[j].request() as turn:
-      yield from sim.hold(i, turn)
-      ended = sim.env.timeout(sim.seconds_of('exchange', 2))
-      yield from sim.hold(i, ended, 'communicate')
+      yield turn
+      yield sim.env.timeout(sim.seconds_of('exchange', 2))
       average(sim, models, (i, j))
       for k in (i, j):
         models[k] = models[k]._replace(version=models[k].version + 1)
@@ -64,9 +64,12 @@ def ad_psgd(
   def worker(i):
     is_active = i % 2 == 0
     while True:
-      gradient = yield from sim.compute(i, models[i])
+      averaged = None
       if is_active:
-        yield from exchange(i, gradient.step)
+        averaged = sim.env.process(exchange(i, sim.steps[i]))
+      gradient = yield from sim.compute(i, models[i])
+      if averaged:
+        yield from sim.hold(i, averaged, 'communicate')
       with locks[i].request() as turn:
         yield from sim.hold(i, turn)
         x, version = models[i]

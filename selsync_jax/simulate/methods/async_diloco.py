@@ -64,7 +64,7 @@ class OuterServer:
       terms = [*self._sum, *self._momentum]
       self._momentum = [linear(weights[: len(terms)], terms)]
       step = -self._rate * self._decay
-      value = linear([1.0, step], [value, *self._momentum])
+      value = linear([step, 1.0], [*self._momentum, value])
       self._sum = []
     self.model = Model(value, version + 1)
 
