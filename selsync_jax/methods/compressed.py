@@ -1,5 +1,7 @@
 """Methods that average the gradients at every step, in fewer bytes than BSP."""
 
+from typing import Literal
+
 from selsync_jax.config import Count
 from selsync_jax.config import Fraction
 from selsync_jax.config import NonNegative
@@ -70,7 +72,11 @@ def exdyna(
 
 
 def lag(
-  context: Context, *, xi: NonNegative = 0.1, history: Count = 10
+  context: Context,
+  *,
+  xi: NonNegative = 0.1,
+  history: Count = 10,
+  bits: Literal[2, 4, 8] | None = None,
 ) -> Strategy:
   """Reuses gradients that hardly change: `every(1)`, `lazy(xi, history)`.
 
@@ -78,12 +84,14 @@ def lag(
     xi: the change of a worker's gradient that it does not send, relative to
       each of the last mean gradients, squared; at least 0. The paper's is 0.1.
     history: D, the number of mean gradients that count; the paper's is 10.
+    bits: the bits of an element that is sent, 2, 4 or 8, which makes it LAQ;
+      `None` is float32.
 
   References:
     Chen, Giannakis, Sun and Yin, `LAG: Lazily Aggregated Gradient for
     Communication-Efficient Distributed Learning`, NeurIPS 2018 (LAG-WK).
   """
-  return Strategy(every(1), reducer=lazy(xi, history))
+  return Strategy(every(1), reducer=lazy(xi, history, bits=bits))
 
 
 def power_sgd(context: Context, *, rank: Count = 4) -> Strategy:

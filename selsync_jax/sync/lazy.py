@@ -3,9 +3,12 @@
 References:
   Chen, Giannakis, Sun and Yin, `LAG: Lazily Aggregated Gradient for
     Communication-Efficient Distributed Learning`, NeurIPS 2018 (LAG-WK).
+  Sun, Chen, Giannakis and Yang, `Communication-Efficient Distributed Learning
+    via Lazily Aggregated Quantized Gradients`, NeurIPS 2019 (LAQ: `bits`).
 """
 
-from typing import Any, NamedTuple
+import functools
+from typing import Any, Literal, NamedTuple
 
 from jax import lax
 import jax.numpy as jnp
@@ -14,7 +17,10 @@ import optax
 
 from selsync_jax.config import Count
 from selsync_jax.config import NonNegative
+from selsync_jax.sync import flat
+from selsync_jax.sync import inner
 from selsync_jax.sync import resizing
+from selsync_jax.sync import wires
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
 from selsync_jax.sync.part import part
@@ -25,18 +31,23 @@ from selsync_jax.sync.transformation import Reducer
 
 
 class LazyState(NamedTuple):
-  """State of `lazy`; all but `sent` is equal on all workers."""
+  """State of `lazy`; all but `sent` and `error` is equal on all workers."""
 
-  sent: Any  # This worker's gradient when it last sent one.
+  sent: Any  # This worker's gradient when it last sent one, as others know it.
   mean: Any  # The mean of these over workers.
   norms: Float32[Array, ' history']  # Squared norms of the last means.
+  error: Float32[Array, '']  # Squared norm of what `sent` was rounded by.
   senders: Float32[Array, '']  # The share of the workers that have just sent.
   renewed: Float32[Array, '']  # Whether any has, 0 or 1.
 
 
 @part
 def lazy(
-  xi: NonNegative = 0.1, history: Count = 10, *, axis_name: str = AXIS
+  xi: NonNegative = 0.1,
+  history: Count = 10,
+  *,
+  bits: Literal[2, 4, 8] | None = None,
+  axis_name: str = AXIS,
 ) -> Reducer:
   r"""Uses the last gradient that a worker has sent until a new one differs.
 
@@ -58,46 +69,91 @@ def lazy(
     xi: the weight of each of the last means, at least 0; the paper's is 0.1. 0
       sends every gradient.
     history: D, how many means count; the paper's is 10.
+    bits: 2, 4 or 8: a worker sends the difference in integers of so many bits,
+      and the threshold is higher by three times the squared errors of its
+      rounding now and when it was sent last. That is LAQ. `None` rounds
+      nothing.
   """
+  codec = bits and wires.integers(bits)
 
   def init(params):
-    zero = optax.tree.zeros_like(params)
-    none, whole = jnp.zeros(history), jnp.float32(1)
-    return LazyState(zero, zero, none, whole, whole)
+    tree, none = optax.tree.zeros_like(params), jnp.zeros(history)
+    zero, whole = jnp.float32(0), jnp.float32(1)
+    return LazyState(tree, tree, none, zero, whole, whole)
 
   def update(updates, state, params=None, **_):
     change = optax.tree.sub(updates, state.sent)
+    if codec:
+      change, error, mean_of = _rounded(change, codec, axis_name)
+    else:
+      error = jnp.zeros_like(state.error)
+      mean_of = functools.partial(_mean, change, axis_name=axis_name)
     norm = optax.tree.norm(change, squared=True)
+    bound = xi * jnp.sum(state.norms) + 3 * (error + state.error)
     # A gradient that is not finite is sent, so that every worker sees it.
-    asks = ~(norm <= xi * jnp.sum(state.norms))
+    asks = ~(norm <= bound)
     senders = lax.pmean(asks.astype(jnp.float32), axis_name)
 
     def renew(mean):
-      sent = optax.tree.where(asks, change, optax.tree.zeros_like(change))
-      return optax.tree.add(mean, consensus(sent, axis_name=axis_name))
+      return optax.tree.add(mean, mean_of(asks))
 
     mean = lax.cond(senders > 0, renew, lambda mean: mean, state.mean)
     square = jnp.float32(optax.tree.norm(mean, squared=True))
+    known = optax.tree.add(state.sent, change) if codec else updates
     new = LazyState(
-      sent=optax.tree.where(asks, updates, state.sent),
+      sent=optax.tree.where(asks, known, state.sent),
       mean=mean,
       norms=jnp.concatenate([square[None], state.norms[:-1]]),
+      error=jnp.where(asks, error, state.error),
       senders=senders,
       renewed=(senders > 0).astype(jnp.float32),
     )
     return skip_nonfinite(mean, new, state)
 
-  def sends(params, _):
-    nbytes = summed_nbytes(params)
-    return (
-      Collective('all_reduce', 4, 'step'),
-      Collective('all_reduce', nbytes, 'step', scale='renewed'),
-    )
+  def sends(params, workers):
+    if codec:
+      nbytes = codec.nbytes(_padded(flat.size(params)))
+      change = Collective('all_gather', nbytes, 'step', scale='renewed')
+    else:
+      nbytes = summed_nbytes(params)
+      change = Collective('all_reduce', nbytes, 'step', scale='renewed')
+    return Collective('all_reduce', 4, 'step'), change
 
   def metrics(state):
     return {'senders': state.senders, 'renewed': state.renewed}
 
   # The mean of what the workers have sent stays `mean`.
-  rules = dict(sent=resizing.mean, mean=resizing.first, norms=resizing.first)
+  first, mean = resizing.first, resizing.mean
+  rules = dict(sent=mean, mean=first, norms=first, error=mean)
   resize = resizing.fields(**rules)
   return Reducer(init, update, sends, metrics=metrics, resize=resize)
+
+
+def _mean(change: Any, asks: Any, axis_name: str) -> Any:
+  """Returns the mean over workers of the changes that are sent."""
+  sent = optax.tree.where(asks, change, optax.tree.zeros_like(change))
+  return consensus(sent, axis_name=axis_name)
+
+
+def _padded(size: int) -> int:
+  return -(-size // wires.BLOCK) * wires.BLOCK
+
+
+def _rounded(change: Any, codec: wires.Codec, axis_name: str) -> Any:
+  """Rounds a change.
+
+  It returns what others would know of it, the squared norm of the rest, and a
+  function from whether this worker sends it to the mean of what is sent.
+  """
+  vector, rebuild = flat.float32(change)
+  padded = jnp.pad(vector, (0, _padded(vector.size) - vector.size))
+  message = codec.encode(padded)
+  known = codec.decode(message)
+
+  def mean(asks):
+    sent = jnp.where(asks, message, 0)
+    received = codec.decode(inner.all_gather(sent, axis_name))
+    return rebuild(jnp.mean(received, axis=0)[: vector.size])
+
+  error = jnp.sum((padded - known) ** 2)
+  return rebuild(known[: vector.size]), error, mean

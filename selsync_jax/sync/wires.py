@@ -95,8 +95,8 @@ class Codec(NamedTuple):
   nbytes: Callable[[int], int]
 
 
-def _integers(bits: int) -> Codec:
-  """Returns an encoding in integers of 2, 4 or 8 bits, packed into bytes.
+def integers(bits: int) -> Codec:
+  """Returns the encoding in integers of 2, 4 or 8 bits, packed into bytes.
 
   A block is rounded to multiples of its scale, from -m to m times, where m is
   the largest integer. The scales' bytes follow the integers.
@@ -142,7 +142,7 @@ def _decode_bfloat16(message):
   return lax.bitcast_convert_type(message, jnp.bfloat16).astype(jnp.float32)
 
 
-INT8 = _integers(8)
+INT8 = integers(8)
 BFLOAT16 = Codec(_encode_bfloat16, _decode_bfloat16, lambda n: 2 * n)
 
 
@@ -166,13 +166,13 @@ def int8(*, axis_name: str = AXIS) -> Wire:
 @part
 def int4(*, axis_name: str = AXIS) -> Wire:
   """Sends changes in 4 bits, integers from -7 to 7, with the same scales."""
-  return _compressed(_integers(4), axis_name, coarse=True)
+  return _compressed(integers(4), axis_name, coarse=True)
 
 
 @part
 def int2(*, axis_name: str = AXIS) -> Wire:
   """Sends changes in 2 bits, as -1, 0 or 1, with the same scales."""
-  return _compressed(_integers(2), axis_name, coarse=True)
+  return _compressed(integers(2), axis_name, coarse=True)
 
 
 @part

@@ -206,7 +206,7 @@ def test_none_is_refused_by_every_field_that_needs_a_value():
   assert accepted == {
     *(f'selsync.{f}' for f in ('delta', 'lssr', 'bytes_per_step')),
     *(f'selsync.{f}' for f in ('smoothing', 'quorum', 'max_period')),
-    *('groups.all_every', 'micro.capacity', 'exdyna.capacity'),
+    *('groups.all_every', 'micro.capacity', 'exdyna.capacity', 'lag.bits'),
   }
 
 

@@ -49,6 +49,7 @@ PRESETS = {name: (name, {}) for name in methods.METHODS} | {
       },
     },
   ),
+  'lag, 4 bits': ('lag', {'bits': 4}),
   'fda, sketch': ('fda', {'theta': 1e-3, 'variant': 'sketch'}),
   'gossip, ring': ('gossip', {'topology': 'ring'}),
   'gossip, random': ('gossip', {'topology': 'random', 'period': 2}),

@@ -19,17 +19,31 @@ CURVES = RNG.uniform(0.5, 1.0, size=(N, SIZE)) * np.logspace(-3, 0, N)[:, None]
 GOALS = RNG.normal(size=(N, SIZE))
 
 
-def lag_wk(xi, history):
-  """Section 2.1, with a server: the sum of the gradients that it has."""
+def rounded(x, bits):
+  """The nearest multiples of a scale, from -m to m times, in each row."""
+  most = 2 ** (bits - 1) - 1
+  scale = np.abs(x).max(axis=1, keepdims=True) / most
+  return np.round(x / np.where(scale > 0, scale, 1)) * scale
+
+
+def lag_wk(xi, history, bits=None):
+  """Section 2.1, with a server: the sum of the gradients that it has.
+
+  With `bits` it is LAQ.
+  """
+  last = np.zeros(N)  # Squared errors of rounding.
   theta = [np.ones(SIZE)] * (history + 1)  # The newest is the last.
   sent = np.zeros((N, SIZE))
   for k in range(STEPS):
     grads = CURVES * (theta[-1] - GOALS)
     moves = [theta[-d] - theta[-d - 1] for d in range(1, history + 1)]
     bound = xi * sum(np.sum(move**2) for move in moves) / (RATE / N * N) ** 2
-    sends = np.sum((grads - sent) ** 2, axis=1) > bound
+    change = grads - sent if bits is None else rounded(grads - sent, bits)
+    errors = np.sum((grads - sent - change) ** 2, axis=1)
+    sends = np.sum(change**2, axis=1) > bound + 3 * (errors + last)
     sends |= k == 0
-    sent[sends] = grads[sends]
+    sent[sends] += change[sends]
+    last[sends] = errors[sends]
     theta.append(theta[-1] - RATE * sent.mean(axis=0))
     yield theta[-1], sends
 
@@ -59,11 +73,14 @@ def trained(reducer):
   return jax.tree.map(lambda x: np.swapaxes(np.asarray(x), 0, 1), results)
 
 
-@pytest.mark.parametrize('xi, history', [(0.1, 10), (0.4, 2), (0.0, 10)])
-def test_it_is_the_published_algorithm(xi, history):
-  params, metrics = trained(lazy.lazy(xi, history))
+@pytest.mark.parametrize(
+  'xi, history, bits',
+  [(0.1, 10, None), (0.4, 2, None), (0, 10, None), (0.1, 10, 8), (0.4, 2, 4)],
+)
+def test_it_is_the_published_algorithm(xi, history, bits):
+  params, metrics = trained(lazy.lazy(xi, history, bits=bits))
   uploads = 0
-  for k, (theta, sends) in enumerate(lag_wk(xi, history)):
+  for k, (theta, sends) in enumerate(lag_wk(xi, history, bits)):
     np.testing.assert_allclose(params[k], np.tile(theta, (N, 1)), atol=1e-5)
     np.testing.assert_allclose(metrics['senders'][k], sends.mean())
     assert (metrics['renewed'][k] == sends.any()).all()
@@ -74,9 +91,10 @@ def test_it_is_the_published_algorithm(xi, history):
     assert uploads == N * STEPS
 
 
-def test_a_gradient_that_is_not_finite_is_seen_by_all_and_kept_by_none():
+@pytest.mark.parametrize('bits', [None, 4])
+def test_a_gradient_that_is_not_finite_is_seen_by_all_and_kept_by_none(bits):
   grads = np.ones((3, N, 4), np.float32)
   grads[1, 2, 0] = np.nan
-  means, states = run(lazy.lazy(), grads)
+  means, states = run(lazy.lazy(bits=bits), grads)
   assert np.isnan(means[1]).all() and np.isfinite(means[2]).all()
   np.testing.assert_array_equal(states.mean[1], states.mean[0])

@@ -64,7 +64,7 @@ def test_in_a_thousand_rounds_the_mean_does_not_drift(wire):
 
 @pytest.mark.parametrize('bits', [2, 4, 8])
 def test_integers_of_few_bits_are_packed_without_loss(bits):
-  codec, most = wires._integers(bits), 2 ** (bits - 1) - 1
+  codec, most = wires.integers(bits), 2 ** (bits - 1) - 1
   rng = np.random.default_rng(0)
   scale = np.repeat(2.0 ** np.arange(-3, 3), wires.BLOCK)
   codes = rng.integers(-most, most, scale.size, endpoint=True)

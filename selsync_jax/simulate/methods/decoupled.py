@@ -134,7 +134,7 @@ def decoupled_diloco(
       model = algebra.with_statistics(model, [gradient.value])
       sim.use(gradient, syncer.model.version)
       steps += 1
-      if i in syncer.results:
+      if pushed is not None and i in syncer.results:
         start, version = syncer.results.pop(i)
         own = algebra.linear([1.0, -1.0, 1.0], [start, pushed, model])
         model, pushed = algebra.with_shared(model, own), None
