@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from selsync_jax.data import draws
 from selsync_jax.data.index_shuffle import IndexShuffle
 
 
@@ -54,6 +55,16 @@ class Order(abc.ABC):
     """
 
 
+def _words(*names: Any) -> list[Any]:
+  """Hashes what names a shuffle into three words of 21 bits.
+
+  The cipher takes the lowest bits of a word, 8 for up to 65,536 examples. Of
+  the names themselves, seed 256 would be seed 0.
+  """
+  bits = draws.bits(*names)
+  return [(bits >> n & (1 << 21) - 1).astype(np.int64) for n in (0, 21, 42)]
+
+
 @dataclasses.dataclass(frozen=True)
 class ShuffledChunk(Order):
   """An order that shuffles the whole chunk in every epoch."""
@@ -64,7 +75,7 @@ class ShuffledChunk(Order):
     self, position: Any, chunk: ChunkProgress, seed: int, shuffle: IndexShuffle
   ) -> Any:
     """Maps positions in a chunk to other positions."""
-    words = (seed, chunk.epoch, chunk.start)
+    words = _words(seed, chunk.epoch, chunk.start)
     return shuffle(position, words, chunk.size - 1)
 
   def positions(self, chunk, slot, batch_size, seed, shuffle):
@@ -87,7 +98,7 @@ class ShuffledBlocks(ShuffledChunk):
     """Maps positions in a chunk to other positions of the same block."""
     block = position // self.block_size * self.block_size
     last = np.minimum(chunk.size - block, self.block_size) - 1
-    words = (seed, chunk.epoch, chunk.start + block)
+    words = _words(seed, chunk.epoch, chunk.start + block)
     return block + shuffle(position - block, words, last)
 
 

@@ -233,6 +233,17 @@ def test_every_epoch_chunk_block_and_seed_has_a_different_order():
   assert len(set(orders)) == len(orders) == 48
 
 
+def test_seeds_and_chunks_that_are_equal_modulo_256_have_other_orders():
+  """The cipher of a small shuffle takes no more bits of a name than eight."""
+  orders = set()
+  for seed in (0, 256, 65536, 2**32):
+    assignment = assign('defdp', 512, 2, 64, seed, ShuffledBlocks(256))
+    indices = [batch['index'] for batch in read(assignment, 0, 4)]
+    for chunk in np.concatenate(indices, axis=1) % 256:
+      orders.add(tuple(chunk.tolist()))
+  assert len(orders) == 8
+
+
 def test_all_readers_of_a_chunk_and_epoch_read_it_alike():
   kept = read(assign('defdp', 64, 2, 8, 0), 4, 8)  # Epoch 1.
   moved = read(assign('seldp', 64, 2, 8, 0), 4, 8)
