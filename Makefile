@@ -37,7 +37,7 @@ lint: $(VENV)/test.stamp
 # The tables of the README and of docs/comparison.md, measured anew.
 results: $(VENV)/test.stamp
 	$(BIN)/python compare.py --into=README.md
-	$(BIN)/python compare.py --methods=all --lrs=0.1,0.2 \
+	$(BIN)/python compare.py --methods=all --lrs=1x,2x \
 		--config.seed=100 --config.data.backend=numpy \
 		--out=runs/compare-all --into=docs/comparison.md
 	$(BIN)/python docs/pictures.py runs/compare-all front-loss

@@ -63,8 +63,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   about = 'Number of seeds, from config.seed on.'
   line.flag('seeds', about, flags.whole(1), '3')
   line.flag('deltas', 'Deltas of the methods that have one.', flags.numbers)
-  about = 'Learning rates; each method keeps the best on the validation split.'
-  line.flag('lrs', about, flags.numbers)
+  about = (
+    'Learning rates, 2x for twice that of the config; each method keeps the '
+    'best on the validation split.'
+  )
+  line.flag('lrs', about, flags.rates)
   about = 'Runs at a time; they share the devices.'
   line.flag('jobs', about, flags.whole(1), '1')
   line.flag('out', 'Folder. Default: runs/compare-CONFIG.', flags.folder)

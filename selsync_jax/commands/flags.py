@@ -187,6 +187,22 @@ numbers = reader(
   lambda text: list(map(float, text.split(','))),
   'numbers with commas between them',
 )
+
+
+def rate(text: str) -> Callable[[float], float]:
+  """Reads a learning rate, as a function of that of a config.
+
+  >>> rate('0.2')(0.1), rate('3x')(0.1) == 3 * 0.1
+  (0.2, True)
+  """
+  number = float(text.removesuffix('x'))
+  return lambda own: number * own if text.endswith('x') else number
+
+
+rates = reader(
+  lambda text: list(map(rate, text.split(','))),
+  'numbers with commas between them, 2x for twice the own rate',
+)
 positive = reader(
   float, 'a finite number above 0', lambda value: 0 < value < math.inf
 )

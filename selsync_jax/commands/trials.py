@@ -4,7 +4,7 @@ All methods get the same learning rates, number of epochs and seeds, so also the
 same initial weights, batches and random draws.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import itertools
 import json
 import pathlib
@@ -25,7 +25,7 @@ def list_trials(
   fields: Sequence[str],
   methods: Iterable[str],
   deltas: Sequence[float],
-  learning_rates: Sequence[float],
+  learning_rates: Sequence[Callable[[float], float]],
   seeds: int,
   out: pathlib.Path,
   simulate: bool = False,
@@ -33,7 +33,8 @@ def list_trials(
   """Returns every run of a comparison, ordered by seed.
 
   A method is `NAME`, or `NAME+FIELD=VALUE+...` with fields only for it. Deltas
-  are for the methods that have one. Without deltas or learning rates, the
+  are for the methods that have one. A learning rate is a function of that in
+  the method's config (`flags.rates`). Without deltas or learning rates, the
   config has them; it also has the first of the seeds.
   """
   fields = [*(config_file.SIMULATED if simulate else ()), *fields]
@@ -48,7 +49,8 @@ def list_trials(
       varied = {
         'seed': config.seed + index,
         'sync.delta': delta,
-        'optimizer.learning_rate': rate,
+        'optimizer.learning_rate': rate
+        and rate(config.optimizer.learning_rate),
       }
       flags = [f'--config.{k}={v}' for k, v in varied.items() if v is not None]
       trials.append(_trial(name, own, [*common, *flags], out, simulate))

@@ -13,6 +13,7 @@ import pytest
 from selsync_jax.__main__ import run_command
 from selsync_jax.commands import compare as command
 from selsync_jax.commands import trials
+from selsync_jax.commands.flags import rates
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.methods import METHODS
@@ -229,7 +230,7 @@ def test_every_method_gets_the_same_seeds_and_rates(tmp_path):
     ['--config.seed=10'],
     ['selsync', 'bsp', 'fedavg'],
     [0.05, 0.3],
-    [0.1, 0.2],
+    rates('0.1,2x'),
     3,
     tmp_path,
   )
@@ -249,6 +250,19 @@ def test_every_method_gets_the_same_seeds_and_rates(tmp_path):
   assert len({trial.workdir for trial in grid}) == len(grid) == 24
   first = {trial.config.sync.method for trial in grid[: len(grid) // 3]}
   assert first == {'selsync', 'bsp', 'fedavg'}  # A whole seed comes first.
+
+
+def test_a_multiple_is_of_the_rate_that_the_method_has_itself(tmp_path):
+  grid = trials.list_trials(
+    DIGITS,
+    [],
+    ['bsp', 'muloco'],  # Muon's rate has another unit.
+    [],
+    rates('1x,0.5x'),
+    1,
+    tmp_path,
+  )
+  assert [t.learning_rate for t in grid] == [0.1, 0.05, 0.02, 0.01]
 
 
 def test_a_field_of_a_method_that_is_set_again_has_its_last_value(tmp_path):

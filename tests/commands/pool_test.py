@@ -24,7 +24,7 @@ def one_trial(out, rate, *flags):
     ],
     ['bsp'],
     [],
-    [rate],
+    [lambda _: rate],
     1,
     out,
   )
