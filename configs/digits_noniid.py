@@ -5,7 +5,7 @@ digit. An epoch has 16 steps, so a quarter of it, the period of FedAvg, has 4.
 
   python train.py --config=configs/digits_noniid.py:selsync
   python compare.py --config=configs/digits_noniid.py --lrs=0.03,0.1,0.3 \
-    --methods=bsp,fedavg,selsync,\
+    --methods=bsp,fedavg,fedprox,scaffold,selsync,selsync+sync.delta=None,\
 selsync+data.injection.alpha=0.5+data.injection.beta=0.5
 """
 
