@@ -92,7 +92,7 @@ assert 'tensorflow' not in sys.modules
 
 def test_slurm_is_found_without_a_flag():
   for i, child in enumerate(start_in_slurm([sys.executable, '-c', JOINING])):
-    output, _ = child.communicate(timeout=90)
+    output, _ = child.communicate(timeout=300)
     assert child.returncode == 0, output
     assert f'joined {i} 2' in output.splitlines()
 
@@ -101,7 +101,7 @@ def test_slurm_is_found_without_a_flag():
 def test_slurm_trains_without_a_flag(tmp_path):
   flags = live_runs.command('selsync', 1, tmp_path, '--config.steps=3')
   for child in start_in_slurm(flags):
-    output, _ = child.communicate(timeout=90)
+    output, _ = child.communicate(timeout=300)
     assert child.returncode == 0, output
   summary = json.loads((tmp_path / 'summary.json').read_text())
   assert (summary['steps'], summary['workers']) == (3, 4)

@@ -128,7 +128,7 @@ def wait_for_rows(
     RuntimeError: if a child ends before that, or no step is taken for two
       minutes.
   """
-  deadline = time.monotonic() + 120
+  deadline = time.monotonic() + 300
   while len(rows(workdir)) < count:
     for child in children:
       if child.poll() is not None:
@@ -151,7 +151,7 @@ def kill_at(
     Whether the run had not finished by then.
   """
   child = start(arguments)
-  deadline = time.monotonic() + 120
+  deadline = time.monotonic() + 300
   while len(rows(workdir)) < step and child.poll() is None:
     if time.monotonic() > deadline:
       raise RuntimeError(f'step {step} was not reached')
@@ -160,7 +160,7 @@ def kill_at(
   # A launcher whose processes have ended has no children left.
   if child.poll() is None and (alive := trainers(child)):
     os.kill(rng.choice(alive), signal.SIGKILL)
-  child.communicate(timeout=120)
+  child.communicate(timeout=300)
   return not (workdir / 'summary.json').exists()
 
 
