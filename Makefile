@@ -13,8 +13,8 @@ train: $(VENV)/train.stamp
 	$(BIN)/python train.py
 
 # What is quick: five minutes. The marker `slow` (pyproject.toml) says what is
-# not. Most of the time goes into compiling, so LLVM does not optimize here;
-# XLA does, and `test-all` runs what users run.
+# not. Most of the time goes into compiling, so LLVM does not optimize here; XLA
+# does. What is slow runs as users run it.
 QUICK := XLA_FLAGS=--xla_backend_optimization_level=0 \
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow'
 
@@ -26,8 +26,8 @@ test: $(VENV)/test.stamp lint
 test-random: $(VENV)/test.stamp
 	$(QUICK) -p randomly $(if $(SEED),--randomly-seed=$(SEED))
 
-test-all: $(VENV)/test.stamp lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+test-all: test
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import json
 import pathlib
 from typing import Any
+import zlib
 
 from selsync_jax.config import ConfigError
 from selsync_jax.config import flat
@@ -18,21 +19,31 @@ FINGERPRINT = 'fingerprint.json'
 _PROGRAM, _VERSIONS = 'model.program', 'model.versions.'
 
 
+def write(workdir: pathlib.Path, found: Mapping[str, Any]) -> None:
+  """Writes the fingerprint of a run, sealed by its checksum."""
+  sealed = {**found, 'crc32': _checksum(found)}
+  files.write_json(workdir / FINGERPRINT, sealed)
+
+
+def _checksum(found: Mapping[str, Any]) -> int:
+  return zlib.crc32(json.dumps(found, sort_keys=True).encode())
+
+
 def check(
   workdir: pathlib.Path, found: Mapping[str, Any], accept: bool
 ) -> list[str]:
   """Returns what differs from a run, as `data.train.examples was 4, now 2`.
 
   It refuses differences that are not accepted. There are none for a new run, or
-  one whose fingerprint is lost. Models that different versions of JAX or Flax
-  have traced are not compared, and only what the fingerprint of this session
-  contains is.
+  one whose fingerprint is lost or damaged. Models that different versions of
+  JAX or Flax have traced are not compared, and only what the fingerprint of
+  this session contains is.
   """
   try:
     recorded = files.read(workdir / FINGERPRINT, dict)
   except files.DamagedFile:
     return []  # It is written again.
-  if not recorded:
+  if not recorded or recorded.pop('crc32', None) != _checksum(recorded):
     return []
   old = flat({name: recorded[name] for name in recorded if name in found})
   new = flat(json.loads(json.dumps(found)))

@@ -118,8 +118,7 @@ class Session:
     self.weights = Keeper(self.workdir, self.step)
     with contextlib.ExitStack() as stack:
       if self.is_first:
-        path = self.workdir / fingerprint.FINGERPRINT
-        files.write_json(path, self._fingerprint)
+        fingerprint.write(self.workdir, self._fingerprint)
         devices = layout.describe()
         provenance.append(self.workdir, self.step, devices, self._changes)
         writers = Writers(self.workdir, self._config, self.step, self._seals)

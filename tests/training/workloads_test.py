@@ -95,7 +95,7 @@ def test_momentum_and_decay_are_the_papers(workload, decay):
 # step's; then it is stopped, and taken up for some more.
 FALLS = {
   'cifar10_resnet101': (60, 4.0),
-  'cifar100_vgg11': (60, 3.0),
+  'cifar100_vgg11': (60, 2.0),
   'imagenet_alexnet': (200, 3.0),
   'wikitext103_transformer': (100, 1.8),
   'stdlib_gpt': (100, 2.0),
