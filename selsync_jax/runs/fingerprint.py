@@ -34,17 +34,19 @@ def check(
 ) -> list[str]:
   """Returns what differs from a run, as `data.train.examples was 4, now 2`.
 
-  It refuses differences that are not accepted. There are none for a new run, or
-  one whose fingerprint is lost or damaged. Models that different versions of
-  JAX or Flax have traced are not compared, and only what the fingerprint of
-  this session contains is.
+  It refuses differences that are not accepted. There are none for a new run.
+  Models that different versions of JAX or Flax have traced are not compared,
+  and only what the fingerprint of this session contains is.
+
+  Raises:
+    ConfigError: if something differs that is not accepted.
+    DamagedFile: if the fingerprint is damaged; then nothing can be compared.
   """
-  try:
-    recorded = files.read(workdir / FINGERPRINT, dict)
-  except files.DamagedFile:
-    return []  # It is written again.
-  if not recorded or recorded.pop('crc32', None) != _checksum(recorded):
+  recorded = files.read(workdir / FINGERPRINT, dict)
+  if recorded is None:
     return []
+  if recorded.pop('crc32', None) != _checksum(recorded):
+    raise files.DamagedFile(workdir / FINGERPRINT, 'its checksum differs')
   old = flat({name: recorded[name] for name in recorded if name in found})
   new = flat(json.loads(json.dumps(found)))
   names = sorted(old.keys() | new.keys())

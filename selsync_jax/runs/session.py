@@ -85,11 +85,14 @@ class Session:
     """Returns the changes of data and model, before the context is entered.
 
     `found` is the fingerprint of this session. A change that is not accepted is
-    a `ConfigError`.
+    a `ConfigError`; a damaged fingerprint is reported.
     """
     self._fingerprint, self._changes = found, []
-    if not self._restart:
-      self._changes = fingerprint.check(self.workdir, found, accept)
+    try:
+      if not self._restart:
+        self._changes = fingerprint.check(self.workdir, found, accept)
+    except files.DamagedFile as error:
+      self.say(f'{error}; written again')
     return self._changes
 
   def outcome(self, totals: Totals, steps: int) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ step.
 from collections.abc import Iterator
 import contextlib
 import pathlib
+import sys
 from typing import Any
 
 import jax
@@ -23,6 +24,7 @@ from selsync_jax.devices import mappers
 from selsync_jax.devices.mapper import Mapper
 from selsync_jax.models import tasks
 from selsync_jax.runs import checkpoints
+from selsync_jax.runs import files
 from selsync_jax.runs import fingerprint
 from selsync_jax.runs import records
 from selsync_jax.runs import weights
@@ -121,7 +123,10 @@ def evaluate(
   with contextlib.suppress(RunError):  # Only a resized run needs the record.
     settings = start.fit(settings, checkpoints.peek_record(workdir))
   problem, alone = create_problem(settings), mappers.Vmap(1)
-  fingerprint.check(workdir, problem.fingerprint, accept_changes)
+  try:
+    fingerprint.check(workdir, problem.fingerprint, accept_changes)
+  except files.DamagedFile as error:
+    print(f'{error}; data and model are not compared', file=sys.stderr)
   evaluator = Evaluator(problem, alone)
   params, model_state = tasks.split(found.variables)
   mean = {'params': params, 'model_state': model_state}

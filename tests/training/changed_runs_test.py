@@ -126,13 +126,16 @@ def test_a_model_that_another_version_traced_is_not_compared(tmp_path):
     lambda whole: whole.replace('"examples": ', '"examples": 1'),
   ],
 )
-def test_a_lost_fingerprint_is_written_again(damage, tmp_path):
+def test_a_damaged_fingerprint_is_written_again(damage, tmp_path, capsys):
   register()
   train(tmp_path, 2)
   path = tmp_path / fingerprint.FINGERPRINT
   whole = path.read_text()
   path.write_text(damage(whole))
+  run_command(['evaluate', str(tmp_path)])
+  assert f'{path} is damaged' in capsys.readouterr().err
   train(tmp_path, 3)
+  assert f'{path} is damaged' in capsys.readouterr().out
   assert path.read_text() == whole
 
 
