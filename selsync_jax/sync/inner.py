@@ -140,7 +140,13 @@ def in_parts(collective: Callable[[Any], Any], message: Any) -> Any:
     return collective(message)
   size, leading = message.shape[-1], [None] * (message.ndim - 1)
   padding = [(0, 0)] * len(leading) + [(0, -size % devices)]
-  split = _cut(jnp.pad(message, padding), *leading, (FSDP, DATA))
-  result = collective(split)
-  result = _cut(result, *[None] * (result.ndim - 1), (FSDP, DATA))
-  return whole(result)[..., :size]
+  padded = jnp.pad(message, padding)
+  added = [None] * (jax.eval_shape(collective, padded).ndim - message.ndim)
+  # Manual over all axes: left to itself, XLA would gather before it sends.
+  split = jax.shard_map(
+    collective,
+    in_specs=PartitionSpec(*leading, (FSDP, DATA)),
+    out_specs=PartitionSpec(*added, *leading, (FSDP, DATA)),
+    axis_names={FSDP, DATA},
+  )
+  return whole(split(padded))[..., :size]

@@ -195,7 +195,7 @@ def _by_threshold(
     if capacity is None:
       lengths = _lengths(k, workers, size)
       ways = [functools.partial(selected, places) for places in lengths]
-      way = jnp.searchsorted(jnp.array(lengths, jnp.int32), longest)
+      way = jnp.sum(jnp.array(lengths, jnp.int32) < longest)
       mean, error = lax.switch(way, [*ways, everything])
     else:
       places = slots(k, workers, size)

@@ -12,7 +12,7 @@ class Sent(NamedTuple):
   Attributes:
     kind: as XLA calls it.
     dtype: of its operand, as XLA calls it.
-    elements: of its result on one device.
+    elements: of its operand on one device.
     crosses: whether it leaves a worker.
     conditional: whether it is in a branch.
   """
@@ -73,13 +73,15 @@ def _reachable(bodies, name, skip=()):
 
 
 def _sent(body, devices_per_worker, conditional):
+  types = dict(re.findall(r'%([\w.\-]+) = (.*?) [\w\-]+\(', body))
   for line in body.splitlines():
-    found = re.search(rf'= (.*?) ({_KINDS})(?:-start)?\(', line)
+    found = re.search(rf' ({_KINDS})(?:-start)?\((.*?)\)', line)
     if found:
       crosses = _crosses(line, devices_per_worker)
-      for dtype, shape in re.findall(r'(\w+)\[([\d,]*)\]', found[1]):
+      for operand in re.findall(r'%([\w.\-]+)', found[2]):
+        ((dtype, shape),) = re.findall(r'(\w+)\[([\d,]*)\]', types[operand])
         elements = int(np.prod([int(d) for d in shape.split(',') if d]))
-        yield Sent(found[2], dtype, elements, crosses, conditional)
+        yield Sent(found[1], dtype, elements, crosses, conditional)
 
 
 def _crosses(line, devices_per_worker):

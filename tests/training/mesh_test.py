@@ -87,9 +87,9 @@ def test_every_device_sends_other_workers_its_part_and_no_more(method):
     inside = [m for m in sent if m.conditional]
     assert all(m.elements <= part for m in inside)
     if method not in ('groups, random', 'diloco, sparta'):  # More branches.
-      assert len({(m.kind, m.dtype) for m in inside}) == len(inside)
-  for message in sent:
-    assert message.elements <= part or message.dtype == 's8'
+      branches = [c for c in named if c.at == 'sync' or c.rate < 1]
+      assert len(inside) <= len(branches)
+  assert all(m.elements <= part for m in sent)
   assert sent or not named
 
 
