@@ -47,12 +47,13 @@ def keep(error: BaseException, folder: pathlib.Path, name: str) -> pathlib.Path:
   If nothing can be written in `folder`, it lies in the one for temporary files.
   """
   text = ''.join(traceback.format_exception(error))
+  content = text.encode(errors='backslashreplace')
   path = folder / name
   try:
-    path.write_text(text)
+    path.write_bytes(content)
   except OSError:
     path = pathlib.Path(tempfile.mkdtemp(prefix='selsync-'), name)
-    path.write_text(text)
+    path.write_bytes(content)
   return path
 
 

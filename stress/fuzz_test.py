@@ -8,7 +8,7 @@ from tests.support.hostile_code import Case
 
 RAISING = [
   (Case('transform', 'sys.exit()', 10), 1),
-  (Case('derived', '1 / 0', 3), 1),
+  (Case('derived', "raise ValueError('\\udcff')", 3), 1),
   (Case('callback', "raise ValueError('boom')", 10), 1),
   (Case('task', "return result | {'step': loss}", 1), 2),
 ]

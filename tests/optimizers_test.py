@@ -116,6 +116,14 @@ def test_an_optimizer_of_contrib_has_our_arguments_too(name):
   )
 
 
+def test_prodigy_survives_a_warmup_from_0_as_the_docs_say():
+  grads = jax.tree.map(lambda p: 3 * p, params())
+  warmup = optax.linear_schedule(0.0, 1.0, 4)
+  for safe in (False, True):
+    tx = optimizers.create_optimizer('prodigy', warmup, safeguard_warmup=safe)
+    assert np.isfinite(updated(tx, 6, grads)['kernel']).all() == safe
+
+
 def test_weight_decay_of_sgd_is_added_to_the_gradient_before_momentum():
   tx = optimizers.create_optimizer('sgd', 0.1, momentum=0.9, weight_decay=0.01)
   grads = jax.tree.map(jnp.ones_like, params())

@@ -19,6 +19,7 @@ from selsync_jax.commands import compare
 from selsync_jax.commands import config_file
 from selsync_jax.commands import train
 from selsync_jax.config import ConfigError
+from selsync_jax.config import RunError
 from selsync_jax.data import from_arrays
 from selsync_jax.data import from_huggingface
 from selsync_jax.data import open_data
@@ -253,6 +254,43 @@ def test_a_mistake_is_one_line_with_its_place(case, tmp_path, capsys):
   assert not (tmp_path / 'run').exists()
 
 
+FAILING = """
+calls = []
+
+def fail(batch, key):
+  calls.append(key)
+  if len(calls) > 3:
+    raise RuntimeError('boom')
+  return batch
+"""
+
+
+def test_an_error_in_a_run_is_one_line_and_its_traceback_is_kept(tmp_path):
+  data = DATA.replace('=2,', '=2, augment=fail,')
+  path = file_of(tmp_path, FAILING, data, MODEL, TASK)
+  path.write_text(path.read_text().replace('steps=2', 'steps=9'))
+  wrong = "    raise RuntimeError('boom')"
+  number = path.read_text().splitlines().index(wrong) + 1
+  workdir = tmp_path / 'run'
+  kept = workdir / 'error.txt'
+
+  def train():
+    config = config_file.load(str(path), ['--config.data.backend=numpy'])
+    return train_and_evaluate(config, workdir)
+
+  with pytest.raises(RunError) as error:
+    train()
+  assert str(error.value) == (
+    f'{path}:{number}: RuntimeError: boom; the whole traceback is in {kept}; '
+    'last good checkpoint: none'
+  )
+  text = kept.read_text()
+  assert text.startswith('Traceback') and wrong in text
+  path.write_text(path.read_text().replace(wrong, '    pass'))
+  assert train()['steps'] == 9
+  assert not kept.exists()
+
+
 def test_a_field_that_a_data_set_of_ones_own_lacks_is_named(tmp_path):
   path = file_of(tmp_path, DATA, MODEL, TASK)
   path.write_text(
@@ -348,6 +386,39 @@ def test_a_model_that_fits_no_memory_is_refused_before_it_is_made(
   with pytest.raises(ConfigError, match=r'take 3e.03 GB of a device, which'):
     train_and_evaluate(config, tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize('backend', ['numpy', 'tf'])
+def test_functions_that_work_in_place_change_nothing_stored(backend, tmp_path):
+  stored = np.arange(1, 17, dtype=np.float32).reshape(8, 2)
+  stored.tofile(tmp_path / 'images')
+  image = np.memmap(tmp_path / 'images', np.float32, 'r+', shape=(8, 2))
+
+  def scaled(batch):
+    batch['image'] /= 255
+    return batch
+
+  def doubled(batch, key):
+    batch['image'] *= 2
+    return batch
+
+  @ss.register_dataset
+  def mapped():
+    given = arrays(image=image)
+    splits = {'train': given, 'validation': given, 'test': given}
+    return own(**splits, transform=scaled, augment=doubled)
+
+  config = config_file.load('digits', ())
+  config.data.update(name='mapped', backend=backend)
+  data = open_data(config.data.to_dict(), workers=2, batch_size=2, seed=0)
+  for _ in range(2):
+    (scored,) = data.evaluation('validation', 4, [0, 1], 2)
+    np.testing.assert_allclose(scored['image'].reshape(8, 2), stored / 255)
+    read = np.concatenate([b['image'] for b in data.batches([0, 1], 0, 4)])
+    assert set((read * 127.5).round().ravel()) <= set(stored.ravel())
+  image.flush()
+  found = np.fromfile(tmp_path / 'images', np.float32)
+  np.testing.assert_array_equal(found, stored.ravel())
 
 
 def test_an_augmentation_is_the_same_whenever_a_step_is_repeated():

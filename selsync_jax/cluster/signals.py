@@ -121,8 +121,9 @@ def end(code: int, line: str) -> NoReturn:
         os.write(1, b'\x1b[?25h')  # A progress bar hides the cursor.
       stderr = os.dup(2)
       discard_output()
-      # One write, since processes may share a terminal and end together.
-      os.write(stderr, f'{line}\n'.encode())
+      # Names of files need not be UTF-8. One write, since processes may share
+      # a terminal and end together.
+      os.write(stderr, f'{line}\n'.encode(errors='backslashreplace'))
     os._exit(code)
 
 

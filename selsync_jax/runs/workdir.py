@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import secrets
+import socket
 import sys
 import time
 from typing import Any, BinaryIO
@@ -22,6 +23,7 @@ from selsync_jax.runs import files
 from selsync_jax.runs import records
 
 _LOCK = '.lock'
+_COMPARE_LOCK = '.compare.lock'
 _MARK = 32  # Random bytes in the lock file, which identify a claim.
 
 
@@ -67,13 +69,15 @@ def opened(
 def claimed(folder: pathlib.Path, flag: str) -> Iterator[None]:
   """Claims a folder of several runs' folders, which the flag names."""
   folder.mkdir(parents=True, exist_ok=True)
-  with (folder / '.compare.lock').open('ab') as lock:
+  with (folder / _COMPARE_LOCK).open('ab') as lock:
     try:
       fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
       raise ConfigError(
         f'{flag}={folder}: another process is writing its runs there'
+        f'{_holder(folder / _COMPARE_LOCK)}'
       ) from error
+    _sign(lock)
     yield
 
 
@@ -83,6 +87,7 @@ def _claim(workdir: pathlib.Path) -> BinaryIO:
     if _is_held(folder / _LOCK):
       raise ConfigError(
         f'--workdir={workdir}: another process is writing a run in {folder}'
+        f'{_holder(folder / _LOCK)}'
       )
   path = workdir / _LOCK
   lock = path.open('ab')
@@ -98,12 +103,26 @@ def _claim(workdir: pathlib.Path) -> BinaryIO:
     lock.close()
     raise ConfigError(
       f'--workdir={workdir}: another process is writing a run there'
+      f'{_holder(path)}'
     )
+  _sign(lock)
+  return lock
+
+
+def _sign(lock: BinaryIO) -> None:
+  """Writes a random mark into a lock file, and which process holds it."""
+  mark = secrets.token_hex(_MARK // 2)
   lock.truncate(0)
-  lock.write(secrets.token_hex(_MARK // 2).encode())
+  lock.write(f'{mark}pid {os.getpid()} on {socket.gethostname()}'.encode())
   lock.flush()
   os.fsync(lock.fileno())
-  return lock
+
+
+def _holder(path: pathlib.Path) -> str:
+  """Returns ` (pid PID on HOST)` for a lock file, or nothing if it is empty."""
+  content = files.read_bytes(path) or b''
+  process = content[_MARK:].decode(errors='replace')
+  return f' ({process})' if process else ''
 
 
 def _check_shared(workdir: pathlib.Path, patience: float) -> None:
@@ -137,7 +156,7 @@ def _refuse_to_move(workdir: pathlib.Path) -> None:
     if _is_held(lock):
       raise ConfigError(
         f'--workdir={workdir}: --restart cannot move aside {lock.parent}, '
-        'where another process is writing a run'
+        f'where another process is writing a run{_holder(lock)}'
       )
 
 

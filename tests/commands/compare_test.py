@@ -4,9 +4,11 @@ import contextlib
 import csv
 import io
 import json
+import os
 import pathlib
 import re
 import shutil
+import socket
 
 import pytest
 
@@ -391,5 +393,6 @@ def test_two_comparisons_can_not_write_in_one_folder(tmp_path, capsys):
   with workdir.claimed(out, '--out'), pytest.raises(SystemExit, match=r'^2$'):
     run_command(['compare', '--methods=bsp', f'--out={out}'])
   assert capsys.readouterr().err == (
-    f'compare: --out={out}: another process is writing its runs there\n'
+    f'compare: --out={out}: another process is writing its runs there '
+    f'(pid {os.getpid()} on {socket.gethostname()})\n'
   )

@@ -211,6 +211,17 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path):
   assert not (tmp_path / 'run').exists()
 
 
+def test_a_workdir_whose_name_is_not_utf_8_is_refused_before_any_work(tmp_path):
+  workdir = tmp_path / 'run\udcff'  # As Python reads the byte 0xff.
+  done = train(f'--workdir={workdir}')
+  assert done.stderr == (
+    f'train.py: --workdir={tmp_path}/run\\udcff: must be UTF-8, which orbax '
+    'needs\n'
+  )
+  assert done.returncode == 2
+  assert not workdir.exists()
+
+
 def test_a_workdir_that_cannot_be_written_is_one_line_and_exit_code_2(
   tmp_path,
 ):

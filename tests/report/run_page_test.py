@@ -14,6 +14,7 @@ from selsync_jax.report.figure import WIDE
 from selsync_jax.runs import history
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import perceptron
+from tests.support import short_runs
 from tests.support.session import make_once
 from tests.support.shown import line
 from tests.support.shown import marks
@@ -207,6 +208,27 @@ def test_a_crash_before_the_first_evaluation_is_shown_too(workdir, tmp_path):
   crashed = copy(workdir, tmp_path / 'crashed', 3)
   shown = run_page.write([crashed], crashed).read_text()
   assert '<h1>Not finished: 3 steps, not scored so far</h1>' in shown
+
+
+@pytest.mark.parametrize('capacity', [None, 1.0])
+def test_a_sparse_run_shows_what_did_not_fit(capacity, tmp_path):
+  """With a capacity, messages may be too short; without, they never are."""
+  fields = {'capacity': capacity, 'density': 0.01}
+  config = short_runs.config(None, 'micro', steps=6)
+  config.sync.update(fields)
+  with perceptron.registered():
+    train_and_evaluate(config, tmp_path)
+  shown = run_page.write([tmp_path], tmp_path).read_text()
+  _, longest = line(shown, 'selection', 1, tmp_path.name)
+  rows = rows_of(tmp_path)
+  expected = [row['selection'] for row in rows]
+  np.testing.assert_allclose(longest, expected, rtol=1e-4)
+  assert ('share that did not fit' in shown) == (capacity is not None)
+  if capacity:
+    _, share = line(shown, 'selection', 2, tmp_path.name)
+    expected = [row['overflow'] for row in rows]
+    assert max(expected) > 0
+    np.testing.assert_allclose(share, expected, rtol=1e-4)
 
 
 @pytest.mark.slow

@@ -131,6 +131,16 @@ def test_a_simulation_is_no_continuation_of_a_real_run_nor_of_other_workers(
   assert json.loads((asp / 'config.json').read_text())['workers'] == 4
 
 
+def test_a_command_that_finds_a_finished_simulation_writes_nothing(asp):
+  def content():
+    files = sorted(path for path in asp.rglob('*') if path.is_file())
+    return {p: p.read_bytes() for p in files if p.name != '.lock'}
+
+  before = content()
+  run(asp, 'asp', steps=SAVED)
+  assert content() == before
+
+
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
   with pytest.raises(Exception, match='the loss of worker'):
     run(

@@ -173,6 +173,7 @@ RAISES = (
     'np.ones((2, 3)) @ 1',
   ),
   *("raise RuntimeError('é' * 2000)", 'raise Exception', 'fail.x.y'),
+  "raise ValueError('\\udcff')",  # As in a name of a file that is not UTF-8.
   *("raise UnicodeError('boom')", '(lambda f: f(f))(lambda f: f(f))'),
 )
 _ANY = ('return None', 'return 3', "return 'text'", 'return {}', 'return []')

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pathlib
+import socket
 import sys
 
 import pytest
@@ -18,6 +19,8 @@ from tests.support import live_runs
 from tests.support.short_runs import rows
 from tests.support.short_runs import run
 from tests.support.short_runs import STEPS
+
+LIVE = f'pid {os.getpid()} on {socket.gethostname()}'
 
 
 def test_a_finished_run_says_so_and_changes_nothing(finished, data_dir, capsys):
@@ -120,7 +123,7 @@ def test_two_runs_can_not_write_in_one_folder(restart, tmp_path, data_dir):
   workdir = tmp_path / 'run'
   with (
     workdirs.opened(workdir, digits.get_config().to_dict(), restart=False),
-    pytest.raises(ConfigError, match='another process is writing a run'),
+    pytest.raises(ConfigError, match=rf'writing a run.* \({LIVE}\)$'),
   ):
     run(workdir, data_dir, restart=restart)
   assert list(tmp_path.iterdir()) == [workdir]
@@ -185,9 +188,9 @@ def test_restart_moves_no_folder_around_a_live_run(tmp_path, data_dir):
   workdir = tmp_path / 'runs' / 'live'
   config = digits.get_config().to_dict()
   with workdirs.opened(workdir, config, restart=False):
-    with pytest.raises(ConfigError, match=r'cannot move aside .*live, where'):
+    with pytest.raises(ConfigError, match=rf'cannot move .*live, .*{LIVE}'):
       run(tmp_path / 'runs', data_dir, restart=True, steps=1)
-    with pytest.raises(ConfigError, match=r'is writing a run in .*live$'):
+    with pytest.raises(ConfigError, match=rf'a run in .*live \({LIVE}\)$'):
       run(workdir / 'inner', data_dir, steps=1)
   assert workdir.exists() and not (tmp_path / 'runs.1').exists()
   assert not (workdir / 'inner' / 'config.json').exists()
