@@ -56,19 +56,16 @@ def main(arguments: Sequence[str]) -> None:
     )
   from selsync_jax.report import delta_page  # Imports matplotlib.
 
-  suggestion = delta_page.Suggestion(
-    wanted=lssr,
-    delta=choice.delta,
-    lssr=choice.tried.lssr(choice.delta),
-    curves={'by BSP': choice.bsp.curve(), 'as tried': choice.tried.curve()},
-  )
+  curves = {'by BSP': choice.bsp.curve(), 'as tried': choice.tried.curve()}
+  plotted = delta_page.plot(lssr, delta, choice.tried.lssr(delta), curves)
+  title = f'delta {delta} for an LSSR of {lssr:g}'
   subtitle = (
     f'{options.file}; by {len(choice.deltas)} recordings of '
     f'{len(choice.bsp.deciding)} steps'
   )
   name = f'delta-{config_file.names(options.file)[0]}'
   folder = options.out or pathlib.Path('runs', name)
-  print(delta_page.write(suggestion, table, subtitle, folder))
+  print(delta_page.write(title, subtitle, plotted, table, folder))
 
 
 def _check(

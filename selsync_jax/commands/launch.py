@@ -96,10 +96,12 @@ def _wait(
   started: list[subprocess.Popen], signal_all: Callable[[int], None]
 ) -> int:
   """Waits for all processes; when one has failed, stops the others."""
-  failed = _first_failure(started)
-  if failed is None:
+  while _running(started) and not any(child.returncode for child in started):
+    time.sleep(0.05)
+  codes = [child.returncode for child in started]
+  if not any(codes):
     return 0
-  index, code = failed
+  index, code = next((i, code) for i, code in enumerate(codes) if code)
   if code < 0:
     line = f'process {index} was killed by {signal.Signals(-code).name}'
     if code == -signal.SIGKILL:
@@ -114,18 +116,6 @@ def _wait(
   for child in started:
     child.wait()
   return code
-
-
-def _first_failure(started: list[subprocess.Popen]) -> tuple[int, int] | None:
-  """Waits for the first failure, and returns the process's index and code."""
-  running = True
-  while running:
-    running = _running(started)
-    for index, child in enumerate(started):
-      if child.returncode:
-        return index, child.returncode
-    time.sleep(0.05)
-  return None
 
 
 def _running(started: list[subprocess.Popen]) -> bool:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 import pathlib
-from typing import NamedTuple
 
 from selsync_jax.report import figure
 from selsync_jax.report import page
@@ -10,33 +9,29 @@ from selsync_jax.report import png
 from selsync_jax.runs import files
 
 
-class Suggestion(NamedTuple):
-  """A suggested delta and its reasons."""
+def plot(
+  wanted: float,
+  delta: float,
+  lssr: float,
+  curves: Mapping[str, tuple[figure.Values, figure.Values]],
+) -> figure.Plot:
+  """Plots LSSR over delta, the wanted LSSR, and a suggested delta.
 
-  wanted: float  # The wanted LSSR, in [0, 1).
-  delta: float  # The suggestion.
-  lssr: float  # The LSSR that it gives.
-  # Ascending deltas and the LSSR at each of them, by label.
-  curves: Mapping[str, tuple[figure.Values, figure.Values]]
-
-
-def plot(suggestion: Suggestion) -> figure.Plot:
-  """Plots LSSR over delta, and the suggestion."""
-  curves = [
+  `lssr` is that of the suggestion. A curve is ascending deltas and the LSSR at
+  each of them, by label.
+  """
+  lines = [
     figure.Line(label, *curve, figure.series(i)._replace(marker=''), 'pre')
-    for i, (label, curve) in enumerate(suggestion.curves.items())
+    for i, (label, curve) in enumerate(curves.items())
   ]
-  deltas = [line.x for line in curves]
-  x = figure.logarithmic([*deltas, [suggestion.delta]], 'delta (no unit)')
-  wanted = [suggestion.wanted] * 2
-  point = figure.Line(
-    f'delta {suggestion.delta}',
-    [suggestion.delta],
-    [suggestion.lssr],
-    figure.Look('ink', width=0, marker='o', size=6),
-  )
-  line = figure.Line('wanted', x.limits, wanted, figure.DOTTED)
-  marks = [*curves, line, point]
+  deltas = [line.x for line in lines]
+  x = figure.logarithmic([*deltas, [delta]], 'delta (no unit)')
+  dot = figure.Look('ink', width=0, marker='o', size=6)
+  marks = [
+    *lines,
+    figure.Line('wanted', x.limits, [wanted] * 2, figure.DOTTED),
+    figure.Line(f'delta {delta}', [delta], [lssr], dot),
+  ]
   title = 'LSSR (local steps / steps)'
   return figure.Plot(
     'delta',
@@ -48,19 +43,18 @@ def plot(suggestion: Suggestion) -> figure.Plot:
 
 
 def write(
-  suggestion: Suggestion,
-  table: Sequence[Sequence[str]],
+  title: str,
   subtitle: str,
+  plotted: figure.Plot,
+  table: Sequence[Sequence[str]],
   out: pathlib.Path,
 ) -> pathlib.Path:
   """Writes figure and page, with a table of head and rows; returns its path."""
-  figures = [plot(suggestion)]
-  png.write(figures, out)
+  png.write([plotted], out)
   head, *rows = table
-  title = f'delta {suggestion.delta} for an LSSR of {suggestion.wanted:g}'
   body = [
     page.header(title, subtitle),
-    *map(page.figure, figures),
+    page.figure(plotted),
     page.table('table', 'Some deltas', head, [(r[0], r[1:]) for r in rows]),
   ]
   path = out / 'delta.html'

@@ -122,7 +122,7 @@ class Axis(NamedTuple):
   @property
   def has_prefixes(self) -> bool:
     """Whether the ticks have SI prefixes: 30 k, 20 MB."""
-    return not self.log and bool(self.unit or max(self.limits) >= 1000)
+    return bool(self.unit or (not self.log and max(self.limits) >= 1000))
 
   @property
   def is_short(self) -> bool:

@@ -52,8 +52,9 @@ _ABOVE |= {'xref': 'paper', 'yref': 'paper', 'showarrow': False}
 def describe(plot: figure.Plot) -> dict[str, Any]:
   """Describes the figure as JSON."""
   traces = []
-  for i, panel in enumerate(plot.panels):
-    axes = {'xaxis': f'x{_number(i, plot)}', 'yaxis': f'y{i + 1}'}
+  for i, panel in enumerate(plot.panels, 1):
+    # Stacked panels share the first x axis.
+    axes = {'xaxis': f'x{i if plot.columns else 1}', 'yaxis': f'y{i}'}
     for mark in panel.drawn:
       traces += [
         {**trace, **axes, 'legendgroup': mark.name}
@@ -61,11 +62,6 @@ def describe(plot: figure.Plot) -> dict[str, Any]:
       ]
   layouts = {'wide': figure.WIDE, 'narrow': figure.NARROW}
   return {'data': traces} | {k: _layout(plot, v) for k, v in layouts.items()}
-
-
-def _number(i: int, plot: figure.Plot) -> int:
-  """Returns the number of a panel's x axis; stacked panels share the first."""
-  return i + 1 if plot.columns else 1
 
 
 def _traces(mark: figure.Mark, panel: figure.Panel) -> list[dict[str, Any]]:
@@ -164,7 +160,7 @@ def _layout(plot: figure.Plot, layout: figure.Layout) -> dict[str, Any]:
   for i, (panel, box) in enumerate(zip(plot.panels, places, strict=True), 1):
     across = [box.left / layout.width, (box.left + box.width) / layout.width]
     down = [1 - (box.top + box.height) / height, 1 - box.top / height]
-    number = _number(i - 1, plot)
+    number = i if plot.columns else 1
     if number == i:
       below = i if plot.columns else len(places)
       x = plot.panels[below - 1].x
@@ -191,7 +187,7 @@ def _axis(axis: figure.Axis) -> dict[str, Any]:
     described |= {'tickvals': places, 'ticktext': names, 'showgrid': False}
   elif not axis.ticks:
     described |= {'showticklabels': False, 'showgrid': False}
-  if axis.has_prefixes or axis.unit:
+  if axis.has_prefixes:
     described |= {'tickformat': '~s', 'ticksuffix': axis.unit}
   elif axis.log:
     described |= {'tickformat': '~g'}

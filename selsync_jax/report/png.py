@@ -154,5 +154,5 @@ def _set_axis(axis: Any, described: figure.Axis) -> None:
     axis.set_minor_locator(ticker.NullLocator())
     axis.set_major_formatter(ticker.FuncFormatter(lambda y, _: f'{y:g}'))
   axis.set_major_locator(locator)
-  if described.unit or described.has_prefixes:
+  if described.has_prefixes:
     axis.set_major_formatter(ticker.EngFormatter(described.unit))

@@ -11,7 +11,6 @@ from selsync_jax.report import page
 from selsync_jax.report import plots
 from selsync_jax.report import png
 from selsync_jax.report.facts import Cell
-from selsync_jax.report.figure import Plot
 from selsync_jax.runs import files
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
@@ -25,12 +24,6 @@ def write(workdirs: Sequence[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
   runs = history.read_all(workdirs)
   figures = plots.all_plots(runs)
   png.write(figures, out)
-  path = out / REPORT
-  files.write(path, _page(runs, figures))
-  return path
-
-
-def _page(runs: Sequence[Run], figures: Sequence[Plot]) -> str:
   title = facts.headline(runs)
   subtitle = '; '.join(facts.description(run) for run in runs)
   sections, names = list(map(page.figure, figures)), [run.name for run in runs]
@@ -46,7 +39,9 @@ def _page(runs: Sequence[Run], figures: Sequence[Plot]) -> str:
   config = page.table('config', 'Config', ['field', *names], rows)
   footer = page.footer(filter(None, map(facts.origin, runs)))
   body = [page.header(title, subtitle), *sections, config, footer]
-  return page.page(title, body)
+  path = out / REPORT
+  files.write(path, page.page(title, body))
+  return path
 
 
 def _fields(run: Run) -> dict[str, Cell]:

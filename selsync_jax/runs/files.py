@@ -5,7 +5,7 @@ the new one. Later damage is detected by the types that every reader asks for,
 and reported in one line that names the file.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 import contextlib
 import json
 import os
@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from selsync_jax.config import flat
 from selsync_jax.config import RunError
 
 
@@ -109,6 +110,20 @@ def parse(content: bytes, *kinds: Any) -> Any:
   for kind in kinds:
     msgspec.convert(value, kind)
   return value
+
+
+def differences(
+  old: Mapping[str, Any], new: Mapping[str, Any]
+) -> list[tuple[str, Any, Any]]:
+  """Returns the fields in which a JSON object and new values differ.
+
+  Each has its dotted name, its old and its new value, `None` where it is
+  missing. They are sorted by name.
+  """
+  before, now = flat(old), flat(json.loads(json.dumps(new)))
+  names = sorted(before.keys() | now.keys())
+  pairs = ((name, before.get(name), now.get(name)) for name in names)
+  return [(name, was, value) for name, was, value in pairs if was != value]
 
 
 def remembered(path: pathlib.Path, create: Callable[[], str]) -> str:

@@ -12,7 +12,6 @@ from typing import Any
 import zlib
 
 from selsync_jax.config import ConfigError
-from selsync_jax.config import flat
 from selsync_jax.runs import files
 
 FINGERPRINT = 'fingerprint.json'
@@ -47,18 +46,14 @@ def check(
     return []
   if recorded.pop('crc32', None) != _checksum(recorded):
     raise files.DamagedFile(workdir / FINGERPRINT, 'its checksum differs')
-  old = flat({name: recorded[name] for name in recorded if name in found})
-  new = flat(json.loads(json.dumps(found)))
-  names = sorted(old.keys() | new.keys())
-  versions = [name for name in names if name.startswith(_VERSIONS)]
-  traced_alike = all(old.get(name) == new.get(name) for name in versions)
-  different = [
-    f'{name} was {old.get(name)}, now {new.get(name)}'
-    for name in names
-    if old.get(name) != new.get(name)
-    and name not in versions
-    and (traced_alike or name != _PROGRAM)
-  ]
+  known = {name: recorded[name] for name in recorded if name in found}
+  changes = {
+    name: f'{name} was {old}, now {new}'
+    for name, old, new in files.differences(known, found)
+  }
+  versions = {name for name in changes if name.startswith(_VERSIONS)}
+  not_compared = versions | ({_PROGRAM} if versions else set())
+  different = [changes[name] for name in changes if name not in not_compared]
   if different and not accept:
     raise ConfigError(
       f'{workdir} holds a run with other data or another model: '

@@ -106,9 +106,8 @@ def repository(folder: pathlib.Path) -> tuple[str, dict[str, Any]] | None:
   It is `None` if the folder is in no repository, or git is not installed.
   """
   try:
-    root, commit = _git(folder, 'rev-parse', '--show-toplevel', 'HEAD').split(
-      '\n'
-    )
+    found = _git(folder, 'rev-parse', '--show-toplevel', 'HEAD')
+    root, commit = found.split('\n')
     changes = _git(folder, 'status', '--porcelain', '--untracked-files=no')
   except (OSError, subprocess.SubprocessError, ValueError):
     return None

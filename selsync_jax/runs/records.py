@@ -13,7 +13,6 @@ checkpoint stores a seal of the lines before it.
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import json
-import math
 import os
 import pathlib
 import sys
@@ -89,14 +88,8 @@ _FIELDS = dict[str, float | bool | list[float | None] | None]
 
 
 def _finite(value: Any) -> Any:
-  """Returns the value with null in place of NaN and infinities."""
-  if isinstance(value, dict):
-    return {k: _finite(v) for k, v in value.items()}
-  if isinstance(value, list | tuple):
-    return [_finite(v) for v in value]
-  if isinstance(value, float) and not math.isfinite(value):
-    return None
-  return value
+  """Returns the value as JSON has it, with null for NaN and infinities."""
+  return json.loads(json.dumps(value), parse_constant=lambda _: None)
 
 
 def numbers(row: Mapping[str, Any]) -> dict[str, int | float]:
@@ -163,13 +156,18 @@ class _Rows:
   def __init__(self, path: pathlib.Path, parse: Callable[[bytes], Row]):
     self.path, self._parse = path, parse
 
-  def read(self) -> tuple[dict[int, Row], int]:
-    """Returns the intact rows by ascending step, and how many are damaged.
+  def read(self) -> tuple[dict[int, tuple[bytes, Row]], int]:
+    """Returns line and row of each intact step, and how many are damaged.
 
-    A last line that a crash cut off is neither.
+    The steps ascend. A last line that a crash cut off is neither.
     """
-    intact, damaged = self._lines()
-    return {step: row for step, (_, row) in intact.items()}, damaged
+    *lines, _ = (files.read_bytes(self.path) or b'').split(b'\n')
+    intact: dict[int, tuple[bytes, Row]] = {}
+    for line in lines:
+      with contextlib.suppress(ValueError):
+        row = self._parse(line)
+        intact.setdefault(row['step'], (line + b'\n', row))
+    return dict(sorted(intact.items())), len(lines) - len(intact)
 
   def last(self) -> Row | None:
     """Returns the newest intact row; reads only the end of the file."""
@@ -182,30 +180,10 @@ class _Rows:
 
   def kept(self, step: int) -> tuple[bytes, Seal]:
     """Returns the intact lines up to a step, and their seal."""
-    intact, _ = self._lines()
+    intact, _ = self.read()
     lines = [line for at, (line, _) in intact.items() if at <= step]
     text = b''.join(lines)
     return text, Seal(len(lines), zlib.crc32(text))
-
-  def check(self, step: int, seal: Seal) -> None:
-    """Reports lines up to a step that are lost or changed."""
-    _, found = self.kept(step)
-    if seal == found:
-      return
-    lost, rows = seal.rows - found.rows, f'rows up to step {step}'
-    line = f'{rows} were changed after they were written'
-    if lost > 0:
-      line = f'{lost} of {seal.rows} {rows} are lost; nothing else is affected'
-    print(f'{self.path}: {line}', file=sys.stderr)
-
-  def _lines(self) -> tuple[dict[int, tuple[bytes, Row]], int]:
-    *lines, _ = (files.read_bytes(self.path) or b'').split(b'\n')
-    intact: dict[int, tuple[bytes, Row]] = {}
-    for line in lines:
-      with contextlib.suppress(ValueError):
-        row = self._parse(line)
-        intact.setdefault(row['step'], (line + b'\n', row))
-    return dict(sorted(intact.items())), len(lines) - len(intact)
 
 
 class Appender:
@@ -247,7 +225,7 @@ def read_metrics(workdir: pathlib.Path) -> list[Row]:
       f'{workdir / METRICS}: {damaged} damaged {lines_are} left out',
       file=sys.stderr,
     )
-  return list(rows.values())
+  return [row for _, row in rows.values()]
 
 
 def last_row(workdir: pathlib.Path) -> Row | None:
@@ -269,10 +247,8 @@ def read_workers(
       'lost or damaged; figures leave them out',
       file=sys.stderr,
     )
-  return [
-    {name: rows[step][name] for name in rows.get(step, {}) if name != 'step'}
-    for step in steps
-  ]
+  found = (rows[step][1] if step in rows else {} for step in steps)
+  return [{k: v for k, v in row.items() if k != 'step'} for row in found]
 
 
 # Of `metrics.jsonl` and `workers.jsonl`; a checkpoint stores them.
@@ -314,5 +290,12 @@ class MetricsFile(contextlib.AbstractContextManager[Any]):
 
 def check_metrics(workdir: pathlib.Path, step: int, sealed: Seals) -> None:
   """Reports rows up to a step that are lost or changed."""
-  for rows, seal in zip(_rows(workdir), sealed, strict=True):
-    rows.check(step, seal)
+  for file, seal in zip(_rows(workdir), sealed, strict=True):
+    _, found = file.kept(step)
+    if seal == found:
+      continue
+    lost, rows = seal.rows - found.rows, f'rows up to step {step}'
+    line = f'{rows} were changed after they were written'
+    if lost > 0:
+      line = f'{lost} of {seal.rows} {rows} are lost; nothing else is affected'
+    print(f'{file.path}: {line}', file=sys.stderr)

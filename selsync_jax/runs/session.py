@@ -25,7 +25,7 @@ from selsync_jax.runs.weights import Keeper
 from selsync_jax.runs.writers import Writers
 
 
-class Session:
+class Session(contextlib.ExitStack):
   """A run's folder, from the claim to the summary.
 
   The constructor only reads, so a mistake that is found before the context is
@@ -48,6 +48,7 @@ class Session:
     restart: bool = False,
     patience: float = 60.0,
   ):
+    super().__init__()
     self.workdir, self._config = workdir, config
     self._restart, self._patience = restart, patience
     self.is_first = processes.is_first()
@@ -56,7 +57,6 @@ class Session:
     self.step = record['totals']['steps'] if record else 0
     self._seals = records.seals(record)
     self._writers: Writers | None = None
-    self._open = contextlib.ExitStack()
 
   def __enter__(self) -> 'Session':
     """Claims the folder, unless another run or process has it."""
@@ -70,11 +70,8 @@ class Session:
       stack.enter_context(self._explaining())
       keep = config['checkpoint']['keep']
       stack.enter_context(self.checkpoints.opened(keep))
-      self._open = stack.pop_all()
+      self.push(stack.pop_all())
     return self
-
-  def __exit__(self, *exc: Any) -> bool | None:
-    return self._open.__exit__(*exc)
 
   def say(self, line: str) -> None:
     """Prints a line in the first process."""

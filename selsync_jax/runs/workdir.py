@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 import contextlib
 import fcntl
-import json
 import os
 import pathlib
 import secrets
@@ -17,7 +16,6 @@ import numpy as np
 
 from selsync_jax.cluster import processes
 from selsync_jax.config import ConfigError
-from selsync_jax.config import flat
 from selsync_jax.fields import may_change
 from selsync_jax.runs import files
 from selsync_jax.runs import records
@@ -70,15 +68,22 @@ def claimed(folder: pathlib.Path, flag: str) -> Iterator[None]:
   """Claims a folder of several runs' folders, which the flag names."""
   folder.mkdir(parents=True, exist_ok=True)
   with (folder / _COMPARE_LOCK).open('ab') as lock:
-    try:
-      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+    if not _take(lock):
       raise ConfigError(
         f'{flag}={folder}: another process is writing its runs there'
         f'{_holder(folder / _COMPARE_LOCK)}'
-      ) from error
+      )
     _sign(lock)
     yield
+
+
+def _take(file: BinaryIO) -> bool:
+  """Locks a file until it is closed; returns whether no other process has."""
+  try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return False
+  return True
 
 
 def _claim(workdir: pathlib.Path) -> BinaryIO:
@@ -91,15 +96,9 @@ def _claim(workdir: pathlib.Path) -> BinaryIO:
       )
   path = workdir / _LOCK
   lock = path.open('ab')
-  try:
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    # Another process may have moved the folder before the lock was taken.
-    claimed = path.exists() and os.path.samestat(
-      os.fstat(lock.fileno()), path.stat()
-    )
-  except BlockingIOError:
-    claimed = False
-  if not claimed:
+  is_there = _take(lock) and path.exists()
+  # Another process may have moved the folder before the lock was taken.
+  if not is_there or not os.path.samestat(os.fstat(lock.fileno()), path.stat()):
     lock.close()
     raise ConfigError(
       f'--workdir={workdir}: another process is writing a run there'
@@ -164,12 +163,9 @@ def _is_held(lock: pathlib.Path) -> bool:
   """Whether another process has claimed the folder of a lock file."""
   try:
     with lock.open('rb') as file:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:
-    return True
+      return not _take(file)
   except OSError:  # There is none, or it is not ours to read.
     return False
-  return False
 
 
 def _compare(
@@ -193,12 +189,10 @@ def _compare(
       print(f'{lost}; written again', file=sys.stderr)
   if existing is None:
     return True
-  old = flat(existing)
-  new = flat(json.loads(json.dumps(config)))
   changed = [
-    f'{field} was {old.get(field)!r}, now {new.get(field)!r}'
-    for field in sorted(old.keys() | new.keys())
-    if old.get(field) != new.get(field) and not may_change(field)
+    f'{field} was {old!r}, now {new!r}'
+    for field, old, new in files.differences(existing, config)
+    if not may_change(field)
   ]
   if changed:
     raise ConfigError(
