@@ -64,8 +64,8 @@ def _parameters(method: str) -> Mapping[str, inspect.Parameter]:
   # It imports flax and more, which those above do not need.
   from selsync_jax.simulate import methods as asynchronous
 
-  lookup(methods.METHODS | asynchronous.METHODS, method)
-  return asynchronous.parameters(method)
+  every = methods.METHODS | asynchronous.METHODS
+  return parameters(lookup(every, method))
 
 
 def _default(parameter: inspect.Parameter) -> Any:

@@ -62,14 +62,12 @@ def lookup(table: Mapping[Any, Any], name: Any) -> Any:
 class Registry(dict[str, Any]):
   """A table by name, to which users add what they have defined.
 
-  Messages call an entry a `kind`. Users must not take `reserved` names.
+  Messages call an entry a `kind`.
   """
 
-  def __init__(
-    self, kind: str, entries: Mapping[str, Any], reserved: Container[str] = ()
-  ):
+  def __init__(self, kind: str, entries: Mapping[str, Any]):
     super().__init__(entries)
-    self._kind, self._reserved = kind, reserved
+    self._kind = kind
     self._files: dict[str, str] = {}  # The files of users' entries.
 
   def register(self, definition: Any, entry: Any = None) -> Any:
@@ -81,8 +79,7 @@ class Registry(dict[str, Any]):
     definition, if there is one.
     """
     name, file = definition.__name__, _file(definition)
-    is_taken = name in self or name in self._reserved
-    if is_taken and self._files.get(name) != file:
+    if name in self and self._files.get(name) != file:
       where = self._files.get(name, 'selsync_jax')
       raise ConfigError(
         f'{self._kind} {name!r}, of {file}: {where} has registered this name'

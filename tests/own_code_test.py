@@ -20,6 +20,7 @@ from selsync_jax.commands import config_file
 from selsync_jax.commands import train
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
+from selsync_jax.data import bind_data
 from selsync_jax.data import from_arrays
 from selsync_jax.data import from_huggingface
 from selsync_jax.data import open_data
@@ -432,7 +433,9 @@ def test_an_augmentation_is_the_same_whenever_a_step_is_repeated():
 
   config = config_file.load('digits', ())
   config.data.name = 'shifting'
-  data = open_data(config.data.to_dict(), workers=2, batch_size=2, seed=0)
+  data = open_data(
+    bind_data(config.data.to_dict()), workers=2, batch_size=2, seed=0
+  )
   first = [batch['image'] for batch in data.batches([0, 1], 0, 9)]
   again = [batch['image'] for batch in data.batches([0, 1], 5, 9)]
   np.testing.assert_array_equal(first[5:], again)

@@ -69,18 +69,9 @@ def bind_data(fields: Mapping[str, Any]) -> BoundData:
   )
 
 
-def open_data(
-  fields: Mapping[str, Any] | BoundData,
-  workers: int,
-  batch_size: int,
-  seed: int,
-) -> Data:
-  """Opens the `data` of a config, bound or not, and assigns it to workers.
-
-  The seed is that of the partition, of shuffles and of draws.
-  """
-  bound = fields if isinstance(fields, BoundData) else bind_data(fields)
-  return assign(open_dataset(bound), bound, workers, batch_size, seed)
+def open_data(bound: BoundData, **run: int) -> Data:
+  """Opens the `data` of a config, and assigns it to workers; see `assign`."""
+  return assign(open_dataset(bound), bound, **run)
 
 
 def open_dataset(bound: BoundData) -> OpenDataset:
@@ -109,7 +100,6 @@ def open_dataset(bound: BoundData) -> OpenDataset:
 
 
 def _backend(name: str) -> str:
-  """Returns the backend's name."""
   if name == 'auto':  # Processes may choose differently; batches are equal.
     return 'tf' if importlib.util.find_spec('tensorflow') else 'numpy'
   with config.config_errors('data.backend'):
@@ -124,7 +114,10 @@ def assign(
   batch_size: int,
   seed: int,
 ) -> Data:
-  """Assigns the examples of an open data set to workers, as `open_data`."""
+  """Assigns the examples of an open data set to workers.
+
+  The seed is that of the partition, of shuffles and of draws.
+  """
   info = dataset.info
   with config.config_errors('data.injection'):
     injection = make_injection(

@@ -170,8 +170,10 @@ def from_tfds(
   """
   from selsync_jax.data.tfdata import prepared  # Imports TensorFlow.
 
-  read = prepared.split_reader(name, data_dir)
-  return _from_splits(lambda split: read(splits[split]), options, columns)
+  def read(split):
+    return prepared.read_split(name, splits[split], data_dir)
+
+  return _from_splits(read, options, columns)
 
 
 def from_huggingface(

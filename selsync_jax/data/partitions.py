@@ -170,12 +170,7 @@ def dirichlet(
   return _assign(indices, np.stack(counts))
 
 
-PARTITIONS = {
-  'defdp': defdp,
-  'seldp': seldp,
-  'by_label': by_label,
-  'dirichlet': dirichlet,
-}
+PARTITIONS = {f.__name__: f for f in (defdp, seldp, by_label, dirichlet)}
 
 
 def divided(

@@ -68,21 +68,6 @@ class Data(abc.ABC):
     """
 
   @property
-  def task(self) -> str:
-    """What the data are for, a name in `tasks.TASKS`."""
-    return self.info.task
-
-  @property
-  def num_classes(self) -> int:
-    """The number of labels, or of tokens in the vocabulary."""
-    return self.info.num_classes
-
-  @property
-  def steps_per_epoch(self) -> int:
-    """The steps in which all workers together read as much as one data set."""
-    return self.assignment.steps_per_epoch
-
-  @property
   def label_counts(self) -> Int64[np.ndarray, 'workers labels'] | None:
     """The number of examples of each label in each worker's first chunk.
 

@@ -149,7 +149,7 @@ def check_model(
   model: nn.Module, task: Task, shapes: Any, batch: Batch, classes: int
 ) -> Any:
   """Checks that a model can be trained; returns its outputs' shapes."""
-  params, model_state = shapes
+  params, model_state = shapes['params'], shapes['model_state']
   for name, leaf in _named(params):
     if not jnp.issubdtype(leaf.dtype, jnp.floating):
       raise ValueError(f'parameter {name} is {leaf.dtype}: must be floating')
@@ -161,13 +161,14 @@ def check_model(
       raise ValueError(f'array {name} is {leaf.dtype}: no file holds that')
   inputs = batch[task.inputs]
   train = functools.partial(_apply, model)
-  trained, after = jax.eval_shape(train, *shapes, inputs, jax.random.key(0))
+  key = jax.random.key(0)
+  trained, after = jax.eval_shape(train, params, model_state, inputs, key)
   if _forms(after) != _forms(model_state):
     raise ValueError(
       f'state {_forms(model_state)} becomes {_forms(after)} in a step: shapes '
       'must stay'
     )
-  outputs = jax.eval_shape(train, *shapes, inputs)
+  outputs = jax.eval_shape(train, params, model_state, inputs)
   for scores in (trained, outputs):
     if not isinstance(scores, jax.ShapeDtypeStruct):
       continue  # The task may know what it is.

@@ -35,9 +35,7 @@ class Engine:
     seed: int = 0,
   ):
     self._compute, self._algebra = compute, Algebra(compute)
-    self.sim = Simulation(
-      cluster.seconds, cluster.network, nbytes, self._algebra, seed
-    )
+    self.sim = Simulation(cluster, nbytes, self._algebra, seed)
     self._models = method(self.sim)
     self.uses = 0  # Returned so far by `advance`.
 

@@ -19,7 +19,7 @@ from simpy.events import NORMAL
 from selsync_jax.data import draws
 from selsync_jax.simulate.algebra import Algebra
 from selsync_jax.simulate.algebra import Value
-from selsync_jax.sync.network import Network
+from selsync_jax.simulate.cluster import Cluster
 from selsync_jax.sync.traffic import Collective
 
 _STREAM = 0x51  # Makes these draws independent of all others of a seed.
@@ -90,28 +90,23 @@ class Signal:
 class Simulation:
   """A cluster that trains on a virtual clock.
 
-  A worker needs `seconds(worker, step)` to compute a gradient. A message has
-  `nbytes`: the parameters and batch statistics. The seed is that of `draws`.
+  A message has `nbytes`: the parameters and batch statistics. The seed is that
+  of `draws`.
   """
 
   def __init__(
-    self,
-    seconds: Callable[[int, int], float],
-    network: Network,
-    nbytes: float,
-    algebra: Algebra,
-    seed: int = 0,
+    self, cluster: Cluster, nbytes: float, algebra: Algebra, seed: int
   ):
     self.env = simpy.Environment()
-    self.algebra, self.network, self.nbytes = algebra, network, nbytes
-    self.workers = network.workers
+    self.algebra, self.network, self.nbytes = algebra, cluster.network, nbytes
+    self.workers = cluster.network.workers
     self.steps = [0] * self.workers  # Gradients begun, by worker.
     self.versions = [0] * self.workers  # The model's version, by worker.
     self.sent = 0.0  # Bytes, of all workers and servers.
     self.used = 0  # Gradients that have reached a model.
     self.uses: list[Use] = []  # The engine empties it.
     self.spans: list[Span] = []  # The engine empties it.
-    self._seconds, self._seed = seconds, seed
+    self._seconds, self._seed = cluster.seconds, seed
 
   @property
   def step(self) -> int:

@@ -5,7 +5,6 @@ A second signal ends the process immediately.
 
 import contextlib
 import signal
-from typing import Any
 
 import jax
 from jax.experimental import multihost_utils
@@ -16,7 +15,7 @@ from selsync_jax.cluster import signals
 _SECOND = 'ended by a second signal; the same command resumes the run'
 
 
-class Preemption(contextlib.AbstractContextManager[Any]):
+class Preemption(contextlib.ExitStack):
   """A context in which a signal is a request that `requested` reports.
 
   Before the first step there is nothing to save, and the previous handler
@@ -30,17 +29,13 @@ class Preemption(contextlib.AbstractContextManager[Any]):
   """
 
   def __init__(self):
-    self._asked = False
+    super().__init__()
+    self._asked = self._handles = False
     self._alone = jax.process_count() == 1
     numbers = signals.NUMBERS if self._alone else signals.WITHOUT_SIGTERM
     self._handler = signals.Handler(self._ask, numbers)
-    self._handles = False
-
-  def __exit__(self, *exc: Any) -> None:
-    if self._handles:
-      self._handler.stop()
     if not self._alone:
-      signals.own(signal.SIGTERM)
+      self.callback(signals.own, signal.SIGTERM)
 
   def _ask(self, number: int) -> None:
     del number
@@ -56,7 +51,7 @@ class Preemption(contextlib.AbstractContextManager[Any]):
     Call it after every step.
     """
     if not self._handles:
-      self._handler.start()
+      self.enter_context(self._handler)
       self._handles = True
     if not self._asked and children.is_orphaned():
       self._ask(signal.SIGTERM)

@@ -42,7 +42,7 @@ class Problem:
   @property
   def steps_per_epoch(self) -> int:
     """Steps in which the workers together read as much as one data set."""
-    return self.data.steps_per_epoch
+    return self.data.assignment.steps_per_epoch
 
   def init(self, traced: bool = False) -> tuple[Any, Any]:
     """Returns parameters and model state before the first step.
@@ -90,15 +90,16 @@ def create_problem(settings: Settings) -> Problem:
     seed=config.seed,
   )
   with config_errors('data'):
-    task = lookup(tasks.TASKS, data.task)
-  steps = config.steps or _steps(config.epochs, data.steps_per_epoch)
-  learning_rate = _learning_rate(settings, data.steps_per_epoch, steps)
+    task = lookup(tasks.TASKS, data.info.task)
+  per_epoch = data.assignment.steps_per_epoch
+  steps = config.steps or _steps(config.epochs, per_epoch)
+  learning_rate = _learning_rate(settings, per_epoch, steps)
   optimizer = settings.optimizer(learning_rate=learning_rate)
   if config.on_nonfinite == 'skip':
     optimizer = optax.apply_if_finite(optimizer, np.iinfo(np.int32).max)
-  model = settings.model(data.num_classes)
+  model = settings.model(data.info.num_classes)
   with config_errors('model'):
-    tasks.check_inputs(data.task, data.example)
+    tasks.check_inputs(data.info.task, data.example)
   problem = Problem(
     task=task,
     model=model,
@@ -145,28 +146,24 @@ def _learning_rate(
 
 def _check(problem: Problem, config: Any) -> None:
   """Raises `ConfigError` if model, data and optimizer do not fit together."""
-  data, model = problem.data, config.model.name
+  data, info, model = problem.data, problem.data.info, config.model.name
   with config_errors('model'), models.MODELS.errors(model, 'model'):
     shapes = problem.shapes  # The images may be too small for the model.
     params = shapes['params']
     outputs = tasks.check_model(
-      problem.model,
-      problem.task,
-      (params, shapes['model_state']),
-      data.example,
-      data.num_classes,
+      problem.model, problem.task, shapes, data.example, info.num_classes
     )
-  with config_errors('data'), tasks.TASKS.errors(data.task, 'data'):
+  with config_errors('data'), tasks.TASKS.errors(info.task, 'data'):
     try:
       names = tasks.check_metrics(problem.task, outputs, data.example)
     except KeyError as error:
       if error.args[0] in data.example:
         raise
-      line = tasks.lacks(data.task, error.args[0], data.example)
+      line = tasks.lacks(info.task, error.args[0], data.example)
       raise ConfigError(line) from error
     if taken := sorted(ledger.COLUMNS & set(names)):
       raise ValueError(
-        f'task {data.task} has a metric {taken[0]!r}, which is a column of ours'
+        f'task {info.task} has a metric {taken[0]!r}, which is a column of ours'
       )
   try:
     # Some optax optimizers need more than the mean gradient.

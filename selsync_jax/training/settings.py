@@ -82,10 +82,8 @@ def _check_own(given: Mapping[str, Any]) -> None:
       )
   for name, value in given.items():
     if name in fields.FIELDS:
-      try:
+      with config_errors(f'{name}={value!r}'):
         rule(fields.FIELDS[name].rule).check(value)
-      except ValueError as error:
-        raise ConfigError(f'config.{name}={value!r}: {error}') from error
     elif not name.startswith(_OPEN):
       raise ConfigError(f'config.{name}={value!r}: there is no such field')
     try:

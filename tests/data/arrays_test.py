@@ -1,5 +1,7 @@
 """The NumPy backend gives TensorFlow's batches, bit for bit."""
 
+import operator
+
 import numpy as np
 import pytest
 
@@ -34,9 +36,8 @@ def opened(backend, data_dir, case, seed=3):
   fields = base.get_config('bsp').data
   with fields.ignore_type():
     fields.update(CASES[case], backend=backend, dir=data_dir)
-  return open_data(
-    fields.to_dict(), workers=WORKERS, batch_size=BATCH, seed=seed
-  )
+  bound = bind_data(fields.to_dict())
+  return open_data(bound, workers=WORKERS, batch_size=BATCH, seed=seed)
 
 
 @pytest.fixture(scope='module', params=CASES)
@@ -81,10 +82,11 @@ def test_evaluation_batches_are_equal(both, split):
 def test_all_that_is_known_of_the_data_is_equal(both):
   numpy, tensorflow = both
   for name in (
-    *('task', 'num_classes', 'steps_per_epoch', 'injected_bytes_per_step'),
-    'facts',
+    *('info.task', 'info.num_classes', 'assignment.steps_per_epoch'),
+    *('injected_bytes_per_step', 'facts'),
   ):
-    assert getattr(numpy, name) == getattr(tensorflow, name), name
+    of = operator.attrgetter(name)
+    assert of(numpy) == of(tensorflow), name
   np.testing.assert_array_equal(numpy.label_counts, tensorflow.label_counts)
   assert_equal_batches([numpy.example], [tensorflow.example])
 

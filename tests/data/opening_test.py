@@ -7,6 +7,7 @@ import pytest
 
 from selsync_jax.config import ConfigError
 from selsync_jax.configs import base
+from selsync_jax.data import bind_data
 from selsync_jax.data import open_data
 
 
@@ -15,7 +16,7 @@ def refusal(**data):
   fields = base.get_config('bsp').data
   fields.update(data)
   with pytest.raises(ConfigError) as error:
-    open_data(fields.to_dict(), workers=2, batch_size=4, seed=0)
+    open_data(bind_data(fields.to_dict()), workers=2, batch_size=4, seed=0)
   return str(error.value)
 
 
@@ -162,6 +163,6 @@ def test_a_data_directory_may_be_absolute_at_home_or_explicitly_relative(
   monkeypatch.setenv('HOME', str(home))
   fields = base.get_config('bsp').data
   fields.update(name='wikitext103', bptt=3, dir=name.format(tmp=tmp_path))
-  open_data(fields.to_dict(), workers=2, batch_size=4, seed=0)
+  open_data(bind_data(fields.to_dict()), workers=2, batch_size=4, seed=0)
   (prepared,) = tmp_path.rglob('a/wikitext103')
   assert prepared.parent in (home / 'a', tmp_path / 'a')

@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from selsync_jax.configs import base
+from selsync_jax.data import bind_data
 from selsync_jax.data import open_data
 from selsync_jax.data.sources import cifar10
 from selsync_jax.data.sources import cifar100
@@ -111,7 +112,7 @@ def test_a_files_split_depends_on_its_name_alone():
 def test_segments_overlap_by_one_token_a_target_and_then_an_input(backend):
   fields = base.get_config('bsp').data
   fields.update(name='stdlib_text', bptt=50, backend=backend)
-  data = open_data(fields.to_dict(), workers=1, batch_size=9, seed=0)
+  data = open_data(bind_data(fields.to_dict()), workers=1, batch_size=9, seed=0)
   batch = next(data.evaluation('train', 9, [0], 1))
   inputs, targets = batch['inputs'][0], batch['targets'][0]
   assert inputs.shape == targets.shape == (9, 50)

@@ -1,6 +1,6 @@
 """Opens data sets that TFDS has prepared."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 import contextlib
 import functools
 import io
@@ -56,7 +56,6 @@ def _shards(builder: Any, split: str) -> streamed.Shards:
 
 @contextlib.contextmanager
 def _silence_tfds() -> Iterator[None]:
-  """Suppresses TFDS's log lines and prints."""
   verbosity = logging.get_verbosity()
   logging.set_verbosity(logging.ERROR)
   try:
@@ -108,24 +107,18 @@ def read_all(dataset: tf.data.Dataset) -> arrays.Examples:
   }
 
 
-def split_reader(
-  name: str, data_dir: str | None
-) -> Callable[[str], arrays.Examples]:
-  """Returns `read(split)` for a data set that TFDS has prepared."""
+def read_split(name: str, split: str, data_dir: str | None) -> arrays.Examples:
+  """Returns all examples of a split of a data set that TFDS has prepared."""
   try:
     builder = tfds.builder(name, data_dir=data_dir)
   except tfds.core.registered.DatasetNotFoundError as error:
     (first, *_) = str(error).splitlines()
     raise ConfigError(f'config.data: TFDS: {first}') from error
-
-  def read(split: str) -> arrays.Examples:
-    try:
-      dataset = streamed.rows(builder, split)
-    except (AssertionError, FileNotFoundError) as error:
-      raise ConfigError(
-        f'config.data: no {name} in {builder.data_path}; fetch it with: '
-        f'tfds build {name} --data_dir={builder.data_dir_root}'
-      ) from error
-    return read_all(dataset)
-
-  return read
+  try:
+    dataset = streamed.rows(builder, split)
+  except (AssertionError, FileNotFoundError) as error:
+    raise ConfigError(
+      f'config.data: no {name} in {builder.data_path}; fetch it with: '
+      f'tfds build {name} --data_dir={builder.data_dir_root}'
+    ) from error
+  return read_all(dataset)

@@ -6,11 +6,9 @@ the paper's pseudo-code.
 """
 
 from collections.abc import Callable
-import inspect
 from typing import Any
 
 from selsync_jax import config
-from selsync_jax.config import lookup
 from selsync_jax.simulate.methods import partial
 from selsync_jax.simulate.methods import server
 from selsync_jax.simulate.methods.ad_psgd import ad_psgd
@@ -35,11 +33,6 @@ METHODS: dict[str, Callable[..., Models]] = {
   'decoupled_diloco': decoupled_diloco,
   'a_edit': a_edit,
 }
-
-
-def parameters(method: str) -> dict[str, inspect.Parameter]:
-  """Returns the fields of a method, or raises `ValueError` if there is none."""
-  return config.parameters(lookup(METHODS, method))
 
 
 def create_method(method: str, **fields: Any) -> Method:

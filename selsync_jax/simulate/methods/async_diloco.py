@@ -87,9 +87,6 @@ def async_diloco(
     momentum: the outer momentum, in [0, 1).
     dynamic: whether a slow worker takes fewer local steps in a round, in
       proportion to its speed, so that all rounds last equally long.
-
-  References:
-    Liu et al., `Asynchronous Local-SGD Training for Language Modeling`, 2024.
   """
   server, algebra = OuterServer(sim, rate, momentum), sim.algebra
   seconds = [0.0] * sim.workers  # Of each worker's last local step.

@@ -18,8 +18,6 @@ References:
   2026 (arXiv 2604.21428).
 """
 
-from typing import NamedTuple
-
 import simpy
 
 from selsync_jax.config import Count
@@ -35,12 +33,9 @@ from selsync_jax.simulate.simulation import Settled
 from selsync_jax.simulate.simulation import Signal
 from selsync_jax.simulate.simulation import Simulation
 
-
-class Push(NamedTuple):
-  """What a learner sends."""
-
-  change: Value  # Where it began minus where it is, of kind `shared`.
-  steps: int  # The local steps in it.
+Push = tuple[Value, int]
+"""What a learner sends: where it began minus where it is, of kind `shared`, and
+the number of local steps in it."""
 
 
 class Syncer:
@@ -85,11 +80,9 @@ class Syncer:
         env.process(self._return(learner, self.model))
 
   def _merge(self, pushes: list[Push]) -> None:
-    total = sum(push.steps for push in pushes)
-    gradient = self._sim.algebra.linear(
-      [push.steps / total for push in pushes],
-      [push.change for push in pushes],
-    )
+    changes, steps = zip(*pushes, strict=True)
+    weights = [each / sum(steps) for each in steps]
+    gradient = self._sim.algebra.linear(weights, changes)
     value, version = self.model
     self.model = Model(self._step(value, gradient), version + 1)
 
@@ -112,10 +105,6 @@ def decoupled_diloco(
     grace: the window after the quorum, in steps of the fastest learner.
     rate: the outer learning rate; that of DiLoCo is 0.7.
     momentum: the outer momentum, in [0, 1).
-
-  References:
-    Douillard et al., `Decoupled DiLoCo for Resilient Distributed Pre-training`,
-    2026.
   """
   if quorum > sim.workers:
     raise ValueError(f'quorum={quorum}: there are {sim.workers} workers')
@@ -140,7 +129,7 @@ def decoupled_diloco(
         model, pushed = algebra.with_shared(model, own), None
       if pushed is None and steps >= local_steps:
         change = algebra.linear([1.0, -1.0], [start, model])
-        sim.env.process(syncer.deliver(i, Push(change, steps)))
+        sim.env.process(syncer.deliver(i, (change, steps)))
         pushed, steps = algebra.mean([model]), 0
 
   sim.start(worker)
