@@ -411,7 +411,9 @@ def test_functions_that_work_in_place_change_nothing_stored(backend, tmp_path):
 
   config = config_file.load('digits', ())
   config.data.update(name='mapped', backend=backend)
-  data = open_data(config.data.to_dict(), workers=2, batch_size=2, seed=0)
+  data = open_data(
+    bind_data(config.data.to_dict()), workers=2, batch_size=2, seed=0
+  )
   for _ in range(2):
     (scored,) = data.evaluation('validation', 4, [0, 1], 2)
     np.testing.assert_allclose(scored['image'].reshape(8, 2), stored / 255)
