@@ -50,12 +50,13 @@ def cost(
   a late collective travels.
   """
   if strategy.period is not None:
-    lssr = 1 - 1 / strategy.period
+    lssr = 1 - 1 / max(strategy.period, strategy.averager.delay)
   often = {'step': 1.0, 'sync': 1 - lssr}
 
   def wait(collective):
     seconds = network.seconds(collective._replace(rate=1.0))
-    hidden = compute if collective.late else 0.0
+    late = min(collective.late, 1 / (1 - lssr)) if lssr < 1 else 0.0
+    hidden = compute * late if late else 0.0
     return collective.rate * max(seconds - hidden, 0.0)
 
   def seconds(collectives):
