@@ -186,14 +186,20 @@ def bind_changes(given: Mapping[str, Any]) -> dict[str, Any]:
   """
   changes = {}
   for kind, part in given.items():
-    if kind == 'delay' and part:
-      fields = part if isinstance(part, Mapping) else {'steps': part}
-      part = {'name': 'delayed', **fields} if fields.get('steps') != 0 else {}
+    if kind == 'delay':
+      part = _delay(part)
     if isinstance(part, Mapping) and 'name' not in part and kind != 'wire':
       changes |= {kind: part} if part else {}
     elif part:
       changes[kind] = bind_part(kind, part, f'sync.{kind}')
   return changes
+
+
+def _delay(given: Any) -> Mapping[str, Any]:
+  """Returns a delay as a part; it is the number of steps, or fields."""
+  fields = given if isinstance(given, Mapping) else {'steps': given or 0}
+  none = not fields or fields.get('steps') == 0
+  return {} if none else {'name': 'delayed', **fields}
 
 
 def compose(
@@ -216,10 +222,11 @@ def compose(
   with config_errors('sync'):
     if wire is not None:
       strategy = _on_wire(strategy, wire)
+    strategy.check()
     if late is not None:
       averager = late(**run, of=strategy.averager)
       strategy = strategy._replace(averager=averager)
-    strategy.check()
+      strategy.check()
   return strategy
 
 

@@ -24,6 +24,7 @@ from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import Metrics
 from selsync_jax.sync.part import Part
 from selsync_jax.sync.part import part
+from selsync_jax.sync.part import shown
 from selsync_jax.sync.wires import FLOAT32
 from selsync_jax.sync.wires import Wire
 
@@ -88,7 +89,7 @@ class Averager(Part):
     metrics: `metrics(state)`, scalars by name, for the rows of a run.
     resize: the rule for the state of another number of workers; by default
       `resizing.first`.
-    halves: the two halves of `apply`, `None` if it cannot be split.
+    halves: the two halves of `apply`, or why it cannot be delayed.
     delay: steps from a synchronization to `apply`.
     due: `due(sync, state)`, whether `apply` runs at a step; with a delay it is
       a later step than that of the synchronization.
@@ -107,7 +108,7 @@ class Averager(Part):
   check: Callable[[int], Any] = lambda workers: None
   metrics: Metrics = lambda state: {}
   resize: resizing.Resize = resizing.first
-  halves: Halves | None = None
+  halves: Halves | str = 'it is not written in two halves'
   delay: int = 0
   due: Callable[[Any, Any], Any] = lambda sync, state: sync
   depart: Callable[[Any, Any, Any], tuple[Any, Any]] = (
@@ -138,6 +139,7 @@ def no_averaging() -> Averager:
     traffic.sends_nothing,
     agrees=False,
     averages=False,
+    halves='it averages nothing',
   )
 
 
@@ -171,7 +173,7 @@ def around(
   keep: Callable[[Any, Any], Any],
   end: Callable[[Any, Any, Any], tuple[Any, Any]],
   piece: Piece = WHOLE,
-) -> tuple[Callable[[Any, Any], tuple[Any, Any]], Halves | None]:
+) -> tuple[Callable[[Any, Any], tuple[Any, Any]], Halves | str]:
   """Returns `apply` and `halves` of an averager around another one.
 
   Args:
@@ -188,8 +190,10 @@ def around(
     return piece.put(tree, part, state), new
 
   inner = averager.halves
-  if inner is None or inner.piece is not WHOLE:
-    return apply, None
+  if isinstance(inner, str):
+    return apply, inner
+  if inner.piece is not WHOLE:
+    return apply, f'it holds {shown(averager)}, which averages a piece'
 
   def start(tree, state):
     message, new = inner.start(tree, own(state))

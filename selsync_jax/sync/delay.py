@@ -86,11 +86,8 @@ def delayed(
       positive and it averages a piece at a time.
   """
   halves = of.halves
-  if halves is None:
-    raise ValueError(
-      f'averager {shown(of)} cannot be delayed: it needs more than one '
-      'message, or the workers as they are'
-    )
+  if isinstance(halves, str):
+    raise ValueError(f'averager {shown(of)} cannot be delayed: {halves}')
   if ahead and halves.piece is not WHOLE:
     raise ValueError(
       f'ahead={ahead}: averager {shown(of)} averages a piece at a time, '
@@ -116,7 +113,8 @@ def delayed(
 
   def apply(tree, state):
     now = piece.take(tree, state.averager)
-    message = state.snapshot if state.message == () else state.message
+    apart = jax.tree.leaves(state.message)
+    message = state.message if apart else state.snapshot
     mean = travel(state.snapshot, message)
     mean, inner = finish(state.snapshot, mean, state.averager)
     far = steps / state.span.astype(jnp.float32)
@@ -177,7 +175,7 @@ def delayed(
     of,
     init=init,
     apply=apply,
-    halves=None,
+    halves='it is late already',
     sends=sends,
     agrees=False,
     remembers=True,
@@ -274,7 +272,7 @@ def eager_outer(
     averager,
     init=init,
     apply=apply,
-    halves=None,
+    halves='it is late already',
     sends=sends,
     agrees=False,
     remembers=True,

@@ -330,10 +330,8 @@ def exchanged(
   mine = jnp.sum(codec.decode(received), axis=0) / members
   code = codec.encode(mine)
   # An error of the mean weighs `members` times as much in one worker's vector.
-  left = jnp.zeros((workers, mine.size), jnp.float32)
-  left = left.at[lax.axis_index(axis_name)].set(
-    members * (mine - codec.decode(code))
-  )
+  own = jnp.arange(workers)[:, None] == lax.axis_index(axis_name)
+  left = jnp.where(own, members * (mine - codec.decode(code)), 0)
   gathered = inner.all_gather(code, axis_name)
   return codec.decode(gathered).reshape(-1), left.reshape(-1)
 
