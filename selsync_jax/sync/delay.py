@@ -129,32 +129,35 @@ def delayed(
     new = _combined(corrected, now, state.snapshot, mean, *before)
     tree = piece.put(tree, new, state.averager)
     before = mean if ahead else ()
-    state = state._replace(left=jnp.int32(0), before=before, averager=inner)
-    return tree, state
+    return tree, state._replace(before=before, averager=inner)
 
   def depart(sync, tree, state):
-    state = state._replace(
-      left=jnp.maximum(state.left - 1, 0),
-      asked=state.asked | sync,
-      age=state.age + 1,
+    left = jnp.maximum(state.left - 1, 0)
+    asked, age = state.asked | sync, state.age + 1
+    leaves = asked & (left == 0)
+
+    def leave(snapshot, message, inner):
+      del message
+      snapshot = piece.take(tree, inner)
+      message, inner = start(snapshot, inner)
+      return snapshot, _besides(message, snapshot), inner
+
+    snapshot, message, inner = lax.cond(
+      leaves,
+      leave,
+      lambda *same: same,
+      *(state.snapshot, state.message, state.averager),
     )
-
-    def leave(state):
-      snapshot = piece.take(tree, state.averager)
-      message, inner = start(snapshot, state.averager)
-      return DelayedState(
-        left=jnp.int32(steps),
-        asked=jnp.bool(False),
-        age=jnp.int32(0),
-        span=state.age,
-        snapshot=snapshot,
-        message=_besides(message, snapshot),
-        before=state.before,
-        averager=inner,
-      )
-
-    leaves = state.asked & (state.left == 0)
-    return leaves, lax.cond(leaves, leave, lambda state: state, state)
+    return leaves, DelayedState(
+      left=jnp.where(leaves, steps, left),
+      asked=asked & ~leaves,
+      age=jnp.where(leaves, 0, age),
+      span=jnp.where(leaves, age, state.span),
+      snapshot=snapshot,
+      message=message,
+      before=state.before,
+      averager=inner,
+    )
 
   def land(tree, state):
     under_way = state.left > 0
