@@ -47,7 +47,6 @@ class DelayedState(NamedTuple):
   age: Int32[Array, '']
   span: Int32[Array, '']
   snapshot: Any
-  message: Any
   before: Any
   averager: Any
 
@@ -97,26 +96,22 @@ def delayed(
 
   def init(tree):
     state = of.init(tree)
-    snapshot = piece.take(tree, state)
-    message, _ = start(snapshot, state)
     zero = jnp.int32(0)
     return DelayedState(
       left=zero,
       asked=jnp.bool(False),
       age=zero,
       span=zero,
-      snapshot=snapshot,
-      message=_besides(message, snapshot),
+      snapshot=piece.take(tree, state),
       before=tree if ahead else (),
       averager=state,
     )
 
   def apply(tree, state):
     now = piece.take(tree, state.averager)
-    apart = jax.tree.leaves(state.message)
-    message = state.message if apart else state.snapshot
+    message, inner = start(state.snapshot, state.averager)
     mean = travel(state.snapshot, message)
-    mean, inner = finish(state.snapshot, mean, state.averager)
+    mean, inner = finish(state.snapshot, mean, inner)
     far = steps / state.span.astype(jnp.float32)
 
     def corrected(x, snapshot, mean, *before):
@@ -136,17 +131,10 @@ def delayed(
     asked, age = state.asked | sync, state.age + 1
     leaves = asked & (left == 0)
 
-    def leave(snapshot, message, inner):
-      del message
-      snapshot = piece.take(tree, inner)
-      message, inner = start(snapshot, inner)
-      return snapshot, _besides(message, snapshot), inner
-
-    snapshot, message, inner = lax.cond(
+    snapshot = lax.cond(
       leaves,
-      leave,
-      lambda *same: same,
-      *(state.snapshot, state.message, state.averager),
+      lambda: piece.take(tree, state.averager),
+      lambda: state.snapshot,
     )
     return leaves, DelayedState(
       left=jnp.where(leaves, steps, left),
@@ -154,9 +142,8 @@ def delayed(
       age=jnp.where(leaves, 0, age),
       span=jnp.where(leaves, age, state.span),
       snapshot=snapshot,
-      message=message,
       before=state.before,
-      averager=inner,
+      averager=state.averager,
     )
 
   def land(tree, state):
@@ -190,11 +177,6 @@ def delayed(
     metrics=lambda state: of.metrics(state.averager),
     resize=resize,
   )
-
-
-def _besides(message: Any, snapshot: Any) -> Any:
-  """Returns what a message has besides the snapshot, which is kept anyway."""
-  return () if message is snapshot else message
 
 
 def _combined(function: Any, *trees: Any) -> Any:

@@ -73,7 +73,13 @@ PRESETS = {name: (name, {}) for name in methods.METHODS} | {
   ),
   'diloco, eager': (
     'local_sgd',
-    {'period': 4, 'averager': _OUTER | {'name': 'eager_outer'}},
+    {
+      'period': 4,
+      'averager': {
+        'name': 'eager_outer',
+        'optimizer': {'name': 'sgd', 'learning_rate': 0.5},
+      },
+    },
   ),
 }
 

@@ -198,6 +198,22 @@ def test_variances_stay_positive_and_counters_are_the_workers_own():
   assert left['count'][-1].tolist() == count.sum(0).tolist()
 
 
+@pytest.mark.parametrize('step, reached', [(2, True), (3, False)])
+def test_nan_reaches_the_others_with_the_snapshot_that_has_it(step, reached):
+  """Not from a worker whose values broke after its snapshot was taken."""
+  moves = np.zeros((6, N, 3), np.float32)
+  moves[step, 1] = np.nan
+  left, _ = rounds.run(
+    ss.delayed(ss.mean(), 2, own=0.5, ahead=0.5),
+    jnp.ones(3),
+    moves,
+    sync=np.arange(6) == 2,
+  )
+  others = np.isnan(left[:, [0, 2, 3]])
+  assert not others[:4].any()
+  assert others[4:].all() if reached else not others.any()
+
+
 def test_what_is_on_its_way_is_applied_after_the_last_step():
   averager = ss.delayed(ss.mean(), 3)
 
