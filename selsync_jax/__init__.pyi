@@ -28,6 +28,8 @@ from .sync.consensus import AXIS as AXIS
 from .sync.consensus import consensus as consensus
 from .sync.consensus import synchronize as synchronize
 from .sync.decision import decision as decision
+from .sync.delay import delayed as delayed
+from .sync.delay import eager_outer as eager_outer
 from .sync.drift import proximal as proximal
 from .sync.drift import scaffold as scaffold
 from .sync.exchange import gossip as gossip

@@ -193,7 +193,8 @@ def _set_part(
   if parents:
     node[last] = value
   else:  # A whole part; None restores the method's own.
-    node[last] = {} if value is None else {'name': value}
+    name = 'steps' if last == 'delay' else 'name'
+    node[last] = {} if value is None else {name: value}
   with sync.unlocked():
     sync[path[0]] = tree[path[0]]
 

@@ -26,7 +26,10 @@ FORMULA = """\
 step = compute + collectives at each step + (1 - LSSR) x those of an average
 an all-reduce of b bytes = 2 (N-1)/N x b / bandwidth + 2 (N-1) x latency"""
 
-HEAD = ['method', 'LSSR', 'sent a step', 'vote', 'average', 'step', 'speed-up']
+HEAD = (
+  *('method', 'LSSR', 'sent', 'vote', 'average', 'hidden', 'delay'),
+  *('step', 'speed-up'),
+)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -167,12 +170,14 @@ def _table(
   """Yields a head, then a row for each method, compared with `reference`."""
   from selsync_jax.report import facts
 
-  rows = [HEAD]
+  rows = [[*HEAD]]
   for method, cost in costs.items():
     step = compute + cost.network
-    times = [f'{1e3 * seconds:.2f}' for seconds in (cost.vote, cost.average)]
+    waits = cost.vote, cost.average, cost.hidden
+    times = [f'{1e3 * seconds:.2f}' for seconds in waits]
+    delay = '-' if cost.delay is None else f'{cost.delay}'
     speed_up = (compute + reference.network) / step
-    cells = [f'{cost.lssr:.3f}', facts.size(cost.sent), *times]
+    cells = [f'{cost.lssr:.3f}', facts.size(cost.sent), *times, delay]
     rows.append([method, *cells, f'{1e3 * step:.2f}', f'{speed_up:.2f}'])
   first, *others = (max(map(len, each)) for each in zip(*rows, strict=True))
   for name, *cells in rows:

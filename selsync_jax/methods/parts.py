@@ -19,6 +19,7 @@ from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
 from selsync_jax.config import Constructor
 from selsync_jax.sync import averagers
+from selsync_jax.sync import delay
 from selsync_jax.sync import drift
 from selsync_jax.sync import exchange
 from selsync_jax.sync import fragments
@@ -59,6 +60,7 @@ PARTS: dict[str, dict[str, Constructor]] = {
     'mean': averagers.mean,
     'subset_mean': averagers.subset_mean,
     'outer': averagers.outer,
+    'eager_outer': delay.eager_outer,
     'gossip': exchange.gossip,
     'groups': exchange.groups,
     'fragments': fragments.fragments,
@@ -86,6 +88,7 @@ PARTS: dict[str, dict[str, Constructor]] = {
     'int2': wires.int2,
     'sparse': sparse_wire.sparse,
   },
+  'delay': {'delayed': delay.delayed},
   'optimizer_state': {
     'local': moments.local,
     'mean': moments.mean,
@@ -115,7 +118,7 @@ class Context(NamedTuple):
   learning_rate: optax.Schedule = optax.constant_schedule(0.1)
 
 
-_PROVIDED = {*Context._fields, 'axis_name'}
+_PROVIDED = {*Context._fields, 'axis_name', 'of'}
 
 
 def parameters(constructor: Constructor) -> dict[str, inspect.Parameter]:
@@ -178,15 +181,25 @@ def bind_changes(given: Mapping[str, Any]) -> dict[str, Any]:
 
   For a kind of part, that is the name of another part; a mapping with its
   `name` and fields; or fields alone, which change the preset's own part. An
-  empty value keeps the preset's own part.
+  empty value keeps the preset's own part. A delay is the number of steps, or
+  the fields of `delayed`.
   """
-  return {
-    kind: part
-    if isinstance(part, Mapping) and 'name' not in part and kind != 'wire'
-    else bind_part(kind, part, f'sync.{kind}')
-    for kind, part in given.items()
-    if part
-  }
+  changes = {}
+  for kind, part in given.items():
+    if kind == 'delay':
+      part = _delay(part)
+    if isinstance(part, Mapping) and 'name' not in part and kind != 'wire':
+      changes |= {kind: part} if part else {}
+    elif part:
+      changes[kind] = bind_part(kind, part, f'sync.{kind}')
+  return changes
+
+
+def _delay(given: Any) -> Mapping[str, Any]:
+  """Returns a delay as a part; it is the number of steps, or fields."""
+  fields = given if isinstance(given, Mapping) else {'steps': given or 0}
+  none = not fields or fields.get('steps') == 0
+  return {} if none else {'name': 'delayed', **fields}
 
 
 def compose(
@@ -202,13 +215,18 @@ def compose(
     if isinstance(change, Bound)
     else _changed(getattr(preset, kind), change, run, f'sync.{kind}')
     for kind, change in changes.items()
+    if kind != 'delay'
   }
-  wire = parts.pop('wire', None)
+  wire, late = parts.pop('wire', None), changes.get('delay')
   strategy = preset._replace(**parts)
   with config_errors('sync'):
     if wire is not None:
       strategy = _on_wire(strategy, wire)
     strategy.check()
+    if late is not None:
+      averager = late(**run, of=strategy.averager)
+      strategy = strategy._replace(averager=averager)
+      strategy.check()
   return strategy
 
 

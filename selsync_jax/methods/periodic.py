@@ -182,9 +182,9 @@ def streaming_diloco(
 
   References:
     Douillard et al., `Streaming DiLoCo with Overlapping Communication: Towards
-    a Distributed Free Lunch`, 2025, section 2.2. Its overlap of communication
-    with computation is not implemented; its 4-bit messages are the wire `int4`,
-    whose integers are evenly spaced, not floating-point.
+    a Distributed Free Lunch`, 2025, section 2.2. Its tau and alpha are `steps`
+    and `local` of `sync.delay`; its 4-bit messages are the wire `int4`, whose
+    integers are evenly spaced, not floating-point.
   """
   step = averagers.outer(outer_optimizer(outer))
   return Strategy(every(period), in_fragments(fragments, averager=step))

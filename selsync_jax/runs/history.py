@@ -22,15 +22,19 @@ from selsync_jax.runs import per_worker
 from selsync_jax.runs import provenance
 from selsync_jax.runs import records
 
-_KINDS = ('trigger', 'averager', 'reducer', 'wire', 'optimizer_state')
+_KINDS = {  # Of parts, and the field that names one.
+  **dict.fromkeys(('trigger', 'averager', 'reducer', 'wire'), 'name'),
+  'delay': 'steps',
+  'optimizer_state': 'name',
+}
 
 
 def composition(sync: Mapping[str, Any]) -> str:
   """Returns the method of a config's `sync`, with its replaced parts."""
   replaced = [
-    f'{kind} {sync[kind]["name"]}'
-    for kind in _KINDS
-    if sync.get(kind, {}).get('name')
+    f'{kind} {sync[kind][name]}'
+    for kind, name in _KINDS.items()
+    if sync.get(kind, {}).get(name)
   ]
   return ', '.join([sync['method'], *replaced])
 

@@ -5,8 +5,9 @@ virtual. Each worker's clock advances by the time of its computation. A
 collective is a barrier: it begins when the slowest worker is ready, and all
 workers leave it together. A step without a collective has no barrier: between
 two averages, a worker that is late at one step can catch up at the next. A late
-collective, such as a vote with `lag=1`, begins when the slowest worker is
-ready, and the others wait for it only at the end of the next step.
+collective, such as a vote with `lag=1` or a delayed average, begins when the
+slowest worker is ready, and the others wait for it only at the end of the step
+that needs it. Late averages travel one after another.
 """
 
 from collections.abc import Iterable, Mapping
@@ -50,8 +51,9 @@ class LockstepLedger(VirtualLedger):
   """A ledger of workers that take the same steps.
 
   It knows the collectives of a step and of a synchronization. `Totals.clock`
-  also keeps when each worker was `ready` with its last step, and when its late
-  collectives will have `arrived`.
+  also keeps when each worker was `ready` with its last step, and of the late
+  collectives on their way, as `late`, the step that needs them, `None` for the
+  next synchronization, and when they arrive.
   """
 
   def __init__(
@@ -82,17 +84,15 @@ class LockstepLedger(VirtualLedger):
     issued = self._issued(columns['synced'], metrics)
     late = [c for c in issued if c.late]
     issued = [c for c in issued if not c.late]
-    network, arrived = self._cluster.network, totals.clock.get('arrived', 0.0)
+    network, arrived = self._cluster.network, self._arrived(columns['synced'])
     # A synchronization is a barrier even if no collective is issued at it.
-    averages = any(c.at == 'sync' for c in self._collectives)
+    averages = any(c.at == 'sync' and not c.late for c in self._collectives)
     meet = issued or (columns['synced'] and averages)
     began = [max(arrived, t) for t in computed]
     if meet:
       began = [max(began)] * workers
     ended = [barrier + sum(map(network.seconds, issued)) for barrier in began]
-    if late:
-      travel = sum(map(network.seconds, late))
-      totals.clock['arrived'] = max(computed) + travel
+    self._send(late, max(computed), max(ended))
     totals.clock['ready'] = ended
     times = zip(ready, computed, began, ended, strict=True)
     kinds = 'compute', 'wait', 'communicate'  # In the order of a step.
@@ -105,6 +105,32 @@ class LockstepLedger(VirtualLedger):
     return columns | self.tick(
       max(ended), [0] * workers, [version] * workers, spans
     )
+
+  def _arrived(self, synced: bool) -> float:
+    """Returns when everything that this step needs has arrived."""
+    clock, step = self.totals.clock, self.totals.steps
+    flights = clock.get('late', [])
+    needed = [due == step or (due is None and synced) for due, _ in flights]
+    pairs = list(zip(flights, needed, strict=True))
+    clock['late'] = [flight for flight, now in pairs if not now]
+    return max((at for (_, at), now in pairs if now), default=0.0)
+
+  def _send(
+    self, late: Iterable[Collective], voted: float, ended: float
+  ) -> None:
+    """Sends late votes when all have voted, and late averages at the end."""
+    clock, seconds = self.totals.clock, self._cluster.network.seconds
+    link = clock.get('link', 0.0)  # When the last late average has arrived.
+    for collective in late:
+      if collective.at == 'sync':
+        link = arrives = max(link, ended) + seconds(collective)
+      else:
+        arrives = voted + seconds(collective)
+      due = None
+      if collective.late < math.inf:
+        due = self.totals.steps + collective.late
+      clock['late'].append([due, arrives])
+    clock['link'] = link
 
   def _issued(
     self, synced: bool, metrics: Mapping[str, np.ndarray]

@@ -81,6 +81,7 @@ def every_kth(k: Count, averager: Averager, between: Averager) -> Averager:
     agrees=averager.agrees and between.agrees,
     averages=averager.averages or between.averages,
     check=check,
+    halves='its two averagers send different messages',
     metrics=metrics,
     resize=resizing.fields(
       rounds=resizing.first, averager=averager.resize, between=between.resize

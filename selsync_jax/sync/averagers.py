@@ -24,8 +24,51 @@ from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import Metrics
 from selsync_jax.sync.part import Part
 from selsync_jax.sync.part import part
+from selsync_jax.sync.part import shown
 from selsync_jax.sync.wires import FLOAT32
 from selsync_jax.sync.wires import Wire
+
+
+class Piece(NamedTuple):
+  """The piece of a tree that an averager is about next.
+
+  Attributes:
+    take: `take(tree, state) -> piece`.
+    put: `put(tree, piece, state) -> tree`, with the state of `take`.
+  """
+
+  take: Callable[[Any, Any], Any]
+  put: Callable[[Any, Any, Any], Any]
+
+
+WHOLE = Piece(lambda tree, state: tree, lambda tree, piece, state: piece)
+
+
+class Halves(NamedTuple):
+  """An averager in two halves, between which a message travels.
+
+  Only `travel` communicates, so steps may pass before it. The tree in all three
+  is that of `start`, or the piece of it that the averager is about.
+
+  Attributes:
+    start: `start(tree, state) -> (message, state)`.
+    travel: `travel(tree, message) -> mean`: what all messages amount to.
+    finish: `finish(tree, mean, state) -> (tree, state)`.
+    piece: what they are about.
+  """
+
+  start: Callable[[Any, Any], tuple[Any, Any]]
+  travel: Callable[[Any, Any], Any]
+  finish: Callable[[Any, Any, Any], tuple[Any, Any]]
+  piece: Piece = WHOLE
+
+  def apply(self, tree: Any, state: Any) -> tuple[Any, Any]:
+    """Returns the tree after an average, and the state."""
+    part = self.piece.take(tree, state)
+    message, started = self.start(part, state)
+    mean = self.travel(part, message)
+    part, finished = self.finish(part, mean, started)
+    return self.piece.put(tree, part, state), finished
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +89,13 @@ class Averager(Part):
     metrics: `metrics(state)`, scalars by name, for the rows of a run.
     resize: the rule for the state of another number of workers; by default
       `resizing.first`.
+    halves: the two halves of `apply`, or why it cannot be delayed.
+    delay: steps from a synchronization to `apply`.
+    due: `due(sync, state)`, whether `apply` runs at a step; with a delay it is
+      a later step than that of the synchronization.
+    depart: `depart(sync, tree, state) -> (departs, state)`, run at every step
+      after `apply`: whether a synchronization begins. It has no communication.
+    land: `land(tree, state) -> tree`, with what is on its way applied.
   """
 
   init: Callable[[Any], Any]
@@ -58,6 +108,26 @@ class Averager(Part):
   check: Callable[[int], Any] = lambda workers: None
   metrics: Metrics = lambda state: {}
   resize: resizing.Resize = resizing.first
+  halves: Halves | str = 'it is not written in two halves'
+  delay: int = 0
+  due: Callable[[Any, Any], Any] = lambda sync, state: sync
+  depart: Callable[[Any, Any, Any], tuple[Any, Any]] = (
+    lambda sync, tree, state: (sync, state)
+  )
+  land: Callable[[Any, Any], Any] = lambda tree, state: tree
+
+  def step(self, sync: Any, tree: Any, state: Any) -> tuple[Any, Any]:
+    """Returns the tree and the state after a step of a loop of your own.
+
+    Args:
+      sync: bool [], equal on all workers: `decision(opt_state)`.
+      tree: the tree after the local update.
+      state: that of the step before, or of `init`.
+    """
+    tree, state = lax.cond(
+      self.due(sync, state), self.apply, lambda *same: same, tree, state
+    )
+    return tree, self.depart(sync, tree, state)[1]
 
 
 @part
@@ -69,6 +139,7 @@ def no_averaging() -> Averager:
     traffic.sends_nothing,
     agrees=False,
     averages=False,
+    halves='it averages nothing',
   )
 
 
@@ -79,19 +150,59 @@ def mean(*, wire: Wire = FLOAT32) -> Averager:
   Args:
     wire: how the mean travels.
   """
+  halves = Halves(wire.start, wire.travel, wire.finish)
   return Averager(
     wire.init,
-    wire.mean,
+    halves.apply,
     wire.sends,
     remembers=not wire.exact,
     rebase=wire.rebase,
     metrics=wire.metrics,
     resize=wire.resize,
+    halves=halves,
   )
 
 
 MEAN = mean()
 """The default averager of other parts."""
+
+
+def around(
+  averager: Averager,
+  own: Callable[[Any], Any],
+  keep: Callable[[Any, Any], Any],
+  end: Callable[[Any, Any, Any], tuple[Any, Any]],
+  piece: Piece = WHOLE,
+) -> tuple[Callable[[Any, Any], tuple[Any, Any]], Halves | str]:
+  """Returns `apply` and `halves` of an averager around another one.
+
+  Args:
+    averager: the other one.
+    own: `own(state)`, its state.
+    keep: `keep(state, own)`, the state with its new one.
+    end: `end(tree, own, state) -> (tree, state)`, what follows its average.
+    piece: what its trees are of the whole.
+  """
+
+  def apply(tree, state):
+    part = averager.apply(piece.take(tree, state), own(state))
+    part, new = end(*part, state)
+    return piece.put(tree, part, state), new
+
+  inner = averager.halves
+  if isinstance(inner, str):
+    return apply, inner
+  if inner.piece is not WHOLE:
+    return apply, f'it holds {shown(averager)}, which averages a piece'
+
+  def start(tree, state):
+    message, new = inner.start(tree, own(state))
+    return message, keep(state, new)
+
+  def finish(tree, mean, state):
+    return end(*inner.finish(tree, mean, own(state)), state)
+
+  return apply, Halves(start, inner.travel, finish, piece)
 
 
 class SubsetState(NamedTuple):
@@ -124,21 +235,36 @@ def subset_mean(
     wire: how the mean travels.
   """
 
-  def apply(tree, state):
+  def members(workers):
+    return max(1, round(fraction * workers))
+
+  def start(tree, state):
     workers = lax.axis_size(axis_name)
-    size = max(1, round(fraction * workers))
     key = jax.random.fold_in(jax.random.key(seed), state.rounds)
     rank = jax.random.permutation(key, workers)[lax.axis_index(axis_name)]
-    tree, sent = wire.mean(tree, state.wire, where=rank < size, count=size)
-    return tree, SubsetState(state.rounds + 1, sent)
+    drawn = rank < members(workers)
+    message, started = wire.start(tree, state.wire)
+    started = optax.tree.where(drawn, started, state.wire)
+    return (drawn, message), state._replace(wire=started)
 
+  def travel(tree, message):
+    drawn, message = message
+    count = members(lax.axis_size(axis_name))
+    return wire.travel(tree, message, where=drawn, count=count)
+
+  def finish(tree, mean, state):
+    tree, own = wire.finish(tree, mean, state.wire)
+    return tree, SubsetState(state.rounds + 1, own)
+
+  halves = Halves(start, travel, finish)
   return Averager(
     lambda tree: SubsetState(jnp.int32(0), wire.init(tree)),
-    apply,
+    halves.apply,
     wire.sends,
     remembers=not wire.exact,
     metrics=lambda state: wire.metrics(state.wire),
     resize=resizing.fields(rounds=resizing.first, wire=wire.resize),
+    halves=halves,
   )
 
 
@@ -176,19 +302,25 @@ def outer(
   def init(tree):
     return OuterState(tree, optimizer.init(tree), averager.init(tree))
 
-  def apply(tree, state):
-    before, opt_state, own = state
-    average, own = averager.apply(tree, own)
+  def step(average, own, state):
+    before = state.consensus
     gradient = optax.tree.sub(before, average)
-    updates, opt_state = optimizer.update(gradient, opt_state, before)
+    updates, opt_state = optimizer.update(gradient, state.opt_state, before)
     moved = optax.apply_updates(before, updates)
     return moved, OuterState(moved, opt_state, averager.rebase(moved, own))
 
+  apply, halves = around(
+    averager,
+    lambda state: state.averager,
+    lambda state, own: state._replace(averager=own),
+    step,
+  )
   common = resizing.first if averager.agrees else resizing.mean
   return dataclasses.replace(
     averager,
     init=init,
     apply=apply,
+    halves=halves,
     remembers=True,
     rebase=Averager.rebase,
     metrics=lambda state: averager.metrics(state.averager),

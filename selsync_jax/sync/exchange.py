@@ -25,6 +25,7 @@ import numpy as np
 from selsync_jax.config import Count
 from selsync_jax.sync import flat
 from selsync_jax.sync.averagers import Averager
+from selsync_jax.sync.averagers import Halves
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import means
 from selsync_jax.sync.part import part
@@ -125,21 +126,31 @@ def _exchanging(
   A seed draws the round at random; without one, the rounds take turns.
   """
 
-  def apply(tree, state):
-    rounds = rounds_of(lax.axis_size(axis_name))
-    branches = [functools.partial(_mix, r, axis_name) for r in rounds]
+  def start(tree, state):
+    rounds = len(rounds_of(lax.axis_size(axis_name)))
     if seed is None:
-      index = state.rounds % len(rounds)
+      index = state.rounds % rounds
     else:
       key = jax.random.fold_in(jax.random.key(seed), state.rounds)
-      index = jax.random.randint(key, (), 0, len(rounds))
+      index = jax.random.randint(key, (), 0, rounds)
+    if all_every is not None:
+      of_all = (state.rounds + 1) % all_every == 0
+      index = jnp.where(of_all, rounds, index)
+    return (index, flat.by_dtype(tree)[0]), state
+
+  def travel(tree, message):
+    rounds = rounds_of(lax.axis_size(axis_name))
+    branches = [functools.partial(_mix, r, axis_name) for r in rounds]
     if all_every is not None:
       branches.append(functools.partial(means, axis_name=axis_name))
-      of_all = (state.rounds + 1) % all_every == 0
-      index = jnp.where(of_all, len(rounds), index)
-    vectors, rebuild = flat.by_dtype(tree)
-    vectors = lax.switch(index, branches, vectors)
+    index, vectors = message
+    return lax.switch(index, branches, vectors)
+
+  def finish(tree, vectors, state):
+    _, rebuild = flat.by_dtype(tree)
     return rebuild(vectors), ExchangeState(state.rounds + 1)
+
+  halves = Halves(start, travel, finish)
 
   def sends(tree, workers):
     rounds = rounds_of(workers)
@@ -156,11 +167,12 @@ def _exchanging(
 
   return Averager(
     lambda tree: ExchangeState(jnp.int32(0)),
-    apply,
+    halves.apply,
     sends,
     agrees=False,
     remembers=False,
     check=rounds_of,
+    halves=halves,
   )
 
 

@@ -18,8 +18,10 @@ from jaxtyping import Array, Int32, Shaped
 
 from selsync_jax.config import Count
 from selsync_jax.sync import resizing
+from selsync_jax.sync.averagers import around
 from selsync_jax.sync.averagers import Averager
 from selsync_jax.sync.averagers import MEAN
+from selsync_jax.sync.averagers import Piece
 from selsync_jax.sync.part import part
 from selsync_jax.sync.part import shown
 
@@ -58,12 +60,19 @@ def fragments(
   Raises:
     ValueError: if `how` is `random` and the averager remembers its last tree.
   """
-  start, average, metrics = HOW[how](k, averager, seed)
+  init, chosen, own, keep = HOW[how](k, averager, seed)
 
-  def apply(tree, state):
-    slices, inner = average(_cut(tree, k), state)
-    tree = jax.tree.map(_joined, slices, tree)
-    return tree, FragmentsState(state.rounds + 1, inner)
+  def take(tree, state):
+    return chosen.take(_cut(tree, k), state)
+
+  def put(tree, piece, state):
+    slices = chosen.put(_cut(tree, k), piece, state)
+    return jax.tree.map(_joined, slices, tree)
+
+  def end(piece, new, state):
+    return piece, keep(state, new)._replace(rounds=state.rounds + 1)
+
+  apply, halves = around(averager, own, keep, end, Piece(take, put))
 
   def one(tree):
     return jax.tree.map(lambda leaf: _slices(leaf, k)[0], tree)
@@ -71,8 +80,11 @@ def fragments(
   def sends(tree, workers):
     return averager.sends(jax.eval_shape(one, tree), workers)
 
+  def metrics(state):  # Those of the fragment that was averaged last.
+    return averager.metrics(own(state._replace(rounds=state.rounds - 1)))
+
   return Averager(
-    lambda tree: FragmentsState(jnp.int32(0), start(tree)),
+    lambda tree: FragmentsState(jnp.int32(0), init(tree)),
     apply,
     sends,
     agrees=False,
@@ -81,6 +93,7 @@ def fragments(
     check=averager.check,
     metrics=metrics,
     resize=resizing.fields(rounds=resizing.first, averager=averager.resize),
+    halves=halves,
   )
 
 
@@ -102,53 +115,58 @@ def _joined(slices: Shaped[Array, 'k width'], like: Any) -> Any:
 
 
 def _in_turn(k: int, averager: Averager, seed: int) -> Any:
-  """Returns how to average the next slice.
+  """Returns how to choose the next slice.
 
-  That is the averager's state of a tree, its `apply` to slices, and `metrics`.
+  That is the averager's state of a tree; the piece of its slices; how to read
+  the state of the averager from that of `fragments`, and how to replace it.
   """
+  index_in = lax.dynamic_index_in_dim
+  put_in = lax.dynamic_update_index_in_dim
 
-  def take(stacked, index):
-    return jax.tree.map(
-      lambda x: lax.dynamic_index_in_dim(x, index, keepdims=False), stacked
-    )
-
-  def apply(slices, state):
+  def take(stacked, state):
     index = state.rounds % k
+    return jax.tree.map(lambda x: index_in(x, index, keepdims=False), stacked)
 
-    def put(stacked, new):
-      put_one = lax.dynamic_update_index_in_dim
-      return jax.tree.map(lambda x, y: put_one(x, y, index, 0), stacked, new)
+  def put(stacked, one, state):
+    index = state.rounds % k
+    return jax.tree.map(lambda x, y: put_in(x, y, index, 0), stacked, one)
 
-    stacked = slices, state.averager
-    return put(stacked, averager.apply(*take(stacked, index)))
-
-  def metrics(state):  # Those of the fragment that was averaged last.
-    return averager.metrics(take(state.averager, (state.rounds - 1) % k))
-
-  return lambda tree: jax.vmap(averager.init)(_cut(tree, k)), apply, metrics
+  return (
+    lambda tree: jax.vmap(averager.init)(_cut(tree, k)),
+    Piece(take, put),
+    lambda state: take(state.averager, state),
+    lambda state, new: state._replace(averager=put(state.averager, new, state)),
+  )
 
 
 def _random(k: int, averager: Averager, seed: int) -> Any:
-  """Returns how to average randomly drawn elements."""
+  """Returns how to choose randomly drawn elements, as `_in_turn`."""
   if averager.remembers:
     raise ValueError(
       'random fragments are different elements each time, and averager '
       f'{shown(averager)} remembers what it averaged before'
     )
 
-  def apply(slices, state):
+  def take(slices, state):
     rows = _draws(state.rounds, slices, k, seed)
-    drawn = jax.tree.map(
+    return jax.tree.map(
       lambda s, row: jnp.take_along_axis(s, row[None], 0)[0], slices, rows
     )
-    drawn, inner = averager.apply(drawn, state.averager)
 
-    def put(leaf, row, new):
-      return jnp.where(jnp.arange(k)[:, None] == row[None], new[None], leaf)
+  def put(slices, piece, state):
+    rows = _draws(state.rounds, slices, k, seed)
+    drawn = jax.tree.map(lambda row: jnp.arange(k)[:, None] == row[None], rows)
+    return jax.tree.map(
+      lambda old, here, new: jnp.where(here, new[None], old),
+      *(slices, drawn, piece),
+    )
 
-    return jax.tree.map(put, slices, rows, drawn), inner
-
-  return averager.init, apply, lambda state: averager.metrics(state.averager)
+  return (
+    averager.init,
+    Piece(take, put),
+    lambda state: state.averager,
+    lambda state, new: state._replace(averager=new),
+  )
 
 
 def _draws(rounds: Any, slices: Any, k: int, seed: int) -> Any:

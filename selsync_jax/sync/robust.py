@@ -107,6 +107,7 @@ def robust_mean(
     apply,
     sends,
     rebase=rebase,
+    halves='it sends norms first, and changes by their weights',
     metrics=lambda state: wire.metrics(state.wire),
     resize=resizing.fields(
       consensus=first,

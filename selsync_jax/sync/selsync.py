@@ -139,7 +139,7 @@ def selsync(
     outcome = lax.cond(due, count, lambda _: (no, no), cast)
     return updates, SelSyncState(measured, ballot, *outcome)
 
-  ballots = Collective('all_reduce', 4, 'step', 1 / vote_every, late=lag > 0)
+  ballots = Collective('all_reduce', 4, 'step', 1 / vote_every, late=lag)
   return Trigger(
     init,
     update,

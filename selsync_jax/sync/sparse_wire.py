@@ -16,7 +16,6 @@ from selsync_jax.config import Fraction
 from selsync_jax.config import Probability
 from selsync_jax.sync import flat
 from selsync_jax.sync import inner
-from selsync_jax.sync import resizing
 from selsync_jax.sync import wires
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import part
@@ -45,49 +44,32 @@ def sparse(
       nothing is lost. The paper's is below 1, in place of an outer momentum.
   """
 
-  def init(tree):
-    return wires.WireState(flat.parts(tree), flat.zeros(tree))
-
-  def mean(tree, state, *, where=None, count=None):
-    values, rebuild = flat.float32(tree)
-    reference, keep = flat.float32(state.reference)
-    error = flat.float32(state.error)[0]
-    given = values - reference + decay * error
-    if where is not None:
-      given = jnp.where(where, given, 0)
+  def encode(change, error):
+    given = change + decay * error
     chunk, k = _chunk(density, given.size)
     rows = jnp.pad(given, (0, -given.size % chunk)).reshape(-1, chunk)
     message = _encode(rows, k)
+    own = _add(jnp.zeros_like(rows), message, k)
+    return message, given - own.reshape(-1)[: given.size]
+
+  def travel(message, size, count):
+    chunk, k = _chunk(density, size)
     gathered = inner.all_gather(message.reshape(-1), axis_name)
     gathered = gathered.reshape(-1, *message.shape)
     workers = lax.axis_size(axis_name)
     sums = lax.fori_loop(  # In the same order on all workers.
       *(0, workers, lambda i, sums: _add(sums, gathered[i], k)),
-      jnp.zeros_like(rows),
+      jnp.zeros((len(message), chunk), jnp.float32),
     )
-    change = sums.reshape(-1)[: given.size] / (count or workers)
-    own = _add(jnp.zeros_like(rows), message, k)
-    left = given - own.reshape(-1)[: given.size]
-    if where is not None:
-      left = jnp.where(where, left, error)
-    values = reference + change
-    result = wires.floor(tree, rebuild(values), where, axis_name)
-    return result, wires.WireState(keep(values), keep(left))
+    return sums.reshape(-1) / (count or workers), None
 
   def sends(tree, workers):
     size = flat.size(tree)
     chunk, k = _chunk(density, size)
     nbytes = 2 * k + math.ceil(k / 4) + 8  # Of a chunk.
-    return (
-      Collective('all_gather', nbytes * math.ceil(size / chunk)),
-      Collective('all_reduce', 4 * len(flat.floats(tree))),
-    )
+    return (Collective('all_gather', nbytes * math.ceil(size / chunk)),)
 
-  def rebase(tree, state):
-    return state._replace(reference=flat.parts(tree))
-
-  resize = resizing.fields(reference=resizing.first, error=resizing.mean)
-  return wires.Wire(init, mean, sends, rebase, coarse=True, resize=resize)
+  return wires.sends_changes(encode, travel, sends, axis_name, coarse=True)
 
 
 def _chunk(density: float, size: int) -> tuple[int, int]:

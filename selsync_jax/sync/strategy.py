@@ -92,7 +92,9 @@ class Strategy(NamedTuple):
       'reducer {reducer} comes before the local update, and trigger {trigger} '
       'decides after it': trigger.sees_update and at_sync,
       'optimizer_state {optimizer_state} averages over all workers, and '
-      'averager {averager} does not': policy.averages and not averager.agrees,
+      'averager {averager} does not': (
+        policy.averages and not averager.agrees and not averager.delay
+      ),
       'optimizer_state {optimizer_state} changes at a synchronization of '
       'parameters, and averager {averager} makes none': (
         policy.changes and not averager.averages

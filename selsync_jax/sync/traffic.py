@@ -45,8 +45,8 @@ class Collective(NamedTuple):
     rate: how often it is issued on average, per step or per synchronization.
     scale: the metric of the part that multiplies `nbytes` where the length of
       the message depends on the values; 1 is the expected length.
-    late: whether its result is needed a step later, so that it travels while
-      the workers compute.
+    late: after how many steps its result is needed; it travels while the
+      workers take them. It is infinite for the next synchronization.
   """
 
   kind: str
@@ -54,7 +54,7 @@ class Collective(NamedTuple):
   at: str = 'sync'
   rate: float = 1.0
   scale: str | None = None
-  late: bool = False
+  late: float = 0
 
   def sent(self, workers: int) -> float:
     """Returns the bytes that a worker sends, per step or synchronization."""

@@ -1,5 +1,8 @@
 """Wires: how an average travels, as it is or in fewer bits.
 
+An average on a wire has two halves, `start` and `finish`. Between them the
+message travels: only `travel` communicates, so it can wait for a later step.
+
 A compressed wire sends what has changed since the last consensus, which all
 workers know, and adds what rounding left out to what it sends next (error
 feedback), so nothing is lost, only delayed. An average takes two messages. In
@@ -23,7 +26,7 @@ from typing import Any, NamedTuple
 import jax
 from jax import lax
 import jax.numpy as jnp
-from jaxtyping import Array, Float32
+from jaxtyping import Array, Bool, Float32
 
 from selsync_jax.sync import flat
 from selsync_jax.sync import inner
@@ -45,9 +48,12 @@ class Wire(Part):
 
   Attributes:
     init: `init(tree) -> state`.
-    mean: `mean(tree, state, where=None, count=None) -> (tree, state)`: the mean
-      over workers of the floating-point leaves, equal on all of them; `where`
-      and `count` as in `consensus`.
+    start: `start(tree, state) -> (message, state)`, without communication.
+    travel: `travel(tree, message, where=None, count=None) -> mean`: what all
+      messages amount to; `where` and `count` as in `consensus`.
+    finish: `finish(tree, mean, state) -> (tree, state)`: the mean over workers
+      of the floating-point leaves, equal on all of them. In all three, the tree
+      is that of `start`.
     sends: `sends(tree, workers)`, what one average sends.
     rebase: `rebase(tree, state) -> state`, with the tree of all workers after
       an averager has moved it on from the mean.
@@ -58,7 +64,9 @@ class Wire(Part):
   """
 
   init: Callable[[Any], Any]
-  mean: Callable[..., tuple[Any, Any]]
+  start: Callable[[Any, Any], tuple[Any, Any]]
+  travel: Callable[..., Any]
+  finish: Callable[[Any, Any, Any], tuple[Any, Any]]
   sends: traffic.Sends
   rebase: Callable[[Any, Any], Any] = lambda tree, state: state
   exact: bool = False
@@ -66,16 +74,23 @@ class Wire(Part):
   metrics: Metrics = lambda state: {}
   resize: resizing.Resize = resizing.first
 
+  def mean(self, tree: Any, state: Any) -> tuple[Any, Any]:
+    """Returns the mean over workers, equal on all of them, and the state."""
+    message, state = self.start(tree, state)
+    return self.finish(tree, self.travel(tree, message), state)
+
 
 @part
 def float32(*, axis_name: str = AXIS) -> Wire:
   """Sends values as they are, in one all-reduce for each dtype."""
-
-  def mean(tree, state, *, where=None, count=None):
-    tree = consensus(tree, where=where, count=count, axis_name=axis_name)
-    return tree, state
-
-  return Wire(lambda tree: (), mean, traffic.sends_all, exact=True)
+  return Wire(
+    lambda tree: (),
+    lambda tree, state: (tree, state),
+    lambda _, tree, **some: consensus(tree, axis_name=axis_name, **some),
+    lambda tree, mean, state: (mean, state),
+    traffic.sends_all,
+    exact=True,
+  )
 
 
 FLOAT32 = float32()
@@ -181,38 +196,144 @@ def bfloat16(*, axis_name: str = AXIS) -> Wire:
   return _compressed(BFLOAT16, axis_name)
 
 
+class Message(NamedTuple):
+  """What a worker gives to an average on a compressed wire."""
+
+  code: Array
+  negative: Bool[Array, ' leaves']  # The leaves with an element below 0.
+
+
+class Received(NamedTuple):
+  """What has become of all workers' messages."""
+
+  change: Float32[Array, ' padded']  # The mean, the same bits on all.
+  left: Float32[Array, ' padded'] | None  # What this worker has yet to send.
+  negative: Bool[Array, ' leaves']
+
+
 def _compressed(codec: Codec, axis_name: str, coarse: bool = False) -> Wire:
   """Returns a wire that sends the changes since the last consensus."""
+
+  def encode(change, error):
+    workers = lax.axis_size(axis_name)
+    return encoded(change + error, codec, workers)
+
+  def travel(code, size, count):
+    return exchanged(code, codec, count=count, axis_name=axis_name)
+
+  def sends(tree, workers):
+    return sends_compressed(flat.size(tree), workers, codec)
+
+  return sends_changes(encode, travel, sends, axis_name, coarse=coarse)
+
+
+def sends_changes(
+  encode: Callable[[Any, Any], tuple[Any, Any]],
+  travel: Callable[..., tuple[Any, Any]],
+  sends: Callable[[Any, int], tuple[traffic.Collective, ...]],
+  axis_name: str,
+  coarse: bool,
+) -> Wire:
+  """Returns a wire of the changes since the last consensus, with feedback.
+
+  Args:
+    encode: `encode(change, error) -> (code, error)`, of vectors [size]: what
+      travels, and what it leaves out.
+    travel: `travel(code, size, count) -> (change, left)`: the mean change, and
+      what this worker has yet to send of it, or `None`; zeros may follow both.
+    sends: what an average of a tree sends.
+    axis_name: the mapped axis.
+    coarse: see `Wire`.
+  """
 
   def init(tree):
     return WireState(flat.parts(tree), flat.zeros(tree))
 
-  def mean(tree, state, *, where=None, count=None):
-    values, rebuild = flat.float32(tree)
-    reference, keep = flat.float32(state.reference)
-    change, error = compressed_mean(
-      values - reference,
-      flat.float32(state.error)[0],
-      codec,
-      where=where,
-      count=count,
-      axis_name=axis_name,
-    )
-    values = reference + change
-    mean = floor(tree, rebuild(values), where, axis_name)
-    return mean, WireState(keep(values), keep(error))
+  def start(tree, state):
+    values, _ = flat.float32(tree)
+    reference, _ = flat.float32(state.reference)
+    error, keep = flat.float32(state.error)
+    code, error = encode(values - reference, error)
+    # A mean is not below 0 where nothing is, see `_floor`.
+    negative = jnp.stack([jnp.any(leaf < 0) for leaf in flat.floats(tree)])
+    return Message(code, negative), state._replace(error=keep(error))
 
-  def sends(tree, workers):
-    return (
-      *sends_compressed(flat.size(tree), workers, codec),
-      traffic.Collective('all_reduce', 4 * len(flat.floats(tree))),
-    )
+  def form(tree, message, *, where=None, count=None):
+    code, negative = message
+    if where is not None:
+      # A message of zeros is one of changes of zero.
+      code = jax.tree.map(
+        lambda x: jnp.where(where, x, jnp.zeros_like(x)), code
+      )
+      negative = where & negative
+    negative = lax.psum(negative.astype(jnp.int32), axis_name) > 0
+    return Received(*travel(code, flat.size(tree), count), negative)
+
+  def finish(tree, mean, state):
+    _, rebuild = flat.float32(tree)
+    reference, keep = flat.float32(state.reference)
+    values = reference + mean.change[: reference.size]
+    if mean.left is not None:
+      error = flat.float32(state.error)[0] + mean.left[: reference.size]
+      state = state._replace(error=keep(error))
+    tree = _floor(rebuild(values), mean.negative)
+    return tree, state._replace(reference=keep(values))
+
+  def sends_all(tree, workers):
+    flags = traffic.Collective('all_reduce', 4 * len(flat.floats(tree)))
+    return *sends(tree, workers), flags
 
   def rebase(tree, state):
     return state._replace(reference=flat.parts(tree))
 
   resize = resizing.fields(reference=resizing.first, error=resizing.mean)
-  return Wire(init, mean, sends, rebase, coarse=coarse, resize=resize)
+  return Wire(
+    init,
+    start,
+    form,
+    finish,
+    sends_all,
+    rebase,
+    coarse=coarse,
+    resize=resize,
+  )
+
+
+def encoded(
+  values: Float32[Array, ' size'], codec: Codec, workers: int
+) -> tuple[Array, Float32[Array, ' size']]:
+  """Encodes a vector, a share for each worker; returns what is left, too."""
+  size, share = values.size, _share(values.size, workers)
+  shares = jnp.pad(values, (0, workers * share - size)).reshape(workers, share)
+  code = codec.encode(shares)
+  return code, (shares - codec.decode(code)).reshape(-1)[:size]
+
+
+def exchanged(
+  code: Array,
+  codec: Codec,
+  *,
+  count: int | None = None,
+  axis_name: str = AXIS,
+) -> tuple[Float32[Array, ' padded'], Float32[Array, ' padded']]:
+  """Forms the mean of what workers have `encoded`, in two collectives.
+
+  Returns the mean, the same bits on all workers, and what this worker has yet
+  to send of it. With a `count`, so many workers count, and the codes of the
+  others are zeros.
+  """
+  workers = lax.axis_size(axis_name)
+  members = workers if count is None else count
+  received = inner.in_parts(
+    lambda part: lax.all_to_all(part, axis_name, 0, 0, tiled=True), code
+  )
+  mine = jnp.sum(codec.decode(received), axis=0) / members
+  code = codec.encode(mine)
+  # An error of the mean weighs `members` times as much in one worker's vector.
+  own = jnp.arange(workers)[:, None] == lax.axis_index(axis_name)
+  left = jnp.where(own, members * (mine - codec.decode(code)), 0)
+  gathered = inner.all_gather(code, axis_name)
+  return codec.decode(gathered).reshape(-1), left.reshape(-1)
 
 
 def compressed_mean(
@@ -220,43 +341,18 @@ def compressed_mean(
   error: Float32[Array, ' size'],
   codec: Codec,
   *,
-  where: Any = None,
-  count: int | None = None,
   axis_name: str = AXIS,
 ) -> tuple[Float32[Array, ' size'], Float32[Array, ' size']]:
   """Averages a vector over workers, in an all-to-all and an all-gather.
 
-  `error` is what this worker left out before; for `where` and `count` see
-  `consensus`. The results are the mean, the same bits on all workers, and what
-  this worker leaves out now. The mean over workers of `values + error` is the
-  mean that is returned plus the mean over workers of the new error, up to
-  float32's rounding.
+  `error` is what this worker left out before. The results are the mean, the
+  same bits on all workers, and what this worker leaves out now. The mean over
+  workers of `values + error` is the mean that is returned plus the mean over
+  workers of the new error, up to float32's rounding.
   """
-  workers = lax.axis_size(axis_name)
-  members = workers if count is None else count
-  size = values.size
-  share = _share(size, workers)
-  padding = (0, workers * share - size)
-  sent = values + error
-  if where is not None:
-    sent = jnp.where(where, sent, 0)
-  sent = jnp.pad(sent, padding).reshape(workers, share)
-  message = codec.encode(sent)
-  left = sent - codec.decode(message)
-  received = inner.in_parts(
-    lambda part: lax.all_to_all(part, axis_name, 0, 0, tiled=True), message
-  )
-  mine = jnp.sum(codec.decode(received), axis=0) / members
-  message = codec.encode(mine)
-  # An error of the mean weighs `members` times as much in one worker's vector.
-  index = lax.axis_index(axis_name)
-  left = left.at[index].add(members * (mine - codec.decode(message)))
-  gathered = inner.all_gather(message, axis_name)
-  mean = codec.decode(gathered).reshape(-1)[:size]
-  left = left.reshape(-1)[:size]
-  if where is not None:
-    left = jnp.where(where, left, left + error)
-  return mean, left
+  code, left = encoded(values + error, codec, lax.axis_size(axis_name))
+  mean, own = exchanged(code, codec, axis_name=axis_name)
+  return mean[: values.size], left + own[: values.size]
 
 
 def _share(size: int, workers: int) -> int:
@@ -275,17 +371,13 @@ def sends_compressed(
   )
 
 
-def floor(tree: Any, mean: Any, where: Any, axis_name: str) -> Any:
+def _floor(mean: Any, negative: Bool[Array, ' leaves']) -> Any:
   """Clips the mean at 0 in leaves that are nowhere negative on any worker.
 
   Rounding could make an average of variances or second moments negative, and
   their square root NaN. The reference is not clipped, so the next average makes
   up for it.
   """
-  negative = jnp.stack([jnp.any(leaf < 0) for leaf in flat.floats(tree)])
-  if where is not None:
-    negative = where & negative
-  negative = lax.psum(negative.astype(jnp.int32), axis_name) > 0
   flags = iter(negative)
 
   def at_least_zero(leaf):

@@ -88,6 +88,19 @@ class Setup:
     )
     return plan.mapper.map_workers(step, donate=(0,))
 
+  def land(self, state: TrainState) -> TrainState:
+    """Applies what is still on its way to local workers after the last step."""
+    strategy = self.strategy
+    if not strategy.averager.delay:
+      return state
+
+    def land(state):
+      averaged = strategy.averaged(state.shared)
+      landed = strategy.averager.land(averaged, state.averager_state)
+      return state.replace(**landed)
+
+    return self.plan.mapper.map_workers(land)(state)
+
   def program(self) -> str:
     """Returns the step of all workers on one device, as StableHLO.
 

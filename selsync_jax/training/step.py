@@ -1,4 +1,4 @@
-"""One worker's training step: a local update, then an average if voted.
+"""One worker's training step: a local update, then an average if it is due.
 
 References:
   Tyagi and Swany, CLUSTER 2023, Algorithm 1, lines 6 to 15.
@@ -108,14 +108,14 @@ def train_step(
     state, change, sync = _local_update(
       strategy, optimizer, state, grads, model_state
     )
-    state, unequal = synchronize(sync, state)
+    state, synced, unequal = synchronize(sync, state)
     for field, part in PARTS.items():
       reported = getattr(strategy, part).metrics(getattr(state, field))
       metrics = {**reported, **metrics}
     return state, {
       **metrics,
       'relative_change': change,
-      'synced': sync,
+      'synced': synced,
       'unequal': unequal,
     }
 
@@ -165,7 +165,11 @@ def _local_update(strategy, optimizer, state, grads, model_state):
 
 
 def _synchronization(strategy, optimizer, check_every):
-  """Returns `(sync, state) -> (state, unequal)`, the only `lax.cond`."""
+  """Returns `(sync, state) -> (state, synced, unequal)`.
+
+  It has the only `lax.cond` that communicates.
+  """
+  averager = strategy.averager
   # A conditional may copy what passes through it.
   changing = ['params', 'averager_state', 'syncs']
   if strategy.averages_model_state:
@@ -176,7 +180,7 @@ def _synchronization(strategy, optimizer, check_every):
   def synchronize(sync, state):
     def average(changed):
       new = state.replace(**changed)
-      shared, averager_state = strategy.averager.apply(
+      shared, averager_state = averager.apply(
         strategy.averaged(new.shared), new.averager_state
       )
       new = new.replace(
@@ -198,12 +202,16 @@ def _synchronization(strategy, optimizer, check_every):
       return {name: getattr(new, name) for name in changing}, unequal
 
     changed, unequal = lax.cond(
-      sync,
+      averager.due(sync, state.averager_state),
       average,
       lambda changed: (changed, jnp.int32(-1)),
       {name: getattr(state, name) for name in changing},
     )
-    return state.replace(**changed), unequal
+    state = state.replace(**changed)
+    synced, averager_state = averager.depart(
+      sync, strategy.averaged(state.shared), state.averager_state
+    )
+    return state.replace(averager_state=averager_state), synced, unequal
 
   return synchronize
 

@@ -4,7 +4,9 @@ Communication and computation do not overlap, but for collectives that are late:
 a worker that waits for a vote or an average does not compute.
 """
 
+import collections
 from itertools import pairwise
+import math
 import statistics
 import time
 from typing import Any, NamedTuple
@@ -28,6 +30,8 @@ class Cost(NamedTuple):
   sent: float  # Bytes that each worker sends.
   vote: float  # Seconds of waiting for votes.
   average: float  # Seconds of waiting for averages.
+  hidden: float  # Seconds that averages travel while the workers compute.
+  delay: int | None  # Steps that hide an average; `None` if none can.
 
   @property
   def network(self) -> float:
@@ -46,28 +50,45 @@ def cost(
   """Returns what a step of a method costs on a network.
 
   `shared` is `{'params', 'model_state'}` of one worker, and `lssr` is that of a
-  method without a fixed period. The workers `compute` for so many seconds while
-  a late collective travels.
+  method without a fixed period. The workers `compute` for so many seconds a
+  step while a late collective travels. With a delay there is at most one
+  synchronization in so many steps.
   """
+  averager, workers = strategy.averager, network.workers
   if strategy.period is not None:
     lssr = 1 - 1 / strategy.period
+  lssr = max(lssr, 1 - 1 / max(averager.delay, 1))
   often = {'step': 1.0, 'sync': 1 - lssr}
+  between = 1 / (1 - lssr) if lssr < 1 else math.inf
 
-  def wait(collective):
-    seconds = network.seconds(collective._replace(rate=1.0))
-    hidden = compute if collective.late else 0.0
-    return collective.rate * max(seconds - hidden, 0.0)
+  def waited(collectives):
+    """Returns the seconds a step of waiting, and those that are hidden."""
+    travel = collections.defaultdict(float)  # One message after another.
+    for c in collectives:
+      late = min(c.late, between)
+      travel[c.at, c.rate, late] += network.seconds(c)
+    hidden = sum(
+      often[at] * min(seconds, rate * compute * late if late else 0)
+      for (at, rate, late), seconds in travel.items()
+    )
+    whole = sum(often[at] * seconds for (at, *_), seconds in travel.items())
+    return whole - hidden, hidden
 
-  def seconds(collectives):
-    return sum(often[c.at] * wait(c) for c in collectives)
-
-  every = strategy.sends(shared, network.workers, opt_state)
-  vote = seconds(strategy.trigger.sends(shared['params'], network.workers))
+  every = strategy.sends(shared, workers, opt_state)
+  votes = strategy.trigger.sends(shared['params'], workers)
+  vote, _ = waited(votes)
+  average, hidden = waited(every[len(votes) :])
+  delay = None
+  if compute and (averager.delay or not isinstance(averager.halves, str)):
+    messages = averager.sends(strategy.averaged(shared), workers)
+    delay = math.ceil(sum(map(network.seconds, messages)) / compute)
   return Cost(
     lssr=lssr,
-    sent=sum(often[c.at] * c.sent(network.workers) for c in every),
+    sent=sum(often[c.at] * c.sent(workers) for c in every),
     vote=vote,
-    average=seconds(every) - vote,
+    average=average,
+    hidden=hidden,
+    delay=delay,
   )
 
 

@@ -90,11 +90,12 @@ def train_and_evaluate(
           state, metrics = step(state, batch)
         now = run.record(position, metrics)
         if now.evaluates:
-          run.evaluate(now, state.shared)
+          shared = (setup.land(state) if now.is_last else state).shared
+          run.evaluate(now, shared)
         if now.saves:
           run.save(state)
         run.stop(now)
-      scores = run.final_scores(state.shared)
+      scores = run.final_scores(setup.land(state).shared)
     return session.finish(ledger.summary() | scores)
 
 

@@ -1,5 +1,6 @@
 """`selsync plan`: what it prints, and what it refuses."""
 
+import math
 import pathlib
 import re
 
@@ -53,12 +54,16 @@ def test_the_table_adds_up(monkeypatch, capsys, tmp_path, perceptron):
   for name in ('selsync', 'bsp', 'local_sgd', 'diloco'):  # All-reduce all.
     lssr, average = float(rows[name][0]), float(rows[name][3])
     assert average == pytest.approx((1 - lssr) * whole, abs=0.1)
-  for _, _, vote, average, step, speed_up in rows.values():
+  for _, _, vote, average, hidden, _, step, speed_up in rows.values():
+    assert hidden == '0.00'
     total = compute + float(vote) + float(average)
     assert float(step) == pytest.approx(total, abs=0.03)
     expected = (compute + whole) / total  # The cells are rounded.
     assert float(speed_up) == pytest.approx(expected, rel=0.01)
   assert float(rows['selsync'][0]) == 0.75
+  least = math.ceil(whole / compute)
+  assert abs(int(rows['local_sgd'][5]) - least) <= 1  # It is rounded.
+  assert rows['bsp'][5] == '-'
 
 
 GIVEN = '--lssr=0.9'

@@ -68,6 +68,12 @@ PERIODIC = {
       },
     ),
     (['sync.averager.wire=int8'], {'averager': 'mean(wire=int8())'}),
+    (['sync.delay=0'], {}),
+    (['sync.delay=3'], {'averager': 'delayed(mean(), steps=3)'}),
+    (
+      ['sync.wire=int8', 'sync.delay=3', 'sync.delay.own=0.5'],
+      {'averager': 'delayed(mean(wire=int8()), steps=3, own=0.5)'},
+    ),
     (
       ['sync.wire=bfloat16', 'sync.optimizer_state=mean'],
       {
@@ -171,6 +177,20 @@ def test_flags_replace_and_change_parts(fields, changed):
       "wire.name: 'int3' is not one of float32",
     ),
     ('bsp', ['sync.wire=int8'], 'averager no_averaging() takes none'),
+    ('bsp', ['sync.delay=2'], 'no_averaging() cannot be delayed: it averages'),
+    ('local_sgd', ['sync.delay=-1'], 'delay.steps=-1: must be at least 1'),
+    ('local_sgd', ['sync.delay.own=0.5'], 'sync.delay: delayed needs steps'),
+    (
+      'gossip',
+      ['sync.delay=2', 'sync.optimizer_state=mean'],
+      'averages over all workers, and averager gossip() does not',
+    ),
+    (
+      'fda',
+      ['sync.delay=2'],
+      'measures from common parameters, and averager delayed(mean(), '
+      'steps=2) leaves none',
+    ),
     ('local_sgd', ['sync.averager=none'], 'workers would never talk'),
     (
       'local_sgd',
@@ -285,5 +305,5 @@ def test_a_composed_method_is_named_by_what_was_replaced():
   flags = ['--config.sync.wire=int8', '--config.sync.trigger.delta=0.4']
   sync = config_file.load(f'{DIGITS}:selsync', flags).sync.to_dict()
   assert history.composition(sync) == 'selsync, wire int8'
-  everything = sync | {kind: {'name': 'x'} for kind in methods.PARTS}
+  everything = sync | {k: {'name': 'x', 'steps': 2} for k in methods.PARTS}
   assert all(kind in history.composition(everything) for kind in methods.PARTS)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import selsync_jax as ss
 from selsync_jax.methods import METHODS
 from selsync_jax.runs.ledger import Totals
 from selsync_jax.simulate.cluster import Cluster
@@ -11,6 +12,7 @@ from selsync_jax.simulate.run import simulate
 from selsync_jax.sync.network import Network
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.traffic import Traffic
+from selsync_jax.training import step_cost
 from tests.support import live_runs
 from tests.support import perceptron
 from tests.support import short_runs
@@ -70,13 +72,39 @@ def test_a_message_travels_as_long_as_its_length_of_the_step():
 
 
 def test_a_late_collective_travels_while_the_next_step_computes():
-  ledger = create([Collective('all_reduce', 1.0, 'step', late=True)])
+  ledger = create([Collective('all_reduce', 1.0, 'step', late=1)])
   rows = [count(ledger, False) for _ in SECONDS]
   # The votes of steps 0 to 2 arrive after 6.5, 8.5 and 11.5 seconds: the first
   # worker waits for each of them, the second for none but the third.
   ready = [(1, 5), (6.5, 7), (8.5, 10), (11.5, 11.5)]
   assert [row['virtual_seconds'] for row in rows] == [max(r) for r in ready]
   assert [row['waited'] for row in rows] == [[0, 0], [1.5, 0], [0, 0], [2, 0.5]]
+
+
+@pytest.mark.parametrize('k', [1, 2, 3, 4])
+def test_a_delayed_average_hides_as_much_as_the_plan_says(k):
+  """Steps of 1 s, and an average of 2.5 s after every fourth."""
+  params = {'w': np.zeros(1, np.float32)}
+  network = Network(2, bandwidth=16.0, latency=0.25)
+  strategy = ss.Strategy(ss.every(4), ss.delayed(ss.mean(), k))
+  shared = {'params': params, 'model_state': {}}
+  plan = step_cost.cost(strategy, shared, network, 0.0, compute=1.0)
+  assert plan.average + plan.hidden == pytest.approx(2.5 / 4)
+  assert plan.delay == 3
+  cluster = Cluster(lambda worker, step: 1.0, network, {})
+  ledger = create(strategy.sends(shared, 2), cluster=cluster)
+  rows = [count(ledger, step % 4 == 3) for step in range(24)]
+  # The last average is still on its way.
+  seconds = rows[-1]['virtual_seconds'] - 24
+  assert seconds == pytest.approx(20 * plan.average)
+
+
+def test_votes_during_a_delay_are_at_most_one_average_in_so_many_steps():
+  params = {'w': np.zeros(1, np.float32)}
+  shared = {'params': params, 'model_state': {}}
+  strategy = ss.Strategy(ss.every(2), ss.delayed(ss.mean(), 5))
+  plan = step_cost.cost(strategy, shared, NETWORK, 0.0, compute=1.0)
+  assert plan.lssr == pytest.approx(4 / 5)
 
 
 def test_a_step_without_a_collective_waits_for_nobody():

@@ -55,6 +55,32 @@ PRESETS = {name: (name, {}) for name in methods.METHODS} | {
   'gossip, random': ('gossip', {'topology': 'random', 'period': 2}),
   'groups, random': ('groups', {'how': 'random', 'all_every': None}),
   'sparta, dense': ('sparta', {'fragments': 3}),
+  # A mean is on its way after the 10th step, and after the 20th.
+  'local_sgd, late': (
+    'local_sgd',
+    {'period': 4, 'delay': {'steps': 3, 'own': 0.5, 'ahead': 0.5}},
+  ),
+  'selsync, late': ('selsync', {'delta': 0.3, 'delay': 2, 'wire': 'int8'}),
+  'diloco, late': (
+    'diloco',
+    {'period': 4, 'delay': {'steps': 3, 'own': 0.0, 'local': 0.5}},
+  ),
+  'streaming_diloco, late': ('streaming_diloco', {'delay': 3}),
+  'gossip, late': ('gossip', {'delay': 1}),
+  'local_sgd, moments, late': (
+    'local_sgd',
+    {'period': 4, 'delay': 3, 'optimizer_state': 'mean'},
+  ),
+  'diloco, eager': (
+    'local_sgd',
+    {
+      'period': 4,
+      'averager': {
+        'name': 'eager_outer',
+        'optimizer': {'name': 'sgd', 'learning_rate': 0.5},
+      },
+    },
+  ),
 }
 
 # One of each kind of message and decision; `make test-all` has the others.
@@ -65,6 +91,7 @@ QUICK = (
   'fda',
   'diloco, often',
   'streaming_diloco',
+  'local_sgd, late',
   'gossip',
   'top_k',
   'micro',

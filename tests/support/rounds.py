@@ -7,28 +7,31 @@ import numpy as np
 from selsync_jax.devices import mappers
 
 
-def run(averager, start, moves, mapper='vmap', every=1):
-  """What each round leaves, and the averager's state, [rounds, workers, ...].
+def run(averager, start, moves, mapper='vmap', sync=None):
+  """What each step leaves, and the averager's state, [steps, workers, ...].
 
   Args:
-    averager: of the rounds.
+    averager: of the synchronizations.
     start: where all workers start.
-    moves: what each worker adds before each round, [rounds, workers, ...].
+    moves: what each worker adds at each step, [steps, workers, ...].
     mapper: see `mappers.choose`.
-    every: optimizer steps in a round.
+    sync: at which steps they synchronize, [steps]; all without.
   """
+  steps, workers = jax.tree.leaves(moves)[0].shape[:2]
+  sync = np.ones(steps, bool) if sync is None else np.asarray(sync)
 
   def worker(moves):
-    def body(carry, move):
-      tree, state, step = carry
+    def body(carry, now):
+      tree, state = carry
+      move, sync = now
       tree = jax.tree.map(jnp.add, tree, move)
-      tree, state = averager.apply(tree, state)
-      return (tree, state, step + every), (tree, state)
+      carry = averager.step(sync, tree, state)
+      return carry, carry
 
-    carry = start, averager.init(start), jnp.int32(every)
-    return jax.lax.scan(body, carry, moves)[1]
+    carry = start, averager.init(start)
+    return jax.lax.scan(body, carry, (moves, sync))[1]
 
   moves = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), moves)
-  chosen = mappers.choose(mapper, len(jax.tree.leaves(moves)[0]))
+  chosen = mappers.choose(mapper, workers)
   results = jax.device_get(chosen.map_workers(worker)(moves))
   return jax.tree.map(lambda x: np.swapaxes(x, 0, 1), results)

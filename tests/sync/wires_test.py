@@ -154,7 +154,10 @@ def test_a_subset_ignores_the_others_and_they_keep_their_error(wire):
 
   def average(values, error, where):
     state = wires.WireState([jnp.zeros(600)], [error])
-    return wire.mean(values, state, where=where, count=2)
+    message, started = wire.start(values, state)
+    mean = wire.travel(values, message, where=where, count=2)
+    kept = optax.tree.where(where, started, state)
+    return wire.finish(values, mean, kept)
 
   mean, state = mappers.Pmap(N).map_workers(average)(values, error, drawn)
   mean, after = np.asarray(mean), np.asarray(state.error[0])

@@ -54,6 +54,19 @@ def test_the_test_split_is_read_once_after_the_last_step(
   assert read.count('test') == 2
 
 
+def test_what_is_on_its_way_after_the_last_step_is_in_the_scores(
+  tmp_path, data_dir
+):
+  """Applied at once, it is an outer step without delay."""
+  short = {'steps': 8, 'checkpoint__every': 8, 'sync__period': 8}
+  on_time = run(tmp_path / 'on time', data_dir, 'diloco', **short)
+  late = {'sync__delay': {'steps': 3}}
+  late = run(tmp_path / 'late', data_dir, 'diloco', **short, **late)
+  for name in ('validation_loss', 'test_loss'):
+    assert late[name] == pytest.approx(on_time[name], rel=1e-4)
+  assert late['sync_steps'] == on_time['sync_steps'] == 1
+
+
 def test_more_steps_go_on_where_the_run_ended(finished, data_dir, capsys):
   summary = run(finished, data_dir, steps=30)
   assert 'resuming from step 24' in capsys.readouterr().out

@@ -55,9 +55,9 @@ def batches(steps, size=32):
 class Run:
   """SelSync on a model, step by step."""
 
-  def __init__(self, model, mapper, delta=0.1, optimizer=None):
+  def __init__(self, model, mapper, delta=0.1, optimizer=None, averager=None):
     task = tasks.TASKS['classification']
-    strategy = ss.Strategy(ss.selsync(delta), ss.mean())
+    strategy = ss.Strategy(ss.selsync(delta), averager or ss.mean())
     optimizer = optimizer or optax.sgd(0.05, momentum=0.9)
     example = jax.tree.map(lambda x: x[0, :1], next(batches(1)))
     params, model_state = tasks.init(model, task, example, jax.random.key(0))
@@ -168,6 +168,23 @@ def test_in_turn_needs_the_activations_of_one_worker_and_fast_convolutions():
   assert temporary['map'] < temporary['vmap'] / 2
 
 
+def test_a_delayed_average_is_the_same_under_every_mapper():
+  averager = ss.delayed(ss.mean(), 2, own=0.5, ahead=0.5)
+  seen = []
+  for mapper in ('pmap', 'vmap', 'map', 'mesh'):
+    run = Run(Dense(), mapper, averager=averager)
+    flags, losses = [], []
+    for batch in batches(12):
+      run.state, metrics = run.step(run.state, batch)
+      flags.append(bool(np.asarray(metrics['synced'])[0]))
+      losses.append(np.asarray(metrics['loss']))
+    assert 2 < sum(flags) < 12
+    seen.append((flags, losses))
+  for flags, losses in seen[1:]:
+    assert flags == seen[0][0]
+    np.testing.assert_allclose(losses, seen[0][1], atol=2e-6)
+
+
 def test_batch_statistics_are_averaged_with_the_parameters(mapper):
   run = Run(Normed(), mapper, delta=float('inf'))
   run.train(1)  # The first step synchronizes, the second does not.
@@ -204,8 +221,11 @@ def test_slots_outside_the_mask_do_not_count():
     np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-def test_parameters_travel_only_inside_the_branch_in_one_buffer():
-  run = Run(models.create_model('convnet', 10), 'pmap')
+@pytest.mark.parametrize(
+  'averager', [ss.mean(), ss.delayed(ss.mean(), 3, own=0.5, ahead=0.5)]
+)
+def test_parameters_travel_only_inside_the_branch_in_one_buffer(averager):
+  run = Run(models.create_model('convnet', 10), 'pmap', averager=averager)
   compiled = run.step.lower(run.state, next(batches(1))).compile()
   sent = programs.collectives(compiled.as_text())
   total = sum(x[0].size for x in jax.tree.leaves(run.state.params))

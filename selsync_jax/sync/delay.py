@@ -1,0 +1,272 @@
+"""Averages that arrive late, while workers take further steps.
+
+A synchronization takes a snapshot. The mean of the snapshots is applied some
+steps later, so that it can travel while the workers compute. This is what that
+means, whatever carries the mean; it says nothing about time.
+
+References (with titles in `selsync_jax.methods.periodic`):
+  Douillard et al., 2025, section 2.3 (`delayed` with `local`: Streaming DiLoCo,
+    whose tau is `steps`, and whose alpha is `local`).
+  Kale et al., `Eager Updates For Overlapped Communication and Computation in
+    DiLoCo`, 2025 (arXiv 2502.12996), Algorithm 2 (`eager_outer`).
+"""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int32
+import optax
+
+from selsync_jax.config import Count
+from selsync_jax.config import Probability
+from selsync_jax.sync import flat
+from selsync_jax.sync import resizing
+from selsync_jax.sync.averagers import Averager
+from selsync_jax.sync.averagers import MEAN
+from selsync_jax.sync.averagers import WHOLE
+from selsync_jax.sync.consensus import AXIS
+from selsync_jax.sync.part import part
+from selsync_jax.sync.part import shown
+
+
+class DelayedState(NamedTuple):
+  """State of `delayed`; the first four are equal on all workers.
+
+  `left` is the number of steps until the mean is applied, 0 if none is on its
+  way. `asked` says whether a synchronization was asked for meanwhile. `age`
+  counts the steps since the last snapshot, and `span` those from the one before
+  to it. `before` is the mean before, `()` if it is not needed.
+  """
+
+  left: Int32[Array, '']
+  asked: Bool[Array, '']
+  age: Int32[Array, '']
+  span: Int32[Array, '']
+  snapshot: Any
+  before: Any
+  averager: Any
+
+
+@part
+def delayed(
+  of: Averager,
+  steps: Count,
+  *,
+  own: Probability = 1.0,
+  ahead: Probability = 0.0,
+  local: Probability = 0.0,
+) -> Averager:
+  """Applies an averager's result some steps after its synchronization.
+
+  With a snapshot s and its result m, which is m' one average and H steps
+  before, a worker's parameters x become, k steps later,
+
+    local x + (1 - local) (m + own (x - s) + ahead (k / H) (m - m')).
+
+  A synchronization that is asked for while a mean is on its way takes its
+  snapshot when that mean has been applied; several become one.
+
+  Args:
+    of: the averager that forms the result, of the snapshots.
+    steps: k, the steps from a synchronization to its result.
+    own: the share that is kept of a worker's progress since the snapshot; 1 is
+      the plain form, x + m - s.
+    ahead: the share that is added of the progress that all made together in the
+      round before.
+    local: the share of the worker's own parameters; Streaming DiLoCo's alpha,
+      for which `own` is 0.
+
+  Raises:
+    ValueError: if the averager cannot be split in two halves, or if `ahead` is
+      positive and it averages a piece at a time.
+  """
+  halves = of.halves
+  if isinstance(halves, str):
+    raise ValueError(f'averager {shown(of)} cannot be delayed: {halves}')
+  if ahead and halves.piece is not WHOLE:
+    raise ValueError(
+      f'ahead={ahead}: averager {shown(of)} averages a piece at a time, '
+      'which has no progress in the round before'
+    )
+  start, travel, finish, piece = halves
+
+  def init(tree):
+    state = of.init(tree)
+    zero = jnp.int32(0)
+    return DelayedState(
+      left=zero,
+      asked=jnp.bool(False),
+      age=zero,
+      span=zero,
+      snapshot=piece.take(tree, state),
+      before=tree if ahead else (),
+      averager=state,
+    )
+
+  def apply(tree, state):
+    now = piece.take(tree, state.averager)
+    message, inner = start(state.snapshot, state.averager)
+    mean = travel(state.snapshot, message)
+    mean, inner = finish(state.snapshot, mean, inner)
+    far = steps / state.span.astype(jnp.float32)
+
+    def corrected(x, snapshot, mean, *before):
+      new = mean + own * (x - snapshot)
+      if ahead:
+        new += ahead * far * (mean - before[0])
+      return local * x + (1 - local) * new
+
+    before = (state.before,) if ahead else ()
+    new = _combined(corrected, now, state.snapshot, mean, *before)
+    tree = piece.put(tree, new, state.averager)
+    before = mean if ahead else ()
+    return tree, state._replace(before=before, averager=inner)
+
+  def depart(sync, tree, state):
+    left = jnp.maximum(state.left - 1, 0)
+    asked, age = state.asked | sync, state.age + 1
+    leaves = asked & (left == 0)
+
+    snapshot = lax.cond(
+      leaves,
+      lambda: piece.take(tree, state.averager),
+      lambda: state.snapshot,
+    )
+    return leaves, DelayedState(
+      left=jnp.where(leaves, steps, left),
+      asked=asked & ~leaves,
+      age=jnp.where(leaves, 0, age),
+      span=jnp.where(leaves, age, state.span),
+      snapshot=snapshot,
+      before=state.before,
+      averager=state.averager,
+    )
+
+  def land(tree, state):
+    under_way = state.left > 0
+    return lax.cond(under_way, apply, lambda *same: same, tree, state)[0]
+
+  def sends(tree, workers):
+    sent = of.sends(tree, workers)
+    return tuple(collective._replace(late=steps) for collective in sent)
+
+  def resize(saved, fresh, workers, step):
+    # Workers start from their consensus: what was on its way is in it.
+    inner = of.resize(saved.averager, fresh.averager, workers, step)
+    common = resizing.first if of.agrees else resizing.mean
+    kept = resizing.fields(age=resizing.first, before=common)
+    return kept(saved, fresh._replace(averager=inner), workers, step)
+
+  return dataclasses.replace(
+    of,
+    init=init,
+    apply=apply,
+    halves='it is late already',
+    sends=sends,
+    agrees=False,
+    remembers=True,
+    rebase=Averager.rebase,
+    delay=steps,
+    due=lambda sync, state: state.left == 1,
+    depart=depart,
+    land=land,
+    metrics=lambda state: of.metrics(state.averager),
+    resize=resize,
+  )
+
+
+def _combined(function: Any, *trees: Any) -> Any:
+  """Maps a function of floating-point leaves, in float32 at least.
+
+  The other leaves are those of the first tree. A result is not below 0 where no
+  argument is: a variance might be, by extrapolation.
+  """
+
+  def combine(first, *others):
+    if not flat.is_float(first):
+      return first
+    leaves = [flat.wide(jnp.asarray(leaf)) for leaf in (first, *others)]
+    new = function(*leaves)
+    positive = jnp.all(jnp.stack([jnp.min(leaf) for leaf in leaves]) >= 0)
+    return jnp.where(positive & (new < 0), 0, new).astype(first.dtype)
+
+  return jax.tree.map(combine, *trees)
+
+
+class EagerState(NamedTuple):
+  """State of `eager_outer`. All of it is the worker's own.
+
+  `consensus` is the tree after the last outer step, and `sent` the change that
+  the worker sent at it.
+  """
+
+  consensus: Any
+  sent: Any
+  opt_state: Any
+  averager: Any
+
+
+@part
+def eager_outer(
+  optimizer: optax.GradientTransformation,
+  *,
+  averager: Averager = MEAN,
+  axis_name: str = AXIS,
+) -> Averager:
+  """Moves by a worker's own change at once, by the others' a round later.
+
+  The outer gradient is d / N + D' - d' / N, with the worker's change d, its
+  last one d', and the mean D' of all last ones, which were sent then.
+
+  Args:
+    optimizer: the outer optimizer; DiLoCo's is
+      `optax.sgd(0.7, momentum=0.9, nesterov=True)`.
+    averager: what forms the mean of the changes.
+  """
+
+  def init(tree):
+    zeros = optax.tree.zeros_like(tree)
+    return EagerState(
+      *(tree, zeros, optimizer.init(tree), averager.init(zeros))
+    )
+
+  def apply(tree, state):
+    workers = lax.axis_size(axis_name)
+    mean, inner = averager.apply(state.sent, state.averager)
+    change = optax.tree.sub(state.consensus, tree)
+    gradient = jax.tree.map(
+      lambda new, old, mean: new / workers + (mean - old / workers),
+      *(change, state.sent, mean),
+    )
+    updates, opt_state = optimizer.update(
+      gradient, state.opt_state, state.consensus
+    )
+    moved = optax.apply_updates(state.consensus, updates)
+    moved = _combined(lambda new, *_: new, moved, tree, state.consensus)
+    return moved, EagerState(moved, change, opt_state, inner)
+
+  def sends(tree, workers):
+    sent = averager.sends(tree, workers)
+    return tuple(collective._replace(late=math.inf) for collective in sent)
+
+  return dataclasses.replace(
+    averager,
+    init=init,
+    apply=apply,
+    halves='it is late already',
+    sends=sends,
+    agrees=False,
+    remembers=True,
+    rebase=Averager.rebase,
+    metrics=lambda state: averager.metrics(state.averager),
+    resize=resizing.fields(
+      consensus=resizing.mean,
+      sent=resizing.mean,
+      opt_state=resizing.mean,
+      averager=averager.resize,
+    ),
+  )
