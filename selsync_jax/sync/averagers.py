@@ -47,18 +47,18 @@ WHOLE = Piece(lambda tree, state: tree, lambda tree, piece, state: piece)
 class Halves(NamedTuple):
   """An averager in two halves, between which a message travels.
 
-  Only `travel` communicates, so steps may pass before it. The tree in all three
-  is that of `start`, or the piece of it that the averager is about.
+  Only `travel` communicates, so steps may pass before it. The tree is that of
+  `start` in both halves, or the piece of it that the averager is about.
 
   Attributes:
     start: `start(tree, state) -> (message, state)`.
-    travel: `travel(tree, message) -> mean`: what all messages amount to.
+    travel: `travel(message) -> mean`: what all messages amount to.
     finish: `finish(tree, mean, state) -> (tree, state)`.
     piece: what they are about.
   """
 
   start: Callable[[Any, Any], tuple[Any, Any]]
-  travel: Callable[[Any, Any], Any]
+  travel: Callable[[Any], Any]
   finish: Callable[[Any, Any, Any], tuple[Any, Any]]
   piece: Piece = WHOLE
 
@@ -66,8 +66,7 @@ class Halves(NamedTuple):
     """Returns the tree after an average, and the state."""
     part = self.piece.take(tree, state)
     message, started = self.start(part, state)
-    mean = self.travel(part, message)
-    part, finished = self.finish(part, mean, started)
+    part, finished = self.finish(part, self.travel(message), started)
     return self.piece.put(tree, part, state), finished
 
 
@@ -247,10 +246,10 @@ def subset_mean(
     started = optax.tree.where(drawn, started, state.wire)
     return (drawn, message), state._replace(wire=started)
 
-  def travel(tree, message):
+  def travel(message):
     drawn, message = message
     count = members(lax.axis_size(axis_name))
-    return wire.travel(tree, message, where=drawn, count=count)
+    return wire.travel(message, where=drawn, count=count)
 
   def finish(tree, mean, state):
     tree, own = wire.finish(tree, mean, state.wire)

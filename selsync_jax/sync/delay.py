@@ -110,8 +110,7 @@ def delayed(
   def apply(tree, state):
     now = piece.take(tree, state.averager)
     message, inner = start(state.snapshot, state.averager)
-    mean = travel(state.snapshot, message)
-    mean, inner = finish(state.snapshot, mean, inner)
+    mean, inner = finish(state.snapshot, travel(message), inner)
     far = steps / state.span.astype(jnp.float32)
 
     def corrected(x, snapshot, mean, *before):

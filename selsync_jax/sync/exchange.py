@@ -138,7 +138,7 @@ def _exchanging(
       index = jnp.where(of_all, rounds, index)
     return (index, flat.by_dtype(tree)[0]), state
 
-  def travel(tree, message):
+  def travel(message):
     rounds = rounds_of(lax.axis_size(axis_name))
     branches = [functools.partial(_mix, r, axis_name) for r in rounds]
     if all_every is not None:

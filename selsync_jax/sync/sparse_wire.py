@@ -5,9 +5,11 @@ References:
     2025 (arXiv 2508.15706).
 """
 
+import dataclasses
 import functools
 import math
 
+import jax
 from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float32, UInt8
@@ -23,6 +25,22 @@ from selsync_jax.sync.traffic import Collective
 
 CHUNK = 4096
 """Elements of which the largest are sent; an index in it has two bytes."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+  """The largest elements of each chunk, as they travel.
+
+  Attributes:
+    content: their places, two bits for each of them, and two means.
+    length: the elements of a chunk.
+    k: how many of them are chosen.
+  """
+
+  content: UInt8[Array, 'chunks nbytes']
+  length: int = dataclasses.field(metadata={'static': True})
+  k: int = dataclasses.field(metadata={'static': True})
 
 
 @part
@@ -48,18 +66,18 @@ def sparse(
     given = change + decay * error
     chunk, k = _chunk(density, given.size)
     rows = jnp.pad(given, (0, -given.size % chunk)).reshape(-1, chunk)
-    message = _encode(rows, k)
-    own = _add(jnp.zeros_like(rows), message, k)
-    return message, given - own.reshape(-1)[: given.size]
+    content = _encode(rows, k)
+    own = _add(jnp.zeros_like(rows), content, k)
+    return Chosen(content, chunk, k), given - own.reshape(-1)[: given.size]
 
-  def travel(message, size, count):
-    chunk, k = _chunk(density, size)
-    gathered = inner.all_gather(message.reshape(-1), axis_name)
-    gathered = gathered.reshape(-1, *message.shape)
+  def travel(chosen, count):
+    content = chosen.content
+    gathered = inner.all_gather(content.reshape(-1), axis_name)
+    gathered = gathered.reshape(-1, *content.shape)
     workers = lax.axis_size(axis_name)
     sums = lax.fori_loop(  # In the same order on all workers.
-      *(0, workers, lambda i, sums: _add(sums, gathered[i], k)),
-      jnp.zeros((len(message), chunk), jnp.float32),
+      *(0, workers, lambda i, sums: _add(sums, gathered[i], chosen.k)),
+      jnp.zeros((len(content), chosen.length), jnp.float32),
     )
     return sums.reshape(-1) / (count or workers), None
 

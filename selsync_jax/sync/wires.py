@@ -49,11 +49,11 @@ class Wire(Part):
   Attributes:
     init: `init(tree) -> state`.
     start: `start(tree, state) -> (message, state)`, without communication.
-    travel: `travel(tree, message, where=None, count=None) -> mean`: what all
-      messages amount to; `where` and `count` as in `consensus`.
+    travel: `travel(message, where=None, count=None) -> mean`: what all messages
+      amount to; `where` and `count` as in `consensus`.
     finish: `finish(tree, mean, state) -> (tree, state)`: the mean over workers
-      of the floating-point leaves, equal on all of them. In all three, the tree
-      is that of `start`.
+      of the floating-point leaves, equal on all of them. The tree is that of
+      `start`.
     sends: `sends(tree, workers)`, what one average sends.
     rebase: `rebase(tree, state) -> state`, with the tree of all workers after
       an averager has moved it on from the mean.
@@ -77,7 +77,7 @@ class Wire(Part):
   def mean(self, tree: Any, state: Any) -> tuple[Any, Any]:
     """Returns the mean over workers, equal on all of them, and the state."""
     message, state = self.start(tree, state)
-    return self.finish(tree, self.travel(tree, message), state)
+    return self.finish(tree, self.travel(message), state)
 
 
 @part
@@ -86,7 +86,7 @@ def float32(*, axis_name: str = AXIS) -> Wire:
   return Wire(
     lambda tree: (),
     lambda tree, state: (tree, state),
-    lambda _, tree, **some: consensus(tree, axis_name=axis_name, **some),
+    functools.partial(consensus, axis_name=axis_name),
     lambda tree, mean, state: (mean, state),
     traffic.sends_all,
     exact=True,
@@ -199,7 +199,7 @@ def bfloat16(*, axis_name: str = AXIS) -> Wire:
 class Message(NamedTuple):
   """What a worker gives to an average on a compressed wire."""
 
-  code: Array
+  code: Any
   negative: Bool[Array, ' leaves']  # The leaves with an element below 0.
 
 
@@ -218,7 +218,7 @@ def _compressed(codec: Codec, axis_name: str, coarse: bool = False) -> Wire:
     workers = lax.axis_size(axis_name)
     return encoded(change + error, codec, workers)
 
-  def travel(code, size, count):
+  def travel(code, count):
     return exchanged(code, codec, count=count, axis_name=axis_name)
 
   def sends(tree, workers):
@@ -239,8 +239,8 @@ def sends_changes(
   Args:
     encode: `encode(change, error) -> (code, error)`, of vectors [size]: what
       travels, and what it leaves out.
-    travel: `travel(code, size, count) -> (change, left)`: the mean change, and
-      what this worker has yet to send of it, or `None`; zeros may follow both.
+    travel: `travel(code, count) -> (change, left)`: the mean change, and what
+      this worker has yet to send of it, or `None`; zeros may follow both.
     sends: what an average of a tree sends.
     axis_name: the mapped axis.
     coarse: see `Wire`.
@@ -258,7 +258,7 @@ def sends_changes(
     negative = jnp.stack([jnp.any(leaf < 0) for leaf in flat.floats(tree)])
     return Message(code, negative), state._replace(error=keep(error))
 
-  def form(tree, message, *, where=None, count=None):
+  def form(message, *, where=None, count=None):
     code, negative = message
     if where is not None:
       # A message of zeros is one of changes of zero.
@@ -267,7 +267,7 @@ def sends_changes(
       )
       negative = where & negative
     negative = lax.psum(negative.astype(jnp.int32), axis_name) > 0
-    return Received(*travel(code, flat.size(tree), count), negative)
+    return Received(*travel(code, count), negative)
 
   def finish(tree, mean, state):
     _, rebuild = flat.float32(tree)

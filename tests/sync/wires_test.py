@@ -155,7 +155,7 @@ def test_a_subset_ignores_the_others_and_they_keep_their_error(wire):
   def average(values, error, where):
     state = wires.WireState([jnp.zeros(600)], [error])
     message, started = wire.start(values, state)
-    mean = wire.travel(values, message, where=where, count=2)
+    mean = wire.travel(message, where=where, count=2)
     kept = optax.tree.where(where, started, state)
     return wire.finish(values, mean, kept)
 
