@@ -1,6 +1,7 @@
 """Write a page with tables and figures of one or more runs."""
 
 from collections.abc import Sequence
+import os
 import pathlib
 
 from selsync_jax.commands import flags
@@ -18,6 +19,13 @@ def main(arguments: Sequence[str]) -> None:
     raise ConfigError('WORKDIR is missing')
   if options.out is None and len(workdirs) > 1:
     raise ConfigError('several workdirs: give --out=FOLDER')
+  for workdir in workdirs:
+    path = os.path.realpath(workdir)  # The figures name a run by its end.
+    try:
+      (path if len(workdirs) > 1 else os.path.basename(path)).encode()
+    except UnicodeEncodeError as error:
+      rule = 'its name must be UTF-8, for the figures; rename it'
+      raise ConfigError(f'{workdir}: {rule}') from error
   from selsync_jax.report import run_page  # Imports matplotlib.
 
   print(run_page.write(workdirs, options.out or workdirs[0]))

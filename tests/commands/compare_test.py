@@ -19,10 +19,13 @@ from selsync_jax.commands.flags import rates
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.methods import METHODS
+from selsync_jax.report import comparison_table
+from selsync_jax.runs import history
 from selsync_jax.runs import workdir
 from selsync_jax.simulate import methods as asynchronous
 from selsync_jax.simulate.run import simulate
 from selsync_jax.training.train import train_and_evaluate
+from tests.support import recorded
 
 ROOT = pathlib.Path(__file__).parents[2]
 DIGITS = f'{ROOT}/configs/digits.py'
@@ -135,6 +138,20 @@ def test_the_csv_has_every_finished_run(compared):
   for row, folder in zip(rows, (SELSYNC, BSP), strict=True):
     for name, value in summary(out, folder).items():
       assert row[name] == str(value)
+
+
+def test_no_cell_of_the_csv_is_a_formula(compared, tmp_path):
+  out, _ = compared
+  runs = {0: history.read(out / SELSYNC / 'seed0')}
+  own = 'bsp+data.dir==A1://,bsp+data.dir=@A1://,bsp+data.dir=-A1://'
+  entries = [
+    comparison_table.Entry(label, 0.1, runs, [])
+    for label in labels(tmp_path, own)
+  ]
+  assert entries[0].label == 'bsp, dir =A1://'
+  comparison_table.write_csv(entries, [], tmp_path / 'own.csv')
+  assert not recorded.formulas(tmp_path / 'own.csv')
+  assert not recorded.formulas(out / 'comparison.csv')
 
 
 def test_the_page_shows_the_figures_and_links_to_the_runs(compared):

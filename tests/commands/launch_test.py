@@ -4,6 +4,9 @@ import pathlib
 import signal
 import sys
 import time
+import uuid
+
+import pytest
 
 from tests.support import live_runs
 
@@ -59,7 +62,46 @@ def test_the_launcher_says_who_was_killed():
   )
   done = launch(2, sys.executable, '-c', code)
   assert done.returncode == 128 + signal.SIGKILL
-  assert 'launch: process 0 was killed by SIGKILL' in done.stderr
+  assert 'launch: process 0 was killed by SIGKILL; the kernel' in done.stderr
+
+
+@pytest.fixture
+def little_memory():
+  """A memory cgroup of 64 MiB, of version 1 or 2, without swap."""
+  root = pathlib.Path('/sys/fs/cgroup')
+  files = {'memory.max': '64M', 'memory.swap.max': '0'}
+  if (root / 'memory').is_dir():
+    root /= 'memory'
+    files = {'memory.limit_in_bytes': '64M', 'memory.swappiness': '0'}
+  group = root / f'selsync-{uuid.uuid4().hex}'
+  try:
+    group.mkdir()
+  except OSError as error:
+    pytest.skip(f'no cgroup can be made: {error}')
+  try:
+    for name, value in files.items():
+      if not (file := group / name).exists():
+        pytest.skip(f'{file} is missing')
+      file.write_text(value)
+    yield group
+  finally:
+    group.rmdir()
+
+
+@pytest.mark.slow  # It changes the machine: it makes a cgroup.
+def test_the_launcher_says_so_when_memory_runs_out(little_memory):
+  code = """
+import os, pathlib, sys
+if os.environ['JAX_PROCESS_ID'] == '1':
+  pathlib.Path(sys.argv[1], 'cgroup.procs').write_text(str(os.getpid()))
+  b'x' * 2**28
+"""
+  done = launch(2, sys.executable, '-c', code, little_memory)
+  assert done.returncode == 128 + signal.SIGKILL
+  assert done.stderr == (
+    'launch: process 1 was killed by SIGKILL; the kernel does so when memory '
+    'runs out\n'
+  )
 
 
 def test_an_impossible_launch_is_refused():

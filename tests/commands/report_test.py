@@ -3,6 +3,8 @@
 import pytest
 
 from selsync_jax.__main__ import run_command
+from selsync_jax.commands import report as command
+from selsync_jax.config import ConfigError
 from selsync_jax.report import run_page
 from tests.support import recorded
 
@@ -46,3 +48,17 @@ def test_a_mistake_is_one_line_and_exit_code_2(workdir, tmp_path, capsys):
       report(*arguments)
     assert stopped.value.code == 2
     assert capsys.readouterr().err == f'report: {line}\n'
+
+
+def test_a_run_whose_name_is_not_utf_8_is_refused(
+  workdir, tmp_path, monkeypatch
+):
+  odd = tmp_path / 'odd\udcff'
+  recorded.write_run(odd, recorded.random_changes(30, 2))
+  monkeypatch.chdir(odd)
+  for named in ([odd], ['.'], [workdir, odd, '--out=o']):
+    with pytest.raises(ConfigError) as error:
+      command.main(list(map(str, named)))
+    shown = '.' if named == ['.'] else odd
+    rule = 'its name must be UTF-8, for the figures; rename it'
+    assert str(error.value) == f'{shown}: {rule}'

@@ -3,14 +3,17 @@
 import contextlib
 import csv
 import json
+import math
 import re
 import sys
 
+import numpy as np
 import pytest
 
 import selsync_jax as ss
 from selsync_jax.__main__ import run_command
 from selsync_jax.config import RunError
+from selsync_jax.models import tasks
 from selsync_jax.runs import records
 from selsync_jax.runs import writers
 from tests.support import own_code
@@ -27,6 +30,26 @@ def test_a_table_has_every_number_and_columns_that_come_later(tmp_path):
   assert [row['relative_change'] for row in table] == ['', '0.25', '0.25']
   assert [row['validation_accuracy'] for row in table] == ['', '', '0.75']
   assert 'relative_changes' not in table[0]
+
+
+def test_no_cell_of_a_table_is_a_formula(tmp_path):
+  values = [-math.inf, -0.5, -1e-9, math.nan, None]
+  odd = {f'metric_{i}': value for i, value in enumerate(values)}
+  recorded.write_rows(tmp_path, [row | odd for row in recorded.ROWS], 'csv')
+  assert '-1e-09' in (tmp_path / 'metrics.csv').read_text()
+  assert not recorded.formulas(tmp_path / 'metrics.csv')
+
+
+@pytest.mark.parametrize('name', ['=1+1', '+A1', '-A1', '@A1', '\tA1', ''])
+def test_no_metric_has_the_name_of_a_formula(name):
+  def example_metrics(outputs, batch):
+    del batch
+    return {'loss': outputs, name: outputs}
+
+  task = tasks.Task('image', example_metrics)
+  column = np.zeros(2, np.float32)
+  with pytest.raises(ValueError, match='its name must be a letter, and then'):
+    tasks.check_metrics(task, column, {'mask': column})
 
 
 @pytest.mark.parametrize('damage', ['none', 'torn', 'lost'])

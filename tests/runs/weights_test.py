@@ -99,8 +99,10 @@ def test_who_may_read_a_run_may_read_its_weights(run, name, tmp_path):
 @pytest.mark.parametrize('name', ['w.safetensors', 'w.npz', 'w'])
 def test_an_exported_file_holds_what_was_evaluated(run, name, tmp_path, capsys):
   workdir, summary = run
-  out = tmp_path / name
+  out, others = tmp_path / name, tmp_path / f'{name}.tmp'
+  others.write_text('not ours')
   run_command(['export', str(workdir), f'--out={out}'])
+  assert others.read_text() == 'not ours'
   assert capsys.readouterr().out == f'{out}: the weights of step 25\n'
   if out.suffix == '.safetensors':
     flat = load_file(out)

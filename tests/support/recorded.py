@@ -1,5 +1,8 @@
 """Runs on disk that nobody trained."""
 
+import csv
+import math
+
 import numpy as np
 
 from selsync_jax.configs import digits
@@ -77,3 +80,18 @@ def write_rows(workdir, rows, *to, **fields):
   with writers.Writers(workdir, config, rows[0]['step'] - 1) as opened:
     for row in rows:
       opened.write(row)
+
+
+def formulas(path):
+  """The cells of a CSV file that a spreadsheet would take for a formula."""
+  with path.open(newline='') as file:
+    cells = [cell for row in csv.reader(file) for cell in row]
+  assert cells
+  return [c for c in cells if c[:1] in set('=+-@\t\r') and not _is_number(c)]
+
+
+def _is_number(cell):
+  try:
+    return math.isfinite(float(cell))
+  except ValueError:
+    return False

@@ -114,9 +114,10 @@ def operands(text, collective):
   [
     (wires.int8(), {'s8'}),
     (wires.int4(), {'s8'}),
+    (wires.int2(), {'s8'}),
     (wires.bfloat16(), {'u16'}),
   ],
-  ids=['int8', 'int4', 'bfloat16'],
+  ids=['int8', 'int4', 'int2', 'bfloat16'],
 )
 def test_the_compiled_program_sends_few_bits(wire, types):
   text = hlo(wire)
