@@ -89,9 +89,12 @@ def _lssr(given: float | None, run: pathlib.Path | None) -> float:
   if given is not None or run is None:
     line = 'give either --lssr=LSSR or --run=WORKDIR of a finished run'
     raise ConfigError(line)
-  if summary := records.read_summary(run):
-    return summary['lssr']
-  raise ConfigError(f'--run={run}: holds no finished run')
+  summary = records.read_summary(run)
+  if not summary:
+    raise ConfigError(f'--run={run}: holds no finished run')
+  if 'lssr' not in summary:
+    raise ConfigError(f'--run={run}: an asynchronous run has no LSSR')
+  return summary['lssr']
 
 
 def _configs(

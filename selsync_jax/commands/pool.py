@@ -80,7 +80,7 @@ class Processes(contextlib.AbstractContextManager[Any]):
       status = process.wait()
       with self._lock:
         self._alive.remove(process)
-    lines = log.read_text().splitlines() or ['nothing']
+    lines = log.read_text(errors='replace').splitlines() or ['nothing']
     has_diverged = status == 1 and any(
       line.startswith(f'{trial.command}: step ') and 'is not finite' in line
       for line in lines

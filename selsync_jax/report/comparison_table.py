@@ -9,6 +9,7 @@ deviation. These seeds do not separate two methods whose intervals overlap.
 
 from collections.abc import Sequence
 import csv
+import io
 import math
 import pathlib
 import statistics
@@ -22,6 +23,7 @@ from selsync_jax.config import RunError
 from selsync_jax.report import facts
 from selsync_jax.report.facts import Cell
 from selsync_jax.report.facts import spread
+from selsync_jax.runs import files
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
 from selsync_jax.runs.history import Trial
@@ -194,10 +196,11 @@ def write_csv(
     own['chosen'] = entry in chosen
     rows += [own | run.outcome for run in entry.runs.values()]
   names = dict.fromkeys(name for row in rows for name in row)
-  with path.open('w', newline='', encoding='utf-8') as file:
-    writer = csv.DictWriter(file, list(names))
-    writer.writeheader()
-    writer.writerows(rows)
+  text = io.StringIO()
+  writer = csv.DictWriter(text, list(names))
+  writer.writeheader()
+  writer.writerows(rows)
+  files.write(path, text.getvalue())
 
 
 def overlaps(entries: Sequence[Entry]) -> dict[str, list[str]]:

@@ -136,3 +136,13 @@ def test_a_mistake_is_one_line_and_exit_code_2(
   output = capsys.readouterr().err
   assert output.startswith('plan: ') and words in output
   assert output.count('\n') == 1
+
+
+def test_a_run_without_an_lssr_is_refused_in_one_line(tmp_path, capsys):
+  summary = recorded.summary(4)
+  del summary['lssr']  # As an asynchronous method leaves it.
+  records.write_summary(tmp_path, summary)
+  with pytest.raises(SystemExit, match=r'^2$'):
+    run_command(['plan', f'--run={tmp_path}', '--bandwidth=1Gbit'])
+  line = f'plan: --run={tmp_path}: an asynchronous run has no LSSR\n'
+  assert capsys.readouterr().err == line
