@@ -115,7 +115,7 @@ def _set(
   for name in path[:2] if is_part else path:
     known = list(node) if hasattr(node, 'get_type') else []
     if name not in known:
-      near = difflib.get_close_matches(name, known, 1, 0.75)
+      near = difflib.get_close_matches(name, known, 1, 0.85)
       hint = f'; Did you mean "{near[0]}" instead of "{name}"?' if near else ''
       raise ConfigError(f'{given[-1]}: this config has no such field{hint}')
     holder, node = node, node[name]
