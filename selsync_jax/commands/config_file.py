@@ -12,6 +12,7 @@ from typing import Any, TYPE_CHECKING
 from selsync_jax import blame
 from selsync_jax.commands import flags
 from selsync_jax.config import ConfigError
+from selsync_jax.config import parameters
 
 if TYPE_CHECKING:
   import ml_collections
@@ -107,7 +108,8 @@ def _set(
   The last argument wins; but those of a tuple are concatenated, from the last
   `None` on.
   """
-  from selsync_jax.methods import PARTS  # Imports JAX.
+  from selsync_jax.methods import METHODS  # Imports JAX.
+  from selsync_jax.methods import PARTS
 
   is_part = path[0] == 'sync' and bool({*path[1:2]} & {*PARTS})
   holder: Any = config
@@ -115,7 +117,10 @@ def _set(
   for name in path[:2] if is_part else path:
     known = list(node) if hasattr(node, 'get_type') else []
     if name not in known:
-      near = difflib.get_close_matches(name, known, 1, 0.85)
+      # A field of another method is not a mistyped one of this.
+      others = {field for m in METHODS.values() for field in parameters(m)}
+      near = difflib.get_close_matches(name, known, 1, 0.75)
+      near = [] if name in others else near
       hint = f'; Did you mean "{near[0]}" instead of "{name}"?' if near else ''
       raise ConfigError(f'{given[-1]}: this config has no such field{hint}')
     holder, node = node, node[name]
