@@ -75,9 +75,12 @@ def sparse(
     gathered = inner.all_gather(content.reshape(-1), axis_name)
     gathered = gathered.reshape(-1, *content.shape)
     workers = lax.axis_size(axis_name)
-    sums = lax.fori_loop(  # In the same order on all workers.
-      *(0, workers, lambda i, sums: _add(sums, gathered[i], chosen.k)),
-      jnp.zeros((len(content), chosen.length), jnp.float32),
+    zeros = jnp.zeros((len(content), chosen.length), jnp.float32)
+    # In the same order on all workers. The loop begins with what they sent,
+    # which has the type of what they add.
+    sums = lax.fori_loop(
+      *(1, workers, lambda i, sums: _add(sums, gathered[i], chosen.k)),
+      _add(zeros, gathered[0], chosen.k),
     )
     return sums.reshape(-1) / (count or workers), None
 
