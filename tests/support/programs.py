@@ -78,10 +78,17 @@ def _sent(body, devices_per_worker, conditional):
     found = re.search(rf' ({_KINDS})(?:-start)?\((.*?)\)', line)
     if found:
       crosses = _crosses(line, devices_per_worker)
+      operands = []
       for operand in re.findall(r'%([\w.\-]+)', found[2]):
         ((dtype, shape),) = re.findall(r'(\w+)\[([\d,]*)\]', types[operand])
         elements = int(np.prod([int(d) for d in shape.split(',') if d]))
-        yield Sent(found[1], dtype, elements, crosses, conditional)
+        operands.append((dtype, elements))
+      if found[1] == 'all-to-all' and len(operands) > 1:
+        # One message, with an operand for each receiver; one of them stays.
+        (dtype, _), *others = operands
+        operands = [(dtype, sum(elements for _, elements in others))]
+      for operand in operands:
+        yield Sent(found[1], *operand, crosses, conditional)
 
 
 def _crosses(line, devices_per_worker):
