@@ -12,7 +12,7 @@ PLOTLY_FILES := selsync_jax/report/plotly
 train: $(VENV)/train.stamp
 	$(BIN)/python train.py
 
-# What is quick: under five minutes. Most of the time goes into compiling small
+# What is quick: about five minutes. Most of the time goes into compiling small
 # programs, so XLA takes its cheapest way here: LLVM does not optimize, fusions
 # have no code generator of their own, and a program is one module. That halves
 # the time of a program. What is slow runs as users run it, but for conformance,

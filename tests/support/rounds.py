@@ -11,7 +11,7 @@ def run(averager, start, moves, mapper='vmap', sync=None):
   """What each step leaves, and the averager's state, [steps, workers, ...].
 
   Args:
-    averager: of the synchronizations.
+    averager: what the workers do at a synchronization.
     start: where all workers start.
     moves: what each worker adds at each step, [steps, workers, ...].
     mapper: see `mappers.choose`.
