@@ -15,14 +15,14 @@ train: $(VENV)/train.stamp
 # What is quick: about five minutes. Most of the time goes into compiling small
 # programs, so XLA takes its cheapest way here: LLVM does not optimize, fusions
 # have no code generator of their own, and a program is one module. That halves
-# the time of a program. What is slow runs as users run it, but for conformance,
-# which compiles even more programs.
+# the time of a program. What is slow runs as users run it, but for what compiles
+# even more programs: conformance, and the commands of the pages.
 CHEAP := XLA_FLAGS='--xla_backend_optimization_level=0 \
 	--xla_cpu_use_fusion_emitters=false \
 	--xla_cpu_parallel_codegen_split_count=1'
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 QUICK := $(CHEAP) $(PYTEST) -m 'not slow'
-CONFORMANCE := tests/conformance_test.py
+COMPILE := tests/conformance_test.py tests/docs
 
 test: $(VENV)/test.stamp lint
 	$(QUICK)
@@ -33,8 +33,8 @@ test-random: $(VENV)/test.stamp
 	$(QUICK) -p randomly $(if $(SEED),--randomly-seed=$(SEED))
 
 test-all: test
-	$(CHEAP) $(PYTEST) -m slow $(CONFORMANCE)
-	$(PYTEST) -m slow --ignore=$(CONFORMANCE)
+	$(CHEAP) $(PYTEST) -m slow $(COMPILE)
+	$(PYTEST) -m slow $(COMPILE:%=--ignore=%)
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
