@@ -212,7 +212,7 @@ def _forms(tree: Any) -> str:
 def check_metrics(task: Task, outputs: Any, batch: Batch) -> list[str]:
   """Returns the names of all metrics; checks that they can be reported."""
   values = jax.eval_shape(task.example_metrics, outputs, batch)
-  _check_dict('a task', values)
+  check_names('a task', values)
   if 'loss' not in values:
     raise ValueError(f'a task must return a loss, got {", ".join(values)}')
   for name, value in values.items():
@@ -230,7 +230,7 @@ def check_metrics(task: Task, outputs: Any, batch: Batch) -> list[str]:
 def derived_metrics(task: Task, means: Mapping[str, Any]) -> dict[str, float]:
   """Returns the metrics that are functions of means; checks their types."""
   derived = task.derived_metrics(means)
-  _check_dict('derived_metrics', derived)
+  check_names('derived_metrics', derived)
   for name, value in derived.items():
     if np.ndim(value) or not _is_real(np.asarray(value).dtype):
       raise ValueError(f'derived metric {name} is {value!r}: must be a number')
@@ -242,7 +242,8 @@ def _is_real(dtype: Any) -> bool:
   return any(jnp.issubdtype(dtype, kind) for kind in kinds)
 
 
-def _check_dict(what: str, metrics: Any) -> None:
+def check_names(what: str, metrics: Any) -> None:
+  """Raises `ValueError` unless metrics are a dict by names of columns."""
   if not isinstance(metrics, Mapping):
     kind = type(metrics).__name__
     raise ValueError(f'{what} must return a dict of metrics, got a {kind}')

@@ -80,7 +80,7 @@ def read_entries(trials: Sequence[Trial]) -> list[Entry]:
     if run.summary is None:
       raise RunError(
         f'{trial.workdir}: the summary is of fewer steps than the rows; '
-        "the run's own command finishes it"
+        'run its command again to finish it'
       )
   return list(entries.values())
 

@@ -41,7 +41,7 @@ def plot(entries: Sequence[Entry], metric: str) -> figure.Plot:
 def _marks(
   entries: Sequence[Entry], cost: str, field: str, higher_is_better: bool
 ) -> list[figure.Mark]:
-  """Returns the front, then the seeds and the mean of each method."""
+  """Returns the front, then the mean and the seeds of each method."""
   means = [(entry.mean(cost), entry.mean(field)) for entry in entries]
   front = sorted(pareto(means, higher_is_better))
   marks: list[figure.Mark] = []
@@ -57,9 +57,9 @@ def _marks(
     x, y = [[of[seed] for seed in shared] for of in (paid, scored)]
     hover = f'{entry.label}: {{y}} for {{x}}'
     of_mean = f'{hover}, mean of {len(shared)} seeds'
-    marks += [
-      figure.Line(entry.label, x, y, small, hover=hover),
+    marks += [  # The legend shows the first.
       figure.Line(entry.label, [mean[0]], [mean[1]], large, hover=of_mean),
+      figure.Line(entry.label, x, y, small, hover=hover),
     ]
   return marks
 

@@ -1,6 +1,6 @@
 """PNG files of figures, which matplotlib draws in the colors of light mode."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 import math
 import pathlib
 from typing import Any
@@ -10,6 +10,7 @@ from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.backends import backend_agg
 from matplotlib.figure import Figure
+import numpy as np
 
 from selsync_jax.report import figure
 from selsync_jax.report.figure import LIGHT
@@ -17,7 +18,9 @@ from selsync_jax.report.figure import WIDE
 from selsync_jax.runs import files
 
 FOLDER = 'plots'
-LEGEND = 20  # The height of a row of the legend, in pixels.
+# Of the legend, in pixels: the height of a row, the width of a character, and
+# that of a mark with the space around it.
+LEGEND, CHARACTER, HANDLE = 20, 6.5, 62
 
 _SETTINGS = {
   **dict.fromkeys(('axes.edgecolor', 'axes.labelcolor'), LIGHT['muted']),
@@ -54,7 +57,8 @@ def draw(plot: figure.Plot) -> Figure:
   """Draws a figure as on a wide screen."""
   height, places = plot.boxes(WIDE)
   legend = plot.legend
-  total = height + LEGEND * math.ceil(len(legend) / WIDE.columns)
+  columns = _legend_columns(list(legend))
+  total = height + LEGEND * math.ceil(len(legend) / columns)
   drawn = Figure(figsize=(WIDE.width / 72, total / 72))
   handles: dict[str, Any] = {}
   for panel, box in zip(plot.panels, places, strict=True):
@@ -75,12 +79,23 @@ def draw(plot: figure.Plot) -> Figure:
       [name.replace('$', r'\$') for name in legend],
       loc='upper left',
       bbox_to_anchor=(figure.LEFT / WIDE.width, 1),
-      ncols=WIDE.columns,
+      ncols=columns,
       borderaxespad=0.3,
       borderpad=0,
       columnspacing=2.0,
     )
   return drawn
+
+
+def _legend_columns(names: Sequence[str]) -> int:
+  """Returns the largest number of columns in which the names have room."""
+  room = WIDE.width - figure.LEFT
+  for columns in range(WIDE.columns, 1, -1):
+    split = np.array_split(names, columns)
+    widths = [max(map(len, column), default=0) * CHARACTER for column in split]
+    if sum(widths) + HANDLE * columns <= room:
+      return columns
+  return 1
 
 
 def _fill(axes: Axes, panel: figure.Panel) -> list[Any]:

@@ -10,13 +10,16 @@ import numpy as np
 from selsync_jax.config import RunError
 from selsync_jax.sync.traffic import Traffic
 
+# The columns that parts of a method report.
+REPORTED = {
+  *('threshold', 'budget_threshold', 'overflow', 'selection'),
+  *('senders', 'renewed'),
+}
 # The columns of rows that are not metrics of a task.
-COLUMNS = {
+COLUMNS = REPORTED | {
   *('step', 'epoch', 'samples', 'seconds', 'samples_per_second', 'lr'),
   *('relative_change', 'relative_changes', 'synced', 'skipped', 'lssr'),
   *('bytes_per_worker', 'virtual_seconds', 'staleness', 'count', 'unequal'),
-  *('threshold', 'budget_threshold', 'overflow', 'selection'),
-  *('senders', 'renewed'),
 }
 _NOT_MEANS = {'count', 'relative_change', 'synced', 'unequal'}
 

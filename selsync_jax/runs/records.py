@@ -163,11 +163,15 @@ class _Rows:
     """
     *lines, _ = (files.read_bytes(self.path) or b'').split(b'\n')
     intact: dict[int, tuple[bytes, Row]] = {}
+    damaged = 0
     for line in lines:
-      with contextlib.suppress(ValueError):
+      try:
         row = self._parse(line)
+      except ValueError:
+        damaged += 1
+      else:
         intact.setdefault(row['step'], (line + b'\n', row))
-    return dict(sorted(intact.items())), len(lines) - len(intact)
+    return dict(sorted(intact.items())), damaged
 
   def last(self) -> Row | None:
     """Returns the newest intact row; reads only the end of the file."""

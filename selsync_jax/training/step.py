@@ -13,11 +13,16 @@ from jax import lax
 import jax.numpy as jnp
 import optax
 
+from selsync_jax.config import config_errors
+from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
+from selsync_jax.models import tasks
+from selsync_jax.runs import ledger
 from selsync_jax.sync import inner
 from selsync_jax.sync import replicas
 from selsync_jax.sync import traffic
 from selsync_jax.sync.consensus import AXIS
+from selsync_jax.sync.part import shown
 from selsync_jax.sync.strategy import Strategy
 
 PARTS = {
@@ -109,10 +114,8 @@ def train_step(
       strategy, optimizer, state, grads, model_state
     )
     state, synced, unequal = synchronize(sync, state)
-    for field, part in PARTS.items():
-      reported = getattr(strategy, part).metrics(getattr(state, field))
-      metrics = {**reported, **metrics}
     return state, {
+      **_reported(strategy, state, metrics),
       **metrics,
       'relative_change': change,
       'synced': synced,
@@ -120,6 +123,29 @@ def train_step(
     }
 
   return step
+
+
+def _reported(strategy, state, metrics):
+  """Returns what the parts report; of two with one name, the first part's.
+
+  Raises:
+    ConfigError: if it cannot stand in a row beside the metrics of the task.
+  """
+  reported = {}
+  taken = (ledger.COLUMNS - ledger.REPORTED) | metrics.keys()
+  for field, kind in PARTS.items():
+    part = getattr(strategy, kind)
+    own = part.metrics(getattr(state, field))
+    with config_errors(f'sync.{kind}'):
+      tasks.check_names(shown(part), own)
+    for name, value in own.items():
+      if name in taken or jnp.ndim(value):
+        why = 'is a column of ours' if name in taken else 'is not a number'
+        raise ConfigError(
+          f'config.sync.{kind}: {shown(part)} reports {name!r}, which {why}'
+        )
+    reported = {**own, **reported}
+  return reported
 
 
 def _local_update(strategy, optimizer, state, grads, model_state):

@@ -37,3 +37,14 @@ def test_a_file_has_the_legend_of_its_figure():
   (legend,) = png.draw(plot).legends
   shown = [text.get_text() for text in legend.get_texts()]
   assert shown == ['_old', 'new', '_bars', r'\$spans']
+
+
+@pytest.mark.parametrize('length', [1, 20, 55, 90])
+def test_a_legend_of_many_names_stays_inside_its_figure(length):
+  x, look, axis = [0, 1], Look('ink'), Axis((0, 1))
+  marks = [Line(f'{i:0{length}}', x, x, look) for i in range(29)]
+  drawn = png.draw(Plot('name', '', '', [Panel('', axis, axis, marks)]))
+  (legend,) = drawn.legends
+  box, panel = legend.get_window_extent(), drawn.axes[0].get_window_extent()
+  assert box.x1 <= drawn.bbox.x1
+  assert panel.y1 <= box.y0 and box.y1 <= drawn.bbox.y1

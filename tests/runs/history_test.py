@@ -78,7 +78,7 @@ def test_a_damaged_file_is_named_in_one_line(name, kind, finished):
     history.read(finished)
   line = str(error.value)
   assert line.startswith(f'{finished / name} is damaged: ')
-  assert line.endswith("; the run's own command mends it")
+  assert line.endswith('; run its command again to repair it')
   assert '\n' not in line and len(line) < 300
 
 
@@ -103,6 +103,16 @@ def test_a_damaged_line_is_left_out_and_said(line, finished, capsys):
   path.write_bytes(b''.join([one, line + b'\n', *rest]))
   assert [row['step'] for row in history.read(finished).rows] == [1, 3]
   assert capsys.readouterr().err == (f'{path}: 1 damaged line is left out\n')
+
+
+def test_a_line_that_stands_twice_counts_once_and_is_not_damaged(
+  finished, capsys
+):
+  path = finished / 'metrics.jsonl'
+  one, *rest = path.read_bytes().splitlines(keepends=True)
+  path.write_bytes(b''.join([one, one, *rest]))
+  assert [row['step'] for row in history.read(finished).rows] == [1, 2, 3]
+  assert not capsys.readouterr().err
 
 
 def test_a_table_of_labels_has_rows_of_one_length(finished):

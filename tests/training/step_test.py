@@ -1,5 +1,6 @@
 """The mapped step: where it communicates, and that pmap and vmap agree."""
 
+import dataclasses
 import re
 
 import flax.linen as nn
@@ -11,6 +12,7 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax import models
+from selsync_jax.config import ConfigError
 from selsync_jax.devices import mappers
 from selsync_jax.models import tasks
 from selsync_jax.training.step import init_state
@@ -241,3 +243,20 @@ def test_a_state_that_comes_back_from_the_host_needs_no_second_program(mapper):
   run.state = run.mapper.place(jax.device_get(run.state))
   run.train(2)
   assert run.traces == 1
+
+
+@pytest.mark.parametrize(
+  ('reported', 'why'),
+  [
+    ({'step': 1.0}, "reports 'step', which is a column of ours"),
+    ({'loss': 1.0}, "reports 'loss', which is a column of ours"),
+    ({'norms': jnp.zeros(3)}, "reports 'norms', which is not a number"),
+    ({'../x': 1.0}, "'../x': its name must be a letter"),
+    (1.0, 'must return a dict of metrics, got a float'),
+  ],
+)
+def test_what_a_part_reports_must_be_a_new_column_of_numbers(reported, why):
+  averager = dataclasses.replace(ss.mean(), metrics=lambda state: reported)
+  run = Run(Dense(), 'vmap', averager=averager)
+  with pytest.raises(ConfigError, match=f'^config.sync.averager: .*{why}'):
+    run.train(1)
