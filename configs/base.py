@@ -7,7 +7,7 @@ which `--config=configs/digits.py:bsp` selects, as its constructor in
 workload's config starts from this one and changes some fields.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import functools
 import inspect
 import types
@@ -103,18 +103,21 @@ def _own() -> dict[str, Any]:
   return config
 
 
-def split(argument: str) -> tuple[str, bool]:
-  """Parses the argument of a workload's config file, `METHOD[,smoke]`.
+def split(
+  argument: str, variants: Sequence[str] = ('smoke',)
+) -> tuple[str, str]:
+  """Parses the argument of a workload's config file, `METHOD[,VARIANT]`.
 
-  The smoke variant is small enough for a laptop, on data that every machine
-  has.
+  Without a variant, it is empty. The variant `smoke` is small enough for a
+  laptop, on data that every machine has.
   """
-  method, *variant = argument.split(',')
-  if variant not in ([], ['smoke']):
+  method, _, variant = argument.partition(',')
+  if variant not in variants and argument != method:
+    names = ' or '.join(variants)
     raise ConfigError(
-      f'--config=FILE:{argument}: only smoke may follow the method'
+      f'--config=FILE:{argument}: only {names} may follow the method'
     )
-  return method, bool(variant)
+  return method, variant
 
 
 def set_optimizer(config: config_dict.ConfigDict, **given: Any) -> None:

@@ -4,7 +4,8 @@ Li et al., `Taming Unbalanced Training Workloads in Deep Learning with Partial
 Collective Operations`, PPoPP 2020, section 6: a linear model on points of a
 hyperplane with noise, 8 processes, 256 examples each, 48 epochs. Ours has 512
 dimensions and 16,384 points, not 8,192 dimensions, so that it takes seconds.
-The loss is the mean squared error. The noise is 0.01 of it.
+The loss is the mean squared error. It is at least the variance of the noise,
+0.01.
 
   python train.py --config=configs/hyperplane.py:bsp
 """

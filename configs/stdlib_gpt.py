@@ -1,6 +1,7 @@
 r"""A small LLaMA-style decoder on the source of Python's library, byte by byte.
 
   python train.py --config=configs/stdlib_gpt.py:selsync
+  python train.py --config=configs/stdlib_gpt.py:selsync,middle
   python train.py --config=configs/stdlib_gpt.py:selsync,smoke
 
 Not from a paper: a decoder with pre-norm, RMSNorm, rotary positions and SwiGLU,
@@ -24,12 +25,12 @@ on validation: BSP 5.761 +- 0.047, SelSync 5.974 +- 0.074 at LSSR 0.910 with
 from selsync_jax.configs import base
 
 # Synchronize at large changes, and at the latest after 12 steps.
-SMOKE = {'selsync': dict(delta=0.5, max_period=12)}
+SMALL = {'selsync': dict(delta=0.5, max_period=12)}
 
 
 def get_config(argument: str = 'selsync'):
-  method, smoke = base.split(argument)
-  config = base.get_config(method, SMOKE if smoke else base.NO_OVERRIDES)
+  method, variant = base.split(argument, ('smoke', 'middle'))
+  config = base.get_config(method, SMALL if variant else base.NO_OVERRIDES)
   config.update(workers=4, epochs=10.0, batch_size=16)
   config.data.update(name='stdlib_text', bptt=256)
   config.model.update(
@@ -53,14 +54,19 @@ def get_config(argument: str = 'selsync'):
     clip_norm=1.0,
   )
   config.schedule.update(name='cosine', warmup_epochs=0.5)
-  if smoke:
+  if variant:
     base.shrink(config)
-    config.steps = 600
     config.batch_size = 8
     config.data.bptt = 64
-    config.model.update(
-      num_layers=2, embed_dim=64, num_heads=4, mlp_dim=172, dropout=0.0
-    )
+    config.model.update(num_heads=4, dropout=0.0)
+  if variant == 'smoke':
+    config.steps = 600
+    config.model.update(num_layers=2, embed_dim=64, mlp_dim=172)
     config.schedule.warmup_epochs = 0.03  # 56 of the 600 steps.
     base.set_optimizer(config, learning_rate=0.012)
+  if variant == 'middle':
+    config.steps = 3000
+    config.model.update(num_layers=4, embed_dim=128, mlp_dim=344)
+    config.schedule.warmup_epochs = 0.15  # 280 of the 3,000 steps.
+    base.set_optimizer(config, learning_rate=0.006)
   return config

@@ -18,17 +18,14 @@ each seed, and its clock runs again for the other clusters.
 
 import argparse
 from collections.abc import Sequence
-import concurrent.futures
-import contextlib
-import io
 import math
-import multiprocessing
 import os
 import pathlib
 import re
 import statistics
 from typing import Any, NamedTuple
 
+from benchmarks.quality import runs
 from benchmarks.table import report
 from selsync_jax.commands import compare
 from selsync_jax.commands import trials
@@ -125,18 +122,6 @@ def grid(
   )
 
 
-def train(trial: Trial) -> None:
-  """Runs a trial that is not finished; one that diverges has no summary."""
-  from selsync_jax.runs.ledger import NonFiniteError
-  from selsync_jax.simulate.run import simulate
-
-  with (
-    contextlib.redirect_stdout(io.StringIO()),
-    contextlib.suppress(NonFiniteError),
-  ):
-    simulate(trial.config, trial.workdir)
-
-
 def virtual_seconds(
   trial: Trial, rows: Sequence[dict[str, Any]]
 ) -> list[float]:
@@ -216,13 +201,9 @@ def measure(
     trained
     for each in pairs.values()
     for trial, trained in each
-    if trial is trained and not trained.is_done
+    if trial is trained
   ]
-  with concurrent.futures.ProcessPoolExecutor(
-    options.jobs, multiprocessing.get_context('spawn')
-  ) as pool:
-    for index, _ in enumerate(pool.map(train, wanted), 1):
-      print(f'{name}: {index} of {len(wanted)} runs', flush=True)
+  runs.train_all(wanted, options.jobs, options.work, name)
   found: dict[str, dict[str, list[Outcome]]] = {}
   for cluster, each in pairs.items():
     for trial, trained in each:
@@ -293,10 +274,6 @@ def main() -> None:
   parser.add_argument('--out', default='stragglers.json')
   options = parser.parse_args()
   options.work = options.work.resolve()
-  # A program is compiled once, not for every seed and cluster.
-  cache = str(options.work / 'compiled')
-  os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', cache)
-  os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
   methods = options.methods or [*compare.every_method(simulate=True), *VARIANTS]
   result = {name: measure(name, methods, options) for name in options.workloads}
   text = f'Seeds of each method: {options.seeds}.\n\n'

@@ -24,7 +24,7 @@ _FIELDS = (
   'Fields of constructors are flags, too: those of the method in config.sync, '
   'see docs/methods.md; and those of data sets, models, optimizers and '
   'schedules, see docs/fields.md. --config.sync.trigger=..., .averager, '
-  '.reducer, .wire and .optimizer_state replace parts of the method.'
+  '.reducer, .wire, .delay and .optimizer_state replace parts of the method.'
 )
 
 

@@ -45,11 +45,11 @@ def test_a_workload_takes_every_method_and_leaves_its_fields(
   optimizers.create_optimizer(**config.optimizer)
 
 
-def test_after_the_method_there_is_smoke_or_nothing():
+def test_after_the_method_there_is_a_variant_or_nothing():
   with pytest.raises(ConfigError) as error:
     get_config('stdlib_gpt', 'bsp,tiny')
   assert str(error.value) == (
-    '--config=FILE:bsp,tiny: only smoke may follow the method'
+    '--config=FILE:bsp,tiny: only smoke or middle may follow the method'
   )
 
 

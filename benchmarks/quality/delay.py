@@ -1,0 +1,266 @@
+"""What a late average costs in quality, and what helps.
+
+  python -m benchmarks.quality.delay --delays 3 8 --into=docs/performance.md
+
+Trains the small language model with every recipe below, without a delay and
+with each of some delays. All averages travel in int8. A recipe gets the
+learning rate with the lowest validation loss, with a seed of its own, at every
+delay anew; then it is trained with three other seeds. Prints one table: the
+validation loss, and how far it is above that without a delay, seed by seed.
+Writes it into the page between `<!-- delays -->` and `<!-- /delays -->`, and
+into delay.json. With --picture, also draws the loss over the delay.
+"""
+
+import argparse
+from collections.abc import Iterable, Sequence
+import itertools
+import os
+import pathlib
+import re
+import statistics
+from typing import NamedTuple
+
+from benchmarks.quality import runs
+from benchmarks.table import report
+from selsync_jax.commands import flags
+from selsync_jax.commands import trials
+from selsync_jax.runs.history import Trial
+
+ROOT = pathlib.Path(__file__).parents[2]
+BLOCK = re.compile(r'(<!-- delays -->\n).*(<!-- /delays -->)', re.S)
+TUNING_SEED = 50
+SEEDS = 60  # The first of those that count.
+
+
+class Recipe(NamedTuple):
+  """A method, and what it does with a mean that arrives late.
+
+  Attributes:
+    method: without a delay, as `compare` takes it.
+    late: what is added for a delay of k steps; without `{k}` the delay is the
+      recipe's own.
+  """
+
+  method: str
+  late: str
+
+
+LOCAL = 'local_sgd+sync.period=10+sync.wire=int8'
+SELSYNC = 'selsync+sync.wire=int8'
+OUTER = 'diloco+sync.period=10+sync.wire=int8'
+MUON = 'muloco+sync.period=10+sync.averager=mean+sync.wire=int8'
+NESTEROV = (
+  'averager.optimizer.name=sgd+sync.averager.optimizer.learning_rate=0.7'
+  '+sync.averager.optimizer.momentum=0.9'
+  '+sync.averager.optimizer.nesterov=True'
+)
+PLAIN = 'delay={k}'
+HALF = 'delay={k}+sync.delay.own=0.5+sync.delay.ahead=0.5'
+MIXED = 'delay={k}+sync.delay.own=0+sync.delay.local=0.5'
+RECIPES = {
+  'mean, plain': Recipe(LOCAL, PLAIN),
+  'mean, half and half': Recipe(LOCAL, HALF),
+  'mean, half of own': Recipe(LOCAL, 'delay={k}+sync.delay.own=0.5'),
+  'mean, 0.7 of own, 0.3 ahead': Recipe(
+    LOCAL, 'delay={k}+sync.delay.own=0.7+sync.delay.ahead=0.3'
+  ),
+  'mean, mixed': Recipe(LOCAL, MIXED),
+  'mean and moments, half and half': Recipe(
+    LOCAL + '+sync.optimizer_state=mean', HALF
+  ),
+  'mean, half and half, period 7': Recipe(LOCAL, HALF + '+sync.trigger.k=7'),
+  'Muon, plain': Recipe(MUON, PLAIN),
+  'Muon, half and half': Recipe(MUON, HALF),
+  'selsync, plain': Recipe(SELSYNC, PLAIN),
+  'selsync, half and half': Recipe(SELSYNC, HALF),
+  'outer, plain': Recipe(OUTER, PLAIN),
+  'outer, half and half': Recipe(OUTER, HALF),
+  'outer, mixed': Recipe(OUTER, MIXED),
+  'outer, eager': Recipe(OUTER, 'averager=eager_outer+sync.' + NESTEROV),
+  'fragments, mixed': Recipe(
+    'streaming_diloco+sync.period=3+sync.wire=int8', MIXED
+  ),
+}
+
+
+class Case(NamedTuple):
+  """A recipe with a delay; 0 is none."""
+
+  recipe: str
+  delay: int
+
+  @property
+  def method(self) -> str:
+    """The method, as `compare` takes it."""
+    method, late = RECIPES[self.recipe]
+    added = f'+sync.{late.format(k=self.delay)}' if self.delay else ''
+    return method + added
+
+  @property
+  def name(self) -> str:
+    """The delay, for a table."""
+    fixed = '{k}' not in RECIPES[self.recipe].late
+    return 'a round' if fixed and self.delay else str(self.delay)
+
+
+class Outcome(NamedTuple):
+  """What a case reached: the rate it got, and the loss of each seed."""
+
+  rate: float
+  losses: list[float]
+
+
+def cases(recipes: Iterable[str], delays: Sequence[int]) -> list[Case]:
+  """Every recipe without and with a delay; one of its own counts once."""
+  return [
+    Case(recipe, k)
+    for recipe in recipes
+    for k in (0, *(delays if '{k}' in RECIPES[recipe].late else delays[:1]))
+  ]
+
+
+def list_trials(
+  method: str, rates: str, seed: int, seeds: int, options: argparse.Namespace
+) -> list[Trial]:
+  """The runs of one method."""
+  return trials.list_trials(
+    f'{ROOT}/configs/{options.config}',
+    [
+      *(f'--config.seed={seed}', '--config.mapper=vmap'),
+      *('--config.data.backend=numpy', '--config.eval.every_epochs=1000.0'),
+      *([f'--config.steps={options.steps}'] if options.steps else []),
+    ],
+    [method],
+    [],
+    flags.rates(rates),
+    seeds,
+    options.work,
+  )
+
+
+def loss(trial: Trial) -> float:
+  """The validation loss of a finished run; infinite if it diverged."""
+  from selsync_jax.runs import history
+
+  if not trial.is_done:
+    return float('inf')
+  return history.read(trial.workdir).outcome['validation_loss']
+
+
+def measure(options: argparse.Namespace) -> dict[Case, Outcome]:
+  """Tunes and trains every case; cases that are the same run share it."""
+  every = cases(options.recipes, options.delays)
+  methods = dict.fromkeys(case.method for case in every)
+  tried = {
+    m: list_trials(m, options.rates, TUNING_SEED, 1, options) for m in methods
+  }
+  run = options.jobs, options.work
+  runs.train_all(itertools.chain(*tried.values()), *run, 'learning rates')
+  best = {m: min(each, key=loss).learning_rate for m, each in tried.items()}
+  chosen = {
+    m: list_trials(m, repr(rate), SEEDS, options.seeds, options)
+    for m, rate in best.items()
+  }
+  runs.train_all(itertools.chain(*chosen.values()), *run, 'seeds')
+  return {
+    case: Outcome(best[case.method], [loss(t) for t in chosen[case.method]])
+    for case in every
+  }
+
+
+def above(found: dict[Case, Outcome], case: Case) -> list[float]:
+  """How far each seed's loss is above that without a delay, in percent."""
+  pairs = zip(
+    found[case].losses, found[Case(case.recipe, 0)].losses, strict=True
+  )
+  return [100 * (late / prompt - 1) for late, prompt in pairs]
+
+
+def table(found: dict[Case, Outcome]) -> str:
+  """The table, in Markdown."""
+  from selsync_jax.report import facts
+
+  lines = [
+    [
+      'recipe',
+      'delay',
+      'learning rate',
+      'validation loss',
+      'above no delay, %',
+    ],
+    ['---', *['---:'] * 4],
+  ]
+  for case, (rate, losses) in found.items():
+    difference = facts.spread(above(found, case), '+.2f').text
+    lines.append(
+      [
+        *(case.recipe, case.name, f'{rate:g}'),
+        facts.spread(losses, '.4f').text,
+        difference if case.delay else '',
+      ]
+    )
+  return ''.join(f'| {" | ".join(line)} |\n' for line in lines)
+
+
+def draw(found: dict[Case, Outcome], folder: pathlib.Path) -> None:
+  """Draws the loss above that without a delay, over the delay."""
+  from selsync_jax.report import figure
+  from selsync_jax.report import png
+
+  points: dict[str, dict[int, float]] = {}
+  for case in found:
+    mean = statistics.fmean(above(found, case))
+    points.setdefault(case.recipe, {})[case.delay] = mean
+  marks = [
+    figure.Line(recipe, [*curve], [*curve.values()], figure.series(index))
+    for index, (recipe, curve) in enumerate(points.items())
+  ]
+  x = figure.Axis((0, max(case.delay for case in found)), 'delay (steps)')
+  y = figure.spanning([mark.y for mark in marks])
+  title = 'validation loss above that without a delay (%)'
+  panel = figure.Panel(title, x, y, marks, 280)
+  png.write([figure.Plot('delays', title, '', [panel])], folder)
+
+
+def main() -> None:
+  """The command line."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  add = parser.add_argument
+  add('--config', default='stdlib_gpt.py:smoke', help='a file in configs/')
+  add('--recipes', nargs='+', default=list(RECIPES), choices=RECIPES)
+  add('--delays', nargs='+', type=int, default=[3, 8], help='steps')
+  add('--rates', default='1x,2x,4x', help='learning rates, as for compare')
+  add('--seeds', type=int, default=3)
+  add('--jobs', type=int, default=os.cpu_count())
+  add('--steps', type=int, help="default: the config's")
+  add('--picture', action='store_true', help='draw WORK/plots/delays.png')
+  add(
+    '--work',
+    type=pathlib.Path,
+    default='runs/delay',
+    help='folder of the runs; finished runs are not repeated',
+  )
+  add('--into', type=pathlib.Path, help='a page, in Markdown')
+  add('--out', default='delay.json')
+  options = parser.parse_args()
+  found = measure(options)
+  text = table(found)
+  if options.picture:
+    draw(found, options.work)
+  if options.into:
+    page = options.into.read_text()
+    new, count = BLOCK.subn(lambda m: f'{m[1]}{text}{m[2]}', page)
+    assert count == 1, f'{options.into} needs <!-- delays --> once'
+    options.into.write_text(new)
+  record = {
+    'config': options.config,
+    'outcomes': [
+      {**case._asdict(), 'method': case.method, **outcome._asdict()}
+      for case, outcome in found.items()
+    ],
+  }
+  report(options.out, record, notes=[text])
+
+
+if __name__ == '__main__':
+  main()
