@@ -49,10 +49,9 @@ LOCAL = 'local_sgd+sync.period=10+sync.wire=int8'
 SELSYNC = 'selsync+sync.wire=int8'
 OUTER = 'diloco+sync.period=10+sync.wire=int8'
 MUON = 'muloco+sync.period=10+sync.averager=mean+sync.wire=int8'
-NESTEROV = (
-  'averager.optimizer.name=sgd+sync.averager.optimizer.learning_rate=0.7'
-  '+sync.averager.optimizer.momentum=0.9'
-  '+sync.averager.optimizer.nesterov=True'
+EAGER = (  # With DiLoCo's Nesterov momentum it diverges.
+  'averager=eager_outer+sync.averager.optimizer.name=sgd'
+  '+sync.averager.optimizer.learning_rate=0.5'
 )
 PLAIN = 'delay={k}'
 HALF = 'delay={k}+sync.delay.own=0.5+sync.delay.ahead=0.5'
@@ -76,7 +75,7 @@ RECIPES = {
   'outer, plain': Recipe(OUTER, PLAIN),
   'outer, half and half': Recipe(OUTER, HALF),
   'outer, mixed': Recipe(OUTER, MIXED),
-  'outer, eager': Recipe(OUTER, 'averager=eager_outer+sync.' + NESTEROV),
+  'outer, eager': Recipe(OUTER, EAGER),
   'fragments, mixed': Recipe(
     'streaming_diloco+sync.period=3+sync.wire=int8', MIXED
   ),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FORMULA = """\
 step = compute + collectives at each step + (1 - LSSR) x those of an average
+       - what is hidden
 an all-reduce of b bytes = 2 (N-1)/N x b / bandwidth + 2 (N-1) x latency"""
 
 HEAD = (

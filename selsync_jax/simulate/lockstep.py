@@ -77,8 +77,10 @@ class LockstepLedger(VirtualLedger):
     totals, workers = self.totals, self._cluster.network.workers
     version = totals.sync_steps - columns['synced']
     ready = totals.clock.get('ready', [0.0])
-    if len(ready) != workers:  # After a resize.
+    if len(ready) != workers:  # After a resize, which drops delayed averages.
       ready = [max(ready)] * workers
+      flights = totals.clock.get('late', [])
+      totals.clock['late'] = [[due, at] for due, at in flights if due is None]
     seconds = self._cluster.seconds
     computed = [t + seconds(i, totals.steps - 1) for i, t in enumerate(ready)]
     issued = self._issued(columns['synced'], metrics)
@@ -135,7 +137,10 @@ class LockstepLedger(VirtualLedger):
   def _issued(
     self, synced: bool, metrics: Mapping[str, np.ndarray]
   ) -> list[Collective]:
-    """Returns the step's collectives; `rate` says how often each is issued."""
+    """Returns the step's collectives; `rate` says how often each is issued.
+
+    Late ones that take turns are issued in equal parts: they are no barrier.
+    """
     issued = []
     for collective in self._collectives:
       at_step, rate = collective.at == 'step', collective.rate
@@ -143,8 +148,9 @@ class LockstepLedger(VirtualLedger):
       before, after = (
         math.floor(n * rate + _ROUNDING) for n in (count - 1, count)
       )
-      if after > before and (at_step or synced):
+      times = rate if collective.late and not at_step else after - before
+      if times and (at_step or synced):
         scale = metrics[collective.scale][0] if collective.scale else 1
         nbytes = collective.nbytes * float(scale)
-        issued.append(collective._replace(rate=after - before, nbytes=nbytes))
+        issued.append(collective._replace(rate=times, nbytes=nbytes))
     return issued

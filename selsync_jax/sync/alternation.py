@@ -9,6 +9,7 @@ from jaxtyping import Array, Int32
 from selsync_jax.config import Count
 from selsync_jax.sync import resizing
 from selsync_jax.sync.averagers import Averager
+from selsync_jax.sync.averagers import refuse_delayed
 from selsync_jax.sync.part import part
 from selsync_jax.sync.part import shown
 
@@ -34,13 +35,15 @@ def every_kth(k: Count, averager: Averager, between: Averager) -> Averager:
     between: the averager of the others.
 
   Raises:
-    ValueError: if `between` remembers its last tree, which `averager` changes.
+    ValueError: if `between` remembers its last tree, which `averager` changes,
+      or if `averager` is delayed.
   """
   if between.remembers:
     raise ValueError(
       f'between={shown(between)}: it remembers what it averaged before, and '
       f'averager {shown(averager)} changes that'
     )
+  refuse_delayed(averager)
 
   def apply(tree, state):
     def kth(tree, state):

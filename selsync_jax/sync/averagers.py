@@ -80,6 +80,7 @@ class Averager(Part):
       inside one `lax.cond`, after the local update.
     sends: what a synchronization sends.
     agrees: whether the tree is equal on all workers afterwards.
+    agrees_late: whether it would be, if the average were not late.
     averages: whether it changes the tree.
     remembers: whether `apply` depends on the trees of earlier calls.
     rebase: `rebase(tree, state) -> state`, with the tree after another averager
@@ -101,6 +102,7 @@ class Averager(Part):
   apply: Callable[..., tuple[Any, Any]]
   sends: traffic.Sends = traffic.sends_all
   agrees: bool = True
+  agrees_late: bool = False
   averages: bool = True
   remembers: bool = True
   rebase: Callable[[Any, Any], Any] = lambda tree, state: state
@@ -166,6 +168,14 @@ MEAN = mean()
 """The default averager of other parts."""
 
 
+def refuse_delayed(averager: Averager) -> None:
+  """Raises `ValueError` if an averager is delayed, so none can hold it."""
+  if averager.delay:
+    raise ValueError(
+      f'averager {shown(averager)} is delayed already; delay what holds it'
+    )
+
+
 def around(
   averager: Averager,
   own: Callable[[Any], Any],
@@ -181,7 +191,11 @@ def around(
     keep: `keep(state, own)`, the state with its new one.
     end: `end(tree, own, state) -> (tree, state)`, what follows its average.
     piece: what its trees are of the whole.
+
+  Raises:
+    ValueError: if the other one is delayed.
   """
+  refuse_delayed(averager)
 
   def apply(tree, state):
     part = averager.apply(piece.take(tree, state), own(state))

@@ -26,11 +26,13 @@ from selsync_jax.config import Probability
 from selsync_jax.sync import flat
 from selsync_jax.sync import resizing
 from selsync_jax.sync.averagers import Averager
-from selsync_jax.sync.averagers import MEAN
+from selsync_jax.sync.averagers import mean as mean_of_all
 from selsync_jax.sync.averagers import WHOLE
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import part
 from selsync_jax.sync.part import shown
+from selsync_jax.sync.wires import FLOAT32
+from selsync_jax.sync.wires import Wire
 
 
 class DelayedState(NamedTuple):
@@ -114,10 +116,12 @@ def delayed(
     far = steps / state.span.astype(jnp.float32)
 
     def corrected(x, snapshot, mean, *before):
-      new = mean + own * (x - snapshot)
+      new = mean  # A term of weight 0 is left out: it may be NaN.
+      if own:
+        new += own * (x - snapshot)
       if ahead:
         new += ahead * far * (mean - before[0])
-      return local * x + (1 - local) * new
+      return local * x + (1 - local) * new if local else new
 
     before = (state.before,) if ahead else ()
     new = _combined(corrected, now, state.snapshot, mean, *before)
@@ -149,40 +153,55 @@ def delayed(
     under_way = state.left > 0
     return lax.cond(under_way, apply, lambda *same: same, tree, state)[0]
 
-  def sends(tree, workers):
-    sent = of.sends(tree, workers)
-    return tuple(collective._replace(late=steps) for collective in sent)
-
   def resize(saved, fresh, workers, step):
-    # Workers start from their consensus: what was on its way is in it.
+    # Workers start from their consensus: what was on its way is in it. So the
+    # snapshot before it is the last one.
+    age = saved.age + saved.span * (saved.left > 0)
     inner = of.resize(saved.averager, fresh.averager, workers, step)
     common = resizing.first if of.agrees else resizing.mean
     kept = resizing.fields(age=resizing.first, before=common)
-    return kept(saved, fresh._replace(averager=inner), workers, step)
+    saved, fresh = saved._replace(age=age), fresh._replace(averager=inner)
+    return kept(saved, fresh, workers, step)
 
-  return dataclasses.replace(
+  return _late(
     of,
+    steps,
     init=init,
     apply=apply,
-    halves='it is late already',
-    sends=sends,
-    agrees=False,
-    remembers=True,
-    rebase=Averager.rebase,
     delay=steps,
     due=lambda sync, state: state.left == 1,
     depart=depart,
     land=land,
-    metrics=lambda state: of.metrics(state.averager),
     resize=resize,
   )
 
 
-def _combined(function: Any, *trees: Any) -> Any:
+def _late(of: Averager, steps: float, **own: Any) -> Averager:
+  """Returns an averager around another one, with its result `steps` later."""
+
+  def sends(tree, workers):
+    sent = of.sends(tree, workers)
+    return tuple(collective._replace(late=steps) for collective in sent)
+
+  return dataclasses.replace(
+    of,
+    halves='it is late already',
+    sends=sends,
+    agrees=False,
+    agrees_late=of.agrees,
+    remembers=True,
+    rebase=Averager.rebase,
+    metrics=lambda state: of.metrics(state.averager),
+    **own,
+  )
+
+
+def _combined(function: Any, *trees: Any, updates: Any = None) -> Any:
   """Maps a function of floating-point leaves, in float32 at least.
 
   The other leaves are those of the first tree. A result is not below 0 where no
-  argument is: a variance might be, by extrapolation.
+  argument is: a variance might be, by extrapolation. `updates`, of any sign,
+  are a last argument.
   """
 
   def combine(first, *others):
@@ -190,10 +209,12 @@ def _combined(function: Any, *trees: Any) -> Any:
       return first
     leaves = [flat.wide(jnp.asarray(leaf)) for leaf in (first, *others)]
     new = function(*leaves)
-    positive = jnp.all(jnp.stack([jnp.min(leaf) for leaf in leaves]) >= 0)
+    given = leaves[: len(trees)]
+    positive = jnp.all(jnp.stack([jnp.min(leaf) for leaf in given]) >= 0)
     return jnp.where(positive & (new < 0), 0, new).astype(first.dtype)
 
-  return jax.tree.map(combine, *trees)
+  last = () if updates is None else (updates,)
+  return jax.tree.map(combine, *trees, *last)
 
 
 class EagerState(NamedTuple):
@@ -213,7 +234,7 @@ class EagerState(NamedTuple):
 def eager_outer(
   optimizer: optax.GradientTransformation,
   *,
-  averager: Averager = MEAN,
+  wire: Wire = FLOAT32,
   axis_name: str = AXIS,
 ) -> Averager:
   """Moves by a worker's own change at once, by the others' a round later.
@@ -222,10 +243,13 @@ def eager_outer(
   last one d', and the mean D' of all last ones, which were sent then.
 
   Args:
-    optimizer: the outer optimizer; DiLoCo's is
-      `optax.sgd(0.7, momentum=0.9, nesterov=True)`.
-    averager: what forms the mean of the changes.
+    optimizer: the outer optimizer. It must be linear (SGD with any momentum),
+      or workers drift apart, and its steps small: on a quadratic of which the
+      local steps of a round remove the share kappa of the error, SGD with rate
+      r and momentum m converges if and only if r kappa (1 - 1/N) < 1 - m.
+    wire: how the mean of the changes travels.
   """
+  averager = mean_of_all(wire=wire)
 
   def init(tree):
     zeros = optax.tree.zeros_like(tree)
@@ -236,6 +260,8 @@ def eager_outer(
   def apply(tree, state):
     workers = lax.axis_size(axis_name)
     mean, inner = averager.apply(state.sent, state.averager)
+    # The next change has nothing to do with this one.
+    inner = averager.rebase(optax.tree.zeros_like(tree), inner)
     change = optax.tree.sub(state.consensus, tree)
     gradient = jax.tree.map(
       lambda new, old, mean: new / workers + (mean - old / workers),
@@ -244,24 +270,18 @@ def eager_outer(
     updates, opt_state = optimizer.update(
       gradient, state.opt_state, state.consensus
     )
-    moved = optax.apply_updates(state.consensus, updates)
-    moved = _combined(lambda new, *_: new, moved, tree, state.consensus)
+    moved = _combined(
+      lambda x, before, update: before + update,
+      *(tree, state.consensus),
+      updates=updates,
+    )
     return moved, EagerState(moved, change, opt_state, inner)
 
-  def sends(tree, workers):
-    sent = averager.sends(tree, workers)
-    return tuple(collective._replace(late=math.inf) for collective in sent)
-
-  return dataclasses.replace(
+  return _late(
     averager,
+    math.inf,
     init=init,
     apply=apply,
-    halves='it is late already',
-    sends=sends,
-    agrees=False,
-    remembers=True,
-    rebase=Averager.rebase,
-    metrics=lambda state: averager.metrics(state.averager),
     resize=resizing.fields(
       consensus=resizing.mean,
       sent=resizing.mean,

@@ -89,11 +89,13 @@ class Strategy(NamedTuple):
       ),
       'trigger {trigger} measures from common parameters, and averager '
       '{averager} leaves none': trigger.needs_consensus and not averager.agrees,
+      'reducer {reducer} runs when trigger {trigger} asks for it, and averager '
+      '{averager} averages later, not as often': at_sync and averager.delay,
       'reducer {reducer} comes before the local update, and trigger {trigger} '
       'decides after it': trigger.sees_update and at_sync,
       'optimizer_state {optimizer_state} averages over all workers, and '
       'averager {averager} does not': (
-        policy.averages and not averager.agrees and not averager.delay
+        policy.averages and not (averager.agrees or averager.agrees_late)
       ),
       'optimizer_state {optimizer_state} changes at a synchronization of '
       'parameters, and averager {averager} makes none': (

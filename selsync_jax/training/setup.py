@@ -88,18 +88,21 @@ class Setup:
     )
     return plan.mapper.map_workers(step, donate=(0,))
 
-  def land(self, state: TrainState) -> TrainState:
-    """Applies what is still on its way to local workers after the last step."""
+  def landed(self, state: TrainState) -> dict[str, Any]:
+    """Returns `state.shared` with what is on its way after the last step."""
+    averager = self.strategy.averager
+    return self._land(state) if averager.delay else state.shared
+
+  @functools.cached_property
+  def _land(self) -> Callable[[TrainState], dict[str, Any]]:
     strategy = self.strategy
-    if not strategy.averager.delay:
-      return state
 
     def land(state):
       averaged = strategy.averaged(state.shared)
       landed = strategy.averager.land(averaged, state.averager_state)
-      return state.replace(**landed)
+      return {**state.shared, **landed}
 
-    return self.plan.mapper.map_workers(land)(state)
+    return self.plan.mapper.map_workers(land)
 
   def program(self) -> str:
     """Returns the step of all workers on one device, as StableHLO.

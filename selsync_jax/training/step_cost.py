@@ -63,15 +63,15 @@ def cost(
 
   def waited(collectives):
     """Returns the seconds a step of waiting, and those that are hidden."""
-    travel = collections.defaultdict(float)  # One message after another.
+    travel = collections.defaultdict(list)  # One message after another.
     for c in collectives:
-      late = min(c.late, between)
-      travel[c.at, c.rate, late] += network.seconds(c)
-    hidden = sum(
-      often[at] * min(seconds, rate * compute * late if late else 0)
-      for (at, rate, late), seconds in travel.items()
+      travel[c.at, c.rate, min(c.late, between)].append(network.seconds(c))
+    hidden = sum(  # Those of a rate below 1 take turns.
+      often[at]
+      * min(sum(each), min(1, rate * len(each)) * compute * late if late else 0)
+      for (at, rate, late), each in travel.items()
     )
-    whole = sum(often[at] * seconds for (at, *_), seconds in travel.items())
+    whole = sum(often[at] * sum(each) for (at, *_), each in travel.items())
     return whole - hidden, hidden
 
   every = strategy.sends(shared, workers, opt_state)

@@ -90,12 +90,13 @@ def train_and_evaluate(
           state, metrics = step(state, batch)
         now = run.record(position, metrics)
         if now.evaluates:
-          shared = (setup.land(state) if now.is_last else state).shared
-          run.evaluate(now, shared)
+          run.evaluate(
+            now, setup.landed(state) if now.is_last else state.shared
+          )
         if now.saves:
           run.save(state)
         run.stop(now)
-      scores = run.final_scores(setup.land(state).shared)
+      scores = run.final_scores(setup.landed(state))
     return session.finish(ledger.summary() | scores)
 
 

@@ -99,6 +99,20 @@ def test_a_delayed_average_hides_as_much_as_the_plan_says(k):
   assert seconds == pytest.approx(20 * plan.average)
 
 
+def test_exchanges_in_turn_travel_as_long_as_others_compute():
+  """Each of three rounds takes the second that a step of eight workers does."""
+  params = {'w': np.zeros(1, np.float32)}
+  network = Network(8, bandwidth=32.0, latency=0.0)
+  strategy = ss.Strategy(ss.every(1), ss.delayed(ss.gossip(), 1))
+  shared = {'params': params, 'model_state': {}}
+  plan = step_cost.cost(strategy, shared, network, 0.0, compute=1.0)
+  assert (plan.average, plan.hidden) == pytest.approx((0, 1))
+  cluster = Cluster(lambda worker, step: 1.0, network, {})
+  ledger = create(strategy.sends(shared, 8), cluster=cluster)
+  rows = [count(ledger, True) for _ in range(24)]
+  assert rows[-1]['virtual_seconds'] == pytest.approx(24)
+
+
 def test_votes_during_a_delay_are_at_most_one_average_in_so_many_steps():
   params = {'w': np.zeros(1, np.float32)}
   shared = {'params': params, 'model_state': {}}
@@ -138,7 +152,8 @@ def test_a_synchronization_is_a_barrier_whoever_talks_to_whom():
 
 
 def test_workers_that_join_start_when_the_others_are_ready():
-  ledger = create([], Totals(clock={'ready': [7.0, 9.0, 8.0], 'waited': 1.0}))
+  clock = {'ready': [7.0, 9.0, 8.0], 'waited': 1.0, 'late': [[1, 50.0]]}
+  ledger = create([], Totals(clock=clock))
   assert count(ledger, False)['virtual_seconds'] == 9 + 5
 
 

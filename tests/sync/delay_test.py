@@ -184,6 +184,68 @@ def test_eager_outer_steps_are_those_of_a_reference():
   np.testing.assert_allclose(left, expected, atol=2e-5)
 
 
+def on_a_quadratic(averager, kappa, workers, rounds=60):
+  """The distance from the optimum of all, relative to that of the start.
+
+  The steps of a round take each worker by a share `kappa` to its own optimum.
+  """
+  optima = np.random.default_rng(1).normal(size=(workers, 512))
+  x = jnp.full((workers, 512), 3.0)
+  state = jax.vmap(averager.init)(x)
+
+  @jax.jit
+  def step(x, state):
+    moved = x + kappa * (optima.astype(np.float32) - x)
+    return jax.vmap(averager.apply, axis_name=ss.AXIS)(moved, state)
+
+  far = [x]
+  for _ in range(rounds):
+    x, state = step(x, state)
+    far.append(x)
+  start, end = (np.linalg.norm(x.mean(0) - optima.mean(0)) for x in (far[0], x))
+  return end / start
+
+
+@pytest.mark.parametrize('kappa', [0.5, 0.95])
+@pytest.mark.parametrize('workers', [2, 8])
+@pytest.mark.parametrize('rate, momentum', [(0.5, 0.0), (0.7, 0.5)])
+def test_eager_outer_steps_are_stable_where_the_docstring_says(
+  rate, momentum, workers, kappa
+):
+  stable = rate * kappa * (1 - 1 / workers) < 1 - momentum
+  averager = ss.eager_outer(optax.sgd(rate, momentum))
+  far = on_a_quadratic(averager, kappa, workers)
+  assert far < 0.5 if stable else far > 2
+
+
+def test_eager_outer_steps_are_not_stable_with_the_momentum_of_diloco():
+  assert on_a_quadratic(ss.eager_outer(NESTEROV), 0.95, 8) > 2
+
+
+@pytest.mark.parametrize(
+  'wire', [ss.wires.int8(), ss.wires.int2(), ss.sparse(0.1)]
+)
+def test_eager_outer_steps_converge_on_every_wire(wire):
+  averager = ss.eager_outer(optax.sgd(0.5), wire=wire)
+  assert on_a_quadratic(averager, 0.3, 4) < 0.15
+
+
+def test_eager_outer_steps_leave_variances_positive_and_counters_alone():
+  """Where the true variance is far below the first one."""
+  averager = ss.eager_outer(optax.sgd(1.0))
+  tree = {'var': jnp.ones((8, 3)), 'count': jnp.arange(8)}
+  state = jax.vmap(averager.init)(tree)
+  for count in range(1, 7):
+    moved = {
+      'var': tree['var'] + 0.9 * (0.01 - tree['var']),
+      'count': tree['count'] + 1,
+    }
+    step = jax.vmap(averager.apply, axis_name=ss.AXIS)
+    tree, state = step(moved, state)
+    assert (tree['var'] >= 0).all()
+    assert tree['count'].tolist() == [count + i for i in range(8)]
+
+
 def test_variances_stay_positive_and_counters_are_the_workers_own():
   start = {'var': jnp.full(3, 0.05), 'count': jnp.int32(0)}
   fall = np.full((2, N, 3), -0.024, np.float32)
@@ -241,7 +303,8 @@ def test_new_workers_keep_the_last_mean_and_forget_what_was_on_its_way():
   new = averager.resize(saved, fresh, range(2), STEPS)
   assert saved.left.all() and not new.left.any()
   np.testing.assert_array_equal(new.before, saved.before[:2])
-  assert new.age.tolist() == saved.age[:2].tolist()
+  # The last snapshot that counts is the one before.
+  assert new.age.tolist() == (saved.age + saved.span)[:2].tolist()
 
 
 @pytest.mark.parametrize(
@@ -273,6 +336,28 @@ def test_new_workers_keep_the_last_mean_and_forget_what_was_on_its_way():
       lambda: ss.delayed(ss.fragments(2, averager=ss.fragments(3)), 3),
       r'it holds fragments\(3\), which averages a piece',
     ),
+    *(
+      (create, r'averager delayed\(mean\(\), steps=2\) is delayed already')
+      for create in (
+        lambda: ss.fragments(2, averager=ss.delayed(ss.mean(), 2)),
+        lambda: ss.outer(NESTEROV, averager=ss.delayed(ss.mean(), 2)),
+        lambda: ss.every_kth(2, ss.delayed(ss.mean(), 2), ss.gossip()),
+      )
+    ),
+    (
+      lambda: ss.Strategy(
+        *(ss.every(1), ss.delayed(ss.mean(), 3)),
+        ss.at_sync(ss.all_reduce()),
+      ).check(),
+      'averages later, not as often',
+    ),
+    (
+      lambda: ss.Strategy(
+        *(ss.every(4), ss.delayed(ss.gossip(), 1)),
+        optimizer_state=ss.moments.mean(),
+      ).check(),
+      'averages over all workers, and averager .* does not',
+    ),
     (lambda: ss.delayed(ss.mean(), 0), 'steps=0: must be at least 1'),
     (
       lambda: ss.delayed(ss.fragments(2), 3, ahead=0.5),
@@ -284,3 +369,11 @@ def test_new_workers_keep_the_last_mean_and_forget_what_was_on_its_way():
 def test_what_cannot_be_delayed_is_refused(create, line):
   with pytest.raises(ValueError, match=line):
     create()
+
+
+@pytest.mark.parametrize(
+  'averager', [ss.delayed(ss.mean(), 2), ss.eager_outer(NESTEROV)]
+)
+def test_moments_may_be_averaged_with_a_late_average(averager):
+  moments = ss.moments.mean()
+  ss.Strategy(ss.every(4), averager, optimizer_state=moments).check()

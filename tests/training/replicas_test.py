@@ -52,22 +52,26 @@ def test_stop_names_step_worker_and_the_last_good_checkpoint(
 
 @pytest.mark.usefixtures('poisoned')
 @pytest.mark.parametrize(
-  'method',
+  'method, fields',
   [
-    'selsync',
+    ('selsync', {}),
     *(
-      pytest.param(method, marks=pytest.mark.slow)
-      for method in ('bsp', 'local_sgd', 'fedavg', 'diloco')
+      pytest.param(method, fields, marks=pytest.mark.slow)
+      for method, fields in (
+        *(('bsp', {}), ('fedavg', {}), ('diloco', {})),
+        ('local_sgd', {'sync__delay': {'steps': 3, 'own': 0.5}}),
+      )
     ),
   ],
 )
 def test_skip_counts_the_update_and_keeps_it_from_everybody(
-  method, tmp_path, data_dir
+  method, fields, tmp_path, data_dir
 ):
   # An epoch is a little shorter than ten steps: the image comes a fifth time
   # if it is early in the fifth.
   summary = run(
-    tmp_path, data_dir, method, steps=40, on_nonfinite='skip', seed=1
+    *(tmp_path, data_dir, method),
+    **(fields | {'steps': 40, 'on_nonfinite': 'skip', 'seed': 1}),
   )
   assert summary['skipped'] in (4, 5)
   assert np.isfinite(summary['test_loss'])
