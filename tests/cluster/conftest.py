@@ -1,5 +1,6 @@
 """Processes of a run, as threads of this process."""
 
+import contextlib
 import gc
 import os
 import queue
@@ -89,7 +90,12 @@ def meet(port, ends):
     channel.leave()
   for channel in opened:  # A process would end, and its sockets with it.
     for link in channel._peers.values():
+      with contextlib.suppress(OSError):  # It wakes who receives.
+        link._peer.shutdown(socket.SHUT_RDWR)
       link.close()
+  for channel in opened:  # None ends the process in a later test.
+    for watcher in channel._watchers:
+      watcher.join(30)
 
 
 @pytest.fixture
