@@ -6,7 +6,8 @@
 Each case is a method, with four workers in one process or in two, or with
 `--simulate` on a virtual cluster, asynchronous methods among them, or with
 `--mesh` with two workers of four devices each in one, two, or four processes,
-or with `--one_device` all on one, a GPU for example.
+or with `--one_device` all on one, a GPU for example, or with `--late` a method
+whose averages arrive some steps later.
 One process of a run is killed (SIGKILL) at a random moment before it has
 finished, and the run is resumed until it finishes. Its last checkpoint (every
 worker's parameters and optimizer state) and its metrics are then compared with
@@ -39,6 +40,18 @@ from tests.support import live_runs
 CASES = tuple(itertools.product(methods.METHODS, (1, 2)))
 MESHED = tuple(zip(methods.METHODS, itertools.cycle((1, 2, 4)), strict=False))
 ALONE = tuple((method, 1) for method in methods.METHODS)
+LATE = tuple(
+  itertools.product(
+    (
+      'selsync+sync.delay=3',
+      'local_sgd+sync.delay=7+sync.delay.own=0.5+sync.delay.ahead=0.5',
+      'diloco+sync.period=6+sync.delay=4+sync.delay.own=0+sync.delay.local=0.5',
+      'streaming_diloco+sync.delay=2+sync.wire=int8',
+      'gossip+sync.delay=1',
+    ),
+    (1, 2),
+  )
+)
 MESH = ('--config.mapper=mesh', '--config.workers=2')
 MESH += ('--config.mesh.data=2', '--config.mesh.fsdp=2')
 DAMAGES = ('lost', 'half', 'zeros', 'zeros inside', 'flipped bit')
@@ -47,10 +60,15 @@ DAMAGES = ('lost', 'half', 'zeros', 'zeros inside', 'flipped bit')
 def command(
   method: str, processes: int, workdir: pathlib.Path, flags: tuple[str, ...]
 ) -> list[str]:
-  """A run of some processes; 0 is a simulation."""
+  """A run of some processes; 0 is a simulation.
+
+  The method is `NAME`, or `NAME+FIELD=VALUE+...` as for compare.
+  """
+  name, *own = method.split('+')
   if processes:
-    return live_runs.command(method, processes, workdir, *flags)
-  return live_runs.simulation(method, workdir)
+    fields = (f'--config.{field}' for field in own)
+    return live_runs.command(name, processes, workdir, *fields, *flags)
+  return live_runs.simulation(name, workdir)
 
 
 def simulated() -> tuple[tuple[str, int], ...]:
@@ -122,6 +140,7 @@ def main() -> None:
   kinds.add_argument('--simulate', action='store_true')
   kinds.add_argument('--mesh', action='store_true')
   kinds.add_argument('--one_device', action='store_true')
+  kinds.add_argument('--late', action='store_true')
   parser.add_argument('--device', default='auto', help='that runs must have')
   parser.add_argument('--seed', type=int, default=0)
   parser.add_argument('--out', default='soak.json')
@@ -135,6 +154,8 @@ def main() -> None:
     devices, flags, cases = 8, MESH, MESHED
   if options.one_device:
     devices, flags, cases = 1, ('--config.mapper=vmap',), ALONE
+  if options.late:
+    cases = LATE
   flags += (f'--config.device={options.device}',)
   cases = itertools.cycle(cases)
   left_alone: dict[tuple[str, int], pathlib.Path] = {}

@@ -1,6 +1,7 @@
 """The workloads: their settings, and their smoke runs."""
 
 import importlib
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -30,9 +31,14 @@ def get_config(workload, argument):
   return module.get_config(argument)
 
 
-@pytest.mark.parametrize('workload', WORKLOADS)
+@pytest.mark.parametrize(
+  'workload, variant',
+  [
+    *itertools.product(WORKLOADS, ('', ',smoke')),
+    ('stdlib_gpt', ',middle'),
+  ],
+)
 @pytest.mark.parametrize('method', METHODS)
-@pytest.mark.parametrize('variant', ['', ',smoke'])
 def test_a_workload_takes_every_method_and_leaves_its_fields(
   workload, method, variant
 ):
