@@ -128,6 +128,7 @@ def virtual_seconds(
   """The clock of a trial's cluster, of a run in lockstep with these rows."""
   import numpy as np
 
+  from selsync_jax.runs.ledger import REPORTED
   from selsync_jax.runs.ledger import Totals
   from selsync_jax.simulate import lockstep
   from selsync_jax.training.settings import check
@@ -143,7 +144,11 @@ def virtual_seconds(
     ledger.count(
       {
         'relative_change': np.zeros(workers),
-        'synced': np.full(workers, row['synced']),
+        # A message may be as long as what was selected at its step.
+        **{
+          name: np.full(workers, row[name])
+          for name in {'synced', *REPORTED} & row.keys()
+        },
       }
     )['virtual_seconds']
     for row in rows
