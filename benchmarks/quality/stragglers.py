@@ -75,7 +75,8 @@ WORKLOADS = {
     {'model.num_filters': 8, 'epochs': 15.0, 'data.backend': 'numpy'},
   ),
   'hyperplane': Workload(
-    8, 'validation_loss', 0.02, -1, {'eval.every_epochs': 0.5}
+    *(8, 'validation_loss', 0.02, -1),
+    {'eval.every_epochs': 0.5, 'data.backend': 'numpy'},
   ),
 }
 
