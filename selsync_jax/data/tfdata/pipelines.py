@@ -16,6 +16,7 @@ for Python's lock would hang.
 from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
 import itertools
+import os
 from typing import Any, TypeVar
 
 import tensorflow as tf
@@ -50,9 +51,15 @@ def read(
     batch = {k: tf.reshape(v, lead + v.shape[1:]) for k, v in flat.items()}
     return batch | {'mask': slots['mask']}
 
+  # Autotuning would start a thread for every block, and about once in some
+  # thousand blocks TensorFlow waits for its end forever.
+  untuned = tf.data.Options()
+  untuned.autotune.enabled = False
+
   def pipeline(block: dict[str, Any]) -> tf.data.Dataset:
     steps = tf.data.Dataset.from_tensor_slices(block)
-    return steps.map(batch, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
+    batches = steps.map(batch, num_parallel_calls=os.cpu_count())
+    return batches.prefetch(2).with_options(untuned)
 
   opened = traced(pipeline, first)
   return read_ahead(opened, itertools.chain([first], blocks))
