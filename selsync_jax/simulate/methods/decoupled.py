@@ -1,11 +1,11 @@
 """Decoupled DiLoCo: learners that never wait, and a syncer that merges.
 
-A learner takes local steps all the time. After H of them it sends how far it
-has come since the parameters that it got last. The syncer waits for a quorum of
-learners, and then for a grace window in which others may come. It merges what
-has come, weighted by the steps in it, takes an outer step, and sends the result
-to those whose part is in it. A learner adds the steps that it has taken in the
-meantime to what it gets.
+A learner takes local steps all the time. When a quorum of learners has taken H
+steps since the last merge, a grace window begins: every learner that ends a
+step in it hands over how far it has come, whatever its number of steps. The
+syncer merges this, weighted by the steps in it, takes an outer step, and sends
+the result to all learners. One that has handed over adds the steps that it has
+taken in the meantime; the others begin again from the result.
 
 The paper weighs by tokens times tokens per step; batches here are equally
 large, so that is the number of steps. It merges fragment by fragment, with
@@ -34,12 +34,12 @@ from selsync_jax.simulate.simulation import Signal
 from selsync_jax.simulate.simulation import Simulation
 
 Push = tuple[Value, int]
-"""What a learner sends: where it began minus where it is, of kind `shared`, and
-the number of local steps in it."""
+"""What a learner hands over: the syncer's model minus its own, of kind
+`shared`, and the number of local steps in it."""
 
 
 class Syncer:
-  """The process that merges what learners send."""
+  """The process that merges what learners hand over."""
 
   def __init__(
     self, sim: Simulation, quorum: int, grace: float, step: OuterStep
@@ -48,36 +48,41 @@ class Syncer:
     self._step = step
     initial = sim.algebra.mean([sim.algebra.initial()])
     self.model = Model(initial, 0)  # Its version: of merges.
+    self.is_open = False  # Whether it is a grace window.
     self.up, self.down = simpy.Resource(sim.env), simpy.Resource(sim.env)
-    self.results: dict[int, Model] = {}  # By learner, what it has not seen.
+    # By learner, the result that it has not seen, and whether it is part of it.
+    self.results: dict[int, tuple[Model, bool]] = {}
     self.seconds = [0.0] * sim.workers  # Of each learner's last step.
     self._inbox: dict[int, Push] = {}  # By learner.
     self._arrival = Signal(sim.env)
     sim.env.process(self._serve())
 
-  def deliver(self, learner: int, push: Push) -> Process:
-    """Carries a push to the syncer."""
+  def deliver(self, learner: int, version: int, push: Push) -> Process:
+    """Carries a push to the syncer, where one for an old model is dropped."""
     yield from self._sim.transfer(self.up)
-    self._inbox[learner] = push
-    self._arrival.fire()
+    if version == self.model.version:
+      self._inbox[learner] = push
+      self._arrival.fire()
 
-  def _return(self, learner: int, model: Model) -> Process:
+  def _return(self, learner: int, model: Model, is_in: bool) -> Process:
     yield from self._sim.transfer(self.down)
-    self.results[learner] = model
+    self.results[learner] = model, is_in
 
   def _serve(self) -> Process:
     env, workers = self._sim.env, self._sim.workers
     while True:
       while len(self._inbox) < self._quorum:
         yield self._arrival.next
+      self.is_open = True
       ends = env.timeout(self._grace * min(filter(None, self.seconds)))
       while len(self._inbox) < workers and not ends.processed:
         yield ends | self._arrival.next
       yield Settled(env)  # Pushes that come at this instant are merged.
+      self.is_open = False
       merged, self._inbox = self._inbox, {}
       self._merge(list(merged.values()))
-      for learner in merged:
-        env.process(self._return(learner, self.model))
+      for learner in range(workers):
+        env.process(self._return(learner, self.model, learner in merged))
 
   def _merge(self, pushes: list[Push]) -> None:
     changes, steps = zip(*pushes, strict=True)
@@ -99,9 +104,9 @@ def decoupled_diloco(
   """Merges the learners that have come, and keeps none waiting.
 
   Args:
-    local_steps: H, the fewest local steps from one push of a learner to its
-      next.
-    quorum: the number of learners without which nothing is merged.
+    local_steps: H, the local steps since a merge that a learner of the quorum
+      has taken at the next.
+    quorum: the number of such learners without which nothing is merged.
     grace: the window after the quorum, in steps of the fastest learner.
     rate: the outer learning rate; that of DiLoCo is 0.7.
     momentum: the outer momentum, in [0, 1).
@@ -112,10 +117,9 @@ def decoupled_diloco(
   syncer = Syncer(sim, quorum, grace, OuterStep(algebra, rate, momentum))
 
   def worker(i):
-    model = algebra.initial()
-    start, version = syncer.model
-    pushed = None  # The model at the last push, until its result is here.
-    steps = 0
+    model, version = algebra.initial(), 0
+    pushed = None  # The model that it handed over, until a result is here.
+    steps = 0  # Since then, or since the last result.
     while True:
       gradient = yield from sim.compute(i, Model(model, version))
       syncer.seconds[i] = sim.env.now - gradient.began
@@ -123,13 +127,17 @@ def decoupled_diloco(
       model = algebra.with_statistics(model, [gradient.value])
       sim.use(gradient, syncer.model.version)
       steps += 1
-      if pushed is not None and i in syncer.results:
-        start, version = syncer.results.pop(i)
-        own = algebra.linear([1.0, -1.0, 1.0], [start, pushed, model])
-        model, pushed = algebra.with_shared(model, own), None
-      if pushed is None and steps >= local_steps:
-        change = algebra.linear([1.0, -1.0], [start, model])
-        sim.env.process(syncer.deliver(i, (change, steps)))
+      if i in syncer.results:
+        (value, version), is_in = syncer.results.pop(i)
+        if is_in and pushed is not None:
+          value = algebra.linear([1.0, -1.0, 1.0], [value, pushed, model])
+        else:
+          steps = 0
+        model, pushed = algebra.with_shared(model, value), None
+      is_asked = steps >= local_steps or (syncer.is_open and steps)
+      if is_asked and pushed is None and version == syncer.model.version:
+        change = algebra.linear([1.0, -1.0], [syncer.model.value, model])
+        sim.env.process(syncer.deliver(i, version, (change, steps)))
         pushed, steps = algebra.mean([model]), 0
 
   sim.start(worker)
