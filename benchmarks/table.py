@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 import json
 import pathlib
+import re
 from typing import Any, NamedTuple
 
 
@@ -49,3 +50,11 @@ def report(
   """
   print('\n\n'.join(map(str, [*tables, *notes])))
   pathlib.Path(out).write_text(json.dumps(result, indent=2) + '\n')
+
+
+def insert(text: str, page: pathlib.Path, name: str) -> None:
+  """Replaces what stands between `<!-- name -->` and `<!-- /name -->`."""
+  block = re.compile(f'(<!-- {name} -->\n).*(<!-- /{name} -->)', re.S)
+  new, count = block.subn(lambda m: m[1] + text + m[2], page.read_text())
+  assert count == 1, f'{page} needs <!-- {name} --> once'
+  page.write_text(new)

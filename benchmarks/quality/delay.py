@@ -1,14 +1,15 @@
 """What a late average costs in quality, and what helps.
 
-  python -m benchmarks.quality.delay --delays 3 8 --into=docs/performance.md
+  python -m benchmarks.quality.delay --delays 3 8
 
 Trains the small language model with every recipe below, without a delay and
 with each of some delays. All averages travel in int8. A recipe gets the
 learning rate with the lowest validation loss, with a seed of its own, at every
 delay anew; then it is trained with three other seeds. Prints one table: the
 validation loss, and how far it is above that without a delay, seed by seed.
-Writes it into the page between `<!-- delays -->` and `<!-- /delays -->`, and
-into delay.json. With --picture, also draws the loss over the delay.
+Writes delay.json and, with --into, the table into a page, between
+`<!-- delays -->` and `<!-- /delays -->`. With --picture, also draws the loss
+over the delay.
 """
 
 import argparse
@@ -16,18 +17,17 @@ from collections.abc import Iterable, Sequence
 import itertools
 import os
 import pathlib
-import re
 import statistics
 from typing import NamedTuple
 
 from benchmarks.quality import runs
+from benchmarks.table import insert
 from benchmarks.table import report
 from selsync_jax.commands import flags
 from selsync_jax.commands import trials
 from selsync_jax.runs.history import Trial
 
 ROOT = pathlib.Path(__file__).parents[2]
-BLOCK = re.compile(r'(<!-- delays -->\n).*(<!-- /delays -->)', re.S)
 TUNING_SEED = 50
 SEEDS = 60  # The first of those that count.
 
@@ -49,7 +49,7 @@ LOCAL = 'local_sgd+sync.period=10+sync.wire=int8'
 SELSYNC = 'selsync+sync.wire=int8'
 OUTER = 'diloco+sync.period=10+sync.wire=int8'
 MUON = 'muloco+sync.period=10+sync.averager=mean+sync.wire=int8'
-EAGER = (  # With DiLoCo's Nesterov momentum it diverges.
+EAGER = (  # Without momentum, for the reason that `eager_outer` gives.
   'averager=eager_outer+sync.averager.optimizer.name=sgd'
   '+sync.averager.optimizer.learning_rate=0.5'
 )
@@ -247,10 +247,7 @@ def main() -> None:
   if options.picture:
     draw(found, options.work)
   if options.into:
-    page = options.into.read_text()
-    new, count = BLOCK.subn(lambda m: f'{m[1]}{text}{m[2]}', page)
-    assert count == 1, f'{options.into} needs <!-- delays --> once'
-    options.into.write_text(new)
+    insert(text, options.into, 'delays')
   record = {
     'config': options.config,
     'outcomes': [

@@ -21,18 +21,17 @@ from collections.abc import Sequence
 import math
 import os
 import pathlib
-import re
 import statistics
 from typing import Any, NamedTuple
 
 from benchmarks.quality import runs
+from benchmarks.table import insert
 from benchmarks.table import report
 from selsync_jax.commands import compare
 from selsync_jax.commands import trials
 from selsync_jax.runs.history import Trial
 
 ROOT = pathlib.Path(__file__).parents[2]
-BLOCK = re.compile(r'(<!-- stragglers -->\n).*(<!-- /stragglers -->)', re.S)
 VARIANTS = ('eager+sync.mode=majority', 'dssp+sync.strict=False')
 LATE = 0.3  # Seconds.
 NETWORK = {
@@ -290,10 +289,7 @@ def main() -> None:
     for cluster, outcomes in clusters.items()
   )
   if options.into:
-    page = options.into.read_text()
-    new, count = BLOCK.subn(lambda m: f'{m[1]}\n{text}{m[2]}', page)
-    assert count == 1, f'{options.into} needs <!-- stragglers --> once'
-    options.into.write_text(new)
+    insert(f'\n{text}', options.into, 'stragglers')
   record = {
     'cores': os.cpu_count(),
     'network': NETWORK,

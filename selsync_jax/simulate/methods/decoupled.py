@@ -48,7 +48,7 @@ class Syncer:
     self._step = step
     initial = sim.algebra.mean([sim.algebra.initial()])
     self.model = Model(initial, 0)  # Its version: of merges.
-    self.is_open = False  # Whether it is a grace window.
+    self.is_open = False  # Whether a grace window is open.
     self.up, self.down = simpy.Resource(sim.env), simpy.Resource(sim.env)
     # By learner, the result that it has not seen, and whether it is part of it.
     self.results: dict[int, tuple[Model, bool]] = {}
@@ -104,8 +104,8 @@ def decoupled_diloco(
   """Merges the learners that have come, and keeps none waiting.
 
   Args:
-    local_steps: H, the local steps since a merge that a learner of the quorum
-      has taken at the next.
+    local_steps: H, the local steps after a merge with which a learner counts
+      for the quorum of the next.
     quorum: the number of such learners without which nothing is merged.
     grace: the window after the quorum, in steps of the fastest learner.
     rate: the outer learning rate; that of DiLoCo is 0.7.
@@ -129,7 +129,7 @@ def decoupled_diloco(
       steps += 1
       if i in syncer.results:
         (value, version), is_in = syncer.results.pop(i)
-        if is_in and pushed is not None:
+        if is_in:
           value = algebra.linear([1.0, -1.0, 1.0], [value, pushed, model])
         else:
           steps = 0
