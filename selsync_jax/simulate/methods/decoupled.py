@@ -129,7 +129,7 @@ def decoupled_diloco(
       steps += 1
       if i in syncer.results:
         (value, version), is_in = syncer.results.pop(i)
-        if is_in:
+        if is_in and pushed is not None:  # Who is in it has pushed.
           value = algebra.linear([1.0, -1.0, 1.0], [value, pushed, model])
         else:
           steps = 0
