@@ -12,7 +12,7 @@ from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 from tests.support import small
 
-H, N = 3, small.WORKERS
+H, LONG, N = 3, 5, small.WORKERS  # Local steps of a round, and workers.
 FACTORS = (1.0, 1.73, 3.13, 0.617)
 OUTER = {'rate': 0.7, 'momentum': 0.9}
 
@@ -50,45 +50,81 @@ def test_equal_workers_are_diloco(method, fields):
   assert_close(engine.shared()['params'], state.params)
 
 
-def delayed_nesterov(rounds, rate, momentum):
+def round_from(numerics, i, step, common, count):
+  """The parameters after so many local steps of a worker from its `step`."""
+  local = {**numerics.initial(), 'params': common}
+  for k in range(count):
+    (gradient,) = numerics.gradients([(local, i, step + k)])
+    local = numerics.update(local, gradient['grads'], numerics.rate(0))
+  return local['params']
+
+
+def delayed_nesterov(rounds, rate, momentum, dynamic):
   """The server's parameters after so many rounds of unequal workers."""
   numerics = small.numerics(plain=True)
-  initial = numerics.initial()
-  common, buffer, delta = initial['params'], None, []
-  steps = [0] * len(FACTORS)
-  # When a round ends, whose it is, and the parameters that it began with.
-  running = [(H * f, i, common) for i, f in enumerate(FACTORS)]
-  heapq.heapify(running)
+  common, buffer, delta = numerics.initial()['params'], None, []
+  steps, running = [0] * len(FACTORS), []
+
+  def begin(time, i):
+    count = LONG
+    if dynamic and time >= max(FACTORS):  # All have ended a step.
+      count = max(1, int(LONG * min(FACTORS) / FACTORS[i]))
+    heapq.heappush(running, (time + count * FACTORS[i], i, common, count))
+
+  for i in range(len(FACTORS)):
+    begin(0, i)
   for arrival in range(1, rounds + 1):
-    time, i, begun = heapq.heappop(running)
-    local = {**initial, 'params': begun}
-    for _ in range(H):
-      (gradient,) = numerics.gradients([(local, i, steps[i])])
-      local = numerics.update(local, gradient['grads'], numerics.rate(0))
-      steps[i] += 1
-    push = add((1.0, begun), (-1.0, local['params']))
-    delta.append(push)
-    common = add((1.0, common), (-rate / len(FACTORS), push))
+    time, i, begun, count = heapq.heappop(running)
+    local = round_from(numerics, i, steps[i], begun, count)
+    steps[i] += count
+    delta.append(add((1.0, begun), (-1.0, local)))
+    common = add((1.0, common), (-rate / len(FACTORS), delta[-1]))
     if arrival % len(FACTORS) == 0:
       mean = add(*((1 / len(FACTORS), each) for each in delta))
       buffer = add((momentum, buffer), (1.0, mean)) if buffer else mean
       common = add((1.0, common), (-rate * momentum, buffer))
       delta = []
-    heapq.heappush(running, (time + H * FACTORS[i], i, common))
+    begin(time, i)
   return common
 
 
-@pytest.mark.parametrize('momentum', [0.0, 0.9])
-def test_unequal_workers_move_the_server_as_published(momentum):
-  fields = {'local_steps': H, 'rate': 0.7, 'momentum': momentum}
+@pytest.mark.parametrize(
+  'momentum, dynamic', [(0.0, False), (0.9, False), (0.9, True)]
+)
+def test_unequal_workers_move_the_server_as_published(momentum, dynamic):
+  fields = {'local_steps': LONG, 'momentum': momentum, 'dynamic': dynamic}
   unequal = {'compute': 'factors', 'factors': FACTORS}
   engine = small.train('async_diloco', plain=True, fields=fields, **unequal)
   while engine._models()[0].version < 11:
     uses = engine.advance(engine.uses + 1)
-  expected = delayed_nesterov(11, 0.7, momentum)
+  expected = delayed_nesterov(11, 0.7, momentum, dynamic)
   found = engine.shared()['params']
   assert_close(jax.tree.map(lambda x: x[0], found), expected)
   assert uses[-1].staleness > 0
+
+
+def test_rounds_of_equal_time_end_in_an_outer_step():
+  """A worker ends the step in which the round's time is over."""
+  numerics, seconds, rounds = small.numerics(plain=True), 0.5, 4
+  counts = [int(np.ceil(seconds / (0.1 * f))) for f in FACTORS]
+  common, buffer, steps = numerics.initial()['params'], None, [0] * N
+  for _ in range(rounds):
+    ends = []
+    for i, count in enumerate(counts):
+      ends.append(round_from(numerics, i, steps[i], common, count))
+      steps[i] += count
+    delta = add((1.0, common), *((-1 / N, end) for end in ends))
+    buffer = add((0.9, buffer), (1.0, delta)) if buffer else delta
+    common = add((1.0, common), (-0.7, delta), (-0.63, buffer))
+  unequal = {'compute': 'factors', 'factors': FACTORS}
+  engine = small.train(
+    'a_edit', plain=True, fields={'seconds': seconds}, **unequal
+  )
+  engine.advance(rounds * sum(counts))
+  assert len(set(counts)) > 2
+  found = engine.shared()['params']
+  for i in range(N):
+    assert_close(jax.tree.map(lambda x, i=i: x[i], found), common)
 
 
 def test_slow_workers_take_fewer_local_steps_if_these_are_dynamic():

@@ -75,7 +75,14 @@ def trained(reducer):
 
 @pytest.mark.parametrize(
   'xi, history, bits',
-  [(0.1, 10, None), (0.4, 2, None), (0, 10, None), (0.1, 10, 8), (0.4, 2, 4)],
+  [
+    (0.1, 10, None),
+    (0.4, 2, None),
+    (0, 10, None),
+    (0.1, 10, 8),
+    (0.4, 2, 4),
+    (0.1, 10, 2),
+  ],
 )
 def test_it_is_the_published_algorithm(xi, history, bits):
   params, metrics = trained(lazy.lazy(xi, history, bits=bits))
