@@ -9,6 +9,10 @@ Here process 0 checks, before JAX starts, that all processes match, and refuses
 a mismatch with one line. The connections then stay open, so a process that dies
 is noticed at once, and one that fails reports it. Each end also sends a sign of
 life every second; a process that is silent for too long counts as lost.
+
+The processes also agree on the step after which all stop. JAX has a service for
+that, but a thread that asks it holds Python's lock until process 0 answers: if
+that has died, no other thread of the process could say so, or end it.
 """
 
 import atexit
@@ -39,6 +43,55 @@ def _news(process: int, fate: str, code: int = 1) -> dict[str, Any]:
   return {'process': process, 'fate': fate, 'code': code}
 
 
+class Agreement:
+  """The step after which all processes stop, once one of them is asked to.
+
+  While they agree, none goes on to another step than the one in which it is.
+  So each passes the next one after the last that any has reached, and that is
+  where they stop.
+
+  Args:
+    processes: how many must say which step they have reached.
+  """
+
+  def __init__(self, processes: int):
+    self._processes = processes
+    self._reached: dict[int, int] = {}
+    self._step = -1  # The last that this process has reached.
+    self._begun = False
+    self._last: int | None = None
+    self._changed = threading.Condition()
+
+  def begin(self) -> int | None:
+    """Holds this process; returns its step, or `None` if it is held already."""
+    with self._changed:
+      if self._begun:
+        return None
+      self._begun = True
+      return self._step
+
+  def collect(self, process: int, step: int) -> int | None:
+    """Returns the last step, when all have said which they have reached."""
+    with self._changed:
+      self._reached[process] = step
+      if len(self._reached) < self._processes:
+        return None
+      return max(self._reached.values()) + 1
+
+  def end(self, last: int) -> None:
+    """Lets this process go on until the last step."""
+    with self._changed:
+      self._last = last
+      self._changed.notify_all()
+
+  def stops_after(self, step: int) -> bool:
+    """Returns whether the step is the last; waits while this is held."""
+    with self._changed:
+      self._changed.wait_for(lambda: not self._begun or self._last is not None)
+      self._step = step
+      return self._last is not None and step >= self._last
+
+
 class Channel:
   """The connections of one process. The constructor waits for all processes.
 
@@ -61,6 +114,7 @@ class Channel:
     self.offer = offer
     self._process, self._timeout = process, timeout
     self._leaving = threading.Event()
+    self._agreement = Agreement(agreed['processes'])
     self._reception = None
     if process == 0:
       self._reception = Reception(address, agreed, token)
@@ -79,6 +133,37 @@ class Channel:
     threading.Thread(target=self._beat, daemon=True).start()
     # The other processes then end with the same exit code.
     signals.before_stop(lambda code: self._report(STOPPED, code))
+
+  def ask_to_stop(self) -> None:
+    """Asks all processes to stop after the same step; see `stops_after`."""
+    self._hear(self._process, {'stop': True})
+
+  def stops_after(self, step: int) -> bool:
+    """Returns whether to stop after this step; equal on all processes.
+
+    Call it after every step. It waits while the processes agree.
+    """
+    return self._agreement.stops_after(step)
+
+  def _hear(self, index: int, message: dict[str, Any]) -> None:
+    """Takes part in the agreement, as a message of process `index` asks to."""
+    agreement, is_first = self._agreement, self._process == 0
+    if 'stop' in message:
+      if not is_first and index == self._process:
+        self._send({'stop': True})  # Process 0 then asks all.
+      elif (reached := agreement.begin()) is not None:
+        if is_first:
+          self._send({'stop': True})
+          self._hear(0, {'reached': reached})
+        else:
+          self._send({'reached': reached})
+    elif 'reached' in message:
+      last = agreement.collect(index, message['reached'])
+      if last is not None:
+        self._send({'last': last})
+        agreement.end(last)
+    elif 'last' in message:
+      agreement.end(message['last'])
 
   def leave(self) -> None:
     """Reports success: this process may now end without ending the others."""
@@ -143,6 +228,7 @@ class Channel:
         return _news(index, GONE)
       if news.get('fate') in (LEFT, FAILED, GONE, STOPPED, SILENT):
         return _news(index, GONE) | news
+      self._hear(index, news)
       silent = 0.0
     return _news(index, SILENT)
 

@@ -7,7 +7,6 @@ order of the processes.
 from collections.abc import Mapping
 import math
 import os
-import signal
 import socket
 import time
 from typing import Any, NamedTuple
@@ -21,7 +20,6 @@ from selsync_jax import config
 from selsync_jax.cluster import channel as channels
 from selsync_jax.cluster import link
 from selsync_jax.cluster import relay
-from selsync_jax.cluster import signals
 from selsync_jax.cluster.channel import Channel
 
 
@@ -44,13 +42,19 @@ class Cluster(NamedTuple):
       return
     if kind is None or issubclass(kind, SystemExit | config.Stopped):
       self.channel.leave()
-      # At exit, JAX would restore what SIGTERM does by default.
       jax.distributed.shutdown()
-      signals.own(signal.SIGTERM)
       return
     if _may_follow_from_a_peer(error):  # The channel then ends this one.
       time.sleep(channels.GRACE)
     self.channel.fail(getattr(kind, 'code', 1))
+
+
+_joined = [Cluster()]  # That of this process.
+
+
+def channel() -> Channel | None:
+  """Returns the connections to the other processes, if there are any."""
+  return _joined[-1].channel
 
 
 def _may_follow_from_a_peer(error: BaseException | None) -> bool:
@@ -136,6 +140,8 @@ def join(
     # The channel is first to notice a process that does not answer.
     'heartbeat_timeout_seconds': round(2 * timeout + 30),
   }
+  # The channel has an agreement of its own, and SIGTERM stays ours.
+  jax.config.update('jax_enable_preemption_service', False)
   coordinator, processes, process = spec
   if coordinator is None or processes is None or process is None:
     return _join_detected(agreed, timeout, token, options)
@@ -145,7 +151,8 @@ def join(
   channel = Channel(coordinator, process, agreed, offer, timeout, token)
   service = relay.start(channel.offer) if process else channel.offer
   jax.distributed.initialize(service, processes, process, **options)
-  return Cluster(process, processes, channel)
+  _joined.append(Cluster(process, processes, channel))
+  return _joined[-1]
 
 
 def _join_detected(agreed, timeout, token, options) -> Cluster:
@@ -164,7 +171,8 @@ def _join_detected(agreed, timeout, token, options) -> Cluster:
   )
   agreed = {'processes': processes} | agreed
   channel = Channel(address, process, agreed, None, timeout, token)
-  return Cluster(process, processes, channel)
+  _joined.append(Cluster(process, processes, channel))
+  return _joined[-1]
 
 
 def device_ids(environment: Mapping[str, str]) -> list[int] | None:

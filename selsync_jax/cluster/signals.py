@@ -16,8 +16,7 @@ from typing import Any, NoReturn
 # The exit code if nothing was begun: 128 + SIGINT, as a shell has it.
 STOPPED = 130
 RESUMABLE = 75  # The exit code if the same command continues the work.
-WITHOUT_SIGTERM = (signal.SIGINT, signal.SIGHUP)
-NUMBERS = (*WITHOUT_SIGTERM, signal.SIGTERM)
+NUMBERS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 _ending = threading.Lock()
 _farewells: list[Callable[[int], None]] = []
 _program = ['selsync']  # The word before the reason in the line of `stop`.
@@ -30,10 +29,8 @@ class Handler:
   (`nohup` ignores SIGHUP) stay ignored.
   """
 
-  def __init__(
-    self, react: Callable[[int], None], numbers: tuple[int, ...] = NUMBERS
-  ):
-    self._react, self._numbers = react, numbers
+  def __init__(self, react: Callable[[int], None]):
+    self._react = react
 
   def start(self) -> 'Handler':
     """Starts to react. In any other than the main thread it does nothing."""
@@ -46,7 +43,7 @@ class Handler:
     self._thread = threading.Thread(target=self._listen, args=args, daemon=True)
     self._thread.start()
     self._outer = signal.set_wakeup_fd(self._sink, warn_on_full_buffer=False)
-    for number in self._numbers:
+    for number in NUMBERS:
       if signal.getsignal(number) != signal.SIG_IGN:
         self._before[number] = signal.signal(number, _note)
     return self
@@ -75,12 +72,6 @@ class Handler:
 
 def _note(number: int, frame: Any) -> None:
   """Does nothing: Python has already told the thread."""
-
-
-def own(number: int) -> None:
-  """Restores our handler of a signal after a library has replaced it."""
-  if threading.current_thread() is threading.main_thread():
-    signal.signal(number, signal.getsignal(number))
 
 
 def ignore() -> None:

@@ -6,10 +6,8 @@ A second signal ends the process immediately.
 import contextlib
 import signal
 
-import jax
-from jax.experimental import multihost_utils
-
 from selsync_jax.cluster import children
+from selsync_jax.cluster import processes
 from selsync_jax.cluster import signals
 
 _SECOND = 'ended by a second signal; the same command resumes the run'
@@ -19,11 +17,8 @@ class Preemption(contextlib.ExitStack):
   """A context in which a signal is a request that `requested` reports.
 
   Before the first step there is nothing to save, and the previous handler
-  receives signals.
-
-  With several processes, a signal to one is a request to all, and JAX's
-  preemption service picks the step after which all of them stop. It listens to
-  SIGTERM only, so other signals are forwarded as SIGTERM.
+  receives signals. With several processes, a signal to one is a request to all,
+  and they agree on the step after which all of them stop.
 
   The end of the `launch` or `compare` that started this process is one, too.
   """
@@ -31,19 +26,16 @@ class Preemption(contextlib.ExitStack):
   def __init__(self):
     super().__init__()
     self._asked = self._handles = False
-    self._alone = jax.process_count() == 1
-    numbers = signals.NUMBERS if self._alone else signals.WITHOUT_SIGTERM
-    self._handler = signals.Handler(self._ask, numbers)
-    if not self._alone:
-      self.callback(signals.own, signal.SIGTERM)
+    self._channel = processes.channel()
+    self._handler = signals.Handler(self._ask)
 
   def _ask(self, number: int) -> None:
     del number
     if self._asked:
       signals.stop(signals.STOPPED, _SECOND)
     self._asked = True
-    if not self._alone:
-      signal.raise_signal(signal.SIGTERM)
+    if self._channel:
+      self._channel.ask_to_stop()
 
   def requested(self, step: int) -> bool:
     """Returns whether to stop after this step; equal on all processes.
@@ -55,9 +47,6 @@ class Preemption(contextlib.ExitStack):
       self._handles = True
     if not self._asked and children.is_orphaned():
       self._ask(signal.SIGTERM)
-    if self._alone:
-      return self._asked
-    if not multihost_utils.reached_preemption_sync_point(step):
-      return False
-    signals.own(signal.SIGTERM)  # JAX reacts to the first SIGTERM only.
-    return True
+    if self._channel:
+      return self._channel.stops_after(step)
+    return self._asked

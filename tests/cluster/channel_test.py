@@ -1,7 +1,9 @@
 """The channel between processes, with threads in place of processes."""
 
 import atexit
+from concurrent import futures
 import os
+import random
 import socket
 import threading
 import time
@@ -251,6 +253,41 @@ def test_processes_end_alike_when_a_signal_stops_one(meet_peer, ends, capfd):
   assert set(capfd.readouterr().err.splitlines()) == {
     f'process {i}: process 1 was stopped by a signal; {AGAIN}' for i in (0, 2)
   }
+
+
+@pytest.mark.parametrize('seed', range(6))
+def test_processes_that_are_asked_to_stop_do_so_after_the_same_step(seed, meet):
+  """Whoever is asked, and however far each has come."""
+  rng = random.Random(seed)
+  members = meet(*((i, {'processes': 3}) for i in range(3)))
+  asked = rng.sample(range(3), rng.choice([1, 1, 2, 3]))
+
+  def train(i, channel, pauses):
+    for step, pause in enumerate(pauses, 500):
+      time.sleep(pause)
+      if i in asked and step == 510:
+        channel.ask_to_stop()
+      if channel.stops_after(step):
+        return step
+    return None
+
+  with futures.ThreadPoolExecutor(3) as pool:
+    pauses = [[rng.uniform(0, 0.004) for _ in range(2000)] for _ in range(3)]
+    last = list(pool.map(train, range(3), members, pauses))
+  assert last[0] is not None and last == [last[0]] * 3
+
+
+def test_a_process_that_waits_for_the_agreement_ends_with_its_peer(
+  meet_peer, ends, capfd
+):
+  channel, peer = meet_peer(1, 0)
+  channel.ask_to_stop()
+  assert peer.receive() == {'stop': True}
+  threading.Thread(target=channel.stops_after, args=(7,), daemon=True).start()
+  peer.die()
+  assert ends.get(timeout=30) == 1
+  assert capfd.readouterr().err == f'process 0: process 1 is gone; {AGAIN}\n'
+  channel._agreement.end(7)  # The thread would have ended with its process.
 
 
 class Recorder:

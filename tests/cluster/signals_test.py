@@ -166,7 +166,7 @@ def test_a_second_signal_ends_all_processes_alike(tmp_path):
   child.send_signal(signal.SIGINT)
   code, lines = outcome(child)
   ends = [line for line in lines if RESUMES in line or 'restart all' in line]
-  assert len(ends) == 2
+  assert len(ends) == 2, lines
   if code == 130:
     assert all('a second signal' in e or 'by a signal' in e for e in ends)
   else:  # A fast machine has stopped in between.
