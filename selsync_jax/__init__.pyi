@@ -5,6 +5,7 @@
 
 from .data.own import register_dataset as register_dataset
 from .devices.layout import Layout as Layout
+from .islands.island import Island as Island
 from .methods import register_method as register_method
 from .models import register_model as register_model
 from .models.tasks import register_task as register_task

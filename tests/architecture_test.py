@@ -13,6 +13,7 @@ OUTSIDE = {'train', 'compare', 'configs', 'tests', 'benchmarks', 'stress'}
 ROOMS = [
   'commands',
   'simulate',
+  'islands',
   'training',
   'report',
   'runs',
@@ -48,6 +49,8 @@ HOMES = {
   'tensorflow_datasets': 'data',
   'matplotlib': 'report',
   'simpy': 'simulate',
+  'pyarrow': 'islands',
+  'cryptography': 'islands',
 }
 
 

@@ -16,10 +16,13 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.devices import mappers
+from selsync_jax.islands.behind import Behind
+from selsync_jax.islands.program import cut
 from selsync_jax.training import start
 from selsync_jax.training.step import init_state
 from selsync_jax.training.step import train_step
 from tests.support import compositions
+from tests.support.on_board import on_board
 
 N = 4
 VARIANTS = compositions.PRESETS | compositions.GRID
@@ -136,6 +139,33 @@ def test_pmap_and_vmap_synchronize_alike_and_agree_to_rounding(variant):
     lambda one, other: np.testing.assert_allclose(one, other, atol=atol),
     pmap[-1][0].shared,
     vmap[-1][0].shared,
+  )
+
+
+def test_islands_synchronize_as_the_workers_of_one_program_do(variant):
+  toy = Toy(variant)
+  run, under_way = cut(toy.worker, N), toy.strategy.averager.under_way
+
+  def island(peers, x, y):
+    peers = Behind(peers, under_way) if under_way else peers
+    state, trajectory = toy.start, []
+    for batch in zip(x, y, strict=True):
+      state, metrics = run(peers, state, batch)
+      if under_way and metrics['synced']:
+        peers.depart(state.averager_state)
+      trajectory.append(metrics['synced'])
+    return state.shared, jnp.stack(trajectory)
+
+  batches = (rows[:20].swapaxes(0, 1) for rows in (toy.x, toy.y))
+  shared, synced = on_board(island, N, *batches)
+  expected = recorded(variant, 'sgd', 'vmap').steps[:20]
+  for step, (_, metrics) in enumerate(expected):
+    np.testing.assert_array_equal(metrics['synced'], synced[:, step])
+  atol = 2e-2 if errors(expected[0][0]) else 1e-5
+  jax.tree.map(
+    lambda one, other: np.testing.assert_allclose(one, other, atol=atol),
+    expected[-1][0].shared,
+    shared,
   )
 
 

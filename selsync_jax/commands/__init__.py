@@ -18,6 +18,7 @@ COMMANDS = {
   'export': 'Write the weights of a run into one file, for any program.',
   'evaluate': 'Score the weights of a run on its validation or test data.',
   'launch': 'Start the processes of a run on this machine.',
+  'meet': 'Serve the meeting point of islands, workers in separate programs.',
 }
 
 

@@ -14,6 +14,8 @@ from jax.custom_batching import sequential_vmap
 from jax.extend import core
 from jax.extend.core.primitives import conv_general_dilated_p
 
+from selsync_jax.devices import equations
+
 
 def in_turn(fn: Callable[..., Any]) -> Callable[..., Any]:
   """Returns `fn` of one worker so that `vmap` loops over the workers.
@@ -27,34 +29,25 @@ def in_turn(fn: Callable[..., Any]) -> Callable[..., Any]:
     if jax.default_backend() != 'cpu':
       return fn(*args)
     closed, out = jax.make_jaxpr(fn, return_shape=True)(*args)
-    leaves = _evaluate(closed.jaxpr, closed.consts, jax.tree.leaves(args))
+    leaves = _evaluate(closed, jax.tree.leaves(args))
     return jax.tree.unflatten(jax.tree.structure(out), leaves)
 
   return sequential_vmap(canonical)
 
 
-def _evaluate(jaxpr: core.Jaxpr, consts: Sequence[Any], args: Sequence[Any]):
-  """Evaluates a jaxpr as `jax.core.eval_jaxpr` does, but for convolutions."""
-  names = (*jaxpr.constvars, *jaxpr.invars)
-  env: dict[Any, Any] = dict(zip(names, (*consts, *args), strict=True))
+def _evaluate(closed: core.ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+  """Evaluates a traced function as JAX does, except for its convolutions."""
+  env = equations.initial(closed, args)
+  equations.evaluate(closed.jaxpr.eqns, env, _canonical)
+  return equations.read(closed.jaxpr.outvars, env)
 
-  def read(atom):
-    return atom.val if isinstance(atom, core.Literal) else env[atom]
 
-  for eqn in jaxpr.eqns:
-    values = [read(atom) for atom in eqn.invars]
-    if eqn.primitive is conv_general_dilated_p:
-      results = [_convolution(*values, **eqn.params)]
-    elif eqn.primitive.name in ('jit', 'pjit'):
-      inner = eqn.params['jaxpr']
-      results = _evaluate(inner.jaxpr, inner.consts, values)
-    else:
-      params = eqn.primitive.get_bind_params(eqn.params)
-      results = eqn.primitive.bind(*values, **params)
-      if not eqn.primitive.multiple_results:
-        results = [results]
-    env.update(zip(eqn.outvars, results, strict=True))
-  return [read(atom) for atom in jaxpr.outvars]
+def _canonical(eqn: Any, values: list[Any]) -> list[Any] | None:
+  if eqn.primitive is conv_general_dilated_p:
+    return [_convolution(*values, **eqn.params)]
+  if eqn.primitive.name in ('jit', 'pjit'):
+    return _evaluate(eqn.params['jaxpr'], values)
+  return None
 
 
 def _convolution(

@@ -70,6 +70,23 @@ class Halves(NamedTuple):
     return self.piece.put(tree, part, state), finished
 
 
+class UnderWay(NamedTuple):
+  """How a delayed mean travels, for a program that carries it itself.
+
+  Attributes:
+    message: `message(state) -> message`, with the state after the step in which
+      the synchronization began.
+    travel: `travel(message) -> mean`, compiled under the name `TRAVEL`, by
+      which such a program finds it.
+  """
+
+  message: Callable[[Any], Any]
+  travel: Callable[[Any], Any]
+
+
+TRAVEL = 'travel_under_way'
+
+
 @dataclasses.dataclass(frozen=True)
 class Averager(Part):
   """A rule that combines the workers' parameters at a synchronization.
@@ -96,6 +113,7 @@ class Averager(Part):
     depart: `depart(sync, tree, state) -> (departs, state)`, run at every step
       after `apply`: whether a synchronization begins. It has no communication.
     land: `land(tree, state) -> tree`, with what is on its way applied.
+    under_way: how a delayed mean travels; `None` without a delay.
   """
 
   init: Callable[[Any], Any]
@@ -116,6 +134,7 @@ class Averager(Part):
     lambda sync, tree, state: (sync, state)
   )
   land: Callable[[Any, Any], Any] = lambda tree, state: tree
+  under_way: UnderWay | None = None
 
   def step(self, sync: Any, tree: Any, state: Any) -> tuple[Any, Any]:
     """Returns the tree and the state after a step of a loop of your own.
@@ -125,10 +144,17 @@ class Averager(Part):
       tree: the tree after the local update.
       state: that of the step before, or of `init`.
     """
+    return self.departing_step(sync, tree, state)[1:]
+
+  def departing_step(
+    self, sync: Any, tree: Any, state: Any
+  ) -> tuple[Any, Any, Any]:
+    """Returns whether a synchronization begins, and the results of `step`."""
     tree, state = lax.cond(
       self.due(sync, state), self.apply, lambda *same: same, tree, state
     )
-    return tree, self.depart(sync, tree, state)[1]
+    departs, state = self.depart(sync, tree, state)
+    return departs, tree, state
 
 
 @part

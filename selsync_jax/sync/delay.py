@@ -27,6 +27,7 @@ from selsync_jax.sync import flat
 from selsync_jax.sync import resizing
 from selsync_jax.sync.averagers import Averager
 from selsync_jax.sync.averagers import mean as mean_of_all
+from selsync_jax.sync.averagers import UnderWay
 from selsync_jax.sync.averagers import WHOLE
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import part
@@ -109,10 +110,15 @@ def delayed(
       averager=state,
     )
 
+  @jax.jit  # Its name, `TRAVEL`, tells islands what to carry.
+  def travel_under_way(message):
+    return travel(message)
+
   def apply(tree, state):
     now = piece.take(tree, state.averager)
     message, inner = start(state.snapshot, state.averager)
-    mean, inner = finish(state.snapshot, travel(message), inner)
+    mean = travel_under_way(message)
+    mean, inner = finish(state.snapshot, mean, inner)
     far = steps / state.span.astype(jnp.float32)
 
     def corrected(x, snapshot, mean, *before):
@@ -172,6 +178,9 @@ def delayed(
     due=lambda sync, state: state.left == 1,
     depart=depart,
     land=land,
+    under_way=UnderWay(
+      lambda state: start(state.snapshot, state.averager)[0], travel_under_way
+    ),
     resize=resize,
   )
 

@@ -59,7 +59,9 @@ def test_help_is_one_screen_and_needs_nothing_heavy(command):
   assert lines[0].startswith(f'usage: selsync {command} ')
   assert max(map(len, lines)) <= 80
   assert lines[2] == COMMANDS[command] and lines[4].startswith('  --')
-  takes_config = command not in ('report', 'launch', 'export', 'evaluate')
+  takes_config = command not in (
+    *('report', 'launch', 'export', 'evaluate', 'meet'),
+  )
   own = '\n'.join(lines).partition('\nfields of the config:')[0]
   assert len(own.splitlines()) <= 24
   listed = [f'  --config.{name} ' for name in FIELDS]
@@ -89,7 +91,7 @@ def test_an_unknown_command_is_one_line_and_exit_code_2(capsys):
   assert end.value.code == 2
   assert capsys.readouterr().err == (
     "selsync: 'trian' is not one of train, compare, simulate, delta, plan, "
-    'report, export, evaluate, launch\n'
+    'report, export, evaluate, launch, meet\n'
   )
 
 
@@ -105,6 +107,11 @@ def test_an_unknown_command_is_one_line_and_exit_code_2(capsys):
     (['evaluate', 'a', '--split=train'], 'evaluate: --split=train: must be va'),
     (['evaluate', 'a'], 'evaluate: a: not the workdir of a run, no config.jso'),
     (['launch', '--', 'true'], 'launch: --processes=NUMBER is missing'),
+    (['meet'], 'meet: --islands=NUMBER is missing'),
+    (
+      ['meet', '--islands=0'],
+      'meet: --islands=0: must be a whole number of at',
+    ),
     (['launch', '--processes=2'], 'launch: the command after -- is missing'),
     (
       ['launch', '--processes=2', '--', 'nosuchcmd'],

@@ -1,0 +1,55 @@
+"""A training loop whose workers are programs of their own, on any hosts.
+
+selsync meet --islands=2            # on one host; prints the invitation
+python island.py INVITATION maui    # on each, with a name of its own
+"""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import optax
+
+import selsync_jax as ss
+
+STEPS = 60
+
+
+def loss(params, x, y):
+  """The mean squared error of a small network."""
+  return jnp.mean((jnp.tanh(x @ params['w']) @ params['v'] - y) ** 2)
+
+
+@jax.jit
+def local_step(params, opt_state, x, y):
+  """A step of this island alone, and its gradients."""
+  value, grads = jax.value_and_grad(loss)(params, x, y)
+  updates, opt_state = tx.update(grads, opt_state, params)
+  return optax.apply_updates(params, updates), opt_state, grads, value
+
+
+invitation, name = sys.argv[1:]
+tx = optax.adam(0.02)
+params = {  # The same seed everywhere.
+  'w': jax.random.normal(jax.random.key(0), (5, 16)),
+  'v': jnp.zeros(16),
+}
+opt_state = tx.init(params)
+
+# An average is applied 5 steps after its synchronization; it travels meanwhile.
+strategy = ss.Strategy(
+  ss.budgeted(ss.selsync(delta=0.3), lssr=0.9),
+  ss.delayed(ss.mean(wire=ss.wires.int8()), 5, own=0.5, ahead=0.5),
+)
+island = ss.Island.join(invitation, name, params, strategy)
+
+for step in range(STEPS):
+  key = jax.random.fold_in(jax.random.key(1), step * island.size + island.index)
+  x = jax.random.normal(key, (32, 5))
+  y = jnp.sin(x.sum(-1))
+  params, opt_state, grads, value = local_step(params, opt_state, x, y)
+  params = island.after_step(params, grads)
+  if step % 20 == 19:
+    print(f'{name}: step {step + 1}, loss {value:.4f}', flush=True)
+params = island.leave(params)
+print(f'{name}: done', float(params['v'].sum()), flush=True)

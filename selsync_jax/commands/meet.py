@@ -1,0 +1,47 @@
+"""Serve the meeting point of islands, workers in separate programs.
+
+  selsync meet --islands=4 --host=10.0.0.1 --port=7070
+
+prints an invitation, which each island needs to join, and then who joins. The
+point holds no weights. It serves until a signal stops it; islands that have
+ended may meet there again.
+"""
+
+from collections.abc import Sequence
+import socket
+import threading
+
+from selsync_jax.commands import flags
+from selsync_jax.config import ConfigError
+from selsync_jax.config import RunError
+
+
+def main(arguments: Sequence[str]) -> None:
+  """Prints the invitation, and then who joins."""
+  line = flags.CommandLine('meet')
+  line.flag('islands', 'Number of islands.', flags.whole(1))
+  about = 'Name or address of this host, as the islands reach it.'
+  line.flag('host', about, default=socket.gethostname())
+  line.flag(
+    'port', 'Port to listen at; 0 is a free one.', flags.whole(0), '7070'
+  )
+  about = 'Seconds that an island waits for the others.'
+  line.flag('timeout', about, flags.positive, '600')
+  options = line.parse(arguments)
+  if options.islands is None:
+    raise ConfigError('--islands=NUMBER is missing')
+  from selsync_jax.islands import meeting  # Imports Arrow.
+
+  def say(text):
+    print(text, flush=True)
+
+  try:
+    point = meeting.MeetingPoint(
+      *(options.islands, options.host, options.port, options.timeout), say
+    )
+  except Exception as error:  # gRPC raises no more specific class.
+    raise RunError(
+      f'--port={options.port}: this port cannot be opened'
+    ) from error
+  say(str(point.invitation))
+  threading.Event().wait()

@@ -1,0 +1,1 @@
+"""Workers that are programs of their own, and what carries their messages."""

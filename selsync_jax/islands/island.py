@@ -1,0 +1,162 @@
+"""One worker of a run, in a training loop and a program of its own."""
+
+import hashlib
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from selsync_jax.config import RunError
+from selsync_jax.islands.behind import Behind
+from selsync_jax.islands.peers import Peers
+from selsync_jax.islands.program import cut
+from selsync_jax.sync.part import shown
+from selsync_jax.sync.strategy import Strategy
+from selsync_jax.sync.traffic import traffic
+
+
+class Island:
+  """One of several workers that share no JAX runtime, but a network.
+
+  All islands step together: at every step they decide whether to synchronize,
+  like the workers of one program. A mean that is `delayed` travels while they
+  take further steps; every other message, a vote for example, is waited for.
+
+  Args:
+    peers: all islands, see `join`.
+    params: the parameters before the first step, equal on all islands.
+    strategy: a trigger and an averager.
+
+  Raises:
+    ValueError: if the strategy reduces gradients or changes the optimizer's
+      state, neither of which an island sees.
+    RunError: if an island starts with other parameters; from any method, if
+      another island does not answer.
+  """
+
+  def __init__(self, peers: Peers, params: Any, strategy: Strategy):
+    strategy.check()
+    if strategy.reducer.traits.reduces or strategy.optimizer_state.changes:
+      raise ValueError(
+        'islands support only no_reduction() and local(), not '
+        f'{shown(strategy.reducer)} and {shown(strategy.optimizer_state)}'
+      )
+    trigger, averager = strategy.trigger, strategy.averager
+    averager.check(peers.size)
+    _check_equal(peers, params)
+    sends = strategy.sends({'params': params, 'model_state': {}}, peers.size)
+    sent = traffic(sends, params, peers.size)
+
+    def step(before, params, grads, states):
+      triggered, averaged = states
+      applied = optax.tree.sub(params, before)
+      updated: Any = trigger.update(
+        grads, triggered, before, traffic=sent, applied=applied
+      )[1]
+      departs, params, averaged = averager.departing_step(
+        updated.sync, params, averaged
+      )
+      return departs, params, (updated, averaged)
+
+    self._step = cut(step, peers.size)
+    self._land = cut(averager.land, peers.size)
+    late = averager.under_way
+    self._behind = Behind(peers, late) if late else None
+    self._peers = self._behind or peers
+    self._params = params
+    self._states = trigger.init(params), averager.init(params)
+
+  @classmethod
+  def join(
+    cls,
+    invitation: str,
+    name: str,
+    params: Any,
+    strategy: Strategy,
+    *,
+    timeout: float = 60.0,
+    pace: float | None = None,
+  ) -> 'Island':
+    """Waits until all islands have joined, and returns this one.
+
+    Args:
+      invitation: what `selsync meet` has printed.
+      name: that of this island, unique in the run. Workers are in the order of
+        the names as text: `10` is before `2`.
+      params: see the class.
+      strategy: see the class.
+      timeout: seconds until an island that does not answer is an error.
+      pace: the most bytes per second of one message, to leave bandwidth for
+        others; `None` is no limit.
+
+    Raises:
+      RunError: if the islands do not meet.
+    """
+    from selsync_jax.islands import meeting  # Imports Arrow.
+
+    parts = shown(strategy.trigger), shown(strategy.averager)
+    shapes = jax.tree.map(jax.typeof, params)
+    run = hashlib.sha256(f'{parts} {shapes}'.encode()).hexdigest()
+    invited = meeting.Invitation.parse(invitation)
+    peers = meeting.join(invited, name, run, timeout, pace)
+    return cls(peers, params, strategy)
+
+  @property
+  def index(self) -> int:
+    """The index of this worker: which part of the data it reads."""
+    return self._peers.index
+
+  @property
+  def size(self) -> int:
+    """N, the number of workers."""
+    return self._peers.size
+
+  def after_step(self, params: Any, grads: Any) -> Any:
+    """Returns the parameters for the next step, averaged if that is due.
+
+    Args:
+      params: a tree of arrays, after the local update.
+      grads: a tree like it: the raw gradients, neither averaged nor clipped.
+    """
+    departs, new, self._states = self._step(
+      self._peers, self._params, params, grads, self._states
+    )
+    if self._behind and departs:
+      self._behind.depart(self._states[1])
+    self._params = _placed_as(params, new)
+    return self._params
+
+  def leave(self, params: Any) -> Any:
+    """Returns the parameters with what is still on its way applied.
+
+    It waits until the others have fetched what this island has sent, and closes
+    the connections. All islands leave after the same step.
+    """
+    landed = self._land(self._peers, params, self._states[1])
+    self._peers.close()
+    return _placed_as(params, landed)
+
+
+def _check_equal(peers: Peers, params: Any) -> None:
+  """Raises `RunError` if not all islands have the same parameters."""
+  digest = hashlib.sha256()
+  for leaf in jax.tree.leaves(params):
+    digest.update(np.asarray(leaf).tobytes())
+  own = np.frombuffer(digest.digest(), np.uint8)
+  others = peers.exchange([own] * peers.size)
+  for name, other in zip(peers.names, others, strict=True):
+    if (other != own).any():
+      raise RunError(
+        f'island {name} starts with other parameters than '
+        f'{peers.names[peers.index]}; give all the same seed or weights'
+      )
+
+
+def _placed_as(like: Any, tree: Any) -> Any:
+  """Returns a tree whose arrays lie where those of another one do."""
+  return jax.tree.map(
+    lambda old, new: jax.device_put(new, getattr(old, 'sharding', None)),
+    like,
+    tree,
+  )

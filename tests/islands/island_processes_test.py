@@ -1,0 +1,87 @@
+"""Islands as processes, and what happens when one of them dies."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.support.session import ROOT
+
+RECIPE = ROOT / 'docs' / 'recipes' / 'island.py'
+ENDLESS = ROOT / 'tests' / 'support' / 'endless_island.py'
+_SLOW = pytest.mark.slow
+
+
+@pytest.fixture
+def start():
+  """Starts processes whose output is text, in one stream."""
+  started = []
+
+  def start(*command):
+    started.append(
+      subprocess.Popen(
+        [sys.executable, *map(str, command)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+      )
+    )
+    return started[-1]
+
+  yield start
+  for process in started:
+    process.kill()
+    process.communicate()
+
+
+@pytest.fixture
+def meet(start):
+  """A meeting point of two islands, and its invitation."""
+  flags = '--islands=2', '--host=127.0.0.1', '--port=0'
+  point = start('-m', 'selsync_jax', 'meet', *flags)
+  return point, point.stdout.readline().strip()
+
+
+@_SLOW
+def test_the_recipe_trains_and_all_end_with_the_same_average(start, meet):
+  point, invitation = meet
+  islands = [start(RECIPE, invitation, name) for name in ('maui', 'oahu')]
+  outputs = [island.communicate(timeout=120)[0] for island in islands]
+  assert [island.returncode for island in islands] == [0, 0], outputs
+  losses = [re.findall(r'loss (\S+)', text) for text in outputs]
+  assert all(float(loss[-1]) < float(loss[0]) for loss in losses)
+  point.send_signal(signal.SIGTERM)
+  said = point.communicate(timeout=30)[0].splitlines()
+  assert [line.split(' from ')[0] for line in said[:2]] in (
+    ['maui has joined', 'oahu has joined'],
+    ['oahu has joined', 'maui has joined'],
+  )
+  assert said[2:] == ['meet: stopped by SIGTERM']
+
+
+@_SLOW
+@pytest.mark.parametrize(
+  'number, line',
+  [
+    (signal.SIGKILL, 'island oahu cannot be reached'),
+    (signal.SIGSTOP, 'island oahu has not answered for 3 s'),
+  ],
+)
+def test_when_one_dies_the_others_name_it_and_all_may_come_again(
+  number, line, start, meet
+):
+  _, invitation = meet
+  maui, oahu = (start(ENDLESS, invitation, name) for name in ('maui', 'oahu'))
+  assert maui.stdout.readline() == oahu.stdout.readline() == 'training\n'
+  time.sleep(0.3)
+  oahu.send_signal(number)
+  # It does not exit at once: gRPC waits for a peer that is stopped.
+  assert any(text.rstrip().endswith(line) for text in maui.stdout)
+  maui.kill()
+  oahu.kill()
+  again = [start(ENDLESS, invitation, name) for name in ('maui', 'oahu')]
+  assert [island.stdout.readline() for island in again] == ['training\n'] * 2

@@ -1,0 +1,126 @@
+"""Training loops whose workers are programs of their own."""
+
+from concurrent import futures
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import selsync_jax as ss
+from selsync_jax.config import RunError
+from selsync_jax.islands import meeting
+from tests.support.on_board import Board
+
+N, STEPS = 3, 14
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(STEPS, N, 8, 5)).astype(np.float32)
+Y = np.tanh(X @ RNG.normal(size=5)).astype(np.float32)
+TX = optax.adam(0.05)
+START = {'w': jnp.ones((5, 4)), 'v': jnp.zeros(4)}
+
+
+def loss(params, x, y):
+  return jnp.mean((jnp.tanh(x @ params['w']) @ params['v'] - y) ** 2)
+
+
+@jax.jit
+def local_step(params, opt_state, x, y):
+  grads = jax.grad(loss)(params, x, y)
+  updates, opt_state = TX.update(grads, opt_state, params)
+  return optax.apply_updates(params, updates), opt_state, grads
+
+
+def on_island(island):
+  """The loop of one worker."""
+  params, opt_state = START, TX.init(START)
+  for t in range(STEPS):
+    x, y = X[t, island.index], Y[t, island.index]
+    params, opt_state, grads = local_step(params, opt_state, x, y)
+    params = island.after_step(params, grads)
+  return island.leave(params)
+
+
+def in_one_program(strategy):
+  """The parameters of all workers, [N, ...]."""
+  trigger, averager = strategy.trigger, strategy.averager
+  tx = optax.chain(trigger, TX)
+
+  def step(state, batch):
+    params, opt_state, averaged = state
+    grads = jax.grad(loss)(params, *batch)
+    updates, opt_state = tx.update(grads, opt_state, params)
+    params = optax.apply_updates(params, updates)
+    sync = ss.decision(opt_state)
+    params, averaged = averager.step(sync, params, averaged)
+    return (params, opt_state, averaged), None
+
+  def train(x, y):
+    state = START, tx.init(START), averager.init(START)
+    (params, _, averaged), _ = jax.lax.scan(step, state, (x, y))
+    return averager.land(params, averaged)
+
+  rows = X.swapaxes(0, 1), Y.swapaxes(0, 1)
+  return jax.jit(jax.vmap(train, axis_name=ss.AXIS))(*rows)
+
+
+def run(join):
+  """What the loop returns on each island, [N, ...]."""
+  with futures.ThreadPoolExecutor(N) as pool:
+    results = list(pool.map(lambda i: on_island(join(i)), range(N)))
+  return jax.tree.map(lambda *x: np.stack(x), *results)
+
+
+STRATEGIES = {
+  'selsync': ss.Strategy(ss.selsync(0.3), ss.mean()),
+  'late': ss.Strategy(
+    ss.every(4), ss.delayed(ss.mean(), 3, own=0.5, ahead=0.5)
+  ),
+  'late int8': ss.Strategy(
+    ss.selsync(0.3), ss.delayed(ss.mean(wire=ss.wires.int8()), 2)
+  ),
+  'DiLoCo': ss.Strategy(ss.every(5), ss.outer(optax.sgd(0.7, 0.9, True))),
+  'gossip': ss.Strategy(ss.every(2), ss.gossip('ring')),
+}
+
+
+@pytest.mark.parametrize('name', STRATEGIES)
+def test_islands_train_as_the_workers_of_one_program(name):
+  strategy = STRATEGIES[name]
+  board = Board(N)
+  found = run(lambda i: ss.Island(board.peers(i), START, strategy))
+  expected = in_one_program(strategy)
+  jax.tree.map(
+    lambda x, y: np.testing.assert_allclose(x, y, atol=2e-6), found, expected
+  )
+
+
+def test_they_do_so_over_a_network():
+  strategy = STRATEGIES['late int8']
+  with meeting.MeetingPoint(N) as point:
+    invitation = str(point.invitation)
+    found = run(lambda i: ss.Island.join(invitation, f'{i}', START, strategy))
+  board = Board(N)
+  expected = run(lambda i: ss.Island(board.peers(i), START, strategy))
+  jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_islands_that_start_unequal_are_refused():
+  board = Board(2)
+
+  def join(i):
+    params = jax.tree.map(lambda x: x + i, START)
+    return ss.Island(board.peers(i), params, STRATEGIES['selsync'])
+
+  with futures.ThreadPoolExecutor(2) as pool:
+    for i, island in enumerate([pool.submit(join, i) for i in range(2)]):
+      line = f'island {1 - i} starts with other parameters than {i};'
+      with pytest.raises(RunError, match=line):
+        island.result()
+
+
+def test_what_an_island_cannot_do_is_refused():
+  strategy = ss.Strategy(ss.every(1), reducer=ss.all_reduce())
+  with pytest.raises(ValueError, match=r'not all_reduce\(\) and local\(\)'):
+    ss.Island(Board(1).peers(0), START, strategy)

@@ -1,0 +1,80 @@
+"""A worker's program, cut at its collectives."""
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import selsync_jax as ss
+from selsync_jax.islands.program import cut
+from tests.support.on_board import on_board
+
+N = 4
+ROWS = np.random.default_rng(0).normal(size=(N, 6)).astype(np.float32)
+
+
+def total(x):
+  return lax.psum(x, ss.AXIS)
+
+
+def nested(x):
+  """Collectives in branches, in a compiled function, and of a result."""
+
+  def largest(x):
+    return lax.cond(jnp.max(total(x)) > 0, total, jnp.negative, x)
+
+  mean = jax.jit(lambda x: (total(x) / N, total(2 * x)[0]))(x)
+  other = lax.switch(
+    jnp.int32(total(1.0) - 2), [jnp.sin, jnp.cos, largest, total], mean[0]
+  )
+  key = jax.random.fold_in(jax.random.key(0), lax.axis_index(ss.AXIS))
+  return mean, other + jax.random.normal(key, x.shape), 1.0
+
+
+def test_it_computes_what_the_whole_program_does():
+  found = on_board(cut(nested, N), N, ROWS)
+  expected = jax.vmap(nested, axis_name=ss.AXIS, out_axes=(0, 0, None))(ROWS)
+  for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+    np.testing.assert_allclose(
+      one, np.broadcast_to(other, one.shape), rtol=1e-6
+    )
+
+
+def test_it_is_traced_once_for_each_shape():
+  traces = []
+
+  def fn(x):
+    traces.append(x.shape)
+    return total(x)
+
+  run = cut(fn, 1)
+  for size in (2, 3, 2, 3):
+    on_board(run, 1, np.ones((1, size)))
+  assert traces == [(2,), (3,)]
+
+
+def in_loop(x):
+  return lax.fori_loop(0, 3, lambda i, x: total(x), x)
+
+
+def in_groups(x):
+  return lax.psum(x, ss.AXIS, axis_index_groups=[[0, 1], [2, 3]])
+
+
+@pytest.mark.parametrize(
+  'fn, line',
+  [
+    (in_loop, 'scan: holds a collective, which islands cannot cut'),
+    (in_groups, 'psum: is not a collective among all islands'),
+  ],
+)
+def test_what_cannot_be_cut_is_refused(fn, line):
+  with pytest.raises(ValueError, match=f'^{line}$'):
+    on_board(cut(fn, N), N, ROWS)
+
+
+def test_sixty_four_islands_live_in_one_process():
+  rows = np.arange(64, dtype=np.float32)
+  found = on_board(cut(lambda x: total(x) - x, 64), 64, rows)
+  np.testing.assert_array_equal(found, rows.sum() - rows)
