@@ -1,9 +1,12 @@
 """A training loop whose workers are programs of their own, on any hosts.
 
-selsync meet --islands=2            # on one host; prints the invitation
-python island.py INVITATION maui    # on each, with a name of its own
+  selsync meet --islands=2 --host=10.0.0.1    # On one; prints the invitation.
+  SELSYNC_INVITATION=... python island.py maui    # On each, with its own name.
+
+The invitation is a secret, and other users see what a command line has.
 """
 
+import os
 import sys
 
 import jax
@@ -28,7 +31,7 @@ def local_step(params, opt_state, x, y):
   return optax.apply_updates(params, updates), opt_state, grads, value
 
 
-invitation, name = sys.argv[1:]
+invitation, name = os.environ['SELSYNC_INVITATION'], sys.argv[1]
 tx = optax.adam(0.02)
 params = {  # The same seed everywhere.
   'w': jax.random.normal(jax.random.key(0), (5, 16)),

@@ -8,7 +8,6 @@ ended may meet there again.
 """
 
 from collections.abc import Sequence
-import socket
 import threading
 
 from selsync_jax.commands import flags
@@ -20,8 +19,7 @@ def main(arguments: Sequence[str]) -> None:
   """Prints the invitation, and then who joins."""
   line = flags.CommandLine('meet')
   line.flag('islands', 'Number of islands.', flags.whole(1))
-  about = 'Name or address of this host, as the islands reach it.'
-  line.flag('host', about, default=socket.gethostname())
+  line.flag('host', 'Name or address of this host, as islands reach it.')
   line.flag(
     'port', 'Port to listen at; 0 is a free one.', flags.whole(0), '7070'
   )
@@ -30,6 +28,10 @@ def main(arguments: Sequence[str]) -> None:
   options = line.parse(arguments)
   if options.islands is None:
     raise ConfigError('--islands=NUMBER is missing')
+  if not options.host or set(options.host) & set(':/'):
+    raise ConfigError(
+      f'--host={options.host or ""}: must be a name or an IPv4 address'
+    )
   from selsync_jax.islands import meeting  # Imports Arrow.
 
   def say(text):

@@ -5,6 +5,7 @@ messages that it has for others, and fetches what they have for it, from one
 island after the other: parallel flows use a slow link less fully.
 """
 
+import atexit
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import datetime
 import hmac
@@ -111,6 +112,7 @@ class Outbox(flight.FlightServerBase):
     self._timeout, self._pace, self._closed = timeout, pace, False
     self._messages: dict[bytes, np.ndarray] = {}
     self._changed = threading.Condition()
+    atexit.register(self.shutdown)  # Else those who wait keep the process.
     super().__init__(
       f'grpc+tls://{address}',
       tls_certificates=[(credentials.certificate, credentials.key)],
@@ -153,10 +155,15 @@ class Outbox(flight.FlightServerBase):
 
   def shutdown(self) -> None:
     """Wakes callers that still wait, and stops serving."""
+    atexit.unregister(self.shutdown)
     with self._changed:
       self._closed = True
       self._changed.notify_all()
     super().shutdown()
+
+  def __exit__(self, *exc: Any) -> None:
+    """Stops serving."""
+    self.shutdown()
 
 
 def _blocks(message: np.ndarray) -> Iterator[np.ndarray]:

@@ -36,12 +36,7 @@ class Island:
   """
 
   def __init__(self, peers: Peers, params: Any, strategy: Strategy):
-    strategy.check()
-    if strategy.reducer.traits.reduces or strategy.optimizer_state.changes:
-      raise ValueError(
-        'islands support only no_reduction() and local(), not '
-        f'{shown(strategy.reducer)} and {shown(strategy.optimizer_state)}'
-      )
+    _check_strategy(strategy)
     trigger, averager = strategy.trigger, strategy.averager
     averager.check(peers.size)
     _check_equal(peers, params)
@@ -64,7 +59,7 @@ class Island:
     late = averager.under_way
     self._behind = Behind(peers, late) if late else None
     self._peers = self._behind or peers
-    self._params = params
+    self._params = params = _placed_as(params, params)
     self._states = trigger.init(params), averager.init(params)
 
   @classmethod
@@ -86,7 +81,7 @@ class Island:
         the names as text: `10` is before `2`.
       params: see the class.
       strategy: see the class.
-      timeout: seconds until an island that does not answer is an error.
+      timeout: seconds until a message that has not come whole is an error.
       pace: the most bytes per second of one message, to leave bandwidth for
         others; `None` is no limit.
 
@@ -95,6 +90,7 @@ class Island:
     """
     from selsync_jax.islands import meeting  # Imports Arrow.
 
+    _check_strategy(strategy)
     parts = shown(strategy.trigger), shown(strategy.averager)
     shapes = jax.tree.map(jax.typeof, params)
     run = hashlib.sha256(f'{parts} {shapes}'.encode()).hexdigest()
@@ -124,8 +120,8 @@ class Island:
     )
     if self._behind and departs:
       self._behind.depart(self._states[1])
-    self._params = _placed_as(params, new)
-    return self._params
+    self._params = new
+    return _placed_as(params, new)
 
   def leave(self, params: Any) -> Any:
     """Returns the parameters with what is still on its way applied.
@@ -136,6 +132,16 @@ class Island:
     landed = self._land(self._peers, params, self._states[1])
     self._peers.close()
     return _placed_as(params, landed)
+
+
+def _check_strategy(strategy: Strategy) -> None:
+  """Raises `ValueError` for a strategy that islands cannot follow."""
+  strategy.check()
+  if strategy.reducer.traits.reduces or strategy.optimizer_state.changes:
+    raise ValueError(
+      'islands support only no_reduction() and local(), not '
+      f'{shown(strategy.reducer)} and {shown(strategy.optimizer_state)}'
+    )
 
 
 def _check_equal(peers: Peers, params: Any) -> None:
@@ -154,9 +160,13 @@ def _check_equal(peers: Peers, params: Any) -> None:
 
 
 def _placed_as(like: Any, tree: Any) -> Any:
-  """Returns a tree whose arrays lie where those of another one do."""
-  return jax.tree.map(
-    lambda old, new: jax.device_put(new, getattr(old, 'sharding', None)),
-    like,
-    tree,
-  )
+  """Copies a tree to where the arrays of another one lie.
+
+  The caller may donate the copy; an island keeps what it has itself.
+  """
+
+  def copied(old, new):
+    sharding = getattr(old, 'sharding', None)
+    return jax.device_put(new, sharding, may_alias=False)
+
+  return jax.tree.map(copied, like, tree)

@@ -52,7 +52,8 @@ class Invitation:
     """Reads what `str` has written; a `RunError` if it is something else."""
     parts = text.strip().split('/')
     host, _, port = parts[0].rpartition(':')
-    if len(parts) != 3 or not host or not port.isdecimal():
+    is_port = port.isdecimal() and 0 < int(port) < 2**16
+    if len(parts) != 3 or not host or not is_port:
       raise RunError(
         f'{text!r} is not an invitation: HOST:PORT/TOKEN/FINGERPRINT, as the '
         'meeting point prints it'
@@ -105,10 +106,11 @@ class Gathering:
     Raises:
       ValueError: if it does not belong here.
     """
-    if self._members and self._run != member.run:
+    others = sorted(self._members.keys() - {member.name})
+    if others and self._run != member.run:
       raise ValueError(
         f'island {member.name} has another strategy, or other shapes, than '
-        f'{", ".join(sorted(self._members))}; give all islands the same'
+        f'{", ".join(others)}; give all islands the same'
       )
     if self._expected and member.name not in self._expected:
       raise ValueError(
@@ -117,6 +119,11 @@ class Gathering:
       )
     self._members[member.name] = member
     self._run = member.run
+
+  def remove(self, member: Member) -> None:
+    """Forgets an island that waits no longer, unless all have joined."""
+    if not self.is_complete and member in self.members:
+      del self._members[member.name]
 
 
 class MeetingPoint(flight.FlightServerBase):
@@ -154,17 +161,16 @@ class MeetingPoint(flight.FlightServerBase):
 
   def do_action(self, context: Any, action: flight.Action) -> Iterator[bytes]:
     """Answers `key` and `join`, the latter when all have joined."""
-    del context
     if action.type == 'key':
       return iter([self._credentials.key])
-    member = Member(**json.loads(action.body.to_pybytes()))
     try:
-      answer = self._join(member)
+      answer = self._join(_member(action.body.to_pybytes()), context)
     except ValueError as error:
       answer = {'refused': str(error)}
     return iter([json.dumps(answer).encode()])
 
-  def _join(self, member: Member) -> dict[str, Any]:
+  def _join(self, member: Member, context: Any) -> dict[str, Any]:
+    deadline = time.monotonic() + self._timeout
     with self._changed:
       gathering = self._gathering
       if gathering.is_complete:  # Its islands have ended, and join again.
@@ -177,19 +183,23 @@ class MeetingPoint(flight.FlightServerBase):
         f'{len(gathering.members)} of {gathering.islands}'
       )
       self._changed.notify_all()
-      self._changed.wait_for(
-        lambda: gathering.is_complete or member not in gathering.members,
-        self._timeout,
-      )
+      while (
+        member in gathering.members
+        and not gathering.is_complete
+        and not context.is_cancelled()
+        and time.monotonic() < deadline
+      ):
+        self._changed.wait(1.0)  # Who has been killed does not say so.
       members = gathering.members
       if member not in members:
         raise ValueError(f'another island has joined as {member.name}')
+      gathering.remove(member)
       if not gathering.is_complete:
         raise ValueError(
           f'{len(members)} of {gathering.islands} islands have joined within '
           f'{self._timeout:g} s: {", ".join(each.name for each in members)}'
         )
-    return {each.name: each.address for each in members}
+    return {'islands': {each.name: each.address for each in members}}
 
 
 def join(
@@ -231,7 +241,7 @@ def join(
         f'the meeting point {invitation.address} rejects the token of '
         'the invitation'
       ) from error
-    except (OSError, flight.FlightError) as error:
+    except (OSError, ValueError, flight.FlightError) as error:
       raise RunError(
         f'the meeting point {invitation.address} cannot be reached'
       ) from error
@@ -241,7 +251,7 @@ def join(
         f'the meeting point {invitation.address}: {answer["refused"]}'
       )
     stack.pop_all()
-  return FlightPeers(name, answer, outbox, credentials, timeout)
+  return FlightPeers(name, answer['islands'], outbox, credentials, timeout)
 
 
 def _reach(invitation: Invitation, timeout: float) -> tuple[str, bytes]:
@@ -270,6 +280,19 @@ def _reach(invitation: Invitation, timeout: float) -> tuple[str, bytes]:
         'invitation: its certificate is another one'
       )
     return connection.getsockname()[0], certificate
+
+
+def _member(hello: bytes) -> Member:
+  """Reads what an island says; `ValueError` if it is something else."""
+  fields = json.loads(hello)
+  names = [field.name for field in dataclasses.fields(Member)]
+  if not isinstance(fields, dict) or sorted(fields) != sorted(names):
+    raise ValueError(f'an island says {", ".join(names)}, and nothing else')
+  for name, value in fields.items():
+    usable = isinstance(value, str) and value.isprintable()
+    if not usable or not 0 < len(value) <= 200:
+      raise ValueError(f'{name}: must be a text of 1 to 200 characters')
+  return Member(**fields)
 
 
 def _fingerprint(certificate: bytes) -> str:

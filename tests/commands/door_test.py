@@ -108,6 +108,8 @@ def test_an_unknown_command_is_one_line_and_exit_code_2(capsys):
     (['evaluate', 'a'], 'evaluate: a: not the workdir of a run, no config.jso'),
     (['launch', '--', 'true'], 'launch: --processes=NUMBER is missing'),
     (['meet'], 'meet: --islands=NUMBER is missing'),
+    (['meet', '--islands=2'], 'meet: --host=: must be a name or an IPv4 addr'),
+    (['meet', '--islands=2', '--host=::1'], 'meet: --host=::1: must be a na'),
     (
       ['meet', '--islands=0'],
       'meet: --islands=0: must be a whole number of at',

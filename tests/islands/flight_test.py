@@ -96,6 +96,7 @@ def test_an_island_that_is_silent_or_gone_is_named(credentials):
     with pytest.raises(RunError, match=r'^island maui has not .* for 0\.2 s$'):
       peers.exchange([np.zeros(1)] * 2)
     found[1].shutdown()
+    peers = flight.FlightPeers('hawaii', addresses, found[0], credentials, 30.0)
     with pytest.raises(RunError, match=r'^island maui cannot be reached$'):
       peers.exchange([np.zeros(1)] * 2)
 
