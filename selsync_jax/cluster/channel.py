@@ -46,12 +46,12 @@ def _news(process: int, fate: str, code: int = 1) -> dict[str, Any]:
 class Agreement:
   """The step after which all processes stop, once one of them is asked to.
 
-  While they agree, none goes on to another step than the one in which it is.
-  So each passes the next one after the last that any has reached, and that is
-  where they stop.
+  While they agree, no process goes beyond the step that it is in. So each of
+  them will pass the step after the last that any has reached, and that is where
+  they stop.
 
   Args:
-    processes: how many must say which step they have reached.
+    processes: the number of processes.
   """
 
   def __init__(self, processes: int):
@@ -146,7 +146,7 @@ class Channel:
     return self._agreement.stops_after(step)
 
   def _hear(self, index: int, message: dict[str, Any]) -> None:
-    """Takes part in the agreement, as a message of process `index` asks to."""
+    """Does what a message of process `index` about the last step asks for."""
     agreement, is_first = self._agreement, self._process == 0
     if 'stop' in message:
       if not is_first and index == self._process:

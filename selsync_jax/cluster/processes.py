@@ -22,6 +22,8 @@ from selsync_jax.cluster import link
 from selsync_jax.cluster import relay
 from selsync_jax.cluster.channel import Channel
 
+_entered: list['Cluster'] = []  # At most one.
+
 
 class Cluster(NamedTuple):
   """The processes of a run, seen from one of them.
@@ -34,10 +36,13 @@ class Cluster(NamedTuple):
   channel: Channel | None = None  # The connections to the others, if any.
 
   def __enter__(self) -> 'Cluster':
+    """Makes this the cluster whose `channel` others find."""
+    _entered.append(self)
     return self
 
   def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
     """Disconnects, reporting success or failure."""
+    _entered.clear()
     if not self.channel:
       return
     if kind is None or issubclass(kind, SystemExit | config.Stopped):
@@ -49,12 +54,9 @@ class Cluster(NamedTuple):
     self.channel.fail(getattr(kind, 'code', 1))
 
 
-_joined = [Cluster()]  # That of this process.
-
-
 def channel() -> Channel | None:
-  """Returns the connections to the other processes, if there are any."""
-  return _joined[-1].channel
+  """Returns the connections of the cluster whose context this is, if any."""
+  return _entered[-1].channel if _entered else None
 
 
 def _may_follow_from_a_peer(error: BaseException | None) -> bool:
@@ -151,8 +153,7 @@ def join(
   channel = Channel(coordinator, process, agreed, offer, timeout, token)
   service = relay.start(channel.offer) if process else channel.offer
   jax.distributed.initialize(service, processes, process, **options)
-  _joined.append(Cluster(process, processes, channel))
-  return _joined[-1]
+  return Cluster(process, processes, channel)
 
 
 def _join_detected(agreed, timeout, token, options) -> Cluster:
@@ -171,8 +172,7 @@ def _join_detected(agreed, timeout, token, options) -> Cluster:
   )
   agreed = {'processes': processes} | agreed
   channel = Channel(address, process, agreed, None, timeout, token)
-  _joined.append(Cluster(process, processes, channel))
-  return _joined[-1]
+  return Cluster(process, processes, channel)
 
 
 def device_ids(environment: Mapping[str, str]) -> list[int] | None:

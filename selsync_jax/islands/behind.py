@@ -22,7 +22,7 @@ class Behind(Peers):
 
   Args:
     peers: all islands.
-    under_way: what the averager of their steps sends late.
+    under_way: the `under_way` of the averager of their steps.
   """
 
   def __init__(self, peers: Peers, under_way: UnderWay):

@@ -92,12 +92,46 @@ class Admission(flight.ServerMiddlewareFactory):
       raise flight.FlightUnauthenticatedError('wrong token')
 
 
-class Outbox(flight.FlightServerBase):
+class Server(flight.FlightServerBase):
+  """Serves callers that have the token, over TLS.
+
+  A call may wait: it holds `changed` and looks at `is_closed`, as nothing else
+  would wake it when the server shuts down.
+
+  Args:
+    address: the `host:port` to listen at; 0 is a free port, see `port`.
+    credentials: the run's credentials.
+  """
+
+  def __init__(self, address: str, credentials: Credentials):
+    token, certificate, key = credentials
+    self.changed, self.is_closed = threading.Condition(), False
+    atexit.register(self.shutdown)
+    super().__init__(
+      f'grpc+tls://{address}',
+      tls_certificates=[(certificate, key)],
+      middleware={'token': Admission(token)},
+    )
+
+  def shutdown(self) -> None:
+    """Wakes callers that still wait, and stops serving."""
+    atexit.unregister(self.shutdown)
+    with self.changed:
+      self.is_closed = True
+      self.changed.notify_all()
+    super().shutdown()
+
+  def __exit__(self, *exc: Any) -> None:
+    """Stops serving."""
+    self.shutdown()
+
+
+class Outbox(Server):
   """Serves the messages that an island has for others.
 
   Args:
-    address: `host:port` to listen at; a port of 0 is a free one, see `port`.
-    credentials: those of the run.
+    address: see `Server`.
+    credentials: see `Server`.
     timeout: seconds that a caller may wait for a message.
     pace: the most bytes per second of one message; `None` is no limit.
   """
@@ -109,34 +143,28 @@ class Outbox(flight.FlightServerBase):
     timeout: float = 60.0,
     pace: float | None = None,
   ):
-    self._timeout, self._pace, self._closed = timeout, pace, False
+    self._timeout, self._pace = timeout, pace
     self._messages: dict[bytes, np.ndarray] = {}
-    self._changed = threading.Condition()
-    atexit.register(self.shutdown)  # Else those who wait keep the process.
-    super().__init__(
-      f'grpc+tls://{address}',
-      tls_certificates=[(credentials.certificate, credentials.key)],
-      middleware={'token': Admission(credentials.token)},
-    )
+    super().__init__(address, credentials)
 
   def put(self, ticket: bytes, message: np.ndarray) -> None:
     """Keeps a message until it is fetched."""
-    with self._changed:
+    with self.changed:
       self._messages[ticket] = message
-      self._changed.notify_all()
+      self.changed.notify_all()
 
   def do_get(self, context: Any, ticket: flight.Ticket) -> Any:
     """Answers a call for a message, which may not be there yet."""
     del context
     key = ticket.ticket
-    with self._changed:
-      self._changed.wait_for(
-        lambda: self._closed or key in self._messages, self._timeout
+    with self.changed:
+      self.changed.wait_for(
+        lambda: self.is_closed or key in self._messages, self._timeout
       )
       if key not in self._messages:
         raise flight.FlightTimedOutError('the message did not come in time')
       message = np.asarray(self._messages.pop(key), order='C')
-      self._changed.notify_all()
+      self.changed.notify_all()
     about = {
       'dtype': message.dtype.name,
       'shape': json.dumps(message.shape),
@@ -150,20 +178,8 @@ class Outbox(flight.FlightServerBase):
 
   def drain(self) -> None:
     """Waits until all messages are fetched, at most `timeout` seconds."""
-    with self._changed:
-      self._changed.wait_for(lambda: not self._messages, self._timeout)
-
-  def shutdown(self) -> None:
-    """Wakes callers that still wait, and stops serving."""
-    atexit.unregister(self.shutdown)
-    with self._changed:
-      self._closed = True
-      self._changed.notify_all()
-    super().shutdown()
-
-  def __exit__(self, *exc: Any) -> None:
-    """Stops serving."""
-    self.shutdown()
+    with self.changed:
+      self.changed.wait_for(lambda: not self._messages, self._timeout)
 
 
 def _blocks(message: np.ndarray) -> Iterator[np.ndarray]:
@@ -196,12 +212,12 @@ class FlightPeers(Peers):
   """Islands that serve and fetch messages.
 
   Args:
-    name: that of this island.
+    name: this island's name.
     addresses: every island's `host:port` by name, in the order of the indices.
-    outbox: that of this island.
-    credentials: those of the run.
+    outbox: this island's outbox.
+    credentials: the run's credentials.
     timeout: seconds until an island that does not answer is an error.
-    channel: its name; exchanges of different ones are independent.
+    channel: the channel's name; exchanges of different ones are independent.
   """
 
   def __init__(

@@ -17,14 +17,14 @@ from selsync_jax.sync.traffic import traffic
 
 
 class Island:
-  """One of several workers that share no JAX runtime, but a network.
+  """One of several workers that share a network, but no JAX runtime.
 
   All islands step together: at every step they decide whether to synchronize,
   like the workers of one program. A mean that is `delayed` travels while they
   take further steps; every other message, a vote for example, is waited for.
 
   Args:
-    peers: all islands, see `join`.
+    peers: all islands; `join` makes them.
     params: the parameters before the first step, equal on all islands.
     strategy: a trigger and an averager.
 
@@ -77,7 +77,7 @@ class Island:
 
     Args:
       invitation: what `selsync meet` has printed.
-      name: that of this island, unique in the run. Workers are in the order of
+      name: this island's name, unique in the run. Workers are in the order of
         the names as text: `10` is before `2`.
       params: see the class.
       strategy: see the class.

@@ -14,12 +14,10 @@ import json
 import secrets
 import socket
 import ssl
-import threading
 import time
 from typing import Any
 
 from selsync_jax.config import RunError
-from selsync_jax.islands.flight import Admission
 from selsync_jax.islands.flight import call_options
 from selsync_jax.islands.flight import client
 from selsync_jax.islands.flight import create_credentials
@@ -27,6 +25,7 @@ from selsync_jax.islands.flight import Credentials
 from selsync_jax.islands.flight import flight
 from selsync_jax.islands.flight import FlightPeers
 from selsync_jax.islands.flight import Outbox
+from selsync_jax.islands.flight import Server
 from selsync_jax.islands.peers import Peers
 
 
@@ -126,15 +125,15 @@ class Gathering:
       del self._members[member.name]
 
 
-class MeetingPoint(flight.FlightServerBase):
+class MeetingPoint(Server):
   """Serves gatherings to whoever has the invitation.
 
   Args:
     islands: N, the number of islands.
-    host: under which the islands find this host.
-    port: to listen at; 0 is a free one.
+    host: the name or address by which islands reach this host.
+    port: the port to listen at; 0 is a free one.
     timeout: seconds that an island waits for the others.
-    say: what is called with a line about who has joined.
+    say: a function that takes a line about each island that joins.
   """
 
   def __init__(
@@ -147,14 +146,9 @@ class MeetingPoint(flight.FlightServerBase):
   ):
     self._gathering, self._timeout = Gathering(islands), timeout
     self._say = say
-    self._changed = threading.Condition()
     self._credentials = create_credentials(secrets.token_urlsafe(16))
-    token, certificate, key = self._credentials
-    super().__init__(
-      f'grpc+tls://0.0.0.0:{port}',
-      tls_certificates=[(certificate, key)],
-      middleware={'token': Admission(token)},
-    )
+    super().__init__(f'0.0.0.0:{port}', self._credentials)
+    token, certificate, _ = self._credentials
     self.invitation = Invitation(
       f'{host}:{self.port}', token, _fingerprint(certificate)
     )
@@ -171,7 +165,7 @@ class MeetingPoint(flight.FlightServerBase):
 
   def _join(self, member: Member, context: Any) -> dict[str, Any]:
     deadline = time.monotonic() + self._timeout
-    with self._changed:
+    with self.changed:
       gathering = self._gathering
       if gathering.is_complete:  # Its islands have ended, and join again.
         names = [each.name for each in gathering.members]
@@ -182,14 +176,15 @@ class MeetingPoint(flight.FlightServerBase):
         f'{member.name} has joined from {member.address}: '
         f'{len(gathering.members)} of {gathering.islands}'
       )
-      self._changed.notify_all()
+      self.changed.notify_all()
       while (
         member in gathering.members
         and not gathering.is_complete
         and not context.is_cancelled()
+        and not self.is_closed
         and time.monotonic() < deadline
       ):
-        self._changed.wait(1.0)  # Who has been killed does not say so.
+        self.changed.wait(1.0)  # Who has been killed does not say so.
       members = gathering.members
       if member not in members:
         raise ValueError(f'another island has joined as {member.name}')
@@ -212,8 +207,8 @@ def join(
   """Joins a run, and returns its islands when all have joined.
 
   Args:
-    invitation: that of the meeting point.
-    name: of this island, unique in the run.
+    invitation: the meeting point's invitation.
+    name: this island's name, unique in the run.
     run: a digest of what this island is about to run, equal on all.
     timeout: seconds until the meeting point must answer, and later until an
       island that does not answer is an error.

@@ -25,8 +25,8 @@ class Peers(abc.ABC):
   """All islands, seen from one of them.
 
   Attributes:
-    names: of the islands, in the order of their indices.
-    index: that of this island.
+    names: the islands' names, in the order of their indices.
+    index: this island's index.
     size: N, the number of islands.
   """
 
