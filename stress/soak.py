@@ -174,7 +174,8 @@ def main() -> None:
       else:
         if case not in killed:
           killed[case] = pathlib.Path(folder) / f'killed-{number}'
-          kill(command(*case, killed[case], flags), killed[case], rng)
+          while not killed[case].exists():  # It may be killed before that.
+            kill(command(*case, killed[case], flags), killed[case], rng)
         shutil.copytree(killed[case], workdir)
         what = inflict(workdir, rng)
       is_damaged = number >= options.kills
