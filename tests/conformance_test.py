@@ -144,15 +144,16 @@ def test_pmap_and_vmap_synchronize_alike_and_agree_to_rounding(variant):
 
 def test_islands_synchronize_as_the_workers_of_one_program_do(variant):
   toy = Toy(variant)
-  run, under_way = cut(toy.worker, N), toy.strategy.averager.under_way
+  run, under_way = cut(toy.worker), toy.strategy.averager.under_way
 
   def island(peers, x, y):
-    peers = Behind(peers, under_way) if under_way else peers
+    if under_way:
+      peers.late = Behind(peers, under_way)
     state, trajectory = toy.start, []
     for batch in zip(x, y, strict=True):
       state, metrics = run(peers, state, batch)
       if under_way and metrics['synced']:
-        peers.depart(state.averager_state)
+        peers.late.depart(state.averager_state)
       trajectory.append(metrics['synced'])
     return state.shared, jnp.stack(trajectory)
 

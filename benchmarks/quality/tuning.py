@@ -102,7 +102,7 @@ def train(setting: Setting, target: float, every: float) -> Outcome:
   problem, plan = setup.problem, setup.plan
   recorder = Recorder(
     setup.ledger(Totals()),
-    plan.workers,
+    plan.mapper.gather,
     replicas.leaf_names(problem.shapes['params']),
     plan.config.log.fetch_every,
     [rows.append],

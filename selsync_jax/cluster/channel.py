@@ -16,6 +16,7 @@ that has died, no other thread of the process could say so, or end it.
 """
 
 import atexit
+from collections.abc import Hashable
 import contextlib
 import os
 import socket
@@ -49,14 +50,9 @@ class Agreement:
   While they agree, no process goes beyond the step that it is in. So each of
   them will pass the step after the last that any has reached, and that is where
   they stop.
-
-  Args:
-    processes: the number of processes.
   """
 
-  def __init__(self, processes: int):
-    self._processes = processes
-    self._reached: dict[int, int] = {}
+  def __init__(self):
     self._step = -1  # The last that this process has reached.
     self._begun = False
     self._last: int | None = None
@@ -70,14 +66,6 @@ class Agreement:
       self._begun = True
       return self._step
 
-  def collect(self, process: int, step: int) -> int | None:
-    """Returns the last step, when all have said which they have reached."""
-    with self._changed:
-      self._reached[process] = step
-      if len(self._reached) < self._processes:
-        return None
-      return max(self._reached.values()) + 1
-
   def end(self, last: int) -> None:
     """Lets this process go on until the last step."""
     with self._changed:
@@ -90,6 +78,27 @@ class Agreement:
       self._changed.wait_for(lambda: not self._begun or self._last is not None)
       self._step = step
       return self._last is not None and step >= self._last
+
+
+class Tally:
+  """The steps that processes have reached when one of them is asked to stop.
+
+  Args:
+    processes: the number of processes.
+  """
+
+  def __init__(self, processes: int):
+    self._processes = processes
+    self._reached: dict[Hashable, int] = {}
+    self._changing = threading.Lock()
+
+  def collect(self, process: Hashable, step: int) -> int | None:
+    """Returns the last step, when all have said which they have reached."""
+    with self._changing:
+      self._reached[process] = step
+      if len(self._reached) < self._processes:
+        return None
+      return max(self._reached.values()) + 1
 
 
 class Channel:
@@ -114,7 +123,7 @@ class Channel:
     self.offer = offer
     self._process, self._timeout = process, timeout
     self._leaving = threading.Event()
-    self._agreement = Agreement(agreed['processes'])
+    self._agreement, self._tally = Agreement(), Tally(agreed['processes'])
     self._reception = None
     if process == 0:
       self._reception = Reception(address, agreed, token)
@@ -158,7 +167,7 @@ class Channel:
         else:
           self._send({'reached': reached})
     elif 'reached' in message:
-      last = agreement.collect(index, message['reached'])
+      last = self._tally.collect(index, message['reached'])
       if last is not None:
         self._send({'last': last})
         agreement.end(last)

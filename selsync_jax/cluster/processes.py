@@ -226,6 +226,13 @@ def from_first(value: np.ndarray) -> np.ndarray:
   return multihost_utils.broadcast_one_to_all(value)
 
 
+def digests(digest: bytes) -> dict[str, bytes]:
+  """Returns the digest that each process has of something, by its name."""
+  each = multihost_utils.process_allgather(np.frombuffer(digest, np.uint8))
+  rows = np.atleast_2d(each)
+  return {f'process {i}': row.tobytes() for i, row in enumerate(rows)}
+
+
 def wait_for_all(barrier: str) -> None:
   """Returns when every process has called this with the same name."""
   if jax.process_count() > 1:

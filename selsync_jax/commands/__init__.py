@@ -17,7 +17,7 @@ COMMANDS = {
   'report': 'Write a page with tables and figures of one or more runs.',
   'export': 'Write the weights of a run into one file, for any program.',
   'evaluate': 'Score the weights of a run on its validation or test data.',
-  'launch': 'Start the processes of a run on this machine.',
+  'launch': 'Start the processes, or the islands, of a run on this machine.',
   'meet': 'Serve the meeting point of islands, workers in separate programs.',
 }
 

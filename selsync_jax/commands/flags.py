@@ -206,6 +206,11 @@ rates = reader(
 positive = reader(
   float, 'a finite number above 0', lambda value: 0 < value < math.inf
 )
+name = reader(
+  str,
+  'letters, digits, "_", "-" and ".", the first of them no "-" or "."',
+  lambda value: bool(re.fullmatch(r'\w[\w.-]*', value, re.ASCII)),
+)
 lssr = reader(float, 'a number in [0, 1)', lambda value: 0 <= value < 1)
 
 

@@ -1,16 +1,20 @@
-"""Start the processes of a run on this machine.
+"""Start the processes, or the islands, of a run on this machine.
 
   selsync launch --processes=4 -- python train.py ...
+  selsync launch --islands=4 -- python train.py ...
 
-The environment of each process has its place and a shared secret. Every line of
-its output begins with its index. Signals are passed on. When one process fails,
-the others are stopped, and `launch` exits with its code, or with 128 plus the
+The environment of each process has its place and a shared secret: its index and
+the address of the first, or an island's name and the invitation of a meeting
+point, `selsync meet`, that runs beside them. Every line of its output begins
+with its index or name. Signals are passed on. When one process fails, the
+others are stopped, and `launch` exits with its code, or with 128 plus the
 number of the signal that killed it. If `launch` itself is killed, Linux asks
 the processes to end; elsewhere, training notices it after its next step.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
 import os
 import secrets
 import shutil
@@ -27,33 +31,37 @@ from selsync_jax.cluster import signals
 from selsync_jax.cluster.link import TOKEN
 from selsync_jax.commands import flags
 from selsync_jax.config import ConfigError
+from selsync_jax.config import RunError
 
+Environment = dict[str, str]
 PATIENCE = 5.0  # Seconds before SIGTERM to the others, and before SIGKILL.
 
 
-def launch(command: Sequence[str], processes: int) -> int:
+def launch(command: Sequence[str], places: Mapping[str, Environment]) -> int:
   """Runs a command as several processes.
 
-  Returns the exit code of the first process that failed; 0 if none did.
+  Args:
+    command: a program and its arguments.
+    places: by the name of each process, what its environment has besides.
+
+  Returns:
+    The exit code of the first process that failed; 0 if none did.
   """
-  with socket.create_server(('localhost', 0)) as server:
-    port = server.getsockname()[1]
-  token = os.environ.get(TOKEN) or secrets.token_hex(16)
-  started: list[subprocess.Popen] = []
+  started: dict[str, subprocess.Popen] = {}
 
   def signal_all(number):
-    for child in started:
+    for child in started.values():
       child.send_signal(number)  # Does nothing if it has ended.
 
   with signals.Handler(signal_all):
-    for index in range(processes):
-      started.append(_start(command, index, processes, port, token))
+    for name, place in places.items():
+      started[name] = _start(command, place)
     printers = [
       threading.Thread(target=_print_lines, args=args, daemon=True)
-      for index, child in enumerate(started)
+      for name, child in started.items()
       for args in (
-        (index, child.stdout, sys.stdout),
-        (index, child.stderr, sys.stderr),
+        (name, child.stdout, sys.stdout),
+        (name, child.stderr, sys.stderr),
       )
     ]
     for printer in printers:
@@ -66,19 +74,57 @@ def launch(command: Sequence[str], processes: int) -> int:
   return code
 
 
-def _start(
-  command: Sequence[str], index: int, processes: int, port: int, token: str
-) -> subprocess.Popen:
-  place = {
-    'JAX_COORDINATOR_ADDRESS': f'localhost:{port}',
-    'JAX_NUM_PROCESSES': str(processes),
-    'JAX_PROCESS_ID': str(index),
-    TOKEN: token,
-    'PYTHONUNBUFFERED': '1',
+def process_places(processes: int) -> dict[str, Environment]:
+  """Returns the places of processes that share a JAX runtime."""
+  with socket.create_server(('localhost', 0)) as server:
+    port = server.getsockname()[1]
+  token = os.environ.get(TOKEN) or secrets.token_hex(16)
+  return {
+    f'process {index}': {
+      'JAX_COORDINATOR_ADDRESS': f'localhost:{port}',
+      'JAX_NUM_PROCESSES': str(processes),
+      'JAX_PROCESS_ID': str(index),
+      TOKEN: token,
+    }
+    for index in range(processes)
   }
+
+
+def island_places(islands: int, invitation: str) -> dict[str, Environment]:
+  """Returns the places of islands that have one meeting point."""
+  digits = len(str(islands - 1))  # The order of names is that of texts.
+  names = [f'island{index:0{digits}}' for index in range(islands)]
+  return {
+    name: {'SELSYNC_ISLAND': name, 'SELSYNC_INVITATION': invitation}
+    for name in names
+  }
+
+
+@contextlib.contextmanager
+def _meeting_point(islands: int) -> Iterator[str]:
+  """Runs a meeting point; yields its invitation."""
+  flags = f'--islands={islands}', '--host=127.0.0.1', '--port=0'
+  point = children.start(
+    [sys.executable, '-m', 'selsync_jax', 'meet', *flags],
+    os.environ,
+    stdout=subprocess.PIPE,
+    text=True,
+    preexec_fn=children.end_with_parent,
+  )
+  assert point.stdout
+  try:
+    if not (invitation := point.stdout.readline().strip()):
+      raise RunError('the meeting point has not started')
+    yield invitation
+  finally:
+    point.kill()
+    point.communicate()
+
+
+def _start(command: Sequence[str], place: Environment) -> subprocess.Popen:
   return children.start(
     command,
-    os.environ | place,
+    {**os.environ, **place, 'PYTHONUNBUFFERED': '1'},
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
@@ -87,52 +133,60 @@ def _start(
   )
 
 
-def _print_lines(index: int, stream: IO[str], to: IO[str]) -> None:
+def _print_lines(name: str, stream: IO[str], to: IO[str]) -> None:
+  label = name.removeprefix('process ')
   for line in stream:
-    print(f'[{index}] {line}', end='', file=to, flush=True)
+    print(f'[{label}] {line}', end='', file=to, flush=True)
 
 
 def _wait(
-  started: list[subprocess.Popen], signal_all: Callable[[int], None]
+  started: dict[str, subprocess.Popen], signal_all: Callable[[int], None]
 ) -> int:
   """Waits for all processes; when one has failed, stops the others."""
-  while _running(started) and not any(child.returncode for child in started):
+  processes = list(started.values())
+  while _running(processes) and not any(p.returncode for p in processes):
     time.sleep(0.05)
-  codes = [child.returncode for child in started]
-  if not any(codes):
+  failed = [(n, p.returncode) for n, p in started.items() if p.returncode]
+  if not failed:
     return 0
-  index, code = next((i, code) for i, code in enumerate(codes) if code)
+  name, code = failed[0]
   if code < 0:
-    line = f'process {index} was killed by {signal.Signals(-code).name}'
+    line = f'{name} was killed by {signal.Signals(-code).name}'
     if code == -signal.SIGKILL:
       line += '; the kernel does so when memory runs out'
     print(f'launch: {line}', file=sys.stderr)
     code = 128 - code
   for stop in (signal.SIGTERM, signal.SIGKILL):
     deadline = time.monotonic() + PATIENCE
-    while _running(started) and time.monotonic() < deadline:
+    while _running(processes) and time.monotonic() < deadline:
       time.sleep(0.05)
     signal_all(stop)
-  for child in started:
-    child.wait()
+  for process in processes:
+    process.wait()
   return code
 
 
-def _running(started: list[subprocess.Popen]) -> bool:
-  return any([child.poll() is None for child in started])
+def _running(processes: list[subprocess.Popen]) -> bool:
+  return any([process.poll() is None for process in processes])
 
 
 def main(arguments: Sequence[str]) -> None:
   """Starts the processes, and exits with the code of `launch`."""
   line = flags.CommandLine('launch', positional='-- COMMAND ...')
   line.flag('processes', 'Number of processes.', flags.whole(1))
+  about = 'Number of islands, workers without a common JAX runtime.'
+  line.flag('islands', about, flags.whole(1))
   line.add_argument('command', nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
   options = line.parse(arguments)
   command = options.command[options.command[:1] == ['--'] :]
-  if options.processes is None:
-    raise ConfigError('--processes=NUMBER is missing')
+  if (options.processes is None) == (options.islands is None):
+    raise ConfigError('either --processes=NUMBER or --islands=NUMBER is needed')
   if not command:
     raise ConfigError('the command after -- is missing')
   if not shutil.which(command[0]):
     raise ConfigError(f'{command[0]}: is no program that can be run')
-  sys.exit(launch(command, options.processes))
+  if options.processes:
+    sys.exit(launch(command, process_places(options.processes)))
+  with _meeting_point(options.islands) as invitation:
+    code = launch(command, island_places(options.islands, invitation))
+  sys.exit(code)

@@ -4,10 +4,12 @@
 
 prints an invitation, which each island needs to join, and then who joins. The
 point holds no weights. It serves until a signal stops it; islands that have
-ended may meet there again.
+ended may meet there again. With `--keep=FILE` its secrets are kept, and after a
+restart the invitation is the same.
 """
 
 from collections.abc import Sequence
+import pathlib
 import threading
 
 from selsync_jax.commands import flags
@@ -25,6 +27,8 @@ def main(arguments: Sequence[str]) -> None:
   )
   about = 'Seconds that an island waits for the others.'
   line.flag('timeout', about, flags.positive, '600')
+  about = 'File of the secrets, which is made if it does not exist.'
+  line.flag('keep', about, pathlib.Path)
   options = line.parse(arguments)
   if options.islands is None:
     raise ConfigError('--islands=NUMBER is missing')
@@ -32,15 +36,19 @@ def main(arguments: Sequence[str]) -> None:
     raise ConfigError(
       f'--host={options.host or ""}: must be a name or an IPv4 address'
     )
-  from selsync_jax.islands import meeting  # Imports Arrow.
+  from selsync_jax.islands import flight  # Imports Arrow.
+  from selsync_jax.islands import meeting
 
   def say(text):
     print(text, flush=True)
 
   try:
     point = meeting.MeetingPoint(
-      *(options.islands, options.host, options.port, options.timeout), say
+      *(options.islands, options.host, options.port, options.timeout, say),
+      credentials=options.keep and flight.kept_credentials(options.keep),
     )
+  except ConfigError:
+    raise
   except Exception as error:  # gRPC raises no more specific class.
     raise RunError(
       f'--port={options.port}: this port cannot be opened'

@@ -2,17 +2,23 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
+import contextlib
 import functools
 import json
+import os
 import pathlib
 import signal
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 from selsync_jax.cluster import signals
 from selsync_jax.commands import config_file
 from selsync_jax.commands import flags
 from selsync_jax.commands import silence_orbax
+from selsync_jax.config import ConfigError
 from selsync_jax.config import flat
+
+if TYPE_CHECKING:
+  from selsync_jax.devices.mapper import Mapper
 
 
 def command_line(command: str, folder: str = '') -> flags.CommandLine:
@@ -83,38 +89,49 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   line.flag('cluster_timeout', about, flags.positive, '60')
   about = 'A secret of these processes. Default: SELSYNC_CLUSTER_TOKEN.'
   line.flag('cluster_token', about)
+  about = 'Train one worker, an island of this name. Default: SELSYNC_ISLAND.'
+  line.flag('island', about, flags.name)
+  about = 'What `selsync meet` has printed. Default: SELSYNC_INVITATION.'
+  line.flag('join', about)
+  line.set_defaults(
+    island=os.environ.get('SELSYNC_ISLAND'),
+    join=os.environ.get('SELSYNC_INVITATION'),
+  )
   options = line.parse(arguments)
   load(options)
   config_file.refuse_simulation(options.settings.config)
+  if options.island:
+    _check_island(options)
+    options.workdir /= options.island  # The runs of all have one folder.
   return options
 
 
+def _check_island(options: argparse.Namespace) -> None:
+  """Raises `ConfigError` for flags that an island cannot follow."""
+  if not options.join:
+    raise ConfigError(
+      f'--island={options.island}: --join=INVITATION is missing'
+    )
+  mapper = options.settings.config.mapper
+  if mapper not in ('auto', 'pmap') or options.coordinator:
+    raise ConfigError(
+      f'--island={options.island}: is one worker on one device of one process; '
+      'config.mapper must be auto or pmap, and --coordinator left out'
+    )
+
+
 def main(arguments: Sequence[str]) -> None:
-  """Joins the other processes, trains, and prints the summary."""
+  """Joins the other processes or islands, trains, and prints the summary."""
   options = parse(arguments)
-  config = options.settings.config
   handle_signals(options.workdir)
   silence_orbax()
   from selsync_jax.cluster import processes
-  from selsync_jax.devices import backend
   from selsync_jax.runs import provenance
 
-  spec = processes.process_spec(
-    options.coordinator, options.num_processes, options.process_id
-  )
-  fields = flat({'config': json.loads(config.to_json())})
+  fields = flat({'config': json.loads(options.settings.config.to_json())})
   agreed = provenance.versions() | fields
-  timeout = options.cluster_timeout
-  join = functools.partial(
-    processes.join, spec, agreed, timeout, options.cluster_token
-  )
-  with backend.start(
-    config.device,
-    join,
-    workers=config.workers,
-    mapper=config.mapper,
-    **config.mesh,
-  ) as cluster:
+  with contextlib.ExitStack() as stack:
+    mapper = _start(options, agreed, stack)
     # Importing TensorFlow is slow; mistakes in the config were reported above.
     from selsync_jax.training import train
 
@@ -124,7 +141,49 @@ def main(arguments: Sequence[str]) -> None:
       restart=options.restart,
       accept_changes=options.accept_changes,
       profile=options.profile,
-      patience=timeout,
+      patience=options.cluster_timeout,
+      mapper=mapper,
     )
-  if cluster.process == 0:
+    is_first = processes.is_first()
+  if is_first:
     show(summary, options)
+
+
+def _start(
+  options: argparse.Namespace,
+  agreed: dict[str, Any],
+  stack: contextlib.ExitStack,
+) -> 'Mapper | None':
+  """Starts JAX, with the other processes, or joins the other islands.
+
+  The stack ends it. It returns the mapper of an island.
+  """
+  from selsync_jax.cluster import processes
+  from selsync_jax.devices import backend
+
+  config, timeout = options.settings.config, options.cluster_timeout
+  if options.island:
+    backend.start(config.device)
+    from selsync_jax.islands import mapper
+    from selsync_jax.islands import meeting  # Imports Arrow.
+
+    invitation = meeting.Invitation.parse(options.join)
+    run = json.dumps(agreed, sort_keys=True)
+    peers = meeting.join(invitation, options.island, run, timeout)
+    stack.enter_context(peers)
+    return mapper.IslandMapper(config.workers, peers)
+  spec = processes.process_spec(
+    options.coordinator, options.num_processes, options.process_id
+  )
+  join = functools.partial(
+    processes.join, spec, agreed, timeout, options.cluster_token
+  )
+  cluster = backend.start(
+    config.device,
+    join,
+    workers=config.workers,
+    mapper=config.mapper,
+    **config.mesh,
+  )
+  stack.enter_context(cluster)
+  return None

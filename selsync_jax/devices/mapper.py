@@ -6,21 +6,35 @@ function over all rows, and places the rows where its results lie.
 """
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Sharding
 import numpy as np
 
-from selsync_jax.cluster.processes import local_workers
+from selsync_jax.cluster import processes
 from selsync_jax.config import ConfigError
+from selsync_jax.devices import arrays
+from selsync_jax.sync.averagers import UnderWay
 
 Function = Callable[..., Any]
 Donated = tuple[int, ...]
 """The arguments whose memory a compiled function may take for its result."""
+
+
+@runtime_checkable
+class Stopping(Protocol):
+  """What lets the programs of a run stop after the same step."""
+
+  def ask_to_stop(self) -> None:
+    """Asks all programs to stop."""
+
+  def stops_after(self, step: int) -> bool:
+    """Returns whether to stop after this step; called after every one."""
+    ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,9 +57,24 @@ class Mapper(abc.ABC):
     return 1
 
   @property
+  def local(self) -> range:
+    """The indices of the workers that this program runs."""
+    return processes.local_workers(self.workers)
+
+  @property
   def held(self) -> range:
-    """The indices of the workers whose rows this process's arrays have."""
-    return local_workers(self.workers)
+    """The indices of the workers whose rows this program's arrays have."""
+    return self.local
+
+  @property
+  def programs(self) -> int:
+    """The number of programs that run the workers."""
+    return jax.process_count()
+
+  @property
+  def stopping(self) -> Stopping | None:
+    """What lets the programs stop together; `None` if there is one."""
+    return processes.channel()
 
   @abc.abstractmethod
   def map_workers(self, fn: Function, donate: Donated = ()) -> Function:
@@ -53,6 +82,17 @@ class Mapper(abc.ABC):
 
     Its collectives are over `AXIS`.
     """
+
+  def map_steps(self, step: Function, under_way: UnderWay | None) -> Function:
+    """Maps a training step of one worker; it donates the state.
+
+    Args:
+      step: `step(state, batch) -> (state, metrics)`.
+      under_way: how a delayed mean of its averager travels, for a mapper that
+        carries it itself.
+    """
+    del under_way
+    return self.map_workers(step, donate=(0,))
 
   def alone(self, fn: Function) -> Function:
     """Returns what a mapped function calls in place of `fn`.
@@ -115,9 +155,25 @@ class Mapper(abc.ABC):
     """
     return abstract(tree, workers)
 
+  def gather(self, tree: Any) -> Any:
+    """Gathers host arrays [..., local workers] to [..., workers]."""
+    return arrays.gather(tree, self.workers)
+
+  def digests(self, digest: bytes) -> dict[str, bytes]:
+    """Returns the digest that each program has of something, by its name."""
+    return processes.digests(digest)
+
+  def newest_common(self, steps: Iterator[int]) -> int:
+    """Returns the newest step of a checkpoint that all programs have, or -1.
+
+    Args:
+      steps: those of this program's checkpoints, newest first.
+    """
+    return next(steps, -1)
+
   def check(self) -> None:
     """Raises `ConfigError` if the devices cannot hold the workers."""
-    processes, devices = jax.process_count(), jax.device_count()
+    programs, devices = jax.process_count(), jax.device_count()
     inside = self.devices_per_worker
     each, way = 'one device', '--config.mapper=auto'
     if inside > 1:
@@ -128,9 +184,9 @@ class Mapper(abc.ABC):
         f'worker, and there are {devices} ({jax.default_backend()}); '
         f'use fewer workers, or {way}'
       )
-    if processes > 1 and devices != self.workers * inside:
+    if programs > 1 and devices != self.workers * inside:
       raise ConfigError(
-        f'config.workers={self.workers}: with {processes} processes, workers '
+        f'config.workers={self.workers}: with {programs} processes, workers '
         f'with {each} each must use all {devices} devices'
       )
 

@@ -5,20 +5,20 @@ in a thread. The step that needs it waits if it has not arrived: the network's
 speed affects a run's time, never its result.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent import futures
 from typing import Any
 
 import jax
-import numpy as np
 
+from selsync_jax.islands.peers import Late
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.program import cut
 from selsync_jax.sync.averagers import UnderWay
 
 
-class Behind(Peers):
-  """Peers between whom delayed means travel in the background.
+class Behind(Late):
+  """Delayed means that travel in the background.
 
   Args:
     peers: all islands.
@@ -26,25 +26,11 @@ class Behind(Peers):
   """
 
   def __init__(self, peers: Peers, under_way: UnderWay):
-    self.names, self.index, self.size = peers.names, peers.index, peers.size
     self._peers, self._background = peers, peers.channel('behind')
-    self._message = cut(under_way.message, peers.size)
-    self._travel = cut(under_way.travel, peers.size)
+    self._message = cut(under_way.message)
+    self._travel = cut(under_way.travel)
     self._thread = futures.ThreadPoolExecutor(1, 'average')
-    self._under_way: futures.Future[Any] | None = None
-
-  def channel(self, name: str) -> Peers:
-    """Returns another channel to the same islands."""
-    return self._peers.channel(name)
-
-  def exchange(self, messages: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Exchanges messages of the steps, on their own channel."""
-    return self._peers.exchange(messages)
-
-  def close(self) -> None:
-    """Leaves, when all have fetched what this island has sent them."""
-    self._thread.shutdown()
-    self._peers.close()
+    self._departed: futures.Future[Any] | None = None
 
   def depart(self, state: Any) -> None:
     """Sends an average on its way, after the step that synchronized.
@@ -53,13 +39,16 @@ class Behind(Peers):
       state: the averager's state after that step.
     """
     message = self._message(self._peers, state)
-    self._under_way = self._thread.submit(
+    self._departed = self._thread.submit(
       self._travel, self._background, message
     )
 
-  def travel(self, program: Callable[..., Any], *values: Any) -> Any:
-    """Waits for the mean that departed; `program` has already run."""
-    del program, values
-    arrived, self._under_way = self._under_way, None
-    assert arrived
-    return jax.tree.leaves(arrived.result())
+  def arrive(self, program: Callable[..., Any], *values: Any) -> Any:
+    """Returns the mean that has departed; waits until it is there.
+
+    A run that resumes has one that departed before: `program` computes it.
+    """
+    departed, self._departed = self._departed, None
+    if departed is None:
+      return program(self._peers, *values)
+    return jax.tree.leaves(departed.result())

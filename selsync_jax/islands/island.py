@@ -54,11 +54,10 @@ class Island:
       )
       return departs, params, (updated, averaged)
 
-    self._step = cut(step, peers.size)
-    self._land = cut(averager.land, peers.size)
-    late = averager.under_way
-    self._behind = Behind(peers, late) if late else None
-    self._peers = self._behind or peers
+    self._step, self._land = cut(step), cut(averager.land)
+    self._peers, self._behind = peers, None
+    if averager.under_way:
+      peers.late = self._behind = Behind(peers, averager.under_way)
     self._params = params = _placed_as(params, params)
     self._states = trigger.init(params), averager.init(params)
 
@@ -93,9 +92,8 @@ class Island:
     _check_strategy(strategy)
     parts = shown(strategy.trigger), shown(strategy.averager)
     shapes = jax.tree.map(jax.typeof, params)
-    run = hashlib.sha256(f'{parts} {shapes}'.encode()).hexdigest()
     invited = meeting.Invitation.parse(invitation)
-    peers = meeting.join(invited, name, run, timeout, pace)
+    peers = meeting.join(invited, name, f'{parts} {shapes}', timeout, pace)
     return cls(peers, params, strategy)
 
   @property

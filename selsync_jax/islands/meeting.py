@@ -10,22 +10,28 @@ from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import dataclasses
 import hashlib
-import json
-import secrets
 import socket
 import ssl
+import threading
 import time
 from typing import Any
 
 from selsync_jax.config import RunError
+from selsync_jax.islands.circle import Circle
+from selsync_jax.islands.circle import Seat
+from selsync_jax.islands.control import BEAT
+from selsync_jax.islands.control import Control
+from selsync_jax.islands.control import decode
+from selsync_jax.islands.control import Member
 from selsync_jax.islands.flight import call_options
 from selsync_jax.islands.flight import client
 from selsync_jax.islands.flight import create_credentials
 from selsync_jax.islands.flight import Credentials
+from selsync_jax.islands.flight import ERRORS
 from selsync_jax.islands.flight import flight
-from selsync_jax.islands.flight import FlightPeers
-from selsync_jax.islands.flight import Outbox
 from selsync_jax.islands.flight import Server
+from selsync_jax.islands.messages import FlightPeers
+from selsync_jax.islands.messages import Outbox
 from selsync_jax.islands.peers import Peers
 
 
@@ -60,69 +66,59 @@ class Invitation:
     return cls(*parts)
 
 
-# Compared by identity: an island that joins again is another member.
-@dataclasses.dataclass(frozen=True, eq=False)
-class Member:
-  """An island.
-
-  Attributes:
-    name: unique in the run.
-    address: `host:port` where it serves its messages.
-    run: a digest of what it is about to run.
-  """
-
-  name: str
-  address: str
-  run: str
-
-
 class Gathering:
   """The islands that have joined, by name.
 
   Args:
     islands: N, the number of islands that are expected.
+    say: a function that takes a line about each island that joins or ends.
     names: the only ones that may join, if that is known.
   """
 
-  def __init__(self, islands: int, names: Iterable[str] = ()):
-    self.islands, self._expected = islands, set(names)
+  def __init__(
+    self, islands: int, say: Callable[[str], None], names: Iterable[str] = ()
+  ):
+    self.islands, self._say, self._expected = islands, say, set(names)
     self._run = ''  # What the first one is about to run.
-    self._members: dict[str, Member] = {}
+    self._seats: dict[str, Seat] = {}
+    self.circle: Circle | None = None  # When all have joined.
 
   @property
-  def is_complete(self) -> bool:
-    """Whether all islands have joined."""
-    return len(self._members) == self.islands
+  def seats(self) -> list[Seat]:
+    """The seats in the order of their names, which that of indices is."""
+    return [self._seats[name] for name in sorted(self._seats)]
 
-  @property
-  def members(self) -> list[Member]:
-    """The islands in the order of their names, which that of indices is."""
-    return [self._members[name] for name in sorted(self._members)]
-
-  def add(self, member: Member) -> None:
+  def add(self, seat: Seat) -> None:
     """Lets an island in; one that joins again takes the place that it had.
 
     Raises:
       ValueError: if it does not belong here.
     """
-    others = sorted(self._members.keys() - {member.name})
+    member = seat.member
+    others = sorted(self._seats.keys() - {member.name})
     if others and self._run != member.run:
       raise ValueError(
-        f'island {member.name} has another strategy, or other shapes, than '
-        f'{", ".join(others)}; give all islands the same'
+        f'island {member.name} would run something else than '
+        f'{", ".join(others)}; give all islands the same code and config'
       )
     if self._expected and member.name not in self._expected:
       raise ValueError(
         f'island {member.name} is not one of '
         f'{", ".join(sorted(self._expected))}'
       )
-    self._members[member.name] = member
+    self._seats[member.name] = seat
     self._run = member.run
+    self._say(
+      f'{member.name} has joined from {member.address}: '
+      f'{len(self._seats)} of {self.islands}'
+    )
+    if len(self._seats) == self.islands:
+      self.circle = Circle(self.seats, self._say)
 
-  def remove(self, member: Member) -> None:
+  def remove(self, seat: Seat) -> None:
     """Forgets an island that waits no longer, unless all have joined."""
-    if not self.is_complete and member in self.members:
-      del self._members[member.name]
+    if not self.circle and seat in self.seats:
+      del self._seats[seat.member.name]
 
 
 class MeetingPoint(Server):
@@ -133,7 +129,8 @@ class MeetingPoint(Server):
     host: the name or address by which islands reach this host.
     port: the port to listen at; 0 is a free one.
     timeout: seconds that an island waits for the others.
-    say: a function that takes a line about each island that joins.
+    say: see `Gathering`.
+    credentials: those of the run; `None` makes new ones.
   """
 
   def __init__(
@@ -143,58 +140,88 @@ class MeetingPoint(Server):
     port: int = 0,
     timeout: float = 600.0,
     say: Callable[[str], None] = lambda line: None,
+    credentials: Credentials | None = None,
   ):
-    self._gathering, self._timeout = Gathering(islands), timeout
+    self._gathering, self._timeout = Gathering(islands, say), timeout
     self._say = say
-    self._credentials = create_credentials(secrets.token_urlsafe(16))
+    self._serving: dict[Seat, Circle | None] = {}
+    self._credentials = credentials or create_credentials()
     super().__init__(f'0.0.0.0:{port}', self._credentials)
     token, certificate, _ = self._credentials
     self.invitation = Invitation(
       f'{host}:{self.port}', token, _fingerprint(certificate)
     )
+    threading.Thread(target=self._beat, daemon=True).start()
 
   def do_action(self, context: Any, action: flight.Action) -> Iterator[bytes]:
-    """Answers `key` and `join`, the latter when all have joined."""
-    if action.type == 'key':
-      return iter([self._credentials.key])
-    try:
-      answer = self._join(_member(action.body.to_pybytes()), context)
-    except ValueError as error:
-      answer = {'refused': str(error)}
-    return iter([json.dumps(answer).encode()])
+    """Returns the key of the run's certificate."""
+    del context, action
+    return iter([self._credentials.key])
 
-  def _join(self, member: Member, context: Any) -> dict[str, Any]:
+  def do_exchange(
+    self, context: Any, descriptor: Any, reader: Any, writer: Any
+  ) -> None:
+    """Serves an island, from its hello to its end; see `control`."""
+    del descriptor
+    seat = Seat(writer)
+    self._serving[seat] = None
+    try:
+      hello, _ = decode(reader.read_chunk())
+      seat.member = _member(hello)
+      circle = self._serving[seat] = self._join(seat, context)
+    except ValueError as error:
+      seat.send({'refused': str(error)})
+    else:
+      circle.listen(seat, reader)
+    finally:
+      del self._serving[seat]
+      seat.close()
+
+  def _join(self, seat: Seat, context: Any) -> Circle:
+    """Waits until all have joined."""
     deadline = time.monotonic() + self._timeout
+    member = seat.member
     with self.changed:
       gathering = self._gathering
-      if gathering.is_complete:  # Its islands have ended, and join again.
-        names = [each.name for each in gathering.members]
-        gathering = Gathering(gathering.islands, names)
-      gathering.add(member)
+      if gathering.circle:  # Its islands have ended, and join again.
+        names = [each.member.name for each in gathering.seats]
+        gathering = Gathering(gathering.islands, self._say, names)
+      gathering.add(seat)
       self._gathering = gathering
-      self._say(
-        f'{member.name} has joined from {member.address}: '
-        f'{len(gathering.members)} of {gathering.islands}'
-      )
       self.changed.notify_all()
       while (
-        member in gathering.members
-        and not gathering.is_complete
+        seat in gathering.seats
+        and not gathering.circle
         and not context.is_cancelled()
         and not self.is_closed
         and time.monotonic() < deadline
       ):
-        self.changed.wait(1.0)  # Who has been killed does not say so.
-      members = gathering.members
-      if member not in members:
+        self.changed.wait(BEAT)  # Who has been killed does not say so.
+      seats = gathering.seats
+      if seat not in seats:
         raise ValueError(f'another island has joined as {member.name}')
-      gathering.remove(member)
-      if not gathering.is_complete:
+      gathering.remove(seat)
+      if not gathering.circle:
         raise ValueError(
-          f'{len(members)} of {gathering.islands} islands have joined within '
-          f'{self._timeout:g} s: {", ".join(each.name for each in members)}'
+          f'{len(seats)} of {gathering.islands} islands have joined within '
+          f'{self._timeout:g} s: {", ".join(s.member.name for s in seats)}'
         )
-    return {'islands': {each.name: each.address for each in members}}
+      return gathering.circle
+
+  def shutdown(self) -> None:
+    """Ends the islands' connections, and stops serving."""
+    for seat in list(self._serving):
+      seat.send({'closes': True})
+    super().shutdown()
+
+  def _beat(self) -> None:
+    """Sends signs of life to all islands, until this server shuts down."""
+    while not self.is_closed:
+      time.sleep(BEAT)
+      for seat, circle in list(self._serving.items()):
+        seat.send({})
+        if circle:
+          circle.count_silence(seat)
 
 
 def join(
@@ -209,7 +236,7 @@ def join(
   Args:
     invitation: the meeting point's invitation.
     name: this island's name, unique in the run.
-    run: a digest of what this island is about to run, equal on all.
+    run: what this island is about to run, equal on all.
     timeout: seconds until the meeting point must answer, and later until an
       island that does not answer is an error.
     pace: the most bytes per second of one message; `None` is no limit.
@@ -225,28 +252,29 @@ def join(
       (key,) = point.do_action(flight.Action('key', b''), options)
       token, key = invitation.token, key.body.to_pybytes()
       credentials = Credentials(token, certificate, key)
-      outbox = Outbox(f'{host}:0', credentials, timeout, pace)
-      stack.callback(outbox.shutdown)
-      hello = {'name': name, 'address': f'{host}:{outbox.port}', 'run': run}
-      action = flight.Action('join', json.dumps(hello).encode())
-      # The meeting point ends the call itself if an island does not join.
-      (reply,) = point.do_action(action, call_options(token, None))
+      outbox = Outbox(f'{host}:0', credentials, pace)
     except flight.FlightUnauthenticatedError as error:
       raise RunError(
         f'the meeting point {invitation.address} rejects the token of '
         'the invitation'
       ) from error
-    except (OSError, ValueError, flight.FlightError) as error:
+    except ERRORS as error:
       raise RunError(
         f'the meeting point {invitation.address} cannot be reached'
       ) from error
-    answer = json.loads(reply.body.to_pybytes())
+    stack.callback(outbox.shutdown)
+    address = f'{host}:{outbox.port}'
+    digest = hashlib.sha256(run.encode()).hexdigest()
+    member = Member(name, address, digest, timeout)
+    control = Control(point, token, member)
+    answer = control.answer()
     if 'refused' in answer:
       raise RunError(
         f'the meeting point {invitation.address}: {answer["refused"]}'
       )
     stack.pop_all()
-  return FlightPeers(name, answer['islands'], outbox, credentials, timeout)
+  islands = answer['islands']
+  return FlightPeers(name, islands, outbox, control, credentials, timeout)
 
 
 def _reach(invitation: Invitation, timeout: float) -> tuple[str, bytes]:
@@ -277,17 +305,20 @@ def _reach(invitation: Invitation, timeout: float) -> tuple[str, bytes]:
     return connection.getsockname()[0], certificate
 
 
-def _member(hello: bytes) -> Member:
+def _member(hello: Any) -> Member:
   """Reads what an island says; `ValueError` if it is something else."""
-  fields = json.loads(hello)
-  names = [field.name for field in dataclasses.fields(Member)]
-  if not isinstance(fields, dict) or sorted(fields) != sorted(names):
-    raise ValueError(f'an island says {", ".join(names)}, and nothing else')
-  for name, value in fields.items():
+  fields = [field.name for field in dataclasses.fields(Member)]
+  if not isinstance(hello, dict) or sorted(hello) != sorted(fields):
+    raise ValueError(f'an island says {", ".join(fields)}, and nothing else')
+  member = Member(**hello)
+  for name in ('name', 'address', 'run'):
+    value = getattr(member, name)
     usable = isinstance(value, str) and value.isprintable()
     if not usable or not 0 < len(value) <= 200:
       raise ValueError(f'{name}: must be a text of 1 to 200 characters')
-  return Member(**fields)
+  if not isinstance(member.timeout, float | int) or not member.timeout > 0:
+    raise ValueError('timeout: must be a positive number')
+  return member
 
 
 def _fingerprint(certificate: bytes) -> str:

@@ -1,9 +1,8 @@
 """The other islands of a run, and the collectives among all of them.
 
-A transport provides one operation: it sends a message to each island and
-receives one from each. All collectives are built from it in NumPy. All islands
-get the same bits, because each sum is formed once, or everywhere in the same
-order.
+A transport sends a message to each island and receives one from each. All
+collectives are built from that in NumPy. All islands get the same bits, because
+each sum is formed once, or everywhere in the same order.
 """
 
 import abc
@@ -13,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
-SMALL = 1 << 14
-"""The largest array, in bytes, that an all-reduce sends whole to every island.
+from selsync_jax.config import Stopped
 
-That takes one latency and N - 1 messages. Larger arrays take a reduce-scatter
-and an all-gather: two latencies, and 2 (N - 1) messages of an N-th each.
+SMALL = 1 << 12
+"""The largest array, in bytes, of which every island gets all N, to add them.
+
+Larger arrays take a reduce-scatter and an all-gather: two exchanges, in which
+an island receives 2 (N - 1) messages of an N-th each.
 """
 
 
@@ -28,22 +29,17 @@ class Peers(abc.ABC):
     names: the islands' names, in the order of their indices.
     index: this island's index.
     size: N, the number of islands.
+    late: what carries delayed means behind the steps, if anything does.
   """
 
   names: Sequence[str]
   index: int
   size: int
+  late: 'Late | None' = None
 
   @abc.abstractmethod
   def channel(self, name: str) -> 'Peers':
     """Returns another channel to the same islands, independent of this."""
-
-  def close(self) -> None:  # noqa: B027
-    """Leaves, when all have fetched what this island has sent them."""
-
-  def travel(self, program: Callable[..., Any], *values: Any) -> Any:
-    """Returns the delayed mean that `program(self, *values)` computes."""
-    return program(self, *values)
 
   @abc.abstractmethod
   def exchange(self, messages: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -56,22 +52,72 @@ class Peers(abc.ABC):
       RunError: if an island does not answer.
     """
 
+  def share(self, message: np.ndarray) -> list[np.ndarray]:
+    """Sends a small message to all islands, and returns that of each.
 
-def _fold(
-  op: Callable[[Any, Any], Any], peers: Peers, messages: Sequence[np.ndarray]
+    All have the same shape and type.
+    """
+    return self.exchange([message] * self.size)
+
+  def gather(self, message: np.ndarray) -> list[np.ndarray]:
+    """Returns the message of each island; all have the same shape and type."""
+    if message.nbytes <= SMALL:
+      return self.share(message)
+    return self.exchange([message] * self.size)
+
+  def ask_to_stop(self) -> None:
+    """Asks all islands to stop after the same step; see `stops_after`."""
+    raise NotImplementedError
+
+  def stops_after(self, step: int) -> bool:
+    """Returns whether to stop after this step; equal on all islands.
+
+    Call it after every step. It waits while the islands agree.
+    """
+    raise NotImplementedError
+
+  def close(self) -> None:  # noqa: B027
+    """Leaves, when all have fetched what this island has sent them."""
+
+  def fail(self) -> None:  # noqa: B027
+    """Leaves at once; the others hear that this island has failed."""
+
+  def __enter__(self) -> 'Peers':
+    return self
+
+  def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+    """Leaves, or fails, as the body has ended."""
+    if kind is None or issubclass(kind, SystemExit | Stopped):
+      self.close()
+    else:
+      self.fail()
+
+
+class Late(abc.ABC):
+  """What carries delayed means behind the steps."""
+
+  @abc.abstractmethod
+  def arrive(self, program: Callable[..., Any], *values: Any) -> Any:
+    """Returns the mean that has departed; waits until it is there.
+
+    If none has, `program(peers, *values)` computes it.
+    """
+
+
+def _folded(
+  op: Callable[[Any, Any], Any], messages: Sequence[np.ndarray]
 ) -> np.ndarray:
-  """Returns what `op` makes of the messages that arrive, in their order."""
-  return np.asarray(
-    functools.reduce(op, peers.exchange(messages)), messages[0].dtype
-  )
+  """Returns what `op` makes of messages, in their order and of their type."""
+  return np.asarray(functools.reduce(op, messages), messages[0].dtype)
 
 
 def _reduce(
   op: Callable[[Any, Any], Any], peers: Peers, x: np.ndarray, **_: Any
 ) -> np.ndarray:
   if x.nbytes <= SMALL:
-    return _fold(op, peers, [x] * peers.size)
-  part = _fold(op, peers, np.array_split(x.ravel(), peers.size))
+    return _folded(op, peers.share(x))
+  parts = peers.exchange(np.array_split(x.ravel(), peers.size))
+  part = _folded(op, parts)
   return np.concatenate(peers.exchange([part] * peers.size)).reshape(x.shape)
 
 
@@ -84,7 +130,7 @@ def _all_gather(
   **_: Any,
 ) -> np.ndarray:
   join = np.concatenate if tiled else np.stack
-  return join(peers.exchange([x] * peers.size), axis=all_gather_dimension)
+  return join(peers.gather(x), axis=all_gather_dimension)
 
 
 def _all_to_all(
@@ -98,7 +144,8 @@ def _reduce_scatter(
   peers: Peers, x: np.ndarray, *, scatter_dimension: int, tiled: bool, **_: Any
 ) -> np.ndarray:
   axis = scatter_dimension
-  total = _fold(np.add, peers, np.split(x, peers.size, axis))
+  parts = peers.exchange(np.split(x, peers.size, axis))
+  total = _folded(np.add, parts)
   return total if tiled else np.squeeze(total, axis)
 
 

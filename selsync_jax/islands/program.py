@@ -45,12 +45,11 @@ class Segment(NamedTuple):
   makes: Sequence[Any]
 
 
-def cut(fn: Callable[..., Any], workers: int) -> Callable[..., Any]:
+def cut(fn: Callable[..., Any]) -> Callable[..., Any]:
   """Returns `fn` of one worker as `run(peers, *args)`.
 
   Args:
     fn: a function of one worker, whose collectives are over `AXIS`.
-    workers: N, the number of workers.
 
   Raises:
     ValueError: when it is called, if a collective is inside a loop, among a
@@ -60,10 +59,10 @@ def cut(fn: Callable[..., Any], workers: int) -> Callable[..., Any]:
 
   def run(peers: Peers, *args: Any) -> Any:
     leaves, structure = jax.tree.flatten(args)
-    key = structure, *map(jax.typeof, leaves)
+    key = peers.size, structure, *map(jax.typeof, leaves)
     if key not in traced:
       closed, shapes = jax.make_jaxpr(
-        fn, axis_env=[(AXIS, workers)], return_shape=True
+        fn, axis_env=[(AXIS, peers.size)], return_shape=True
       )(*args)
       traced[key] = _program(closed), jax.tree.structure(shapes)
     program, made = traced[key]
@@ -141,7 +140,14 @@ def _on_host(eqn: Any) -> Callable[..., Sequence[Any]]:
       program = _program(eqn.params['jaxpr'])
       if eqn.params['name'] != TRAVEL:
         return program
-      return lambda peers, *values: peers.travel(program, *values)
+
+      def travel(peers, *values):
+        late = peers.late
+        return (
+          late.arrive(program, *values) if late else program(peers, *values)
+        )
+
+      return travel
     raise ValueError(f'{name}: holds a collective, which islands cannot cut')
   if name == 'axis_index':
     return lambda peers: [np.int32(peers.index)]

@@ -5,7 +5,7 @@ manifest in it, the size and CRC-32 of each file, detects later damage. It holds
 only arrays and JSON, nothing that could be executed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 import contextlib
 import json
@@ -26,7 +26,8 @@ from selsync_jax.config import RunError
 from selsync_jax.devices import arrays
 from selsync_jax.runs import files
 
-FOLDER, DAMAGED = 'checkpoints', 'damaged-checkpoint'
+FOLDER = 'checkpoints'
+DAMAGED, UNSHARED = 'damaged-checkpoint', 'unshared-checkpoint'
 FORMAT = 7  # Raise it whenever the state or the record changes.
 _RECORD = pathlib.Path('record', 'metadata')  # Where orbax's JsonSave writes.
 MANIFEST = 'manifest.json'
@@ -48,6 +49,15 @@ class _Record(TypedDict):
   config: dict
   metrics: list[list[int]]
   loss: float | None
+
+
+Choose = Callable[[Iterator[int]], int]
+"""Returns one of the steps of checkpoints, newest first, or -1."""
+
+
+def newest(steps: Iterator[int]) -> int:
+  """Returns the newest step, -1 if there is none."""
+  return next(steps, -1)
 
 
 class CheckpointError(RunError):
@@ -155,43 +165,58 @@ class _NewestAndBest:
 class Checkpoints:
   """The checkpoints of one run: the state of every worker, and a JSON record.
 
-  The constructor only reads: `record` is that of the newest intact checkpoint,
-  if there is one and the run does not `restart`.
+  The constructor only reads. `record` is that of the checkpoint from which the
+  run goes on, of which `choose` has the choice among the intact ones; `None` if
+  there is none, or the run does `restart`.
   """
 
-  def __init__(self, workdir: pathlib.Path, restart: bool = False):
+  def __init__(
+    self,
+    workdir: pathlib.Path,
+    restart: bool = False,
+    choose: Choose = newest,
+  ):
     self._workdir = workdir
     self._folder = (workdir / FOLDER).absolute()
-    self._damaged: dict[pathlib.Path, str] = {}
-    newest = -1
-    if processes.is_first() and not restart:
-      for step, path in reversed(steps(workdir).items()):
-        if (found := damage(path)) is None:
-          newest = step
-          break
-        self._damaged[path] = found
-    self._newest = int(processes.from_first(np.asarray(newest)))
+    self._unusable: dict[pathlib.Path, tuple[str, str]] = {}
+    chosen = -1
+    if processes.is_first():
+      found = {} if restart else steps(workdir)
+      chosen = choose(self._intact(found))
+      for step, path in found.items():
+        if step > chosen:
+          why = UNSHARED, 'not on all islands'
+          self._unusable.setdefault(path, why)
+    self._newest = int(processes.from_first(np.asarray(chosen)))
     path = self._folder / str(self._newest)
     # The claim will reject a process that does not share the folder.
     is_there = self._newest >= 0 and path.exists()
     self.record = _read_record(path) if is_there else None
 
+  def _intact(self, found: dict[int, pathlib.Path]) -> Iterator[int]:
+    """Yields the steps of intact checkpoints, newest first."""
+    for step, path in reversed(found.items()):
+      if (reason := damage(path)) is None:
+        yield step
+      else:
+        self._unusable[path] = DAMAGED, f'damaged ({reason})'
+
   @contextlib.contextmanager
   def opened(self, keep: int) -> Iterator[None]:
     """Opens the claimed folder; waits at the end for the save in progress.
 
-    It moves aside the damaged checkpoints that are newer than the newest intact
-    one, which there must be. The `keep` newest ones stay, and the one with the
-    lowest validation loss.
+    It moves aside the checkpoints that are newer than the one from which the
+    run goes on, of which there must be one if there are any. The `keep` newest
+    ones stay, and the one with the lowest validation loss.
     """
     with _as_checkpoint_error():
-      for path, reason in self._damaged.items():
-        name = f'{DAMAGED}-{path.name}'
-        aside = files.move_aside(path, self._workdir / name)
-        line = f'checkpoint {path.name} is damaged ({reason}); moved to {aside}'
+      for path, (name, reason) in self._unusable.items():
+        aside = self._workdir / f'{name}-{path.name}'
+        aside = files.move_aside(path, aside)
+        line = f'checkpoint {path.name} is {reason}; moved to {aside}'
         print(line, file=sys.stderr)
-    newest = max(steps(self._workdir), default=-1)
-    if processes.is_first() and newest != self._newest:
+    found = max(steps(self._workdir), default=-1)
+    if processes.is_first() and found != self._newest:
       raise ConfigError(
         f'--workdir={self._workdir}: another process is writing a run there'
       )

@@ -21,7 +21,7 @@ from selsync_jax.runs import files
 
 PROVENANCE = 'run.json'
 _PACKAGES = ('jax', 'jaxlib', 'flax', 'numpy', 'optax', 'selsync-jax')
-_SECRET = 'cluster_token'  # A flag.
+_SECRETS = ('cluster_token', 'join')  # Flags.
 
 
 class _Session(TypedDict):
@@ -84,7 +84,7 @@ def _command() -> str:
   arguments = list(sys.orig_argv)
   for i, argument in enumerate(arguments):
     name, equals, _ = argument.partition('=')
-    if name.startswith('-') and name.lstrip('-') == _SECRET:
+    if name.startswith('-') and name.lstrip('-') in _SECRETS:
       hidden = [f'{name}=...'] if equals else [name, '...']
       arguments[i : i + len(hidden)] = hidden
   return shlex.join(arguments)

@@ -12,6 +12,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.config import Stopped
 from selsync_jax.devices import layout
+from selsync_jax.runs import checkpoints
 from selsync_jax.runs import files
 from selsync_jax.runs import fingerprint
 from selsync_jax.runs import history
@@ -19,7 +20,6 @@ from selsync_jax.runs import output
 from selsync_jax.runs import provenance
 from selsync_jax.runs import records
 from selsync_jax.runs import workdir as workdirs
-from selsync_jax.runs.checkpoints import Checkpoints
 from selsync_jax.runs.ledger import Totals
 from selsync_jax.runs.weights import Keeper
 from selsync_jax.runs.writers import Writers
@@ -31,10 +31,10 @@ class Session(contextlib.ExitStack):
   The constructor only reads, so a mistake that is found before the context is
   entered leaves no trace. Inside the context the folder belongs to this run.
   Only the first process writes, except for checkpoints. See `workdir.opened`
-  for the arguments.
+  and `Checkpoints` for the arguments.
   """
 
-  checkpoints: Checkpoints
+  checkpoints: checkpoints.Checkpoints
   record: dict[str, Any] | None  # Of the checkpoint from which a run resumes.
   step: int  # The step of that checkpoint; 0 for a new run.
   weights: Keeper  # Only inside `recording`.
@@ -47,12 +47,13 @@ class Session(contextlib.ExitStack):
     *,
     restart: bool = False,
     patience: float = 60.0,
+    choose: checkpoints.Choose = checkpoints.newest,
   ):
     super().__init__()
     self.workdir, self._config = workdir, config
     self._restart, self._patience = restart, patience
     self.is_first = processes.is_first()
-    self.checkpoints = Checkpoints(workdir, restart)
+    self.checkpoints = checkpoints.Checkpoints(workdir, restart, choose)
     self.record = record = self.checkpoints.record
     self.step = record['totals']['steps'] if record else 0
     self._seals = records.seals(record)

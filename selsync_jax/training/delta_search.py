@@ -114,7 +114,7 @@ def first_steps(setup: Setup, steps: int) -> list[dict[str, Any]]:
   rows: list[dict[str, Any]] = []
   recorder = Recorder(
     setup.ledger(Totals()),
-    setup.plan.workers,
+    setup.plan.mapper.gather,
     replicas.leaf_names(setup.problem.shapes['params']),
     fetch=1,  # A row per step, each with its own time.
     takers=[rows.append],

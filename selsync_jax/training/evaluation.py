@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from selsync_jax.cluster.processes import local_workers
 from selsync_jax.config import RunError
 from selsync_jax.devices import arrays
 from selsync_jax.devices import mappers
@@ -80,8 +79,8 @@ class Evaluator:
       )
       for batch in self._batches(split)
     ]
-    sums = arrays.gather(
-      jax.tree.map(lambda *x: np.sum(x, axis=0), *each), self._mapper.workers
+    sums = self._mapper.gather(
+      jax.tree.map(lambda *x: np.sum(x, axis=0), *each)
     )
     scores = tasks.dataset_metrics(
       self._problem.task, jax.tree.map(np.sum, sums)
@@ -89,11 +88,11 @@ class Evaluator:
     return {f'{split}_{name}': score for name, score in scores.items()}
 
   def _batches(self, split: str) -> Iterator[Any]:
-    """Yields the batches of a split for this process's workers."""
+    """Yields the batches of a split for this program's workers."""
     return self._problem.data.evaluation(
       split,
       self._problem.eval_batch_size,
-      local_workers(self._mapper.workers),
+      self._mapper.local,
       self._mapper.workers,
     )
 

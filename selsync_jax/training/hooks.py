@@ -32,21 +32,22 @@ Scores = dict[str, float]
 class Recorder:
   """Enters the metrics of every step into the ledger; `takers` take its rows.
 
-  The metrics of `fetch` steps are fetched together. A message about replicas
-  that differ has one of the `leaf_names`, those of the parameters.
+  The metrics of `fetch` steps are fetched together; `gather` adds those of the
+  other programs' workers. A message about replicas that differ has one of the
+  `leaf_names`, those of the parameters.
   """
 
   def __init__(
     self,
     ledger: Ledger,
-    workers: int,
+    gather: Callable[[Any], Any],
     leaf_names: list[str],
     fetch: int,
     takers: Iterable[Callable[[Row], None]],
   ):
     self.totals: Totals = ledger.totals
     self._ledger, self._names, self._takers = ledger, leaf_names, tuple(takers)
-    self._workers, self._fetch = workers, fetch
+    self._gather, self._fetch = gather, fetch
     self._most = 1  # Pending steps; the first, which compiles, is alone.
     self._pending: list[Any] = []  # Metrics on the devices, oldest first.
     self._entered = False  # Whether any step of this session was.
@@ -77,9 +78,7 @@ class Recorder:
       return score()
     ready, self._pending = self._pending[:count], self._pending[count:]
     local = [jax.tree.map(arrays.local_values, metrics) for metrics in ready]
-    steps = arrays.gather(
-      jax.tree.map(lambda *x: np.stack(x), *local), self._workers
-    )
+    steps = self._gather(jax.tree.map(lambda *x: np.stack(x), *local))
     before, now = self.totals.seconds, time.monotonic() - self._began
     if not self._entered:
       now = before  # Exclude the step that compiles.
@@ -134,10 +133,11 @@ class Hooks(contextlib.ExitStack):
         steps = problem.steps - ledger.totals.shift
         progress = Progress(session.step, steps, plan.config.log.seconds)
         takers += [stack.enter_context(progress).show, *watches]
-      self._preemption = stack.enter_context(Preemption())
+      self._preemption = stack.enter_context(Preemption(plan.mapper.stopping))
       names = replicas.leaf_names(problem.shapes['params'])
       fetch = plan.config.log.fetch_every
-      self._recorder = Recorder(ledger, plan.workers, names, fetch, takers)
+      gather = plan.mapper.gather
+      self._recorder = Recorder(ledger, gather, names, fetch, takers)
       self.push(stack.pop_all())
 
   def record(self, position: int, metrics: Any) -> Due:

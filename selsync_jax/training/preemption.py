@@ -7,8 +7,8 @@ import contextlib
 import signal
 
 from selsync_jax.cluster import children
-from selsync_jax.cluster import processes
 from selsync_jax.cluster import signals
+from selsync_jax.devices.mapper import Stopping
 
 _SECOND = 'ended by a second signal; the same command resumes the run'
 
@@ -17,16 +17,19 @@ class Preemption(contextlib.ExitStack):
   """A context in which a signal is a request that `requested` reports.
 
   Before the first step there is nothing to save, and the previous handler
-  receives signals. With several processes, a signal to one is a request to all,
+  receives signals. With several programs, a signal to one is a request to all,
   and they agree on the step after which all of them stop.
 
   The end of the `launch` or `compare` that started this process is one, too.
+
+  Args:
+    stopping: how several programs agree.
   """
 
-  def __init__(self):
+  def __init__(self, stopping: Stopping | None = None):
     super().__init__()
     self._asked = self._handles = False
-    self._channel = processes.channel()
+    self._stopping = stopping
     self._handler = signals.Handler(self._ask)
 
   def _ask(self, number: int) -> None:
@@ -34,11 +37,11 @@ class Preemption(contextlib.ExitStack):
     if self._asked:
       signals.stop(signals.STOPPED, _SECOND)
     self._asked = True
-    if self._channel:
-      self._channel.ask_to_stop()
+    if self._stopping:
+      self._stopping.ask_to_stop()
 
   def requested(self, step: int) -> bool:
-    """Returns whether to stop after this step; equal on all processes.
+    """Returns whether to stop after this step; equal in all programs.
 
     Call it after every step.
     """
@@ -47,6 +50,6 @@ class Preemption(contextlib.ExitStack):
       self._handles = True
     if not self._asked and children.is_orphaned():
       self._ask(signal.SIGTERM)
-    if self._channel:
-      return self._channel.stops_after(step)
+    if self._stopping:
+      return self._stopping.stops_after(step)
     return self._asked

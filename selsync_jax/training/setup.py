@@ -8,7 +8,6 @@ import json
 from typing import Any, NamedTuple
 
 import jax
-from jax.experimental import multihost_utils
 import ml_collections
 import numpy as np
 
@@ -86,7 +85,7 @@ class Setup:
       plan.config.check_replicas,
       plan.mapper.alone,
     )
-    return plan.mapper.map_workers(step, donate=(0,))
+    return plan.mapper.map_steps(step, strategy.averager.under_way)
 
   def landed(self, state: TrainState) -> dict[str, Any]:
     """Returns `state.shared` with what is on its way after the last step."""
@@ -121,25 +120,25 @@ class Setup:
     shapes = abstract(self.shapes, workers), abstract(batch, workers)
     return jax.jit(step).lower(*shapes).as_text()
 
-  def check_processes(self) -> None:
-    """Raises `RunError` on all processes if their steps or data differ.
+  def check_programs(self) -> None:
+    """Raises `RunError` in all programs if their steps or data differ.
 
     Equal configs do not suffice: a host may have other code or other files.
     Workers would then diverge or hang.
     """
-    if jax.process_count() == 1:
+    mapper = self.plan.mapper
+    if mapper.programs == 1:
       return
     text = json.dumps(self.problem.fingerprint['data']) + self.program()
-    digest = hashlib.sha256(text.encode()).digest()
-    digests = multihost_utils.process_allgather(
-      np.frombuffer(digest, np.uint32)
-    )
-    others = np.flatnonzero((digests != digests[0]).any(axis=1))
-    if others.size:
-      raise RunError(
-        f'process {others[0]} has other data, or would run another training '
-        'step, than process 0; give all of them the same code, files and config'
-      )
+    (first, own), *others = mapper.digests(
+      hashlib.sha256(text.encode()).digest()
+    ).items()
+    for name, other in others:
+      if other != own:
+        raise RunError(
+          f'{name} has other data, or would run another training step, than '
+          f'{first}; give all of them the same code, files and config'
+        )
 
   @property
   def traffic(self) -> traffic.Traffic:
@@ -165,8 +164,11 @@ class Setup:
     )
 
 
-def create_setup(settings: Settings) -> Setup:
-  """Makes the setup of a run, before any device work."""
+def create_setup(settings: Settings, mapper: Mapper | None = None) -> Setup:
+  """Makes the setup of a run, before any device work.
+
+  The mapper is by default the one that the config names.
+  """
   config = settings.config
   # Find mistakes in the method before reading the data, which can take long.
   trigger = _strategy(settings, Context(1000, config.seed)).trigger
@@ -178,7 +180,7 @@ def create_setup(settings: Settings) -> Setup:
     )
   context = problem.steps_per_epoch, config.seed, problem.learning_rate
   strategy = _strategy(settings, Context(*context))
-  setup = Setup(problem, strategy, create_plan(config, problem))
+  setup = Setup(problem, strategy, create_plan(config, problem, mapper))
   with config_errors('sync'):
     strategy.trigger.traits.affordable(setup.traffic)
   return setup
@@ -197,11 +199,16 @@ def _strategy(settings: Settings, context: Context) -> Strategy:
   return strategy
 
 
-def create_plan(config: ml_collections.ConfigDict, problem: Problem) -> Plan:
+def create_plan(
+  config: ml_collections.ConfigDict,
+  problem: Problem,
+  mapper: Mapper | None = None,
+) -> Plan:
   """Makes the plan of a run that trains a problem."""
   every = round(config.eval.every_epochs * problem.steps_per_epoch)
   return Plan(
-    mapper=mappers.choose(config.mapper, config.workers, **config.mesh),
+    mapper=mapper
+    or mappers.choose(config.mapper, config.workers, **config.mesh),
     config=config,
     evaluate_every=max(1, every),
     max_skips=config.max_skips if config.on_nonfinite == 'skip' else 0,

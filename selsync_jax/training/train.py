@@ -7,8 +7,9 @@ from typing import Any
 
 import jax
 
-from selsync_jax.cluster import processes
+from selsync_jax.devices.mapper import Mapper
 from selsync_jax.report import label_counts
+from selsync_jax.runs import checkpoints
 from selsync_jax.runs import records
 from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.ledger import Totals
@@ -33,6 +34,7 @@ def train_and_evaluate(
   accept_changes: bool = False,
   profile: bool = False,
   patience: float = 60.0,
+  mapper: Mapper | None = None,
   create_ledger: Callable[[Setup, Totals], Ledger] = Setup.ledger,
 ) -> dict[str, Any]:
   """Trains as the config says, and writes the run into `workdir`.
@@ -46,6 +48,7 @@ def train_and_evaluate(
     accept_changes: whether to resume though data or model have changed.
     profile: whether to trace a few steps into `workdir/profile`.
     patience: seconds until every process must see process 0's files.
+    mapper: how the workers share the devices, if not as the config says.
     create_ledger: a function that makes the ledger, which counts the steps.
 
   Returns:
@@ -58,13 +61,19 @@ def train_and_evaluate(
   """
   settings = check(config)
   plain = settings.config.to_dict()
-  session = Session(workdir, plain, restart=restart, patience=patience)
+  session = Session(
+    workdir,
+    plain,
+    restart=restart,
+    patience=patience,
+    choose=mapper.newest_common if mapper else checkpoints.newest,
+  )
   session.say('preparing data')
-  setup = create_setup(start.fit(settings, session.record))
+  setup = create_setup(start.fit(settings, session.record), mapper)
   problem, strategy, plan = setup.problem, setup.strategy, setup.plan
   plan.mapper.check()
   start.check_size(problem, plan.mapper.devices_per_worker)
-  setup.check_processes()
+  setup.check_programs()
   totals = start.totals(problem, plan, session.record)
   ledger = create_ledger(setup, totals)
   session.identify(problem.fingerprint | ledger.files, accept_changes)
@@ -76,9 +85,8 @@ def train_and_evaluate(
     evaluator = Evaluator(problem, plan.mapper, strategy.averages_model_state)
     watchers = SilenceWarning(strategy.trigger), OverflowWarning()
     watches = [watcher.watch for watcher in watchers]
-    workers = processes.local_workers(plan.workers)
     first = totals.position
-    batches = problem.data.batches(workers, first, problem.steps)
+    batches = problem.data.batches(plan.mapper.local, first, problem.steps)
     step = setup.train_step()
     with (
       Hooks(session, problem, plan, ledger, evaluator, watches) as run,

@@ -105,7 +105,19 @@ def test_an_unknown_command_is_one_line_and_exit_code_2(capsys):
     (['evaluate', 'a', '--step=x'], 'evaluate: --step=x: must be a step, best'),
     (['evaluate', 'a', '--split=train'], 'evaluate: --split=train: must be va'),
     (['evaluate', 'a'], 'evaluate: a: not the workdir of a run, no config.jso'),
-    (['launch', '--', 'true'], 'launch: --processes=NUMBER is missing'),
+    (
+      ['launch', '--', 'true'],
+      'launch: either --processes=NUMBER or --islands=',
+    ),
+    (
+      ['train', '--island=a/b', '--join=x'],
+      'train: --island=a/b: must be letters, digits, "_", "-" and "."',
+    ),
+    (['train', '--island=maui'], 'train: --island=maui: --join=INVITATION is'),
+    (
+      ['train', '--island=maui', '--join=x', '--config.mapper=vmap'],
+      'train: --island=maui: is one worker on one device of one process;',
+    ),
     (['meet'], 'meet: --islands=NUMBER is missing'),
     (['meet', '--islands=2'], 'meet: --host=: must be a name or an IPv4 addr'),
     (['meet', '--islands=2', '--host=::1'], 'meet: --host=::1: must be a na'),

@@ -2,6 +2,7 @@
 
 from concurrent import futures
 import contextlib
+import time
 
 from jax import lax
 import numpy as np
@@ -11,52 +12,48 @@ import pytest
 import selsync_jax as ss
 from selsync_jax.config import RunError
 from selsync_jax.islands import flight
+from selsync_jax.islands import meeting
+from selsync_jax.islands import messages
 from selsync_jax.islands.program import cut
 
 N = 3
 TYPES = (np.dtype('float32'), np.dtype('bfloat16'))
-
-
-@pytest.fixture(scope='module')
-def credentials():
-  return flight.create_credentials('secret')
+NAMES = ('hawaii', 'maui', 'oahu')
 
 
 @contextlib.contextmanager
-def outboxes(credentials, count, timeout=30.0):
-  """Outboxes at free ports."""
-  with contextlib.ExitStack() as stack:
-    yield [
-      stack.enter_context(flight.Outbox('127.0.0.1:0', credentials, timeout))
-      for _ in range(count)
-    ]
+def met(names=NAMES, timeout=30.0):
+  """The peers of each island, over a meeting point."""
+  with (
+    meeting.MeetingPoint(len(names)) as point,
+    futures.ThreadPoolExecutor(len(names)) as pool,
+  ):
 
+    def join(name):
+      return meeting.join(point.invitation, name, 'a run', timeout)
 
-def addresses_of(found):
-  names = ('hawaii', 'maui', 'oahu')
-  return {n: f'127.0.0.1:{o.port}' for n, o in zip(names, found, strict=False)}
+    islands = list(pool.map(join, names))
+    yield islands
+    futures.wait(pool.submit(peers.close) for peers in islands)
 
 
 @pytest.fixture
-def islands(credentials):
-  """The peers of each of N islands."""
-  with outboxes(credentials, N) as found:
-    addresses = addresses_of(found)
-    yield [
-      flight.FlightPeers(name, addresses, outbox, credentials, 30.0)
-      for name, outbox in zip(addresses, found, strict=True)
-    ]
+def islands():
+  with met() as islands:
+    yield islands
 
 
-def test_a_mean_arrives_whatever_its_length_and_type(islands):
-  rows = np.random.default_rng(0).normal(size=(N, 700_001))
+def test_a_mean_arrives_whatever_its_length_and_type(islands, monkeypatch):
+  monkeypatch.setattr(messages, 'BLOCK', 1 << 18)
+  monkeypatch.setattr(messages, 'PIECE', 1 << 20)
+  rows = np.random.default_rng(0).normal(size=(N, 1_000_001))
 
   def mean(x):
-    large = lax.pmean(x, ss.AXIS)  # In pieces of several blocks.
+    large = lax.pmean(x, ss.AXIS)  # In several pieces, of several blocks.
     few = lax.pmean(x[:3], ss.AXIS), lax.pmean(x[0], ss.AXIS)
     return large, *few, lax.psum(x[:0], ss.AXIS)
 
-  run = cut(mean, N)
+  run = cut(mean)
 
   def island(peers):
     return [run(peers, np.asarray(rows[peers.index], d)) for d in TYPES]
@@ -77,33 +74,50 @@ def test_a_mean_arrives_whatever_its_length_and_type(islands):
 
 
 def test_channels_are_apart(islands):
-  with futures.ThreadPoolExecutor(2 * N) as pool:
+  with futures.ThreadPoolExecutor(4 * N) as pool:
     work = []
     for name in ('one', 'other'):
       for peers in islands[:: 1 if name == 'one' else -1]:
         message = np.array([peers.index, len(name)])
-        exchange = peers.channel(name).exchange
-        work.append((name, pool.submit(exchange, [message] * N)))
+        channel = peers.channel(name)
+        work.append((name, pool.submit(channel.exchange, [message] * N)))
+        work.append((name, pool.submit(channel.share, message)))
   for name, result in work:
     expected = [[i, len(name)] for i in range(N)]
     np.testing.assert_array_equal(result.result(), expected)
 
 
-def test_an_island_that_is_silent_or_gone_is_named(credentials):
-  with outboxes(credentials, 2) as found:
-    addresses = addresses_of(found)
-    peers = flight.FlightPeers('hawaii', addresses, found[0], credentials, 0.2)
-    with pytest.raises(RunError, match=r'^island maui has not .* for 0\.2 s$'):
-      peers.exchange([np.zeros(1)] * 2)
-    found[1].shutdown()
-    peers = flight.FlightPeers('hawaii', addresses, found[0], credentials, 30.0)
-    with pytest.raises(RunError, match=r'^island maui cannot be reached$'):
-      peers.exchange([np.zeros(1)] * 2)
+def unreachable(outbox, context, ticket):
+  raise arrow.FlightUnavailableError('the link is cut')
 
 
-def test_a_stranger_reads_nothing(credentials):
-  with outboxes(credentials, 1) as (outbox,):
-    outbox.put(b'ticket', np.zeros(1))
+def silent(outbox, context, ticket):
+  time.sleep(4)
+  raise arrow.FlightTimedOutError('too late')
+
+
+@pytest.mark.parametrize(
+  'answer, line',
+  [
+    (unreachable, 'island maui cannot be reached'),
+    (silent, r'island maui has not answered for 2\.5 s'),
+  ],
+)
+def test_an_island_that_does_not_answer_is_named(answer, line, monkeypatch):
+  """Though it talks to the meeting point."""
+  monkeypatch.setattr(messages.Outbox, 'do_get', answer)
+  monkeypatch.setattr(messages, 'PATIENCE', 0.1)
+  with (
+    met(('maui', 'oahu'), timeout=2.5) as (_, oahu),
+    pytest.raises(RunError, match=f'^{line}$'),
+  ):
+    oahu.exchange([np.zeros(1)] * 2)
+
+
+def test_a_stranger_reads_nothing():
+  credentials = flight.create_credentials('secret')
+  with messages.Outbox('127.0.0.1:0', credentials) as outbox:
+    outbox.put('', 1, [np.zeros(1)])
     address = f'127.0.0.1:{outbox.port}'
     ours = flight.client(address, credentials.certificate)
     other = flight.create_credentials('secret')
@@ -119,9 +133,8 @@ def test_a_stranger_reads_nothing(credentials):
         flight.call_options('secret', 5),
       ),
     }
+    ticket = arrow.Ticket(b'["", 1, 0, 0]')
     for client, options in cases.values():
       with pytest.raises(arrow.FlightError):
-        client.do_get(arrow.Ticket(b'ticket'), options).read_all()
-    ours.do_get(
-      arrow.Ticket(b'ticket'), flight.call_options('secret', 5)
-    ).read_all()
+        client.do_get(ticket, options).read_all()
+    ours.do_get(ticket, flight.call_options('secret', 5)).read_all()

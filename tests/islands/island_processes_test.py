@@ -1,5 +1,7 @@
 """Islands as processes, and what happens when one of them dies."""
 
+import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -8,6 +10,7 @@ import time
 
 import pytest
 
+from tests.support import live_runs
 from tests.support.session import ROOT
 
 RECIPE = ROOT / 'docs' / 'recipes' / 'island.py'
@@ -61,14 +64,15 @@ def test_the_recipe_trains_on_two_islands(start, meet, monkeypatch):
     ['maui has joined', 'oahu has joined'],
     ['oahu has joined', 'maui has joined'],
   )
-  assert said[2:] == ['meet: stopped by SIGTERM']
+  assert sorted(said[2:4]) == ['maui has left', 'oahu has left']
+  assert said[4:] == ['meet: stopped by SIGTERM']
 
 
 @_SLOW
 @pytest.mark.parametrize(
   'number, line',
   [
-    (signal.SIGKILL, 'island oahu cannot be reached'),
+    (signal.SIGKILL, 'island oahu is gone'),
     (signal.SIGSTOP, 'island oahu has not answered for 10 s'),
   ],
 )
@@ -86,3 +90,37 @@ def test_when_one_dies_the_others_name_it_and_all_may_come_again(
   oahu.kill()
   again = [start(ENDLESS, invitation, name) for name in ('maui', 'oahu')]
   assert [island.stdout.readline() for island in again] == ['training\n'] * 2
+
+
+def _run(workdir):
+  train = live_runs.command('selsync', 1, workdir, '--config.workers=2')
+  late = '--config.sync.delay=3'
+  return [*live_runs.LAUNCH, '--islands=2', '--', *train, late]
+
+
+def _island(launcher, name):
+  """The process of an island that a launcher has started."""
+  for pid in live_runs.trainers(launcher):
+    environment = pathlib.Path(f'/proc/{pid}/environ').read_bytes()
+    if f'SELSYNC_ISLAND={name}'.encode() in environment.split(b'\0'):
+      return pid
+  raise LookupError(name)
+
+
+@_SLOW
+def test_a_run_of_islands_that_are_stopped_and_killed_ends_as_another(tmp_path):
+  whole, parted = tmp_path / 'whole', tmp_path / 'parted'
+  live_runs.finish(_run(whole))
+  for number, step, code, line in [
+    (signal.SIGTERM, 25, 75, 'stopped by a signal after step'),
+    (signal.SIGKILL, 50, 137, 'island island1 is gone; last good checkpoint'),
+  ]:
+    child = live_runs.start(_run(parted))
+    live_runs.wait_for_rows(parted / 'island0', step, child)
+    os.kill(_island(child, 'island1'), number)
+    found, lines = live_runs.outcome(child)
+    assert found == code, lines
+    assert any(line in said for said in lines), lines
+  live_runs.finish(_run(parted))
+  for name in ('island0', 'island1'):
+    assert not live_runs.differences(whole / name, parted / name)

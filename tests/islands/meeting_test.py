@@ -2,12 +2,16 @@
 
 from concurrent import futures
 import dataclasses
+import itertools
 import queue
+import time
 
 import numpy as np
 import pytest
 
+from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
+from selsync_jax.islands import flight
 from selsync_jax.islands import meeting
 
 
@@ -70,7 +74,7 @@ def test_one_that_would_run_something_else_is_refused(point, said, pool):
   said.get(timeout=20)
   (other,) = came(point, pool, 'oahu', run='another run')
   with pytest.raises(
-    RunError, match='oahu has another strategy, or other shapes, than maui'
+    RunError, match='island oahu would run something else than maui'
   ):
     other.result()
   assert talk(pool, [first, *came(point, pool, 'oahu')]) == [[4, 4]] * 2
@@ -92,6 +96,50 @@ def test_those_that_are_missed_are_counted(pool):
       RunError, match=r'1 of 3 islands .* within 0\.3 s: maui'
     ):
       alone.result()
+
+
+def test_a_meeting_point_that_keeps_its_secrets_is_itself_again(tmp_path, pool):
+  path = tmp_path / 'point.json'
+  kept = flight.kept_credentials(path)
+  assert path.stat().st_mode & 0o077 == 0
+  with meeting.MeetingPoint(2, credentials=kept) as point:
+    first = point.invitation
+    again = flight.kept_credentials(path)
+  with meeting.MeetingPoint(2, credentials=again, port=point.port) as point:
+    assert point.invitation == first
+    assert talk(pool, came(point, pool, 'maui', 'oahu')) == [[4, 4]] * 2
+  path.write_text('{}')
+  for wrong, why in (path, 'is of no meeting point'), (tmp_path, 'Is a dir'):
+    with pytest.raises(ConfigError, match=f'^--keep={wrong}: {why}'):
+      flight.kept_credentials(wrong)
+
+
+def test_all_stop_after_the_step_that_the_last_has_reached(point, pool):
+  """Whoever is asked, and however far each of them is."""
+  islands = [island.result() for island in came(point, pool, 'maui', 'oahu')]
+
+  def train(peers, ahead):
+    for step in itertools.count():
+      if step == 20 and ahead:
+        peers.ask_to_stop()
+      if peers.stops_after(step):
+        return step
+      time.sleep(0.001 if ahead else 0.01)
+
+  one, other = pool.map(train, islands, (True, False))
+  assert one == other >= 20
+  futures.wait(pool.submit(peers.close) for peers in islands)
+
+
+def test_an_island_that_fails_is_named_to_those_that_wait(point, said, pool):
+  maui, oahu = (each.result() for each in came(point, pool, 'maui', 'oahu'))
+  waiting = pool.submit(maui.exchange, [np.zeros(1)] * 2)
+  oahu.fail()
+  with pytest.raises(RunError, match=r'^island oahu has failed$'):
+    waiting.result()
+  with pytest.raises(RunError, match=r'^island oahu has failed$'):
+    maui.share(np.zeros(1))
+  assert 'oahu has failed' in [said.get(timeout=20) for _ in range(3)]
 
 
 def test_an_invitation_that_is_wrong_lets_nobody_in(point, said):

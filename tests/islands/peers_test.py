@@ -42,7 +42,7 @@ def test_a_collective_is_that_of_pmap(name, small, monkeypatch):
   rows = np.float32(rng.integers(-8, 8, size=(N, N, 5)) / 8)  # Sums are exact.
   fn = COLLECTIVES[name]
   expected = jax.pmap(fn, axis_name=ss.AXIS)(rows)
-  found = on_board(cut(fn, N), N, rows)
+  found = on_board(cut(fn), N, rows)
   for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
     assert one.dtype == other.dtype
     np.testing.assert_array_equal(one, other)
@@ -50,7 +50,7 @@ def test_a_collective_is_that_of_pmap(name, small, monkeypatch):
 
 def test_all_islands_have_the_bits_of_one_sum():
   rows = np.random.default_rng(0).normal(size=(7, 10_000)).astype(np.float32)
-  found = on_board(cut(COLLECTIVES['psum'], 7), 7, rows)
+  found = on_board(cut(COLLECTIVES['psum']), 7, rows)
   assert (found == found[0]).all()
   np.testing.assert_allclose(found[0], rows.sum(0), atol=1e-5)
 

@@ -33,7 +33,7 @@ def nested(x):
 
 
 def test_it_computes_what_the_whole_program_does():
-  found = on_board(cut(nested, N), N, ROWS)
+  found = on_board(cut(nested), N, ROWS)
   expected = jax.vmap(nested, axis_name=ss.AXIS, out_axes=(0, 0, None))(ROWS)
   for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
     np.testing.assert_allclose(
@@ -48,7 +48,7 @@ def test_it_is_traced_once_for_each_shape():
     traces.append(x.shape)
     return total(x)
 
-  run = cut(fn, 1)
+  run = cut(fn)
   for size in (2, 3, 2, 3):
     on_board(run, 1, np.ones((1, size)))
   assert traces == [(2,), (3,)]
@@ -71,10 +71,10 @@ def in_groups(x):
 )
 def test_what_cannot_be_cut_is_refused(fn, line):
   with pytest.raises(ValueError, match=f'^{line}$'):
-    on_board(cut(fn, N), N, ROWS)
+    on_board(cut(fn), N, ROWS)
 
 
 def test_sixty_four_islands_live_in_one_process():
   rows = np.arange(64, dtype=np.float32)
-  found = on_board(cut(lambda x: total(x) - x, 64), 64, rows)
+  found = on_board(cut(lambda x: total(x) - x), 64, rows)
   np.testing.assert_array_equal(found, rows.sum() - rows)

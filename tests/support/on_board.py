@@ -58,6 +58,9 @@ class _OnBoard(Peers):
   def channel(self, name: str) -> Peers:
     return _OnBoard(self._board, self.index, name)
 
+  def stops_after(self, step: int) -> bool:
+    return False
+
   def exchange(self, messages: Sequence[np.ndarray]) -> list[np.ndarray]:
     self._count += 1
     return self._board.exchange(

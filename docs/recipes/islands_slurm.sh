@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Four islands with a GPU each, as an array: its jobs may start at any time, on
+# any partition, and each waits for the others.
+#   On a host that all can reach, the login node for example:
+#     selsync meet --islands=4 --host=login.example --keep=point.json --timeout=86400
+#   export SELSYNC_INVITATION=...   # What it has printed.
+#   sbatch docs/recipes/islands_slurm.sh
+#SBATCH --job-name=islands
+#SBATCH --array=0-3
+#SBATCH --ntasks=1
+#SBATCH --gpus=1
+#SBATCH --cpus-per-task=8
+#SBATCH --time=24:00:00
+#SBATCH --signal=TERM@120   # Two minutes before the end: save and exit with 75.
+#SBATCH --requeue           # The same command resumes from the checkpoint.
+#SBATCH --open-mode=append
+set -euo pipefail
+
+cd "${SLURM_SUBMIT_DIR:?submit this with sbatch}"
+source .venv/bin/activate
+: "${SELSYNC_INVITATION:?what selsync meet has printed}"
+
+code=0
+srun python train.py \
+  --island="island$SLURM_ARRAY_TASK_ID" \
+  --config=configs/digits.py:selsync \
+  --config.workers="$SLURM_ARRAY_TASK_COUNT" \
+  --workdir="$SLURM_SUBMIT_DIR/runs/$SLURM_JOB_NAME" || code=$?
+
+# All end when one does, and meet again; 2 is a mistake in the config.
+if [[ $code -ne 0 && $code -ne 2 ]]; then
+  scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
+fi
+exit "$code"

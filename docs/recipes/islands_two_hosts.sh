@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Two hosts as islands, with no scheduler and no common file system.
+#   On the first host:  selsync meet --islands=2 --host=first.example --keep=point.json
+#   On both hosts:      export SELSYNC_INVITATION=...   # What it has printed.
+#   On the first host:  docs/recipes/islands_two_hosts.sh first
+#   On the second host: docs/recipes/islands_two_hosts.sh second
+# Each must reach the other on any port, and the first on port 7070.
+set -euo pipefail
+
+name=${1:?a name of this island}
+
+: "${SELSYNC_INVITATION:?what selsync meet has printed}"
+
+.venv/bin/python train.py \
+  --island="$name" \
+  --config=configs/digits.py:selsync \
+  --config.workers=2 \
+  --workdir="${WORKDIR:-runs/two-islands}"

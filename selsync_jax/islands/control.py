@@ -1,0 +1,192 @@
+"""An island's connection to the meeting point, for what is small.
+
+Signs of life, votes, the step after which all stop, and who has ended travel on
+it. It is a stream of its own with threads of its own, so that none of these
+ever waits behind data.
+"""
+
+from collections.abc import Callable, Mapping
+import contextlib
+import dataclasses
+import json
+import threading
+from typing import Any
+
+from selsync_jax.cluster.channel import Agreement
+from selsync_jax.config import RunError
+from selsync_jax.islands.flight import call_options
+from selsync_jax.islands.flight import ERRORS
+from selsync_jax.islands.flight import flight
+
+BEAT = 1.0
+"""Seconds from one sign of life to the next."""
+
+Head = Mapping[str, Any]
+"""What a message is about: values of JSON."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+  """An island, as it says of itself.
+
+  Attributes:
+    name: unique in the run.
+    address: `host:port` where it serves its messages.
+    run: a digest of what it is about to run.
+    timeout: seconds until an island that is silent counts as lost.
+  """
+
+  name: str
+  address: str
+  run: str
+  timeout: float
+
+
+def encode(head: Head, body: bytes = b'') -> bytes:
+  """Returns a message: its head in a line, and then bytes."""
+  return json.dumps(head).encode() + b'\n' + body
+
+
+def decode(chunk: flight.FlightStreamChunk) -> tuple[Head, bytes]:
+  """Inverts `encode`; `ValueError` if it is something else."""
+  head, _, body = chunk.app_metadata.to_pybytes().partition(b'\n')
+  return json.loads(head), body
+
+
+class Control:
+  """The connection to the meeting point, as an island has it.
+
+  Args:
+    point: a client of the meeting point.
+    token: the run's token.
+    member: this island.
+  """
+
+  def __init__(self, point: flight.FlightClient, token: str, member: Member):
+    self._timeout = member.timeout
+    self._point = point  # Its connection must live as long as this.
+    self._writer, self._reader = point.do_exchange(
+      flight.FlightDescriptor.for_path('join'), call_options(token, None)
+    )
+    self._sending, self._left = threading.Lock(), threading.Event()
+    self._changed = threading.Condition()
+    self._silent = 0.0  # Counted, as this process itself may be frozen.
+    self._answer: Head = {}
+    self._shares: dict[tuple[str, int], bytes] = {}
+    self._counts: dict[str, int] = {}  # Of shares, by channel.
+    self._error = ''
+    self._agreement = Agreement()
+    self._send(dataclasses.asdict(member))
+    for work in (self._listen, self._beat):
+      threading.Thread(target=work, daemon=True).start()
+
+  def answer(self) -> Head:
+    """Waits for what the meeting point answers to the island's hello."""
+    return self._wait(lambda: self._answer or None)
+
+  def share(self, channel: str, message: bytes) -> list[bytes]:
+    """Sends bytes to all islands, and returns those of each; all equally many.
+
+    Raises:
+      RunError: if an island has ended, or the meeting point.
+    """
+    number = self._counts[channel] = self._counts.get(channel, 0) + 1
+    self._send({'share': [channel, number]}, message)
+    whole = self._wait(lambda: self._shares.pop((channel, number), None))
+    size = len(message)
+    count = len(self._answer['islands'])
+    return [whole[i * size : (i + 1) * size] for i in range(count)]
+
+  def ask_to_stop(self) -> None:
+    """Asks all islands to stop after the same step; see `stops_after`."""
+    self._send({'stop': True})
+
+  def stops_after(self, step: int) -> bool:
+    """Returns whether to stop after this step; equal on all islands.
+
+    Raises:
+      RunError: if an island has ended, or the meeting point.
+    """
+    stops = self._agreement.stops_after(step)
+    self.check()
+    return stops
+
+  def check(self) -> None:
+    """Raises `RunError` if an island has ended, or the meeting point."""
+    if self._error:
+      raise RunError(self._error)
+
+  def failure(self, line: str) -> RunError:
+    """Returns the error that ended this island first, or this one.
+
+    All islands hear of it.
+    """
+    self._end(line)
+    self._send({'failed': True})
+    return RunError(self._error)
+
+  def leave(self) -> None:
+    """Ends the connection, when all islands are about to.
+
+    Whatever they have sent each other has then been received.
+    """
+    with contextlib.suppress(RunError):
+      self.share('leave', b'.')
+    self._left.set()
+    self._send({'left': True})
+
+  def _send(self, head: Head, body: bytes = b'') -> None:
+    """Sends a message; `_listen` notices if nobody is there."""
+    with self._sending, contextlib.suppress(*ERRORS):
+      self._writer.write_metadata(encode(head, body))
+
+  def _wait(self, find: Callable[[], Any]) -> Any:
+    """Returns what `find` returns as soon as that is not `None`."""
+    with self._changed:
+      while (found := find()) is None and not self._error:
+        self._changed.wait()
+    if found is None:
+      raise RunError(self._error)
+    return found
+
+  def _end(self, line: str) -> None:
+    """Ends this island with an error, unless it has one."""
+    with self._changed:
+      self._error = self._error or line
+      self._changed.notify_all()
+    self._agreement.end(0)  # It waits no longer.
+
+  def _listen(self) -> None:
+    try:
+      while True:
+        self._hear(*decode(self._reader.read_chunk()))
+    except (StopIteration, *ERRORS):
+      if not self._left.is_set():
+        self._end('the meeting point is gone')
+
+  def _hear(self, head: Head, body: bytes) -> None:
+    self._silent = 0.0
+    if 'ended' in head:
+      self._end(f'island {head["ended"]} {head["fate"]}')
+    elif 'closes' in head:
+      with self._sending, contextlib.suppress(*ERRORS):
+        self._writer.done_writing()
+    elif 'stop' in head:
+      if (reached := self._agreement.begin()) is not None:
+        self._send({'reached': reached})
+    elif 'last' in head:
+      self._agreement.end(head['last'])
+    with self._changed:
+      if 'shared' in head:
+        self._shares[tuple(head['shared'])] = body
+      elif 'islands' in head or 'refused' in head:
+        self._answer = head
+      self._changed.notify_all()
+
+  def _beat(self) -> None:
+    """Sends signs of life until this island ends, and counts the silence."""
+    while not self._left.wait(BEAT):
+      self._silent += BEAT
+      if self._silent > self._timeout:
+        self._end('the meeting point does not answer')
+      self._send({})

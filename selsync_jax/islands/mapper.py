@@ -1,0 +1,138 @@
+"""An island as a mapper: how the trainer runs a worker that is a program."""
+
+from collections.abc import Iterator
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+from jax.sharding import Sharding
+from jax.sharding import SingleDeviceSharding
+import numpy as np
+
+from selsync_jax.config import ConfigError
+from selsync_jax.config import RunError
+from selsync_jax.devices.mapper import Donated
+from selsync_jax.devices.mapper import Function
+from selsync_jax.devices.mapper import Mapper
+from selsync_jax.islands.behind import Behind
+from selsync_jax.islands.peers import Peers
+from selsync_jax.islands.program import cut
+from selsync_jax.sync.averagers import UnderWay
+
+
+@dataclasses.dataclass(frozen=True)
+class IslandMapper(Mapper):
+  """One worker on the first device; the others are other programs.
+
+  Attributes:
+    workers: N, the number of islands.
+    peers: all of them.
+  """
+
+  peers: Peers
+  name: ClassVar[str] = 'island'
+
+  def __post_init__(self):
+    if self.workers != self.peers.size:
+      raise ConfigError(
+        f'config.workers={self.workers}: {self.peers.size} islands have met, '
+        'each of which is a worker'
+      )
+
+  @property
+  def local(self) -> range:
+    """The index of this island."""
+    return range(self.peers.index, self.peers.index + 1)
+
+  def map_workers(self, fn: Function, donate: Donated = ()) -> Function:
+    """Cuts `fn` at its collectives; nothing is donated to its pieces."""
+    del donate
+
+    def rows(*args):
+      return jax.tree.map(lambda x: x[None], fn(*_first(args)))
+
+    run = cut(rows)
+    return lambda *args: run(self.peers, *args)
+
+  def map_steps(self, step: Function, under_way: UnderWay | None) -> Function:
+    """Maps a training step, whose delayed means travel behind the next ones."""
+    mapped = self.map_workers(step)
+    if under_way is None:
+      return mapped
+
+    def message(state):
+      return under_way.message(_first(state))
+
+    self.peers.late = behind = Behind(
+      self.peers, under_way._replace(message=message)
+    )
+
+    def call(state, batch):
+      state, metrics = mapped(state, batch)
+      if metrics['synced'][0]:
+        behind.depart(state.averager_state)
+      return state, metrics
+
+    return call
+
+  @property
+  def programs(self) -> int:
+    """The number of islands."""
+    return self.workers
+
+  @property
+  def stopping(self) -> Peers:
+    """All islands, which agree on their last step."""
+    return self.peers
+
+  def sharding(self, shape: tuple[int, ...]) -> Sharding:
+    """Returns the first device."""
+    return SingleDeviceSharding(jax.local_devices()[0])
+
+  def check(self) -> None:
+    """Does nothing: there is a device."""
+
+  def gather(self, tree: Any) -> Any:
+    """Gathers host arrays [..., 1] of all islands to [..., N], as bytes."""
+    leaves, structure = jax.tree.flatten(tree)
+    own = np.frombuffer(b''.join(x.tobytes() for x in leaves), np.uint8)
+    ends = np.cumsum([x.nbytes for x in leaves])[:-1]
+    rows = [np.split(each, ends) for each in self.peers.gather(own)]
+    gathered = [
+      np.concatenate([p.view(x.dtype).reshape(x.shape) for p in parts], -1)
+      for x, parts in zip(leaves, zip(*rows, strict=True), strict=True)
+    ]
+    return structure.unflatten(gathered)
+
+  def digests(self, digest: bytes) -> dict[str, bytes]:
+    """Returns the digest that each island has of something, by its name."""
+    each = self.peers.share(np.frombuffer(digest, np.uint8))
+    return {
+      f'island {name}': found.tobytes()
+      for name, found in zip(self.peers.names, each, strict=True)
+    }
+
+  def newest_common(self, steps: Iterator[int]) -> int:
+    """Returns the newest step of a checkpoint that all islands have, or -1.
+
+    Raises:
+      RunError: if some have checkpoints, and all have none in common.
+    """
+    own = np.array([*steps], np.int64)
+    each = self.peers.exchange([own] * self.workers)
+    common = set.intersection(*(set(found.tolist()) for found in each))
+    if not common and any(found.size for found in each):
+      newest = (
+        f'{name} {f"step {found[0]}" if found.size else "none"}'
+        for name, found in zip(self.peers.names, each, strict=True)
+      )
+      raise RunError(
+        f'the islands have no checkpoint in common: {", ".join(newest)}; '
+        'restore what is missing, or start all of them over with --restart'
+      )
+    return max(common, default=-1)
+
+
+def _first(tree: Any) -> Any:
+  """Returns the first row of arrays [1, ...]."""
+  return jax.tree.map(lambda x: x[0], tree)

@@ -1,0 +1,223 @@
+"""Messages between islands over Arrow Flight.
+
+Each island serves the messages that it has for others, and fetches what they
+have for it, from one island after the other: parallel flows use a slow link
+less fully.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+import json
+import math
+import time
+from typing import Any
+
+import numpy as np
+
+from selsync_jax.islands.control import Control
+from selsync_jax.islands.flight import arrow
+from selsync_jax.islands.flight import call_options
+from selsync_jax.islands.flight import client
+from selsync_jax.islands.flight import Credentials
+from selsync_jax.islands.flight import ERRORS
+from selsync_jax.islands.flight import flight
+from selsync_jax.islands.flight import Server
+from selsync_jax.islands.peers import Peers
+
+PIECE = 1 << 24
+"""The most bytes of one call, which has a deadline and may be repeated."""
+
+BLOCK = 1 << 21
+"""The most bytes of one record batch."""
+
+PATIENCE = 2.0
+"""Seconds that a call waits for a message that is not there yet."""
+
+
+class Outbox(Server):
+  """Serves the messages that an island has for others.
+
+  Args:
+    address: see `Server`.
+    credentials: see `Server`.
+    pace: the most bytes per second of one message; `None` is no limit.
+  """
+
+  def __init__(
+    self, address: str, credentials: Credentials, pace: float | None = None
+  ):
+    self._pace = pace
+    self._messages: dict[tuple[str, int], Sequence[np.ndarray]] = {}
+    super().__init__(address, credentials)
+
+  def put(
+    self, channel: str, number: int, messages: Sequence[np.ndarray]
+  ) -> None:
+    """Keeps the messages of an exchange, one for each island."""
+    with self.changed:
+      self._messages[channel, number] = messages
+      self.changed.notify_all()
+
+  def drop(self, channel: str, number: int) -> None:
+    """Forgets the messages of an exchange, which all islands have."""
+    with self.changed:
+      self._messages.pop((channel, number), None)
+
+  def do_get(self, context: Any, ticket: flight.Ticket) -> Any:
+    """Answers a call for a piece of a message, which may not be there yet."""
+    del context
+    channel, number, to, start = json.loads(ticket.ticket)
+    key = channel, number
+    with self.changed:
+      self.changed.wait_for(
+        lambda: self.is_closed or key in self._messages, PATIENCE
+      )
+      if key not in self._messages:
+        raise flight.FlightTimedOutError('the message is not there yet')
+      message = np.asarray(self._messages[key][to], order='C')
+    about = {'dtype': message.dtype.name, 'shape': json.dumps(message.shape)}
+    schema = arrow.schema([('block', arrow.large_binary())], metadata=about)
+    piece = message.reshape(-1).view(np.uint8)[start : start + PIECE]
+    batches = (_batch(each, schema) for each in _paced(piece, self._pace))
+    return flight.RecordBatchStream(
+      arrow.RecordBatchReader.from_batches(schema, batches)
+    )
+
+
+def _paced(piece: np.ndarray, pace: float | None) -> Iterator[np.ndarray]:
+  """Yields blocks as slowly as if a wire had this many bytes a second."""
+  until = time.monotonic()
+  for start in range(0, piece.size, BLOCK):
+    block = piece[start : start + BLOCK]
+    if pace:
+      until += block.size / pace
+      time.sleep(max(0.0, until - time.monotonic()))
+    yield block
+
+
+def _batch(block: np.ndarray, schema: arrow.Schema) -> arrow.RecordBatch:
+  """Returns a batch of these bytes, which are not copied."""
+  offsets = arrow.py_buffer(np.array([0, block.size], np.int64))
+  buffers = [None, offsets, arrow.py_buffer(block)]
+  column = arrow.Array.from_buffers(arrow.large_binary(), 1, buffers)
+  return arrow.record_batch([column], schema=schema)
+
+
+class FlightPeers(Peers):
+  """Islands that serve and fetch messages.
+
+  Args:
+    name: this island's name.
+    addresses: every island's `host:port` by name, in the order of the indices.
+    outbox: this island's outbox.
+    control: its connection to the meeting point.
+    credentials: the run's credentials.
+    timeout: seconds until an island that cannot be reached is an error.
+    channel: the channel's name; exchanges of different ones are independent.
+  """
+
+  def __init__(
+    self,
+    name: str,
+    addresses: Mapping[str, str],
+    outbox: Outbox,
+    control: Control,
+    credentials: Credentials,
+    timeout: float = 60.0,
+    channel: str = '',
+  ):
+    self.names = tuple(addresses)
+    self.index, self.size = self.names.index(name), len(addresses)
+    self._addresses, self._credentials = addresses, credentials
+    self._outbox, self._control, self._timeout = outbox, control, timeout
+    certificate = credentials.certificate
+    self._clients = [client(each, certificate) for each in addresses.values()]
+    self._channel, self._count = channel, 0
+
+  def channel(self, name: str) -> Peers:
+    """Returns another channel, over connections of its own."""
+    return FlightPeers(
+      self.names[self.index],
+      self._addresses,
+      self._outbox,
+      self._control,
+      self._credentials,
+      self._timeout,
+      name,
+    )
+
+  def exchange(self, messages: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Serves the messages, and fetches those of one island after the other."""
+    self._count += 1
+    self._outbox.put(self._channel, self._count, messages)
+    received = [*messages]
+    for distance in range(1, self.size):
+      sender = (self.index + distance) % self.size
+      received[sender] = self._fetch(sender)
+    # Who has sent its messages of this exchange has all of the one before.
+    self._outbox.drop(self._channel, self._count - 1)
+    return received
+
+  def share(self, message: np.ndarray) -> list[np.ndarray]:
+    """Sends a small message to all islands through the meeting point."""
+    shared = self._control.share(self._channel, message.tobytes())
+    return [
+      np.frombuffer(each, message.dtype).reshape(message.shape)
+      for each in shared
+    ]
+
+  def ask_to_stop(self) -> None:
+    """Asks all islands to stop after the same step; see `stops_after`."""
+    self._control.ask_to_stop()
+
+  def stops_after(self, step: int) -> bool:
+    """Returns whether to stop after this step; equal on all islands."""
+    return self._control.stops_after(step)
+
+  def close(self) -> None:
+    """Leaves, when all have fetched what this island has sent them."""
+    self._control.leave()
+    self._outbox.shutdown()
+
+  def fail(self) -> None:
+    """Leaves at once; the others hear that this island has failed."""
+    self._control.failure('this island has failed')
+    self._outbox.shutdown()
+
+  def _fetch(self, sender: int) -> np.ndarray:
+    """Returns the message of an island, in however many pieces it comes."""
+    about, blocks = self._call(sender, 0)
+    dtype = np.dtype(about[b'dtype'].decode())
+    shape = json.loads(about[b'shape'])
+    for start in range(PIECE, math.prod(shape) * dtype.itemsize, PIECE):
+      blocks += self._call(sender, start)[1]
+    return np.frombuffer(b''.join(blocks), dtype).reshape(shape)
+
+  def _call(self, sender: int, start: int) -> tuple[Any, list[Any]]:
+    """Returns the metadata and the blocks of a piece of a message.
+
+    It waits for a message that is not there yet as long as the sender lives.
+    """
+    name = self.names[sender]
+    key = self._channel, self._count, self.index, start
+    ticket = flight.Ticket(json.dumps(key).encode())
+    token, patience = self._credentials.token, PATIENCE + self._timeout
+    unreached = None
+    while True:
+      self._control.check()
+      began = time.monotonic()
+      try:
+        options = call_options(token, patience)
+        reader = self._clients[sender].do_get(ticket, options)
+        about = reader.schema.metadata
+        return about, [chunk.data.column(0)[0].as_buffer() for chunk in reader]
+      except flight.FlightTimedOutError as error:
+        if time.monotonic() - began >= patience:
+          line = f'island {name} has not answered for {self._timeout:g} s'
+          raise self._control.failure(line) from error
+        unreached = None
+      except ERRORS as error:
+        unreached = unreached or began
+        if time.monotonic() - unreached >= self._timeout:
+          line = f'island {name} cannot be reached'
+          raise self._control.failure(line) from error
+        time.sleep(0.1)

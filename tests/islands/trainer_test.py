@@ -1,0 +1,141 @@
+"""Runs of the trainer whose workers are islands."""
+
+from concurrent import futures
+import shutil
+import threading
+
+import jax
+import numpy as np
+import pytest
+
+from selsync_jax.config import ConfigError
+from selsync_jax.config import RunError
+from selsync_jax.islands.mapper import IslandMapper
+from selsync_jax.runs.checkpoints import Checkpoints
+from selsync_jax.training.train import train_and_evaluate
+from tests.support import live_runs
+from tests.support import perceptron
+from tests.support import short_runs
+from tests.support.on_board import Board
+
+N, SEEN = 2, ('synced', 'samples', 'bytes_per_worker')
+SCORES = 'validation_loss', 'test_loss', 'test_accuracy'
+LATE = {'sync__delay': {'steps': 3, 'own': 0.5, 'ahead': 0.5}}
+
+
+@pytest.fixture
+def one_saves_at_a_time(monkeypatch):
+  """Orbax does not expect two runs in one process."""
+  lock = threading.RLock()
+
+  def locked(method):
+    def call(checkpoints, *args):
+      with lock:
+        result = method(checkpoints, *args)
+        checkpoints.wait()
+        return result
+
+    return call
+
+  for name in ('save', 'rehearse', 'restore'):
+    method = getattr(Checkpoints, name)
+    monkeypatch.setattr(Checkpoints, name, locked(method))
+
+
+@pytest.fixture
+def train(tmp_path, data_dir, one_saves_at_a_time):
+  """Trains islands in threads; returns the summary of each."""
+
+  def train(method, folder='islands', decays=(0.0, 0.0), **fields):
+    board = Board(N, timeout=20.0)
+
+    def island(i):
+      own = {'mapper': 'auto', 'optimizer__weight_decay': decays[i]}
+      return train_and_evaluate(
+        short_runs.config(data_dir, method, workers=N, **fields | own),
+        tmp_path / folder / f'{i}',
+        mapper=IslandMapper(N, board.peers(i)),
+      )
+
+    with perceptron.registered(), futures.ThreadPoolExecutor(N) as pool:
+      return list(pool.map(island, range(N)))
+
+  return train
+
+
+def values(workdir, names):
+  """What the rows of a run say, by name of a column."""
+  rows = short_runs.rows(workdir)
+  return {name: np.array([row[name] for row in rows]) for name in names}
+
+
+@pytest.mark.parametrize(
+  'method, fields',
+  [
+    pytest.param('selsync', {}, marks=pytest.mark.slow),
+    ('selsync', LATE),
+    pytest.param('diloco', {'sync__period': 4}, marks=pytest.mark.slow),
+  ],
+)
+def test_islands_train_as_the_workers_of_one_program(
+  method, fields, train, tmp_path, data_dir
+):
+  each = train(method, **fields)
+  one = short_runs.run(tmp_path / 'one', data_dir, method, workers=N, **fields)
+  folders = [tmp_path / 'islands' / f'{i}' for i in range(N)]
+  seen = values(tmp_path / 'one', SEEN)
+  saved = live_runs.arrays(tmp_path / 'one', short_runs.STEPS)
+  rows = [live_runs.arrays(folder, short_runs.STEPS) for folder in folders]
+  for (name, whole), *parts in zip(saved, *rows, strict=True):
+    assert [part[0] for part in parts] == [name] * N
+    found = np.concatenate([part[1] for part in parts])
+    np.testing.assert_allclose(found, whole, atol=2e-6, err_msg=name)
+  for folder, summary in zip(folders, each, strict=True):
+    jax.tree.map(np.testing.assert_array_equal, values(folder, SEEN), seen)
+    for name in SCORES:
+      np.testing.assert_allclose(summary[name], one[name], atol=2e-6)
+  assert each[0]['test_loss'] == each[1]['test_loss']
+
+
+def test_they_resume_from_the_newest_checkpoint_that_all_have(
+  train, tmp_path, capsys
+):
+  fields = LATE | {'sync__period': 6}
+  for folder in ('whole', 'parted'):
+    train('local_sgd', folder, **fields)
+  # One was killed before it had saved step 16. At 8, a mean is on its way.
+  for i, step in enumerate((16, 8)):
+    live_runs.go_back(tmp_path / 'parted' / f'{i}', step)
+  capsys.readouterr()
+  train('local_sgd', 'parted', **fields)
+  said = capsys.readouterr()
+  assert said.out.count('resuming from step 8') == N
+  assert said.err.startswith('checkpoint 16 is not on all islands; moved to ')
+  for i in range(N):
+    one, other = (tmp_path / name / f'{i}' for name in ('whole', 'parted'))
+    for (name, left), (_, right) in zip(
+      *(live_runs.arrays(run, short_runs.STEPS) for run in (one, other)),
+      strict=True,
+    ):
+      np.testing.assert_array_equal(left, right, err_msg=name)
+    assert values(one, SEEN)['synced'].tolist() == (
+      values(other, SEEN)['synced'].tolist()
+    )
+
+
+def test_they_refuse_to_go_on_from_nothing_in_common(train, tmp_path):
+  train('selsync', steps=8)
+  shutil.rmtree(tmp_path / 'islands' / '1' / 'checkpoints')
+  with pytest.raises(RunError, match='in common: 0 step 8, 1 none; restore'):
+    train('selsync')
+
+
+def test_what_is_not_one_run_is_refused(train):
+  with pytest.raises(
+    RunError, match=r'^island 1 has other data, or would run another training'
+  ):
+    train('selsync', decays=(0.0, 0.1))
+  with pytest.raises(
+    ConfigError, match=r'config\.workers=3: 2 islands have met'
+  ):
+    IslandMapper(3, Board(2).peers(0))
