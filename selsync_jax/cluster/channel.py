@@ -16,7 +16,7 @@ that has died, no other thread of the process could say so, or end it.
 """
 
 import atexit
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 import contextlib
 import os
 import socket
@@ -84,21 +84,22 @@ class Tally:
   """The steps that processes have reached when one of them is asked to stop.
 
   Args:
-    processes: the number of processes.
+    processes: the names or numbers of all.
   """
 
-  def __init__(self, processes: int):
-    self._processes = processes
-    self._reached: dict[Hashable, int] = {}
+  def __init__(self, processes: Iterable[Hashable]):
+    self._missing, self._most = set(processes), -1
     self._changing = threading.Lock()
 
-  def collect(self, process: Hashable, step: int) -> int | None:
-    """Returns the last step, when all have said which they have reached."""
+  def collect(self, process: Hashable, step: int = -1) -> int | None:
+    """Returns the last step, when all have said which they have reached.
+
+    A process that has ended has reached none.
+    """
     with self._changing:
-      self._reached[process] = step
-      if len(self._reached) < self._processes:
-        return None
-      return max(self._reached.values()) + 1
+      self._missing.discard(process)
+      self._most = max(self._most, step)
+      return None if self._missing else self._most + 1
 
 
 class Channel:
@@ -123,7 +124,8 @@ class Channel:
     self.offer = offer
     self._process, self._timeout = process, timeout
     self._leaving = threading.Event()
-    self._agreement, self._tally = Agreement(), Tally(agreed['processes'])
+    self._agreement = Agreement()
+    self._tally = Tally(range(agreed['processes']))
     self._reception = None
     if process == 0:
       self._reception = Reception(address, agreed, token)

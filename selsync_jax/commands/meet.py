@@ -29,6 +29,8 @@ def main(arguments: Sequence[str]) -> None:
   line.flag('timeout', about, flags.positive, '600')
   about = 'File of the secrets, which is made if it does not exist.'
   line.flag('keep', about, pathlib.Path)
+  about = 'Least number of islands that go on when others end. Default: all.'
+  line.flag('minimum', about, flags.whole(1))
   options = line.parse(arguments)
   if options.islands is None:
     raise ConfigError('--islands=NUMBER is missing')
@@ -45,6 +47,7 @@ def main(arguments: Sequence[str]) -> None:
   try:
     point = meeting.MeetingPoint(
       *(options.islands, options.host, options.port, options.timeout, say),
+      minimum=options.minimum,
       credentials=options.keep and flight.kept_credentials(options.keep),
     )
   except ConfigError:

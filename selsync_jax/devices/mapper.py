@@ -67,6 +67,11 @@ class Mapper(abc.ABC):
     return self.local
 
   @property
+  def places(self) -> tuple[range, int]:
+    """Those of this program's workers in an evaluation, and how many it has."""
+    return self.local, self.workers
+
+  @property
   def programs(self) -> int:
     """The number of programs that run the workers."""
     return jax.process_count()

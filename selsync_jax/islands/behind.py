@@ -7,12 +7,15 @@ speed affects a run's time, never its result.
 
 from collections.abc import Callable
 from concurrent import futures
+import contextlib
 from typing import Any
 
 import jax
+import numpy as np
 
 from selsync_jax.islands.peers import Late
 from selsync_jax.islands.peers import Peers
+from selsync_jax.islands.peers import Regrouped
 from selsync_jax.islands.program import cut
 from selsync_jax.sync.averagers import UnderWay
 
@@ -46,9 +49,20 @@ class Behind(Late):
   def arrive(self, program: Callable[..., Any], *values: Any) -> Any:
     """Returns the mean that has departed; waits until it is there.
 
-    A run that resumes has one that departed before: `program` computes it.
+    If a run has resumed, or an island has ended, some may not have it: then
+    `program` computes it.
     """
-    departed, self._departed = self._departed, None
-    if departed is None:
+    arrived = False
+    if self._departed:
+      with contextlib.suppress(Regrouped):
+        self._departed.result()
+        arrived = True
+    if not all(self._peers.share(np.array(arrived))):
       return program(self._peers, *values)
-    return jax.tree.leaves(departed.result())
+    assert self._departed
+    return jax.tree.leaves(self._departed.result())
+
+  def settle(self) -> None:
+    """Waits until nothing travels."""
+    if self._departed:
+      futures.wait([self._departed])

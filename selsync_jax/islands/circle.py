@@ -43,22 +43,28 @@ class Seat:
 
 
 class Circle:
-  """Islands that have met.
+  """Islands that have met, and what becomes of them when some end.
+
+  Those that are there at a time are a generation. When one ends, the others are
+  the next, or all end if they would be too few. All hear what is said of a
+  generation in the same order.
 
   Args:
-    seats: theirs, in the order of their indices.
+    seats: those of the first generation, in the order of their indices.
+    minimum: the least number of islands that go on.
     say: a function that takes a line about each island that ends.
   """
 
-  def __init__(self, seats: Sequence[Seat], say: Callable[[str], None]):
-    self._seats, self._say = seats, say
+  def __init__(
+    self, seats: Sequence[Seat], minimum: int, say: Callable[[str], None]
+  ):
+    self._minimum, self._say = minimum, say
     self._timeout = min(seat.member.timeout for seat in seats)
-    self._shares: dict[tuple[str, int], dict[Seat, bytes]] = {}
-    self._tally = Tally(len(seats))
-    self._stops, self._ended = False, False
-    self._changing = threading.Lock()
-    for seat in seats:
-      seat.send({'islands': {s.member.name: s.member.address for s in seats}})
+    self._tally = Tally(seat.member.name for seat in seats)
+    self._stops = self._is_over = False
+    self._changing = threading.RLock()
+    self._number = 0
+    self._begin(seats)
 
   def listen(self, seat: Seat, reader: Any) -> None:
     """Does what an island says, until it ends."""
@@ -69,7 +75,8 @@ class Circle:
           self._leave(seat)
           return
         seat.silent = 0.0
-        self._hear(seat, head, body)
+        with self._changing:
+          self._hear(seat, head, body)
     except (StopIteration, ValueError, *ERRORS):
       self._end(seat, GONE)
 
@@ -79,43 +86,57 @@ class Circle:
     if seat.silent > self._timeout:
       self._end(seat, f'has not answered for {self._timeout:g} s')
 
+  def _begin(self, seats: Sequence[Seat]) -> None:
+    """Begins a generation; what the one before it has not shared is void."""
+    self._seats, self._number = seats, self._number + 1
+    self._shares: dict[tuple[Any, ...], dict[Seat, bytes]] = {}
+    addresses = {s.member.name: s.member.address for s in seats}
+    self._send({'generation': self._number, 'islands': addresses})
+
   def _hear(self, seat: Seat, head: Head, body: bytes) -> None:
     if 'share' in head:
       self._share(seat, tuple(head['share']), body)
-    elif 'stop' in head:
-      with self._changing:
-        is_first, self._stops = not self._stops, True
-      if is_first:
-        self._send({'stop': True})
+    elif 'stop' in head and not self._stops:
+      self._stops = True
+      self._send({'stop': True})
     elif 'reached' in head:
-      last = self._tally.collect(seat.member.name, head['reached'])
-      if last is not None:
-        self._send({'last': last})
+      self._conclude(self._tally.collect(seat.member.name, head['reached']))
     elif 'failed' in head:
       self._end(seat, FAILED)
 
-  def _share(self, seat: Seat, key: tuple[str, int], body: bytes) -> None:
-    with self._changing:
-      bodies = self._shares.setdefault(key, {})
-      bodies[seat] = body
-      if len(bodies) < len(self._seats):
-        return
+  def _share(self, seat: Seat, key: tuple[Any, ...], body: bytes) -> None:
+    if key[0] != self._number:
+      return  # It has not heard yet that there is another generation.
+    bodies = self._shares.setdefault(key, {})
+    bodies[seat] = body
+    if len(bodies) == len(self._seats):
       del self._shares[key]
-    self._send({'shared': key}, b''.join(bodies[each] for each in self._seats))
+      whole = b''.join(bodies[each] for each in self._seats)
+      self._send({'shared': key}, whole)
+
+  def _conclude(self, last: int | None) -> None:
+    if last is not None and self._stops:
+      self._send({'last': last})
 
   def _leave(self, seat: Seat) -> None:
     """Expects no more of an island: all that begin to leave end well."""
     with self._changing:
-      self._ended = True
-    self._say(f'{seat.member.name} {LEFT}')
+      self._is_over = True
+      self._say(f'{seat.member.name} {LEFT}')
 
   def _end(self, seat: Seat, fate: str) -> None:
-    """Tells all who has ended first; the others end because of it."""
+    """Begins a generation without an island; or all end, if it was needed."""
     with self._changing:
-      is_first, self._ended = not self._ended, True
-    if is_first:
-      self._say(f'{seat.member.name} {fate}')
-      self._send({'ended': seat.member.name, 'fate': fate})
+      if self._is_over or seat not in self._seats:
+        return
+      name, rest = seat.member.name, [s for s in self._seats if s is not seat]
+      self._say(f'{name} {fate}')
+      self._is_over = len(rest) < self._minimum
+      for each in self._seats if self._is_over else (seat,):
+        each.send({'ended': name, 'fate': fate})
+      if not self._is_over:
+        self._begin(rest)
+        self._conclude(self._tally.collect(name))
 
   def _send(self, head: Head, body: bytes = b'') -> None:
     for seat in self._seats:

@@ -17,6 +17,7 @@ from selsync_jax.config import RunError
 from selsync_jax.islands.flight import call_options
 from selsync_jax.islands.flight import ERRORS
 from selsync_jax.islands.flight import flight
+from selsync_jax.islands.peers import Regrouped
 
 BEAT = 1.0
 """Seconds from one sign of life to the next."""
@@ -71,8 +72,9 @@ class Control:
     self._sending, self._left = threading.Lock(), threading.Event()
     self._changed = threading.Condition()
     self._silent = 0.0  # Counted, as this process itself may be frozen.
-    self._answer: Head = {}
-    self._shares: dict[tuple[str, int], bytes] = {}
+    self._now: Head = {}  # The generation that this island has entered.
+    self._next: Head | None = None  # A newer one.
+    self._shares: dict[tuple[int, str, int], bytes] = {}
     self._counts: dict[str, int] = {}  # Of shares, by channel.
     self._error = ''
     self._agreement = Agreement()
@@ -80,21 +82,32 @@ class Control:
     for work in (self._listen, self._beat):
       threading.Thread(target=work, daemon=True).start()
 
-  def answer(self) -> Head:
-    """Waits for what the meeting point answers to the island's hello."""
-    return self._wait(lambda: self._answer or None)
+  def enter(self) -> Head:
+    """Enters the newest generation of islands, and returns it.
+
+    It waits for the first one, or for why this island is refused.
+    """
+
+    def newest():
+      head, self._next = self._next, None
+      return head
+
+    self._now = self._wait(newest)
+    self._counts.clear()
+    return self._now
 
   def share(self, channel: str, message: bytes) -> list[bytes]:
     """Sends bytes to all islands, and returns those of each; all equally many.
 
     Raises:
-      RunError: if an island has ended, or the meeting point.
+      Regrouped: if there is another generation of islands.
+      RunError: if this island has ended, or the meeting point.
     """
     number = self._counts[channel] = self._counts.get(channel, 0) + 1
-    self._send({'share': [channel, number]}, message)
-    whole = self._wait(lambda: self._shares.pop((channel, number), None))
-    size = len(message)
-    count = len(self._answer['islands'])
+    key = self._now['generation'], channel, number
+    self._send({'share': key}, message)
+    whole = self._wait(lambda: self._shares.pop(key, None))
+    size, count = len(message), len(self._now['islands'])
     return [whole[i * size : (i + 1) * size] for i in range(count)]
 
   def ask_to_stop(self) -> None:
@@ -108,13 +121,16 @@ class Control:
       RunError: if an island has ended, or the meeting point.
     """
     stops = self._agreement.stops_after(step)
-    self.check()
+    if self._error:
+      raise RunError(self._error)
     return stops
 
   def check(self) -> None:
-    """Raises `RunError` if an island has ended, or the meeting point."""
+    """Raises what `share` would raise now."""
     if self._error:
       raise RunError(self._error)
+    if self._next:
+      raise Regrouped
 
   def failure(self, line: str) -> RunError:
     """Returns the error that ended this island first, or this one.
@@ -126,12 +142,7 @@ class Control:
     return RunError(self._error)
 
   def leave(self) -> None:
-    """Ends the connection, when all islands are about to.
-
-    Whatever they have sent each other has then been received.
-    """
-    with contextlib.suppress(RunError):
-      self.share('leave', b'.')
+    """Ends the connection; call it when all islands are about to."""
     self._left.set()
     self._send({'left': True})
 
@@ -143,10 +154,9 @@ class Control:
   def _wait(self, find: Callable[[], Any]) -> Any:
     """Returns what `find` returns as soon as that is not `None`."""
     with self._changed:
-      while (found := find()) is None and not self._error:
+      while (found := find()) is None:
+        self.check()
         self._changed.wait()
-    if found is None:
-      raise RunError(self._error)
     return found
 
   def _end(self, line: str) -> None:
@@ -180,7 +190,7 @@ class Control:
       if 'shared' in head:
         self._shares[tuple(head['shared'])] = body
       elif 'islands' in head or 'refused' in head:
-        self._answer = head
+        self._next = head
       self._changed.notify_all()
 
   def _beat(self) -> None:

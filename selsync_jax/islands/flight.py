@@ -92,13 +92,17 @@ def kept_credentials(path: pathlib.Path) -> Credentials:
       return Credentials(token, certificate.encode(), key.encode())
     token, certificate, key = made = create_credentials()
     # Nobody else may read the file, at any time.
-    with open(path, 'x', opener=lambda *args: os.open(*args, 0o600)) as file:
+    with open(path, 'x', opener=_open_private) as file:
       file.write(json.dumps([token, certificate.decode(), key.decode()]))
   except OSError as error:
     raise ConfigError(f'--keep={path}: {error.strerror}') from error
   except (ValueError, AttributeError, TypeError) as error:
     raise ConfigError(f'--keep={path}: is of no meeting point') from error
   return made
+
+
+def _open_private(path: str, flags: int) -> int:
+  return os.open(path, flags, 0o600)
 
 
 class Admission(flight.ServerMiddlewareFactory):

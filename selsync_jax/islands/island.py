@@ -113,8 +113,8 @@ class Island:
       params: a tree of arrays, after the local update.
       grads: a tree like it: the raw gradients, neither averaged nor clipped.
     """
-    departs, new, self._states = self._step(
-      self._peers, self._params, params, grads, self._states
+    departs, new, self._states = self._peers.complete(
+      self._step, self._params, params, grads, self._states
     )
     if self._behind and departs:
       self._behind.depart(self._states[1])
@@ -127,7 +127,7 @@ class Island:
     It waits until the others have fetched what this island has sent, and closes
     the connections. All islands leave after the same step.
     """
-    landed = self._land(self._peers, params, self._states[1])
+    landed = self._peers.complete(self._land, params, self._states[1])
     self._peers.close()
     return _placed_as(params, landed)
 
@@ -148,7 +148,7 @@ def _check_equal(peers: Peers, params: Any) -> None:
   for leaf in jax.tree.leaves(params):
     digest.update(np.asarray(leaf).tobytes())
   own = np.frombuffer(digest.digest(), np.uint8)
-  others = peers.exchange([own] * peers.size)
+  others = peers.complete(lambda peers: peers.share(own))
   for name, other in zip(peers.names, others, strict=True):
     if (other != own).any():
       raise RunError(

@@ -52,7 +52,7 @@ class IslandMapper(Mapper):
       return jax.tree.map(lambda x: x[None], fn(*_first(args)))
 
     run = cut(rows)
-    return lambda *args: run(self.peers, *args)
+    return lambda *args: self.peers.complete(run, *args)
 
   def map_steps(self, step: Function, under_way: UnderWay | None) -> Function:
     """Maps a training step, whose delayed means travel behind the next ones."""
@@ -76,6 +76,11 @@ class IslandMapper(Mapper):
     return call
 
   @property
+  def places(self) -> tuple[range, int]:
+    """That of this island in an evaluation by those that are there."""
+    return self.local, self.peers.size
+
+  @property
   def programs(self) -> int:
     """The number of islands."""
     return self.workers
@@ -97,7 +102,7 @@ class IslandMapper(Mapper):
     leaves, structure = jax.tree.flatten(tree)
     own = np.frombuffer(b''.join(x.tobytes() for x in leaves), np.uint8)
     ends = np.cumsum([x.nbytes for x in leaves])[:-1]
-    rows = [np.split(each, ends) for each in self.peers.gather(own)]
+    rows = [np.split(each, ends) for each in self.peers.complete(_gather, own)]
     gathered = [
       np.concatenate([p.view(x.dtype).reshape(x.shape) for p in parts], -1)
       for x, parts in zip(leaves, zip(*rows, strict=True), strict=True)
@@ -106,7 +111,7 @@ class IslandMapper(Mapper):
 
   def digests(self, digest: bytes) -> dict[str, bytes]:
     """Returns the digest that each island has of something, by its name."""
-    each = self.peers.share(np.frombuffer(digest, np.uint8))
+    each = self.peers.complete(_gather, np.frombuffer(digest, np.uint8))
     return {
       f'island {name}': found.tobytes()
       for name, found in zip(self.peers.names, each, strict=True)
@@ -119,7 +124,7 @@ class IslandMapper(Mapper):
       RunError: if some have checkpoints, and all have none in common.
     """
     own = np.array([*steps], np.int64)
-    each = self.peers.exchange([own] * self.workers)
+    each = self.peers.complete(lambda peers: peers.exchange([own] * peers.size))
     common = set.intersection(*(set(found.tolist()) for found in each))
     if not common and any(found.size for found in each):
       newest = (
@@ -131,6 +136,10 @@ class IslandMapper(Mapper):
         'restore what is missing, or start all of them over with --restart'
       )
     return max(common, default=-1)
+
+
+def _gather(peers: Peers, message: np.ndarray) -> list[np.ndarray]:
+  return peers.gather(message)
 
 
 def _first(tree: Any) -> Any:

@@ -31,6 +31,7 @@ from selsync_jax.islands.flight import ERRORS
 from selsync_jax.islands.flight import flight
 from selsync_jax.islands.flight import Server
 from selsync_jax.islands.messages import FlightPeers
+from selsync_jax.islands.messages import Members
 from selsync_jax.islands.messages import Outbox
 from selsync_jax.islands.peers import Peers
 
@@ -71,14 +72,20 @@ class Gathering:
 
   Args:
     islands: N, the number of islands that are expected.
+    minimum: see `Circle`.
     say: a function that takes a line about each island that joins or ends.
     names: the only ones that may join, if that is known.
   """
 
   def __init__(
-    self, islands: int, say: Callable[[str], None], names: Iterable[str] = ()
+    self,
+    islands: int,
+    minimum: int,
+    say: Callable[[str], None],
+    names: Iterable[str] = (),
   ):
-    self.islands, self._say, self._expected = islands, say, set(names)
+    self.islands, self.minimum, self._say = islands, minimum, say
+    self._expected = set(names)
     self._run = ''  # What the first one is about to run.
     self._seats: dict[str, Seat] = {}
     self.circle: Circle | None = None  # When all have joined.
@@ -113,7 +120,7 @@ class Gathering:
       f'{len(self._seats)} of {self.islands}'
     )
     if len(self._seats) == self.islands:
-      self.circle = Circle(self.seats, self._say)
+      self.circle = Circle(self.seats, self.minimum, self._say)
 
   def remove(self, seat: Seat) -> None:
     """Forgets an island that waits no longer, unless all have joined."""
@@ -130,6 +137,8 @@ class MeetingPoint(Server):
     port: the port to listen at; 0 is a free one.
     timeout: seconds that an island waits for the others.
     say: see `Gathering`.
+    minimum: the least number of islands that go on when others have ended;
+      `None` is all of them.
     credentials: those of the run; `None` makes new ones.
   """
 
@@ -140,10 +149,11 @@ class MeetingPoint(Server):
     port: int = 0,
     timeout: float = 600.0,
     say: Callable[[str], None] = lambda line: None,
+    minimum: int | None = None,
     credentials: Credentials | None = None,
   ):
-    self._gathering, self._timeout = Gathering(islands, say), timeout
-    self._say = say
+    self._gathering = Gathering(islands, minimum or islands, say)
+    self._timeout, self._say = timeout, say
     self._serving: dict[Seat, Circle | None] = {}
     self._credentials = credentials or create_credentials()
     super().__init__(f'0.0.0.0:{port}', self._credentials)
@@ -185,7 +195,8 @@ class MeetingPoint(Server):
       gathering = self._gathering
       if gathering.circle:  # Its islands have ended, and join again.
         names = [each.member.name for each in gathering.seats]
-        gathering = Gathering(gathering.islands, self._say, names)
+        sizes = gathering.islands, gathering.minimum
+        gathering = Gathering(*sizes, self._say, names)
       gathering.add(seat)
       self._gathering = gathering
       self.changed.notify_all()
@@ -267,14 +278,15 @@ def join(
     digest = hashlib.sha256(run.encode()).hexdigest()
     member = Member(name, address, digest, timeout)
     control = Control(point, token, member)
-    answer = control.answer()
+    answer = control.enter()
     if 'refused' in answer:
       raise RunError(
         f'the meeting point {invitation.address}: {answer["refused"]}'
       )
     stack.pop_all()
-  islands = answer['islands']
-  return FlightPeers(name, islands, outbox, control, credentials, timeout)
+  members = Members()
+  members.enter(answer)
+  return FlightPeers(name, members, outbox, control, credentials, timeout)
 
 
 def _reach(invitation: Invitation, timeout: float) -> tuple[str, bytes]:

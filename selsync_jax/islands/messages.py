@@ -5,7 +5,8 @@ have for it, from one island after the other: parallel flows use a slow link
 less fully.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+import contextlib
 import json
 import math
 import time
@@ -13,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from selsync_jax.config import RunError
 from selsync_jax.islands.control import Control
+from selsync_jax.islands.control import Head
 from selsync_jax.islands.flight import arrow
 from selsync_jax.islands.flight import call_options
 from selsync_jax.islands.flight import client
@@ -22,6 +25,7 @@ from selsync_jax.islands.flight import ERRORS
 from selsync_jax.islands.flight import flight
 from selsync_jax.islands.flight import Server
 from selsync_jax.islands.peers import Peers
+from selsync_jax.islands.peers import Regrouped
 
 PIECE = 1 << 24
 """The most bytes of one call, which has a deadline and may be repeated."""
@@ -31,6 +35,9 @@ BLOCK = 1 << 21
 
 PATIENCE = 2.0
 """Seconds that a call waits for a message that is not there yet."""
+
+Key = tuple[int, str, int]
+"""An exchange: of a generation, on a channel, its number."""
 
 
 class Outbox(Server):
@@ -46,27 +53,30 @@ class Outbox(Server):
     self, address: str, credentials: Credentials, pace: float | None = None
   ):
     self._pace = pace
-    self._messages: dict[tuple[str, int], Sequence[np.ndarray]] = {}
+    self._messages: dict[Key, Sequence[np.ndarray]] = {}
     super().__init__(address, credentials)
 
-  def put(
-    self, channel: str, number: int, messages: Sequence[np.ndarray]
-  ) -> None:
+  def put(self, key: Key, messages: Sequence[np.ndarray]) -> None:
     """Keeps the messages of an exchange, one for each island."""
     with self.changed:
-      self._messages[channel, number] = messages
+      self._messages[key] = messages
       self.changed.notify_all()
 
-  def drop(self, channel: str, number: int) -> None:
+  def drop(self, key: Key) -> None:
     """Forgets the messages of an exchange, which all islands have."""
     with self.changed:
-      self._messages.pop((channel, number), None)
+      self._messages.pop(key, None)
+
+  def clear(self) -> None:
+    """Forgets all messages."""
+    with self.changed:
+      self._messages.clear()
 
   def do_get(self, context: Any, ticket: flight.Ticket) -> Any:
     """Answers a call for a piece of a message, which may not be there yet."""
     del context
-    channel, number, to, start = json.loads(ticket.ticket)
-    key = channel, number
+    key, to, start = json.loads(ticket.ticket)
+    key = tuple(key)
     with self.changed:
       self.changed.wait_for(
         lambda: self.is_closed or key in self._messages, PATIENCE
@@ -102,12 +112,29 @@ def _batch(block: np.ndarray, schema: arrow.Schema) -> arrow.RecordBatch:
   return arrow.record_batch([column], schema=schema)
 
 
+class Members:
+  """The islands that are there, for all channels of one island.
+
+  Attributes:
+    generation: its number.
+    addresses: every island's `host:port` by name, in the order of the indices.
+  """
+
+  generation: int
+  addresses: dict[str, str]
+
+  def enter(self, generation: Head) -> None:
+    """Goes on with these islands, as the meeting point has told them."""
+    self.generation = generation['generation']
+    self.addresses = generation['islands']
+
+
 class FlightPeers(Peers):
   """Islands that serve and fetch messages.
 
   Args:
     name: this island's name.
-    addresses: every island's `host:port` by name, in the order of the indices.
+    members: the islands that are there.
     outbox: this island's outbox.
     control: its connection to the meeting point.
     credentials: the run's credentials.
@@ -118,26 +145,35 @@ class FlightPeers(Peers):
   def __init__(
     self,
     name: str,
-    addresses: Mapping[str, str],
+    members: Members,
     outbox: Outbox,
     control: Control,
     credentials: Credentials,
     timeout: float = 60.0,
     channel: str = '',
   ):
-    self.names = tuple(addresses)
-    self.index, self.size = self.names.index(name), len(addresses)
-    self._addresses, self._credentials = addresses, credentials
-    self._outbox, self._control, self._timeout = outbox, control, timeout
-    certificate = credentials.certificate
-    self._clients = [client(each, certificate) for each in addresses.values()]
-    self._channel, self._count = channel, 0
+    self._name, self._members, self._channel = name, members, channel
+    self._outbox, self._control = outbox, control
+    self._credentials, self._timeout = credentials, timeout
+    self._clients: dict[str, flight.FlightClient] = {}  # By address.
+    self._generation = self._count = 0  # Exchanges in a generation.
+    self._exchanged = False  # Since the others have completed anything.
+
+  @property
+  def names(self) -> Sequence[str]:
+    """The islands' names, in the order of their indices."""
+    return tuple(self._members.addresses)
+
+  @property
+  def index(self) -> int:
+    """This island's index."""
+    return self.names.index(self._name)
 
   def channel(self, name: str) -> Peers:
     """Returns another channel, over connections of its own."""
     return FlightPeers(
-      self.names[self.index],
-      self._addresses,
+      self._name,
+      self._members,
       self._outbox,
       self._control,
       self._credentials,
@@ -145,16 +181,33 @@ class FlightPeers(Peers):
       name,
     )
 
+  def complete(self, run: Callable[..., Any], *args: Any) -> Any:
+    """Returns `run(self, *args)`, completed on all islands that are there."""
+    while True:
+      try:
+        result = run(self, *args)
+        if self._exchanged:
+          self.share(np.zeros(0))
+          self._exchanged = False
+        return result
+      except Regrouped:
+        if self.late:
+          self.late.settle()
+        self._members.enter(self._control.enter())
+        self._outbox.clear()
+
   def exchange(self, messages: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Serves the messages, and fetches those of one island after the other."""
-    self._count += 1
-    self._outbox.put(self._channel, self._count, messages)
+    if self._generation != self._members.generation:
+      self._generation, self._count = self._members.generation, 0
+    self._count, self._exchanged = self._count + 1, True
+    self._outbox.put(self._key(self._count), messages)
     received = [*messages]
     for distance in range(1, self.size):
       sender = (self.index + distance) % self.size
       received[sender] = self._fetch(sender)
     # Who has sent its messages of this exchange has all of the one before.
-    self._outbox.drop(self._channel, self._count - 1)
+    self._outbox.drop(self._key(self._count - 1))
     return received
 
   def share(self, message: np.ndarray) -> list[np.ndarray]:
@@ -175,6 +228,8 @@ class FlightPeers(Peers):
 
   def close(self) -> None:
     """Leaves, when all have fetched what this island has sent them."""
+    with contextlib.suppress(RunError):
+      self.complete(lambda peers: peers.share(np.zeros(0)))
     self._control.leave()
     self._outbox.shutdown()
 
@@ -182,6 +237,9 @@ class FlightPeers(Peers):
     """Leaves at once; the others hear that this island has failed."""
     self._control.failure('this island has failed')
     self._outbox.shutdown()
+
+  def _key(self, count: int) -> Key:
+    return self._generation, self._channel, count
 
   def _fetch(self, sender: int) -> np.ndarray:
     """Returns the message of an island, in however many pieces it comes."""
@@ -198,7 +256,7 @@ class FlightPeers(Peers):
     It waits for a message that is not there yet as long as the sender lives.
     """
     name = self.names[sender]
-    key = self._channel, self._count, self.index, start
+    key = self._key(self._count), self.index, start
     ticket = flight.Ticket(json.dumps(key).encode())
     token, patience = self._credentials.token, PATIENCE + self._timeout
     unreached = None
@@ -207,7 +265,7 @@ class FlightPeers(Peers):
       began = time.monotonic()
       try:
         options = call_options(token, patience)
-        reader = self._clients[sender].do_get(ticket, options)
+        reader = self._client(name).do_get(ticket, options)
         about = reader.schema.metadata
         return about, [chunk.data.column(0)[0].as_buffer() for chunk in reader]
       except flight.FlightTimedOutError as error:
@@ -221,3 +279,11 @@ class FlightPeers(Peers):
           line = f'island {name} cannot be reached'
           raise self._control.failure(line) from error
         time.sleep(0.1)
+
+  def _client(self, name: str) -> flight.FlightClient:
+    """Returns this channel's connection to an island."""
+    address = self._members.addresses[name]
+    if address not in self._clients:
+      certificate = self._credentials.certificate
+      self._clients[address] = client(address, certificate)
+    return self._clients[address]

@@ -22,24 +22,45 @@ an island receives 2 (N - 1) messages of an N-th each.
 """
 
 
+class Regrouped(Exception):
+  """Some islands have ended, and the others go on: see `Peers.complete`."""
+
+
 class Peers(abc.ABC):
-  """All islands, seen from one of them.
+  """The islands that are there, seen from one of them.
 
   Attributes:
-    names: the islands' names, in the order of their indices.
-    index: this island's index.
-    size: N, the number of islands.
     late: what carries delayed means behind the steps, if anything does.
   """
 
-  names: Sequence[str]
-  index: int
-  size: int
   late: 'Late | None' = None
+
+  @property
+  @abc.abstractmethod
+  def names(self) -> Sequence[str]:
+    """The islands' names, in the order of their indices."""
+
+  @property
+  @abc.abstractmethod
+  def index(self) -> int:
+    """This island's index."""
+
+  @property
+  def size(self) -> int:
+    """N, the number of islands."""
+    return len(self.names)
 
   @abc.abstractmethod
   def channel(self, name: str) -> 'Peers':
     """Returns another channel to the same islands, independent of this."""
+
+  def complete(self, run: Callable[..., Any], *args: Any) -> Any:
+    """Returns `run(self, *args)`, which exchanges messages.
+
+    If islands end before all have completed it, the others run it again, all
+    of them: nobody goes on with a result that another one does not have.
+    """
+    return run(self, *args)
 
   @abc.abstractmethod
   def exchange(self, messages: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -49,6 +70,7 @@ class Peers(abc.ABC):
     change a message, neither one that was sent nor one that arrived.
 
     Raises:
+      Regrouped: if islands have ended, and the others go on.
       RunError: if an island does not answer.
     """
 
@@ -100,8 +122,12 @@ class Late(abc.ABC):
   def arrive(self, program: Callable[..., Any], *values: Any) -> Any:
     """Returns the mean that has departed; waits until it is there.
 
-    If none has, `program(peers, *values)` computes it.
+    If none has, or not on all islands, `program(peers, *values)` computes it.
     """
+
+  @abc.abstractmethod
+  def settle(self) -> None:
+    """Waits until nothing travels."""
 
 
 def _folded(

@@ -129,7 +129,8 @@ class Ledger:
     """
     totals, change = self.totals, metrics['relative_change']
     bad = np.isnan(change)
-    skips = np.where(bad, np.add(totals.skips or 0, 1), 0)
+    before = totals.skips if len(totals.skips) == len(bad) else 0
+    skips = np.where(bad, np.add(before, 1), 0)
     if skips.max() > self.max_skips:
       row = f' for the {skips.max()}th step in a row; see max_skips'
       raise NonFiniteError(

@@ -90,10 +90,7 @@ class Evaluator:
   def _batches(self, split: str) -> Iterator[Any]:
     """Yields the batches of a split for this program's workers."""
     return self._problem.data.evaluation(
-      split,
-      self._problem.eval_batch_size,
-      self._mapper.local,
-      self._mapper.workers,
+      split, self._problem.eval_batch_size, *self._mapper.places
     )
 
   def _recomputed(self, mean: dict[str, Any]) -> Any:

@@ -51,9 +51,16 @@ class Board:
 
 class _OnBoard(Peers):
   def __init__(self, board: Board, index: int, channel: str):
-    self.names = tuple(map(str, range(board.size)))
-    self.index, self.size = index, board.size
-    self._board, self._channel, self._count = board, channel, 0
+    self._index, self._board = index, board
+    self._channel, self._count = channel, 0
+
+  @property
+  def names(self) -> Sequence[str]:
+    return tuple(map(str, range(self._board.size)))
+
+  @property
+  def index(self) -> int:
+    return self._index
 
   def channel(self, name: str) -> Peers:
     return _OnBoard(self._board, self.index, name)
