@@ -37,15 +37,18 @@ Environment = dict[str, str]
 PATIENCE = 5.0  # Seconds before SIGTERM to the others, and before SIGKILL.
 
 
-def launch(command: Sequence[str], places: Mapping[str, Environment]) -> int:
+def launch(
+  command: Sequence[str], places: Mapping[str, Environment], spare: int = 0
+) -> int:
   """Runs a command as several processes.
 
   Args:
     command: a program and its arguments.
     places: by the name of each process, what its environment has besides.
+    spare: the number of processes that may fail.
 
   Returns:
-    The exit code of the first process that failed; 0 if none did.
+    The exit code of the first process that failed, if more than `spare` did.
   """
   started: dict[str, subprocess.Popen] = {}
 
@@ -66,7 +69,7 @@ def launch(command: Sequence[str], places: Mapping[str, Environment]) -> int:
     ]
     for printer in printers:
       printer.start()
-    code = _wait(started, signal_all)
+    code = _wait(started, spare, signal_all)
     # What the processes have left behind may hold their output open forever.
     deadline = time.monotonic() + PATIENCE
     for printer in printers:
@@ -101,9 +104,10 @@ def island_places(islands: int, invitation: str) -> dict[str, Environment]:
 
 
 @contextlib.contextmanager
-def _meeting_point(islands: int) -> Iterator[str]:
+def _meeting_point(islands: int, minimum: int) -> Iterator[str]:
   """Runs a meeting point; yields its invitation."""
-  flags = f'--islands={islands}', '--host=127.0.0.1', '--port=0'
+  flags = f'--islands={islands}', f'--minimum={minimum}'
+  flags += '--host=127.0.0.1', '--port=0'
   point = children.start(
     [sys.executable, '-m', 'selsync_jax', 'meet', *flags],
     os.environ,
@@ -140,22 +144,25 @@ def _print_lines(name: str, stream: IO[str], to: IO[str]) -> None:
 
 
 def _wait(
-  started: dict[str, subprocess.Popen], signal_all: Callable[[int], None]
+  started: dict[str, subprocess.Popen],
+  spare: int,
+  signal_all: Callable[[int], None],
 ) -> int:
-  """Waits for all processes; when one has failed, stops the others."""
-  processes = list(started.values())
-  while _running(processes) and not any(p.returncode for p in processes):
+  """Waits for all processes; when more than `spare` failed, stops the others.
+
+  Returns the exit code of the first of them, or 0.
+  """
+  processes, failed = list(started.values()), []
+  going = True
+  while going and len(failed) <= spare:
     time.sleep(0.05)
-  failed = [(n, p.returncode) for n, p in started.items() if p.returncode]
-  if not failed:
+    going = _running(processes)  # Asked first: the last may fail.
+    for name, process in started.items():
+      if process.poll() and name not in failed:
+        failed.append(name)
+        _say_if_killed(name, process.returncode)
+  if len(failed) <= spare:
     return 0
-  name, code = failed[0]
-  if code < 0:
-    line = f'{name} was killed by {signal.Signals(-code).name}'
-    if code == -signal.SIGKILL:
-      line += '; the kernel does so when memory runs out'
-    print(f'launch: {line}', file=sys.stderr)
-    code = 128 - code
   for stop in (signal.SIGTERM, signal.SIGKILL):
     deadline = time.monotonic() + PATIENCE
     while _running(processes) and time.monotonic() < deadline:
@@ -163,7 +170,16 @@ def _wait(
     signal_all(stop)
   for process in processes:
     process.wait()
-  return code
+  code = started[failed[0]].returncode
+  return code if code > 0 else 128 - code
+
+
+def _say_if_killed(name: str, code: int) -> None:
+  if code < 0:
+    line = f'{name} was killed by {signal.Signals(-code).name}'
+    if code == -signal.SIGKILL:
+      line += '; the kernel does so when memory runs out'
+    print(f'launch: {line}', file=sys.stderr)
 
 
 def _running(processes: list[subprocess.Popen]) -> bool:
@@ -176,6 +192,8 @@ def main(arguments: Sequence[str]) -> None:
   line.flag('processes', 'Number of processes.', flags.whole(1))
   about = 'Number of islands, workers without a common JAX runtime.'
   line.flag('islands', about, flags.whole(1))
+  about = 'Least number of islands that go on when others end. Default: all.'
+  line.flag('minimum', about, flags.whole(1))
   line.add_argument('command', nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
   options = line.parse(arguments)
   command = options.command[options.command[:1] == ['--'] :]
@@ -187,6 +205,8 @@ def main(arguments: Sequence[str]) -> None:
     raise ConfigError(f'{command[0]}: is no program that can be run')
   if options.processes:
     sys.exit(launch(command, process_places(options.processes)))
-  with _meeting_point(options.islands) as invitation:
-    code = launch(command, island_places(options.islands, invitation))
+  islands, minimum = options.islands, options.minimum or options.islands
+  with _meeting_point(islands, minimum) as invitation:
+    places = island_places(islands, invitation)
+    code = launch(command, places, islands - minimum)
   sys.exit(code)

@@ -1,5 +1,6 @@
 """Islands as processes, and what happens when one of them dies."""
 
+import json
 import os
 import pathlib
 import re
@@ -92,10 +93,11 @@ def test_when_one_dies_the_others_name_it_and_all_may_come_again(
   assert [island.stdout.readline() for island in again] == ['training\n'] * 2
 
 
-def _run(workdir):
-  train = live_runs.command('selsync', 1, workdir, '--config.workers=2')
-  late = '--config.sync.delay=3'
-  return [*live_runs.LAUNCH, '--islands=2', '--', *train, late]
+def _run(workdir, islands=2, *flags):
+  workers = f'--config.workers={islands}'
+  train = live_runs.command('selsync', 1, workdir, workers)
+  launch = [*live_runs.LAUNCH, f'--islands={islands}', *flags]
+  return [*launch, '--', *train, '--config.sync.delay=3']
 
 
 def _island(launcher, name):
@@ -124,3 +126,21 @@ def test_a_run_of_islands_that_are_stopped_and_killed_ends_as_another(tmp_path):
   live_runs.finish(_run(parted))
   for name in ('island0', 'island1'):
     assert not live_runs.differences(whole / name, parted / name)
+
+
+@_SLOW
+def test_a_run_goes_on_without_an_island_that_is_killed(tmp_path):
+  child = live_runs.start(_run(tmp_path, 3, '--minimum=2'))
+  live_runs.wait_for_rows(tmp_path / 'island0', 20, child)
+  os.kill(_island(child, 'island1'), signal.SIGKILL)
+  code, lines = live_runs.outcome(child)
+  assert code == 0, lines
+  assert any('island1 was killed by SIGKILL' in line for line in lines)
+  one, other = (
+    json.loads((tmp_path / name / 'summary.json').read_text())
+    for name in ('island0', 'island2')
+  )
+  assert one['steps'] == other['steps'] == live_runs.STEPS
+  for name in ('validation_loss', 'test_loss', 'sync_steps', 'samples'):
+    assert one[name] == other[name]
+  assert one['samples'] < 3 * 80 * 32
