@@ -85,7 +85,7 @@ def command(program: str) -> Iterator[None]:
     _fail(line, signals.RESUMABLE)
   except OSError as error:  # No such folder, no space left, no such host.
     _fail(f'{program}: {blame.of_file(error)}', config.RunError.code)
-  except (Exception, SystemExit) as error:
+  except blame.RAISED as error:
     if isinstance(error, SystemExit) and not blame.is_users(error):
       raise  # It is our own.
     has_train = importlib.util.find_spec('ml_collections')  # The extra.

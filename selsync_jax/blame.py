@@ -24,6 +24,9 @@ _LIBRARIES = (
 )
 # A traceback inside the text of an error, as callbacks have it.
 _FRAME = re.compile(r'^ *File "(.+)", line (\d+)', re.MULTILINE)
+RAISED = (Exception, SystemExit, GeneratorExit)
+"""What a user's code may raise; Ctrl-C is not among it."""
+
 _LONGEST = 300  # Characters of an error's text.
 
 

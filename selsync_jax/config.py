@@ -102,7 +102,7 @@ class Registry(dict[str, Any]):
       yield
     except (ConfigError, RunError):
       raise
-    except (Exception, SystemExit, GeneratorExit) as error:
+    except blame.RAISED as error:
       if not self.is_own(name):
         raise
       line = blame.one_line(error, self._files[name])

@@ -90,7 +90,7 @@ def _execute(path: str, variant: list[str]) -> 'ml_collections.ConfigDict':
     config = module.get_config(*variant)
   except ConfigError:
     raise
-  except (Exception, SystemExit) as error:  # The file may raise anything.
+  except blame.RAISED as error:
     raise ConfigError(blame.one_line(error, f'{path}:1')) from error
   if not isinstance(config, ml_collections.ConfigDict):
     raise ConfigError(

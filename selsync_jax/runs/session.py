@@ -144,7 +144,7 @@ class Session(contextlib.ExitStack):
       yield
     except (ConfigError, Stopped):
       raise
-    except (Exception, SystemExit, GeneratorExit) as error:
+    except blame.RAISED as error:
       is_users = blame.is_users(error)
       if isinstance(error, RunError):
         reason = str(error)

@@ -106,7 +106,7 @@ class _Guarded:
     self._name, self._failed = name, False
     try:
       self._writer: Writer = WRITERS[name](*arguments)
-    except (Exception, SystemExit, GeneratorExit) as error:
+    except blame.RAISED as error:
       raise RunError(self._line(error)) from error
 
   def write(self, row: Mapping[str, Any]) -> None:
@@ -126,7 +126,7 @@ class _Guarded:
   def _reporting(self) -> Iterator[None]:
     try:
       yield
-    except (Exception, SystemExit, GeneratorExit) as error:
+    except blame.RAISED as error:
       self._failed = True
       line = f'{self._line(error)}; it gets no more rows, the run goes on'
       print(line, file=sys.stderr)

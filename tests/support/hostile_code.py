@@ -162,7 +162,10 @@ def get_config(method='mine'):
   return config
 """
 
+# As in a name of a file that is not UTF-8.
+_NOT_UTF8 = "raise ValueError('\\udcff')"
 RAISES = (
+  _NOT_UTF8,
   *("raise ValueError('boom')", "raise KeyError('boom')", '1 / 0', '[][1]'),
   *("raise OSError(28, 'boom')", "assert False, 'boom'", 'undefined', '{}.x'),
   *("raise MemoryError('boom')", "raise StopIteration('boom')", 'sys.exit()'),
@@ -173,7 +176,6 @@ RAISES = (
     'np.ones((2, 3)) @ 1',
   ),
   *("raise RuntimeError('é' * 2000)", 'raise Exception', 'fail.x.y'),
-  "raise ValueError('\\udcff')",  # As in a name of a file that is not UTF-8.
   *("raise UnicodeError('boom')", '(lambda f: f(f))(lambda f: f(f))'),
 )
 _ANY = ('return None', 'return 3', "return 'text'", 'return {}', 'return []')
@@ -250,6 +252,8 @@ WRONG = {
 
 STEPS = 16
 PLACES = (*WRONG, 'callback', 'writer', 'write', 'closed writer')
+CRASHES = {('callback', _NOT_UTF8)}
+"""What ends jaxlib 0.10.2 with SIGSEGV, in six lines of JAX alone as well."""
 
 
 class Case(NamedTuple):
@@ -284,4 +288,5 @@ def draw(rng: random.Random) -> Case:
   """Draws a case: half of them raise, half of them return something wrong."""
   place = rng.choice(PLACES)
   acts = RAISES if rng.random() < 0.5 else WRONG.get(place, RAISES)
+  acts = [act for act in acts if (place, act) not in CRASHES]
   return Case(place, rng.choice(acts), rng.choice([1, 1, 2, 3, 10]))

@@ -56,6 +56,7 @@ FILES = {
   'raises': (_OPENING + '  1 / 0\n', ':6: ZeroDivisionError: division by zero'),
   'raises outside': ('raise OSError("a\\nb")\n', ':1: OSError: a b'),
   'exits': ('import sys\nsys.exit(3)\n', ':2: SystemExit: 3'),
+  'ends a generator': ('raise GeneratorExit\n', ':1: GeneratorExit: '),
   'asserts': (_OPENING + '  assert False\n', ':6: AssertionError: '),
   'wrong type': (
     _OPENING + '  config.workers = "four"\n',
