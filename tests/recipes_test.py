@@ -18,7 +18,9 @@ RECIPES = pathlib.Path(__file__).parents[1] / 'docs' / 'recipes'
 def test_a_recipe_is_a_script_that_bash_reads(script):
   subprocess.run(['bash', '-n', str(script)], check=True)
   text = script.read_text()
-  assert 'train.py' in text and 'SELSYNC_CLUSTER_TOKEN' in text
+  is_island = script.name.startswith('islands')
+  secret = 'SELSYNC_INVITATION' if is_island else 'SELSYNC_CLUSTER_TOKEN'
+  assert 'train.py' in text and secret in text
   assert os.access(script, os.X_OK)
 
 
@@ -70,7 +72,7 @@ def test_a_task_has_the_gpus_of_its_workers(
   assert address.startswith('node0:')
 
 
-@pytest.mark.parametrize('recipe', sorted(RECIPES.glob('*.yaml')))
+@pytest.mark.parametrize('recipe', sorted(RECIPES.glob('job*.yaml')))
 def test_a_jobset_gives_each_pod_its_place(recipe):
   text = recipe.read_text()
   jobset = yaml.safe_load(text)
@@ -101,3 +103,28 @@ def test_a_jobset_gives_each_pod_its_place(recipe):
   assert f'--config.workers={job["completions"]}' in command
   devices = container['resources']['limits']['nvidia.com/gpu']
   assert devices == 1 or f'--config.mesh.data={devices}' in command
+
+
+def test_a_job_gives_each_pod_the_name_of_an_island():
+  text = (RECIPES / 'islands_job.yaml').read_text()
+  service, deployment, job = yaml.safe_load_all(text)
+  islands = job['spec']['completions']
+  assert job['spec']['parallelism'] == islands
+  (pod,), (point,) = (
+    each['spec']['template']['spec']['containers'] for each in (job, deployment)
+  )
+  assert f'--islands={islands}' in point['command']
+  assert f'--config.workers={islands}' in pod['command']
+  host, (port,) = service['metadata']['name'], service['spec']['ports']
+  assert f'--host={host}' in point['command']
+  assert {'containerPort': port['port']} in point['ports']
+  assert (
+    service['spec']['selector']
+    == (deployment['spec']['template']['metadata']['labels'])
+  )
+  env = {entry['name']: entry for entry in pod['env']}
+  secret = env['SELSYNC_INVITATION']['valueFrom']['secretKeyRef']
+  assert f'{secret["name"]} \\' in text
+  assert f'--from-literal={secret["key"]}=' in text
+  assert job['spec']['completionMode'] == 'Indexed'
+  assert '--island=island$(JOB_COMPLETION_INDEX)' in pod['command']

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Four islands with a GPU each, as an array: its jobs may start at any time, on
-# any partition, and each waits for the others.
+# any partition. All must be there at the beginning; later two suffice.
 #   On a host that all can reach, the login node for example:
-#     selsync meet --islands=4 --host=login.example --keep=point.json --timeout=86400
+#     selsync meet --islands=4 --minimum=2 --host=login.example --keep=point.json \
+#       --timeout=86400
 #   export SELSYNC_INVITATION=...   # What it has printed.
 #   sbatch docs/recipes/islands_slurm.sh
 #SBATCH --job-name=islands
@@ -11,8 +12,8 @@
 #SBATCH --gpus=1
 #SBATCH --cpus-per-task=8
 #SBATCH --time=24:00:00
-#SBATCH --signal=TERM@120   # Two minutes before the end: save and exit with 75.
-#SBATCH --requeue           # The same command resumes from the checkpoint.
+#SBATCH --signal=TERM@120   # Two minutes before the end: leave, or all save.
+#SBATCH --requeue           # The same command comes again, or resumes.
 #SBATCH --open-mode=append
 set -euo pipefail
 
@@ -27,7 +28,7 @@ srun python train.py \
   --config.workers="$SLURM_ARRAY_TASK_COUNT" \
   --workdir="$SLURM_SUBMIT_DIR/runs/$SLURM_JOB_NAME" || code=$?
 
-# All end when one does, and meet again; 2 is a mistake in the config.
+# It comes again, but after a mistake in the config (2), or at the end (0).
 if [[ $code -ne 0 && $code -ne 2 ]]; then
   scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
 fi

@@ -8,8 +8,9 @@ the address of the first, or an island's name and the invitation of a meeting
 point, `selsync meet`, that runs beside them. Every line of its output begins
 with its index or name. Signals are passed on. When one process fails, the
 others are stopped, and `launch` exits with its code, or with 128 plus the
-number of the signal that killed it. If `launch` itself is killed, Linux asks
-the processes to end; elsewhere, training notices it after its next step.
+number of the signal that killed it; with `--minimum`, when fewer islands than
+that are left. If `launch` itself is killed, Linux asks the processes to end;
+elsewhere, training notices it after its next step.
 """
 
 import argparse
@@ -30,6 +31,7 @@ from selsync_jax.cluster import children
 from selsync_jax.cluster import signals
 from selsync_jax.cluster.link import TOKEN
 from selsync_jax.commands import flags
+from selsync_jax.commands import meet
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 
@@ -48,7 +50,7 @@ def launch(
     spare: the number of processes that may fail.
 
   Returns:
-    The exit code of the first process that failed, if more than `spare` did.
+    The exit code of the first process beyond those, or 0.
   """
   started: dict[str, subprocess.Popen] = {}
 
@@ -150,7 +152,7 @@ def _wait(
 ) -> int:
   """Waits for all processes; when more than `spare` failed, stops the others.
 
-  Returns the exit code of the first of them, or 0.
+  Returns the exit code of the first of those that could not be spared, or 0.
   """
   processes, failed = list(started.values()), []
   going = True
@@ -170,7 +172,7 @@ def _wait(
     signal_all(stop)
   for process in processes:
     process.wait()
-  code = started[failed[0]].returncode
+  code = started[failed[spare]].returncode
   return code if code > 0 else 128 - code
 
 
@@ -191,21 +193,20 @@ def main(arguments: Sequence[str]) -> None:
   line = flags.CommandLine('launch', positional='-- COMMAND ...')
   line.flag('processes', 'Number of processes.', flags.whole(1))
   about = 'Number of islands, workers without a common JAX runtime.'
-  line.flag('islands', about, flags.whole(1))
-  about = 'Least number of islands that go on when others end. Default: all.'
-  line.flag('minimum', about, flags.whole(1))
+  meet.add_numbers(line, about)
   line.add_argument('command', nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
   options = line.parse(arguments)
   command = options.command[options.command[:1] == ['--'] :]
   if (options.processes is None) == (options.islands is None):
     raise ConfigError('either --processes=NUMBER or --islands=NUMBER is needed')
+  minimum = meet.least(options)
   if not command:
     raise ConfigError('the command after -- is missing')
   if not shutil.which(command[0]):
     raise ConfigError(f'{command[0]}: is no program that can be run')
   if options.processes:
     sys.exit(launch(command, process_places(options.processes)))
-  islands, minimum = options.islands, options.minimum or options.islands
+  islands = options.islands
   with _meeting_point(islands, minimum) as invitation:
     places = island_places(islands, invitation)
     code = launch(command, places, islands - minimum)

@@ -2,12 +2,13 @@
 
   selsync meet --islands=4 --host=10.0.0.1 --port=7070
 
-prints an invitation, which each island needs to join, and then who joins. The
-point holds no weights. It serves until a signal stops it; islands that have
-ended may meet there again. With `--keep=FILE` its secrets are kept, and after a
-restart the invitation is the same.
+prints an invitation, which each island needs to join, and then who joins and
+who ends. The point holds no weights. It serves until a signal stops it; islands
+that have ended may meet there again. With `--keep=FILE` its secrets are kept,
+and after a restart the invitation is the same.
 """
 
+import argparse
 from collections.abc import Sequence
 import pathlib
 import threading
@@ -17,10 +18,28 @@ from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 
 
+def add_numbers(line: flags.CommandLine, about: str) -> None:
+  """Adds the flags of how many islands there are; see `least`."""
+  line.flag('islands', about, flags.whole(1))
+  about = 'Least number of islands that go on when others end. Default: all.'
+  line.flag('minimum', about, flags.whole(1))
+
+
+def least(options: argparse.Namespace) -> int:
+  """Returns the least number of islands that go on when others end."""
+  islands, minimum = options.islands or 0, options.minimum
+  if minimum and minimum > islands:
+    raise ConfigError(
+      f'--minimum={minimum}: must be at most --islands, which is '
+      f'{options.islands or "missing"}'
+    )
+  return minimum or islands
+
+
 def main(arguments: Sequence[str]) -> None:
-  """Prints the invitation, and then who joins."""
+  """Prints the invitation, and then who joins and who ends."""
   line = flags.CommandLine('meet')
-  line.flag('islands', 'Number of islands.', flags.whole(1))
+  add_numbers(line, 'Number of islands.')
   line.flag('host', 'Name or address of this host, as islands reach it.')
   line.flag(
     'port', 'Port to listen at; 0 is a free one.', flags.whole(0), '7070'
@@ -29,11 +48,10 @@ def main(arguments: Sequence[str]) -> None:
   line.flag('timeout', about, flags.positive, '600')
   about = 'File of the secrets, which is made if it does not exist.'
   line.flag('keep', about, pathlib.Path)
-  about = 'Least number of islands that go on when others end. Default: all.'
-  line.flag('minimum', about, flags.whole(1))
   options = line.parse(arguments)
   if options.islands is None:
     raise ConfigError('--islands=NUMBER is missing')
+  minimum = least(options)
   if not options.host or set(options.host) & set(':/'):
     raise ConfigError(
       f'--host={options.host or ""}: must be a name or an IPv4 address'
@@ -47,7 +65,7 @@ def main(arguments: Sequence[str]) -> None:
   try:
     point = meeting.MeetingPoint(
       *(options.islands, options.host, options.port, options.timeout, say),
-      minimum=options.minimum,
+      minimum=minimum,
       credentials=options.keep and flight.kept_credentials(options.keep),
     )
   except ConfigError:

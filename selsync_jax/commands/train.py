@@ -18,7 +18,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.config import flat
 
 if TYPE_CHECKING:
-  from selsync_jax.devices.mapper import Mapper
+  from selsync_jax.islands.mapper import IslandMapper
 
 
 def command_line(command: str, folder: str = '') -> flags.CommandLine:
@@ -126,6 +126,7 @@ def main(arguments: Sequence[str]) -> None:
   handle_signals(options.workdir)
   silence_orbax()
   from selsync_jax.cluster import processes
+  from selsync_jax.runs import checkpoints
   from selsync_jax.runs import provenance
 
   fields = flat({'config': json.loads(options.settings.config.to_json())})
@@ -143,6 +144,7 @@ def main(arguments: Sequence[str]) -> None:
       profile=options.profile,
       patience=options.cluster_timeout,
       mapper=mapper,
+      choose=mapper.choose if mapper else checkpoints.newest,
     )
     is_first = processes.is_first()
   if is_first:
@@ -153,7 +155,7 @@ def _start(
   options: argparse.Namespace,
   agreed: dict[str, Any],
   stack: contextlib.ExitStack,
-) -> 'Mapper | None':
+) -> 'IslandMapper | None':
   """Starts JAX, with the other processes, or joins the other islands.
 
   The stack ends it. It returns the mapper of an island.
@@ -169,7 +171,9 @@ def _start(
 
     invitation = meeting.Invitation.parse(options.join)
     run = json.dumps(agreed, sort_keys=True)
-    peers = meeting.join(invitation, options.island, run, timeout)
+    peers = meeting.join(
+      invitation, options.island, run, timeout, welcomes=True
+    )
     stack.enter_context(peers)
     return mapper.IslandMapper(config.workers, peers)
   spec = processes.process_spec(

@@ -6,8 +6,9 @@ function over all rows, and places the rows where its results lie.
 """
 
 import abc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 import dataclasses
+import pathlib
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
@@ -30,7 +31,7 @@ class Stopping(Protocol):
   """What lets the programs of a run stop after the same step."""
 
   def ask_to_stop(self) -> None:
-    """Asks all programs to stop."""
+    """Asks all programs to stop, or to go on without this one."""
 
   def stops_after(self, step: int) -> bool:
     """Returns whether to stop after this step; called after every one."""
@@ -70,6 +71,11 @@ class Mapper(abc.ABC):
   def places(self) -> tuple[range, int]:
     """Those of this program's workers in an evaluation, and how many it has."""
     return self.local, self.workers
+
+  @property
+  def admits(self) -> bool:
+    """Whether workers wait for `welcome`, after the same step everywhere."""
+    return False
 
   @property
   def programs(self) -> int:
@@ -168,13 +174,14 @@ class Mapper(abc.ABC):
     """Returns the digest that each program has of something, by its name."""
     return processes.digests(digest)
 
-  def newest_common(self, steps: Iterator[int]) -> int:
-    """Returns the newest step of a checkpoint that all programs have, or -1.
+  def welcome(self, folder: pathlib.Path, digest: bytes) -> None:
+    """Lets in the workers that wait; all programs call it when it `admits`.
 
     Args:
-      steps: those of this program's checkpoints, newest first.
+      folder: the newest checkpoint, from which they go on.
+      digest: what these compare with their own; see `digests`.
     """
-    return next(steps, -1)
+    raise NotImplementedError
 
   def check(self) -> None:
     """Raises `ConfigError` if the devices cannot hold the workers."""

@@ -13,7 +13,9 @@ import threading
 from typing import Any
 
 from selsync_jax.cluster.channel import Agreement
+from selsync_jax.cluster.channel import LEFT
 from selsync_jax.config import RunError
+from selsync_jax.config import Stopped
 from selsync_jax.islands.flight import call_options
 from selsync_jax.islands.flight import ERRORS
 from selsync_jax.islands.flight import flight
@@ -35,12 +37,14 @@ class Member:
     address: `host:port` where it serves its messages.
     run: a digest of what it is about to run.
     timeout: seconds until an island that is silent counts as lost.
+    welcomes: whether it lets others in while it runs; see `Control.admit`.
   """
 
   name: str
   address: str
   run: str
   timeout: float
+  welcomes: bool
 
 
 def encode(head: Head, body: bytes = b'') -> bytes:
@@ -61,6 +65,10 @@ class Control:
     point: a client of the meeting point.
     token: the run's token.
     member: this island.
+
+  Attributes:
+    admits: whether others wait for `admit`. It may change while islands share
+      anything, after the same share on all.
   """
 
   def __init__(self, point: flight.FlightClient, token: str, member: Member):
@@ -76,7 +84,8 @@ class Control:
     self._next: Head | None = None  # A newer one.
     self._shares: dict[tuple[int, str, int], bytes] = {}
     self._counts: dict[str, int] = {}  # Of shares, by channel.
-    self._error = ''
+    self._error: RunError | Stopped | None = None
+    self.admits = False
     self._agreement = Agreement()
     self._send(dataclasses.asdict(member))
     for work in (self._listen, self._beat):
@@ -96,12 +105,25 @@ class Control:
     self._counts.clear()
     return self._now
 
+  def admit(self) -> Head:
+    """Enters the generation with those who wait, and returns it.
+
+    All islands call it after the same step, when `admits` is set. One that dies
+    meanwhile is not waited for.
+    """
+    self.admits, before = False, self._now['admissions']
+    self._send({'ready': True})
+    while self.enter()['admissions'] == before:
+      pass
+    return self._now
+
   def share(self, channel: str, message: bytes) -> list[bytes]:
     """Sends bytes to all islands, and returns those of each; all equally many.
 
     Raises:
       Regrouped: if there is another generation of islands.
       RunError: if this island has ended, or the meeting point.
+      Stopped: if this island has left, as it was asked to.
     """
     number = self._counts[channel] = self._counts.get(channel, 0) + 1
     key = self._now['generation'], channel, number
@@ -111,7 +133,7 @@ class Control:
     return [whole[i * size : (i + 1) * size] for i in range(count)]
 
   def ask_to_stop(self) -> None:
-    """Asks all islands to stop after the same step; see `stops_after`."""
+    """Asks to leave or, with too few others, all to stop: see `stops_after`."""
     self._send({'stop': True})
 
   def stops_after(self, step: int) -> bool:
@@ -119,32 +141,36 @@ class Control:
 
     Raises:
       RunError: if an island has ended, or the meeting point.
+      Stopped: if this island has left, as it was asked to.
     """
     stops = self._agreement.stops_after(step)
     if self._error:
-      raise RunError(self._error)
+      raise self._error
     return stops
 
   def check(self) -> None:
     """Raises what `share` would raise now."""
     if self._error:
-      raise RunError(self._error)
+      raise self._error
     if self._next:
       raise Regrouped
 
-  def failure(self, line: str) -> RunError:
-    """Returns the error that ended this island first, or this one.
+  def accuse(self, name: str) -> None:
+    """Says that an island cannot be reached; one of the two is then ended."""
+    self._send({'unreached': name})
 
-    All islands hear of it.
-    """
-    self._end(line)
+  def fail(self) -> None:
+    """Ends this island with an error, of which all hear."""
     self._send({'failed': True})
-    return RunError(self._error)
+    self._end(RunError('this island has failed'))
 
-  def leave(self) -> None:
-    """Ends the connection; call it when all islands are about to."""
+  def leave(self, finished: bool) -> None:
+    """Ends the connection; call it when all islands are about to.
+
+    They have finished the run, or come again.
+    """
     self._left.set()
-    self._send({'left': True})
+    self._send({'left': True, 'finished': finished})
 
   def _send(self, head: Head, body: bytes = b'') -> None:
     """Sends a message; `_listen` notices if nobody is there."""
@@ -159,10 +185,10 @@ class Control:
         self._changed.wait()
     return found
 
-  def _end(self, line: str) -> None:
+  def _end(self, error: RunError | Stopped) -> None:
     """Ends this island with an error, unless it has one."""
     with self._changed:
-      self._error = self._error or line
+      self._error = self._error or error
       self._changed.notify_all()
     self._agreement.end(0)  # It waits no longer.
 
@@ -172,12 +198,14 @@ class Control:
         self._hear(*decode(self._reader.read_chunk()))
     except (StopIteration, *ERRORS):
       if not self._left.is_set():
-        self._end('the meeting point is gone')
+        self._end(RunError('the meeting point is gone'))
 
   def _hear(self, head: Head, body: bytes) -> None:
     self._silent = 0.0
-    if 'ended' in head:
-      self._end(f'island {head["ended"]} {head["fate"]}')
+    if head.get('fate') == LEFT:
+      self._end(Stopped('left after a signal; the others go on'))
+    elif 'ended' in head:
+      self._end(RunError(f'island {head["ended"]} {head["fate"]}'))
     elif 'closes' in head:
       with self._sending, contextlib.suppress(*ERRORS):
         self._writer.done_writing()
@@ -188,6 +216,7 @@ class Control:
       self._agreement.end(head['last'])
     with self._changed:
       if 'shared' in head:
+        self.admits |= head['admits']
         self._shares[tuple(head['shared'])] = body
       elif 'islands' in head or 'refused' in head:
         self._next = head
@@ -198,5 +227,5 @@ class Control:
     while not self._left.wait(BEAT):
       self._silent += BEAT
       if self._silent > self._timeout:
-        self._end('the meeting point does not answer')
+        self._end(RunError('the meeting point does not answer'))
       self._send({})

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 import dataclasses
+import pathlib
 from typing import Any, ClassVar
 
 import jax
@@ -17,6 +18,8 @@ from selsync_jax.devices.mapper import Mapper
 from selsync_jax.islands.behind import Behind
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.program import cut
+from selsync_jax.runs import checkpoints
+from selsync_jax.runs.checkpoints import Choice
 from selsync_jax.sync.averagers import UnderWay
 
 
@@ -33,16 +36,16 @@ class IslandMapper(Mapper):
   name: ClassVar[str] = 'island'
 
   def __post_init__(self):
-    if self.workers != self.peers.size:
+    if self.workers != (islands := len(self.peers.slots)):
       raise ConfigError(
-        f'config.workers={self.workers}: {self.peers.size} islands have met, '
-        'each of which is a worker'
+        f'config.workers={self.workers}: {islands} islands have met, each of '
+        'which is a worker'
       )
 
   @property
   def local(self) -> range:
-    """The index of this island."""
-    return range(self.peers.index, self.peers.index + 1)
+    """The index of this island, whoever else is there."""
+    return range(self.peers.slot, self.peers.slot + 1)
 
   def map_workers(self, fn: Function, donate: Donated = ()) -> Function:
     """Cuts `fn` at its collectives; nothing is donated to its pieces."""
@@ -78,7 +81,7 @@ class IslandMapper(Mapper):
   @property
   def places(self) -> tuple[range, int]:
     """That of this island in an evaluation by those that are there."""
-    return self.local, self.peers.size
+    return range(self.peers.index, self.peers.index + 1), self.peers.size
 
   @property
   def programs(self) -> int:
@@ -117,25 +120,82 @@ class IslandMapper(Mapper):
       for name, found in zip(self.peers.names, each, strict=True)
     }
 
-  def newest_common(self, steps: Iterator[int]) -> int:
-    """Returns the newest step of a checkpoint that all islands have, or -1.
+  def choose(self, found: Iterator[pathlib.Path]) -> Choice:
+    """Chooses the newest checkpoint that all have who were there at its step.
+
+    The others get it from them.
 
     Raises:
-      RunError: if some have checkpoints, and all have none in common.
+      RunError: if some have checkpoints, but there is no such one.
     """
-    own = np.array([*steps], np.int64)
-    each = self.peers.complete(lambda peers: peers.exchange([own] * peers.size))
-    common = set.intersection(*(set(found.tolist()) for found in each))
-    if not common and any(found.size for found in each):
-      newest = (
-        f'{name} {f"step {found[0]}" if found.size else "none"}'
-        for name, found in zip(self.peers.names, each, strict=True)
-      )
-      raise RunError(
-        f'the islands have no checkpoint in common: {", ".join(newest)}; '
-        'restore what is missing, or start all of them over with --restart'
-      )
-    return max(common, default=-1)
+    paths = {int(path.name): path for path in found}
+    takers = {step: checkpoints.takers(path) for step, path in paths.items()}
+    return self.peers.complete(_agree, paths, takers)
+
+  @property
+  def admits(self) -> bool:
+    """Whether islands that have come again wait for `welcome`."""
+    return self.peers.admits
+
+  def welcome(self, folder: pathlib.Path, digest: bytes) -> None:
+    """Goes on with those who wait, which begin with this checkpoint.
+
+    They call `choose` and `digests`, as at every beginning of a run.
+    """
+    step = int(folder.name)
+    self.peers.admit()
+    self.peers.complete(_agree, {step: folder}, {step: 0})
+    self.digests(digest)
+
+
+def _agree(
+  peers: Peers, paths: dict[int, pathlib.Path], takers: dict[int, int]
+) -> Choice:
+  """Returns what this island goes on from: see `IslandMapper.choose`.
+
+  Args:
+    peers: all islands.
+    paths: this island's checkpoints by step.
+    takers: by step, how many islands must have it; 0 of the one from which the
+      others have to go on.
+  """
+  own = np.array([*takers.items()], np.int64).reshape(-1, 2)
+  each = [dict(found.tolist()) for found in peers.exchange([own] * peers.size)]
+  having: dict[int, list[int]] = {}
+  given: dict[int, list[int]] = {}
+  for i, found in enumerate(each):
+    for step, number in found.items():
+      having.setdefault(step, []).append(i)
+      if not number:
+        given.setdefault(step, []).append(i)
+  if peers.was_admitted and not given:
+    raise RunError('those who let this island in have ended; start all again')
+  usable = given or {
+    step: there
+    for step, there in having.items()
+    if len(there) >= each[there[0]][step]
+  }
+  if having and not usable:
+    newest = (
+      f'{name} {f"step {max(found)}" if found else "none"}'
+      for name, found in zip(peers.names, each, strict=True)
+    )
+    raise RunError(
+      f'the islands have no checkpoint in common: {", ".join(newest)}; '
+      'restore what is missing, or start all of them over with --restart'
+    )
+  step, there = max(usable.items(), default=(-1, range(peers.size)))
+  if len(there) == peers.size:
+    return Choice(step)
+  is_sender = peers.index == there[0]
+  content = checkpoints.packed(paths[step]) if is_sender else b''
+  whole, nothing = np.frombuffer(content, np.uint8), np.zeros(0, np.uint8)
+  received = peers.exchange(
+    [nothing if i in there else whole for i in range(peers.size)]
+  )
+  if peers.index in there:
+    return Choice(step)
+  return Choice(step, received[there[0]].tobytes())
 
 
 def _gather(peers: Peers, message: np.ndarray) -> list[np.ndarray]:

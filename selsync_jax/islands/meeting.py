@@ -67,6 +67,12 @@ class Invitation:
     return cls(*parts)
 
 
+class FinishedError(RunError):
+  """An error that the others have finished the run without this island."""
+
+  code = 0
+
+
 class Gathering:
   """The islands that have joined, by name.
 
@@ -102,6 +108,19 @@ class Gathering:
       ValueError: if it does not belong here.
     """
     member = seat.member
+    self.check(member)
+    self._seats[member.name] = seat
+    self._run = member.run
+    self._say(
+      f'{member.name} has joined from {member.address}: '
+      f'{len(self._seats)} of {self.islands}'
+    )
+    if len(self._seats) == self.islands:
+      self._expected = set(self._seats)
+      self.circle = Circle(self.seats, self.minimum, self._say)
+
+  def check(self, member: Member) -> None:
+    """Raises `ValueError` for an island that does not belong here."""
     others = sorted(self._seats.keys() - {member.name})
     if others and self._run != member.run:
       raise ValueError(
@@ -113,14 +132,6 @@ class Gathering:
         f'island {member.name} is not one of '
         f'{", ".join(sorted(self._expected))}'
       )
-    self._seats[member.name] = seat
-    self._run = member.run
-    self._say(
-      f'{member.name} has joined from {member.address}: '
-      f'{len(self._seats)} of {self.islands}'
-    )
-    if len(self._seats) == self.islands:
-      self.circle = Circle(self.seats, self.minimum, self._say)
 
   def remove(self, seat: Seat) -> None:
     """Forgets an island that waits no longer, unless all have joined."""
@@ -179,8 +190,9 @@ class MeetingPoint(Server):
       hello, _ = decode(reader.read_chunk())
       seat.member = _member(hello)
       circle = self._serving[seat] = self._join(seat, context)
-    except ValueError as error:
-      seat.send({'refused': str(error)})
+    except (ValueError, FinishedError) as error:
+      has_finished = isinstance(error, FinishedError)
+      seat.send({'refused': str(error), 'finished': has_finished})
     else:
       circle.listen(seat, reader)
     finally:
@@ -188,7 +200,20 @@ class MeetingPoint(Server):
       seat.close()
 
   def _join(self, seat: Seat, context: Any) -> Circle:
-    """Waits until all have joined."""
+    """Waits until those who run let it in, or until all have joined."""
+    with self.changed:
+      circle = self._gathering.circle
+      if circle and not circle.is_over:
+        self._gathering.check(seat.member)
+
+    def has_given_up():
+      return context.is_cancelled() or self.is_closed
+
+    if circle and seat.member.welcomes:
+      if circle.admit(seat, has_given_up):
+        return circle
+      if circle.has_finished_without(seat.member):
+        raise FinishedError('the others have finished this run')
     deadline = time.monotonic() + self._timeout
     member = seat.member
     with self.changed:
@@ -203,8 +228,7 @@ class MeetingPoint(Server):
       while (
         seat in gathering.seats
         and not gathering.circle
-        and not context.is_cancelled()
-        and not self.is_closed
+        and not has_given_up()
         and time.monotonic() < deadline
       ):
         self.changed.wait(BEAT)  # Who has been killed does not say so.
@@ -230,9 +254,10 @@ class MeetingPoint(Server):
     while not self.is_closed:
       time.sleep(BEAT)
       for seat, circle in list(self._serving.items()):
-        seat.send({})
         if circle:
-          circle.count_silence(seat)
+          circle.beat(seat)
+        else:
+          seat.send({})
 
 
 def join(
@@ -241,8 +266,11 @@ def join(
   run: str,
   timeout: float = 60.0,
   pace: float | None = None,
+  welcomes: bool = False,
 ) -> Peers:
   """Joins a run, and returns its islands when all have joined.
+
+  Those who run already may let it in, instead.
 
   Args:
     invitation: the meeting point's invitation.
@@ -251,9 +279,11 @@ def join(
     timeout: seconds until the meeting point must answer, and later until an
       island that does not answer is an error.
     pace: the most bytes per second of one message; `None` is no limit.
+    welcomes: whether this island lets in those who come again while it runs.
 
   Raises:
     RunError: if the meeting point cannot be reached or refuses the island.
+    FinishedError: if there is nothing left to do.
   """
   with contextlib.ExitStack() as stack:
     try:
@@ -276,16 +306,14 @@ def join(
     stack.callback(outbox.shutdown)
     address = f'{host}:{outbox.port}'
     digest = hashlib.sha256(run.encode()).hexdigest()
-    member = Member(name, address, digest, timeout)
+    member = Member(name, address, digest, timeout, welcomes)
     control = Control(point, token, member)
     answer = control.enter()
     if 'refused' in answer:
-      raise RunError(
-        f'the meeting point {invitation.address}: {answer["refused"]}'
-      )
+      kind = FinishedError if answer['finished'] else RunError
+      raise kind(f'the meeting point {invitation.address}: {answer["refused"]}')
     stack.pop_all()
-  members = Members()
-  members.enter(answer)
+  members = Members(answer)
   return FlightPeers(name, members, outbox, control, credentials, timeout)
 
 
@@ -330,6 +358,8 @@ def _member(hello: Any) -> Member:
       raise ValueError(f'{name}: must be a text of 1 to 200 characters')
   if not isinstance(member.timeout, float | int) or not member.timeout > 0:
     raise ValueError('timeout: must be a positive number')
+  if not isinstance(member.welcomes, bool):
+    raise ValueError('welcomes: must be true or false')
   return member
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from selsync_jax.config import RunError
+from selsync_jax.config import Stopped
 from selsync_jax.islands.control import Control
 from selsync_jax.islands.control import Head
 from selsync_jax.islands.flight import arrow
@@ -115,18 +116,29 @@ def _batch(block: np.ndarray, schema: arrow.Schema) -> arrow.RecordBatch:
 class Members:
   """The islands that are there, for all channels of one island.
 
+  Args:
+    generation: the first one of this island, as the meeting point has told it.
+
   Attributes:
+    was_admitted: whether it is not the first one of all islands.
     generation: its number.
     addresses: every island's `host:port` by name, in the order of the indices.
+    slots: the names of all islands with which the run began, in their order.
   """
 
   generation: int
   addresses: dict[str, str]
+  slots: list[str]
+
+  def __init__(self, generation: Head):
+    self.was_admitted = generation['admissions'] > 0
+    self.enter(generation)
 
   def enter(self, generation: Head) -> None:
-    """Goes on with these islands, as the meeting point has told them."""
+    """Goes on with the islands of another generation."""
     self.generation = generation['generation']
     self.addresses = generation['islands']
+    self.slots = generation['slots']
 
 
 class FlightPeers(Peers):
@@ -169,6 +181,16 @@ class FlightPeers(Peers):
     """This island's index."""
     return self.names.index(self._name)
 
+  @property
+  def slots(self) -> Sequence[str]:
+    """The names of the islands with which the run began, in their order."""
+    return self._members.slots
+
+  @property
+  def was_admitted(self) -> bool:
+    """Whether others were there already, and let this island in."""
+    return self._members.was_admitted
+
   def channel(self, name: str) -> Peers:
     """Returns another channel, over connections of its own."""
     return FlightPeers(
@@ -191,10 +213,23 @@ class FlightPeers(Peers):
           self._exchanged = False
         return result
       except Regrouped:
-        if self.late:
-          self.late.settle()
-        self._members.enter(self._control.enter())
-        self._outbox.clear()
+        self._enter(self._control.enter)
+
+  @property
+  def admits(self) -> bool:
+    """Whether others wait for `admit`."""
+    return self._control.admits
+
+  def admit(self) -> None:
+    """Goes on with those who wait."""
+    self._enter(self._control.admit)
+
+  def _enter(self, generation: Callable[[], Head]) -> None:
+    """Goes on with other islands; nothing of before is on its way."""
+    if self.late:
+      self.late.settle()
+    self._members.enter(generation())
+    self._outbox.clear()
 
   def exchange(self, messages: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Serves the messages, and fetches those of one island after the other."""
@@ -219,23 +254,23 @@ class FlightPeers(Peers):
     ]
 
   def ask_to_stop(self) -> None:
-    """Asks all islands to stop after the same step; see `stops_after`."""
+    """Asks to leave or, with too few others, all to stop: see `stops_after`."""
     self._control.ask_to_stop()
 
   def stops_after(self, step: int) -> bool:
     """Returns whether to stop after this step; equal on all islands."""
     return self._control.stops_after(step)
 
-  def close(self) -> None:
+  def close(self, finished: bool = True) -> None:
     """Leaves, when all have fetched what this island has sent them."""
-    with contextlib.suppress(RunError):
+    with contextlib.suppress(RunError, Stopped):
       self.complete(lambda peers: peers.share(np.zeros(0)))
-    self._control.leave()
+    self._control.leave(finished)
     self._outbox.shutdown()
 
   def fail(self) -> None:
     """Leaves at once; the others hear that this island has failed."""
-    self._control.failure('this island has failed')
+    self._control.fail()
     self._outbox.shutdown()
 
   def _key(self, count: int) -> Key:
@@ -253,12 +288,14 @@ class FlightPeers(Peers):
   def _call(self, sender: int, start: int) -> tuple[Any, list[Any]]:
     """Returns the metadata and the blocks of a piece of a message.
 
-    It waits for a message that is not there yet as long as the sender lives.
+    It waits for a message that is not there yet as long as the sender lives. If
+    one of the two cannot reach the other, the meeting point ends one.
     """
     name = self.names[sender]
     key = self._key(self._count), self.index, start
     ticket = flight.Ticket(json.dumps(key).encode())
-    token, patience = self._credentials.token, PATIENCE + self._timeout
+    # Of one that is silent everywhere, the meeting point says so before.
+    token, patience = self._credentials.token, PATIENCE + 2 * self._timeout
     unreached = None
     while True:
       self._control.check()
@@ -268,16 +305,14 @@ class FlightPeers(Peers):
         reader = self._client(name).do_get(ticket, options)
         about = reader.schema.metadata
         return about, [chunk.data.column(0)[0].as_buffer() for chunk in reader]
-      except flight.FlightTimedOutError as error:
+      except flight.FlightTimedOutError:
         if time.monotonic() - began >= patience:
-          line = f'island {name} has not answered for {self._timeout:g} s'
-          raise self._control.failure(line) from error
+          self._control.accuse(name)
         unreached = None
-      except ERRORS as error:
+      except ERRORS:
         unreached = unreached or began
         if time.monotonic() - unreached >= self._timeout:
-          line = f'island {name} cannot be reached'
-          raise self._control.failure(line) from error
+          self._control.accuse(name)
         time.sleep(0.1)
 
   def _client(self, name: str) -> flight.FlightClient:

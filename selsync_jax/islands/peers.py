@@ -50,6 +50,21 @@ class Peers(abc.ABC):
     """N, the number of islands."""
     return len(self.names)
 
+  @property
+  def slots(self) -> Sequence[str]:
+    """The names of the islands with which the run began, in their order."""
+    return self.names
+
+  @property
+  def slot(self) -> int:
+    """This island's place among those with which the run began."""
+    return self.slots.index(self.names[self.index])
+
+  @property
+  def was_admitted(self) -> bool:
+    """Whether others were there already, and let this island in."""
+    return False
+
   @abc.abstractmethod
   def channel(self, name: str) -> 'Peers':
     """Returns another channel to the same islands, independent of this."""
@@ -87,8 +102,20 @@ class Peers(abc.ABC):
       return self.share(message)
     return self.exchange([message] * self.size)
 
+  @property
+  def admits(self) -> bool:
+    """Whether others wait for `admit`.
+
+    It becomes true within a call that all islands make, on all of them.
+    """
+    return False
+
+  def admit(self) -> None:
+    """Goes on with those who wait; all islands call it after the same step."""
+    raise NotImplementedError
+
   def ask_to_stop(self) -> None:
-    """Asks all islands to stop after the same step; see `stops_after`."""
+    """Asks to leave or, with too few others, all to stop: see `stops_after`."""
     raise NotImplementedError
 
   def stops_after(self, step: int) -> bool:
@@ -98,8 +125,12 @@ class Peers(abc.ABC):
     """
     raise NotImplementedError
 
-  def close(self) -> None:  # noqa: B027
-    """Leaves, when all have fetched what this island has sent them."""
+  def close(self, finished: bool = True) -> None:  # noqa: B027
+    """Leaves, when all have fetched what this island has sent them.
+
+    Args:
+      finished: whether the run is; else all may come again.
+    """
 
   def fail(self) -> None:  # noqa: B027
     """Leaves at once; the others hear that this island has failed."""
@@ -110,7 +141,7 @@ class Peers(abc.ABC):
   def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
     """Leaves, or fails, as the body has ended."""
     if kind is None or issubclass(kind, SystemExit | Stopped):
-      self.close()
+      self.close(finished=kind is None)
     else:
       self.fail()
 

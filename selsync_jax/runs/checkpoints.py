@@ -8,11 +8,14 @@ only arrays and JSON, nothing that could be executed.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 import contextlib
+import io
 import json
 import math
 import pathlib
+import shutil
 import sys
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
+import zipfile
 import zlib
 
 import jax
@@ -51,13 +54,26 @@ class _Record(TypedDict):
   loss: float | None
 
 
-Choose = Callable[[Iterator[int]], int]
-"""Returns one of the steps of checkpoints, newest first, or -1."""
+class Choice(NamedTuple):
+  """The checkpoint from which a run goes on.
+
+  Attributes:
+    step: its step; -1 is none.
+    content: another program's copy, as `packed`, if this one does not have it.
+  """
+
+  step: int
+  content: bytes | None = None
 
 
-def newest(steps: Iterator[int]) -> int:
-  """Returns the newest step, -1 if there is none."""
-  return next(steps, -1)
+Choose = Callable[[Iterator[pathlib.Path]], Choice]
+"""Chooses one of the checkpoints in these folders, newest first."""
+
+
+def newest(found: Iterator[pathlib.Path]) -> Choice:
+  """Chooses the newest."""
+  path = next(found, None)
+  return Choice(int(path.name) if path else -1)
 
 
 class CheckpointError(RunError):
@@ -82,7 +98,7 @@ def steps(workdir: pathlib.Path) -> dict[int, pathlib.Path]:
   return dict(sorted(found.items()))
 
 
-def _read_record(path: pathlib.Path) -> dict[str, Any]:
+def _read_record(path: files.File) -> dict[str, Any]:
   """Returns the record of a checkpoint; refuses that of another version."""
   record = files.read(path / _RECORD, dict)
   if record is None:
@@ -94,6 +110,25 @@ def _read_record(path: pathlib.Path) -> dict[str, Any]:
     f'{path} was written by {age} version (format {found}), which this one '
     'cannot read; use that version, or start over with --restart'
   )
+
+
+def takers(path: pathlib.Path) -> int:
+  """Returns how many workers were there when a checkpoint was taken."""
+  return len(_read_record(path)['totals']['skips'])
+
+
+def packed(folder: pathlib.Path) -> bytes:
+  """Returns the files of a checkpoint, with their checksums, as one message."""
+  whole = io.BytesIO()
+  with zipfile.ZipFile(whole, 'w', strict_timestamps=False) as archive:
+    for path in sorted(folder.rglob('*')):
+      archive.write(path, path.relative_to(folder))
+  return whole.getvalue()
+
+
+def _unpacked(content: bytes) -> zipfile.Path:
+  """Inverts `packed`; the files stay in memory."""
+  return zipfile.Path(zipfile.ZipFile(io.BytesIO(content)))
 
 
 def write_manifest(folder: pathlib.Path) -> None:
@@ -166,8 +201,8 @@ class Checkpoints:
   """The checkpoints of one run: the state of every worker, and a JSON record.
 
   The constructor only reads. `record` is that of the checkpoint from which the
-  run goes on, of which `choose` has the choice among the intact ones; `None` if
-  there is none, or the run does `restart`.
+  run goes on, of which `choose` has the choice, among the intact ones or those
+  of other programs; `None` if there is none, or the run does `restart`.
   """
 
   def __init__(
@@ -179,25 +214,28 @@ class Checkpoints:
     self._workdir = workdir
     self._folder = (workdir / FOLDER).absolute()
     self._unusable: dict[pathlib.Path, tuple[str, str]] = {}
-    chosen = -1
+    choice = Choice(-1)
     if processes.is_first():
       found = {} if restart else steps(workdir)
-      chosen = choose(self._intact(found))
+      choice = choose(self._intact(found))
       for step, path in found.items():
-        if step > chosen:
+        if step > choice.step or (choice.content and step == choice.step):
           why = UNSHARED, 'not on all islands'
           self._unusable.setdefault(path, why)
-    self._newest = int(processes.from_first(np.asarray(chosen)))
-    path = self._folder / str(self._newest)
+    self._newest = int(processes.from_first(np.asarray(choice.step)))
     # The claim will reject a process that does not share the folder.
+    path, self._arrived = self.folder(self._newest), None
     is_there = self._newest >= 0 and path.exists()
+    if choice.content is not None:
+      path = self._arrived = _unpacked(choice.content)
+      is_there = True
     self.record = _read_record(path) if is_there else None
 
-  def _intact(self, found: dict[int, pathlib.Path]) -> Iterator[int]:
-    """Yields the steps of intact checkpoints, newest first."""
-    for step, path in reversed(found.items()):
+  def _intact(self, found: dict[int, pathlib.Path]) -> Iterator[pathlib.Path]:
+    """Yields the folders of intact checkpoints, newest first."""
+    for path in reversed(found.values()):
       if (reason := damage(path)) is None:
-        yield step
+        yield path
       else:
         self._unusable[path] = DAMAGED, f'damaged ({reason})'
 
@@ -215,6 +253,13 @@ class Checkpoints:
         aside = files.move_aside(path, aside)
         line = f'checkpoint {path.name} is {reason}; moved to {aside}'
         print(line, file=sys.stderr)
+      if self._arrived:
+        # If the process ends meanwhile, orbax removes a folder of this name.
+        temporary = self._folder / f'{self._newest}.orbax-checkpoint-tmp'
+        shutil.rmtree(temporary, ignore_errors=True)
+        self._arrived.root.extractall(temporary)
+        temporary.rename(self.folder(self._newest))
+        self._arrived = None
     found = max(steps(self._workdir), default=-1)
     if processes.is_first() and found != self._newest:
       raise ConfigError(
@@ -254,6 +299,10 @@ class Checkpoints:
   def _close(self) -> None:
     self._waiter.shutdown(wait=False)
     self._manager.close()
+
+  def folder(self, step: int) -> pathlib.Path:
+    """Returns the folder of a checkpoint."""
+    return self._folder / str(step)
 
   @property
   def newest(self) -> str:

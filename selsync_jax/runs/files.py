@@ -11,17 +11,20 @@ import json
 import os
 import pathlib
 from typing import Any
+import zipfile
 
 import msgspec
 
 from selsync_jax.config import flat
 from selsync_jax.config import RunError
 
+File = pathlib.Path | zipfile.Path
+
 
 class DamagedFile(RunError):
   """An error about a run's file with unexpected content."""
 
-  def __init__(self, path: pathlib.Path, reason: str):
+  def __init__(self, path: File, reason: str):
     super().__init__(f'{path} is damaged: {reason}')
 
 
@@ -65,7 +68,7 @@ def _sync(path: pathlib.Path) -> None:
     os.close(descriptor)
 
 
-def read_bytes(path: pathlib.Path) -> bytes | None:
+def read_bytes(path: File) -> bytes | None:
   """Returns the content of a file, or `None` if there is no such file."""
   try:
     if not path.is_file() and path.exists():  # A FIFO would never end.
@@ -77,7 +80,7 @@ def read_bytes(path: pathlib.Path) -> bytes | None:
     raise DamagedFile(path, str(error.strerror)) from error
 
 
-def read(path: pathlib.Path, *kinds: Any) -> Any:
+def read(path: File, *kinds: Any) -> Any:
   """Returns the value in a JSON file, or `None` if there is no such file.
 
   It raises `DamagedFile` if the file cannot be read, or for an error of

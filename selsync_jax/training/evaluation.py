@@ -72,6 +72,7 @@ class Evaluator:
 
   def scores(self, mean: dict[str, Any], split: str) -> dict[str, float]:
     """Returns the metrics on `validation` or `test`, as `SPLIT_METRIC`."""
+    places = self._mapper.places
     each = [
       jax.tree.map(
         arrays.local_values,
@@ -82,6 +83,8 @@ class Evaluator:
     sums = self._mapper.gather(
       jax.tree.map(lambda *x: np.sum(x, axis=0), *each)
     )
+    if self._mapper.places != places:  # An island has ended, with its part.
+      return self.scores(mean, split)
     scores = tasks.dataset_metrics(
       self._problem.task, jax.tree.map(np.sum, sums)
     )

@@ -6,6 +6,7 @@ wait for the host.
 
 from collections.abc import Callable, Iterable
 import contextlib
+import pathlib
 import time
 from typing import Any, NamedTuple
 
@@ -52,6 +53,10 @@ class Recorder:
     self._pending: list[Any] = []  # Metrics on the devices, oldest first.
     self._entered = False  # Whether any step of this session was.
     self._began = time.monotonic() - ledger.totals.seconds
+
+  def begin_again(self) -> None:
+    """Treats the next step like the first, which is alone and not timed."""
+    self._most, self._entered = 1, False
 
   def add(self, metrics: Any) -> None:
     """Queues a step, whose metrics may still be computed."""
@@ -204,6 +209,18 @@ class Hooks(contextlib.ExitStack):
     if now.stops and not now.is_last:
       step = self._recorder.totals.steps
       raise Stopped(f'stopped by a signal after step {step}')
+
+  def handover(self, now: Due, state: Any) -> pathlib.Path:
+    """Saves a checkpoint, and returns its folder; others begin with it.
+
+    The next step is to this program what the first is to them.
+    """
+    if not now.saves:
+      self.save(state)
+    checkpoints = self._session.checkpoints
+    checkpoints.wait()
+    self._recorder.begin_again()
+    return checkpoints.folder(self._recorder.totals.steps)
 
   def final_scores(self, shared: dict[str, Any]) -> Scores:
     """Returns the scores after the last step, also on the test split.

@@ -18,7 +18,8 @@ class Preemption(contextlib.ExitStack):
 
   Before the first step there is nothing to save, and the previous handler
   receives signals. With several programs, a signal to one is a request to all,
-  and they agree on the step after which all of them stop.
+  and they agree on the step after which all of them stop. An island may leave
+  alone, in place of that.
 
   The end of the `launch` or `compare` that started this process is one, too.
 

@@ -35,6 +35,7 @@ def train_and_evaluate(
   profile: bool = False,
   patience: float = 60.0,
   mapper: Mapper | None = None,
+  choose: checkpoints.Choose = checkpoints.newest,
   create_ledger: Callable[[Setup, Totals], Ledger] = Setup.ledger,
 ) -> dict[str, Any]:
   """Trains as the config says, and writes the run into `workdir`.
@@ -49,6 +50,7 @@ def train_and_evaluate(
     profile: whether to trace a few steps into `workdir/profile`.
     patience: seconds until every process must see process 0's files.
     mapper: how the workers share the devices, if not as the config says.
+    choose: which checkpoint to go on from.
     create_ledger: a function that makes the ledger, which counts the steps.
 
   Returns:
@@ -66,7 +68,7 @@ def train_and_evaluate(
     plain,
     restart=restart,
     patience=patience,
-    choose=mapper.newest_common if mapper else checkpoints.newest,
+    choose=choose,
   )
   session.say('preparing data')
   setup = create_setup(start.fit(settings, session.record), mapper)
@@ -104,6 +106,8 @@ def train_and_evaluate(
         if now.saves:
           run.save(state)
         run.stop(now)
+        if plan.mapper.admits and not now.is_last:
+          plan.mapper.welcome(run.handover(now, state), setup.digest)
       scores = run.final_scores(setup.landed(state))
     return session.finish(ledger.summary() | scores)
 

@@ -119,6 +119,14 @@ def test_an_unknown_command_is_one_line_and_exit_code_2(capsys):
       'train: --island=maui: is one worker on one device of one process;',
     ),
     (['meet'], 'meet: --islands=NUMBER is missing'),
+    (
+      ['meet', '--islands=2', '--minimum=3'],
+      'meet: --minimum=3: must be at most --islands, which is 2',
+    ),
+    (
+      ['launch', '--processes=2', '--minimum=1', '--', 'true'],
+      'launch: --minimum=1: must be at most --islands, which is missing',
+    ),
     (['meet', '--islands=2'], 'meet: --host=: must be a name or an IPv4 addr'),
     (['meet', '--islands=2', '--host=::1'], 'meet: --host=::1: must be a na'),
     (

@@ -2,7 +2,6 @@
 
 from concurrent import futures
 import contextlib
-import time
 
 from jax import lax
 import numpy as np
@@ -92,24 +91,19 @@ def unreachable(outbox, context, ticket):
 
 
 def silent(outbox, context, ticket):
-  time.sleep(4)
+  with outbox.changed:
+    outbox.changed.wait_for(lambda: outbox.is_closed, 30)
   raise arrow.FlightTimedOutError('too late')
 
 
-@pytest.mark.parametrize(
-  'answer, line',
-  [
-    (unreachable, 'island maui cannot be reached'),
-    (silent, r'island maui has not answered for 2\.5 s'),
-  ],
-)
-def test_an_island_that_does_not_answer_is_named(answer, line, monkeypatch):
-  """Though it talks to the meeting point."""
+@pytest.mark.parametrize('answer', [unreachable, silent])
+def test_one_of_two_that_do_not_reach_each_other_is_ended(answer, monkeypatch):
+  """Though both talk to the meeting point."""
   monkeypatch.setattr(messages.Outbox, 'do_get', answer)
   monkeypatch.setattr(messages, 'PATIENCE', 0.1)
   with (
     met(('maui', 'oahu'), timeout=2.5) as (_, oahu),
-    pytest.raises(RunError, match=f'^{line}$'),
+    pytest.raises(RunError, match=r'^island (maui|oahu) cannot be reached'),
   ):
     oahu.exchange([np.zeros(1)] * 2)
 
@@ -117,7 +111,7 @@ def test_an_island_that_does_not_answer_is_named(answer, line, monkeypatch):
 def test_a_stranger_reads_nothing():
   credentials = flight.create_credentials('secret')
   with messages.Outbox('127.0.0.1:0', credentials) as outbox:
-    outbox.put('', 1, [np.zeros(1)])
+    outbox.put((1, '', 1), [np.zeros(1)])
     address = f'127.0.0.1:{outbox.port}'
     ours = flight.client(address, credentials.certificate)
     other = flight.create_credentials('secret')
@@ -133,7 +127,7 @@ def test_a_stranger_reads_nothing():
         flight.call_options('secret', 5),
       ),
     }
-    ticket = arrow.Ticket(b'["", 1, 0, 0]')
+    ticket = arrow.Ticket(b'[[1, "", 1], 0, 0]')
     for client, options in cases.values():
       with pytest.raises(arrow.FlightError):
         client.do_get(ticket, options).read_all()

@@ -144,3 +144,33 @@ def test_a_run_goes_on_without_an_island_that_is_killed(tmp_path):
   for name in ('validation_loss', 'test_loss', 'sync_steps', 'samples'):
     assert one[name] == other[name]
   assert one['samples'] < 3 * 80 * 32
+
+
+@_SLOW
+def test_one_that_is_killed_comes_again_while_the_others_train(tmp_path):
+  run = _run(tmp_path, 3, '--minimum=2')
+  others = live_runs.start([*run, '--config.steps=100000'])
+  live_runs.wait_for_rows(tmp_path / 'island0', 20, others)
+  victim = pathlib.Path('/proc', f'{_island(others, "island1")}')
+  command, environment = (
+    (victim / name).read_text().rstrip('\0').split('\0')
+    for name in ('cmdline', 'environ')
+  )
+  os.kill(int(victim.name), signal.SIGKILL)
+  again = live_runs.start(['env', '-i', *environment, *command])
+  for line in again.stdout:
+    if line.startswith('resuming from step '):
+      break
+  at = int(line.split()[-1])
+  assert at > 20
+  live_runs.wait_for_rows(tmp_path / 'island1', at + 50, others, again)
+  others.send_signal(signal.SIGTERM)
+  (code, lines), (alone, last) = map(live_runs.outcome, (others, again))
+  assert (code, alone) == (75, 75), lines
+  (stopped,) = {
+    text.split('after step ')[1].split(';')[0]
+    for text in lines + last
+    if 'stopped by a signal' in text
+  }
+  lines = live_runs.finish([*run, f'--config.steps={int(stopped) + 20}'])
+  assert lines.count(f'resuming from step {stopped}') == 3

@@ -2,15 +2,21 @@
 
 from concurrent import futures
 import dataclasses
+import functools
+import hashlib
 import itertools
 import queue
 import time
 
 import numpy as np
+from pyarrow import flight as arrow
 import pytest
 
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
+from selsync_jax.config import Stopped
+from selsync_jax.islands import circle
+from selsync_jax.islands import control
 from selsync_jax.islands import flight
 from selsync_jax.islands import meeting
 
@@ -55,7 +61,10 @@ def test_islands_that_meet_can_talk_in_the_order_of_their_names(point, pool):
 
 def test_those_that_come_again_meet_again(point, pool):
   talk(pool, came(point, pool, 'maui', 'hawaii'))
-  assert talk(pool, came(point, pool, 'hawaii', 'maui')) == [[6, 4]] * 2
+  for run in 'a run', 'another run':
+    again = came(point, pool, 'hawaii', 'maui', run=run)
+    assert talk(pool, again) == [[6, 4]] * 2
+    futures.wait(pool.submit(island.result().close) for island in again)
 
 
 def test_one_that_was_killed_while_it_waited_takes_its_place_again(
@@ -114,8 +123,11 @@ def test_a_meeting_point_that_keeps_its_secrets_is_itself_again(tmp_path, pool):
       flight.kept_credentials(wrong)
 
 
-def test_all_stop_after_the_step_that_the_last_has_reached(point, pool):
+def test_all_stop_after_the_step_that_the_last_has_reached(
+  point, pool, monkeypatch
+):
   """Whoever is asked, and however far each of them is."""
+  monkeypatch.setattr(circle, 'GRACE', 0.1)
   islands = [island.result() for island in came(point, pool, 'maui', 'oahu')]
 
   def train(peers, ahead):
@@ -129,6 +141,121 @@ def test_all_stop_after_the_step_that_the_last_has_reached(point, pool):
   one, other = pool.map(train, islands, (True, False))
   assert one == other >= 20
   futures.wait(pool.submit(peers.close) for peers in islands)
+
+
+def test_one_that_is_asked_to_stop_leaves_if_enough_are_left(said, pool):
+  """But if all are asked, or too few would be left, all stop together."""
+
+  def train(peers, is_asked):
+    for step in itertools.count():
+      if step == 20 and is_asked:
+        peers.ask_to_stop()
+      if peers.stops_after(step):
+        return step, peers.size
+      peers.complete(lambda peers: peers.share(np.zeros(1)))
+      time.sleep(0.001)
+
+  with meeting.MeetingPoint(3, minimum=2, say=said.put) as point:
+    islands = [each.result() for each in came(point, pool, *'abc')]
+    work = [pool.submit(train, peers, peers.index == 1) for peers in islands]
+    with pytest.raises(Stopped, match=r'^left after a signal; the others go'):
+      work[1].result()
+    islands[1].close()
+    while islands[0].size == 3:
+      time.sleep(0.01)
+    islands[2].ask_to_stop()
+    (one, size), other = work[0].result(), work[2].result()
+    assert other == (one, size) and one > 20 and size == 2
+    futures.wait(pool.submit(peers.close) for peers in islands)
+  lines = [said.get(timeout=20) for _ in range(6)]
+  assert lines[3] == 'b has left' and set(lines[4:]) == {
+    'a has left',
+    'c has left',
+  }
+
+
+@pytest.fixture
+def four(said, pool):
+  """A meeting point of four islands, two of which have ended; how to join."""
+  with meeting.MeetingPoint(4, minimum=2, say=said.put) as point:
+    join = functools.partial(
+      meeting.join, point.invitation, run='a run', timeout=20.0, welcomes=True
+    )
+    islands = [*pool.map(join, 'abcd')]
+    for peers in islands[1:3]:
+      peers.fail()
+    yield point, islands[::3], join
+
+
+def until(said, line):
+  """Returns when the meeting point has said this."""
+  while line not in said.get(timeout=20):
+    pass
+
+
+def admit(islands, pool):
+  """Lets in whoever waits, after one of the next shares."""
+
+  def step(peers):
+    while not peers.admits:
+      peers.complete(lambda peers: peers.share(np.zeros(1)))
+    peers.admit()
+
+  futures.wait(pool.submit(step, peers) for peers in islands)
+
+
+def test_one_that_comes_again_is_let_in_though_another_is_missing(
+  four, said, pool
+):
+  _, islands, join = four
+  late = pool.submit(join, 'c')
+  until(said, 'c has come again')
+  admit(islands, pool)
+  assert late.result().was_admitted and not islands[0].was_admitted
+  for peers in (*islands, late.result()):
+    assert peers.names == ('a', 'c', 'd') and [*peers.slots] == [*'abcd']
+  assert late.result().slot == 2
+
+
+def test_one_that_waits_no_longer_disturbs_nobody(four, said, pool):
+  point, islands, join = four
+  certificate = islands[0]._credentials.certificate
+  client = flight.client(point.invitation.address, certificate)
+  writer, reader = client.do_exchange(
+    arrow.FlightDescriptor.for_path('join'),
+    flight.call_options(point.invitation.token, None),
+  )
+  run = hashlib.sha256(b'a run').hexdigest()
+  hello = control.Member('b', 'host:1', run, 20.0, welcomes=True)
+  writer.write_metadata(control.encode(dataclasses.asdict(hello)))
+  until(said, 'b has come again')
+  reader.cancel()
+  time.sleep(2 * control.BEAT)
+  late = pool.submit(join, 'b')
+  until(said, 'b has come again')
+  admit(islands, pool)
+  assert late.result().names == islands[0].names == ('a', 'b', 'd')
+
+
+def test_a_name_that_is_there_is_refused(four, said, pool, monkeypatch):
+  _, islands, join = four
+  monkeypatch.setattr(circle, 'BEAT', 0.1)
+  with pytest.raises(RunError, match=r'island a is there already$'):
+    join('a')
+  futures.wait(pool.submit(peers.close) for peers in islands)
+  until(said, 'a has left')
+
+
+def test_who_comes_when_the_others_have_finished_has_nothing_to_do(pool):
+  with meeting.MeetingPoint(3, minimum=2) as point:
+    join = functools.partial(
+      meeting.join, point.invitation, run='a run', timeout=20.0, welcomes=True
+    )
+    a, b, c = pool.map(join, 'abc')
+    b.fail()
+    futures.wait(pool.submit(peers.close) for peers in (a, c))
+    with pytest.raises(meeting.FinishedError, match=r'have finished this run$'):
+      join('b')
 
 
 def test_an_island_that_fails_is_named_to_those_that_wait(point, said, pool):

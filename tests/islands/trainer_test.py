@@ -2,7 +2,6 @@
 
 from concurrent import futures
 import shutil
-import threading
 
 import jax
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.islands.mapper import IslandMapper
-from selsync_jax.runs.checkpoints import Checkpoints
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import live_runs
 from tests.support import perceptron
@@ -24,37 +22,20 @@ LATE = {'sync__delay': {'steps': 3, 'own': 0.5, 'ahead': 0.5}}
 
 
 @pytest.fixture
-def one_saves_at_a_time(monkeypatch):
-  """Orbax does not expect two runs in one process."""
-  lock = threading.RLock()
-
-  def locked(method):
-    def call(checkpoints, *args):
-      with lock:
-        result = method(checkpoints, *args)
-        checkpoints.wait()
-        return result
-
-    return call
-
-  for name in ('save', 'rehearse', 'restore'):
-    method = getattr(Checkpoints, name)
-    monkeypatch.setattr(Checkpoints, name, locked(method))
-
-
-@pytest.fixture
 def train(tmp_path, data_dir, one_saves_at_a_time):
   """Trains islands in threads; returns the summary of each."""
 
-  def train(method, folder='islands', decays=(0.0, 0.0), **fields):
+  def train(method, folder='islands', decays=(1e-4, 1e-4), **fields):
     board = Board(N, timeout=20.0)
 
     def island(i):
       own = {'mapper': 'auto', 'optimizer__weight_decay': decays[i]}
+      mapper = IslandMapper(N, board.peers(i))
       return train_and_evaluate(
         short_runs.config(data_dir, method, workers=N, **fields | own),
         tmp_path / folder / f'{i}',
-        mapper=IslandMapper(N, board.peers(i)),
+        mapper=mapper,
+        choose=mapper.choose,
       )
 
     with perceptron.registered(), futures.ThreadPoolExecutor(N) as pool:
@@ -134,7 +115,7 @@ def test_what_is_not_one_run_is_refused(train):
   with pytest.raises(
     RunError, match=r'^island 1 has other data, or would run another training'
   ):
-    train('selsync', decays=(0.0, 0.1))
+    train('selsync', decays=(1e-4, 0.1))
   with pytest.raises(
     ConfigError, match=r'config\.workers=3: 2 islands have met'
   ):

@@ -1,0 +1,111 @@
+"""Islands that come again go on where the others are."""
+
+from concurrent import futures
+import re
+import threading
+
+import pytest
+
+from selsync_jax.config import RunError
+from selsync_jax.islands import meeting
+from selsync_jax.islands.mapper import IslandMapper
+from selsync_jax.islands.messages import FlightPeers
+from selsync_jax.training.train import train_and_evaluate
+from tests.support import perceptron
+from tests.support import short_runs
+
+N, DEAD, LAST = 3, 1, 5  # It takes so many steps.
+LATE = {'steps': 3, 'own': 0.5, 'ahead': 0.5}
+
+
+class Death(Exception):
+  """The end of an island, as others see it when it is killed."""
+
+
+@pytest.fixture
+def peers(monkeypatch):
+  """Peers of which one dies, and the others wait until it has come again."""
+  died, came = threading.Event(), threading.Event()
+
+  class Mortal(FlightPeers):
+    def share(self, message):
+      if self.index != DEAD and died.is_set():
+        assert came.wait(60)
+      return super().share(message)
+
+    def stops_after(self, step):
+      if self.index == DEAD and step == LAST and not died.is_set():
+        died.set()
+        raise Death
+      return super().stops_after(step)
+
+  monkeypatch.setattr(meeting, 'FlightPeers', Mortal)
+  return came
+
+
+@pytest.fixture
+def train(peers, tmp_path, data_dir, one_saves_at_a_time):
+  """Trains islands in threads; returns the summary of each."""
+
+  def train(method, **fields):
+    def say(line):
+      if 'has come again' in line:
+        peers.set()
+
+    def island(i, invitation):
+      config = short_runs.config(data_dir, method, workers=N, **fields)
+      config.mapper = 'auto'
+      others = meeting.join(invitation, f'{i}', 'a run', 30.0, welcomes=True)
+      with others:
+        mapper = IslandMapper(N, others)
+        return train_and_evaluate(
+          config, tmp_path / f'{i}', mapper=mapper, choose=mapper.choose
+        )
+
+    def worker(i, invitation):
+      if i == DEAD:
+        with pytest.raises(RunError, match='Death'):
+          island(i, invitation)
+      return island(i, invitation)
+
+    with (
+      perceptron.registered(),
+      meeting.MeetingPoint(N, minimum=2, say=say) as point,
+      futures.ThreadPoolExecutor(N) as pool,
+    ):
+      work = [pool.submit(worker, i, point.invitation) for i in range(N)]
+      return [each.result(timeout=120) for each in work]
+
+  return train
+
+
+@pytest.mark.parametrize(
+  'method, fields',
+  [
+    ('selsync', {'sync__delay': LATE}),
+    pytest.param('diloco', {'sync__period': 4}, marks=pytest.mark.slow),
+    pytest.param('bsp', {}, marks=pytest.mark.slow),
+  ],
+)
+def test_one_that_comes_again_ends_as_the_others(
+  method, fields, train, tmp_path, capsys
+):
+  each = train(method, **fields)
+  (at,) = map(
+    int, re.findall(r'resuming from step (\d+)', capsys.readouterr().out)
+  )
+  assert LAST <= at < short_runs.STEPS
+  rows = [
+    [row for row in short_runs.rows(tmp_path / f'{i}') if row['step'] > at]
+    for i in range(N)
+  ]
+  assert [row['step'] for row in rows[DEAD]] == [
+    *range(at + 1, short_runs.STEPS + 1)
+  ]
+  for i in range(N):
+    for name in ('steps', 'samples', 'validation_loss', 'test_loss'):
+      assert each[i][name] == each[DEAD][name], name
+    for row, other in zip(rows[i], rows[DEAD], strict=True):
+      assert len(row['relative_changes']) == N
+      for name in ('synced', 'loss', 'relative_changes', 'step'):
+        assert row[name] == other[name], name
