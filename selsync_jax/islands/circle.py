@@ -29,7 +29,6 @@ GRACE = 1.0
 Whoever ends a whole run asks all of them to stop, but not in the same moment.
 """
 
-
 _AGES = itertools.count(0, -1)
 
 
@@ -203,8 +202,9 @@ class Circle:
     if self._admits and self._ready.issuperset(self._seats):
       self._admits, self._ready = False, set()
       self._admissions += 1
-      new = [] if self._tally else self._waiting
-      self._waiting = []
+      new: list[Seat] = []
+      if not self._tally:
+        new, self._waiting = self._waiting, []
       self._begin(sorted([*self._seats, *new], key=lambda s: s.member.name))
 
   def _judge(self) -> None:
