@@ -172,9 +172,11 @@ class Circle:
       self._ready.add(seat)
       self._admit_if_ready()
     elif 'stop' in head:
-      if not self._asking:
-        threading.Timer(GRACE, self._stop).start()
       self._asking.add(seat)
+      if len(self._seats) == self._minimum:
+        self._stop()  # None can leave.
+      elif len(self._asking) == 1:
+        threading.Timer(GRACE, self._stop).start()
     elif 'reached' in head:
       self._conclude(seat, head['reached'])
     elif 'unreached' in head:

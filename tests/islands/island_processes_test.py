@@ -114,7 +114,7 @@ def test_a_run_of_islands_that_are_stopped_and_killed_ends_as_another(tmp_path):
   whole, parted = tmp_path / 'whole', tmp_path / 'parted'
   live_runs.finish(_run(whole))
   for number, step, code, line in [
-    (signal.SIGTERM, 25, 75, 'stopped by a signal after step'),
+    (signal.SIGTERM, 20, 75, 'stopped by a signal after step'),
     (signal.SIGKILL, 50, 137, 'island island1 is gone; last good checkpoint'),
   ]:
     child = live_runs.start(_run(parted))

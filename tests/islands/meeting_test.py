@@ -123,11 +123,8 @@ def test_a_meeting_point_that_keeps_its_secrets_is_itself_again(tmp_path, pool):
       flight.kept_credentials(wrong)
 
 
-def test_all_stop_after_the_step_that_the_last_has_reached(
-  point, pool, monkeypatch
-):
+def test_all_stop_after_the_step_that_the_last_has_reached(point, pool):
   """Whoever is asked, and however far each of them is."""
-  monkeypatch.setattr(circle, 'GRACE', 0.1)
   islands = [island.result() for island in came(point, pool, 'maui', 'oahu')]
 
   def train(peers, ahead):
