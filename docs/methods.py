@@ -21,7 +21,6 @@ from selsync_jax import optimizers
 from selsync_jax.methods import parts
 from selsync_jax.simulate import cluster
 from selsync_jax.simulate import methods as asynchronous
-from selsync_jax.sync import part
 from selsync_jax.sync import traffic
 
 FOLDER = pathlib.Path(__file__).resolve().parent
@@ -49,7 +48,7 @@ def shown(default: object) -> str:
   """A default, as a reader would type it."""
   if default is inspect.Parameter.empty:
     return 'required'
-  text = default if isinstance(default, str) else part.shown(default)
+  text = default if isinstance(default, str) else repr(default)
   return f'`{text}`'
 
 
@@ -131,9 +130,9 @@ def composition_table() -> str:
       strategy.sends(shapes, workers), shapes['params'], workers
     )
     lines.append(
-      f'| `{name}` | `{part.shown(strategy.trigger)}` '
-      f'| `{part.shown(strategy.averager)}` '
-      f'| `{part.shown(strategy.reducer)}` '
+      f'| `{name}` | `{strategy.trigger}` '
+      f'| `{strategy.averager}` '
+      f'| `{strategy.reducer}` '
       f'| {sent.step / sent.bsp:.2g} | {sent.sync / sent.bsp:.2g} |'
     )
   head = '| method | trigger | averager | reducer | step | synchronization |'

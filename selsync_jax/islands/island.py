@@ -11,7 +11,6 @@ from selsync_jax.config import RunError
 from selsync_jax.islands.behind import Behind
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.program import cut
-from selsync_jax.sync.part import shown
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.sync.traffic import traffic
 
@@ -90,7 +89,7 @@ class Island:
     from selsync_jax.islands import meeting  # Imports Arrow.
 
     _check_strategy(strategy)
-    parts = shown(strategy.trigger), shown(strategy.averager)
+    parts = str(strategy.trigger), str(strategy.averager)
     shapes = jax.tree.map(jax.typeof, params)
     invited = meeting.Invitation.parse(invitation)
     peers = meeting.join(invited, name, f'{parts} {shapes}', timeout, pace)
@@ -138,7 +137,7 @@ def _check_strategy(strategy: Strategy) -> None:
   if strategy.reducer.traits.reduces or strategy.optimizer_state.changes:
     raise ValueError(
       'islands support only no_reduction() and local(), not '
-      f'{shown(strategy.reducer)} and {shown(strategy.optimizer_state)}'
+      f'{strategy.reducer} and {strategy.optimizer_state}'
     )
 
 

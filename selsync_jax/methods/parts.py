@@ -35,7 +35,6 @@ from selsync_jax.sync.fda import fda
 from selsync_jax.sync.lazy import lazy
 from selsync_jax.sync.part import hand
 from selsync_jax.sync.part import rebuild
-from selsync_jax.sync.part import shown
 from selsync_jax.sync.power_sgd import power_sgd
 from selsync_jax.sync.robust import robust_mean
 from selsync_jax.sync.selsync import selsync
@@ -262,7 +261,7 @@ def _on_wire(strategy: Strategy, wire: wires.Wire) -> Strategy:
   if averager is None:
     raise ValueError(
       f'wire {wire.recipe} carries a mean over all workers, and averager '
-      f'{shown(strategy.averager)} takes none'
+      f'{strategy.averager} takes none'
     )
   policy = strategy.optimizer_state
   if policy.averages:

@@ -11,7 +11,6 @@ from selsync_jax.sync import resizing
 from selsync_jax.sync.averagers import Averager
 from selsync_jax.sync.averagers import refuse_delayed
 from selsync_jax.sync.part import part
-from selsync_jax.sync.part import shown
 
 
 class EveryKthState(NamedTuple):
@@ -40,8 +39,8 @@ def every_kth(k: Count, averager: Averager, between: Averager) -> Averager:
   """
   if between.remembers:
     raise ValueError(
-      f'between={shown(between)}: it remembers what it averaged before, and '
-      f'averager {shown(averager)} changes that'
+      f'between={between}: it remembers what it averaged before, and '
+      f'averager {averager} changes that'
     )
   refuse_delayed(averager)
 

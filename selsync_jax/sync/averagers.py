@@ -24,7 +24,6 @@ from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import Metrics
 from selsync_jax.sync.part import Part
 from selsync_jax.sync.part import part
-from selsync_jax.sync.part import shown
 from selsync_jax.sync.wires import FLOAT32
 from selsync_jax.sync.wires import Wire
 
@@ -87,7 +86,7 @@ class UnderWay(NamedTuple):
 TRAVEL = 'travel_under_way'
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Averager(Part):
   """A rule that combines the workers' parameters at a synchronization.
 
@@ -198,7 +197,7 @@ def refuse_delayed(averager: Averager) -> None:
   """Raises `ValueError` if an averager is delayed, so none can hold it."""
   if averager.delay:
     raise ValueError(
-      f'averager {shown(averager)} is delayed already; delay what holds it'
+      f'averager {averager} is delayed already; delay what holds it'
     )
 
 
@@ -232,7 +231,7 @@ def around(
   if isinstance(inner, str):
     return apply, inner
   if inner.piece is not WHOLE:
-    return apply, f'it holds {shown(averager)}, which averages a piece'
+    return apply, f'it holds {averager}, which averages a piece'
 
   def start(tree, state):
     message, new = inner.start(tree, own(state))

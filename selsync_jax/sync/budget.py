@@ -38,7 +38,6 @@ from selsync_jax.config import Share
 from selsync_jax.sync import resizing
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import part
-from selsync_jax.sync.part import shown
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.transformation import Trigger
 from selsync_jax.sync.triggers import around
@@ -102,7 +101,7 @@ def budgeted(
   threshold, meter = trigger.traits.threshold, trigger.traits.meter
   if threshold is None:
     raise ValueError(
-      f'budgeted needs a trigger with one threshold, got {shown(trigger)}'
+      f'budgeted needs a trigger with one threshold, got {trigger}'
     )
   if (lssr is None) == (bytes_per_step is None):
     raise ValueError(
@@ -131,7 +130,7 @@ def budgeted(
     if spacing > 1 and spacing * wanted > 1 - 1e-9:
       raise ValueError(
         f'a budget of a synchronization in {1 / wanted:.4g} steps leaves no '
-        f'choice to {shown(trigger)}, which votes every {spacing} steps'
+        f'choice to {trigger}, which votes every {spacing} steps'
       )
     return wanted
 

@@ -31,7 +31,6 @@ from selsync_jax.sync.averagers import UnderWay
 from selsync_jax.sync.averagers import WHOLE
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import part
-from selsync_jax.sync.part import shown
 from selsync_jax.sync.wires import FLOAT32
 from selsync_jax.sync.wires import Wire
 
@@ -89,10 +88,10 @@ def delayed(
   """
   halves = of.halves
   if isinstance(halves, str):
-    raise ValueError(f'averager {shown(of)} cannot be delayed: {halves}')
+    raise ValueError(f'averager {of} cannot be delayed: {halves}')
   if ahead and halves.piece is not WHOLE:
     raise ValueError(
-      f'ahead={ahead}: averager {shown(of)} averages a piece at a time, '
+      f'ahead={ahead}: averager {of} averages a piece at a time, '
       'which has no progress in the round before'
     )
   start, travel, finish, piece = halves

@@ -23,7 +23,6 @@ from selsync_jax.sync.averagers import Averager
 from selsync_jax.sync.averagers import MEAN
 from selsync_jax.sync.averagers import Piece
 from selsync_jax.sync.part import part
-from selsync_jax.sync.part import shown
 
 
 class FragmentsState(NamedTuple):
@@ -144,7 +143,7 @@ def _random(k: int, averager: Averager, seed: int) -> Any:
   if averager.remembers:
     raise ValueError(
       'random fragments are different elements each time, and averager '
-      f'{shown(averager)} remembers what it averaged before'
+      f'{averager} remembers what it averaged before'
     )
 
   def take(slices, state):

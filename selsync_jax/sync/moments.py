@@ -26,7 +26,7 @@ from selsync_jax.sync.wires import FLOAT32
 from selsync_jax.sync.wires import Wire
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Moments(Part):
   """A policy for the optimizer's state at a synchronization.
 

@@ -25,11 +25,11 @@ class Recipe(NamedTuple):
     for name, value in self.arguments.arguments.items():
       parameter = parameters[name]
       if parameter.kind is parameter.VAR_POSITIONAL:
-        texts += map(shown, value)
+        texts += map(_shown, value)
       elif value is not parameter.default:
         alone = parameter is next(iter(parameters.values()))
         alone &= parameter.kind is not parameter.KEYWORD_ONLY
-        texts.append(shown(value) if alone else f'{name}={shown(value)}')
+        texts.append(_shown(value) if alone else f'{name}={_shown(value)}')
     return f'{self.constructor.__name__}({", ".join(texts)})'
 
 
@@ -37,6 +37,10 @@ class Part:
   """The base class of what a constructor decorated with `part` returns."""
 
   recipe: Recipe | None = None
+
+  def __repr__(self) -> str:
+    """Returns the call that made it, if a constructor did."""
+    return str(self.recipe or f'{type(self).__name__}(...)')
 
 
 Metrics = Callable[[Any], Mapping[str, Any]]
@@ -67,12 +71,9 @@ def part(constructor: Callable[P, T]) -> Callable[P, T]:
   return construct
 
 
-def shown(value: Any) -> str:
+def _shown(value: Any) -> str:
   """Writes a part as the call that makes it, another value as Python does."""
-  recipe = getattr(value, 'recipe', None)
-  if recipe is not None:
-    return str(recipe)
-  if isinstance(value, Part) or callable(getattr(value, 'update', value)):
+  if not isinstance(value, Part) and callable(getattr(value, 'update', value)):
     return '...'  # For example an optimizer.
   return repr(value)
 

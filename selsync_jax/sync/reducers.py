@@ -16,7 +16,6 @@ from selsync_jax.sync import wires
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
 from selsync_jax.sync.part import part
-from selsync_jax.sync.part import shown
 from selsync_jax.sync.transformation import Reducer
 
 
@@ -123,7 +122,7 @@ def at_sync(reducer: Reducer) -> Reducer:
   """
   traits = reducer.traits
   if traits.reduces and not traits.every_step:
-    raise ValueError(f'{shown(reducer)} reduces at synchronizations already')
+    raise ValueError(f'{reducer} reduces at synchronizations already')
 
   def update(updates, state, params=None, *, sync: Any, **extra_args):
     return lax.cond(

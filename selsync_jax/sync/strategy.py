@@ -9,7 +9,6 @@ from selsync_jax.sync.averagers import no_averaging
 from selsync_jax.sync.change import measure
 from selsync_jax.sync.moments import local
 from selsync_jax.sync.moments import Moments
-from selsync_jax.sync.part import shown
 from selsync_jax.sync.reducers import no_reduction
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.transformation import Reducer
@@ -104,5 +103,5 @@ class Strategy(NamedTuple):
     }
     for reason, applies in refused.items():
       if applies:
-        parts = {name: shown(part) for name, part in self._asdict().items()}
+        parts = {name: str(part) for name, part in self._asdict().items()}
         raise ValueError(reason.format(**parts))

@@ -72,6 +72,7 @@ class Transformation(optax.GradientTransformationExtraArgs, Part):
     **traits: fields of the record `traits`.
   """
 
+  __repr__ = Part.__repr__  # Not that of a tuple.
   record: ClassVar[Callable[..., Any]]
   sends: traffic.Sends
   metrics: Metrics

@@ -42,7 +42,7 @@ BLOCK = 256
 """Elements that share one scale."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Wire(Part):
   """The encoding of an average.
 

@@ -24,7 +24,6 @@ from selsync_jax.models import tasks
 from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.ledger import Totals
 from selsync_jax.sync import traffic
-from selsync_jax.sync.part import shown
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.problem import Problem
@@ -182,7 +181,7 @@ def create_setup(settings: Settings, mapper: Mapper | None = None) -> Setup:
   problem = create_problem(settings)
   if (spacing := trigger.traits.spacing) > problem.steps:
     raise ConfigError(
-      f'config.sync: trigger {shown(trigger)} takes {spacing} steps from one '
+      f'config.sync: trigger {trigger} takes {spacing} steps from one '
       f'synchronization to the next, and the run has only {problem.steps} steps'
     )
   context = problem.steps_per_epoch, config.seed, problem.learning_rate

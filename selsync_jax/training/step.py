@@ -22,7 +22,6 @@ from selsync_jax.sync import inner
 from selsync_jax.sync import replicas
 from selsync_jax.sync import traffic
 from selsync_jax.sync.consensus import AXIS
-from selsync_jax.sync.part import shown
 from selsync_jax.sync.strategy import Strategy
 
 PARTS = {
@@ -137,12 +136,12 @@ def _reported(strategy, state, metrics):
     part = getattr(strategy, kind)
     own = part.metrics(getattr(state, field))
     with config_errors(f'sync.{kind}'):
-      tasks.check_names(shown(part), own)
+      tasks.check_names(str(part), own)
     for name, value in own.items():
       if name in taken or jnp.ndim(value):
         why = 'is a column of ours' if name in taken else 'is not a number'
         raise ConfigError(
-          f'config.sync.{kind}: {shown(part)} reports {name!r}, which {why}'
+          f'config.sync.{kind}: {part} reports {name!r}, which {why}'
         )
     reported = {**own, **reported}
   return reported

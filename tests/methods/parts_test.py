@@ -12,7 +12,6 @@ from selsync_jax.configs import base
 from selsync_jax.runs import history
 from selsync_jax.sync.part import hand
 from selsync_jax.sync.part import rebuild
-from selsync_jax.sync.part import shown
 from selsync_jax.sync.triggers import any_of
 from selsync_jax.sync.triggers import every
 from tests.support import hostile_values
@@ -30,10 +29,10 @@ def composed(method, *fields):
       context=methods.Context(8, 0), **config.sync.to_dict()
     )
   return {
-    'trigger': shown(strategy.trigger),
-    'averager': shown(strategy.averager),
-    'reducer': shown(strategy.reducer),
-    'optimizer_state': shown(strategy.optimizer_state),
+    'trigger': str(strategy.trigger),
+    'averager': str(strategy.averager),
+    'reducer': str(strategy.reducer),
+    'optimizer_state': str(strategy.optimizer_state),
   }
 
 
@@ -290,7 +289,7 @@ def test_the_method_budgeted_is_refused_with_what_replaces_it():
 
 def test_a_part_is_rebuilt_wherever_it_stands():
   inner = any_of(every(2), every(3))
-  assert shown(rebuild(every(2), k=5)) == 'every(5)'
+  assert str(rebuild(every(2), k=5)) == 'every(5)'
   assert hand(inner, wire=None) is None
   with pytest.raises(ValueError, match=r'every\(2\) has no j'):
     rebuild(every(2), j=1)

@@ -8,7 +8,6 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.methods import PARTS
-from selsync_jax.sync.part import shown
 
 
 @pytest.mark.parametrize(
@@ -29,8 +28,13 @@ def test_what_a_transformation_declares_survives_a_replacement(part):
   assert new.sends is part.sends
   assert new.metrics is part.metrics and new.resize is part.resize
   # The recipe makes the part without the replacement.
-  assert new.recipe is None and shown(new) == '...'
+  assert new.recipe is None and str(new).endswith('(...)')
   assert part.recipe is not None
+
+
+def test_a_wrong_argument_is_named_as_the_call_that_made_it():
+  with pytest.raises(ValueError, match=r'^how=mean\(\): must be in_turn or'):
+    ss.fragments(2, ss.mean())
 
 
 def test_a_replaced_trigger_stands_in_a_chain_and_decides():

@@ -12,7 +12,6 @@ import selsync_jax as ss
 from selsync_jax.devices import mappers
 from selsync_jax.sync import averagers
 from selsync_jax.sync import wires
-from selsync_jax.sync.part import shown
 from tests.support import rounds
 
 N = 4
@@ -50,7 +49,7 @@ def test_in_a_thousand_rounds_the_mean_does_not_drift(wire):
   moves[..., 7] = 1e-3  # Without feedback, it would be rounded off each time.
   left, state = rounds.run(averagers.mean(wire=wire), jnp.zeros(300), moves)
   (error,) = state.error
-  r = (N + 1) * ROUNDING[shown(wire)]
+  r = (N + 1) * ROUNDING[str(wire)]
   bound = r / (1 - r)
   assert (left == left[:, :1]).all()  # All workers decode the same bits.
   assert np.abs(error).max() <= bound
@@ -164,7 +163,7 @@ def test_a_subset_ignores_the_others_and_they_keep_their_error(wire):
   mean, after = np.asarray(mean), np.asarray(state.error[0])
   assert (mean == mean[0]).all()
   exact = (values + error)[drawn].mean(0)
-  np.testing.assert_allclose(mean[0], exact, atol=16 * ROUNDING[shown(wire)])
+  np.testing.assert_allclose(mean[0], exact, atol=16 * ROUNDING[str(wire)])
   # All that is missing from the sum waits with somebody.
   waits = (after - np.where(drawn[:, None], 0, error)).sum(0)
   np.testing.assert_allclose(2 * mean[0] + waits, 2 * exact, atol=1e-5)
@@ -185,6 +184,6 @@ def test_under_an_outer_step_changes_are_counted_from_where_it_led(wire):
   assert (left == left[:, :1]).all()
   exact, _ = rounds.run(averagers.outer(outer), jnp.ones(600), moves)
   np.testing.assert_allclose(
-    left, exact, atol=max(0.5, 10 * ROUNDING[shown(wire)])
+    left, exact, atol=max(0.5, 10 * ROUNDING[str(wire)])
   )
   assert np.abs(exact).max() > 5
