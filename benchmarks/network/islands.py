@@ -12,6 +12,7 @@ send nothing, which is the limit. Writes islands.json.
 """
 
 import argparse
+from collections.abc import Mapping
 from concurrent import futures
 import functools
 import multiprocessing
@@ -25,24 +26,18 @@ from benchmarks.table import Table
 
 
 def times(
-  name: str, invitation: str, options: argparse.Namespace
-) -> dict[str, Any]:
-  """Milliseconds of a step on this island, by way of averaging."""
+  strategies: Mapping[str, Any],
+  name: str,
+  invitation: str,
+  options: argparse.Namespace,
+) -> dict[str, float]:
+  """Milliseconds of a step of each strategy, on this island."""
   import jax
   import jax.numpy as jnp
 
   import selsync_jax as ss
 
-  wire = getattr(ss.wires, options.wire)()
-  mean, period = ss.mean(wire=wire), options.period
-  params = jnp.zeros(options.size)
-  strategies = {
-    'nothing sent': ss.Strategy(ss.every(10**9), mean),
-    'before the step': ss.Strategy(ss.every(period), mean),
-    'behind the steps': ss.Strategy(
-      ss.every(period), ss.delayed(mean, period - 1)
-    ),
-  }
+  params, period = jnp.zeros(options.size), options.period
   update = jax.jit(lambda params: (0.999 * params + 0.001, params))
   found = {}
   for way, strategy in strategies.items():
@@ -61,6 +56,24 @@ def times(
     found[way] = 1e3 * statistics.median(rounds)
     jax.block_until_ready(island.leave(new))
   return found
+
+
+def one_mean(
+  name: str, invitation: str, options: argparse.Namespace
+) -> dict[str, float]:
+  """Milliseconds of a step on this island, by way of averaging."""
+  import selsync_jax as ss
+
+  wire = getattr(ss.wires, options.wire)()
+  mean, period = ss.mean(wire=wire), options.period
+  strategies = {
+    'nothing sent': ss.Strategy(ss.every(10**9), mean),
+    'before the step': ss.Strategy(ss.every(period), mean),
+    'behind the steps': ss.Strategy(
+      ss.every(period), ss.delayed(mean, period - 1)
+    ),
+  }
+  return times(strategies, name, invitation, options)
 
 
 def main() -> None:
@@ -87,7 +100,7 @@ def main() -> None:
     futures.ProcessPoolExecutor(workers, mp_context=context) as pool,
   ):
     one = functools.partial(
-      times, invitation=str(point.invitation), options=options
+      one_mean, invitation=str(point.invitation), options=options
     )
     each = list(pool.map(one, [f'island {i}' for i in range(workers)]))
   slowest = {way: max(found[way] for found in each) for way in each[0]}

@@ -1,0 +1,150 @@
+"""How well `selsync plan` predicts averages that travel behind the steps.
+
+  python -m benchmarks.network.late --hosts=4 --bandwidth=200mbit
+
+Islands train on an emulated cluster (benchmarks/network/cluster.py), one on
+each host. A step leaves the CPU idle for some milliseconds, as a step on a GPU
+does, and then changes the parameters. Every method is timed with delays that
+hide none of an average, a part of it, and all of it. Its prediction needs the
+milliseconds of a step that sends nothing, the bytes of the parameters, and the
+bandwidth. Prints predicted and measured milliseconds of a step, and writes
+late.json. The limit is 15%.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import time
+from typing import Any
+
+from benchmarks.network import cluster as emulated
+from benchmarks.network import islands
+from benchmarks.network.plan import LIMIT
+from benchmarks.network.plan import PAYLOAD
+from benchmarks.table import report
+from benchmarks.table import Table
+from selsync_jax.sync.network import bandwidth as bits_per_second
+from selsync_jax.sync.network import Network
+
+ALONE = 'nothing sent'
+
+
+def strategies(options: argparse.Namespace) -> dict[str, Any]:
+  """The methods, each with its delays, and one that sends nothing."""
+  import optax
+
+  import selsync_jax as ss
+
+  period = ss.every(options.period)
+  nesterov = optax.sgd(0.7, 0.9, nesterov=True)
+  averagers = {
+    'mean': ss.mean(),
+    'mean, int8': ss.mean(wire=ss.wires.int8()),
+    'outer': ss.outer(nesterov),
+    'fragments of 2': ss.fragments(2),
+  }
+  found = {ALONE: ss.Strategy(ss.every(10**9), ss.mean())}
+  for name, averager in averagers.items():
+    found[name] = ss.Strategy(period, averager)
+    for delay in options.delays:
+      late = ss.Strategy(period, ss.delayed(averager, delay))
+      found[f'{name}, delay {delay}'] = late
+  return found
+
+
+def predict(alone: float, options: argparse.Namespace) -> dict[str, float]:
+  """Milliseconds of a step of each method.
+
+  Args:
+    alone: milliseconds of a step that sends nothing.
+    options: the command line.
+  """
+  import jax
+  import numpy as np
+
+  from selsync_jax.training import step_cost
+
+  params = jax.ShapeDtypeStruct((options.size,), np.float32)
+  shared = {'params': params, 'model_state': {}}
+  bits = PAYLOAD * bits_per_second(options.bandwidth)
+  network = Network(options.hosts, bits, options.latency / 1e3)
+  costs = {
+    name: step_cost.cost(each, shared, network, 1.0, compute=alone / 1e3)
+    for name, each in strategies(options).items()
+  }
+  return {name: alone + 1e3 * cost.network for name, cost in costs.items()}
+
+
+def inside(options: argparse.Namespace) -> dict[str, float]:
+  """Milliseconds of a step of each method, on this host of the cluster."""
+  from benchmarks.network import host
+  from selsync_jax.islands.meeting import MeetingPoint
+
+  index = int(os.environ['JAX_PROCESS_ID'])
+  host.take_own_cores(index, options.hosts)
+  made, invitation = options.inside / 'made', options.inside / 'invitation'
+  with contextlib.ExitStack() as stack:
+    if index == 0:
+      point = MeetingPoint(options.hosts, 'host0')
+      made.write_text(str(stack.enter_context(point).invitation))
+      made.rename(invitation)  # The others see it whole.
+    while not invitation.exists():
+      time.sleep(0.1)
+    joined = f'host{index}', invitation.read_text(), options
+    return islands.times(strategies(options), *joined)
+
+
+def main() -> None:
+  """The command line."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  add = parser.add_argument
+  add('--hosts', type=int, default=4)
+  add('--bandwidth', default='200mbit', help="in tc(8)'s notation")
+  add('--latency', type=float, default=0.1, help='milliseconds')
+  add('--period', type=int, default=20)
+  add('--delays', nargs='+', type=int, default=[4, 10, 19], help='steps')
+  add('--step', type=float, default=20, help='milliseconds')
+  add('--size', type=int, default=1_310_720, help='float32s')
+  add('--rounds', type=int, default=5)
+  add('--pace', type=float, help='bytes per second of a message')
+  add('--out', default='late.json')
+  add('--inside', type=pathlib.Path, help=argparse.SUPPRESS)
+  options = parser.parse_args()
+  if options.inside:
+    print(json.dumps(inside(options)))
+    return
+  if reason := emulated.missing():
+    sys.exit(f'late.py: {reason}')
+  with tempfile.TemporaryDirectory() as folder:
+    each = emulated.figures(
+      *(options.hosts, options.bandwidth, 'late', f'--inside={folder}'),
+      *sys.argv[1:],
+    )
+  measured = {name: max(host[name] for host in each) for name in each[0]}
+  predicted = predict(measured[ALONE], options)
+  off = {name: predicted[name] / ms - 1 for name, ms in measured.items()}
+  worst = max(map(abs, off.values()))
+  rows = [
+    [name, f'{predicted[name]:.2f}', f'{ms:.2f}', f'{off[name]:+.1%}']
+    for name, ms in measured.items()
+  ]
+  title = (
+    f'{options.hosts} hosts, {options.bandwidth}, {options.size / 1e6:.2f} M '
+    f'parameters, an average every {options.period} steps; ms a step'
+  )
+  report(
+    options.out,
+    vars(options)
+    | {'cores': os.cpu_count(), 'worst': worst}
+    | {'measured': measured, 'predicted': predicted},
+    Table(('', 'predicted', 'measured', 'off'), rows, title),
+    notes=[f'off by {worst:.1%} at most; the limit is {LIMIT:.0%}'],
+  )
+
+
+if __name__ == '__main__':
+  main()
