@@ -47,6 +47,7 @@ STANDARD |= {'sysconfig', 'tempfile', 'traceback'}
 HOMES = {
   'tensorflow': 'data',
   'tensorflow_datasets': 'data',
+  'grain': 'data',
   'matplotlib': 'report',
   'simpy': 'simulate',
   'pyarrow': 'islands',

@@ -7,6 +7,7 @@ set is a function that `register_dataset` decorates, and that returns the result
 of one of the functions `from_*`.
 """
 
+from selsync_jax.data.graindata import from_grain as from_grain
 from selsync_jax.data.opening import assign as assign
 from selsync_jax.data.opening import bind_data as bind_data
 from selsync_jax.data.opening import BoundData as BoundData

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Iterator, Mapping
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 import zlib
 
 import numpy as np
 
 from selsync_jax.data import protocol
 from selsync_jax.data.assignment import Assignment
-from selsync_jax.data.assignment import evaluation_blocks
+from selsync_jax.data.assignment import evaluation_schedule
+from selsync_jax.data.assignment import Schedule
 from selsync_jax.data.draws import bits
 from selsync_jax.data.order import Order
 
@@ -45,6 +46,11 @@ def forms(examples: Examples) -> str:
   )
 
 
+def rows(examples: Examples, index: np.ndarray) -> dict[str, np.ndarray]:
+  """Returns the examples with some indices."""
+  return {name: array[index] for name, array in examples.items()}
+
+
 def sample(examples: int, size: int) -> np.ndarray:
   """Returns up to `size` indices of examples, spread from first to last."""
   return np.unique(np.linspace(0, examples - 1, size).astype(np.int64))
@@ -78,19 +84,53 @@ def read(
   transform: KeyedTransform,
 ) -> Iterator[protocol.Batch]:
   """Reads with NumPy alone; see `Read`."""
+
+  def cast(index):
+    flat = rows(examples, index)
+    for name in flat.keys() & dtypes.keys():
+      flat[name] = flat[name].astype(dtypes[name], copy=False)
+    return flat
+
   for block in blocks:
     for step in range(len(block['index'])):
       slots = {name: array[step] for name, array in block.items()}
-      index, key = slots['index'], slots.get('key')
-      flat = {name: array[index.ravel()] for name, array in examples.items()}
-      for name in flat.keys() & dtypes.keys():
-        flat[name] = flat[name].astype(dtypes[name], copy=False)
-      flat = transform(flat, None if key is None else key.ravel())
-      batch = {
-        name: array.reshape(*index.shape, *array.shape[1:])
-        for name, array in flat.items()
-      }
-      yield batch | {'mask': slots['mask']}
+      yield make_batch(cast, slots, transform)
+
+
+def make_batch(
+  stored: Callable[[np.ndarray], Examples],
+  slots: Mapping[str, np.ndarray],
+  transform: KeyedTransform,
+) -> protocol.Batch:
+  """Makes the batch of a step of a block; `stored` takes flat indices."""
+  index, key = slots['index'], slots.get('key')
+  flat = transform(stored(index.ravel()), None if key is None else key.ravel())
+  batch = {
+    name: array.reshape(*index.shape, *array.shape[1:])
+    for name, array in flat.items()
+  }
+  return batch | {'mask': slots['mask']}
+
+
+@runtime_checkable
+class IndexedDataset(protocol.OpenDataset, Protocol):
+  """A data set whose examples can be read in any order."""
+
+  @property
+  def transform(self) -> Transform:
+    """Makes a batch of stored examples."""
+
+  @property
+  def train(self) -> KeyedTransform | None:
+    """Takes the place of `transform` for training batches."""
+
+  def rows(self, split: str, index: np.ndarray) -> Examples:
+    """Returns stored examples, by their indices in a split."""
+
+  def batches(
+    self, split: str, schedule: Schedule, transform: KeyedTransform
+  ) -> Iterator[protocol.Batch]:
+    """Yields the batch of each step of a schedule of `Block`."""
 
 
 class ArrayDataset(NamedTuple):
@@ -120,9 +160,20 @@ class ArrayDataset(NamedTuple):
       bytes_per_example=sum(x.nbytes for x in train.values()) / count(train),
     )
 
-  def assigned(self, assignment: Assignment) -> 'ArrayData':
+  def assigned(self, assignment: Assignment) -> 'IndexedData':
     """Returns the data of a run."""
-    return ArrayData(self.info, assignment, self)
+    return IndexedData(self.info, assignment, self)
+
+  def rows(self, split: str, index: np.ndarray) -> Examples:
+    """See `IndexedDataset`."""
+    return rows(self.splits[split], index)
+
+  def batches(
+    self, split: str, schedule: Schedule, transform: KeyedTransform
+  ) -> Iterator[protocol.Batch]:
+    """See `IndexedDataset`."""
+    examples, blocks = self.splits[split], schedule.blocks()
+    return self.read(examples, self.dtypes, blocks, transform)
 
 
 class Source(NamedTuple):
@@ -145,47 +196,47 @@ class Source(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ArrayData(protocol.Data):
-  """The data of a run's workers, from a data set in memory."""
+class IndexedData(protocol.Data):
+  """The data of a run's workers, whose examples can be read in any order."""
 
-  dataset: ArrayDataset
+  dataset: IndexedDataset
 
   def batches(self, workers, start, stop):
     """See `Data`."""
     seed, train = self.assignment.seed, self.dataset.train
+    schedule = self.assignment.schedule(workers, start, stop)
 
-    def blocks():
-      for slots in self.assignment.blocks(workers, start, stop):
-        block = {'index': slots.index, 'mask': slots.mask}
-        if train:
-          block['key'] = bits(seed, slots.epoch, slots.index)
-        yield block
+    def block(steps):
+      slots = schedule.block(steps)
+      contents = {'index': slots.index, 'mask': slots.mask}
+      if train:
+        contents['key'] = bits(seed, slots.epoch, slots.index)
+      return contents
 
-    return self._read('train', blocks(), train or self._plain)
+    transform = train or _without_key(self.dataset.transform)
+    keyed = schedule._replace(block=block)
+    return self.dataset.batches('train', keyed, transform)
 
   def evaluation(self, split, batch_size, workers, total):
     """See `Data`."""
     examples = self.info.sizes[split]
-    blocks = evaluation_blocks(examples, batch_size, workers, total)
-    return self._read(split, blocks, self._plain)
+    schedule = evaluation_schedule(examples, batch_size, workers, total)
+    transform = _without_key(self.dataset.transform)
+    return self.dataset.batches(split, schedule, transform)
 
   @property
   def fingerprint(self) -> dict[str, Any]:
     """See `Data`; 64 examples of each split are read."""
     marks = {}
-    for split, examples in self.dataset.splits.items():
-      rows = sample(count(examples), 64)
+    for split, examples in self.info.sizes.items():
+      stored = self.dataset.rows(split, sample(examples, 64))
       marks[split] = {
-        'examples': count(examples),
-        'arrays': forms(examples),
-        'content': checksum({k: v[rows] for k, v in examples.items()}),
+        'examples': examples,
+        'arrays': forms(stored),
+        'content': checksum(stored),
       }
     return marks
 
-  def _plain(self, examples, key):
-    del key
-    return self.dataset.transform(examples)
 
-  def _read(self, split, blocks, transform):
-    data = self.dataset
-    return data.read(data.splits[split], data.dtypes, blocks, transform)
+def _without_key(transform: Transform) -> KeyedTransform:
+  return lambda examples, key: transform(examples)

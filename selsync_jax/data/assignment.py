@@ -4,8 +4,9 @@ They are a pure function of (seed, step), so a resumed run computes no earlier
 steps, and every process knows what all workers read. All backends start here.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+import functools
+from typing import Any, NamedTuple
 
 from jaxtyping import Bool, Int64
 import numpy as np
@@ -21,14 +22,20 @@ from selsync_jax.data.partitions import Partition
 _STEPS, _SLOTS = 256, 2**17
 
 
-def _ranges(
-  start: int, stop: int, slots: int
-) -> Iterator[Int64[np.ndarray, 'steps']]:
-  """Yields ranges of steps; the first are short, for a quick first batch."""
-  size, most = 1, max(1, min(_STEPS, _SLOTS // slots))
-  while start < stop:
-    yield np.arange(start, min(start + size, stop))
-    start, size = start + size, min(4 * size, most)
+class Schedule(NamedTuple):
+  """What some workers read at steps `start` to `stop - 1`."""
+
+  block: Callable[[Int64[np.ndarray, 'steps']], Any]  # Of any steps.
+  start: int
+  stop: int
+  slots: int  # The number of slots of a step.
+
+  def blocks(self) -> Iterator[Any]:
+    """Yields blocks in order; the first are short, for a quick first batch."""
+    start, size, most = self.start, 1, max(1, min(_STEPS, _SLOTS // self.slots))
+    while start < self.stop:
+      yield self.block(np.arange(start, min(start + size, self.stop)))
+      start, size = start + size, min(4 * size, most)
 
 
 def progress(
@@ -103,25 +110,25 @@ class Assignment(NamedTuple):
       reader=np.broadcast_to(reader, index.shape),
     )
 
-  def blocks(
-    self, workers: Sequence[int], start: int, stop: int
-  ) -> Iterator[Slots]:
-    """Yields the slots of steps `start` to `stop - 1`, in blocks."""
-    shuffle = IndexShuffle()
-    for steps in _ranges(start, stop, len(workers) * self.batch_size):
-      yield self.slots(workers, steps, shuffle)
+  def schedule(self, workers: Sequence[int], start: int, stop: int) -> Schedule:
+    """Returns a schedule whose blocks are the slots of some workers."""
+    block = functools.partial(self.slots, workers, shuffle=IndexShuffle())
+    return Schedule(block, start, stop, len(workers) * self.batch_size)
 
 
-def evaluation_blocks(
+def evaluation_schedule(
   examples: int, batch_size: int, workers: Sequence[int], total: int
-) -> Iterator[dict[str, np.ndarray]]:
-  """Yields `index` and `mask` of `Slots` in an evaluation, in blocks.
+) -> Schedule:
+  """Returns a schedule whose blocks are `index` and `mask` of `Slots`.
 
   All `total` workers together read every example of a split once.
   """
   worker = np.asarray(workers, np.int64)[:, None]
   slot = worker * batch_size + np.arange(batch_size)
   together = total * batch_size
-  for steps in _ranges(0, -(-examples // together), slot.size):
+
+  def block(steps):
     index = steps[:, None, None] * together + slot
-    yield {'index': np.minimum(index, examples - 1), 'mask': index < examples}
+    return {'index': np.minimum(index, examples - 1), 'mask': index < examples}
+
+  return Schedule(block, 0, -(-examples // together), slot.size)

@@ -1,11 +1,10 @@
-"""Your own data sets: from NumPy, tf.data, TFDS or Hugging Face.
+"""Your own data sets: from NumPy, tf.data, TFDS, Hugging Face or Grain.
 
 The functions `from_*` hold the examples in memory, or in arrays that NumPy maps
-from disk.
+from disk. Grain reads examples when a batch needs them.
 """
 
 from collections.abc import Callable, Mapping
-import importlib
 import os
 from typing import Any
 
@@ -13,11 +12,13 @@ import numpy as np
 
 from selsync_jax.config import ConfigError
 from selsync_jax.data import arrays
+from selsync_jax.data import checks
+from selsync_jax.data import graindata
 from selsync_jax.data.order import ShuffledChunk
 from selsync_jax.data.sources import DATASETS
 
-_INT32 = np.iinfo(np.int32)
-_Make = Callable[..., arrays.ArrayDataset]
+_Own = arrays.ArrayDataset | graindata.GrainDataset
+_Make = Callable[..., _Own]
 
 
 def register_dataset(make: _Make) -> _Make:
@@ -33,47 +34,23 @@ def register_dataset(make: _Make) -> _Make:
   return DATASETS.register(make)
 
 
-def open_own(name: str, make: Callable[[], Any]) -> arrays.ArrayDataset:
+def open_own(name: str, make: Callable[[], Any]) -> _Own:
   """Calls the function of a user's data set, and its functions once."""
   with DATASETS.errors(name, 'data'):
     dataset = make()
-    if not isinstance(dataset, arrays.ArrayDataset):
+    if not isinstance(dataset, _Own):
       raise ConfigError(
         f'config.data.name={name!r}: must return data.from_arrays(...) or '
         f'another of data.from_*, got a {type(dataset).__name__}'
       )
 
     def one():  # A copy: the functions may work in place.
-      return {k: v[:1].copy() for k, v in dataset.splits['train'].items()}
+      return dataset.rows('train', np.zeros(1, np.int64))
 
     dataset.transform(one())  # So that it fails early.
     if dataset.train:
       dataset.train(one(), np.zeros(1, np.uint64))
   return dataset._replace(name=name)
-
-
-def _checking(
-  name: str, function: Callable[..., Any], num_classes: int
-) -> Callable[..., arrays.Examples]:
-  """Returns a user's function, whose batches must be alike, and as given."""
-  first = ''
-
-  def call(examples: arrays.Examples, *key: Any) -> arrays.Examples:
-    nonlocal first
-    given, batch = arrays.count(examples), function(examples, *key)
-    if not isinstance(batch, Mapping):
-      kind = type(batch).__name__
-      raise ValueError(f'{name} must return a dict, got a {kind}')
-    batch = _checked(name, batch, num_classes)
-    forms = arrays.forms(batch)
-    first = first or forms
-    if forms != first:
-      raise ValueError(f'{name} returned {forms}, and at first {first}')
-    if (made := arrays.count(batch)) != given:
-      raise ValueError(f'{name} made {made} examples of {given}')
-    return batch
-
-  return call
 
 
 def from_arrays(
@@ -106,31 +83,18 @@ def from_arrays(
     ValueError: if a split is empty, or the splits do not match.
   """
   given = {'train': train, 'validation': validation, 'test': test}
-  splits = {k: _checked(k, split, num_classes) for k, split in given.items()}
-  forms = {name: arrays.forms(split) for name, split in splits.items()}
-  for name, form in forms.items():
-    if form != forms['train']:
-      raise ValueError(
-        f'{name} has {form}, and train has {forms["train"]}; they must be equal'
-      )
-
-  if transform is not arrays.unchanged:
-    transform = _checking('transform', transform, num_classes)
-  if augment:
-    augment = _checking('augment', augment, num_classes)
-
-  def augmented(examples, key):
-    assert augment
-    return augment(transform(examples), key)
-
+  splits = {
+    k: checks.checked(k, split, num_classes) for k, split in given.items()
+  }
+  for name, split in splits.items():
+    checks.check_alike(name, split, arrays.forms(splits['train']))
   return arrays.ArrayDataset(
     '',
     task,
     num_classes,
     ShuffledChunk(),
     splits,
-    transform,
-    train=augmented if augment else None,
+    *checks.transforms(transform, augment, num_classes),
   )
 
 
@@ -194,12 +158,7 @@ def from_huggingface(
     ConfigError: if `datasets` is not installed.
     ValueError: if a split or a value is missing.
   """
-  try:
-    datasets = importlib.import_module('datasets')  # Takes a second.
-  except ModuleNotFoundError as error:
-    raise ConfigError(
-      f"config.data: {error}; pip install 'selsync-jax[huggingface]'"
-    ) from error
+  datasets = checks.library('datasets', 'huggingface')
   if not isinstance(source, Mapping):
     source = datasets.load_from_disk(os.fspath(source))
   if missing := [split for split in arrays.SPLITS if split not in source]:
@@ -228,45 +187,3 @@ def _from_splits(
     names = columns or {name: name for name in every}
     splits[split] = {name: every[names[name]] for name in names}
   return from_arrays(**splits, **options)
-
-
-def _checked(
-  name: str, given: arrays.Examples, num_classes: int
-) -> arrays.Examples:
-  """Returns arrays of JAX's types; checks their lengths, and their labels."""
-  checked = {key: _narrow(name, key, array) for key, array in given.items()}
-  lengths = {len(array) if array.ndim else 0 for array in checked.values()}
-  if not checked:
-    raise ValueError(f'{name} has no arrays')
-  if 'mask' in checked:
-    raise ValueError(f'{name} has an array mask; choose another name')
-  if len(lengths) != 1 or 0 in lengths:
-    shapes = ', '.join(f'{key} {x.shape}' for key, x in checked.items())
-    raise ValueError(
-      f'{name} has {shapes}: must be arrays of one length above 0'
-    )
-  if (label := checked.get('label')) is not None:
-    is_whole = label.ndim == 1 and label.dtype.kind in 'iu'
-    if not is_whole or label.min() < 0 or label.max() >= num_classes:
-      raise ValueError(
-        f'{name}: label must be whole numbers [examples] below '
-        f'num_classes={num_classes}, got {label.dtype} {label.shape} from '
-        f'{label.min()} to {label.max()}'
-      )
-  return checked
-
-
-def _narrow(split: str, name: str, array: Any) -> np.ndarray:
-  """Returns the array, with 32 bits in place of 64 as in JAX."""
-  array = np.asanyarray(array)
-  kind, wide = array.dtype.kind, array.dtype.itemsize == 8
-  if kind not in 'biufV' or array.dtype.hasobject or array.dtype.names:
-    raise ValueError(f'{split}: {name} has dtype {array.dtype}; use numbers')
-  if kind == 'f' and wide:
-    return array.astype(np.float32)
-  if kind in 'iu' and wide:
-    ends = (array.min(), array.max()) if array.size else ()
-    if any(not _INT32.min <= end <= _INT32.max for end in ends):
-      raise ValueError(f'{split}: {name} has numbers beyond 32 bits')
-    return array.astype(np.int32)
-  return array

@@ -116,3 +116,36 @@ def test_labels_may_fill_their_type(dtype):
   counts = assigned.label_counts
   assert counts.shape == (2, int(most) + 1)
   assert counts[:, -1].sum() == 1
+
+
+def test_a_corpus_larger_than_memory_is_read_where_a_batch_needs_it(tmp_path):
+  bptt, size = 2**15, 2**37  # In tokens: a sparse file of 256 GiB.
+  with open(tmp_path / 'corpus.bin', 'wb') as file:
+    file.truncate(2 * size)
+  tokens = np.memmap(tmp_path / 'corpus.bin', np.uint16, 'r+')
+  windows = np.lib.stride_tricks.sliding_window_view(tokens, bptt + 1)
+  split = {'tokens': windows[::bptt]}
+  dataset = from_arrays(
+    train=split,
+    validation=split,
+    test=split,
+    task='language_modeling',
+    num_classes=2**16,
+    transform=lambda batch: {
+      'inputs': batch['tokens'][:, :-1],
+      'targets': batch['tokens'][:, 1:],
+    },
+  )
+  fields = base.get_config('bsp').data.to_dict()
+  data = assign(dataset, bind_data(fields), 2, 3, seed=0)
+  (slots,) = data.assignment.schedule([1], 1000, 1001).blocks()
+  for index in slots.index.ravel():
+    segment = tokens[index * bptt : (index + 1) * bptt + 1]
+    segment[:] = np.arange(bptt + 1) + index
+  (batch,) = data.batches([1], 1000, 1001)
+  expected = np.arange(bptt) + slots.index[0, ..., None]
+  np.testing.assert_array_equal(batch['inputs'], expected.astype(np.uint16))
+  np.testing.assert_array_equal(
+    batch['targets'], (expected + 1).astype(np.uint16)
+  )
+  assert data.fingerprint['train']['examples'] == size // bptt - 1

@@ -79,7 +79,8 @@ def test_a_tf_data_pipeline_starts_from_the_same_slots(
   order = ORDERS[0] if name in FIELDS else order
   assignment = assign(name, 150, 5, 8, seed, order, *injection)
   blocks = (
-    slots._asdict() for slots in assignment.blocks([1, 3], start, start + 30)
+    slots._asdict()
+    for slots in assignment.schedule([1, 3], start, start + 30).blocks()
   )
   steps = pipelines.read(
     {'example': np.arange(150)}, {}, blocks, lambda examples, key: examples

@@ -105,7 +105,7 @@ def test_a_batch_holds_its_assigned_examples_transformed_one_by_one(data):
   where = (range(WORKERS), 55, 58)
   seed, dataset = data.assignment.seed, data.dataset
   for step, batch in zip(range(55, 58), data.batches(*where), strict=True):
-    (slots,) = data.assignment.blocks(range(WORKERS), step, step + 1)
+    (slots,) = data.assignment.schedule(range(WORKERS), step, step + 1).blocks()
     slots = slots._replace(**{k: v[0] for k, v in slots._asdict().items()})
     np.testing.assert_array_equal(batch['mask'], slots.mask)
     for worker, slot in np.argwhere(slots.mask)[::5]:

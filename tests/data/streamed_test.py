@@ -54,7 +54,7 @@ def test_a_batch_holds_its_assigned_examples_augmented_by_their_keys(
   batches = dataset.assigned(assignment).batches(range(WORKERS), 0, steps)
   files = list(shards.read(0, shards.examples))
   for step, batch in zip(range(steps), batches, strict=True):
-    (slots,) = assignment.blocks(range(WORKERS), step, step + 1)
+    (slots,) = assignment.schedule(range(WORKERS), step, step + 1).blocks()
     slots = slots._replace(**{k: v[0] for k, v in slots._asdict().items()})
     np.testing.assert_array_equal(batch['mask'], slots.mask)
     for slot in np.argwhere(batch['mask'])[::7]:

@@ -70,6 +70,7 @@ def test_data_of_ones_own_are_read_from_everywhere(data_dir, tmp_path):
     "{'train': 100, 'validation': 20, 'test': 30}",
     "{'train': 9, 'validation': 1, 'test': 10}",
     "{'train': 3, 'validation': 3, 'test': 3}",
+    "{'train': 80, 'validation': 10, 'test': 10}",
   ]
 
 

@@ -1,0 +1,188 @@
+"""Data sets whose examples Grain reads when a batch needs them."""
+
+from collections.abc import Callable, Iterator, Mapping
+import sys
+from typing import Any, NamedTuple
+
+from jaxtyping import Integer
+import numpy as np
+
+from selsync_jax.data import arrays
+from selsync_jax.data import checks
+from selsync_jax.data import grain_pipeline
+from selsync_jax.data import protocol
+from selsync_jax.data.assignment import Assignment
+from selsync_jax.data.assignment import Schedule
+from selsync_jax.data.order import Order
+from selsync_jax.data.order import ShuffledChunk
+from selsync_jax.data.sources import DATASETS
+
+
+def from_grain(
+  *,
+  train: Any,
+  validation: Any,
+  test: Any,
+  task: str,
+  num_classes: int,
+  columns: Mapping[str, str] | None = None,
+  labels: Any = None,
+  transform: arrays.Transform = arrays.unchanged,
+  augment: arrays.KeyedTransform | None = None,
+  read_options: Any = None,
+  multiprocessing_options: Any = None,
+) -> 'GrainDataset':
+  """Returns a data set that Grain reads, the extra `grain`.
+
+  Its batches are those of `from_arrays` with the same examples, but an example
+  is read when a batch needs it.
+
+  Args:
+    train: the training split, a `grain.MapDataset` of single examples, each a
+      dict. An element must be the same whenever it is read: what a `random_map`
+      draws depends on the index alone, so it is the same in every epoch.
+    validation: the validation split, likewise; all choices are made by it.
+    test: the test split, likewise; it is scored once, at the end.
+    task: see `from_arrays`.
+    num_classes: see `from_arrays`.
+    columns: the elements' own names, by name in a batch; by default all.
+    labels: the labels of all training examples, whole numbers [examples], which
+      partitions by label need.
+    transform: see `from_arrays`.
+    augment: see `from_arrays`; it draws anew in every epoch.
+    read_options: a `grain.ReadOptions`; its buffer counts steps. By default 16
+      threads read 16 steps ahead.
+    multiprocessing_options: a `grain.MultiprocessingOptions`, whose processes
+      read and transform; by default this process does.
+
+  Raises:
+    ConfigError: if Grain is not installed.
+    ValueError: if a split is empty or without end, lacks elements, or changes
+      when it is read again, or if the splits do not match.
+  """
+  grain = checks.library('grain', 'grain')
+  expected = ''
+
+  def check(name, stored):
+    nonlocal expected
+    stored = checks.checked(name, stored, num_classes)
+    expected = expected or arrays.forms(stored)
+    checks.check_alike(name, stored, expected)
+    return stored
+
+  splits: dict[str, Split] = {}
+  samples: dict[str, arrays.Examples] = {}
+  given = {'train': train, 'validation': validation, 'test': test}
+  for name, source in given.items():
+    if not isinstance(source, grain.MapDataset):
+      kind = type(source).__name__
+      raise ValueError(f'{name} must be a grain.MapDataset, got a {kind}')
+    if not 0 < len(source) < sys.maxsize:
+      found = 'no end; leave out repeat()' if len(source) else 'no elements'
+      raise ValueError(f'{name} has {found}')
+    splits[name] = split = Split(name, source, columns or {}, check)
+    some = arrays.sample(len(source), 8)
+    samples[name], again = split.rows(some), split.rows(some)
+    if arrays.checksum(samples[name]) != arrays.checksum(again):
+      raise ValueError(
+        f'{name} has elements that change when they are read again; give what '
+        'is random a seed, as in random_map(..., seed=0)'
+      )
+  if labels is not None:
+    labels = checks.checked('labels', {'label': labels}, num_classes)['label']
+    if len(labels) != len(train):
+      raise ValueError(
+        f'labels has {len(labels)} labels of {len(train)} training examples'
+      )
+  stored = samples['train']
+  size = sum(array.nbytes for array in stored.values()) / arrays.count(stored)
+  return GrainDataset(
+    '',
+    task,
+    num_classes,
+    ShuffledChunk(),
+    splits,
+    *checks.transforms(transform, augment, num_classes),
+    labels,
+    size,
+    read_options or grain.ReadOptions(16, 16),
+    multiprocessing_options,
+  )
+
+
+class Split(NamedTuple):
+  """A split, whose elements are read one by one."""
+
+  name: str
+  source: Any  # A `grain.MapDataset` of single examples.
+  columns: Mapping[str, str]  # The elements' own names; empty for all of them.
+  check: Callable[[str, arrays.Examples], arrays.Examples]
+
+  def rows(self, index: np.ndarray) -> arrays.Examples:
+    """Returns the elements with some indices."""
+    elements = [self._element(i) for i in index.tolist()]
+    stacked = {}
+    columns = self.columns or {name: name for name in elements[0]}
+    for name, column in columns.items():
+      values = [np.asarray(element.get(column)) for element in elements]
+      shapes = dict.fromkeys(value.shape for value in values)
+      if len(shapes) > 1:
+        raise ValueError(f'{self.name}: {name} has shapes {[*shapes]}')
+      stacked[name] = np.stack(values)
+    return self.check(self.name, stacked)
+
+  def _element(self, index: int) -> Any:
+    element = self.source[index]
+    if element is None:
+      raise ValueError(f'{self.name} lacks element {index}; leave out filter()')
+    if not isinstance(element, Mapping):
+      kind = type(element).__name__
+      raise ValueError(f'{self.name} must have dicts as elements, got a {kind}')
+    return element
+
+
+class GrainDataset(NamedTuple):
+  """A data set that Grain reads; see also `ArrayDataset`."""
+
+  name: str
+  task: str
+  num_classes: int
+  order: Order
+  splits: Mapping[str, Split]
+  transform: arrays.Transform
+  train: arrays.KeyedTransform | None
+  labels: Integer[np.ndarray, 'examples'] | None  # Those of `train`.
+  bytes_per_example: float
+  read_options: Any  # A `grain.ReadOptions`.
+  multiprocessing_options: Any  # A `grain.MultiprocessingOptions`.
+
+  @property
+  def info(self) -> protocol.DatasetInfo:
+    """The data set, without its examples."""
+    sizes = {name: len(split.source) for name, split in self.splits.items()}
+    return protocol.DatasetInfo(
+      *self[:4], sizes, self.labels, self.bytes_per_example
+    )
+
+  def assigned(self, assignment: Assignment) -> arrays.IndexedData:
+    """Returns the data of a run."""
+    return arrays.IndexedData(self.info, assignment, self)
+
+  def rows(self, split: str, index: np.ndarray) -> arrays.Examples:
+    """See `IndexedDataset`."""
+    return self.splits[split].rows(index)
+
+  def batches(
+    self, split: str, schedule: Schedule, transform: arrays.KeyedTransform
+  ) -> Iterator[protocol.Batch]:
+    """See `IndexedDataset`."""
+    rows = self.splits[split].rows
+    # Evaluations would be over before processes had started.
+    options = self.multiprocessing_options if split == 'train' else None
+    return grain_pipeline.read(
+      lambda slots: arrays.make_batch(rows, slots, transform),
+      schedule,
+      self.read_options,
+      options,
+      DATASETS.get(self.name),
+    )

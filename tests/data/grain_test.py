@@ -1,0 +1,298 @@
+"""Grain reads the examples that the index arithmetic names, and no others."""
+
+import collections
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+
+import grain
+import numpy as np
+import pytest
+
+from selsync_jax.commands import config_file
+from selsync_jax.config import ConfigError
+from selsync_jax.configs import base
+from selsync_jax.data import assign
+from selsync_jax.data import bind_data
+from selsync_jax.data import from_arrays
+from selsync_jax.data import from_grain
+from selsync_jax.data import open_data
+from selsync_jax.data.index_shuffle import IndexShuffle
+from tests.support import own_code
+from tests.support.session import ROOT
+
+WORKERS, BATCH = 4, 6
+SIZES = {'train': 350, 'validation': 41, 'test': 7}
+PARTITIONS = {
+  'seldp': {},
+  'defdp': {},
+  'by_label': dict(labels_per_worker=5),
+  'dirichlet, injected': dict(
+    dirichlet_alpha=10.0, injection=dict(alpha=0.5, beta=0.5)
+  ),
+}
+
+
+@pytest.fixture(autouse=True)
+def forget():
+  with own_code.forgotten():
+    yield
+
+
+def arrays_of(split):
+  rng = np.random.default_rng(SIZES[split])
+  image = rng.integers(0, 256, (SIZES[split], 3, 2), np.uint8)
+  return {'image': image, 'label': np.arange(SIZES[split]) % 10}
+
+
+class Rows:
+  """Single examples, of which it counts those that were read."""
+
+  def __init__(self, arrays):
+    self.arrays, self.read = arrays, collections.Counter()
+
+  def __len__(self):
+    return len(self.arrays['label'])
+
+  def __getitem__(self, index):
+    self.read[index] += 1
+    return {name: array[index] for name, array in self.arrays.items()}
+
+
+def scaled(batch):
+  return batch | {'image': batch['image'] / np.float32(255)}
+
+
+def mirrored(batch, key):
+  flip = (key % 2 == 1)[:, None, None]
+  return batch | {'image': np.where(flip, batch['image'][:, ::-1], 0)}
+
+
+def by_grain(change=lambda dataset: dataset, **options):
+  splits = {
+    split: change(grain.MapDataset.source(Rows(arrays_of(split))))
+    for split in SIZES
+  }
+  common = dict(task='classification', num_classes=10)
+  return from_grain(**splits | common | options)
+
+
+def assigned(dataset, partition='seldp', **fields):
+  data = base.get_config('bsp').data.to_dict()
+  data |= dict(partition=partition.split(',')[0], **fields)
+  return assign(dataset, bind_data(data), WORKERS, BATCH, seed=3)
+
+
+def assert_equal_batches(batches, expected):
+  count = 0
+  for batch, same in zip(batches, expected, strict=True):
+    assert batch.keys() == same.keys()
+    for name, array in batch.items():
+      assert array.dtype == same[name].dtype, name
+      np.testing.assert_array_equal(array, same[name])
+    count += 1
+  assert count
+
+
+def stored(dataset):
+  return dataset.map(lambda e: {'x': e['image'], 'y': e['label'], 'z': 'text'})
+
+
+@pytest.mark.parametrize('partition', PARTITIONS)
+def test_batches_are_those_of_the_same_examples_in_memory(partition):
+  functions = dict(transform=scaled, augment=mirrored)
+  own = dict(
+    columns={'image': 'x', 'label': 'y'}, labels=arrays_of('train')['label']
+  )
+  data, memory = (
+    assigned(dataset, partition, **PARTITIONS[partition])
+    for dataset in (
+      by_grain(stored, **own, **functions),
+      from_arrays(
+        **{split: arrays_of(split) for split in SIZES},
+        **dict(task='classification', num_classes=10, **functions),
+      ),
+    )
+  )
+  for where in ((range(WORKERS), 0, 150), ([1, 3], 99_990, 100_010)):
+    assert_equal_batches(data.batches(*where), memory.batches(*where))
+  for split in SIZES:
+    for workers in ([0, 1], [2]):  # Two processes, three workers.
+      assert_equal_batches(
+        data.evaluation(split, 5, workers, 3),
+        memory.evaluation(split, 5, workers, 3),
+      )
+  assert data.fingerprint == memory.fingerprint
+  assert data.facts == memory.facts
+  assert data.injected_bytes_per_step == memory.injected_bytes_per_step
+
+
+def test_a_resumed_run_reads_nothing_of_the_steps_before():
+  dataset = by_grain()
+  rows = dataset.splits['train'].source._source
+  data = assigned(dataset)
+  rows.read.clear()
+  list(data.batches([0, 2], 1000, 1003))
+  slots = data.assignment.slots([0, 2], np.arange(1000, 1003), IndexShuffle())
+  assert rows.read == collections.Counter(slots.index.ravel().tolist())
+
+
+def test_threads_that_read_ahead_end_with_the_batches():
+  before = set(threading.enumerate())
+  batches = assigned(by_grain()).batches(range(WORKERS), 0, 2**31 - 1)
+  next(batches)
+  reading = set(threading.enumerate()) - before
+  assert reading
+  batches.close()
+  for thread in reading:
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def noisy(element, rng):
+  return element | {'image': element['image'] + rng.normal()}
+
+
+def random(dataset):
+  return dataset.seed(5).shuffle().random_map(noisy)
+
+
+def test_what_grain_draws_depends_on_the_index_alone():
+  """Not on threads, on workers, or on what was read before."""
+  whole = assigned(by_grain(random)).batches(range(WORKERS), 0, 60)
+  alone = grain.ReadOptions(num_threads=0)
+  data = assigned(by_grain(random, read_options=alone))
+  late = data.batches([1, 3], 40, 60)
+  for batch, again in zip(list(whole)[40:], late, strict=True):
+    for name in batch:
+      np.testing.assert_array_equal(batch[name][[1, 3]], again[name])
+
+
+CONFIG = """
+import grain
+import numpy as np
+import selsync_jax as ss
+from selsync_jax import data
+from selsync_jax.configs import base
+
+def row(index):
+  return {'image': np.full((2, 2, 1), index, np.float32), 'label': index % 2}
+
+@ss.register_dataset
+def mine():
+  source = grain.MapDataset.range(40).map(row)
+  return data.from_grain(
+    train=source, validation=source, test=source, task='classification',
+    num_classes=2, transform=lambda b: b | {'image': b['image'] / 40},
+    multiprocessing_options=grain.MultiprocessingOptions(num_workers=PROCESSES),
+  )
+
+def get_config():
+  config = base.get_config('bsp')
+  config.steps, config.data.name = 9, 'mine'
+  return config
+"""
+
+
+def by_file(folder, processes):
+  """The data of a config file."""
+  path = folder / 'mine.py'
+  path.write_text(CONFIG.replace('PROCESSES', str(processes)))
+  config = config_file.load(str(path), ()).data.to_dict()
+  return open_data(bind_data(config), workers=2, batch_size=3, seed=0)
+
+
+@pytest.mark.slow  # Processes that import JAX, here and below.
+def test_processes_of_grain_read_what_this_one_would(tmp_path):
+  """Although they cannot import the config file, whose code they run."""
+  alone, several = (
+    by_file(tmp_path, processes).batches([0, 1], 5, 40) for processes in (0, 2)
+  )
+  assert_equal_batches(several, alone)
+
+
+READING = """
+import multiprocessing, pathlib, sys, time
+from tests.data import grain_test
+
+if __name__ == '__main__':
+  batches = grain_test.by_file(pathlib.Path(), 2).batches([0], 0, 2**31 - 1)
+  next(batches)
+  print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+  time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_processes_of_grain_end_with_a_run_that_is_killed(tmp_path):
+  (tmp_path / 'reading.py').write_text(READING)
+  run = subprocess.Popen(
+    [sys.executable, 'reading.py'],
+    cwd=tmp_path,
+    env=os.environ | {'PYTHONPATH': os.pathsep.join([str(ROOT), *sys.path])},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.DEVNULL,
+    text=True,
+  )
+  with run:
+    pids = [int(pid) for pid in run.stdout.readline().split()]
+    run.kill()
+  assert len(pids) == 2
+  deadline = time.monotonic() + 60
+  while left := [p for p in pids if pathlib.Path(f'/proc/{p}').exists()]:
+    assert time.monotonic() < deadline, left
+    time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+  'change, line',
+  [
+    (lambda d: d.repeat(), 'train has no end; leave out repeat()'),
+    (lambda d: d[:0], 'train has no elements'),
+    (
+      lambda d: d.filter(lambda e: e['label'] != 0),
+      'train lacks element 0; leave out filter()',
+    ),
+    (
+      lambda d: d.map(lambda e: e['label']),
+      'train must have dicts as elements, got a int64',
+    ),
+    (
+      lambda d: d.map(lambda e: {'image': e['image'][: 1 + e['label'] % 2]}),
+      'train: image has shapes [(1, 2), (2, 2)]',
+    ),
+    (
+      lambda d: d.map(lambda e: e | {'label': str(e['label'])}),
+      'train: label has dtype <U1; use numbers',
+    ),
+    (
+      lambda d: d.map(lambda e: e | {'label': e['label'] + 1}),
+      'train: label must be whole numbers [examples] below num_classes=10, got '
+      'int32 (8,) from 1 to 10',
+    ),
+    (
+      lambda d: d.map(lambda e: e | {'image': np.random.normal()}),
+      'train has elements that change when they are read again; give what is '
+      'random a seed, as in random_map(..., seed=0)',
+    ),
+    (lambda d: d.to_iter_dataset(), 'train must be a grain.MapDataset, got a '),
+  ],
+)
+def test_what_cannot_be_read_by_index_is_refused(change, line):
+  with pytest.raises(ValueError) as error:  # noqa: PT011
+    by_grain(change)
+  assert str(error.value).startswith(line)
+
+
+def test_labels_are_those_of_all_training_examples():
+  with pytest.raises(ValueError, match='labels has 3 labels of 350 training'):
+    by_grain(labels=np.arange(3))
+
+
+def test_without_grain_the_line_says_what_to_install(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'grain', None)
+  with pytest.raises(ConfigError, match=r"pip install 'selsync-jax\[grain\]'$"):
+    by_grain()
