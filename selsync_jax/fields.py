@@ -85,6 +85,12 @@ FIELDS: Mapping[str, Field] = {
     Annotated[int, Interval(ge=1, le=10**6)],
     'Examples per worker and step.',
   ),
+  'accumulate': _changeable(
+    1,
+    Count,
+    'The pieces in which a worker computes its batch, one after another, to '
+    'need less memory; see performance.md.',
+  ),
   'data.name': Field('digits', str, 'The data set, see partitions.md.'),
   'data.backend': _changeable(
     'auto',

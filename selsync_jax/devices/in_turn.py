@@ -20,9 +20,17 @@ from selsync_jax.devices import equations
 def in_turn(fn: Callable[..., Any]) -> Callable[..., Any]:
   """Returns `fn` of one worker so that `vmap` loops over the workers.
 
-  It must not have collectives. XLA brings convolutions into the layout of its
-  fast kernels, but on a CPU only outside loops. Inside one, the gradient of a
-  kernel takes 20 times as long, so they get that layout here.
+  It must not have collectives.
+  """
+  return sequential_vmap(in_loop(fn))
+
+
+def in_loop(fn: Callable[..., Any]) -> Callable[..., Any]:
+  """Returns `fn` so that it is fast inside a loop, too.
+
+  XLA brings convolutions into the layout of its fast kernels, but on a CPU only
+  outside loops. Inside one, the gradient of a kernel takes 20 times as long, so
+  they get that layout here.
   """
 
   def canonical(*args):
@@ -32,7 +40,7 @@ def in_turn(fn: Callable[..., Any]) -> Callable[..., Any]:
     leaves = _evaluate(closed, jax.tree.leaves(args))
     return jax.tree.unflatten(jax.tree.structure(out), leaves)
 
-  return sequential_vmap(canonical)
+  return canonical
 
 
 def _evaluate(closed: core.ClosedJaxpr, args: Sequence[Any]) -> list[Any]:

@@ -16,6 +16,7 @@ import optax
 from selsync_jax import optimizers
 from selsync_jax.models import tasks
 from selsync_jax.sync import flat
+from selsync_jax.training.gradient import gradient
 from selsync_jax.training.problem import Problem
 
 Tree = Any
@@ -43,7 +44,8 @@ class Numerics:
     # slow (measured on the digits: 2.6 ms for one gradient, 7 to 10 ms for each
     # of 4 to 32).
     self._width = width or (1 if jax.default_backend() == 'cpu' else 8)
-    self._loss = tasks.train_loss(problem.model, problem.task)
+    loss = tasks.train_loss(problem.model, problem.task)
+    self._backward = gradient(loss, problem.accumulate)
     one = self._gradient if self._width == 1 else jax.vmap(self._gradient)
     self._gradients = jax.jit(one)
     self.update = jax.jit(self._update)
@@ -112,7 +114,7 @@ class Numerics:
     # Keys as in `training.step`.
     key = jax.random.fold_in(jax.random.key(self._problem.seed), step)
     key = jax.random.fold_in(key, worker)
-    grads, (metrics, model_state) = jax.grad(self._loss, has_aux=True)(
+    grads, (metrics, model_state) = self._backward(
       shared['params'], shared['model_state'], batch, key
     )
     return {'grads': grads, 'model_state': model_state, 'metrics': metrics}

@@ -35,6 +35,7 @@ class Problem:
   learning_rate: optax.Schedule  # By optimizer step.
   peak_rate: float
   batch_size: int  # Examples per worker and step.
+  accumulate: int  # The pieces in which a batch is computed, see `gradient`.
   eval_batch_size: int  # Examples per worker and evaluation batch.
   seed: int  # It seeds weights, shuffles, dropout and draws.
   steps: int  # Optimizer steps of the whole run.
@@ -108,6 +109,7 @@ def create_problem(settings: Settings) -> Problem:
     learning_rate=learning_rate,
     peak_rate=settings.learning_rate,
     batch_size=config.batch_size,
+    accumulate=config.accumulate,
     eval_batch_size=config.eval.batch_size,
     seed=config.seed,
     steps=steps,

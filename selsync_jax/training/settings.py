@@ -124,8 +124,9 @@ def check_mesh(config: Any) -> None:
       f'config.workers=1: a worker of {devices} devices needs others; XLA '
       'cannot compile a mesh with one worker'
     )
-  if config.batch_size % devices:
+  if config.batch_size % (devices * config.accumulate):
     raise ConfigError(
-      f'config.batch_size={config.batch_size}: must be a multiple of the '
-      f'devices per worker, {devices} (mesh.data times mesh.fsdp)'
+      f'config.batch_size={config.batch_size}: must be a multiple of '
+      f'config.accumulate={config.accumulate} times the devices per worker, '
+      f'{devices} (mesh.data times mesh.fsdp)'
     )

@@ -84,6 +84,7 @@ class Setup:
       problem.seed,
       plan.config.check_replicas,
       plan.mapper.alone,
+      problem.accumulate,
     )
     return plan.mapper.map_steps(step, strategy.averager.under_way)
 

@@ -62,8 +62,8 @@ def fit(settings: Settings, record: Record | None) -> Settings:
   times, size = config.workers / record['workers'], record['batch_size']
   config.batch_size = size
   if times != 1 and config.checkpoint.resize_batch == 'total':
-    devices = math.prod(config.mesh.values())
-    config.batch_size = devices * max(1, round(size / times / devices))
+    unit = config.accumulate * math.prod(config.mesh.values())
+    config.batch_size = unit * max(1, round(size / times / unit))
   check_mesh(config)  # The mesh may differ from the checkpoint's.
   batch = times * config.batch_size / size  # The ratio of total batches.
   peak, rate = settings.learning_rate, record['learning_rate'] * batch

@@ -18,11 +18,12 @@ from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.models import tasks
 from selsync_jax.runs import ledger
-from selsync_jax.sync import inner
 from selsync_jax.sync import replicas
 from selsync_jax.sync import traffic
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.strategy import Strategy
+from selsync_jax.training.gradient import gradient
+from selsync_jax.training.gradient import Loss
 
 PARTS = {
   'trigger_state': 'trigger',
@@ -31,9 +32,6 @@ PARTS = {
   'moments_state': 'optimizer_state',
 }
 """By field of the state, the part of the strategy whose state it is."""
-
-Loss = Callable[..., Any]
-"""`(params, model_state, batch, key) -> loss, (metrics, model_state)`."""
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -86,6 +84,7 @@ def train_step(
   seed: int,
   check_every: int = 0,
   alone: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda fn: fn,
+  accumulate: int = 1,
 ) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, Any]]]:
   """Returns the step of one worker, to be mapped over all workers.
 
@@ -94,19 +93,16 @@ def train_step(
   the first parameter that differs between workers that should be equal, or -1.
   The replicas are compared after every `check_every` synchronizations; 0 is
   never. The key of dropout is folded from `seed`, the step and the worker. The
-  gradient's function has no collectives, see `Mapper.alone`.
+  gradient's function has no collectives, see `Mapper.alone`; it takes the batch
+  in `accumulate` pieces, see `gradient`.
   """
   synchronize = _synchronization(strategy, optimizer, check_every)
-
-  def in_use(params, *args):
-    return loss(inner.in_use(params), *args)
-
-  gradient = alone(jax.grad(in_use, has_aux=True))
+  backward = alone(gradient(loss, accumulate))
 
   def step(state: TrainState, batch: Any):
     key = jax.random.fold_in(jax.random.key(seed), state.step)
     key = jax.random.fold_in(key, lax.axis_index(AXIS))
-    grads, (metrics, model_state) = gradient(
+    grads, (metrics, model_state) = backward(
       state.params, state.model_state, batch, key
     )
     state, change, sync = _local_update(

@@ -18,6 +18,7 @@ import optax
 from selsync_jax.models import tasks
 from selsync_jax.sync.network import Network
 from selsync_jax.sync.strategy import Strategy
+from selsync_jax.training.gradient import gradient
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.settings import check
@@ -126,13 +127,12 @@ def measure(config: ml_collections.ConfigDict, steps: int) -> Measurement:
 
 def _step(problem: Problem) -> Any:
   """Returns the step of a single worker, `(state, batch, key) -> state`."""
-  gradient = jax.grad(
-    tasks.train_loss(problem.model, problem.task), has_aux=True
-  )
+  loss = tasks.train_loss(problem.model, problem.task)
+  backward = gradient(loss, problem.accumulate)
 
   def step(state, batch, key):
     params, model_state, opt_state = state
-    grads, (_, model_state) = gradient(params, model_state, batch, key)
+    grads, (_, model_state) = backward(params, model_state, batch, key)
     updates, opt_state = problem.optimizer.update(grads, opt_state, params)
     return optax.apply_updates(params, updates), model_state, opt_state
 

@@ -52,12 +52,14 @@ def test_the_learning_rate_goes_with_the_batch_of_all(
   assert fitted.learning_rate == pytest.approx(0.3 * batches)
 
 
-def test_the_devices_of_a_worker_can_share_its_new_batch():
+def test_the_devices_of_a_worker_can_share_its_new_batch_and_its_pieces():
   config = digits.get_config()
   config.update(workers=3, mapper='mesh', mesh={'data': 1, 'fsdp': 4})
   record = {'workers': 4, 'batch_size': 32, 'learning_rate': 0.3}
-  fitted = elastic.fit(check(config), record)
-  assert fitted.config.batch_size == 44  # Not 43.
+  for accumulate, size in ((1, 44), (2, 40)):  # Not 43.
+    config.accumulate = accumulate
+    fitted = elastic.fit(check(config), record)
+    assert fitted.config.batch_size == size
 
 
 @pytest.mark.parametrize('rule', ['total', 'worker'])

@@ -77,6 +77,12 @@ BAD_FIELDS = [
   ),
   ('batch_size', 0, 'config.batch_size=0: must be in [1, 1000000]'),
   (
+    'accumulate',
+    5,
+    'config.batch_size=32: must be a multiple of config.accumulate=5 times '
+    'the devices per worker, 1 (mesh.data times mesh.fsdp)',
+  ),
+  (
     'data.name',
     'mnist',
     "config.data.name: 'mnist' is not one of digits, hyperplane, stdlib_text, "

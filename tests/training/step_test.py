@@ -15,6 +15,7 @@ from selsync_jax import models
 from selsync_jax.config import ConfigError
 from selsync_jax.devices import mappers
 from selsync_jax.models import tasks
+from selsync_jax.training.gradient import gradient
 from selsync_jax.training.step import init_state
 from selsync_jax.training.step import train_step
 from tests.support import programs
@@ -57,7 +58,16 @@ def batches(steps, size=32):
 class Run:
   """SelSync on a model, step by step."""
 
-  def __init__(self, model, mapper, delta=0.1, optimizer=None, averager=None):
+  def __init__(
+    self,
+    model,
+    mapper,
+    delta=0.1,
+    optimizer=None,
+    averager=None,
+    accumulate=1,
+    **mesh,
+  ):
     task = tasks.TASKS['classification']
     strategy = ss.Strategy(ss.selsync(delta), averager or ss.mean())
     optimizer = optimizer or optax.sgd(0.05, momentum=0.9)
@@ -71,9 +81,14 @@ class Run:
       self.traces += 1
       return loss(*args)
 
-    self.mapper = mappers.choose(mapper, N)
+    self.mapper = mappers.choose(mapper, N, **mesh)
     step = train_step(
-      counted, strategy, optimizer, seed=0, alone=self.mapper.alone
+      counted,
+      strategy,
+      optimizer,
+      seed=0,
+      alone=self.mapper.alone,
+      accumulate=accumulate,
     )
     self.state = self.mapper.replicate(lambda: state)
     self.step = self.mapper.map_workers(step)
@@ -221,6 +236,76 @@ def test_slots_outside_the_mask_do_not_count():
   assert masked[1][0]['count'] == 20
   for one, other in zip(*map(jax.tree.leaves, (masked, alone)), strict=True):
     np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+  'kind',
+  [
+    {'mapper': 'pmap'},
+    {'mapper': 'vmap'},
+    {'mapper': 'map'},
+    {'mapper': 'mesh', 'data': 2},
+  ],
+)
+def test_four_small_batches_make_one_large_one(kind):
+  sgd, seen = optax.sgd(0.002, momentum=0.9), []
+  for accumulate in (1, 4):
+    run = Run(Dense(), delta=0.3, optimizer=sgd, accumulate=accumulate, **kind)
+    rows = []
+    for batch in batches(12):
+      batch['mask'][:, 20:] = batch['mask'][0, ::4] = False  # A whole piece.
+      run.state, row = run.step(run.state, batch)
+      rows.append(jax.device_get(row))
+    seen.append((params(run), jax.tree.map(lambda *x: np.stack(x), *rows)))
+  (one, rows), (other, others) = seen
+  assert 1 < rows['synced'][:, 0].sum() < 12
+  np.testing.assert_array_equal(rows['synced'], others['synced'])
+  for name in rows:
+    np.testing.assert_allclose(rows[name], others[name], 1e-5, 1e-6)
+  for x, y in zip(one, other, strict=True):
+    np.testing.assert_allclose(x, y, atol=1e-6)
+
+
+def test_pieces_are_every_kth_example_and_pass_batch_statistics_on():
+  task = tasks.TASKS['classification']
+  batch = jax.tree.map(lambda x: x[0], next(batches(1)))
+  batch['mask'][:5] = False
+  variables, start = tasks.init(Normed(), task, batch, jax.random.key(0))
+  loss, key = tasks.train_loss(Normed(), task), jax.random.key(1)
+  grads, (metrics, state) = gradient(loss, 2)(variables, start, batch, key)
+  expected = jax.tree.map(jnp.zeros_like, variables)
+  for i, count in enumerate((13, 14)):
+    one, (_, start) = jax.grad(loss, has_aux=True)(
+      variables,
+      start,
+      jax.tree.map(lambda x, i=i: x[i::2], batch),
+      jax.random.fold_in(key, i),
+    )
+    expected = jax.tree.map(
+      lambda x, y, share=count / 27: x + share * y, expected, one
+    )
+  assert metrics['count'] == 27
+  for one, other in ((grads, expected), (state, start)):
+    jax.tree.map(
+      lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), one, other
+    )
+
+
+@pytest.mark.slow
+def test_pieces_need_the_activations_of_one_and_fast_convolutions():
+  model, temporary = models.create_model('convnet', 10), []
+  task, key = tasks.TASKS['classification'], jax.random.key(0)
+  batch = jax.tree.map(lambda x: x[0], next(batches(1, size=512)))
+  start = tasks.init(model, task, batch, key)
+  for pieces in (1, 8):
+    step = jax.jit(gradient(tasks.train_loss(model, task), pieces))
+    compiled = step.lower(*start, batch, key).compile()
+    temporary.append(compiled.memory_analysis().temp_size_in_bytes)
+  layouts = set(
+    re.findall(r' convolution\(.*dim_labels=(\S+?)[,\s]', compiled.as_text())
+  )
+  assert layouts == {'b01f_01io->b01f'}
+  assert temporary[1] < temporary[0] / 4
 
 
 @pytest.mark.parametrize(
