@@ -146,8 +146,9 @@ FIELDS: Mapping[str, Field] = {
   'schedule.name': Field(
     'constant',
     str,
-    'Or `cosine`, which decays to 0 at the end; `milestones` and `staircase`, '
-    'repeatedly multiplied by `factor`.',
+    'Or `cosine`, `polynomial`, `exponential` and `stable`, which decay until '
+    'the end of the run; `milestones` and `staircase`, repeatedly multiplied '
+    'by `factor`.',
   ),
   'schedule.warmup_epochs': Field(
     0.0,

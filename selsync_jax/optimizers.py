@@ -14,8 +14,10 @@ from selsync_jax.config import bind
 from selsync_jax.config import Bound
 from selsync_jax.config import config_errors
 from selsync_jax.config import Count
+from selsync_jax.config import Fraction
 from selsync_jax.config import NonNegative
 from selsync_jax.config import Positive
+from selsync_jax.config import Probability
 from selsync_jax.config import set_fields
 from selsync_jax.config import Share
 
@@ -126,9 +128,55 @@ def _constant(peak, _steps):
   return optax.constant_schedule(peak)
 
 
-def _cosine(peak, steps):
-  """It decays to 0 at the end of the run, as a cosine."""
-  return optax.cosine_decay_schedule(peak, steps)
+def _cosine(peak, steps, *, alpha: Probability = 0.0, exponent: Positive = 1.0):
+  """It decays until the end of the run, as a cosine.
+
+  Args:
+    peak: the learning rate after warmup.
+    steps: those that follow the warmup.
+    alpha: the learning rate at the end, as a share of the peak.
+    exponent: the power of the cosine, which goes from 1 to 0.
+  """
+  return optax.cosine_decay_schedule(peak, steps, alpha, exponent)
+
+
+def _polynomial(
+  peak, steps, *, alpha: Probability = 0.0, power: Positive = 1.0
+):
+  """It decays until the end of the run, linearly or as another power.
+
+  Args:
+    peak: the learning rate after warmup.
+    steps: those that follow the warmup.
+    alpha: the learning rate at the end, as a share of the peak.
+    power: the power of the share of the steps that are left; 1 is linear.
+  """
+  return optax.polynomial_schedule(peak, alpha * peak, power, steps)
+
+
+def _exponential(peak, steps, *, alpha: Fraction):
+  """It decays until the end of the run, at each step by the same factor.
+
+  Args:
+    peak: the learning rate after warmup.
+    steps: those that follow the warmup.
+    alpha: the learning rate at the end, as a share of the peak.
+  """
+  return optax.exponential_decay(peak, steps, alpha)
+
+
+def _stable(peak, steps, *, alpha: Probability = 0.0, decay: Fraction = 0.2):
+  """It stays, and decays linearly at the end of the run: WSD.
+
+  Args:
+    peak: the learning rate after warmup.
+    steps: those that follow the warmup.
+    alpha: the learning rate at the end, as a share of the peak.
+    decay: the share of the steps in which it decays. 0.2 is that of
+      Hägele et al., NeurIPS 2024.
+  """
+  length = max(1, round(decay * steps))
+  return optax.linear_schedule(peak, alpha * peak, length, steps - length)
 
 
 def _milestones(
@@ -159,6 +207,9 @@ def _staircase(peak, _steps, *, period: Count, factor: Positive):
 SCHEDULES = {
   'constant': _constant,
   'cosine': _cosine,
+  'polynomial': _polynomial,
+  'exponential': _exponential,
+  'stable': _stable,
   'milestones': _milestones,
   'staircase': _staircase,
 }

@@ -48,6 +48,35 @@ def test_a_staircase_multiplies_the_learning_rate_every_period():
   np.testing.assert_allclose(lr, expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+  'fields, expected',
+  [
+    (dict(name='cosine', alpha=0.1), lambda t: 0.55 + 0.45 * np.cos(np.pi * t)),
+    (
+      dict(name='cosine', exponent=2.0),
+      lambda t: (0.5 + 0.5 * np.cos(np.pi * t)) ** 2,
+    ),
+    (dict(name='polynomial'), lambda t: 1 - t),
+    (
+      dict(name='polynomial', alpha=0.2, power=2.0),
+      lambda t: 0.2 + 0.8 * (1 - t) ** 2,
+    ),
+    (dict(name='exponential', alpha=0.01), lambda t: 0.01**t),
+    (dict(name='stable'), lambda t: np.minimum(1, (1 - t) / 0.2)),
+    (
+      dict(name='stable', decay=0.5, alpha=0.1),
+      lambda t: np.minimum(1, 0.1 + 0.9 * (1 - t) / 0.5),
+    ),
+  ],
+)
+def test_a_schedule_ends_with_the_run_and_counts_from_the_warmup(
+  fields, expected
+):
+  lr = rates(50, warmup_steps=10, **fields)
+  after = 2.0 * expected(np.arange(40) / 40)
+  np.testing.assert_allclose(lr[10:], after, rtol=1e-5, atol=1e-7)
+
+
 def test_milestones_in_a_config_are_in_epochs(data_dir):
   config = digits.get_config()
   config.data.dir = data_dir
@@ -65,9 +94,15 @@ BAD_SCHEDULES = [
     dict(name='milestones', milestones=[1]),
     'config.schedule: milestones needs factor',
   ),
+  (dict(name='exponential'), 'config.schedule: exponential needs alpha'),
+  (
+    dict(name='stable', decay=0.0),
+    'config.schedule.decay=0.0: must be in (0, 1]',
+  ),
   (
     dict(name='cosine', factor=0.1, period=3),
-    'config.schedule.factor=0.1: cosine has no factor; None unsets it',
+    'config.schedule.factor=0.1: cosine has no factor; it has alpha, '
+    'exponent; None unsets it',
   ),
   (
     dict(name='staircase', factor=0.0, period=3),
