@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 import functools
 import inspect
+import re
 from typing import Any, Literal
 import warnings
 
@@ -13,11 +14,13 @@ from optax import contrib
 from selsync_jax.config import bind
 from selsync_jax.config import Bound
 from selsync_jax.config import config_errors
+from selsync_jax.config import ConfigError
 from selsync_jax.config import Count
 from selsync_jax.config import Fraction
 from selsync_jax.config import NonNegative
 from selsync_jax.config import Positive
 from selsync_jax.config import Probability
+from selsync_jax.config import rule
 from selsync_jax.config import set_fields
 from selsync_jax.config import Share
 
@@ -28,10 +31,13 @@ DECAYED: dict[str, Any] = {
   'matrices': lambda params: jax.tree.map(lambda p: p.ndim > 1, params),
 }
 
+_Groups = tuple[Any, ...]
+
 _ARGUMENTS: dict[str, Any] = {
   'learning_rate': NonNegative,
   'decayed': Literal['all', 'matrices'],
   'clip_norm': Positive,
+  'groups': _Groups,
   'weight_decay': NonNegative,
   'nesterov': bool,
   **dict.fromkeys(('momentum', 'b1', 'b2', 'b3', 'decay', 'decay_rate'), Share),
@@ -42,7 +48,7 @@ optax declares none."""
 
 
 def _constructor(name: Any) -> Callable[..., optax.GradientTransformation]:
-  """Returns a function of optax with `decayed`, `clip_norm` and `weight_decay`.
+  """Returns a function of optax with the arguments of `create_optimizer`.
 
   It may be one of `optax.contrib`. If none of this name takes a learning rate,
   that is a `ValueError`.
@@ -56,8 +62,10 @@ def _constructor(name: Any) -> Callable[..., optax.GradientTransformation]:
     raise ValueError(f'{name!r} is not an optimizer of optax')
   masks = [mask for mask in ('mask', 'weight_decay_mask') if mask in own]
 
-  def create(learning_rate, *, decayed='all', clip_norm=None, **options):
-    mask, before = DECAYED[decayed], []
+  def create(
+    learning_rate, *, decayed='all', clip_norm=None, groups=(), **options
+  ):
+    mask, clip, before = DECAYED[decayed], [], []
     default = getattr(own.get('weight_decay'), 'default', None)
     decays = default is not None and options.get('weight_decay', default)
     if mask and decays and not masks:
@@ -65,16 +73,19 @@ def _constructor(name: Any) -> Callable[..., optax.GradientTransformation]:
         f'decayed={decayed!r}: must be all, as {name} decays all parameters'
       )
     if clip_norm is not None:
-      before.append(optax.clip_by_global_norm(clip_norm))
+      clip.append(optax.clip_by_global_norm(clip_norm))
     if 'weight_decay' in options and 'weight_decay' not in own:
       decay = optax.add_decayed_weights(options.pop('weight_decay'), mask)
       before.append(decay)
     if mask and masks:
       options[masks[0]] = mask
-    return optax.chain(*before, make(learning_rate, **options))
+    rest = [*before, make(learning_rate, **options)]
+    if groups:
+      rest = [_partition(optax.chain(*rest), groups)]
+    return optax.chain(*clip, *rest)
 
   defaults = {'decayed': 'all', 'clip_norm': None, 'weight_decay': None}
-  defaults |= {
+  defaults |= {'groups': ()} | {
     p.name: p.default
     for p in own.values()
     if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)  # No **kwargs.
@@ -100,8 +111,66 @@ def bind_optimizer(fields: Mapping[str, Any], path: str = 'optimizer') -> Bound:
   """
   name: Any = fields.get('name')
   with config_errors(f'{path}.name'):
-    constructor = _constructor(name)
-  return bind({name: constructor}, set_fields(fields), path)
+    table = {name: _constructor(name)}
+
+  def nested(annotation, value, place):
+    if annotation is not _Groups:
+      return value
+    rule(annotation).check(value)
+    return tuple(
+      _bind_group(table, fields, group, f'{place}[{i}]')
+      for i, group in enumerate(value)
+    )
+
+  return bind(table, set_fields(fields), path, nested=nested)
+
+
+def _bind_group(
+  table: Mapping[str, Any], fields: Mapping[str, Any], given: Any, path: str
+) -> Bound:
+  """Binds a group of parameters, given by what differs from all fields."""
+  if not isinstance(given, Mapping):
+    raise ConfigError(f'config.{path}={given!r}: must be a mapping of fields')
+  own = {k: given[k] for k in ('parameters', 'scale') if k in given}
+  for field in ('name', 'learning_rate', 'clip_norm', 'groups'):
+    if field in given:
+      raise ConfigError(
+        f'config.{path}.{field}={given[field]!r}: it is the same for all '
+        'parameters; scale multiplies the updates of a group'
+      )
+  common = {**fields, 'clip_norm': None, 'groups': None}
+  different = {k: v for k, v in given.items() if k not in own}
+  optimizer = bind(table, set_fields(common | different), path)
+  group = bind({'group': _group}, {'name': 'group', **own}, path)
+  return group.changed(optimizer=optimizer)
+
+
+def _group(optimizer, *, parameters: str, scale: NonNegative = 1.0):
+  """Returns a pattern of names, and the transformation of its parameters."""
+  try:
+    pattern = re.compile(parameters)
+  except re.error as error:
+    raise ValueError(f'parameters={parameters!r}: {error}') from error
+  return pattern, optax.chain(optimizer, optax.scale(scale))
+
+
+def _partition(rest, groups):
+  """Returns the optimizer that takes each group's own for its parameters."""
+
+  def label(path, _):
+    name = jax.tree_util.keystr(path, simple=True, separator='/')
+    found = (str(i) for i, (p, _) in enumerate(groups) if p.search(name))
+    return next(found, 'rest')
+
+  def labels(tree):
+    found = jax.tree.map_with_path(label, tree)
+    for i, (pattern, _) in enumerate(groups):
+      if str(i) not in jax.tree.leaves(found):
+        raise ValueError(f'groups[{i}], {pattern.pattern!r}, has no parameters')
+    return found
+
+  own = {str(i): optimizer for i, (_, optimizer) in enumerate(groups)}
+  return optax.partition({'rest': rest, **own}, labels)
 
 
 def create_optimizer(
@@ -113,11 +182,15 @@ def create_optimizer(
     name: the name of a function in optax or `optax.contrib` that takes a
       learning rate.
     learning_rate: a number, or a schedule over optimizer steps.
-    **options: arguments of that function; `None` means its default. Three more
+    **options: arguments of that function; `None` means its default. Four more
       are understood. `clip_norm` clips the global norm of the gradient before
       everything else. `weight_decay`, if the function does not take it, is L2
       regularization: it is added to the gradient. `decayed` selects the
-      parameters with weight decay: `all`, or only `matrices`.
+      parameters with weight decay: `all`, or only `matrices`. `groups` is a
+      tuple of mappings. Each has `parameters`, a regular expression that is
+      searched in their names, such as `Dense_0/kernel`; the first group that
+      fits counts. Its other fields are arguments that differ for these
+      parameters, and `scale`, which multiplies their updates.
   """
   fields = {'name': name, 'learning_rate': 0.0, **options}
   return bind_optimizer(fields)(learning_rate=learning_rate)

@@ -203,6 +203,60 @@ def test_optimizers_that_decay_by_themselves_spare_biases_too(name):
   assert shrinks('matrices') == {'kernel': True, 'bias': False}
 
 
+def test_a_group_of_parameters_has_arguments_of_its_own():
+  tx = optimizers.create_optimizer(
+    'adamw',
+    0.1,
+    weight_decay=0.5,
+    clip_norm=1.0,
+    groups=(
+      {'parameters': '^b', 'weight_decay': 0.0, 'b1': 0.5, 'scale': 3.0},
+      {'parameters': 'bias|embedding', 'scale': 0.0},
+    ),
+  )
+  grads, tree = jax.tree.map(jnp.sin, params()), params()
+  tree['table'] = {'embedding': params()['bias']}
+  grads['table'] = {'embedding': jnp.full(4, 9.0)}
+  clipped, _ = optax.clip_by_global_norm(1.0).update(grads, None)
+  state, before = tx.init(tree), tree
+  for _ in range(3):
+    updates, state = tx.update(grads, state, tree)
+    tree = optax.apply_updates(tree, updates)
+  for name, alone in {
+    'kernel': optax.adamw(0.1, weight_decay=0.5),
+    'bias': optax.adamw(0.3, b1=0.5, weight_decay=0.0),
+  }.items():
+    x, state = before[name], alone.init(before[name])
+    for _ in range(3):
+      update, state = alone.update(clipped[name], state, x)
+      x = x + update
+    np.testing.assert_allclose(tree[name], x, rtol=1e-6)
+  table = tree['table']['embedding']
+  np.testing.assert_array_equal(table, before['table']['embedding'])
+
+
+@pytest.mark.parametrize(
+  'group, line',
+  [
+    ('bias', ".groups[0]='bias': must be a mapping of fields"),
+    ({'scale': 0.0}, '.groups[0]: group needs parameters'),
+    ({'parameters': 'b', 'scale': -1.0}, '.groups[0].scale=-1.0: must be at'),
+    ({'parameters': 'b', 'b1': 2.0}, '.groups[0].b1=2.0: must be in [0, 1)'),
+    ({'parameters': 'b', 'b4': 2.0}, '.groups[0].b4=2.0: adamw has no b4;'),
+    ({'parameters': 'b', 'learning_rate': 1.0}, '.groups[0].learning_rate=1.0'),
+    ({'parameters': '('}, ".groups[0]: parameters='(': missing"),
+    ({'parameters': 'x'}, ': it cannot train this model: groups[0]'),
+  ],
+)
+def test_a_group_is_checked_before_the_run(group, line):
+  config = digits.get_config()
+  config.data.backend = 'numpy'
+  config.optimizer.update(name='adamw', momentum=None, groups=(group,))
+  line = re.escape('config.optimizer' + line)
+  with pytest.raises(ValueError, match=f'^{line}'):
+    create_problem(check(config))
+
+
 def test_an_optimizer_without_a_mask_decays_all_parameters():
   optimizers.create_optimizer('novograd', 0.1, weight_decay=0.5)
   optimizers.create_optimizer('novograd', 0.1, decayed='matrices')  # Of none.

@@ -64,8 +64,9 @@ def test_a_file_that_is_not_text_is_refused_in_one_line(tmp_path):
   'fields, line',
   [
     (['optimizer.name=adamw'], 'config.optimizer.momentum=0.9: adamw has no '
-     'momentum; it has decayed, clip_norm, weight_decay, learning_rate, b1, '
-     'b2, eps, eps_root, mu_dtype, mask, nesterov; None unsets it'),
+     'momentum; it has decayed, clip_norm, weight_decay, groups, '
+     'learning_rate, b1, b2, eps, eps_root, mu_dtype, mask, nesterov; None '
+     'unsets it'),
     (['workers=None'], 'config.workers=None: must be a whole number'),
     (['model.num_filters=None'], 'config.model.num_filters=None: must be a '
      'whole number'),

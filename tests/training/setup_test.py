@@ -127,8 +127,8 @@ BAD_FIELDS = [
     'optimizer.name',
     'adam',
     'config.optimizer.momentum=0.9: adam has no momentum; it has decayed, '
-    'clip_norm, weight_decay, learning_rate, b1, b2, eps, eps_root, mu_dtype, '
-    'nesterov; None unsets it',
+    'clip_norm, weight_decay, groups, learning_rate, b1, b2, eps, eps_root, '
+    'mu_dtype, nesterov; None unsets it',
   ),
   (
     'schedule.name',
