@@ -70,6 +70,7 @@ PARTS: dict[str, dict[str, Constructor]] = {
     'none': reducers.no_reduction,
     'all_reduce': reducers.all_reduce,
     'at_sync': reducers.at_sync,
+    'clipped': reducers.clipped,
     'int8': reducers.int8,
     'top_k': sparse.top_k,
     'micro': sparse.micro,

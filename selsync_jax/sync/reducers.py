@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float32
 import optax
 
+from selsync_jax.config import Positive
 from selsync_jax.sync import flat
 from selsync_jax.sync import resizing
 from selsync_jax.sync import traffic
@@ -143,4 +144,34 @@ def at_sync(reducer: Reducer) -> Reducer:
     metrics=reducer.metrics,
     resize=reducer.resize,
     **traits._replace(every_step=False)._asdict(),
+  )
+
+
+@part
+def clipped(norm: Positive, reducer: Reducer) -> Reducer:
+  """Clips each worker's gradient before it is reduced.
+
+  One worker's outlier then moves the mean by at most `norm / N`. The trigger
+  measures the gradient before the clip.
+
+  Args:
+    norm: the largest global L2 norm of a worker's gradient.
+    reducer: the reducer that gets the clipped gradient. It must reduce: what
+      stays local is clipped by the optimizer.
+  """
+  if not reducer.traits.reduces:
+    raise ValueError(f'{shown(reducer)} reduces nothing: clip in the optimizer')
+  clip = optax.clip_by_global_norm(norm)
+
+  def update(updates, state, params=None, **extra_args):
+    updates, _ = clip.update(updates, optax.EmptyState())
+    return reducer.update(updates, state, params, **extra_args)
+
+  return Reducer(
+    reducer.init,
+    update,
+    reducer.sends,
+    metrics=reducer.metrics,
+    resize=reducer.resize,
+    **reducer.traits._asdict(),
   )

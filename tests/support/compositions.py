@@ -24,6 +24,10 @@ PRESETS = {name: (name, {}) for name in methods.METHODS} | {
   'selsync, lag': ('selsync', {'delta': 0.3, 'lag': 1}),
   'selsync, rarely': ('selsync', {'delta': 0.3, 'vote_every': 4}),
   'selsync, bounded': ('selsync', {'delta': 10.0, 'max_period': 5}),
+  'bsp, clipped': (
+    'bsp',
+    {'reducer': {'name': 'clipped', 'norm': 1.0, 'reducer': 'all_reduce'}},
+  ),
   'fedavg, half': ('fedavg', {'fraction': 0.5, 'epochs': 0.5}),
   'diloco, often': ('diloco', {'period': 8}),
   # The default goes on beyond these tests' steps with its first phase.
