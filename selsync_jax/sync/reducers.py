@@ -160,7 +160,7 @@ def clipped(norm: Positive, reducer: Reducer) -> Reducer:
       stays local is clipped by the optimizer.
   """
   if not reducer.traits.reduces:
-    raise ValueError(f'{shown(reducer)} reduces nothing: clip in the optimizer')
+    raise ValueError(f'{reducer} reduces nothing: clip in the optimizer')
   clip = optax.clip_by_global_norm(norm)
 
   def update(updates, state, params=None, **extra_args):
