@@ -3,6 +3,7 @@
 `__init__.py` reads them here, and so do type checkers.
 """
 
+from .cluster.processes import join as join
 from .data.own import register_dataset as register_dataset
 from .devices.layout import Layout as Layout
 from .islands.island import Island as Island

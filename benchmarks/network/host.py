@@ -23,10 +23,10 @@ def joined(devices: int = 1) -> Iterator[int]:
 
   from selsync_jax.cluster import processes
 
-  spec = processes.process_spec(None, None, None)
+  spec = processes.process_spec()
   take_own_cores(spec.process, spec.processes)
   jax.config.update('jax_num_cpu_devices', devices)
-  with processes.join(spec, {}, 60):
+  with processes.join(*spec):
     yield spec.processes
     processes.wait_for_all('done')
 

@@ -70,7 +70,7 @@ class Link:
     signature, _, text = self._line(deadline, LIMIT).partition(b' ')
     expected = _signature(self._others_key, self._received, text)
     if not hmac.compare_digest(signature, expected):
-      raise StrangerError('it has another --cluster_token')
+      raise StrangerError(f'it has another {TOKEN}')
     self._received += 1
     try:
       message = json.loads(text)

@@ -4,15 +4,19 @@ A process holds the workers of its own devices. Workers are numbered in the
 order of the processes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+import functools
 import math
 import os
+import pathlib
 import socket
+import sys
 import time
 from typing import Any, NamedTuple
 
 import jax
 from jax._src import distributed  # Has the process count before any backend.
+from jax._src import xla_bridge
 from jax.experimental import multihost_utils
 import numpy as np
 
@@ -21,19 +25,40 @@ from selsync_jax.cluster import channel as channels
 from selsync_jax.cluster import link
 from selsync_jax.cluster import relay
 from selsync_jax.cluster.channel import Channel
+from selsync_jax.cluster.preemption import Preemption
 
 _entered: list['Cluster'] = []  # At most one.
 
 
-class Cluster(NamedTuple):
-  """The processes of a run, seen from one of them.
+class Cluster:
+  """The processes of a run, seen from one of them; `join` makes it.
 
-  As a context manager, it reports to the others how its body ended.
+  As a context manager, it reports to the others how its body ended. `sys.exit`
+  is no failure.
+
+  Attributes:
+    process: the index of this process.
+    processes: the number of processes.
+    channel: the connections to the others, if any.
   """
 
-  process: int = 0  # The index of this process.
-  processes: int = 1
-  channel: Channel | None = None  # The connections to the others, if any.
+  def __init__(
+    self, process: int = 0, processes: int = 1, channel: Channel | None = None
+  ):
+    self.process, self.processes = process, processes
+    self.channel = channel
+    self._preemption = Preemption(channel)
+
+  def stops_after(self, step: int) -> bool:
+    """Returns whether to stop after this step; equal in all processes.
+
+    A SIGTERM, SIGINT or SIGHUP to any of them asks all to stop, from the first
+    call on; a second one ends the process. Call it after every step.
+
+    Args:
+      step: the step's index, equal in all processes.
+    """
+    return self._preemption.requested(step)
 
   def __enter__(self) -> 'Cluster':
     """Makes this the cluster whose `channel` others find."""
@@ -43,6 +68,7 @@ class Cluster(NamedTuple):
   def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
     """Disconnects, reporting success or failure."""
     _entered.clear()
+    self._preemption.close()
     if not self.channel:
       return
     if kind is None or issubclass(kind, SystemExit | config.Stopped):
@@ -72,7 +98,7 @@ def _may_follow_from_a_peer(error: BaseException | None) -> bool:
 
 
 class ProcessSpec(NamedTuple):
-  """What flags and environment say about a process; `None` is unknown."""
+  """What arguments and environment say of a process; `None` is unknown."""
 
   coordinator: str | None  # The `host:port` where process 0 listens.
   processes: int | None
@@ -80,19 +106,17 @@ class ProcessSpec(NamedTuple):
 
 
 def process_spec(
-  coordinator: str | None, processes: int | None, process: int | None
+  coordinator: str | None = None,
+  processes: int | None = None,
+  process: int | None = None,
 ) -> ProcessSpec:
-  """Completes flags from the environment.
-
-  The environment variables are `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES`
-  and `JAX_PROCESS_ID`; flags take precedence.
-  """
+  """Completes what is given from the environment, see `join`."""
   spec = ProcessSpec(
     coordinator or os.environ.get('JAX_COORDINATOR_ADDRESS'),
     _integer('JAX_NUM_PROCESSES') if processes is None else processes,
     _integer('JAX_PROCESS_ID') if process is None else process,
   )
-  names = ('--coordinator', '--num_processes', '--process_id')
+  names = ('coordinator', 'num_processes', 'process_id')
   missing = [n for n, value in zip(names, spec, strict=True) if value is None]
   if 0 < len(missing) < 3:
     raise config.ConfigError(
@@ -101,15 +125,15 @@ def process_spec(
   if spec.process is not None and spec.processes is not None:
     if not 0 <= spec.process < spec.processes:
       raise config.ConfigError(
-        f'--process_id={spec.process}: must be in [0, {spec.processes}), '
+        f'process_id={spec.process}: must be in [0, {spec.processes}), '
         'the number of processes'
       )
     host, _, port = (spec.coordinator or '').rpartition(':')
     is_port = port.isdecimal() and len(port) <= 5 and 0 < int(port) < 2**16
     if not host or not is_port:
       raise config.ConfigError(
-        f'--coordinator={spec.coordinator}: must be HOST:PORT, with a port '
-        'from 1 to 65535'
+        f'coordinator={spec.coordinator}: must be HOST:PORT, with a port from '
+        '1 to 65535'
       )
   return spec
 
@@ -124,17 +148,72 @@ def _integer(variable: str) -> int | None:
 
 
 def join(
-  spec: ProcessSpec,
-  agreed: dict[str, Any],
-  timeout: float,
+  coordinator: str | None = None,
+  num_processes: int | None = None,
+  process_id: int | None = None,
+  *,
+  agreed: Mapping[str, Any] | None = None,
+  timeout: float = 60.0,
   token: str | None = None,
 ) -> Cluster:
-  """Connects to the other processes, if there are any, before JAX is used.
+  """Connects to the other processes of a run, if there are any.
 
-  If the spec is empty, JAX looks for Slurm, Open MPI, Kubernetes or a TPU pod.
-  The token is by default the environment variable `SELSYNC_CLUSTER_TOKEN`; see
-  `Channel` for the other arguments.
+  The first three arguments go together. Without them, the environment has their
+  values, as `selsync launch` and the recipes set it: `JAX_COORDINATOR_ADDRESS`,
+  `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`. Without these, JAX looks for Slurm,
+  Open MPI, Kubernetes or a TPU pod. If there is none, this process is alone.
+
+  From then on, a process that dies or does not answer ends the others, each
+  with one line. So does a `ConfigError` or `RunError` of this package that
+  nobody catches.
+
+  Args:
+    coordinator: the `HOST:PORT` where process 0 listens.
+    num_processes: the number of processes.
+    process_id: the index of this process.
+    agreed: values by name, as JSON has them, that must be equal in all
+      processes.
+    timeout: seconds to wait for the other processes, and until one that is
+      silent counts as lost.
+    token: a secret of these processes, by default the environment variable
+      `SELSYNC_CLUSTER_TOKEN`.
+
+  Returns:
+    The processes, as a context manager; the body is the training.
+
+  Raises:
+    ConfigError: if JAX has been used before, or arguments or environment break
+      their rules.
+    RunError: if the processes do not find each other, or do not agree.
+
+  Example:
+    >>> import selsync_jax as ss
+    >>> with ss.join() as cluster:  # doctest: +SKIP
+    ...   print(cluster.process, cluster.processes)
+    0 1
   """
+  sys.excepthook = functools.partial(_show_uncaught, sys.excepthook)
+  spec = process_spec(coordinator, num_processes, process_id)
+  if xla_bridge.backends_are_initialized():
+    raise config.ConfigError(
+      'join: must come before the first use of JAX, as by jax.devices()'
+    )
+  return _connect(spec, dict(agreed or {}), timeout, token)
+
+
+def _show_uncaught(
+  show: Callable[..., None], kind: type, error: BaseException, trace: Any
+) -> None:
+  """Shows an error of ours in one line, and any other by `show`."""
+  if not isinstance(error, config.ConfigError | config.RunError):
+    return show(kind, error, trace)
+  print(f'{pathlib.Path(sys.argv[0]).name}: {error}', file=sys.stderr)
+  sys.exit(error.code)
+
+
+def _connect(
+  spec: ProcessSpec, agreed: dict[str, Any], timeout: float, token: str | None
+) -> Cluster:
   token = token or os.environ.get(link.TOKEN, '')
   options: dict[str, Any] = {
     'local_device_ids': device_ids(os.environ),

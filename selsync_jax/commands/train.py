@@ -180,7 +180,11 @@ def _start(
     options.coordinator, options.num_processes, options.process_id
   )
   join = functools.partial(
-    processes.join, spec, agreed, timeout, options.cluster_token
+    processes.join,
+    *spec,
+    agreed=agreed,
+    timeout=timeout,
+    token=options.cluster_token,
   )
   cluster = backend.start(
     config.device,

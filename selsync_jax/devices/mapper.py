@@ -9,7 +9,7 @@ import abc
 from collections.abc import Callable
 import dataclasses
 import pathlib
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from jax.sharding import Sharding
 import numpy as np
 
 from selsync_jax.cluster import processes
+from selsync_jax.cluster.preemption import Stopping
 from selsync_jax.config import ConfigError
 from selsync_jax.devices import arrays
 from selsync_jax.sync.averagers import UnderWay
@@ -24,18 +25,6 @@ from selsync_jax.sync.averagers import UnderWay
 Function = Callable[..., Any]
 Donated = tuple[int, ...]
 """The arguments whose memory a compiled function may take for its result."""
-
-
-@runtime_checkable
-class Stopping(Protocol):
-  """What lets the programs of a run stop after the same step."""
-
-  def ask_to_stop(self) -> None:
-    """Asks all programs to stop, or to go on without this one."""
-
-  def stops_after(self, step: int) -> bool:
-    """Returns whether to stop after this step; called after every one."""
-    ...
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from selsync_jax.cluster.preemption import Preemption
 from selsync_jax.config import Stopped
 from selsync_jax.devices import arrays
 from selsync_jax.runs.ledger import Ledger
@@ -20,7 +21,6 @@ from selsync_jax.runs.ledger import Totals
 from selsync_jax.runs.session import Session
 from selsync_jax.sync import replicas
 from selsync_jax.training.evaluation import Evaluator
-from selsync_jax.training.preemption import Preemption
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.progress import Progress
 from selsync_jax.training.setup import Plan

@@ -75,7 +75,7 @@ def test_all_get_the_offer_of_process_0(meet):
     ),
     (
       [(0, {'processes': 2}), (1, {'processes': 2}, 'other')],
-      'process 0 at localhost:PORT: it has another --cluster_token',
+      'process 0 at localhost:PORT: it has another SELSYNC_CLUSTER_TOKEN',
       'of 2 processes, process 1 did not connect within 2 s',
     ),
   ],
@@ -123,7 +123,7 @@ def test_a_second_run_on_the_port_is_refused_and_the_first_goes_on(port, meet):
   assert [str(error).partition(' (')[0] for error in late] == [
     f'process 0 cannot listen on port {port}',
     'two processes have the index 1',
-    f'process 0 at localhost:{port}: it has another --cluster_token',
+    f'process 0 at localhost:{port}: it has another SELSYNC_CLUSTER_TOKEN',
   ]
   assert [member.offer for member in members] == ['offer of 0'] * 2
 

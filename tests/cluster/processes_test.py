@@ -81,10 +81,9 @@ def start_in_slurm(command):
 
 JOINING = """
 import sys
-from selsync_jax.cluster import processes
+import selsync_jax as ss
 
-spec = processes.process_spec(None, None, None)
-with processes.join(spec, {}, 60) as cluster:
+with ss.join() as cluster:
   print('joined', cluster.process, cluster.processes)
 assert 'tensorflow' not in sys.modules
 """
@@ -171,7 +170,7 @@ import os, signal, socket, sys, time
 import jax
 from jax.experimental import multihost_utils
 import numpy as np
-from selsync_jax.cluster import processes as cluster
+import selsync_jax as ss
 
 def connections():
   links = {}  # By both ports.
@@ -184,8 +183,7 @@ def connections():
   return {ends: link for ends, link in links.items() if ends[::-1] not in links}
 
 process, port, first = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-spec = cluster.ProcessSpec(f'localhost:{port}', 2, process)
-with cluster.join(spec, {}, 30):
+with ss.join(f'localhost:{port}', 2, process, timeout=30):
   before = connections()
   while True:
     multihost_utils.process_allgather(np.ones(10))

@@ -133,18 +133,17 @@ BAD_FLAGS = [
   ),
   (
     ['--coordinator=localhost:1'],
-    '--num_processes, --process_id: missing; --coordinator, '
-    '--num_processes, --process_id go together',
+    'num_processes, process_id: missing; coordinator, num_processes, '
+    'process_id go together',
   ),
   (
     ['--coordinator=localhost:1', '--num_processes=2', '--process_id=2'],
-    '--process_id=2: must be in [0, 2), the number of processes',
+    'process_id=2: must be in [0, 2), the number of processes',
   ),
   *(
     (
       [f'--coordinator={address}', '--num_processes=2', '--process_id=0'],
-      f'--coordinator={address}: must be HOST:PORT, with a port from 1 to '
-      '65535',
+      f'coordinator={address}: must be HOST:PORT, with a port from 1 to 65535',
     )
     for address in ('localhost', 'localhost:', ':80', 'host:0', 'host:99999')
   ),

@@ -3,7 +3,7 @@
 import os
 import subprocess
 
-from selsync_jax.training.preemption import Preemption
+from selsync_jax.cluster.preemption import Preemption
 
 
 def test_a_run_stops_once_its_launcher_has_ended(monkeypatch):

@@ -5,12 +5,24 @@ A second signal ends the process immediately.
 
 import contextlib
 import signal
+from typing import Protocol, runtime_checkable
 
 from selsync_jax.cluster import children
 from selsync_jax.cluster import signals
-from selsync_jax.devices.mapper import Stopping
 
 _SECOND = 'ended by a second signal; the same command resumes the run'
+
+
+@runtime_checkable
+class Stopping(Protocol):
+  """What lets the programs of a run stop after the same step."""
+
+  def ask_to_stop(self) -> None:
+    """Asks all programs to stop, or to go on without this one."""
+
+  def stops_after(self, step: int) -> bool:
+    """Returns whether to stop after this step; called after every one."""
+    ...
 
 
 class Preemption(contextlib.ExitStack):

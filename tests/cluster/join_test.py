@@ -1,0 +1,119 @@
+"""`ss.join`: the processes of a loop of one's own, as real processes."""
+
+import os
+import signal
+import sys
+
+import pytest
+
+from tests.support import live_runs
+
+LOOP = """
+import os, signal, sys, time
+from jax.experimental import multihost_utils
+import numpy as np
+import selsync_jax as ss
+
+number = int(sys.argv[1])
+with ss.join(agreed={'rate': 0.1}) as cluster:
+  assert 'tensorflow' not in sys.modules
+  for step in range(10**6):
+    (total,) = multihost_utils.process_allgather(np.ones(1)).sum(0)
+    if step == 3:
+      print(f'is {cluster.process} of {total:g}', flush=True)
+      if cluster.process == 1:
+        os.kill(os.getpid(), number)
+    if cluster.stops_after(step):
+      print('stopped after', step)
+      sys.exit(75)
+"""
+
+
+@pytest.fixture
+def loop(tmp_path):
+  """The command of the loop; a signal to send itself follows."""
+  path = tmp_path / 'loop.py'
+  path.write_text(LOOP)
+  return sys.executable, path
+
+
+def launch(loop, number):
+  """What the launcher of two did, and the lines that they print at the end."""
+  done = live_runs.run(
+    *live_runs.LAUNCH, '--processes=2', '--', *loop, str(int(number))
+  )
+  lines = done.stdout.splitlines()
+  assert {'[0] is 0 of 2', '[1] is 1 of 2'} <= {*lines}
+  return done, [line for line in lines if 'stopped' in line]
+
+
+def test_a_signal_to_one_stops_all_after_the_same_step(loop):
+  done, stopped = launch(loop, signal.SIGTERM)
+  assert done.returncode == 75, done.stderr
+  one, other = (line.split('] stopped after ')[1] for line in stopped)
+  assert 3 <= int(one) == int(other) < 10**5
+
+
+def test_a_loop_whose_peer_is_killed_ends_in_one_line(loop):
+  done, stopped = launch(loop, signal.SIGKILL)
+  assert done.returncode in (1, 128 + signal.SIGKILL)  # Of which ended first.
+  assert not stopped
+  assert [line for line in done.stderr.splitlines() if line[:3] == '[0]'] == [
+    '[0] process 0: process 1 is gone; restart all processes to resume from '
+    'the last checkpoint'
+  ]
+
+
+JOIN = """
+import sys
+import jax
+import selsync_jax as ss
+
+if sys.argv[1:] == ['late']:
+  jax.devices()
+with ss.join(timeout=1):
+  pass
+"""
+PLACE = {
+  'JAX_COORDINATOR_ADDRESS': 'localhost:PORT',
+  'JAX_NUM_PROCESSES': '2',
+  'JAX_PROCESS_ID': '0',
+}
+
+
+@pytest.mark.parametrize(
+  'place, arguments, code, line',
+  [
+    (
+      {'JAX_NUM_PROCESSES': '2'},
+      [],
+      2,
+      'join.py: coordinator, process_id: missing; coordinator, num_processes, '
+      'process_id go together\n',
+    ),
+    (
+      PLACE,
+      [],
+      1,
+      'join.py: of 2 processes, process 1 did not connect within 1 s\n',
+    ),
+    (
+      {},
+      ['late'],
+      2,
+      'join.py: join: must come before the first use of JAX, as by '
+      'jax.devices()\n',
+    ),
+  ],
+  ids=['spec', 'missing', 'late'],
+)
+def test_who_cannot_join_is_told_in_one_line(
+  place, arguments, code, line, tmp_path
+):
+  path, port = tmp_path / 'join.py', str(live_runs.free_port())
+  path.write_text(JOIN)
+  given = {name: text.replace('PORT', port) for name, text in place.items()}
+  done = live_runs.run(
+    *(sys.executable, path, *arguments), env=os.environ | given
+  )
+  assert (done.returncode, done.stderr) == (code, line)
