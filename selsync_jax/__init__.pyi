@@ -4,6 +4,8 @@
 """
 
 from .cluster.processes import join as join
+from .commands.compare import compare as compare
+from .commands.train import train as train
 from .data.own import register_dataset as register_dataset
 from .devices.layout import Layout as Layout
 from .islands.island import Island as Island

@@ -109,8 +109,6 @@ def _prepare_libraries() -> None:
   # does not search it.
   if os.getcwd() not in sys.path:
     sys.path.append(os.getcwd())
-  # jaxlib 0.10 hangs on a machine with few cores unless its pool is larger.
-  os.environ.setdefault('PJRT_NPROC', '16')
   # TensorFlow only reads data here; its messages about kernels are noise.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
   os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')

@@ -194,7 +194,7 @@ def join(
   """
   sys.excepthook = functools.partial(_show_uncaught, sys.excepthook)
   spec = process_spec(coordinator, num_processes, process_id)
-  if xla_bridge.backends_are_initialized():
+  if jax_is_used():
     raise config.ConfigError(
       'join: must come before the first use of JAX, as by jax.devices()'
     )
@@ -278,6 +278,11 @@ def device_ids(environment: Mapping[str, str]) -> list[int] | None:
 def _free_port() -> int:
   with socket.create_server(('', 0)) as server:
     return server.getsockname()[1]
+
+
+def jax_is_used() -> bool:
+  """Returns whether this process has used JAX, which fixes its devices."""
+  return xla_bridge.backends_are_initialized()
 
 
 def is_first() -> bool:

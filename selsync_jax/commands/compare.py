@@ -7,10 +7,10 @@ config apply to all methods; fields for one method follow its name, as in
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import pathlib
 import re
-from typing import TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 from selsync_jax.cluster import signals
 from selsync_jax.commands import config_file
@@ -18,6 +18,8 @@ from selsync_jax.commands import flags
 from selsync_jax.config import ConfigError
 
 if TYPE_CHECKING:
+  from selsync_jax.commands.pool import Processes
+  from selsync_jax.report.comparison import Comparison
   from selsync_jax.runs.history import Trial
 
 METHODS = 'selsync,bsp,local_sgd,fedavg'
@@ -133,10 +135,68 @@ def main(
       signals.stop(signals.RESUMABLE, pool.STOPPED)
 
   signals.Handler(react).start()
+  _run(options, processes, run or processes.run)
+
+
+def compare(
+  config: str,
+  methods: Sequence[str],
+  out: str | pathlib.Path,
+  *,
+  fields: Mapping[str, Any] | None = None,
+  seeds: int = 3,
+  jobs: int = 1,
+  simulate: bool = False,
+) -> 'Comparison':
+  """Compares methods as the command `compare` does, each run in a process.
+
+  It prints the progress and the table. Finished runs are not repeated.
+
+  Args:
+    config: a config file, or the name of one of our own, as in `--config`.
+    methods: each `NAME`, or `NAME+FIELD=VALUE+...` with fields only for it.
+    out: the folder of the runs and of the comparison's page.
+    fields: values of fields of the config for all methods, by dotted name.
+    seeds: the number of seeds, from the config's on.
+    jobs: the number of runs at a time.
+    simulate: whether to simulate the runs on the virtual cluster.
+
+  Returns:
+    The comparison: its table `rows`, the sentence about the `best`, the path of
+    its `page`, and the table as `markdown`.
+
+  Raises:
+    ConfigError: for a value that breaks its rule, before any work.
+    RunError: if a run fails and has not diverged.
+  """
+  options = parse(
+    [
+      f'--config={config}',
+      f'--methods={",".join(methods)}',
+      f'--out={out}',
+      f'--seeds={seeds}',
+      f'--jobs={jobs}',
+      f'--simulate={simulate}',
+      *config_file.arguments(fields),
+    ]
+  )
+  from selsync_jax.commands import pool  # Imports NumPy, and rich.
+
+  processes = pool.Processes(jobs)
+  return _run(options, processes, processes.run)
+
+
+def _run(
+  options: argparse.Namespace,
+  processes: 'Processes',
+  run: Callable[['Trial'], None],
+) -> 'Comparison':
+  """Runs the trials, writes and shows the comparison, and returns it."""
+  from selsync_jax.commands import pool
   from selsync_jax.runs import workdir  # Imports JAX.
 
   with workdir.claimed(options.out, '--out'):
-    pool.run_all(options.trials, options.jobs, processes, run or processes.run)
+    pool.run_all(options.trials, options.jobs, processes, run)
   from selsync_jax.report import comparison  # Imports matplotlib.
   from selsync_jax.report import comparison_table
 
@@ -145,3 +205,4 @@ def main(
   print(f'{found.best}.\n{found.page}')
   if options.into:
     insert(found.markdown, options.into)
+  return found

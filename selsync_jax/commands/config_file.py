@@ -1,7 +1,7 @@
 """The config of a command: a file, changed by command-line arguments."""
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import difflib
 from importlib import machinery
 from importlib import util
@@ -57,6 +57,11 @@ def settings(file: str, fields: Sequence[str]) -> 'Settings':
   for name in sorted(given, key=lambda name: name.count('.')):
     _set(config, name.split('.'), given[name])
   return check(config)
+
+
+def arguments(fields: Mapping[str, Any] | None) -> list[str]:
+  """Returns the arguments that set fields, given by their dotted names."""
+  return [f'--config.{name}={value}' for name, value in (fields or {}).items()]
 
 
 def _find(file: str) -> str:

@@ -19,6 +19,7 @@ from selsync_jax.config import flat
 
 if TYPE_CHECKING:
   from selsync_jax.islands.mapper import IslandMapper
+  from selsync_jax.runs.history import Run
 
 
 def command_line(command: str, folder: str = '') -> flags.CommandLine:
@@ -73,6 +74,68 @@ def show(summary: Mapping[str, Any], options: argparse.Namespace) -> None:
     from selsync_jax.report import run_page  # Imports matplotlib.
 
     print(run_page.write([options.workdir], options.workdir))
+
+
+def train(
+  config: str,
+  workdir: str | pathlib.Path,
+  *,
+  fields: Mapping[str, Any] | None = None,
+  restart: bool = False,
+) -> 'Run':
+  """Trains a run in this process, as the command `train` does.
+
+  It prints the progress, and writes the run's page. If JAX has not been used
+  yet, a CPU gets the virtual devices that the workers need; otherwise they must
+  do with the devices that are there, as with the field `mapper` at `'auto'`.
+
+  Args:
+    config: a config file, or the name of one of our own, as in `--config`.
+    workdir: the folder of the run. A run in it is resumed, and a finished one
+      is left as it is.
+    fields: values of the config's fields by their dotted names, for example
+      `{'sync.delta': 0.5}`.
+    restart: whether to move a run in the folder aside first.
+
+  Returns:
+    The run, as `history.read` returns it.
+
+  Raises:
+    ConfigError: for a value that breaks its rule, before any work.
+    Stopped: after SIGTERM or SIGINT, with everything saved.
+    RunError: if the run fails; names the last good checkpoint.
+
+  Example:
+    >>> import selsync_jax as ss
+    >>> run = ss.train(
+    ...   'digits', 'runs/first', fields={'epochs': 5}
+    ... )  # doctest: +SKIP
+    >>> run.changes.shape  # Steps, workers.  # doctest: +SKIP
+    (50, 4)
+  """
+  settings = config_file.settings(config, config_file.arguments(fields))
+  config_file.refuse_simulation(settings.config)
+  from selsync_jax.cluster import processes
+
+  if not processes.jax_is_used():
+    from selsync_jax.devices import backend
+
+    options = settings.config
+    backend.start(
+      options.device,
+      workers=options.workers,
+      mapper=options.mapper,
+      **options.mesh,
+    )
+  from selsync_jax.report import facts
+  from selsync_jax.report import run_page
+  from selsync_jax.runs import history
+  from selsync_jax.training.train import train_and_evaluate
+
+  workdir = pathlib.Path(workdir).expanduser()
+  facts.show(train_and_evaluate(settings, workdir, restart=restart))
+  print(run_page.write([workdir], workdir))
+  return history.read(workdir)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

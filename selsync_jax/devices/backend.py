@@ -47,6 +47,8 @@ def start(
       with `JAX_PLATFORMS=cuda` without a GPU; if JAX has started on another
       device; or if the processes cannot share the workers evenly.
   """
+  # jaxlib 0.10 hangs on a machine with few cores unless its pool is larger.
+  os.environ.setdefault('PJRT_NPROC', '16')
   _check_limits()
   _check_flags()
   if jax.config.jax_disable_jit:  # pyrefly: ignore

@@ -219,7 +219,19 @@ def share_of_bsp(outcome: Mapping[str, Any]) -> float:
 
 
 def read(workdir: pathlib.Path, name: str | None = None) -> Run:
-  """Reads the run in a workdir; refuses one that has not logged a step yet."""
+  """Reads the run in a workdir, finished or not.
+
+  Args:
+    workdir: the run's folder.
+    name: what figures call it, by default the folder's name.
+
+  Returns:
+    The run.
+
+  Raises:
+    ConfigError: if there is no run, or it has not logged a step yet.
+    RunError: if a file is damaged.
+  """
   try:
     config = records.read_config(workdir)
     summary = records.read_summary(workdir)

@@ -12,6 +12,7 @@ import socket
 
 import pytest
 
+import selsync_jax as ss
 from selsync_jax.__main__ import run_command
 from selsync_jax.commands import compare as command
 from selsync_jax.commands import trials
@@ -175,6 +176,24 @@ def test_the_table_is_inserted_between_markers(compared, readme):
   assert readme.read_text() == (
     f'a\n<!-- comparison -->\n{table}<!-- /comparison -->\nb\n'
   )
+
+
+def test_compare_in_python_returns_what_the_command_writes(
+  compared, data_dir, tmp_path, capsys
+):
+  """The runs are finished, as a process of theirs would take long."""
+  out = shutil.copytree(compared[0], tmp_path / 'copy')
+  given = [
+    flag.removeprefix('--config.').split('=')
+    for flag in flags_for(out, data_dir)
+    if flag.startswith('--config.')
+  ]
+  fields = dict(given) | {'model.name': 'perceptron'}
+  found = ss.compare(DIGITS, ['selsync', 'bsp'], out, fields=fields, seeds=1)
+  assert list(found.rows) == LABELS
+  assert found.page == out / 'comparison.html'
+  assert found.markdown == (out / 'comparison.md').read_text()
+  assert f'{found.best}.' in capsys.readouterr().out
 
 
 def test_an_interrupted_run_resumes_and_a_finished_one_stays(

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import selsync_jax as ss
 from selsync_jax import methods
 from selsync_jax.commands import train as command
 from selsync_jax.config import ConfigError
@@ -27,6 +28,29 @@ def read(workdir):
   summary = json.loads((workdir / 'summary.json').read_text())
   lines = (workdir / 'metrics.jsonl').read_text().splitlines()
   return summary, [json.loads(line) for line in lines]
+
+
+def test_train_in_python_returns_what_the_run_recorded(
+  tmp_path, data_dir, perceptron, capsys
+):
+  fields = {
+    'model.name': perceptron,
+    'data.dir': data_dir,
+    'data.backend': 'numpy',
+    'mapper': 'vmap',
+    'steps': 4,
+    'schedule.warmup_epochs': 0.0,
+  }
+  run = ss.train('digits', str(tmp_path), fields=fields)
+  printed = capsys.readouterr().out
+  assert 'step 4/4' in printed and 'test accuracy' in printed
+  assert run.changes.shape == (4, 4)
+  assert run.outcome == history.read(tmp_path).outcome == read(tmp_path)[0]
+  assert (tmp_path / 'report.html').exists()
+  again = ss.train('digits', tmp_path, fields=fields)
+  assert again.outcome == run.outcome
+  with pytest.raises(ConfigError, match=r'config\.steps=0: must be'):
+    ss.train('digits', tmp_path, fields=fields | {'steps': 0})
 
 
 @pytest.mark.slow
