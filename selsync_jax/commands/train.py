@@ -189,7 +189,6 @@ def main(arguments: Sequence[str]) -> None:
   handle_signals(options.workdir)
   silence_orbax()
   from selsync_jax.cluster import processes
-  from selsync_jax.runs import checkpoints
   from selsync_jax.runs import provenance
 
   fields = flat({'config': json.loads(options.settings.config.to_json())})
@@ -207,7 +206,6 @@ def main(arguments: Sequence[str]) -> None:
       profile=options.profile,
       patience=options.cluster_timeout,
       mapper=mapper,
-      choose=mapper.choose if mapper else checkpoints.newest,
     )
     is_first = processes.is_first()
   if is_first:

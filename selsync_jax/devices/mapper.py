@@ -6,10 +6,10 @@ function over all rows, and places the rows where its results lie.
 """
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import dataclasses
 import pathlib
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,35 @@ from selsync_jax.sync.averagers import UnderWay
 Function = Callable[..., Any]
 Donated = tuple[int, ...]
 """The arguments whose memory a compiled function may take for its result."""
+
+
+@runtime_checkable
+class Elastic(Protocol):
+  """What lets programs come while others train; they share no files."""
+
+  @property
+  def prepares(self) -> bool:
+    """Whether the others train already, and have not let this program in."""
+    ...
+
+  @property
+  def admits(self) -> bool:
+    """Whether programs wait for `welcome`, after the same step everywhere."""
+    ...
+
+  def choose(self, found: Iterator[pathlib.Path]) -> Any:
+    """Goes among the others; chooses the checkpoint from which all go on.
+
+    See `runs.checkpoints.Choose`.
+    """
+
+  def welcome(self, folder: pathlib.Path, digest: bytes) -> None:
+    """Lets in those who wait; all programs call it when it `admits`.
+
+    Args:
+      folder: the newest checkpoint, from which they go on.
+      digest: what these compare with their own; see `Mapper.digests`.
+    """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,9 +91,9 @@ class Mapper(abc.ABC):
     return self.local, self.workers
 
   @property
-  def admits(self) -> bool:
-    """Whether workers wait for `welcome`, after the same step everywhere."""
-    return False
+  def elastic(self) -> Elastic | None:
+    """What lets programs come and go while others train, if anything does."""
+    return None
 
   @property
   def programs(self) -> int:
@@ -162,15 +191,6 @@ class Mapper(abc.ABC):
   def digests(self, digest: bytes) -> dict[str, bytes]:
     """Returns the digest that each program has of something, by its name."""
     return processes.digests(digest)
-
-  def welcome(self, folder: pathlib.Path, digest: bytes) -> None:
-    """Lets in the workers that wait; all programs call it when it `admits`.
-
-    Args:
-      folder: the newest checkpoint, from which they go on.
-      digest: what these compare with their own; see `digests`.
-    """
-    raise NotImplementedError
 
   def check(self) -> None:
     """Raises `ConfigError` if the devices cannot hold the workers."""

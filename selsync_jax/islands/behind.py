@@ -11,6 +11,7 @@ import contextlib
 from typing import Any
 
 import jax
+from jax.sharding import Sharding
 import numpy as np
 
 from selsync_jax.islands.peers import Late
@@ -26,12 +27,15 @@ class Behind(Late):
   Args:
     peers: all islands.
     under_way: the `under_way` of the averager of their steps.
+    sharding: see `cut`.
   """
 
-  def __init__(self, peers: Peers, under_way: UnderWay):
+  def __init__(
+    self, peers: Peers, under_way: UnderWay, sharding: Sharding | None = None
+  ):
     self._peers, self._background = peers, peers.channel('behind')
-    self._message = cut(under_way.message)
-    self._travel = cut(under_way.travel)
+    self._message = cut(under_way.message, sharding)
+    self._travel = cut(under_way.travel, sharding)
     self._thread = futures.ThreadPoolExecutor(1, 'average')
     self._departed: futures.Future[Any] | None = None
 
@@ -42,9 +46,11 @@ class Behind(Late):
       state: the averager's state after that step.
     """
     message = self._message(self._peers, state)
-    self._departed = self._thread.submit(
-      self._travel, self._background, message
-    )
+    departed = self._thread.submit(self._travel, self._background, message)
+    if self._peers.prepares:
+      departed.result()  # It counts for nothing.
+    else:
+      self._departed = departed
 
   def arrive(self, program: Callable[..., Any], *values: Any) -> Any:
     """Returns the mean that has departed; waits until it is there.
@@ -57,7 +63,7 @@ class Behind(Late):
       with contextlib.suppress(Regrouped):
         self._departed.result()
         arrived = True
-    if not all(self._peers.share(np.array(arrived))):
+    if self._peers.prepares or not all(self._peers.share(np.array(arrived))):
       return program(self._peers, *values)
     assert self._departed
     return jax.tree.leaves(self._departed.result())

@@ -6,8 +6,6 @@ they stop, and who has ended.
 
 import collections
 from collections.abc import Callable, Sequence
-import contextlib
-import itertools
 import threading
 import time
 from typing import Any
@@ -18,10 +16,10 @@ from selsync_jax.cluster.channel import LEFT
 from selsync_jax.cluster.channel import Tally
 from selsync_jax.islands.control import BEAT
 from selsync_jax.islands.control import decode
-from selsync_jax.islands.control import encode
 from selsync_jax.islands.control import Head
 from selsync_jax.islands.control import Member
 from selsync_jax.islands.flight import ERRORS
+from selsync_jax.islands.seat import Seat
 
 GRACE = 1.0
 """Seconds from the first island that asks for something until it is decided.
@@ -29,39 +27,15 @@ GRACE = 1.0
 Whoever ends a whole run asks all of them to stop, but not in the same moment.
 """
 
-_AGES = itertools.count(0, -1)
-
-
-class Seat:
-  """The connection to an island, as the meeting point has it."""
-
-  member: Member  # Who has said hello.
-
-  def __init__(self, writer: Any):
-    self.silent = 0.0  # Seconds, counted: this process may be frozen.
-    self.age = next(_AGES)  # Negative: the first one has the highest.
-    self.taken = threading.Event()  # It belongs to a generation.
-    self._writer, self._sending = writer, threading.Lock()
-
-  def send(self, head: Head, body: bytes = b'') -> None:
-    """Sends a message; `listen` notices if nobody is there."""
-    with self._sending, contextlib.suppress(*ERRORS):
-      if self._writer:
-        self._writer.write_metadata(encode(head, body))
-
-  def close(self) -> None:
-    """Forgets the connection, which ends with the call that serves it."""
-    with self._sending:
-      self._writer = None
-
 
 class Circle:
   """Islands that have met, and what becomes of them when some end.
 
   Those that are there at a time are a generation. When one ends, the others are
-  the next, or all end if they would be too few. One that comes again is in the
-  next as soon as the others are ready. One that asks to stop leaves, or all
-  stop after the same step. All hear the same in the same order.
+  the next, or all end if they would be too few. One that comes again prepares,
+  and is in the next as soon as it and the others are ready. One that asks to
+  stop leaves, or all stop after the same step. All hear the same in the same
+  order.
 
   Args:
     seats: those of the first generation, in the order of their indices.
@@ -80,7 +54,7 @@ class Circle:
     self._tally: Tally | None = None  # Once all are about to.
     self.is_over = self._has_finished = False
     self._changing = threading.RLock()
-    self._waiting: list[Seat] = []  # Who has come again.
+    self._coming: list[Seat] = []  # Who has come again, and is not in yet.
     self._ready: set[Seat] = set()  # The members that wait for them.
     self._admits, self._admissions = False, 0
     self._number = 0
@@ -92,59 +66,56 @@ class Circle:
     is_new = member.name not in [each.name for each in there]
     return self._has_finished and is_new and member.run == there[0].run
 
-  def admit(self, seat: Seat, has_given_up: Callable[[], bool]) -> bool:
-    """Lets in an island that has come again, when the others are ready.
-
-    Returns:
-      Whether it was let in: not if the others end before.
+  def receive(self, seat: Seat) -> None:
+    """Lets an island prepare that has come again; it hears who is there.
 
     Raises:
-      ValueError: if it gives up, or there is one of its name.
+      ValueError: if there is one of its name.
     """
     name = seat.member.name
-    self._free(name)
-    with self._changing:
-      self._waiting = [s for s in self._waiting if s.member.name != name]
-      if not self.is_over:
-        self._waiting.append(seat)
-        self._say(f'{name} has come again from {seat.member.address}')
-    while seat in self._waiting and not self.is_over and not has_given_up():
-      seat.taken.wait(BEAT)
-    with self._changing:
-      self._waiting = [each for each in self._waiting if each is not seat]
-      if not seat.taken.is_set() and not self.is_over:
-        raise ValueError(f'island {name} does not wait any longer')
-      return seat.taken.is_set()
-
-  def _free(self, name: str) -> None:
-    """Waits until an island of this name has ended; it may not have noticed."""
-    for _ in range(5):
+    for _ in range(5):  # One that has ended may not have been noticed.
       with self._changing:
-        there = [seat for seat in self._seats if seat.member.name == name]
-        if not there or self.is_over:
+        there = [*self._seats, *self._coming]
+        same = [each for each in there if each.member.name == name]
+        if not same or self.is_over:
+          self._coming.append(seat)
+          self._say(f'{name} has come again from {seat.member.address}')
+          seat.is_prepared = False
+          group = sorted([*self._seats, seat], key=_by_name)
+          seat.send(self._generation(0, group))
           return
-        if there[0].silent > 2 * BEAT:
-          self._end(there[0], 'is replaced')
+        if same[0].silent > 2 * BEAT:
+          self._end(same[0], 'is replaced')
       time.sleep(BEAT)
     raise ValueError(f'island {name} is there already')
 
-  def listen(self, seat: Seat, reader: Any) -> None:
-    """Does what an island says, until it ends."""
+  def listen(self, seat: Seat, reader: Any) -> bool:
+    """Does what an island says, until it ends.
+
+    Returns:
+      Whether it has not ended, but all others have, before they let it in.
+    """
     try:
-      while True:
+      while not self._has_missed(seat):
         head, body = decode(reader.read_chunk())
         if 'left' in head:
           self._leave(seat, head['finished'])
-          return
+          return False
         seat.silent = 0.0
         with self._changing:
           self._hear(seat, head, body)
+      return True
     except (StopIteration, ValueError, *ERRORS):
       self._end(seat, GONE)
+      return False
+
+  def _has_missed(self, seat: Seat) -> bool:
+    with self._changing:
+      return self.is_over and seat in self._prepared
 
   def beat(self, seat: Seat) -> None:
     """Sends a sign of life; ends an island that has sent none for too long."""
-    if seat not in self._seats:
+    if seat not in [*self._seats, *self._coming]:
       return  # It may be frozen, and nobody reads what it is sent.
     seat.send({})
     seat.silent += BEAT
@@ -155,19 +126,27 @@ class Circle:
     """Begins a generation; what the one before it has not shared is void."""
     self._seats, self._number = seats, self._number + 1
     self._shares: dict[tuple[Any, ...], dict[Seat, bytes]] = {}
-    for seat in seats:
-      seat.taken.set()
-    head = {
-      'generation': self._number,
+    self._send(self._generation(self._number, seats))
+
+  def _generation(self, number: int, seats: Sequence[Seat]) -> Head:
+    """Returns what islands hear of a generation; 0 is of one that prepares."""
+    return {
+      'generation': number,
       'islands': {s.member.name: s.member.address for s in seats},
       'slots': self._slots,
       'admissions': self._admissions,
     }
-    self._send(head)
+
+  @property
+  def _prepared(self) -> list[Seat]:
+    """Those that have come again, and would enter."""
+    return [seat for seat in self._coming if seat.is_prepared]
 
   def _hear(self, seat: Seat, head: Head, body: bytes) -> None:
     if 'share' in head:
       self._share(seat, tuple(head['share']), body)
+    elif 'enter' in head:
+      seat.is_prepared = True
     elif 'ready' in head:
       self._ready.add(seat)
       self._admit_if_ready()
@@ -194,7 +173,7 @@ class Circle:
     if len(bodies) == len(self._seats):
       del self._shares[key]
       whole = b''.join(bodies[each] for each in self._seats)
-      is_asked = self._waiting and not self._tally
+      is_asked = self._prepared and not self._tally
       admits = bool(is_asked) and not self._admits and not key[1]
       self._admits |= admits
       self._send({'shared': key, 'admits': admits}, whole)
@@ -206,8 +185,9 @@ class Circle:
       self._admissions += 1
       new: list[Seat] = []
       if not self._tally:
-        new, self._waiting = self._waiting, []
-      self._begin(sorted([*self._seats, *new], key=lambda s: s.member.name))
+        new = self._prepared
+        self._coming = [each for each in self._coming if each not in new]
+      self._begin(sorted([*self._seats, *new], key=_by_name))
 
   def _judge(self) -> None:
     """Ends the island that most others cannot reach, or that reaches none.
@@ -218,8 +198,7 @@ class Circle:
       times, self._accused = collections.Counter(self._accused), []
       there = [seat for seat in self._seats if seat.member.name in times]
       if len(there) > 1:
-        by_age = sorted(there, key=lambda seat: seat.age)
-        worst = max(by_age, key=lambda seat: times[seat.member.name])
+        worst = max(there, key=lambda s: (times[s.member.name], s.number))
         self._end(worst, 'cannot be reached')
 
   def _stop(self) -> None:
@@ -249,10 +228,12 @@ class Circle:
       if seat in self._seats:
         self.is_over, self._has_finished = True, finished
         self._say(f'{seat.member.name} {LEFT}')
+      self._drop(seat, LEFT)
 
   def _end(self, seat: Seat, fate: str) -> None:
     """Begins a generation without an island; or all end, if it was needed."""
     with self._changing:
+      self._drop(seat, fate)
       if self.is_over or seat not in self._seats:
         return
       name, rest = seat.member.name, [s for s in self._seats if s is not seat]
@@ -265,6 +246,17 @@ class Circle:
         self._conclude(seat)
         self._admit_if_ready()
 
+  def _drop(self, seat: Seat, fate: str) -> None:
+    """Expects an island no longer that has come again, if it is one."""
+    if seat in self._coming:
+      self._coming.remove(seat)
+      self._say(f'{seat.member.name} {fate}')
+      seat.send({'ended': seat.member.name, 'fate': fate})
+
   def _send(self, head: Head, body: bytes = b'') -> None:
     for seat in self._seats:
       seat.send(head, body)
+
+
+def _by_name(seat: Seat) -> str:
+  return seat.member.name

@@ -28,6 +28,12 @@ Head = Mapping[str, Any]
 """What a message is about: values of JSON."""
 
 
+class FinishedError(RunError):
+  """An error that the others have finished the run without this island."""
+
+  code = 0
+
+
 @dataclasses.dataclass(frozen=True)
 class Member:
   """An island, as it says of itself.
@@ -63,6 +69,7 @@ class Control:
 
   Args:
     point: a client of the meeting point.
+    address: its address, for messages.
     token: the run's token.
     member: this island.
 
@@ -71,9 +78,11 @@ class Control:
       anything, after the same share on all.
   """
 
-  def __init__(self, point: flight.FlightClient, token: str, member: Member):
+  def __init__(
+    self, point: flight.FlightClient, address: str, token: str, member: Member
+  ):
     self._timeout = member.timeout
-    self._point = point  # Its connection must live as long as this.
+    self._point, self._address = point, address  # The client must live on.
     self._writer, self._reader = point.do_exchange(
       flight.FlightDescriptor.for_path('join'), call_options(token, None)
     )
@@ -94,16 +103,30 @@ class Control:
   def enter(self) -> Head:
     """Enters the newest generation of islands, and returns it.
 
-    It waits for the first one, or for why this island is refused.
+    It waits for the first one, and then for another. That of number 0 is of
+    this island alone, which prepares; see `ask_to_enter`.
+
+    Raises:
+      RunError: if this island is refused.
+      FinishedError: if it is because there is nothing left to do.
     """
 
     def newest():
       head, self._next = self._next, None
       return head
 
-    self._now = self._wait(newest)
+    head = self._wait(newest)
+    if 'refused' in head:
+      kind = FinishedError if head['finished'] else RunError
+      raise kind(f'the meeting point {self._address}: {head["refused"]}')
+    self._now = head
     self._counts.clear()
-    return self._now
+    return head
+
+  def ask_to_enter(self) -> Head:
+    """Enters the generation that lets this island in, now that it can train."""
+    self._send({'enter': True})
+    return self.enter()
 
   def admit(self) -> Head:
     """Enters the generation with those who wait, and returns it.
@@ -122,9 +145,12 @@ class Control:
 
     Raises:
       Regrouped: if there is another generation of islands.
-      RunError: if this island has ended, or the meeting point.
+      RunError: if this island has ended or only prepares, or the meeting point
+        has ended.
       Stopped: if this island has left, as it was asked to.
     """
+    if not self._now['generation']:
+      raise RunError('this island only prepares; it must enter first')
     number = self._counts[channel] = self._counts.get(channel, 0) + 1
     key = self._now['generation'], channel, number
     self._send({'share': key}, message)

@@ -16,6 +16,7 @@ from selsync_jax.devices.mapper import Donated
 from selsync_jax.devices.mapper import Function
 from selsync_jax.devices.mapper import Mapper
 from selsync_jax.islands.behind import Behind
+from selsync_jax.islands.peers import Membership
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.program import cut
 from selsync_jax.runs import checkpoints
@@ -54,7 +55,7 @@ class IslandMapper(Mapper):
     def rows(*args):
       return jax.tree.map(lambda x: x[None], fn(*_first(args)))
 
-    run = cut(rows)
+    run = cut(rows, self.sharding(()))
     return lambda *args: self.peers.complete(run, *args)
 
   def map_steps(self, step: Function, under_way: UnderWay | None) -> Function:
@@ -67,12 +68,12 @@ class IslandMapper(Mapper):
       return under_way.message(_first(state))
 
     self.peers.late = behind = Behind(
-      self.peers, under_way._replace(message=message)
+      self.peers, under_way._replace(message=message), self.sharding(())
     )
 
     def call(state, batch):
       state, metrics = mapped(state, batch)
-      if metrics['synced'][0]:
+      if np.asarray(metrics['synced'])[0] or self.peers.prepares:
         behind.depart(state.averager_state)
       return state, metrics
 
@@ -89,9 +90,19 @@ class IslandMapper(Mapper):
     return self.workers
 
   @property
-  def stopping(self) -> Peers:
-    """All islands, which agree on their last step."""
-    return self.peers
+  def stopping(self) -> Membership | None:
+    """What lets the islands agree on their last step, if they come and go."""
+    return self.peers.membership
+
+  @property
+  def elastic(self) -> 'IslandMapper':
+    """This one."""
+    return self
+
+  @property
+  def prepares(self) -> bool:
+    """Whether the others train already, and have not let this island in."""
+    return self.peers.prepares
 
   def sharding(self, shape: tuple[int, ...]) -> Sharding:
     """Returns the first device."""
@@ -123,19 +134,22 @@ class IslandMapper(Mapper):
   def choose(self, found: Iterator[pathlib.Path]) -> Choice:
     """Chooses the newest checkpoint that all have who were there at its step.
 
-    The others get it from them.
+    The others get it from them. An island that prepares enters before.
 
     Raises:
       RunError: if some have checkpoints, but there is no such one.
     """
     paths = {int(path.name): path for path in found}
     takers = {step: checkpoints.takers(path) for step, path in paths.items()}
+    if self.peers.membership:
+      self.peers.membership.enter()
     return self.peers.complete(_agree, paths, takers)
 
   @property
   def admits(self) -> bool:
     """Whether islands that have come again wait for `welcome`."""
-    return self.peers.admits
+    membership = self.peers.membership
+    return membership is not None and membership.admits
 
   def welcome(self, folder: pathlib.Path, digest: bytes) -> None:
     """Goes on with those who wait, which begin with this checkpoint.
@@ -143,7 +157,8 @@ class IslandMapper(Mapper):
     They call `choose` and `digests`, as at every beginning of a run.
     """
     step = int(folder.name)
-    self.peers.admit()
+    assert self.peers.membership
+    self.peers.membership.admit()
     self.peers.complete(_agree, {step: folder}, {step: 0})
     self.digests(digest)
 
@@ -168,7 +183,7 @@ def _agree(
       having.setdefault(step, []).append(i)
       if not number:
         given.setdefault(step, []).append(i)
-  if peers.was_admitted and not given:
+  if peers.membership and peers.membership.was_admitted and not given:
     raise RunError('those who let this island in have ended; start all again')
   usable = given or {
     step: there

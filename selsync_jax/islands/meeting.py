@@ -18,10 +18,10 @@ from typing import Any
 
 from selsync_jax.config import RunError
 from selsync_jax.islands.circle import Circle
-from selsync_jax.islands.circle import Seat
 from selsync_jax.islands.control import BEAT
 from selsync_jax.islands.control import Control
 from selsync_jax.islands.control import decode
+from selsync_jax.islands.control import FinishedError
 from selsync_jax.islands.control import Member
 from selsync_jax.islands.flight import call_options
 from selsync_jax.islands.flight import client
@@ -34,6 +34,7 @@ from selsync_jax.islands.messages import FlightPeers
 from selsync_jax.islands.messages import Members
 from selsync_jax.islands.messages import Outbox
 from selsync_jax.islands.peers import Peers
+from selsync_jax.islands.seat import Seat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,12 +66,6 @@ class Invitation:
         'meeting point prints it'
       )
     return cls(*parts)
-
-
-class FinishedError(RunError):
-  """An error that the others have finished the run without this island."""
-
-  code = 0
 
 
 class Gathering:
@@ -184,33 +179,31 @@ class MeetingPoint(Server):
   ) -> None:
     """Serves an island, from its hello to its end; see `control`."""
     del descriptor
-    seat = Seat(writer)
+    seat, waits = Seat(writer), True
     self._serving[seat] = None
     try:
       hello, _ = decode(reader.read_chunk())
       seat.member = _member(hello)
-      circle = self._serving[seat] = self._join(seat, context)
+      while waits:
+        circle = self._serving[seat] = self._join(seat, context)
+        waits = circle.listen(seat, reader)
+        self._serving[seat] = None
     except (ValueError, FinishedError) as error:
       has_finished = isinstance(error, FinishedError)
       seat.send({'refused': str(error), 'finished': has_finished})
-    else:
-      circle.listen(seat, reader)
     finally:
       del self._serving[seat]
       seat.close()
 
   def _join(self, seat: Seat, context: Any) -> Circle:
-    """Waits until those who run let it in, or until all have joined."""
+    """Returns those who run, among whom it may come, or waits for all."""
     with self.changed:
       circle = self._gathering.circle
       if circle and not circle.is_over:
         self._gathering.check(seat.member)
-
-    def has_given_up():
-      return context.is_cancelled() or self.is_closed
-
     if circle and seat.member.welcomes:
-      if circle.admit(seat, has_given_up):
+      if not circle.is_over:
+        circle.receive(seat)
         return circle
       if circle.has_finished_without(seat.member):
         raise FinishedError('the others have finished this run')
@@ -228,7 +221,8 @@ class MeetingPoint(Server):
       while (
         seat in gathering.seats
         and not gathering.circle
-        and not has_given_up()
+        and not context.is_cancelled()
+        and not self.is_closed
         and time.monotonic() < deadline
       ):
         self.changed.wait(BEAT)  # Who has been killed does not say so.
@@ -270,7 +264,7 @@ def join(
 ) -> Peers:
   """Joins a run, and returns its islands when all have joined.
 
-  Those who run already may let it in, instead.
+  If they train already, it `prepares`; see `Membership`.
 
   Args:
     invitation: the meeting point's invitation.
@@ -283,7 +277,7 @@ def join(
 
   Raises:
     RunError: if the meeting point cannot be reached or refuses the island.
-    FinishedError: if there is nothing left to do.
+    FinishedError: if there is nothing left to do; also when it enters later.
   """
   with contextlib.ExitStack() as stack:
     try:
@@ -307,13 +301,9 @@ def join(
     address = f'{host}:{outbox.port}'
     digest = hashlib.sha256(run.encode()).hexdigest()
     member = Member(name, address, digest, timeout, welcomes)
-    control = Control(point, token, member)
-    answer = control.enter()
-    if 'refused' in answer:
-      kind = FinishedError if answer['finished'] else RunError
-      raise kind(f'the meeting point {invitation.address}: {answer["refused"]}')
+    control = Control(point, invitation.address, token, member)
+    members = Members(control.enter())
     stack.pop_all()
-  members = Members(answer)
   return FlightPeers(name, members, outbox, control, credentials, timeout)
 
 

@@ -25,6 +25,7 @@ from selsync_jax.islands.flight import Credentials
 from selsync_jax.islands.flight import ERRORS
 from selsync_jax.islands.flight import flight
 from selsync_jax.islands.flight import Server
+from selsync_jax.islands.peers import Membership
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.peers import Regrouped
 
@@ -117,31 +118,33 @@ class Members:
   """The islands that are there, for all channels of one island.
 
   Args:
-    generation: the first one of this island, as the meeting point has told it.
+    generation: as the meeting point has told it.
 
   Attributes:
-    was_admitted: whether it is not the first one of all islands.
-    generation: its number.
+    was_admitted: whether this island was not in the first one of all.
+    generation: its number; 0 while this island prepares.
     addresses: every island's `host:port` by name, in the order of the indices.
     slots: the names of all islands with which the run began, in their order.
   """
 
-  generation: int
+  was_admitted: bool
+  generation = 0
   addresses: dict[str, str]
   slots: list[str]
 
   def __init__(self, generation: Head):
-    self.was_admitted = generation['admissions'] > 0
     self.enter(generation)
 
   def enter(self, generation: Head) -> None:
     """Goes on with the islands of another generation."""
+    if not self.generation:
+      self.was_admitted = generation['admissions'] > 0
     self.generation = generation['generation']
     self.addresses = generation['islands']
     self.slots = generation['slots']
 
 
-class FlightPeers(Peers):
+class FlightPeers(Peers, Membership):
   """Islands that serve and fetch messages.
 
   Args:
@@ -187,9 +190,9 @@ class FlightPeers(Peers):
     return self._members.slots
 
   @property
-  def was_admitted(self) -> bool:
-    """Whether others were there already, and let this island in."""
-    return self._members.was_admitted
+  def membership(self) -> Membership:
+    """How islands come and go."""
+    return self
 
   def channel(self, name: str) -> Peers:
     """Returns another channel, over connections of its own."""
@@ -214,6 +217,21 @@ class FlightPeers(Peers):
         return result
       except Regrouped:
         self._enter(self._control.enter)
+
+  @property
+  def prepares(self) -> bool:
+    """Whether this island has come again, and has not entered yet."""
+    return not self._members.generation
+
+  @property
+  def was_admitted(self) -> bool:
+    """Whether others trained already, and have let this island in."""
+    return self._members.was_admitted
+
+  def enter(self) -> None:
+    """Goes among the others, if this island prepares, when they are ready."""
+    while self.prepares:  # They may have ended and met again meanwhile.
+      self._enter(self._control.ask_to_enter)
 
   @property
   def admits(self) -> bool:

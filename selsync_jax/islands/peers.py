@@ -36,6 +36,11 @@ class Peers(abc.ABC):
   late: 'Late | None' = None
 
   @property
+  def membership(self) -> 'Membership | None':
+    """How islands come and go, if they do."""
+    return None
+
+  @property
   @abc.abstractmethod
   def names(self) -> Sequence[str]:
     """The islands' names, in the order of their indices."""
@@ -61,9 +66,13 @@ class Peers(abc.ABC):
     return self.slots.index(self.names[self.index])
 
   @property
-  def was_admitted(self) -> bool:
-    """Whether others were there already, and let this island in."""
-    return False
+  def prepares(self) -> bool:
+    """Whether the others train already, and this island is not among them yet.
+
+    Then nothing is exchanged: a program gets zeros from its collectives, and
+    runs every branch that has some.
+    """
+    return self.membership is not None and self.membership.prepares
 
   @abc.abstractmethod
   def channel(self, name: str) -> 'Peers':
@@ -102,29 +111,6 @@ class Peers(abc.ABC):
       return self.share(message)
     return self.exchange([message] * self.size)
 
-  @property
-  def admits(self) -> bool:
-    """Whether others wait for `admit`.
-
-    It becomes true within a call that all islands make, on all of them.
-    """
-    return False
-
-  def admit(self) -> None:
-    """Goes on with those who wait; all islands call it after the same step."""
-    raise NotImplementedError
-
-  def ask_to_stop(self) -> None:
-    """Asks to leave or, with too few others, all to stop: see `stops_after`."""
-    raise NotImplementedError
-
-  def stops_after(self, step: int) -> bool:
-    """Returns whether to stop after this step; equal on all islands.
-
-    Call it after every step. It waits while the islands agree.
-    """
-    raise NotImplementedError
-
   def close(self, finished: bool = True) -> None:  # noqa: B027
     """Leaves, when all have fetched what this island has sent them.
 
@@ -159,6 +145,52 @@ class Late(abc.ABC):
   @abc.abstractmethod
   def settle(self) -> None:
     """Waits until nothing travels."""
+
+
+class Membership(abc.ABC):
+  """How an island comes among others, lets others in, and goes."""
+
+  @property
+  @abc.abstractmethod
+  def prepares(self) -> bool:
+    """Whether this island has come again, and has not entered yet."""
+
+  @property
+  @abc.abstractmethod
+  def was_admitted(self) -> bool:
+    """Whether others trained already, and have let this island in."""
+
+  @abc.abstractmethod
+  def enter(self) -> None:
+    """Goes among the others, if this island prepares, when they are ready.
+
+    Raises:
+      RunError: if the others have ended, and do not meet again.
+      FinishedError: if they have finished the run.
+    """
+
+  @property
+  @abc.abstractmethod
+  def admits(self) -> bool:
+    """Whether others wait for `admit`.
+
+    It becomes true within a call that all islands make, on all of them.
+    """
+
+  @abc.abstractmethod
+  def admit(self) -> None:
+    """Goes on with those who wait; all islands call it after the same step."""
+
+  @abc.abstractmethod
+  def ask_to_stop(self) -> None:
+    """Asks to leave or, with too few others, all to stop: see `stops_after`."""
+
+  @abc.abstractmethod
+  def stops_after(self, step: int) -> bool:
+    """Returns whether to stop after this step; equal on all islands.
+
+    Call it after every step. It waits while the islands agree.
+    """
 
 
 def _folded(

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 from jax.extend import core
+from jax.sharding import Sharding
 import numpy as np
 
 from selsync_jax.devices import equations
@@ -45,11 +46,15 @@ class Segment(NamedTuple):
   makes: Sequence[Any]
 
 
-def cut(fn: Callable[..., Any]) -> Callable[..., Any]:
+def cut(
+  fn: Callable[..., Any], sharding: Sharding | None = None
+) -> Callable[..., Any]:
   """Returns `fn` of one worker as `run(peers, *args)`.
 
   Args:
     fn: a function of one worker, whose collectives are over `AXIS`.
+    sharding: where all values lie. Without it, a part is compiled again if it
+      gets one from the host that it had from the device before.
 
   Raises:
     ValueError: when it is called, if a collective is inside a loop, among a
@@ -64,23 +69,25 @@ def cut(fn: Callable[..., Any]) -> Callable[..., Any]:
       closed, shapes = jax.make_jaxpr(
         fn, axis_env=[(AXIS, peers.size)], return_shape=True
       )(*args)
-      traced[key] = _program(closed), jax.tree.structure(shapes)
+      traced[key] = _program(closed, sharding), jax.tree.structure(shapes)
     program, made = traced[key]
     return jax.tree.unflatten(made, program(peers, *leaves))
 
   return run
 
 
-def _program(closed: core.ClosedJaxpr) -> Callable[..., list[Any]]:
+def _program(
+  closed: core.ClosedJaxpr, sharding: Sharding | None
+) -> Callable[..., list[Any]]:
   """Returns `program(peers, *values) -> results`."""
   jaxpr = closed.jaxpr
   segments, needed = [], set(_variables(jaxpr.outvars))
   for eqns in reversed(list(_pieces(jaxpr.eqns))):
     live, needed = needed, needed.union(*map(_reads, eqns))
     if _communicates(eqn := eqns[0]):
-      segment = Segment(_on_host(eqn), eqn.invars, eqn.outvars)
+      segment = Segment(_on_host(eqn, sharding), eqn.invars, eqn.outvars)
     else:
-      segment = _compiled(eqns, live)
+      segment = _compiled(eqns, live, sharding)
     segments.insert(0, (segment, live))
 
   def program(peers: Peers, *values: Any) -> list[Any]:
@@ -103,14 +110,16 @@ def _pieces(eqns: Sequence[Any]) -> Iterator[list[Any]]:
       yield list(group)
 
 
-def _compiled(eqns: Sequence[Any], live: set[Any]) -> Segment:
+def _compiled(
+  eqns: Sequence[Any], live: set[Any], sharding: Sharding | None
+) -> Segment:
   """Returns the equations as a compiled function of what they read."""
   made = dict.fromkeys(var for eqn in eqns for var in eqn.outvars)
   inputs = dict.fromkeys(var for eqn in eqns for var in _reads(eqn))
   reads = [var for var in inputs if var not in made]
   makes = [var for var in made if var in live]
 
-  @jax.jit
+  @functools.partial(jax.jit, in_shardings=sharding)
   def run(*values):
     env = dict(zip(reads, values, strict=True))
     equations.evaluate(eqns, env)
@@ -129,15 +138,23 @@ def _compiled(eqns: Sequence[Any], live: set[Any]) -> Segment:
   return Segment(segment, reads, makes)
 
 
-def _on_host(eqn: Any) -> Callable[..., Sequence[Any]]:
+def _on_host(
+  eqn: Any, sharding: Sharding | None
+) -> Callable[..., Sequence[Any]]:
   """Returns what the host does for an equation that communicates."""
   name = eqn.primitive.name.removesuffix('_invariant')
   if not _is_over_workers(eqn):  # The collective is inside it.
     if name == 'cond':
-      branches = [_program(branch) for branch in eqn.params['branches']]
-      return lambda peers, index, *values: branches[int(index)](peers, *values)
+      branches = [_program(each, sharding) for each in eqn.params['branches']]
+
+      def choose(peers, index, *values):
+        if peers.prepares:
+          return [branch(peers, *values) for branch in branches][int(index)]
+        return branches[int(index)](peers, *values)
+
+      return choose
     if name == 'jit':
-      program = _program(eqn.params['jaxpr'])
+      program = _program(eqn.params['jaxpr'], sharding)
       if eqn.params['name'] != TRAVEL:
         return program
 
@@ -154,9 +171,13 @@ def _on_host(eqn: Any) -> Callable[..., Sequence[Any]]:
   if name not in COLLECTIVES or eqn.params.get('axis_index_groups'):
     raise ValueError(f'{name}: is not a collective among all islands')
   collective = functools.partial(COLLECTIVES[name], **eqn.params)
-  return lambda peers, *values: [
-    collective(peers, np.asarray(value)) for value in values
-  ]
+
+  def communicate(peers, *values):
+    if peers.prepares:
+      return [np.zeros(var.aval.shape, var.aval.dtype) for var in eqn.outvars]
+    return [collective(peers, np.asarray(value)) for value in values]
+
+  return communicate
 
 
 def _communicates(eqn: Any) -> bool:

@@ -70,6 +70,15 @@ class Evaluator:
       mean |= {'model_state': self._recomputed(mean)}
     return mean
 
+  def warm_up(self, shared: dict[str, Any]) -> None:
+    """Compiles what `consensus` and `scores` call."""
+    mean = self._consensus(shared)
+    params, model_state = mean['params'], mean['model_state']
+    if not self._averages_model_state:
+      batch = next(self._batches('train'))
+      self._means(self._statistics(params, model_state, batch))
+    self._sums(params, model_state, next(self._batches('validation')))
+
   def scores(self, mean: dict[str, Any], split: str) -> dict[str, float]:
     """Returns the metrics on `validation` or `test`, as `SPLIT_METRIC`."""
     places = self._mapper.places

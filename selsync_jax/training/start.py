@@ -84,6 +84,14 @@ def fit(settings: Settings, record: Record | None) -> Settings:
   )
 
 
+def scale(settings: Settings, record: Record | None) -> tuple[Any, ...]:
+  """Returns all that `fit` reads of a record, or what the settings have."""
+  if record is None:
+    config = settings.config
+    return config.workers, config.batch_size, settings.learning_rate
+  return record['workers'], record['batch_size'], record['learning_rate']
+
+
 def totals(problem: Problem, plan: Plan, record: Record | None) -> Totals:
   """Returns the totals of a run so far, for the plan's number of workers."""
   if record is None:

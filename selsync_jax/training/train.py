@@ -15,12 +15,11 @@ from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.ledger import Totals
 from selsync_jax.runs.session import Session
 from selsync_jax.training import start
-from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.hooks import Hooks
 from selsync_jax.training.problem import Problem
+from selsync_jax.training.programs import Programs
 from selsync_jax.training.settings import check
 from selsync_jax.training.settings import Config
-from selsync_jax.training.setup import create_setup
 from selsync_jax.training.setup import Setup
 from selsync_jax.training.warnings import OverflowWarning
 from selsync_jax.training.warnings import SilenceWarning
@@ -35,7 +34,6 @@ def train_and_evaluate(
   profile: bool = False,
   patience: float = 60.0,
   mapper: Mapper | None = None,
-  choose: checkpoints.Choose = checkpoints.newest,
   create_ledger: Callable[[Setup, Totals], Ledger] = Setup.ledger,
 ) -> dict[str, Any]:
   """Trains as the config says, and writes the run into `workdir`.
@@ -50,7 +48,6 @@ def train_and_evaluate(
     profile: whether to trace a few steps into `workdir/profile`.
     patience: seconds until every process must see process 0's files.
     mapper: how the workers share the devices, if not as the config says.
-    choose: which checkpoint to go on from.
     create_ledger: a function that makes the ledger, which counts the steps.
 
   Returns:
@@ -62,19 +59,24 @@ def train_and_evaluate(
     RunError: if the run fails; names the last good checkpoint.
   """
   settings = check(config)
-  plain = settings.config.to_dict()
+  elastic, programs = mapper.elastic if mapper else None, None
+  if elastic and elastic.prepares:
+    print('preparing, while the others train')
+    record = None if restart else checkpoints.peek_record(workdir)
+    programs = Programs(settings, record, mapper)
+    programs.warm_up()
   session = Session(
     workdir,
-    plain,
+    settings.config.to_dict(),
     restart=restart,
     patience=patience,
-    choose=choose,
+    choose=elastic.choose if elastic else checkpoints.newest,
   )
-  session.say('preparing data')
-  setup = create_setup(start.fit(settings, session.record), mapper)
+  if not programs or not programs.serve(session.record):
+    session.say('preparing data')
+    programs = Programs(settings, session.record, mapper)
+  setup, step, evaluator = programs.setup, programs.step, programs.evaluator
   problem, strategy, plan = setup.problem, setup.strategy, setup.plan
-  plan.mapper.check()
-  start.check_size(problem, plan.mapper.devices_per_worker)
   setup.check_programs()
   totals = start.totals(problem, plan, session.record)
   ledger = create_ledger(setup, totals)
@@ -84,12 +86,10 @@ def train_and_evaluate(
       return summary
     describe_data(session, problem)
     state = start.state(setup, session, totals)
-    evaluator = Evaluator(problem, plan.mapper, strategy.averages_model_state)
     watchers = SilenceWarning(strategy.trigger), OverflowWarning()
     watches = [watcher.watch for watcher in watchers]
     first = totals.position
     batches = problem.data.batches(plan.mapper.local, first, problem.steps)
-    step = setup.train_step()
     with (
       Hooks(session, problem, plan, ledger, evaluator, watches) as run,
       _Profile(workdir if profile and session.is_first else None) as trace,
@@ -106,8 +106,8 @@ def train_and_evaluate(
         if now.saves:
           run.save(state)
         run.stop(now)
-        if plan.mapper.admits and not now.is_last:
-          plan.mapper.welcome(run.handover(now, state), setup.digest)
+        if elastic and elastic.admits and not now.is_last:
+          elastic.welcome(run.handover(now, state), setup.digest)
       scores = run.final_scores(setup.landed(state))
     return session.finish(ledger.summary() | scores)
 

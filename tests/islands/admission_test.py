@@ -4,6 +4,7 @@ from concurrent import futures
 import re
 import threading
 
+import jax
 import pytest
 
 from selsync_jax.config import RunError
@@ -23,11 +24,27 @@ class Death(Exception):
 
 
 @pytest.fixture
-def peers(monkeypatch):
-  """Peers of which one dies, and the others wait until it has come again."""
-  died, came = threading.Event(), threading.Event()
+def compiled(monkeypatch):
+  """What an island that has come again compiles after it has entered.
+
+  One dies, and the others wait until it has come again and would enter.
+  """
+  died, came, entered = (threading.Event() for _ in range(3))
+  threads, names = set(), []
 
   class Mortal(FlightPeers):
+    @property
+    def prepares(self):
+      if super().prepares:
+        threads.add(threading.get_ident())
+      return super().prepares
+
+    def enter(self):
+      if self.prepares:
+        came.set()
+        super().enter()
+        entered.set()
+
     def share(self, message):
       if self.index != DEAD and died.is_set():
         assert came.wait(60)
@@ -39,28 +56,31 @@ def peers(monkeypatch):
         raise Death
       return super().stops_after(step)
 
+  def listen(event, seconds, **about):
+    del seconds
+    is_its = entered.is_set() and threading.get_ident() in threads
+    if is_its and event.endswith('backend_compile_duration'):
+      names.append(about)
+
   monkeypatch.setattr(meeting, 'FlightPeers', Mortal)
-  return came
+  jax.monitoring.register_event_duration_secs_listener(listen)
+  yield names
+  jax.monitoring.unregister_event_duration_listener(listen)
+  assert entered.is_set()
 
 
 @pytest.fixture
-def train(peers, tmp_path, data_dir, one_saves_at_a_time):
+def train(compiled, tmp_path, data_dir, one_saves_at_a_time):
   """Trains islands in threads; returns the summary of each."""
 
   def train(method, **fields):
-    def say(line):
-      if 'has come again' in line:
-        peers.set()
-
     def island(i, invitation):
       config = short_runs.config(data_dir, method, workers=N, **fields)
       config.mapper = 'auto'
       others = meeting.join(invitation, f'{i}', 'a run', 30.0, welcomes=True)
       with others:
         mapper = IslandMapper(N, others)
-        return train_and_evaluate(
-          config, tmp_path / f'{i}', mapper=mapper, choose=mapper.choose
-        )
+        return train_and_evaluate(config, tmp_path / f'{i}', mapper=mapper)
 
     def worker(i, invitation):
       if i == DEAD:
@@ -70,7 +90,7 @@ def train(peers, tmp_path, data_dir, one_saves_at_a_time):
 
     with (
       perceptron.registered(),
-      meeting.MeetingPoint(N, minimum=2, say=say) as point,
+      meeting.MeetingPoint(N, minimum=2) as point,
       futures.ThreadPoolExecutor(N) as pool,
     ):
       work = [pool.submit(worker, i, point.invitation) for i in range(N)]
@@ -88,9 +108,10 @@ def train(peers, tmp_path, data_dir, one_saves_at_a_time):
   ],
 )
 def test_one_that_comes_again_ends_as_the_others(
-  method, fields, train, tmp_path, capsys
+  method, fields, train, compiled, tmp_path, capsys
 ):
   each = train(method, **fields)
+  assert not compiled
   (at,) = map(
     int, re.findall(r'resuming from step (\d+)', capsys.readouterr().out)
   )

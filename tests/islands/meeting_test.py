@@ -35,7 +35,7 @@ def point(said):
 
 @pytest.fixture
 def pool():
-  with futures.ThreadPoolExecutor(4) as pool:
+  with futures.ThreadPoolExecutor(8) as pool:
     yield pool
 
 
@@ -130,8 +130,8 @@ def test_all_stop_after_the_step_that_the_last_has_reached(point, pool):
   def train(peers, ahead):
     for step in itertools.count():
       if step == 20 and ahead:
-        peers.ask_to_stop()
-      if peers.stops_after(step):
+        peers.membership.ask_to_stop()
+      if peers.membership.stops_after(step):
         return step
       time.sleep(0.001 if ahead else 0.01)
 
@@ -146,8 +146,8 @@ def test_one_that_is_asked_to_stop_leaves_if_enough_are_left(said, pool):
   def train(peers, is_asked):
     for step in itertools.count():
       if step == 20 and is_asked:
-        peers.ask_to_stop()
-      if peers.stops_after(step):
+        peers.membership.ask_to_stop()
+      if peers.membership.stops_after(step):
         return step, peers.size
       peers.complete(lambda peers: peers.share(np.zeros(1)))
       time.sleep(0.001)
@@ -160,7 +160,7 @@ def test_one_that_is_asked_to_stop_leaves_if_enough_are_left(said, pool):
     islands[1].close()
     while islands[0].size == 3:
       time.sleep(0.01)
-    islands[2].ask_to_stop()
+    islands[2].membership.ask_to_stop()
     (one, size), other = work[0].result(), work[2].result()
     assert other == (one, size) and one > 20 and size == 2
     futures.wait(pool.submit(peers.close) for peers in islands)
@@ -190,32 +190,44 @@ def until(said, line):
     pass
 
 
+def enter(peers):
+  """Goes among the others; returns the islands."""
+  peers.membership.enter()
+  return peers
+
+
 def admit(islands, pool):
   """Lets in whoever waits, after one of the next shares."""
 
   def step(peers):
-    while not peers.admits:
+    while not peers.membership.admits:
       peers.complete(lambda peers: peers.share(np.zeros(1)))
-    peers.admit()
+    peers.membership.admit()
 
   futures.wait(pool.submit(step, peers) for peers in islands)
 
 
-def test_one_that_comes_again_is_let_in_though_another_is_missing(
-  four, said, pool
-):
+def test_one_that_comes_again_prepares_and_is_then_let_in(four, said, pool):
+  """Though another one is missing."""
   _, islands, join = four
-  late = pool.submit(join, 'c')
+  c = join('c')
   until(said, 'c has come again')
+  assert c.prepares and c.names == ('a', 'c', 'd') and c.slot == 2
+  futures.wait(pool.submit(peers.share, np.zeros(1)) for peers in islands)
+  with pytest.raises(RunError, match='only prepares; it must enter first'):
+    c.share(np.zeros(1))
+  assert not any(peers.membership.admits for peers in islands)
+  late = pool.submit(enter, c)
   admit(islands, pool)
-  assert late.result().was_admitted and not islands[0].was_admitted
-  for peers in (*islands, late.result()):
+  late.result()
+  assert [p.membership.was_admitted for p in (*islands, c)] == [0, 0, 1]
+  for peers in (*islands, c):
     assert peers.names == ('a', 'c', 'd') and [*peers.slots] == [*'abcd']
-  assert late.result().slot == 2
+  assert c.slot == 2 and not c.prepares
 
 
-def test_one_that_waits_no_longer_disturbs_nobody(four, said, pool):
-  point, islands, join = four
+def say_hello(point, islands, name):
+  """An island that says hello, and then nothing."""
   certificate = islands[0]._credentials.certificate
   client = flight.client(point.invitation.address, certificate)
   writer, reader = client.do_exchange(
@@ -223,22 +235,54 @@ def test_one_that_waits_no_longer_disturbs_nobody(four, said, pool):
     flight.call_options(point.invitation.token, None),
   )
   run = hashlib.sha256(b'a run').hexdigest()
-  hello = control.Member('b', 'host:1', run, 20.0, welcomes=True)
+  hello = control.Member(name, 'host:1', run, 20.0, welcomes=True)
   writer.write_metadata(control.encode(dataclasses.asdict(hello)))
+  return client, writer, reader
+
+
+@pytest.mark.parametrize('is_prepared', [False, True])
+def test_one_that_comes_no_longer_disturbs_nobody(
+  is_prepared, four, said, pool
+):
+  point, islands, join = four
+  _, writer, reader = say_hello(point, islands, 'b')
   until(said, 'b has come again')
+  if is_prepared:
+    writer.write_metadata(control.encode({'enter': True}))
   reader.cancel()
-  time.sleep(2 * control.BEAT)
-  late = pool.submit(join, 'b')
-  until(said, 'b has come again')
+  until(said, 'b is gone')
+  late = pool.submit(enter, join('b'))
   admit(islands, pool)
   assert late.result().names == islands[0].names == ('a', 'b', 'd')
 
 
+def test_one_that_is_frozen_while_it_prepares_is_dropped(said, pool):
+  with meeting.MeetingPoint(3, minimum=2, say=said.put) as point:
+    join = functools.partial(
+      meeting.join, point.invitation, run='a run', timeout=2.5, welcomes=True
+    )
+    a, b, c = pool.map(join, 'abc')
+    b.fail()
+    frozen = say_hello(point, [a], 'b')
+    until(said, 'b has not answered for 2.5 s')
+    late = pool.submit(enter, join('b'))
+    frozen[1].write_metadata(control.encode({'enter': True}))  # It wakes.
+    admit((a, c), pool)
+    assert late.result().names == a.names == ('a', 'b', 'c')
+    frozen[2].cancel()
+    futures.wait(pool.submit(peers.close) for peers in (a, late.result(), c))
+
+
 def test_a_name_that_is_there_is_refused(four, said, pool, monkeypatch):
-  _, islands, join = four
+  """Also if it only prepares."""
+  point, islands, join = four
   monkeypatch.setattr(circle, 'BEAT', 0.1)
-  with pytest.raises(RunError, match=r'island a is there already$'):
-    join('a')
+  b = join('b')
+  for name in 'ab':
+    line = rf'point {point.invitation.address}: island {name} is there already$'
+    with pytest.raises(RunError, match=line):
+      join(name)
+  b.fail()
   futures.wait(pool.submit(peers.close) for peers in islands)
   until(said, 'a has left')
 
@@ -253,6 +297,31 @@ def test_who_comes_when_the_others_have_finished_has_nothing_to_do(pool):
     futures.wait(pool.submit(peers.close) for peers in (a, c))
     with pytest.raises(meeting.FinishedError, match=r'have finished this run$'):
       join('b')
+
+
+def test_who_prepares_when_the_others_finish_has_nothing_to_do(four, pool):
+  point, islands, join = four
+  b = join('b')
+  futures.wait(pool.submit(peers.close) for peers in islands)
+  line = rf'^the meeting point {point.invitation.address}: the others have fini'
+  with pytest.raises(meeting.FinishedError, match=line):
+    enter(b)
+
+
+@pytest.mark.parametrize('is_prepared', [False, True])
+def test_who_comes_when_the_others_end_meets_them_again(
+  is_prepared, four, said, pool
+):
+  _, islands, join = four
+  b = join('b')
+  late = pool.submit(enter, b) if is_prepared else None
+  islands[0].fail()
+  until(said, 'a has failed')
+  again = [pool.submit(join, name) for name in 'acd']
+  late = late or pool.submit(enter, b)
+  assert not late.result().membership.was_admitted
+  for peers in (late.result(), *(each.result() for each in again)):
+    assert peers.names == tuple('abcd') and not peers.prepares
 
 
 def test_an_island_that_fails_is_named_to_those_that_wait(point, said, pool):

@@ -48,6 +48,17 @@ def test_a_collective_is_that_of_pmap(name, small, monkeypatch):
     np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize('name', COLLECTIVES)
+def test_one_that_prepares_gets_arrays_like_it_from_nobody(name, monkeypatch):
+  alone, fn = Board(N, timeout=0.01).peers(1), COLLECTIVES[name]
+  monkeypatch.setattr(type(alone), 'prepares', True)
+  rows = np.ones((N, N, 5), np.float32)
+  expected = jax.pmap(fn, axis_name=ss.AXIS)(rows)
+  found = cut(fn)(alone, rows[1])
+  for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+    assert (one.dtype, one.shape) == (other.dtype, other[1].shape)
+
+
 def test_all_islands_have_the_bits_of_one_sum():
   rows = np.random.default_rng(0).normal(size=(7, 10_000)).astype(np.float32)
   found = on_board(cut(COLLECTIVES['psum']), 7, rows)

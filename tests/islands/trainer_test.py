@@ -35,7 +35,6 @@ def train(tmp_path, data_dir, one_saves_at_a_time):
         short_runs.config(data_dir, method, workers=N, **fields | own),
         tmp_path / folder / f'{i}',
         mapper=mapper,
-        choose=mapper.choose,
       )
 
     with perceptron.registered(), futures.ThreadPoolExecutor(N) as pool:

@@ -1,0 +1,43 @@
+"""The connection to an island, as the meeting point has it."""
+
+import contextlib
+import itertools
+import threading
+from typing import Any
+
+from selsync_jax.islands.control import encode
+from selsync_jax.islands.control import Head
+from selsync_jax.islands.control import Member
+from selsync_jax.islands.flight import ERRORS
+
+_NUMBERS = itertools.count()
+
+
+class Seat:
+  """The connection to an island, as the meeting point has it.
+
+  Attributes:
+    member: who has said hello.
+    number: by which it is the first, the second, and so on of all seats.
+    silent: seconds since it has said anything; counted, as this process may be
+      frozen.
+    is_prepared: whether it would enter, if it has come again.
+  """
+
+  member: Member
+
+  def __init__(self, writer: Any):
+    self.number = next(_NUMBERS)
+    self.silent, self.is_prepared = 0.0, False
+    self._writer, self._sending = writer, threading.Lock()
+
+  def send(self, head: Head, body: bytes = b'') -> None:
+    """Sends a message; `Circle.listen` notices if nobody is there."""
+    with self._sending, contextlib.suppress(*ERRORS):
+      if self._writer:
+        self._writer.write_metadata(encode(head, body))
+
+  def close(self) -> None:
+    """Forgets the connection, which ends with the call that serves it."""
+    with self._sending:
+      self._writer = None

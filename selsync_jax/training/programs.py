@@ -1,0 +1,60 @@
+"""The compiled functions of a run."""
+
+import functools
+
+from selsync_jax.devices.mapper import Mapper
+from selsync_jax.models import tasks
+from selsync_jax.training import start
+from selsync_jax.training.evaluation import Evaluator
+from selsync_jax.training.settings import Settings
+from selsync_jax.training.setup import create_setup
+
+
+class Programs:
+  """The functions of a run, each of which is compiled at its first call.
+
+  Args:
+    settings: those of the run.
+    record: that of the checkpoint from which it goes on, if there is one.
+    mapper: see `create_setup`.
+
+  Attributes:
+    setup: the run's.
+    step: see `Setup.train_step`.
+    evaluator: that of the consensus.
+
+  Raises:
+    ConfigError: if the settings do not fit together, or not on the devices.
+  """
+
+  def __init__(
+    self,
+    settings: Settings,
+    record: start.Record | None,
+    mapper: Mapper | None = None,
+  ):
+    self._settings, self._scale = settings, start.scale(settings, record)
+    self.setup = setup = create_setup(start.fit(settings, record), mapper)
+    problem, mapper = setup.problem, setup.plan.mapper
+    mapper.check()
+    start.check_size(problem, mapper.devices_per_worker)
+    averages = setup.strategy.averages_model_state
+    self.evaluator = Evaluator(problem, mapper, averages)
+    self.step = setup.train_step()
+
+  def serve(self, record: start.Record | None) -> bool:
+    """Returns whether a run that goes on from this record has the same."""
+    return self._scale == start.scale(self._settings, record)
+
+  def warm_up(self) -> None:
+    """Calls each of them once, and drops what it returns.
+
+    The mapper `prepares`, so every branch runs, and nobody is waited for.
+    """
+    setup, mapper = self.setup, self.setup.plan.mapper
+    init = functools.partial(setup.init, mapper.compiles)
+    state = mapper.replicate(init, tasks.run_once())
+    batch = next(setup.problem.data.batches(mapper.local, 0, 1))
+    state, _ = self.step(state, batch)
+    self.evaluator.warm_up(setup.landed(state))
+    _ = setup.digest, setup.problem.rates  # They are kept.
