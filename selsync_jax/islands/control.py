@@ -5,7 +5,7 @@ it. It is a stream of its own with threads of its own, so that none of these
 ever waits behind data.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 import contextlib
 import dataclasses
 import json
@@ -93,6 +93,7 @@ class Control:
     self._next: Head | None = None  # A newer one.
     self._shares: dict[tuple[int, str, int], bytes] = {}
     self._counts: dict[str, int] = {}  # Of shares, by channel.
+    self._calls: list[Callable[[], None]] = []  # What cancels each.
     self._error: RunError | Stopped | None = None
     self.admits = False
     self._agreement = Agreement()
@@ -181,6 +182,18 @@ class Control:
     if self._next:
       raise Regrouped
 
+  @contextlib.contextmanager
+  def cancelling(self, cancel: Callable[[], None]) -> Iterator[None]:
+    """In this context, cancels a call as soon as `check` would raise."""
+    with self._changed:
+      self._calls.append(cancel)
+      self._notify()  # It may be too late already.
+    try:
+      yield
+    finally:
+      with self._changed:
+        self._calls.remove(cancel)
+
   def accuse(self, name: str) -> None:
     """Says that an island cannot be reached; one of the two is then ended."""
     self._send({'unreached': name})
@@ -215,7 +228,7 @@ class Control:
     """Ends this island with an error, unless it has one."""
     with self._changed:
       self._error = self._error or error
-      self._changed.notify_all()
+      self._notify()
     self._agreement.end(0)  # It waits no longer.
 
   def _listen(self) -> None:
@@ -246,7 +259,14 @@ class Control:
         self._shares[tuple(head['shared'])] = body
       elif 'islands' in head or 'refused' in head:
         self._next = head
-      self._changed.notify_all()
+      self._notify()
+
+  def _notify(self) -> None:
+    """Wakes whoever waits, also for another island that does not answer."""
+    self._changed.notify_all()
+    if self._error or self._next:
+      for cancel in self._calls:
+        cancel()
 
   def _beat(self) -> None:
     """Sends signs of life until this island ends, and counts the silence."""

@@ -32,7 +32,7 @@ from selsync_jax.islands.flight import flight
 from selsync_jax.islands.flight import Server
 from selsync_jax.islands.messages import FlightPeers
 from selsync_jax.islands.messages import Members
-from selsync_jax.islands.messages import Outbox
+from selsync_jax.islands.outbox import Outbox
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.seat import Seat
 

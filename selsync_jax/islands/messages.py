@@ -5,7 +5,7 @@ have for it, from one island after the other: parallel flows use a slow link
 less fully.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 import contextlib
 import json
 import math
@@ -18,100 +18,18 @@ from selsync_jax.config import RunError
 from selsync_jax.config import Stopped
 from selsync_jax.islands.control import Control
 from selsync_jax.islands.control import Head
-from selsync_jax.islands.flight import arrow
 from selsync_jax.islands.flight import call_options
 from selsync_jax.islands.flight import client
 from selsync_jax.islands.flight import Credentials
 from selsync_jax.islands.flight import ERRORS
 from selsync_jax.islands.flight import flight
-from selsync_jax.islands.flight import Server
+from selsync_jax.islands.outbox import Key
+from selsync_jax.islands.outbox import Outbox
+from selsync_jax.islands.outbox import PATIENCE
+from selsync_jax.islands.outbox import PIECE
 from selsync_jax.islands.peers import Membership
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.peers import Regrouped
-
-PIECE = 1 << 24
-"""The most bytes of one call, which has a deadline and may be repeated."""
-
-BLOCK = 1 << 21
-"""The most bytes of one record batch."""
-
-PATIENCE = 2.0
-"""Seconds that a call waits for a message that is not there yet."""
-
-Key = tuple[int, str, int]
-"""An exchange: of a generation, on a channel, its number."""
-
-
-class Outbox(Server):
-  """Serves the messages that an island has for others.
-
-  Args:
-    address: see `Server`.
-    credentials: see `Server`.
-    pace: the most bytes per second of one message; `None` is no limit.
-  """
-
-  def __init__(
-    self, address: str, credentials: Credentials, pace: float | None = None
-  ):
-    self._pace = pace
-    self._messages: dict[Key, Sequence[np.ndarray]] = {}
-    super().__init__(address, credentials)
-
-  def put(self, key: Key, messages: Sequence[np.ndarray]) -> None:
-    """Keeps the messages of an exchange, one for each island."""
-    with self.changed:
-      self._messages[key] = messages
-      self.changed.notify_all()
-
-  def drop(self, key: Key) -> None:
-    """Forgets the messages of an exchange, which all islands have."""
-    with self.changed:
-      self._messages.pop(key, None)
-
-  def clear(self) -> None:
-    """Forgets all messages."""
-    with self.changed:
-      self._messages.clear()
-
-  def do_get(self, context: Any, ticket: flight.Ticket) -> Any:
-    """Answers a call for a piece of a message, which may not be there yet."""
-    del context
-    key, to, start = json.loads(ticket.ticket)
-    key = tuple(key)
-    with self.changed:
-      self.changed.wait_for(
-        lambda: self.is_closed or key in self._messages, PATIENCE
-      )
-      if key not in self._messages:
-        raise flight.FlightTimedOutError('the message is not there yet')
-      message = np.asarray(self._messages[key][to], order='C')
-    about = {'dtype': message.dtype.name, 'shape': json.dumps(message.shape)}
-    schema = arrow.schema([('block', arrow.large_binary())], metadata=about)
-    piece = message.reshape(-1).view(np.uint8)[start : start + PIECE]
-    batches = (_batch(each, schema) for each in _paced(piece, self._pace))
-    return flight.RecordBatchStream(
-      arrow.RecordBatchReader.from_batches(schema, batches)
-    )
-
-
-def _paced(piece: np.ndarray, pace: float | None) -> Iterator[np.ndarray]:
-  """Yields blocks as slowly as if a wire had this many bytes a second."""
-  until = time.monotonic()
-  for start in range(0, piece.size, BLOCK):
-    block = piece[start : start + BLOCK]
-    if pace:
-      until += block.size / pace
-      time.sleep(max(0.0, until - time.monotonic()))
-    yield block
-
-
-def _batch(block: np.ndarray, schema: arrow.Schema) -> arrow.RecordBatch:
-  """Returns a batch of these bytes, which are not copied."""
-  offsets = arrow.py_buffer(np.array([0, block.size], np.int64))
-  buffers = [None, offsets, arrow.py_buffer(block)]
-  column = arrow.Array.from_buffers(arrow.large_binary(), 1, buffers)
-  return arrow.record_batch([column], schema=schema)
 
 
 class Members:
@@ -311,7 +229,7 @@ class FlightPeers(Peers, Membership):
     """
     name = self.names[sender]
     key = self._key(self._count), self.index, start
-    ticket = flight.Ticket(json.dumps(key).encode())
+    ticket = flight.FlightDescriptor.for_command(json.dumps(key))
     # Of one that is silent everywhere, the meeting point says so before.
     token, patience = self._credentials.token, PATIENCE + 2 * self._timeout
     unreached = None
@@ -320,9 +238,11 @@ class FlightPeers(Peers, Membership):
       began = time.monotonic()
       try:
         options = call_options(token, patience)
-        reader = self._client(name).do_get(ticket, options)
-        about = reader.schema.metadata
-        return about, [chunk.data.column(0)[0].as_buffer() for chunk in reader]
+        writer, reader = self._client(name).do_exchange(ticket, options)
+        with writer, self._control.cancelling(reader.cancel):
+          about = reader.schema.metadata
+          chunks = [chunk.data.column(0)[0].as_buffer() for chunk in reader]
+        return about, chunks
       except flight.FlightTimedOutError:
         if time.monotonic() - began >= patience:
           self._control.accuse(name)

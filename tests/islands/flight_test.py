@@ -2,6 +2,7 @@
 
 from concurrent import futures
 import contextlib
+import threading
 
 from jax import lax
 import numpy as np
@@ -13,6 +14,9 @@ from selsync_jax.config import RunError
 from selsync_jax.islands import flight
 from selsync_jax.islands import meeting
 from selsync_jax.islands import messages
+from selsync_jax.islands import outbox
+from selsync_jax.islands.outbox import Outbox
+from selsync_jax.islands.peers import Regrouped
 from selsync_jax.islands.program import cut
 
 N = 3
@@ -21,10 +25,10 @@ NAMES = ('hawaii', 'maui', 'oahu')
 
 
 @contextlib.contextmanager
-def met(names=NAMES, timeout=30.0):
+def met(names=NAMES, timeout=30.0, minimum=None):
   """The peers of each island, over a meeting point."""
   with (
-    meeting.MeetingPoint(len(names)) as point,
+    meeting.MeetingPoint(len(names), minimum=minimum) as point,
     futures.ThreadPoolExecutor(len(names)) as pool,
   ):
 
@@ -43,8 +47,9 @@ def islands():
 
 
 def test_a_mean_arrives_whatever_its_length_and_type(islands, monkeypatch):
-  monkeypatch.setattr(messages, 'BLOCK', 1 << 18)
-  monkeypatch.setattr(messages, 'PIECE', 1 << 20)
+  monkeypatch.setattr(outbox, 'BLOCK', 1 << 18)
+  for room in (messages, outbox):
+    monkeypatch.setattr(room, 'PIECE', 1 << 20)
   rows = np.random.default_rng(0).normal(size=(N, 1_000_001))
 
   def mean(x):
@@ -86,20 +91,20 @@ def test_channels_are_apart(islands):
     np.testing.assert_array_equal(result.result(), expected)
 
 
-def unreachable(outbox, context, ticket):
+def unreachable(box, *call):
   raise arrow.FlightUnavailableError('the link is cut')
 
 
-def silent(outbox, context, ticket):
-  with outbox.changed:
-    outbox.changed.wait_for(lambda: outbox.is_closed, 30)
+def silent(box, *call):
+  with box.changed:
+    box.changed.wait_for(lambda: box.is_closed, 30)
   raise arrow.FlightTimedOutError('too late')
 
 
 @pytest.mark.parametrize('answer', [unreachable, silent])
 def test_one_of_two_that_do_not_reach_each_other_is_ended(answer, monkeypatch):
   """Though both talk to the meeting point."""
-  monkeypatch.setattr(messages.Outbox, 'do_get', answer)
+  monkeypatch.setattr(Outbox, 'do_exchange', answer)
   monkeypatch.setattr(messages, 'PATIENCE', 0.1)
   with (
     met(('maui', 'oahu'), timeout=2.5) as (_, oahu),
@@ -108,11 +113,44 @@ def test_one_of_two_that_do_not_reach_each_other_is_ended(answer, monkeypatch):
     oahu.exchange([np.zeros(1)] * 2)
 
 
+def test_calls_to_a_frozen_island_end_when_the_others_go_on(monkeypatch):
+  """Long before their deadlines, on all channels."""
+  answer = Outbox.do_exchange
+  asked, awake = threading.Semaphore(0), threading.Event()
+
+  def frozen(box, *call):
+    if box is maui._outbox:
+      asked.release()
+      assert awake.wait(60)
+    answer(box, *call)
+
+  def exchange(peers):
+    return peers.exchange([np.ones(3)] * peers.size)
+
+  monkeypatch.setattr(Outbox, 'do_exchange', frozen)
+  with (
+    met(minimum=2) as (hawaii, maui, oahu),
+    futures.ThreadPoolExecutor(4) as pool,
+    contextlib.ExitStack() as stack,
+  ):
+    stack.callback(awake.set)
+    others = hawaii, oahu
+    channels = [*others, *(peers.channel('behind') for peers in others)]
+    calls = [pool.submit(exchange, peers) for peers in channels]
+    assert all(asked.acquire(timeout=20) for _ in calls)
+    maui._control.fail()
+    for call in calls:
+      with pytest.raises(Regrouped):
+        call.result(timeout=20)
+    again = [pool.submit(peers.complete, exchange) for peers in others]
+    assert [len(each.result(timeout=20)) for each in again] == [2, 2]
+
+
 def test_a_stranger_reads_nothing():
   credentials = flight.create_credentials('secret')
-  with messages.Outbox('127.0.0.1:0', credentials) as outbox:
-    outbox.put((1, '', 1), [np.zeros(1)])
-    address = f'127.0.0.1:{outbox.port}'
+  with Outbox('127.0.0.1:0', credentials) as box:
+    box.put((1, '', 1), [np.zeros(1)])
+    address = f'127.0.0.1:{box.port}'
     ours = flight.client(address, credentials.certificate)
     other = flight.create_credentials('secret')
     cases = {
@@ -127,8 +165,14 @@ def test_a_stranger_reads_nothing():
         flight.call_options('secret', 5),
       ),
     }
-    ticket = arrow.Ticket(b'[[1, "", 1], 0, 0]')
-    for client, options in cases.values():
+    wanted = arrow.FlightDescriptor.for_command('[[1, "", 1], 0, 0]')
+
+    def read(client, options):
+      writer, reader = client.do_exchange(wanted, options)
+      with writer:
+        return reader.read_all()
+
+    for case in cases.values():
       with pytest.raises(arrow.FlightError):
-        client.do_get(ticket, options).read_all()
-    ours.do_get(ticket, flight.call_options('secret', 5)).read_all()
+        read(*case)
+    read(ours, flight.call_options('secret', 5))

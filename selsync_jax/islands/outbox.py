@@ -1,0 +1,101 @@
+"""The messages that an island has for others, as it serves them."""
+
+from collections.abc import Iterator, Sequence
+import json
+import time
+from typing import Any
+
+import numpy as np
+
+from selsync_jax.islands.flight import arrow
+from selsync_jax.islands.flight import Credentials
+from selsync_jax.islands.flight import flight
+from selsync_jax.islands.flight import Server
+
+PIECE = 1 << 24
+"""The most bytes of one call, which has a deadline and may be repeated."""
+
+BLOCK = 1 << 21
+"""The most bytes of one record batch."""
+
+PATIENCE = 2.0
+"""Seconds that a call waits for a message that is not there yet."""
+
+Key = tuple[int, str, int]
+"""An exchange: of a generation, on a channel, its number."""
+
+
+class Outbox(Server):
+  """Serves the messages that an island has for others.
+
+  Args:
+    address: see `Server`.
+    credentials: see `Server`.
+    pace: the most bytes per second of one message; `None` is no limit.
+  """
+
+  def __init__(
+    self, address: str, credentials: Credentials, pace: float | None = None
+  ):
+    self._pace = pace
+    self._messages: dict[Key, Sequence[np.ndarray]] = {}
+    super().__init__(address, credentials)
+
+  def put(self, key: Key, messages: Sequence[np.ndarray]) -> None:
+    """Keeps the messages of an exchange, one for each island."""
+    with self.changed:
+      self._messages[key] = messages
+      self.changed.notify_all()
+
+  def drop(self, key: Key) -> None:
+    """Forgets the messages of an exchange, which all islands have."""
+    with self.changed:
+      self._messages.pop(key, None)
+
+  def clear(self) -> None:
+    """Forgets all messages."""
+    with self.changed:
+      self._messages.clear()
+
+  def do_exchange(
+    self, context: Any, descriptor: Any, reader: Any, writer: Any
+  ) -> None:
+    """Answers a call for a piece of a message, which may not be there yet.
+
+    Unlike `do_get`, its caller can cancel it before there is any answer.
+    """
+    del context, reader
+    key, to, start = json.loads(descriptor.command)
+    key = tuple(key)
+    with self.changed:
+      self.changed.wait_for(
+        lambda: self.is_closed or key in self._messages, PATIENCE
+      )
+      if key not in self._messages:
+        raise flight.FlightTimedOutError('the message is not there yet')
+      message = np.asarray(self._messages[key][to], order='C')
+    about = {'dtype': message.dtype.name, 'shape': json.dumps(message.shape)}
+    schema = arrow.schema([('block', arrow.large_binary())], metadata=about)
+    piece = message.reshape(-1).view(np.uint8)[start : start + PIECE]
+    writer.begin(schema)
+    for block in _paced(piece, self._pace):
+      writer.write_batch(_batch(block, schema))
+
+
+def _paced(piece: np.ndarray, pace: float | None) -> Iterator[np.ndarray]:
+  """Yields blocks as slowly as if a wire had this many bytes a second."""
+  until = time.monotonic()
+  for start in range(0, piece.size, BLOCK):
+    block = piece[start : start + BLOCK]
+    if pace:
+      until += block.size / pace
+      time.sleep(max(0.0, until - time.monotonic()))
+    yield block
+
+
+def _batch(block: np.ndarray, schema: arrow.Schema) -> arrow.RecordBatch:
+  """Returns a batch of these bytes, which are not copied."""
+  offsets = arrow.py_buffer(np.array([0, block.size], np.int64))
+  buffers = [None, offsets, arrow.py_buffer(block)]
+  column = arrow.Array.from_buffers(arrow.large_binary(), 1, buffers)
+  return arrow.record_batch([column], schema=schema)
