@@ -8,12 +8,14 @@ the address of the first, or an island's name and the invitation of a meeting
 point, `selsync meet`, that runs beside them. Every line of its output begins
 with its index or name. Signals are passed on. When one process fails, the
 others are stopped, and `launch` exits with its code, or with 128 plus the
-number of the signal that killed it; with `--minimum`, when fewer islands than
-that are left. If `launch` itself is killed, Linux asks the processes to end;
-elsewhere, training notices it after its next step.
+number of the signal that killed it. With `--minimum`, it does so when fewer
+islands than that are left, or one fails before all have met. If `launch` itself
+is killed, Linux asks the processes to end; elsewhere, training notices it after
+its next step.
 """
 
 import argparse
+import collections
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import os
@@ -40,14 +42,16 @@ PATIENCE = 5.0  # Seconds before SIGTERM to the others, and before SIGKILL.
 
 
 def launch(
-  command: Sequence[str], places: Mapping[str, Environment], spare: int = 0
+  command: Sequence[str],
+  places: Mapping[str, Environment],
+  spare: Callable[[], int] = lambda: 0,
 ) -> int:
   """Runs a command as several processes.
 
   Args:
     command: a program and its arguments.
     places: by the name of each process, what its environment has besides.
-    spare: the number of processes that may fail.
+    spare: returns the number of processes that may fail by now.
 
   Returns:
     The exit code of the first process beyond those, or 0.
@@ -106,8 +110,10 @@ def island_places(islands: int, invitation: str) -> dict[str, Environment]:
 
 
 @contextlib.contextmanager
-def _meeting_point(islands: int, minimum: int) -> Iterator[str]:
-  """Runs a meeting point; yields its invitation."""
+def _meeting_point(
+  islands: int, minimum: int
+) -> Iterator[tuple[str, threading.Event]]:
+  """Runs a meeting point; yields its invitation, and whether all have met."""
   flags = f'--islands={islands}', f'--minimum={minimum}'
   flags += '--host=127.0.0.1', '--port=0'
   point = children.start(
@@ -118,13 +124,22 @@ def _meeting_point(islands: int, minimum: int) -> Iterator[str]:
     preexec_fn=children.end_with_parent,
   )
   assert point.stdout
+  said, met = iter(point.stdout), threading.Event()
+
+  def listen():
+    if any(line.endswith(f': {islands} of {islands}\n') for line in said):
+      met.set()
+    collections.deque(said, 0)  # A pipe that nobody reads would fill.
+
+  listener = threading.Thread(target=listen, daemon=True)
   try:
-    if not (invitation := point.stdout.readline().strip()):
+    if not (invitation := next(said, '').strip()):
       raise RunError('the meeting point has not started')
-    yield invitation
+    listener.start()
+    yield invitation, met
   finally:
     point.kill()
-    point.communicate()
+    point.wait()
 
 
 def _start(command: Sequence[str], place: Environment) -> subprocess.Popen:
@@ -147,23 +162,24 @@ def _print_lines(name: str, stream: IO[str], to: IO[str]) -> None:
 
 def _wait(
   started: dict[str, subprocess.Popen],
-  spare: int,
+  spare: Callable[[], int],
   signal_all: Callable[[int], None],
 ) -> int:
-  """Waits for all processes; when more than `spare` failed, stops the others.
+  """Waits for all processes; when more fail than may, stops the others.
 
   Returns the exit code of the first of those that could not be spared, or 0.
   """
   processes, failed = list(started.values()), []
-  going = True
-  while going and len(failed) <= spare:
+  going, spared = True, 0
+  while going and len(failed) <= spared:
     time.sleep(0.05)
     going = _running(processes)  # Asked first: the last may fail.
     for name, process in started.items():
       if process.poll() and name not in failed:
         failed.append(name)
         _say_if_killed(name, process.returncode)
-  if len(failed) <= spare:
+    spared = spare()
+  if len(failed) <= spared:
     return 0
   for stop in (signal.SIGTERM, signal.SIGKILL):
     deadline = time.monotonic() + PATIENCE
@@ -172,7 +188,7 @@ def _wait(
     signal_all(stop)
   for process in processes:
     process.wait()
-  code = started[failed[spare]].returncode
+  code = started[failed[spared]].returncode
   return code if code > 0 else 128 - code
 
 
@@ -207,7 +223,8 @@ def main(arguments: Sequence[str]) -> None:
   if options.processes:
     sys.exit(launch(command, process_places(options.processes)))
   islands = options.islands
-  with _meeting_point(islands, minimum) as invitation:
+  with _meeting_point(islands, minimum) as (invitation, met):
     places = island_places(islands, invitation)
-    code = launch(command, places, islands - minimum)
+    spare = islands - minimum
+    code = launch(command, places, lambda: spare if met.is_set() else 0)
   sys.exit(code)

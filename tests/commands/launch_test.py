@@ -113,6 +113,16 @@ def test_it_gives_islands_names_and_the_invitation_of_one_meeting_point():
   assert not any('JAX_COORDINATOR_ADDRESS' in line for line in lines)
 
 
+def test_it_ends_all_islands_when_one_fails_before_they_have_met():
+  """However few may go on later."""
+  code = (
+    'import os, sys, time; '
+    'time.sleep(60 * (os.environ["SELSYNC_ISLAND"] != "island1")); sys.exit(7)'
+  )
+  flags = '--islands=3', '--minimum=1', '--', sys.executable, '-c', code
+  assert live_runs.run(*live_runs.LAUNCH, *flags, timeout=50).returncode == 7
+
+
 def test_an_impossible_launch_is_refused():
   done = launch(0, 'true')
   assert done.returncode == 2
