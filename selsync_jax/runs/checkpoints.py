@@ -31,7 +31,7 @@ from selsync_jax.runs import files
 
 FOLDER = 'checkpoints'
 DAMAGED, UNSHARED = 'damaged-checkpoint', 'unshared-checkpoint'
-FORMAT = 7  # Raise it whenever the state or the record changes.
+FORMAT = 8  # Raise it whenever the state or the record changes.
 _RECORD = pathlib.Path('record', 'metadata')  # Where orbax's JsonSave writes.
 MANIFEST = 'manifest.json'
 # Orbax adds time stamps to its own file after the manifest is written.
@@ -46,6 +46,7 @@ class _Totals(TypedDict):
 class _Record(TypedDict):
   totals: _Totals
   workers: int
+  present: int
   batch_size: int
   learning_rate: float
   epoch: float
@@ -114,7 +115,7 @@ def _read_record(path: files.File) -> dict[str, Any]:
 
 def takers(path: pathlib.Path) -> int:
   """Returns how many workers were there when a checkpoint was taken."""
-  return len(_read_record(path)['totals']['skips'])
+  return _read_record(path)['present']
 
 
 def packed(folder: pathlib.Path) -> bytes:

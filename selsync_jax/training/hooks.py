@@ -195,6 +195,7 @@ class Hooks(contextlib.ExitStack):
     return self._session.new_record(
       totals,
       workers=self._plan.workers,
+      present=self._plan.mapper.places[1],
       batch_size=problem.batch_size,
       learning_rate=problem.peak_rate,
       epoch=totals.position / problem.steps_per_epoch,
