@@ -9,9 +9,9 @@ go on, and it must train with them again. At the end, all are stopped. Whatever
 two islands say of the same step must be the same.
 
 Prints, for each fault, how long the others paused, and how long it took from
-the start of the victim until it trained, while they went on; then how many steps
-were taken, relative to as many seconds without a fault. The exit code is 1 if
-anything was wrong.
+the start of the victim until it trained, while they went on; then how many
+steps were taken, relative to as many seconds without a fault. The exit code is
+1 if anything was wrong.
 """
 
 import argparse
