@@ -9,7 +9,9 @@ import pytest
 
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
+from selsync_jax.devices import backend
 from selsync_jax.islands.mapper import IslandMapper
+from selsync_jax.training.programs import Programs
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import live_runs
 from tests.support import perceptron
@@ -119,3 +121,21 @@ def test_what_is_not_one_run_is_refused(train):
     ConfigError, match=r'config\.workers=3: 2 islands have met'
   ):
     IslandMapper(3, Board(2).peers(0))
+
+
+def test_what_does_not_fit_is_refused_before_it_prepares(
+  tmp_path, data_dir, monkeypatch
+):
+  """And so before the others hear that it would enter."""
+  mapper = IslandMapper(N, Board(N).peers(0))
+  monkeypatch.setattr(type(mapper.peers), 'prepares', True)
+  monkeypatch.setattr(backend, 'memory', lambda: 10.0)
+  monkeypatch.delattr(Programs, 'warm_up')
+  config = short_runs.config(data_dir, workers=N, mapper='auto')
+  with (
+    perceptron.registered(),
+    pytest.raises(
+      ConfigError, match=r'^config\.model: the parameters of a wor'
+    ),
+  ):
+    train_and_evaluate(config, tmp_path, mapper=mapper)

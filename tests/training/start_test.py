@@ -49,6 +49,21 @@ def opened(monkeypatch):
   return numbers
 
 
+def test_a_record_of_the_same_scale_changes_no_setting():
+  """So who prepares without a record may go on from it."""
+  made = check(config(steps=4))
+  names = 'workers', 'batch_size', 'learning_rate'
+  record = dict(zip(names, start.scale(made, None), strict=True))
+  assert start.scale(made, record) == start.scale(made, None)
+  fitted = start.fit(made, record)
+  assert fitted.config == made.config
+  assert fitted.optimizer == made.optimizer
+  assert fitted.schedule == made.schedule
+  less = record | {'batch_size': 8}
+  assert start.scale(made, less) != start.scale(made, None)
+  assert start.fit(made, less).config.batch_size == 8
+
+
 def test_a_resumed_run_makes_no_state_beside_the_one_it_restores(
   workdir, monkeypatch
 ):
