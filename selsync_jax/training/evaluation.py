@@ -77,7 +77,9 @@ class Evaluator:
     if not self._averages_model_state:
       batch = next(self._batches('train'))
       self._means(self._statistics(params, model_state, batch))
-    self._sums(params, model_state, next(self._batches('validation')))
+    sums = self._sums(params, model_state, next(self._batches('validation')))
+    local = jax.tree.map(lambda x: np.sum(arrays.local_values(x)), sums)
+    tasks.dataset_metrics(self._problem.task, local)
 
   def scores(self, mean: dict[str, Any], split: str) -> dict[str, float]:
     """Returns the metrics on `validation` or `test`, as `SPLIT_METRIC`."""

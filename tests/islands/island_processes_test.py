@@ -157,8 +157,11 @@ def test_one_that_is_killed_comes_again_while_the_others_train(tmp_path):
     for name in ('cmdline', 'environ')
   )
   os.kill(int(victim.name), signal.SIGKILL)
+  environment.append('JAX_LOG_COMPILES=1')
   again = live_runs.start(['env', '-i', *environment, *command])
+  before = []
   for line in again.stdout:
+    before.append(line)
     if line.startswith('resuming from step '):
       break
   at = int(line.split()[-1])
@@ -167,6 +170,8 @@ def test_one_that_is_killed_comes_again_while_the_others_train(tmp_path):
   others.send_signal(signal.SIGTERM)
   (code, lines), (alone, last) = map(live_runs.outcome, (others, again))
   assert (code, alone) == (75, 75), lines
+  compiles = ['Finished XLA compilation' in text for text in before]
+  assert any(compiles) and not any('XLA compilation' in text for text in last)
   (stopped,) = {
     text.split('after step ')[1].split(';')[0]
     for text in lines + last
