@@ -143,6 +143,16 @@ class Mine(nn.Module):
   def __call__(self, x, *, train):
     return nn.Dense(self.num_outputs)(x)
 """
+NNX = """
+from flax import nnx
+@ss.register_model
+class Mine(nnx.Module):
+  def __init__(self, num_outputs, *, rngs):
+    self.scores = nnx.Linear(2, num_outputs, rngs=rngs)
+
+  def __call__(self, x):
+    return self.scores(x)
+"""
 TASK = """
 import optax
 @ss.register_task('x', main='f1_score', higher=['f1_score'])
@@ -224,6 +234,20 @@ WRONG = {
   'error in model': (
     [DATA, MODEL.replace('nn.Dense', 'nn.Dance'), TASK],
     'config.model: {file}:33: AttributeError: module ',
+  ),
+  'no model': (
+    [DATA, '@ss.register_model\ndef Mine(num_outputs): return {}', TASK],
+    'config.model: {file}: TypeError: must return a module of flax linen, or '
+    'take rngs and return one of flax nnx, got a dict',
+  ),
+  'no nnx model': (
+    [DATA, '@ss.register_model\ndef Mine(num_outputs, rngs): return {}', TASK],
+    'config.model: {file}: TypeError: must return a module of flax nnx, got a '
+    'dict',
+  ),
+  'error in nnx model': (
+    [DATA, NNX.replace('nnx.Linear', 'nnx.Lines'), TASK],
+    'config.model: {file}:32: AttributeError: Module flax.nnx has no attribute',
   ),
   'error in method': (
     [METHOD, DATA, MODEL, TASK],

@@ -1,9 +1,10 @@
 """The registry of models.
 
-A model is a flax module. Its first field is the number of scores it returns,
-its other fields are those of `config.model`, and `model(x, *, train)` returns
-scores with a last axis of classes. Parameters are float32 for every `dtype` of
-the computation. Models do not depend on workers or synchronization.
+A model is a module of flax linen. Its first field is the number of scores it
+returns, its other fields are those of `config.model`, and `model(x, *, train)`
+returns scores with a last axis of classes. `as_linen` makes such a module of
+one of flax nnx. Parameters are float32 for every `dtype` of the computation.
+Models do not depend on workers or synchronization.
 """
 
 from collections.abc import Mapping
@@ -17,11 +18,13 @@ from selsync_jax.config import Bound
 from selsync_jax.config import config_errors
 from selsync_jax.config import lookup
 from selsync_jax.config import Registry
+from selsync_jax.models.bridge import as_linen
 from selsync_jax.models.convolution import AlexNet
 from selsync_jax.models.convolution import ConvNet
 from selsync_jax.models.convolution import Linear
 from selsync_jax.models.convolution import ResNet
 from selsync_jax.models.convolution import VGG11
+from selsync_jax.models.nnx_decoder import NnxDecoder
 from selsync_jax.models.transformer import Decoder
 from selsync_jax.models.transformer import TransformerLM
 
@@ -34,6 +37,7 @@ MODELS = Registry(
     'alexnet': AlexNet,
     'transformer': TransformerLM,
     'decoder': Decoder,
+    'nnx_decoder': as_linen(NnxDecoder),
     'linear': Linear,
   },
 )
@@ -42,14 +46,15 @@ MODELS = Registry(
 def register_model(model: Any) -> Any:
   """Adds a model of your own to the table, under its own name.
 
-  It decorates a flax module like those in this folder, or a function that
-  returns one. The first field or argument takes the number of scores; the
-  others are fields of `config.model`.
+  It decorates a module of flax linen or nnx like those in this folder, or a
+  function that returns one. The first field or argument takes the number of
+  scores; the others are fields of `config.model`. A constructor of nnx modules
+  takes `rngs` as well.
 
   Raises:
     ConfigError: if another model has this name.
   """
-  return MODELS.register(model)
+  return MODELS.register(model, as_linen(model))
 
 
 def bind_model(fields: Mapping[str, Any]) -> Bound:

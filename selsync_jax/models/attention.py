@@ -13,6 +13,7 @@ References:
   2021.
 """
 
+from collections.abc import Callable
 import functools
 from typing import Literal
 
@@ -80,6 +81,45 @@ def missing_for_cudnn(query: Heads) -> str | None:
   return None
 
 
+def attend(
+  projected: Float[Array, 'batch time three_embed'],
+  num_heads: int,
+  rotary: bool,
+  drop: Callable[[Array], Array] | None,
+  implementation: str,
+) -> Float[Array, 'batch time embed']:
+  """Returns what each head attends to, side by side.
+
+  Args:
+    projected: queries, keys and values, side by side.
+    num_heads: the number of heads.
+    rotary: whether to apply rotary positions to queries and keys.
+    drop: dropout of the attention weights, if any.
+    implementation: see `CausalAttention`.
+  """
+  batch, time, width = projected.shape
+  x = projected.reshape(batch, time, 3, num_heads, width // 3 // num_heads)
+  query, key, value = x[:, :, 0], x[:, :, 1], x[:, :, 2]
+  if rotary:
+    query, key = apply_rotary(query), apply_rotary(key)
+  if drop is None and _is_fused(query, implementation):
+    x = fused_attention(query, key, value)
+  else:
+    weights = attention_weights(query, key).astype(value.dtype)
+    weights = drop(weights) if drop else weights
+    x = jnp.einsum('bhqk,bkhd->bqhd', weights, value)
+  return x.reshape(batch, time, width // 3)
+
+
+def _is_fused(query: Heads, implementation: str) -> bool:
+  if implementation == 'xla':
+    return False
+  missing = missing_for_cudnn(query)
+  if missing and implementation == 'cudnn':
+    raise ValueError(f"attention='cudnn' needs {missing}")
+  return not missing
+
+
 class CausalAttention(nn.Module):
   """Multi-head self-attention to the current and earlier positions."""
 
@@ -94,32 +134,18 @@ class CausalAttention(nn.Module):
   # used.
   implementation: str = 'auto'
 
-  def _is_fused(self, query, train: bool) -> bool:
-    if self.implementation == 'xla' or (train and self.dropout):
-      return False
-    missing = missing_for_cudnn(query)
-    if missing and self.implementation == 'cudnn':
-      raise ValueError(f"attention='cudnn' needs {missing}")
-    return not missing
-
   @nn.compact
   def __call__(
     self, x: Float[Array, 'batch time embed'], *, train: bool
   ) -> Float[Array, 'batch time embed']:
-    batch, time, embed_dim = x.shape
+    embed_dim = x.shape[-1]
     dense = functools.partial(
       nn.Dense, use_bias=self.use_bias, dtype=self.dtype
     )
     x = dense(3 * embed_dim, kernel_init=self.kernel_init, name='qkv')(x)
-    x = x.reshape(batch, time, 3, self.num_heads, embed_dim // self.num_heads)
-    query, key, value = x[:, :, 0], x[:, :, 1], x[:, :, 2]
-    if self.rotary:
-      query, key = apply_rotary(query), apply_rotary(key)
-    if self._is_fused(query, train):
-      x = fused_attention(query, key, value)
-    else:
-      weights = attention_weights(query, key).astype(value.dtype)
-      weights = nn.Dropout(self.dropout, deterministic=not train)(weights)
-      x = jnp.einsum('bhqk,bkhd->bqhd', weights, value)
+    drop = None
+    if train and self.dropout:
+      drop = nn.Dropout(self.dropout, deterministic=False)
+    x = attend(x, self.num_heads, self.rotary, drop, self.implementation)
     out = dense(embed_dim, kernel_init=self.out_kernel_init, name='out')
-    return out(x.reshape(batch, time, embed_dim))
+    return out(x)

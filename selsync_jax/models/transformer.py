@@ -9,6 +9,7 @@ References:
   smaller initial weights for the layers that write to the residual stream.
 """
 
+import dataclasses
 from typing import Any
 
 import flax.linen as nn
@@ -97,8 +98,9 @@ class TransformerLM(nn.Module):
     return nn.Dense(self.vocab_size, kernel_init=_uniform, dtype=self.dtype)(x)
 
 
-class Decoder(nn.Module):
-  """A LLaMA-style decoder: pre-norm, RMSNorm, rotary positions, SwiGLU."""
+@dataclasses.dataclass
+class DecoderFields:
+  """The fields of a decoder, whether of flax linen or nnx."""
 
   vocab_size: int
   num_layers: fields.Size = 4
@@ -114,18 +116,32 @@ class Decoder(nn.Module):
   # at a time, instead of keeping them in memory.
   remat: bool = False
 
+  def check(self) -> None:
+    """Raises `ValueError` if the fields do not fit together."""
+    _check(self, 2 * self.num_heads)
+
+  @property
+  def residual_init(self) -> nn.initializers.Initializer:
+    """Initializes a layer that writes to the residual stream.
+
+    There are 2 `num_layers` of them. Dividing the variance by that number makes
+    the variance of their sum independent of the depth.
+    """
+    return nn.initializers.variance_scaling(
+      0.5 / self.num_layers, 'fan_in', 'normal'
+    )
+
+
+class Decoder(DecoderFields, nn.Module):
+  """A LLaMA-style decoder: pre-norm, RMSNorm, rotary positions, SwiGLU."""
+
   def __post_init__(self):
     super().__post_init__()
-    _check(self, 2 * self.num_heads)
+    self.check()
 
   @nn.compact
   def __call__(self, x: fields.Tokens, *, train: bool) -> fields.TokenScores:
-    lecun = nn.initializers.lecun_normal()
-    # 2 num_layers sublayers write to the residual stream. Dividing the variance
-    # by that number makes the variance of their sum independent of the depth.
-    residual = nn.initializers.variance_scaling(
-      0.5 / self.num_layers, 'fan_in', 'normal'
-    )
+    lecun, residual = nn.initializers.lecun_normal(), self.residual_init
 
     def drop(x):
       return nn.Dropout(self.dropout, deterministic=not train)(x)

@@ -38,7 +38,8 @@ def load(
 
   Returns:
     `(model, variables)`, on the first device;
-    `model.apply(variables, inputs, train=False)` predicts.
+    `model.apply(variables, inputs, train=False)` predicts. If the run trained
+    an nnx module, `model.to_nnx(variables)` is that module.
 
   Raises:
     ConfigError: if there is no such run, it has no weights at this step, or

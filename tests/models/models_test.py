@@ -127,6 +127,7 @@ def test_initial_kernels_have_the_published_standard_deviation(
   assert kernel.std() == pytest.approx(deviation(kernel), rel=0.05)
 
 
+DECODER = dict(embed_dim=16, mlp_dim=8, num_layers=2, dropout=0.5)
 VGG = dict(name='vgg11', num_filters=2, mlp_dim=8)
 SMALL = {
   'convnet': (dict(name='convnet', num_filters=4), (8, 8, 1)),
@@ -151,12 +152,11 @@ SMALL = {
     dict(name='transformer', embed_dim=8, mlp_dim=8, dropout=0.5),
     TEXT,
   ),
-  'decoder': (
-    dict(name='decoder', embed_dim=16, mlp_dim=8, num_layers=2, dropout=0.5),
-    TEXT,
-  ),
+  'decoder': (dict(DECODER, name='decoder'), TEXT),
+  'nnx_decoder': (dict(DECODER, name='nnx_decoder'), TEXT),
 }
 WITH_DROPOUT = [name for name, (f, _) in SMALL.items() if 'dropout' in f]
+LANGUAGE = [name for name, (_, shape) in SMALL.items() if shape is TEXT]
 WITH_BATCH_NORM = ['resnet, basic', 'resnet, bottleneck', 'vgg11, normalized']
 
 
@@ -196,10 +196,11 @@ KEY = jax.random.key(1)
   ],
 )
 def test_in_bfloat16_parameters_stay_float32_and_scores_stay_close(name):
-  model, variables, x = small(name)
+  _, variables, x = small(name)
   assert {p.dtype.name for p in jax.tree.leaves(variables)} == {'float32'}
   exact, _ = applied(name, False)(variables, x, KEY)
-  rounded = model.clone(dtype='bfloat16')
+  fields = SMALL[name][0] | {'dtype': 'bfloat16'}
+  rounded = models.create_model(num_outputs=20, **fields)
   leaves = jax.tree.leaves(shapes(rounded, x))
   assert {p.dtype.name for p in leaves} == {'float32'}
   apply = functools.partial(rounded.apply, train=False)
@@ -248,7 +249,7 @@ def test_batch_statistics_move_a_tenth_of_the_way_only_in_training(name):
     )
 
 
-@pytest.mark.parametrize('name', ['transformer', 'decoder'])
+@pytest.mark.parametrize('name', LANGUAGE)
 def test_a_later_token_changes_no_earlier_score(name):
   _, variables, x = small(name)
   apply = applied(name, False)
@@ -260,7 +261,7 @@ def test_a_later_token_changes_no_earlier_score(name):
     assert (changed[t:] > 0).all()
 
 
-@pytest.mark.parametrize('name', ['transformer', 'decoder'])
+@pytest.mark.parametrize('name', LANGUAGE)
 def test_the_order_of_earlier_tokens_matters(name):
   _, variables, x = small(name)
   text = x.at[0, :4].set(jnp.array([3, 5, 7, 9]))

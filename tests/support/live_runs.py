@@ -19,6 +19,7 @@ import orbax.checkpoint as ocp
 
 ROOT = pathlib.Path(__file__).parents[2]
 LAUNCH = [sys.executable, '-m', 'selsync_jax', 'launch']
+DIGITS = 'configs/digits.py'
 STEPS = 80
 COMPARED = ('synced', 'loss', 'samples', 'validation_loss', 'bytes_per_worker')
 COMPARED += ('virtual_seconds',)
@@ -33,13 +34,17 @@ FLAGS = (
 
 
 def command(
-  method: str, processes: int, workdir: pathlib.Path, *flags: str
+  method: str,
+  processes: int,
+  workdir: pathlib.Path,
+  *flags: str,
+  config: str = DIGITS,
 ) -> list[str]:
-  """The command of a short run of the digits with four workers."""
+  """The command of a short run, of the digits with four workers."""
   run = [
     sys.executable,
     str(ROOT / 'train.py'),
-    f'--config={ROOT}/configs/digits.py:{method}',
+    f'--config={ROOT}/{config}:{method}',
     f'--workdir={workdir}',
     *FLAGS,
     *flags,
@@ -49,11 +54,13 @@ def command(
   )
 
 
-def simulation(method: str, workdir: pathlib.Path) -> list[str]:
+def simulation(
+  method: str, workdir: pathlib.Path, config: str = DIGITS
+) -> list[str]:
   """The command of the same run on a virtual cluster."""
   return [
     *(sys.executable, '-m', 'selsync_jax', 'simulate'),
-    f'--config={ROOT}/configs/digits.py:{method}',
+    f'--config={ROOT}/{config}:{method}',
     f'--workdir={workdir}',
     *FLAGS,
     '--config.cluster.compute=delays',
