@@ -9,7 +9,6 @@ from selsync_jax.sync import averagers
 from selsync_jax.sync import exchange
 from selsync_jax.sync import fragments
 from selsync_jax.sync import wires
-from selsync_jax.sync.part import shown
 from tests.support import rounds
 
 SHAPES = {'w': (5, 7), 'b': (2,), 'scale': ()}
@@ -101,7 +100,7 @@ def test_random_elements_are_drawn_alike_and_each_as_often(mapper):
   )
 
 
-@pytest.mark.parametrize('wire', [wires.int8(), wires.bfloat16()], ids=shown)
+@pytest.mark.parametrize('wire', [wires.int8(), wires.bfloat16()], ids=str)
 def test_fragments_travel_on_wires_with_errors_of_their_own(wire):
   moves = np.random.default_rng(0).normal(size=(12, 2, 600)).astype(np.float32)
   averager = fragments.fragments(3, averager=averagers.mean(wire=wire))

@@ -16,7 +16,7 @@ from tests.support import rounds
 
 N = 4
 COMPRESSED = [wires.int8(), wires.int4(), wires.bfloat16()]
-compressed = pytest.mark.parametrize('wire', COMPRESSED, ids=shown)
+compressed = pytest.mark.parametrize('wire', COMPRESSED, ids=str)
 
 # The most by which rounding changes an element, relative to the largest of its
 # block: half of a step of 1/127, of 1/7, or of 2^-8.

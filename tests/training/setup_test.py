@@ -116,7 +116,7 @@ BAD_FIELDS = [
     'model.name',
     'lenet',
     "config.model.name: 'lenet' is not one of convnet, resnet, vgg11, alexnet, "
-    'transformer, decoder, linear',
+    'transformer, decoder, nnx_decoder, linear',
   ),
   (
     'optimizer.name',
@@ -134,7 +134,7 @@ BAD_FIELDS = [
     'schedule.name',
     'linear',
     "config.schedule.name: 'linear' is not one of constant, cosine, "
-    'milestones, staircase',
+    'polynomial, exponential, stable, milestones, staircase',
   ),
   (
     'schedule.warmup_epochs',

@@ -40,7 +40,7 @@ def run(tmp_path, monkeypatch, perceptron):
   monkeypatch.setitem(models.MODELS, 'bigram', Bigram)
   # JAX runs already in this process, so it can join no other.
   alone = cluster.Cluster(0, 1, None)
-  monkeypatch.setattr(cluster, 'join', lambda *_: alone)
+  monkeypatch.setattr(cluster, 'join', lambda *_, **__: alone)
 
   def run(*arguments):
     flags = [
