@@ -25,7 +25,7 @@ from tests.support import compositions
 from tests.support.on_board import on_board
 
 N = 4
-VARIANTS = compositions.PRESETS | compositions.GRID
+VARIANTS = compositions.PRESETS | compositions.GRID | compositions.REST
 _SLOW = pytest.mark.slow
 OPTIMIZERS = {
   'sgd': optax.sgd(0.1, momentum=0.5),
@@ -41,7 +41,7 @@ def strategy_of(variant):
 
 @pytest.fixture(
   params=[
-    name if name in compositions.QUICK else pytest.param(name, marks=_SLOW)
+    pytest.param(name, marks=_SLOW) if name in compositions.SLOW else name
     for name in VARIANTS
   ]
 )
@@ -234,6 +234,10 @@ def test_workers_differ_after_an_average_that_they_do_not_share(
 
 def test_every_pair_of_a_trigger_and_an_averager_has_a_row():
   assert set(compositions.ALL) == compositions.PAIRS
+
+
+def test_only_what_exists_is_called_slow():
+  assert VARIANTS.keys() >= compositions.SLOW
 
 
 def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(variant, mapper):

@@ -45,6 +45,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 import jax
+import jaxtyping
 import numpy as np
 import pytest
 
@@ -63,6 +64,24 @@ jax.config.update('jax_numpy_rank_promotion', 'raise')
 collect_ignore = ['support']  # No tests; some of it imports torch.
 # Pytest looks for doctests in modules, but several have this one's name.
 collect_ignore_glob = ['conftest.py', '*/conftest.py']
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call):
+  """Shows of a failed check of shapes our own lines, and what was wrong.
+
+  Otherwise hundreds of lines of jax and of the checkers come first.
+  """
+  report = yield
+  error = call.excinfo
+  if error and isinstance(error.value, jaxtyping.TypeCheckError):
+    own = error.traceback.filter(
+      lambda entry: 'site-packages' not in entry.path.parts
+    )
+    report.longrepr = error.getrepr(
+      style='short', chain=False, tbfilter=lambda _: own
+    )
+  return report
 
 
 @pytest.fixture(params=['pmap', 'vmap'])

@@ -4,10 +4,13 @@
 they do. `GRID` combines every trigger with every averager; the row of a pair
 says which wire, reducer and policy for the optimizer's state go with it, so
 that a part that is added changes no other row. `REFUSED` names the combinations
-that cannot be right, and says why; `ALL` has them, too.
+that cannot be right, and says why; `ALL` has them, too. `REST` has the parts
+that occur in none of these, each in local SGD.
 """
 
+from collections.abc import Callable, Iterator
 import itertools
+from typing import Any
 
 from selsync_jax import methods
 
@@ -86,22 +89,6 @@ PRESETS = {name: (name, {}) for name in methods.METHODS} | {
     },
   ),
 }
-
-# One of each kind of message and decision; `make test-all` has the others.
-QUICK = (
-  'selsync',
-  'selsync, grads',
-  'bsp',
-  'fda',
-  'diloco, often',
-  'streaming_diloco',
-  'local_sgd, late',
-  'gossip',
-  'top_k',
-  'micro',
-  'power_sgd',
-  'int8',
-)
 
 _SELSYNC = {'name': 'selsync', 'delta': 0.15}
 _TRIGGERS = {
@@ -274,3 +261,41 @@ ALL = {pair: _composition(pair, *row) for pair, row in _ROWS.items()}
 PAIRS = {f'{t}, {a}' for t, a in itertools.product(_TRIGGERS, _AVERAGERS)}
 REFUSED = {name: why for why, names in _REASONS.items() for name in names}
 GRID = {name: c for name, c in ALL.items() if name not in REFUSED}
+
+
+def constructors(part: Any) -> Iterator[Callable[..., Any]]:
+  """The constructors of a part, and of the parts that it is made of."""
+  if recipe := getattr(part, 'recipe', None):
+    yield recipe.constructor
+    for value in recipe.arguments.args:
+      yield from constructors(value)
+    for value in recipe.arguments.kwargs.values():
+      yield from constructors(value)
+
+
+_COMPOSED = {
+  constructor
+  for composition in (PRESETS | GRID).values()
+  for part in create(*composition)
+  for constructor in constructors(part)
+}
+REST = {
+  f'{kind} {name}': ('local_sgd', {'period': 4, kind: {'name': name}})
+  for kind, table in methods.PARTS.items()
+  for name, constructor in table.items()
+  if constructor not in _COMPOSED
+}
+# `make test-all` alone runs these. What is left has one of each kind of message
+# and decision, and whatever was added and does not stand here.
+SLOW = {
+  *GRID,
+  *('selsync_paper', 'selsync, quorum', 'selsync, lag', 'selsync, rarely'),
+  *('selsync, bounded', 'selsync, late', 'bsp, clipped', 'fda, sketch'),
+  *('local_sgd', 'local_sgd, moments, late', 'post_local', 'post_local, soon'),
+  *('qsr', 'fedavg', 'fedavg, half', 'fedprox', 'scaffold', 'slowmo'),
+  *('fedadam', 'fedyogi', 'fedadagrad', 'diloco', 'diloco, sparta'),
+  *('diloco, late', 'diloco, eager', 'streaming_diloco, late', 'sparse_loco'),
+  *('muloco', 'edit', 'noloco', 'sparta', 'sparta, dense', 'gossip, ring'),
+  *('gossip, random', 'gossip, late', 'groups', 'groups, random', 'exdyna'),
+  *('lag', 'lag, 4 bits', 'wire int4', 'wire int2', 'optimizer_state mixed'),
+}

@@ -1,5 +1,8 @@
 """What parts declare, and what of it survives."""
 
+import pathlib
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,6 +33,16 @@ def test_what_a_transformation_declares_survives_a_replacement(part):
   # The recipe makes the part without the replacement.
   assert new.recipe is None and str(new).endswith('(...)')
   assert part.recipe is not None
+
+
+def test_every_part_is_called_in_a_test_of_this_folder():
+  """`tests/conformance_test.py` has what all share, not what one is about."""
+  folder = pathlib.Path(__file__).parent
+  text = ''.join(path.read_text() for path in folder.glob('*_test.py'))
+  for kind, parts in PARTS.items():
+    for part in parts.values():
+      called = re.search(rf'(?<!np\.)\b{part.__name__}\(', text) is not None
+      assert called, f'no test calls {kind} {part.__name__}'
 
 
 def test_a_wrong_argument_is_named_as_the_call_that_made_it():
