@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 PLOTLY := 4.1.1
 PLOTLY_FILES := selsync_jax/report/plotly
 
-.PHONY: train test test-random test-all lint results stragglers plotly docs clean
+.PHONY: train test test-random test-all lint format results stragglers plotly \
+	docs clean
 
 train: $(VENV)/train.stamp
 	$(BIN)/python train.py
@@ -36,10 +37,18 @@ test-all: test
 	$(CHEAP) $(PYTEST) -m slow $(COMPILE)
 	$(PYTEST) -m slow $(COMPILE:%=--ignore=%)
 
+# Every tool runs, also after one that failed.
 lint: $(VENV)/test.stamp
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
+	@failed=0; \
+	for tool in 'ruff check .' 'ruff format --check .' \
+			'pyrefly check --python-interpreter-path $(BIN)/python'; do \
+		echo "$$tool"; $(BIN)/$$tool || failed=1; \
+	done; exit $$failed
+
+# What `make lint` says of the format, and some of the rest, done.
+format: $(VENV)/test.stamp
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
 
 # The tables of the README and of docs/comparison.md, measured anew.
 results: $(VENV)/test.stamp
@@ -64,17 +73,22 @@ plotly:
 	rm $(PLOTLY_FILES)/*.tgz
 
 # The site of the documentation, with the API. It runs the notebook, too.
-docs: $(VENV)/test.stamp
+docs: $(VENV)/docs.stamp
 	$(BIN)/python -m sphinx --fail-on-warning --quiet docs build/site
 
 $(VENV)/train.stamp: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "selsync_jax needs Python 3.11 or newer: make PYTHON=/path/to/python3.12 ...")'
+	@echo 'Installing selsync_jax, JAX, and TensorFlow into $(VENV). This happens once and takes a minute or more.'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train]'
 	touch $@
 
 $(VENV)/test.stamp: $(VENV)/train.stamp
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train,test,reference,docs]'
+	touch $@
+
+$(VENV)/docs.stamp: $(VENV)/train.stamp
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train,docs]'
 	touch $@
 
 clean:

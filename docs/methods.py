@@ -59,6 +59,8 @@ def rows(
   docstring = inspect.getdoc(constructor) or ''
   does = ' '.join(docstring.split('\n\n')[0].split())
   words = arguments(docstring)
+  if missing := sorted(fields.keys() - words.keys()):
+    raise ValueError(f'{name}: its docstring lacks {missing[0]} in `Args:`')
   return [
     f'| `{name}` | | | {does} |',
     *(
