@@ -11,6 +11,7 @@ LSSR of other methods follows from their period.
 from collections.abc import Iterator, Mapping, Sequence
 import math
 import pathlib
+import shutil
 from typing import TYPE_CHECKING
 
 from selsync_jax.commands import config_file
@@ -23,14 +24,18 @@ if TYPE_CHECKING:
   from selsync_jax.training.step_cost import Cost
 
 FORMULA = """\
-step = compute + collectives at each step + (1 - LSSR) x those of an average
-       - what is hidden
-an all-reduce of b bytes = 2 (N-1)/N x b / bandwidth + 2 (N-1) x latency"""
+step = compute + collectives at each step
+  + (1 - LSSR) x those of an average
+  - what is hidden
+an all-reduce of b bytes
+  = 2 (N-1)/N x b / bandwidth + 2 (N-1) x latency"""
 
 HEAD = (
   *('method', 'LSSR', 'sent', 'vote', 'average', 'hidden', 'delay'),
   *('step', 'speed-up'),
 )
+DETAILS = ('delay', 'hidden', 'vote', 'average', 'sent')
+"""Columns that a narrow terminal has no room for, the least important first."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -154,15 +159,15 @@ def _print_costs(configs, links, within, lssr, steps):
   bsp = cost(methods.create_strategy('bsp', context))
   lower, upper = measured.quartiles
   print(
-    f'{links.workers} workers, {facts.size(size)} of parameters; '
-    f'a step of one worker computes {1e3 * measured.seconds:.2f} ms '
+    f'{links.workers} workers, {facts.size(size)} of parameters\n'
+    f'a step of one worker computes {1e3 * measured.seconds:.2f} ms\n'
     f'(median of {steps - 1}; quartiles {1e3 * lower:.2f} and '
     f'{1e3 * upper:.2f})'
   )
   if within.workers > 1:
     print(
-      f'shared by {within.workers} devices: {1e3 * compute:.2f} ms, of which '
-      f'{1e3 * shared:.2f} ms for what they send each other'
+      f'shared by {within.workers} devices: {1e3 * compute:.2f} ms,\n'
+      f'of which {1e3 * shared:.2f} ms for what they send each other'
     )
   print(f'\n{FORMULA}\n')
   print(*_table(compute, costs, bsp), *impossible, sep='\n')
@@ -171,7 +176,10 @@ def _print_costs(configs, links, within, lssr, steps):
 def _table(
   compute: float, costs: Mapping[str, 'Cost'], reference: 'Cost'
 ) -> Iterator[str]:
-  """Yields a head, then a row for each method, compared with `reference`."""
+  """Yields a head, then a row for each method, compared with `reference`.
+
+  It leaves out `DETAILS` until a row is as wide as the terminal.
+  """
   from selsync_jax.report import facts
 
   rows = [[*HEAD]]
@@ -183,6 +191,11 @@ def _table(
     speed_up = (compute + reference.network) / step
     cells = [f'{cost.lssr:.3f}', facts.size(cost.sent), *times, delay]
     rows.append([method, *cells, f'{1e3 * step:.2f}', f'{speed_up:.2f}'])
-  first, *others = (max(map(len, each)) for each in zip(*rows, strict=True))
-  for name, *cells in rows:
+  columns = {head: [head, *cells] for head, *cells in zip(*rows, strict=True)}
+  room = shutil.get_terminal_size().columns
+  for head in DETAILS:
+    if sum(2 + max(map(len, cells)) for cells in columns.values()) - 2 > room:
+      del columns[head]
+  first, *others = (max(map(len, cells)) for cells in columns.values())
+  for name, *cells in zip(*columns.values(), strict=True):
     yield '  '.join([name.ljust(first), *map(str.rjust, cells, others)])

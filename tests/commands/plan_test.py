@@ -36,7 +36,7 @@ def test_the_table_adds_up(monkeypatch, capsys, tmp_path, perceptron):
     ]
   )
   output = capsys.readouterr().out
-  figures = r'computes (.*) ms \(median of 3; quartiles (.*) and (.*)\)'
+  figures = r'computes (.*) ms\n\(median of 3; quartiles (.*) and (.*)\)'
   compute, lower, upper = map(float, re.search(figures, output).groups())
   assert 0 < lower <= compute <= upper
   assert '6 workers, 614 kB of parameters' in output and plan.FORMULA in output
@@ -64,6 +64,17 @@ def test_the_table_adds_up(monkeypatch, capsys, tmp_path, perceptron):
   least = math.ceil(whole / compute)
   assert abs(int(rows['local_sgd'][5]) - least) <= 1  # It is rounded.
   assert rows['bsp'][5] == '-'
+
+
+def test_a_narrow_terminal_shows_what_decides(monkeypatch, capsys, perceptron):
+  monkeypatch.chdir(ROOT)
+  monkeypatch.setenv('COLUMNS', '50')
+  flags = ['--config.data.backend=numpy', f'--config.model.name={perceptron}']
+  run_command(['plan', '--lssr=0.9', '--steps=3', *flags])
+  output = capsys.readouterr().out
+  assert max(map(len, output.splitlines())) <= 50
+  (head,) = re.findall('^method .*', output, re.M)
+  assert {'method', 'LSSR', 'step', 'speed-up'} <= {*head.split()}
 
 
 GIVEN = '--lssr=0.9'
@@ -95,8 +106,8 @@ def test_devices_of_a_mesh_share_the_batch(
     ]
   )
   output = capsys.readouterr().out
-  figures = r'workers, (.*) kB.*computes (.*) ms \(.*\n'
-  figures += r'shared by (.*) devices: (.*) ms, of which (.*) ms'
+  figures = r'workers, (.*) kB.*\n.*computes (.*) ms\n.*\n'
+  figures += r'shared by (.*) devices: (.*) ms,\nof which (.*) ms'
   size, alone, *found = map(float, re.search(figures, output).groups())
   inner = network.Network(devices, 1e9, 0)
   sent = 1e3 * times * inner.seconds(Collective('all_reduce', 1e3 * size))
