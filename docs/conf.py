@@ -7,6 +7,9 @@ both, Zensical, is an alpha version (November 2026).
 
 import re
 
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+
 import selsync_jax
 
 _FILES = 'https://github.com/selsync-jax/selsync_jax/blob/main/'
@@ -17,6 +20,9 @@ release = selsync_jax.__version__
 extensions = ['myst_nb', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']
 html_show_copyright = False
 html_theme = 'furo'
+html_static_path = ['site.css']
+html_css_files = ['site.css']
+html_math_renderer = 'mathml'
 
 autodoc_member_order = 'bysource'
 autodoc_typehints = 'none'  # Docstrings say them, with shapes.
@@ -36,6 +42,13 @@ def _adapt(app, name, source):
   source[0] = text.replace('```mermaid', '```text')
 
 
+def _formula(page, node):
+  """Writes a formula as MathML, which browsers draw without a script."""
+  page.body.append(tex2mathml(node.astext(), as_block=False))
+  raise nodes.SkipNode
+
+
 def setup(app):
   """Called by Sphinx."""
+  app.add_html_math_renderer('mathml', (_formula, None), (_formula, None))
   app.connect('source-read', _adapt)
