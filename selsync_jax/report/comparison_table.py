@@ -106,7 +106,7 @@ Table = dict[str, dict[str, Cell]]
 
 
 def table(entries: Sequence[Entry]) -> Table:
-  """Returns the results of each method."""
+  """Returns the results of each method, the most important first."""
   bsp = next((e for e in entries if e.label.split(', ')[0] == 'bsp'), None)
   metric = metric_of(entries)
   return {
@@ -130,19 +130,19 @@ def _row(entry: Entry, bsp: Entry | None, metric: str) -> dict[str, Cell]:
   if history.time_field(entry.runs.values()) != 'seconds':
     times = {'virtual_seconds': ',.1f', 'waited': ',.1f', 'staleness': '.2f'}
   return {
-    'learning rate': Cell(entry.learning_rate, f'{entry.learning_rate:g}'),
-    'seeds': Cell(len(entry.runs), seeds),
-    'steps': spread(list(set(entry.values('steps').values())), ',.0f'),
-    'LSSR': _over_seeds(entry, 'lssr', '.3f'),
     f'validation {metric}': _over_seeds(entry, f'validation_{metric}', '.4f'),
     'difference to BSP': spread(differences, '+z.4f'),
-    f'test {metric}': _over_seeds(entry, f'test_{metric}', '.4f'),
-    'sent per worker': Cell(sent, facts.size(sent)),
     'of BSP': spread([entry.share_of_bsp], '.1%'),
+    'sent per worker': Cell(sent, facts.size(sent)),
+    'LSSR': _over_seeds(entry, 'lssr', '.3f'),
+    f'test {metric}': _over_seeds(entry, f'test_{metric}', '.4f'),
     **{
       field.replace('_', ' '): _over_seeds(entry, field, form)
       for field, form in times.items()
     },
+    'learning rate': Cell(entry.learning_rate, f'{entry.learning_rate:g}'),
+    'seeds': Cell(len(entry.runs), seeds),
+    'steps': spread(list(set(entry.values('steps').values())), ',.0f'),
   }
 
 

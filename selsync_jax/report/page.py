@@ -46,8 +46,9 @@ def page(title: str, body: Iterable[Markup]) -> str:
 
 
 # Sections of a page: `header(title, below)`; `key_figures([(name, number,
-# remark)])`; `table(name, title, head, [(row, cells)])`; `footer(lines)`. A
-# cell may be a `link(address, text)` to a file beside the page.
+# remark)])`; `table(name, title, head, [(row, cells)])`, which may end with a
+# `summary` that unfolds the rows in `folded`; `footer(lines)`. A cell may be a
+# `link(address, text)` to a file beside the page.
 header = _SECTIONS.header
 key_figures = _SECTIONS.key_figures
 table = _SECTIONS.table

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 import pathlib
+from typing import Any
 
 from markupsafe import Markup
 
 from selsync_jax.config import flat
+from selsync_jax.fields import FIELDS
 from selsync_jax.report import facts
 from selsync_jax.report import page
 from selsync_jax.report import plots
@@ -27,16 +29,14 @@ def write(workdirs: Sequence[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
   title = facts.headline(runs)
   subtitle = '; '.join(facts.description(run) for run in runs)
   sections, names = list(map(page.figure, figures)), [run.name for run in runs]
-  rows = _rows([facts.facts(run.outcome) for run in runs])
+  rows = _rows([facts.facts(_shown_outcome(run)) for run in runs])
   summary = page.table('summary', 'Summary', ['', *names], rows)
   if len(runs) > 1:
     sections = [summary, *sections]
   else:
     key_figures = page.key_figures(_key_figures(runs[0]))
     sections = [key_figures, *sections, summary]
-  rows = _rows([_fields(run) for run in runs])
-  rows.sort(key=lambda row: len(set(row[1])) == 1)  # Differences come first.
-  config = page.table('config', 'Config', ['field', *names], rows)
+  config = _config(runs, ['field', *names])
   footer = page.footer(filter(None, map(facts.origin, runs)))
   body = [page.header(title, subtitle), *sections, config, footer]
   path = out / REPORT
@@ -44,9 +44,36 @@ def write(workdirs: Sequence[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
   return path
 
 
+def _shown_outcome(run: Run) -> dict[str, Any]:
+  """Returns the outcome without scores that say too little."""
+  return {
+    field: value
+    for field, value in run.outcome.items()
+    if not history.is_score(field) or run.shows(field.partition('_')[2])
+  }
+
+
+def _config(runs: Sequence[Run], head: Sequence[str]) -> Markup:
+  """Returns the table of the configs, with defaults folded away."""
+  rows = _rows([_fields(run) for run in runs])
+  rows.sort(key=lambda row: len(set(row[1])) == 1)  # Differences come first.
+  defaults = {name: _shown(field.default) for name, field in FIELDS.items()}
+  folded = [row for row in rows if {*row[1]} == {defaults.get(row[0], '–')}]
+  others = [row for row in rows if row not in folded]
+  summary = f'{len(folded)} fields that have their default'
+  return page.table('config', 'Config', head, others, summary, folded)
+
+
 def _fields(run: Run) -> dict[str, Cell]:
   fields = flat(run.config).items()
-  return {k: Cell(None, '–' if v is None else str(v)) for k, v in fields}
+  return {k: Cell(None, _shown(v)) for k, v in fields}
+
+
+def _shown(value: Any) -> str:
+  """Returns a field as the table shows it; a tuple is a list in JSON."""
+  if value is None:
+    return '–'
+  return str(list(value) if isinstance(value, tuple) else value)
 
 
 def _rows(columns: Sequence[Mapping[str, Cell]]) -> list[_Row]:

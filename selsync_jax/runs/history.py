@@ -57,6 +57,7 @@ class Run:
   sessions: Sequence[Mapping[str, Any]] = ()  # See `provenance`.
   # Examples of each label in each worker's chunk, if they were recorded.
   label_counts: Int[np.ndarray, 'workers labels'] | None = None
+  num_classes: int | None = None  # Of the model's outputs, if recorded.
   units: Mapping[str, str] = dataclasses.field(default_factory=dict)
   goal: Goal = dataclasses.field(default_factory=Goal)
 
@@ -135,8 +136,16 @@ class Run:
 
   @functools.cached_property
   def metrics(self) -> list[str]:
-    """The metrics of the consensus, the loss first."""
-    return list(dict.fromkeys(['loss', *_validation_metrics(*self.rows)]))
+    """The metrics of the consensus that are shown, the loss first."""
+    names = dict.fromkeys(['loss', *_validation_metrics(*self.rows)])
+    return [name for name in names if self.shows(name)]
+
+  def shows(self, name: str) -> bool:
+    """Returns whether a metric says enough to be shown.
+
+    Top-5 of ten classes does not: half of them are among the five.
+    """
+    return name != 'top5' or self.num_classes is None or self.num_classes > 10
 
   @property
   def validated(self) -> list[str]:
@@ -259,6 +268,7 @@ def read(workdir: pathlib.Path, name: str | None = None) -> Run:
     summary=summary,
     sessions=provenance.sessions(workdir),
     label_counts=np.array(data['labels']) if data.get('labels') else None,
+    num_classes=data.get('num_classes'),
     units=data.get('units', {}),
     goal=_goal(data.get('goal'), [*rows, summary or {}]),
   )

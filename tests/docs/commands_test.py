@@ -158,7 +158,7 @@ def split(command):
 def python_commands(page):
   for command in commands(page):
     # install_test.py runs those without a checkout.
-    if command[0] not in ('make', 'pip', 'python', 'selsync'):
+    if command[0] not in ('git', 'cd', 'make', 'pip', 'python', 'selsync'):
       yield split(command)
 
 
