@@ -186,7 +186,9 @@ class Layout(Mapper):
 
     @functools.wraps(compiled)
     def call(*args):
-      return compiled(*(args if by_jit else jax.tree.map(placed, args)))
+      # A mesh that the caller has set with `jax.set_mesh` is another one.
+      with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
+        return compiled(*(args if by_jit else jax.tree.map(placed, args)))
 
     return call
 

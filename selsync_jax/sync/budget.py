@@ -37,6 +37,7 @@ from selsync_jax.config import Positive
 from selsync_jax.config import Share
 from selsync_jax.sync import resizing
 from selsync_jax.sync.consensus import AXIS
+from selsync_jax.sync.consensus import check_mapped
 from selsync_jax.sync.part import part
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.transformation import Trigger
@@ -151,6 +152,7 @@ def budgeted(
     extra_args |= dict(traffic=traffic, threshold=jnp.exp(log_threshold))
     inner: Any = trigger.update(updates, state.trigger, params, **extra_args)[1]
     if compared is not None:
+      check_mapped(axis_name)
       log_threshold = lax.cond(
         log_threshold == -jnp.inf,
         lambda own, old: _first(lax.pmax(own, axis_name), old),

@@ -22,6 +22,18 @@ AXIS = 'workers'
 """The mapped axis: one index is one worker."""
 
 
+def check_mapped(axis_name: str) -> None:
+  """Raises `NameError` outside of the mapped workers."""
+  try:
+    lax.axis_size(axis_name)
+  except NameError:
+    raise NameError(
+      f'no axis {axis_name!r} is mapped here; map the step over it with '
+      'jax.shard_map, jax.pmap or jax.vmap, or pass the name of your axis as '
+      'axis_name'
+    ) from None
+
+
 def consensus(
   tree: Any,
   *,
@@ -57,6 +69,7 @@ def means(
   It is formed in float32 at least. In half precision, the mean of equal vectors
   would differ from them, and the sum might overflow.
   """
+  check_mapped(axis_name)
 
   def mean(vector):
     wide = flat.wide(vector)
@@ -100,6 +113,9 @@ def synchronize(sync: Any, tree: Any, *, axis_name: str = AXIS) -> Any:
   Returns:
     A tree like `tree`, bit-identical on all workers, or `tree` itself, with
     nothing sent.
+
+  Raises:
+    NameError: outside of the mapped workers.
 
   Example:
     >>> import jax, jax.numpy as jnp

@@ -17,16 +17,20 @@ def by_dtype(tree: Any) -> tuple[Vectors, Callable[[Vectors], Any]]:
   """Flattens a tree to one vector for each floating-point dtype.
 
   Every device of a worker holds a part of each vector, in an order that depends
-  on the devices, see `inner.pack`. The second result is a function from such
-  vectors to a tree like `tree`. Leaves of other dtypes (counters) are in
+  on the devices, see `inner.pack`. Leaves that are split over explicit axes of
+  a user's own mesh follow as they are. The second result is a function from
+  such vectors to a tree like `tree`. Leaves of other dtypes (counters) are in
   neither, and stay as they are.
   """
 
   def flatten(leaves):
-    by_dtype = {}
+    by_dtype, split = {}, []
     for leaf in leaves:
-      by_dtype.setdefault(jnp.result_type(leaf), []).append(leaf)
-    return tuple(map(inner.pack, by_dtype.values()))
+      if inner.explicit_axes(leaf):
+        split.append(leaf)
+      else:
+        by_dtype.setdefault(jnp.result_type(leaf), []).append(leaf)
+    return (*map(inner.pack, by_dtype.values()), *split)
 
   return _flattened(flatten, tree)
 
@@ -36,9 +40,20 @@ def float32(tree: Any) -> tuple[Vector, Callable[[Vector], Any]]:
 
   Every device of a worker holds all of it. The second result is a function from
   such a vector to a tree like `tree`, with its dtypes.
+
+  Raises:
+    ValueError: if a leaf is split over explicit axes, where JAX does not
+      flatten it.
   """
 
   def flatten(leaves):
+    for leaf in leaves:
+      if axes := inner.explicit_axes(leaf):
+        raise ValueError(
+          f'an array {jax.typeof(leaf)} is split over the explicit mesh axis '
+          f'{axes[0]!r}, and this method needs it whole; give that axis '
+          'AxisType.Auto in jax.make_mesh(..., axis_types=...)'
+        )
     whole = inner.whole(inner.at_rest(leaves))
     vectors = [jnp.ravel(leaf).astype(jnp.float32) for leaf in whole]
     return jnp.concatenate([jnp.zeros(0, jnp.float32), *vectors])

@@ -65,6 +65,14 @@ def _cut(x: Any, *axes: Any) -> Any:
   return lax.with_sharding_constraint(x, PartitionSpec(*axes))
 
 
+def explicit_axes(x: Any) -> list[Any]:
+  """Returns the explicit axes of a user's own mesh that an array is split over.
+
+  JAX reshapes such an array only if it is told how the result is split.
+  """
+  return [axis for axis in jax.typeof(x).sharding.spec if axis is not None]
+
+
 def at_rest(tree: Any) -> Any:
   """Splits arrays as they are split between steps."""
   _, fsdp = sizes()

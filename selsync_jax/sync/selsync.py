@@ -52,6 +52,7 @@ from selsync_jax.sync.change import measure
 from selsync_jax.sync.change import MeasureState
 from selsync_jax.sync.change import SMOOTHING
 from selsync_jax.sync.consensus import AXIS
+from selsync_jax.sync.consensus import check_mapped
 from selsync_jax.sync.part import part
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.transformation import Trigger
@@ -119,6 +120,7 @@ def selsync(
     return total >= max(1, math.ceil(share)), total >= 0
 
   def update(updates, state, params=None, *, threshold=None, **_):
+    check_mapped(axis_name)
     measured: Any = meter.update(updates, state.measure)[1]
     if threshold is None:
       threshold = delta(state.measure.count) if callable(delta) else delta

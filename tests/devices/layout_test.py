@@ -41,6 +41,14 @@ def test_a_layout_in_a_loop_of_ones_own_says_what_is_missing():
     _ = layout.Layout(8, fsdp=8).mesh
 
 
+def test_a_layout_works_under_another_mesh_that_the_loop_has_set():
+  two = layout.Layout(2, fsdp=2)
+  step = two.map_workers(ss.consensus)
+  with jax.set_mesh(jax.make_mesh((4,), (ss.AXIS,))):
+    mean = step(two.create(lambda worker: worker * jnp.ones(3)))
+  np.testing.assert_array_equal(mean, np.full((2, 3), 0.5))
+
+
 @pytest.mark.parametrize(
   'workers, processes, inside', [(4, 3, 1), (2, 8, 2), (3, 2, 2), (2, 3, 3)]
 )

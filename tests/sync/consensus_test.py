@@ -62,18 +62,3 @@ def test_equal_workers_in_half_precision_keep_their_bits(name, dtype):
 def test_a_subset_needs_both_its_members_and_their_count(given):
   with pytest.raises(ValueError, match='where and count go together'):
     ss.consensus(jnp.zeros(3), **given)
-
-
-@pytest.mark.parametrize('name', ['data', 'fsdp', 'model'])
-def test_a_mesh_of_ones_own_may_have_another_axis_of_any_name(name):
-  mesh = jax.make_mesh((2, 2), (ss.AXIS, name))
-  split = jax.P(ss.AXIS)
-  mean = jax.shard_map(
-    ss.consensus,
-    mesh=mesh,
-    in_specs=split,
-    out_specs=split,
-    axis_names={ss.AXIS},
-  )
-  found = jax.jit(mean)(jnp.arange(4.0).reshape(2, 2))
-  np.testing.assert_array_equal(found, [[1, 2], [1, 2]])
