@@ -39,6 +39,8 @@ os.environ['TF_ENABLE_ONEDNN_OPTS'] = '0'
 os.environ['TF_USE_LEGACY_KERAS'] = '1'
 os.environ['JAX_PLATFORMS'] = 'cpu'
 os.environ['WANDB_MODE'] = 'offline'  # Tests need no network.
+# In the processes that tests start, use of what is deprecated is an error, too.
+os.environ['PYTHONWARNINGS'] = 'error::DeprecationWarning,error::FutureWarning'
 # A shell lets what it starts in the background ignore Ctrl-C, and `nohup` a
 # closed terminal; the processes that tests interrupt inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
