@@ -52,6 +52,7 @@ HOMES = {
   'simpy': 'simulate',
   'pyarrow': 'islands',
   'cryptography': 'islands',
+  'prometheus_client': 'islands',
 }
 
 

@@ -19,6 +19,7 @@ COMMANDS = {
   'evaluate': 'Score the weights of a run on its validation or test data.',
   'launch': 'Start the processes, or the islands, of a run on this machine.',
   'meet': 'Serve the meeting point of islands, workers in separate programs.',
+  'status': 'Show what the islands of a run are doing.',
 }
 
 

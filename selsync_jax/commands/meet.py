@@ -5,13 +5,15 @@
 prints an invitation, which each island needs to join, and then who joins and
 who ends. The point holds no weights. It serves until a signal stops it; islands
 that have ended may meet there again. With `--keep=FILE` its secrets are kept,
-and after a restart the invitation is the same.
+and after a restart the invitation is the same. `selsync status` and, with
+`--metrics=PORT`, Prometheus show what the islands are doing.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import pathlib
 import threading
+from typing import Any
 
 from selsync_jax.commands import flags
 from selsync_jax.config import ConfigError
@@ -48,6 +50,8 @@ def main(arguments: Sequence[str]) -> None:
   line.flag('timeout', about, flags.positive, '600')
   about = 'File of the secrets, which is made if it does not exist.'
   line.flag('keep', about, pathlib.Path)
+  about = 'Port of localhost to serve metrics at, for Prometheus; 0 is free.'
+  line.flag('metrics', about, flags.whole(0))
   options = line.parse(arguments)
   if options.islands is None:
     raise ConfigError('--islands=NUMBER is missing')
@@ -74,5 +78,20 @@ def main(arguments: Sequence[str]) -> None:
     raise RunError(
       f'--port={options.port}: this port cannot be opened'
     ) from error
-  say(str(point.invitation))
+  lines = [str(point.invitation)]
+  if options.metrics is not None:
+    address = _serve_metrics(point.status, options.metrics)
+    lines.append(f'metrics at {address}')
+  say('\n'.join(lines))
   threading.Event().wait()
+
+
+def _serve_metrics(read: Callable[[], dict[str, Any]], port: int) -> str:
+  """Serves what `read` returns to Prometheus; returns the address."""
+  from selsync_jax.islands import metrics  # Imports prometheus_client.
+
+  try:
+    return metrics.serve(read, port)
+  except OSError as error:
+    line = f'--metrics={port}: this port cannot be opened'
+    raise RunError(line) from error

@@ -5,7 +5,7 @@ they stop, and who has ended.
 """
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import threading
 import time
 from typing import Any
@@ -19,6 +19,7 @@ from selsync_jax.islands.control import decode
 from selsync_jax.islands.control import Head
 from selsync_jax.islands.control import Member
 from selsync_jax.islands.flight import ERRORS
+from selsync_jax.islands.journal import Journal
 from selsync_jax.islands.seat import Seat
 
 GRACE = 1.0
@@ -40,13 +41,11 @@ class Circle:
   Args:
     seats: those of the first generation, in the order of their indices.
     minimum: the least number of islands that go on.
-    say: a function that takes a line about each island that ends.
+    journal: where it is noted who comes and goes.
   """
 
-  def __init__(
-    self, seats: Sequence[Seat], minimum: int, say: Callable[[str], None]
-  ):
-    self._minimum, self._say = minimum, say
+  def __init__(self, seats: Sequence[Seat], minimum: int, journal: Journal):
+    self._minimum, self._journal = minimum, journal
     self._timeout = min(seat.member.timeout for seat in seats)
     self._slots = [seat.member.name for seat in seats]
     self._accused: list[str] = []  # Pairs that cannot reach each other.
@@ -59,6 +58,12 @@ class Circle:
     self._admits, self._admissions = False, 0
     self._number = 0
     self._begin(seats)
+
+  @property
+  def there(self) -> Sequence[Seat]:
+    """Those that train and those that prepare; none when all have ended."""
+    with self._changing:
+      return [] if self.is_over else [*self._seats, *self._coming]
 
   def has_finished_without(self, member: Member) -> bool:
     """Returns whether the run has ended well when an island was not there."""
@@ -79,7 +84,8 @@ class Circle:
         same = [each for each in there if each.member.name == name]
         if not same or self.is_over:
           self._coming.append(seat)
-          self._say(f'{name} has come again from {seat.member.address}')
+          words = f'has come again from {seat.member.address}'
+          self._note('returned', seat, words)
           seat.is_prepared = False
           group = sorted([*self._seats, seat], key=_by_name)
           seat.send(self._generation(0, group))
@@ -145,6 +151,8 @@ class Circle:
   def _hear(self, seat: Seat, head: Head, body: bytes) -> None:
     if 'share' in head:
       self._share(seat, tuple(head['share']), body)
+    elif 'step' in head:
+      seat.note(head)
     elif 'enter' in head:
       seat.is_prepared = True
     elif 'ready' in head:
@@ -188,6 +196,8 @@ class Circle:
         new = self._prepared
         self._coming = [each for each in self._coming if each not in new]
       self._begin(sorted([*self._seats, *new], key=_by_name))
+      for seat in new:
+        self._note('admitted', seat, 'trains with the others')
 
   def _judge(self) -> None:
     """Ends the island that most others cannot reach, or that reaches none.
@@ -227,7 +237,7 @@ class Circle:
     with self._changing:
       if seat in self._seats:
         self.is_over, self._has_finished = True, finished
-        self._say(f'{seat.member.name} {LEFT}')
+        self._note('left', seat, LEFT)
       self._drop(seat, LEFT)
 
   def _end(self, seat: Seat, fate: str) -> None:
@@ -237,12 +247,13 @@ class Circle:
       if self.is_over or seat not in self._seats:
         return
       name, rest = seat.member.name, [s for s in self._seats if s is not seat]
-      self._say(f'{name} {fate}')
       self.is_over = len(rest) < self._minimum
       for each in self._seats if self.is_over else (seat,):
         each.send({'ended': name, 'fate': fate})
       if not self.is_over:
         self._begin(rest)
+      self._note('left' if fate == LEFT else 'ended', seat, fate)
+      if not self.is_over:
         self._conclude(seat)
         self._admit_if_ready()
 
@@ -250,8 +261,13 @@ class Circle:
     """Expects an island no longer that has come again, if it is one."""
     if seat in self._coming:
       self._coming.remove(seat)
-      self._say(f'{seat.member.name} {fate}')
+      self._note('left' if fate == LEFT else 'ended', seat, fate)
       seat.send({'ended': seat.member.name, 'fate': fate})
+
+  def _note(self, kind: str, seat: Seat, words: str) -> None:
+    """Notes what has happened to an island, and who is there since then."""
+    names = [] if self.is_over else [each.member.name for each in self._seats]
+    self._journal.add(kind, seat.member.name, words, self._number, names)
 
   def _send(self, head: Head, body: bytes = b'') -> None:
     for seat in self._seats:

@@ -19,6 +19,7 @@ from selsync_jax.config import Stopped
 from selsync_jax.islands.flight import call_options
 from selsync_jax.islands.flight import ERRORS
 from selsync_jax.islands.flight import flight
+from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.peers import Regrouped
 
 BEAT = 1.0
@@ -72,6 +73,7 @@ class Control:
     address: its address, for messages.
     token: the run's token.
     member: this island.
+    meter: what it counts, of which its signs of life tell.
 
   Attributes:
     admits: whether others wait for `admit`. It may change while islands share
@@ -79,9 +81,14 @@ class Control:
   """
 
   def __init__(
-    self, point: flight.FlightClient, address: str, token: str, member: Member
+    self,
+    point: flight.FlightClient,
+    address: str,
+    token: str,
+    member: Member,
+    meter: Meter,
   ):
-    self._timeout = member.timeout
+    self._timeout, self._meter = member.timeout, meter
     self._point, self._address = point, address  # The client must live on.
     self._writer, self._reader = point.do_exchange(
       flight.FlightDescriptor.for_path('join'), call_options(token, None)
@@ -98,7 +105,7 @@ class Control:
     self.admits = False
     self._agreement = Agreement()
     self._send(dataclasses.asdict(member))
-    for work in (self._listen, self._beat):
+    for work in (self._listen, self._count_silence):
       threading.Thread(target=work, daemon=True).start()
 
   def enter(self) -> Head:
@@ -241,6 +248,8 @@ class Control:
 
   def _hear(self, head: Head, body: bytes) -> None:
     self._silent = 0.0
+    if not head:  # All answer at once, so that their steps can be compared.
+      self._send(self._meter.read())
     if head.get('fate') == LEFT:
       self._end(Stopped('left after a signal; the others go on'))
     elif 'ended' in head:
@@ -268,10 +277,9 @@ class Control:
       for cancel in self._calls:
         cancel()
 
-  def _beat(self) -> None:
-    """Sends signs of life until this island ends, and counts the silence."""
+  def _count_silence(self) -> None:
+    """Ends this island when the meeting point has been silent for too long."""
     while not self._left.wait(BEAT):
       self._silent += BEAT
       if self._silent > self._timeout:
         self._end(RunError('the meeting point does not answer'))
-      self._send({})

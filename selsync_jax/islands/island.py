@@ -54,7 +54,7 @@ class Island:
       return departs, params, (updated, averaged)
 
     self._step, self._land = cut(step), cut(averager.land)
-    self._peers, self._behind = peers, None
+    self._peers, self._behind, self._taken = peers, None, 0
     if averager.under_way:
       peers.late = self._behind = Behind(peers, averager.under_way)
     self._params = params = _placed_as(params, params)
@@ -117,7 +117,8 @@ class Island:
     )
     if self._behind and departs:
       self._behind.depart(self._states[1])
-    self._params = new
+    self._params, self._taken = new, self._taken + 1
+    self._peers.reach(self._taken)
     return _placed_as(params, new)
 
   def leave(self, params: Any) -> Any:

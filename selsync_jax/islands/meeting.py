@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import dataclasses
 import hashlib
-import socket
-import ssl
+import json
 import threading
 import time
 from typing import Any
 
-from selsync_jax.config import RunError
 from selsync_jax.islands.circle import Circle
 from selsync_jax.islands.control import BEAT
 from selsync_jax.islands.control import Control
@@ -24,48 +22,21 @@ from selsync_jax.islands.control import decode
 from selsync_jax.islands.control import FinishedError
 from selsync_jax.islands.control import Member
 from selsync_jax.islands.flight import call_options
-from selsync_jax.islands.flight import client
 from selsync_jax.islands.flight import create_credentials
 from selsync_jax.islands.flight import Credentials
-from selsync_jax.islands.flight import ERRORS
 from selsync_jax.islands.flight import flight
 from selsync_jax.islands.flight import Server
+from selsync_jax.islands.invitation import fingerprint
+from selsync_jax.islands.invitation import Invitation
+from selsync_jax.islands.invitation import reach
+from selsync_jax.islands.journal import Journal
 from selsync_jax.islands.messages import FlightPeers
 from selsync_jax.islands.messages import Members
+from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.outbox import Outbox
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.seat import Seat
-
-
-@dataclasses.dataclass(frozen=True)
-class Invitation:
-  """What an island must know to join a run.
-
-  Attributes:
-    address: `host:port` of the meeting point.
-    token: the secret of the run.
-    fingerprint: the SHA-256 of the run's certificate, in hexadecimal.
-  """
-
-  address: str
-  token: str
-  fingerprint: str
-
-  def __str__(self) -> str:
-    return f'{self.address}/{self.token}/{self.fingerprint}'
-
-  @classmethod
-  def parse(cls, text: str) -> 'Invitation':
-    """Reads what `str` has written; a `RunError` if it is something else."""
-    parts = text.strip().split('/')
-    host, _, port = parts[0].rpartition(':')
-    is_port = port.isdecimal() and 0 < int(port) < 2**16
-    if len(parts) != 3 or not host or not is_port:
-      raise RunError(
-        f'{text!r} is not an invitation: HOST:PORT/TOKEN/FINGERPRINT, as the '
-        'meeting point prints it'
-      )
-    return cls(*parts)
+from selsync_jax.islands.status import status
 
 
 class Gathering:
@@ -74,7 +45,7 @@ class Gathering:
   Args:
     islands: N, the number of islands that are expected.
     minimum: see `Circle`.
-    say: a function that takes a line about each island that joins or ends.
+    journal: see `Circle`.
     names: the only ones that may join, if that is known.
   """
 
@@ -82,10 +53,10 @@ class Gathering:
     self,
     islands: int,
     minimum: int,
-    say: Callable[[str], None],
+    journal: Journal,
     names: Iterable[str] = (),
   ):
-    self.islands, self.minimum, self._say = islands, minimum, say
+    self.islands, self.minimum, self._journal = islands, minimum, journal
     self._expected = set(names)
     self._run = ''  # What the first one is about to run.
     self._seats: dict[str, Seat] = {}
@@ -95,6 +66,13 @@ class Gathering:
   def seats(self) -> list[Seat]:
     """The seats in the order of their names, which that of indices is."""
     return [self._seats[name] for name in sorted(self._seats)]
+
+  def status(self) -> dict[str, Any]:
+    """Returns what `status.status` does, of these islands."""
+    there = self.circle.there if self.circle else self.seats
+    names = sorted(self._expected | self._seats.keys())
+    events = self._journal.events
+    return status(self.islands, self.minimum, names, there, events)
 
   def add(self, seat: Seat) -> None:
     """Lets an island in; one that joins again takes the place that it had.
@@ -106,13 +84,14 @@ class Gathering:
     self.check(member)
     self._seats[member.name] = seat
     self._run = member.run
-    self._say(
-      f'{member.name} has joined from {member.address}: '
-      f'{len(self._seats)} of {self.islands}'
-    )
+    number, names = 0, []
     if len(self._seats) == self.islands:
       self._expected = set(self._seats)
-      self.circle = Circle(self.seats, self.minimum, self._say)
+      self.circle = Circle(self.seats, self.minimum, self._journal)
+      number, names = 1, sorted(self._seats)
+    words = f'has joined from {member.address}: '
+    words += f'{len(self._seats)} of {self.islands}'
+    self._journal.add('joined', member.name, words, number, names)
 
   def check(self, member: Member) -> None:
     """Raises `ValueError` for an island that does not belong here."""
@@ -132,6 +111,7 @@ class Gathering:
     """Forgets an island that waits no longer, unless all have joined."""
     if not self.circle and seat in self.seats:
       del self._seats[seat.member.name]
+      self._journal.add('ended', seat.member.name, 'waits no longer')
 
 
 class MeetingPoint(Server):
@@ -142,7 +122,7 @@ class MeetingPoint(Server):
     host: the name or address by which islands reach this host.
     port: the port to listen at; 0 is a free one.
     timeout: seconds that an island waits for the others.
-    say: see `Gathering`.
+    say: a function that takes a line about each island that comes or goes.
     minimum: the least number of islands that go on when others have ended;
       `None` is all of them.
     credentials: those of the run; `None` makes new ones.
@@ -158,21 +138,28 @@ class MeetingPoint(Server):
     minimum: int | None = None,
     credentials: Credentials | None = None,
   ):
-    self._gathering = Gathering(islands, minimum or islands, say)
-    self._timeout, self._say = timeout, say
+    self._journal, self._timeout = Journal(say), timeout
+    self._gathering = Gathering(islands, minimum or islands, self._journal)
     self._serving: dict[Seat, Circle | None] = {}
     self._credentials = credentials or create_credentials()
     super().__init__(f'0.0.0.0:{port}', self._credentials)
     token, certificate, _ = self._credentials
     self.invitation = Invitation(
-      f'{host}:{self.port}', token, _fingerprint(certificate)
+      f'{host}:{self.port}', token, fingerprint(certificate)
     )
     threading.Thread(target=self._beat, daemon=True).start()
 
   def do_action(self, context: Any, action: flight.Action) -> Iterator[bytes]:
-    """Returns the key of the run's certificate."""
-    del context, action
+    """Returns the key of the run's certificate, or the `status` in JSON."""
+    del context
+    if action.type == 'status':
+      return iter([json.dumps(self.status()).encode()])
     return iter([self._credentials.key])
+
+  def status(self) -> dict[str, Any]:
+    """Returns what the islands are doing; see `status.status`."""
+    with self.changed:
+      return self._gathering.status()
 
   def do_exchange(
     self, context: Any, descriptor: Any, reader: Any, writer: Any
@@ -214,7 +201,7 @@ class MeetingPoint(Server):
       if gathering.circle:  # Its islands have ended, and join again.
         names = [each.member.name for each in gathering.seats]
         sizes = gathering.islands, gathering.minimum
-        gathering = Gathering(*sizes, self._say, names)
+        gathering = Gathering(*sizes, self._journal, names)
       gathering.add(seat)
       self._gathering = gathering
       self.changed.notify_all()
@@ -279,60 +266,24 @@ def join(
     RunError: if the meeting point cannot be reached or refuses the island.
     FinishedError: if there is nothing left to do; also when it enters later.
   """
+  meter = Meter()
   with contextlib.ExitStack() as stack:
-    try:
-      host, certificate = _reach(invitation, timeout)
-      point = client(invitation.address, certificate)
+    with reach(invitation, timeout) as (host, certificate, point):
       options = call_options(invitation.token, timeout)
       (key,) = point.do_action(flight.Action('key', b''), options)
       token, key = invitation.token, key.body.to_pybytes()
       credentials = Credentials(token, certificate, key)
-      outbox = Outbox(f'{host}:0', credentials, pace)
-    except flight.FlightUnauthenticatedError as error:
-      raise RunError(
-        f'the meeting point {invitation.address} rejects the token of '
-        'the invitation'
-      ) from error
-    except ERRORS as error:
-      raise RunError(
-        f'the meeting point {invitation.address} cannot be reached'
-      ) from error
+      outbox = Outbox(f'{host}:0', credentials, meter, pace)
     stack.callback(outbox.shutdown)
     address = f'{host}:{outbox.port}'
     digest = hashlib.sha256(run.encode()).hexdigest()
     member = Member(name, address, digest, timeout, welcomes)
-    control = Control(point, invitation.address, token, member)
+    control = Control(point, invitation.address, token, member, meter)
     members = Members(control.enter())
     stack.pop_all()
-  return FlightPeers(name, members, outbox, control, credentials, timeout)
-
-
-def _reach(invitation: Invitation, timeout: float) -> tuple[str, bytes]:
-  """Returns this host's own address there, and the point's certificate.
-
-  The point need not serve yet.
-  """
-  host, _, port = invitation.address.rpartition(':')
-  context = ssl.create_default_context()
-  context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-  deadline = time.monotonic() + timeout
-  while True:
-    try:
-      plain = socket.create_connection((host, int(port)), timeout)
-      break
-    except OSError:
-      if time.monotonic() >= deadline:
-        raise
-      time.sleep(0.2)
-  with plain, context.wrap_socket(plain) as connection:
-    found = connection.getpeercert(binary_form=True) or b''
-    certificate = ssl.DER_cert_to_PEM_cert(found).encode()
-    if _fingerprint(certificate) != invitation.fingerprint:
-      raise RunError(
-        f'the meeting point {invitation.address} is not that of the '
-        'invitation: its certificate is another one'
-      )
-    return connection.getsockname()[0], certificate
+  return FlightPeers(
+    name, members, outbox, control, credentials, meter, timeout
+  )
 
 
 def _member(hello: Any) -> Member:
@@ -351,8 +302,3 @@ def _member(hello: Any) -> Member:
   if not isinstance(member.welcomes, bool):
     raise ValueError('welcomes: must be true or false')
   return member
-
-
-def _fingerprint(certificate: bytes) -> str:
-  found = ssl.PEM_cert_to_DER_cert(certificate.decode())
-  return hashlib.sha256(found).hexdigest()

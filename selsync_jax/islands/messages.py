@@ -23,6 +23,7 @@ from selsync_jax.islands.flight import client
 from selsync_jax.islands.flight import Credentials
 from selsync_jax.islands.flight import ERRORS
 from selsync_jax.islands.flight import flight
+from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.outbox import Key
 from selsync_jax.islands.outbox import Outbox
 from selsync_jax.islands.outbox import PATIENCE
@@ -71,6 +72,7 @@ class FlightPeers(Peers, Membership):
     outbox: this island's outbox.
     control: its connection to the meeting point.
     credentials: the run's credentials.
+    meter: counts what is sent and received, and the steps.
     timeout: seconds until an island that cannot be reached is an error.
     channel: the channel's name; exchanges of different ones are independent.
   """
@@ -82,12 +84,14 @@ class FlightPeers(Peers, Membership):
     outbox: Outbox,
     control: Control,
     credentials: Credentials,
+    meter: Meter,
     timeout: float = 60.0,
     channel: str = '',
   ):
     self._name, self._members, self._channel = name, members, channel
     self._outbox, self._control = outbox, control
-    self._credentials, self._timeout = credentials, timeout
+    self._credentials, self._meter = credentials, meter
+    self._timeout = timeout
     self._clients: dict[str, flight.FlightClient] = {}  # By address.
     self._generation = self._count = 0  # Exchanges in a generation.
     self._exchanged = False  # Since the others have completed anything.
@@ -120,6 +124,7 @@ class FlightPeers(Peers, Membership):
       self._outbox,
       self._control,
       self._credentials,
+      self._meter,
       self._timeout,
       name,
     )
@@ -184,6 +189,8 @@ class FlightPeers(Peers, Membership):
   def share(self, message: np.ndarray) -> list[np.ndarray]:
     """Sends a small message to all islands through the meeting point."""
     shared = self._control.share(self._channel, message.tobytes())
+    received = sum(map(len, shared))
+    self._meter.add(sent_bytes=message.nbytes, received_bytes=received)
     return [
       np.frombuffer(each, message.dtype).reshape(message.shape)
       for each in shared
@@ -195,7 +202,12 @@ class FlightPeers(Peers, Membership):
 
   def stops_after(self, step: int) -> bool:
     """Returns whether to stop after this step; equal on all islands."""
+    self.reach(step)
     return self._control.stops_after(step)
+
+  def reach(self, step: int) -> None:
+    """Notes the last step that this island has taken."""
+    self._meter.step = step
 
   def close(self, finished: bool = True) -> None:
     """Leaves, when all have fetched what this island has sent them."""
@@ -242,6 +254,7 @@ class FlightPeers(Peers, Membership):
         with writer, self._control.cancelling(reader.cancel):
           about = reader.schema.metadata
           chunks = [chunk.data.column(0)[0].as_buffer() for chunk in reader]
+        self._meter.add(received_bytes=sum(chunk.size for chunk in chunks))
         return about, chunks
       except flight.FlightTimedOutError:
         if time.monotonic() - began >= patience:

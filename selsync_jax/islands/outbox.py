@@ -11,6 +11,7 @@ from selsync_jax.islands.flight import arrow
 from selsync_jax.islands.flight import Credentials
 from selsync_jax.islands.flight import flight
 from selsync_jax.islands.flight import Server
+from selsync_jax.islands.meter import Meter
 
 PIECE = 1 << 24
 """The most bytes of one call, which has a deadline and may be repeated."""
@@ -31,13 +32,18 @@ class Outbox(Server):
   Args:
     address: see `Server`.
     credentials: see `Server`.
+    meter: counts what is sent.
     pace: the most bytes per second of one message; `None` is no limit.
   """
 
   def __init__(
-    self, address: str, credentials: Credentials, pace: float | None = None
+    self,
+    address: str,
+    credentials: Credentials,
+    meter: Meter,
+    pace: float | None = None,
   ):
-    self._pace = pace
+    self._meter, self._pace = meter, pace
     self._messages: dict[Key, Sequence[np.ndarray]] = {}
     super().__init__(address, credentials)
 
@@ -80,6 +86,7 @@ class Outbox(Server):
     writer.begin(schema)
     for block in _paced(piece, self._pace):
       writer.write_batch(_batch(block, schema))
+      self._meter.add(sent_bytes=block.size)
 
 
 def _paced(piece: np.ndarray, pace: float | None) -> Iterator[np.ndarray]:

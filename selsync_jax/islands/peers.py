@@ -111,6 +111,9 @@ class Peers(abc.ABC):
       return self.share(message)
     return self.exchange([message] * self.size)
 
+  def reach(self, step: int) -> None:  # noqa: B027
+    """Notes the last step that this island has taken, for `selsync status`."""
+
   def close(self, finished: bool = True) -> None:  # noqa: B027
     """Leaves, when all have fetched what this island has sent them.
 

@@ -1,14 +1,20 @@
 """The connection to an island, as the meeting point has it."""
 
+import collections
 import contextlib
 import itertools
 import threading
+import time
 from typing import Any
 
 from selsync_jax.islands.control import encode
 from selsync_jax.islands.control import Head
 from selsync_jax.islands.control import Member
 from selsync_jax.islands.flight import ERRORS
+from selsync_jax.islands.meter import Meter
+
+WINDOW = 60
+"""Signs of life over which rates are means."""
 
 _NUMBERS = itertools.count()
 
@@ -29,7 +35,22 @@ class Seat:
   def __init__(self, writer: Any):
     self.number = next(_NUMBERS)
     self.silent, self.is_prepared = 0.0, False
+    self._told = collections.deque([(time.monotonic(), Meter().read())], WINDOW)
     self._writer, self._sending = writer, threading.Lock()
+
+  def note(self, head: Head) -> None:
+    """Keeps what the island tells of itself, which a `Meter` has counted."""
+    self._told.append((time.monotonic(), head))
+
+  @property
+  def account(self) -> dict[str, float]:
+    """What the island has told last, and bytes per second in a minute."""
+    (start, before), (end, now) = self._told[0], self._told[-1]
+    rates = {
+      f'{name}_per_second': (now[name] - before[name]) / ((end - start) or 1)
+      for name in ('sent_bytes', 'received_bytes')
+    }
+    return {**now, **rates}
 
   def send(self, head: Head, body: bytes = b'') -> None:
     """Sends a message; `Circle.listen` notices if nobody is there."""

@@ -15,6 +15,7 @@ from selsync_jax.islands import flight
 from selsync_jax.islands import meeting
 from selsync_jax.islands import messages
 from selsync_jax.islands import outbox
+from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.outbox import Outbox
 from selsync_jax.islands.peers import Regrouped
 from selsync_jax.islands.program import cut
@@ -148,7 +149,7 @@ def test_calls_to_a_frozen_island_end_when_the_others_go_on(monkeypatch):
 
 def test_a_stranger_reads_nothing():
   credentials = flight.create_credentials('secret')
-  with Outbox('127.0.0.1:0', credentials) as box:
+  with Outbox('127.0.0.1:0', credentials, Meter()) as box:
     box.put((1, '', 1), [np.zeros(1)])
     address = f'127.0.0.1:{box.port}'
     ours = flight.client(address, credentials.certificate)

@@ -1,0 +1,71 @@
+"""Show what the islands of a run are doing.
+
+  selsync status INVITATION
+
+asks their meeting point, and prints a row for each island: the last step that
+it has taken; the megabytes that it has sent and received, and those per second
+in the last minute; and the seconds since its last sign of life. The invitation
+may also stand in the environment, as SELSYNC_INVITATION.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+import json
+import os
+from typing import Any
+
+from selsync_jax.commands import flags
+from selsync_jax.config import ConfigError
+
+HEAD = 'island', 'step', 'MB out', 'MB/s', 'MB in', 'MB/s', 'silent'
+
+
+def main(arguments: Sequence[str]) -> None:
+  """Asks the meeting point, and prints what it says."""
+  line = flags.CommandLine('status', positional='[INVITATION]')
+  line.switch('json', 'Print one line of JSON.')
+  about = 'Seconds until the meeting point must answer.'
+  line.flag('timeout', about, flags.positive, '10')
+  options = line.parse(arguments)
+  own = os.environ.get('SELSYNC_INVITATION')
+  given = options.positional or ([own] if own else [])
+  if len(given) != 1:
+    raise ConfigError(f'needs one INVITATION, got {len(given)}')
+  from selsync_jax.islands import invitation  # Imports Arrow.
+  from selsync_jax.islands import status
+
+  invited = invitation.Invitation.parse(given[0])
+  found = status.ask(invited, options.timeout)
+  print(json.dumps(found) if options.json else '\n'.join(_lines(found)))
+
+
+def _lines(found: Mapping[str, Any]) -> Iterator[str]:
+  """Yields the totals, and then a table of the islands."""
+  share = f'{found["present"]} of {found["expected"]} islands train'
+  mean = found['mean_participation']
+  if mean is not None:
+    share += f'; {mean:.1%} on average'
+  yield f'{share}; generation {found["generation"]}'
+  counts = (f'{found[kind]} {kind}' for kind in ('admitted', 'left', 'ended'))
+  yield f'{", ".join(counts)}; steps differ by {found["step_spread"]}'
+  yield ''
+  rows = [HEAD, *map(_cells, found['islands'])]
+  full = [row for row in rows if len(row) == len(HEAD)]
+  widths = [max(map(len, column)) for column in zip(*full, strict=True)]
+  first = max(len(row[0]) for row in rows)
+  for name, *cells in rows:
+    if len(cells) > 1:
+      cells = map(str.rjust, cells, widths[1:])
+    yield '  '.join([name.ljust(first), *cells])
+
+
+def _cells(island: Mapping[str, Any]) -> tuple[str, ...]:
+  """Returns the row of an island, of two cells if it does not train."""
+  if island['state'] != 'trains':
+    return island['name'], island.get('why', island['state'])
+  numbers = [
+    f'{island[f"{way}_bytes{per}"] / 1e6:.1f}'
+    for way in ('sent', 'received')
+    for per in ('', '_per_second')
+  ]
+  silent = f'{island["silent_seconds"]:.0f} s'
+  return island['name'], str(island['step']), *numbers, silent

@@ -1,0 +1,78 @@
+"""The status of islands as metrics for Prometheus."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from selsync_jax.config import ConfigError
+
+try:
+  import prometheus_client
+  from prometheus_client import core
+  from prometheus_client import registry
+except ModuleNotFoundError as error:
+  raise ConfigError(
+    f"--metrics: {error}; pip install 'selsync-jax[islands]'"
+  ) from error
+
+_Gauge, _Counter = core.GaugeMetricFamily, core.CounterMetricFamily
+
+OF_ALL = (
+  (_Gauge, 'present', 'islands', 'Islands that train.'),
+  (_Gauge, 'expected', 'islands_expected', 'Islands that began the run.'),
+  (_Gauge, 'generation', 'generation', 'Times that islands came or went.'),
+  (_Gauge, 'participation', 'participation_ratio', 'Share that trains.'),
+  (_Counter, 'admitted', 'islands_admitted', 'Islands that came again.'),
+  (_Counter, 'left', 'islands_left', 'Islands that left when asked to.'),
+  (_Counter, 'ended', 'islands_ended', 'Islands that died or failed.'),
+)
+OF_EACH = (
+  (_Gauge, 'step', 'island_step', 'The last step taken.'),
+  (_Gauge, 'silent_seconds', 'island_silent_seconds', 'Since a sign of life.'),
+  (_Counter, 'sent_bytes', 'island_sent_bytes', 'Of messages to others.'),
+  (_Counter, 'received_bytes', 'island_received_bytes', 'Of their messages.'),
+)
+"""Kind, name in the status, name for Prometheus after `selsync_`, and help."""
+
+
+class StatusCollector(registry.Collector):
+  """What Prometheus reads when it asks.
+
+  Args:
+    read: returns the status; see `status.status`.
+  """
+
+  def __init__(self, read: Callable[[], Mapping[str, Any]]):
+    self._read = read
+
+  def collect(self) -> Iterable[core.Metric]:
+    """Yields each metric with its values, those of islands by their names."""
+    found = self._read()
+    for kind, field, name, about in OF_ALL:
+      yield kind(f'selsync_{name}', about, value=found[field])
+    for kind, field, name, about in OF_EACH:
+      family = kind(f'selsync_{name}', about, labels=['island'])
+      for island in found['islands']:
+        if field in island:
+          family.add_metric([island['name']], island[field])
+      yield family
+
+
+def serve(read: Callable[[], Mapping[str, Any]], port: int) -> str:
+  """Serves metrics at a port of localhost, until the process ends.
+
+  Args:
+    read: see `StatusCollector`.
+    port: 0 is a free one.
+
+  Returns:
+    The address.
+
+  Raises:
+    OSError: if the port cannot be opened.
+  """
+  metrics = registry.CollectorRegistry()
+  metrics.register(StatusCollector(read))
+  server, _ = prometheus_client.start_http_server(
+    port, '127.0.0.1', registry=metrics
+  )
+  return f'http://127.0.0.1:{server.server_port}/metrics'

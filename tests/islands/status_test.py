@@ -1,0 +1,161 @@
+"""What a meeting point knows of its islands, and who may ask."""
+
+from concurrent import futures
+import functools
+import json
+import time
+import urllib.request
+
+import numpy as np
+from prometheus_client import parser
+import pytest
+
+from selsync_jax.__main__ import run_command
+from selsync_jax.islands import meeting
+from selsync_jax.islands import metrics
+
+N, LENGTH, STEP = 3, 1000, 7
+
+
+@pytest.fixture
+def run():
+  """A meeting point; how to join; and threads for the islands."""
+  with (
+    meeting.MeetingPoint(N, minimum=2) as point,
+    futures.ThreadPoolExecutor(N) as pool,
+  ):
+    join = functools.partial(
+      meeting.join, point.invitation, run='a run', timeout=20.0, welcomes=True
+    )
+    yield point, join, pool
+
+
+@pytest.fixture
+def show(run, capsys):
+  """What `selsync status` prints, with some flags."""
+  point, _, _ = run
+
+  def show(*flags):
+    run_command(['status', str(point.invitation), *flags])
+    return capsys.readouterr().out
+
+  return show
+
+
+def when(show, holds):
+  """The status as soon as something holds of its islands."""
+  deadline = time.monotonic() + 20
+  while time.monotonic() < deadline:
+    found = json.loads(show('--json'))
+    each = {row.pop('name'): row for row in found['islands']}
+    if holds(each):
+      return found, each
+    time.sleep(0.05)
+  raise AssertionError(found)
+
+
+def told(each):
+  """Whether all that train have told of their steps."""
+  rows = [row for row in each.values() if row['state'] == 'trains']
+  return rows and all(row['step'] >= STEP for row in rows)
+
+
+def train(pool, islands):
+  """The islands send each other a message, and take unequally many steps."""
+
+  def step(peers):
+    peers.exchange([np.zeros(LENGTH, np.float32)] * peers.size)
+    peers.membership.stops_after(STEP + peers.index)
+
+  futures.wait(pool.submit(step, peers) for peers in islands)
+
+
+def admit(pool, islands, late):
+  """Lets in one that has come again."""
+
+  def step(peers):
+    while not peers.membership.admits:
+      peers.complete(lambda peers: peers.share(np.zeros(0)))
+    peers.membership.admit()
+
+  entered = pool.submit(late.membership.enter)
+  futures.wait([entered, *(pool.submit(step, peers) for peers in islands)])
+
+
+def test_it_shows_each_island_from_its_first_to_its_last_sign_of_life(
+  run, show
+):
+  _, join, pool = run
+  first = pool.submit(join, 'a')
+  found, each = when(show, lambda each: each)
+  assert each['a']['state'] == 'waits' and found['mean_participation'] is None
+  rest = [pool.submit(join, name) for name in 'bc']
+  islands = [each.result() for each in (first, *rest)]
+  train(pool, islands)
+  found, each = when(show, told)
+  sent = (N - 1) * 4 * LENGTH
+  for row, step in zip(each.values(), range(STEP, STEP + N), strict=True):
+    assert row['step'] == step and row['silent_seconds'] <= 2
+    assert row['sent_bytes'] == row['received_bytes'] == sent
+    assert 0 < row['sent_bytes_per_second'] < sent * 100
+  assert (found['present'], found['participation']) == (N, 1)
+  assert found['step_spread'] == N - 1 and found['mean_participation'] == 1
+  islands[1].fail()
+  found, each = when(show, lambda each: each['b']['state'] == 'away')
+  assert each['b'] == {'state': 'away', 'why': 'has failed'}
+  assert found['participation'] == 2 / 3 and found['generation'] == 2
+  assert 'b       has failed\n' in show()
+  b = join('b')
+  _, each = when(show, lambda each: each['b']['state'] == 'prepares')
+  admit(pool, islands[::2], b)
+  found, each = when(show, lambda each: each)
+  assert each['b']['state'] == 'trains' and found['generation'] == 3
+  assert (found['admitted'], found['ended'], found['left']) == (1, 1, 0)
+  assert 2 / 3 < found['mean_participation'] < 1
+  others = [islands[0], b, islands[2]]
+  futures.wait(pool.submit(peers.close) for peers in others)
+  found, each = when(show, lambda each: each['c']['state'] == 'away')
+  assert found['present'] == 0 and found['left'] == N
+
+
+def test_the_table_and_the_metrics_say_the_same(run, show):
+  point, join, pool = run
+  islands = [*pool.map(join, ('island0', 'island1', 'a "b"\\c'))]
+  train(pool, islands)
+  found, each = when(show, told)
+  text = show()
+  assert max(map(len, text.splitlines())) <= 60
+  rows = [line.rsplit(maxsplit=7) for line in text.splitlines()[-N:]]
+  assert {name: int(step) for name, step, *_ in rows} == {
+    name: row['step'] for name, row in each.items()
+  }
+  address = metrics.serve(point.status, 0)
+  with urllib.request.urlopen(address) as answer:
+    families = [*parser.text_fd_to_metric_families(map(bytes.decode, answer))]
+  samples = {
+    (sample.name, sample.labels.get('island')): sample.value
+    for family in families
+    for sample in family.samples
+  }
+  assert samples['selsync_islands', None] == found['present'] == N
+  assert samples['selsync_islands_ended_total', None] == 0
+  for name, row in each.items():
+    assert samples['selsync_island_step', name] == row['step']
+    sent = samples['selsync_island_sent_bytes_total', name]
+    assert sent == row['sent_bytes'] > 0
+
+
+def test_the_address_alone_is_not_enough(run, monkeypatch, capsys):
+  address, token, print_ = str(run[0].invitation).split('/')
+  for wrong, line in (
+    (address, 'is not an invitation: HOST:PORT/TOKEN/FINGERPRINT'),
+    (f'{address}/no{token}/{print_}', 'rejects the token of the invitation'),
+  ):
+    monkeypatch.setenv('SELSYNC_INVITATION', wrong)
+    with pytest.raises(SystemExit, match=r'^1$'):
+      run_command(['status'])
+    assert line in capsys.readouterr().err
+  monkeypatch.delenv('SELSYNC_INVITATION')
+  with pytest.raises(SystemExit, match=r'^2$'):
+    run_command(['status'])
+  assert capsys.readouterr().err == 'status: needs one INVITATION, got 0\n'
