@@ -52,6 +52,8 @@ def main(arguments: Sequence[str]) -> None:
   line.flag('keep', about, pathlib.Path)
   about = 'Port of localhost to serve metrics at, for Prometheus; 0 is free.'
   line.flag('metrics', about, flags.whole(0))
+  about = 'File to which a line of JSON is added when an island comes or goes.'
+  line.flag('log', about, pathlib.Path)
   options = line.parse(arguments)
   if options.islands is None:
     raise ConfigError('--islands=NUMBER is missing')
@@ -66,11 +68,15 @@ def main(arguments: Sequence[str]) -> None:
   def say(text):
     print(text, flush=True)
 
+  if options.log:
+    options.log.touch()
+
   try:
     point = meeting.MeetingPoint(
       *(options.islands, options.host, options.port, options.timeout, say),
       minimum=minimum,
       credentials=options.keep and flight.kept_credentials(options.keep),
+      log=options.log,
     )
   except ConfigError:
     raise

@@ -13,6 +13,8 @@ def main(arguments: Sequence[str]) -> None:
   line = flags.CommandLine('report', positional='WORKDIR ...')
   about = 'Folder of the page. Default: the workdir, if there is only one.'
   line.flag('out', about, flags.folder)
+  about = 'Log of a meeting point, `selsync meet --log`, for a figure.'
+  line.flag('islands', about, pathlib.Path)
   options = line.parse(arguments)
   workdirs = [pathlib.Path(name) for name in options.positional]
   if not workdirs:
@@ -27,5 +29,9 @@ def main(arguments: Sequence[str]) -> None:
       rule = 'its name must be UTF-8, for the figures; rename it'
       raise ConfigError(f'{workdir}: {rule}') from error
   from selsync_jax.report import run_page  # Imports matplotlib.
+  from selsync_jax.runs import journal
 
-  print(run_page.write(workdirs, options.out or workdirs[0]))
+  events = journal.read(options.islands) if options.islands else []
+  if options.islands and not events:
+    raise ConfigError(f'--islands={options.islands}: holds no events')
+  print(run_page.write(workdirs, options.out or workdirs[0], events))

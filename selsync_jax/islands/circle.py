@@ -19,8 +19,8 @@ from selsync_jax.islands.control import decode
 from selsync_jax.islands.control import Head
 from selsync_jax.islands.control import Member
 from selsync_jax.islands.flight import ERRORS
-from selsync_jax.islands.journal import Journal
 from selsync_jax.islands.seat import Seat
+from selsync_jax.runs.journal import Journal
 
 GRACE = 1.0
 """Seconds from the first island that asks for something until it is decided.

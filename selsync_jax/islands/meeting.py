@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import pathlib
 import threading
 import time
 from typing import Any
@@ -29,7 +30,6 @@ from selsync_jax.islands.flight import Server
 from selsync_jax.islands.invitation import fingerprint
 from selsync_jax.islands.invitation import Invitation
 from selsync_jax.islands.invitation import reach
-from selsync_jax.islands.journal import Journal
 from selsync_jax.islands.messages import FlightPeers
 from selsync_jax.islands.messages import Members
 from selsync_jax.islands.meter import Meter
@@ -37,6 +37,7 @@ from selsync_jax.islands.outbox import Outbox
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.seat import Seat
 from selsync_jax.islands.status import status
+from selsync_jax.runs.journal import Journal
 
 
 class Gathering:
@@ -126,6 +127,7 @@ class MeetingPoint(Server):
     minimum: the least number of islands that go on when others have ended;
       `None` is all of them.
     credentials: those of the run; `None` makes new ones.
+    log: see `Journal`.
   """
 
   def __init__(
@@ -137,8 +139,9 @@ class MeetingPoint(Server):
     say: Callable[[str], None] = lambda line: None,
     minimum: int | None = None,
     credentials: Credentials | None = None,
+    log: pathlib.Path | None = None,
   ):
-    self._journal, self._timeout = Journal(say), timeout
+    self._journal, self._timeout = Journal(say, log), timeout
     self._gathering = Gathering(islands, minimum or islands, self._journal)
     self._serving: dict[Seat, Circle | None] = {}
     self._credentials = credentials or create_credentials()

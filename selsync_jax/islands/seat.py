@@ -35,7 +35,8 @@ class Seat:
   def __init__(self, writer: Any):
     self.number = next(_NUMBERS)
     self.silent, self.is_prepared = 0.0, False
-    self._told = collections.deque([(time.monotonic(), Meter().read())], WINDOW)
+    start: tuple[float, Head] = time.monotonic(), Meter().read()
+    self._told = collections.deque([start], WINDOW)
     self._writer, self._sending = writer, threading.Lock()
 
   def note(self, head: Head) -> None:

@@ -9,9 +9,9 @@ from selsync_jax.islands.flight import call_options
 from selsync_jax.islands.flight import flight
 from selsync_jax.islands.invitation import Invitation
 from selsync_jax.islands.invitation import reach
-from selsync_jax.islands.journal import Event
-from selsync_jax.islands.journal import participation
 from selsync_jax.islands.seat import Seat
+from selsync_jax.runs.journal import Event
+from selsync_jax.runs.journal import participation
 
 ENDS = ('left', 'ended')
 """The kinds of events after which an island is away."""

@@ -76,7 +76,7 @@ def draw(plot: figure.Plot) -> Figure:
   if legend:
     drawn.legend(
       [handles[name] for name in legend],
-      [name.replace('$', r'\$') for name in legend],
+      _literal(legend),
       loc='upper left',
       bbox_to_anchor=(figure.LEFT / WIDE.width, 1),
       ncols=columns,
@@ -150,11 +150,16 @@ def _draw(axes: Axes, mark: figure.Mark, depth: int) -> Any:
       return bars
 
 
+def _literal(names: Iterable[str]) -> list[str]:
+  """Returns texts of which matplotlib reads no part as a formula."""
+  return [name.replace('$', r'\$') for name in names]
+
+
 def _set_axis(axis: Any, described: figure.Axis) -> None:
   axis.axes.set(**{f'{axis.axis_name}lim': described.limits})
   ticks = described.ticks
   if described.names:
-    axis.set_ticks(range(len(described.names)), described.names)
+    axis.set_ticks(range(len(described.names)), _literal(described.names))
     axis.grid(False)
     return
   if not ticks:

@@ -9,6 +9,7 @@ from markupsafe import Markup
 from selsync_jax.config import flat
 from selsync_jax.fields import FIELDS
 from selsync_jax.report import facts
+from selsync_jax.report import islands_plot
 from selsync_jax.report import page
 from selsync_jax.report import plots
 from selsync_jax.report import png
@@ -16,15 +17,28 @@ from selsync_jax.report.facts import Cell
 from selsync_jax.runs import files
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
+from selsync_jax.runs.journal import Event
 
 REPORT = 'report.html'
 _Row = tuple[str, list[str]]  # A name, and the cell of each run.
 
 
-def write(workdirs: Sequence[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
-  """Writes the page of runs, finished or not; returns its path."""
+def write(
+  workdirs: Sequence[pathlib.Path],
+  out: pathlib.Path,
+  events: Sequence[Event] = (),
+) -> pathlib.Path:
+  """Writes the page of runs, finished or not; returns its path.
+
+  Args:
+    workdirs: the folders of the runs.
+    out: the folder of the page.
+    events: what has happened to islands, for a figure.
+  """
   runs = history.read_all(workdirs)
   figures = plots.all_plots(runs)
+  if events:
+    figures.append(islands_plot.plot(events))
   png.write(figures, out)
   title = facts.headline(runs)
   subtitle = '; '.join(facts.description(run) for run in runs)

@@ -13,15 +13,16 @@ import pytest
 from selsync_jax.__main__ import run_command
 from selsync_jax.islands import meeting
 from selsync_jax.islands import metrics
+from selsync_jax.runs import journal
 
 N, LENGTH, STEP = 3, 1000, 7
 
 
 @pytest.fixture
-def run():
+def run(tmp_path):
   """A meeting point; how to join; and threads for the islands."""
   with (
-    meeting.MeetingPoint(N, minimum=2) as point,
+    meeting.MeetingPoint(N, minimum=2, log=tmp_path / 'log') as point,
     futures.ThreadPoolExecutor(N) as pool,
   ):
     join = functools.partial(
@@ -83,7 +84,7 @@ def admit(pool, islands, late):
 
 
 def test_it_shows_each_island_from_its_first_to_its_last_sign_of_life(
-  run, show
+  run, show, tmp_path
 ):
   _, join, pool = run
   first = pool.submit(join, 'a')
@@ -116,6 +117,11 @@ def test_it_shows_each_island_from_its_first_to_its_last_sign_of_life(
   futures.wait(pool.submit(peers.close) for peers in others)
   found, each = when(show, lambda each: each['c']['state'] == 'away')
   assert found['present'] == 0 and found['left'] == N
+  events = journal.read(tmp_path / 'log')
+  kinds = ['joined'] * N + ['ended', 'returned', 'admitted'] + ['left'] * N
+  assert [event.kind for event in events] == kinds
+  present = [len(event.present) for event in events]
+  assert present == [0, 0, N, 2, 2, N, 0, 0, 0]
 
 
 def test_the_table_and_the_metrics_say_the_same(run, show):

@@ -1,7 +1,10 @@
 """What happens at a meeting point: who comes, who goes, and who is there."""
 
 from collections.abc import Callable, Sequence
+import contextlib
 import itertools
+import json
+import pathlib
 import time
 from typing import NamedTuple
 
@@ -31,14 +34,17 @@ class Journal:
 
   Args:
     say: a function that takes a line about each.
+    log: a file to which a line of JSON about each is added, if any.
 
   Attributes:
     events: all of them so far.
   """
 
-  def __init__(self, say: Callable[[str], None]):
+  def __init__(
+    self, say: Callable[[str], None], log: pathlib.Path | None = None
+  ):
     self.events: list[Event] = []
-    self._say = say
+    self._say, self._log = say, log
 
   def add(
     self,
@@ -52,6 +58,19 @@ class Journal:
     event = Event(time.time(), kind, island, words, generation, present)
     self.events.append(event)
     self._say(f'{island} {words}')
+    if self._log:
+      # A full disk must not end the run.
+      with contextlib.suppress(OSError), open(self._log, 'a') as file:
+        file.write(f'{json.dumps(event._asdict())}\n')
+
+
+def read(path: pathlib.Path) -> list[Event]:
+  """Reads a log; lines that a crash has cut off are left out."""
+  events = []
+  for line in path.read_bytes().split(b'\n'):
+    with contextlib.suppress(ValueError, TypeError):
+      events.append(Event(**json.loads(line)))
+  return events
 
 
 def participation(events: Sequence[Event], until: float) -> float | None:
@@ -60,7 +79,7 @@ def participation(events: Sequence[Event], until: float) -> float | None:
   Times in which none did do not count; `None` if there are no others.
 
   Args:
-    events: at least one, in their order.
+    events: in their order.
     until: the end, in seconds since 1970.
   """
   times = [*(event.time for event in events), until]

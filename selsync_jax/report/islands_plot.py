@@ -1,0 +1,95 @@
+"""The figure of islands that come and go: who takes part, over time."""
+
+from collections.abc import Iterator, Sequence
+import itertools
+
+from selsync_jax.report import figure
+from selsync_jax.runs import journal
+from selsync_jax.runs.journal import Event
+
+# The entry of the legend, the color, and the marker of each kind of event.
+KINDS = {
+  'joined': ('joins', 'sky', 'o'),
+  'returned': ('comes again', 'purple', 'v'),
+  'admitted': ('is let in', 'green', '^'),
+  'left': ('leaves', 'orange', 's'),
+  'ended': ('ends', 'vermillion', 'X'),
+}
+UNITS = {'hours': 3600, 'minutes': 60, 'seconds': 1}
+SHOWN = 8  # The most characters of a name, for which there is room.
+
+
+def plot(events: Sequence[Event]) -> figure.Plot:
+  """Plots the share of islands that take part, and a row for each of them.
+
+  Args:
+    events: at least one, in their order.
+  """
+  start, end = events[0].time, events[-1].time
+  unit = next((u for u in UNITS if end - start > 2 * UNITS[u]), 'seconds')
+
+  def at(time):
+    return (time - start) / UNITS[unit]
+
+  times = [at(event.time) for event in events]
+  most = max(len(event.present) for event in events) or 1
+  shares = [len(event.present) / most for event in events]
+  share = figure.Line(
+    'participation',
+    times,
+    [shares[0], *shares[:-1]],  # A share holds until the next event.
+    figure.series(0)._replace(marker=''),
+    steps='pre',
+  )
+  names = sorted({event.island for event in events})
+  spans = [
+    (row, at(began), at(ended))
+    for row, name in enumerate(names)
+    for began, ended in _presence(events, name)
+  ]
+  rows, starts, stops = zip(*spans, strict=True) if spans else ([], [], [])
+  marks = [
+    figure.Spans(
+      *('trains', rows, starts, stops, 'blue', [''] * len(rows)),
+      f'trains: {{low}} to {{high}} {unit}',
+    ),
+    *(
+      figure.Line(
+        name,
+        [at(event.time) for event in events if event.kind == kind],
+        [names.index(e.island) for e in events if e.kind == kind],
+        figure.Look(color, width=0, marker=marker, size=6),
+        hover=f'{name}: {{x}} {unit}',
+      )
+      for kind, (name, color, marker) in KINDS.items()
+    ),
+  ]
+  short = [n if len(n) <= SHOWN else f'…{n[1 - SHOWN :]}' for n in names]
+  x = figure.Axis((0, times[-1] or 1), unit, ticks=6)
+  y = figure.Axis((len(names) - 0.5, -0.5), names=short)
+  mean, caption = journal.participation(events, end), ''
+  if mean is not None:
+    caption = f'On average {mean:.1%} of the islands took part. '
+  return figure.Plot(
+    'islands',
+    'Islands',
+    f'{caption}The last event is the end of the figure.',
+    [
+      figure.Panel('participation', x, figure.Axis((-0.02, 1.02)), [share], 90),
+      figure.Panel('island', x, y, marks, 14 + 24 * len(names)),
+    ],
+    columns=0,
+    compares_x=False,
+  )
+
+
+def _presence(
+  events: Sequence[Event], name: str
+) -> Iterator[tuple[float, float]]:
+  """Yields from when to when an island has taken part."""
+  for is_there, pairs in itertools.groupby(
+    itertools.pairwise(events), lambda pair: name in pair[0].present
+  ):
+    if is_there:
+      (first, last), *more = pairs
+      yield first.time, (more[-1][1] if more else last).time
