@@ -69,6 +69,18 @@ FIELDS: Mapping[str, Field] = {
     Annotated[int, Interval(ge=0, lt=2**31)],
     'The seed of initial weights, shuffling, dropout and sampling.',
   ),
+  'init_from': Field(
+    None,
+    str | None,
+    'The weights to start from: a run, a file .safetensors or .npz, or a '
+    'folder of orbax, see fine-tuning.md. Not set: the seed initializes them.',
+  ),
+  'init_rename': Field(
+    None,
+    tuple[Any, ...] | None,
+    'Pairs of a regular expression and its replacement, which translate the '
+    "names there into the model's; a replacement of None leaves an array out.",
+  ),
   'epochs': _changeable(
     None,
     Epochs | None,

@@ -143,7 +143,19 @@ class Layout(Mapper):
   def compute(
     self, fn: Function, *args: Any, compiler_options: Any = None
   ) -> Any:
-    """Returns the state that `fn(*args)` makes, already split."""
+    """Returns the state that `fn(*args)` makes, already split.
+
+    Arrays of one worker that are on the host are split like the state.
+    """
+
+    def placed(x):
+      if isinstance(x, jax.Array):
+        return x
+      spec = inner.spec(x.shape, self.fsdp)
+      sharding = NamedSharding(self.mesh, spec)
+      return jax.make_array_from_callback(x.shape, sharding, x.__getitem__)
+
+    args = jax.tree.map(placed, args)
     shapes = jax.eval_shape(fn, *args)
     return jax.jit(
       fn,

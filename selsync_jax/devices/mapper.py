@@ -161,11 +161,16 @@ class Mapper(abc.ABC):
     return self.place(fn(*args))
 
   def replicate(
-    self, init: Callable[[], Any], compiler_options: Any = None
+    self, init: Function, *args: Any, compiler_options: Any = None
   ) -> Any:
-    """Returns the state of all workers held, each as `init()` makes it."""
+    """Returns the state of all workers held, each as `init(*args)` makes it.
+
+    The arguments are arrays of one worker, on the host.
+    """
     return self.compute(
-      lambda: self.stack(init()), compiler_options=compiler_options
+      lambda *args: self.stack(init(*args)),
+      *args,
+      compiler_options=compiler_options,
     )
 
   def abstract(self, tree: Any) -> Any:

@@ -1,11 +1,13 @@
 """The fingerprint of a run: what a config names but does not contain.
 
-A config names a data set, a model and perhaps a trace of a cluster. Files and
-code behind these names can change between two sessions. The fingerprint detects
-that, so that no run is a mixture without a word.
+A config names a data set, a model and perhaps a trace of a cluster, or weights
+to start from. Files and code behind these names can change between two
+sessions. The fingerprint detects that, so that no run is a mixture without a
+word.
 """
 
 from collections.abc import Mapping
+import contextlib
 import json
 import pathlib
 from typing import Any
@@ -19,9 +21,24 @@ _PROGRAM, _VERSIONS = 'model.program', 'model.versions.'
 
 
 def write(workdir: pathlib.Path, found: Mapping[str, Any]) -> None:
-  """Writes the fingerprint of a run, sealed by its checksum."""
+  """Writes the fingerprint of a run, sealed by its checksum.
+
+  What an earlier session found and this one does not stays.
+  """
+  with contextlib.suppress(files.DamagedFile):
+    found = {**_read(workdir), **found}
   sealed = {**found, 'crc32': _checksum(found)}
   files.write_json(workdir / FINGERPRINT, sealed)
+
+
+def _read(workdir: pathlib.Path) -> dict[str, Any]:
+  """Returns the fingerprint of a run, empty if there is none."""
+  recorded = files.read(workdir / FINGERPRINT, dict)
+  if recorded is None:
+    return {}
+  if recorded.pop('crc32', None) != _checksum(recorded):
+    raise files.DamagedFile(workdir / FINGERPRINT, 'its checksum differs')
+  return recorded
 
 
 def _checksum(found: Mapping[str, Any]) -> int:
@@ -41,11 +58,9 @@ def check(
     ConfigError: if something differs that is not accepted.
     DamagedFile: if the fingerprint is damaged; then nothing can be compared.
   """
-  recorded = files.read(workdir / FINGERPRINT, dict)
-  if recorded is None:
+  recorded = _read(workdir)
+  if not recorded:
     return []
-  if recorded.pop('crc32', None) != _checksum(recorded):
-    raise files.DamagedFile(workdir / FINGERPRINT, 'its checksum differs')
   known = {name: recorded[name] for name in recorded if name in found}
   changes = {
     name: f'{name} was {old}, now {new}'
@@ -56,7 +71,7 @@ def check(
   different = [changes[name] for name in changes if name not in not_compared]
   if different and not accept:
     raise ConfigError(
-      f'{workdir} holds a run with other data or another model: '
+      f'{workdir} holds a run with other data, model or initial weights: '
       f'{", ".join(different)}; undo the change, or accept it with '
       '--accept_changes'
     )

@@ -9,7 +9,7 @@ slash inside a part of the path is `%2F`, and a percent sign `%25`. A JSON
 object, `about`, describes the origin of the variables.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import contextlib
 import json
 import math
@@ -101,7 +101,7 @@ class Keeper:
       return
     path = _path(self._workdir, step)
     path.parent.mkdir(exist_ok=True)
-    write_safetensors(path, _variables(copied), about)
+    write_safetensors(path, joined(copied), about)
     self._losses[step] = loss
     self._forget()
 
@@ -141,7 +141,7 @@ def read(workdir: pathlib.Path, step: int | str = LAST) -> Weights:
       shared = _average(saved[number], config)
     except ConfigError as error:
       raise damage or ConfigError(f'step={step}: {error}') from error
-    return Weights(number, _variables(shared), {})
+    return Weights(number, joined(shared), {})
   assert damage is not None
   raise damage
 
@@ -181,35 +181,50 @@ def _average(
     f'such a run has the weights of its best evaluation (step={BEST}), and '
     f'of its last once it has finished (step={LAST})'
   )
-  folder = checkpoint / 'state'
-  with ocp.PyTreeCheckpointer() as checkpointer:
-    tree = checkpointer.metadata(folder.absolute()).item_metadata.tree
+
+  def shared(tree):
     if 'params' not in tree:
       raise ConfigError(
         f'{checkpoint} is of an asynchronous run, which saves no state by '
         f'worker; {only}'
       )
-    shared = {name: tree[name] for name in SHARED if tree.get(name)}
+    found = {name: tree[name] for name in SHARED if tree.get(name)}
     recomputes = config['sync'].get('model_state') == 'recompute'
-    if recomputes and 'model_state' in shared:
+    if recomputes and 'model_state' in found:
       raise ConfigError(
         f'{checkpoint} lacks the recomputed batch statistics; {only}'
       )
-    on_host = ocp.RestoreArgs(restore_type=np.ndarray)
-    stacked = checkpointer.restore(
-      folder.absolute(),
-      args=ocp.args.PyTreeRestore(
-        shared,
-        restore_args=jax.tree.map(lambda _: on_host, shared),
-        partial_restore=True,
-      ),
-    )
+    return found
+
+  stacked = read_orbax(checkpoint / 'state', shared)
   return arrays.first_worker(
     jax.jit(jax.vmap(consensus, axis_name=AXIS))(stacked)
   )
 
 
-def _variables(shared: Mapping[str, Any]) -> dict[str, Any]:
+def read_orbax(
+  folder: pathlib.Path, part: Callable[[Any], Any] = lambda tree: tree
+) -> Any:
+  """Returns a checkpoint of orbax on the host, whatever devices wrote it.
+
+  `part` chooses what is read from the tree that the checkpoint lists.
+  """
+  on_host = ocp.RestoreArgs(restore_type=np.ndarray)
+  with ocp.PyTreeCheckpointer() as checkpointer:
+    tree = checkpointer.metadata(folder.absolute()).item_metadata.tree
+    wanted = part(tree)
+    return checkpointer.restore(
+      folder.absolute(),
+      args=ocp.args.PyTreeRestore(
+        wanted,
+        restore_args=jax.tree.map(lambda _: on_host, wanted),
+        partial_restore=True,
+      ),
+    )
+
+
+def joined(shared: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns `{'params', 'model_state'}` as the variables of flax."""
   return {'params': shared['params'], **shared.get('model_state', {})}
 
 
@@ -233,7 +248,7 @@ def write_safetensors(
 ) -> None:
   """Writes a file whose header holds `about` as JSON."""
   arrays = flat(variables)
-  about = {'crc32': _checksum(arrays), **about}
+  about = {'crc32': checksum(arrays), **about}
   content = safetensors.numpy.save(arrays, {ABOUT: json.dumps(about)})
   # `save_file` would let only the owner read, and hide that a disk is full.
   with files.replaced(path) as temporary:
@@ -242,7 +257,10 @@ def write_safetensors(
 
 def read_about(path: pathlib.Path) -> dict[str, Any]:
   """Returns the `about` of a file; the arrays stay unread and unchecked."""
-  return _read(path, with_arrays=False)[1]
+  about = _read(path, with_arrays=False)[1]
+  if not about:
+    raise files.DamagedFile(path, f'its header has no {ABOUT}')
+  return about
 
 
 def read_safetensors(
@@ -250,8 +268,8 @@ def read_safetensors(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
   """Returns the variables, on the host, and the `about` of an intact file."""
   arrays, about = _read(path, with_arrays=True)
-  if _checksum(arrays) != about.get('crc32'):
-    raise files.DamagedFile(path, 'it does not match its checksum')
+  if 'crc32' not in about:
+    raise files.DamagedFile(path, 'it has no checksum')
   variables = {
     tuple(part.replace('%2F', '/').replace('%25', '%') for part in parts): array
     for parts, array in ((n.split('/'), x) for n, x in arrays.items())
@@ -259,34 +277,61 @@ def read_safetensors(
   return traverse_util.unflatten_dict(variables), about
 
 
+def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
+  """Returns the arrays of any safetensors file by their names, on the host.
+
+  A file of ours must be intact.
+  """
+  return _read(path, with_arrays=True)[0]
+
+
 def _read(path, with_arrays):
+  """Reads the arrays by name, and `about`, empty if the file is not ours."""
   try:
     with (
       path.open('rb'),  # `safe_open` reports every failure as a missing file.
       safetensors.safe_open(path, framework='np') as file,
     ):
-      about = json.loads(file.metadata()[ABOUT])
+      about = dict(json.loads((file.metadata() or {}).get(ABOUT, '{}')))
       names = file.keys() if with_arrays else ()
-      return {name: file.get_tensor(name) for name in names}, dict(about)
+      arrays = {name: file.get_tensor(name) for name in names}
   except OSError as error:  # Not damage; another attempt may succeed.
     raise RunError(f'{path} cannot be read: {blame.reason(error)}') from error
   except Exception as error:  # safetensors raises several types.
     raise files.DamagedFile(path, blame.reason(error)) from error
+  expected = about.get('crc32') if with_arrays else None
+  if expected is not None and checksum(arrays) != expected:
+    raise files.DamagedFile(path, 'it does not match its checksum')
+  return arrays, about
 
 
-def _checksum(arrays: Mapping[str, np.ndarray]) -> int:
-  checksum = 0
+def checksum(arrays: Mapping[str, np.ndarray]) -> int:
+  """Returns the CRC-32 of arrays and their names."""
+  total = 0
   for name in sorted(arrays):
-    checksum = zlib.crc32(name.encode(), checksum)
-    checksum = zlib.crc32(arrays[name].tobytes(), checksum)
-  return checksum
+    total = zlib.crc32(name.encode(), total)
+    total = zlib.crc32(arrays[name].tobytes(), total)
+  return total
 
 
-def flat(variables: Variables) -> dict[str, np.ndarray]:
+def flat(tree: Any) -> dict[str, np.ndarray]:
   """Returns the arrays on the host, by their names in a file."""
-  return {
-    '/'.join(part.replace('%', '%25').replace('/', '%2F') for part in path): (
-      np.asarray(leaf, order='C')
-    )
-    for path, leaf in traverse_util.flatten_dict(dict(variables)).items()
-  }
+  named = by_name(tree).items()
+  return {name: np.asarray(leaf, order='C') for name, leaf in named}
+
+
+def by_name(tree: Any) -> dict[str, Any]:
+  """Returns the leaves of a tree by their names in a file."""
+  return {_name(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
+
+
+def replaced(variables: Variables, arrays: Mapping[str, Any]) -> Any:
+  """Returns variables with some arrays, given by name, in place of theirs."""
+  return jax.tree.map_with_path(
+    lambda path, leaf: arrays.get(_name(path), leaf), dict(variables)
+  )
+
+
+def _name(path: tuple[Any, ...]) -> str:
+  parts = (jax.tree_util.keystr((key,), simple=True) for key in path)
+  return '/'.join(p.replace('%', '%25').replace('/', '%2F') for p in parts)

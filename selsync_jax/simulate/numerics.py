@@ -59,7 +59,7 @@ class Numerics:
 
   def initial(self) -> Tree:
     """Returns the model that all workers start with."""
-    params, model_state = self._problem.init()
+    params, model_state = self._problem.init(self._problem.given.arrays)
     opt_state = self._optimizer(learning_rate=0.0).init(params)
     return dict(params=params, model_state=model_state, opt_state=opt_state)
 

@@ -72,7 +72,7 @@ def _train_asynchronously(
   _check(config, session)
   method = methods.create_method(**config.sync.to_dict())
   session.say('preparing data')
-  problem = create_problem(settings)
+  problem = create_problem(start.fit(settings, session.record))
   start.check_size(problem)
   plan = create_plan(config, problem)
   cluster, seed = config.cluster.to_dict(), problem.seed

@@ -129,7 +129,7 @@ def evaluate(
   """
   found = weights.read(workdir, step)
   config = ml_collections.ConfigDict(records.read_config(workdir))
-  settings = check(config)
+  settings = check(config)._replace(source=None)
   with contextlib.suppress(RunError):  # Only a resized run needs the record.
     settings = start.fit(settings, checkpoints.peek_record(workdir))
   problem, alone = create_problem(settings), mappers.Vmap(1)

@@ -1,5 +1,6 @@
 """What is trained, by any method: data, model, task and optimizer."""
 
+from collections.abc import Mapping
 import dataclasses
 import functools
 import math
@@ -20,7 +21,10 @@ from selsync_jax.config import lookup
 from selsync_jax.data import Data
 from selsync_jax.data import open_data
 from selsync_jax.models import tasks
+from selsync_jax.runs import initial
 from selsync_jax.runs import ledger
+from selsync_jax.runs import weights
+from selsync_jax.runs.source import Source
 from selsync_jax.training.settings import Settings
 
 
@@ -39,20 +43,33 @@ class Problem:
   eval_batch_size: int  # Examples per worker and evaluation batch.
   seed: int  # It seeds weights, shuffles, dropout and draws.
   steps: int  # Optimizer steps of the whole run.
+  source: Source | None  # Where weights come from, if not by the seed.
 
   @property
   def steps_per_epoch(self) -> int:
     """Steps in which the workers together read as much as one data set."""
     return self.data.assignment.steps_per_epoch
 
-  def init(self, traced: bool = False) -> tuple[Any, Any]:
+  def init(
+    self, given: Mapping[str, Any], traced: bool = False
+  ) -> tuple[Any, Any]:
     """Returns parameters and model state before the first step.
 
-    The caller compiles the program if it is `traced`.
+    The `given` arrays, by name, replace those that the seed initializes. The
+    caller compiles the program if it is `traced`.
     """
     init = tasks.traced_init if traced else tasks.init
     key = jax.random.key(self.seed)
-    return init(self.model, self.task, self.data.example, key)
+    params, model_state = init(self.model, self.task, self.data.example, key)
+    variables = {'params': params, **model_state}
+    return tasks.split(weights.replaced(variables, given))
+
+  @functools.cached_property
+  def given(self) -> initial.Given:
+    """The weights to start from, read from their source; none without one."""
+    if self.source is None:
+      return initial.Given({}, '')
+    return initial.read(self.source, weights.joined(self.shapes))
 
   @functools.cached_property
   def shapes(self) -> dict[str, Any]:
@@ -71,6 +88,7 @@ class Problem:
     return {
       'data': self.data.fingerprint,
       'model': {'program': program, 'versions': packages},
+      **(self.given.fingerprint if self.source else {}),
     }
 
   @functools.cached_property
@@ -84,6 +102,8 @@ class Problem:
 def create_problem(settings: Settings) -> Problem:
   """Makes the problem of a run, before any device work; checks that it fits."""
   config = settings.config
+  if settings.source:
+    initial.kind(settings.source)  # Finds mistakes before reading the data.
   data = open_data(
     settings.data,
     workers=config.workers,
@@ -113,6 +133,7 @@ def create_problem(settings: Settings) -> Problem:
     eval_batch_size=config.eval.batch_size,
     seed=config.seed,
     steps=steps,
+    source=settings.source,
   )
   _check(problem, config)
   return problem

@@ -1,9 +1,6 @@
 """The compiled functions of a run."""
 
-import functools
-
 from selsync_jax.devices.mapper import Mapper
-from selsync_jax.models import tasks
 from selsync_jax.training import start
 from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.settings import Settings
@@ -52,8 +49,7 @@ class Programs:
     The mapper `prepares`, so every branch runs, and nobody is waited for.
     """
     setup, mapper = self.setup, self.setup.plan.mapper
-    init = functools.partial(setup.init, mapper.compiles)
-    state = mapper.replicate(init, tasks.run_once())
+    state = setup.initial()
     batch = next(setup.problem.data.batches(mapper.local, 0, 1))
     state, _ = self.step(state, batch)
     self.evaluator.warm_up(setup.landed(state))

@@ -22,6 +22,7 @@ from selsync_jax.config import flat
 from selsync_jax.config import rule
 from selsync_jax.data import bind_data
 from selsync_jax.data import BoundData
+from selsync_jax.runs import source
 from selsync_jax.runs import writers
 
 # Sections whose constructors have further fields.
@@ -39,6 +40,7 @@ class Settings(NamedTuple):
   # A function from a `Context` to the strategy; `None` for an asynchronous
   # method.
   method: methods.BoundStrategy | None
+  source: source.Source | None  # Where weights come from, if not by the seed.
 
   @property
   def learning_rate(self) -> float:
@@ -70,6 +72,7 @@ def check(config: Config) -> Settings:
     optimizer=optimizers.bind_optimizer(plain['optimizer']),
     schedule=optimizers.bind_schedule(plain['schedule']),
     method=methods.bind_strategy(plain['sync']) if is_lockstep else None,
+    source=source.bind(config.init_from, config.init_rename),
   )
 
 

@@ -1,7 +1,7 @@
 """Makes the problem, the strategy and the plan of a run from its settings."""
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import dataclasses
 import functools
 import hashlib
@@ -57,12 +57,19 @@ class Setup:
   strategy: Strategy
   plan: Plan
 
-  def init(self, traced: bool = False) -> TrainState:
+  def init(self, given: Mapping[str, Any]) -> TrainState:
     """Returns one worker's state before the first step; all start equal.
 
-    The caller compiles the program if it is `traced`.
+    See `Problem.init`. The mapper compiles the program if it `compiles`.
     """
-    return self._state(*self.problem.init(traced))
+    return self._state(*self.problem.init(given, self.plan.mapper.compiles))
+
+  def initial(self) -> TrainState:
+    """Returns the workers' state before the first step, on their devices."""
+    # As arguments, a mesh splits the arrays; it would copy constants.
+    return self.plan.mapper.replicate(
+      self.init, self.problem.given.arrays, compiler_options=tasks.run_once()
+    )
 
   def _state(self, params: Any, model_state: Any) -> TrainState:
     return init_state(

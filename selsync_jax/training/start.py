@@ -8,7 +8,6 @@ learning rate and the length in steps are scaled accordingly.
 """
 
 from collections.abc import Mapping
-import functools
 import math
 from typing import Any
 
@@ -51,6 +50,8 @@ OPTIMIZER_STATE: dict[str, resizing.Resize] = {
 def fit(settings: Settings, record: Record | None) -> Settings:
   """Returns settings with batch size, learning rate and length scaled.
 
+  Weights come from the checkpoint, so their source is dropped.
+
   The learning rate is proportional to the total batch of all workers (Goyal et
   al. 2017, section 2.1). The config's learning rate and numbers of steps are
   for the total batch with which the run began, so the schedule keeps its length
@@ -81,6 +82,7 @@ def fit(settings: Settings, record: Record | None) -> Settings:
     config=config,
     optimizer=settings.optimizer.changed(learning_rate=rate),
     schedule=schedule,
+    source=None,
   )
 
 
@@ -149,9 +151,7 @@ def fresh(setup: Setup) -> TrainState:
 
   It refuses workers that do not start with the same parameters.
   """
-  mapper = setup.plan.mapper
-  init = functools.partial(setup.init, mapper.compiles)
-  state = mapper.replicate(init, tasks.run_once())
+  mapper, state = setup.plan.mapper, setup.initial()
   if setup.plan.config.check_replicas:
     differs = mapper.map_workers(replicas.first_difference)
     leaf = int(arrays.local_values(differs(state.params))[0])
@@ -162,10 +162,9 @@ def fresh(setup: Setup) -> TrainState:
 def _resized(setup: Setup, saved: TrainState, step: int) -> TrainState:
   """Returns the state of the new workers at a step, from that of the old."""
   mapper, rule = setup.plan.mapper, setup.plan.config.checkpoint.resize
-  init = functools.partial(setup.init, mapper.compiles)
 
   def new(saved):
-    fresh = mapper.stack(init())
+    fresh = mapper.stack(setup.init({}))
     return resize(saved, fresh, setup.strategy, mapper.held, rule, step)
 
   return mapper.compute(new, saved, compiler_options=tasks.run_once())

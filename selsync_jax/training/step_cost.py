@@ -106,7 +106,7 @@ class Measurement(NamedTuple):
 def measure(config: ml_collections.ConfigDict, steps: int) -> Measurement:
   """Times at least 3 steps of a worker without a method, on a device."""
   problem = create_problem(check(config))
-  params, model_state = problem.init()
+  params, model_state = problem.init({})
   state = params, model_state, problem.optimizer.init(params)
   step, key = jax.jit(_step(problem), donate_argnums=(0,)), jax.random.key(0)
   times = []

@@ -113,13 +113,18 @@ def train_and_evaluate(
 
 
 def describe_data(session: Session, problem: Problem) -> None:
-  """Writes facts about the data; a new run prints label counts per worker."""
+  """Writes facts about the data; a new run prints what it starts from.
+
+  These are label counts per worker, and weights that are not initialized.
+  """
   data, task = problem.data, problem.task
   about = {'units': dict(task.units), 'goal': task.goal._asdict()}
   if session.is_first:
     records.write_data(session.workdir, data.facts | about)
   if session.record is None and data.label_counts is not None:
     session.say('\n'.join(label_counts.lines(data.label_counts)))
+  if session.record is None and problem.source:
+    session.say(problem.given.line)
 
 
 class _Profile(contextlib.AbstractContextManager[Any]):

@@ -112,6 +112,12 @@ def test_what_a_comment_says_that_is_printed_is_printed(said):
       assert comment in said[place]
 
 
+def test_a_fine_tuned_run_says_what_its_weights_are(said):
+  (page,) = (place for place in said if place.startswith('docs/fine-tuning'))
+  lines = re.findall('^# (.*)$', SNIPPETS[page], re.M)
+  assert ' '.join(lines) in said[page]
+
+
 # An import hook that stands for an environment with jax and optax alone.
 WITHOUT = """
 import sys

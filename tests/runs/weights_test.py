@@ -5,9 +5,7 @@ import os
 import random
 import shutil
 import sys
-from unittest import mock
 
-import flax.linen as nn
 import jax
 import ml_dtypes
 import numpy as np
@@ -16,7 +14,6 @@ import pytest
 import safetensors
 from safetensors.numpy import load_file
 
-from selsync_jax import models
 from selsync_jax.__main__ import run_command
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
@@ -29,26 +26,6 @@ from selsync_jax.training import evaluation
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import damage
 from tests.support import live_runs
-
-
-class Normalized(nn.Module):
-  """A perceptron with batch normalization, which has batch statistics."""
-
-  num_classes: int
-  num_filters: int = 8
-  dtype: str = 'float32'
-
-  @nn.compact
-  def __call__(self, x, *, train):
-    x = nn.Dense(self.num_filters)(x.reshape(len(x), -1))
-    x = nn.BatchNorm(use_running_average=not train, momentum=0.9)(x)
-    return nn.Dense(self.num_classes)(nn.relu(x))
-
-
-@pytest.fixture(scope='module')
-def normalized():
-  with mock.patch.dict(models.MODELS, normalized=Normalized):
-    yield 'normalized'
 
 
 def train(workdir, normalized, method='local_sgd', **sync):

@@ -1,4 +1,4 @@
-"""A model for tests that are about anything else."""
+"""Models for tests that are about anything else."""
 
 import contextlib
 from unittest import mock
@@ -22,8 +22,23 @@ class Perceptron(nn.Module):
     return nn.Dense(self.num_classes)(x)
 
 
+class Normalized(nn.Module):
+  """A perceptron with batch normalization, which has batch statistics."""
+
+  num_classes: int
+  num_filters: int = 8
+  dtype: str = 'float32'
+
+  @nn.compact
+  def __call__(self, x, *, train):
+    x = nn.Dense(self.num_filters)(x.reshape(len(x), -1))
+    x = nn.BatchNorm(use_running_average=not train, momentum=0.9)(x)
+    return nn.Dense(self.num_classes)(nn.relu(x))
+
+
 @contextlib.contextmanager
 def registered():
-  """While this is entered, `config.model.name` may be 'perceptron'."""
-  with mock.patch.dict(models.MODELS, perceptron=Perceptron):
+  """While this is entered, both have their names in lower case."""
+  own = {'perceptron': Perceptron, 'normalized': Normalized}
+  with mock.patch.dict(models.MODELS, own):
     yield

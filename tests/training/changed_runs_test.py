@@ -92,7 +92,9 @@ def test_a_change_behind_a_name_is_refused_unless_it_is_accepted(
   train(tmp_path, 3)  # Nothing has changed.
   before = contents(tmp_path)
   register(**changed)
-  with pytest.raises(ConfigError, match='other data or another model') as error:
+  with pytest.raises(
+    ConfigError, match='other data, model or initial'
+  ) as error:
     train(tmp_path, 4)
   assert line in str(error.value)
   with pytest.raises(SystemExit):

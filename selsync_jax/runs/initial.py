@@ -1,0 +1,112 @@
+"""Reads the weights that a run starts from: those of a run, or of a file.
+
+The source may be a run, whatever its mesh and number of workers, a file of
+safetensors or NumPy, or an orbax checkpoint of another program. Arrays are
+matched by name, as `weights` names them.
+"""
+
+from collections.abc import Mapping
+import pathlib
+from typing import Any, NamedTuple
+import zipfile
+
+import jax.numpy as jnp
+import numpy as np
+
+from selsync_jax import blame
+from selsync_jax.config import ConfigError
+from selsync_jax.config import RunError
+from selsync_jax.runs import files
+from selsync_jax.runs import records
+from selsync_jax.runs import weights
+from selsync_jax.runs.source import some
+from selsync_jax.runs.source import Source
+
+
+class Given(NamedTuple):
+  """Arrays that replace those that the seed initializes, by name."""
+
+  arrays: dict[str, np.ndarray]  # On the host, as the model has them.
+  line: str  # Where they come from, and what did not match.
+
+  @property
+  def fingerprint(self) -> dict[str, Any]:
+    """What tells the weights from others of the same source, for JSON."""
+    return {'init_from': {'crc32': weights.checksum(self.arrays)}}
+
+
+def kind(source: Source) -> str:
+  """Returns `run`, `orbax`, or a suffix; a `ConfigError` if it is no source."""
+  path = source.path
+  if (path / records.CONFIG).exists():
+    return 'run'
+  if (path / '_METADATA').exists():
+    return 'orbax'
+  if path.suffix in ('.safetensors', '.npz') and path.exists():
+    return path.suffix
+  raise ConfigError(
+    f'{source}: must be the folder of a run, a file .safetensors or .npz, or a '
+    'folder of orbax that holds _METADATA'
+  )
+
+
+def read(source: Source, variables: Any) -> Given:
+  """Returns the arrays for a model whose variables have these shapes.
+
+  Raises:
+    ConfigError: if no array of the source fits, one has another shape, or the
+      table does not fit.
+    RunError: if the source is damaged.
+  """
+  found, step = _read(source.path, kind(source))
+  names, wanted = source.translated(found), weights.by_name(variables)
+  arrays = {
+    name: _fitted(source, name, found[names[name]], like)
+    for name, like in wanted.items()
+    if name in names
+  }
+  if not arrays:
+    raise ConfigError(
+      f'{source}: none of its arrays is in the model, which has '
+      f'{some(wanted)}; it has {some(found)}; config.init_rename translates'
+    )
+  line = f'weights of {source.path}{step}: '
+  line += f'{len(arrays)} of {len(wanted)} arrays'
+  if missing := [name for name in wanted if name not in names]:
+    line += f'; not there, so initialized: {some(missing)}'
+  if unused := [names[name] for name in names if name not in wanted]:
+    line += f'; not used: {some(unused)}'
+  return Given(arrays, line)
+
+
+def _fitted(
+  source: Source, name: str, array: np.ndarray, like: Any
+) -> np.ndarray:
+  """Returns an array in the dtype of the model's; the shapes must be equal."""
+  are_floats = (jnp.issubdtype(x.dtype, jnp.floating) for x in (array, like))
+  same_kind = array.dtype == like.dtype or all(are_floats)
+  if array.shape != like.shape or not same_kind:
+    raise ConfigError(
+      f'{source}: {name} is {array.dtype}{list(array.shape)} there and '
+      f'{like.dtype}{list(like.shape)} here; to initialize it, end '
+      f'config.init_rename with {(f"^{name}$", None)}'
+    )
+  return array.astype(like.dtype)
+
+
+def _read(path: pathlib.Path, kind: str) -> tuple[Mapping[str, Any], str]:
+  """Returns the arrays of a source by name, and its step, for messages."""
+  if kind == 'run':
+    last = weights.read(path)
+    return weights.flat(last.variables), f', step {last.step}'
+  if kind == '.safetensors':
+    return weights.read_arrays(path), ''
+  try:
+    if kind == 'orbax':
+      return weights.flat(weights.read_orbax(path)), ''
+    with np.load(path, allow_pickle=False) as file:
+      return {name: file[name] for name in file if name != weights.ABOUT}, ''
+  except OSError as error:  # Not damage; another attempt may succeed.
+    raise RunError(f'{path} cannot be read: {blame.reason(error)}') from error
+  except (ValueError, EOFError, zipfile.BadZipFile) as error:
+    raise files.DamagedFile(path, blame.reason(error)) from error

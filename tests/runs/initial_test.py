@@ -1,0 +1,229 @@
+"""Weights that a run starts from: whose they are, and which names they fit."""
+
+import re
+import shutil
+
+import jax
+import ml_dtypes
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import pytest
+
+from selsync_jax.config import ConfigError
+from selsync_jax.config import RunError
+from selsync_jax.configs import digits
+from selsync_jax.runs import export
+from selsync_jax.runs import files
+from selsync_jax.runs import initial
+from selsync_jax.runs import source as sources
+from selsync_jax.runs import weights
+from selsync_jax.simulate.numerics import Numerics
+from selsync_jax.training import start
+from selsync_jax.training.evaluation import Evaluator
+from selsync_jax.training.problem import create_problem
+from selsync_jax.training.settings import check
+from selsync_jax.training.setup import create_setup
+from selsync_jax.training.train import train_and_evaluate
+
+pytestmark = pytest.mark.usefixtures('normalized')
+
+
+def config(source=None, mapper='vmap', workers=2, fsdp=1, **fields):
+  made = digits.get_config('diloco')  # Its averager keeps a copy of the start.
+  made.update(workers=workers, mapper=mapper, steps=4, init_from=source)
+  made.update(fields)
+  made.model.update(name='normalized', num_filters=64)
+  made.mesh.fsdp, made.schedule.warmup_epochs = fsdp, 0.0
+  made.checkpoint.every, made.data.backend = 2, 'numpy'
+  return made
+
+
+@pytest.fixture(scope='module')
+def source(tmp_path_factory, normalized):
+  """A run of two workers of two devices each, and files with its weights."""
+  folder = tmp_path_factory.mktemp('source')
+  train_and_evaluate(config(mapper='mesh', fsdp=2), folder / 'run')
+  for name in ('w.safetensors', 'w.npz', 'orbax'):
+    export.export(folder / 'run', folder / name)
+  return folder
+
+
+@pytest.mark.parametrize(
+  'name, mapper, workers, fsdp',
+  [
+    ('run', 'vmap', 3, 1),
+    ('run', 'mesh', 2, 4),
+    ('w.safetensors', 'mesh', 2, 4),
+    ('w.npz', 'vmap', 3, 1),
+    ('orbax', 'pmap', 2, 1),
+  ],
+)
+def test_a_run_starts_with_the_loss_of_its_source(
+  source, name, mapper, workers, fsdp
+):
+  made = config(str(source / name), mapper, workers, fsdp, seed=5)
+  setup = create_setup(check(made))
+  state = start.fresh(setup)
+  evaluator = Evaluator(setup.problem, setup.plan.mapper)
+  scores = evaluator.scores(evaluator.consensus(state.shared), 'validation')
+  ended = weights.read(source / 'run')
+  loss = ended.scores['validation_loss']
+  assert scores['validation_loss'] == pytest.approx(loss, abs=1e-6)
+  kernel = ended.variables['params']['Dense_0']['kernel']
+  for row in np.asarray(state.params['Dense_0']['kernel']):
+    np.testing.assert_array_equal(row, kernel)
+  (kept,) = {
+    name: leaf
+    for name, leaf in weights.by_name(state.averager_state).items()
+    if name.endswith('Dense_0/kernel') and 'trace' not in name
+  }.values()
+  np.testing.assert_array_equal(np.asarray(kept)[0], kernel)
+
+
+def test_an_asynchronous_run_starts_there_too(source):
+  made = config(str(source / 'w.npz'))
+  problem = create_problem(check(made))
+  model = Numerics(problem, made.optimizer.to_dict()).initial()
+  found = weights.flat(weights.joined(model))
+  expected = weights.flat(weights.read(source / 'run').variables)
+  jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_a_resumed_run_needs_no_source_and_a_changed_one_is_noticed(
+  source, tmp_path, capsys
+):
+  file, workdir = tmp_path / 'w.npz', tmp_path / 'run'
+  shutil.copy(source / 'w.npz', file)
+  train_and_evaluate(config(str(file)), workdir)
+  line = f'weights of {file}: 8 of 8 arrays\n'
+  assert line in capsys.readouterr().out
+  file.unlink()
+  train_and_evaluate(config(str(file), steps=6), workdir)
+  assert 'weights of' not in capsys.readouterr().out
+  with pytest.raises(ConfigError, match=r'init_from was .*, now None'):
+    train_and_evaluate(config(steps=8), workdir)
+  shutil.rmtree(workdir / 'checkpoints')  # As if killed before the first one.
+  arrays = dict(np.load(source / 'w.npz'))
+  np.savez(file, **arrays | {'params/Dense_0/bias': np.ones(64, np.float32)})
+  with pytest.raises(ConfigError, match=r'init_from\.crc32 was \d+, now \d+'):
+    train_and_evaluate(config(str(file), steps=8), workdir)
+
+
+MODEL = {
+  'params': {
+    'body': {'kernel': np.zeros((2, 3), np.float32)},
+    'head': {'kernel': np.zeros((3, 5), np.float32)},
+  },
+  'batch_stats': {'body': {'count': np.zeros((), np.int32)}},
+}
+
+
+def given(path, rename=()):
+  return initial.read(sources.bind(str(path), rename), MODEL)
+
+
+def test_names_are_translated_and_the_rest_is_told(tmp_path):
+  """As another program would save a state: with its optimizer, in bfloat16."""
+  kernel = np.arange(6).reshape(2, 3).astype(ml_dtypes.bfloat16)
+  params = {
+    'encoder': {'weight': kernel},
+    'head': {'weight': np.ones((3, 1000), np.float32)},
+  }
+  adam = optax.adam(0.1).init(params)
+  with ocp.StandardCheckpointer() as checkpointer:
+    tree = {'model': params, 'adam': adam, 'step': 3}
+    checkpointer.save(tmp_path / 'theirs', tree)
+  found = given(
+    tmp_path / 'theirs',
+    [
+      ('^adam/', None),
+      ('^model/', 'params/'),
+      ('encoder/', 'body/'),
+      ('weight$', 'kernel'),
+      ('^params/head/', None),
+    ],
+  )
+  (name,) = found.arrays
+  assert name == 'params/body/kernel'
+  assert found.arrays[name].dtype == np.float32
+  np.testing.assert_array_equal(found.arrays[name], kernel.astype(np.float32))
+  assert found.line == (
+    f'weights of {tmp_path}/theirs: 1 of 3 arrays; not there, so initialized: '
+    'batch_stats/body/count, params/head/kernel; not used: step'
+  )
+
+
+@pytest.mark.parametrize(
+  'arrays, rename, line',
+  [
+    (
+      {'params/head/kernel': np.ones((3, 4), np.float32)},
+      (),
+      '{path}: params/head/kernel is float32[3, 4] there and float32[3, 5] '
+      'here; to initialize it, end config.init_rename with '
+      "('^params/head/kernel$', None)",
+    ),
+    (
+      {'batch_stats/body/count': np.ones((), np.float32)},
+      (),
+      '{path}: batch_stats/body/count is float32[] there and int32[] here; ',
+    ),
+    (
+      {'a': np.ones(1), 'b': np.ones(1)},
+      (),
+      '{path}: none of its arrays is in the model, which has '
+      'batch_stats/body/count, params/body/kernel, params/head/kernel; it has '
+      'a, b; config.init_rename translates',
+    ),
+    (
+      {'a': np.ones(1), 'b': np.ones(1)},
+      (('a', 'b'),),
+      'config.init_rename: a and b both become b',
+    ),
+    (
+      {'a': np.ones(1)},
+      (('a', 'b'), ('c', 'd')),
+      "config.init_rename[1], 'c', fits no name in ",
+    ),
+  ],
+)
+def test_what_does_not_fit_is_refused(arrays, rename, line, tmp_path):
+  path = tmp_path / 'w.npz'
+  np.savez(path, **arrays)
+  with pytest.raises(ConfigError) as error:
+    given(path, rename)
+  line = line.format(path=f'config.init_from={str(path)!r}')
+  assert str(error.value).startswith(line)
+
+
+@pytest.mark.parametrize(
+  'fields, line',
+  [
+    ({'init_rename': (('a', 'b'),)}, "init_rename=(('a', 'b'),): needs init_"),
+    ({'init_rename': ('a', 'b')}, "init_rename[0]='a': must be a pair of a "),
+    ({'init_rename': (('(', 'b'),)}, "init_rename[0]=('(', 'b'): missing ), "),
+    ({'init_rename': (('a', r'\1'),)}, r"init_rename[0]=('a', '\\1'): invalid"),
+    ({}, "init_from='{path}': must be the folder of a run, a file .safeten"),
+  ],
+)
+def test_a_mistake_is_found_before_the_data_are_read(fields, line, tmp_path):
+  path = None if 'needs' in line else str(tmp_path)
+  with pytest.raises(ConfigError) as error:
+    create_problem(check(config(path, **fields)))
+  assert str(error.value).startswith(f'config.{line}'.format(path=tmp_path))
+
+
+@pytest.mark.parametrize('name', ['w.safetensors', 'w.npz'])
+def test_a_damaged_file_is_named(name, source, tmp_path):
+  content = (source / name).read_bytes()
+  middle = len(content) // 2
+  flipped = bytes([content[middle] ^ 255])
+  path = tmp_path / name
+  path.write_bytes(content[:middle] + flipped + content[middle + 1 :])
+  with pytest.raises(files.DamagedFile, match=re.escape(f'{path} is damaged')):
+    given(path)
+  path.unlink()
+  path.mkdir()
+  with pytest.raises(RunError, match='cannot be read: Is a directory'):
+    given(path)
