@@ -13,6 +13,7 @@ from .methods import register_method as register_method
 from .models import register_model as register_model
 from .models.tasks import register_task as register_task
 from .runs.export import load as load
+from .runs.recorder import Recorder as Recorder
 from .runs.writers import register_writer as register_writer
 from .runs.writers import Writer as Writer
 from .sync import moments as moments

@@ -87,12 +87,11 @@ def train(setting: Setting, target: float, every: float) -> Outcome:
     target: the accuracy on validation at which it may stop.
     every: epochs from one evaluation to the next.
   """
+  from selsync_jax.runs.fetching import Fetcher
   from selsync_jax.runs.ledger import NonFiniteError
   from selsync_jax.runs.ledger import Totals
-  from selsync_jax.sync import replicas
   from selsync_jax.training import start
   from selsync_jax.training.evaluation import Evaluator
-  from selsync_jax.training.hooks import Recorder
   from selsync_jax.training.settings import check
   from selsync_jax.training.setup import create_setup
 
@@ -100,10 +99,9 @@ def train(setting: Setting, target: float, every: float) -> Outcome:
   config = config_file.load(setting.file, fields)
   setup, rows = create_setup(check(config)), []
   problem, plan = setup.problem, setup.plan
-  recorder = Recorder(
+  fetcher = Fetcher(
     setup.ledger(Totals()),
     plan.mapper.gather,
-    replicas.leaf_names(problem.shapes['params']),
     plan.config.log.fetch_every,
     [rows.append],
   )
@@ -116,12 +114,12 @@ def train(setting: Setting, target: float, every: float) -> Outcome:
     batches = problem.data.batches(workers, 0, problem.steps)
     for step, batch in enumerate(batches, 1):
       state, metrics = take_step(state, batch)
-      recorder.add(metrics)
+      fetcher.add(metrics)
       if step % plan.evaluate_every and step < problem.steps:
-        recorder.enter_ready()
+        fetcher.enter_ready()
         continue
       mean = evaluator.consensus(state.shared)
-      scores = recorder.enter_all(
+      scores = fetcher.enter_all(
         functools.partial(evaluator.scores, mean, 'validation')
       )
       if scores[ACCURACY] >= target:

@@ -4,7 +4,6 @@ from jaxtyping import Float, Int
 import numpy as np
 
 from selsync_jax.report import figure
-from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
 
 STRIPS = 16  # The largest number of workers that get a strip each.
@@ -44,7 +43,7 @@ def _caption(run):
     'logarithmic axis.'
   )
   if run.threshold is None:
-    text += f' {history.composition(sync)} does not use it.'
+    text += ' No threshold on it is recorded.'
   else:
     text += (
       f' A worker that reaches {_delta(run.threshold)} votes to '

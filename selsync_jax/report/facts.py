@@ -10,6 +10,7 @@ import rich.box
 import rich.console
 import rich.table
 
+from selsync_jax.config import flat
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
 
@@ -59,6 +60,13 @@ _FACTS = {
   'waited': ('of these, waiting for other workers', '{:,.1f}'.format),
   'staleness': ('mean staleness of gradients', '{:.2f}'.format),
   'samples_per_second': ('samples/s', '{:,.0f}'.format),
+}
+# The words for fields of a config.
+_SETTING = {
+  'data.name': '{}',
+  'workers': '{} workers',
+  'data.partition': 'partition {}',
+  'model.name': 'model {}',
 }
 
 
@@ -114,18 +122,18 @@ def _result(run):
 def description(run: Run) -> str:
   """Describes the most important settings of a run."""
   config = run.config
-  return (
-    f'{run.name}: {history.composition(config["sync"])} on {setting(config)}, '
-    f'seed {config["seed"]}'
-  )
+  seed = f', seed {config["seed"]}' if 'seed' in config else ''
+  method = history.composition(config['sync'])
+  return f'{run.name}: {method} on {setting(config)}{seed}'
 
 
 def setting(config: Mapping[str, Any]) -> str:
-  """Describes data, workers, partition and model."""
-  return (
-    f'{config["data"]["name"]}, {config["workers"]} workers, partition '
-    f'{config["data"]["partition"]}, model {config["model"]["name"]}'
+  """Describes data, workers, partition and model, as far as it names them."""
+  fields = flat(config)
+  known = (
+    form.format(fields[k]) for k, form in _SETTING.items() if k in fields
   )
+  return ', '.join(known)
 
 
 def quality(run: Run, metric: str, scores: Sequence[float]) -> str:

@@ -68,7 +68,8 @@ def _shared(runs: Sequence[Run], metrics: Sequence[Plot]) -> list[Plot]:
 def _behavior(run: Run) -> list[Plot]:
   shown = run.is_simulated and _has(run, 'spans')
   timeline = [run_plots.timeline(run)] if shown else []
-  changes = [changes_plot.plot(run)] if run.is_lockstep else []
+  measured = 'relative_changes_quantiles' in run.rows[-1]
+  changes = [changes_plot.plot(run)] if measured else []
   return timeline + changes
 
 
@@ -77,9 +78,10 @@ def _has(run: Run, column: str) -> bool:
 
 
 def _labels(run: Run) -> list[Plot]:
-  uneven = run.config['data']['partition'] in _NON_IID
   counts = run.label_counts
-  return [run_plots.labels(counts)] if uneven and counts is not None else []
+  if counts is None or run.config['data']['partition'] not in _NON_IID:
+    return []
+  return [run_plots.labels(counts)]
 
 
 def _named_after(run, plot):

@@ -41,7 +41,7 @@ def composition(sync: Mapping[str, Any]) -> str:
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
   """Returns what an outcome says of a config: its method, workers and seed."""
-  own = {name: config[name] for name in ('workers', 'seed')}
+  own = {name: config[name] for name in ('workers', 'seed') if name in config}
   return {'method': composition(config['sync']), **own}
 
 

@@ -1,6 +1,6 @@
 """The totals of a run: steps, synchronizations, samples, bytes, seconds."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 from typing import Any
 
@@ -26,6 +26,18 @@ _NOT_MEANS = {'count', 'relative_change', 'synced', 'unequal'}
 
 class NonFiniteError(RunError):
   """An error that a worker's gradient was not finite."""
+
+
+def refuse_unequal(leaf: int, names: Sequence[str], step: int) -> None:
+  """Raises `RunError` if replicas differ after a step, first in this leaf.
+
+  The leaf is -1 if they do not.
+  """
+  if leaf >= 0:
+    raise RunError(
+      f'step {step}: parameters that should be equal on all workers differ in '
+      f'{names[leaf]}'
+    )
 
 
 @dataclasses.dataclass
@@ -62,19 +74,39 @@ class Totals:
     return 1 - self.sync_steps / max(self.steps, 1)
 
 
+def totals_at(row: Mapping[str, Any], traffic: Traffic) -> Totals:
+  """Returns the totals of a run at a row that `Ledger.enter` has returned.
+
+  They lack what rows do not have: the clock, and who has just skipped.
+  """
+  steps = row['step']
+  return Totals(
+    steps=steps,
+    sync_steps=round((1 - row['lssr']) * steps),
+    skipped=row['skipped'],
+    samples=row['samples'],
+    sent=row['bytes_per_worker'],
+    sent_bsp=steps * traffic.bsp,
+    seconds=row['seconds'],
+  )
+
+
 @dataclasses.dataclass(eq=False)
 class Ledger:
   """The bookkeeping of a run: it turns metrics into totals and rows.
 
   It updates the totals in place. A worker may skip `max_skips` gradients in a
-  row because they are not finite; one more ends the run.
+  row because they are not finite; one more ends the run, as replicas do that
+  differ in one of the parameters `leaf_names`. Without `steps_per_epoch` or
+  `learning_rates`, rows have no epoch or no learning rate.
   """
 
   totals: Totals
   traffic: Traffic
-  steps_per_epoch: int
-  learning_rates: Float[np.ndarray, 'steps']
+  steps_per_epoch: int | None
+  learning_rates: Float[np.ndarray, 'steps'] | None
   max_skips: int
+  leaf_names: Sequence[str] = ()
   # The samples and seconds after the first step, which compiles.
   _warm: tuple[int, float] | None = dataclasses.field(default=None, init=False)
 
@@ -102,20 +134,25 @@ class Ledger:
     `seconds` is the wall-clock time of training so far.
     """
     totals = self.totals
+    if 'unequal' in metrics:
+      leaf = int(metrics['unequal'][0])
+      refuse_unequal(leaf, self.leaf_names, totals.steps + 1)
     counted = self.count(metrics)
+    position, per_epoch = totals.position, self.steps_per_epoch
+    rates = self.learning_rates
     totals.samples += int(metrics['count'].sum())
     totals.seconds = seconds
     self._warm = self._warm or (totals.samples, totals.seconds)
     return {
       'step': totals.steps,
-      'epoch': totals.position / self.steps_per_epoch,
+      **({'epoch': position / per_epoch} if per_epoch else {}),
       **{
         name: _mean(values)
         for name, values in metrics.items()
         if name not in _NOT_MEANS
       },
       **counted,
-      'lr': self.learning_rates[totals.position - 1].item(),
+      **({} if rates is None else {'lr': rates[position - 1].item()}),
       'samples': totals.samples,
       'bytes_per_worker': round(totals.sent),
       'seconds': totals.seconds,
@@ -127,17 +164,9 @@ class Ledger:
 
     Returns the columns of the row about these; see `enter`.
     """
-    totals, change = self.totals, metrics['relative_change']
-    bad = np.isnan(change)
-    before = totals.skips if len(totals.skips) == len(bad) else 0
-    skips = np.where(bad, np.add(before, 1), 0)
-    if skips.max() > self.max_skips:
-      row = f' for the {skips.max()}th step in a row; see max_skips'
-      raise NonFiniteError(
-        f'step {totals.steps + 1}: the gradient of worker '
-        f'{skips.argmax()} is not finite{row if self.max_skips else ""}'
-      )
-    totals.skips = skips.tolist()
+    totals, changes = self.totals, {}
+    if 'relative_change' in metrics:
+      changes = self._changes(metrics['relative_change'])
     synced = bool(metrics['synced'][0])
     totals.steps += 1
     totals.sync_steps += synced
@@ -150,15 +179,32 @@ class Ledger:
     )
     totals.sent_bsp += traffic.bsp
     totals.injected += traffic.injected
-    totals.skipped += int(bad.sum())
     return {
-      'relative_change': float(
-        np.max(change, where=~np.isnan(change), initial=0)
-      ),
-      'relative_changes': change.tolist(),
+      **changes,
       'synced': synced,
       'skipped': totals.skipped,
       'lssr': totals.lssr,
+    }
+
+  def _changes(self, change: np.ndarray) -> dict[str, Any]:
+    """Counts the gradients of a step that are not finite.
+
+    Returns the columns of its row about the relative changes.
+    """
+    totals, bad = self.totals, np.isnan(change)
+    before = totals.skips if len(totals.skips) == len(bad) else 0
+    skips = np.where(bad, np.add(before, 1), 0)
+    if skips.max() > self.max_skips:
+      row = f' for the {skips.max()}th step in a row; see max_skips'
+      raise NonFiniteError(
+        f'step {totals.steps + 1}: the gradient of worker '
+        f'{skips.argmax()} is not finite{row if self.max_skips else ""}'
+      )
+    totals.skips = skips.tolist()
+    totals.skipped += int(bad.sum())
+    return {
+      'relative_change': float(np.max(change, where=~bad, initial=0)),
+      'relative_changes': change.tolist(),
     }
 
   def summary(self) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class _Named(TypedDict):
 
 
 class _DataConfig(_Named):
-  partition: str
+  partition: NotRequired[str]
 
 
 class _SyncConfig(TypedDict):
@@ -44,10 +44,10 @@ class _SyncConfig(TypedDict):
 
 class _Config(TypedDict):
   workers: int
-  seed: int
   sync: _SyncConfig
-  data: _DataConfig
-  model: _Named
+  seed: NotRequired[int]  # A loop of one's own may not say this, nor the rest.
+  data: NotRequired[_DataConfig]
+  model: NotRequired[_Named]
 
 
 class _Goal(TypedDict):
@@ -77,7 +77,7 @@ class _Row(_Totals):
 class _Summary(_Totals):
   method: str
   workers: int
-  seed: int
+  seed: NotRequired[int]
   steps: int
   sync_steps: NotRequired[int]
   bytes_per_worker_bsp: float
@@ -99,6 +99,11 @@ def numbers(row: Mapping[str, Any]) -> dict[str, int | float]:
     for name, value in row.items()
     if isinstance(value, int | float)
   }
+
+
+def checked_config(config: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns a config as it is read back; an unfit one raises `ValueError`."""
+  return files.parse(json.dumps(config).encode(), _Config)
 
 
 def write_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
@@ -269,11 +274,14 @@ class MetricsFile(contextlib.AbstractContextManager[Any]):
   """The open files `metrics.jsonl` and `workers.jsonl`, for appending rows.
 
   Rows after a step are dropped, because they will be written again. Rows up to
-  it that do not match their seals are reported.
+  it that do not match their seals, if there are seals, are reported.
   """
 
-  def __init__(self, workdir: pathlib.Path, step: int, sealed: Seals = NO_ROWS):
-    check_metrics(workdir, step, sealed)
+  def __init__(
+    self, workdir: pathlib.Path, step: int, sealed: Seals | None = None
+  ):
+    if sealed is not None:
+      check_metrics(workdir, step, sealed)
     self._metrics, self._workers = (Appender(r, step) for r in _rows(workdir))
 
   def __exit__(self, *exc: Any) -> None:

@@ -11,18 +11,15 @@ from selsync_jax.cluster import processes
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.config import Stopped
-from selsync_jax.devices import layout
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs import files
 from selsync_jax.runs import fingerprint
-from selsync_jax.runs import history
 from selsync_jax.runs import output
-from selsync_jax.runs import provenance
 from selsync_jax.runs import records
 from selsync_jax.runs import workdir as workdirs
 from selsync_jax.runs.ledger import Totals
+from selsync_jax.runs.recording import Recording
 from selsync_jax.runs.weights import Keeper
-from selsync_jax.runs.writers import Writers
 
 
 class Session(contextlib.ExitStack):
@@ -57,7 +54,6 @@ class Session(contextlib.ExitStack):
     self.record = record = self.checkpoints.record
     self.step = record['totals']['steps'] if record else 0
     self._seals = records.seals(record)
-    self._writers: Writers | None = None
 
   def __enter__(self) -> 'Session':
     """Claims the folder, unless another run or process has it."""
@@ -117,18 +113,12 @@ class Session(contextlib.ExitStack):
     An error that ends it names the last good checkpoint.
     """
     self.weights = Keeper(self.workdir, self.step)
-    with contextlib.ExitStack() as stack:
-      if self.is_first:
-        fingerprint.write(self.workdir, self._fingerprint)
-        devices = layout.describe()
-        provenance.append(self.workdir, self.step, devices, self._changes)
-        writers = Writers(self.workdir, self._config, self.step, self._seals)
-        self._writers = stack.enter_context(writers)
-        # There is a summary if a finished run was extended, or lost its newest
-        # checkpoint.
-        if (self.workdir / records.SUMMARY).exists():
-          records.write_config(self.workdir, self._config)
-          (self.workdir / records.SUMMARY).unlink()
+    if self.is_first:
+      fingerprint.write(self.workdir, self._fingerprint)
+    self._recording = Recording(
+      self.workdir, self._config, self.step, self._seals, self._changes
+    )
+    with self._recording:
       yield
 
   @contextlib.contextmanager
@@ -160,23 +150,18 @@ class Session(contextlib.ExitStack):
       raise RunError(reason) from error
 
   def write(self, row: Mapping[str, Any]) -> None:
-    """Writes a step's row if it has scores or `config.log.every` selects it."""
-    is_due = row['step'] % self._config['log']['every'] == 0
-    if self._writers and (is_due or any(map(history.is_score, row))):
-      self._writers.write(row)
+    """Writes a step's row, see `Recording`."""
+    self._recording.write(row)
 
   def new_record(self, totals: Totals, **about: Any) -> dict[str, Any]:
     """Returns the record of a checkpoint; `about` are more fields, as JSON."""
     return {
       'totals': dataclasses.asdict(totals),
-      'metrics': self._writers.seal() if self._writers else records.NO_ROWS,
+      'metrics': self._recording.seal(),
       'config': self._config,
       **about,
     }
 
   def finish(self, results: dict[str, Any]) -> dict[str, Any]:
-    """Writes and returns the summary: the results, method, workers and seed."""
-    summary = history.identity(self._config) | results
-    if self.is_first:
-      records.write_summary(self.workdir, summary)
-    return summary
+    """Writes and returns the summary, see `Recording`."""
+    return self._recording.finish(results)

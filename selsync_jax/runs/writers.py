@@ -143,7 +143,7 @@ class Writers(contextlib.ExitStack):
     workdir: pathlib.Path,
     config: Mapping[str, Any],
     step: int,
-    sealed: records.Seals = records.NO_ROWS,
+    sealed: records.Seals | None = None,
   ):
     super().__init__()
     with contextlib.ExitStack() as stack:  # Closes all if one fails to open.

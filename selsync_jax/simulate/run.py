@@ -143,6 +143,4 @@ def _restore(engine: Engine, session: Session) -> None:
 def _metrics(uses: list[Use]) -> dict[str, jax.Array]:
   """Returns the metrics of a step: arrays [N], one entry per gradient."""
   each = jax.device_get([use.metrics.tree for use in uses])
-  stacked = jax.tree.map(lambda *x: np.stack(x), *each)
-  stacked['unequal'] = np.full(len(uses), -1, np.int32)
-  return jax.device_put(stacked)
+  return jax.device_put(jax.tree.map(lambda *x: np.stack(x), *each))

@@ -29,11 +29,10 @@ from typing import Any, NamedTuple
 import ml_collections
 import numpy as np
 
+from selsync_jax.runs.fetching import Fetcher
 from selsync_jax.runs.ledger import Totals
-from selsync_jax.sync import replicas
 from selsync_jax.training import start
 from selsync_jax.training import threshold
-from selsync_jax.training.hooks import Recorder
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 from selsync_jax.training.setup import Setup
@@ -112,10 +111,9 @@ def first_steps(setup: Setup, steps: int) -> list[dict[str, Any]]:
   compilation. A shorter run takes fewer steps.
   """
   rows: list[dict[str, Any]] = []
-  recorder = Recorder(
+  fetcher = Fetcher(
     setup.ledger(Totals()),
     setup.plan.mapper.gather,
-    replicas.leaf_names(setup.problem.shapes['params']),
     fetch=1,  # A row per step, each with its own time.
     takers=[rows.append],
   )
@@ -124,7 +122,7 @@ def first_steps(setup: Setup, steps: int) -> list[dict[str, Any]]:
   stop = min(steps, setup.problem.steps)
   for batch in setup.problem.data.batches(workers, 0, stop):
     state, metrics = take_step(state, batch)
-    recorder.add(metrics)
-    recorder.enter_ready()
-  recorder.enter_all()
+    fetcher.add(metrics)
+    fetcher.enter_ready()
+  fetcher.enter_all()
   return rows

@@ -23,6 +23,7 @@ from selsync_jax.methods import METHODS
 from selsync_jax.models import tasks
 from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.ledger import Totals
+from selsync_jax.sync import replicas
 from selsync_jax.sync import traffic
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.training.problem import create_problem
@@ -175,6 +176,7 @@ class Setup:
       self.problem.steps_per_epoch,
       self.problem.rates,
       max_skips=self.plan.max_skips,
+      leaf_names=replicas.leaf_names(self.problem.shapes['params']),
     )
 
 

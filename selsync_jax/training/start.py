@@ -18,6 +18,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.devices import arrays
 from selsync_jax.devices import backend
 from selsync_jax.models import tasks
+from selsync_jax.runs.ledger import refuse_unequal
 from selsync_jax.runs.ledger import Totals
 from selsync_jax.runs.session import Session
 from selsync_jax.sync import replicas
@@ -30,7 +31,6 @@ from selsync_jax.training.settings import Settings
 from selsync_jax.training.setup import Plan
 from selsync_jax.training.setup import Setup
 from selsync_jax.training.step import PARTS
-from selsync_jax.training.step import refuse_unequal
 from selsync_jax.training.step import TrainState
 
 Record = Mapping[str, Any]  # See `checkpoints`.

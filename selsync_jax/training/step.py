@@ -15,7 +15,6 @@ import optax
 
 from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
 from selsync_jax.models import tasks
 from selsync_jax.runs import ledger
 from selsync_jax.sync import replicas
@@ -235,15 +234,3 @@ def _synchronization(strategy, optimizer, check_every):
     return state.replace(averager_state=averager_state), synced, unequal
 
   return synchronize
-
-
-def refuse_unequal(leaf: int, names: list[str], step: int) -> None:
-  """Raises `RunError` if replicas differ after a step, first in this leaf.
-
-  The leaf is -1 if they do not.
-  """
-  if leaf >= 0:
-    raise RunError(
-      f'step {step}: parameters that should be equal on all workers differ in '
-      f'{names[leaf]}'
-    )

@@ -79,7 +79,7 @@ def test_data_of_ones_own_are_read_from_everywhere(data_dir, tmp_path):
 )
 def test_own_loops_synchronize_when_one_worker_asks_for_it(page, said):
   loops = [text for place, text in said.items() if place.startswith(page)]
-  assert len(loops) == 2
+  assert len(loops) >= 2
   for text in loops:
     flags = re.findall('True|False', text)
     assert flags[0] == flags[6] == 'True' and 'False' in flags

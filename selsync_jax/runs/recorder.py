@@ -1,0 +1,251 @@
+"""Records a training loop of one's own as the trainer records its runs."""
+
+from collections.abc import Callable, Mapping
+import contextlib
+import functools
+import os
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from selsync_jax.config import ConfigError
+from selsync_jax.devices import arrays
+from selsync_jax.models import tasks
+from selsync_jax.runs import history
+from selsync_jax.runs import ledger
+from selsync_jax.runs import records
+from selsync_jax.runs import workdir as workdirs
+from selsync_jax.runs.fetching import Fetcher
+from selsync_jax.runs.fetching import Row
+from selsync_jax.runs.fetching import Scores
+from selsync_jax.runs.ledger import Ledger
+from selsync_jax.runs.ledger import Totals
+from selsync_jax.runs.recording import Recording
+from selsync_jax.sync.strategy import Strategy
+from selsync_jax.sync.traffic import traffic
+
+_FETCH = 10  # Steps whose metrics are fetched together.
+_GIVEN = ledger.REPORTED | {'count', 'synced', 'relative_change', 'lr'}
+_TAKEN = ledger.COLUMNS - _GIVEN  # Columns that no metric may have.
+
+
+class Recorder(contextlib.ExitStack):
+  """Records a training loop of one's own, for `selsync report`.
+
+  It is a context manager, in which the folder belongs to this loop. Of several
+  processes, all make the same calls, and the first one writes. Needs the extra
+  `train`.
+
+  Args:
+    workdir: the run's folder, created if need be.
+    workers: N, the number of workers of all processes.
+    strategy: the trigger, and what else the loop synchronizes with; it says
+      how many bytes a worker sends.
+    params: the parameters of one worker, or their shapes.
+    model_state: what is averaged with the parameters, likewise.
+    opt_state: the optimizer's state, likewise, if the strategy averages it.
+    config: what else the report shows of the run, as nested dicts of JSON. It
+      puts `seed`, `data.name`, `data.partition` and `model.name` into words.
+    step: the step of the checkpoint from which the loop goes on. Later rows
+      are dropped.
+    restart: whether to move a run in `workdir` aside first.
+
+  Raises:
+    ConfigError: for an argument that breaks its rule, or a folder that holds
+      another run or is in use; from any method, for metrics or scores that do.
+  """
+
+  def __init__(
+    self,
+    workdir: str | os.PathLike[str],
+    *,
+    workers: int,
+    strategy: Strategy,
+    params: Any,
+    model_state: Any = (),
+    opt_state: Any = (),
+    config: Mapping[str, Any] | None = None,
+    step: int = 0,
+    restart: bool = False,
+  ):
+    super().__init__()
+    strategy.check()
+    shared = {'params': params, 'model_state': model_state}
+    sends = strategy.sends(shared, workers, opt_state)
+    self._traffic = traffic(sends, params, workers)
+    self._workdir, self._restart = pathlib.Path(workdir), restart
+    self._workers = workers
+    self._config = _config(workers, strategy, config or {})
+    rows = [] if restart else _rows(self._workdir, step)
+    self._row = rows[-1] if rows else None  # The one to go on from.
+    scored = (_scores(row) for row in reversed(rows))
+    self._scores: Scores = next(filter(None, scored), {})  # The newest ones.
+    self._recording = Recording(self._workdir, self._config, step)
+    self._is_open = False  # Whether the newest row takes scores.
+
+  def __enter__(self) -> 'Recorder':
+    """Claims the folder, and drops rows after the step to go on from."""
+    row, sent = self._row, self._traffic
+    totals = ledger.totals_at(row, sent) if row else Totals()
+    self._ledger = Ledger(
+      totals,
+      sent,
+      steps_per_epoch=None,
+      learning_rates=None,
+      max_skips=np.iinfo(np.int32).max,  # The loop decides when to stop.
+    )
+    takers = [self._recording.write]
+    with contextlib.ExitStack() as stack:
+      claim = workdirs.opened(self._workdir, self._config, self._restart)
+      stack.enter_context(claim)
+      stack.enter_context(self._recording)
+      gather = functools.partial(arrays.gather, workers=self._workers)
+      self._fetcher = Fetcher(self._ledger, gather, _FETCH, takers)
+      stack.push(self._leave)
+      self.push(stack.pop_all())
+    return self
+
+  def step(self, metrics: Mapping[str, Any]) -> None:
+    """Records the next step; call it after every one.
+
+    It reads the values some steps later, so the devices need not wait.
+
+    Args:
+      metrics: arrays [workers] by name, of all workers or of those of this
+        process; the row has their means. Required are `loss`, `count`, the
+        examples of the batch, and `synced`, what `decision` returns. Of
+        `relative_change`, the trigger's `change`, every worker's is kept. The
+        report knows `lr` and what the parts report, such as `threshold`.
+    """
+    self._check(metrics)
+    self._fetcher.add(
+      {
+        name: value if isinstance(value, jax.Array) else jnp.asarray(value)
+        for name, value in metrics.items()
+      }
+    )
+    self._fetcher.enter_ready()
+    self._is_open = True
+
+  def evaluate(
+    self, score: Callable[..., Mapping[str, Any]], *arguments: Any
+  ) -> Scores:
+    """Adds scores on the validation split to the row of the newest step.
+
+    Args:
+      score: a function that returns them by name, such as `loss` and
+        `accuracy`. Its time does not count as training.
+      *arguments: what it is called with.
+
+    Returns:
+      The scores as the row has them.
+    """
+    if not self._is_open:
+      raise ConfigError(
+        'evaluate: must come after a step, once, and before flush'
+      )
+    self._is_open = False
+    self._scores = self._fetcher.enter_all(
+      lambda: _named('validation', score(*arguments))
+    )
+    return self._scores
+
+  def flush(self) -> None:
+    """Writes the rows of all steps so far to disk.
+
+    Call it before saving a checkpoint, so that a loop that goes on from there
+    finds its row.
+    """
+    self._is_open = False
+    self._fetcher.enter_all()
+    self._recording.seal()
+
+  def finish(self, test: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Writes the summary of the finished run.
+
+    Args:
+      test: scores on the test split, if there is one.
+
+    Returns:
+      The summary, as in `summary.json`.
+    """
+    self.flush()
+    scores = self._scores | _named('test', test or {})
+    return self._recording.finish(self._ledger.summary() | scores)
+
+  def _leave(self, kind: Any, *_: Any) -> None:
+    """Keeps the last rows, unless the devices or processes may have failed."""
+    if kind is None or issubclass(kind, SystemExit):
+      self.flush()
+
+  def _check(self, metrics: Mapping[str, Any]) -> None:
+    """Raises `ConfigError` for metrics that cannot make a row."""
+    tasks.check_names('metrics', metrics)
+    workers = self._workers
+    scales = (scale for _, scale, _ in self._traffic.scaled)
+    for name in ('loss', 'count', 'synced', *scales):
+      if name not in metrics:
+        raise ConfigError(f'metrics: {name} is missing')
+    for name, value in metrics.items():
+      if name in _TAKEN or history.is_score(name):
+        raise ConfigError(f'metrics.{name}: is the name of a column of ours')
+      shape = np.shape(value)
+      if shape not in [(workers,), (workers // jax.process_count(),)]:
+        raise ConfigError(
+          f'metrics.{name}: must be an array [workers], of shape ({workers},), '
+          f'and has shape {shape}'
+        )
+
+
+def _config(
+  workers: int, strategy: Strategy, more: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Returns the config of the run, with all that its readers need."""
+  usual = Strategy(strategy.trigger)
+  parts = [str(strategy.trigger)] + [
+    str(part)
+    for part, default in zip(strategy[1:4], usual[1:4], strict=True)
+    if str(part) != str(default)
+  ]
+  own = {
+    'workers': workers,
+    'sync': {'method': ', '.join(parts)},
+    'log': {'every': 1, 'to': []},
+  }
+  if taken := sorted(own.keys() & more.keys()):
+    raise ConfigError(f'config.{taken[0]}: the recorder sets it; leave it out')
+  try:
+    return records.checked_config({**more, **own})
+  except (TypeError, ValueError) as error:
+    raise ConfigError(f'config: {error}') from error
+
+
+def _rows(workdir: pathlib.Path, step: int) -> list[Row]:
+  """Returns the rows up to a step, which must be one of them unless it is 0."""
+  if step == 0:
+    if summary := records.read_summary(workdir):
+      raise ConfigError(
+        f'workdir={workdir}: holds a finished run of {summary["steps"]} steps; '
+        'take another, or restart=True'
+      )
+    return []
+  rows = [row for row in records.read_metrics(workdir) if row['step'] <= step]
+  if not rows or rows[-1]['step'] != step:
+    raise ConfigError(
+      f'step={step}: {workdir} has no row of this step; call flush before '
+      'saving a checkpoint'
+    )
+  return rows
+
+
+def _scores(row: Row) -> Scores:
+  return {name: row[name] for name in row if history.is_score(name)}
+
+
+def _named(split: str, scores: Mapping[str, Any]) -> Scores:
+  """Returns scores as columns, such as `validation_loss`."""
+  tasks.check_names(f'{split} scores', scores)
+  return {f'{split}_{name}': float(value) for name, value in scores.items()}
