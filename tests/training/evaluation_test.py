@@ -48,7 +48,7 @@ def test_recomputed_statistics_do_not_depend_on_those_of_the_workers(
   experiment,
 ):
   run = experiment('recompute')
-  shared = mappers.Vmap(3).stack(run.init().shared)
+  shared = mappers.Vmap(3).stack(run.init({}).shared)
   other = dict(
     shared, model_state=jax.tree.map(lambda x: x + 9, shared['model_state'])
   )
