@@ -5,6 +5,8 @@ import re
 import signal
 import sys
 
+import pytest
+
 from tests.support import live_runs
 from tests.support.pages import blocks
 
@@ -21,6 +23,7 @@ def test_the_page_shows_what_the_recipe_does():
   assert shown in RECIPE.read_text()
 
 
+@pytest.mark.slow
 def test_two_processes_stop_and_one_goes_on_as_if_nothing_had_been(tmp_path):
   parted, whole = tmp_path / 'parted', tmp_path / 'whole'
   loop = sys.executable, str(RECIPE)

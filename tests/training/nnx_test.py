@@ -99,6 +99,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(tmp_path):
   assert live_runs.differences(tmp_path / 'alone', tmp_path / 'killed') == []
 
 
+@pytest.mark.slow
 def test_a_run_is_resized_exported_loaded_and_scored(
   tmp_path, monkeypatch, capsys
 ):
