@@ -18,7 +18,6 @@ from selsync_jax.islands.control import BEAT
 from selsync_jax.islands.control import decode
 from selsync_jax.islands.control import Head
 from selsync_jax.islands.control import Member
-from selsync_jax.islands.flight import ERRORS
 from selsync_jax.islands.seat import Seat
 from selsync_jax.runs.journal import Journal
 
@@ -48,7 +47,7 @@ class Circle:
     self._minimum, self._journal = minimum, journal
     self._timeout = min(seat.member.timeout for seat in seats)
     self._slots = [seat.member.name for seat in seats]
-    self._accused: list[str] = []  # Pairs that cannot reach each other.
+    self._accused: set[tuple[str, str]] = set()  # Who cannot reach whom.
     self._asking: set[Seat] = set()  # Who asks to stop.
     self._tally: Tally | None = None  # Once all are about to.
     self.is_over = self._has_finished = False
@@ -111,7 +110,7 @@ class Circle:
         with self._changing:
           self._hear(seat, head, body)
       return True
-    except (StopIteration, ValueError, *ERRORS):
+    except Exception:  # It has ended, or says what no island says.
       self._end(seat, GONE)
       return False
 
@@ -149,6 +148,8 @@ class Circle:
     return [seat for seat in self._coming if seat.is_prepared]
 
   def _hear(self, seat: Seat, head: Head, body: bytes) -> None:
+    if seat not in [*self._seats, *self._coming]:
+      return  # It has not heard yet that it has ended.
     if 'share' in head:
       self._share(seat, tuple(head['share']), body)
     elif 'step' in head:
@@ -169,7 +170,7 @@ class Circle:
     elif 'unreached' in head:
       if not self._accused:
         threading.Timer(GRACE, self._judge).start()
-      self._accused += [seat.member.name, head['unreached']]
+      self._accused.add((seat.member.name, head['unreached']))
     elif 'failed' in head:
       self._end(seat, FAILED)
 
@@ -205,7 +206,11 @@ class Circle:
     Of two, it is the one that came last.
     """
     with self._changing:
-      times, self._accused = collections.Counter(self._accused), []
+      names = {seat.member.name for seat in self._seats}
+      pairs, self._accused = self._accused, set()
+      times = collections.Counter(
+        name for pair in pairs if names.issuperset(pair) for name in pair
+      )
       there = [seat for seat in self._seats if seat.member.name in times]
       if len(there) > 1:
         worst = max(there, key=lambda s: (times[s.member.name], s.number))
@@ -236,8 +241,9 @@ class Circle:
     """Expects no more of an island: all that begin to leave end well."""
     with self._changing:
       if seat in self._seats:
-        self.is_over, self._has_finished = True, finished
-        self._note('left', seat, LEFT)
+        self.is_over = True
+        self._has_finished |= finished
+        self._note('finished' if finished else 'left', seat, LEFT)
       self._drop(seat, LEFT)
 
   def _end(self, seat: Seat, fate: str) -> None:

@@ -72,7 +72,7 @@ class Gathering:
     """Returns what `status.status` does, of these islands."""
     there = self.circle.there if self.circle else self.seats
     names = sorted(self._expected | self._seats.keys())
-    events = self._journal.events
+    events = list(self._journal.events)  # More may come meanwhile.
     return status(self.islands, self.minimum, names, there, events)
 
   def add(self, seat: Seat) -> None:
@@ -178,6 +178,8 @@ class MeetingPoint(Server):
         circle = self._serving[seat] = self._join(seat, context)
         waits = circle.listen(seat, reader)
         self._serving[seat] = None
+        if waits and circle.has_finished_without(seat.member):
+          raise FinishedError('the others have finished this run')
     except (ValueError, FinishedError) as error:
       has_finished = isinstance(error, FinishedError)
       seat.send({'refused': str(error), 'finished': has_finished})
@@ -240,8 +242,8 @@ class MeetingPoint(Server):
       for seat, circle in list(self._serving.items()):
         if circle:
           circle.beat(seat)
-        else:
-          seat.send({})
+        else:  # Nobody reads answers yet, so it must not answer.
+          seat.send({'waits': True})
 
 
 def join(

@@ -257,10 +257,12 @@ class FlightPeers(Peers, Membership):
         self._meter.add(received_bytes=sum(chunk.size for chunk in chunks))
         return about, chunks
       except flight.FlightTimedOutError:
+        self._control.check()  # It may have ended meanwhile.
         if time.monotonic() - began >= patience:
           self._control.accuse(name)
         unreached = None
       except ERRORS:
+        self._control.check()
         unreached = unreached or began
         if time.monotonic() - unreached >= self._timeout:
           self._control.accuse(name)

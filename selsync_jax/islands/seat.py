@@ -41,7 +41,8 @@ class Seat:
 
   def note(self, head: Head) -> None:
     """Keeps what the island tells of itself, which a `Meter` has counted."""
-    self._told.append((time.monotonic(), head))
+    counts = {name: int(head[name]) for name in self._told[0][1]}
+    self._told.append((time.monotonic(), counts))
 
   @property
   def account(self) -> dict[str, float]:

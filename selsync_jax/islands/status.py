@@ -13,7 +13,7 @@ from selsync_jax.islands.seat import Seat
 from selsync_jax.runs.journal import Event
 from selsync_jax.runs.journal import participation
 
-ENDS = ('left', 'ended')
+ENDS = ('left', 'finished', 'ended')
 """The kinds of events after which an island is away."""
 
 

@@ -13,6 +13,7 @@ KINDS = {
   'returned': ('comes again', 'purple', 'v'),
   'admitted': ('is let in', 'green', '^'),
   'left': ('leaves', 'orange', 's'),
+  'finished': ('finishes', 'blue', 'D'),
   'ended': ('ends', 'vermillion', 'X'),
 }
 UNITS = {'hours': 3600, 'minutes': 60, 'seconds': 1}

@@ -14,7 +14,7 @@ class Event(NamedTuple):
 
   Attributes:
     time: seconds since 1970.
-    kind: `joined`, `returned`, `admitted`, `left`, or `ended`.
+    kind: `joined`, `returned`, `admitted`, `left`, `finished`, or `ended`.
     island: its name.
     words: what is said of it, after its name.
     generation: that of the islands that go on; 0 before all have met.
@@ -57,9 +57,10 @@ class Journal:
     """Adds what happens now; see `Event`."""
     event = Event(time.time(), kind, island, words, generation, present)
     self.events.append(event)
-    self._say(f'{island} {words}')
+    # A full disk must not end the run, nor a terminal that is gone.
+    with contextlib.suppress(OSError, ValueError):
+      self._say(f'{island} {words}')
     if self._log:
-      # A full disk must not end the run.
       with contextlib.suppress(OSError), open(self._log, 'a') as file:
         file.write(f'{json.dumps(event._asdict())}\n')
 

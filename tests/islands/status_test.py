@@ -116,9 +116,9 @@ def test_it_shows_each_island_from_its_first_to_its_last_sign_of_life(
   others = [islands[0], b, islands[2]]
   futures.wait(pool.submit(peers.close) for peers in others)
   found, each = when(show, lambda each: each['c']['state'] == 'away')
-  assert found['present'] == 0 and found['left'] == N
+  assert (found['present'], found['left']) == (0, 0)
   events = journal.read(tmp_path / 'log')
-  kinds = ['joined'] * N + ['ended', 'returned', 'admitted'] + ['left'] * N
+  kinds = ['joined'] * N + ['ended', 'returned', 'admitted'] + ['finished'] * N
   assert [event.kind for event in events] == kinds
   present = [len(event.present) for event in events]
   assert present == [0, 0, N, 2, 2, N, 0, 0, 0]

@@ -52,6 +52,7 @@ def test_each_span_and_each_event_is_drawn_where_it_was(log):
     'comes again': [(40, 2)],
     'is let in': [(50, 2)],
     'leaves': [(60, 1)],
+    'finishes': [],
   }
 
 
