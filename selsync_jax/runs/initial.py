@@ -8,7 +8,6 @@ matched by name, as `weights` names them.
 from collections.abc import Mapping
 import pathlib
 from typing import Any, NamedTuple
-import zipfile
 
 import jax.numpy as jnp
 import numpy as np
@@ -108,5 +107,5 @@ def _read(path: pathlib.Path, kind: str) -> tuple[Mapping[str, Any], str]:
       return {name: file[name] for name in file if name != weights.ABOUT}, ''
   except OSError as error:  # Not damage; another attempt may succeed.
     raise RunError(f'{path} cannot be read: {blame.reason(error)}') from error
-  except (ValueError, EOFError, zipfile.BadZipFile) as error:
+  except Exception as error:  # Whatever a damaged file leads to.
     raise files.DamagedFile(path, blame.reason(error)) from error

@@ -72,6 +72,8 @@ class Recorder(contextlib.ExitStack):
     restart: bool = False,
   ):
     super().__init__()
+    if restart and step:
+      raise ConfigError(f'step={step}: must be 0 with restart=True')
     strategy.check()
     shared = {'params': params, 'model_state': model_state}
     sends = strategy.sends(shared, workers, opt_state)
@@ -114,11 +116,12 @@ class Recorder(contextlib.ExitStack):
     It reads the values some steps later, so the devices need not wait.
 
     Args:
-      metrics: arrays [workers] by name, of all workers or of those of this
-        process; the row has their means. Required are `loss`, `count`, the
-        examples of the batch, and `synced`, what `decision` returns. Of
-        `relative_change`, the trigger's `change`, every worker's is kept. The
-        report knows `lr` and what the parts report, such as `threshold`.
+      metrics: arrays [workers] by name, as the step returned them, or of the
+        workers of this process; the row has their means. Required are `loss`,
+        `count`, the examples of the batch, and `synced`, what `decision`
+        returns. Of `relative_change`, the trigger's `change`, every worker's is
+        kept. The report knows `lr` and what the parts report, such as
+        `threshold`.
     """
     self._check(metrics)
     self._fetcher.add(
@@ -197,6 +200,12 @@ class Recorder(contextlib.ExitStack):
         raise ConfigError(
           f'metrics.{name}: must be an array [workers], of shape ({workers},), '
           f'and has shape {shape}'
+        )
+      is_global = not getattr(value, 'is_fully_replicated', True)
+      if jax.process_count() > 1 and shape == (workers,) and not is_global:
+        raise ConfigError(
+          f'metrics.{name}: every process has those of all workers; pass what '
+          'the step returned, or those of the workers of this process'
         )
 
 

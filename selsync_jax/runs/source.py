@@ -84,7 +84,7 @@ def _row(row: Any) -> tuple[re.Pattern[str], str | None]:
   try:
     pattern = re.compile(text)
     pattern.sub(replacement or '', '')  # Checks the replacement's groups.
-  except re.error as error:
+  except (re.error, IndexError) as error:
     raise ValueError(str(error)) from error
   return pattern, replacement
 

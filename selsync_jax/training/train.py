@@ -63,7 +63,8 @@ def train_and_evaluate(
   if elastic and elastic.prepares:
     print('preparing, while the others train')
     record = None if restart else checkpoints.peek_record(workdir)
-    programs = Programs(settings, record, mapper)
+    # It gets a checkpoint of the others, in place of other weights.
+    programs = Programs(settings._replace(source=None), record, mapper)
     programs.warm_up()
   session = Session(
     workdir,
