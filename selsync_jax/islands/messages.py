@@ -37,7 +37,7 @@ class Members:
   """The islands that are there, for all channels of one island.
 
   Args:
-    generation: as the meeting point has told it.
+    generation: what the meeting point says of a generation.
 
   Attributes:
     was_admitted: whether this island was not in the first one of all.

@@ -23,7 +23,7 @@ class Seat:
   """The connection to an island, as the meeting point has it.
 
   Attributes:
-    member: who has said hello.
+    member: the island, as its first message describes it.
     number: by which it is the first, the second, and so on of all seats.
     silent: seconds since it has said anything; counted, as this process may be
       frozen.

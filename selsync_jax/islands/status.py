@@ -29,7 +29,7 @@ def status(
   Args:
     islands: N, the number with which the run begins.
     minimum: the least number that goes on.
-    names: of all that are known.
+    names: the names of all known islands.
     there: those that are connected.
     events: all that have happened at the meeting point.
   """

@@ -13,8 +13,8 @@ import numpy as np
 from selsync_jax.devices import arrays
 from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.ledger import Totals
+from selsync_jax.runs.records import Row
 
-Row = dict[str, Any]
 Scores = dict[str, float]
 
 

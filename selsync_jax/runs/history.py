@@ -70,13 +70,12 @@ class Run:
     if self.is_lockstep:
       syncs = int(self.sync_steps[-1])
       counts = {'sync_steps': syncs, 'local_steps': last['step'] - syncs}
-    scores = [{k: row[k] for k in row if is_score(k)} for row in self.rows]
     return {
       **identity(self.config),
       'steps': last['step'],
       **counts,
       **{k: last[k] for k in _TOTALS if k in last},
-      **next((score for score in reversed(scores) if score), {}),
+      **newest_scores(self.rows),
     }
 
   def column(self, field: str) -> Float[np.ndarray, 'rows']:
@@ -209,6 +208,12 @@ def time_field(runs: Iterable[Run]) -> str:
 def is_score(field: str) -> bool:
   """Returns whether a field of a row or summary is a score."""
   return field.startswith(('test_', 'validation_'))
+
+
+def newest_scores(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+  """Returns the scores of the last row that has some."""
+  each = ({k: row[k] for k in row if is_score(k)} for row in reversed(rows))
+  return next(filter(None, each), {})
 
 
 def _goal(recorded: Any, rows: Iterable[Mapping[str, Any]]) -> Goal:

@@ -19,11 +19,11 @@ from selsync_jax.runs import ledger
 from selsync_jax.runs import records
 from selsync_jax.runs import workdir as workdirs
 from selsync_jax.runs.fetching import Fetcher
-from selsync_jax.runs.fetching import Row
 from selsync_jax.runs.fetching import Scores
 from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.ledger import Totals
 from selsync_jax.runs.recording import Recording
+from selsync_jax.runs.records import Row
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.sync.traffic import traffic
 
@@ -83,8 +83,7 @@ class Recorder(contextlib.ExitStack):
     self._config = _config(workers, strategy, config or {})
     rows = [] if restart else _rows(self._workdir, step)
     self._row = rows[-1] if rows else None  # The one to go on from.
-    scored = (_scores(row) for row in reversed(rows))
-    self._scores: Scores = next(filter(None, scored), {})  # The newest ones.
+    self._scores: Scores = history.newest_scores(rows)
     self._recording = Recording(self._workdir, self._config, step)
     self._is_open = False  # Whether the newest row takes scores.
 
@@ -248,10 +247,6 @@ def _rows(workdir: pathlib.Path, step: int) -> list[Row]:
       'saving a checkpoint'
     )
   return rows
-
-
-def _scores(row: Row) -> Scores:
-  return {name: row[name] for name in row if history.is_score(name)}
 
 
 def _named(split: str, scores: Mapping[str, Any]) -> Scores:

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from selsync_jax.cluster.preemption import Preemption
 from selsync_jax.config import Stopped
 from selsync_jax.runs.fetching import Fetcher
-from selsync_jax.runs.fetching import Row
 from selsync_jax.runs.fetching import Scores
 from selsync_jax.runs.ledger import Ledger
+from selsync_jax.runs.records import Row
 from selsync_jax.runs.session import Session
 from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.problem import Problem
