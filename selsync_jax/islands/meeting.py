@@ -178,8 +178,8 @@ class MeetingPoint(Server):
         circle = self._serving[seat] = self._join(seat, context)
         waits = circle.listen(seat, reader)
         self._serving[seat] = None
-        if waits and circle.has_finished_without(seat.member):
-          raise FinishedError('the others have finished this run')
+        if waits:
+          _check_unfinished(circle, seat.member)
     except (ValueError, FinishedError) as error:
       has_finished = isinstance(error, FinishedError)
       seat.send({'refused': str(error), 'finished': has_finished})
@@ -197,8 +197,7 @@ class MeetingPoint(Server):
       if not circle.is_over:
         circle.receive(seat)
         return circle
-      if circle.has_finished_without(seat.member):
-        raise FinishedError('the others have finished this run')
+      _check_unfinished(circle, seat.member)
     deadline = time.monotonic() + self._timeout
     member = seat.member
     with self.changed:
@@ -289,6 +288,12 @@ def join(
   return FlightPeers(
     name, members, outbox, control, credentials, meter, timeout
   )
+
+
+def _check_unfinished(circle: Circle, member: Member) -> None:
+  """Raises `FinishedError` if there is nothing left to do for an island."""
+  if circle.has_finished_without(member):
+    raise FinishedError('the others have finished this run')
 
 
 def _member(hello: Any) -> Member:
