@@ -125,8 +125,8 @@ def list_trials(
   return trials.list_trials(
     f'{ROOT}/configs/{options.config}',
     [
-      *(f'--config.seed={seed}', '--config.mapper=vmap'),
-      *('--config.data.backend=numpy', '--config.eval.every_epochs=1000.0'),
+      *(f'--config.seed={seed}', '--config.data.backend=numpy'),
+      *('--config.mapper=map', '--config.eval.every_epochs=1000.0'),
       *([f'--config.steps={options.steps}'] if options.steps else []),
     ],
     [method],
@@ -154,7 +154,9 @@ def measure(options: argparse.Namespace) -> dict[Case, Outcome]:
     m: list_trials(m, options.rates, TUNING_SEED, 1, options) for m in methods
   }
   run = options.jobs, options.work
-  runs.train_all(itertools.chain(*tried.values()), *run, 'learning rates')
+  every_rate = [*itertools.chain(*tried.values())]
+  if len(every_rate) > len(tried):  # A single rate needs no choice.
+    runs.train_all(every_rate, *run, 'learning rates')
   best = {m: min(each, key=loss).learning_rate for m, each in tried.items()}
   chosen = {
     m: list_trials(m, repr(rate), SEEDS, options.seeds, options)
