@@ -15,6 +15,7 @@ from selsync_jax.config import Index
 from selsync_jax.config import Positive
 from selsync_jax.config import Probability
 from selsync_jax.config import rule
+from selsync_jax.config import Share
 
 _Devices = Annotated[int, Interval(ge=1, le=4096)]
 Epochs = Annotated[float, Interval(gt=0, le=1e6)]
@@ -102,6 +103,12 @@ FIELDS: Mapping[str, Field] = {
     Count,
     'The pieces in which a worker computes its batch, one after another, to '
     'need less memory; see performance.md.',
+  ),
+  'ema_decay': Field(
+    None,
+    Share | None,
+    'The decay of an exponential moving average of the parameters, which is '
+    'evaluated and kept in their place; see weights.md. Not set: none.',
   ),
   'data.name': Field('digits', str, 'The data set, see partitions.md.'),
   'data.backend': _changeable(

@@ -31,7 +31,7 @@ from selsync_jax.runs import files
 
 FOLDER = 'checkpoints'
 DAMAGED, UNSHARED = 'damaged-checkpoint', 'unshared-checkpoint'
-FORMAT = 8  # Raise it whenever the state or the record changes.
+FORMAT = 9  # Raise it whenever the state or the record changes.
 _RECORD = pathlib.Path('record', 'metadata')  # Where orbax's JsonSave writes.
 MANIFEST = 'manifest.json'
 # Orbax adds time stamps to its own file after the manifest is written.

@@ -38,7 +38,6 @@ from selsync_jax.sync.consensus import consensus
 
 FOLDER = 'weights'
 LAST, BEST = 'last', 'best'
-SHARED = ('params', 'model_state')
 ABOUT = 'selsync_jax'  # The key of the JSON object in a file.
 
 Variables = Mapping[str, Any]
@@ -188,7 +187,9 @@ def _average(
         f'{checkpoint} is of an asynchronous run, which saves no state by '
         f'worker; {only}'
       )
-    found = {name: tree[name] for name in SHARED if tree.get(name)}
+    params = 'ema' if tree.get('ema') else 'params'  # What is evaluated.
+    names = params, 'model_state'
+    found = {name: tree[name] for name in names if tree.get(name)}
     recomputes = config['sync'].get('model_state') == 'recompute'
     if recomputes and 'model_state' in found:
       raise ConfigError(
@@ -197,6 +198,8 @@ def _average(
     return found
 
   stacked = read_orbax(checkpoint / 'state', shared)
+  if 'ema' in stacked:
+    stacked['params'] = stacked.pop('ema')
   return arrays.first_worker(
     jax.jit(jax.vmap(consensus, axis_name=AXIS))(stacked)
   )

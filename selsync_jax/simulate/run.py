@@ -121,6 +121,11 @@ def _check(config: ml_collections.ConfigDict, session: Session) -> None:
       f'config.on_nonfinite={config.on_nonfinite!r}: must be stop, as '
       f'{config.sync.method} is asynchronous'
     )
+  if config.ema_decay is not None:
+    raise ConfigError(
+      f'config.ema_decay={config.ema_decay!r}: must be None, as '
+      f'{config.sync.method} is asynchronous'
+    )
   record = session.record
   if record and record['workers'] != config.workers:
     raise ConfigError(

@@ -73,9 +73,8 @@ class Setup:
     )
 
   def _state(self, params: Any, model_state: Any) -> TrainState:
-    return init_state(
-      params, model_state, self.strategy, self.problem.optimizer
-    )
+    parts = self.strategy, self.problem.optimizer, self.plan.config.ema_decay
+    return init_state(params, model_state, *parts)
 
   @functools.cached_property
   def shapes(self) -> TrainState:
@@ -93,13 +92,14 @@ class Setup:
       plan.config.check_replicas,
       plan.mapper.alone,
       problem.accumulate,
+      plan.config.ema_decay,
     )
     return plan.mapper.map_steps(step, strategy.averager.under_way)
 
   def landed(self, state: TrainState) -> dict[str, Any]:
-    """Returns `state.shared` with what is on its way after the last step."""
+    """Returns `state.scored` with what is on its way after the last step."""
     averager = self.strategy.averager
-    return self._land(state) if averager.delay else state.shared
+    return self._land(state) if averager.delay else state.scored
 
   @functools.cached_property
   def _land(self) -> Callable[[TrainState], dict[str, Any]]:
@@ -108,7 +108,7 @@ class Setup:
     def land(state):
       averaged = strategy.averaged(state.shared)
       landed = strategy.averager.land(averaged, state.averager_state)
-      return {**state.shared, **landed}
+      return state.replace(**landed).scored
 
     return self.plan.mapper.map_workers(land)
 

@@ -200,6 +200,7 @@ def resize(
     params=resized('params', resizing.mean),
     model_state=resized('model_state', resizing.mean),
     opt_state=optimizer,
+    ema=resized('ema', resizing.mean),
     **{
       field: resized(field, getattr(strategy, part).resize)
       for field, part in PARTS.items()

@@ -46,11 +46,17 @@ class TrainState(flax.struct.PyTreeNode):
   reducer_state: Any
   averager_state: Any
   moments_state: Any  # Of the policy for the optimizer's state.
+  ema: Any  # The moving average of the parameters; `()` if there is none.
 
   @property
   def shared(self) -> dict[str, Any]:
-    """Parameters and model state, which an evaluation averages."""
+    """Parameters and model state, which workers average."""
     return {'params': self.params, 'model_state': self.model_state}
+
+  @property
+  def scored(self) -> dict[str, Any]:
+    """What an evaluation averages and scores."""
+    return self.shared | ({'params': self.ema} if self.ema else {})
 
 
 def init_state(
@@ -58,6 +64,7 @@ def init_state(
   model_state: Any,
   strategy: Strategy,
   optimizer: optax.GradientTransformation,
+  ema_decay: float | None = None,
 ) -> TrainState:
   """Returns one worker's state before the first step."""
   opt_state = optimizer.init(params)
@@ -73,6 +80,7 @@ def init_state(
     reducer_state=strategy.reducer.init(params),
     averager_state=strategy.averager.init(strategy.averaged(shared)),
     moments_state=strategy.optimizer_state.init(opt_state),
+    ema=() if ema_decay is None else params,
   )
 
 
@@ -84,6 +92,7 @@ def train_step(
   check_every: int = 0,
   alone: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda fn: fn,
   accumulate: int = 1,
+  ema_decay: float | None = None,
 ) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, Any]]]:
   """Returns the step of one worker, to be mapped over all workers.
 
@@ -94,6 +103,9 @@ def train_step(
   never. The key of dropout is folded from `seed`, the step and the worker. The
   gradient's function has no collectives, see `Mapper.alone`; it takes the batch
   in `accumulate` pieces, see `gradient`.
+
+  With `ema_decay`, each worker keeps a moving average of its parameters. Their
+  mean is the moving average of the consensus, and nothing more has to travel.
   """
   synchronize = _synchronization(strategy, optimizer, check_every)
   backward = alone(gradient(loss, accumulate))
@@ -108,6 +120,8 @@ def train_step(
       strategy, optimizer, state, grads, model_state
     )
     state, synced, unequal = synchronize(sync, state)
+    if ema_decay is not None:
+      state = state.replace(ema=_moved(state, ema_decay))
     return state, {
       **_reported(strategy, state, metrics),
       **metrics,
@@ -117,6 +131,16 @@ def train_step(
     }
 
   return step
+
+
+def _moved(state, decay):
+  """Returns the moving average of the parameters after a step.
+
+  The decay is smaller in the first steps, so that the initial parameters are
+  soon forgotten: that of TensorFlow's `ExponentialMovingAverage`.
+  """
+  kept = jnp.minimum(decay, (1 + state.step) / (10 + state.step))
+  return optax.incremental_update(state.params, state.ema, 1 - kept)
 
 
 def _reported(strategy, state, metrics):

@@ -102,7 +102,7 @@ def train_and_evaluate(
         now = run.record(position, metrics)
         if now.evaluates:
           run.evaluate(
-            now, setup.landed(state) if now.is_last else state.shared
+            now, setup.landed(state) if now.is_last else state.scored
           )
         if now.saves:
           run.save(state)

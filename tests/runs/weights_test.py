@@ -28,8 +28,9 @@ from tests.support import damage
 from tests.support import live_runs
 
 
-def train(workdir, normalized, method='local_sgd', **sync):
+def train(workdir, normalized, method='local_sgd', ema_decay=None, **sync):
   config = digits.get_config(method)
+  config.ema_decay = ema_decay
   config.update(workers=3, mapper='vmap', steps=25)
   config.checkpoint.every, config.eval.every_epochs = 6, 0.3
   config.data.backend, config.model.name = 'numpy', normalized
@@ -248,6 +249,19 @@ def test_recomputed_statistics_leave_as_they_were_evaluated(
   assert scores['test_loss'] == pytest.approx(summary['test_loss'], rel=1e-5)
   with pytest.raises(ConfigError, match='lacks the recomputed batch statis'):
     weights.read(tmp_path, 18)
+
+
+def test_a_moving_average_is_what_is_evaluated_and_kept(tmp_path, normalized):
+  summary = train(tmp_path, normalized, ema_decay=0.9)
+  kept = weights.read(tmp_path, 25).variables
+  (tmp_path / 'weights' / '25.safetensors').unlink()
+  from_checkpoint = weights.read(tmp_path, 25).variables
+  jax.tree.map(np.testing.assert_array_equal, kept, from_checkpoint)
+  workers = dict(live_runs.arrays(tmp_path, 25))
+  kernel = workers["['params']['Dense_0']['kernel']"].mean(0)
+  assert np.abs(kept['params']['Dense_0']['kernel'] - kernel).max() > 1e-3
+  _, scores = evaluation.evaluate(tmp_path, 25, 'test')
+  assert scores['test_loss'] == pytest.approx(summary['test_loss'], rel=1e-5)
 
 
 def test_an_asynchronous_run_has_weights_too(tmp_path, perceptron):

@@ -125,6 +125,7 @@ def test_a_simulation_is_no_continuation_of_a_real_run_nor_of_other_workers(
     ({'workers': 2}, 'config.workers=2: must be 4, as in'),
     ({'cluster__delay': 0.5}, 'cluster.delay was None, now 0.5'),
     ({'on_nonfinite': 'skip'}, "config.on_nonfinite='skip': must be stop"),
+    ({'ema_decay': 0.9}, 'config.ema_decay=0.9: must be None'),
   ):
     with pytest.raises(ConfigError, match=message):
       run(asp, 'asp', **fields)

@@ -66,6 +66,7 @@ class Run:
     optimizer=None,
     averager=None,
     accumulate=1,
+    ema_decay=None,
     **mesh,
   ):
     task = tasks.TASKS['classification']
@@ -73,7 +74,7 @@ class Run:
     optimizer = optimizer or optax.sgd(0.05, momentum=0.9)
     example = jax.tree.map(lambda x: x[0, :1], next(batches(1)))
     params, model_state = tasks.init(model, task, example, jax.random.key(0))
-    state = init_state(params, model_state, strategy, optimizer)
+    state = init_state(params, model_state, strategy, optimizer, ema_decay)
     self.traces = 0
     loss = tasks.train_loss(model, task)
 
@@ -89,6 +90,7 @@ class Run:
       seed=0,
       alone=self.mapper.alone,
       accumulate=accumulate,
+      ema_decay=ema_decay,
     )
     self.state = self.mapper.replicate(lambda: state)
     self.step = self.mapper.map_workers(step)
@@ -345,3 +347,18 @@ def test_what_a_part_reports_must_be_a_new_column_of_numbers(reported, why):
   run = Run(Dense(), 'vmap', averager=averager)
   with pytest.raises(ConfigError, match=f'^config.sync.averager: .*{why}'):
     run.train(1)
+
+
+def test_the_mean_of_moving_averages_is_that_of_the_consensus():
+  run, synced = Run(Dense(), 'vmap', ema_decay=0.3), []
+  average = [each.mean(axis=0) for each in params(run)]
+  for step, batch in enumerate(batches(8), 1):
+    run.state, metrics = run.step(run.state, batch)
+    synced.append(bool(metrics['synced'][0]))
+    kept = min(0.3, (1 + step) / (10 + step))
+    pairs = zip(average, params(run), strict=True)
+    average = [kept * a + (1 - kept) * p.mean(axis=0) for a, p in pairs]
+  assert 0 < sum(synced) < 8
+  found = jax.tree.leaves(run.state.scored['params'])
+  for one, other in zip(found, average, strict=True):
+    np.testing.assert_allclose(one.mean(axis=0), other, rtol=1e-5, atol=1e-7)
