@@ -39,14 +39,22 @@ def kind(source: Source) -> str:
   path = source.path
   if (path / records.CONFIG).exists():
     return 'run'
-  if (path / '_METADATA').exists():
+  if len(trees := _orbax_trees(path)) == 1:
     return 'orbax'
   if path.suffix in ('.safetensors', '.npz') and path.exists():
     return path.suffix
+  several = f', not {some(tree.name for tree in trees)}' if trees else ''
   raise ConfigError(
     f'{source}: must be the folder of a run, a file .safetensors or .npz, or a '
-    'folder of orbax that holds _METADATA'
+    f'folder of orbax with one tree{several}'
   )
+
+
+def _orbax_trees(path: pathlib.Path) -> list[pathlib.Path]:
+  """Returns the trees in a folder of orbax: itself or, since v1, inside it."""
+  if (path / '_METADATA').exists():
+    return [path]
+  return sorted(found.parent for found in path.glob('*/_METADATA'))
 
 
 def read(source: Source, variables: Any) -> Given:
@@ -102,7 +110,7 @@ def _read(path: pathlib.Path, kind: str) -> tuple[Mapping[str, Any], str]:
     return weights.read_arrays(path), ''
   try:
     if kind == 'orbax':
-      return weights.flat(weights.read_orbax(path)), ''
+      return weights.flat(weights.read_orbax(*_orbax_trees(path))), ''
     with np.load(path, allow_pickle=False) as file:
       return {name: file[name] for name in file if name != weights.ABOUT}, ''
   except OSError as error:  # Not damage; another attempt may succeed.

@@ -81,6 +81,16 @@ def test_a_run_starts_with_the_loss_of_its_source(
   np.testing.assert_array_equal(np.asarray(kept)[0], kernel)
 
 
+def test_a_checkpoint_of_orbax_v1_is_read_if_it_holds_one_tree(tmp_path):
+  tree = {'params': {'w': np.arange(3, dtype=np.float32)}}
+  ocp.v1.save(tmp_path / 'one', tree)
+  given = initial.read(sources.bind(str(tmp_path / 'one'), None), tree)
+  np.testing.assert_array_equal(given.arrays['params/w'], tree['params']['w'])
+  ocp.v1.save_checkpointables(tmp_path / 'two', dict(a=tree, b=tree))
+  with pytest.raises(ConfigError, match='with one tree, not a, b'):
+    initial.kind(sources.bind(str(tmp_path / 'two'), None))
+
+
 def test_an_asynchronous_run_starts_there_too(source):
   made = config(str(source / 'w.npz'))
   problem = create_problem(check(made))
