@@ -2,10 +2,14 @@
 
 from collections.abc import Iterator
 from typing import Any
+import warnings
 
 import jax
+from jax.tree_util import SequenceKey
 from jaxtyping import Array, Bool
 import optax
+
+from selsync_jax.sync.change import MeasureState
 
 # Wrappers that leave out calls, or make them on some workers only.
 _SKIPPING = (
@@ -24,6 +28,9 @@ def decision(opt_state: Any) -> Bool[Array, '']:
   `any_of` is, its own outcome counts. Around the chain may be
   `optax.MultiSteps`, which keeps the chain's state between real updates; the
   decision is then false at the calls in between.
+
+  It warns of a trigger that measures gradients behind another transformation:
+  clipping, for example, hides how large they are.
 
   Args:
     opt_state: the optimizer's state after the update.
@@ -53,16 +60,43 @@ def decision(opt_state: Any) -> Bool[Array, '']:
       f'the optimizer needs one trigger, and its state has {len(flags)}; '
       'any_of makes one of several'
     )
+  if _measures_late(opt_state):
+    warnings.warn(
+      'the trigger measures what the transformations before it return, not the '
+      'gradient; put it first in the chain: optax.chain(trigger, ...)',
+      stacklevel=2,
+    )
   return flags[0]
+
+
+def _is_trigger(state: Any) -> bool:
+  return hasattr(state, 'sync')
+
+
+def _measures_late(state: Any) -> bool:
+  """Whether a trigger that measures is not the first of a chain."""
+
+  def measures(trigger):
+    parts = jax.tree.leaves(trigger, is_leaf=_is_measure)
+    return any(map(_is_measure, parts))
+
+  return any(
+    measures(node) and any(isinstance(k, SequenceKey) and k.idx for k in path)
+    for path, node in jax.tree.leaves_with_path(state, is_leaf=_is_trigger)
+  )
+
+
+def _is_measure(state: Any) -> bool:
+  return isinstance(state, MeasureState)
 
 
 def _flags(state: Any) -> Iterator[Any]:
   """Yields the flag of each trigger that is not inside another."""
   nodes = jax.tree.leaves(
-    state, is_leaf=lambda x: hasattr(x, 'sync') or isinstance(x, _WRAPPERS)
+    state, is_leaf=lambda x: _is_trigger(x) or isinstance(x, _WRAPPERS)
   )
   for node in nodes:
-    if hasattr(node, 'sync'):
+    if _is_trigger(node):
       yield node.sync
     elif isinstance(node, _WRAPPERS):
       for flag in _flags(tuple(node)):

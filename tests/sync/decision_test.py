@@ -140,3 +140,15 @@ def test_multi_steps_runs_under_shard_map():
     w, state, sync = mapped(w, state, GRADS)
     found.append(sync.tolist())
   assert found == [[i == 1] * 4 for i in range(5)]
+
+
+@pytest.mark.parametrize(
+  'trigger', [ss.selsync(0.3), ss.any_of(ss.every(3), ss.selsync(0.3))]
+)
+def test_a_trigger_that_measures_behind_a_clip_says_so(trigger):
+  clip = optax.clip_by_global_norm(1.0)
+  with pytest.warns(UserWarning, match='put it first in the chain') as said:
+    flags(optax.chain(clip, trigger, SGD), 3)
+  assert len(said) == 1
+  flags(optax.chain(trigger, clip, SGD), 3)
+  flags(optax.chain(clip, ss.every(2), SGD), 3)
