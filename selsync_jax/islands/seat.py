@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import itertools
+import queue
 import threading
 import time
 from typing import Any
@@ -37,7 +38,11 @@ class Seat:
     self.silent, self.is_prepared = 0.0, False
     start: tuple[float, Head] = time.monotonic(), Meter().read()
     self._told = collections.deque([start], WINDOW)
-    self._writer, self._sending = writer, threading.Lock()
+    self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    self._sender = threading.Thread(
+      target=self._write, args=(writer,), daemon=True
+    )
+    self._sender.start()
 
   def note(self, head: Head) -> None:
     """Keeps what the island tells of itself, which a `Meter` has counted."""
@@ -55,12 +60,18 @@ class Seat:
     return {**now, **rates}
 
   def send(self, head: Head, body: bytes = b'') -> None:
-    """Sends a message; `Circle.listen` notices if nobody is there."""
-    with self._sending, contextlib.suppress(*ERRORS):
-      if self._writer:
-        self._writer.write_metadata(encode(head, body))
+    """Sends a message soon; an island that reads none holds nobody up.
+
+    `Circle.listen` notices if nobody is there.
+    """
+    self._outgoing.put(encode(head, body))
 
   def close(self) -> None:
-    """Forgets the connection, which ends with the call that serves it."""
-    with self._sending:
-      self._writer = None
+    """Sends what waits; the connection ends with the call that serves it."""
+    self._outgoing.put(None)
+    self._sender.join()
+
+  def _write(self, writer: Any) -> None:
+    while (message := self._outgoing.get()) is not None:
+      with contextlib.suppress(*ERRORS):
+        writer.write_metadata(message)

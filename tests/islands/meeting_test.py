@@ -5,7 +5,9 @@ import dataclasses
 import functools
 import hashlib
 import itertools
+import json
 import queue
+import threading
 import time
 
 import numpy as np
@@ -19,6 +21,7 @@ from selsync_jax.islands import circle
 from selsync_jax.islands import control
 from selsync_jax.islands import flight
 from selsync_jax.islands import meeting
+from selsync_jax.islands.seat import Seat
 
 
 @pytest.fixture
@@ -348,3 +351,20 @@ def test_an_invitation_that_is_wrong_lets_nobody_in(point, said):
   assert said.empty()
   with pytest.raises(RunError, match="'nonsense' is not an invitation"):
     meeting.Invitation.parse('nonsense')
+
+
+def test_an_island_that_reads_nothing_holds_nobody_up():
+  thawed, read = threading.Event(), []
+
+  class Frozen:
+    def write_metadata(self, message):
+      thawed.wait()
+      read.append(json.loads(message))
+
+  seat = Seat(Frozen())
+  for number in range(100):
+    seat.send({'number': number})
+  assert not read
+  thawed.set()
+  seat.close()
+  assert read == [{'number': number} for number in range(100)]
