@@ -8,7 +8,6 @@ workload's config starts from this one and changes some fields.
 """
 
 from collections.abc import Mapping, Sequence
-import functools
 import inspect
 import types
 from typing import Any
@@ -22,6 +21,7 @@ from selsync_jax.config import Constructor
 from selsync_jax.config import lookup
 from selsync_jax.config import parameters
 from selsync_jax.config import rule
+from selsync_jax.config import unflattened
 from selsync_jax.data.partitions import PARTITIONS
 from selsync_jax.data.sources import BY_NUMPY
 from selsync_jax.data.sources import BY_TFDS
@@ -93,14 +93,14 @@ def _unset(*tables: Mapping[str, Constructor]) -> dict[str, Any]:
 
 def _own() -> dict[str, Any]:
   """The fields that belong to no constructor, nested, with their defaults."""
-  config: dict[str, Any] = {}
-  for name, field in fields.FIELDS.items():
-    *sections, last = name.split('.')
-    node = functools.reduce(lambda n, s: n.setdefault(s, {}), sections, config)
-    kind = rule(field.rule).kind
-    unset = field.default is None
-    node[last] = config_dict.placeholder(kind) if unset else field.default
-  return config
+  return unflattened(
+    {
+      name: config_dict.placeholder(rule(field.rule).kind)
+      if field.default is None
+      else field.default
+      for name, field in fields.FIELDS.items()
+    }
+  )
 
 
 def split(

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from annotated_types import Interval
 
 from selsync_jax.config import Count
+from selsync_jax.config import flat
 from selsync_jax.config import Index
 from selsync_jax.config import Positive
 from selsync_jax.config import Probability
@@ -255,6 +256,14 @@ FIELDS: Mapping[str, Field] = {
   ),
 }
 """By name, in the order in which documentation lists them."""
+
+
+def completed(saved: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns a saved config by dotted names, with defaults of what it lacks.
+
+  The version that saved it may not have had all fields.
+  """
+  return {name: field.default for name, field in FIELDS.items()} | flat(saved)
 
 
 def may_change(field: str) -> bool:

@@ -6,7 +6,6 @@ same initial weights, batches and random draws.
 
 from collections.abc import Callable, Iterable, Sequence
 import itertools
-import json
 import pathlib
 import re
 
@@ -14,7 +13,7 @@ import ml_collections
 
 from selsync_jax.commands import config_file
 from selsync_jax.config import ConfigError
-from selsync_jax.config import flat
+from selsync_jax.fields import completed
 from selsync_jax.runs import files
 from selsync_jax.runs import records
 from selsync_jax.runs.history import Trial
@@ -131,14 +130,14 @@ def _number(value: float) -> str:
 def _check_workdir(trial: Trial) -> None:
   """Raises `ConfigError` if the workdir holds a run with another config."""
   try:
-    existing = flat(records.read_config(trial.workdir) or {})
+    saved = records.read_config(trial.workdir)
   except files.DamagedFile:
     return  # The run repairs it.
-  if not existing:
+  if saved is None:
     return
-  for field, value in flat(json.loads(trial.config.to_json())).items():
-    if existing.get(field) != value:
-      raise ConfigError(
-        f'{trial.workdir}: holds a run with {field}={existing.get(field)!r}, '
-        f'not {value!r}; take another --out'
-      )
+  config = trial.config.to_dict()
+  for field, old, new in files.differences(completed(saved), config):
+    raise ConfigError(
+      f'{trial.workdir}: holds a run with {field}={old!r}, not {new!r}; take '
+      'another --out'
+    )

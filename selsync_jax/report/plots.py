@@ -9,6 +9,7 @@ from typing import Any
 
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
+from selsync_jax.fields import completed
 from selsync_jax.report import changes_plot
 from selsync_jax.report import metric_plot
 from selsync_jax.report import run_plots
@@ -118,4 +119,5 @@ def _bsp_like(run: Run, folder: pathlib.Path) -> Run | None:
 
 
 def _relevant(config: Mapping[str, Any]) -> dict[str, Any]:
-  return {k: v for k, v in config.items() if k not in _IRRELEVANT}
+  fields = completed(config).items()
+  return {k: v for k, v in fields if k.partition('.')[0] not in _IRRELEVANT}

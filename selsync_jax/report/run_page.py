@@ -72,7 +72,7 @@ def _config(runs: Sequence[Run], head: Sequence[str]) -> Markup:
   rows = _rows([_fields(run) for run in runs])
   rows.sort(key=lambda row: len(set(row[1])) == 1)  # Differences come first.
   defaults = {name: _shown(field.default) for name, field in FIELDS.items()}
-  folded = [row for row in rows if {*row[1]} == {defaults.get(row[0], '–')}]
+  folded = [row for row in rows if {*row[1]} <= {defaults.get(row[0]), '–'}]
   others = [row for row in rows if row not in folded]
   summary = f'{len(folded)} fields that have their default'
   return page.table('config', 'Config', head, others, summary, folded)

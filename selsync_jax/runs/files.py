@@ -118,12 +118,12 @@ def parse(content: bytes, *kinds: Any) -> Any:
 def differences(
   old: Mapping[str, Any], new: Mapping[str, Any]
 ) -> list[tuple[str, Any, Any]]:
-  """Returns the fields in which a JSON object and new values differ.
+  """Returns the fields in which old and new values differ, as JSON has them.
 
   Each has its dotted name, its old and its new value, `None` where it is
   missing. They are sorted by name.
   """
-  before, now = flat(old), flat(json.loads(json.dumps(new)))
+  before, now = (flat(json.loads(json.dumps(each))) for each in (old, new))
   names = sorted(before.keys() | now.keys())
   pairs = ((name, before.get(name), now.get(name)) for name in names)
   return [(name, was, value) for name, was, value in pairs if was != value]

@@ -16,6 +16,7 @@ import numpy as np
 
 from selsync_jax.cluster import processes
 from selsync_jax.config import ConfigError
+from selsync_jax.fields import completed
 from selsync_jax.fields import may_change
 from selsync_jax.runs import files
 from selsync_jax.runs import records
@@ -191,7 +192,9 @@ def _compare(
     return True
   changed = [
     f'{field} was {old!r}, now {new!r}'
-    for field, old, new in files.differences(existing, config)
+    for field, old, new in files.differences(
+      completed(existing), completed(config)
+    )
     if not may_change(field)
   ]
   if changed:

@@ -17,7 +17,9 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
+from selsync_jax import fields
 from selsync_jax.config import RunError
+from selsync_jax.config import unflattened
 from selsync_jax.devices import arrays
 from selsync_jax.devices import mappers
 from selsync_jax.devices.mapper import Mapper
@@ -128,8 +130,8 @@ def evaluate(
   device suffices. Data or model must not have changed, unless that is accepted.
   """
   found = weights.read(workdir, step)
-  config = ml_collections.ConfigDict(records.read_config(workdir))
-  settings = check(config)._replace(source=None)
+  config = unflattened(fields.completed(records.read_config(workdir) or {}))
+  settings = check(ml_collections.ConfigDict(config))._replace(source=None)
   with contextlib.suppress(RunError):  # Only a resized run needs the record.
     settings = start.fit(settings, checkpoints.peek_record(workdir))
   problem, alone = create_problem(settings), mappers.Vmap(1)

@@ -15,7 +15,9 @@ from selsync_jax.data.arrays import IndexedData
 from selsync_jax.runs import history
 from selsync_jax.runs import records
 from selsync_jax.runs import workdir as workdirs
+from selsync_jax.training import evaluation
 from tests.support import live_runs
+from tests.support import perceptron
 from tests.support.short_runs import rows
 from tests.support.short_runs import run
 from tests.support.short_runs import STEPS
@@ -116,6 +118,23 @@ def test_another_config_is_refused_by_the_names_of_its_fields(
     '--restart'
   )
   assert json.loads((finished / 'config.json').read_text())['batch_size'] == 32
+
+
+def test_a_field_that_a_version_did_not_have_has_its_default(
+  finished, data_dir
+):
+  path = finished / 'config.json'
+  config = json.loads(path.read_text())
+  del config['accumulate'], config['init_from'], config['init_rename']
+  del config['model']['dtype'], config['mesh']
+  path.write_text(json.dumps(config))
+  before = json.loads((finished / 'summary.json').read_text())
+  with perceptron.registered():
+    _, scores = evaluation.evaluate(finished, 'last', 'test')
+  assert scores == pytest.approx({k: before[k] for k in scores}, rel=1e-5)
+  assert run(finished, data_dir) == before
+  with pytest.raises(ConfigError, match="dtype was 'float32', now 'bflo"):
+    run(finished, data_dir, model__dtype='bfloat16')
 
 
 def test_fields_that_do_not_change_training_may_change(finished, data_dir):
