@@ -285,6 +285,12 @@ def jax_is_used() -> bool:
   return xla_bridge.backends_are_initialized()
 
 
+def count() -> int:
+  """Returns the number of processes, without using JAX."""
+  state: Any = distributed.global_state
+  return state.num_processes
+
+
 def is_first() -> bool:
   """Returns whether this process is the one that writes and prints."""
   return jax.process_index() == 0

@@ -101,7 +101,8 @@ def train(
     The run, as `history.read` returns it.
 
   Raises:
-    ConfigError: for a value that breaks its rule, before any work.
+    ConfigError: for a value that breaks its rule, or if this process has
+      joined others, before any work.
     Stopped: after SIGTERM or SIGINT, with everything saved.
     RunError: if the run fails; names the last good checkpoint.
 
@@ -117,6 +118,11 @@ def train(
   config_file.refuse_simulation(settings.config)
   from selsync_jax.cluster import processes
 
+  if (count := processes.count()) > 1:
+    raise ConfigError(
+      f'train: works in one process, and this is one of {count}; start the '
+      'command `selsync train` in each, in place of join'
+    )
   if not processes.jax_is_used():
     from selsync_jax.devices import backend
 

@@ -5,6 +5,7 @@ import math
 import pathlib
 import sys
 
+from jax._src import distributed
 import pytest
 
 import selsync_jax as ss
@@ -51,6 +52,15 @@ def test_train_in_python_returns_what_the_run_recorded(
   assert again.outcome == run.outcome
   with pytest.raises(ConfigError, match=r'config\.steps=0: must be'):
     ss.train('digits', tmp_path, fields=fields | {'steps': 0})
+
+
+def test_train_in_python_does_not_work_in_one_of_several_processes(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(distributed.global_state, 'num_processes', 2)
+  with pytest.raises(ConfigError, match='train: works in one process, and thi'):
+    ss.train('digits', tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
 
 
 @pytest.mark.slow
