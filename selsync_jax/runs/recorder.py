@@ -14,6 +14,7 @@ import numpy as np
 from selsync_jax.config import ConfigError
 from selsync_jax.devices import arrays
 from selsync_jax.models import tasks
+from selsync_jax.runs import files
 from selsync_jax.runs import history
 from selsync_jax.runs import ledger
 from selsync_jax.runs import records
@@ -81,11 +82,12 @@ class Recorder(contextlib.ExitStack):
     self._workdir, self._restart = pathlib.Path(workdir), restart
     self._workers = workers
     self._config = _config(workers, strategy, config or {})
-    rows = [] if restart else _rows(self._workdir, step)
+    rows = [] if restart else _rows(self._workdir, step, workers)
     self._row = rows[-1] if rows else None  # The one to go on from.
     self._scores: Scores = history.newest_scores(rows)
     self._recording = Recording(self._workdir, self._config, step)
     self._is_open = False  # Whether the newest row takes scores.
+    self._names: set[str] = set()  # Of the first step's metrics.
 
   def __enter__(self) -> 'Recorder':
     """Claims the folder, and drops rows after the step to go on from."""
@@ -206,6 +208,11 @@ class Recorder(contextlib.ExitStack):
           f'metrics.{name}: every process has those of all workers; pass what '
           'the step returned, or those of the workers of this process'
         )
+    self._names = self._names or {*metrics}
+    if changed := sorted(self._names ^ metrics.keys()):
+      raise ConfigError(
+        f'metrics: {", ".join(changed)}: must be there at every step or at none'
+      )
 
 
 def _config(
@@ -231,8 +238,12 @@ def _config(
     raise ConfigError(f'config: {error}') from error
 
 
-def _rows(workdir: pathlib.Path, step: int) -> list[Row]:
-  """Returns the rows up to a step, which must be one of them unless it is 0."""
+def _rows(workdir: pathlib.Path, step: int, workers: int) -> list[Row]:
+  """Returns the rows up to a step, which must be one of them unless it is 0.
+
+  They must be of so many workers: what these would have sent under BSP follows
+  from their number.
+  """
   if step == 0:
     if summary := records.read_summary(workdir):
       raise ConfigError(
@@ -246,6 +257,13 @@ def _rows(workdir: pathlib.Path, step: int) -> list[Row]:
       f'step={step}: {workdir} has no row of this step; call flush before '
       'saving a checkpoint'
     )
+  with contextlib.suppress(files.DamagedFile):  # It is written again.
+    config = records.read_config(workdir)
+    if config and config['workers'] != workers:
+      raise ConfigError(
+        f'workers={workers}: must be {config["workers"]}, as in {workdir}, or '
+        'start again with restart=True'
+      )
   return rows
 
 

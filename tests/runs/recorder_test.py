@@ -166,6 +166,15 @@ def test_metrics_that_cannot_make_a_row_are_refused(metrics, message, tmp_path):
     recorder.step(metrics)
 
 
+def test_metrics_have_the_same_names_at_every_step(tmp_path):
+  with ss.Recorder(tmp_path, **OPTIONS) as recorder:
+    recorder.step(GOOD | {'norm': np.ones(2)})
+    recorder.step(GOOD | {'norm': np.ones(2)})
+    with pytest.raises(ConfigError, match='metrics: norm, rank: must be there'):
+      recorder.step(GOOD | {'rank': np.ones(2)})
+  assert [row['norm'] for row in history.read(tmp_path).rows] == [1, 1]
+
+
 def test_scores_without_a_step_of_their_own_are_refused(tmp_path):
   with ss.Recorder(tmp_path, **OPTIONS) as recorder:
     recorder.step(GOOD)
@@ -185,6 +194,8 @@ def test_a_folder_that_does_not_fit_is_refused(tmp_path):
     ss.Recorder(workdir, **OPTIONS)
   with pytest.raises(ConfigError, match=r'step=9: .* no row of this step'):
     ss.Recorder(workdir, step=9, **OPTIONS)
+  with pytest.raises(ConfigError, match=r'workers=4: must be 2, as in '):
+    ss.Recorder(workdir, step=4, **OPTIONS | {'workers': 4})
   other = {'config': {'width': 8}} | OPTIONS
   with pytest.raises(ConfigError, match='width was None, now 8'):
     ss.Recorder(workdir, step=4, **other).__enter__()
