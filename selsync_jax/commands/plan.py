@@ -63,10 +63,11 @@ def main(arguments: Sequence[str]) -> None:
   from selsync_jax.sync import network
 
   devices = options.devices_per_worker or math.prod(config.mesh.values())
-  if config.batch_size % devices:
+  if config.batch_size % (devices * config.accumulate):
     raise ConfigError(
       f'config.batch_size={config.batch_size}: must be a multiple of '
-      f'--devices-per-worker={devices}'
+      f'--devices-per-worker={devices} times '
+      f'config.accumulate={config.accumulate}'
     )
   links = network.Network(config.workers, options.bandwidth, options.latency)
   within = network.Network(devices, options.inner_bandwidth, 0.0)
@@ -135,7 +136,8 @@ def _print_costs(configs, links, within, lssr, steps):
   context = methods.Context(measured.steps_per_epoch, configs['selsync'].seed)
 
   size = nbytes(measured.shared['params'])
-  shared = within.seconds(Collective('all_reduce', size))
+  pieces = configs['selsync'].accumulate  # XLA reduces each one's gradient.
+  shared = pieces * within.seconds(Collective('all_reduce', size))
   if configs['selsync'].mesh.fsdp > 1:  # Two all-gathers, a reduce-scatter.
     shared *= 1.5
   compute = measured.seconds / within.workers + shared

@@ -79,6 +79,7 @@ def test_a_narrow_terminal_shows_what_decides(monkeypatch, capsys, perceptron):
 
 GIVEN = '--lssr=0.9'
 MESH = '--config.mapper=mesh'
+PIECES = '--config.accumulate=4'
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ MESH = '--config.mapper=mesh'
   [
     (['--config.mesh.data=8'], 8, 1),
     (['--config.mesh.data=2', '--config.mesh.fsdp=2'], 4, 1.5),
-    (['--config.mesh.data=8', '--devices-per-worker=2'], 2, 1),
+    (['--config.mesh.data=8', '--devices-per-worker=2', PIECES], 2, 4),
   ],
 )
 def test_devices_of_a_mesh_share_the_batch(
@@ -131,6 +132,10 @@ def test_devices_of_a_mesh_share_the_batch(
     (
       [GIVEN, '--devices-per-worker=5'],
       'config.batch_size=32: must be a multiple of --devices-per-worker=5',
+    ),
+    (
+      [GIVEN, '--devices-per-worker=16', PIECES],
+      'a multiple of --devices-per-worker=16 times config.accumulate=4',
     ),
     ([GIVEN, '--workers=0'], '--workers=0: must be a whole number of at'),
     ([GIVEN, '--config.sync.delta=1'], 'this config has no such field'),
