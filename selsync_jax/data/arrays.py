@@ -226,7 +226,7 @@ class IndexedData(protocol.Data):
 
   @property
   def fingerprint(self) -> dict[str, Any]:
-    """See `Data`; 64 examples of each split are read."""
+    """See `Data`; 64 examples of each split are read, and all labels."""
     marks = {}
     for split, examples in self.info.sizes.items():
       stored = self.dataset.rows(split, sample(examples, 64))
@@ -235,6 +235,8 @@ class IndexedData(protocol.Data):
         'arrays': forms(stored),
         'content': checksum(stored),
       }
+    if self.info.labels is not None:  # Partitions may depend on every one.
+      marks['train']['labels'] = checksum({'label': self.info.labels})
     return marks
 
 

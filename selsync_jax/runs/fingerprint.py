@@ -51,8 +51,8 @@ def check(
   """Returns what differs from a run, as `data.train.examples was 4, now 2`.
 
   It refuses differences that are not accepted. There are none for a new run.
-  Models that different versions of JAX or Flax have traced are not compared,
-  and only what the fingerprint of this session contains is.
+  Models that different versions of JAX or Flax have traced are not compared.
+  Nor is what an earlier version did not record, or this session did not read.
 
   Raises:
     ConfigError: if something differs that is not accepted.
@@ -65,6 +65,7 @@ def check(
   changes = {
     name: f'{name} was {old}, now {new}'
     for name, old, new in files.differences(known, found)
+    if old is not None
   }
   versions = {name for name in changes if name.startswith(_VERSIONS)}
   not_compared = versions | ({_PROGRAM} if versions else set())

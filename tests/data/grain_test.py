@@ -292,6 +292,17 @@ def test_labels_are_those_of_all_training_examples():
     by_grain(labels=np.arange(3))
 
 
+def test_other_labels_are_other_data():
+  labels = arrays_of('train')['label']
+  other = labels.copy()
+  other[[1, 2]] = labels[[2, 1]]
+  one, same, changed = (
+    assigned(by_grain(labels=each)).fingerprint
+    for each in (labels, labels.copy(), other)
+  )
+  assert one == same and one != changed
+
+
 def test_without_grain_the_line_says_what_to_install(monkeypatch):
   monkeypatch.setitem(sys.modules, 'grain', None)
   with pytest.raises(ConfigError, match=r"pip install 'selsync-jax\[grain\]'$"):
