@@ -11,6 +11,7 @@ import jax
 import optax
 from optax import contrib
 
+from selsync_jax.array_names import array_name
 from selsync_jax.config import bind
 from selsync_jax.config import Bound
 from selsync_jax.config import config_errors
@@ -158,7 +159,9 @@ def _partition(rest, groups):
   """Returns the optimizer that takes each group's own for its parameters."""
 
   def label(path, _):
-    name = jax.tree_util.keystr(path, simple=True, separator='/')
+    name = array_name(path)
+    if not name.startswith('params/'):  # The tree of an outer step begins so.
+      name = f'params/{name}'
     found = (str(i) for i, (p, _) in enumerate(groups) if p.search(name))
     return next(found, 'rest')
 
@@ -188,8 +191,8 @@ def create_optimizer(
       regularization: it is added to the gradient. `decayed` selects the
       parameters with weight decay: `all`, or only `matrices`. `groups` is a
       tuple of mappings. Each has `parameters`, a regular expression that is
-      searched in their names, such as `Dense_0/kernel`; the first group that
-      fits counts. Its other fields are arguments that differ for these
+      searched in their names, such as `params/Dense_0/kernel`; the first group
+      that fits counts. Its other fields are arguments that differ for these
       parameters, and `scale`, which multiplies their updates.
   """
   fields = {'name': name, 'learning_rate': 0.0, **options}

@@ -210,7 +210,7 @@ def test_a_group_of_parameters_has_arguments_of_its_own():
     weight_decay=0.5,
     clip_norm=1.0,
     groups=(
-      {'parameters': '^b', 'weight_decay': 0.0, 'b1': 0.5, 'scale': 3.0},
+      {'parameters': '^params/b', 'weight_decay': 0.0, 'b1': 0.5, 'scale': 3.0},
       {'parameters': 'bias|embedding', 'scale': 0.0},
     ),
   )

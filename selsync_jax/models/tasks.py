@@ -5,7 +5,7 @@ is False for padding examples; they count in no metric and no gradient, except
 that batch normalization includes them in its statistics.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import functools
 import hashlib
 import re
@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Shaped
 import numpy as np
 import optax
 
+from selsync_jax.array_names import by_name
 from selsync_jax.config import ConfigError
 from selsync_jax.config import Registry
 
@@ -150,10 +151,10 @@ def check_model(
 ) -> Any:
   """Checks that a model can be trained; returns its outputs' shapes."""
   params, model_state = shapes['params'], shapes['model_state']
-  for name, leaf in _named(params):
+  for name, leaf in by_name(params).items():
     if not jnp.issubdtype(leaf.dtype, jnp.floating):
       raise ValueError(f'parameter {name} is {leaf.dtype}: must be floating')
-  for name, leaf in _named({'params': params, **model_state}):
+  for name, leaf in by_name({'params': params, **model_state}).items():
     if not leaf.size:
       shape = f'array {name} has shape {leaf.shape}'
       raise ValueError(f'{shape}: must not be empty')
@@ -196,16 +197,11 @@ def _apply(model, params, model_state, inputs, key=None):
   return model.apply(variables, inputs, train=key is not None, **how)
 
 
-def _named(tree: Any) -> Iterator[tuple[str, Any]]:
-  """Yields the leaves of a tree with their paths."""
-  for path, leaf in jax.tree.leaves_with_path(tree):
-    yield jax.tree_util.keystr(path, simple=True, separator='/'), leaf
-
-
 def _forms(tree: Any) -> str:
   """Returns name, dtype and shape of each array."""
   return ', '.join(
-    f'{name} {leaf.dtype}{list(leaf.shape)}' for name, leaf in _named(tree)
+    f'{name} {leaf.dtype}{list(leaf.shape)}'
+    for name, leaf in by_name(tree).items()
   )
 
 

@@ -23,6 +23,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from selsync_jax import blame
+from selsync_jax.array_names import array_name
+from selsync_jax.array_names import by_name
 from selsync_jax.cluster import processes
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
@@ -369,9 +371,8 @@ class Checkpoints:
       written, jax.tree.leaves(restored), strict=True
     ):
       if content != _content(leaf):
-        name = jax.tree_util.keystr(path, simple=True, separator='/')
         raise CheckpointError(
-          f'checkpoint: {name} was not read back as it was written'
+          f'checkpoint: {array_name(path)} was not read back as it was written'
         )
     with _as_checkpoint_error():
       self._manager.delete(0)
@@ -430,10 +431,7 @@ def _check_shapes(path: pathlib.Path, saved: Any, wanted: Any) -> None:
 
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
-  return {
-    jax.tree_util.keystr(path, simple=True, separator='/'): leaf.shape[1:]
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-  }
+  return {name: leaf.shape[1:] for name, leaf in by_name(tree).items()}
 
 
 def _losses(workdir: pathlib.Path) -> dict[int, float]:

@@ -2,7 +2,7 @@
 
 The source may be a run, whatever its mesh and number of workers, a file of
 safetensors or NumPy, or an orbax checkpoint of another program. Arrays are
-matched by name, as `weights` names them.
+matched by name, see `array_names`.
 """
 
 from collections.abc import Mapping
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from selsync_jax import blame
+from selsync_jax.array_names import by_name
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.runs import files
@@ -66,7 +67,7 @@ def read(source: Source, variables: Any) -> Given:
     RunError: if the source is damaged.
   """
   found, step = _read(source.path, kind(source))
-  names, wanted = source.translated(found), weights.by_name(variables)
+  names, wanted = source.translated(found), by_name(variables)
   arrays = {
     name: _fitted(source, name, found[names[name]], like)
     for name, like in wanted.items()

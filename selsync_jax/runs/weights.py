@@ -4,8 +4,7 @@
 steps that have a checkpoint, the consensus is computed from the checkpoint.
 
 Variables are those of flax: a nested dict of arrays, `params` and other
-collections. In a file, an array's name is its path, `params/Dense_0/kernel`; a
-slash inside a part of the path is `%2F`, and a percent sign `%25`. A JSON
+collections. In a file, arrays have the names of `array_names`, and a JSON
 object, `about`, describes the origin of the variables.
 """
 
@@ -26,6 +25,8 @@ import safetensors
 import safetensors.numpy
 
 from selsync_jax import blame
+from selsync_jax.array_names import array_name
+from selsync_jax.array_names import by_name
 from selsync_jax.cluster import processes
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
@@ -323,18 +324,8 @@ def flat(tree: Any) -> dict[str, np.ndarray]:
   return {name: np.asarray(leaf, order='C') for name, leaf in named}
 
 
-def by_name(tree: Any) -> dict[str, Any]:
-  """Returns the leaves of a tree by their names in a file."""
-  return {_name(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
-
-
 def replaced(variables: Variables, arrays: Mapping[str, Any]) -> Any:
   """Returns variables with some arrays, given by name, in place of theirs."""
   return jax.tree.map_with_path(
-    lambda path, leaf: arrays.get(_name(path), leaf), dict(variables)
+    lambda path, leaf: arrays.get(array_name(path), leaf), dict(variables)
   )
-
-
-def _name(path: tuple[Any, ...]) -> str:
-  parts = (jax.tree_util.keystr((key,), simple=True) for key in path)
-  return '/'.join(p.replace('%', '%25').replace('/', '%2F') for p in parts)

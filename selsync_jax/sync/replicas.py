@@ -41,11 +41,3 @@ def first_difference(tree: Any, *, axis_name: str = AXIS) -> Int32[Array, '']:
   return jnp.where(
     jnp.any(differs), jnp.argmax(differs).astype(jnp.int32), jnp.int32(-1)
   )
-
-
-def leaf_names(tree: Any) -> list[str]:
-  """Returns the paths of the leaves, in `jax.tree` order."""
-  return [
-    jax.tree_util.keystr(path, simple=True, separator='/')
-    for path, _ in jax.tree_util.tree_leaves_with_path(tree)
-  ]

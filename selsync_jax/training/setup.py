@@ -12,6 +12,7 @@ import jax
 import ml_collections
 import numpy as np
 
+from selsync_jax.array_names import by_name
 from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
@@ -23,7 +24,6 @@ from selsync_jax.methods import METHODS
 from selsync_jax.models import tasks
 from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.ledger import Totals
-from selsync_jax.sync import replicas
 from selsync_jax.sync import traffic
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.training.problem import create_problem
@@ -176,7 +176,7 @@ class Setup:
       self.problem.steps_per_epoch,
       self.problem.rates,
       max_skips=self.plan.max_skips,
-      leaf_names=replicas.leaf_names(self.problem.shapes['params']),
+      leaf_names=[*by_name(self.problem.shapes['params'])],
     )
 
 

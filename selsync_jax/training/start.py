@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from selsync_jax.array_names import by_name
 from selsync_jax.config import ConfigError
 from selsync_jax.devices import arrays
 from selsync_jax.devices import backend
@@ -155,7 +156,7 @@ def fresh(setup: Setup) -> TrainState:
   if setup.plan.config.check_replicas:
     differs = mapper.map_workers(replicas.first_difference)
     leaf = int(arrays.local_values(differs(state.params))[0])
-    refuse_unequal(leaf, replicas.leaf_names(state.params), 0)
+    refuse_unequal(leaf, [*by_name(state.params)], 0)
   return state
 
 

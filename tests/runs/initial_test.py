@@ -10,6 +10,7 @@ import optax
 import orbax.checkpoint as ocp
 import pytest
 
+from selsync_jax.array_names import by_name
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.configs import digits
@@ -75,7 +76,7 @@ def test_a_run_starts_with_the_loss_of_its_source(
     np.testing.assert_array_equal(row, kernel)
   (kept,) = {
     name: leaf
-    for name, leaf in weights.by_name(state.averager_state).items()
+    for name, leaf in by_name(state.averager_state).items()
     if name.endswith('Dense_0/kernel') and 'trace' not in name
   }.values()
   np.testing.assert_array_equal(np.asarray(kept)[0], kernel)
