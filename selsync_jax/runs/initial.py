@@ -38,7 +38,7 @@ class Given(NamedTuple):
 def kind(source: Source) -> str:
   """Returns `run`, `orbax`, or a suffix; a `ConfigError` if it is no source."""
   path = source.path
-  if (path / records.CONFIG).exists():
+  if (path / records.METRICS).exists():  # Others have a config.json, too.
     return 'run'
   if len(trees := _orbax_trees(path)) == 1:
     return 'orbax'

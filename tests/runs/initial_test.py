@@ -219,6 +219,7 @@ def test_what_does_not_fit_is_refused(arrays, rename, line, tmp_path):
   ],
 )
 def test_a_mistake_is_found_before_the_data_are_read(fields, line, tmp_path):
+  (tmp_path / 'config.json').write_text('{}')  # As Hugging Face's hub has it.
   path = None if 'needs' in line else str(tmp_path)
   with pytest.raises(ConfigError) as error:
     create_problem(check(config(path, **fields)))
