@@ -138,21 +138,25 @@ class Setup:
   def check_programs(self) -> None:
     """Raises `RunError` if this program's step or data is not that of most.
 
-    Equal configs do not suffice: a host may have other code or other files.
-    Workers would then diverge or hang.
+    So it does for the weights to start from. Equal configs do not suffice: a
+    host may have other code or other files. Workers would then diverge or hang.
     """
     mapper = self.plan.mapper
     if mapper.programs == 1:
       return
-    found = mapper.digests(self.digest)
+    own = self.digest
+    if self.problem.source:
+      weights = json.dumps(self.problem.given.fingerprint).encode()
+      own = hashlib.sha256(own + weights).digest()
+    found = mapper.digests(own)
     usual, count = collections.Counter(found.values()).most_common(1)[0]
-    if self.digest == usual and 2 * count > len(found):
+    if own == usual and 2 * count > len(found):
       return
     one = next(name for name, digest in found.items() if digest == usual)
     odd = ', '.join(name for name in found if found[name] != usual)
     raise RunError(
-      f'{odd} has other data, or would run another training step, than {one}; '
-      'give all of them the same code, files and config'
+      f'{odd} has other data or initial weights, or would run another training '
+      f'step, than {one}; give all of them the same code, files and config'
     )
 
   @property

@@ -27,11 +27,18 @@ LATE = {'sync__delay': {'steps': 3, 'own': 0.5, 'ahead': 0.5}}
 def train(tmp_path, data_dir, one_saves_at_a_time):
   """Trains islands in threads; returns the summary of each."""
 
-  def train(method, folder='islands', decays=(1e-4, 1e-4), **fields):
+  def train(
+    method,
+    folder='islands',
+    decays=(1e-4, 1e-4),
+    sources=(None, None),
+    **fields,
+  ):
     board = Board(N, timeout=20.0)
 
     def island(i):
       own = {'mapper': 'auto', 'optimizer__weight_decay': decays[i]}
+      own['init_from'] = sources[i]
       mapper = IslandMapper(N, board.peers(i))
       return train_and_evaluate(
         short_runs.config(data_dir, method, workers=N, **fields | own),
@@ -112,11 +119,18 @@ def test_they_refuse_to_go_on_from_nothing_in_common(train, tmp_path):
     train('selsync')
 
 
-def test_what_is_not_one_run_is_refused(train):
+def test_what_is_not_one_run_is_refused(train, tmp_path):
   with pytest.raises(
-    RunError, match=r'^island 1 has other data, or would run another training'
+    RunError, match=r'^island 1 has other data or initial weights, or would ru'
   ):
     train('selsync', decays=(1e-4, 0.1))
+  sources = tmp_path / 'a.npz', tmp_path / 'b.npz'
+  for i, path in enumerate(sources):
+    np.savez(path, **{'params/Dense_1/bias': np.full(10, i, np.float32)})
+  with pytest.raises(
+    RunError, match=r'^island 1 has other data or initial wei'
+  ):
+    train('selsync', sources=[str(path) for path in sources])
   with pytest.raises(
     ConfigError, match=r'config\.workers=3: 2 islands have met'
   ):
