@@ -71,6 +71,10 @@ class Problem:
       return initial.Given({}, '')
     return initial.read(self.source, weights.joined(self.shapes))
 
+  def forget_given(self) -> None:
+    """Frees the memory of `given`, which is read again if it is used again."""
+    self.__dict__.pop('given', None)
+
   @functools.cached_property
   def shapes(self) -> dict[str, Any]:
     """The shapes of `{'params', 'model_state'}` of one worker."""

@@ -125,7 +125,9 @@ def state(setup: Setup, session: Session, totals: Totals) -> TrainState:
   problem, plan, record = setup.problem, setup.plan, session.record
   session.say('compiling')
   if record is None:
-    return fresh(setup)
+    started = fresh(setup)
+    problem.forget_given()
+    return started
   line = f'resuming from step {totals.steps}'
   restore = session.checkpoints.restore
   shapes, old = setup.shapes, record['workers']

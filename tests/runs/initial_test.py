@@ -99,6 +99,9 @@ def test_an_asynchronous_run_starts_there_too(source):
   found = weights.flat(weights.joined(model))
   expected = weights.flat(weights.read(source / 'run').variables)
   jax.tree.map(np.testing.assert_array_equal, found, expected)
+  problem.forget_given()
+  assert 'given' not in vars(problem)
+  jax.tree.map(np.testing.assert_array_equal, problem.given.arrays, expected)
 
 
 def test_a_resumed_run_needs_no_source_and_a_changed_one_is_noticed(
