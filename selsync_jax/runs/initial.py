@@ -111,7 +111,8 @@ def _read(path: pathlib.Path, kind: str) -> tuple[Mapping[str, Any], str]:
     return weights.read_arrays(path), ''
   try:
     if kind == 'orbax':
-      return weights.flat(weights.read_orbax(*_orbax_trees(path))), ''
+      (tree,) = _orbax_trees(path)
+      return weights.flat(weights.read_orbax(tree)), ''
     with np.load(path, allow_pickle=False) as file:
       return {name: file[name] for name in file if name != weights.ABOUT}, ''
   except OSError as error:  # Not damage; another attempt may succeed.
