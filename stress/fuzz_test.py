@@ -7,10 +7,15 @@ from tests.support import hostile_code
 from tests.support.hostile_code import Case
 
 RAISING = [
-  (Case('transform', 'sys.exit()', 10), 1),
-  (Case('derived', "raise ValueError('\\udcff')", 3), 1),
   (Case('callback', "raise ValueError('boom')", 10), 1),
-  (Case('task', "return result | {'step': loss}", 1), 2),
+  *(
+    pytest.param(*case, marks=pytest.mark.slow)
+    for case in [
+      (Case('transform', 'sys.exit()', 10), 1),
+      (Case('derived', "raise ValueError('\\udcff')", 3), 1),
+      (Case('task', "return result | {'step': loss}", 1), 2),
+    ]
+  ),
 ]
 # What is harmless, or shows only in the numbers.
 ACCEPTED = {

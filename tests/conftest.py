@@ -6,6 +6,7 @@ it by the environment, so that each program is compiled once, each data set is
 prepared once and nothing is written into the user's home.
 """
 
+import gc
 import io
 import os
 import pathlib
@@ -59,6 +60,10 @@ from tests.support.session import ROOT
 from tests.support.session import SESSION
 
 check_public_signatures()
+
+# Tracing makes many objects that live long; looking through them for cycles, as
+# often as Python does, takes a tenth of the tests' time.
+gc.set_threshold(200_000, 50, 100)
 
 jax.config.update('jax_num_cpu_devices', 16)
 jax.config.update('jax_numpy_rank_promotion', 'raise')

@@ -179,13 +179,6 @@ def run_once(name, arguments, data_dir, ran):
     ran.add((name, *arguments))
 
 
-def test_the_first_command_of_the_readme_runs(
-  clone, data_dir, ran, monkeypatch
-):
-  monkeypatch.chdir(clone)
-  run_once(*next(python_commands('README.md')), data_dir, ran)
-
-
 QUICK = ('docs/architecture.md',)
 
 

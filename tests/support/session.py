@@ -2,14 +2,18 @@
 
 from collections.abc import Callable
 import fcntl
+import functools
+from importlib.machinery import SourceFileLoader
 import os
 import pathlib
 import shutil
 import types
 from typing import Any
+from unittest import mock
 
 import beartype
 import jaxtyping
+from jaxtyping import _import_hook
 
 ROOT = pathlib.Path(__file__).parents[2]
 SESSION = pathlib.Path(os.environ['SELSYNC_TESTS'])  # From conftest.py.
@@ -26,9 +30,26 @@ def check_public_signatures() -> None:
   their definition is executed, which took half of the tests' time.
   """
   jaxtyping.jaxtyped = _jaxtyped_if_public
+  loader = _import_hook._JaxtypingLoader
+  loader.get_code = _get_code
+  loader.exec_module = SourceFileLoader.exec_module
   jaxtyping.install_import_hook(
     'selsync_jax', 'tests.support.session.typecheck'
   )
+
+
+def _get_code(loader: Any, module: str) -> types.CodeType:
+  """The code of a module with its checks, from a cache of its own.
+
+  Jaxtyping uses that cache also for all that the module imports. None of it is
+  there, so TensorFlow and others were compiled in every process, for seconds.
+  """
+  tag = loader._typechecker.get_hash()
+  with mock.patch(
+    'importlib._bootstrap_external.cache_from_source',
+    functools.partial(_import_hook._optimized_cache_from_source, tag),
+  ):
+    return SourceFileLoader.get_code(loader, module)
 
 
 def _jaxtyped_if_public(*, typechecker: Any) -> Callable[[Any], Any]:

@@ -119,8 +119,11 @@ def uneven(steps):
   'reducer, division',
   [
     (sparse.micro(DENSITY), EqualParts()),
-    (sparse.exdyna(DENSITY), Blocks()),
-    (sparse.micro(DENSITY, capacity=128.0), EqualParts()),
+    pytest.param(sparse.exdyna(DENSITY), Blocks(), marks=pytest.mark.slow),
+    pytest.param(
+      *(sparse.micro(DENSITY, capacity=128.0), EqualParts()),
+      marks=pytest.mark.slow,
+    ),
     (sparse.exdyna(DENSITY, capacity=128.0), Blocks()),
   ],
   ids=['micro', 'exdyna', 'micro with places', 'exdyna with places'],

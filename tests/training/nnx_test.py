@@ -52,7 +52,9 @@ def steps(*flags, style):
   return synced, losses
 
 
-@pytest.mark.parametrize('mapper', MAPPERS)
+@pytest.mark.parametrize(
+  'mapper', ['pmap', pytest.param('mesh', marks=pytest.mark.slow)]
+)
 def test_the_losses_are_those_of_linen(mapper):
   flags = *MAPPERS[mapper], '--config.workers=2', '--config.sync.delta=0.03'
   linen, nnx = (steps(*flags, style=style) for style in STYLES)
