@@ -30,7 +30,10 @@ def ask(device, **variables):
 @pytest.mark.parametrize(
   'variables, line',
   [
-    ({'XLA_FLAGS': '', 'JAX_PLATFORMS': 'cpu'}, 'started'),
+    pytest.param(
+      *({'XLA_FLAGS': '', 'JAX_PLATFORMS': 'cpu'}, 'started'),
+      marks=pytest.mark.slow,
+    ),
     ({'XLA_FLAGS': '--xla_cpu_enable_fast_math=false'}, 'started'),
     (
       {'XLA_FLAGS': '--xla_cpu_enable_fast_mth=false'},
@@ -59,7 +62,7 @@ def test_jax_starts_or_says_in_one_line_why_not(variables, line):
   [
     ('-n 20', 'ulimit -n 20: must be at least 256 for JAX'),
     ('-v 2000000', 'ulimit -v 2000000: must be at least 4000000 for JAX'),
-    ('-Sn 20', 'started'),
+    pytest.param('-Sn 20', 'started', marks=pytest.mark.slow),
   ],
 )
 def test_a_shell_that_allows_too_little_is_named(limit, line):

@@ -26,6 +26,7 @@ from selsync_jax.training.problem import create_problem
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 from selsync_jax.training.train import train_and_evaluate
+from tests.support.session import make_once
 
 pytestmark = pytest.mark.usefixtures('normalized')
 
@@ -41,13 +42,15 @@ def config(source=None, mapper='vmap', workers=2, fsdp=1, **fields):
 
 
 @pytest.fixture(scope='module')
-def source(tmp_path_factory, normalized):
+def source(normalized):
   """A run of two workers of two devices each, and files with its weights."""
-  folder = tmp_path_factory.mktemp('source')
-  train_and_evaluate(config(mapper='mesh', fsdp=2), folder / 'run')
-  for name in ('w.safetensors', 'w.npz', 'orbax'):
-    export.export(folder / 'run', folder / name)
-  return folder
+
+  def make(folder):
+    train_and_evaluate(config(mapper='mesh', fsdp=2), folder / 'run')
+    for name in ('w.safetensors', 'w.npz', 'orbax'):
+      export.export(folder / 'run', folder / name)
+
+  return make_once('source', make)
 
 
 @pytest.mark.parametrize(

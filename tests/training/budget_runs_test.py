@@ -31,7 +31,9 @@ def on_text():
   return config
 
 
-@pytest.mark.parametrize('workers', [2, 4, 16])
+@pytest.mark.parametrize(
+  'workers', [2, pytest.param(4, marks=pytest.mark.slow), 16]
+)
 def test_without_a_delta_any_number_of_workers_keeps_nine_of_ten_steps_local(
   workers,
 ):

@@ -1,6 +1,7 @@
 """Runs whose data or code change between two sessions."""
 
 import json
+import shutil
 
 import flax.linen as nn
 import numpy as np
@@ -17,6 +18,7 @@ from selsync_jax.runs import provenance
 from selsync_jax.simulate.run import simulate
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import own_code
+from tests.support.session import make_once
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +64,7 @@ def config(steps):
   changed = digits.get_config('selsync')
   changed.data.name, changed.model.name = 'dots', 'Small'
   changed.model.num_filters = None
+  changed.data.backend = 'numpy'
   changed.update(steps=steps, mapper='vmap', batch_size=4)
   return changed
 
@@ -74,6 +77,14 @@ def contents(folder):
   return {p: p.read_bytes() for p in folder.rglob('*') if p.is_file()}
 
 
+@pytest.fixture
+def workdir(tmp_path):
+  """A copy of a run of two steps."""
+  register()
+  made = make_once('changed', lambda folder: train(folder, 2))
+  return shutil.copytree(made, tmp_path / 'run')
+
+
 CHANGES = {
   'fewer examples': ({'examples': 64}, 'data.train.examples was 96, now 64'),
   'another seed': ({'seed': 1}, 'data.train.content was '),
@@ -83,61 +94,63 @@ CHANGES = {
 
 
 @pytest.mark.parametrize('change', CHANGES)
-def test_a_change_behind_a_name_is_refused_unless_it_is_accepted(
-  change, tmp_path, capsys
-):
+def test_a_change_behind_a_name_is_refused(change, workdir, capsys):
   changed, line = CHANGES[change]
-  register()
-  train(tmp_path, 2)
-  train(tmp_path, 3)  # Nothing has changed.
-  before = contents(tmp_path)
+  before = contents(workdir)
   register(**changed)
   with pytest.raises(
     ConfigError, match='other data, model or initial'
   ) as error:
-    train(tmp_path, 4)
+    train(workdir, 4)
   assert line in str(error.value)
   with pytest.raises(SystemExit):
-    run_command(['evaluate', str(tmp_path)])
+    run_command(['evaluate', str(workdir)])
   assert line in capsys.readouterr().err
-  assert contents(tmp_path) == before
-  run_command(['evaluate', str(tmp_path), '--accept_changes'])
-  assert train(tmp_path, 4, accept_changes=True)['steps'] == 4
-  *others, last = provenance.sessions(tmp_path)
+  assert contents(workdir) == before
+
+
+@pytest.mark.parametrize(
+  'change',
+  ['another seed', pytest.param('another constant', marks=pytest.mark.slow)],
+)
+def test_a_change_that_is_accepted_is_the_runs_from_then_on(change, workdir):
+  changed, line = CHANGES[change]
+  train(workdir, 3)  # Nothing has changed.
+  register(**changed)
+  run_command(['evaluate', str(workdir), '--accept_changes'])
+  assert train(workdir, 4, accept_changes=True)['steps'] == 4
+  *others, last = provenance.sessions(workdir)
   assert [line in change for change in last['changes']].count(True) == 1
   assert not any('changes' in session for session in others)
-  train(tmp_path, 5)  # What was accepted is the run's now.
+  train(workdir, 5)
 
 
-def test_a_model_that_another_version_traced_is_not_compared(tmp_path):
-  register()
-  train(tmp_path, 2)
-  recorded = json.loads((tmp_path / fingerprint.FINGERPRINT).read_text())
+def test_a_model_that_another_version_traced_is_not_compared(workdir):
+  recorded = json.loads((workdir / fingerprint.FINGERPRINT).read_text())
   del recorded['crc32']
   recorded['model'] = {'program': '0', 'versions': {'jax': '0.1', 'flax': '0'}}
   del recorded['data']['train']['labels']  # That version did not record them.
-  fingerprint.write(tmp_path, recorded)
-  assert train(tmp_path, 3)['steps'] == 3
+  fingerprint.write(workdir, recorded)
+  assert train(workdir, 3)['steps'] == 3
 
 
 @pytest.mark.parametrize(
   'damage',
   [
-    lambda whole: '{',
-    lambda whole: '[]',
-    lambda whole: '',
+    *(
+      pytest.param(lambda whole, text=text: text, marks=pytest.mark.slow)
+      for text in ('{', '[]', '')
+    ),
     lambda whole: whole.replace('"examples": ', '"examples": 1'),
   ],
 )
-def test_a_damaged_fingerprint_is_written_again(damage, tmp_path, capsys):
-  register()
-  train(tmp_path, 2)
-  path = tmp_path / fingerprint.FINGERPRINT
+def test_a_damaged_fingerprint_is_written_again(damage, workdir, capsys):
+  path = workdir / fingerprint.FINGERPRINT
   whole = path.read_text()
   path.write_text(damage(whole))
-  run_command(['evaluate', str(tmp_path)])
+  run_command(['evaluate', str(workdir)])
   assert f'{path} is damaged' in capsys.readouterr().err
-  train(tmp_path, 3)
+  train(workdir, 3)
   assert f'{path} is damaged' in capsys.readouterr().out
   assert path.read_text() == whole
 

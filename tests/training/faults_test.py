@@ -11,7 +11,9 @@ import time
 import numpy as np
 import pytest
 
+from selsync_jax.config import RunError
 from tests.support import live_runs
+from tests.support import short_runs
 
 # Every process started here finds the tests' own data.
 pytestmark = pytest.mark.usefixtures('data_dir')
@@ -134,16 +136,16 @@ def test_a_workdir_that_can_only_be_read_is_told_before_any_work(
 
 
 def test_what_cannot_be_saved_is_told_before_the_first_step(small_disk):
-  workdir = small_disk('1m')  # A checkpoint is 5 MB.
-  command = live_runs.command('selsync', 1, workdir, '--config.steps=3')
-  code, lines = live_runs.outcome(live_runs.start(command))
-  assert code == 1
-  assert lines[-1] == (
-    'train.py: checkpoint: No space left on device; last good checkpoint: none'
+  workdir = small_disk('1m')
+  fields = {'steps': 3, 'model__num_filters': 2048}  # A checkpoint is 5 MB.
+  with pytest.raises(RunError) as error:
+    short_runs.run(workdir, None, **fields)
+  assert str(error.value) == (
+    'checkpoint: No space left on device; last good checkpoint: none'
   )
   assert not live_runs.rows(workdir)
   small_disk.remount('size=200m')
-  live_runs.finish(command)
+  assert short_runs.run(workdir, None, **fields)['steps'] == 3
 
 
 @pytest.mark.slow

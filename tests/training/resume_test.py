@@ -79,7 +79,7 @@ def test_more_steps_go_on_where_the_run_ended(finished, data_dir, capsys):
 def test_every_backend_goes_on_with_the_same_batches(
   finished, tmp_path, data_dir
 ):
-  for steps, backend in ((6, 'tf'), (12, 'numpy'), (24, 'auto')):
+  for steps, backend in ((12, 'tf'), (24, 'auto')):
     run(tmp_path, data_dir, steps=steps, data__backend=backend)
   losses = [[row['loss'] for row in rows(run)] for run in (tmp_path, finished)]
   assert losses[0] == losses[1]

@@ -1,5 +1,7 @@
 """What a resumed or resized run does before its first step."""
 
+import shutil
+
 import flax.linen as nn
 import pytest
 
@@ -16,6 +18,7 @@ from selsync_jax.training import start
 from selsync_jax.training.settings import check
 from selsync_jax.training.train import train_and_evaluate
 from tests.support.perceptron import Perceptron
+from tests.support.session import make_once
 
 pytestmark = pytest.mark.usefixtures('perceptron')
 
@@ -31,8 +34,11 @@ def config(steps, workers=2):
 
 @pytest.fixture
 def workdir(tmp_path):
-  train_and_evaluate(config(steps=4), tmp_path / 'run')
-  return tmp_path / 'run'
+  """A copy of a run of four steps."""
+  made = make_once(
+    'start', lambda folder: train_and_evaluate(config(steps=4), folder)
+  )
+  return shutil.copytree(made, tmp_path / 'run')
 
 
 @pytest.fixture
