@@ -35,6 +35,10 @@ MAPPERS = ('pmap', 'vmap')
 STEPS = 60
 
 
+# Of those that are not slow, the ones that islands run.
+ON_ISLANDS = {'selsync', 'gossip', 'micro', 'local_sgd, late'}
+
+
 def strategy_of(variant):
   return compositions.create(*VARIANTS[variant])
 
@@ -142,6 +146,13 @@ def test_pmap_and_vmap_synchronize_alike_and_agree_to_rounding(variant):
   )
 
 
+@pytest.mark.parametrize(
+  'variant',
+  [
+    name if name in ON_ISLANDS else pytest.param(name, marks=_SLOW)
+    for name in VARIANTS
+  ],
+)
 def test_islands_synchronize_as_the_workers_of_one_program_do(variant):
   toy = Toy(variant)
   run, under_way = cut(toy.worker), toy.strategy.averager.under_way

@@ -80,8 +80,21 @@ def dirs(data_dir, archives_dir):
   }
 
 
+# Every data set, every partition, and an injection.
+QUICK = [
+  *(('digits', cut, {}) for cut in PARTITIONS),
+  *((name, 'seldp', {}) for name in FIELDS if name != 'digits'),
+  ('cifar10', 'dirichlet', dict(alpha=0.25, beta=1.0)),
+]
+
+
 @pytest.fixture(
-  scope='module', params=EACH, ids=lambda x: ' '.join(map(str, x))
+  scope='module',
+  params=[
+    pytest.param(each, marks=[] if each in QUICK else pytest.mark.slow)
+    for each in EACH
+  ],
+  ids=lambda x: ' '.join(map(str, x)),
 )
 def data(request, dirs):
   name, partition, injection = request.param

@@ -96,11 +96,10 @@ def test_step_k_on_one_process_of_several_is_what_one_process_sees(
 ):
   how = reader(shards, source.train)
   whole = list(how.batches(range(WORKERS), 0, 11))
-  for start in (4, 10):
-    late = list(how.batches([1, 2], start, 11))
-    for batch, again in zip(whole[start:], late, strict=True):
-      for field in batch:
-        np.testing.assert_array_equal(batch[field][1:], again[field])
+  late = list(how.batches([1, 2], 7, 11))
+  for batch, again in zip(whole[7:], late, strict=True):
+    for field in batch:
+      np.testing.assert_array_equal(batch[field][1:], again[field])
 
 
 def test_only_examples_that_are_used_are_decoded(shards):

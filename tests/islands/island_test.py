@@ -74,7 +74,13 @@ STRATEGIES = {
 }
 
 
-@pytest.mark.parametrize('name', STRATEGIES)
+@pytest.mark.parametrize(
+  'name',
+  [
+    *('selsync', 'late int8', 'DiLoCo'),
+    *(pytest.param(n, marks=pytest.mark.slow) for n in ('late', 'gossip')),
+  ],
+)
 def test_islands_train_as_the_workers_of_one_program(name):
   strategy = STRATEGIES[name]
   board = Board(N)

@@ -118,7 +118,13 @@ def test_an_average_in_which_an_island_ends_is_that_of_the_others(moment):
       )
 
 
-@pytest.mark.parametrize('name', STRATEGIES)
+@pytest.mark.parametrize(
+  'name',
+  [
+    *('selsync', 'late'),
+    *(pytest.param(n, marks=pytest.mark.slow) for n in ('DiLoCo', 'gossip')),
+  ],
+)
 def test_every_kind_of_average_goes_on_with_one_island_less(name):
   one, dead, other = train(STRATEGIES[name], last=7)
   assert dead is None

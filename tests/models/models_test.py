@@ -189,9 +189,9 @@ KEY = jax.random.key(1)
 @pytest.mark.parametrize(
   'name',
   [
-    pytest.param(
-      name, marks=[pytest.mark.slow] * (name == 'resnet, bottleneck')
-    )
+    name
+    if name in ('convnet', 'resnet, basic', 'transformer', 'decoder')
+    else pytest.param(name, marks=pytest.mark.slow)
     for name in SMALL
   ],
 )
@@ -210,7 +210,15 @@ def test_in_bfloat16_parameters_stay_float32_and_scores_stay_close(name):
   assert 0 < error < 0.1
 
 
-@pytest.mark.parametrize('name', WITH_DROPOUT)
+@pytest.mark.parametrize(
+  'name',
+  [
+    name
+    if name in ('vgg11, normalized', 'decoder')
+    else pytest.param(name, marks=pytest.mark.slow)
+    for name in WITH_DROPOUT
+  ],
+)
 def test_dropout_is_active_only_in_training(name):
   _, variables, x = small(name)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from selsync_jax.report import metric_plot
+from selsync_jax.report import png
 from selsync_jax.report import run_page
 from selsync_jax.report import run_plots
 from selsync_jax.runs import history
@@ -17,6 +18,17 @@ from tests.support.shown import marks
 from tests.support.shown import section
 
 BSP = 'validation, BSP'
+
+
+@pytest.fixture
+def no_files(monkeypatch):
+  """The page without the files of its figures, which take most of the time."""
+  monkeypatch.setattr(
+    png, 'write', lambda figures, out: out.mkdir(exist_ok=True)
+  )
+
+
+without_files = pytest.mark.usefixtures('no_files')
 
 
 def with_scores(workdir, score, metric='accuracy'):
@@ -34,6 +46,7 @@ def change_config(workdir, **fields):
   path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
+@without_files
 def test_the_axis_of_a_share_is_where_the_scores_settle(tmp_path):
   workdir = tmp_path / 'run'
   recorded.write_run(workdir, recorded.random_changes(100, 2))
@@ -46,6 +59,7 @@ def test_the_axis_of_a_share_is_where_the_scores_settle(tmp_path):
   assert y[0] == 0.1  # To be found by zooming out.
 
 
+@without_files
 @pytest.mark.parametrize(
   'metric, first, last', [('bleu_score', 30, 36), ('r2_score', -0.9, -0.3)]
 )
@@ -95,6 +109,7 @@ def test_bytes_are_drawn_against_those_of_bsp_if_all_runs_agree_on_them(
   assert ('against BSP (dotted)' in plot.caption) == agree
 
 
+@without_files
 def test_bsp_with_the_same_config_stands_beside_a_run(tmp_path):
   names = ('selsync', 'bsp', 'other-seed')
   for seed, name in enumerate(names):
@@ -125,6 +140,7 @@ def test_a_line_over_seeds_is_their_mean_in_a_band_that_holds_them(tmp_path):
   np.testing.assert_allclose(one.y, steps / 100)
 
 
+@without_files
 def test_a_loss_has_the_unit_that_its_task_gives_it(tmp_path):
   recorded.write_run(tmp_path / 'run', recorded.random_changes(4, 2))
   facts = {'labels': None, 'units': {'loss': 'squared error'}}
@@ -133,6 +149,7 @@ def test_a_loss_has_the_unit_that_its_task_gives_it(tmp_path):
   assert '"loss (squared error)"' in page
 
 
+@without_files
 def test_runs_with_different_metrics_share_a_page(tmp_path):
   workdirs = [tmp_path / 'a', tmp_path / 'b']
   for workdir in workdirs:
@@ -148,6 +165,7 @@ def test_runs_with_different_metrics_share_a_page(tmp_path):
   assert not marks(shown, 'top5', 1, 'a')
 
 
+@without_files
 @pytest.mark.parametrize(
   'steps, workers',
   [
@@ -172,6 +190,7 @@ def test_a_long_or_wide_run_is_bands_on_a_small_page(steps, workers, tmp_path):
   assert steps // 2 + 1 in [step for mark in votes for step in mark['x']]
 
 
+@without_files
 @pytest.mark.parametrize('steps', [20, 1000])
 def test_an_infinite_delta_is_no_line(steps, tmp_path):
   workdir = tmp_path / 'run'

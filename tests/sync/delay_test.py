@@ -124,7 +124,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize('k', [1, 2, 5])
+@pytest.mark.parametrize('k', [1, pytest.param(2, marks=pytest.mark.slow), 5])
 @pytest.mark.parametrize('case', CASES)
 def test_a_delayed_average_is_that_of_a_reference(case, k):
   """Votes come in bursts, so that some wait for a mean on its way."""
