@@ -168,7 +168,10 @@ CPU_RUN = """{"workers": 1, "seed": 0, "sync": {"method": "bsp"}, "data":
       *('export {run} --out=a.npz', 'XLA_FLAGS', '--xla_no', 'XLA_FLAGS: Unk'),
       marks=pytest.mark.slow,
     ),
-    ('evaluate {run}', 'XLA_FLAGS', '--xla_no', 'XLA_FLAGS: Unknown flag'),
+    pytest.param(
+      *('evaluate {run}', 'XLA_FLAGS', '--xla_no', 'XLA_FLAGS: Unknown flag'),
+      marks=pytest.mark.slow,
+    ),
     (
       'evaluate {run}',
       'JAX_PLATFORMS',
@@ -197,7 +200,10 @@ def test_a_command_starts_jax_as_its_config_says_or_says_why_not(
   assert done.stderr.count('\n') == 1
 
 
-@pytest.mark.parametrize('command', ['--help', 'plan --help', 'report'])
+@pytest.mark.parametrize(
+  'command',
+  [pytest.param('--help', marks=pytest.mark.slow), 'plan --help', 'report'],
+)
 def test_a_reader_that_leaves_changes_nothing(command):
   """`true` closes the pipe before anything is printed."""
   script = f'"$0" -m selsync_jax {command} 2>&1 | true; exit ${{PIPESTATUS[0]}}'

@@ -74,7 +74,9 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize('method', ['bsp', 'asp'])
+@pytest.mark.parametrize(
+  'method', ['bsp', pytest.param('asp', marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize('fields, line', BAD)
 def test_a_bad_cluster_is_one_line_and_leaves_nothing(
   method, fields, line, tmp_path, capsys

@@ -69,7 +69,9 @@ def test_training_batches_are_equal(both, workers, start, stop):
   )
 
 
-@pytest.mark.parametrize('split', ['train', 'validation', 'test'])
+@pytest.mark.parametrize(
+  'split', [pytest.param('train', marks=pytest.mark.slow), 'validation', 'test']
+)
 def test_evaluation_batches_are_equal(both, split):
   numpy, tensorflow = both
   for workers in ([0, 1], [2]):  # Two processes, three workers.

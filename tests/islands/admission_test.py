@@ -99,12 +99,13 @@ def train(compiled, tmp_path, data_dir, one_saves_at_a_time):
   return train
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'method, fields',
   [
     ('selsync', {'sync__delay': LATE}),
-    pytest.param('diloco', {'sync__period': 4}, marks=pytest.mark.slow),
-    pytest.param('bsp', {}, marks=pytest.mark.slow),
+    ('diloco', {'sync__period': 4}),
+    ('bsp', {}),
   ],
 )
 def test_one_that_comes_again_ends_as_the_others(

@@ -30,7 +30,9 @@ def in_linen(name):
   return f'Dense_{3 * layer + ("gate", "up", "down").index(kind)}', array
 
 
-@pytest.mark.parametrize('remat', [False, True])
+@pytest.mark.parametrize(
+  'remat', [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_the_nnx_decoder_is_the_linen_one(remat):
   task = tasks.TASKS['language_modeling']
   text = np.random.default_rng(0).integers(50, size=(4, 10)).astype(np.int32)

@@ -157,6 +157,7 @@ SMALL = {
 }
 WITH_DROPOUT = [name for name, (f, _) in SMALL.items() if 'dropout' in f]
 LANGUAGE = [name for name, (_, shape) in SMALL.items() if shape is TEXT]
+_SLOW = pytest.mark.slow
 WITH_BATCH_NORM = ['resnet, basic', 'resnet, bottleneck', 'vgg11, normalized']
 
 
@@ -191,7 +192,7 @@ KEY = jax.random.key(1)
   [
     name
     if name in ('convnet', 'resnet, basic', 'transformer', 'decoder')
-    else pytest.param(name, marks=pytest.mark.slow)
+    else pytest.param(name, marks=_SLOW)
     for name in SMALL
   ],
 )
@@ -215,7 +216,7 @@ def test_in_bfloat16_parameters_stay_float32_and_scores_stay_close(name):
   [
     name
     if name in ('vgg11, normalized', 'decoder')
-    else pytest.param(name, marks=pytest.mark.slow)
+    else pytest.param(name, marks=_SLOW)
     for name in WITH_DROPOUT
   ],
 )
@@ -231,7 +232,13 @@ def test_dropout_is_active_only_in_training(name):
   assert (scores(one, True) != scores(other, True)).any()
 
 
-@pytest.mark.parametrize('name', WITH_BATCH_NORM)
+@pytest.mark.parametrize(
+  'name',
+  [
+    name if name != 'resnet, bottleneck' else pytest.param(name, marks=_SLOW)
+    for name in WITH_BATCH_NORM
+  ],
+)
 def test_batch_statistics_move_a_tenth_of_the_way_only_in_training(name):
   _, variables, x = small(name)
   _, state = applied(name, False)(variables, x, KEY)

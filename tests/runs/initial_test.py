@@ -57,9 +57,9 @@ def source(normalized):
   'name, mapper, workers, fsdp',
   [
     ('run', 'vmap', 3, 1),
-    ('run', 'mesh', 2, 4),
+    pytest.param('run', 'mesh', 2, 4, marks=pytest.mark.slow),
     ('w.safetensors', 'mesh', 2, 4),
-    ('w.npz', 'vmap', 3, 1),
+    pytest.param('w.npz', 'vmap', 3, 1, marks=pytest.mark.slow),
     ('orbax', 'pmap', 2, 1),
   ],
 )

@@ -28,7 +28,9 @@ def voted(flags, lag, vote_every, max_period):
 @pytest.mark.parametrize(
   'mapper', [pytest.param('pmap', marks=pytest.mark.slow), 'vmap']
 )
-@pytest.mark.parametrize('vote_every', [1, 3, 8])
+@pytest.mark.parametrize(
+  'vote_every', [1, 3, pytest.param(8, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize('max_period', [None, 5, 16])
 def test_a_lagging_rarer_or_overdue_vote_is_the_papers_moved_and_gathered(
   lag, vote_every, max_period, mapper

@@ -77,7 +77,8 @@ def test_a_signal_loses_no_step(processes, number, left_alone, tmp_path):
 
 
 def test_a_second_signal_ends_a_run_at_once(tmp_path):
-  child = live_runs.start(live_runs.command('selsync', 1, tmp_path))
+  small = '--config.mapper=vmap', '--config.model.num_filters=2'
+  child = live_runs.start(live_runs.command('selsync', 1, tmp_path, *small))
   live_runs.wait_for_rows(tmp_path, 10, child)
   os.kill(child.pid, signal.SIGSTOP)  # Both arrive before it can act on one.
   os.kill(child.pid, signal.SIGINT)

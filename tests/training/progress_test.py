@@ -57,7 +57,9 @@ def on_terminal(width, *command, code=0):
   return re.sub(r'\x1b\[[0-9;?]*[A-Za-z]', '', text.decode())
 
 
-@pytest.mark.parametrize('width', [20, 40, 200])
+@pytest.mark.parametrize(
+  'width', [20, pytest.param(40, marks=pytest.mark.slow), 200]
+)
 def test_a_terminal_of_any_width_shows_everything(width):
   shown = on_terminal(width, '-c', SHOW)
   *_, bar = re.findall(r'.*9/10.*', shown)
