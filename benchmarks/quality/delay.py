@@ -126,7 +126,7 @@ def list_trials(
     f'{ROOT}/configs/{options.config}',
     [
       *(f'--config.seed={seed}', '--config.data.backend=numpy'),
-      *('--config.mapper=map', '--config.eval.every_epochs=1000.0'),
+      *('--config.mapper=auto', '--config.eval.every_epochs=1000.0'),
       *([f'--config.steps={options.steps}'] if options.steps else []),
     ],
     [method],
@@ -153,6 +153,8 @@ def measure(options: argparse.Namespace) -> dict[Case, Outcome]:
   tried = {
     m: list_trials(m, options.rates, TUNING_SEED, 1, options) for m in methods
   }
+  workers = next(iter(tried.values()))[0].config.workers
+  os.environ.setdefault('JAX_NUM_CPU_DEVICES', str(workers))  # For `pmap`.
   run = options.jobs, options.work
   every_rate = [*itertools.chain(*tried.values())]
   if len(every_rate) > len(tried):  # A single rate needs no choice.

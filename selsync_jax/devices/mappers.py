@@ -77,20 +77,17 @@ class Map(Vmap):
 def choose(name: str, workers: int, data: int = 1, fsdp: int = 1) -> Mapper:
   """Returns the mapper of a name, or the fastest one here for `auto`.
 
-  On a CPU, `map` is as fast as `pmap` and needs no virtual devices, and `vmap`
-  is slower (`python -m benchmarks.speed.mappers`). Each worker gets an
-  accelerator of its own, if there are enough of them. Only `mesh` has `data`
-  and `fsdp`, see `Layout`.
+  Each worker gets a device of its own, if there are enough of them. Otherwise
+  `map` is the faster one on a CPU (`python -m benchmarks.speed.mappers`). Only
+  `mesh` has `data` and `fsdp`, see `Layout`.
   """
   if name == Layout.name:
     return Layout(workers, data, fsdp)
   if name != 'auto':
     return {mapper.name: mapper for mapper in (Pmap, Vmap, Map)}[name](workers)
-  if jax.process_count() > 1:
+  if jax.process_count() > 1 or jax.device_count() >= workers:
     return Pmap(workers)
-  if jax.default_backend() == 'cpu':
-    return Map(workers)
-  return Pmap(workers) if jax.device_count() >= workers else Vmap(workers)
+  return Map(workers) if jax.default_backend() == 'cpu' else Vmap(workers)
 
 
 def needs_devices(name: str) -> bool:
