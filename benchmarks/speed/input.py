@@ -192,7 +192,7 @@ def step() -> Iterator[Any]:
   config = digits.get_config()
   job = create_setup(check(config))
   batch = next(job.problem.data.batches(range(WORKERS), 0, 1))
-  state = job.plan.mapper.replicate(job.init)
+  state = job.initial()
   train = job.train_step()
   while True:
     state, metrics = jax.block_until_ready(train(state, batch))
