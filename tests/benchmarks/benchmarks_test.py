@@ -16,6 +16,7 @@ COMMANDS = {
   'speed.loop': ['--configs=digits', '--steps=40', '--rounds=1'],
   'speed.start': ['--rounds=1', '--config.data.backend=numpy'],
   'speed.mappers': ['--workers=2', '--steps=1', '--rounds=1'],
+  'speed.beside_torch': ['--workers=2', '--steps=2', '--rounds=1'],
   'speed.input': ['digits', '--seconds=0.1', '--repeats=1'],
   'network.steps': [
     *('--hosts=2', '--bandwidths=100mbit'),
@@ -37,6 +38,8 @@ COMMANDS = {
 def test_a_benchmark_prints_a_table_and_writes_a_json(name, tmp_path):
   if name.startswith('network') and (reason := emulated.missing()):
     pytest.skip(reason)
+  if name == 'speed.beside_torch':
+    pytest.importorskip('torch', reason="needs the extra 'reference' (torch)")
   flags = [*COMMANDS[name], f'--out={tmp_path}/out.json']
   done = live_runs.run(sys.executable, '-m', f'benchmarks.{name}', *flags)
   assert done.returncode == 0, done.stderr
