@@ -31,11 +31,10 @@ BARE = 'PyTorch, bare loop'
 
 def torch_side(workers: int, steps: int) -> dict[str, float]:
   """Samples a second of PyTorch's loops."""
-  import torch
   from torch import multiprocessing
 
   with tempfile.TemporaryDirectory() as folder:
-    found = torch.multiprocessing.get_context('fork').SimpleQueue()
+    found = multiprocessing.get_context('fork').SimpleQueue()
     arguments = workers, steps, folder, found
     multiprocessing.start_processes(
       _torch_worker, arguments, workers, start_method='fork'
@@ -92,12 +91,20 @@ def _torch_worker(
 def jax_side(workers: int, steps: int) -> dict[str, float]:
   """Samples a second of JAX's steps, and of `train`."""
   import jax
+  import optax
 
   jax.config.update('jax_num_cpu_devices', workers)
   from benchmarks import variants
   from benchmarks.speed import loop
 
-  local = variants.Variant(None, workers, variants.convnet(32))
+  problem = variants.convnet(32)._replace(
+    optimizer=optax.chain(
+      optax.clip_by_global_norm(1.0),
+      optax.add_decayed_weights(1e-4),
+      optax.sgd(0.1, momentum=0.9),
+    )
+  )
+  local = variants.Variant(None, workers, problem)
   local.run(WARMUP)
   began = time.perf_counter()
   local.run(steps)
@@ -112,14 +119,11 @@ def jax_side(workers: int, steps: int) -> dict[str, float]:
 
 def measure(workers: int, steps: int, rounds: int) -> dict[str, float]:
   """Medians of samples a second of all workers."""
-  environment = os.environ | {'PJRT_NPROC': '16'}  # jaxlib 0.10 needs a pool.
   found: dict[str, list[float]] = {}
   for _, side in itertools.product(range(rounds), ('torch', 'jax')):
     command = [sys.executable, '-m', 'benchmarks.speed.beside_torch']
     command += [f'--side={side}', f'--workers={workers}', f'--steps={steps}']
-    done = subprocess.run(
-      command, env=environment, check=True, stdout=subprocess.PIPE, text=True
-    )
+    done = subprocess.run(command, check=True, stdout=-1, text=True)
     for name, rate in json.loads(done.stdout.splitlines()[-1]).items():
       found.setdefault(name, []).append(rate)
   return {name: statistics.median(rates) for name, rates in found.items()}

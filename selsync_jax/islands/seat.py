@@ -60,7 +60,7 @@ class Seat:
     return {**now, **rates}
 
   def send(self, head: Head, body: bytes = b'') -> None:
-    """Sends a message soon; an island that reads none holds nobody up.
+    """Queues a message, so that an island that does not read blocks nobody.
 
     `Circle.listen` notices if nobody is there.
     """

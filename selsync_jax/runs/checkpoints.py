@@ -34,7 +34,7 @@ from selsync_jax.runs import files
 FOLDER = 'checkpoints'
 DAMAGED, UNSHARED = 'damaged-checkpoint', 'unshared-checkpoint'
 FORMAT = 9  # Raise it whenever the state or the record changes.
-_RECORD = pathlib.Path('record', 'metadata')  # Where orbax's JsonSave writes.
+RECORD = pathlib.Path('record', 'metadata')  # Where orbax's JsonSave writes.
 MANIFEST = 'manifest.json'
 # Orbax adds time stamps to its own file after the manifest is written.
 _NOT_LISTED = (MANIFEST, '_CHECKPOINT_METADATA')
@@ -89,7 +89,7 @@ def peek_record(workdir: pathlib.Path) -> dict[str, Any] | None:
   It reads one JSON file, and does not check the rest of the checkpoint.
   """
   for path in reversed(steps(workdir).values()):
-    if damage(path, _RECORD) is None:
+    if damage(path, RECORD) is None:
       return _read_record(path)
   return None
 
@@ -103,11 +103,11 @@ def steps(workdir: pathlib.Path) -> dict[int, pathlib.Path]:
 
 def _read_record(path: files.File) -> dict[str, Any]:
   """Returns the record of a checkpoint; refuses that of another version."""
-  record = files.read(path / _RECORD, dict)
+  record = files.read(path / RECORD, dict)
   if record is None:
-    raise files.DamagedFile(path / _RECORD, 'it is missing')
+    raise files.DamagedFile(path / RECORD, 'it is missing')
   if (found := record.get('format', 1)) == FORMAT:
-    return files.read(path / _RECORD, _Record)
+    return files.read(path / RECORD, _Record)
   age = 'an earlier' if found < FORMAT else 'a later'
   raise CheckpointError(
     f'{path} was written by {age} version (format {found}), which this one '

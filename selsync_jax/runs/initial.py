@@ -16,6 +16,7 @@ from selsync_jax import blame
 from selsync_jax.array_names import by_name
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
+from selsync_jax.runs import checkpoints
 from selsync_jax.runs import files
 from selsync_jax.runs import records
 from selsync_jax.runs import weights
@@ -40,6 +41,11 @@ def kind(source: Source) -> str:
   path = source.path
   if (path / records.METRICS).exists():  # Others have a config.json, too.
     return 'run'
+  if (path / checkpoints.RECORD).exists():
+    raise ConfigError(
+      f'{source}: is a checkpoint of a run; give the run, or what `export '
+      f'--step={path.name}` writes'
+    )
   if len(trees := _orbax_trees(path)) == 1:
     return 'orbax'
   if path.suffix in ('.safetensors', '.npz') and path.exists():

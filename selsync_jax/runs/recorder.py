@@ -241,8 +241,7 @@ def _config(
 def _rows(workdir: pathlib.Path, step: int, workers: int) -> list[Row]:
   """Returns the rows up to a step, which must be one of them unless it is 0.
 
-  They must be of so many workers: what these would have sent under BSP follows
-  from their number.
+  The run must have had as many workers, as the bytes of BSP depend on that.
   """
   if step == 0:
     if summary := records.read_summary(workdir):

@@ -36,6 +36,7 @@ from selsync_jax.runs import files
 from selsync_jax.runs import records
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
+from selsync_jax.sync.flat import like
 
 FOLDER = 'weights'
 LAST, BEST = 'last', 'best'
@@ -188,8 +189,7 @@ def _average(
         f'{checkpoint} is of an asynchronous run, which saves no state by '
         f'worker; {only}'
       )
-    params = 'ema' if tree.get('ema') else 'params'  # What is evaluated.
-    names = params, 'model_state'
+    names = 'params', 'ema', 'model_state'
     found = {name: tree[name] for name in names if tree.get(name)}
     recomputes = config['sync'].get('model_state') == 'recompute'
     if recomputes and 'model_state' in found:
@@ -199,8 +199,8 @@ def _average(
     return found
 
   stacked = read_orbax(checkpoint / 'state', shared)
-  if 'ema' in stacked:
-    stacked['params'] = stacked.pop('ema')
+  if 'ema' in stacked:  # It is what was evaluated.
+    stacked['params'] = like(stacked['params'], stacked.pop('ema'))
   return arrays.first_worker(
     jax.jit(jax.vmap(consensus, axis_name=AXIS))(stacked)
   )

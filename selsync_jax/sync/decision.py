@@ -29,8 +29,8 @@ def decision(opt_state: Any) -> Bool[Array, '']:
   `optax.MultiSteps`, which keeps the chain's state between real updates; the
   decision is then false at the calls in between.
 
-  It warns of a trigger that measures gradients behind another transformation:
-  clipping, for example, hides how large they are.
+  It warns of a trigger that measures gradients and is not the first in an
+  `optax.chain`: clipping, for example, hides how large they are.
 
   Args:
     opt_state: the optimizer's state after the update.
@@ -62,8 +62,9 @@ def decision(opt_state: Any) -> Bool[Array, '']:
     )
   if _measures_late(opt_state):
     warnings.warn(
-      'the trigger measures what the transformations before it return, not the '
-      'gradient; put it first in the chain: optax.chain(trigger, ...)',
+      'the trigger measures what the transformations before it return, which '
+      'may not be the gradient; put it first in the chain: '
+      'optax.chain(trigger, ...)',
       stacklevel=2,
     )
   return flags[0]

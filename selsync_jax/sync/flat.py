@@ -105,6 +105,11 @@ def wide(x: Any) -> Any:
   return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
+def like(tree: Any, other: Any) -> Any:
+  """Returns another tree's leaves in the types of this one's."""
+  return jax.tree.map(lambda x, y: y.astype(x.dtype), tree, other)
+
+
 def size(tree: Any) -> int:
   """Returns the number of elements in the floating-point leaves or shapes."""
   return sum(leaf.size for leaf in floats(tree))

@@ -97,7 +97,10 @@ class Setup:
     return plan.mapper.map_steps(step, strategy.averager.under_way)
 
   def landed(self, state: TrainState) -> dict[str, Any]:
-    """Returns `state.scored` with what is on its way after the last step."""
+    """Returns `state.scored` with what is on its way after the last step.
+
+    A moving average of the parameters stays as it is.
+    """
     averager = self.strategy.averager
     return self._land(state) if averager.delay else state.scored
 
@@ -136,18 +139,16 @@ class Setup:
     return hashlib.sha256(text.encode()).digest()
 
   def check_programs(self) -> None:
-    """Raises `RunError` if this program's step or data is not that of most.
+    """Raises `RunError` if this program is not as most of the others.
 
-    So it does for the weights to start from. Equal configs do not suffice: a
-    host may have other code or other files. Workers would then diverge or hang.
+    Step, data, or initial weights may differ although the configs are equal: a
+    host may have other code or other files. Workers would diverge or hang.
     """
     mapper = self.plan.mapper
     if mapper.programs == 1:
       return
-    own = self.digest
-    if self.problem.source:
-      weights = json.dumps(self.problem.given.fingerprint).encode()
-      own = hashlib.sha256(own + weights).digest()
+    given = json.dumps(self.problem.fingerprint.get('init_from'))
+    own = hashlib.sha256(self.digest + given.encode()).digest()
     found = mapper.digests(own)
     usual, count = collections.Counter(found.values()).most_common(1)[0]
     if own == usual and 2 * count > len(found):

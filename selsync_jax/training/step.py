@@ -17,6 +17,7 @@ from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
 from selsync_jax.models import tasks
 from selsync_jax.runs import ledger
+from selsync_jax.sync import flat
 from selsync_jax.sync import replicas
 from selsync_jax.sync import traffic
 from selsync_jax.sync.consensus import AXIS
@@ -56,7 +57,9 @@ class TrainState(flax.struct.PyTreeNode):
   @property
   def scored(self) -> dict[str, Any]:
     """What an evaluation averages and scores."""
-    return self.shared | ({'params': self.ema} if self.ema else {})
+    if not self.ema:
+      return self.shared
+    return self.shared | {'params': flat.like(self.params, self.ema)}
 
 
 def init_state(
@@ -80,7 +83,7 @@ def init_state(
     reducer_state=strategy.reducer.init(params),
     averager_state=strategy.averager.init(strategy.averaged(shared)),
     moments_state=strategy.optimizer_state.init(opt_state),
-    ema=() if ema_decay is None else params,
+    ema=() if ema_decay is None else jax.tree.map(flat.wide, params),
   )
 
 

@@ -73,7 +73,8 @@ def train_and_evaluate(
     patience=patience,
     choose=elastic.choose if elastic else checkpoints.newest,
   )
-  if not programs or not programs.serve(session.record):
+  starts = session.record is None and settings.source  # From given weights.
+  if not programs or starts or not programs.serve(session.record):
     session.say('preparing data')
     programs = Programs(settings, session.record, mapper)
   setup, step, evaluator = programs.setup, programs.step, programs.evaluator

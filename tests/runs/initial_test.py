@@ -95,6 +95,14 @@ def test_a_checkpoint_of_orbax_v1_is_read_if_it_holds_one_tree(tmp_path):
     initial.kind(sources.bind(str(tmp_path / 'two'), None))
 
 
+def test_a_checkpoint_of_a_run_is_refused_with_what_to_give(source):
+  checkpoint = source / 'run' / 'checkpoints' / '4'
+  with pytest.raises(
+    ConfigError, match=r'give the run, or .* --step=4` writes'
+  ):
+    initial.kind(sources.bind(str(checkpoint), None))
+
+
 def test_an_asynchronous_run_starts_there_too(source):
   made = config(str(source / 'w.npz'))
   problem = create_problem(check(made))

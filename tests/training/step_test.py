@@ -364,3 +364,21 @@ def test_the_mean_of_moving_averages_is_that_of_the_consensus():
   found = jax.tree.leaves(run.state.scored['params'])
   for one, other in zip(found, average, strict=True):
     np.testing.assert_allclose(one.mean(axis=0), other, rtol=1e-5, atol=1e-7)
+
+
+class Half(nn.Module):
+  """A linear model whose parameters are bfloat16."""
+
+  @nn.compact
+  def __call__(self, x, *, train):
+    del train
+    return nn.Dense(10, param_dtype=jnp.bfloat16)(x.reshape(x.shape[0], -1))
+
+
+def test_the_moving_average_of_bfloat16_is_float32_and_scored_as_bfloat16():
+  run = Run(Half(), 'vmap', ema_decay=0.999)
+  run.train(3)
+  assert run.traces == 1
+  assert {x.dtype.name for x in jax.tree.leaves(run.state.ema)} == {'float32'}
+  scored = jax.tree.leaves(run.state.scored['params'])
+  assert {x.dtype.name for x in scored} == {'bfloat16'}
