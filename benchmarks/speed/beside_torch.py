@@ -123,8 +123,8 @@ def measure(workers: int, steps: int, rounds: int) -> dict[str, float]:
   for _, side in itertools.product(range(rounds), ('torch', 'jax')):
     command = [sys.executable, '-m', 'benchmarks.speed.beside_torch']
     command += [f'--side={side}', f'--workers={workers}', f'--steps={steps}']
-    done = subprocess.run(command, check=True, stdout=-1, text=True)
-    for name, rate in json.loads(done.stdout.splitlines()[-1]).items():
+    said = subprocess.check_output(command, text=True)
+    for name, rate in json.loads(said.splitlines()[-1]).items():
       found.setdefault(name, []).append(rate)
   return {name: statistics.median(rates) for name, rates in found.items()}
 
