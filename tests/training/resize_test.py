@@ -230,7 +230,7 @@ def test_what_was_sent_before_a_resize_stays_counted_as_it_was():
 def test_another_number_of_workers_goes_on(
   method, count, rule, batch, size, factor, tmp_path, data_dir, capsys
 ):
-  length = dict(steps=None, epochs=9.0, checkpoint__every=40)
+  length = dict(steps=None, epochs=9.0, checkpoint__every=40, ema_decay=0.9)
   half = dict(length, epochs=4.0)
   begun = run(tmp_path / 'resized', data_dir, method, **half)
   capsys.readouterr()

@@ -351,17 +351,20 @@ def test_what_a_part_reports_must_be_a_new_column_of_numbers(reported, why):
     run.train(1)
 
 
-def test_the_mean_of_moving_averages_is_that_of_the_consensus():
-  run, synced = Run(Dense(), 'vmap', ema_decay=0.3), []
+@pytest.mark.parametrize(
+  'mapper', [{'mapper': 'vmap'}, {'mapper': 'mesh', 'fsdp': 2}], ids=str
+)
+def test_the_mean_of_moving_averages_is_that_of_the_consensus(mapper):
+  run, synced = Run(Dense(), **mapper, ema_decay=0.3), []
   average = [each.mean(axis=0) for each in params(run)]
   for step, batch in enumerate(batches(8), 1):
     run.state, metrics = run.step(run.state, batch)
-    synced.append(bool(metrics['synced'][0]))
+    synced.append(bool(np.asarray(metrics['synced'])[0]))
     kept = min(0.3, (1 + step) / (10 + step))
     pairs = zip(average, params(run), strict=True)
     average = [kept * a + (1 - kept) * p.mean(axis=0) for a, p in pairs]
   assert 0 < sum(synced) < 8
-  found = jax.tree.leaves(run.state.scored['params'])
+  found = jax.tree.leaves(jax.device_get(run.state.scored['params']))
   for one, other in zip(found, average, strict=True):
     np.testing.assert_allclose(one.mean(axis=0), other, rtol=1e-5, atol=1e-7)
 
