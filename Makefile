@@ -7,6 +7,15 @@ BIN := $(VENV)/bin
 PLOTLY := 4.1.1
 PLOTLY_FILES := selsync_jax/report/plotly
 
+# Another Python than that of a .venv which exists would not be used, unnoticed.
+version = $(shell $(1) -c 'import platform; print(platform.python_version())')
+ifeq ($(origin PYTHON) $(wildcard $(BIN)/python),command line $(BIN)/python)
+ifneq ($(call version,$(BIN)/python),$(call version,$(PYTHON)))
+$(error $(VENV) has Python $(call version,$(BIN)/python): add VENV=.venv-other, \
+	or remove $(VENV) first)
+endif
+endif
+
 .PHONY: train test test-random test-all lint format results stragglers plotly \
 	docs clean
 

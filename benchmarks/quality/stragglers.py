@@ -232,10 +232,10 @@ def table(outcomes: dict[str, list[Outcome]], workload: Workload) -> str:
   score = workload.score.replace('_', ' ')
   head = [
     'method',
+    score,
     f'virtual seconds to {score} {workload.target:g}',
     'of the whole run',
     'sent per worker',
-    score,
     'staleness',
   ]
   lines = [head, ['---', *['---:'] * (len(head) - 1)]]
@@ -251,10 +251,10 @@ def table(outcomes: dict[str, list[Outcome]], workload: Workload) -> str:
     lines.append(
       [
         label,
+        comparison_table.spread([o.final for o in each], '.4f').text,
         'never' if reached is None else f'{reached:.1f}',
         f'{seconds:.1f}',
         facts.size(sent),
-        comparison_table.spread([o.final for o in each], '.4f').text,
         f'{staleness:.2f}',
       ]
     )

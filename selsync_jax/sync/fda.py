@@ -168,17 +168,17 @@ def fda(
   seed: int = 0,
   axis_name: str = AXIS,
 ) -> Trigger:
-  r"""Synchronizes when the variance of the parameters exceeds theta.
+  """Synchronizes when the variance of the parameters exceeds theta.
 
   Its state is `FDAState`.
 
   Args:
     theta: the threshold, at least 0, in the square of the parameters' unit. The
       paper finds that it should grow linearly with their number.
-    variant: the lower bound of :math:`\|\bar u\|^2`. `naive`: 0. `linear`:
-      :math:`\langle \xi, \bar u \rangle^2` with the unit vector :math:`\xi`
-      along the last change of the common parameters. `sketch`: an estimate from
-      AMS sketches, which is a bound with high probability.
+    variant: the lower bound of the squared norm of the workers' mean change.
+      `naive`: 0. `linear`: the square of its part along the last change of the
+      common parameters. `sketch`: an estimate from AMS sketches, which is a
+      bound with high probability.
     depth: the number of rows in a sketch, from 1 to 32; the paper's is 5.
     width: the number of columns in a sketch; the paper's is 250.
     seed: the seed of the sketches.

@@ -5,8 +5,15 @@ import os
 import re
 import sys
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
 
+from configs import digits
+import selsync_jax as ss
+from selsync_jax.training import settings
 from tests.support import live_runs
 from tests.support.pages import blocks
 from tests.support.pages import PAGES
@@ -72,6 +79,35 @@ def test_data_of_ones_own_are_read_from_everywhere(data_dir, tmp_path):
     "{'train': 3, 'validation': 3, 'test': 3}",
     "{'train': 80, 'validation': 10, 'test': 10}",
   ]
+
+
+def test_lines_for_a_loop_of_ones_own_run_in_one():
+  lines = [text for _, text in blocks('docs/own-loop.md', 'py')]
+  assert len(lines) == 4
+
+  def worker(params):
+    trigger = ss.every(2)
+    names = {
+      **{'optax': optax, 'ss': ss, 'params': params, 'ema': params},
+      **{'trigger': trigger, 'opt_state': trigger.init(params)},
+      'averager': ss.delayed(ss.mean(), 2),
+    }
+    for text in lines:
+      exec(text, names)
+      names['tx'].init(params)
+    return names['ema'], names['params']
+
+  equal = jnp.ones((2, 3))
+  for new in jax.vmap(worker, axis_name=ss.AXIS)(equal):
+    np.testing.assert_array_equal(new, equal)
+
+
+@pytest.mark.parametrize('page', ['docs/fine-tuning.md', 'docs/fields.md'])
+def test_lines_for_a_config_are_accepted_in_one(page):
+  for _, text in blocks(page, 'py'):
+    config = digits.get_config('selsync')
+    exec(text, {'config': config})
+    settings.check(config)
 
 
 @pytest.mark.parametrize(
