@@ -147,7 +147,8 @@ def install(folder):
     shutil.copytree(ROOT / name, source / name, symlinks=True)
   for name in ('pyproject.toml', 'README.md', 'LICENSE'):
     shutil.copy(ROOT / name, source)
-  pip = (sys.executable, '-m', 'pip')
+  # Pip uses what is deprecated.
+  pip = ('env', '-u', 'PYTHONWARNINGS', sys.executable, '-m', 'pip')
   built = ('--no-deps', '--no-build-isolation', f'--wheel-dir={folder}')
   run(*pip, 'wheel', *built, source)
   shutil.rmtree(source)

@@ -147,8 +147,9 @@ class Setup:
     mapper = self.plan.mapper
     if mapper.programs == 1:
       return
-    given = json.dumps(self.problem.fingerprint.get('init_from'))
-    own = hashlib.sha256(self.digest + given.encode()).digest()
+    own, given = self.digest, self.problem.fingerprint.get('init_from')
+    if given:  # Islands that are let in later have none.
+      own = hashlib.sha256(own + json.dumps(given).encode()).digest()
     found = mapper.digests(own)
     usual, count = collections.Counter(found.values()).most_common(1)[0]
     if own == usual and 2 * count > len(found):

@@ -10,7 +10,6 @@ import optax
 
 from selsync_jax.devices.layout import Layout
 from selsync_jax.devices.mapper import Mapper
-from selsync_jax.devices.mapper import split
 from selsync_jax.models import tasks
 from selsync_jax.training.step import init_state
 from selsync_jax.training.step import train_step
@@ -58,33 +57,45 @@ class Run(NamedTuple):
   Attributes:
     state: after the last step, on the host.
     synced: by step, whether the workers synchronized.
-    step: the mapped step.
-    arguments: of a step, on the devices.
+    program: the step as XLA has compiled it, if devices make up a worker.
   """
 
   state: Any
   synced: list[bool]
-  step: Any
-  arguments: tuple[Any, Any]
+  program: str
 
 
-@functools.cache
-def train(method: str, mapper: Mapper) -> Run:
-  """Trains with a method of `METHODS`."""
+def begin(method: str, mapper: Mapper) -> tuple[Any, Any]:
+  """Returns a mapped step of a method of `METHODS`, and the first state."""
   task = tasks.TASKS['classification']
   strategy = compositions.create(*METHODS[method])
   optimizer = optax.sgd(0.05, momentum=0.9)  # Adam amplifies zero gradients.
   example = jax.tree.map(lambda x: x[0, :1], next(batches(mapper.workers)))
   model = tasks.init(Net(), task, example, jax.random.key(0))
   start = init_state(*model, strategy, optimizer)
-  state = mapper.replicate(lambda: start)
   loss = tasks.train_loss(Net(), task)
   step = mapper.map_workers(train_step(loss, strategy, optimizer, 0))
+  return step, mapper.replicate(lambda: start)
+
+
+@functools.cache
+def train(method: str, mapper: Mapper) -> Run:
+  """Trains with a method of `METHODS`.
+
+  Its programs are not kept: a process has room for the code of 100 of them.
+  """
+  step, state = begin(method, mapper)
+  every, program = [*batches(mapper.workers)], ''
+  if isinstance(mapper, Layout):
+    places = jax.tree.map(lambda x: mapper.batch_sharding(x.shape), every[0])
+    every = [jax.device_put(batch, places) for batch in every]
+    step = step.__wrapped__.lower(state, every[0]).compile()
+    program = step.as_text()
   synced = []
-  for batch in batches(mapper.workers):
+  for batch in every:
     state, metrics = step(state, batch)
     synced.append(bool(np.asarray(metrics['synced'])[0]))
-  return Run(jax.device_get(state), synced, step, (state, batch))
+  return Run(jax.device_get(state), synced, program)
 
 
 def difference(one: Run, other: Run, share: float = 1.0) -> float:
@@ -104,12 +115,6 @@ def difference(one: Run, other: Run, share: float = 1.0) -> float:
 
 def crossings(method: str, layout: Layout) -> list[programs.Sent]:
   """What leaves a worker in the compiled step, from one of its devices."""
-  run = train(method, layout)
-  state, batch = run.arguments
-  batch = split(batch, layout.batch_sharding)
-  lowered = run.step.__wrapped__.lower(state, batch)
-  # With an option, it is not read from the cache: jaxlib 0.10 sometimes crashes
-  # where it reads there a program that the process holds already.
-  text = lowered.compile({'xla_backend_optimization_level': 0}).as_text()
+  text = train(method, layout).program
   sent = programs.collectives(text, layout.devices_per_worker)
   return [message for message in sent if message.crosses]
