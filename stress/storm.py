@@ -4,9 +4,10 @@
 
 Every --every seconds, one island is killed (SIGKILL), frozen for a moment or
 for so long that the others give it up (SIGSTOP), or asked to leave (SIGTERM);
-or two are killed at once. Whoever has ended is started again. The others must
-go on, and it must train with them again. At the end, all are stopped. Whatever
-two islands say of the same step must be the same.
+or two are killed at once; or their meeting point is killed, or both it and an
+island. Whoever has ended is started again. The others must go on, and it must
+train with them again. At the end, all are stopped. Whatever two islands say of
+the same step must be the same.
 
 Prints, for each fault, how long the others paused, and how long it took from
 the start of the victim until it trained, while they went on; then how many
@@ -30,7 +31,15 @@ from tests.support import live_runs
 TIMEOUT = 8.0  # Seconds until a silent island is given up.
 QUIET = 20.0  # Seconds without a fault at the beginning.
 PATIENCE = 120.0  # Seconds until a victim must train again.
-FAULTS = 'killed', 'frozen', 'given up', 'dismissed', 'two killed'
+FAULTS = {  # How many islands each has as its victims.
+  'killed': 1,
+  'frozen': 1,
+  'given up': 1,
+  'dismissed': 1,
+  'point killed': 0,
+  'both killed': 1,
+  'two killed': 2,
+}
 SAME = 'loss', 'synced', 'relative_change', 'samples', 'lssr'
 
 
@@ -46,16 +55,23 @@ class Storm:
   def __init__(self, folder: pathlib.Path, islands: int, flags: list[str]):
     self._folder, self._flags = folder, flags
     self.names = [f'island{i}' for i in range(islands)]
-    self.point = self._start(
-      'meet',
-      *('selsync_jax', 'meet', f'--islands={islands}', '--host=127.0.0.1'),
-      *('--port=0', f'--minimum={max(1, islands - 2)}'),
-    )
+    self._port = live_runs.free_port()
+    self.point = self.meet()
     self._invitation = ''
     while not self._invitation:
       time.sleep(0.1)
       self._invitation = self.log('meet').partition('\n')[0]
     self.running = {name: self.begin(name) for name in self.names}
+
+  def meet(self) -> subprocess.Popen:
+    """Starts the meeting point."""
+    islands = len(self.names)
+    return self._start(
+      'meet',
+      *('selsync_jax', 'meet', f'--islands={islands}', '--host=127.0.0.1'),
+      *(f'--port={self._port}', f'--keep={self._folder}/point.json'),
+      f'--minimum={max(1, islands - 2)}',
+    )
 
   def begin(self, name: str) -> subprocess.Popen:
     """Starts an island."""
@@ -113,6 +129,10 @@ def disturb(storm: Storm, kind: str, victims: list[str]) -> Iterator[str]:
     number = signal.SIGSTOP
   for process in processes:
     process.send_signal(number)
+  if kind in ('point killed', 'both killed'):
+    storm.point.kill()
+    storm.point.wait()
+    storm.point = storm.meet()
   if kind == 'frozen':
     time.sleep(TIMEOUT / 3)
     processes[0].send_signal(signal.SIGCONT)
@@ -123,7 +143,7 @@ def disturb(storm: Storm, kind: str, victims: list[str]) -> Iterator[str]:
   pause, line = time.monotonic() - began, ''
   if kind == 'given up':
     processes[0].send_signal(signal.SIGCONT)
-  if kind != 'frozen':
+  if victims and kind != 'frozen':
     for name, process in zip(victims, processes, strict=True):
       process.wait(PATIENCE)
       storm.running[name] = storm.begin(name)
@@ -134,7 +154,7 @@ def disturb(storm: Storm, kind: str, victims: list[str]) -> Iterator[str]:
     line = f', back after {time.monotonic() - started:4.1f} s'
   if not goes_on or not storm.wait(others[0], storm.step(others[0])):
     yield f'{others[0]} does not go on'
-  print(f'{kind:10} {" ".join(victims)}: {pause:4.1f} s{line}', flush=True)
+  print(f'{kind:12} {" ".join(victims)}: {pause:4.1f} s{line}', flush=True)
 
 
 def compare(storm: Storm) -> Iterator[str]:
@@ -158,7 +178,7 @@ def main() -> None:
   parser.add_argument('--seed', type=int, default=0)
   options = parser.parse_args()
   rng = random.Random(options.seed)
-  kinds = FAULTS if options.islands > 3 else FAULTS[:-1]
+  kinds = [kind for kind, n in FAULTS.items() if options.islands - n > 1]
   flags = [
     f'--config.workers={options.islands}',
     '--config.steps=1000000',
@@ -180,7 +200,7 @@ def main() -> None:
       while time.monotonic() < began + 60 * options.minutes and not wrong:
         start = time.monotonic()
         kind = rng.choice(kinds)
-        victims = rng.sample(storm.names, 2 if kind == 'two killed' else 1)
+        victims = rng.sample(storm.names, FAULTS[kind])
         wrong += disturb(storm, kind, victims)
         time.sleep(max(0.0, start + options.every - time.monotonic()))
       taken = storm.step(storm.names[0]) - first

@@ -5,7 +5,7 @@ they stop, and who has ended.
 """
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import threading
 import time
 from typing import Any
@@ -19,6 +19,9 @@ from selsync_jax.islands.control import decode
 from selsync_jax.islands.control import Head
 from selsync_jax.islands.control import Member
 from selsync_jax.islands.seat import Seat
+from selsync_jax.islands.standing import missed
+from selsync_jax.islands.standing import newest
+from selsync_jax.islands.standing import Standing
 from selsync_jax.runs.journal import Journal
 
 GRACE = 1.0
@@ -38,15 +41,21 @@ class Circle:
   order.
 
   Args:
-    seats: those of the first generation, in the order of their indices.
+    standings: what each island knows of its run, in the order of their indices.
     minimum: the least number of islands that go on.
     journal: where it is noted who comes and goes.
+
+  Attributes:
+    number: that of the generation.
   """
 
-  def __init__(self, seats: Sequence[Seat], minimum: int, journal: Journal):
+  def __init__(
+    self, standings: Mapping[Seat, Standing], minimum: int, journal: Journal
+  ):
     self._minimum, self._journal = minimum, journal
-    self._timeout = min(seat.member.timeout for seat in seats)
-    self._slots = [seat.member.name for seat in seats]
+    self._timeout = min(seat.member.timeout for seat in standings)
+    each, now = standings.values(), newest(standings.values())
+    self._slots = now.slots
     self._accused: set[tuple[str, str]] = set()  # Who cannot reach whom.
     self._asking: set[Seat] = set()  # Who asks to stop.
     self._tally: Tally | None = None  # Once all are about to.
@@ -54,9 +63,13 @@ class Circle:
     self._changing = threading.RLock()
     self._coming: list[Seat] = []  # Who has come again, and is not in yet.
     self._ready: set[Seat] = set()  # The members that wait for them.
-    self._admits, self._admissions = False, 0
-    self._number = 0
-    self._begin(seats)
+    self._admits = any(s.admits for s in each if s.generation == now.generation)
+    self._admissions, self.number = now.admissions, now.generation
+    for seat, standing in standings.items():
+      for key, admits, whole in missed(standing, each):
+        seat.send({'shared': key, 'admits': admits}, whole)
+    self._begin([*standings])
+    self._go_on_stopping(each)
 
   @property
   def there(self) -> Sequence[Seat]:
@@ -118,6 +131,11 @@ class Circle:
     with self._changing:
       return self.is_over and seat in self._prepared
 
+  def close(self) -> None:
+    """Says nothing more to anybody."""
+    with self._changing:
+      self.is_over, self._coming = True, []
+
   def beat(self, seat: Seat) -> None:
     """Sends a sign of life; ends an island that has sent none for too long."""
     if seat not in [*self._seats, *self._coming]:
@@ -129,9 +147,9 @@ class Circle:
 
   def _begin(self, seats: Sequence[Seat]) -> None:
     """Begins a generation; what the one before it has not shared is void."""
-    self._seats, self._number = seats, self._number + 1
+    self._seats, self.number = seats, self.number + 1
     self._shares: dict[tuple[Any, ...], dict[Seat, bytes]] = {}
-    self._send(self._generation(self._number, seats))
+    self._send(self._generation(self.number, seats))
 
   def _generation(self, number: int, seats: Sequence[Seat]) -> Head:
     """Returns what islands hear of a generation; 0 is of one that prepares."""
@@ -175,7 +193,7 @@ class Circle:
       self._end(seat, FAILED)
 
   def _share(self, seat: Seat, key: tuple[Any, ...], body: bytes) -> None:
-    if key[0] != self._number:
+    if key[0] != self.number:
       return  # It has not heard yet that there is another generation.
     bodies = self._shares.setdefault(key, {})
     bodies[seat] = body
@@ -227,8 +245,21 @@ class Circle:
         for seat in asking:
           self._end(seat, LEFT)
       else:
-        self._tally = Tally(each.member.name for each in self._seats)
-        self._send({'stop': True})
+        self._ask_all_to_stop()
+
+  def _go_on_stopping(self, standings: Iterable[Standing]) -> None:
+    """Asks again how far islands are that are about to stop, if they are."""
+    last = [s.last for s in standings if s.last is not None]
+    if last:
+      self._tally = Tally(())
+      self._tally.collect('', last[0] - 1)
+      self._send({'last': last[0]})
+    elif any(s.reached is not None for s in standings):
+      self._ask_all_to_stop()
+
+  def _ask_all_to_stop(self) -> None:
+    self._tally = Tally(each.member.name for each in self._seats)
+    self._send({'stop': True})
 
   def _conclude(self, seat: Seat, reached: int = -1) -> None:
     """Tells all the last step, once it is known; see `Tally`."""
@@ -273,7 +304,7 @@ class Circle:
   def _note(self, kind: str, seat: Seat, words: str) -> None:
     """Notes what has happened to an island, and who is there since then."""
     names = [] if self.is_over else [each.member.name for each in self._seats]
-    self._journal.add(kind, seat.member.name, words, self._number, names)
+    self._journal.add(kind, seat.member.name, words, self.number, names)
 
   def _send(self, head: Head, body: bytes = b'') -> None:
     for seat in self._seats:

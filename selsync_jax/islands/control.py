@@ -3,6 +3,10 @@
 Signs of life, votes, the step after which all stop, and who has ended travel on
 it. It is a stream of its own with threads of its own, so that none of these
 ever waits behind data.
+
+If the meeting point is killed, the island goes on until it needs the others,
+and looks for it meanwhile. Started again, the point learns from the islands
+what it knew, and they are another generation: see `standing`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,9 +25,15 @@ from selsync_jax.islands.flight import ERRORS
 from selsync_jax.islands.flight import flight
 from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.peers import Regrouped
+from selsync_jax.islands.standing import Key
+from selsync_jax.islands.standing import Shared
+from selsync_jax.islands.standing import Standing
 
 BEAT = 1.0
 """Seconds from one sign of life to the next."""
+
+PAUSE = 0.2
+"""Seconds from one attempt to find the meeting point to the next."""
 
 Head = Mapping[str, Any]
 """What a message is about: values of JSON."""
@@ -88,23 +98,24 @@ class Control:
     member: Member,
     meter: Meter,
   ):
-    self._timeout, self._meter = member.timeout, meter
-    self._point, self._address = point, address  # The client must live on.
-    self._writer, self._reader = point.do_exchange(
-      flight.FlightDescriptor.for_path('join'), call_options(token, None)
-    )
+    self._member, self._meter = member, meter
+    self._point, self._address, self._token = point, address, token
     self._sending, self._left = threading.Lock(), threading.Event()
     self._changed = threading.Condition()
     self._silent = 0.0  # Counted, as this process itself may be frozen.
     self._now: Head = {}  # The generation that this island has entered.
     self._next: Head | None = None  # A newer one.
-    self._shares: dict[tuple[int, str, int], bytes] = {}
+    self._shares: dict[Key, bytes] = {}
+    self._heard: dict[str, Shared] = {}  # The last share, by channel.
     self._counts: dict[str, int] = {}  # Of shares, by channel.
     self._calls: list[Callable[[], None]] = []  # What cancels each.
     self._error: RunError | Stopped | None = None
     self.admits = False
-    self._agreement = Agreement()
-    self._send(dataclasses.asdict(member))
+    self._ready = -1  # The admissions before the one that it waits for.
+    self._agreement, self._asks = Agreement(), False
+    self._reached: int | None = None
+    self._last: int | None = None
+    self._open()
     for work in (self._listen, self._count_silence):
       threading.Thread(target=work, daemon=True).start()
 
@@ -142,7 +153,9 @@ class Control:
     All islands call it after the same step, when `admits` is set. One that dies
     meanwhile is not waited for.
     """
-    self.admits, before = False, self._now['admissions']
+    before = self._now['admissions']
+    with self._changed:
+      self.admits, self._ready = False, before
     self._send({'ready': True})
     while self.enter()['admissions'] == before:
       pass
@@ -168,6 +181,7 @@ class Control:
 
   def ask_to_stop(self) -> None:
     """Asks to leave or, with too few others, all to stop: see `stops_after`."""
+    self._asks = True
     self._send({'stop': True})
 
   def stops_after(self, step: int) -> bool:
@@ -218,6 +232,39 @@ class Control:
     self._left.set()
     self._send({'left': True, 'finished': finished})
 
+  def _open(self) -> None:
+    """Connects to the meeting point, and says who this island is."""
+    with self._changed:
+      standing = self._standing()
+    hello = dataclasses.asdict(self._member)
+    hello['standing'] = standing and standing.to_json()
+    with self._sending:
+      self._writer, self._reader = self._point.do_exchange(
+        flight.FlightDescriptor.for_path('join'),
+        call_options(self._token, None),
+      )
+    self._send(hello)
+    if standing and standing.admits and self._ready == standing.admissions:
+      self._send({'ready': True})
+    if self._asks and self._last is None:
+      self._send({'stop': True})
+
+  def _standing(self) -> Standing | None:
+    """What this island knows of its run; `None` if it is in none yet."""
+    now = self._next if self._next and 'islands' in self._next else self._now
+    if not now:
+      return None
+    return Standing(
+      generation=now['generation'],
+      islands=list(now['islands']),
+      slots=now['slots'],
+      admissions=now['admissions'],
+      admits=self.admits or self._ready == now['admissions'],
+      heard=list(self._heard.values()),
+      reached=self._reached,
+      last=self._last,
+    )
+
   def _send(self, head: Head, body: bytes = b'') -> None:
     """Sends a message; `_listen` notices if nobody is there."""
     with self._sending, contextlib.suppress(*ERRORS):
@@ -239,12 +286,19 @@ class Control:
     self._agreement.end(0)  # It waits no longer.
 
   def _listen(self) -> None:
-    try:
-      while True:
-        self._hear(*decode(self._reader.read_chunk()))
-    except (StopIteration, *ERRORS):
-      if not self._left.is_set():
-        self._end(RunError('the meeting point is gone'))
+    """Hears the meeting point, until this island leaves or ends."""
+    head: Head = {}
+    while 'refused' not in head:
+      try:
+        head, body = decode(self._reader.read_chunk())
+        self._hear(head, body)
+      except (StopIteration, *ERRORS):
+        if self._error or self._left.wait(PAUSE):
+          return
+        if self._now.get('generation') == 0:
+          return self._end(RunError('the meeting point is gone'))
+        with contextlib.suppress(*ERRORS):
+          self._open()
 
   def _hear(self, head: Head, body: bytes) -> None:
     self._silent = 0.0
@@ -259,13 +313,17 @@ class Control:
         self._writer.done_writing()
     elif 'stop' in head:
       if (reached := self._agreement.begin()) is not None:
-        self._send({'reached': reached})
+        self._reached = reached
+      self._send({'reached': self._reached})
     elif 'last' in head:
-      self._agreement.end(head['last'])
+      self._last = head['last']
+      self._agreement.end(self._last)
     with self._changed:
       if 'shared' in head:
-        self.admits |= head['admits']
-        self._shares[tuple(head['shared'])] = body
+        share = Shared(tuple(head['shared']), head['admits'], body)
+        self.admits |= share.admits
+        self._shares[share.key] = body
+        self._heard[share.key[1]] = share
       elif 'islands' in head or 'refused' in head:
         self._next = head
       self._notify()
@@ -281,5 +339,5 @@ class Control:
     """Ends this island when the meeting point has been silent for too long."""
     while not self._left.wait(BEAT):
       self._silent += BEAT
-      if self._silent > self._timeout:
+      if self._silent > self._member.timeout:
         self._end(RunError('the meeting point does not answer'))

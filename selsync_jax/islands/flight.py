@@ -154,9 +154,15 @@ class Server(flight.FlightServerBase):
 
 
 def client(address: str, certificate: bytes) -> flight.FlightClient:
-  """Returns a client that trusts this certificate alone."""
+  """Returns a client that trusts this certificate alone.
+
+  It finds a server that has been started again within a second or two.
+  """
   return flight.FlightClient(
-    f'grpc+tls://{address}', tls_root_certs=certificate, override_hostname=NAME
+    f'grpc+tls://{address}',
+    tls_root_certs=certificate,
+    override_hostname=NAME,
+    generic_options=[('grpc.max_reconnect_backoff_ms', 1000)],
   )
 
 

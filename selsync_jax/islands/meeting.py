@@ -6,11 +6,12 @@ there, each learns its index, where the others are, and the credentials of the
 run.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
 import dataclasses
 import hashlib
 import json
+import math
 import pathlib
 import threading
 import time
@@ -36,6 +37,8 @@ from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.outbox import Outbox
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.seat import Seat
+from selsync_jax.islands.standing import newest
+from selsync_jax.islands.standing import Standing
 from selsync_jax.islands.status import status
 from selsync_jax.runs.journal import Journal
 
@@ -59,6 +62,7 @@ class Gathering:
   ):
     self.islands, self.minimum, self._journal = islands, minimum, journal
     self._expected = set(names)
+    self.is_again = bool(names)
     self._run = ''  # What the first one is about to run.
     self._seats: dict[str, Seat] = {}
     self.circle: Circle | None = None  # When all have joined.
@@ -85,14 +89,24 @@ class Gathering:
     self.check(member)
     self._seats[member.name] = seat
     self._run = member.run
-    number, names = 0, []
     if len(self._seats) == self.islands:
-      self._expected = set(self._seats)
-      self.circle = Circle(self.seats, self.minimum, self._journal)
-      number, names = 1, sorted(self._seats)
+      standing = Standing.first(sorted(self._seats))
+      self._begin(dict.fromkeys(self.seats, standing))
     words = f'has joined from {member.address}: '
     words += f'{len(self._seats)} of {self.islands}'
-    self._journal.add('joined', member.name, words, number, names)
+    self._note('joined', member.name, words)
+
+  def _begin(self, standings: Mapping[Seat, Standing]) -> None:
+    self._expected = set(newest(standings.values()).slots)
+    self.circle = Circle(standings, self.minimum, self._journal)
+
+  def _note(self, kind: str, name: str, words: str) -> None:
+    number = self.circle.number if self.circle else 0
+    names = sorted(self._seats) if self.circle else []
+    self._journal.add(kind, name, words, number, names)
+
+  def close(self) -> None:
+    """Waits no longer for those that are missing."""
 
   def check(self, member: Member) -> None:
     """Raises `ValueError` for an island that does not belong here."""
@@ -113,6 +127,50 @@ class Gathering:
     if not self.circle and seat in self.seats:
       del self._seats[seat.member.name]
       self._journal.add('ended', seat.member.name, 'waits no longer')
+
+
+class Reunion(Gathering):
+  """The islands of a run that an earlier meeting point has served."""
+
+  def __init__(self, islands: int, minimum: int, journal: Journal):
+    super().__init__(islands, minimum, journal)
+    self._standings: dict[Seat, Standing] = {}
+    self._missed: set[str] = set()
+
+  def find(self, seat: Seat, standing: Standing) -> None:
+    """Lets an island in that comes back, or raises `ValueError`."""
+    self.check(seat.member)
+    name = seat.member.name
+    self._seats[name], self._standings[seat] = seat, standing
+    self._run = seat.member.run
+    self._missed.discard(name)
+    self._close_if_complete()
+    self._note('joined', name, 'has found the meeting point again')
+
+  def miss(self, name: str) -> None:
+    """Expects an island no longer: it has died meanwhile, and comes anew."""
+    self._missed.add(name)
+    self._close_if_complete()
+
+  def close(self) -> None:
+    """Lets those go on that are there, if they are enough."""
+    names = self._newest.islands
+    there = {name: self._seats[name] for name in names if name in self._seats}
+    if self.circle or len(there) < self.minimum:
+      return
+    self._seats = there
+    self._begin({seat: self._standings[seat] for seat in self.seats})
+    for name in sorted(set(names) - there.keys()):
+      self._note('ended', name, 'has not found the meeting point again')
+
+  def _close_if_complete(self) -> None:
+    there = self._seats.keys() | self._missed
+    if self._seats and there.issuperset(self._newest.islands):
+      self.close()
+
+  @property
+  def _newest(self) -> Standing:
+    return newest(self._standings[seat] for seat in self.seats)
 
 
 class MeetingPoint(Server):
@@ -173,9 +231,10 @@ class MeetingPoint(Server):
     self._serving[seat] = None
     try:
       hello, _ = decode(reader.read_chunk())
-      seat.member = _member(hello)
+      seat.member, standing = _introduced(hello)
       while waits:
-        circle = self._serving[seat] = self._join(seat, context)
+        circle = self._serving[seat] = self._join(seat, standing, context)
+        standing = None
         waits = circle.listen(seat, reader)
         self._serving[seat] = None
         if waits:
@@ -187,49 +246,106 @@ class MeetingPoint(Server):
       del self._serving[seat]
       seat.close()
 
-  def _join(self, seat: Seat, context: Any) -> Circle:
+  def _join(
+    self, seat: Seat, standing: Standing | None, context: Any
+  ) -> Circle:
     """Returns those who run, among whom it may come, or waits for all."""
+    member = seat.member
     with self.changed:
+      if standing:
+        reunion = self._reunion(member)
+        reunion.find(seat, standing)
+        return self._wait(reunion, seat, context, member.timeout)
+      gathering = self._gathering
+      if isinstance(gathering, Reunion) and not gathering.circle:
+        gathering.miss(member.name)
+        self._wait_while(
+          lambda: gathering is self._gathering and not gathering.circle, context
+        )
       circle = self._gathering.circle
       if circle and not circle.is_over:
-        self._gathering.check(seat.member)
-    if circle and seat.member.welcomes:
+        self._gathering.check(member)
+    if circle and member.welcomes:
       if not circle.is_over:
         circle.receive(seat)
         return circle
-      _check_unfinished(circle, seat.member)
-    deadline = time.monotonic() + self._timeout
-    member = seat.member
+      _check_unfinished(circle, member)
     with self.changed:
       gathering = self._gathering
       if gathering.circle:  # Its islands have ended, and join again.
         names = [each.member.name for each in gathering.seats]
-        sizes = gathering.islands, gathering.minimum
-        gathering = Gathering(*sizes, self._journal, names)
+        gathering = self._new(Gathering, names)
       gathering.add(seat)
       self._gathering = gathering
-      self.changed.notify_all()
-      while (
+      return self._wait(gathering, seat, context, self._timeout)
+
+  def _reunion(self, member: Member) -> Reunion:
+    """Returns where islands of a run meet again that this point has not served.
+
+    Raises:
+      ValueError: if it has.
+    """
+    if self._gathering.circle or self._gathering.is_again:
+      raise ValueError(f'island {member.name} has ended')
+    if not isinstance(self._gathering, Reunion):
+      self._gathering = self._new(Reunion)
+    return self._gathering
+
+  def _new(self, kind: Callable[..., Any], *args: Any) -> Any:
+    before = self._gathering
+    return kind(before.islands, before.minimum, self._journal, *args)
+
+  def _wait(
+    self, gathering: Gathering, seat: Seat, context: Any, timeout: float
+  ) -> Circle:
+    """Returns the islands of a gathering when all are there."""
+    self.changed.notify_all()
+    is_late = not self._wait_while(
+      lambda: (
         seat in gathering.seats
         and not gathering.circle
-        and not context.is_cancelled()
-        and not self.is_closed
-        and time.monotonic() < deadline
-      ):
-        self.changed.wait(BEAT)  # Who has been killed does not say so.
-      seats = gathering.seats
-      if seat not in seats:
-        raise ValueError(f'another island has joined as {member.name}')
-      gathering.remove(seat)
-      if not gathering.circle:
-        raise ValueError(
-          f'{len(seats)} of {gathering.islands} islands have joined within '
-          f'{self._timeout:g} s: {", ".join(s.member.name for s in seats)}'
-        )
-      return gathering.circle
+        and gathering is self._gathering
+      ),
+      context,
+      timeout,
+    )
+    if not gathering.circle and gathering is not self._gathering:
+      return self._join(seat, None, context)  # Others meet again.
+    if is_late:
+      gathering.close()
+    seats = gathering.seats
+    if seat not in seats:
+      raise ValueError(
+        f'another island has joined as {seat.member.name}, or it has ended'
+      )
+    gathering.remove(seat)
+    if not gathering.circle:
+      if isinstance(gathering, Reunion) and not gathering.seats:
+        self._gathering = self._new(Gathering)
+      raise ValueError(
+        f'{len(seats)} of {gathering.islands} islands have joined within '
+        f'{timeout:g} s: {", ".join(s.member.name for s in seats)}'
+      )
+    return gathering.circle
+
+  def _wait_while(
+    self, waits: Callable[[], bool], context: Any, timeout: float = math.inf
+  ) -> bool:
+    """Waits as long as `waits()` and a call last; false if that is too long."""
+    deadline = time.monotonic() + timeout
+    while waits() and not context.is_cancelled() and not self.is_closed:
+      if time.monotonic() >= deadline:
+        return False
+      self.changed.wait(BEAT)  # Who has been killed does not say so.
+    return True
 
   def shutdown(self) -> None:
-    """Ends the islands' connections, and stops serving."""
+    """Ends the islands' connections, and stops serving.
+
+    The islands look for another meeting point with these credentials.
+    """
+    if self._gathering.circle:
+      self._gathering.circle.close()
     for seat in list(self._serving):
       seat.send({'closes': True})
     super().shutdown()
@@ -296,11 +412,14 @@ def _check_unfinished(circle: Circle, member: Member) -> None:
     raise FinishedError('the others have finished this run')
 
 
-def _member(hello: Any) -> Member:
+def _introduced(hello: Any) -> tuple[Member, Standing | None]:
   """Reads what an island says; `ValueError` if it is something else."""
   fields = [field.name for field in dataclasses.fields(Member)]
-  if not isinstance(hello, dict) or sorted(hello) != sorted(fields):
-    raise ValueError(f'an island says {", ".join(fields)}, and nothing else')
+  if not isinstance(hello, dict) or sorted(hello) != sorted(
+    [*fields, 'standing']
+  ):
+    raise ValueError(f'an island says {", ".join(fields)}, and its standing')
+  standing = hello.pop('standing')
   member = Member(**hello)
   for name in ('name', 'address', 'run'):
     value = getattr(member, name)
@@ -311,4 +430,4 @@ def _member(hello: Any) -> Member:
     raise ValueError('timeout: must be a positive number')
   if not isinstance(member.welcomes, bool):
     raise ValueError('welcomes: must be true or false')
-  return member
+  return member, standing and Standing.from_json(standing)

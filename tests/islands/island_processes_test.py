@@ -129,6 +129,35 @@ def test_a_run_of_islands_that_are_stopped_and_killed_ends_as_another(tmp_path):
 
 
 @_SLOW
+def test_a_meeting_point_that_is_killed_and_started_again_changes_nothing(
+  start, tmp_path
+):
+  whole, parted = tmp_path / 'whole', tmp_path / 'parted'
+  live_runs.finish(_run(whole))
+  meet = (
+    *('-m', 'selsync_jax', 'meet', '--islands=2', '--host=127.0.0.1'),
+    *(f'--port={live_runs.free_port()}', f'--keep={tmp_path}/point.json'),
+  )
+  point = start(*meet)
+  invitation = point.stdout.readline().strip()
+  train = live_runs.command('selsync', 1, parted, '--config.workers=2')
+  train += ['--config.sync.delay=3', f'--join={invitation}']
+  names = 'island0', 'island1'
+  islands = [live_runs.start([*train, f'--island={name}']) for name in names]
+  for step in 20, 50:
+    live_runs.wait_for_rows(parted / 'island0', step, *islands)
+    point.kill()
+    point.wait()
+    point = start(*meet)
+    assert point.stdout.readline().strip() == invitation
+  for island in islands:
+    code, lines = live_runs.outcome(island)
+    assert code == 0, lines
+  for name in names:
+    assert not live_runs.differences(whole / name, parted / name)
+
+
+@_SLOW
 def test_a_run_goes_on_without_an_island_that_is_killed(tmp_path):
   child = live_runs.start(_run(tmp_path, 3, '--minimum=2'))
   live_runs.wait_for_rows(tmp_path / 'island0', 20, child)

@@ -1,0 +1,97 @@
+"""What islands know of their run, when a meeting point has to learn it again.
+
+A meeting point that has been killed and started again knows nothing. All that
+it knew of a run, each of its islands has heard. They may have heard different
+things last, but as every share needs all of them, none is ahead of another by
+more than one.
+"""
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+from typing import Any, NamedTuple
+
+Key = tuple[int, str, int]
+"""Of a share: the generation, the channel, and a number in both."""
+
+
+class Shared(NamedTuple):
+  """What all islands of a generation have shared.
+
+  Attributes:
+    key: by which they know it.
+    admits: whether they let others in since.
+    whole: the bytes of all.
+  """
+
+  key: Key
+  admits: bool
+  whole: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Standing:
+  """What an island knows of its run.
+
+  Attributes:
+    generation: the number of the last that it has heard of.
+    islands: the names of those in it.
+    slots: the names of the first one's, in the order of their indices.
+    admissions: how often others have been let in.
+    admits: whether some are about to be.
+    heard: the last share of each channel.
+    reached: the step in which it waits, if all are about to stop.
+    last: the step after which all stop, if it is known.
+  """
+
+  generation: int
+  islands: Sequence[str]
+  slots: Sequence[str]
+  admissions: int
+  admits: bool
+  heard: Sequence[Shared]
+  reached: int | None
+  last: int | None
+
+  @classmethod
+  def first(cls, names: Sequence[str]) -> 'Standing':
+    """Returns what islands know that have never met."""
+    return cls(0, names, names, 0, False, [], None, None)
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns it as values of JSON."""
+    heard = [
+      (*key, admits, base64.b64encode(whole).decode())
+      for key, admits, whole in self.heard
+    ]
+    return {**vars(self), 'heard': heard}
+
+  @classmethod
+  def from_json(cls, found: Mapping[str, Any]) -> 'Standing':
+    """Inverts `to_json`; `ValueError` if it is something else."""
+    try:
+      heard = [
+        Shared((generation, channel, number), admits, base64.b64decode(whole))
+        for generation, channel, number, admits, whole in found['heard']
+      ]
+      return cls(**{**found, 'heard': heard})
+    except (TypeError, KeyError) as error:
+      raise ValueError(f'an island says what none knows: {error}') from error
+
+
+def newest(standings: Iterable[Standing]) -> Standing:
+  """Returns that of the last generation."""
+  return max(standings, key=lambda standing: standing.generation)
+
+
+def missed(standing: Standing, others: Iterable[Standing]) -> list[Shared]:
+  """Returns the shares that others have heard and this island waits for."""
+  own = {share.key[1]: share.key for share in standing.heard}
+  last: dict[str, Shared] = {}
+  for share in (share for other in others for share in other.heard):
+    generation, channel, _ = share.key
+    before = last[channel].key if channel in last else own.get(channel)
+    is_its = generation == standing.generation
+    if is_its and (before is None or share.key > before):
+      last[channel] = share
+  return list(last.values())
