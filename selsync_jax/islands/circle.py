@@ -174,7 +174,7 @@ class Circle:
       seat.note(head)
     elif 'enter' in head:
       seat.is_prepared = True
-    elif 'ready' in head:
+    elif head.get('ready') == self._admissions:
       self._ready.add(seat)
       self._admit_if_ready()
     elif 'stop' in head:

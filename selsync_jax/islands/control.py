@@ -156,7 +156,7 @@ class Control:
     before = self._now['admissions']
     with self._changed:
       self.admits, self._ready = False, before
-    self._send({'ready': True})
+    self._send({'ready': before})
     while self.enter()['admissions'] == before:
       pass
     return self._now
@@ -245,7 +245,7 @@ class Control:
       )
     self._send(hello)
     if standing and standing.admits and self._ready == standing.admissions:
-      self._send({'ready': True})
+      self._send({'ready': self._ready})
     if self._asks and self._last is None:
       self._send({'stop': True})
 
