@@ -24,6 +24,9 @@ from selsync_jax.islands.standing import newest
 from selsync_jax.islands.standing import Standing
 from selsync_jax.runs.journal import Journal
 
+TRIES = 5
+"""Beats after which the end of an island has been noticed."""
+
 GRACE = 1.0
 """Seconds from the first island that asks for something until it is decided.
 
@@ -90,11 +93,9 @@ class Circle:
       ValueError: if there is one of its name.
     """
     name = seat.member.name
-    for _ in range(5):  # One that has ended may not have been noticed.
+    for _ in range(TRIES):
       with self._changing:
-        there = [*self._seats, *self._coming]
-        same = [each for each in there if each.member.name == name]
-        if not same or self.is_over:
+        if not self._is_there(name) or self.is_over:
           self._coming.append(seat)
           words = f'has come again from {seat.member.address}'
           self._note('returned', seat, words)
@@ -102,10 +103,34 @@ class Circle:
           group = sorted([*self._seats, seat], key=_by_name)
           seat.send(self._generation(0, group))
           return
-        if same[0].silent > 2 * BEAT:
-          self._end(same[0], 'is replaced')
       time.sleep(BEAT)
     raise ValueError(f'island {name} is there already')
+
+  def await_end(self, name: str) -> None:
+    """Returns when all have ended, of which an island seems to know.
+
+    Raises:
+      ValueError: if they go on.
+    """
+    for _ in range(TRIES):
+      with self._changing:
+        self._is_there(name)
+        if self.is_over:
+          return
+      time.sleep(BEAT)
+    raise ValueError(
+      f'the others train; their loop lets nobody in, so island {name} may join '
+      'when they have ended'
+    )
+
+  def _is_there(self, name: str) -> bool:
+    """Whether an island of a name is there; ends it if it is silent."""
+    there = [*self._seats, *self._coming]
+    same = [each for each in there if each.member.name == name]
+    if same and same[0].silent > 2 * BEAT:
+      self._end(same[0], 'is replaced')
+      return False
+    return bool(same)
 
   def listen(self, seat: Seat, reader: Any) -> bool:
     """Does what an island says, until it ends.

@@ -270,6 +270,8 @@ class MeetingPoint(Server):
         circle.receive(seat)
         return circle
       _check_unfinished(circle, member)
+    elif circle:
+      circle.await_end(member.name)
     with self.changed:
       gathering = self._gathering
       if gathering.circle:  # Its islands have ended, and join again.

@@ -63,11 +63,25 @@ def test_islands_that_meet_can_talk_in_the_order_of_their_names(point, pool):
 
 
 def test_those_that_come_again_meet_again(point, pool):
-  talk(pool, came(point, pool, 'maui', 'hawaii'))
-  for run in 'a run', 'another run':
+  for run in 'a run', 'a run', 'another run':
     again = came(point, pool, 'hawaii', 'maui', run=run)
     assert talk(pool, again) == [[6, 4]] * 2
     futures.wait(pool.submit(island.result().close) for island in again)
+
+
+def test_one_that_its_loop_cannot_let_in_is_refused_while_the_others_train(
+  said, pool, monkeypatch
+):
+  monkeypatch.setattr(circle, 'BEAT', 0.1)
+  with meeting.MeetingPoint(3, minimum=2, say=said.put) as point:
+    a, b, c = (each.result() for each in came(point, pool, *'abc'))
+    c.fail()
+    until(said, 'c has failed')
+    (again,) = came(point, pool, 'c')
+    with pytest.raises(RunError, match='the others train; their loop lets'):
+      again.result()
+    assert point.status()['present'] == 2
+    futures.wait(pool.submit(peers.close) for peers in (a, b))
 
 
 def test_one_that_was_killed_while_it_waited_takes_its_place_again(
