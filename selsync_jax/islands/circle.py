@@ -6,6 +6,7 @@ they stop, and who has ended.
 
 import collections
 from collections.abc import Iterable, Mapping, Sequence
+import secrets
 import threading
 import time
 from typing import Any
@@ -25,7 +26,7 @@ from selsync_jax.islands.standing import Standing
 from selsync_jax.runs.journal import Journal
 
 TRIES = 5
-"""Beats after which the end of an island has been noticed."""
+"""Attempts, a beat apart, until the end of an island has been noticed."""
 
 GRACE = 1.0
 """Seconds from the first island that asks for something until it is decided.
@@ -67,6 +68,7 @@ class Circle:
     self._coming: list[Seat] = []  # Who has come again, and is not in yet.
     self._ready: set[Seat] = set()  # The members that wait for them.
     self._admits = any(s.admits for s in each if s.generation == now.generation)
+    self._id = secrets.token_hex(8)
     self._admissions, self.number = now.admissions, now.generation
     for seat, standing in standings.items():
       for key, admits, whole in missed(standing, each):
@@ -157,7 +159,7 @@ class Circle:
       return self.is_over and seat in self._prepared
 
   def close(self) -> None:
-    """Says nothing more to anybody."""
+    """Ends nobody and lets nobody in any more."""
     with self._changing:
       self.is_over, self._coming = True, []
 
@@ -180,6 +182,7 @@ class Circle:
     """Returns what islands hear of a generation; 0 is of one that prepares."""
     return {
       'generation': number,
+      'circle': self._id,
       'islands': {s.member.name: s.member.address for s in seats},
       'slots': self._slots,
       'admissions': self._admissions,
@@ -202,7 +205,7 @@ class Circle:
     elif head.get('ready') == self._admissions:
       self._ready.add(seat)
       self._admit_if_ready()
-    elif 'stop' in head:
+    elif 'stop' in head and seat not in self._asking:
       self._asking.add(seat)
       if len(self._seats) == self._minimum:
         self._stop()  # None can leave.

@@ -134,13 +134,9 @@ class Control:
       head, self._next = self._next, None
       return head
 
-    head = self._wait(newest)
-    if 'refused' in head:
-      kind = FinishedError if head['finished'] else RunError
-      raise kind(f'the meeting point {self._address}: {head["refused"]}')
-    self._now = head
+    self._now = self._wait(newest)
     self._counts.clear()
-    return head
+    return self._now
 
   def ask_to_enter(self) -> Head:
     """Enters the generation that lets this island in, now that it can train."""
@@ -167,7 +163,7 @@ class Control:
     Raises:
       Regrouped: if there is another generation of islands.
       RunError: if this island has ended or only prepares, or the meeting point
-        has ended.
+        does not come back in time.
       Stopped: if this island has left, as it was asked to.
     """
     if not self._now['generation']:
@@ -221,8 +217,8 @@ class Control:
 
   def fail(self) -> None:
     """Ends this island with an error, of which all hear."""
-    self._send({'failed': True})
     self._end(RunError('this island has failed'))
+    self._send({'failed': True})
 
   def leave(self, finished: bool) -> None:
     """Ends the connection; call it when all islands are about to.
@@ -236,14 +232,17 @@ class Control:
     """Connects to the meeting point, and says who this island is."""
     with self._changed:
       standing = self._standing()
-    hello = dataclasses.asdict(self._member)
+    hello: dict[str, Any] = dataclasses.asdict(self._member)
     hello['standing'] = standing and standing.to_json()
-    with self._sending:
+    with self._sending:  # Nothing else may be the first that it says.
       self._writer, self._reader = self._point.do_exchange(
         flight.FlightDescriptor.for_path('join'),
         call_options(self._token, None),
       )
-    self._send(hello)
+      with contextlib.suppress(*ERRORS):
+        self._writer.write_metadata(encode(hello))
+    if self._error or self._left.is_set():  # Just now.
+      self._send({'failed': True})
     if standing and standing.admits and self._ready == standing.admissions:
       self._send({'ready': self._ready})
     if self._asks and self._last is None:
@@ -251,11 +250,12 @@ class Control:
 
   def _standing(self) -> Standing | None:
     """What this island knows of its run; `None` if it is in none yet."""
-    now = self._next if self._next and 'islands' in self._next else self._now
+    now = self._next or self._now
     if not now:
       return None
     return Standing(
       generation=now['generation'],
+      circle=now['circle'],
       islands=list(now['islands']),
       slots=now['slots'],
       admissions=now['admissions'],
@@ -287,15 +287,13 @@ class Control:
 
   def _listen(self) -> None:
     """Hears the meeting point, until this island leaves or ends."""
-    head: Head = {}
-    while 'refused' not in head:
+    while True:
       try:
-        head, body = decode(self._reader.read_chunk())
-        self._hear(head, body)
+        self._hear(*decode(self._reader.read_chunk()))
       except (StopIteration, *ERRORS):
         if self._error or self._left.wait(PAUSE):
           return
-        if self._now.get('generation') == 0:
+        if (self._next or self._now).get('generation') == 0:
           return self._end(RunError('the meeting point is gone'))
         with contextlib.suppress(*ERRORS):
           self._open()
@@ -308,6 +306,10 @@ class Control:
       self._end(Stopped('left after a signal; the others go on'))
     elif 'ended' in head:
       self._end(RunError(f'island {head["ended"]} {head["fate"]}'))
+    elif 'refused' in head:
+      kind = FinishedError if head['finished'] else RunError
+      line = f'the meeting point {self._address}: {head["refused"]}'
+      self._end(kind(line))
     elif 'closes' in head:
       with self._sending, contextlib.suppress(*ERRORS):
         self._writer.done_writing()
@@ -324,7 +326,7 @@ class Control:
         self.admits |= share.admits
         self._shares[share.key] = body
         self._heard[share.key[1]] = share
-      elif 'islands' in head or 'refused' in head:
+      elif 'islands' in head:
         self._next = head
       self._notify()
 
@@ -339,5 +341,7 @@ class Control:
     """Ends this island when the meeting point has been silent for too long."""
     while not self._left.wait(BEAT):
       self._silent += BEAT
+      if self._silent > 2 * BEAT:  # The host may be another one, and say so.
+        self._send({})
       if self._silent > self._member.timeout:
         self._end(RunError('the meeting point does not answer'))

@@ -141,6 +141,10 @@ class Reunion(Gathering):
     """Lets an island in that comes back, or raises `ValueError`."""
     self.check(seat.member)
     name = seat.member.name
+    for other in map(self._standings.__getitem__, self.seats):
+      same = other.generation == standing.generation
+      if same and other.circle != standing.circle:
+        raise ValueError(f'the others went on without island {name}')
     self._seats[name], self._standings[seat] = seat, standing
     self._run = seat.member.run
     self._missed.discard(name)
@@ -148,7 +152,7 @@ class Reunion(Gathering):
     self._note('joined', name, 'has found the meeting point again')
 
   def miss(self, name: str) -> None:
-    """Expects an island no longer: it has died meanwhile, and comes anew."""
+    """Waits no longer for an island that has been started again."""
     self._missed.add(name)
     self._close_if_complete()
 
@@ -241,7 +245,8 @@ class MeetingPoint(Server):
           _check_unfinished(circle, seat.member)
     except (ValueError, FinishedError) as error:
       has_finished = isinstance(error, FinishedError)
-      seat.send({'refused': str(error), 'finished': has_finished})
+      if not self.is_closed:  # Else it may come to another point.
+        seat.send({'refused': str(error), 'finished': has_finished})
     finally:
       del self._serving[seat]
       seat.close()
@@ -250,18 +255,24 @@ class MeetingPoint(Server):
     self, seat: Seat, standing: Standing | None, context: Any
   ) -> Circle:
     """Returns those who run, among whom it may come, or waits for all."""
+    circle = None
+    while not circle:  # Else others meet again, whom this island waits for.
+      if standing:
+        with self.changed:
+          reunion = self._reunion(seat.member)
+          reunion.find(seat, standing)
+          circle = self._wait(reunion, seat, context, seat.member.timeout)
+      else:
+        circle = self._come(seat, context)
+    return circle
+
+  def _come(self, seat: Seat, context: Any) -> Circle | None:
+    """Returns those who run, among whom it may come, or waits for all."""
     member = seat.member
     with self.changed:
-      if standing:
-        reunion = self._reunion(member)
-        reunion.find(seat, standing)
-        return self._wait(reunion, seat, context, member.timeout)
-      gathering = self._gathering
-      if isinstance(gathering, Reunion) and not gathering.circle:
-        gathering.miss(member.name)
-        self._wait_while(
-          lambda: gathering is self._gathering and not gathering.circle, context
-        )
+      if reunion := self._open_reunion:
+        reunion.miss(member.name)
+        self._wait_while(lambda: reunion is self._open_reunion, context)
       circle = self._gathering.circle
       if circle and not circle.is_over:
         self._gathering.check(member)
@@ -273,13 +284,25 @@ class MeetingPoint(Server):
     elif circle:
       circle.await_end(member.name)
     with self.changed:
+      if self._open_reunion:
+        return None
       gathering = self._gathering
-      if gathering.circle:  # Its islands have ended, and join again.
-        names = [each.member.name for each in gathering.seats]
-        gathering = self._new(Gathering, names)
+      names = [each.member.name for each in gathering.seats]
+      if gathering.circle or isinstance(gathering, Reunion):
+        # Its islands have ended, and join again; or none is left in it.
+        sizes = gathering.islands, gathering.minimum
+        gathering = Gathering(*sizes, self._journal, names)
       gathering.add(seat)
       self._gathering = gathering
       return self._wait(gathering, seat, context, self._timeout)
+
+  @property
+  def _open_reunion(self) -> Reunion | None:
+    """Where islands find each other again now, if they do."""
+    now = self._gathering
+    if isinstance(now, Reunion) and now.seats and not now.circle:
+      return now
+    return None
 
   def _reunion(self, member: Member) -> Reunion:
     """Returns where islands of a run meet again that this point has not served.
@@ -287,34 +310,39 @@ class MeetingPoint(Server):
     Raises:
       ValueError: if it has.
     """
-    if self._gathering.circle or self._gathering.is_again:
-      raise ValueError(f'island {member.name} has ended')
-    if not isinstance(self._gathering, Reunion):
-      self._gathering = self._new(Reunion)
-    return self._gathering
-
-  def _new(self, kind: Callable[..., Any], *args: Any) -> Any:
-    before = self._gathering
-    return kind(before.islands, before.minimum, self._journal, *args)
+    now = self._gathering
+    if now.circle or now.is_again:
+      raise ValueError(f'the others went on without island {member.name}')
+    if not isinstance(now, Reunion):
+      now = Reunion(now.islands, now.minimum, self._journal)
+    self._gathering = now
+    return now
 
   def _wait(
     self, gathering: Gathering, seat: Seat, context: Any, timeout: float
-  ) -> Circle:
-    """Returns the islands of a gathering when all are there."""
+  ) -> Circle | None:
+    """Returns the islands of a gathering when all are there.
+
+    It is `None` if others meet instead, who know a run.
+    """
     self.changed.notify_all()
-    is_late = not self._wait_while(
-      lambda: (
-        seat in gathering.seats
-        and not gathering.circle
-        and gathering is self._gathering
-      ),
-      context,
-      timeout,
-    )
-    if not gathering.circle and gathering is not self._gathering:
-      return self._join(seat, None, context)  # Others meet again.
-    if is_late:
+    try:
+      in_time = self._wait_while(
+        lambda: (
+          seat in gathering.seats
+          and not gathering.circle
+          and gathering is self._gathering
+        ),
+        context,
+        timeout,
+      )
+    except ValueError:
+      gathering.remove(seat)
+      raise
+    if not in_time:
       gathering.close()
+    if not gathering.circle and gathering is not self._gathering:
+      return None
     seats = gathering.seats
     if seat not in seats:
       raise ValueError(
@@ -322,8 +350,6 @@ class MeetingPoint(Server):
       )
     gathering.remove(seat)
     if not gathering.circle:
-      if isinstance(gathering, Reunion) and not gathering.seats:
-        self._gathering = self._new(Gathering)
       raise ValueError(
         f'{len(seats)} of {gathering.islands} islands have joined within '
         f'{timeout:g} s: {", ".join(s.member.name for s in seats)}'
@@ -333,12 +359,18 @@ class MeetingPoint(Server):
   def _wait_while(
     self, waits: Callable[[], bool], context: Any, timeout: float = math.inf
   ) -> bool:
-    """Waits as long as `waits()` and a call last; false if that is too long."""
+    """Waits as long as `waits()`; returns false if that is too long.
+
+    Raises:
+      ValueError: if the call has ended, or this point is about to.
+    """
     deadline = time.monotonic() + timeout
-    while waits() and not context.is_cancelled() and not self.is_closed:
+    while waits():
       if time.monotonic() >= deadline:
         return False
       self.changed.wait(BEAT)  # Who has been killed does not say so.
+      if context.is_cancelled() or self.is_closed:
+        raise ValueError('waits no longer')
     return True
 
   def shutdown(self) -> None:

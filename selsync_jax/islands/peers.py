@@ -23,7 +23,11 @@ an island receives 2 (N - 1) messages of an N-th each.
 
 
 class Regrouped(Exception):
-  """Some islands have ended, and the others go on: see `Peers.complete`."""
+  """What is under way counts no longer: see `Peers.complete`.
+
+  Some islands have ended, and the others go on; or their meeting point has been
+  started again.
+  """
 
 
 class Peers(abc.ABC):
@@ -81,8 +85,9 @@ class Peers(abc.ABC):
   def complete(self, run: Callable[..., Any], *args: Any) -> Any:
     """Returns `run(self, *args)`, which exchanges messages.
 
-    If islands end before all have completed it, the others run it again, all
-    of them: nobody goes on with a result that another one does not have.
+    If islands end before all have completed it, or the meeting point does, the
+    others run it again, all of them: nobody goes on with a result that another
+    one does not have.
     """
     return run(self, *args)
 

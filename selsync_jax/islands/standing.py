@@ -3,7 +3,7 @@
 A meeting point that has been killed and started again knows nothing. All that
 it knew of a run, each of its islands has heard. They may have heard different
 things last, but as every share needs all of them, none is ahead of another by
-more than one.
+more than one share of each channel.
 """
 
 import base64
@@ -35,6 +35,7 @@ class Standing:
 
   Attributes:
     generation: the number of the last that it has heard of.
+    circle: what tells it from others of that number, by other meeting points.
     islands: the names of those in it.
     slots: the names of the first one's, in the order of their indices.
     admissions: how often others have been let in.
@@ -45,6 +46,7 @@ class Standing:
   """
 
   generation: int
+  circle: str
   islands: Sequence[str]
   slots: Sequence[str]
   admissions: int
@@ -56,7 +58,7 @@ class Standing:
   @classmethod
   def first(cls, names: Sequence[str]) -> 'Standing':
     """Returns what islands know that have never met."""
-    return cls(0, names, names, 0, False, [], None, None)
+    return cls(0, '', names, names, 0, False, [], None, None)
 
   def to_json(self) -> dict[str, Any]:
     """Returns it as values of JSON."""
@@ -74,9 +76,10 @@ class Standing:
         Shared((generation, channel, number), admits, base64.b64decode(whole))
         for generation, channel, number, admits, whole in found['heard']
       ]
-      return cls(**{**found, 'heard': heard})
+      fields: dict[str, Any] = {**found, 'heard': heard}
+      return cls(**fields)
     except (TypeError, KeyError) as error:
-      raise ValueError(f'an island says what none knows: {error}') from error
+      raise ValueError(f'an island tells no standing: {error}') from error
 
 
 def newest(standings: Iterable[Standing]) -> Standing:

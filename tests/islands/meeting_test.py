@@ -453,6 +453,35 @@ def test_a_meeting_point_that_is_started_again_disturbs_nobody(
   until(said, 'a has found the meeting point again')
 
 
+def test_a_meeting_point_may_end_again_before_all_have_found_it(
+  kept, said, pool, monkeypatch
+):
+  opened, let = control.Control._open, threading.Event()
+
+  def open_when_let(self):
+    if not let.is_set() and self._member.name == 'c' and self._now:
+      raise OSError
+    opened(self)
+
+  monkeypatch.setattr(control.Control, '_open', open_when_let)
+
+  def unit(peers):
+    return peers.complete(lambda peers: peers.share(np.ones(1)))
+
+  with kept() as point:
+    islands = [each.result() for each in came(point, pool, *'abc')]
+  work = [pool.submit(unit, peers) for peers in islands]
+  with kept(port=point.port):
+    found = {f'{name} has found the meeting point again' for name in 'ab'}
+    while found:
+      found.discard(said.get(timeout=20))
+  let.set()
+  with kept(port=point.port):
+    for each in work:
+      assert np.sum(each.result(timeout=30)) == 3
+    futures.wait(pool.submit(peers.close) for peers in islands)
+
+
 @pytest.mark.parametrize('comes', [False, True])
 def test_the_others_go_on_without_one_that_dies_with_the_meeting_point(
   comes, kept, said, pool
@@ -522,7 +551,7 @@ def test_an_island_that_the_meeting_point_has_ended_is_not_let_in_again(
   with kept(minimum=2) as point:
     a, b, c = (each.result() for each in came(point, pool, *'abc'))
     a._control._reader.cancel()
-    with pytest.raises(RunError, match=r'island a has ended$'):
+    with pytest.raises(RunError, match=r'the others went on without island a$'):
       a.complete(lambda peers: peers.share(np.zeros(1)))
     futures.wait(pool.submit(peers.close) for peers in (b, c))
 
