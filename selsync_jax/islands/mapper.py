@@ -176,19 +176,21 @@ def _agree(
   """
   own = np.array([*takers.items()], np.int64).reshape(-1, 2)
   each = [dict(found.tolist()) for found in peers.exchange([own] * peers.size)]
-  having: dict[int, list[int]] = {}
-  given: dict[int, list[int]] = {}
+  # Who has saved a step alone, and died, has another one than those who have
+  # repeated the step without it.
+  having: dict[tuple[int, int], list[int]] = {}
   for i, found in enumerate(each):
-    for step, number in found.items():
-      having.setdefault(step, []).append(i)
-      if not number:
-        given.setdefault(step, []).append(i)
+    for saved in found.items():
+      having.setdefault(saved, []).append(i)
+  given = {
+    step: there for (step, number), there in having.items() if not number
+  }
   if peers.membership and peers.membership.was_admitted and not given:
     raise RunError('those who let this island in have ended; start all again')
   usable = given or {
     step: there
-    for step, there in having.items()
-    if len(there) >= each[there[0]][step]
+    for (step, number), there in having.items()
+    if len(there) >= number
   }
   if having and not usable:
     newest = (

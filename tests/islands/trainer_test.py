@@ -11,6 +11,8 @@ from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.devices import backend
 from selsync_jax.islands.mapper import IslandMapper
+from selsync_jax.runs import checkpoints
+from selsync_jax.runs.checkpoints import Choice
 from selsync_jax.training.programs import Programs
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import live_runs
@@ -110,6 +112,29 @@ def test_they_resume_from_the_newest_checkpoint_that_all_have(
     assert values(one, SEEN)['synced'].tolist() == (
       values(other, SEEN)['synced'].tolist()
     )
+
+
+def test_a_step_that_one_has_saved_alone_is_that_of_those_who_repeated_it(
+  tmp_path, monkeypatch
+):
+  """It died with the meeting point, when it alone knew that all had saved."""
+  monkeypatch.setattr(checkpoints, 'takers', lambda path: int(path.read_text()))
+  monkeypatch.setattr(
+    checkpoints, 'packed', lambda path: path.parent.name.encode()
+  )
+  takers = ({5: 3, 4: 3}, {5: 2, 4: 3}, {5: 2, 4: 3})
+  board = Board(3)
+
+  def choose(i):
+    folder = tmp_path / f'{i}'
+    folder.mkdir()
+    for step, number in takers[i].items():
+      (folder / f'{step}').write_text(f'{number}')
+    return IslandMapper(3, board.peers(i)).choose(folder.iterdir())
+
+  with futures.ThreadPoolExecutor(3) as pool:
+    chosen = [*pool.map(choose, range(3))]
+  assert chosen == [Choice(5, b'1'), Choice(5), Choice(5)]
 
 
 def test_they_refuse_to_go_on_from_nothing_in_common(train, tmp_path):
