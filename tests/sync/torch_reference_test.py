@@ -81,7 +81,8 @@ def test_twelve_steps_are_those_of_pytorch(tmp_path):
   told = {method: options for method, (options, *_) in VARIANTS.items()}
   (tmp_path / 'variants.json').write_text(json.dumps(told))
   done = live_runs.run(
-    sys.executable, '-m', 'tests.support.torch_local_sgd', tmp_path
+    *('env', '-u', 'PYTHONWARNINGS'),  # PyTorch uses what is deprecated.
+    *(sys.executable, '-m', 'tests.support.torch_local_sgd', tmp_path),
   )
   assert done.returncode == 0, done.stderr
   theirs = np.load(tmp_path / 'torch.npz')
