@@ -89,12 +89,8 @@ def newest(standings: Iterable[Standing]) -> Standing:
 
 def missed(standing: Standing, others: Iterable[Standing]) -> list[Shared]:
   """Returns the shares that others have heard and this island waits for."""
-  own = {share.key[1]: share.key for share in standing.heard}
-  last: dict[str, Shared] = {}
-  for share in (share for other in others for share in other.heard):
-    generation, channel, _ = share.key
-    before = last[channel].key if channel in last else own.get(channel)
-    is_its = generation == standing.generation
-    if is_its and (before is None or share.key > before):
-      last[channel] = share
-  return list(last.values())
+  own = {share.key for share in standing.heard}
+  heard = {share for other in others for share in other.heard}
+  its = sorted(s for s in heard if s.key[0] == standing.generation)
+  last = {share.key[1]: share for share in its}  # By channel.
+  return [share for share in last.values() if share.key not in own]
