@@ -1,5 +1,7 @@
 """Fixtures of islands that are threads of one process."""
 
+from concurrent import futures
+import queue
 import threading
 
 import pytest
@@ -24,3 +26,15 @@ def one_saves_at_a_time(monkeypatch):
   for name in ('save', 'rehearse', 'restore'):
     method = getattr(Checkpoints, name)
     monkeypatch.setattr(Checkpoints, name, locked(method))
+
+
+@pytest.fixture
+def said():
+  """What the meeting point says."""
+  return queue.Queue()
+
+
+@pytest.fixture
+def pool():
+  with futures.ThreadPoolExecutor(8) as pool:
+    yield pool

@@ -6,7 +6,6 @@ import functools
 import hashlib
 import itertools
 import json
-import queue
 import threading
 import time
 
@@ -22,32 +21,16 @@ from selsync_jax.islands import control
 from selsync_jax.islands import flight
 from selsync_jax.islands import meeting
 from selsync_jax.islands.seat import Seat
-
-
-@pytest.fixture
-def said():
-  """What the meeting point says."""
-  return queue.Queue()
+from tests.support.meetings import admit
+from tests.support.meetings import came
+from tests.support.meetings import enter
+from tests.support.meetings import until
 
 
 @pytest.fixture
 def point(said):
   with meeting.MeetingPoint(2, timeout=20.0, say=said.put) as point:
     yield point
-
-
-@pytest.fixture
-def pool():
-  with futures.ThreadPoolExecutor(8) as pool:
-    yield pool
-
-
-def came(point, pool, *names, run='a run'):
-  """Islands that join, as futures of their peers."""
-  invitation = meeting.Invitation.parse(str(point.invitation))
-  return [
-    pool.submit(meeting.join, invitation, name, run, 20.0) for name in names
-  ]
 
 
 def talk(pool, islands):
@@ -199,29 +182,6 @@ def four(said, pool):
     for peers in islands[1:3]:
       peers.fail()
     yield point, islands[::3], join
-
-
-def until(said, line):
-  """Returns when the meeting point has said this."""
-  while line not in said.get(timeout=20):
-    pass
-
-
-def enter(peers):
-  """Goes among the others; returns the islands."""
-  peers.membership.enter()
-  return peers
-
-
-def admit(islands, pool):
-  """Lets in whoever waits, after one of the next shares."""
-
-  def step(peers):
-    while not peers.membership.admits:
-      peers.complete(lambda peers: peers.share(np.zeros(1)))
-    peers.membership.admit()
-
-  futures.wait(pool.submit(step, peers) for peers in islands)
 
 
 def test_one_that_comes_again_prepares_and_is_then_let_in(four, said, pool):
@@ -402,189 +362,3 @@ def test_an_island_that_reads_nothing_holds_nobody_up():
   thawed.set()
   seat.close()
   assert read == [{'number': number} for number in range(100)]
-
-
-@pytest.fixture
-def kept(said):
-  """Credentials, and a function that serves a meeting point with them."""
-  credentials = flight.create_credentials()
-  return functools.partial(
-    meeting.MeetingPoint, 3, credentials=credentials, say=said.put
-  )
-
-
-@pytest.mark.parametrize('only_first', [False, True])
-def test_a_meeting_point_that_is_started_again_disturbs_nobody(
-  only_first, kept, said, pool, monkeypatch
-):
-  """Also if one island has heard the last share, and the others have not."""
-  killed, send = threading.Event(), circle.Circle._send
-  shares = itertools.count()
-
-  def send_until_killed(self, head, body=b''):
-    if killed.is_set() and self.number == 1:
-      return
-    if 'shared' in head and next(shares) == 20:
-      killed.set()
-      if only_first:
-        self._seats[0].send(head, body)
-      return
-    send(self, head, body)
-
-  monkeypatch.setattr(circle.Circle, '_send', send_until_killed)
-
-  def unit(peers, k):
-    first = peers.share(np.array([k, peers.index]))
-    return np.sum([first, peers.exchange([np.array([k, 7])] * 3)])
-
-  def train(peers):
-    found = [peers.complete(unit, k) for k in range(20)]
-    peers.close()
-    return found
-
-  with kept() as point:
-    islands = [each.result() for each in came(point, pool, *'abc')]
-    work = [pool.submit(train, peers) for peers in islands]
-    killed.wait(20)
-  with kept(port=point.port):
-    for each in work:
-      assert each.result(timeout=30) == [6 * k + 24 for k in range(20)]
-  assert killed.is_set()
-  until(said, 'a has found the meeting point again')
-
-
-def test_a_meeting_point_may_end_again_before_all_have_found_it(
-  kept, said, pool, monkeypatch
-):
-  opened, let = control.Control._open, threading.Event()
-
-  def open_when_let(self):
-    if not let.is_set() and self._member.name == 'c' and self._now:
-      raise OSError
-    opened(self)
-
-  monkeypatch.setattr(control.Control, '_open', open_when_let)
-
-  def unit(peers):
-    return peers.complete(lambda peers: peers.share(np.ones(1)))
-
-  with kept() as point:
-    islands = [each.result() for each in came(point, pool, *'abc')]
-  work = [pool.submit(unit, peers) for peers in islands]
-  with kept(port=point.port):
-    found = {f'{name} has found the meeting point again' for name in 'ab'}
-    while found:
-      found.discard(said.get(timeout=20))
-  let.set()
-  with kept(port=point.port):
-    for each in work:
-      assert np.sum(each.result(timeout=30)) == 3
-    futures.wait(pool.submit(peers.close) for peers in islands)
-
-
-@pytest.mark.parametrize('comes', [False, True])
-def test_the_others_go_on_without_one_that_dies_with_the_meeting_point(
-  comes, kept, said, pool
-):
-  def names(peers):
-    peers.complete(lambda peers: peers.share(np.zeros(1)))
-    return peers.names
-
-  with kept(minimum=2) as point:
-    join = functools.partial(
-      meeting.join, point.invitation, run='a run', timeout=3.0, welcomes=True
-    )
-    a, b, c = pool.map(join, 'abc')
-    c._control._left.set()  # It looks for nobody.
-  with kept(minimum=2, port=point.port):
-    islands = [a, b]
-    if comes:
-      islands += [join('c')]
-      late = pool.submit(enter, islands[2])
-      admit((a, b), pool)
-      late.result()
-    each = [*pool.map(names, islands)]
-    assert each == [tuple('abc')[: len(islands)]] * len(islands)
-    futures.wait(pool.submit(peers.close) for peers in islands)
-  if not comes:
-    until(said, 'c has not found the meeting point again')
-
-
-@pytest.mark.parametrize('moment', ['asked', 'told'])
-def test_all_stop_after_one_step_though_the_meeting_point_dies(
-  moment, kept, pool, monkeypatch
-):
-  died, send = threading.Event(), circle.Circle._send
-
-  def send_until_killed(self, head, body=b''):
-    if moment == 'told' and 'last' in head and not died.is_set():
-      self._seats[0].send(head)  # Nobody else hears of it.
-      died.set()
-      return
-    if moment == 'asked' and 'stop' in head:
-      died.set()
-    send(self, head, body)
-
-  monkeypatch.setattr(circle.Circle, '_send', send_until_killed)
-
-  def train(peers):
-    for step in itertools.count():
-      if step == 20 + peers.index:
-        peers.membership.ask_to_stop()
-      if peers.membership.stops_after(step):
-        peers.close()
-        return step
-      time.sleep(0.01)
-
-  with kept() as point:
-    islands = [each.result() for each in came(point, pool, *'abc')]
-    work = [pool.submit(train, peers) for peers in islands]
-    assert died.wait(20)
-  with kept(port=point.port):
-    steps = {each.result(timeout=30) for each in work}
-  assert len(steps) == 1 and min(steps) >= 20
-
-
-def test_an_island_that_the_meeting_point_has_ended_is_not_let_in_again(
-  kept, pool
-):
-  with kept(minimum=2) as point:
-    a, b, c = (each.result() for each in came(point, pool, *'abc'))
-    a._control._reader.cancel()
-    with pytest.raises(RunError, match=r'the others went on without island a$'):
-      a.complete(lambda peers: peers.share(np.zeros(1)))
-    futures.wait(pool.submit(peers.close) for peers in (b, c))
-
-
-def test_who_waits_to_be_let_in_when_the_meeting_point_dies_comes_again(
-  kept, pool, monkeypatch
-):
-  """Though one has heard that others are let in, and another has not."""
-  died, send = threading.Event(), circle.Circle._send
-
-  def send_until_killed(self, head, body=b''):
-    if head.get('admits') and not died.is_set():
-      self._seats[0].send(head, body)
-      died.set()
-      return
-    send(self, head, body)
-
-  monkeypatch.setattr(circle.Circle, '_send', send_until_killed)
-  with kept(minimum=2) as point:
-    join = functools.partial(
-      meeting.join, point.invitation, run='a run', timeout=20.0, welcomes=True
-    )
-    a, b, c = pool.map(join, 'abc')
-    c.fail()
-    late = pool.submit(enter, join('c'))
-    first = pool.submit(admit, (a, b), pool)
-    assert died.wait(20)
-  with kept(minimum=2, port=point.port):
-    with pytest.raises(RunError, match=r'^the meeting point is gone$'):
-      late.result()
-    first.result()
-    again = pool.submit(enter, join('c'))
-    admit((a, b), pool)
-    islands = a, b, again.result()
-    assert [peers.names for peers in islands] == [('a', 'b', 'c')] * 3
-    futures.wait(pool.submit(peers.close) for peers in islands)
