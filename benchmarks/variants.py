@@ -93,7 +93,7 @@ class Variant:
       pmap.replicate(lambda tree=tree: tree)
       for tree in ((params, tx.init(params)), batch)
     )
-    self._step = pmap.map_workers(step, donate=(0,))
+    self._step = pmap.map_steps(step, None)
 
   def run(self, steps: int) -> None:
     """Takes `steps` steps and waits for the last one."""
@@ -103,7 +103,10 @@ class Variant:
 
 
 def time_interleaved(
-  runs: dict[str, Callable[[int], None]], steps: int, rounds: int
+  runs: dict[str, Callable[[int], None]],
+  steps: int,
+  rounds: int,
+  align: Callable[[], None] = lambda: None,
 ) -> dict[str, list[float]]:
   """Seconds per step of each, timed in turn so that load affects all equally.
 
@@ -111,6 +114,7 @@ def time_interleaved(
     runs: functions by name; each takes a number of steps.
     steps: per round.
     rounds: number of rounds.
+    align: waits for the other processes, before and after each round.
 
   Returns:
     Seconds per step by name, one figure per round.
@@ -120,8 +124,10 @@ def time_interleaved(
   seconds = {name: [] for name in runs}
   for _ in range(rounds):
     for name, run in runs.items():
+      align()
       start = time.perf_counter()
       run(steps)
+      align()
       seconds[name].append((time.perf_counter() - start) / steps)
   return seconds
 

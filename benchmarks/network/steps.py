@@ -32,6 +32,7 @@ def jax_times(width: int, steps: int, rounds: int) -> dict[str, float]:
   """Milliseconds of every kind of step, on this host of the cluster."""
   from benchmarks import variants
   from benchmarks.network import host
+  from selsync_jax.cluster import processes
 
   with host.joined():
     made = {
@@ -42,7 +43,8 @@ def jax_times(width: int, steps: int, rounds: int) -> dict[str, float]:
     runs = {name: variant.run for name, variant in made.items()}
     runs[SCALAR] = variants.all_reduce_alone(1, 1)
     runs['all-reduce alone'] = variants.all_reduce_alone(1, params)
-    seconds = variants.time_interleaved(runs, steps, rounds)
+    align = functools.partial(processes.wait_for_all, 'aligned')
+    seconds = variants.time_interleaved(runs, steps, rounds, align)
   times = {n: 1e3 * statistics.median(s) for n, s in seconds.items()}
   return times | {'bytes': 4 * params}
 

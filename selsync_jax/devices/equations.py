@@ -22,6 +22,11 @@ def read(atoms: Sequence[Any], env: Env) -> list[Any]:
   ]
 
 
+def variables(atoms: Sequence[Any]) -> list[Any]:
+  """Returns those that are no literals."""
+  return [atom for atom in atoms if not isinstance(atom, core.Literal)]
+
+
 def evaluate(
   eqns: Sequence[core.JaxprEqn],
   env: Env,

@@ -81,7 +81,7 @@ def _program(
 ) -> Callable[..., list[Any]]:
   """Returns `program(peers, *values) -> results`."""
   jaxpr = closed.jaxpr
-  segments, needed = [], set(_variables(jaxpr.outvars))
+  segments, needed = [], set(equations.variables(jaxpr.outvars))
   for eqns in reversed(list(_pieces(jaxpr.eqns))):
     live, needed = needed, needed.union(*map(_reads, eqns))
     if _communicates(eqn := eqns[0]):
@@ -199,8 +199,4 @@ def _inside(eqn: Any) -> Iterator[core.Jaxpr]:
 
 
 def _reads(eqn: Any) -> list[Any]:
-  return _variables(eqn.invars)
-
-
-def _variables(atoms: Sequence[Any]) -> list[Any]:
-  return [atom for atom in atoms if not isinstance(atom, core.Literal)]
+  return equations.variables(eqn.invars)
