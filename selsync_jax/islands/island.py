@@ -4,15 +4,21 @@ import hashlib
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jax.sharding import NamedSharding
 import numpy as np
 import optax
 
+from selsync_jax.array_names import by_name
 from selsync_jax.config import RunError
 from selsync_jax.islands.behind import Behind
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.program import cut
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.sync.traffic import traffic
+
+_NO_MESH = Mesh(np.empty((), object), ())
 
 
 class Island:
@@ -21,6 +27,7 @@ class Island:
   All islands step together: at every step they decide whether to synchronize,
   like the workers of one program. A mean that is `delayed` travels while they
   take further steps; every other message, a vote for example, is waited for.
+  Each has its parameters where it likes: on one device, or split over a mesh.
 
   Args:
     peers: all islands; `join` makes them.
@@ -57,8 +64,10 @@ class Island:
     self._peers, self._behind, self._taken = peers, None, 0
     if averager.under_way:
       peers.late = self._behind = Behind(peers, averager.under_way)
-    self._params = params = _placed_as(params, params)
-    self._states = trigger.init(params), averager.init(params)
+    self._trigger = trigger
+    with jax.set_mesh(_NO_MESH):
+      self._params = params = _plain(_placed_as(params, params))
+      self._states = trigger.init(params), averager.init(params)
 
   @classmethod
   def join(
@@ -90,7 +99,10 @@ class Island:
 
     _check_strategy(strategy)
     parts = str(strategy.trigger), str(strategy.averager)
-    shapes = jax.tree.map(jax.typeof, params)
+    shapes = {
+      name: (np.shape(x), str(jnp.result_type(x)))
+      for name, x in by_name(params).items()
+    }
     invited = meeting.Invitation.parse(invitation)
     peers = meeting.join(invited, name, f'{parts} {shapes}', timeout, pace)
     return cls(peers, params, strategy)
@@ -105,18 +117,27 @@ class Island:
     """N, the number of workers."""
     return self._peers.size
 
-  def after_step(self, params: Any, grads: Any) -> Any:
+  def after_step(self, params: Any, grads: Any = None) -> Any:
     """Returns the parameters for the next step, averaged if that is due.
 
     Args:
       params: a tree of arrays, after the local update.
-      grads: a tree like it: the raw gradients, neither averaged nor clipped.
+      grads: a tree like it: the raw gradients, neither averaged nor clipped. A
+        trigger that measures none, such as `every` or `fda`, needs none.
+
+    Raises:
+      ValueError: if the trigger measures gradients, and there are none.
     """
-    departs, new, self._states = self._peers.complete(
-      self._step, self._params, params, grads, self._states
-    )
-    if self._behind and departs:
-      self._behind.depart(self._states[1])
+    if grads is None and self._trigger.traits.meter:
+      raise ValueError(
+        f'grads=None: trigger {self._trigger} measures gradients'
+      )
+    with jax.set_mesh(_NO_MESH):
+      departs, new, self._states = self._peers.complete(
+        self._step, self._params, _plain(params), _plain(grads), self._states
+      )
+      if self._behind and departs:
+        self._behind.depart(self._states[1])
     self._params, self._taken = new, self._taken + 1
     self._peers.reach(self._taken)
     return _placed_as(params, new)
@@ -127,7 +148,8 @@ class Island:
     It waits until the others have fetched what this island has sent, and closes
     the connections. All islands leave after the same step.
     """
-    landed = self._peers.complete(self._land, params, self._states[1])
+    with jax.set_mesh(_NO_MESH):
+      landed = self._peers.complete(self._land, _plain(params), self._states[1])
     self._peers.close()
     return _placed_as(params, landed)
 
@@ -155,6 +177,23 @@ def _check_equal(peers: Peers, params: Any) -> None:
         f'island {name} starts with other parameters than '
         f'{peers.names[peers.index]}; give all the same seed or weights'
       )
+
+
+def _plain(tree: Any) -> Any:
+  """Returns a tree whose types do not say how its arrays are split.
+
+  All islands must trace the same program, whatever meshes they have: so the
+  caller's mesh is not set while they trace, either.
+  """
+
+  def plain(x):
+    sharding = getattr(x, 'sharding', None)
+    if not isinstance(sharding, NamedSharding):
+      return x
+    mesh = Mesh(sharding.mesh.devices, sharding.mesh.axis_names)
+    return jax.device_put(x, NamedSharding(mesh, sharding.spec))
+
+  return jax.tree.map(plain, tree)
 
 
 def _placed_as(like: Any, tree: Any) -> Any:

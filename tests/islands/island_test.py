@@ -1,8 +1,14 @@
 """Training loops whose workers are programs of their own."""
 
 from concurrent import futures
+import contextlib
 
 import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec
+from jax.sharding import SingleDeviceSharding
 import numpy as np
 import optax
 import pytest
@@ -99,6 +105,59 @@ def test_they_do_so_over_a_network():
   board = Board(N)
   expected = run(lambda i: ss.Island(board.peers(i), START, strategy))
   jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+@pytest.mark.parametrize('kind', [AxisType.Auto, AxisType.Explicit])
+def test_an_island_may_have_devices_and_a_mesh_of_its_own(kind):
+  first, *others = jax.devices()[:3]
+  mesh = jax.make_mesh((2,), 'x', devices=others, axis_types=(kind,))
+  whole = SingleDeviceSharding(first)
+  split = NamedSharding(mesh, PartitionSpec('x'))
+  averager = ss.delayed(ss.outer(optax.sgd(0.7, 0.9, True)), 2)
+  strategy = ss.Strategy(ss.selsync(0.3), averager)
+
+  def train(join, place):
+    params = jax.device_put(jnp.ones((8, 5)), place)
+    island = join(params)
+    for t in range(STEPS):
+      grads = params - X[t, island.index]
+      params = island.after_step(params - 0.1 * grads, grads)
+      assert params.sharding.is_equivalent_to(place, params.ndim)
+    return jax.device_get(island.leave(params))
+
+  def on_a_mesh_or_not(i):
+    def join(params):
+      return ss.Island.join(invitation, f'{i}', params, strategy)
+
+    with jax.set_mesh(mesh) if i else contextlib.nullcontext():
+      return train(join, split if i else whole)
+
+  def on_a_board(i):
+    def join(params):
+      return ss.Island(board.peers(i), params, strategy)
+
+    return train(join, whole)
+
+  board = Board(2)
+  with futures.ThreadPoolExecutor(2) as pool, meeting.MeetingPoint(2) as point:
+    invitation = str(point.invitation)
+    found = list(pool.map(on_a_mesh_or_not, range(2)))
+    expected = list(pool.map(on_a_board, range(2)))
+  np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_an_island_needs_gradients_if_its_trigger_measures_them():
+  def island(trigger):
+    peers = Board(1).peers(0)
+    return ss.Island(peers, START, ss.Strategy(trigger, ss.mean()))
+
+  without = island(ss.any_of(ss.every(2), ss.fda(0.1)))
+  for _ in range(3):
+    jax.tree.map(
+      np.testing.assert_array_equal, without.after_step(START), START
+    )
+  with pytest.raises(ValueError, match=r'^grads=None: trigger any_of\(selsync'):
+    island(ss.any_of(ss.selsync(0.3), ss.every(2))).after_step(START)
 
 
 def test_islands_that_start_unequal_are_refused():
