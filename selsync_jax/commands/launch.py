@@ -224,6 +224,9 @@ def main(arguments: Sequence[str]) -> None:
     sys.exit(launch(command, process_places(options.processes)))
   islands = options.islands
   with _meeting_point(islands, minimum) as (invitation, met):
+    # Not as an argument, which other users of this host could read.
+    ask = f'SELSYNC_INVITATION={invitation} selsync status'
+    print(f'launch: {ask}', file=sys.stderr, flush=True)
     places = island_places(islands, invitation)
     spare = islands - minimum
     code = launch(command, places, lambda: spare if met.is_set() else 0)

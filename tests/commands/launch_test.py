@@ -107,7 +107,11 @@ if os.environ['JAX_PROCESS_ID'] == '1':
 def test_it_gives_islands_names_and_the_invitation_of_one_meeting_point():
   code = 'import os; e = os.environ; print(e["SELSYNC_INVITATION"], *e)'
   left = [*live_runs.LAUNCH, '--islands=2', '--', sys.executable, '-c', code]
-  lines = sorted(live_runs.run(*left).stdout.splitlines())
+  done = live_runs.run(*left)
+  lines = sorted(done.stdout.splitlines())
+  invitation = lines[0].split()[1]
+  ask = f'launch: SELSYNC_INVITATION={invitation} selsync status'
+  assert ask in done.stderr.splitlines()
   assert [line.split()[0] for line in lines] == ['[island0]', '[island1]']
   assert len({line.split()[1] for line in lines}) == 1
   assert not any('JAX_COORDINATOR_ADDRESS' in line for line in lines)
