@@ -45,8 +45,8 @@ class Gathering:
     """Returns what `status.status` does, of these islands."""
     there = self.circle.there if self.circle else self.seats
     names = sorted(self._expected | self._seats.keys())
-    events = list(self._journal.events)  # More may come meanwhile.
-    return status(self.islands, self.minimum, names, there, events)
+    totals = self._journal.totals
+    return status(self.islands, self.minimum, names, there, totals)
 
   def add(self, seat: Seat) -> None:
     """Lets an island in; one that joins again takes the place that it had.

@@ -10,8 +10,7 @@ from selsync_jax.islands.flight import flight
 from selsync_jax.islands.invitation import Invitation
 from selsync_jax.islands.invitation import reach
 from selsync_jax.islands.seat import Seat
-from selsync_jax.runs.journal import Event
-from selsync_jax.runs.journal import participation
+from selsync_jax.runs.journal import Totals
 
 ENDS = ('left', 'finished', 'ended')
 """The kinds of events after which an island is away."""
@@ -22,7 +21,7 @@ def status(
   minimum: int,
   names: Sequence[str],
   there: Sequence[Seat],
-  events: Sequence[Event],
+  totals: Totals,
 ) -> dict[str, Any]:
   """Returns what the islands are doing, as values of JSON.
 
@@ -31,40 +30,36 @@ def status(
     minimum: the least number that goes on.
     names: the names of all known islands.
     there: those that are connected.
-    events: all that have happened at the meeting point.
+    totals: what has happened at the meeting point.
   """
-  last = events[-1] if events else Event(0.0, '', '', '')
   seats = {seat.member.name: seat for seat in there}
-  each = [_island(name, seats.get(name), last, events) for name in names]
+  each = [_island(name, seats.get(name), totals) for name in names]
   steps = [row['step'] for row in each if row['state'] == 'trains']
-  kinds = [event.kind for event in events]
-  present = len(last.present)
+  present = len(totals.last.present)
   return {
     'expected': islands,
     'minimum': minimum,
     'present': present,
-    'generation': last.generation,
+    'generation': totals.last.generation,
     'participation': present / islands,
-    'mean_participation': participation(events, time.time()),
+    'mean_participation': totals.participation(time.time()),
     'step_spread': max(steps) - min(steps) if steps else 0,
-    'admitted': kinds.count('admitted'),
-    'ended': kinds.count('ended'),
-    'left': kinds.count('left'),
+    'admitted': totals.counts.get('admitted', 0),
+    'ended': totals.counts.get('ended', 0),
+    'left': totals.counts.get('left', 0),
     'islands': each,
   }
 
 
-def _island(
-  name: str, seat: Seat | None, last: Event, events: Sequence[Event]
-) -> dict[str, Any]:
+def _island(name: str, seat: Seat | None, totals: Totals) -> dict[str, Any]:
   """Returns what an island does; of one that is away, how it has ended."""
   if seat is None:
-    of_it = [event for event in events if event.island == name]
-    has_ended = of_it and of_it[-1].kind in ENDS
-    why = of_it[-1].words if has_ended else 'has ended with the others'
+    last, why = totals.last_of.get(name), 'has ended with the others'
+    if last and last.kind in ENDS:
+      why = last.words
     return {'name': name, 'state': 'away', 'why': why}
-  state = 'prepares' if last.generation else 'waits'
-  if name in last.present:
+  state = 'prepares' if totals.last.generation else 'waits'
+  if name in totals.last.present:
     state = 'trains'
   row = {'name': name, 'state': state, 'silent_seconds': seat.silent}
   return row | seat.account

@@ -1,6 +1,7 @@
 """The figure of islands that come and go: who takes part, over time."""
 
 from collections.abc import Iterator, Sequence
+import functools
 import itertools
 
 from selsync_jax.report import figure
@@ -68,7 +69,8 @@ def plot(events: Sequence[Event]) -> figure.Plot:
   short = [n if len(n) <= SHOWN else f'…{n[1 - SHOWN :]}' for n in names]
   x = figure.Axis((0, times[-1] or 1), unit, ticks=6)
   y = figure.Axis((len(names) - 0.5, -0.5), names=short)
-  mean, caption = journal.participation(events, end), ''
+  totals = functools.reduce(journal.Totals.after, events, journal.Totals())
+  mean, caption = totals.participation(end), ''
   if mean is not None:
     caption = f'On average {mean:.1%} of the islands took part. '
   return figure.Plot(

@@ -1,10 +1,10 @@
 """What happens at a meeting point: who comes, who goes, and who is there."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import contextlib
-import itertools
 import json
 import pathlib
+import threading
 import time
 from typing import NamedTuple
 
@@ -29,22 +29,67 @@ class Event(NamedTuple):
   present: Sequence[str] = ()
 
 
+class Totals(NamedTuple):
+  """What events amount to, however many there are.
+
+  Attributes:
+    last: the last one; of no kind before the first.
+    last_of: the last one of each island, by its name.
+    counts: how many there are of each kind.
+    seconds: the time in which any islands took part.
+    taken: the seconds in which each of them did, added.
+    most: the most islands that took part at a time.
+  """
+
+  last: Event = Event(0.0, '', '', '')
+  last_of: Mapping[str, Event] = {}
+  counts: Mapping[str, int] = {}
+  seconds: float = 0.0
+  taken: float = 0.0
+  most: int = 0
+
+  def after(self, event: Event) -> 'Totals':
+    """Returns what they amount to with the next one."""
+    count = self.counts.get(event.kind, 0) + 1
+    lasted, there = event.time - self.last.time, len(self.last.present)
+    return Totals(
+      event,
+      {**self.last_of, event.island: event},
+      {**self.counts, event.kind: count},
+      self.seconds + (lasted if there else 0.0),
+      self.taken + lasted * there,
+      max(self.most, len(event.present)),
+    )
+
+  def participation(self, until: float) -> float | None:
+    """Returns the share of the islands that took part, on average over time.
+
+    Times in which none did do not count; `None` if there are no others.
+
+    Args:
+      until: the end, in seconds since 1970.
+    """
+    end = self.after(Event(until, '', '', ''))
+    return end.taken / end.seconds / end.most if end.seconds else None
+
+
 class Journal:
-  """The events at a meeting point, in their order.
+  """Tells of the events at a meeting point, in their order.
 
   Args:
     say: a function that takes a line about each.
     log: a file to which a line of JSON about each is added, if any.
 
   Attributes:
-    events: all of them so far.
+    totals: what they amount to so far.
   """
 
   def __init__(
     self, say: Callable[[str], None], log: pathlib.Path | None = None
   ):
-    self.events: list[Event] = []
+    self.totals = Totals()
     self._say, self._log = say, log
+    self._adding = threading.Lock()
 
   def add(
     self,
@@ -55,14 +100,15 @@ class Journal:
     present: Sequence[str] = (),
   ) -> None:
     """Adds what happens now; see `Event`."""
-    event = Event(time.time(), kind, island, words, generation, present)
-    self.events.append(event)
-    # A full disk must not end the run, nor a terminal that is gone.
-    with contextlib.suppress(OSError, ValueError):
-      self._say(f'{island} {words}')
-    if self._log:
-      with contextlib.suppress(OSError), open(self._log, 'a') as file:
-        file.write(f'{json.dumps(event._asdict())}\n')
+    with self._adding:
+      event = Event(time.time(), kind, island, words, generation, present)
+      self.totals = self.totals.after(event)
+      # A full disk must not end the run, nor a terminal that is gone.
+      with contextlib.suppress(OSError, ValueError):
+        self._say(f'{island} {words}')
+      if self._log:
+        with contextlib.suppress(OSError), open(self._log, 'a') as file:
+          file.write(f'{json.dumps(event._asdict())}\n')
 
 
 def read(path: pathlib.Path) -> list[Event]:
@@ -72,22 +118,3 @@ def read(path: pathlib.Path) -> list[Event]:
     with contextlib.suppress(ValueError, TypeError):
       events.append(Event(**json.loads(line)))
   return events
-
-
-def participation(events: Sequence[Event], until: float) -> float | None:
-  """Returns the share of the islands that took part, on average over time.
-
-  Times in which none did do not count; `None` if there are no others.
-
-  Args:
-    events: in their order.
-    until: the end, in seconds since 1970.
-  """
-  times = [*(event.time for event in events), until]
-  lasted = [end - start for start, end in itertools.pairwise(times)]
-  there = [len(event.present) for event in events]
-  spent = sum(seconds for seconds, n in zip(lasted, there, strict=True) if n)
-  if not spent:
-    return None
-  taken = sum(seconds * n for seconds, n in zip(lasted, there, strict=True))
-  return taken / spent / max(there)

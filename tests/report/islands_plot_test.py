@@ -1,5 +1,7 @@
 """The figure of islands that come and go."""
 
+import functools
+
 import pytest
 
 from selsync_jax.__main__ import run_command
@@ -36,7 +38,8 @@ def log(tmp_path, monkeypatch):
 
 def test_each_span_and_each_event_is_drawn_where_it_was(log):
   events = journal.read(log)
-  assert journal.participation(events, 1060.0) == pytest.approx(10 / 12)
+  totals = functools.reduce(journal.Totals.after, events, journal.Totals())
+  assert totals.participation(1060.0) == pytest.approx(10 / 12)
   share, island = islands_plot.plot(events).panels
   (line,) = share.marks
   held = dict(zip(line.x, line.y, strict=True))  # By the end of each time.
