@@ -97,7 +97,8 @@ class Circle:
     name = seat.member.name
     for _ in range(TRIES):
       with self._changing:
-        if not self._is_there(name) or self.is_over:
+        self._end_if_silent(name)
+        if name not in [each.member.name for each in self.there]:
           self._coming.append(seat)
           words = f'has come again from {seat.member.address}'
           self._note('returned', seat, words)
@@ -116,7 +117,7 @@ class Circle:
     """
     for _ in range(TRIES):
       with self._changing:
-        self._is_there(name)
+        self._end_if_silent(name)
         if self.is_over:
           return
       time.sleep(BEAT)
@@ -125,14 +126,11 @@ class Circle:
       'when they have ended'
     )
 
-  def _is_there(self, name: str) -> bool:
-    """Whether an island of a name is there; ends it if it is silent."""
-    there = [*self._seats, *self._coming]
-    same = [each for each in there if each.member.name == name]
-    if same and same[0].silent > 2 * BEAT:
-      self._end(same[0], 'is replaced')
-      return False
-    return bool(same)
+  def _end_if_silent(self, name: str) -> None:
+    """Ends an island of which another process of its name takes the place."""
+    for seat in self.there:
+      if seat.member.name == name and seat.silent > 2 * BEAT:
+        self._end(seat, 'is replaced')
 
   def listen(self, seat: Seat, reader: Any) -> bool:
     """Does what an island says, until it ends.

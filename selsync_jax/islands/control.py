@@ -307,9 +307,13 @@ class Control:
     elif 'ended' in head:
       self._end(RunError(f'island {head["ended"]} {head["fate"]}'))
     elif 'refused' in head:
-      kind = FinishedError if head['finished'] else RunError
       line = f'the meeting point {self._address}: {head["refused"]}'
-      self._end(kind(line))
+      if head['finished']:
+        self._end(FinishedError(line))
+      elif self._asks:  # It has been let go, and has not heard it.
+        self._end(Stopped(f'left after a signal; {line}'))
+      else:
+        self._end(RunError(line))
     elif 'closes' in head:
       with self._sending, contextlib.suppress(*ERRORS):
         self._writer.done_writing()

@@ -1,6 +1,6 @@
 """Islands that wait for each other at a meeting point."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from selsync_jax.islands.circle import Circle
@@ -13,7 +13,12 @@ from selsync_jax.runs.journal import Journal
 
 
 class Gathering:
-  """The islands that have joined, by name.
+  """The islands that have joined, by name, until they go on together.
+
+  Those of a new run do so when all are there. If some know a run, which an
+  earlier meeting point has served, they do so when all have come that were in
+  it. One that has been started again stays behind, as it is not where they are;
+  but as long as nothing has been shared, all are at the beginning.
 
   Args:
     islands: N, the number of islands that are expected.
@@ -29,24 +34,27 @@ class Gathering:
     journal: Journal,
     names: Iterable[str] = (),
   ):
-    self.islands, self.minimum, self._journal = islands, minimum, journal
+    self.islands, self._minimum, self._journal = islands, minimum, journal
     self._expected = set(names)
-    self.is_again = bool(names)
     self._run = ''  # What the first one is about to run.
     self._seats: dict[str, Seat] = {}
-    self.circle: Circle | None = None  # When all have joined.
+    self.circle: Circle | None = None  # When they have met.
 
   @property
   def seats(self) -> list[Seat]:
     """The seats in the order of their names, which that of indices is."""
     return [self._seats[name] for name in sorted(self._seats)]
 
+  def again(self) -> 'Gathering':
+    """Returns where the same islands meet when they have ended."""
+    return Gathering(self.islands, self._minimum, self._journal, self._expected)
+
   def status(self) -> dict[str, Any]:
     """Returns what `status.status` does, of these islands."""
     there = self.circle.there if self.circle else self.seats
     names = sorted(self._expected | self._seats.keys())
     totals = self._journal.totals
-    return status(self.islands, self.minimum, names, there, totals)
+    return status(self.islands, self._minimum, names, there, totals)
 
   def add(self, seat: Seat) -> None:
     """Lets an island in; one that joins again takes the place that it had.
@@ -54,28 +62,21 @@ class Gathering:
     Raises:
       ValueError: if it does not belong here.
     """
-    member = seat.member
+    member, standing = seat.member, seat.standing
     self.check(member)
-    self._seats[member.name] = seat
-    self._run = member.run
-    if len(self._seats) == self.islands:
-      standing = Standing.first(sorted(self._seats))
-      self._begin(dict.fromkeys(self.seats, standing))
     words = f'has joined from {member.address}: '
-    words += f'{len(self._seats)} of {self.islands}'
+    words += f'{len(self._seats.keys() | {member.name})} of {self.islands}'
+    if standing:
+      words = 'has found the meeting point again'
+      if self._expected or any(map(standing.contradicts, self._standings)):
+        raise ValueError(f'the others went on without island {member.name}')
+    self._seats[member.name], self._run = seat, member.run
+    self._meet()
     self._note('joined', member.name, words)
 
-  def _begin(self, standings: Mapping[Seat, Standing]) -> None:
-    self._expected = set(newest(standings.values()).slots)
-    self.circle = Circle(standings, self.minimum, self._journal)
-
-  def _note(self, kind: str, name: str, words: str) -> None:
-    number = self.circle.number if self.circle else 0
-    names = sorted(self._seats) if self.circle else []
-    self._journal.add(kind, name, words, number, names)
-
   def close(self) -> None:
-    """Waits no longer for those that are missing."""
+    """Waits no longer for those that are missing, if the others are enough."""
+    self._meet(is_late=True)
 
   def check(self, member: Member) -> None:
     """Raises `ValueError` for an island that does not belong here."""
@@ -92,55 +93,36 @@ class Gathering:
       )
 
   def remove(self, seat: Seat) -> None:
-    """Forgets an island that waits no longer, unless all have joined."""
+    """Forgets an island that waits no longer, unless they have met."""
     if not self.circle and seat in self.seats:
       del self._seats[seat.member.name]
       self._journal.add('ended', seat.member.name, 'waits no longer')
 
+  @property
+  def _standings(self) -> list[Standing]:
+    return [seat.standing for seat in self.seats if seat.standing]
 
-class Reunion(Gathering):
-  """The islands of a run that an earlier meeting point has served."""
-
-  def __init__(self, islands: int, minimum: int, journal: Journal):
-    super().__init__(islands, minimum, journal)
-    self._standings: dict[Seat, Standing] = {}
-    self._missed: set[str] = set()
-
-  def find(self, seat: Seat, standing: Standing) -> None:
-    """Lets an island in that comes back, or raises `ValueError`."""
-    self.check(seat.member)
-    name = seat.member.name
-    for other in map(self._standings.__getitem__, self.seats):
-      same = other.generation == standing.generation
-      if same and other.circle != standing.circle:
-        raise ValueError(f'the others went on without island {name}')
-    self._seats[name], self._standings[seat] = seat, standing
-    self._run = seat.member.run
-    self._missed.discard(name)
-    self._close_if_complete()
-    self._note('joined', name, 'has found the meeting point again')
-
-  def miss(self, name: str) -> None:
-    """Waits no longer for an island that has been started again."""
-    self._missed.add(name)
-    self._close_if_complete()
-
-  def close(self) -> None:
-    """Lets those go on that are there, if they are enough."""
-    names = self._newest.islands
-    there = {name: self._seats[name] for name in names if name in self._seats}
-    if self.circle or len(there) < self.minimum:
+  def _meet(self, is_late: bool = False) -> None:
+    """Lets those go on that can, if nobody is missing or it is late."""
+    known, least = self._standings, self._minimum
+    if not known:
+      known, least = [Standing.first(sorted(self._seats))], self.islands
+    now, has_begun = newest(known), any(standing.heard for standing in known)
+    there = {
+      name: seat
+      for name, seat in self._seats.items()
+      if name in now.islands and (seat.standing or not has_begun)
+    }
+    is_complete = self._seats.keys() >= set(now.islands)
+    if len(there) < least or not (is_complete or is_late):
       return
-    self._seats = there
-    self._begin({seat: self._standings[seat] for seat in self.seats})
-    for name in sorted(set(names) - there.keys()):
+    self._seats, self._expected = there, set(now.slots)
+    standings = {seat: seat.standing or now for seat in self.seats}
+    self.circle = Circle(standings, self._minimum, self._journal)
+    for name in sorted(set(now.islands) - there.keys()):
       self._note('ended', name, 'has not found the meeting point again')
 
-  def _close_if_complete(self) -> None:
-    there = self._seats.keys() | self._missed
-    if self._seats and there.issuperset(self._newest.islands):
-      self.close()
-
-  @property
-  def _newest(self) -> Standing:
-    return newest(self._standings[seat] for seat in self.seats)
+  def _note(self, kind: str, name: str, words: str) -> None:
+    number = self.circle.number if self.circle else 0
+    names = sorted(self._seats) if self.circle else []
+    self._journal.add(kind, name, words, number, names)

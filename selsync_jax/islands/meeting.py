@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import math
 import pathlib
 import threading
 import time
@@ -29,7 +28,6 @@ from selsync_jax.islands.flight import Credentials
 from selsync_jax.islands.flight import flight
 from selsync_jax.islands.flight import Server
 from selsync_jax.islands.gathering import Gathering
-from selsync_jax.islands.gathering import Reunion
 from selsync_jax.islands.invitation import fingerprint
 from selsync_jax.islands.invitation import Invitation
 from selsync_jax.islands.invitation import reach
@@ -101,10 +99,10 @@ class MeetingPoint(Server):
     self._serving[seat] = None
     try:
       hello, _ = decode(reader.read_chunk())
-      seat.member, standing = _introduced(hello)
+      seat.member, seat.standing = _introduced(hello)
       while waits:
-        circle = self._serving[seat] = self._join(seat, standing, context)
-        standing = None
+        circle = self._serving[seat] = self._join(seat, context)
+        seat.standing = None  # It knows what the others do.
         waits = circle.listen(seat, reader)
         self._serving[seat] = None
         if waits:
@@ -117,127 +115,57 @@ class MeetingPoint(Server):
       del self._serving[seat]
       seat.close()
 
-  def _join(
-    self, seat: Seat, standing: Standing | None, context: Any
-  ) -> Circle:
+  def _join(self, seat: Seat, context: Any) -> Circle:
     """Returns those who run, among whom it may come, or waits for all."""
-    circle = None
-    while not circle:  # Else others meet again, whom this island waits for.
-      if standing:
-        with self.changed:
-          reunion = self._reunion(seat.member)
-          reunion.find(seat, standing)
-          circle = self._wait(reunion, seat, context, seat.member.timeout)
-      else:
-        circle = self._come(seat, context)
-    return circle
-
-  def _come(self, seat: Seat, context: Any) -> Circle | None:
-    """Returns those who run, among whom it may come, or waits for all."""
-    member = seat.member
-    with self.changed:
-      if reunion := self._open_reunion:
-        reunion.miss(member.name)
-        self._wait_while(lambda: reunion is self._open_reunion, context)
-      circle = self._gathering.circle
-      if circle and not circle.is_over:
-        self._gathering.check(member)
-    if circle and member.welcomes:
-      if not circle.is_over:
+    while True:  # Others may go on without it, or end, meanwhile.
+      with self.changed:
+        circle = self._gathering.circle
+        if seat.standing or not circle or circle.is_over:
+          if met := self._gather(seat, context):
+            return met
+          continue
+        self._gathering.check(seat.member)
+      if seat.member.welcomes:
         circle.receive(seat)
         return circle
-      _check_unfinished(circle, member)
-    elif circle:
-      circle.await_end(member.name)
-    with self.changed:
-      if self._open_reunion:
-        return None
-      gathering = self._gathering
-      names = [each.member.name for each in gathering.seats]
-      if gathering.circle or isinstance(gathering, Reunion):
-        # Its islands have ended, and join again; or none is left in it.
-        sizes = gathering.islands, gathering.minimum
-        gathering = Gathering(*sizes, self._journal, names)
-      gathering.add(seat)
-      self._gathering = gathering
-      return self._wait(gathering, seat, context, self._timeout)
+      circle.await_end(seat.member.name)
 
-  @property
-  def _open_reunion(self) -> Reunion | None:
-    """Where islands find each other again now, if they do."""
-    now = self._gathering
-    if isinstance(now, Reunion) and now.seats and not now.circle:
-      return now
-    return None
-
-  def _reunion(self, member: Member) -> Reunion:
-    """Returns where islands of a run meet again that this point has not served.
+  def _gather(self, seat: Seat, context: Any) -> Circle | None:
+    """Waits for all; returns those who go on, if this island is among them.
 
     Raises:
-      ValueError: if it has.
+      ValueError: if it does not belong to them, or some have not come in time,
+        or it has ended, or this point is about to.
+      FinishedError: if there is nothing left to do.
     """
-    now = self._gathering
-    if now.circle or now.is_again:
-      raise ValueError(f'the others went on without island {member.name}')
-    if not isinstance(now, Reunion):
-      now = Reunion(now.islands, now.minimum, self._journal)
-    self._gathering = now
-    return now
-
-  def _wait(
-    self, gathering: Gathering, seat: Seat, context: Any, timeout: float
-  ) -> Circle | None:
-    """Returns the islands of a gathering when all are there.
-
-    It is `None` if others meet instead, who know a run.
-    """
+    gathering, member = self._gathering, seat.member
+    if gathering.circle and not seat.standing:
+      if member.welcomes:
+        _check_unfinished(gathering.circle, member)
+      gathering = gathering.again()
+    gathering.add(seat)
+    self._gathering = gathering
     self.changed.notify_all()
-    try:
-      in_time = self._wait_while(
-        lambda: (
-          seat in gathering.seats
-          and not gathering.circle
-          and gathering is self._gathering
-        ),
-        context,
-        timeout,
-      )
-    except ValueError:
-      gathering.remove(seat)
-      raise
-    if not in_time:
-      gathering.close()
-    if not gathering.circle and gathering is not self._gathering:
-      return None
-    seats = gathering.seats
-    if seat not in seats:
-      raise ValueError(
-        f'another island has joined as {seat.member.name}, or it has ended'
-      )
-    gathering.remove(seat)
-    if not gathering.circle:
-      raise ValueError(
-        f'{len(seats)} of {gathering.islands} islands have joined within '
-        f'{timeout:g} s: {", ".join(s.member.name for s in seats)}'
-      )
-    return gathering.circle
-
-  def _wait_while(
-    self, waits: Callable[[], bool], context: Any, timeout: float = math.inf
-  ) -> bool:
-    """Waits as long as `waits()`; returns false if that is too long.
-
-    Raises:
-      ValueError: if the call has ended, or this point is about to.
-    """
+    timeout = member.timeout if seat.standing else self._timeout
     deadline = time.monotonic() + timeout
-    while waits():
+    while seat in gathering.seats and not gathering.circle:
       if time.monotonic() >= deadline:
-        return False
+        gathering.close()
+        break
       self.changed.wait(BEAT)  # Who has been killed does not say so.
       if context.is_cancelled() or self.is_closed:
+        gathering.remove(seat)
         raise ValueError('waits no longer')
-    return True
+    seats = gathering.seats
+    if any(s is not seat and s.member.name == member.name for s in seats):
+      raise ValueError(f'another island has joined as {member.name}')
+    if gathering.circle:
+      return gathering.circle if seat in seats else None
+    gathering.remove(seat)
+    raise ValueError(
+      f'{len(seats)} of {gathering.islands} islands have joined within '
+      f'{timeout:g} s: {", ".join(s.member.name for s in seats)}'
+    )
 
   def shutdown(self) -> None:
     """Ends the islands' connections, and stops serving.

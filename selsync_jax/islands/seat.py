@@ -13,6 +13,7 @@ from selsync_jax.islands.control import Head
 from selsync_jax.islands.control import Member
 from selsync_jax.islands.flight import ERRORS
 from selsync_jax.islands.meter import Meter
+from selsync_jax.islands.standing import Standing
 
 WINDOW = 60
 """Signs of life over which rates are means."""
@@ -25,6 +26,7 @@ class Seat:
 
   Attributes:
     member: the island, as its first message describes it.
+    standing: what it knows of its run, if it comes from another meeting point.
     number: by which it is the first, the second, and so on of all seats.
     silent: seconds since it has said anything; counted, as this process may be
       frozen.
@@ -32,6 +34,7 @@ class Seat:
   """
 
   member: Member
+  standing: Standing | None
 
   def __init__(self, writer: Any):
     self.number = next(_NUMBERS)

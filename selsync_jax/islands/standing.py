@@ -60,6 +60,10 @@ class Standing:
     """Returns what islands know that have never met."""
     return cls(0, '', names, names, 0, False, [], None, None)
 
+  def contradicts(self, other: 'Standing') -> bool:
+    """Returns whether two meeting points have parted these islands."""
+    return self.generation == other.generation and self.circle != other.circle
+
   def to_json(self) -> dict[str, Any]:
     """Returns it as values of JSON."""
     heard = [

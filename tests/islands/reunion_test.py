@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from selsync_jax.config import RunError
+from selsync_jax.config import Stopped
 from selsync_jax.islands import circle
 from selsync_jax.islands import control
 from selsync_jax.islands import flight
 from selsync_jax.islands import meeting
+from selsync_jax.islands import seat
 from tests.support.meetings import admit
 from tests.support.meetings import came
 from tests.support.meetings import enter
@@ -98,19 +100,51 @@ def test_a_meeting_point_may_end_again_before_all_have_found_it(
     futures.wait(pool.submit(peers.close) for peers in islands)
 
 
+def names(peers):
+  """Who is there after a share."""
+  peers.complete(lambda peers: peers.share(np.zeros(1)))
+  return peers.names
+
+
+@pytest.mark.parametrize('dies', [False, True])
+def test_all_meet_though_the_meeting_point_dies_before_all_hear_that_they_have(
+  dies, kept, pool, monkeypatch
+):
+  """Also if one that has heard it dies, too, and comes again."""
+  killed, send = threading.Event(), circle.Circle._send
+
+  def send_until_killed(self, head, body=b''):
+    if killed.is_set():
+      return send(self, head, body)
+    for one in self._seats[::2]:
+      one.send(head, body)
+    killed.set()
+
+  monkeypatch.setattr(circle.Circle, '_send', send_until_killed)
+  with kept() as point:
+    a, b, c = came(point, pool, *'abc')
+    futures.wait([a, c])
+  if dies:
+    c.result()._control._left.set()  # It looks for nobody.
+  with kept(port=point.port) as point:
+    if dies:
+      (c,) = came(point, pool, 'c')
+    islands = [each.result() for each in (a, b, c)]
+    assert [*pool.map(names, islands)] == [('a', 'b', 'c')] * 3
+    futures.wait(pool.submit(peers.close) for peers in islands)
+
+
 @pytest.mark.parametrize('comes', [False, True])
 def test_the_others_go_on_without_one_that_dies_with_the_meeting_point(
   comes, kept, said, pool
 ):
-  def names(peers):
-    peers.complete(lambda peers: peers.share(np.zeros(1)))
-    return peers.names
-
   with kept(minimum=2) as point:
     join = functools.partial(
       meeting.join, point.invitation, run='a run', timeout=3.0, welcomes=True
     )
     a, b, c = pool.map(join, 'abc')
+    if comes:  # Else it would be there from the beginning.
+      futures.wait(pool.submit(names, peers) for peers in (a, b, c))
     c._control._left.set()  # It looks for nobody.
   with kept(minimum=2, port=point.port):
     islands = [a, b]
@@ -121,7 +155,10 @@ def test_the_others_go_on_without_one_that_dies_with_the_meeting_point(
       late.result()
     each = [*pool.map(names, islands)]
     assert each == [tuple('abc')[: len(islands)]] * len(islands)
-    futures.wait(pool.submit(peers.close) for peers in islands)
+    futures.wait(pool.submit(peers.close, finished=False) for peers in islands)
+    again = [*pool.map(join, 'abc')]
+    assert [*pool.map(names, again)] == [('a', 'b', 'c')] * 3
+    futures.wait(pool.submit(peers.close) for peers in again)
   if not comes:
     until(said, 'c has not found the meeting point again')
 
@@ -159,6 +196,31 @@ def test_all_stop_after_one_step_though_the_meeting_point_dies(
   with kept(port=point.port):
     steps = {each.result(timeout=30) for each in work}
   assert len(steps) == 1 and min(steps) >= 20
+
+
+def test_one_that_was_let_go_as_the_meeting_point_died_has_left(
+  kept, pool, monkeypatch
+):
+  """Though it has not heard so."""
+  let_go, send = threading.Event(), seat.Seat.send
+
+  def send_but_this(self, head, body=b''):
+    if head.get('fate') == 'has left':
+      return let_go.set()
+    send(self, head, body)
+
+  monkeypatch.setattr(seat.Seat, 'send', send_but_this)
+  with kept(minimum=2) as point:
+    a, b, c = (each.result() for each in came(point, pool, *'abc'))
+    a.membership.ask_to_stop()
+    assert let_go.wait(20)
+  with kept(minimum=2, port=point.port):
+    each = [pool.submit(names, peers) for peers in (a, b, c)]
+    line = r'^left after a signal; .*: the others went on without island a$'
+    with pytest.raises(Stopped, match=line):
+      each[0].result()
+    assert [found.result() for found in each[1:]] == [('b', 'c')] * 2
+    futures.wait(pool.submit(peers.close) for peers in (b, c))
 
 
 def test_an_island_that_the_meeting_point_has_ended_is_not_let_in_again(
