@@ -7,7 +7,8 @@ for so long that the others give it up (SIGSTOP), or asked to leave (SIGTERM);
 or two are killed at once; or their meeting point is killed, or both it and an
 island. Whoever has ended is started again. The others must go on, and it must
 train with them again. At the end, all are stopped. Whatever two islands say of
-the same step must be the same.
+the same step must be the same, and `selsync replay` must compute the same
+parameters from their logs.
 
 Prints, for each fault, how long the others paused, and how long it took from
 the start of the victim until it trained, while they went on; then how many
@@ -169,6 +170,17 @@ def compare(storm: Storm) -> Iterator[str]:
         break
 
 
+def repeat(folder: pathlib.Path) -> Iterator[str]:
+  """Yields what is wrong if one process computes something else."""
+  began = time.monotonic()
+  done = live_runs.run(
+    *(sys.executable, '-m', 'selsync_jax', 'replay', folder), timeout=None
+  )
+  print(f'repeated in {time.monotonic() - began:.0f} s', done.stdout, sep='\n')
+  if done.returncode:
+    yield done.stderr
+
+
 def main() -> None:
   """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
@@ -211,6 +223,7 @@ def main() -> None:
       codes = [process.wait(PATIENCE) for process in storm.running.values()]
       wrong += [f'exit codes {codes}'] * (codes != [75] * len(codes))
       wrong += compare(storm)
+      wrong += repeat(pathlib.Path(name))
     finally:
       if wrong:
         for each in ('meet', *storm.names):

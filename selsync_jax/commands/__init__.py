@@ -20,6 +20,7 @@ COMMANDS = {
   'launch': 'Start the processes, or the islands, of a run on this machine.',
   'meet': 'Serve the meeting point of islands, workers in separate programs.',
   'status': 'Show what the islands of a run are doing.',
+  'replay': 'Repeat a run of islands in one process, and compare parameters.',
 }
 
 

@@ -235,6 +235,7 @@ def _start(
     backend.start(config.device)
     from selsync_jax.islands import mapper
     from selsync_jax.islands import meeting  # Imports Arrow.
+    from selsync_jax.islands import rounds
 
     invitation = meeting.Invitation.parse(options.join)
     run = json.dumps(agreed, sort_keys=True)
@@ -242,7 +243,8 @@ def _start(
       invitation, options.island, run, timeout, welcomes=True
     )
     stack.enter_context(peers)
-    return mapper.IslandMapper(config.workers, peers)
+    log = rounds.Rounds(options.workdir)
+    return mapper.IslandMapper(config.workers, peers, log)
   spec = processes.process_spec(
     options.coordinator, options.num_processes, options.process_id
   )

@@ -28,6 +28,10 @@ class Behind(Late):
     peers: all islands.
     under_way: the `under_way` of the averager of their steps.
     sharding: see `cut`.
+
+  Attributes:
+    arrived: whether the mean that was needed last was there on all islands;
+      whoever asks sets it to `None` before.
   """
 
   def __init__(
@@ -38,6 +42,7 @@ class Behind(Late):
     self._travel = cut(under_way.travel, sharding)
     self._thread = futures.ThreadPoolExecutor(1, 'average')
     self._departed: futures.Future[Any] | None = None
+    self.arrived: bool | None = None
 
   def depart(self, state: Any) -> None:
     """Sends an average on its way, after the step that synchronized.
@@ -63,7 +68,10 @@ class Behind(Late):
       with contextlib.suppress(Regrouped):
         self._departed.result()
         arrived = True
-    if self._peers.prepares or not all(self._peers.share(np.array(arrived))):
+    if self._peers.prepares:
+      return program(self._peers, *values)
+    self.arrived = all(self._peers.share(np.array(arrived)))
+    if not self.arrived:
       return program(self._peers, *values)
     assert self._departed
     return jax.tree.leaves(self._departed.result())

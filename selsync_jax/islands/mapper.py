@@ -19,6 +19,7 @@ from selsync_jax.islands.behind import Behind
 from selsync_jax.islands.peers import Membership
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.program import cut
+from selsync_jax.islands.rounds import Rounds
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs.checkpoints import Choice
 from selsync_jax.sync.averagers import UnderWay
@@ -31,9 +32,11 @@ class IslandMapper(Mapper):
   Attributes:
     workers: N, the number of islands.
     peers: all of them.
+    rounds: the log of this one.
   """
 
   peers: Peers
+  rounds: Rounds
   name: ClassVar[str] = 'island'
 
   def __post_init__(self):
@@ -51,30 +54,28 @@ class IslandMapper(Mapper):
   def map_workers(self, fn: Function, donate: Donated = ()) -> Function:
     """Cuts `fn` at its collectives; nothing is donated to its pieces."""
     del donate
-
-    def rows(*args):
-      return jax.tree.map(lambda x: x[None], fn(*_first(args)))
-
-    run = cut(rows, self.sharding(()))
+    run = cut(on_rows(fn), self.sharding(()))
     return lambda *args: self.peers.complete(run, *args)
 
   def map_steps(self, step: Function, under_way: UnderWay | None) -> Function:
     """Maps a training step, whose delayed means travel behind the next ones."""
-    mapped = self.map_workers(step)
-    if under_way is None:
-      return mapped
-
-    def message(state):
-      return under_way.message(_first(state))
-
-    self.peers.late = behind = Behind(
-      self.peers, under_way._replace(message=message), self.sharding(())
-    )
+    mapped, behind = self.map_workers(step), None
+    if under_way:
+      under_way = of_row(under_way)
+      behind = Behind(self.peers, under_way, self.sharding(()))
+    self.peers.late = behind
 
     def call(state, batch):
+      if behind:
+        behind.arrived = None
       state, metrics = mapped(state, batch)
-      if np.asarray(metrics['synced'])[0] or self.peers.prepares:
+      synced = bool(np.asarray(metrics['synced'])[0])
+      if behind and (synced or self.peers.prepares):
         behind.depart(state.averager_state)
+      if not self.peers.prepares:
+        arrived = behind.arrived if behind else None
+        averaged = arrived is not None if behind else synced
+        self.rounds.add(state, self.peers.names, averaged, arrived)
       return state, metrics
 
     return call
@@ -124,7 +125,8 @@ class IslandMapper(Mapper):
     return structure.unflatten(gathered)
 
   def digests(self, digest: bytes) -> dict[str, bytes]:
-    """Returns the digest that each island has of something, by its name."""
+    """Returns the digest that each island has of its program, by its name."""
+    self.rounds.program = digest.hex()
     each = self.peers.complete(_gather, np.frombuffer(digest, np.uint8))
     return {
       f'island {name}': found.tobytes()
@@ -143,7 +145,7 @@ class IslandMapper(Mapper):
     takers = {step: checkpoints.takers(path) for step, path in paths.items()}
     if self.peers.membership:
       self.peers.membership.enter()
-    return self.peers.complete(_agree, paths, takers)
+    return self._begin(paths, takers)
 
   @property
   def admits(self) -> bool:
@@ -159,14 +161,23 @@ class IslandMapper(Mapper):
     step = int(folder.name)
     assert self.peers.membership
     self.peers.membership.admit()
-    self.peers.complete(_agree, {step: folder}, {step: 0})
+    self._begin({step: folder}, {step: 0})
     self.digests(digest)
+
+  def _begin(
+    self, paths: dict[int, pathlib.Path], takers: dict[int, int]
+  ) -> Choice:
+    choice, copies = self.peers.complete(_agree, paths, takers)
+    self.rounds.begin(self.peers.slots, copies)
+    return choice
 
 
 def _agree(
   peers: Peers, paths: dict[int, pathlib.Path], takers: dict[int, int]
-) -> Choice:
-  """Returns what this island goes on from: see `IslandMapper.choose`.
+) -> tuple[Choice, dict[str, str]]:
+  """Returns what this island goes on from, and who gets whose checkpoint.
+
+  See `IslandMapper.choose`.
 
   Args:
     peers: all islands.
@@ -203,7 +214,12 @@ def _agree(
     )
   step, there = max(usable.items(), default=(-1, range(peers.size)))
   if len(there) == peers.size:
-    return Choice(step)
+    return Choice(step), {}
+  copies = {
+    name: peers.names[there[0]]
+    for i, name in enumerate(peers.names)
+    if i not in there
+  }
   is_sender = peers.index == there[0]
   content = checkpoints.packed(paths[step]) if is_sender else b''
   whole, nothing = np.frombuffer(content, np.uint8), np.zeros(0, np.uint8)
@@ -211,12 +227,23 @@ def _agree(
     [nothing if i in there else whole for i in range(peers.size)]
   )
   if peers.index in there:
-    return Choice(step)
-  return Choice(step, received[there[0]].tobytes())
+    return Choice(step), copies
+  return Choice(step, received[there[0]].tobytes()), copies
 
 
 def _gather(peers: Peers, message: np.ndarray) -> list[np.ndarray]:
   return peers.gather(message)
+
+
+def on_rows(fn: Function) -> Function:
+  """Returns a function of one worker as one of arrays [1, ...]."""
+  return lambda *args: jax.tree.map(lambda x: x[None], fn(*_first(args)))
+
+
+def of_row(under_way: UnderWay) -> UnderWay:
+  """Returns how a mean travels whose averager's state is [1, ...]."""
+  message = under_way.message
+  return under_way._replace(message=lambda state: message(_first(state)))
 
 
 def _first(tree: Any) -> Any:

@@ -61,15 +61,17 @@ def cut(
       part of the workers, or of an unknown kind.
   """
   traced: dict[Any, tuple[Callable[..., Any], Any]] = {}
+  tracing = threading.Lock()  # Islands may be threads that call this.
 
   def run(peers: Peers, *args: Any) -> Any:
     leaves, structure = jax.tree.flatten(args)
     key = peers.size, structure, *map(jax.typeof, leaves)
-    if key not in traced:
-      closed, shapes = jax.make_jaxpr(
-        fn, axis_env=[(AXIS, peers.size)], return_shape=True
-      )(*args)
-      traced[key] = _program(closed, sharding), jax.tree.structure(shapes)
+    with tracing:
+      if key not in traced:
+        closed, shapes = jax.make_jaxpr(
+          fn, axis_env=[(AXIS, peers.size)], return_shape=True
+        )(*args)
+        traced[key] = _program(closed, sharding), jax.tree.structure(shapes)
     program, made = traced[key]
     return jax.tree.unflatten(made, program(peers, *leaves))
 

@@ -151,7 +151,7 @@ class Seal(NamedTuple):
   crc32: int = zlib.crc32(b'')
 
 
-class _Rows:
+class Rows:
   """A file with a line for each logged step; a missing file has none.
 
   `parse` returns the row of a line, which has a `step`, or raises `ValueError`
@@ -198,7 +198,7 @@ class _Rows:
 class Appender:
   """An open file of rows, for appending; it drops those after a step."""
 
-  def __init__(self, rows: _Rows, step: int):
+  def __init__(self, rows: Rows, step: int):
     text, self._seal = rows.kept(step)
     files.write(rows.path, text.decode())
     self._file = rows.path.open('ab')
@@ -217,11 +217,11 @@ class Appender:
     return self._seal
 
 
-def _rows(workdir: pathlib.Path) -> tuple[_Rows, _Rows]:
+def _rows(workdir: pathlib.Path) -> tuple[Rows, Rows]:
   """Returns the files `metrics.jsonl` and `workers.jsonl`."""
   return (
-    _Rows(workdir / METRICS, lambda line: files.parse(line, _FIELDS, _Row)),
-    _Rows(workdir / WORKERS, per_worker.parse),
+    Rows(workdir / METRICS, lambda line: files.parse(line, _FIELDS, _Row)),
+    Rows(workdir / WORKERS, per_worker.parse),
   )
 
 

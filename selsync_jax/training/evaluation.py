@@ -14,12 +14,9 @@ from typing import Any
 import jax
 from jax import lax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 
-from selsync_jax import fields
 from selsync_jax.config import RunError
-from selsync_jax.config import unflattened
 from selsync_jax.devices import arrays
 from selsync_jax.devices import mappers
 from selsync_jax.devices.mapper import Mapper
@@ -27,14 +24,13 @@ from selsync_jax.models import tasks
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs import files
 from selsync_jax.runs import fingerprint
-from selsync_jax.runs import records
 from selsync_jax.runs import weights
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
 from selsync_jax.training import start
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.problem import Problem
-from selsync_jax.training.settings import check
+from selsync_jax.training.settings import recorded
 
 
 def _means(sums: tuple[Any, Any]) -> Any:
@@ -130,8 +126,7 @@ def evaluate(
   device suffices. Data or model must not have changed, unless that is accepted.
   """
   found = weights.read(workdir, step)
-  config = unflattened(fields.completed(records.read_config(workdir) or {}))
-  settings = check(ml_collections.ConfigDict(config))._replace(source=None)
+  settings = recorded(workdir)._replace(source=None)
   with contextlib.suppress(RunError):  # Only a resized run needs the record.
     settings = start.fit(settings, checkpoints.peek_record(workdir))
   problem, alone = create_problem(settings), mappers.Vmap(1)

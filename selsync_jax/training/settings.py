@@ -7,6 +7,7 @@ need the data themselves are in `create_problem`.
 from collections.abc import Mapping
 import json
 import math
+import pathlib
 from typing import Any, NamedTuple
 
 import ml_collections
@@ -20,8 +21,10 @@ from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
 from selsync_jax.config import flat
 from selsync_jax.config import rule
+from selsync_jax.config import unflattened
 from selsync_jax.data import bind_data
 from selsync_jax.data import BoundData
+from selsync_jax.runs import records
 from selsync_jax.runs import source
 from selsync_jax.runs import writers
 
@@ -74,6 +77,12 @@ def check(config: Config) -> Settings:
     method=methods.bind_strategy(plain['sync']) if is_lockstep else None,
     source=source.bind(config.init_from, config.init_rename),
   )
+
+
+def recorded(workdir: pathlib.Path) -> Settings:
+  """Returns the settings of a run, with defaults of what its config lacks."""
+  config = fields.completed(records.read_config(workdir) or {})
+  return check(ml_collections.ConfigDict(unflattened(config)))
 
 
 def _check_own(given: Mapping[str, Any]) -> None:

@@ -83,10 +83,15 @@ class Setup:
 
   def train_step(self) -> Callable[[TrainState, Any], tuple[TrainState, Any]]:
     """Returns the compiled step of local workers; it donates the state."""
-    problem, strategy, plan = self.problem, self.strategy, self.plan
-    step = train_step(
+    under_way = self.strategy.averager.under_way
+    return self.plan.mapper.map_steps(self.worker_step(), under_way)
+
+  def worker_step(self) -> Callable[[TrainState, Any], tuple[TrainState, Any]]:
+    """Returns the step of one worker, see `step.train_step`."""
+    problem, plan = self.problem, self.plan
+    return train_step(
       tasks.train_loss(problem.model, problem.task),
-      strategy,
+      self.strategy,
       problem.optimizer,
       problem.seed,
       plan.config.check_replicas,
@@ -94,7 +99,6 @@ class Setup:
       problem.accumulate,
       plan.config.ema_decay,
     )
-    return plan.mapper.map_steps(step, strategy.averager.under_way)
 
   def landed(self, state: TrainState) -> dict[str, Any]:
     """Returns `state.scored` with what is on its way after the last step.
@@ -138,6 +142,14 @@ class Setup:
     text = json.dumps(self.problem.fingerprint['data']) + self.program()
     return hashlib.sha256(text.encode()).digest()
 
+  @property
+  def identity(self) -> bytes:
+    """The `digest`, with that of the weights from which a new run starts."""
+    given = self.problem.fingerprint.get('init_from')
+    if not given:  # Islands that are let in later have none.
+      return self.digest
+    return hashlib.sha256(self.digest + json.dumps(given).encode()).digest()
+
   def check_programs(self) -> None:
     """Raises `RunError` if this program is not as most of the others.
 
@@ -147,9 +159,7 @@ class Setup:
     mapper = self.plan.mapper
     if mapper.programs == 1:
       return
-    own, given = self.digest, self.problem.fingerprint.get('init_from')
-    if given:  # Islands that are let in later have none.
-      own = hashlib.sha256(own + json.dumps(given).encode()).digest()
+    own = self.identity
     found = mapper.digests(own)
     usual, count = collections.Counter(found.values()).most_common(1)[0]
     if own == usual and 2 * count > len(found):

@@ -59,7 +59,7 @@ def test_help_is_one_screen_and_needs_nothing_heavy(command):
   assert lines[0].startswith(f'usage: selsync {command} ')
   assert max(map(len, lines)) <= 80
   assert lines[2] == COMMANDS[command] and lines[4].startswith('  --')
-  without = 'report', 'launch', 'export', 'evaluate', 'meet', 'status'
+  without = 'report', 'launch', 'export', 'evaluate', 'meet', 'status', 'replay'
   takes_config = command not in without
   own = '\n'.join(lines).partition('\nfields of the config:')[0]
   assert len(own.splitlines()) <= 24
@@ -90,7 +90,7 @@ def test_an_unknown_command_is_one_line_and_exit_code_2(capsys):
   assert end.value.code == 2
   assert capsys.readouterr().err == (
     "selsync: 'trian' is not one of train, compare, simulate, delta, plan, "
-    'report, export, evaluate, launch, meet, status\n'
+    'report, export, evaluate, launch, meet, status, replay\n'
   )
 
 

@@ -11,6 +11,8 @@ from selsync_jax.config import RunError
 from selsync_jax.islands import meeting
 from selsync_jax.islands.mapper import IslandMapper
 from selsync_jax.islands.messages import FlightPeers
+from selsync_jax.islands.replay import replay
+from selsync_jax.islands.rounds import Rounds
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import perceptron
 from tests.support import short_runs
@@ -79,8 +81,9 @@ def train(compiled, tmp_path, data_dir, one_saves_at_a_time):
       config.mapper = 'auto'
       others = meeting.join(invitation, f'{i}', 'a run', 30.0, welcomes=True)
       with others:
-        mapper = IslandMapper(N, others)
-        return train_and_evaluate(config, tmp_path / f'{i}', mapper=mapper)
+        workdir = tmp_path / f'{i}'
+        mapper = IslandMapper(N, others, Rounds(workdir))
+        return train_and_evaluate(config, workdir, mapper=mapper)
 
     def worker(i, invitation):
       if i == DEAD:
@@ -131,3 +134,6 @@ def test_one_that_comes_again_ends_as_the_others(
       assert len(row['relative_changes']) == N
       for name in ('synced', 'loss', 'relative_changes', 'step'):
         assert row[name] == other[name], name
+  with perceptron.registered():
+    compared = replay(tmp_path)
+  assert compared[f'{DEAD}'] > 2

@@ -93,11 +93,28 @@ def test_when_one_dies_the_others_name_it_and_all_may_come_again(
   assert [island.stdout.readline() for island in again] == ['training\n'] * 2
 
 
-def _run(workdir, islands=2, *flags):
+def _run(workdir, islands=2, *flags, fields=('--config.sync.delay=3',)):
   workers = f'--config.workers={islands}'
   train = live_runs.command('selsync', 1, workdir, workers)
   launch = [*live_runs.LAUNCH, f'--islands={islands}', *flags]
-  return [*launch, '--', *train, '--config.sync.delay=3']
+  return [*launch, '--', *train, *fields]
+
+
+def _repeat(workdir):
+  """Repeats a run; returns how many digests of each island were compared."""
+  replay = sys.executable, '-m', 'selsync_jax', 'replay', workdir
+  lines = live_runs.finish(replay).splitlines()
+  assert all(line.endswith(' digests, all equal') for line in lines)
+  return [int(line.split()[1]) for line in lines]
+
+
+@_SLOW
+def test_a_run_of_four_islands_is_repeated_in_one_process(tmp_path):
+  live_runs.finish(_run(tmp_path, 4, fields=()))
+  rows = live_runs.rows(tmp_path / 'island0')
+  averages = sum(row['synced'] for row in rows)
+  (compared,) = set(_repeat(tmp_path))  # One more if the first step has none.
+  assert 5 < averages <= compared <= averages + 1
 
 
 def _island(launcher, name):
@@ -126,6 +143,7 @@ def test_a_run_of_islands_that_are_stopped_and_killed_ends_as_another(tmp_path):
   live_runs.finish(_run(parted))
   for name in ('island0', 'island1'):
     assert not live_runs.differences(whole / name, parted / name)
+  _repeat(parted)
 
 
 @_SLOW
@@ -206,5 +224,6 @@ def test_one_that_is_killed_comes_again_while_the_others_train(tmp_path):
     for text in lines + last
     if 'stopped by a signal' in text
   }
+  assert min(_repeat(tmp_path)) > 5
   lines = live_runs.finish([*run, f'--config.steps={int(stopped) + 20}'])
   assert lines.count(f'resuming from step {stopped}') == 3

@@ -16,6 +16,7 @@ import pytest
 import selsync_jax as ss
 from selsync_jax.config import RunError
 from selsync_jax.islands import meeting
+from selsync_jax.islands.board import Board
 from tests.support.island_loop import local_step
 from tests.support.island_loop import loss
 from tests.support.island_loop import N
@@ -24,7 +25,6 @@ from tests.support.island_loop import STEPS
 from tests.support.island_loop import TX
 from tests.support.island_loop import X
 from tests.support.island_loop import Y
-from tests.support.on_board import Board
 
 
 def on_island(island):

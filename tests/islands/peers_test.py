@@ -9,8 +9,8 @@ import pytest
 import selsync_jax as ss
 from selsync_jax.config import RunError
 from selsync_jax.islands import peers
+from selsync_jax.islands.board import Board
 from selsync_jax.islands.program import cut
-from tests.support.on_board import Board
 from tests.support.on_board import on_board
 
 N = 3

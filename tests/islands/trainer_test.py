@@ -10,7 +10,11 @@ import pytest
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.devices import backend
+from selsync_jax.islands import rounds
+from selsync_jax.islands.board import Board
 from selsync_jax.islands.mapper import IslandMapper
+from selsync_jax.islands.replay import replay
+from selsync_jax.islands.rounds import Rounds
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs.checkpoints import Choice
 from selsync_jax.training.programs import Programs
@@ -18,7 +22,6 @@ from selsync_jax.training.train import train_and_evaluate
 from tests.support import live_runs
 from tests.support import perceptron
 from tests.support import short_runs
-from tests.support.on_board import Board
 
 N, SEEN = 2, ('synced', 'samples', 'bytes_per_worker')
 SCORES = 'validation_loss', 'test_loss', 'test_accuracy'
@@ -41,11 +44,11 @@ def train(tmp_path, data_dir, one_saves_at_a_time):
     def island(i):
       own = {'mapper': 'auto', 'optimizer__weight_decay': decays[i]}
       own['init_from'] = sources[i]
-      mapper = IslandMapper(N, board.peers(i))
+      workdir = tmp_path / folder / f'{i}'
       return train_and_evaluate(
         short_runs.config(data_dir, method, workers=N, **fields | own),
-        tmp_path / folder / f'{i}',
-        mapper=mapper,
+        workdir,
+        mapper=IslandMapper(N, board.peers(i), Rounds(workdir)),
       )
 
     with perceptron.registered(), futures.ThreadPoolExecutor(N) as pool:
@@ -58,6 +61,13 @@ def values(workdir, names):
   """What the rows of a run say, by name of a column."""
   rows = short_runs.rows(workdir)
   return {name: np.array([row[name] for row in rows]) for name in names}
+
+
+def assert_repeated(folder):
+  """Repeats the run of two islands, and compares all that they have logged."""
+  with perceptron.registered():
+    compared = replay(folder)
+  assert compared['0'] == compared['1'] == len(rounds.read(folder / '0')) > 1
 
 
 @pytest.mark.parametrize(
@@ -86,12 +96,13 @@ def test_islands_train_as_the_workers_of_one_program(
     for name in SCORES:
       np.testing.assert_allclose(summary[name], one[name], atol=2e-6)
   assert each[0]['test_loss'] == each[1]['test_loss']
+  assert_repeated(tmp_path / 'islands')
 
 
 def test_they_resume_from_the_newest_checkpoint_that_all_have(
   train, tmp_path, capsys
 ):
-  fields = LATE | {'sync__period': 6}
+  fields = LATE | {'sync__period': 3}  # One arrives as the next departs.
   train('local_sgd', 'whole', **fields)
   shutil.copytree(tmp_path / 'whole', tmp_path / 'parted')
   # One was killed before it had saved step 16. At 8, a mean is on its way.
@@ -112,6 +123,7 @@ def test_they_resume_from_the_newest_checkpoint_that_all_have(
     assert values(one, SEEN)['synced'].tolist() == (
       values(other, SEEN)['synced'].tolist()
     )
+  assert_repeated(tmp_path / 'parted')
 
 
 def test_a_step_that_one_has_saved_alone_is_that_of_those_who_repeated_it(
@@ -130,7 +142,8 @@ def test_a_step_that_one_has_saved_alone_is_that_of_those_who_repeated_it(
     folder.mkdir()
     for step, number in takers[i].items():
       (folder / f'{step}').write_text(f'{number}')
-    return IslandMapper(3, board.peers(i)).choose(folder.iterdir())
+    mapper = IslandMapper(3, board.peers(i), Rounds(folder))
+    return mapper.choose(folder.iterdir())
 
   with futures.ThreadPoolExecutor(3) as pool:
     chosen = [*pool.map(choose, range(3))]
@@ -159,14 +172,14 @@ def test_what_is_not_one_run_is_refused(train, tmp_path):
   with pytest.raises(
     ConfigError, match=r'config\.workers=3: 2 islands have met'
   ):
-    IslandMapper(3, Board(2).peers(0))
+    IslandMapper(3, Board(2).peers(0), Rounds(tmp_path))
 
 
 def test_what_does_not_fit_is_refused_before_it_prepares(
   tmp_path, data_dir, monkeypatch
 ):
   """And so before the others hear that it would enter."""
-  mapper = IslandMapper(N, Board(N).peers(0))
+  mapper = IslandMapper(N, Board(N).peers(0), Rounds(tmp_path))
   monkeypatch.setattr(type(mapper.peers), 'prepares', True)
   monkeypatch.setattr(backend, 'memory', lambda: 10.0)
   monkeypatch.delattr(Programs, 'warm_up')

@@ -1,0 +1,37 @@
+"""Repeat a run of islands in one process, and compare parameters.
+
+  selsync replay runs/two-islands
+
+The folder has a run of each island. Their logs tell who took part in each
+average; the rest is computed again. If an island had other parameters, it is
+named, with the first such step, and the exit code is 1.
+"""
+
+from collections.abc import Sequence
+import pathlib
+
+from selsync_jax.commands import config_file
+from selsync_jax.commands import export
+from selsync_jax.commands import flags
+from selsync_jax.config import ConfigError
+
+
+def main(arguments: Sequence[str]) -> None:
+  """Prints how many digests of each island have been compared."""
+  line = flags.CommandLine('replay', positional='FOLDER')
+  about = 'The config file of the run, if it registers its model or data.'
+  line.flag('config', about)
+  options = line.parse(arguments)
+  if len(options.positional) != 1:
+    raise ConfigError(f'needs one FOLDER, got {len(options.positional)}')
+  folder = pathlib.Path(options.positional[0])
+  if options.config:
+    config_file.load(options.config, ())
+  for workdir in sorted(folder.glob('*/config.json'))[:1]:
+    export.start_jax(workdir.parent)
+  from selsync_jax.islands import replay
+
+  compared = replay.replay(folder)
+  width = max(map(len, compared))
+  for name, count in compared.items():
+    print(f'{name:{width}}  {count} digests, all equal')

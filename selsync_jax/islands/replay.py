@@ -1,0 +1,198 @@
+"""Repeats a run of islands in one process, as their logs tell it.
+
+Who takes part in which step, who begins with a copy of whose state, and which
+delayed means arrive is as in the logs, see `rounds`. All else is computed
+again, by the same programs, whose messages stay in memory. So if parameters
+differ from those of the run, an island has computed something else than it
+should have.
+"""
+
+import collections
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent import futures
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from selsync_jax.config import ConfigError
+from selsync_jax.config import RunError
+from selsync_jax.devices import mappers
+from selsync_jax.fields import completed
+from selsync_jax.fields import may_change
+from selsync_jax.islands import rounds
+from selsync_jax.islands.board import Board
+from selsync_jax.islands.mapper import of_row
+from selsync_jax.islands.mapper import on_rows
+from selsync_jax.islands.peers import Late
+from selsync_jax.islands.program import cut
+from selsync_jax.islands.rounds import Beginning
+from selsync_jax.islands.rounds import Round
+from selsync_jax.runs import files
+from selsync_jax.runs import fingerprint
+from selsync_jax.runs import records
+from selsync_jax.training import settings
+from selsync_jax.training.setup import create_setup
+from selsync_jax.training.setup import Setup
+
+
+def replay(folder: pathlib.Path) -> dict[str, int]:
+  """Repeats a run, and compares the parameters after each of its rounds.
+
+  Args:
+    folder: the folder of the islands' runs. An island whose run is not there is
+      repeated, too.
+
+  Returns:
+    How many digests of each island have been compared, by its name.
+
+  Raises:
+    ConfigError: if the folder does not hold one run of islands, or the data or
+      the model have changed since.
+    RunError: if the run cannot be repeated from these logs; or if an island had
+      other parameters than those that are computed here.
+  """
+  found = sorted(path.parent for path in folder.glob(f'*/{rounds.ROUNDS}'))
+  read = {workdir.name: rounds.read(workdir) for workdir in found}
+  logs = {name: rows for name, rows in read.items() if rows}
+  if not logs:
+    raise ConfigError(f'{folder}: no folder in it has a {rounds.ROUNDS}')
+  told = rounds.lineage(logs)
+  beginnings = [(s, row['begins']) for s, row in told.items() if row['begins']]
+  slots = beginnings[0][1]['slots']
+  if strangers := sorted(logs.keys() - set(slots)):
+    raise ConfigError(
+      f'{folder}: {strangers[0]} is not one of the islands {", ".join(slots)}'
+    )
+  setup = _setup([folder / name for name in logs], len(slots))
+  _check(beginnings, slots, setup)
+  compared = collections.Counter(dict.fromkeys(logs, 0))
+  for step, members, digests in _repeated(setup, slots, told):
+    rows = {name: logs[name].get(step) for name in logs if name in members}
+    if differ := [
+      name
+      for name, row in rows.items()
+      if row and (row['members'], row['digest']) != (members, digests[name])
+    ]:
+      raise RunError(
+        f'step {step}: {", ".join(differ)} had other parameters than here'
+      )
+    compared.update(name for name, row in rows.items() if row)
+  return dict(compared)
+
+
+def _setup(workdirs: Sequence[pathlib.Path], workers: int) -> Setup:
+  """Returns the setup that the islands with these folders have had.
+
+  Raises:
+    ConfigError: if they had different ones, or data or model have changed.
+  """
+  first, *others = [completed(records.read_config(w) or {}) for w in workdirs]
+  for workdir, other in zip(workdirs[1:], others, strict=True):
+    for field, here, there in files.differences(first, other):
+      if not may_change(field):
+        raise ConfigError(
+          f'{workdirs[0]} and {workdir} are different runs: config.{field} is '
+          f'{here!r} in one, and {there!r} in the other'
+        )
+  setup = create_setup(settings.recorded(workdirs[0]), mappers.Vmap(workers))
+  fingerprint.check(workdirs[0], setup.problem.fingerprint, accept=False)
+  return setup
+
+
+def _check(
+  beginnings: Iterable[tuple[int, Beginning]],
+  slots: Sequence[str],
+  setup: Setup,
+) -> None:
+  """Raises `RunError` if islands have begun as this process cannot."""
+  own = None, setup.identity.hex(), setup.digest.hex()
+  for step, begins in beginnings:
+    if begins['slots'] != slots:
+      raise RunError(
+        f'step {step}: the run went on with {", ".join(begins["slots"])} in '
+        f'place of {", ".join(slots)}; such a run cannot be repeated'
+      )
+    if begins['program'] not in own:
+      raise RunError(
+        f'step {step}: the islands began it with another training step than '
+        'this process; repeat a run with the code, the versions of packages, '
+        'and the config that it had'
+      )
+
+
+def _repeated(
+  setup: Setup, slots: Sequence[str], told: Mapping[int, Round]
+) -> Iterator[tuple[int, list[str], dict[str, int]]]:
+  """Yields each step that has a row, who took part, and their digests."""
+  run, data, last = _step(setup), setup.problem.data, max(told)
+  first = jax.tree.map(lambda x: x[:1], setup.initial())  # All start equal.
+  states, means = dict.fromkeys(slots, first), dict.fromkeys(slots)
+  members, batches = [], {}
+  with futures.ThreadPoolExecutor(len(slots)) as pool:
+    for step in range(1, last + 1):
+      if row := told.get(step):
+        members = row['members']
+        copies = row['begins']['copies'] if row['begins'] else {}
+        states |= {name: states[source] for name, source in copies.items()}
+      arrived = row is not None and row['arrived'] is True
+      batches = {
+        name: batches.get(name)
+        or data.batches([slots.index(name)], step - 1, last)
+        for name in members
+      }
+      peers = map(Board(len(members)).peers, range(len(members)))
+      taken = pool.map(
+        run,
+        peers,
+        [next(batches[name]) for name in members],
+        [states[name] for name in members],
+        [means[name] for name in members],
+        [arrived] * len(members),
+      )
+      for name, (state, mean) in zip(members, taken, strict=True):
+        states[name], means[name] = state, mean
+      if row:
+        digests = {name: rounds.digest(states[name]) for name in members}
+        yield step, members, digests
+
+
+def _step(setup: Setup) -> Callable[..., tuple[Any, Any]]:
+  """Returns `run(peers, batch, state, mean, arrived) -> (state, mean)`.
+
+  It takes a step of one island, and carries the delayed mean that departs in
+  it. If one has `arrived`, it is applied; else, if it is due, it is computed.
+  """
+  sharding = setup.plan.mapper.sharding(())
+  step = cut(on_rows(setup.worker_step()), sharding)
+  under_way = setup.strategy.averager.under_way
+  if under_way:
+    under_way = of_row(under_way)
+    message = cut(under_way.message, sharding)
+    travel = cut(under_way.travel, sharding)
+
+  def run(peers, batch, state, mean, arrived):
+    peers.late = _Arrived(mean) if arrived else None
+    state, metrics = step(peers, state, batch)
+    peers.late = None  # The next mean has not arrived.
+    if under_way and np.asarray(metrics['synced'])[0]:
+      mean = travel(peers, message(peers, state.averager_state))
+    return state, mean
+
+  return run
+
+
+class _Arrived(Late):
+  """A delayed mean that has arrived."""
+
+  def __init__(self, mean: Any):
+    self._leaves = jax.tree.leaves(mean)
+
+  def arrive(self, program: Callable[..., Any], *values: Any) -> Any:
+    """Returns the mean."""
+    del program, values
+    return self._leaves
+
+  def settle(self) -> None:
+    """Does nothing: nothing travels."""

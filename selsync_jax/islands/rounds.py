@@ -1,0 +1,181 @@
+"""The log of an island's rounds: what its config and its data do not tell.
+
+What islands compute follows from their config and their data, but for
+
+  - who took part in a step: if one ends in it, the others repeat it without
+    that one;
+  - which island began with a copy of whose state before a step, as it came
+    among the others, or all resumed and it did not have their checkpoint;
+  - whether a delayed mean was there when it was needed. If not, because islands
+    have come or gone or resumed meanwhile, those who are there form it again;
+  - which steps count, if all have ended and resumed from an earlier one.
+
+A slow network, an island that is frozen for a moment, and a meeting point that
+is started again change nothing.
+
+`rounds.jsonl` has a row for each step with an average, and for each step in
+which others took part than in the one before. Rows are only appended, so a kill
+at any moment costs no more than the last one.
+"""
+
+from collections.abc import Mapping, Sequence
+import json
+import math
+import pathlib
+from typing import Any, TypedDict
+
+import numpy as np
+
+from selsync_jax.config import RunError
+from selsync_jax.runs import files
+from selsync_jax.runs import records
+from selsync_jax.runs import weights
+
+ROUNDS = 'rounds.jsonl'
+
+
+class Beginning(TypedDict):
+  """How islands went on from a checkpoint, or began.
+
+  `slots` are the names of the islands with which the run began, in the order of
+  the workers that they are. `copies` has, by the name of an island that did not
+  have the checkpoint, whose it got. `program` is the digest of the training
+  step and of the data; `None` if there is only one island.
+  """
+
+  slots: list[str]
+  copies: dict[str, str]
+  program: str | None
+
+
+class Round(TypedDict):
+  """What an island tells of a step.
+
+  `members` are the names of those who took part, in the order of their indices;
+  `digest` is the checksum of the island's parameters after the step. `arrived`
+  is whether the delayed mean that the step needed was there on all of them,
+  `None` if it needed none. `begins` is how the islands have begun before the
+  step, if it is their first one or the first one from a checkpoint.
+  """
+
+  step: int
+  members: list[str]
+  digest: int
+  arrived: bool | None
+  begins: Beginning | None
+
+
+class Rounds:
+  """Writes the log of an island.
+
+  Args:
+    workdir: the folder of its run. The first row is written after the first
+      step, when the folder is claimed.
+
+  Attributes:
+    program: see `Beginning`; set it before the first step.
+  """
+
+  def __init__(self, workdir: pathlib.Path):
+    self._file = _file(workdir)
+    self._members: list[str] = []
+    self._begins: Beginning | None = None
+    self.program: str | None = None
+
+  def begin(self, slots: Sequence[str], copies: Mapping[str, str]) -> None:
+    """Notes how the islands go on from a checkpoint, or begin."""
+    self._begins = Beginning(
+      slots=list(slots), copies=dict(copies), program=None
+    )
+
+  def add(
+    self,
+    state: Any,
+    members: Sequence[str],
+    averaged: bool,
+    arrived: bool | None,
+  ) -> None:
+    """Adds the row of a step, if it has one.
+
+    Args:
+      state: the island's `TrainState` [1, ...] after the step.
+      members: see `Round`.
+      averaged: whether the step has applied an average.
+      arrived: see `Round`.
+    """
+    members, begins = list(members), self._begins
+    if not (averaged or begins or members != self._members):
+      return
+    step = int(np.asarray(state.step)[0])
+    if begins:  # Later rows are of steps that are taken again.
+      begins['program'] = self.program
+      text, _ = self._file.kept(step - 1)
+      files.write(self._file.path, text.decode())
+    row = Round(
+      step=step,
+      members=members,
+      digest=digest(state),
+      arrived=arrived,
+      begins=begins,
+    )
+    with self._file.path.open('a') as file:
+      file.write(f'{json.dumps(row)}\n')
+    self._members, self._begins = members, None
+
+
+def digest(state: Any) -> int:
+  """Returns the checksum of the parameters in an island's state."""
+  return weights.checksum(weights.flat(state.params))
+
+
+def read(workdir: pathlib.Path) -> dict[int, Round]:
+  """Returns the rows of an island's log by step; none if there is no log.
+
+  Raises:
+    DamagedFile: if a line is damaged.
+  """
+  file = _file(workdir)
+  rows, damaged = file.read()
+  if damaged:
+    raise files.DamagedFile(file.path, f'lines that are no rows: {damaged}')
+  return {step: Round(**row) for step, (_, row) in rows.items()}
+
+
+def _file(workdir: pathlib.Path) -> records.Rows:
+  return records.Rows(workdir / ROUNDS, lambda line: files.parse(line, Round))
+
+
+def lineage(logs: Mapping[str, Mapping[int, Round]]) -> dict[int, Round]:
+  """Returns the rows, by step, of the steps from which the run's end follows.
+
+  These are the rows of one island that was there at the end. What it had
+  computed before it got a copy of another one's state counts no longer, so
+  earlier rows are those of that one.
+
+  Args:
+    logs: the rows of each island, by its name.
+
+  Raises:
+    RunError: if one of these logs is missing, or its beginning.
+  """
+
+  def end(name):
+    last = max(logs[name])
+    # Who alone has heard that a step is complete, and ended, has another row
+    # than the others, who have repeated it.
+    return last, -len(logs[name][last]['members'])
+
+  name = source = max(logs, key=end)
+  before, found = math.inf, {}
+  while source:
+    name, rows, source = source, logs.get(source, {}), ''
+    for step in sorted((s for s in rows if s < before), reverse=True):
+      found[step], begins = rows[step], rows[step]['begins']
+      if begins and name in begins['copies']:
+        source, before = begins['copies'][name], step
+        break
+  if (first := min(found)) > 1 or not found[first]['begins']:
+    raise RunError(
+      f'island {name}: there is no {ROUNDS} with its rounds before step {first}'
+    )
+  return dict(sorted(found.items()))
