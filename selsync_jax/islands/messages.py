@@ -231,7 +231,9 @@ class FlightPeers(Peers, Membership):
     shape = json.loads(about[b'shape'])
     for start in range(PIECE, math.prod(shape) * dtype.itemsize, PIECE):
       blocks += self._call(sender, start)[1]
-    return np.frombuffer(b''.join(blocks), dtype).reshape(shape)
+    parts = [np.frombuffer(block, np.uint8) for block in blocks]
+    whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return whole.view(dtype).reshape(shape)
 
   def _call(self, sender: int, start: int) -> tuple[Any, list[Any]]:
     """Returns the metadata and the blocks of a piece of a message.

@@ -92,7 +92,7 @@ class Outbox(Server):
 def _paced(piece: np.ndarray, pace: float | None) -> Iterator[np.ndarray]:
   """Yields blocks as slowly as if a wire had this many bytes a second."""
   until = time.monotonic()
-  for start in range(0, piece.size, BLOCK):
+  for start in range(0, piece.size or 1, BLOCK):
     block = piece[start : start + BLOCK]
     if pace:
       until += block.size / pace

@@ -201,16 +201,15 @@ class Membership(abc.ABC):
     """
 
 
-def _folded(
-  op: Callable[[Any, Any], Any], messages: Sequence[np.ndarray]
-) -> np.ndarray:
+def _folded(op: np.ufunc, messages: Sequence[np.ndarray]) -> np.ndarray:
   """Returns what `op` makes of messages, in their order and of their type."""
-  return np.asarray(functools.reduce(op, messages), messages[0].dtype)
+  total = messages[0].copy()
+  for message in messages[1:]:
+    op(total, message, out=total)
+  return total
 
 
-def _reduce(
-  op: Callable[[Any, Any], Any], peers: Peers, x: np.ndarray, **_: Any
-) -> np.ndarray:
+def _reduce(op: np.ufunc, peers: Peers, x: np.ndarray, **_: Any) -> np.ndarray:
   if x.nbytes <= SMALL:
     return _folded(op, peers.share(x))
   parts = peers.exchange(np.array_split(x.ravel(), peers.size))
