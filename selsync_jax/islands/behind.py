@@ -11,13 +11,14 @@ import contextlib
 from typing import Any
 
 import jax
-from jax.sharding import Sharding
 import numpy as np
 
 from selsync_jax.islands.peers import Late
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.peers import Regrouped
 from selsync_jax.islands.program import cut
+from selsync_jax.islands.program import Form
+from selsync_jax.islands.program import PLAIN
 from selsync_jax.sync.averagers import UnderWay
 
 
@@ -27,19 +28,17 @@ class Behind(Late):
   Args:
     peers: all islands.
     under_way: the `under_way` of the averager of their steps.
-    sharding: see `cut`.
+    form: that of the averager's state.
 
   Attributes:
     arrived: whether the mean that was needed last was there on all islands;
       whoever asks sets it to `None` before.
   """
 
-  def __init__(
-    self, peers: Peers, under_way: UnderWay, sharding: Sharding | None = None
-  ):
+  def __init__(self, peers: Peers, under_way: UnderWay, form: Form = PLAIN):
     self._peers, self._background = peers, peers.channel('behind')
-    self._message = cut(under_way.message, sharding)
-    self._travel = cut(under_way.travel, sharding)
+    self._message = cut(under_way.message, form)
+    self._travel = cut(under_way.travel, form)
     self._thread = futures.ThreadPoolExecutor(1, 'average')
     self._departed: futures.Future[Any] | None = None
     self.arrived: bool | None = None

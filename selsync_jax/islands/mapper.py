@@ -19,6 +19,7 @@ from selsync_jax.islands.behind import Behind
 from selsync_jax.islands.peers import Membership
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.program import cut
+from selsync_jax.islands.program import Form
 from selsync_jax.islands.rounds import Rounds
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs.checkpoints import Choice
@@ -54,15 +55,21 @@ class IslandMapper(Mapper):
   def map_workers(self, fn: Function, donate: Donated = ()) -> Function:
     """Cuts `fn` at its collectives; nothing is donated to its pieces."""
     del donate
-    run = cut(on_rows(fn), self.sharding(()))
-    return lambda *args: self.peers.complete(run, *args)
+    run, sharding = cut(fn, form(self)), self.sharding(())
+
+    def placed(x):
+      return x if isinstance(x, jax.Array) else jax.device_put(x, sharding)
+
+    def call(*args):
+      return jax.tree.map(placed, self.peers.complete(run, *args))
+
+    return call
 
   def map_steps(self, step: Function, under_way: UnderWay | None) -> Function:
     """Maps a training step, whose delayed means travel behind the next ones."""
     mapped, behind = self.map_workers(step), None
     if under_way:
-      under_way = of_row(under_way)
-      behind = Behind(self.peers, under_way, self.sharding(()))
+      behind = Behind(self.peers, under_way, form(self))
     self.peers.late = behind
 
     def call(state, batch):
@@ -235,17 +242,6 @@ def _gather(peers: Peers, message: np.ndarray) -> list[np.ndarray]:
   return peers.gather(message)
 
 
-def on_rows(fn: Function) -> Function:
-  """Returns a function of one worker as one of arrays [1, ...]."""
-  return lambda *args: jax.tree.map(lambda x: x[None], fn(*_first(args)))
-
-
-def of_row(under_way: UnderWay) -> UnderWay:
-  """Returns how a mean travels whose averager's state is [1, ...]."""
-  message = under_way.message
-  return under_way._replace(message=lambda state: message(_first(state)))
-
-
-def _first(tree: Any) -> Any:
-  """Returns the first row of arrays [1, ...]."""
-  return jax.tree.map(lambda x: x[0], tree)
+def form(mapper: Mapper) -> Form:
+  """Returns the form of an island's rows [1, ...], where a mapper has them."""
+  return Form(mapper.sharding(()), stacked=True)

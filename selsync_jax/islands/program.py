@@ -6,8 +6,9 @@ mappers map over the workers of one program, whatever its method, also runs
 where each worker is a program of its own.
 
 A conditional that communicates is cut, too: the host reads its predicate and
-runs one branch. No compiled part waits for another worker, so a message that
-another thread carries never blocks XLA or the device.
+runs one branch. So is one that only chooses between values: the host copies
+none. No compiled part waits for another worker, so a message that another
+thread carries never blocks XLA or the device.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,31 @@ _COMPILING = threading.Lock()
 thread may read one that has not been written to its end."""
 
 
+class Form(NamedTuple):
+  """How the values of a worker lie where its program is cut.
+
+  Attributes:
+    sharding: on which device. Without it, a part is compiled again if it gets a
+      value from the host that it had from the device before.
+    stacked: whether each has a leading axis, of this worker alone.
+  """
+
+  sharding: Sharding | None = None
+  stacked: bool = False
+
+  def own(self, x: Any) -> Any:
+    """Returns the worker's array."""
+    return x.reshape(x.shape[1:]) if self.stacked else x
+
+  def row(self, x: Any) -> Any:
+    """Inverts `own`."""
+    return x[None] if self.stacked else x
+
+
+PLAIN = Form()
+"""The form of a worker's own arrays."""
+
+
 class Segment(NamedTuple):
   """A part of a program that runs in one piece.
 
@@ -46,15 +72,12 @@ class Segment(NamedTuple):
   makes: Sequence[Any]
 
 
-def cut(
-  fn: Callable[..., Any], sharding: Sharding | None = None
-) -> Callable[..., Any]:
+def cut(fn: Callable[..., Any], form: Form = PLAIN) -> Callable[..., Any]:
   """Returns `fn` of one worker as `run(peers, *args)`.
 
   Args:
     fn: a function of one worker, whose collectives are over `AXIS`.
-    sharding: where all values lie. Without it, a part is compiled again if it
-      gets one from the host that it had from the device before.
+    form: that of the arguments and the results.
 
   Raises:
     ValueError: when it is called, if a collective is inside a loop, among a
@@ -68,64 +91,84 @@ def cut(
     key = peers.size, structure, *map(jax.typeof, leaves)
     with tracing:
       if key not in traced:
+        if form.stacked:
+          args = jax.eval_shape(lambda args: jax.tree.map(form.own, args), args)
         closed, shapes = jax.make_jaxpr(
           fn, axis_env=[(AXIS, peers.size)], return_shape=True
         )(*args)
-        traced[key] = _program(closed, sharding), jax.tree.structure(shapes)
+        traced[key] = _program(closed, form), jax.tree.structure(shapes)
     program, made = traced[key]
     return jax.tree.unflatten(made, program(peers, *leaves))
 
   return run
 
 
-def _program(
-  closed: core.ClosedJaxpr, sharding: Sharding | None
-) -> Callable[..., list[Any]]:
+def _program(closed: core.ClosedJaxpr, form: Form) -> Callable[..., list[Any]]:
   """Returns `program(peers, *values) -> results`."""
   jaxpr = closed.jaxpr
   segments, needed = [], set(equations.variables(jaxpr.outvars))
   for eqns in reversed(list(_pieces(jaxpr.eqns))):
     live, needed = needed, needed.union(*map(_reads, eqns))
-    if _communicates(eqn := eqns[0]):
-      segment = Segment(_on_host(eqn, sharding), eqn.invars, eqn.outvars)
+    if _is_cut(eqn := eqns[0]):
+      segment = Segment(_on_host(eqn, form), eqn.invars, eqn.outvars)
     else:
-      segment = _compiled(eqns, live, sharding)
+      segment = _compiled(eqns, live, form)
     segments.insert(0, (segment, live))
+  constants = core.ClosedJaxpr(jaxpr, [*map(form.row, closed.consts)])
+
+  def read(atoms, env):
+    return [
+      form.row(np.asarray(atom.val, jax.typeof(atom.val).dtype))
+      if isinstance(atom, core.Literal)
+      else env[atom]
+      for atom in atoms
+    ]
 
   def program(peers: Peers, *values: Any) -> list[Any]:
-    env = equations.initial(closed, values)
+    env = equations.initial(constants, values)
     for segment, live in segments:
-      results = segment.run(peers, *equations.read(segment.reads, env))
+      results = segment.run(peers, *read(segment.reads, env))
       env |= zip(segment.makes, results, strict=True)
       env = {name: value for name, value in env.items() if name in live}
-    return equations.read(jaxpr.outvars, env)
+    return read(jaxpr.outvars, env)
 
   return program
 
 
 def _pieces(eqns: Sequence[Any]) -> Iterator[list[Any]]:
-  """Yields each equation that communicates, and those between two of them."""
-  for communicates, group in itertools.groupby(eqns, _communicates):
-    if communicates:
-      yield from ([eqn] for eqn in group)
+  """Yields each equation that is cut, and those that are compiled between two.
+
+  Scalars are computed as soon as what they need is there: then few pieces are
+  left.
+  """
+  cuts, compiled, made = [], [[]], {}
+  for eqn in eqns:
+    place = len(cuts)
+    if _is_cut(eqn):
+      cuts.append([eqn])
+      compiled.append([])
+      place += 1
     else:
-      yield list(group)
+      if all(var.aval.size == 1 for var in eqn.outvars):
+        place = max((made.get(var, 0) for var in _reads(eqn)), default=0)
+      compiled[place].append(eqn)
+    made |= dict.fromkeys(eqn.outvars, place)
+  pairs = itertools.zip_longest(compiled, cuts, fillvalue=[])
+  yield from filter(None, itertools.chain.from_iterable(pairs))
 
 
-def _compiled(
-  eqns: Sequence[Any], live: set[Any], sharding: Sharding | None
-) -> Segment:
+def _compiled(eqns: Sequence[Any], live: set[Any], form: Form) -> Segment:
   """Returns the equations as a compiled function of what they read."""
   made = dict.fromkeys(var for eqn in eqns for var in eqn.outvars)
   inputs = dict.fromkeys(var for eqn in eqns for var in _reads(eqn))
   reads = [var for var in inputs if var not in made]
   makes = [var for var in made if var in live]
 
-  @functools.partial(jax.jit, in_shardings=sharding)
+  @functools.partial(jax.jit, in_shardings=form.sharding)
   def run(*values):
-    env = dict(zip(reads, values, strict=True))
+    env = dict(zip(reads, map(form.own, values), strict=True))
     equations.evaluate(eqns, env)
-    return equations.read(makes, env)
+    return [form.row(env[var]) for var in makes]
 
   ran = threading.Event()
 
@@ -140,23 +183,22 @@ def _compiled(
   return Segment(segment, reads, makes)
 
 
-def _on_host(
-  eqn: Any, sharding: Sharding | None
-) -> Callable[..., Sequence[Any]]:
-  """Returns what the host does for an equation that communicates."""
+def _on_host(eqn: Any, form: Form) -> Callable[..., Sequence[Any]]:
+  """Returns what the host does for an equation that is cut."""
   name = eqn.primitive.name.removesuffix('_invariant')
-  if not _is_over_workers(eqn):  # The collective is inside it.
+  if not _is_over_workers(eqn):  # The collective is inside it, if any.
     if name == 'cond':
-      branches = [_program(each, sharding) for each in eqn.params['branches']]
+      branches = [_program(each, form) for each in eqn.params['branches']]
 
       def choose(peers, index, *values):
+        chosen = np.asarray(index).item()
         if peers.prepares:
-          return [branch(peers, *values) for branch in branches][int(index)]
-        return branches[int(index)](peers, *values)
+          return [branch(peers, *values) for branch in branches][chosen]
+        return branches[chosen](peers, *values)
 
       return choose
     if name == 'jit':
-      program = _program(eqn.params['jaxpr'], sharding)
+      program = _program(eqn.params['jaxpr'], form)
       if eqn.params['name'] != TRAVEL:
         return program
 
@@ -169,17 +211,29 @@ def _on_host(
       return travel
     raise ValueError(f'{name}: holds a collective, which islands cannot cut')
   if name == 'axis_index':
-    return lambda peers: [np.int32(peers.index)]
+    return lambda peers: [form.row(np.asarray(peers.index, np.int32))]
   if name not in COLLECTIVES or eqn.params.get('axis_index_groups'):
     raise ValueError(f'{name}: is not a collective among all islands')
   collective = functools.partial(COLLECTIVES[name], **eqn.params)
 
   def communicate(peers, *values):
     if peers.prepares:
-      return [np.zeros(var.aval.shape, var.aval.dtype) for var in eqn.outvars]
-    return [collective(peers, np.asarray(value)) for value in values]
+      results = [
+        np.zeros(var.aval.shape, var.aval.dtype) for var in eqn.outvars
+      ]
+    else:
+      own = [form.own(np.asarray(value)) for value in values]
+      results = [collective(peers, x) for x in own]
+    return [*map(form.row, results)]
 
   return communicate
+
+
+def _is_cut(eqn: Any) -> bool:
+  return _communicates(eqn) or (
+    eqn.primitive.name == 'cond'
+    and not any(branch.eqns for branch in _inside(eqn))
+  )
 
 
 def _communicates(eqn: Any) -> bool:

@@ -23,8 +23,7 @@ from selsync_jax.fields import completed
 from selsync_jax.fields import may_change
 from selsync_jax.islands import rounds
 from selsync_jax.islands.board import Board
-from selsync_jax.islands.mapper import of_row
-from selsync_jax.islands.mapper import on_rows
+from selsync_jax.islands.mapper import form
 from selsync_jax.islands.peers import Late
 from selsync_jax.islands.program import cut
 from selsync_jax.islands.rounds import Beginning
@@ -164,13 +163,12 @@ def _step(setup: Setup) -> Callable[..., tuple[Any, Any]]:
   It takes a step of one island, and carries the delayed mean that departs in
   it. If one has `arrived`, it is applied; else, if it is due, it is computed.
   """
-  sharding = setup.plan.mapper.sharding(())
-  step = cut(on_rows(setup.worker_step()), sharding)
+  rows = form(setup.plan.mapper)
+  step = cut(setup.worker_step(), rows)
   under_way = setup.strategy.averager.under_way
   if under_way:
-    under_way = of_row(under_way)
-    message = cut(under_way.message, sharding)
-    travel = cut(under_way.travel, sharding)
+    message = cut(under_way.message, rows)
+    travel = cut(under_way.travel, rows)
 
   def run(peers, batch, state, mean, arrived):
     peers.late = _Arrived(mean) if arrived else None

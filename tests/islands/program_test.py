@@ -8,6 +8,8 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.islands.program import cut
+from selsync_jax.islands.program import Form
+from tests.support.on_board import Board
 from tests.support.on_board import on_board
 
 N = 4
@@ -29,16 +31,28 @@ def nested(x):
     jnp.int32(total(1.0) - 2), [jnp.sin, jnp.cos, largest, total], mean[0]
   )
   key = jax.random.fold_in(jax.random.key(0), lax.axis_index(ss.AXIS))
-  return mean, other + jax.random.normal(key, x.shape), 1.0
+  chosen = lax.cond(mean[1] > 0, lambda: x, lambda: ROWS[0])
+  noise = jax.random.normal(key, x.shape)
+  return mean, other + noise, chosen, 1.0
 
 
-def test_it_computes_what_the_whole_program_does():
-  found = on_board(cut(nested), N, ROWS)
-  expected = jax.vmap(nested, axis_name=ss.AXIS, out_axes=(0, 0, None))(ROWS)
+@pytest.mark.parametrize('stacked', [False, True])
+def test_it_computes_what_the_whole_program_does(stacked):
+  rows = ROWS[:, None] if stacked else ROWS
+  found = on_board(cut(nested, Form(stacked=stacked)), N, rows)
+  expected = jax.vmap(nested, axis_name=ss.AXIS, out_axes=(0, 0, 0, None))(ROWS)
   for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+    one = one[:, 0] if stacked else one
     np.testing.assert_allclose(
       one, np.broadcast_to(other, one.shape), rtol=1e-6
     )
+
+
+def test_a_value_that_is_only_chosen_is_not_copied():
+  small, large = jnp.zeros(3), jnp.ones(3)
+  run = cut(lambda x, y: lax.cond(x[0] < y[0], lambda: x, lambda: y))
+  peers = Board(1).peers(0)
+  assert run(peers, small, large) is run(peers, large, small) is small
 
 
 def test_it_is_traced_once_for_each_shape():

@@ -67,7 +67,7 @@ def assert_repeated(folder):
   """Repeats the run of two islands, and compares all that they have logged."""
   with perceptron.registered():
     compared = replay(folder)
-  assert compared['0'] == compared['1'] == len(rounds.read(folder / '0')) > 1
+  assert compared['0'] == compared['1'] == len(rounds.read(folder / '0')) > 0
 
 
 @pytest.mark.parametrize(
