@@ -67,7 +67,11 @@ class Island:
     self._trigger = trigger
     with jax.set_mesh(_NO_MESH):
       self._params = params = _plain(_placed_as(params, params))
-      self._states = trigger.init(params), averager.init(params)
+      # Compiled, so that all of it lies where the parameters do; for states
+      # that lie elsewhere, the second average would compile again.
+      self._states = jax.jit(
+        lambda params: (trigger.init(params), averager.init(params))
+      )(params)
 
   @classmethod
   def join(
