@@ -13,6 +13,7 @@ OUTSIDE = {'train', 'compare', 'configs', 'tests', 'benchmarks', 'stress'}
 ROOMS = [
   'commands',
   'simulate',
+  'tune',
   'islands',
   'training',
   'report',
@@ -51,6 +52,7 @@ HOMES = {
   'tensorflow_datasets': 'data',
   'grain': 'data',
   'matplotlib': 'report',
+  'optuna': 'tune',
   'simpy': 'simulate',
   'pyarrow': 'islands',
   'cryptography': 'islands',

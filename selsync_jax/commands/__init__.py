@@ -13,6 +13,7 @@ COMMANDS = {
   'compare': 'Train several methods with several seeds, and compare them.',
   'simulate': 'Train on a virtual cluster whose workers are unequally fast.',
   'delta': 'Suggest a delta for a wanted LSSR.',
+  'tune': 'Search for the method and settings that serve a network best.',
   'plan': 'Estimate the time that each method saves on a given network.',
   'report': 'Write a page with tables and figures of one or more runs.',
   'export': 'Write the weights of a run into one file, for any program.',

@@ -97,16 +97,21 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _methods(options: argparse.Namespace) -> list[str]:
   """Returns the methods to compare; `all` means every one that can run."""
-  if not {*config_file.names(options.file)[1:]}.isdisjoint(every_method(True)):
-    raise ConfigError(
-      f'--config={options.file}: must name no method; --methods names them'
-    )
+  refuse_method(options.file)
   default = ['all'] if options.simulate else flags.names(METHODS)
   names = options.methods or default
   if names != ['all']:
     return names
   config_file.register(options.file, options.fields)
   return every_method(options.simulate)
+
+
+def refuse_method(file: str) -> None:
+  """Raises `ConfigError` if `--config` names a method."""
+  if not {*config_file.names(file)[1:]}.isdisjoint(every_method(True)):
+    raise ConfigError(
+      f'--config={file}: must name no method; --methods names them'
+    )
 
 
 def every_method(simulate: bool) -> list[str]:

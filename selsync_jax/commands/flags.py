@@ -203,6 +203,7 @@ rates = reader(
   lambda text: list(map(rate, text.split(','))),
   'numbers with commas between them, 2x for twice the own rate',
 )
+number = reader(float, 'a finite number', math.isfinite)
 positive = reader(
   float, 'a finite number above 0', lambda value: 0 < value < math.inf
 )
@@ -217,6 +218,35 @@ lssr = reader(float, 'a number in [0, 1)', lambda value: 0 <= value < 1)
 def names(text: str) -> list[str]:
   """Reads names with commas between them."""
   return text.split(',')
+
+
+def bandwidth(text: str) -> float:
+  """Reads a bandwidth such as `1Gbit`, in bits per second."""
+  from selsync_jax.sync import network  # Imports JAX.
+
+  return network.bandwidth(text)
+
+
+def latency(text: str) -> float:
+  """Reads a time such as `50us`, in seconds."""
+  from selsync_jax.sync import network  # Imports JAX.
+
+  return network.latency(text)
+
+
+_SIZES = {'B': 1.0, 'kB': 1e3, 'MB': 1e6, 'GB': 1e9, 'TB': 1e12}
+
+
+def _size(text: str) -> float:
+  found = re.fullmatch(r'(\d+\.?\d*|\.\d+) ?([kMGT]?B)', text)
+  return float(found[1]) * _SIZES[found[2]] if found else 0.0
+
+
+size = reader(
+  _size,
+  f'a number above 0 and one of {", ".join(_SIZES)}',
+  lambda value: value > 0,
+)
 
 
 def folder(text: str) -> pathlib.Path:

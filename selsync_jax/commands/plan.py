@@ -44,12 +44,12 @@ def main(arguments: Sequence[str]) -> None:
   about = "Number of workers. Default: the config's."
   line.flag('workers', about, flags.whole(1))
   about = 'Bandwidth of each link, per direction; 1GB/s is in bytes.'
-  line.flag('bandwidth', about, _bandwidth, '1Gbit')
+  line.flag('bandwidth', about, flags.bandwidth, '1Gbit')
   about = 'Devices that share a batch. Default: mesh.data times mesh.fsdp.'
   line.flag('devices-per-worker', about, flags.whole(1))
   about = 'Bandwidth between them, per direction.'
-  line.flag('inner-bandwidth', about, _bandwidth, '100GB/s')
-  line.flag('latency', 'One-way latency of a message.', _latency, '1ms')
+  line.flag('inner-bandwidth', about, flags.bandwidth, '100GB/s')
+  line.flag('latency', 'One-way latency of a message.', flags.latency, '1ms')
   line.flag('lssr', 'LSSR of SelSync, in [0, 1).', flags.lssr)
   line.flag('run', 'Workdir of a finished run, for its LSSR.', flags.folder)
   line.flag('steps', 'Steps to measure.', flags.whole(3), '20')
@@ -73,18 +73,6 @@ def main(arguments: Sequence[str]) -> None:
   within = network.Network(devices, options.inner_bandwidth, 0.0)
   backend.start(config.device)
   _print_costs(configs, links, within, selsync_lssr, options.steps)
-
-
-def _bandwidth(text: str) -> float:
-  from selsync_jax.sync import network  # Imports JAX.
-
-  return network.bandwidth(text)
-
-
-def _latency(text: str) -> float:
-  from selsync_jax.sync import network  # Imports JAX.
-
-  return network.latency(text)
 
 
 def _lssr(given: float | None, run: pathlib.Path | None) -> float:

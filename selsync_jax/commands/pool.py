@@ -1,6 +1,6 @@
-"""Runs the trials of a comparison, each in a process of its own."""
+"""Runs trials of a comparison or a search, each in a process of its own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 import contextlib
 import os
@@ -16,7 +16,7 @@ from selsync_jax.config import RunError
 from selsync_jax.runs.history import Trial
 from selsync_jax.training import progress
 
-STOPPED = 'stopped by a signal; the same command continues the comparison'
+STOPPED = 'stopped by a signal; the same command resumes the runs'
 _REFRESH = 1.0  # Seconds between updates of the bar.
 
 
@@ -56,10 +56,14 @@ class Processes(contextlib.AbstractContextManager[Any]):
         process.send_signal(number)
       return bool(self._alive)
 
-  def run(self, trial: Trial) -> None:
+  def run(
+    self, trial: Trial, is_enough: Callable[[], bool] = lambda: False
+  ) -> None:
     """Runs a trial, which leaves no summary if it diverges.
 
-    Raises `TrialFailed` if it failed otherwise, or a signal prevented it.
+    It is stopped, and can resume, once it `is_enough`, which is asked every
+    second. Raises `TrialFailed` if it failed otherwise than by diverging, or a
+    signal prevented it.
     """
     trial.workdir.mkdir(parents=True, exist_ok=True)
     log = trial.workdir / f'{trial.command}.log'
@@ -77,7 +81,7 @@ class Processes(contextlib.AbstractContextManager[Any]):
           stderr=subprocess.STDOUT,
         )
         self._alive.add(process)
-      status = process.wait()
+      status = _wait(process, is_enough)
       with self._lock:
         self._alive.remove(process)
     lines = log.read_text(errors='replace').splitlines() or ['nothing']
@@ -89,38 +93,64 @@ class Processes(contextlib.AbstractContextManager[Any]):
       raise TrialFailed(trial, lines[-1], status)
 
 
+def _wait(process: subprocess.Popen, is_enough: Callable[[], bool]) -> int:
+  """Returns the status of a process; 0 if it was stopped as it had enough."""
+  while True:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+      return process.wait(_REFRESH)
+    if is_enough():
+      process.terminate()
+      process.wait()
+      return 0
+
+
 def run_all(
   trials: Sequence[Trial],
   jobs: int,
   processes: Processes,
   run: Callable[[Trial], None],
 ) -> None:
-  """Calls `run` with each trial that is not finished, in `jobs` threads.
+  """Calls `run` with each trial that is not finished; see `run_each`."""
+  shares = [trial.share_done for trial in trials]
+  queue = ((i, t) for i, t in enumerate(trials) if not t.is_done)
+  run_each(queue, shares, jobs, processes, run)
 
-  The processes end if a trial fails. A bar, or a line for each trial, shows the
-  running trials and an estimate of the remaining time.
+
+def run_each(
+  queue: Iterator[tuple[int, Trial]],
+  shares: list[float],
+  jobs: int,
+  processes: Processes,
+  run: Callable[[Trial], None],
+) -> None:
+  """Calls `run` with each trial of a queue, in `jobs` threads.
+
+  The queue yields a trial and its index in `shares`, the share of every trial
+  that is done; the next one is taken when a thread is free. The processes end
+  if a trial fails. A bar, or a line for each trial, shows the running trials
+  and an estimate of the remaining time.
   """
-  count, shares = len(trials), [trial.share_done for trial in trials]
-  waiting = [i for i, trial in enumerate(trials) if not trial.is_done]
-  running: dict[futures.Future[None], int] = {}
+  count = len(shares)
+  running: dict[futures.Future[None], tuple[int, Trial]] = {}
   with (
     futures.ThreadPoolExecutor(jobs) as threads,
     processes,
     progress.Bar(count, sum(shares)) as bar,
   ):
-    while waiting or running:
-      while waiting and len(running) < jobs:
-        index = waiting.pop(0)
-        trial = trials[index]
+    while True:
+      while len(running) < jobs and (found := next(queue, None)):
+        index, trial = found
         if bar.disable:
           parts = [f'{index + 1}/{count}', bar.time_left, str(trial.workdir)]
           print(*filter(None, parts), sep='  ', flush=True)
-        running[threads.submit(run, trial)] = index
+        running[threads.submit(run, trial)] = found
+      if not running:
+        return
       ended, _ = futures.wait(running, _REFRESH, futures.FIRST_COMPLETED)
-      for index in running.values():
-        shares[index] = trials[index].share_done
+      for index, trial in running.values():
+        shares[index] = trial.share_done
       for future in ended:
-        shares[running.pop(future)] = 1.0
+        shares[running.pop(future)[0]] = 1.0
         future.result()
-      names = [f'{i + 1}/{count} {trials[i].workdir}' for i in running.values()]
+      names = [f'{i + 1}/{count} {t.workdir}' for i, t in running.values()]
       bar.draw(sum(shares), names)

@@ -78,6 +78,16 @@ def claimed(folder: pathlib.Path, flag: str) -> Iterator[None]:
     yield
 
 
+def wait(folder: pathlib.Path, patience: float = 60.0) -> None:
+  """Waits until no process writes a run in a folder, but not forever.
+
+  One whose parent was killed may still be saving there.
+  """
+  deadline = time.monotonic() + patience
+  while _is_held(folder / _LOCK) and time.monotonic() < deadline:
+    time.sleep(0.1)
+
+
 def _take(file: BinaryIO) -> bool:
   """Locks a file until it is closed; returns whether no other process has."""
   try:

@@ -89,8 +89,8 @@ def test_an_unknown_command_is_one_line_and_exit_code_2(capsys):
     door.run_command(['trian'])
   assert end.value.code == 2
   assert capsys.readouterr().err == (
-    "selsync: 'trian' is not one of train, compare, simulate, delta, plan, "
-    'report, export, evaluate, launch, meet, status, replay\n'
+    "selsync: 'trian' is not one of train, compare, simulate, delta, tune, "
+    'plan, report, export, evaluate, launch, meet, status, replay\n'
   )
 
 

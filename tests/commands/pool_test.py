@@ -81,9 +81,16 @@ def test_after_a_signal_no_trial_begins_and_the_comparison_is_resumable(
     pool.run_all([trial], 1, processes, processes.run)
   assert error.value.code == signals.RESUMABLE
   assert str(error.value) == (
-    f'{trial.workdir}: stopped by a signal; the same command continues the '
-    'comparison'
+    f'{trial.workdir}: stopped by a signal; the same command resumes the runs'
   )
+
+
+@pytest.mark.slow
+def test_a_trial_that_has_done_enough_is_stopped_and_can_resume(tmp_path):
+  trial = one_trial(tmp_path, 0.1, '--config.steps=1000000')
+  pool.Processes(1).run(trial, lambda: trial.share_done > 0)
+  *_, last = (trial.workdir / 'train.log').read_text().splitlines()
+  assert 'stopped by a signal after step' in last and not trial.is_done
 
 
 @pytest.mark.slow

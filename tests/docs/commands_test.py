@@ -17,6 +17,7 @@ from selsync_jax.commands import plan
 from selsync_jax.commands import report
 from selsync_jax.commands import simulate
 from selsync_jax.commands import train
+from selsync_jax.commands import tune
 from selsync_jax.report import run_page
 from selsync_jax.simulate import run as simulation
 from selsync_jax.training.train import train_and_evaluate
@@ -102,6 +103,17 @@ def run_compare(arguments, data_dir):
   compare.main([*arguments, *fields], run)
 
 
+def run_tune(arguments, data_dir):
+  """A trial of each search; it trains in this process."""
+
+  def run(trial, is_enough=None):
+    train_and_evaluate(trial.config, trial.workdir)
+
+  short = ('--trials=1', '--seeds=1', '--step=5ms', '--config.mapper=vmap')
+  fields = [*short, *FEW_STEPS, f'--config.data.dir={data_dir}']
+  tune.main([*arguments, *fields], run)
+
+
 # On the devices that are there.
 BRIEFLY = ('--steps=5', '--config.mapper=vmap', '--config.data.dir={data_dir}')
 RUN_COMMAND = {
@@ -118,6 +130,7 @@ RUN_COMMAND = {
     simulate.main, '--noreport', '--config.data.dir={data_dir}', *FEW_STEPS
   ),
   ('-m', 'selsync_jax', 'delta'): run_main(delta.main, *BRIEFLY),
+  ('-m', 'selsync_jax', 'tune'): run_tune,
   ('-m', 'selsync_jax', 'plan'): run_main(plan.main, *BRIEFLY),
 }
 

@@ -1,0 +1,116 @@
+"""What a search looks for, on the network that the command line gives."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from selsync_jax.commands.candidates import Candidates
+from selsync_jax.report import facts
+from selsync_jax.runs import files
+from selsync_jax.runs import history
+from selsync_jax.runs.history import Trial
+from selsync_jax.sync.network import Network
+from selsync_jax.tune.choices import OWN
+from selsync_jax.tune.curves import Curves
+from selsync_jax.tune.objective import Objective
+from selsync_jax.tune.space import Space
+
+
+class Goal(NamedTuple):
+  """The objective of a search, and how runs are measured by it."""
+
+  objective: Objective
+  words: str  # What its values are.
+  network: str
+  curves: Curves
+  compute: Mapping[str, float]  # See `compute`.
+
+  @property
+  def about(self) -> dict[str, Any]:
+    """What decides on the values of trials, for JSON."""
+    return {
+      'objective': self.words,
+      'network': self.network,
+      'seconds of a step': self.compute,
+    }
+
+  def value(self, trial: Trial) -> float | None:
+    """Returns the value of a run that has been trained to its end."""
+    point = self.objective.decisive(self.curves.of(trial)())
+    return None if point is None else self.objective.value(point)
+
+
+def compute(
+  candidates: Candidates, spaces: Iterable[Space], given: float | None
+) -> dict[str, float]:
+  """Returns the seconds of a worker's step, by the name of its optimizer.
+
+  They are given, or measured once, and kept in a file.
+  """
+  path = candidates.out / 'compute.json'
+  known = files.read(path, dict[str, float]) or {}
+  for spec, fields in _optimizers(spaces):
+    name = candidates.settings(spec, fields).config.optimizer.name
+    if name not in known:
+      known[name] = given or candidates.step_seconds(spec, fields)
+  files.write_json(path, known)
+  return known
+
+
+def _optimizers(
+  spaces: Iterable[Space],
+) -> Iterator[tuple[str, dict[str, Any]]]:
+  """Yields methods with fields that together have every optimizer."""
+  field = 'optimizer.name'
+  for space in spaces:
+    for spec, choices in space.choices.items():
+      yield spec, {}
+      names = choices.get(field)
+      for name in names if isinstance(names, tuple) else ():
+        if name != OWN:
+          yield spec, {field: name}
+
+
+def create(
+  candidates: Candidates,
+  reference: Trial,
+  links: tuple[float, float],
+  compute: Mapping[str, float],
+  target: float | None,
+  seconds: float | None,
+  sent: float | None,
+) -> Goal:
+  """Returns the goal of a search.
+
+  Args:
+    candidates: the runs that it may try.
+    reference: a finished run of BSP, which says by what metric runs are judged.
+    links: the bandwidth in bits per second, and the latency in seconds.
+    compute: see `compute`.
+    target: the score to reach; by default, the last one of the reference.
+    seconds: a budget, in place of the target.
+    sent: the same, in bytes.
+  """
+  network = Network(reference.config.workers, *links)
+  run = history.read(reference.workdir)
+  settings = candidates.settings(reference.config.sync.method, {})
+  curves = Curves(run, settings, network, compute)
+  score = f'validation {curves.metric}'
+  if seconds:
+    objective = Objective(curves.higher, 'seconds', seconds)
+    words = f'{score} within {seconds:g} s'
+  elif sent:
+    objective = Objective(curves.higher, 'sent', sent)
+    words = f'{score} within {facts.size(sent)} per worker'
+  else:
+    *_, last = curves.of(reference)()
+    target = last.score if target is None else target
+    objective = Objective(curves.higher, 'seconds', last.seconds, target)
+    words = f'seconds to {score} {target:.4g}'
+  return Goal(
+    objective,
+    words,
+    f'{network.workers} workers, {network.bandwidth / 1e6:g} Mbit/s, '
+    f'{1e3 * network.latency:g} ms',
+    curves,
+    compute,
+  )

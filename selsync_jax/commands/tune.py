@@ -1,0 +1,298 @@
+"""Search for the method and settings that serve a network best.
+
+  selsync tune --config=configs/digits.py --bandwidth=1Gbit --trials=60
+
+tries methods with their settings, and BSP as often; every trial is a run as
+`compare` trains it. The best one is trained again with other seeds, beside the
+best of BSP, and written as a config file.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+import itertools
+import math
+import pathlib
+import shlex
+from typing import NamedTuple, TYPE_CHECKING
+
+from selsync_jax.cluster import signals
+from selsync_jax.commands import compare
+from selsync_jax.commands import config_file
+from selsync_jax.commands import flags
+from selsync_jax.commands.candidates import Candidates
+from selsync_jax.config import ConfigError
+from selsync_jax.config import RunError
+
+if TYPE_CHECKING:
+  from selsync_jax.commands.goals import Goal
+  from selsync_jax.commands.pool import Processes
+  from selsync_jax.runs.history import Trial
+  from selsync_jax.tune.curves import Curves
+  from selsync_jax.tune.search import Asked
+  from selsync_jax.tune.search import Search
+  from selsync_jax.tune.space import Space
+
+BSP = 'bsp'
+METHODS = (
+  'selsync,local_sgd,diloco,sparse_loco,noloco,sparta,fedadagrad,power_sgd'
+)
+RECIPE = 'recipe.py'
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+  """Parses the command line; adds what follows from them."""
+  line = flags.CommandLine('tune', config=config_file.DEFAULT)
+  about = 'Methods besides BSP, as in compare. Default: those of docs/tune.md.'
+  line.flag('methods', about, flags.names)
+  line.flag('space', 'TOML file of what to choose from.', pathlib.Path)
+  about = 'Bandwidth of each link, per direction; 1GB/s is in bytes.'
+  line.flag('bandwidth', about, flags.bandwidth, '1Gbit')
+  line.flag('latency', 'One-way latency of a message.', flags.latency, '1ms')
+  about = 'Score to reach as soon as possible. Default: that of BSP.'
+  line.flag('target', about, flags.number)
+  about = 'Or the seconds on the network, in which the best score counts.'
+  line.flag('seconds', about, flags.positive)
+  about = 'Or the bytes that a worker may send for it: 10MB.'
+  line.flag('bytes', about, flags.size)
+  about = 'Trials of the methods, and of BSP.'
+  line.flag('trials', about, flags.whole(1), '60')
+  about = 'Number of new seeds for the best ones.'
+  line.flag('seeds', about, flags.whole(1), '3')
+  line.flag('jobs', 'Runs at a time.', flags.whole(1), '1')
+  about = 'Time that a step computes: 5ms. Default: it is measured.'
+  line.flag('step', about, flags.latency)
+  line.flag('out', 'Folder. Default: runs/tune-CONFIG.', flags.folder)
+  options = line.parse(arguments)
+  names = 'target', 'seconds', 'bytes'
+  given = [f'--{n}' for n in names if getattr(options, n) is not None]
+  if len(given) > 1:
+    raise ConfigError(f'{", ".join(given)}: give one of them')
+  compare.refuse_method(options.file)
+  options.line = shlex.join(['selsync', 'tune', *arguments])
+  name = '-'.join(['tune', *config_file.names(options.file)])
+  out = options.out or pathlib.Path('runs', name)
+  options.candidates = Candidates(options.file, options.fields, out)
+  mesh = options.candidates.settings(BSP, {}).config.mesh
+  if math.prod(mesh.values()) > 1:
+    raise ConfigError(
+      f'config.mesh={mesh.to_dict()}: tune has workers of one device'
+    )
+  options.spaces = _spaces(options)
+  return options
+
+
+def _spaces(options: argparse.Namespace) -> dict[str, 'Space']:
+  """Returns the space of each search, by the search's name."""
+  from selsync_jax.tune import choices
+  from selsync_jax.tune import space  # Imports JAX.
+
+  given = choices.read(options.space) if options.space else {}
+  methods = options.methods or [m for m in given if m not in (choices.ALL, BSP)]
+  methods = methods or flags.names(METHODS)
+  if methods == ['all']:
+    config_file.register(options.file, options.fields)
+    methods = compare.every_method(False)
+  methods = [method for method in methods if method != BSP]
+  if not methods:
+    raise ConfigError(f'--methods={BSP}: must name another method, too')
+  known = [choices.ALL, BSP, *methods]
+  for method in given:
+    if method not in known:
+      raise ConfigError(
+        f'--space={options.space}: [{method}] is not one of {", ".join(known)}'
+      )
+  load, fixed = options.candidates.settings, options.candidates.fixed
+  own = options.candidates.own_method
+  methods.sort(key=lambda spec: spec != own)  # It comes first.
+  return {
+    name: space.build(specs, load, fixed, given)
+    for name, specs in ((BSP, [BSP]), ('methods', methods))
+  }
+
+
+def main(
+  arguments: Sequence[str], run: Callable[..., None] | None = None
+) -> None:
+  """Searches, trains the best ones again, and writes the recipe.
+
+  `run` trains a trial; by default it is `run` of `pool.Processes`.
+  """
+  options = parse(arguments)
+  from selsync_jax.commands import pool  # Imports NumPy, and rich.
+
+  processes = pool.Processes(options.jobs)
+
+  def react(number):
+    if not processes.signal(number):  # Otherwise the trials save and end first.
+      signals.stop(signals.RESUMABLE, pool.STOPPED)
+
+  signals.Handler(react).start()
+  _tune(options, _Runner(options.jobs, processes, run or processes.run))
+
+
+class _Runner(NamedTuple):
+  """What runs trials."""
+
+  jobs: int
+  processes: 'Processes'
+  run: Callable[..., None]
+
+  def finish(self, trials: Sequence['Trial']) -> None:
+    """Runs trials to their ends."""
+    from selsync_jax.commands import pool
+
+    pool.run_all(trials, self.jobs, self.processes, self.run)
+
+
+def _tune(options: argparse.Namespace, runner: _Runner) -> None:
+  """Prepares, tries, and finishes."""
+  from selsync_jax.commands import goals
+  from selsync_jax.tune import search
+
+  candidates = options.candidates
+  with search.turn(candidates.out):  # The first process prepares for all.
+    (reference,) = candidates.trials(BSP, {}, 1, candidates.seed)
+    runner.finish([reference])
+    if not reference.is_done:
+      raise RunError(
+        f'{reference.workdir}: BSP diverged with the fields of the config; '
+        'lower config.optimizer.learning_rate'
+      )
+    compute = goals.compute(candidates, options.spaces.values(), options.step)
+  links = options.bandwidth, options.latency
+  budgets = options.target, options.seconds, options.bytes
+  goal = goals.create(candidates, reference, links, compute, *budgets)
+  bsp, ours = (
+    _search(candidates, name, space, goal)
+    for name, space in options.spaces.items()
+  )
+  _try(options.trials, [bsp, ours], goal.curves, runner)
+  _finish(options, goal, bsp, ours, runner)
+
+
+def _search(
+  candidates: Candidates, name: str, space: 'Space', goal: 'Goal'
+) -> 'Search':
+  """Opens a search; its first trials are the methods as they are."""
+  from selsync_jax.tune.search import Search
+
+  def make(spec, fields):
+    (trial,) = candidates.trials(spec, fields, 1, candidates.seed)
+    return trial._replace(flags=[*trial.flags, '--noreport'])
+
+  about = {**goal.about, 'space': space.digest}
+  search = Search(
+    candidates.out, name, about, space, goal.objective, candidates.seed, make
+  )
+  for spec in space.choices:
+    search.first(space.as_it_is(spec))
+  return search
+
+
+def _try(
+  count: int, searches: Sequence['Search'], curves: 'Curves', runner: _Runner
+) -> None:
+  """Runs `count` trials of each search, one search after the other."""
+  from selsync_jax.commands import pool
+  from selsync_jax.runs import workdir
+
+  begun: dict[pathlib.Path, tuple[Search, Asked]] = {}
+  total = count * len(searches)
+  done = min(total, sum(search.done for search in searches))
+  indices = itertools.count(done)
+
+  def queue():
+    for search in searches:
+      while asked := search.ask(count):
+        begun[asked.run.workdir] = search, asked
+        yield next(indices), asked.run
+
+  def run(trial):
+    search, asked = begun.pop(trial.workdir)
+    with asked.claim:
+      judge = search.judge(asked, curves.of(trial))
+      if not judge() and not trial.is_done:
+        workdir.wait(trial.workdir)
+        try:
+          runner.run(trial, judge)
+        except pool.TrialFailed as error:
+          if error.code != ConfigError.code:  # What only the run can check.
+            raise
+        judge()
+      search.tell(asked, judge)
+
+  shares = [1.0] * done + [0.0] * (total - done)
+  pool.run_each(queue(), shares, runner.jobs, runner.processes, run)
+
+
+def _finish(
+  options: argparse.Namespace,
+  goal: 'Goal',
+  bsp: 'Search',
+  ours: 'Search',
+  runner: _Runner,
+) -> None:
+  """Trains the best ones again with new seeds, and writes the results."""
+  from selsync_jax.report import facts
+  from selsync_jax.report import search_page
+  from selsync_jax.runs import files
+  from selsync_jax.runs import workdir
+
+  candidates, results = options.candidates, [*ours.results(), *bsp.results()]
+  best, tuned = results[0], results[ours.done]
+  results.sort(key=lambda result: goal.objective.rank(result.value))
+  if best.value is None:
+    raise RunError(f'{candidates.out}: no trial has a value of {goal.words}')
+  chosen = {
+    'recipe': (best.method, best.fields),
+    'tuned BSP': (tuned.method, tuned.fields),
+    'config': (candidates.own_method, {}),
+  }
+  again = {
+    name: candidates.trials(*each, options.seeds, candidates.seed + 1)
+    for name, each in chosen.items()
+  }
+  runs = {trial.workdir: trial for each in again.values() for trial in each}
+  with workdir.claimed(candidates.out, '--out'):
+    runner.finish(list(runs.values()))
+    finals = [
+      search_page.Final(name, _label(each[0]), [goal.value(t) for t in each])
+      for name, each in again.items()
+    ]
+    tried = [
+      search_page.Tried(
+        each.method, _label(each.run), each.run.workdir, each.value, *each.point
+      )
+      for each in results
+      if each.point
+    ]
+    is_time = goal.objective.target is not None
+    title = search_page.verdict(finals, goal.words, is_time)
+    subtitle = (
+      f'{facts.setting(best.run.config.to_dict())}; {goal.network}; '
+      f'{ours.done} trials, and {bsp.done} of BSP, with one seed; mean ± '
+      f'sample standard deviation over {options.seeds} others'
+    )
+    importances = {
+      'Importance of each choice': ours.importances(),
+      f'Importance within {best.method}': ours.importances(best.method),
+    }
+    path = search_page.write(
+      candidates.out,
+      title,
+      subtitle,
+      goal.words,
+      finals,
+      tried,
+      {name: each for name, each in importances.items() if each},
+      search_page.front(tried, goal.curves.metric, goal.curves.higher),
+    )
+    recipe = candidates.out / RECIPE
+    about = f'{title}.\n{options.line}'
+    files.write(recipe, candidates.recipe(again['recipe'][0], about))
+  search_page.show(finals, tried, goal.words)
+  print(f'{title}.\n{path}\n{recipe}')
+
+
+def _label(trial: 'Trial') -> str:
+  return f'{trial.label}, lr {trial.learning_rate:g}'

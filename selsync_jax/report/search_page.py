@@ -1,0 +1,189 @@
+"""The page of a search: its recipe beside BSP, and what it has tried."""
+
+from collections.abc import Mapping, Sequence
+import os
+import pathlib
+import statistics
+from typing import NamedTuple
+
+from markupsafe import Markup
+import numpy as np
+import rich.box
+import rich.console
+import rich.table
+
+from selsync_jax.report import facts
+from selsync_jax.report import figure
+from selsync_jax.report import page
+from selsync_jax.report import pareto_plot
+from selsync_jax.report import png
+from selsync_jax.report.facts import Cell
+from selsync_jax.runs import files
+
+NAME = 'tune'
+_SHOWN = 10  # Trials in the table that are not folded away.
+
+
+class Tried(NamedTuple):
+  """A trial, and the point of its run that decided."""
+
+  method: str
+  label: str
+  workdir: pathlib.Path
+  value: float | None  # `None` if it was stopped early, or missed the target.
+  score: float  # On validation.
+  sent: float  # Bytes per worker.
+  seconds: float  # On the network.
+
+
+class Final(NamedTuple):
+  """A recipe that was trained with several seeds."""
+
+  name: str
+  label: str
+  values: Sequence[float | None]  # By seed; `None` for one that missed.
+
+  @property
+  def reached(self) -> list[float]:
+    """The values of the seeds that have one."""
+    return [value for value in self.values if value is not None]
+
+  @property
+  def cell(self) -> Cell:
+    """The mean and the spread over seeds, and how many missed."""
+    mean, text = facts.spread(self.reached, '.4g')
+    if missed := len(self.values) - len(self.reached):
+      text += f', {missed} of {len(self.values)} never'
+    return Cell(mean, text)
+
+
+def verdict(finals: Sequence[Final], words: str, is_time: bool) -> str:
+  """Describes the first, the recipe, beside the second, which is tuned BSP."""
+  recipe, bsp, *_ = finals
+  line = f'{words}: {recipe.cell.text} by {recipe.label}; {bsp.cell.text} by '
+  line += 'tuned BSP'
+  every = all(len(each.reached) == len(each.values) for each in (recipe, bsp))
+  if is_time and every:
+    ratio = statistics.fmean(bsp.reached) / statistics.fmean(recipe.reached)
+    line += f', {ratio:.2g} times as long'
+  return line
+
+
+def front(tried: Sequence[Tried], metric: str, higher: bool) -> figure.Plot:
+  """Plots the scores of trials over what they cost, by method."""
+  y, panels = figure.spanning([[t.score for t in tried]]), []
+  costs = {
+    'sent': ('bytes sent per worker', 'B'),
+    'seconds': ('time on the network (seconds)', ''),
+  }
+  for cost, (label, unit) in costs.items():
+    points = [(getattr(t, cost), t.score) for t in tried]
+    best = sorted(set(pareto_plot.pareto(points, higher)))
+    x, scores = np.transpose(best)
+    name = 'front: none is better and cheaper'
+    marks = [figure.Line(name, x, scores, figure.Look('muted', 1), hover='')]
+    for i, method in enumerate(dict.fromkeys(t.method for t in tried)):
+      own = [t for t in tried if t.method == method]
+      look = figure.series(i)._replace(width=0, dash=(), opacity=0.6)
+      x = [getattr(t, cost) for t in own]
+      hover = f'{method}: {{y}} for {{x}}'
+      scores = [t.score for t in own]
+      marks.append(figure.Line(method, x, scores, look, hover=hover))
+    axis = _axis([cost for cost, _ in points], label, unit)
+    title = '' if panels else f'validation {metric}'
+    panels.append(figure.Panel(title, axis, y, marks, 280))
+  return figure.Plot(
+    'front',
+    f'Validation {metric} of the trials against cost',
+    'Each trial where it reached the target or, if it did not, its best score. '
+    'A line joins those that no other beats in both score and cost.',
+    panels,
+    columns=2,
+    compares_x=False,
+  )
+
+
+def _axis(costs: Sequence[float], label: str, unit: str) -> figure.Axis:
+  if max(costs) > pareto_plot.WIDE_RANGE * min(costs) > 0:
+    return figure.logarithmic([costs], label, unit)
+  return figure.from_zero([costs], label, unit)
+
+
+def write(
+  out: pathlib.Path,
+  title: str,
+  subtitle: str,
+  words: str,
+  finals: Sequence[Final],
+  tried: Sequence[Tried],
+  importances: Mapping[str, Mapping[str, float]],
+  plotted: figure.Plot,
+) -> pathlib.Path:
+  """Writes the page and its figure; returns the page's path.
+
+  `words` describe a value, `tried` are the best first, and `importances` are
+  shares by choice, by title.
+  """
+  png.write([plotted], out)
+  rows = [_row(i, each, out) for i, each in enumerate(tried, 1)]
+  head = ['', 'method', words, 'score', 'sent', 'seconds', '']
+  body = [
+    page.header(title, subtitle),
+    page.table(
+      'finals',
+      'With new seeds',
+      ['', words, 'method'],
+      [(f.name, [page.number(*f.cell), f.label]) for f in finals],
+    ),
+    page.figure(plotted),
+    page.table(
+      'trials',
+      'Trials, the best first',
+      head,
+      rows[:_SHOWN],
+      f'The other {len(rows) - _SHOWN}',
+      rows[_SHOWN:],
+    ),
+    *(
+      page.table(
+        f'importance-{i}',
+        name,
+        ['choice', 'share of the variance'],
+        [(choice, [page.number(x, f'{x:.0%}')]) for choice, x in each.items()],
+      )
+      for i, (name, each) in enumerate(importances.items())
+    ),
+  ]
+  path = out / f'{NAME}.html'
+  files.write(path, page.page(title, body))
+  return path
+
+
+def _row(
+  rank: int, tried: Tried, out: pathlib.Path
+) -> tuple[str, list[str | Markup]]:
+  value = '–' if tried.value is None else f'{tried.value:.4g}'
+  address = os.path.relpath(tried.workdir, out)
+  cells = [
+    tried.label,
+    page.number(tried.value, value),
+    page.number(tried.score, f'{tried.score:.4g}'),
+    page.number(tried.sent, facts.size(tried.sent)),
+    page.number(tried.seconds, f'{tried.seconds:.4g}'),
+    page.link(address, 'run'),
+  ]
+  return f'{rank}', cells
+
+
+def show(finals: Sequence[Final], tried: Sequence[Tried], words: str) -> None:
+  """Prints the best trials, and the finals."""
+  table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+  table.add_column('trials, the best first')
+  table.add_column(words, justify='right')
+  for each in tried[:_SHOWN]:
+    value = '–' if each.value is None else f'{each.value:.4g}'
+    table.add_row(each.label, value)
+  table.add_section()
+  for each in finals:
+    table.add_row(f'{each.name}: {each.label}', each.cell.text)
+  rich.console.Console().print(table)

@@ -1,0 +1,73 @@
+"""The values that a search may choose for a field, and a file of them."""
+
+import pathlib
+
+import msgspec
+
+from selsync_jax.config import ConfigError
+
+ALL = 'all'
+"""The section of a file with the fields of all methods."""
+
+OWN = 'own'
+"""The choice to leave a field as the config has it."""
+
+VARIED = ('sync', 'optimizer', 'schedule', 'epochs', 'steps')
+"""Sections that a search may vary; others change what is trained."""
+
+
+class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+  """The numbers from `low` to `high`: whole ones, if both of these are."""
+
+  low: int | float
+  high: int | float
+  log: bool = True  # Whether each doubling is equally likely.
+
+  def __post_init__(self):
+    if not self.low < self.high:
+      raise ValueError('low must be below high')
+    if self.log and self.low <= 0:
+      raise ValueError('low must be above 0, or log = false')
+
+  @property
+  def is_whole(self) -> bool:
+    """Whether the numbers are whole."""
+    return isinstance(self.low, int) and isinstance(self.high, int)
+
+
+Choice = Range | tuple[str | bool | int | float, ...]
+"""A range, or the values themselves."""
+
+Choices = dict[str, Choice]
+"""By field of the config, in dotted form."""
+
+
+def read(path: pathlib.Path) -> dict[str, Choices]:
+  """Reads choices from a TOML file, by method or `ALL`, and by field.
+
+  A choice is `{low = 1, high = 8, log = false}`, or a list of values.
+
+  Raises:
+    ConfigError: if the file has another content.
+  """
+  kind = dict[str, dict[str, Range | list[str | bool | int | float]]]
+  try:
+    given = msgspec.toml.decode(path.read_bytes(), type=kind)
+  except OSError as error:
+    raise ConfigError(f'--space={path}: {error.strerror}') from error
+  except msgspec.MsgspecError as error:
+    raise ConfigError(f'--space={path}: {error}') from error
+  found: dict[str, Choices] = {}
+  for method, fields in given.items():
+    found[method] = {}
+    for field, choice in fields.items():
+      if field.partition('.')[0] not in VARIED:
+        raise ConfigError(
+          f'--space={path}: {field}: must be a field of {", ".join(VARIED)}; '
+          'others change what is trained'
+        )
+      if not isinstance(choice, Range) and not choice:
+        raise ConfigError(f'--space={path}: {field}: has no values')
+      values = choice if isinstance(choice, Range) else tuple(choice)
+      found[method][field] = values
+  return found

@@ -1,0 +1,79 @@
+"""The scores of runs over what they cost on a network."""
+
+from collections.abc import Callable, Mapping, Sequence
+import functools
+from typing import Any
+
+import jax
+
+from selsync_jax.methods import Context
+from selsync_jax.runs import records
+from selsync_jax.runs.history import Run
+from selsync_jax.runs.history import Trial
+from selsync_jax.sync.network import Network
+from selsync_jax.training import step_cost
+from selsync_jax.training.problem import create_problem
+from selsync_jax.training.settings import check
+from selsync_jax.training.settings import Settings
+from selsync_jax.tune.objective import Point
+
+
+class Curves:
+  """Reads the scores of runs of one workload, over their cost on a network.
+
+  The time of a step is what it computes, and what it waits for the network as
+  `plan` estimates it, with the LSSR of the run so far.
+
+  Args:
+    run: any run of the workload, which says by which metric all are judged.
+    settings: its settings.
+    network: the links between the workers.
+    compute: seconds of a worker's step, by the name of its optimizer.
+  """
+
+  def __init__(
+    self,
+    run: Run,
+    settings: Settings,
+    network: Network,
+    compute: Mapping[str, float],
+  ):
+    (self.metric, *_) = run.validated
+    self.higher = self.metric in run.goal.higher  # Whether that is better.
+    problem = create_problem(settings)
+    self._shapes = problem.shapes
+    self._context = Context(problem.steps_per_epoch, problem.seed)
+    self._network, self._compute = network, compute
+
+  def of(self, trial: Trial) -> Callable[[], Sequence[Point]]:
+    """Returns a function that returns the scores of a run so far.
+
+    Scores that are not finite are left out.
+    """
+    seconds, field = self._seconds(trial), f'validation_{self.metric}'
+
+    def read():
+      return [
+        Point(row[field], row['bytes_per_worker'], seconds(row))
+        for row in records.read_metrics(trial.workdir)
+        if row.get(field) is not None
+      ]
+
+    return read
+
+  def _seconds(self, trial: Trial) -> Callable[[Mapping[str, Any]], float]:
+    """Returns a function from a row of a run to its time on the network."""
+    settings = check(trial.config)
+    assert settings.method is not None  # It is not asynchronous.
+    strategy = settings.method(self._context)
+    compute = self._compute[trial.config.optimizer.name]
+    optimizer = settings.optimizer(learning_rate=trial.learning_rate)
+    opt_state = jax.eval_shape(optimizer.init, self._shapes['params'])
+
+    @functools.cache
+    def waits(lssr):
+      return step_cost.cost(
+        strategy, self._shapes, self._network, lssr, opt_state, compute
+      ).network
+
+    return lambda row: row['step'] * (compute + waits(row['lssr']))

@@ -1,0 +1,81 @@
+"""Whether a run goes on, by its scores so far and those of other trials.
+
+What decides are scores at a cost, not at a step: a method whose steps are cheap
+is compared with others when it has spent as much as they had.
+"""
+
+from collections.abc import Callable, Sequence
+import math
+
+import optuna
+from optuna.trial import TrialState
+
+from selsync_jax.tune.objective import Objective
+from selsync_jax.tune.objective import Point
+
+FIRST = 25
+"""Percent of the budget at which a trial is first compared with others."""
+
+SLOWER = 2.0
+"""A trial that takes so many times as long as the best one is stopped."""
+
+
+def create_pruner() -> optuna.pruners.BasePruner:
+  """Returns what stops the worse half at `FIRST`, and whenever that doubles."""
+  return optuna.pruners.SuccessiveHalvingPruner(
+    min_resource=FIRST, reduction_factor=2
+  )
+
+
+class Judge:
+  """Judges a run by its scores, in their order, as they come in.
+
+  Args:
+    study: the study, with the other trials.
+    trial: the trial of the run; what it has reported is not reported again.
+    objective: what is best.
+    points: a function that returns the scores of the run so far.
+  """
+
+  def __init__(
+    self,
+    study: optuna.Study,
+    trial: optuna.Trial,
+    objective: Objective,
+    points: Callable[[], Sequence[Point]],
+  ):
+    self._trial, self._objective, self._read = trial, objective, points
+    steps = study.trials[trial.number].intermediate_values
+    self._reported = max(steps, default=-1)  # Percent of the budget.
+    self._longest = math.inf
+    if objective.target is not None:
+      complete = study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
+      costs = [frozen.value for frozen in complete if frozen.value is not None]
+      self._longest = SLOWER * min(costs, default=math.inf)
+    self._is_over = False
+    self.points: list[Point] = []  # Those that count.
+    self.is_pruned = False
+
+  def __call__(self) -> bool:
+    """Returns whether the run has done enough."""
+    for point in self._read()[len(self.points) :]:
+      if self._is_over or self.is_pruned:
+        break
+      self.points.append(point)
+      self._is_over = self._objective.is_over(point)
+      if not self._is_over:
+        self.is_pruned = self._falls_behind(point)
+    return self._is_over or self.is_pruned
+
+  def _falls_behind(self, point: Point) -> bool:
+    """Reports the best score so far; returns whether others were better."""
+    if getattr(point, self._objective.cost) > self._longest:
+      return True
+    percent = int(100 * self._objective.share(point))
+    if percent <= self._reported:
+      return False
+    self._reported = percent
+    best = self._objective.best(self.points)
+    assert best is not None
+    self._trial.report(self._objective.progress(best), percent)
+    return self._trial.should_prune()

@@ -1,0 +1,72 @@
+"""What a search looks for: a target at the least cost, or the best score.
+
+Scores are those on validation, after each evaluation of a run.
+"""
+
+from collections.abc import Sequence
+import math
+from typing import Literal, NamedTuple
+
+
+class Point(NamedTuple):
+  """A score, and what the run had cost by then."""
+
+  score: float  # The main metric.
+  sent: float  # Bytes that a worker has sent.
+  seconds: float  # On the network.
+
+
+class Objective(NamedTuple):
+  """A rule that gives a run a value, by its points in their order.
+
+  With a target, the value is the cost at which a run reaches it. Without one,
+  it is the best score that the run has within the budget.
+  """
+
+  higher: bool  # Whether a higher score is a better one.
+  cost: Literal['seconds', 'sent']
+  budget: float  # With a target, what a run may cost without being too slow.
+  target: float | None = None
+
+  @property
+  def direction(self) -> Literal['minimize', 'maximize']:
+    """The direction of better values."""
+    by_score = self.target is None and self.higher
+    return 'maximize' if by_score else 'minimize'
+
+  def rank(self, value: float | None) -> float:
+    """Returns a key by which values are sorted, the best first."""
+    if value is None:
+      return math.inf
+    return value if self.direction == 'minimize' else -value
+
+  def best(self, points: Sequence[Point]) -> Point | None:
+    """Returns the point with the best score; `None` if there is none."""
+    sign = 1 if self.higher else -1
+    return max(points, key=lambda point: sign * point.score, default=None)
+
+  def is_over(self, point: Point) -> bool:
+    """Whether nothing after this point matters."""
+    if self.target is None:
+      return self.share(point) > 1
+    gap = point.score - self.target
+    return gap >= 0 if self.higher else gap <= 0
+
+  def decisive(self, points: Sequence[Point]) -> Point | None:
+    """Returns the point that decides; `None` if the run has no value."""
+    if self.target is None:
+      return self.best([point for point in points if not self.is_over(point)])
+    return next(filter(self.is_over, points), None)
+
+  def value(self, point: Point) -> float:
+    """Returns the value of a run with this decisive point."""
+    return point.score if self.target is None else getattr(point, self.cost)
+
+  def progress(self, point: Point) -> float:
+    """Returns the score; its negative if values go the other way."""
+    runs_against = self.target is not None and self.higher
+    return -point.score if runs_against else point.score
+
+  def share(self, point: Point) -> float:
+    """Returns what has been spent, as a share of the budget."""
+    return getattr(point, self.cost) / self.budget

@@ -1,0 +1,226 @@
+"""What a search may choose, for each of its methods.
+
+The values of a field are a range around the config's own value, or the names
+that its constructor accepts. A file can set others.
+"""
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+import math
+from typing import Any, NamedTuple
+import zlib
+
+import ml_collections
+
+from selsync_jax import methods
+from selsync_jax.config import ConfigError
+from selsync_jax.config import rule
+from selsync_jax.training.settings import Settings
+from selsync_jax.tune.choices import ALL
+from selsync_jax.tune.choices import Choice
+from selsync_jax.tune.choices import Choices
+from selsync_jax.tune.choices import OWN
+from selsync_jax.tune.choices import Range
+
+WIDTH = 4.0
+"""A range is from the config's own value by this, to that times this."""
+
+_PARTS: dict[str, tuple[Any, ...]] = {
+  'sync.wire': (OWN, 'bfloat16', 'int8', 'int4'),
+  'sync.delay': (OWN, 1, 2, 4, 8),
+  'sync.optimizer_state': (OWN, 'mean', 'reset'),
+}
+_LSSRS = (OWN, 0.5, 0.75, 0.95, 0.98)
+
+
+Load = Callable[[str, Mapping[str, Any]], Settings]
+"""`load(method, fields)`: the checked settings of a method, with some fields
+changed; a `ConfigError` if they cannot be."""
+
+
+class Space(NamedTuple):
+  """What may be chosen for each method.
+
+  A method is `NAME`, or `NAME+FIELD=VALUE+...` as in a comparison.
+  """
+
+  choices: Mapping[str, Choices]  # By method.
+  own: Mapping[str, Mapping[str, Any]]  # The config's values of these fields.
+
+  @property
+  def digest(self) -> str:
+    """A short text that differs for another space."""
+    return f'{zlib.crc32(repr(self.choices).encode()):08x}'
+
+  def suggest(self, trial: Any) -> tuple[str, dict[str, Any]]:
+    """Lets a trial of Optuna choose; returns a method and its fields.
+
+    Numbers have two significant digits. Fields that stay as the config has them
+    are left out.
+    """
+    method = trial.suggest_categorical('method', list(self.choices))
+    fields, own = {}, self.own[method]
+    for field, choice in self.choices[method].items():
+      value = _suggest(trial, self.name(method, field), choice)
+      if value not in (OWN, own[field]):
+        fields[field] = float(f'{value:.2g}') if type(value) is float else value
+    return method, fields
+
+  def name(self, method: str, field: str) -> str:
+    """Returns the name of a choice for Optuna.
+
+    It is the field, for all methods that choose it from the same values as the
+    first one that has it.
+    """
+    choice = self.choices[method][field]
+    every = (each[field] for each in self.choices.values() if field in each)
+    return field if next(every) == choice else f'{method}: {field}'
+
+  def as_it_is(self, method: str) -> dict[str, Any]:
+    """Returns the choices, by name, that leave a method as the config has it.
+
+    A field is left out if the config's value is not among the choices.
+    """
+    found: dict[str, Any] = {'method': method}
+    for field, choice in self.choices[method].items():
+      own, name = self.own[method][field], self.name(method, field)
+      if isinstance(choice, Range):
+        if isinstance(own, int | float) and choice.low <= own <= choice.high:
+          found[name] = own
+      elif OWN in choice or own in choice:
+        found[name] = OWN if OWN in choice else own
+    return found
+
+
+def _suggest(trial: Any, name: str, choice: Choice) -> Any:
+  if not isinstance(choice, Range):
+    return trial.suggest_categorical(name, choice)
+  if choice.is_whole:
+    return trial.suggest_int(name, choice.low, choice.high, log=choice.log)
+  return trial.suggest_float(name, choice.low, choice.high, log=choice.log)
+
+
+def _own(config: ml_collections.ConfigDict, field: str) -> Any:
+  """Returns the value of a field; `None` if it is not set."""
+  node: Any = config
+  for name in field.split('.'):
+    node = node.get(name) if hasattr(node, 'get') else None
+  return node
+
+
+def build(
+  specs: Sequence[str],
+  load: Load,
+  fixed: Container[str],
+  given: Mapping[str, Choices],
+) -> Space:
+  """Returns the space of some methods.
+
+  Args:
+    specs: the methods.
+    load: see `Load`.
+    fixed: fields that the command line sets, which no trial changes.
+    given: the choices of a file, by method or `ALL`; they replace those around
+      the config's values.
+
+  Raises:
+    ConfigError: if a method refuses a value of its own choices, or all methods
+      refuse one for all. Otherwise values are left out that a method refuses.
+  """
+  choices: dict[str, Choices] = {}
+  values: dict[str, dict[str, Any]] = {}
+  for spec in specs:
+    settings, own = load(spec, {}), given.get(spec, {})
+    for field, choice in own.items():
+      for value in _ends(choice):
+        load(spec, {field: value})
+    for_all = {**dict(_around(settings)), **given.get(ALL, {})}
+    kept = {k: _accepted(load, spec, k, v) for k, v in for_all.items()}
+    kept = {k: v for k, v in kept.items() if v is not None} | own
+    set_here = {field.partition('=')[0] for field in spec.split('+')[1:]}
+    choices[spec] = {
+      field: choice
+      for field, choice in kept.items()
+      if field not in fixed and not {field, f'{field}.name'} & set_here
+    }
+    values[spec] = {f: _own(settings.config, f) for f in choices[spec]}
+  for field, choice in given.get(ALL, {}).items():
+    unused = not any(field in each for each in choices.values())
+    if unused and field not in fixed:
+      load(specs[0], {field: _ends(choice)[0]})  # It says what is wrong.
+  return Space(choices, values)
+
+
+def _ends(choice: Choice) -> Sequence[Any]:
+  """Returns the values of a choice that show whether a config accepts it."""
+  if isinstance(choice, Range):
+    return choice.low, choice.high
+  return [value for value in choice if value != OWN]
+
+
+def _accepted(
+  load: Load, spec: str, field: str, choice: Choice
+) -> Choice | None:
+  """Returns the part of a choice that a method accepts, if there is one."""
+
+  def accepts(value):
+    try:
+      load(spec, {field: value})
+    except ConfigError:
+      return False
+    return True
+
+  if isinstance(choice, Range):
+    return choice if all(map(accepts, _ends(choice))) else None
+  kept = tuple(value for value in choice if value == OWN or accepts(value))
+  return kept if kept not in ((), (OWN,)) else None
+
+
+def _around(settings: Settings) -> Iterator[tuple[str, Choice]]:
+  """Yields the fields that a search varies, each with its choice."""
+  config = settings.config
+  yield from _wide('optimizer.learning_rate', config.optimizer.learning_rate)
+  length = 'epochs' if config.steps is None else 'steps'
+  longest = config[length]
+  shortest = type(longest)(longest / WIDTH)
+  if 0 < shortest < longest:
+    yield length, Range(shortest, longest)
+  if warmup := config.schedule.warmup_epochs:
+    yield 'schedule.warmup_epochs', Range(0.0, 2.0 * warmup, log=False)
+  yield from _of_method(config.sync)
+
+
+def _of_method(
+  sync: ml_collections.ConfigDict,
+) -> Iterator[tuple[str, Choice]]:
+  """Yields the fields of a method and of its parts."""
+  for name, parameter in methods.parameters(sync.method).items():
+    limits = rule(parameter.annotation)
+    if limits.names:
+      own = sync[name]
+      yield f'sync.{name}', (OWN, *(n for n in limits.names if n != own))
+    elif name == 'lssr':
+      yield 'sync.lssr', _LSSRS
+    elif limits.kind in (int, float):
+      yield from _wide(f'sync.{name}', sync[name], limits.limits)
+  if 'outer' in sync:
+    rate = sync.outer.get('learning_rate')
+    yield from _wide('sync.outer.learning_rate', rate)
+  for kind, choice in _PARTS.items():
+    if not sync[kind.partition('.')[2]]:  # Else the config has chosen.
+      yield kind, choice
+
+
+def _wide(
+  field: str, value: Any, limits: Any = None
+) -> Iterator[tuple[str, Choice]]:
+  """Yields a range around a positive number, as far as the limits allow."""
+  if not value or not isinstance(value, int | float) or not 0 < value < 1e9:
+    return
+  low, high = value / WIDTH, value * WIDTH
+  most = getattr(limits, 'le', None)
+  if isinstance(value, int):
+    low, high = max(1, math.ceil(low)), math.floor(high)
+  if most is not None:
+    high = min(high, most)
+  if low < high:
+    yield field, Range(low, high)

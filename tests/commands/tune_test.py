@@ -1,0 +1,245 @@
+"""`selsync tune`: what it tries, what it writes, and what it refuses."""
+
+import contextlib
+import io
+import json
+import os
+import pathlib
+import re
+import signal
+import sqlite3
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from selsync_jax.__main__ import run_command
+from selsync_jax.commands import config_file
+from selsync_jax.commands import tune
+from selsync_jax.config import RunError
+from selsync_jax.runs import history
+from selsync_jax.runs import records
+from selsync_jax.sync import network
+from selsync_jax.sync.traffic import Collective
+from selsync_jax.training.train import train_and_evaluate
+from tests.support import live_runs
+
+FLAGS = [
+  '--config=hyperplane',
+  '--config.data.dimensions=8',
+  '--config.data.backend=numpy',
+  '--config.mapper=vmap',
+  '--config.workers=2',
+  '--config.steps=8',
+  '--config.eval.every_epochs=0.0625',  # Every second step.
+  '--config.checkpoint.every=1000',
+  '--config.log.to=()',
+  '--methods=local_sgd,diloco',
+  '--step=5ms',
+  '--trials=2',
+  '--seeds=1',
+]
+
+
+def train_here(trial, is_enough=None):
+  """Trains in this process, always to the end."""
+  del is_enough
+  try:
+    train_and_evaluate(trial.config, trial.workdir)
+  except RunError as error:
+    if 'is not finite' not in str(error):
+      raise
+
+
+def run(out, *flags, train=train_here):
+  """Runs the command in this process; returns what it printed."""
+  output = io.StringIO()
+  with contextlib.redirect_stdout(output):
+    tune.main([*FLAGS, f'--out={out}', *flags], run=train)
+  return output.getvalue()
+
+
+@pytest.fixture(scope='module')
+def tuned(tmp_path_factory):
+  out = tmp_path_factory.mktemp('tune')
+  return out, run(out)
+
+
+def trials(out):
+  """The parameters and the state of every trial, by study."""
+  query = (
+    'select study_name, number, state, param_name, param_value, '
+    'distribution_json from trials natural join studies '
+    'left join trial_params using (trial_id) order by 1, 2, 4'
+  )
+  with contextlib.closing(sqlite3.connect(out / 'tune.db')) as database:
+    return database.execute(query).fetchall()
+
+
+def test_bsp_gets_as_many_trials(tuned):
+  ended = {
+    (study, number)
+    for study, number, state, *_ in trials(tuned[0])
+    if state in ('COMPLETE', 'PRUNED')
+  }
+  studies = [study for study, _ in ended]
+  assert studies.count('bsp') == studies.count('methods') == 2
+
+
+def test_the_first_trials_are_the_methods_with_the_fields_of_the_config(tuned):
+  out, printed = tuned
+  begun = re.findall(r'^\d+/4  (?:.* left  )?(\S+)$', printed, re.M)
+  folders = [pathlib.Path(path).relative_to(out).parent for path in begun]
+  assert [str(folder) for folder in folders[2:4]] == [
+    'local_sgd-period8-lr0.05',
+    'diloco-period50-lr0.05',
+  ]
+
+
+def test_the_recipe_is_a_config_that_trains_as_the_best_trial_did(
+  tuned, tmp_path
+):
+  out, printed = tuned
+  assert printed.splitlines()[-1] == f'{out}/recipe.py'
+  config = config_file.load(f'{out}/recipe.py', ['--config.seed=1'])
+  (again,) = (
+    path
+    for path in out.glob('*/seed1')
+    if records.read_config(path) == json.loads(config.to_json())
+  )
+  train_and_evaluate(config, tmp_path)
+  bits = [history.read(path).column('loss') for path in (again, tmp_path)]
+  assert (bits[0] == bits[1]).all()
+
+
+def test_the_verdict_is_of_new_seeds_and_in_seconds_of_the_network(tuned):
+  out, printed = tuned
+  *_, verdict, page, _ = printed.splitlines()
+  reference = history.read(out / 'bsp-lr0.05' / 'seed0')
+  target = reference.outcome['validation_loss']
+  assert verdict.startswith(f'seconds to validation loss {target:.4g}: ')
+  assert ' by tuned BSP' in verdict and page == f'{out}/tune.html'
+  text = pathlib.Path(page).read_text()
+  for name in ('finals', 'front', 'trials'):
+    assert f'<section id="{name}">' in text
+
+
+def test_the_value_of_a_trial_is_its_time_on_the_network(tuned):
+  """Eight weights and a bias are 36 bytes."""
+  out, _ = tuned
+  reference = history.read(out / 'bsp-lr0.05' / 'seed0')
+  losses = reference.column('validation_loss')
+  step = np.nonzero(losses <= losses[-1])[0][0] + 1
+  links = network.Network(2, 1e9, 1e-3)
+  seconds = 0.005 + links.seconds(Collective('all_reduce', 36))
+  query = (
+    'select value from trial_values natural join trials natural join studies '
+    "where study_name = 'bsp' and number = 0"
+  )
+  with contextlib.closing(sqlite3.connect(out / 'tune.db')) as database:
+    ((value,),) = database.execute(query).fetchall()
+  assert value == pytest.approx(step * seconds)
+
+
+@pytest.mark.slow
+def test_a_second_search_with_this_seed_tries_the_same(tuned, tmp_path):
+  run(tmp_path)
+  assert trials(tmp_path) == trials(tuned[0])
+
+
+def test_the_same_command_repeats_nothing(tuned):
+  out, printed = tuned
+  before = trials(out)
+
+  def never(trial, is_enough=None):
+    raise AssertionError(trial.workdir)
+
+  again = run(out, train=never)
+  assert again.splitlines()[-3:] == printed.splitlines()[-3:]
+  assert trials(out) == before
+
+
+@pytest.mark.slow
+def test_more_trials_go_on_with_a_search(tuned, tmp_path):
+  assert run(tmp_path, '--trials=1')
+  begun = []
+
+  def train(trial, is_enough=None):
+    begun.append(trial.workdir)
+    train_here(trial)
+
+  run(tmp_path, train=train)
+  assert trials(tmp_path) == trials(tuned[0])
+  assert 0 < len(begun) <= 2 + 3  # A trial of each search, and final runs.
+
+
+@pytest.mark.slow
+def test_the_best_score_within_a_budget(tmp_path):
+  printed = run(tmp_path, '--bytes=100B')
+  *_, verdict, _, _ = printed.splitlines()
+  assert verdict.startswith('validation loss within 100 B per worker: ')
+
+
+@pytest.mark.slow
+def test_a_target_that_nobody_reaches_is_one_line(tmp_path):
+  with pytest.raises(RunError) as error:
+    run(tmp_path, '--target=-1', '--trials=1')
+  assert str(error.value) == (
+    f'{tmp_path}: no trial has a value of seconds to validation loss -1'
+  )
+
+
+@pytest.mark.parametrize(
+  'flags, line',
+  [
+    (['--target=1', '--bytes=2MB'], '--target, --bytes: give one of them'),
+    (['--bytes=2'], '--bytes=2: must be a number above 0 and one of B, kB, MB'),
+    (['--target=nan'], '--target=nan: must be a finite number'),
+    (['--trials=0'], '--trials=0: must be a whole number of at least 1'),
+    (['--step=5'], '--step=5: must be a number and one of us, ms, s'),
+    (['--methods=bsp'], '--methods=bsp: must name another method, too'),
+    (['--methods=sgd'], "config.sync.method='sgd' is not one of selsync"),
+    (['--methods=asp'], "config.sync.method='asp': is asynchronous"),
+    (['--config=digits:bsp'], '--config=digits:bsp: must name no method'),
+    (['--space=nowhere'], '--space=nowhere: No such file or directory'),
+    (['--config.mesh.data=2'], 'config.mesh.data=2: mapper vmap has one'),
+  ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(flags, line, tmp_path, capsys):
+  with pytest.raises(SystemExit) as end:
+    run_command(['tune', *FLAGS, f'--out={tmp_path}', *flags])
+  assert end.value.code == 2
+  output = capsys.readouterr().err
+  assert output.startswith('tune: ') and line in output
+  assert output.count('\n') == 1
+  assert not [*tmp_path.glob('*/seed0')]
+
+
+def test_a_section_of_another_method_is_refused(tmp_path, capsys):
+  path = tmp_path / 'space.toml'
+  path.write_text('[gossip]\n"sync.period" = [1, 2]\n')
+  with pytest.raises(SystemExit):
+    run_command(['tune', *FLAGS, f'--space={path}'])
+  assert capsys.readouterr().err == (
+    f'tune: --space={path}: [gossip] is not one of all, bsp, local_sgd, '
+    'diloco\n'
+  )
+
+
+@pytest.mark.slow
+def test_a_search_that_is_killed_repeats_nothing(tmp_path):
+  """Processes that are stopped early leave the same as runs to the end."""
+  out = tmp_path / 'killed'
+  command = [sys.executable, '-m', 'selsync_jax', 'tune', *FLAGS]
+  command.append(f'--out={out}')
+  for begun in (2, 4):
+    child = live_runs.start(command)
+    while len([*out.glob('*/seed0/metrics.jsonl')]) < begun:
+      assert child.poll() is None, child.communicate()
+      time.sleep(0.02)
+    os.kill(child.pid, signal.SIGKILL)
+    child.communicate(timeout=60)
+  live_runs.finish(command)
+  run(tmp_path / 'whole')
+  assert trials(out) == trials(tmp_path / 'whole')

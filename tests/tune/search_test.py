@@ -1,0 +1,184 @@
+"""The trials of a search: what is tried, by whom, and how often."""
+
+import contextlib
+import math
+import pathlib
+
+import pytest
+
+from selsync_jax.config import ConfigError
+from selsync_jax.configs import digits
+from selsync_jax.runs.history import Trial
+from selsync_jax.tune.choices import Range
+from selsync_jax.tune.objective import Objective
+from selsync_jax.tune.objective import Point
+from selsync_jax.tune.search import Search
+from selsync_jax.tune.space import Space
+
+SOONEST = Objective(higher=True, cost='seconds', budget=100, target=0.9)
+RATE = {'rate': Range(0.01, 10.0)}
+OWN = {'rate': 0.1, 'period': 8, 'wire': None}
+SPACE = Space(
+  {
+    'local_sgd': {**RATE, 'period': Range(1, 64), 'wire': ('own', 'int8')},
+    'diloco': {**RATE, 'period': Range(5, 500)},
+  },
+  {'local_sgd': OWN, 'diloco': OWN},
+)
+
+
+def opened(folder, space=SPACE, objective=SOONEST, seed=0, refused='', **about):
+  def make(method, fields):
+    if method == refused or fields.get('period') == 13:
+      raise ConfigError('unlucky')
+    name = '-'.join([method, *(f'{k}{v}' for k, v in fields.items())])
+    config = digits.get_config()
+    return Trial(name, 0.1, 0, pathlib.Path(folder, name), [], config)
+
+  return Search(folder, 'ours', about, space, objective, seed, make)
+
+
+def points(asked):
+  """A run whose best rate is 1 and whose best period is 16.
+
+  Bad ones are slower, and very bad ones never reach the target.
+  """
+  fields = dict(zip(('rate', 'period'), _numbers(asked), strict=True))
+  off = abs(math.log10(fields['rate'])) + abs(math.log2(fields['period'] / 16))
+  top = 1 - 0.03 * off
+  return [Point(top * (1 - 0.5**t), 1.0 * t, (2 + off) * t) for t in range(9)]
+
+
+def _numbers(asked):
+  params = asked.trial.params
+  period = next(v for k, v in params.items() if k.endswith('period'))
+  return params['rate'], period
+
+
+def try_one(search, count=1000):
+  if asked := search.ask(count):
+    with asked.claim:
+      judge = search.judge(asked, lambda: points(asked))
+      judge()
+      search.tell(asked, judge)
+  return asked
+
+
+def params(search):
+  return [frozen.params for frozen in search._study.trials]
+
+
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory):
+  search = opened(tmp_path_factory.mktemp('whole'))
+  while try_one(search, 16):
+    pass
+  return search
+
+
+def test_a_search_has_as_many_trials_as_it_should_and_finds_the_best(whole):
+  assert whole.done == 16
+  values = [result.value for result in whole.results()]
+  reached = [value for value in values if value is not None]
+  assert values == sorted(reached) + [None] * (16 - len(reached))
+  assert reached[0] < 3 * 4  # At best 2 seconds a step, and 4 steps.
+  assert whole.ask(16) is None
+
+
+def test_the_same_seed_gives_the_same_trials(whole, tmp_path):
+  for seed, same in ((0, True), (1, False)):
+    search = opened(tmp_path / f'{seed}', seed=seed)
+    for _ in range(12 if same else 3):
+      try_one(search)
+    tried = params(search)
+    assert (tried == params(whole)[: len(tried)]) == same
+
+
+def test_a_search_that_is_killed_goes_on_as_it_would_have(whole, tmp_path):
+  """Each trial is begun by a process that is killed, and ended by another."""
+  begun = []
+  for _ in range(13):
+    asked = opened(tmp_path).ask(13)
+    asked.claim.close()  # As the system does for a process that is killed.
+    begun.append(asked.run.workdir)
+    assert try_one(opened(tmp_path), 13).run == asked.run
+  assert opened(tmp_path).ask(13) is None
+  assert len(set(begun)) == 13
+  tried = params(opened(tmp_path))
+  assert tried == params(whole)[: len(tried)]
+
+
+def test_processes_share_a_search(tmp_path):
+  first, second = opened(tmp_path), opened(tmp_path)
+  with contextlib.ExitStack() as claims:
+    for search in (first, second, first):
+      asked = search.ask(3)
+      claims.enter_context(asked.claim)
+    assert first.ask(3) is None and second.ask(3) is None
+  assert {second.ask(3).run.workdir for _ in range(2)} != {asked.run.workdir}
+
+
+def judged(search, curve):
+  """How many points of a run count, and whether it was stopped early."""
+  asked = search.ask(1000)
+  with asked.claim:
+    judge = search.judge(asked, lambda: curve)
+    judge()
+    search.tell(asked, judge)
+  return len(judge.points), judge.is_pruned
+
+
+def test_the_worse_half_at_a_quarter_of_the_budget_is_stopped(tmp_path):
+  """Also if its steps cost less, and it is ahead at each of them."""
+  within = Objective(higher=True, cost='sent', budget=1000)
+  search = opened(tmp_path, objective=within)
+  good, bad = (
+    [Point(height * t, 100.0 * t / ratio, t) for t in range(1, 11)]
+    for height, ratio in ((1, 1), (1.2, 0.5))
+  )
+  assert judged(search, good) == (10, False)
+  assert judged(search, bad) == (2, True)
+  assert judged(search, good) == (10, False)
+
+
+def test_what_takes_twice_as_long_as_the_best_is_stopped(tmp_path):
+  search = opened(tmp_path)
+  slow = [Point(0.1 * t, t, 2.4 * t) for t in range(1, 10)]
+  best = [Point(0.1 * t, t, t) for t in range(1, 10)]
+  assert judged(search, best) == (9, False)
+  assert judged(search, slow) == (8, True)  # At 19.2 s.
+  assert [r.value for r in search.results()] == [9, None]
+
+
+def test_a_search_for_something_else_is_refused(tmp_path):
+  opened(tmp_path, network='1 Gbit')
+  with pytest.raises(ConfigError) as error:
+    opened(tmp_path, network='2 Gbit')
+  assert str(error.value) == (
+    f'--out={tmp_path}: holds a search with network 1 Gbit, not 2 Gbit; take '
+    'another --out'
+  )
+
+
+def test_a_space_without_a_possible_trial_is_an_error(tmp_path):
+  search = opened(
+    tmp_path, Space({'diloco': {'period': (13,)}}, {'diloco': OWN})
+  )
+  with pytest.raises(ConfigError, match=r'^30 draws in a row .*: unlucky'):
+    search.ask(1)
+
+
+def test_what_is_refused_is_avoided_and_does_not_count(tmp_path):
+  search = opened(tmp_path, refused='diloco')
+  while try_one(search, 14):
+    pass
+  assert {result.method for result in search.results()} == {'local_sgd'}
+  assert search.done == 14
+
+
+def test_the_importance_of_a_choice_is_its_share_of_the_variance(whole):
+  shares = whole.importances()
+  assert shares.keys() >= {'rate', 'method'}
+  assert sum(shares.values()) == pytest.approx(1)
+  assert 'period' in whole.importances('local_sgd')
+  assert whole.importances('nothing') == {}

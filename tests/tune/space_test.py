@@ -1,0 +1,135 @@
+"""What a search may choose."""
+
+import pathlib
+
+import optuna
+import pytest
+
+from selsync_jax.commands.candidates import Candidates
+from selsync_jax.config import ConfigError
+from selsync_jax.methods import METHODS
+from selsync_jax.tune import choices
+from selsync_jax.tune import space
+from selsync_jax.tune.choices import OWN
+from selsync_jax.tune.choices import Range
+
+NUMPY = '--config.data.backend=numpy'
+
+
+def build(*specs, fields=(), given=None, file='digits'):
+  candidates = Candidates(file, [NUMPY, *fields], pathlib.Path('nowhere'))
+  chosen = space.build(
+    specs, candidates.settings, candidates.fixed, given or {}
+  )
+  return chosen, candidates
+
+
+@pytest.fixture(scope='module')
+def every():
+  return build(*METHODS)
+
+
+@pytest.mark.parametrize('method', METHODS)
+def test_the_first_trial_of_a_method_leaves_its_config_as_it_is(method, every):
+  chosen, _ = every
+  trial = optuna.trial.FixedTrial(chosen.as_it_is(method))
+  assert chosen.suggest(trial) == (method, {})
+
+
+def test_ranges_are_around_the_own_values_and_within_their_limits(every):
+  found = every[0].choices
+  assert found['local_sgd']['sync.period'] == Range(2, 32)
+  assert found['diloco']['sync.outer.learning_rate'].high == 2.8
+  assert found['fedavg']['sync.fraction'] == Range(0.25, 1.0)
+  assert found['muloco']['optimizer.learning_rate'] == Range(0.005, 0.08)
+  assert found['bsp'].keys() == {
+    *('optimizer.learning_rate', 'epochs', 'schedule.warmup_epochs')
+  }
+
+
+def test_parts_are_chosen_where_the_method_accepts_them(every):
+  found = every[0].choices
+  assert found['local_sgd']['sync.wire'] == (OWN, 'bfloat16', 'int8', 'int4')
+  assert found['local_sgd']['sync.delay'] == (OWN, 1, 2, 4, 8)
+  assert 'sync.wire' not in found['power_sgd']  # It has no averager.
+  assert 'sync.delay' not in found['edit']
+  assert found['noloco']['sync.optimizer_state'] == (OWN, 'reset')
+
+
+def test_a_budget_is_chosen_where_no_delta_is_set():
+  with_delta, without = (
+    build('selsync', fields=fields)[0].choices['selsync']
+    for fields in ((), ['--config.sync.delta=None'])
+  )
+  assert 'sync.lssr' not in with_delta and 'sync.delta' in with_delta
+  assert 'sync.lssr' in without and 'sync.delta' not in without
+
+
+def test_what_the_command_line_sets_is_not_chosen():
+  spec = 'local_sgd+sync.period=4+sync.wire.name=int8'
+  chosen, _ = build(spec, fields=['--config.epochs=4'])
+  names = chosen.choices[spec]
+  assert not {'epochs', 'sync.period', 'sync.wire'} & names.keys()
+  assert 'optimizer.learning_rate' in names
+
+
+def test_methods_share_a_choice_from_the_same_values():
+  chosen, _ = build('local_sgd', 'fedadam', 'diloco')
+  assert chosen.name('fedadam', 'sync.period') == 'sync.period'
+  assert chosen.name('diloco', 'sync.period') == 'diloco: sync.period'
+  assert chosen.name('diloco', 'sync.wire') == 'sync.wire'
+
+
+def test_a_file_replaces_choices(tmp_path):
+  path = tmp_path / 'space.toml'
+  path.write_text(
+    '[all]\n"sync.wire" = ["float32", "int2"]\n'
+    '[diloco]\n"sync.period" = {low = 10, high = 90}\n'
+    '"schedule.warmup_epochs" = {low = 0, high = 2.5, log = false}\n'
+  )
+  given = choices.read(path)
+  chosen, _ = build('diloco', 'power_sgd', given=given)
+  own = chosen.choices['diloco']
+  assert own['sync.period'] == Range(10, 90) and own['sync.period'].is_whole
+  assert own['sync.wire'] == ('float32', 'int2')
+  assert not own['schedule.warmup_epochs'].is_whole
+  assert chosen.choices['power_sgd']['sync.wire'] == ('float32',)
+
+
+@pytest.mark.parametrize(
+  'text, line',
+  [
+    ('[all', 'Expected'),
+    ('[all]\n"sync.wire" = 1', 'Expected `object | array`, got `int`'),
+    ('[all]\n"sync.wire" = []', 'sync.wire: has no values'),
+    ('[all]\n"epochs" = {low = 3}', 'missing required field `high`'),
+    ('[all]\n"epochs" = {low = 3, high = 2}', 'low must be below high'),
+    ('[all]\n"epochs" = {low = 0, high = 2}', 'low must be above 0, or log ='),
+    ('[all]\n"epochs" = {low = 1, high = 2, by = 1}', 'unknown field `by`'),
+    (
+      '[all]\n"model.name" = ["a"]',
+      'model.name: must be a field of sync, optimizer, schedule, epochs, steps',
+    ),
+  ],
+)
+def test_a_wrong_file_is_one_line_that_names_the_place(text, line, tmp_path):
+  path = tmp_path / 'space.toml'
+  path.write_text(text)
+  with pytest.raises(ConfigError) as error:
+    choices.read(path)
+  assert str(error.value).startswith(f'--space={path}: ')
+  assert line in str(error.value) and '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize(
+  'given, line',
+  [
+    ({'diloco': {'sync.periods': (1, 2)}}, 'this config has no such field'),
+    ({'all': {'sync.wire': ('int3',)}}, "'int3' is not one of float32"),
+    ({'diloco': {'sync.period': Range(0, 5, log=False)}}, 'must be in [1,'),
+  ],
+)
+def test_a_value_that_no_method_accepts_is_refused(given, line):
+  with pytest.raises(ConfigError) as error:
+    build('diloco', 'bsp', given=given)
+  assert line in str(error.value)
