@@ -93,7 +93,7 @@ class Variant:
       pmap.replicate(lambda tree=tree: tree)
       for tree in ((params, tx.init(params)), batch)
     )
-    self._step = pmap.map_steps(step, None)
+    self._step = pmap.map_workers(step, donate=(0,))
 
   def run(self, steps: int) -> None:
     """Takes `steps` steps and waits for the last one."""

@@ -13,15 +13,12 @@ life every second; a process that is silent for too long counts as lost.
 The processes also agree on the step after which all stop. JAX has a service for
 that, but a thread that asks it holds Python's lock until process 0 answers: if
 that has died, no other thread of the process could say so, or end it.
-
-A few numbers can be added up over the connections, in one round trip.
 """
 
 import atexit
 from collections.abc import Hashable, Iterable
 import contextlib
 import os
-import queue
 import socket
 import threading
 import time
@@ -128,7 +125,6 @@ class Channel:
     self._process, self._timeout = process, timeout
     self._leaving = threading.Event()
     self._agreement = Agreement()
-    self._numbers: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
     self._tally = Tally(range(agreed['processes']))
     self._reception = None
     if process == 0:
@@ -160,25 +156,10 @@ class Channel:
     """
     return self._agreement.stops_after(step)
 
-  def total(self, numbers: list[int]) -> list[int]:
-    """Returns the sum over all processes of each number.
-
-    All processes call it, with equally many.
-    """
-    if self._process:
-      self._send({'numbers': numbers})
-      return self._numbers.get()
-    rows = [numbers, *(self._numbers.get() for _ in self._peers)]
-    sums = [sum(column) for column in zip(*rows, strict=True)]
-    self._send({'numbers': sums})
-    return sums
-
   def _hear(self, index: int, message: dict[str, Any]) -> None:
-    """Does what a message of process `index` asks for."""
+    """Does what a message of process `index` about the last step asks for."""
     agreement, is_first = self._agreement, self._process == 0
-    if 'numbers' in message:
-      self._numbers.put(message['numbers'])
-    elif 'stop' in message:
+    if 'stop' in message:
       if not is_first and index == self._process:
         self._send({'stop': True})  # Process 0 then asks all.
       elif (reached := agreement.begin()) is not None:

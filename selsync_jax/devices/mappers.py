@@ -16,16 +16,12 @@ from jax.sharding import PartitionSpec
 from jax.sharding import Sharding
 from jax.sharding import SingleDeviceSharding
 
-from selsync_jax.cluster import processes
 from selsync_jax.config import ConfigError
 from selsync_jax.devices.in_turn import in_turn
 from selsync_jax.devices.layout import Layout
 from selsync_jax.devices.mapper import Donated
 from selsync_jax.devices.mapper import Function
 from selsync_jax.devices.mapper import Mapper
-from selsync_jax.devices.voting import cut_at_vote
-from selsync_jax.devices.voting import fastest
-from selsync_jax.sync.averagers import UnderWay
 from selsync_jax.sync.consensus import AXIS
 
 
@@ -38,13 +34,6 @@ class Pmap(Mapper):
   def map_workers(self, fn: Function, donate: Donated = ()) -> Function:
     """Maps `fn` by `jax.pmap`."""
     return jax.pmap(fn, axis_name=AXIS, donate_argnums=donate)
-
-  def map_steps(self, step: Function, under_way: UnderWay | None) -> Function:
-    """Maps a training step; several processes may carry its vote."""
-    channel = processes.channel()
-    if channel is None:
-      return super().map_steps(step, under_way)
-    return cut_at_vote(step, self, lambda: fastest(self, channel))
 
   def sharding(self, shape: tuple[int, ...]) -> Sharding:
     """Returns the sharding of one row per local device."""
@@ -68,9 +57,9 @@ class Vmap(Mapper):
 
   def check(self) -> None:
     """Raises `ConfigError` if there are several processes."""
-    if (count := jax.process_count()) > 1:
+    if (processes := jax.process_count()) > 1:
       raise ConfigError(
-        f'config.mapper={self.name}: needs a single process, got {count}'
+        f'config.mapper={self.name}: needs a single process, got {processes}'
       )
 
 

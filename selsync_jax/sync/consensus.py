@@ -22,10 +22,6 @@ AXIS = 'workers'
 """The mapped axis: one index is one worker."""
 
 
-VOTE = 'vote_of_workers'
-"""The name under which `vote` is compiled, by which a mapper finds it."""
-
-
 def check_mapped(axis_name: str) -> None:
   """Raises `NameError` outside of the mapped workers."""
   try:
@@ -89,20 +85,6 @@ def means(
 def total(value: Any, *, axis_name: str = AXIS) -> Any:
   """Returns the sum over workers, `lax.psum`, with the type of `value`."""
   return _typed_as(value, lax.psum(value, axis_name), axis_name)
-
-
-def vote(ballot: Any, axis_name: str = AXIS) -> Any:
-  """Returns the sum over workers of a ballot, int32 [], for which a step waits.
-
-  Of whole numbers, it is the same whoever adds them up. Between processes, a
-  mapper may carry it in another way than by a collective.
-  """
-
-  @jax.jit  # Its name is `VOTE`.
-  def vote_of_workers(ballot):
-    return lax.psum(ballot, axis_name)
-
-  return vote_of_workers(ballot)
 
 
 def _typed_as(value: Any, reduced: Any, axis_name: str) -> Any:

@@ -53,7 +53,6 @@ from selsync_jax.sync.change import MeasureState
 from selsync_jax.sync.change import SMOOTHING
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import check_mapped
-from selsync_jax.sync.consensus import vote
 from selsync_jax.sync.part import part
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.transformation import Trigger
@@ -117,8 +116,7 @@ def selsync(
   def count(ballot):
     # The tolerance keeps a product such as 0.7 * 10 from rounding up to 8.
     share = (quorum or 0) * lax.axis_size(axis_name) - 1e-9
-    # Nobody waits for one that is late.
-    total = (lax.psum if lag else vote)(ballot, axis_name)
+    total = lax.psum(ballot, axis_name)
     return total >= max(1, math.ceil(share)), total >= 0
 
   def update(updates, state, params=None, *, threshold=None, **_):

@@ -35,20 +35,6 @@ def test_all_get_the_offer_of_process_0(meet):
   assert [member.offer for member in members] == ['offer of 0'] * 3
 
 
-def test_all_get_the_sum_of_their_numbers_again_and_again(meet):
-  agreed, rng = {'processes': 3}, random.Random(0)
-  members = meet(*((i, agreed) for i in range(3)))
-  rounds = [[[rng.randint(-9, 9), 1] for _ in members] for _ in range(100)]
-
-  def add(i):
-    return [members[i].total(rows[i]) for rows in rounds]
-
-  with futures.ThreadPoolExecutor(len(members)) as pool:
-    found = [*pool.map(add, range(len(members)))]
-  expected = [[sum(row[0] for row in rows), len(rows)] for rows in rounds]
-  assert found == [expected] * len(members)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'members, refused, waiting',
