@@ -12,7 +12,6 @@ import pathlib
 import re
 from typing import Any, TYPE_CHECKING
 
-from selsync_jax.cluster import signals
 from selsync_jax.commands import config_file
 from selsync_jax.commands import flags
 from selsync_jax.config import ConfigError
@@ -133,13 +132,7 @@ def main(
   options = parse(arguments)
   from selsync_jax.commands import pool  # Imports NumPy, and rich.
 
-  processes = pool.Processes(options.jobs)
-
-  def react(number):
-    if not processes.signal(number):  # Otherwise the trials save and end first.
-      signals.stop(signals.RESUMABLE, pool.STOPPED)
-
-  signals.Handler(react).start()
+  processes = pool.create_processes(options.jobs)
   _run(options, processes, run or processes.run)
 
 

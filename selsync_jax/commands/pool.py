@@ -93,6 +93,18 @@ class Processes(contextlib.AbstractContextManager[Any]):
       raise TrialFailed(trial, lines[-1], status)
 
 
+def create_processes(jobs: int) -> Processes:
+  """Returns processes that end before this one when a signal stops it."""
+  processes = Processes(jobs)
+
+  def react(number):
+    if not processes.signal(number):  # Otherwise the trials save and end first.
+      signals.stop(signals.RESUMABLE, STOPPED)
+
+  signals.Handler(react).start()
+  return processes
+
+
 def _wait(process: subprocess.Popen, is_enough: Callable[[], bool]) -> int:
   """Returns the status of a process; 0 if it was stopped as it had enough."""
   while True:

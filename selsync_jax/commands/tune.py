@@ -15,7 +15,6 @@ import pathlib
 import shlex
 from typing import NamedTuple, TYPE_CHECKING
 
-from selsync_jax.cluster import signals
 from selsync_jax.commands import compare
 from selsync_jax.commands import config_file
 from selsync_jax.commands import flags
@@ -120,13 +119,7 @@ def main(
   options = parse(arguments)
   from selsync_jax.commands import pool  # Imports NumPy, and rich.
 
-  processes = pool.Processes(options.jobs)
-
-  def react(number):
-    if not processes.signal(number):  # Otherwise the trials save and end first.
-      signals.stop(signals.RESUMABLE, pool.STOPPED)
-
-  signals.Handler(react).start()
+  processes = pool.create_processes(options.jobs)
   _tune(options, _Runner(options.jobs, processes, run or processes.run))
 
 
