@@ -42,9 +42,10 @@ def launch(loop, number):
   done = live_runs.run(
     *live_runs.LAUNCH, '--processes=2', '--', *loop, str(int(number))
   )
-  lines = done.stdout.splitlines()
-  assert {'[0] is 0 of 2', '[1] is 1 of 2'} <= {*lines}
-  return done, [line for line in lines if 'stopped' in line]
+  # Gloo prints to the same pipe, and may leave its line open for the next.
+  assert 'is 0 of 2' in done.stdout
+  assert 'is 1 of 2' in done.stdout
+  return done, [line for line in done.stdout.splitlines() if 'stopped' in line]
 
 
 def test_a_signal_to_one_stops_all_after_the_same_step(loop):
