@@ -23,6 +23,8 @@ differs without a word.
 """
 
 import argparse
+from collections.abc import Sequence
+from concurrent import futures
 import itertools
 import json
 import pathlib
@@ -30,6 +32,7 @@ import random
 import shutil
 import sys
 import tempfile
+from typing import Any
 
 from absl import logging
 
@@ -37,6 +40,7 @@ from selsync_jax import methods
 from tests.support import damage
 from tests.support import live_runs
 
+Case = tuple[str, int]  # A method, and how many processes.
 CASES = tuple(itertools.product(methods.METHODS, (1, 2)))
 MESHED = tuple(zip(methods.METHODS, itertools.cycle((1, 2, 4)), strict=False))
 ALONE = tuple((method, 1) for method in methods.METHODS)
@@ -131,6 +135,19 @@ def resume(
   return found, said
 
 
+def kind(
+  options: argparse.Namespace,
+) -> tuple[int, tuple[str, ...], Sequence[Case]]:
+  """The devices of a run, the flags of all runs, and the cases."""
+  if options.simulate:
+    return 4, (), simulated()
+  if options.mesh:
+    return 8, MESH, MESHED
+  if options.one_device:
+    return 1, ('--config.mapper=vmap',), ALONE
+  return 4, (), LATE if options.late else CASES
+
+
 def main() -> None:
   """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
@@ -143,56 +160,69 @@ def main() -> None:
   kinds.add_argument('--late', action='store_true')
   parser.add_argument('--device', default='auto', help='that runs must have')
   parser.add_argument('--seed', type=int, default=0)
+  parser.add_argument('--jobs', type=int, default=1, help='cases at a time')
   parser.add_argument('--out', default='soak.json')
   options = parser.parse_args()
   logging.set_verbosity(logging.ERROR)
-  rng = random.Random(options.seed)
-  devices, flags, cases = 4, (), CASES
-  if options.simulate:
-    cases = simulated()
-  if options.mesh:
-    devices, flags, cases = 8, MESH, MESHED
-  if options.one_device:
-    devices, flags, cases = 1, ('--config.mapper=vmap',), ALONE
-  if options.late:
-    cases = LATE
+  devices, flags, cases = kind(options)
   flags += (f'--config.device={options.device}',)
-  cases = itertools.cycle(cases)
-  left_alone: dict[tuple[str, int], pathlib.Path] = {}
-  killed: dict[tuple[str, int], pathlib.Path] = {}
-  results = []
-  with tempfile.TemporaryDirectory() as folder:
-    for number in range(options.kills + options.damages):
-      method, processes = case = next(cases)
-      if case not in left_alone:
-        left_alone[case] = pathlib.Path(folder) / f'{method}-{processes}'
-        live_runs.finish(command(*case, left_alone[case], flags))
-      workdir = pathlib.Path(folder) / f'run-{number}'
-      run = command(*case, workdir, flags)
-      if number < options.kills:
-        what = kill(run, workdir, rng)
-      else:
-        if case not in killed:
-          killed[case] = pathlib.Path(folder) / f'killed-{number}'
-          while not killed[case].exists():  # It may be killed before that.
-            kill(command(*case, killed[case], flags), killed[case], rng)
+  count = options.kills + options.damages
+  numbered = [*enumerate(itertools.islice(itertools.cycle(cases), count))]
+
+  def run_in(folder: pathlib.Path, case: Case) -> list[str]:
+    return command(*case, folder, flags)
+
+  def rng_of(*key: object) -> random.Random:
+    return random.Random(f'{options.seed} {key}')  # Whatever runs beside it.
+
+  with (
+    tempfile.TemporaryDirectory() as temporary,
+    futures.ThreadPoolExecutor(options.jobs) as threads,
+  ):
+    top = pathlib.Path(temporary)
+    left_alone = {
+      case: top / f'alone-{index}'
+      for index, case in enumerate(dict.fromkeys(c for _, c in numbered))
+    }
+    killed = {
+      case: top / f'killed-{number}'
+      for number, case in reversed(numbered[options.kills :])
+    }
+
+    def leave_alone(case: Case) -> None:
+      live_runs.finish(run_in(left_alone[case], case))
+
+    def kill_once(case: Case) -> None:
+      while not killed[case].exists():  # It may be killed before that.
+        kill(run_in(killed[case], case), killed[case], rng_of(case))
+
+    def check(numbered_case: tuple[int, Case]) -> dict[str, Any]:
+      number, case = numbered_case
+      workdir, rng = top / f'run-{number}', rng_of(number)
+      is_damaged = number >= options.kills
+      if is_damaged:
         shutil.copytree(killed[case], workdir)
         what = inflict(workdir, rng)
-      is_damaged = number >= options.kills
+      else:
+        what = kill(run_in(workdir, case), workdir, rng)
       found, said = resume(
-        run, workdir, left_alone[case], is_damaged=is_damaged
+        run_in(workdir, case), workdir, left_alone[case], is_damaged=is_damaged
       )
-      results.append(
-        dict(method=method, processes=processes, what=what, differs=found)
-        | dict(said=said)
-      )
+      shutil.rmtree(workdir)
+      method, processes = case
       shape = processes and f'{processes} x {devices // processes}'
       print(
         f'{method:16} {shape or "virtual"}  {what}  '
         f'{", ".join(found) or said or "equal bit for bit"}',
         flush=True,
       )
-      shutil.rmtree(workdir)
+      return dict(
+        method=method, processes=processes, what=what, differs=found, said=said
+      )
+
+    [*threads.map(leave_alone, left_alone)]
+    [*threads.map(kill_once, killed)]
+    results = [*threads.map(check, numbered)]
   pathlib.Path(options.out).write_text(json.dumps(results, indent=2) + '\n')
   wrong = sum(bool(result['differs']) for result in results)
   print(f'{len(results)} cases, {wrong} of them wrong')

@@ -1,18 +1,22 @@
 """What averages cost islands: before a step goes on, and behind the steps.
 
   python -m benchmarks.network.islands --islands=4 --ratio=10
+  XLA_PYTHON_CLIENT_MEM_FRACTION=0.3 python -m benchmarks.network.islands \
+    --islands=2 --workload='decoder 124M'
 
 Starts islands as processes of this machine. A step leaves the CPU idle for some
-milliseconds, as a step on a GPU does, and then changes the parameters. An
-island sends at a pace at which an average of float32 takes `--ratio` steps. It
-is timed without synchronization; with an average every `--period` steps, before
-the step goes on; and with the same average behind the steps, delayed by
+milliseconds, as a step on a GPU does, and then changes the parameters; or it is
+that of a `--workload`, on a device that the islands share. One process takes
+steps alone first, and copies the parameters to the host and back. An island
+sends at a pace at which an average of float32 takes `--ratio` of these steps.
+It is timed without synchronization; with an average every `--period` steps,
+before the step goes on; and with the same average behind the steps, delayed by
 `--period` - 1. Prints the milliseconds of a step, and their ratio to steps that
 send nothing, which is the limit. Writes islands.json.
 """
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent import futures
 import functools
 import multiprocessing
@@ -25,6 +29,68 @@ from benchmarks.table import report
 from benchmarks.table import Table
 
 
+def step_of(
+  options: argparse.Namespace,
+) -> tuple[Any, Callable[[Any], tuple[Any, Any]]]:
+  """Parameters, and a step that returns new ones and the gradients."""
+  import jax
+  import jax.numpy as jnp
+
+  if not options.workload:
+    shrink = jax.jit(lambda params: (0.999 * params + 0.001, params))
+
+    def idle(params):
+      time.sleep(options.step / 1e3)
+      return jax.block_until_ready(shrink(params))
+
+    return jnp.zeros(options.size), idle
+  from benchmarks.speed import accelerator_rows
+  from tests.support.workloads import WORKLOADS
+
+  workload = WORKLOADS[options.workload]
+  if options.tiny:
+    workload = workload.tiny()
+  params, loss, batch, _ = accelerator_rows.problem_of(
+    workload, 'bfloat16', options.batch
+  )
+  batch = jax.device_put(batch)
+
+  @jax.jit
+  def descend(params, batch):
+    grads = jax.grad(loss)(params, batch)
+    return jax.tree.map(lambda x, g: x - 1e-6 * g, params, grads), grads
+
+  return jax.device_put(params), lambda params: descend(params, batch)
+
+
+def round_of(step: Callable[[Any], Any], state: Any, count: int) -> Any:
+  """A state after some steps, and the milliseconds of each."""
+  import jax
+
+  start = time.perf_counter()
+  for _ in range(count):
+    state = step(state)
+  jax.block_until_ready(state)
+  return state, 1e3 * (time.perf_counter() - start) / count
+
+
+def alone(options: argparse.Namespace) -> dict[str, float]:
+  """Milliseconds of a step, and of copies, of a process with no island."""
+  import jax
+
+  params, step = step_of(options)
+  size = sum(x.size for x in jax.tree.leaves(params))
+  found: dict[str, list[float]] = {'step': [], 'to host': [], 'to device': []}
+  for index in range(options.rounds + 1):
+    params, each = round_of(lambda x: step(x)[0], params, options.period)
+    host, there = round_of(lambda x: jax.device_get(x), params, 1)
+    params, back = round_of(lambda x: jax.device_put(x), host, 1)
+    if index:  # The first one compiles.
+      for name, ms in zip(found, (each, there, back), strict=True):
+        found[name].append(ms)
+  return {'size': size} | {n: statistics.median(ms) for n, ms in found.items()}
+
+
 def times(
   strategies: Mapping[str, Any],
   name: str,
@@ -33,27 +99,24 @@ def times(
 ) -> dict[str, float]:
   """Milliseconds of a step of each strategy, on this island."""
   import jax
-  import jax.numpy as jnp
 
   import selsync_jax as ss
 
-  params, period = jnp.zeros(options.size), options.period
-  update = jax.jit(lambda params: (0.999 * params + 0.001, params))
+  params, step = step_of(options)
   found = {}
   for way, strategy in strategies.items():
     island = ss.Island.join(
       invitation, name, params, strategy, pace=options.pace
     )
     rounds, new = [], params
-    for index in range(options.rounds + 1):
-      start = time.perf_counter()
-      for _ in range(period):
-        time.sleep(options.step / 1e3)
-        new, grads = update(new)
-        new = jax.block_until_ready(island.after_step(new, grads))
-      if index:  # The first one compiles.
-        rounds.append((time.perf_counter() - start) / period)
-    found[way] = 1e3 * statistics.median(rounds)
+    for _ in range(options.rounds + 1):
+      new, ms = round_of(
+        lambda x, island=island: island.after_step(*step(x)),
+        new,
+        options.period,
+      )
+      rounds.append(ms)
+    found[way] = statistics.median(rounds[1:])  # The first one compiles.
     jax.block_until_ready(island.leave(new))
   return found
 
@@ -85,6 +148,9 @@ def main() -> None:
   parser.add_argument('--period', type=int, default=20)
   parser.add_argument('--step', type=float, default=20, help='milliseconds')
   parser.add_argument('--size', type=int, default=1_310_720, help='float32s')
+  parser.add_argument('--workload', help='what to train, in place of --step')
+  parser.add_argument('--batch', type=int, default=8, help='its examples')
+  parser.add_argument('--tiny', action='store_true', help='small, for a CPU')
   parser.add_argument('--wire', default='float32')
   parser.add_argument('--rounds', type=int, default=5)
   parser.add_argument('--out', default='islands.json')
@@ -92,28 +158,37 @@ def main() -> None:
   from selsync_jax.islands.meeting import MeetingPoint
 
   workers = options.islands
-  nbytes = 2 * (workers - 1) / workers * 4 * options.size
-  options.pace = nbytes / (options.ratio * options.step / 1e3)
   context = multiprocessing.get_context('spawn')
+  with futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+    one = pool.submit(alone, options).result()
+  nbytes = 2 * (workers - 1) / workers * 4 * one['size']
+  options.pace = nbytes / (options.ratio * one['step'] / 1e3)
   with (
     MeetingPoint(workers) as point,
     futures.ProcessPoolExecutor(workers, mp_context=context) as pool,
   ):
-    one = functools.partial(
+    each_mean = functools.partial(
       one_mean, invitation=str(point.invitation), options=options
     )
-    each = list(pool.map(one, [f'island {i}' for i in range(workers)]))
+    each = list(pool.map(each_mean, [f'island {i}' for i in range(workers)]))
   slowest = {way: max(found[way] for found in each) for way in each[0]}
   limit = slowest['nothing sent']
   rows = [
-    [way, f'{ms:.2f}', f'{ms / limit:.3f}'] for way, ms in slowest.items()
+    [way, f'{ms:.2f}', f'{ms / limit:.3f}']
+    for way, ms in {'alone': one['step'], **slowest}.items()
   ]
   title = (
-    f'{workers} islands, {options.size / 1e6:.2f} M {options.wire}, an average '
+    f'{workers} islands, {one["size"] / 1e6:.2f} M {options.wire}, an average '
     f'every {options.period} steps, {8 * options.pace / 1e6:.0f} Mbit/s'
   )
+  copies = (
+    f'the parameters to the host: {one["to host"]:.2f} ms; '
+    f'back: {one["to device"]:.2f} ms'
+  )
   result = vars(options) | {'cores': os.cpu_count(), 'milliseconds': slowest}
-  report(options.out, result, Table(['', 'ms a step', 'ratio'], rows, title))
+  result |= {'alone': one}
+  table = Table(['', 'ms a step', 'ratio'], rows, title)
+  report(options.out, result, table, notes=[copies])
 
 
 if __name__ == '__main__':

@@ -181,16 +181,14 @@ def host_batches(workload: Workload, size: int) -> Iterator[Any]:
   return data.batches(range(1), 0, 13)
 
 
-def parts_rows(
-  each: float, workload: Workload, dtype: str, size: int
-) -> list[Row]:
-  """What the parts of a SelSync step add to a local one, on one worker."""
+def problem_of(workload: Workload, dtype: str, size: int) -> variants.Problem:
+  """What a step of one worker computes in a loop of one's own."""
   batch = workload.batch_of(size)
   task, model = task_of(batch), workload.create_model(dtype)
   example = {name: array[:1] for name, array in batch.items()}
   params, model_state = tasks.init(model, task, example, jax.random.key(0))
   loss = tasks.train_loss(model, task)
-  problem = variants.Problem(
+  return variants.Problem(
     params,
     lambda params, batch: loss(params, model_state, batch, jax.random.key(0))[
       0
@@ -198,6 +196,13 @@ def parts_rows(
     batch,
     workload.create_optimizer(),
   )
+
+
+def parts_rows(
+  each: float, workload: Workload, dtype: str, size: int
+) -> list[Row]:
+  """What the parts of a SelSync step add to a local one, on one worker."""
+  problem = problem_of(workload, dtype, size)
   made = {
     name: variants.Variant(first, 1, problem, averages)
     for name, (first, averages) in PARTS.items()

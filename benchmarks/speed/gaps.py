@@ -1,0 +1,147 @@
+"""How long a device waits between the kernels of a step, from a trace.
+
+  python -m benchmarks.speed.gaps
+  python -m benchmarks.speed.gaps --workload 'decoder 10M' --tiny   # On a CPU.
+
+Takes steps of the README's loop on one device: local ones, and SelSync's that
+do not synchronize, with and without `lag=1`. XLA may have the host read a vote
+before it decides a conditional; then nothing computes meanwhile. Each is timed
+without a trace, in turn with the others, and then traced. Prints for each the
+time of a step, its ratio to a local one, and from the trace what share of the
+time nothing computed, for how long in a step, and the longest gap of a usual
+step. The limit is 0. Writes gaps.json.
+"""
+
+import argparse
+from collections.abc import Iterable, Sequence
+import itertools
+import pathlib
+import statistics
+import tempfile
+from typing import NamedTuple
+
+import jax
+from jax.profiler import ProfileData
+
+from benchmarks import variants
+from benchmarks.speed import accelerator_rows as rows
+from benchmarks.table import report
+from benchmarks.table import Table
+from tests.support.workloads import WORKLOADS
+
+STEPS = (
+  'local step',
+  'SelSync, no synchronization',
+  'SelSync, no synchronization, lag=1',
+)
+Span = tuple[float, float]  # Start and end, in nanoseconds.
+
+
+class Trace(NamedTuple):
+  """When a device computed.
+
+  Attributes:
+    span: nanoseconds from its first kernel to the end of its last.
+    gaps: nanoseconds of each time between, in which none ran.
+  """
+
+  span: float
+  gaps: Sequence[float]
+
+
+def trace_of(kernels: Iterable[Span]) -> Trace:
+  """The trace of kernels, which may overlap.
+
+  >>> trace_of([(0, 10), (5, 8), (30, 40), (12, 20)])
+  Trace(span=40, gaps=[2, 10])
+  """
+  first, *others = sorted(kernels)
+  end, gaps = first[1], []
+  for start, stop in others:
+    if start > end:
+      gaps.append(start - end)
+    end = max(end, stop)
+  return Trace(end - first[0], gaps)
+
+
+def kernels(file: pathlib.Path) -> list[Span]:
+  """What a device ran: a GPU's streams, or the threads of a CPU's client."""
+  planes = [*ProfileData.from_file(str(file)).planes]
+  devices = [plane for plane in planes if plane.name.startswith('/device:GPU')]
+  prefix = 'Stream' if devices else 'tf_XLA'
+  lines = itertools.chain.from_iterable(p.lines for p in devices or planes)
+  return [
+    (event.start_ns, event.start_ns + event.duration_ns)
+    for line in lines
+    if line.name.startswith(prefix)
+    for event in line.events
+    if event.duration_ns
+  ]
+
+
+def traced(variant: variants.Variant, steps: int) -> Trace:
+  """Takes steps under the profiler."""
+  with tempfile.TemporaryDirectory() as folder:
+    with jax.profiler.trace(folder):
+      variant.run(steps)
+    (file,) = pathlib.Path(folder).rglob('*.xplane.pb')
+    return trace_of(kernels(file))
+
+
+def main() -> None:
+  """The command line."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  add = parser.add_argument
+  add('--workload', default='decoder 124M', choices=WORKLOADS)
+  add('--batch', type=int, help="default: the workload's")
+  add('--dtype', default='bfloat16')
+  add('--steps', type=int, default=20, help='of a trace')
+  add('--round', type=float, default=0.5, help='seconds; or one step')
+  add('--tiny', action='store_true', help='a small model, for a CPU')
+  add('--out', default='gaps.json')
+  options = parser.parse_args()
+  workload = WORKLOADS[options.workload]
+  workload = workload.tiny() if options.tiny else workload
+  problem = rows.problem_of(
+    workload, options.dtype, options.batch or workload.examples
+  )
+  made = {n: variants.Variant(variants.FIRST[n], 1, problem) for n in STEPS}
+  times = rows.seconds({n: v.run for n, v in made.items()}, options.round)
+  local = statistics.median(times['local step'])
+  found = []
+  for name, variant in made.items():
+    span, gaps = traced(variant, options.steps)
+    step = statistics.median(times[name])
+    longest = sorted(gaps, reverse=True)[: options.steps]
+    found.append(
+      {
+        'step': name,
+        'ms': 1e3 * step,
+        'of_local': step / local,
+        'idle': sum(gaps) / span,
+        'idle_us': sum(gaps) / options.steps / 1e3,
+        'longest_us': statistics.median(longest or [0]) / 1e3,
+      }
+    )
+  head = ['', 'ms', 'of local', 'idle', 'us a step', 'longest us']
+  cells = [
+    [
+      row['step'],
+      *(f'{row["ms"]:.3f}', f'{row["of_local"]:.4f}', f'{row["idle"]:.2%}'),
+      *(f'{row["idle_us"]:.1f}', f'{row["longest_us"]:.1f}'),
+    ]
+    for row in found
+  ]
+  device = jax.devices()[0].device_kind
+  title = f'{options.workload}, {options.dtype}, on {device}'
+  result = {
+    'device': device,
+    'jax': jax.__version__,
+    'parameters': made[STEPS[0]].params,
+    'rows': found,
+  }
+  report(options.out, result, Table(head, cells, title))
+
+
+if __name__ == '__main__':
+  main()
