@@ -187,11 +187,12 @@ class Search:
     """Records what a trial has reached."""
     point = self._objective.decisive(judge.points)
     shown = point or self._objective.best(judge.points)
-    asked.trial.set_user_attr('point', shown)
-    if point and not judge.is_pruned:
-      self._study.tell(asked.trial, self._objective.value(point))
-    else:
-      self._study.tell(asked.trial, state=TrialState.PRUNED)
+    with turn(self._folder):  # So no `ask` takes it for one that was killed.
+      asked.trial.set_user_attr('point', shown)
+      if point and not judge.is_pruned:
+        self._study.tell(asked.trial, self._objective.value(point))
+      else:
+        self._study.tell(asked.trial, state=TrialState.PRUNED)
 
   def _trials(self, *states: TrialState) -> list[optuna.trial.FrozenTrial]:
     """Returns the trials that ended with a result, and those in `states`."""

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import pathlib
+import threading
 
 import pytest
 
@@ -13,6 +14,7 @@ from selsync_jax.tune.choices import Range
 from selsync_jax.tune.objective import Objective
 from selsync_jax.tune.objective import Point
 from selsync_jax.tune.search import Search
+from selsync_jax.tune.search import turn
 from selsync_jax.tune.space import Space
 
 SOONEST = Objective(higher=True, cost='seconds', budget=100, target=0.9)
@@ -106,6 +108,20 @@ def test_a_search_that_is_killed_goes_on_as_it_would_have(whole, tmp_path):
   assert len(set(begun)) == 13
   tried = params(opened(tmp_path))
   assert tried == params(whole)[: len(tried)]
+
+
+def test_a_trial_does_not_end_while_another_asks(tmp_path):
+  search = opened(tmp_path)
+  asked = search.ask(1)
+  judge = search.judge(asked, lambda: points(asked))
+  judge()
+  with turn(tmp_path):  # As in `ask`, which tells the killed by their claims.
+    ends = threading.Thread(target=search.tell, args=(asked, judge))
+    ends.start()
+    ends.join(0.2)
+    assert search.done == 0
+  ends.join()
+  assert search.done == 1
 
 
 def test_processes_share_a_search(tmp_path):
