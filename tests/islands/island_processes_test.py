@@ -130,15 +130,16 @@ def _island(launcher, name):
 def test_a_run_of_islands_that_are_stopped_and_killed_ends_as_another(tmp_path):
   whole, parted = tmp_path / 'whole', tmp_path / 'parted'
   live_runs.finish(_run(whole))
-  for number, step, code, line in [
-    (signal.SIGTERM, 20, 75, 'stopped by a signal after step'),
-    (signal.SIGKILL, 50, 137, 'island island1 is gone; last good checkpoint'),
+  gone = 'island island1 is gone; last good checkpoint'
+  for number, step, codes, line in [
+    (signal.SIGTERM, 20, [75], 'stopped by a signal after step'),
+    (signal.SIGKILL, 50, [1, 137], gone),  # Of which ended first.
   ]:
     child = live_runs.start(_run(parted))
     live_runs.wait_for_rows(parted / 'island0', step, child)
     os.kill(_island(child, 'island1'), number)
     found, lines = live_runs.outcome(child)
-    assert found == code, lines
+    assert found in codes, lines
     assert any(line in said for said in lines), lines
   live_runs.finish(_run(parted))
   for name in ('island0', 'island1'):
