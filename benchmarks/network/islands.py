@@ -63,7 +63,9 @@ def step_of(
   return jax.device_put(params), lambda params: descend(params, batch)
 
 
-def round_of(step: Callable[[Any], Any], state: Any, count: int) -> Any:
+def round_of(
+  step: Callable[[Any], Any], state: Any, count: int
+) -> tuple[Any, float]:
   """A state after some steps, and the milliseconds of each."""
   import jax
 
@@ -83,8 +85,8 @@ def alone(options: argparse.Namespace) -> dict[str, float]:
   found: dict[str, list[float]] = {'step': [], 'to host': [], 'to device': []}
   for index in range(options.rounds + 1):
     params, each = round_of(lambda x: step(x)[0], params, options.period)
-    host, there = round_of(lambda x: jax.device_get(x), params, 1)
-    params, back = round_of(lambda x: jax.device_put(x), host, 1)
+    host, there = round_of(jax.device_get, params, 1)
+    params, back = round_of(jax.device_put, host, 1)
     if index:  # The first one compiles.
       for name, ms in zip(found, (each, there, back), strict=True):
         found[name].append(ms)
