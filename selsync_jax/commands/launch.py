@@ -6,12 +6,12 @@
 The environment of each process has its place and a shared secret: its index and
 the address of the first, or an island's name and the invitation of a meeting
 point, `selsync meet`, that runs beside them. Every line of its output begins
-with its index or name. Signals are passed on. When one process fails, the
-others are stopped, and `launch` exits with its code, or with 128 plus the
-number of the signal that killed it. With `--minimum`, it does so when fewer
-islands than that are left, or one fails before all have met. If `launch` itself
-is killed, Linux asks the processes to end; elsewhere, training notices it after
-its next step.
+with its index or name. A signal to end is passed on as SIGTERM. When one
+process fails, the others are stopped, and `launch` exits with its code, or with
+128 plus the number of the signal that killed it. With `--minimum`, it does so
+when fewer islands than that are left, or one fails before all have met. If
+`launch` itself is killed, Linux asks the processes to end; elsewhere, training
+notices it after its next step.
 """
 
 import argparse
@@ -57,14 +57,24 @@ def launch(
     The exit code of the first process beyond those, or 0.
   """
   started: dict[str, subprocess.Popen] = {}
+  asked: list[str] = []  # The signals that have come.
+  turn = threading.Lock()
 
   def signal_all(number):
     for child in started.values():
       child.send_signal(number)  # Does nothing if it has ended.
 
-  with signals.Handler(signal_all):
+  def react(number):
+    with turn:
+      asked.append(signal.Signals(number).name)
+      # To SIGINT, a Python that is only starting would say more than a line.
+      signal_all(signal.SIGTERM)
+
+  with signals.Handler(react):
     for name, place in places.items():
-      started[name] = _start(command, place)
+      with turn:
+        if not asked:
+          started[name] = _start(command, place)
     printers = [
       threading.Thread(target=_print_lines, args=args, daemon=True)
       for name, child in started.items()
@@ -75,11 +85,14 @@ def launch(
     ]
     for printer in printers:
       printer.start()
-    code = _wait(started, spare, signal_all)
+    code = _wait(started, spare, signal_all, asked)
     # What the processes have left behind may hold their output open forever.
     deadline = time.monotonic() + PATIENCE
     for printer in printers:
       printer.join(max(0, deadline - time.monotonic()))
+  if asked and (not started or code == 128 + signal.SIGTERM):
+    print(f'launch: stopped by {asked[0]}', file=sys.stderr)
+    return signals.STOPPED  # Before a process could say so itself.
   return code
 
 
@@ -164,10 +177,12 @@ def _wait(
   started: dict[str, subprocess.Popen],
   spare: Callable[[], int],
   signal_all: Callable[[int], None],
+  asked: Sequence[str],
 ) -> int:
   """Waits for all processes; when more fail than may, stops the others.
 
   Returns the exit code of the first of those that could not be spared, or 0.
+  Those that were `asked` to end are not said to have been killed.
   """
   processes, failed = list(started.values()), []
   going, spared = True, 0
@@ -177,7 +192,8 @@ def _wait(
     for name, process in started.items():
       if process.poll() and name not in failed:
         failed.append(name)
-        _say_if_killed(name, process.returncode)
+        if not asked:
+          _say_if_killed(name, process.returncode)
     spared = spare()
   if len(failed) <= spared:
     return 0

@@ -65,6 +65,20 @@ def test_the_launcher_says_who_was_killed():
   assert 'launch: process 0 was killed by SIGKILL; the kernel' in done.stderr
 
 
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGHUP])
+def test_processes_that_do_not_handle_a_signal_end_in_one_line(number):
+  code = 'import time; print("there", flush=True); time.sleep(60)'
+  own = f'--processes=2 -- {sys.executable} -c'.split()
+  child = live_runs.start([*live_runs.LAUNCH, *own, code])
+  for _ in range(2):
+    assert child.stdout.readline().endswith('there\n')
+  child.send_signal(number)
+  assert live_runs.outcome(child) == (
+    130,
+    [f'launch: stopped by {number.name}'],
+  )
+
+
 @pytest.fixture
 def little_memory():
   """A memory cgroup of 64 MiB, of version 1 or 2, without swap."""
