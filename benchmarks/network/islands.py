@@ -28,22 +28,30 @@ from typing import Any
 from benchmarks.table import report
 from benchmarks.table import Table
 
+Work = tuple[Any, Callable[[Any], tuple[Any, Any]]]
+"""Parameters, and a step that returns new ones and the gradients."""
 
-def step_of(
-  options: argparse.Namespace,
-) -> tuple[Any, Callable[[Any], tuple[Any, Any]]]:
-  """Parameters, and a step that returns new ones and the gradients."""
+
+def idle_work(options: argparse.Namespace) -> Work:
+  """Steps that leave the CPU idle for a while."""
   import jax
   import jax.numpy as jnp
 
+  shrink = jax.jit(lambda params: (0.999 * params + 0.001, params))
+
+  def idle(params):
+    time.sleep(options.step / 1e3)
+    return jax.block_until_ready(shrink(params))
+
+  return jnp.zeros(options.size), idle
+
+
+def work_of(options: argparse.Namespace) -> Work:
+  """The steps of a workload, or idle ones."""
+  import jax
+
   if not options.workload:
-    shrink = jax.jit(lambda params: (0.999 * params + 0.001, params))
-
-    def idle(params):
-      time.sleep(options.step / 1e3)
-      return jax.block_until_ready(shrink(params))
-
-    return jnp.zeros(options.size), idle
+    return idle_work(options)
   from benchmarks.speed import accelerator_rows
   from tests.support.workloads import WORKLOADS
 
@@ -80,7 +88,7 @@ def alone(options: argparse.Namespace) -> dict[str, float]:
   """Milliseconds of a step, and of copies, of a process with no island."""
   import jax
 
-  params, step = step_of(options)
+  params, step = work_of(options)
   size = sum(x.size for x in jax.tree.leaves(params))
   found: dict[str, list[float]] = {'step': [], 'to host': [], 'to device': []}
   for index in range(options.rounds + 1):
@@ -95,6 +103,7 @@ def alone(options: argparse.Namespace) -> dict[str, float]:
 
 def times(
   strategies: Mapping[str, Any],
+  work: Work,
   name: str,
   invitation: str,
   options: argparse.Namespace,
@@ -104,8 +113,7 @@ def times(
 
   import selsync_jax as ss
 
-  params, step = step_of(options)
-  found = {}
+  (params, step), found = work, {}
   for way, strategy in strategies.items():
     island = ss.Island.join(
       invitation, name, params, strategy, pace=options.pace
@@ -139,7 +147,7 @@ def one_mean(
       ss.every(period), ss.delayed(mean, period - 1)
     ),
   }
-  return times(strategies, name, invitation, options)
+  return times(strategies, work_of(options), name, invitation, options)
 
 
 def main() -> None:
