@@ -234,6 +234,8 @@ def _finish(
   candidates, results = options.candidates, [*ours.results(), *bsp.results()]
   best, tuned = results[0], results[ours.done]
   results.sort(key=lambda result: goal.objective.rank(result.value))
+  if best.value is None:  # BSP may have one all the same.
+    best = tuned
   if best.value is None:
     raise RunError(f'{candidates.out}: no trial has a value of {goal.words}')
   chosen = {

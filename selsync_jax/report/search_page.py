@@ -14,9 +14,9 @@ import rich.table
 
 from selsync_jax.report import facts
 from selsync_jax.report import figure
+from selsync_jax.report import image_files
 from selsync_jax.report import page
 from selsync_jax.report import pareto_plot
-from selsync_jax.report import png
 from selsync_jax.report.facts import Cell
 from selsync_jax.runs import files
 
@@ -63,7 +63,7 @@ def verdict(finals: Sequence[Final], words: str, is_time: bool) -> str:
   line = f'{words}: {recipe.cell.text} by {recipe.label}; {bsp.cell.text} by '
   line += 'tuned BSP'
   every = all(len(each.reached) == len(each.values) for each in (recipe, bsp))
-  if is_time and every:
+  if is_time and every and recipe.label != bsp.label:
     ratio = statistics.fmean(bsp.reached) / statistics.fmean(recipe.reached)
     line += f', {ratio:.2g} times as long'
   return line
@@ -124,7 +124,7 @@ def write(
   `words` describe a value, `tried` are the best first, and `importances` are
   shares by choice, by title.
   """
-  png.write([plotted], out)
+  image_files.write([plotted], out)
   rows = [_row(i, each, out) for i, each in enumerate(tried, 1)]
   head = ['', 'method', words, 'score', 'sent', 'seconds', '']
   body = [

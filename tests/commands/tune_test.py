@@ -182,6 +182,16 @@ def test_the_best_score_within_a_budget(tmp_path):
 
 
 @pytest.mark.slow
+def test_the_recipe_is_bsp_if_nothing_else_reaches_the_target(tmp_path):
+  slow = '--methods=local_sgd+optimizer.learning_rate=1e-9'
+  printed = run(tmp_path, slow, '--trials=1', '--target=0.6')
+  *_, verdict, page, _ = printed.splitlines()
+  assert ' by bsp, lr 0.05; ' in verdict
+  assert verdict.endswith(' by tuned BSP.')
+  assert pathlib.Path(page).exists()
+
+
+@pytest.mark.slow
 def test_a_target_that_nobody_reaches_is_one_line(tmp_path):
   with pytest.raises(RunError) as error:
     run(tmp_path, '--target=-1', '--trials=1')
