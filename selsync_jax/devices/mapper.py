@@ -6,7 +6,7 @@ function over all rows, and places the rows where its results lie.
 """
 
 import abc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 import pathlib
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -19,6 +19,8 @@ import numpy as np
 from selsync_jax.cluster import processes
 from selsync_jax.cluster.preemption import Stopping
 from selsync_jax.config import ConfigError
+from selsync_jax.data.protocol import Batch
+from selsync_jax.data.protocol import Data
 from selsync_jax.devices import arrays
 from selsync_jax.sync.averagers import UnderWay
 
@@ -104,6 +106,25 @@ class Mapper(abc.ABC):
   def stopping(self) -> Stopping | None:
     """What lets the programs stop together; `None` if there is one."""
     return processes.channel()
+
+  def batches(
+    self,
+    data: Data,
+    start: int,
+    stop: int,
+    record: Mapping[str, Any] | None = None,
+  ) -> Iterator[Batch]:
+    """Yields what this program's workers read at steps `start` to `stop - 1`.
+
+    `record` is that of the checkpoint from which the run goes on, if it does.
+    """
+    del record
+    return data.batches(self.local, start, stop)
+
+  @property
+  def kept(self) -> dict[str, Any]:
+    """What a mapper needs of a checkpoint's record, for JSON."""
+    return {}
 
   @abc.abstractmethod
   def map_workers(self, fn: Function, donate: Donated = ()) -> Function:

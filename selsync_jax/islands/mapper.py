@@ -1,7 +1,8 @@
 """An island as a mapper: how the trainer runs a worker that is a program."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 import dataclasses
+import functools
 import pathlib
 from typing import Any, ClassVar
 
@@ -12,10 +13,14 @@ import numpy as np
 
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
+from selsync_jax.data.protocol import Batch
+from selsync_jax.data.protocol import Data
 from selsync_jax.devices.mapper import Donated
 from selsync_jax.devices.mapper import Function
 from selsync_jax.devices.mapper import Mapper
 from selsync_jax.islands.behind import Behind
+from selsync_jax.islands.leases import Leases
+from selsync_jax.islands.leases import Reader
 from selsync_jax.islands.peers import Membership
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.program import cut
@@ -52,6 +57,43 @@ class IslandMapper(Mapper):
     """The index of this island, whoever else is there."""
     return range(self.peers.slot, self.peers.slot + 1)
 
+  @functools.cached_property
+  def leases(self) -> Leases:
+    """Who reads which part of the data."""
+    return Leases(self.workers)
+
+  @property
+  def kept(self) -> dict[str, Any]:
+    """The leases."""
+    return {'leases': self.leases.to_json()}
+
+  @property
+  def _there(self) -> list[int]:
+    """The slots of the islands that are there."""
+    return [self.peers.slots.index(name) for name in self.peers.names]
+
+  def batches(
+    self,
+    data: Data,
+    start: int,
+    stop: int,
+    record: Mapping[str, Any] | None = None,
+  ) -> Iterator[Batch]:
+    """Yields what this island reads: its own part, or that of one that is gone.
+
+    Whoever is there when a batch is asked for takes the next step, or ends.
+    """
+    kept = None
+    if record and record['workers'] == self.workers:
+      kept = record.get('leases')
+    self.leases.begin(start, kept)
+    reader = Reader(data, stop)
+    for _ in range(start, stop):
+      # Who has another one's state has lost what its own one had.
+      self.leases.lose(map(self.peers.slots.index, self.rounds.copied))
+      self.rounds.readers = list(self.peers.names)
+      yield reader.read(*self.leases.next(self._there)[self.peers.slot])
+
   def map_workers(self, fn: Function, donate: Donated = ()) -> Function:
     """Cuts `fn` at its collectives; nothing is donated to its pieces."""
     del donate
@@ -82,6 +124,9 @@ class IslandMapper(Mapper):
       if not self.peers.prepares:
         arrived = behind.arrived if behind else None
         averaged = arrived is not None if behind else synced
+        self.leases.complete(
+          self._there, synced=synced, late=bool(behind), arrived=arrived
+        )
         self.rounds.add(state, self.peers.names, averaged, arrived)
       return state, metrics
 

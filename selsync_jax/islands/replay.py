@@ -23,6 +23,8 @@ from selsync_jax.fields import completed
 from selsync_jax.fields import may_change
 from selsync_jax.islands import rounds
 from selsync_jax.islands.board import Board
+from selsync_jax.islands.leases import Leases
+from selsync_jax.islands.leases import Reader
 from selsync_jax.islands.mapper import form
 from selsync_jax.islands.peers import Late
 from selsync_jax.islands.program import cut
@@ -128,37 +130,42 @@ def _repeated(
   run, data, last = _step(setup), setup.problem.data, max(told)
   first = jax.tree.map(lambda x: x[:1], setup.initial())  # All start equal.
   states, means = dict.fromkeys(slots, first), dict.fromkeys(slots)
-  members, batches = [], {}
+  leases, members = Leases(len(slots)), []
+  late = setup.strategy.averager.under_way is not None
+  read = {name: Reader(data, last) for name in slots}
   with futures.ThreadPoolExecutor(len(slots)) as pool:
     for step in range(1, last + 1):
       if row := told.get(step):
         members = row['members']
         copies = row['begins']['copies'] if row['begins'] else {}
         states |= {name: states[source] for name, source in copies.items()}
+        leases.lose(map(slots.index, copies))
       arrived = row is not None and row['arrived'] is True
-      batches = {
-        name: batches.get(name)
-        or data.batches([slots.index(name)], step - 1, last)
-        for name in members
-      }
+      readers = row['readers'] if row else members
+      cells = leases.next([*map(slots.index, readers)])
+      batches = [read[name].read(*cells[slots.index(name)]) for name in members]
       peers = map(Board(len(members)).peers, range(len(members)))
-      taken = pool.map(
-        run,
-        peers,
-        [next(batches[name]) for name in members],
-        [states[name] for name in members],
-        [means[name] for name in members],
-        [arrived] * len(members),
+      each = (
+        *(peers, batches, [states[name] for name in members]),
+        *([means[name] for name in members], [arrived] * len(members)),
       )
-      for name, (state, mean) in zip(members, taken, strict=True):
+      taken = list(pool.map(run, *each))
+      for name, (state, mean, _) in zip(members, taken, strict=True):
         states[name], means[name] = state, mean
+      *_, synced = taken[0]
+      leases.complete(
+        [*map(slots.index, members)],
+        synced=synced,
+        late=late,
+        arrived=row['arrived'] if row else None,
+      )
       if row:
         digests = {name: rounds.digest(states[name]) for name in members}
         yield step, members, digests
 
 
-def _step(setup: Setup) -> Callable[..., tuple[Any, Any]]:
-  """Returns `run(peers, batch, state, mean, arrived) -> (state, mean)`.
+def _step(setup: Setup) -> Callable[..., tuple[Any, Any, bool]]:
+  """Returns `run(peers, batch, state, mean, arrived) -> (state, mean, synced)`.
 
   It takes a step of one island, and carries the delayed mean that departs in
   it. If one has `arrived`, it is applied; else, if it is due, it is computed.
@@ -174,9 +181,10 @@ def _step(setup: Setup) -> Callable[..., tuple[Any, Any]]:
     peers.late = _Arrived(mean) if arrived else None
     state, metrics = step(peers, state, batch)
     peers.late = None  # The next mean has not arrived.
-    if under_way and np.asarray(metrics['synced'])[0]:
+    synced = bool(np.asarray(metrics['synced'])[0])
+    if under_way and synced:
       mean = travel(peers, message(peers, state.averager_state))
-    return state, mean
+    return state, mean, synced
 
   return run
 

@@ -4,6 +4,7 @@ What islands compute follows from their config and their data, but for
 
   - who took part in a step: if one ends in it, the others repeat it without
     that one;
+  - who was there to read its data, which are leased to them, see `leases`;
   - which island began with a copy of whose state before a step, as it came
     among the others, or all resumed and it did not have their checkpoint;
   - whether a delayed mean was there when it was needed. If not, because islands
@@ -51,7 +52,8 @@ class Beginning(TypedDict):
 class Round(TypedDict):
   """What an island tells of a step.
 
-  `members` are the names of those who took part, in the order of their indices;
+  `members` are the names of those who took part, in the order of their indices,
+  and `readers` of those who were to take part when they read the batch;
   `digest` is the checksum of the island's parameters after the step. `arrived`
   is whether the delayed mean that the step needed was there on all of them,
   `None` if it needed none. `begins` is how the islands have begun before the
@@ -60,6 +62,7 @@ class Round(TypedDict):
 
   step: int
   members: list[str]
+  readers: list[str]
   digest: int
   arrived: bool | None
   begins: Beginning | None
@@ -74,6 +77,7 @@ class Rounds:
 
   Attributes:
     program: see `Beginning`; set it before the first step.
+    readers: see `Round`; set it before every step.
   """
 
   def __init__(self, workdir: pathlib.Path):
@@ -81,6 +85,12 @@ class Rounds:
     self._members: list[str] = []
     self._begins: Beginning | None = None
     self.program: str | None = None
+    self.readers: list[str] = []
+
+  @property
+  def copied(self) -> Sequence[str]:
+    """The islands that begin the next step with a copy of another's state."""
+    return [*self._begins['copies']] if self._begins else []
 
   def begin(self, slots: Sequence[str], copies: Mapping[str, str]) -> None:
     """Notes how the islands go on from a checkpoint, or begin."""
@@ -114,6 +124,7 @@ class Rounds:
     row = Round(
       step=step,
       members=members,
+      readers=self.readers,
       digest=digest(state),
       arrived=arrived,
       begins=begins,

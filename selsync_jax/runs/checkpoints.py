@@ -14,7 +14,7 @@ import math
 import pathlib
 import shutil
 import sys
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 import zipfile
 import zlib
 
@@ -55,6 +55,7 @@ class _Record(TypedDict):
   config: dict
   metrics: list[list[int]]
   loss: float | None
+  leases: NotRequired[dict]  # Of islands.
 
 
 class Choice(NamedTuple):

@@ -115,6 +115,7 @@ class Hooks(contextlib.ExitStack):
       batch_size=problem.batch_size,
       learning_rate=problem.peak_rate,
       epoch=totals.position / problem.steps_per_epoch,
+      **self._plan.mapper.kept,
       **more,
     )
 

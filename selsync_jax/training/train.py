@@ -91,7 +91,9 @@ def train_and_evaluate(
     watchers = SilenceWarning(strategy.trigger), OverflowWarning()
     watches = [watcher.watch for watcher in watchers]
     first = totals.position
-    batches = problem.data.batches(plan.mapper.local, first, problem.steps)
+    batches = plan.mapper.batches(
+      problem.data, first, problem.steps, session.record
+    )
     with (
       Hooks(session, problem, plan, ledger, evaluator, watches) as run,
       _Profile(workdir if profile and session.is_first else None) as trace,

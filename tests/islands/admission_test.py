@@ -13,6 +13,7 @@ from selsync_jax.islands.mapper import IslandMapper
 from selsync_jax.islands.messages import FlightPeers
 from selsync_jax.islands.replay import replay
 from selsync_jax.islands.rounds import Rounds
+from selsync_jax.runs import checkpoints
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import perceptron
 from tests.support import short_runs
@@ -134,6 +135,11 @@ def test_one_that_comes_again_ends_as_the_others(
       assert len(row['relative_changes']) == N
       for name in ('synced', 'loss', 'relative_changes', 'step'):
         assert row[name] == other[name], name
+  kept = checkpoints.peek_record(tmp_path / '0')['leases']
+  assert not kept['returned']  # What was lost has been read again.
+  if method == 'bsp':  # It loses nothing, and all steps read a batch.
+    missed = at - LAST
+    assert sum(kept['read']) == N * short_runs.STEPS - missed
   with perceptron.registered():
     compared = replay(tmp_path)
   assert compared[f'{DEAD}'] > 2

@@ -25,6 +25,7 @@ def row(step, members='abc', begins=None):
   return {
     'step': step,
     'members': [*members],
+    'readers': [*members],
     'digest': 0,  # Of no parameters.
     'arrived': None,
     'begins': begins,

@@ -1,0 +1,195 @@
+"""Who reads which part of the data, as islands come and go.
+
+In a run in which all are there, the worker of a slot reads one batch of its own
+after the other: its column, a row at each step. Whoever is there does so here,
+too. When others are gone, the columns that are furthest behind are leased, for
+some steps, to islands whose own columns are ahead.
+
+What an island has computed counts with the next average. If it ends before, the
+others read again what it has read since the average before. Where an average is
+of all parameters of all islands, every batch counts once.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from selsync_jax.data.protocol import Batch
+from selsync_jax.data.protocol import Data
+
+TERM = 100
+"""The steps of a lease. To read another column, a pipeline must be opened."""
+
+
+class Range(NamedTuple):
+  """Batches of a column, one after the other.
+
+  Attributes:
+    slot: who has read them.
+    column: the slot that reads them if all are there.
+    row: the first one.
+    rows: how many there are.
+  """
+
+  slot: int
+  column: int
+  row: int
+  rows: int
+
+
+_LISTS = 'open', 'travels', 'doubtful', 'returned'
+
+
+class Leases:
+  """The leases of a run, equal on all islands.
+
+  Args:
+    slots: N, the number of islands with which the run began.
+
+  Example:
+    >>> leases = Leases(3)
+    >>> leases.next([0, 1, 2])
+    {0: (0, 0), 1: (1, 0), 2: (2, 0)}
+    >>> leases.complete([0, 2])  # The other one has ended in this step.
+    >>> leases.next([0, 2])
+    {0: (0, 1), 2: (1, 0)}
+  """
+
+  def __init__(self, slots: int):
+    self._slots = range(slots)
+    self.begin(0, None)
+
+  def begin(self, row: int, kept: Mapping[str, Any] | None) -> None:
+    """Goes on with what was `kept`, or where all columns are at one row."""
+    kept = kept or {}
+    # By column: the next row.
+    self._read = [*kept.get('read', (row for _ in self._slots))]
+    # By slot: the column that it reads. They are granted for so many steps.
+    self._columns = dict(kept.get('columns', ()))
+    self._left = kept.get('left', 0)
+    # What counts with the next average; what with the late one that is on its
+    # way; what with that one if it is not formed anew; and what is read again.
+    self._open, self._travels, self._doubtful, self._returned = (
+      [Range(*each) for each in kept.get(name, ())] for name in _LISTS
+    )
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns what `begin` needs to go on."""
+    lists = self._open, self._travels, self._doubtful, self._returned
+    return {
+      'read': [*self._read],
+      'columns': [*map(list, self._columns.items())],
+      'left': self._left,
+      **{
+        name: [*map(list, ranges)]
+        for name, ranges in zip(_LISTS, lists, strict=True)
+      },
+    }
+
+  def next(self, there: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Returns column and row of the batch that each slot reads next.
+
+    Args:
+      there: the slots of all that are about to take a step.
+    """
+    self._lose_all_but(there)
+    if not self._left or self._columns.keys() != set(there):
+      self._grant(there)
+    self._cells = {
+      slot: (column, self._read[column])
+      for slot, column in self._columns.items()
+    }
+    # The first ones read what was returned, a range each.
+    for slot, each in zip(there, self._returned, strict=False):
+      self._cells[slot] = each.column, each.row
+    return self._cells
+
+  def complete(
+    self,
+    there: Sequence[int],
+    *,
+    synced: bool = False,
+    late: bool = False,
+    arrived: bool | None = None,
+  ) -> None:
+    """Notes that a step is complete.
+
+    Args:
+      there: the slots of those who have completed it.
+      synced: whether an average was formed, or departs if it is `late`.
+      late: whether means are delayed.
+      arrived: whether the delayed mean that was applied had arrived, or was
+        formed by those who are there; `None` if none was applied.
+    """
+    self._lose_all_but(there)
+    returned = {(each.column, each.row): each for each in self._returned}
+    for slot in there:
+      column, row = cell = self._cells[slot]
+      if again := returned.pop(cell, None):
+        if again.rows > 1:
+          again = again._replace(row=row + 1, rows=again.rows - 1)
+          returned[again.column, again.row] = again
+      else:
+        self._read[column] += 1
+      self._add(Range(slot, column, row, 1))
+    self._returned = [*returned.values()]
+    self._left -= 1
+    if arrived is not None:
+      self._returned += [] if arrived else self._doubtful
+      self._travels, self._doubtful = [], []
+    if synced:
+      self._travels += self._open if late else []
+      self._open = []
+    self._returned.sort()
+
+  def lose(self, slots: Iterable[int]) -> None:
+    """Notes that slots have lost what they have computed since an average."""
+    lost = set(slots)
+    self._returned += [each for each in self._open if each.slot in lost]
+    self._doubtful += [each for each in self._travels if each.slot in lost]
+    self._open = [each for each in self._open if each.slot not in lost]
+    self._travels = [each for each in self._travels if each.slot not in lost]
+    self._returned.sort()
+
+  def _lose_all_but(self, there: Iterable[int]) -> None:
+    have = {each.slot for each in self._open + self._travels}
+    self.lose(have.difference(there))
+
+  def _add(self, one: Range) -> None:
+    """Adds a batch to what counts with the next average."""
+    for i, each in enumerate(self._open):
+      if each[:2] == one[:2] and each.row + each.rows == one.row:
+        self._open[i] = each._replace(rows=each.rows + 1)
+        return
+    self._open.append(one)
+
+  def _grant(self, there: Sequence[int]) -> None:
+    behind = sorted(self._slots, key=self._read.__getitem__)[: len(there)]
+    others = (column for column in behind if column not in there)
+    self._columns = {
+      slot: slot if slot in behind else next(others) for slot in there
+    }
+    self._left = TERM
+
+
+class Reader:
+  """Reads batches of any columns, fast if it reads rows in order.
+
+  Args:
+    data: that of the run.
+    stop: the number of rows.
+  """
+
+  def __init__(self, data: Data, stop: int):
+    self._data, self._stop = data, stop
+    self._open: dict[int, tuple[int, Iterator[Batch]]] = {}
+
+  def read(self, column: int, row: int) -> Batch:
+    """Returns a batch of one worker."""
+    at, batches = self._open.pop(column, (None, iter(())))
+    if at != row:
+      batches = self._data.batches([column], row, self._stop)
+    if len(self._open) > 1:  # Its own, and the one that is leased.
+      self._open.pop(next(iter(self._open)))
+    batch = next(batches)
+    self._open[column] = row + 1, batches
+    return batch
