@@ -3,6 +3,7 @@ r"""A small LLaMA-style decoder on the source of Python's library, byte by byte.
   python train.py --config=configs/stdlib_gpt.py:selsync
   python train.py --config=configs/stdlib_gpt.py:selsync,middle
   python train.py --config=configs/stdlib_gpt.py:selsync,smoke
+  python train.py --config=configs/stdlib_gpt.py:selsync,by_source
 
 Not from a paper: a decoder with pre-norm, RMSNorm, rotary positions and SwiGLU,
 trained with AdamW, warmup and cosine decay, on text that every machine has. The
@@ -11,6 +12,9 @@ the best learning rate of the same grid:
 
   python compare.py --config=configs/stdlib_gpt.py:smoke \
     --methods=bsp,selsync --lrs=0.012,0.024,0.048 --config.seed=10
+
+In `by_source`, which has the size of `middle`, each of four workers reads
+another kind of text: packages of the library, tests, C headers, documentation.
 
 Needs 4 accelerators. 10.8 million parameters.
 
@@ -29,7 +33,7 @@ SMALL = {'selsync': dict(delta=0.5, max_period=12)}
 
 
 def get_config(argument: str = 'selsync'):
-  method, variant = base.split(argument, ('smoke', 'middle'))
+  method, variant = base.split(argument, ('smoke', 'middle', 'by_source'))
   config = base.get_config(method, SMALL if variant else base.NO_OVERRIDES)
   config.update(workers=4, epochs=10.0, batch_size=16)
   config.data.update(name='stdlib_text', bptt=256)
@@ -64,9 +68,13 @@ def get_config(argument: str = 'selsync'):
     config.model.update(num_layers=2, embed_dim=64, mlp_dim=172)
     config.schedule.warmup_epochs = 0.03  # 56 of the 600 steps.
     base.set_optimizer(config, learning_rate=0.012)
-  if variant == 'middle':
+  if variant in ('middle', 'by_source'):
     config.steps = 3000
     config.model.update(num_layers=4, embed_dim=128, mlp_dim=344)
     config.schedule.warmup_epochs = 0.15  # 280 of the 3,000 steps.
     base.set_optimizer(config, learning_rate=0.006)
+  if variant == 'by_source':
+    config.data.update(
+      name='python_text', partition='by_label', labels_per_worker=1
+    )
   return config

@@ -116,8 +116,9 @@ FIELDS: Mapping[str, Field] = {
     'auto',
     Literal['auto', 'tf', 'numpy'],
     '`tf`: tf.data pipelines; `numpy`: without TensorFlow, for digits, '
-    'hyperplane and stdlib_text; `auto`: `tf` where it is installed, `numpy` '
-    'otherwise. The batches are the same, bit for bit.',
+    'fashion_mnist, hyperplane, python_text and stdlib_text; `auto`: `tf` '
+    'where it is installed, `numpy` otherwise. The batches are the same, bit '
+    'for bit.',
   ),
   'data.partition': Field(
     'seldp',
@@ -266,6 +267,9 @@ def completed(saved: Mapping[str, Any]) -> dict[str, Any]:
   return {name: field.default for name, field in FIELDS.items()} | flat(saved)
 
 
+_PLACES = ('data.idx_dir',)  # Of constructors: where something is.
+
+
 def may_change(field: str) -> bool:
   """Whether a field, given by its dotted name, may change at a resume."""
-  return field in FIELDS and FIELDS[field].may_change
+  return field in _PLACES or (field in FIELDS and FIELDS[field].may_change)

@@ -193,6 +193,23 @@ class Source(NamedTuple):
   # `builder(data_dir=...)`, our own TFDS builder, which prepares the data on
   # first use. If `None`, TFDS's own command prepares them.
   builder: Callable[..., Any] | None = None
+  dtypes: Mapping[str, type] = {}
+
+  def loaded(
+    self, num_classes: int, splits: Mapping[str, Examples], read: Read = read
+  ) -> ArrayDataset:
+    """Returns the data set in memory, with these examples."""
+    return ArrayDataset(
+      self.name,
+      self.task,
+      num_classes,
+      self.order,
+      splits,
+      self.transform,
+      self.train,
+      self.dtypes,
+      read=read,
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 import importlib
+import pathlib
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,22 @@ def library(name: str, extra: str) -> Any:
     raise ConfigError(
       f"config.data: {error}; pip install 'selsync-jax[{extra}]'"
     ) from error
+
+
+def folder(field: str, name: str) -> pathlib.Path:
+  """Returns a folder that `config.data.FIELD` names, with `~` expanded."""
+  where = f'config.data.{field}={name!r}'
+  try:
+    path = pathlib.Path(name).expanduser()
+    is_there = path.is_dir()
+  except (RuntimeError, ValueError) as error:  # No such user; or a NUL.
+    raise ConfigError(f'{where}: {error}') from error
+  # A bare name would depend on the current folder.
+  if not path.is_absolute() and name.split('/')[0] not in ('.', '..'):
+    raise ConfigError(f'{where}: must be absolute, or begin with ~, ./ or ../')
+  if not is_there:
+    raise ConfigError(f'{where}: there is no such folder')
+  return path
 
 
 def checked(

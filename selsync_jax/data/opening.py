@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping
 import contextlib
 import importlib
 import importlib.util
-import pathlib
 from typing import Any, NamedTuple
 
 from selsync_jax import config
+from selsync_jax.data import checks
+from selsync_jax.data.arrays import Source
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.injection import make_injection
 from selsync_jax.data.own import open_own
@@ -80,18 +81,25 @@ def open_dataset(bound: BoundData) -> OpenDataset:
   if DATASETS.is_own(name):
     return open_own(name, bound.dataset)
   backend = _backend(bound.backend)
-  if name not in BY_NUMPY:
+  if name in BY_NUMPY:
+    dataset = bound.dataset()
+  elif backend == 'tf':
+    with _tensorflow():
+      dataset = bound.dataset()
+  else:
+    names = ', '.join(BY_NUMPY)
+    line = f'without TensorFlow there are {names}; {name!r} needs it'
+    if bound.backend == 'numpy':
+      line = f"backend='numpy' reads {names}; {name!r} needs backend='tf'"
+    raise config.ConfigError(f'config.data: {line}')
+  if isinstance(dataset, Source):
     if backend == 'numpy':
-      names = ', '.join(BY_NUMPY)
-      line = f'without TensorFlow there are {names}; {name!r} needs it'
-      if bound.backend == 'numpy':
-        line = f"backend='numpy' reads {names}; {name!r} needs backend='tf'"
-      raise config.ConfigError(f'config.data: {line}')
+      how = dataset.fetch.format(dir='DIR')
+      raise config.ConfigError(f'config.data.name: no files of {name}; {how}')
     with _tensorflow():
       from selsync_jax.data.tfdata import prepared
 
-      return prepared.open_source(bound.dataset(), bound.directory)
-  dataset = bound.dataset()
+      return prepared.open_source(dataset, bound.directory)
   if dataset.only_tf and backend == 'numpy':
     raise config.ConfigError(f'config.data: {dataset.only_tf}')
   with _tensorflow():
@@ -146,18 +154,4 @@ def _check_directory(name: str | None) -> str | None:
   """Returns TFDS's data directory, with `~` expanded, if it exists."""
   if name is None or '://' in name:  # TFDS's default, or a bucket.
     return name
-  try:
-    path = pathlib.Path(name).expanduser()
-    is_there = path.is_dir()
-  except (RuntimeError, ValueError) as error:  # No such user; or a NUL.
-    raise config.ConfigError(f'config.data.dir={name!r}: {error}') from error
-  # A bare name would depend on the current folder.
-  if not path.is_absolute() and name.split('/')[0] not in ('.', '..'):
-    raise config.ConfigError(
-      f'config.data.dir={name!r}: must be absolute, or begin with ~, ./ or ../'
-    )
-  if not is_there:  # TFDS would make it.
-    raise config.ConfigError(
-      f'config.data.dir={name!r}: there is no such folder'
-    )
-  return str(path)
+  return str(checks.folder('dir', name))

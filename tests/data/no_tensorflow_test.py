@@ -79,7 +79,8 @@ REFUSALS = {
   '--config.data.backend=tf': "config.data.backend='tf': import of tensorflow "
   "halted; None in sys.modules; install it, or use 'numpy'",
   '--config.data.name=cifar10': 'config.data: without TensorFlow there are '
-  "digits, hyperplane, stdlib_text; 'cifar10' needs it",
+  'digits, fashion_mnist, hyperplane, python_text, stdlib_text; '
+  "'cifar10' needs it",
 }
 
 

@@ -71,8 +71,8 @@ def test_a_data_directory_that_cannot_exist_is_named(tmp_path):
 WRONG = [
   (
     dict(name='mnist'),
-    ".name: 'mnist' is not one of digits, hyperplane, stdlib_text, cifar10, "
-    'cifar100, imagenet2012, wikitext103',
+    ".name: 'mnist' is not one of digits, fashion_mnist, hyperplane, "
+    'python_text, stdlib_text, cifar10, cifar100, imagenet2012, wikitext103',
   ),
   (
     dict(bptt=8),
@@ -107,8 +107,8 @@ def test_a_text_too_short_for_one_segment_is_refused(archives_dir):
 NUMPY_WRONG = [
   (
     dict(name='cifar10'),
-    "config.data: backend='numpy' reads digits, hyperplane, stdlib_text; "
-    "'cifar10' needs backend='tf'",
+    "config.data: backend='numpy' reads digits, fashion_mnist, hyperplane, "
+    "python_text, stdlib_text; 'cifar10' needs backend='tf'",
   ),
   (
     dict(image_size=16),

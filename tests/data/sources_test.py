@@ -18,8 +18,11 @@ from selsync_jax.data.sources import cifar100
 from selsync_jax.data.sources import DATASETS
 from selsync_jax.data.sources import digits
 from selsync_jax.data.sources import imagenet2012
+from selsync_jax.data.sources import python_text
 from selsync_jax.data.sources import stdlib_text
 from selsync_jax.data.sources import wikitext103
+from selsync_jax.data.sources.text import documents
+from selsync_jax.data.sources.text import KINDS
 from selsync_jax.data.sources.text import split_of
 from selsync_jax.data.tfdata.prepared import open_builder
 from selsync_jax.data.tfdata.prepared import open_source
@@ -100,6 +103,34 @@ def test_the_stdlib_text_is_the_librarys_each_file_in_one_split():
     assert tokens[:, 1].tobytes() == text[1:]  # Targets.
     share = len(text) / sum(file.stat().st_size for file in files)
     assert share > 0.05
+
+
+def test_each_kind_of_text_has_its_share_of_every_split():
+  dataset = python_text(bptt=50)
+  assert dataset.num_classes == 256
+  for split, examples in dataset.splits.items():
+    tokens, labels = examples['tokens'], examples['label']
+    assert len(set(np.bincount(labels).tolist())) == 1
+    for kind, name in enumerate(KINDS):
+      found = documents(name)
+      text = b''.join(found[n] for n in sorted(found) if split_of(n) == split)
+      own = tokens[labels == kind][:, :-1].tobytes()
+      assert len(own) > 10_000 and text.startswith(own)
+
+
+def test_by_label_a_worker_reads_one_kind_of_text_in_order():
+  fields = base.get_config('bsp').data
+  fields.update(name='python_text', bptt=50, backend='numpy')
+  fields.update(partition='by_label', labels_per_worker=1)
+  bound = bind_data(fields.to_dict())
+  data = open_data(bound, workers=4, batch_size=2, seed=0)
+  first, second = data.batches(range(4), 0, 2)
+  stored = data.dataset.splits['train']
+  for worker in range(4):
+    own = stored['tokens'][stored['label'] == worker]
+    np.testing.assert_array_equal(first['inputs'][worker, 0], own[0, :-1])
+    np.testing.assert_array_equal(second['inputs'][worker, 0], own[1, :-1])
+  assert set(first) == {'inputs', 'targets', 'mask'}
 
 
 def test_a_files_split_depends_on_its_name_alone():

@@ -85,8 +85,9 @@ BAD_FIELDS = [
   (
     'data.name',
     'mnist',
-    "config.data.name: 'mnist' is not one of digits, hyperplane, stdlib_text, "
-    'cifar10, cifar100, imagenet2012, wikitext103',
+    "config.data.name: 'mnist' is not one of digits, fashion_mnist, "
+    'hyperplane, python_text, stdlib_text, cifar10, cifar100, imagenet2012, '
+    'wikitext103',
   ),
   (
     'data.bptt',

@@ -22,6 +22,7 @@ WORKLOADS = [
   'cifar100_vgg11',
   'imagenet_alexnet',
   'wikitext103_transformer',
+  'fashion_mnist',
   'stdlib_gpt',
 ]
 
@@ -36,6 +37,8 @@ def get_config(workload, argument):
   [
     *itertools.product(WORKLOADS, ('', ',smoke')),
     ('stdlib_gpt', ',middle'),
+    ('stdlib_gpt', ',by_source'),
+    ('fashion_mnist', ',noniid'),
   ],
 )
 @pytest.mark.parametrize('method', METHODS)
@@ -55,7 +58,8 @@ def test_after_the_method_there_is_a_variant_or_nothing():
   with pytest.raises(ConfigError) as error:
     get_config('stdlib_gpt', 'bsp,tiny')
   assert str(error.value) == (
-    '--config=FILE:bsp,tiny: only smoke or middle may follow the method'
+    '--config=FILE:bsp,tiny: only smoke or middle or by_source may follow the '
+    'method'
   )
 
 
@@ -109,7 +113,7 @@ FALLS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('workload', WORKLOADS)
+@pytest.mark.parametrize('workload', FALLS)
 def test_a_smoke_run_learns_and_resumes(workload, tmp_path, data_dir):
   steps, factor = FALLS[workload]
   config = get_config(workload, 'selsync,smoke')

@@ -10,12 +10,15 @@ from selsync_jax.data.sources.hyperplane import hyperplane
 from selsync_jax.data.sources.images import cifar10
 from selsync_jax.data.sources.images import cifar100
 from selsync_jax.data.sources.images import digits
+from selsync_jax.data.sources.images import fashion_mnist
 from selsync_jax.data.sources.images import imagenet2012
+from selsync_jax.data.sources.text import python_text
 from selsync_jax.data.sources.text import stdlib_text
 from selsync_jax.data.sources.text import wikitext103
 
+_BY_ANY = digits, fashion_mnist, hyperplane, python_text, stdlib_text
 _READ_BY_TFDS = cifar10, cifar100, imagenet2012, wikitext103
-BY_NUMPY = {f.__name__: f for f in (digits, hyperplane, stdlib_text)}
+BY_NUMPY = {f.__name__: f for f in _BY_ANY}
 BY_TFDS = {f.__name__: f for f in _READ_BY_TFDS}
 DATASETS = Registry('data set', BY_NUMPY | BY_TFDS)
 """The functions of all data sets by name, including the user's own."""

@@ -1,31 +1,43 @@
-"""Images: scikit-learn's digits, CIFAR-10 and CIFAR-100, and ImageNet.
+"""Images: digits, clothes, CIFAR-10 and CIFAR-100, and ImageNet.
 
 References:
   Alpaydin and Kaynak, `Optical Recognition of Handwritten Digits`, UCI Machine
     Learning Repository, 1998.
+  Xiao, Rasul and Vollgraf, `Fashion-MNIST: a Novel Image Dataset for
+    Benchmarking Machine Learning Algorithms`, 2017 (arXiv 1708.07747).
   Krizhevsky, `Learning Multiple Layers of Features from Tiny Images`, 2009.
   Russakovsky et al., `ImageNet Large Scale Visual Recognition Challenge`,
     IJCV 2015.
 """
 
 import hashlib
+import pathlib
 from typing import Annotated, Any, Literal
 
 from annotated_types import Interval
 import numpy as np
 
 from selsync_jax.data import arrays
+from selsync_jax.data import checks
 from selsync_jax.data.arrays import Source
 from selsync_jax.data.order import ShuffledBlocks
 from selsync_jax.data.order import ShuffledChunk
+from selsync_jax.data.sources import idx
 
 Pixels = Annotated[int, Interval(ge=1, le=4096)]
 """Pixels per side of an image."""
 
-# Mean and standard deviation of red, green and blue, in [0, 1].
+DEBIAN = pathlib.Path('/usr/share/datasets/fashion-mnist')
+"""Where Debian's package dataset-fashion-mnist has its files."""
+
+# Mean and standard deviation of gray, or of red, green and blue, in [0, 1].
+_FASHION = 0.2860, 0.3530
 _CIFAR10 = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 _CIFAR100 = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+# TFDS has shuffled the training images, so the last are a random sample.
+_TENTHS = {'train': 'train[:90%]', 'validation': 'train[90%:]', 'test': 'test'}
 
 
 def _num_labels(info: Any) -> int:
@@ -38,6 +50,63 @@ def _read(rows: Any) -> arrays.Examples:
   return {'image': batch['image'], 'label': batch['label'].astype(np.int32)}
 
 
+def fashion_mnist(
+  *, idx_dir: str | None = None
+) -> arrays.ArrayDataset | Source:
+  """Returns 70,000 gray pictures of clothes, 28x28, 10 labels; 54,000 train.
+
+  `idx_dir` is a folder with the four files, as published or unpacked; `None` is
+  that of Debian's package and, if there is none, leaves the data to TFDS. The
+  last tenth of the pictures for training is for validation; TFDS has them in
+  another order.
+  """
+  mean, deviation = _FASHION
+
+  def transform(examples):
+    image = (examples['image'] - 255 * mean) / (255 * deviation)
+    return {'image': image, 'label': examples['label']}
+
+  source = Source(
+    'fashion_mnist',
+    task='classification',
+    num_classes=_num_labels,
+    splits=_TENTHS,
+    order=ShuffledChunk(),
+    transform=transform,
+    train=None,
+    read=_read,
+    fetch='set config.data.idx_dir to a folder with its files (Debian: apt '
+    'install dataset-fashion-mnist), or fetch it with: tfds build '
+    'fashion_mnist --data_dir={dir}',
+    dtypes={'image': np.float32},
+  )
+  folder = checks.folder('idx_dir', idx_dir) if idx_dir else DEBIAN
+  if not folder.is_dir():
+    return source
+  try:
+    return source.loaded(10, _split_fashion(folder))
+  except ValueError as error:
+    raise ValueError(f'{folder}: {error}') from error
+
+
+def _split_fashion(folder: pathlib.Path) -> dict[str, arrays.Examples]:
+  """Reads the four files; the last tenth is for validation."""
+
+  def examples(part):
+    images = idx.read(folder, f'{part}-images-idx3-ubyte', 3)
+    labels = idx.read(folder, f'{part}-labels-idx1-ubyte', 1)
+    every = {'image': images[..., None], 'label': labels.astype(np.int32)}
+    return checks.checked(part, every, 10)
+
+  train, test = examples('train'), examples('t10k')
+  first = arrays.count(train) * 9 // 10
+  return {
+    'train': {name: array[:first] for name, array in train.items()},
+    'validation': {name: array[first:] for name, array in train.items()},
+    'test': test,
+  }
+
+
 def _cifar(name: str, colors: tuple, image_size: int | None) -> Source:
   from selsync_jax.data.tfdata import augment  # Imports TensorFlow.
 
@@ -48,13 +117,11 @@ def _cifar(name: str, colors: tuple, image_size: int | None) -> Source:
   def train(batch, key):
     return finish(augment.pad_crop_flip(batch['image'], key), batch['label'])
 
-  # TFDS has shuffled the training images, so the last are a random sample.
-  splits = {'train': 'train[:90%]', 'validation': 'train[90%:]', 'test': 'test'}
   return Source(
     name,
     task='classification',
     num_classes=_num_labels,
-    splits=splits,
+    splits=_TENTHS,
     order=ShuffledChunk(),
     transform=lambda batch: finish(**batch),
     train=train,

@@ -1,4 +1,4 @@
-"""Text: Python's standard library as bytes, and WikiText-103 as words.
+"""Text: what comes with Python as bytes, and WikiText-103 as words.
 
 References:
   Merity et al., `Pointer Sentinel Mixture Models`, ICLR 2017.
@@ -64,6 +64,72 @@ def stdlib_text(*, bptt: Tokens) -> arrays.ArrayDataset:
 
   return arrays.ArrayDataset(
     'stdlib_text',
+    task='language_modeling',
+    num_classes=256,  # Bytes.
+    order=TextStreams(),
+    splits={split: examples(split) for split in arrays.SPLITS},
+    transform=_next_token,
+    dtypes={'tokens': np.int32},
+  )
+
+
+KINDS = 'packages', 'tests', 'headers', 'documentation'
+"""The kinds of text in `python_text`, in the order of their labels."""
+
+_NO_PACKAGES = {'site-packages', 'dist-packages', 'test', 'tests', 'pydoc_data'}
+
+
+def documents(kind: str) -> dict[str, bytes]:
+  """Returns all texts of a kind in `KINDS`, by name."""
+  if kind == 'documentation':
+    from pydoc_data import topics
+
+    return {name: text.encode() for name, text in topics.topics.items()}
+  folder = pathlib.Path(sysconfig.get_path('stdlib'))
+  if kind == 'headers':
+    folder = pathlib.Path(sysconfig.get_path('include'))
+    found = folder.rglob('*.h')
+  elif kind == 'tests':
+    # Without the suite, Debian has other files there.
+    found = folder.glob('test/**/test_*.py')
+  else:
+    found = (
+      path
+      for path in folder.glob('*/**/*.py')
+      if _NO_PACKAGES.isdisjoint(path.relative_to(folder).parts)
+    )
+  texts = {str(path.relative_to(folder)): path.read_bytes() for path in found}
+  if not texts:
+    raise ValueError(
+      f'{folder} has no {kind} of Python; install them (Debian: python3-dev '
+      'and libpython3-testsuite)'
+    )
+  return texts
+
+
+def python_text(*, bptt: Tokens) -> arrays.ArrayDataset:
+  """Returns the bytes of four kinds of text that come with Python.
+
+  They are packages of its library, tests, C headers, and the documentation of
+  the language, as many bytes of each. The label of an example is its kind: with
+  a partition by label, workers read different kinds. An example has `bptt`
+  tokens.
+  """
+  every = [documents(kind) for kind in KINDS]
+
+  def examples(split):
+    texts = [
+      b''.join(kind[name] for name in sorted(kind) if split_of(name) == split)
+      for kind in every
+    ]
+    least = min(map(len, texts))
+    each = [np.frombuffer(text[:least], np.uint8) for text in texts]
+    tokens = np.stack([_segments(text, bptt)['tokens'] for text in each])
+    labels = np.arange(len(KINDS), dtype=np.int32).repeat(tokens.shape[1])
+    return {'tokens': np.concatenate(tokens), 'label': labels}
+
+  return arrays.ArrayDataset(
+    'python_text',
     task='language_modeling',
     num_classes=256,  # Bytes.
     order=TextStreams(),

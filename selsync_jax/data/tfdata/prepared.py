@@ -33,16 +33,7 @@ def open_source(
   with config_errors('data'):
     names = source.splits.items()
     splits = {k: source.read(streamed.rows(builder, v)) for k, v in names}
-  return arrays.ArrayDataset(
-    source.name,
-    source.task,
-    num_classes,
-    source.order,
-    splits,
-    source.transform,
-    source.train,
-    read=pipelines.read,
-  )
+  return source.loaded(num_classes, splits, pipelines.read)
 
 
 def _shards(builder: Any, split: str) -> streamed.Shards:

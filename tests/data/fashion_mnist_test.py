@@ -1,0 +1,148 @@
+"""Fashion-MNIST, from files like the published ones and from TFDS's mock."""
+
+import gzip
+import struct
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from selsync_jax.config import ConfigError
+from selsync_jax.configs import base
+from selsync_jax.data import bind_data
+from selsync_jax.data import open_data
+from selsync_jax.data.sources import fashion_mnist
+from selsync_jax.data.sources import images
+from selsync_jax.data.tfdata.prepared import open_source
+
+SIZES = {'train': 40, 't10k': 10}
+
+
+def idx(array):
+  """The bytes of an IDX file."""
+  head = struct.pack(f'>{1 + array.ndim}I', 0x0800 + array.ndim, *array.shape)
+  return head + array.tobytes()
+
+
+@pytest.fixture
+def arrays():
+  """Pictures and labels, by the names of the files."""
+  rng, made = np.random.default_rng(0), {}
+  for part, size in SIZES.items():
+    pixels = rng.integers(256, size=(size, 28, 28), dtype=np.uint8)
+    made[f'{part}-images-idx3-ubyte'] = pixels
+    made[f'{part}-labels-idx1-ubyte'] = np.arange(size, dtype=np.uint8) % 10
+  return made
+
+
+@pytest.fixture(params=['published', 'unpacked'])
+def folder(arrays, tmp_path, request):
+  for name, array in arrays.items():
+    if request.param == 'published':
+      (tmp_path / f'{name}.gz').write_bytes(gzip.compress(idx(array)))
+    else:
+      (tmp_path / name).write_bytes(idx(array))
+  return tmp_path
+
+
+def opened(backend='numpy', **fields):
+  config = base.get_config('bsp').data
+  config.update(name='fashion_mnist', backend=backend, **fields)
+  bound = bind_data(config.to_dict())
+  return open_data(bound, workers=2, batch_size=4, seed=0)
+
+
+def test_the_last_tenth_of_the_pictures_is_for_validation(folder, arrays):
+  data = opened(idx_dir=str(folder))
+  assert data.info.sizes == {'train': 36, 'validation': 4, 'test': 10}
+  for split, part, first in (('validation', 'train', 36), ('test', 't10k', 0)):
+    (batch,) = data.evaluation(split, 16, [0], 1)
+    labels = arrays[f'{part}-labels-idx1-ubyte'][first:]
+    np.testing.assert_array_equal(batch['label'][batch['mask']], labels)
+    pixels = arrays[f'{part}-images-idx3-ubyte'][first:, ..., None]
+    np.testing.assert_allclose(
+      batch['image'][batch['mask']], (pixels / 255 - 0.286) / 0.353, atol=1e-5
+    )
+
+
+def test_both_backends_make_the_same_bits(folder):
+  each = [opened(backend, idx_dir=str(folder)) for backend in ('numpy', 'tf')]
+  every = [data.batches([0, 1], 7, 12) for data in each]
+  for batches in zip(*every, strict=True):
+    for name in ('image', 'label', 'mask'):
+      mine, other = (batch[name] for batch in batches)
+      assert mine.dtype == other.dtype
+      np.testing.assert_array_equal(mine, other)
+
+
+@pytest.fixture
+def without_debian(tmp_path, monkeypatch):
+  monkeypatch.setattr(images, 'DEBIAN', tmp_path / 'nothing')
+
+
+@pytest.mark.usefixtures('without_debian')
+def test_without_files_tfds_reads_it():
+  with tfds.testing.mock_data(num_examples=50):
+    found = open_source(fashion_mnist(), None)
+  assert found.num_classes == 10
+  for split in ('train', 'validation', 'test'):  # The mock's have 50 each.
+    assert found.splits[split]['image'].shape == (50, 28, 28, 1)
+    assert found.splits[split]['image'].dtype == np.uint8
+
+
+@pytest.mark.usefixtures('without_debian')
+def test_without_files_numpy_says_how_to_get_them():
+  with pytest.raises(ConfigError) as error:
+    opened()
+  assert str(error.value) == (
+    'config.data.name: no files of fashion_mnist; set config.data.idx_dir to a '
+    'folder with its files (Debian: apt install dataset-fashion-mnist), or '
+    'fetch it with: tfds build fashion_mnist --data_dir=DIR'
+  )
+
+
+IMAGES, LABELS = 'train-images-idx3-ubyte', 'train-labels-idx1-ubyte'
+DAMAGES = {
+  'lost': (LABELS, None, f'{LABELS}: [Errno 2] No such file or directory: '),
+  'cut off': (
+    IMAGES,
+    slice(-1),
+    f'{IMAGES}: is no IDX file of a 3-D byte array',
+  ),
+  'empty': (IMAGES, slice(0), f'{IMAGES}: is no IDX file of a 3-D byte array'),
+}
+
+
+@pytest.mark.parametrize('damage', DAMAGES)
+def test_a_damaged_file_is_named(damage, arrays, tmp_path):
+  name, part, line = DAMAGES[damage]
+  for each, array in arrays.items():
+    if each != name:
+      (tmp_path / each).write_bytes(idx(array))
+    elif part:
+      (tmp_path / each).write_bytes(idx(array)[part])
+  with pytest.raises(ConfigError) as error:
+    opened(idx_dir=str(tmp_path))
+  start = f'config.data: {tmp_path}: {line}'
+  assert str(error.value).startswith(start)
+
+
+def test_a_compressed_file_that_is_cut_off_is_named(arrays, tmp_path):
+  content = gzip.compress(idx(arrays[IMAGES]))[:-9]
+  (tmp_path / f'{IMAGES}.gz').write_bytes(content)
+  with pytest.raises(ConfigError, match=f'{IMAGES}: Compressed file ended'):
+    opened(idx_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize('name', ['~nobody_here/x', 'bare', './nothing'])
+def test_a_folder_that_cannot_be_is_named(name):
+  with pytest.raises(ConfigError) as error:
+    opened(idx_dir=name)
+  assert str(error.value).startswith(f'config.data.idx_dir={name!r}: ')
+
+
+def test_other_labels_are_refused(arrays, tmp_path):
+  for name, array in (arrays | {LABELS: arrays[LABELS] + 1}).items():
+    (tmp_path / name).write_bytes(idx(array))
+  with pytest.raises(ConfigError, match='train: label must be whole numbers'):
+    opened(idx_dir=str(tmp_path))
