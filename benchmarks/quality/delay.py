@@ -130,7 +130,7 @@ def list_trials(
       *([f'--config.steps={options.steps}'] if options.steps else []),
     ],
     [method],
-    [],
+    {},
     flags.rates(rates),
     seeds,
     options.work,
@@ -208,7 +208,7 @@ def table(found: dict[Case, Outcome]) -> str:
 def draw(found: dict[Case, Outcome], folder: pathlib.Path) -> None:
   """Draws the loss above that without a delay, over the delay."""
   from selsync_jax.report import figure
-  from selsync_jax.report import png
+  from selsync_jax.report import image_files
 
   points: dict[str, dict[int, float]] = {}
   for case in found:
@@ -222,7 +222,7 @@ def draw(found: dict[Case, Outcome], folder: pathlib.Path) -> None:
   y = figure.spanning([mark.y for mark in marks])
   title = 'validation loss above that without a delay (%)'
   panel = figure.Panel(title, x, y, marks, 280)
-  png.write([figure.Plot('delays', title, '', [panel])], folder)
+  image_files.write([figure.Plot('delays', title, '', [panel])], folder)
 
 
 def main() -> None:

@@ -114,7 +114,7 @@ def grid(
       *([f'--config.steps={options.steps}'] if options.steps else []),
     ],
     methods,
-    [],
+    {},
     [],
     options.seeds,
     options.work / name / cluster.replace(' ', '-'),

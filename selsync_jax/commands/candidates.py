@@ -76,7 +76,7 @@ class Candidates(NamedTuple):
       self.file,
       [*self.fields, f'--config.seed={first}'],
       ['+'.join([spec, *own])],
-      [],
+      {},
       [lambda _: fields[_RATE]] if _RATE in fields else [],
       seeds,
       self.out,

@@ -3,7 +3,8 @@
 Every run has its own process and folder; `--jobs` of them run at a time. A
 finished run is not repeated, and an interrupted one resumes. Fields of the
 config apply to all methods; fields for one method follow its name, as in
-`--methods=bsp,selsync+sync.quorum=0.5`.
+`--methods=bsp,selsync+sync.quorum=0.5`. `--sweep=workers=2,4,8` compares all
+methods with each of these values; with several sweeps, with each combination.
 """
 
 import argparse
@@ -63,7 +64,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   line.switch('simulate', 'Simulate the runs on the virtual config.cluster.')
   about = 'Number of seeds, from config.seed on.'
   line.flag('seeds', about, flags.whole(1), '3')
-  line.flag('deltas', 'Deltas of the methods that have one.', flags.numbers)
+  about = 'FIELD=VALUE,VALUE: values of a field, for all methods that have it.'
+  line.flag('sweep', about, flags.sweep, action='append')
   about = (
     'Learning rates, 2x for twice that of the config; each method keeps the '
     'best on the validation split.'
@@ -74,6 +76,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   line.flag('out', 'Folder. Default: runs/compare-CONFIG.', flags.folder)
   line.flag('into', 'Markdown file to insert the table into.', pathlib.Path)
   options = line.parse(arguments)
+  swept = [field for field, _ in options.sweep or []]
+  if twice := [field for field in swept if swept.count(field) > 1]:
+    raise ConfigError(f'--sweep={twice[0]}: give all its values at once')
   if options.into:
     _read(options.into)  # Reports a mistake before the training.
   kind = ['compare', *['simulate'] * options.simulate]
@@ -85,7 +90,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options.file,
     options.fields,
     _methods(options),
-    options.deltas or [],
+    dict(options.sweep or []),
     options.lrs or [],
     options.seeds,
     options.out,

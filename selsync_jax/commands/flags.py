@@ -183,10 +183,6 @@ def whole(minimum: int) -> Callable[[str], int]:
 _TRUTH = {'true': True, 't': True, '1': True}
 _TRUTH |= {'false': False, 'f': False, '0': False}
 truth = reader(lambda text: _TRUTH[text.lower()], 'true or false')
-numbers = reader(
-  lambda text: list(map(float, text.split(','))),
-  'numbers with commas between them',
-)
 
 
 def rate(text: str) -> Callable[[float], float]:
@@ -203,6 +199,29 @@ rates = reader(
   lambda text: list(map(rate, text.split(','))),
   'numbers with commas between them, 2x for twice the own rate',
 )
+
+
+_OWN_FLAGS = {'seed': 'seeds', 'optimizer.learning_rate': 'lrs'}
+
+
+def sweep(text: str) -> tuple[str, list[str]]:
+  """Reads a field and its values.
+
+  >>> sweep('sync.delta=0.1,1')
+  ('sync.delta', ['0.1', '1'])
+  """
+  field, _, values = text.partition('=')
+  each = values.split(',')
+  if not field or '' in each or len({*each}) < len(each):
+    raise ValueError(
+      'must be FIELD=VALUE,VALUE with the name of a field, such as sync.delta, '
+      'and different values'
+    )
+  if field in _OWN_FLAGS:
+    raise ValueError(f'use --{_OWN_FLAGS[field]}')
+  return field, each
+
+
 number = reader(float, 'a finite number', math.isfinite)
 positive = reader(
   float, 'a finite number above 0', lambda value: 0 < value < math.inf

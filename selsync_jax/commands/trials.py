@@ -1,13 +1,14 @@
 """The runs of a comparison: methods by settings, learning rates and seeds.
 
 All methods get the same learning rates, number of epochs and seeds, so also the
-same initial weights, batches and random draws.
+same initial weights, batches and random draws, and every value of a sweep.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import itertools
 import pathlib
 import re
+from typing import Any
 
 import ml_collections
 
@@ -23,7 +24,7 @@ def list_trials(
   file: str,
   fields: Sequence[str],
   methods: Iterable[str],
-  deltas: Sequence[float],
+  sweeps: Mapping[str, Sequence[str]],
   learning_rates: Sequence[Callable[[float], float]],
   seeds: int,
   out: pathlib.Path,
@@ -31,30 +32,55 @@ def list_trials(
 ) -> list[Trial]:
   """Returns every run of a comparison, ordered by seed.
 
-  A method is `NAME`, or `NAME+FIELD=VALUE+...` with fields only for it. Deltas
-  are for the methods that have one. A learning rate is a function of that in
-  the method's config (`flags.rates`). Without deltas or learning rates, the
-  config has them; it also has the first of the seeds.
+  A method is `NAME`, or `NAME+FIELD=VALUE+...` with fields only for it. A sweep
+  has values, as a flag has them, of a field; it is for the methods that have
+  it. A learning rate is a function of that in the method's config
+  (`flags.rates`). Without learning rates, the config has them; it also has the
+  first of the seeds.
+
+  Raises:
+    ConfigError: if no method has a field of a sweep.
   """
   fields = [*(config_file.SIMULATED if simulate else ()), *fields]
-  trials = []
+  trials, unknown = [], dict(sweeps)
   for index, spec in itertools.product(range(seeds), methods):
     method, *own = spec.split('+')
     name = config_file.with_method(file, method)
     common = [*fields, *(f'--config.{field}' for field in own)]
     config = config_file.load(name, common)
-    own_deltas = ('delta' in config.sync and deltas) or [None]
-    for delta, rate in itertools.product(own_deltas, learning_rates or [None]):
-      varied = {
-        'seed': config.seed + index,
-        'sync.delta': delta,
-        'optimizer.learning_rate': rate
-        and rate(config.optimizer.learning_rate),
-      }
-      flags = [f'--config.{k}={v}' for k, v in varied.items() if v is not None]
-      trials.append(_trial(name, own, [*common, *flags], out, simulate))
+    swept = [field for field in sweeps if _has(config, field)]
+    unknown = {k: values for k, values in unknown.items() if k not in swept}
+    combined = itertools.product(*(sweeps[field] for field in swept))
+    for values, rate in itertools.product(combined, learning_rates or [None]):
+      chosen = [f'{k}={v}' for k, v in zip(swept, values, strict=True)]
+      varied = {'seed': config.seed + index}
+      if rate:
+        own_rate = config.optimizer.learning_rate
+        varied['optimizer.learning_rate'] = rate(own_rate)
+      flags = [f'--config.{field}' for field in chosen]
+      flags += [f'--config.{field}={value}' for field, value in varied.items()]
+      trials.append(
+        _trial(name, [*own, *chosen], [*common, *flags], out, simulate)
+      )
+  for field, values in unknown.items():
+    raise ConfigError(
+      f'--sweep={field}={",".join(values)}: no method has this field'
+    )
   _check_distinct(trials)
   return trials
+
+
+def _has(config: Any, field: str) -> bool:
+  """Whether a config has a field of this dotted name, perhaps of a part."""
+  for name in field.split('.'):
+    if not isinstance(config, ml_collections.ConfigDict):
+      return False
+    if not config:  # A part that is not replaced.
+      return True
+    if name not in config:
+      return False
+    config = config[name]
+  return True
 
 
 def _check_distinct(trials: Sequence[Trial]) -> None:

@@ -1,4 +1,4 @@
-"""The report of a comparison: page, figures, Markdown and CSV.
+"""The report of a comparison: page, figures, and tables in three formats.
 
 The validation split decides on the learning rate of each method, and on the
 best method. The final parameters' score on the test split is only shown.
@@ -14,15 +14,16 @@ from markupsafe import Markup
 from selsync_jax.config import ConfigError
 from selsync_jax.report import comparison_table
 from selsync_jax.report import facts
+from selsync_jax.report import image_files
 from selsync_jax.report import page
 from selsync_jax.report import pareto_plot
 from selsync_jax.report import plots
-from selsync_jax.report import png
 from selsync_jax.report import run_page
 from selsync_jax.report.comparison_table import Entry
 from selsync_jax.report.comparison_table import metric_of
 from selsync_jax.report.comparison_table import Table
 from selsync_jax.runs import files
+from selsync_jax.runs import provenance
 from selsync_jax.runs.history import Trial
 
 NAME = 'comparison'
@@ -54,14 +55,22 @@ def write(trials: Sequence[Trial], out: pathlib.Path) -> Comparison:
   metrics = dict.fromkeys([metric_of(chosen), 'loss'])
   fronts = [pareto_plot.plot(chosen, metric) for metric in metrics]
   figures = fronts + plots.shared_plots(groups)
-  png.write(figures, out)
+  image_files.write(figures, out, ('png', 'svg', 'pdf'))
   found = Comparison(rows, best, out / f'{NAME}.html')
   files.write(out / f'{NAME}.md', found.markdown)
+  files.write(out / f'{NAME}.tex', comparison_table.latex(rows))
   comparison_table.write_csv(entries, chosen, out / f'{NAME}.csv')
-  (run, *_) = chosen[0].runs.values()
+  configs = {
+    str(trial.workdir.relative_to(out)): trial.config.to_dict()
+    for trial in trials
+  }
+  repeat = provenance.origin() | {'configs': configs}
+  files.write_json(out / f'{NAME}.json', repeat)
+  runs = [run for entry in chosen for run in entry.runs.values()]
   subtitle = (
-    f'{facts.setting(run.config)}; mean ± sample standard deviation over '
-    'seeds, on the validation split'
+    f'{facts.shared_setting(runs)}; mean ± sample standard deviation over '
+    'seeds, on the validation split; differences seed by seed, with their 95% '
+    "interval by Student's t, as if they were normal"
   )
   body = [
     page.header(best, subtitle),

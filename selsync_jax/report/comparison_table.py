@@ -1,7 +1,8 @@
 """The table of a comparison: the paper's, with several seeds; and its verdict.
 
 The difference to BSP is taken seed by seed, because runs with the same seed
-share initial weights and batches.
+share initial weights and batches. Of several BSP, it is that whose config is
+most like the method's: with as many workers, for example.
 
 A method's interval is its mean over seeds, plus or minus the sample standard
 deviation. These seeds do not separate two methods whose intervals overlap.
@@ -107,12 +108,25 @@ Table = dict[str, dict[str, Cell]]
 
 def table(entries: Sequence[Entry]) -> Table:
   """Returns the results of each method, the most important first."""
-  bsp = next((e for e in entries if e.label.split(', ')[0] == 'bsp'), None)
+  bsp = [entry for entry in entries if entry.label.split(', ')[0] == 'bsp']
   metric = metric_of(entries)
   return {
-    entry.label: _row(entry, bsp if bsp is not entry else None, metric)
+    entry.label: _row(entry, _reference(entry, bsp), metric)
     for entry in entries
   }
+
+
+def _reference(entry: Entry, bsp: Sequence[Entry]) -> Entry | None:
+  """Returns the BSP to which a method is compared; none for a BSP."""
+
+  def differences(other):
+    own, others = (next(iter(e.runs.values())).config for e in (entry, other))
+    return sum(
+      field not in ('seed', 'optimizer.learning_rate')
+      for field, *_ in files.differences(others, own)
+    )
+
+  return None if entry in bsp else min(bsp, key=differences, default=None)
 
 
 def _row(entry: Entry, bsp: Entry | None, metric: str) -> dict[str, Cell]:
@@ -131,7 +145,7 @@ def _row(entry: Entry, bsp: Entry | None, metric: str) -> dict[str, Cell]:
     times = {'virtual_seconds': ',.1f', 'waited': ',.1f', 'staleness': '.2f'}
   return {
     f'validation {metric}': _over_seeds(entry, f'validation_{metric}', '.4f'),
-    'difference to BSP': spread(differences, '+z.4f'),
+    'difference to BSP': facts.interval(differences, '+z.4f'),
     'of BSP': spread([entry.share_of_bsp], '.1%'),
     'sent per worker': Cell(sent, facts.size(sent)),
     'LSSR': _over_seeds(entry, 'lssr', '.3f'),
@@ -170,6 +184,31 @@ def markdown(rows: Table) -> str:
   for label, row in rows.items():
     lines.append([label, *(cell.text for cell in row.values())])
   return ''.join(f'| {" | ".join(line)} |\n' for line in lines)
+
+
+_LATEX = str.maketrans(
+  {character: f'\\{character}' for character in '&%$#_{}'}
+  | {'\\': r'\textbackslash{}', '~': r'\textasciitilde{}'}
+  | {'^': r'\textasciicircum{}', '±': r'$\pm$', '–': '--'}
+)
+
+
+def latex(rows: Table) -> str:
+  """Formats the table for LaTeX with the package booktabs."""
+  names = list(next(iter(rows.values())))
+  lines = [['method', *names]]
+  for label, row in rows.items():
+    lines.append([label, *(cell.text for cell in row.values())])
+  head, *body = (
+    ' & '.join(text.translate(_LATEX) for text in line) + r' \\'
+    for line in lines
+  )
+  parts = [
+    rf'\begin{{tabular}}{{l{"r" * len(names)}}}',
+    *(r'\toprule', head, r'\midrule', *body, r'\bottomrule'),
+    r'\end{tabular}',
+  ]
+  return '\n'.join(parts) + '\n'
 
 
 def show(rows: Table) -> None:

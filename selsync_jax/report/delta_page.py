@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 import pathlib
 
 from selsync_jax.report import figure
+from selsync_jax.report import image_files
 from selsync_jax.report import page
-from selsync_jax.report import png
 from selsync_jax.runs import files
 
 
@@ -50,7 +50,7 @@ def write(
   out: pathlib.Path,
 ) -> pathlib.Path:
   """Writes figure and page, with a table of head and rows; returns its path."""
-  png.write([plotted], out)
+  image_files.write([plotted], out)
   head, *rows = table
   body = [
     page.header(title, subtitle),

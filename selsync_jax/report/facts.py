@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 import datetime
+import math
 import statistics
 from typing import Any, NamedTuple
 
@@ -45,6 +46,32 @@ def spread(values: Sequence[float], form: str) -> Cell:
   if len(values) > 1:
     text += f' ± {format(deviation(values), form.lstrip("+"))}'
   return Cell(mean, text)
+
+
+def interval(differences: Sequence[float], form: str) -> Cell:
+  """Returns the mean of paired differences, and its 95% confidence interval.
+
+  It assumes that they are a random sample from a normal distribution (Student's
+  t). Equal ones show no spread, so there is no interval; rounding may tell them
+  apart.
+
+  >>> interval([0.01, 0.02, 0.03], '+.2f').text
+  '+0.02 [-0.00, +0.04]'
+  >>> interval([0.01, 0.01], '+.2f').text
+  '+0.01, equal in 2'
+  """
+  count = len(differences)
+  if count < 2:
+    return spread(differences, form)
+  mean = statistics.fmean(differences)
+  if np.ptp(differences) <= 1e-12:
+    return Cell(mean, f'{mean:{form}}, equal in {count}')
+  from scipy import stats  # Takes most of a second to import.
+
+  quantile = float(stats.t.ppf(0.975, count - 1))
+  margin = quantile * deviation(differences) / math.sqrt(count)
+  low, high = mean - margin, mean + margin
+  return Cell(mean, f'{mean:{form}} [{low:{form}}, {high:{form}}]')
 
 
 # The name in the table, and the format, of fields of summary.json.
@@ -125,6 +152,17 @@ def description(run: Run) -> str:
   seed = f', seed {config["seed"]}' if 'seed' in config else ''
   method = history.composition(config['sync'])
   return f'{run.name}: {method} on {setting(config)}{seed}'
+
+
+def shared_setting(runs: Sequence[Run]) -> str:
+  """Describes what `setting` does, as far as all runs have the same."""
+  first, *others = (flat(run.config) for run in runs)
+  same = {
+    name: value
+    for name, value in first.items()
+    if all(other.get(name) == value for other in others)
+  }
+  return setting(same)
 
 
 def setting(config: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """The content of a figure, independent of the library that draws it.
 
-A figure is panels of marks. `png` draws it into a file, and `interactive`
-describes it to the page's script. All sizes are CSS pixels.
+A figure is panels of marks. `image_files` draws it into files, and
+`interactive` describes it to the page's script. All sizes are CSS pixels.
 """
 
 from collections.abc import Sequence

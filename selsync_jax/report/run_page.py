@@ -9,10 +9,10 @@ from markupsafe import Markup
 from selsync_jax.config import flat
 from selsync_jax.fields import FIELDS
 from selsync_jax.report import facts
+from selsync_jax.report import image_files
 from selsync_jax.report import islands_plot
 from selsync_jax.report import page
 from selsync_jax.report import plots
-from selsync_jax.report import png
 from selsync_jax.report.facts import Cell
 from selsync_jax.runs import files
 from selsync_jax.runs import history
@@ -39,7 +39,7 @@ def write(
   figures = plots.all_plots(runs)
   if events:
     figures.append(islands_plot.plot(events))
-  png.write(figures, out)
+  image_files.write(figures, out)
   title = facts.headline(runs)
   subtitle = '; '.join(facts.description(run) for run in runs)
   sections, names = list(map(page.figure, figures)), [run.name for run in runs]

@@ -59,15 +59,22 @@ def append(
   session = {
     'began': datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
     'step': step,
-    'command': _command(),
-    'folder': str(pathlib.Path.cwd()),
-    'host': socket.gethostname(),
     'devices': dict(devices),
-    'versions': versions(),
-    'code': _code(),
+    **origin(),
     **({'changes': list(changes)} if changes else {}),
   }
   files.write_json(workdir / PROVENANCE, [*sessions(workdir), session])
+
+
+def origin() -> dict[str, Any]:
+  """Returns the command of this process, and what it runs, and where."""
+  return {
+    'command': _command(),
+    'folder': str(pathlib.Path.cwd()),
+    'host': socket.gethostname(),
+    'versions': versions(),
+    'code': _code(),
+  }
 
 
 def sessions(workdir: pathlib.Path) -> list[dict[str, Any]]:

@@ -166,9 +166,37 @@ def test_the_page_shows_the_figures_and_links_to_the_runs(compared):
     'accuracy',
   ):
     assert f'<section id="{name}">' in text
-    assert (out / 'plots' / f'{name}.png').exists()
+    for kind, start in (
+      ('png', b'\x89PNG'),
+      ('svg', b'<?xml'),
+      ('pdf', b'%PDF'),
+    ):
+      file = out / 'plots' / f'{name}.{kind}'
+      assert file.read_bytes().startswith(start)
   links = re.findall('<a href="(.*?)">', text)
   assert links == [f'{run}/seed0/report.html' for run in (SELSYNC, BSP)]
+
+
+def test_latex_has_the_table(compared):
+  (begin, _, head, _, *lines, _, end) = (
+    (compared[0] / 'comparison.tex').read_text().splitlines()
+  )
+  assert begin.startswith(r'\begin{tabular}{lr') and end == r'\end{tabular}'
+  assert head.startswith(r'method & validation accuracy & difference to BSP & ')
+  for line, row in zip(lines, rows_of(compared[0]), strict=True):
+    cells = line.removesuffix(r' \\').split(' & ')
+    assert [cell.replace(r'\%', '%').replace('--', '–') for cell in cells] == [
+      *row.values()
+    ]
+
+
+def test_what_it_takes_to_repeat_it_is_kept(compared):
+  out, _ = compared
+  kept = json.loads((out / 'comparison.json').read_text())
+  assert kept['versions']['jax'] and kept['command'] and kept['code']
+  for folder in (SELSYNC, BSP):
+    config = json.loads((out / folder / 'seed0' / 'config.json').read_text())
+    assert kept['configs'][f'{folder}/seed0'] == config
 
 
 def test_the_table_is_inserted_between_markers(compared, readme):
@@ -267,7 +295,7 @@ def test_every_method_gets_the_same_seeds_and_rates(tmp_path):
     DIGITS,
     ['--config.seed=10'],
     ['selsync', 'bsp', 'fedavg'],
-    [0.05, 0.3],
+    {'sync.delta': ['0.05', '0.3']},
     rates('0.1,2x'),
     3,
     tmp_path,
@@ -295,7 +323,7 @@ def test_a_multiple_is_of_the_rate_that_the_method_has_itself(tmp_path):
     DIGITS,
     [],
     ['bsp', 'muloco'],  # Muon's rate has another unit.
-    [],
+    {},
     rates('1x,0.5x'),
     1,
     tmp_path,
@@ -308,7 +336,7 @@ def test_a_field_of_a_method_that_is_set_again_has_its_last_value(tmp_path):
     DIGITS,
     ['--config.sync.smoothing=0.5'],
     ['selsync+sync.delta=None+sync.smoothing=0.2'],
-    [0.1, 0.3],
+    {'sync.delta': ['0.1', '0.3']},
     [],
     1,
     tmp_path,
@@ -317,6 +345,39 @@ def test_a_field_of_a_method_that_is_set_again_has_its_last_value(tmp_path):
     'selsync, delta 0.1, smoothing 0.2',
     'selsync, delta 0.3, smoothing 0.2',
   ]
+
+
+def test_any_field_can_be_swept_by_the_methods_that_have_it(tmp_path):
+  sweeps = {'sync.delta': ['0.1', '1'], 'workers': ['2', '4']}
+  grid = trials.list_trials(
+    DIGITS, [], ['selsync', 'bsp'], sweeps, [], 1, tmp_path
+  )
+  assert {
+    t.label: (t.config.workers, t.config.sync.get('delta')) for t in grid
+  } == {
+    'selsync, delta 0.1, workers 2': (2, 0.1),
+    'selsync, delta 0.1, workers 4': (4, 0.1),
+    'selsync, delta 1, workers 2': (2, 1.0),
+    'selsync, delta 1, workers 4': (4, 1.0),
+    'bsp, workers 2': (2, None),
+    'bsp, workers 4': (4, None),
+  }
+
+
+@pytest.mark.parametrize(
+  'sweep, rule',
+  [
+    ('sync.theta=1,2', 'no method has this field'),
+    ('sync.delta', 'must be FIELD=VALUE,VALUE'),
+    ('sync.delta=1,', 'must be FIELD=VALUE,VALUE'),
+    ('sync.delta=1,1', 'must be FIELD=VALUE,VALUE'),
+  ],
+)
+def test_a_sweep_that_says_nothing_is_refused(sweep, rule, tmp_path):
+  flags = [f'--config={DIGITS}', f'--sweep={sweep}', f'--out={tmp_path}']
+  with pytest.raises(ConfigError) as error:
+    command.parse(flags)
+  assert str(error.value).startswith(f'--sweep={sweep}: {rule}')
 
 
 def labels(tmp_path, methods, *flags):

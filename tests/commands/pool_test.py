@@ -23,7 +23,7 @@ def one_trial(out, rate, *flags):
       *flags,
     ],
     ['bsp'],
-    [],
+    {},
     [lambda _: rate],
     1,
     out,

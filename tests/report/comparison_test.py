@@ -18,7 +18,9 @@ from selsync_jax.report.comparison_table import Entry
 from selsync_jax.runs.history import Run
 
 
-def entry(label, rate, by_seed, diverged=(), metric='accuracy', **fields):
+def entry(
+  label, rate, by_seed, diverged=(), metric='accuracy', config=None, **fields
+):
   """The runs of a method, from `{seed: (validation, test)}`.
 
   Every summary has the other `fields`.
@@ -27,7 +29,7 @@ def entry(label, rate, by_seed, diverged=(), metric='accuracy', **fields):
     seed: Run(
       label,
       pathlib.Path('nowhere'),
-      {},
+      config or {},
       [],
       {
         f'validation_{metric}': validation,
@@ -85,7 +87,7 @@ def test_a_score_that_is_not_finite_is_shown_as_nan():
   )
   row = comparison_table.table([wild, bsp])['fedavg']
   assert row['validation perplexity'].text == 'nan ± nan'
-  assert row['difference to BSP'].text == '+nan ± nan'
+  assert row['difference to BSP'].text == '+nan [+nan, +nan]'
   assert comparison_table.overlaps([wild, bsp]) == {'bsp': [], 'fedavg': []}
   assert comparison_table.verdict([wild, bsp]).startswith('Best of 2: bsp, ')
 
@@ -111,11 +113,39 @@ def test_the_difference_to_bsp_is_taken_seed_by_seed():
   bsp = entry('bsp', 0.1, {0: (0.9, 0), 1: (0.7, 0), 2: (0.8, 0)})
   ours = entry('selsync, delta 1', 0.1, {0: (0.91, 0.5), 1: (0.71, 0.7)})
   row = comparison_table.table([bsp, ours])['selsync, delta 1']
-  assert row['difference to BSP'].text == '+0.0100 ± 0.0000'
+  assert row['difference to BSP'].text == '+0.0100, equal in 2'
   assert row['validation accuracy'].text == '0.8100 ± 0.1414'
   assert row['test accuracy'].text == '0.6000 ± 0.1414'
   assert row['sent per worker'].text == '150 B'
   assert row['of BSP'].text == '15.0%'
+
+
+def test_the_interval_of_a_difference_is_students():
+  """With three, the quantile of t is 4.3027: table of Gosset, 1908."""
+  differences = [0.01, 0.03, 0.05]
+  margin = 4.3027 * 0.02 / math.sqrt(3)
+  low, high = 0.03 - margin, 0.03 + margin
+  text = facts.interval(differences, '+.4f').text
+  assert text == f'+0.0300 [{low:+.4f}, {high:+.4f}]'
+
+
+def test_differences_that_are_not_finite_or_small_are_not_called_equal():
+  nan = facts.interval([math.nan, math.nan], '+.4f').text
+  assert nan == '+nan [+nan, +nan]'
+  assert 'equal' not in facts.interval([1e-7, 2e-7, 3e-7], '+.4f').text
+
+
+def test_a_method_is_compared_to_bsp_of_as_many_workers():
+  two, four = {'workers': 2, 'seed': 0}, {'workers': 4, 'seed': 0}
+  entries = [
+    entry('bsp, workers 2', 0.1, {0: (0.5, 0)}, config=two),
+    entry('bsp, workers 4', 0.3, {0: (0.7, 0)}, config=four),
+    entry('fedavg, workers 4', 0.1, {0: (0.8, 0)}, config=four),
+    entry('fedavg, workers 2', 0.1, {0: (0.8, 0)}, config=two),
+  ]
+  table = comparison_table.table(entries)
+  found = [row['difference to BSP'].text for row in table.values()]
+  assert found == ['–', '–', '+0.1000', '+0.3000']
 
 
 def test_without_bsp_there_is_no_difference_to_it():

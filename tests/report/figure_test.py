@@ -3,7 +3,7 @@
 import pytest
 
 from selsync_jax.report import figure
-from selsync_jax.report import png
+from selsync_jax.report import image_files
 from selsync_jax.report.figure import Axis
 from selsync_jax.report.figure import Band
 from selsync_jax.report.figure import Bars
@@ -34,7 +34,7 @@ def test_a_file_has_the_legend_of_its_figure():
     Spans('$spans', x, x, x, 'blue', ['', ''], ''),
   ]
   plot = Plot('name', '', '', [Panel('', axis, axis, marks)])
-  (legend,) = png.draw(plot).legends
+  (legend,) = image_files.draw(plot).legends
   shown = [text.get_text() for text in legend.get_texts()]
   assert shown == ['_old', 'new', '_bars', r'\$spans']
 
@@ -43,7 +43,7 @@ def test_a_file_has_the_legend_of_its_figure():
 def test_a_legend_of_many_names_stays_inside_its_figure(length):
   x, look, axis = [0, 1], Look('ink'), Axis((0, 1))
   marks = [Line(f'{i:0{length}}', x, x, look) for i in range(29)]
-  drawn = png.draw(Plot('name', '', '', [Panel('', axis, axis, marks)]))
+  drawn = image_files.draw(Plot('name', '', '', [Panel('', axis, axis, marks)]))
   (legend,) = drawn.legends
   box, panel = legend.get_window_extent(), drawn.axes[0].get_window_extent()
   assert box.x1 <= drawn.bbox.x1

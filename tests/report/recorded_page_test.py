@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from selsync_jax.report import image_files
 from selsync_jax.report import metric_plot
-from selsync_jax.report import png
 from selsync_jax.report import run_page
 from selsync_jax.report import run_plots
 from selsync_jax.runs import history
@@ -24,7 +24,7 @@ BSP = 'validation, BSP'
 def no_files(monkeypatch):
   """The page without the files of its figures, which take most of the time."""
   monkeypatch.setattr(
-    png, 'write', lambda figures, out: out.mkdir(exist_ok=True)
+    image_files, 'write', lambda figures, out: out.mkdir(exist_ok=True)
   )
 
 

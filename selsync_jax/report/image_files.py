@@ -1,4 +1,4 @@
-"""PNG files of figures, which matplotlib draws in the colors of light mode."""
+"""Files of figures, which matplotlib draws in the colors of light mode."""
 
 from collections.abc import Iterable, Sequence
 import math
@@ -35,22 +35,36 @@ _SETTINGS = {
   'grid.linewidth': 0.8,
   'legend.frameon': False,
   'legend.handlelength': 2.6,
+  'pdf.fonttype': 42,  # TrueType, which publishers want.
+  'svg.hashsalt': 'selsync',  # Equal figures are equal files.
   'path.simplify': False,  # `figure` has thinned the lines.
   'xtick.major.size': 3,
   'ytick.major.size': 0,
 }
 
 
-def write(plots: Iterable[figure.Plot], out: pathlib.Path) -> None:
-  """Writes the figures as `out/plots/*.png`, two dots per pixel."""
+_UNDATED = {'png': {}, 'svg': {'Date': None}, 'pdf': {'CreationDate': None}}
+
+
+def write(
+  plots: Iterable[figure.Plot],
+  out: pathlib.Path,
+  formats: Sequence[str] = ('png',),
+) -> None:
+  """Writes the figures as `out/plots/*`, PNG with two dots per pixel.
+
+  `formats` may also have `svg` and `pdf`.
+  """
   folder = out / FOLDER
   folder.mkdir(parents=True, exist_ok=True)
   for plot in plots:
     with matplotlib.rc_context(_SETTINGS):
       drawn = draw(plot)
       backend_agg.FigureCanvasAgg(drawn)
-      with files.replaced(folder / f'{plot.name}.png') as temporary:
-        drawn.savefig(temporary, format='png', dpi=144)
+      for kind in formats:
+        about = {'format': kind, 'dpi': 144, 'metadata': _UNDATED[kind]}
+        with files.replaced(folder / f'{plot.name}.{kind}') as temporary:
+          drawn.savefig(temporary, **about)
 
 
 def draw(plot: figure.Plot) -> Figure:
