@@ -6,6 +6,7 @@ import json
 import math
 import re
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -154,7 +155,7 @@ def test_wandb_has_the_rows_of_all_sessions_under_one_id(tmp_path):
   files = sorted(tmp_path.glob('wandb/offline-run-*/*.wandb'))
   (identity,) = {file.stem.removeprefix('run-') for file in files}
   assert identity == (tmp_path / 'wandb.id').read_text().strip()
-  sessions = [list(wandb_records(file)) for file in files]
+  sessions = [finished(file) for file in files]
   for session, expected in zip(sessions, (SCALARS, SCALARS[1:]), strict=True):
     rows = [
       {i.nested_key[0]: json.loads(i.value_json) for i in r.history.item}
@@ -164,6 +165,19 @@ def test_wandb_has_the_rows_of_all_sessions_under_one_id(tmp_path):
     assert [
       {k: v for k, v in row.items() if not k.startswith('_')} for row in rows
     ] == expected
+
+
+def finished(path, seconds=60):
+  """The records of a file, which a process of W&B's own may still write."""
+  from google.protobuf.message import DecodeError
+
+  for _ in range(10 * seconds):
+    with contextlib.suppress(DecodeError, IndexError):  # It may be cut off.
+      found = list(wandb_records(path))
+      if any(record.HasField('exit') for record in found):
+        return found
+    time.sleep(0.1)
+  raise TimeoutError(f'{path} has no end')
 
 
 def wandb_records(path):
