@@ -11,6 +11,11 @@ has one label. The data are those of TFDS, or four files in a folder,
 Debian. `smoke` has the digits instead.
 
 701,818 parameters.
+
+Measured, on 2 cores of an AMD EPYC, jax 0.10.2, seed 0: the whole workload was
+not run. Its first 120 steps, with the schedule of so many, reach 80.1 % on
+validation at LSSR 0.858. They took 20 s beside other work, so 3,376 take about
+ten minutes.
 """
 
 from selsync_jax.configs import base
