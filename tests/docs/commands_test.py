@@ -111,6 +111,7 @@ def run_tune(arguments, data_dir):
 
   short = ('--trials=1', '--seeds=1', '--step=5ms', '--config.mapper=vmap')
   short += ('--target=0.01',)  # So few steps reach no other for sure.
+  short += ('--jobs=1',)  # Orbax does not expect two runs in one process.
   fields = [*short, *FEW_STEPS, f'--config.data.dir={data_dir}']
   tune.main([*arguments, *fields], run)
 
