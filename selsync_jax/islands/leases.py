@@ -24,7 +24,7 @@ class Range(NamedTuple):
   """Batches of a column, one after the other.
 
   Attributes:
-    slot: who has read them.
+    slot: that of the island that has read them.
     column: the slot that reads them if all are there.
     row: the first one.
     rows: how many there are.

@@ -145,11 +145,8 @@ def _repeated(
       cells = leases.next([*map(slots.index, readers)])
       batches = [read[name].read(*cells[slots.index(name)]) for name in members]
       peers = map(Board(len(members)).peers, range(len(members)))
-      each = (
-        *(peers, batches, [states[name] for name in members]),
-        *([means[name] for name in members], [arrived] * len(members)),
-      )
-      taken = list(pool.map(run, *each))
+      rows = [(states[name], means[name], arrived) for name in members]
+      taken = list(pool.map(run, peers, batches, *zip(*rows, strict=True)))
       for name, (state, mean, _) in zip(members, taken, strict=True):
         states[name], means[name] = state, mean
       *_, synced = taken[0]

@@ -177,12 +177,19 @@ def rates(entries: Sequence[Entry], chosen: Sequence[Entry]) -> Table:
   }
 
 
+def _lines(rows: Table) -> list[list[str]]:
+  """Returns the texts of the head, and of each row."""
+  first, *_ = rows.values()
+  return [
+    ['method', *first],
+    *([label, *(c.text for c in row.values())] for label, row in rows.items()),
+  ]
+
+
 def markdown(rows: Table) -> str:
   """Formats the table as Markdown."""
-  names = list(next(iter(rows.values())))
-  lines = [['method', *names], ['---', *('---:' for _ in names)]]
-  for label, row in rows.items():
-    lines.append([label, *(cell.text for cell in row.values())])
+  head, *body = _lines(rows)
+  lines = [head, ['---', *('---:' for _ in head[1:])], *body]
   return ''.join(f'| {" | ".join(line)} |\n' for line in lines)
 
 
@@ -195,16 +202,13 @@ _LATEX = str.maketrans(
 
 def latex(rows: Table) -> str:
   """Formats the table for LaTeX with the package booktabs."""
-  names = list(next(iter(rows.values())))
-  lines = [['method', *names]]
-  for label, row in rows.items():
-    lines.append([label, *(cell.text for cell in row.values())])
+  lines = _lines(rows)
   head, *body = (
     ' & '.join(text.translate(_LATEX) for text in line) + r' \\'
     for line in lines
   )
   parts = [
-    rf'\begin{{tabular}}{{l{"r" * len(names)}}}',
+    rf'\begin{{tabular}}{{l{"r" * (len(lines[0]) - 1)}}}',
     *(r'\toprule', head, r'\midrule', *body, r'\bottomrule'),
     r'\end{tabular}',
   ]

@@ -52,6 +52,21 @@ def files_of(split: str) -> list[pathlib.Path]:
   return sorted(p for p in folder.glob('*.py') if split_of(p.name) == split)
 
 
+def _of_bytes(
+  name: str, examples: Callable[[str], arrays.Examples]
+) -> arrays.ArrayDataset:
+  """Returns a data set whose tokens are bytes; `examples` takes a split."""
+  return arrays.ArrayDataset(
+    name,
+    task='language_modeling',
+    num_classes=256,  # Bytes.
+    order=TextStreams(),
+    splits={split: examples(split) for split in arrays.SPLITS},
+    transform=_next_token,
+    dtypes={'tokens': np.int32},
+  )
+
+
 def stdlib_text(*, bptt: Tokens) -> arrays.ArrayDataset:
   """Returns the bytes of the standard library, which every machine has.
 
@@ -62,15 +77,7 @@ def stdlib_text(*, bptt: Tokens) -> arrays.ArrayDataset:
     text = b''.join(path.read_bytes() for path in files_of(split))
     return _segments(np.frombuffer(text, np.uint8), bptt)
 
-  return arrays.ArrayDataset(
-    'stdlib_text',
-    task='language_modeling',
-    num_classes=256,  # Bytes.
-    order=TextStreams(),
-    splits={split: examples(split) for split in arrays.SPLITS},
-    transform=_next_token,
-    dtypes={'tokens': np.int32},
-  )
+  return _of_bytes('stdlib_text', examples)
 
 
 KINDS = 'packages', 'tests', 'headers', 'documentation'
@@ -128,15 +135,7 @@ def python_text(*, bptt: Tokens) -> arrays.ArrayDataset:
     labels = np.arange(len(KINDS), dtype=np.int32).repeat(tokens.shape[1])
     return {'tokens': np.concatenate(tokens), 'label': labels}
 
-  return arrays.ArrayDataset(
-    'python_text',
-    task='language_modeling',
-    num_classes=256,  # Bytes.
-    order=TextStreams(),
-    splits={split: examples(split) for split in arrays.SPLITS},
-    transform=_next_token,
-    dtypes={'tokens': np.int32},
-  )
+  return _of_bytes('python_text', examples)
 
 
 ARCHIVE = 'wikitext-103-v1.zip'
