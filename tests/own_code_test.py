@@ -225,7 +225,7 @@ WRONG = {
   'no such task': (
     [DATA.replace("'mine'", "'ours'"), MODEL],
     "config.data: 'ours' is not one of classification, language_modeling, "
-    'regression',
+    'code_modeling, regression',
   ),
   'another task': (
     [DATA.replace("'mine'", "'regression'"), MODEL],

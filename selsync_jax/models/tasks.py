@@ -23,6 +23,7 @@ import optax
 from selsync_jax.array_names import by_name
 from selsync_jax.config import ConfigError
 from selsync_jax.config import Registry
+from selsync_jax.models import byte_text
 
 Batch = Mapping[str, Any]
 Derive = Callable[[Mapping[str, Any]], dict[str, Any]]
@@ -47,6 +48,10 @@ class Task(NamedTuple):
   derived_metrics: Derive = lambda means: {}
   units: Mapping[str, str] = types.MappingProxyType({})  # By metric.
   goal: Goal = Goal()
+  # `(outputs, batch) -> dict` of more arrays [batch], at evaluations alone.
+  # Their names begin with `_`, and they are not reported: derived metrics are
+  # functions of their means, too.
+  counted: Callable[[Any, Batch], dict[str, Array]] = lambda outputs, batch: {}
 
 
 def classification(
@@ -75,6 +80,10 @@ def language_modeling(
   }
 
 
+def _perplexity(means):
+  return {'perplexity': jnp.exp(means['loss'])}
+
+
 def regression(
   predictions: Float[Array, 'batch 1'], batch: Batch
 ) -> dict[str, Float[Array, 'batch']]:
@@ -101,9 +110,24 @@ TASKS = Registry(
     'language_modeling': Task(
       'inputs',
       language_modeling,
-      lambda means: {'perplexity': jnp.exp(means['loss'])},
+      _perplexity,
       units={'loss': 'nats per token', 'accuracy': 'share of tokens'},
       goal=Goal('perplexity', higher=('accuracy',)),
+    ),
+    'code_modeling': Task(
+      'inputs',
+      language_modeling,
+      lambda means: _perplexity(means) | byte_text.scores(means),
+      units={
+        'loss': 'nats per byte',
+        'accuracy': 'share of bytes',
+        'brackets': 'share of closing brackets',
+        'indentation': "share of the bytes that end a line's indent, or not",
+      },
+      goal=Goal('perplexity', higher=('accuracy', 'brackets', 'indentation')),
+      counted=lambda logits, batch: byte_text.counts(
+        logits, batch['inputs'], batch['targets']
+      ),
     ),
     'regression': Task('features', regression, units={'loss': 'squared error'}),
   },
@@ -217,7 +241,9 @@ def check_metrics(task: Task, outputs: Any, batch: Batch) -> list[str]:
         f'metric {name} is {value.dtype}{list(value.shape)}: must be a real '
         'number for each example'
       )
-  derived = derived_metrics(task, {name: np.float32(1) for name in values})
+  counted = jax.eval_shape(task.counted, outputs, batch)
+  every = [*values, *counted]
+  derived = derived_metrics(task, dict.fromkeys(every, np.float32(1)))
   if both := sorted(values.keys() & derived.keys()):
     raise ValueError(f'metrics and derived metrics both have {both[0]!r}')
   return [*values, *derived]
@@ -292,12 +318,15 @@ def metric_sums(
   task: Task, outputs: Any, batch: Batch
 ) -> dict[str, Float[Array, '']]:
   """Returns sums of metrics over the unmasked examples, and their `count`."""
-  mask = batch['mask']
-  sums = {
-    name: jnp.sum(values, where=mask, dtype=jnp.float32)
-    for name, values in task.example_metrics(outputs, batch).items()
+  sums = _sums(task.example_metrics(outputs, batch), batch)
+  return sums | {'count': jnp.sum(batch['mask'], dtype=jnp.float32)}
+
+
+def _sums(metrics, batch):
+  return {
+    name: jnp.sum(values, where=batch['mask'], dtype=jnp.float32)
+    for name, values in metrics.items()
   }
-  return sums | {'count': jnp.sum(mask, dtype=jnp.float32)}
 
 
 def metric_means(sums: Mapping[str, Any]) -> dict[str, Any]:
@@ -309,7 +338,7 @@ def metric_means(sums: Mapping[str, Any]) -> dict[str, Any]:
 def dataset_metrics(task: Task, sums: Mapping[str, Any]) -> dict[str, float]:
   """Returns means and derived metrics, given the sums over a data set."""
   means = metric_means(sums)
-  numbers = {name: float(value) for name, value in means.items()}
+  numbers = {k: float(x) for k, x in means.items() if k[0] != '_'}
   return numbers | derived_metrics(task, means)
 
 
@@ -353,7 +382,8 @@ def eval_metric_sums(
 
   def evaluate(params, model_state, batch):
     outputs = _apply(model, params, model_state, batch[task.inputs])
-    return metric_sums(task, outputs, batch)
+    sums = metric_sums(task, outputs, batch)
+    return sums | _sums(task.counted(outputs, batch), batch)
 
   return evaluate
 

@@ -108,11 +108,11 @@ def test_the_stdlib_text_is_the_librarys_each_file_in_one_split():
 def test_each_kind_of_text_has_its_share_of_every_split():
   dataset = python_text(bptt=50)
   assert dataset.num_classes == 256
+  kinds = [documents(name) for name in KINDS]
   for split, examples in dataset.splits.items():
     tokens, labels = examples['tokens'], examples['label']
     assert len(set(np.bincount(labels).tolist())) == 1
-    for kind, name in enumerate(KINDS):
-      found = documents(name)
+    for kind, found in enumerate(kinds):
       text = b''.join(found[n] for n in sorted(found) if split_of(n) == split)
       own = tokens[labels == kind][:, :-1].tobytes()
       assert len(own) > 10_000 and text.startswith(own)

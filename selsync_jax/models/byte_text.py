@@ -1,0 +1,68 @@
+"""What a language model knows of the structure of code, byte by byte.
+
+Two models of equal loss may differ in what needs a longer look back: which
+bracket closes, and how deep a line is indented.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Integer
+
+CLOSING = b')]}'
+_SPACE, _NEWLINE = b' \n'
+
+COUNTED = '_closing', '_closing_right', '_leading', '_leading_right'
+"""The arrays of `counts`, of which `scores` are ratios."""
+
+
+def counts(
+  logits: Float[Array, 'batch time classes'],
+  inputs: Integer[Array, 'batch time'],
+  targets: Integer[Array, 'batch time'],
+) -> dict[str, Float[Array, 'batch']]:
+  """Returns shares of the tokens of each segment.
+
+  `_closing` are closing brackets, and `_closing_right` those of them that have
+  the highest score. `_leading` are the spaces at the start of a line and the
+  first byte after them, and `_leading_right` those of them where the byte with
+  the highest score is a space if and only if the target is.
+  """
+  found = jnp.argmax(logits, axis=-1)
+  closing = jnp.isin(targets, jnp.array([*CLOSING]))
+  leading = leads(inputs)
+  is_space = (found == _SPACE) == (targets == _SPACE)
+  each = closing, closing & (found == targets), leading, leading & is_space
+  return {
+    name: jnp.mean(where, axis=-1)
+    for name, where in zip(COUNTED, each, strict=True)
+  }
+
+
+def leads(
+  inputs: Integer[Array, 'batch time'],
+) -> Bool[Array, 'batch time']:
+  r"""Returns whether only spaces are between a newline and the next token.
+
+  >>> leads(jnp.array([[*b'a=1 \n  b']]))[0].astype(int).tolist()
+  [0, 0, 0, 0, 1, 1, 1, 0]
+  """
+  place = jnp.arange(inputs.shape[-1])
+
+  def last(where):
+    return lax.cummax(jnp.where(where, place, -1), axis=inputs.ndim - 1)
+
+  newline = inputs == _NEWLINE
+  return last(newline) > last(~newline & (inputs != _SPACE))
+
+
+def scores(means: Mapping[str, Any]) -> dict[str, jax.Array]:
+  """Returns the shares of brackets and of indentation that are right."""
+  pairs = {'brackets': COUNTED[:2], 'indentation': COUNTED[2:]}
+  return {
+    name: means[right] / jnp.maximum(means[all_of], 1e-9)
+    for name, (all_of, right) in pairs.items()
+  }
