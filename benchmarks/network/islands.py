@@ -8,7 +8,7 @@ Starts islands as processes of this machine. A step leaves the CPU idle for some
 milliseconds, as a step on a GPU does, and then changes the parameters; or it is
 that of a `--workload`, on a device that the islands share. One process takes
 steps alone first, and copies the parameters to the host and back. An island
-sends at a pace at which an average of float32 takes `--ratio` of these steps.
+sends no faster than that an average of float32 takes `--ratio` of these steps.
 It is timed without synchronization; with an average every `--period` steps,
 before the step goes on; and with the same average behind the steps, delayed by
 `--period` - 1. Prints the milliseconds of a step, and their ratio to steps that
@@ -116,7 +116,7 @@ def times(
   (params, step), found = work, {}
   for way, strategy in strategies.items():
     island = ss.Island.join(
-      invitation, name, params, strategy, pace=options.pace
+      invitation, name, params, strategy, limit=options.limit
     )
     rounds, new = [], params
     for _ in range(options.rounds + 2):
@@ -173,7 +173,7 @@ def main() -> None:
   with futures.ProcessPoolExecutor(1, mp_context=context) as pool:
     one = pool.submit(alone, options).result()
   nbytes = 2 * (workers - 1) / workers * 4 * one['size']
-  options.pace = nbytes / (options.ratio * one['step'] / 1e3)
+  options.limit = nbytes / (options.ratio * one['step'] / 1e3)
   with (
     MeetingPoint(workers) as point,
     futures.ProcessPoolExecutor(workers, mp_context=context) as pool,
@@ -190,7 +190,7 @@ def main() -> None:
   ]
   title = (
     f'{workers} islands, {one["size"] / 1e6:.2f} M {options.wire}, an average '
-    f'every {options.period} steps, {8 * options.pace / 1e6:.0f} Mbit/s'
+    f'every {options.period} steps, {8 * options.limit / 1e6:.0f} Mbit/s'
   )
   copies = (
     f'the parameters to the host: {one["to host"]:.2f} ms; '

@@ -82,7 +82,7 @@ class Island:
     strategy: Strategy,
     *,
     timeout: float = 60.0,
-    pace: float | None = None,
+    limit: float | None = None,
   ) -> 'Island':
     """Waits until all islands have joined, and returns this one.
 
@@ -93,8 +93,8 @@ class Island:
       params: see the class.
       strategy: see the class.
       timeout: seconds until a message that has not come whole is an error.
-      pace: the most bytes per second of one message, to leave bandwidth for
-        others; `None` is no limit.
+      limit: the most bytes per second of one message, to leave bandwidth for
+        others; `None` sets none.
 
     Raises:
       RunError: if the islands do not meet.
@@ -108,7 +108,7 @@ class Island:
       for name, x in by_name(params).items()
     }
     invited = meeting.Invitation.parse(invitation)
-    peers = meeting.join(invited, name, f'{parts} {shapes}', timeout, pace)
+    peers = meeting.join(invited, name, f'{parts} {shapes}', timeout, limit)
     return cls(peers, params, strategy)
 
   @property

@@ -194,7 +194,7 @@ def join(
   name: str,
   run: str,
   timeout: float = 60.0,
-  pace: float | None = None,
+  limit: float | None = None,
   welcomes: bool = False,
 ) -> Peers:
   """Joins a run, and returns its islands when all have joined.
@@ -207,7 +207,7 @@ def join(
     run: what this island is about to run, equal on all.
     timeout: seconds until the meeting point must answer, and later until an
       island that does not answer is an error.
-    pace: the most bytes per second of one message; `None` is no limit.
+    limit: the most bytes per second of one message; `None` sets none.
     welcomes: whether this island lets in those who come again while it runs.
 
   Raises:
@@ -221,7 +221,7 @@ def join(
       (key,) = point.do_action(flight.Action('key', b''), options)
       token, key = invitation.token, key.body.to_pybytes()
       credentials = Credentials(token, certificate, key)
-      outbox = Outbox(f'{host}:0', credentials, meter, pace)
+      outbox = Outbox(f'{host}:0', credentials, meter, limit)
     stack.callback(outbox.shutdown)
     address = f'{host}:{outbox.port}'
     digest = hashlib.sha256(run.encode()).hexdigest()

@@ -33,7 +33,7 @@ class Outbox(Server):
     address: see `Server`.
     credentials: see `Server`.
     meter: counts what is sent.
-    pace: the most bytes per second of one message; `None` is no limit.
+    limit: the most bytes per second of one message; `None` sets none.
   """
 
   def __init__(
@@ -41,9 +41,9 @@ class Outbox(Server):
     address: str,
     credentials: Credentials,
     meter: Meter,
-    pace: float | None = None,
+    limit: float | None = None,
   ):
-    self._meter, self._pace = meter, pace
+    self._meter, self._limit = meter, limit
     self._messages: dict[Key, Sequence[np.ndarray]] = {}
     super().__init__(address, credentials)
 
@@ -84,18 +84,18 @@ class Outbox(Server):
     schema = arrow.schema([('block', arrow.large_binary())], metadata=about)
     piece = message.reshape(-1).view(np.uint8)[start : start + PIECE]
     writer.begin(schema)
-    for block in _paced(piece, self._pace):
+    for block in _paced(piece, self._limit):
       writer.write_batch(_batch(block, schema))
       self._meter.add(sent_bytes=block.size)
 
 
-def _paced(piece: np.ndarray, pace: float | None) -> Iterator[np.ndarray]:
+def _paced(piece: np.ndarray, limit: float | None) -> Iterator[np.ndarray]:
   """Yields blocks as slowly as if a wire had this many bytes a second."""
   until = time.monotonic()
   for start in range(0, piece.size or 1, BLOCK):
     block = piece[start : start + BLOCK]
-    if pace:
-      until += block.size / pace
+    if limit:
+      until += block.size / limit
       time.sleep(max(0.0, until - time.monotonic()))
     yield block
 

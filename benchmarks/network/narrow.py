@@ -1,0 +1,90 @@
+"""How the steps of islands slow down as their link gets narrower.
+
+  python -m benchmarks.network.narrow
+
+Islands take steps as in benchmarks/network/islands.py, which leave the CPU
+idle. They average in int8 every `--period` steps, behind the steps, over links
+of every bandwidth; an average may take as long as a period. Prints milliseconds
+of a step and their ratio to steps that send nothing, and writes narrow.json.
+The limit is 1.15 times the time on the widest link.
+"""
+
+import argparse
+from concurrent import futures
+import functools
+import multiprocessing
+import os
+
+from benchmarks.network import islands
+from benchmarks.table import report
+from benchmarks.table import Table
+from selsync_jax.sync.network import bandwidth as bits_per_second
+
+LIMIT = 1.15
+"""Of the time of a step on the widest link, for the narrowest: our goal."""
+
+
+def one(
+  name: str, invitation: str, options: argparse.Namespace
+) -> dict[str, float]:
+  """Milliseconds of a step on this island, by bandwidth."""
+  import selsync_jax as ss
+
+  mean = ss.mean(wire=ss.wires.int8())
+  late = ss.delayed(mean, options.period - 1)
+  work, found = islands.idle_work(options), {}
+  for bandwidth in ('', *options.bandwidths):
+    options.limit = bits_per_second(bandwidth) / 8 if bandwidth else None
+    k = options.period if bandwidth else 10**9
+    strategies = {bandwidth or 'nothing sent': ss.Strategy(ss.every(k), late)}
+    found |= islands.times(strategies, work, name, invitation, options)
+  return found
+
+
+def main() -> None:
+  """The command line."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  add = parser.add_argument
+  add('--islands', type=int, default=2)
+  wide = ['1Gbit', '300Mbit', '100Mbit', '30Mbit', '10Mbit']
+  add('--bandwidths', nargs='+', default=wide, help='the widest first')
+  add('--period', type=int, default=100)
+  add('--step', type=float, default=20, help='milliseconds')
+  add('--size', type=int, default=1_310_720, help='float32s')
+  add('--rounds', type=int, default=3)
+  add('--out', default='narrow.json')
+  options = parser.parse_args()
+  from selsync_jax.islands.meeting import MeetingPoint
+
+  count = options.islands
+  context = multiprocessing.get_context('spawn')
+  with (
+    MeetingPoint(count) as point,
+    futures.ProcessPoolExecutor(count, mp_context=context) as pool,
+  ):
+    each_one = functools.partial(
+      one, invitation=str(point.invitation), options=options
+    )
+    each = list(pool.map(each_one, [f'island {i}' for i in range(count)]))
+  slowest = {name: max(found[name] for found in each) for name in each[0]}
+  alone, widest = slowest['nothing sent'], slowest[options.bandwidths[0]]
+  rows = [
+    [name, f'{ms:.2f}', f'{ms / alone:.3f}', f'{ms / widest:.3f}']
+    for name, ms in slowest.items()
+  ]
+  title = (
+    f'{count} islands, {options.size / 1e6:.2f} M parameters, an average in '
+    f'int8 every {options.period} steps'
+  )
+  head = ('', 'ms a step', 'of nothing sent', f'of {options.bandwidths[0]}')
+  worst = slowest[options.bandwidths[-1]] / widest
+  report(
+    options.out,
+    vars(options) | {'cores': os.cpu_count(), 'milliseconds': slowest},
+    Table(head, rows, title),
+    notes=[f'the narrowest takes {worst:.2f} as long; the limit is {LIMIT:g}'],
+  )
+
+
+if __name__ == '__main__':
+  main()
