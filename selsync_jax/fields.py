@@ -99,6 +99,12 @@ FIELDS: Mapping[str, Field] = {
     Annotated[int, Interval(ge=1, le=10**6)],
     'Examples per worker and step.',
   ),
+  'pace': Field(
+    'lockstep',
+    Literal['lockstep', 'free'],
+    'Among islands: whether all take every step, or slower ones rest in some, '
+    'see islands.md.',
+  ),
   'accumulate': _changeable(
     1,
     Count,

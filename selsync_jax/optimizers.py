@@ -315,3 +315,20 @@ def with_warmup(
   warmup = optax.linear_schedule(0.0, peak, warmup_steps)
   after = schedule(peak, max(1, steps - warmup_steps))
   return optax.join_schedules([warmup, after], [warmup_steps])
+
+
+def move_schedules(opt_state: Any, move: Callable[[Any], Any]) -> Any:
+  """Returns an optimizer's state with `move(count)` in place of its schedules'.
+
+  The state of a schedule is a count of steps alone. A count beside moments is
+  the number of their updates, by which Adam corrects their bias.
+  """
+
+  def is_schedule(node):
+    return getattr(node, '_fields', ()) == ('count',)
+
+  return jax.tree.map(
+    lambda x: x._replace(count=move(x.count)) if is_schedule(x) else x,
+    opt_state,
+    is_leaf=is_schedule,
+  )

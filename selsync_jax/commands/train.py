@@ -244,7 +244,9 @@ def _start(
     )
     stack.enter_context(peers)
     log = rounds.Rounds(options.workdir)
-    return mapper.IslandMapper(config.workers, peers, log)
+    return mapper.IslandMapper(
+      config.workers, peers, log, is_free=config.pace == 'free'
+    )
   spec = processes.process_spec(
     options.coordinator, options.num_processes, options.process_id
   )

@@ -39,6 +39,11 @@ class Elastic(Protocol):
     ...
 
   @property
+  def is_free(self) -> bool:
+    """Whether workers keep their own pace."""
+    ...
+
+  @property
   def admits(self) -> bool:
     """Whether programs wait for `welcome`, after the same step everywhere."""
     ...
@@ -120,6 +125,10 @@ class Mapper(abc.ABC):
     """
     del record
     return data.batches(self.local, start, stop)
+
+  def kinds(self, batch: Batch) -> list[Batch]:
+    """Returns a batch of each kind that a step may have."""
+    return [batch]
 
   @property
   def kept(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ others read again what it has read since the average before. Where an average is
 of all parameters of all islands, every batch counts once.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from selsync_jax.data.protocol import Batch
@@ -85,11 +85,14 @@ class Leases:
       },
     }
 
-  def next(self, there: Sequence[int]) -> dict[int, tuple[int, int]]:
+  def next(
+    self, there: Sequence[int], rest: Container[int] = ()
+  ) -> dict[int, tuple[int, int]]:
     """Returns column and row of the batch that each slot reads next.
 
     Args:
       there: the slots of all that are about to take a step.
+      rest: those of them who do not read it yet.
     """
     self._lose_all_but(there)
     if not self._left or self._columns.keys() != set(there):
@@ -99,13 +102,15 @@ class Leases:
       for slot, column in self._columns.items()
     }
     # The first ones read what was returned, a range each.
-    for slot, each in zip(there, self._returned, strict=False):
+    readers = (slot for slot in there if slot not in rest)
+    for slot, each in zip(readers, self._returned, strict=False):
       self._cells[slot] = each.column, each.row
     return self._cells
 
   def complete(
     self,
     there: Sequence[int],
+    rested: Container[int] = (),
     *,
     synced: bool = False,
     late: bool = False,
@@ -115,6 +120,7 @@ class Leases:
 
     Args:
       there: the slots of those who have completed it.
+      rested: those of them who have read nothing.
       synced: whether an average was formed, or departs if it is `late`.
       late: whether means are delayed.
       arrived: whether the delayed mean that was applied had arrived, or was
@@ -123,6 +129,8 @@ class Leases:
     self._lose_all_but(there)
     returned = {(each.column, each.row): each for each in self._returned}
     for slot in there:
+      if slot in rested:
+        continue
       column, row = cell = self._cells[slot]
       if again := returned.pop(cell, None):
         if again.rows > 1:

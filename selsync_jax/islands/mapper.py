@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 import dataclasses
 import functools
 import pathlib
+import time
 from typing import Any, ClassVar
 
 import jax
@@ -21,6 +22,8 @@ from selsync_jax.devices.mapper import Mapper
 from selsync_jax.islands.behind import Behind
 from selsync_jax.islands.leases import Leases
 from selsync_jax.islands.leases import Reader
+from selsync_jax.islands.pace import Pace
+from selsync_jax.islands.pace import Watch
 from selsync_jax.islands.peers import Membership
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.program import cut
@@ -39,10 +42,12 @@ class IslandMapper(Mapper):
     workers: N, the number of islands.
     peers: all of them.
     rounds: the log of this one.
+    is_free: whether this run has `config.pace='free'`.
   """
 
   peers: Peers
   rounds: Rounds
+  is_free: bool = False
   name: ClassVar[str] = 'island'
 
   def __post_init__(self):
@@ -62,10 +67,20 @@ class IslandMapper(Mapper):
     """Who reads which part of the data."""
     return Leases(self.workers)
 
+  @functools.cached_property
+  def pace(self) -> Pace:
+    """Who rests in which step, if they keep their own pace."""
+    return Pace(self.workers)
+
+  @functools.cached_property
+  def watch(self) -> Watch:
+    """How long this island's steps take."""
+    return Watch()
+
   @property
   def kept(self) -> dict[str, Any]:
-    """The leases."""
-    return {'leases': self.leases.to_json()}
+    """The leases and the pace."""
+    return {'leases': self.leases.to_json(), 'pace': self.pace.to_json()}
 
   @property
   def _there(self) -> list[int]:
@@ -83,16 +98,25 @@ class IslandMapper(Mapper):
 
     Whoever is there when a batch is asked for takes the next step, or ends.
     """
-    kept = None
+    known: Mapping[str, Any] = {}
     if record and record['workers'] == self.workers:
-      kept = record.get('leases')
-    self.leases.begin(start, kept)
-    reader = Reader(data, stop)
+      known = record
+    self.leases.begin(start, known.get('leases'))
+    self.pace.begin(known.get('pace'))
+    reader, batch = Reader(data, stop), None
     for _ in range(start, stop):
       # Who has another one's state has lost what its own one had.
       self.leases.lose(map(self.peers.slots.index, self.rounds.copied))
       self.rounds.readers = list(self.peers.names)
-      yield reader.read(*self.leases.next(self._there)[self.peers.slot])
+      there, slot = self._there, self.peers.slot
+      rest = self.pace.next(there) if self.is_free else set()
+      self.rounds.rest, cells = rest, self.leases.next(there, rest)
+      batch = batch_of(reader, cells, slot, rest, batch)
+      yield batch
+
+  def kinds(self, batch: Batch) -> list[Batch]:
+    """Returns a batch of each kind that a step may have."""
+    return [batch, rested(batch)] if self.is_free else [batch]
 
   def map_workers(self, fn: Function, donate: Donated = ()) -> Function:
     """Cuts `fn` at its collectives; nothing is donated to its pieces."""
@@ -115,6 +139,7 @@ class IslandMapper(Mapper):
     self.peers.late = behind
 
     def call(state, batch):
+      began = time.perf_counter()
       if behind:
         behind.arrived = None
       state, metrics = mapped(state, batch)
@@ -125,12 +150,29 @@ class IslandMapper(Mapper):
         arrived = behind.arrived if behind else None
         averaged = arrived is not None if behind else synced
         self.leases.complete(
-          self._there, synced=synced, late=bool(behind), arrived=arrived
+          self._there,
+          self.rounds.rest,
+          synced=synced,
+          late=bool(behind),
+          arrived=arrived,
         )
-        self.rounds.add(state, self.peers.names, averaged, arrived)
+        members, shares = list(self.peers.names), None
+        if self.is_free and averaged:
+          shares = self._planned()
+        elif not (synced or self.peers.slot in self.rounds.rest):
+          self.watch.add(time.perf_counter() - began)
+        self.rounds.add(state, members, averaged, arrived, shares)
       return state, metrics
 
     return call
+
+  def _planned(self) -> list[int]:
+    """Returns the shares of the steps that each slot takes from now on."""
+    own = np.array([self.watch.median])
+    each = self.peers.complete(lambda peers: peers.share(own))
+    seconds = [each_own.item() for each_own in each]
+    self.pace.plan(dict(zip(self._there, seconds, strict=True)))
+    return [*self.pace.shares]
 
   @property
   def places(self) -> tuple[range, int]:
@@ -222,6 +264,27 @@ class IslandMapper(Mapper):
     choice, copies = self.peers.complete(_agree, paths, takers)
     self.rounds.begin(self.peers.slots, copies)
     return choice
+
+
+def batch_of(
+  reader: Reader,
+  cells: Mapping[int, tuple[int, int]],
+  slot: int,
+  rest: set[int],
+  last: Batch | None,
+) -> Batch:
+  """Returns the batch of a step; an island that rests has that of the last one.
+
+  See `Leases.next` for the cells, and `Pace.next` for who rests.
+  """
+  if slot not in rest:
+    return reader.read(*cells[slot])
+  return rested(last or reader.read(*cells[slot]))
+
+
+def rested(batch: Batch) -> Batch:
+  """Returns the batch of a step in which the worker rests."""
+  return batch | {'rests': np.array([True])}
 
 
 def _agree(

@@ -25,7 +25,9 @@ from selsync_jax.islands import rounds
 from selsync_jax.islands.board import Board
 from selsync_jax.islands.leases import Leases
 from selsync_jax.islands.leases import Reader
+from selsync_jax.islands.mapper import batch_of
 from selsync_jax.islands.mapper import form
+from selsync_jax.islands.pace import Pace
 from selsync_jax.islands.peers import Late
 from selsync_jax.islands.program import cut
 from selsync_jax.islands.rounds import Beginning
@@ -130,7 +132,9 @@ def _repeated(
   run, data, last = _step(setup), setup.problem.data, max(told)
   first = jax.tree.map(lambda x: x[:1], setup.initial())  # All start equal.
   states, means = dict.fromkeys(slots, first), dict.fromkeys(slots)
-  leases, members = Leases(len(slots)), []
+  leases, pace = Leases(len(slots)), Pace(len(slots))
+  is_free = setup.plan.config.pace == 'free'
+  members, batches = [], {}
   late = setup.strategy.averager.under_way is not None
   read = {name: Reader(data, last) for name in slots}
   with futures.ThreadPoolExecutor(len(slots)) as pool:
@@ -141,21 +145,30 @@ def _repeated(
         states |= {name: states[source] for name, source in copies.items()}
         leases.lose(map(slots.index, copies))
       arrived = row is not None and row['arrived'] is True
-      readers = row['readers'] if row else members
-      cells = leases.next([*map(slots.index, readers)])
-      batches = [read[name].read(*cells[slots.index(name)]) for name in members]
+      readers = [*map(slots.index, row['readers'] if row else members)]
+      rest = pace.next(readers) if is_free else set()
+      cells = leases.next(readers, rest)
+      for name in members:
+        batches[name] = batch_of(
+          read[name], cells, slots.index(name), rest, batches.get(name)
+        )
       peers = map(Board(len(members)).peers, range(len(members)))
-      rows = [(states[name], means[name], arrived) for name in members]
-      taken = list(pool.map(run, peers, batches, *zip(*rows, strict=True)))
+      rows = [
+        (batches[name], states[name], means[name], arrived) for name in members
+      ]
+      taken = list(pool.map(run, peers, *zip(*rows, strict=True)))
       for name, (state, mean, _) in zip(members, taken, strict=True):
         states[name], means[name] = state, mean
       *_, synced = taken[0]
       leases.complete(
         [*map(slots.index, members)],
+        rest,
         synced=synced,
         late=late,
         arrived=row['arrived'] if row else None,
       )
+      if row and row['shares']:
+        pace.decide(dict(enumerate(row['shares'])))
       if row:
         digests = {name: rounds.digest(states[name]) for name in members}
         yield step, members, digests

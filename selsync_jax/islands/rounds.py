@@ -5,6 +5,7 @@ What islands compute follows from their config and their data, but for
   - who took part in a step: if one ends in it, the others repeat it without
     that one;
   - who was there to read its data, which are leased to them, see `leases`;
+  - who rests in which step, if islands keep their own `pace`;
   - which island began with a copy of whose state before a step, as it came
     among the others, or all resumed and it did not have their checkpoint;
   - whether a delayed mean was there when it was needed. If not, because islands
@@ -56,8 +57,9 @@ class Round(TypedDict):
   and `readers` of those who were to take part when they read the batch;
   `digest` is the checksum of the island's parameters after the step. `arrived`
   is whether the delayed mean that the step needed was there on all of them,
-  `None` if it needed none. `begins` is how the islands have begun before the
-  step, if it is their first one or the first one from a checkpoint.
+  `None` if it needed none. `shares` are those of the steps that each slot takes
+  from then on, if that was decided, see `pace`. `begins` is how islands have
+  begun before the step, if it is the first one, perhaps from a checkpoint.
   """
 
   step: int
@@ -65,6 +67,7 @@ class Round(TypedDict):
   readers: list[str]
   digest: int
   arrived: bool | None
+  shares: list[int] | None
   begins: Beginning | None
 
 
@@ -78,6 +81,7 @@ class Rounds:
   Attributes:
     program: see `Beginning`; set it before the first step.
     readers: see `Round`; set it before every step.
+    rest: the slots of those who rest in the step, set likewise.
   """
 
   def __init__(self, workdir: pathlib.Path):
@@ -86,6 +90,7 @@ class Rounds:
     self._begins: Beginning | None = None
     self.program: str | None = None
     self.readers: list[str] = []
+    self.rest: set[int] = set()
 
   @property
   def copied(self) -> Sequence[str]:
@@ -104,6 +109,7 @@ class Rounds:
     members: Sequence[str],
     averaged: bool,
     arrived: bool | None,
+    shares: list[int] | None = None,
   ) -> None:
     """Adds the row of a step, if it has one.
 
@@ -112,6 +118,7 @@ class Rounds:
       members: see `Round`.
       averaged: whether the step has applied an average.
       arrived: see `Round`.
+      shares: see `Round`.
     """
     members, begins = list(members), self._begins
     if not (averaged or begins or members != self._members):
@@ -127,6 +134,7 @@ class Rounds:
       readers=self.readers,
       digest=digest(state),
       arrived=arrived,
+      shares=shares,
       begins=begins,
     )
     with self._file.path.open('a') as file:

@@ -55,7 +55,8 @@ class _Record(TypedDict):
   config: dict
   metrics: list[list[int]]
   loss: float | None
-  leases: NotRequired[dict]  # Of islands.
+  leases: NotRequired[dict]  # Of islands, as is the pace.
+  pace: NotRequired[dict]
 
 
 class Choice(NamedTuple):

@@ -166,7 +166,8 @@ class Ledger:
     """
     totals, changes = self.totals, {}
     if 'relative_change' in metrics:
-      changes = self._changes(metrics['relative_change'])
+      rested = metrics['count'] == 0 if 'count' in metrics else False
+      changes = self._changes(metrics['relative_change'], rested)
     synced = bool(metrics['synced'][0])
     totals.steps += 1
     totals.sync_steps += synced
@@ -186,14 +187,17 @@ class Ledger:
       'lssr': totals.lssr,
     }
 
-  def _changes(self, change: np.ndarray) -> dict[str, Any]:
+  def _changes(
+    self, change: np.ndarray, rested: np.ndarray | bool
+  ) -> dict[str, Any]:
     """Counts the gradients of a step that are not finite.
 
-    Returns the columns of its row about the relative changes.
+    Workers that `rested` had none. Returns the columns of its row about the
+    relative changes.
     """
-    totals, bad = self.totals, np.isnan(change)
+    totals, bad = self.totals, np.isnan(change) & np.logical_not(rested)
     before = totals.skips if len(totals.skips) == len(bad) else 0
-    skips = np.where(bad, np.add(before, 1), 0)
+    skips = np.where(bad, np.add(before, 1), np.where(rested, before, 0))
     if skips.max() > self.max_skips:
       row = f' for the {skips.max()}th step in a row; see max_skips'
       raise NonFiniteError(
@@ -203,7 +207,9 @@ class Ledger:
     totals.skips = skips.tolist()
     totals.skipped += int(bad.sum())
     return {
-      'relative_change': float(np.max(change, where=~bad, initial=0)),
+      'relative_change': float(
+        np.max(change, where=~np.isnan(change), initial=0)
+      ),
       'relative_changes': change.tolist(),
     }
 

@@ -43,6 +43,8 @@ def simulate(
   the arguments and errors. The result is the summary, as in `summary.json`.
   """
   settings = check(config)
+  if settings.config.pace == 'free':
+    raise ConfigError("config.pace='free': is for islands alone")
   config = settings.config.copy_and_resolve_references()
   config.update(mapper='vmap', mesh={'data': 1, 'fsdp': 1})  # Time is virtual.
   settings = settings._replace(config=config)

@@ -51,6 +51,7 @@ class Programs:
     setup, mapper = self.setup, self.setup.plan.mapper
     state = setup.initial()
     batch = next(setup.problem.data.batches(mapper.local, 0, 1))
-    state, _ = self.step(state, batch)
+    for each in mapper.kinds(batch):
+      state, _ = self.step(state, each)
     self.evaluator.warm_up(setup.landed(state))
     _ = setup.digest, setup.problem.rates  # They are kept.

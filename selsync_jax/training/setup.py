@@ -213,9 +213,27 @@ def create_setup(settings: Settings, mapper: Mapper | None = None) -> Setup:
   context = problem.steps_per_epoch, config.seed, problem.learning_rate
   strategy = _strategy(settings, Context(*context))
   setup = Setup(problem, strategy, create_plan(config, problem, mapper))
+  _check_pace(config, setup)
   with config_errors('sync'):
     strategy.trigger.traits.affordable(setup.traffic)
   return setup
+
+
+def _check_pace(config: ml_collections.ConfigDict, setup: Setup) -> None:
+  """Raises `ConfigError` if workers cannot keep their own pace."""
+  if config.pace != 'free':
+    return
+  strategy, why = setup.strategy, ''
+  shapes = setup.problem.shapes['params']
+  if strategy.trigger.sends(shapes, config.workers):
+    why = f'trigger {strategy.trigger} votes'
+  elif strategy.reducer.traits.reduces:
+    why = f'reducer {strategy.reducer} changes gradients'
+  if why:
+    raise ConfigError(
+      f"config.pace='free': {why}; it needs a trigger that does not vote, such "
+      'as every, and no reducer'
+    )
 
 
 def _strategy(settings: Settings, context: Context) -> Strategy:

@@ -19,6 +19,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.devices import arrays
 from selsync_jax.devices import backend
 from selsync_jax.models import tasks
+from selsync_jax.optimizers import move_schedules
 from selsync_jax.runs.ledger import refuse_unequal
 from selsync_jax.runs.ledger import Totals
 from selsync_jax.runs.session import Session
@@ -192,10 +193,8 @@ def resize(
     return rule(getattr(saved, field), getattr(fresh, field), workers, step)
 
   steps = np.full((len(workers),), step, np.int32)
-  optimizer = jax.tree.map(
-    lambda node: node._replace(count=steps) if _is_schedule(node) else node,
-    resized('opt_state', OPTIMIZER_STATE[rule]),
-    is_leaf=_is_schedule,
+  optimizer = move_schedules(
+    resized('opt_state', OPTIMIZER_STATE[rule]), lambda count: steps
   )
   return fresh.replace(
     step=steps,
@@ -209,12 +208,3 @@ def resize(
       for field, part in PARTS.items()
     },
   )
-
-
-def _is_schedule(node: Any) -> bool:
-  """Whether a node is the state of a schedule: a count of steps alone.
-
-  A count beside moments is the number of their updates, by which Adam corrects
-  their bias.
-  """
-  return getattr(node, '_fields', ()) == ('count',)

@@ -16,6 +16,7 @@ import optax
 from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
 from selsync_jax.models import tasks
+from selsync_jax.optimizers import move_schedules
 from selsync_jax.runs import ledger
 from selsync_jax.sync import flat
 from selsync_jax.sync import replicas
@@ -107,13 +108,16 @@ def train_step(
   gradient's function has no collectives, see `Mapper.alone`; it takes the batch
   in `accumulate` pieces, see `gradient`.
 
+  A worker that keeps its own pace rests if its batch has an array `rests`: the
+  step counts, for the trigger and for schedules, and takes no gradient.
+
   With `ema_decay`, each worker keeps a moving average of its parameters. Their
   mean is the moving average of the consensus, and nothing more has to travel.
   """
   synchronize = _synchronization(strategy, optimizer, check_every)
   backward = alone(gradient(loss, accumulate))
 
-  def step(state: TrainState, batch: Any):
+  def take(state, batch):
     key = jax.random.fold_in(jax.random.key(seed), state.step)
     key = jax.random.fold_in(key, lax.axis_index(AXIS))
     grads, (metrics, model_state) = backward(
@@ -122,6 +126,15 @@ def train_step(
     state, change, sync = _local_update(
       strategy, optimizer, state, grads, model_state
     )
+    return state, metrics, change, sync
+
+  def step(state: TrainState, batch: Any):
+    if 'rests' in batch:
+      batch = {name: x for name, x in batch.items() if name != 'rests'}
+      of_one = jax.eval_shape(take, state, batch)
+      state, metrics, change, sync = _rested(strategy, state, of_one)
+    else:
+      state, metrics, change, sync = take(state, batch)
     state, synced, unequal = synchronize(sync, state)
     if ema_decay is not None:
       state = state.replace(ema=_moved(state, ema_decay))
@@ -169,20 +182,42 @@ def _reported(strategy, state, metrics):
   return reported
 
 
+def _rested(strategy, state, of_one):
+  """Returns what `take` does, of a worker that takes no step.
+
+  Its metrics are of no example, so they are not finite. `of_one` has the shapes
+  of those of a step.
+  """
+  _, metrics, change, _ = of_one
+  nothing = jax.tree.map(jnp.zeros_like, state.params)
+  triggered = _triggered(strategy, state, nothing)
+  state = state.replace(
+    step=state.step + 1,
+    opt_state=move_schedules(state.opt_state, lambda count: count + 1),
+    trigger_state=triggered,
+  )
+  absent = {name: jnp.full(x.shape, jnp.nan) for name, x in metrics.items()}
+  absent |= {'count': jnp.zeros(metrics['count'].shape)}
+  return state, absent, jnp.full(change.shape, jnp.nan), triggered.sync
+
+
+def _triggered(strategy, state, grads, **extra_args):
+  """Returns the state of the trigger after these gradients."""
+  workers = lax.axis_size(AXIS)
+  sends = strategy.sends(state.shared, workers, state.opt_state)
+  return strategy.trigger.update(
+    grads,
+    state.trigger_state,
+    state.params,
+    traffic=traffic.traffic(sends, state.params, workers),
+    **extra_args,
+  )[1]
+
+
 def _local_update(strategy, optimizer, state, grads, model_state):
   """Returns the state after the local update, the change, and the vote."""
   params = state.params
   _, measured = strategy.measure.update(grads, state.measure_state)
-  sends = strategy.sends(state.shared, lax.axis_size(AXIS), state.opt_state)
-
-  def trigger(**extra_args):
-    return strategy.trigger.update(
-      grads,
-      state.trigger_state,
-      params,
-      traffic=traffic.traffic(sends, params, lax.axis_size(AXIS)),
-      **extra_args,
-    )[1]
 
   def reduced_update(sync):
     reduced, reducer = strategy.reducer.update(
@@ -192,9 +227,9 @@ def _local_update(strategy, optimizer, state, grads, model_state):
 
   if strategy.trigger.traits.sees_update:
     updates, opt_state, reducer = reduced_update(None)
-    triggered = trigger(applied=updates)
+    triggered = _triggered(strategy, state, grads, applied=updates)
   else:
-    triggered = trigger()
+    triggered = _triggered(strategy, state, grads)
     updates, opt_state, reducer = reduced_update(triggered.sync)
   state = state.replace(
     step=state.step + 1,

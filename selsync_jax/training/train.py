@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from selsync_jax.config import ConfigError
 from selsync_jax.devices.mapper import Mapper
 from selsync_jax.report import label_counts
 from selsync_jax.runs import checkpoints
@@ -60,6 +61,8 @@ def train_and_evaluate(
   """
   settings = check(config)
   elastic, programs = mapper.elastic if mapper else None, None
+  if settings.config.pace == 'free' and not (elastic and elastic.is_free):
+    raise ConfigError("config.pace='free': is for islands alone")
   if elastic and elastic.prepares:
     print('preparing, while the others train')
     record = None if restart else checkpoints.peek_record(workdir)

@@ -28,6 +28,7 @@ def row(step, members='abc', begins=None):
     'readers': [*members],
     'digest': 0,  # Of no parameters.
     'arrived': None,
+    'shares': None,
     'begins': begins,
   }
 

@@ -1,0 +1,150 @@
+"""Islands that keep their own pace."""
+
+from concurrent import futures
+from fractions import Fraction
+
+import hypothesis
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+
+from selsync_jax.config import ConfigError
+from selsync_jax.islands import pace
+from selsync_jax.islands import rounds
+from selsync_jax.islands.board import Board
+from selsync_jax.islands.mapper import IslandMapper
+from selsync_jax.islands.pace import Pace
+from selsync_jax.islands.pace import WHOLE
+from selsync_jax.islands.replay import replay
+from selsync_jax.islands.rounds import Rounds
+from selsync_jax.runs import checkpoints
+from selsync_jax.training.train import train_and_evaluate
+from tests.support import live_runs
+from tests.support import perceptron
+from tests.support import short_runs
+
+N = 2
+
+
+@hypothesis.given(
+  st.lists(st.floats(0.001, 10), min_size=1, max_size=5), st.integers(1, 300)
+)
+def test_all_need_equally_long_and_the_fastest_never_rests(seconds, steps):
+  own = Pace(len(seconds))
+  own.plan(dict(enumerate(seconds)))
+  slots = range(len(seconds))
+  taken = [0 for _ in slots]
+  for _ in range(steps):
+    kept, own = own.to_json(), Pace(len(seconds))
+    own.begin(kept)  # As after a kill.
+    rest = own.next(slots)
+    for slot in slots:
+      taken[slot] += slot not in rest
+  assert taken[int(np.argmin(seconds))] == steps
+  for slot, share in enumerate(own.shares):
+    most = max(own.shares)
+    each = Fraction(share * WHOLE // most, WHOLE)
+    assert taken[slot] == int(each * steps + 1 - Fraction(share, WHOLE))
+    if share > 50:  # To rounding by a thousandth.
+      assert share / WHOLE * seconds[slot] == pytest.approx(
+        min(seconds), rel=0.02
+      )
+
+
+@pytest.fixture
+def train(tmp_path, data_dir, one_saves_at_a_time, monkeypatch):
+  """Trains islands in threads, one of which needs twice as long for a step."""
+  added = [[] for _ in range(N)]
+
+  def island(i, board, fields):
+    config = short_runs.config(
+      data_dir, 'local_sgd', workers=N, pace='free', mapper='auto', **fields
+    )
+    mapper = IslandMapper(
+      N, board.peers(i), Rounds(tmp_path / f'{i}'), is_free=True
+    )
+    mapper.watch.add = added[i].append
+    monkeypatch.setattr(mapper.watch, '_seconds', [1.0 + i])
+    return train_and_evaluate(config, tmp_path / f'{i}', mapper=mapper)
+
+  def train(**fields):
+    board = Board(N, timeout=20.0)
+    with perceptron.registered(), futures.ThreadPoolExecutor(N) as pool:
+      work = [pool.submit(island, i, board, fields) for i in range(N)]
+      found = [each.result() for each in work]
+    # No step that synchronizes or rests is timed.
+    assert len(added[0]) > len(added[1]) > 0
+    return found
+
+  return train
+
+
+LATE = {'sync__delay': {'steps': 3, 'own': 0.5, 'ahead': 0.5}}
+
+
+@pytest.mark.parametrize(
+  'fields', [{}, pytest.param(LATE, marks=pytest.mark.slow)]
+)
+def test_the_slower_one_rests_in_every_second_step(fields, train, tmp_path):
+  period, steps = 4, short_runs.STEPS
+  each = train(sync__period=period, **fields)
+  assert each[0]['test_loss'] == each[1]['test_loss']
+  rows = short_runs.rows(tmp_path / '0')
+  assert [row['synced'] for row in rows] == [
+    step % period == 0 for step in range(1, steps + 1)
+  ]
+  # Nobody rests before the first average is there, nor right after one.
+  first = period + (3 if fields else 0)
+  read = checkpoints.peek_record(tmp_path / '0')['leases']['read']
+  assert read == [steps, first + (steps - first + 1) // 2]
+  for row in rows:
+    rests = row['step'] > first and (row['step'] - first) % 2 == 0
+    assert np.isnan(row['relative_changes'][1]) == rests
+    assert np.isfinite(row['relative_changes'][0]) or row['step'] == 1
+  ends = [live_runs.arrays(tmp_path / f'{i}', steps) for i in range(N)]
+  for (name, left), (_, right) in zip(*ends, strict=True):
+    if name.startswith("['params']") and not fields:
+      np.testing.assert_array_equal(left, right, err_msg=name)
+  with perceptron.registered():
+    compared = replay(tmp_path)
+  assert compared['0'] == len(rounds.read(tmp_path / '0')) > 0
+
+
+def test_a_run_that_was_stopped_goes_on_at_its_pace(train, tmp_path):
+  train(sync__period=4)
+  whole = [
+    live_runs.arrays(tmp_path / f'{i}', short_runs.STEPS) for i in (0, 1)
+  ]
+  for i in range(N):
+    live_runs.go_back(tmp_path / f'{i}', 8)
+  train(sync__period=4)
+  for i in range(N):
+    again = live_runs.arrays(tmp_path / f'{i}', short_runs.STEPS)
+    for (name, left), (_, right) in zip(whole[i], again, strict=True):
+      np.testing.assert_array_equal(left, right, err_msg=name)
+
+
+@pytest.mark.parametrize(
+  'method, why',
+  [
+    ('selsync', 'trigger selsync(1.0) votes; it needs a trigger'),
+    ('bsp', 'reducer all_reduce() changes gradients; it needs a trigger'),
+  ],
+)
+def test_what_waits_at_every_step_is_refused(method, why, data_dir, tmp_path):
+  config = short_runs.config(data_dir, method, workers=1, pace='free')
+  mapper = IslandMapper(1, Board(1).peers(0), Rounds(tmp_path), is_free=True)
+  with pytest.raises(ConfigError) as error, perceptron.registered():
+    train_and_evaluate(config, tmp_path / 'run', mapper=mapper)
+  assert str(error.value).startswith(f"config.pace='free': {why}")
+
+
+def test_workers_of_one_program_have_one_pace(data_dir, tmp_path):
+  config = short_runs.config(data_dir, 'local_sgd', pace='free')
+  line = "pace='free': is for islands alone"
+  with perceptron.registered(), pytest.raises(ConfigError, match=line):
+    train_and_evaluate(config, tmp_path)
+
+
+def test_a_plan_takes_no_island_out():
+  assert pace.plan([1e-9, 1e9]) == [WHOLE, 1]
