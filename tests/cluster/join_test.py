@@ -21,8 +21,8 @@ with ss.join(agreed={'rate': 0.1}) as cluster:
     (total,) = multihost_utils.process_allgather(np.ones(1)).sum(0)
     if step == 3:
       print(f'is {cluster.process} of {total:g}', flush=True)
-      if cluster.process == 1:
-        os.kill(os.getpid(), number)
+    if step == 4 and cluster.process == 1:  # Both have printed by now.
+      os.kill(os.getpid(), number)
     if cluster.stops_after(step):
       print('stopped after', step)
       sys.exit(75)
