@@ -4,7 +4,7 @@ References:
   Tyagi and Swany, CLUSTER 2023, Algorithm 1, lines 6 to 15.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.struct
@@ -108,7 +108,7 @@ def train_step(
   gradient's function has no collectives, see `Mapper.alone`; it takes the batch
   in `accumulate` pieces, see `gradient`.
 
-  A worker that keeps its own pace rests if its batch has an array `rests`: the
+  A worker that keeps its own pace rests if its batch has an item `rests`: the
   step counts, for the trigger and for schedules, and takes no gradient.
 
   With `ema_decay`, each worker keeps a moving average of its parameters. Their
@@ -129,7 +129,7 @@ def train_step(
     return state, metrics, change, sync
 
   def step(state: TrainState, batch: Any):
-    if 'rests' in batch:
+    if isinstance(batch, Mapping) and 'rests' in batch:
       batch = {name: x for name, x in batch.items() if name != 'rests'}
       of_one = jax.eval_shape(take, state, batch)
       state, metrics, change, sync = _rested(strategy, state, of_one)
