@@ -65,8 +65,8 @@ class Pace:
     """Decides what share of the steps each slot takes from now on.
 
     Args:
-      seconds: of a step of each island that is there; 0 if it has not measured
-        one, and then nobody rests.
+      seconds: how long each island that is there needs for a step, by slot; 0
+        if it has not measured one, and then nobody rests.
     """
     shares = plan([*seconds.values()])
     self.decide(dict(zip(seconds, shares, strict=True)))
