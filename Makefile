@@ -16,8 +16,8 @@ $(error $(VENV) has Python $(call version,$(BIN)/python): add VENV=.venv-other, 
 endif
 endif
 
-.PHONY: train test test-random test-all lint format results stragglers plotly \
-	docs clean
+.PHONY: train test test-random test-all lint format check-docs results \
+	stragglers plotly docs clean
 
 train: $(VENV)/train.stamp
 	$(BIN)/python train.py
@@ -52,9 +52,14 @@ test-all: test
 lint: $(VENV)/test.stamp
 	@failed=0; \
 	for tool in 'ruff check .' 'ruff format --check .' \
-			'pyrefly check --python-interpreter-path $(BIN)/python'; do \
+			'pyrefly check --python-interpreter-path $(BIN)/python' \
+			'python docs/check.py'; do \
 		echo "$$tool"; $(BIN)/$$tool || failed=1; \
 	done; exit $$failed
+
+# Figures in README and docs that name no command, and commands that are gone.
+check-docs: $(VENV)/train.stamp
+	$(BIN)/python docs/check.py
 
 # What `make lint` says of the format, and some of the rest, done.
 format: $(VENV)/test.stamp

@@ -53,8 +53,8 @@ def report(
 
 
 def insert(text: str, page: pathlib.Path, name: str) -> None:
-  """Replaces what stands between `<!-- name -->` and `<!-- /name -->`."""
-  block = re.compile(f'(<!-- {name} -->\n).*(<!-- /{name} -->)', re.S)
+  """Replaces what stands between `<!-- name: ... -->` and `<!-- /name -->`."""
+  block = re.compile(rf'(<!-- {name}\b.*? -->\n).*(<!-- /{name} -->)', re.S)
   new, count = block.subn(lambda m: m[1] + text + m[2], page.read_text())
   assert count == 1, f'{page} needs <!-- {name} --> once'
   page.write_text(new)

@@ -2,6 +2,7 @@
 
 import json
 
+from benchmarks.table import insert
 from benchmarks.table import report
 from benchmarks.table import Table
 
@@ -13,3 +14,11 @@ def test_tables_are_aligned_and_the_result_is_written(tmp_path, capsys):
     'on a CPU\n          ms\na step  10.0\nb        2.5\n\nlimit 3\n'
   )
   assert json.loads((tmp_path / 'out.json').read_text()) == {'ms': [10.0]}
+
+
+def test_a_page_keeps_the_command_beside_a_new_table(tmp_path):
+  page = tmp_path / 'page.md'
+  text = 'a\n<!-- times: `make times` -->\n{}<!-- /times -->\nb\n'
+  page.write_text(text.format('old\n\nold\n'))
+  insert('new\n', page, 'times')
+  assert page.read_text() == text.format('new\n')

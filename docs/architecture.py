@@ -25,7 +25,7 @@ DOORS = {
   '__init__': ('import selsync_jax', ROOT / PACKAGE / '__init__.pyi'),
 }
 PAGE = pathlib.Path(__file__).resolve().parent / 'architecture.md'
-BLOCK = re.compile(r'(<!-- rooms -->\n).*(<!-- /rooms -->)', re.S)
+BLOCK = re.compile(r'(<!-- rooms: .*? -->\n).*(<!-- /rooms -->)', re.S)
 Graph = dict[str, set[str]]
 
 
@@ -135,7 +135,7 @@ def update(text: str) -> str:
   order = bottom_up(graph)[::-1]
   drawn = f'{picture(read_graph(files | doors))}\n{table(files, order)}'
   new, count = BLOCK.subn(lambda match: match[1] + drawn + match[2], text)
-  assert count == 1, f'{PAGE} needs <!-- rooms --> and <!-- /rooms --> once'
+  assert count == 1, f'{PAGE} needs <!-- rooms: ... --> once'
   return new
 
 

@@ -163,9 +163,9 @@ def tables() -> dict[str, dict[str, str]]:
 def update(text: str, tables: Mapping[str, str]) -> str:
   """A page with the parts between its markers written again."""
   for name, table in tables.items():
-    block = re.compile(rf'(<!-- {name} -->\n).*(<!-- /{name} -->)', re.S)
+    block = re.compile(rf'(<!-- {name}: .*? -->\n).*(<!-- /{name} -->)', re.S)
     text, count = block.subn(lambda m, t=table: m[1] + t + m[2], text)
-    assert count == 1, f'needs <!-- {name} --> and <!-- /{name} --> once'
+    assert count == 1, f'needs <!-- {name}: ... --> once'
   return text
 
 

@@ -8,8 +8,8 @@ learning rate with the lowest validation loss, with a seed of its own, at every
 delay anew; then it is trained with three other seeds. Prints one table: the
 validation loss, and how far it is above that without a delay, seed by seed.
 Writes delay.json and, with --into, the table into a page, between
-`<!-- delays -->` and `<!-- /delays -->`. With --picture, also draws the loss
-over the delay.
+`<!-- delays: ... -->` and `<!-- /delays -->`. With --picture, also draws the
+loss over the delay.
 """
 
 import argparse

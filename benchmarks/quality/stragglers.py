@@ -9,7 +9,7 @@ methods have the fields, the learning rate and the number of gradients of their
 config; nothing is tuned. Prints one table for each data set and cluster: the
 median virtual time until a score is reached, that of the whole run, the bytes
 that a worker sends, the final score, and the mean staleness. Writes them into
-the page between `<!-- stragglers -->` and `<!-- /stragglers -->`, and into
+the page between `<!-- stragglers: ... -->` and `<!-- /stragglers -->`, and into
 stragglers.json.
 
 A lockstep method computes the same on every cluster, so it is trained once for

@@ -1,33 +1,12 @@
-"""What README and docs name is there: targets, modules, extras, links."""
+"""What README and docs name is there: extras, links, pictures."""
 
-import importlib.util
 import re
 import tomllib
 
 import pytest
 
-from tests.support.pages import commands
 from tests.support.pages import PAGES
 from tests.support.pages import ROOT
-
-
-def test_make_has_the_targets_that_are_named():
-  makefile = (ROOT / 'Makefile').read_text()
-  for page in PAGES:
-    named = [c[1] for c in commands(page) if c[0] == 'make']
-    named += re.findall(r'`make (\w+)', (ROOT / page).read_text())
-    for target in named:
-      assert re.search(rf'^{target}:', makefile, re.M), target
-
-
-def test_the_modules_that_are_named_in_passing_exist():
-  for page in PAGES:
-    text = (ROOT / page).read_text()
-    names = re.findall(r'python -m ([a-z_.]+)[`\s]', text)
-    if page == 'docs/performance.md':
-      names += re.findall(r'^\| `([a-z_.]+)`', text, re.M)
-    for name in names:
-      assert importlib.util.find_spec(name), f'{page}: {name}'
 
 
 def test_the_extras_that_are_named_exist():

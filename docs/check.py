@@ -1,0 +1,248 @@
+"""Checks that every figure in README and docs names a command that exists.
+
+  python docs/check.py
+
+A figure is a number that was measured. It stands between two marks, of which
+the first one says under which conditions, and between them, or in the first
+mark, is the command, in code:
+
+  <!-- measured: `python -m benchmarks.speed.start`, 2 cores -->
+  The first step takes 4.5 s.
+  <!-- /measured -->
+
+Where a program writes what stands between the marks, they have another name. In
+benchmarks/README.md each section is a part of its own, without marks.
+
+Found as figures are a number with %, ±, `times`, `points` or a unit; one with
+three decimals or more; a cell of a table that is only a number with a decimal
+point or a thousands separator; and any decimal number in a block of `text`. Not
+figures are what is in code, a confidence level, and what a sentence with the
+word "paper" says. Not found are whole numbers, "a tenth", "5 minutes", and what
+pictures show.
+
+Of a command, the file, the target of make, the flags, and the config's file,
+method and variant are looked up in the sources, wherever a page names it; the
+values of other flags, and fields of a config, are not.
+"""
+
+import ast
+from collections.abc import Iterator, Sequence
+import functools
+import itertools
+import pathlib
+import re
+import shlex
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MEASUREMENTS = 'benchmarks/README.md'
+PAGES = ['README.md', 'CONTRIBUTING.md', MEASUREMENTS]
+PAGES += sorted(f'docs/{path.name}' for path in ROOT.glob('docs/*.md'))
+
+FENCE = re.compile(r'^( *)```(\w*).*\n((?:.*\n)*?)\1```$', re.M)
+CODE = re.compile(r'`((?:(?!\n\n)[^`])+)`')
+URL = re.compile(r'\]\([^)]*\)')
+COMMENT = re.compile(r'<!--.*?-->', re.S)
+MARK = re.compile(r'^<!-- /?\w+', re.M)
+PART = re.compile(
+  r'^<!-- (\w+)(?:: (?:(?!-->).)*)? -->(?:(?!^<!-- ).)*^<!-- /\1 -->',
+  re.M | re.S,
+)
+SECTION = re.compile(r'^#.*\n(?:(?!#).*\n)*', re.M)
+BLOCK = re.compile(r'(?:.*\S.*\n)+')
+END = re.compile(r'[.!?]\s|\|\n|\n\n')
+SENTENCE = re.compile(rf'(?:(?!{END.pattern}).)+', re.S)
+
+UNIT = r'(?:%(?!\s+interval)|±|(?:ms|us|s|kB|MB|GB|times|points)\b)'
+FIGURE = re.compile(
+  rf'(?<![\w.])(?:\d[\d,.]*\s*{UNIT}|\d+\.\d{{3,}}\b|\d[\d.]*e-\d)'
+)
+CELL = re.compile(r'(?<=\|)[ +-]*(?:\d[\d,]*\.\d+|\d{1,3}(?:,\d{3})+) *(?=\|)')
+DECIMAL = re.compile(r'(?<![\w.])\d+\.\d+\b')
+
+Problem = tuple[int, str]
+"""A position in a page, and what is wrong there."""
+
+
+def blank(pattern: re.Pattern, text: str) -> str:
+  """The text with spaces in place of what fits the pattern."""
+  return pattern.sub(lambda match: re.sub(r'\S', ' ', match[0]), text)
+
+
+def figures(text: str) -> Iterator[Problem]:
+  """The first figure of each paragraph, table and block of text."""
+  for block in FENCE.finditer(text):
+    if block[2] == 'text' and (found := DECIMAL.search(block[3])):
+      yield block.start(3) + found.start(), found[0]
+  for pattern in (FENCE, COMMENT, CODE, URL):
+    text = blank(pattern, text)
+  for block in BLOCK.finditer(text):
+    found = [(cell.start(), cell[0]) for cell in CELL.finditer(block[0])]
+    for sentence in SENTENCE.finditer(block[0]):
+      if 'paper' not in sentence[0]:
+        found += [
+          (sentence.start() + figure.start(), figure[0])
+          for figure in FIGURE.finditer(sentence[0])
+        ]
+    if found:
+      start, figure = min(found)
+      yield block.start() + start, ' '.join(figure.split())
+
+
+def commands(text: str) -> Iterator[tuple[int, str, list[str]]]:
+  """The position, the file and the arguments of each command of ours.
+
+  Flags alone, as in "and with `--steps=5`", are those of the command before
+  them in the same sentence, or the same row of a table.
+  """
+  lines = [
+    (block.start(3) + line.start(), line[0].replace('\\\n', ' '))
+    for block in FENCE.finditer(text)
+    if block[2] in ('sh', 'text')
+    for line in re.finditer(r'\S(?:.*\\\n)*.*', block[3])
+  ]
+  spans = CODE.finditer(blank(FENCE, text))
+  lines += [(span.start(), ' '.join(span[1].split())) for span in spans]
+  file, end = '', 0
+  for start, line in sorted(lines):
+    try:
+      words = shlex.split(line, comments=True)
+    except ValueError:  # No line of a shell.
+      continue
+    if command := resolve(words):
+      file, arguments = command
+      yield start, file, arguments
+      end = start + len(line)
+    elif line.startswith('--') and file and not END.search(text, end, start):
+      yield start, file, words
+
+
+def resolve(words: Sequence[str]) -> tuple[str, list[str]] | None:
+  """The file that a line runs, and its arguments; none if it is not ours."""
+  words = [*itertools.dropwhile(re.compile(r'\w+=').match, words)]
+  match [word.removeprefix('.venv/bin/') for word in words]:
+    case ['python', '-m', 'pytest', *_]:
+      return None
+    case ['make', *arguments]:
+      return 'Makefile', arguments
+    case ['selsync', name, *arguments] | [
+      'python',
+      '-m',
+      'selsync_jax',
+      name,
+      *arguments,
+    ] if name.isidentifier():
+      return f'selsync_jax/commands/{name}.py', arguments
+    case ['python', ('train.py' | 'compare.py') as name, *arguments]:
+      return f'selsync_jax/commands/{name}', arguments
+    case [('train.py' | 'compare.py') as name, first, *others]:
+      return f'selsync_jax/commands/{name}', [first, *others]
+    case ['python', '-m', module, *arguments]:
+      return f'{module.replace(".", "/")}.py', arguments
+    case ['python', script, *arguments] if script.endswith('.py'):
+      return script, arguments
+    case [name, *arguments] if name.startswith(('benchmarks.', 'stress.')):
+      return f'{name.replace(".", "/")}.py', arguments
+  return None
+
+
+def missing(file: str, arguments: Sequence[str]) -> str:
+  """What a command lacks, or an empty text."""
+  if not re.fullmatch(
+    r'[a-z\d_/.-]+|Makefile', file
+  ):  # `python -m stress.NAME`.
+    return ''
+  if not (ROOT / file).exists():
+    return f'there is no {file}'
+  if file == 'Makefile':
+    targets = re.findall(r'^(\S+):', (ROOT / file).read_text(), re.M)
+    gone = [a for a in arguments if '=' not in a and a not in targets]
+    return f'Makefile has no target {gone[0]}' if gone else ''
+  own = [*itertools.takewhile(lambda argument: argument != '--', arguments)]
+  for argument, following in itertools.zip_longest(own, own[1:], fillvalue=''):
+    name, _, value = argument.partition('=')
+    if name == '--config' and (lack := missing_config(value or following)):
+      return lack
+    is_flag = name.startswith('--') and not name.startswith('--config.')
+    if is_flag and name not in flags(ROOT / file):
+      return f'{file} has no flag {name}'
+  return ''
+
+
+def missing_config(argument: str) -> str:
+  """What a `FILE:METHOD,VARIANT` names that does not exist."""
+  name, _, names = argument.partition(':')
+  if not name.islower():  # `FILE:METHOD`.
+    return ''
+  places = ROOT / name, ROOT / 'configs' / name, ROOT / f'configs/{name}.py'
+  path = next((place for place in places if place.is_file()), None)
+  if not path:
+    return f'there is no config {name}'
+  known = {''}
+  for package in ('methods', 'simulate/methods'):
+    registry = ROOT / 'selsync_jax' / package / '__init__.py'
+    known |= set(re.findall(r"^ +'(\w+)':", registry.read_text(), re.M))
+  for source in (path, ROOT / 'configs/base.py'):
+    known |= set(re.findall(r"'(\w+)'", source.read_text()))
+  unknown = [each for each in names.split(',') if each not in known]
+  return f'{name} has no {unknown[0]}' if unknown else ''
+
+
+@functools.cache
+def flags(path: pathlib.Path) -> set[str]:
+  """The flags that a file declares, or one beside it that it imports."""
+  tree, found = ast.parse(path.read_text()), {'--help'}
+  for node in ast.walk(tree):
+    match node:
+      case ast.Call(
+        func=ast.Name(id=kind) | ast.Attribute(attr=kind),
+        args=[ast.Constant(value=str(name)), *_],
+      ) if kind in ('add', 'add_argument', 'flag', 'switch'):
+        name = name.removeprefix('--')
+        found.add(f'--{name}')
+        if kind == 'switch':
+          found.add(f'--no{name}')
+  for node in tree.body:
+    if isinstance(node, ast.ImportFrom):
+      for alias in node.names:
+        beside = path.parent / f'{alias.name}.py'
+        found |= flags(beside) if beside.exists() else set()
+  return found
+
+
+def problems(page: str, text: str) -> Iterator[Problem]:
+  """What is wrong in a page."""
+  marked = SECTION if page == MEASUREMENTS else PART
+  every = [*commands(text)]
+  for start, file, arguments in every:
+    if lack := missing(file, arguments):
+      yield start, lack
+  for part in marked.finditer(text):
+    if not any(part.start() <= start < part.end() for start, *_ in every):
+      yield part.start(), 'no command between these marks'
+  rest = blank(marked, text)
+  for start, figure in figures(rest):
+    yield start, f'{figure} is between no marks that name its command'
+  for mark in MARK.finditer(rest):
+    yield mark.start(), f'{mark[0]} has no partner'
+
+
+def check(page: str, text: str) -> list[str]:
+  """A line for each problem of a page."""
+  return [
+    f'{page}:{text[:start].count(chr(10)) + 1}: {line}'
+    for start, line in sorted(problems(page, text))
+  ]
+
+
+def main() -> None:
+  """Prints what is wrong; the exit code is 1 if anything is."""
+  found = [
+    line for page in PAGES for line in check(page, (ROOT / page).read_text())
+  ]
+  print(*found, sep='\n', end='\n' * bool(found))
+  sys.exit(bool(found))
+
+
+if __name__ == '__main__':
+  main()
