@@ -22,7 +22,7 @@ endif
 train: $(VENV)/train.stamp
 	$(BIN)/python train.py
 
-# What is quick: about five minutes. Most of the time goes into compiling small
+# What is quick: five to ten minutes. Most of the time goes into compiling small
 # programs, so XLA takes its cheapest way here: LLVM does not optimize, a program
 # is one module, and fusions have no code generator of their own where XLA can
 # still do without, which is in jaxlib 0.10. That halves the time of a program.

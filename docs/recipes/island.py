@@ -44,15 +44,15 @@ strategy = ss.Strategy(
   ss.budgeted(ss.selsync(delta=0.3), lssr=0.9),
   ss.delayed(ss.mean(wire=ss.wires.int8()), 5, own=0.5, ahead=0.5),
 )
-island = ss.Island.join(invitation, name, params, strategy)
-
-for step in range(STEPS):
-  key = jax.random.fold_in(jax.random.key(1), step * island.size + island.index)
-  x = jax.random.normal(key, (32, 5))
-  y = jnp.sin(x.sum(-1))
-  params, opt_state, grads, value = local_step(params, opt_state, x, y)
-  params = island.after_step(params, grads)
-  if step % 20 == 19:
-    print(f'{name}: step {step + 1}, loss {value:.4f}', flush=True)
-params = island.leave(params)
+data = jax.random.key(1)
+with ss.Island.join(invitation, name, params, strategy) as island:
+  for step in range(STEPS):
+    key = jax.random.fold_in(data, step * island.size + island.index)
+    x = jax.random.normal(key, (32, 5))
+    y = jnp.sin(x.sum(-1))
+    params, opt_state, grads, value = local_step(params, opt_state, x, y)
+    params = island.after_step(params, grads)
+    if step % 20 == 19:
+      print(f'{name}: step {step + 1}, loss {value:.4f}', flush=True)
+  params = island.leave(params)
 print(f'{name}: done', float(params['v'].sum()), flush=True)

@@ -8,11 +8,13 @@ speed affects a run's time, never its result.
 from collections.abc import Callable
 from concurrent import futures
 import contextlib
+import time
 from typing import Any
 
 import jax
 import numpy as np
 
+from selsync_jax.islands.pace import Watch
 from selsync_jax.islands.peers import Late
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.peers import Regrouped
@@ -33,6 +35,7 @@ class Behind(Late):
   Attributes:
     arrived: whether the mean that was needed last was there on all islands;
       whoever asks sets it to `None` before.
+    watch: how long they travel.
   """
 
   def __init__(self, peers: Peers, under_way: UnderWay, form: Form = PLAIN):
@@ -42,6 +45,7 @@ class Behind(Late):
     self._thread = futures.ThreadPoolExecutor(1, 'average')
     self._departed: futures.Future[Any] | None = None
     self.arrived: bool | None = None
+    self.watch = Watch()
 
   def depart(self, state: Any) -> None:
     """Sends an average on its way, after the step that synchronized.
@@ -50,11 +54,17 @@ class Behind(Late):
       state: the averager's state after that step.
     """
     message = self._message(self._peers, state)
-    departed = self._thread.submit(self._travel, self._background, message)
+    departed = self._thread.submit(self._carry, message)
     if self._peers.prepares:
       departed.result()  # It counts for nothing.
     else:
       self._departed = departed
+
+  def _carry(self, message: Any) -> Any:
+    began = time.perf_counter()
+    mean = self._travel(self._background, message)
+    self.watch.add(time.perf_counter() - began)
+    return mean
 
   def arrive(self, program: Callable[..., Any], *values: Any) -> Any:
     """Returns the mean that has departed; waits until it is there.

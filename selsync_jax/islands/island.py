@@ -1,6 +1,7 @@
 """One worker of a run, in a training loop and a program of its own."""
 
 import hashlib
+import time
 from typing import Any
 
 import jax
@@ -13,8 +14,11 @@ import optax
 from selsync_jax.array_names import by_name
 from selsync_jax.config import RunError
 from selsync_jax.islands.behind import Behind
+from selsync_jax.islands.pace import travel
+from selsync_jax.islands.pace import Watch
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.program import cut
+from selsync_jax.sync.budget import with_travel
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.sync.traffic import traffic
 
@@ -28,6 +32,8 @@ class Island:
   like the workers of one program. A mean that is `delayed` travels while they
   take further steps; every other message, a vote for example, is waited for.
   Each has its parameters where it likes: on one device, or split over a mesh.
+
+  As a context manager it lets the others know at once if its loop has failed.
 
   Args:
     peers: all islands; `join` makes them.
@@ -62,9 +68,10 @@ class Island:
 
     self._step, self._land = cut(step), cut(averager.land)
     self._peers, self._behind, self._taken = peers, None, 0
+    self._has_left = False
     if averager.under_way:
       peers.late = self._behind = Behind(peers, averager.under_way)
-    self._trigger = trigger
+    self._trigger, self._watch, self._ended = trigger, Watch(), 0.0
     with jax.set_mesh(_NO_MESH):
       self._params = params = _plain(_placed_as(params, params))
       # Compiled, so that all of it lies where the parameters do; for states
@@ -136,15 +143,30 @@ class Island:
       raise ValueError(
         f'grads=None: trigger {self._trigger} measures gradients'
       )
+    if self._behind:
+      self._behind.arrived = None
     with jax.set_mesh(_NO_MESH):
       departs, new, self._states = self._peers.complete(
         self._step, self._params, _plain(params), _plain(grads), self._states
       )
       if self._behind and departs:
         self._behind.depart(self._states[1])
+      if self._behind and self._trigger.traits.needs_travel:
+        self._measure(self._behind, departs)
     self._params, self._taken = new, self._taken + 1
     self._peers.reach(self._taken)
     return _placed_as(params, new)
+
+  def _measure(self, behind: Behind, departs: Any) -> None:
+    """Measures steps, and tells the trigger how long an average travels."""
+    ended, now = self._ended, time.perf_counter()
+    if behind.arrived is not None:
+      steps = travel(self._peers, self._watch, behind.watch)
+      triggered, averaged = self._states
+      self._states = with_travel(triggered, steps), averaged
+    elif not departs:
+      self._watch.add(now - ended)
+    self._ended = now
 
   def leave(self, params: Any) -> Any:
     """Returns the parameters with what is still on its way applied.
@@ -155,7 +177,16 @@ class Island:
     with jax.set_mesh(_NO_MESH):
       landed = self._peers.complete(self._land, _plain(params), self._states[1])
     self._peers.close()
+    self._has_left = True
     return _placed_as(params, landed)
+
+  def __enter__(self) -> 'Island':
+    return self
+
+  def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+    """Leaves, unless it has left; after an error, the others hear of it."""
+    if not self._has_left:
+      self._peers.__exit__(kind, error, trace)
 
 
 def _check_strategy(strategy: Strategy) -> None:

@@ -19,6 +19,7 @@ from selsync_jax.data.protocol import Data
 from selsync_jax.devices.mapper import Donated
 from selsync_jax.devices.mapper import Function
 from selsync_jax.devices.mapper import Mapper
+from selsync_jax.islands import pace
 from selsync_jax.islands.behind import Behind
 from selsync_jax.islands.leases import Leases
 from selsync_jax.islands.leases import Reader
@@ -32,6 +33,8 @@ from selsync_jax.islands.rounds import Rounds
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs.checkpoints import Choice
 from selsync_jax.sync.averagers import UnderWay
+from selsync_jax.sync.budget import asks_travel
+from selsync_jax.sync.budget import with_travel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,12 +159,16 @@ class IslandMapper(Mapper):
           late=bool(behind),
           arrived=arrived,
         )
-        members, shares = list(self.peers.names), None
+        members, shares, travel = list(self.peers.names), None, None
         if self.is_free and averaged:
           shares = self._planned()
+        elif behind and averaged and asks_travel(state.trigger_state):
+          travel = pace.travel(self.peers, self.watch, behind.watch)
+          triggered = with_travel(state.trigger_state, travel)
+          state = state.replace(trigger_state=triggered)
         elif not (synced or self.peers.slot in self.rounds.rest):
           self.watch.add(time.perf_counter() - began)
-        self.rounds.add(state, members, averaged, arrived, shares)
+        self.rounds.add(state, members, averaged, arrived, shares, travel)
       return state, metrics
 
     return call

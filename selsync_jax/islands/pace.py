@@ -15,10 +15,14 @@ from collections.abc import Mapping, Sequence
 import statistics
 from typing import Any
 
+import numpy as np
+
+from selsync_jax.islands.peers import Peers
+
 WHOLE = 1000
 """The share of the steps that an island takes if it takes every one."""
 
-_KEPT = 5  # The steps of which a median is taken.
+_KEPT = 5  # The times of which a median is taken.
 
 
 class Pace:
@@ -92,19 +96,36 @@ def plan(seconds: Sequence[float]) -> list[int]:
 
 
 class Watch:
-  """Measures how long this island needs for a step that waits for nobody."""
+  """Measures how long something takes that this island does again and again."""
 
   def __init__(self) -> None:
     self._seconds: deque[float] = deque(maxlen=_KEPT)
     self._is_warm = False
 
   def add(self, seconds: float) -> None:
-    """Adds the time of a step without an exchange; the first one compiles."""
+    """Adds a time in seconds; the first one counts not, as it compiles."""
     if self._is_warm:
       self._seconds.append(seconds)
     self._is_warm = True
 
   @property
   def median(self) -> float:
-    """The median of the last steps; 0 if there is none."""
+    """The median of the last times; 0 if there is none."""
     return statistics.median(self._seconds) if self._seconds else 0.0
+
+
+def travel(peers: Peers, step: Watch, average: Watch) -> float:
+  """Returns in how many steps an average travels, the same on all islands.
+
+  All islands call it together; the slowest counts. It is 0 if one has measured
+  no step or no average.
+
+  Args:
+    peers: all islands.
+    step: how long steps take in which nothing is sent or waited for but votes.
+    average: how long averages travel.
+  """
+  own = np.array([step.median, average.median])
+  seconds = np.array(peers.complete(lambda peers: peers.share(own)))
+  of_step, of_average = seconds.max(axis=0) * seconds.all()
+  return float(np.float32(of_average / of_step)) if of_step else 0.0

@@ -35,6 +35,7 @@ from selsync_jax.islands.rounds import Round
 from selsync_jax.runs import files
 from selsync_jax.runs import fingerprint
 from selsync_jax.runs import records
+from selsync_jax.sync.budget import with_travel
 from selsync_jax.training import settings
 from selsync_jax.training.setup import create_setup
 from selsync_jax.training.setup import Setup
@@ -169,6 +170,11 @@ def _repeated(
       )
       if row and row['shares']:
         pace.decide(dict(enumerate(row['shares'])))
+      if row and row['travel'] is not None:
+        for name in members:
+          state = states[name]
+          triggered = with_travel(state.trigger_state, row['travel'])
+          states[name] = state.replace(trigger_state=triggered)
       if row:
         digests = {name: rounds.digest(states[name]) for name in members}
         yield step, members, digests

@@ -6,6 +6,7 @@ What islands compute follows from their config and their data, but for
     that one;
   - who was there to read its data, which are leased to them, see `leases`;
   - who rests in which step, if islands keep their own `pace`;
+  - in how many steps an average travels, if a budget needs to know it;
   - which island began with a copy of whose state before a step, as it came
     among the others, or all resumed and it did not have their checkpoint;
   - whether a delayed mean was there when it was needed. If not, because islands
@@ -58,8 +59,10 @@ class Round(TypedDict):
   `digest` is the checksum of the island's parameters after the step. `arrived`
   is whether the delayed mean that the step needed was there on all of them,
   `None` if it needed none. `shares` are those of the steps that each slot takes
-  from then on, if that was decided, see `pace`. `begins` is how islands have
-  begun before the step, if it is the first one, perhaps from a checkpoint.
+  from then on, if that was decided, see `pace`, and `travel` in how many steps
+  an average travels, if a budget has asked, see `budgeted`. `begins` is how
+  islands have begun before the step, if it is the first one, perhaps from a
+  checkpoint.
   """
 
   step: int
@@ -68,6 +71,7 @@ class Round(TypedDict):
   digest: int
   arrived: bool | None
   shares: list[int] | None
+  travel: float | None
   begins: Beginning | None
 
 
@@ -110,6 +114,7 @@ class Rounds:
     averaged: bool,
     arrived: bool | None,
     shares: list[int] | None = None,
+    travel: float | None = None,
   ) -> None:
     """Adds the row of a step, if it has one.
 
@@ -119,6 +124,7 @@ class Rounds:
       averaged: whether the step has applied an average.
       arrived: see `Round`.
       shares: see `Round`.
+      travel: see `Round`.
     """
     members, begins = list(members), self._begins
     if not (averaged or begins or members != self._members):
@@ -135,9 +141,11 @@ class Rounds:
       digest=digest(state),
       arrived=arrived,
       shares=shares,
+      travel=travel,
       begins=begins,
     )
-    with self._file.path.open('a') as file:
+    path = self._file.path
+    with files.naming(path), path.open('a') as file:
       file.write(f'{json.dumps(row)}\n')
     self._members, self._begins = members, None
 

@@ -39,6 +39,7 @@ def selsync(
   delta: Threshold | None = None,
   lssr: Share | None = None,
   bytes_per_step: Positive | None = None,
+  link_share: Fraction | None = None,
   smoothing: Fraction | None = SMOOTHING,
   quorum: Fraction | None = None,
   lag: Literal[0, 1] = 0,
@@ -55,10 +56,12 @@ def selsync(
     delta: the threshold on the relative gradient change; 0 averages at every
       step. `None` lets a budget move it.
     lssr: the share of local steps that is the budget, in [0, 1). `None` means
-      0.9, unless `delta` or `bytes_per_step` is set. Not in the paper.
+      0.9, unless `delta` or another budget is set. Not in the paper.
     bytes_per_step: the budget in bytes that a worker sends for
-      synchronization, on average over steps. `None` means that `lssr` is the
-      budget. Not in the paper.
+      synchronization, on average over steps. Not in the paper.
+    link_share: the budget as the share of the time in which an average is on
+      its way, in (0, 1], for islands whose averages have a delay. Not in the
+      paper.
     smoothing: the weight of the newest squared gradient norm, in (0, 1]. `None`
       is the paper's N / 100.
     quorum: the share of workers that must reach delta, in (0, 1]. `None` is the
@@ -75,7 +78,7 @@ def selsync(
     Synchronization`, CLUSTER 2023, Algorithm 1; `aggregate` is its section
     `Parameter vs. gradient aggregation`.
   """
-  budget = dict(lssr=lssr, bytes_per_step=bytes_per_step)
+  budget = dict(lssr=lssr, bytes_per_step=bytes_per_step, link_share=link_share)
   given: dict[str, Any] = {
     name: value for name, value in budget.items() if value is not None
   }

@@ -222,11 +222,10 @@ def compose(
   with config_errors('sync'):
     if wire is not None:
       strategy = _on_wire(strategy, wire)
-    strategy.check()
     if late is not None:
       averager = late(**run, of=strategy.averager)
       strategy = strategy._replace(averager=averager)
-      strategy.check()
+    strategy.check()
   return strategy
 
 

@@ -40,6 +40,16 @@ def write_json(path: pathlib.Path, value: Any, **options: Any) -> None:
 
 
 @contextlib.contextmanager
+def naming(path: pathlib.Path) -> Iterator[None]:
+  """Lets an `OSError` that is raised meanwhile name a file."""
+  try:
+    yield
+  except OSError as error:
+    error.filename = str(path)
+    raise
+
+
+@contextlib.contextmanager
 def replaced(path: pathlib.Path) -> Iterator[pathlib.Path]:
   """Yields a temporary path; the file written there then replaces `path`.
 
@@ -48,12 +58,11 @@ def replaced(path: pathlib.Path) -> Iterator[pathlib.Path]:
   # No name that a user would give; after a kill, the next write replaces it.
   temporary = path.with_name(f'.{path.name}.selsync.tmp')
   try:
-    yield temporary
-    _sync(temporary)
-  except BaseException as error:
+    with naming(path):
+      yield temporary
+      _sync(temporary)
+  except BaseException:
     temporary.unlink(missing_ok=True)
-    if isinstance(error, OSError):
-      error.filename = str(path)
     raise
   temporary.replace(path)
   _sync(path.parent)  # Holds the new name.

@@ -201,14 +201,15 @@ class Appender:
   def __init__(self, rows: Rows, step: int):
     text, self._seal = rows.kept(step)
     files.write(rows.path, text.decode())
-    self._file = rows.path.open('ab')
+    self._path, self._file = rows.path, rows.path.open('ab')
     self.close = self._file.close
 
   def append(self, row: Row) -> None:
     """Adds a line of strict JSON."""
     line = f'{json.dumps(_finite(row), allow_nan=False)}\n'.encode()
-    self._file.write(line)
-    self._file.flush()
+    with files.naming(self._path):
+      self._file.write(line)
+      self._file.flush()
     self._seal = Seal(self._seal.rows + 1, zlib.crc32(line, self._seal.crc32))
 
   def seal(self) -> Seal:

@@ -23,16 +23,22 @@ what is measured has changed, n starts anew.
 
 The first finite value measured is the first threshold. Until then every step
 synchronizes.
+
+The rate p is fixed, or follows from the bytes that may be sent. Or the link is
+to carry an average for a share q of the time: if one travels for m steps, p is
+q / m.
 """
 
 import math
 from typing import Any, NamedTuple
 
+import jax
 from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Int32
 import optax
 
+from selsync_jax.config import Fraction
 from selsync_jax.config import Positive
 from selsync_jax.config import Share
 from selsync_jax.sync import resizing
@@ -69,6 +75,9 @@ class BudgetState(NamedTuple):
   debt: Float32[Array, '']  # Synchronizations too many, lately.
   sync: Bool[Array, '']  # Whether this step synchronizes.
   safe: Bool[Array, '']  # Whether it held its vote and nobody vetoed.
+  # In how many steps an average travels, if the budget is a share of the link;
+  # 0 before that is known. See `with_travel`.
+  travel: Float32[Array, ''] | tuple[()] = ()
 
 
 @part
@@ -77,6 +86,7 @@ def budgeted(
   *,
   lssr: Share | None = None,
   bytes_per_step: Positive | None = None,
+  link_share: Fraction | None = None,
   gain: Positive | None = None,
   axis_name: str = AXIS,
 ) -> Trigger:
@@ -89,6 +99,9 @@ def budgeted(
     bytes_per_step: bytes that a worker may send for synchronization, on average
       over steps. If that pays for more than a synchronization at every step,
       every step synchronizes.
+    link_share: the share of the time in which an average is on its way, in
+      (0, 1]: as many averages as the link can carry behind the steps, as
+      measured now. Islands measure it; before they have, p is 1.
     gain: how much the logarithm of the threshold rises for one synchronization
       too many, if it is to be constant. The lower it is, the more the trigger
       decides which steps synchronize; the higher, the sooner the budget is met.
@@ -104,17 +117,19 @@ def budgeted(
     raise ValueError(
       f'budgeted needs a trigger with one threshold, got {trigger}'
     )
-  if (lssr is None) == (bytes_per_step is None):
+  if [lssr, bytes_per_step, link_share].count(None) != 2:
     raise ValueError(
-      'budgeted needs either lssr or bytes_per_step, '
-      f'got lssr={lssr}, bytes_per_step={bytes_per_step}'
+      'budgeted needs one of lssr, bytes_per_step, and link_share, got '
+      f'lssr={lssr}, bytes_per_step={bytes_per_step}, link_share={link_share}'
     )
   compared, spacing = trigger.traits.compared, trigger.traits.spacing
   start = math.log(min(max(threshold, math.exp(-LIMIT)), math.exp(LIMIT)))
   # The metric `threshold` is reserved for thresholds on the relative change.
   name = 'budget_threshold' if meter is None else 'threshold'
 
-  def rate(traffic):  # The wanted rate of synchronizations.
+  def rate(traffic, travel=()):  # The wanted rate of synchronizations.
+    if link_share is not None:
+      return link_share / jnp.maximum(travel, link_share)
     if lssr is not None:
       wanted = 1 - lssr
     elif traffic is None:
@@ -142,13 +157,15 @@ def budgeted(
     no, zero = jnp.bool(False), jnp.float32(0)
     first, count = (start, 0) if compared is None else (-jnp.inf, -1)
     state = trigger.init(params)
+    travel = () if link_share is None else zero
     return BudgetState(
-      state, jnp.float32(first), jnp.int32(count), zero, no, no
+      state, jnp.float32(first), jnp.int32(count), zero, no, no, travel
     )
 
   def update(updates, state, params=None, *, traffic=None, **extra_args):
     synced = extra_args.setdefault('synced', state.sync)
-    log_threshold, count, debt = _moved(state, synced, rate(traffic), gain)
+    wanted = rate(traffic, state.travel)
+    log_threshold, count, debt = _moved(state, synced, wanted, gain)
     extra_args |= dict(traffic=traffic, threshold=jnp.exp(log_threshold))
     inner: Any = trigger.update(updates, state.trigger, params, **extra_args)[1]
     if compared is not None:
@@ -161,17 +178,19 @@ def budgeted(
       )
     safe = getattr(inner, 'safe', jnp.bool(True))
     moved = log_threshold, count, debt
-    return updates, BudgetState(inner, *moved, inner.sync, safe)
+    return updates, BudgetState(inner, *moved, inner.sync, safe, state.travel)
 
   def metrics(state):
     of_trigger = trigger.metrics(state.trigger)
     return {**of_trigger, name: jnp.exp(state.log_threshold)}
 
   def affordable(traffic):
-    rate(traffic)
+    if link_share is None:
+      rate(traffic)
     trigger.traits.affordable(traffic)
 
-  kept = dict.fromkeys(('log_threshold', 'count', 'debt'), resizing.first)
+  names = 'log_threshold', 'count', 'debt', 'travel'
+  kept = dict.fromkeys(names, resizing.first)
   resize = resizing.fields(trigger=trigger.resize, **kept)
 
   def sends(params, workers):
@@ -182,7 +201,40 @@ def budgeted(
   own: dict[str, Any] = dict(metrics=metrics, resize=resize, threshold=None)
   own['sends'] = sends
   own['affordable'] = affordable
+  own['needs_travel'] = link_share is not None
   return Trigger(init, update, **around(trigger) | own)
+
+
+def asks_travel(state: Any) -> bool:
+  """Returns whether a state wants to know how long an average travels."""
+  return bool(_travels(state))
+
+
+def with_travel(state: Any, steps: float) -> Any:
+  """Returns a state that knows how long an average travels.
+
+  Args:
+    state: that of a trigger with `budgeted(..., link_share=...)` anywhere in
+      it, or of an optimizer with such a trigger.
+    steps: the time in which an average travels, divided by that of a step; 0 if
+      it is not known.
+
+  Example:
+    >>> import selsync_jax as ss
+    >>> trigger = ss.budgeted(ss.selsync(0.3), link_share=0.8)
+    >>> with_travel(trigger.init(jnp.zeros(2)), 10.0).travel
+    Array(10., dtype=float32)
+  """
+  (_, known), *_ = _travels(state)
+  return optax.tree.set(state, _is_array, travel=jnp.full_like(known, steps))
+
+
+def _travels(state: Any) -> list[Any]:
+  return optax.tree.get_all_with_path(state, 'travel', _is_array)
+
+
+def _is_array(path: Any, value: Any) -> bool:
+  return bool(jax.tree.leaves(value))
 
 
 def _moved(state, synced, rate, gain):

@@ -88,6 +88,10 @@ class Strategy(NamedTuple):
       ),
       'trigger {trigger} measures from common parameters, and averager '
       '{averager} leaves none': trigger.needs_consensus and not averager.agrees,
+      'trigger {trigger} needs averages that travel behind the steps, and '
+      'averager {averager} has no delay': (
+        trigger.needs_travel and averager.under_way is None
+      ),
       'reducer {reducer} runs when trigger {trigger} asks for it, and averager '
       '{averager} averages later, not as often': at_sync and averager.delay,
       'reducer {reducer} comes before the local update, and trigger {trigger} '

@@ -21,6 +21,8 @@ class TriggerTraits(NamedTuple):
     sees_update: whether it decides after the local update, on `applied`. In
       your own chain such a trigger stands last.
     needs_consensus: whether it measures from the last common parameters.
+    needs_travel: whether its state must be told how long an average travels,
+      see `budgeted`.
     threshold: the first value of the extra argument `threshold`, if it takes
       one.
     affordable: `affordable(traffic)` raises `ValueError` if what the strategy
@@ -34,6 +36,7 @@ class TriggerTraits(NamedTuple):
   spacing: int = 1
   sees_update: bool = False
   needs_consensus: bool = False
+  needs_travel: bool = False
   threshold: float | None = None
   affordable: Callable[[traffic.Traffic], Any] = lambda traffic: None
   meter: optax.GradientTransformationExtraArgs | None = None

@@ -49,6 +49,7 @@ def around(*triggers: Trigger) -> dict[str, Any]:
     spacing=max(t.spacing for t in traits),
     sees_update=any(t.sees_update for t in traits),
     needs_consensus=any(t.needs_consensus for t in traits),
+    needs_travel=any(t.needs_travel for t in traits),
     # Several thresholds may be on different quantities.
     threshold=thresholds[0] if len(thresholds) == 1 else None,
     meter=meters[0] if meters else None,

@@ -82,6 +82,11 @@ def train_and_evaluate(
     programs = Programs(settings, session.record, mapper)
   setup, step, evaluator = programs.setup, programs.step, programs.evaluator
   problem, strategy, plan = setup.problem, setup.strategy, setup.plan
+  if strategy.trigger.traits.needs_travel and not elastic:
+    raise ConfigError(
+      'config.sync.link_share: is for islands, which measure how long an '
+      'average travels'
+    )
   setup.check_programs()
   totals = start.totals(problem, plan, session.record)
   ledger = create_ledger(setup, totals)

@@ -2,6 +2,7 @@
 
 from concurrent import futures
 import contextlib
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -78,6 +79,9 @@ STRATEGIES = {
   'DiLoCo': ss.Strategy(ss.every(5), ss.outer(optax.sgd(0.7, 0.9, True))),
   'gossip': ss.Strategy(ss.every(2), ss.gossip('ring')),
 }
+BY_THE_LINK = ss.Strategy(
+  ss.budgeted(ss.selsync(0.3), link_share=0.5), ss.delayed(ss.mean(), 2)
+)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +109,18 @@ def test_they_do_so_over_a_network():
   board = Board(N)
   expected = run(lambda i: ss.Island(board.peers(i), START, strategy))
   jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_a_budget_learns_how_long_an_average_travels():
+  board, islands = Board(N), {}
+
+  def join(i):
+    islands[i] = ss.Island(board.peers(i), START, BY_THE_LINK)
+    return islands[i]
+
+  run(join)
+  (steps,) = {float(each._states[0].travel) for each in islands.values()}
+  assert steps > 0
 
 
 @pytest.mark.parametrize('kind', [AxisType.Auto, AxisType.Explicit])
@@ -144,6 +160,25 @@ def test_an_island_may_have_devices_and_a_mesh_of_its_own(kind):
     found = list(pool.map(on_a_mesh_or_not, range(2)))
     expected = list(pool.map(on_a_board, range(2)))
   np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_the_others_hear_at_once_that_a_loop_has_failed():
+  strategy = ss.Strategy(ss.every(1), ss.mean())
+
+  def loop(point, i):
+    invitation = str(point.invitation)
+    with ss.Island.join(invitation, f'{i}', START, strategy) as island:
+      for step in itertools.count():
+        island.after_step(START)
+        if i and step == 3:
+          raise ZeroDivisionError
+
+  with meeting.MeetingPoint(2) as point, futures.ThreadPoolExecutor(2) as pool:
+    one, other = [pool.submit(loop, point, i) for i in range(2)]
+    with pytest.raises(ZeroDivisionError):
+      other.result(timeout=20)
+    with pytest.raises(RunError, match='island 1 has failed'):
+      one.result(timeout=20)
 
 
 def test_an_island_needs_gradients_if_its_trigger_measures_them():

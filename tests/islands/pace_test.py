@@ -139,6 +139,66 @@ def test_what_waits_at_every_step_is_refused(method, why, data_dir, tmp_path):
   assert str(error.value).startswith(f"config.pace='free': {why}")
 
 
+def test_what_needs_to_know_the_link_is_for_islands(data_dir, tmp_path):
+  config = short_runs.config(
+    data_dir,
+    'selsync',
+    sync__link_share=0.5,
+    sync__delay={'steps': 2},
+    sync__delta=None,
+  )
+  line = 'sync.link_share: is for islands'
+  with perceptron.registered(), pytest.raises(ConfigError, match=line):
+    train_and_evaluate(config, tmp_path)
+
+
+def test_the_slowest_says_in_how_many_steps_an_average_travels():
+  board = Board(N)
+
+  def travel(i, averages):
+    watches = pace.Watch(), pace.Watch()
+    times = [1.0 + i] * 3, averages
+    for watch, seconds in zip(watches, times, strict=True):
+      for each in [60.0, *seconds]:  # The first one compiles.
+        watch.add(each)
+    return pace.travel(board.peers(i), *watches)
+
+  for averages, steps in [((), 0.0), ((5.0, 6.0, 7.0), 3.0)]:
+    board = Board(N)
+    with futures.ThreadPoolExecutor(N) as pool:
+      found = pool.map(travel, range(N), [(2.0,), averages])
+    assert [*found] == [steps] * N
+
+
+def test_a_budget_follows_the_link_and_replay_repeats_it(
+  data_dir, tmp_path, one_saves_at_a_time
+):
+  board = Board(N, timeout=20.0)
+
+  def island(i):
+    config = short_runs.config(
+      data_dir,
+      'selsync',
+      workers=N,
+      mapper='auto',
+      sync__delta=None,
+      sync__link_share=0.5,
+      sync__delay={'steps': 2},
+    )
+    workdir = tmp_path / f'{i}'
+    mapper = IslandMapper(N, board.peers(i), Rounds(workdir))
+    return train_and_evaluate(config, workdir, mapper=mapper)
+
+  with perceptron.registered(), futures.ThreadPoolExecutor(N) as pool:
+    assert len([*pool.map(island, range(N))]) == N
+    compared = replay(tmp_path)
+  one, other = (rounds.read(tmp_path / f'{i}') for i in range(N))
+  told = [row['travel'] for row in one.values()]
+  assert told == [row['travel'] for row in other.values()]
+  assert told[-1] > 0
+  assert compared['0'] == len(one)
+
+
 def test_workers_of_one_program_have_one_pace(data_dir, tmp_path):
   config = short_runs.config(data_dir, 'local_sgd', pace='free')
   line = "pace='free': is for islands alone"

@@ -2,7 +2,9 @@
 
 import json
 import re
+import types
 
+import numpy as np
 import pytest
 
 from selsync_jax.commands import replay as command
@@ -29,6 +31,7 @@ def row(step, members='abc', begins=None):
     'digest': 0,  # Of no parameters.
     'arrived': None,
     'shares': None,
+    'travel': None,
     'begins': begins,
   }
 
@@ -144,3 +147,19 @@ def test_an_island_that_had_other_parameters_is_named(tmp_path, write):
   for name in SLOTS:
     write(name, FIRST)
   refused(tmp_path, '^step 1: a, b, c had other parameters than here$')
+
+
+def test_a_disk_that_is_full_is_named_with_the_file(tmp_path):
+  log, path = rounds.Rounds(tmp_path), tmp_path / rounds.ROUNDS
+  log.begin(['a'], {})
+
+  def add(step):
+    state = types.SimpleNamespace(step=np.array([step]), params={})
+    log.add(state, ['a'], averaged=True, arrived=None)
+
+  add(1)
+  path.unlink()
+  path.symlink_to('/dev/full')
+  with pytest.raises(OSError, match='No space left on device') as error:
+    add(2)
+  assert error.value.filename == str(path)

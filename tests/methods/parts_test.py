@@ -182,7 +182,8 @@ def test_flags_replace_and_change_parts(fields, changed):
     (
       'gossip',
       ['sync.delay=2', 'sync.optimizer_state=mean'],
-      'averages over all workers, and averager gossip() does not',
+      'averages over all workers, and averager delayed(gossip(), steps=2) '
+      'does not',
     ),
     (
       'fda',
@@ -224,7 +225,10 @@ def test_none_is_refused_by_every_field_that_needs_a_value():
         accepted.add(f'{method}.{field}')
   assert accepted == {
     *(f'selsync.{f}' for f in ('delta', 'lssr', 'bytes_per_step')),
-    *(f'selsync.{f}' for f in ('smoothing', 'quorum', 'max_period')),
+    *(
+      f'selsync.{f}'
+      for f in ('link_share', 'smoothing', 'quorum', 'max_period')
+    ),
     *('groups.all_every', 'micro.capacity', 'exdyna.capacity', 'lag.bits'),
   }
 
@@ -276,6 +280,14 @@ def test_a_fixed_delta_and_a_budget_are_refused_together(budget):
     f'delta=0.2 is fixed, but {budget} would move it; set delta=None, or no '
     'budget'
   )
+
+
+def test_a_share_of_the_link_is_for_averages_behind_the_steps():
+  flags = 'sync.delta=None', 'sync.link_share=0.5'
+  with pytest.raises(ConfigError, match='mean\\(\\) has no delay'):
+    composed('selsync', *flags)
+  parts = composed('selsync', *flags, 'sync.delay=3')
+  assert parts['trigger'] == 'budgeted(selsync(0.3), link_share=0.5)'
 
 
 def test_the_method_budgeted_is_refused_with_what_replaces_it():

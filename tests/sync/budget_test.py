@@ -198,7 +198,7 @@ def test_a_synchronization_that_another_trigger_caused_counts():
       lambda: ss.budgeted(ss.budgeted(ss.fda(1.0), lssr=0.5), lssr=0.9),
       'needs a trigger with one threshold',
     ),
-    (lambda: ss.budgeted(ss.fda(1.0)), 'either lssr or bytes_per_step'),
+    (lambda: ss.budgeted(ss.fda(1.0)), 'one of lssr, bytes_per_step, and'),
     (
       lambda: ss.budgeted(ss.selsync(0.3, vote_every=10), lssr=0.9),
       r'in 10 steps leaves no choice to selsync\(0.3, vote_every=10\), which '
@@ -225,6 +225,29 @@ def test_a_synchronization_that_another_trigger_caused_counts():
 def test_what_cannot_be_budgeted_is_refused(make, message):
   with pytest.raises(ValueError, match=message):
     make()
+
+
+@pytest.mark.parametrize('share', [0.2, 0.8])
+def test_a_links_share_pays_for_what_it_can_carry(share):
+  trigger = ss.budgeted(compared(), link_share=share)
+  measured = jnp.asarray(stream([1.0]))
+  steps = {0.0: 100, 4.0: 500, 16.0: 600}  # That an average travels, and then.
+  travel = np.repeat(np.float32([*steps]), [*steps.values()])
+
+  def worker(measured):
+    def step(state, row):
+      x, travel = row
+      state = trigger.update(x, state._replace(travel=travel))[1]
+      return state, state.sync
+
+    rows = measured, jnp.asarray(travel)
+    return jax.lax.scan(step, trigger.init(measured[0]), rows)[1]
+
+  sync = jax.vmap(worker, 1, axis_name=ss.AXIS)(measured)[0]
+  found = {each: np.asarray(sync)[travel == each] for each in steps}
+  assert found[0.0].mean() > 0.9
+  for each in 4.0, 16.0:
+    assert abs(found[each][100:].mean() - share / each) < 0.03
 
 
 def test_bytes_need_to_be_told_what_is_sent():
