@@ -17,7 +17,7 @@ endif
 endif
 
 .PHONY: train test test-random test-all lint format check-docs results \
-	stragglers plotly docs clean
+	stragglers evidence plotly docs clean
 
 train: $(VENV)/train.stamp
 	$(BIN)/python train.py
@@ -78,6 +78,20 @@ results: $(VENV)/test.stamp
 # clusters.
 stragglers: $(VENV)/train.stamp
 	$(BIN)/python -m benchmarks.quality.stragglers --into=docs/stragglers.md
+
+# The tables and figures of docs/evidence.md, measured anew. That takes days on
+# two cores. `make evidence EVIDENCE=quick` has runs that are too short to prove
+# much, and no delays.
+evidence: WORK := runs/evidence$(EVIDENCE:%=-%)
+evidence: $(VENV)/test.stamp
+	$(BIN)/python -m benchmarks.quality.evidence --into=docs/evidence.md \
+		$(or $(EVIDENCE:%=--%),--emulated=5)
+ifndef EVIDENCE
+	$(BIN)/python -m benchmarks.quality.delay --picture --into=docs/evidence.md
+	$(BIN)/python docs/pictures.py runs/delay delays
+endif
+	$(BIN)/python docs/pictures.py $(WORK) \
+		$$(basename -s .png $(WORK)/plots/*.png)
 
 # The library in the page of a report, from npm: its basic bundle, compressed.
 plotly:

@@ -1,0 +1,292 @@
+"""Which methods are as good as BSP with 3 % of its bytes? Losers stay.
+
+  python -m benchmarks.quality.evidence --into=docs/evidence.md
+  python -m benchmarks.quality.evidence --quick --tasks stdlib_gpt
+
+Every family of methods (benchmarks/quality/families.py) has as many trials on
+each task: its settings at several learning rates, with one seed. `selsync tune`
+has as many for each method that it chooses from
+(benchmarks/quality/evidence.toml), and looks for the best score with 3 % of
+BSP's bytes. What is best on validation is trained with other seeds, and only
+then does the test split count.
+
+Prints a table for each task, the best on validation first: the score, its
+difference to BSP's, seed by seed, the bytes, and the seconds of a run on three
+networks, by the formula of docs/plan.md. On the network `10:1` the bytes of BSP
+take ten times as long as a step computes on this machine; a message takes a
+millisecond besides. With --emulated, the first families that keep to 3 % of the
+bytes are also timed on an emulated cluster (benchmarks/quality/shaped.py).
+Writes evidence.json, a figure for each task and, with --into, the tables into a
+page, between `<!-- evidence TASK -->` and `<!-- /evidence TASK -->`. Finished
+runs are not repeated.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+import dataclasses
+import os
+import pathlib
+import statistics
+from typing import Any, NamedTuple
+
+from benchmarks.network import cluster as emulated
+from benchmarks.quality import shaped
+from benchmarks.quality.families import BSP
+from benchmarks.quality.families import FAMILIES
+from benchmarks.quality.families import QUICK
+from benchmarks.quality.families import TASKS
+from benchmarks.quality.ratios import create_clock
+from benchmarks.quality.ratios import RATIOS
+from benchmarks.quality.recipes import SHARE
+from benchmarks.quality.recipes import train
+from benchmarks.quality.recipes import Workload
+from benchmarks.table import insert
+from benchmarks.table import report
+from selsync_jax.commands import config_file
+from selsync_jax.config import ConfigError
+from selsync_jax.report import comparison_table
+from selsync_jax.report import facts
+from selsync_jax.report import image_files
+from selsync_jax.report import pareto_plot
+from selsync_jax.report.comparison_table import Entry
+from selsync_jax.runs.history import Trial
+from selsync_jax.training.problem import create_problem
+from selsync_jax.training.settings import check
+
+TRIALS, QUICK_TRIALS = 6, 2  # Of a family.
+DRAWN = 10  # The ratio of the figure.
+
+
+class Outcome(NamedTuple):
+  """What the best recipe of a family reached.
+
+  Attributes:
+    entry: its runs.
+    seconds: of each, by seed and ratio.
+    measured: seconds on the emulated cluster, relative to BSP where nothing
+      limits the network, by ratio; empty if it was not measured.
+  """
+
+  entry: Entry
+  seconds: dict[int, dict[int, float]]
+  measured: dict[int, float]
+
+  @property
+  def sent(self) -> float:
+    """Bytes that a worker sends, the mean over seeds."""
+    return self.entry.mean('bytes_per_worker')
+
+
+class Result(NamedTuple):
+  """What all families reached on a task.
+
+  Attributes:
+    step: seconds that a step of BSP computes.
+    found: by family, the best on validation first.
+  """
+
+  step: float
+  found: dict[str, Outcome]
+
+
+def judge(finals: Mapping[str, Sequence[Trial]]) -> Result:
+  """What every family reached with the seeds that count."""
+  done = [t for each in finals.values() for t in each if t.is_done]
+  clock = create_clock(finals[BSP][0], done)
+  found = {}
+  for name, each in finals.items():
+    (entry,) = comparison_table.read_entries(each)
+    seconds = {t.seed: clock.seconds(t) for t in each if t.is_done}
+    found[name] = Outcome(entry, seconds, {})
+  best = sorted(found, key=lambda name: found[name].entry.rank, reverse=True)
+  return Result(clock.step, {name: found[name] for name in best})
+
+
+def emulate(
+  result: Result,
+  finals: Mapping[str, Sequence[Trial]],
+  count: int,
+  workload: Workload,
+) -> Result:
+  """Times the first families with few bytes on the emulated cluster."""
+  found = result.found
+  few = SHARE * found[BSP].sent
+  kept = [n for n, o in found.items() if o.entry.runs and o.sent <= few]
+  times = shaped.measure(
+    workload.config,
+    workload.fields,
+    finals[BSP][0],
+    {n: next(t for t in finals[n] if t.is_done) for n in kept[:count]},
+    workload.folder / 'emulated',
+  )
+  timed = {n: found[n]._replace(measured=each) for n, each in times.items()}
+  return result._replace(found=found | timed)
+
+
+def measure(workload: Workload, options: argparse.Namespace) -> Result:
+  """Trains on a task, and says what was reached."""
+  finals = train(workload, options.families, options.seeds, options.jobs)
+  result = judge(finals)
+  if options.emulated:
+    return emulate(result, finals, options.emulated, workload)
+  return result
+
+
+def above(entry: Entry, bsp: Entry, field: str) -> list[float]:
+  """How far a score is above BSP's, in percent of it, seed by seed."""
+  scores, reference = entry.values(field), bsp.values(field)
+  return [
+    100 * (scores[seed] / reference[seed] - 1)
+    for seed in sorted(scores.keys() & reference.keys())
+  ]
+
+
+def table(found: Mapping[str, Outcome]) -> str:
+  """The table of a task, in Markdown."""
+  bsp = found[BSP]
+  field = f'test_{comparison_table.metric_of([bsp.entry])}'
+  measured = shaped.RATIOS if any(o.measured for o in found.values()) else ()
+  head = [
+    *('family', 'best recipe', field.replace('_', ' ')),
+    *('above BSP, %', "of BSP's bytes", 'sent per worker'),
+    *(f'seconds at {ratio}:1' for ratio in RATIOS),
+    *(f'measured at {ratio}:1' for ratio in measured),
+  ]
+  lines = [head, ['---', '---', *['---:'] * (len(head) - 2)]]
+  for name, outcome in found.items():
+    entry, cells = outcome.entry, ['–'] * (len(head) - 2)
+    recipe = f'{entry.label}, learning rate {entry.learning_rate:g}'
+    if entry.diverged:
+      recipe += f' ({len(entry.diverged)} seeds diverged)'
+    if entry.runs:
+      difference = facts.interval(above(entry, bsp.entry, field), '+z.2f')
+      times = outcome.seconds.values()
+      cells = [
+        facts.spread([*entry.values(field).values()], '.4f').text,
+        '' if name == BSP else difference.text,
+        f'{outcome.sent / bsp.sent:.1%}',
+        facts.size(outcome.sent),
+        *(f'{statistics.fmean(t[r] for t in times):,.1f}' for r in RATIOS),
+        *(
+          f'{outcome.measured[r]:.2f}' if outcome.measured else '–'
+          for r in measured
+        ),
+      ]
+    lines.append([name, recipe, *cells])
+  return ''.join(f'| {" | ".join(line)} |\n' for line in lines)
+
+
+def draw(found: Mapping[str, Outcome], folder: pathlib.Path) -> None:
+  """Draws the loss over bytes, and over seconds at one ratio."""
+  entries = []
+  for name, (entry, seconds, _) in found.items():
+    runs = {
+      seed: dataclasses.replace(
+        run, summary=run.outcome | {'virtual_seconds': seconds[seed][DRAWN]}
+      )
+      for seed, run in entry.runs.items()
+    }
+    entries += [entry._replace(label=name, runs=runs)] * bool(runs)
+  plot = pareto_plot.plot(entries, 'loss')
+  named = plot._replace(name=f'evidence-{folder.name}')
+  image_files.write([named], folder.parent)
+
+
+def text(name: str, workload: Workload, result: Result) -> str:
+  """What the page says of a task: how it was trained, the table, the figure."""
+  bsp = result.found[BSP].entry
+  run = next(iter(bsp.runs.values()))
+  steps, seeds = run.outcome['steps'], len(bsp.runs)
+  quick = '--quick ' * (workload.trials == QUICK_TRIALS)
+  return (
+    '<!-- measured: python -m benchmarks.quality.evidence '
+    f'{quick}--tasks {name} -->\n'
+    f'{run.config["workers"]} workers, {steps:,} steps, {workload.trials} '
+    f'trials of each family, {seeds} seeds. A step computes '
+    f'{1e3 * result.step:.1f} ms, so BSP takes {steps * result.step:,.1f} s on '
+    f'a network without a limit.\n\n{table(result.found)}\n'
+    f'![Validation loss over bytes sent and over seconds at {DRAWN}:1, '
+    f'{TASKS[name].title}](images/evidence-{name}.png)\n'
+  )
+
+
+def record(result: Result) -> dict[str, Any]:
+  """The result of a task, for JSON."""
+  rows = [
+    {
+      'family': name,
+      'recipe': outcome.entry.label,
+      'learning_rate': outcome.entry.learning_rate,
+      'diverged': outcome.entry.diverged,
+      'outcomes': {s: run.outcome for s, run in outcome.entry.runs.items()},
+      'seconds': outcome.seconds,
+      'measured': outcome.measured,
+    }
+    for name, outcome in result.found.items()
+  ]
+  return {'step_seconds': result.step, 'families': rows}
+
+
+def create_workload(name: str, options: argparse.Namespace) -> Workload:
+  """The workload of a task by the command line."""
+  task = TASKS[name]
+  fields = {
+    'data.backend': 'numpy',
+    'mapper': 'auto',
+    'eval.every_epochs': 1000.0,
+    **(task.quick if options.quick else {}),
+  }
+  if options.idx_dir and task.config.startswith('fashion_mnist'):
+    fields['data.idx_dir'] = options.idx_dir
+  count = QUICK_TRIALS if options.quick else TRIALS
+  given = config_file.arguments(fields)
+  return Workload(task.config, given, count, options.work / name)
+
+
+def main() -> None:
+  """The command line."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  add = parser.add_argument
+  add('--tasks', nargs='+', default=list(TASKS), choices=TASKS)
+  add('--families', nargs='+', choices=FAMILIES, help='BSP is always one')
+  about = f'short runs, few trials, and {QUICK} families'
+  add('--quick', action='store_true', help=about)
+  add('--seeds', type=int, default=3)
+  add('--jobs', type=int, default=os.cpu_count(), help='runs at a time')
+  about = 'families to time on the emulated cluster'
+  add('--emulated', type=int, default=0, help=about)
+  add('--idx-dir', help='folder with the files of Fashion-MNIST')
+  about = 'folder of the runs; finished runs are not repeated'
+  add('--work', type=pathlib.Path, help=about)
+  add('--into', type=pathlib.Path, help='a page, in Markdown')
+  add('--out', default='evidence.json')
+  options = parser.parse_args()
+  every = list(FAMILIES)[: QUICK if options.quick else None]
+  options.families = dict.fromkeys([BSP, *(options.families or every)])
+  form = 'evidence-quick' if options.quick else 'evidence'
+  options.work = options.work or pathlib.Path('runs', form)
+  if options.emulated and (reason := emulated.missing()):
+    print(f'no times of the emulated cluster: {reason}')
+    options.emulated = 0
+  results, notes = {}, []
+  for name in options.tasks:
+    workload = create_workload(name, options)
+    (bsp, *_) = workload.family(BSP).values()
+    os.environ['JAX_NUM_CPU_DEVICES'] = str(bsp.config.workers)  # For `pmap`.
+    try:
+      create_problem(check(bsp.config))
+    except ConfigError as error:
+      print(f'{name} is left out: {error}')
+      continue
+    result = measure(workload, options)
+    draw(result.found, workload.folder)
+    said = text(name, workload, result)
+    if options.into:
+      insert(f'\n{said}\n', options.into, f'evidence {name}')
+    results[name] = record(result)
+    notes.append(f'### {TASKS[name].title}\n\n{said}')
+  report(options.out, results, notes=notes)
+
+
+if __name__ == '__main__':
+  main()

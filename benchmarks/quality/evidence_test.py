@@ -1,0 +1,110 @@
+"""What may run on a task, what is chosen of it, and what the table says."""
+
+import argparse
+
+import pytest
+
+from benchmarks.quality import evidence
+from benchmarks.quality import families
+from benchmarks.quality import recipes
+from benchmarks.quality.families import BSP
+from benchmarks.quality.families import FAMILIES
+from benchmarks.quality.families import TASKS
+from selsync_jax.methods import Context
+from selsync_jax.report import comparison_table
+from selsync_jax.runs import records
+from selsync_jax.training.settings import check
+
+
+def workload(name, folder):
+  """A task in its quick form."""
+  options = argparse.Namespace(quick=True, idx_dir=None, work=folder)
+  return evidence.create_workload(name, options)
+
+
+@pytest.mark.parametrize('count', [evidence.TRIALS, evidence.QUICK_TRIALS])
+def test_every_family_has_as_many_trials(count):
+  for settings in FAMILIES.values():
+    rates = families.rates(count // len(settings))
+    assert len(settings) * len(rates) == count
+
+
+@pytest.mark.parametrize('name', TASKS)
+def test_every_family_can_run_on_every_task(name, tmp_path):
+  task = workload(name, tmp_path)
+  for family in FAMILIES:
+    for trial in task.family(family).values():
+      strategy = check(trial.config).method(Context(100, trial.seed))
+      strategy.averager.check(trial.config.workers)
+
+
+def finish(trial, validation, test, sent=100):
+  """Leaves the files of a finished run with these perplexities."""
+  totals = {
+    **{'lssr': 0.5, 'samples': 1, 'bytes_per_worker': sent, 'seconds': 1.0},
+    'samples_per_second': 1.0,
+  }
+  scores = {'validation_perplexity': validation, 'test_perplexity': test}
+  scores |= {'validation_loss': 1.0, 'test_loss': 1.0}
+  trial.workdir.mkdir(parents=True)
+  records.write_config(trial.workdir, trial.config.to_dict())
+  records.write_data(
+    trial.workdir,
+    {'labels': None, 'goal': {'main': 'perplexity', 'higher': []}},
+  )
+  with records.MetricsFile(trial.workdir, 0) as file:
+    file.write({'step': 60, **totals})
+  records.write_summary(
+    trial.workdir,
+    {
+      **{'method': 'any', 'workers': 4, 'steps': 60},
+      **{'bytes_per_worker_bsp': 1000.0, **totals, **scores},
+    },
+  )
+
+
+def test_validation_chooses_and_the_test_split_does_not(tmp_path):
+  tried = workload('stdlib_gpt', tmp_path).family('local SGD')
+  low, high = tried
+  finish(tried[low], validation=5.0, test=9.0)
+  finish(tried[high], validation=6.0, test=1.0)
+  assert recipes.best(tried) == low
+
+
+def test_a_recipe_is_tried_again_with_the_seeds_that_count(tmp_path):
+  task = workload('stdlib_gpt', tmp_path)
+  for recipe, trial in task.family('local SGD, late').items():
+    for seed, again in enumerate(task.again(recipe, 3), recipes.SEEDS):
+      assert again.label == trial.label and again.workdir != trial.workdir
+      assert again.config.to_dict() == {**trial.config.to_dict(), 'seed': seed}
+
+
+def test_what_tune_has_written_is_the_same_recipe(tmp_path):
+  task = workload('stdlib_gpt', tmp_path)
+  own = ['sync.period=20', 'sync.wire=int8', 'sync.delay=4', 'steps=30']
+  flags = [*task.fields, *(f'--config.{field}' for field in own)]
+  flags.append('--config.optimizer.learning_rate=0.02')
+  (tmp_path / 'recipe.py').write_text(
+    'from selsync_jax.commands import config_file\n\n\ndef get_config():\n'
+    f'  return config_file.load("stdlib_gpt:local_sgd,middle", {flags})\n'
+  )
+  recipe = task.recipe(f'{tmp_path}/recipe.py')
+  assert recipe.rate == 0.02
+  assert {*recipe.spec.split('+')} == {'local_sgd', *own}
+
+
+def test_the_difference_to_bsp_is_in_percent_seed_by_seed(tmp_path):
+  task = workload('stdlib_gpt', tmp_path)
+  tests = {BSP: (4.0, 8.0), 'local SGD': (4.04, 8.16), 'FDA': None}
+  found = {}
+  for name, scores in tests.items():
+    each = task.again(next(iter(task.family(name))), 2)
+    for trial, score in zip(each, scores or (), strict=scores is not None):
+      finish(trial, 5.0, score, 1000 if name == BSP else 25)
+    (entry,) = comparison_table.read_entries(each)
+    times = {t.seed: dict.fromkeys(evidence.RATIOS, 3.0) for t in each}
+    found[name] = evidence.Outcome(entry, times, {})
+  _, _, bsp, ours, worst = evidence.table(found).splitlines()
+  assert ' 100.0% | 1 kB ' in bsp
+  assert ' +1.50 [-4.85, +7.85] | 2.5% | 25 B | 3.0 |' in ours
+  assert '(2 seeds diverged) | – |' in worst

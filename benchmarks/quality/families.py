@@ -1,0 +1,112 @@
+"""What `benchmarks.quality.evidence` trains: tasks, and families of methods.
+
+Where a method lets it, a setting sends at most 3 % of what BSP sends.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from selsync_jax.commands import flags
+
+BSP = 'BSP'
+INT8 = '+sync.wire=int8'
+LATE = '+sync.delay=5+sync.delay.own=0.5+sync.delay.ahead=0.5'
+BUDGET = 'selsync+sync.delta=None+sync.max_period=None+sync.lssr='
+
+FAMILIES = {
+  BSP: ('bsp',),
+  'local SGD': ('local_sgd+sync.period=40', f'local_sgd+sync.period=10{INT8}'),
+  'local SGD, late': (
+    f'local_sgd+sync.period=10{INT8}{LATE}',
+    f'local_sgd+sync.period=25{INT8}{LATE}',
+  ),
+  'SelSync, budget': (f'{BUDGET}0.9{INT8}', f'{BUDGET}0.975'),
+  'DiLoCo': (f'diloco+sync.period=10{INT8}', 'edit+sync.period=40'),
+  'MuLoCo': ('muloco+sync.period=40', f'muloco+sync.period=10{INT8}'),
+  'SparseLoCo': ('sparse_loco+sync.period=10', 'sparse_loco'),
+  'SPARTA': ('sparta', 'sparta+sync.fragments=50'),
+  'SelSync, delta': (
+    f'selsync+sync.delta=0.3{INT8}',
+    f'selsync+sync.delta=0.5{INT8}',
+  ),
+  'QSR': (f'qsr+sync.h_min=10{INT8}', 'qsr+sync.h_min=40'),
+  'FDA': ('fda+sync.theta=1.0', 'fda+sync.theta=10.0'),
+  'FedAvg': ('fedavg+sync.epochs=0.1', f'fedavg+sync.epochs=0.025{INT8}'),
+  'drift correction': (
+    f'fedprox+sync.epochs=0.025{INT8}',
+    'scaffold+sync.epochs=0.1',
+  ),
+  'server optimizers': (
+    f'fedadagrad+sync.period=10{INT8}',
+    f'slowmo+sync.period=10{INT8}',
+  ),
+  'Streaming DiLoCo': (
+    'streaming_diloco+sync.period=10',
+    f'streaming_diloco+sync.period=3{INT8}',
+  ),
+  'gossip': ('gossip+sync.period=25', 'noloco+sync.period=25'),
+  'sparse gradients': ('top_k+sync.density=0.005', 'micro+sync.density=0.005'),
+  'PowerSGD': ('power_sgd+sync.rank=1', 'power_sgd+sync.rank=2'),
+  'quantized gradients': ('int8', 'lag+sync.bits=8'),
+}
+"""By family, its settings, as `compare` takes them."""
+
+QUICK = 8
+"""The number of families in the quick form, the first ones."""
+
+RATES = '1x', '2x', '0.5x', '4x', '0.25x', '8x'
+"""Learning rates, as `compare` takes them, the most likely ones first."""
+
+
+def rates(count: int) -> list[Callable[[float], float]]:
+  """So many learning rates, the config's own first."""
+  return [*map(flags.rate, RATES[:count])]
+
+
+class Task(NamedTuple):
+  """What is trained.
+
+  Attributes:
+    config: the name of one of our own, with its variant.
+    title: what it is, for a heading.
+    quick: fields of the config that make it short.
+  """
+
+  config: str
+  title: str
+  quick: dict[str, Any]
+
+
+_PICTURES = {
+  'steps': 60,
+  'model.name': 'convnet',
+  'model.depth': None,
+  'model.stem': None,
+  'model.num_filters': 4,
+  'schedule.warmup_epochs': 0.015,
+}
+_TEXT = {
+  'steps': 60,
+  'model.num_layers': 1,
+  'model.embed_dim': 32,
+  'model.mlp_dim': 86,
+  'schedule.warmup_epochs': 0.003,
+}
+TASKS = {
+  'fashion_mnist': Task(
+    'fashion_mnist', 'Fashion-MNIST, four equal workers', _PICTURES
+  ),
+  'fashion_mnist_one_label': Task(
+    'fashion_mnist:noniid',
+    'Fashion-MNIST, ten workers with one label each',
+    _PICTURES,
+  ),
+  'stdlib_gpt': Task(
+    'stdlib_gpt:middle', 'A language model, four equal workers', _TEXT
+  ),
+  'stdlib_gpt_by_source': Task(
+    'stdlib_gpt:by_source',
+    'A language model, four workers with a kind of text each',
+    _TEXT,
+  ),
+}

@@ -1,0 +1,145 @@
+"""The recipes of `benchmarks.quality.evidence`: tried, chosen, trained again.
+
+A family has its trials, with one seed, of each setting at some learning rates.
+The best on validation is trained with other seeds. `selsync tune` has as many
+trials for each method that it chooses from.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+import pathlib
+import re
+import subprocess
+import sys
+import tomllib
+from typing import NamedTuple
+
+from benchmarks.quality import families
+from benchmarks.quality import runs
+from benchmarks.quality.families import BSP
+from selsync_jax.commands import config_file
+from selsync_jax.commands import trials
+from selsync_jax.report import comparison_table
+from selsync_jax.runs import files
+from selsync_jax.runs import history
+from selsync_jax.runs.history import Trial
+
+SPACE = 'benchmarks/quality/evidence.toml'
+TUNE = 'found by `tune`'
+SHARE = 0.03  # Of BSP's bytes, for `tune`.
+TUNING_SEED = 50
+SEEDS = 60  # The first of those that count.
+
+
+class Recipe(NamedTuple):
+  """A method with its fields, as `compare` takes it, and its learning rate."""
+
+  spec: str
+  rate: float
+
+
+class Workload(NamedTuple):
+  """A task, whole or in its quick form.
+
+  Attributes:
+    config: the name of a config, with its variant.
+    fields: arguments that change it for all runs.
+    trials: the number for a family.
+    folder: of the runs.
+  """
+
+  config: str
+  fields: list[str]
+  trials: int
+  folder: pathlib.Path
+
+  def list_trials(
+    self,
+    spec: str,
+    rates: Sequence[Callable[[float], float]],
+    seed: int,
+    seeds: int = 1,
+  ) -> list[Trial]:
+    """The runs of a method, with seeds from `seed` on."""
+    own = [*self.fields, f'--config.seed={seed}']
+    return trials.list_trials(
+      self.config, own, [spec], {}, rates, seeds, self.folder
+    )
+
+  def family(self, name: str) -> dict[Recipe, Trial]:
+    """The trials of a family."""
+    settings = families.FAMILIES[name]
+    rates = families.rates(self.trials // len(settings))
+    return {
+      Recipe(spec, trial.learning_rate): trial
+      for spec in settings
+      for trial in self.list_trials(spec, rates, TUNING_SEED)
+    }
+
+  def again(self, recipe: Recipe, seeds: int) -> list[Trial]:
+    """The runs of a recipe that count."""
+    rates = [lambda _: recipe.rate]
+    return self.list_trials(recipe.spec, rates, SEEDS, seeds)
+
+  def search(self, sent: float, jobs: int) -> Recipe:
+    """What `selsync tune` finds for a worker that sends so many bytes."""
+    with open(SPACE, 'rb') as file:
+      count = len(tomllib.load(file)) * self.trials
+    out = self.folder / 'tune'
+    subprocess.run(
+      [
+        *(sys.executable, '-m', 'selsync_jax', 'tune', f'--out={out}'),
+        *(f'--config={self.config}', *self.fields, f'--space={SPACE}'),
+        *(f'--config.seed={TUNING_SEED}', f'--bytes={sent:.0f}B'),
+        *(f'--trials={count}', '--seeds=1', '--step=1ms', f'--jobs={jobs}'),
+      ],
+      check=True,
+    )
+    return self.recipe(f'{out}/recipe.py')
+
+  def recipe(self, path: str) -> Recipe:
+    """The recipe in a config file that `selsync tune` has written."""
+    found = config_file.load(path, [])
+    method, rate = found.sync.method, found.optimizer.learning_rate
+    named = config_file.with_method(self.config, method)
+    own = config_file.load(named, self.fields)
+    changed = [
+      f'{re.sub(r"[.](name|steps)$", "", field)}={value}'
+      for field, _, value in files.differences(own.to_dict(), found.to_dict())
+      if field != 'optimizer.learning_rate'
+    ]
+    return Recipe('+'.join([method, *changed]), rate)
+
+
+def best(tried: Mapping[Recipe, Trial]) -> Recipe:
+  """The recipe whose trial is the best on validation."""
+
+  def rank(recipe):
+    (entry,) = comparison_table.read_entries([tried[recipe]])
+    return entry.rank
+
+  return max(tried, key=rank)
+
+
+def train(
+  workload: Workload, names: Iterable[str], seeds: int, jobs: int
+) -> dict[str, list[Trial]]:
+  """Tries families and `tune`; trains the best of each with other seeds."""
+
+  def run(trials, what):
+    # `tune` may have found a setting of a family, and so the same runs.
+    every = {t.workdir: t for t in itertools.chain.from_iterable(trials)}
+    name = f'{workload.folder.name}, {what}'
+    runs.train_all(every.values(), jobs, workload.folder, name)
+
+  tried = {name: workload.family(name) for name in names}
+  run([each.values() for each in tried.values()], 'trials')
+  recipes = {name: best(each) for name, each in tried.items()}
+  bsp = history.read(tried[BSP][recipes[BSP]].workdir)
+  sent = SHARE * bsp.outcome['bytes_per_worker']
+  recipes[TUNE] = workload.search(sent, jobs)
+  finals = {
+    name: workload.again(recipe, seeds) for name, recipe in recipes.items()
+  }
+  run(finals.values(), 'seeds')
+  return finals
