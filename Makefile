@@ -17,7 +17,7 @@ endif
 endif
 
 .PHONY: train test test-random test-all lint format check-docs results \
-	stragglers evidence plotly docs clean
+	stragglers paper evidence plotly docs clean
 
 train: $(VENV)/train.stamp
 	$(BIN)/python train.py
@@ -92,6 +92,10 @@ ifndef EVIDENCE
 endif
 	$(BIN)/python docs/pictures.py $(WORK) \
 		$$(basename -s .png $(WORK)/plots/*.png)
+
+# The tables of docs/paper.md, measured anew: the papers' claims, one by one.
+paper: $(VENV)/train.stamp
+	$(BIN)/python -m benchmarks.quality.paper --into=docs/paper.md
 
 # The library in the page of a report, from npm: its basic bundle, compressed.
 plotly:

@@ -48,12 +48,31 @@ def spread(values: Sequence[float], form: str) -> Cell:
   return Cell(mean, text)
 
 
-def interval(differences: Sequence[float], form: str) -> Cell:
-  """Returns the mean of paired differences, and its 95% confidence interval.
+def bounds(differences: Sequence[float]) -> tuple[float, float]:
+  """Returns the 95% confidence interval of the mean of paired differences.
 
   It assumes that they are a random sample from a normal distribution (Student's
-  t). Equal ones show no spread, so there is no interval; rounding may tell them
-  apart.
+  t). A single one says nothing: the interval is infinite. Equal ones show no
+  spread, so both bounds are their value; rounding may tell them apart.
+
+  >>> [round(bound, 3) for bound in bounds([0.01, 0.02, 0.03])]
+  [-0.005, 0.045]
+  """
+  count = len(differences)
+  if count < 2:
+    return -math.inf, math.inf
+  mean = statistics.fmean(differences)
+  if np.ptp(differences) <= 1e-12:
+    return mean, mean
+  from scipy import stats  # Takes most of a second to import.
+
+  quantile = float(stats.t.ppf(0.975, count - 1))
+  margin = quantile * deviation(differences) / math.sqrt(count)
+  return mean - margin, mean + margin
+
+
+def interval(differences: Sequence[float], form: str) -> Cell:
+  """Returns the mean of paired differences, and its `bounds`, if there are any.
 
   >>> interval([0.01, 0.02, 0.03], '+.2f').text
   '+0.02 [-0.00, +0.04]'
@@ -64,13 +83,9 @@ def interval(differences: Sequence[float], form: str) -> Cell:
   if count < 2:
     return spread(differences, form)
   mean = statistics.fmean(differences)
-  if np.ptp(differences) <= 1e-12:
+  low, high = bounds(differences)
+  if low == high:
     return Cell(mean, f'{mean:{form}}, equal in {count}')
-  from scipy import stats  # Takes most of a second to import.
-
-  quantile = float(stats.t.ppf(0.975, count - 1))
-  margin = quantile * deviation(differences) / math.sqrt(count)
-  low, high = mean - margin, mean + margin
   return Cell(mean, f'{mean:{form}} [{low:{form}}, {high:{form}}]')
 
 

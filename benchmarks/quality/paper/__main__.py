@@ -1,0 +1,97 @@
+"""The claims of the SelSync paper and of its rivals' papers, one by one.
+
+  python -m benchmarks.quality.paper --only digits eager --into=docs/paper.md
+
+Trains what the claims need, scaled down, with fresh seeds, unless it has been
+trained before, and judges each claim by a rule that is stated with it. Prints a
+table for each group of claims: the paper's numbers, ours, and whether the claim
+holds. Writes the tables into a page between `<!-- claims -->` and
+`<!-- /claims -->`, and all into paper.json.
+"""
+
+import argparse
+from collections.abc import Mapping
+import os
+import pathlib
+
+from benchmarks.quality import runs
+from benchmarks.quality.paper import changes
+from benchmarks.quality.paper import clock
+from benchmarks.quality.paper import cost
+from benchmarks.quality.paper import injection
+from benchmarks.quality.paper import table_one
+from benchmarks.quality.paper import workloads
+from benchmarks.quality.paper.claim import Claim
+from benchmarks.quality.paper.claim import Finding
+from benchmarks.table import insert
+from benchmarks.table import report
+
+GROUPS: dict[str, tuple[str, list[Claim]]] = {
+  'table': ('Table I by its own numbers', table_one.CLAIMS),
+  **{
+    name: (f'{name}, for {workload}', [*workloads.claims(task, workload)])
+    for name, (task, workload) in workloads.TASKS.items()
+  },
+  'rounds': ("FedAvg with the paper's steps", [*workloads.rounds()]),
+  'changes': ('Delta, and when gradients change', [*changes.claims()]),
+  'workers': ('The number of workers', [*changes.claims_of_workers()]),
+  'injection': ('Data injection', [*injection.claims()]),
+  'eager': ('eager-SGD', [*clock.eager()]),
+  'dssp': ('DSSP', [*clock.dssp()]),
+  'sparse': ('MiCRO and ExDyna', [*clock.sparse()]),
+  'cost': ('The cost of measuring and selecting', [*cost.claims()]),
+}
+"""By the name for the command line: a heading, and the claims."""
+
+
+def table(claims: Mapping[Claim, Finding]) -> str:
+  """Returns the table of one group, in Markdown."""
+  lines = [
+    ['claim', 'the paper', 'ours', 'verdict'],
+    ['---'] * 4,
+    *([c.text, c.theirs, f.ours, f.verdict] for c, f in claims.items()),
+  ]
+  return ''.join(f'| {" | ".join(line)} |\n' for line in lines)
+
+
+def main() -> None:
+  """The command line."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  add = parser.add_argument
+  add('--only', nargs='+', default=list(GROUPS), choices=GROUPS)
+  add('--seeds', type=int, default=3)
+  add('--jobs', type=int, default=os.cpu_count())
+  add(
+    '--work',
+    type=pathlib.Path,
+    default='runs/paper',
+    help='folder of the runs; finished runs are not repeated',
+  )
+  add('--into', type=pathlib.Path, help='a page, in Markdown')
+  add('--out', default='paper.json')
+  options = parser.parse_args()
+  os.environ.setdefault('JAX_NUM_CPU_DEVICES', '16')  # For `pmap`.
+  seeds, work = options.seeds, options.work.resolve()
+  text, record = '', {}
+  for name in options.only:
+    heading, claims = GROUPS[name]
+    trials = {
+      trial.workdir: trial
+      for claim in claims
+      for arm in claim.arms
+      for trial in arm.trials(seeds, work)
+    }
+    runs.train_all(trials.values(), options.jobs, work, name)
+    found = {claim: claim.finding(seeds, work) for claim in claims}
+    text += f'### {heading}\n\n{table(found)}\n'
+    record[name] = [
+      {'claim': claim.text, 'paper': claim.theirs, **finding._asdict()}
+      for claim, finding in found.items()
+    ]
+  if options.into:
+    insert(f'\n{text}', options.into, 'claims')
+  report(options.out, {'seeds': seeds, 'claims': record}, notes=[text])
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,182 @@
+"""A claim of a paper, the runs that test it, and the rule that judges it.
+
+A run is scored once on the test split. Nothing is chosen: as in the paper, all
+methods on a task have the same learning rate, that of its config.
+"""
+
+from collections.abc import Callable, Sequence
+import math
+import pathlib
+from typing import NamedTuple
+
+from selsync_jax.commands import trials
+from selsync_jax.report import facts
+from selsync_jax.runs import history
+from selsync_jax.runs.history import Run
+from selsync_jax.runs.history import Trial
+
+CONFIGS = pathlib.Path(__file__).parents[3] / 'configs'
+FIRST_SEED = 200  # No other table has these seeds.
+MARGIN = 0.01
+"""How much worse is still as good: of accuracy, or a share of perplexity."""
+
+
+class Task(NamedTuple):
+  """What is trained.
+
+  Attributes:
+    name: of the folder of its runs.
+    config: a file in configs/, perhaps with a variant.
+    metric: of the test split.
+    fields: of the config that differ from the file's.
+  """
+
+  name: str
+  config: str
+  metric: str = 'accuracy'
+  fields: tuple[str, ...] = ()
+
+  @property
+  def form(self) -> str:
+    """The format of a score."""
+    return '.2f' if self.metric == 'perplexity' else '.4f'
+
+  def score(self, run: Run) -> float:
+    """Returns the score on the test split; NaN if the run diverged."""
+    score = run.outcome.get(f'test_{self.metric}')
+    return math.nan if score is None else score
+
+  def gain(self, run: Run, other: Run) -> float:
+    """Returns how much better a run is: in accuracy, or share of perplexity."""
+    own, others = self.score(run), self.score(other)
+    return others / own - 1 if self.metric == 'perplexity' else own - others
+
+
+class Arm(NamedTuple):
+  """Runs that differ in their seed alone; a method as `compare` takes it."""
+
+  task: Task
+  method: str
+  is_simulated: bool = False
+
+  def trials(self, seeds: int, work: pathlib.Path) -> list[Trial]:
+    """Returns its runs, in a folder of the task."""
+    task = self.task
+    fields = [f'seed={FIRST_SEED}', *task.fields]
+    return trials.list_trials(
+      f'{CONFIGS}/{task.config}',
+      [f'--config.{field}' for field in fields],
+      [self.method],
+      {},
+      [],
+      seeds,
+      work / task.name,
+      simulate=self.is_simulated,
+    )
+
+
+class Range(NamedTuple):
+  """The rule: a claim holds if its number lies between two bounds.
+
+  It holds if the whole 95% interval over seeds does, does not hold if the whole
+  interval is outside, and cannot be told otherwise.
+  """
+
+  low: float = -math.inf
+  high: float = math.inf
+
+  def verdict(self, numbers: Sequence[float]) -> str:
+    """Returns the verdict on a number of every seed, in words."""
+    least, most = facts.bounds(numbers)
+    if self.low < least and most < self.high:
+      return 'holds'
+    if most <= self.low or least >= self.high:
+      return 'does not hold'
+    if math.isnan(least):
+      return 'cannot be told: a run diverged'
+    inside = [f'{x:.3g}' for x in self if least < x < most]
+    return f'cannot be told: the interval contains {" and ".join(inside)}'
+
+
+BETTER = Range(low=0)
+WORSE = Range(high=0)
+AS_GOOD = Range(low=-MARGIN)
+
+
+def about(number: float) -> Range:
+  """Returns the range within a tenth of a number above 0."""
+  return Range(0.9 * number, 1.1 * number)
+
+
+class Finding(NamedTuple):
+  """What this machine says of a claim; `numbers` are those of each seed."""
+
+  ours: str
+  verdict: str
+  numbers: Sequence[float] = ()
+
+
+Judge = Callable[[Sequence[Sequence[Run]]], Finding]
+"""From the runs of each arm, ordered by seed, to what they say."""
+
+
+class Claim(NamedTuple):
+  """A claim of a paper.
+
+  Attributes:
+    text: the claim, with its place in the paper.
+    theirs: the paper's numbers.
+    judge: what the runs of the arms say.
+    arms: what is trained.
+  """
+
+  text: str
+  theirs: str
+  judge: Judge
+  arms: tuple[Arm, ...] = ()
+
+  def finding(self, seeds: int, work: pathlib.Path) -> Finding:
+    """Returns the finding of runs that have been trained."""
+    return self.judge(
+      [
+        [history.read(t.workdir, t.label) for t in arm.trials(seeds, work)]
+        for arm in self.arms
+      ]
+    )
+
+
+def by_seed(
+  shown: Callable[[Run], float],
+  form: str,
+  number: Callable[..., float],
+  rule: Range,
+  signed: str = '+.4f',
+) -> Judge:
+  """Returns the judge of a number that every seed has.
+
+  Args:
+    shown: the value of a run that the table shows for each arm.
+    form: its format.
+    number: of one seed, from its runs in the order of the arms.
+    rule: which numbers are as claimed.
+    signed: the format of the number.
+  """
+
+  def judge(groups):
+    parts = [
+      f'{runs[0].name}: {facts.spread([*map(shown, runs)], form).text}'
+      for runs in groups
+    ]
+    numbers = [number(*runs) for runs in zip(*groups, strict=True)]
+    return found(parts, numbers, rule, signed)
+
+  return judge
+
+
+def found(
+  parts: Sequence[str], numbers: Sequence[float], rule: Range, form: str
+) -> Finding:
+  """Returns the finding of numbers that are judged, after some other parts."""
+  interval = facts.interval(numbers, form).text
+  ours = '; '.join([*parts, interval])
+  return Finding(ours, rule.verdict(numbers), numbers)

@@ -1,0 +1,171 @@
+"""Claims of rivals' papers about time, on the virtual clock.
+
+References:
+  Li et al., `Taming Unbalanced Training Workloads in Deep Learning with Partial
+    Collective Operations`, PPoPP 2020 (eager-SGD).
+  Zhao et al., `Dynamic Stale Synchronous Parallel Distributed Training for Deep
+    Learning`, ICDCS 2019 (DSSP).
+  Yoon and Oh, `MiCRO`, HiPC 2023, and `Preserving Near-Optimal Gradient
+    Sparsification Cost for Scalable Distributed Deep Learning`, CCGrid 2024
+    (ExDyna).
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from benchmarks.quality.paper.claim import about
+from benchmarks.quality.paper.claim import Arm
+from benchmarks.quality.paper.claim import AS_GOOD
+from benchmarks.quality.paper.claim import BETTER
+from benchmarks.quality.paper.claim import by_seed
+from benchmarks.quality.paper.claim import Claim
+from benchmarks.quality.paper.claim import Range
+from benchmarks.quality.paper.claim import Task
+from benchmarks.quality.paper.claim import WORSE
+from selsync_jax.runs.history import Run
+
+HYPERPLANE = {200: 1.50, 300: 1.75, 400: 2.01}
+"""By the delay in ms, the speed-up of solo eager-SGD."""
+
+
+class Skewed(NamedTuple):
+  """What eager-SGD's paper says of workers that are all late."""
+
+  words: str
+  accuracy: float
+  rule: Range
+  times: float  # The speed-up.
+
+
+SKEW = {
+  'solo': Skewed('worse than', 58.0, WORSE, 3.15),
+  'majority': Skewed('as good as', 90.0, AS_GOOD, 1.29),
+}
+SMALL = 'model.num_filters=8', 'data.backend=numpy'
+SKEWED = Task(
+  'skewed',
+  'digits.py',
+  fields=(*SMALL, 'cluster.compute=skewed', 'cluster.step_seconds=0.01'),
+)
+PAIR = Task(
+  'pair',
+  'digits.py',
+  fields=(
+    *(*SMALL, 'workers=2', 'steps=300', 'eval.every_epochs=1000.0'),
+    *('cluster.compute=factors', 'cluster.factors=(3.1,1.0)'),
+  ),
+)
+SPARSE = Task(  # BSP's average takes about as long as its step, 0.1 s.
+  'sparse', 'digits.py', fields=(*SMALL, 'cluster.bandwidth=20Mbit')
+)
+
+
+def seconds(run: Run) -> float:
+  """Returns the virtual seconds of a whole run."""
+  return run.outcome['virtual_seconds']
+
+
+def sooner(run: Run, other: Run) -> float:
+  """Returns how many times as long the other run takes."""
+  return seconds(other) / seconds(run)
+
+
+def selection(run: Run) -> float:
+  """Returns the length of the longest message, 1 as planned.
+
+  It is the mean over the second half of the run, when the threshold has
+  settled.
+  """
+  lengths = run.column('selection')
+  return float(lengths[len(lengths) // 2 :].mean())
+
+
+def _arms(task: Task, *methods: str) -> tuple[Arm, ...]:
+  return tuple(Arm(task, method, is_simulated=True) for method in methods)
+
+
+def eager() -> Iterator[Claim]:
+  """Yields claims about eager-SGD."""
+  for delay, times in HYPERPLANE.items():
+    task = Task(
+      f'late-{delay}',
+      'hyperplane.py',
+      fields=(
+        *('data.backend=numpy', 'cluster.step_seconds=0.325'),
+        *('cluster.compute=delays', f'cluster.delay={delay / 1000}'),
+      ),
+    )
+    yield Claim(
+      f'Solo eager-SGD is faster than BSP on a hyperplane where one of 8 '
+      f'workers is {delay} ms late at each step (eager-SGD)',
+      f'{times:.2f} times',
+      by_seed(seconds, '.1f', sooner, about(times), '.2f'),
+      _arms(task, 'eager', 'bsp'),
+    )
+  for mode, theirs in SKEW.items():
+    arms = _arms(SKEWED, f'eager+sync.mode={mode}', 'bsp')
+    yield Claim(
+      f'With all workers 50 to 400 ms late, eager-SGD by {mode} is '
+      f'{theirs.words} BSP (eager-SGD, ResNet-32)',
+      f'{theirs.accuracy} against 92.6',
+      by_seed(SKEWED.score, '.4f', SKEWED.gain, theirs.rule),
+      arms,
+    )
+    yield Claim(
+      f'There, eager-SGD by {mode} is faster than BSP (eager-SGD, ResNet-32)',
+      f'{theirs.times} times',
+      by_seed(seconds, '.1f', sooner, about(theirs.times), '.2f'),
+      arms,
+    )
+
+
+def dssp() -> Iterator[Claim]:
+  """Yields claims about DSSP, with one worker 3.1 times as slow as the other.
+
+  That factor fits the paper's times of ASP and BSP, 2993 and 6159 s.
+  """
+  for method, other, words, times in (
+    ('ssp', 'bsp', 'SSP with s = 3 is hardly faster than BSP', 6159 / 5678),
+    (
+      *('dssp+sync.strict=False', 'ssp'),
+      *('DSSP as printed is faster than SSP with s = 3', 5678 / 3016),
+    ),
+    (
+      *('dssp', 'ssp'),
+      'DSSP with the bound that its text promises is faster than SSP',
+      5678 / 3016,
+    ),
+  ):
+    yield Claim(
+      f'{words} on two unequal GPUs (DSSP, ResNet-110)',
+      f'{times:.2f} times',
+      by_seed(seconds, '.1f', sooner, about(times), '.2f'),
+      _arms(PAIR, method, other),
+    )
+
+
+def sparse() -> Iterator[Claim]:
+  """Yields claims about MiCRO and ExDyna."""
+  for method, name in (('micro', 'MiCRO'), ('exdyna', 'ExDyna')):
+    yield Claim(
+      f'{name} sends as much as its density says, once settled ({name})',
+      'no number at hand',
+      by_seed(selection, '.2f', selection, about(1), '.2f'),
+      _arms(SPARSE, method),
+    )
+    for other in ('top_k', 'bsp'):
+      yield Claim(
+        f'{name} is faster than {other}, by its messages ({name})',
+        'no number at hand',
+        by_seed(seconds, '.1f', sooner, Range(low=1), '.2f'),
+        _arms(SPARSE, method, other),
+      )
+  arms = _arms(SPARSE, 'exdyna', 'micro')
+  yield Claim(
+    "ExDyna's parts are balanced: its messages are shorter than MiCRO's",
+    'no number at hand',
+    by_seed(
+      selection, '.2f', lambda a, b: selection(b) - selection(a), BETTER, '+.2f'
+    ),
+    arms,
+  )

@@ -1,0 +1,79 @@
+"""The paper's claims: arithmetic, rules, and runs that can be trained."""
+
+import pytest
+
+from benchmarks.quality import runs
+from benchmarks.quality.paper import claim
+from benchmarks.quality.paper import table_one
+from benchmarks.quality.paper import workloads
+from benchmarks.quality.paper.__main__ import GROUPS
+
+
+def test_only_the_speed_ups_of_vgg11_contradict_their_own_lssr():
+  rows = [(w, m) for w in table_one.TABLE for m in table_one.timed(w)]
+  impossible = {
+    (workload, method)
+    for workload, method in rows
+    if table_one.TABLE[workload][method].speedup
+    > table_one.limit(workload, method)
+  }
+  vgg11 = {('VGG11', m) for m in table_one.METHODS if m.startswith('SelSync')}
+  assert impossible == vgg11
+  assert table_one.limit('VGG11', 'SelSync, delta 0.5') == pytest.approx(
+    10.8 / (81.2 * 0.063)
+  )
+
+
+def test_the_cost_of_an_average_gives_the_speed_up_back():
+  """By the definition: BSP's cost over the method's, in local steps."""
+  for method, row in table_one.timed('ResNet101').items():
+    cost = table_one.cost('ResNet101', method)
+    own = row.thousands * (1 + (1 - row.lssr) * cost)
+    assert 22.8 * (1 + cost) / own == pytest.approx(row.speedup)
+
+
+@pytest.mark.parametrize(
+  'numbers, verdict',
+  [
+    ([0.02, 0.03, 0.04], 'holds'),
+    ([-0.02, -0.03, -0.04], 'does not hold'),
+    ([-0.02, 0.03, 0.02], 'cannot be told: the interval contains 0'),
+    ([0.02, 0.02], 'holds'),
+    ([0.0, 0.0], 'does not hold'),
+    ([0.02, float('nan')], 'cannot be told: a run diverged'),
+    ([0.02], 'cannot be told: the interval contains 0'),
+  ],
+)
+def test_the_interval_over_seeds_decides(numbers, verdict):
+  assert claim.BETTER.verdict(numbers) == verdict
+
+
+def test_every_claim_can_be_trained_and_no_two_runs_share_a_folder(tmp_path):
+  """`list_trials` refuses a config that breaks a rule, and equal folders."""
+  flags = {}
+  for _, claims in GROUPS.values():
+    for arm in {arm for each in claims for arm in each.arms}:
+      (trial,) = arm.trials(1, tmp_path)
+      assert flags.setdefault(trial.workdir, trial.flags) == trial.flags
+  assert len(flags) > 100
+
+
+def test_a_claim_is_judged_by_runs_that_were_trained(tmp_path):
+  fields = ('data.backend=numpy', 'mapper=vmap', 'steps=10')
+  task = claim.Task('few', 'hyperplane.py', 'loss', fields)
+  arms = (
+    claim.Arm(task, 'bsp'),
+    claim.Arm(task, 'selsync+sync.delta=1000.0'),
+  )
+  judge = claim.by_seed(
+    workloads.lssr, '.1f', workloads.smallest_rise, claim.BETTER, '+.1f'
+  )
+  local = claim.Claim('', '', judge, arms)
+  for arm in arms:
+    for trial in arm.trials(2, tmp_path):
+      runs.train(trial)
+  ours, verdict, _ = local.finding(2, tmp_path)
+  assert ours == (
+    'bsp: 0.0 ± 0.0; selsync, delta 1000: 0.9 ± 0.0; +0.9, equal in 2'
+  )
+  assert verdict == 'holds'
