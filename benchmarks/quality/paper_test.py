@@ -59,21 +59,19 @@ def test_every_claim_can_be_trained_and_no_two_runs_share_a_folder(tmp_path):
 
 
 def test_a_claim_is_judged_by_runs_that_were_trained(tmp_path):
-  fields = ('data.backend=numpy', 'mapper=vmap', 'steps=10')
+  fields = 'data.backend=numpy', 'steps=10'
   task = claim.Task('few', 'hyperplane.py', 'loss', fields)
   arms = (
     claim.Arm(task, 'bsp'),
     claim.Arm(task, 'selsync+sync.delta=1000.0'),
   )
   judge = claim.by_seed(
-    workloads.lssr, '.1f', workloads.smallest_rise, claim.BETTER, '+.1f'
+    'LSSR', workloads.lssr, '.1f', workloads.smallest_rise, claim.BETTER, '+.1f'
   )
   local = claim.Claim('', '', judge, arms)
   for arm in arms:
     for trial in arm.trials(2, tmp_path):
       runs.train(trial)
-  ours, verdict, _ = local.finding(2, tmp_path)
-  assert ours == (
-    'bsp: 0.0 ± 0.0; selsync, delta 1000: 0.9 ± 0.0; +0.9, equal in 2'
-  )
-  assert verdict == 'holds'
+  found = local.finding(2, tmp_path)
+  assert found.ours == 'LSSR. bsp: 0.0 ± 0.0; selsync, delta 1000: 0.9 ± 0.0'
+  assert found.judged == '+0.9, equal in 2' and found.verdict == 'holds'

@@ -47,9 +47,11 @@ GROUPS: dict[str, tuple[str, list[Claim]]] = {
 def table(claims: Mapping[Claim, Finding]) -> str:
   """Returns the table of one group, in Markdown."""
   lines = [
-    ['claim', 'the paper', 'ours', 'verdict'],
-    ['---'] * 4,
-    *([c.text, c.theirs, f.ours, f.verdict] for c, f in claims.items()),
+    ['claim', 'the paper', 'ours', 'judged', 'verdict'],
+    ['---'] * 5,
+    *(
+      [c.text, c.theirs, f.ours, f.judged, f.verdict] for c, f in claims.items()
+    ),
   ]
   return ''.join(f'| {" | ".join(line)} |\n' for line in lines)
 

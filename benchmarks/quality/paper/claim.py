@@ -61,8 +61,9 @@ class Arm(NamedTuple):
 
   def trials(self, seeds: int, work: pathlib.Path) -> list[Trial]:
     """Returns its runs, in a folder of the task."""
-    task = self.task
-    fields = [f'seed={FIRST_SEED}', *task.fields]
+    task, fields = self.task, [f'seed={FIRST_SEED}', *self.task.fields]
+    if not self.is_simulated:  # A simulation has its own.
+      fields.append('mapper=auto')
     return trials.list_trials(
       f'{CONFIGS}/{task.config}',
       [f'--config.{field}' for field in fields],
@@ -109,10 +110,18 @@ def about(number: float) -> Range:
 
 
 class Finding(NamedTuple):
-  """What this machine says of a claim; `numbers` are those of each seed."""
+  """What this machine says of a claim.
+
+  Attributes:
+    ours: what was measured or computed.
+    verdict: whether the claim holds, in words.
+    judged: the mean and the interval of the numbers.
+    numbers: what is judged, one for each seed.
+  """
 
   ours: str
   verdict: str
+  judged: str = ''
   numbers: Sequence[float] = ()
 
 
@@ -146,6 +155,7 @@ class Claim(NamedTuple):
 
 
 def by_seed(
+  what: str,
   shown: Callable[[Run], float],
   form: str,
   number: Callable[..., float],
@@ -155,7 +165,8 @@ def by_seed(
   """Returns the judge of a number that every seed has.
 
   Args:
-    shown: the value of a run that the table shows for each arm.
+    what: the table shows of each arm, in words.
+    shown: that, of a run.
     form: its format.
     number: of one seed, from its runs in the order of the arms.
     rule: which numbers are as claimed.
@@ -168,15 +179,22 @@ def by_seed(
       for runs in groups
     ]
     numbers = [number(*runs) for runs in zip(*groups, strict=True)]
-    return found(parts, numbers, rule, signed)
+    return found(what, parts, numbers, rule, signed)
 
   return judge
 
 
 def found(
-  parts: Sequence[str], numbers: Sequence[float], rule: Range, form: str
+  what: str,
+  parts: Sequence[str],
+  numbers: Sequence[float],
+  rule: Range,
+  form: str,
 ) -> Finding:
-  """Returns the finding of numbers that are judged, after some other parts."""
-  interval = facts.interval(numbers, form).text
-  ours = '; '.join([*parts, interval])
-  return Finding(ours, rule.verdict(numbers), numbers)
+  """Returns the finding of numbers that are judged, and of what is shown."""
+  return Finding(
+    f'{what}. {"; ".join(parts)}',
+    rule.verdict(numbers),
+    facts.interval(numbers, form).text,
+    numbers,
+  )

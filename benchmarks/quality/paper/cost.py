@@ -90,11 +90,11 @@ def _judge(one: str, other: str, rule: Range) -> Judge:
   def judge(groups):
     first, second = (measured()[name] for name in (one, other))
     parts = [
-      f'{one}: {statistics.median(first):.3g} ms',
-      f'{other}: {statistics.median(second):.3g} ms',
+      f'{one}: {statistics.median(first):.3g}',
+      f'{other}: {statistics.median(second):.3g}',
     ]
     ratios = [a / b for a, b in zip(first, second, strict=True)]
-    return found(parts, ratios, rule, '.2f')
+    return found('ms', parts, ratios, rule, '.2f')
 
   return judge
 
@@ -103,11 +103,11 @@ def _cheaper(name: str) -> Judge:
   def judge(groups):
     rows = compressed()
     parts = [
-      f'{n}: {statistics.median(row[n] for row in rows):.2f} local steps'
+      f'{n}: {statistics.median(row[n] for row in rows):.2f}'
       for n in (name, 'top_k')
     ]
     less = [row['top_k'] - row[name] for row in rows]
-    return found(parts, less, BETTER, '+.2f')
+    return found('a step, in local steps', parts, less, BETTER, '+.2f')
 
   return judge
 
