@@ -138,12 +138,19 @@ def resolve(words: Sequence[str]) -> tuple[str, list[str]] | None:
     case [('train.py' | 'compare.py') as name, first, *others]:
       return f'selsync_jax/commands/{name}', [first, *others]
     case ['python', '-m', module, *arguments]:
-      return f'{module.replace(".", "/")}.py', arguments
+      return source(module), arguments
     case ['python', script, *arguments] if script.endswith('.py'):
       return script, arguments
     case [name, *arguments] if name.startswith(('benchmarks.', 'stress.')):
-      return f'{name.replace(".", "/")}.py', arguments
+      return source(name), arguments
   return None
+
+
+def source(module: str) -> str:
+  """The file of a module, which may be a package that runs."""
+  path = module.replace('.', '/')
+  package = f'{path}/__main__.py'
+  return package if (ROOT / package).exists() else f'{path}.py'
 
 
 def missing(file: str, arguments: Sequence[str]) -> str:

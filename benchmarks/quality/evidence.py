@@ -17,8 +17,8 @@ take ten times as long as a step computes on this machine; a message takes a
 millisecond besides. With --emulated, the first families that keep to 3 % of the
 bytes are also timed on an emulated cluster (benchmarks/quality/shaped.py).
 Writes evidence.json, a figure for each task and, with --into, the tables into a
-page, between `<!-- evidence TASK -->` and `<!-- /evidence TASK -->`. Finished
-runs are not repeated.
+page, between `<!-- evidence_TASK: ... -->` and `<!-- /evidence_TASK -->`.
+Finished runs are not repeated.
 """
 
 import argparse
@@ -199,8 +199,8 @@ def text(name: str, workload: Workload, result: Result) -> str:
   steps, seeds = run.outcome['steps'], len(bsp.runs)
   quick = '--quick ' * (workload.trials == QUICK_TRIALS)
   return (
-    '<!-- measured: python -m benchmarks.quality.evidence '
-    f'{quick}--tasks {name} -->\n'
+    '`python -m benchmarks.quality.evidence '
+    f'{quick}--tasks {name}`: '
     f'{run.config["workers"]} workers, {steps:,} steps, {workload.trials} '
     f'trials of each family, {seeds} seeds. A step computes '
     f'{1e3 * result.step:.1f} ms, so BSP takes {steps * result.step:,.1f} s on '
@@ -282,7 +282,7 @@ def main() -> None:
     draw(result.found, workload.folder)
     said = text(name, workload, result)
     if options.into:
-      insert(f'\n{said}\n', options.into, f'evidence {name}')
+      insert(f'\n{said}\n', options.into, f'evidence_{name}')
     results[name] = record(result)
     notes.append(f'### {TASKS[name].title}\n\n{said}')
   report(options.out, results, notes=notes)
