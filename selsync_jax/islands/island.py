@@ -76,7 +76,7 @@ class Island:
       self._params = params = _plain(_placed_as(params, params))
       # Compiled, so that all of it lies where the parameters do; for states
       # that lie elsewhere, the second average would compile again.
-      self._states = jax.jit(
+      self._states: Any = jax.jit(
         lambda params: (trigger.init(params), averager.init(params))
       )(params)
 

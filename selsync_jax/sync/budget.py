@@ -77,7 +77,7 @@ class BudgetState(NamedTuple):
   safe: Bool[Array, '']  # Whether it held its vote and nobody vetoed.
   # In how many steps an average travels, if the budget is a share of the link;
   # 0 before that is known. See `with_travel`.
-  travel: Float32[Array, ''] | tuple[()] = ()
+  travel: Any = ()  # Float32 [].
 
 
 @part
@@ -127,7 +127,7 @@ def budgeted(
   # The metric `threshold` is reserved for thresholds on the relative change.
   name = 'budget_threshold' if meter is None else 'threshold'
 
-  def rate(traffic, travel=()):  # The wanted rate of synchronizations.
+  def rate(traffic, travel: Any = ()):  # The wanted rate of synchronizations.
     if link_share is not None:
       return link_share / jnp.maximum(travel, link_share)
     if lssr is not None:
