@@ -150,6 +150,27 @@ def one_mean(
   return times(strategies, work_of(options), name, invitation, options)
 
 
+def slowest(
+  measure: Callable[..., dict[str, float]], options: argparse.Namespace
+) -> dict[str, float]:
+  """The longest times of `measure(name, invitation, options)` on islands.
+
+  Each is a process of this machine.
+  """
+  from selsync_jax.islands.meeting import MeetingPoint
+
+  count, context = options.islands, multiprocessing.get_context('spawn')
+  with (
+    MeetingPoint(count) as point,
+    futures.ProcessPoolExecutor(count, mp_context=context) as pool,
+  ):
+    on_island = functools.partial(
+      measure, invitation=str(point.invitation), options=options
+    )
+    each = list(pool.map(on_island, [f'island {i}' for i in range(count)]))
+  return {name: max(found[name] for found in each) for name in each[0]}
+
+
 def main() -> None:
   """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
@@ -166,27 +187,17 @@ def main() -> None:
   parser.add_argument('--rounds', type=int, default=5)
   parser.add_argument('--out', default='islands.json')
   options = parser.parse_args()
-  from selsync_jax.islands.meeting import MeetingPoint
-
   workers = options.islands
   context = multiprocessing.get_context('spawn')
   with futures.ProcessPoolExecutor(1, mp_context=context) as pool:
     one = pool.submit(alone, options).result()
   nbytes = 2 * (workers - 1) / workers * 4 * one['size']
   options.limit = nbytes / (options.ratio * one['step'] / 1e3)
-  with (
-    MeetingPoint(workers) as point,
-    futures.ProcessPoolExecutor(workers, mp_context=context) as pool,
-  ):
-    each_mean = functools.partial(
-      one_mean, invitation=str(point.invitation), options=options
-    )
-    each = list(pool.map(each_mean, [f'island {i}' for i in range(workers)]))
-  slowest = {way: max(found[way] for found in each) for way in each[0]}
-  limit = slowest['nothing sent']
+  found = slowest(one_mean, options)
+  limit = found['nothing sent']
   rows = [
     [way, f'{ms:.2f}', f'{ms / limit:.3f}']
-    for way, ms in {'alone': one['step'], **slowest}.items()
+    for way, ms in {'alone': one['step'], **found}.items()
   ]
   title = (
     f'{workers} islands, {one["size"] / 1e6:.2f} M {options.wire}, an average '
@@ -196,7 +207,7 @@ def main() -> None:
     f'the parameters to the host: {one["to host"]:.2f} ms; '
     f'back: {one["to device"]:.2f} ms'
   )
-  result = vars(options) | {'cores': os.cpu_count(), 'milliseconds': slowest}
+  result = vars(options) | {'cores': os.cpu_count(), 'milliseconds': found}
   result |= {'alone': one}
   table = Table(['', 'ms a step', 'ratio'], rows, title)
   report(options.out, result, table, notes=[copies])

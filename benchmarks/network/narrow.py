@@ -10,9 +10,6 @@ The limit is 1.15 times the time on the widest link.
 """
 
 import argparse
-from concurrent import futures
-import functools
-import multiprocessing
 import os
 
 from benchmarks.network import islands
@@ -54,33 +51,21 @@ def main() -> None:
   add('--rounds', type=int, default=3)
   add('--out', default='narrow.json')
   options = parser.parse_args()
-  from selsync_jax.islands.meeting import MeetingPoint
-
-  count = options.islands
-  context = multiprocessing.get_context('spawn')
-  with (
-    MeetingPoint(count) as point,
-    futures.ProcessPoolExecutor(count, mp_context=context) as pool,
-  ):
-    each_one = functools.partial(
-      one, invitation=str(point.invitation), options=options
-    )
-    each = list(pool.map(each_one, [f'island {i}' for i in range(count)]))
-  slowest = {name: max(found[name] for found in each) for name in each[0]}
-  alone, widest = slowest['nothing sent'], slowest[options.bandwidths[0]]
+  found = islands.slowest(one, options)
+  alone, widest = found['nothing sent'], found[options.bandwidths[0]]
   rows = [
     [name, f'{ms:.2f}', f'{ms / alone:.3f}', f'{ms / widest:.3f}']
-    for name, ms in slowest.items()
+    for name, ms in found.items()
   ]
   title = (
-    f'{count} islands, {options.size / 1e6:.2f} M parameters, an average in '
-    f'int8 every {options.period} steps'
+    f'{options.islands} islands, {options.size / 1e6:.2f} M parameters, '
+    f'an average in int8 every {options.period} steps'
   )
   head = ('', 'ms a step', 'of nothing sent', f'of {options.bandwidths[0]}')
-  worst = slowest[options.bandwidths[-1]] / widest
+  worst = found[options.bandwidths[-1]] / widest
   report(
     options.out,
-    vars(options) | {'cores': os.cpu_count(), 'milliseconds': slowest},
+    vars(options) | {'cores': os.cpu_count(), 'milliseconds': found},
     Table(head, rows, title),
     notes=[f'the narrowest takes {worst:.2f} as long; the limit is {LIMIT:g}'],
   )
