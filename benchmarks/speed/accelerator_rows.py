@@ -21,9 +21,9 @@ from benchmarks.speed.program import task_of
 import selsync_jax as ss
 from selsync_jax import methods
 from selsync_jax.data.arrays import ArrayDataset
-from selsync_jax.data.arrays import unchanged
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.order import ShuffledChunk
+from selsync_jax.data.protocol import unchanged
 from selsync_jax.devices.layout import Layout
 from selsync_jax.models import tasks
 from selsync_jax.sync.consensus import AXIS

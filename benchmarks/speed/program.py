@@ -116,8 +116,12 @@ def operations(step: Any, state: Any, batch: Any) -> float | None:
 
 def task_of(batch: dict[str, np.ndarray]) -> tasks.Task:
   """Classification of images, or language modeling."""
-  name = 'classification' if 'image' in batch else 'language_modeling'
-  return tasks.TASKS[name]
+  if 'image' not in batch:
+    return tasks.TASKS['language_modeling']
+  task = tasks.TASKS['classification']
+  if batch['image'].dtype == np.uint8:
+    return task._replace(prepare=lambda image: image / 255)
+  return task
 
 
 def as_counted(model: nn.Module) -> nn.Module:

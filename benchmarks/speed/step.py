@@ -61,9 +61,11 @@ def random_batch(config: Any) -> tuple[int, dict[str, np.ndarray]]:
   else:
     side, channels, classes = IMAGES[config.data.name]
     side = config.data.image_size or side
-    image = rng.normal(size=(size, side, side, channels))
+    image = rng.integers(256, size=(size, side, side, channels), dtype=np.uint8)
     fields = {
-      'image': image.astype(np.float32),
+      'image': image / np.float32(255)
+      if config.data.name == 'digits'
+      else image,
       'label': rng.integers(classes, size=size, dtype=np.int32),
     }
   return classes, fields | {'mask': np.ones(size, bool)}

@@ -80,7 +80,7 @@ def create_step(
     inputs, targets = examples['inputs'], examples['targets']
   else:
     inputs, targets = examples['image'], examples['label']
-    inputs = np.moveaxis(inputs, 3, 1)
+    inputs = np.moveaxis(inputs / np.float32(255), 3, 1)
   x = torch.from_numpy(np.ascontiguousarray(inputs)).to(**layout)
   y = torch.from_numpy(targets).long().to(device)
   precision = contextlib.nullcontext()

@@ -64,11 +64,6 @@ def checksum(examples: Examples) -> str:
   return f'{crc:08x}'
 
 
-def unchanged(examples: Any) -> Any:
-  """Returns the examples: the identity transform."""
-  return examples
-
-
 Read = Callable[
   [Examples, Mapping[str, type], Iterator[Block], KeyedTransform],
   Iterator[protocol.Batch],
@@ -147,6 +142,7 @@ class ArrayDataset(NamedTuple):
   train: KeyedTransform | None = None  # In its place for training batches.
   dtypes: Mapping[str, type] = {}  # To which arrays are cast before, by name.
   only_tf: str = ''  # Why NumPy cannot transform it; empty if it can.
+  prepare: protocol.Prepare = protocol.unchanged
   read: Read = read  # The backend.
 
   @property
@@ -158,6 +154,7 @@ class ArrayDataset(NamedTuple):
       sizes={name: count(split) for name, split in self.splits.items()},
       labels=train.get('label'),
       bytes_per_example=sum(x.nbytes for x in train.values()) / count(train),
+      prepare=self.prepare,
     )
 
   def assigned(self, assignment: Assignment) -> 'IndexedData':
@@ -193,7 +190,7 @@ class Source(NamedTuple):
   # `builder(data_dir=...)`, our own TFDS builder, which prepares the data on
   # first use. If `None`, TFDS's own command prepares them.
   builder: Callable[..., Any] | None = None
-  dtypes: Mapping[str, type] = {}
+  prepare: protocol.Prepare = protocol.unchanged
 
   def loaded(
     self, num_classes: int, splits: Mapping[str, Examples], read: Read = read
@@ -207,8 +204,8 @@ class Source(NamedTuple):
       splits,
       self.transform,
       self.train,
-      self.dtypes,
       read=read,
+      prepare=self.prepare,
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from selsync_jax.config import ConfigError
 from selsync_jax.data import arrays
+from selsync_jax.data import protocol
 
 _INT32 = np.iinfo(np.int32)
 
@@ -95,7 +96,7 @@ def transforms(
   num_classes: int,
 ) -> tuple[arrays.Transform, arrays.KeyedTransform | None]:
   """Returns `transform` and `train` of a data set from a user's functions."""
-  if transform is not arrays.unchanged:
+  if transform is not protocol.unchanged:
     transform = _checking('transform', transform, num_classes)
   if not augment:
     return transform, None

@@ -27,10 +27,11 @@ def from_grain(
   num_classes: int,
   columns: Mapping[str, str] | None = None,
   labels: Any = None,
-  transform: arrays.Transform = arrays.unchanged,
+  transform: arrays.Transform = protocol.unchanged,
   augment: arrays.KeyedTransform | None = None,
   read_options: Any = None,
   multiprocessing_options: Any = None,
+  prepare: protocol.Prepare = protocol.unchanged,
 ) -> 'GrainDataset':
   """Returns a data set that Grain reads, the extra `grain`.
 
@@ -54,6 +55,7 @@ def from_grain(
       threads read 16 steps ahead.
     multiprocessing_options: a `grain.MultiprocessingOptions`, whose processes
       read and transform; by default this process does.
+    prepare: see `from_arrays`.
 
   Raises:
     ConfigError: if Grain is not installed.
@@ -107,6 +109,7 @@ def from_grain(
     size,
     read_options or grain.ReadOptions(16, 16),
     multiprocessing_options,
+    prepare,
   )
 
 
@@ -155,13 +158,14 @@ class GrainDataset(NamedTuple):
   bytes_per_example: float
   read_options: Any  # A `grain.ReadOptions`.
   multiprocessing_options: Any  # A `grain.MultiprocessingOptions`.
+  prepare: protocol.Prepare
 
   @property
   def info(self) -> protocol.DatasetInfo:
     """The data set, without its examples."""
     sizes = {name: len(split.source) for name, split in self.splits.items()}
     return protocol.DatasetInfo(
-      *self[:4], sizes, self.labels, self.bytes_per_example
+      *self[:4], sizes, self.labels, self.bytes_per_example, self.prepare
     )
 
   def assigned(self, assignment: Assignment) -> arrays.IndexedData:

@@ -14,6 +14,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.data import arrays
 from selsync_jax.data import checks
 from selsync_jax.data import graindata
+from selsync_jax.data import protocol
 from selsync_jax.data.order import ShuffledChunk
 from selsync_jax.data.sources import DATASETS
 
@@ -60,8 +61,9 @@ def from_arrays(
   test: arrays.Examples,
   task: str,
   num_classes: int,
-  transform: arrays.Transform = arrays.unchanged,
+  transform: arrays.Transform = protocol.unchanged,
   augment: arrays.KeyedTransform | None = None,
+  prepare: protocol.Prepare = protocol.unchanged,
 ) -> arrays.ArrayDataset:
   """Returns a data set of NumPy arrays.
 
@@ -78,6 +80,9 @@ def from_arrays(
     augment: `augment(batch, key)`, applied to training batches after
       `transform`. The key, uint64, has 64 random bits for each example; a
       resumed run repeats them.
+    prepare: `prepare(inputs)`, from a task's input in a batch, such as `image`,
+      to what the model reads. The device computes it, so images can travel to
+      it as bytes. It may use only operators.
 
   Raises:
     ValueError: if a split is empty, or the splits do not match.
@@ -95,6 +100,7 @@ def from_arrays(
     ShuffledChunk(),
     splits,
     *checks.transforms(transform, augment, num_classes),
+    prepare=prepare,
   )
 
 

@@ -1,7 +1,7 @@
 """The interface between a data set and the training loop."""
 
 import abc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -19,6 +19,17 @@ One of them is `mask`, bool: whether the slot holds an example. The other slots
 repeat an example, so that a model computes finite values for them.
 """
 
+Prepare = Callable[[Any], Any]
+"""`prepare(inputs)`: what a model reads of the inputs of a batch.
+
+The device computes it, so images can travel to it as bytes.
+"""
+
+
+def unchanged(value: Any) -> Any:
+  """Returns the value: the identity."""
+  return value
+
 
 class DatasetInfo(NamedTuple):
   """A data set, without its examples."""
@@ -33,6 +44,7 @@ class DatasetInfo(NamedTuple):
   # The size of a stored training example; `None` if examples stay on disk,
   # where they cannot be injected.
   bytes_per_example: float | None = None
+  prepare: Prepare = unchanged
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

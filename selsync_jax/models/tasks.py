@@ -52,6 +52,12 @@ class Task(NamedTuple):
   # Their names begin with `_`, and they are not reported: derived metrics are
   # functions of their means, too.
   counted: Callable[[Any, Batch], dict[str, Array]] = lambda outputs, batch: {}
+  # From the input in a batch to what the model reads, on the device.
+  prepare: Callable[[Any], Any] = lambda inputs: inputs
+
+  def read(self, batch: Batch) -> Any:
+    """Returns what the model reads of a batch."""
+    return self.prepare(jnp.asarray(batch[self.inputs]))
 
 
 def classification(
@@ -184,25 +190,25 @@ def check_model(
       raise ValueError(f'{shape}: must not be empty')
     if not _can_be_read_back(leaf.dtype):
       raise ValueError(f'array {name} is {leaf.dtype}: no file holds that')
-  inputs = batch[task.inputs]
-  train = functools.partial(_apply, model)
+  train = functools.partial(_apply, model, task)
   key = jax.random.key(0)
-  trained, after = jax.eval_shape(train, params, model_state, inputs, key)
+  trained, after = jax.eval_shape(train, params, model_state, batch, key)
   if _forms(after) != _forms(model_state):
     raise ValueError(
       f'state {_forms(model_state)} becomes {_forms(after)} in a step: shapes '
       'must stay'
     )
-  outputs = jax.eval_shape(train, params, model_state, inputs)
+  outputs = jax.eval_shape(train, params, model_state, batch)
   for scores in (trained, outputs):
     if not isinstance(scores, jax.ShapeDtypeStruct):
       continue  # The task may know what it is.
     if not jnp.issubdtype(scores.dtype, jnp.floating):
       raise ValueError(f'returns {scores.dtype}: must be floating')
     shape = scores.shape
-    if shape[:1] != (len(inputs),) or shape[-1:] != (classes,):
+    examples = len(batch[task.inputs])
+    if shape[:1] != (examples,) or shape[-1:] != (classes,):
       raise ValueError(
-        f'returns {shape} for {len(inputs)} examples: must be '
+        f'returns {shape} for {examples} examples: must be '
         f'[examples, ..., {classes}]'
       )
   return outputs
@@ -213,11 +219,12 @@ def _can_be_read_back(dtype: Any) -> bool:
   return dtype == jnp.bfloat16 or getattr(dtype, 'isbuiltin', 0) == 1
 
 
-def _apply(model, params, model_state, inputs, key=None):
+def _apply(model, task, params, model_state, batch, key=None):
   """Returns outputs; in training, which needs a key, also the new state."""
   variables, how = {'params': params, **model_state}, {}
   if key is not None:
     how = {'mutable': list(model_state), 'rngs': {'dropout': key}}
+  inputs = task.read(batch)
   return model.apply(variables, inputs, train=key is not None, **how)
 
 
@@ -298,14 +305,13 @@ def traced_init(
   model: nn.Module, task: Task, batch: Batch, key: Array
 ) -> tuple[Any, Any]:
   """Initializes a model inside a compiled program."""
-  inputs = jnp.asarray(batch[task.inputs])
-  return split(model.init(key, inputs, train=False))
+  return split(model.init(key, task.read(batch), train=False))
 
 
 def init_shapes(model: nn.Module, task: Task, batch: Batch) -> tuple[Any, Any]:
   """Returns the shapes of what `init` returns; computes nothing."""
-  init = functools.partial(model.init, train=False)
-  return split(jax.eval_shape(init, jax.random.key(0), batch[task.inputs]))
+  init = functools.partial(traced_init, model, task)
+  return jax.eval_shape(init, batch, jax.random.key(0))
 
 
 def split(variables: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -351,8 +357,7 @@ def train_loss(
   """
 
   def loss(params, model_state, batch, key):
-    inputs = batch[task.inputs]
-    outputs, model_state = _apply(model, params, model_state, inputs, key)
+    outputs, model_state = _apply(model, task, params, model_state, batch, key)
     sums = metric_sums(task, outputs, batch)
     metrics = metric_means(sums) | {'count': sums['count']}
     return metrics['loss'], (metrics, model_state)
@@ -381,7 +386,7 @@ def eval_metric_sums(
   """Returns `(params, model_state, batch) -> sums`, in evaluation mode."""
 
   def evaluate(params, model_state, batch):
-    outputs = _apply(model, params, model_state, batch[task.inputs])
+    outputs = _apply(model, task, params, model_state, batch)
     sums = metric_sums(task, outputs, batch)
     return sums | _sums(task.counted(outputs, batch), batch)
 
@@ -402,7 +407,7 @@ def batch_statistics(
     def moved(start):
       state = jax.tree.map(lambda r: jnp.full_like(r, start), model_state)
       key = jax.random.key(0)
-      return _apply(model, params, state, batch[task.inputs], key)[1]
+      return _apply(model, task, params, state, batch, key)[1]
 
     count = jnp.sum(batch['mask'], dtype=jnp.float32)
 

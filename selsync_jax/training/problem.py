@@ -20,6 +20,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.config import lookup
 from selsync_jax.data import Data
 from selsync_jax.data import open_data
+from selsync_jax.data.sources import DATASETS
 from selsync_jax.models import tasks
 from selsync_jax.runs import initial
 from selsync_jax.runs import ledger
@@ -116,6 +117,7 @@ def create_problem(settings: Settings) -> Problem:
   )
   with config_errors('data'):
     task = lookup(tasks.TASKS, data.info.task)
+    task = task._replace(prepare=data.info.prepare)
   per_epoch = data.assignment.steps_per_epoch
   steps = config.steps or _steps(config.epochs, per_epoch)
   learning_rate = _learning_rate(settings, per_epoch, steps)
@@ -125,6 +127,8 @@ def create_problem(settings: Settings) -> Problem:
   model = settings.model(data.info.num_classes)
   with config_errors('model'):
     tasks.check_inputs(data.info.task, data.example)
+  with DATASETS.errors(data.info.name, 'data'):
+    jax.eval_shape(task.read, data.example)  # So that it fails early.
   problem = Problem(
     task=task,
     model=model,

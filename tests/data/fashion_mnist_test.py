@@ -60,8 +60,10 @@ def test_the_last_tenth_of_the_pictures_is_for_validation(folder, arrays):
     labels = arrays[f'{part}-labels-idx1-ubyte'][first:]
     np.testing.assert_array_equal(batch['label'][batch['mask']], labels)
     pixels = arrays[f'{part}-images-idx3-ubyte'][first:, ..., None]
+    stored = batch['image'][batch['mask']]
+    np.testing.assert_array_equal(stored, pixels)
     np.testing.assert_allclose(
-      batch['image'][batch['mask']], (pixels / 255 - 0.286) / 0.353, atol=1e-5
+      data.info.prepare(stored), (pixels / 255 - 0.286) / 0.353, atol=1e-5
     )
 
 

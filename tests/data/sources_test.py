@@ -208,11 +208,11 @@ def test_cifar_is_read_as_tfds_has_it_and_normalized(name, labels):
     assert splits[split]['label'].dtype == np.int32
   batch = dataset.transform(tensors(splits['test']))
   mean, std = COLORS[name]
-  np.testing.assert_allclose(
-    batch['image'].numpy() * std + mean,
-    splits['test']['image'] / 255,
-    atol=1e-5,
-  )
+  stored = batch['image'].numpy()
+  np.testing.assert_array_equal(stored, splits['test']['image'])
+  read = dataset.prepare(stored)
+  assert read.dtype == np.float32
+  np.testing.assert_allclose(read * std + mean, stored / 255, atol=1e-5)
   np.testing.assert_array_equal(batch['label'], splits['test']['label'])
 
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 import numpy as np
 
 from selsync_jax.data.arrays import ArrayDataset
-from selsync_jax.data.arrays import unchanged
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.order import ShuffledChunk
+from selsync_jax.data.protocol import unchanged
 from selsync_jax.islands.leases import Leases
 from selsync_jax.islands.leases import Reader
 from selsync_jax.islands.leases import TERM

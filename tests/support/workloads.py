@@ -89,7 +89,7 @@ class Workload(NamedTuple):
         'inputs': integers(size, *self.shape),
         'targets': integers(size, *self.shape),
       }
-    image = rng.random((size, *self.shape), np.float32)
+    image = rng.integers(256, size=(size, *self.shape), dtype=np.uint8)
     return {'image': image, 'label': integers(size)}
 
   def batch_of(self, size: int) -> dict[str, np.ndarray]:

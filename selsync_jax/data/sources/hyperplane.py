@@ -12,6 +12,7 @@ from annotated_types import Interval
 import numpy as np
 
 from selsync_jax.data import arrays
+from selsync_jax.data import protocol
 from selsync_jax.data.order import ShuffledChunk
 
 NOISE = 0.1  # Standard deviation; without noise the target's is 1.
@@ -41,5 +42,5 @@ def hyperplane(
     num_classes=1,
     order=ShuffledChunk(),
     splits={split: examples(size) for split, size in _SIZES.items()},
-    transform=arrays.unchanged,
+    transform=protocol.unchanged,
   )

@@ -19,6 +19,7 @@ import numpy as np
 
 from selsync_jax.data import arrays
 from selsync_jax.data import checks
+from selsync_jax.data import protocol
 from selsync_jax.data.arrays import Source
 from selsync_jax.data.order import ShuffledBlocks
 from selsync_jax.data.order import ShuffledChunk
@@ -38,6 +39,13 @@ _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 # TFDS has shuffled the training images, so the last are a random sample.
 _TENTHS = {'train': 'train[:90%]', 'validation': 'train[90%:]', 'test': 'test'}
+
+
+def _normalized(mean: Any, deviation: Any) -> protocol.Prepare:
+  """Returns what scales bytes to zero mean and unit deviation, float32."""
+  scale = np.float32(1 / (255 * np.asarray(deviation)))
+  shift = np.float32(np.divide(mean, deviation))
+  return lambda image: image * scale - shift
 
 
 def _num_labels(info: Any) -> int:
@@ -60,25 +68,19 @@ def fashion_mnist(
   last tenth of the pictures for training is for validation; TFDS has them in
   another order.
   """
-  mean, deviation = _FASHION
-
-  def transform(examples):
-    image = (examples['image'] - 255 * mean) / (255 * deviation)
-    return {'image': image, 'label': examples['label']}
-
   source = Source(
     'fashion_mnist',
     task='classification',
     num_classes=_num_labels,
     splits=_TENTHS,
     order=ShuffledChunk(),
-    transform=transform,
+    transform=protocol.unchanged,
     train=None,
     read=_read,
     fetch='set config.data.idx_dir to a folder with its files (Debian: apt '
     'install dataset-fashion-mnist), or fetch it with: tfds build '
     'fashion_mnist --data_dir={dir}',
-    dtypes={'image': np.float32},
+    prepare=_normalized(*_FASHION),
   )
   folder = checks.folder('idx_dir', idx_dir) if idx_dir else DEBIAN
   if not folder.is_dir():
@@ -111,8 +113,8 @@ def _cifar(name: str, colors: tuple, image_size: int | None) -> Source:
   from selsync_jax.data.tfdata import augment  # Imports TensorFlow.
 
   def finish(image, label):
-    image = augment.normalize(image, *colors)
-    return {'image': augment.resize(image, image_size), 'label': label}
+    image = augment.resize(image, image_size)
+    return {'image': augment.to_bytes(image), 'label': label}
 
   def train(batch, key):
     return finish(augment.pad_crop_flip(batch['image'], key), batch['label'])
@@ -127,6 +129,7 @@ def _cifar(name: str, colors: tuple, image_size: int | None) -> Source:
     train=train,
     read=_read,
     fetch=f'fetch it with: tfds build {name} --data_dir={{dir}}',
+    prepare=_normalized(*colors),
   )
 
 
@@ -159,8 +162,7 @@ def imagenet2012(
   from selsync_jax.data.tfdata import augment
 
   def finish(image, label):
-    image = augment.normalize(image, *_IMAGENET)
-    return {'image': image, 'label': tf.cast(label, tf.int32)}
+    return {'image': augment.to_bytes(image), 'label': tf.cast(label, tf.int32)}
 
   def train(example, key):
     image = augment.inception_crop(example['image'], key, image_size)
@@ -182,6 +184,7 @@ def imagenet2012(
     read=None,
     fetch='put ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar into '
     '{dir}/downloads/manual, then: tfds build imagenet2012 --data_dir={dir}',
+    prepare=_normalized(*_IMAGENET),
   )
 
 

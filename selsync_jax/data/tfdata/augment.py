@@ -27,20 +27,11 @@ def bits(*words: Any) -> Tensor:
   return draws.hashed(tensors, tf.constant(0, tf.uint64))
 
 
-def normalize(
-  image: Tensor, mean: tuple[float, ...], std: tuple[float, ...]
-) -> tf.Tensor:
-  """Scales each channel to zero mean and unit standard deviation, float32.
-
-  The image [..., height, width, channels] has values in [0, 255]; mean and
-  standard deviation of its channels are for values in [0, 1].
-  """
-  pixels = image.shape[-3] * image.shape[-2]
-  # One factor per value: broadcasting over an axis of length 3 is slow.
-  scale = np.tile(1 / (255 * np.asarray(std)), pixels).astype(np.float32)
-  shift = np.tile(np.divide(mean, std), pixels).astype(np.float32)
-  flat = tf.reshape(tf.cast(image, tf.float32), (-1, len(scale)))
-  return tf.reshape(flat * scale - shift, tf.shape(image))
+def to_bytes(image: Tensor) -> tf.Tensor:
+  """Rounds an image with values in [0, 255] to uint8, as it travels."""
+  if image.dtype == tf.uint8:
+    return image
+  return tf.saturate_cast(tf.round(image), tf.uint8)
 
 
 def resize(image: tf.Tensor, size: int | None) -> tf.Tensor:

@@ -66,6 +66,7 @@ class OpenShards(NamedTuple):
       self.num_classes,
       self.source.order,
       sizes={name: shards.examples for name, shards in self.splits.items()},
+      prepare=self.source.prepare,
     )
 
   def assigned(self, assignment: Assignment) -> 'StreamedData':
