@@ -17,7 +17,7 @@ endif
 endif
 
 .PHONY: train test test-random test-all lint format check-docs results \
-	stragglers paper evidence plotly docs clean
+	stragglers paper evidence delays plotly docs clean
 
 train: $(VENV)/train.stamp
 	$(BIN)/python train.py
@@ -80,18 +80,22 @@ stragglers: $(VENV)/train.stamp
 	$(BIN)/python -m benchmarks.quality.stragglers --into=docs/stragglers.md
 
 # The tables and figures of docs/evidence.md, measured anew. That takes days on
-# two cores. `make evidence EVIDENCE=quick` has runs that are too short to prove
-# much, and no delays.
+# two cores, and `make evidence EVIDENCE=quick`, with smaller models, two hours.
 evidence: WORK := runs/evidence$(EVIDENCE:%=-%)
 evidence: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.quality.evidence --into=docs/evidence.md \
 		$(or $(EVIDENCE:%=--%),--emulated=5)
-ifndef EVIDENCE
-	$(BIN)/python -m benchmarks.quality.delay --picture --into=docs/evidence.md
-	$(BIN)/python docs/pictures.py runs/delay delays
-endif
 	$(BIN)/python docs/pictures.py $(WORK) \
 		$$(basename -s .png $(WORK)/plots/*.png)
+
+# What late averages cost, in docs/performance.md, measured anew. The table takes
+# an hour on two cores, the figure another.
+delays: $(VENV)/test.stamp
+	$(BIN)/python -m benchmarks.quality.delay --into=docs/performance.md
+	$(BIN)/python -m benchmarks.quality.delay --picture --delays 1 2 4 8 16 32 \
+		--recipes 'mean, plain' 'mean, half and half' \
+		'mean and moments, half and half'
+	$(BIN)/python docs/pictures.py runs/delay delays
 
 # The tables of docs/paper.md, measured anew: the papers' claims, one by one.
 paper: $(VENV)/train.stamp

@@ -231,7 +231,7 @@ def main() -> None:
   add = parser.add_argument
   add('--config', default='stdlib_gpt.py:smoke', help='a file in configs/')
   add('--recipes', nargs='+', default=list(RECIPES), choices=RECIPES)
-  add('--delays', nargs='+', type=int, default=[3, 8], help='steps')
+  add('--delays', nargs='+', type=int, default=[3], help='steps')
   add('--rates', default='1x,2x,4x', help='learning rates, as for compare')
   add('--seeds', type=int, default=3)
   add('--jobs', type=int, default=os.cpu_count())

@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import os
 import pathlib
+import shlex
 import statistics
 from typing import Any, NamedTuple
 
@@ -53,7 +54,7 @@ from selsync_jax.runs.history import Trial
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.settings import check
 
-TRIALS, QUICK_TRIALS = 6, 2  # Of a family.
+TRIALS, QUICK_TRIALS = 6, 4  # Of a family.
 DRAWN = 10  # The ratio of the figure.
 
 
@@ -125,7 +126,9 @@ def emulate(
 
 def measure(workload: Workload, options: argparse.Namespace) -> Result:
   """Trains on a task, and says what was reached."""
-  finals = train(workload, options.families, options.seeds, options.jobs)
+  every = list(FAMILIES)[: QUICK if options.quick else None]
+  names = dict.fromkeys([BSP, *(options.families or every)])
+  finals = train(workload, names, options.seeds, options.jobs)
   result = judge(finals)
   if options.emulated:
     return emulate(result, finals, options.emulated, workload)
@@ -192,15 +195,24 @@ def draw(found: Mapping[str, Outcome], folder: pathlib.Path) -> None:
   image_files.write([named], folder.parent)
 
 
-def text(name: str, workload: Workload, result: Result) -> str:
+def command(name: str, options: argparse.Namespace) -> str:
+  """The command that measures a task as this one did."""
+  words = ['python', '-m', 'benchmarks.quality.evidence', '--tasks', name]
+  words += ['--quick'] * options.quick
+  if options.families:
+    words += ['--families', *options.families]
+  return shlex.join(words)
+
+
+def text(
+  name: str, workload: Workload, result: Result, options: argparse.Namespace
+) -> str:
   """What the page says of a task: how it was trained, the table, the figure."""
   bsp = result.found[BSP].entry
   run = next(iter(bsp.runs.values()))
   steps, seeds = run.outcome['steps'], len(bsp.runs)
-  quick = '--quick ' * (workload.trials == QUICK_TRIALS)
   return (
-    '`python -m benchmarks.quality.evidence '
-    f'{quick}--tasks {name}`: '
+    f'`{command(name, options)}`: '
     f'{run.config["workers"]} workers, {steps:,} steps, {workload.trials} '
     f'trials of each family, {seeds} seeds. A step computes '
     f'{1e3 * result.step:.1f} ms, so BSP takes {steps * result.step:,.1f} s on '
@@ -234,13 +246,14 @@ def create_workload(name: str, options: argparse.Namespace) -> Workload:
     'data.backend': 'numpy',
     'mapper': 'auto',
     'eval.every_epochs': 1000.0,
-    **(task.quick if options.quick else {}),
+    **(task.fields if options.quick else {}),
   }
   if options.idx_dir and task.config.startswith('fashion_mnist'):
     fields['data.idx_dir'] = options.idx_dir
   count = QUICK_TRIALS if options.quick else TRIALS
   given = config_file.arguments(fields)
-  return Workload(task.config, given, count, options.work / name)
+  config = task.quick if options.quick else task.config
+  return Workload(config, given, count, options.work / name)
 
 
 def main() -> None:
@@ -261,8 +274,6 @@ def main() -> None:
   add('--into', type=pathlib.Path, help='a page, in Markdown')
   add('--out', default='evidence.json')
   options = parser.parse_args()
-  every = list(FAMILIES)[: QUICK if options.quick else None]
-  options.families = dict.fromkeys([BSP, *(options.families or every)])
   form = 'evidence-quick' if options.quick else 'evidence'
   options.work = options.work or pathlib.Path('runs', form)
   if options.emulated and (reason := emulated.missing()):
@@ -280,7 +291,7 @@ def main() -> None:
       continue
     result = measure(workload, options)
     draw(result.found, workload.folder)
-    said = text(name, workload, result)
+    said = text(name, workload, result, options)
     if options.into:
       insert(f'\n{said}\n', options.into, f'evidence_{name}')
     results[name] = record(result)

@@ -1,6 +1,7 @@
 """What may run on a task, what is chosen of it, and what the table says."""
 
 import argparse
+import itertools
 
 import pytest
 
@@ -64,8 +65,9 @@ def finish(trial, validation, test, sent=100):
 
 
 def test_validation_chooses_and_the_test_split_does_not(tmp_path):
-  tried = workload('stdlib_gpt', tmp_path).family('local SGD')
-  low, high = tried
+  every = workload('stdlib_gpt', tmp_path).family('local SGD')
+  low, high = itertools.islice(every, 2)
+  tried = {low: every[low], high: every[high]}
   finish(tried[low], validation=5.0, test=9.0)
   finish(tried[high], validation=6.0, test=1.0)
   assert recipes.best(tried) == low
@@ -86,7 +88,7 @@ def test_what_tune_has_written_is_the_same_recipe(tmp_path):
   flags.append('--config.optimizer.learning_rate=0.02')
   (tmp_path / 'recipe.py').write_text(
     'from selsync_jax.commands import config_file\n\n\ndef get_config():\n'
-    f'  return config_file.load("stdlib_gpt:local_sgd,middle", {flags})\n'
+    f'  return config_file.load("stdlib_gpt:local_sgd,smoke", {flags})\n'
   )
   recipe = task.recipe(f'{tmp_path}/recipe.py')
   assert recipe.rate == 0.02

@@ -51,7 +51,7 @@ FAMILIES = {
 }
 """By family, its settings, as `compare` takes them."""
 
-QUICK = 8
+QUICK = 6
 """The number of families in the quick form, the first ones."""
 
 RATES = '1x', '2x', '0.5x', '4x', '0.25x', '8x'
@@ -69,44 +69,52 @@ class Task(NamedTuple):
   Attributes:
     config: the name of one of our own, with its variant.
     title: what it is, for a heading.
-    quick: fields of the config that make it short.
+    quick: the config in the quick form.
+    fields: fields of that config that make it short.
   """
 
   config: str
   title: str
-  quick: dict[str, Any]
+  quick: str
+  fields: dict[str, Any]
 
 
 _PICTURES = {
-  'steps': 60,
+  'steps': 600,
   'model.name': 'convnet',
   'model.depth': None,
   'model.stem': None,
-  'model.num_filters': 4,
-  'schedule.warmup_epochs': 0.015,
+  'model.num_filters': 8,
+  'schedule.warmup_epochs': 0.15,
 }
-_TEXT = {
-  'steps': 60,
-  'model.num_layers': 1,
-  'model.embed_dim': 32,
-  'model.mlp_dim': 86,
-  'schedule.warmup_epochs': 0.003,
+_BY_SOURCE = {
+  'data.name': 'python_text',
+  'data.partition': 'by_label',
+  'data.labels_per_worker': 1,
 }
 TASKS = {
   'fashion_mnist': Task(
-    'fashion_mnist', 'Fashion-MNIST, four equal workers', _PICTURES
+    'fashion_mnist',
+    'Fashion-MNIST, four equal workers',
+    'fashion_mnist',
+    _PICTURES,
   ),
   'fashion_mnist_one_label': Task(
     'fashion_mnist:noniid',
     'Fashion-MNIST, ten workers with one label each',
+    'fashion_mnist:noniid',
     _PICTURES,
   ),
   'stdlib_gpt': Task(
-    'stdlib_gpt:middle', 'A language model, four equal workers', _TEXT
+    'stdlib_gpt:middle',
+    'A language model, four equal workers',
+    'stdlib_gpt:smoke',
+    {},
   ),
   'stdlib_gpt_by_source': Task(
     'stdlib_gpt:by_source',
     'A language model, four workers with a kind of text each',
-    _TEXT,
+    'stdlib_gpt:smoke',
+    _BY_SOURCE,
   ),
 }

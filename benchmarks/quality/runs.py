@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import pathlib
 
+from selsync_jax.cluster import children
 from selsync_jax.runs.history import Trial
 
 
@@ -42,7 +43,9 @@ def train_all(
   os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
   wanted = [trial for trial in trials if not trial.is_done]
   with concurrent.futures.ProcessPoolExecutor(
-    jobs, multiprocessing.get_context('spawn')
+    jobs,
+    multiprocessing.get_context('spawn'),
+    initializer=children.end_with_parent,
   ) as pool:
     for index, _ in enumerate(pool.map(train, wanted), 1):
       print(f'{name}: {index} of {len(wanted)} runs', flush=True)
