@@ -1,5 +1,7 @@
 """One worker of a run, in a training loop and a program of its own."""
 
+from collections.abc import Callable, Sequence
+import functools
 import hashlib
 import time
 from typing import Any
@@ -221,14 +223,18 @@ def _plain(tree: Any) -> Any:
   caller's mesh is not set while they trace, either.
   """
 
-  def plain(x):
-    sharding = getattr(x, 'sharding', None)
+  def plain(sharding):
     if not isinstance(sharding, NamedSharding):
-      return x
+      return sharding
     mesh = Mesh(sharding.mesh.devices, sharding.mesh.axis_names)
-    return jax.device_put(x, NamedSharding(mesh, sharding.spec))
+    return NamedSharding(mesh, sharding.spec)
 
-  return jax.tree.map(plain, tree)
+  leaves, structure = jax.tree.flatten(tree)
+  typed = _places(leaves)
+  places = [*map(plain, typed)]
+  if places == typed:
+    return tree
+  return jax.tree.unflatten(structure, jax.device_put(leaves, places))
 
 
 def _placed_as(like: Any, tree: Any) -> Any:
@@ -236,9 +242,26 @@ def _placed_as(like: Any, tree: Any) -> Any:
 
   The caller may donate the copy; an island keeps what it has itself.
   """
+  leaves, structure = jax.tree.flatten(tree)
+  places = _places(jax.tree.leaves(like))
+  if places == _places(leaves) and None not in places:
+    copies = _copy(tuple(places))(leaves)
+  else:
+    copies = jax.device_put(leaves, places, may_alias=False)
+  return jax.tree.unflatten(structure, copies)
 
-  def copied(old, new):
-    sharding = getattr(old, 'sharding', None)
-    return jax.device_put(new, sharding, may_alias=False)
 
-  return jax.tree.map(copied, like, tree)
+def _places(leaves: Sequence[Any]) -> list[Any]:
+  """Returns the sharding of each array; `None` if it is not on a device."""
+  return [getattr(leaf, 'sharding', None) for leaf in leaves]
+
+
+@functools.cache
+def _copy(places: tuple[Any, ...]) -> Callable[[list[Any]], list[Any]]:
+  """Returns what copies arrays that lie there.
+
+  One program takes a tenth of the time of a `device_put` for so many arrays.
+  """
+  return jax.jit(
+    lambda leaves: [*map(jnp.copy, leaves)], out_shardings=[*places]
+  )
