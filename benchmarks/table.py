@@ -1,6 +1,7 @@
 """What a benchmark ends with: a table on the screen, and a JSON file."""
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Callable, Iterable, Sequence
 import json
 import pathlib
 import re
@@ -52,9 +53,30 @@ def report(
   pathlib.Path(out).write_text(json.dumps(result, indent=2) + '\n')
 
 
+def markdown(lines: Iterable[Sequence[str]]) -> str:
+  """Returns a table in Markdown; its second line has only hyphens."""
+  return ''.join(f'| {" | ".join(line)} |\n' for line in lines)
+
+
 def insert(text: str, page: pathlib.Path, name: str) -> None:
   """Replaces what stands between `<!-- name: ... -->` and `<!-- /name -->`."""
-  block = re.compile(rf'(<!-- {name}\b.*? -->\n).*(<!-- /{name} -->)', re.S)
-  new, count = block.subn(lambda m: m[1] + text + m[2], page.read_text())
-  assert count == 1, f'{page} needs <!-- {name} --> once'
+  new = _block(name).sub(lambda m: m[1] + text + m[2], page.read_text())
   page.write_text(new)
+
+
+def page_with(*names: str) -> Callable[[str], pathlib.Path]:
+  """Returns the type of a flag: a page with the marks that `insert` needs."""
+
+  def page(path):
+    text = pathlib.Path(path).read_text()
+    for name in names:
+      if len(_block(name).findall(text)) != 1:
+        line = f'{path} must have <!-- {name} --> and <!-- /{name} --> once'
+        raise argparse.ArgumentTypeError(line)
+    return pathlib.Path(path)
+
+  return page
+
+
+def _block(name: str) -> re.Pattern[str]:
+  return re.compile(rf'(<!-- {name}\b.*? -->\n).*(<!-- /{name} -->)', re.S)

@@ -1,8 +1,12 @@
 """What a benchmark ends with."""
 
+import argparse
 import json
 
+import pytest
+
 from benchmarks.table import insert
+from benchmarks.table import page_with
 from benchmarks.table import report
 from benchmarks.table import Table
 
@@ -22,3 +26,6 @@ def test_a_page_keeps_the_command_beside_a_new_table(tmp_path):
   page.write_text(text.format('old\n\nold\n'))
   insert('new\n', page, 'times')
   assert page.read_text() == text.format('new\n')
+  assert page_with('times')(str(page)) == page
+  with pytest.raises(argparse.ArgumentTypeError, match='must have <!-- gone'):
+    page_with('gone')(str(page))

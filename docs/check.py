@@ -112,6 +112,10 @@ def commands(text: str) -> Iterator[tuple[int, str, list[str]]]:
     if command := resolve(words):
       file, arguments = command
       yield start, file, arguments
+      _, _, launched = ' '.join(words).partition(' -- ')
+      inner = resolve(launched.split())
+      if inner and '/' in inner[0]:  # Not a script of the reader's own.
+        yield start, *inner
       end = start + len(line)
     elif line.startswith('--') and file and not END.search(text, end, start):
       yield start, file, words

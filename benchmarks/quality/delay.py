@@ -22,6 +22,8 @@ from typing import NamedTuple
 
 from benchmarks.quality import runs
 from benchmarks.table import insert
+from benchmarks.table import markdown
+from benchmarks.table import page_with
 from benchmarks.table import report
 from selsync_jax.commands import flags
 from selsync_jax.commands import trials
@@ -202,7 +204,7 @@ def table(found: dict[Case, Outcome]) -> str:
         difference if case.delay else '',
       ]
     )
-  return ''.join(f'| {" | ".join(line)} |\n' for line in lines)
+  return markdown(lines)
 
 
 def draw(found: dict[Case, Outcome], folder: pathlib.Path) -> None:
@@ -243,7 +245,7 @@ def main() -> None:
     default='runs/delay',
     help='folder of the runs; finished runs are not repeated',
   )
-  add('--into', type=pathlib.Path, help='a page, in Markdown')
+  add('--into', type=page_with('delays'), help='a page, in Markdown')
   add('--out', default='delay.json')
   options = parser.parse_args()
   found = measure(options)

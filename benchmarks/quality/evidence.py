@@ -42,6 +42,8 @@ from benchmarks.quality.recipes import SHARE
 from benchmarks.quality.recipes import train
 from benchmarks.quality.recipes import Workload
 from benchmarks.table import insert
+from benchmarks.table import markdown
+from benchmarks.table import page_with
 from benchmarks.table import report
 from selsync_jax.commands import config_file
 from selsync_jax.config import ConfigError
@@ -55,6 +57,7 @@ from selsync_jax.training.problem import create_problem
 from selsync_jax.training.settings import check
 
 TRIALS, QUICK_TRIALS = 6, 4  # Of a family.
+SEEDS = 3  # That count, by default.
 DRAWN = 10  # The ratio of the figure.
 
 
@@ -176,7 +179,7 @@ def table(found: Mapping[str, Outcome]) -> str:
         ),
       ]
     lines.append([name, recipe, *cells])
-  return ''.join(f'| {" | ".join(line)} |\n' for line in lines)
+  return markdown(lines)
 
 
 def draw(found: Mapping[str, Outcome], folder: pathlib.Path) -> None:
@@ -201,6 +204,10 @@ def command(name: str, options: argparse.Namespace) -> str:
   words += ['--quick'] * options.quick
   if options.families:
     words += ['--families', *options.families]
+  if options.seeds != SEEDS:
+    words.append(f'--seeds={options.seeds}')
+  if options.emulated:
+    words.append(f'--emulated={options.emulated}')
   return shlex.join(words)
 
 
@@ -264,14 +271,15 @@ def main() -> None:
   add('--families', nargs='+', choices=FAMILIES, help='BSP is always one')
   about = f'short runs, few trials, and {QUICK} families'
   add('--quick', action='store_true', help=about)
-  add('--seeds', type=int, default=3)
+  add('--seeds', type=int, default=SEEDS)
   add('--jobs', type=int, default=os.cpu_count(), help='runs at a time')
   about = 'families to time on the emulated cluster'
   add('--emulated', type=int, default=0, help=about)
   add('--idx-dir', help='folder with the files of Fashion-MNIST')
   about = 'folder of the runs; finished runs are not repeated'
   add('--work', type=pathlib.Path, help=about)
-  add('--into', type=pathlib.Path, help='a page, in Markdown')
+  marks = [f'evidence_{name}' for name in TASKS]
+  add('--into', type=page_with(*marks), help='a page, in Markdown')
   add('--out', default='evidence.json')
   options = parser.parse_args()
   form = 'evidence-quick' if options.quick else 'evidence'

@@ -1,5 +1,8 @@
 """Seconds of runs on an emulated cluster, from their first steps.
 
+A run of 240 steps is timed, with one seed, but for its first 40, and the time
+of a step counts for the whole run. What a method does only later is not in it.
+
 Each worker has a host (benchmarks/network/cluster.py). The bytes of BSP take
 ten or a hundred times as long as a step computes there.
 """

@@ -26,6 +26,8 @@ from typing import Any, NamedTuple
 
 from benchmarks.quality import runs
 from benchmarks.table import insert
+from benchmarks.table import markdown
+from benchmarks.table import page_with
 from benchmarks.table import report
 from selsync_jax.commands import compare
 from selsync_jax.commands import trials
@@ -258,7 +260,7 @@ def table(outcomes: dict[str, list[Outcome]], workload: Workload) -> str:
         f'{staleness:.2f}',
       ]
     )
-  return ''.join(f'| {" | ".join(line)} |\n' for line in lines)
+  return markdown(lines)
 
 
 def main() -> None:
@@ -275,7 +277,9 @@ def main() -> None:
     default='runs/stragglers',
     help='folder of the runs; finished runs are not repeated',
   )
-  parser.add_argument('--into', type=pathlib.Path, help='a page, in Markdown')
+  parser.add_argument(
+    '--into', type=page_with('stragglers'), help='a page, in Markdown'
+  )
   parser.add_argument('--out', default='stragglers.json')
   options = parser.parse_args()
   options.work = options.work.resolve()

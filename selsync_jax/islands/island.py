@@ -155,17 +155,17 @@ class Island:
         self._behind.depart(self._states[1])
       if self._behind and self._trigger.traits.needs_travel:
         self._measure(self._behind, departs)
-    self._params, self._taken = new, self._taken + 1
-    self._peers.reach(self._taken)
-    return _placed_as(params, new)
+      self._params, self._taken = new, self._taken + 1
+      self._peers.reach(self._taken)
+      return _placed_as(params, new)
 
   def _measure(self, behind: Behind, departs: Any) -> None:
     """Measures steps, and tells the trigger how long an average travels."""
     ended, now = self._ended, time.perf_counter()
     if behind.arrived is not None:
-      steps = travel(self._peers, self._watch, behind.watch)
       triggered, averaged = self._states
-      self._states = with_travel(triggered, steps), averaged
+      if steps := travel(self._peers, self._watch, behind.watch):
+        self._states = with_travel(triggered, steps), averaged
     elif not departs:
       self._watch.add(now - ended)
     self._ended = now
@@ -178,16 +178,21 @@ class Island:
     """
     with jax.set_mesh(_NO_MESH):
       landed = self._peers.complete(self._land, _plain(params), self._states[1])
-    self._peers.close()
-    self._has_left = True
-    return _placed_as(params, landed)
+      self._peers.close()
+      self._has_left = True
+      return _placed_as(params, landed)
 
   def __enter__(self) -> 'Island':
     return self
 
   def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-    """Leaves, unless it has left; after an error, the others hear of it."""
+    """Leaves without what is on its way, unless it has left.
+
+    After an error, the others hear of it.
+    """
     if not self._has_left:
+      if self._behind and not kind:
+        self._behind.settle()
       self._peers.__exit__(kind, error, trace)
 
 

@@ -164,8 +164,9 @@ class IslandMapper(Mapper):
           shares = self._planned()
         elif behind and averaged and asks_travel(state.trigger_state):
           travel = pace.travel(self.peers, self.watch, behind.watch)
-          triggered = with_travel(state.trigger_state, travel)
-          state = state.replace(trigger_state=triggered)
+          if travel:
+            triggered = with_travel(state.trigger_state, travel)
+            state = state.replace(trigger_state=triggered)
         elif not (synced or self.peers.slot in self.rounds.rest):
           self.watch.add(time.perf_counter() - began)
         self.rounds.add(state, members, averaged, arrived, shares, travel)

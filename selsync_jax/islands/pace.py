@@ -114,11 +114,11 @@ class Watch:
     return statistics.median(self._seconds) if self._seconds else 0.0
 
 
-def travel(peers: Peers, step: Watch, average: Watch) -> float:
+def travel(peers: Peers, step: Watch, average: Watch) -> float | None:
   """Returns in how many steps an average travels, the same on all islands.
 
-  All islands call it together; the slowest counts. It is 0 if one has measured
-  no step or no average.
+  All islands call it together; the slowest counts. It is `None` if one has
+  measured no step or no average, as after a start.
 
   Args:
     peers: all islands.
@@ -128,4 +128,4 @@ def travel(peers: Peers, step: Watch, average: Watch) -> float:
   own = np.array([step.median, average.median])
   seconds = np.array(peers.complete(lambda peers: peers.share(own)))
   of_step, of_average = seconds.max(axis=0) * seconds.all()
-  return float(np.float32(of_average / of_step)) if of_step else 0.0
+  return float(np.float32(of_average / of_step)) if of_step else None

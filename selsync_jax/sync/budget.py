@@ -99,9 +99,10 @@ def budgeted(
     bytes_per_step: bytes that a worker may send for synchronization, on average
       over steps. If that pays for more than a synchronization at every step,
       every step synchronizes.
-    link_share: the share of the time in which an average is on its way, in
-      (0, 1]: as many averages as the link can carry behind the steps, as
-      measured now. Islands measure it; before they have, p is 1.
+    link_share: the most of the time in which an average may be on its way, as
+      a share in (0, 1], measured now. Islands measure it; before they have, p
+      is 1. If averages are late by k steps, there is at most one in k steps,
+      and votes while one travels are one, so the share may be smaller.
     gain: how much the logarithm of the threshold rises for one synchronization
       too many, if it is to be constant. The lower it is, the more the trigger
       decides which steps synchronize; the higher, the sooner the budget is met.
@@ -215,9 +216,8 @@ def with_travel(state: Any, steps: float) -> Any:
 
   Args:
     state: that of a trigger with `budgeted(..., link_share=...)` anywhere in
-      it, or of an optimizer with such a trigger.
-    steps: the time in which an average travels, divided by that of a step; 0 if
-      it is not known.
+      it.
+    steps: the time in which an average travels, divided by that of a step.
 
   Example:
     >>> import selsync_jax as ss
@@ -226,14 +226,14 @@ def with_travel(state: Any, steps: float) -> Any:
     Array(10., dtype=float32)
   """
   (_, known), *_ = _travels(state)
-  return optax.tree.set(state, _is_array, travel=jnp.full_like(known, steps))
+  return optax.tree.set(state, _is_known, travel=jnp.full_like(known, steps))
 
 
 def _travels(state: Any) -> list[Any]:
-  return optax.tree.get_all_with_path(state, 'travel', _is_array)
+  return optax.tree.get_all_with_path(state, 'travel', _is_known)
 
 
-def _is_array(path: Any, value: Any) -> bool:
+def _is_known(path: Any, value: Any) -> bool:
   return bool(jax.tree.leaves(value))
 
 

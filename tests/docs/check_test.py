@@ -55,6 +55,10 @@ BAD = [
   ),
   ('`make gone`', 1, 'Makefile has no target gone'),
   (
+    *('`selsync launch --islands=2 -- selsync train --gone`', 1),
+    'selsync_jax/commands/train.py has no flag --gone',
+  ),
+  (
     *('```sh\n# What it is.\nselsync gone\n```', 3),
     'there is no selsync_jax/commands/gone.py',
   ),

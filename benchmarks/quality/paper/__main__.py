@@ -5,8 +5,8 @@
 Trains what the claims need, scaled down, with fresh seeds, unless it has been
 trained before, and judges each claim by a rule that is stated with it. Prints a
 table for each group of claims: the paper's numbers, ours, and whether the claim
-holds. Writes the tables into a page between `<!-- claims -->` and
-`<!-- /claims -->`, and all into paper.json.
+holds. Writes the table of each into a page between `<!-- claims_GROUP -->` and
+`<!-- /claims_GROUP -->`, and all into paper.json.
 """
 
 import argparse
@@ -24,6 +24,8 @@ from benchmarks.quality.paper import workloads
 from benchmarks.quality.paper.claim import Claim
 from benchmarks.quality.paper.claim import Finding
 from benchmarks.table import insert
+from benchmarks.table import markdown
+from benchmarks.table import page_with
 from benchmarks.table import report
 
 GROUPS: dict[str, tuple[str, list[Claim]]] = {
@@ -53,7 +55,7 @@ def table(claims: Mapping[Claim, Finding]) -> str:
       [c.text, c.theirs, f.ours, f.judged, f.verdict] for c, f in claims.items()
     ),
   ]
-  return ''.join(f'| {" | ".join(line)} |\n' for line in lines)
+  return markdown(lines)
 
 
 def main() -> None:
@@ -69,7 +71,8 @@ def main() -> None:
     default='runs/paper',
     help='folder of the runs; finished runs are not repeated',
   )
-  add('--into', type=pathlib.Path, help='a page, in Markdown')
+  marks = [f'claims_{name}' for name in GROUPS]
+  add('--into', type=page_with(*marks), help='a page, in Markdown')
   add('--out', default='paper.json')
   options = parser.parse_args()
   os.environ.setdefault('JAX_NUM_CPU_DEVICES', '16')  # For `pmap`.
@@ -85,13 +88,13 @@ def main() -> None:
     }
     runs.train_all(trials.values(), options.jobs, work, name)
     found = {claim: claim.finding(seeds, work) for claim in claims}
+    if options.into:
+      insert(table(found), options.into, f'claims_{name}')
     text += f'### {heading}\n\n{table(found)}\n'
     record[name] = [
       {'claim': claim.text, 'paper': claim.theirs, **finding._asdict()}
       for claim, finding in found.items()
     ]
-  if options.into:
-    insert(f'\n{text}', options.into, 'claims')
   report(options.out, {'seeds': seeds, 'claims': record}, notes=[text])
 
 

@@ -40,10 +40,10 @@ SMALL_BATCHES = Task(
 RULES = {
   'One flag is enough': 'selsync+sync.delta=0.3',
   'The same, smoothed by N/100': 'selsync_paper+sync.delta=0.3',
-  'Half of the workers must raise a flag (ours)': (
+  'Half of the workers must raise a flag, ours': (
     'selsync+sync.delta=0.3+sync.quorum=0.5'
   ),
-  'A budget moves delta (ours)': 'selsync+sync.delta=None+sync.lssr=0.9',
+  'A budget moves delta, ours': 'selsync+sync.delta=None+sync.lssr=0.9',
 }
 
 

@@ -42,9 +42,8 @@ class Task(NamedTuple):
     return '.2f' if self.metric == 'perplexity' else '.4f'
 
   def score(self, run: Run) -> float:
-    """Returns the score on the test split; NaN if the run diverged."""
-    score = run.outcome.get(f'test_{self.metric}')
-    return math.nan if score is None else score
+    """Returns the score on the test split."""
+    return run.outcome[f'test_{self.metric}']
 
   def gain(self, run: Run, other: Run) -> float:
     """Returns how much better a run is: in accuracy, or share of perplexity."""
@@ -93,8 +92,6 @@ class Range(NamedTuple):
       return 'holds'
     if most <= self.low or least >= self.high:
       return 'does not hold'
-    if math.isnan(least):
-      return 'cannot be told: a run diverged'
     inside = [f'{x:.3g}' for x in self if least < x < most]
     return f'cannot be told: the interval contains {" and ".join(inside)}'
 
@@ -116,7 +113,7 @@ class Finding(NamedTuple):
     ours: what was measured or computed.
     verdict: whether the claim holds, in words.
     judged: the mean and the interval of the numbers.
-    numbers: what is judged, one for each seed.
+    numbers: what is judged, one for each seed or repeat.
   """
 
   ours: str
@@ -146,11 +143,11 @@ class Claim(NamedTuple):
 
   def finding(self, seeds: int, work: pathlib.Path) -> Finding:
     """Returns the finding of runs that have been trained."""
+    trials = [arm.trials(seeds, work) for arm in self.arms]
+    if diverged := [t.label for each in trials for t in each if not t.is_done]:
+      return Finding('', f'cannot be told: a run of {diverged[0]} diverged')
     return self.judge(
-      [
-        [history.read(t.workdir, t.label) for t in arm.trials(seeds, work)]
-        for arm in self.arms
-      ]
+      [[history.read(t.workdir, t.label) for t in each] for each in trials]
     )
 
 

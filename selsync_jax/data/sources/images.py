@@ -43,8 +43,9 @@ _TENTHS = {'train': 'train[:90%]', 'validation': 'train[90%:]', 'test': 'test'}
 
 def _normalized(mean: Any, deviation: Any) -> protocol.Prepare:
   """Returns what scales bytes to zero mean and unit deviation, float32."""
-  scale = np.float32(1 / (255 * np.asarray(deviation)))
-  shift = np.float32(np.divide(mean, deviation))
+  shape = 1, 1, 1, -1
+  scale = np.float32(np.reshape(1 / (255 * np.asarray(deviation)), shape))
+  shift = np.float32(np.reshape(np.divide(mean, deviation), shape))
   return lambda image: image * scale - shift
 
 
