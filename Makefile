@@ -93,7 +93,7 @@ evidence: $(VENV)/test.stamp
 delays: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.quality.delay --into=docs/performance.md
 	$(BIN)/python -m benchmarks.quality.delay --picture --delays 1 2 4 8 16 32 \
-		--recipes 'mean, plain' 'mean, half and half' \
+		--recipes 'Muon, plain' 'Muon, half and half' \
 		'mean and moments, half and half'
 	$(BIN)/python docs/pictures.py runs/delay delays
 

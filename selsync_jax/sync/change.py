@@ -4,10 +4,12 @@ References:
   Tyagi and Swany, CLUSTER 2023, section `Relative gradient change`, equation 2.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
 from jax import lax
+from jax.custom_batching import custom_vmap
 import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 import optax
@@ -79,7 +81,8 @@ def measure(
     a = smoothing
     if a is None:
       a = min(lax.axis_size(axis_name) / 100, 1.0)
-    return updates, _next(state, *_squared_norm(updates), a)
+    x, k = _squared_norm(optax.tree.cast(updates, jnp.float32))
+    return updates, _next(state, x, k, a)
 
   return optax.GradientTransformationExtraArgs(init, update)
 
@@ -98,15 +101,48 @@ def _power(exponent):
   return lax.bitcast_convert_type(bits, jnp.float32)
 
 
-def _squared_norm(grads):
+def _plain_norm(grads):
+  """Returns the squared L2 norm, and whether float32 holds it well."""
+  x = optax.tree.norm(grads, squared=True)
+  return x, jnp.abs(_log2(x)) <= 2 * _SAFE
+
+
+def _zero(x):
+  """Returns 0 for each x >= 0, which varies over a mesh as x does."""
+  return (x < 0).astype(jnp.int32)
+
+
+def _scaled_norm(grads):
   """Returns x and k; x 4**k is the squared L2 norm, and k is 0 if possible."""
-  grads = optax.tree.cast(grads, jnp.float32)
   largest = optax.tree.norm(grads, ord='inf')
   k = _log2(largest)
   k = jnp.where((jnp.abs(k) <= _SAFE) | ~jnp.isfinite(largest), 0, k)
   scaled = jax.tree.map(lambda g: g * _power(-k), grads)
   x = optax.tree.norm(scaled, squared=True)
   return jnp.where(jnp.isfinite(largest), x, jnp.nan), k
+
+
+@custom_vmap
+def _squared_norm(grads):
+  """Returns what `_scaled_norm` does; reads the gradient once if it can."""
+  x, holds = _plain_norm(grads)
+  return lax.cond(holds, lambda _: (x, _zero(x)), _scaled_norm, grads)
+
+
+@_squared_norm.def_vmap
+def _squared_norms(axis_size, in_batched, grads):
+  """The same of many workers. A predicate for each would take both branches."""
+  (batched,) = in_batched
+  axes = jax.tree.map(lambda each: 0 if each else None, batched)
+  over = functools.partial(jax.vmap, in_axes=(axes,), axis_size=axis_size)
+  x, holds = over(_plain_norm)(grads)
+  norms = lax.cond(
+    jnp.all(holds),
+    lambda _: (x, _zero(x)),
+    over(_scaled_norm),
+    grads,
+  )
+  return norms, (True, True)
 
 
 def _next(state: MeasureState, x, k, a) -> MeasureState:

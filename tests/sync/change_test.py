@@ -49,6 +49,19 @@ def test_the_change_is_right_for_every_finite_gradient(scale, next_scale):
   np.testing.assert_allclose(measured, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize('scale', [1.0, 1e-30, 1e30])
+def test_a_worker_among_many_is_measured_as_alone(scale):
+  """Also if float32 cannot hold the squares of one of them."""
+  scales = np.float32([1.0, scale, 10.0])[:, None]
+  gradients = np.float32(np.random.default_rng(0).normal(size=(3, 20))) * scales
+  each = [UPDATE(2 * g, UPDATE(g, METER.init(g))[1])[1] for g in gradients]
+  first = jax.vmap(METER.update)(gradients, jax.vmap(METER.init)(gradients))[1]
+  _, together = jax.vmap(METER.update)(2 * gradients, first)
+  for worker, alone in enumerate(each):
+    for mine, other in zip(together, alone, strict=True):
+      np.testing.assert_allclose(mine[worker], other, rtol=1e-6)
+
+
 def test_an_average_that_is_not_finite_is_begun_anew():
   gradient = np.ones(3, np.float32)
   tx = ss.measure(0.5)
