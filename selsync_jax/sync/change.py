@@ -63,6 +63,8 @@ def measure(
   BLAS's nrm2 (Blue, `A Portable Fortran Program to Find the Euclidean Norm of a
   Vector`, 1978), so the change is right for every finite gradient.
 
+  The state has no derivative, so a step that measures can be differentiated.
+
   Args:
     smoothing: the factor :math:`a` in (0, 1], else a `ValueError`; `None` is
       the paper's N / 100 for N workers, at most 1, which reacts slowly for few.
@@ -81,7 +83,8 @@ def measure(
     a = smoothing
     if a is None:
       a = min(lax.axis_size(axis_name) / 100, 1.0)
-    x, k = _squared_norm(optax.tree.cast(updates, jnp.float32))
+    grads = lax.stop_gradient(optax.tree.cast(updates, jnp.float32))
+    x, k = _squared_norm(grads)
     return updates, _next(state, x, k, a)
 
   return optax.GradientTransformationExtraArgs(init, update)

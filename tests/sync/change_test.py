@@ -62,6 +62,15 @@ def test_a_worker_among_many_is_measured_as_alone(scale):
       np.testing.assert_allclose(mine[worker], other, rtol=1e-6)
 
 
+def test_a_step_that_measures_can_be_differentiated():
+  def after(w):
+    updates, state = METER.update(w**2, METER.init(w))
+    return jnp.sum(updates) + state.ewma
+
+  w = jnp.array([1.0, 2.0])
+  np.testing.assert_array_equal(jax.grad(after)(w), 2 * w)
+
+
 def test_an_average_that_is_not_finite_is_begun_anew():
   gradient = np.ones(3, np.float32)
   tx = ss.measure(0.5)
