@@ -66,7 +66,7 @@ class Outcome(NamedTuple):
 
   Attributes:
     entry: its runs.
-    seconds: of each, by seed and ratio.
+    seconds: how long each run takes, by seed and ratio.
     measured: seconds on the emulated cluster, relative to BSP where nothing
       limits the network, by ratio; empty if it was not measured.
   """

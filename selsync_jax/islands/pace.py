@@ -103,7 +103,7 @@ class Watch:
     self._is_warm = False
 
   def add(self, seconds: float) -> None:
-    """Adds a time in seconds; the first one counts not, as it compiles."""
+    """Adds a time in seconds; the first does not count, as it compiles."""
     if self._is_warm:
       self._seconds.append(seconds)
     self._is_warm = True

@@ -25,10 +25,10 @@ class Task(NamedTuple):
   """What is trained.
 
   Attributes:
-    name: of the folder of its runs.
+    name: what the folder of its runs is called.
     config: a file in configs/, perhaps with a variant.
-    metric: of the test split.
-    fields: of the config that differ from the file's.
+    metric: the score on the test split that counts.
+    fields: what differs from the config file, as `field=value`.
   """
 
   name: str
@@ -165,7 +165,7 @@ def by_seed(
     what: the table shows of each arm, in words.
     shown: that, of a run.
     form: its format.
-    number: of one seed, from its runs in the order of the arms.
+    number: what is judged of one seed, from its runs in the order of the arms.
     rule: which numbers are as claimed.
     signed: the format of the number.
   """
