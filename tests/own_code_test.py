@@ -8,7 +8,6 @@ import textwrap
 
 import datasets
 import flax.linen as nn
-import jax
 import numpy as np
 import pytest
 
@@ -26,13 +25,10 @@ from selsync_jax.data import from_arrays
 from selsync_jax.data import from_huggingface
 from selsync_jax.data import open_data
 from selsync_jax.data.sources import DATASETS
-from selsync_jax.models import tasks
 from selsync_jax.report import facts
 from selsync_jax.report import run_page
 from selsync_jax.runs import history
 from selsync_jax.runs import provenance
-from selsync_jax.training.problem import create_problem
-from selsync_jax.training.settings import check
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import live_runs
 from tests.support import own_code
@@ -450,47 +446,6 @@ def test_functions_that_work_in_place_change_nothing_stored(backend, tmp_path):
   image.flush()
   found = np.fromfile(tmp_path / 'images', np.float32)
   np.testing.assert_array_equal(found, stored.ravel())
-
-
-def test_images_that_travel_as_bytes_are_learned_from_as_scaled_ones():
-  image = np.random.default_rng(0).integers(0, 256, (8, 4, 4, 1), np.uint8)
-  given = arrays(image=image)
-  splits = {'train': given, 'validation': given, 'test': given}
-
-  def scaled(batch):
-    return batch | {'image': batch['image'] / np.float32(255)}
-
-  @ss.register_dataset
-  def on_host():
-    return own(**splits, transform=scaled)
-
-  @ss.register_dataset
-  def on_device():
-    return own(**splits, prepare=lambda image: image / 255)
-
-  config, losses, dtypes = config_file.load('digits', ()), [], []
-  config.batch_size = 2
-  for name in ('on_host', 'on_device'):
-    config.data.name = name
-    problem = create_problem(check(config))
-    loss = tasks.train_loss(problem.model, problem.task)
-    variables, key = problem.init({}), jax.random.key(0)
-    losses.append(loss(*variables, problem.data.example, key)[0])
-    dtypes.append(problem.data.example['image'].dtype)
-  np.testing.assert_allclose(*losses, rtol=1e-6)
-  assert dtypes == [np.float32, np.uint8]
-
-
-def test_an_error_in_what_the_device_prepares_names_the_data():
-  @ss.register_dataset
-  def wrong():
-    return own(prepare=lambda image: image @ image)
-
-  config = config_file.load('digits', ())
-  config.batch_size = 2
-  config.data.name = 'wrong'
-  with pytest.raises(ConfigError, match=r'^config\.data: .*own_code_test\.py'):
-    create_problem(check(config))
 
 
 def test_an_augmentation_is_the_same_whenever_a_step_is_repeated():
