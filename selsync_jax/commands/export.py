@@ -39,14 +39,18 @@ def parse(
   return options
 
 
-def start_jax(workdir: pathlib.Path) -> None:
-  """Starts JAX, on the CPU if the run's config asks for it, else anywhere."""
+def start_jax(workdir: pathlib.Path, devices: int = 0) -> None:
+  """Starts JAX, on the CPU if the run's config asks for it, else anywhere.
+
+  A CPU gets this number of virtual devices; 0 leaves it as it is.
+  """
   silence_orbax()
   from selsync_jax.devices import backend  # Imports JAX.
   from selsync_jax.runs import records
 
   config = records.read_config(workdir) or {}
-  backend.start('cpu' if config.get('device') == 'cpu' else 'auto')
+  device = 'cpu' if config.get('device') == 'cpu' else 'auto'
+  backend.start(device, workers=devices)
 
 
 def main(arguments: Sequence[str]) -> None:

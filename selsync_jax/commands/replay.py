@@ -14,6 +14,7 @@ from selsync_jax.commands import config_file
 from selsync_jax.commands import export
 from selsync_jax.commands import flags
 from selsync_jax.config import ConfigError
+from selsync_jax.fields import completed
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -27,11 +28,19 @@ def main(arguments: Sequence[str]) -> None:
   folder = pathlib.Path(options.positional[0])
   if options.config:
     config_file.load(options.config, ())
-  for workdir in sorted(folder.glob('*/config.json'))[:1]:
-    export.start_jax(workdir.parent)
+  if workdirs := [path.parent for path in folder.glob('*/config.json')]:
+    export.start_jax(workdirs[0], max(map(_devices, workdirs)))
   from selsync_jax.islands import replay
 
   compared = replay.replay(folder)
   width = max(map(len, compared))
   for name, count in compared.items():
     print(f'{name:{width}}  {count} digests, all equal')
+
+
+def _devices(workdir: pathlib.Path) -> int:
+  """Returns the number of devices that an island has had."""
+  from selsync_jax.runs import records
+
+  config = completed(records.read_config(workdir) or {})
+  return config['mesh.data'] * config['mesh.fsdp']

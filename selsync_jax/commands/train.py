@@ -182,10 +182,10 @@ def _check_island(options: argparse.Namespace) -> None:
       f'--island={options.island}: --join=INVITATION is missing'
     )
   mapper = options.settings.config.mapper
-  if mapper not in ('auto', 'pmap') or options.coordinator:
+  if mapper in ('vmap', 'map') or options.coordinator:
     raise ConfigError(
-      f'--island={options.island}: is one worker on one device of one process; '
-      'config.mapper must be auto or pmap, and --coordinator left out'
+      f'--island={options.island}: is one worker in one process; config.mapper '
+      'must be auto, pmap or mesh, and --coordinator left out'
     )
 
 
@@ -232,20 +232,30 @@ def _start(
 
   config, timeout = options.settings.config, options.cluster_timeout
   if options.island:
-    backend.start(config.device)
+    backend.start(config.device, workers=1, mapper=config.mapper, **config.mesh)
+    from selsync_jax.devices.slices import Slices
     from selsync_jax.islands import mapper
     from selsync_jax.islands import meeting  # Imports Arrow.
     from selsync_jax.islands import rounds
 
     invitation = meeting.Invitation.parse(options.join)
-    run = json.dumps(agreed, sort_keys=True)
+    alike = {
+      name: value
+      for name, value in agreed.items()
+      if not name.startswith(('config.mapper', 'config.mesh.'))
+    }
+    run = json.dumps(alike, sort_keys=True)
     peers = meeting.join(
       invitation, options.island, run, timeout, welcomes=True
     )
     stack.enter_context(peers)
     log = rounds.Rounds(options.workdir)
     return mapper.IslandMapper(
-      config.workers, peers, log, is_free=config.pace == 'free'
+      config.workers,
+      peers,
+      log,
+      is_free=config.pace == 'free',
+      devices=Slices(1, **config.mesh),
     )
   spec = processes.process_spec(
     options.coordinator, options.num_processes, options.process_id

@@ -1,4 +1,4 @@
-"""Workers of several devices each: a worker is a slice of a mesh."""
+"""Workers of several devices each, in one program."""
 
 from collections.abc import Callable
 import dataclasses
@@ -8,8 +8,6 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType
-from jax.sharding import Mesh
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
 import numpy as np
@@ -20,35 +18,24 @@ from selsync_jax.devices.mapper import Donated
 from selsync_jax.devices.mapper import Function
 from selsync_jax.devices.mapper import Mapper
 from selsync_jax.devices.mapper import split
+from selsync_jax.devices.slices import Slices
 from selsync_jax.sync import inner
 from selsync_jax.sync.consensus import AXIS
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout(Mapper):
+class Layout(Slices, Mapper):
   """Workers of several devices each, under `jax.shard_map`.
 
-  Inside a worker, the examples of its batch are split over all devices. The
-  state that it keeps from step to step is split over the axis `fsdp`, see
-  `inner.spec`; over the axis `data`, every device has the same. Arrays are
-  global: they have the rows of all workers.
-
-  Attributes:
-    workers: N, the number of workers of all processes.
-    data: the number of devices inside a worker that hold the same parameters.
-    fsdp: the number of devices inside a worker that hold a part of the
-      parameters each.
+  Arrays are global: they have the rows of all workers. For the attributes see
+  `Slices`.
   """
 
-  data: int = 1
-  fsdp: int = 1
   name: ClassVar[str] = 'mesh'
   compiles: ClassVar[bool] = True
 
   def __post_init__(self):
-    for name, value in dataclasses.asdict(self).items():
-      if value < 1:
-        raise ValueError(f'{name} must be at least 1, got {value}')
+    super().__post_init__()
     if self.workers == 1 < self.devices_per_worker:
       raise ValueError(
         f'workers must be at least 2 with {self.devices_per_worker} devices '
@@ -56,48 +43,9 @@ class Layout(Mapper):
       )
 
   @property
-  def devices_per_worker(self) -> int:
-    """The number of devices inside a worker."""
-    return self.data * self.fsdp
-
-  @property
   def held(self) -> range:
     """The indices of all workers."""
     return range(self.workers)
-
-  @functools.cached_property
-  def mesh(self) -> Mesh:
-    """The first devices of every process; neighbors are in the same worker.
-
-    Raises:
-      ConfigError: if a process has too few devices.
-    """
-    axes = {AXIS: self.workers}
-    if self.devices_per_worker > 1:  # Otherwise the program is that of pmap.
-      axes |= {inner.DATA: self.data, inner.FSDP: self.fsdp}
-    shape = tuple(axes.values())
-    each = math.prod(shape) // jax.process_count()
-    devices = []
-    for process in range(jax.process_count()):
-      found = jax.local_devices(process)
-      if len(found) < each:
-        raise ConfigError(
-          f'{self}: needs {each} devices in each process, and process '
-          f'{process} has {len(found)}'
-        )
-      devices += found[:each]
-    return Mesh(
-      np.reshape(devices, shape),
-      tuple(axes),
-      axis_types=(AxisType.Auto,) * len(axes),
-    )
-
-  def sharding(self, shape: tuple[int, ...]) -> NamedSharding:
-    """Returns how an array [workers, ...] lies from step to step."""
-    if 0 in shape:  # XLA does not split an empty array.
-      return NamedSharding(self.mesh, PartitionSpec())
-    spec = inner.spec(shape[1:], self.fsdp)
-    return NamedSharding(self.mesh, PartitionSpec(AXIS, *spec))
 
   def spread(self, shape: tuple[int, ...]) -> NamedSharding:
     """Returns a sharding over as many devices as can share the array evenly.
@@ -113,17 +61,6 @@ class Layout(Mapper):
         return NamedSharding(self.mesh, spec)
     return NamedSharding(self.mesh, PartitionSpec())
 
-  def batch_sharding(self, shape: tuple[int, ...]) -> NamedSharding:
-    """Returns how a batch [workers, examples, ...] lies.
-
-    If a worker's devices cannot share the examples evenly, each has all.
-    """
-    inside = self.devices_per_worker
-    if inside == 1 or len(shape) < 2 or shape[1] % inside:
-      return NamedSharding(self.mesh, PartitionSpec(AXIS))
-    examples = (inner.DATA, inner.FSDP)
-    return NamedSharding(self.mesh, PartitionSpec(AXIS, examples))
-
   def create(self, init: Callable[[jax.Array], Any]) -> Any:
     """Returns the state of all workers, each as `init(worker)` makes it.
 
@@ -133,35 +70,6 @@ class Layout(Mapper):
     """
     workers = jnp.arange(self.workers, dtype=jnp.int32)
     return self.compute(lambda: jax.vmap(init)(workers))
-
-  def stack(self, tree: Any) -> Any:
-    """Stacks arrays of one worker over all workers."""
-    return jax.tree.map(
-      lambda x: jnp.broadcast_to(x, (self.workers, *jnp.shape(x))), tree
-    )
-
-  def compute(
-    self, fn: Function, *args: Any, compiler_options: Any = None
-  ) -> Any:
-    """Returns the state that `fn(*args)` makes, already split.
-
-    Arrays of one worker that are on the host are split like the state.
-    """
-
-    def placed(x):
-      if isinstance(x, jax.Array):
-        return x
-      spec = inner.spec(x.shape, self.fsdp)
-      sharding = NamedSharding(self.mesh, spec)
-      return jax.make_array_from_callback(x.shape, sharding, x.__getitem__)
-
-    args = jax.tree.map(placed, args)
-    shapes = jax.eval_shape(fn, *args)
-    return jax.jit(
-      fn,
-      out_shardings=jax.tree.map(lambda x: self.sharding(x.shape), shapes),
-      compiler_options=compiler_options,
-    )(*args)
 
   def abstract_saved(self, tree: Any, workers: int) -> Any:
     """Returns the shapes of another number of workers' state, see `spread`."""

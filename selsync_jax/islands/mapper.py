@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import jax
 from jax.sharding import Sharding
-from jax.sharding import SingleDeviceSharding
 import numpy as np
 
 from selsync_jax.config import ConfigError
@@ -19,6 +18,8 @@ from selsync_jax.data.protocol import Data
 from selsync_jax.devices.mapper import Donated
 from selsync_jax.devices.mapper import Function
 from selsync_jax.devices.mapper import Mapper
+from selsync_jax.devices.slices import ONE
+from selsync_jax.devices.slices import Slices
 from selsync_jax.islands import pace
 from selsync_jax.islands.behind import Behind
 from selsync_jax.islands.leases import Leases
@@ -39,19 +40,22 @@ from selsync_jax.sync.budget import with_travel
 
 @dataclasses.dataclass(frozen=True)
 class IslandMapper(Mapper):
-  """One worker on the first device; the others are other programs.
+  """One worker on the first devices; the others are other programs.
 
   Attributes:
     workers: N, the number of islands.
     peers: all of them.
     rounds: the log of this one.
     is_free: whether this run has `config.pace='free'`.
+    devices: those of this worker, and how they share its work.
   """
 
   peers: Peers
   rounds: Rounds
   is_free: bool = False
+  devices: Slices = ONE
   name: ClassVar[str] = 'island'
+  compiles: ClassVar[bool] = True
 
   def __post_init__(self):
     if self.workers != (islands := len(self.peers.slots)):
@@ -124,10 +128,12 @@ class IslandMapper(Mapper):
   def map_workers(self, fn: Function, donate: Donated = ()) -> Function:
     """Cuts `fn` at its collectives; nothing is donated to its pieces."""
     del donate
-    run, sharding = cut(fn, form(self)), self.sharding(())
+    run = cut(fn, self.form)
 
     def placed(x):
-      return x if isinstance(x, jax.Array) else jax.device_put(x, sharding)
+      if isinstance(x, jax.Array):
+        return x
+      return jax.device_put(x, self.sharding(x.shape))
 
     def call(*args):
       return jax.tree.map(placed, self.peers.complete(run, *args))
@@ -138,7 +144,7 @@ class IslandMapper(Mapper):
     """Maps a training step, whose delayed means travel behind the next ones."""
     mapped, behind = self.map_workers(step), None
     if under_way:
-      behind = Behind(self.peers, under_way, form(self))
+      behind = Behind(self.peers, under_way, self.form)
     self.peers.late = behind
 
     def call(state, batch):
@@ -207,12 +213,38 @@ class IslandMapper(Mapper):
     """Whether the others train already, and have not let this island in."""
     return self.peers.prepares
 
+  @property
+  def devices_per_worker(self) -> int:
+    """The number of this island's devices."""
+    return self.devices.devices_per_worker
+
+  @property
+  def form(self) -> Form:
+    """How values lie where programs are cut."""
+    return Form(self.devices)
+
   def sharding(self, shape: tuple[int, ...]) -> Sharding:
-    """Returns the first device."""
-    return SingleDeviceSharding(jax.local_devices()[0])
+    """Returns how an array [1, ...] lies from step to step."""
+    return self.devices.sharding(shape)
+
+  def stack(self, tree: Any) -> Any:
+    """Gives arrays of one worker a leading axis."""
+    return self.devices.stack(tree)
+
+  def compute(
+    self, fn: Function, *args: Any, compiler_options: Any = None
+  ) -> Any:
+    """Returns the state that `fn(*args)` makes, see `Slices.compute`."""
+    return self.devices.compute(fn, *args, compiler_options=compiler_options)
 
   def check(self) -> None:
-    """Does nothing: there is a device."""
+    """Raises `ConfigError` if there are too few devices."""
+    needed, found = self.devices_per_worker, jax.local_device_count()
+    if found < needed:
+      raise ConfigError(
+        f'config.mesh: an island of {needed} devices sees only {found} '
+        f'({jax.default_backend()}); use a smaller mesh.data or mesh.fsdp'
+      )
 
   def gather(self, tree: Any) -> Any:
     """Gathers host arrays [..., 1] of all islands to [..., N], as bytes."""
@@ -356,8 +388,3 @@ def _agree(
 
 def _gather(peers: Peers, message: np.ndarray) -> list[np.ndarray]:
   return peers.gather(message)
-
-
-def form(mapper: Mapper) -> Form:
-  """Returns the form of an island's rows [1, ...], where a mapper has them."""
-  return Form(mapper.sharding(()), stacked=True)

@@ -11,7 +11,8 @@ none. No compiled part waits for another worker, so a message that another
 thread carries never blocks XLA or the device.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+import contextlib
 import functools
 import itertools
 import threading
@@ -19,10 +20,10 @@ from typing import Any, NamedTuple
 
 import jax
 from jax.extend import core
-from jax.sharding import Sharding
 import numpy as np
 
 from selsync_jax.devices import equations
+from selsync_jax.devices.slices import Slices
 from selsync_jax.islands.peers import COLLECTIVES
 from selsync_jax.islands.peers import Peers
 from selsync_jax.sync.averagers import TRAVEL
@@ -37,25 +38,61 @@ class Form(NamedTuple):
   """How the values of a worker lie where its program is cut.
 
   Attributes:
-    sharding: on which device. Without it, a part is compiled again if it gets a
-      value from the host that it had from the device before.
-    stacked: whether each has a leading axis, of this worker alone.
+    devices: those of this worker. If they are given, all values have a leading
+      axis, of this worker alone, and lie on them.
   """
 
-  sharding: Sharding | None = None
-  stacked: bool = False
+  devices: Slices | None = None
 
   def own(self, x: Any) -> Any:
     """Returns the worker's array."""
-    return x.reshape(x.shape[1:]) if self.stacked else x
+    return x.reshape(x.shape[1:]) if self.devices else x
 
   def row(self, x: Any) -> Any:
     """Inverts `own`."""
-    return x[None] if self.stacked else x
+    return x[None] if self.devices else x
+
+  def entered(self) -> contextlib.AbstractContextManager[Any]:
+    """Returns a context in which a program of these devices is traced."""
+    if not self.devices:
+      return contextlib.nullcontext()
+    return jax.sharding.use_abstract_mesh(self.devices.mesh.abstract_mesh)
+
+  def compiled(
+    self,
+    run: Callable[..., Any],
+    reads: Sequence[Any],
+    makes: Sequence[Any],
+    batch: Container[Any],
+  ) -> Callable[..., Any]:
+    """Compiles a function of variables' values, for where they lie.
+
+    A program that finds them elsewhere would be compiled again, as for a value
+    from the host that it had from the device before.
+
+    Args:
+      run: `run(*values) -> results`.
+      reads: the variables of the values.
+      makes: those of the results.
+      batch: the variables of the batch.
+    """
+    if not self.devices:
+      return jax.jit(run)
+    devices = self.devices
+
+    def sharding(var):
+      of = devices.batch_sharding if var in batch else devices.sharding
+      return of((1, *var.aval.shape))
+
+    return jax.jit(
+      run,
+      in_shardings=[*map(sharding, reads)],
+      out_shardings=[*map(sharding, makes)],
+    )
 
 
 PLAIN = Form()
-"""The form of a worker's own arrays."""
+"""The form of a worker's own arrays, wherever they lie."""
 
 
 class Segment(NamedTuple):
@@ -77,7 +114,8 @@ def cut(fn: Callable[..., Any], form: Form = PLAIN) -> Callable[..., Any]:
 
   Args:
     fn: a function of one worker, whose collectives are over `AXIS`.
-    form: that of the arguments and the results.
+    form: that of the arguments and the results. Arguments that are on the host
+      are batches, if the worker has devices of its own.
 
   Raises:
     ValueError: when it is called, if a collective is inside a loop, among a
@@ -88,22 +126,29 @@ def cut(fn: Callable[..., Any], form: Form = PLAIN) -> Callable[..., Any]:
 
   def run(peers: Peers, *args: Any) -> Any:
     leaves, structure = jax.tree.flatten(args)
-    key = peers.size, structure, *map(jax.typeof, leaves)
-    with tracing:
-      if key not in traced:
-        if form.stacked:
-          args = jax.eval_shape(lambda args: jax.tree.map(form.own, args), args)
-        closed, shapes = jax.make_jaxpr(
-          fn, axis_env=[(AXIS, peers.size)], return_shape=True
-        )(*args)
-        traced[key] = _program(closed, form), jax.tree.structure(shapes)
-    program, made = traced[key]
-    return jax.tree.unflatten(made, program(peers, *leaves))
+    on_host = [not isinstance(leaf, jax.Array) for leaf in leaves]
+    key = peers.size, structure, *on_host, *map(jax.typeof, leaves)
+    with form.entered():
+      with tracing:
+        if key not in traced:
+          if form.devices:
+            own = functools.partial(jax.tree.map, form.own)
+            args = jax.eval_shape(own, args)
+          closed, shapes = jax.make_jaxpr(
+            fn, axis_env=[(AXIS, peers.size)], return_shape=True
+          )(*args)
+          batch = {*itertools.compress(closed.jaxpr.invars, on_host)}
+          program = _program(closed, form, batch)
+          traced[key] = program, jax.tree.structure(shapes)
+      program, made = traced[key]
+      return jax.tree.unflatten(made, program(peers, *leaves))
 
   return run
 
 
-def _program(closed: core.ClosedJaxpr, form: Form) -> Callable[..., list[Any]]:
+def _program(
+  closed: core.ClosedJaxpr, form: Form, batch: Container[Any] = ()
+) -> Callable[..., list[Any]]:
   """Returns `program(peers, *values) -> results`."""
   jaxpr = closed.jaxpr
   segments, needed = [], set(equations.variables(jaxpr.outvars))
@@ -112,7 +157,7 @@ def _program(closed: core.ClosedJaxpr, form: Form) -> Callable[..., list[Any]]:
     if _is_cut(eqn := eqns[0]):
       segment = Segment(_on_host(eqn, form), eqn.invars, eqn.outvars)
     else:
-      segment = _compiled(eqns, live, form)
+      segment = _compiled(eqns, live, form, batch)
     segments.insert(0, (segment, live))
   constants = core.ClosedJaxpr(jaxpr, [*map(form.row, closed.consts)])
 
@@ -157,19 +202,21 @@ def _pieces(eqns: Sequence[Any]) -> Iterator[list[Any]]:
   yield from filter(None, itertools.chain.from_iterable(pairs))
 
 
-def _compiled(eqns: Sequence[Any], live: set[Any], form: Form) -> Segment:
+def _compiled(
+  eqns: Sequence[Any], live: set[Any], form: Form, batch: Container[Any]
+) -> Segment:
   """Returns the equations as a compiled function of what they read."""
   made = dict.fromkeys(var for eqn in eqns for var in eqn.outvars)
   inputs = dict.fromkeys(var for eqn in eqns for var in _reads(eqn))
   reads = [var for var in inputs if var not in made]
   makes = [var for var in made if var in live]
 
-  @functools.partial(jax.jit, in_shardings=form.sharding)
-  def run(*values):
+  def evaluate(*values):
     env = dict(zip(reads, map(form.own, values), strict=True))
     equations.evaluate(eqns, env)
     return [form.row(env[var]) for var in makes]
 
+  run = form.compiled(evaluate, reads, makes, batch)
   ran = threading.Event()
 
   def segment(peers, *values):

@@ -10,6 +10,7 @@ should have.
 import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
+import dataclasses
 import pathlib
 from typing import Any
 
@@ -19,6 +20,8 @@ import numpy as np
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.devices import mappers
+from selsync_jax.devices.mapper import Mapper
+from selsync_jax.devices.slices import Slices
 from selsync_jax.fields import completed
 from selsync_jax.fields import may_change
 from selsync_jax.islands import rounds
@@ -26,12 +29,13 @@ from selsync_jax.islands.board import Board
 from selsync_jax.islands.leases import Leases
 from selsync_jax.islands.leases import Reader
 from selsync_jax.islands.mapper import batch_of
-from selsync_jax.islands.mapper import form
+from selsync_jax.islands.mapper import IslandMapper
 from selsync_jax.islands.pace import Pace
 from selsync_jax.islands.peers import Late
 from selsync_jax.islands.program import cut
 from selsync_jax.islands.rounds import Beginning
 from selsync_jax.islands.rounds import Round
+from selsync_jax.islands.rounds import Rounds
 from selsync_jax.runs import files
 from selsync_jax.runs import fingerprint
 from selsync_jax.runs import records
@@ -69,10 +73,20 @@ def replay(folder: pathlib.Path) -> dict[str, int]:
     raise ConfigError(
       f'{folder}: {strangers[0]} is not one of the islands {", ".join(slots)}'
     )
-  setup = _setup([folder / name for name in logs], len(slots))
+  workdirs = {name: folder / name for name in logs}
+  configs = {
+    name: completed(records.read_config(workdir) or {})
+    for name, workdir in workdirs.items()
+  }
+  setup = _setup(workdirs, configs, len(slots))
   _check(beginnings, slots, setup)
+  usual = configs[min(configs)]  # Of those whose runs are not there.
+  islands = {
+    name: _mapper(folder / name, i, len(slots), configs.get(name, usual))
+    for i, name in enumerate(slots)
+  }
   compared = collections.Counter(dict.fromkeys(logs, 0))
-  for step, members, digests in _repeated(setup, slots, told):
+  for step, members, digests in _repeated(setup, islands, told):
     rows = {name: logs[name].get(step) for name in logs if name in members}
     if differ := [
       name
@@ -86,23 +100,39 @@ def replay(folder: pathlib.Path) -> dict[str, int]:
   return dict(compared)
 
 
-def _setup(workdirs: Sequence[pathlib.Path], workers: int) -> Setup:
+def _setup(
+  workdirs: Mapping[str, pathlib.Path],
+  configs: Mapping[str, Mapping[str, Any]],
+  workers: int,
+) -> Setup:
   """Returns the setup that the islands with these folders have had.
 
   Raises:
     ConfigError: if they had different ones, or data or model have changed.
   """
-  first, *others = [completed(records.read_config(w) or {}) for w in workdirs]
-  for workdir, other in zip(workdirs[1:], others, strict=True):
-    for field, here, there in files.differences(first, other):
+  first, *others = workdirs
+  for other in others:
+    for field, here, there in files.differences(configs[first], configs[other]):
       if not may_change(field):
         raise ConfigError(
-          f'{workdirs[0]} and {workdir} are different runs: config.{field} is '
-          f'{here!r} in one, and {there!r} in the other'
+          f'{workdirs[first]} and {workdirs[other]} are different runs: '
+          f'config.{field} is {here!r} in one, and {there!r} in the other'
         )
-  setup = create_setup(settings.recorded(workdirs[0]), mappers.Vmap(workers))
-  fingerprint.check(workdirs[0], setup.problem.fingerprint, accept=False)
+  recorded = settings.recorded(workdirs[first])
+  setup = create_setup(recorded, mappers.Vmap(workers))
+  fingerprint.check(workdirs[first], setup.problem.fingerprint, accept=False)
   return setup
+
+
+def _mapper(
+  workdir: pathlib.Path, index: int, workers: int, config: Mapping[str, Any]
+) -> IslandMapper:
+  """Returns the mapper of an island, with as many devices as it had."""
+  devices = Slices(1, config['mesh.data'], config['mesh.fsdp'])
+  peers, log = Board(workers).peers(index), Rounds(workdir)
+  mapper = IslandMapper(workers, peers, log, devices=devices)
+  mapper.check()
+  return mapper
 
 
 def _check(
@@ -127,12 +157,23 @@ def _check(
 
 
 def _repeated(
-  setup: Setup, slots: Sequence[str], told: Mapping[int, Round]
+  setup: Setup, islands: Mapping[str, IslandMapper], told: Mapping[int, Round]
 ) -> Iterator[tuple[int, list[str], dict[str, int]]]:
-  """Yields each step that has a row, who took part, and their digests."""
-  run, data, last = _step(setup), setup.problem.data, max(told)
-  first = jax.tree.map(lambda x: x[:1], setup.initial())  # All start equal.
-  states, means = dict.fromkeys(slots, first), dict.fromkeys(slots)
+  """Yields each step that has a row, who took part, and their digests.
+
+  Args:
+    setup: the run's.
+    islands: the mappers of all islands, by name, in the order of their slots.
+    told: the rows of the run, by step.
+  """
+  slots, data, last = [*islands], setup.problem.data, max(told)
+  kinds = {each.devices: each for each in islands.values()}
+  runs = {devices: _step(setup, each) for devices, each in kinds.items()}
+  first = {
+    devices: _with(setup, each).initial() for devices, each in kinds.items()
+  }
+  states = {name: first[each.devices] for name, each in islands.items()}
+  means = dict.fromkeys(slots)
   leases, pace = Leases(len(slots)), Pace(len(slots))
   is_free = setup.plan.config.pace == 'free'
   members, batches = [], {}
@@ -143,7 +184,10 @@ def _repeated(
       if row := told.get(step):
         members = row['members']
         copies = row['begins']['copies'] if row['begins'] else {}
-        states |= {name: states[source] for name, source in copies.items()}
+        states |= {
+          name: _moved(states[source], islands[name])
+          for name, source in copies.items()
+        }
         leases.lose(map(slots.index, copies))
       arrived = row is not None and row['arrived'] is True
       readers = [*map(slots.index, row['readers'] if row else members)]
@@ -154,10 +198,14 @@ def _repeated(
           read[name], cells, slots.index(name), rest, batches.get(name)
         )
       peers = map(Board(len(members)).peers, range(len(members)))
-      rows = [
-        (batches[name], states[name], means[name], arrived) for name in members
+      taking = [
+        pool.submit(
+          runs[islands[name].devices],
+          *(each, batches[name], states[name], means[name], arrived),
+        )
+        for name, each in zip(members, peers, strict=True)
       ]
-      taken = list(pool.map(run, peers, *zip(*rows, strict=True)))
+      taken = [each.result() for each in taking]
       for name, (state, mean, _) in zip(members, taken, strict=True):
         states[name], means[name] = state, mean
       *_, synced = taken[0]
@@ -180,13 +228,27 @@ def _repeated(
         yield step, members, digests
 
 
-def _step(setup: Setup) -> Callable[..., tuple[Any, Any, bool]]:
+def _with(setup: Setup, mapper: Mapper) -> Setup:
+  """Returns a setup of another mapper."""
+  return dataclasses.replace(setup, plan=setup.plan._replace(mapper=mapper))
+
+
+def _moved(state: Any, mapper: Mapper) -> Any:
+  """Returns a state where it lies on the devices of another island."""
+  return jax.tree.map(
+    lambda x: jax.device_put(x, mapper.sharding(x.shape)), state
+  )
+
+
+def _step(
+  setup: Setup, mapper: IslandMapper
+) -> Callable[..., tuple[Any, Any, bool]]:
   """Returns `run(peers, batch, state, mean, arrived) -> (state, mean, synced)`.
 
   It takes a step of one island, and carries the delayed mean that departs in
   it. If one has `arrived`, it is applied; else, if it is due, it is computed.
   """
-  rows = form(setup.plan.mapper)
+  rows = mapper.form
   step = cut(setup.worker_step(), rows)
   under_way = setup.strategy.averager.under_way
   if under_way:

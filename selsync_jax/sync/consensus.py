@@ -17,9 +17,7 @@ from jax import lax
 import jax.numpy as jnp
 
 from selsync_jax.sync import flat
-
-AXIS = 'workers'
-"""The mapped axis: one index is one worker."""
+from selsync_jax.sync.inner import AXIS
 
 
 def check_mapped(axis_name: str) -> None:

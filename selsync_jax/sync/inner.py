@@ -5,6 +5,9 @@ workers alone, and XLA splits a worker's computation over the axes `DATA` and
 `FSDP` inside it. The functions here control that split. If a worker is one
 device, they return their argument.
 
+An island's mesh is that of one worker, and nothing is manual: what it sends
+passes through its host, as whole arrays.
+
 References:
   Rajbhandari et al., `ZeRO: Memory Optimizations Toward Training Trillion
     Parameter Models`, SC 2020 (stage 3: `at_rest` and `in_use`).
@@ -18,6 +21,9 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
+
+AXIS = 'workers'
+"""The mapped axis: one index is one worker."""
 
 DATA = 'data'
 """The axis over which a worker's devices hold the same parameters."""
@@ -36,9 +42,16 @@ def sizes() -> tuple[int, int]:
   same names, which are left alone.
   """
   mesh = jax.sharding.get_abstract_mesh()
-  if not (mesh.manual_axes and {DATA, FSDP} <= {*mesh.auto_axes}):
+  is_ours = mesh.manual_axes or AXIS in mesh.auto_axes
+  if not (is_ours and {DATA, FSDP} <= {*mesh.auto_axes}):
     return 1, 1
   return mesh.shape[DATA], mesh.shape[FSDP]
+
+
+def is_island() -> bool:
+  """Whether what is traced is an island of several devices."""
+  manual = jax.sharding.get_abstract_mesh().manual_axes
+  return not manual and sizes() != (1, 1)
 
 
 def split_axis(shape: tuple[int, ...], fsdp: int) -> int | None:
@@ -101,7 +114,10 @@ def pack(leaves: Sequence[Any]) -> Any:
   """Packs arrays of one dtype into a vector split evenly over the devices.
 
   Each device packs what it holds. Zeros pad the vector to a suitable length.
+  Islands may have different meshes, so their vectors are in the leaves' order.
   """
+  if is_island():
+    return jnp.concatenate([*map(jnp.ravel, leaves)])
   data, fsdp = sizes()
   leaves = at_rest(leaves)
   axes = [split_axis(jnp.shape(leaf), fsdp) for leaf in leaves]
@@ -144,7 +160,7 @@ def in_parts(collective: Callable[[Any], Any], message: Any) -> Any:
   alike.
   """
   devices = math.prod(sizes())
-  if devices == 1:
+  if devices == 1 or is_island():
     return collective(message)
   size, leading = message.shape[-1], [None] * (message.ndim - 1)
   padding = [(0, 0)] * len(leading) + [(0, -size % devices)]

@@ -116,7 +116,7 @@ def test_an_unknown_command_is_one_line_and_exit_code_2(capsys):
     (['train', '--island=maui'], 'train: --island=maui: --join=INVITATION is'),
     (
       ['train', '--island=maui', '--join=x', '--config.mapper=vmap'],
-      'train: --island=maui: is one worker on one device of one process;',
+      'train: --island=maui: is one worker in one process;',
     ),
     (['meet'], 'meet: --islands=NUMBER is missing'),
     (

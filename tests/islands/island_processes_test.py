@@ -110,7 +110,8 @@ def _repeat(workdir):
 
 @_SLOW
 def test_a_run_of_four_islands_is_repeated_in_one_process(tmp_path):
-  live_runs.finish(_run(tmp_path, 4, fields=()))
+  fields = '--config.mapper=mesh', '--config.mesh.data=2'
+  live_runs.finish(_run(tmp_path, 4, fields=fields))
   rows = live_runs.rows(tmp_path / 'island0')
   averages = sum(row['synced'] for row in rows)
   (compared,) = set(_repeat(tmp_path))  # One more if the first step has none.

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import selsync_jax as ss
+from selsync_jax.devices.slices import ONE
+from selsync_jax.devices.slices import Slices
 from selsync_jax.islands.program import cut
 from selsync_jax.islands.program import Form
 from tests.support.on_board import Board
@@ -39,7 +41,7 @@ def nested(x):
 @pytest.mark.parametrize('stacked', [False, True])
 def test_it_computes_what_the_whole_program_does(stacked):
   rows = ROWS[:, None] if stacked else ROWS
-  found = on_board(cut(nested, Form(stacked=stacked)), N, rows)
+  found = on_board(cut(nested, Form(ONE if stacked else None)), N, rows)
   expected = jax.vmap(nested, axis_name=ss.AXIS, out_axes=(0, 0, 0, None))(ROWS)
   for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
     one = one[:, 0] if stacked else one
@@ -53,6 +55,23 @@ def test_a_value_that_is_only_chosen_is_not_copied():
   run = cut(lambda x, y: lax.cond(x[0] < y[0], lambda: x, lambda: y))
   peers = Board(1).peers(0)
   assert run(peers, small, large) is run(peers, large, small) is small
+
+
+def test_the_devices_of_an_island_share_its_batch_and_what_it_keeps():
+  devices, found = Slices(1, data=2, fsdp=2), []
+
+  def step(kernel, batch):
+    jax.debug.inspect_array_sharding(batch, callback=found.append)
+    return kernel + total(batch.T @ batch)
+
+  kernel = devices.compute(lambda: jnp.zeros((1, 64, 64)))
+  batch = np.ones((1, 8, 64), np.float32)
+  kernel = cut(step, Form(devices))(Board(1).peers(0), kernel, batch)
+  (split,) = found
+  assert split.shard_shape((8, 64)) == (2, 64)
+  assert {part.data.shape for part in kernel.addressable_shards} == {
+    (1, 32, 64)
+  }
 
 
 def test_it_is_traced_once_for_each_shape():

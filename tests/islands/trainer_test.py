@@ -10,6 +10,7 @@ import pytest
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.devices import backend
+from selsync_jax.devices.slices import Slices
 from selsync_jax.islands import rounds
 from selsync_jax.islands.board import Board
 from selsync_jax.islands.mapper import IslandMapper
@@ -25,6 +26,8 @@ from tests.support import short_runs
 
 N, SEEN = 2, ('synced', 'samples', 'bytes_per_worker')
 SCORES = 'validation_loss', 'test_loss', 'test_accuracy'
+DEVICES = {'meshes': ((2, 2), (1, 4)), 'model__num_filters': 32}
+"""What splits the larger kernel, differently on each island."""
 LATE = {'sync__delay': {'steps': 3, 'own': 0.5, 'ahead': 0.5}}
 
 
@@ -37,18 +40,21 @@ def train(tmp_path, data_dir, one_saves_at_a_time):
     folder='islands',
     decays=(1e-4, 1e-4),
     sources=(None, None),
+    meshes=((1, 1), (1, 1)),
     **fields,
   ):
     board = Board(N, timeout=20.0)
 
     def island(i):
-      own = {'mapper': 'auto', 'optimizer__weight_decay': decays[i]}
-      own['init_from'] = sources[i]
+      data, fsdp = meshes[i]
+      own = {'mapper': 'mesh', 'mesh__data': data, 'mesh__fsdp': fsdp}
+      own |= {'optimizer__weight_decay': decays[i], 'init_from': sources[i]}
       workdir = tmp_path / folder / f'{i}'
+      log, devices = Rounds(workdir), Slices(1, data, fsdp)
       return train_and_evaluate(
         short_runs.config(data_dir, method, workers=N, **fields | own),
         workdir,
-        mapper=IslandMapper(N, board.peers(i), Rounds(workdir)),
+        mapper=IslandMapper(N, board.peers(i), log, devices=devices),
       )
 
     with perceptron.registered(), futures.ThreadPoolExecutor(N) as pool:
@@ -76,12 +82,15 @@ def assert_repeated(folder):
     pytest.param('selsync', {}, marks=pytest.mark.slow),
     ('selsync', LATE),
     pytest.param('diloco', {'sync__period': 4}, marks=pytest.mark.slow),
+    ('selsync', LATE | DEVICES),
+    pytest.param('micro', DEVICES, marks=pytest.mark.slow),
   ],
 )
 def test_islands_train_as_the_workers_of_one_program(
   method, fields, train, tmp_path, data_dir
 ):
   each = train(method, **fields)
+  fields = {name: x for name, x in fields.items() if name != 'meshes'}
   one = short_runs.run(tmp_path / 'one', data_dir, method, workers=N, **fields)
   folders = [tmp_path / 'islands' / f'{i}' for i in range(N)]
   seen = values(tmp_path / 'one', SEEN)
@@ -173,6 +182,11 @@ def test_what_is_not_one_run_is_refused(train, tmp_path):
     ConfigError, match=r'config\.workers=3: 2 islands have met'
   ):
     IslandMapper(3, Board(2).peers(0), Rounds(tmp_path))
+  log, devices = Rounds(tmp_path), Slices(1, data=64)
+  with pytest.raises(
+    ConfigError, match=r'config\.mesh: an island of 64 devices sees only 16 '
+  ):
+    IslandMapper(2, Board(2).peers(0), log, devices=devices).check()
 
 
 def test_what_does_not_fit_is_refused_before_it_prepares(

@@ -1,0 +1,127 @@
+"""Where the arrays of workers lie that are slices of a mesh."""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType
+from jax.sharding import Mesh
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec
+import numpy as np
+
+from selsync_jax.config import ConfigError
+from selsync_jax.devices.mapper import Function
+from selsync_jax.sync import inner
+from selsync_jax.sync.inner import AXIS
+
+
+@dataclasses.dataclass(frozen=True)
+class Slices:
+  """Workers that are slices of a mesh.
+
+  Inside a worker, the examples of its batch are split over all devices. The
+  state that it keeps from step to step is split over the axis `fsdp`, see
+  `inner.spec`; over the axis `data`, every device has the same.
+
+  Attributes:
+    workers: N, the number of workers of all processes.
+    data: the number of devices inside a worker that hold the same parameters.
+    fsdp: the number of devices inside a worker that hold a part of the
+      parameters each.
+  """
+
+  workers: int
+  data: int = 1
+  fsdp: int = 1
+
+  def __post_init__(self):
+    for name, value in dataclasses.asdict(self).items():
+      if value < 1:
+        raise ValueError(f'{name} must be at least 1, got {value}')
+
+  @property
+  def devices_per_worker(self) -> int:
+    """The number of devices inside a worker."""
+    return self.data * self.fsdp
+
+  @functools.cached_property
+  def mesh(self) -> Mesh:
+    """The first devices of every process; neighbors are in the same worker.
+
+    Raises:
+      ConfigError: if a process has too few devices.
+    """
+    axes = {AXIS: self.workers}
+    if self.devices_per_worker > 1:  # Otherwise the program is that of pmap.
+      axes |= {inner.DATA: self.data, inner.FSDP: self.fsdp}
+    shape = tuple(axes.values())
+    each = math.prod(shape) // jax.process_count()
+    devices = []
+    for process in range(jax.process_count()):
+      found = jax.local_devices(process)
+      if len(found) < each:
+        raise ConfigError(
+          f'{self}: needs {each} devices in each process, and process '
+          f'{process} has {len(found)}'
+        )
+      devices += found[:each]
+    return Mesh(
+      np.reshape(devices, shape),
+      tuple(axes),
+      axis_types=(AxisType.Auto,) * len(axes),
+    )
+
+  def sharding(self, shape: tuple[int, ...]) -> NamedSharding:
+    """Returns how an array [workers, ...] lies from step to step."""
+    if 0 in shape:  # XLA does not split an empty array.
+      return NamedSharding(self.mesh, PartitionSpec())
+    spec = inner.spec(shape[1:], self.fsdp)
+    return NamedSharding(self.mesh, PartitionSpec(AXIS, *spec))
+
+  def batch_sharding(self, shape: tuple[int, ...]) -> NamedSharding:
+    """Returns how a batch [workers, examples, ...] lies.
+
+    If a worker's devices cannot share the examples evenly, each has all.
+    """
+    inside = self.devices_per_worker
+    if inside == 1 or len(shape) < 2 or shape[1] % inside:
+      return NamedSharding(self.mesh, PartitionSpec(AXIS))
+    examples = (inner.DATA, inner.FSDP)
+    return NamedSharding(self.mesh, PartitionSpec(AXIS, examples))
+
+  def stack(self, tree: Any) -> Any:
+    """Stacks arrays of one worker over all workers."""
+    return jax.tree.map(
+      lambda x: jnp.broadcast_to(x, (self.workers, *jnp.shape(x))), tree
+    )
+
+  def compute(
+    self, fn: Function, *args: Any, compiler_options: Any = None
+  ) -> Any:
+    """Returns the state that `fn(*args)` makes, already split.
+
+    Arrays of one worker that are on the host are split like the state.
+    """
+
+    def placed(x):
+      if isinstance(x, jax.Array):
+        return x
+      spec = inner.spec(x.shape, self.fsdp)
+      sharding = NamedSharding(self.mesh, spec)
+      return jax.make_array_from_callback(x.shape, sharding, x.__getitem__)
+
+    args = jax.tree.map(placed, args)
+    shapes = jax.eval_shape(fn, *args)
+    return jax.jit(
+      fn,
+      out_shardings=jax.tree.map(lambda x: self.sharding(x.shape), shapes),
+      compiler_options=compiler_options,
+    )(*args)
+
+
+ONE = Slices(1)
+"""A worker of one device."""
