@@ -182,10 +182,10 @@ def _check_island(options: argparse.Namespace) -> None:
       f'--island={options.island}: --join=INVITATION is missing'
     )
   mapper = options.settings.config.mapper
-  if mapper in ('vmap', 'map') or options.coordinator:
+  if mapper in ('vmap', 'map'):
     raise ConfigError(
-      f'--island={options.island}: is one worker in one process; config.mapper '
-      'must be auto, pmap or mesh, and --coordinator left out'
+      f'--island={options.island}: is one worker; config.mapper={mapper} must '
+      'be auto, pmap or mesh'
     )
 
 
@@ -231,48 +231,62 @@ def _start(
   from selsync_jax.devices import backend
 
   config, timeout = options.settings.config, options.cluster_timeout
-  if options.island:
-    backend.start(config.device, workers=1, mapper=config.mapper, **config.mesh)
-    from selsync_jax.devices.slices import Slices
-    from selsync_jax.islands import mapper
-    from selsync_jax.islands import meeting  # Imports Arrow.
-    from selsync_jax.islands import rounds
-
-    invitation = meeting.Invitation.parse(options.join)
-    alike = {
-      name: value
-      for name, value in agreed.items()
-      if not name.startswith(('config.mapper', 'config.mesh.'))
-    }
-    run = json.dumps(alike, sort_keys=True)
-    peers = meeting.join(
-      invitation, options.island, run, timeout, welcomes=True
-    )
-    stack.enter_context(peers)
-    log = rounds.Rounds(options.workdir)
-    return mapper.IslandMapper(
-      config.workers,
-      peers,
-      log,
-      is_free=config.pace == 'free',
-      devices=Slices(1, **config.mesh),
-    )
   spec = processes.process_spec(
     options.coordinator, options.num_processes, options.process_id
   )
   join = functools.partial(
     processes.join,
     *spec,
-    agreed=agreed,
+    agreed=agreed | {'island': options.island},
     timeout=timeout,
     token=options.cluster_token,
   )
+  if options.island and not spec.coordinator:
+    join = processes.Cluster  # Tasks of Slurm may be islands.
   cluster = backend.start(
     config.device,
     join,
-    workers=config.workers,
+    workers=1 if options.island else config.workers,
     mapper=config.mapper,
     **config.mesh,
   )
   stack.enter_context(cluster)
-  return None
+  return _join_islands(options, agreed, stack) if options.island else None
+
+
+def _join_islands(
+  options: argparse.Namespace,
+  agreed: dict[str, Any],
+  stack: contextlib.ExitStack,
+) -> 'IslandMapper':
+  """Joins the other islands, until the stack ends it."""
+  from selsync_jax.cluster import processes
+  from selsync_jax.devices.slices import Slices
+  from selsync_jax.islands import led
+  from selsync_jax.islands import mapper
+  from selsync_jax.islands import meeting  # Imports Arrow.
+  from selsync_jax.islands import rounds
+
+  config = options.settings.config
+  alike = {
+    name: value
+    for name, value in agreed.items()
+    if not name.startswith(('config.mapper', 'config.mesh.'))
+  }
+  join = functools.partial(
+    meeting.join,
+    meeting.Invitation.parse(options.join),
+    options.island,
+    json.dumps(alike, sort_keys=True),
+    options.cluster_timeout,
+    welcomes=True,
+  )
+  peers = led.Led(join) if processes.count() > 1 else join()
+  stack.enter_context(peers)
+  return mapper.IslandMapper(
+    config.workers,
+    peers,
+    rounds.Rounds(options.workdir),
+    is_free=config.pace == 'free',
+    devices=Slices(1, **config.mesh),
+  )

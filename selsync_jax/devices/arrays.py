@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
+from jax.sharding import Sharding
 import numpy as np
 
 from selsync_jax.sync.consensus import AXIS
@@ -38,7 +39,7 @@ def first_worker(tree: Any, copies: bool = True) -> Any:
   """
 
   def first(array):
-    shards = _within_processes(array).addressable_shards
+    shards = within_processes(array).addressable_shards
     if not copies:
       return None
     start = min(shard.index[0].start or 0 for shard in shards)
@@ -51,7 +52,16 @@ def first_worker(tree: Any, copies: bool = True) -> Any:
   return jax.tree.map(first, tree)
 
 
-def _within_processes(array: Any) -> Any:
+def placed(array: Any, sharding: Sharding) -> Any:
+  """Returns an array that every process has on its host where it belongs."""
+  if isinstance(array, jax.Array):
+    return array
+  return jax.make_array_from_callback(
+    np.shape(array), sharding, np.asarray(array).__getitem__
+  )
+
+
+def within_processes(array: Any) -> Any:
   """Returns the array with each worker's row inside one process."""
   if _is_local(array) or jax.process_count() <= array.shape[0]:
     return array

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec
 import numpy as np
 
 from selsync_jax.config import ConfigError
+from selsync_jax.devices import arrays
 from selsync_jax.devices.mapper import Function
 from selsync_jax.sync import inner
 from selsync_jax.sync.inner import AXIS
@@ -48,6 +49,11 @@ class Slices:
     """The number of devices inside a worker."""
     return self.data * self.fsdp
 
+  @property
+  def spans_processes(self) -> bool:
+    """Whether this process has only a part of the devices."""
+    return self.mesh.is_multi_process
+
   @functools.cached_property
   def mesh(self) -> Mesh:
     """The first devices of every process; neighbors are in the same worker.
@@ -58,10 +64,11 @@ class Slices:
     axes = {AXIS: self.workers}
     if self.devices_per_worker > 1:  # Otherwise the program is that of pmap.
       axes |= {inner.DATA: self.data, inner.FSDP: self.fsdp}
-    shape = tuple(axes.values())
-    each = math.prod(shape) // jax.process_count()
-    devices = []
-    for process in range(jax.process_count()):
+    shape, count = tuple(axes.values()), jax.process_count()
+    if math.prod(shape) == 1:  # It is in this process.
+      count = 1
+    each, devices = math.prod(shape) // count, []
+    for process in range(count) if count > 1 else [jax.process_index()]:
       found = jax.local_devices(process)
       if len(found) < each:
         raise ConfigError(
@@ -108,11 +115,8 @@ class Slices:
     """
 
     def placed(x):
-      if isinstance(x, jax.Array):
-        return x
       spec = inner.spec(x.shape, self.fsdp)
-      sharding = NamedSharding(self.mesh, spec)
-      return jax.make_array_from_callback(x.shape, sharding, x.__getitem__)
+      return arrays.placed(x, NamedSharding(self.mesh, spec))
 
     args = jax.tree.map(placed, args)
     shapes = jax.eval_shape(fn, *args)

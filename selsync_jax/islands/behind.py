@@ -41,7 +41,8 @@ class Behind(Late):
   def __init__(self, peers: Peers, under_way: UnderWay, form: Form = PLAIN):
     self._peers, self._background = peers, peers.channel('behind')
     self._message = cut(under_way.message, form)
-    self._travel = cut(under_way.travel, form)
+    self._travel = cut(under_way.travel, form.speaking)
+    self._whole = form.whole
     self._thread = futures.ThreadPoolExecutor(1, 'average')
     self._departed: futures.Future[Any] | None = None
     self.arrived: bool | None = None
@@ -53,7 +54,9 @@ class Behind(Late):
     Args:
       state: the averager's state after that step.
     """
-    message = self._message(self._peers, state)
+    message = self._whole(self._message(self._peers, state))
+    if not self._background:
+      return
     departed = self._thread.submit(self._carry, message)
     if self._peers.prepares:
       departed.result()  # It counts for nothing.
@@ -82,6 +85,9 @@ class Behind(Late):
     self.arrived = all(self._peers.share(np.array(arrived)))
     if not self.arrived:
       return program(self._peers, *values)
+    return self._peers.led(self._mean)
+
+  def _mean(self) -> list[Any]:
     assert self._departed
     return jax.tree.leaves(self._departed.result())
 

@@ -15,6 +15,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.data.protocol import Batch
 from selsync_jax.data.protocol import Data
+from selsync_jax.devices import arrays
 from selsync_jax.devices.mapper import Donated
 from selsync_jax.devices.mapper import Function
 from selsync_jax.devices.mapper import Mapper
@@ -131,9 +132,7 @@ class IslandMapper(Mapper):
     run = cut(fn, self.form)
 
     def placed(x):
-      if isinstance(x, jax.Array):
-        return x
-      return jax.device_put(x, self.sharding(x.shape))
+      return arrays.placed(x, self.sharding(x.shape))
 
     def call(*args):
       return jax.tree.map(placed, self.peers.complete(run, *args))
@@ -239,7 +238,7 @@ class IslandMapper(Mapper):
 
   def check(self) -> None:
     """Raises `ConfigError` if there are too few devices."""
-    needed, found = self.devices_per_worker, jax.local_device_count()
+    needed, found = self.devices_per_worker, jax.device_count()
     if found < needed:
       raise ConfigError(
         f'config.mesh: an island of {needed} devices sees only {found} '
@@ -376,7 +375,8 @@ def _agree(
     if i not in there
   }
   is_sender = peers.index == there[0]
-  content = checkpoints.packed(paths[step]) if is_sender else b''
+  # Of its processes, only the first has paths.
+  content = checkpoints.packed(paths[step]) if is_sender and paths else b''
   whole, nothing = np.frombuffer(content, np.uint8), np.zeros(0, np.uint8)
   received = peers.exchange(
     [nothing if i in there else whole for i in range(peers.size)]

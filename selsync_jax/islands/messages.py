@@ -30,7 +30,6 @@ from selsync_jax.islands.outbox import PATIENCE
 from selsync_jax.islands.outbox import PIECE
 from selsync_jax.islands.peers import Membership
 from selsync_jax.islands.peers import Peers
-from selsync_jax.islands.peers import Regrouped
 
 
 class Members:
@@ -129,17 +128,15 @@ class FlightPeers(Peers, Membership):
       name,
     )
 
-  def complete(self, run: Callable[..., Any], *args: Any) -> Any:
-    """Returns `run(self, *args)`, completed on all islands that are there."""
-    while True:
-      try:
-        result = run(self, *args)
-        if self._exchanged:
-          self.share(np.zeros(0))
-          self._exchanged = False
-        return result
-      except Regrouped:
-        self._enter(self._control.enter)
+  def conclude(self) -> None:
+    """Returns when all islands have completed what they exchange."""
+    if self._exchanged:
+      self.share(np.zeros(0))
+      self._exchanged = False
+
+  def regroup(self) -> None:
+    """Goes on with the islands that are there now."""
+    self._enter(self._control.enter)
 
   @property
   def prepares(self) -> bool:

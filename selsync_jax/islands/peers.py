@@ -79,8 +79,15 @@ class Peers(abc.ABC):
     return self.membership is not None and self.membership.prepares
 
   @abc.abstractmethod
-  def channel(self, name: str) -> 'Peers':
-    """Returns another channel to the same islands, independent of this."""
+  def channel(self, name: str) -> 'Peers | None':
+    """Returns another channel to the same islands, independent of this.
+
+    It is `None` in a process that does not speak for its island.
+    """
+
+  def led(self, do: Callable[[], Any]) -> Any:
+    """Returns what `do` returns in the process that speaks for this island."""
+    return do()
 
   def complete(self, run: Callable[..., Any], *args: Any) -> Any:
     """Returns `run(self, *args)`, which exchanges messages.
@@ -89,7 +96,23 @@ class Peers(abc.ABC):
     others run it again, all of them: nobody goes on with a result that another
     one does not have.
     """
-    return run(self, *args)
+    while True:
+      try:
+        result = run(self, *args)
+        self.conclude()
+        return result
+      except Regrouped:
+        self.regroup()
+
+  def conclude(self) -> None:  # noqa: B027
+    """Returns when all islands have completed what they exchange.
+
+    Raises:
+      Regrouped: if they have not.
+    """
+
+  def regroup(self) -> None:  # noqa: B027
+    """Goes on with the islands that are there after it was `Regrouped`."""
 
   @abc.abstractmethod
   def exchange(self, messages: Sequence[np.ndarray]) -> list[np.ndarray]:

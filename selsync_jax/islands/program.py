@@ -22,7 +22,9 @@ import jax
 from jax.extend import core
 import numpy as np
 
+from selsync_jax.devices import arrays
 from selsync_jax.devices import equations
+from selsync_jax.devices.slices import ONE
 from selsync_jax.devices.slices import Slices
 from selsync_jax.islands.peers import COLLECTIVES
 from selsync_jax.islands.peers import Peers
@@ -58,6 +60,30 @@ class Form(NamedTuple):
       return contextlib.nullcontext()
     return jax.sharding.use_abstract_mesh(self.devices.mesh.abstract_mesh)
 
+  @property
+  def speaking(self) -> 'Form':
+    """That of the process which speaks for the worker, if it has several."""
+    return Form(ONE) if self._spans_processes else self
+
+  @property
+  def _spans_processes(self) -> bool:
+    return bool(self.devices) and self.devices.spans_processes
+
+  def whole(self, tree: Any) -> Any:
+    """Returns arrays that every process of the worker has, on its host.
+
+    If there is one process, it has them anyway.
+    """
+    if not self._spans_processes:
+      return tree
+
+    def fetched(x):
+      return np.asarray(arrays.within_processes(x))
+
+    return jax.tree.map(
+      lambda x: fetched(x) if isinstance(x, jax.Array) else x, tree
+    )
+
   def compiled(
     self,
     run: Callable[..., Any],
@@ -84,11 +110,13 @@ class Form(NamedTuple):
       of = devices.batch_sharding if var in batch else devices.sharding
       return of((1, *var.aval.shape))
 
-    return jax.jit(
-      run,
-      in_shardings=[*map(sharding, reads)],
-      out_shardings=[*map(sharding, makes)],
+    before = [*map(sharding, reads)]
+    compiled = jax.jit(
+      run, in_shardings=before, out_shardings=[*map(sharding, makes)]
     )
+    if not devices.spans_processes:  # Otherwise jit takes no host arrays.
+      return compiled
+    return lambda *values: compiled(*map(arrays.placed, values, before))
 
 
 PLAIN = Form()
@@ -269,7 +297,7 @@ def _on_host(eqn: Any, form: Form) -> Callable[..., Sequence[Any]]:
         np.zeros(var.aval.shape, var.aval.dtype) for var in eqn.outvars
       ]
     else:
-      own = [form.own(np.asarray(value)) for value in values]
+      own = [form.own(np.asarray(value)) for value in form.whole(values)]
       results = [collective(peers, x) for x in own]
     return [*map(form.row, results)]
 

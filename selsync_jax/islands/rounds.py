@@ -27,9 +27,12 @@ import math
 import pathlib
 from typing import Any, TypedDict
 
+import jax
 import numpy as np
 
+from selsync_jax.cluster import processes
 from selsync_jax.config import RunError
+from selsync_jax.devices import arrays
 from selsync_jax.runs import files
 from selsync_jax.runs import records
 from selsync_jax.runs import weights
@@ -129,7 +132,10 @@ class Rounds:
     members, begins = list(members), self._begins
     if not (averaged or begins or members != self._members):
       return
-    step = int(np.asarray(state.step)[0])
+    step, found = int(np.asarray(state.step)[0]), digest(state)
+    self._members, self._begins = members, None
+    if not processes.is_first():
+      return
     if begins:  # Later rows are of steps that are taken again.
       begins['program'] = self.program
       text, _ = self._file.kept(step - 1)
@@ -138,7 +144,7 @@ class Rounds:
       step=step,
       members=members,
       readers=self.readers,
-      digest=digest(state),
+      digest=found,
       arrived=arrived,
       shares=shares,
       travel=travel,
@@ -147,12 +153,12 @@ class Rounds:
     path = self._file.path
     with files.naming(path), path.open('a') as file:
       file.write(f'{json.dumps(row)}\n')
-    self._members, self._begins = members, None
 
 
 def digest(state: Any) -> int:
   """Returns the checksum of the parameters in an island's state."""
-  return weights.checksum(weights.flat(state.params))
+  params = jax.tree.map(arrays.within_processes, state.params)
+  return weights.checksum(weights.flat(params))
 
 
 def read(workdir: pathlib.Path) -> dict[int, Round]:

@@ -72,7 +72,10 @@ class Choice(NamedTuple):
 
 
 Choose = Callable[[Iterator[pathlib.Path]], Choice]
-"""Chooses one of the checkpoints in these folders, newest first."""
+"""Chooses one of the checkpoints in these folders, newest first.
+
+Of several processes, all call it, and only the first sees folders.
+"""
 
 
 def newest(found: Iterator[pathlib.Path]) -> Choice:
@@ -219,14 +222,13 @@ class Checkpoints:
     self._workdir = workdir
     self._folder = (workdir / FOLDER).absolute()
     self._unusable: dict[pathlib.Path, tuple[str, str]] = {}
-    choice = Choice(-1)
-    if processes.is_first():
-      found = {} if restart else steps(workdir)
-      choice = choose(self._intact(found))
-      for step, path in found.items():
-        if step > choice.step or (choice.content and step == choice.step):
-          why = UNSHARED, 'not on all islands'
-          self._unusable.setdefault(path, why)
+    look = processes.is_first() and not restart
+    found = steps(workdir) if look else {}
+    choice = choose(self._intact(found))
+    for step, path in found.items():
+      if step > choice.step or (choice.content and step == choice.step):
+        why = UNSHARED, 'not on all islands'
+        self._unusable.setdefault(path, why)
     self._newest = int(processes.from_first(np.asarray(choice.step)))
     # The claim will reject a process that does not share the folder.
     path, self._arrived = self.folder(self._newest), None
@@ -258,13 +260,13 @@ class Checkpoints:
         aside = files.move_aside(path, aside)
         line = f'checkpoint {path.name} is {reason}; moved to {aside}'
         print(line, file=sys.stderr)
-      if self._arrived:
+      if self._arrived and processes.is_first():
         # If the process ends meanwhile, orbax removes a folder of this name.
         temporary = self._folder / f'{self._newest}.orbax-checkpoint-tmp'
         shutil.rmtree(temporary, ignore_errors=True)
         self._arrived.root.extractall(temporary)
         temporary.rename(self.folder(self._newest))
-        self._arrived = None
+      self._arrived = None
     found = max(steps(self._workdir), default=-1)
     if processes.is_first() and found != self._newest:
       raise ConfigError(

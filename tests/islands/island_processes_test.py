@@ -229,3 +229,35 @@ def test_one_that_is_killed_comes_again_while_the_others_train(tmp_path):
   assert min(_repeat(tmp_path)) > 5
   lines = live_runs.finish([*run, f'--config.steps={int(stopped) + 20}'])
   assert lines.count(f'resuming from step {stopped}') == 3
+
+
+@_SLOW
+def test_an_island_of_several_processes_comes_and_goes_as_one(start, tmp_path):
+  meet = '-m', 'selsync_jax', 'meet', '--islands=2', '--minimum=1'
+  point = start(*meet, '--host=127.0.0.1')
+  invitation = point.stdout.readline().strip()
+  train = (
+    *live_runs.command('selsync', 1, tmp_path, '--config.workers=2'),
+    *('--config.steps=100000', '--config.sync.delay=3', f'--join={invitation}'),
+    *('--config.mapper=mesh', '--config.mesh.fsdp=2'),
+  )
+  launch = *live_runs.LAUNCH, '--processes=2', '--', *train
+  one, other = (
+    live_runs.start([*launch, f'--island={name}']) for name in ('maui', 'oahu')
+  )
+  live_runs.wait_for_rows(tmp_path / 'maui', 20, one, other)
+  os.kill(live_runs.trainers(other)[1], signal.SIGKILL)
+  code, lines = live_runs.outcome(other)
+  assert code, lines
+  again = live_runs.start([*launch, '--island=oahu'])
+  for line in again.stdout:
+    if 'resuming from step ' in line:
+      break
+  at = int(line.split()[-1])
+  assert at > 20
+  live_runs.wait_for_rows(tmp_path / 'oahu', at + 30, one, again)
+  for child, which in (again, 1), (one, 0):  # The second one, and the first.
+    os.kill(live_runs.trainers(child)[which], signal.SIGTERM)
+    code, lines = live_runs.outcome(child)
+    assert code == 75, lines
+  assert min(_repeat(tmp_path)) > 5

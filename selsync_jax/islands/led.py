@@ -1,0 +1,192 @@
+"""An island of several processes: the first of them speaks for all.
+
+The processes of an island share one JAX runtime and run one program. What they
+exchange with other islands passes through the first, which gives the others
+what it gets, or the error, over the fast links between them. So all take the
+same way through the program, whatever happens to other islands.
+"""
+
+from collections.abc import Callable, Sequence
+import pickle
+from typing import Any, NamedTuple
+
+import jax
+from jax.experimental import multihost_utils
+import numpy as np
+
+from selsync_jax.cluster import processes
+from selsync_jax.config import RunError
+from selsync_jax.config import Stopped
+from selsync_jax.islands.peers import Membership
+from selsync_jax.islands.peers import Peers
+from selsync_jax.islands.peers import Regrouped
+
+_LEAST = 1 << 10  # Bytes of a broadcast, which is compiled for each length.
+
+
+class _View(NamedTuple):
+  """What all processes know of the islands."""
+
+  names: Sequence[str]
+  index: int
+  slots: Sequence[str]
+  prepares: bool
+  was_admitted: bool
+  admits: bool
+
+
+class Led(Peers, Membership):
+  """The islands that are there, seen from a process of one that has several.
+
+  All processes of the island make the same calls.
+
+  Args:
+    join: what the first process calls to join the other islands.
+
+  Raises:
+    RunError: in all processes, if `join` does.
+  """
+
+  def __init__(self, join: Callable[[], Peers]):
+    self._outer: Any = None  # Only in the first process.
+    self._asks = False
+    self._led(lambda: self._join(join))
+
+  def _join(self, join: Callable[[], Peers]) -> None:
+    self._outer = join()
+
+  @property
+  def membership(self) -> Membership:
+    """How islands come and go."""
+    return self
+
+  @property
+  def names(self) -> Sequence[str]:
+    """The islands' names, in the order of their indices."""
+    return self._view.names
+
+  @property
+  def index(self) -> int:
+    """This island's index."""
+    return self._view.index
+
+  @property
+  def slots(self) -> Sequence[str]:
+    """The names of the islands with which the run began, in their order."""
+    return self._view.slots
+
+  @property
+  def prepares(self) -> bool:
+    """Whether this island has come again, and has not entered yet."""
+    return self._view.prepares
+
+  @property
+  def was_admitted(self) -> bool:
+    """Whether others trained already, and have let this island in."""
+    return self._view.was_admitted
+
+  @property
+  def admits(self) -> bool:
+    """Whether others wait for `admit`."""
+    return self._view.admits
+
+  def channel(self, name: str) -> Peers | None:
+    """Returns another channel, in the first process."""
+    return self._outer.channel(name) if self._outer else None
+
+  def led(self, do: Callable[[], Any]) -> Any:
+    """Returns what `do` returns in the first process, as host arrays."""
+    return self._led(lambda: jax.tree.map(np.asarray, do()))
+
+  def exchange(self, messages: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Exchanges the messages that the first process has."""
+    return self._led(lambda: self._outer.exchange(messages))
+
+  def share(self, message: np.ndarray) -> list[np.ndarray]:
+    """Shares the small message that the first process has."""
+    return self._led(lambda: self._outer.share(message))
+
+  def conclude(self) -> None:
+    """Returns when all islands have completed what they exchange."""
+    self._led(lambda: self._outer.conclude())
+
+  def regroup(self) -> None:
+    """Goes on with the islands that are there now."""
+    self._enter(lambda: self._outer.regroup())
+
+  def enter(self) -> None:
+    """Goes among the others, if this island prepares, when they are ready."""
+    self._enter(lambda: self._outer.enter())
+
+  def admit(self) -> None:
+    """Goes on with those who wait."""
+    self._enter(lambda: self._outer.admit())
+
+  def _enter(self, enter: Callable[[], None]) -> None:
+    if self.late:
+      self.late.settle()
+    self._led(enter)
+
+  def ask_to_stop(self) -> None:
+    """Asks to leave or, with too few others, all to stop: see `stops_after`."""
+    self._asks = True  # A signal handler must not wait for other processes.
+    if self._outer:
+      self._outer.ask_to_stop()
+
+  def stops_after(self, step: int) -> bool:
+    """Returns whether to stop after this step; equal on all islands."""
+    ask = np.asarray(multihost_utils.process_allgather(np.array([self._asks])))
+    if self._outer and not self._asks and ask.any():
+      self.ask_to_stop()
+    return self._led(lambda: self._outer.stops_after(step))
+
+  def reach(self, step: int) -> None:
+    """Notes the last step that this island has taken."""
+    if self._outer:
+      self._outer.reach(step)
+
+  def close(self, finished: bool = True) -> None:
+    """Leaves, when all have fetched what this island has sent them."""
+    if self._outer:
+      self._outer.close(finished)
+
+  def fail(self) -> None:
+    """Leaves at once; the others hear that this island has failed."""
+    if self._outer:
+      self._outer.fail()
+
+  def _led(self, do: Callable[[], Any]) -> Any:
+    """Returns, or raises, in all processes what `do` does in the first."""
+    content = b''
+    if processes.is_first():
+      result, error = None, None
+      try:
+        result = do()
+      except (Regrouped, RunError, Stopped) as raised:
+        error = raised
+      content = pickle.dumps((result, error, self._look()))
+    result, error, self._view = pickle.loads(_from_first(content))
+    if error:
+      raise error
+    return result
+
+  def _look(self) -> _View | None:
+    outer = self._outer
+    return outer and _View(
+      outer.names,
+      outer.index,
+      outer.slots,
+      outer.prepares,
+      outer.was_admitted,
+      outer.admits,
+    )
+
+
+def _from_first(content: bytes) -> bytes:
+  """Returns the bytes that the first process has."""
+  size = int(processes.from_first(np.array(len(content))))
+  length = max(_LEAST, 1 << (size - 1).bit_length())
+  whole = processes.from_first(
+    np.frombuffer(content.ljust(length, b'\0'), np.uint8)
+  )
+  return whole.tobytes()
