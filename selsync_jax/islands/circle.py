@@ -168,7 +168,8 @@ class Circle:
     seat.send({})
     seat.silent += BEAT
     if seat.silent > self._timeout:
-      self._end(seat, f'has not answered for {self._timeout:g} s')
+      fate = f'has not answered for {self._timeout:g} s'
+      self._end(seat, fate, is_late=True)
 
   def _begin(self, seats: Sequence[Seat]) -> None:
     """Begins a generation; what the one before it has not shared is void."""
@@ -258,7 +259,7 @@ class Circle:
       there = [seat for seat in self._seats if seat.member.name in times]
       if len(there) > 1:
         worst = max(there, key=lambda s: (times[s.member.name], s.number))
-        self._end(worst, 'cannot be reached')
+        self._end(worst, 'cannot be reached', is_late=True)
 
   def _stop(self) -> None:
     """Lets go who asks to stop, or stops all if too few would be left."""
@@ -303,16 +304,20 @@ class Circle:
         self._note('finished' if finished else 'left', seat, LEFT)
       self._drop(seat, LEFT)
 
-  def _end(self, seat: Seat, fate: str) -> None:
-    """Begins a generation without an island; or all end, if it was needed."""
+  def _end(self, seat: Seat, fate: str, is_late: bool = False) -> None:
+    """Begins a generation without an island; or all end, if it was needed.
+
+    One that is only late may come again by itself.
+    """
     with self._changing:
       self._drop(seat, fate)
       if self.is_over or seat not in self._seats:
         return
       name, rest = seat.member.name, [s for s in self._seats if s is not seat]
       self.is_over = len(rest) < self._minimum
+      head = {'ended': name, 'fate': fate, 'lost': is_late and not self.is_over}
       for each in self._seats if self.is_over else (seat,):
-        each.send({'ended': name, 'fate': fate})
+        each.send(head)
       if not self.is_over:
         self._begin(rest)
       self._note('left' if fate == LEFT else 'ended', seat, fate)

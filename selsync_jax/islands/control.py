@@ -24,6 +24,7 @@ from selsync_jax.islands.flight import call_options
 from selsync_jax.islands.flight import ERRORS
 from selsync_jax.islands.flight import flight
 from selsync_jax.islands.meter import Meter
+from selsync_jax.islands.peers import LostError
 from selsync_jax.islands.peers import Regrouped
 from selsync_jax.islands.standing import Key
 from selsync_jax.islands.standing import Shared
@@ -305,7 +306,8 @@ class Control:
     if head.get('fate') == LEFT:
       self._end(Stopped('left after a signal; the others go on'))
     elif 'ended' in head:
-      self._end(RunError(f'island {head["ended"]} {head["fate"]}'))
+      kind = LostError if head.get('lost') else RunError
+      self._end(kind(f'island {head["ended"]} {head["fate"]}'))
     elif 'refused' in head:
       line = f'the meeting point {self._address}: {head["refused"]}'
       if head['finished']:
@@ -313,7 +315,7 @@ class Control:
       elif self._asks:  # It has been let go, and has not heard it.
         self._end(Stopped(f'left after a signal; {line}'))
       else:
-        self._end(RunError(line))
+        self._end(LostError(line) if head['lost'] else RunError(line))
     elif 'closes' in head:
       with self._sending, contextlib.suppress(*ERRORS):
         self._writer.done_writing()

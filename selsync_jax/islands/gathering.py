@@ -12,6 +12,10 @@ from selsync_jax.islands.status import status
 from selsync_jax.runs.journal import Journal
 
 
+class LateError(ValueError):
+  """An error that the others have gone on without an island."""
+
+
 class Gathering:
   """The islands that have joined, by name, until they go on together.
 
@@ -61,6 +65,7 @@ class Gathering:
 
     Raises:
       ValueError: if it does not belong here.
+      LateError: if it is too late.
     """
     member, standing = seat.member, seat.standing
     self.check(member)
@@ -69,7 +74,7 @@ class Gathering:
     if standing:
       words = 'has found the meeting point again'
       if self._expected or any(map(standing.contradicts, self._standings)):
-        raise ValueError(f'the others went on without island {member.name}')
+        raise LateError(f'the others went on without island {member.name}')
     self._seats[member.name], self._run = seat, member.run
     self._meet()
     self._note('joined', member.name, words)

@@ -28,6 +28,7 @@ from selsync_jax.islands.flight import Credentials
 from selsync_jax.islands.flight import flight
 from selsync_jax.islands.flight import Server
 from selsync_jax.islands.gathering import Gathering
+from selsync_jax.islands.gathering import LateError
 from selsync_jax.islands.invitation import fingerprint
 from selsync_jax.islands.invitation import Invitation
 from selsync_jax.islands.invitation import reach
@@ -108,9 +109,13 @@ class MeetingPoint(Server):
         if waits:
           _check_unfinished(circle, seat.member)
     except (ValueError, FinishedError) as error:
-      has_finished = isinstance(error, FinishedError)
+      about = {
+        'refused': str(error),
+        'finished': isinstance(error, FinishedError),
+        'lost': isinstance(error, LateError),
+      }
       if not self.is_closed:  # Else it may come to another point.
-        seat.send({'refused': str(error), 'finished': has_finished})
+        seat.send(about)
     finally:
       del self._serving[seat]
       seat.close()

@@ -261,3 +261,26 @@ def test_an_island_of_several_processes_comes_and_goes_as_one(start, tmp_path):
     code, lines = live_runs.outcome(child)
     assert code == 75, lines
   assert min(_repeat(tmp_path)) > 5
+
+
+@_SLOW
+def test_one_that_was_frozen_for_long_comes_again_by_itself(tmp_path):
+  run = _run(tmp_path, 2, '--minimum=1')
+  child = live_runs.start(
+    [*run, '--config.steps=100000', '--cluster_timeout=3']
+  )
+  live_runs.wait_for_rows(tmp_path / 'island0', 20, child)
+  frozen = _island(child, 'island1')
+  os.kill(frozen, signal.SIGSTOP)
+  taken = len(live_runs.rows(tmp_path / 'island1'))
+  live_runs.wait_for_rows(tmp_path / 'island0', taken + 100, child)
+  os.kill(frozen, signal.SIGCONT)
+  live_runs.wait_for_rows(tmp_path / 'island1', taken + 100, child)
+  assert _island(child, 'island1') == frozen
+  child.send_signal(signal.SIGTERM)
+  code, lines = live_runs.outcome(child)
+  assert code == 75, lines
+  said = [line for line in lines if line.endswith('; starts again')]
+  (line,) = said
+  assert 'island island1 has not answered for 3 s; last good check' in line
+  _repeat(tmp_path)
