@@ -6,9 +6,9 @@ Every --every seconds, one island is killed (SIGKILL), frozen for a moment or
 for so long that the others give it up (SIGSTOP), or asked to leave (SIGTERM);
 or two are killed at once; or their meeting point is killed, or both it and an
 island. Whoever has ended is started again; one that was given up comes again by
-itself. The others must go on, and it must train with them again. At the end, all are stopped. Whatever two islands say of
-the same step must be the same, and `selsync replay` must compute the same
-parameters from their logs.
+itself. The others must go on, and it must train with them again. At the end,
+all are stopped. Whatever two islands say of the same step must be the same, and
+`selsync replay` must compute the same parameters from their logs.
 
 Prints, for each fault, how long the others paused, and how long it took from
 the start of the victim until it trained, while they went on; then how many
