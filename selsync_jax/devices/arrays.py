@@ -39,7 +39,7 @@ def first_worker(tree: Any, copies: bool = True) -> Any:
   """
 
   def first(array):
-    shards = within_processes(array).addressable_shards
+    shards = _within_processes(array).addressable_shards
     if not copies:
       return None
     start = min(shard.index[0].start or 0 for shard in shards)
@@ -61,7 +61,18 @@ def placed(array: Any, sharding: Sharding) -> Any:
   )
 
 
-def within_processes(array: Any) -> Any:
+def everywhere(array: Any) -> Any:
+  """Returns an array of several processes as each of them can read it.
+
+  All of them must call this.
+  """
+  if array.is_fully_addressable or array.is_fully_replicated:
+    return array
+  whole = NamedSharding(array.sharding.mesh, PartitionSpec())
+  return jax.jit(jnp.asarray, out_shardings=whole)(array)
+
+
+def _within_processes(array: Any) -> Any:
   """Returns the array with each worker's row inside one process."""
   if _is_local(array) or jax.process_count() <= array.shape[0]:
     return array

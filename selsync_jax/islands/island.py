@@ -15,7 +15,9 @@ import optax
 
 from selsync_jax.array_names import by_name
 from selsync_jax.config import RunError
+from selsync_jax.devices.arrays import everywhere
 from selsync_jax.islands.behind import Behind
+from selsync_jax.islands.led import Led
 from selsync_jax.islands.pace import travel
 from selsync_jax.islands.pace import Watch
 from selsync_jax.islands.peers import Peers
@@ -33,7 +35,8 @@ class Island:
   All islands step together: at every step they decide whether to synchronize,
   like the workers of one program. A mean that is `delayed` travels while they
   take further steps; every other message, a vote for example, is waited for.
-  Each has its parameters where it likes: on one device, or split over a mesh.
+  Each has its parameters where it likes: on one device, or split over a mesh. If
+  its devices belong to several processes, all of these make the same calls.
 
   As a context manager it lets the others know at once if its loop has failed.
 
@@ -117,7 +120,10 @@ class Island:
       for name, x in by_name(params).items()
     }
     invited = meeting.Invitation.parse(invitation)
-    peers = meeting.join(invited, name, f'{parts} {shapes}', timeout, limit)
+    join = functools.partial(
+      meeting.join, invited, name, f'{parts} {shapes}', timeout, limit
+    )
+    peers = Led(join) if jax.process_count() > 1 else join()
     return cls(peers, params, strategy)
 
   @property
@@ -210,7 +216,7 @@ def _check_equal(peers: Peers, params: Any) -> None:
   """Raises `RunError` if not all islands have the same parameters."""
   digest = hashlib.sha256()
   for leaf in jax.tree.leaves(params):
-    digest.update(np.asarray(leaf).tobytes())
+    digest.update(np.asarray(everywhere(jnp.asarray(leaf))).tobytes())
   own = np.frombuffer(digest.digest(), np.uint8)
   others = peers.complete(lambda peers: peers.share(own))
   for name, other in zip(peers.names, others, strict=True):

@@ -63,26 +63,21 @@ class Form(NamedTuple):
   @property
   def speaking(self) -> 'Form':
     """That of the process which speaks for the worker, if it has several."""
-    return Form(ONE) if self._spans_processes else self
-
-  @property
-  def _spans_processes(self) -> bool:
-    return bool(self.devices) and self.devices.spans_processes
+    spans = self.devices and self.devices.spans_processes
+    return Form(ONE) if spans else self
 
   def whole(self, tree: Any) -> Any:
-    """Returns arrays that every process of the worker has, on its host.
+    """Returns arrays that each of the worker's processes has.
 
-    If there is one process, it has them anyway.
+    If there are several, they are on the host.
     """
-    if not self._spans_processes:
-      return tree
 
-    def fetched(x):
-      return np.asarray(arrays.within_processes(x))
+    def whole(x):
+      if isinstance(x, jax.Array) and not x.is_fully_addressable:
+        return np.asarray(arrays.everywhere(x))
+      return x
 
-    return jax.tree.map(
-      lambda x: fetched(x) if isinstance(x, jax.Array) else x, tree
-    )
+    return jax.tree.map(whole, tree)
 
   def compiled(
     self,

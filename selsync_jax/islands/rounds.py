@@ -157,7 +157,7 @@ class Rounds:
 
 def digest(state: Any) -> int:
   """Returns the checksum of the parameters in an island's state."""
-  params = jax.tree.map(arrays.within_processes, state.params)
+  params = jax.tree.map(arrays.everywhere, state.params)
   return weights.checksum(weights.flat(params))
 
 

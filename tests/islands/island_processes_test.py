@@ -16,6 +16,7 @@ from tests.support.session import ROOT
 
 RECIPE = ROOT / 'docs' / 'recipes' / 'island.py'
 ENDLESS = ROOT / 'tests' / 'support' / 'endless_island.py'
+WIDE = ROOT / 'tests' / 'support' / 'wide_island.py'
 _SLOW = pytest.mark.slow
 
 
@@ -284,3 +285,24 @@ def test_one_that_was_frozen_for_long_comes_again_by_itself(tmp_path):
   (line,) = said
   assert 'island island1 has not answered for 3 s; last good check' in line
   _repeat(tmp_path)
+
+
+@_SLOW
+def test_an_own_loop_of_several_processes_is_as_one_of_several_devices(
+  start, monkeypatch
+):
+  flags = '--islands=2', '--host=127.0.0.1', '--port=0'
+
+  def ends(devices, *launch):
+    """What the processes of each island have at the end."""
+    monkeypatch.setenv('JAX_NUM_CPU_DEVICES', f'{devices}')
+    point = start('-m', 'selsync_jax', 'meet', *flags)
+    given = point.stdout.readline().strip()
+    islands = [start(*launch, WIDE, given, name) for name in ('maui', 'oahu')]
+    outputs = [island.communicate(timeout=120)[0] for island in islands]
+    return [re.findall(r'has (\w+ \w+)', text) for text in outputs]
+
+  launch = *live_runs.LAUNCH[1:], '--processes=2', '--', sys.executable
+  (one,), (other,) = of_devices = ends(2)
+  assert ends(1, *launch) == [2 * each for each in of_devices]
+  assert one != other
