@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import contextlib
 import functools
 import json
+import math
 import os
 import pathlib
 import signal
@@ -263,6 +264,8 @@ def _start(
   )
   if options.island and not spec.coordinator:
     join = processes.Cluster  # Tasks of Slurm may be islands.
+  elif options.island:
+    _check_shared(math.prod(config.mesh.values()), spec.processes)
   cluster = backend.start(
     config.device,
     join,
@@ -272,6 +275,15 @@ def _start(
   )
   stack.enter_context(cluster)
   return _join_islands(options, agreed, stack) if options.island else None
+
+
+def _check_shared(devices: int, processes: int | None) -> None:
+  """Raises `ConfigError` if the processes of an island cannot share it."""
+  if processes and devices % processes:
+    raise ConfigError(
+      f'config.mesh: an island of {processes} processes needs a multiple of '
+      f'that many devices, got {devices} (mesh.data times mesh.fsdp)'
+    )
 
 
 def _join_islands(

@@ -35,8 +35,8 @@ class Island:
   All islands step together: at every step they decide whether to synchronize,
   like the workers of one program. A mean that is `delayed` travels while they
   take further steps; every other message, a vote for example, is waited for.
-  Each has its parameters where it likes: on one device, or split over a mesh. If
-  its devices belong to several processes, all of these make the same calls.
+  Each has its parameters where it likes: on one device, or split over a mesh.
+  If its devices belong to several processes, all of these make the same calls.
 
   As a context manager it lets the others know at once if its loop has failed.
 

@@ -21,7 +21,7 @@ from selsync_jax.islands.peers import Membership
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.peers import Regrouped
 
-_LEAST = 1 << 10  # Bytes of a broadcast, which is compiled for each length.
+_FIRST = 1 << 10  # Bytes of a broadcast, which is compiled for each length.
 
 
 class _View(NamedTuple):
@@ -49,7 +49,7 @@ class Led(Peers, Membership):
 
   def __init__(self, join: Callable[[], Peers]):
     self._outer: Any = None  # Only in the first process.
-    self._asks = False
+    self._asks = self._exchanged = False
     self._led(lambda: self._join(join))
 
   def _join(self, join: Callable[[], Peers]) -> None:
@@ -100,6 +100,7 @@ class Led(Peers, Membership):
 
   def exchange(self, messages: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Exchanges the messages that the first process has."""
+    self._exchanged = True
     return self._led(lambda: self._outer.exchange(messages))
 
   def share(self, message: np.ndarray) -> list[np.ndarray]:
@@ -108,7 +109,9 @@ class Led(Peers, Membership):
 
   def conclude(self) -> None:
     """Returns when all islands have completed what they exchange."""
-    self._led(lambda: self._outer.conclude())
+    if self._exchanged:
+      self._led(lambda: self._outer.conclude())
+      self._exchanged = False
 
   def regroup(self) -> None:
     """Goes on with the islands that are there now."""
@@ -184,9 +187,15 @@ class Led(Peers, Membership):
 
 def _from_first(content: bytes) -> bytes:
   """Returns the bytes that the first process has."""
-  size = int(processes.from_first(np.array(len(content))))
-  length = max(_LEAST, 1 << (size - 1).bit_length())
-  whole = processes.from_first(
-    np.frombuffer(content.ljust(length, b'\0'), np.uint8)
-  )
-  return whole.tobytes()
+
+  def sent(part, length):
+    padded = np.frombuffer(part.ljust(length, b'\0'), np.uint8)
+    return processes.from_first(padded).tobytes()
+
+  head = len(content).to_bytes(8, 'little') + content
+  first = sent(head[:_FIRST], _FIRST)
+  size = 8 + int.from_bytes(first[:8], 'little')
+  if size <= _FIRST:
+    return first[8:]
+  length = 1 << (size - _FIRST - 1).bit_length()
+  return first[8:] + sent(head[_FIRST:], length)

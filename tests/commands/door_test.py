@@ -116,7 +116,14 @@ def test_an_unknown_command_is_one_line_and_exit_code_2(capsys):
     (['train', '--island=maui'], 'train: --island=maui: --join=INVITATION is'),
     (
       ['train', '--island=maui', '--join=x', '--config.mapper=vmap'],
-      'train: --island=maui: is one worker in one process;',
+      'train: --island=maui: is one worker; config.mapper=vmap must be auto',
+    ),
+    (
+      [
+        *('train', '--island=maui', '--join=x', '--coordinator=localhost:1'),
+        *('--num_processes=2', '--process_id=0'),
+      ],
+      'train: config.mesh: an island of 2 processes needs a multiple of that',
     ),
     (['meet'], 'meet: --islands=NUMBER is missing'),
     (
