@@ -12,6 +12,7 @@ import contextlib
 import importlib
 import importlib.util
 import logging
+import multiprocessing
 import os
 import pathlib
 import platform
@@ -79,6 +80,8 @@ def command(program: str) -> Iterator[None]:
   try:
     yield
   except (config.ConfigError, config.RunError) as error:
+    if _owned and isinstance(error, config.LostError):
+      _start_again(f'{program}: {error}; starts again')
     _fail(f'{program}: {error}', error.code)
   except config.Stopped as error:
     line = f'{program}: {error}; the same command resumes the run'
@@ -94,6 +97,16 @@ def command(program: str) -> Iterator[None]:
     file = blame.keep(error, pathlib.Path(tempfile.mkdtemp()), 'error.txt')
     line = blame.one_line(error, 'selsync_jax')
     _fail(f'{program}: {line}; the whole traceback is in {file}', 1)
+
+
+def _start_again(line: str) -> NoReturn:
+  """Starts the command anew, in this process; it goes on with its run."""
+  for child in multiprocessing.active_children():
+    child.terminate()
+  sys.stdout.flush()
+  print(line, file=sys.stderr, flush=True)
+  again = [sys.executable, *sys.orig_argv[1:], '--norestart']
+  os.execv(sys.executable, again)
 
 
 def _fail(line: str, code: int) -> NoReturn:

@@ -37,6 +37,10 @@ class RunError(Exception):
   code = 1  # The exit code of the process.
 
 
+class LostError(RunError):
+  """A run that others have gone on with; the same command joins them again."""
+
+
 class Stopped(Exception):
   """An error for a run that a signal stopped; it is saved and can resume."""
 

@@ -9,7 +9,6 @@ import math
 import os
 import pathlib
 import signal
-import sys
 from typing import Any, TYPE_CHECKING
 
 from selsync_jax.cluster import signals
@@ -18,7 +17,6 @@ from selsync_jax.commands import flags
 from selsync_jax.commands import silence_orbax
 from selsync_jax.config import ConfigError
 from selsync_jax.config import flat
-from selsync_jax.config import RunError
 
 if TYPE_CHECKING:
   from selsync_jax.islands.mapper import IslandMapper
@@ -193,26 +191,8 @@ def _check_island(options: argparse.Namespace) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-  """Joins the other processes or islands, trains, and prints the summary.
-
-  An island without which the others have gone on, as after a long pause of its
-  host, starts again, in this process; one of several processes ends.
-  """
+  """Joins the other processes or islands, trains, and prints the summary."""
   options = parse(arguments)
-  try:
-    _train(options)
-  except RunError as error:
-    from selsync_jax.cluster import processes
-    from selsync_jax.islands.peers import LostError
-
-    is_lost = isinstance(error.__cause__ or error, LostError)
-    if not is_lost or processes.count() > 1:
-      raise
-    print(f'{error}; starts again', file=sys.stderr, flush=True)
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-
-
-def _train(options: argparse.Namespace) -> None:
   handle_signals(options.workdir)
   silence_orbax()
   from selsync_jax.cluster import processes

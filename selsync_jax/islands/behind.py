@@ -7,7 +7,6 @@ speed affects a run's time, never its result.
 
 from collections.abc import Callable
 from concurrent import futures
-import contextlib
 import time
 from typing import Any
 
@@ -75,17 +74,23 @@ class Behind(Late):
     If a run has resumed, or an island has ended, some may not have it: then
     `program` computes it.
     """
-    arrived = False
-    if self._departed:
-      with contextlib.suppress(Regrouped):
-        self._departed.result()
-        arrived = True
     if self._peers.prepares:
       return program(self._peers, *values)
+    arrived = self._peers.led(self._has_arrived)
     self.arrived = all(self._peers.share(np.array(arrived)))
     if not self.arrived:
       return program(self._peers, *values)
     return self._peers.led(self._mean)
+
+  def _has_arrived(self) -> bool:
+    """Waits for the mean, if it is on its way."""
+    if not self._departed:
+      return False
+    try:
+      self._departed.result()
+    except Regrouped:
+      return False
+    return True
 
   def _mean(self) -> list[Any]:
     assert self._departed

@@ -259,7 +259,7 @@ class Circle:
       there = [seat for seat in self._seats if seat.member.name in times]
       if len(there) > 1:
         worst = max(there, key=lambda s: (times[s.member.name], s.number))
-        self._end(worst, 'cannot be reached', is_late=True)
+        self._end(worst, 'cannot be reached')
 
   def _stop(self) -> None:
     """Lets go who asks to stop, or stops all if too few would be left."""
@@ -310,7 +310,7 @@ class Circle:
     One that is only late may come again by itself.
     """
     with self._changing:
-      self._drop(seat, fate)
+      self._drop(seat, fate, is_late)
       if self.is_over or seat not in self._seats:
         return
       name, rest = seat.member.name, [s for s in self._seats if s is not seat]
@@ -325,12 +325,12 @@ class Circle:
         self._conclude(seat)
         self._admit_if_ready()
 
-  def _drop(self, seat: Seat, fate: str) -> None:
+  def _drop(self, seat: Seat, fate: str, is_late: bool = False) -> None:
     """Expects an island no longer that has come again, if it is one."""
     if seat in self._coming:
       self._coming.remove(seat)
       self._note('left' if fate == LEFT else 'ended', seat, fate)
-      seat.send({'ended': seat.member.name, 'fate': fate})
+      seat.send({'ended': seat.member.name, 'fate': fate, 'lost': is_late})
 
   def _note(self, kind: str, seat: Seat, words: str) -> None:
     """Notes what has happened to an island, and who is there since then."""

@@ -18,13 +18,13 @@ from typing import Any
 
 from selsync_jax.cluster.channel import Agreement
 from selsync_jax.cluster.channel import LEFT
+from selsync_jax.config import LostError
 from selsync_jax.config import RunError
 from selsync_jax.config import Stopped
 from selsync_jax.islands.flight import call_options
 from selsync_jax.islands.flight import ERRORS
 from selsync_jax.islands.flight import flight
 from selsync_jax.islands.meter import Meter
-from selsync_jax.islands.peers import LostError
 from selsync_jax.islands.peers import Regrouped
 from selsync_jax.islands.standing import Key
 from selsync_jax.islands.standing import Shared
@@ -306,16 +306,11 @@ class Control:
     if head.get('fate') == LEFT:
       self._end(Stopped('left after a signal; the others go on'))
     elif 'ended' in head:
-      kind = LostError if head.get('lost') else RunError
-      self._end(kind(f'island {head["ended"]} {head["fate"]}'))
+      self._end_for(f'island {head["ended"]} {head["fate"]}', head)
     elif 'refused' in head:
-      line = f'the meeting point {self._address}: {head["refused"]}'
-      if head['finished']:
-        self._end(FinishedError(line))
-      elif self._asks:  # It has been let go, and has not heard it.
-        self._end(Stopped(f'left after a signal; {line}'))
-      else:
-        self._end(LostError(line) if head['lost'] else RunError(line))
+      self._end_for(
+        f'the meeting point {self._address}: {head["refused"]}', head
+      )
     elif 'closes' in head:
       with self._sending, contextlib.suppress(*ERRORS):
         self._writer.done_writing()
@@ -335,6 +330,16 @@ class Control:
       elif 'islands' in head:
         self._next = head
       self._notify()
+
+  def _end_for(self, line: str, head: Head) -> None:
+    """Ends this island for what the meeting point says."""
+    if head.get('finished'):
+      self._end(FinishedError(line))
+    elif self._asks and (head.get('lost') or 'refused' in head):
+      # It has been let go, and has not heard it, or went without a word.
+      self._end(Stopped(f'left after a signal; {line}'))
+    else:
+      self._end(LostError(line) if head.get('lost') else RunError(line))
 
   def _notify(self) -> None:
     """Wakes whoever waits, also for another island that does not answer."""

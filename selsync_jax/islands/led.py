@@ -15,13 +15,14 @@ from jax.experimental import multihost_utils
 import numpy as np
 
 from selsync_jax.cluster import processes
+from selsync_jax.config import LostError
 from selsync_jax.config import RunError
 from selsync_jax.config import Stopped
 from selsync_jax.islands.peers import Membership
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.peers import Regrouped
 
-_FIRST = 1 << 10  # Bytes of a broadcast, which is compiled for each length.
+_FIRST, _MOST = 1 << 10, 1 << 26  # Bytes of a broadcast.
 
 
 class _View(NamedTuple):
@@ -165,6 +166,8 @@ class Led(Peers, Membership):
       result, error = None, None
       try:
         result = do()
+      except LostError as raised:  # All would have to start again together.
+        error = RunError(str(raised))
       except (Regrouped, RunError, Stopped) as raised:
         error = raised
       content = pickle.dumps((result, error, self._look()))
@@ -186,16 +189,21 @@ class Led(Peers, Membership):
 
 
 def _from_first(content: bytes) -> bytes:
-  """Returns the bytes that the first process has."""
+  """Returns the bytes that the first process has.
 
-  def sent(part, length):
-    padded = np.frombuffer(part.ljust(length, b'\0'), np.uint8)
-    return processes.from_first(padded).tobytes()
+  They pass through the devices, in pieces. Each length is compiled once, so
+  there are few of them.
+  """
 
-  head = len(content).to_bytes(8, 'little') + content
-  first = sent(head[:_FIRST], _FIRST)
-  size = 8 + int.from_bytes(first[:8], 'little')
-  if size <= _FIRST:
-    return first[8:]
-  length = 1 << (size - _FIRST - 1).bit_length()
-  return first[8:] + sent(head[_FIRST:], length)
+  def sent(start, length):
+    part = content[start : start + length].ljust(length, b'\0')
+    return processes.from_first(np.frombuffer(part, np.uint8)).tobytes()
+
+  content = len(content).to_bytes(8, 'little') + content
+  pieces = [sent(0, _FIRST)]
+  size, start = 8 + int.from_bytes(pieces[0][:8], 'little'), _FIRST
+  while start < size:
+    length = min(_MOST, 1 << (size - start - 1).bit_length())
+    pieces.append(sent(start, length))
+    start += length
+  return b''.join(pieces)[8:size]

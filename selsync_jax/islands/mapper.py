@@ -11,6 +11,7 @@ import jax
 from jax.sharding import Sharding
 import numpy as np
 
+from selsync_jax.cluster import processes
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.data.protocol import Batch
@@ -237,12 +238,15 @@ class IslandMapper(Mapper):
     return self.devices.compute(fn, *args, compiler_options=compiler_options)
 
   def check(self) -> None:
-    """Raises `ConfigError` if there are too few devices."""
+    """Raises `ConfigError` if there are too few devices.
+
+    Several processes must use all that they have.
+    """
     needed, found = self.devices_per_worker, jax.device_count()
-    if found < needed:
+    if found < needed or (jax.process_count() > 1 and found > needed):
       raise ConfigError(
-        f'config.mesh: an island of {needed} devices sees only {found} '
-        f'({jax.default_backend()}); use a smaller mesh.data or mesh.fsdp'
+        f'config.mesh: an island of {needed} devices sees {found} '
+        f'({jax.default_backend()}); change mesh.data or mesh.fsdp'
       )
 
   def gather(self, tree: Any) -> Any:
@@ -375,8 +379,8 @@ def _agree(
     if i not in there
   }
   is_sender = peers.index == there[0]
-  # Of its processes, only the first has paths.
-  content = checkpoints.packed(paths[step]) if is_sender and paths else b''
+  sends = is_sender and processes.is_first()
+  content = checkpoints.packed(paths[step]) if sends else b''
   whole, nothing = np.frombuffer(content, np.uint8), np.zeros(0, np.uint8)
   received = peers.exchange(
     [nothing if i in there else whole for i in range(peers.size)]

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from selsync_jax.config import RunError
 from selsync_jax.config import Stopped
 
 SMALL = 1 << 12
@@ -29,10 +28,6 @@ class Regrouped(Exception):
   Some islands have ended, and the others go on; or their meeting point has been
   started again.
   """
-
-
-class LostError(RunError):
-  """An error that the others have gone on without this island."""
 
 
 class Peers(abc.ABC):

@@ -157,7 +157,9 @@ class Rounds:
 
 def digest(state: Any) -> int:
   """Returns the checksum of the parameters in an island's state."""
-  params = jax.tree.map(arrays.everywhere, state.params)
+  params = jax.tree.map(
+    lambda x: np.asarray(arrays.everywhere(x)), state.params
+  )
   return weights.checksum(weights.flat(params))
 
 

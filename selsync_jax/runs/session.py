@@ -9,6 +9,7 @@ from typing import Any
 from selsync_jax import blame
 from selsync_jax.cluster import processes
 from selsync_jax.config import ConfigError
+from selsync_jax.config import LostError
 from selsync_jax.config import RunError
 from selsync_jax.config import Stopped
 from selsync_jax.runs import checkpoints
@@ -147,7 +148,8 @@ class Session(contextlib.ExitStack):
         reason += f'; the whole traceback is in {file}'
       if hasattr(self, 'weights'):  # The run was recorded.
         reason += f'; last good checkpoint: {self.checkpoints.newest}'
-      raise RunError(reason) from error
+      kind = LostError if isinstance(error, LostError) else RunError
+      raise kind(reason) from error
 
   def write(self, row: Mapping[str, Any]) -> None:
     """Writes a step's row, see `Recording`."""

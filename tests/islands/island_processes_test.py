@@ -267,9 +267,8 @@ def test_an_island_of_several_processes_comes_and_goes_as_one(start, tmp_path):
 @_SLOW
 def test_one_that_was_frozen_for_long_comes_again_by_itself(tmp_path):
   run = _run(tmp_path, 2, '--minimum=1')
-  child = live_runs.start(
-    [*run, '--config.steps=100000', '--cluster_timeout=3']
-  )
+  more = '--config.steps=100000', '--cluster_timeout=3', '--restart'
+  child = live_runs.start([*run, *more])
   live_runs.wait_for_rows(tmp_path / 'island0', 20, child)
   frozen = _island(child, 'island1')
   os.kill(frozen, signal.SIGSTOP)
@@ -284,6 +283,7 @@ def test_one_that_was_frozen_for_long_comes_again_by_itself(tmp_path):
   said = [line for line in lines if line.endswith('; starts again')]
   (line,) = said
   assert 'island island1 has not answered for 3 s; last good check' in line
+  assert not (tmp_path / 'island1.1').exists()
   _repeat(tmp_path)
 
 

@@ -184,7 +184,7 @@ def test_what_is_not_one_run_is_refused(train, tmp_path):
     IslandMapper(3, Board(2).peers(0), Rounds(tmp_path))
   log, devices = Rounds(tmp_path), Slices(1, data=64)
   with pytest.raises(
-    ConfigError, match=r'config\.mesh: an island of 64 devices sees only 16 '
+    ConfigError, match=r'config\.mesh: an island of 64 devices sees 16 '
   ):
     IslandMapper(2, Board(2).peers(0), log, devices=devices).check()
 
