@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 
+from selsync_jax.config import LostError
 from selsync_jax.config import RunError
 from selsync_jax.config import Stopped
 from selsync_jax.islands import circle
