@@ -94,8 +94,7 @@ evidence: $(VENV)/test.stamp
 delays: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.quality.delay --into=docs/performance.md
 	$(BIN)/python -m benchmarks.quality.delay --picture --delays 1 2 4 8 16 32 \
-		--recipes 'Muon, plain' 'Muon, half and half' \
-		'mean and moments, half and half'
+		--recipes 'Muon, plain' 'mean and moments, half and half'
 	$(BIN)/python docs/pictures.py runs/delay delays
 
 # The tables of docs/paper.md, measured anew: the papers' claims, one by one.
