@@ -42,8 +42,10 @@ def sizes() -> tuple[int, int]:
   same names, which are left alone.
   """
   mesh = jax.sharding.get_abstract_mesh()
-  is_ours = mesh.manual_axes or AXIS in mesh.auto_axes
-  if not (is_ours and {DATA, FSDP} <= {*mesh.auto_axes}):
+  is_island = AXIS in mesh.auto_axes and mesh.shape[AXIS] == 1
+  if not (
+    (mesh.manual_axes or is_island) and {DATA, FSDP} <= {*mesh.auto_axes}
+  ):
     return 1, 1
   return mesh.shape[DATA], mesh.shape[FSDP]
 
