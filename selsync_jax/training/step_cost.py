@@ -16,6 +16,7 @@ import ml_collections
 import optax
 
 from selsync_jax.models import tasks
+from selsync_jax.sync.delay import delayed
 from selsync_jax.sync.network import Network
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.training.gradient import gradient
@@ -80,7 +81,7 @@ def cost(
   vote, _ = waited(votes)
   average, hidden = waited(every[len(votes) :])
   delay = None
-  if compute and (averager.delay or not isinstance(averager.halves, str)):
+  if compute and (averager.delay or _may_be_late(strategy)):
     messages = averager.sends(strategy.averaged(shared), workers)
     delay = math.ceil(sum(map(network.seconds, messages)) / compute)
   return Cost(
@@ -91,6 +92,15 @@ def cost(
     hidden=hidden,
     delay=delay,
   )
+
+
+def _may_be_late(strategy: Strategy) -> bool:
+  """Returns whether a strategy's averages may have a delay."""
+  try:
+    strategy._replace(averager=delayed(strategy.averager, 1)).check()
+  except ValueError:
+    return False
+  return True
 
 
 class Measurement(NamedTuple):

@@ -89,3 +89,14 @@ def test_a_method_waits_for_its_votes_and_its_averages(
   on_wire = cost.sent * 8 / LINKS.bandwidth
   hidden = COMPUTE * fields.get('lag', 0)
   assert cost.network == pytest.approx(on_wire + latency - hidden)
+
+
+@pytest.mark.parametrize('method', methods.METHODS)
+def test_a_delay_is_named_where_a_config_may_have_one(method):
+  cost = step_cost.cost(strategy(method), SHARED, LINKS, 0.9, compute=COMPUTE)
+  try:
+    strategy(method, delay=2)
+  except ValueError:
+    assert cost.delay is None
+  else:
+    assert cost.delay > 0
