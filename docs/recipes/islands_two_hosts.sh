@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Two hosts as islands, with no scheduler and no common file system.
+# Two hosts as islands, with no scheduler and no common file system. Each has a
+# checkout, with .venv/bin/pip install -e '.[train,islands]'.
 #   On the first host:  selsync meet --islands=2 --host=first.example --keep=point.json
 #   On both hosts:      export SELSYNC_INVITATION=...   # What it has printed.
 #   On the first host:  docs/recipes/islands_two_hosts.sh first
