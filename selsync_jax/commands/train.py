@@ -182,7 +182,12 @@ def _check_island(options: argparse.Namespace) -> None:
     raise ConfigError(
       f'--island={options.island}: --join=INVITATION is missing'
     )
-  mapper = options.settings.config.mapper
+  config = options.settings.config
+  mapper, keep = config.mapper, config.checkpoint.keep
+  if keep < 2:  # One may have removed what another has last.
+    raise ConfigError(
+      f'config.checkpoint.keep={keep}: must be at least 2 for islands'
+    )
   if mapper in ('vmap', 'map'):
     raise ConfigError(
       f'--island={options.island}: is one worker; config.mapper={mapper} must '

@@ -1,7 +1,6 @@
 """Islands as threads of one process, whose messages stay in memory."""
 
 from collections.abc import Sequence
-import functools
 import threading
 
 import numpy as np
@@ -21,7 +20,7 @@ class Board:
   def __init__(self, size: int, timeout: float = 60.0):
     self.size, self.timeout = size, timeout
     self._messages: dict[tuple[str, int, int, int], np.ndarray] = {}
-    self._changed = threading.Condition()
+    self._changed, self._is_closed = threading.Condition(), False
 
   def peers(self, index: int) -> Peers:
     """Returns the islands as one of them sees them."""
@@ -38,13 +37,22 @@ class Board:
       found = []
       for sender in range(self.size):
         key = channel, number, sender, index
-        there = functools.partial(self._messages.__contains__, key)
-        if not self._changed.wait_for(there, self.timeout):
+        self._changed.wait_for(
+          lambda key=key: self._is_closed or key in self._messages,
+          self.timeout,
+        )
+        if key not in self._messages:
           raise RunError(
             f'island {sender} has not answered for {self.timeout:g} s'
           )
         found.append(self._messages.pop(key))
     return found
+
+  def close(self) -> None:
+    """Lets nobody wait any longer."""
+    with self._changed:
+      self._is_closed = True
+      self._changed.notify_all()
 
 
 class _OnBoard(Peers):

@@ -5,7 +5,7 @@ they stop, and who has ended.
 """
 
 import collections
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import secrets
 import threading
 import time
@@ -29,7 +29,7 @@ TRIES = 5
 """Attempts, a beat apart, until the end of an island has been noticed."""
 
 GRACE = 1.0
-"""Seconds from the first island that asks for something until it is decided.
+"""Seconds from the first island that asks to stop until it is decided.
 
 Whoever ends a whole run asks all of them to stop, but not in the same moment.
 """
@@ -209,13 +209,15 @@ class Circle:
       if len(self._seats) == self._minimum:
         self._stop()  # None can leave.
       elif len(self._asking) == 1:
-        threading.Timer(GRACE, self._stop).start()
+        _later(GRACE, self._stop)
     elif 'reached' in head:
       self._conclude(seat, head['reached'])
     elif 'unreached' in head:
-      if not self._accused:
-        threading.Timer(GRACE, self._judge).start()
+      if not self._accused:  # Others may come to the same one later.
+        _later(self._timeout, self._judge)
       self._accused.add((seat.member.name, head['unreached']))
+    elif 'reached again' in head:
+      self._accused.discard((seat.member.name, head['reached again']))
     elif 'failed' in head:
       self._end(seat, FAILED)
 
@@ -340,6 +342,12 @@ class Circle:
   def _send(self, head: Head, body: bytes = b'') -> None:
     for seat in self._seats:
       seat.send(head, body)
+
+
+def _later(seconds: float, do: Callable[[], None]) -> None:
+  timer = threading.Timer(seconds, do)
+  timer.daemon = True  # No process waits for it to end.
+  timer.start()
 
 
 def _by_name(seat: Seat) -> str:

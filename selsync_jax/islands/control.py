@@ -133,9 +133,10 @@ class Control:
 
     def newest():
       head, self._next = self._next, None
+      self._now = head or self._now
       return head
 
-    self._now = self._wait(newest)
+    self._wait(newest)
     self._counts.clear()
     return self._now
 
@@ -163,8 +164,8 @@ class Control:
 
     Raises:
       Regrouped: if there is another generation of islands.
-      RunError: if this island has ended or only prepares, or the meeting point
-        does not come back in time.
+      RunError: if this island has ended or only prepares, if the meeting point
+        does not come back in time, or if the others share something else.
       Stopped: if this island has left, as it was asked to.
     """
     if not self._now['generation']:
@@ -174,6 +175,8 @@ class Control:
     self._send({'share': key}, message)
     whole = self._wait(lambda: self._shares.pop(key, None))
     size, count = len(message), len(self._now['islands'])
+    if len(whole) != size * count:
+      raise RunError('the islands have come to different places')
     return [whole[i * size : (i + 1) * size] for i in range(count)]
 
   def ask_to_stop(self) -> None:
@@ -216,6 +219,10 @@ class Control:
     """Says that an island cannot be reached; one of the two is then ended."""
     self._send({'unreached': name})
 
+  def acquit(self, name: str) -> None:
+    """Takes back what `accuse` has said."""
+    self._send({'reached again': name})
+
   def fail(self) -> None:
     """Ends this island with an error, of which all hear."""
     self._end(RunError('this island has failed'))
@@ -228,6 +235,7 @@ class Control:
     """
     self._left.set()
     self._send({'left': True, 'finished': finished})
+    self._end(RunError('this island has left'))  # Nothing need arrive now.
 
   def _open(self) -> None:
     """Connects to the meeting point, and says who this island is."""
@@ -257,7 +265,7 @@ class Control:
     return Standing(
       generation=now['generation'],
       circle=now['circle'],
-      islands=list(now['islands']),
+      islands=now['islands'],
       slots=now['slots'],
       admissions=now['admissions'],
       admits=self.admits or self._ready == now['admissions'],

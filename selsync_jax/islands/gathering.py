@@ -73,7 +73,12 @@ class Gathering:
     words += f'{len(self._seats.keys() | {member.name})} of {self.islands}'
     if standing:
       words = 'has found the meeting point again'
-      if self._expected or any(map(standing.contradicts, self._standings)):
+      known = self._standings
+      if (
+        self._expected
+        or any(map(standing.contradicts, known))
+        or not _is_there(seat, newest([standing, *known]))
+      ):
         raise LateError(f'the others went on without island {member.name}')
     self._seats[member.name], self._run = seat, member.run
     self._meet()
@@ -111,12 +116,14 @@ class Gathering:
     """Lets those go on that can, if nobody is missing or it is late."""
     known, least = self._standings, self._minimum
     if not known:
-      known, least = [Standing.first(sorted(self._seats))], self.islands
+      islands = {seat.member.name: seat.member.address for seat in self.seats}
+      known, least = [Standing.first(islands)], self.islands
     now, has_begun = newest(known), any(standing.heard for standing in known)
     there = {
       name: seat
       for name, seat in self._seats.items()
-      if name in now.islands and (seat.standing or not has_begun)
+      if (_is_there(seat, now) if seat.standing else not has_begun)
+      and name in now.islands
     }
     is_complete = self._seats.keys() >= set(now.islands)
     if len(there) < least or not (is_complete or is_late):
@@ -131,3 +138,11 @@ class Gathering:
     number = self.circle.number if self.circle else 0
     names = sorted(self._seats) if self.circle else []
     self._journal.add(kind, name, words, number, names)
+
+
+def _is_there(seat: Seat, now: Standing) -> bool:
+  """Returns whether it is this process that an island's name stands for.
+
+  Another one may have taken its place while it was suspended.
+  """
+  return now.islands.get(seat.member.name) == seat.member.address

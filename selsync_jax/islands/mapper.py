@@ -273,12 +273,13 @@ class IslandMapper(Mapper):
   def choose(self, found: Iterator[pathlib.Path]) -> Choice:
     """Chooses the newest checkpoint that all have who were there at its step.
 
-    The others get it from them. An island that prepares enters before.
+    The others get it from them. An island that prepares enters before. Of the
+    beginning there is one only for the moment in which saving is rehearsed.
 
     Raises:
       RunError: if some have checkpoints, but there is no such one.
     """
-    paths = {int(path.name): path for path in found}
+    paths = {step: path for path in found if (step := int(path.name))}
     takers = {step: checkpoints.takers(path) for step, path in paths.items()}
     if self.peers.membership:
       self.peers.membership.enter()

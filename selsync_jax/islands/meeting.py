@@ -182,6 +182,7 @@ class MeetingPoint(Server):
     for seat in list(self._serving):
       seat.send({'closes': True})
     super().shutdown()
+    self._journal.close()
 
   def _beat(self) -> None:
     """Sends signs of life to all islands, until this server shuts down."""
@@ -227,11 +228,11 @@ def join(
       token, key = invitation.token, key.body.to_pybytes()
       credentials = Credentials(token, certificate, key)
       outbox = Outbox(f'{host}:0', credentials, meter, limit)
-    stack.callback(outbox.shutdown)
-    address = f'{host}:{outbox.port}'
-    digest = hashlib.sha256(run.encode()).hexdigest()
-    member = Member(name, address, digest, timeout, welcomes)
-    control = Control(point, invitation.address, token, member, meter)
+      stack.callback(outbox.shutdown)
+      address = f'{host}:{outbox.port}'
+      digest = hashlib.sha256(run.encode()).hexdigest()
+      member = Member(name, address, digest, timeout, welcomes)
+      control = Control(point, invitation.address, token, member, meter)
     members = Members(control.enter())
     stack.pop_all()
   return FlightPeers(

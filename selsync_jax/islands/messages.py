@@ -132,6 +132,7 @@ class FlightPeers(Peers, Membership):
     """Returns when all islands have completed what they exchange."""
     if self._exchanged:
       self.share(np.zeros(0))
+      self._outbox.drop(self._key(self._count))
       self._exchanged = False
 
   def regroup(self) -> None:
@@ -173,6 +174,9 @@ class FlightPeers(Peers, Membership):
     """Serves the messages, and fetches those of one island after the other."""
     if self._generation != self._members.generation:
       self._generation, self._count = self._members.generation, 0
+      there = self._members.addresses.values()
+      for address in self._clients.keys() - there:
+        self._disconnect(address)
     self._count, self._exchanged = self._count + 1, True
     self._outbox.put(self._key(self._count), messages)
     received = [*messages]
@@ -236,14 +240,15 @@ class FlightPeers(Peers, Membership):
     """Returns the metadata and the blocks of a piece of a message.
 
     It waits for a message that is not there yet as long as the sender lives. If
-    one of the two cannot reach the other, the meeting point ends one.
+    one of the two cannot reach the other, over a new connection either, the
+    meeting point ends one.
     """
     name = self.names[sender]
     key = self._key(self._count), self.index, start
     ticket = flight.FlightDescriptor.for_command(json.dumps(key))
     # Of one that is silent everywhere, the meeting point says so before.
     token, patience = self._credentials.token, PATIENCE + 2 * self._timeout
-    unreached = None
+    unreached, is_new, accuses = None, False, False
     while True:
       self._control.check()
       began = time.monotonic()
@@ -254,18 +259,29 @@ class FlightPeers(Peers, Membership):
           about = reader.schema.metadata
           chunks = [chunk.data.column(0)[0].as_buffer() for chunk in reader]
         self._meter.add(received_bytes=sum(chunk.size for chunk in chunks))
+        if accuses:
+          self._control.acquit(name)
         return about, chunks
       except flight.FlightTimedOutError:
         self._control.check()  # It may have ended meanwhile.
-        if time.monotonic() - began >= patience:
+        is_silent, unreached = time.monotonic() - began >= patience, None
+        if is_silent and not is_new:  # Networks forget idle connections.
+          self._disconnect(self._members.addresses[name])
+          is_new = True
+        elif is_silent:
           self._control.accuse(name)
-        unreached = None
+          accuses = True
       except ERRORS:
         self._control.check()
         unreached = unreached or began
         if time.monotonic() - unreached >= self._timeout:
           self._control.accuse(name)
+          accuses = True
         time.sleep(0.1)
+
+  def _disconnect(self, address: str) -> None:
+    """Closes this channel's connection to an address."""
+    self._clients.pop(address).close()
 
   def _client(self, name: str) -> flight.FlightClient:
     """Returns this channel's connection to an island."""

@@ -72,8 +72,8 @@ class Pace:
       seconds: how long each island that is there needs for a step, by slot; 0
         if it has not measured one, and then nobody rests.
     """
-    shares = plan([*seconds.values()])
-    self.decide(dict(zip(seconds, shares, strict=True)))
+    shares = zip(seconds, plan([*seconds.values()]), strict=True)
+    self.decide(dict(enumerate(self.shares)) | dict(shares))
 
   def decide(self, shares: Mapping[int, int]) -> None:
     """Gives slots their shares; all of them take the next step."""

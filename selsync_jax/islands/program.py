@@ -31,9 +31,10 @@ from selsync_jax.islands.peers import Peers
 from selsync_jax.sync.averagers import TRAVEL
 from selsync_jax.sync.consensus import AXIS
 
-_COMPILING = threading.Lock()
+_LAUNCHING = threading.Lock()
 """Held by the thread that compiles: JAX keeps programs on disk, but another
-thread may read one that has not been written to its end."""
+thread may read one that has not been written to its end. Also held to launch a
+program of several devices, which must all have the programs in one order."""
 
 
 class Form(NamedTuple):
@@ -241,11 +242,12 @@ def _compiled(
 
   run = form.compiled(evaluate, reads, makes, batch)
   ran = threading.Event()
+  is_alone = not form.devices or form.devices.devices_per_worker == 1
 
   def segment(peers, *values):
-    if ran.is_set():
+    if is_alone and ran.is_set():
       return run(*values)
-    with _COMPILING:
+    with _LAUNCHING:
       results = run(*values)
       ran.set()
       return results

@@ -197,7 +197,8 @@ def _repeated(
         batches[name] = batch_of(
           read[name], cells, slots.index(name), rest, batches.get(name)
         )
-      peers = map(Board(len(members)).peers, range(len(members)))
+      board = Board(len(members), timeout=3600.0)
+      peers = map(board.peers, range(len(members)))
       taking = [
         pool.submit(
           runs[islands[name].devices],
@@ -205,6 +206,10 @@ def _repeated(
         )
         for name, each in zip(members, peers, strict=True)
       ]
+      ended, _ = futures.wait(taking, return_when=futures.FIRST_EXCEPTION)
+      if errors := [e for each in ended if (e := each.exception())]:
+        board.close()  # Others may wait for it.
+        raise errors[0]
       taken = [each.result() for each in taking]
       for name, (state, mean, _) in zip(members, taken, strict=True):
         states[name], means[name] = state, mean

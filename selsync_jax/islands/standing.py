@@ -36,7 +36,7 @@ class Standing:
   Attributes:
     generation: the number of the last that it has heard of.
     circle: what tells it from others of that number, by other meeting points.
-    islands: the names of those in it.
+    islands: the addresses of those in it, by name.
     slots: the names of the first one's, in the order of their indices.
     admissions: how often others have been let in.
     admits: whether some are about to be.
@@ -47,7 +47,7 @@ class Standing:
 
   generation: int
   circle: str
-  islands: Sequence[str]
+  islands: Mapping[str, str]
   slots: Sequence[str]
   admissions: int
   admits: bool
@@ -56,9 +56,9 @@ class Standing:
   last: int | None
 
   @classmethod
-  def first(cls, names: Sequence[str]) -> 'Standing':
+  def first(cls, islands: Mapping[str, str]) -> 'Standing':
     """Returns what islands know that have never met."""
-    return cls(0, '', names, names, 0, False, [], None, None)
+    return cls(0, '', islands, [*islands], 0, False, [], None, None)
 
   def contradicts(self, other: 'Standing') -> bool:
     """Returns whether two meeting points have parted these islands."""

@@ -125,6 +125,11 @@ def takers(path: pathlib.Path) -> int:
   return _read_record(path)['present']
 
 
+def workers(path: pathlib.Path) -> int:
+  """Returns how many workers the run of a checkpoint had."""
+  return _read_record(path)['workers']
+
+
 def packed(folder: pathlib.Path) -> bytes:
   """Returns the files of a checkpoint, with their checksums, as one message."""
   whole = io.BytesIO()

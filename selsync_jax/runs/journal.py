@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import json
 import pathlib
+import queue
 import threading
 import time
 from typing import NamedTuple
@@ -90,6 +91,10 @@ class Journal:
     self.totals = Totals()
     self._say, self._log = say, log
     self._adding = threading.Lock()
+    # A terminal that is paused, or a file system, must not hold anybody up.
+    self._waiting: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+    self._writer = threading.Thread(target=self._write, daemon=True)
+    self._writer.start()
 
   def add(
     self,
@@ -103,9 +108,18 @@ class Journal:
     with self._adding:
       event = Event(time.time(), kind, island, words, generation, present)
       self.totals = self.totals.after(event)
+      self._waiting.put(event)
+
+  def close(self) -> None:
+    """Waits a moment until all that was added has been written."""
+    self._waiting.put(None)
+    self._writer.join(1.0)
+
+  def _write(self) -> None:
+    while event := self._waiting.get():
       # A full disk must not end the run, nor a terminal that is gone.
       with contextlib.suppress(OSError, ValueError):
-        self._say(f'{island} {words}')
+        self._say(f'{event.island} {event.words}')
       if self._log:
         with contextlib.suppress(OSError), open(self._log, 'a') as file:
           file.write(f'{json.dumps(event._asdict())}\n')

@@ -199,6 +199,11 @@ def _average(
     return found
 
   stacked = read_orbax(checkpoint / 'state', shared)
+  workers = checkpoints.workers(checkpoint)
+  if len(jax.tree.leaves(stacked)[0]) < workers:
+    raise ConfigError(
+      f'{checkpoint} has the state of one island of {workers}; {only}'
+    )
   if 'ema' in stacked:  # It is what was evaluated.
     stacked['params'] = like(stacked['params'], stacked.pop('ema'))
   return arrays.first_worker(

@@ -12,14 +12,13 @@ from typing import Any, Literal, NamedTuple
 
 from jax import lax
 import jax.numpy as jnp
-from jaxtyping import Array, Float32
+from jaxtyping import Array, Float32, Int32
 import optax
 
 from selsync_jax.config import Count
 from selsync_jax.config import NonNegative
 from selsync_jax.sync import flat
 from selsync_jax.sync import inner
-from selsync_jax.sync import resizing
 from selsync_jax.sync import wires
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
@@ -31,14 +30,15 @@ from selsync_jax.sync.transformation import Reducer
 
 
 class LazyState(NamedTuple):
-  """State of `lazy`; all but `sent` and `error` is equal on all workers."""
+  """State of `lazy`; all but `sent` and `rounding` is equal on all workers."""
 
   sent: Any  # This worker's gradient when it last sent one, as others know it.
   mean: Any  # The mean of these over workers.
   norms: Float32[Array, ' history']  # Squared norms of the last means.
-  error: Float32[Array, '']  # Squared norm of what `sent` was rounded by.
+  rounding: Float32[Array, '']  # Squared norm of what `sent` was rounded by.
   senders: Float32[Array, '']  # The share of the workers that have just sent.
   renewed: Float32[Array, '']  # Whether any has, 0 or 1.
+  workers: Int32[Array, '']  # How many there were.
 
 
 @part
@@ -63,7 +63,8 @@ def lazy(
 
   Every step takes a vote of 4 bytes, and an all-reduce if any worker sends. A
   ring has nothing to gain from a worker that stays silent alone; a run's rows
-  have `senders`, the share that a parameter server would receive.
+  have `senders`, the share that a parameter server would receive. When there
+  are other workers than before, all send.
 
   Args:
     xi: the weight of each of the last means, at least 0; the paper's is 0.1. 0
@@ -79,17 +80,20 @@ def lazy(
   def init(params):
     tree, none = optax.tree.zeros_like(params), jnp.zeros(history)
     zero, whole = jnp.float32(0), jnp.float32(1)
-    return LazyState(tree, tree, none, zero, whole, whole)
+    return LazyState(tree, tree, none, zero, whole, whole, jnp.int32(0))
 
   def update(updates, state, params=None, **_):
+    # Of other workers than these, nothing is known, and all send.
+    workers = lax.axis_size(axis_name)
+    state = optax.tree.where(state.workers == workers, state, init(updates))
     change = optax.tree.sub(updates, state.sent)
     if codec:
       change, error, mean_of = _rounded(change, codec, axis_name)
     else:
-      error = jnp.zeros_like(state.error)
+      error = jnp.zeros_like(state.rounding)
       mean_of = functools.partial(_mean, change, axis_name=axis_name)
     norm = optax.tree.norm(change, squared=True)
-    bound = xi * jnp.sum(state.norms) + 3 * (error + state.error)
+    bound = xi * jnp.sum(state.norms) + 3 * (error + state.rounding)
     # A gradient that is not finite is sent, so that every worker sees it.
     asks = ~(norm <= bound)
     senders = lax.pmean(asks.astype(jnp.float32), axis_name)
@@ -104,9 +108,10 @@ def lazy(
       sent=optax.tree.where(asks, known, state.sent),
       mean=mean,
       norms=jnp.concatenate([square[None], state.norms[:-1]]),
-      error=jnp.where(asks, error, state.error),
+      rounding=jnp.where(asks, error, state.rounding),
       senders=senders,
       renewed=(senders > 0).astype(jnp.float32),
+      workers=jnp.int32(workers),
     )
     return skip_nonfinite(mean, new, state)
 
@@ -122,11 +127,7 @@ def lazy(
   def metrics(state):
     return {'senders': state.senders, 'renewed': state.renewed}
 
-  # The mean of what the workers have sent stays `mean`.
-  first, mean = resizing.first, resizing.mean
-  rules = dict(sent=mean, mean=first, norms=first, error=mean)
-  resize = resizing.fields(**rules)
-  return Reducer(init, update, sends, metrics=metrics, resize=resize)
+  return Reducer(init, update, sends, metrics=metrics)
 
 
 def _mean(change: Any, asks: Any, axis_name: str) -> Any:

@@ -272,9 +272,12 @@ def sends_changes(
   def finish(tree, mean, state):
     _, rebuild = flat.float32(tree)
     reference, keep = flat.float32(state.reference)
-    values = reference + mean.change[: reference.size]
+    # After a death, the mean may be that of more workers, and longer.
+    whole = functools.partial(lax.slice_in_dim, start_index=0)
+    values = reference + whole(mean.change, limit_index=reference.size)
     if mean.left is not None:
-      error = flat.float32(state.error)[0] + mean.left[: reference.size]
+      left = whole(mean.left, limit_index=reference.size)
+      error = flat.float32(state.error)[0] + left
       state = state._replace(error=keep(error))
     tree = _floor(rebuild(values), mean.negative)
     return tree, state._replace(reference=keep(values))

@@ -107,11 +107,14 @@ class Evaluator:
 
   def _recomputed(self, mean: dict[str, Any]) -> Any:
     """Returns batch statistics of the mean over the training data."""
-    sums = None
+    sums, places = None, self._mapper.places
     for batch in self._batches('train'):
       of_batch = self._statistics(mean['params'], mean['model_state'], batch)
       sums = of_batch if sums is None else jax.tree.map(jnp.add, sums, of_batch)
-    return self._means(sums)
+    means = self._means(sums)
+    if self._mapper.places != places:  # An island has ended, with its part.
+      return self._recomputed(mean)
+    return means
 
 
 def evaluate(

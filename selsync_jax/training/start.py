@@ -102,6 +102,11 @@ def totals(problem: Problem, plan: Plan, record: Record | None) -> Totals:
     return Totals()
   saved = Totals(**record['totals'])
   if record['workers'] != plan.workers:
+    if plan.mapper.elastic:  # Each of them has its own state alone.
+      raise ConfigError(
+        f'config.workers={plan.workers}: this run has {record["workers"]} '
+        'islands; to go on with others, start from the weights of their mean'
+      )
     position = round(record['epoch'] * problem.steps_per_epoch)
     saved.shift = position - saved.steps
     saved.skips = []  # They count by worker.

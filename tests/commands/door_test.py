@@ -119,6 +119,10 @@ def test_an_unknown_command_is_one_line_and_exit_code_2(capsys):
       'train: --island=maui: is one worker; config.mapper=vmap must be auto',
     ),
     (
+      ['train', '--island=maui', '--join=x', '--config.checkpoint.keep=1'],
+      'train: config.checkpoint.keep=1: must be at least 2 for islands',
+    ),
+    (
       [
         *('train', '--island=maui', '--join=x', '--coordinator=localhost:1'),
         *('--num_processes=2', '--process_id=0'),

@@ -2,7 +2,10 @@
 
 from concurrent import futures
 import contextlib
+import itertools
+import queue
 import threading
+import time
 
 from jax import lax
 import numpy as np
@@ -11,6 +14,7 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.config import RunError
+from selsync_jax.islands import control
 from selsync_jax.islands import flight
 from selsync_jax.islands import meeting
 from selsync_jax.islands import messages
@@ -102,16 +106,73 @@ def silent(box, *call):
   raise arrow.FlightTimedOutError('too late')
 
 
+@pytest.fixture
+def accused(monkeypatch):
+  """Islands that are impatient; those whom others have accused."""
+  names, accuse = queue.SimpleQueue(), control.Control.accuse
+
+  def accuse_and_note(self, name):
+    accuse(self, name)
+    names.put(name)
+
+  monkeypatch.setattr(control.Control, 'accuse', accuse_and_note)
+  monkeypatch.setattr(messages, 'PATIENCE', -4.0)  # Of 2 * timeout.
+  return names
+
+
 @pytest.mark.parametrize('answer', [unreachable, silent])
-def test_one_of_two_that_do_not_reach_each_other_is_ended(answer, monkeypatch):
+def test_one_of_two_that_do_not_reach_each_other_is_ended(
+  answer, accused, monkeypatch
+):
   """Though both talk to the meeting point."""
   monkeypatch.setattr(Outbox, 'do_exchange', answer)
-  monkeypatch.setattr(messages, 'PATIENCE', 0.1)
   with (
     met(('maui', 'oahu'), timeout=2.5) as (_, oahu),
     pytest.raises(RunError, match=r'^island (maui|oahu) cannot be reached'),
   ):
     oahu.exchange([np.zeros(1)] * 2)
+
+
+@pytest.mark.parametrize('fails', [unreachable, silent])
+def test_who_is_reached_again_stays(fails, accused, monkeypatch):
+  """A connection that a network has forgotten is replaced at once."""
+  answer, calls = Outbox.do_exchange, itertools.count()
+
+  def fails_for_a_while(box, *call):
+    is_cut = accused.empty() if fails is unreachable else not next(calls)
+    (fails if is_cut else answer)(box, *call)
+
+  monkeypatch.setattr(Outbox, 'do_exchange', fails_for_a_while)
+  with (
+    met(('maui', 'oahu'), timeout=2.5) as islands,
+    futures.ThreadPoolExecutor(2) as pool,
+  ):
+    call = pool.submit(islands[0].exchange, [np.zeros(1)] * 2)
+    islands[1].exchange([np.zeros(1)] * 2)
+    call.result(timeout=20)
+    assert accused.empty() == (fails is silent)
+    time.sleep(3.0)  # Whoever is accused has been ended.
+    calls = [pool.submit(peers.share, np.ones(1)) for peers in islands]
+    assert [np.sum(each.result(timeout=20)) for each in calls] == [2, 2]
+
+
+def test_what_has_been_completed_is_kept_no_longer(islands):
+  def exchange(peers):
+    peers.complete(lambda peers: peers.exchange([np.ones(3)] * peers.size))
+    assert not peers._outbox._messages
+
+  with futures.ThreadPoolExecutor(N) as pool:
+    [*pool.map(exchange, islands)]
+
+
+def test_what_still_travels_ends_when_all_leave():
+  with met() as islands, futures.ThreadPoolExecutor(2 * N) as pool:
+    channels = [peers.channel('behind') for peers in islands[:2]]
+    late = [pool.submit(each.exchange, [np.ones(3)] * N) for each in channels]
+    futures.wait(pool.submit(peers.close) for peers in islands)
+    for each in late:
+      with pytest.raises(RunError, match=r'^this island has left$'):
+        each.result(timeout=20)
 
 
 def test_calls_to_a_frozen_island_end_when_the_others_go_on(monkeypatch):

@@ -203,16 +203,17 @@ def test_one_that_comes_again_prepares_and_is_then_let_in(four, said, pool):
   assert c.slot == 2 and not c.prepares
 
 
-def test_who_has_ended_accuses_nobody(said, pool, monkeypatch):
-  monkeypatch.setattr(circle, 'GRACE', 0.5)
+def test_who_has_ended_accuses_nobody(said, pool):
   with meeting.MeetingPoint(4, minimum=2, say=said.put) as point:
-    join = functools.partial(meeting.join, point.invitation, run='a run')
+    join = functools.partial(
+      meeting.join, point.invitation, run='a run', timeout=2.5
+    )
     *others, d = pool.map(join, 'abcd')
     for name in 'ab':
       d._control.accuse(name)
     d.fail()
     until(said, 'd has failed')
-    time.sleep(2 * circle.GRACE)
+    time.sleep(3.0)
 
     def names(peers):
       peers.complete(lambda peers: peers.share(np.zeros(1)))

@@ -51,6 +51,14 @@ def test_all_need_equally_long_and_the_fastest_never_rests(seconds, steps):
       )
 
 
+def test_all_take_the_step_after_an_average_who_was_away_too():
+  own = Pace(3)
+  own.plan({0: 1.0, 1: 1.0, 2: 2.0})
+  assert [own.next(range(3)) for _ in range(3)] == [set(), {2}, set()]
+  own.plan({0: 1.0, 1: 1.0})
+  assert own.next(range(3)) == set()
+
+
 @pytest.fixture
 def train(tmp_path, data_dir, one_saves_at_a_time, monkeypatch):
   """Trains islands in threads, one of which needs twice as long for a step."""

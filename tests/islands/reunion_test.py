@@ -1,6 +1,7 @@
 """A meeting point that is killed and started again."""
 
 from concurrent import futures
+import dataclasses
 import functools
 import itertools
 import threading
@@ -15,8 +16,11 @@ from selsync_jax.config import Stopped
 from selsync_jax.islands import circle
 from selsync_jax.islands import control
 from selsync_jax.islands import flight
+from selsync_jax.islands import gathering
 from selsync_jax.islands import meeting
 from selsync_jax.islands import seat
+from selsync_jax.islands.standing import Standing
+from selsync_jax.runs import journal
 from tests.support.meetings import admit
 from tests.support.meetings import came
 from tests.support.meetings import enter
@@ -162,6 +166,24 @@ def test_the_others_go_on_without_one_that_dies_with_the_meeting_point(
     futures.wait(pool.submit(peers.close) for peers in again)
   if not comes:
     until(said, 'c has not found the meeting point again')
+
+
+def test_one_whose_place_another_process_has_taken_is_late():
+  """It was suspended, has not heard of it, and finds the new meeting point."""
+
+  def seat_of(address, generation, islands):
+    found = seat.Seat(None)
+    found.member = control.Member('b', address, 'a run', 60.0, True)
+    first = Standing.first({'a': 'host:1', 'b': islands})
+    found.standing = dataclasses.replace(first, generation=generation)
+    return found
+
+  old, new = seat_of('old:1', 2, 'old:1'), seat_of('new:1', 4, 'new:1')
+  there = gathering.Gathering(2, 1, journal.Journal(lambda line: None))
+  there.add(new)
+  with pytest.raises(gathering.LateError, match='went on without island b'):
+    there.add(old)
+  assert there.seats == [new]
 
 
 @pytest.mark.parametrize('moment', ['asked', 'told'])

@@ -3,6 +3,7 @@
 from concurrent import futures
 import functools
 import json
+import threading
 import time
 import urllib.request
 
@@ -14,6 +15,7 @@ from selsync_jax.__main__ import run_command
 from selsync_jax.islands import meeting
 from selsync_jax.islands import metrics
 from selsync_jax.runs import journal
+from tests.support.meetings import came
 
 N, LENGTH, STEP = 3, 1000, 7
 
@@ -149,6 +151,20 @@ def test_the_table_and_the_metrics_say_the_same(run, show):
     assert samples['selsync_island_step', name] == row['step']
     sent = samples['selsync_island_sent_bytes_total', name]
     assert sent == row['sent_bytes'] > 0
+
+
+def test_a_terminal_that_is_paused_holds_nobody_up(pool):
+  goes_on = threading.Event()
+
+  def say(line):
+    assert goes_on.wait(60)
+
+  with meeting.MeetingPoint(2, say=say) as point:
+    islands = [each.result(timeout=20) for each in came(point, pool, *'ab')]
+    shares = [pool.submit(peers.share, np.ones(1)) for peers in islands]
+    assert [np.sum(each.result(timeout=20)) for each in shares] == [2, 2]
+    futures.wait(pool.submit(peers.close) for peers in islands)
+    goes_on.set()
 
 
 def test_the_address_alone_is_not_enough(run, monkeypatch, capsys):

@@ -17,6 +17,8 @@ from selsync_jax.islands.mapper import IslandMapper
 from selsync_jax.islands.replay import replay
 from selsync_jax.islands.rounds import Rounds
 from selsync_jax.runs import checkpoints
+from selsync_jax.runs import records
+from selsync_jax.runs import weights
 from selsync_jax.runs.checkpoints import Choice
 from selsync_jax.training.programs import Programs
 from selsync_jax.training.train import train_and_evaluate
@@ -143,7 +145,7 @@ def test_a_step_that_one_has_saved_alone_is_that_of_those_who_repeated_it(
   monkeypatch.setattr(
     checkpoints, 'packed', lambda path: path.parent.name.encode()
   )
-  takers = ({5: 3, 4: 3}, {5: 2, 4: 3}, {5: 2, 4: 3})
+  takers = ({5: 3, 4: 3, 0: 3}, {5: 2, 4: 3}, {5: 2, 4: 3})
   board = Board(3)
 
   def choose(i):
@@ -157,6 +159,44 @@ def test_a_step_that_one_has_saved_alone_is_that_of_those_who_repeated_it(
   with futures.ThreadPoolExecutor(3) as pool:
     chosen = [*pool.map(choose, range(3))]
   assert chosen == [Choice(5, b'1'), Choice(5), Choice(5)]
+
+
+def test_a_rehearsal_that_was_killed_on_one_of_them_is_a_beginning(tmp_path):
+  board = Board(2)
+
+  def choose(i):
+    mapper = IslandMapper(2, board.peers(i), Rounds(tmp_path))
+    return mapper.choose(iter([tmp_path / '0'][i:]))
+
+  with futures.ThreadPoolExecutor(2) as pool:
+    assert [*pool.map(choose, range(2))] == [Choice(-1)] * 2
+
+
+def test_a_finished_run_is_one_for_all_of_them_or_for_none(
+  train, tmp_path, data_dir
+):
+  folder = tmp_path / 'islands' / '0'
+  first = train('selsync', steps=8)
+  (folder / records.SUMMARY).unlink()
+  again = train('selsync', steps=8)
+  for name in SCORES:
+    assert [each[name] for each in again] == [each[name] for each in first]
+  # An island's checkpoint has its own state alone.
+  shutil.rmtree(folder / weights.FOLDER)
+  with pytest.raises(ConfigError, match='the state of one island of 2; such a'):
+    weights.read(folder, 8)
+  board = Board(3)
+  config = short_runs.config(data_dir, workers=3, steps=16, mapper='auto')
+
+  def go_on(i):
+    own = folder.with_name(f'{i}')
+    mapper = IslandMapper(3, board.peers(i), Rounds(own))
+    train_and_evaluate(config, own, mapper=mapper)
+
+  with perceptron.registered(), futures.ThreadPoolExecutor(3) as pool:
+    for each in [pool.submit(go_on, i) for i in range(3)]:
+      with pytest.raises(ConfigError, match='=3: this run has 2 islands; to g'):
+        each.result()
 
 
 def test_they_refuse_to_go_on_from_nothing_in_common(train, tmp_path):

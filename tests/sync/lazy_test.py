@@ -48,6 +48,20 @@ def lag_wk(xi, history, bits=None):
     yield theta[-1], sends
 
 
+def test_all_send_as_soon_as_there_are_other_workers():
+  """What was known of those who are gone counts no longer."""
+  reducer = lazy.lazy(xi=100.0)
+  update = jax.vmap(lambda *args: reducer.update(*args), axis_name=ss.AXIS)
+  grads = jnp.asarray(GOALS)
+  _, state = update(grads, jax.vmap(reducer.init)(grads))
+  _, state = update(1.01 * grads, state)
+  np.testing.assert_array_equal(state.renewed, 0)
+  few = jax.tree.map(lambda x: x[:3], state)
+  mean, few = update(grads[:3], few)
+  np.testing.assert_allclose(mean[0], GOALS[:3].mean(axis=0), rtol=1e-6)
+  np.testing.assert_array_equal(few.senders, 1)
+
+
 def trained(reducer):
   """Parameters and metrics after each step, [STEPS, N, ...]."""
   strategy = ss.Strategy(ss.every(1), reducer=reducer)

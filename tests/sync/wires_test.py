@@ -23,6 +23,24 @@ compressed = pytest.mark.parametrize('wire', COMPRESSED, ids=str)
 ROUNDING = {'int8()': 1 / 254, 'int4()': 1 / 14, 'bfloat16()': 1 / 512}
 
 
+@compressed
+def test_a_mean_of_more_workers_than_are_left_is_applied(wire):
+  """It is longer than theirs where 2 divides a length and 3 does not."""
+  tree = jnp.linspace(-1.0, 1.0, 512)
+  state = wire.init(jnp.zeros(512))
+
+  def mean(workers):
+    travel = jax.vmap(
+      lambda tree: wire.travel(wire.start(tree, state)[0]), axis_name=ss.AXIS
+    )
+    return jax.tree.map(lambda x: x[0], travel(jnp.stack([tree] * workers)))
+
+  program = jax.make_jaxpr(wire.finish)(tree, mean(2), state)
+  given = jax.tree.leaves((tree, mean(3), state))
+  found, *_ = jax.core.eval_jaxpr(program.jaxpr, program.consts, *given)
+  np.testing.assert_allclose(found, tree, atol=0.1)
+
+
 def test_an_average_of_equal_vectors_is_exact_to_a_step_of_its_block(mapper):
   rng = np.random.default_rng(0)
   vector = (rng.normal(size=3000) * np.logspace(-3, 3, 3000)).astype(np.float32)
