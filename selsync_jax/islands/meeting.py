@@ -158,7 +158,8 @@ class MeetingPoint(Server):
         gathering.close()
         break
       self.changed.wait(BEAT)  # Who has been killed does not say so.
-      if context.is_cancelled() or self.is_closed:
+      is_gone = context.is_cancelled() or self.is_closed
+      if is_gone and not gathering.circle:  # Else it must hear of its end.
         gathering.remove(seat)
         raise ValueError('waits no longer')
     seats = gathering.seats

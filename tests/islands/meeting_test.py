@@ -19,6 +19,7 @@ from selsync_jax.config import Stopped
 from selsync_jax.islands import circle
 from selsync_jax.islands import control
 from selsync_jax.islands import flight
+from selsync_jax.islands import gathering
 from selsync_jax.islands import meeting
 from selsync_jax.islands.seat import Seat
 from tests.support.meetings import admit
@@ -223,9 +224,9 @@ def test_who_has_ended_accuses_nobody(said, pool):
     futures.wait(pool.submit(peers.close) for peers in others)
 
 
-def say_hello(point, islands, name):
+def say_hello(point, name):
   """An island that says hello, and then nothing."""
-  certificate = islands[0]._credentials.certificate
+  certificate = point._credentials.certificate
   client = flight.client(point.invitation.address, certificate)
   writer, reader = client.do_exchange(
     arrow.FlightDescriptor.for_path('join'),
@@ -243,7 +244,7 @@ def test_one_that_comes_no_longer_disturbs_nobody(
   is_prepared, four, said, pool
 ):
   point, islands, join = four
-  _, writer, reader = say_hello(point, islands, 'b')
+  _, writer, reader = say_hello(point, 'b')
   until(said, 'b has come again')
   if is_prepared:
     writer.write_metadata(control.encode({'enter': True}))
@@ -254,6 +255,32 @@ def test_one_that_comes_no_longer_disturbs_nobody(
   assert late.result().names == islands[0].names == ('a', 'b', 'd')
 
 
+def test_one_that_is_killed_in_the_moment_in_which_all_meet_is_missed(
+  said, pool, monkeypatch
+):
+  """Its connection ends before anybody listens to it."""
+  meet = gathering.Gathering._meet
+
+  def meet_and_kill(self, *late):
+    meet(self, *late)
+    if self.circle:
+      a[2].cancel()
+      time.sleep(0.5)
+
+  monkeypatch.setattr(gathering.Gathering, '_meet', meet_and_kill)
+  with meeting.MeetingPoint(3, minimum=2, say=said.put) as point:
+    a = say_hello(point, 'a')
+    until(said, 'a has joined')
+    join = functools.partial(meeting.join, point.invitation, run='a run')
+    others = [*pool.map(functools.partial(join, welcomes=True), 'bc')]
+    shares = [
+      pool.submit(p.complete, lambda peers: peers.share(np.ones(1)))
+      for p in others
+    ]
+    assert [np.sum(each.result(timeout=20)) for each in shares] == [2, 2]
+    futures.wait(pool.submit(peers.close) for peers in others)
+
+
 def test_one_that_is_frozen_while_it_prepares_is_dropped(said, pool):
   with meeting.MeetingPoint(3, minimum=2, say=said.put) as point:
     join = functools.partial(
@@ -261,7 +288,7 @@ def test_one_that_is_frozen_while_it_prepares_is_dropped(said, pool):
     )
     a, b, c = pool.map(join, 'abc')
     b.fail()
-    frozen = say_hello(point, [a], 'b')
+    frozen = say_hello(point, 'b')
     until(said, 'b has not answered for 2.5 s')
     late = pool.submit(enter, join('b'))
     frozen[1].write_metadata(control.encode({'enter': True}))  # It wakes.
