@@ -173,7 +173,8 @@ def split(command):
 def python_commands(page):
   for command in commands(page):
     # install_test.py runs those without a checkout.
-    if command[0] not in ('git', 'cd', 'make', 'pip', 'python', 'selsync'):
+    others = 'git', 'cd', 'make', 'pip', '.venv/bin/pip', 'python', 'selsync'
+    if command[0] not in others:
       yield split(command)
 
 

@@ -31,6 +31,7 @@ def log(tmp_path, monkeypatch):
   events = journal.Journal(said.append, path)
   for kind, name, generation, present in HAPPENED:
     events.add(kind, name, kind, generation, present)
+  events.close()
   path.write_text(path.read_text() + '{"time": 10')
   assert said == [f'{name} {kind}' for kind, name, *_ in HAPPENED]
   return path
