@@ -8,6 +8,7 @@ from typing import Any, Literal
 import warnings
 
 import jax
+import jax.numpy as jnp
 import optax
 from optax import contrib
 
@@ -315,6 +316,26 @@ def with_warmup(
   warmup = optax.linear_schedule(0.0, peak, warmup_steps)
   after = schedule(peak, max(1, steps - warmup_steps))
   return optax.join_schedules([warmup, after], [warmup_steps])
+
+
+def if_finite(
+  optimizer: optax.GradientTransformation,
+) -> optax.GradientTransformationExtraArgs:
+  """Leaves out updates from gradients that are not all finite.
+
+  Unlike `optax.apply_if_finite` it counts nothing, so it changes no state, and
+  a run may resume with it or without it.
+  """
+  optimizer = optax.with_extra_args_support(optimizer)
+
+  def update(updates, state, params=None, **extra):
+    leaves = jax.tree.leaves(updates)
+    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves]))
+    new, after = optimizer.update(updates, state, params, **extra)
+    new = optax.tree.where(finite, new, optax.tree.zeros_like(new))
+    return new, optax.tree.where(finite, after, state)
+
+  return optax.GradientTransformationExtraArgs(optimizer.init, update)
 
 
 def move_schedules(opt_state: Any, move: Callable[[Any], Any]) -> Any:

@@ -51,6 +51,6 @@ def is_orphaned() -> bool:
     return False
   try:
     os.kill(int(launcher), 0)
-  except ProcessLookupError:
+  except (ProcessLookupError, PermissionError):  # Or it is another one now.
     return True
   return False

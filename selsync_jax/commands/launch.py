@@ -197,7 +197,8 @@ def _wait(
     spared = spare()
   if len(failed) <= spared:
     return 0
-  for stop in (signal.SIGTERM, signal.SIGKILL):
+  # Who was asked may still save; another signal would end that.
+  for stop in () if asked else (signal.SIGTERM, signal.SIGKILL):
     deadline = time.monotonic() + PATIENCE
     while _running(processes) and time.monotonic() < deadline:
       time.sleep(0.05)

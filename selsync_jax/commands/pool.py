@@ -13,6 +13,7 @@ from typing import Any
 from selsync_jax.cluster import children
 from selsync_jax.cluster import signals
 from selsync_jax.config import RunError
+from selsync_jax.runs import workdir
 from selsync_jax.runs.history import Trial
 from selsync_jax.training import progress
 
@@ -66,6 +67,7 @@ class Processes(contextlib.AbstractContextManager[Any]):
     signal prevented it.
     """
     trial.workdir.mkdir(parents=True, exist_ok=True)
+    workdir.wait(trial.workdir)
     log = trial.workdir / f'{trial.command}.log'
     with log.open('w') as file:
       with self._lock:

@@ -124,10 +124,12 @@ def train(
       f'train: works in one process, and this is one of {count}; start the '
       'command `selsync train` in each, in place of join'
     )
-  if not processes.jax_is_used():
-    from selsync_jax.devices import backend
+  from selsync_jax.devices import backend
 
-    options = settings.config
+  options = settings.config
+  if processes.jax_is_used():
+    backend.check(options.device)
+  else:
     backend.start(
       options.device,
       workers=options.workers,

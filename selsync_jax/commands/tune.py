@@ -187,7 +187,6 @@ def _try(
 ) -> None:
   """Runs `count` trials of each search, one search after the other."""
   from selsync_jax.commands import pool
-  from selsync_jax.runs import workdir
 
   begun: dict[pathlib.Path, tuple[Search, Asked]] = {}
   total = count * len(searches)
@@ -205,7 +204,6 @@ def _try(
     with asked.claim:
       judge = search.judge(asked, curves.of(trial))
       if not judge() and not trial.is_done:
-        workdir.wait(trial.workdir)
         try:
           runner.run(trial, judge)
         except pool.TrialFailed as error:

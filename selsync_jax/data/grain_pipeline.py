@@ -68,7 +68,7 @@ class _Steps:
     return type(self), (self._schedule,)
 
   def __len__(self) -> int:
-    return self._schedule.stop - self._schedule.start
+    return max(0, self._schedule.stop - self._schedule.start)
 
   def __getitem__(self, index: int) -> dict[str, np.ndarray]:
     with self._lock:

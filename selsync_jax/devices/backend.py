@@ -67,6 +67,15 @@ def start(
   return cluster
 
 
+def check(device: str) -> None:
+  """Raises `ConfigError` if JAX has started on another device."""
+  started = jax.default_backend()
+  if device not in ('auto', started):
+    raise ConfigError(
+      f'config.device={device}: JAX has started on {started}: {_lacks(device)}'
+    )
+
+
 def memory() -> int:
   """Returns the bytes of memory of a device; a CPU has those of the host."""
   stats = jax.local_devices()[0].memory_stats() or {}
@@ -136,13 +145,10 @@ def _start_backend(device: str) -> None:
     raise ConfigError(
       f'JAX_PLATFORMS={platforms}: JAX cannot start: {reason}'
     ) from error
-  started = jax.default_backend()
-  if device not in ('auto', started):
-    raise ConfigError(
-      f'config.device={device}: JAX has started on {started}: {_lacks(device)}'
-    )
+  check(device)
   plugins = metadata.entry_points(group='jax_plugins')
-  if (device, started) == ('auto', 'cpu') and not platforms:
+  is_cpu = jax.default_backend() == 'cpu'
+  if device == 'auto' and is_cpu and not platforms:
     for plugin in (p.name for p in plugins if 'cuda' in p.name):
       print(
         f'JAX runs on the CPU, although it has the plugin {plugin}: '

@@ -48,9 +48,8 @@ def opened(
         folder = workdir.resolve()  # A link stays; what it names is moved.
         if restart and folder.exists():
           _refuse_to_move(workdir)
-          # The claim protects a run that is being written.
-          held.enter_context(_claim(workdir))
-          aside = files.move_aside(folder, folder)
+          with _claim(workdir):  # It protects a run that is being written.
+            aside = files.move_aside(folder, folder)
           print(f'moved the run in {folder} to {aside}')
         folder.mkdir(parents=True, exist_ok=True)
         held.enter_context(_claim(workdir))
@@ -173,7 +172,7 @@ def _refuse_to_move(workdir: pathlib.Path) -> None:
 def _is_held(lock: pathlib.Path) -> bool:
   """Whether another process has claimed the folder of a lock file."""
   try:
-    with lock.open('rb') as file:
+    with lock.open('r+b') as file:  # NFS locks nothing that is only read.
       return not _take(file)
   except OSError:  # There is none, or it is not ours to read.
     return False

@@ -123,7 +123,7 @@ def create_problem(settings: Settings) -> Problem:
   learning_rate = _learning_rate(settings, per_epoch, steps)
   optimizer = settings.optimizer(learning_rate=learning_rate)
   if config.on_nonfinite == 'skip':
-    optimizer = optax.apply_if_finite(optimizer, np.iinfo(np.int32).max)
+    optimizer = optimizers.if_finite(optimizer)
   model = settings.model(data.info.num_classes)
   with config_errors('model'):
     tasks.check_inputs(data.info.task, data.example)
@@ -148,7 +148,7 @@ def create_problem(settings: Settings) -> Problem:
 
 
 def _steps(epochs: float, per_epoch: int) -> int:
-  steps = math.ceil(epochs * per_epoch)
+  steps = math.ceil(round(epochs * per_epoch, 6))  # 0.55 * 100 is over 55.
   if epochs * per_epoch < 0.5 or steps > 10**8:
     raise ConfigError(
       f'config.epochs={epochs!r}: an epoch has {per_epoch} steps, and a run '

@@ -63,6 +63,12 @@ def test_train_in_python_does_not_work_in_one_of_several_processes(
   assert not (tmp_path / 'run').exists()
 
 
+def test_train_in_python_refuses_another_device_than_jax_uses(tmp_path):
+  with pytest.raises(ConfigError, match=r'^config\.device=gpu: JAX has star'):
+    ss.train('digits', tmp_path / 'run', fields={'device': 'gpu'})
+  assert not (tmp_path / 'run').exists()
+
+
 @pytest.mark.slow
 def test_the_default_run_reaches_097_and_stays_local_most_of_the_time(
   default_run,

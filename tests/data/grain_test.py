@@ -138,6 +138,7 @@ def test_a_resumed_run_reads_nothing_of_the_steps_before():
   list(data.batches([0, 2], 1000, 1003))
   slots = data.assignment.slots([0, 2], np.arange(1000, 1003), IndexShuffle())
   assert rows.read == collections.Counter(slots.index.ravel().tolist())
+  assert not [*data.batches([0, 2], 1000, 900)]  # The run is shorter now.
 
 
 def test_threads_that_read_ahead_end_with_the_batches():

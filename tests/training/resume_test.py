@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pathlib
+import shutil
 import socket
 import sys
 
@@ -226,6 +227,30 @@ def test_restart_moves_no_folder_around_a_live_run(tmp_path, data_dir):
       run(workdir / 'inner', data_dir, steps=1)
   assert workdir.exists() and not (tmp_path / 'runs.1').exists()
   assert not (workdir / 'inner' / 'config.json').exists()
+
+
+def test_a_run_that_was_moved_aside_may_go_on_beside_the_new_one(tmp_path):
+  config = digits.get_config().to_dict()
+  with workdirs.opened(tmp_path / 'run', config, restart=False):
+    pass
+  with (
+    workdirs.opened(tmp_path / 'run', config, restart=True),
+    workdirs.opened(tmp_path / 'run.1', config, restart=False),
+  ):
+    assert len([*tmp_path.iterdir()]) == 2
+
+
+def test_another_rule_for_what_is_not_finite_changes_no_bit(
+  finished, data_dir, tmp_path
+):
+  whole, other = rows(finished), tmp_path / 'other'
+  shutil.copytree(finished, other)
+  live_runs.go_back(other, 8)
+  run(other, data_dir, on_nonfinite='skip')
+  for one, again in zip(rows(other), whole, strict=True):
+    assert [one[k] for k in ('step', 'loss')] == [
+      again[k] for k in ('step', 'loss')
+    ]
 
 
 def test_restart_on_a_link_moves_what_it_names_and_leaves_the_link(
