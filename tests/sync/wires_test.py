@@ -3,6 +3,7 @@
 import re
 
 import jax
+from jax.extend import core
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -23,21 +24,22 @@ compressed = pytest.mark.parametrize('wire', COMPRESSED, ids=str)
 ROUNDING = {'int8()': 1 / 254, 'int4()': 1 / 14, 'bfloat16()': 1 / 512}
 
 
-@compressed
-def test_a_mean_of_more_workers_than_are_left_is_applied(wire):
+def test_a_mean_of_more_workers_than_are_left_is_applied():
   """It is longer than theirs where 2 divides a length and 3 does not."""
+  wire = wires.int8()
   tree = jnp.linspace(-1.0, 1.0, 512)
   state = wire.init(jnp.zeros(512))
 
   def mean(workers):
     travel = jax.vmap(
-      lambda tree: wire.travel(wire.start(tree, state)[0]), axis_name=ss.AXIS
+      jax.jit(lambda tree: wire.travel(wire.start(tree, state)[0])),
+      axis_name=ss.AXIS,
     )
     return jax.tree.map(lambda x: x[0], travel(jnp.stack([tree] * workers)))
 
   program = jax.make_jaxpr(wire.finish)(tree, mean(2), state)
   given = jax.tree.leaves((tree, mean(3), state))
-  found, *_ = jax.core.eval_jaxpr(program.jaxpr, program.consts, *given)
+  found, *_ = jax.jit(core.jaxpr_as_fun(program))(*given)
   np.testing.assert_allclose(found, tree, atol=0.1)
 
 
