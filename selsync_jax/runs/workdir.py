@@ -87,13 +87,16 @@ def wait(folder: pathlib.Path, patience: float = 60.0) -> None:
     time.sleep(0.1)
 
 
-def _take(file: BinaryIO) -> bool:
+def _take(file: BinaryIO, operation: int = fcntl.LOCK_EX) -> bool:
   """Locks a file until it is closed; returns whether no other process has."""
-  try:
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:
-    return False
-  return True
+  for pause in (0.05, 0.05, 0.0):  # Another one may only look: see `_is_held`.
+    try:
+      fcntl.flock(file, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
+      time.sleep(pause)
+    else:
+      return True
+  return False
 
 
 def _claim(workdir: pathlib.Path) -> BinaryIO:
@@ -172,8 +175,8 @@ def _refuse_to_move(workdir: pathlib.Path) -> None:
 def _is_held(lock: pathlib.Path) -> bool:
   """Whether another process has claimed the folder of a lock file."""
   try:
-    with lock.open('r+b') as file:  # NFS locks nothing that is only read.
-      return not _take(file)
+    with lock.open('rb') as file:  # Others may look at the same time.
+      return not _take(file, fcntl.LOCK_SH)
   except OSError:  # There is none, or it is not ours to read.
     return False
 

@@ -229,6 +229,17 @@ def test_restart_moves_no_folder_around_a_live_run(tmp_path, data_dir):
   assert not (workdir / 'inner' / 'config.json').exists()
 
 
+def test_those_who_look_for_another_process_are_none(tmp_path):
+  """As when islands start at once, in folders of one that a run has left."""
+  config = digits.get_config().to_dict()
+  with workdirs.opened(tmp_path, config, restart=False):
+    pass
+  with (tmp_path / '.lock').open('rb') as lock:
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    with workdirs.opened(tmp_path / 'inner', config, restart=False):
+      pass
+
+
 def test_a_run_that_was_moved_aside_may_go_on_beside_the_new_one(tmp_path):
   config = digits.get_config().to_dict()
   with workdirs.opened(tmp_path / 'run', config, restart=False):
