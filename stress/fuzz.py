@@ -74,7 +74,7 @@ def run(
     subprocess.Popen(
       [sys.executable, 'train.py', '--noreport', *flags],
       cwd=live_runs.ROOT,
-      env=os.environ | CACHE | cache | env,
+      env=cache | os.environ | CACHE | env,
       stdout=subprocess.DEVNULL,
       stderr=errors,
     ) as child,

@@ -31,6 +31,10 @@ DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
 }
 
 
+BYTES = 'lost', 'half', 'flipped bit'
+"""What a file of arrays may suffer: only its checksum is looked at."""
+
+
 def inflict(path: pathlib.Path, damage: str) -> None:
   """Damages a file."""
   content = DAMAGES[damage](path.read_bytes())
