@@ -132,9 +132,11 @@ class Control:
     """
 
     def newest():
-      head, self._next = self._next, None
-      self._now = head or self._now
-      return head
+      if not self._next:
+        return None
+      # Both at once, as another thread may tell of them: see `_standing`.
+      self._now, self._next = self._next, None
+      return self._now
 
     self._wait(newest)
     self._counts.clear()

@@ -273,11 +273,12 @@ def sends_changes(
     _, rebuild = flat.float32(tree)
     reference, keep = flat.float32(state.reference)
     # After a death, the mean may be that of more workers, and longer.
-    whole = functools.partial(lax.slice_in_dim, start_index=0)
-    values = reference + whole(mean.change, limit_index=reference.size)
+    cut = functools.partial(
+      lax.slice_in_dim, start_index=0, limit_index=reference.size
+    )
+    values = reference + cut(mean.change)
     if mean.left is not None:
-      left = whole(mean.left, limit_index=reference.size)
-      error = flat.float32(state.error)[0] + left
+      error = flat.float32(state.error)[0] + cut(mean.left)
       state = state._replace(error=keep(error))
     tree = _floor(rebuild(values), mean.negative)
     return tree, state._replace(reference=keep(values))
