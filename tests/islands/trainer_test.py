@@ -82,7 +82,7 @@ def assert_repeated(folder):
   'method, fields',
   [
     pytest.param('selsync', {}, marks=pytest.mark.slow),
-    ('selsync', LATE),
+    pytest.param('selsync', LATE, marks=pytest.mark.slow),
     pytest.param('diloco', {'sync__period': 4}, marks=pytest.mark.slow),
     ('selsync', LATE | DEVICES),
     pytest.param('micro', DEVICES, marks=pytest.mark.slow),

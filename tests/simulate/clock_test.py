@@ -315,13 +315,12 @@ def test_a_group_of_wagma_never_averages_without_a_worker_that_comes_late(
   'method, fields',
   [
     ('eager', {'sync_every': 1}),
-    ('wagma', {'tau': 2}),
-    ('prague', {'how': 'random'}),
     *(
       pytest.param(method, fields, marks=pytest.mark.slow)
       for method, fields in [
         *((method, {}) for method in ('dssp', 'rna', 'ad_psgd')),
-        ('prague', {'how': 'static'}),
+        ('wagma', {'tau': 2}),
+        *(('prague', {'how': how}) for how in ('random', 'static')),
       ]
     ),
   ],
