@@ -6,6 +6,7 @@ order of the processes.
 
 from collections.abc import Callable, Mapping
 import functools
+import json
 import math
 import os
 import pathlib
@@ -28,6 +29,7 @@ from selsync_jax.cluster.channel import Channel
 from selsync_jax.cluster.preemption import Preemption
 
 _entered: list['Cluster'] = []  # At most one.
+_FIRST, _MOST = 1 << 10, 1 << 26  # Bytes of a broadcast.
 
 
 class Cluster:
@@ -314,6 +316,32 @@ def local_workers(workers: int) -> range:
 def from_first(value: np.ndarray) -> np.ndarray:
   """Returns process 0's value; on all processes shape and dtype are equal."""
   return multihost_utils.broadcast_one_to_all(value)
+
+
+def bytes_from_first(content: bytes) -> bytes:
+  """Returns the bytes that the first process has.
+
+  They pass through the devices, in pieces. Each length is compiled once, so
+  there are few of them.
+  """
+
+  def sent(start, length):
+    part = content[start : start + length].ljust(length, b'\0')
+    return from_first(np.frombuffer(part, np.uint8)).tobytes()
+
+  content = len(content).to_bytes(8, 'little') + content
+  pieces = [sent(0, _FIRST)]
+  size, start = 8 + int.from_bytes(pieces[0][:8], 'little'), _FIRST
+  while start < size:
+    length = min(_MOST, 1 << (size - start - 1).bit_length())
+    pieces.append(sent(start, length))
+    start += length
+  return b''.join(pieces)[8:size]
+
+
+def json_from_first(value: Any) -> Any:
+  """Returns the value, one that JSON can hold, that the first process has."""
+  return json.loads(bytes_from_first(json.dumps(value).encode()))
 
 
 def digests(digest: bytes) -> dict[str, bytes]:

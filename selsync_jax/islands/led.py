@@ -22,8 +22,6 @@ from selsync_jax.islands.peers import Membership
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.peers import Regrouped
 
-_FIRST, _MOST = 1 << 10, 1 << 26  # Bytes of a broadcast.
-
 
 class _View(NamedTuple):
   """What all processes know of the islands."""
@@ -171,7 +169,9 @@ class Led(Peers, Membership):
       except (Regrouped, RunError, Stopped) as raised:
         error = raised
       content = pickle.dumps((result, error, self._look()))
-    result, error, self._view = pickle.loads(_from_first(content))
+    result, error, self._view = pickle.loads(
+      processes.bytes_from_first(content)
+    )
     if error:
       raise error
     return result
@@ -186,24 +186,3 @@ class Led(Peers, Membership):
       outer.was_admitted,
       outer.admits,
     )
-
-
-def _from_first(content: bytes) -> bytes:
-  """Returns the bytes that the first process has.
-
-  They pass through the devices, in pieces. Each length is compiled once, so
-  there are few of them.
-  """
-
-  def sent(start, length):
-    part = content[start : start + length].ljust(length, b'\0')
-    return processes.from_first(np.frombuffer(part, np.uint8)).tobytes()
-
-  content = len(content).to_bytes(8, 'little') + content
-  pieces = [sent(0, _FIRST)]
-  size, start = 8 + int.from_bytes(pieces[0][:8], 'little'), _FIRST
-  while start < size:
-    length = min(_MOST, 1 << (size - start - 1).bit_length())
-    pieces.append(sent(start, length))
-    start += length
-  return b''.join(pieces)[8:size]

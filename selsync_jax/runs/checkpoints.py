@@ -38,6 +38,10 @@ RECORD = pathlib.Path('record', 'metadata')  # Where orbax's JsonSave writes.
 MANIFEST = 'manifest.json'
 # Orbax adds time stamps to its own file after the manifest is written.
 _NOT_LISTED = (MANIFEST, '_CHECKPOINT_METADATA')
+_UNFINISHED = '.orbax-checkpoint-tmp'  # After the step, while orbax saves.
+# Seconds that a save may take, orbax's default. It is not short, as a slow disk
+# is no error; but one that never answers must not hold a run forever.
+_LIMIT = 1200
 
 
 class _Totals(TypedDict):
@@ -91,12 +95,13 @@ class CheckpointError(RunError):
 def peek_record(workdir: pathlib.Path) -> dict[str, Any] | None:
   """Returns the record of the newest checkpoint whose record is intact.
 
-  It reads one JSON file, and does not check the rest of the checkpoint.
+  It reads one JSON file, and does not check the rest of the checkpoint. Of
+  several processes, the first one reads.
   """
-  for path in reversed(steps(workdir).values()):
-    if damage(path, RECORD) is None:
-      return _read_record(path)
-  return None
+  found = steps(workdir) if processes.is_first() else {}
+  intact = (p for p in reversed(found.values()) if damage(p, RECORD) is None)
+  path = next(intact, None)
+  return processes.json_from_first(path and _read_record(path))
 
 
 def steps(workdir: pathlib.Path) -> dict[int, pathlib.Path]:
@@ -104,6 +109,16 @@ def steps(workdir: pathlib.Path) -> dict[int, pathlib.Path]:
   paths = (workdir / FOLDER).glob('*')
   found = {int(p.name): p for p in paths if p.name.isdecimal() and p.is_dir()}
   return dict(sorted(found.items()))
+
+
+def candidates(workdir: pathlib.Path) -> set[int]:
+  """Returns the steps from which a run that is killed now may resume.
+
+  They are that of the newest checkpoint, and that of a save under way.
+  """
+  saving = (workdir / FOLDER).glob(f'*{_UNFINISHED}*')
+  newest = max(steps(workdir), default=0)
+  return {newest, *(int(path.name.partition('.')[0]) for path in saving)}
 
 
 def _read_record(path: files.File) -> dict[str, Any]:
@@ -154,12 +169,13 @@ def damage(
 ) -> str | None:
   """Describes the damage to a checkpoint's files, or to the only one of a path.
 
-  It is `None` if they are intact.
+  It is `None` if they are intact. A file that cannot be read is no damage, but
+  a `RunError`: another attempt may succeed.
   """
   try:
     manifest = files.read(folder / MANIFEST, dict[str, list[int]])
     present = dict(_checksums(folder, str(only or '*')))
-  except (files.DamagedFile, OSError) as error:
+  except (files.DamagedFile, FileNotFoundError) as error:
     return str(error)
   if not manifest:
     return f'{MANIFEST} is missing or empty'
@@ -177,7 +193,7 @@ def _checksums(
   """Yields the relative path and `[size in bytes, CRC-32]` of every file."""
   for path in sorted(folder.rglob(pattern)):
     if path.is_file() and path.name not in _NOT_LISTED:
-      content = path.read_bytes()
+      content = files.read_bytes(path) or b''
       checksum = [len(content), zlib.crc32(content)]
       yield str(path.relative_to(folder)), checksum
 
@@ -190,6 +206,16 @@ def _as_checkpoint_error() -> Iterator[None]:
   except Exception as error:
     reason = blame.reason(error)[:300]
     raise CheckpointError(f'checkpoint: {reason}') from error
+
+
+def _wait_unless_failed(**barrier: Any) -> None:
+  """Waits for the other processes, unless a save has failed in this one.
+
+  While an error is raised, orbax waits at one more barrier than the others, for
+  as long as a save may take. Nobody would hear of the error until then.
+  """
+  if sys.exception() is None:
+    ocp.multihost.get_barrier_sync_fn()(**barrier)
 
 
 class _NewestAndBest:
@@ -234,14 +260,15 @@ class Checkpoints:
       if step > choice.step or (choice.content and step == choice.step):
         why = UNSHARED, 'not on all islands'
         self._unusable.setdefault(path, why)
-    self._newest = int(processes.from_first(np.asarray(choice.step)))
-    # The claim will reject a process that does not share the folder.
-    path, self._arrived = self.folder(self._newest), None
-    is_there = self._newest >= 0 and path.exists()
+    self._arrived = None
     if choice.content is not None:
-      path = self._arrived = _unpacked(choice.content)
-      is_there = True
-    self.record = _read_record(path) if is_there else None
+      self._arrived = _unpacked(choice.content)
+    record = None
+    if processes.is_first() and choice.step >= 0:
+      record = _read_record(self._arrived or self.folder(choice.step))
+    # A network file system may show the others a checkpoint later.
+    known = processes.json_from_first([int(choice.step), record])
+    self._newest, self.record = known
 
   def _intact(self, found: dict[int, pathlib.Path]) -> Iterator[pathlib.Path]:
     """Yields the folders of intact checkpoints, newest first."""
@@ -267,7 +294,7 @@ class Checkpoints:
         print(line, file=sys.stderr)
       if self._arrived and processes.is_first():
         # If the process ends meanwhile, orbax removes a folder of this name.
-        temporary = self._folder / f'{self._newest}.orbax-checkpoint-tmp'
+        temporary = self._folder / f'{self._newest}{_UNFINISHED}'
         shutil.rmtree(temporary, ignore_errors=True)
         self._arrived.root.extractall(temporary)
         temporary.rename(self.folder(self._newest))
@@ -293,7 +320,9 @@ class Checkpoints:
           cleanup_tmp_directories=True,
           lightweight_initialize=True,  # Reads no file; it may be damaged.
           async_options=ocp.AsyncOptions(
-            post_finalization_callback=self._write_manifest
+            timeout_secs=_LIMIT,
+            barrier_sync_fn=_wait_unless_failed,
+            post_finalization_callback=self._write_manifest,
           ),
         ),
       )
@@ -321,7 +350,8 @@ class Checkpoints:
     """The newest complete checkpoint, for messages."""
     with contextlib.suppress(Exception):  # A failed save does not count.
       self._manager.wait_until_finished()
-    step = self._manager.latest_step()
+    # Orbax forgets the one that a save replaces before that has succeeded.
+    step = max(steps(self._workdir), default=None)
     return 'none' if step is None else f'step {step}'
 
   def save(
@@ -413,7 +443,7 @@ class Checkpoints:
   def _write_manifest(self) -> None:
     """Writes the manifest; orbax calls it before it renames the checkpoint."""
     if processes.is_first():
-      (folder,) = self._folder.glob('*orbax-checkpoint-tmp*')
+      (folder,) = self._folder.glob(f'*{_UNFINISHED}*')
       write_manifest(folder)
 
 

@@ -85,15 +85,15 @@ def read_bytes(path: File) -> bytes | None:
     return path.read_bytes()
   except (FileNotFoundError, NotADirectoryError):
     return None
-  except OSError as error:
-    raise DamagedFile(path, str(error.strerror)) from error
+  except OSError as error:  # Not damage; another attempt may succeed.
+    raise RunError(f'{path} cannot be read: {error.strerror}') from error
 
 
 def read(path: File, *kinds: Any) -> Any:
   """Returns the value in a JSON file, or `None` if there is no such file.
 
-  It raises `DamagedFile` if the file cannot be read, or for an error of
-  `parse`.
+  It raises `DamagedFile` for an error of `parse`, and another `RunError` if
+  the file cannot be read.
   """
   content = read_bytes(path)
   if content is None:

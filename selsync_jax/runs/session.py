@@ -95,17 +95,22 @@ class Session(contextlib.ExitStack):
 
     A run is finished when its position in the data is `steps`.
     """
-    try:
-      summary = records.read_summary(self.workdir)
-    except files.DamagedFile as error:
-      self.say(f'{error}; written again')
-      return None
+    # A network file system may show the others a summary later.
+    own = self._summary() if self.is_first else None
+    summary = processes.json_from_first(own)
     if totals.position < steps or not summary:
       return None
     if self.is_first:
       records.check_metrics(self.workdir, totals.steps, self._seals)
     self.say(f'{self.workdir} holds a finished run of {totals.steps} steps')
     return summary
+
+  def _summary(self) -> dict[str, Any] | None:
+    try:
+      return records.read_summary(self.workdir)
+    except files.DamagedFile as error:
+      self.say(f'{error}; written again')
+      return None
 
   @contextlib.contextmanager
   def recording(self) -> Iterator[None]:

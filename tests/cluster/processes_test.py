@@ -106,10 +106,11 @@ def test_slurm_trains_without_a_flag(tmp_path):
   assert (summary['steps'], summary['workers']) == (3, 4)
 
 
-def member(workdir, process, processes, port, *flags):
-  """Starts one process of a run."""
+def member(workdir, process, processes, port, *flags, by=()):
+  """Starts one process of a run, perhaps by another command."""
   return live_runs.start(
     [
+      *by,
       *live_runs.command('selsync', 1, workdir),
       f'--coordinator=localhost:{port}',
       f'--num_processes={processes}',
@@ -308,3 +309,17 @@ def test_a_process_that_fails_alone_ends_the_others_too(tmp_path):
   assert lines[-1].startswith(refusal)
   assert other_code == 1
   assert other_lines[-1] == (f'process 1: process 0 has failed; {AGAIN}')
+
+
+@pytest.mark.slow
+def test_a_process_that_cannot_save_ends_the_others_soon(tmp_path):
+  port, limited = live_runs.free_port(), 'ulimit -f 4; exec "$@"'
+  by = [(), ('bash', '-c', limited, '')]
+  children = [member(tmp_path, i, 2, port, by=by[i]) for i in range(2)]
+  assert children[0].wait(120) == 1  # It would wait for 20 minutes.
+  (_, lines), (code, other_lines) = map(live_runs.outcome, children)
+  assert lines[-1] == f'process 0: process 1 has failed; {AGAIN}'
+  assert code == 1
+  assert other_lines[-1] == (
+    'train.py: checkpoint: File too large; last good checkpoint: none'
+  )

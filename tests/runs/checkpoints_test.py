@@ -1,16 +1,25 @@
 """Checkpoints: where the state lands, and which of them are refused."""
 
 import contextlib
+import errno
 import json
+import os
+import pathlib
+import sys
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
+from selsync_jax.cluster import processes
+from selsync_jax.config import RunError
 from selsync_jax.devices import mappers
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs.checkpoints import CheckpointError
 from selsync_jax.runs.checkpoints import Checkpoints
+from selsync_jax.runs.ledger import Totals
+from selsync_jax.runs.session import Session
 
 WORKERS = 4
 RECORD = {
@@ -30,9 +39,9 @@ def worker_state():
 
 
 @contextlib.contextmanager
-def opened(workdir):
+def opened(workdir, keep=2):
   checkpoints = Checkpoints(workdir)
-  with checkpoints.opened(keep=2):
+  with checkpoints.opened(keep):
     yield checkpoints
 
 
@@ -167,3 +176,52 @@ def test_the_newest_readable_checkpoint_decides_about_the_format(saved):
 
 def test_a_new_workdir_has_no_format(tmp_path):
   assert checkpoints.peek_record(tmp_path / 'new') is None
+
+
+@pytest.mark.parametrize('mapper', ['vmap'], indirect=True)
+def test_a_save_that_has_failed_does_not_wait_for_the_others(
+  saved, monkeypatch
+):
+  workdir, state = saved
+  errors = []  # That were under way at barriers.
+
+  def fail(folder):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+  def barrier(**_):
+    errors.append(sys.exception())
+
+  monkeypatch.setattr(ocp.multihost, 'get_barrier_sync_fn', lambda **_: barrier)
+  monkeypatch.setattr(checkpoints, 'write_manifest', fail)
+  with opened(workdir, keep=1) as saver:
+    saver.save(10, state, RECORD, loss=None)
+    with pytest.raises(CheckpointError, match='No space left on device'):
+      saver.wait()
+    assert saver.newest == 'step 8'  # It is not replaced.
+  assert errors and not any(errors)
+
+
+@pytest.mark.parametrize('mapper', ['vmap'], indirect=True)
+def test_a_checkpoint_that_cannot_be_read_is_not_damaged(saved, monkeypatch):
+  workdir, _ = saved
+
+  def fail(path):
+    raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+  monkeypatch.setattr(pathlib.Path, 'read_bytes', fail)
+  with pytest.raises(RunError, match='cannot be read: Input/output error'):
+    Checkpoints(workdir)
+
+
+@pytest.mark.parametrize('mapper', ['vmap'], indirect=True)
+def test_a_process_that_sees_files_late_learns_of_them_from_the_first(
+  saved, tmp_path_factory, monkeypatch
+):
+  workdir, _ = saved
+  first = Checkpoints(workdir)
+  sent = iter([[8, first.record], {'steps': 8}])
+  monkeypatch.setattr(processes, 'is_first', lambda: False)
+  monkeypatch.setattr(processes, 'json_from_first', lambda _: next(sent))
+  other = Session(tmp_path_factory.mktemp('late'), {})
+  assert other.record == first.record is not None
+  assert other.outcome(Totals(steps=8), 8) == {'steps': 8}
