@@ -14,7 +14,7 @@ import json
 import math
 import pathlib
 import sys
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 import zlib
 
 from flax import traverse_util
@@ -46,6 +46,11 @@ Variables = Mapping[str, Any]
 About = Mapping[str, Any]
 
 
+class _About(TypedDict):
+  crc32: NotRequired[int]
+  scores: NotRequired[dict[str, float]]
+
+
 class Weights(NamedTuple):
   """The consensus of a run at a step."""
 
@@ -58,8 +63,8 @@ class Keeper:
   """The files with the consensus of a run's best and last evaluation.
 
   The best one up to the newest checkpoint is kept too, because a killed run
-  resumes there. Files after the last step so far are removed. Only the first
-  process writes.
+  resumes there, and so is that up to a checkpoint that is being written. Files
+  after the last step so far are removed. Only the first process writes.
   """
 
   def __init__(self, workdir: pathlib.Path, step: int):
@@ -72,7 +77,7 @@ class Keeper:
         if saved > step:  # This step will be repeated.
           path.unlink()
         else:
-          self._losses[saved] = _loss(read_about(path))
+          self._losses[saved] = _loss(read_scores(path))
       except files.DamagedFile as error:
         aside = files.move_aside(path, path.with_suffix('.damaged'))
         print(f'{error}; moved to {aside}', file=sys.stderr)
@@ -92,7 +97,7 @@ class Keeper:
     the scores are those on validation.
     """
     about = {'step': step, 'scores': dict(scores)}
-    loss, is_first = _loss(about), processes.is_first()
+    loss, is_first = _loss(scores), processes.is_first()
     best = min(self._losses.values(), default=math.inf)
     # Only process 0 knows the best, but all must take part in the copy.
     if not processes.from_first(np.asarray(loss < best or is_last)):
@@ -107,11 +112,11 @@ class Keeper:
     self._forget()
 
   def _forget(self) -> None:
-    losses = self._losses
-    saved = max(checkpoints.steps(self._workdir), default=0)
-    before = [step for step in losses if step <= saved]
-    kept = {max(losses), min(losses, key=losses.__getitem__)}
-    kept |= {min(before, key=losses.__getitem__)} if before else set()
+    losses, last = self._losses, max(self._losses)
+    kept = {last}
+    for end in {last, *checkpoints.candidates(self._workdir)}:
+      if before := [step for step in losses if step <= end]:
+        kept.add(min(before, key=losses.__getitem__))
     for step in losses.keys() - kept:
       _path(self._workdir, step).unlink(missing_ok=True)
       del losses[step]
@@ -134,7 +139,7 @@ def read(workdir: pathlib.Path, step: int | str = LAST) -> Weights:
   if number in kept:
     try:
       variables, about = read_safetensors(kept[number])
-      return Weights(number, variables, about['scores'])
+      return Weights(number, variables, _scores(kept[number], about))
     except RunError as error:
       damage = error  # That step may have a checkpoint as well.
   if number in saved:
@@ -152,7 +157,7 @@ def _resolve(workdir, step, kept, saved) -> int:
     losses = {}
     for number, path in kept.items():
       with contextlib.suppress(RunError):
-        losses[number] = _loss(read_about(path))
+        losses[number] = _loss(read_scores(path))
     if losses:
       return min(losses, key=losses.__getitem__)
     raise ConfigError(f'{workdir}: this run has not been evaluated yet')
@@ -237,9 +242,9 @@ def joined(shared: Mapping[str, Any]) -> dict[str, Any]:
   return {'params': shared['params'], **shared.get('model_state', {})}
 
 
-def _loss(about: About) -> float:
+def _loss(scores: Mapping[str, float]) -> float:
   """Returns the validation loss; infinity if it is not finite or missing."""
-  loss = about['scores'].get('validation_loss')
+  loss = scores.get('validation_loss')
   return loss if loss is not None and math.isfinite(loss) else math.inf
 
 
@@ -264,12 +269,15 @@ def write_safetensors(
     temporary.write_bytes(content)
 
 
-def read_about(path: pathlib.Path) -> dict[str, Any]:
-  """Returns the `about` of a file; the arrays stay unread and unchecked."""
-  about = _read(path, with_arrays=False)[1]
-  if not about:
-    raise files.DamagedFile(path, f'its header has no {ABOUT}')
-  return about
+def read_scores(path: pathlib.Path) -> dict[str, float]:
+  """Returns the scores in a run's file; arrays stay unread and unchecked."""
+  return _scores(path, _read(path, with_arrays=False)[1])
+
+
+def _scores(path: pathlib.Path, about: About) -> dict[str, float]:
+  if 'scores' not in about:
+    raise files.DamagedFile(path, 'its header has no scores')
+  return about['scores']
 
 
 def read_safetensors(
@@ -301,7 +309,8 @@ def _read(path, with_arrays):
       path.open('rb'),  # `safe_open` reports every failure as a missing file.
       safetensors.safe_open(path, framework='np') as file,
     ):
-      about = dict(json.loads((file.metadata() or {}).get(ABOUT, '{}')))
+      text = (file.metadata() or {}).get(ABOUT, '{}')
+      about = files.parse(text.encode(), _About)
       names = file.keys() if with_arrays else ()
       arrays = {name: file.get_tensor(name) for name in names}
   except OSError as error:  # Not damage; another attempt may succeed.

@@ -175,17 +175,23 @@ def test_a_kill_at_any_moment_loses_no_best_weights(tmp_path):
   for step in range(1, 25):
     losses[step] = rng.choice([rng.random() + 1 / step, float('nan')])
     keep(keeper, step, losses[step])
-    if step % 5 == 0:
-      (tmp_path / 'checkpoints' / str(step)).mkdir(parents=True)
     saved = step // 5 * 5
-    copy = tmp_path.with_name(f'copy-{step}')  # Killed here, and resumed.
-    shutil.copytree(tmp_path, copy)
-    weights.Keeper(copy, saved)
-    before = {s: x for s, x in losses.items() if s <= saved and x == x}
-    files = [int(p.stem) for p in (copy / 'weights').glob('*')]
-    assert not before or min(before, key=before.get) in files
-    assert all(s <= saved for s in files)
-    assert len(list((tmp_path / 'weights').glob('*'))) <= 3
+    checkpoint = tmp_path / 'checkpoints' / str(saved)
+    saving = checkpoint.with_suffix('.orbax-checkpoint-tmp')
+    if step == saved:
+      saving.mkdir(parents=True)
+    if step == saved + 2 and saved:
+      saving.rename(checkpoint)
+    # Killed here, before or after the end of a save, and resumed.
+    for end in {saved, saved - 5 * saving.exists()}:
+      copy = tmp_path.with_name(f'copy-{step}-{end}')
+      shutil.copytree(tmp_path, copy)
+      weights.Keeper(copy, end)
+      before = {s: x for s, x in losses.items() if s <= end and x == x}
+      files = [int(p.stem) for p in (copy / 'weights').glob('*')]
+      assert not before or min(before, key=before.get) in files
+      assert all(s <= end for s in files)
+    assert len(list((tmp_path / 'weights').glob('*'))) <= 4
   finite = {s: x for s, x in losses.items() if x == x}
   best = min(finite, key=finite.get)
   assert weights.read(tmp_path, 'best').step == best
@@ -199,10 +205,12 @@ def test_damaged_weights_are_moved_aside(tmp_path, capsys):
   path, aside = (
     tmp_path / 'weights' / name for name in ('16.safetensors', '16.damaged')
   )
-  for moved in (aside, aside.with_name('16.damaged.1')):
-    path.write_bytes(b'zeros')
+  header = path.read_bytes().replace(b'scores', b'rcores')  # A flipped bit.
+  for index, content in enumerate([b'zeros', b'nothing', header]):
+    moved = aside.with_suffix(f'.damaged.{index}' if index else '.damaged')
+    path.write_bytes(content)
     weights.Keeper(tmp_path, 16)
-    assert not path.exists() and moved.read_bytes() == b'zeros'
+    assert not path.exists() and moved.read_bytes() == content
     said = capsys.readouterr().err
     assert said.startswith(f'{path} is damaged: ')
     assert said.endswith(f'; moved to {moved}\n')
@@ -218,7 +226,7 @@ def test_weights_that_cannot_be_read_stay_where_they_are(tmp_path, capsys):
   keep(keeper, 18, 0.5)
   assert path.is_dir()
   with pytest.raises(RunError) as error:
-    weights.read_about(path)
+    weights.read_scores(path)
   assert str(error.value) == line
   assert not isinstance(error.value, files.DamagedFile)
 
