@@ -37,6 +37,7 @@ STOPPED, SILENT = 'was stopped by a signal', 'does not answer'
 # its own, before it is ended.
 GRACE = 5.0
 BEAT = 1.0  # The seconds from one sign of life to the next.
+LEAST = 3.0  # The shortest timeout in seconds; two signs of life may be late.
 
 
 def _news(process: int, fate: str, code: int = 1) -> dict[str, Any]:
@@ -143,7 +144,7 @@ class Channel:
       watcher.start()
     threading.Thread(target=self._beat, daemon=True).start()
     # The other processes then end with the same exit code.
-    signals.before_stop(lambda code: self._report(STOPPED, code))
+    signals.before_stop(self._stop)
 
   def ask_to_stop(self) -> None:
     """Asks all processes to stop after the same step; see `stops_after`."""
@@ -177,8 +178,15 @@ class Channel:
       agreement.end(message['last'])
 
   def leave(self) -> None:
-    """Reports success: this process may now end without ending the others."""
+    """Reports success: this process may now end without ending the others.
+
+    Until `close`, it waits for them, and ends if one of them fails.
+    """
     self._report(LEFT)
+
+  def close(self) -> None:
+    """Lets this process go on alone: all others have left, too."""
+    self._leaving.set()
 
   def fail(self, code: int) -> None:
     """Reports failure: the other processes fail as well, or are ended.
@@ -186,14 +194,18 @@ class Channel:
     This process exits with the code before JAX's own exit handler, which would
     wait for the others.
     """
+    self._leaving.set()
     self._report(FAILED)
     if self._process == 0:  # JAX aborts processes that outlive process 0.
       for watcher in self._watchers:
         watcher.join(2 * GRACE)
     atexit.register(os._exit, code)
 
-  def _report(self, fate: str, code: int = 1) -> None:
+  def _stop(self, code: int) -> None:
     self._leaving.set()
+    self._report(STOPPED, code)
+
+  def _report(self, fate: str, code: int = 1) -> None:
     if self._reception:
       self._reception.close()
     self._send(_news(self._process, fate, code))
@@ -206,16 +218,20 @@ class Channel:
           link.send(message)
 
   def _beat(self) -> None:
-    """Sends signs of life until this process leaves."""
+    """Sends signs of life until this process ends or goes on alone."""
     while not self._leaving.wait(BEAT):
       self._send({})
 
   def _watch(self, index: int, link: Link) -> None:
     """Waits until the peer ends. Unless it has left, ends this process too."""
     news = self._wait(index, link)
+    if news['fate'] == LEFT:  # Process 0 still tells of others.
+      news = self._wait(index, link)
+      if news['process'] == index:
+        return
     if news['fate'] == FAILED and news['process'] == index:
       self._leaving.wait(GRACE)
-    if news['fate'] != LEFT and not self._leaving.is_set():
+    if not self._leaving.is_set():
       self._send(news, news['process'])
       signals.end(
         news['code'],

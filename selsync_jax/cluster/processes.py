@@ -75,7 +75,8 @@ class Cluster:
       return
     if kind is None or issubclass(kind, SystemExit | config.Stopped):
       self.channel.leave()
-      jax.distributed.shutdown()
+      jax.distributed.shutdown()  # Waits for all.
+      self.channel.close()
       return
     if _may_follow_from_a_peer(error):  # The channel then ends this one.
       time.sleep(channels.GRACE)
@@ -176,7 +177,7 @@ def join(
     agreed: values by name, as JSON has them, that must be equal in all
       processes.
     timeout: seconds to wait for the other processes, and until one that is
-      silent counts as lost.
+      silent counts as lost; at least 3.
     token: a secret of these processes, by default the environment variable
       `SELSYNC_CLUSTER_TOKEN`.
 
@@ -195,6 +196,11 @@ def join(
     0 1
   """
   sys.excepthook = functools.partial(_show_uncaught, sys.excepthook)
+  if not channels.LEAST <= timeout < math.inf:
+    raise config.ConfigError(
+      f'timeout={timeout}: must be a finite number of at least '
+      f'{channels.LEAST:g}'
+    )
   spec = process_spec(coordinator, num_processes, process_id)
   if jax_is_used():
     raise config.ConfigError(

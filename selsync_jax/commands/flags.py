@@ -174,6 +174,12 @@ def reader(
   return checked
 
 
+def at_least(minimum: float) -> Callable[[str], float]:
+  """Returns a reader of finite numbers of at least `minimum`."""
+  words = f'a finite number of at least {minimum:g}'
+  return reader(float, words, lambda value: minimum <= value < math.inf)
+
+
 def whole(minimum: int) -> Callable[[str], int]:
   """Returns a reader of whole numbers of at least `minimum`."""
   words = f'a whole number of at least {minimum}'

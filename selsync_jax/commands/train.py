@@ -9,8 +9,10 @@ import math
 import os
 import pathlib
 import signal
+import sys
 from typing import Any, TYPE_CHECKING
 
+from selsync_jax.cluster import channel
 from selsync_jax.cluster import signals
 from selsync_jax.commands import config_file
 from selsync_jax.commands import flags
@@ -158,7 +160,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     'Seconds to wait for the other processes, and until one that is silent '
     'counts as lost.'
   )
-  line.flag('cluster_timeout', about, flags.positive, '60')
+  line.flag('cluster_timeout', about, flags.at_least(channel.LEAST), '60')
   about = 'A secret of these processes. Default: SELSYNC_CLUSTER_TOKEN.'
   line.flag('cluster_token', about)
   about = 'Train one worker, an island of this name. Default: SELSYNC_ISLAND.'
@@ -205,6 +207,7 @@ def main(arguments: Sequence[str]) -> None:
   from selsync_jax.cluster import processes
   from selsync_jax.runs import provenance
 
+  sys.argv = provenance.without_secrets(sys.argv)  # W&B records them.
   fields = flat({'config': json.loads(options.settings.config.to_json())})
   agreed = provenance.versions() | fields
   with contextlib.ExitStack() as stack:

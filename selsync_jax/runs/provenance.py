@@ -69,7 +69,7 @@ def append(
 def origin() -> dict[str, Any]:
   """Returns the command of this process, and what it runs, and where."""
   return {
-    'command': _command(),
+    'command': shlex.join(without_secrets(sys.orig_argv)),
     'folder': str(pathlib.Path.cwd()),
     'host': socket.gethostname(),
     'versions': versions(),
@@ -86,15 +86,15 @@ def sessions(workdir: pathlib.Path) -> list[dict[str, Any]]:
     return []
 
 
-def _command() -> str:
-  """Returns the command line of this process, without its secret."""
-  arguments = list(sys.orig_argv)
-  for i, argument in enumerate(arguments):
+def without_secrets(arguments: Sequence[str]) -> list[str]:
+  """Returns a command line with `...` in place of its secrets."""
+  shown = list(arguments)
+  for i, argument in enumerate(shown):
     name, equals, _ = argument.partition('=')
     if name.startswith('-') and name.lstrip('-') in _SECRETS:
       hidden = [f'{name}=...'] if equals else [name, '...']
-      arguments[i : i + len(hidden)] = hidden
-  return shlex.join(arguments)
+      shown[i : i + len(hidden)] = hidden
+  return shown
 
 
 @functools.cache

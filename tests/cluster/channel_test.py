@@ -216,6 +216,21 @@ def test_who_leaves_is_not_missed(meet_peer, ends, capfd):
   assert capfd.readouterr().err == ''
 
 
+def test_who_has_left_and_waits_hears_that_the_last_one_fails(
+  meet_peer, ends, capfd
+):
+  *members, peer = meet_peer(1, 0, 2)
+  for member in members:
+    member.leave()
+  peer.send({'process': 1, 'fate': channels.FAILED})
+  # Process 2 tells process 0 as well, which would have ended by then.
+  assert [ends.get(timeout=30) for _ in range(3)] == [1, 1, 1]
+  peer.die()
+  assert set(capfd.readouterr().err.splitlines()) == {
+    f'process {i}: process 1 has failed; {AGAIN}' for i in (0, 2)
+  }
+
+
 @pytest.mark.parametrize(
   'victim, survivor', [(0, 1), pytest.param(1, 0, marks=pytest.mark.slow)]
 )
@@ -299,6 +314,9 @@ class Recorder:
   def leave(self):
     self.said.append('left')
 
+  def close(self):
+    self.said.append('closed')
+
   def fail(self, code):
     self.said.append(f'failed with {code}')
 
@@ -306,11 +324,11 @@ class Recorder:
 @pytest.mark.parametrize(
   'error, said, waits',
   [
-    (None, 'left', False),
-    (SystemExit(75), 'left', False),
-    (ConfigError('wrong'), 'failed with 2', False),
-    (RunError('stopped'), 'failed with 1', False),
-    (ValueError('a collective was interrupted'), 'failed with 1', True),
+    (None, ['left', 'closed'], False),
+    (SystemExit(75), ['left', 'closed'], False),
+    (ConfigError('wrong'), ['failed with 2'], False),
+    (RunError('stopped'), ['failed with 1'], False),
+    (ValueError('a collective was interrupted'), ['failed with 1'], True),
   ],
 )
 def test_a_process_leaves_or_fails_as_its_work_ended(
@@ -327,5 +345,5 @@ def test_a_process_leaves_or_fails_as_its_work_ended(
   else:
     with cluster:
       pass
-  assert recorder.said == [said]
+  assert recorder.said == said
   assert slept == ([channels.GRACE] if waits else [])

@@ -88,6 +88,7 @@ def meet(port, ends):
   yield meet
   for channel in opened:
     channel.leave()
+    channel.close()
   for channel in opened:  # A process would end, and its sockets with it.
     for link in channel._peers.values():
       with contextlib.suppress(OSError):  # It wakes who receives.

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+import selsync_jax as ss
+from selsync_jax.config import ConfigError
 from tests.support import live_runs
 
 LOOP = """
@@ -72,7 +74,7 @@ import selsync_jax as ss
 
 if sys.argv[1:] == ['late']:
   jax.devices()
-with ss.join(timeout=1):
+with ss.join(timeout=3):
   pass
 """
 PLACE = {
@@ -96,7 +98,7 @@ PLACE = {
       PLACE,
       [],
       1,
-      'join.py: of 2 processes, process 1 did not connect within 1 s\n',
+      'join.py: of 2 processes, process 1 did not connect within 3 s\n',
     ),
     (
       {},
@@ -118,3 +120,12 @@ def test_who_cannot_join_is_told_in_one_line(
     *(sys.executable, path, *arguments), env=os.environ | given
   )
   assert (done.returncode, done.stderr) == (code, line)
+
+
+def test_a_timeout_that_a_healthy_process_may_miss_is_refused(monkeypatch):
+  monkeypatch.setattr(sys, 'excepthook', sys.excepthook)
+  with pytest.raises(ConfigError) as error:
+    ss.join(timeout=1.0)
+  assert (
+    str(error.value) == 'timeout=1.0: must be a finite number of at least 3'
+  )

@@ -168,8 +168,8 @@ BAD_FLAGS = [
     '--num_processes=two: must be a whole number of at least 1',
   ),
   (
-    ['--cluster_timeout=0'],
-    '--cluster_timeout=0: must be a finite number above 0',
+    ['--cluster_timeout=1'],
+    '--cluster_timeout=1: must be a finite number of at least 3',
   ),
   (
     ['--coordinator=localhost:1'],
@@ -198,6 +198,17 @@ def test_a_mistake_in_the_flags_is_named_with_its_rule(
   with pytest.raises(ConfigError) as error:
     command.main(flags)
   assert str(error.value) == line
+
+
+def test_recorders_do_not_see_the_secrets_of_a_command(monkeypatch):
+  flags = ['--cluster_token=a', '--join', 'b', '--coordinator=localhost:1']
+  monkeypatch.chdir(ROOT)
+  monkeypatch.setattr(sys, 'argv', ['train.py', *flags])
+  with pytest.raises(ConfigError):
+    command.main(flags)
+  assert ' '.join(sys.argv) == (
+    'train.py --cluster_token=... --join ... --coordinator=localhost:1'
+  )
 
 
 @pytest.mark.parametrize(
