@@ -84,7 +84,7 @@ def command(program: str) -> Iterator[None]:
       _start_again(f'{program}: {error}; starts again')
     _fail(f'{program}: {error}', error.code)
   except config.Stopped as error:
-    line = f'{program}: {error}; the same command resumes the run'
+    line = f'{program}: {error}; {signals.resumes()}'
     _fail(line, signals.RESUMABLE)
   except OSError as error:  # No such folder, no space left, no such host.
     _fail(f'{program}: {blame.of_file(error)}', config.RunError.code)

@@ -10,8 +10,6 @@ from typing import Protocol, runtime_checkable
 from selsync_jax.cluster import children
 from selsync_jax.cluster import signals
 
-_SECOND = 'ended by a second signal; the same command resumes the run'
-
 
 @runtime_checkable
 class Stopping(Protocol):
@@ -28,10 +26,10 @@ class Stopping(Protocol):
 class Preemption(contextlib.ExitStack):
   """A context in which a signal is a request that `requested` reports.
 
-  Before the first step there is nothing to save, and the previous handler
-  receives signals. With several programs, a signal to one is a request to all,
-  and they agree on the step after which all of them stop. An island may leave
-  alone, in place of that.
+  Before the first step and once it is closed, there is nothing to save, and the
+  previous handler receives signals. With several programs, a signal to one is a
+  request to all, and they agree on the step after which all of them stop. An
+  island may leave alone, in place of that.
 
   The end of the `launch` or `compare` that started this process is one, too.
 
@@ -48,7 +46,8 @@ class Preemption(contextlib.ExitStack):
   def _ask(self, number: int) -> None:
     del number
     if self._asked:
-      signals.stop(signals.STOPPED, _SECOND)
+      reason = f'ended by a second signal; {signals.resumes()}'
+      signals.stop(signals.STOPPED, reason)
     self._asked = True
     if self._stopping:
       self._stopping.ask_to_stop()

@@ -20,6 +20,7 @@ NUMBERS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 _ending = threading.Lock()
 _farewells: list[Callable[[int], None]] = []
 _program = ['selsync']  # The word before the reason in the line of `stop`.
+_without = ['']  # What `resumes` says of a flag.
 
 
 class Handler:
@@ -87,6 +88,16 @@ def ignore() -> None:
 def name(program: str) -> None:
   """Sets the word with which the line of `stop` starts."""
   _program[0] = program
+
+
+def resume_without(flag: str) -> None:
+  """Makes `resumes` name a flag that must not be given again."""
+  _without[0] = f' without {flag}'
+
+
+def resumes() -> str:
+  """Says how the run of this process goes on, for the line that ends it."""
+  return f'the same command{_without[0]} resumes the run'
 
 
 def before_stop(farewell: Callable[[int], None]) -> None:

@@ -21,7 +21,7 @@ def main(arguments: Sequence[str]) -> None:
   options = train.command_line('simulate', _FOLDER).parse(arguments)
   options.fields[:0] = config_file.SIMULATED
   train.load(options, _FOLDER)
-  train.handle_signals(options.workdir)
+  train.handle_signals(options)
   silence_orbax()
   from selsync_jax.devices import backend
 

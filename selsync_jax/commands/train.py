@@ -53,14 +53,16 @@ def load(options: argparse.Namespace, folder: str = '') -> None:
     options.workdir = pathlib.Path('runs', folder + '-'.join([stem, *variant]))
 
 
-def handle_signals(workdir: pathlib.Path) -> None:
+def handle_signals(options: argparse.Namespace) -> None:
   """Makes a signal end the process, with one line about how to go on."""
+  if options.restart:
+    signals.resume_without('--restart')
 
   def stop(number):
     from selsync_jax.runs import records
 
-    if (workdir / records.CONFIG).exists():
-      reason = 'stopped by a signal; the same command resumes the run'
+    if (options.workdir / records.CONFIG).exists():
+      reason = f'stopped by a signal; {signals.resumes()}'
       signals.stop(signals.RESUMABLE, reason)
     name = signal.Signals(number).name
     signals.stop(signals.STOPPED, f'stopped by {name} before the run began')
@@ -202,7 +204,7 @@ def _check_island(options: argparse.Namespace) -> None:
 def main(arguments: Sequence[str]) -> None:
   """Joins the other processes or islands, trains, and prints the summary."""
   options = parse(arguments)
-  handle_signals(options.workdir)
+  handle_signals(options)
   silence_orbax()
   from selsync_jax.cluster import processes
   from selsync_jax.runs import provenance

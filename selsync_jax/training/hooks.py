@@ -120,11 +120,19 @@ class Hooks(contextlib.ExitStack):
     )
 
   def stop(self, now: Due) -> None:
-    """Raises `Stopped` after a signal, with everything saved."""
-    if now.stops or now.is_last:
+    """Raises `Stopped` after a signal, with everything saved.
+
+    After the last step, the handler before this one receives signals: nothing
+    is left to save.
+    """
+    stops = now.stops
+    if stops or now.is_last:
       # Do not print "saved" before the save has finished.
       self._session.checkpoints.wait()
-    if now.stops and not now.is_last:
+    if now.is_last:  # A signal may have come since.
+      stops = self._preemption.requested(now.position + 1)
+      self._preemption.close()
+    if stops:
       step = self._fetcher.totals.steps
       raise Stopped(f'stopped by a signal after step {step}')
 

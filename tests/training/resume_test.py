@@ -1,16 +1,22 @@
 """Runs that resume, or go on in another way, in this process."""
 
+import contextlib
 import fcntl
 import json
 import os
 import pathlib
+import queue
 import shutil
+import signal
 import socket
 import sys
+import time
 
 import pytest
 
+from selsync_jax.cluster import signals
 from selsync_jax.config import ConfigError
+from selsync_jax.config import Stopped
 from selsync_jax.configs import digits
 from selsync_jax.data.arrays import IndexedData
 from selsync_jax.runs import history
@@ -68,6 +74,33 @@ def test_what_is_on_its_way_after_the_last_step_is_in_the_scores(
   for name in ('validation_loss', 'test_loss'):
     assert late[name] == pytest.approx(on_time[name], rel=1e-4)
   assert late['sync_steps'] == on_time['sync_steps'] == 1
+
+
+@pytest.mark.parametrize(
+  'split, stops', [('validation', True), ('test', False)]
+)
+def test_a_signal_after_the_last_step_is_heard(
+  split, stops, finished, data_dir, monkeypatch
+):
+  """While it saves and scores, and, by who handled signals before, after it."""
+  scores, heard = evaluation.Evaluator.scores, queue.Queue()
+
+  def interrupted(evaluator, mean, of):
+    if of == split:
+      os.kill(os.getpid(), signal.SIGTERM)
+      time.sleep(0.1)
+    return scores(evaluator, mean, of)
+
+  live_runs.go_back(finished, 16)
+  monkeypatch.setattr(evaluation.Evaluator, 'scores', interrupted)
+  stopped = pytest.raises(Stopped, match='by a signal after step 24')
+  with (
+    signals.Handler(heard.put),
+    stopped if stops else contextlib.nullcontext(),
+  ):
+    run(finished, data_dir, eval__every_epochs=9.0)
+  assert heard.empty() == stops
+  assert (finished / 'summary.json').exists() != stops
 
 
 def test_more_steps_go_on_where_the_run_ended(finished, data_dir, capsys):
