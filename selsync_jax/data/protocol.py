@@ -70,6 +70,12 @@ class Data(abc.ABC):
   ) -> Iterator[Batch]:
     """Yields some workers' batches; all `total` hold every example once."""
 
+  def check(self, eval_batch_size: int) -> None:  # noqa: B027
+    """Raises `ConfigError` if the workers cannot share the splits in batches.
+
+    Data in memory can be shared in any.
+    """
+
   @property
   @abc.abstractmethod
   def fingerprint(self) -> dict[str, Any]:

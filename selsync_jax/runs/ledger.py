@@ -121,7 +121,9 @@ class Ledger:
 
     `None` before a later step has been timed.
     """
-    samples, seconds = self._warm or (0, 0.0)
+    if self._warm is None:  # A session may have to score alone.
+      return None
+    samples, seconds = self._warm
     elapsed = self.totals.seconds - seconds
     return (self.totals.samples - samples) / elapsed if elapsed else None
 

@@ -79,7 +79,8 @@ class Recorder(contextlib.ExitStack):
     shared = {'params': params, 'model_state': model_state}
     sends = strategy.sends(shared, workers, opt_state)
     self._traffic = traffic(sends, params, workers)
-    self._workdir, self._restart = pathlib.Path(workdir), restart
+    self._workdir = pathlib.Path(workdir).expanduser()
+    self._restart = restart
     self._workers = workers
     self._config = _config(workers, strategy, config or {})
     rows = [] if restart else _rows(self._workdir, step, workers)

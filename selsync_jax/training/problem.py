@@ -115,6 +115,7 @@ def create_problem(settings: Settings) -> Problem:
     batch_size=config.batch_size,
     seed=config.seed,
   )
+  data.check(config.eval.batch_size)
   with config_errors('data'):
     task = lookup(tasks.TASKS, data.info.task)
     task = task._replace(prepare=data.info.prepare)

@@ -91,6 +91,24 @@ def test_a_batch_that_would_leave_a_worker_without_an_example_is_refused(
     uneven.batches([0], 0, 3)
 
 
+@pytest.mark.parametrize(
+  'examples, batch, line',
+  [
+    (10, 1, 'a batch of 1: must be larger'),  # Of three workers.
+    (2, 8, r'config\.data: validation: more workers \(3\) than examples \(2\)'),
+  ],
+)
+def test_a_split_that_cannot_be_shared_is_refused_before_it_is_read(
+  examples, batch, line, dataset
+):
+  assignment, splits = assign(dataset.splits['train']), dict(dataset.splits)
+  splits['validation'] = splits['test']
+  dataset._replace(splits=splits).assigned(assignment).check(batch)
+  splits['validation'] = splits['test']._replace(examples=examples)
+  with pytest.raises(ConfigError, match=line):
+    dataset._replace(splits=splits).assigned(assignment).check(batch)
+
+
 def test_step_k_on_one_process_of_several_is_what_one_process_sees(
   source, shards
 ):

@@ -41,6 +41,11 @@ def test_messages_whose_length_a_metric_says_count_as_that_long():
   assert ledger.totals.sent == 2 * (8 * 2.0 + 1 + 108 * 0.5 + 1)
 
 
+def test_a_session_without_a_step_has_no_throughput():
+  ledger = resumed(Totals(steps=9, samples=90, seconds=3.0))
+  assert ledger.summary()['samples_per_second'] is None
+
+
 def test_skips_in_a_row_are_counted_across_a_resume():
   bad = {
     'relative_change': np.array([1.0, np.nan]),

@@ -175,6 +175,13 @@ def test_metrics_have_the_same_names_at_every_step(tmp_path):
   assert [row['norm'] for row in history.read(tmp_path).rows] == [1, 1]
 
 
+def test_a_folder_may_be_in_the_home_of_the_user(tmp_path, monkeypatch):
+  monkeypatch.setenv('HOME', str(tmp_path))
+  with ss.Recorder('~/run', **OPTIONS) as recorder:
+    recorder.step(GOOD)
+  assert len(history.read(tmp_path / 'run').rows) == 1
+
+
 def test_scores_without_a_step_of_their_own_are_refused(tmp_path):
   with ss.Recorder(tmp_path, **OPTIONS) as recorder:
     recorder.step(GOOD)

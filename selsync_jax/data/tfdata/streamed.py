@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
 from selsync_jax.data import arrays
 from selsync_jax.data import partitions
@@ -88,15 +89,31 @@ class StreamedData(protocol.Data):
 
   def evaluation(self, split, batch_size, workers, total):
     """See `Data`; each worker reads a contiguous part of the split."""
-    shards = self.dataset.splits[split]
-    partition = partitions.divided(
-      partitions.seldp, shards.examples, total, 1, 0, contiguous=True
-    )
-    assignment = Assignment(partition, ShuffledBlocks(1), None, batch_size, 0)
+    assignment = self._parts(split, batch_size, total)
     transform = self.dataset.source.transform
-    reader = Reader(shards, lambda example, _: transform(example), assignment)
-    steps = int(partition.steps_per_chunk(batch_size)[0])
+    reader = Reader(
+      self.dataset.splits[split],
+      lambda example, _: transform(example),
+      assignment,
+    )
+    steps = int(assignment.partition.steps_per_chunk(batch_size)[0])
     return reader.batches(workers, 0, steps)
+
+  def check(self, eval_batch_size):
+    """See `Data`; every worker must get an example at every step."""
+    _check(self.assignment)
+    workers = len(self.assignment.partition.sizes)
+    for split in ('validation', 'test'):
+      with config_errors(f'data: {split}'):
+        _check(self._parts(split, eval_batch_size, workers))
+
+  def _parts(self, split: str, batch_size: int, total: int) -> Assignment:
+    """Assigns each worker a contiguous part of a split, for evaluation."""
+    examples = self.dataset.splits[split].examples
+    partition = partitions.divided(
+      partitions.seldp, examples, total, 1, 0, contiguous=True
+    )
+    return Assignment(partition, ShuffledBlocks(1), None, batch_size, 0)
 
   @property
   def fingerprint(self) -> dict[str, Any]:
@@ -123,14 +140,9 @@ class Reader(NamedTuple):
     self, workers: Sequence[int], start: int, stop: int
   ) -> Iterator[protocol.Batch]:
     """Yields what `Assignment.slots` says, for steps `start` to `stop - 1`."""
+    _check(self.assignment)
     partition, _, _, batch_size, _ = self.assignment
     steps = partition.steps_per_chunk(batch_size)
-    if (steps > partition.sizes).any():  # Each needs an example at every step.
-      raise ConfigError(
-        f'a batch of {batch_size}: must be larger for streamed data that '
-        'the workers cannot share evenly (config.batch_size, '
-        'config.eval.batch_size)'
-      )
 
     def stacked(*batches):
       return {k: tf.stack([b[k] for b in batches]) for k in batches[0]}
@@ -194,6 +206,17 @@ class Reader(NamedTuple):
         window_size_func=count,
       )
       .map(filled)
+    )
+
+
+def _check(assignment: Assignment) -> None:
+  """Raises `ConfigError` if a worker would lack an example at a step."""
+  partition, _, _, batch_size, _ = assignment
+  if (partition.steps_per_chunk(batch_size) > partition.sizes).any():
+    raise ConfigError(
+      f'a batch of {batch_size}: must be larger for streamed data that '
+      'the workers cannot share evenly (config.batch_size, '
+      'config.eval.batch_size)'
     )
 
 
