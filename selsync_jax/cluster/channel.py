@@ -227,7 +227,7 @@ class Channel:
     news = self._wait(index, link)
     if news['fate'] == LEFT:  # Process 0 still tells of others.
       news = self._wait(index, link)
-      if news['process'] == index:
+      if news['process'] == index and news['fate'] in (GONE, SILENT):
         return
     if news['fate'] == FAILED and news['process'] == index:
       self._leaving.wait(GRACE)
