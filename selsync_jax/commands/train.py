@@ -55,19 +55,27 @@ def load(options: argparse.Namespace, folder: str = '') -> None:
 
 def handle_signals(options: argparse.Namespace) -> None:
   """Makes a signal end the process, with one line about how to go on."""
-  if options.restart:
+  old = None
+  if options.restart:  # The old run is moved aside some seconds later.
+    old = _inode(options.workdir)
     signals.resume_without('--restart')
 
   def stop(number):
     from selsync_jax.runs import records
 
-    if (options.workdir / records.CONFIG).exists():
+    is_there = (options.workdir / records.CONFIG).exists()
+    if is_there and _inode(options.workdir) != old:
       reason = f'stopped by a signal; {signals.resumes()}'
       signals.stop(signals.RESUMABLE, reason)
     name = signal.Signals(number).name
     signals.stop(signals.STOPPED, f'stopped by {name} before the run began')
 
   signals.Handler(stop).start()
+
+
+def _inode(folder: pathlib.Path) -> int | None:
+  """Returns what tells a folder from another one of its name."""
+  return folder.stat().st_ino if folder.exists() else None
 
 
 def show(summary: Mapping[str, Any], options: argparse.Namespace) -> None:

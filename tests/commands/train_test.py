@@ -1,8 +1,10 @@
 """`python train.py`, as a user runs it."""
 
+import argparse
 import json
 import math
 import pathlib
+import signal
 import sys
 
 from jax._src import distributed
@@ -10,6 +12,7 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax import methods
+from selsync_jax.cluster import signals
 from selsync_jax.commands import train as command
 from selsync_jax.config import ConfigError
 from selsync_jax.runs import history
@@ -198,6 +201,34 @@ def test_a_mistake_in_the_flags_is_named_with_its_rule(
   with pytest.raises(ConfigError) as error:
     command.main(flags)
   assert str(error.value) == line
+
+
+def test_a_restart_begins_when_the_old_run_has_been_moved(
+  tmp_path, monkeypatch
+):
+  reacts, said = [], []
+  monkeypatch.setattr(signals, '_without', [''])
+  monkeypatch.setattr(signals.Handler, 'start', lambda h: reacts.append(h))
+
+  def stop(code, reason):
+    said.append((code, reason))
+    raise SystemExit(code)
+
+  monkeypatch.setattr(signals, 'stop', stop)
+  workdir = tmp_path / 'run'
+  for began in range(2):
+    workdir.mkdir()
+    (workdir / 'config.json').touch()
+    if not began:
+      command.handle_signals(argparse.Namespace(restart=True, workdir=workdir))
+    with pytest.raises(SystemExit):
+      reacts[0]._react(signal.SIGTERM)
+    workdir.rename(tmp_path / f'run.{began}')
+  resumes = 'the same command without --restart resumes the run'
+  assert said == [
+    (130, 'stopped by SIGTERM before the run began'),
+    (75, f'stopped by a signal; {resumes}'),
+  ]
 
 
 def test_recorders_do_not_see_the_secrets_of_a_command(monkeypatch):
