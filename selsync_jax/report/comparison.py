@@ -67,18 +67,21 @@ def write(trials: Sequence[Trial], out: pathlib.Path) -> Comparison:
   repeat = provenance.origin() | {'configs': configs}
   files.write_json(out / f'{NAME}.json', repeat)
   runs = [run for entry in chosen for run in entry.runs.values()]
+  has_rates = len(entries) > len(chosen)
   subtitle = (
     f'{facts.shared_setting(runs)}; mean ± sample standard deviation over '
     'seeds, on the validation split; differences seed by seed, with their 95% '
     "interval by Student's t, as if they were normal"
   )
+  if has_rates:
+    subtitle += '; too favorable, as these scores chose the learning rates'
   body = [
     page.header(best, subtitle),
     _table('summary', 'Comparison', rows),
-    *_overlaps(chosen),
+    *_undecided(chosen),
     *map(page.figure, figures),
   ]
-  if len(entries) > len(chosen):
+  if has_rates:
     rates = comparison_table.rates(entries, chosen)
     title = 'Learning rates, chosen on the validation split'
     body.append(_table('grid', title, rates))
@@ -87,14 +90,14 @@ def write(trials: Sequence[Trial], out: pathlib.Path) -> Comparison:
   return found
 
 
-def _overlaps(chosen: Sequence[Entry]) -> list[Markup]:
+def _undecided(chosen: Sequence[Entry]) -> list[Markup]:
   rows = [
     (label, ['; '.join(others) or 'none'])
-    for label, others in comparison_table.overlaps(chosen).items()
+    for label, others in comparison_table.undecided(chosen).items()
   ]
-  title = f'Intervals of validation {metric_of(chosen)} that overlap'
-  head = ['method', 'overlaps with']
-  return [page.table('overlaps', title, head, rows)] if rows else []
+  title = f'What the seeds do not tell apart by validation {metric_of(chosen)}'
+  head = ['method', '95% interval of the differences has 0']
+  return [page.table('undecided', title, head, rows)] if rows else []
 
 
 def _table(name: str, title: str, rows: Table) -> Markup:

@@ -4,11 +4,11 @@ The difference to BSP is taken seed by seed, because runs with the same seed
 share initial weights and batches. Of several BSP, it is that whose config is
 most like the method's: with as many workers, for example.
 
-A method's interval is its mean over seeds, plus or minus the sample standard
-deviation. These seeds do not separate two methods whose intervals overlap.
+Two methods are told apart in the same way: by the 95% interval of their
+differences seed by seed, unless 0 is in it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import csv
 import io
 import math
@@ -132,10 +132,6 @@ def _reference(entry: Entry, bsp: Sequence[Entry]) -> Entry | None:
 def _row(entry: Entry, bsp: Entry | None, metric: str) -> dict[str, Cell]:
   scores = entry.values(f'validation_{metric}')
   reference = bsp.values(f'validation_{metric}') if bsp else {}
-  differences = [
-    scores[seed] - reference[seed]
-    for seed in sorted(scores.keys() & reference.keys())
-  ]
   sent = entry.mean('bytes_per_worker')
   seeds = f'{len(entry.runs)}'
   if entry.diverged:
@@ -145,7 +141,9 @@ def _row(entry: Entry, bsp: Entry | None, metric: str) -> dict[str, Cell]:
     times = {'virtual_seconds': ',.1f', 'waited': ',.1f', 'staleness': '.2f'}
   return {
     f'validation {metric}': _over_seeds(entry, f'validation_{metric}', '.4f'),
-    'difference to BSP': facts.interval(differences, '+z.4f'),
+    'difference to BSP': facts.interval(
+      _differences(scores, reference), '+z.4f'
+    ),
     'of BSP': spread([entry.share_of_bsp], '.1%'),
     'sent per worker': Cell(sent, facts.size(sent)),
     'LSSR': _over_seeds(entry, 'lssr', '.3f'),
@@ -246,38 +244,42 @@ def write_csv(
   files.write(path, text.getvalue())
 
 
-def overlaps(entries: Sequence[Entry]) -> dict[str, list[str]]:
-  """Returns, for methods of several seeds, those whose intervals overlap."""
+def _differences(
+  scores: Mapping[int, float], others: Mapping[int, float]
+) -> list[float]:
+  """Returns the differences of the seeds that both have."""
+  return [scores[k] - others[k] for k in sorted(scores.keys() & others.keys())]
+
+
+def undecided(entries: Sequence[Entry]) -> dict[str, list[str]]:
+  """Returns, for methods of several seeds, those not told apart from them."""
   field = f'validation_{metric_of(entries)}'
-  intervals = {}
-  for entry in entries:
-    scores = list(entry.values(field).values())
-    if len(scores) > 1:
-      mean, margin = statistics.fmean(scores), facts.deviation(scores)
-      intervals[entry.label] = mean - margin, mean + margin
+  scores = {entry.label: entry.values(field) for entry in entries}
+  scores = {label: each for label, each in scores.items() if len(each) > 1}
+
+  def is_open(label, other):
+    low, high = facts.bounds(_differences(scores[label], scores[other]))
+    return other != label and low <= 0 <= high
+
   return {
-    label: [
-      other
-      for other, (other_low, other_high) in intervals.items()
-      if other != label and other_low <= high and low <= other_high
-    ]
-    for label, (low, high) in intervals.items()
+    label: [other for other in scores if is_open(label, other)]
+    for label in scores
   }
 
 
 def verdict(entries: Sequence[Entry]) -> str:
-  """Describes the best method on validation, its cost, and its overlaps."""
+  """Describes the best method on validation, its cost, and how sure that is."""
   metric = metric_of(entries)
   best = max(entries, key=lambda entry: entry.rank)
   scores = list(best.values(f'validation_{metric}').values())
   run = next(iter(best.runs.values()))
-  others, doubt = overlaps(entries).get(best.label), ''
+  others, doubt = undecided(entries).get(best.label), ''
   if others is None:
     doubt = '; one seed, so the spread is not known'
   elif len(others) > 3:
-    doubt = f'; the intervals of {len(others)} others overlap its own'
+    doubt = f'; its seeds do not tell it from {len(others)} others'
   elif others:
-    doubt = f'; overlaps with {"; ".join(others)}'
+    doubt = f'; its seeds do not tell it from {"; ".join(others)}'
   return (
     f'Best of {len(entries)}: {best.label}, '
     f'{facts.quality(run, metric, scores)} '

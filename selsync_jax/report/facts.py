@@ -53,7 +53,8 @@ def bounds(differences: Sequence[float]) -> tuple[float, float]:
 
   It assumes that they are a random sample from a normal distribution (Student's
   t). A single one says nothing: the interval is infinite. Equal ones show no
-  spread, so both bounds are their value; rounding may tell them apart.
+  spread, so both bounds are their value, and how far others would be off is not
+  known; rounding may tell equal ones apart.
 
   >>> [round(bound, 3) for bound in bounds([0.01, 0.02, 0.03])]
   [-0.005, 0.045]

@@ -21,6 +21,7 @@ from selsync_jax.report.facts import Cell
 from selsync_jax.runs import files
 
 NAME = 'tune'
+FINALS = 'With new seeds, on the validation split that chose'
 _SHOWN = 10  # Trials in the table that are not folded away.
 
 
@@ -131,7 +132,7 @@ def write(
     page.header(title, subtitle),
     page.table(
       'finals',
-      'With new seeds',
+      FINALS,
       ['', words, 'method'],
       [(f.name, [page.number(*f.cell), f.label]) for f in finals],
     ),
@@ -184,6 +185,7 @@ def show(finals: Sequence[Final], tried: Sequence[Tried], words: str) -> None:
     value = '–' if each.value is None else f'{each.value:.4g}'
     table.add_row(each.label, value)
   table.add_section()
+  table.caption = f'{FINALS}, below the line'
   for each in finals:
     table.add_row(f'{each.name}: {each.label}', each.cell.text)
   rich.console.Console().print(table)

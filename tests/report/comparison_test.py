@@ -88,7 +88,7 @@ def test_a_score_that_is_not_finite_is_shown_as_nan():
   row = comparison_table.table([wild, bsp])['fedavg']
   assert row['validation perplexity'].text == 'nan ± nan'
   assert row['difference to BSP'].text == '+nan [+nan, +nan]'
-  assert comparison_table.overlaps([wild, bsp]) == {'bsp': [], 'fedavg': []}
+  assert comparison_table.undecided([wild, bsp]) == {'bsp': [], 'fedavg': []}
   assert comparison_table.verdict([wild, bsp]).startswith('Best of 2: bsp, ')
 
 
@@ -158,28 +158,38 @@ def test_the_best_is_chosen_by_validation_and_its_spread_is_named():
   high = entry('selsync, delta 1', 0.1, {0: (0.80, 0.1), 1: (0.82, 0.1)})
   assert comparison_table.verdict([low, high]) == (
     'Best of 2: selsync, delta 1, validation accuracy 81.0% ± 1.4% for 15.0% '
-    'of the traffic of BSP'
+    'of the traffic of BSP; its seeds do not tell it from bsp'
   )
 
 
-def test_methods_whose_intervals_overlap_are_named():
-  """Means 0.65, 0.70 and 0.90, deviations 0.071, 0.014 and 0.014."""
-  wide = entry('bsp', 0.1, {0: (0.60, 0), 1: (0.70, 0)})
-  narrow = entry('local_sgd', 0.1, {0: (0.69, 0), 1: (0.71, 0)})
-  best = entry('selsync', 0.1, {0: (0.89, 0), 1: (0.91, 0)})
-  assert comparison_table.overlaps([wide, narrow, best]) == {
-    'bsp': ['local_sgd'],
-    'local_sgd': ['bsp'],
-    'selsync': [],
+def test_methods_are_told_apart_by_their_differences_seed_by_seed():
+  """Seeds differ by 0.1, but in each `better` is 0.01 to 0.02 above BSP.
+
+  The mean of `wild` is further from BSP's, and its interval has 0.
+  """
+  bsp, better, wild = (
+    entry(name, 0.1, {seed: (score, 0) for seed, score in enumerate(scores)})
+    for name, scores in {
+      'bsp': (0.60, 0.70, 0.80),
+      'fedavg': (0.61, 0.715, 0.82),
+      'fedprox': (0.80, 0.70, 0.60),
+    }.items()
+  )
+  assert comparison_table.undecided([bsp, better, wild]) == {
+    'bsp': ['fedprox'],
+    'fedavg': ['fedprox'],
+    'fedprox': ['bsp', 'fedavg'],
   }
-  assert comparison_table.verdict([wide, narrow]).endswith(
-    '; overlaps with bsp'
+  verdict = comparison_table.verdict
+  assert verdict([bsp, better]).endswith(' of the traffic of BSP')
+  assert verdict([better, wild]).endswith(
+    '; its seeds do not tell it from fedprox'
   )
 
 
 def test_one_seed_has_no_interval():
   entries = [entry(name, 0.1, {0: (0.9, 0.9)}) for name in ('bsp', 'fedavg')]
-  assert comparison_table.overlaps(entries) == {}
+  assert comparison_table.undecided(entries) == {}
   said = comparison_table.verdict(entries)
   assert said.endswith('; one seed, so the spread is not known')
 
