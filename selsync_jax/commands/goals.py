@@ -34,8 +34,9 @@ class Goal(NamedTuple):
     }
 
   def value(self, trial: Trial) -> float | None:
-    """Returns the value of a run that has been trained to its end."""
-    point = self.objective.decisive(self.curves.of(trial)())
+    """Returns the value of a run that is finished or has diverged."""
+    points = self.curves.of(trial)()
+    point = self.objective.decisive(points, trial.is_done)
     return None if point is None else self.objective.value(point)
 
 

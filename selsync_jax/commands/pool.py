@@ -26,6 +26,7 @@ class TrialFailed(RunError):
 
   def __init__(self, trial: Trial, reason: str, status: int):
     super().__init__(f'{trial.workdir}: {reason}')
+    self.reason = reason
     self.code = status if status > 0 else 1  # A signal gives a negative one.
 
 

@@ -13,6 +13,7 @@ import itertools
 import math
 import pathlib
 import shlex
+import time
 from typing import NamedTuple, TYPE_CHECKING
 
 from selsync_jax.commands import compare
@@ -36,6 +37,7 @@ METHODS = (
   'selsync,local_sgd,diloco,sparse_loco,noloco,sparta,fedadagrad,power_sgd'
 )
 RECIPE = 'recipe.py'
+_POLL = 1.0  # Seconds between looks at the trials of other processes.
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -160,7 +162,11 @@ def _tune(options: argparse.Namespace, runner: _Runner) -> None:
     for name, space in options.spaces.items()
   )
   _try(options.trials, [bsp, ours], goal.curves, runner)
-  _finish(options, goal, bsp, ours, runner)
+  while bsp.is_under_way or ours.is_under_way:
+    time.sleep(_POLL)  # Another process has a trial, or has left one behind.
+    _try(options.trials, [bsp, ours], goal.curves, runner)
+  with search.turn(candidates.out):  # Each process shows the same in the end.
+    _finish(options, goal, bsp, ours, runner)
 
 
 def _search(
@@ -185,19 +191,24 @@ def _search(
 def _try(
   count: int, searches: Sequence['Search'], curves: 'Curves', runner: _Runner
 ) -> None:
-  """Runs `count` trials of each search, one search after the other."""
+  """Runs `count` trials of each search, one search after the other.
+
+  It leaves out those that other processes have begun.
+  """
   from selsync_jax.commands import pool
+  from selsync_jax.tune import choices
 
   begun: dict[pathlib.Path, tuple[Search, Asked]] = {}
   total = count * len(searches)
-  done = min(total, sum(search.done for search in searches))
+  done = sum(min(count, search.done) for search in searches)
   indices = itertools.count(done)
 
   def queue():
     for search in searches:
       while asked := search.ask(count):
         begun[asked.run.workdir] = search, asked
-        yield next(indices), asked.run
+        # One that was interrupted is above `count`, if that is a lower one now.
+        yield min(next(indices), total - 1), asked.run
 
   def run(trial):
     search, asked = begun.pop(trial.workdir)
@@ -207,13 +218,17 @@ def _try(
         try:
           runner.run(trial, judge)
         except pool.TrialFailed as error:
-          if error.code != ConfigError.code:  # What only the run can check.
-            raise
+          is_mistake = error.code == ConfigError.code
+          if not (is_mistake and choices.is_named(error.reason)):
+            raise  # Otherwise only the run could check its choices.
         judge()
       search.tell(asked, judge)
 
   shares = [1.0] * done + [0.0] * (total - done)
-  pool.run_each(queue(), shares, runner.jobs, runner.processes, run)
+  trials = queue()
+  if first := next(trials, None):
+    trials = itertools.chain([first], trials)
+    pool.run_each(trials, shares, runner.jobs, runner.processes, run)
 
 
 def _finish(
@@ -229,8 +244,8 @@ def _finish(
   from selsync_jax.runs import files
   from selsync_jax.runs import workdir
 
-  candidates, results = options.candidates, [*ours.results(), *bsp.results()]
-  best, tuned = results[0], results[ours.done]
+  candidates, found, of_bsp = options.candidates, ours.results(), bsp.results()
+  (best, *_), (tuned, *_), results = found, of_bsp, [*found, *of_bsp]
   results.sort(key=lambda result: goal.objective.rank(result.value))
   if best.value is None:  # BSP may have one all the same.
     best = tuned
@@ -263,7 +278,7 @@ def _finish(
     title = search_page.verdict(finals, goal.words, is_time)
     subtitle = (
       f'{facts.setting(best.run.config.to_dict())}; {goal.network}; '
-      f'{ours.done} trials, and {bsp.done} of BSP, with one seed; mean ± '
+      f'{len(found)} trials, and {len(of_bsp)} of BSP, with one seed; mean ± '
       f'sample standard deviation over {options.seeds} others'
     )
     importances = {

@@ -1,6 +1,7 @@
 """The values that a search may choose for a field, and a file of them."""
 
 import pathlib
+import re
 
 import msgspec
 
@@ -42,6 +43,11 @@ Choices = dict[str, Choice]
 """By field of the config, in dotted form."""
 
 
+def is_named(line: str) -> bool:
+  """Whether an error's line names a field that a search may vary."""
+  return bool(re.search(rf'\bconfig\.({"|".join(VARIED)})\b', line))
+
+
 def read(path: pathlib.Path) -> dict[str, Choices]:
   """Reads choices from a TOML file, by method or `ALL`, and by field.
 
@@ -55,6 +61,8 @@ def read(path: pathlib.Path) -> dict[str, Choices]:
     given = msgspec.toml.decode(path.read_bytes(), type=kind)
   except OSError as error:
     raise ConfigError(f'--space={path}: {error.strerror}') from error
+  except UnicodeDecodeError as error:
+    raise ConfigError(f'--space={path}: must be UTF-8') from error
   except msgspec.MsgspecError as error:
     raise ConfigError(f'--space={path}: {error}') from error
   found: dict[str, Choices] = {}

@@ -16,6 +16,8 @@ from selsync_jax.tune.objective import Point
 FIRST = 25
 """Percent of the budget at which a trial is first compared with others."""
 
+_PRUNED = 'pruned'  # The attribute of a trial that others were better than.
+
 SLOWER = 2.0
 """A trial that takes so many times as long as the best one is stopped."""
 
@@ -32,7 +34,8 @@ class Judge:
 
   Args:
     study: the study, with the other trials.
-    trial: the trial of the run; what it has reported is not reported again.
+    trial: the trial of the run; what it has reported is not reported again, and
+      a decision to stop it stands.
     objective: what is best.
     points: a function that returns the scores of the run so far.
   """
@@ -45,8 +48,10 @@ class Judge:
     points: Callable[[], Sequence[Point]],
   ):
     self._trial, self._objective, self._read = trial, objective, points
-    steps = study.trials[trial.number].intermediate_values
-    self._reported = max(steps, default=-1)  # Percent of the budget.
+    known = study.trials[trial.number]
+    # Percent of the budget; and whether the last one is where it was stopped.
+    self._reported = max(known.intermediate_values, default=-1)
+    self._was_pruned = _PRUNED in known.user_attrs
     self._longest = math.inf
     if objective.target is not None:
       complete = study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
@@ -73,9 +78,12 @@ class Judge:
       return True
     percent = int(100 * self._objective.share(point))
     if percent <= self._reported:
-      return False
+      return self._was_pruned and percent == self._reported
     self._reported = percent
     best = self._objective.best(self.points)
     assert best is not None
     self._trial.report(self._objective.progress(best), percent)
-    return self._trial.should_prune()
+    prunes = self._trial.should_prune()
+    if prunes:  # Before the run is stopped, which takes a while.
+      self._trial.set_user_attr(_PRUNED, True)
+    return prunes

@@ -52,11 +52,17 @@ class Objective(NamedTuple):
     gap = point.score - self.target
     return gap >= 0 if self.higher else gap <= 0
 
-  def decisive(self, points: Sequence[Point]) -> Point | None:
-    """Returns the point that decides; `None` if the run has no value."""
-    if self.target is None:
-      return self.best([point for point in points if not self.is_over(point)])
-    return next(filter(self.is_over, points), None)
+  def decisive(self, points: Sequence[Point], is_done: bool) -> Point | None:
+    """Returns the point that decides; `None` if the run has no value.
+
+    A run that is not done, but ended before its budget did, has diverged.
+    """
+    over = next(filter(self.is_over, points), None)
+    if self.target is not None:
+      return over
+    if over is None and not is_done:
+      return None
+    return self.best([point for point in points if not self.is_over(point)])
 
   def value(self, point: Point) -> float:
     """Returns the value of a run with this decisive point."""

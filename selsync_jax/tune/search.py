@@ -153,17 +153,26 @@ class Search:
           return asked
       refused = 0
       while len(self._trials(TrialState.RUNNING)) < count:
-        if isinstance(asked := self._begun(self._study.ask()), Asked):
+        asked = self._begun(self._study.ask())
+        if isinstance(asked, Asked):
           return asked
-        refused += 1
+        if asked is not None:
+          refused += 1
         if refused == _DRAWS:
           raise ConfigError(f'{refused} draws in a row were refused: {asked}')
     return None
 
-  def _begun(self, trial: optuna.Trial) -> Asked | ConfigError:
-    """Returns a trial, or why not: another process runs it, or it cannot be.
+  @property
+  def is_under_way(self) -> bool:
+    """Whether a trial has begun and has no result, be its process killed."""
+    states = [TrialState.RUNNING]
+    return bool(self._study.get_trials(deepcopy=False, states=states))
 
-    One that cannot be does not count.
+  def _begun(self, trial: optuna.Trial) -> Asked | ConfigError | None:
+    """Returns a trial; or why it cannot be; or `None` while its run is claimed.
+
+    One that cannot be does not count. A run is claimed by another process, or
+    by an equal trial: then a later `ask` returns this one.
     """
     claim = contextlib.ExitStack()
     try:
@@ -174,8 +183,8 @@ class Search:
       return error
     try:
       claim.enter_context(workdir.claimed(run.workdir, '--out'))
-    except ConfigError as error:
-      return error
+    except ConfigError:
+      return None
     trial.set_user_attr('run', str(run.workdir.relative_to(self._folder)))
     return Asked(trial, run, claim)
 
@@ -185,7 +194,7 @@ class Search:
 
   def tell(self, asked: Asked, judge: Judge) -> None:
     """Records what a trial has reached."""
-    point = self._objective.decisive(judge.points)
+    point = self._objective.decisive(judge.points, asked.run.is_done)
     shown = point or self._objective.best(judge.points)
     with turn(self._folder):  # So no `ask` takes it for one that was killed.
       asked.trial.set_user_attr('point', shown)

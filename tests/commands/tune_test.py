@@ -6,9 +6,11 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import sqlite3
 import sys
+import threading
 import time
 
 import numpy as np
@@ -16,10 +18,13 @@ import pytest
 
 from selsync_jax.__main__ import run_command
 from selsync_jax.commands import config_file
+from selsync_jax.commands import pool
 from selsync_jax.commands import tune
+from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.runs import history
 from selsync_jax.runs import records
+from selsync_jax.runs import workdir
 from selsync_jax.sync import network
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.training.train import train_and_evaluate
@@ -123,6 +128,8 @@ def test_the_verdict_is_of_new_seeds_and_in_seconds_of_the_network(tuned):
   text = pathlib.Path(page).read_text()
   for name in ('finals', 'front', 'trials'):
     assert f'<section id="{name}">' in text
+  for shown in (text, ' '.join(printed.split())):
+    assert 'With new seeds, on the validation split that chose' in shown
 
 
 def test_the_value_of_a_trial_is_its_time_on_the_network(tuned):
@@ -158,6 +165,62 @@ def test_the_same_command_repeats_nothing(tuned):
   again = run(out, train=never)
   assert again.splitlines()[-3:] == printed.splitlines()[-3:]
   assert trials(out) == before
+
+
+def interrupt(out):
+  """Makes the last trial of BSP one under way; returns its run's folder."""
+  with contextlib.closing(sqlite3.connect(out / 'tune.db')) as database:
+    of_bsp = 'from trials natural join studies where study_name = "bsp"'
+    ((last,),) = database.execute(f'select max(trial_id) {of_bsp}').fetchall()
+    where = f'where trial_id = {last}'
+    database.execute(f'update trials set state = "RUNNING" {where}')
+    query = 'select value_json from trial_user_attributes'
+    query = f'{query} {where} and "key" = "run"'
+    ((name,),) = database.execute(query).fetchall()
+    database.commit()
+  return out / json.loads(name)
+
+
+def test_a_trial_of_another_process_is_waited_for(tuned, tmp_path, monkeypatch):
+  monkeypatch.setattr(tune, '_POLL', 0.05)
+  out, printed = tuned
+  here = shutil.copytree(out, tmp_path / 'here')
+  folder = interrupt(here)
+  with contextlib.ExitStack() as claim:
+    claim.enter_context(workdir.claimed(folder, '--out'))
+    threading.Timer(1.0, claim.close).start()
+    again = run(here)
+  assert again.splitlines()[-3] == printed.splitlines()[-3]
+  assert trials(here) == trials(out)
+
+
+def test_fewer_trials_after_an_interruption_end_what_has_begun(tuned, tmp_path):
+  out, _ = tuned
+  here = shutil.copytree(out, tmp_path / 'here')
+  interrupt(here)
+  run(here, '--trials=1')
+  assert trials(here) == trials(out)
+
+
+@pytest.mark.parametrize(
+  'reason, stops',
+  [('config.sync: trigger', False), ('config.data.name: no files', True)],
+)
+def test_a_run_that_is_refused_stops_the_search_unless_its_choices_are_why(
+  reason, stops, tuned, tmp_path
+):
+  out, _ = tuned
+  here = shutil.copytree(out, tmp_path / 'here')
+  folder = interrupt(here)
+  shutil.rmtree(folder)
+
+  def train(trial, is_enough=None):
+    if trial.workdir != folder:
+      return train_here(trial)
+    raise pool.TrialFailed(trial, f'train: {reason}', ConfigError.code)
+
+  with pytest.raises(pool.TrialFailed) if stops else contextlib.nullcontext():
+    run(here, train=train)
 
 
 @pytest.mark.slow

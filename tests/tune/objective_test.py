@@ -10,28 +10,28 @@ POINTS = [Point(s, 10 * t, t) for t, s in enumerate([0.5, 0.8, 0.9, 0.7], 1)]
 def test_the_first_score_at_the_target_decides_and_its_cost_is_the_value():
   soonest = Objective(higher=True, cost='seconds', budget=8, target=0.8)
   assert soonest.direction == 'minimize'
-  assert soonest.decisive(POINTS) == POINTS[1]
+  assert soonest.decisive(POINTS, True) == POINTS[1]
   assert soonest.value(POINTS[1]) == 2
   assert [soonest.is_over(p) for p in POINTS[:2]] == [False, True]
-  assert soonest.decisive(POINTS[:1]) is None
+  assert soonest.decisive(POINTS[:1], True) is None
 
 
 def test_the_best_score_within_the_budget_decides():
   within = Objective(higher=True, cost='sent', budget=20)
   assert within.direction == 'maximize'
-  assert within.decisive(POINTS) == POINTS[1]  # 0.9 costs 30 bytes.
+  assert within.decisive(POINTS, True) == POINTS[1]  # 0.9 costs 30 bytes.
   assert within.value(POINTS[1]) == 0.8
   assert [within.is_over(p) for p in POINTS[:3]] == [False, False, True]
-  assert within.decisive(POINTS[2:]) is None
+  assert within.decisive(POINTS[2:], True) is None
 
 
 def test_of_a_loss_the_lower_one_is_better():
   within = Objective(higher=False, cost='seconds', budget=3)
   assert within.direction == 'minimize'
-  assert within.decisive(POINTS) == POINTS[0]
+  assert within.decisive(POINTS, True) == POINTS[0]
   soonest = Objective(higher=False, cost='seconds', budget=8, target=0.7)
-  assert soonest.decisive(POINTS) == POINTS[0]
-  assert soonest.decisive(POINTS[1:3]) is None
+  assert soonest.decisive(POINTS, True) == POINTS[0]
+  assert soonest.decisive(POINTS[1:3], True) is None
 
 
 def test_progress_is_in_the_direction_of_values():
@@ -41,3 +41,13 @@ def test_progress_is_in_the_direction_of_values():
       worse, better = sorted(POINTS[:2], reverse=not higher)
       rises = each.progress(better) > each.progress(worse)
       assert rises == (each.direction == 'maximize')
+
+
+def test_a_run_that_diverges_within_the_budget_has_no_value():
+  """One that reached the target before, or had spent all of it, has one."""
+  within, spent = (Objective(True, 'sent', budget) for budget in (50, 30))
+  soonest = Objective(higher=True, cost='seconds', budget=8, target=0.8)
+  assert within.decisive(POINTS, is_done=False) is None
+  assert within.decisive(POINTS, is_done=True) == POINTS[2]
+  assert spent.decisive(POINTS, is_done=False) == POINTS[2]
+  assert soonest.decisive(POINTS, is_done=False) == POINTS[1]

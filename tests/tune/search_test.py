@@ -166,6 +166,31 @@ def test_what_takes_twice_as_long_as_the_best_is_stopped(tmp_path):
   assert [r.value for r in search.results()] == [9, None]
 
 
+def test_a_decision_to_stop_stands_after_a_kill(tmp_path):
+  within = Objective(higher=True, cost='sent', budget=1000)
+  search = opened(tmp_path, objective=within)
+  good, bad = ([Point(s, 250.0, 1), Point(s, 900.0, 2)] for s in (0.9, 0.1))
+  judged(search, good)
+  for _ in range(2):
+    asked = opened(tmp_path, objective=within).ask(1000)
+    asked.claim.close()  # As the system does for a process that is killed.
+    judge = search.judge(asked, lambda: bad)
+    assert judge() and judge.is_pruned and judge.points == bad[:1]
+
+
+def test_an_equal_trial_waits_until_the_first_one_has_ended(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr('selsync_jax.tune.search._DRAWS', 2)
+  same = {'rate': (1.0,), 'period': (8,)}
+  search = opened(tmp_path, Space({'diloco': same}, {'diloco': OWN}))
+  with search.ask(3).claim:
+    assert search.ask(3) is None and search.is_under_way
+  while try_one(search, 3):
+    pass
+  assert search.done == 3 and not search.is_under_way
+
+
 def test_a_search_for_something_else_is_refused(tmp_path):
   opened(tmp_path, network='1 Gbit')
   with pytest.raises(ConfigError) as error:

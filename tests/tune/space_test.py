@@ -100,6 +100,7 @@ def test_a_file_replaces_choices(tmp_path):
   'text, line',
   [
     ('[all', 'Expected'),
+    ('# Größe', 'must be UTF-8'),
     ('[all]\n"sync.wire" = 1', 'Expected `object | array`, got `int`'),
     ('[all]\n"sync.wire" = []', 'sync.wire: has no values'),
     ('[all]\n"epochs" = {low = 3}', 'missing required field `high`'),
@@ -114,7 +115,7 @@ def test_a_file_replaces_choices(tmp_path):
 )
 def test_a_wrong_file_is_one_line_that_names_the_place(text, line, tmp_path):
   path = tmp_path / 'space.toml'
-  path.write_text(text)
+  path.write_text(text, encoding='latin-1')
   with pytest.raises(ConfigError) as error:
     choices.read(path)
   assert str(error.value).startswith(f'--space={path}: ')
