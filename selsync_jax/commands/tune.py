@@ -105,10 +105,13 @@ def _spaces(options: argparse.Namespace) -> dict[str, 'Space']:
   load, fixed = options.candidates.settings, options.candidates.fixed
   own = options.candidates.own_method
   methods.sort(key=lambda spec: spec != own)  # It comes first.
-  return {
+  spaces = {
     name: space.build(specs, load, fixed, given)
     for name, specs in ((BSP, [BSP]), ('methods', methods))
   }
+  of_all = given.get(choices.ALL, {})
+  space.check_used(spaces.values(), load, fixed, of_all)
+  return spaces
 
 
 def main(

@@ -4,7 +4,14 @@ The values of a field are a range around the config's own value, or the names
 that its constructor accepts. A file can set others.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import (
+  Callable,
+  Container,
+  Iterable,
+  Iterator,
+  Mapping,
+  Sequence,
+)
 import math
 from typing import Any, NamedTuple
 import zlib
@@ -123,8 +130,8 @@ def build(
       the config's values.
 
   Raises:
-    ConfigError: if a method refuses a value of its own choices, or all methods
-      refuse one for all. Otherwise values are left out that a method refuses.
+    ConfigError: if a method refuses a value of its own choices. Of those for
+      all methods, values are left out that a method refuses.
   """
   choices: dict[str, Choices] = {}
   values: dict[str, dict[str, Any]] = {}
@@ -143,11 +150,26 @@ def build(
       if field not in fixed and not {field, f'{field}.name'} & set_here
     }
     values[spec] = {f: _own(settings.config, f) for f in choices[spec]}
-  for field, choice in given.get(ALL, {}).items():
-    unused = not any(field in each for each in choices.values())
-    if unused and field not in fixed:
-      load(specs[0], {field: _ends(choice)[0]})  # It says what is wrong.
   return Space(choices, values)
+
+
+def check_used(
+  spaces: Iterable[Space], load: Load, fixed: Container[str], choices: Choices
+) -> None:
+  """Raises `ConfigError` for a choice for all that all methods refuse.
+
+  Args:
+    spaces: spaces that were built with these choices.
+    load: see `Load`.
+    fixed: see `build`.
+    choices: those of `ALL`.
+  """
+  every = {spec: own for space in spaces for spec, own in space.choices.items()}
+  *_, last = every
+  for field, choice in choices.items():
+    if field not in fixed and not any(field in own for own in every.values()):
+      for value in _ends(choice):
+        load(last, {field: value})  # It says what is wrong.
 
 
 def _ends(choice: Choice) -> Sequence[Any]:
@@ -155,6 +177,14 @@ def _ends(choice: Choice) -> Sequence[Any]:
   if isinstance(choice, Range):
     return choice.low, choice.high
   return [value for value in choice if value != OWN]
+
+
+def _doublings(choice: Range) -> tuple[int, ...]:
+  """Returns the doublings of the low end of whole numbers; others have none."""
+  if not choice.is_whole or choice.low <= 0:
+    return ()
+  low, high = int(choice.low), int(choice.high)
+  return tuple(low << k for k in range((high // low).bit_length()))
 
 
 def _accepted(
@@ -170,7 +200,9 @@ def _accepted(
     return True
 
   if isinstance(choice, Range):
-    return choice if all(map(accepts, _ends(choice))) else None
+    if all(map(accepts, _ends(choice))):
+      return choice
+    choice = _doublings(choice)
   kept = tuple(value for value in choice if value == OWN or accepts(value))
   return kept if kept not in ((), (OWN,)) else None
 

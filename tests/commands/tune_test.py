@@ -289,6 +289,15 @@ def test_a_mistake_is_one_line_and_exit_code_2(flags, line, tmp_path, capsys):
   assert not [*tmp_path.glob('*/seed0')]
 
 
+def test_a_field_for_all_may_be_one_that_bsp_lacks(tmp_path):
+  path = tmp_path / 'space.toml'
+  path.write_text('[all]\n"sync.period" = [4, 8]\n"sync.wire" = ["own"]\n')
+  options = tune.parse([*FLAGS, f'--space={path}', '--methods=local_sgd'])
+  assert options.spaces['methods'].choices['local_sgd']['sync.period'] == (4, 8)
+  for space in options.spaces.values():
+    assert not any('sync.wire' in each for each in space.choices.values())
+
+
 def test_a_section_of_another_method_is_refused(tmp_path, capsys):
   path = tmp_path / 'space.toml'
   path.write_text('[gossip]\n"sync.period" = [1, 2]\n')

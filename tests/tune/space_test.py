@@ -18,9 +18,9 @@ NUMPY = '--config.data.backend=numpy'
 
 def build(*specs, fields=(), given=None, file='digits'):
   candidates = Candidates(file, [NUMPY, *fields], pathlib.Path('nowhere'))
-  chosen = space.build(
-    specs, candidates.settings, candidates.fixed, given or {}
-  )
+  load, fixed, given = candidates.settings, candidates.fixed, given or {}
+  chosen = space.build(specs, load, fixed, given)
+  space.check_used([chosen], load, fixed, given.get(choices.ALL, {}))
   return chosen, candidates
 
 
@@ -40,6 +40,7 @@ def test_ranges_are_around_the_own_values_and_within_their_limits(every):
   found = every[0].choices
   assert found['local_sgd']['sync.period'] == Range(2, 32)
   assert found['diloco']['sync.outer.learning_rate'].high == 2.8
+  assert found['groups']['sync.size'] == (2, 4)  # Powers of two of 4 workers.
   assert found['fedavg']['sync.fraction'] == Range(0.25, 1.0)
   assert found['muloco']['optimizer.learning_rate'] == Range(0.005, 0.08)
   assert found['bsp'].keys() == {
