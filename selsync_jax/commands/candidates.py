@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TYPE_CHECKING
 
 from selsync_jax.commands import config_file
 from selsync_jax.commands import flags
-from selsync_jax.config import config_errors
 
 if TYPE_CHECKING:
   from selsync_jax.runs.history import Trial
@@ -49,7 +48,7 @@ class Candidates(NamedTuple):
 
     Raises `ConfigError` if its fields cannot be together.
     """
-    from selsync_jax.methods import Context  # Imports JAX.
+    from selsync_jax.training import setup  # Imports JAX.
 
     method, *own = spec.split('+')
     given = [f'--config.{field}' for field in own]
@@ -58,10 +57,7 @@ class Candidates(NamedTuple):
       [*self.fields, *given, *config_file.arguments(fields)],
     )
     config_file.refuse_simulation(settings.config)
-    assert settings.method is not None  # It is not asynchronous.
-    with config_errors('sync'):
-      strategy = settings.method(Context(1, settings.config.seed))
-      strategy.averager.check(settings.config.workers)
+    setup.draft(settings)
     return settings
 
   def trials(

@@ -95,16 +95,29 @@ def _lssr(given: float | None, run: pathlib.Path | None) -> float:
 def _configs(
   file: str, fields: Sequence[str]
 ) -> dict[str, 'ml_collections.ConfigDict']:
-  """Returns the config of every method, even if `FILE:METHOD` picks one."""
+  """Returns the config of every method, even if `FILE:METHOD` picks one.
+
+  A field of `sync` is for the methods that have it, if any has it.
+  """
+  from selsync_jax.commands.trials import has  # Imports NumPy.
   from selsync_jax.methods import METHODS
 
   config_file.register(file, fields)
   _, *picked = config_file.names(file)
   variant = ','.join(name for name in picked if name not in METHODS)
   file = f'{file.partition(":")[0]}:{variant}'
+  files = {m: config_file.with_method(file, m) for m in list(METHODS)}
+  bare = {m: config_file.load(name, []) for m, name in files.items()}
+  owners: dict[str, list[str]] = {}
+  for argument in fields:
+    found = flags.FIELD.fullmatch(argument)
+    if found and found[2].startswith('sync.'):
+      owners[argument] = [m for m in files if has(bare[m], found[2])]
   return {
-    method: config_file.load(config_file.with_method(file, method), fields)
-    for method in list(METHODS)
+    method: config_file.load(
+      name, [f for f in fields if method in (owners.get(f) or files)]
+    )
+    for method, name in files.items()
   }
 
 

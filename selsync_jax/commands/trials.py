@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import itertools
 import pathlib
 import re
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 import ml_collections
 
@@ -18,6 +18,9 @@ from selsync_jax.fields import completed
 from selsync_jax.runs import files
 from selsync_jax.runs import records
 from selsync_jax.runs.history import Trial
+
+if TYPE_CHECKING:
+  from selsync_jax.training.settings import Settings
 
 
 def list_trials(
@@ -48,7 +51,7 @@ def list_trials(
     name = config_file.with_method(file, method)
     common = [*fields, *(f'--config.{field}' for field in own)]
     config = config_file.load(name, common)
-    swept = [field for field in sweeps if _has(config, field)]
+    swept = [field for field in sweeps if has(config, field)]
     unknown = {k: values for k, values in unknown.items() if k not in swept}
     combined = itertools.product(*(sweeps[field] for field in swept))
     for values, rate in itertools.product(combined, learning_rates or [None]):
@@ -70,7 +73,7 @@ def list_trials(
   return trials
 
 
-def _has(config: Any, field: str) -> bool:
+def has(config: Any, field: str) -> bool:
   """Whether a config has a field of this dotted name, perhaps of a part."""
   for name in field.split('.'):
     if not isinstance(config, ml_collections.ConfigDict):
@@ -102,7 +105,8 @@ def _trial(
   out: pathlib.Path,
   simulate: bool,
 ) -> Trial:
-  config = config_file.load(file, flags)
+  settings = config_file.settings(file, flags)
+  config = settings.config
   if not simulate:
     config_file.refuse_simulation(config)
   label, rate = _label(config.sync, own), config.optimizer.learning_rate
@@ -118,6 +122,7 @@ def _trial(
     command='simulate' if simulate else 'train',
   )
   _check_workdir(trial)
+  _check_method(trial, settings)
   return trial
 
 
@@ -136,14 +141,15 @@ def _label(sync: ml_collections.ConfigDict, own: Sequence[str]) -> str:
     if isinstance(value, int | float)
     and not (name in _UNLABELED and value == defaults.get(name))
   }
-  for field in own:
-    name, _, value = field.partition('=')
-    path = name.removesuffix('.name')
-    short = path.rpartition('.')[2]
-    if path.removeprefix('sync.') in sync:
+  pairs = (field.partition('=') for field in own)
+  given = {name.removesuffix('.name'): value for name, _, value in pairs}
+  for path, value in given.items():
+    *section, short = path.split('.')
+    if section == ['sync'] and short in sync:
       numbers.setdefault(short, value)
     else:
-      numbers[path if short in numbers else short] = value
+      keys = short, path, f'config.{path}'
+      numbers[next(key for key in keys if key not in numbers)] = value
   return ', '.join([sync.method, *map(' '.join, numbers.items())])
 
 
@@ -151,6 +157,18 @@ def _number(value: float) -> str:
   """Returns the shortest text that tells this number from others."""
   short = f'{value:g}'
   return short if float(short) == value else str(value)
+
+
+def _check_method(trial: Trial, settings: 'Settings') -> None:
+  """Raises `ConfigError` if the method cannot be, or not with its workers."""
+  from selsync_jax.simulate import run
+  from selsync_jax.training import setup
+
+  check = run.refuse if trial.command == 'simulate' else setup.draft
+  try:
+    check(settings)
+  except ConfigError as error:
+    raise ConfigError(f'{trial.label}: {error}') from error
 
 
 def _check_workdir(trial: Trial) -> None:

@@ -1,6 +1,7 @@
 """A simulated run from config to summary."""
 
 import functools
+import math
 import pathlib
 from typing import Any
 
@@ -18,6 +19,7 @@ from selsync_jax.simulate.ledgers import AsynchronousLedger
 from selsync_jax.simulate.numerics import Numerics
 from selsync_jax.simulate.simulation import Use
 from selsync_jax.sync.traffic import nbytes
+from selsync_jax.training import setup
 from selsync_jax.training import start
 from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.hooks import Hooks
@@ -25,7 +27,6 @@ from selsync_jax.training.problem import create_problem
 from selsync_jax.training.settings import check
 from selsync_jax.training.settings import Config
 from selsync_jax.training.settings import Settings
-from selsync_jax.training.setup import create_plan
 from selsync_jax.training.train import describe_data
 from selsync_jax.training.train import train_and_evaluate
 
@@ -43,10 +44,9 @@ def simulate(
   the arguments and errors. The result is the summary, as in `summary.json`.
   """
   settings = check(config)
-  if settings.config.pace == 'free':
-    raise ConfigError("config.pace='free': is for islands alone")
+  refuse(settings)
   config = settings.config.copy_and_resolve_references()
-  config.update(mapper='vmap', mesh={'data': 1, 'fsdp': 1})  # Time is virtual.
+  config.update(mapper='vmap')  # Time is virtual.
   settings = settings._replace(config=config)
   if settings.method is None:
     return _train_asynchronously(settings, workdir, restart, accept_changes)
@@ -59,6 +59,31 @@ def simulate(
     accept_changes=accept_changes,
     create_ledger=create_ledger,
   )
+
+
+def refuse(settings: Settings) -> None:
+  """Raises `ConfigError` for what a simulation cannot do, before any work."""
+  config = settings.config
+  if config.pace == 'free':
+    raise ConfigError("config.pace='free': is for islands alone")
+  if math.prod(config.mesh.values()) > 1:
+    raise ConfigError(
+      f'config.mesh={config.mesh.to_dict()}: a simulation has workers of one '
+      'device'
+    )
+  cluster = create_cluster(
+    config.cluster.to_dict(), workers=config.workers, steps=0, seed=config.seed
+  )
+  if settings.method is not None:
+    setup.draft(settings)
+    return
+  for field, only in (('on_nonfinite', 'stop'), ('ema_decay', None)):
+    if config[field] != only:
+      raise ConfigError(
+        f'config.{field}={config[field]!r}: must be {only}, as '
+        f'{config.sync.method} is asynchronous'
+      )
+  Engine(methods.create_method(**config.sync.to_dict()), cluster, nbytes=0.0)
 
 
 def _train_asynchronously(
@@ -76,7 +101,7 @@ def _train_asynchronously(
   session.say('preparing data')
   problem = create_problem(start.fit(settings, session.record))
   start.check_size(problem)
-  plan = create_plan(config, problem)
+  plan = setup.create_plan(config, problem)
   cluster, seed = config.cluster.to_dict(), problem.seed
   cluster = create_cluster(
     cluster, workers=plan.workers, steps=problem.steps, seed=seed
@@ -117,17 +142,7 @@ def _train_asynchronously(
 
 
 def _check(config: ml_collections.ConfigDict, session: Session) -> None:
-  """Raises `ConfigError` for what an asynchronous run cannot do."""
-  if config.on_nonfinite != 'stop':
-    raise ConfigError(
-      f'config.on_nonfinite={config.on_nonfinite!r}: must be stop, as '
-      f'{config.sync.method} is asynchronous'
-    )
-  if config.ema_decay is not None:
-    raise ConfigError(
-      f'config.ema_decay={config.ema_decay!r}: must be None, as '
-      f'{config.sync.method} is asynchronous'
-    )
+  """Raises `ConfigError` if a run cannot resume with these workers."""
   record = session.record
   if record and record['workers'] != config.workers:
     raise ConfigError(

@@ -203,7 +203,7 @@ def create_setup(settings: Settings, mapper: Mapper | None = None) -> Setup:
   """
   config = settings.config
   # Find mistakes in the method before reading the data, which can take long.
-  trigger = _strategy(settings, Context(1000, config.seed)).trigger
+  trigger = draft(settings).trigger
   problem = create_problem(settings)
   if (spacing := trigger.traits.spacing) > problem.steps:
     raise ConfigError(
@@ -234,6 +234,14 @@ def _check_pace(config: ml_collections.ConfigDict, setup: Setup) -> None:
       f"config.pace='free': {why}; it needs a trigger that does not vote, such "
       'as every, and no reducer'
     )
+
+
+def draft(settings: Settings) -> Strategy:
+  """Makes the strategy as if an epoch had 1,000 steps; refuses what cannot be.
+
+  It raises `ConfigError`, without the data that say how many steps there are.
+  """
+  return _strategy(settings, Context(1000, settings.config.seed))
 
 
 def _strategy(settings: Settings, context: Context) -> Strategy:

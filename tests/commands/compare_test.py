@@ -271,12 +271,30 @@ def test_a_folder_with_runs_of_another_config_is_refused(compared, data_dir):
       "config.sync.method='sgd' is not one of selsync",
     ),
     (
+      ['--methods=bsp,groups', '--config.workers=6'],
+      'groups, all_every 10, period 1, size 2: config.sync: butterfly groups '
+      'need a power of two of workers, got 6',
+    ),
+    (
+      ['--simulate', '--methods=bsp,groups', '--config.workers=6'],
+      'groups, all_every 10, period 1, size 2: config.sync: butterfly groups '
+      'need a power of two of workers, got 6',
+    ),
+    (
+      ['--simulate', '--methods=bsp,ssp+sync.staleness=-1'],
+      'ssp, staleness -1: config.sync.staleness=-1: must be',
+    ),
+    (
+      ['--simulate', '--methods=bsp,wagma', '--config.workers=6'],
+      'wagma, tau 10: config.sync: wagma needs a power of two of workers',
+    ),
+    (
       ['--config=digits:bsp'],
       '--config=digits:bsp: must name no method; --methods names them',
     ),
   ],
 )
-def test_a_mistake_is_one_line(flags, line, tmp_path, data_dir):
+def test_a_mistake_is_one_line_before_any_run(flags, line, tmp_path, data_dir):
   with pytest.raises(ConfigError) as error:
     compare(tmp_path, data_dir, *flags)
   assert str(error.value).startswith(line)
@@ -345,6 +363,13 @@ def test_a_field_of_a_method_that_is_set_again_has_its_last_value(tmp_path):
   assert [trial.label for trial in grid] == [
     'selsync, delta 0.1, smoothing 0.2',
     'selsync, delta 0.3, smoothing 0.2',
+  ]
+
+
+def test_a_field_of_the_run_and_one_of_its_method_have_two_labels(tmp_path):
+  assert labels(tmp_path, 'fedavg', '--sweep=epochs=4,8') == [
+    'fedavg, epochs 0.25, fraction 1, config.epochs 4',
+    'fedavg, epochs 0.25, fraction 1, config.epochs 8',
   ]
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from selsync_jax.__main__ import run_command
 from selsync_jax.commands import plan
+from selsync_jax.config import ConfigError
 from selsync_jax.methods import METHODS
 from selsync_jax.runs import records
 from selsync_jax.sync import network
@@ -77,6 +78,17 @@ def test_a_narrow_terminal_shows_what_decides(monkeypatch, capsys, perceptron):
   assert {'method', 'LSSR', 'step', 'speed-up'} <= {*head.split()}
 
 
+def test_a_field_of_sync_is_for_the_methods_that_have_it():
+  fields = ['--config.sync.vote_every=8', '--config.sync.delay=2']
+  fields += ['--config.workers=2']
+  configs = plan._configs('digits', fields)
+  assert configs['selsync'].sync.vote_every == 8
+  assert {config.workers for config in configs.values()} == {2}
+  assert {config.sync.delay.steps for config in configs.values()} == {2}
+  with pytest.raises(ConfigError, match='this config has no such field'):
+    plan._configs('digits', ['--config.sync.vote_ever=8'])
+
+
 GIVEN = '--lssr=0.9'
 MESH = '--config.mapper=mesh'
 PIECES = '--config.accumulate=4'
@@ -138,7 +150,7 @@ def test_devices_of_a_mesh_share_the_batch(
       'a multiple of --devices-per-worker=16 times config.accumulate=4',
     ),
     ([GIVEN, '--workers=0'], '--workers=0: must be a whole number of at'),
-    ([GIVEN, '--config.sync.delta=1'], 'this config has no such field'),
+    ([GIVEN, '--config.sync.vote_ever=8'], 'this config has no such field'),
     ([GIVEN, '--worker=4'], "Unknown command line flag 'worker'"),
   ],
 )

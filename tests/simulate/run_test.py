@@ -126,6 +126,7 @@ def test_a_simulation_is_no_continuation_of_a_real_run_nor_of_other_workers(
     ({'cluster__delay': 0.5}, 'cluster.delay was None, now 0.5'),
     ({'on_nonfinite': 'skip'}, "config.on_nonfinite='skip': must be stop"),
     ({'ema_decay': 0.9}, 'config.ema_decay=0.9: must be None'),
+    ({'mapper': 'mesh', 'mesh__data': 2}, 'has workers of one device'),
   ):
     with pytest.raises(ConfigError, match=message):
       run(asp, 'asp', **fields)
