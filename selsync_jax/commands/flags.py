@@ -186,6 +186,9 @@ def whole(minimum: int) -> Callable[[str], int]:
   return reader(int, words, lambda value: value >= minimum)
 
 
+port = reader(int, 'a port, from 0 to 65535', range(65536).__contains__)
+
+
 _TRUTH = {'true': True, 't': True, '1': True}
 _TRUTH |= {'false': False, 'f': False, '0': False}
 truth = reader(lambda text: _TRUTH[text.lower()], 'true or false')
@@ -257,6 +260,13 @@ def latency(text: str) -> float:
   from selsync_jax.sync import network  # Imports JAX.
 
   return network.latency(text)
+
+
+def duration(text: str) -> float:
+  """Reads a time above 0 such as `5ms`, in seconds."""
+  if seconds := latency(text):
+    return seconds
+  raise ValueError('must be above 0')
 
 
 _SIZES = {'B': 1.0, 'kB': 1e3, 'MB': 1e6, 'GB': 1e9, 'TB': 1e12}

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from selsync_jax.commands.candidates import Candidates
+from selsync_jax.config import ConfigError
 from selsync_jax.report import facts
 from selsync_jax.runs import files
 from selsync_jax.runs import history
@@ -53,6 +54,11 @@ def compute(
     name = candidates.settings(spec, fields).config.optimizer.name
     if name not in known:
       known[name] = given or candidates.step_seconds(spec, fields)
+    if given and known[name] != given:
+      raise ConfigError(
+        f'--step={1e3 * given:g}ms: {path} has {1e3 * known[name]:.3g} ms for '
+        f'{name}; take another --out'
+      )
   files.write_json(path, known)
   return known
 

@@ -43,15 +43,13 @@ def main(arguments: Sequence[str]) -> None:
   line = flags.CommandLine('meet')
   add_numbers(line, 'Number of islands.')
   line.flag('host', 'Name or address of this host, as islands reach it.')
-  line.flag(
-    'port', 'Port to listen at; 0 is a free one.', flags.whole(0), '7070'
-  )
+  line.flag('port', 'Port to listen at; 0 is a free one.', flags.port, '7070')
   about = 'Seconds that an island waits for the others.'
   line.flag('timeout', about, flags.positive, '600')
   about = 'File of the secrets, which is made if it does not exist.'
   line.flag('keep', about, pathlib.Path)
   about = 'Port of localhost to serve metrics at, for Prometheus; 0 is free.'
-  line.flag('metrics', about, flags.whole(0))
+  line.flag('metrics', about, flags.port)
   about = 'File to which a line of JSON is added when an island comes or goes.'
   line.flag('log', about, pathlib.Path)
   options = line.parse(arguments)

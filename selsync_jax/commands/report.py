@@ -31,7 +31,11 @@ def main(arguments: Sequence[str]) -> None:
   from selsync_jax.report import run_page  # Imports matplotlib.
   from selsync_jax.runs import journal
 
-  events = journal.read(options.islands) if options.islands else []
+  try:
+    events = journal.read(options.islands) if options.islands else []
+  except OSError as error:
+    line = f'--islands={options.islands}: {error.strerror}'
+    raise ConfigError(line) from error
   if options.islands and not events:
     raise ConfigError(f'--islands={options.islands}: holds no events')
   print(run_page.write(workdirs, options.out or workdirs[0], events))

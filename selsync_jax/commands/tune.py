@@ -61,7 +61,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   line.flag('seeds', about, flags.whole(1), '3')
   line.flag('jobs', 'Runs at a time.', flags.whole(1), '1')
   about = 'Time that a step computes: 5ms. Default: it is measured.'
-  line.flag('step', about, flags.latency)
+  line.flag('step', about, flags.duration)
   line.flag('out', 'Folder. Default: runs/tune-CONFIG.', flags.folder)
   options = line.parse(arguments)
   names = 'target', 'seconds', 'bytes'

@@ -24,9 +24,13 @@ class Cell(NamedTuple):
 
 
 def size(count: float) -> str:
-  """Formats a number of bytes with an SI prefix."""
+  """Formats a number of bytes with an SI prefix.
+
+  >>> size(999_400), size(999_600)
+  ('999 kB', '1 MB')
+  """
   for unit in ('B', 'kB', 'MB', 'GB'):
-    if count < 1000:
+    if count < 999.5:  # Otherwise it would be rounded to 1e+03.
       return f'{count:.3g} {unit}'
     count /= 1000
   return f'{count:.3g} TB'
@@ -146,8 +150,16 @@ def headline(runs: Sequence[Run]) -> str:
     text = _result(runs[0])
   else:
     best = max(runs, key=lambda run: run.rank())
+    if len({run.goal.main for run in runs}) > 1 or len(_datasets(runs)) > 1:
+      return f'{len(runs)} runs of different tasks'
     text = f'Best of {len(runs)} runs: {best.name}, {_result(best)}'
   return text[0].upper() + text[1:]
+
+
+def _datasets(runs: Sequence[Run]) -> set[str]:
+  """Returns the names of the data sets of runs, as far as they are known."""
+  names = (run.config.get('data', {}).get('name') for run in runs)
+  return {name for name in names if name}
 
 
 def _result(run):

@@ -23,7 +23,8 @@ class Engine:
 
   `nbytes` is the size of parameters and batch statistics. Without what computes
   the arrays, the clock runs alone, for times. The seed is that of the method's
-  draws. A field of the method that does not fit the cluster is a `ConfigError`.
+  draws, and a worker sends `injected` bytes of examples at each step. A field
+  of the method that does not fit the cluster is a `ConfigError`.
   """
 
   def __init__(
@@ -33,9 +34,10 @@ class Engine:
     nbytes: float,
     compute: numerics.Numerics | None = None,
     seed: int = 0,
+    injected: float = 0.0,
   ):
     self._compute, self._algebra = compute, Algebra(compute)
-    self.sim = Simulation(cluster, nbytes, self._algebra, seed)
+    self.sim = Simulation(cluster, nbytes, self._algebra, seed, injected)
     self._models = method(self.sim)
     self.uses = 0  # Returned so far by `advance`.
 

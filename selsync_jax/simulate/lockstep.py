@@ -139,6 +139,7 @@ class LockstepLedger(VirtualLedger):
   ) -> list[Collective]:
     """Returns the step's collectives; `rate` says how often each is issued.
 
+    One whose `scale` is 0, as nobody has anything to send, is not.
     Late ones that take turns are issued in equal parts: they are no barrier.
     """
     issued = []
@@ -149,8 +150,8 @@ class LockstepLedger(VirtualLedger):
         math.floor(n * rate + _ROUNDING) for n in (count - 1, count)
       )
       times = rate if collective.late and not at_step else after - before
-      if times and (at_step or synced):
-        scale = metrics[collective.scale][0] if collective.scale else 1
+      scale = metrics[collective.scale][0] if collective.scale else 1
+      if times and scale and (at_step or synced):
         nbytes = collective.nbytes * float(scale)
         issued.append(collective._replace(rate=times, nbytes=nbytes))
     return issued

@@ -107,7 +107,10 @@ def _train_asynchronously(
     cluster, workers=plan.workers, steps=problem.steps, seed=seed
   )
   numerics = Numerics(problem, config.optimizer.to_dict())
-  engine = Engine(method, cluster, nbytes(problem.shapes), numerics, seed)
+  engine = Engine(
+    *(method, cluster, nbytes(problem.shapes), numerics, seed),
+    injected=problem.data.injected_bytes_per_step,
+  )
   totals = start.totals(problem, plan, session.record)
   ledger = AsynchronousLedger(totals, problem, plan)
   found = problem.fingerprint | cluster.files

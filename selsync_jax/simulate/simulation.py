@@ -91,11 +91,17 @@ class Simulation:
   """A cluster that trains on a virtual clock.
 
   A message has `nbytes`: the parameters and batch statistics. The seed is that
-  of `draws`.
+  of `draws`. Before a step, a worker waits for the exchange of `injected` bytes
+  of examples, which the ledger counts.
   """
 
   def __init__(
-    self, cluster: Cluster, nbytes: float, algebra: Algebra, seed: int
+    self,
+    cluster: Cluster,
+    nbytes: float,
+    algebra: Algebra,
+    seed: int,
+    injected: float = 0.0,
   ):
     self.env = simpy.Environment()
     self.algebra, self.network, self.nbytes = algebra, cluster.network, nbytes
@@ -107,6 +113,9 @@ class Simulation:
     self.uses: list[Use] = []  # The engine empties it.
     self.spans: list[Span] = []  # The engine empties it.
     self._seconds, self._seed = cluster.seconds, seed
+    self._exchange = 0.0  # Seconds before each step.
+    if injected:
+      self._exchange = self.network.seconds(Collective('exchange', injected))
 
   @property
   def step(self) -> int:
@@ -129,9 +138,13 @@ class Simulation:
 
   def compute(self, worker: int, model: Model) -> Process:
     """Computes a worker's next gradient; returns a `Gradient`."""
-    step, began = self.steps[worker], self.env.now
+    step = self.steps[worker]
     self.steps[worker] += 1
     self.versions[worker] = model.version
+    if self._exchange:
+      arrived = self.env.timeout(self._exchange)
+      yield from self.hold(worker, arrived, 'communicate')
+    began = self.env.now
     value = self.algebra.gradient(model.value, worker, step)
     ended = self.env.timeout(self._seconds(worker, step))
     yield from self.hold(worker, ended, 'compute')

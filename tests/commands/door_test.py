@@ -138,6 +138,10 @@ def test_an_unknown_command_is_one_line_and_exit_code_2(capsys):
       ['launch', '--processes=2', '--minimum=1', '--', 'true'],
       'launch: --minimum=1: must be at most --islands, which is missing',
     ),
+    (
+      ['meet', '--metrics=70000'],
+      'meet: --metrics=70000: must be a port, from 0',
+    ),
     (['meet', '--islands=2'], 'meet: --host=: must be a name or an IPv4 addr'),
     (['meet', '--islands=2', '--host=::1'], 'meet: --host=::1: must be a na'),
     (

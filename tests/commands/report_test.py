@@ -41,6 +41,8 @@ def test_a_mistake_is_one_line_and_exit_code_2(workdir, tmp_path, capsys):
     (tmp_path,): f'{tmp_path}: not the workdir of a run, no config.json',
     (__file__,): f'{__file__}: not the workdir of a run, no config.json',
     (workdir, '--out='): '--out=: must not be empty',
+    (workdir, '--islands=nowhere'): '--islands=nowhere: No such file or '
+    'directory',
     (workdir, tmp_path): 'several workdirs: give --out=FOLDER',
   }
   for arguments, line in cases.items():

@@ -167,6 +167,14 @@ def test_the_same_command_repeats_nothing(tuned):
   assert trials(out) == before
 
 
+def test_a_step_of_another_length_is_refused(tuned):
+  out, _ = tuned
+  with pytest.raises(
+    ConfigError, match=f'^--step=6ms: {out}/compute.json has 5'
+  ):
+    run(out, '--step=6ms')
+
+
 def interrupt(out):
   """Makes the last trial of BSP one under way; returns its run's folder."""
   with contextlib.closing(sqlite3.connect(out / 'tune.db')) as database:
@@ -271,6 +279,7 @@ def test_a_target_that_nobody_reaches_is_one_line(tmp_path):
     (['--target=nan'], '--target=nan: must be a finite number'),
     (['--trials=0'], '--trials=0: must be a whole number of at least 1'),
     (['--step=5'], '--step=5: must be a number and one of us, ms, s'),
+    (['--step=0ms'], '--step=0ms: must be above 0'),
     (['--methods=bsp'], '--methods=bsp: must name another method, too'),
     (['--methods=sgd'], "config.sync.method='sgd' is not one of selsync"),
     (['--methods=asp'], "config.sync.method='asp': is asynchronous"),

@@ -1,5 +1,6 @@
 """The page of a run: its numbers, its lines, how it stopped."""
 
+import dataclasses
 import html
 import json
 import re
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from selsync_jax.configs import digits
+from selsync_jax.report import facts as run_facts
 from selsync_jax.report import run_page
 from selsync_jax.report.figure import WIDE
 from selsync_jax.runs import history
@@ -266,3 +268,10 @@ def test_several_runs_share_a_page(workdir, text, tmp_path):
   x, _ = line(shown, 'communication', 1, names[1])
   assert list(x) == list(range(1, 16))
   assert len(list((tmp_path / 'both' / 'plots').iterdir())) == 7
+
+
+def test_of_runs_of_different_tasks_none_is_the_best(workdir, tmp_path):
+  first = history.read(workdir)
+  config = {**first.config, 'data': {**first.config['data'], 'name': 'cifar10'}}
+  other = dataclasses.replace(first, config=config)
+  assert run_facts.headline([first, other]) == '2 runs of different tasks'

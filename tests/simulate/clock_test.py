@@ -45,6 +45,14 @@ def test_equal_workers_without_latency_lose_no_time(method, fields):
   assert {span.kind for span in engine.spans()} == {'compute'}
 
 
+def test_a_step_waits_for_the_examples_that_others_send():
+  """A million bits take 0.1 seconds, as long as a step computes."""
+  engine = small.clock('asp', injected=125_000, bandwidth='10Mbit')
+  alone = small.clock('asp', bandwidth='10Mbit')
+  ends = [each.advance(4)[0].seconds for each in (engine, alone)]
+  assert ends[0] == pytest.approx(ends[1] + 0.1)
+
+
 # One of eight workers needs two seconds for a step, the others one. Nobody
 # waits: in 2 seconds 15 gradients. Everybody waits for the slowest: in 2
 # seconds 8 gradients.

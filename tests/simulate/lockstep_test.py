@@ -40,6 +40,15 @@ def count(ledger, synced, **more):
   return ledger.count(metrics | more)
 
 
+def test_what_nobody_sends_takes_no_time_and_is_no_barrier():
+  ledger = create([Collective('all_reduce', 1.0, 'step', scale='renewed')])
+  quiet, sent = (
+    count(ledger, False, renewed=np.full(2, renewed)) for renewed in (0.0, 1.0)
+  )
+  assert quiet['virtual_seconds'] == 5 and quiet['waited'] == [0, 0]
+  assert sent['virtual_seconds'] == 7 + 1.0 + 2 * 0.25
+
+
 def test_a_step_takes_the_slowest_worker_and_its_collectives():
   ledger = create([Collective('all_reduce', nbytes=1.0, at='step')])
   rows = [count(ledger, True) for _ in SECONDS]

@@ -67,7 +67,7 @@ def train(method, seed=0, width=None, plain=False, fields=(), **where):
   )
 
 
-def clock(method, seed=0, fields=(), **where):
+def clock(method, seed=0, fields=(), injected=0.0, **where):
   """An engine that runs the clock alone."""
   make = methods.create_method(method, **dict(fields))
-  return Engine(make, cluster(**where), NBYTES, seed=seed)
+  return Engine(make, cluster(**where), NBYTES, None, seed, injected)

@@ -15,6 +15,8 @@ from selsync_jax.simulate.simulation import Model
 from selsync_jax.simulate.simulation import Models
 from selsync_jax.simulate.simulation import Simulation
 
+_ROUNDING = 1e-9  # Eight times 0.1 seconds, added, are less than 0.8.
+
 
 def a_edit(
   sim: Simulation,
@@ -60,7 +62,7 @@ def a_edit(
         value = algebra.with_statistics(value, [gradient.value])
         models[i] = Model(value, version + 1)
         sim.use(gradient, version)
-        if sim.env.now - began >= seconds:
+        if sim.env.now - began > seconds * (1 - _ROUNDING):
           break
       yield from meeting(rounds).attend(i)
       rounds += 1
