@@ -76,7 +76,7 @@ def lag(
   *,
   xi: NonNegative = 0.1,
   history: Count = 10,
-  bits: Literal[2, 4, 8] | None = None,
+  bits: Literal[4, 8] | None = None,
 ) -> Strategy:
   """Reuses gradients that hardly change: `every(1)`, `lazy(xi, history)`.
 
@@ -84,7 +84,7 @@ def lag(
     xi: the change of a worker's gradient that it does not send, relative to
       each of the last mean gradients, squared; at least 0. The paper's is 0.1.
     history: D, the number of mean gradients that count; the paper's is 10.
-    bits: the bits of an element that is sent, 2, 4 or 8, which makes it LAQ;
+    bits: the bits of an element that is sent, 4 or 8, which makes it LAQ;
       `None` is float32.
 
   References:

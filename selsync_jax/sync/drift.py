@@ -12,12 +12,14 @@ References:
 
 from typing import Any, NamedTuple
 
+import jax
 from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
 import optax
 
 from selsync_jax.config import NonNegative
+from selsync_jax.sync import flat
 from selsync_jax.sync import resizing
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
@@ -61,7 +63,7 @@ def proximal(mu: NonNegative) -> Reducer:
 
 
 class ScaffoldState(NamedTuple):
-  """State of `scaffold`; three trees like the parameters, and a count."""
+  """State of `scaffold`; three trees in float32 at least, and a count."""
 
   own: Any  # c_i, this worker's mean gradient between the last two averages.
   common: Any  # c, the mean of these over workers.
@@ -75,33 +77,37 @@ def scaffold(*, axis_name: str = AXIS) -> Reducer:
 
   To a worker's gradient it adds c - c_i, where c_i is the worker's control
   variate and c the mean of all. At a synchronization c_i becomes the mean of
-  the worker's gradients since the last one. With SGD of a constant learning
-  rate this is the paper's option II, (x - y_i) / (K eta) + c_i - c; with any
-  other optimizer it is what that formula stands for. The all-reduce of the
-  control variates is as large as that of the parameters.
+  the worker's gradients since the last one, or stays if none was finite. With
+  SGD of a constant learning rate this is the paper's option II,
+  (x - y_i) / (K eta) + c_i - c; with any other optimizer it is what that
+  formula stands for. The all-reduce of the control variates is as large as that
+  of the parameters.
   """
 
   def init(params):
-    zero = optax.tree.zeros_like(params)
+    zero = optax.tree.zeros_like(jax.tree.map(flat.wide, params))
     return ScaffoldState(zero, zero, zero, jnp.int32(0))
 
   def update(updates, state, params=None, *, sync: Any, **_):
-    finite = jnp.isfinite(optax.tree.norm(updates))
+    grads = jax.tree.map(flat.wide, updates)
+    finite = jnp.isfinite(optax.tree.norm(grads))
     total, count = optax.tree.where(
       finite,
-      (optax.tree.add(state.total, updates), state.count + 1),
+      (optax.tree.add(state.total, grads), state.count + 1),
       (state.total, state.count),
     )
-    corrected = optax.tree.add(updates, optax.tree.sub(state.common, state.own))
+    corrected = optax.tree.add(grads, optax.tree.sub(state.common, state.own))
 
     def exchange(state):
-      own = optax.tree.scale(1 / jnp.maximum(count, 1), total)
+      new = optax.tree.scale(1 / jnp.maximum(count, 1), total)
+      own = optax.tree.where(count > 0, new, state.own)
       zero = optax.tree.zeros_like(total)
       common = consensus(own, axis_name=axis_name)
       return ScaffoldState(own, common, zero, jnp.zeros_like(count))
 
     state = state._replace(total=total, count=count)
-    return corrected, lax.cond(sync, exchange, lambda state: state, state)
+    state = lax.cond(sync, exchange, lambda state: state, state)
+    return flat.like(updates, corrected), state
 
   def sends(params, _):
     return (Collective('all_reduce', summed_nbytes(params)),)

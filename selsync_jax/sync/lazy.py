@@ -10,6 +10,7 @@ References:
 import functools
 from typing import Any, Literal, NamedTuple
 
+import jax
 from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
@@ -30,7 +31,7 @@ from selsync_jax.sync.transformation import Reducer
 
 
 class LazyState(NamedTuple):
-  """State of `lazy`; all but `sent` and `rounding` is equal on all workers."""
+  """State of `lazy`; `sent`, `rounding` and `silent` are the worker's own."""
 
   sent: Any  # This worker's gradient when it last sent one, as others know it.
   mean: Any  # The mean of these over workers.
@@ -38,6 +39,7 @@ class LazyState(NamedTuple):
   rounding: Float32[Array, '']  # Squared norm of what `sent` was rounded by.
   senders: Float32[Array, '']  # The share of the workers that have just sent.
   renewed: Float32[Array, '']  # Whether any has, 0 or 1.
+  silent: Int32[Array, '']  # The steps since this worker has sent.
   workers: Int32[Array, '']  # How many there were.
 
 
@@ -46,7 +48,8 @@ def lazy(
   xi: NonNegative = 0.1,
   history: Count = 10,
   *,
-  bits: Literal[2, 4, 8] | None = None,
+  bits: Literal[4, 8] | None = None,
+  patience: Count = 100,
   axis_name: str = AXIS,
 ) -> Reducer:
   r"""Uses the last gradient that a worker has sent until a new one differs.
@@ -63,30 +66,34 @@ def lazy(
 
   Every step takes a vote of 4 bytes, and an all-reduce if any worker sends. A
   ring has nothing to gain from a worker that stays silent alone; a run's rows
-  have `senders`, the share that a parameter server would receive. When there
-  are other workers than before, all send.
+  have `senders`, the share that a parameter server would receive. All send
+  at the first step, and when there are other workers than before.
 
   Args:
     xi: the weight of each of the last means, at least 0; the paper's is 0.1. 0
       sends every gradient.
     history: D, how many means count; the paper's is 10.
-    bits: 2, 4 or 8: a worker sends the difference in integers of so many bits,
-      and the threshold is higher by three times the squared errors of its
-      rounding now and when it was sent last. That is LAQ. `None` rounds
-      nothing.
+    bits: 4 or 8: a worker sends the difference in integers of so many bits, and
+      the threshold is higher by three times the squared errors of its rounding
+      now and when it was sent last. That is LAQ. With 2 bits these errors alone
+      exceed most differences. `None` rounds nothing.
+    patience: t-bar of LAQ, the steps after which a silent worker sends.
   """
   codec = bits and wires.integers(bits)
 
   def init(params):
-    tree, none = optax.tree.zeros_like(params), jnp.zeros(history)
-    zero, whole = jnp.float32(0), jnp.float32(1)
-    return LazyState(tree, tree, none, zero, whole, whole, jnp.int32(0))
+    tree = optax.tree.zeros_like(_wide(params))
+    zero, whole, none = jnp.float32(0), jnp.float32(1), jnp.int32(0)
+    norms = jnp.zeros(history)
+    return LazyState(tree, tree, norms, zero, whole, whole, none, none)
 
   def update(updates, state, params=None, **_):
     # Of other workers than these, nothing is known, and all send.
     workers = lax.axis_size(axis_name)
-    state = optax.tree.where(state.workers == workers, state, init(updates))
-    change = optax.tree.sub(updates, state.sent)
+    known = state.workers == workers
+    state = optax.tree.where(known, state, init(updates))
+    grads = _wide(updates)
+    change = optax.tree.sub(grads, state.sent)
     if codec:
       change, error, mean_of = _rounded(change, codec, axis_name)
     else:
@@ -95,7 +102,8 @@ def lazy(
     norm = optax.tree.norm(change, squared=True)
     bound = xi * jnp.sum(state.norms) + 3 * (error + state.rounding)
     # A gradient that is not finite is sent, so that every worker sees it.
-    asks = ~(norm <= bound)
+    near = (norm <= bound) & jnp.isfinite(bound)
+    asks = ~(near & known & (state.silent < patience))
     senders = lax.pmean(asks.astype(jnp.float32), axis_name)
 
     def renew(mean):
@@ -103,17 +111,20 @@ def lazy(
 
     mean = lax.cond(senders > 0, renew, lambda mean: mean, state.mean)
     square = jnp.float32(optax.tree.norm(mean, squared=True))
-    known = optax.tree.add(state.sent, change) if codec else updates
+    heard = optax.tree.add(state.sent, change) if codec else grads
     new = LazyState(
-      sent=optax.tree.where(asks, known, state.sent),
+      sent=optax.tree.where(asks, heard, state.sent),
       mean=mean,
       norms=jnp.concatenate([square[None], state.norms[:-1]]),
       rounding=jnp.where(asks, error, state.rounding),
       senders=senders,
       renewed=(senders > 0).astype(jnp.float32),
+      silent=jnp.where(asks, 0, state.silent + 1),
       workers=jnp.int32(workers),
     )
-    return skip_nonfinite(mean, new, state)
+    reports = 'senders', 'renewed'
+    mean, state = skip_nonfinite(mean, new, state, reports)
+    return flat.like(updates, mean), state
 
   def sends(params, workers):
     if codec:
@@ -128,6 +139,11 @@ def lazy(
     return {'senders': state.senders, 'renewed': state.renewed}
 
   return Reducer(init, update, sends, metrics=metrics)
+
+
+def _wide(tree: Any) -> Any:
+  """Returns a tree in which sums of many steps are not rounded away."""
+  return jax.tree.map(flat.wide, tree)
 
 
 def _mean(change: Any, asks: Any, axis_name: str) -> Any:

@@ -1,6 +1,6 @@
 """Reducers: optax transformations that communicate gradients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -97,17 +97,22 @@ def error_feedback(
   return Reducer(init, update, sends, resize=resize, biased=biased)
 
 
-def skip_nonfinite(mean: Any, new: Any, old: Any) -> tuple[Any, Any]:
+def skip_nonfinite(
+  mean: Any, new: Any, old: Any, reports: Sequence[str] = ()
+) -> tuple[Any, Any]:
   """Keeps values that are not finite out of a state.
 
   An error memory would send them again at every step. The results are `mean`
   and the new state if all of `mean` is finite, otherwise NaN everywhere, which
-  every worker sees, and the old state.
+  every worker sees, and the old state. Its fields `reports` are new even so:
+  they say what has been sent.
   """
   finite = jnp.all(
     jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(mean)])
   )
   mean = jax.tree.map(lambda leaf: jnp.where(finite, leaf, jnp.nan), mean)
+  if reports:
+    old = old._replace(**{name: getattr(new, name) for name in reports})
   return mean, optax.tree.where(finite, new, old)
 
 

@@ -209,7 +209,7 @@ def _by_threshold(
       error=keep(error),
       **after(numbers),
     )
-    mean, state = skip_nonfinite(mean, new, state)
+    mean, state = skip_nonfinite(mean, new, state, ('selection', 'overflow'))
     return rebuild(mean), state
 
   def sends(params, workers):

@@ -99,18 +99,21 @@ def test_unlike_workers_end_at_the_common_optimum_only_with_scaffold():
   assert 0.01 < off['fedprox'] < off['fedavg']
 
 
-def test_a_gradient_that_is_not_finite_is_in_no_control_variate():
+@pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
+def test_a_gradient_that_is_not_finite_is_in_no_control_variate(dtype):
   reducer = drift.scaffold()
 
   def worker(grads):
     state = reducer.init(grads[0])
-    for grad, sync in zip(grads, (False, False, True), strict=True):
-      _, state = reducer.update(grad, state, sync=jnp.bool(sync))
+    for grad, sync in zip(grads, (False, False, True, True), strict=True):
+      update, state = reducer.update(grad, state, sync=jnp.bool(sync))
+      assert update.dtype == dtype
     return state
 
-  grads = np.ones((2, 3, 4), np.float32)
+  grads = np.ones((2, 4, 4), np.float32)
   grads[1, 1] = np.nan
   grads[1, 2] = 3.0
-  state = jax.vmap(worker, axis_name=ss.AXIS)(grads)
+  grads[1, 3] = np.nan  # Its round has no other: the variate stays.
+  state = jax.vmap(worker, axis_name=ss.AXIS)(grads.astype(dtype))
   np.testing.assert_array_equal(state.own, [[1.0] * 4, [2.0] * 4])
   np.testing.assert_array_equal(state.common, [[1.5] * 4] * 2)

@@ -26,12 +26,13 @@ def rounded(x, bits):
   return np.round(x / np.where(scale > 0, scale, 1)) * scale
 
 
-def lag_wk(xi, history, bits=None):
+def lag_wk(xi, history, bits=None, patience=100):
   """Section 2.1, with a server: the sum of the gradients that it has.
 
   With `bits` it is LAQ.
   """
   last = np.zeros(N)  # Squared errors of rounding.
+  silent = np.zeros(N)
   theta = [np.ones(SIZE)] * (history + 1)  # The newest is the last.
   sent = np.zeros((N, SIZE))
   for k in range(STEPS):
@@ -41,7 +42,8 @@ def lag_wk(xi, history, bits=None):
     change = grads - sent if bits is None else rounded(grads - sent, bits)
     errors = np.sum((grads - sent - change) ** 2, axis=1)
     sends = np.sum(change**2, axis=1) > bound + 3 * (errors + last)
-    sends |= k == 0
+    sends |= (k == 0) | (silent >= patience)
+    silent = np.where(sends, 0, silent + 1)
     sent[sends] += change[sends]
     last[sends] = errors[sends]
     theta.append(theta[-1] - RATE * sent.mean(axis=0))
@@ -88,20 +90,22 @@ def trained(reducer):
 
 
 @pytest.mark.parametrize(
-  'xi, history, bits',
+  'xi, history, bits, patience',
   [
-    (0.1, 10, None),
-    (0.4, 2, None),
-    (0, 10, None),
-    (0.1, 10, 8),
-    (0.4, 2, 4),
-    (0.1, 10, 2),
+    (0.1, 10, None, 100),
+    (0.4, 2, None, 100),
+    (0, 10, None, 100),
+    (0.1, 10, 8, 100),
+    (0.4, 2, 4, 100),
+    (0.4, 2, 4, 3),
   ],
 )
-def test_it_is_the_published_algorithm(xi, history, bits):
-  params, metrics = trained(lazy.lazy(xi, history, bits=bits))
+def test_it_is_the_published_algorithm(xi, history, bits, patience):
+  params, metrics = trained(
+    lazy.lazy(xi, history, bits=bits, patience=patience)
+  )
   uploads = 0
-  for k, (theta, sends) in enumerate(lag_wk(xi, history, bits)):
+  for k, (theta, sends) in enumerate(lag_wk(xi, history, bits, patience)):
     np.testing.assert_allclose(params[k], np.tile(theta, (N, 1)), atol=1e-5)
     np.testing.assert_allclose(metrics['senders'][k], sends.mean())
     assert (metrics['renewed'][k] == sends.any()).all()
@@ -116,6 +120,30 @@ def test_it_is_the_published_algorithm(xi, history, bits):
 def test_a_gradient_that_is_not_finite_is_seen_by_all_and_kept_by_none(bits):
   grads = np.ones((3, N, 4), np.float32)
   grads[1, 2, 0] = np.nan
+  grads[2] = 5
   means, states = run(lazy.lazy(bits=bits), grads)
   assert np.isnan(means[1]).all() and np.isfinite(means[2]).all()
   np.testing.assert_array_equal(states.mean[1], states.mean[0])
+  # What it reports is what was sent, by the one worker.
+  np.testing.assert_allclose(states.senders[:, 0], [1, 1 / N, 1])
+
+
+def test_nobody_is_silent_for_good_where_rounding_exceeds_the_difference():
+  grads = np.ones((5, N, 256), np.float32)
+  grads[..., 0] = 100  # The others are rounded to 0.
+  means, states = run(lazy.lazy(bits=4, patience=2), 1e3 * grads)
+  np.testing.assert_array_equal(states.renewed[:, 0], [1, 0, 0, 1, 0])
+  assert (means[0] > 0).any()
+
+
+def test_two_bits_are_refused():
+  with pytest.raises(ValueError, match='bits'):
+    lazy.lazy(bits=2)
+
+
+def test_small_changes_of_half_precision_are_not_rounded_away():
+  """One worker sends changes of which bfloat16's sum would lose the half."""
+  grads = np.ones((3, N, 4), np.float32)
+  grads[1:, 0] = 1 + 2**-7
+  _, states = run(lazy.lazy(xi=0.0), jnp.bfloat16(grads))
+  np.testing.assert_allclose(states.mean[2], 1 + 2**-7 / N, rtol=1e-6)

@@ -177,6 +177,15 @@ def test_what_does_not_fit_is_counted_and_waits(make, length):
   np.testing.assert_allclose(total, grads.sum(axis=(0, 1)), atol=1e-5)
 
 
+def test_what_was_sent_is_reported_of_a_gradient_that_is_not_finite():
+  grads = np.zeros((2, N, 40), np.float32)
+  grads[1] = 10
+  grads[1, 0, 0] = np.nan
+  _, state = run(sparse.micro(0.2), grads)
+  np.testing.assert_array_equal(state.count[:, 0], [1, 1])
+  assert (state.selection[1] > state.selection[0]).all()
+
+
 def ratio(reducer, size, workers=4):
   """Bytes that a worker sends, relative to an all-reduce."""
   params = np.zeros(size, np.float32)
