@@ -99,10 +99,13 @@ def selsync(
     given = given or {'lssr': LSSR}
     trigger = budgeted(trigger, **given)
     if max_period and max_period * (1 - given.get('lssr', 0.0)) < 1 + 1e-9:
+      often, lower = 'at every step', ''
+      if 'lssr' in given:
+        often = f'as often as lssr={given["lssr"]} allows'
+        lower = ', or lower lssr'
       raise ValueError(
-        f'max_period={max_period} alone synchronizes as often as '
-        f'lssr={given["lssr"]} allows, so the changes would decide nothing; '
-        'raise max_period, or lower lssr'
+        f'max_period={max_period} alone synchronizes {often}, so the changes '
+        f'would decide nothing; raise max_period{lower}'
       )
   if max_period is not None:
     trigger = triggers.any_of(trigger, triggers.at_least_every(max_period))

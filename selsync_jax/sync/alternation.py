@@ -82,6 +82,9 @@ def every_kth(k: Count, averager: Averager, between: Averager) -> Averager:
     sends,
     agrees=averager.agrees and between.agrees,
     averages=averager.averages or between.averages,
+    rebase=lambda tree, state: state._replace(
+      averager=averager.rebase(tree, state.averager)
+    ),
     check=check,
     halves='its two averagers send different messages',
     metrics=metrics,

@@ -18,6 +18,7 @@ from jaxtyping import Array, Int32
 import optax
 
 from selsync_jax.config import Fraction
+from selsync_jax.sync import flat
 from selsync_jax.sync import resizing
 from selsync_jax.sync import traffic
 from selsync_jax.sync.consensus import AXIS
@@ -99,8 +100,8 @@ class Averager(Part):
     agrees_late: whether it would be, if the average were not late.
     averages: whether it changes the tree.
     remembers: whether `apply` depends on the trees of earlier calls.
-    rebase: `rebase(tree, state) -> state`, with the tree after another averager
-      has moved it on from what `apply` returned.
+    rebase: `rebase(tree, state) -> state`, with the tree of all workers after
+      another averager has moved it on from what `apply` returned.
     check: `check(N)` raises `ValueError` if N workers cannot use it.
     metrics: `metrics(state)`, scalars by name, for the rows of a run.
     resize: the rule for the state of another number of workers; by default
@@ -300,6 +301,9 @@ def subset_mean(
     halves.apply,
     wire.sends,
     remembers=not wire.exact,
+    rebase=lambda tree, state: state._replace(
+      wire=wire.rebase(tree, state.wire)
+    ),
     metrics=lambda state: wire.metrics(state.wire),
     resize=resizing.fields(rounds=resizing.first, wire=wire.resize),
     halves=halves,
@@ -338,14 +342,20 @@ def outer(
   """
 
   def init(tree):
-    return OuterState(tree, optimizer.init(tree), averager.init(tree))
+    opt_state = optimizer.init(flat.floating(tree))
+    return OuterState(tree, opt_state, averager.init(tree))
 
   def step(average, own, state):
-    before = state.consensus
-    gradient = optax.tree.sub(before, average)
+    before = flat.floating(state.consensus)
+    gradient = optax.tree.sub(before, flat.floating(average))
     updates, opt_state = optimizer.update(gradient, state.opt_state, before)
-    moved = optax.apply_updates(before, updates)
-    return moved, OuterState(moved, opt_state, averager.rebase(moved, own))
+    moved = jax.tree.map(
+      lambda leaf, new: leaf if new is None else new,
+      *(average, optax.apply_updates(before, updates)),
+    )
+    if averager.agrees:
+      own = averager.rebase(moved, own)
+    return moved, OuterState(moved, opt_state, own)
 
   apply, halves = around(
     averager,

@@ -229,11 +229,12 @@ class EagerState(NamedTuple):
   """State of `eager_outer`. All of it is the worker's own.
 
   `consensus` is the tree after the last outer step, and `sent` the change that
-  the worker sent at it.
+  the worker sent at it, one of `workers`, in floating-point leaves.
   """
 
   consensus: Any
   sent: Any
+  workers: Int32[Array, '']
   opt_state: Any
   averager: Any
 
@@ -248,7 +249,8 @@ def eager_outer(
   """Moves by a worker's own change at once, by the others' a round later.
 
   The outer gradient is d / N + D' - d' / N, with the worker's change d, its
-  last one d', and the mean D' of all last ones, which were sent then.
+  last one d', and the mean D' of all last ones, which were sent then. d' / N is
+  what was applied then, of the N at that time.
 
   Args:
     optimizer: the outer optimizer. It must be linear (SGD with any momentum),
@@ -260,30 +262,30 @@ def eager_outer(
   averager = mean_of_all(wire=wire)
 
   def init(tree):
-    zeros = optax.tree.zeros_like(tree)
-    return EagerState(
-      *(tree, zeros, optimizer.init(tree), averager.init(zeros))
-    )
+    values = flat.floating(tree)
+    zeros = optax.tree.zeros_like(values)
+    opt_state, own = optimizer.init(values), averager.init(zeros)
+    return EagerState(tree, zeros, jnp.int32(1), opt_state, own)
 
   def apply(tree, state):
     workers = lax.axis_size(axis_name)
     mean, inner = averager.apply(state.sent, state.averager)
     # The next change has nothing to do with this one.
-    inner = averager.rebase(optax.tree.zeros_like(tree), inner)
-    change = optax.tree.sub(state.consensus, tree)
+    inner = averager.rebase(optax.tree.zeros_like(mean), inner)
+    before = flat.floating(state.consensus)
+    change = optax.tree.sub(before, flat.floating(tree))
     gradient = jax.tree.map(
-      lambda new, old, mean: new / workers + (mean - old / workers),
+      lambda new, old, mean: new / workers + (mean - old / state.workers),
       *(change, state.sent, mean),
     )
-    updates, opt_state = optimizer.update(
-      gradient, state.opt_state, state.consensus
-    )
+    updates, opt_state = optimizer.update(gradient, state.opt_state, before)
     moved = _combined(
       lambda x, before, update: before + update,
       *(tree, state.consensus),
       updates=updates,
     )
-    return moved, EagerState(moved, change, opt_state, inner)
+    count = jnp.int32(workers)
+    return moved, EagerState(moved, change, count, opt_state, inner)
 
   return _late(
     averager,
@@ -293,6 +295,7 @@ def eager_outer(
     resize=resizing.fields(
       consensus=resizing.mean,
       sent=resizing.mean,
+      workers=resizing.first,
       opt_state=resizing.mean,
       averager=averager.resize,
     ),

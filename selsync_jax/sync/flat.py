@@ -100,6 +100,11 @@ def floats(tree: Any) -> list[Any]:
   return [leaf for leaf in jax.tree.leaves(tree) if is_float(leaf)]
 
 
+def floating(tree: Any) -> Any:
+  """Returns a tree with `None`, which optax passes over, for other leaves."""
+  return jax.tree.map(lambda leaf: leaf if is_float(leaf) else None, tree)
+
+
 def wide(x: Any) -> Any:
   """Returns an array in the type in which it is summed, float32 at least."""
   return x.astype(jnp.promote_types(x.dtype, jnp.float32))

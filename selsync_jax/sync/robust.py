@@ -9,15 +9,15 @@ References:
     pseudo-gradients.
 """
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from annotated_types import Ge
 import jax
 from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 import optax
 
-from selsync_jax.config import Index
 from selsync_jax.config import Positive
 from selsync_jax.config import Share
 from selsync_jax.sync import flat
@@ -29,18 +29,21 @@ from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.wires import FLOAT32
 from selsync_jax.sync.wires import Wire
 
+Warmup = Annotated[int, Ge(2)]
+
 
 class RobustState(NamedTuple):
   """State of `robust_mean`.
 
   `consensus` is the last common tree. `level` and `variance` are those of the
-  norms of this worker's changes; the rest is equal on all workers.
+  norms of this worker's changes, of which there were `count`; the rest is equal
+  on all workers.
   """
 
   consensus: Any
   level: Float32[Array, '']
   variance: Float32[Array, '']
-  rounds: Int32[Array, '']
+  count: Int32[Array, '']
   wire: Any
 
 
@@ -50,7 +53,7 @@ def robust_mean(
   z: Positive = 3.0,
   clip: Positive = 10.0,
   decay: Share = 0.98,
-  warmup: Index = 10,
+  warmup: Warmup = 10,
   wire: Wire = FLOAT32,
   axis_name: str = AXIS,
 ) -> Averager:
@@ -66,7 +69,8 @@ def robust_mean(
     clip: the largest norm of the mean change.
     decay: what is left of the moments of the norms after an average, in [0, 1);
       at first they are plain means.
-    warmup: the number of first averages in which no finite norm is unusual.
+    warmup: the number of a worker's first finite norms, of which none is
+      unusual; at least 2, since one has no deviation.
     wire: how the mean travels.
   """
 
@@ -78,7 +82,7 @@ def robust_mean(
     before = state.consensus
     norm = _distance(before, tree)
     high = norm > state.level + z * jnp.sqrt(state.variance)
-    usual = jnp.isfinite(norm) & ~(high & (state.rounds >= warmup))
+    usual = jnp.isfinite(norm) & ~(high & (state.count >= warmup))
     norms = lax.all_gather(jnp.where(usual, norm, jnp.inf), axis_name)
     weights = jnp.where(norms < jnp.inf, jax.nn.softmax(-norms), 0)
     own = len(norms) * weights[lax.axis_index(axis_name)]
@@ -87,13 +91,14 @@ def robust_mean(
     length = _distance(before, tree)
     shorter = jnp.minimum(1, clip / jnp.where(length > 0, length, 1))
     tree = _moved(before, tree, shorter)
-    old = jnp.minimum(decay, state.rounds / (state.rounds + 1))
+    old = jnp.minimum(decay, state.count / (state.count + 1))
     level = old * state.level + (1 - old) * norm
     variance = old * state.variance + (1 - old) * (norm - level) ** 2
     level = jnp.where(usual, level, state.level)
     variance = jnp.where(usual, variance, state.variance)
     sent = wire.rebase(tree, sent)
-    return tree, RobustState(tree, level, variance, state.rounds + 1, sent)
+    count = state.count + usual
+    return tree, RobustState(tree, level, variance, count, sent)
 
   def sends(tree, workers):
     return Collective('all_gather', 4), *wire.sends(tree, workers)
@@ -101,7 +106,6 @@ def robust_mean(
   def rebase(tree, state):
     return state._replace(consensus=tree, wire=wire.rebase(tree, state.wire))
 
-  first, mean = resizing.first, resizing.mean
   return Averager(
     init,
     apply,
@@ -109,19 +113,13 @@ def robust_mean(
     rebase=rebase,
     halves='it sends norms first, and changes by their weights',
     metrics=lambda state: wire.metrics(state.wire),
-    resize=resizing.fields(
-      consensus=first,
-      level=mean,
-      variance=mean,
-      rounds=first,
-      wire=wire.resize,
-    ),
+    resize=resizing.fields(consensus=resizing.first, wire=wire.resize),
   )
 
 
 def _distance(tree: Any, other: Any) -> Float32[Array, '']:
   """Returns the norm of a difference of trees, over their floating leaves."""
-  change = jax.tree.map(jnp.subtract, flat.floats(other), flat.floats(tree))
+  change = optax.tree.sub(flat.parts(other), flat.parts(tree))
   return optax.tree.norm(change).astype(jnp.float32)
 
 
@@ -129,6 +127,9 @@ def _moved(tree: Any, other: Any, share: Any) -> Any:
   """Moves a tree by a share of its way to another one."""
 
   def move(x, y):
-    return (x + share * (y - x)).astype(x.dtype) if flat.is_float(x) else y
+    if not flat.is_float(x):
+      return y
+    start, end = flat.wide(x), flat.wide(y)
+    return (start + share * (end - start)).astype(x.dtype)
 
   return jax.tree.map(move, tree, other)

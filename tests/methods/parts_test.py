@@ -193,6 +193,11 @@ def test_flags_replace_and_change_parts(fields, changed):
     ),
     ('local_sgd', ['sync.averager=none'], 'workers would never talk'),
     (
+      'selsync',
+      ['sync.delta=None', 'sync.bytes_per_step=1e3', 'sync.max_period=1'],
+      'max_period=1 alone synchronizes at every step',
+    ),
+    (
       'local_sgd',
       [*OUTER, 'sync.averager.optimizer.learning_rte=1'],
       'averager.optimizer.learning_rte=1: sgd has no learning_rte',

@@ -8,8 +8,11 @@ import pytest
 
 from selsync_jax import methods
 from selsync_jax.devices import mappers
+from selsync_jax.sync import alternation
 from selsync_jax.sync import averagers
+from selsync_jax.sync import delay
 from selsync_jax.sync import exchange
+from selsync_jax.sync import wires
 from selsync_jax.training.step import init_state
 from selsync_jax.training.step import train_step
 from tests.support import rounds
@@ -119,6 +122,32 @@ def test_batch_statistics_are_averaged_and_not_extrapolated():
     left, _ = rounds.run(averager, start, moves)
     np.testing.assert_allclose(left['model_state'][:, 0, 0], [2, 3, 4])
     assert (left['params'][1:] != left['model_state'][1:]).all()
+
+
+@pytest.mark.parametrize(
+  'create', [averagers.outer, delay.eager_outer], ids=['outer', 'eager_outer']
+)
+def test_an_outer_step_is_of_floating_leaves_alone(create):
+  start = {'w': jnp.ones(2), 'count': jnp.uint32(3), 'on': jnp.bool(True)}
+  moves = {
+    'w': np.ones((2, 2, 2), np.float32),
+    'count': np.array([[1, 2], [1, 2]], np.uint32),
+    'on': np.zeros((2, 2), bool),
+  }
+  averager = create(optax.sgd(0.5, momentum=0.9))
+  left, _ = rounds.run(averager, start, moves)
+  np.testing.assert_array_equal(left['count'], [[4, 5], [5, 7]])
+  assert left['on'].all() and (left['w'] > 1).all()
+
+
+def test_what_holds_a_wire_tells_it_where_an_outer_step_has_moved():
+  wire = wires.int8()
+  subset = averagers.subset_mean(1.0, wire=wire)
+  every = alternation.every_kth(2, averagers.mean(wire=wire), averagers.MEAN)
+  tree = jnp.full(3, 5.0)
+  for averager, own in (subset, 'wire'), (every, 'averager'):
+    state = averager.rebase(tree, averager.init(jnp.zeros(3)))
+    np.testing.assert_array_equal(getattr(state, own).reference[0], tree)
 
 
 def test_a_subset_is_the_same_on_all_workers_and_another_in_each_round():

@@ -185,6 +185,18 @@ def test_eager_outer_steps_are_those_of_a_reference():
   np.testing.assert_allclose(left, expected, atol=2e-5)
 
 
+def test_an_eager_change_is_completed_by_the_number_that_began_it():
+  """Of four workers one is left; the mean of the last changes is d."""
+  averager = ss.eager_outer(optax.sgd(1.0))
+  start = jnp.zeros((4, SIZE))
+  step = jax.vmap(averager.apply, axis_name=ss.AXIS)
+  left, state = step(start + 4, jax.vmap(averager.init)(start))
+  np.testing.assert_allclose(left, 1)  # A quarter of the change.
+  state = averager.resize(state, jax.vmap(averager.init)(start[:1]), (0,), 1)
+  left, _ = step(left[:1], state)
+  np.testing.assert_allclose(left, 4)  # The rest, and no new change.
+
+
 def on_a_quadratic(averager, kappa, workers, rounds=60):
   """The distance from the optimum of all, relative to that of the start.
 
