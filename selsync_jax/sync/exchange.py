@@ -157,13 +157,23 @@ def _exchanging(
     vectors = jax.eval_shape(lambda tree: flat.by_dtype(tree)[0], tree)
     sizes = list(map(nbytes, vectors))
     often = 1 / all_every if all_every else 0
-    exchanges = sum(len(stage) for stages in rounds for stage in stages)
     rate = (1 - often) / len(rounds)
-    some = [Collective('exchange', size, rate=rate) for size in sizes]
+    # A worker that is left over sends nothing.
+    shares = [
+      sum(i != to for i, to in enumerate(exchange)) / workers
+      for stages in rounds
+      for stage in stages
+      for exchange in stage
+    ]
+    some = [
+      Collective('exchange', size, rate=rate * share)
+      for share in shares
+      for size in sizes
+    ]
     of_all = [
       Collective('all_reduce', summed_nbytes(v), rate=often) for v in vectors
     ]
-    return (*some * exchanges, *(of_all if all_every else ()))
+    return (*some, *(of_all if all_every else ()))
 
   return Averager(
     lambda tree: ExchangeState(jnp.int32(0)),

@@ -9,6 +9,7 @@ import pytest
 
 from selsync_jax.devices import mappers
 from selsync_jax.sync import exchange
+from selsync_jax.sync import traffic
 from tests.support import rounds
 
 ROUNDS = 40
@@ -100,6 +101,12 @@ def test_random_pairs_are_disjoint_and_every_two_meet(workers, left_over):
   assert met.all()
   other_seed = matrices(exchange.gossip('random', seed=2), workers)
   assert (mixes != other_seed).any()
+
+
+def test_who_is_left_over_sends_nothing():
+  tree = jnp.zeros(10)
+  nbytes = traffic.sent(exchange.gossip('random').sends(tree, 7), 'sync', 7)
+  assert nbytes == pytest.approx(40 * 6 / 7)
 
 
 @pytest.mark.parametrize(
