@@ -82,6 +82,7 @@ def every_kth(k: Count, averager: Averager, between: Averager) -> Averager:
     sends,
     agrees=averager.agrees and between.agrees,
     averages=averager.averages or between.averages,
+    withholds=averager.withholds or between.withholds,
     rebase=lambda tree, state: state._replace(
       averager=averager.rebase(tree, state.averager)
     ),

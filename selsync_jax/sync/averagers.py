@@ -100,6 +100,7 @@ class Averager(Part):
     agrees_late: whether it would be, if the average were not late.
     averages: whether it changes the tree.
     remembers: whether `apply` depends on the trees of earlier calls.
+    withholds: whether its wire does, see `Wire`.
     rebase: `rebase(tree, state) -> state`, with the tree of all workers after
       another averager has moved it on from what `apply` returned.
     check: `check(N)` raises `ValueError` if N workers cannot use it.
@@ -123,6 +124,7 @@ class Averager(Part):
   agrees_late: bool = False
   averages: bool = True
   remembers: bool = True
+  withholds: bool = False
   rebase: Callable[[Any, Any], Any] = lambda tree, state: state
   check: Callable[[int], Any] = lambda workers: None
   metrics: Metrics = lambda state: {}
@@ -183,6 +185,7 @@ def mean(*, wire: Wire = FLOAT32) -> Averager:
     halves.apply,
     wire.sends,
     remembers=not wire.exact,
+    withholds=wire.withholds,
     rebase=wire.rebase,
     metrics=wire.metrics,
     resize=wire.resize,
@@ -301,6 +304,7 @@ def subset_mean(
     halves.apply,
     wire.sends,
     remembers=not wire.exact,
+    withholds=wire.withholds,
     rebase=lambda tree, state: state._replace(
       wire=wire.rebase(tree, state.wire)
     ),

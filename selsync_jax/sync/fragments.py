@@ -89,6 +89,7 @@ def fragments(
     agrees=False,
     averages=averager.averages,
     remembers=averager.remembers,
+    withholds=averager.withholds,
     check=averager.check,
     metrics=metrics,
     resize=resizing.fields(rounds=resizing.first, averager=averager.resize),

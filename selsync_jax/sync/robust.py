@@ -110,6 +110,7 @@ def robust_mean(
     init,
     apply,
     sends,
+    withholds=wire.withholds,
     rebase=rebase,
     halves='it sends norms first, and changes by their weights',
     metrics=lambda state: wire.metrics(state.wire),

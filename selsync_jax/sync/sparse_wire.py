@@ -90,7 +90,8 @@ def sparse(
     nbytes = 2 * k + math.ceil(k / 4) + 8  # Of a chunk.
     return (Collective('all_gather', nbytes * math.ceil(size / chunk)),)
 
-  return wires.sends_changes(encode, travel, sends, axis_name, coarse=True)
+  wire = wires.sends_changes(encode, travel, sends, axis_name, coarse=True)
+  return dataclasses.replace(wire, withholds=True)
 
 
 def _chunk(density: float, size: int) -> tuple[int, int]:

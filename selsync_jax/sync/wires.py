@@ -59,6 +59,9 @@ class Wire(Part):
       an averager has moved it on from the mean.
     exact: whether values travel as they are.
     coarse: whether a value may be rounded to zero because others are larger.
+    withholds: whether many changes are sent several averages later. That suits
+      sums of steps. A running average has forgotten the last mean by then, and
+      diverges as it is corrected twice.
     metrics: `metrics(state)`, scalars by name, for the rows of a run.
     resize: the rule for the state of another number of workers, see `resizing`.
   """
@@ -71,6 +74,7 @@ class Wire(Part):
   rebase: Callable[[Any, Any], Any] = lambda tree, state: state
   exact: bool = False
   coarse: bool = False
+  withholds: bool = False
   metrics: Metrics = lambda state: {}
   resize: resizing.Resize = resizing.first
 
@@ -187,7 +191,8 @@ def int4(*, axis_name: str = AXIS) -> Wire:
 @part
 def int2(*, axis_name: str = AXIS) -> Wire:
   """Sends changes in 2 bits, as -1, 0 or 1, with the same scales."""
-  return _compressed(integers(2), axis_name, coarse=True)
+  wire = _compressed(integers(2), axis_name, coarse=True)
+  return dataclasses.replace(wire, withholds=True)
 
 
 @part

@@ -64,7 +64,7 @@ class Evaluator:
   def consensus(self, shared: dict[str, Any]) -> dict[str, Any]:
     """Returns the workers' mean of `{'params', 'model_state'}`, stacked."""
     mean = self._consensus(shared)
-    if not self._averages_model_state:
+    if not self._averages_model_state and mean['model_state']:
       mean |= {'model_state': self._recomputed(mean)}
     return mean
 
@@ -72,7 +72,7 @@ class Evaluator:
     """Compiles what `consensus` and `scores` call."""
     mean = self._consensus(shared)
     params, model_state = mean['params'], mean['model_state']
-    if not self._averages_model_state:
+    if not self._averages_model_state and model_state:
       batch = next(self._batches('train'))
       self._means(self._statistics(params, model_state, batch))
     sums = self._sums(params, model_state, next(self._batches('validation')))

@@ -24,6 +24,7 @@ from selsync_jax.methods import METHODS
 from selsync_jax.models import tasks
 from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.ledger import Totals
+from selsync_jax.sync import flat
 from selsync_jax.sync import traffic
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.training.problem import create_problem
@@ -214,9 +215,21 @@ def create_setup(settings: Settings, mapper: Mapper | None = None) -> Setup:
   strategy = _strategy(settings, Context(*context))
   setup = Setup(problem, strategy, create_plan(config, problem, mapper))
   _check_pace(config, setup)
+  _check_statistics(setup)
   with config_errors('sync'):
     strategy.trigger.traits.affordable(setup.traffic)
   return setup
+
+
+def _check_statistics(setup: Setup) -> None:
+  """Raises `ConfigError` if averages would spoil batch statistics."""
+  strategy, shapes = setup.strategy, setup.problem.shapes['model_state']
+  averages = strategy.averages_model_state and strategy.averager.withholds
+  if averages and flat.floats(shapes):
+    raise ConfigError(
+      f"config.sync.model_state='mean': {strategy.averager} sends many changes "
+      "later, by which batch statistics diverge; set it to 'recompute'"
+    )
 
 
 def _check_pace(config: ml_collections.ConfigDict, setup: Setup) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from selsync_jax import models
+from selsync_jax.config import ConfigError
 from selsync_jax.configs import digits
 from selsync_jax.devices import mappers
 from selsync_jax.training.evaluation import Evaluator
@@ -30,18 +31,26 @@ class Normalized(nn.Module):
 
 @pytest.fixture
 def experiment():
-  """A function from `config.sync.model_state` to a setup."""
+  """A function from `config.sync.model_state`, and a wire, to a setup."""
   with mock.patch.dict(models.MODELS, normalized=Normalized):
 
-    def create(model_state):
+    def create(model_state, wire='float32'):
       config = digits.get_config('local_sgd')
       config.update(workers=3, mapper='vmap', steps=4)
       config.data.backend = 'numpy'
       config.model = {'name': 'normalized', 'dtype': 'float32'}
-      config.sync.model_state = model_state
+      config.sync.update(model_state=model_state, wire={'name': wire})
       return create_setup(check(config))
 
     yield create
+
+
+def test_a_wire_that_withholds_changes_averages_no_batch_statistics(experiment):
+  for wire in ('sparse', 'int2'):
+    experiment('recompute', wire)
+    with pytest.raises(ConfigError, match="model_state='mean': mean"):
+      experiment('mean', wire)
+  experiment('mean', 'int4')
 
 
 def test_recomputed_statistics_do_not_depend_on_those_of_the_workers(
