@@ -204,7 +204,7 @@ def _by_threshold(
     new = state._replace(
       count=state.count + 1,
       threshold=threshold,
-      selection=longest * (workers / k),
+      selection=jnp.float32(longest * (workers / k)),
       overflow=overflow,
       error=keep(error),
       **after(numbers),
