@@ -102,7 +102,7 @@ def _configs(
   from selsync_jax.commands.trials import has  # Imports NumPy.
   from selsync_jax.methods import METHODS
 
-  config_file.register(file, fields)
+  config_file.register(file, [])  # Not every field is its default method's.
   _, *picked = config_file.names(file)
   variant = ','.join(name for name in picked if name not in METHODS)
   file = f'{file.partition(":")[0]}:{variant}'

@@ -75,7 +75,10 @@ def handle_signals(options: argparse.Namespace) -> None:
 
 def _inode(folder: pathlib.Path) -> int | None:
   """Returns what tells a folder from another one of its name."""
-  return folder.stat().st_ino if folder.exists() else None
+  try:
+    return folder.stat().st_ino
+  except FileNotFoundError:
+    return None
 
 
 def show(summary: Mapping[str, Any], options: argparse.Namespace) -> None:

@@ -168,7 +168,8 @@ def _tune(options: argparse.Namespace, runner: _Runner) -> None:
   while bsp.is_under_way or ours.is_under_way:
     time.sleep(_POLL)  # Another process has a trial, or has left one behind.
     _try(options.trials, [bsp, ours], goal.curves, runner)
-  with search.turn(candidates.out):  # Each process shows the same in the end.
+  # Each process shows the same in the end. Others may still search meanwhile.
+  with search.turn(candidates.out, 'finish'):
     _finish(options, goal, bsp, ours, runner)
 
 

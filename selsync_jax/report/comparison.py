@@ -96,7 +96,7 @@ def _undecided(chosen: Sequence[Entry]) -> list[Markup]:
     for label, others in comparison_table.undecided(chosen).items()
   ]
   title = f'What the seeds do not tell apart by validation {metric_of(chosen)}'
-  head = ['method', '95% interval of the differences has 0']
+  head = ['method', '95% interval of the differences contains 0']
   return [page.table('undecided', title, head, rows)] if rows else []
 
 

@@ -116,7 +116,8 @@ def candidates(workdir: pathlib.Path) -> set[int]:
 
   They are that of the newest checkpoint, and that of a save under way.
   """
-  saving = (workdir / FOLDER).glob(f'*{_UNFINISHED}*')
+  # In this order: a save that ends meanwhile is in one of both.
+  saving = [*(workdir / FOLDER).glob(f'*{_UNFINISHED}*')]
   newest = max(steps(workdir), default=0)
   return {newest, *(int(path.name.partition('.')[0]) for path in saving)}
 

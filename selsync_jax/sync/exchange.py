@@ -166,7 +166,7 @@ def _exchanging(
       for exchange in stage
     ]
     some = [
-      Collective('exchange', size, rate=rate * share)
+      Collective('exchange', size, rate=rate, senders=share)
       for share in shares
       for size in sizes
     ]

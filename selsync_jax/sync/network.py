@@ -27,7 +27,7 @@ class Network(NamedTuple):
   def seconds(self, collective: Collective) -> float:
     """Returns a collective's seconds, per step or synchronization."""
     rounds = KINDS[collective.kind].rounds(self.workers) * collective.rate
-    bits = 8 * collective.sent(self.workers)
+    bits = 8 * collective._replace(senders=1).sent(self.workers)
     return bits / self.bandwidth + rounds * self.latency
 
 

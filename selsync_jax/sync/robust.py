@@ -36,14 +36,13 @@ class RobustState(NamedTuple):
   """State of `robust_mean`.
 
   `consensus` is the last common tree. `level` and `variance` are those of the
-  norms of this worker's changes, of which there were `count`; the rest is equal
-  on all workers.
+  norms of this worker's changes in `rounds`; the rest is equal on all workers.
   """
 
   consensus: Any
   level: Float32[Array, '']
   variance: Float32[Array, '']
-  count: Int32[Array, '']
+  rounds: Int32[Array, '']
   wire: Any
 
 
@@ -82,7 +81,7 @@ def robust_mean(
     before = state.consensus
     norm = _distance(before, tree)
     high = norm > state.level + z * jnp.sqrt(state.variance)
-    usual = jnp.isfinite(norm) & ~(high & (state.count >= warmup))
+    usual = jnp.isfinite(norm) & ~(high & (state.rounds >= warmup))
     norms = lax.all_gather(jnp.where(usual, norm, jnp.inf), axis_name)
     weights = jnp.where(norms < jnp.inf, jax.nn.softmax(-norms), 0)
     own = len(norms) * weights[lax.axis_index(axis_name)]
@@ -91,14 +90,14 @@ def robust_mean(
     length = _distance(before, tree)
     shorter = jnp.minimum(1, clip / jnp.where(length > 0, length, 1))
     tree = _moved(before, tree, shorter)
-    old = jnp.minimum(decay, state.count / (state.count + 1))
+    old = jnp.minimum(decay, state.rounds / (state.rounds + 1))
     level = old * state.level + (1 - old) * norm
     variance = old * state.variance + (1 - old) * (norm - level) ** 2
     level = jnp.where(usual, level, state.level)
     variance = jnp.where(usual, variance, state.variance)
     sent = wire.rebase(tree, sent)
-    count = state.count + usual
-    return tree, RobustState(tree, level, variance, count, sent)
+    rounds = state.rounds + usual
+    return tree, RobustState(tree, level, variance, rounds, sent)
 
   def sends(tree, workers):
     return Collective('all_gather', 4), *wire.sends(tree, workers)

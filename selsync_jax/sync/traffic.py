@@ -47,6 +47,7 @@ class Collective(NamedTuple):
       the message depends on the values; 1 is the expected length.
     late: after how many steps its result is needed; it travels while the
       workers take them. It is infinite for the next synchronization.
+    senders: the share of the workers that send; the others wait for them.
   """
 
   kind: str
@@ -55,10 +56,12 @@ class Collective(NamedTuple):
   rate: float = 1.0
   scale: str | None = None
   late: float = 0
+  senders: float = 1.0
 
   def sent(self, workers: int) -> float:
-    """Returns the bytes that a worker sends, per step or synchronization."""
-    return KINDS[self.kind].share(workers) * (self.nbytes * self.rate)
+    """Returns the mean bytes of a worker, per step or synchronization."""
+    nbytes = self.nbytes * self.rate * self.senders
+    return KINDS[self.kind].share(workers) * nbytes
 
 
 Sends = Callable[[Any, int], tuple[Collective, ...]]

@@ -123,15 +123,18 @@ class Hooks(contextlib.ExitStack):
     """Raises `Stopped` after a signal, with everything saved.
 
     After the last step, the handler before this one receives signals: nothing
-    is left to save.
+    is left to save. An island goes on, as its end would be one for all.
     """
     stops = now.stops
     if stops or now.is_last:
       # Do not print "saved" before the save has finished.
       self._session.checkpoints.wait()
-    if now.is_last:  # A signal may have come since.
-      stops = self._preemption.requested(now.position + 1)
+    if now.is_last:
+      if self._plan.mapper.elastic:
+        return
       self._preemption.close()
+      # A signal may have come since the last step.
+      stops = self._preemption.requested(now.position + 1)
     if stops:
       step = self._fetcher.totals.steps
       raise Stopped(f'stopped by a signal after step {step}')

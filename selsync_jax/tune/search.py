@@ -41,10 +41,10 @@ cannot be together."""
 
 
 @contextlib.contextmanager
-def turn(folder: pathlib.Path) -> Iterator[None]:
+def turn(folder: pathlib.Path, about: str = 'tune') -> Iterator[None]:
   """Waits until no other process is in this context for the same folder."""
   folder.mkdir(parents=True, exist_ok=True)
-  with (folder / '.tune.lock').open('ab') as lock:
+  with (folder / f'.{about}.lock').open('ab') as lock:
     fcntl.flock(lock, fcntl.LOCK_EX)
     yield
 

@@ -79,10 +79,15 @@ def test_a_narrow_terminal_shows_what_decides(monkeypatch, capsys, perceptron):
 
 
 def test_a_field_of_sync_is_for_the_methods_that_have_it():
-  fields = ['--config.sync.vote_every=8', '--config.sync.delay=2']
+  fields = [
+    '--config.sync.vote_every=8',
+    '--config.sync.delay=2',
+    '--config.sync.period=16',
+  ]
   fields += ['--config.workers=2']
   configs = plan._configs('digits', fields)
   assert configs['selsync'].sync.vote_every == 8
+  assert configs['local_sgd'].sync.period == 16
   assert {config.workers for config in configs.values()} == {2}
   assert {config.sync.delay.steps for config in configs.values()} == {2}
   with pytest.raises(ConfigError, match='this config has no such field'):

@@ -10,6 +10,7 @@ import pytest
 from selsync_jax.devices import mappers
 from selsync_jax.sync import exchange
 from selsync_jax.sync import traffic
+from selsync_jax.sync.network import Network
 from tests.support import rounds
 
 ROUNDS = 40
@@ -103,10 +104,11 @@ def test_random_pairs_are_disjoint_and_every_two_meet(workers, left_over):
   assert (mixes != other_seed).any()
 
 
-def test_who_is_left_over_sends_nothing():
-  tree = jnp.zeros(10)
-  nbytes = traffic.sent(exchange.gossip('random').sends(tree, 7), 'sync', 7)
-  assert nbytes == pytest.approx(40 * 6 / 7)
+def test_who_is_left_over_sends_nothing_and_waits():
+  sends = exchange.gossip('random').sends(jnp.zeros(10), 7)
+  assert traffic.sent(sends, 'sync', 7) == pytest.approx(40 * 6 / 7)
+  network = Network(7, bandwidth=320.0, latency=0.5)
+  assert sum(map(network.seconds, sends)) == pytest.approx(1 + 0.5)
 
 
 @pytest.mark.parametrize(

@@ -75,16 +75,16 @@ def test_a_worker_whose_first_changes_are_not_finite_is_usual_later():
   moves[:2, 1] = np.nan
   averager = robust.robust_mean(warmup=2)
   _, state = rounds.run(averager, jnp.zeros(SIZE), moves)
-  np.testing.assert_array_equal(state.count[-1], [5, 3, 5, 5])
+  np.testing.assert_array_equal(state.rounds[-1], [5, 3, 5, 5])
 
 
 def test_other_workers_have_no_usual_norm_yet():
   averager = robust.robust_mean()
   fresh = jax.vmap(averager.init)(jnp.zeros((2, SIZE)))
   saved = averager.init(jnp.ones(SIZE))._replace(
-    level=jnp.float32(3), variance=jnp.float32(1), count=jnp.int32(20)
+    level=jnp.float32(3), variance=jnp.float32(1), rounds=jnp.int32(20)
   )
   saved = jax.tree.map(lambda x: x[None], saved)
   new = averager.resize(saved, fresh, (0, 1), 100)
   np.testing.assert_array_equal(new.consensus, np.ones((2, SIZE)))
-  np.testing.assert_array_equal([new.level, new.variance, new.count], 0)
+  np.testing.assert_array_equal([new.level, new.variance, new.rounds], 0)
