@@ -284,7 +284,7 @@ def eager_outer(
       *(tree, state.consensus),
       updates=updates,
     )
-    count = jnp.int32(workers)
+    count = workers + 0 * state.workers  # In `shard_map`, of the state's type.
     return moved, EagerState(moved, change, count, opt_state, inner)
 
   return _late(
