@@ -12,7 +12,6 @@ References:
 
 from typing import Any, NamedTuple
 
-import jax
 from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
@@ -85,11 +84,11 @@ def scaffold(*, axis_name: str = AXIS) -> Reducer:
   """
 
   def init(params):
-    zero = optax.tree.zeros_like(jax.tree.map(flat.wide, params))
+    zero = optax.tree.zeros_like(flat.wide(params))
     return ScaffoldState(zero, zero, zero, jnp.int32(0))
 
   def update(updates, state, params=None, *, sync: Any, **_):
-    grads = jax.tree.map(flat.wide, updates)
+    grads = flat.wide(updates)
     finite = jnp.isfinite(optax.tree.norm(grads))
     total, count = optax.tree.where(
       finite,

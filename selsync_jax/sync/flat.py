@@ -105,9 +105,11 @@ def floating(tree: Any) -> Any:
   return jax.tree.map(lambda leaf: leaf if is_float(leaf) else None, tree)
 
 
-def wide(x: Any) -> Any:
-  """Returns an array in the type in which it is summed, float32 at least."""
-  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+def wide(tree: Any) -> Any:
+  """Returns a tree in the types in which it is summed, float32 at least."""
+  return jax.tree.map(
+    lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), tree
+  )
 
 
 def like(tree: Any, other: Any) -> Any:

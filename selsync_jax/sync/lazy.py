@@ -10,7 +10,6 @@ References:
 import functools
 from typing import Any, Literal, NamedTuple
 
-import jax
 from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
@@ -82,7 +81,7 @@ def lazy(
   codec = bits and wires.integers(bits)
 
   def init(params):
-    tree = optax.tree.zeros_like(_wide(params))
+    tree = optax.tree.zeros_like(flat.wide(params))
     zero, whole, none = jnp.float32(0), jnp.float32(1), jnp.int32(0)
     norms = jnp.zeros(history)
     return LazyState(tree, tree, norms, zero, whole, whole, none, none)
@@ -92,7 +91,7 @@ def lazy(
     workers = lax.axis_size(axis_name)
     known = state.workers == workers
     state = optax.tree.where(known, state, init(updates))
-    grads = _wide(updates)
+    grads = flat.wide(updates)
     change = optax.tree.sub(grads, state.sent)
     if codec:
       change, error, mean_of = _rounded(change, codec, axis_name)
@@ -139,11 +138,6 @@ def lazy(
     return {'senders': state.senders, 'renewed': state.renewed}
 
   return Reducer(init, update, sends, metrics=metrics)
-
-
-def _wide(tree: Any) -> Any:
-  """Returns a tree in which sums of many steps are not rounded away."""
-  return jax.tree.map(flat.wide, tree)
 
 
 def _mean(change: Any, asks: Any, axis_name: str) -> Any:

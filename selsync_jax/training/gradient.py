@@ -58,7 +58,7 @@ def _accumulated(one: Gradient, pieces: int) -> Gradient:
       grads, metrics = jax.tree.map(lambda x: share * x, (grads, metrics))
       return (jax.tree.map(jnp.add, total, grads), model_state), metrics
 
-    start = jax.tree.map(lambda x: jnp.zeros_like(flat.wide(x)), params)
+    start = jax.tree.map(jnp.zeros_like, flat.wide(params))
     (total, model_state), metrics = lax.scan(
       add,
       (start, model_state),

@@ -84,7 +84,7 @@ def init_state(
     reducer_state=strategy.reducer.init(params),
     averager_state=strategy.averager.init(strategy.averaged(shared)),
     moments_state=strategy.optimizer_state.init(opt_state),
-    ema=() if ema_decay is None else jax.tree.map(flat.wide, params),
+    ema=() if ema_decay is None else flat.wide(params),
   )
 
 
