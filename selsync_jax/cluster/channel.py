@@ -36,8 +36,8 @@ STOPPED, SILENT = 'was stopped by a signal', 'does not answer'
 # The seconds after another process's failure in which a process may report
 # its own, before it is ended.
 GRACE = 5.0
-BEAT = 1.0  # The seconds from one sign of life to the next.
-LEAST = 3.0  # The shortest timeout in seconds; two signs of life may be late.
+BEAT = 0.25  # The seconds from one sign of life to the next.
+LEAST = 1.0  # The shortest timeout in seconds; three signs of life may be late.
 
 
 def _news(process: int, fate: str, code: int = 1) -> dict[str, Any]:

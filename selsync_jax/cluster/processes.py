@@ -177,7 +177,7 @@ def join(
     agreed: values by name, as JSON has them, that must be equal in all
       processes.
     timeout: seconds to wait for the other processes, and until one that is
-      silent counts as lost; at least 3.
+      silent counts as lost; at least 1.
     token: a secret of these processes, by default the environment variable
       `SELSYNC_CLUSTER_TOKEN`.
 

@@ -25,8 +25,11 @@ from selsync_jax.islands.standing import newest
 from selsync_jax.islands.standing import Standing
 from selsync_jax.runs.journal import Journal
 
-TRIES = 5
+TRIES = 20
 """Attempts, a beat apart, until the end of an island has been noticed."""
+
+SILENT = 2.0
+"""Seconds without a sign of life, after which another may take its place."""
 
 GRACE = 1.0
 """Seconds from the first island that asks to stop until it is decided.
@@ -129,7 +132,7 @@ class Circle:
   def _end_if_silent(self, name: str) -> None:
     """Ends an island of which another process of its name takes the place."""
     for seat in self.there:
-      if seat.member.name == name and seat.silent > 2 * BEAT:
+      if seat.member.name == name and seat.silent > SILENT:
         self._end(seat, 'is replaced')
 
   def listen(self, seat: Seat, reader: Any) -> bool:

@@ -30,7 +30,7 @@ from selsync_jax.islands.standing import Key
 from selsync_jax.islands.standing import Shared
 from selsync_jax.islands.standing import Standing
 
-BEAT = 1.0
+BEAT = 0.25
 """Seconds from one sign of life to the next."""
 
 PAUSE = 0.2

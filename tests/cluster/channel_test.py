@@ -238,7 +238,7 @@ def test_a_silent_process_is_lost_after_the_timeout(
   victim, survivor, meet_peer, ends, capfd, monkeypatch
 ):
   monkeypatch.setattr(channels, 'BEAT', 0.05)
-  _, peer = meet_peer(victim, survivor, timeout=3.0)
+  _, peer = meet_peer(victim, survivor, timeout=1.0)
   peer.send({})
   assert ends.get(timeout=30) == 1
   assert capfd.readouterr().err == (
@@ -251,9 +251,9 @@ def test_a_process_that_wakes_in_time_is_not_missed(
   meet_peer, ends, monkeypatch
 ):
   monkeypatch.setattr(channels, 'BEAT', 0.05)
-  _, peer = meet_peer(1, 0, timeout=3.0)
+  _, peer = meet_peer(1, 0, timeout=1.0)
   for _ in range(4):
-    time.sleep(1.0)
+    time.sleep(0.4)
     peer.send({})
   assert ends.empty()
   peer.send({'process': 1, 'fate': channels.LEFT})

@@ -125,7 +125,7 @@ def test_who_cannot_join_is_told_in_one_line(
 def test_a_timeout_that_a_healthy_process_may_miss_is_refused(monkeypatch):
   monkeypatch.setattr(sys, 'excepthook', sys.excepthook)
   with pytest.raises(ConfigError) as error:
-    ss.join(timeout=1.0)
+    ss.join(timeout=0.5)
   assert (
-    str(error.value) == 'timeout=1.0: must be a finite number of at least 3'
+    str(error.value) == 'timeout=0.5: must be a finite number of at least 1'
   )

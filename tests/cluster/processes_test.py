@@ -145,12 +145,12 @@ def test_survivors_of_a_killed_process_end_at_once_with_one_line(
 @pytest.mark.parametrize('victim', [0, 1])
 def test_a_frozen_process_is_waited_for_and_then_given_up(victim, tmp_path):
   port = live_runs.free_port()
-  flags = ('--config.steps=100000', '--cluster_timeout=20')
+  flags = ('--config.steps=100000', '--cluster_timeout=6')
   children = [member(tmp_path, i, 2, port, *flags) for i in range(2)]
   frozen, survivor = children[victim], children[1 - victim]
   live_runs.wait_for_rows(tmp_path, 10, *children)
   os.kill(frozen.pid, signal.SIGSTOP)
-  time.sleep(5)
+  time.sleep(2)
   os.kill(frozen.pid, signal.SIGCONT)
   more = len(live_runs.rows(tmp_path)) + 10
   live_runs.wait_for_rows(tmp_path, more, *children)

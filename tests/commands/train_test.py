@@ -171,8 +171,8 @@ BAD_FLAGS = [
     '--num_processes=two: must be a whole number of at least 1',
   ),
   (
-    ['--cluster_timeout=1'],
-    '--cluster_timeout=1: must be a finite number of at least 3',
+    ['--cluster_timeout=0.5'],
+    '--cluster_timeout=0.5: must be a finite number of at least 1',
   ),
   (
     ['--coordinator=localhost:1'],

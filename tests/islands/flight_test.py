@@ -127,7 +127,7 @@ def test_one_of_two_that_do_not_reach_each_other_is_ended(
   """Though both talk to the meeting point."""
   monkeypatch.setattr(Outbox, 'do_exchange', answer)
   with (
-    met(('maui', 'oahu'), timeout=2.5) as (_, oahu),
+    met(('maui', 'oahu'), timeout=1.0) as (_, oahu),
     pytest.raises(RunError, match=r'^island (maui|oahu) cannot be reached'),
   ):
     oahu.exchange([np.zeros(1)] * 2)

@@ -56,7 +56,7 @@ def test_those_that_come_again_meet_again(point, pool):
 def test_one_that_its_loop_cannot_let_in_is_refused_while_the_others_train(
   said, pool, monkeypatch
 ):
-  monkeypatch.setattr(circle, 'BEAT', 0.1)
+  monkeypatch.setattr(circle, 'BEAT', 0.02)
   with meeting.MeetingPoint(3, minimum=2, say=said.put) as point:
     a, b, c = (each.result() for each in came(point, pool, *'abc'))
     c.fail()
@@ -301,7 +301,7 @@ def test_one_that_is_frozen_while_it_prepares_is_dropped(said, pool):
 def test_a_name_that_is_there_is_refused(four, said, pool, monkeypatch):
   """Also if it only prepares."""
   point, islands, join = four
-  monkeypatch.setattr(circle, 'BEAT', 0.1)
+  monkeypatch.setattr(circle, 'BEAT', 0.02)
   b = join('b')
   for name in 'ab':
     line = rf'point {point.invitation.address}: island {name} is there already$'
