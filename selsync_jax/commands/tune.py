@@ -176,7 +176,11 @@ def _tune(options: argparse.Namespace, runner: _Runner) -> None:
 def _search(
   candidates: Candidates, name: str, space: 'Space', goal: 'Goal'
 ) -> 'Search':
-  """Opens a search; its first trials are the methods as they are."""
+  """Opens a search; its first trials are the methods as they are.
+
+  Within a budget of bytes, they also are those that average as often as it
+  lets, with the config's learning rate and twice that.
+  """
   from selsync_jax.tune.search import Search
 
   def make(spec, fields):
@@ -189,6 +193,14 @@ def _search(
   )
   for spec in space.choices:
     search.first(space.as_it_is(spec))
+    if goal.objective.is_of_bytes:
+
+      def fits(fields, spec=spec):
+        (trial,) = candidates.trials(spec, fields, 1, candidates.seed)
+        return goal.curves.sent(trial) <= goal.objective.budget
+
+      for choices in space.densest(spec, fits):
+        search.first(choices)
   return search
 
 

@@ -41,7 +41,7 @@ class Curves:
     (self.metric, *_) = run.validated
     self.higher = self.metric in run.goal.higher  # Whether that is better.
     problem = create_problem(settings)
-    self._shapes = problem.shapes
+    self._shapes, self._steps = problem.shapes, problem.steps
     self._context = Context(problem.steps_per_epoch, problem.seed)
     self._network, self._compute = network, compute
 
@@ -61,8 +61,24 @@ class Curves:
 
     return read
 
+  def sent(self, trial: Trial) -> float:
+    """Returns the bytes that a worker sends in a run as long as the config's.
+
+    That is by arithmetic, with the LSSR that the method is to have, if any.
+    """
+    lssr = trial.config.sync.get('lssr') or 0.0
+    return self._steps * self._cost(trial)(lssr).sent
+
   def _seconds(self, trial: Trial) -> Callable[[Mapping[str, Any]], float]:
     """Returns a function from a row of a run to its time on the network."""
+    compute, cost = (
+      self._compute[trial.config.optimizer.name],
+      self._cost(trial),
+    )
+    return lambda row: row['step'] * (compute + cost(row['lssr']).network)
+
+  def _cost(self, trial: Trial) -> Callable[[float], step_cost.Cost]:
+    """Returns a function from a run's LSSR to the cost of its steps."""
     settings = check(trial.config)
     assert settings.method is not None  # It is not asynchronous.
     strategy = settings.method(self._context)
@@ -71,9 +87,9 @@ class Curves:
     opt_state = jax.eval_shape(optimizer.init, self._shapes['params'])
 
     @functools.cache
-    def waits(lssr):
+    def cost(lssr):
       return step_cost.cost(
         strategy, self._shapes, self._network, lssr, opt_state, compute
-      ).network
+      )
 
-    return lambda row: row['step'] * (compute + waits(row['lssr']))
+    return cost

@@ -34,6 +34,11 @@ class Objective(NamedTuple):
     by_score = self.target is None and self.higher
     return 'maximize' if by_score else 'minimize'
 
+  @property
+  def is_of_bytes(self) -> bool:
+    """Whether it is the best score within a budget of bytes."""
+    return self.target is None and self.cost == 'sent'
+
   def rank(self, value: float | None) -> float:
     """Returns a key by which values are sorted, the best first."""
     if value is None:

@@ -4,6 +4,7 @@ The values of a field are a range around the config's own value, or the names
 that its constructor accepts. A file can set others.
 """
 
+import bisect
 from collections.abc import (
   Callable,
   Container,
@@ -30,6 +31,8 @@ from selsync_jax.tune.choices import Range
 
 WIDTH = 4.0
 """A range is from the config's own value by this, to that times this."""
+
+RATE = 'optimizer.learning_rate'
 
 _PARTS: dict[str, tuple[Any, ...]] = {
   'sync.wire': (OWN, 'bfloat16', 'int8', 'int4'),
@@ -90,12 +93,57 @@ class Space(NamedTuple):
     found: dict[str, Any] = {'method': method}
     for field, choice in self.choices[method].items():
       own, name = self.own[method][field], self.name(method, field)
-      if isinstance(choice, Range):
-        if isinstance(own, int | float) and choice.low <= own <= choice.high:
-          found[name] = own
-      elif OWN in choice or own in choice:
-        found[name] = OWN if OWN in choice else own
+      for value in OWN, own:
+        if name not in found and _holds(choice, value):
+          found[name] = value
     return found
+
+  def densest(
+    self, method: str, fits: Callable[[Mapping[str, Any]], bool]
+  ) -> Iterator[dict[str, Any]]:
+    """Yields choices, by name, that average as often as a budget lets.
+
+    The averages are in int8, if the method can have them; the learning rate is
+    the config's, and twice that. All else is as the config has it. Nothing is
+    yielded of a method that exceeds the budget with any value.
+
+    Args:
+      method: one whose `sync.period` or `sync.lssr` may be chosen.
+      fits: whether the method with some fields is within the budget.
+    """
+    choices = self.choices[method]
+    is_wired = _holds(choices.get('sync.wire', ()), 'int8')
+    changed = {'sync.wire': 'int8'} if is_wired else {}
+    for field in 'sync.period', 'sync.lssr':
+      values = _ascending(choices.get(field, ()))
+      least = bisect.bisect_left(
+        values, True, key=lambda value: fits({**changed, field: value})
+      )
+      if least < len(values):
+        found = changed | {field: values[least]}
+        named = {self.name(method, f): v for f, v in found.items()}
+        yield (same := self.as_it_is(method) | named)
+        rate = 2 * self.own[method].get(RATE, math.inf)
+        if _holds(choices.get(RATE, ()), rate):
+          yield same | {self.name(method, RATE): rate}
+
+
+def _holds(choice: Choice, value: Any) -> bool:
+  """Returns whether a value is among those of a choice."""
+  if isinstance(choice, Range):
+    is_number = isinstance(value, int | float)
+    return is_number and choice.low <= value <= choice.high
+  return value in choice
+
+
+def _ascending(choice: Choice) -> Sequence[Any]:
+  """Returns the numbers of a choice; of two digits after the point, if real."""
+  if not isinstance(choice, Range):
+    return sorted(value for value in choice if value != OWN)
+  if choice.is_whole:
+    return range(int(choice.low), int(choice.high) + 1)
+  low, high = math.ceil(100 * choice.low), math.floor(100 * choice.high)
+  return [hundredth / 100 for hundredth in range(low, high + 1)]
 
 
 def _suggest(trial: Any, name: str, choice: Choice) -> Any:
@@ -210,7 +258,7 @@ def _accepted(
 def _around(settings: Settings) -> Iterator[tuple[str, Choice]]:
   """Yields the fields that a search varies, each with its choice."""
   config = settings.config
-  yield from _wide('optimizer.learning_rate', config.optimizer.learning_rate)
+  yield from _wide(RATE, config.optimizer.learning_rate)
   length = 'epochs' if config.steps is None else 'steps'
   longest = config[length]
   shortest = type(longest)(longest / WIDTH)

@@ -36,6 +36,21 @@ def test_the_first_trial_of_a_method_leaves_its_config_as_it_is(method, every):
   assert chosen.suggest(trial) == (method, {})
 
 
+def test_a_method_may_average_as_often_as_a_budget_lets(every):
+  chosen, _ = every
+
+  def found(method, fits):
+    each = chosen.densest(method, fits)
+    return [chosen.suggest(optuna.trial.FixedTrial(made))[1] for made in each]
+
+  def fits(fields):
+    return fields['sync.period'] >= 10
+
+  dense = {'sync.wire': 'int8', 'sync.period': 10}
+  assert found('local_sgd', fits) == [dense, dense | {space.RATE: 0.2}]
+  assert found('local_sgd', lambda fields: False) == found('bsp', fits) == []
+
+
 def test_ranges_are_around_the_own_values_and_within_their_limits(every):
   found = every[0].choices
   assert found['local_sgd']['sync.period'] == Range(2, 32)
