@@ -1,15 +1,144 @@
-"""The benchmarks' emulated cluster, as a user starts it."""
+"""Hosts that are emulated: network namespaces of this machine.
 
+Each is on one bridge, with its own name, address, and shaped interface (a token
+bucket in each direction). Sockets and TCP are real; only the wire is slow.
+
+All namespaces belong to the process that makes them, so nothing is left when it
+ends, however it ends. This needs no root where the kernel lets users create
+namespaces.
+"""
+
+from collections.abc import Sequence
 import functools
+import os
+import pathlib
+import shutil
+import subprocess
 import sys
+from typing import Any
 
-from tests.support import live_runs
-
-COMMAND = (sys.executable, '-m', 'benchmarks.network.cluster')
+COMMAND = sys.executable, '-m', 'benchmarks.network.cluster'
+SUBNET = '10.77.0'
 
 
 @functools.cache
 def missing() -> str | None:
   """Returns what this machine lacks to emulate a cluster, or `None`."""
-  done = live_runs.run(*COMMAND, '--hosts=1', '--', 'true')
-  return done.stderr.strip() if done.returncode else None
+  if sys.platform != 'linux':
+    return 'an emulated cluster needs Linux'
+  lacking = [
+    tool
+    for tool in ('ip', 'tc', 'setpriv', 'unshare', 'nsenter', 'mount')
+    if shutil.which(tool, path=_path()) is None
+  ]
+  if lacking:
+    return f'not installed: {", ".join(lacking)} (iproute2, util-linux)'
+  probe = subprocess.run(
+    [*_unshare(), 'sh', '-c', _PROBE],
+    env=os.environ | {'PATH': _path()},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  return probe.stderr.strip() or None if probe.returncode else None
+
+
+_PROBE = (
+  'set -e; mount -t tmpfs none /run; '
+  'ip link add name v0 type veth peer name v1; '
+  'tc qdisc add dev v0 root tbf rate 1mbit burst 32kb latency 1ms; '
+  'ip link add name br type bridge'
+)
+
+
+def _path() -> str:
+  """The search path, with the directories of system tools."""
+  return os.environ.get('PATH', '') + ':/usr/sbin:/sbin'
+
+
+def _unshare() -> list[str]:
+  """A command prefix that creates network and mount namespaces.
+
+  A user without root privileges becomes root inside them. The namespaces end
+  with this process, even if a signal kills it.
+  """
+  user = [] if os.geteuid() == 0 else ['--user', '--map-root-user']
+  own = ['--net', '--mount', '--pid', '--fork', '--kill-child']
+  return ['setpriv', '--pdeathsig=KILL', 'unshare', *user, *own]
+
+
+def inside(
+  module: str, *arguments: str, **options: Any
+) -> subprocess.CompletedProcess:
+  """Runs a module in namespaces of its own, where it may make `Hosts`.
+
+  Args:
+    module: its name, as after `python -m`.
+    arguments: of its command line.
+    options: of `subprocess.run`.
+  """
+  return subprocess.run(
+    [*_unshare(), sys.executable, '-m', module, *arguments],
+    env=os.environ | {'PATH': _path()},
+    cwd=pathlib.Path(__file__).parents[2],
+    check=False,
+    **options,
+  )
+
+
+class Hosts:
+  """A bridge, and hosts that are linked to it, in the namespaces of `inside`.
+
+  Args:
+    number: of hosts.
+    bandwidth: see `run`; empty for no limit.
+    folder: for files of theirs.
+  """
+
+  def __init__(self, number: int, bandwidth: str, folder: pathlib.Path):
+    self._names = folder / 'hosts'
+    _sh('mount -t tmpfs none /run && mkdir /run/netns')
+    _sh('ip link add name switch type bridge && ip link set switch up')
+    names = [f'{SUBNET}.{i + 1} host{i}' for i in range(number)]
+    self._names.write_text('\n'.join(['127.0.0.1 localhost', *names, '']))
+    shape = f'root tbf rate {bandwidth} burst 64kb latency 100ms'
+    for i in range(number):
+      _sh(f'ip netns add host{i}')
+      _sh(f'ip link add name port{i} type veth peer name eth0 netns host{i}')
+      _sh(f'ip link set port{i} master switch')
+      self.link(i, 'up')
+      within = f'ip -n host{i}'
+      _sh(f'{within} address add {SUBNET}.{i + 1}/24 dev eth0')
+      _sh(f'{within} link set eth0 up && {within} link set lo up')
+      if bandwidth:  # Out of the host and into it.
+        _sh(f'tc -n host{i} qdisc add dev eth0 {shape}')
+        _sh(f'tc qdisc add dev port{i} {shape}')
+
+  def link(self, i: int, state: str) -> None:
+    """Sets the link of a host `up` or `down`."""
+    _sh(f'ip link set port{i} {state}')
+
+  def start(
+    self, i: int, command: Sequence[str], **options: Any
+  ) -> subprocess.Popen:
+    """Starts a command on a host whose own name resolves to its address.
+
+    Args:
+      i: the host.
+      command: what to run.
+      options: of `subprocess.Popen`.
+    """
+    enter = (
+      f'mount --bind {self._names} /etc/hosts; hostname host{i}; exec "$@"'
+    )
+    return subprocess.Popen(
+      [
+        *f'nsenter --net=/run/netns/host{i} unshare --mount --uts'.split(),
+        *('sh', '-c', enter, 'sh', *command),
+      ],
+      **options,
+    )
+
+
+def _sh(line: str) -> None:
+  subprocess.run(line, shell=True, check=True)

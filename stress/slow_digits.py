@@ -1,0 +1,53 @@
+"""A config whose steps leave the CPU idle, as those of a GPU do.
+
+Digits, from a data set whose batches take as many seconds as the environment's
+STEP_PAUSE says. SIGUSR1 holds Python's lock for a minute, as an extension that
+hangs does: no thread of the process runs, and the system answers for it.
+"""
+
+import ctypes
+import os
+import signal
+import time
+
+from sklearn.datasets import load_digits
+
+import selsync_jax as ss
+from selsync_jax import data
+from selsync_jax.configs import digits
+
+HELD = 60  # Seconds.
+
+
+@ss.register_dataset
+def slow_digits():
+  """Handwritten digits that take some seconds per batch of a worker."""
+  pause = float(os.environ.get('STEP_PAUSE', '0'))
+  found = load_digits()
+  image = found.images[..., None].astype('float32') / 16
+
+  def rest(batch, key):
+    time.sleep(pause)
+    return batch
+
+  def part(start, stop):
+    return {'image': image[start:stop], 'label': found.target[start:stop]}
+
+  return data.from_arrays(
+    train=part(0, 1100),
+    validation=part(1100, 1450),
+    test=part(1450, 1797),
+    task='classification',
+    num_classes=10,
+    augment=rest,
+  )
+
+
+def get_config(method: str = 'selsync'):
+  """The digits' config with these data."""
+  config = digits.get_config(method)
+  config.data.name = 'slow_digits'
+  return config
+
+
+signal.signal(signal.SIGUSR1, lambda *_: ctypes.PyDLL(None).sleep(HELD))
