@@ -4,6 +4,7 @@ from collections.abc import Iterator
 import contextlib
 import os
 import pathlib
+import time
 
 
 def take_own_cores(host: int, hosts: int) -> None:
@@ -29,6 +30,32 @@ def joined(devices: int = 1) -> Iterator[int]:
   with processes.join(*spec):
     yield spec.processes
     processes.wait_for_all('done')
+
+
+@contextlib.contextmanager
+def invited(folder: pathlib.Path) -> Iterator[tuple[str, str]]:
+  """Gives this host its own cores, and lets the hosts meet as islands.
+
+  Args:
+    folder: an empty one that all hosts see.
+
+  Yields:
+    The name of this host's island, and the invitation.
+  """
+  from selsync_jax.islands.meeting import MeetingPoint
+
+  index = int(os.environ['JAX_PROCESS_ID'])
+  hosts = int(os.environ['JAX_NUM_PROCESSES'])
+  take_own_cores(index, hosts)
+  made, invitation = folder / 'made', folder / 'invitation'
+  with contextlib.ExitStack() as stack:
+    if index == 0:
+      point = stack.enter_context(MeetingPoint(hosts, 'host0'))
+      made.write_text(str(point.invitation))
+      made.rename(invitation)  # The others see it whole.
+    while not invitation.exists():
+      time.sleep(0.1)
+    yield f'host{index}', invitation.read_text()
 
 
 def bytes_sent() -> int:

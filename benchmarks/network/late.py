@@ -14,13 +14,11 @@ measure that.
 """
 
 import argparse
-import contextlib
 import json
 import os
 import pathlib
 import sys
 import tempfile
-import time
 from typing import Any
 
 from benchmarks.network import cluster as emulated
@@ -84,21 +82,10 @@ def predict(alone: float, options: argparse.Namespace) -> dict[str, float]:
 def inside(options: argparse.Namespace) -> dict[str, float]:
   """Milliseconds of a step of each method, on this host of the cluster."""
   from benchmarks.network import host
-  from selsync_jax.islands.meeting import MeetingPoint
 
-  index = int(os.environ['JAX_PROCESS_ID'])
-  host.take_own_cores(index, options.hosts)
-  made, invitation = options.inside / 'made', options.inside / 'invitation'
-  with contextlib.ExitStack() as stack:
-    if index == 0:
-      point = MeetingPoint(options.hosts, 'host0')
-      made.write_text(str(stack.enter_context(point).invitation))
-      made.rename(invitation)  # The others see it whole.
-    while not invitation.exists():
-      time.sleep(0.1)
-    joined = f'host{index}', invitation.read_text(), options
+  with host.invited(options.inside) as joined:
     work = islands.idle_work(options)
-    return islands.times(strategies(options), work, *joined)
+    return islands.times(strategies(options), work, *joined, options)
 
 
 def main() -> None:

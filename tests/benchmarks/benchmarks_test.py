@@ -29,6 +29,9 @@ COMMANDS = {
     *('--bandwidths', '1Gbit', '--size=1000', '--period=4', '--step=1'),
     '--rounds=1',
   ],
+  'network.hidden': [
+    *('--hosts=2', '--size=1000', '--period=2', '--step=1', '--rounds=1'),
+  ],
   'network.wires': [
     *('--hosts=2', '--bandwidth=100mbit', '--width=4', '--steps=2'),
     *('--rounds=1', '--parts', 'int8', 'top_k'),

@@ -1,0 +1,251 @@
+"""What an average of islands costs on a slow network, next to bare sockets.
+
+  python -m benchmarks.network.hidden --hosts=4 --bandwidth=110mbit
+  python -m benchmarks.network.hidden --hosts=4 --bandwidth=200mbit --alone
+
+One island is on each host of an emulated cluster (cluster.py). A step leaves
+the CPU idle for some milliseconds, as a step on a GPU does, and then changes
+the parameters. The average travels behind the steps, before a step goes on, or
+at every step (BSP). Next to it: steps beside which a thread moves the same
+bytes between the hosts, over bare TCP, and does nothing with them, which is the
+control; JAX's own processes, which wait for the same average; and the limit of
+the wire. Prints milliseconds of a step of the slowest host. The limit is 1.10
+times the control.
+
+With `--alone`, there are no steps: it times averages in float32 and int8, one
+after another, whose limits are 1.15 times the wire and 0.30 times float32.
+Writes hidden.json.
+"""
+
+import argparse
+from collections.abc import Callable
+from concurrent import futures
+import contextlib
+import json
+import os
+import pathlib
+import socket
+import statistics
+import sys
+import tempfile
+import threading
+import time
+
+from benchmarks.network import cluster as emulated
+from benchmarks.network import islands
+from benchmarks.network.plan import PAYLOAD
+from benchmarks.table import report
+from benchmarks.table import Table
+from selsync_jax.sync.network import bandwidth as bits_per_second
+
+PORT = 7171
+CONTROL, BEHIND = 'a bare sender beside the steps', 'islands, behind the steps'
+WIRES = 'float32', 'int8'
+HIDDEN, OF_WIRE, OF_FLOAT32 = 1.10, 1.15, 0.30  # Our goals.
+
+
+def sent(options: argparse.Namespace, wire: str) -> float:
+  """Bytes that a host sends for an average."""
+  import jax
+  import numpy as np
+
+  import selsync_jax as ss
+
+  shape = jax.ShapeDtypeStruct((options.size,), np.float32)
+  messages = ss.mean(wire=getattr(ss.wires, wire)()).sends(shape, options.hosts)
+  return sum(each.sent(options.hosts) for each in messages)
+
+
+class Sender:
+  """Moves the bytes of an average between the hosts, over bare TCP.
+
+  As islands do, a host asks one other after the other for its share, twice.
+  """
+
+  def __init__(self, options: argparse.Namespace):
+    index, hosts = int(os.environ['JAX_PROCESS_ID']), options.hosts
+    size = sent(options, options.wire) / (2 * (hosts - 1))
+    self._share, self._buffer = bytes(int(size)), bytearray(int(size))
+    server = socket.create_server(('', PORT))
+    threading.Thread(target=self._accept, args=[server], daemon=True).start()
+    others = [(index + distance) % hosts for distance in range(1, hosts)]
+    self._links = [_connected(f'host{other}') for other in others]
+
+  def _accept(self, server: socket.socket) -> None:
+    while True:
+      link, _ = server.accept()
+      threading.Thread(target=self._serve, args=[link], daemon=False).start()
+
+  def _serve(self, link: socket.socket) -> None:
+    while link.recv(1):
+      link.sendall(self._share)
+
+  def average(self) -> None:
+    """Fetches what an average needs."""
+    for link in 2 * self._links:
+      link.sendall(b'.')
+      left = memoryview(self._buffer)
+      while left:
+        left = left[link.recv_into(left) :]
+
+  def close(self) -> None:
+    """Fetches no more; this process serves the others until they do so, too."""
+    for link in self._links:
+      link.close()
+
+
+def _connected(host: str) -> socket.socket:
+  while True:
+    with contextlib.suppress(ConnectionRefusedError):
+      return socket.create_connection((host, PORT))
+    time.sleep(0.1)
+
+
+def each_step(
+  options: argparse.Namespace, before: Callable[[int], None]
+) -> float:
+  """Milliseconds of an idle step; `before(i)` is called before step i."""
+  state, step = islands.idle_work(options)
+  steps, found = iter(range(10**9)), []
+
+  def one(state):
+    before(next(steps))
+    return step(state)[0]
+
+  for _ in range(options.rounds + 2):
+    state, ms = islands.round_of(one, state, options.period)
+    found.append(ms)
+  return statistics.median(found[2:])
+
+
+def beside(options: argparse.Namespace) -> dict[str, float]:
+  """The control, on this host."""
+  sender, last = Sender(options), futures.Future()
+  last.set_result(None)
+  with futures.ThreadPoolExecutor(1) as pool:
+
+    def before(step):
+      nonlocal last
+      if step % options.period == 0:
+        last.result()
+        last = pool.submit(sender.average)
+
+    found = {CONTROL: each_step(options, before)}
+  sender.close()
+  return found
+
+
+def of_processes(options: argparse.Namespace) -> dict[str, float]:
+  """JAX's own processes, which wait for each average, on this host."""
+  from benchmarks.network import host
+  from benchmarks.network import wires
+
+  with host.joined():
+    import jax.numpy as jnp
+
+    init, mean, _ = wires.parts()[options.wire]
+    average = wires.alone(jnp.zeros(options.size), init, mean)
+
+    def before(step):
+      if step % options.period == 0:
+        average(1)
+
+    return {'JAX processes, before the step': each_step(options, before)}
+
+
+def of_islands(options: argparse.Namespace) -> dict[str, float]:
+  """Islands, and then the control, on this host."""
+  from benchmarks.network import host
+  import selsync_jax as ss
+
+  means = {name: ss.mean(wire=getattr(ss.wires, name)()) for name in WIRES}
+  mean, period = means[options.wire], options.period
+  strategies = {
+    'nothing sent': ss.Strategy(ss.every(10**9), mean),
+    BEHIND: ss.Strategy(ss.every(period), ss.delayed(mean, period - 1)),
+    'islands, before the step': ss.Strategy(ss.every(period), mean),
+    'islands, BSP': ss.Strategy(ss.every(1), mean),
+  }
+  if options.alone:
+    strategies = {
+      n: ss.Strategy(ss.every(1), each) for n, each in means.items()
+    }
+  with host.invited(options.inside) as joined:
+    work = islands.idle_work(options)
+    found = islands.times(strategies, work, *joined, options)
+    return found if options.alone else found | beside(options)
+
+
+def on_hosts(options: argparse.Namespace, *flags: str) -> dict[str, float]:
+  """Milliseconds of a step of the slowest host, by what is timed."""
+  with tempfile.TemporaryDirectory() as folder:
+    each = emulated.figures(
+      *(options.hosts, options.bandwidth, 'hidden', f'--inside={folder}'),
+      *(*sys.argv[1:], *flags),
+    )
+  return {name: max(host[name] for host in each) for name in each[0]}
+
+
+def main() -> None:
+  """The command line."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  add = parser.add_argument
+  add('--hosts', type=int, default=4)
+  add('--bandwidth', default='110mbit', help="in tc(8)'s notation")
+  add('--period', type=int, default=20)
+  add('--step', type=float, default=60, help='milliseconds')
+  add('--size', type=int, default=1_310_720, help='float32s')
+  add('--wire', choices=WIRES, default='float32')
+  add('--alone', action='store_true', help='averages without steps')
+  add('--rounds', type=int, default=5)
+  add('--out', default='hidden.json')
+  add('--inside', type=pathlib.Path, help=argparse.SUPPRESS)
+  add('--processes', action='store_true', help=argparse.SUPPRESS)
+  options = parser.parse_args()
+  options.limit = None  # The network is slow, not the senders.
+  if options.alone:
+    options.step = 0
+  if options.inside:
+    measure = of_processes if options.processes else of_islands
+    print(json.dumps(measure(options)))
+    return
+  if reason := emulated.missing():
+    sys.exit(f'hidden.py: {reason}')
+  rate = PAYLOAD * bits_per_second(options.bandwidth) / 8
+  on_wire = {name: 1e3 * sent(options, name) / rate for name in WIRES}
+  found = on_hosts(options)
+  if options.alone:
+    rows = [
+      [name, f'{ms:.1f}', f'{on_wire[name]:.1f}', f'{ms / on_wire[name]:.3f}']
+      for name, ms in found.items()
+    ]
+    table = Table(['', 'ms', 'the wire', 'ratio'], rows)
+    share = found['int8'] / found['float32']
+    notes = [
+      f'limit of float32 {OF_WIRE:g} times the wire; int8 takes {share:.3f} '
+      f'of float32, the limit is {OF_FLOAT32:g}'
+    ]
+  else:
+    found |= on_hosts(options, '--processes')
+    found['limit of the wire'] = max(
+      found['nothing sent'], on_wire[options.wire] / options.period
+    )
+    control = found[CONTROL]
+    rows = [
+      [name, f'{ms:.2f}', f'{ms / control:.3f}'] for name, ms in found.items()
+    ]
+    table = Table(['', 'ms a step', 'of the control'], rows)
+    notes = [f'the limit behind the steps is {HIDDEN:g} of the control']
+  title = (
+    f'{options.hosts} hosts, {options.bandwidth}, {options.size / 1e6:.2f} M '
+    f'parameters'
+  )
+  if not options.alone:
+    title += f' in {options.wire}, an average every {options.period} steps'
+  del options.inside
+  result = vars(options) | {'cores': os.cpu_count(), 'milliseconds': found}
+  report(options.out, result, table._replace(title=title), notes=notes)
+
+
+if __name__ == '__main__':
+  main()
