@@ -325,7 +325,8 @@ def ride_out(storm: Storm, options: argparse.Namespace) -> Iterator[str]:
   before = storm.step(first)
   time.sleep(QUIET)
   rate = (storm.step(first) - before) / (time.monotonic() - quiet)
-  before, began, bag = storm.step(first), time.monotonic(), []
+  before, there = storm.step(first), present(storm)
+  began, bag = time.monotonic(), []
   while time.monotonic() < began + 60 * options.minutes:
     start = time.monotonic()
     bag = bag or rng.sample(kinds, len(kinds))  # Each before one comes again.
@@ -337,8 +338,8 @@ def ride_out(storm: Storm, options: argparse.Namespace) -> Iterator[str]:
     time.sleep(max(0.0, start + options.every - time.monotonic()))
   taken = storm.step(first) - before
   lasted = time.monotonic() - began
-  share, part = taken / lasted / rate, totals(storm).participation(time.time())
-  alive = 1 - storm.starting / lasted / len(storm.names)
+  share, whole = taken / lasted / rate, lasted * len(storm.names)
+  part, alive = (present(storm) - there) / whole, 1 - storm.starting / whole
   print(f'{taken} steps, {share:.1%} of those without a fault')
   print(f'{part:.1%} of the islands took part, {alive:.1%} of those alive')
   codes = {name: each.wait(600) for name, each in storm.running.items()}
@@ -348,12 +349,12 @@ def ride_out(storm: Storm, options: argparse.Namespace) -> Iterator[str]:
   yield from compare(storm)
 
 
-def totals(storm: Storm) -> journal.Totals:
-  """What has happened to the islands, in numbers."""
-  found = journal.Totals()
-  for event in storm.events():
-    found = found.after(event)
-  return found
+def present(storm: Storm) -> float:
+  """The seconds in which islands have taken part so far, added."""
+  totals = journal.Totals()
+  for event in [*storm.events(), journal.Event(time.time(), '', '', '')]:
+    totals = totals.after(event)
+  return totals.taken
 
 
 def main() -> None:
