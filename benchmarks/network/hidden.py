@@ -66,15 +66,12 @@ class Sender:
     index, hosts = int(os.environ['JAX_PROCESS_ID']), options.hosts
     size = sent(options, options.wire) / (2 * (hosts - 1))
     self._share, self._buffer = bytes(int(size)), bytearray(int(size))
-    server = socket.create_server(('', PORT))
-    threading.Thread(target=self._accept, args=[server], daemon=True).start()
     others = [(index + distance) % hosts for distance in range(1, hosts)]
-    self._links = [_connected(f'host{other}') for other in others]
-
-  def _accept(self, server: socket.socket) -> None:
-    while True:
-      link, _ = server.accept()
-      threading.Thread(target=self._serve, args=[link], daemon=False).start()
+    with socket.create_server(('', PORT), backlog=hosts) as server:
+      self._links = [_connected(f'host{other}') for other in others]
+      for _ in others:
+        link, _ = server.accept()
+        threading.Thread(target=self._serve, args=[link]).start()
 
   def _serve(self, link: socket.socket) -> None:
     while link.recv(1):
