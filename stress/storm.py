@@ -69,10 +69,10 @@ class Storm:
   """Islands on hosts of their own, and their meeting point on another.
 
   Args:
-    folder: where they have their runs.
-    islands: N, their number.
+    folder: the folder of their runs.
+    islands: N, the number of islands.
     flags: more flags of `train`.
-    bandwidth: of each host, in tc(8)'s notation.
+    bandwidth: the rate of each host's link, in tc(8)'s notation.
 
   Attributes:
     starting: the seconds from starts to training, added over islands.
@@ -137,9 +137,9 @@ class Storm:
     """The last step that an island has taken, 0 before the first."""
     return self.last(name)['step']
 
-  def wait(self, name: str, step: int, patience: float = PATIENCE) -> bool:
+  def wait(self, name: str, step: int) -> bool:
     """Waits until an island has gone beyond a step; returns whether it has."""
-    return until(lambda: self.step(name) > step, patience)
+    return until(lambda: self.step(name) > step)
 
   def back(self, name: str, step: int) -> float | None:
     """Starts an island whenever it has ended, until it is beyond a step.
@@ -180,9 +180,9 @@ def train_command(workdir: pathlib.Path, flags: Sequence[str]) -> list[str]:
   return live_runs.command('selsync', 1, workdir, *flags, config=CONFIG)
 
 
-def until(holds: Callable[[], Any], patience: float = PATIENCE) -> bool:
+def until(holds: Callable[[], Any]) -> bool:
   """Waits until something holds; returns whether it does."""
-  deadline = time.monotonic() + patience
+  deadline = time.monotonic() + PATIENCE
   while time.monotonic() < deadline:
     if holds():
       return True
@@ -230,7 +230,7 @@ def release(storm: Storm, kind: str, name: str, began: float) -> None:
 
 def disturb(storm: Storm, kind: str, victims: list[str]) -> Iterator[str]:
   """Does something to victims, and yields what was wrong with the others."""
-  struck = victims[:1] if kind == 'donor killed' else victims
+  struck = victims
   if kind == 'donor killed':  # The first island gives a newcomer its state.
     struck, known = [min(set(storm.names) - {victims[0]})], len(storm.events())
     victims = [victims[0], *struck]
@@ -338,8 +338,9 @@ def ride_out(storm: Storm, options: argparse.Namespace) -> Iterator[str]:
     time.sleep(max(0.0, start + options.every - time.monotonic()))
   taken = storm.step(first) - before
   lasted = time.monotonic() - began
-  share, whole = taken / lasted / rate, lasted * len(storm.names)
-  part, alive = (present(storm) - there) / whole, 1 - storm.starting / whole
+  share, trained = taken / lasted / rate, present(storm) - there
+  part = trained / lasted / len(storm.names)
+  alive = trained / (trained + storm.starting)
   print(f'{taken} steps, {share:.1%} of those without a fault')
   print(f'{part:.1%} of the islands took part, {alive:.1%} of those alive')
   codes = {name: each.wait(600) for name, each in storm.running.items()}
@@ -375,7 +376,7 @@ def main() -> None:
     sys.exit(emulated.inside('stress.storm', *again).returncode)
   flags = [
     f'--config.workers={options.islands}',
-    # Of a quarter of a second and a bit more, so these take a minute more.
+    # A step takes a quarter of a second and a bit, so all take a minute more.
     f'--config.steps={int(230 * (options.minutes + 1))}',
     '--config.batch_size=8',
     '--config.checkpoint.every=1000',

@@ -37,7 +37,7 @@ def invited(folder: pathlib.Path) -> Iterator[tuple[str, str]]:
   """Gives this host its own cores, and lets the hosts meet as islands.
 
   Args:
-    folder: an empty one that all hosts see.
+    folder: an empty folder that all hosts see.
 
   Yields:
     The name of this host's island, and the invitation.

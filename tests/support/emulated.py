@@ -73,9 +73,9 @@ def inside(
   """Runs a module in namespaces of its own, where it may make `Hosts`.
 
   Args:
-    module: its name, as after `python -m`.
-    arguments: of its command line.
-    options: of `subprocess.run`.
+    module: the module's name, as after `python -m`.
+    *arguments: the module's command line.
+    **options: see `subprocess.run`.
   """
   return subprocess.run(
     [*_unshare(), sys.executable, '-m', module, *arguments],
@@ -90,9 +90,9 @@ class Hosts:
   """A bridge, and hosts that are linked to it, in the namespaces of `inside`.
 
   Args:
-    number: of hosts.
-    bandwidth: see `run`; empty for no limit.
-    folder: for files of theirs.
+    number: the number of hosts.
+    bandwidth: the rate of each link, in tc(8)'s notation; empty for no limit.
+    folder: the folder in which the names of the hosts are kept.
   """
 
   def __init__(self, number: int, bandwidth: str, folder: pathlib.Path):
@@ -124,9 +124,9 @@ class Hosts:
     """Starts a command on a host whose own name resolves to its address.
 
     Args:
-      i: the host.
-      command: what to run.
-      options: of `subprocess.Popen`.
+      i: the host's index.
+      command: the program and its arguments.
+      **options: see `subprocess.Popen`.
     """
     enter = (
       f'mount --bind {self._names} /etc/hosts; hostname host{i}; exec "$@"'
