@@ -96,14 +96,13 @@ def means(each: Sequence[Table]) -> Table:
 def _start(
   hosts: Hosts,
   i: int,
-  number: int,
   folder: pathlib.Path,
   command: Sequence[str],
 ) -> subprocess.Popen:
   """Starts the command on a host as a process of a cluster."""
   place = {
     'JAX_COORDINATOR_ADDRESS': f'host0:{PORT}',
-    'JAX_NUM_PROCESSES': str(number),
+    'JAX_NUM_PROCESSES': str(hosts.number),
     'JAX_PROCESS_ID': str(i),
   }
   with (folder / f'host{i}.out').open('w') as out:
@@ -122,7 +121,7 @@ def _inside(
 ) -> int:
   """Builds the cluster and runs the command; returns the exit code."""
   built = Hosts(hosts, bandwidth, folder)
-  children = [_start(built, i, hosts, folder, command) for i in range(hosts)]
+  children = [_start(built, i, folder, command) for i in range(hosts)]
   said: dict[int, str] = {}
 
   def listen(i, child):

@@ -183,6 +183,51 @@ def on_hosts(options: argparse.Namespace, *flags: str) -> dict[str, float]:
   return {name: max(host[name] for host in each) for name in each[0]}
 
 
+def on_wire(options: argparse.Namespace, wire: str) -> float:
+  """Milliseconds of an average, if nothing but the network takes time."""
+  rate = PAYLOAD * bits_per_second(options.bandwidth) / 8
+  return 1e3 * sent(options, wire) / rate
+
+
+def title(options: argparse.Namespace) -> str:
+  """What both tables are of."""
+  size = f'{options.size / 1e6:.2f} M parameters'
+  return f'{options.hosts} hosts, {options.bandwidth}, {size}'
+
+
+def averages(
+  options: argparse.Namespace, found: dict[str, float]
+) -> tuple[Table, str]:
+  """The table of averages alone, and their limits."""
+  limits = {name: on_wire(options, name) for name in WIRES}
+  rows = [
+    [name, f'{ms:.1f}', f'{limits[name]:.1f}', f'{ms / limits[name]:.3f}']
+    for name, ms in found.items()
+  ]
+  share = found['int8'] / found['float32']
+  return Table(['', 'ms', 'the wire', 'ratio'], rows, title(options)), (
+    f'limit of float32 {OF_WIRE:g} times the wire; int8 takes {share:.3f} of '
+    f'float32, the limit is {OF_FLOAT32:g}'
+  )
+
+
+def steps(
+  options: argparse.Namespace, found: dict[str, float]
+) -> tuple[Table, str]:
+  """The table of steps with averages, and their limit."""
+  each = on_wire(options, options.wire) / options.period
+  found['limit of the wire'] = max(found['nothing sent'], each)
+  control = found[CONTROL]
+  rows = [
+    [name, f'{ms:.2f}', f'{ms / control:.3f}'] for name, ms in found.items()
+  ]
+  what = f'{options.wire}, an average every {options.period} steps'
+  table = Table(
+    ['', 'ms a step', 'of the control'], rows, f'{title(options)} in {what}'
+  )
+  return table, f'the limit behind the steps is {HIDDEN:g} of the control'
+
+
 def main() -> None:
   """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
@@ -208,40 +253,13 @@ def main() -> None:
     return
   if reason := emulated.missing():
     sys.exit(f'hidden.py: {reason}')
-  rate = PAYLOAD * bits_per_second(options.bandwidth) / 8
-  on_wire = {name: 1e3 * sent(options, name) / rate for name in WIRES}
   found = on_hosts(options)
-  if options.alone:
-    rows = [
-      [name, f'{ms:.1f}', f'{on_wire[name]:.1f}', f'{ms / on_wire[name]:.3f}']
-      for name, ms in found.items()
-    ]
-    table = Table(['', 'ms', 'the wire', 'ratio'], rows)
-    share = found['int8'] / found['float32']
-    notes = [
-      f'limit of float32 {OF_WIRE:g} times the wire; int8 takes {share:.3f} '
-      f'of float32, the limit is {OF_FLOAT32:g}'
-    ]
-  else:
-    found |= on_hosts(options, '--processes')
-    found['limit of the wire'] = max(
-      found['nothing sent'], on_wire[options.wire] / options.period
-    )
-    control = found[CONTROL]
-    rows = [
-      [name, f'{ms:.2f}', f'{ms / control:.3f}'] for name, ms in found.items()
-    ]
-    table = Table(['', 'ms a step', 'of the control'], rows)
-    notes = [f'the limit behind the steps is {HIDDEN:g} of the control']
-  title = (
-    f'{options.hosts} hosts, {options.bandwidth}, {options.size / 1e6:.2f} M '
-    f'parameters'
-  )
   if not options.alone:
-    title += f' in {options.wire}, an average every {options.period} steps'
+    found |= on_hosts(options, '--processes')
+  table, note = (averages if options.alone else steps)(options, found)
   del options.inside
   result = vars(options) | {'cores': os.cpu_count(), 'milliseconds': found}
-  report(options.out, result, table._replace(title=title), notes=notes)
+  report(options.out, result, table, notes=[note])
 
 
 if __name__ == '__main__':

@@ -111,6 +111,7 @@ class Control:
     self._counts: dict[str, int] = {}  # Of shares, by channel.
     self._calls: list[Callable[[], None]] = []  # What cancels each.
     self._error: RunError | Stopped | None = None
+    self._farewell: Head = {'failed': True}
     self.admits = False
     self._ready = -1  # The admissions before the one that it waits for.
     self._agreement, self._asks = Agreement(), False
@@ -228,15 +229,16 @@ class Control:
   def fail(self) -> None:
     """Ends this island with an error, of which all hear."""
     self._end(RunError('this island has failed'))
-    self._send({'failed': True})
+    self._send(self._farewell)
 
   def leave(self, finished: bool) -> None:
     """Ends the connection; call it when all islands are about to.
 
     They have finished the run, or come again.
     """
+    self._farewell = {'left': True, 'finished': finished}
     self._left.set()
-    self._send({'left': True, 'finished': finished})
+    self._send(self._farewell)
     self._end(RunError('this island has left'))  # Nothing need arrive now.
 
   def _open(self) -> None:
@@ -245,15 +247,15 @@ class Control:
       standing = self._standing()
     hello: dict[str, Any] = dataclasses.asdict(self._member)
     hello['standing'] = standing and standing.to_json()
+    writer, reader = self._point.do_exchange(  # A silent host takes long.
+      flight.FlightDescriptor.for_path('join'), call_options(self._token, None)
+    )
     with self._sending:  # Nothing else may be the first that it says.
-      self._writer, self._reader = self._point.do_exchange(
-        flight.FlightDescriptor.for_path('join'),
-        call_options(self._token, None),
-      )
+      self._writer, self._reader = writer, reader
       with contextlib.suppress(*ERRORS):
         self._writer.write_metadata(encode(hello))
     if self._error or self._left.is_set():  # Just now.
-      self._send({'failed': True})
+      self._send(self._farewell)
     if standing and standing.admits and self._ready == standing.admissions:
       self._send({'ready': self._ready})
     if self._asks and self._last is None:

@@ -116,7 +116,7 @@ def accused(monkeypatch):
     names.put(name)
 
   monkeypatch.setattr(control.Control, 'accuse', accuse_and_note)
-  monkeypatch.setattr(messages, 'PATIENCE', -4.0)  # Of 2 * timeout.
+  monkeypatch.setattr(messages, 'PATIENCE', -1.0)  # Of 2 * timeout.
   return names
 
 
@@ -127,7 +127,7 @@ def test_one_of_two_that_do_not_reach_each_other_is_ended(
   """Though both talk to the meeting point."""
   monkeypatch.setattr(Outbox, 'do_exchange', answer)
   with (
-    met(('maui', 'oahu'), timeout=1.0) as (_, oahu),
+    met(('maui', 'oahu'), timeout=1.5) as (_, oahu),
     pytest.raises(RunError, match=r'^island (maui|oahu) cannot be reached'),
   ):
     oahu.exchange([np.zeros(1)] * 2)
@@ -144,14 +144,14 @@ def test_who_is_reached_again_stays(fails, accused, monkeypatch):
 
   monkeypatch.setattr(Outbox, 'do_exchange', fails_for_a_while)
   with (
-    met(('maui', 'oahu'), timeout=2.5) as islands,
+    met(('maui', 'oahu'), timeout=1.5) as islands,
     futures.ThreadPoolExecutor(2) as pool,
   ):
     call = pool.submit(islands[0].exchange, [np.zeros(1)] * 2)
     islands[1].exchange([np.zeros(1)] * 2)
     call.result(timeout=20)
     assert accused.empty() == (fails is silent)
-    time.sleep(3.0)  # Whoever is accused has been ended.
+    time.sleep(2.0)  # Whoever is accused has been ended.
     calls = [pool.submit(peers.share, np.ones(1)) for peers in islands]
     assert [np.sum(each.result(timeout=20)) for each in calls] == [2, 2]
 

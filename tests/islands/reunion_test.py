@@ -4,6 +4,7 @@ from concurrent import futures
 import dataclasses
 import functools
 import itertools
+import socket
 import threading
 import time
 
@@ -109,6 +110,21 @@ def names(peers):
   """Who is there after a share."""
   peers.complete(lambda peers: peers.share(np.zeros(1)))
   return peers.names
+
+
+def test_a_meeting_point_that_has_become_silent_is_noticed(kept, pool):
+  """Its host takes connections, and answers nothing."""
+  with kept() as point:
+    join = functools.partial(
+      meeting.join, point.invitation, run='a run', timeout=2.0
+    )
+    islands = [*pool.map(join, 'abc')]
+  with socket.create_server(('', point.port)):
+    for each in [pool.submit(names, peers) for peers in islands]:
+      with pytest.raises(RunError, match=r'^the meeting point does not answer'):
+        each.result(timeout=15)
+  for peers in islands:
+    peers.fail()
 
 
 @pytest.mark.parametrize('dies', [False, True])

@@ -93,10 +93,13 @@ class Hosts:
     number: the number of hosts.
     bandwidth: the rate of each link, in tc(8)'s notation; empty for no limit.
     folder: the folder in which the names of the hosts are kept.
+
+  Attributes:
+    number: see above.
   """
 
   def __init__(self, number: int, bandwidth: str, folder: pathlib.Path):
-    self._names = folder / 'hosts'
+    self.number, self._names = number, folder / 'hosts'
     _sh('mount -t tmpfs none /run && mkdir /run/netns')
     _sh('ip link add name switch type bridge && ip link set switch up')
     names = [f'{SUBNET}.{i + 1} host{i}' for i in range(number)]
