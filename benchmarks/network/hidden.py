@@ -13,7 +13,8 @@ the wire. Prints milliseconds of a step of the slowest host. The limit is 1.10
 times the control.
 
 With `--alone`, there are no steps: it times averages in float32 and int8, one
-after another, whose limits are 1.15 times the wire and 0.30 times float32.
+after another, whose limits are 1.15 times the wire and 0.30 times float32; and
+one that only moves the bytes of float32.
 Writes hidden.json.
 """
 
@@ -40,6 +41,7 @@ from selsync_jax.sync.network import bandwidth as bits_per_second
 
 PORT = 7171
 CONTROL, BEHIND = 'a bare sender beside the steps', 'islands, behind the steps'
+BARE = 'float32, a bare sender'
 WIRES = 'float32', 'int8'
 HIDDEN, OF_WIRE, OF_FLOAT32 = 1.10, 1.15, 0.30  # Our goals.
 
@@ -59,13 +61,14 @@ def sent(options: argparse.Namespace, wire: str) -> float:
 class Sender:
   """Moves the bytes of an average between the hosts, over bare TCP.
 
-  As islands do, a host asks one other after the other for its share, twice.
+  As islands do, a host asks the others for their shares, at the same time, and
+  does so twice.
   """
 
   def __init__(self, options: argparse.Namespace):
     index, hosts = int(os.environ['JAX_PROCESS_ID']), options.hosts
     size = sent(options, options.wire) / (2 * (hosts - 1))
-    self._share, self._buffer = bytes(int(size)), bytearray(int(size))
+    self._share = bytes(int(size))
     others = [(index + distance) % hosts for distance in range(1, hosts)]
     with socket.create_server(('', PORT), backlog=hosts) as server:
       self._links = [_connected(f'host{other}') for other in others]
@@ -79,11 +82,15 @@ class Sender:
 
   def average(self) -> None:
     """Fetches what an average needs."""
-    for link in 2 * self._links:
-      link.sendall(b'.')
-      left = memoryview(self._buffer)
-      while left:
-        left = left[link.recv_into(left) :]
+    for _ in range(2):
+      with futures.ThreadPoolExecutor(len(self._links)) as pool:
+        list(pool.map(self._fetch, self._links))
+
+  def _fetch(self, link: socket.socket) -> None:
+    link.sendall(b'.')
+    left = memoryview(bytearray(len(self._share)))
+    while left:
+      left = left[link.recv_into(left) :]
 
   def close(self) -> None:
     """Fetches no more; this process serves the others until they do so, too."""
@@ -132,6 +139,14 @@ def beside(options: argparse.Namespace) -> dict[str, float]:
   return found
 
 
+def bare(options: argparse.Namespace) -> dict[str, float]:
+  """An average that only moves bytes, on this host."""
+  sender = Sender(options)
+  found = {BARE: each_step(options, lambda _: sender.average())}
+  sender.close()
+  return found
+
+
 def of_processes(options: argparse.Namespace) -> dict[str, float]:
   """JAX's own processes, which wait for each average, on this host."""
   from benchmarks.network import host
@@ -170,7 +185,7 @@ def of_islands(options: argparse.Namespace) -> dict[str, float]:
   with host.invited(options.inside) as joined:
     work = islands.idle_work(options)
     found = islands.times(strategies, work, *joined, options)
-    return found if options.alone else found | beside(options)
+    return found | (bare(options) if options.alone else beside(options))
 
 
 def on_hosts(options: argparse.Namespace, *flags: str) -> dict[str, float]:
@@ -199,7 +214,8 @@ def averages(
   options: argparse.Namespace, found: dict[str, float]
 ) -> tuple[Table, str]:
   """The table of averages alone, and their limits."""
-  limits = {name: on_wire(options, name) for name in WIRES}
+  wires = {name: on_wire(options, name) for name in WIRES}
+  limits = wires | {BARE: wires['float32']}
   rows = [
     [name, f'{ms:.1f}', f'{limits[name]:.1f}', f'{ms / limits[name]:.3f}']
     for name, ms in found.items()

@@ -105,8 +105,8 @@ class Island:
       params: see the class.
       strategy: see the class.
       timeout: seconds until a message that has not come whole is an error.
-      limit: the most bytes per second of one message, to leave bandwidth for
-        others; `None` sets none.
+      limit: the most bytes per second that this island sends of messages, to
+        leave bandwidth for others; `None` sets none.
 
     Raises:
       RunError: if the islands do not meet.

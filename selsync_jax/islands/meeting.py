@@ -214,7 +214,8 @@ def join(
     run: what this island is about to run, equal on all.
     timeout: seconds until the meeting point must answer, and later until an
       island that does not answer is an error.
-    limit: the most bytes per second of one message; `None` sets none.
+    limit: the most bytes per second that this island sends of messages; `None`
+      sets none.
     welcomes: whether this island lets in those who come again while it runs.
 
   Raises:

@@ -1,11 +1,12 @@
 """Messages between islands over Arrow Flight.
 
 Each island serves the messages that it has for others, and fetches what they
-have for it, from one island after the other: parallel flows use a slow link
-less fully.
+have for it, from several islands at a time: an island that is late leaves no
+link idle.
 """
 
 from collections.abc import Callable, Sequence
+from concurrent import futures
 import contextlib
 import json
 import math
@@ -30,6 +31,9 @@ from selsync_jax.islands.outbox import PATIENCE
 from selsync_jax.islands.outbox import PIECE
 from selsync_jax.islands.peers import Membership
 from selsync_jax.islands.peers import Peers
+
+FLOWS = 4
+"""Messages that an island fetches at a time."""
 
 
 class Members:
@@ -171,7 +175,7 @@ class FlightPeers(Peers, Membership):
     self._outbox.clear()
 
   def exchange(self, messages: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Serves the messages, and fetches those of one island after the other."""
+    """Serves the messages, and fetches those of the other islands."""
     if self._generation != self._members.generation:
       self._generation, self._count = self._members.generation, 0
       there = self._members.addresses.values()
@@ -179,10 +183,12 @@ class FlightPeers(Peers, Membership):
         self._disconnect(address)
     self._count, self._exchanged = self._count + 1, True
     self._outbox.put(self._key(self._count), messages)
+    senders = [(self.index + i) % self.size for i in range(1, self.size)]
+    with futures.ThreadPoolExecutor(FLOWS) as pool:  # It waits for all of them.
+      fetched = pool.map(self._fetch, senders)
     received = [*messages]
-    for distance in range(1, self.size):
-      sender = (self.index + distance) % self.size
-      received[sender] = self._fetch(sender)
+    for sender, message in zip(senders, fetched, strict=True):
+      received[sender] = message
     # Who has sent its messages of this exchange has all of the one before.
     self._outbox.drop(self._key(self._count - 1))
     return received

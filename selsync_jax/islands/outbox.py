@@ -1,7 +1,8 @@
 """The messages that an island has for others, as it serves them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 import json
+import threading
 import time
 from typing import Any
 
@@ -13,10 +14,10 @@ from selsync_jax.islands.flight import flight
 from selsync_jax.islands.flight import Server
 from selsync_jax.islands.meter import Meter
 
-PIECE = 1 << 24
+PIECE = 1 << 22
 """The most bytes of one call, which has a deadline and may be repeated."""
 
-BLOCK = 1 << 21
+BLOCK = 1 << 20
 """The most bytes of one record batch."""
 
 PATIENCE = 2.0
@@ -33,7 +34,7 @@ class Outbox(Server):
     address: see `Server`.
     credentials: see `Server`.
     meter: counts what is sent.
-    limit: the most bytes per second of one message; `None` sets none.
+    limit: the most bytes per second that it sends; `None` sets none.
   """
 
   def __init__(
@@ -44,6 +45,7 @@ class Outbox(Server):
     limit: float | None = None,
   ):
     self._meter, self._limit = meter, limit
+    self._pacing, self._until = threading.Lock(), 0.0
     self._messages: dict[Key, Sequence[np.ndarray]] = {}
     super().__init__(address, credentials)
 
@@ -84,20 +86,19 @@ class Outbox(Server):
     schema = arrow.schema([('block', arrow.large_binary())], metadata=about)
     piece = message.reshape(-1).view(np.uint8)[start : start + PIECE]
     writer.begin(schema)
-    for block in _paced(piece, self._limit):
+    for at in range(0, piece.size or 1, BLOCK):
+      block = piece[at : at + BLOCK]
+      self._wait_for_turn(block.size)
       writer.write_batch(_batch(block, schema))
       self._meter.add(sent_bytes=block.size)
 
-
-def _paced(piece: np.ndarray, limit: float | None) -> Iterator[np.ndarray]:
-  """Yields blocks as slowly as if a wire had this many bytes a second."""
-  until = time.monotonic()
-  for start in range(0, piece.size or 1, BLOCK):
-    block = piece[start : start + BLOCK]
-    if limit:
-      until += block.size / limit
+  def _wait_for_turn(self, size: int) -> None:
+    """Returns when all that is sent has kept to the limit, with these bytes."""
+    if self._limit:
+      with self._pacing:
+        self._until = max(self._until, time.monotonic()) + size / self._limit
+        until = self._until
       time.sleep(max(0.0, until - time.monotonic()))
-    yield block
 
 
 def _batch(block: np.ndarray, schema: arrow.Schema) -> arrow.RecordBatch:
