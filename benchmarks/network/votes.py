@@ -1,0 +1,108 @@
+"""What a vote of islands costs their meeting point, by their number.
+
+  python -m benchmarks.network.votes --islands 2 8 64 256
+
+At every vote each island tells the meeting point one byte and hears those of
+all. The point is a process of its own, and so are all islands together, as
+threads, each with a connection of its own, over TLS. Prints the CPU time of the
+point for a vote, how long a vote takes when all cores of this machine are the
+islands', too, and what the point sends for a vote, without what TLS and gRPC
+add. Writes votes.json.
+"""
+
+import argparse
+from concurrent import futures
+import multiprocessing
+from multiprocessing.connection import Connection
+import os
+import time
+
+from benchmarks.table import report
+from benchmarks.table import Table
+
+
+def serve(islands: int, pipe: Connection) -> None:
+  """Is a meeting point; says, when asked, how much CPU time it has taken."""
+  from selsync_jax.islands.meeting import MeetingPoint
+
+  with MeetingPoint(islands) as point:
+    pipe.send(str(point.invitation))
+    while pipe.recv():
+      pipe.send(time.process_time())
+
+
+def measure(islands: int, votes: int) -> dict[str, float]:
+  """The cost of a vote of so many islands."""
+  from selsync_jax.islands.control import Control
+  from selsync_jax.islands.control import encode
+  from selsync_jax.islands.control import Member
+  from selsync_jax.islands.invitation import Invitation
+  from selsync_jax.islands.invitation import reach
+  from selsync_jax.islands.meter import Meter
+
+  spawn = multiprocessing.get_context('spawn')
+  here, there = spawn.Pipe()
+  point = spawn.Process(target=serve, args=(islands, there))
+  point.start()
+  invitation = Invitation.parse(here.recv())
+
+  def join(index):
+    with reach(invitation, 600.0) as (_, _, client):
+      member = Member(f'island{index:05}', 'host:1', 'run', 600.0, False)
+      address, token = invitation.address, invitation.token
+      control = Control(client, address, token, member, Meter())
+    control.enter()
+    return control
+
+  def taken():
+    here.send(True)
+    return here.recv(), time.perf_counter()
+
+  def share(control, count):
+    for _ in range(count):
+      control.share('', b'.')
+
+  with futures.ThreadPoolExecutor(islands) as pool:
+    controls = [*pool.map(join, range(islands))]
+
+    def all_share(count):
+      futures.wait([pool.submit(share, c, count) for c in controls])
+
+    all_share(3)
+    cpu, began = taken()
+    all_share(votes)
+    cpu_after, ended = taken()
+    for control in controls:
+      control.leave(True)
+  here.send(False)
+  point.join()
+  head = {'shared': (1, '', votes), 'admits': False}
+  return {
+    'CPU': (cpu_after - cpu) / votes,
+    'takes': (ended - began) / votes,
+    'sent': islands * len(encode(head, b'.' * islands)),
+  }
+
+
+def main() -> None:
+  """The command line."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--islands', type=int, nargs='+', default=[2, 8, 64, 256])
+  parser.add_argument('--votes', type=int, default=20)
+  parser.add_argument('--out', default='votes.json')
+  options = parser.parse_args()
+  found = {n: measure(n, options.votes) for n in options.islands}
+  rows = [
+    [
+      *(f'{n:,}', f'{1e3 * each["CPU"]:.2f}', f'{1e6 * each["CPU"] / n:.0f}'),
+      *(f'{1e3 * each["takes"]:.1f}', f'{each["sent"] / 1e3:,.1f}'),
+    ]
+    for n, each in found.items()
+  ]
+  head = 'islands', 'CPU, ms', 'us an island', 'takes, ms', 'sent, kB'
+  result = vars(options) | {'cores': os.cpu_count(), 'found': found}
+  report(options.out, result, Table(head, rows, 'A vote at the meeting point'))
+
+
+if __name__ == '__main__':
+  main()
