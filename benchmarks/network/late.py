@@ -100,7 +100,7 @@ def main() -> None:
   add('--step', type=float, default=60, help='milliseconds')
   add('--size', type=int, default=1_310_720, help='float32s')
   add('--rounds', type=int, default=5)
-  add('--limit', type=float, help='bytes per second of a message')
+  add('--limit', type=float, help='bytes per second that an island sends')
   add('--out', default='late.json')
   add('--inside', type=pathlib.Path, help=argparse.SUPPRESS)
   options = parser.parse_args()

@@ -5,9 +5,9 @@
 At every vote each island tells the meeting point one byte and hears those of
 all. The point is a process of its own, and so are all islands together, as
 threads, each with a connection of its own, over TLS. Prints the CPU time of the
-point for a vote, how long a vote takes when all cores of this machine are the
-islands', too, and what the point sends for a vote, without what TLS and gRPC
-add. Writes votes.json.
+point for a vote, with the signs of life meanwhile; how long a vote takes when
+all cores of this machine are the islands', too; and what the point must send
+for a vote, without what TLS and gRPC add. Writes votes.json.
 """
 
 import argparse
@@ -66,7 +66,8 @@ def measure(islands: int, votes: int) -> dict[str, float]:
     controls = [*pool.map(join, range(islands))]
 
     def all_share(count):
-      futures.wait([pool.submit(share, c, count) for c in controls])
+      for call in [pool.submit(share, c, count) for c in controls]:
+        call.result()
 
     all_share(3)
     cpu, began = taken()

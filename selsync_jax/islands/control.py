@@ -36,6 +36,9 @@ BEAT = 0.25
 PAUSE = 0.2
 """Seconds from one attempt to find the meeting point to the next."""
 
+PATIENCE = 2.0
+"""Seconds that an island which ends waits for the meeting point."""
+
 Head = Mapping[str, Any]
 """What a message is about: values of JSON."""
 
@@ -112,6 +115,7 @@ class Control:
     self._calls: list[Callable[[], None]] = []  # What cancels each.
     self._error: RunError | Stopped | None = None
     self._farewell: Head = {'failed': True}
+    self._opened = threading.Event()
     self.admits = False
     self._ready = -1  # The admissions before the one that it waits for.
     self._agreement, self._asks = Agreement(), False
@@ -229,7 +233,7 @@ class Control:
   def fail(self) -> None:
     """Ends this island with an error, of which all hear."""
     self._end(RunError('this island has failed'))
-    self._send(self._farewell)
+    self._part()
 
   def leave(self, finished: bool) -> None:
     """Ends the connection; call it when all islands are about to.
@@ -238,11 +242,24 @@ class Control:
     """
     self._farewell = {'left': True, 'finished': finished}
     self._left.set()
-    self._send(self._farewell)
+    self._part()
     self._end(RunError('this island has left'))  # Nothing need arrive now.
 
+  def _part(self) -> None:
+    """Says farewell; if the connection is just made, as soon as it is."""
+    self._opened.wait(PATIENCE)
+    self._send(self._farewell)
+
   def _open(self) -> None:
-    """Connects to the meeting point, and says who this island is."""
+    """Connects to the meeting point."""
+    self._opened.clear()
+    try:
+      self._introduce()
+    finally:
+      self._opened.set()
+
+  def _introduce(self) -> None:
+    """Says who this island is, and what the meeting point may have missed."""
     with self._changed:
       standing = self._standing()
     hello: dict[str, Any] = dataclasses.asdict(self._member)

@@ -106,7 +106,8 @@ class Island:
       strategy: see the class.
       timeout: seconds until a message that has not come whole is an error.
       limit: the most bytes per second that this island sends of messages, to
-        leave bandwidth for others; `None` sets none.
+        leave bandwidth for others; `None` sets none. All islands may fetch from
+        this one at once: 4 MiB for each must pass in twice the timeout.
 
     Raises:
       RunError: if the islands do not meet.

@@ -1,15 +1,16 @@
 """Messages between islands over Arrow Flight.
 
 Each island serves the messages that it has for others, and fetches what they
-have for it, from several islands at a time: an island that is late leaves no
+have for it, from several islands at a time, so that one that is late leaves no
 link idle.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 import contextlib
 import json
 import math
+import threading
 import time
 from typing import Any
 
@@ -184,11 +185,16 @@ class FlightPeers(Peers, Membership):
     self._count, self._exchanged = self._count + 1, True
     self._outbox.put(self._key(self._count), messages)
     senders = [(self.index + i) % self.size for i in range(1, self.size)]
-    with futures.ThreadPoolExecutor(FLOWS) as pool:  # It waits for all of them.
-      fetched = pool.map(self._fetch, senders)
+    calls = {sender: futures.Future[np.ndarray]() for sender in senders}
+    rest = iter(senders)
+    for _ in senders[:FLOWS]:  # No pool: it takes no work as a process ends.
+      threading.Thread(
+        target=self._fetch_each, args=(rest, calls), daemon=True
+      ).start()
+    futures.wait(calls.values())
     received = [*messages]
-    for sender, message in zip(senders, fetched, strict=True):
-      received[sender] = message
+    for sender, call in calls.items():
+      received[sender] = call.result()
     # Who has sent its messages of this exchange has all of the one before.
     self._outbox.drop(self._key(self._count - 1))
     return received
@@ -230,6 +236,18 @@ class FlightPeers(Peers, Membership):
 
   def _key(self, count: int) -> Key:
     return self._generation, self._channel, count
+
+  def _fetch_each(
+    self,
+    senders: Iterator[int],
+    calls: Mapping[int, futures.Future[np.ndarray]],
+  ) -> None:
+    """Fetches messages as long as there are senders left."""
+    for sender in senders:
+      try:
+        calls[sender].set_result(self._fetch(sender))
+      except BaseException as error:
+        calls[sender].set_exception(error)
 
   def _fetch(self, sender: int) -> np.ndarray:
     """Returns the message of an island, in however many pieces it comes."""

@@ -4,6 +4,7 @@ from concurrent import futures
 import contextlib
 import itertools
 import queue
+import sys
 import threading
 import time
 
@@ -23,6 +24,7 @@ from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.outbox import Outbox
 from selsync_jax.islands.peers import Regrouped
 from selsync_jax.islands.program import cut
+from tests.support import live_runs
 
 N = 3
 TYPES = (np.dtype('float32'), np.dtype('bfloat16'))
@@ -154,6 +156,26 @@ def test_who_is_reached_again_stays(fails, accused, monkeypatch):
     time.sleep(2.0)  # Whoever is accused has been ended.
     calls = [pool.submit(peers.share, np.ones(1)) for peers in islands]
     assert [np.sum(each.result(timeout=20)) for each in calls] == [2, 2]
+
+
+LOOPS = """
+import threading
+import numpy as np
+from selsync_jax.islands import meeting
+point = meeting.MeetingPoint(2)
+def loop(name):
+  peers = meeting.join(point.invitation, name, 'a run')
+  threading.main_thread().join()
+  print(np.sum(peers.exchange([np.ones(1)] * 2)))
+  peers.close()
+for name in 'ab':
+  threading.Thread(target=loop, args=name).start()
+"""
+
+
+def test_a_loop_may_outlive_the_main_thread():
+  done = live_runs.run(sys.executable, '-c', LOOPS)
+  assert (done.stdout, done.returncode) == ('2.0\n2.0\n', 0), done.stderr
 
 
 def test_what_has_been_completed_is_kept_no_longer(islands):
