@@ -7,7 +7,7 @@ by a signal before anything was begun.
 """
 
 import atexit
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 import contextlib
 import importlib
 import importlib.util
@@ -71,7 +71,7 @@ def run_command(arguments: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def command(program: str) -> Iterator[None]:
+def command(program: str) -> Generator[None]:
   """Prepares the libraries for a command, and exits if it fails.
 
   Error messages start with the word `program`.

@@ -6,7 +6,7 @@ fields with a constructor's parameters, and names the first one that is foreign,
 missing or out of range in one line. The docs' tables have the same source.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Mapping, Sequence
 import contextlib
 import functools
 import inspect
@@ -46,7 +46,7 @@ class Stopped(Exception):
 
 
 @contextlib.contextmanager
-def config_errors(field: str) -> Iterator[None]:
+def config_errors(field: str) -> Generator[None]:
   """Converts a `ValueError` to a `ConfigError` that names `config.{field}`."""
   try:
     yield
@@ -97,7 +97,7 @@ class Registry(dict[str, Any]):
     return name in self and name in self._files
 
   @contextlib.contextmanager
-  def errors(self, name: str, field: str) -> Iterator[None]:
+  def errors(self, name: str, field: str) -> Generator[None]:
     """Converts errors of a user's entry to a `ConfigError` with file and line.
 
     Errors of this package's entries are passed on. `field` names the entry.

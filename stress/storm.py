@@ -3,7 +3,9 @@
   python -m stress.storm --islands=4 --minutes=30
 
 The islands, and their meeting point, are hosts of an emulated cluster, and
-train stress/slow_digits.py: steps that leave the CPU idle, as a GPU's.
+train stress/slow_digits.py: steps that leave the CPU idle, as a GPU's. Each
+keeps what it has compiled in a folder of its own.
+
 Every --every seconds one island is killed (SIGKILL), at any moment or in an
 average; frozen for a moment, or until the others give it up (SIGSTOP); cut off
 from the network; asked to leave (SIGTERM); or Python's lock is held in it. Or
@@ -17,8 +19,8 @@ seeds could have.
 
 Prints, for each fault, how long the others paused, and how long it took from
 the start of a victim, or the end of its fault, until it trained; then how many
-steps were taken, relative to as many seconds without a fault, and which share
-of the islands took part. The exit code is 1 if anything was wrong.
+steps were taken, relative to as many seconds before and after the storm, and
+which share of the islands took part. The exit code is 1 if anything was wrong.
 """
 
 import argparse
@@ -44,7 +46,7 @@ from tests.support import live_runs
 
 PAUSE = 0.25  # Seconds of a step in which the CPU is idle.
 TIMEOUT = 1.0  # Seconds until a silent island is given up.
-QUIET = 30.0  # Seconds without a fault at the beginning.
+QUIET = 60.0  # Seconds without a fault before the storm, and after it.
 CUT = 30.0  # Seconds without a network.
 PATIENCE = 120.0  # Seconds until a victim must train again.
 SEEDS = range(100, 105)  # Of undisturbed runs.
@@ -169,10 +171,17 @@ class Storm:
       return self._hosts.start(
         *(host, command),
         cwd=live_runs.ROOT,
-        env=os.environ | {'STEP_PAUSE': str(PAUSE)},
+        env=os.environ | self._variables(name),
         stdout=log,
         stderr=subprocess.STDOUT,
       )
+
+  def _variables(self, name: str) -> dict[str, str]:
+    return {
+      'STEP_PAUSE': str(PAUSE),
+      'JAX_COMPILATION_CACHE_DIR': str(self.folder / 'compiled' / name),
+      'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+    }
 
 
 def train_command(workdir: pathlib.Path, flags: Sequence[str]) -> list[str]:
@@ -321,12 +330,9 @@ def ride_out(storm: Storm, options: argparse.Namespace) -> Iterator[str]:
     if not storm.wait(name, 20):
       yield f'{name} does not train'
       return
-  first, quiet = storm.names[0], time.monotonic()
-  before = storm.step(first)
-  time.sleep(QUIET)
-  rate = (storm.step(first) - before) / (time.monotonic() - quiet)
-  before, there = storm.step(first), present(storm)
-  began, bag = time.monotonic(), []
+  before = undisturbed(storm)
+  first, bag = storm.names[0], []
+  there, step, began = present(storm), storm.step(first), time.monotonic()
   while time.monotonic() < began + 60 * options.minutes:
     start = time.monotonic()
     bag = bag or rng.sample(kinds, len(kinds))  # Each before one comes again.
@@ -336,9 +342,10 @@ def ride_out(storm: Storm, options: argparse.Namespace) -> Iterator[str]:
       yield from wrong
       return
     time.sleep(max(0.0, start + options.every - time.monotonic()))
-  taken = storm.step(first) - before
-  lasted = time.monotonic() - began
-  share, trained = taken / lasted / rate, present(storm) - there
+  taken, lasted = storm.step(first) - step, time.monotonic() - began
+  trained = present(storm) - there
+  rate = statistics.mean([before, undisturbed(storm)])
+  share = taken / lasted / rate
   part = trained / lasted / len(storm.names)
   alive = trained / (trained + storm.starting)
   print(f'{taken} steps, {share:.1%} of those without a fault')
@@ -348,6 +355,13 @@ def ride_out(storm: Storm, options: argparse.Namespace) -> Iterator[str]:
     yield f'exit codes {codes}'
     return
   yield from compare(storm)
+
+
+def undisturbed(storm: Storm) -> float:
+  """How many steps are taken per second, while nothing is done."""
+  step, began = storm.step(storm.names[0]), time.monotonic()
+  time.sleep(QUIET)
+  return (storm.step(storm.names[0]) - step) / (time.monotonic() - began)
 
 
 def present(storm: Storm) -> float:
@@ -376,8 +390,8 @@ def main() -> None:
     sys.exit(emulated.inside('stress.storm', *again).returncode)
   flags = [
     f'--config.workers={options.islands}',
-    # A step takes a quarter of a second and a bit, so all take a minute more.
-    f'--config.steps={int(230 * (options.minutes + 1))}',
+    # A step takes a quarter of a second and a bit, so all outlast the storm.
+    f'--config.steps={int(230 * (options.minutes + 4))}',
     '--config.batch_size=8',
     '--config.checkpoint.every=1000',
     '--config.eval.every_epochs=1e6',

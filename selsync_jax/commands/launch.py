@@ -16,7 +16,7 @@ notices it after its next step.
 
 import argparse
 import collections
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 import contextlib
 import os
 import secrets
@@ -125,7 +125,7 @@ def island_places(islands: int, invitation: str) -> dict[str, Environment]:
 @contextlib.contextmanager
 def _meeting_point(
   islands: int, minimum: int
-) -> Iterator[tuple[str, threading.Event]]:
+) -> Generator[tuple[str, threading.Event]]:
   """Runs a meeting point; yields its invitation, and whether all have met."""
   flags = f'--islands={islands}', f'--minimum={minimum}'
   flags += '--host=127.0.0.1', '--port=0'

@@ -1,6 +1,6 @@
 """Opens the data set that a config names."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 import contextlib
 import importlib
 import importlib.util
@@ -21,7 +21,7 @@ from selsync_jax.data.sources import DATASETS
 
 
 @contextlib.contextmanager
-def _tensorflow() -> Iterator[None]:
+def _tensorflow() -> Generator[None]:
   """Converts the error of a library that is not installed."""
   try:
     yield

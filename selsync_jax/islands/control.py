@@ -9,7 +9,7 @@ and looks for it meanwhile. Started again, the point learns from the islands
 what it knew, and they are another generation: see `standing`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 import contextlib
 import dataclasses
 import json
@@ -211,7 +211,7 @@ class Control:
       raise Regrouped
 
   @contextlib.contextmanager
-  def cancelling(self, cancel: Callable[[], None]) -> Iterator[None]:
+  def cancelling(self, cancel: Callable[[], None]) -> Generator[None]:
     """In this context, cancels a call as soon as `check` would raise."""
     with self._changed:
       self._calls.append(cancel)

@@ -1,6 +1,6 @@
 """What it takes to reach a meeting point, and to know that it is the one."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 import contextlib
 import dataclasses
 import hashlib
@@ -48,7 +48,7 @@ class Invitation:
 @contextlib.contextmanager
 def reach(
   invitation: Invitation, timeout: float
-) -> Iterator[tuple[str, bytes, flight.FlightClient]]:
+) -> Generator[tuple[str, bytes, flight.FlightClient]]:
   """Connects to a meeting point, which need not serve yet, for some calls.
 
   Args:

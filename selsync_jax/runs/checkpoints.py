@@ -5,7 +5,7 @@ manifest in it, the size and CRC-32 of each file, detects later damage. It holds
 only arrays and JSON, nothing that could be executed.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent import futures
 import contextlib
 import io
@@ -200,7 +200,7 @@ def _checksums(
 
 
 @contextlib.contextmanager
-def _as_checkpoint_error() -> Iterator[None]:
+def _as_checkpoint_error() -> Generator[None]:
   """Turns errors of orbax and tensorstore into one line."""
   try:
     yield
@@ -280,7 +280,7 @@ class Checkpoints:
         self._unusable[path] = DAMAGED, f'damaged ({reason})'
 
   @contextlib.contextmanager
-  def opened(self, keep: int) -> Iterator[None]:
+  def opened(self, keep: int) -> Generator[None]:
     """Opens the claimed folder; waits at the end for the save in progress.
 
     It moves aside the checkpoints that are newer than the one from which the

@@ -5,7 +5,7 @@ the new one. Later damage is detected by the types that every reader asks for,
 and reported in one line that names the file.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 import contextlib
 import json
 import os
@@ -40,7 +40,7 @@ def write_json(path: pathlib.Path, value: Any, **options: Any) -> None:
 
 
 @contextlib.contextmanager
-def naming(path: pathlib.Path) -> Iterator[None]:
+def naming(path: pathlib.Path) -> Generator[None]:
   """Lets an `OSError` that is raised meanwhile name a file."""
   try:
     yield
@@ -50,7 +50,7 @@ def naming(path: pathlib.Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replaced(path: pathlib.Path) -> Iterator[pathlib.Path]:
+def replaced(path: pathlib.Path) -> Generator[pathlib.Path]:
   """Yields a temporary path; the file written there then replaces `path`.
 
   If an error is raised meanwhile, `path` stays as it is. An `OSError` names it.

@@ -1,6 +1,6 @@
 """A session of a run: all that one start of a command reads and writes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 import contextlib
 import dataclasses
 import pathlib
@@ -113,7 +113,7 @@ class Session(contextlib.ExitStack):
       return None
 
   @contextlib.contextmanager
-  def recording(self) -> Iterator[None]:
+  def recording(self) -> Generator[None]:
     """Lets `write` and `save` be called; drops what is after the checkpoint.
 
     An error that ends it names the last good checkpoint.
@@ -128,7 +128,7 @@ class Session(contextlib.ExitStack):
       yield
 
   @contextlib.contextmanager
-  def _explaining(self) -> Iterator[None]:
+  def _explaining(self) -> Generator[None]:
     """Turns any error into a `RunError` that names the last checkpoint.
 
     The traceback of an error that we did not foresee, such as one of a user's

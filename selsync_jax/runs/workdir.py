@@ -1,6 +1,6 @@
 """The claim on a run's folder, by one process and one config at a time."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 import contextlib
 import fcntl
 import os
@@ -33,7 +33,7 @@ def opened(
   restart: bool,
   saved: Mapping[str, Any] | None = None,
   patience: float = 60.0,
-) -> Iterator[None]:
+) -> Generator[None]:
   """Claims a folder for a run with this config until the context ends.
 
   The first process claims it, and writes `config.json` unless a finished run is
@@ -64,7 +64,7 @@ def opened(
 
 
 @contextlib.contextmanager
-def claimed(folder: pathlib.Path, flag: str) -> Iterator[None]:
+def claimed(folder: pathlib.Path, flag: str) -> Generator[None]:
   """Claims a folder of several runs' folders, which the flag names."""
   folder.mkdir(parents=True, exist_ok=True)
   with (folder / _COMPARE_LOCK).open('ab') as lock:

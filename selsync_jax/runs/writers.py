@@ -4,7 +4,7 @@ A run resumes from `metrics.jsonl`, and reports read it. The other writers copy
 its rows to other tools; the run goes on if one of them fails.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 import contextlib
 import importlib
 import importlib.util
@@ -123,7 +123,7 @@ class _Guarded:
       self._writer.__exit__(*exc)
 
   @contextlib.contextmanager
-  def _reporting(self) -> Iterator[None]:
+  def _reporting(self) -> Generator[None]:
     try:
       yield
     except blame.RAISED as error:

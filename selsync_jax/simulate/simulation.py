@@ -7,7 +7,7 @@ of them generators for `yield from`. Times depend on the cluster and the seed
 alone, never on an array.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 import contextlib
 from typing import Any, NamedTuple
 
@@ -208,7 +208,7 @@ class Simulation:
     self.used += 1
 
   @contextlib.contextmanager
-  def _span(self, worker: int, kind: str) -> Iterator[None]:
+  def _span(self, worker: int, kind: str) -> Generator[None]:
     began = self.env.now
     yield
     if self.env.now > began:

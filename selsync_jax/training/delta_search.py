@@ -73,7 +73,7 @@ def choose(
 ) -> Choice:
   """Samples some steps with delta 0, then with the suggested deltas."""
   bsp = _sample(config, 0.0, 0, steps)
-  deltas, tried = [suggest(bsp, wanted)], []
+  deltas, tried, together = [suggest(bsp, wanted)], [], bsp
   for trial in range(1, TRIALS + 1):
     tried.append(_sample(config, deltas[-1], trial, steps))
     together = ChangeSample(

@@ -9,7 +9,7 @@ twice. What a trial chooses depends on the seed, its number, and the results
 before it alone, so a search that was interrupted goes on as it would have done.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 import contextlib
 import fcntl
 import pathlib
@@ -41,7 +41,7 @@ cannot be together."""
 
 
 @contextlib.contextmanager
-def turn(folder: pathlib.Path, about: str = 'tune') -> Iterator[None]:
+def turn(folder: pathlib.Path, about: str = 'tune') -> Generator[None]:
   """Waits until no other process is in this context for the same folder."""
   folder.mkdir(parents=True, exist_ok=True)
   with (folder / f'.{about}.lock').open('ab') as lock:

@@ -1,6 +1,6 @@
 """Opens data sets that TFDS has prepared."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 import contextlib
 import functools
 import io
@@ -46,7 +46,7 @@ def _shards(builder: Any, split: str) -> streamed.Shards:
 
 
 @contextlib.contextmanager
-def _silence_tfds() -> Iterator[None]:
+def _silence_tfds() -> Generator[None]:
   verbosity = logging.get_verbosity()
   logging.set_verbosity(logging.ERROR)
   try:
