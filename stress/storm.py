@@ -3,9 +3,7 @@
   python -m stress.storm --islands=4 --minutes=30
 
 The islands, and their meeting point, are hosts of an emulated cluster, and
-train stress/slow_digits.py: steps that leave the CPU idle, as a GPU's. Each
-keeps what it has compiled in a folder of its own.
-
+train stress/slow_digits.py: steps that leave the CPU idle, as a GPU's.
 Every --every seconds one island is killed (SIGKILL), at any moment or in an
 average; frozen for a moment, or until the others give it up (SIGSTOP); cut off
 from the network; asked to leave (SIGTERM); or Python's lock is held in it. Or
@@ -171,17 +169,10 @@ class Storm:
       return self._hosts.start(
         *(host, command),
         cwd=live_runs.ROOT,
-        env=os.environ | self._variables(name),
+        env=os.environ | {'STEP_PAUSE': str(PAUSE)},
         stdout=log,
         stderr=subprocess.STDOUT,
       )
-
-  def _variables(self, name: str) -> dict[str, str]:
-    return {
-      'STEP_PAUSE': str(PAUSE),
-      'JAX_COMPILATION_CACHE_DIR': str(self.folder / 'compiled' / name),
-      'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
-    }
 
 
 def train_command(workdir: pathlib.Path, flags: Sequence[str]) -> list[str]:

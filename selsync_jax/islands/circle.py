@@ -63,7 +63,6 @@ class Circle:
     self._timeout = min(seat.member.timeout for seat in standings)
     each, now = standings.values(), newest(standings.values())
     self._slots = now.slots
-    self._accused: set[tuple[str, str]] = set()  # Who cannot reach whom.
     self._asking: set[Seat] = set()  # Who asks to stop.
     self._tally: Tally | None = None  # Once all are about to.
     self.is_over = self._has_finished = False
@@ -178,6 +177,7 @@ class Circle:
     """Begins a generation; what the one before it has not shared is void."""
     self._seats, self.number = seats, self.number + 1
     self._shares: dict[tuple[Any, ...], dict[Seat, bytes]] = {}
+    self._accused: set[tuple[str, str]] = set()  # Who cannot reach whom.
     self._send(self._generation(self.number, seats))
 
   def _generation(self, number: int, seats: Sequence[Seat]) -> Head:
@@ -217,7 +217,8 @@ class Circle:
       self._conclude(seat, head['reached'])
     elif 'unreached' in head:
       if not self._accused:  # Others may come to the same one later.
-        _later(self._timeout, self._judge)
+        self._accused = accused = set()
+        _later(self._timeout, lambda: self._judge(accused))
       self._accused.add((seat.member.name, head['unreached']))
     elif 'reached again' in head:
       self._accused.discard((seat.member.name, head['reached again']))
@@ -250,14 +251,20 @@ class Circle:
       for seat in new:
         self._note('admitted', seat, 'trains with the others')
 
-  def _judge(self) -> None:
+  def _judge(self, pairs: set[tuple[str, str]]) -> None:
     """Ends the island that most others cannot reach, or that reaches none.
 
     Of two, it is the one that came last.
+
+    Args:
+      pairs: who cannot reach whom, unless all of it was taken back, or is of an
+        earlier generation.
     """
     with self._changing:
+      if pairs is not self._accused:
+        return
       names = {seat.member.name for seat in self._seats}
-      pairs, self._accused = self._accused, set()
+      self._accused = set()
       times = collections.Counter(
         name for pair in pairs if names.issuperset(pair) for name in pair
       )

@@ -233,6 +233,7 @@ class Control:
   def fail(self) -> None:
     """Ends this island with an error, of which all hear."""
     self._end(RunError('this island has failed'))
+    self._left.set()
     self._part()
 
   def leave(self, finished: bool) -> None:
@@ -249,6 +250,7 @@ class Control:
     """Says farewell; if the connection is just made, as soon as it is."""
     self._opened.wait(PATIENCE)
     self._send(self._farewell)
+    self._say_no_more()
 
   def _open(self) -> None:
     """Connects to the meeting point."""
@@ -300,6 +302,11 @@ class Control:
     with self._sending, contextlib.suppress(*ERRORS):
       self._writer.write_metadata(encode(head, body))
 
+  def _say_no_more(self) -> None:
+    """Lets the meeting point end the connection."""
+    with self._sending, contextlib.suppress(*ERRORS):
+      self._writer.done_writing()
+
   def _wait(self, find: Callable[[], Any]) -> Any:
     """Returns what `find` returns as soon as that is not `None`."""
     with self._changed:
@@ -341,8 +348,7 @@ class Control:
         f'the meeting point {self._address}: {head["refused"]}', head
       )
     elif 'closes' in head:
-      with self._sending, contextlib.suppress(*ERRORS):
-        self._writer.done_writing()
+      self._say_no_more()
     elif 'stop' in head:
       if (reached := self._agreement.begin()) is not None:
         self._reached = reached
@@ -379,7 +385,7 @@ class Control:
 
   def _count_silence(self) -> None:
     """Ends this island when the meeting point has been silent for too long."""
-    while not self._left.wait(BEAT):
+    while not (self._left.wait(BEAT) or self._error):
       self._silent += BEAT
       if self._silent > 2 * BEAT:  # The host may be another one, and say so.
         self._send({})

@@ -4,10 +4,11 @@ Flight is gRPC for arrays: it has streams, deadlines, and cancellation.
 """
 
 import atexit
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import datetime
 import hmac
+import itertools
 import json
 import os
 import pathlib
@@ -16,6 +17,9 @@ import threading
 from typing import Any, NamedTuple
 
 from selsync_jax.config import ConfigError
+
+# It would print a line of each stranger, and many would fill a disk.
+os.environ.setdefault('GRPC_VERBOSITY', 'NONE')
 
 try:
   from cryptography import x509
@@ -31,6 +35,9 @@ except ModuleNotFoundError as error:
 
 NAME = 'selsync'
 """The host name in the certificate; the real one is not checked."""
+
+PATIENCE = 2.0
+"""Seconds that a server which stops waits for those whom it serves."""
 
 ERRORS = (flight.FlightError, arrow.ArrowException, OSError)
 """What a call may raise."""
@@ -106,16 +113,24 @@ def _open_private(path: str, flags: int) -> int:
 
 
 class Admission(flight.ServerMiddlewareFactory):
-  """Turns away every call that does not have the token."""
+  """Turns away every call that does not have the token.
 
-  def __init__(self, token: str):
-    self._expected = token.encode()
+  Args:
+    token: the run's.
+    remark: takes a line about the first one.
+  """
+
+  def __init__(self, token: str, remark: Callable[[str], None]):
+    self._expected, self._remark = token.encode(), remark
+    self._strangers = itertools.count()
 
   def start_call(self, info: Any, headers: Mapping[str, Sequence[str]]) -> None:
     """Raises unless the call has the token."""
     del info
     given = [str(value).encode() for value in headers.get('token', ())]
     if not any(hmac.compare_digest(each, self._expected) for each in given):
+      if not next(self._strangers):
+        self._remark('a caller without the token of this run was turned away')
       raise flight.FlightUnauthenticatedError('wrong token')
 
 
@@ -128,16 +143,22 @@ class Server(flight.FlightServerBase):
   Args:
     address: the `host:port` to listen at; 0 is a free port, see `port`.
     credentials: the run's credentials.
+    remark: see `Admission`.
   """
 
-  def __init__(self, address: str, credentials: Credentials):
+  def __init__(
+    self,
+    address: str,
+    credentials: Credentials,
+    remark: Callable[[str], None] = lambda line: None,
+  ):
     token, certificate, key = credentials
     self.changed, self.is_closed = threading.Condition(), False
     atexit.register(self.shutdown)
     super().__init__(
       f'grpc+tls://{address}',
       tls_certificates=[(certificate, key)],
-      middleware={'token': Admission(token)},
+      middleware={'token': Admission(token, remark)},
     )
 
   def shutdown(self) -> None:
@@ -146,7 +167,10 @@ class Server(flight.FlightServerBase):
     with self.changed:
       self.is_closed = True
       self.changed.notify_all()
-    super().shutdown()
+    # It waits for calls, and who is served may be frozen.
+    ending = threading.Thread(target=super().shutdown, daemon=True)
+    ending.start()
+    ending.join(PATIENCE)
 
   def __exit__(self, *exc: Any) -> None:
     """Stops serving."""
@@ -156,13 +180,17 @@ class Server(flight.FlightServerBase):
 def client(address: str, certificate: bytes) -> flight.FlightClient:
   """Returns a client that trusts this certificate alone.
 
-  It finds a server that has been started again within a second or two.
+  It finds a server that has been started again within a second or two. A call
+  cannot be cancelled while it connects, so an attempt does not last long.
   """
   return flight.FlightClient(
     f'grpc+tls://{address}',
     tls_root_certs=certificate,
     override_hostname=NAME,
-    generic_options=[('grpc.max_reconnect_backoff_ms', 1000)],
+    generic_options=[
+      ('grpc.min_reconnect_backoff_ms', 5000),  # The time of an attempt.
+      ('grpc.max_reconnect_backoff_ms', 1000),
+    ],
   )
 
 

@@ -287,9 +287,10 @@ class IslandMapper(Mapper):
 
   @property
   def admits(self) -> bool:
-    """Whether islands that have come again wait for `welcome`."""
+    """Whether islands that have come again wait for `welcome`, and may come."""
     membership = self.peers.membership
-    return membership is not None and membership.admits
+    waits = membership is not None and membership.admits
+    return waits and self.leases.may_enter
 
   def welcome(self, folder: pathlib.Path, digest: bytes) -> None:
     """Goes on with those who wait, which begin with this checkpoint.

@@ -72,7 +72,8 @@ class MeetingPoint(Server):
     self._gathering = Gathering(islands, minimum or islands, self._journal)
     self._serving: dict[Seat, Circle | None] = {}
     self._credentials = credentials or create_credentials()
-    super().__init__(f'0.0.0.0:{port}', self._credentials)
+    address = f'0.0.0.0:{port}'
+    super().__init__(address, self._credentials, self._journal.remark)
     token, certificate, _ = self._credentials
     self.invitation = Invitation(
       f'{host}:{self.port}', token, fingerprint(certificate)
@@ -235,6 +236,7 @@ def join(
       digest = hashlib.sha256(run.encode()).hexdigest()
       member = Member(name, address, digest, timeout, welcomes)
       control = Control(point, invitation.address, token, member, meter)
+      stack.callback(control.fail)
     members = Members(control.enter())
     stack.pop_all()
   return FlightPeers(

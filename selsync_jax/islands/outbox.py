@@ -51,8 +51,9 @@ class Outbox(Server):
 
   def put(self, key: Key, messages: Sequence[np.ndarray]) -> None:
     """Keeps the messages of an exchange, one for each island."""
+    whole = [np.asarray(message, order='C') for message in messages]
     with self.changed:
-      self._messages[key] = messages
+      self._messages[key] = whole
       self.changed.notify_all()
 
   def drop(self, key: Key) -> None:
@@ -81,7 +82,7 @@ class Outbox(Server):
       )
       if key not in self._messages:
         raise flight.FlightTimedOutError('the message is not there yet')
-      message = np.asarray(self._messages[key][to], order='C')
+      message = self._messages[key][to]
     about = {'dtype': message.dtype.name, 'shape': json.dumps(message.shape)}
     schema = arrow.schema([('block', arrow.large_binary())], metadata=about)
     piece = message.reshape(-1).view(np.uint8)[start : start + PIECE]

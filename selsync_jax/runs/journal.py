@@ -92,7 +92,7 @@ class Journal:
     self._say, self._log = say, log
     self._adding = threading.Lock()
     # A terminal that is paused, or a file system, must not hold anybody up.
-    self._waiting: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+    self._waiting: queue.SimpleQueue[Event | str | None] = queue.SimpleQueue()
     self._writer = threading.Thread(target=self._write, daemon=True)
     self._writer.start()
 
@@ -110,6 +110,10 @@ class Journal:
       self.totals = self.totals.after(event)
       self._waiting.put(event)
 
+  def remark(self, line: str) -> None:
+    """Says a line that is of no island; the log does not have it."""
+    self._waiting.put(line)
+
   def close(self) -> None:
     """Waits a moment until all that was added has been written."""
     self._waiting.put(None)
@@ -117,10 +121,12 @@ class Journal:
 
   def _write(self) -> None:
     while event := self._waiting.get():
+      is_remark = isinstance(event, str)
+      line = event if is_remark else f'{event.island} {event.words}'
       # A full disk must not end the run, nor a terminal that is gone.
       with contextlib.suppress(OSError, ValueError):
-        self._say(f'{event.island} {event.words}')
-      if self._log:
+        self._say(line)
+      if self._log and not is_remark:
         with contextlib.suppress(OSError), open(self._log, 'a') as file:
           file.write(f'{json.dumps(event._asdict())}\n')
 

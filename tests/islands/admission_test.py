@@ -112,7 +112,7 @@ def train(compiled, tmp_path, data_dir, one_saves_at_a_time, monkeypatch):
 @pytest.mark.parametrize(
   'method, fields',
   [
-    ('selsync', {'sync__delay': LATE}),
+    ('selsync', {'sync__delta': 0.05, 'sync__delay': LATE}),
     ('diloco', {'sync__period': 4}),
     ('bsp', {}),
     ('local_sgd', {'sync__period': 4, 'pace': 'free'}),
@@ -127,6 +127,8 @@ def test_one_that_comes_again_ends_as_the_others(
     int, re.findall(r'resuming from step (\d+)', capsys.readouterr().out)
   )
   assert LAST <= at < short_runs.STEPS
+  (before,) = [r for r in short_runs.rows(tmp_path / '0') if r['step'] == at]
+  assert before['synced'] or 'sync__delay' in fields  # Nothing counts twice.
   rows = [
     [row for row in short_runs.rows(tmp_path / f'{i}') if row['step'] > at]
     for i in range(N)

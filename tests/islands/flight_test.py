@@ -230,6 +230,22 @@ def test_calls_to_a_frozen_island_end_when_the_others_go_on(monkeypatch):
     assert [len(each.result(timeout=20)) for each in again] == [2, 2]
 
 
+def test_who_reads_no_further_does_not_keep_one_that_ends():
+  credentials, large = flight.create_credentials(), np.zeros(1 << 26, np.uint8)
+  with (
+    Outbox('127.0.0.1:0', credentials, Meter()) as box,
+    futures.ThreadPoolExecutor(1) as pool,
+  ):
+    box.put((1, '', 1), [large])
+    with flight.client(f'127.0.0.1:{box.port}', credentials.certificate) as us:
+      wanted = arrow.FlightDescriptor.for_command('[[1, "", 1], 0, 0]')
+      options = flight.call_options(credentials.token, 120)
+      _, reader = us.do_exchange(wanted, options)
+      assert reader.schema  # It has begun.
+      pool.submit(box.shutdown).result(timeout=20)
+      reader.cancel()
+
+
 def test_a_stranger_reads_nothing():
   credentials = flight.create_credentials('secret')
   with Outbox('127.0.0.1:0', credentials, Meter()) as box:

@@ -6,6 +6,7 @@ import json
 import hypothesis
 from hypothesis import strategies as st
 import numpy as np
+import pytest
 
 from selsync_jax.data.arrays import ArrayDataset
 from selsync_jax.data.assignment import Assignment
@@ -112,6 +113,17 @@ def test_while_some_are_missing_no_part_stays_behind():
     read = run(leases, [0, 3], TERM)
     assert sum(read) == 2 * term * TERM
     assert max(read) - min(read) <= TERM
+
+
+@pytest.mark.parametrize('late', [False, True])
+def test_islands_enter_after_an_average_or_at_the_end_of_the_leases(late):
+  leases, entries = Leases(2), []
+  for step in range(1, 2 * TERM + 1):
+    leases.next([0, 1])
+    arrived = True if late and step == 9 else None
+    leases.complete([0, 1], synced=step == 7, late=late, arrived=arrived)
+    entries += [step] if leases.may_enter else []
+  assert entries == [9 if late else 7, TERM, 2 * TERM]
 
 
 def test_a_reader_reads_what_the_worker_of_a_column_would():

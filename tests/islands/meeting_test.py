@@ -204,7 +204,7 @@ def test_one_that_comes_again_prepares_and_is_then_let_in(four, said, pool):
   assert c.slot == 2 and not c.prepares
 
 
-def test_who_has_ended_accuses_nobody(said, pool):
+def test_accusations_end_when_they_are_taken_back_or_somebody_ends(said, pool):
   with meeting.MeetingPoint(4, minimum=2, say=said.put) as point:
     join = functools.partial(
       meeting.join, point.invitation, run='a run', timeout=2.5
@@ -212,9 +212,16 @@ def test_who_has_ended_accuses_nobody(said, pool):
     *others, d = pool.map(join, 'abcd')
     for name in 'ab':
       d._control.accuse(name)
+    (a, *_) = others
+    a._control.accuse('b')
     d.fail()
     until(said, 'd has failed')
-    time.sleep(3.0)
+    a._control.accuse('c')
+    a._control.acquit('c')
+    time.sleep(2.0)
+    a._control.accuse('c')  # Judged 2.5 s from now, not from the first time.
+    time.sleep(1.0)
+    a._control.acquit('c')
 
     def names(peers):
       peers.complete(lambda peers: peers.share(np.zeros(1)))
@@ -349,6 +356,32 @@ def test_who_comes_when_the_others_end_meets_them_again(
     assert peers.names == tuple('abcd') and not peers.prepares
 
 
+def connections():
+  """The threads of connections to meeting points."""
+  return {
+    thread
+    for thread in threading.enumerate()
+    if '_listen' in thread.name or '_count_silence' in thread.name
+  }
+
+
+def test_nothing_is_left_of_an_island_that_fails_or_is_refused(pool):
+  before = connections()
+  with meeting.MeetingPoint(2) as point:
+    islands = [each.result() for each in came(point, pool, *'ab')]
+    assert len(connections() - before) == 4
+    for peers in islands:
+      peers.fail()
+    (other,) = came(point, pool, 'c')
+    with pytest.raises(RunError, match='island c is not one of a, b'):
+      other.result()
+    left = connections() - before
+    for thread in left:
+      thread.join(20)
+    assert not any(thread.is_alive() for thread in left)
+    assert not point._serving
+
+
 def test_an_island_that_fails_is_named_to_those_that_wait(point, said, pool):
   maui, oahu = (each.result() for each in came(point, pool, 'maui', 'oahu'))
   waiting = pool.submit(maui.exchange, [np.zeros(1)] * 2)
@@ -370,6 +403,9 @@ def test_an_invitation_that_is_wrong_lets_nobody_in(point, said):
     wrong = dataclasses.replace(right, **{field: value})
     with pytest.raises(RunError, match=line):
       meeting.join(wrong, 'maui', 'a run', timeout)
+  assert said.get(timeout=20) == (
+    'a caller without the token of this run was turned away'
+  )
   assert said.empty()
   with pytest.raises(RunError, match="'nonsense' is not an invitation"):
     meeting.Invitation.parse('nonsense')

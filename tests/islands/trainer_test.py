@@ -30,6 +30,7 @@ N, SEEN = 2, ('synced', 'samples', 'bytes_per_worker')
 SCORES = 'validation_loss', 'test_loss', 'test_accuracy'
 DEVICES = {'meshes': ((2, 2), (1, 4)), 'model__num_filters': 32}
 """What splits the larger kernel, differently on each island."""
+FOUR = {'meshes': ((1, 1),) * 4}
 LATE = {'sync__delay': {'steps': 3, 'own': 0.5, 'ahead': 0.5}}
 
 
@@ -40,12 +41,13 @@ def train(tmp_path, data_dir, one_saves_at_a_time):
   def train(
     method,
     folder='islands',
-    decays=(1e-4, 1e-4),
-    sources=(None, None),
-    meshes=((1, 1), (1, 1)),
+    decays=(1e-4,) * 4,
+    sources=(None,) * 4,
+    meshes=((1, 1),) * N,
     **fields,
   ):
-    board = Board(N, timeout=20.0)
+    workers = len(meshes)
+    board = Board(workers, timeout=20.0)
 
     def island(i):
       data, fsdp = meshes[i]
@@ -54,13 +56,13 @@ def train(tmp_path, data_dir, one_saves_at_a_time):
       workdir = tmp_path / folder / f'{i}'
       log, devices = Rounds(workdir), Slices(1, data, fsdp)
       return train_and_evaluate(
-        short_runs.config(data_dir, method, workers=N, **fields | own),
+        short_runs.config(data_dir, method, workers=workers, **fields | own),
         workdir,
-        mapper=IslandMapper(N, board.peers(i), log, devices=devices),
+        mapper=IslandMapper(workers, board.peers(i), log, devices=devices),
       )
 
-    with perceptron.registered(), futures.ThreadPoolExecutor(N) as pool:
-      return list(pool.map(island, range(N)))
+    with perceptron.registered(), futures.ThreadPoolExecutor(workers) as pool:
+      return list(pool.map(island, range(workers)))
 
   return train
 
@@ -72,17 +74,18 @@ def values(workdir, names):
 
 
 def assert_repeated(folder):
-  """Repeats the run of two islands, and compares all that they have logged."""
+  """Repeats the run of islands, and compares all that they have logged."""
   with perceptron.registered():
     compared = replay(folder)
-  assert compared['0'] == compared['1'] == len(rounds.read(folder / '0')) > 0
+  (count,) = {*compared.values()}
+  assert count == len(rounds.read(folder / '0')) > 0
 
 
 @pytest.mark.parametrize(
   'method, fields',
   [
     pytest.param('selsync', {}, marks=pytest.mark.slow),
-    pytest.param('selsync', LATE, marks=pytest.mark.slow),
+    pytest.param('selsync', LATE | FOUR, marks=pytest.mark.slow),
     pytest.param('diloco', {'sync__period': 4}, marks=pytest.mark.slow),
     ('selsync', LATE | DEVICES),
     pytest.param('micro', DEVICES, marks=pytest.mark.slow),
@@ -92,18 +95,23 @@ def test_islands_train_as_the_workers_of_one_program(
   method, fields, train, tmp_path, data_dir
 ):
   each = train(method, **fields)
+  workers = len(each)
   fields = {name: x for name, x in fields.items() if name != 'meshes'}
-  one = short_runs.run(tmp_path / 'one', data_dir, method, workers=N, **fields)
-  folders = [tmp_path / 'islands' / f'{i}' for i in range(N)]
+  fields['workers'] = workers
+  one = short_runs.run(tmp_path / 'one', data_dir, method, **fields)
+  folders = [tmp_path / 'islands' / f'{i}' for i in range(workers)]
   seen = values(tmp_path / 'one', SEEN)
+  losses = values(tmp_path / 'one', ['loss'])['loss']
   saved = live_runs.arrays(tmp_path / 'one', short_runs.STEPS)
   rows = [live_runs.arrays(folder, short_runs.STEPS) for folder in folders]
   for (name, whole), *parts in zip(saved, *rows, strict=True):
-    assert [part[0] for part in parts] == [name] * N
+    assert [part[0] for part in parts] == [name] * workers
     found = np.concatenate([part[1] for part in parts])
     np.testing.assert_allclose(found, whole, atol=2e-6, err_msg=name)
   for folder, summary in zip(folders, each, strict=True):
     jax.tree.map(np.testing.assert_array_equal, values(folder, SEEN), seen)
+    own = values(folder, ['loss'])['loss']
+    np.testing.assert_allclose(own, losses, atol=2e-6)
     for name in SCORES:
       np.testing.assert_allclose(summary[name], one[name], atol=2e-6)
   assert each[0]['test_loss'] == each[1]['test_loss']

@@ -1,0 +1,71 @@
+"""Strangers use every port of islands that train."""
+
+from concurrent import futures
+import contextlib
+import os
+import socket
+import ssl
+
+import numpy as np
+from pyarrow import flight as arrow
+
+from selsync_jax.islands import meeting
+from tests.support.meetings import came
+
+CROWD = 40  # Connections of each kind to each port, which stay open.
+GARBAGE = {
+  'nothing': b'',
+  'an HTTP client': b'GET / HTTP/1.0\r\n\r\n',
+  'bytes': os.urandom(4096),
+  'HTTP/2 without TLS': b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n' + b'\0' * 4096,
+}
+
+
+def crowd(port, opened):
+  """Connects again and again, and says what no island says."""
+  address, context = ('localhost', port), ssl.create_default_context()
+  context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+  context.set_alpn_protocols(['h2'])
+  for _ in range(CROWD):
+    for garbage in GARBAGE.values():
+      plain = opened.enter_context(socket.create_connection(address))
+      with contextlib.suppress(OSError):  # It has been cut off.
+        plain.sendall(garbage)
+    plain = socket.create_connection(address)
+    secret = opened.enter_context(context.wrap_socket(plain))
+    with contextlib.suppress(OSError):
+      secret.sendall(GARBAGE['bytes'])
+  client = arrow.FlightClient(
+    f'grpc+tls://localhost:{port}', disable_server_verification=True
+  )
+  with client:
+    for token in (None, 'a guess') * CROWD:
+      headers = [(b'token', token.encode())] if token else []
+      options = arrow.FlightCallOptions(timeout=10, headers=headers)
+      for name in ('key', 'status'):
+        with contextlib.suppress(arrow.FlightUnauthenticatedError):
+          [*client.do_action(arrow.Action(name, b''), options)]
+          raise AssertionError(f'{name} for a stranger')
+
+
+def test_islands_train_on_and_one_line_is_said(said, pool, capfd):
+  with (
+    meeting.MeetingPoint(2, say=said.put) as point,
+    contextlib.ExitStack() as opened,
+  ):
+    islands = [each.result(timeout=20) for each in came(point, pool, *'ab')]
+    ports = point.port, *(peers._outbox.port for peers in islands)
+    strangers = [pool.submit(crowd, port, opened) for port in ports]
+    while not all(each.done() for each in strangers):
+      x = np.random.default_rng(0).normal(size=1000)
+      calls = [pool.submit(peers.exchange, [x, 2 * x]) for peers in islands]
+      for i, call in enumerate(calls):
+        found = call.result(timeout=20)
+        np.testing.assert_array_equal(found, [(i + 1) * x, (i + 1) * x])
+    for each in strangers:
+      each.result()
+    futures.wait(pool.submit(peers.close) for peers in islands)
+  lines = [said.get() for _ in range(said.qsize())]
+  assert len(lines) == 5  # Two have joined, and finished.
+  assert lines.count('a caller without the token of this run was turned away')
+  assert capfd.readouterr().err == ''
