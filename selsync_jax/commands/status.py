@@ -2,10 +2,12 @@
 
   selsync status INVITATION
 
-asks their meeting point, and prints a row for each island: the last step that
-it has taken; the megabytes that it has sent and received, and those per second
-in the last minute; and the seconds since its last sign of life. The invitation
-may also stand in the environment, as SELSYNC_INVITATION.
+asks their meeting point, and prints how often islands have come and gone, how
+many averages they have applied, and how many steps they have repeated because
+one ended in them. A row for each island has the last step that it has taken;
+the megabytes that it has sent and received, and those per second in the last
+minute; and the seconds since its last sign of life. The invitation may also
+stand in the environment, as SELSYNC_INVITATION.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,6 +49,11 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
   yield f'{share}; generation {found["generation"]}'
   counts = (f'{found[kind]} {kind}' for kind in ('admitted', 'left', 'ended'))
   yield f'{", ".join(counts)}; steps differ by {found["step_spread"]}'
+  averages, aborts = (
+    max((island.get(kind, 0) for island in found['islands']), default=0)
+    for kind in ('averages', 'aborts')
+  )
+  yield f'{averages} averages, {aborts} aborts'
   yield ''
   rows = [HEAD, *map(_cells, found['islands'])]
   full = [row for row in rows if len(row) == len(HEAD)]

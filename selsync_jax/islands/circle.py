@@ -146,6 +146,9 @@ class Circle:
         if 'left' in head:
           self._leave(seat, head['finished'])
           return False
+        if 'failed' in head:
+          self._end(seat, FAILED)
+          return False
         seat.silent = 0.0
         with self._changing:
           self._hear(seat, head, body)
@@ -222,8 +225,6 @@ class Circle:
       self._accused.add((seat.member.name, head['unreached']))
     elif 'reached again' in head:
       self._accused.discard((seat.member.name, head['reached again']))
-    elif 'failed' in head:
-      self._end(seat, FAILED)
 
   def _share(self, seat: Seat, key: tuple[Any, ...], body: bytes) -> None:
     if key[0] != self.number:

@@ -122,8 +122,12 @@ class Control:
     self._reached: int | None = None
     self._last: int | None = None
     self._open()
-    for work in (self._listen, self._count_silence):
-      threading.Thread(target=work, daemon=True).start()
+    self._listening, counting = (
+      threading.Thread(target=work, daemon=True)
+      for work in (self._listen, self._count_silence)
+    )
+    self._listening.start()
+    counting.start()
 
   def enter(self) -> Head:
     """Enters the newest generation of islands, and returns it.
@@ -235,6 +239,9 @@ class Control:
     self._end(RunError('this island has failed'))
     self._left.set()
     self._part()
+    self._listening.join(PATIENCE)
+    if self._listening.is_alive():  # The meeting point does not read yet.
+      self._reader.cancel()
 
   def leave(self, finished: bool) -> None:
     """Ends the connection; call it when all islands are about to.
@@ -250,7 +257,6 @@ class Control:
     """Says farewell; if the connection is just made, as soon as it is."""
     self._opened.wait(PATIENCE)
     self._send(self._farewell)
-    self._say_no_more()
 
   def _open(self) -> None:
     """Connects to the meeting point."""
@@ -302,11 +308,6 @@ class Control:
     with self._sending, contextlib.suppress(*ERRORS):
       self._writer.write_metadata(encode(head, body))
 
-  def _say_no_more(self) -> None:
-    """Lets the meeting point end the connection."""
-    with self._sending, contextlib.suppress(*ERRORS):
-      self._writer.done_writing()
-
   def _wait(self, find: Callable[[], Any]) -> Any:
     """Returns what `find` returns as soon as that is not `None`."""
     with self._changed:
@@ -347,8 +348,9 @@ class Control:
       self._end_for(
         f'the meeting point {self._address}: {head["refused"]}', head
       )
-    elif 'closes' in head:
-      self._say_no_more()
+    elif 'closes' in head:  # Only here: gRPC aborts if it is read meanwhile.
+      with self._sending, contextlib.suppress(*ERRORS):
+        self._writer.done_writing()
     elif 'stop' in head:
       if (reached := self._agreement.begin()) is not None:
         self._reached = reached

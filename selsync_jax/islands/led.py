@@ -147,6 +147,11 @@ class Led(Peers, Membership):
     if self._outer:
       self._outer.reach(step)
 
+  def averaged(self) -> None:
+    """Notes that an average has been applied."""
+    if self._outer:
+      self._outer.averaged()
+
   def close(self, finished: bool = True) -> None:
     """Leaves, when all have fetched what this island has sent them."""
     if self._outer:

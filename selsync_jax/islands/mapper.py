@@ -158,6 +158,8 @@ class IslandMapper(Mapper):
       if not self.peers.prepares:
         arrived = behind.arrived if behind else None
         averaged = arrived is not None if behind else synced
+        if averaged:
+          self.peers.averaged()
         self.leases.complete(
           self._there,
           self.rounds.rest,

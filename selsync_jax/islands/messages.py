@@ -142,6 +142,7 @@ class FlightPeers(Peers, Membership):
 
   def regroup(self) -> None:
     """Goes on with the islands that are there now."""
+    self._meter.add(aborts=1)
     self._enter(self._control.enter)
 
   @property
@@ -221,6 +222,10 @@ class FlightPeers(Peers, Membership):
   def reach(self, step: int) -> None:
     """Notes the last step that this island has taken."""
     self._meter.step = step
+
+  def averaged(self) -> None:
+    """Notes that an average has been applied."""
+    self._meter.add(averages=1)
 
   def close(self, finished: bool = True) -> None:
     """Leaves, when all have fetched what this island has sent them."""

@@ -13,14 +13,22 @@ class Meter:
 
   def __init__(self):
     self.step, self._changing = 0, threading.Lock()
-    self._bytes = collections.Counter(sent_bytes=0, received_bytes=0)
+    self._counts = collections.Counter(
+      averages=0, aborts=0, sent_bytes=0, received_bytes=0
+    )
 
   def add(self, **more: int) -> None:
-    """Counts `sent_bytes` or `received_bytes` of messages."""
+    """Counts what has happened.
+
+    Args:
+      **more: `averages` that were applied, `aborts` of steps that are repeated
+        as an island has ended, and `sent_bytes` and `received_bytes` of
+        messages.
+    """
     with self._changing:
-      self._bytes.update(more)
+      self._counts.update(more)
 
   def read(self) -> dict[str, int]:
     """Returns the counts by name, with the `step`."""
     with self._changing:
-      return {'step': self.step, **self._bytes}
+      return {'step': self.step, **self._counts}

@@ -142,6 +142,9 @@ class Peers(abc.ABC):
   def reach(self, step: int) -> None:  # noqa: B027
     """Notes the last step that this island has taken, for `selsync status`."""
 
+  def averaged(self) -> None:  # noqa: B027
+    """Notes that an average has been applied, for `selsync status`."""
+
   def close(self, finished: bool = True) -> None:  # noqa: B027
     """Leaves, when all have fetched what this island has sent them.
 

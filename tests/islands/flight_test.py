@@ -166,7 +166,7 @@ point = meeting.MeetingPoint(2)
 def loop(name):
   peers = meeting.join(point.invitation, name, 'a run')
   threading.main_thread().join()
-  print(np.sum(peers.exchange([np.ones(1)] * 2)))
+  print(f'{np.sum(peers.exchange([np.ones(1)] * 2))}\\n', end='')
   peers.close()
 for name in 'ab':
   threading.Thread(target=loop, args=name).start()

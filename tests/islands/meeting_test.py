@@ -204,6 +204,14 @@ def test_one_that_comes_again_prepares_and_is_then_let_in(four, said, pool):
   assert c.slot == 2 and not c.prepares
 
 
+def becomes(holds):
+  """Returns when something holds."""
+  deadline = time.monotonic() + 20
+  while not holds():
+    assert time.monotonic() < deadline
+    time.sleep(0.02)
+
+
 def test_accusations_end_when_they_are_taken_back_or_somebody_ends(said, pool):
   with meeting.MeetingPoint(4, minimum=2, say=said.put) as point:
     join = functools.partial(
@@ -214,6 +222,7 @@ def test_accusations_end_when_they_are_taken_back_or_somebody_ends(said, pool):
       d._control.accuse(name)
     (a, *_) = others
     a._control.accuse('b')
+    becomes(lambda: ('a', 'b') in point._gathering.circle._accused)
     d.fail()
     until(said, 'd has failed')
     a._control.accuse('c')
@@ -365,9 +374,21 @@ def connections():
   }
 
 
-def test_nothing_is_left_of_an_island_that_fails_or_is_refused(pool):
+def test_nothing_is_left_of_an_island_that_ends_early(pool, monkeypatch):
+  """As it is interrupted, fails, or is refused."""
+
+  def interrupted(self):
+    raise KeyboardInterrupt
+
   before = connections()
   with meeting.MeetingPoint(2) as point:
+    with monkeypatch.context() as patch:
+      patch.setattr(control, 'PATIENCE', 0.1)
+      patch.setattr(control.Control, 'enter', interrupted)
+      with pytest.raises(KeyboardInterrupt):
+        meeting.join(point.invitation, 'a', 'a run')
+    assert not any(each.is_alive() for each in connections() - before)
+    becomes(lambda: not point._serving)
     islands = [each.result() for each in came(point, pool, *'ab')]
     assert len(connections() - before) == 4
     for peers in islands:

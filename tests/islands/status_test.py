@@ -68,6 +68,7 @@ def train(pool, islands):
 
   def step(peers):
     peers.exchange([np.zeros(LENGTH, np.float32)] * peers.size)
+    peers.averaged()
     peers.membership.stops_after(STEP + peers.index)
 
   futures.wait(pool.submit(step, peers) for peers in islands)
@@ -105,12 +106,14 @@ def test_it_shows_each_island_from_its_first_to_its_last_sign_of_life(
   assert found['step_spread'] == N - 1 and found['mean_participation'] == 1
   islands[1].fail()
   found, each = when(show, lambda each: each['b']['state'] == 'away')
+  assert '\n1 averages, 0 aborts\n' in show()
   assert each['b'] == {'state': 'away', 'why': 'has failed'}
   assert found['participation'] == 2 / 3 and found['generation'] == 2
   assert 'b       has failed\n' in show()
   b = join('b')
   _, each = when(show, lambda each: each['b']['state'] == 'prepares')
   admit(pool, islands[::2], b)
+  _, each = when(show, lambda each: each['a'].get('aborts') == 1)
   found, each = when(show, lambda each: each)
   assert each['b']['state'] == 'trains' and found['generation'] == 3
   assert (found['admitted'], found['ended'], found['left']) == (1, 1, 0)
@@ -149,6 +152,7 @@ def test_the_table_and_the_metrics_say_the_same(run, show):
   assert samples['selsync_islands_ended_total', None] == 0
   for name, row in each.items():
     assert samples['selsync_island_step', name] == row['step']
+    assert samples['selsync_island_averages_total', name] == 1
     sent = samples['selsync_island_sent_bytes_total', name]
     assert sent == row['sent_bytes'] > 0
 
