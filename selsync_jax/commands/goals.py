@@ -30,6 +30,7 @@ class Goal(NamedTuple):
     """What decides on the values of trials, for JSON."""
     return {
       'objective': self.words,
+      'exact values': [self.objective.target, self.objective.budget],
       'network': self.network,
       'seconds of a step': self.compute,
     }

@@ -187,7 +187,7 @@ def _search(
     (trial,) = candidates.trials(spec, fields, 1, candidates.seed)
     return trial._replace(flags=[*trial.flags, '--noreport'])
 
-  about = {**goal.about, 'space': space.digest}
+  about = {**goal.about, 'space': space.digest, 'seed': candidates.seed}
   search = Search(
     candidates.out, name, about, space, goal.objective, candidates.seed, make
   )
@@ -262,9 +262,12 @@ def _finish(
 
   candidates, found, of_bsp = options.candidates, ours.results(), bsp.results()
   (best, *_), (tuned, *_), results = found, of_bsp, [*found, *of_bsp]
-  results.sort(key=lambda result: goal.objective.rank(result.value))
-  if best.value is None:  # BSP may have one all the same.
-    best = tuned
+
+  def rank(result):
+    return goal.objective.rank(result.value)
+
+  results.sort(key=rank)
+  best = min(best, tuned, key=rank)
   if best.value is None:
     raise RunError(f'{candidates.out}: no trial has a value of {goal.words}')
   chosen = {

@@ -115,13 +115,17 @@ class Space(NamedTuple):
     is_wired = _holds(choices.get('sync.wire', ()), 'int8')
     changed = {'sync.wire': 'int8'} if is_wired else {}
     for field in 'sync.period', 'sync.lssr':
-      values = _ascending(choices.get(field, ()))
+      own = self.own[method].get(field)
+      values = _ascending(choices.get(field, ()), own)
       least = bisect.bisect_left(
         values, True, key=lambda value: fits({**changed, field: value})
       )
       if least < len(values):
         found = changed | {field: values[least]}
-        named = {self.name(method, f): v for f, v in found.items()}
+        named = {
+          self.name(method, f): v if _holds(choices[f], v) else OWN
+          for f, v in found.items()
+        }
         yield (same := self.as_it_is(method) | named)
         rate = 2 * self.own[method].get(RATE, math.inf)
         if _holds(choices.get(RATE, ()), rate):
@@ -136,10 +140,11 @@ def _holds(choice: Choice, value: Any) -> bool:
   return value in choice
 
 
-def _ascending(choice: Choice) -> Sequence[Any]:
+def _ascending(choice: Choice, own: Any) -> Sequence[Any]:
   """Returns the numbers of a choice; of two digits after the point, if real."""
   if not isinstance(choice, Range):
-    return sorted(value for value in choice if value != OWN)
+    values = {own if value == OWN else value for value in choice} - {None}
+    return sorted(values)
   if choice.is_whole:
     return range(int(choice.low), int(choice.high) + 1)
   low, high = math.ceil(100 * choice.low), math.floor(100 * choice.high)

@@ -51,6 +51,13 @@ def test_a_method_may_average_as_often_as_a_budget_lets(every):
   assert found('local_sgd', lambda fields: False) == found('bsp', fits) == []
 
 
+def test_as_often_as_a_budget_lets_may_be_as_the_config_has_it():
+  chosen, _ = build('selsync', fields=['--config.sync.delta=None'])
+  made = chosen.densest('selsync', lambda fields: fields['sync.lssr'] > 0.8)
+  suggested = chosen.suggest(optuna.trial.FixedTrial(next(made)))
+  assert suggested == ('selsync', {'sync.wire': 'int8'})  # An LSSR of 0.9.
+
+
 def test_ranges_are_around_the_own_values_and_within_their_limits(every):
   found = every[0].choices
   assert found['local_sgd']['sync.period'] == Range(2, 32)
