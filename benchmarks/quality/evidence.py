@@ -11,10 +11,11 @@ BSP's bytes. What is best on validation is trained with other seeds, and only
 then does the test split count.
 
 Prints a table for each task, the best on validation first: the score, its
-difference to BSP's, seed by seed, the bytes, and the seconds of a run on three
-networks, by the formula of docs/plan.md. On the network `10:1` the bytes of BSP
-take ten times as long as a step computes on this machine; a message takes a
-millisecond besides. With --emulated, the first families that keep to 3 % of the
+difference to BSP's, seed by seed, of code the shares of brackets and indents
+that are right, the bytes, and the seconds of a run on three networks, by the
+formula of docs/plan.md. On the network `10:1` the bytes of BSP take ten times
+as long as a step computes on this machine; a message takes a millisecond
+besides. With --emulated, the first families that keep to 3 % of the
 bytes are also timed on an emulated cluster (benchmarks/quality/shaped.py).
 Writes evidence.json, a figure for each task and, with --into, the tables into a
 page, between `<!-- evidence_TASK: ... -->` and `<!-- /evidence_TASK -->`.
@@ -59,6 +60,8 @@ from selsync_jax.training.settings import check
 TRIALS, QUICK_TRIALS = 6, 4  # Of a family.
 SEEDS = 3  # That count, by default.
 DRAWN = 10  # The ratio of the figure.
+OF_CODE = 'brackets', 'indentation'
+"""Scores of a language model that are not its loss, where it has them."""
 
 
 class Outcome(NamedTuple):
@@ -152,9 +155,10 @@ def table(found: Mapping[str, Outcome]) -> str:
   bsp = found[BSP]
   field = f'test_{comparison_table.metric_of([bsp.entry])}'
   measured = shaped.RATIOS if any(o.measured for o in found.values()) else ()
+  more = [name for name in OF_CODE if bsp.entry.values(f'test_{name}')]
   head = [
-    *('family', 'best recipe', field.replace('_', ' ')),
-    *('above BSP, %', "of BSP's bytes", 'sent per worker'),
+    *('family', 'best recipe', field.replace('_', ' '), 'above BSP, %', *more),
+    *("of BSP's bytes", 'sent per worker'),
     *(f'seconds at {ratio}:1' for ratio in RATIOS),
     *(f'measured at {ratio}:1' for ratio in measured),
   ]
@@ -170,6 +174,7 @@ def table(found: Mapping[str, Outcome]) -> str:
       cells = [
         facts.spread([*entry.values(field).values()], '.4f').text,
         '' if name == BSP else difference.text,
+        *(f'{entry.mean(f"test_{each}"):.3f}' for each in more),
         f'{outcome.sent / bsp.sent:.1%}',
         facts.size(outcome.sent),
         *(f'{statistics.fmean(t[r] for t in times):,.1f}' for r in RATIOS),

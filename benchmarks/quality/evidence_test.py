@@ -46,7 +46,7 @@ def finish(trial, validation, test, sent=100):
     'samples_per_second': 1.0,
   }
   scores = {'validation_perplexity': validation, 'test_perplexity': test}
-  scores |= {'validation_loss': 1.0, 'test_loss': 1.0}
+  scores |= {'validation_loss': 1.0, 'test_loss': 1.0, 'test_brackets': 0.75}
   trial.workdir.mkdir(parents=True)
   records.write_config(trial.workdir, trial.config.to_dict())
   records.write_data(
@@ -107,6 +107,6 @@ def test_the_difference_to_bsp_is_in_percent_seed_by_seed(tmp_path):
     times = {t.seed: dict.fromkeys(evidence.RATIOS, 3.0) for t in each}
     found[name] = evidence.Outcome(entry, times, {})
   _, _, bsp, ours, worst = evidence.table(found).splitlines()
-  assert ' 100.0% | 1 kB ' in bsp
-  assert ' +1.50 [-4.85, +7.85] | 2.5% | 25 B | 3.0 |' in ours
+  assert ' |  | 0.750 | 100.0% | 1 kB ' in bsp
+  assert ' +1.50 [-4.85, +7.85] | 0.750 | 2.5% | 25 B | 3.0 |' in ours
   assert '(2 seeds diverged) | – |' in worst

@@ -13,6 +13,7 @@ from selsync_jax.sync.network import Network
 from selsync_jax.tune.choices import OWN
 from selsync_jax.tune.curves import Curves
 from selsync_jax.tune.objective import Objective
+from selsync_jax.tune.objective import Point
 from selsync_jax.tune.space import Space
 
 
@@ -30,16 +31,17 @@ class Goal(NamedTuple):
     """What decides on the values of trials, for JSON."""
     return {
       'objective': self.words,
-      'exact values': [self.objective.target, self.objective.budget],
+      'target and budget': [self.objective.target, self.objective.budget],
       'network': self.network,
       'seconds of a step': self.compute,
     }
 
-  def value(self, trial: Trial) -> float | None:
-    """Returns the value of a run that is finished or has diverged."""
-    points = self.curves.of(trial)()
-    point = self.objective.decisive(points, trial.is_done)
-    return None if point is None else self.objective.value(point)
+  def decisive(self, trial: Trial) -> Point | None:
+    """Returns the point that decides on a run that is finished or has diverged.
+
+    It is `None` if the run has no value.
+    """
+    return self.objective.decisive(self.curves.of(trial)(), trial.is_done)
 
 
 def compute(

@@ -26,8 +26,10 @@ from selsync_jax.config import RunError
 if TYPE_CHECKING:
   from selsync_jax.commands.goals import Goal
   from selsync_jax.commands.pool import Processes
+  from selsync_jax.report.search_page import Tried
   from selsync_jax.runs.history import Trial
   from selsync_jax.tune.curves import Curves
+  from selsync_jax.tune.objective import Point
   from selsync_jax.tune.search import Asked
   from selsync_jax.tune.search import Search
   from selsync_jax.tune.space import Space
@@ -282,14 +284,16 @@ def _finish(
   runs = {trial.workdir: trial for each in again.values() for trial in each}
   with workdir.claimed(candidates.out, '--out'):
     runner.finish(list(runs.values()))
-    finals = [
-      search_page.Final(name, _label(each[0]), [goal.value(t) for t in each])
-      for name, each in again.items()
-    ]
+    finals = []
+    for name, trials in again.items():
+      points = [(trial, goal.decisive(trial)) for trial in trials]
+      seeds = [
+        p and _tried(chosen[name][0], trial, goal.objective.value(p), p)
+        for trial, p in points
+      ]
+      finals.append(search_page.Final(name, _label(trials[0]), seeds))
     tried = [
-      search_page.Tried(
-        each.method, _label(each.run), each.run.workdir, each.value, *each.point
-      )
+      _tried(each.method, each.run, each.value, each.point)
       for each in results
       if each.point
     ]
@@ -319,6 +323,14 @@ def _finish(
     files.write(recipe, candidates.recipe(again['recipe'][0], about))
   search_page.show(finals, tried, goal.words)
   print(f'{title}.\n{path}\n{recipe}')
+
+
+def _tried(
+  method: str, run: 'Trial', value: float | None, point: 'Point'
+) -> 'Tried':
+  from selsync_jax.report import search_page
+
+  return search_page.Tried(method, _label(run), run.workdir, value, *point)
 
 
 def _label(trial: 'Trial') -> str:

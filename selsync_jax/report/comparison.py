@@ -27,6 +27,12 @@ from selsync_jax.runs import provenance
 from selsync_jax.runs.history import Trial
 
 NAME = 'comparison'
+NUMBERS = (
+  'mean ± sample standard deviation over seeds, on the validation split; '
+  "differences seed by seed, with their 95% interval by Student's t, as if "
+  'they were normal'
+)
+"""What the numbers of the tables are."""
 
 
 class Comparison(NamedTuple):
@@ -57,8 +63,9 @@ def write(trials: Sequence[Trial], out: pathlib.Path) -> Comparison:
   figures = fronts + plots.shared_plots(groups)
   image_files.write(figures, out, ('png', 'svg', 'pdf'))
   found = Comparison(rows, best, out / f'{NAME}.html')
-  files.write(out / f'{NAME}.md', found.markdown)
-  files.write(out / f'{NAME}.tex', comparison_table.latex(rows))
+  files.write(out / f'{NAME}.md', f'{found.markdown}\n{NUMBERS}\n')
+  table = comparison_table.latex(rows)
+  files.write(out / f'{NAME}.tex', f'% {NUMBERS}\n{table}')
   comparison_table.write_csv(entries, chosen, out / f'{NAME}.csv')
   configs = {
     str(trial.workdir.relative_to(out)): trial.config.to_dict()
@@ -68,11 +75,7 @@ def write(trials: Sequence[Trial], out: pathlib.Path) -> Comparison:
   files.write_json(out / f'{NAME}.json', repeat)
   runs = [run for entry in chosen for run in entry.runs.values()]
   has_rates = len(entries) > len(chosen)
-  subtitle = (
-    f'{facts.shared_setting(runs)}; mean ± sample standard deviation over '
-    'seeds, on the validation split; differences seed by seed, with their 95% '
-    "interval by Student's t, as if they were normal"
-  )
+  subtitle = f'{facts.shared_setting(runs)}; {NUMBERS}'
   if has_rates:
     subtitle += '; too favorable, as these scores chose the learning rates'
   body = [

@@ -42,20 +42,31 @@ class Final(NamedTuple):
 
   name: str
   label: str
-  values: Sequence[float | None]  # By seed; `None` for one that missed.
+  seeds: Sequence[Tried | None]  # `None` for one that missed.
 
   @property
-  def reached(self) -> list[float]:
-    """The values of the seeds that have one."""
-    return [value for value in self.values if value is not None]
+  def values(self) -> list[float | None]:
+    """The values by seed; `None` for one that missed."""
+    return [run and run.value for run in self.seeds]
+
+  def mean(self, field: str) -> float:
+    """Returns the mean of a field of `Tried` over the seeds that have one."""
+    return statistics.fmean(getattr(run, field) for run in self.seeds if run)
 
   @property
   def cell(self) -> Cell:
     """The mean and the spread over seeds, and how many missed."""
-    mean, text = facts.spread(self.reached, '.4g')
-    if missed := len(self.values) - len(self.reached):
-      text += f', {missed} of {len(self.values)} never'
+    reached = [value for value in self.values if value is not None]
+    mean, text = facts.spread(reached, '.4g')
+    if missed := len(self.seeds) - len(reached):
+      text += f', {missed} of {len(self.seeds)} never'
     return Cell(mean, text)
+
+  def above(self, other: 'Final') -> Cell:
+    """How far its values are above another one's, seed by seed, in percent."""
+    pairs = zip(self.values, other.values, strict=True)
+    ratios = [x / y for x, y in pairs if x is not None and y]
+    return facts.interval([100 * (ratio - 1) for ratio in ratios], '+z.2f')
 
 
 def verdict(finals: Sequence[Final], words: str, is_time: bool) -> str:
@@ -63,9 +74,9 @@ def verdict(finals: Sequence[Final], words: str, is_time: bool) -> str:
   recipe, bsp, *_ = finals
   line = f'{words}: {recipe.cell.text} by {recipe.label}; {bsp.cell.text} by '
   line += 'tuned BSP'
-  every = all(len(each.reached) == len(each.values) for each in (recipe, bsp))
+  every = all(None not in each.seeds for each in (recipe, bsp))
   if is_time and every and recipe.label != bsp.label:
-    ratio = statistics.fmean(bsp.reached) / statistics.fmean(recipe.reached)
+    ratio = bsp.mean('value') / recipe.mean('value')
     line += f', {ratio:.2g} times as long'
   return line
 
@@ -133,8 +144,8 @@ def write(
     page.table(
       'finals',
       FINALS,
-      ['', words, 'method'],
-      [(f.name, [page.number(*f.cell), f.label]) for f in finals],
+      ['', words, 'above tuned BSP, %', 'score', 'sent', 'seconds', 'method'],
+      [(final.name, _cells(final, finals[1])) for final in finals],
     ),
     page.figure(plotted),
     page.table(
@@ -160,6 +171,22 @@ def write(
   return path
 
 
+def _cells(final: Final, bsp: Final) -> list[str | Markup]:
+  above = '' if final is bsp else page.number(*final.above(bsp))
+  costs: list[str | Markup] = ['–'] * 3
+  if any(final.seeds):
+    costs = _costs(*map(final.mean, ('score', 'sent', 'seconds')))
+  return [page.number(*final.cell), above, *costs, final.label]
+
+
+def _costs(score: float, sent: float, seconds: float) -> list[str | Markup]:
+  return [
+    page.number(score, f'{score:.4g}'),
+    page.number(sent, facts.size(sent)),
+    page.number(seconds, f'{seconds:.4g}'),
+  ]
+
+
 def _row(
   rank: int, tried: Tried, out: pathlib.Path
 ) -> tuple[str, list[str | Markup]]:
@@ -168,9 +195,7 @@ def _row(
   cells = [
     tried.label,
     page.number(tried.value, value),
-    page.number(tried.score, f'{tried.score:.4g}'),
-    page.number(tried.sent, facts.size(tried.sent)),
-    page.number(tried.seconds, f'{tried.seconds:.4g}'),
+    *_costs(tried.score, tried.sent, tried.seconds),
     page.link(address, 'run'),
   ]
   return f'{rank}', cells

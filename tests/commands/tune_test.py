@@ -175,6 +175,19 @@ def test_a_step_of_another_length_is_refused(tuned):
     run(out, '--step=6ms')
 
 
+@pytest.mark.parametrize('field', ['seed', 'target and budget'])
+def test_a_search_for_something_else_is_refused(field, tuned, tmp_path):
+  out, _ = tuned
+  here = shutil.copytree(out, tmp_path / 'here')
+  loss = history.read(out / 'bsp-lr0.05' / 'seed0').outcome['validation_loss']
+  # In the words of the objective, which have four digits, it is the same.
+  other = '--config.seed=1' if field == 'seed' else f'--target={loss + 1e-9}'
+  line = f'^--out={here}: holds a search with {field} .* take another --out$'
+  with pytest.raises(ConfigError, match=line):
+    run(here, other)
+  assert trials(here) == trials(out)
+
+
 def interrupt(out):
   """Makes the last trial of BSP one under way; returns its run's folder."""
   with contextlib.closing(sqlite3.connect(out / 'tune.db')) as database:
@@ -250,6 +263,17 @@ def test_the_best_score_within_a_budget(tmp_path):
   printed = run(tmp_path, '--bytes=100B')
   *_, verdict, _, _ = printed.splitlines()
   assert verdict.startswith('validation loss within 100 B per worker: ')
+  text = (tmp_path / 'tune.html').read_text()
+  assert 'above tuned BSP, %' in text
+
+
+@pytest.mark.slow
+def test_the_recipe_is_bsp_if_that_is_best(tmp_path):
+  slow = '--methods=local_sgd+optimizer.learning_rate=1e-9'
+  printed = run(tmp_path, slow, '--trials=1', '--bytes=1MB')
+  assert ' by bsp, lr 0.05; ' in printed.splitlines()[-3]
+  found = config_file.load(f'{tmp_path}/recipe.py', [])
+  assert found.sync.method == 'bsp'
 
 
 @pytest.mark.slow
