@@ -19,6 +19,7 @@ import collections
 from collections.abc import Callable, Generator, Mapping, Sequence
 import contextlib
 import os
+import pathlib
 import secrets
 import shutil
 import signal
@@ -124,11 +125,11 @@ def island_places(islands: int, invitation: str) -> dict[str, Environment]:
 
 @contextlib.contextmanager
 def _meeting_point(
-  islands: int, minimum: int
+  islands: int, minimum: int, log: pathlib.Path | None
 ) -> Generator[tuple[str, threading.Event]]:
   """Runs a meeting point; yields its invitation, and whether all have met."""
-  flags = f'--islands={islands}', f'--minimum={minimum}'
-  flags += '--host=127.0.0.1', '--port=0'
+  flags = [f'--islands={islands}', f'--minimum={minimum}']
+  flags += ['--host=127.0.0.1', '--port=0', *([f'--log={log}'] if log else [])]
   point = children.start(
     [sys.executable, '-m', 'selsync_jax', 'meet', *flags],
     os.environ,
@@ -151,8 +152,12 @@ def _meeting_point(
     listener.start()
     yield invitation, met
   finally:
-    point.kill()
-    point.wait()
+    point.terminate()  # It may have events to log.
+    try:
+      point.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+      point.kill()
+      point.wait()
 
 
 def _start(command: Sequence[str], place: Environment) -> subprocess.Popen:
@@ -226,12 +231,14 @@ def main(arguments: Sequence[str]) -> None:
   line = flags.CommandLine('launch', positional='-- COMMAND ...')
   line.flag('processes', 'Number of processes.', flags.whole(1))
   about = 'Number of islands, workers without a common JAX runtime.'
-  meet.add_numbers(line, about)
+  meet.add_flags(line, about)
   line.add_argument('command', nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
   options = line.parse(arguments)
   command = options.command[options.command[:1] == ['--'] :]
   if (options.processes is None) == (options.islands is None):
     raise ConfigError('either --processes=NUMBER or --islands=NUMBER is needed')
+  if options.log and options.processes:
+    raise ConfigError(f'--log={options.log}: is of --islands')
   minimum = meet.least(options)
   if not command:
     raise ConfigError('the command after -- is missing')
@@ -240,7 +247,7 @@ def main(arguments: Sequence[str]) -> None:
   if options.processes:
     sys.exit(launch(command, process_places(options.processes)))
   islands = options.islands
-  with _meeting_point(islands, minimum) as (invitation, met):
+  with _meeting_point(islands, minimum, options.log) as (invitation, met):
     # Not as an argument, which other users of this host could read.
     ask = f'SELSYNC_INVITATION={invitation} selsync status'
     print(f'launch: {ask}', file=sys.stderr, flush=True)

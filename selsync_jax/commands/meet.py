@@ -20,11 +20,13 @@ from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 
 
-def add_numbers(line: flags.CommandLine, about: str) -> None:
-  """Adds the flags of how many islands there are; see `least`."""
+def add_flags(line: flags.CommandLine, about: str) -> None:
+  """Adds the flags of how many islands there are, see `least`, and a log."""
   line.flag('islands', about, flags.whole(1))
   about = 'Least number of islands that go on when others end. Default: all.'
   line.flag('minimum', about, flags.whole(1))
+  about = 'File to which a line of JSON is added when an island comes or goes.'
+  line.flag('log', about, pathlib.Path)
 
 
 def least(options: argparse.Namespace) -> int:
@@ -41,7 +43,7 @@ def least(options: argparse.Namespace) -> int:
 def main(arguments: Sequence[str]) -> None:
   """Prints the invitation, and then who joins and who ends."""
   line = flags.CommandLine('meet')
-  add_numbers(line, 'Number of islands.')
+  add_flags(line, 'Number of islands.')
   line.flag('host', 'Name or address of this host, as islands reach it.')
   line.flag('port', 'Port to listen at; 0 is a free one.', flags.port, '7070')
   about = 'Seconds that an island waits for the others.'
@@ -50,8 +52,6 @@ def main(arguments: Sequence[str]) -> None:
   line.flag('keep', about, pathlib.Path)
   about = 'Port of localhost to serve metrics at, for Prometheus; 0 is free.'
   line.flag('metrics', about, flags.port)
-  about = 'File to which a line of JSON is added when an island comes or goes.'
-  line.flag('log', about, pathlib.Path)
   options = line.parse(arguments)
   if options.islands is None:
     raise ConfigError('--islands=NUMBER is missing')

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from selsync_jax.runs import journal
 from tests.support import live_runs
 from tests.support.session import ROOT
 
@@ -180,7 +181,8 @@ def test_a_meeting_point_that_is_killed_and_started_again_changes_nothing(
 
 @_SLOW
 def test_a_run_goes_on_without_an_island_that_is_killed(tmp_path):
-  child = live_runs.start(_run(tmp_path, 3, '--minimum=2'))
+  log = tmp_path / 'log'
+  child = live_runs.start(_run(tmp_path, 3, '--minimum=2', f'--log={log}'))
   live_runs.wait_for_rows(tmp_path / 'island0', 20, child)
   os.kill(_island(child, 'island1'), signal.SIGKILL)
   code, lines = live_runs.outcome(child)
@@ -194,6 +196,8 @@ def test_a_run_goes_on_without_an_island_that_is_killed(tmp_path):
   for name in ('validation_loss', 'test_loss', 'sync_steps', 'samples'):
     assert one[name] == other[name]
   assert one['samples'] < 3 * 80 * 32
+  kinds = [event.kind for event in journal.read(log)]
+  assert kinds == ['joined'] * 3 + ['ended'] + ['finished'] * 2
 
 
 @_SLOW
