@@ -155,7 +155,8 @@ def table(found: Mapping[str, Outcome]) -> str:
   bsp = found[BSP]
   field = f'test_{comparison_table.metric_of([bsp.entry])}'
   measured = shaped.RATIOS if any(o.measured for o in found.values()) else ()
-  more = [name for name in OF_CODE if bsp.entry.values(f'test_{name}')]
+  done = [outcome.entry for outcome in found.values() if outcome.entry.runs]
+  more = [n for n in OF_CODE if all(e.values(f'test_{n}') for e in done)]
   head = [
     *('family', 'best recipe', field.replace('_', ' '), 'above BSP, %', *more),
     *("of BSP's bytes", 'sent per worker'),

@@ -152,12 +152,8 @@ def _meeting_point(
     listener.start()
     yield invitation, met
   finally:
-    point.terminate()  # It may have events to log.
-    try:
-      point.wait(PATIENCE)
-    except subprocess.TimeoutExpired:
-      point.kill()
-      point.wait()
+    point.kill()
+    point.wait()
 
 
 def _start(command: Sequence[str], place: Environment) -> subprocess.Popen:

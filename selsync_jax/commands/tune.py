@@ -189,7 +189,7 @@ def _search(
     (trial,) = candidates.trials(spec, fields, 1, candidates.seed)
     return trial._replace(flags=[*trial.flags, '--noreport'])
 
-  about = {**goal.about, 'space': space.digest, 'seed': candidates.seed}
+  about = {'seed': candidates.seed, **goal.about, 'space': space.digest}
   search = Search(
     candidates.out, name, about, space, goal.objective, candidates.seed, make
   )

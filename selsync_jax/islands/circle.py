@@ -218,7 +218,7 @@ class Circle:
         _later(GRACE, self._stop)
     elif 'reached' in head:
       self._conclude(seat, head['reached'])
-    elif 'unreached' in head:
+    elif 'unreached' in head and head['generation'] == self.number:
       if not self._accused:  # Others may come to the same one later.
         self._accused = accused = set()
         _later(self._timeout, lambda: self._judge(accused))

@@ -228,7 +228,7 @@ class Control:
 
   def accuse(self, name: str) -> None:
     """Says that an island cannot be reached; one of the two is then ended."""
-    self._send({'unreached': name})
+    self._send({'unreached': name, 'generation': self._now['generation']})
 
   def acquit(self, name: str) -> None:
     """Takes back what `accuse` has said."""

@@ -169,8 +169,11 @@ class Server(flight.FlightServerBase):
       self.changed.notify_all()
     # It waits for calls, and who is served may be frozen.
     ending = threading.Thread(target=super().shutdown, daemon=True)
-    ending.start()
-    ending.join(PATIENCE)
+    try:
+      ending.start()
+      ending.join(PATIENCE)
+    except RuntimeError:  # Python ends, and starts no thread any more.
+      super().shutdown()
 
   def __exit__(self, *exc: Any) -> None:
     """Stops serving."""

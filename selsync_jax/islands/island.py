@@ -162,8 +162,8 @@ class Island:
         self._behind.depart(self._states[1])
       if self._behind and self._trigger.traits.needs_travel:
         self._measure(self._behind, departs)
-      late = self._behind and self._behind.arrived is not None
-      if late if self._behind else departs:
+      behind = self._behind
+      if behind.arrived is not None if behind else departs:
         self._peers.averaged()
       self._params, self._taken = new, self._taken + 1
       self._peers.reach(self._taken)

@@ -21,8 +21,8 @@ class Meter:
     """Counts what has happened.
 
     Args:
-      **more: `averages` that were applied, `aborts` of steps that are repeated
-        as an island has ended, and `sent_bytes` and `received_bytes` of
+      **more: `averages` that were applied, `aborts` of what the islands begin
+        anew as one has ended, and `sent_bytes` and `received_bytes` of
         messages.
     """
     with self._changing:

@@ -51,9 +51,9 @@ class Outbox(Server):
 
   def put(self, key: Key, messages: Sequence[np.ndarray]) -> None:
     """Keeps the messages of an exchange, one for each island."""
-    whole = [np.asarray(message, order='C') for message in messages]
+    each = {id(x): np.asarray(x, order='C') for x in messages}
     with self.changed:
-      self._messages[key] = whole
+      self._messages[key] = [each[id(x)] for x in messages]
       self.changed.notify_all()
 
   def drop(self, key: Key) -> None:

@@ -44,8 +44,9 @@ class Comparison(NamedTuple):
 
   @property
   def markdown(self) -> str:
-    """The table, and the sentence."""
-    return f'{comparison_table.markdown(self.rows)}\n{self.best}.\n'
+    """The table, what its numbers are, and the sentence."""
+    table = comparison_table.markdown(self.rows)
+    return f'{table}\n{NUMBERS.capitalize()}.\n\n{self.best}.\n'
 
 
 def write(trials: Sequence[Trial], out: pathlib.Path) -> Comparison:
@@ -63,7 +64,7 @@ def write(trials: Sequence[Trial], out: pathlib.Path) -> Comparison:
   figures = fronts + plots.shared_plots(groups)
   image_files.write(figures, out, ('png', 'svg', 'pdf'))
   found = Comparison(rows, best, out / f'{NAME}.html')
-  files.write(out / f'{NAME}.md', f'{found.markdown}\n{NUMBERS}\n')
+  files.write(out / f'{NAME}.md', found.markdown)
   table = comparison_table.latex(rows)
   files.write(out / f'{NAME}.tex', f'% {NUMBERS}\n{table}')
   comparison_table.write_csv(entries, chosen, out / f'{NAME}.csv')

@@ -178,9 +178,10 @@ def test_the_page_shows_the_figures_and_links_to_the_runs(compared):
 
 
 def test_latex_has_the_table(compared):
-  (begin, _, head, _, *lines, _, end) = (
+  (about, begin, _, head, _, *lines, _, end) = (
     (compared[0] / 'comparison.tex').read_text().splitlines()
   )
+  assert about.startswith('% mean ± sample standard deviation over seeds')
   assert begin.startswith(r'\begin{tabular}{lr') and end == r'\end{tabular}'
   assert head.startswith(r'method & validation accuracy & difference to BSP & ')
   for line, row in zip(lines, rows_of(compared[0]), strict=True):

@@ -225,17 +225,19 @@ def test_accusations_end_when_they_are_taken_back_or_somebody_ends(said, pool):
     becomes(lambda: ('a', 'b') in point._gathering.circle._accused)
     d.fail()
     until(said, 'd has failed')
+    a._control.accuse('b')  # It has not heard yet that d has ended.
+
+    def names(peers):
+      peers.complete(lambda peers: peers.share(np.zeros(1)))
+      return peers.names
+
+    assert [*pool.map(names, others)] == [('a', 'b', 'c')] * 3
     a._control.accuse('c')
     a._control.acquit('c')
     time.sleep(2.0)
     a._control.accuse('c')  # Judged 2.5 s from now, not from the first time.
     time.sleep(1.0)
     a._control.acquit('c')
-
-    def names(peers):
-      peers.complete(lambda peers: peers.share(np.zeros(1)))
-      return peers.names
-
     assert [*pool.map(names, others)] == [('a', 'b', 'c')] * 3
     futures.wait(pool.submit(peers.close) for peers in others)
 
@@ -387,8 +389,7 @@ def test_nothing_is_left_of_an_island_that_ends_early(pool, monkeypatch):
       patch.setattr(control.Control, 'enter', interrupted)
       with pytest.raises(KeyboardInterrupt):
         meeting.join(point.invitation, 'a', 'a run')
-    assert not any(each.is_alive() for each in connections() - before)
-    becomes(lambda: not point._serving)
+    becomes(lambda: not (connections() - before or point._serving))
     islands = [each.result() for each in came(point, pool, *'ab')]
     assert len(connections() - before) == 4
     for peers in islands:
@@ -396,11 +397,7 @@ def test_nothing_is_left_of_an_island_that_ends_early(pool, monkeypatch):
     (other,) = came(point, pool, 'c')
     with pytest.raises(RunError, match='island c is not one of a, b'):
       other.result()
-    left = connections() - before
-    for thread in left:
-      thread.join(20)
-    assert not any(thread.is_alive() for thread in left)
-    assert not point._serving
+    becomes(lambda: not (connections() - before or point._serving))
 
 
 def test_an_island_that_fails_is_named_to_those_that_wait(point, said, pool):

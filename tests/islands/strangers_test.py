@@ -12,7 +12,7 @@ from pyarrow import flight as arrow
 from selsync_jax.islands import meeting
 from tests.support.meetings import came
 
-CROWD = 40  # Connections of each kind to each port, which stay open.
+CROWD = 10  # Connections of each kind to each port, which stay open.
 GARBAGE = {
   'nothing': b'',
   'an HTTP client': b'GET / HTTP/1.0\r\n\r\n',
