@@ -23,6 +23,7 @@ which share of the islands took part. The exit code is 1 if anything was wrong.
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
 import json
 import os
 import pathlib
@@ -293,16 +294,18 @@ def judge(storm: Storm, flags: list[str]) -> Iterator[str]:
     path = storm.folder / name / 'summary.json'
     return json.loads(path.read_text())['validation_loss']
 
-  calm = []
-  for seed in SEEDS:
-    name = f'seed{seed}'
+  def train(seed):
     more = *flags, f'--config.seed={seed}'
-    train = train_command(storm.folder / name, more)
-    done = live_runs.run(*train, timeout=None)
-    if done.returncode:
-      yield f'{name}: {done.stderr}'
-      return
-    calm.append(loss(name))
+    command = train_command(storm.folder / f'seed{seed}', more)
+    return live_runs.run(*command, timeout=None)
+
+  with futures.ThreadPoolExecutor(2) as pool:
+    done = dict(zip(SEEDS, pool.map(train, SEEDS), strict=True))
+  failed = [f'seed{n}: {d.stderr}' for n, d in done.items() if d.returncode]
+  if failed:
+    yield from failed
+    return
+  calm = [loss(f'seed{seed}') for seed in SEEDS]
   mean, n = statistics.mean(calm), len(calm)
   # The 95% interval of Student's t for one more run.
   wide = stats.t.ppf(0.975, n - 1) * statistics.stdev(calm)
@@ -382,7 +385,7 @@ def main() -> None:
   flags = [
     f'--config.workers={options.islands}',
     # A step takes a quarter of a second and a bit, so all outlast the storm.
-    f'--config.steps={int(230 * (options.minutes + 4))}',
+    f'--config.steps={int(230 * (options.minutes + 3))}',
     '--config.batch_size=8',
     '--config.checkpoint.every=1000',
     '--config.eval.every_epochs=1e6',

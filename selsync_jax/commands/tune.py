@@ -286,10 +286,11 @@ def _finish(
     runner.finish(list(runs.values()))
     finals = []
     for name, trials in again.items():
+      (method, _), value = chosen[name], goal.objective.value
       points = [(trial, goal.decisive(trial)) for trial in trials]
       seeds = [
-        p and _tried(chosen[name][0], trial, goal.objective.value(p), p)
-        for trial, p in points
+        _tried(method, trial, value(point), point) if point else None
+        for trial, point in points
       ]
       finals.append(search_page.Final(name, _label(trials[0]), seeds))
     tried = [

@@ -47,7 +47,7 @@ class Final(NamedTuple):
   @property
   def values(self) -> list[float | None]:
     """The values by seed; `None` for one that missed."""
-    return [run and run.value for run in self.seeds]
+    return [run.value if run else None for run in self.seeds]
 
   def mean(self, field: str) -> float:
     """Returns the mean of a field of `Tried` over the seeds that have one."""
