@@ -39,7 +39,7 @@ _PARTS: dict[str, tuple[Any, ...]] = {
   'sync.delay': (OWN, 1, 2, 4, 8),
   'sync.optimizer_state': (OWN, 'mean', 'reset'),
 }
-_LSSRS = (OWN, 0.5, 0.75, 0.95, 0.98)
+_LSSRS = (OWN, 0.5, 0.75, 0.9, 0.95, 0.98)
 
 
 Load = Callable[[str, Mapping[str, Any]], Settings]

@@ -51,11 +51,19 @@ def test_a_method_may_average_as_often_as_a_budget_lets(every):
   assert found('local_sgd', lambda fields: False) == found('bsp', fits) == []
 
 
-def test_as_often_as_a_budget_lets_may_be_as_the_config_has_it():
+def test_a_budget_may_let_the_usual_share_of_steps_average():
   chosen, _ = build('selsync', fields=['--config.sync.delta=None'])
   made = chosen.densest('selsync', lambda fields: fields['sync.lssr'] > 0.8)
   suggested = chosen.suggest(optuna.trial.FixedTrial(next(made)))
-  assert suggested == ('selsync', {'sync.wire': 'int8'})  # An LSSR of 0.9.
+  assert suggested == ('selsync', {'sync.wire': 'int8', 'sync.lssr': 0.9})
+
+
+def test_what_the_config_has_is_one_of_the_values_of_a_list():
+  own = {'sync.period': ('own', 2, 16)}  # The config's is 8.
+  chosen, _ = build('local_sgd', given={'local_sgd': own})
+  made = chosen.densest('local_sgd', lambda fields: fields['sync.period'] > 4)
+  suggested = chosen.suggest(optuna.trial.FixedTrial(next(made)))
+  assert suggested == ('local_sgd', {'sync.wire': 'int8'})
 
 
 def test_ranges_are_around_the_own_values_and_within_their_limits(every):
