@@ -15,13 +15,15 @@ step must be the same, `selsync replay` must compute the same parameters from
 their logs, and the validation loss must be one that undisturbed runs of other
 seeds could have.
 
-Prints, for each fault, how long the others paused, and how long it took from
-the start of a victim, or the end of its fault, until it trained; then how many
-steps were taken, relative to as many seconds before and after the storm, and
-which share of the islands took part. The exit code is 1 if anything was wrong.
+Prints, for each fault, how long the others needed for three steps, and how long
+it took from the start of a victim, or the end of its fault, until it trained;
+then how many steps were taken, relative to as many seconds before and after the
+storm, which share of the islands took part, and how much longer than usual the
+three steps took. The exit code is 1 if anything was wrong; goals do not count.
 """
 
 import argparse
+import collections
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 import json
@@ -76,15 +78,16 @@ class Storm:
     bandwidth: the rate of each host's link, in tc(8)'s notation.
 
   Attributes:
-    starting: the seconds from starts to training, added over islands.
+    pauses: the seconds in which the others took three steps, by fault.
+    returns: the seconds from starts of islands to their training.
   """
-
-  starting = 0.0
 
   def __init__(
     self, folder: pathlib.Path, islands: int, flags: list[str], bandwidth: str
   ):
     self.folder, self._flags = folder, flags
+    self.pauses: dict[str, list[float]] = collections.defaultdict(list)
+    self.returns: list[float] = []
     self.names = [f'island{i}' for i in range(islands)]
     self._hosts = emulated.Hosts(islands + 1, bandwidth, folder)
     self.point = self.meet()
@@ -154,7 +157,7 @@ class Storm:
       if self.running[name].poll() is not None:
         self.running[name], began = self.begin(name), time.monotonic()
       if self.step(name) > step:
-        self.starting += (took := time.monotonic() - began)
+        self.returns.append(took := time.monotonic() - began)
         return took
       time.sleep(0.02)
     return None
@@ -246,7 +249,8 @@ def disturb(storm: Storm, kind: str, victims: list[str]) -> Iterator[str]:
   if kind == 'frozen':
     release(storm, kind, victims[0], began)
   goes_on = storm.wait(other, storm.step(other) + 2)
-  line = f'{kind:20} {" ".join(victims):16} {time.monotonic() - began:5.1f} s'
+  storm.pauses[kind].append(paused := time.monotonic() - began)
+  line = f'{kind:20} {" ".join(victims):16} {paused:5.1f} s'
   if victims and kind != 'frozen':
     release(storm, kind, victims[0], began)
     reached = max(map(storm.step, storm.names)) + 1
@@ -341,9 +345,16 @@ def ride_out(storm: Storm, options: argparse.Namespace) -> Iterator[str]:
   rate = statistics.mean([before, undisturbed(storm)])
   share = taken / lasted / rate
   part = trained / lasted / len(storm.names)
-  alive = trained / (trained + storm.starting)
-  print(f'{taken} steps, {share:.1%} of those without a fault')
-  print(f'{part:.1%} of the islands took part, {alive:.1%} of those alive')
+  alive = trained / (trained + sum(storm.returns))
+  print(f'{taken} steps, {share:.1%} of those without a fault (goal 97.7%)')
+  print(
+    f'{part:.1%} of the islands took part, {alive:.1%} of those alive (goal 90%)'
+  )
+  usual, longest = statistics.median(storm.returns), max(storm.returns)
+  print(f'back after {usual:.1f} s (median) to {longest:.1f} s (goal 10 s)')
+  for kind, pauses in storm.pauses.items():
+    more = [max(0.0, pause - 3 / rate) for pause in pauses]
+    print(f'{kind}: {min(more):.1f} to {max(more):.1f} s longer (goal 5 s)')
   codes = {name: each.wait(600) for name, each in storm.running.items()}
   if any(codes.values()):
     yield f'exit codes {codes}'
