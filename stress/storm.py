@@ -347,9 +347,8 @@ def ride_out(storm: Storm, options: argparse.Namespace) -> Iterator[str]:
   part = trained / lasted / len(storm.names)
   alive = trained / (trained + sum(storm.returns))
   print(f'{taken} steps, {share:.1%} of those without a fault (goal 97.7%)')
-  print(
-    f'{part:.1%} of the islands took part, {alive:.1%} of those alive (goal 90%)'
-  )
+  print(f'{part:.1%} of the islands took part')
+  print(f'{alive:.1%} of those alive took part (goal 90%)')
   usual, longest = statistics.median(storm.returns), max(storm.returns)
   print(f'back after {usual:.1f} s (median) to {longest:.1f} s (goal 10 s)')
   for kind, pauses in storm.pauses.items():
