@@ -15,8 +15,8 @@ from selsync_jax.islands.flight import ERRORS
 from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.standing import Standing
 
-WINDOW = 60
-"""Signs of life over which rates are means."""
+WINDOW = 240
+"""Signs of life over which rates are means: those of a minute."""
 
 _NUMBERS = itertools.count()
 
