@@ -1,4 +1,4 @@
-"""Strangers use every port of islands that train."""
+"""A crowd of strangers uses every port of islands that train."""
 
 from concurrent import futures
 import contextlib
