@@ -15,10 +15,10 @@ difference to BSP's, seed by seed, of code the shares of brackets and indents
 that are right, the bytes, and the seconds of a run on three networks, by the
 formula of docs/plan.md. On the network `10:1` the bytes of BSP take ten times
 as long as a step computes on this machine; a message takes a millisecond
-besides. With --emulated, the first families that keep to 3 % of the
-bytes are also timed on an emulated cluster (benchmarks/quality/shaped.py).
-Writes evidence.json, a figure for each task and, with --into, the tables into a
-page, between `<!-- evidence_TASK: ... -->` and `<!-- /evidence_TASK -->`.
+besides. With --emulated, the first families that keep to 3 % of the bytes are
+also timed on an emulated cluster (benchmarks/quality/shaped.py). Writes
+evidence.json, a figure for each task and, with --into, the tables into a page,
+between `<!-- evidence_TASK: ... -->` and `<!-- /evidence_TASK -->`.
 Finished runs are not repeated.
 """
 

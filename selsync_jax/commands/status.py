@@ -3,11 +3,11 @@
   selsync status INVITATION
 
 asks their meeting point, and prints how often islands have come and gone, how
-many averages they have applied, and how often they have begun anew what they
-were about to exchange, because one had ended. A row for each island has the
-last step that it has taken; the megabytes that it has sent and received, and
-those per second in the last minute; and the seconds since its last sign of
-life. The invitation may also stand in the environment, as SELSYNC_INVITATION.
+many averages they have applied, and how often they have repeated an exchange,
+because one had ended. A row for each island has the last step that it has
+taken; the megabytes that it has sent and received, and those per second in the
+last minute; and the seconds since its last sign of life. The invitation may
+also stand in the environment, as SELSYNC_INVITATION.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

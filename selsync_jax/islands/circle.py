@@ -258,8 +258,8 @@ class Circle:
     Of two, it is the one that came last.
 
     Args:
-      pairs: who cannot reach whom, unless all of it was taken back, or is of an
-        earlier generation.
+      pairs: the accusers and whom they cannot reach. If these accusations have
+        been taken back, or are of an earlier generation, nothing happens.
     """
     with self._changing:
       if pairs is not self._accused:

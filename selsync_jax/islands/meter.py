@@ -21,9 +21,9 @@ class Meter:
     """Counts what has happened.
 
     Args:
-      **more: `averages` that were applied, `aborts` of what the islands begin
-        anew as one has ended, and `sent_bytes` and `received_bytes` of
-        messages.
+      **more: `averages` that were applied, `aborts` of exchanges, which the
+        islands repeat as one has ended, and `sent_bytes` and `received_bytes`
+        of messages.
     """
     with self._changing:
       self._counts.update(more)

@@ -32,7 +32,7 @@ OF_EACH = (
     _Counter,
     'aborts',
     'island_aborts',
-    'Exchanges begun anew.',
+    'Exchanges repeated.',
   ),
   (_Gauge, 'silent_seconds', 'island_silent_seconds', 'Since a sign of life.'),
   (_Counter, 'sent_bytes', 'island_sent_bytes', 'Of messages to others.'),
