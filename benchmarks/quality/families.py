@@ -1,7 +1,9 @@
 """What `benchmarks.quality.evidence` trains: tasks, and families of methods.
 
 Where a method lets it, a setting sends at most 3 % of what BSP sends, on a task
-with four workers. An epoch is shorter for ten, so FedAvg sends more there.
+with four workers. An epoch is shorter for ten, so FedAvg sends more there. BSP
+may choose Muon, too: its second setting averages every gradient, and parameters
+never.
 """
 
 from collections.abc import Callable
@@ -12,14 +14,19 @@ from selsync_jax.commands import flags
 BSP = 'BSP'
 INT8 = '+sync.wire=int8'
 LATE = '+sync.delay=5+sync.delay.own=0.5+sync.delay.ahead=0.5'
+MUON = 'muloco+sync.averager=mean'  # Local SGD with it.
 BUDGET = 'selsync+sync.delta=None+sync.max_period=None+sync.lssr='
 
 FAMILIES = {
-  BSP: ('bsp',),
+  BSP: ('bsp', f'{MUON}+sync.reducer=all_reduce+sync.period=1000000'),
   'local SGD': ('local_sgd+sync.period=40', f'local_sgd+sync.period=10{INT8}'),
+  'local SGD, Muon': (
+    f'{MUON}+sync.period=10{INT8}',
+    f'{MUON}+sync.period=5+sync.wire=int4',
+  ),
   'local SGD, late': (
     f'local_sgd+sync.period=10{INT8}{LATE}',
-    f'local_sgd+sync.period=25{INT8}{LATE}',
+    f'{MUON}+sync.period=10{INT8}+sync.delay=3',
   ),
   'SelSync, budget': (f'{BUDGET}0.9{INT8}', f'{BUDGET}0.975'),
   'DiLoCo': (f'diloco+sync.period=10{INT8}', 'edit+sync.period=40'),
@@ -52,7 +59,7 @@ FAMILIES = {
 }
 """By family, its settings, as `compare` takes them."""
 
-QUICK = 6
+QUICK = 7
 """The number of families in the quick form, the first ones."""
 
 RATES = '1x', '2x', '0.5x', '4x', '0.25x', '8x'

@@ -57,6 +57,7 @@ def test_every_claim_can_be_trained_and_no_two_runs_share_a_folder(tmp_path):
   assert len(flags) > 100
 
 
+@pytest.mark.slow
 def test_a_claim_is_judged_by_runs_that_were_trained(tmp_path):
   fields = 'data.backend=numpy', 'steps=10'
   task = claim.Task('few', 'hyperplane.py', 'loss', fields)

@@ -26,6 +26,7 @@ from selsync_jax.config import RunError
 if TYPE_CHECKING:
   from selsync_jax.commands.goals import Goal
   from selsync_jax.commands.pool import Processes
+  from selsync_jax.report.search_page import Final
   from selsync_jax.report.search_page import Tried
   from selsync_jax.runs.history import Trial
   from selsync_jax.tune.curves import Curves
@@ -284,15 +285,10 @@ def _finish(
   runs = {trial.workdir: trial for each in again.values() for trial in each}
   with workdir.claimed(candidates.out, '--out'):
     runner.finish(list(runs.values()))
-    finals = []
-    for name, trials in again.items():
-      (method, _), value = chosen[name], goal.objective.value
-      points = [(trial, goal.decisive(trial)) for trial in trials]
-      seeds = [
-        _tried(method, trial, value(point), point) if point else None
-        for trial, point in points
-      ]
-      finals.append(search_page.Final(name, _label(trials[0]), seeds))
+    finals = [
+      _final(goal, name, chosen[name][0], trials)
+      for name, trials in again.items()
+    ]
     tried = [
       _tried(each.method, each.run, each.value, each.point)
       for each in results
@@ -324,6 +320,20 @@ def _finish(
     files.write(recipe, candidates.recipe(again['recipe'][0], about))
   search_page.show(finals, tried, goal.words)
   print(f'{title}.\n{path}\n{recipe}')
+
+
+def _final(
+  goal: 'Goal', name: str, method: str, trials: Sequence['Trial']
+) -> 'Final':
+  """What was chosen, and its runs with new seeds."""
+  from selsync_jax.report import search_page
+
+  points = [(trial, goal.decisive(trial)) for trial in trials]
+  seeds = [
+    _tried(method, trial, goal.objective.value(point), point) if point else None
+    for trial, point in points
+  ]
+  return search_page.Final(name, _label(trials[0]), seeds)
 
 
 def _tried(

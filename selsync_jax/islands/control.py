@@ -36,7 +36,7 @@ BEAT = 0.25
 PAUSE = 0.2
 """Seconds from one attempt to find the meeting point to the next."""
 
-PATIENCE = 2.0
+FAREWELL = 2.0
 """Seconds that an island which ends waits for the meeting point."""
 
 Head = Mapping[str, Any]
@@ -239,7 +239,7 @@ class Control:
     self._end(RunError('this island has failed'))
     self._left.set()
     self._part()
-    self._listening.join(PATIENCE)
+    self._listening.join(FAREWELL)
     if self._listening.is_alive():  # The meeting point does not read yet.
       self._reader.cancel()
 
@@ -255,7 +255,7 @@ class Control:
 
   def _part(self) -> None:
     """Says farewell; if the connection is just made, as soon as it is."""
-    self._opened.wait(PATIENCE)
+    self._opened.wait(FAREWELL)
     self._send(self._farewell)
 
   def _open(self) -> None:

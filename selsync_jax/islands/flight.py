@@ -36,7 +36,7 @@ except ModuleNotFoundError as error:
 NAME = 'selsync'
 """The host name in the certificate; the real one is not checked."""
 
-PATIENCE = 2.0
+CLOSING = 2.0
 """Seconds that a server which stops waits for those whom it serves."""
 
 ERRORS = (flight.FlightError, arrow.ArrowException, OSError)
@@ -171,7 +171,7 @@ class Server(flight.FlightServerBase):
     ending = threading.Thread(target=super().shutdown, daemon=True)
     try:
       ending.start()
-      ending.join(PATIENCE)
+      ending.join(CLOSING)
     except RuntimeError:  # Python ends, and starts no thread any more.
       super().shutdown()
 

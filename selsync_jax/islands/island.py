@@ -162,8 +162,10 @@ class Island:
         self._behind.depart(self._states[1])
       if self._behind and self._trigger.traits.needs_travel:
         self._measure(self._behind, departs)
-      behind = self._behind
-      if behind.arrived is not None if behind else departs:
+      averaged = departs
+      if self._behind:
+        averaged = self._behind.arrived is not None
+      if averaged:
         self._peers.averaged()
       self._params, self._taken = new, self._taken + 1
       self._peers.reach(self._taken)

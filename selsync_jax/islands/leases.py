@@ -45,6 +45,9 @@ class Leases:
   Args:
     slots: N, the number of islands with which the run began.
 
+  Attributes:
+    averaged: whether an average, late or not, was applied in the last step.
+
   Example:
     >>> leases = Leases(3)
     >>> leases.next([0, 1, 2])
@@ -66,7 +69,7 @@ class Leases:
     # By slot: the column that it reads. They are granted for so many steps.
     self._columns = dict(kept.get('columns', ()))
     self._left = kept.get('left', 0)
-    self._averaged = False  # In the last step.
+    self.averaged = False
     # What counts with the next average; what with the late one that is on its
     # way; what with that one if it is not formed anew; and what is read again.
     self._open, self._travels, self._doubtful, self._returned = (
@@ -142,7 +145,7 @@ class Leases:
       self._add(Range(slot, column, row, 1))
     self._returned = [*returned.values()]
     self._left -= 1
-    self._averaged = arrived is not None if late else synced
+    self.averaged = arrived is not None if late else synced
     if arrived is not None:
       self._returned += [] if arrived else self._doubtful
       self._travels, self._doubtful = [], []
@@ -159,7 +162,7 @@ class Leases:
     counts twice in the next one. If there is no average, it comes at the end of
     the leases.
     """
-    return self._averaged or not self._left
+    return self.averaged or not self._left
 
   def lose(self, slots: Iterable[int]) -> None:
     """Notes that slots have lost what they have computed since an average."""

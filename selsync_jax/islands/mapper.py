@@ -157,9 +157,6 @@ class IslandMapper(Mapper):
         behind.depart(state.averager_state)
       if not self.peers.prepares:
         arrived = behind.arrived if behind else None
-        averaged = arrived is not None if behind else synced
-        if averaged:
-          self.peers.averaged()
         self.leases.complete(
           self._there,
           self.rounds.rest,
@@ -167,6 +164,8 @@ class IslandMapper(Mapper):
           late=bool(behind),
           arrived=arrived,
         )
+        if averaged := self.leases.averaged:
+          self.peers.averaged()
         members, shares, travel = list(self.peers.names), None, None
         if self.is_free and averaged:
           shares = self._planned()

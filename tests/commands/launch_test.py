@@ -147,6 +147,7 @@ def test_an_impossible_launch_is_refused():
   assert '--processes=0: must be a whole number of at least 1' in done.stderr
 
 
+@pytest.mark.slow
 def test_what_a_process_leaves_behind_does_not_hold_launch():
   left = [*live_runs.LAUNCH, '--processes=1', '--', 'sh', '-c']
   done = live_runs.run(*left, 'sleep 100 & exit 3', timeout=60)

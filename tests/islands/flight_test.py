@@ -108,6 +108,9 @@ def silent(box, *call):
   raise arrow.FlightTimedOutError('too late')
 
 
+ANSWERS = unreachable, pytest.param(silent, marks=pytest.mark.slow)
+
+
 @pytest.fixture
 def accused(monkeypatch):
   """Islands that are impatient; those whom others have accused."""
@@ -122,7 +125,7 @@ def accused(monkeypatch):
   return names
 
 
-@pytest.mark.parametrize('answer', [unreachable, silent])
+@pytest.mark.parametrize('answer', ANSWERS)
 def test_one_of_two_that_do_not_reach_each_other_is_ended(
   answer, accused, monkeypatch
 ):
@@ -135,7 +138,7 @@ def test_one_of_two_that_do_not_reach_each_other_is_ended(
     oahu.exchange([np.zeros(1)] * 2)
 
 
-@pytest.mark.parametrize('fails', [unreachable, silent])
+@pytest.mark.parametrize('fails', ANSWERS)
 def test_who_is_reached_again_stays(fails, accused, monkeypatch):
   """A connection that a network has forgotten is replaced at once."""
   answer, calls = Outbox.do_exchange, itertools.count()

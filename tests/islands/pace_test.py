@@ -178,6 +178,7 @@ def test_the_slowest_says_in_how_many_steps_an_average_travels():
     assert [*found] == [steps] * N
 
 
+@pytest.mark.slow
 def test_a_budget_follows_the_link_and_replay_repeats_it(
   data_dir, tmp_path, one_saves_at_a_time
 ):
