@@ -234,7 +234,7 @@ def test_calls_to_a_frozen_island_end_when_the_others_go_on(monkeypatch):
 
 
 def test_who_reads_no_further_does_not_keep_one_that_ends(monkeypatch):
-  monkeypatch.setattr(flight, 'PATIENCE', 0.2)
+  monkeypatch.setattr(flight, 'CLOSING', 0.2)
   credentials, large = flight.create_credentials(), np.zeros(1 << 26, np.uint8)
   with (
     Outbox('127.0.0.1:0', credentials, Meter()) as box,

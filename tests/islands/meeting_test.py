@@ -385,7 +385,7 @@ def test_nothing_is_left_of_an_island_that_ends_early(pool, monkeypatch):
   before = connections()
   with meeting.MeetingPoint(2) as point:
     with monkeypatch.context() as patch:
-      patch.setattr(control, 'PATIENCE', 0.1)
+      patch.setattr(control, 'FAREWELL', 0.1)
       patch.setattr(control.Control, 'enter', interrupted)
       with pytest.raises(KeyboardInterrupt):
         meeting.join(point.invitation, 'a', 'a run')
