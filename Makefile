@@ -81,8 +81,8 @@ stragglers: $(VENV)/train.stamp
 	$(BIN)/python -m benchmarks.quality.stragglers --into=docs/stragglers.md
 
 # The tables and figures of docs/evidence.md, measured anew. That takes days on
-# two cores, and `make evidence EVIDENCE=quick`, with smaller models, two hours or
-# more.
+# two cores, and `make evidence EVIDENCE=quick`, with smaller models, three hours
+# or more.
 evidence: WORK := runs/evidence$(EVIDENCE:%=-%)
 evidence: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.quality.evidence --into=docs/evidence.md \
