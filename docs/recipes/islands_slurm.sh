@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Four islands with a GPU each, as an array: its jobs may start at any time, on
-# any partition. All must be there at the beginning; later two suffice.
+# any partition. Two suffice; all others may come later.
 #   On a host that all can reach, the login node for example:
 #     selsync meet --islands=4 --minimum=2 --host=login.example --keep=point.json \
-#       --timeout=86400
+#       --timeout=600   # So long the first one waits for all four.
 #   export SELSYNC_INVITATION=...   # What it has printed.
 #   sbatch docs/recipes/islands_slurm.sh
 #SBATCH --job-name=islands

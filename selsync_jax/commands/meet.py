@@ -23,14 +23,14 @@ from selsync_jax.config import RunError
 def add_flags(line: flags.CommandLine, about: str) -> None:
   """Adds the flags of how many islands there are, see `least`, and a log."""
   line.flag('islands', about, flags.whole(1))
-  about = 'Least number of islands that go on when others end. Default: all.'
+  about = 'Least number of islands that train. Default: all.'
   line.flag('minimum', about, flags.whole(1))
   about = 'File to which a line of JSON is added when an island comes or goes.'
   line.flag('log', about, pathlib.Path)
 
 
 def least(options: argparse.Namespace) -> int:
-  """Returns the least number of islands that go on when others end."""
+  """Returns the least number of islands that train."""
   islands, minimum = options.islands or 0, options.minimum
   if minimum and minimum > islands:
     raise ConfigError(
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> None:
   add_flags(line, 'Number of islands.')
   line.flag('host', 'Name or address of this host, as islands reach it.')
   line.flag('port', 'Port to listen at; 0 is a free one.', flags.port, '7070')
-  about = 'Seconds that an island waits for the others.'
+  about = 'Seconds until a run begins with fewer islands, if they are enough.'
   line.flag('timeout', about, flags.positive, '600')
   about = 'File of the secrets, which is made if it does not exist.'
   line.flag('keep', about, pathlib.Path)

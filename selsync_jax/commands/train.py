@@ -308,6 +308,9 @@ def _join_islands(
     for name, value in agreed.items()
     if not name.startswith(('config.mapper', 'config.mesh.'))
   }
+  slot = None
+  if not options.restart:
+    slot = rounds.slot(options.workdir, options.island)
   join = functools.partial(
     meeting.join,
     meeting.Invitation.parse(options.join),
@@ -315,6 +318,7 @@ def _join_islands(
     json.dumps(alike, sort_keys=True),
     options.cluster_timeout,
     welcomes=True,
+    slot=slot,
   )
   peers = led.Led(join) if processes.count() > 1 else join()
   stack.enter_context(peers)

@@ -45,7 +45,10 @@ class Elastic(Protocol):
 
   @property
   def admits(self) -> bool:
-    """Whether programs wait for `welcome`, after the same step everywhere."""
+    """Whether programs wait for `welcome`, to come or to leave.
+
+    It is the same everywhere, after the same step.
+    """
     ...
 
   def choose(self, found: Iterator[pathlib.Path]) -> Any:
@@ -55,7 +58,7 @@ class Elastic(Protocol):
     """
 
   def welcome(self, folder: pathlib.Path, digest: bytes) -> None:
-    """Lets in those who wait; all programs call it when it `admits`.
+    """Lets in who comes, and lets go who leaves, in all when it `admits`.
 
     Args:
       folder: the newest checkpoint, from which they go on.

@@ -22,6 +22,7 @@ from selsync_jax.islands.control import Member
 from selsync_jax.islands.seat import Seat
 from selsync_jax.islands.standing import missed
 from selsync_jax.islands.standing import newest
+from selsync_jax.islands.standing import seated
 from selsync_jax.islands.standing import Standing
 from selsync_jax.runs.journal import Journal
 
@@ -32,9 +33,15 @@ SILENT = 2.0
 """Seconds without a sign of life, after which another may take its place."""
 
 GRACE = 1.0
-"""Seconds from the first island that asks to stop until it is decided.
+"""Seconds from the first island that asks to stop until it is let go.
 
 Whoever ends a whole run asks all of them to stop, but not in the same moment.
+"""
+
+PARTING = 20.0
+"""Seconds in which an island that is let go may hand over what it has computed.
+
+Then it leaves without. Who asks it to stop kills it after 30, as a rule.
 """
 
 
@@ -43,17 +50,18 @@ class Circle:
 
   Those that are there at a time are a generation. When one ends, the others are
   the next, or all end if they would be too few. One that comes again prepares,
-  and is in the next as soon as it and the others are ready. One that asks to
-  stop leaves, or all stop after the same step. All hear the same in the same
-  order.
+  and is in the next as soon as it and the others are ready; one that asks to
+  stop is in it no more. Or all stop after the same step, if too few would be
+  left. All hear the same in the same order.
 
   Args:
-    standings: what each island knows of its run, in the order of their indices.
+    standings: what each island knows of its run.
     minimum: the least number of islands that go on.
     journal: where it is noted who comes and goes.
 
   Attributes:
     number: that of the generation.
+    slots: the names of the run's islands; see `seated`.
   """
 
   def __init__(
@@ -62,8 +70,9 @@ class Circle:
     self._minimum, self._journal = minimum, journal
     self._timeout = min(seat.member.timeout for seat in standings)
     each, now = standings.values(), newest(standings.values())
-    self._slots = now.slots
+    self.slots = now.slots
     self._asking: set[Seat] = set()  # Who asks to stop.
+    self._parting: list[Seat] = []  # Who of them is let go.
     self._tally: Tally | None = None  # Once all are about to.
     self.is_over = self._has_finished = False
     self._changing = threading.RLock()
@@ -75,7 +84,7 @@ class Circle:
     for seat, standing in standings.items():
       for key, admits, whole in missed(standing, each):
         seat.send({'shared': key, 'admits': admits}, whole)
-    self._begin([*standings])
+    self._begin(standings)
     self._go_on_stopping(each)
 
   @property
@@ -91,22 +100,22 @@ class Circle:
     return self._has_finished and is_new and member.run == there[0].run
 
   def receive(self, seat: Seat) -> None:
-    """Lets an island prepare that has come again; it hears who is there.
+    """Lets an island prepare that comes late or again; it hears who is there.
 
     Raises:
-      ValueError: if there is one of its name.
+      ValueError: if there is one of its name, or no slot for it.
     """
     name = seat.member.name
     for _ in range(TRIES):
       with self._changing:
         self._end_if_silent(name)
         if name not in [each.member.name for each in self.there]:
+          how = 'has come again' if name in self.slots else 'has come'
+          self.slots = seated(self.slots, name, seat.member.slot)
           self._coming.append(seat)
-          words = f'has come again from {seat.member.address}'
-          self._note('returned', seat, words)
+          self._note('returned', seat, f'{how} from {seat.member.address}')
           seat.is_prepared = False
-          group = sorted([*self._seats, seat], key=_by_name)
-          seat.send(self._generation(0, group))
+          seat.send(self._generation(0, [*self._seats, seat]))
           return
       time.sleep(BEAT)
     raise ValueError(f'island {name} is there already')
@@ -176,20 +185,24 @@ class Circle:
       fate = f'has not answered for {self._timeout:g} s'
       self._end(seat, fate, is_late=True)
 
-  def _begin(self, seats: Sequence[Seat]) -> None:
+  def _begin(self, seats: Iterable[Seat]) -> None:
     """Begins a generation; what the one before it has not shared is void."""
-    self._seats, self.number = seats, self.number + 1
+    self._seats, self.number = self._in_order(seats), self.number + 1
     self._shares: dict[tuple[Any, ...], dict[Seat, bytes]] = {}
     self._accused: set[tuple[str, str]] = set()  # Who cannot reach whom.
-    self._send(self._generation(self.number, seats))
+    self._send(self._generation(self.number, self._seats))
 
-  def _generation(self, number: int, seats: Sequence[Seat]) -> Head:
+  def _in_order(self, seats: Iterable[Seat]) -> list[Seat]:
+    return sorted(seats, key=lambda s: self.slots.index(s.member.name))
+
+  def _generation(self, number: int, seats: Iterable[Seat]) -> Head:
     """Returns what islands hear of a generation; 0 is of one that prepares."""
+    there = self._in_order(seats)
     return {
       'generation': number,
       'circle': self._id,
-      'islands': {s.member.name: s.member.address for s in seats},
-      'slots': self._slots,
+      'islands': {s.member.name: s.member.address for s in there},
+      'slots': self.slots,
       'admissions': self._admissions,
     }
 
@@ -212,10 +225,10 @@ class Circle:
       self._admit_if_ready()
     elif 'stop' in head and seat not in self._asking:
       self._asking.add(seat)
-      if len(self._seats) == self._minimum:
-        self._stop()  # None can leave.
-      elif len(self._asking) == 1:
-        _later(GRACE, self._stop)
+      if not self._may_leave:
+        self._ask_all_to_stop()
+      elif self._leaving == [seat]:
+        _later(GRACE, self._let_go)
     elif 'reached' in head:
       self._conclude(seat, head['reached'])
     elif 'unreached' in head and head['generation'] == self.number:
@@ -234,21 +247,31 @@ class Circle:
     if len(bodies) == len(self._seats):
       del self._shares[key]
       whole = b''.join(bodies[each] for each in self._seats)
-      is_asked = self._prepared and not self._tally
-      admits = bool(is_asked) and not self._admits and not key[1]
+      wait = self._prepared or (self._parting and self._leaving)
+      admits = bool(wait) and not (self._tally or self._admits or key[1])
       self._admits |= admits
       self._send({'shared': key, 'admits': admits}, whole)
 
   def _admit_if_ready(self) -> None:
-    """Begins a generation with those who wait, unless all are to stop."""
+    """Begins a generation with those who come and without those who leave.
+
+    Unless all are to stop.
+    """
     if self._admits and self._ready.issuperset(self._seats):
       self._admits, self._ready = False, set()
       self._admissions += 1
-      new: list[Seat] = []
-      if not self._tally:
-        new = self._prepared
-        self._coming = [each for each in self._coming if each not in new]
-      self._begin(sorted([*self._seats, *new], key=_by_name))
+      if self._parting and not self._may_leave:
+        self._ask_all_to_stop()
+      gone, self._parting = self._parting and self._leaving, []
+      new = self._prepared
+      if self._tally:
+        new, gone = [], []
+      self._coming = [each for each in self._coming if each not in new]
+      for seat in gone:
+        seat.send(_ended(seat, LEFT))
+      self._begin({*self._seats, *new} - {*gone})
+      for seat in gone:
+        self._note('left', seat, LEFT)
       for seat in new:
         self._note('admitted', seat, 'trains with the others')
 
@@ -274,18 +297,37 @@ class Circle:
         worst = max(there, key=lambda s: (times[s.member.name], s.number))
         self._end(worst, 'cannot be reached')
 
-  def _stop(self) -> None:
-    """Lets go who asks to stop, or stops all if too few would be left."""
+  @property
+  def _leaving(self) -> list[Seat]:
+    """Those that ask to stop."""
+    return [seat for seat in self._seats if seat in self._asking]
+
+  @property
+  def _may_leave(self) -> bool:
+    """Whether enough islands are left when those leave."""
+    return len(self._seats) - len(self._leaving) >= self._minimum
+
+  def _let_go(self) -> None:
+    """Lets go who asks to stop, as soon as nothing is lost with it.
+
+    That is when others may come. If loops let nobody in, it leaves at once.
+    """
     with self._changing:
-      asking = [seat for seat in self._seats if seat in self._asking]
-      self._asking = set()
-      if self.is_over or self._tally or not asking:
-        return
-      if len(self._seats) - len(asking) >= self._minimum:
-        for seat in asking:
-          self._end(seat, LEFT)
+      self._parting = parting = self._leaving
+      if all(seat.member.welcomes for seat in self._seats):
+        _later(PARTING, lambda: self._part(parting))
       else:
-        self._ask_all_to_stop()
+        self._part(parting)
+
+  def _part(self, parting: Sequence[Seat]) -> None:
+    """Ends those that ask to stop, if these are still let go."""
+    with self._changing:
+      if parting is not self._parting or self._tally or self.is_over:
+        return
+      if not self._may_leave:
+        return self._ask_all_to_stop()
+      for seat in self._leaving:
+        self._end(seat, LEFT)
 
   def _go_on_stopping(self, standings: Iterable[Standing]) -> None:
     """Asks again how far islands are that are about to stop, if they are."""
@@ -298,6 +340,9 @@ class Circle:
       self._ask_all_to_stop()
 
   def _ask_all_to_stop(self) -> None:
+    """Asks all to stop, unless they are asked already."""
+    if self._tally or self.is_over:
+      return
     self._tally = Tally(each.member.name for each in self._seats)
     self._send({'stop': True})
 
@@ -326,9 +371,9 @@ class Circle:
       self._drop(seat, fate, is_late)
       if self.is_over or seat not in self._seats:
         return
-      name, rest = seat.member.name, [s for s in self._seats if s is not seat]
+      rest = [each for each in self._seats if each is not seat]
       self.is_over = len(rest) < self._minimum
-      head = {'ended': name, 'fate': fate, 'lost': is_late and not self.is_over}
+      head = _ended(seat, fate, is_late and not self.is_over)
       for each in self._seats if self.is_over else (seat,):
         each.send(head)
       if not self.is_over:
@@ -343,7 +388,7 @@ class Circle:
     if seat in self._coming:
       self._coming.remove(seat)
       self._note('left' if fate == LEFT else 'ended', seat, fate)
-      seat.send({'ended': seat.member.name, 'fate': fate, 'lost': is_late})
+      seat.send(_ended(seat, fate, is_late))
 
   def _note(self, kind: str, seat: Seat, words: str) -> None:
     """Notes what has happened to an island, and who is there since then."""
@@ -361,5 +406,6 @@ def _later(seconds: float, do: Callable[[], None]) -> None:
   timer.start()
 
 
-def _by_name(seat: Seat) -> str:
-  return seat.member.name
+def _ended(seat: Seat, fate: str, is_late: bool = False) -> Head:
+  """Returns what is said of an island that has ended."""
+  return {'ended': seat.member.name, 'fate': fate, 'lost': is_late}

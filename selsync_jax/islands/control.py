@@ -59,6 +59,7 @@ class Member:
     run: a digest of what it is about to run.
     timeout: seconds until an island that is silent counts as lost.
     welcomes: whether it lets others in while it runs; see `Control.admit`.
+    slot: the place that it has had among the run's islands, if it knows one.
   """
 
   name: str
@@ -66,6 +67,7 @@ class Member:
   run: str
   timeout: float
   welcomes: bool
+  slot: int | None = None
 
 
 def encode(head: Head, body: bytes = b'') -> bytes:
@@ -90,7 +92,7 @@ class Control:
     meter: what it counts, of which its signs of life tell.
 
   Attributes:
-    admits: whether others wait for `admit`. It may change while islands share
+    admits: whether some wait for `admit`. It may change while islands share
       anything, after the same share on all.
   """
 
@@ -157,7 +159,7 @@ class Control:
     return self.enter()
 
   def admit(self) -> Head:
-    """Enters the generation with those who wait, and returns it.
+    """Enters the generation after comings and leavings, and returns it.
 
     All islands call it after the same step, when `admits` is set. One that dies
     meanwhile is not waited for.

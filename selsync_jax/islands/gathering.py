@@ -1,12 +1,14 @@
 """Islands that wait for each other at a meeting point."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from selsync_jax.islands.circle import Circle
 from selsync_jax.islands.control import Member
 from selsync_jax.islands.seat import Seat
+from selsync_jax.islands.standing import FREE
 from selsync_jax.islands.standing import newest
+from selsync_jax.islands.standing import seated
 from selsync_jax.islands.standing import Standing
 from selsync_jax.islands.status import status
 from selsync_jax.runs.journal import Journal
@@ -19,7 +21,8 @@ class LateError(ValueError):
 class Gathering:
   """The islands that have joined, by name, until they go on together.
 
-  Those of a new run do so when all are there. If some know a run, which an
+  Those of a new run do so when all are there or, after a time, enough of them;
+  then others may come while they train. If some know a run, which an
   earlier meeting point has served, they do so when all have come that were in
   it. One that has been started again stays behind, as it is not where they are;
   but as long as nothing has been shared, all are at the beginning.
@@ -28,7 +31,7 @@ class Gathering:
     islands: N, the number of islands that are expected.
     minimum: see `Circle`.
     journal: see `Circle`.
-    names: the only ones that may join, if that is known.
+    slots: the names of the run's islands, if they are known; see `seated`.
   """
 
   def __init__(
@@ -36,27 +39,32 @@ class Gathering:
     islands: int,
     minimum: int,
     journal: Journal,
-    names: Iterable[str] = (),
+    slots: Sequence[str] = (),
   ):
     self.islands, self._minimum, self._journal = islands, minimum, journal
-    self._expected = set(names)
+    self._slots = slots or [FREE] * islands
     self._run = ''  # What the first one is about to run.
     self._seats: dict[str, Seat] = {}
     self.circle: Circle | None = None  # When they have met.
 
   @property
   def seats(self) -> list[Seat]:
-    """The seats in the order of their names, which that of indices is."""
+    """The seats in the order of their names."""
     return [self._seats[name] for name in sorted(self._seats)]
+
+  @property
+  def slots(self) -> Sequence[str]:
+    """The names of the run's islands, as far as they are known."""
+    return self.circle.slots if self.circle else self._slots
 
   def again(self) -> 'Gathering':
     """Returns where the same islands meet when they have ended."""
-    return Gathering(self.islands, self._minimum, self._journal, self._expected)
+    return Gathering(self.islands, self._minimum, self._journal, self.slots)
 
   def status(self) -> dict[str, Any]:
     """Returns what `status.status` does, of these islands."""
     there = self.circle.there if self.circle else self.seats
-    names = sorted(self._expected | self._seats.keys())
+    names = sorted({*self.slots, *self._seats} - {FREE})
     totals = self._journal.totals
     return status(self.islands, self._minimum, names, there, totals)
 
@@ -75,7 +83,7 @@ class Gathering:
       words = 'has found the meeting point again'
       known = self._standings
       if (
-        self._expected
+        any(self._slots)
         or any(map(standing.contradicts, known))
         or not _is_there(seat, newest([standing, *known]))
       ):
@@ -96,11 +104,7 @@ class Gathering:
         f'island {member.name} would run something else than '
         f'{", ".join(others)}; give all islands the same code and config'
       )
-    if self._expected and member.name not in self._expected:
-      raise ValueError(
-        f'island {member.name} is not one of '
-        f'{", ".join(sorted(self._expected))}'
-      )
+    seated(self._seated(), member.name, member.slot)
 
   def remove(self, seat: Seat) -> None:
     """Forgets an island that waits no longer, unless they have met."""
@@ -114,25 +118,35 @@ class Gathering:
 
   def _meet(self, is_late: bool = False) -> None:
     """Lets those go on that can, if nobody is missing or it is late."""
-    known, least = self._standings, self._minimum
-    if not known:
+    known = self._standings
+    if known:
+      now = newest(known)
+      is_complete = self._seats.keys() >= set(now.islands)
+    else:
       islands = {seat.member.name: seat.member.address for seat in self.seats}
-      known, least = [Standing.first(islands)], self.islands
-    now, has_begun = newest(known), any(standing.heard for standing in known)
+      now = Standing.first(islands, self._seated())
+      is_complete = len(self._seats) == self.islands
+    has_begun = any(standing.heard for standing in known)
     there = {
       name: seat
       for name, seat in self._seats.items()
       if (_is_there(seat, now) if seat.standing else not has_begun)
       and name in now.islands
     }
-    is_complete = self._seats.keys() >= set(now.islands)
-    if len(there) < least or not (is_complete or is_late):
+    if len(there) < self._minimum or not (is_complete or is_late):
       return
-    self._seats, self._expected = there, set(now.slots)
+    self._seats, self._slots = there, now.slots
     standings = {seat: seat.standing or now for seat in self.seats}
     self.circle = Circle(standings, self._minimum, self._journal)
     for name in sorted(set(now.islands) - there.keys()):
       self._note('ended', name, 'has not found the meeting point again')
+
+  def _seated(self) -> Sequence[str]:
+    """Returns the slots with those that are there."""
+    slots = self.slots
+    for seat in sorted(self.seats, key=lambda s: s.member.slot is None):
+      slots = seated(slots, seat.member.name, seat.member.slot)
+    return slots
 
   def _note(self, kind: str, name: str, words: str) -> None:
     number = self.circle.number if self.circle else 0

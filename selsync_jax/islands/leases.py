@@ -43,7 +43,7 @@ class Leases:
   """The leases of a run, equal on all islands.
 
   Args:
-    slots: N, the number of islands with which the run began.
+    slots: N, the number of the run's islands.
 
   Attributes:
     averaged: whether an average, late or not, was applied in the last step.

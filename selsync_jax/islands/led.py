@@ -71,12 +71,12 @@ class Led(Peers, Membership):
 
   @property
   def slots(self) -> Sequence[str]:
-    """The names of the islands with which the run began, in their order."""
+    """The names of all islands of the run, in the order of the workers."""
     return self._view.slots
 
   @property
   def prepares(self) -> bool:
-    """Whether this island has come again, and has not entered yet."""
+    """Whether this island has come late or again, and has not entered yet."""
     return self._view.prepares
 
   @property
@@ -86,7 +86,7 @@ class Led(Peers, Membership):
 
   @property
   def admits(self) -> bool:
-    """Whether others wait for `admit`."""
+    """Whether some wait for `admit`, to come or to leave."""
     return self._view.admits
 
   def channel(self, name: str) -> Peers | None:
@@ -121,7 +121,7 @@ class Led(Peers, Membership):
     self._enter(lambda: self._outer.enter())
 
   def admit(self) -> None:
-    """Goes on with those who wait."""
+    """Goes on with those who come, and without those who leave."""
     self._enter(lambda: self._outer.admit())
 
   def _enter(self, enter: Callable[[], None]) -> None:

@@ -62,8 +62,8 @@ class IslandMapper(Mapper):
   def __post_init__(self):
     if self.workers != (islands := len(self.peers.slots)):
       raise ConfigError(
-        f'config.workers={self.workers}: {islands} islands have met, each of '
-        'which is a worker'
+        f'config.workers={self.workers}: this run is of {islands} islands, '
+        'each of which is a worker'
       )
 
   @property
@@ -288,15 +288,18 @@ class IslandMapper(Mapper):
 
   @property
   def admits(self) -> bool:
-    """Whether islands that have come again wait for `welcome`, and may come."""
+    """Whether islands wait for `welcome`, to come or to leave, and may."""
     membership = self.peers.membership
     waits = membership is not None and membership.admits
     return waits and self.leases.may_enter
 
   def welcome(self, folder: pathlib.Path, digest: bytes) -> None:
-    """Goes on with those who wait, which begin with this checkpoint.
+    """Goes on with those who come, which begin with this checkpoint.
 
     They call `choose` and `digests`, as at every beginning of a run.
+
+    Raises:
+      Stopped: if this island leaves, as it was asked to.
     """
     step = int(folder.name)
     assert self.peers.membership
@@ -362,7 +365,7 @@ def _agree(
   usable = given or {
     step: there
     for (step, number), there in having.items()
-    if len(there) >= number
+    if len(there) >= min(number, peers.size)  # Not all need have come.
   }
   if having and not usable:
     newest = (

@@ -49,10 +49,10 @@ class MeetingPoint(Server):
     islands: N, the number of islands.
     host: the name or address by which islands reach this host.
     port: the port to listen at; 0 is a free one.
-    timeout: seconds that an island waits for the others.
+    timeout: seconds that an island waits for the others; then those that are
+      there begin, if they are enough.
     say: a function that takes a line about each island that comes or goes.
-    minimum: the least number of islands that go on when others have ended;
-      `None` is all of them.
+    minimum: the least number of islands that train; `None` is all of them.
     credentials: those of the run; `None` makes new ones.
     log: see `Journal`.
   """
@@ -204,6 +204,7 @@ def join(
   timeout: float = 60.0,
   limit: float | None = None,
   welcomes: bool = False,
+  slot: int | None = None,
 ) -> Peers:
   """Joins a run, and returns its islands when all have joined.
 
@@ -217,7 +218,8 @@ def join(
       island that does not answer is an error.
     limit: the most bytes per second that this island sends of messages; `None`
       sets none.
-    welcomes: whether this island lets in those who come again while it runs.
+    welcomes: whether this island lets in those who come while it runs.
+    slot: the place that it has had among the run's islands, if it knows one.
 
   Raises:
     RunError: if the meeting point cannot be reached or refuses the island.
@@ -234,7 +236,7 @@ def join(
       stack.callback(outbox.shutdown)
       address = f'{host}:{outbox.port}'
       digest = hashlib.sha256(run.encode()).hexdigest()
-      member = Member(name, address, digest, timeout, welcomes)
+      member = Member(name, address, digest, timeout, welcomes, slot)
       control = Control(point, invitation.address, token, member, meter)
       stack.callback(control.fail)
     members = Members(control.enter())
@@ -268,4 +270,6 @@ def _introduced(hello: Any) -> tuple[Member, Standing | None]:
     raise ValueError('timeout: must be a positive number')
   if not isinstance(member.welcomes, bool):
     raise ValueError('welcomes: must be true or false')
+  if not isinstance(member.slot, int | None):
+    raise ValueError('slot: must be a whole number or null')
   return member, standing and Standing.from_json(standing)

@@ -47,7 +47,7 @@ class Members:
     was_admitted: whether this island was not in the first one of all.
     generation: its number; 0 while this island prepares.
     addresses: every island's `host:port` by name, in the order of the indices.
-    slots: the names of all islands with which the run began, in their order.
+    slots: the names of all islands of the run, see `Peers.slots`.
   """
 
   was_admitted: bool
@@ -112,7 +112,7 @@ class FlightPeers(Peers, Membership):
 
   @property
   def slots(self) -> Sequence[str]:
-    """The names of the islands with which the run began, in their order."""
+    """The names of all islands of the run, in the order of the workers."""
     return self._members.slots
 
   @property
@@ -147,7 +147,7 @@ class FlightPeers(Peers, Membership):
 
   @property
   def prepares(self) -> bool:
-    """Whether this island has come again, and has not entered yet."""
+    """Whether this island has come late or again, and has not entered yet."""
     return not self._members.generation
 
   @property
@@ -162,11 +162,11 @@ class FlightPeers(Peers, Membership):
 
   @property
   def admits(self) -> bool:
-    """Whether others wait for `admit`."""
+    """Whether some wait for `admit`, to come or to leave."""
     return self._control.admits
 
   def admit(self) -> None:
-    """Goes on with those who wait."""
+    """Goes on with those who come, and without those who leave."""
     self._enter(self._control.admit)
 
   def _enter(self, generation: Callable[[], Head]) -> None:

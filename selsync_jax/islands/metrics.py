@@ -18,7 +18,7 @@ _Gauge, _Counter = core.GaugeMetricFamily, core.CounterMetricFamily
 
 OF_ALL = (
   (_Gauge, 'present', 'islands', 'Islands that train.'),
-  (_Gauge, 'expected', 'islands_expected', 'Islands that began the run.'),
+  (_Gauge, 'expected', 'islands_expected', 'Islands that the run is of.'),
   (_Gauge, 'generation', 'generation', 'Times that islands came or went.'),
   (_Gauge, 'participation', 'participation_ratio', 'Share that trains.'),
   (_Counter, 'admitted', 'islands_admitted', 'Islands that came again.'),

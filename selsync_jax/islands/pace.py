@@ -29,7 +29,7 @@ class Pace:
   """Who rests in which step, equal on all islands.
 
   Args:
-    slots: N, the number of islands with which the run began.
+    slots: N, the number of the run's islands.
 
   Example:
     >>> pace = Pace(2)

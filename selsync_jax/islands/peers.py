@@ -61,12 +61,15 @@ class Peers(abc.ABC):
 
   @property
   def slots(self) -> Sequence[str]:
-    """The names of the islands with which the run began, in their order."""
+    """The names of all islands of the run, in the order of the workers.
+
+    Of one that has not come yet it is empty.
+    """
     return self.names
 
   @property
   def slot(self) -> int:
-    """This island's place among those with which the run began."""
+    """This island's place among all of the run."""
     return self.slots.index(self.names[self.index])
 
   @property
@@ -182,12 +185,12 @@ class Late(abc.ABC):
 
 
 class Membership(abc.ABC):
-  """How an island comes among others, lets others in, and goes."""
+  """How an island comes among others, lets others in, and leaves."""
 
   @property
   @abc.abstractmethod
   def prepares(self) -> bool:
-    """Whether this island has come again, and has not entered yet."""
+    """Whether this island has come late or again, and has not entered yet."""
 
   @property
   @abc.abstractmethod
@@ -206,14 +209,20 @@ class Membership(abc.ABC):
   @property
   @abc.abstractmethod
   def admits(self) -> bool:
-    """Whether others wait for `admit`.
+    """Whether some wait for `admit`, to come or to leave.
 
     It becomes true within a call that all islands make, on all of them.
     """
 
   @abc.abstractmethod
   def admit(self) -> None:
-    """Goes on with those who wait; all islands call it after the same step."""
+    """Goes on with those who come, and without those who leave.
+
+    All islands call it after the same step.
+
+    Raises:
+      Stopped: if this island leaves, as it was asked to.
+    """
 
   @abc.abstractmethod
   def ask_to_stop(self) -> None:

@@ -8,9 +8,10 @@ should have.
 """
 
 import collections
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent import futures
 import dataclasses
+import itertools
 import pathlib
 from typing import Any
 
@@ -36,6 +37,7 @@ from selsync_jax.islands.program import cut
 from selsync_jax.islands.rounds import Beginning
 from selsync_jax.islands.rounds import Round
 from selsync_jax.islands.rounds import Rounds
+from selsync_jax.islands.standing import FREE
 from selsync_jax.runs import files
 from selsync_jax.runs import fingerprint
 from selsync_jax.runs import records
@@ -68,7 +70,7 @@ def replay(folder: pathlib.Path) -> dict[str, int]:
     raise ConfigError(f'{folder}: no folder in it has a {rounds.ROUNDS}')
   told = rounds.lineage(logs)
   beginnings = [(s, row['begins']) for s, row in told.items() if row['begins']]
-  slots = beginnings[0][1]['slots']
+  slots = _slots(beginnings)
   if strangers := sorted(logs.keys() - set(slots)):
     raise ConfigError(
       f'{folder}: {strangers[0]} is not one of the islands {", ".join(slots)}'
@@ -79,7 +81,7 @@ def replay(folder: pathlib.Path) -> dict[str, int]:
     for name, workdir in workdirs.items()
   }
   setup = _setup(workdirs, configs, len(slots))
-  _check(beginnings, slots, setup)
+  _check(beginnings, setup)
   usual = configs[min(configs)]  # Of those whose runs are not there.
   islands = {
     name: _mapper(folder / name, i, len(slots), configs.get(name, usual))
@@ -135,19 +137,31 @@ def _mapper(
   return mapper
 
 
-def _check(
-  beginnings: Iterable[tuple[int, Beginning]],
-  slots: Sequence[str],
-  setup: Setup,
-) -> None:
-  """Raises `RunError` if islands have begun as this process cannot."""
-  own = None, setup.identity.hex(), setup.digest.hex()
+def _slots(beginnings: Iterable[tuple[int, Beginning]]) -> list[str]:
+  """Returns the names of the run's islands, some of which may come late.
+
+  Who has never come has a name that none has.
+
+  Raises:
+    RunError: if the run has gone on with other islands.
+  """
+  slots: list[str] = []
   for step, begins in beginnings:
-    if begins['slots'] != slots:
+    slots = slots or begins['slots']
+    pairs = [*itertools.zip_longest(slots, begins['slots'])]
+    if any(FREE != one != other != FREE for one, other in pairs):
       raise RunError(
         f'step {step}: the run went on with {", ".join(begins["slots"])} in '
         f'place of {", ".join(slots)}; such a run cannot be repeated'
       )
+    slots = [one or other for one, other in pairs]
+  return [name or f'slot {i}' for i, name in enumerate(slots)]
+
+
+def _check(beginnings: Iterable[tuple[int, Beginning]], setup: Setup) -> None:
+  """Raises `RunError` if islands have begun as this process cannot."""
+  own = None, setup.identity.hex(), setup.digest.hex()
+  for step, begins in beginnings:
     if begins['program'] not in own:
       raise RunError(
         f'step {step}: the islands began it with another training step than '

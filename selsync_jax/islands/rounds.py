@@ -43,10 +43,11 @@ ROUNDS = 'rounds.jsonl'
 class Beginning(TypedDict):
   """How islands went on from a checkpoint, or began.
 
-  `slots` are the names of the islands with which the run began, in the order of
-  the workers that they are. `copies` has, by the name of an island that did not
-  have the checkpoint, whose it got. `program` is the digest of the training
-  step and of the data; `None` if there is only one island.
+  `slots` are the names of the run's islands, in the order of the workers that
+  they are, or `FREE` for those that have not come yet. `copies` has, by the
+  name of an island that did not have the checkpoint, whose it got. `program` is
+  the digest of the training step and of the data; `None` if there is only one
+  island.
   """
 
   slots: list[str]
@@ -174,6 +175,14 @@ def read(workdir: pathlib.Path) -> dict[int, Round]:
   if damaged:
     raise files.DamagedFile(file.path, f'lines that are no rows: {damaged}')
   return {step: Round(**row) for step, (_, row) in rows.items()}
+
+
+def slot(workdir: pathlib.Path, name: str) -> int | None:
+  """Returns the slot that an island has had in its run, if it has a log."""
+  rows, _ = _file(workdir).read()
+  begins = [row['begins'] for _, row in rows.values() if row['begins']]
+  slots = begins[-1]['slots'] if begins else []
+  return slots.index(name) if name in slots else None
 
 
 def _file(workdir: pathlib.Path) -> records.Rows:

@@ -11,6 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 from typing import Any, NamedTuple
 
+FREE = ''
+"""What stands for the name of an island that has not come yet."""
+
 Key = tuple[int, str, int]
 """Of a share: the generation, the channel, and a number in both."""
 
@@ -37,7 +40,7 @@ class Standing:
     generation: the number of the last that it has heard of.
     circle: what tells it from others of that number, by other meeting points.
     islands: the addresses of those in it, by name.
-    slots: the names of the first one's, in the order of their indices.
+    slots: the names of the run's islands, see `seated`.
     admissions: how often others have been let in.
     admits: whether some are about to be.
     heard: the last share of each channel.
@@ -56,9 +59,11 @@ class Standing:
   last: int | None
 
   @classmethod
-  def first(cls, islands: Mapping[str, str]) -> 'Standing':
+  def first(
+    cls, islands: Mapping[str, str], slots: Sequence[str]
+  ) -> 'Standing':
     """Returns what islands know that have never met."""
-    return cls(0, '', islands, [*islands], 0, False, [], None, None)
+    return cls(0, '', islands, slots, 0, False, [], None, None)
 
   def contradicts(self, other: 'Standing') -> bool:
     """Returns whether two meeting points have parted these islands."""
@@ -84,6 +89,31 @@ class Standing:
       return cls(**fields)
     except (TypeError, KeyError) as error:
       raise ValueError(f'an island tells no standing: {error}') from error
+
+
+def seated(slots: Sequence[str], name: str, slot: int | None) -> list[str]:
+  """Returns the slots of a run, in one of which an island is.
+
+  Args:
+    slots: the name of the island in each, in the order of the workers; some may
+      be `FREE`.
+    name: the island's name. If it is in none, it takes a free one.
+    slot: the one that it has had before, if it knows one.
+
+  Raises:
+    ValueError: if there is none for it.
+
+  >>> seated(['', 'oahu', ''], 'maui', 2)
+  ['', 'oahu', 'maui']
+  """
+  slots = [*slots]
+  free = [i for i, each in enumerate(slots) if each == FREE]
+  if name in slots:
+    return slots
+  if not free:
+    raise ValueError(f'island {name} is not one of {", ".join(sorted(slots))}')
+  slots[slot if slot in free else free[0]] = name
+  return slots
 
 
 def newest(standings: Iterable[Standing]) -> Standing:

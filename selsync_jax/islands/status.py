@@ -26,8 +26,8 @@ def status(
   """Returns what the islands are doing, as values of JSON.
 
   Args:
-    islands: N, the number with which the run begins.
-    minimum: the least number that goes on.
+    islands: N, the number of the run's islands.
+    minimum: the least number that trains.
     names: the names of all known islands.
     there: those that are connected.
     totals: what has happened at the meeting point.

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from selsync_jax.islands import rounds
 from selsync_jax.runs import journal
 from tests.support import live_runs
 from tests.support.session import ROOT
@@ -226,14 +227,53 @@ def test_one_that_is_killed_comes_again_while_the_others_train(tmp_path):
   assert (code, alone) == (75, 75), lines
   compiles = ['Finished XLA compilation' in text for text in before]
   assert any(compiles) and not any('XLA compilation' in text for text in last)
-  (stopped,) = {
-    text.split('after step ')[1].split(';')[0]
-    for text in lines + last
-    if 'stopped by a signal' in text
-  }
   assert min(_repeat(tmp_path)) > 5
-  lines = live_runs.finish([*run, f'--config.steps={int(stopped) + 20}'])
-  assert lines.count(f'resuming from step {stopped}') == 3
+
+
+@_SLOW
+def test_a_run_of_two_becomes_one_of_three_and_of_two_again(start, tmp_path):
+  """One comes late, and another hands over what it has computed and leaves."""
+  flags = '--islands=3', '--minimum=2', '--host=127.0.0.1', '--port=0'
+
+  def meet():
+    point = start('-m', 'selsync_jax', 'meet', *flags, '--timeout=10')
+    return point.stdout.readline().strip()
+
+  def train(name, invitation, steps=100000):
+    run = live_runs.command('local_sgd', 1, tmp_path, '--config.workers=3')
+    run += [f'--join={invitation}', f'--island={name}']
+    return live_runs.start([*run, f'--config.steps={steps}'])
+
+  def rows(name):
+    return live_runs.rows(tmp_path / name)
+
+  invitation = meet()
+  first = [train(name, invitation) for name in ('maui', 'oahu')]
+  live_runs.wait_for_rows(tmp_path / 'oahu', 20, *first)
+  late = train('hawaii', invitation)  # Before the others by name.
+  for line in late.stdout:
+    if line.startswith('resuming from step '):
+      break
+  at = int(line.split()[-1])
+  live_runs.wait_for_rows(tmp_path / 'hawaii', at + 30, *first, late)
+  first[0].send_signal(signal.SIGTERM)
+  code, lines = live_runs.outcome(first[0])
+  assert code == 75, lines
+  assert 'left after a signal' in lines[-1] and rows('maui')[-1]['synced']
+  last = rows('maui')[-1]['step']
+  live_runs.wait_for_rows(tmp_path / 'hawaii', last + 30, first[1], late)
+  late.send_signal(signal.SIGTERM)  # Nobody may leave: all stop.
+  for code, lines in map(live_runs.outcome, (first[1], late)):
+    assert code == 75, lines
+  stopped = rows('oahu')[-1]['step']
+  assert stopped == rows('hawaii')[-1]['step'] > last + 30
+  assert len(_repeat(tmp_path)) == 3
+  invitation, steps = meet(), stopped + 20
+  again = [train(name, invitation, steps) for name in ('oahu', 'hawaii')]
+  for code, lines in map(live_runs.outcome, again):
+    assert code == 0 and f'resuming from step {stopped}' in lines, lines
+  *_, row = rounds.read(tmp_path / 'oahu').values()
+  assert row['members'] == ['oahu', 'hawaii'], 'the workers that they have been'
 
 
 @_SLOW

@@ -190,7 +190,7 @@ def test_one_whose_place_another_process_has_taken_is_late():
   def seat_of(address, generation, islands):
     found = seat.Seat(None)
     found.member = control.Member('b', address, 'a run', 60.0, True)
-    first = Standing.first({'a': 'host:1', 'b': islands})
+    first = Standing.first({'a': 'host:1', 'b': islands}, ['a', 'b'])
     found.standing = dataclasses.replace(first, generation=generation)
     return found
 
