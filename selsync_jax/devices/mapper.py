@@ -57,11 +57,14 @@ class Elastic(Protocol):
     See `runs.checkpoints.Choose`.
     """
 
-  def welcome(self, folder: pathlib.Path, digest: bytes) -> None:
+  def welcome(
+    self, step: int, save: Callable[[], pathlib.Path], digest: bytes
+  ) -> None:
     """Lets in who comes, and lets go who leaves, in all when it `admits`.
 
     Args:
-      folder: the newest checkpoint, from which they go on.
+      step: that from which they go on, after which all are now.
+      save: saves its checkpoint, and returns the folder.
       digest: what these compare with their own; see `Mapper.digests`.
     """
 

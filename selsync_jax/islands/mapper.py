@@ -1,6 +1,6 @@
 """An island as a mapper: how the trainer runs a worker that is a program."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 import functools
 import pathlib
@@ -284,7 +284,11 @@ class IslandMapper(Mapper):
     takers = {step: checkpoints.takers(path) for step, path in paths.items()}
     if self.peers.membership:
       self.peers.membership.enter()
-    return self._begin(paths, takers)
+
+    def pack(step):
+      return checkpoints.packed(paths[step]) if paths else b''
+
+    return self._begin(takers, pack)
 
   @property
   def admits(self) -> bool:
@@ -293,24 +297,32 @@ class IslandMapper(Mapper):
     waits = membership is not None and membership.admits
     return waits and self.leases.may_enter
 
-  def welcome(self, folder: pathlib.Path, digest: bytes) -> None:
-    """Goes on with those who come, which begin with this checkpoint.
+  def welcome(
+    self, step: int, save: Callable[[], pathlib.Path], digest: bytes
+  ) -> None:
+    """Goes on with those who come, which begin with this island's checkpoint.
 
-    They call `choose` and `digests`, as at every beginning of a run.
+    Or with another one's: only one of them saves it, if somebody comes. They
+    call `choose` and `digests`, as at every beginning of a run.
 
     Raises:
       Stopped: if this island leaves, as it was asked to.
     """
-    step = int(folder.name)
+
+    def pack(step):
+      del step
+      folder = save()  # In all processes.
+      return checkpoints.packed(folder) if processes.is_first() else b''
+
     assert self.peers.membership
     self.peers.membership.admit()
-    self._begin({step: folder}, {step: 0})
+    self._begin({step: 0}, pack)
     self.digests(digest)
 
   def _begin(
-    self, paths: dict[int, pathlib.Path], takers: dict[int, int]
+    self, takers: dict[int, int], pack: Callable[[int], bytes]
   ) -> Choice:
-    choice, copies = self.peers.complete(_agree, paths, takers)
+    choice, copies = self.peers.complete(_agree, takers, pack)
     self.rounds.begin(self.peers.slots, copies)
     return choice
 
@@ -337,7 +349,9 @@ def rested(batch: Batch) -> Batch:
 
 
 def _agree(
-  peers: Peers, paths: dict[int, pathlib.Path], takers: dict[int, int]
+  peers: Peers,
+  takers: dict[int, int],
+  pack: Callable[[int], bytes],
 ) -> tuple[Choice, dict[str, str]]:
   """Returns what this island goes on from, and who gets whose checkpoint.
 
@@ -345,9 +359,10 @@ def _agree(
 
   Args:
     peers: all islands.
-    paths: this island's checkpoints by step.
-    takers: by step, how many islands must have it; 0 of the one from which the
-      others have to go on.
+    takers: by the step of each checkpoint that this island has, how many must
+      have it; 0 of the one from which the others have to go on.
+    pack: returns a checkpoint as `packed`; called by all processes of the
+      island that sends it, in the first of which it counts.
   """
   own = np.array([*takers.items()], np.int64).reshape(-1, 2)
   each = [dict(found.tolist()) for found in peers.exchange([own] * peers.size)]
@@ -384,9 +399,7 @@ def _agree(
     for i, name in enumerate(peers.names)
     if i not in there
   }
-  is_sender = peers.index == there[0]
-  sends = is_sender and processes.is_first()
-  content = checkpoints.packed(paths[step]) if sends else b''
+  content = pack(step) if peers.index == there[0] else b''
   whole, nothing = np.frombuffer(content, np.uint8), np.zeros(0, np.uint8)
   received = peers.exchange(
     [nothing if i in there else whole for i in range(peers.size)]

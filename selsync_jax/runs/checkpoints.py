@@ -137,7 +137,11 @@ def _read_record(path: files.File) -> dict[str, Any]:
 
 
 def takers(path: pathlib.Path) -> int:
-  """Returns how many workers were there when a checkpoint was taken."""
+  """Returns how many islands must have a checkpoint, so that all can use it.
+
+  They are those that were there when it was taken; or one, if it was taken for
+  others, who go on from a copy.
+  """
   return _read_record(path)['present']
 
 

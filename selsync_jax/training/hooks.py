@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 import contextlib
+import functools
 import pathlib
 from typing import Any, NamedTuple
 
@@ -108,16 +109,15 @@ class Hooks(contextlib.ExitStack):
 
   def _record(self, **more: Any) -> dict[str, Any]:
     problem, totals = self._problem, self._fetcher.totals
-    return self._session.new_record(
-      totals,
-      workers=self._plan.workers,
-      present=self._plan.mapper.places[1],
-      batch_size=problem.batch_size,
-      learning_rate=problem.peak_rate,
-      epoch=totals.position / problem.steps_per_epoch,
+    usual = {
+      'workers': self._plan.workers,
+      'present': self._plan.mapper.places[1],
+      'batch_size': problem.batch_size,
+      'learning_rate': problem.peak_rate,
+      'epoch': totals.position / problem.steps_per_epoch,
       **self._plan.mapper.kept,
-      **more,
-    )
+    }
+    return self._session.new_record(totals, **usual | more)
 
   def stop(self, now: Due) -> None:
     """Raises `Stopped` after a signal, with everything saved.
@@ -139,17 +139,25 @@ class Hooks(contextlib.ExitStack):
       step = self._fetcher.totals.steps
       raise Stopped(f'stopped by a signal after step {step}')
 
-  def handover(self, now: Due, state: Any) -> pathlib.Path:
-    """Saves a checkpoint, and returns its folder; others begin with it.
+  def handover(
+    self, now: Due, state: Any
+  ) -> tuple[int, Callable[[], pathlib.Path]]:
+    """Returns a step, and what saves its checkpoint, with which others begin.
 
     The next step is to this program what the first is to them.
     """
-    if not now.saves:
-      self.save(state)
-    checkpoints = self._session.checkpoints
-    checkpoints.wait()
+    self._fetcher.enter_all()
     self._fetcher.begin_again()
-    return checkpoints.folder(self._fetcher.totals.steps)
+    step, checkpoints = self._fetcher.totals.steps, self._session.checkpoints
+
+    @functools.cache  # They may ask twice, if one of them ends.
+    def save() -> pathlib.Path:
+      if not now.saves:
+        self.save(state, present=1)  # All go on from it who do not have it.
+      checkpoints.wait()
+      return checkpoints.folder(step)
+
+    return step, save
 
   def final_scores(self, shared: dict[str, Any]) -> Scores:
     """Returns the scores after the last step, also on the test split.

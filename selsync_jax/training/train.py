@@ -125,7 +125,7 @@ def train_and_evaluate(
           run.save(state)
         run.stop(now)
         if elastic and elastic.admits and not now.is_last:
-          elastic.welcome(run.handover(now, state), setup.digest)
+          elastic.welcome(*run.handover(now, state), setup.digest)
       scores = run.final_scores(setup.landed(state))
     return session.finish(ledger.summary() | scores)
 

@@ -145,28 +145,43 @@ def test_they_resume_from_the_newest_checkpoint_that_all_have(
   assert_repeated(tmp_path / 'parted')
 
 
-def test_a_step_that_one_has_saved_alone_is_that_of_those_who_repeated_it(
-  tmp_path, monkeypatch
+@pytest.mark.parametrize(
+  'takers, chosen',
+  [
+    # It died with the meeting point, when it alone knew that all had saved:
+    # the step is that of those who have repeated it.
+    (
+      ({5: 3, 4: 3, 0: 3}, {5: 2, 4: 3}, {5: 2, 4: 3}),
+      [Choice(5, b'1'), Choice(5), Choice(5)],
+    ),
+    # It was taken for one that came, whose copy is as good as any.
+    (
+      ({6: 3, 4: 3}, {6: 3, 8: 1}, {6: 3}),
+      [Choice(8, b'1'), Choice(8), Choice(8, b'1')],
+    ),
+    # The third has not come in time.
+    (({6: 3, 4: 3}, {6: 3}), [Choice(6), Choice(6)]),
+  ],
+)
+def test_all_go_on_from_the_newest_checkpoint_that_can_be_of_all(
+  takers, chosen, tmp_path, monkeypatch
 ):
-  """It died with the meeting point, when it alone knew that all had saved."""
   monkeypatch.setattr(checkpoints, 'takers', lambda path: int(path.read_text()))
   monkeypatch.setattr(
     checkpoints, 'packed', lambda path: path.parent.name.encode()
   )
-  takers = ({5: 3, 4: 3, 0: 3}, {5: 2, 4: 3}, {5: 2, 4: 3})
-  board = Board(3)
+  board = Board(len(takers))
 
   def choose(i):
     folder = tmp_path / f'{i}'
     folder.mkdir()
     for step, number in takers[i].items():
       (folder / f'{step}').write_text(f'{number}')
-    mapper = IslandMapper(3, board.peers(i), Rounds(folder))
+    mapper = IslandMapper(len(takers), board.peers(i), Rounds(folder))
     return mapper.choose(folder.iterdir())
 
-  with futures.ThreadPoolExecutor(3) as pool:
-    chosen = [*pool.map(choose, range(3))]
-  assert chosen == [Choice(5, b'1'), Choice(5), Choice(5)]
+  with futures.ThreadPoolExecutor(len(takers)) as pool:
+    assert [*pool.map(choose, range(len(takers)))] == chosen
 
 
 def test_a_rehearsal_that_was_killed_on_one_of_them_is_a_beginning(tmp_path):
