@@ -19,7 +19,6 @@ import collections
 from collections.abc import Callable, Generator, Mapping, Sequence
 import contextlib
 import os
-import pathlib
 import secrets
 import shutil
 import signal
@@ -125,13 +124,12 @@ def island_places(islands: int, invitation: str) -> dict[str, Environment]:
 
 @contextlib.contextmanager
 def _meeting_point(
-  islands: int, minimum: int, log: pathlib.Path | None
+  islands: int, flags: Sequence[str]
 ) -> Generator[tuple[str, threading.Event]]:
   """Runs a meeting point; yields its invitation, and whether all have met."""
-  flags = [f'--islands={islands}', f'--minimum={minimum}']
-  flags += ['--host=127.0.0.1', '--port=0', *([f'--log={log}'] if log else [])]
+  local = '--host=127.0.0.1', '--port=0'
   point = children.start(
-    [sys.executable, '-m', 'selsync_jax', 'meet', *flags],
+    [sys.executable, '-m', 'selsync_jax', 'meet', *local, *flags],
     os.environ,
     stdout=subprocess.PIPE,
     text=True,
@@ -243,7 +241,7 @@ def main(arguments: Sequence[str]) -> None:
   if options.processes:
     sys.exit(launch(command, process_places(options.processes)))
   islands = options.islands
-  with _meeting_point(islands, minimum, options.log) as (invitation, met):
+  with _meeting_point(islands, meet.given(options)) as (invitation, met):
     # Not as an argument, which other users of this host could read.
     ask = f'SELSYNC_INVITATION={invitation} selsync status'
     print(f'launch: {ask}', file=sys.stderr, flush=True)

@@ -21,12 +21,21 @@ from selsync_jax.config import RunError
 
 
 def add_flags(line: flags.CommandLine, about: str) -> None:
-  """Adds the flags of how many islands there are, see `least`, and a log."""
+  """Adds the flags of how many islands there are, see `least`, and others."""
   line.flag('islands', about, flags.whole(1))
   about = 'Least number of islands that train. Default: all.'
   line.flag('minimum', about, flags.whole(1))
+  about = 'Seconds that so many wait for one that is busy. Default: no limit.'
+  line.flag('grace', about, flags.positive)
   about = 'File to which a line of JSON is added when an island comes or goes.'
   line.flag('log', about, pathlib.Path)
+
+
+def given(options: argparse.Namespace) -> list[str]:
+  """Returns those of these flags that are set."""
+  names = 'islands', 'minimum', 'grace', 'log'
+  values = [(name, getattr(options, name)) for name in names]
+  return [f'--{name}={value}' for name, value in values if value is not None]
 
 
 def least(options: argparse.Namespace) -> int:
@@ -36,6 +45,11 @@ def least(options: argparse.Namespace) -> int:
     raise ConfigError(
       f'--minimum={minimum}: must be at most --islands, which is '
       f'{options.islands or "missing"}'
+    )
+  if options.grace and (minimum or islands) == islands:
+    raise ConfigError(
+      f'--grace={options.grace:g}: is of islands without which the others may '
+      'go on; give a --minimum below --islands'
     )
   return minimum or islands
 
@@ -73,6 +87,7 @@ def main(arguments: Sequence[str]) -> None:
     point = meeting.MeetingPoint(
       *(options.islands, options.host, options.port, options.timeout, say),
       minimum=minimum,
+      grace=options.grace,
       credentials=options.keep and flight.kept_credentials(options.keep),
       log=options.log,
     )

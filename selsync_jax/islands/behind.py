@@ -56,15 +56,16 @@ class Behind(Late):
     message = self._whole(self._message(self._peers, state))
     if not self._background:
       return
-    departed = self._thread.submit(self._carry, message)
+    departed = self._thread.submit(self._carry, self._background, message)
     if self._peers.prepares:
       departed.result()  # It counts for nothing.
     else:
       self._departed = departed
 
-  def _carry(self, message: Any) -> Any:
+  def _carry(self, peers: Peers, message: Any) -> Any:
+    peers.meet()
     began = time.perf_counter()
-    mean = self._travel(self._background, message)
+    mean = self._travel(peers, message)
     self.watch.add(time.perf_counter() - began)
     return mean
 

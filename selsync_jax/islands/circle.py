@@ -58,6 +58,8 @@ class Circle:
     standings: what each island knows of its run.
     minimum: the least number of islands that go on.
     journal: where it is noted who comes and goes.
+    grace: seconds that those who have come to a place, if they are enough to go
+      on, wait for the others there; `None` is as long as it takes.
 
   Attributes:
     number: that of the generation.
@@ -65,9 +67,13 @@ class Circle:
   """
 
   def __init__(
-    self, standings: Mapping[Seat, Standing], minimum: int, journal: Journal
+    self,
+    standings: Mapping[Seat, Standing],
+    minimum: int,
+    journal: Journal,
+    grace: float | None = None,
   ):
-    self._minimum, self._journal = minimum, journal
+    self._minimum, self._journal, self._grace = minimum, journal, grace
     self._timeout = min(seat.member.timeout for seat in standings)
     each, now = standings.values(), newest(standings.values())
     self.slots = now.slots
@@ -176,7 +182,7 @@ class Circle:
       self.is_over, self._coming = True, []
 
   def beat(self, seat: Seat) -> None:
-    """Sends a sign of life; ends an island that has sent none for too long."""
+    """Sends a sign of life; ends an island for which others wait too long."""
     if seat not in [*self._seats, *self._coming]:
       return  # It may be frozen, and nobody reads what it is sent.
     seat.send({})
@@ -184,6 +190,23 @@ class Circle:
     if seat.silent > self._timeout:
       fate = f'has not answered for {self._timeout:g} s'
       self._end(seat, fate, is_late=True)
+    elif self._grace is not None and self._awaited(seat) > self._grace:
+      self._end(seat, f'is more than {self._grace:g} s late', is_late=True)
+
+  def _awaited(self, seat: Seat) -> float:
+    """Returns the seconds that enough others have waited for an island."""
+    with self._changing:
+      keys = (
+        key
+        for key, bodies in self._shares.items()
+        if seat not in bodies and len(bodies) >= self._minimum
+      )
+      key = next(keys, None) if seat in self._seats else None
+      if key is None or key != seat.awaited_at:
+        seat.awaited_at, seat.awaited = key, 0.0
+      else:
+        seat.awaited += BEAT
+      return seat.awaited
 
   def _begin(self, seats: Iterable[Seat]) -> None:
     """Begins a generation; what the one before it has not shared is void."""
@@ -204,6 +227,7 @@ class Circle:
       'islands': {s.member.name: s.member.address for s in there},
       'slots': self.slots,
       'admissions': self._admissions,
+      'calls': self._grace is not None,
     }
 
   @property

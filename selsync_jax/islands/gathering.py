@@ -32,6 +32,7 @@ class Gathering:
     minimum: see `Circle`.
     journal: see `Circle`.
     slots: the names of the run's islands, if they are known; see `seated`.
+    grace: see `Circle`.
   """
 
   def __init__(
@@ -40,9 +41,10 @@ class Gathering:
     minimum: int,
     journal: Journal,
     slots: Sequence[str] = (),
+    grace: float | None = None,
   ):
     self.islands, self._minimum, self._journal = islands, minimum, journal
-    self._slots = slots or [FREE] * islands
+    self._slots, self._grace = slots or [FREE] * islands, grace
     self._run = ''  # What the first one is about to run.
     self._seats: dict[str, Seat] = {}
     self.circle: Circle | None = None  # When they have met.
@@ -59,7 +61,9 @@ class Gathering:
 
   def again(self) -> 'Gathering':
     """Returns where the same islands meet when they have ended."""
-    return Gathering(self.islands, self._minimum, self._journal, self.slots)
+    return Gathering(
+      self.islands, self._minimum, self._journal, self.slots, self._grace
+    )
 
   def status(self) -> dict[str, Any]:
     """Returns what `status.status` does, of these islands."""
@@ -137,7 +141,7 @@ class Gathering:
       return
     self._seats, self._slots = there, now.slots
     standings = {seat: seat.standing or now for seat in self.seats}
-    self.circle = Circle(standings, self._minimum, self._journal)
+    self.circle = Circle(standings, self._minimum, self._journal, self._grace)
     for name in sorted(set(now.islands) - there.keys()):
       self._note('ended', name, 'has not found the meeting point again')
 

@@ -55,6 +55,7 @@ class MeetingPoint(Server):
     minimum: the least number of islands that train; `None` is all of them.
     credentials: those of the run; `None` makes new ones.
     log: see `Journal`.
+    grace: see `Circle`.
   """
 
   def __init__(
@@ -67,9 +68,12 @@ class MeetingPoint(Server):
     minimum: int | None = None,
     credentials: Credentials | None = None,
     log: pathlib.Path | None = None,
+    grace: float | None = None,
   ):
     self._journal, self._timeout = Journal(say, log), timeout
-    self._gathering = Gathering(islands, minimum or islands, self._journal)
+    self._gathering = Gathering(
+      islands, minimum or islands, self._journal, grace=grace
+    )
     self._serving: dict[Seat, Circle | None] = {}
     self._credentials = credentials or create_credentials()
     address = f'0.0.0.0:{port}'

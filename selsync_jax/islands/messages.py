@@ -48,12 +48,14 @@ class Members:
     generation: its number; 0 while this island prepares.
     addresses: every island's `host:port` by name, in the order of the indices.
     slots: the names of all islands of the run, see `Peers.slots`.
+    calls: whether they say when they have come to an average, see `meet`.
   """
 
   was_admitted: bool
   generation = 0
   addresses: dict[str, str]
   slots: list[str]
+  calls: bool
 
   def __init__(self, generation: Head):
     self.enter(generation)
@@ -64,7 +66,7 @@ class Members:
       self.was_admitted = generation['admissions'] > 0
     self.generation = generation['generation']
     self.addresses = generation['islands']
-    self.slots = generation['slots']
+    self.slots, self.calls = generation['slots'], generation['calls']
 
 
 class FlightPeers(Peers, Membership):
@@ -183,6 +185,8 @@ class FlightPeers(Peers, Membership):
       there = self._members.addresses.values()
       for address in self._clients.keys() - there:
         self._disconnect(address)
+    if not (self._exchanged or self._channel):
+      self.meet()
     self._count, self._exchanged = self._count + 1, True
     self._outbox.put(self._key(self._count), messages)
     senders = [(self.index + i) % self.size for i in range(1, self.size)]
@@ -199,6 +203,11 @@ class FlightPeers(Peers, Membership):
     # Who has sent its messages of this exchange has all of the one before.
     self._outbox.drop(self._key(self._count - 1))
     return received
+
+  def meet(self) -> None:
+    """Waits for the others, if some may go on without those that are late."""
+    if self._members.calls and not self.prepares:
+      self.share(np.zeros(0))
 
   def share(self, message: np.ndarray) -> list[np.ndarray]:
     """Sends a small message to all islands through the meeting point."""

@@ -107,6 +107,9 @@ class Peers(abc.ABC):
       except Regrouped:
         self.regroup()
 
+  def meet(self) -> None:  # noqa: B027
+    """Waits for the others, if some may go on without those that are late."""
+
   def conclude(self) -> None:  # noqa: B027
     """Returns when all islands have completed what they exchange.
 

@@ -31,14 +31,18 @@ class Seat:
     silent: seconds since it has said anything; counted, as this process may be
       frozen.
     is_prepared: whether it would enter, if it has come again.
+    awaited: seconds that others have waited for it at one place, counted; this
+      place is `awaited_at`.
   """
 
   member: Member
   standing: Standing | None
+  awaited_at: tuple[Any, ...] | None
 
   def __init__(self, writer: Any):
     self.number = next(_NUMBERS)
     self.silent, self.is_prepared = 0.0, False
+    self.awaited, self.awaited_at = 0.0, None
     start: tuple[float, Head] = time.monotonic(), Meter().read()
     self._told = collections.deque([start], WINDOW)
     self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()

@@ -135,6 +135,11 @@ def test_an_unknown_command_is_one_line_and_exit_code_2(capsys):
       'meet: --minimum=3: must be at most --islands, which is 2',
     ),
     (
+      ['launch', '--islands=2', '--minimum=2', '--grace=5', '--', 'true'],
+      'launch: --grace=5: is of islands without which the others may go on; '
+      'give a --minimum below --islands',
+    ),
+    (
       ['launch', '--processes=2', '--minimum=1', '--', 'true'],
       'launch: --minimum=1: must be at most --islands, which is missing',
     ),

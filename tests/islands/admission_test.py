@@ -99,7 +99,7 @@ def train(compiled, tmp_path, data_dir, one_saves_at_a_time, monkeypatch):
 
     with (
       perceptron.registered(),
-      meeting.MeetingPoint(N, minimum=2) as point,
+      meeting.MeetingPoint(N, minimum=2, grace=60.0) as point,
       futures.ThreadPoolExecutor(N) as pool,
     ):
       work = [pool.submit(worker, i, point.invitation) for i in range(N)]

@@ -183,7 +183,8 @@ def test_a_meeting_point_that_is_killed_and_started_again_changes_nothing(
 @_SLOW
 def test_a_run_goes_on_without_an_island_that_is_killed(tmp_path):
   log = tmp_path / 'log'
-  child = live_runs.start(_run(tmp_path, 3, '--minimum=2', f'--log={log}'))
+  flags = '--minimum=2', '--grace=60', f'--log={log}'
+  child = live_runs.start(_run(tmp_path, 3, *flags))
   live_runs.wait_for_rows(tmp_path / 'island0', 20, child)
   os.kill(_island(child, 'island1'), signal.SIGKILL)
   code, lines = live_runs.outcome(child)

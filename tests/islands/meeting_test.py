@@ -14,6 +14,7 @@ from pyarrow import flight as arrow
 import pytest
 
 from selsync_jax.config import ConfigError
+from selsync_jax.config import LostError
 from selsync_jax.config import RunError
 from selsync_jax.config import Stopped
 from selsync_jax.islands import circle
@@ -207,6 +208,25 @@ def test_one_that_leaves_hands_over_before_if_there_is_time(
     assert work[0].result() == work[2].result()
     assert admitted == [(100, 3)] * 3 * handed_over
     futures.wait(pool.submit(peers.close) for peers in islands)
+
+
+def test_one_that_is_late_is_waited_for_no_longer_than_the_grace(said, pool):
+  """If those who wait are enough to go on."""
+
+  def come(peers):
+    peers.complete(lambda peers: peers.exchange([np.zeros(1)] * peers.size))
+    return peers.names
+
+  with meeting.MeetingPoint(3, minimum=2, say=said.put, grace=0.6) as point:
+    a, b, c = (each.result() for each in came(point, pool, *'abc'))
+    first = pool.submit(come, a)
+    time.sleep(1.5)  # It waits alone.
+    second = pool.submit(come, b)
+    assert first.result() == second.result() == ('a', 'b')
+    with pytest.raises(LostError, match=r'^island c is more than 0\.6 s late$'):
+      come(c)
+    until(said, 'c is more than 0.6 s late')
+    futures.wait(pool.submit(peers.close) for peers in (a, b))
 
 
 def test_a_run_begins_with_enough_islands_and_others_come_late(said, pool):
