@@ -102,8 +102,8 @@ FIELDS: Mapping[str, Field] = {
   'pace': Field(
     'lockstep',
     Literal['lockstep', 'free'],
-    'Among islands: whether all take every step, or slower ones rest in some, '
-    'see islands.md.',
+    'Whether all workers take every step, or slower ones rest in some, as '
+    'islands and simulated ones can: see islands.md.',
   ),
   'accumulate': _changeable(
     1,

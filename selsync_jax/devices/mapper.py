@@ -39,11 +39,6 @@ class Elastic(Protocol):
     ...
 
   @property
-  def is_free(self) -> bool:
-    """Whether workers keep their own pace."""
-    ...
-
-  @property
   def admits(self) -> bool:
     """Whether programs wait for `welcome`, to come or to leave.
 
@@ -82,6 +77,11 @@ class Mapper(abc.ABC):
   workers: int
   name: ClassVar[str]
   compiles: ClassVar[bool] = False
+
+  @property
+  def is_free(self) -> bool:
+    """Whether workers keep their own pace."""
+    return False
 
   @property
   def devices_per_worker(self) -> int:
@@ -131,10 +131,6 @@ class Mapper(abc.ABC):
     """
     del record
     return data.batches(self.local, start, stop)
-
-  def kinds(self, batch: Batch) -> list[Batch]:
-    """Returns a batch of each kind that a step may have."""
-    return [batch]
 
   @property
   def kept(self) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from selsync_jax.devices.slices import ONE
 from selsync_jax.devices.slices import Slices
 from selsync_jax.islands import pace
 from selsync_jax.islands.behind import Behind
+from selsync_jax.islands.leases import batch_of
 from selsync_jax.islands.leases import Leases
 from selsync_jax.islands.leases import Reader
 from selsync_jax.islands.pace import Pace
@@ -118,14 +119,11 @@ class IslandMapper(Mapper):
       self.leases.lose(map(self.peers.slots.index, self.rounds.copied))
       self.rounds.readers = list(self.peers.names)
       there, slot = self._there, self.peers.slot
-      rest = self.pace.next(there) if self.is_free else set()
-      self.rounds.rest, cells = rest, self.leases.next(there, rest)
+      rest = self.pace.next(there) if self.is_free else None
+      self.rounds.rest = rest or set()
+      cells = self.leases.next(there, self.rounds.rest)
       batch = batch_of(reader, cells, slot, rest, batch)
       yield batch
-
-  def kinds(self, batch: Batch) -> list[Batch]:
-    """Returns a batch of each kind that a step may have."""
-    return [batch, rested(batch)] if self.is_free else [batch]
 
   def map_workers(self, fn: Function, donate: Donated = ()) -> Function:
     """Cuts `fn` at its collectives; nothing is donated to its pieces."""
@@ -325,27 +323,6 @@ class IslandMapper(Mapper):
     choice, copies = self.peers.complete(_agree, takers, pack)
     self.rounds.begin(self.peers.slots, copies)
     return choice
-
-
-def batch_of(
-  reader: Reader,
-  cells: Mapping[int, tuple[int, int]],
-  slot: int,
-  rest: set[int],
-  last: Batch | None,
-) -> Batch:
-  """Returns the batch of a step; an island that rests has that of the last one.
-
-  See `Leases.next` for the cells, and `Pace.next` for who rests.
-  """
-  if slot not in rest:
-    return reader.read(*cells[slot])
-  return rested(last or reader.read(*cells[slot]))
-
-
-def rested(batch: Batch) -> Batch:
-  """Returns the batch of a step in which the worker rests."""
-  return batch | {'rests': np.array([True])}
 
 
 def _agree(

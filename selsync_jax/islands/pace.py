@@ -22,7 +22,8 @@ from selsync_jax.islands.peers import Peers
 WHOLE = 1000
 """The share of the steps that an island takes if it takes every one."""
 
-_KEPT = 5  # The times of which a median is taken.
+KEPT = 5
+"""The times of which a median is taken."""
 
 
 class Pace:
@@ -99,7 +100,7 @@ class Watch:
   """Measures how long something takes that this island does again and again."""
 
   def __init__(self) -> None:
-    self._seconds: deque[float] = deque(maxlen=_KEPT)
+    self._seconds: deque[float] = deque(maxlen=KEPT)
     self._is_warm = False
 
   def add(self, seconds: float) -> None:

@@ -27,9 +27,9 @@ from selsync_jax.fields import completed
 from selsync_jax.fields import may_change
 from selsync_jax.islands import rounds
 from selsync_jax.islands.board import Board
+from selsync_jax.islands.leases import batch_of
 from selsync_jax.islands.leases import Leases
 from selsync_jax.islands.leases import Reader
-from selsync_jax.islands.mapper import batch_of
 from selsync_jax.islands.mapper import IslandMapper
 from selsync_jax.islands.pace import Pace
 from selsync_jax.islands.peers import Late
@@ -205,8 +205,8 @@ def _repeated(
         leases.lose(map(slots.index, copies))
       arrived = row is not None and row['arrived'] is True
       readers = [*map(slots.index, row['readers'] if row else members)]
-      rest = pace.next(readers) if is_free else set()
-      cells = leases.next(readers, rest)
+      rest = pace.next(readers) if is_free else None
+      cells = leases.next(readers, rest or ())
       for name in members:
         batches[name] = batch_of(
           read[name], cells, slots.index(name), rest, batches.get(name)
@@ -230,7 +230,7 @@ def _repeated(
       *_, synced = taken[0]
       leases.complete(
         [*map(slots.index, members)],
-        rest,
+        rest or (),
         synced=synced,
         late=late,
         arrived=row['arrived'] if row else None,

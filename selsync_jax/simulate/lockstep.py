@@ -81,8 +81,12 @@ class LockstepLedger(VirtualLedger):
       ready = [max(ready)] * workers
       flights = totals.clock.get('late', [])
       totals.clock['late'] = [[due, at] for due, at in flights if due is None]
-    seconds = self._cluster.seconds
-    computed = [t + seconds(i, totals.steps - 1) for i, t in enumerate(ready)]
+    seconds, step = self._cluster.seconds, totals.steps - 1
+    examples = metrics.get('count', [1] * workers)  # None of who rests.
+    computed = [
+      t + (seconds(i, step) if examples[i] else 0.0)
+      for i, t in enumerate(ready)
+    ]
     issued = self._issued(columns['synced'], metrics)
     late = [c for c in issued if c.late]
     issued = [c for c in issued if not c.late]

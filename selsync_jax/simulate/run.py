@@ -17,6 +17,7 @@ from selsync_jax.simulate.cluster import create_cluster
 from selsync_jax.simulate.engine import Engine
 from selsync_jax.simulate.ledgers import AsynchronousLedger
 from selsync_jax.simulate.numerics import Numerics
+from selsync_jax.simulate.paced import Paced
 from selsync_jax.simulate.simulation import Use
 from selsync_jax.sync.traffic import nbytes
 from selsync_jax.training import setup
@@ -50,22 +51,27 @@ def simulate(
   settings = settings._replace(config=config)
   if settings.method is None:
     return _train_asynchronously(settings, workdir, restart, accept_changes)
-  cluster = config.cluster.to_dict()
+  cluster, mapper = config.cluster.to_dict(), None
   create_ledger = functools.partial(lockstep.create_ledger, cluster=cluster)
+  if config.pace == 'free':
+    made = create_cluster(
+      cluster, workers=config.workers, steps=0, seed=config.seed
+    )
+    delay = setup.draft(settings).averager.delay
+    mapper = Paced(config.workers, made, delay)
   return train_and_evaluate(
     settings,
     workdir,
     restart=restart,
     accept_changes=accept_changes,
     create_ledger=create_ledger,
+    mapper=mapper,
   )
 
 
 def refuse(settings: Settings) -> None:
   """Raises `ConfigError` for what a simulation cannot do, before any work."""
   config = settings.config
-  if config.pace == 'free':
-    raise ConfigError("config.pace='free': is for islands alone")
   if math.prod(config.mesh.values()) > 1:
     raise ConfigError(
       f'config.mesh={config.mesh.to_dict()}: a simulation has workers of one '
@@ -77,7 +83,8 @@ def refuse(settings: Settings) -> None:
   if settings.method is not None:
     setup.draft(settings)
     return
-  for field, only in (('on_nonfinite', 'stop'), ('ema_decay', None)):
+  usual = ('on_nonfinite', 'stop'), ('ema_decay', None), ('pace', 'lockstep')
+  for field, only in usual:
     if config[field] != only:
       raise ConfigError(
         f'config.{field}={config[field]!r}: must be {only}, as '

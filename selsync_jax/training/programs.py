@@ -50,8 +50,7 @@ class Programs:
     """
     setup, mapper = self.setup, self.setup.plan.mapper
     state = setup.initial()
-    batch = next(setup.problem.data.batches(mapper.local, 0, 1))
-    for each in mapper.kinds(batch):
-      state, _ = self.step(state, each)
+    batch = next(mapper.batches(setup.problem.data, 0, 1))
+    state, _ = self.step(state, batch)
     self.evaluator.warm_up(setup.landed(state))
     _ = setup.digest, setup.problem.rates  # They are kept.

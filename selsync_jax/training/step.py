@@ -108,8 +108,9 @@ def train_step(
   gradient's function has no collectives, see `Mapper.alone`; it takes the batch
   in `accumulate` pieces, see `gradient`.
 
-  A worker that keeps its own pace rests if its batch has an item `rests`: the
-  step counts, for the trigger and for schedules, and takes no gradient.
+  A worker that keeps its own pace has an item `rests` in its batch, whether it
+  rests: then the step counts, for the trigger and for schedules, and takes no
+  gradient.
 
   With `ema_decay`, each worker keeps a moving average of its parameters. Their
   mean is the moving average of the consensus, and nothing more has to travel.
@@ -130,9 +131,15 @@ def train_step(
 
   def step(state: TrainState, batch: Any):
     if isinstance(batch, Mapping) and 'rests' in batch:
-      batch = {name: x for name, x in batch.items() if name != 'rests'}
-      of_one = jax.eval_shape(take, state, batch)
-      state, metrics, change, sync = _rested(strategy, state, of_one)
+      rests, own = batch['rests'], dict(batch)
+      del own['rests']
+      of_one = jax.eval_shape(take, state, own)
+      state, metrics, change, sync = lax.cond(
+        rests,
+        lambda state, own: _rested(strategy, state, of_one),
+        take,
+        *(state, own),
+      )
     else:
       state, metrics, change, sync = take(state, batch)
     state, synced, unequal = synchronize(sync, state)
@@ -196,9 +203,13 @@ def _rested(strategy, state, of_one):
     opt_state=move_schedules(state.opt_state, lambda count: count + 1),
     trigger_state=triggered,
   )
-  absent = {name: jnp.full(x.shape, jnp.nan) for name, x in metrics.items()}
-  absent |= {'count': jnp.zeros(metrics['count'].shape)}
-  return state, absent, jnp.full(change.shape, jnp.nan), triggered.sync
+  absent = {name: _full(x, jnp.nan) for name, x in metrics.items()}
+  absent |= {'count': _full(metrics['count'], 0)}
+  return state, absent, _full(change, jnp.nan), triggered.sync
+
+
+def _full(shape, value):
+  return jnp.full(shape.shape, value, shape.dtype)
 
 
 def _triggered(strategy, state, grads, **extra_args):

@@ -62,8 +62,8 @@ def train_and_evaluate(
   """
   settings = check(config)
   elastic, programs = mapper.elastic if mapper else None, None
-  if settings.config.pace == 'free' and not (elastic and elastic.is_free):
-    raise ConfigError("config.pace='free': is for islands alone")
+  if settings.config.pace == 'free' and not (mapper and mapper.is_free):
+    raise ConfigError("config.pace='free': is for islands and simulations")
   if elastic and elastic.prepares:
     print('preparing, while the others train')
     record = None if restart else checkpoints.peek_record(workdir)

@@ -18,6 +18,7 @@ from selsync_jax.islands.pace import WHOLE
 from selsync_jax.islands.replay import replay
 from selsync_jax.islands.rounds import Rounds
 from selsync_jax.runs import checkpoints
+from selsync_jax.simulate.run import simulate
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import live_runs
 from tests.support import perceptron
@@ -87,13 +88,32 @@ def train(tmp_path, data_dir, one_saves_at_a_time, monkeypatch):
   return train
 
 
+@pytest.fixture
+def simulated(data_dir, tmp_path):
+  """Trains such workers on a virtual cluster; returns the summary."""
+
+  def simulated(**fields):
+    config = short_runs.config(
+      *(data_dir, 'local_sgd'), workers=N, pace='free', **fields
+    )
+    config.cluster.update(
+      {'compute': 'factors', 'factors': (1.0, 2.0), 'step_seconds': 1.0}
+    )
+    with perceptron.registered():
+      return simulate(config, tmp_path / 'one')
+
+  return simulated
+
+
 LATE = {'sync__delay': {'steps': 3, 'own': 0.5, 'ahead': 0.5}}
 
 
 @pytest.mark.parametrize(
   'fields', [{}, pytest.param(LATE, marks=pytest.mark.slow)]
 )
-def test_the_slower_one_rests_in_every_second_step(fields, train, tmp_path):
+def test_the_slower_one_rests_in_every_second_step(
+  fields, train, simulated, tmp_path
+):
   period, steps = 4, short_runs.STEPS
   each = train(sync__period=period, **fields)
   assert each[0]['test_loss'] == each[1]['test_loss']
@@ -116,6 +136,17 @@ def test_the_slower_one_rests_in_every_second_step(fields, train, tmp_path):
   with perceptron.registered():
     compared = replay(tmp_path)
   assert compared['0'] == len(rounds.read(tmp_path / '0')) > 0
+  # A virtual cluster with these times does the same.
+  one, summary = tmp_path / 'one', simulated(sync__period=period, **fields)
+  rested = [np.isnan(row['relative_changes']) for row in short_runs.rows(one)]
+  np.testing.assert_array_equal(
+    rested, [np.isnan(row['relative_changes']) for row in rows]
+  )
+  whole = live_runs.arrays(one, steps)
+  for (name, x), (_, left), (_, right) in zip(whole, *ends, strict=True):
+    found = np.concatenate([left, right])
+    np.testing.assert_allclose(found, x, atol=2e-6, err_msg=name)
+  assert summary['virtual_seconds'] == 2 * read[1]
 
 
 def test_a_run_that_was_stopped_goes_on_at_its_pace(train, tmp_path):
@@ -130,6 +161,17 @@ def test_a_run_that_was_stopped_goes_on_at_its_pace(train, tmp_path):
     again = live_runs.arrays(tmp_path / f'{i}', short_runs.STEPS)
     for (name, left), (_, right) in zip(whole[i], again, strict=True):
       np.testing.assert_array_equal(left, right, err_msg=name)
+
+
+def test_so_does_a_simulation(simulated, tmp_path):
+  fields = {'sync__period': 4, 'sync__delay': {'steps': 2}}
+  simulated(**fields)
+  whole = live_runs.arrays(tmp_path / 'one', short_runs.STEPS)
+  live_runs.go_back(tmp_path / 'one', 8)
+  simulated(**fields)
+  again = live_runs.arrays(tmp_path / 'one', short_runs.STEPS)
+  for (name, left), (_, right) in zip(whole, again, strict=True):
+    np.testing.assert_array_equal(left, right, err_msg=name)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +252,7 @@ def test_a_budget_follows_the_link_and_replay_repeats_it(
 
 def test_workers_of_one_program_have_one_pace(data_dir, tmp_path):
   config = short_runs.config(data_dir, 'local_sgd', pace='free')
-  line = "pace='free': is for islands alone"
+  line = "pace='free': is for islands and simulations"
   with perceptron.registered(), pytest.raises(ConfigError, match=line):
     train_and_evaluate(config, tmp_path)
 
