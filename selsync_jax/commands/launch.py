@@ -139,7 +139,8 @@ def _meeting_point(
   said, met = iter(point.stdout), threading.Event()
 
   def listen():
-    if any(line.endswith(f': {islands} of {islands}\n') for line in said):
+    begins = f': {islands} of {islands}\n', 'the run goes on without '
+    if any(s.endswith(begins[0]) or s.startswith(begins[1]) for s in said):
       met.set()
     collections.deque(said, 0)  # A pipe that nobody reads would fill.
 

@@ -77,8 +77,9 @@ class Behind(Late):
     """
     if self._peers.prepares:
       return program(self._peers, *values)
-    arrived = self._peers.led(self._has_arrived)
-    self.arrived = all(self._peers.share(np.array(arrived)))
+    self._peers.meet()
+    own = np.array(self._peers.led(self._has_arrived))
+    self.arrived = all(self._peers.share(own, patient=True))
     if not self.arrived:
       return program(self._peers, *values)
     return self._peers.led(self._mean)

@@ -20,6 +20,7 @@ from selsync_jax.islands.control import decode
 from selsync_jax.islands.control import Head
 from selsync_jax.islands.control import Member
 from selsync_jax.islands.seat import Seat
+from selsync_jax.islands.standing import FREE
 from selsync_jax.islands.standing import missed
 from selsync_jax.islands.standing import newest
 from selsync_jax.islands.standing import seated
@@ -77,8 +78,9 @@ class Circle:
     self._timeout = min(seat.member.timeout for seat in standings)
     each, now = standings.values(), newest(standings.values())
     self.slots = now.slots
+    self._known = {*now.slots} - {FREE}  # Who has trained.
     self._asking: set[Seat] = set()  # Who asks to stop.
-    self._parting: list[Seat] = []  # Who of them is let go.
+    self._parting: set[Seat] = set()  # Who of them is let go.
     self._tally: Tally | None = None  # Once all are about to.
     self.is_over = self._has_finished = False
     self._changing = threading.RLock()
@@ -202,6 +204,8 @@ class Circle:
         if seat not in bodies and len(bodies) >= self._minimum
       )
       key = next(keys, None) if seat in self._seats else None
+      if not seat.account['step'] or key in self._patient:
+        key = None  # It begins, or may still receive something.
       if key is None or key != seat.awaited_at:
         seat.awaited_at, seat.awaited = key, 0.0
       else:
@@ -212,6 +216,8 @@ class Circle:
     """Begins a generation; what the one before it has not shared is void."""
     self._seats, self.number = self._in_order(seats), self.number + 1
     self._shares: dict[tuple[Any, ...], dict[Seat, bytes]] = {}
+    self._patient: set[tuple[Any, ...]] = set()  # In which nobody is late.
+    self._known |= {seat.member.name for seat in self._seats}
     self._accused: set[tuple[str, str]] = set()  # Who cannot reach whom.
     self._send(self._generation(self.number, self._seats))
 
@@ -239,7 +245,7 @@ class Circle:
     if seat not in [*self._seats, *self._coming]:
       return  # It has not heard yet that it has ended.
     if 'share' in head:
-      self._share(seat, tuple(head['share']), body)
+      self._share(seat, tuple(head['share']), body, head['patient'])
     elif 'step' in head:
       seat.note(head)
     elif 'enter' in head:
@@ -249,10 +255,10 @@ class Circle:
       self._admit_if_ready()
     elif 'stop' in head and seat not in self._asking:
       self._asking.add(seat)
-      if not self._may_leave:
+      if self._may_leave:
+        _later(GRACE, lambda: self._let_go(seat))
+      else:
         self._ask_all_to_stop()
-      elif self._leaving == [seat]:
-        _later(GRACE, self._let_go)
     elif 'reached' in head:
       self._conclude(seat, head['reached'])
     elif 'unreached' in head and head['generation'] == self.number:
@@ -263,15 +269,20 @@ class Circle:
     elif 'reached again' in head:
       self._accused.discard((seat.member.name, head['reached again']))
 
-  def _share(self, seat: Seat, key: tuple[Any, ...], body: bytes) -> None:
+  def _share(
+    self, seat: Seat, key: tuple[Any, ...], body: bytes, patient: bool
+  ) -> None:
     if key[0] != self.number:
       return  # It has not heard yet that there is another generation.
     bodies = self._shares.setdefault(key, {})
     bodies[seat] = body
+    if patient:
+      self._patient.add(key)
     if len(bodies) == len(self._seats):
       del self._shares[key]
+      self._patient.discard(key)
       whole = b''.join(bodies[each] for each in self._seats)
-      wait = self._prepared or (self._parting and self._leaving)
+      wait = self._prepared or self._parting.intersection(self._seats)
       admits = bool(wait) and not (self._tally or self._admits or key[1])
       self._admits |= admits
       self._send({'shared': key, 'admits': admits}, whole)
@@ -284,16 +295,16 @@ class Circle:
     if self._admits and self._ready.issuperset(self._seats):
       self._admits, self._ready = False, set()
       self._admissions += 1
-      if self._parting and not self._may_leave:
+      gone = self._parting.intersection(self._seats)
+      if gone and not self._may_leave:
         self._ask_all_to_stop()
-      gone, self._parting = self._parting and self._leaving, []
       new = self._prepared
       if self._tally:
-        new, gone = [], []
+        new, gone = [], set()
       self._coming = [each for each in self._coming if each not in new]
       for seat in gone:
         seat.send(_ended(seat, LEFT))
-      self._begin({*self._seats, *new} - {*gone})
+      self._begin({*self._seats, *new} - gone)
       for seat in gone:
         self._note('left', seat, LEFT)
       for seat in new:
@@ -322,36 +333,32 @@ class Circle:
         self._end(worst, 'cannot be reached')
 
   @property
-  def _leaving(self) -> list[Seat]:
-    """Those that ask to stop."""
-    return [seat for seat in self._seats if seat in self._asking]
-
-  @property
   def _may_leave(self) -> bool:
-    """Whether enough islands are left when those leave."""
-    return len(self._seats) - len(self._leaving) >= self._minimum
+    """Whether enough islands are left when those leave that ask to."""
+    left = [seat for seat in self._seats if seat not in self._asking]
+    return len(left) >= self._minimum
 
-  def _let_go(self) -> None:
-    """Lets go who asks to stop, as soon as nothing is lost with it.
+  def _let_go(self, seat: Seat) -> None:
+    """Lets an island go, as soon as little is lost with it.
 
     That is when others may come. If loops let nobody in, it leaves at once.
     """
     with self._changing:
-      self._parting = parting = self._leaving
-      if all(seat.member.welcomes for seat in self._seats):
-        _later(PARTING, lambda: self._part(parting))
+      if seat.member.welcomes:
+        self._parting.add(seat)
+        _later(PARTING, lambda: self._part(seat))
       else:
-        self._part(parting)
+        self._part(seat)
 
-  def _part(self, parting: Sequence[Seat]) -> None:
-    """Ends those that ask to stop, if these are still let go."""
+  def _part(self, seat: Seat) -> None:
+    """Ends an island that is let go, if it is still there."""
     with self._changing:
-      if parting is not self._parting or self._tally or self.is_over:
+      if seat not in self._seats or self._tally or self.is_over:
         return
-      if not self._may_leave:
-        return self._ask_all_to_stop()
-      for seat in self._leaving:
+      if self._may_leave:
         self._end(seat, LEFT)
+      else:
+        self._ask_all_to_stop()
 
   def _go_on_stopping(self, standings: Iterable[Standing]) -> None:
     """Asks again how far islands are that are about to stop, if they are."""
@@ -411,6 +418,8 @@ class Circle:
     """Expects an island no longer that has come again, if it is one."""
     if seat in self._coming:
       self._coming.remove(seat)
+      if (name := seat.member.name) not in self._known:
+        self.slots = [FREE if each == name else each for each in self.slots]
       self._note('left' if fate == LEFT else 'ended', seat, fate)
       seat.send(_ended(seat, fate, is_late))
 

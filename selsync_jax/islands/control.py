@@ -172,8 +172,12 @@ class Control:
       pass
     return self._now
 
-  def share(self, channel: str, message: bytes) -> list[bytes]:
+  def share(
+    self, channel: str, message: bytes, patient: bool = False
+  ) -> list[bytes]:
     """Sends bytes to all islands, and returns those of each; all equally many.
+
+    See `Peers.share` for the arguments.
 
     Raises:
       Regrouped: if there is another generation of islands.
@@ -185,7 +189,7 @@ class Control:
       raise RunError('this island only prepares; it must enter first')
     number = self._counts[channel] = self._counts.get(channel, 0) + 1
     key = self._now['generation'], channel, number
-    self._send({'share': key}, message)
+    self._send({'share': key, 'patient': patient}, message)
     whole = self._wait(lambda: self._shares.pop(key, None))
     size, count = len(message), len(self._now['islands'])
     if len(whole) != size * count:

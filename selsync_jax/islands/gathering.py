@@ -1,6 +1,7 @@
 """Islands that wait for each other at a meeting point."""
 
 from collections.abc import Sequence
+import contextlib
 from typing import Any
 
 from selsync_jax.islands.circle import Circle
@@ -80,7 +81,7 @@ class Gathering:
       LateError: if it is too late.
     """
     member, standing = seat.member, seat.standing
-    self.check(member)
+    self._check_run(member)
     words = f'has joined from {member.address}: '
     words += f'{len(self._seats.keys() | {member.name})} of {self.islands}'
     if standing:
@@ -92,6 +93,8 @@ class Gathering:
         or not _is_there(seat, newest([standing, *known]))
       ):
         raise LateError(f'the others went on without island {member.name}')
+    else:
+      self.check(member)
     self._seats[member.name], self._run = seat, member.run
     self._meet()
     self._note('joined', member.name, words)
@@ -99,16 +102,22 @@ class Gathering:
   def close(self) -> None:
     """Waits no longer for those that are missing, if the others are enough."""
     self._meet(is_late=True)
+    if self.circle:
+      missing = self.islands - len(self._seats)
+      self._journal.remark(f'the run goes on without {missing} islands')
 
   def check(self, member: Member) -> None:
     """Raises `ValueError` for an island that does not belong here."""
+    self._check_run(member)
+    seated(self._seated(), member.name, member.slot)
+
+  def _check_run(self, member: Member) -> None:
     others = sorted(self._seats.keys() - {member.name})
     if others and self._run != member.run:
       raise ValueError(
         f'island {member.name} would run something else than '
         f'{", ".join(others)}; give all islands the same code and config'
       )
-    seated(self._seated(), member.name, member.slot)
 
   def remove(self, seat: Seat) -> None:
     """Forgets an island that waits no longer, unless they have met."""
@@ -146,10 +155,12 @@ class Gathering:
       self._note('ended', name, 'has not found the meeting point again')
 
   def _seated(self) -> Sequence[str]:
-    """Returns the slots with those that are there."""
-    slots = self.slots
+    """Returns the slots with those that are there, as far as there are any."""
+    known = self._standings
+    slots = newest(known).slots if known else self.slots
     for seat in sorted(self.seats, key=lambda s: s.member.slot is None):
-      slots = seated(slots, seat.member.name, seat.member.slot)
+      with contextlib.suppress(ValueError):  # A stranger, among these.
+        slots = seated(slots, seat.member.name, seat.member.slot)
     return slots
 
   def _note(self, kind: str, name: str, words: str) -> None:

@@ -102,9 +102,15 @@ class Led(Peers, Membership):
     self._exchanged = True
     return self._led(lambda: self._outer.exchange(messages))
 
-  def share(self, message: np.ndarray) -> list[np.ndarray]:
+  def meet(self) -> None:
+    """Waits for the others, if some may go on without those that are late."""
+    self._led(lambda: self._outer.meet())
+
+  def share(
+    self, message: np.ndarray, *, patient: bool = False
+  ) -> list[np.ndarray]:
     """Shares the small message that the first process has."""
-    return self._led(lambda: self._outer.share(message))
+    return self._led(lambda: self._outer.share(message, patient=patient))
 
   def conclude(self) -> None:
     """Returns when all islands have completed what they exchange."""

@@ -307,18 +307,17 @@ class IslandMapper(Mapper):
       Stopped: if this island leaves, as it was asked to.
     """
 
-    def pack(step):
-      del step
+    def pack(_):
       folder = save()  # In all processes.
       return checkpoints.packed(folder) if processes.is_first() else b''
 
     assert self.peers.membership
     self.peers.membership.admit()
-    self._begin({step: 0}, pack)
+    self._begin({step: (0, 0)}, pack)
     self.digests(digest)
 
   def _begin(
-    self, takers: dict[int, int], pack: Callable[[int], bytes]
+    self, takers: dict[int, tuple[int, int]], pack: Callable[[int], bytes]
   ) -> Choice:
     choice, copies = self.peers.complete(_agree, takers, pack)
     self.rounds.begin(self.peers.slots, copies)
@@ -327,7 +326,7 @@ class IslandMapper(Mapper):
 
 def _agree(
   peers: Peers,
-  takers: dict[int, int],
+  takers: dict[int, tuple[int, int]],
   pack: Callable[[int], bytes],
 ) -> tuple[Choice, dict[str, str]]:
   """Returns what this island goes on from, and who gets whose checkpoint.
@@ -336,39 +335,45 @@ def _agree(
 
   Args:
     peers: all islands.
-    takers: by the step of each checkpoint that this island has, how many must
-      have it; 0 of the one from which the others have to go on.
+    takers: by the step of each checkpoint that this island has, what
+      `checkpoints.takers` returns; the first is 0 of the one from which the
+      others have to go on.
     pack: returns a checkpoint as `packed`; called by all processes of the
       island that sends it, in the first of which it counts.
   """
-  own = np.array([*takers.items()], np.int64).reshape(-1, 2)
-  each = [dict(found.tolist()) for found in peers.exchange([own] * peers.size)]
+  pairs = [(step, *about) for step, about in takers.items()]
+  own = np.array(pairs, np.int64).reshape(-1, 3)
+  each = [found.tolist() for found in peers.exchange([own] * peers.size)]
   # Who has saved a step alone, and died, has another one than those who have
   # repeated the step without it.
-  having: dict[tuple[int, int], list[int]] = {}
+  having: dict[tuple[int, int, int], list[int]] = {}
   for i, found in enumerate(each):
-    for saved in found.items():
-      having.setdefault(saved, []).append(i)
-  given = {
-    step: there for (step, number), there in having.items() if not number
-  }
+    for saved in found:
+      having.setdefault(tuple(saved), []).append(i)
+  given = {saved: there for saved, there in having.items() if not saved[1]}
   if peers.membership and peers.membership.was_admitted and not given:
     raise RunError('those who let this island in have ended; start all again')
   usable = given or {
-    step: there
-    for (step, number), there in having.items()
-    if len(there) >= min(number, peers.size)  # Not all need have come.
+    saved: there
+    for saved, there in having.items()
+    if len(there) >= min(saved[1], peers.size)  # Not all need have come.
   }
   if having and not usable:
     newest = (
-      f'{name} {f"step {max(found)}" if found else "none"}'
+      f'{name} {f"step {max(found)[0]}" if found else "none"}'
       for name, found in zip(peers.names, each, strict=True)
     )
     raise RunError(
       f'the islands have no checkpoint in common: {", ".join(newest)}; '
       'restore what is missing, or start all of them over with --restart'
     )
-  step, there = max(usable.items(), default=(-1, range(peers.size)))
+  (step, number, _), there = max(
+    usable.items(),
+    key=lambda each: (each[0][0], len(each[1])),
+    default=((-1, 0, 0), [*range(peers.size)]),
+  )
+  if number == 1:  # That of the others is a copy, which `rounds` must tell.
+    there = there[:1]
   if len(there) == peers.size:
     return Choice(step), {}
   copies = {

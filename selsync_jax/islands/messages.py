@@ -138,7 +138,7 @@ class FlightPeers(Peers, Membership):
   def conclude(self) -> None:
     """Returns when all islands have completed what they exchange."""
     if self._exchanged:
-      self.share(np.zeros(0))
+      self.share(np.zeros(0), patient=True)
       self._outbox.drop(self._key(self._count))
       self._exchanged = False
 
@@ -209,9 +209,11 @@ class FlightPeers(Peers, Membership):
     if self._members.calls and not self.prepares:
       self.share(np.zeros(0))
 
-  def share(self, message: np.ndarray) -> list[np.ndarray]:
+  def share(
+    self, message: np.ndarray, *, patient: bool = False
+  ) -> list[np.ndarray]:
     """Sends a small message to all islands through the meeting point."""
-    shared = self._control.share(self._channel, message.tobytes())
+    shared = self._control.share(self._channel, message.tobytes(), patient)
     received = sum(map(len, shared))
     self._meter.add(sent_bytes=message.nbytes, received_bytes=received)
     return [

@@ -132,11 +132,18 @@ class Peers(abc.ABC):
       RunError: if an island does not answer.
     """
 
-  def share(self, message: np.ndarray) -> list[np.ndarray]:
+  def share(
+    self, message: np.ndarray, *, patient: bool = False
+  ) -> list[np.ndarray]:
     """Sends a small message to all islands, and returns that of each.
 
     All have the same shape and type.
+
+    Args:
+      message: an array.
+      patient: whether nobody is late, as some may still receive something.
     """
+    del patient
     return self.exchange([message] * self.size)
 
   def gather(self, message: np.ndarray) -> list[np.ndarray]:

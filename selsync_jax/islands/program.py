@@ -179,7 +179,7 @@ def _program(
   for eqns in reversed(list(_pieces(jaxpr.eqns))):
     live, needed = needed, needed.union(*map(_reads, eqns))
     if _is_cut(eqn := eqns[0]):
-      segment = Segment(_on_host(eqn, form), eqn.invars, eqn.outvars)
+      segment = Segment(_on_host(eqn, form, batch), eqn.invars, eqn.outvars)
     else:
       segment = _compiled(eqns, live, form, batch)
     segments.insert(0, (segment, live))
@@ -255,12 +255,22 @@ def _compiled(
   return Segment(segment, reads, makes)
 
 
-def _on_host(eqn: Any, form: Form) -> Callable[..., Sequence[Any]]:
+def _on_host(
+  eqn: Any, form: Form, batch: Container[Any]
+) -> Callable[..., Sequence[Any]]:
   """Returns what the host does for an equation that is cut."""
+
+  def inner(closed, atoms):
+    pairs = zip(closed.jaxpr.invars, atoms, strict=True)
+    given = {x for x, v in pairs if equations.variables([v]) and v in batch}
+    return _program(closed, form, given)
+
   name = eqn.primitive.name.removesuffix('_invariant')
   if not _is_over_workers(eqn):  # The collective is inside it, if any.
     if name == 'cond':
-      branches = [_program(each, form) for each in eqn.params['branches']]
+      branches = [
+        inner(each, eqn.invars[1:]) for each in eqn.params['branches']
+      ]
 
       def choose(peers, index, *values):
         chosen = np.asarray(index).item()
@@ -270,7 +280,7 @@ def _on_host(eqn: Any, form: Form) -> Callable[..., Sequence[Any]]:
 
       return choose
     if name == 'jit':
-      program = _program(eqn.params['jaxpr'], form)
+      program = inner(eqn.params['jaxpr'], eqn.invars)
       if eqn.params['name'] != TRAVEL:
         return program
 

@@ -136,13 +136,16 @@ def _read_record(path: files.File) -> dict[str, Any]:
   )
 
 
-def takers(path: pathlib.Path) -> int:
+def takers(path: pathlib.Path) -> tuple[int, int]:
   """Returns how many islands must have a checkpoint, so that all can use it.
 
   They are those that were there when it was taken; or one, if it was taken for
-  others, who go on from a copy.
+  others, who go on from a copy. Also returns a checksum of what is equal in all
+  of these, and differs if some islands have gone on without the others.
   """
-  return _read_record(path)['present']
+  record = _read_record(path)
+  equal = json.dumps([record.get('leases'), record.get('pace')])
+  return record['present'], zlib.crc32(equal.encode())
 
 
 def workers(path: pathlib.Path) -> int:

@@ -120,9 +120,9 @@ class _Course:
   def complete(self, synced: bool) -> None:
     """Notes that a step is complete."""
     step, self._step = self._step, self._step + 1
+    arrives = self._due == self._step  # Another may depart in the same step.
     if synced and self._delay:
       self._due = self._step + self._delay
-    arrives = self._due == self._step
     self._leases.complete(
       self._workers,
       self.rest,

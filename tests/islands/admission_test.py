@@ -49,10 +49,10 @@ def compiled(monkeypatch):
         super().enter()
         entered.set()
 
-    def share(self, message):
+    def share(self, message, **more):
       if self.index != DEAD and died.is_set():
         assert came.wait(60)
-      return super().share(message)
+      return super().share(message, **more)
 
     def stops_after(self, step):
       if self.index == DEAD and step == LAST and not died.is_set():

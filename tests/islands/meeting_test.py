@@ -219,6 +219,8 @@ def test_one_that_is_late_is_waited_for_no_longer_than_the_grace(said, pool):
 
   with meeting.MeetingPoint(3, minimum=2, say=said.put, grace=0.6) as point:
     a, b, c = (each.result() for each in came(point, pool, *'abc'))
+    for peers in a, b, c:
+      peers.reach(1)  # Nobody is late before its first step.
     first = pool.submit(come, a)
     time.sleep(1.5)  # It waits alone.
     second = pool.submit(come, b)
@@ -243,6 +245,9 @@ def test_a_run_begins_with_enough_islands_and_others_come_late(said, pool):
       b, d = (island.result() for island in islands)
       assert b.names == d.names == ('d', 'b') and tuple(b.slots) == known
       assert (d.slot, b.slot) == (0, 1)
+      if '' in known:
+        join('random').fail()  # It has not trained, so its slot is free again.
+        until(said, 'random has failed')
       late = join('a')
       assert late.prepares and late.slot == 2
       entered = pool.submit(enter, late)

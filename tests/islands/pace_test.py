@@ -164,8 +164,10 @@ def test_a_run_that_was_stopped_goes_on_at_its_pace(train, tmp_path):
 
 
 def test_so_does_a_simulation(simulated, tmp_path):
-  fields = {'sync__period': 4, 'sync__delay': {'steps': 2}}
+  fields = {'sync__period': 4, 'sync__delay': {'steps': 4}}
   simulated(**fields)
+  last = short_runs.rows(tmp_path / 'one')[-4:]
+  assert any(np.isnan(row['relative_changes'][1]) for row in last)
   whole = live_runs.arrays(tmp_path / 'one', short_runs.STEPS)
   live_runs.go_back(tmp_path / 'one', 8)
   simulated(**fields)

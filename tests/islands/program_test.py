@@ -1,5 +1,7 @@
 """A worker's program, cut at its collectives."""
 
+import functools
+
 import jax
 from jax import lax
 import jax.numpy as jnp
@@ -57,13 +59,20 @@ def test_a_value_that_is_only_chosen_is_not_copied():
   assert run(peers, small, large) is run(peers, large, small) is small
 
 
-def test_the_devices_of_an_island_share_its_batch_and_what_it_keeps():
+def _used(found, kernel, batch):
+  jax.debug.inspect_array_sharding(batch, callback=found.append)
+  return kernel + total(batch.T @ batch)
+
+
+def _used_in_a_branch(found, kernel, batch):
+  use = functools.partial(_used, found)
+  return lax.cond(total(batch[0, 0]) > 0, use, lambda k, b: k, kernel, batch)
+
+
+@pytest.mark.parametrize('use', [_used, _used_in_a_branch])
+def test_the_devices_of_an_island_share_its_batch_and_what_it_keeps(use):
   devices, found = Slices(1, data=2, fsdp=2), []
-
-  def step(kernel, batch):
-    jax.debug.inspect_array_sharding(batch, callback=found.append)
-    return kernel + total(batch.T @ batch)
-
+  step = functools.partial(use, found)
   kernel = devices.compute(lambda: jnp.zeros((1, 64, 64)))
   batch = np.ones((1, 8, 64), np.float32)
   kernel = cut(step, Form(devices))(Board(1).peers(0), kernel, batch)

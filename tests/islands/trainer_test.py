@@ -1,6 +1,7 @@
 """Runs of the trainer whose workers are islands."""
 
 from concurrent import futures
+import json
 import shutil
 
 import jax
@@ -159,6 +160,11 @@ def test_they_resume_from_the_newest_checkpoint_that_all_have(
       ({6: 3, 4: 3}, {6: 3, 8: 1}, {6: 3}),
       [Choice(8, b'1'), Choice(8), Choice(8, b'1')],
     ),
+    # Two and two have gone on without each other, to the same step.
+    (
+      ({8: (2, 1), 4: 4}, {8: (2, 1)}, {8: (2, 2)}, {8: (2, 2)}),
+      [Choice(8), Choice(8), Choice(8, b'0'), Choice(8, b'0')],
+    ),
     # The third has not come in time.
     (({6: 3, 4: 3}, {6: 3}), [Choice(6), Choice(6)]),
   ],
@@ -166,7 +172,9 @@ def test_they_resume_from_the_newest_checkpoint_that_all_have(
 def test_all_go_on_from_the_newest_checkpoint_that_can_be_of_all(
   takers, chosen, tmp_path, monkeypatch
 ):
-  monkeypatch.setattr(checkpoints, 'takers', lambda path: int(path.read_text()))
+  monkeypatch.setattr(
+    checkpoints, 'takers', lambda path: json.loads(path.read_text())
+  )
   monkeypatch.setattr(
     checkpoints, 'packed', lambda path: path.parent.name.encode()
   )
@@ -176,7 +184,8 @@ def test_all_go_on_from_the_newest_checkpoint_that_can_be_of_all(
     folder = tmp_path / f'{i}'
     folder.mkdir()
     for step, number in takers[i].items():
-      (folder / f'{step}').write_text(f'{number}')
+      line = number if isinstance(number, tuple) else (number, 0)
+      (folder / f'{step}').write_text(json.dumps(line))
     mapper = IslandMapper(len(takers), board.peers(i), Rounds(folder))
     return mapper.choose(folder.iterdir())
 
