@@ -204,8 +204,8 @@ class Circle:
         if seat not in bodies and len(bodies) >= self._minimum
       )
       key = next(keys, None) if seat in self._seats else None
-      if not seat.account['step'] or key in self._patient:
-        key = None  # It begins, or may still receive something.
+      if key in self._patient or seat.began in (None, seat.account['step']):
+        key = None  # It may still receive something, or compile.
       if key is None or key != seat.awaited_at:
         seat.awaited_at, seat.awaited = key, 0.0
       else:
@@ -218,6 +218,8 @@ class Circle:
     self._shares: dict[tuple[Any, ...], dict[Seat, bytes]] = {}
     self._patient: set[tuple[Any, ...]] = set()  # In which nobody is late.
     self._known |= {seat.member.name for seat in self._seats}
+    for seat in self._seats:
+      seat.began = None
     self._accused: set[tuple[str, str]] = set()  # Who cannot reach whom.
     self._send(self._generation(self.number, self._seats))
 
@@ -227,11 +229,12 @@ class Circle:
   def _generation(self, number: int, seats: Iterable[Seat]) -> Head:
     """Returns what islands hear of a generation; 0 is of one that prepares."""
     there = self._in_order(seats)
+    known = self._known | {seat.member.name for seat in there}
     return {
       'generation': number,
       'circle': self._id,
       'islands': {s.member.name: s.member.address for s in there},
-      'slots': self.slots,
+      'slots': [name if name in known else FREE for name in self.slots],
       'admissions': self._admissions,
       'calls': self._grace is not None,
     }

@@ -36,6 +36,7 @@ from selsync_jax.islands.program import Form
 from selsync_jax.islands.rounds import Rounds
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs.checkpoints import Choice
+from selsync_jax.runs.checkpoints import Takers
 from selsync_jax.sync.averagers import UnderWay
 from selsync_jax.sync.budget import asks_travel
 from selsync_jax.sync.budget import with_travel
@@ -313,11 +314,11 @@ class IslandMapper(Mapper):
 
     assert self.peers.membership
     self.peers.membership.admit()
-    self._begin({step: (0, 0)}, pack)
+    self._begin({step: Takers(0)}, pack)
     self.digests(digest)
 
   def _begin(
-    self, takers: dict[int, tuple[int, int]], pack: Callable[[int], bytes]
+    self, takers: dict[int, Takers], pack: Callable[[int], bytes]
   ) -> Choice:
     choice, copies = self.peers.complete(_agree, takers, pack)
     self.rounds.begin(self.peers.slots, copies)
@@ -326,7 +327,7 @@ class IslandMapper(Mapper):
 
 def _agree(
   peers: Peers,
-  takers: dict[int, tuple[int, int]],
+  takers: dict[int, Takers],
   pack: Callable[[int], bytes],
 ) -> tuple[Choice, dict[str, str]]:
   """Returns what this island goes on from, and who gets whose checkpoint.
@@ -335,18 +336,17 @@ def _agree(
 
   Args:
     peers: all islands.
-    takers: by the step of each checkpoint that this island has, what
-      `checkpoints.takers` returns; the first is 0 of the one from which the
-      others have to go on.
+    takers: of which islands each checkpoint is that this one has, by its step;
+      the number is 0 of the one from which the others have to go on.
     pack: returns a checkpoint as `packed`; called by all processes of the
       island that sends it, in the first of which it counts.
   """
   pairs = [(step, *about) for step, about in takers.items()]
-  own = np.array(pairs, np.int64).reshape(-1, 3)
+  own = np.array(pairs, np.int64).reshape(-1, 4)
   each = [found.tolist() for found in peers.exchange([own] * peers.size)]
   # Who has saved a step alone, and died, has another one than those who have
   # repeated the step without it.
-  having: dict[tuple[int, int, int], list[int]] = {}
+  having: dict[tuple[int, ...], list[int]] = {}
   for i, found in enumerate(each):
     for saved in found:
       having.setdefault(tuple(saved), []).append(i)
@@ -367,13 +367,14 @@ def _agree(
       f'the islands have no checkpoint in common: {", ".join(newest)}; '
       'restore what is missing, or start all of them over with --restart'
     )
-  (step, number, _), there = max(
+  (step, number, original, _), there = max(
     usable.items(),
     key=lambda each: (each[0][0], len(each[1])),
-    default=((-1, 0, 0), [*range(peers.size)]),
+    default=((-1, 0, -1, 0), [*range(peers.size)]),
   )
   if number == 1:  # That of the others is a copy, which `rounds` must tell.
-    there = there[:1]
+    slots = [peers.slots.index(name) for name in peers.names]
+    there = [i for i in there if slots[i] == original] or there[:1]
   if len(there) == peers.size:
     return Choice(step), {}
   copies = {

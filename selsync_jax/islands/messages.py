@@ -177,6 +177,7 @@ class FlightPeers(Peers, Membership):
       self.late.settle()
     self._members.enter(generation())
     self._outbox.clear()
+    self._exchanged = False
 
   def exchange(self, messages: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Serves the messages, and fetches those of the other islands."""
@@ -213,6 +214,7 @@ class FlightPeers(Peers, Membership):
     self, message: np.ndarray, *, patient: bool = False
   ) -> list[np.ndarray]:
     """Sends a small message to all islands through the meeting point."""
+    patient |= self._exchanged and not self._channel
     shared = self._control.share(self._channel, message.tobytes(), patient)
     received = sum(map(len, shared))
     self._meter.add(sent_bytes=message.nbytes, received_bytes=received)

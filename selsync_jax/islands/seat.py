@@ -31,18 +31,21 @@ class Seat:
     silent: seconds since it has said anything; counted, as this process may be
       frozen.
     is_prepared: whether it would enter, if it has come again.
+    began: the step that it was at when its generation began; `None` until it
+      has told one since.
     awaited: seconds that others have waited for it at one place, counted; this
       place is `awaited_at`.
   """
 
   member: Member
   standing: Standing | None
+  began: int | None
   awaited_at: tuple[Any, ...] | None
 
   def __init__(self, writer: Any):
     self.number = next(_NUMBERS)
     self.silent, self.is_prepared = 0.0, False
-    self.awaited, self.awaited_at = 0.0, None
+    self.began, self.awaited, self.awaited_at = None, 0.0, None
     start: tuple[float, Head] = time.monotonic(), Meter().read()
     self._told = collections.deque([start], WINDOW)
     self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -55,6 +58,8 @@ class Seat:
     """Keeps what the island tells of itself, which a `Meter` has counted."""
     counts = {name: int(head[name]) for name in self._told[0][1]}
     self._told.append((time.monotonic(), counts))
+    if self.began is None:
+      self.began = counts['step']
 
   @property
   def account(self) -> dict[str, float]:

@@ -59,8 +59,9 @@ class _Record(TypedDict):
   config: dict
   metrics: list[list[int]]
   loss: float | None
-  leases: NotRequired[dict]  # Of islands, as is the pace.
+  leases: NotRequired[dict]  # Of islands, as is all below.
   pace: NotRequired[dict]
+  original: NotRequired[int]
 
 
 class Choice(NamedTuple):
@@ -136,16 +137,29 @@ def _read_record(path: files.File) -> dict[str, Any]:
   )
 
 
-def takers(path: pathlib.Path) -> tuple[int, int]:
-  """Returns how many islands must have a checkpoint, so that all can use it.
+class Takers(NamedTuple):
+  """Of which islands a checkpoint is.
 
-  They are those that were there when it was taken; or one, if it was taken for
-  others, who go on from a copy. Also returns a checksum of what is equal in all
-  of these, and differs if some islands have gone on without the others.
+  Attributes:
+    number: how many must have it, so that all can use it: those that were there
+      when it was taken; or one, if it was taken for others, who go on from a
+      copy.
+    original: the worker that has taken it for others, or -1.
+    line: a checksum of what is equal in the checkpoints of all, and differs if
+      some islands have gone on without the others.
   """
+
+  number: int
+  original: int = -1
+  line: int = 0
+
+
+def takers(path: pathlib.Path) -> Takers:
+  """Returns of which islands a checkpoint is."""
   record = _read_record(path)
   equal = json.dumps([record.get('leases'), record.get('pace')])
-  return record['present'], zlib.crc32(equal.encode())
+  line = zlib.crc32(equal.encode())
+  return Takers(record['present'], record.get('original', -1), line)
 
 
 def workers(path: pathlib.Path) -> int:

@@ -153,7 +153,8 @@ class Hooks(contextlib.ExitStack):
     @functools.cache  # They may ask twice, if one of them ends.
     def save() -> pathlib.Path:
       if not now.saves:
-        self.save(state, present=1)  # All go on from it who do not have it.
+        own = self._plan.mapper.local.start
+        self.save(state, present=1, original=own)  # The others have copies.
       checkpoints.wait()
       return checkpoints.folder(step)
 

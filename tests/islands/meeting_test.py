@@ -219,6 +219,7 @@ def test_one_that_is_late_is_waited_for_no_longer_than_the_grace(said, pool):
 
   with meeting.MeetingPoint(3, minimum=2, say=said.put, grace=0.6) as point:
     a, b, c = (each.result() for each in came(point, pool, *'abc'))
+    time.sleep(1.0)
     for peers in a, b, c:
       peers.reach(1)  # Nobody is late before its first step.
     first = pool.submit(come, a)

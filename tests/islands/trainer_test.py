@@ -21,6 +21,7 @@ from selsync_jax.runs import checkpoints
 from selsync_jax.runs import records
 from selsync_jax.runs import weights
 from selsync_jax.runs.checkpoints import Choice
+from selsync_jax.runs.checkpoints import Takers
 from selsync_jax.training.programs import Programs
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import live_runs
@@ -160,9 +161,14 @@ def test_they_resume_from_the_newest_checkpoint_that_all_have(
       ({6: 3, 4: 3}, {6: 3, 8: 1}, {6: 3}),
       [Choice(8, b'1'), Choice(8), Choice(8, b'1')],
     ),
+    # The first has come again with a copy of the second's.
+    (
+      ({8: (1, 1)}, {8: (1, 1)}, {}),
+      [Choice(8, b'1'), Choice(8), Choice(8, b'1')],
+    ),
     # Two and two have gone on without each other, to the same step.
     (
-      ({8: (2, 1), 4: 4}, {8: (2, 1)}, {8: (2, 2)}, {8: (2, 2)}),
+      ({8: (2, -1, 1), 4: 4}, {8: (2, -1, 1)}, *[{8: (2, -1, 2)}] * 2),
       [Choice(8), Choice(8), Choice(8, b'0'), Choice(8, b'0')],
     ),
     # The third has not come in time.
@@ -173,7 +179,7 @@ def test_all_go_on_from_the_newest_checkpoint_that_can_be_of_all(
   takers, chosen, tmp_path, monkeypatch
 ):
   monkeypatch.setattr(
-    checkpoints, 'takers', lambda path: json.loads(path.read_text())
+    checkpoints, 'takers', lambda path: Takers(*json.loads(path.read_text()))
   )
   monkeypatch.setattr(
     checkpoints, 'packed', lambda path: path.parent.name.encode()
@@ -184,7 +190,7 @@ def test_all_go_on_from_the_newest_checkpoint_that_can_be_of_all(
     folder = tmp_path / f'{i}'
     folder.mkdir()
     for step, number in takers[i].items():
-      line = number if isinstance(number, tuple) else (number, 0)
+      line = number if isinstance(number, tuple) else (number,)
       (folder / f'{step}').write_text(json.dumps(line))
     mapper = IslandMapper(len(takers), board.peers(i), Rounds(folder))
     return mapper.choose(folder.iterdir())
