@@ -103,8 +103,8 @@ class Gathering:
     """Waits no longer for those that are missing, if the others are enough."""
     self._meet(is_late=True)
     if self.circle:
-      missing = self.islands - len(self._seats)
-      self._journal.remark(f'the run goes on without {missing} islands')
+      there = f'{len(self._seats)} of {self.islands} islands'
+      self._journal.remark(f'the run goes on with {there}')
 
   def check(self, member: Member) -> None:
     """Raises `ValueError` for an island that does not belong here."""
