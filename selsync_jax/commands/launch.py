@@ -139,8 +139,8 @@ def _meeting_point(
   said, met = iter(point.stdout), threading.Event()
 
   def listen():
-    begins = f': {islands} of {islands}\n', 'the run goes on with '
-    if any(s.endswith(begins[0]) or s.startswith(begins[1]) for s in said):
+    every, some = f': {islands} of {islands}\n', 'the run goes on with '
+    if any(s.endswith(every) or s.startswith(some) for s in said):
       met.set()
     collections.deque(said, 0)  # A pipe that nobody reads would fill.
 

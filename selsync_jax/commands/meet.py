@@ -25,7 +25,8 @@ def add_flags(line: flags.CommandLine, about: str) -> None:
   line.flag('islands', about, flags.whole(1))
   about = 'Least number of islands that train. Default: all.'
   line.flag('minimum', about, flags.whole(1))
-  about = 'Seconds that so many wait for one that is busy. Default: no limit.'
+  about = 'Seconds that --minimum islands wait for others that are busy. '
+  about += 'Default: no limit.'
   line.flag('grace', about, flags.positive)
   about = 'File to which a line of JSON is added when an island comes or goes.'
   line.flag('log', about, pathlib.Path)

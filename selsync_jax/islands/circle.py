@@ -33,8 +33,8 @@ TRIES = 20
 SILENT = 2.0
 """Seconds without a sign of life, after which another may take its place."""
 
-GRACE = 1.0
-"""Seconds from the first island that asks to stop until it is let go.
+ASKING = 1.0
+"""Seconds from an island's request to stop until it is let go.
 
 Whoever ends a whole run asks all of them to stop, but not in the same moment.
 """
@@ -259,7 +259,7 @@ class Circle:
     elif 'stop' in head and seat not in self._asking:
       self._asking.add(seat)
       if self._may_leave:
-        _later(GRACE, lambda: self._let_go(seat))
+        _later(ASKING, lambda: self._let_go(seat))
       else:
         self._ask_all_to_stop()
     elif 'reached' in head:

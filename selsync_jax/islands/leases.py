@@ -233,8 +233,8 @@ def batch_of(
     reader: the worker's.
     cells: see `Leases.next`.
     slot: the worker's.
-    rest: who rests in the step; `None` if nobody ever does. Else the batch says
-      whether this worker does, see `train_step`.
+    rest: the slots of those who rest in the step; `None` if nobody ever does.
+      Else the batch says whether this worker does, see `train_step`.
     last: the batch of the step before, if there is one.
   """
   if rest is None:

@@ -13,7 +13,6 @@ import numpy as np
 
 from selsync_jax.cluster import processes
 from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
 from selsync_jax.data.protocol import Batch
 from selsync_jax.data.protocol import Data
 from selsync_jax.devices import arrays
@@ -23,6 +22,7 @@ from selsync_jax.devices.mapper import Mapper
 from selsync_jax.devices.slices import ONE
 from selsync_jax.devices.slices import Slices
 from selsync_jax.islands import pace
+from selsync_jax.islands import resuming
 from selsync_jax.islands.behind import Behind
 from selsync_jax.islands.leases import batch_of
 from selsync_jax.islands.leases import Leases
@@ -33,10 +33,10 @@ from selsync_jax.islands.peers import Membership
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.program import cut
 from selsync_jax.islands.program import Form
+from selsync_jax.islands.resuming import Takers
 from selsync_jax.islands.rounds import Rounds
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs.checkpoints import Choice
-from selsync_jax.runs.checkpoints import Takers
 from selsync_jax.sync.averagers import UnderWay
 from selsync_jax.sync.budget import asks_travel
 from selsync_jax.sync.budget import with_travel
@@ -280,7 +280,7 @@ class IslandMapper(Mapper):
       RunError: if some have checkpoints, but there is no such one.
     """
     paths = {step: path for path in found if (step := int(path.name))}
-    takers = {step: checkpoints.takers(path) for step, path in paths.items()}
+    takers = {step: resuming.takers(path) for step, path in paths.items()}
     if self.peers.membership:
       self.peers.membership.enter()
 
@@ -320,76 +320,9 @@ class IslandMapper(Mapper):
   def _begin(
     self, takers: dict[int, Takers], pack: Callable[[int], bytes]
   ) -> Choice:
-    choice, copies = self.peers.complete(_agree, takers, pack)
+    choice, copies = self.peers.complete(resuming.agree, takers, pack)
     self.rounds.begin(self.peers.slots, copies)
     return choice
-
-
-def _agree(
-  peers: Peers,
-  takers: dict[int, Takers],
-  pack: Callable[[int], bytes],
-) -> tuple[Choice, dict[str, str]]:
-  """Returns what this island goes on from, and who gets whose checkpoint.
-
-  See `IslandMapper.choose`.
-
-  Args:
-    peers: all islands.
-    takers: of which islands each checkpoint is that this one has, by its step;
-      the number is 0 of the one from which the others have to go on.
-    pack: returns a checkpoint as `packed`; called by all processes of the
-      island that sends it, in the first of which it counts.
-  """
-  pairs = [(step, *about) for step, about in takers.items()]
-  own = np.array(pairs, np.int64).reshape(-1, 4)
-  each = [found.tolist() for found in peers.exchange([own] * peers.size)]
-  # Who has saved a step alone, and died, has another one than those who have
-  # repeated the step without it.
-  having: dict[tuple[int, ...], list[int]] = {}
-  for i, found in enumerate(each):
-    for saved in found:
-      having.setdefault(tuple(saved), []).append(i)
-  given = {saved: there for saved, there in having.items() if not saved[1]}
-  if peers.membership and peers.membership.was_admitted and not given:
-    raise RunError('those who let this island in have ended; start all again')
-  usable = given or {
-    saved: there
-    for saved, there in having.items()
-    if len(there) >= min(saved[1], peers.size)  # Not all need have come.
-  }
-  if having and not usable:
-    newest = (
-      f'{name} {f"step {max(found)[0]}" if found else "none"}'
-      for name, found in zip(peers.names, each, strict=True)
-    )
-    raise RunError(
-      f'the islands have no checkpoint in common: {", ".join(newest)}; '
-      'restore what is missing, or start all of them over with --restart'
-    )
-  (step, number, original, _), there = max(
-    usable.items(),
-    key=lambda each: (each[0][0], len(each[1])),
-    default=((-1, 0, -1, 0), [*range(peers.size)]),
-  )
-  if number == 1:  # That of the others is a copy, which `rounds` must tell.
-    slots = [peers.slots.index(name) for name in peers.names]
-    there = [i for i in there if slots[i] == original] or there[:1]
-  if len(there) == peers.size:
-    return Choice(step), {}
-  copies = {
-    name: peers.names[there[0]]
-    for i, name in enumerate(peers.names)
-    if i not in there
-  }
-  content = pack(step) if peers.index == there[0] else b''
-  whole, nothing = np.frombuffer(content, np.uint8), np.zeros(0, np.uint8)
-  received = peers.exchange(
-    [nothing if i in there else whole for i in range(peers.size)]
-  )
-  if peers.index in there:
-    return Choice(step), copies
-  return Choice(step, received[there[0]].tobytes()), copies
 
 
 def _gather(peers: Peers, message: np.ndarray) -> list[np.ndarray]:

@@ -102,7 +102,7 @@ def peek_record(workdir: pathlib.Path) -> dict[str, Any] | None:
   found = steps(workdir) if processes.is_first() else {}
   intact = (p for p in reversed(found.values()) if damage(p, RECORD) is None)
   path = next(intact, None)
-  return processes.json_from_first(path and _read_record(path))
+  return processes.json_from_first(path and read_record(path))
 
 
 def steps(workdir: pathlib.Path) -> dict[int, pathlib.Path]:
@@ -123,7 +123,7 @@ def candidates(workdir: pathlib.Path) -> set[int]:
   return {newest, *(int(path.name.partition('.')[0]) for path in saving)}
 
 
-def _read_record(path: files.File) -> dict[str, Any]:
+def read_record(path: files.File) -> dict[str, Any]:
   """Returns the record of a checkpoint; refuses that of another version."""
   record = files.read(path / RECORD, dict)
   if record is None:
@@ -137,34 +137,9 @@ def _read_record(path: files.File) -> dict[str, Any]:
   )
 
 
-class Takers(NamedTuple):
-  """Of which islands a checkpoint is.
-
-  Attributes:
-    number: how many must have it, so that all can use it: those that were there
-      when it was taken; or one, if it was taken for others, who go on from a
-      copy.
-    original: the worker that has taken it for others, or -1.
-    line: a checksum of what is equal in the checkpoints of all, and differs if
-      some islands have gone on without the others.
-  """
-
-  number: int
-  original: int = -1
-  line: int = 0
-
-
-def takers(path: pathlib.Path) -> Takers:
-  """Returns of which islands a checkpoint is."""
-  record = _read_record(path)
-  equal = json.dumps([record.get('leases'), record.get('pace')])
-  line = zlib.crc32(equal.encode())
-  return Takers(record['present'], record.get('original', -1), line)
-
-
 def workers(path: pathlib.Path) -> int:
   """Returns how many workers the run of a checkpoint had."""
-  return _read_record(path)['workers']
+  return read_record(path)['workers']
 
 
 def packed(folder: pathlib.Path) -> bytes:
@@ -287,7 +262,7 @@ class Checkpoints:
       self._arrived = _unpacked(choice.content)
     record = None
     if processes.is_first() and choice.step >= 0:
-      record = _read_record(self._arrived or self.folder(choice.step))
+      record = read_record(self._arrived or self.folder(choice.step))
     # A network file system may show the others a checkpoint later.
     known = processes.json_from_first([int(choice.step), record])
     self._newest, self.record = known
@@ -500,7 +475,7 @@ def _losses(workdir: pathlib.Path) -> dict[int, float]:
   losses = {}
   for step, path in steps(workdir).items():
     with contextlib.suppress(files.DamagedFile, CheckpointError):
-      loss = _read_record(path)['loss']
+      loss = read_record(path)['loss']
       if loss is not None and math.isfinite(loss):
         losses[step] = loss
   return losses

@@ -14,7 +14,6 @@ from pyarrow import flight as arrow
 import pytest
 
 from selsync_jax.config import ConfigError
-from selsync_jax.config import LostError
 from selsync_jax.config import RunError
 from selsync_jax.config import Stopped
 from selsync_jax.islands import circle
@@ -171,94 +170,6 @@ def test_one_that_is_asked_to_stop_leaves_if_enough_are_left(said, pool):
     'a has left',
     'c has left',
   }
-
-
-@pytest.mark.parametrize('handed_over', [True, False])
-def test_one_that_leaves_hands_over_before_if_there_is_time(
-  handed_over, said, pool, monkeypatch
-):
-  """It leaves where others may come, when all have been together."""
-  monkeypatch.setattr(circle, 'GRACE', 0.1)
-  monkeypatch.setattr(circle, 'PARTING', 30.0 if handed_over else 0.5)
-
-  def train(peers, leaves):
-    if leaves:
-      peers.membership.ask_to_stop()
-    for step in itertools.count(1):
-      if peers.membership.stops_after(step):
-        return step
-      peers.complete(lambda peers: peers.share(np.zeros(1)))
-      time.sleep(0.01)
-      if handed_over and step % 100 == 0 and peers.membership.admits:
-        admitted.append((step, peers.size))
-        peers.membership.admit()
-        assert peers.size == 2
-
-  admitted = []
-  with meeting.MeetingPoint(3, minimum=2, say=said.put) as point:
-    join = functools.partial(
-      meeting.join, point.invitation, run='a run', timeout=20.0, welcomes=True
-    )
-    islands = [*pool.map(join, 'abc')]
-    work = [pool.submit(train, peers, peers.index == 1) for peers in islands]
-    with pytest.raises(Stopped, match=r'^left after a signal; the others go'):
-      work[1].result(timeout=30)
-    until(said, 'b has left')
-    islands[0].membership.ask_to_stop()  # Too few would be left.
-    assert work[0].result() == work[2].result()
-    assert admitted == [(100, 3)] * 3 * handed_over
-    futures.wait(pool.submit(peers.close) for peers in islands)
-
-
-def test_one_that_is_late_is_waited_for_no_longer_than_the_grace(said, pool):
-  """If those who wait are enough to go on."""
-
-  def come(peers):
-    peers.complete(lambda peers: peers.exchange([np.zeros(1)] * peers.size))
-    return peers.names
-
-  with meeting.MeetingPoint(3, minimum=2, say=said.put, grace=0.6) as point:
-    a, b, c = (each.result() for each in came(point, pool, *'abc'))
-    time.sleep(1.0)
-    for peers in a, b, c:
-      peers.reach(1)  # Nobody is late before its first step.
-    first = pool.submit(come, a)
-    time.sleep(1.5)  # It waits alone.
-    second = pool.submit(come, b)
-    assert first.result() == second.result() == ('a', 'b')
-    with pytest.raises(LostError, match=r'^island c is more than 0\.6 s late$'):
-      come(c)
-    until(said, 'c is more than 0.6 s late')
-    futures.wait(pool.submit(peers.close) for peers in (a, b))
-
-
-def test_a_run_begins_with_enough_islands_and_others_come_late(said, pool):
-  with meeting.MeetingPoint(3, 'localhost', 0, 1.0, said.put, 2) as point:
-    join = functools.partial(
-      meeting.join, point.invitation, run='a run', timeout=20.0, welcomes=True
-    )
-    for known in ('d', 'b', ''), ('d', 'b', 'a'):
-      # The second knows which it was, and is the first: as in its last run.
-      islands = [
-        pool.submit(join, 'b'),
-        pool.submit(functools.partial(join, slot=0), 'd'),
-      ]
-      b, d = (island.result() for island in islands)
-      until(said, 'the run goes on with 2 of 3 islands')
-      assert b.names == d.names == ('d', 'b') and tuple(b.slots) == known
-      assert (d.slot, b.slot) == (0, 1)
-      if '' in known:
-        join('random').fail()  # It has not trained, so its slot is free again.
-        until(said, 'random has failed')
-      late = join('a')
-      assert late.prepares and late.slot == 2
-      entered = pool.submit(enter, late)
-      admit([b, d], pool)
-      entered.result()
-      assert {peers.names for peers in (b, d, late)} == {('d', 'b', 'a')}
-      with pytest.raises(RunError, match=r'island c is not one of a, b, d$'):
-        join('c')
-      futures.wait(pool.submit(peers.close) for peers in (b, d, late))
 
 
 @pytest.fixture

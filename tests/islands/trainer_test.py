@@ -12,16 +12,17 @@ from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.devices import backend
 from selsync_jax.devices.slices import Slices
+from selsync_jax.islands import resuming
 from selsync_jax.islands import rounds
 from selsync_jax.islands.board import Board
 from selsync_jax.islands.mapper import IslandMapper
 from selsync_jax.islands.replay import replay
+from selsync_jax.islands.resuming import Takers
 from selsync_jax.islands.rounds import Rounds
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs import records
 from selsync_jax.runs import weights
 from selsync_jax.runs.checkpoints import Choice
-from selsync_jax.runs.checkpoints import Takers
 from selsync_jax.training.programs import Programs
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import live_runs
@@ -179,7 +180,7 @@ def test_all_go_on_from_the_newest_checkpoint_that_can_be_of_all(
   takers, chosen, tmp_path, monkeypatch
 ):
   monkeypatch.setattr(
-    checkpoints, 'takers', lambda path: Takers(*json.loads(path.read_text()))
+    resuming, 'takers', lambda path: Takers(*json.loads(path.read_text()))
   )
   monkeypatch.setattr(
     checkpoints, 'packed', lambda path: path.parent.name.encode()
