@@ -311,16 +311,19 @@ def _join_islands(
   slot = None
   if not options.restart:
     slot = rounds.slot(options.workdir, options.island)
+  invited = meeting.Invitation.parse(options.join)
+  timeout = options.cluster_timeout
   join = functools.partial(
     meeting.join,
-    meeting.Invitation.parse(options.join),
+    invited,
     options.island,
     json.dumps(alike, sort_keys=True),
-    options.cluster_timeout,
+    timeout,
     welcomes=True,
     slot=slot,
   )
-  peers = led.Led(join) if processes.count() > 1 else join()
+  relay = functools.partial(meeting.relay, invited, timeout)
+  peers = led.Led(join, relay) if processes.count() > 1 else join()
   stack.enter_context(peers)
   return mapper.IslandMapper(
     config.workers,

@@ -234,6 +234,7 @@ class Circle:
       'generation': number,
       'circle': self._id,
       'islands': {s.member.name: s.member.address for s in there},
+      'relays': {s.member.name: s.member.relays for s in there},
       'slots': [name if name in known else FREE for name in self.slots],
       'admissions': self._admissions,
       'calls': self._grace is not None,

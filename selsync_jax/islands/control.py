@@ -9,7 +9,7 @@ and looks for it meanwhile. Started again, the point learns from the islands
 what it knew, and they are another generation: see `standing`.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 import contextlib
 import dataclasses
 import json
@@ -60,6 +60,7 @@ class Member:
     timeout: seconds until an island that is silent counts as lost.
     welcomes: whether it lets others in while it runs; see `Control.admit`.
     slot: the place that it has had among the run's islands, if it knows one.
+    relays: `host:port` of each `Relay` in its other processes.
   """
 
   name: str
@@ -68,6 +69,7 @@ class Member:
   timeout: float
   welcomes: bool
   slot: int | None = None
+  relays: Sequence[str] = ()
 
 
 def encode(head: Head, body: bytes = b'') -> bytes:

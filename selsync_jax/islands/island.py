@@ -124,7 +124,8 @@ class Island:
     join = functools.partial(
       meeting.join, invited, name, f'{parts} {shapes}', timeout, limit
     )
-    peers = Led(join) if jax.process_count() > 1 else join()
+    relay = functools.partial(meeting.relay, invited, timeout)
+    peers = Led(join, relay) if jax.process_count() > 1 else join()
     return cls(peers, params, strategy)
 
   @property

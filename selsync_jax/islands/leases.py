@@ -5,9 +5,10 @@ after the other: its column, a row at each step. Whoever is there does so here,
 too. When others are gone, the columns that are furthest behind are leased, for
 some steps, to islands whose own columns are ahead.
 
-What an island has computed counts with the next average. If it ends before, the
-others read again what it has read since the average before. Where an average is
-of all parameters of all islands, every batch counts once.
+What an island has computed counts with the next average, or at once if it is
+alone. If it ends before, the others read again what it has read since the
+average before. Where an average is of all parameters of all islands, every
+batch counts once.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -151,6 +152,8 @@ class Leases:
     if arrived is not None:
       self._returned += [] if arrived else self._doubtful
       self._travels, self._doubtful = [], []
+    if len(there) == 1:  # Its parameters are those of all.
+      self._open, self._travels = [], []
     if synced:
       self._travels += self._open if late else []
       self._open = []
@@ -161,10 +164,11 @@ class Leases:
     """Whether islands may come after the step that is complete.
 
     Who comes right after an average has the parameters of all, so that nothing
-    counts twice in the next one. If there is no average, it comes at the end of
-    the leases.
+    counts twice in the next one. Those of an island that is alone are always
+    of all. If there is no average, it comes at the end of the leases.
     """
-    return self.averaged or not self._left
+    is_alone = len(self._columns) == 1
+    return self.averaged or is_alone or not self._left
 
   def lose(self, slots: Iterable[int]) -> None:
     """Notes that slots have lost what they have computed since an average."""

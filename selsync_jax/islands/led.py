@@ -1,14 +1,17 @@
 """An island of several processes: the first of them speaks for all.
 
 The processes of an island share one JAX runtime and run one program. What they
-exchange with other islands passes through the first, which gives the others
-what it gets, or the error, over the fast links between them. So all take the
-same way through the program, whatever happens to other islands.
+exchange with other islands comes to the first, which gives the others what it
+gets, or the error, over the fast links between them. So all take the same way
+through the program, whatever happens to other islands. The others are further
+ways to it: see `relay`.
 """
 
 from collections.abc import Callable, Sequence
+import functools
 import pickle
-from typing import Any, NamedTuple
+import sys
+from typing import Any, NamedTuple, TYPE_CHECKING
 
 import jax
 from jax.experimental import multihost_utils
@@ -21,6 +24,12 @@ from selsync_jax.config import Stopped
 from selsync_jax.islands.peers import Membership
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.peers import Regrouped
+
+if TYPE_CHECKING:
+  from selsync_jax.islands.relay import Relay  # Imports Arrow.
+
+_LONGEST = 64
+"""The most bytes of an address."""
 
 
 class _View(NamedTuple):
@@ -40,16 +49,28 @@ class Led(Peers, Membership):
   All processes of the island make the same calls.
 
   Args:
-    join: what the first process calls to join the other islands.
+    join: what the first process calls to join the other islands, with the
+      addresses of the `relays`.
+    relay: what each other process calls to make one. If it cannot, it prints a
+      line, and what the island sends and receives takes other ways.
 
   Raises:
     RunError: in all processes, if `join` does.
   """
 
-  def __init__(self, join: Callable[[], Peers]):
+  def __init__(self, join: Callable[..., Peers], relay: Callable[[], 'Relay']):
     self._outer: Any = None  # Only in the first process.
+    self._relay: Relay | None = None  # In each other, if it has one.
     self._asks = self._exchanged = False
-    self._led(lambda: self._join(join))
+    if not processes.is_first():
+      try:
+        self._relay = relay()
+      except RunError as error:
+        print(f'{error}; it is no way to other islands', file=sys.stderr)
+    own = self._relay.address if self._relay else ''
+    each = processes.digests(own.encode().ljust(_LONGEST)).values()
+    relays = [address for row in each if (address := row.decode().strip())]
+    self._led(lambda: self._join(functools.partial(join, relays=relays)))
 
   def _join(self, join: Callable[[], Peers]) -> None:
     self._outer = join()
@@ -162,11 +183,15 @@ class Led(Peers, Membership):
     """Leaves, when all have fetched what this island has sent them."""
     if self._outer:
       self._outer.close(finished)
+    if self._relay:
+      self._relay.shutdown()
 
   def fail(self) -> None:
     """Leaves at once; the others hear that this island has failed."""
     if self._outer:
       self._outer.fail()
+    if self._relay:
+      self._relay.shutdown()
 
   def _led(self, do: Callable[[], Any]) -> Any:
     """Returns, or raises, in all processes what `do` does in the first."""

@@ -6,7 +6,7 @@ there, each learns its index, where the others are, and the credentials of the
 run.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import dataclasses
 import hashlib
@@ -36,7 +36,9 @@ from selsync_jax.islands.messages import FlightPeers
 from selsync_jax.islands.messages import Members
 from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.outbox import Outbox
+from selsync_jax.islands.outbox import PATIENCE
 from selsync_jax.islands.peers import Peers
+from selsync_jax.islands.relay import Relay
 from selsync_jax.islands.seat import Seat
 from selsync_jax.islands.standing import Standing
 from selsync_jax.runs.journal import Journal
@@ -209,6 +211,7 @@ def join(
   limit: float | None = None,
   welcomes: bool = False,
   slot: int | None = None,
+  relays: Sequence[str] = (),
 ) -> Peers:
   """Joins a run, and returns its islands when all have joined.
 
@@ -224,6 +227,7 @@ def join(
       sets none.
     welcomes: whether this island lets in those who come while it runs.
     slot: the place that it has had among the run's islands, if it knows one.
+    relays: the address of each `relay` of its other processes.
 
   Raises:
     RunError: if the meeting point cannot be reached or refuses the island.
@@ -232,15 +236,13 @@ def join(
   meter = Meter()
   with contextlib.ExitStack() as stack:
     with reach(invitation, timeout) as (host, certificate, point):
-      options = call_options(invitation.token, timeout)
-      (key,) = point.do_action(flight.Action('key', b''), options)
-      token, key = invitation.token, key.body.to_pybytes()
-      credentials = Credentials(token, certificate, key)
+      token = invitation.token
+      credentials = _credentials(token, certificate, point, timeout)
       outbox = Outbox(f'{host}:0', credentials, meter, limit)
       stack.callback(outbox.shutdown)
       address = f'{host}:{outbox.port}'
       digest = hashlib.sha256(run.encode()).hexdigest()
-      member = Member(name, address, digest, timeout, welcomes, slot)
+      member = Member(name, address, digest, timeout, welcomes, slot, relays)
       control = Control(point, invitation.address, token, member, meter)
       stack.callback(control.fail)
     members = Members(control.enter())
@@ -248,6 +250,31 @@ def join(
   return FlightPeers(
     name, members, outbox, control, credentials, meter, timeout
   )
+
+
+def relay(invitation: Invitation, timeout: float = 60.0) -> Relay:
+  """Returns a relay in a process of an island that is not the first.
+
+  Args:
+    invitation: the meeting point's invitation.
+    timeout: that of the island, see `join`.
+
+  Raises:
+    RunError: if the meeting point cannot be reached.
+  """
+  with reach(invitation, timeout) as (host, certificate, point):
+    token = invitation.token
+    credentials = _credentials(token, certificate, point, timeout)
+    return Relay(host, credentials, PATIENCE + 2 * timeout)
+
+
+def _credentials(
+  token: str, certificate: bytes, point: flight.FlightClient, timeout: float
+) -> Credentials:
+  """Returns those of the run, of which a meeting point has the key."""
+  options = call_options(token, timeout)
+  (key,) = point.do_action(flight.Action('key', b''), options)
+  return Credentials(token, certificate, key.body.to_pybytes())
 
 
 def _check_unfinished(circle: Circle, member: Member) -> None:
@@ -265,8 +292,10 @@ def _introduced(hello: Any) -> tuple[Member, Standing | None]:
     raise ValueError(f'an island says {", ".join(fields)}, and its standing')
   standing = hello.pop('standing')
   member = Member(**hello)
-  for name in ('name', 'address', 'run'):
-    value = getattr(member, name)
+  if not isinstance(member.relays, list):
+    raise ValueError('relays: must be a list')
+  texts = [(name, getattr(member, name)) for name in ('name', 'address', 'run')]
+  for name, value in [*texts, *(('relays', each) for each in member.relays)]:
     usable = isinstance(value, str) and value.isprintable()
     if not usable or not 0 < len(value) <= 200:
       raise ValueError(f'{name}: must be a text of 1 to 200 characters')

@@ -5,14 +5,15 @@ have for it, from several islands at a time, so that one that is late leaves no
 link idle.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent import futures
 import contextlib
+import functools
 import json
 import math
 import threading
 import time
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -32,6 +33,12 @@ from selsync_jax.islands.outbox import PATIENCE
 from selsync_jax.islands.outbox import PIECE
 from selsync_jax.islands.peers import Membership
 from selsync_jax.islands.peers import Peers
+from selsync_jax.islands.relay import call_over
+
+Relays = tuple[str, ...]
+"""The addresses of the relays on a way; none if it is direct."""
+
+T, R = TypeVar('T'), TypeVar('R')
 
 FLOWS = 4
 """Messages that an island fetches at a time."""
@@ -47,6 +54,7 @@ class Members:
     was_admitted: whether this island was not in the first one of all.
     generation: its number; 0 while this island prepares.
     addresses: every island's `host:port` by name, in the order of the indices.
+    relays: the addresses of its `Relay`s, by name.
     slots: the names of all islands of the run, see `Peers.slots`.
     calls: whether they say when they have come to an average, see `meet`.
   """
@@ -54,6 +62,7 @@ class Members:
   was_admitted: bool
   generation = 0
   addresses: dict[str, str]
+  relays: dict[str, list[str]]
   slots: list[str]
   calls: bool
 
@@ -66,6 +75,7 @@ class Members:
       self.was_admitted = generation['admissions'] > 0
     self.generation = generation['generation']
     self.addresses = generation['islands']
+    self.relays = generation['relays']
     self.slots, self.calls = generation['slots'], generation['calls']
 
 
@@ -99,6 +109,7 @@ class FlightPeers(Peers, Membership):
     self._credentials, self._meter = credentials, meter
     self._timeout = timeout
     self._clients: dict[str, flight.FlightClient] = {}  # By address.
+    self._broken: set[Relays] = set()  # Over these a call has failed.
     self._generation = self._count = 0  # Exchanges in a generation.
     self._exchanged = False  # Since the others have completed anything.
 
@@ -183,7 +194,9 @@ class FlightPeers(Peers, Membership):
     """Serves the messages, and fetches those of the other islands."""
     if self._generation != self._members.generation:
       self._generation, self._count = self._members.generation, 0
-      there = self._members.addresses.values()
+      self._broken.clear()
+      there = {*self._members.addresses.values()}
+      there.update(*self._members.relays.values())
       for address in self._clients.keys() - there:
         self._disconnect(address)
     if not (self._exchanged or self._channel):
@@ -191,16 +204,10 @@ class FlightPeers(Peers, Membership):
     self._count, self._exchanged = self._count + 1, True
     self._outbox.put(self._key(self._count), messages)
     senders = [(self.index + i) % self.size for i in range(1, self.size)]
-    calls = {sender: futures.Future[np.ndarray]() for sender in senders}
-    rest = iter(senders)
-    for _ in senders[:FLOWS]:  # No pool: it takes no work as a process ends.
-      threading.Thread(
-        target=self._fetch_each, args=(rest, calls), daemon=True
-      ).start()
-    futures.wait(calls.values())
     received = [*messages]
-    for sender, call in calls.items():
-      received[sender] = call.result()
+    found = _shared_out(senders, [self._fetch] * FLOWS)
+    for sender, message in zip(senders, found, strict=True):
+      received[sender] = message
     # Who has sent its messages of this exchange has all of the one before.
     self._outbox.drop(self._key(self._count - 1))
     return received
@@ -255,28 +262,43 @@ class FlightPeers(Peers, Membership):
   def _key(self, count: int) -> Key:
     return self._generation, self._channel, count
 
-  def _fetch_each(
-    self,
-    senders: Iterator[int],
-    calls: Mapping[int, futures.Future[np.ndarray]],
-  ) -> None:
-    """Fetches messages as long as there are senders left."""
-    for sender in senders:
-      try:
-        calls[sender].set_result(self._fetch(sender))
-      except BaseException as error:
-        calls[sender].set_exception(error)
-
   def _fetch(self, sender: int) -> np.ndarray:
     """Returns the message of an island, in however many pieces it comes."""
     about, blocks = self._call(sender, 0)
     dtype = np.dtype(about[b'dtype'].decode())
     shape = json.loads(about[b'shape'])
-    for start in range(PIECE, math.prod(shape) * dtype.itemsize, PIECE):
-      blocks += self._call(sender, start)[1]
+    starts = range(PIECE, math.prod(shape) * dtype.itemsize, PIECE)
+    ways = [
+      functools.partial(self._call_over, relays, sender)
+      for relays in self._ways(self.names[sender])
+    ]
+    for _, more in _shared_out(starts, ways):
+      blocks += more
     parts = [np.frombuffer(block, np.uint8) for block in blocks]
     whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
     return whole.view(dtype).reshape(shape)
+
+  def _ways(self, name: str) -> list[Relays]:
+    """Returns the relays on each way to an island; the last one has none.
+
+    Not all are needed for a few pieces, the first of which comes directly.
+    """
+    own, its = (['', *self._members.relays[n]] for n in (self._name, name))
+    processes = reversed(range(max(len(own), len(its))))
+    pairs = [(own[p % len(own)], its[p % len(its)]) for p in processes]
+    return [tuple(relay for relay in pair if relay) for pair in pairs]
+
+  def _call_over(
+    self, relays: Relays, sender: int, start: int
+  ) -> tuple[Any, list[Any]]:
+    """Returns what `_call` does, over relays if these pass it on."""
+    if relays and relays not in self._broken:
+      try:
+        return self._attempt(relays, sender, start)
+      except ERRORS:
+        self._control.check()
+        self._broken.add(relays)
+    return self._call(sender, start)
 
   def _call(self, sender: int, start: int) -> tuple[Any, list[Any]]:
     """Returns the metadata and the blocks of a piece of a message.
@@ -286,27 +308,19 @@ class FlightPeers(Peers, Membership):
     meeting point ends one.
     """
     name = self.names[sender]
-    key = self._key(self._count), self.index, start
-    ticket = flight.FlightDescriptor.for_command(json.dumps(key))
     # Of one that is silent everywhere, the meeting point says so before.
-    token, patience = self._credentials.token, PATIENCE + 2 * self._timeout
     unreached, is_new, accuses = None, False, False
     while True:
       self._control.check()
       began = time.monotonic()
       try:
-        options = call_options(token, patience)
-        writer, reader = self._client(name).do_exchange(ticket, options)
-        with writer, self._control.cancelling(reader.cancel):
-          about = reader.schema.metadata
-          chunks = [chunk.data.column(0)[0].as_buffer() for chunk in reader]
-        self._meter.add(received_bytes=sum(chunk.size for chunk in chunks))
+        found = self._attempt((), sender, start)
         if accuses:
           self._control.acquit(name)
-        return about, chunks
+        return found
       except flight.FlightTimedOutError:
         self._control.check()  # It may have ended meanwhile.
-        is_silent, unreached = time.monotonic() - began >= patience, None
+        is_silent, unreached = time.monotonic() - began >= self._patience, None
         if is_silent and not is_new:  # Networks forget idle connections.
           self._disconnect(self._members.addresses[name])
           is_new = True
@@ -321,14 +335,58 @@ class FlightPeers(Peers, Membership):
           accuses = True
         time.sleep(0.1)
 
+  @property
+  def _patience(self) -> float:
+    """The seconds after which a call has failed."""
+    return PATIENCE + 2 * self._timeout
+
+  def _attempt(
+    self, relays: Relays, sender: int, start: int
+  ) -> tuple[Any, list[Any]]:
+    """Returns what `_call` does, if one attempt is enough."""
+    own = self._members.addresses[self.names[sender]]
+    key = self._key(self._count), self.index, start
+    address, command = call_over([*relays, own], json.dumps(key))
+    wanted = flight.FlightDescriptor.for_command(command)
+    options = call_options(self._credentials.token, self._patience)
+    writer, reader = self._client(address).do_exchange(wanted, options)
+    with writer, self._control.cancelling(reader.cancel):
+      about = reader.schema.metadata
+      chunks = [chunk.data.column(0)[0].as_buffer() for chunk in reader]
+    self._meter.add(received_bytes=sum(chunk.size for chunk in chunks))
+    return about, chunks
+
   def _disconnect(self, address: str) -> None:
     """Closes this channel's connection to an address."""
-    self._clients.pop(address).close()
+    if found := self._clients.pop(address, None):
+      found.close()
 
-  def _client(self, name: str) -> flight.FlightClient:
-    """Returns this channel's connection to an island."""
-    address = self._members.addresses[name]
+  def _client(self, address: str) -> flight.FlightClient:
+    """Returns this channel's connection to an address."""
     if address not in self._clients:
       certificate = self._credentials.certificate
       self._clients[address] = client(address, certificate)
     return self._clients[address]
+
+
+def _shared_out(
+  items: Sequence[T], works: Sequence[Callable[[T], R]]
+) -> list[R]:
+  """Returns what works return for items, each of which the next free one takes.
+
+  Each work has a thread of its own.
+  """
+  calls = {item: futures.Future[R]() for item in items}
+  rest = iter(items)
+
+  def take(work: Callable[[T], R]) -> None:
+    for item in rest:
+      try:
+        calls[item].set_result(work(item))
+      except BaseException as error:
+        calls[item].set_exception(error)
+
+  for work in works[: len(items)]:  # No pool: it takes none as a process ends.
+    threading.Thread(target=take, args=(work,), daemon=True).start()
+  futures.wait(calls.values())
+  return [call.result() for call in calls.values()]

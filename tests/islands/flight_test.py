@@ -2,7 +2,9 @@
 
 from concurrent import futures
 import contextlib
+import functools
 import itertools
+import json
 import queue
 import sys
 import threading
@@ -20,6 +22,7 @@ from selsync_jax.islands import flight
 from selsync_jax.islands import meeting
 from selsync_jax.islands import messages
 from selsync_jax.islands import outbox
+from selsync_jax.islands import relay
 from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.outbox import Outbox
 from selsync_jax.islands.peers import Regrouped
@@ -82,6 +85,54 @@ def test_a_mean_arrives_whatever_its_length_and_type(islands, monkeypatch):
       np.testing.assert_array_equal(few, large[:3])
       np.testing.assert_array_equal(one, large[0], strict=True)
       assert none.shape == (0,)
+
+
+def test_large_messages_pass_over_all_processes_of_an_island(monkeypatch):
+  """Of three and of two processes; and over the others, when one has ended."""
+  for room in (messages, outbox):
+    monkeypatch.setattr(room, 'PIECE', 1 << 12)
+  passed, changed = set(), threading.Condition()
+  pass_on, serve = relay.Relay.do_exchange, Outbox.do_exchange
+
+  def noted(self, *call):
+    with changed:
+      passed.add(self)
+      changed.notify_all()
+    pass_on(self, *call)
+
+  def held(box, context, descriptor, *call):
+    if json.loads(descriptor.command)[-1]:  # Not the first piece.
+      with changed:
+        assert changed.wait_for(lambda: len(passed) == 3, 20)
+    serve(box, context, descriptor, *call)
+
+  monkeypatch.setattr(relay.Relay, 'do_exchange', noted)
+  monkeypatch.setattr(Outbox, 'do_exchange', held)
+  rows = np.random.default_rng(0).normal(size=(2, 20_000))
+  with (
+    meeting.MeetingPoint(2) as point,
+    futures.ThreadPoolExecutor(2) as pool,
+    contextlib.ExitStack() as stack,
+  ):
+    relays = [
+      stack.enter_context(meeting.relay(point.invitation)) for _ in range(3)
+    ]
+    addresses = [each.address for each in relays]
+    join = functools.partial(meeting.join, point.invitation, run='a run')
+    islands = [
+      pool.submit(join, 'maui', relays=addresses[:2]),
+      pool.submit(join, 'oahu', relays=addresses[2:]),
+    ]
+
+    def exchange(each):
+      peers = each.result(timeout=20)
+      return peers.exchange([rows[peers.index]] * 2)
+
+    for each in relays:
+      for found in pool.map(exchange, islands):
+        np.testing.assert_array_equal(found, rows)
+      each.shutdown()
+    futures.wait(pool.submit(each.result().close) for each in islands)
 
 
 def test_channels_are_apart(islands):

@@ -62,6 +62,10 @@ def test_every_batch_counts_once_or_is_read_again(history):
       travels[slot, cell] &= slot in completed - copied
     for slot in completed:
       own[slot].append(cells[slot])
+    if len(completed) == 1:  # What it has counts at once.
+      model += own.pop(slot)
+      model += [cell for (_, cell), has in travels.items() if has]
+      travels = {key: has for key, has in travels.items() if not has}
     if arrived is not None:
       model += [cell for (_, cell), has in travels.items() if arrived or has]
       travels = {}
@@ -124,6 +128,19 @@ def test_islands_enter_after_an_average_or_at_the_end_of_the_leases(late):
     leases.complete([0, 1], synced=step == 7, late=late, arrived=arrived)
     entries += [step] if leases.may_enter else []
   assert entries == [9 if late else 7, TERM, 2 * TERM]
+
+
+@pytest.mark.parametrize('late', [False, True])
+def test_what_an_island_computes_alone_counts_at_once(late):
+  """So others may come at any time, and have it."""
+  leases = Leases(2)
+  for there in [0, 1], [0], [0]:
+    leases.next(there)
+    leases.complete(there, synced=len(there) == 1, late=late)
+    assert leases.may_enter == (len(there) == 1)
+  assert leases.next([0, 1]) == {0: (0, 2), 1: (1, 1)}
+  leases.complete([1])  # The first one ends, after the other one has come.
+  assert leases.next([1]) == {1: (0, 2)}
 
 
 def test_a_reader_reads_what_the_worker_of_a_column_would():

@@ -1,8 +1,10 @@
 """An island whose devices share its parameters: `INVITATION NAME`.
 
-It may be one process, or one of several. It prints what it has at the end.
+It may be one process, or one of several. It prints what it has at the end, and
+how often this process has passed on a piece of a message.
 """
 
+import itertools
 import sys
 
 import jax
@@ -15,9 +17,23 @@ import numpy as np
 import optax
 
 import selsync_jax as ss
+from selsync_jax.islands import messages
+from selsync_jax.islands import outbox
+from selsync_jax.islands import relay
 
-LENGTH = 64
+LENGTH = WIDTH = 64
 TX = optax.adam(0.02)
+
+messages.PIECE = outbox.PIECE = 256  # So that messages have several.
+answer, passed = relay.Relay.do_exchange, itertools.count()
+
+
+def pass_on(self, *call):
+  next(passed)
+  answer(self, *call)
+
+
+relay.Relay.do_exchange = pass_on
 
 
 def loss(params, x):
@@ -33,8 +49,8 @@ def local_step(params, opt_state, x):
 
 
 def init():
-  w = jax.random.normal(jax.random.key(0), (LENGTH, 4))
-  return {'w': w, 'v': jnp.ones(4)}
+  w = jax.random.normal(jax.random.key(0), (LENGTH, WIDTH)) / 8
+  return {'w': w, 'v': jnp.ones(WIDTH) / 8}
 
 
 with ss.join():
@@ -57,4 +73,5 @@ with ss.join():
     params = island.leave(params)
   found = multihost_utils.process_allgather(params, tiled=True)
   assert not params['w'].is_fully_replicated
-  print('has', *(x.tobytes().hex() for x in jax.tree.leaves(found)), flush=True)
+  has = (x.tobytes().hex() for x in jax.tree.leaves(found))
+  print('has', *has, 'passed', next(passed), flush=True)
