@@ -32,6 +32,7 @@ def run(
   bandwidth: str | None,
   command: Sequence[str],
   timeout: float | None = None,
+  site: int = 1,
 ) -> list[str]:
   """Runs a command on every host of an emulated cluster.
 
@@ -41,6 +42,7 @@ def run(
       `200mbit`; `None` does not limit it.
     command: to run on each host.
     timeout: in seconds.
+    site: the number of hosts at each site, within which no link is limited.
 
   Returns:
     The standard output of each host.
@@ -49,7 +51,11 @@ def run(
     RuntimeError: if the command failed on a host, with its output.
   """
   with tempfile.TemporaryDirectory() as folder:
-    flags = [f'--hosts={hosts}', f'--bandwidth={bandwidth or ""}']
+    flags = [
+      f'--hosts={hosts}',
+      f'--bandwidth={bandwidth or ""}',
+      f'--site={site}',
+    ]
     done = inside(
       *('benchmarks.network.cluster', f'--inside={folder}', *flags),
       *('--', *command),
@@ -64,7 +70,11 @@ def run(
 
 
 def figures(
-  hosts: int, bandwidth: str | None, module: str, *arguments: str
+  hosts: int,
+  bandwidth: str | None,
+  module: str,
+  *arguments: str,
+  site: int = 1,
 ) -> list[Any]:
   """Runs a benchmark on every host of an emulated cluster.
 
@@ -72,7 +82,8 @@ def figures(
     hosts: number of hosts.
     bandwidth: see `run`.
     module: a module of benchmarks/network/, which ends with a line of JSON.
-    arguments: of its command line.
+    *arguments: of its command line.
+    site: see `run`.
 
   Returns:
     What each host printed.
@@ -81,7 +92,7 @@ def figures(
     RuntimeError: if the benchmark failed on a host, with its output.
   """
   command = [sys.executable, '-m', f'benchmarks.network.{module}', *arguments]
-  outputs = run(hosts, bandwidth, command, 900)
+  outputs = run(hosts, bandwidth, command, 900, site)
   return [json.loads(output.splitlines()[-1]) for output in outputs]
 
 
@@ -116,12 +127,11 @@ def _start(
     )
 
 
-def _inside(
-  hosts: int, bandwidth: str, folder: pathlib.Path, command: Sequence[str]
-) -> int:
+def _inside(options: argparse.Namespace) -> int:
   """Builds the cluster and runs the command; returns the exit code."""
-  built = Hosts(hosts, bandwidth, folder)
-  children = [_start(built, i, folder, command) for i in range(hosts)]
+  hosts, folder = options.hosts, options.inside
+  built = Hosts(hosts, options.bandwidth, folder, options.site)
+  children = [_start(built, i, folder, options.command) for i in range(hosts)]
   said: dict[int, str] = {}
 
   def listen(i, child):
@@ -153,17 +163,20 @@ def main() -> None:
   parser.add_argument(
     '--bandwidth', default='200mbit', help="in tc(8)'s notation"
   )
+  parser.add_argument(
+    '--site', type=int, default=1, help='hosts at a site, with fast links'
+  )
   parser.add_argument('--inside', type=pathlib.Path, help=argparse.SUPPRESS)
   parser.add_argument('command', nargs='+', help='after --')
   options = parser.parse_args()
   if options.inside:
-    sys.exit(
-      _inside(options.hosts, options.bandwidth, options.inside, options.command)
-    )
+    sys.exit(_inside(options))
   if reason := missing():
     sys.exit(f'cluster.py: {reason}')
   try:
-    outputs = run(options.hosts, options.bandwidth, options.command)
+    outputs = run(
+      *(options.hosts, options.bandwidth, options.command), site=options.site
+    )
   except RuntimeError as error:
     sys.exit(f'cluster.py: {error}')
   for i, output in enumerate(outputs):

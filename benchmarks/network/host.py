@@ -33,11 +33,12 @@ def joined(devices: int = 1) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def invited(folder: pathlib.Path) -> Iterator[tuple[str, str]]:
+def invited(folder: pathlib.Path, site: int = 1) -> Iterator[tuple[str, str]]:
   """Gives this host its own cores, and lets the hosts meet as islands.
 
   Args:
     folder: an empty folder that all hosts see.
+    site: the number of hosts of each island.
 
   Yields:
     The name of this host's island, and the invitation.
@@ -50,12 +51,12 @@ def invited(folder: pathlib.Path) -> Iterator[tuple[str, str]]:
   made, invitation = folder / 'made', folder / 'invitation'
   with contextlib.ExitStack() as stack:
     if index == 0:
-      point = stack.enter_context(MeetingPoint(hosts, 'host0'))
+      point = stack.enter_context(MeetingPoint(hosts // site, 'host0'))
       made.write_text(str(point.invitation))
       made.rename(invitation)  # The others see it whole.
     while not invitation.exists():
       time.sleep(0.1)
-    yield f'host{index}', invitation.read_text()
+    yield f'host{index // site * site}', invitation.read_text()
 
 
 def bytes_sent() -> int:

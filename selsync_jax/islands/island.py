@@ -107,7 +107,8 @@ class Island:
       timeout: seconds until a message that has not come whole is an error.
       limit: the most bytes per second that this island sends of messages, to
         leave bandwidth for others; `None` sets none. All islands may fetch from
-        this one at once: 4 MiB for each must pass in twice the timeout.
+        this one at once: 4 MiB for each of their processes must pass in twice
+        the timeout.
 
     Raises:
       RunError: if the islands do not meet.
