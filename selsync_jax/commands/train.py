@@ -295,12 +295,11 @@ def _join_islands(
   stack: contextlib.ExitStack,
 ) -> 'IslandMapper':
   """Joins the other islands, until the stack ends it."""
-  from selsync_jax.cluster import processes
   from selsync_jax.devices.slices import Slices
-  from selsync_jax.islands import led
+  from selsync_jax.islands import led  # Imports Arrow.
   from selsync_jax.islands import mapper
-  from selsync_jax.islands import meeting  # Imports Arrow.
   from selsync_jax.islands import rounds
+  from selsync_jax.islands.invitation import Invitation
 
   config = options.settings.config
   alike = {
@@ -311,19 +310,14 @@ def _join_islands(
   slot = None
   if not options.restart:
     slot = rounds.slot(options.workdir, options.island)
-  invited = meeting.Invitation.parse(options.join)
-  timeout = options.cluster_timeout
-  join = functools.partial(
-    meeting.join,
-    invited,
+  peers = led.join(
+    Invitation.parse(options.join),
     options.island,
     json.dumps(alike, sort_keys=True),
-    timeout,
+    options.cluster_timeout,
     welcomes=True,
     slot=slot,
   )
-  relay = functools.partial(meeting.relay, invited, timeout)
-  peers = led.Led(join, relay) if processes.count() > 1 else join()
   stack.enter_context(peers)
   return mapper.IslandMapper(
     config.workers,

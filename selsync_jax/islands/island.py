@@ -17,7 +17,6 @@ from selsync_jax.array_names import by_name
 from selsync_jax.config import RunError
 from selsync_jax.devices.arrays import everywhere
 from selsync_jax.islands.behind import Behind
-from selsync_jax.islands.led import Led
 from selsync_jax.islands.pace import travel
 from selsync_jax.islands.pace import Watch
 from selsync_jax.islands.peers import Peers
@@ -113,7 +112,9 @@ class Island:
     Raises:
       RunError: if the islands do not meet.
     """
-    from selsync_jax.islands import meeting  # Imports Arrow.
+    # These import Arrow.
+    from selsync_jax.islands import led
+    from selsync_jax.islands.invitation import Invitation
 
     _check_strategy(strategy)
     parts = str(strategy.trigger), str(strategy.averager)
@@ -121,12 +122,9 @@ class Island:
       name: (np.shape(x), str(jnp.result_type(x)))
       for name, x in by_name(params).items()
     }
-    invited = meeting.Invitation.parse(invitation)
-    join = functools.partial(
-      meeting.join, invited, name, f'{parts} {shapes}', timeout, limit
-    )
-    relay = functools.partial(meeting.relay, invited, timeout)
-    peers = Led(join, relay) if jax.process_count() > 1 else join()
+    run = f'{parts} {shapes}'
+    invited = Invitation.parse(invitation)
+    peers = led.join(invited, name, run, timeout, limit=limit)
     return cls(peers, params, strategy)
 
   @property

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import functools
 import pickle
 import sys
-from typing import Any, NamedTuple, TYPE_CHECKING
+from typing import Any, NamedTuple
 
 import jax
 from jax.experimental import multihost_utils
@@ -21,12 +21,13 @@ from selsync_jax.cluster import processes
 from selsync_jax.config import LostError
 from selsync_jax.config import RunError
 from selsync_jax.config import Stopped
+from selsync_jax.islands import meeting
+from selsync_jax.islands.invitation import Invitation
+from selsync_jax.islands.invitation import reach
 from selsync_jax.islands.peers import Membership
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.peers import Regrouped
-
-if TYPE_CHECKING:
-  from selsync_jax.islands.relay import Relay  # Imports Arrow.
+from selsync_jax.islands.relay import Relay
 
 _LONGEST = 64
 """The most bytes of an address."""
@@ -49,31 +50,39 @@ class Led(Peers, Membership):
   All processes of the island make the same calls.
 
   Args:
+    invitation: the meeting point's invitation.
+    timeout: see `meeting.join`.
     join: what the first process calls to join the other islands, with the
-      addresses of the `relays`.
-    relay: what each other process calls to make one. If it cannot, it prints a
-      line, and what the island sends and receives takes other ways.
+      addresses of the others' `relays`.
 
   Raises:
     RunError: in all processes, if `join` does.
   """
 
-  def __init__(self, join: Callable[..., Peers], relay: Callable[[], 'Relay']):
+  def __init__(
+    self, invitation: Invitation, timeout: float, join: Callable[..., Peers]
+  ):
     self._outer: Any = None  # Only in the first process.
     self._relay: Relay | None = None  # In each other, if it has one.
     self._asks = self._exchanged = False
+    self._led(lambda: _await(invitation, timeout))
     if not processes.is_first():
-      try:
-        self._relay = relay()
-      except RunError as error:
-        print(f'{error}; it is no way to other islands', file=sys.stderr)
+      self._relay = _relay(invitation, timeout)
     own = self._relay.address if self._relay else ''
     each = processes.digests(own.encode().ljust(_LONGEST)).values()
     relays = [address for row in each if (address := row.decode().strip())]
-    self._led(lambda: self._join(functools.partial(join, relays=relays)))
+    try:
+      self._led(lambda: self._join(functools.partial(join, relays=relays)))
+    except BaseException:
+      self._stop_relay()
+      raise
 
   def _join(self, join: Callable[[], Peers]) -> None:
     self._outer = join()
+
+  def _stop_relay(self) -> None:
+    if self._relay:
+      self._relay.shutdown()
 
   @property
   def membership(self) -> Membership:
@@ -183,15 +192,13 @@ class Led(Peers, Membership):
     """Leaves, when all have fetched what this island has sent them."""
     if self._outer:
       self._outer.close(finished)
-    if self._relay:
-      self._relay.shutdown()
+    self._stop_relay()
 
   def fail(self) -> None:
     """Leaves at once; the others hear that this island has failed."""
     if self._outer:
       self._outer.fail()
-    if self._relay:
-      self._relay.shutdown()
+    self._stop_relay()
 
   def _led(self, do: Callable[[], Any]) -> Any:
     """Returns, or raises, in all processes what `do` does in the first."""
@@ -222,3 +229,27 @@ class Led(Peers, Membership):
       outer.was_admitted,
       outer.admits,
     )
+
+
+def join(
+  invitation: Invitation, name: str, run: str, timeout: float, **more: Any
+) -> Peers:
+  """Joins a run as `meeting.join` does, in each process of an island."""
+  join = functools.partial(meeting.join, invitation, name, run, timeout, **more)
+  return Led(invitation, timeout, join) if processes.count() > 1 else join()
+
+
+def _await(invitation: Invitation, timeout: float) -> None:
+  """Waits until the meeting point serves."""
+  with reach(invitation, timeout):
+    pass
+
+
+def _relay(invitation: Invitation, timeout: float) -> Relay | None:
+  """Returns a relay, if this process reaches the meeting point, too."""
+  try:
+    return meeting.relay(invitation, timeout)
+  except RunError as error:
+    where = f'process {jax.process_index()}'
+    print(f'{where}: {error}; messages pass over others', file=sys.stderr)
+    return None

@@ -90,8 +90,14 @@ class IslandMapper(Mapper):
 
   @property
   def kept(self) -> dict[str, Any]:
-    """The leases and the pace."""
-    return {'leases': self.leases.to_json(), 'pace': self.pace.to_json()}
+    """The leases, the pace, and who has the state of all, if one is alone."""
+    kept: dict[str, Any] = {
+      'leases': self.leases.to_json(),
+      'pace': self.pace.to_json(),
+    }
+    if self.peers.size == 1:
+      kept['original'] = self.peers.slot
+    return kept
 
   @property
   def _there(self) -> list[int]:

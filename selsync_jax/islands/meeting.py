@@ -43,6 +43,9 @@ from selsync_jax.islands.seat import Seat
 from selsync_jax.islands.standing import Standing
 from selsync_jax.runs.journal import Journal
 
+ANSWER = 5.0
+"""Seconds until a meeting point that serves must have answered."""
+
 
 class MeetingPoint(Server):
   """Serves gatherings to whoever has the invitation.
@@ -256,16 +259,17 @@ def relay(invitation: Invitation, timeout: float = 60.0) -> Relay:
   """Returns a relay in a process of an island that is not the first.
 
   Args:
-    invitation: the meeting point's invitation.
+    invitation: that of the meeting point, which serves already.
     timeout: that of the island, see `join`.
 
   Raises:
     RunError: if the meeting point cannot be reached.
   """
-  with reach(invitation, timeout) as (host, certificate, point):
+  seconds = min(timeout, ANSWER)
+  with reach(invitation, seconds) as (host, certificate, point):
     token = invitation.token
-    credentials = _credentials(token, certificate, point, timeout)
-    return Relay(host, credentials, PATIENCE + 2 * timeout)
+    credentials = _credentials(token, certificate, point, seconds)
+    return Relay(host, credentials, PATIENCE + timeout)
 
 
 def _credentials(

@@ -5,15 +5,15 @@ have for it, from several islands at a time, so that one that is late leaves no
 link idle.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 import contextlib
-import functools
+import itertools
 import json
 import math
 import threading
 import time
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -33,15 +33,17 @@ from selsync_jax.islands.outbox import PATIENCE
 from selsync_jax.islands.outbox import PIECE
 from selsync_jax.islands.peers import Membership
 from selsync_jax.islands.peers import Peers
+from selsync_jax.islands.peers import Regrouped
 from selsync_jax.islands.relay import call_over
 
 Relays = tuple[str, ...]
 """The addresses of the relays on a way; none if it is direct."""
 
-T, R = TypeVar('T'), TypeVar('R')
-
 FLOWS = 4
 """Messages that an island fetches at a time."""
+
+MENDING = 300.0
+"""Seconds for which a way over relays is not used after it has failed."""
 
 
 class Members:
@@ -109,7 +111,7 @@ class FlightPeers(Peers, Membership):
     self._credentials, self._meter = credentials, meter
     self._timeout = timeout
     self._clients: dict[str, flight.FlightClient] = {}  # By address.
-    self._broken: set[Relays] = set()  # Over these a call has failed.
+    self._broken: dict[Relays, float] = {}  # Until when they are not used.
     self._generation = self._count = 0  # Exchanges in a generation.
     self._exchanged = False  # Since the others have completed anything.
 
@@ -194,7 +196,6 @@ class FlightPeers(Peers, Membership):
     """Serves the messages, and fetches those of the other islands."""
     if self._generation != self._members.generation:
       self._generation, self._count = self._members.generation, 0
-      self._broken.clear()
       there = {*self._members.addresses.values()}
       there.update(*self._members.relays.values())
       for address in self._clients.keys() - there:
@@ -204,10 +205,16 @@ class FlightPeers(Peers, Membership):
     self._count, self._exchanged = self._count + 1, True
     self._outbox.put(self._key(self._count), messages)
     senders = [(self.index + i) % self.size for i in range(1, self.size)]
+    calls = {sender: futures.Future[np.ndarray]() for sender in senders}
+    rest = iter(senders)
+    for _ in senders[:FLOWS]:  # No pool: it takes no work as a process ends.
+      threading.Thread(
+        target=self._fetch_each, args=(rest, calls), daemon=True
+      ).start()
+    futures.wait(calls.values())
     received = [*messages]
-    found = _shared_out(senders, [self._fetch] * FLOWS)
-    for sender, message in zip(senders, found, strict=True):
-      received[sender] = message
+    for sender, call in calls.items():
+      received[sender] = call.result()
     # Who has sent its messages of this exchange has all of the one before.
     self._outbox.drop(self._key(self._count - 1))
     return received
@@ -262,43 +269,85 @@ class FlightPeers(Peers, Membership):
   def _key(self, count: int) -> Key:
     return self._generation, self._channel, count
 
+  def _fetch_each(
+    self,
+    senders: Iterator[int],
+    calls: Mapping[int, futures.Future[np.ndarray]],
+  ) -> None:
+    """Fetches messages as long as there are senders left."""
+    for sender in senders:
+      try:
+        calls[sender].set_result(self._fetch(sender))
+      except BaseException as error:
+        calls[sender].set_exception(error)
+
   def _fetch(self, sender: int) -> np.ndarray:
-    """Returns the message of an island, in however many pieces it comes."""
-    about, blocks = self._call(sender, 0)
+    """Returns the message of an island, in however many pieces it comes.
+
+    After the first one, each way to the island carries one at a time.
+    """
+    about, first = self._call(sender, 0)
     dtype = np.dtype(about[b'dtype'].decode())
     shape = json.loads(about[b'shape'])
     starts = range(PIECE, math.prod(shape) * dtype.itemsize, PIECE)
+    rest, pieces = iter(starts), {0: first}
     ways = [
-      functools.partial(self._call_over, relays, sender)
-      for relays in self._ways(self.names[sender])
+      threading.Thread(
+        target=self._fetch_over, args=(way, sender, rest, pieces), daemon=True
+      )
+      for way in self._ways(self.names[sender])[: len(starts)]
     ]
-    for _, more in _shared_out(starts, ways):
-      blocks += more
+    for way in ways:
+      way.start()
+    try:
+      for start in rest:
+        pieces[start] = self._call(sender, start)[1]
+    finally:
+      for way in ways:
+        way.join()
+    for start in starts:
+      if start not in pieces:  # A way has failed.
+        pieces[start] = self._call(sender, start)[1]
+    blocks = itertools.chain(pieces[0], *(pieces[start] for start in starts))
     parts = [np.frombuffer(block, np.uint8) for block in blocks]
     whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
     return whole.view(dtype).reshape(shape)
 
   def _ways(self, name: str) -> list[Relays]:
-    """Returns the relays on each way to an island; the last one has none.
-
-    Not all are needed for a few pieces, the first of which comes directly.
-    """
+    """Returns the ways to an island over relays, but those that have failed."""
     own, its = (['', *self._members.relays[n]] for n in (self._name, name))
-    processes = reversed(range(max(len(own), len(its))))
-    pairs = [(own[p % len(own)], its[p % len(its)]) for p in processes]
-    return [tuple(relay for relay in pair if relay) for pair in pairs]
+    pairs = [
+      (own[p % len(own)], its[p % len(its)])
+      for p in range(1, max(len(own), len(its)))
+    ]
+    ways = [tuple(relay for relay in pair if relay) for pair in pairs]
+    now = time.monotonic()
+    return [way for way in ways if self._broken.get(way, now) <= now]
 
-  def _call_over(
-    self, relays: Relays, sender: int, start: int
-  ) -> tuple[Any, list[Any]]:
-    """Returns what `_call` does, over relays if these pass it on."""
-    if relays and relays not in self._broken:
+  def _fetch_over(
+    self,
+    way: Relays,
+    sender: int,
+    starts: Iterator[int],
+    pieces: dict[int, list[Any]],
+  ) -> None:
+    """Fetches pieces over relays as long as some are left, or until it fails.
+
+    Args:
+      way: the relays.
+      sender: of the message.
+      starts: where pieces start.
+      pieces: gets the blocks of each.
+    """
+    for start in starts:
       try:
-        return self._attempt(relays, sender, start)
+        pieces[start] = self._attempt(way, sender, start)[1]
       except ERRORS:
-        self._control.check()
-        self._broken.add(relays)
-    return self._call(sender, start)
+        with contextlib.suppress(Regrouped, RunError, Stopped):
+          self._control.check()  # If it raises, the call has been cancelled.
+          self._clients.pop(way[0], None)  # Others may still use it.
+          self._broken[way] = time.monotonic() + MENDING
+        return
 
   def _call(self, sender: int, start: int) -> tuple[Any, list[Any]]:
     """Returns the metadata and the blocks of a piece of a message.
@@ -348,7 +397,8 @@ class FlightPeers(Peers, Membership):
     key = self._key(self._count), self.index, start
     address, command = call_over([*relays, own], json.dumps(key))
     wanted = flight.FlightDescriptor.for_command(command)
-    options = call_options(self._credentials.token, self._patience)
+    seconds = PATIENCE + self._timeout if relays else self._patience
+    options = call_options(self._credentials.token, seconds)
     writer, reader = self._client(address).do_exchange(wanted, options)
     with writer, self._control.cancelling(reader.cancel):
       about = reader.schema.metadata
@@ -363,30 +413,8 @@ class FlightPeers(Peers, Membership):
 
   def _client(self, address: str) -> flight.FlightClient:
     """Returns this channel's connection to an address."""
-    if address not in self._clients:
-      certificate = self._credentials.certificate
-      self._clients[address] = client(address, certificate)
-    return self._clients[address]
-
-
-def _shared_out(
-  items: Sequence[T], works: Sequence[Callable[[T], R]]
-) -> list[R]:
-  """Returns what works return for items, each of which the next free one takes.
-
-  Each work has a thread of its own.
-  """
-  calls = {item: futures.Future[R]() for item in items}
-  rest = iter(items)
-
-  def take(work: Callable[[T], R]) -> None:
-    for item in rest:
-      try:
-        calls[item].set_result(work(item))
-      except BaseException as error:
-        calls[item].set_exception(error)
-
-  for work in works[: len(items)]:  # No pool: it takes none as a process ends.
-    threading.Thread(target=take, args=(work,), daemon=True).start()
-  futures.wait(calls.values())
-  return [call.result() for call in calls.values()]
+    found = self._clients.get(address)  # Another thread may disconnect it.
+    if not found:
+      found = client(address, self._credentials.certificate)
+      self._clients[address] = found
+    return found

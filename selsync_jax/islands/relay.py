@@ -6,6 +6,7 @@ messages pass over all of these links: process p of an island fetches them from
 process p of another one, and both pass them on within their islands.
 """
 
+from collections.abc import Generator
 import contextlib
 import json
 from typing import Any
@@ -13,8 +14,12 @@ from typing import Any
 from selsync_jax.islands.flight import call_options
 from selsync_jax.islands.flight import client
 from selsync_jax.islands.flight import Credentials
+from selsync_jax.islands.flight import ERRORS
 from selsync_jax.islands.flight import flight
 from selsync_jax.islands.flight import Server
+
+MOST = 256
+"""Connections that a relay keeps."""
 
 
 class Relay(Server):
@@ -32,6 +37,7 @@ class Relay(Server):
   def __init__(self, host: str, credentials: Credentials, seconds: float):
     self._credentials, self._seconds = credentials, seconds
     self._clients: dict[str, flight.FlightClient] = {}  # By address.
+    self._answers: set[flight.FlightStreamReader] = set()  # That still come.
     super().__init__(f'{host}:0', credentials)
     self.address = f'{host}:{self.port}'
 
@@ -43,18 +49,41 @@ class Relay(Server):
     address, command = json.loads(descriptor.command)
     options = call_options(self._credentials.token, self._seconds)
     wanted = flight.FlightDescriptor.for_command(command)
-    asks, answer = self._client(address).do_exchange(wanted, options)
-    with asks, contextlib.ExitStack() as stack:
-      stack.callback(answer.cancel)  # Whoever has called may read no further.
-      writer.begin(answer.schema)
-      for chunk in answer:
-        writer.write_batch(chunk.data)
+    try:
+      asks, answer = self._client(address).do_exchange(wanted, options)
+      with asks, self._cancelling(answer):
+        writer.begin(answer.schema)
+        for chunk in answer:
+          writer.write_batch(chunk.data)
+    except ERRORS:  # Networks forget idle connections.
+      self._clients.pop(address, None)
+      raise
+
+  def shutdown(self) -> None:
+    """Passes nothing on any more, and stops serving."""
+    for answer in [*self._answers]:
+      answer.cancel()
+    super().shutdown()
+
+  @contextlib.contextmanager
+  def _cancelling(self, answer: flight.FlightStreamReader) -> Generator[None]:
+    """In this context, an answer comes; then nobody waits for it."""
+    self._answers.add(answer)
+    try:
+      yield
+    finally:
+      self._answers.discard(answer)
+      answer.cancel()  # Whoever has called may read no further.
 
   def _client(self, address: str) -> flight.FlightClient:
-    if address not in self._clients:
-      certificate = self._credentials.certificate
-      self._clients[address] = client(address, certificate)
-    return self._clients[address]
+    """Returns a connection to an address."""
+    found = self._clients.get(address)  # Another thread may remove it.
+    if not found:
+      if len(self._clients) >= MOST:  # Islands come again at other addresses.
+        self._clients.clear()
+      found = client(address, self._credentials.certificate)
+      self._clients[address] = found
+    return found
 
 
 def call_over(way: list[str], command: str) -> tuple[str, str]:

@@ -21,7 +21,7 @@ class Takers(NamedTuple):
     number: how many must have it, so that all can use it: those that were there
       when it was taken; or one, if it was taken for others, who go on from a
       copy.
-    original: the worker that has taken it for others, or -1.
+    original: the worker that has taken it for others or alone, or -1.
     line: a checksum of what is equal in the checkpoints of all, and differs if
       some islands have gone on without the others.
   """

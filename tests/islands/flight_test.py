@@ -91,19 +91,20 @@ def test_large_messages_pass_over_all_processes_of_an_island(monkeypatch):
   """Of three and of two processes; and over the others, when one has ended."""
   for room in (messages, outbox):
     monkeypatch.setattr(room, 'PIECE', 1 << 12)
-  passed, changed = set(), threading.Condition()
+  asked, passed, changed = set(), set(), threading.Condition()
   pass_on, serve = relay.Relay.do_exchange, Outbox.do_exchange
 
   def noted(self, *call):
     with changed:
-      passed.add(self)
+      asked.add(self)
       changed.notify_all()
     pass_on(self, *call)
+    passed.add(self)
 
   def held(box, context, descriptor, *call):
     if json.loads(descriptor.command)[-1]:  # Not the first piece.
       with changed:
-        assert changed.wait_for(lambda: len(passed) == 3, 20)
+        assert changed.wait_for(lambda: len(asked) == 3, 20)
     serve(box, context, descriptor, *call)
 
   monkeypatch.setattr(relay.Relay, 'do_exchange', noted)
@@ -132,6 +133,7 @@ def test_large_messages_pass_over_all_processes_of_an_island(monkeypatch):
       for found in pool.map(exchange, islands):
         np.testing.assert_array_equal(found, rows)
       each.shutdown()
+    assert passed == {*relays}
     futures.wait(pool.submit(each.result().close) for each in islands)
 
 

@@ -1,0 +1,32 @@
+"""From which checkpoint islands go on, and who gets it from whom."""
+
+from concurrent import futures
+
+from selsync_jax.islands import resuming
+from selsync_jax.islands.board import Board
+from selsync_jax.islands.mapper import IslandMapper
+from selsync_jax.islands.rounds import Rounds
+from selsync_jax.runs.checkpoints import Choice
+
+
+def test_of_two_with_one_state_the_one_that_was_alone_has_the_original(
+  tmp_path,
+):
+  """The other one came right after the checkpoint, and got a copy of it."""
+
+  def mapper(islands, index):
+    peers = Board(islands).peers(index)
+    return IslandMapper(islands, peers, Rounds(tmp_path))
+
+  assert 'original' not in mapper(2, 1).kept
+  assert mapper(1, 0).kept['original'] == 0
+  board = Board(2, timeout=20)
+
+  def go_on(index):
+    takers = {7: resuming.Takers(1, original=1)}
+    return resuming.agree(board.peers(index), takers, lambda step: b'packed')
+
+  with futures.ThreadPoolExecutor(2) as pool:
+    found = [*pool.map(go_on, range(2))]
+  copies = {'0': '1'}
+  assert found == [(Choice(7, b'packed'), copies), (Choice(7), copies)]
