@@ -1,12 +1,17 @@
 """The equations of a program that JAX has traced, evaluated one by one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+import jax
 from jax.extend import core
+import numpy as np
 
 Env = dict[Any, Any]
 """The values of variables."""
+
+_CUSTOM = 'custom_jvp_call', 'custom_vjp_call', 'custom_vmap_call'
+"""Of these, all but the program says how to differentiate it, or to map it."""
 
 
 def initial(closed: core.ClosedJaxpr, args: Sequence[Any]) -> Env:
@@ -46,3 +51,86 @@ def evaluate(
       if not eqn.primitive.multiple_results:
         results = [results]
     env.update(zip(eqn.outvars, results, strict=True))
+
+
+def structure(
+  reads: Sequence[Any], makes: Sequence[Any], eqns: Sequence[core.JaxprEqn]
+) -> Hashable:
+  """Returns what is equal only for equations that compute the same.
+
+  They may be of programs that were traced apart. What tells how to
+  differentiate or map them does not count.
+
+  Args:
+    reads: the variables that they read, in the order of their values.
+    makes: those whose values are wanted, in this order.
+    eqns: the equations, in theirs.
+  """
+  numbers: dict[Any, int] = {}
+
+  def number(var):
+    return numbers.setdefault(var, len(numbers)), var.aval
+
+  def named(atom):
+    if isinstance(atom, core.Literal):
+      return _constant(atom.val), atom.aval
+    return number(atom)
+
+  return (
+    tuple(map(number, reads)),
+    tuple(
+      (
+        eqn.primitive,
+        tuple(map(named, eqn.invars)),
+        tuple(map(number, eqn.outvars)),
+        tuple(
+          (name, _parameter(value))
+          for name, value in eqn.params.items()
+          if isinstance(value, core.ClosedJaxpr)
+          or not eqn.primitive.name.startswith(_CUSTOM)
+        ),
+      )
+      for eqn in eqns
+    ),
+    tuple(map(named, makes)),
+  )
+
+
+def _constant(value: Any) -> Hashable:
+  """Returns what is equal for equal constants, if they are on the host."""
+  if isinstance(value, jax.Array):
+    return _Same(value)
+  array = np.asarray(value)  # For Python, one NaN is not another.
+  return array.dtype, array.shape, array.tobytes()
+
+
+def _parameter(value: Any) -> Hashable:
+  """Returns an equation's parameter, or what is equal only for equal ones."""
+  if isinstance(value, core.ClosedJaxpr):
+    constants = tuple(map(_constant, value.consts))
+    return constants, _parameter(value.jaxpr)
+  if isinstance(value, core.Jaxpr):
+    reads = *value.constvars, *value.invars
+    return structure(reads, value.outvars, value.eqns)
+  if isinstance(value, tuple | list):
+    return tuple(map(_parameter, value))
+  if isinstance(value, float | np.generic | np.ndarray):
+    return _constant(value)
+  try:
+    hash(value)
+  except TypeError:
+    return _Same(value)
+  return value
+
+
+class _Same:
+  """Something that is equal only to itself, and lives as long as this."""
+
+  def __init__(self, value: Any):
+    self._value = value
+
+  def __eq__(self, other: object) -> bool:
+    return isinstance(other, _Same) and self._value is other._value
+
+  def __hash__(self) -> int:
+    return id(self._value)

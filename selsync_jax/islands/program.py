@@ -8,10 +8,12 @@ where each worker is a program of its own.
 A conditional that communicates is cut, too: the host reads its predicate and
 runs one branch. So is one that only chooses between values: the host copies
 none. No compiled part waits for another worker, so a message that another
-thread carries never blocks XLA or the device.
+thread carries never blocks XLA or the device. Parts that are the same for
+another number of workers are compiled once, so that those who go on when one
+has ended need not wait for the compiler.
 """
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 import contextlib
 import functools
 import itertools
@@ -115,6 +117,9 @@ class Form(NamedTuple):
     return lambda *values: compiled(*map(arrays.placed, values, before))
 
 
+Compiled = dict[Hashable, Callable[..., Any]]
+"""Segments' functions, by what they compute."""
+
 PLAIN = Form()
 """The form of a worker's own arrays, wherever they lie."""
 
@@ -146,6 +151,7 @@ def cut(fn: Callable[..., Any], form: Form = PLAIN) -> Callable[..., Any]:
       part of the workers, or of an unknown kind.
   """
   traced: dict[Any, tuple[Callable[..., Any], Any]] = {}
+  compiled: Compiled = {}
   tracing = threading.Lock()  # Islands may be threads that call this.
 
   def run(peers: Peers, *args: Any) -> Any:
@@ -162,7 +168,7 @@ def cut(fn: Callable[..., Any], form: Form = PLAIN) -> Callable[..., Any]:
             fn, axis_env=[(AXIS, peers.size)], return_shape=True
           )(*args)
           batch = {*itertools.compress(closed.jaxpr.invars, on_host)}
-          program = _program(closed, form, batch)
+          program = _program(closed, form, compiled, batch)
           traced[key] = program, jax.tree.structure(shapes)
       program, made = traced[key]
       return jax.tree.unflatten(made, program(peers, *leaves))
@@ -171,17 +177,21 @@ def cut(fn: Callable[..., Any], form: Form = PLAIN) -> Callable[..., Any]:
 
 
 def _program(
-  closed: core.ClosedJaxpr, form: Form, batch: Container[Any] = ()
+  closed: core.ClosedJaxpr,
+  form: Form,
+  compiled: Compiled,
+  batch: Container[Any] = (),
 ) -> Callable[..., list[Any]]:
-  """Returns `program(peers, *values) -> results`."""
+  """Returns `program(peers, *values) -> results`; adds to what is compiled."""
   jaxpr = closed.jaxpr
   segments, needed = [], set(equations.variables(jaxpr.outvars))
   for eqns in reversed(list(_pieces(jaxpr.eqns))):
     live, needed = needed, needed.union(*map(_reads, eqns))
     if _is_cut(eqn := eqns[0]):
-      segment = Segment(_on_host(eqn, form, batch), eqn.invars, eqn.outvars)
+      run = _on_host(eqn, form, compiled, batch)
+      segment = Segment(run, eqn.invars, eqn.outvars)
     else:
-      segment = _compiled(eqns, live, form, batch)
+      segment = _compiled(eqns, live, form, compiled, batch)
     segments.insert(0, (segment, live))
   constants = core.ClosedJaxpr(jaxpr, [*map(form.row, closed.consts)])
 
@@ -227,7 +237,11 @@ def _pieces(eqns: Sequence[Any]) -> Iterator[list[Any]]:
 
 
 def _compiled(
-  eqns: Sequence[Any], live: set[Any], form: Form, batch: Container[Any]
+  eqns: Sequence[Any],
+  live: set[Any],
+  form: Form,
+  compiled: Compiled,
+  batch: Container[Any],
 ) -> Segment:
   """Returns the equations as a compiled function of what they read."""
   made = dict.fromkeys(var for eqn in eqns for var in eqn.outvars)
@@ -240,7 +254,16 @@ def _compiled(
     equations.evaluate(eqns, env)
     return [form.row(env[var]) for var in makes]
 
-  run = form.compiled(evaluate, reads, makes, batch)
+  given = tuple(var in batch for var in reads)
+  key = equations.structure(reads, makes, eqns), given
+  if key not in compiled:
+    run = form.compiled(evaluate, reads, makes, batch)
+    compiled[key] = _launched(run, form)
+  return Segment(compiled[key], reads, makes)
+
+
+def _launched(run: Callable[..., Any], form: Form) -> Callable[..., Any]:
+  """Returns `run` as a segment's; threads that compile take turns."""
   ran = threading.Event()
   is_alone = not form.devices or form.devices.devices_per_worker == 1
 
@@ -252,18 +275,18 @@ def _compiled(
       ran.set()
       return results
 
-  return Segment(segment, reads, makes)
+  return segment
 
 
 def _on_host(
-  eqn: Any, form: Form, batch: Container[Any]
+  eqn: Any, form: Form, compiled: Compiled, batch: Container[Any]
 ) -> Callable[..., Sequence[Any]]:
   """Returns what the host does for an equation that is cut."""
 
   def inner(closed, atoms):
     pairs = zip(closed.jaxpr.invars, atoms, strict=True)
     given = {x for x, v in pairs if equations.variables([v]) and v in batch}
-    return _program(closed, form, given)
+    return _program(closed, form, compiled, given)
 
   name = eqn.primitive.name.removesuffix('_invariant')
   if not _is_over_workers(eqn):  # The collective is inside it, if any.

@@ -57,6 +57,13 @@ from selsync_jax.sync.part import part
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.transformation import Trigger
 
+_VETO = -(1 << 16)
+"""A ballot that outweighs the flags of more workers than there will be.
+
+It is not their number, so that a step before the vote is the same program for
+any number of workers.
+"""
+
 
 class SelSyncState(NamedTuple):
   """A worker's measurement, and the workers' decision.
@@ -124,10 +131,8 @@ def selsync(
     measured: Any = meter.update(updates, state.measure)[1]
     if threshold is None:
       threshold = delta(state.measure.count) if callable(delta) else delta
-    # One veto outweighs the flags of all.
     flag = jnp.int32(measured.change >= threshold)
-    veto = -lax.axis_size(axis_name)
-    flag = jnp.where(jnp.isnan(measured.change), veto, flag)
+    flag = jnp.where(jnp.isnan(measured.change), _VETO, flag)
     due = (state.measure if lag else measured).count % vote_every == 0
     if lag:  # This step's flag waits for the next vote.
       cast, ballot = state.ballot, jnp.where(due, 0, state.ballot)

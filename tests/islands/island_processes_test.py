@@ -237,7 +237,7 @@ def test_a_run_of_two_becomes_one_of_three_and_of_two_again(start, tmp_path):
   flags = '--islands=3', '--minimum=2', '--host=127.0.0.1', '--port=0'
 
   def meet():
-    point = start('-m', 'selsync_jax', 'meet', *flags, '--timeout=10')
+    point = start('-m', 'selsync_jax', 'meet', *flags, '--timeout=6')
     return point.stdout.readline().strip()
 
   def train(name, invitation, steps=100000):

@@ -104,6 +104,39 @@ def in_groups(x):
   return lax.psum(x, ss.AXIS, axis_index_groups=[[0, 1], [2, 3]])
 
 
+def test_only_what_depends_on_the_number_of_islands_is_compiled_again():
+  """Also if it hides in a constant of a loop, as here."""
+
+  def fn(x):
+    size = lax.axis_size(ss.AXIS)
+    y = jax.nn.relu(jnp.tanh(x @ x))
+    mean = lax.pmean(y, ss.AXIS)
+    table = np.arange(3.0, dtype=np.float32) / size
+
+    def add(carry, i):
+      return carry + jnp.asarray(table)[i], None
+
+    return lax.scan(add, mean, jnp.arange(3))[0]
+
+  run, names = cut(fn), []
+
+  def listen(event, seconds, **about):
+    del seconds, about
+    names.append(event)
+
+  rows, compiled = np.ones((4, 3, 3), np.float32), {}
+  jax.monitoring.register_event_duration_secs_listener(listen)
+  try:
+    for size in 4, 3, 4:
+      names.clear()
+      (found, *_), expected = on_board(run, size, rows[:size]), np.tanh(3.0)
+      np.testing.assert_allclose(found, expected + 3 / size, rtol=1e-6)
+      compiled[size] = sum('backend_compile' in name for name in names)
+  finally:
+    jax.monitoring.unregister_event_duration_listener(listen)
+  assert compiled == {4: 0, 3: 1}
+
+
 @pytest.mark.parametrize(
   'fn, line',
   [
