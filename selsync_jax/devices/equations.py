@@ -10,8 +10,11 @@ import numpy as np
 Env = dict[Any, Any]
 """The values of variables."""
 
-_CUSTOM = 'custom_jvp_call', 'custom_vjp_call', 'custom_vmap_call'
-"""Of these, all but the program says how to differentiate it, or to map it."""
+_UNUSED = {
+  *('jvp_jaxpr_fun', 'fwd_jaxpr_thunk', 'bwd', 'rule', 'num_consts'),
+  *('symbolic_zeros', 'in_tree', 'out_tree', 'out_trees'),
+}
+"""What a `custom_jvp_call` and the like have to be differentiated or mapped."""
 
 
 def initial(closed: core.ClosedJaxpr, args: Sequence[Any]) -> Env:
@@ -86,9 +89,9 @@ def structure(
         tuple(
           (name, _parameter(value))
           for name, value in eqn.params.items()
-          if isinstance(value, core.ClosedJaxpr)
-          or not eqn.primitive.name.startswith(_CUSTOM)
+          if name not in _UNUSED or not eqn.primitive.name.startswith('custom_')
         ),
+        eqn.ctx,
       )
       for eqn in eqns
     ),
@@ -101,6 +104,8 @@ def _constant(value: Any) -> Hashable:
   if isinstance(value, jax.Array):
     return _Same(value)
   array = np.asarray(value)  # For Python, one NaN is not another.
+  if array.dtype.hasobject:
+    return _Same(value)
   return array.dtype, array.shape, array.tobytes()
 
 

@@ -66,12 +66,12 @@ class Led(Peers, Membership):
     self._relay: Relay | None = None  # In each other, if it has one.
     self._asks = self._exchanged = False
     self._led(lambda: _await(invitation, timeout))
-    if not processes.is_first():
-      self._relay = _relay(invitation, timeout)
-    own = self._relay.address if self._relay else ''
-    each = processes.digests(own.encode().ljust(_LONGEST)).values()
-    relays = [address for row in each if (address := row.decode().strip())]
     try:
+      if not processes.is_first():
+        self._relay = _relay(invitation, timeout)
+      own = self._relay.address if self._relay else ''
+      each = processes.digests(own.encode().ljust(_LONGEST)).values()
+      relays = [address for row in each if (address := row.decode().strip())]
       self._led(lambda: self._join(functools.partial(join, relays=relays)))
     except BaseException:
       self._stop_relay()
@@ -236,7 +236,7 @@ def join(
 ) -> Peers:
   """Joins a run as `meeting.join` does, in each process of an island."""
   join = functools.partial(meeting.join, invitation, name, run, timeout, **more)
-  return Led(invitation, timeout, join) if processes.count() > 1 else join()
+  return Led(invitation, timeout, join) if jax.process_count() > 1 else join()
 
 
 def _await(invitation: Invitation, timeout: float) -> None:
@@ -249,7 +249,7 @@ def _relay(invitation: Invitation, timeout: float) -> Relay | None:
   """Returns a relay, if this process reaches the meeting point, too."""
   try:
     return meeting.relay(invitation, timeout)
-  except RunError as error:
+  except Exception as error:  # The others do not wait for this one alone.
     where = f'process {jax.process_index()}'
     print(f'{where}: {error}; messages pass over others', file=sys.stderr)
     return None

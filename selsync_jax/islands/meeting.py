@@ -269,7 +269,7 @@ def relay(invitation: Invitation, timeout: float = 60.0) -> Relay:
   with reach(invitation, seconds) as (host, certificate, point):
     token = invitation.token
     credentials = _credentials(token, certificate, point, seconds)
-    return Relay(host, credentials, PATIENCE + timeout)
+    return Relay(host, credentials, PATIENCE + 2 * timeout)
 
 
 def _credentials(

@@ -42,6 +42,9 @@ Relays = tuple[str, ...]
 FLOWS = 4
 """Messages that an island fetches at a time."""
 
+LATE = 10.0
+"""Seconds that the last pieces may need over relays, when others are there."""
+
 MENDING = 300.0
 """Seconds for which a way over relays is not used after it has failed."""
 
@@ -291,22 +294,24 @@ class FlightPeers(Peers, Membership):
     shape = json.loads(about[b'shape'])
     starts = range(PIECE, math.prod(shape) * dtype.itemsize, PIECE)
     rest, pieces = iter(starts), {0: first}
-    ways = [
-      threading.Thread(
+    ways = {
+      way: threading.Thread(
         target=self._fetch_over, args=(way, sender, rest, pieces), daemon=True
       )
       for way in self._ways(self.names[sender])[: len(starts)]
-    ]
-    for way in ways:
-      way.start()
+    }
+    for thread in ways.values():
+      thread.start()
     try:
       for start in rest:
         pieces[start] = self._call(sender, start)[1]
     finally:
-      for way in ways:
-        way.join()
+      for way, thread in ways.items():
+        thread.join(LATE)
+        if thread.is_alive():
+          self._leave_out(way)
     for start in starts:
-      if start not in pieces:  # A way has failed.
+      if start not in pieces:  # A way has failed, or is late.
         pieces[start] = self._call(sender, start)[1]
     blocks = itertools.chain(pieces[0], *(pieces[start] for start in starts))
     parts = [np.frombuffer(block, np.uint8) for block in blocks]
@@ -345,9 +350,13 @@ class FlightPeers(Peers, Membership):
       except ERRORS:
         with contextlib.suppress(Regrouped, RunError, Stopped):
           self._control.check()  # If it raises, the call has been cancelled.
-          self._clients.pop(way[0], None)  # Others may still use it.
-          self._broken[way] = time.monotonic() + MENDING
+          self._leave_out(way)
         return
+
+  def _leave_out(self, way: Relays) -> None:
+    """Does not use a way for a while, and then over a new connection."""
+    self._clients.pop(way[0], None)  # Others may still use it.
+    self._broken[way] = time.monotonic() + MENDING
 
   def _call(self, sender: int, start: int) -> tuple[Any, list[Any]]:
     """Returns the metadata and the blocks of a piece of a message.
@@ -397,8 +406,7 @@ class FlightPeers(Peers, Membership):
     key = self._key(self._count), self.index, start
     address, command = call_over([*relays, own], json.dumps(key))
     wanted = flight.FlightDescriptor.for_command(command)
-    seconds = PATIENCE + self._timeout if relays else self._patience
-    options = call_options(self._credentials.token, seconds)
+    options = call_options(self._credentials.token, self._patience)
     writer, reader = self._client(address).do_exchange(wanted, options)
     with writer, self._control.cancelling(reader.cancel):
       about = reader.schema.metadata
