@@ -204,7 +204,7 @@ def test_a_run_goes_on_without_an_island_that_is_killed(tmp_path):
 
 @_SLOW
 def test_one_that_is_killed_comes_again_while_the_others_train(tmp_path):
-  run = _run(tmp_path, 3, '--minimum=2')
+  run = _run(tmp_path, 2, '--minimum=1')
   others = live_runs.start([*run, '--config.steps=100000'])
   live_runs.wait_for_rows(tmp_path / 'island0', 20, others)
   victim = pathlib.Path('/proc', f'{_island(others, "island1")}')
@@ -223,7 +223,8 @@ def test_one_that_is_killed_comes_again_while_the_others_train(tmp_path):
   at = int(line.split()[-1])
   assert at > 20
   live_runs.wait_for_rows(tmp_path / 'island1', at + 50, others, again)
-  others.send_signal(signal.SIGTERM)
+  for child in others, again:
+    child.send_signal(signal.SIGTERM)
   (code, lines), (alone, last) = map(live_runs.outcome, (others, again))
   assert (code, alone) == (75, 75), lines
   compiles = ['Finished XLA compilation' in text for text in before]
@@ -287,23 +288,22 @@ def test_an_island_of_several_processes_comes_and_goes_as_one(start, tmp_path):
     *('--config.steps=100000', '--config.sync.delay=3', f'--join={invitation}'),
     *('--config.mapper=mesh', '--config.mesh.fsdp=2'),
   )
-  launch = *live_runs.LAUNCH, '--processes=2', '--', *train
-  one, other = (
-    live_runs.start([*launch, f'--island={name}']) for name in ('maui', 'oahu')
-  )
+  several = *live_runs.LAUNCH, '--processes=2', '--', *train, '--island=oahu'
+  single = 'env', 'JAX_NUM_CPU_DEVICES=2', *train, '--island=maui'
+  one, other = map(live_runs.start, (single, several))
   live_runs.wait_for_rows(tmp_path / 'maui', 20, one, other)
   os.kill(live_runs.trainers(other)[1], signal.SIGKILL)
   code, lines = live_runs.outcome(other)
   assert code, lines
-  again = live_runs.start([*launch, '--island=oahu'])
+  again = live_runs.start(several)
   for line in again.stdout:
     if 'resuming from step ' in line:
       break
   at = int(line.split()[-1])
   assert at > 20
   live_runs.wait_for_rows(tmp_path / 'oahu', at + 30, one, again)
-  for child, which in (again, 1), (one, 0):  # The second one, and the first.
-    os.kill(live_runs.trainers(child)[which], signal.SIGTERM)
+  for child, process in (again, live_runs.trainers(again)[1]), (one, one.pid):
+    os.kill(process, signal.SIGTERM)
     code, lines = live_runs.outcome(child)
     assert code == 75, lines
   assert min(_repeat(tmp_path)) > 5
