@@ -1,6 +1,6 @@
 """What an average of two islands costs if each has several hosts.
 
-  python -m benchmarks.network.several --hosts=2 --bandwidth=50mbit
+  python -m benchmarks.network.several --hosts=2
 
 Times averages in float32 between two islands on an emulated cluster
 (cluster.py): of one host each, and of --hosts hosts each, over which their
@@ -69,9 +69,9 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   add = parser.add_argument
   add('--hosts', type=int, default=2, help='of each island')
-  add('--bandwidth', default='50mbit', help="in tc(8)'s notation")
-  add('--period', type=int, default=3, help='averages that are timed together')
-  add('--size', type=int, default=5_242_880, help='float32s')
+  add('--bandwidth', default='100mbit', help="in tc(8)'s notation")
+  add('--period', type=int, default=1, help='averages that are timed together')
+  add('--size', type=int, default=16_777_216, help='float32s')
   add('--rounds', type=int, default=3)
   add('--out', default='several.json')
   add('--inside', type=pathlib.Path, help=argparse.SUPPRESS)

@@ -66,8 +66,8 @@ def structure(
 
   Args:
     reads: the variables that they read, in the order of their values.
-    makes: those whose values are wanted, in this order.
-    eqns: the equations, in theirs.
+    makes: the variables and literals whose values are wanted, in order.
+    eqns: the equations, in the order in which they are evaluated.
   """
   numbers: dict[Any, int] = {}
 

@@ -340,9 +340,9 @@ class FlightPeers(Peers, Membership):
 
     Args:
       way: the relays.
-      sender: of the message.
-      starts: where pieces start.
-      pieces: gets the blocks of each.
+      sender: the index of the island whose message it is.
+      starts: the offsets in bytes of pieces that nobody fetches yet.
+      pieces: the blocks of each piece that has come, by its offset.
     """
     for start in starts:
       try:

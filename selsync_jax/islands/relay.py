@@ -91,7 +91,7 @@ def call_over(way: list[str], command: str) -> tuple[str, str]:
 
   Args:
     way: the addresses of the relays, and then that of the server.
-    command: for the server.
+    command: what the server is asked.
 
   >>> call_over(['oahu:1'], '[]')
   ('oahu:1', '[]')
