@@ -27,15 +27,17 @@ train: $(VENV)/train.stamp
 # is one module, and fusions have no code generator of their own where XLA can
 # still do without, which is in jaxlib 0.10. That halves the time of a program.
 # What is slow runs as users run it, but for what compiles even more programs:
-# conformance, meshes, the commands of the pages, and the methods' own tests.
+# conformance, meshes, benchmarks, the commands of the pages, the methods' own
+# tests, and runs that start dozens of times.
 PLAIN := --xla_cpu_use_fusion_emitters=false
 CHEAP = XLA_FLAGS="--xla_backend_optimization_level=0 \
 	--xla_cpu_parallel_codegen_split_count=1 $$($(BIN)/python -c \
 	'import jaxlib; print("$(PLAIN)" * (jaxlib.__version__ < "0.11"))')"
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 QUICK = $(CHEAP) $(PYTEST) -m 'not slow'
-COMPILE := tests/conformance_test.py tests/training/mesh_test.py tests/docs \
-	tests/methods tests/simulate tests/sync
+COMPILE := tests/conformance_test.py tests/benchmarks tests/docs tests/methods \
+	tests/simulate tests/sync $(addprefix tests/training/, mesh_test.py \
+	mesh_runs_test.py resize_test.py damaged_runs_test.py)
 
 test: $(VENV)/test.stamp lint
 	$(QUICK)

@@ -16,7 +16,7 @@ A case takes three to twenty seconds; --seed gives others.
 
 import argparse
 import collections
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import json
 import os
 import pathlib
@@ -108,6 +108,7 @@ def fault_of_code(
   folder: pathlib.Path,
   workdir: pathlib.Path,
   limit: float,
+  run: Callable[..., tuple[int | None, str]] = run,
 ) -> tuple[int | None, str | None]:
   """The exit code of a run whose own code misbehaves, and what is wrong."""
   mark = folder / 'reached'

@@ -2,6 +2,7 @@
 
 import pytest
 
+from stress import forked
 from stress import fuzz
 from tests.support import hostile_code
 from tests.support.hostile_code import Case
@@ -45,11 +46,18 @@ REFUSED = [
 ]
 
 
-def ended(case, tmp_path):
+def ended(case, tmp_path, run=fuzz.run):
   file, workdir = tmp_path / 'config.py', tmp_path / 'run'
   case.write(file)
   flags = [f'--config={file}', f'--workdir={workdir}']
-  return fuzz.fault_of_code(case, flags, tmp_path, workdir, 120)
+  return fuzz.fault_of_code(case, flags, tmp_path, workdir, 120, run)
+
+
+@pytest.fixture(scope='module')
+def forks():
+  forks = forked.Forks()
+  yield forks
+  forks.close()
 
 
 @pytest.mark.parametrize('case, code', RAISING, ids=str)
@@ -62,7 +70,7 @@ def test_code_that_raises_ends_in_one_line_and_goes_on_once_it_is_right(
 @pytest.mark.slow
 @pytest.mark.parametrize('case', REFUSED, ids=str)
 def test_code_that_returns_something_wrong_is_refused_in_one_line(
-  case, tmp_path
+  case, tmp_path, forks
 ):
-  code, fault = ended(case, tmp_path)
+  code, fault = ended(case, tmp_path, forks.run)
   assert code and not fault

@@ -3,7 +3,7 @@
   python -m stress.storm --islands=4 --minutes=30
 
 The islands, and their meeting point, are hosts of an emulated cluster, and
-train stress/slow_digits.py: steps that leave the CPU idle, as a GPU's.
+train tests/support/slow_digits.py: steps that leave the CPU idle, as a GPU's.
 Every --every seconds one island is killed (SIGKILL), at any moment or in an
 average; frozen for a moment, or until the others give it up (SIGSTOP); cut off
 from the network; asked to leave (SIGTERM); or Python's lock is held in it. Or
@@ -41,9 +41,9 @@ from typing import Any
 from scipy import stats
 
 from selsync_jax.runs import journal
-from stress import slow_digits
 from tests.support import emulated
 from tests.support import live_runs
+from tests.support import slow_digits
 
 PAUSE = 0.25  # Seconds of a step in which the CPU is idle.
 TIMEOUT = 1.0  # Seconds until a silent island is given up.
@@ -64,7 +64,7 @@ FAULTS = {  # How many islands each has as its victims.
   'two killed': 2,
   'donor killed': 2,
 }
-CONFIG = 'stress/slow_digits.py'
+CONFIG = 'tests/support/slow_digits.py'
 SAME = 'loss', 'synced', 'relative_change', 'samples', 'lssr'
 
 

@@ -12,7 +12,6 @@ time nothing computed, for how long in a step, and the longest gap of a usual
 step. The limit is 0. Writes gaps.json.
 """
 
-import argparse
 from collections.abc import Iterable, Sequence
 import itertools
 import pathlib
@@ -25,9 +24,9 @@ from jax.profiler import ProfileData
 
 from benchmarks import variants
 from benchmarks.speed import accelerator_rows as rows
+from benchmarks.speed import chosen
 from benchmarks.table import report
 from benchmarks.table import Table
-from tests.support.workloads import WORKLOADS
 
 STEPS = (
   'local step',
@@ -90,21 +89,10 @@ def traced(variant: variants.Variant, steps: int) -> Trace:
 
 def main() -> None:
   """The command line."""
-  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-  add = parser.add_argument
-  add('--workload', default='decoder 124M', choices=WORKLOADS)
-  add('--batch', type=int, help="default: the workload's")
-  add('--dtype', default='bfloat16')
-  add('--steps', type=int, default=20, help='of a trace')
-  add('--round', type=float, default=0.5, help='seconds; or one step')
-  add('--tiny', action='store_true', help='a small model, for a CPU')
-  add('--out', default='gaps.json')
+  parser = chosen.parser(__doc__, 'decoder 124M', 'gaps.json')
+  parser.add_argument('--steps', type=int, default=20, help='of a trace')
   options = parser.parse_args()
-  workload = WORKLOADS[options.workload]
-  workload = workload.tiny() if options.tiny else workload
-  problem = rows.problem_of(
-    workload, options.dtype, options.batch or workload.examples
-  )
+  problem = chosen.problem(options)
   made = {n: variants.Variant(variants.FIRST[n], 1, problem) for n in STEPS}
   times = rows.seconds({n: v.run for n, v in made.items()}, options.round)
   local = statistics.median(times['local step'])

@@ -11,7 +11,6 @@ a step that does not synchronize, and its ratio to a local step, timed in turn.
 The limit is 1. Writes norms.json.
 """
 
-import argparse
 import statistics
 from unittest import mock
 
@@ -21,10 +20,10 @@ import optax
 
 from benchmarks import variants
 from benchmarks.speed import accelerator_rows as rows
+from benchmarks.speed import chosen
 from benchmarks.table import report
 from benchmarks.table import Table
 from selsync_jax.sync import change
-from tests.support.workloads import WORKLOADS
 
 SAFE, SCALE = 2.0**45, 2.0**90
 
@@ -74,19 +73,9 @@ NORMS = {
 
 def main() -> None:
   """The command line."""
-  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-  add = parser.add_argument
-  add('--workload', default='decoder 10M', choices=WORKLOADS)
-  add('--batch', type=int, help="default: the workload's")
-  add('--dtype', default='bfloat16')
-  add('--round', type=float, default=0.5, help='seconds; or one step')
-  add('--tiny', action='store_true', help='a small model, for a CPU')
-  add('--out', default='norms.json')
+  parser = chosen.parser(__doc__, 'decoder 10M', 'norms.json')
   options = parser.parse_args()
-  workload = WORKLOADS[options.workload]
-  workload = workload.tiny() if options.tiny else workload
-  size = options.batch or workload.examples
-  problem = rows.problem_of(workload, options.dtype, size)
+  problem = chosen.problem(options)
   local = variants.Variant(None, 1, problem)
   runs = {'local step': local.run}
   quiet = variants.FIRST['SelSync, no synchronization']

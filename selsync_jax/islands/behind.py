@@ -78,11 +78,11 @@ class Behind(Late):
     if self._peers.prepares:
       return program(self._peers, *values)
     self._peers.meet()
-    own = np.array(self._peers.led(self._has_arrived))
+    own = np.array(self._peers.led(lambda _: self._has_arrived()))
     self.arrived = all(self._peers.share(own, patient=True))
     if not self.arrived:
       return program(self._peers, *values)
-    return self._peers.led(self._mean)
+    return self._peers.led(lambda _: self._mean())
 
   def _has_arrived(self) -> bool:
     """Waits for the mean, if it is on its way."""

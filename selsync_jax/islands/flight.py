@@ -4,12 +4,13 @@ Flight is gRPC for arrays: it has streams, deadlines, and cancellation.
 """
 
 import atexit
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import contextlib
 import datetime
 import hmac
 import itertools
 import json
+import math
 import os
 import pathlib
 import secrets
@@ -195,6 +196,51 @@ def client(address: str, certificate: bytes) -> flight.FlightClient:
       ('grpc.max_reconnect_backoff_ms', 1000),
     ],
   )
+
+
+class Connections:
+  """Connections to servers of the run, each made when it is first used.
+
+  Args:
+    credentials: the run's credentials.
+    most: the number that is kept.
+  """
+
+  def __init__(self, credentials: Credentials, most: float = math.inf):
+    self._credentials, self._most = credentials, most
+    self._clients: dict[str, flight.FlightClient] = {}  # By address.
+
+  def call(self, address: str, command: str, seconds: float) -> Any:
+    """Calls a server; returns what writes to it, and what reads its answer.
+
+    Args:
+      address: its `host:port`.
+      command: what it is asked.
+      seconds: until the call fails.
+    """
+    found = self._clients.get(address)  # Another thread may remove it.
+    if not found:
+      if len(self._clients) >= self._most:
+        self._clients.clear()
+      found = client(address, self._credentials.certificate)
+      self._clients[address] = found
+    wanted = flight.FlightDescriptor.for_command(command)
+    options = call_options(self._credentials.token, seconds)
+    return found.do_exchange(wanted, options)
+
+  def forget(self, address: str) -> None:
+    """Lets the next call have a new connection; others may use this one."""
+    self._clients.pop(address, None)
+
+  def close(self, address: str) -> None:
+    """Closes the connection to an address, if there is one."""
+    if found := self._clients.pop(address, None):
+      found.close()
+
+  def close_others(self, addresses: Iterable[str]) -> None:
+    """Closes all connections but those to some addresses."""
+    for address in {*self._clients}.difference(addresses):
+      self.close(address)
 
 
 def call_options(token: str, seconds: float | None) -> flight.FlightCallOptions:

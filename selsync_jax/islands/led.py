@@ -42,6 +42,7 @@ class _View(NamedTuple):
   prepares: bool
   was_admitted: bool
   admits: bool
+  exchanged: bool
 
 
 class Led(Peers, Membership):
@@ -64,7 +65,7 @@ class Led(Peers, Membership):
   ):
     self._outer: Any = None  # Only in the first process.
     self._relay: Relay | None = None  # In each other, if it has one.
-    self._asks = self._exchanged = False
+    self._asks = False
     self._led(lambda: _await(invitation, timeout))
     try:
       if not processes.is_first():
@@ -123,13 +124,12 @@ class Led(Peers, Membership):
     """Returns another channel, in the first process."""
     return self._outer.channel(name) if self._outer else None
 
-  def led(self, do: Callable[[], Any]) -> Any:
+  def led(self, do: Callable[[Peers], Any]) -> Any:
     """Returns what `do` returns in the first process, as host arrays."""
-    return self._led(lambda: jax.tree.map(np.asarray, do()))
+    return self._led(lambda: jax.tree.map(np.asarray, do(self._outer)))
 
   def exchange(self, messages: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Exchanges the messages that the first process has."""
-    self._exchanged = True
     return self._led(lambda: self._outer.exchange(messages))
 
   def meet(self) -> None:
@@ -144,9 +144,8 @@ class Led(Peers, Membership):
 
   def conclude(self) -> None:
     """Returns when all islands have completed what they exchange."""
-    if self._exchanged:
+    if self._view.exchanged:
       self._led(lambda: self._outer.conclude())
-      self._exchanged = False
 
   def regroup(self) -> None:
     """Goes on with the islands that are there now."""
@@ -228,6 +227,7 @@ class Led(Peers, Membership):
       outer.prepares,
       outer.was_admitted,
       outer.admits,
+      outer.exchanged,
     )
 
 

@@ -21,8 +21,7 @@ from selsync_jax.config import RunError
 from selsync_jax.config import Stopped
 from selsync_jax.islands.control import Control
 from selsync_jax.islands.control import Head
-from selsync_jax.islands.flight import call_options
-from selsync_jax.islands.flight import client
+from selsync_jax.islands.flight import Connections
 from selsync_jax.islands.flight import Credentials
 from selsync_jax.islands.flight import ERRORS
 from selsync_jax.islands.flight import flight
@@ -96,6 +95,9 @@ class FlightPeers(Peers, Membership):
     meter: counts what is sent and received, and the steps.
     timeout: seconds until an island that cannot be reached is an error.
     channel: the channel's name; exchanges of different ones are independent.
+
+  Attributes:
+    exchanged: whether the others may not have completed an exchange yet.
   """
 
   def __init__(
@@ -112,11 +114,10 @@ class FlightPeers(Peers, Membership):
     self._name, self._members, self._channel = name, members, channel
     self._outbox, self._control = outbox, control
     self._credentials, self._meter = credentials, meter
-    self._timeout = timeout
-    self._clients: dict[str, flight.FlightClient] = {}  # By address.
+    self._timeout, self._connections = timeout, Connections(credentials)
     self._broken: dict[Relays, float] = {}  # Until when they are not used.
     self._generation = self._count = 0  # Exchanges in a generation.
-    self._exchanged = False  # Since the others have completed anything.
+    self.exchanged = False
 
   @property
   def names(self) -> Sequence[str]:
@@ -153,10 +154,10 @@ class FlightPeers(Peers, Membership):
 
   def conclude(self) -> None:
     """Returns when all islands have completed what they exchange."""
-    if self._exchanged:
+    if self.exchanged:
       self.share(np.zeros(0), patient=True)
       self._outbox.drop(self._key(self._count))
-      self._exchanged = False
+      self.exchanged = False
 
   def regroup(self) -> None:
     """Goes on with the islands that are there now."""
@@ -193,7 +194,7 @@ class FlightPeers(Peers, Membership):
       self.late.settle()
     self._members.enter(generation())
     self._outbox.clear()
-    self._exchanged = False
+    self.exchanged = False
 
   def exchange(self, messages: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Serves the messages, and fetches those of the other islands."""
@@ -201,11 +202,10 @@ class FlightPeers(Peers, Membership):
       self._generation, self._count = self._members.generation, 0
       there = {*self._members.addresses.values()}
       there.update(*self._members.relays.values())
-      for address in self._clients.keys() - there:
-        self._disconnect(address)
-    if not (self._exchanged or self._channel):
+      self._connections.close_others(there)
+    if not (self.exchanged or self._channel):
       self.meet()
-    self._count, self._exchanged = self._count + 1, True
+    self._count, self.exchanged = self._count + 1, True
     self._outbox.put(self._key(self._count), messages)
     senders = [(self.index + i) % self.size for i in range(1, self.size)]
     calls = {sender: futures.Future[np.ndarray]() for sender in senders}
@@ -231,7 +231,7 @@ class FlightPeers(Peers, Membership):
     self, message: np.ndarray, *, patient: bool = False
   ) -> list[np.ndarray]:
     """Sends a small message to all islands through the meeting point."""
-    patient |= self._exchanged and not self._channel
+    patient |= self.exchanged and not self._channel
     shared = self._control.share(self._channel, message.tobytes(), patient)
     received = sum(map(len, shared))
     self._meter.add(sent_bytes=message.nbytes, received_bytes=received)
@@ -355,7 +355,7 @@ class FlightPeers(Peers, Membership):
 
   def _leave_out(self, way: Relays) -> None:
     """Does not use a way for a while, and then over a new connection."""
-    self._clients.pop(way[0], None)  # Others may still use it.
+    self._connections.forget(way[0])
     self._broken[way] = time.monotonic() + MENDING
 
   def _call(self, sender: int, start: int) -> tuple[Any, list[Any]]:
@@ -380,7 +380,7 @@ class FlightPeers(Peers, Membership):
         self._control.check()  # It may have ended meanwhile.
         is_silent, unreached = time.monotonic() - began >= self._patience, None
         if is_silent and not is_new:  # Networks forget idle connections.
-          self._disconnect(self._members.addresses[name])
+          self._connections.close(self._members.addresses[name])
           is_new = True
         elif is_silent:
           self._control.accuse(name)
@@ -405,24 +405,9 @@ class FlightPeers(Peers, Membership):
     own = self._members.addresses[self.names[sender]]
     key = self._key(self._count), self.index, start
     address, command = call_over([*relays, own], json.dumps(key))
-    wanted = flight.FlightDescriptor.for_command(command)
-    options = call_options(self._credentials.token, self._patience)
-    writer, reader = self._client(address).do_exchange(wanted, options)
+    writer, reader = self._connections.call(address, command, self._patience)
     with writer, self._control.cancelling(reader.cancel):
       about = reader.schema.metadata
       chunks = [chunk.data.column(0)[0].as_buffer() for chunk in reader]
     self._meter.add(received_bytes=sum(chunk.size for chunk in chunks))
     return about, chunks
-
-  def _disconnect(self, address: str) -> None:
-    """Closes this channel's connection to an address."""
-    if found := self._clients.pop(address, None):
-      found.close()
-
-  def _client(self, address: str) -> flight.FlightClient:
-    """Returns this channel's connection to an address."""
-    found = self._clients.get(address)  # Another thread may disconnect it.
-    if not found:
-      found = client(address, self._credentials.certificate)
-      self._clients[address] = found
-    return found

@@ -88,9 +88,9 @@ class Peers(abc.ABC):
     It is `None` in a process that does not speak for its island.
     """
 
-  def led(self, do: Callable[[], Any]) -> Any:
-    """Returns what `do` returns in the process that speaks for this island."""
-    return do()
+  def led(self, do: Callable[['Peers'], Any]) -> Any:
+    """Returns `do(peers)` of the process that speaks for this island."""
+    return do(self)
 
   def complete(self, run: Callable[..., Any], *args: Any) -> Any:
     """Returns `run(self, *args)`, which exchanges messages.

@@ -328,7 +328,7 @@ def _on_host(
       ]
     else:
       own = [form.own(np.asarray(value)) for value in form.whole(values)]
-      results = [collective(peers, x) for x in own]
+      results = peers.led(lambda first: [collective(first, x) for x in own])
     return [*map(form.row, results)]
 
   return communicate

@@ -11,8 +11,7 @@ import contextlib
 import json
 from typing import Any
 
-from selsync_jax.islands.flight import call_options
-from selsync_jax.islands.flight import client
+from selsync_jax.islands.flight import Connections
 from selsync_jax.islands.flight import Credentials
 from selsync_jax.islands.flight import ERRORS
 from selsync_jax.islands.flight import flight
@@ -35,8 +34,9 @@ class Relay(Server):
   """
 
   def __init__(self, host: str, credentials: Credentials, seconds: float):
-    self._credentials, self._seconds = credentials, seconds
-    self._clients: dict[str, flight.FlightClient] = {}  # By address.
+    self._seconds = seconds
+    # Islands come again at other addresses.
+    self._connections = Connections(credentials, MOST)
     self._answers: set[flight.FlightStreamReader] = set()  # That still come.
     super().__init__(f'{host}:0', credentials)
     self.address = f'{host}:{self.port}'
@@ -47,16 +47,14 @@ class Relay(Server):
     """Answers a call with what another server answers."""
     del context, reader
     address, command = json.loads(descriptor.command)
-    options = call_options(self._credentials.token, self._seconds)
-    wanted = flight.FlightDescriptor.for_command(command)
     try:
-      asks, answer = self._client(address).do_exchange(wanted, options)
+      asks, answer = self._connections.call(address, command, self._seconds)
       with asks, self._cancelling(answer):
         writer.begin(answer.schema)
         for chunk in answer:
           writer.write_batch(chunk.data)
     except ERRORS:  # Networks forget idle connections.
-      self._clients.pop(address, None)
+      self._connections.forget(address)
       raise
 
   def shutdown(self) -> None:
@@ -74,16 +72,6 @@ class Relay(Server):
     finally:
       self._answers.discard(answer)
       answer.cancel()  # Whoever has called may read no further.
-
-  def _client(self, address: str) -> flight.FlightClient:
-    """Returns a connection to an address."""
-    found = self._clients.get(address)  # Another thread may remove it.
-    if not found:
-      if len(self._clients) >= MOST:  # Islands come again at other addresses.
-        self._clients.clear()
-      found = client(address, self._credentials.certificate)
-      self._clients[address] = found
-    return found
 
 
 def call_over(way: list[str], command: str) -> tuple[str, str]:

@@ -216,7 +216,7 @@ def test_what_breaks_first_does_not_hide_who_is_gone(first):
 def test_a_run_whose_processes_have_different_configs_ends_in_one_line(
   tmp_path,
 ):
-  port, wait = live_runs.free_port(), '--cluster_timeout=30'
+  port, wait = live_runs.free_port(), '--cluster_timeout=10'
   flags = [(wait,), (wait, '--config.seed=1')]
   children = [member(tmp_path, i, 2, port, *flags[i]) for i in range(2)]
   differs = 'process 1 has config.seed 1, process 0 has 0'
@@ -224,7 +224,7 @@ def test_a_run_whose_processes_have_different_configs_ends_in_one_line(
   assert live_runs.outcome(children[0]) == (
     1,
     [
-      'train.py: of 2 processes, process 1 did not connect within 30 s: '
+      'train.py: of 2 processes, process 1 did not connect within 10 s: '
       f'{differs}'
     ],
   )

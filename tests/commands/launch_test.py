@@ -10,11 +10,17 @@ import pytest
 
 from tests.support import live_runs
 
+# `selsync launch` that stops the others soon after one has failed.
+IMPATIENT = (
+  sys.executable,
+  '-c',
+  'import sys; from selsync_jax.commands import launch; '
+  'launch.PATIENCE = 0.5; launch.main(sys.argv[1:])',
+)
 
-def launch(processes, *command):
-  return live_runs.run(
-    *live_runs.LAUNCH, f'--processes={processes}', '--', *command
-  )
+
+def launch(processes, *command, by=live_runs.LAUNCH):
+  return live_runs.run(*by, f'--processes={processes}', '--', *command)
 
 
 def test_the_launcher_tells_each_process_its_place_and_prefixes_its_lines():
@@ -50,7 +56,7 @@ def test_the_launcher_ends_all_when_one_fails_and_returns_its_code():
     'time.sleep(0.2 if i == 1 else 60); sys.exit(7)'
   )
   start = time.monotonic()
-  done = launch(3, sys.executable, '-c', code)
+  done = launch(3, sys.executable, '-c', code, by=IMPATIENT)
   assert done.returncode == 7
   assert time.monotonic() - start < 30
 
@@ -138,7 +144,7 @@ def test_it_ends_all_islands_when_one_fails_before_they_have_met():
     'time.sleep(60 * (os.environ["SELSYNC_ISLAND"] != "island1")); sys.exit(7)'
   )
   flags = '--islands=3', '--minimum=1', '--', sys.executable, '-c', code
-  assert live_runs.run(*live_runs.LAUNCH, *flags, timeout=50).returncode == 7
+  assert live_runs.run(*IMPATIENT, *flags, timeout=50).returncode == 7
 
 
 def test_an_impossible_launch_is_refused():

@@ -14,11 +14,14 @@ import pytest
 from selsync_jax.islands import rounds
 from selsync_jax.runs import journal
 from tests.support import live_runs
+from tests.support.session import make_once
 from tests.support.session import ROOT
 
 RECIPE = ROOT / 'docs' / 'recipes' / 'island.py'
 ENDLESS = ROOT / 'tests' / 'support' / 'endless_island.py'
 WIDE = ROOT / 'tests' / 'support' / 'wide_island.py'
+LATE = '--config.sync.delay=3', '--config.sync.delta=0.3'
+PACED = 'tests/support/slow_digits.py'  # Two dozen steps while one starts.
 _SLOW = pytest.mark.slow
 
 
@@ -96,29 +99,47 @@ def test_when_one_dies_the_others_name_it_and_all_may_come_again(
   assert [island.stdout.readline() for island in again] == ['training\n'] * 2
 
 
-def _run(workdir, islands=2, *flags, fields=('--config.sync.delay=3',)):
+@pytest.fixture
+def paced(monkeypatch):
+  """Steps of `PACED` that last, so that others do not go on by thousands."""
+  monkeypatch.setenv('STEP_PAUSE', '0.1')
+
+
+def _train(method, workdir, *flags, islands=2):
+  """An island that trains, at its `PACED` steps, until it is stopped."""
+  endless = '--config.steps=100000', '--config.checkpoint.every=100000'
+  return live_runs.command(
+    *(method, 1, workdir, f'--config.workers={islands}', *endless, *flags),
+    config=PACED,
+  )
+
+
+def _run(workdir, islands=2, *flags):
   workers = f'--config.workers={islands}'
-  train = live_runs.command('selsync', 1, workdir, workers)
-  launch = [*live_runs.LAUNCH, f'--islands={islands}', *flags]
-  return [*launch, '--', *train, *fields]
+  train = live_runs.command('selsync', 1, workdir, workers, *LATE)
+  return [*live_runs.LAUNCH, f'--islands={islands}', *flags, '--', *train]
 
 
-def _repeat(workdir):
+def _repeat(workdir, *flags):
   """Repeats a run; returns how many digests of each island were compared."""
-  replay = sys.executable, '-m', 'selsync_jax', 'replay', workdir
-  lines = live_runs.finish(replay).splitlines()
+  replay = sys.executable, '-m', 'selsync_jax', 'replay', workdir, *flags
+  lines = live_runs.finish(['env', 'STEP_PAUSE=0', *replay]).splitlines()
   assert all(line.endswith(' digests, all equal') for line in lines)
   return [int(line.split()[1]) for line in lines]
 
 
+@pytest.fixture
+def undisturbed():
+  """The folder of a run of two islands that nothing has disturbed."""
+  return make_once('islands', lambda folder: live_runs.finish(_run(folder)))
+
+
 @_SLOW
-def test_a_run_of_four_islands_is_repeated_in_one_process(tmp_path):
-  fields = '--config.mapper=mesh', '--config.mesh.data=2'
-  live_runs.finish(_run(tmp_path, 4, fields=fields))
-  rows = live_runs.rows(tmp_path / 'island0')
+def test_a_run_of_islands_is_repeated_in_one_process(undisturbed):
+  rows = live_runs.rows(undisturbed / 'island0')
   averages = sum(row['synced'] for row in rows)
-  (compared,) = set(_repeat(tmp_path))  # One more if the first step has none.
-  assert 5 < averages <= compared <= averages + 1
+  (compared,) = set(_repeat(undisturbed))
+  assert 5 < averages <= compared <= averages + 1  # That of the first step.
 
 
 def _island(launcher, name):
@@ -131,9 +152,10 @@ def _island(launcher, name):
 
 
 @_SLOW
-def test_a_run_of_islands_that_are_stopped_and_killed_ends_as_another(tmp_path):
-  whole, parted = tmp_path / 'whole', tmp_path / 'parted'
-  live_runs.finish(_run(whole))
+def test_a_run_of_islands_that_are_stopped_and_killed_ends_as_another(
+  undisturbed, tmp_path
+):
+  parted = tmp_path / 'parted'
   gone = 'island island1 is gone; last good checkpoint'
   for number, step, codes, line in [
     (signal.SIGTERM, 20, [75], 'stopped by a signal after step'),
@@ -147,16 +169,15 @@ def test_a_run_of_islands_that_are_stopped_and_killed_ends_as_another(tmp_path):
     assert any(line in said for said in lines), lines
   live_runs.finish(_run(parted))
   for name in ('island0', 'island1'):
-    assert not live_runs.differences(whole / name, parted / name)
+    assert not live_runs.differences(undisturbed / name, parted / name)
   _repeat(parted)
 
 
 @_SLOW
 def test_a_meeting_point_that_is_killed_and_started_again_changes_nothing(
-  start, tmp_path
+  start, undisturbed, tmp_path
 ):
-  whole, parted = tmp_path / 'whole', tmp_path / 'parted'
-  live_runs.finish(_run(whole))
+  parted = tmp_path / 'parted'
   meet = (
     *('-m', 'selsync_jax', 'meet', '--islands=2', '--host=127.0.0.1'),
     *(f'--port={live_runs.free_port()}', f'--keep={tmp_path}/point.json'),
@@ -164,7 +185,7 @@ def test_a_meeting_point_that_is_killed_and_started_again_changes_nothing(
   point = start(*meet)
   invitation = point.stdout.readline().strip()
   train = live_runs.command('selsync', 1, parted, '--config.workers=2')
-  train += ['--config.sync.delay=3', f'--join={invitation}']
+  train += [*LATE, f'--join={invitation}']
   names = 'island0', 'island1'
   islands = [live_runs.start([*train, f'--island={name}']) for name in names]
   for step in 20, 50:
@@ -177,7 +198,7 @@ def test_a_meeting_point_that_is_killed_and_started_again_changes_nothing(
     code, lines = live_runs.outcome(island)
     assert code == 0, lines
   for name in names:
-    assert not live_runs.differences(whole / name, parted / name)
+    assert not live_runs.differences(undisturbed / name, parted / name)
 
 
 @_SLOW
@@ -203,9 +224,10 @@ def test_a_run_goes_on_without_an_island_that_is_killed(tmp_path):
 
 
 @_SLOW
+@pytest.mark.usefixtures('paced')
 def test_one_that_is_killed_comes_again_while_the_others_train(tmp_path):
-  run = _run(tmp_path, 2, '--minimum=1')
-  others = live_runs.start([*run, '--config.steps=100000'])
+  launch = *live_runs.LAUNCH, '--islands=2', '--minimum=1', '--'
+  others = live_runs.start([*launch, *_train('selsync', tmp_path, *LATE)])
   live_runs.wait_for_rows(tmp_path / 'island0', 20, others)
   victim = pathlib.Path('/proc', f'{_island(others, "island1")}')
   command, environment = (
@@ -222,17 +244,18 @@ def test_one_that_is_killed_comes_again_while_the_others_train(tmp_path):
       break
   at = int(line.split()[-1])
   assert at > 20
-  live_runs.wait_for_rows(tmp_path / 'island1', at + 50, others, again)
+  live_runs.wait_for_rows(tmp_path / 'island1', at + 30, others, again)
   for child in others, again:
     child.send_signal(signal.SIGTERM)
   (code, lines), (alone, last) = map(live_runs.outcome, (others, again))
   assert (code, alone) == (75, 75), lines
   compiles = ['Finished XLA compilation' in text for text in before]
   assert any(compiles) and not any('XLA compilation' in text for text in last)
-  assert min(_repeat(tmp_path)) > 5
+  assert min(_repeat(tmp_path, f'--config={PACED}')) > 5
 
 
 @_SLOW
+@pytest.mark.usefixtures('paced')
 def test_a_run_of_two_becomes_one_of_three_and_of_two_again(start, tmp_path):
   """One comes late, and another hands over what it has computed and leaves."""
   flags = '--islands=3', '--minimum=2', '--host=127.0.0.1', '--port=0'
@@ -241,10 +264,9 @@ def test_a_run_of_two_becomes_one_of_three_and_of_two_again(start, tmp_path):
     point = start('-m', 'selsync_jax', 'meet', *flags, '--timeout=6')
     return point.stdout.readline().strip()
 
-  def train(name, invitation, steps=100000):
-    run = live_runs.command('local_sgd', 1, tmp_path, '--config.workers=3')
-    run += [f'--join={invitation}', f'--island={name}']
-    return live_runs.start([*run, f'--config.steps={steps}'])
+  def train(name, invitation, *more):
+    flags = f'--join={invitation}', f'--island={name}', *more
+    return live_runs.start(_train('local_sgd', tmp_path, *flags, islands=3))
 
   def rows(name):
     return live_runs.rows(tmp_path / name)
@@ -269,9 +291,9 @@ def test_a_run_of_two_becomes_one_of_three_and_of_two_again(start, tmp_path):
     assert code == 75, lines
   stopped = rows('oahu')[-1]['step']
   assert stopped == rows('hawaii')[-1]['step'] > last + 30
-  assert len(_repeat(tmp_path)) == 3
-  invitation, steps = meet(), stopped + 20
-  again = [train(name, invitation, steps) for name in ('oahu', 'hawaii')]
+  assert len(_repeat(tmp_path, f'--config={PACED}')) == 3
+  invitation, end = meet(), f'--config.steps={stopped + 20}'
+  again = [train(name, invitation, end) for name in ('oahu', 'hawaii')]
   for code, lines in map(live_runs.outcome, again):
     assert code == 0 and f'resuming from step {stopped}' in lines, lines
   *_, row = rounds.read(tmp_path / 'oahu').values()
@@ -279,15 +301,13 @@ def test_a_run_of_two_becomes_one_of_three_and_of_two_again(start, tmp_path):
 
 
 @_SLOW
+@pytest.mark.usefixtures('paced')
 def test_an_island_of_several_processes_comes_and_goes_as_one(start, tmp_path):
   meet = '-m', 'selsync_jax', 'meet', '--islands=2', '--minimum=1'
   point = start(*meet, '--host=127.0.0.1')
   invitation = point.stdout.readline().strip()
-  train = (
-    *live_runs.command('selsync', 1, tmp_path, '--config.workers=2'),
-    *('--config.steps=100000', '--config.sync.delay=3', f'--join={invitation}'),
-    *('--config.mapper=mesh', '--config.mesh.fsdp=2'),
-  )
+  mesh = '--config.mapper=mesh', '--config.mesh.fsdp=2'
+  train = _train('selsync', tmp_path, *LATE, *mesh, f'--join={invitation}')
   several = *live_runs.LAUNCH, '--processes=2', '--', *train, '--island=oahu'
   single = 'env', 'JAX_NUM_CPU_DEVICES=2', *train, '--island=maui'
   one, other = map(live_runs.start, (single, several))
@@ -306,21 +326,22 @@ def test_an_island_of_several_processes_comes_and_goes_as_one(start, tmp_path):
     os.kill(process, signal.SIGTERM)
     code, lines = live_runs.outcome(child)
     assert code == 75, lines
-  assert min(_repeat(tmp_path)) > 5
+  assert min(_repeat(tmp_path, f'--config={PACED}')) > 5
 
 
 @_SLOW
+@pytest.mark.usefixtures('paced')
 def test_one_that_was_frozen_for_long_comes_again_by_itself(tmp_path):
-  run = _run(tmp_path, 2, '--minimum=1')
-  more = '--config.steps=100000', '--cluster_timeout=2', '--restart'
-  child = live_runs.start([*run, *more])
+  launch = *live_runs.LAUNCH, '--islands=2', '--minimum=1', '--'
+  flags = *LATE, '--cluster_timeout=2', '--restart'
+  child = live_runs.start([*launch, *_train('selsync', tmp_path, *flags)])
   live_runs.wait_for_rows(tmp_path / 'island0', 20, child)
   frozen = _island(child, 'island1')
   os.kill(frozen, signal.SIGSTOP)
   taken = len(live_runs.rows(tmp_path / 'island1'))
-  live_runs.wait_for_rows(tmp_path / 'island0', taken + 100, child)
+  live_runs.wait_for_rows(tmp_path / 'island0', taken + 30, child)
   os.kill(frozen, signal.SIGCONT)
-  live_runs.wait_for_rows(tmp_path / 'island1', taken + 100, child)
+  live_runs.wait_for_rows(tmp_path / 'island1', taken + 30, child)
   assert _island(child, 'island1') == frozen
   child.send_signal(signal.SIGTERM)
   code, lines = live_runs.outcome(child)
@@ -329,7 +350,7 @@ def test_one_that_was_frozen_for_long_comes_again_by_itself(tmp_path):
   (line,) = said
   assert 'island island1 has not answered for 2 s; last good check' in line
   assert not (tmp_path / 'island1.1').exists()
-  _repeat(tmp_path)
+  _repeat(tmp_path, f'--config={PACED}')
 
 
 @_SLOW

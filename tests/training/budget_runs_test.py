@@ -50,9 +50,13 @@ def test_without_a_delta_any_number_of_workers_keeps_nine_of_ten_steps_local(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('workload', [on_digits, on_text])
-@pytest.mark.parametrize('workers', [4, 16])
-@pytest.mark.parametrize('lssr', [0.8, 0.9, 0.95])
+@pytest.mark.parametrize(
+  'workload, workers, lssr',  # Each pair of values.
+  [
+    *((on_text, 4, 0.8), (on_text, 16, 0.9), (on_text, 4, 0.95)),
+    *((on_digits, 16, 0.8), (on_digits, 4, 0.9), (on_digits, 16, 0.95)),
+  ],
+)
 def test_an_asked_lssr_is_reached_without_a_delta(workload, workers, lssr):
   config = workload()
   config.update(workers=workers, mapper='vmap')

@@ -14,7 +14,12 @@ from tests.support import emulated
 from tests.support import live_runs
 
 LAYOUT = ('--config.mapper=mesh', '--config.workers=2', '--config.mesh.fsdp=4')
-OTHERS = ('--config.checkpoint.keep=99', '--config.sync.delta=0.1')
+STEPS = 40
+OTHERS = (
+  f'--config.steps={STEPS}',
+  '--config.checkpoint.keep=99',
+  '--config.sync.delta=0.1',
+)
 
 
 def run(processes, folder, *flags):
@@ -38,7 +43,7 @@ def assert_same(one, other):
   close = np.testing.assert_allclose
   close([r['loss'] for r in left], [r['loss'] for r in right], atol=2e-6)
   kept, others = (weights.read(run, weights.LAST) for run in (one, other))
-  assert kept.step == others.step == live_runs.STEPS
+  assert kept.step == others.step == STEPS
   loss = kept.scores['validation_loss']
   close(loss, others.scores['validation_loss'], atol=2e-6)
   near = functools.partial(close, atol=1e-4)
@@ -54,14 +59,13 @@ def test_a_worker_is_a_process_or_spans_several(alone, processes, tmp_path):
 @pytest.mark.slow
 def test_a_group_can_have_workers_of_several_processes(tmp_path):
   folder = tmp_path / 'run'
-  command = live_runs.command('groups', 2, folder, *LAYOUT)
-  live_runs.finish(command)
-  assert len(live_runs.rows(folder)) == live_runs.STEPS
+  live_runs.finish(live_runs.command('groups', 2, folder, *OTHERS[:1], *LAYOUT))
+  assert len(live_runs.rows(folder)) == STEPS
 
 
 @pytest.mark.slow
 def test_a_run_goes_on_with_another_layout(alone, tmp_path):
-  folder = run(1, tmp_path / 'run', *LAYOUT, '--config.steps=40')
+  folder = run(1, tmp_path / 'run', *LAYOUT, '--config.steps=20')
   wide = ('--config.mapper=mesh', '--config.workers=2', '--config.mesh.data=2')
   assert_same(alone, run(2, folder, *wide))
 
@@ -72,7 +76,7 @@ def test_another_number_of_workers_goes_on_as_with_one_device_each(
   alone, rule, tmp_path
 ):
   begun = shutil.copytree(alone, tmp_path / 'one device')
-  live_runs.go_back(begun, 60)
+  live_runs.go_back(begun, 30)
   again = shutil.copytree(begun, tmp_path / 'two devices')
   four = ('--config.workers=4', f'--config.checkpoint.resize={rule}')
   mesh = ('--config.mapper=mesh', '--config.mesh.fsdp=2')

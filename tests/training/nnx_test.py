@@ -1,6 +1,6 @@
 """Runs of a model in flax nnx, next to runs of the same model in linen."""
 
-import random
+import shutil
 
 import numpy as np
 import pytest
@@ -85,20 +85,15 @@ def test_they_are_those_of_linen(command, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_run_ends_as_if_it_had_not_been(tmp_path):
+def test_a_resumed_run_ends_as_if_it_had_not_been(tmp_path):
   """With dropout, whose keys depend on nothing but seed, worker and step."""
-  alone, killed = (
-    live_runs.command(
-      *('selsync', 1, tmp_path / name, '--config.model.dropout=0.2'),
-      config=CONFIG,
-    )
-    for name in ('alone', 'killed')
-  )
-  live_runs.finish(alone)
-  rng = random.Random(0)
-  assert live_runs.kill_at(killed, tmp_path / 'killed', 40, 0.0, rng)
-  assert 'resuming from step' in live_runs.finish(killed)
-  assert live_runs.differences(tmp_path / 'alone', tmp_path / 'killed') == []
+  _, *flags = live_runs.FLAGS  # But for the report, which is of `train`.
+  flags += '--config.mapper=vmap', '--config.model.dropout=0.2'
+  train_and_evaluate(config(*flags), tmp_path / 'alone')
+  halted = shutil.copytree(tmp_path / 'alone', tmp_path / 'halted')
+  live_runs.go_back(halted, 60)
+  train_and_evaluate(config(*flags), halted)
+  assert live_runs.differences(tmp_path / 'alone', halted) == []
 
 
 @pytest.mark.slow

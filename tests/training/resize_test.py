@@ -288,7 +288,7 @@ def test_a_resized_run_stays_within_five_percent_of_an_undisturbed_one(
   """The default run, resized at epoch 20 of 30, at the next evaluation."""
   config = digits.get_config()
   config.mapper, config.data.dir, config.checkpoint.every = (
-    'vmap',
+    'auto',
     data_dir,
     100,
   )
