@@ -1,27 +1,29 @@
-"""Runs of `train.py` that share their imports, as forks of one process."""
+"""Runs of `train.py` for `fuzz_test`, as forks that share their imports."""
 
 from collections.abc import Sequence
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
-import threading
 
 from stress import fuzz
 from tests.support.live_runs import ROOT
 
-# It has imported all that a run needs, and has started no backend.
+# It has imported all that a run needs, and has started no backend. The kernel
+# ends a run that hangs.
 _SERVER = """
-import json, os, resource, runpy, sys
+import json, os, resource, runpy, signal, sys, warnings
 import flax.linen, optax
 import selsync_jax.training.train
+warnings.filterwarnings('ignore', '.*fork')  # No thread of ours holds a lock.
 for line in sys.stdin:
   about = json.loads(line)
   if child := os.fork():
-    print(child, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
     continue
+  signal.setitimer(signal.ITIMER_REAL, about['limit'])
   os.environ.update(about['env'])
   for fd, path in (0, os.devnull), (1, os.devnull), (2, about['errors']):
     os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC), fd)
@@ -33,7 +35,7 @@ for line in sys.stdin:
 
 
 class Forks:
-  """Runs each case in a process of its own, as `fuzz.run` does."""
+  """Runs each case in a process of its own."""
 
   def __init__(self):
     self._server = subprocess.Popen(
@@ -48,19 +50,14 @@ class Forks:
   def run(
     self, flags: Sequence[str], folder: pathlib.Path, limit: float, **env: str
   ) -> tuple[int | None, str]:
-    """The exit code of a run, `None` if it hangs, and its errors."""
+    """What `fuzz.run` returns; `env` is for a case's code, not for JAX."""
     errors = folder / 'errors'
-    about = {'flags': flags, 'errors': str(errors), 'env': env}
+    about = {'flags': flags, 'errors': str(errors), 'limit': limit, 'env': env}
     line = json.dumps(about | {'memory': fuzz.MEMORY})
     print(line, file=self._server.stdin, flush=True)
-    child = int(self._server.stdout.readline())
-    timer = threading.Timer(limit, os.kill, (child, 9))
-    timer.start()
     code = int(self._server.stdout.readline())
-    hangs = not timer.is_alive()
-    timer.cancel()
-    return None if hangs else code, errors.read_text()
+    return None if code == -signal.SIGALRM else code, errors.read_text()
 
   def close(self) -> None:
-    """Ends the process that forks."""
-    self._server.communicate(timeout=60)
+    """Ends the process that forks, once nothing runs."""
+    self._server.communicate()

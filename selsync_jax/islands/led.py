@@ -1,8 +1,8 @@
 """An island of several processes: the first of them speaks for all.
 
 The processes of an island share one JAX runtime and run one program. What they
-exchange with other islands comes to the first, which gives the others what it
-gets, or the error, over the fast links between them. So all take the same way
+exchange with other islands comes to the first, which gives the others the
+result, or the error, over the fast links between them. So all take the same way
 through the program, whatever happens to other islands. The others are further
 ways to it: see `relay`.
 """

@@ -89,7 +89,10 @@ class Peers(abc.ABC):
     """
 
   def led(self, do: Callable[['Peers'], Any]) -> Any:
-    """Returns `do(peers)` of the process that speaks for this island."""
+    """Returns `do(peers)` of the process that speaks for this island.
+
+    All processes of the island call it; of several, each gets host arrays.
+    """
     return do(self)
 
   def complete(self, run: Callable[..., Any], *args: Any) -> Any:

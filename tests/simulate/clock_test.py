@@ -339,14 +339,16 @@ def test_memory_does_not_grow_with_the_steps(method, fields):
   cached = tracemalloc.Filter(False, '*/cluster.py')  # Up to a limit.
   gc.freeze()  # What was there before is not looked through.
   tracemalloc.start()
-  for steps in (200, 400):
-    engine.advance(4 * steps)
-    engine.spans()
-    gc.collect()
-    snapshot = tracemalloc.take_snapshot().filter_traces((only, cached))
-    sizes.append(sum(line.size for line in snapshot.statistics('filename')))
-  tracemalloc.stop()
-  gc.unfreeze()
+  try:
+    for steps in (200, 400):
+      engine.advance(4 * steps)
+      engine.spans()
+      gc.collect()
+      snapshot = tracemalloc.take_snapshot().filter_traces((only, cached))
+      sizes.append(sum(line.size for line in snapshot.statistics('filename')))
+  finally:
+    tracemalloc.stop()
+    gc.unfreeze()
   before, after = sizes
   assert after - before < 50 * 200  # Bytes; an entry a step has over 100.
 

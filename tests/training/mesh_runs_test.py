@@ -18,7 +18,7 @@ STEPS = 40
 OTHERS = (
   f'--config.steps={STEPS}',
   '--config.checkpoint.keep=99',
-  '--config.sync.delta=0.1',
+  '--config.sync.delta=0.3',
 )
 
 

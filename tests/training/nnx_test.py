@@ -85,7 +85,7 @@ def test_they_are_those_of_linen(command, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_resumed_run_ends_as_if_it_had_not_been(tmp_path):
+def test_a_resumed_run_ends_as_if_it_had_not_been(tmp_path, capsys):
   """With dropout, whose keys depend on nothing but seed, worker and step."""
   _, *flags = live_runs.FLAGS  # But for the report, which is of `train`.
   flags += '--config.mapper=vmap', '--config.model.dropout=0.2'
@@ -93,6 +93,7 @@ def test_a_resumed_run_ends_as_if_it_had_not_been(tmp_path):
   halted = shutil.copytree(tmp_path / 'alone', tmp_path / 'halted')
   live_runs.go_back(halted, 60)
   train_and_evaluate(config(*flags), halted)
+  assert 'resuming from step 60' in capsys.readouterr().out
   assert live_runs.differences(tmp_path / 'alone', halted) == []
 
 
