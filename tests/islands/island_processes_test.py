@@ -21,7 +21,7 @@ RECIPE = ROOT / 'docs' / 'recipes' / 'island.py'
 ENDLESS = ROOT / 'tests' / 'support' / 'endless_island.py'
 WIDE = ROOT / 'tests' / 'support' / 'wide_island.py'
 LATE = '--config.sync.delay=3', '--config.sync.delta=0.3'
-PACED = 'tests/support/slow_digits.py'  # Two dozen steps while one starts.
+PACED = 'tests/support/slow_digits.py'  # Dozens of steps while one starts.
 _SLOW = pytest.mark.slow
 
 
