@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import contextlib
+import ctypes
 from importlib import metadata
 import os
 import re
@@ -23,6 +24,9 @@ _LIMITS = (
   (resource.RLIMIT_NOFILE, 'n', 256, 1),
   (resource.RLIMIT_AS, 'v', 4_000_000, 1024),
 )
+# Of malloc.h; the second is the largest that it takes, by the manual.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_MOST_KEPT, _LARGEST_KEPT = 2**31 - 1, 32 * 2**20
 _PATIENCE = 30  # Seconds for the trial; a flag is refused within 0.1 s.
 
 
@@ -64,6 +68,8 @@ def start(
       layout.make_devices(workers, cluster.processes, data, fsdp)
     _start_backend(device)
     stack.pop_all()
+  if jax.default_backend() == 'cpu':
+    _keep_memory()
   return cluster
 
 
@@ -81,6 +87,18 @@ def memory() -> int:
   stats = jax.local_devices()[0].memory_stats() or {}
   host = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
   return stats.get('bytes_limit', host)
+
+
+def _keep_memory() -> None:
+  """Lets the C library keep what a step has freed, for the next one.
+
+  By default glibc returns large blocks to the kernel, and each step faults in
+  all its arrays anew, page by page. Blocks of more than 32 MiB still go back.
+  Another C library may have no such setting, and keeps its own.
+  """
+  mallopt = getattr(ctypes.CDLL(None), 'mallopt', lambda *_: 0)
+  mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT)
+  mallopt(_TRIM_THRESHOLD, _MOST_KEPT)
 
 
 def _check_limits() -> None:

@@ -1,6 +1,7 @@
 """JAX where it cannot start, in processes of their own."""
 
 import os
+import resource
 import sys
 
 import pytest
@@ -18,6 +19,18 @@ try:
   print('started')
 except ConfigError as error:
   print(error)
+"""
+
+FAULTS = """
+import resource
+
+from selsync_jax.devices import backend
+
+backend.start('cpu')
+for _ in range(20):
+  blocks = [b'x' * (4 << 20) for _ in range(40)]
+  del blocks
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
 """
 
 
@@ -134,3 +147,9 @@ def test_a_run_without_jax_ends_before_it_has_a_folder(name, value, tmp_path):
   assert done.stderr.splitlines()[-1].startswith(f'train.py: {name}')
   assert 'Traceback' not in done.stderr
   assert not (tmp_path / 'run').exists()
+
+
+def test_memory_that_was_freed_is_there_for_the_next_step_on_a_cpu():
+  done = live_runs.run(sys.executable, '-c', FAULTS, env=os.environ)
+  fresh = 20 * 40 * (4 << 20) // resource.getpagesize()  # If each were new.
+  assert int(done.stdout) < fresh / 4, done.stderr
