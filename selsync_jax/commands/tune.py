@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 BSP = 'bsp'
 METHODS = (
-  'selsync,local_sgd,diloco,sparse_loco,noloco,sparta,fedadagrad,power_sgd'
+  'selsync,local_sgd,muloco+sync.averager=mean,diloco,sparse_loco,noloco,'
+  'sparta,fedadagrad,power_sgd'
 )
 RECIPE = 'recipe.py'
 _POLL = 1.0  # Seconds between looks at the trials of other processes.

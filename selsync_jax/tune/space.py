@@ -34,11 +34,20 @@ WIDTH = 4.0
 
 RATE = 'optimizer.learning_rate'
 
-_PARTS: dict[str, tuple[Any, ...]] = {
-  'sync.wire': (OWN, 'bfloat16', 'int8', 'int4'),
-  'sync.delay': (OWN, 1, 2, 4, 8),
-  'sync.optimizer_state': (OWN, 'mean', 'reset'),
+_PARTS: dict[str, Choices] = {
+  'wire': {'sync.wire': (OWN, 'bfloat16', 'int8', 'int4')},
+  'delay': {
+    'sync.delay': (OWN, 1, 2, 4, 8),
+    'sync.delay.own': (OWN, 0.5),
+    'sync.delay.ahead': (OWN, 0.5),
+  },
+  'optimizer_state': {'sync.optimizer_state': (OWN, 'mean', 'reset')},
 }
+_TRIGGER: Choices = {
+  'sync.trigger': (OWN, 'selsync'),
+  'sync.trigger.delta': Range(0.1, 1.0),
+}
+"""For methods that average periodically."""
 _LSSRS = (OWN, 0.5, 0.75, 0.9, 0.95, 0.98)
 
 
@@ -65,11 +74,13 @@ class Space(NamedTuple):
     """Lets a trial of Optuna choose; returns a method and its fields.
 
     Numbers have two significant digits. Fields that stay as the config has them
-    are left out.
+    are left out, and so are those of a part that stays.
     """
     method = trial.suggest_categorical('method', list(self.choices))
-    fields, own = {}, self.own[method]
-    for field, choice in self.choices[method].items():
+    fields, own, choices = {}, self.own[method], self.choices[method]
+    for field, choice in choices.items():
+      if _part(field, choices) not in (field, *fields):
+        continue
       value = _suggest(trial, self.name(method, field), choice)
       if value not in (OWN, own[field]):
         fields[field] = float(f'{value:.2g}') if type(value) is float else value
@@ -103,17 +114,18 @@ class Space(NamedTuple):
   ) -> Iterator[dict[str, Any]]:
     """Yields choices, by name, that average as often as a budget lets.
 
-    The averages are in int8, if the method can have them; the learning rate is
-    the config's, and twice that. All else is as the config has it. Nothing is
-    yielded of a method that exceeds the budget with any value.
+    The averages are in int4, if the method can have them, since many coarse
+    averages are worth more than few fine ones (docs/evidence.md). The learning
+    rate is the config's, and twice that. All else is as the config has it.
+    Nothing is yielded of a method that exceeds the budget with any value.
 
     Args:
       method: one whose `sync.period` or `sync.lssr` may be chosen.
       fits: whether the method with some fields is within the budget.
     """
     choices = self.choices[method]
-    is_wired = _holds(choices.get('sync.wire', ()), 'int8')
-    changed = {'sync.wire': 'int8'} if is_wired else {}
+    is_wired = _holds(choices.get('sync.wire', ()), 'int4')
+    changed = {'sync.wire': 'int4'} if is_wired else {}
     for field in 'sync.period', 'sync.lssr':
       own = self.own[method].get(field)
       values = _ascending(choices.get(field, ()), own)
@@ -130,6 +142,15 @@ class Space(NamedTuple):
         rate = 2 * self.own[method].get(RATE, math.inf)
         if _holds(choices.get(RATE, ()), rate):
           yield same | {self.name(method, RATE): rate}
+
+
+def _part(field: str, choices: Container[str]) -> str:
+  """Returns the part that must be chosen for a field of it to count.
+
+  Of a field that counts by itself, that is the field.
+  """
+  part, _, _ = field.rpartition('.')
+  return part if part in choices else field
 
 
 def _holds(choice: Choice, value: Any) -> bool:
@@ -190,11 +211,12 @@ def build(
   values: dict[str, dict[str, Any]] = {}
   for spec in specs:
     settings, own = load(spec, {}), given.get(spec, {})
+    for_all = {**dict(_around(settings)), **given.get(ALL, {})}
+    load_with = _with_parts(load, for_all | own)
     for field, choice in own.items():
       for value in _ends(choice):
-        load(spec, {field: value})
-    for_all = {**dict(_around(settings)), **given.get(ALL, {})}
-    kept = {k: _accepted(load, spec, k, v) for k, v in for_all.items()}
+        load_with(spec, {field: value})
+    kept = {k: _accepted(load_with, spec, k, v) for k, v in for_all.items()}
     kept = {k: v for k, v in kept.items() if v is not None} | own
     set_here = {field.partition('=')[0] for field in spec.split('+')[1:]}
     choices[spec] = {
@@ -204,6 +226,22 @@ def build(
     }
     values[spec] = {f: _own(settings.config, f) for f in choices[spec]}
   return Space(choices, values)
+
+
+def _with_parts(load: Load, choices: Choices) -> Load:
+  """Returns a `load` of one field that chooses the rest of its part, too."""
+  parts = {field: _part(field, choices) for field in choices}
+
+  def load_with(spec, fields):
+    (field,) = fields
+    rest = {
+      other: _ends(choices[other])[0]
+      for other, part in parts.items()
+      if part == parts[field] and other != field
+    }
+    return load(spec, rest | fields)
+
+  return load_with
 
 
 def check_used(
@@ -287,12 +325,18 @@ def _of_method(
       yield 'sync.lssr', _LSSRS
     elif limits.kind in (int, float):
       yield from _wide(f'sync.{name}', sync[name], limits.limits)
+  parts = dict(_PARTS)
   if 'outer' in sync:
     rate = sync.outer.get('learning_rate')
     yield from _wide('sync.outer.learning_rate', rate)
-  for kind, choice in _PARTS.items():
-    if not sync[kind.partition('.')[2]]:  # Else the config has chosen.
-      yield kind, choice
+  if 'period' in sync or 'lssr' in sync:
+    mean = ['mean'] if 'outer' in sync else []
+    parts['averager'] = {'sync.averager': (OWN, *mean, 'robust_mean')}
+  if 'period' in sync:
+    parts['trigger'] = _TRIGGER
+  for kind, choices in parts.items():
+    if not sync[kind]:  # Else the config has chosen.
+      yield from choices.items()
 
 
 def _wide(

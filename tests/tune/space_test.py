@@ -46,7 +46,7 @@ def test_a_method_may_average_as_often_as_a_budget_lets(every):
   def fits(fields):
     return fields['sync.period'] >= 10
 
-  dense = {'sync.wire': 'int8', 'sync.period': 10}
+  dense = {'sync.wire': 'int4', 'sync.period': 10}
   assert found('local_sgd', fits) == [dense, dense | {space.RATE: 0.2}]
   assert found('local_sgd', lambda fields: False) == found('bsp', fits) == []
 
@@ -55,7 +55,7 @@ def test_a_budget_may_let_the_usual_share_of_steps_average():
   chosen, _ = build('selsync', fields=['--config.sync.delta=None'])
   made = chosen.densest('selsync', lambda fields: fields['sync.lssr'] > 0.8)
   suggested = chosen.suggest(optuna.trial.FixedTrial(next(made)))
-  assert suggested == ('selsync', {'sync.wire': 'int8', 'sync.lssr': 0.9})
+  assert suggested == ('selsync', {'sync.wire': 'int4', 'sync.lssr': 0.9})
 
 
 def test_what_the_config_has_is_one_of_the_values_of_a_list():
@@ -63,7 +63,7 @@ def test_what_the_config_has_is_one_of_the_values_of_a_list():
   chosen, _ = build('local_sgd', given={'local_sgd': own})
   made = chosen.densest('local_sgd', lambda fields: fields['sync.period'] > 4)
   suggested = chosen.suggest(optuna.trial.FixedTrial(next(made)))
-  assert suggested == ('local_sgd', {'sync.wire': 'int8'})
+  assert suggested == ('local_sgd', {'sync.wire': 'int4'})
 
 
 def test_ranges_are_around_the_own_values_and_within_their_limits(every):
@@ -83,8 +83,40 @@ def test_parts_are_chosen_where_the_method_accepts_them(every):
   assert found['local_sgd']['sync.wire'] == (OWN, 'bfloat16', 'int8', 'int4')
   assert found['local_sgd']['sync.delay'] == (OWN, 1, 2, 4, 8)
   assert 'sync.wire' not in found['power_sgd']  # It has no averager.
-  assert 'sync.delay' not in found['edit']
+  assert not {'sync.delay', 'sync.delay.own'} & found['edit'].keys()
   assert found['noloco']['sync.optimizer_state'] == (OWN, 'reset')
+
+
+def test_methods_that_synchronize_choose_how_and_when_from_others(every):
+  found = every[0].choices
+  assert found['selsync']['sync.averager'] == (OWN, 'robust_mean')
+  assert found['diloco']['sync.averager'] == (OWN, 'mean', 'robust_mean')
+  assert found['diloco']['sync.trigger'] == (OWN, 'selsync')
+  assert 'sync.trigger' not in found['selsync']  # It has its own fields.
+  assert not {'sync.averager', 'sync.trigger'} & found['power_sgd'].keys()
+
+
+def test_fields_of_a_part_are_chosen_if_the_part_is(every):
+  chosen, candidates = every
+  named = chosen.as_it_is('local_sgd')
+  assert {named[f'sync.{n}'] for n in ('trigger', 'delay')} == {OWN}
+  own, ahead, delta = (
+    chosen.name('local_sgd', f'sync.{name}')
+    for name in ('delay.own', 'delay.ahead', 'trigger.delta')
+  )
+  named |= {own: 0.5, ahead: 0.5, delta: 0.3}
+  trial = optuna.trial.FixedTrial(named)
+  assert chosen.suggest(trial) == ('local_sgd', {})
+  named |= {'sync.trigger': 'selsync', 'sync.delay': 2}
+  method, fields = chosen.suggest(optuna.trial.FixedTrial(named))
+  assert fields == {
+    'sync.trigger': 'selsync',
+    'sync.trigger.delta': 0.3,
+    'sync.delay': 2,
+    'sync.delay.own': 0.5,
+    'sync.delay.ahead': 0.5,
+  }
+  candidates.settings(method, fields)
 
 
 def test_a_budget_is_chosen_where_no_delta_is_set():
