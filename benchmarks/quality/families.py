@@ -13,20 +13,17 @@ from selsync_jax.commands import flags
 
 BSP = 'BSP'
 INT8 = '+sync.wire=int8'
-LATE = '+sync.delay=5+sync.delay.own=0.5+sync.delay.ahead=0.5'
+SHORT = '+sync.period=5+sync.wire=int4'
 MUON = 'muloco+sync.averager=mean'  # Local SGD with it.
 BUDGET = 'selsync+sync.delta=None+sync.max_period=None+sync.lssr='
 
 FAMILIES = {
   BSP: ('bsp', f'{MUON}+sync.reducer=all_reduce+sync.period=1000000'),
-  'local SGD': ('local_sgd+sync.period=40', f'local_sgd+sync.period=10{INT8}'),
-  'local SGD, Muon': (
-    f'{MUON}+sync.period=10{INT8}',
-    f'{MUON}+sync.period=5+sync.wire=int4',
-  ),
+  'local SGD': (f'local_sgd{SHORT}', f'local_sgd+sync.period=10{INT8}'),
+  'local SGD, Muon': (f'{MUON}{SHORT}', f'{MUON}+sync.period=10{INT8}'),
   'local SGD, late': (
-    f'local_sgd+sync.period=10{INT8}{LATE}',
-    f'{MUON}+sync.period=10{INT8}+sync.delay=3',
+    f'local_sgd{SHORT}+sync.delay=2',
+    f'{MUON}{SHORT}+sync.delay=2',
   ),
   'SelSync, budget': (f'{BUDGET}0.9{INT8}', f'{BUDGET}0.975'),
   'DiLoCo': (f'diloco+sync.period=10{INT8}', 'edit+sync.period=40'),

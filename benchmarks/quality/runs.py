@@ -9,7 +9,14 @@ import os
 import pathlib
 
 from selsync_jax.cluster import children
+from selsync_jax.devices import backend
 from selsync_jax.runs.history import Trial
+
+
+def _begin() -> None:
+  """Prepares a process as a command does."""
+  children.end_with_parent()
+  backend.start()
 
 
 def train(trial: Trial) -> None:
@@ -45,7 +52,7 @@ def train_all(
   with concurrent.futures.ProcessPoolExecutor(
     jobs,
     multiprocessing.get_context('spawn'),
-    initializer=children.end_with_parent,
+    initializer=_begin,
   ) as pool:
     for index, _ in enumerate(pool.map(train, wanted), 1):
       print(f'{name}: {index} of {len(wanted)} runs', flush=True)
