@@ -59,7 +59,9 @@ def test_a_worker_is_a_process_or_spans_several(alone, processes, tmp_path):
 @pytest.mark.slow
 def test_a_group_can_have_workers_of_several_processes(tmp_path):
   folder = tmp_path / 'run'
-  live_runs.finish(live_runs.command('groups', 2, folder, *OTHERS[:1], *LAYOUT))
+  live_runs.finish(
+    live_runs.command('groups', 2, folder, f'--config.steps={STEPS}', *LAYOUT)
+  )
   assert len(live_runs.rows(folder)) == STEPS
 
 
