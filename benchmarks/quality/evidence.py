@@ -4,11 +4,11 @@
   python -m benchmarks.quality.evidence --quick --tasks stdlib_gpt
 
 Every family of methods (benchmarks/quality/families.py) has as many trials on
-each task: its settings at several learning rates, with one seed. `selsync tune`
-has as many for each method that it chooses from
-(benchmarks/quality/evidence.toml), and looks for the best score with 3 % of
-BSP's bytes. What is best on validation is trained with other seeds, and only
-then does the test split count.
+each task: its settings at several learning rates, with one seed. BSP, with
+which all compare, has more rates. `selsync tune` has as many trials for each
+method that it chooses from (benchmarks/quality/evidence.toml), and looks for
+the best score with 3 % of BSP's bytes. What is best on validation is trained
+with other seeds, and only then does the test split count.
 
 Prints a table for each task, the best on validation first: the score, its
 difference to BSP's, seed by seed, of code the shares of brackets and indents
@@ -227,7 +227,8 @@ def text(
   return (
     f'`{command(name, options)}`: '
     f'{run.config["workers"]} workers, {steps:,} steps, {workload.trials} '
-    f'trials of each family, {seeds} seeds. A step computes '
+    f'trials of each family, {len(workload.family(BSP))} of BSP, {seeds} '
+    f'seeds. A step computes '
     f'{1e3 * result.step:.1f} ms, so BSP takes {steps * result.step:,.1f} s on '
     f'a network without a limit.\n\n{table(result.found)}\n'
     f'![Validation loss over bytes sent and over seconds at {DRAWN}:1, '

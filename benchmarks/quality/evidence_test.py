@@ -30,6 +30,13 @@ def test_every_family_has_as_many_trials(count):
     assert len(settings) * len(rates) == count
 
 
+def test_bsp_has_every_rate(tmp_path):
+  tried = workload('stdlib_gpt', tmp_path).family(BSP)
+  for spec in FAMILIES[BSP]:
+    rates = {recipe.rate for recipe in tried if recipe.spec == spec}
+    assert len(rates) == len(families.RATES)
+
+
 @pytest.mark.parametrize('name', TASKS)
 def test_every_family_can_run_on_every_task(name, tmp_path):
   task = workload(name, tmp_path)

@@ -67,9 +67,10 @@ class Workload(NamedTuple):
     )
 
   def family(self, name: str) -> dict[Recipe, Trial]:
-    """The trials of a family."""
+    """The trials of a family; BSP, with which all compare, has every rate."""
     settings = families.FAMILIES[name]
-    rates = families.rates(self.trials // len(settings))
+    own = self.trials // len(settings)
+    rates = families.rates(len(families.RATES) if name == BSP else own)
     return {
       Recipe(spec, trial.learning_rate): trial
       for spec in settings
