@@ -14,7 +14,7 @@ from selsync_jax.runs.history import Trial
 
 
 def _begin() -> None:
-  """Prepares a process as a command does."""
+  """Prepares a process; its runs share the devices that JAX starts with."""
   children.end_with_parent()
   backend.start()
 

@@ -20,7 +20,7 @@ import statistics
 from typing import Any, NamedTuple
 
 from selsync_jax.commands import config_file
-from selsync_jax.devices import layout
+from selsync_jax.devices import backend
 
 RATIO = 10
 """Of communication to computation under BSP."""
@@ -169,8 +169,7 @@ class Trainer:
     with concurrent.futures.ProcessPoolExecutor(
       os.cpu_count(),
       multiprocessing.get_context('spawn'),
-      initializer=layout.make_devices,
-      initargs=(self._workers,),
+      initializer=functools.partial(backend.start, workers=self._workers),
     ) as pool:
       run = functools.partial(train, every=self._every)
       outcomes = pool.map(run, *zip(*new.values(), strict=True)) if new else ()

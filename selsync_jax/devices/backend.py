@@ -24,9 +24,9 @@ _LIMITS = (
   (resource.RLIMIT_NOFILE, 'n', 256, 1),
   (resource.RLIMIT_AS, 'v', 4_000_000, 1024),
 )
-# Of malloc.h; the second is the largest that it takes, by the manual.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_MOST_KEPT, _LARGEST_KEPT = 2**31 - 1, 32 * 2**20
+# From malloc.h, each with the most that it may be by the manual of mallopt.
+_TRIM_THRESHOLD = -1, 2**31 - 1
+_MMAP_THRESHOLD = -3, 32 * 2**20
 _PATIENCE = 30  # Seconds for the trial; a flag is refused within 0.1 s.
 
 
@@ -90,15 +90,15 @@ def memory() -> int:
 
 
 def _keep_memory() -> None:
-  """Lets the C library keep what a step has freed, for the next one.
+  """Lets the C library keep most of what a step has freed, for the next one.
 
-  By default glibc returns large blocks to the kernel, and each step faults in
-  all its arrays anew, page by page. Blocks of more than 32 MiB still go back.
-  Another C library may have no such setting, and keeps its own.
+  By default glibc returns what is free at the end of its heap to the kernel,
+  and each step faults its arrays in anew, page by page. Another C library is
+  left as it is.
   """
   mallopt = getattr(ctypes.CDLL(None), 'mallopt', lambda *_: 0)
-  mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT)
-  mallopt(_TRIM_THRESHOLD, _MOST_KEPT)
+  mallopt(*_MMAP_THRESHOLD)
+  mallopt(*_TRIM_THRESHOLD)
 
 
 def _check_limits() -> None:

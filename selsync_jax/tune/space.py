@@ -42,12 +42,14 @@ _PARTS: dict[str, Choices] = {
     'sync.delay.ahead': (OWN, 0.5),
   },
   'optimizer_state': {'sync.optimizer_state': (OWN, 'mean', 'reset')},
+  'trigger': {
+    'sync.trigger': (OWN, 'selsync'),
+    'sync.trigger.delta': Range(0.1, 1.0),
+  },
 }
-_TRIGGER: Choices = {
-  'sync.trigger': (OWN, 'selsync'),
-  'sync.trigger.delta': Range(0.1, 1.0),
-}
-"""For methods that average periodically."""
+_REPLACED = {'sync.period': 'sync.trigger'}
+"""Fields that say nothing once another one is chosen."""
+_COARSE = 'int4', 'int8'
 _LSSRS = (OWN, 0.5, 0.75, 0.9, 0.95, 0.98)
 
 
@@ -74,12 +76,14 @@ class Space(NamedTuple):
     """Lets a trial of Optuna choose; returns a method and its fields.
 
     Numbers have two significant digits. Fields that stay as the config has them
-    are left out, and so are those of a part that stays.
+    are left out, and so are those that say nothing beside the others.
     """
     method = trial.suggest_categorical('method', list(self.choices))
     fields, own, choices = {}, self.own[method], self.choices[method]
     for field, choice in choices.items():
-      if _part(field, choices) not in (field, *fields):
+      part = _part(field, choices)
+      is_idle = part != field and part not in fields
+      if is_idle or _REPLACED.get(field) in fields:
         continue
       value = _suggest(trial, self.name(method, field), choice)
       if value not in (OWN, own[field]):
@@ -114,18 +118,18 @@ class Space(NamedTuple):
   ) -> Iterator[dict[str, Any]]:
     """Yields choices, by name, that average as often as a budget lets.
 
-    The averages are in int4, if the method can have them, since many coarse
-    averages are worth more than few fine ones (docs/evidence.md). The learning
-    rate is the config's, and twice that. All else is as the config has it.
-    Nothing is yielded of a method that exceeds the budget with any value.
+    The averages are in int4 or int8, the coarsest that may be chosen: many
+    coarse ones are worth more than few fine ones (docs/evidence.md). The
+    learning rate is the config's, and twice that. All else is as the config has
+    it. Nothing is yielded of a method that exceeds the budget with any value.
 
     Args:
       method: one whose `sync.period` or `sync.lssr` may be chosen.
       fits: whether the method with some fields is within the budget.
     """
     choices = self.choices[method]
-    is_wired = _holds(choices.get('sync.wire', ()), 'int4')
-    changed = {'sync.wire': 'int4'} if is_wired else {}
+    wires = [w for w in _COARSE if _holds(choices.get('sync.wire', ()), w)]
+    changed = {'sync.wire': wires[0]} if wires else {}
     for field in 'sync.period', 'sync.lssr':
       own = self.own[method].get(field)
       values = _ascending(choices.get(field, ()), own)
@@ -149,8 +153,9 @@ def _part(field: str, choices: Container[str]) -> str:
 
   Of a field that counts by itself, that is the field.
   """
-  part, _, _ = field.rpartition('.')
-  return part if part in choices else field
+  ends = (end for end, sign in enumerate(field) if sign == '.')
+  parts = [field[:end] for end in ends if field[:end] in choices]
+  return parts[-1] if parts else field
 
 
 def _holds(choice: Choice, value: Any) -> bool:
@@ -211,35 +216,65 @@ def build(
   values: dict[str, dict[str, Any]] = {}
   for spec in specs:
     settings, own = load(spec, {}), given.get(spec, {})
-    for_all = {**dict(_around(settings)), **given.get(ALL, {})}
-    load_with = _with_parts(load, for_all | own)
+    named = {_root(field) for field in given.get(ALL, {}) | own}
+    around = {k: v for k, v in _around(settings) if _root(k) not in named}
+    every = around | given.get(ALL, {}) | own
+    load_with = _with_parts(load, every)
     for field, choice in own.items():
       for value in _ends(choice):
         load_with(spec, {field: value})
-    kept = {k: _accepted(load_with, spec, k, v) for k, v in for_all.items()}
-    kept = {k: v for k, v in kept.items() if v is not None} | own
     set_here = {field.partition('=')[0] for field in spec.split('+')[1:]}
-    choices[spec] = {
-      field: choice
-      for field, choice in kept.items()
-      if field not in fixed and not {field, f'{field}.name'} & set_here
-    }
+    free = {}
+    for field, choice in every.items():
+      if field in fixed or {field, f'{field}.name'} & set_here:
+        continue
+      if field not in own:
+        choice = _accepted(load_with, spec, field, choice)
+      if choice is not None:
+        free[field] = choice
+    choices[spec] = _arranged(free, named)
     values[spec] = {f: _own(settings.config, f) for f in choices[spec]}
   return Space(choices, values)
 
 
+def _arranged(choices: Choices, named: Container[str]) -> Choices:
+  """Returns choices so that each comes after those that say if it counts.
+
+  That is a part before its fields, and what replaces a field before that one.
+  Where there is no such field, nothing replaces it, unless a file names it.
+  """
+  lost = {
+    part
+    for field, part in _REPLACED.items()
+    if field not in choices and part not in named
+  }
+  order = sorted(choices, key=lambda k: (k.count('.'), k in _REPLACED))
+  return {field: choices[field] for field in order if _root(field) not in lost}
+
+
+def _root(field: str) -> str:
+  """Returns the part of `sync` that a field belongs to, or the field."""
+  section, *names = field.split('.')
+  return f'{section}.{names[0]}' if names and names[0] in _PARTS else field
+
+
 def _with_parts(load: Load, choices: Choices) -> Load:
-  """Returns a `load` of one field that chooses the rest of its part, too."""
-  parts = {field: _part(field, choices) for field in choices}
+  """Returns a `load` of one field that chooses what it needs of its part.
+
+  That is the part itself, and the fields that the part cannot do without.
+  """
 
   def load_with(spec, fields):
     (field,) = fields
-    rest = {
-      other: _ends(choices[other])[0]
-      for other, part in parts.items()
-      if part == parts[field] and other != field
+    part = _part(field, choices)
+    needed = {
+      other: value
+      for other, choice in choices.items()
+      if other != field and _part(other, choices) == part
+      if other == part or not _holds(choice, OWN)
+      for value in _ends(choice)[:1]
     }
-    return load(spec, rest | fields)
+    return load(spec, needed | fields)
 
   return load_with
 
@@ -257,10 +292,11 @@ def check_used(
   """
   every = {spec: own for space in spaces for spec, own in space.choices.items()}
   *_, last = every
+  load_with = _with_parts(load, choices)
   for field, choice in choices.items():
     if field not in fixed and not any(field in own for own in every.values()):
       for value in _ends(choice):
-        load(last, {field: value})  # It says what is wrong.
+        load_with(last, {field: value})  # It says what is wrong.
 
 
 def _ends(choice: Choice) -> Sequence[Any]:
@@ -325,16 +361,10 @@ def _of_method(
       yield 'sync.lssr', _LSSRS
     elif limits.kind in (int, float):
       yield from _wide(f'sync.{name}', sync[name], limits.limits)
-  parts = dict(_PARTS)
-  if 'outer' in sync:
+  if 'outer' in sync and not sync.averager:
     rate = sync.outer.get('learning_rate')
     yield from _wide('sync.outer.learning_rate', rate)
-  if 'period' in sync or 'lssr' in sync:
-    mean = ['mean'] if 'outer' in sync else []
-    parts['averager'] = {'sync.averager': (OWN, *mean, 'robust_mean')}
-  if 'period' in sync:
-    parts['trigger'] = _TRIGGER
-  for kind, choices in parts.items():
+  for kind, choices in _PARTS.items():
     if not sync[kind]:  # Else the config has chosen.
       yield from choices.items()
 

@@ -1,5 +1,6 @@
 """JAX where it cannot start, in processes of their own."""
 
+import ctypes
 import os
 import resource
 import sys
@@ -149,6 +150,9 @@ def test_a_run_without_jax_ends_before_it_has_a_folder(name, value, tmp_path):
   assert not (tmp_path / 'run').exists()
 
 
+@pytest.mark.skipif(
+  not hasattr(ctypes.CDLL(None), 'mallopt'), reason='is about glibc'
+)
 def test_memory_that_was_freed_is_there_for_the_next_step_on_a_cpu():
   done = live_runs.run(sys.executable, '-c', FAULTS, env=os.environ)
   fresh = 20 * 40 * (4 << 20) // resource.getpagesize()  # If each were new.

@@ -58,6 +58,14 @@ def test_a_budget_may_let_the_usual_share_of_steps_average():
   assert suggested == ('selsync', {'sync.wire': 'int4', 'sync.lssr': 0.9})
 
 
+def test_a_budget_is_spent_on_the_coarsest_wire_that_may_be_chosen():
+  given = {'all': {'sync.wire': ('float32', 'int8')}}
+  chosen, _ = build('local_sgd', given=given)
+  made = chosen.densest('local_sgd', lambda fields: True)
+  suggested = chosen.suggest(optuna.trial.FixedTrial(next(made)))
+  assert suggested == ('local_sgd', {'sync.wire': 'int8', 'sync.period': 2})
+
+
 def test_what_the_config_has_is_one_of_the_values_of_a_list():
   own = {'sync.period': ('own', 2, 16)}  # The config's is 8.
   chosen, _ = build('local_sgd', given={'local_sgd': own})
@@ -87,26 +95,30 @@ def test_parts_are_chosen_where_the_method_accepts_them(every):
   assert found['noloco']['sync.optimizer_state'] == (OWN, 'reset')
 
 
-def test_methods_that_synchronize_choose_how_and_when_from_others(every):
+def test_another_trigger_may_replace_a_period(every):
   found = every[0].choices
-  assert found['selsync']['sync.averager'] == (OWN, 'robust_mean')
-  assert found['diloco']['sync.averager'] == (OWN, 'mean', 'robust_mean')
   assert found['diloco']['sync.trigger'] == (OWN, 'selsync')
-  assert 'sync.trigger' not in found['selsync']  # It has its own fields.
-  assert not {'sync.averager', 'sync.trigger'} & found['power_sgd'].keys()
+  assert not {'sync.trigger', 'sync.trigger.delta'} & found['selsync'].keys()
+  fixed, _ = build('diloco', fields=['--config.sync.period=5'])
+  assert 'sync.trigger' not in fixed.choices['diloco']
 
 
-def test_fields_of_a_part_are_chosen_if_the_part_is(every):
+def test_what_an_averager_refuses_of_a_delay_is_left_out(every):
+  found = every[0].choices['sparta']  # It averages a piece at a time.
+  assert 'sync.delay.own' in found and 'sync.delay.ahead' not in found
+  assert found['sync.delay'] == (OWN, 1, 2, 4, 8)
+
+
+def test_fields_that_say_nothing_beside_the_others_are_not_chosen(every):
   chosen, candidates = every
-  named = chosen.as_it_is('local_sgd')
-  assert {named[f'sync.{n}'] for n in ('trigger', 'delay')} == {OWN}
-  own, ahead, delta = (
-    chosen.name('local_sgd', f'sync.{name}')
-    for name in ('delay.own', 'delay.ahead', 'trigger.delta')
+  period, own, ahead, delta = (
+    chosen.name('diloco', f'sync.{name}')
+    for name in ('period', 'delay.own', 'delay.ahead', 'trigger.delta')
   )
-  named |= {own: 0.5, ahead: 0.5, delta: 0.3}
+  said = {period: 100, own: 0.5, ahead: 0.5, delta: 0.3}
+  named = chosen.as_it_is('diloco') | said
   trial = optuna.trial.FixedTrial(named)
-  assert chosen.suggest(trial) == ('local_sgd', {})
+  assert chosen.suggest(trial) == ('diloco', {'sync.period': 100})
   named |= {'sync.trigger': 'selsync', 'sync.delay': 2}
   method, fields = chosen.suggest(optuna.trial.FixedTrial(named))
   assert fields == {
@@ -117,6 +129,11 @@ def test_fields_of_a_part_are_chosen_if_the_part_is(every):
     'sync.delay.ahead': 0.5,
   }
   candidates.settings(method, fields)
+  with_mean, _ = build('diloco+sync.averager=mean')
+  assert (
+    'sync.outer.learning_rate'
+    not in with_mean.choices['diloco+sync.averager=mean']
+  )
 
 
 def test_a_budget_is_chosen_where_no_delta_is_set():
@@ -157,6 +174,29 @@ def test_a_file_replaces_choices(tmp_path):
   assert own['sync.wire'] == ('float32', 'int2')
   assert not own['schedule.warmup_epochs'].is_whole
   assert chosen.choices['power_sgd']['sync.wire'] == ('float32',)
+
+
+@pytest.mark.parametrize(
+  'own, names',
+  [
+    ({'sync.delay': (OWN,)}, {'sync.delay'}),
+    (
+      {'sync.trigger.delta': Range(0.1, 0.3), 'sync.trigger': ('selsync',)},
+      {'sync.trigger', 'sync.trigger.delta'},
+    ),
+    ({'sync.trigger.k': Range(5, 50)}, {'sync.trigger.k'}),
+    (
+      {'sync.trigger': (OWN, 'fda'), 'sync.trigger.theta': (1.0, 10.0)},
+      {'sync.trigger', 'sync.trigger.theta'},
+    ),
+  ],
+)
+def test_a_file_that_names_a_field_of_a_part_names_all_of_them(own, names):
+  chosen, _ = build('local_sgd', given={'local_sgd': own})
+  part = next(iter(own)).split('.')[1]
+  fields = [*chosen.choices['local_sgd']]
+  assert {f for f in fields if f.startswith(f'sync.{part}')} == names
+  assert fields == sorted(fields, key=lambda field: field.count('.'))
 
 
 @pytest.mark.parametrize(
