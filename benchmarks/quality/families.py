@@ -22,8 +22,8 @@ FAMILIES = {
   'local SGD': (f'local_sgd{SHORT}', f'local_sgd+sync.period=10{INT8}'),
   'local SGD, Muon': (f'{MUON}{SHORT}', f'{MUON}+sync.period=10{INT8}'),
   'local SGD, late': (
-    f'local_sgd{SHORT}+sync.delay=2',
-    f'{MUON}{SHORT}+sync.delay=2',
+    f'local_sgd{SHORT}+sync.delay=1',
+    f'{MUON}{SHORT}+sync.delay=1',
   ),
   'SelSync, budget': (f'{BUDGET}0.9{INT8}', f'{BUDGET}0.975'),
   'DiLoCo': (f'diloco+sync.period=10{INT8}', 'edit+sync.period=40'),
