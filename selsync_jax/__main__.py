@@ -24,6 +24,7 @@ from typing import NoReturn
 from selsync_jax import blame
 from selsync_jax import config
 from selsync_jax.cluster import children
+from selsync_jax.cluster import forks
 from selsync_jax.cluster import signals
 from selsync_jax.commands import COMMANDS
 from selsync_jax.runs import output
@@ -36,6 +37,9 @@ _owned: list[str] = []  # The program, if this process is its own.
 def main(arguments: Sequence[str] | None = None) -> None:
   """Runs the command of a command line, by default that of this process."""
   arguments = sys.argv[1:] if arguments is None else arguments
+  if arguments[:1] == [forks.FLAG]:
+    _prepare_libraries()
+    arguments = forks.serve(arguments[1:])  # It returns in each fork.
   own_process(' '.join(arguments[:1]))
   run_command(arguments)
 

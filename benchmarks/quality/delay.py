@@ -157,16 +157,15 @@ def measure(options: argparse.Namespace) -> dict[Case, Outcome]:
   }
   # Of several runs at a time, each is faster on one device for all its workers.
   os.environ.setdefault('JAX_NUM_CPU_DEVICES', '1')
-  run = options.jobs, options.work
   every_rate = [*itertools.chain(*tried.values())]
   if len(every_rate) > len(tried):  # A single rate needs no choice.
-    runs.train_all(every_rate, *run, 'learning rates')
+    runs.train_all(every_rate, options.jobs)
   best = {m: min(each, key=loss).learning_rate for m, each in tried.items()}
   chosen = {
     m: list_trials(m, repr(rate), SEEDS, options.seeds, options)
     for m, rate in best.items()
   }
-  runs.train_all(itertools.chain(*chosen.values()), *run, 'seeds')
+  runs.train_all(itertools.chain(*chosen.values()), options.jobs)
   return {
     case: Outcome(best[case.method], [loss(t) for t in chosen[case.method]])
     for case in every

@@ -69,9 +69,8 @@ def test_a_claim_is_judged_by_runs_that_were_trained(tmp_path):
     'LSSR', workloads.lssr, '.1f', workloads.smallest_rise, claim.BETTER, '+.1f'
   )
   local = claim.Claim('', '', judge, arms)
-  for arm in arms:
-    for trial in arm.trials(2, tmp_path):
-      runs.train(trial)
+  trials = [trial for arm in arms for trial in arm.trials(2, tmp_path)]
+  runs.train_all(trials, 1)
   found = local.finding(2, tmp_path)
   assert found.ours == 'LSSR. bsp: 0.0 ± 0.0; selsync, delta 1000: 0.9 ± 0.0'
   assert found.judged == '+0.9, equal in 2' and found.verdict == 'holds'

@@ -127,14 +127,13 @@ def train(
 ) -> dict[str, list[Trial]]:
   """Tries families and `tune`; trains the best of each with other seeds."""
 
-  def run(trials, what):
+  def run(trials):
     # `tune` may have found a setting of a family, and so the same runs.
     every = {t.workdir: t for t in itertools.chain.from_iterable(trials)}
-    name = f'{workload.folder.name}, {what}'
-    runs.train_all(every.values(), jobs, workload.folder, name)
+    runs.train_all(every.values(), jobs)
 
   tried = {name: workload.family(name) for name in names}
-  run([each.values() for each in tried.values()], 'trials')
+  run([each.values() for each in tried.values()])
   recipes = {name: best(each) for name, each in tried.items()}
   bsp = history.read(tried[BSP][recipes[BSP]].workdir)
   sent = SHARE * bsp.outcome['bytes_per_worker']
@@ -142,5 +141,5 @@ def train(
   finals = {
     name: workload.again(recipe, seeds) for name, recipe in recipes.items()
   }
-  run(finals.values(), 'seeds')
+  run(finals.values())
   return finals

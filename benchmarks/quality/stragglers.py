@@ -210,7 +210,7 @@ def measure(
     for trial, trained in each
     if trial is trained
   ]
-  runs.train_all(wanted, options.jobs, options.work, name)
+  runs.train_all(wanted, options.jobs)
   found: dict[str, dict[str, list[Outcome]]] = {}
   for cluster, each in pairs.items():
     for trial, trained in each:

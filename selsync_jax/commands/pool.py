@@ -1,17 +1,20 @@
-"""Runs trials of a comparison or a search, each in a process of its own."""
+"""Runs trials of a comparison or a search, each in a process of its own.
+
+The processes of a job share what they import: see `cluster/forks.py`.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 import contextlib
 import os
+import pathlib
 import signal
-import subprocess
 import sys
 import threading
 from typing import Any
 
-from selsync_jax.cluster import children
 from selsync_jax.cluster import signals
+from selsync_jax.cluster.forks import Forks
 from selsync_jax.config import RunError
 from selsync_jax.runs import workdir
 from selsync_jax.runs.history import Trial
@@ -19,6 +22,12 @@ from selsync_jax.training import progress
 
 STOPPED = 'stopped by a signal; the same command resumes the runs'
 _REFRESH = 1.0  # Seconds between updates of the bar.
+_MODULES = 'selsync_jax.training.train', 'selsync_jax.report.run_page'
+# What is imported besides, by `data.backend` and `data.name`.
+_OF_DATA = {
+  'tf': ['selsync_jax.data.tfdata'],
+  'digits': ['sklearn.datasets', 'sklearn.model_selection'],
+}
 
 
 class TrialFailed(RunError):
@@ -42,20 +51,23 @@ class Processes(contextlib.AbstractContextManager[Any]):
       'PYTHONPATH': os.pathsep.join(sys.path),
     }
     self._lock = threading.Lock()
-    self._alive: set[subprocess.Popen] = set()
+    self._idle: list[Forks] = []
+    self._alive: set[int] = set()
     self._stopped = False
 
   def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
     # The processes save their runs; a second signal would interrupt that.
     if kind is not None and not self._stopped:
       self.signal(signal.SIGTERM)
+    while self._idle:
+      self._idle.pop().close()
 
   def signal(self, number: int) -> bool:
     """Signals all processes and prevents new ones; returns if there are any."""
     with self._lock:
       self._stopped = True
-      for process in self._alive:
-        process.send_signal(number)
+      for pid in self._alive:
+        _kill(pid, number)
       return bool(self._alive)
 
   def run(
@@ -70,23 +82,8 @@ class Processes(contextlib.AbstractContextManager[Any]):
     trial.workdir.mkdir(parents=True, exist_ok=True)
     workdir.wait(trial.workdir)
     log = trial.workdir / f'{trial.command}.log'
-    with log.open('w') as file:
-      with self._lock:
-        if self._stopped:
-          raise TrialFailed(trial, STOPPED, signals.RESUMABLE)
-        process = children.start(
-          [
-            *(sys.executable, '-m', 'selsync_jax', trial.command),
-            *(*trial.flags, f'--workdir={trial.workdir}'),
-          ],
-          self._environment,
-          stdout=file,
-          stderr=subprocess.STDOUT,
-        )
-        self._alive.add(process)
-      status = _wait(process, is_enough)
-      with self._lock:
-        self._alive.remove(process)
+    log.write_text('')
+    status = self._run(trial, log, is_enough)
     lines = log.read_text(errors='replace').splitlines() or ['nothing']
     has_diverged = status == 1 and any(
       line.startswith(f'{trial.command}: step ') and 'is not finite' in line
@@ -94,6 +91,32 @@ class Processes(contextlib.AbstractContextManager[Any]):
     )
     if status and not has_diverged:
       raise TrialFailed(trial, lines[-1], status)
+
+  def _run(
+    self, trial: Trial, log: pathlib.Path, is_enough: Callable[[], bool]
+  ) -> int:
+    """Runs a trial to its end; returns its status, 0 if it had enough."""
+    if self._stopped:
+      raise TrialFailed(trial, STOPPED, signals.RESUMABLE)
+    command = [trial.command, *trial.flags, f'--workdir={trial.workdir}']
+    forks = self._idle.pop() if self._idle else self._create(trial, log)
+    try:
+      pid = forks.start(command, log)
+      with self._lock:
+        self._alive.add(pid)
+        if self._stopped:  # Meanwhile.
+          _kill(pid, signal.SIGTERM)
+      status = _wait(forks, pid, is_enough)
+      with self._lock:
+        self._alive.remove(pid)
+    finally:
+      forks.close() if self._stopped else self._idle.append(forks)
+    return status
+
+  def _create(self, trial: Trial, log: pathlib.Path) -> Forks:
+    data = trial.config.data
+    own = [_OF_DATA.get(key, []) for key in (data.backend, data.name)]
+    return Forks(sum(own, [*_MODULES]), self._environment, log)
 
 
 def create_processes(jobs: int) -> Processes:
@@ -108,15 +131,20 @@ def create_processes(jobs: int) -> Processes:
   return processes
 
 
-def _wait(process: subprocess.Popen, is_enough: Callable[[], bool]) -> int:
-  """Returns the status of a process; 0 if it was stopped as it had enough."""
-  while True:
-    with contextlib.suppress(subprocess.TimeoutExpired):
-      return process.wait(_REFRESH)
+def _wait(forks: Forks, pid: int, is_enough: Callable[[], bool]) -> int:
+  """Returns the status of a command; 0 if it was stopped as it had enough."""
+  while (status := forks.wait(_REFRESH)) is None:
     if is_enough():
-      process.terminate()
-      process.wait()
+      _kill(pid, signal.SIGTERM)
+      while forks.wait(_REFRESH) is None:
+        pass
       return 0
+  return status
+
+
+def _kill(pid: int, number: int) -> None:
+  with contextlib.suppress(ProcessLookupError):  # It has just ended.
+    os.kill(pid, number)
 
 
 def run_all(

@@ -1,5 +1,6 @@
 """The processes of a comparison: what each leaves, and how they end."""
 
+import os
 import signal
 import time
 
@@ -8,6 +9,8 @@ import pytest
 from selsync_jax.cluster import signals
 from selsync_jax.commands import pool
 from selsync_jax.commands import trials
+from selsync_jax.config import RunError
+from selsync_jax.runs import workdir
 
 
 def one_trial(out, rate, *flags):
@@ -37,10 +40,56 @@ def test_a_trial_is_a_process_that_writes_a_report_and_a_log(
 ):
   monkeypatch.chdir(tmp_path)  # The package is found from any folder.
   trial = one_trial(tmp_path, 0.1)
-  pool.Processes(1).run(trial)
+  with pool.Processes(1) as processes:
+    processes.run(trial)
   assert trial.is_done
   log = (trial.workdir / 'train.log').read_text()
   assert log.splitlines()[-1] == str(trial.workdir / 'report.html')
+
+
+@pytest.mark.slow
+def test_trials_of_a_job_are_forks_of_a_process_with_all_imports(tmp_path):
+  """The config is read before a command imports anything."""
+  file = tmp_path / 'mine.py'
+  file.write_text(
+    'import os, sys\nfrom selsync_jax.configs import digits\n'
+    'print(os.getpid(), os.getppid(), "jax" in sys.modules)\n'
+    'get_config = digits.get_config\n'
+  )
+  queue = [one_trial(tmp_path / name, 0.1) for name in 'ab']
+  with pool.Processes(1) as processes:
+    for trial in queue:
+      trial.flags.append(f'--config={file}:bsp')
+      processes.run(trial)
+  first, second = (
+    (trial.workdir / 'train.log').read_text().split()[:3] for trial in queue
+  )
+  assert first[0] != second[0] and first[1:] == second[1:]
+  assert first[2] == 'True' and all(trial.is_done for trial in queue)
+
+
+@pytest.mark.slow
+def test_a_trial_ends_and_can_resume_if_what_forks_is_killed(tmp_path):
+  trial = one_trial(tmp_path, 0.1, '--config.steps=1000000')
+  log = trial.workdir / 'train.log'
+
+  def kill():
+    if trial.share_done:
+      os.kill(int(log.read_text().split()[0]), signal.SIGKILL)
+
+  file = tmp_path / 'mine.py'
+  file.write_text(
+    'import os\nfrom selsync_jax.configs import digits\n'
+    'print(os.getppid())\nget_config = digits.get_config\n'
+  )
+  trial.flags.append(f'--config={file}:bsp')
+  with (
+    pool.Processes(1) as processes,
+    pytest.raises(RunError, match=f'^{log}: the process that starts the runs '),
+  ):
+    processes.run(trial, kill)
+  workdir.wait(trial.workdir)  # It saves what it has.
+  assert 'stopped by a signal after step' in log.read_text()
 
 
 @pytest.mark.slow
@@ -53,7 +102,8 @@ def test_a_trial_that_diverges_leaves_no_summary(tmp_path):
     'atexit.register(print, "goodbye")\nget_config = digits.get_config\n'
   )
   trial.flags.append(f'--config={file}:bsp')
-  pool.Processes(1).run(trial)
+  with pool.Processes(1) as processes:
+    processes.run(trial)
   assert not trial.is_done
   *_, last = (trial.workdir / 'train.log').read_text().splitlines()
   assert 'is not finite' in last
@@ -62,8 +112,8 @@ def test_a_trial_that_diverges_leaves_no_summary(tmp_path):
 def test_a_trial_that_fails_ends_the_comparison_with_its_code(tmp_path):
   trial = one_trial(tmp_path, 0.1)
   trial.flags.append('--config.workers=0')
-  with pytest.raises(pool.TrialFailed) as error:
-    pool.Processes(1).run(trial)
+  with pool.Processes(1) as processes, pytest.raises(pool.TrialFailed) as error:
+    processes.run(trial)
   assert error.value.code == 2
   assert str(error.value) == (
     f'{trial.workdir}: train: config.workers=0: must be in [1, 4096]'
@@ -88,7 +138,8 @@ def test_after_a_signal_no_trial_begins_and_the_comparison_is_resumable(
 @pytest.mark.slow
 def test_a_trial_that_has_done_enough_is_stopped_and_can_resume(tmp_path):
   trial = one_trial(tmp_path, 0.1, '--config.steps=1000000')
-  pool.Processes(1).run(trial, lambda: trial.share_done > 0)
+  with pool.Processes(1) as processes:
+    processes.run(trial, lambda: trial.share_done > 0)
   *_, last = (trial.workdir / 'train.log').read_text().splitlines()
   assert 'stopped by a signal after step' in last and not trial.is_done
 

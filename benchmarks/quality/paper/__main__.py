@@ -86,7 +86,7 @@ def main() -> None:
       for arm in claim.arms
       for trial in arm.trials(seeds, work)
     }
-    runs.train_all(trials.values(), options.jobs, work, name)
+    runs.train_all(trials.values(), options.jobs)
     found = {claim: claim.finding(seeds, work) for claim in claims}
     if options.into:
       insert(table(found), options.into, f'claims_{name}')

@@ -1,0 +1,104 @@
+"""Processes that start at once, since one has imported what they need.
+
+To import JAX, TensorFlow and the rest takes longer than a short run trains. A
+`Forks` is a process that has done it, and forks for each command: the fork is a
+process as a shell would start one, with devices of its own. The process that
+forks never starts JAX, whose threads no fork would have.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+import importlib
+import json
+import os
+import pathlib
+import select
+import subprocess
+import sys
+import warnings
+
+from selsync_jax.cluster import children
+from selsync_jax.config import RunError
+
+FLAG = '--forks'  # Of a process that serves them; no user gives it.
+
+
+class Forks:
+  """A process that runs one command at a time, each in a fork of it."""
+
+  def __init__(
+    self, modules: Iterable[str], env: Mapping[str, str], log: pathlib.Path
+  ):
+    """Starts the process, which first imports the modules.
+
+    It ends with the thread that calls this, or by `close`. What it prints to
+    stderr goes to the end of a file.
+    """
+    self._log = log
+    with log.open('ab') as file:
+      self._process = process = children.start(
+        [sys.executable, '-m', 'selsync_jax', FLAG, *modules],
+        env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=file,
+        bufsize=0,  # So that `select` knows of all that was not read.
+      )
+    assert process.stdin  # They are pipes.
+    assert process.stdout
+    self._requests, self._answers = process.stdin, process.stdout
+
+  def start(self, arguments: Sequence[str], log: pathlib.Path) -> int:
+    """Starts a command, which writes to the end of a file; returns its pid."""
+    line = json.dumps([str(log), *arguments])
+    with contextlib.suppress(BrokenPipeError):  # The answer says it.
+      self._requests.write(f'{line}\n'.encode())
+    return self._read()
+
+  def wait(self, seconds: float) -> int | None:
+    """Returns the exit status of the command, None if it still runs."""
+    ready, _, _ = select.select([self._answers], [], [], seconds)
+    return self._read() if ready else None
+
+  def close(self) -> None:
+    """Ends the process, after the command that it runs."""
+    self._process.communicate()
+
+  def _read(self) -> int:
+    if line := self._answers.readline():
+      return int(line)
+    raise RunError(f'{self._log}: the process that starts the runs has ended')
+
+
+def serve(modules: Iterable[str]) -> list[str]:
+  """Imports modules, and forks for each line of the standard input.
+
+  Returns in the fork, with the arguments of its command. A process calls this
+  before it has threads.
+  """
+  children.end_with_parent()
+  for name in modules:
+    with contextlib.suppress(ImportError):  # The command says it in one line.
+      importlib.import_module(name)
+  for line in sys.stdin:
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore')  # Of threads; NumPy's expect a fork.
+      pid = os.fork()
+    if not pid:
+      log, *arguments = json.loads(line)
+      _become(log, arguments)
+      return arguments
+    print(pid, flush=True)
+    _, status = os.waitpid(pid, 0)
+    print(os.waitstatus_to_exitcode(status), flush=True)
+  sys.exit()
+
+
+def _become(log: str, arguments: Sequence[str]) -> None:
+  """Gives a fork the input, output and arguments of a process of its own."""
+  children.end_with_parent()
+  source = os.open(os.devnull, os.O_RDONLY)
+  sink = os.open(log, os.O_WRONLY | os.O_APPEND)
+  for descriptor, file in enumerate((source, sink, sink)):
+    os.dup2(file, descriptor)
+  sys.argv[1:] = arguments
