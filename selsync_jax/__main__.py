@@ -23,7 +23,6 @@ from typing import NoReturn
 
 from selsync_jax import blame
 from selsync_jax import config
-from selsync_jax.cluster import children
 from selsync_jax.cluster import forks
 from selsync_jax.cluster import signals
 from selsync_jax.commands import COMMANDS
@@ -39,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
   arguments = sys.argv[1:] if arguments is None else arguments
   if arguments[:1] == [forks.FLAG]:
     _prepare_libraries()
+    from selsync_jax.runs import provenance
+
+    provenance.origin()  # The forks remember what they have imported.
     arguments = forks.serve(arguments[1:])  # It returns in each fork.
   own_process(' '.join(arguments[:1]))
   run_command(arguments)
@@ -54,8 +56,6 @@ def own_process(program: str) -> None:
   output.own()
   signals.name(program)
   signals.Handler(stop).start()  # Until the process ends.
-  if children.is_started():
-    children.end_with_parent()
   atexit.register(signals.ignore)  # The first registered is the last called.
 
 

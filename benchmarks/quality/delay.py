@@ -128,7 +128,7 @@ def list_trials(
     f'{ROOT}/configs/{options.config}',
     [
       *(f'--config.seed={seed}', '--config.data.backend=numpy'),
-      *('--config.mapper=auto', '--config.eval.every_epochs=1000.0'),
+      *('--config.mapper=map', '--config.eval.every_epochs=1000.0'),
       *([f'--config.steps={options.steps}'] if options.steps else []),
     ],
     [method],
@@ -155,8 +155,6 @@ def measure(options: argparse.Namespace) -> dict[Case, Outcome]:
   tried = {
     m: list_trials(m, options.rates, TUNING_SEED, 1, options) for m in methods
   }
-  # Of several runs at a time, each is faster on one device for all its workers.
-  os.environ.setdefault('JAX_NUM_CPU_DEVICES', '1')
   every_rate = [*itertools.chain(*tried.values())]
   if len(every_rate) > len(tried):  # A single rate needs no choice.
     runs.train_all(every_rate, options.jobs)

@@ -258,7 +258,7 @@ def create_workload(name: str, options: argparse.Namespace) -> Workload:
   task = TASKS[name]
   fields = {
     'data.backend': 'numpy',
-    'mapper': 'auto',
+    'mapper': 'map',
     'eval.every_epochs': 1000.0,
     **(task.fields if options.quick else {}),
   }
@@ -294,8 +294,6 @@ def main() -> None:
   if options.emulated and (reason := emulated.missing()):
     print(f'no times of the emulated cluster: {reason}')
     options.emulated = 0
-  # Of several runs at a time, each is faster on one device for all its workers.
-  os.environ.setdefault('JAX_NUM_CPU_DEVICES', '1')
   results, notes = {}, []
   for name in options.tasks:
     workload = create_workload(name, options)

@@ -16,10 +16,11 @@ _LIBC = ctypes.CDLL(None)  # Loaded before any fork.
 def start(
   command: Sequence[str], env: Mapping[str, str], **options: Any
 ) -> subprocess.Popen:
-  """Starts a command of this package that ends with this process.
+  """Starts a command that ends with this process.
 
-  It calls `end_with_parent` at its start, and `is_orphaned` after each step of
-  training. The options are those of `subprocess.Popen`.
+  It calls `end_with_parent` at its start, unless it is the `preexec_fn`, and
+  `is_orphaned` after each step of training. The options are those of
+  `subprocess.Popen`.
   """
   return subprocess.Popen(
     command,
@@ -34,11 +35,6 @@ def end_with_parent() -> None:
   """Asks Linux for SIGTERM when the process that started this one ends."""
   if sys.platform == 'linux':
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def is_started() -> bool:
-  """Returns whether the parent of this process has started it by `start`."""
-  return os.environ.get(_LAUNCHER) == str(os.getppid())
 
 
 def is_orphaned() -> bool:

@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import select
+import signal
 import subprocess
 import sys
 import warnings
@@ -35,6 +36,7 @@ class Forks:
     stderr goes to the end of a file.
     """
     self._log = log
+    self._pid: int | None = None  # Of the command.
     with log.open('ab') as file:
       self._process = process = children.start(
         [sys.executable, '-m', 'selsync_jax', FLAG, *modules],
@@ -48,25 +50,36 @@ class Forks:
     assert process.stdout
     self._requests, self._answers = process.stdin, process.stdout
 
-  def start(self, arguments: Sequence[str], log: pathlib.Path) -> int:
-    """Starts a command, which writes to the end of a file; returns its pid."""
+  def start(self, arguments: Sequence[str], log: pathlib.Path) -> None:
+    """Starts a command, which writes to the end of a file."""
     line = json.dumps([str(log), *arguments])
     with contextlib.suppress(BrokenPipeError):  # The answer says it.
       self._requests.write(f'{line}\n'.encode())
-    return self._read()
+    self._pid = self._read()
 
   def wait(self, seconds: float) -> int | None:
     """Returns the exit status of the command, None if it still runs."""
     ready, _, _ = select.select([self._answers], [], [], seconds)
-    return self._read() if ready else None
+    if not ready:
+      return None
+    status, self._pid = self._read(), None
+    return status
+
+  def signal(self, number: int) -> None:
+    """Sends a signal to the command, if it still runs."""
+    if pid := self._pid:
+      with contextlib.suppress(ProcessLookupError):  # It has just ended.
+        os.kill(pid, number)
 
   def close(self) -> None:
-    """Ends the process, after the command that it runs."""
+    """Ends the process, and with SIGTERM the command that it runs."""
+    self.signal(signal.SIGTERM)
     self._process.communicate()
 
   def _read(self) -> int:
     if line := self._answers.readline():
       return int(line)
+    self._pid = None  # Its own end has sent the command a signal.
     raise RunError(f'{self._log}: the process that starts the runs has ended')
 
 
@@ -77,21 +90,35 @@ def serve(modules: Iterable[str]) -> list[str]:
   before it has threads.
   """
   children.end_with_parent()
+  answers = os.fdopen(os.dup(1), 'w', buffering=1)
+  os.dup2(2, 1)  # What the modules print is no answer.
   for name in modules:
-    with contextlib.suppress(ImportError):  # The command says it in one line.
+    with contextlib.suppress(Exception):  # The command says it in one line.
       importlib.import_module(name)
+  # Libraries have started threads, and Linux signals the end of each thread of
+  # a parent. A second signal would interrupt a command that saves, so what
+  # forks for commands is a fork, with one thread.
+  if pid := _fork():
+    os.waitpid(pid, 0)
+    sys.exit()
+  children.end_with_parent()
   for line in sys.stdin:
-    with warnings.catch_warnings():
-      warnings.simplefilter('ignore')  # Of threads; NumPy's expect a fork.
-      pid = os.fork()
+    pid = _fork()
     if not pid:
+      answers.close()
       log, *arguments = json.loads(line)
       _become(log, arguments)
       return arguments
-    print(pid, flush=True)
+    print(pid, file=answers)
     _, status = os.waitpid(pid, 0)
-    print(os.waitstatus_to_exitcode(status), flush=True)
+    print(os.waitstatus_to_exitcode(status), file=answers)
   sys.exit()
+
+
+def _fork() -> int:
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')  # Of threads; NumPy's expect a fork.
+    return os.fork()
 
 
 def _become(log: str, arguments: Sequence[str]) -> None:
@@ -102,3 +129,4 @@ def _become(log: str, arguments: Sequence[str]) -> None:
   for descriptor, file in enumerate((source, sink, sink)):
     os.dup2(file, descriptor)
   sys.argv[1:] = arguments
+  sys.orig_argv[:] = [sys.executable, '-m', 'selsync_jax', *arguments]

@@ -16,6 +16,7 @@ from typing import Any
 from selsync_jax.cluster import signals
 from selsync_jax.cluster.forks import Forks
 from selsync_jax.config import RunError
+from selsync_jax.data import opening
 from selsync_jax.runs import workdir
 from selsync_jax.runs.history import Trial
 from selsync_jax.training import progress
@@ -23,9 +24,9 @@ from selsync_jax.training import progress
 STOPPED = 'stopped by a signal; the same command resumes the runs'
 _REFRESH = 1.0  # Seconds between updates of the bar.
 _MODULES = 'selsync_jax.training.train', 'selsync_jax.report.run_page'
-# What is imported besides, by `data.backend` and `data.name`.
+# What is imported besides, by the backend of the data and their name.
 _OF_DATA = {
-  'tf': ['selsync_jax.data.tfdata'],
+  'tf': ['tensorflow'],
   'digits': ['sklearn.datasets', 'sklearn.model_selection'],
 }
 
@@ -52,7 +53,7 @@ class Processes(contextlib.AbstractContextManager[Any]):
     }
     self._lock = threading.Lock()
     self._idle: list[Forks] = []
-    self._alive: set[int] = set()
+    self._alive: set[Forks] = set()
     self._stopped = False
 
   def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
@@ -66,8 +67,8 @@ class Processes(contextlib.AbstractContextManager[Any]):
     """Signals all processes and prevents new ones; returns if there are any."""
     with self._lock:
       self._stopped = True
-      for pid in self._alive:
-        _kill(pid, number)
+      for forks in tuple(self._alive):
+        forks.signal(number)
       return bool(self._alive)
 
   def run(
@@ -100,22 +101,27 @@ class Processes(contextlib.AbstractContextManager[Any]):
       raise TrialFailed(trial, STOPPED, signals.RESUMABLE)
     command = [trial.command, *trial.flags, f'--workdir={trial.workdir}']
     forks = self._idle.pop() if self._idle else self._create(trial, log)
-    try:
-      pid = forks.start(command, log)
+    with contextlib.ExitStack() as stack:
+      stack.callback(forks.close)
+      forks.start(command, log)
+      stack.callback(self._alive.discard, forks)
       with self._lock:
-        self._alive.add(pid)
+        self._alive.add(forks)
         if self._stopped:  # Meanwhile.
-          _kill(pid, signal.SIGTERM)
-      status = _wait(forks, pid, is_enough)
-      with self._lock:
-        self._alive.remove(pid)
-    finally:
-      forks.close() if self._stopped else self._idle.append(forks)
+          forks.signal(signal.SIGTERM)
+      status = _wait(forks, is_enough)
+      if not self._stopped:
+        stack.pop_all()
+        self._alive.discard(forks)
+        self._idle.append(forks)
+    if self._stopped and status == -signal.SIGTERM:  # As it began.
+      raise TrialFailed(trial, STOPPED, signals.RESUMABLE)
     return status
 
   def _create(self, trial: Trial, log: pathlib.Path) -> Forks:
     data = trial.config.data
-    own = [_OF_DATA.get(key, []) for key in (data.backend, data.name)]
+    keys = opening.read_by(data.backend), data.name
+    own = [_OF_DATA.get(key, []) for key in keys]
     return Forks(sum(own, [*_MODULES]), self._environment, log)
 
 
@@ -131,20 +137,15 @@ def create_processes(jobs: int) -> Processes:
   return processes
 
 
-def _wait(forks: Forks, pid: int, is_enough: Callable[[], bool]) -> int:
+def _wait(forks: Forks, is_enough: Callable[[], bool]) -> int:
   """Returns the status of a command; 0 if it was stopped as it had enough."""
   while (status := forks.wait(_REFRESH)) is None:
     if is_enough():
-      _kill(pid, signal.SIGTERM)
+      forks.signal(signal.SIGTERM)
       while forks.wait(_REFRESH) is None:
         pass
       return 0
   return status
-
-
-def _kill(pid: int, number: int) -> None:
-  with contextlib.suppress(ProcessLookupError):  # It has just ended.
-    os.kill(pid, number)
 
 
 def run_all(

@@ -80,7 +80,7 @@ def open_dataset(bound: BoundData) -> OpenDataset:
   name = bound.name
   if DATASETS.is_own(name):
     return open_own(name, bound.dataset)
-  backend = _backend(bound.backend)
+  backend = read_by(bound.backend)
   if name in BY_NUMPY:
     dataset = bound.dataset()
   elif backend == 'tf':
@@ -107,7 +107,8 @@ def open_dataset(bound: BoundData) -> OpenDataset:
   return dataset._replace(read=module.read)
 
 
-def _backend(name: str) -> str:
+def read_by(name: str) -> str:
+  """Returns what reads the data, 'tf' or 'numpy', by a name of a backend."""
   if name == 'auto':  # Processes may choose differently; batches are equal.
     return 'tf' if importlib.util.find_spec('tensorflow') else 'numpy'
   with config.config_errors('data.backend'):

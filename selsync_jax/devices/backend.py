@@ -69,7 +69,7 @@ def start(
     _start_backend(device)
     stack.pop_all()
   if jax.default_backend() == 'cpu':
-    _keep_memory()
+    keep_memory()
   return cluster
 
 
@@ -89,7 +89,7 @@ def memory() -> int:
   return stats.get('bytes_limit', host)
 
 
-def _keep_memory() -> None:
+def keep_memory() -> None:
   """Lets the C library keep most of what a step has freed, for the next one.
 
   By default glibc returns what is free at the end of its heap to the kernel,

@@ -36,6 +36,7 @@ class _Session(TypedDict):
   changes: NotRequired[list[str]]
 
 
+@functools.cache
 def versions() -> dict[str, str]:
   """Returns the versions of Python and of packages that affect results."""
   found = {'Python': platform.python_version()}

@@ -10,6 +10,7 @@ from selsync_jax.cluster import signals
 from selsync_jax.commands import pool
 from selsync_jax.commands import trials
 from selsync_jax.config import RunError
+from selsync_jax.runs import provenance
 from selsync_jax.runs import workdir
 
 
@@ -66,6 +67,8 @@ def test_trials_of_a_job_are_forks_of_a_process_with_all_imports(tmp_path):
   )
   assert first[0] != second[0] and first[1:] == second[1:]
   assert first[2] == 'True' and all(trial.is_done for trial in queue)
+  (session,) = provenance.sessions(trial.workdir)
+  assert f'selsync_jax train {" ".join(trial.flags)}' in session['command']
 
 
 @pytest.mark.slow
@@ -84,8 +87,8 @@ def test_a_trial_ends_and_can_resume_if_what_forks_is_killed(tmp_path):
   )
   trial.flags.append(f'--config={file}:bsp')
   with (
-    pool.Processes(1) as processes,
     pytest.raises(RunError, match=f'^{log}: the process that starts the runs '),
+    pool.Processes(1) as processes,
   ):
     processes.run(trial, kill)
   workdir.wait(trial.workdir)  # It saves what it has.

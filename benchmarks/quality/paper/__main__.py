@@ -75,7 +75,6 @@ def main() -> None:
   add('--into', type=page_with(*marks), help='a page, in Markdown')
   add('--out', default='paper.json')
   options = parser.parse_args()
-  os.environ.setdefault('JAX_NUM_CPU_DEVICES', '16')  # For `pmap`.
   seeds, work = options.seeds, options.work.resolve()
   text, record = '', {}
   for name in options.only:
