@@ -3,10 +3,10 @@
   python -m benchmarks.speed.kept
 
 glibc gives the end of its heap back to the kernel, and a step faults it in
-anew. Every command prevents that (`backend.keep_memory`). Times the compiled
-step with and without it, in turn, each in a process of its own. Prints
+anew. Every command prevents that (`backend.keep_memory`). Times the steps of
+runs with and without it, in turn, each in a process of its own. Prints
 milliseconds and page faults of a step, medians over rounds, and the ratio of
-the times; writes one JSON file. Takes 3 minutes on 2 cores.
+the times; writes one JSON file. Takes 6 minutes on 2 cores.
 """
 
 import argparse
@@ -16,11 +16,9 @@ import resource
 import statistics
 
 from benchmarks.speed import loop
-from benchmarks.speed import step
 from benchmarks.table import report
 from benchmarks.table import Table
 from selsync_jax.devices import backend
-from selsync_jax.devices import layout
 
 
 def faults() -> int:
@@ -30,20 +28,21 @@ def faults() -> int:
 
 def measure(name: str, steps: int, keeps: bool) -> tuple[float, float]:
   """Milliseconds and page faults of a step; a process calls this once."""
-  layout.make_devices(4)
-  if keeps:
-    backend.keep_memory()
-  config = loop.configured(name, steps)
-  program = step.compile_step(config, config.workers, config.mapper)
+  if not keeps:
+    backend.keep_memory = lambda: None
+  backend.start(workers=4)
   before = faults()
-  return 1e3 * step.seconds(program, steps), (faults() - before) / steps
+  ms, _ = loop.loop_ms(loop.configured(name, steps))
+  return ms, (faults() - before) / steps
 
 
 def main() -> None:
   """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument(
-    '--configs', nargs='+', default=['digits', 'stdlib_gpt:selsync,smoke']
+    '--configs',
+    nargs='+',
+    default=['digits', 'stdlib_gpt:selsync,smoke', 'stdlib_gpt:bsp,smoke'],
   )
   parser.add_argument('--steps', type=int, default=150)
   parser.add_argument('--rounds', type=int, default=5)
