@@ -128,5 +128,7 @@ def _become(log: str, arguments: Sequence[str]) -> None:
   sink = os.open(log, os.O_WRONLY | os.O_APPEND)
   for descriptor, file in enumerate((source, sink, sink)):
     os.dup2(file, descriptor)
+  if numpy := sys.modules.get('numpy'):  # Its old generator has been seeded.
+    numpy.random.seed()
   sys.argv[1:] = arguments
   sys.orig_argv[:] = [sys.executable, '-m', 'selsync_jax', *arguments]
