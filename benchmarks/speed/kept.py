@@ -6,7 +6,7 @@ glibc gives the end of its heap back to the kernel, and a step faults it in
 anew. Every command prevents that (`backend.keep_memory`). Times the steps of
 runs with and without it, in turn, each in a process of its own. Prints
 milliseconds and page faults of a step, medians over rounds, and the ratio of
-the times; writes one JSON file. Takes 6 minutes on 2 cores.
+the times; writes one JSON file. Takes 10 minutes on 2 cores.
 """
 
 import argparse
