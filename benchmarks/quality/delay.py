@@ -128,6 +128,7 @@ def list_trials(
     f'{ROOT}/configs/{options.config}',
     [
       *(f'--config.seed={seed}', '--config.data.backend=numpy'),
+      # Of several runs at a time, each is faster on one device.
       *('--config.mapper=map', '--config.eval.every_epochs=1000.0'),
       *([f'--config.steps={options.steps}'] if options.steps else []),
     ],

@@ -258,7 +258,7 @@ def create_workload(name: str, options: argparse.Namespace) -> Workload:
   task = TASKS[name]
   fields = {
     'data.backend': 'numpy',
-    'mapper': 'map',
+    'mapper': 'map',  # Of several runs at a time, each is faster so.
     'eval.every_epochs': 1000.0,
     **(task.fields if options.quick else {}),
   }

@@ -5,8 +5,9 @@
 glibc gives the end of its heap back to the kernel, and a step faults it in
 anew. Every command prevents that (`backend.keep_memory`). Times the steps of
 runs with and without it, in turn, each in a process of its own. Prints
-milliseconds and page faults of a step, medians over rounds, and the ratio of
-the times; writes one JSON file. Takes 10 minutes on 2 cores.
+milliseconds of a step, page faults of the run by its steps, medians over
+rounds, and the ratio of the times; writes one JSON file. Takes 10 minutes on 2
+cores.
 """
 
 import argparse
@@ -27,7 +28,10 @@ def faults() -> int:
 
 
 def measure(name: str, steps: int, keeps: bool) -> tuple[float, float]:
-  """Milliseconds and page faults of a step; a process calls this once."""
+  """Milliseconds of a step, and page faults by steps, the compilation's too.
+
+  A process calls this once.
+  """
   if not keeps:
     backend.keep_memory = lambda: None
   backend.start(workers=4)
