@@ -27,8 +27,8 @@ train: $(VENV)/train.stamp
 # is one module, and fusions have no code generator of their own where XLA can
 # still do without, which is in jaxlib 0.10. That halves the time of a program.
 # What is slow runs as users run it, but for what compiles even more programs:
-# conformance, meshes, benchmarks, the commands of the pages, the methods' own
-# tests, and runs that start dozens of times.
+# conformance, meshes, islands in one process, benchmarks, the commands of the
+# pages, the methods' own tests, and runs that start dozens of times.
 PLAIN := --xla_cpu_use_fusion_emitters=false
 CHEAP = XLA_FLAGS="--xla_backend_optimization_level=0 \
 	--xla_cpu_parallel_codegen_split_count=1 $$($(BIN)/python -c \
@@ -36,8 +36,9 @@ CHEAP = XLA_FLAGS="--xla_backend_optimization_level=0 \
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 QUICK = $(CHEAP) $(PYTEST) -m 'not slow'
 COMPILE := tests/conformance_test.py tests/benchmarks tests/docs tests/methods \
-	tests/simulate tests/sync $(addprefix tests/training/, mesh_test.py \
-	mesh_runs_test.py resize_test.py damaged_runs_test.py)
+	tests/simulate tests/sync tests/commands/config_file_test.py \
+	$(patsubst %,tests/islands/%_test.py, admission island pace regroup trainer) \
+	$(patsubst %,tests/training/%_test.py, damaged_runs mesh mesh_runs nnx resize)
 
 test: $(VENV)/test.stamp lint
 	$(QUICK)
@@ -97,7 +98,8 @@ evidence: $(VENV)/test.stamp
 delays: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.quality.delay --into=docs/performance.md
 	$(BIN)/python -m benchmarks.quality.delay --picture --delays 1 2 4 8 16 32 \
-		--recipes 'Muon, plain' 'mean and moments, half and half'
+		--recipes 'Muon, plain' 'mean and moments, half and half' \
+		--out=delays.json
 	$(BIN)/python docs/pictures.py runs/delay delays
 
 # The tables of docs/paper.md, measured anew: the papers' claims, one by one.

@@ -33,8 +33,8 @@ INNER: Mapping[str, Any] = types.MappingProxyType(
   {'muloco': {'name': 'muon', 'learning_rate': 0.02}}
 )
 """By method, the local optimizer of methods that are about one."""
-MODEL_STATE = types.MappingProxyType({'sparse_loco': 'recompute'})
-"""By method, what becomes of batch statistics, where averages spoil them."""
+RECOMPUTED = ('sparse_loco',)
+"""Methods whose averages would spoil batch statistics."""
 PAPER: Mapping[str, Any] = types.MappingProxyType({'selsync': {'delta': 0.3}})
 """The delta of the SelSync paper, for its own workloads."""
 
@@ -56,7 +56,7 @@ def _sync(method: str, overrides: Mapping[str, Mapping[str, Any]]) -> dict:
     **{kind: {} for kind in methods.PARTS},
     # 'recompute': batch statistics stay local, and each evaluation estimates
     # those of the consensus from one pass over the training data.
-    'model_state': MODEL_STATE.get(method, 'mean'),
+    'model_state': 'recompute' if method in RECOMPUTED else 'mean',
   }
 
 

@@ -15,9 +15,11 @@ import optax
 import pytest
 
 import selsync_jax as ss
+from selsync_jax.configs import base
 from selsync_jax.devices import mappers
 from selsync_jax.islands.behind import Behind
 from selsync_jax.islands.program import cut
+from selsync_jax.methods import METHODS
 from selsync_jax.training import start
 from selsync_jax.training.step import init_state
 from selsync_jax.training.step import train_step
@@ -44,10 +46,11 @@ def strategy_of(variant):
 
 
 @pytest.fixture(
+  scope='module',  # All tests of one come together, as they share its runs.
   params=[
     pytest.param(name, marks=_SLOW) if name in compositions.SLOW else name
     for name in VARIANTS
-  ]
+  ],
 )
 def variant(request):
   return request.param
@@ -152,6 +155,7 @@ def test_pmap_and_vmap_synchronize_alike_and_agree_to_rounding(variant):
     name if name in ON_ISLANDS else pytest.param(name, marks=_SLOW)
     for name in VARIANTS
   ],
+  scope='module',
 )
 def test_islands_synchronize_as_the_workers_of_one_program_do(variant):
   toy = Toy(variant)
@@ -421,3 +425,9 @@ def test_it_sends_the_collectives_that_its_parts_name(variant):
   # A message whose length depends on the values has a branch for each length.
   assert {kind for kind, _, _ in left} == scaled
   assert all(inside and n > 0 for (*_, inside), n in left.items())
+
+
+def test_batch_statistics_are_estimated_where_averages_would_spoil_them():
+  strategies = {m: compositions.create(m, {}) for m in METHODS}
+  spoil = {m for m, each in strategies.items() if each.averager.withholds}
+  assert spoil == {*base.RECOMPUTED}

@@ -133,10 +133,9 @@ def list_trials(
       *([f'--config.steps={options.steps}'] if options.steps else []),
     ],
     [method],
-    {},
-    flags.rates(rates),
-    seeds,
     options.work,
+    learning_rates=flags.rates(rates),
+    seeds=seeds,
   )
 
 

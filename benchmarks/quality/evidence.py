@@ -113,18 +113,16 @@ def emulate(
   result: Result,
   finals: Mapping[str, Sequence[Trial]],
   count: int,
-  workload: Workload,
+  folder: pathlib.Path,
 ) -> Result:
   """Times the first families with few bytes on the emulated cluster."""
   found = result.found
   few = SHARE * found[BSP].sent
   kept = [n for n, o in found.items() if o.entry.runs and o.sent <= few]
   times = shaped.measure(
-    workload.config,
-    workload.fields,
     finals[BSP][0],
     {n: next(t for t in finals[n] if t.is_done) for n in kept[:count]},
-    workload.folder / 'emulated',
+    folder,
   )
   timed = {n: found[n]._replace(measured=each) for n, each in times.items()}
   return result._replace(found=found | timed)
@@ -137,7 +135,8 @@ def measure(workload: Workload, options: argparse.Namespace) -> Result:
   finals = train(workload, names, options.seeds, options.jobs)
   result = judge(finals)
   if options.emulated:
-    return emulate(result, finals, options.emulated, workload)
+    folder = workload.folder / 'emulated'
+    return emulate(result, finals, options.emulated, folder)
   return result
 
 

@@ -3,14 +3,17 @@
 import argparse
 import itertools
 
+import jax.numpy as jnp
 import pytest
 
 from benchmarks.quality import evidence
 from benchmarks.quality import families
 from benchmarks.quality import recipes
+from benchmarks.quality import shaped
 from benchmarks.quality.families import BSP
 from benchmarks.quality.families import FAMILIES
 from benchmarks.quality.families import TASKS
+from selsync_jax.commands import config_file
 from selsync_jax.methods import Context
 from selsync_jax.report import comparison_table
 from selsync_jax.runs import records
@@ -44,6 +47,20 @@ def test_every_family_can_run_on_every_task(name, tmp_path):
     for trial in task.family(family).values():
       strategy = check(trial.config).method(Context(100, trial.seed))
       strategy.averager.check(trial.config.workers)
+
+
+@pytest.mark.parametrize('spec', FAMILIES[BSP])
+def test_links_are_sized_by_a_step_of_bsps_optimizer_alone(spec, tmp_path):
+  task = workload('stdlib_gpt', tmp_path)
+  (bsp,) = task.list_trials(spec, families.rates(1), 50)
+  file, *fields = shaped.alone(bsp)
+  config = config_file.load(file.removeprefix('--config='), fields)
+  assert config.optimizer == bsp.config.optimizer
+  shared = {'params': {'w': jnp.zeros(8)}, 'model_state': {}}
+  for each, sends_gradients in ((config, False), (bsp.config, True)):
+    sends = check(each).method(Context(100, 50)).sends(shared, 4)
+    assert any(one.at == 'step' for one in sends) == sends_gradients
+  assert config.sync.period > config.steps
 
 
 def finish(trial, validation, test, sent=100):

@@ -10,7 +10,7 @@ one epoch. Which packages those are depends on the machine, so losses of two
 machines are not comparable. Needs a GPU.
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 import hashlib
 import pathlib
 import sysconfig
@@ -26,19 +26,19 @@ from selsync_jax.data.sources.text import split_of
 MOST = {'train': 2**26, 'validation': 2**20, 'test': 2**20}  # Bytes of text.
 
 
-def _texts(split: str) -> Iterator[bytes]:
-  """Yields files of a split, the order of whose names says nothing of them."""
-  folder = pathlib.Path(sysconfig.get_path('purelib'))
-  names = {str(path.relative_to(folder)) for path in folder.rglob('*.py')}
-  of_split = (name for name in names if split_of(name) == split)
-  for name in sorted(of_split, key=lambda x: hashlib.md5(x.encode()).digest()):
-    yield (folder / name).read_bytes()
+def _names(folder: pathlib.Path) -> list[str]:
+  """The files of a folder in an order that says nothing of them."""
+  names = [str(path.relative_to(folder)) for path in folder.rglob('*.py')]
+  return sorted(names, key=lambda name: hashlib.md5(name.encode()).digest())
 
 
-def _examples(split: str, bptt: int) -> dict[str, np.ndarray]:
+def _examples(
+  folder: pathlib.Path, names: Sequence[str], split: str, bptt: int
+) -> dict[str, np.ndarray]:
   text = bytearray()
-  for each in _texts(split):
-    text += each
+  for name in names:
+    if split_of(name) == split:
+      text += (folder / name).read_bytes()
     if len(text) >= MOST[split]:
       break
   count = min(len(text), MOST[split]) // (bptt + 1)
@@ -49,8 +49,10 @@ def _examples(split: str, bptt: int) -> dict[str, np.ndarray]:
 @ss.register_dataset
 def package_text(*, bptt: int = 256):
   """The bytes of the source of all packages; an example has `bptt` of them."""
+  folder = pathlib.Path(sysconfig.get_path('purelib'))
+  names = _names(folder)
   return data.from_arrays(
-    **{split: _examples(split, bptt) for split in MOST},
+    **{split: _examples(folder, names, split, bptt) for split in MOST},
     task='code_modeling',
     num_classes=256,
     transform=lambda examples: {

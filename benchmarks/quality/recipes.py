@@ -63,7 +63,7 @@ class Workload(NamedTuple):
     """The runs of a method, with seeds from `seed` on."""
     own = [*self.fields, f'--config.seed={seed}']
     return trials.list_trials(
-      self.config, own, [spec], {}, rates, seeds, self.folder
+      self.config, own, [spec], self.folder, learning_rates=rates, seeds=seeds
     )
 
   def family(self, name: str) -> dict[Recipe, Trial]:

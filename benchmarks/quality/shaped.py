@@ -1,58 +1,108 @@
-"""Seconds of runs on an emulated cluster, from their first steps.
+"""Seconds on the emulated cluster, where each worker has a host.
 
-A run of 240 steps is timed, with one seed, but for its first 40, and the time
-of a step counts for the whole run. What a method does only later is not in it.
-
-Each worker has a host (benchmarks/network/cluster.py). The bytes of BSP take
+The hosts are of benchmarks/network/cluster.py. `measure` times a run of 240
+steps, with one seed, but for its first 40, and the time of a step counts for
+the whole run. What a method does only later is not in it. The bytes of BSP take
 ten or a hundred times as long as a step computes there.
 """
 
-import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import pathlib
+import statistics
+import sys
+from typing import Any
 
-from benchmarks.quality import time_to_accuracy
+from benchmarks.network import cluster as emulated
 from benchmarks.quality.tuning import RATIO
-from benchmarks.quality.tuning import Setting
 from selsync_jax.runs import history
+from selsync_jax.runs import records
 from selsync_jax.runs.history import Trial
 
+ROOT = pathlib.Path(__file__).parents[2]
 RATIOS = 10, 100
 STEPS, FIRST = 240, 40  # That are taken, and of these that do not count.
+PROBE = 120  # Steps to time the computation with.
+Rows = list[dict[str, Any]]
+
+
+def timed(trial: Trial, bandwidth: float | None, workdir: pathlib.Path) -> Rows:
+  """The rows of a run on the emulated cluster, one worker a host.
+
+  Args:
+    trial: of the run, which is evaluated at its end alone.
+    bandwidth: of each host, in bit/s; `None` does not limit it.
+    workdir: of the run, which resumes if it exists.
+  """
+  command = [
+    *(sys.executable, str(ROOT / 'train.py'), *trial.flags),
+    *('--config.mapper=pmap', '--config.eval.every_epochs=1e6'),
+    *(f'--workdir={workdir}', '--noreport'),
+  ]
+  shape = None if bandwidth is None else f'{bandwidth:.0f}bit'
+  emulated.run(trial.config.workers, shape, command)
+  return records.read_metrics(workdir)
+
+
+def step_seconds(rows: Rows) -> float:
+  """The median time of a step, without the first ones, which compile."""
+  seconds = [row['seconds'] for row in rows[20:]]
+  return statistics.median(
+    (later - earlier) / 10
+    for earlier, later in zip(seconds[:-10], seconds[10:], strict=True)
+  )
+
+
+def alone(bsp: Trial) -> list[str]:
+  """The arguments of a run with BSP's own optimizer that never averages.
+
+  A reducer would average gradients at every step, so it is left out. The method
+  `bsp` is one, so it becomes local SGD; another one keeps its own fields.
+  """
+  file, *fields = bsp.flags
+  file = file.replace(':bsp', ':local_sgd')
+  own = 'sync.reducer=None', f'sync.period={10**6}', f'steps={PROBE}'
+  return [file, *fields, *(f'--config.{field}' for field in own)]
+
+
+def network(bsp: Trial, workdir: pathlib.Path) -> dict[str, float]:
+  """A step's computing time, and the bandwidth that makes BSP ten times it.
+
+  Args:
+    bsp: a run of BSP; the step is that of its own optimizer.
+    workdir: of the run that is timed, see `alone`.
+  """
+  rows = timed(bsp._replace(flags=alone(bsp)), None, workdir)
+  seconds = step_seconds(rows)
+  summary = records.read_summary(workdir)
+  assert summary is not None  # The run has finished.
+  bits = 8 * summary['bytes_per_worker_bsp'] / summary['steps']
+  return {'step_seconds': seconds, 'bits_per_second': bits / (RATIO * seconds)}
 
 
 def seconds(
   trial: Trial, bandwidth: float | None, folder: pathlib.Path
 ) -> float:
   """Seconds of a finished run on hosts with so many bit/s, from short ones."""
-  file, *fields = trial.flags
-  fields.append(f'--config.steps={STEPS}')
-  run = Setting(file.removeprefix('--config='), tuple(fields))
-  workdir = folder / trial.workdir.parent.name
-  rows = time_to_accuracy.timed(run, bandwidth, workdir)
+  short = trial._replace(flags=[*trial.flags, f'--config.steps={STEPS}'])
+  rows = timed(short, bandwidth, folder / trial.workdir.parent.name)
   spent = rows[-1]['seconds'] - rows[FIRST - 1]['seconds']
   steps = history.read(trial.workdir).outcome['steps']
   return steps * spent / (STEPS - FIRST)
 
 
 def measure(
-  config: str,
-  fields: Sequence[str],
-  bsp: Trial,
-  trials: Mapping[str, Trial],
-  folder: pathlib.Path,
+  bsp: Trial, trials: Mapping[str, Trial], folder: pathlib.Path
 ) -> dict[str, dict[int, float]]:
   """Seconds by ratio, relative to those of BSP on a network without a limit.
 
+  The ratio is of the bytes of BSP to a step of BSP's own optimizer.
+
   Args:
-    config: the name of a config, with its variant.
-    fields: arguments that change it for all runs.
     bsp: a finished run of BSP.
     trials: finished runs, by name.
     folder: of the short runs.
   """
-  options = argparse.Namespace(config=config, fields=fields, seeds=[bsp.seed])
-  wire = time_to_accuracy.network(options, folder / 'compute')
+  wire = network(bsp, folder / 'compute')
   fast = seconds(bsp, None, folder / 'unlimited')
   return {
     name: {

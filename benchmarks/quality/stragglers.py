@@ -116,10 +116,8 @@ def grid(
       *([f'--config.steps={options.steps}'] if options.steps else []),
     ],
     methods,
-    {},
-    [],
-    options.seeds,
     options.work / name / cluster.replace(' ', '-'),
+    seeds=options.seeds,
     simulate=True,
   )
 
@@ -226,8 +224,10 @@ def median(values: Sequence[float | None]) -> float | None:
   return middle if math.isfinite(middle) else None
 
 
-def table(outcomes: dict[str, list[Outcome]], workload: Workload) -> str:
-  """The table of one cluster, in Markdown."""
+def table(
+  outcomes: dict[str, list[Outcome]], workload: Workload, seeds: int
+) -> str:
+  """The table of one cluster, in Markdown; each method has so many seeds."""
   from selsync_jax.report import comparison_table
   from selsync_jax.report import facts
 
@@ -245,6 +245,8 @@ def table(outcomes: dict[str, list[Outcome]], workload: Workload) -> str:
     if not each:
       lines.append([label, 'diverged', *['–'] * (len(head) - 2)])
       continue
+    if lost := seeds - len(each):
+      label += f' ({lost} seeds diverged)'
     reached = median([o.reached for o in each])
     seconds, sent, staleness = (
       statistics.fmean(getattr(o, field) for o in each)
@@ -288,7 +290,7 @@ def main() -> None:
   text = f'Seeds of each method: {options.seeds}.\n\n'
   text += ''.join(
     f'### {name}, {WORKLOADS[name].workers} workers, {cluster}\n\n'
-    f'{table(outcomes, WORKLOADS[name])}\n'
+    f'{table(outcomes, WORKLOADS[name], options.seeds)}\n'
     for name, clusters in result.items()
     for cluster, outcomes in clusters.items()
   )

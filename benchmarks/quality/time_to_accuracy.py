@@ -33,59 +33,58 @@ import sys
 from typing import Any
 
 from benchmarks.network import cluster as emulated
+from benchmarks.quality import shaped
 from benchmarks.quality import tuning
 from benchmarks.quality.tuning import RATIO
-from benchmarks.quality.tuning import Setting
 from benchmarks.table import report
 from benchmarks.table import Table
-from selsync_jax.commands import config_file
-from selsync_jax.runs import records
+from selsync_jax.commands import trials
+from selsync_jax.runs.history import Trial
 
-ROOT = pathlib.Path(__file__).parents[2]
-PROBE = 120  # Steps to time the computation with.
+RATE, PERIOD = 'optimizer.learning_rate', 'sync.period'
 HALF_A_POINT = 0.005
 FAST = 'BSP, network unshaped'
-Rows = list[dict[str, Any]]
 
 
-def setting(
-  options: argparse.Namespace, method: str, seed: int, **fields: float
-) -> Setting:
-  """A run of a method; fields are named with `__` in place of dots."""
-  flags = {'seed': seed, 'data__backend': 'numpy'} | fields
-  flags = {name.replace('__', '.'): value for name, value in flags.items()}
-  return Setting(
-    config_file.with_method(options.config, method),
-    (
+def trial(
+  options: argparse.Namespace, method: str, seed: int, fields: dict[str, float]
+) -> Trial:
+  """A run of a method with some fields, by dotted names."""
+  own = [f'{name}={value}' for name, value in fields.items() if name != RATE]
+  (found,) = trials.list_trials(
+    options.config,
+    [
       *options.fields,
-      *(f'--config.{name}={value}' for name, value in flags.items()),
-    ),
+      *(f'--config.seed={seed}', '--config.data.backend=numpy'),
+      f'--config.eval.every_epochs={options.every}',
+    ],
+    ['+'.join([method, *own])],
+    options.work,
+    learning_rates=[lambda _: fields[RATE]],
   )
+  return found
 
 
 def choose(
-  options: argparse.Namespace, trainer: tuning.Trainer, steps: int
+  options: argparse.Namespace, steps: int
 ) -> tuple[float, dict[str, tuple[str, dict[str, float]]]]:
   """BSP's most accurate rate, and each method with the fields to take.
 
   Args:
     options: of the command line.
-    trainer: of the runs.
     steps: of a run; a longer period is the same as this one.
   """
-  rates = {'optimizer__learning_rate': options.rates}
-  periods = {'sync__period': options.periods}
-  bounds = {'sync__period': (1, steps)}
-
+  rates, periods = {RATE: options.rates}, {PERIOD: options.periods}
+  bounds = {PERIOD: (1, steps)}
   endless = [math.inf] * len(options.tuned_on)
 
   def outcomes(method, axes, points, targets):
     runs = [
-      setting(options, method, seed, **dict(zip(axes, point, strict=True)))
+      trial(options, method, seed, dict(zip(axes, point, strict=True)))
       for point in points
       for seed in options.tuned_on
     ]
-    each, n = trainer(runs, targets * len(points)), len(options.tuned_on)
+    each, n = tuning.train(runs, targets * len(points)), len(options.tuned_on)
     return [each[i : i + n] for i in range(0, len(each), n)]
 
   def inaccuracy(points):
@@ -93,9 +92,9 @@ def choose(
     return [-statistics.fmean(o.final for o in each) for each in found]
 
   (rate,), _ = tuning.grow(rates, inaccuracy, {})
-  targets = targets_of(options, trainer, rate, options.tuned_on)
+  targets = targets_of(options, rate, options.tuned_on)
   chosen = {}
-  rates = {'optimizer__learning_rate': [rate / 2, rate, 2 * rate]}
+  rates = {RATE: [rate / 2, rate, 2 * rate]}
   for name, method, axes, stop in (
     ('BSP', 'bsp', rates, endless),  # The runs above.
     ('SelSync', 'selsync', rates, targets),
@@ -113,68 +112,21 @@ def choose(
 
 
 def targets_of(
-  options: argparse.Namespace,
-  trainer: tuning.Trainer,
-  rate: float,
-  seeds: Sequence[int],
+  options: argparse.Namespace, rate: float, seeds: Sequence[int]
 ) -> list[float]:
   """The accuracy to reach with each seed: BSP's own at a rate, nearly."""
-  fields = {'optimizer__learning_rate': rate}
-  runs = [setting(options, 'bsp', seed, **fields) for seed in seeds]
-  outcomes = trainer(runs, [math.inf] * len(runs))
+  runs = [trial(options, 'bsp', seed, {RATE: rate}) for seed in seeds]
+  outcomes = tuning.train(runs, [math.inf] * len(runs))
   return [outcome.final - HALF_A_POINT for outcome in outcomes]
 
 
-def timed(run: Setting, bandwidth: float | None, workdir: pathlib.Path) -> Rows:
-  """The rows of a run on the emulated cluster, one worker a host.
-
-  Args:
-    run: evaluated at its end alone.
-    bandwidth: of each host, in bit/s; `None` does not limit it.
-    workdir: of the run, which resumes if it exists.
-  """
-  config = config_file.load(run.file, run.fields)
-  flags = ['--config.mapper=pmap', '--config.eval.every_epochs=1e6']
-  command = [sys.executable, ROOT / 'train.py', f'--config={run.file}']
-  emulated.run(
-    config.workers,
-    None if bandwidth is None else f'{bandwidth:.0f}bit',
-    [
-      *map(str, [*command, *run.fields, *flags]),
-      *(f'--workdir={workdir}', '--noreport'),
-    ],
-  )
-  return records.read_metrics(workdir)
-
-
-def step_seconds(rows: Rows) -> float:
-  """The median time of a step, without the first ones, which compile."""
-  seconds = [row['seconds'] for row in rows[20:]]
-  return statistics.median(
-    (later - earlier) / 10
-    for earlier, later in zip(seconds[:-10], seconds[10:], strict=True)
-  )
-
-
-def network(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Any]:
-  """A step's computing time, and the bandwidth that makes BSP ten times it."""
-  fields = {'sync__period': 10**6, 'steps': PROBE}
-  run = setting(options, 'local_sgd', options.seeds[0], **fields)
-  rows = timed(run, None, work / 'local')
-  seconds = step_seconds(rows)
-  summary = records.read_summary(work / 'local')
-  assert summary is not None  # The run has finished.
-  bits = 8 * summary['bytes_per_worker_bsp'] / summary['steps']
-  return {'step_seconds': seconds, 'bits_per_second': bits / (RATIO * seconds)}
-
-
 def measure(
-  runs: Sequence[Setting],
+  runs: Sequence[Trial],
   steps: Sequence[int | None],
-  wire: dict[str, Any],
+  wire: dict[str, float],
   work: pathlib.Path,
   *,
-  shaped: bool = True,
+  is_shaped: bool = True,
 ) -> list[float | None]:
   """Seconds until a step, for each seed; `None` where there is no such step."""
   found: list[float | None] = []
@@ -182,9 +134,9 @@ def measure(
     if step is None:
       found.append(None)
       continue
-    speed = wire['bits_per_second'] if shaped else None
-    fields = [field.removeprefix('--config.') for field in run.fields]
-    rows = timed(run, speed, work / '-'.join(fields))
+    speed = wire['bits_per_second'] if is_shaped else None
+    name = f'{run.workdir.parent.name}-{run.workdir.name}'
+    rows = shaped.timed(run, speed, work / name)
     added = 0 if rows[step - 1]['synced'] else RATIO * wire['step_seconds']
     found.append(rows[step - 1]['seconds'] - rows[0]['seconds'] + added)
   return found
@@ -219,7 +171,7 @@ def sentence(result: dict[str, Any]) -> str:
       return f'{middle:.1f} times (up to {high:.1f}, {seeds})'
     return f'{middle:.1f} times ({low:.1f} to {high:.1f})'
 
-  period = result['chosen']['local SGD'][1]['sync__period']
+  period = result['chosen']['local SGD'][1][PERIOD]
   return (
     f'Where BSP communicates for {RATIO} times as long as it computes, SelSync '
     f"reaches BSP's accuracy {text('SelSync')} sooner, local SGD with its best "
@@ -235,10 +187,10 @@ def table(result: dict[str, Any]) -> Table:
   rows = []
   for name, seconds in result['rows'].items():
     fields = result['chosen'][name.split(',')[0]][1]
-    period = fields.get('sync__period', '')
+    period = fields.get(PERIOD, '')
     each = ['never' if s is None else f'{s:.2f}' for s in seconds]
-    rate = fields['optimizer__learning_rate']
-    rows.append([name, f'{rate:g}', f'{period}', '  '.join(each)])
+    rate = f'{fields[RATE]:g}'
+    rows.append([name, rate, f'{period}', '  '.join(each)])
   title = (
     f'{result["config"]}: validation accuracy to reach, each seed: '
     f'{", ".join(f"{t:.4f}" for t in result["targets"])}; '
@@ -280,30 +232,26 @@ def main() -> None:
   options = parse()
   if reason := emulated.missing():
     sys.exit(f'time_to_accuracy.py: {reason}')
-  work = options.work.resolve()
-  work.mkdir(parents=True, exist_ok=True)
+  work = options.work = options.work.resolve()
   cache = str(work / 'compiled')
   os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', cache)
   os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
   from selsync_jax.training.problem import create_problem
   from selsync_jax.training.settings import check
 
-  first = setting(options, 'bsp', 0)
-  config = config_file.load(first.file, first.fields)
-  trainer = tuning.Trainer(
-    work / 'outcomes.json', config.workers, options.every
-  )
-  rate, chosen = choose(options, trainer, create_problem(check(config)).steps)
-  targets = targets_of(options, trainer, rate, options.seeds)
-  wire = network(options, work)
+  first = trial(options, 'bsp', options.seeds[0], {RATE: options.rates[0]})
+  rate, chosen = choose(options, create_problem(check(first.config)).steps)
+  targets = targets_of(options, rate, options.seeds)
+  wire = shaped.network(first, work / 'compute')
   rows = {}
   for name, (method, fields) in chosen.items():
-    runs = [setting(options, method, seed, **fields) for seed in options.seeds]
-    outcomes = trainer(runs, targets)
+    runs = [trial(options, method, seed, fields) for seed in options.seeds]
+    outcomes = tuning.train(runs, targets)
     steps = [o.reached(t) for o, t in zip(outcomes, targets, strict=True)]
-    rows[name] = measure(runs, steps, wire, work / method)
+    rows[name] = measure(runs, steps, wire, work / 'shaped')
     if method == 'bsp':
-      rows[FAST] = measure(runs, steps, wire, work / 'fast', shaped=False)
+      unshaped = work / 'unshaped'
+      rows[FAST] = measure(runs, steps, wire, unshaped, is_shaped=False)
   result = {
     'config': options.config,
     'cores': os.cpu_count(),

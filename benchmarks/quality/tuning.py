@@ -7,42 +7,25 @@ of two, until it does not.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-import concurrent.futures
-import contextlib
-import functools
 import itertools
-import json
 import math
-import multiprocessing
 import os
-import pathlib
 import statistics
 from typing import Any, NamedTuple
 
-from selsync_jax.commands import config_file
-from selsync_jax.devices import backend
+from benchmarks.quality import runs
+from selsync_jax.runs import records
+from selsync_jax.runs.history import Trial
 
 RATIO = 10
 """Of communication to computation under BSP."""
 
 ACCURACY = 'validation_accuracy'
-GROWTHS = 5
-"""How often one end of a grid may grow before the search gives up."""
+ROUNDS = 10
+"""How often a grid is tried, and then grows, before the search gives up."""
 
 Point = tuple[float, ...]
 """A value for each field of a grid, in their order."""
-
-
-class Setting(NamedTuple):
-  """A run to try.
-
-  Attributes:
-    file: of the config, with the method.
-    fields: flags that change it, each `--config.FIELD=VALUE`.
-  """
-
-  file: str
-  fields: tuple[str, ...]
 
 
 class Outcome(NamedTuple):
@@ -77,107 +60,35 @@ class Outcome(NamedTuple):
     return math.inf if step is None else step + RATIO * self.averages[step]
 
 
-def train(setting: Setting, target: float, every: float) -> Outcome:
-  """Trains in this process until a target is reached, or to the end.
+def outcome_of(rows: Sequence[Mapping[str, Any]], target: float) -> Outcome:
+  """What the rows of a run say, until it reaches a target.
 
-  The process has a device for each worker.
-
-  Args:
-    setting: the run.
-    target: the accuracy on validation at which it may stop.
-    every: epochs from one evaluation to the next.
+  It may have gone on: it takes a moment to be stopped.
   """
-  from selsync_jax.runs.fetching import Fetcher
-  from selsync_jax.runs.ledger import NonFiniteError
-  from selsync_jax.runs.ledger import Totals
-  from selsync_jax.training import start
-  from selsync_jax.training.evaluation import Evaluator
-  from selsync_jax.training.settings import check
-  from selsync_jax.training.setup import create_setup
-
-  fields = [*setting.fields, f'--config.eval.every_epochs={every}']
-  config = config_file.load(setting.file, fields)
-  setup, rows = create_setup(check(config)), []
-  problem, plan = setup.problem, setup.plan
-  fetcher = Fetcher(
-    setup.ledger(Totals()),
-    plan.mapper.gather,
-    plan.config.log.fetch_every,
-    [rows.append],
-  )
-  evaluator = Evaluator(
-    problem, plan.mapper, setup.strategy.averages_model_state
-  )
-  workers = range(plan.workers)
-  with contextlib.suppress(NonFiniteError):
-    state, take_step = start.fresh(setup), setup.train_step()
-    batches = problem.data.batches(workers, 0, problem.steps)
-    for step, batch in enumerate(batches, 1):
-      state, metrics = take_step(state, batch)
-      fetcher.add(metrics)
-      if step % plan.evaluate_every and step < problem.steps:
-        fetcher.enter_ready()
-        continue
-      mean = evaluator.consensus(state.shared)
-      scores = fetcher.enter_all(
-        functools.partial(evaluator.scores, mean, 'validation')
-      )
-      if scores[ACCURACY] >= target:
-        break
-  return outcome_of(rows)
-
-
-def outcome_of(rows: Sequence[Mapping[str, Any]]) -> Outcome:
-  """What the rows of a run say, as in `metrics.jsonl`."""
   accuracies, averages, count = {}, {}, 0
   for row in rows:
     count += bool(row['synced'])
     if ACCURACY in row:
       accuracies[row['step']] = row[ACCURACY]
       averages[row['step']] = count + (not row['synced'])
+      if row[ACCURACY] >= target:
+        break
   return Outcome(accuracies, averages)
 
 
-class Trainer:
-  """Trains settings in processes, and remembers their outcomes in a file.
+def train(trials: Sequence[Trial], targets: Sequence[float]) -> list[Outcome]:
+  """What trials reach, each trained as far as its target or to its end."""
+  pairs = zip(trials, targets, strict=True)
+  until = {trial.workdir: target for trial, target in pairs}
 
-  Args:
-    path: of the file; what is in it is not trained again.
-    workers: of every setting.
-    every: epochs from one evaluation to the next.
-  """
+  def found(trial):
+    return outcome_of(records.read_metrics(trial.workdir), until[trial.workdir])
 
-  def __init__(self, path: pathlib.Path, workers: int, every: float):
-    self._path, self._workers, self._every = path, workers, every
-    found = json.loads(path.read_text()) if path.exists() else {}
-    self._known = {
-      key: Outcome(*({int(s): x for s, x in each.items()} for each in outcome))
-      for key, outcome in found.items()
-    }
+  def is_enough(trial):
+    return found(trial).best >= until[trial.workdir]
 
-  def __call__(
-    self, settings: Sequence[Setting], targets: Sequence[float]
-  ) -> list[Outcome]:
-    """The outcomes of settings, each as far as its target or to the end."""
-    names = [' '.join([each.file, *each.fields]) for each in settings]
-    runs = list(zip(settings, targets, strict=True))
-    keys = [
-      f'{name} to {t:.4f}' for name, t in zip(names, targets, strict=True)
-    ]
-    new = dict(zip(keys, runs, strict=True))
-    new = {key: run for key, run in new.items() if key not in self._known}
-    with concurrent.futures.ProcessPoolExecutor(
-      os.cpu_count(),
-      multiprocessing.get_context('spawn'),
-      initializer=functools.partial(backend.start, workers=self._workers),
-    ) as pool:
-      run = functools.partial(train, every=self._every)
-      outcomes = pool.map(run, *zip(*new.values(), strict=True)) if new else ()
-      for key, outcome in zip(new, outcomes, strict=True):
-        self._known[key] = outcome
-        self._path.write_text(json.dumps(self._known))
-        print(f'{key}: {outcome.final:.4f}', flush=True)
-    return [self._known[key] for key in keys]
+  runs.train_all(trials, os.cpu_count() or 1, is_enough)
+  return [found(trial) for trial in trials]
 
 
 def grow(
@@ -201,7 +112,7 @@ def grow(
   """
   axes = {field: list(values) for field, values in grid.items()}
   costs: dict[Point, Any] = {}
-  for _ in range(2 * GROWTHS):
+  for _ in range(ROUNDS):
     new = [p for p in itertools.product(*axes.values()) if p not in costs]
     costs.update(zip(new, cost(new), strict=True))
     best = min(sorted(costs), key=costs.__getitem__)
@@ -230,7 +141,9 @@ def _beyond(
       yield field, value * 2
 
 
-def preference(outcomes: Sequence[Outcome], targets: Sequence[float]) -> Point:
+def preference(
+  outcomes: Sequence[Outcome], targets: Sequence[float]
+) -> tuple[float, ...]:
   """The key by which a setting is chosen, from its seeds; lower is better.
 
   How many seeds miss their target; the median time to it; if any miss it, the

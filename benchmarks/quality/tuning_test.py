@@ -18,12 +18,21 @@ def test_a_step_costs_one_an_average_ten_and_the_first_score_decides():
   assert outcome.final == 0.95
 
 
+def rows_of(accuracies):
+  return [
+    {'step': step, 'synced': step == 2, 'validation_accuracy': accuracy}
+    for step, accuracy in enumerate(accuracies, 1)
+  ]
+
+
 def test_an_evaluation_between_two_averages_needs_one_more():
-  rows = [{'step': i, 'synced': i == 2} for i in (1, 2, 3)]
-  for row in rows[1:]:
-    row['validation_accuracy'] = 0.5
-  outcome = tuning.outcome_of(rows)
-  assert outcome.averages == {2: 1, 3: 2}
+  outcome = tuning.outcome_of(rows_of([0.1, 0.5, 0.5]), math.inf)
+  assert outcome.averages == {1: 1, 2: 1, 3: 2}
+
+
+def test_what_a_run_did_until_it_was_stopped_does_not_count():
+  outcome = tuning.outcome_of(rows_of([0.1, 0.5, 0.9]), 0.4)
+  assert outcome.accuracies == {1: 0.1, 2: 0.5}
 
 
 def test_a_grid_grows_until_the_best_is_inside():
@@ -70,7 +79,7 @@ def test_a_setting_that_misses_a_target_is_worse_than_one_that_is_slower():
 def test_the_sentence_has_the_median_and_the_range_over_seeds():
   result = {
     'tuned_on': [0, 1, 2, 3, 4],
-    'chosen': {'local SGD': ('local_sgd', {'sync__period': 32})},
+    'chosen': {'local SGD': ('local_sgd', {'sync.period': 32})},
     'rows': {
       'BSP': [10.0, 12.0, 8.0],
       time_to_accuracy.FAST: [2.0, 2.0, 2.0],
@@ -92,3 +101,10 @@ def test_the_sentence_has_the_median_and_the_range_over_seeds():
 def test_a_seed_that_misses_the_target_counts_as_infinite():
   assert stragglers.median([3.0, None, 1.0]) == 3.0
   assert stragglers.median([None, 2.0, None]) is None
+
+
+def test_a_table_says_how_many_seeds_diverged():
+  done = stragglers.Outcome(1.0, 2.0, 10.0, 0.96, 0.0)
+  found, digits = {'bsp': [done], 'easgd': []}, stragglers.WORKLOADS['digits']
+  _, _, bsp, easgd = stragglers.table(found, digits, 2).splitlines()
+  assert '| bsp (1 seeds diverged) |' in bsp and '| easgd | diverged |' in easgd

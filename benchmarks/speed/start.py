@@ -72,10 +72,9 @@ def compared_seconds(flags: list[str], count: int) -> list[float]:
       'digits',
       ['--config.steps=1', *flags],
       ['selsync'],
-      {},
-      [lambda rate: rate],
-      count + 1,
       pathlib.Path(folder),
+      learning_rates=[lambda rate: rate],
+      seeds=count + 1,
     ):
       began = time.perf_counter()
       processes.run(trial)

@@ -66,16 +66,14 @@ class Candidates(NamedTuple):
     """Returns runs with seeds from `first` on; may raise `ConfigError`."""
     from selsync_jax.commands import trials  # Imports NumPy.
 
-    self.settings(spec, fields)
     own = [f'{k}={value}' for k, value in fields.items() if k != _RATE]
     return trials.list_trials(
       self.file,
       [*self.fields, f'--config.seed={first}'],
       ['+'.join([spec, *own])],
-      {},
-      [lambda _: fields[_RATE]] if _RATE in fields else [],
-      seeds,
       self.out,
+      learning_rates=[lambda _: fields[_RATE]] if _RATE in fields else [],
+      seeds=seeds,
     )
 
   def step_seconds(self, spec: str, fields: Mapping[str, Any]) -> float:

@@ -90,10 +90,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options.file,
     options.fields,
     _methods(options),
-    dict(options.sweep or []),
-    options.lrs or [],
-    options.seeds,
     options.out,
+    sweeps=dict(options.sweep or []),
+    learning_rates=options.lrs or [],
+    seeds=options.seeds,
     simulate=options.simulate,
   )
   return options

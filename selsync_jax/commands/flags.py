@@ -210,6 +210,22 @@ rates = reader(
 )
 
 
+def names(text: str) -> list[str]:
+  """Reads names with commas between them, but those inside of a tuple.
+
+  >>> names('bsp+schedule.milestones=(15.0,22.0),selsync')
+  ['bsp+schedule.milestones=(15.0,22.0)', 'selsync']
+  """
+  found, depth = [''], 0
+  for sign in text:
+    depth += (sign in '([') - (sign in ')]')
+    if sign == ',' and depth <= 0:
+      found.append('')
+    else:
+      found[-1] += sign
+  return found
+
+
 _OWN_FLAGS = {'seed': 'seeds', 'optimizer.learning_rate': 'lrs'}
 
 
@@ -218,9 +234,11 @@ def sweep(text: str) -> tuple[str, list[str]]:
 
   >>> sweep('sync.delta=0.1,1')
   ('sync.delta', ['0.1', '1'])
+  >>> sweep('schedule.milestones=(1.0,2.0),(3.0,4.0)')
+  ('schedule.milestones', ['(1.0,2.0)', '(3.0,4.0)'])
   """
   field, _, values = text.partition('=')
-  each = values.split(',')
+  each = names(values)
   if not field or '' in each or len({*each}) < len(each):
     raise ValueError(
       'must be FIELD=VALUE,VALUE with the name of a field, such as sync.delta, '
@@ -241,11 +259,6 @@ name = reader(
   lambda value: bool(re.fullmatch(r'\w[\w.-]*', value, re.ASCII)),
 )
 lssr = reader(float, 'a number in [0, 1)', lambda value: 0 <= value < 1)
-
-
-def names(text: str) -> list[str]:
-  """Reads names with commas between them."""
-  return text.split(',')
 
 
 def bandwidth(text: str) -> float:

@@ -107,12 +107,10 @@ def _configs(
   variant = ','.join(name for name in picked if name not in METHODS)
   file = f'{file.partition(":")[0]}:{variant}'
   files = {m: config_file.with_method(file, m) for m in list(METHODS)}
-  bare = {m: config_file.load(name, []) for m, name in files.items()}
-  owners: dict[str, list[str]] = {}
-  for argument in fields:
-    found = flags.FIELD.fullmatch(argument)
-    if found and found[2].startswith('sync.'):
-      owners[argument] = [m for m in files if has(bare[m], found[2])]
+  named = {f: found[2] for f in fields if (found := flags.FIELD.fullmatch(f))}
+  own = {f: name for f, name in named.items() if name.startswith('sync.')}
+  bare = {m: config_file.load(name, []) for m, name in files.items() if own}
+  owners = {f: [m for m in files if has(bare[m], own[f])] for f in own}
   return {
     method: config_file.load(
       name, [f for f in fields if method in (owners.get(f) or files)]

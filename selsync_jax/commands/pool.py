@@ -24,11 +24,6 @@ from selsync_jax.training import progress
 STOPPED = 'stopped by a signal; the same command resumes the runs'
 _REFRESH = 1.0  # Seconds between updates of the bar.
 _MODULES = 'selsync_jax.training.train', 'selsync_jax.report.run_page'
-# What is imported besides, by the backend of the data and their name.
-_OF_DATA = {
-  'tf': ['tensorflow'],
-  'digits': ['sklearn.datasets', 'sklearn.model_selection'],
-}
 
 
 class TrialFailed(RunError):
@@ -100,7 +95,9 @@ class Processes(contextlib.AbstractContextManager[Any]):
     if self._stopped:
       raise TrialFailed(trial, STOPPED, signals.RESUMABLE)
     command = [trial.command, *trial.flags, f'--workdir={trial.workdir}']
-    forks = self._idle.pop() if self._idle else self._create(trial, log)
+    with self._lock:
+      idle = self._idle.pop() if self._idle else None
+    forks = idle or self._create(trial, log)
     with contextlib.ExitStack() as stack:
       stack.callback(forks.close)
       forks.start(command, log)
@@ -114,15 +111,14 @@ class Processes(contextlib.AbstractContextManager[Any]):
         stack.pop_all()
         self._alive.discard(forks)
         self._idle.append(forks)
-    if self._stopped and status == -signal.SIGTERM:  # As it began.
+    if self._stopped and -status in signals.NUMBERS:  # As it began.
       raise TrialFailed(trial, STOPPED, signals.RESUMABLE)
     return status
 
   def _create(self, trial: Trial, log: pathlib.Path) -> Forks:
     data = trial.config.data
-    keys = opening.read_by(data.backend), data.name
-    own = [_OF_DATA.get(key, []) for key in keys]
-    return Forks(sum(own, [*_MODULES]), self._environment, log)
+    own = opening.late_imports(data.name, data.backend)
+    return Forks([*_MODULES, *own], self._environment, log)
 
 
 def create_processes(jobs: int) -> Processes:

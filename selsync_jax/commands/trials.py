@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import itertools
 import pathlib
 import re
+import types
 from typing import Any, TYPE_CHECKING
 
 import ml_collections
@@ -27,10 +28,11 @@ def list_trials(
   file: str,
   fields: Sequence[str],
   methods: Iterable[str],
-  sweeps: Mapping[str, Sequence[str]],
-  learning_rates: Sequence[Callable[[float], float]],
-  seeds: int,
   out: pathlib.Path,
+  *,
+  sweeps: Mapping[str, Sequence[str]] = types.MappingProxyType({}),
+  learning_rates: Sequence[Callable[[float], float]] = (),
+  seeds: int = 1,
   simulate: bool = False,
 ) -> list[Trial]:
   """Returns every run of a comparison, ordered by seed.

@@ -187,20 +187,22 @@ def _search(
   """
   from selsync_jax.tune.search import Search
 
+  seed = candidates.seed
+
   def make(spec, fields):
-    (trial,) = candidates.trials(spec, fields, 1, candidates.seed)
+    (trial,) = candidates.trials(spec, fields, 1, seed)
     return trial._replace(flags=[*trial.flags, '--noreport'])
 
-  about = {'seed': candidates.seed, **goal.about, 'space': space.digest}
+  about = {'seed': seed, **goal.about, 'space': space.digest}
   search = Search(
-    candidates.out, name, about, space, goal.objective, candidates.seed, make
+    candidates.out, name, about, space, goal.objective, seed, make
   )
   for spec in space.choices:
     search.first(space.as_it_is(spec))
     if goal.objective.is_of_bytes:
 
       def fits(fields, spec=spec):
-        (trial,) = candidates.trials(spec, fields, 1, candidates.seed)
+        (trial,) = candidates.trials(spec, fields, 1, seed)
         return goal.curves.sent(trial) <= goal.objective.budget
 
       for choices in space.densest(spec, fits):

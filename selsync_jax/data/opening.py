@@ -18,6 +18,7 @@ from selsync_jax.data.protocol import Data
 from selsync_jax.data.protocol import OpenDataset
 from selsync_jax.data.sources import BY_NUMPY
 from selsync_jax.data.sources import DATASETS
+from selsync_jax.data.sources import LATE_IMPORTS
 
 
 @contextlib.contextmanager
@@ -114,6 +115,12 @@ def read_by(name: str) -> str:
   with config.config_errors('data.backend'):
     config.lookup({'auto': None} | BACKENDS, name)
   return name
+
+
+def late_imports(name: str, backend: str) -> list[str]:
+  """Returns the libraries that are imported only when the data are opened."""
+  library = ['tensorflow'] if read_by(backend) == 'tf' else []
+  return [*library, *LATE_IMPORTS.get(name, ())]
 
 
 def assign(

@@ -84,7 +84,7 @@ def measure(
     if a is None:
       a = min(lax.axis_size(axis_name) / 100, 1.0)
     grads = lax.stop_gradient(optax.tree.cast(updates, jnp.float32))
-    x, k = _squared_norm(grads)
+    x, k = squared_norm(grads)
     return updates, _next(state, x, k, a)
 
   return optax.GradientTransformationExtraArgs(init, update)
@@ -126,14 +126,14 @@ def _scaled_norm(grads):
 
 
 @custom_vmap
-def _squared_norm(grads):
+def squared_norm(grads):
   """Returns what `_scaled_norm` does; reads the gradient once if it can."""
   x, holds = _plain_norm(grads)
   return lax.cond(holds, lambda _: (x, _zero(x)), _scaled_norm, grads)
 
 
-@_squared_norm.def_vmap
-def _squared_norms(axis_size, in_batched, grads):
+@squared_norm.def_vmap
+def squared_norms(axis_size, in_batched, grads):
   """The same of many workers. A predicate for each would take both branches."""
   (batched,) = in_batched
   axes = jax.tree.map(lambda each: 0 if each else None, batched)

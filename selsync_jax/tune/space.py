@@ -75,8 +75,9 @@ class Space(NamedTuple):
   def suggest(self, trial: Any) -> tuple[str, dict[str, Any]]:
     """Lets a trial of Optuna choose; returns a method and its fields.
 
-    Numbers have two significant digits. Fields that stay as the config has them
-    are left out, and so are those that say nothing beside the others.
+    Real numbers of a range have two significant digits, more where that would
+    leave the range. Fields that stay as the config has them are left out, and
+    so are those that say nothing beside the others.
     """
     method = trial.suggest_categorical('method', list(self.choices))
     fields, own, choices = {}, self.own[method], self.choices[method]
@@ -87,7 +88,7 @@ class Space(NamedTuple):
         continue
       value = _suggest(trial, self.name(method, field), choice)
       if value not in (OWN, own[field]):
-        fields[field] = float(f'{value:.2g}') if type(value) is float else value
+        fields[field] = _rounded(value, choice)
     return method, fields
 
   def name(self, method: str, field: str) -> str:
@@ -183,6 +184,14 @@ def _suggest(trial: Any, name: str, choice: Choice) -> Any:
   if choice.is_whole:
     return trial.suggest_int(name, choice.low, choice.high, log=choice.log)
   return trial.suggest_float(name, choice.low, choice.high, log=choice.log)
+
+
+def _rounded(value: Any, choice: Choice) -> Any:
+  """Returns a real number of a range with few digits; others as they are."""
+  if not isinstance(choice, Range) or choice.is_whole:
+    return value
+  each = (float(f'{value:.{digits}g}') for digits in range(2, 17))
+  return next((x for x in each if _holds(choice, x)), value)
 
 
 def _own(config: ml_collections.ConfigDict, field: str) -> Any:

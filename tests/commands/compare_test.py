@@ -389,3 +389,11 @@ def test_two_comparisons_can_not_write_in_one_folder(tmp_path, capsys):
     f'compare: --out={out}: another process is writing its runs there '
     f'(pid {os.getpid()} on {socket.gethostname()})\n'
   )
+
+
+def test_a_value_of_a_method_may_be_a_tuple(tmp_path):
+  own = 'bsp+schedule.name=milestones+schedule.factor=0.5+schedule.milestones='
+  methods = f'--methods={own}(1.0,2.0),{own}(3.0,4.0)'
+  flags = [f'--config={DIGITS}', methods, '--seeds=1', f'--out={tmp_path}']
+  times = [t.config.schedule.milestones for t in command.parse(flags).trials]
+  assert times == [(1.0, 2.0), (3.0, 4.0)]

@@ -18,10 +18,10 @@ def test_every_method_gets_the_same_seeds_and_rates(tmp_path):
     DIGITS,
     ['--config.seed=10'],
     ['selsync', 'bsp', 'fedavg'],
-    {'sync.delta': ['0.05', '0.3']},
-    rates('0.1,2x'),
-    3,
     tmp_path,
+    sweeps={'sync.delta': ['0.05', '0.3']},
+    learning_rates=rates('0.1,2x'),
+    seeds=3,
   )
   grids = {}
   for trial in grid:
@@ -46,10 +46,8 @@ def test_a_multiple_is_of_the_rate_that_the_method_has_itself(tmp_path):
     DIGITS,
     [],
     ['bsp', 'muloco'],  # Muon's rate has another unit.
-    {},
-    rates('1x,0.5x'),
-    1,
     tmp_path,
+    learning_rates=rates('1x,0.5x'),
   )
   assert [t.learning_rate for t in grid] == [0.1, 0.05, 0.02, 0.01]
 
@@ -59,10 +57,8 @@ def test_a_field_of_a_method_that_is_set_again_has_its_last_value(tmp_path):
     DIGITS,
     ['--config.sync.smoothing=0.5'],
     ['selsync+sync.delta=None+sync.smoothing=0.2'],
-    {'sync.delta': ['0.1', '0.3']},
-    [],
-    1,
     tmp_path,
+    sweeps={'sync.delta': ['0.1', '0.3']},
   )
   assert [trial.label for trial in grid] == [
     'selsync, delta 0.1, smoothing 0.2',
@@ -79,9 +75,8 @@ def test_a_field_of_the_run_and_one_of_its_method_have_two_labels(tmp_path):
 
 def test_any_field_can_be_swept_by_the_methods_that_have_it(tmp_path):
   sweeps = {'sync.delta': ['0.1', '1'], 'workers': ['2', '4']}
-  grid = trials.list_trials(
-    DIGITS, [], ['selsync', 'bsp'], sweeps, [], 1, tmp_path
-  )
+  methods = ['selsync', 'bsp']
+  grid = trials.list_trials(DIGITS, [], methods, tmp_path, sweeps=sweeps)
   assert {
     t.label: (t.config.workers, t.config.sync.get('delta')) for t in grid
   } == {

@@ -176,6 +176,18 @@ def test_a_file_replaces_choices(tmp_path):
   assert chosen.choices['power_sgd']['sync.wire'] == ('float32',)
 
 
+def test_a_listed_number_is_as_it_is_and_one_of_a_range_stays_inside():
+  given = {'sync.lssr': Range(0.5, 0.999), space.RATE: (0.0125, 0.2)}
+  chosen, _ = build(
+    'selsync', fields=['--config.sync.delta=None'], given={'selsync': given}
+  )
+  for drawn, rounded in ((0.998, 0.998), (0.987654, 0.99), (0.61234, 0.61)):
+    made = chosen.as_it_is('selsync')
+    made |= {space.RATE: 0.0125, 'sync.lssr': drawn}
+    _, fields = chosen.suggest(optuna.trial.FixedTrial(made))
+    assert fields == {space.RATE: 0.0125, 'sync.lssr': rounded}
+
+
 @pytest.mark.parametrize(
   'own, names',
   [

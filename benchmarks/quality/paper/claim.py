@@ -67,10 +67,8 @@ class Arm(NamedTuple):
       f'{CONFIGS}/{task.config}',
       [f'--config.{field}' for field in fields],
       [self.method],
-      {},
-      [],
-      seeds,
       work / task.name,
+      seeds=seeds,
       simulate=self.is_simulated,
     )
 

@@ -20,5 +20,7 @@ _BY_ANY = digits, fashion_mnist, hyperplane, python_text, stdlib_text
 _READ_BY_TFDS = cifar10, cifar100, imagenet2012, wikitext103
 BY_NUMPY = {f.__name__: f for f in _BY_ANY}
 BY_TFDS = {f.__name__: f for f in _READ_BY_TFDS}
+LATE_IMPORTS = {'digits': ('sklearn.datasets', 'sklearn.model_selection')}
+"""What a data set imports only when it is called."""
 DATASETS = Registry('data set', BY_NUMPY | BY_TFDS)
 """The functions of all data sets by name, including the user's own."""
