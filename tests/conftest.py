@@ -47,6 +47,7 @@ os.environ['PYTHONWARNINGS'] = 'error::DeprecationWarning,error::FutureWarning'
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+import hypothesis
 import jax
 import jaxtyping
 import numpy as np
@@ -58,6 +59,10 @@ from tests.support.session import check_public_signatures
 from tests.support.session import make_once
 from tests.support.session import ROOT
 from tests.support.session import SESSION
+
+# A machine may be busy: no test fails for the time that it takes.
+hypothesis.settings.register_profile('untimed', deadline=None)
+hypothesis.settings.load_profile('untimed')
 
 check_public_signatures()
 
@@ -254,6 +259,23 @@ def short_run(data_dir):
   """The default run, but for its length: 40 steps, four epochs."""
   del data_dir
   return _train('short', '--config.steps=40')
+
+
+@pytest.fixture
+def short_text(monkeypatch):
+  """Scores on Python's text are those of its small files: others take long."""
+  from selsync_jax.data.sources import text
+
+  every = text.files_of
+
+  def files_of(split):
+    return [
+      path
+      for path in every(split)
+      if split == 'train' or path.stat().st_size < 10_000
+    ]
+
+  monkeypatch.setattr(text, 'files_of', files_of)
 
 
 @pytest.fixture

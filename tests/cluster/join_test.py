@@ -74,7 +74,7 @@ import selsync_jax as ss
 
 if sys.argv[1:] == ['late']:
   jax.devices()
-with ss.join(timeout=3):
+with ss.join(timeout=1):
   pass
 """
 PLACE = {
@@ -98,7 +98,7 @@ PLACE = {
       PLACE,
       [],
       1,
-      'join.py: of 2 processes, process 1 did not connect within 3 s\n',
+      'join.py: of 2 processes, process 1 did not connect within 1 s\n',
     ),
     (
       {},

@@ -148,7 +148,7 @@ def test_no_moment_of_a_signal_leaves_more_than_a_line(
 @pytest.mark.slow
 def test_a_signal_at_the_very_end_does_not_take_back_the_success(tmp_path):
   command = live_runs.command('selsync', 1, tmp_path, '--config.steps=2')
-  for delay in (0.1, 0.3, 0.5, 0.7):
+  for delay in (0.1, 0.5):
     child = live_runs.start([*command, '--restart'])
     for line in child.stdout:
       if 'samples/s' in line and 'step' not in line:  # The last of the table.

@@ -1,6 +1,7 @@
 """`selsync` and `python -m selsync_jax`: one door to all commands."""
 
 import importlib
+import json
 import os
 import pathlib
 import sys
@@ -18,7 +19,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 every_command = pytest.mark.parametrize('command', COMMANDS)
 
 # Runs a command where nothing heavy can be imported.
-LIGHT = """
+WITHOUT = """
 import sys
 
 class Refused:
@@ -27,9 +28,27 @@ class Refused:
       raise ImportError(f'{name} is imported')
 
 sys.meta_path.insert(0, Refused())
-from selsync_jax.__main__ import main
-main()
+from selsync_jax.__main__ import main, run_command
 """
+LIGHT = WITHOUT + 'main()\n'
+# Prints the help of several commands, and the code that each ends with.
+HELP = (
+  WITHOUT
+  + """
+import contextlib, io, json
+
+shown = {}
+for command in sys.argv[1:]:
+  output, code = io.StringIO(), 0
+  try:
+    with contextlib.redirect_stdout(output):
+      run_command([command, '--help'])
+  except SystemExit as end:
+    code = end.code
+  shown[command] = code, output.getvalue()
+print(json.dumps(shown))
+"""
+)
 
 
 def light(*arguments):
@@ -51,11 +70,19 @@ def test_a_command_is_a_module_that_says_the_same_of_itself(command):
   assert callable(module.main)
 
 
-@every_command
-def test_help_is_one_screen_and_needs_nothing_heavy(command):
-  done = light(command, '--help')
+@pytest.fixture(scope='module')
+def helped():
+  """The exit code and the output of every command's help."""
+  done = live_runs.run(sys.executable, '-c', HELP, *COMMANDS)
   assert done.returncode == 0, done.stderr
-  lines = done.stdout.splitlines()
+  return json.loads(done.stdout)
+
+
+@every_command
+def test_help_is_one_screen_and_needs_nothing_heavy(command, helped):
+  code, output = helped[command]
+  assert not code
+  lines = output.splitlines()
   assert lines[0].startswith(f'usage: selsync {command} ')
   assert max(map(len, lines)) <= 80
   assert lines[2] == COMMANDS[command] and lines[4].startswith('  --')

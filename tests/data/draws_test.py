@@ -26,7 +26,7 @@ def test_bits_depend_on_every_word_and_its_position_and_on_nothing_else():
   assert share == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(table.size * 64))
 
 
-@hypothesis.settings(max_examples=50, deadline=None)
+@hypothesis.settings(max_examples=50)
 @hypothesis.given(
   st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=5)
 )

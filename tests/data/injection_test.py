@@ -133,7 +133,7 @@ def test_all_workers_share_equally_often():
   assert abs(counts - 0.3 * steps).max() < 4 * 15
 
 
-@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.settings(max_examples=100)
 @hypothesis.given(
   alpha=st.floats(0.01, 1),
   beta=st.floats(0.01, 1),

@@ -8,7 +8,7 @@ import pytest
 from selsync_jax.data.partitions import PARTITIONS
 from tests.support.partitions import make_partition
 
-few = hypothesis.settings(max_examples=40, deadline=None)
+few = hypothesis.settings(max_examples=40)
 
 
 @pytest.mark.parametrize('contiguous', [False, True])

@@ -198,6 +198,7 @@ def run_once(name, arguments, data_dir, ran):
 QUICK = ('docs/architecture.md',)
 
 
+@pytest.mark.usefixtures('short_text')
 @pytest.mark.parametrize(
   'page',
   [

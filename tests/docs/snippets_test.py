@@ -24,9 +24,26 @@ SNIPPETS = {
   for line, text in blocks(page, 'python')
 }
 
+# Appended to a loop that has made its state.
+KEYS = """
+for leaf in jax.tree.leaves(state):
+  if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    rows = np.asarray(jax.random.key_data(leaf))
+    print(len(set(map(bytes, rows))), len(rows))
+"""
+LOOPS = {
+  f'the keys of {place}': re.split(r'^step\b', text, flags=re.M)[0] + KEYS
+  for place, text in SNIPPETS.items()
+  if 'jax.random.fold_in' in text
+}
+
 # Runs snippets on four devices, each in names of its own; says what they print.
+# A run's page is not drawn, which train_test.py does.
 SAY = """
-import contextlib, io, json, sys, traceback
+import contextlib, io, json, sys, traceback, types
+sys.modules['selsync_jax.report.run_page'] = types.SimpleNamespace(
+  write=lambda runs, folder: folder / 'report.html'
+)
 said = {}
 for place, text in json.load(sys.stdin).items():
   out = io.StringIO()
@@ -41,12 +58,18 @@ print(json.dumps(said))
 
 
 @pytest.fixture(scope='module')
-def said(short_run, tmp_path_factory):
-  """What each snippet prints, in a folder with a short run."""
+def printed(short_run, tmp_path_factory):
+  """What `SNIPPETS` and `LOOPS` print, in a folder with a short run."""
   folder = tmp_path_factory.mktemp('reader')
   (folder / 'runs').mkdir()
   (folder / 'runs' / 'digits-selsync').symlink_to(short_run.workdir)
-  return say(SNIPPETS, folder, '-W', 'error')
+  return say(SNIPPETS | LOOPS, folder, '-W', 'error')
+
+
+@pytest.fixture(scope='module')
+def said(printed):
+  """What each snippet prints."""
+  return {place: printed[place] for place in SNIPPETS}
 
 
 def say(snippets, folder, *flags):
@@ -129,23 +152,9 @@ def test_loops_on_islands_find_the_weights(said):
     np.testing.assert_allclose(weights, np.ones(3), atol=0.15)
 
 
-# Appended to a loop that has made its state.
-KEYS = """
-for leaf in jax.tree.leaves(state):
-  if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-    rows = np.asarray(jax.random.key_data(leaf))
-    print(len(set(map(bytes, rows))), len(rows))
-"""
-
-
-def test_own_loops_give_each_worker_keys_of_its_own(tmp_path):
-  loops = {
-    place: re.split(r'^step\b', text, flags=re.M)[0] + KEYS
-    for place, text in SNIPPETS.items()
-    if 'jax.random.fold_in' in text
-  }
-  printed = [text.split() for text in say(loops, tmp_path).values()]
-  assert sorted(printed) == [['2', '2']] * 2 + [['4', '4']] * 3
+def test_own_loops_give_each_worker_keys_of_its_own(printed):
+  keys = [printed[place].split() for place in LOOPS]
+  assert sorted(keys) == [['2', '2']] * 2 + [['4', '4']] * 3
 
 
 def test_what_a_comment_says_that_is_printed_is_printed(said):

@@ -65,11 +65,11 @@ def test_one_that_is_late_is_waited_for_no_longer_than_the_grace(said, pool):
 
   with meeting.MeetingPoint(3, minimum=2, say=said.put, grace=0.6) as point:
     a, b, c = (each.result() for each in came(point, pool, *'abc'))
-    time.sleep(1.0)
+    time.sleep(0.7)
     for peers in a, b, c:
       peers.reach(1)  # Nobody is late before its first step.
     first = pool.submit(come, a)
-    time.sleep(1.5)  # It waits alone.
+    time.sleep(0.9)  # It waits alone.
     second = pool.submit(come, b)
     assert first.result() == second.result() == ('a', 'b')
     with pytest.raises(LostError, match=r'^island c is more than 0\.6 s late$'):

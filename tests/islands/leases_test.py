@@ -42,7 +42,7 @@ def histories(draw):
   return slots, late, steps
 
 
-@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.settings(max_examples=100)
 @hypothesis.given(histories())
 def test_every_batch_counts_once_or_is_read_again(history):
   slots, late, steps = history

@@ -23,7 +23,6 @@ def train(redirected, workdir, **environment):
 
 UNREAD = {
   'a reader that leaves': ('2>&1 | head -1', 'stdout: Broken pipe'),
-  'a full disk': ('>/dev/full', 'stdout: No space left on device'),
   'a full disk for errors': ('2>/dev/full', None),
   'all closed': ('<&- >&- 2>&-', None),
 }

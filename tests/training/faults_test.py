@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 
+from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from tests.support import live_runs
 from tests.support import short_runs
@@ -54,7 +55,6 @@ def test_a_run_killed_while_it_saves_goes_on_from_the_checkpoint_before(
   'processes, number',
   [
     pytest.param(1, signal.SIGINT, marks=pytest.mark.slow),
-    pytest.param(1, signal.SIGHUP, marks=pytest.mark.slow),
     pytest.param(2, signal.SIGTERM, marks=pytest.mark.slow),
   ],
 )
@@ -127,15 +127,15 @@ def test_a_workdir_that_can_only_be_read_is_told_before_any_work(
 ):
   workdir = small_disk('1m')
   small_disk.remount('ro')
-  code, lines = live_runs.outcome(
-    live_runs.start(live_runs.command('selsync', 1, workdir))
-  )
-  assert code == 2
-  assert lines[-1] == (
-    f'train.py: --workdir={workdir}: cannot be written: Read-only file system'
+  with pytest.raises(ConfigError) as error:
+    short_runs.run(workdir, None)
+  assert str(error.value) == (
+    f'--workdir={workdir}: cannot be written: Read-only file system'
   )
 
 
+# Tensorstore may come back to a loop that orbax has closed.
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
 def test_what_cannot_be_saved_is_told_before_the_first_step(small_disk):
   workdir = small_disk('1m')
   fields = {'steps': 3, 'model__num_filters': 2048}  # A checkpoint is 5 MB.
@@ -242,5 +242,6 @@ def test_a_run_needs_no_shared_memory(tmp_path):
   tried = live_runs.run(*private, 'true')
   if tried.returncode:
     pytest.skip(f'/dev/shm stays: {tried.stderr.strip()}')
-  live_runs.finish([*private, *live_runs.command('selsync', 2, tmp_path)])
-  assert len(live_runs.rows(tmp_path)) == live_runs.STEPS
+  command = live_runs.command('selsync', 2, tmp_path, '--config.steps=16')
+  live_runs.finish([*private, *command])
+  assert len(live_runs.rows(tmp_path)) == 16

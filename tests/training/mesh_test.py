@@ -27,6 +27,8 @@ METHODS = [
   pytest.param(name, marks=[] if name in QUICK else _SLOW)
   for name in layouts.METHODS
 ]
+# Tests of one method come together, as they share its runs.
+by_method = pytest.mark.parametrize('method', METHODS, scope='module')
 SPLIT = Layout(2, 2, 2)
 SHAPES = [
   Layout(4, 2, 1),
@@ -49,7 +51,7 @@ def check(method, layout):
   assert layouts.difference(pmap, mesh) < 5e-3
 
 
-@pytest.mark.parametrize('method', METHODS)
+@by_method
 def test_a_worker_of_four_devices_is_a_worker_of_one(method):
   check(method, SPLIT)
 
@@ -68,7 +70,7 @@ def test_with_one_device_per_worker_the_bits_are_those_of_pmap(method):
   jax.tree.map(np.testing.assert_array_equal, pmap.state, mesh.state)
 
 
-@pytest.mark.parametrize('method', METHODS)
+@by_method
 def test_every_device_sends_other_workers_its_part_and_no_more(method):
   """The issuer of each message sends at most what the method names."""
   run = trained(method, SPLIT)

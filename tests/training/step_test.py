@@ -242,7 +242,6 @@ def test_slots_outside_the_mask_do_not_count():
 @pytest.mark.parametrize(
   'kind',
   [
-    pytest.param({'mapper': 'pmap'}, marks=pytest.mark.slow),
     {'mapper': 'vmap'},
     pytest.param({'mapper': 'map'}, marks=pytest.mark.slow),
     {'mapper': 'mesh', 'data': 2},

@@ -41,17 +41,18 @@ def get_config(workload, argument):
     ('fashion_mnist', ',noniid'),
   ],
 )
-@pytest.mark.parametrize('method', METHODS)
-def test_a_workload_takes_every_method_and_leaves_its_fields(
-  workload, method, variant
-):
-  config = get_config(workload, method + variant)
-  assert config.sync.method == method
-  default = base.get_config(method)
-  assert set(config.sync) == set(default.sync)
-  assert set(config.data) == set(default.data)
-  models.create_model(num_outputs=10, **config.model)
-  optimizers.create_optimizer(**config.optimizer)
+def test_a_workload_takes_every_method_and_leaves_its_fields(workload, variant):
+  nets = []
+  for method in METHODS:
+    config = get_config(workload, method + variant)
+    assert config.sync.method == method
+    default = base.get_config(method)
+    assert set(config.sync) == set(default.sync), method
+    assert set(config.data) == set(default.data), method
+    optimizers.create_optimizer(**config.optimizer)
+    nets.append(config.model.to_dict())
+  assert all(net == nets[0] for net in nets)
+  models.create_model(num_outputs=10, **nets[0])
 
 
 def test_after_the_method_there_is_a_variant_or_nothing():
@@ -113,6 +114,7 @@ FALLS = {
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('short_text')
 @pytest.mark.parametrize('workload', FALLS)
 def test_a_smoke_run_learns_and_resumes(workload, tmp_path, data_dir):
   steps, factor = FALLS[workload]
