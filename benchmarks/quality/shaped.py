@@ -29,9 +29,9 @@ def timed(trial: Trial, bandwidth: float | None, workdir: pathlib.Path) -> Rows:
   """The rows of a run on the emulated cluster, one worker a host.
 
   Args:
-    trial: of the run, which is evaluated at its end alone.
-    bandwidth: of each host, in bit/s; `None` does not limit it.
-    workdir: of the run, which resumes if it exists.
+    trial: the run to time; it is evaluated at its end alone.
+    bandwidth: the bit/s that each host can send; `None` sets no limit.
+    workdir: the folder that the run writes; a run that is in it resumes.
   """
   command = [
     *(sys.executable, str(ROOT / 'train.py'), *trial.flags),
@@ -69,7 +69,7 @@ def network(bsp: Trial, workdir: pathlib.Path) -> dict[str, float]:
 
   Args:
     bsp: a run of BSP; the step is that of its own optimizer.
-    workdir: of the run that is timed, see `alone`.
+    workdir: the folder that the timed run writes, see `alone`.
   """
   rows = timed(bsp._replace(flags=alone(bsp)), None, workdir)
   seconds = step_seconds(rows)
@@ -100,7 +100,7 @@ def measure(
   Args:
     bsp: a finished run of BSP.
     trials: finished runs, by name.
-    folder: of the short runs.
+    folder: where the short runs write.
   """
   wire = network(bsp, folder / 'compute')
   fast = seconds(bsp, None, folder / 'unlimited')
