@@ -166,8 +166,8 @@ def table(found: Mapping[str, Outcome]) -> str:
   for name, outcome in found.items():
     entry, cells = outcome.entry, ['–'] * (len(head) - 2)
     recipe = f'{entry.label}, learning rate {entry.learning_rate:g}'
-    if entry.diverged:
-      recipe += f' ({len(entry.diverged)} seeds diverged)'
+    if lost := len(entry.diverged):
+      recipe += f' ({lost} of {lost + len(entry.runs)} seeds diverged)'
     if entry.runs:
       difference = facts.interval(above(entry, bsp.entry, field), '+z.2f')
       times = outcome.seconds.values()

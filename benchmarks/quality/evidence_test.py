@@ -133,4 +133,4 @@ def test_the_difference_to_bsp_is_in_percent_seed_by_seed(tmp_path):
   _, _, bsp, ours, worst = evidence.table(found).splitlines()
   assert ' |  | 0.750 | 100.0% | 1 kB ' in bsp
   assert ' +1.50 [-4.85, +7.85] | 0.750 | 2.5% | 25 B | 3.0 |' in ours
-  assert '(2 seeds diverged) | – |' in worst
+  assert '(2 of 2 seeds diverged) | – |' in worst

@@ -1,11 +1,15 @@
-"""Seconds on the emulated cluster, where each worker has a host.
+"""Seconds of finished runs on the emulated cluster, where a worker has a host.
 
-The hosts are of benchmarks/network/cluster.py. `measure` times a run of 240
-steps, with one seed, but for its first 40, and the time of a step counts for
-the whole run. What a method does only later is not in it. The bytes of BSP take
-ten or a hundred times as long as a step computes there.
+  python -m benchmarks.quality.shaped RUNS --config=digits --methods=bsp,diloco
+
+The hosts are of benchmarks/network/cluster.py. A run of 240 steps, with one
+seed, is timed but for its first 40, and the time of a step counts for the whole
+run. What a method does only later is not in it. The bytes of BSP take ten or a
+hundred times as long as a step computes there. Times are divided by that of BSP
+on a network without a limit.
 """
 
+import argparse
 from collections.abc import Mapping
 import pathlib
 import statistics
@@ -14,6 +18,10 @@ from typing import Any
 
 from benchmarks.network import cluster as emulated
 from benchmarks.quality.tuning import RATIO
+from benchmarks.table import report
+from benchmarks.table import Table
+from selsync_jax.commands import flags
+from selsync_jax.commands import trials
 from selsync_jax.runs import history
 from selsync_jax.runs import records
 from selsync_jax.runs.history import Trial
@@ -114,3 +122,29 @@ def measure(
     }
     for name, trial in trials.items()
   }
+
+
+def main() -> None:
+  """The command line; it takes the fields of the runs, too."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  add = parser.add_argument
+  add('--config', required=True, help='that of the runs')
+  about = 'those of the runs, as compare.py takes them, BSP first'
+  add('--methods', type=flags.names, required=True, help=about)
+  add('runs', type=pathlib.Path, help='a folder of compare.py')
+  add('--out', default='shaped.json')
+  options, fields = parser.parse_known_args()
+  folder = options.runs.resolve()
+  done = trials.list_trials(options.config, fields, options.methods, folder)
+  for trial in done:
+    if not trial.is_done:
+      parser.error(f'{trial.workdir} is not a finished run')
+  bsp, *others = done
+  times = measure(bsp, {t.label: t for t in others}, folder / 'emulated')
+  head = ['method', *(f'{ratio}:1' for ratio in RATIOS)]
+  rows = [[n, *(f'{t[r]:.2f}' for r in RATIOS)] for n, t in times.items()]
+  report(options.out, times, Table(head, rows))
+
+
+if __name__ == '__main__':
+  main()

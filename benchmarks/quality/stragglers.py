@@ -246,7 +246,7 @@ def table(
       lines.append([label, 'diverged', *['–'] * (len(head) - 2)])
       continue
     if lost := seeds - len(each):
-      label += f' ({lost} seeds diverged)'
+      label += f' ({lost} of {seeds} seeds diverged)'
     reached = median([o.reached for o in each])
     seconds, sent, staleness = (
       statistics.fmean(getattr(o, field) for o in each)

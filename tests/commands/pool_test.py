@@ -126,6 +126,29 @@ def test_after_a_signal_no_trial_begins_and_the_comparison_is_resumable(
 
 
 @pytest.mark.slow
+def test_a_trial_that_a_signal_kills_as_it_begins_is_resumable(tmp_path):
+  """No handler is there yet, as a config file may install the default one."""
+  trial = one_trial(tmp_path, 0.1)
+  log = trial.workdir / 'train.log'
+  file = tmp_path / 'mine.py'
+  file.write_text(
+    'import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\n'
+    'print("began", flush=True)\ntime.sleep(1000)\n'
+  )
+  trial.flags.append(f'--config={file}:bsp')
+
+  def interrupt():
+    return bool(log.read_text()) and not processes.signal(signal.SIGINT)
+
+  with (
+    pytest.raises(pool.TrialFailed, match=pool.STOPPED) as error,
+    pool.Processes(1) as processes,
+  ):
+    processes.run(trial, interrupt)
+  assert error.value.code == signals.RESUMABLE
+
+
+@pytest.mark.slow
 def test_a_trial_that_has_done_enough_is_stopped_and_can_resume(tmp_path):
   trial = one_trial(tmp_path, 0.1, '--config.steps=1000000')
   with pool.Processes(1) as processes:
