@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from selsync_jax.commands import flags
+from selsync_jax.commands import tune
 
 BSP = 'BSP'
 INT8 = '+sync.wire=int8'
@@ -18,7 +19,7 @@ MUON = 'muloco+sync.averager=mean'  # Local SGD with it.
 BUDGET = 'selsync+sync.delta=None+sync.max_period=None+sync.lssr='
 
 FAMILIES = {
-  BSP: ('bsp', f'{MUON}+sync.reducer=all_reduce+sync.period=1000000'),
+  BSP: ('bsp', f'muloco+{tune.GRADIENTS}'),
   'local SGD': (f'local_sgd{SHORT}', f'local_sgd+sync.period=10{INT8}'),
   'local SGD, Muon': (f'{MUON}{SHORT}', f'{MUON}+sync.period=10{INT8}'),
   'local SGD, late': (

@@ -9,6 +9,7 @@ best of BSP, and written as a config file.
 
 import argparse
 from collections.abc import Callable, Sequence
+import functools
 import itertools
 import math
 import pathlib
@@ -33,9 +34,13 @@ if TYPE_CHECKING:
   from selsync_jax.tune.objective import Point
   from selsync_jax.tune.search import Asked
   from selsync_jax.tune.search import Search
+  from selsync_jax.tune.space import Load
   from selsync_jax.tune.space import Space
 
 BSP = 'bsp'
+GRADIENTS = 'sync.averager=mean+sync.reducer=all_reduce+sync.period=1000000'
+"""Fields that make a method BSP: every gradient is averaged, parameters never.
+"""
 METHODS = (
   'selsync,local_sgd,muloco+sync.averager=mean,diloco,sparse_loco,noloco,'
   'sparta,fedadagrad,power_sgd'
@@ -100,22 +105,41 @@ def _spaces(options: argparse.Namespace) -> dict[str, 'Space']:
   methods = [method for method in methods if method != BSP]
   if not methods:
     raise ConfigError(f'--methods={BSP}: must name another method, too')
-  known = [choices.ALL, BSP, *methods]
+  load, fixed = options.candidates.settings, options.candidates.fixed
+  of_bsp = _of_bsp(methods, load)
+  known = [choices.ALL, *of_bsp, *methods]
   for method in given:
     if method not in known:
       raise ConfigError(
         f'--space={options.space}: [{method}] is not one of {", ".join(known)}'
       )
-  load, fixed = options.candidates.settings, options.candidates.fixed
   own = options.candidates.own_method
   methods.sort(key=lambda spec: spec != own)  # It comes first.
   spaces = {
-    name: space.build(specs, load, fixed, given)
-    for name, specs in ((BSP, [BSP]), ('methods', methods))
+    BSP: space.build(of_bsp, load, fixed | space.OF_AVERAGES, given),
+    'methods': space.build(methods, load, fixed, given),
   }
   of_all = given.get(choices.ALL, {})
   space.check_used(spaces.values(), load, fixed, of_all)
   return spaces
+
+
+def _of_bsp(methods: Sequence[str], load: 'Load') -> list[str]:
+  """Returns BSP with the config's optimizer, and with all others of methods."""
+
+  @functools.cache
+  def optimizer(method):
+    return load(method, {}).config.optimizer.name
+
+  found = {optimizer(BSP): BSP}
+  for method in methods:
+    if optimizer(method) not in found:
+      name, *own = method.split('+')
+      is_own = optimizer(name) != optimizer(BSP)
+      given = [field for field in own if field.startswith('optimizer.')]
+      spec = [name, GRADIENTS, *given] if is_own else [BSP, *given]
+      found[optimizer(method)] = '+'.join(spec)
+  return list(found.values())
 
 
 def main(

@@ -47,6 +47,8 @@ _PARTS: dict[str, Choices] = {
     'sync.trigger.delta': Range(0.1, 1.0),
   },
 }
+OF_AVERAGES = frozenset(field for each in _PARTS.values() for field in each)
+"""Fields of averages of parameters."""
 _REPLACED = {'sync.period': 'sync.trigger'}
 """Fields that say nothing once another one is chosen."""
 _COARSE = 'int4', 'int8'

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -22,6 +23,7 @@ from selsync_jax.commands import pool
 from selsync_jax.commands import tune
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
+from selsync_jax.methods import Context
 from selsync_jax.runs import history
 from selsync_jax.runs import records
 from selsync_jax.runs import workdir
@@ -323,6 +325,31 @@ def test_a_field_for_all_may_be_one_that_bsp_lacks(tmp_path):
   assert options.spaces['methods'].choices['local_sgd']['sync.period'] == (4, 8)
   for space in options.spaces.values():
     assert not any('sync.wire' in each for each in space.choices.values())
+
+
+def test_bsp_may_have_the_optimizer_of_a_method(tmp_path):
+  """It averages no parameters, so nothing of such averages is chosen."""
+  path = tmp_path / 'space.toml'
+  path.write_text('[all]\n"sync.wire" = ["float32", "int8"]\n')
+  adam = 'optimizer.name=adam+optimizer.momentum=None'
+  options = tune.parse(
+    [
+      *(*FLAGS, f'--space={path}'),
+      f'--methods=local_sgd,muloco,muloco+sync.averager=mean,noloco+{adam}',
+    ]
+  )
+  found = options.spaces['bsp'].choices
+  muon = f'muloco+{tune.GRADIENTS}'
+  assert [*found] == ['bsp', muon, f'bsp+{adam}']
+  rates = found[muon]['optimizer.learning_rate']
+  assert (rates.low, rates.high) == (0.02 / 4, 0.02 * 4)
+  shared = {'params': {'w': jnp.zeros(8)}, 'model_state': {}}
+  for method, choices in found.items():
+    assert not any(field.startswith('sync.') for field in choices)
+    settings = options.candidates.settings(method, {})
+    sends = settings.method(Context(8, 0)).sends(shared, 2)
+    (step,) = [each for each in sends if each.at == 'step']
+    assert (step.nbytes, step.rate) == (4 * 8, 1)
 
 
 def test_a_section_of_another_method_is_refused(tmp_path, capsys):
