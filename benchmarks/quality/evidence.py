@@ -15,11 +15,11 @@ difference to BSP's, seed by seed, of code the shares of brackets and indents
 that are right, the bytes, and the seconds of a run on three networks, by the
 formula of docs/plan.md. On the network `10:1` the bytes of BSP take ten times
 as long as a step computes on this machine; a message takes a millisecond
-besides. With --emulated, the first families that keep to 3 % of the bytes are
-also timed on an emulated cluster (benchmarks/quality/shaped.py). Writes
-evidence.json, a figure for each task and, with --into, the tables into a page,
-between `<!-- evidence_TASK: ... -->` and `<!-- /evidence_TASK -->`.
-Finished runs are not repeated.
+besides. With --emulated, the first recipes that keep to 3 % of the bytes are
+also timed on an emulated cluster (benchmarks/quality/shaped.py); families with
+the same recipe share its times. Writes evidence.json, a figure for each task
+and, with --into, the tables into a page, between `<!-- evidence_TASK: ... -->`
+and `<!-- /evidence_TASK -->`. Finished runs are not repeated.
 """
 
 import argparse
@@ -109,22 +109,38 @@ def judge(finals: Mapping[str, Sequence[Trial]]) -> Result:
   return Result(clock.step, {name: found[name] for name in best})
 
 
+def by_runs(finals: Mapping[str, Sequence[Trial]]) -> list[list[str]]:
+  """Returns the names of the families, those with the same runs together.
+
+  `tune` may have found the recipe of a family.
+  """
+  groups: dict[tuple[pathlib.Path, ...], list[str]] = {}
+  for name, each in finals.items():
+    groups.setdefault(tuple(t.workdir for t in each), []).append(name)
+  return [*groups.values()]
+
+
 def emulate(
   result: Result,
   finals: Mapping[str, Sequence[Trial]],
   count: int,
   folder: pathlib.Path,
 ) -> Result:
-  """Times the first families with few bytes on the emulated cluster."""
+  """Times the first recipes with few bytes on the emulated cluster."""
   found = result.found
   few = SHARE * found[BSP].sent
   kept = [n for n, o in found.items() if o.entry.runs and o.sent <= few]
+  groups = by_runs({name: finals[name] for name in kept})[:count]
   times = shaped.measure(
     finals[BSP][0],
-    {n: next(t for t in finals[n] if t.is_done) for n in kept[:count]},
+    {n: next(t for t in finals[n] if t.is_done) for n, *_ in groups},
     folder,
   )
-  timed = {n: found[n]._replace(measured=each) for n, each in times.items()}
+  timed = {
+    name: found[name]._replace(measured=times[group[0]])
+    for group in groups
+    for name in group
+  }
   return result._replace(found=found | timed)
 
 
@@ -279,7 +295,7 @@ def main() -> None:
   add('--quick', action='store_true', help=about)
   add('--seeds', type=int, default=SEEDS)
   add('--jobs', type=int, default=os.cpu_count(), help='runs at a time')
-  about = 'families to time on the emulated cluster'
+  about = 'recipes to time on the emulated cluster'
   add('--emulated', type=int, default=0, help=about)
   add('--idx-dir', help='folder with the files of Fashion-MNIST')
   about = 'folder of the runs; finished runs are not repeated'

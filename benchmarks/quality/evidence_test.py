@@ -119,6 +119,27 @@ def test_what_tune_has_written_is_the_same_recipe(tmp_path):
   assert {*recipe.spec.split('+')} == {'local_sgd', *own}
 
 
+def test_a_recipe_of_two_families_is_timed_once(tmp_path, monkeypatch):
+  task = workload('stdlib_gpt', tmp_path)
+  finals, found = {}, {}
+  for name in ('local SGD', BSP, 'DiLoCo', 'MuLoCo'):
+    finals[name] = task.again(next(iter(task.family(name))), 1)
+    finish(finals[name][0], 5.0, 4.0, 1000 if name == BSP else 25)
+  finals = {recipes.TUNE: finals['local SGD']} | finals
+  for name, each in finals.items():
+    (entry,) = comparison_table.read_entries(each)
+    found[name] = evidence.Outcome(entry, {}, {})
+  monkeypatch.setattr(
+    shaped, 'measure', lambda bsp, trials, folder: {n: {10: n} for n in trials}
+  )
+  result = evidence.emulate(evidence.Result(1.0, found), finals, 2, tmp_path)
+  assert {n: o.measured for n, o in result.found.items() if o.measured} == {
+    recipes.TUNE: {10: recipes.TUNE},
+    'local SGD': {10: recipes.TUNE},
+    'DiLoCo': {10: 'DiLoCo'},
+  }
+
+
 def test_the_difference_to_bsp_is_in_percent_seed_by_seed(tmp_path):
   task = workload('stdlib_gpt', tmp_path)
   tests = {BSP: (4.0, 8.0), 'local SGD': (4.04, 8.16), 'FDA': None}

@@ -35,6 +35,7 @@ GROUPS: dict[str, tuple[str, list[Claim]]] = {
     for name, (task, workload) in workloads.TASKS.items()
   },
   'rounds': ("FedAvg with the paper's steps", [*workloads.rounds()]),
+  'far': ('SSP with one slow worker', [*workloads.far()]),
   'changes': ('Delta, and when gradients change', [*changes.claims()]),
   'workers': ('The number of workers', [*changes.claims_of_workers()]),
   'injection': ('Data injection', [*injection.claims()]),
