@@ -21,8 +21,10 @@ word "paper" says. Not found are whole numbers, "a tenth", "5 minutes", and what
 pictures show.
 
 Of a command, the file, the target of make, the flags, and the config's file,
-method and variant are looked up in the sources, wherever a page names it; the
-values of other flags, and fields of a config, are not.
+method, variant and fields are looked up in the sources, wherever a page names
+it; the values of other flags, and arguments of optimizers, are not. Each word
+of `sync.trigger.delta` is looked up by itself, so a field that only another
+method or part has passes.
 """
 
 import ast
@@ -59,6 +61,18 @@ FIGURE = re.compile(
 )
 CELL = re.compile(r'(?<=\|)[ +-]*(?:\d[\d,]*\.\d+|\d{1,3}(?:,\d{3})+) *(?=\|)')
 DECIMAL = re.compile(r'(?<![\w.])\d+\.\d+\b')
+
+FIELD = re.compile(
+  r'(?:--config\.|--sweep[= ]|\+(?=\S+=))([a-z][a-z\d_.]*)(?=[= ]|$)'
+)
+CONSTRUCTORS = (
+  *('data/partitions.py', 'data/sources/*.py', 'methods/*.py', 'models/*.py'),
+  *('optimizers.py', 'simulate/cluster.py', 'simulate/methods/*.py'),
+  *('sync/*.py', '../docs/recipes/*.py'),
+)
+"""The files, seen from the package, in which constructors declare fields."""
+OTHERS = {'sync', 'method', 'model_state', 'optimizer_state', *'ab'}
+"""Words of fields that no constructor declares; `any_of` takes any, as `a`."""
 
 Problem = tuple[int, str]
 """A position in a page, and what is wrong there."""
@@ -177,7 +191,9 @@ def missing(file: str, arguments: Sequence[str]) -> str:
     is_flag = name.startswith('--') and not name.startswith('--config.')
     if is_flag and name not in flags(ROOT / file):
       return f'{file} has no flag {name}'
-  return ''
+  fields = FIELD.findall(' '.join(own))
+  gone = [field for field in fields if not is_field(field)]
+  return f'no config has a field {gone[0]}' if gone else ''
 
 
 def missing_config(argument: str) -> str:
@@ -197,6 +213,32 @@ def missing_config(argument: str) -> str:
     known |= set(re.findall(r"'(\w+)'", source.read_text()))
   unknown = [each for each in names.split(',') if each not in known]
   return f'{name} has no {unknown[0]}' if unknown else ''
+
+
+def is_field(name: str) -> bool:
+  """Whether a config may have a field of this dotted name."""
+  declared = (ROOT / 'selsync_jax/fields.py').read_text()
+  whole = re.findall(r"^  '([\w.]+)': (?:Field|_changeable)\(", declared, re.M)
+  words = re.sub(r'\b(optimizer|outer)\..*', r'\1.name', name).split('.')
+  known = {*'.'.join(whole).split('.'), *parameters(), *OTHERS}
+  return name in whole or (len(words) > 1 and known.issuperset(words))
+
+
+@functools.cache
+def parameters() -> set[str]:
+  """The parameters of all constructors, as far as they are fields."""
+  found = set()
+  for path in (p for c in CONSTRUCTORS for p in ROOT.glob(f'selsync_jax/{c}')):
+    for node in ast.walk(ast.parse(path.read_text())):
+      match node:
+        case ast.FunctionDef(decorator_list=[ast.Name(id='part')]):
+          found |= {argument.arg for argument in node.args.args}
+        case ast.arguments():
+          found |= {argument.arg for argument in node.kwonlyargs}
+        case ast.ClassDef(bases=[] | [ast.Attribute(attr='Module')]):
+          lines = [x for x in node.body if isinstance(x, ast.AnnAssign)]
+          found |= {line.target.id for line in lines}
+  return found
 
 
 @functools.cache

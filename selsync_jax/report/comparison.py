@@ -7,7 +7,7 @@ best method. The final parameters' score on the test split is only shown.
 from collections.abc import Sequence
 import os
 import pathlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -68,12 +68,7 @@ def write(trials: Sequence[Trial], out: pathlib.Path) -> Comparison:
   table = comparison_table.latex(rows)
   files.write(out / f'{NAME}.tex', f'% {NUMBERS}\n{table}')
   comparison_table.write_csv(entries, chosen, out / f'{NAME}.csv')
-  configs = {
-    str(trial.workdir.relative_to(out)): trial.config.to_dict()
-    for trial in trials
-  }
-  repeat = provenance.origin() | {'configs': configs}
-  files.write_json(out / f'{NAME}.json', repeat)
+  files.write_json(out / f'{NAME}.json', _provenance(trials, out))
   runs = [run for entry in chosen for run in entry.runs.values()]
   has_rates = len(entries) > len(chosen)
   subtitle = f'{facts.shared_setting(runs)}; {NUMBERS}'
@@ -92,6 +87,29 @@ def write(trials: Sequence[Trial], out: pathlib.Path) -> Comparison:
   body.append(_links(entries, out))
   files.write(found.page, page.page(best, body))
   return found
+
+
+def _provenance(trials: Sequence[Trial], out: pathlib.Path) -> dict[str, Any]:
+  """Returns what it takes to repeat a comparison: its command, and its runs.
+
+  A run's versions and commits are those that trained it. This process may have
+  others, since a finished run is not trained again.
+  """
+  here = provenance.origin()
+  return {
+    'command': here['command'],
+    'folder': here['folder'],
+    'runs': {
+      str(trial.workdir.relative_to(out)): {
+        'config': trial.config.to_dict(),
+        'sessions': [
+          {name: session[name] for name in ('command', 'versions', 'code')}
+          for session in provenance.sessions(trial.workdir)
+        ],
+      }
+      for trial in trials
+    },
+  }
 
 
 def _undecided(chosen: Sequence[Entry]) -> list[Markup]:

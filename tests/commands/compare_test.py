@@ -194,10 +194,36 @@ def test_latex_has_the_table(compared):
 def test_what_it_takes_to_repeat_it_is_kept(compared):
   out, _ = compared
   kept = json.loads((out / 'comparison.json').read_text())
-  assert kept['versions']['jax'] and kept['command'] and kept['code']
-  for folder in (SELSYNC, BSP):
+  assert kept['command'] and kept['folder'] == os.getcwd()
+  for folder in (SELSYNC, BSP, 'bsp-lr1e+20'):  # The last one diverged.
     config = json.loads((out / folder / 'seed0' / 'config.json').read_text())
-    assert kept['configs'][f'{folder}/seed0'] == config
+    run = kept['runs'][f'{folder}/seed0']
+    assert run['config'] == config
+    (session,) = run['sessions']
+    assert session['versions']['jax'] and session['command'] and session['code']
+
+
+def test_a_finished_run_keeps_the_versions_that_trained_it(
+  compared, data_dir, tmp_path
+):
+  """A run whose run.json is damaged has none."""
+  out = shutil.copytree(compared[0], tmp_path / 'copy')
+  record = out / BSP / 'seed0' / 'run.json'
+  sessions = json.loads(record.read_text()) * 2
+  sessions[0] = sessions[0] | {
+    'command': 'old',
+    'versions': {'jax': '0.0.1'},
+    'code': {'/old': {'commit': 'abc', 'modified': True}},
+  }
+  record.write_text(json.dumps(sessions))
+  (out / SELSYNC / 'seed0' / 'run.json').write_text('{')
+  compare(out, data_dir, '--lrs=0.1')
+  runs = json.loads((out / 'comparison.json').read_text())['runs']
+  assert runs[f'{BSP}/seed0']['sessions'] == [
+    {name: session[name] for name in ('command', 'versions', 'code')}
+    for session in sessions
+  ]
+  assert runs[f'{SELSYNC}/seed0']['sessions'] == []
 
 
 def test_the_table_is_inserted_between_markers(compared, readme):

@@ -28,6 +28,10 @@ The first step takes 4.53 s.
 The best has 97%.
 <!-- /scores -->
 
+So do `compare.py --methods=bsp,selsync+sync.trigger.delta=1+sync.wire=int8` and
+`train.py --config.mapper vmap --config.model.width=8 --config.optimizer.b1=0.9
+--config.sync.trigger=any_of --config.sync.trigger.a.k=8`.
+
 The default of `delta` is 0.3, or `0.300`; the paper reports 62%. A 95% interval
 of 3 seeds; see `python -m benchmarks.SUBJECT.NAME` and jax 0.10.2.
 """
@@ -72,6 +76,17 @@ BAD = [
     'configs/digits.py has no gone',
   ),
   ('`compare.py --config=digits:bsp,gone`', 1, 'digits has no gone'),
+  *(
+    (f'`{command}`', 1, f'no config has a field {field}')
+    for command, field in (
+      ('train.py --config.batchsize=8', 'batchsize'),
+      ('train.py --config.period=5', 'period'),
+      ('train.py --config.model.gone 5', 'model.gone'),
+      ('train.py --config.sync.trigger.gone=1', 'sync.trigger.gone'),
+      ('compare.py --methods=bsp,qsr+seed=1+sync.gone=5', 'sync.gone'),
+      ('compare.py --seeds=1 --sweep=sync.gone=1,2', 'sync.gone'),
+    )
+  ),
 ]
 
 
