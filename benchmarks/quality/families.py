@@ -27,14 +27,14 @@ FAMILIES = {
     f'{MUON}{SHORT}+sync.delay=1',
   ),
   'SelSync, budget': (f'{BUDGET}0.9{INT8}', f'{BUDGET}0.975'),
-  'DiLoCo': (f'diloco+sync.period=10{INT8}', 'edit+sync.period=40'),
-  'MuLoCo': ('muloco+sync.period=40', f'muloco+sync.period=10{INT8}'),
-  'SparseLoCo': ('sparse_loco+sync.period=10', 'sparse_loco'),
-  'SPARTA': ('sparta', 'sparta+sync.fragments=50'),
   'SelSync, delta': (
     f'selsync+sync.delta=0.3{INT8}',
     f'selsync+sync.delta=0.5{INT8}',
   ),
+  'DiLoCo': (f'diloco+sync.period=10{INT8}', 'edit+sync.period=40'),
+  'MuLoCo': ('muloco+sync.period=40', f'muloco+sync.period=10{INT8}'),
+  'SparseLoCo': ('sparse_loco+sync.period=10', 'sparse_loco'),
+  'SPARTA': ('sparta', 'sparta+sync.fragments=50'),
   'QSR': (f'qsr+sync.h_min=10{INT8}', 'qsr+sync.h_min=40'),
   'FDA': ('fda+sync.theta=1.0', 'fda+sync.theta=10.0'),
   'FedAvg': ('fedavg+sync.epochs=0.1', f'fedavg+sync.epochs=0.025{INT8}'),
@@ -57,7 +57,7 @@ FAMILIES = {
 }
 """By family, its settings, as `compare` takes them."""
 
-QUICK = 7
+QUICK = 8
 """The number of families in the quick form, the first ones."""
 
 RATES = '1x', '2x', '0.5x', '4x', '0.25x', '8x'
