@@ -92,7 +92,13 @@ class Workload(NamedTuple):
         *(sys.executable, '-m', 'selsync_jax', 'tune', f'--out={out}'),
         *(f'--config={self.config}', *self.fields, f'--space={SPACE}'),
         *(f'--config.seed={TUNING_SEED}', f'--bytes={sent:.0f}B'),
-        *(f'--trials={count}', '--seeds=1', '--step=1ms', f'--jobs={jobs}'),
+        *(
+          f'--trials={count}',
+          '--seeds=1',
+          '--finalists=1',
+          '--step=1ms',
+          f'--jobs={jobs}',
+        ),
       ],
       check=True,
     )

@@ -43,6 +43,11 @@ class Goal(NamedTuple):
     """
     return self.objective.decisive(self.curves.of(trial)(), trial.is_done)
 
+  def value(self, trial: Trial) -> float | None:
+    """Returns the value of a run that is finished or has diverged, if any."""
+    point = self.decisive(trial)
+    return self.objective.value(point) if point else None
+
 
 def compute(
   candidates: Candidates, spaces: Iterable[Space], given: float | None

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
   from selsync_jax.tune.curves import Curves
   from selsync_jax.tune.objective import Point
   from selsync_jax.tune.search import Asked
+  from selsync_jax.tune.search import Result
   from selsync_jax.tune.search import Search
   from selsync_jax.tune.space import Load
   from selsync_jax.tune.space import Space
@@ -68,6 +69,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   line.flag('trials', about, flags.whole(1), '60')
   about = 'Number of new seeds for the best ones.'
   line.flag('seeds', about, flags.whole(1), '3')
+  about = 'Best trials of each search that other seeds choose from.'
+  line.flag('finalists', about, flags.whole(1), '3')
   line.flag('jobs', 'Runs at a time.', flags.whole(1), '1')
   about = 'Time that a step computes: 5ms. Default: it is measured.'
   line.flag('step', about, flags.duration)
@@ -291,26 +294,22 @@ def _finish(
   from selsync_jax.runs import workdir
 
   candidates, found, of_bsp = options.candidates, ours.results(), bsp.results()
-  (best, *_), (tuned, *_), results = found, of_bsp, [*found, *of_bsp]
-
-  def rank(result):
-    return goal.objective.rank(result.value)
-
-  results.sort(key=rank)
-  best = min(best, tuned, key=rank)
-  if best.value is None:
+  results = [*found, *of_bsp]
+  results.sort(key=lambda result: goal.objective.rank(result.value))
+  if results[0].value is None:
     raise RunError(f'{candidates.out}: no trial has a value of {goal.words}')
-  chosen = {
-    'recipe': (best.method, best.fields),
-    'tuned BSP': (tuned.method, tuned.fields),
-    'config': (candidates.own_method, {}),
-  }
-  again = {
-    name: candidates.trials(*each, options.seeds, candidates.seed + 1)
-    for name, each in chosen.items()
-  }
-  runs = {trial.workdir: trial for each in again.values() for trial in each}
   with workdir.claimed(candidates.out, '--out'):
+    best, tuned = _choose(options, goal, [results, of_bsp], runner)
+    chosen = {
+      'recipe': (best.method, best.fields),
+      'tuned BSP': (tuned.method, tuned.fields),
+      'config': (candidates.own_method, {}),
+    }
+    again = {
+      name: candidates.trials(*each, options.seeds, candidates.seed + 1)
+      for name, each in chosen.items()
+    }
+    runs = {trial.workdir: trial for each in again.values() for trial in each}
     runner.finish(list(runs.values()))
     finals = [
       _final(goal, name, chosen[name][0], trials)
@@ -325,8 +324,9 @@ def _finish(
     title = search_page.verdict(finals, goal.words, is_time)
     subtitle = (
       f'{facts.setting(best.run.config.to_dict())}; {goal.network}; '
-      f'{len(found)} trials, and {len(of_bsp)} of BSP, with one seed; mean ± '
-      f'sample standard deviation over {options.seeds} others'
+      f'{len(found)} trials, and {len(of_bsp)} of BSP, with one seed, the best '
+      f'{options.finalists} of each with others; mean ± sample standard '
+      f'deviation over {options.seeds} that chose nothing'
     )
     importances = {
       'Importance of each choice': ours.importances(),
@@ -347,6 +347,52 @@ def _finish(
     files.write(recipe, candidates.recipe(again['recipe'][0], about))
   search_page.show(finals, tried, goal.words)
   print(f'{title}.\n{path}\n{recipe}')
+
+
+def _choose(
+  options: argparse.Namespace,
+  goal: 'Goal',
+  searches: Sequence[Sequence['Result']],
+  runner: _Runner,
+) -> list['Result']:
+  """Returns the best result of each search, by other seeds than the search's.
+
+  The best of many trials with one seed is partly luck. Here, the fewest misses
+  count first, and then the mean value.
+
+  Args:
+    options: the command line.
+    goal: what values are of.
+    searches: the results of each, the best first.
+    runner: what trains the best ones again.
+  """
+  candidates = options.candidates
+  first = candidates.seed + 1 + options.seeds  # Those before it are reported.
+  distinct = (
+    {each.run.workdir: each for each in results if each.value is not None}
+    for results in searches
+  )
+  finalists = [[*each.values()][: options.finalists] for each in distinct]
+  again = {
+    each.run.workdir: candidates.trials(
+      each.method, each.fields, options.seeds, first
+    )
+    for group in finalists
+    if len(group) > 1
+    for each in group
+  }
+  runner.finish([trial for each in again.values() for trial in each])
+
+  def rank(result):
+    trials = again[result.run.workdir]
+    ranks = [goal.objective.rank(goal.value(trial)) for trial in trials]
+    reached = [*filter(math.isfinite, ranks)]
+    return len(ranks) - len(reached), sum(reached) / max(len(reached), 1)
+
+  return [
+    min(group, key=rank) if len(group) > 1 else results[0]
+    for group, results in zip(finalists, searches, strict=True)
+  ]
 
 
 def _final(

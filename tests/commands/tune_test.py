@@ -46,6 +46,7 @@ FLAGS = [
   '--step=5ms',
   '--trials=2',
   '--seeds=1',
+  '--finalists=1',
 ]
 
 
@@ -280,6 +281,30 @@ def test_the_recipe_is_bsp_if_nothing_else_reaches_the_target(tmp_path):
   assert ' by bsp, lr 0.05; ' in verdict
   assert verdict.endswith(' by tuned BSP.')
   assert pathlib.Path(page).exists()
+
+
+@pytest.mark.slow
+def test_other_seeds_choose_among_the_best_trials(tuned, tmp_path):
+  """With seed 2, the best trial of all diverges."""
+  out, _ = tuned
+  here = shutil.copytree(out, tmp_path / 'here')
+  config = config_file.load(f'{out}/recipe.py', ['--config.seed=0'])
+  (best,) = (
+    path.parent
+    for path in here.glob('*/seed0')
+    if records.read_config(path) == json.loads(config.to_json())
+  )
+
+  def train(trial, is_enough=None):
+    if trial.workdir == best / 'seed2':
+      trial = trial._replace(config=trial.config.copy_and_resolve_references())
+      trial.config.optimizer.learning_rate = 1e20
+    train_here(trial)
+
+  run(here, '--finalists=2', train=train)
+  assert (best / 'seed2').exists() and len([*here.glob('*/seed2')]) > 1
+  chosen = config_file.load(f'{here}/recipe.py', ['--config.seed=0'])
+  assert chosen.to_dict() != config.to_dict()
 
 
 @pytest.mark.slow
