@@ -299,7 +299,7 @@ def _finish(
   if results[0].value is None:
     raise RunError(f'{candidates.out}: no trial has a value of {goal.words}')
   with workdir.claimed(candidates.out, '--out'):
-    best, tuned = _choose(options, goal, [results, of_bsp], runner)
+    best, tuned = _choose(options, goal, found, of_bsp, runner)
     chosen = {
       'recipe': (best.method, best.fields),
       'tuned BSP': (tuned.method, tuned.fields),
@@ -352,47 +352,46 @@ def _finish(
 def _choose(
   options: argparse.Namespace,
   goal: 'Goal',
-  searches: Sequence[Sequence['Result']],
+  found: Sequence['Result'],
+  of_bsp: Sequence['Result'],
   runner: _Runner,
-) -> list['Result']:
-  """Returns the best result of each search, by other seeds than the search's.
+) -> tuple['Result', 'Result']:
+  """Returns the best result of all, and that of BSP, by other seeds.
 
-  The best of many trials with one seed is partly luck. Here, the fewest misses
-  count first, and then the mean value.
+  The best of many trials with one seed is partly luck. So the finalists have
+  others: the fewest misses count first, and then the mean value.
 
   Args:
     options: the command line.
     goal: what values are of.
-    searches: the results of each, the best first.
-    runner: what trains the best ones again.
+    found: the results of the methods, the best first.
+    of_bsp: those of BSP.
+    runner: what trains the finalists.
   """
-  candidates = options.candidates
-  first = candidates.seed + 1 + options.seeds  # Those before it are reported.
-  distinct = (
-    {each.run.workdir: each for each in results if each.value is not None}
-    for results in searches
-  )
-  finalists = [[*each.values()][: options.finalists] for each in distinct]
+  candidates, seeds = options.candidates, options.seeds
+  groups = [
+    [*{each.run.workdir: each for each in results}.values()]
+    for results in (found, of_bsp)
+  ]
+  finalists = [group[: options.finalists] for group in groups]
+  first = candidates.seed + 1 + seeds  # Those before it are reported.
   again = {
-    each.run.workdir: candidates.trials(
-      each.method, each.fields, options.seeds, first
-    )
+    each.run.workdir: candidates.trials(each.method, each.fields, seeds, first)
     for group in finalists
-    if len(group) > 1
+    if options.finalists > 1
     for each in group
+    if each.value is not None
   }
   runner.finish([trial for each in again.values() for trial in each])
 
   def rank(result):
-    trials = again[result.run.workdir]
-    ranks = [goal.objective.rank(goal.value(trial)) for trial in trials]
+    values = [goal.value(t) for t in again.get(result.run.workdir, ())]
+    ranks = [*map(goal.objective.rank, values or [result.value])]
     reached = [*filter(math.isfinite, ranks)]
-    return len(ranks) - len(reached), sum(reached) / max(len(reached), 1)
+    return -len(reached) / len(ranks), sum(reached) / max(len(reached), 1)
 
-  return [
-    min(group, key=rank) if len(group) > 1 else results[0]
-    for group, results in zip(finalists, searches, strict=True)
-  ]
+  best, tuned = (min(group, key=rank) for group in finalists)
+  return min(best, tuned, key=rank), tuned
 
 
 def _final(
