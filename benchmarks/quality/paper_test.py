@@ -7,6 +7,7 @@ from benchmarks.quality.paper import claim
 from benchmarks.quality.paper import table_one
 from benchmarks.quality.paper import workloads
 from benchmarks.quality.paper.__main__ import GROUPS
+from selsync_jax.runs.history import Run
 
 
 def test_only_the_speed_ups_of_vgg11_contradict_their_own_lssr():
@@ -45,6 +46,19 @@ def test_the_cost_of_an_average_gives_the_speed_up_back():
 )
 def test_the_interval_over_seeds_decides(numbers, verdict):
   assert claim.BETTER.verdict(numbers) == verdict
+
+
+def test_a_perplexity_that_float32_cannot_hold_is_judged(tmp_path):
+  """Its field in a summary is `None`."""
+  lost, fine = (
+    Run('', tmp_path, {}, [{}], {'test_loss': loss, 'test_perplexity': None})
+    for loss in (317.6, 2.3)
+  )
+  task, _ = workloads.TASKS['transformer']
+  judge = claim.by_seed('', task.score, task.form, task.gain, claim.BETTER)
+  assert judge([[fine, fine], [lost, lost]]).numbers == pytest.approx(
+    [315.3] * 2
+  )
 
 
 def test_every_claim_can_be_trained_and_no_two_runs_share_a_folder(tmp_path):

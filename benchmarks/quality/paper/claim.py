@@ -18,7 +18,7 @@ from selsync_jax.runs.history import Trial
 CONFIGS = pathlib.Path(__file__).parents[3] / 'configs'
 FIRST_SEED = 200  # No other table has these seeds.
 MARGIN = 0.01
-"""How much worse is still as good: of accuracy, or a share of perplexity."""
+"""How much worse is still as good: of accuracy, or of the log perplexity."""
 
 
 class Task(NamedTuple):
@@ -39,16 +39,20 @@ class Task(NamedTuple):
   @property
   def form(self) -> str:
     """The format of a score."""
-    return '.2f' if self.metric == 'perplexity' else '.4f'
+    return '.4g' if self.metric == 'perplexity' else '.4f'
 
   def score(self, run: Run) -> float:
     """Returns the score on the test split."""
+    if self.metric == 'perplexity':  # That of a run may exceed float32.
+      return math.exp(run.outcome['test_loss'])
     return run.outcome[f'test_{self.metric}']
 
   def gain(self, run: Run, other: Run) -> float:
-    """Returns how much better a run is: in accuracy, or share of perplexity."""
+    """Returns how much better a run is: in accuracy, or log perplexity."""
     own, others = self.score(run), self.score(other)
-    return others / own - 1 if self.metric == 'perplexity' else own - others
+    if self.metric == 'perplexity':
+      return math.log(others / own)
+    return own - others
 
 
 class Arm(NamedTuple):
