@@ -69,10 +69,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   line.flag('trials', about, flags.whole(1), '60')
   about = 'Number of new seeds for the best ones.'
   line.flag('seeds', about, flags.whole(1), '3')
-  about = 'Best trials of each search that other seeds choose from.'
+  about = 'Best trials that other seeds choose from.'
   line.flag('finalists', about, flags.whole(1), '3')
   line.flag('jobs', 'Runs at a time.', flags.whole(1), '1')
-  about = 'Time that a step computes: 5ms. Default: it is measured.'
+  about = 'Time that a step computes: 5ms. Default: measured.'
   line.flag('step', about, flags.duration)
   line.flag('out', 'Folder. Default: runs/tune-CONFIG.', flags.folder)
   options = line.parse(arguments)
