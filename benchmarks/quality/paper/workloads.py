@@ -1,8 +1,8 @@
 """The paper's workloads scaled down: Table I, and its comparisons of parts.
 
 Each workload has its smoke variant: the paper's kind of network with few
-filters, its batch size and optimizer, four workers, digits or bytes of Python's
-library. Digits with a small network stand for ResNet101, too: they are quicker.
+filters, its optimizer, four workers, digits or bytes of Python's library.
+Digits with a small network stand for ResNet101, too: they are quicker.
 """
 
 from collections.abc import Callable, Iterator, Mapping
