@@ -4,8 +4,10 @@ import argparse
 from collections.abc import Callable, Iterable, Sequence
 import json
 import pathlib
-import re
 from typing import Any, NamedTuple
+
+from selsync_jax.config import ConfigError
+from selsync_jax.report import marked
 
 
 class Table(NamedTuple):
@@ -58,25 +60,15 @@ def markdown(lines: Iterable[Sequence[str]]) -> str:
   return ''.join(f'| {" | ".join(line)} |\n' for line in lines)
 
 
-def insert(text: str, page: pathlib.Path, name: str) -> None:
-  """Replaces what stands between `<!-- name: ... -->` and `<!-- /name -->`."""
-  new = _block(name).sub(lambda m: m[1] + text + m[2], page.read_text())
-  page.write_text(new)
-
-
 def page_with(*names: str) -> Callable[[str], pathlib.Path]:
-  """Returns the type of a flag: a page with the marks that `insert` needs."""
+  """Returns the type of a flag: a page with the parts of these names."""
 
   def page(path):
-    text = pathlib.Path(path).read_text()
     for name in names:
-      if len(_block(name).findall(text)) != 1:
-        line = f'{path} must have <!-- {name} --> and <!-- /{name} --> once'
-        raise argparse.ArgumentTypeError(line)
+      try:
+        marked.check(pathlib.Path(path), name)
+      except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
     return pathlib.Path(path)
 
   return page
-
-
-def _block(name: str) -> re.Pattern[str]:
-  return re.compile(rf'(<!-- {name}\b.*? -->\n).*(<!-- /{name} -->)', re.S)

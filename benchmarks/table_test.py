@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from benchmarks.table import insert
 from benchmarks.table import page_with
 from benchmarks.table import report
 from benchmarks.table import Table
@@ -20,12 +19,9 @@ def test_tables_are_aligned_and_the_result_is_written(tmp_path, capsys):
   assert json.loads((tmp_path / 'out.json').read_text()) == {'ms': [10.0]}
 
 
-def test_a_page_keeps_the_command_beside_a_new_table(tmp_path):
+def test_a_page_without_the_part_of_a_table_is_refused(tmp_path):
   page = tmp_path / 'page.md'
-  text = 'a\n<!-- times: `make times` -->\n{}<!-- /times -->\nb\n'
-  page.write_text(text.format('old\n\nold\n'))
-  insert('new\n', page, 'times')
-  assert page.read_text() == text.format('new\n')
+  page.write_text('<!-- times: `make times` -->\n<!-- /times -->\n')
   assert page_with('times')(str(page)) == page
-  with pytest.raises(argparse.ArgumentTypeError, match='must have <!-- gone'):
-    page_with('gone')(str(page))
+  with pytest.raises(argparse.ArgumentTypeError, match='must hold <!-- gone'):
+    page_with('times', 'gone')(str(page))

@@ -21,12 +21,12 @@ import statistics
 from typing import NamedTuple
 
 from benchmarks.quality import runs
-from benchmarks.table import insert
 from benchmarks.table import markdown
 from benchmarks.table import page_with
 from benchmarks.table import report
 from selsync_jax.commands import flags
 from selsync_jax.commands import trials
+from selsync_jax.report import marked
 from selsync_jax.runs.history import Trial
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -250,7 +250,7 @@ def main() -> None:
   if options.picture:
     draw(found, options.work)
   if options.into:
-    insert(text, options.into, 'delays')
+    marked.insert(text, options.into, 'delays')
   record = {
     'config': options.config,
     'outcomes': [

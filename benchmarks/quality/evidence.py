@@ -42,7 +42,6 @@ from benchmarks.quality.ratios import RATIOS
 from benchmarks.quality.recipes import SHARE
 from benchmarks.quality.recipes import train
 from benchmarks.quality.recipes import Workload
-from benchmarks.table import insert
 from benchmarks.table import markdown
 from benchmarks.table import page_with
 from benchmarks.table import report
@@ -51,6 +50,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.report import comparison_table
 from selsync_jax.report import facts
 from selsync_jax.report import image_files
+from selsync_jax.report import marked
 from selsync_jax.report import pareto_plot
 from selsync_jax.report.comparison_table import Entry
 from selsync_jax.runs.history import Trial
@@ -322,7 +322,7 @@ def main() -> None:
     draw(result.found, workload.folder)
     said = text(name, workload, result, options)
     if options.into:
-      insert(f'\n{said}\n', options.into, f'evidence_{name}')
+      marked.insert(f'\n{said}\n', options.into, f'evidence_{name}')
     results[name] = record(result)
     notes.append(f'### {TASKS[name].title}\n\n{said}')
   report(options.out, results, notes=notes)

@@ -25,12 +25,12 @@ import statistics
 from typing import Any, NamedTuple
 
 from benchmarks.quality import runs
-from benchmarks.table import insert
 from benchmarks.table import markdown
 from benchmarks.table import page_with
 from benchmarks.table import report
 from selsync_jax.commands import compare
 from selsync_jax.commands import trials
+from selsync_jax.report import marked
 from selsync_jax.runs.history import Trial
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -295,7 +295,7 @@ def main() -> None:
     for cluster, outcomes in clusters.items()
   )
   if options.into:
-    insert(f'\n{text}', options.into, 'stragglers')
+    marked.insert(f'\n{text}', options.into, 'stragglers')
   record = {
     'cores': os.cpu_count(),
     'network': NETWORK,

@@ -10,12 +10,12 @@ methods with each of these values; with several sweeps, with each combination.
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 import pathlib
-import re
 from typing import Any, TYPE_CHECKING
 
 from selsync_jax.commands import config_file
 from selsync_jax.commands import flags
 from selsync_jax.config import ConfigError
+from selsync_jax.report import marked
 
 if TYPE_CHECKING:
   from selsync_jax.commands.pool import Processes
@@ -23,34 +23,7 @@ if TYPE_CHECKING:
   from selsync_jax.runs.history import Trial
 
 METHODS = 'selsync,bsp,local_sgd,fedavg'
-_TABLE = re.compile(
-  r'(<!-- comparison\b.*?-->\n).*?(<!-- /comparison -->)', re.S
-)
-
-
-def insert(table: str, path: pathlib.Path) -> None:
-  """Replaces the table between the markers of a Markdown file."""
-  from selsync_jax.runs import files
-
-  text = _TABLE.sub(lambda found: f'{found[1]}{table}{found[2]}', _read(path))
-  files.write(path.resolve(), text)  # A link to the file stays a link.
-
-
-def _read(path: pathlib.Path) -> str:
-  """Returns the text of a writable Markdown file that has the markers once."""
-  try:
-    with path.open('r+', encoding='utf-8') as file:
-      text = file.read()
-  except OSError as error:
-    raise ConfigError(f'--into={path}: {error.strerror}') from error
-  except UnicodeDecodeError as error:
-    raise ConfigError(f'--into={path}: must be UTF-8') from error
-  if len(_TABLE.findall(text)) != 1:
-    raise ConfigError(
-      f'--into={path}: must hold <!-- comparison --> and <!-- /comparison --> '
-      'once'
-    )
-  return text
+TABLE = 'comparison'  # What --into names the part of a page.
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -80,7 +53,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   if twice := [field for field in swept if swept.count(field) > 1]:
     raise ConfigError(f'--sweep={twice[0]}: give all its values at once')
   if options.into:
-    _read(options.into)  # Reports a mistake before the training.
+    marked.check(options.into, TABLE)  # Before the training.
   kind = ['compare', *['simulate'] * options.simulate]
   name = '-'.join([*kind, *config_file.names(options.file)])
   options.out = options.out or pathlib.Path('runs', name)
@@ -207,5 +180,5 @@ def _run(
   comparison_table.show(found.rows)
   print(f'{found.best}.\n{found.page}')
   if options.into:
-    insert(found.markdown, options.into)
+    marked.insert(found.markdown, options.into, TABLE)
   return found

@@ -355,13 +355,6 @@ def test_a_document_without_the_markers_is_refused_before_any_run(
   assert str(error.value).startswith(f'--into={path}: {rule}')
 
 
-def test_a_backslash_in_a_table_stays_as_it_is(tmp_path):
-  path = tmp_path / 'README.md'
-  path.write_text('<!-- comparison -->\n<!-- /comparison -->')
-  command.insert(r'| \1 \d |', path)
-  assert r'| \1 \d |<' in path.read_text()
-
-
 @pytest.mark.slow
 def test_a_simulation_compares_methods_of_both_kinds_on_one_clock(
   tmp_path, perceptron

@@ -23,10 +23,10 @@ from benchmarks.quality.paper import table_one
 from benchmarks.quality.paper import workloads
 from benchmarks.quality.paper.claim import Claim
 from benchmarks.quality.paper.claim import Finding
-from benchmarks.table import insert
 from benchmarks.table import markdown
 from benchmarks.table import page_with
 from benchmarks.table import report
+from selsync_jax.report import marked
 
 GROUPS: dict[str, tuple[str, list[Claim]]] = {
   'table': ('Table I by its own numbers', table_one.CLAIMS),
@@ -89,7 +89,7 @@ def main() -> None:
     runs.train_all(trials.values(), options.jobs)
     found = {claim: claim.finding(seeds, work) for claim in claims}
     if options.into:
-      insert(table(found), options.into, f'claims_{name}')
+      marked.insert(table(found), options.into, f'claims_{name}')
     text += f'### {heading}\n\n{table(found)}\n'
     record[name] = [
       {'claim': claim.text, 'paper': claim.theirs, **finding._asdict()}

@@ -1,0 +1,48 @@
+"""The part of a Markdown page that a command writes, between two comments."""
+
+import pathlib
+import re
+
+from selsync_jax.config import ConfigError
+
+
+def check(page: pathlib.Path, name: str) -> None:
+  """Raises `ConfigError` unless `insert` can write this part of a page."""
+  _read(page, name)
+
+
+def insert(text: str, page: pathlib.Path, name: str) -> None:
+  """Replaces what stands between `<!-- name ... -->` and `<!-- /name -->`.
+
+  Args:
+    text: the lines that take its place.
+    page: a file in UTF-8.
+    name: that of the part; what follows it in the first comment stays.
+
+  Raises:
+    ConfigError: the page cannot be written, or does not have the part once.
+  """
+  from selsync_jax.runs import files
+
+  new = _part(name).sub(lambda m: m[1] + text + m[2], _read(page, name))
+  files.write(page.resolve(), new)  # A link to the file stays a link.
+
+
+def _read(page: pathlib.Path, name: str) -> str:
+  """Returns the text of a writable page that has the part once."""
+  try:
+    with page.open('r+', encoding='utf-8') as file:
+      text = file.read()
+  except OSError as error:
+    raise ConfigError(f'--into={page}: {error.strerror}') from error
+  except UnicodeDecodeError as error:
+    raise ConfigError(f'--into={page}: must be UTF-8') from error
+  if len(_part(name).findall(text)) != 1:
+    raise ConfigError(
+      f'--into={page}: must hold <!-- {name} --> and <!-- /{name} --> once'
+    )
+  return text
+
+
+def _part(name: str) -> re.Pattern[str]:
+  return re.compile(rf'(<!-- {name}\b.*?-->\n).*?(<!-- /{name} -->)', re.S)
