@@ -140,12 +140,13 @@ def list_trials(
 
 
 def loss(trial: Trial) -> float:
-  """The validation loss of a finished run; infinite if it diverged."""
+  """The validation loss of a run; infinite if it diverged."""
   from selsync_jax.runs import history
 
   if not trial.is_done:
     return float('inf')
-  return history.read(trial.workdir).outcome['validation_loss']
+  found = history.read(trial.workdir).outcome['validation_loss']
+  return float('inf') if found is None else found
 
 
 def measure(options: argparse.Namespace) -> dict[Case, Outcome]:

@@ -174,7 +174,8 @@ def outcome(trial: Trial, trained: Trial, workload: Workload) -> Outcome:
     (
       at
       for at, row in zip(seconds, run.rows, strict=True)
-      if field in row and sign * row[field] >= sign * workload.target
+      if row.get(field) is not None
+      and sign * row[field] >= sign * workload.target
     ),
     None,
   )
@@ -228,7 +229,6 @@ def table(
   outcomes: dict[str, list[Outcome]], workload: Workload, seeds: int
 ) -> str:
   """The table of one cluster, in Markdown; each method has so many seeds."""
-  from selsync_jax.report import comparison_table
   from selsync_jax.report import facts
 
   score = workload.score.replace('_', ' ')
@@ -255,7 +255,7 @@ def table(
     lines.append(
       [
         label,
-        comparison_table.spread([o.final for o in each], '.4f').text,
+        facts.spread([o.final for o in each], '.4f').text,
         'never' if reached is None else f'{reached:.1f}',
         f'{seconds:.1f}',
         facts.size(sent),

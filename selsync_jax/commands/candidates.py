@@ -5,13 +5,18 @@ given by their dotted names.
 """
 
 from collections.abc import Mapping
-import concurrent.futures
-import multiprocessing
+import json
+import os
 import pathlib
+import subprocess
+import sys
 from typing import Any, NamedTuple, TYPE_CHECKING
 
+from selsync_jax.cluster import children
 from selsync_jax.commands import config_file
 from selsync_jax.commands import flags
+from selsync_jax.config import ConfigError
+from selsync_jax.config import RunError
 
 if TYPE_CHECKING:
   from selsync_jax.runs.history import Trial
@@ -48,7 +53,7 @@ class Candidates(NamedTuple):
 
     Raises `ConfigError` if its fields cannot be together.
     """
-    from selsync_jax.training import setup  # Imports JAX.
+    from selsync_jax.commands import trials  # Imports NumPy.
 
     method, *own = spec.split('+')
     given = [f'--config.{field}' for field in own]
@@ -56,8 +61,10 @@ class Candidates(NamedTuple):
       config_file.with_method(self.file, method),
       [*self.fields, *given, *config_file.arguments(fields)],
     )
-    config_file.refuse_simulation(settings.config)
-    setup.draft(settings)
+    try:
+      trials.check(settings, simulate=False)
+    except ConfigError as error:
+      raise ConfigError(f'{spec}: {error}') from error
     return settings
 
   def trials(
@@ -81,16 +88,29 @@ class Candidates(NamedTuple):
 
     It does so in another process, so that this one holds no device.
     """
-    spawn = multiprocessing.get_context('spawn')
-    with concurrent.futures.ProcessPoolExecutor(1, spawn) as process:
-      return process.submit(_measure, self, spec, dict(fields)).result()
+    given = json.dumps([self.file, self.fields, spec, fields])
+    child = children.start(
+      [sys.executable, '-m', __name__, given],
+      {**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+      preexec_fn=children.end_with_parent,
+    )
+    said, errors = child.communicate()
+    if child.returncode:
+      *_, last = errors.splitlines() or ['nothing']
+      raise RunError(f'{spec}: a step could not be measured: {last}')
+    return float(said)
 
   def recipe(self, trial: 'Trial', about: str) -> str:
     """Returns a config file with the config of a run, but for its seed."""
     flag, *fields = trial.flags
-    path, colon, variant = flag.removeprefix('--config=').partition(':')
-    if pathlib.Path(path).is_file():  # Not the name of one of our own.
-      path = str(pathlib.Path(path).resolve())
+    file = flag.removeprefix('--config=')
+    path, colon, variant = file.partition(':')
+    found = pathlib.Path(config_file.find(file)).resolve()
+    if found.parent != config_file.OWN:
+      path = str(found)
     lines = [
       *(f'# {line}' for line in about.splitlines()),
       'from selsync_jax.commands import config_file',
@@ -105,12 +125,16 @@ class Candidates(NamedTuple):
 _STEPS = 20  # The steps to measure one with.
 
 
-def _measure(
-  candidates: Candidates, spec: str, fields: Mapping[str, Any]
-) -> float:
+def _measure(given: str) -> float:
   from selsync_jax.devices import backend
   from selsync_jax.training import step_cost
 
+  file, arguments, spec, fields = json.loads(given)
+  candidates = Candidates(file, arguments, pathlib.Path())
   config = candidates.settings(spec, fields).config
   backend.start(config.device)
   return step_cost.measure(config, _STEPS).seconds
+
+
+if __name__ == '__main__':
+  print(_measure(*sys.argv[1:]))

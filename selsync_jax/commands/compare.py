@@ -73,14 +73,38 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _methods(options: argparse.Namespace) -> list[str]:
-  """Returns the methods to compare; `all` means every one that can run."""
+  """Returns the methods to compare."""
   refuse_method(options.file)
   default = ['all'] if options.simulate else flags.names(METHODS)
   names = options.methods or default
   if names != ['all']:
     return names
-  config_file.register(options.file, options.fields)
-  return every_method(options.simulate)
+  return able_methods(options.file, options.fields, options.simulate)
+
+
+def able_methods(
+  file: str, fields: Sequence[str], simulate: bool = False
+) -> list[str]:
+  """Returns all methods that take a config; prints why others do not.
+
+  Args:
+    file: the config file, which may register some.
+    fields: arguments that change it.
+    simulate: whether it is for a simulation, which has more methods.
+  """
+  from selsync_jax.commands import trials
+
+  config_file.register(file, fields)
+  fields, able = [*(config_file.SIMULATED if simulate else ()), *fields], []
+  for method in every_method(simulate):
+    try:
+      named = config_file.with_method(file, method)
+      trials.check(config_file.settings(named, fields), simulate)
+    except ConfigError as error:
+      print(f'left out: {method}: {error}')
+    else:
+      able.append(method)
+  return able
 
 
 def refuse_method(file: str) -> None:

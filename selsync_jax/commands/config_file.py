@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 # A simulation sets these fields before those of the command line.
 SIMULATED = ('--config.mapper=vmap', '--config.cluster.compute=constant')
 DEFAULT = 'digits'
-_FOLDERS = (
-  pathlib.Path('configs'),
-  pathlib.Path(__file__).parents[1] / 'configs',
-)
+OWN = pathlib.Path(__file__).resolve().parents[1] / 'configs'
+_FOLDERS = pathlib.Path('configs'), OWN
 _MODULE = 'config_file'  # The name under which a config file is imported.
 
 
@@ -49,7 +47,7 @@ def settings(file: str, fields: Sequence[str]) -> 'Settings':
   from selsync_jax.training.settings import check
 
   _, colon, variant = file.partition(':')
-  config = _execute(_find(file), [variant] if colon else [])
+  config = _execute(find(file), [variant] if colon else [])
   given: dict[str, list[str]] = {}
   for argument in fields:
     given.setdefault(str(_match(argument)[1]), []).append(argument)
@@ -64,7 +62,7 @@ def arguments(fields: Mapping[str, Any] | None) -> list[str]:
   return [f'--config.{name}={value}' for name, value in (fields or {}).items()]
 
 
-def _find(file: str) -> str:
+def find(file: str) -> str:
   """Returns the path of a config file, without its variant."""
   name = file.partition(':')[0]
   paths = [pathlib.Path(name)]
@@ -73,7 +71,7 @@ def _find(file: str) -> str:
   for path in paths:
     if path.is_file():
       return str(path)
-  own = [p.stem for p in sorted(_FOLDERS[1].glob('*.py'))]
+  own = [p.stem for p in sorted(OWN.glob('*.py'))]
   names = [n for n in own if n not in ('__init__', 'base')]
   raise ConfigError(
     f'--config={file}: there is no such file; our own are {", ".join(names)}'

@@ -200,13 +200,13 @@ def rate(text: str) -> Callable[[float], float]:
   >>> rate('0.2')(0.1), rate('3x')(0.1) == 3 * 0.1
   (0.2, True)
   """
-  number = float(text.removesuffix('x'))
+  number = positive(text.removesuffix('x'))
   return lambda own: number * own if text.endswith('x') else number
 
 
 rates = reader(
   lambda text: list(map(rate, text.split(','))),
-  'numbers with commas between them, 2x for twice the own rate',
+  'numbers above 0 with commas between them, 2x for twice the own rate',
 )
 
 
@@ -216,6 +216,13 @@ def names(text: str) -> list[str]:
   >>> names('bsp+schedule.milestones=(15.0,22.0),selsync')
   ['bsp+schedule.milestones=(15.0,22.0)', 'selsync']
   """
+  found = _words(text)
+  if '' in found:
+    raise ValueError('must be names with commas between them')
+  return found
+
+
+def _words(text: str) -> list[str]:
   found, depth = [''], 0
   for sign in text:
     depth += (sign in '([') - (sign in ')]')
@@ -238,7 +245,7 @@ def sweep(text: str) -> tuple[str, list[str]]:
   ('schedule.milestones', ['(1.0,2.0)', '(3.0,4.0)'])
   """
   field, _, values = text.partition('=')
-  each = names(values)
+  each = _words(values)
   if not field or '' in each or len({*each}) < len(each):
     raise ValueError(
       'must be FIELD=VALUE,VALUE with the name of a field, such as sync.delta, '

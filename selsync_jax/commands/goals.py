@@ -1,10 +1,12 @@
 """What a search looks for, on the network that the command line gives."""
 
 from collections.abc import Iterable, Iterator, Mapping
+import math
 from typing import Any, NamedTuple
 
 from selsync_jax.commands.candidates import Candidates
 from selsync_jax.config import ConfigError
+from selsync_jax.config import RunError
 from selsync_jax.report import facts
 from selsync_jax.runs import files
 from selsync_jax.runs import history
@@ -58,7 +60,8 @@ def compute(
   """
   path = candidates.out / 'compute.json'
   known = files.read(path, dict[str, float]) or {}
-  for spec, fields in _optimizers(spaces):
+  own = candidates.own_method, {}  # It is trained in the end.
+  for spec, fields in [*_optimizers(spaces), own]:
     name = candidates.settings(spec, fields).config.optimizer.name
     if name not in known:
       known[name] = given or candidates.step_seconds(spec, fields)
@@ -117,7 +120,10 @@ def create(
     objective = Objective(curves.higher, 'sent', sent)
     words = f'{score} within {facts.size(sent)} per worker'
   else:
-    *_, last = curves.of(reference)()
+    every = reversed(curves.of(reference)())
+    last = next((p for p in every if not math.isnan(p.score)), None)
+    if last is None:
+      raise RunError(f'{reference.workdir}: BSP has no finite {score}')
     target = last.score if target is None else target
     objective = Objective(curves.higher, 'seconds', last.seconds, target)
     words = f'seconds to {score} {target:.4g}'

@@ -109,8 +109,6 @@ def _trial(
 ) -> Trial:
   settings = config_file.settings(file, flags)
   config = settings.config
-  if not simulate:
-    config_file.refuse_simulation(config)
   label, rate = _label(config.sync, own), config.optimizer.learning_rate
   folder = f'{label}, lr {_number(rate)}'.replace(', ', '-')
   folder = re.sub(r'[^\w.=+-]', '', folder.replace('/', '_'))
@@ -124,8 +122,24 @@ def _trial(
     command='simulate' if simulate else 'train',
   )
   _check_workdir(trial)
-  _check_method(trial, settings)
+  try:
+    check(settings, simulate)
+  except ConfigError as error:
+    raise ConfigError(f'{label}: {error}') from error
   return trial
+
+
+def check(settings: 'Settings', simulate: bool) -> None:
+  """Raises `ConfigError` if the method cannot be, or not with its workers."""
+  if simulate:
+    from selsync_jax.simulate import run
+
+    run.refuse(settings)
+  else:
+    from selsync_jax.training import setup
+
+    config_file.refuse_simulation(settings.config)
+    setup.draft(settings)
 
 
 _UNLABELED = ('lag', 'vote_every', 'smoothing')  # If they have their defaults.
@@ -159,18 +173,6 @@ def _number(value: float) -> str:
   """Returns the shortest text that tells this number from others."""
   short = f'{value:g}'
   return short if float(short) == value else str(value)
-
-
-def _check_method(trial: Trial, settings: 'Settings') -> None:
-  """Raises `ConfigError` if the method cannot be, or not with its workers."""
-  from selsync_jax.simulate import run
-  from selsync_jax.training import setup
-
-  check = run.refuse if trial.command == 'simulate' else setup.draft
-  try:
-    check(settings)
-  except ConfigError as error:
-    raise ConfigError(f'{trial.label}: {error}') from error
 
 
 def _check_workdir(trial: Trial) -> None:

@@ -103,8 +103,7 @@ def _spaces(options: argparse.Namespace) -> dict[str, 'Space']:
   methods = options.methods or [m for m in given if m not in (choices.ALL, BSP)]
   methods = methods or flags.names(METHODS)
   if methods == ['all']:
-    config_file.register(options.file, options.fields)
-    methods = compare.every_method(False)
+    methods = compare.able_methods(options.file, options.fields)
   methods = [method for method in methods if method != BSP]
   if not methods:
     raise ConfigError(f'--methods={BSP}: must name another method, too')
@@ -117,6 +116,7 @@ def _spaces(options: argparse.Namespace) -> dict[str, 'Space']:
         f'--space={options.space}: [{method}] is not one of {", ".join(known)}'
       )
   own = options.candidates.own_method
+  load(own, {})  # It is trained in the end.
   methods.sort(key=lambda spec: spec != own)  # It comes first.
   spaces = {
     BSP: space.build(of_bsp, load, fixed | space.OF_AVERAGES, given),

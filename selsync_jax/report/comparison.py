@@ -52,12 +52,12 @@ class Comparison(NamedTuple):
 def write(trials: Sequence[Trial], out: pathlib.Path) -> Comparison:
   """Writes the comparison of runs, which are finished or have diverged."""
   entries = comparison_table.read_entries(trials)
-  chosen = [
-    entry for entry in comparison_table.choose_rates(entries) if entry.runs
-  ]
+  best_rates = comparison_table.choose_rates(entries)
+  chosen = [entry for entry in best_rates if entry.runs]
   if not chosen:
     raise ConfigError('nothing to compare: every run diverged')
-  rows, best = comparison_table.table(chosen), comparison_table.verdict(chosen)
+  rows = comparison_table.table(chosen)
+  best = comparison_table.verdict(best_rates)
   groups = {entry.label: list(entry.runs.values()) for entry in chosen}
   metrics = dict.fromkeys([metric_of(chosen), 'loss'])
   fronts = [pareto_plot.plot(chosen, metric) for metric in metrics]
@@ -70,7 +70,7 @@ def write(trials: Sequence[Trial], out: pathlib.Path) -> Comparison:
   comparison_table.write_csv(entries, chosen, out / f'{NAME}.csv')
   files.write_json(out / f'{NAME}.json', _provenance(trials, out))
   runs = [run for entry in chosen for run in entry.runs.values()]
-  has_rates = len(entries) > len(chosen)
+  has_rates = len(entries) > len(best_rates)
   subtitle = f'{facts.shared_setting(runs)}; {NUMBERS}'
   if has_rates:
     subtitle += '; too favorable, as these scores chose the learning rates'

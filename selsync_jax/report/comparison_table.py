@@ -259,7 +259,7 @@ def undecided(entries: Sequence[Entry]) -> dict[str, list[str]]:
 
   def is_open(label, other):
     low, high = facts.bounds(_differences(scores[label], scores[other]))
-    return other != label and low <= 0 <= high
+    return other != label and not (low > 0 or high < 0)
 
   return {
     label: [other for other in scores if is_open(label, other)]
@@ -268,7 +268,10 @@ def undecided(entries: Sequence[Entry]) -> dict[str, list[str]]:
 
 
 def verdict(entries: Sequence[Entry]) -> str:
-  """Describes the best method on validation, its cost, and how sure that is."""
+  """Describes the best method on validation, its cost, and how sure that is.
+
+  One whose runs all diverged counts, and is named.
+  """
   metric = metric_of(entries)
   best = max(entries, key=lambda entry: entry.rank)
   scores = list(best.values(f'validation_{metric}').values())
@@ -280,6 +283,8 @@ def verdict(entries: Sequence[Entry]) -> str:
     doubt = f'; its seeds do not tell it from {len(others)} others'
   elif others:
     doubt = f'; its seeds do not tell it from {"; ".join(others)}'
+  if lost := [entry.label for entry in entries if not entry.runs]:
+    doubt += f'; diverged with every seed: {"; ".join(lost)}'
   return (
     f'Best of {len(entries)}: {best.label}, '
     f'{facts.quality(run, metric, scores)} '

@@ -1,7 +1,9 @@
 """The values that a search may choose for a field, and a file of them."""
 
+from collections.abc import Iterator, Mapping
 import pathlib
 import re
+from typing import Any
 
 import msgspec
 
@@ -56,9 +58,8 @@ def read(path: pathlib.Path) -> dict[str, Choices]:
   Raises:
     ConfigError: if the file has another content.
   """
-  kind = dict[str, dict[str, Range | list[str | bool | int | float]]]
   try:
-    given = msgspec.toml.decode(path.read_bytes(), type=kind)
+    given = msgspec.toml.decode(path.read_bytes())
   except OSError as error:
     raise ConfigError(f'--space={path}: {error.strerror}') from error
   except UnicodeDecodeError as error:
@@ -67,15 +68,36 @@ def read(path: pathlib.Path) -> dict[str, Choices]:
     raise ConfigError(f'--space={path}: {error}') from error
   found: dict[str, Choices] = {}
   for method, fields in given.items():
+    if not isinstance(fields, dict):
+      raise ConfigError(f'--space={path}: {method}: must be in a section')
     found[method] = {}
-    for field, choice in fields.items():
-      if field.partition('.')[0] not in VARIED:
-        raise ConfigError(
-          f'--space={path}: {field}: must be a field of {", ".join(VARIED)}; '
-          'others change what is trained'
-        )
-      if not isinstance(choice, Range) and not choice:
-        raise ConfigError(f'--space={path}: {field}: has no values')
-      values = choice if isinstance(choice, Range) else tuple(choice)
-      found[method][field] = values
+    for field, choice in _fields(fields):
+      try:
+        found[method][field] = _choice(field, choice)
+      except ValueError as error:
+        where = f'--space={path}: [{method}] {field}'
+        raise ConfigError(f'{where}: {error}') from error
   return found
+
+
+def _fields(section: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+  """Yields fields and their choices; `a.b = 1` is `a = {b = 1}` in TOML."""
+  for name, value in section.items():
+    nested = value.values() if isinstance(value, dict) else ()
+    if any(isinstance(each, dict | list) for each in nested):
+      yield from ((f'{name}.{field}', each) for field, each in _fields(value))
+    else:
+      yield name, value
+
+
+def _choice(field: str, given: Any) -> Choice:
+  """Returns a choice of a file; raises `ValueError` if it is none."""
+  if field.partition('.')[0] not in VARIED:
+    raise ValueError(
+      f'must be a field of {", ".join(VARIED)}; others change what is trained'
+    )
+  if not given or not isinstance(given, dict | list):
+    raise ValueError('must be a list of values, or {low = ..., high = ...}')
+  if isinstance(given, dict):
+    return msgspec.convert(given, Range)
+  return msgspec.convert(given, tuple[str | bool | int | float, ...])

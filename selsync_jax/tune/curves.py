@@ -1,7 +1,8 @@
-"""The scores of runs over what they cost on a network."""
+"""What runs have cost on a network by each step, and their scores."""
 
 from collections.abc import Callable, Mapping, Sequence
 import functools
+import math
 from typing import Any
 
 import jax
@@ -46,17 +47,20 @@ class Curves:
     self._network, self._compute = network, compute
 
   def of(self, trial: Trial) -> Callable[[], Sequence[Point]]:
-    """Returns a function that returns the scores of a run so far.
+    """Returns a function that returns the points of a run so far, by step.
 
-    Scores that are not finite are left out.
+    A score that is not finite is none.
     """
     seconds, field = self._seconds(trial), f'validation_{self.metric}'
 
     def read():
       return [
-        Point(row[field], row['bytes_per_worker'], seconds(row))
+        Point(
+          math.nan if row.get(field) is None else row[field],
+          row['bytes_per_worker'],
+          seconds(row),
+        )
         for row in records.read_metrics(trial.workdir)
-        if row.get(field) is not None
       ]
 
     return read

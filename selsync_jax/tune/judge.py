@@ -30,14 +30,14 @@ def create_pruner() -> optuna.pruners.BasePruner:
 
 
 class Judge:
-  """Judges a run by its scores, in their order, as they come in.
+  """Judges a run by its points, in their order, as they come in.
 
   Args:
     study: the study, with the other trials.
     trial: the trial of the run; what it has reported is not reported again, and
       a decision to stop it stands.
     objective: what is best.
-    points: a function that returns the scores of the run so far.
+    points: a function that returns the points of the run so far.
   """
 
   def __init__(
@@ -68,7 +68,7 @@ class Judge:
         break
       self.points.append(point)
       self._is_over = self._objective.is_over(point)
-      if not self._is_over:
+      if not self._is_over and not math.isnan(point.score):
         self.is_pruned = self._falls_behind(point)
     return self._is_over or self.is_pruned
 

@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple
 
 
 class Point(NamedTuple):
-  """A score, and what the run had cost by then."""
+  """A step of a run: its score, and what the run had cost by then."""
 
-  score: float  # The main metric.
+  score: float  # The main metric; NaN between two evaluations.
   sent: float  # Bytes that a worker has sent.
   seconds: float  # On the network.
 
@@ -48,7 +48,8 @@ class Objective(NamedTuple):
   def best(self, points: Sequence[Point]) -> Point | None:
     """Returns the point with the best score; `None` if there is none."""
     sign = 1 if self.higher else -1
-    return max(points, key=lambda point: sign * point.score, default=None)
+    scored = [point for point in points if not math.isnan(point.score)]
+    return max(scored, key=lambda point: sign * point.score, default=None)
 
   def is_over(self, point: Point) -> bool:
     """Whether nothing after this point matters."""

@@ -189,7 +189,7 @@ class Search:
     return Asked(trial, run, claim)
 
   def judge(self, asked: Asked, points: Callable[[], Sequence[Point]]) -> Judge:
-    """Returns a judge of a run, whose scores so far `points` returns."""
+    """Returns a judge of a run, whose steps so far `points` returns."""
     return Judge(self._study, asked.trial, self._objective, points)
 
   def tell(self, asked: Asked, judge: Judge) -> None:

@@ -291,7 +291,9 @@ def test_a_folder_with_runs_of_another_config_is_refused(compared, data_dir):
       'Did you mean "steps" instead of "step"?',
     ),
     (['--seeds=0'], '--seeds=0: must be a whole number of at least 1'),
-    (['--lrs=0.1;1'], '--lrs=0.1;1: must be numbers with commas between them'),
+    (['--lrs=0.1;1'], '--lrs=0.1;1: must be numbers above 0 with commas'),
+    (['--lrs=0x'], '--lrs=0x: must be numbers above 0 with commas'),
+    (['--methods='], '--methods=: must be names with commas between them'),
     (
       ['--methods=sgd'],
       "config.sync.method='sgd' is not one of selsync",
@@ -416,3 +418,15 @@ def test_a_value_of_a_method_may_be_a_tuple(tmp_path):
   flags = [f'--config={DIGITS}', methods, '--seeds=1', f'--out={tmp_path}']
   times = [t.config.schedule.milestones for t in command.parse(flags).trials]
   assert times == [(1.0, 2.0), (3.0, 4.0)]
+
+
+def test_all_leaves_out_and_names_what_a_config_can_not_have(tmp_path, capsys):
+  flags = ['--config=hyperplane', '--config.workers=3', '--methods=all']
+  found = command.parse([*flags, '--seeds=1', f'--out={tmp_path}']).trials
+  assert [t.config.sync.method for t in found] == [
+    method for method in METHODS if method != 'groups'
+  ]
+  assert capsys.readouterr().out == (
+    'left out: groups: config.sync: 3 workers cannot be divided into groups '
+    'of 2\n'
+  )

@@ -186,7 +186,7 @@ def test_an_unknown_command_is_one_line_and_exit_code_2(capsys):
       'launch: nosuchcmd: is no program that can be run',
     ),
     (['compare', '--seeds=0'], 'compare: --seeds=0: must be a whole number'),
-    (['compare', '--lrs='], 'compare: --lrs=: must be numbers with commas'),
+    (['compare', '--lrs='], 'compare: --lrs=: must be numbers above 0 '),
     (
       ['launch', '--processes=0', '--', 'true'],
       'launch: --processes=0: must be a whole number of at least 1',

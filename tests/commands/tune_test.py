@@ -21,6 +21,7 @@ from selsync_jax.__main__ import run_command
 from selsync_jax.commands import config_file
 from selsync_jax.commands import pool
 from selsync_jax.commands import tune
+from selsync_jax.commands.candidates import Candidates
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.methods import Context
@@ -265,6 +266,25 @@ def test_the_best_score_within_a_budget(tmp_path):
 
 
 @pytest.mark.slow
+def test_the_recipe_is_the_same_config_from_any_folder(tmp_path, monkeypatch):
+  """A config of the working directory may have the name of one of our own."""
+  own = tmp_path / 'configs' / 'hyperplane.py'
+  own.parent.mkdir()
+  own.write_text(
+    'from selsync_jax.configs import hyperplane\n\n\n'
+    "def get_config(method='selsync'):\n"
+    '  config = hyperplane.get_config(method)\n'
+    '  config.workers = 3\n  return config\n'
+  )
+  monkeypatch.chdir(tmp_path)
+  candidates = Candidates('hyperplane', [], tmp_path / 'out')
+  (trial,) = candidates.trials('local_sgd', {}, 1, 0)
+  recipe = tmp_path / 'recipe.py'
+  recipe.write_text(candidates.recipe(trial, 'the best'))
+  monkeypatch.chdir('/')
+  assert config_file.load(str(recipe), []) == trial.config
+
+
 def test_the_recipe_is_bsp_if_that_is_best(tmp_path):
   slow = '--methods=local_sgd+optimizer.learning_rate=1e-9'
   printed = run(tmp_path, slow, '--trials=1', '--bytes=1MB')
@@ -402,3 +422,45 @@ def test_a_search_that_is_killed_repeats_nothing(tuned, tmp_path):
   child.communicate(timeout=60)
   live_runs.finish(command)
   assert trials(out) == trials(tuned[0])
+
+
+@pytest.mark.slow
+def test_a_signal_ends_the_process_that_measures_a_step(tmp_path):
+  flags = [flag for flag in FLAGS if not flag.startswith('--step=')]
+  child = live_runs.start(
+    [sys.executable, '-m', 'selsync_jax', 'tune', *flags, f'--out={tmp_path}']
+  )
+  while not (measures := [*_processes_of(child.pid, 'candidates')]):
+    assert child.poll() is None, child.communicate()
+    time.sleep(0.01)
+  child.terminate()
+  assert child.communicate(timeout=60)[0].endswith(
+    'tune: stopped by a signal; the same command resumes the runs\n'
+  )
+  assert child.returncode == 75
+  deadline = time.monotonic() + 10
+  while measures and time.monotonic() < deadline:
+    time.sleep(0.1)
+    measures = [path for path in measures if path.exists()]
+  assert not measures
+
+
+def _processes_of(parent, word):
+  """The folders in /proc of a process's children with a word in the command."""
+  children = pathlib.Path(f'/proc/{parent}/task/{parent}/children')
+  for pid in children.read_text().split():
+    path = pathlib.Path('/proc', pid)
+    with contextlib.suppress(OSError):
+      if word in (path / 'cmdline').read_text():
+        yield path
+
+
+def test_a_config_whose_own_method_can_not_be_is_refused_at_once(tmp_path):
+  """It is trained beside the recipe, when all trials have ended."""
+  file = tmp_path / 'late.py'
+  file.write_text(
+    'from selsync_jax.configs import hyperplane\n\n\n'
+    "def get_config(method='asp'):\n  return hyperplane.get_config(method)\n"
+  )
+  with pytest.raises(ConfigError, match=r'^asp: .* is asynchronous, and only'):
+    tune.parse([*FLAGS[1:], f'--config={file}', f'--out={tmp_path}/out'])

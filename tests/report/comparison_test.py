@@ -80,7 +80,7 @@ def test_of_two_scores_that_are_not_finite_the_lower_loss_is_better():
   assert choose_rates([worst, worse, better]) == [better]
 
 
-def test_a_score_that_is_not_finite_is_shown_as_nan():
+def test_a_score_that_is_not_finite_is_shown_as_nan_and_decides_nothing():
   bsp = entry('bsp', 0.1, {0: (2.0, 2.0), 1: (2.0, 2.0)}, metric='perplexity')
   wild = entry(
     'fedavg', 0.1, {0: (None, None), 1: (1.0, 1.0)}, metric='perplexity'
@@ -88,7 +88,10 @@ def test_a_score_that_is_not_finite_is_shown_as_nan():
   row = comparison_table.table([wild, bsp])['fedavg']
   assert row['validation perplexity'].text == 'nan ± nan'
   assert row['difference to BSP'].text == '+nan [+nan, +nan]'
-  assert comparison_table.undecided([wild, bsp]) == {'bsp': [], 'fedavg': []}
+  assert comparison_table.undecided([wild, bsp]) == {
+    'fedavg': ['bsp'],
+    'bsp': ['fedavg'],
+  }
   assert comparison_table.verdict([wild, bsp]).startswith('Best of 2: bsp, ')
 
 
@@ -198,6 +201,13 @@ def test_a_method_that_diverges_with_one_seed_is_not_the_best():
   safe = entry('bsp', 0.1, {0: (0.8, 0.8), 1: (0.8, 0.8)})
   wild = entry('fedavg', 0.1, {0: (0.9, 0.9)}, diverged=[1])
   assert comparison_table.verdict([wild, safe]).startswith('Best of 2: bsp, ')
+
+
+def test_a_method_that_diverges_with_every_seed_is_named():
+  safe = entry('bsp', 0.1, {0: (0.8, 0.8), 1: (0.8, 0.8)})
+  said = comparison_table.verdict([entry('fedavg', 0.1, {}, [0, 1]), safe])
+  assert said.startswith('Best of 2: bsp, ')
+  assert said.endswith('; diverged with every seed: fedavg')
 
 
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=6))

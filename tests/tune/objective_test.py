@@ -1,5 +1,7 @@
 """What a search looks for, by the points of a run."""
 
+import math
+
 from selsync_jax.tune.objective import Objective
 from selsync_jax.tune.objective import Point
 
@@ -32,6 +34,15 @@ def test_of_a_loss_the_lower_one_is_better():
   soonest = Objective(higher=False, cost='seconds', budget=8, target=0.7)
   assert soonest.decisive(POINTS, True) == POINTS[0]
   assert soonest.decisive(POINTS[1:3], True) is None
+
+
+def test_a_run_ends_where_its_budget_does_also_between_two_scores():
+  within, soonest = (Objective(True, 'sent', 15, t) for t in (None, 0.8))
+  points = [POINTS[0], Point(math.nan, 16, 2)]
+  assert [within.is_over(p) for p in points] == [False, True]
+  assert within.decisive(points, is_done=False) == POINTS[0]
+  assert within.decisive(points[1:], is_done=False) is None
+  assert soonest.decisive(points, is_done=True) is None
 
 
 def test_progress_is_in_the_direction_of_values():

@@ -152,7 +152,8 @@ def test_the_worse_half_at_a_quarter_of_the_budget_is_stopped(tmp_path):
     [Point(height * t, 100.0 * t / ratio, t) for t in range(1, 11)]
     for height, ratio in ((1, 1), (1.2, 0.5))
   )
-  assert judged(search, good) == (10, False)
+  unscored = Point(math.nan, 240.0, 2)  # It is compared at its next score.
+  assert judged(search, [*good[:2], unscored, *good[2:]]) == (11, False)
   assert judged(search, bad) == (2, True)
   assert judged(search, good) == (10, False)
 

@@ -211,15 +211,36 @@ def test_a_file_that_names_a_field_of_a_part_names_all_of_them(own, names):
   assert fields == sorted(fields, key=lambda field: field.count('.'))
 
 
+def test_a_field_may_stand_in_quotes_or_not(tmp_path):
+  path, found = tmp_path / 'space.toml', []
+  for quote in ('"', ''):
+    fields = [f'{quote}{name}{quote}' for name in ('sync.delay.own', 'epochs')]
+    path.write_text(
+      f'[all]\n{fields[0]} = [0]\n{fields[1]} = {{low=1, high=2}}'
+    )
+    found.append(choices.read(path))
+  assert found[0] == found[1]
+  assert found[0] == {'all': {'sync.delay.own': (0,), 'epochs': Range(1, 2)}}
+
+
 @pytest.mark.parametrize(
   'text, line',
   [
     ('[all', 'Expected'),
     ('# Größe', 'must be UTF-8'),
-    ('[all]\n"sync.wire" = 1', 'Expected `object | array`, got `int`'),
-    ('[all]\n"sync.wire" = []', 'sync.wire: has no values'),
+    ('"sync.wire" = [1]', 'sync.wire: must be in a section'),
+    ('[all]\n"sync.wire" = 1', '[all] sync.wire: must be a list of values, or'),
+    (
+      '[all]\n"sync.wire" = []',
+      '[all] sync.wire: must be a list of values, or',
+    ),
+    ('[all]\nsync.wire = [[1]]', '[all] sync.wire: Expected `bool |'),
     ('[all]\n"epochs" = {low = 3}', 'missing required field `high`'),
-    ('[all]\n"epochs" = {low = 3, high = 2}', 'low must be below high'),
+    ('[all]\n"epochs" = {low = "a", high = 2}', '[all] epochs: Expected `int'),
+    (
+      '[all]\n"epochs" = {low = 3, high = 2}',
+      '[all] epochs: low must be below',
+    ),
     ('[all]\n"epochs" = {low = 0, high = 2}', 'low must be above 0, or log ='),
     ('[all]\n"epochs" = {low = 1, high = 2, by = 1}', 'unknown field `by`'),
     (
