@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # A simulation sets these fields before those of the command line.
 SIMULATED = ('--config.mapper=vmap', '--config.cluster.compute=constant')
 DEFAULT = 'digits'
-OWN = pathlib.Path(__file__).resolve().parents[1] / 'configs'
+OWN = (pathlib.Path(__file__).parents[1] / 'configs').resolve()
 _FOLDERS = pathlib.Path('configs'), OWN
 _MODULE = 'config_file'  # The name under which a config file is imported.
 

@@ -283,6 +283,8 @@ def test_the_recipe_is_the_same_config_from_any_folder(tmp_path, monkeypatch):
   recipe.write_text(candidates.recipe(trial, 'the best'))
   monkeypatch.chdir('/')
   assert config_file.load(str(recipe), []) == trial.config
+  (trial,) = candidates.trials('local_sgd', {}, 1, 1)  # Of our own.
+  assert "load('hyperplane:local_sgd', " in candidates.recipe(trial, 'the best')
 
 
 def test_the_recipe_is_bsp_if_that_is_best(tmp_path):
