@@ -80,8 +80,8 @@ def command(program: str) -> Generator[None]:
 
   Error messages start with the word `program`.
   """
-  _prepare_libraries()
   try:
+    _prepare_libraries()
     yield
   except (config.ConfigError, config.RunError) as error:
     if _owned and isinstance(error, config.LostError):
@@ -142,11 +142,11 @@ def _keep_programs() -> None:
 
   The folder is this machine's own, as programs are for its processor.
   """
-  caches = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'
-  folder = pathlib.Path(caches, 'selsync_jax', platform.node())
   try:
+    caches = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'
+    folder = pathlib.Path(caches, 'selsync_jax', platform.node())
     folder.mkdir(parents=True, exist_ok=True)
-  except OSError:
+  except (OSError, RuntimeError):  # The user may have no home.
     return  # JAX would warn of every program.
   os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(folder))
   os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.1')

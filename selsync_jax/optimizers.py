@@ -266,7 +266,9 @@ def _milestones(
     milestones: the points, in epochs from the start of the run.
     factor: what it is multiplied by.
   """
-  scales: dict[Any, Any] = dict.fromkeys(milestones, factor)  # By step.
+  scales: dict[Any, float] = {}  # By step, on which several may fall.
+  for step in milestones:
+    scales[step] = scales.get(step, 1.0) * factor
   return optax.piecewise_constant_schedule(peak, scales)
 
 

@@ -27,9 +27,9 @@ def rates(steps, warmup_steps, **fields):
 
 def test_milestones_multiply_the_learning_rate_from_their_step_on():
   lr = rates(
-    30, name='milestones', warmup_steps=0, milestones=[10, 20], factor=0.1
+    30, name='milestones', warmup_steps=0, milestones=[10, 20, 20], factor=0.1
   )
-  expected = np.repeat([2.0, 0.2, 0.02], 10)
+  expected = np.repeat([2.0, 0.2, 0.002], 10)
   np.testing.assert_allclose(lr, expected, rtol=1e-6)
 
 

@@ -31,10 +31,10 @@ def start(
   )
 
 
-def end_with_parent() -> None:
-  """Asks Linux for SIGTERM when the process that started this one ends."""
+def end_with_parent(number: int = signal.SIGTERM) -> None:
+  """Asks Linux for a signal when the process that started this one ends."""
   if sys.platform == 'linux':
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, number)
 
 
 def is_orphaned() -> bool:

@@ -19,6 +19,7 @@ import sys
 import warnings
 
 from selsync_jax.cluster import children
+from selsync_jax.cluster import signals
 from selsync_jax.config import RunError
 
 FLAG = '--forks'  # Of a process that serves them; no user gives it.
@@ -89,7 +90,10 @@ def serve(modules: Iterable[str]) -> list[str]:
   Returns in the fork, with the arguments of its command. A process calls this
   before it has threads.
   """
-  children.end_with_parent()
+  # What asks a run to end is for its command alone: with these processes, the
+  # command would lose what it has not saved. Its fork lets the signals in.
+  signal.pthread_sigmask(signal.SIG_BLOCK, signals.NUMBERS)
+  children.end_with_parent(signal.SIGKILL)
   answers = os.fdopen(os.dup(1), 'w', buffering=1)
   os.dup2(2, 1)  # What the modules print is no answer.
   for name in modules:
@@ -101,7 +105,7 @@ def serve(modules: Iterable[str]) -> list[str]:
   if pid := _fork():
     os.waitpid(pid, 0)
     sys.exit()
-  children.end_with_parent()
+  children.end_with_parent(signal.SIGKILL)
   for line in sys.stdin:
     pid = _fork()
     if not pid:
@@ -124,6 +128,7 @@ def _fork() -> int:
 def _become(log: str, arguments: Sequence[str]) -> None:
   """Gives a fork the input, output and arguments of a process of its own."""
   children.end_with_parent()
+  signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.NUMBERS)
   source = os.open(os.devnull, os.O_RDONLY)
   sink = os.open(log, os.O_WRONLY | os.O_APPEND)
   for descriptor, file in enumerate((source, sink, sink)):

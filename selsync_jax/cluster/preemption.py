@@ -1,14 +1,19 @@
 """Signals during training: the run finishes the step, saves, and exits.
 
-A second signal ends the process immediately.
+A second signal ends the process immediately. What comes within a second of the
+first is the same request: a terminal that closes, a launcher, and a supervisor
+of all processes each may signal a process that another one has signaled.
 """
 
 import contextlib
 import signal
+import time
 from typing import Protocol, runtime_checkable
 
 from selsync_jax.cluster import children
 from selsync_jax.cluster import signals
+
+_SAME = 1.0  # Seconds in which signals are one request.
 
 
 @runtime_checkable
@@ -40,15 +45,18 @@ class Preemption(contextlib.ExitStack):
   def __init__(self, stopping: Stopping | None = None):
     super().__init__()
     self._asked = self._handles = False
+    self._since = 0.0  # When it was asked.
     self._stopping = stopping
     self._handler = signals.Handler(self._ask)
 
   def _ask(self, number: int) -> None:
     del number
     if self._asked:
+      if time.monotonic() - self._since < _SAME:
+        return
       reason = f'ended by a second signal; {signals.resumes()}'
       signals.stop(signals.STOPPED, reason)
-    self._asked = True
+    self._asked, self._since = True, time.monotonic()
     if self._stopping:
       self._stopping.ask_to_stop()
 

@@ -165,7 +165,7 @@ def _literal(text: str) -> Any:
   """Returns the value of a Python literal, or else the text itself."""
   try:
     return ast.literal_eval(text)
-  except (ValueError, SyntaxError):
+  except (ValueError, SyntaxError, TypeError):  # `{[]: 1}` is the last one.
     return text
 
 
@@ -216,7 +216,11 @@ def refuse_simulation(config: 'ml_collections.ConfigDict') -> None:
     raise ConfigError(
       f'config.cluster.compute={config.cluster.compute!r}: {only}'
     )
-  if config.sync.method not in methods.METHODS:
+  if config.sync.method in methods.METHODS:
+    return
+  from selsync_jax.simulate import methods as asynchronous
+
+  if config.sync.method in asynchronous.METHODS:
     raise ConfigError(
       f'config.sync.method={config.sync.method!r}: is asynchronous, and {only}'
     )

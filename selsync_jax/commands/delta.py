@@ -95,6 +95,12 @@ def _check(
       f'--steps={steps}: must be at least {2 * vote_every}, two votes with '
       f'config.sync.vote_every={vote_every}'
     )
+  late = strategy.averager.delay
+  if lssr < 1 - 1 / max(late, 1) - threshold.ROUNDING:
+    raise ConfigError(
+      f'--lssr={lssr:g}: config.sync.delay allows {1 - 1 / late:.3g} at least, '
+      f'one average in {late} steps'
+    )
   limit = threshold.max_lssr(max_period, vote_every)
   if lssr > limit + threshold.ROUNDING:
     raise ConfigError(

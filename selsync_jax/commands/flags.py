@@ -55,6 +55,7 @@ class CommandLine(argparse.ArgumentParser):
     self.add_argument('-h', '--help', action='help', help=argparse.SUPPRESS)
     self._flags = self.add_argument_group()
     self._names: list[str] = []
+    self._switches: set[str] = set()  # As arguments.
     self._positional, self._has_config = positional, bool(config)
     if config:
       about = 'Config file, or the name of one of our own; NAME:METHOD picks a'
@@ -101,6 +102,7 @@ class CommandLine(argparse.ArgumentParser):
   def switch(self, name: str, about: str, default: bool = False) -> None:
     """Defines a flag that is on (`--name`) or off (`--noname`)."""
     self.flag(name, about, truth, nargs='?', const=True)
+    self._switches |= {f'--{name}', f'-{name}'}
     off = (f'--no{name}', f'-no{name}')
     hidden = argparse.SUPPRESS
     self.add_argument(*off, dest=name, action='store_false', help=hidden)
@@ -112,7 +114,10 @@ class CommandLine(argparse.ArgumentParser):
     These are `positional`, and `fields`, each `--config.FIELD=VALUE`.
     """
     own, fields = _split(arguments) if self._has_config else (arguments, [])
-    options, rest = self.parse_known_args(own)
+    end = own.index('--') if '--' in own else len(own)
+    # The word after a switch is not its value.
+    given = [f'{x}=true' if x in self._switches else x for x in own[:end]]
+    options, rest = self.parse_known_args([*given, *own[end:]])
     for argument in rest:
       if argument.startswith('-'):
         raise ConfigError(self._unknown(argument))

@@ -82,7 +82,8 @@ def main(arguments: Sequence[str]) -> None:
     print(text, flush=True)
 
   if options.log:
-    options.log.touch()
+    with options.log.open('a'):
+      pass  # It can be written.
 
   try:
     point = meeting.MeetingPoint(

@@ -111,7 +111,8 @@ class Processes(contextlib.AbstractContextManager[Any]):
         stack.pop_all()
         self._alive.discard(forks)
         self._idle.append(forks)
-    if self._stopped and -status in signals.NUMBERS:  # As it began.
+    as_it_began = signals.STOPPED, *(-number for number in signals.NUMBERS)
+    if self._stopped and status in as_it_began:
       raise TrialFailed(trial, STOPPED, signals.RESUMABLE)
     return status
 

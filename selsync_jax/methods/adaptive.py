@@ -98,7 +98,8 @@ def selsync(
   if delta is None:
     given = given or {'lssr': LSSR}
     trigger = budgeted(trigger, **given)
-    if max_period and max_period * (1 - given.get('lssr', 0.0)) < 1 + 1e-9:
+    forced = vote_every * -(-(max_period or 0) // vote_every)  # At a vote.
+    if forced and forced * (1 - given.get('lssr', 0.0)) < 1 + 1e-9:
       often, lower = 'at every step', ''
       if 'lssr' in given:
         often = f'as often as lssr={given["lssr"]} allows'

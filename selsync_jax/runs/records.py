@@ -202,7 +202,6 @@ class Appender:
     text, self._seal = rows.kept(step)
     files.write(rows.path, text.decode())
     self._path, self._file = rows.path, rows.path.open('ab')
-    self.close = self._file.close
 
   def append(self, row: Row) -> None:
     """Adds a line of strict JSON."""
@@ -211,6 +210,11 @@ class Appender:
       self._file.write(line)
       self._file.flush()
     self._seal = Seal(self._seal.rows + 1, zlib.crc32(line, self._seal.crc32))
+
+  def close(self) -> None:
+    """Closes the file; what a full disk has not taken, it tries again."""
+    with files.naming(self._path):
+      self._file.close()
 
   def seal(self) -> Seal:
     """Flushes the lines to disk and returns their seal."""
@@ -286,8 +290,8 @@ class MetricsFile(contextlib.AbstractContextManager[Any]):
     self._metrics, self._workers = (Appender(r, step) for r in _rows(workdir))
 
   def __exit__(self, *exc: Any) -> None:
-    self._metrics.close()
-    self._workers.close()
+    with contextlib.closing(self._workers):
+      self._metrics.close()
 
   def write(self, row: Mapping[str, Any]) -> None:
     """Adds one logged step; `metrics.jsonl` gets quantiles over workers."""

@@ -11,6 +11,7 @@ References (with titles in `selsync_jax.methods.periodic`):
     DiLoCo`, 2025 (arXiv 2502.12996), Algorithm 2 (`eager_outer`).
 """
 
+from collections.abc import Mapping
 import dataclasses
 import math
 from typing import Any, NamedTuple
@@ -207,22 +208,25 @@ def _late(of: Averager, steps: float, **own: Any) -> Averager:
 def _combined(function: Any, *trees: Any, updates: Any = None) -> Any:
   """Maps a function of floating-point leaves, in float32 at least.
 
-  The other leaves are those of the first tree. A result is not below 0 where no
-  argument is: a variance might be, by extrapolation. `updates`, of any sign,
-  are a last argument.
+  The other leaves are those of the first tree. A result that is not of `params`
+  is not below 0 where no argument is: a variance might be, by extrapolation.
+  `updates`, of any sign, are a last argument.
   """
+  is_mixed = isinstance(trees[0], Mapping) and 'params' in trees[0]
 
-  def combine(first, *others):
+  def combine(path, first, *others):
     if not flat.is_float(first):
       return first
     leaves = [flat.wide(jnp.asarray(leaf)) for leaf in (first, *others)]
     new = function(*leaves)
+    if not is_mixed or path[0].key == 'params':
+      return new.astype(first.dtype)
     given = leaves[: len(trees)]
     positive = jnp.all(jnp.stack([jnp.min(leaf) for leaf in given]) >= 0)
     return jnp.where(positive & (new < 0), 0, new).astype(first.dtype)
 
   last = () if updates is None else (updates,)
-  return jax.tree.map(combine, *trees, *last)
+  return jax.tree.map_with_path(combine, *trees, *last)
 
 
 class EagerState(NamedTuple):

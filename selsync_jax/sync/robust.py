@@ -9,6 +9,7 @@ References:
     pseudo-gradients.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
 from annotated_types import Ge
@@ -30,6 +31,7 @@ from selsync_jax.sync.wires import FLOAT32
 from selsync_jax.sync.wires import Wire
 
 Warmup = Annotated[int, Ge(2)]
+_PARAMS = 'params'
 
 
 class RobustState(NamedTuple):
@@ -62,6 +64,8 @@ def robust_mean(
   softmax, over workers, of minus its norm. It is 0 if the norm is more than `z`
   standard deviations above the worker's usual one, or not finite. If all are,
   every worker goes back to the last common tree. The mean change is clipped.
+  Norms are of what the tree has as `params`, if it has that, and only these are
+  weighed and clipped: running statistics are averaged as they are.
 
   Args:
     z: standard deviations above the mean at which a change is unusual.
@@ -118,13 +122,21 @@ def robust_mean(
 
 
 def _distance(tree: Any, other: Any) -> Float32[Array, '']:
-  """Returns the norm of a difference of trees, over their floating leaves."""
-  change = optax.tree.sub(flat.parts(other), flat.parts(tree))
-  return optax.tree.norm(change).astype(jnp.float32)
+  """Returns the norm of a difference, over floating leaves of parameters."""
+  start, end = (flat.parts(_parameters(each)) for each in (tree, other))
+  return optax.tree.norm(optax.tree.sub(end, start)).astype(jnp.float32)
+
+
+def _parameters(tree: Any) -> Any:
+  has_others = isinstance(tree, Mapping) and _PARAMS in tree
+  return tree[_PARAMS] if has_others else tree
 
 
 def _moved(tree: Any, other: Any, share: Any) -> Any:
-  """Moves a tree by a share of its way to another one."""
+  """Moves parameters by a share of their way to others; the rest is theirs."""
+  start, end = _parameters(tree), _parameters(other)
+  if start is not tree:
+    return {**other, _PARAMS: _moved(start, end, share)}
 
   def move(x, y):
     if not flat.is_float(x):

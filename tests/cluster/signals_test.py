@@ -164,7 +164,7 @@ def test_a_second_signal_ends_all_processes_alike(tmp_path):
   child = live_runs.start(live_runs.command('selsync', 2, tmp_path, flag))
   live_runs.wait_for_rows(tmp_path, 10, child)
   child.send_signal(signal.SIGINT)
-  time.sleep(0.3)
+  time.sleep(1.1)
   child.send_signal(signal.SIGINT)
   code, lines = outcome(child)
   ends = [line for line in lines if RESUMES in line or 'restart all' in line]

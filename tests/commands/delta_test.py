@@ -71,6 +71,10 @@ def test_lssr_over_delta_is_a_table_a_picture_and_a_page(suggested):
   [
     (['--config=configs/digits.py:bsp'], 'method bsp has no delta'),
     (['--lssr=1'], '--lssr=1: must be a number in [0, 1)'),
+    (
+      ['--lssr=0.5', '--config.sync.delay=20'],
+      '--lssr=0.5: config.sync.delay allows 0.95 at least',
+    ),
     (['--lssr=most'], '--lssr=most: must be a number in [0, 1)'),
     (['--steps=0'], '--steps=0: must be a whole number of at least 1'),
     (

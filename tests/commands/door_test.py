@@ -193,6 +193,11 @@ def test_an_unknown_command_is_one_line_and_exit_code_2(capsys):
     ),
     (['report', '--workdir=a'], "report: Unknown command line flag 'workdir'"),
     (['train', '--steps=2'], "train: Unknown command line flag 'steps'"),
+    (
+      ['evaluate', '--accept_changes', 'a'],
+      'evaluate: a: not the workdir of a run, no config.jso',
+    ),
+    (['train', '--config.schedule={[]:1}'], 'train: --config.schedule={[]:1}'),
   ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, line, capsys):

@@ -1,7 +1,9 @@
 """The processes of a comparison: what each leaves, and how they end."""
 
 import os
+import pathlib
 import signal
+import sys
 import time
 
 import pytest
@@ -12,6 +14,7 @@ from selsync_jax.commands import trials
 from selsync_jax.config import RunError
 from selsync_jax.runs import provenance
 from selsync_jax.runs import workdir
+from tests.support import live_runs
 
 
 def one_trial(out, rate, *flags):
@@ -146,6 +149,33 @@ def test_a_trial_that_a_signal_kills_as_it_begins_is_resumable(tmp_path):
   ):
     processes.run(trial, interrupt)
   assert error.value.code == signals.RESUMABLE
+
+
+@pytest.mark.slow
+def test_a_signal_to_all_processes_at_once_lets_the_trials_save(tmp_path):
+  """As a supervisor sends it that knows all processes of its job."""
+  trial = one_trial(tmp_path, 0.1, '--config.steps=1000000')
+  _, *fields = trial.flags
+  child = live_runs.start(
+    [
+      *(sys.executable, '-m', 'selsync_jax', 'compare', *fields),
+      *('--methods=bsp', '--seeds=1', f'--out={tmp_path}'),
+    ]
+  )
+  live_runs.wait_for_rows(trial.workdir, 5, child)
+  for pid in descendants(child.pid):
+    os.kill(pid, signal.SIGTERM)
+  child.terminate()
+  code, lines = live_runs.outcome(child)
+  assert code == 75 and 'train: stopped by a signal after step' in lines[-1]
+
+
+def descendants(pid):
+  """The ids of all processes that a process has started, and they in turn."""
+  for file in pathlib.Path(f'/proc/{pid}/task').glob('*/children'):
+    for child in map(int, file.read_text().split()):
+      yield child
+      yield from descendants(child)
 
 
 @pytest.mark.slow

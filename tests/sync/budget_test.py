@@ -209,6 +209,10 @@ def test_a_synchronization_that_another_trigger_caused_counts():
       'max_period=10 alone synchronizes as often as lssr=0.9 allows',
     ),
     (
+      lambda: adaptive.selsync(Context(100, 0), max_period=8, vote_every=5),
+      'max_period=8 alone synchronizes as often as lssr=0.9 allows',
+    ),
+    (
       lambda: ss.budgeted(ss.fda(1.0), lssr=0.9, bytes_per_step=9.0),
       'got lssr=0.9, bytes_per_step=9.0',
     ),

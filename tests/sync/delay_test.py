@@ -244,10 +244,15 @@ def test_eager_outer_steps_converge_on_every_wire(wire):
 def test_eager_outer_steps_leave_variances_positive_and_counters_alone():
   """Where the true variance is far below the first one."""
   averager = ss.eager_outer(optax.sgd(1.0))
-  tree = {'var': jnp.ones((8, 3)), 'count': jnp.arange(8)}
+  tree = {
+    'params': jnp.ones((8, 3)),
+    'var': jnp.ones((8, 3)),
+    'count': jnp.arange(8),
+  }
   state = jax.vmap(averager.init)(tree)
   for count in range(1, 7):
     moved = {
+      'params': tree['params'],
       'var': tree['var'] + 0.9 * (0.01 - tree['var']),
       'count': tree['count'] + 1,
     }
@@ -258,16 +263,18 @@ def test_eager_outer_steps_leave_variances_positive_and_counters_alone():
 
 
 def test_variances_stay_positive_and_counters_are_the_workers_own():
-  start = {'var': jnp.full(3, 0.05), 'count': jnp.int32(0)}
+  same = jnp.full(3, 0.05)
+  start = {'params': same, 'var': same, 'count': jnp.int32(0)}
   fall = np.full((2, N, 3), -0.024, np.float32)
   count = np.arange(2 * N, dtype=np.int32).reshape(2, N)
   left, _ = rounds.run(
     ss.delayed(ss.mean(), 1, own=0.5, ahead=1.0),
     start,
-    {'var': fall, 'count': count},
+    {'params': fall, 'var': fall, 'count': count},
   )
-  # Not 0.026 - 0.024 / 2 - 0.024, though all see it fall.
-  assert (left['var'][-1] == 0).all()
+  falls = 0.026 - 0.024 / 2 - 0.024
+  np.testing.assert_allclose(left['params'][-1], falls, atol=1e-7)
+  assert (left['var'][-1] == 0).all()  # Though all see it fall.
   assert left['count'][-1].tolist() == count.sum(0).tolist()
 
 

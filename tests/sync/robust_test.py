@@ -65,6 +65,21 @@ def test_changes_of_one_length_count_alike():
   np.testing.assert_allclose(left[:, 0], mean, atol=1e-5)
 
 
+def test_running_statistics_are_averaged_and_decide_nothing():
+  """They may move by far more than any parameter."""
+  rng = np.random.default_rng(0)
+  moves = rng.normal(size=(4, N, SIZE)).astype(np.float32)
+  far = 100 * rng.normal(size=(4, N, 3)).astype(np.float32)
+  averager = robust.robust_mean(clip=0.8)
+  alone, _ = rounds.run(averager, jnp.zeros(SIZE), moves)
+  start = {'params': jnp.zeros(SIZE), 'model_state': jnp.zeros(3)}
+  both, _ = rounds.run(averager, start, {'params': moves, 'model_state': far})
+  np.testing.assert_array_equal(both['params'], alone)
+  np.testing.assert_allclose(
+    both['model_state'][:, 0], np.cumsum(far.mean(1), axis=0), rtol=1e-4
+  )
+
+
 def test_too_few_norms_to_have_a_deviation_are_refused():
   with pytest.raises(ValueError, match='warmup'):
     robust.robust_mean(warmup=1)

@@ -76,26 +76,6 @@ def test_a_signal_loses_no_step(processes, number, left_alone, tmp_path):
   assert live_runs.differences(left_alone('selsync', processes), tmp_path) == []
 
 
-def test_a_second_signal_ends_a_run_at_once(tmp_path):
-  small = '--config.mapper=vmap', '--config.model.num_filters=2'
-  child = live_runs.start(live_runs.command('selsync', 1, tmp_path, *small))
-  live_runs.wait_for_rows(tmp_path, 10, child)
-  os.kill(child.pid, signal.SIGSTOP)  # Both arrive before it can act on one.
-  os.kill(child.pid, signal.SIGINT)
-  os.kill(child.pid, signal.SIGCONT)
-  time.sleep(0.01)
-  os.kill(child.pid, signal.SIGTERM)
-  output, _ = child.communicate(timeout=300)
-  assert (child.returncode, output.splitlines()[-1]) in (
-    (
-      130,
-      'train.py: ended by a second signal; the same command resumes the run',
-    ),
-    # Both arrived after it had stopped.
-    (75, 'train.py: stopped by a signal; the same command resumes the run'),
-  )
-
-
 @pytest.mark.slow
 def test_a_resize_does_the_same_on_however_many_processes(left_alone, tmp_path):
   """Four workers of two processes go on as two, on one process and on two."""
