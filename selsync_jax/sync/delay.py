@@ -114,12 +114,12 @@ def delayed(
   def travel_under_way(message):
     return travel(message)
 
-  def apply(tree, state):
+  def apply(tree, state, flown=steps):
     now = piece.take(tree, state.averager)
     message, inner = start(state.snapshot, state.averager)
     mean = travel_under_way(message)
     mean, inner = finish(state.snapshot, mean, inner)
-    far = steps / state.span.astype(jnp.float32)
+    far = flown / state.span.astype(jnp.float32)
 
     def corrected(x, snapshot, mean, *before):
       new = mean  # A term of weight 0 is left out: it may be NaN.
@@ -156,8 +156,10 @@ def delayed(
     )
 
   def land(tree, state):
-    under_way = state.left > 0
-    return lax.cond(under_way, apply, lambda *same: same, tree, state)[0]
+    def arrive(tree, state):  # Before its time.
+      return apply(tree, state, state.age)[0]
+
+    return lax.cond(state.left > 0, arrive, lambda tree, _: tree, tree, state)
 
   def resize(saved, fresh, workers, step):
     # Workers start from their consensus: what was on its way is in it. So the

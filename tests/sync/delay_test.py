@@ -313,6 +313,17 @@ def test_what_is_on_its_way_is_applied_after_the_last_step():
   np.testing.assert_array_equal(same, x)
 
 
+def test_what_lands_early_runs_ahead_by_the_steps_that_it_has_flown():
+  """So equal workers, which are where they are, stay there."""
+  averager = ss.delayed(ss.mean(), 3, own=0.5, ahead=0.5)
+  moves, sync = np.ones((24, N, 1), np.float32), np.arange(1, 25) % 10 == 0
+  left, states = rounds.run(averager, jnp.zeros(1), moves, sync=sync)
+  for t in (19, 20, 21, 22, 23):  # From the snapshot at 20 steps on.
+    x, state = jax.tree.map(lambda x, t=t: x[t], (left, states))
+    landed = jax.vmap(averager.land, axis_name=ss.AXIS)(x, state)
+    np.testing.assert_allclose(landed, t + 1, rtol=1e-6)
+
+
 def test_new_workers_keep_the_last_mean_and_forget_what_was_on_its_way():
   averager = ss.delayed(ss.mean(), 3, own=0.5, ahead=0.5)
   _, states = rounds.run(averager, jnp.asarray(START), MOVES, sync=SYNC)
