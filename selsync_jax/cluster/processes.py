@@ -4,7 +4,7 @@ A process holds the workers of its own devices. Workers are numbered in the
 order of the processes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import functools
 import json
 import math
@@ -14,13 +14,16 @@ import socket
 import sys
 import time
 from typing import Any, NamedTuple
+import warnings
 
 import jax
+from jax._src import clusters
 from jax._src import distributed  # Has the process count before any backend.
 from jax._src import xla_bridge
 from jax.experimental import multihost_utils
 import numpy as np
 
+from selsync_jax import blame
 from selsync_jax import config
 from selsync_jax.cluster import channel as channels
 from selsync_jax.cluster import link
@@ -30,6 +33,7 @@ from selsync_jax.cluster.preemption import Preemption
 
 _entered: list['Cluster'] = []  # At most one.
 _FIRST, _MOST = 1 << 10, 1 << 26  # Bytes of a broadcast.
+_ALONE = 'set JAX_NUM_PROCESSES=1 to run alone'
 
 
 class Cluster:
@@ -119,6 +123,8 @@ def process_spec(
     _integer('JAX_NUM_PROCESSES') if processes is None else processes,
     _integer('JAX_PROCESS_ID') if process is None else process,
   )
+  if spec in ((None, 1, None), (None, 1, 0)):
+    return ProcessSpec(None, 1, 0)
   names = ('coordinator', 'num_processes', 'process_id')
   missing = [n for n, value in zip(names, spec, strict=True) if value is None]
   if 0 < len(missing) < 3:
@@ -164,7 +170,8 @@ def join(
   The first three arguments go together. Without them, the environment has their
   values, as `selsync launch` and the recipes set it: `JAX_COORDINATOR_ADDRESS`,
   `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`. Without these, JAX looks for Slurm,
-  Open MPI, Kubernetes or a TPU pod. If there is none, this process is alone.
+  Open MPI, Kubernetes or a TPU pod. If there is none, or `JAX_NUM_PROCESSES` is
+  1, this process is alone.
 
   From then on, a process that dies or does not answer ends the others, each
   with one line. So does a `ConfigError` or `RunError` of this package that
@@ -223,43 +230,66 @@ def _connect(
   spec: ProcessSpec, agreed: dict[str, Any], timeout: float, token: str | None
 ) -> Cluster:
   token = token or os.environ.get(link.TOKEN, '')
-  options: dict[str, Any] = {
-    'local_device_ids': device_ids(os.environ),
-    'initialization_timeout': math.ceil(timeout),
-    # The channel is first to notice a process that does not answer.
-    'heartbeat_timeout_seconds': round(2 * timeout + 30),
-  }
   # The channel has an agreement of its own, and SIGTERM stays ours.
   jax.config.update('jax_enable_preemption_service', False)
+  devices: Sequence[int] | None = device_ids(os.environ)
+  if spec.processes is None:
+    spec, devices = _detected(devices, math.ceil(timeout))
   coordinator, processes, process = spec
   if coordinator is None or processes is None or process is None:
-    return _join_detected(agreed, timeout, token, options)
+    return Cluster()
   host = coordinator.rpartition(':')[0]
   agreed = {'processes': processes} | agreed
   offer = f'{host}:{_free_port()}'
   channel = Channel(coordinator, process, agreed, offer, timeout, token)
   service = relay.start(channel.offer) if process else channel.offer
-  jax.distributed.initialize(service, processes, process, **options)
-  return Cluster(process, processes, channel)
-
-
-def _join_detected(agreed, timeout, token, options) -> Cluster:
-  """Joins the cluster that JAX detects; without one, returns this process."""
-  try:
-    jax.distributed.initialize(**options)
-  except ValueError:  # JAX detects no cluster.
-    return Cluster()
-  state: Any = distributed.global_state
-  process, processes = state.process_id, state.num_processes
-  address = f'{socket.gethostname()}:{_free_port()}'
-  if process == 0:
-    state.client.key_value_set('selsync_jax/channel', address)
-  address = state.client.blocking_key_value_get(
-    'selsync_jax/channel', round(1000 * timeout)
+  jax.distributed.initialize(
+    service,
+    processes,
+    process,
+    local_device_ids=devices,
+    initialization_timeout=math.ceil(timeout),
+    # The channel is first to notice a process that does not answer.
+    heartbeat_timeout_seconds=round(2 * timeout + 30),
   )
-  agreed = {'processes': processes} | agreed
-  channel = Channel(address, process, agreed, None, timeout, token)
   return Cluster(process, processes, channel)
+
+
+def _detected(
+  devices: Sequence[int] | None, timeout: int
+) -> tuple[ProcessSpec, Sequence[int] | None]:
+  """Returns the process and its devices by the scheduler that JAX detects.
+
+  Raises:
+    ConfigError: if the environment of the scheduler is incomplete.
+    RunError: if the scheduler does not answer.
+  """
+  tasks, started = map(os.environ.get, ('SLURM_NTASKS', 'SLURM_STEP_NUM_TASKS'))
+  if started not in (None, tasks):
+    raise config.ConfigError(
+      f'SLURM_NTASKS={tasks}: this is a step of {started}; start all tasks '
+      f'with srun, or {_ALONE}'
+    )
+  try:
+    with warnings.catch_warnings():
+      # Seven lines in each pod of Kubernetes without the package `kubernetes`.
+      warnings.filterwarnings('ignore', 'Kubernetes environment detected')
+      found = clusters.ClusterEnv.auto_detect_unset_distributed_params(
+        None, None, None, devices, None, timeout
+      )
+  except Exception as error:  # Schedulers' clients raise their own.
+    incomplete = isinstance(error, KeyError | ValueError)
+    kind = config.ConfigError if incomplete else config.RunError
+    reason = (
+      f'{error.args[0]} is not set'
+      if isinstance(error, KeyError)
+      else blame.one_line(error)
+    )
+    raise kind(
+      f'the scheduler that JAX detects: {reason}; set JAX_COORDINATOR_ADDRESS, '
+      f'JAX_NUM_PROCESSES and JAX_PROCESS_ID, or {_ALONE}'
+    ) from error
+  return ProcessSpec(*found[:3]), found[3]
 
 
 def device_ids(environment: Mapping[str, str]) -> list[int] | None:

@@ -7,6 +7,7 @@ changes no batch, and a resumed run reads nothing of the steps before.
 """
 
 from collections.abc import Callable, Iterator
+import errno
 import functools
 import gc
 import multiprocessing
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from selsync_jax.config import RunError
 from selsync_jax.data import arrays
 from selsync_jax.data import protocol
 from selsync_jax.data.assignment import Schedule
@@ -50,6 +52,13 @@ def read(
   reader = iter(batches)
   try:
     yield from reader
+  except OSError as error:
+    if error.errno != errno.ENOSPC or not multiprocessing_options:
+      raise
+    raise RunError(
+      "/dev/shm: no space left for the batches of Grain's processes; enlarge "
+      'it (docker run --shm-size=1g), or leave out multiprocessing_options'
+    ) from error
   finally:
     reader.close()
     if multiprocessing_options:

@@ -8,12 +8,14 @@ import os
 import re
 import resource
 import signal
+import socket
 import sys
 import warnings
 
 import jax
 
 from selsync_jax import blame
+from selsync_jax.cluster import processes
 from selsync_jax.cluster.processes import Cluster
 from selsync_jax.config import ConfigError
 from selsync_jax.devices import layout
@@ -159,6 +161,12 @@ def _start_backend(device: str) -> None:
     jax.devices()
   # For CUDA, JAX raises an AssertionError without a message.
   except (RuntimeError, AssertionError) as error:
+    host = socket.gethostname()
+    if processes.count() > 1 and not _resolves(host):
+      raise ConfigError(
+        f'host name {host!r}: does not resolve; processes find each other by '
+        'it, so add it to /etc/hosts'
+      ) from error
     reason = blame.reason(error) or 'there is no such device'
     raise ConfigError(
       f'JAX_PLATFORMS={platforms}: JAX cannot start: {reason}'
@@ -173,6 +181,13 @@ def _start_backend(device: str) -> None:
         f'{_lacks("gpu")}; with --config.device=gpu it must not',
         file=sys.stderr,
       )
+
+
+def _resolves(host: str) -> bool:
+  try:
+    return bool(socket.getaddrinfo(host, None))
+  except OSError:
+    return False
 
 
 def _lacks(device: str) -> str:

@@ -82,6 +82,19 @@ PLACE = {
   'JAX_NUM_PROCESSES': '2',
   'JAX_PROCESS_ID': '0',
 }
+OPEN_MPI = {'OMPI_MCA_orte_hnp_uri': '1531576320.0;tcp://10.96.0.1:34911'}
+SALLOC = {
+  'SLURM_JOB_ID': '1',
+  'SLURM_STEP_NODELIST': 'localhost',
+  'SLURM_NTASKS': '4',
+  'SLURM_PROCID': '0',
+  'SLURM_LOCALID': '0',
+  'SLURM_STEP_NUM_TASKS': '1',
+}
+WAY_OUT = (
+  'set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or set '
+  'JAX_NUM_PROCESSES=1 to run alone\n'
+)
 
 
 @pytest.mark.parametrize(
@@ -107,10 +120,36 @@ PLACE = {
       'join.py: join: must come before the first use of JAX, as by '
       'jax.devices()\n',
     ),
+    (
+      SALLOC,
+      [],
+      2,
+      'join.py: SLURM_NTASKS=4: this is a step of 1; start all tasks with '
+      'srun, or set JAX_NUM_PROCESSES=1 to run alone\n',
+    ),
+    (
+      OPEN_MPI,
+      [],
+      2,
+      'join.py: the scheduler that JAX detects: OMPI_COMM_WORLD_SIZE is not '
+      f'set; {WAY_OUT}',
+    ),
+    (
+      {'OMPI_MCA_orte_hnp_uri': '4096.0;usock'},
+      [],
+      1,
+      'join.py: the scheduler that JAX detects: RuntimeError: Could not parse '
+      f'coordinator IP address from Open MPI environment.; {WAY_OUT}',
+    ),
+    (SALLOC | {'JAX_NUM_PROCESSES': '1'}, [], 0, ''),
+    ({'KUBERNETES_SERVICE_HOST': '10.0.0.1'}, [], 0, ''),
   ],
-  ids=['spec', 'missing', 'late'],
+  ids=[
+    *('spec', 'missing', 'late', 'salloc', 'incomplete', 'unreadable'),
+    *('alone', 'pod'),
+  ],
 )
-def test_who_cannot_join_is_told_in_one_line(
+def test_a_process_joins_or_ends_in_one_line(
   place, arguments, code, line, tmp_path
 ):
   path, port = tmp_path / 'join.py', str(live_runs.free_port())

@@ -21,6 +21,7 @@ from selsync_jax.data import from_arrays
 from selsync_jax.data import from_grain
 from selsync_jax.data import open_data
 from selsync_jax.data.index_shuffle import IndexShuffle
+from tests.support import live_runs
 from tests.support import own_code
 from tests.support.session import ROOT
 
@@ -213,6 +214,31 @@ def test_processes_of_grain_read_what_this_one_would(tmp_path):
     by_file(tmp_path, processes).batches([0, 1], 5, 40) for processes in (0, 2)
   )
   assert_equal_batches(several, alone)
+
+
+@pytest.mark.slow
+def test_little_shared_memory_is_no_full_disk(tmp_path):
+  private = (
+    *('unshare', '-rm', 'sh', '-c'),
+    'mount -t tmpfs -o size=64k none /dev/shm && exec "$@"',
+    'sh',
+  )
+  tried = live_runs.run(*private, 'true')
+  if tried.returncode:
+    pytest.skip(f'/dev/shm stays: {tried.stderr.strip()}')
+  path = tmp_path / 'mine.py'
+  path.write_text(CONFIG.replace('PROCESSES', '1').replace('2, 2', '32, 32'))
+  done = live_runs.run(
+    *(*private, sys.executable, live_runs.ROOT / 'train.py'),
+    *(f'--config={path}', '--config.workers=2', '--config.batch_size=16'),
+    f'--workdir={tmp_path / "run"}',
+  )
+  assert done.returncode == 1
+  assert (
+    "train.py: /dev/shm: no space left for the batches of Grain's processes; "
+    'enlarge it (docker run --shm-size=1g), or leave out '
+    'multiprocessing_options; last good checkpoint: none\n'
+  ) in done.stderr
 
 
 READING = """
