@@ -309,6 +309,21 @@ size = reader(
 )
 
 
+_COUNTS = {'': 1, 'k': 10**3, 'M': 10**6, 'B': 10**9}
+
+
+def _count(text: str) -> int:
+  found = re.fullmatch(r'(\d+\.?\d*|\.\d+) ?([kMB]?)', text)
+  return round(float(found[1]) * _COUNTS[found[2]]) if found else 0
+
+
+count = reader(
+  _count,
+  'a number of at least 1, perhaps with k, M or B',
+  lambda value: value > 0,
+)
+
+
 def folder(text: str) -> pathlib.Path:
   """Reads the path of a folder on a file system; `~` is the user's home.
 

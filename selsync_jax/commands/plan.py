@@ -4,15 +4,20 @@
 
 measures a step of one worker on this machine, adds the cost of the network, and
 prints the time of a step and the speed-up over BSP, for every method with the
-fields of its config. SelSync's LSSR is given or comes from a finished run; the
-LSSR of other methods follows from their period.
+fields of its config. SelSync's LSSR is that of its budget, given, or that of a
+finished run; the LSSR of other methods follows from their period.
+
+  selsync plan --parameters=125M --step=200ms --workers=16
+
+plans for a model that this package does not have, and so does `plan` in Python.
 """
 
+import argparse
 from collections.abc import Iterator, Mapping, Sequence
 import math
 import pathlib
 import shutil
-from typing import TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 from selsync_jax.commands import config_file
 from selsync_jax.commands import flags
@@ -50,19 +55,34 @@ def main(arguments: Sequence[str]) -> None:
   about = 'Bandwidth between them, per direction.'
   line.flag('inner-bandwidth', about, flags.bandwidth, '100GB/s')
   line.flag('latency', 'One-way latency of a message.', flags.latency, '1ms')
-  line.flag('lssr', 'LSSR of SelSync, in [0, 1).', flags.lssr)
+  about = "LSSR of SelSync, in [0, 1). Default: its budget's, or 0.9."
+  line.flag('lssr', about, flags.lssr)
   line.flag('run', 'Workdir of a finished run, for its LSSR.', flags.folder)
   line.flag('steps', 'Steps to measure.', flags.whole(3), '20')
+  about = (
+    "Parameters of a model of your own, such as 125M, instead of the config's"
+  )
+  line.flag('parameters', f'{about}; with --step.', flags.count)
+  about = 'Time of a step of one worker of it, such as 200ms.'
+  line.flag('step', about, flags.duration)
   options = line.parse(arguments)
-  selsync_lssr = _lssr(options.lssr, options.run)
+  is_given = _is_given(options)
   if options.workers:
     options.fields.append(f'--config.workers={options.workers}')
   configs = _configs(options.file, options.fields)
   config = configs['selsync']
   from selsync_jax.devices import backend
+  from selsync_jax.methods import adaptive
   from selsync_jax.sync import network
 
+  lssr = options.lssr
+  if options.run:
+    lssr = _lssr(options.run, None if is_given else config)
+  if lssr is None:
+    lssr = config.sync.lssr or adaptive.LSSR
   devices = options.devices_per_worker or math.prod(config.mesh.values())
+  if is_given:
+    devices = 1
   if config.batch_size % (devices * config.accumulate):
     raise ConfigError(
       f'config.batch_size={config.batch_size}: must be a multiple of '
@@ -72,23 +92,124 @@ def main(arguments: Sequence[str]) -> None:
   links = network.Network(config.workers, options.bandwidth, options.latency)
   within = network.Network(devices, options.inner_bandwidth, 0.0)
   backend.start(config.device)
-  _print_costs(configs, links, within, selsync_lssr, options.steps)
+  # Importing TensorFlow is slow; mistakes were reported above.
+  from selsync_jax.training import step_cost
+
+  if is_given:
+    measured = step_cost.given(config, options.parameters, options.step)
+  else:
+    measured = step_cost.measure(config, options.steps)
+  _print_costs(configs, measured, links, within, lssr, options.steps)
 
 
-def _lssr(given: float | None, run: pathlib.Path | None) -> float:
-  """Returns the LSSR of SelSync: as given, or that of a run."""
+def plan(
+  params: Any,
+  *,
+  step_seconds: float,
+  workers: int,
+  bandwidth: str = '1Gbit',
+  latency: str = '1ms',
+  lssr: float = 0.9,
+  model_state: Any = (),
+  opt_state: Any = (),
+  steps_per_epoch: int = 1_000,
+) -> dict[str, Any]:
+  """Estimates a step of every method for a model of your own.
+
+  Needs the extra `train`. Methods that so many workers cannot use are left out.
+
+  Args:
+    params: the parameters of one worker, or their shapes.
+    step_seconds: the time of a worker's step without communication, in seconds.
+    workers: N, the number of workers, one per host.
+    bandwidth: what one connection carries per direction, such as `200Mbit`.
+    latency: the one-way latency of a message, such as `50us`.
+    lssr: the LSSR of SelSync, in [0, 1), and of others without a period.
+    model_state: what is averaged with the parameters, likewise.
+    opt_state: the state of the optimizer, likewise, for methods that average
+      it.
+    steps_per_epoch: for methods whose period is a share of an epoch.
+
+  Returns:
+    A `step_cost.Cost` by method: the seconds of a `step`, of which the worker
+    `compute`s and waits for a `vote` and an `average`; the bytes `sent`; the
+    `lssr`; and the `delay` in steps that hides an average.
+
+  Raises:
+    ConfigError: for a value that breaks its rule.
+
+  Example:
+    >>> import numpy as np
+    >>> import selsync_jax as ss
+    >>> params = {'w': np.zeros((1000, 1000), np.float32)}
+    >>> costs = ss.plan(params, step_seconds=0.05, workers=8)
+    >>> round(costs['bsp'].step / costs['local_sgd'].step, 2)
+    2.04
+  """
+  checks = {
+    'step_seconds': (flags.positive, step_seconds),
+    'workers': (flags.whole(1), workers),
+    'bandwidth': (flags.bandwidth, bandwidth),
+    'latency': (flags.latency, latency),
+    'lssr': (flags.lssr, lssr),
+    'steps_per_epoch': (flags.whole(1), steps_per_epoch),
+  }
+  for name, (check, value) in checks.items():
+    try:
+      check(str(value))
+    except ValueError as error:
+      raise ConfigError(f'{name}={value!r}: {error}') from error
+  from selsync_jax import methods
+  from selsync_jax.sync import network
+  from selsync_jax.training import step_cost
+
+  links = network.Network(
+    workers, flags.bandwidth(bandwidth), flags.latency(latency)
+  )
+  costs, _ = step_cost.costs(
+    {name: {'method': name} for name in methods.METHODS},
+    methods.Context(steps_per_epoch, seed=0),
+    {'params': params, 'model_state': model_state},
+    links,
+    lssr,
+    opt_state,
+    step_seconds,
+  )
+  return costs
+
+
+def _is_given(options: argparse.Namespace) -> bool:
+  """Returns whether the flags describe a model of the user's own."""
+  given = options.parameters, options.step
+  if None in given and given != (None, None):
+    raise ConfigError('--parameters and --step: go together')
+  if options.step and options.devices_per_worker:
+    raise ConfigError(
+      f'--devices-per-worker={options.devices_per_worker}: --step is the step '
+      'of all devices of a worker; give one of the two'
+    )
+  if options.lssr is not None and options.run:
+    raise ConfigError('--lssr and --run: give one of the two')
+  return options.step is not None
+
+
+def _lssr(
+  run: pathlib.Path, config: 'ml_collections.ConfigDict | None'
+) -> float:
+  """Returns the LSSR of a run, of the model of the config if there is one."""
   from selsync_jax.runs import records
 
-  if given is not None and run is None:
-    return given
-  if given is not None or run is None:
-    line = 'give either --lssr=LSSR or --run=WORKDIR of a finished run'
-    raise ConfigError(line)
   summary = records.read_summary(run)
   if not summary:
     raise ConfigError(f'--run={run}: holds no finished run')
   if 'lssr' not in summary:
     raise ConfigError(f'--run={run}: an asynchronous run has no LSSR')
+  model = (records.read_config(run) or {}).get('model') or {}
+  if config and model.get('name') != config.model.name:
+    raise ConfigError(
+      f"--run={run}: trained another model than the config's; give "
+      "--parameters and --step, or the run's --config"
+    )
   return summary['lssr']
 
 
@@ -119,64 +240,49 @@ def _configs(
   }
 
 
-def _print_costs(configs, links, within, lssr, steps):
-  """Measures a step with SelSync's config, and prints all methods' costs.
+def _print_costs(configs, measured, links, within, lssr, steps):
+  """Prints all methods' costs.
 
   `links` is the network between workers, `within` that inside a worker.
   """
-  # Importing TensorFlow is slow; mistakes were reported above.
   from selsync_jax import methods
   from selsync_jax.report import facts
   from selsync_jax.sync.traffic import Collective
   from selsync_jax.sync.traffic import nbytes
   from selsync_jax.training import step_cost
 
-  measured = step_cost.measure(configs['selsync'], steps)
   context = methods.Context(measured.steps_per_epoch, configs['selsync'].seed)
-
   size = nbytes(measured.shared['params'])
   pieces = configs['selsync'].accumulate  # XLA reduces each one's gradient.
   shared = pieces * within.seconds(Collective('all_reduce', size))
   if configs['selsync'].mesh.fsdp > 1:  # Two all-gathers, a reduce-scatter.
     shared *= 1.5
   compute = measured.seconds / within.workers + shared
-
-  def cost(strategy):
-    return step_cost.cost(
-      strategy, measured.shared, links, lssr, measured.opt_state, compute
-    )
-
-  costs, impossible = {}, []
-  for method, config in configs.items():
-    fields = config.sync.to_dict()
-    try:
-      strategy = methods.create_strategy(context=context, **fields)
-      strategy.averager.check(links.workers)
-      costs[method] = cost(strategy)
-    except ValueError as error:  # The parts or this many workers do not fit.
-      impossible.append(f'{method}: {error}')
-  if not costs:  # All methods share the mistake.
-    raise ConfigError(f'config.sync: {impossible[0]}')
-  bsp = cost(methods.create_strategy('bsp', context))
-  lower, upper = measured.quartiles
-  print(
-    f'{links.workers} workers, {facts.size(size)} of parameters\n'
-    f'a step of one worker computes {1e3 * measured.seconds:.2f} ms\n'
-    f'(median of {steps - 1}; quartiles {1e3 * lower:.2f} and '
-    f'{1e3 * upper:.2f})'
+  about = measured.shared, links, lssr, measured.opt_state, compute
+  costs, impossible = step_cost.costs(
+    {name: config.sync.to_dict() for name, config in configs.items()},
+    context,
+    *about,
   )
+  lines = [f'{method}: {reason}' for method, reason in impossible.items()]
+  if not costs:  # All methods share the mistake.
+    raise ConfigError(f'config.sync: {lines[0]}')
+  bsp = step_cost.cost(methods.create_strategy('bsp', context), *about)
+  print(f'{links.workers} workers, {facts.size(size)} of parameters')
+  print(f'a step of one worker computes {1e3 * measured.seconds:.2f} ms')
+  if measured.quartiles:
+    lower, upper = (1e3 * seconds for seconds in measured.quartiles)
+    print(f'(median of {steps - 1}; quartiles {lower:.2f} and {upper:.2f})')
   if within.workers > 1:
     print(
       f'shared by {within.workers} devices: {1e3 * compute:.2f} ms,\n'
       f'of which {1e3 * shared:.2f} ms for what they send each other'
     )
   print(f'\n{FORMULA}\n')
-  print(*_table(compute, costs, bsp), *impossible, sep='\n')
+  print(*_table(costs, bsp), *lines, sep='\n')
 
 
-def _table(
-  compute: float, costs: Mapping[str, 'Cost'], reference: 'Cost'
-) -> Iterator[str]:
+def _table(costs: Mapping[str, 'Cost'], reference: 'Cost') -> Iterator[str]:
   """Yields a head, then a row for each method, compared with `reference`.
 
   It leaves out `DETAILS` until a row is as wide as the terminal.
@@ -185,13 +291,12 @@ def _table(
 
   rows = [[*HEAD]]
   for method, cost in costs.items():
-    step = compute + cost.network
     waits = cost.vote, cost.average, cost.hidden
     times = [f'{1e3 * seconds:.2f}' for seconds in waits]
     delay = '-' if cost.delay is None else f'{cost.delay}'
-    speed_up = (compute + reference.network) / step
+    speed_up = reference.step / cost.step
     cells = [f'{cost.lssr:.3f}', facts.size(cost.sent), *times, delay]
-    rows.append([method, *cells, f'{1e3 * step:.2f}', f'{speed_up:.2f}'])
+    rows.append([method, *cells, f'{1e3 * cost.step:.2f}', f'{speed_up:.2f}'])
   columns = {head: [head, *cells] for head, *cells in zip(*rows, strict=True)}
   room = shutil.get_terminal_size().columns
   for head in DETAILS:

@@ -5,6 +5,7 @@ a worker that waits for a vote or an average does not compute.
 """
 
 import collections
+from collections.abc import Mapping
 from itertools import pairwise
 import math
 import statistics
@@ -12,9 +13,11 @@ import time
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import ml_collections
 import optax
 
+from selsync_jax import methods
 from selsync_jax.models import tasks
 from selsync_jax.sync.delay import delayed
 from selsync_jax.sync.network import Network
@@ -24,9 +27,12 @@ from selsync_jax.training.problem import create_problem
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.settings import check
 
+EPOCH = 1_000
+"""Steps of an epoch where nobody knows the data, for methods that need it."""
+
 
 class Cost(NamedTuple):
-  """The cost of a step beyond its computation, averaged over steps."""
+  """The cost of a step, averaged over steps."""
 
   lssr: float  # The share of steps without an average.
   sent: float  # Bytes that each worker sends.
@@ -34,11 +40,17 @@ class Cost(NamedTuple):
   average: float  # Seconds of waiting for averages.
   hidden: float  # Seconds that averages travel while the workers compute.
   delay: int | None  # Steps that hide an average; `None` if none can.
+  compute: float  # Seconds of a worker's own computation.
 
   @property
   def network(self) -> float:
     """Seconds of waiting for the network."""
     return self.vote + self.average
+
+  @property
+  def step(self) -> float:
+    """Seconds of a step."""
+    return self.compute + self.network
 
 
 def cost(
@@ -91,7 +103,33 @@ def cost(
     average=average,
     hidden=hidden,
     delay=delay,
+    compute=compute,
   )
+
+
+def costs(
+  fields: Mapping[str, Mapping[str, Any]],
+  context: methods.Context,
+  shared: Any,
+  network: Network,
+  lssr: float,
+  opt_state: Any = (),
+  compute: float = 0.0,
+) -> tuple[dict[str, Cost], dict[str, str]]:
+  """Returns the cost of each method, and why some methods cannot be used.
+
+  Both are by name. `fields` has the `sync` of each method's config; see `cost`
+  for the other arguments.
+  """
+  found, impossible = {}, {}
+  for name, sync in fields.items():
+    try:
+      strategy = methods.create_strategy(context=context, **sync)
+      strategy.averager.check(network.workers)
+      found[name] = cost(strategy, shared, network, lssr, opt_state, compute)
+    except ValueError as error:  # The parts or this many workers do not fit.
+      impossible[name] = str(error)
+  return found, impossible
 
 
 def _may_be_late(strategy: Strategy) -> bool:
@@ -107,7 +145,7 @@ class Measurement(NamedTuple):
   """A measurement of one worker's steps."""
 
   seconds: float  # Their median, without the first step, which compiles.
-  quartiles: tuple[float, float]  # The lower and the upper one.
+  quartiles: tuple[float, float] | None  # `None` if it was not measured.
   shared: Any  # The shapes of `{'params', 'model_state'}` of the worker.
   opt_state: Any  # The shapes of its optimizer's state.
   steps_per_epoch: int
@@ -132,6 +170,27 @@ def measure(config: ml_collections.ConfigDict, steps: int) -> Measurement:
     problem.shapes,
     jax.eval_shape(problem.optimizer.init, problem.shapes['params']),
     problem.steps_per_epoch,
+  )
+
+
+def given(
+  config: ml_collections.ConfigDict, parameters: int, seconds: float
+) -> Measurement:
+  """Returns what `measure` would for a model that this package does not have.
+
+  Its parameters are float32, in a hundred square matrices and a vector of what
+  is left; the optimizer is the config's.
+  """
+  side = math.isqrt(parameters // 100)
+  shapes = 100 * [(side, side)] + [(parameters - 100 * side**2,)]
+  params = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+  optimizer = check(config).optimizer(learning_rate=0.0)
+  return Measurement(
+    seconds,
+    None,
+    {'params': params, 'model_state': {}},
+    jax.eval_shape(optimizer.init, params),
+    EPOCH,
   )
 
 

@@ -4,8 +4,10 @@ import math
 import pathlib
 import re
 
+import numpy as np
 import pytest
 
+import selsync_jax as ss
 from selsync_jax.__main__ import run_command
 from selsync_jax.commands import plan
 from selsync_jax.config import ConfigError
@@ -18,10 +20,18 @@ from tests.support import recorded
 ROOT = pathlib.Path(__file__).parents[2]
 
 
+def write_config(folder, **fields):
+  """That of a run with some fields."""
+  records.write_config(
+    folder, {'workers': 4, 'sync': {'method': 'bsp'}, **fields}
+  )
+
+
 def test_the_table_adds_up(monkeypatch, capsys, tmp_path, perceptron):
   monkeypatch.chdir(ROOT)
   summary = recorded.summary(4, lssr=0.75)
   records.write_summary(tmp_path, summary)
+  write_config(tmp_path, model={'name': perceptron})
   run_command(
     [
       'plan',
@@ -136,8 +146,14 @@ def test_devices_of_a_mesh_share_the_batch(
 @pytest.mark.parametrize(
   'flags, words',
   [
-    ([], 'give either --lssr=LSSR or --run=WORKDIR of a finished run'),
-    ([GIVEN, '--run=there'], 'give either --lssr=LSSR or --run=WORKDIR'),
+    ([GIVEN, '--run=there'], '--lssr and --run: give one of the two'),
+    (['--step=1s'], '--parameters and --step: go together'),
+    (['--parameters=1M'], '--parameters and --step: go together'),
+    (['--parameters=1G', '--step=1s'], '--parameters=1G: must be a number of'),
+    (
+      ['--parameters=1M', '--step=1s', '--devices-per-worker=2'],
+      '--devices-per-worker=2: --step is the step of all devices of a worker',
+    ),
     ([GIVEN, '--config=nowhere.py'], '--config=nowhere.py: there is no such'),
     (['--run=nowhere'], '--run=nowhere: holds no finished run'),
     (['--lssr=90%'], '--lssr=90%: must be a number in [0, 1)'),
@@ -179,3 +195,41 @@ def test_a_run_without_an_lssr_is_refused_in_one_line(tmp_path, capsys):
     run_command(['plan', f'--run={tmp_path}', '--bandwidth=1Gbit'])
   line = f'plan: --run={tmp_path}: an asynchronous run has no LSSR\n'
   assert capsys.readouterr().err == line
+
+
+def test_a_run_of_another_model_is_refused_in_one_line(tmp_path, capsys):
+  """That of a loop of one's own, and that of another config."""
+  records.write_summary(tmp_path, recorded.summary(4))
+  for about in ({}, {'model': {'name': 'gpt'}}):
+    write_config(tmp_path, **about)
+    with pytest.raises(SystemExit, match=r'^2$'):
+      run_command(['plan', f'--run={tmp_path}'])
+    assert capsys.readouterr().err == (
+      f"plan: --run={tmp_path}: trained another model than the config's; give "
+      "--parameters and --step, or the run's --config\n"
+    )
+
+
+def test_any_model_can_be_planned_from_two_figures(capsys, tmp_path):
+  """As in Python; nothing is measured."""
+  records.write_summary(tmp_path, recorded.summary(4, lssr=0.75))
+  write_config(tmp_path)
+  own = ['plan', '--parameters=12.5M', '--step=200ms', '--workers=8']
+  outputs = []
+  for more in ([], ['--lssr=0.5'], [f'--run={tmp_path}']):
+    run_command([*own, *more])
+    outputs.append(capsys.readouterr().out)
+  assert '8 workers, 50 MB of parameters' in outputs[0]
+  assert 'computes 200.00 ms\n\nstep =' in outputs[0]
+  found = [re.search('^selsync +(.*?) ', each, re.M)[1] for each in outputs]
+  assert found == ['0.900', '0.500', '0.750']
+  params = np.empty(12_500_000, np.float32)
+  costs = ss.plan(params, step_seconds=0.2, workers=8)
+  cells = re.findall(r'^(\w+) .* (\d+\.\d\d) +\d+\.\d\d$', outputs[0], re.M)
+  steps = {name: float(step) for name, step in cells}
+  del steps['power_sgd']  # It compresses matrices alone.
+  assert {name: 1e3 * costs[name].step for name in steps} == pytest.approx(
+    steps, abs=0.02
+  )
+  with pytest.raises(ConfigError, match=r"^bandwidth='1Gib': must be a number"):
+    ss.plan(params, step_seconds=0.2, workers=8, bandwidth='1Gib')
