@@ -1,6 +1,6 @@
 """Records a training loop of one's own as the trainer records its runs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import functools
 import os
@@ -19,6 +19,7 @@ from selsync_jax.runs import history
 from selsync_jax.runs import ledger
 from selsync_jax.runs import records
 from selsync_jax.runs import workdir as workdirs
+from selsync_jax.runs import writers
 from selsync_jax.runs.fetching import Fetcher
 from selsync_jax.runs.fetching import Scores
 from selsync_jax.runs.ledger import Ledger
@@ -53,6 +54,8 @@ class Recorder(contextlib.ExitStack):
     step: the step of the checkpoint from which the loop goes on. Later rows
       are dropped.
     restart: whether to move a run in `workdir` aside first.
+    to: where else the rows go, as in `config.log.to`: `tensorboard`, `csv`,
+      `wandb`, `mlflow`, or a writer of your own.
 
   Raises:
     ConfigError: for an argument that breaks its rule, or a folder that holds
@@ -71,8 +74,13 @@ class Recorder(contextlib.ExitStack):
     config: Mapping[str, Any] | None = None,
     step: int = 0,
     restart: bool = False,
+    to: Sequence[str] = (),
   ):
     super().__init__()
+    try:
+      writers.check(to)
+    except ValueError as error:
+      raise ConfigError(f'to={to!r}: {error}') from error
     if restart and step:
       raise ConfigError(f'step={step}: must be 0 with restart=True')
     strategy.check()
@@ -82,7 +90,7 @@ class Recorder(contextlib.ExitStack):
     self._workdir = pathlib.Path(workdir).expanduser()
     self._restart = restart
     self._workers = workers
-    self._config = _config(workers, strategy, config or {})
+    self._config = _config(workers, strategy, to, config or {})
     rows = [] if restart else _rows(self._workdir, step, workers)
     self._row = rows[-1] if rows else None  # The one to go on from.
     self._scores: Scores = history.newest_scores(rows)
@@ -217,7 +225,7 @@ class Recorder(contextlib.ExitStack):
 
 
 def _config(
-  workers: int, strategy: Strategy, more: Mapping[str, Any]
+  workers: int, strategy: Strategy, to: Sequence[str], more: Mapping[str, Any]
 ) -> dict[str, Any]:
   """Returns the config of the run, with all that its readers need."""
   usual = Strategy(strategy.trigger)
@@ -229,7 +237,7 @@ def _config(
   own = {
     'workers': workers,
     'sync': {'method': ', '.join(parts)},
-    'log': {'every': 1, 'to': []},
+    'log': {'every': 1, 'to': [*to]},
   }
   if taken := sorted(own.keys() & more.keys()):
     raise ConfigError(f'config.{taken[0]}: the recorder sets it; leave it out')

@@ -182,6 +182,15 @@ def test_a_folder_may_be_in_the_home_of_the_user(tmp_path, monkeypatch):
   assert len(history.read(tmp_path / 'run').rows) == 1
 
 
+def test_rows_also_go_to_the_loggers_of_the_trainer(tmp_path):
+  with ss.Recorder(tmp_path / 'mine', to=['csv'], **OPTIONS) as recorder:
+    record(recorder, range(1, 4))
+  head, *rows = (tmp_path / 'mine' / 'metrics.csv').read_text().splitlines()
+  assert 'validation_accuracy' in head.split(',') and len(rows) == 3
+  with pytest.raises(ConfigError, match=r"^to=\['cvs'\]: 'cvs' is not one of"):
+    ss.Recorder(tmp_path / 'other', to=['cvs'], **OPTIONS)
+
+
 def test_scores_without_a_step_of_their_own_are_refused(tmp_path):
   with ss.Recorder(tmp_path, **OPTIONS) as recorder:
     recorder.step(GOOD)
