@@ -146,10 +146,22 @@ def test_own_loops_synchronize_when_one_worker_asks_for_it(page, said):
 
 def test_loops_on_islands_find_the_weights(said):
   loops = [said[place] for place in said if place.startswith('docs/islands.md')]
-  assert len(loops) == 3
+  assert len(loops) == 2
   for text in loops:
     weights = np.float32(re.findall(r'\d\.\d*', text))
     np.testing.assert_allclose(weights, np.ones(3), atol=0.15)
+
+
+@pytest.mark.slow
+def test_the_hook_for_tunix_trains_there():
+  pytest.importorskip('tunix', reason='needs the extra reference')
+  ((_, text),) = blocks('docs/islands.md', 'py')
+  # Its libraries warn of each other.
+  done = live_runs.run(
+    *(sys.executable, '-c', text), env=os.environ | {'PYTHONWARNINGS': ''}
+  )
+  assert done.returncode == 0, done.stderr
+  assert done.stdout.split() == ['[[1.]', '[1.]', '[1.]]']
 
 
 def test_own_loops_give_each_worker_keys_of_its_own(printed):
