@@ -367,17 +367,37 @@ def train_loss(
 
 def program(
   model: nn.Module, task: Task, shapes: Mapping[str, Any], batch: Batch
-) -> str:
-  """Returns the SHA-256 of the traced loss of training and of its constants."""
+) -> dict[str, str]:
+  """Returns digests of the traced loss of training and of its constants.
+
+  They are equal in all processes. Earlier versions recorded `program_in_color`
+  if they ran on a terminal, where JAX colors what it prints.
+  """
   traced = jax.make_jaxpr(train_loss(model, task))(
     shapes['params'], shapes['model_state'], batch, jax.random.key(0)
   )
-  # A jaxpr shows where in memory the functions are that it may still call.
-  text = re.sub('0x[0-9a-f]+', '', str(traced))
-  digest = hashlib.sha256(text.encode())
-  for constant in traced.consts:
-    digest.update(np.asarray(constant).tobytes())
-  return digest.hexdigest()[:16]
+  constants = [np.asarray(constant).tobytes() for constant in traced.consts]
+
+  def digest(use_color):
+    text = _without_chance(traced.pretty_print(use_color=use_color))
+    return hashlib.sha256(b''.join([text.encode(), *constants])).hexdigest()[
+      :16
+    ]
+
+  return {'program': digest(False), 'program_in_color': digest(True)}
+
+
+def _without_chance(text: str) -> str:
+  """Returns the text of a jaxpr without what differs between processes.
+
+  That is where in memory the functions are that the program may still call, and
+  the order of a set of names.
+  """
+
+  def ordered(found):
+    return f'{{{", ".join(sorted(found[1].split(", ")))}}}'
+
+  return re.sub("{('[^{}:]*')}", ordered, re.sub('0x[0-9a-f]+', '', text))
 
 
 def eval_metric_sums(

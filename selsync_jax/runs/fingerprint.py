@@ -17,7 +17,8 @@ from selsync_jax.config import ConfigError
 from selsync_jax.runs import files
 
 FINGERPRINT = 'fingerprint.json'
-_PROGRAM, _VERSIONS = 'model.program', 'model.versions.'
+_PROGRAM, _IN_COLOR = 'model.program', 'program_in_color'
+_VERSIONS = 'model.versions.'
 
 
 def write(workdir: pathlib.Path, found: Mapping[str, Any]) -> None:
@@ -58,18 +59,7 @@ def check(
     ConfigError: if something differs that is not accepted.
     DamagedFile: if the fingerprint is damaged; then nothing can be compared.
   """
-  recorded = _read(workdir)
-  if not recorded:
-    return []
-  known = {name: recorded[name] for name in recorded if name in found}
-  changes = {
-    name: f'{name} was {old}, now {new}'
-    for name, old, new in files.differences(known, found)
-    if old is not None
-  }
-  versions = {name for name in changes if name.startswith(_VERSIONS)}
-  not_compared = versions | ({_PROGRAM} if versions else set())
-  different = [changes[name] for name in changes if name not in not_compared]
+  different = _differences(_read(workdir), found)
   if different and not accept:
     raise ConfigError(
       f'{workdir} holds a run with other data, model or initial weights: '
@@ -77,3 +67,20 @@ def check(
       '--accept_changes'
     )
   return different
+
+
+def _differences(recorded: Any, found: Any) -> list[str]:
+  changes = {
+    name: (old, new)
+    for name, old, new in files.differences(recorded, found)
+    if old is not None and new is not None
+  }
+  skipped = {name for name in changes if name.startswith(_VERSIONS)}
+  program, _ = changes.get(_PROGRAM, (None, None))
+  if skipped or program == found['model'][_IN_COLOR]:
+    skipped.add(_PROGRAM)
+  return [
+    f'{name} was {old}, now {new}'
+    for name, (old, new) in changes.items()
+    if name not in skipped and not name.endswith(_IN_COLOR)
+  ]

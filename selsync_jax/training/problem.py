@@ -92,7 +92,7 @@ class Problem:
     packages = {'jax': jax.__version__, 'flax': flax.__version__}
     return {
       'data': self.data.fingerprint,
-      'model': {'program': program, 'versions': packages},
+      'model': {**program, 'versions': packages},
       **(self.given.fingerprint if self.source else {}),
     }
 

@@ -4,6 +4,7 @@ import math
 
 import flax.linen as nn
 import jax
+from jax._src import pretty_printer
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -215,3 +216,38 @@ def test_batch_statistics_are_of_the_batch_alone(momentum):
   assert count == 64
   np.testing.assert_allclose(stats['mean'] / 64, hidden.mean(0), rtol=1e-4)
   np.testing.assert_allclose(stats['var'] / 64, hidden.var(0), rtol=1e-3)
+
+
+class Policy:
+  """A policy of `jax.checkpoint` that shows a set of names."""
+
+  def __init__(self, *names):
+    self.names = names
+
+  def __call__(self, *_, **__):
+    return True
+
+  def __repr__(self):
+    return f'frozenset({{{", ".join(map(repr, self.names))}}})'
+
+
+def test_a_program_has_the_same_digest_in_every_process(monkeypatch):
+  """On a terminal JAX colors programs; the order of a set differs by chance."""
+
+  def digests(*names):
+    class Model(nn.Module):
+      @nn.compact
+      def __call__(self, x, train):
+        return nn.Dense(2)(jax.checkpoint(jnp.tanh, policy=Policy(*names))(x))
+
+    batch = {'image': np.ones((1, 3), np.float32), 'label': np.zeros(1, int)}
+    batch['mask'] = np.ones(1, bool)
+    made = Model(), CLASSIFICATION
+    params, state = tasks.init_shapes(*made, batch)
+    shapes = {'params': params, 'model_state': state}
+    return tasks.program(*made, shapes, batch)
+
+  plain = digests('one', 'other')
+  monkeypatch.setattr(pretty_printer, 'CAN_USE_COLOR', True)
+  assert digests('other', 'one') == plain
+  assert digests('other', 'two') != plain

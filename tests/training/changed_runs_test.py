@@ -125,12 +125,35 @@ def test_a_change_that_is_accepted_is_the_runs_from_then_on(change, workdir):
   train(workdir, 5)
 
 
-def test_a_model_that_another_version_traced_is_not_compared(workdir):
+def record(workdir, change):
+  """Changes the fingerprint of a run as another version would have it."""
   recorded = json.loads((workdir / fingerprint.FINGERPRINT).read_text())
   del recorded['crc32']
-  recorded['model'] = {'program': '0', 'versions': {'jax': '0.1', 'flax': '0'}}
-  del recorded['data']['train']['labels']  # That version did not record them.
+  change(recorded)
+  (workdir / fingerprint.FINGERPRINT).unlink()
   fingerprint.write(workdir, recorded)
+
+
+@pytest.mark.parametrize('name', ['program', 'program_in_color'])
+def test_a_run_of_an_earlier_version_resumes_from_terminal_and_pipe(
+  name, workdir
+):
+  def change(recorded):  # It was colored if stdout was a terminal.
+    recorded['model']['program'] = recorded['model'][name]
+    del recorded['model']['program_in_color']
+
+  record(workdir, change)
+  run_command(['evaluate', str(workdir)])
+  assert train(workdir, 3)['steps'] == 3
+
+
+def test_a_model_that_another_version_traced_is_not_compared(workdir):
+  def change(recorded):
+    versions = {'jax': '0.1', 'flax': '0'}
+    recorded['model'] = {'program': '0', 'versions': versions}
+    del recorded['data']['train']['labels']  # That version did not record them.
+
+  record(workdir, change)
   assert train(workdir, 3)['steps'] == 3
 
 

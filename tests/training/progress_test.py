@@ -1,17 +1,11 @@
 """What a run shows while it trains."""
 
-import fcntl
-import os
-import pty
 import re
-import struct
-import subprocess
-import sys
-import termios
 
 import pytest
 
 from selsync_jax.training.progress import Progress
+from tests.support.terminal import on_terminal
 
 ROWS = [
   {
@@ -31,30 +25,6 @@ with Progress(0, 10, 30.0) as progress:
     progress.show(row)
     time.sleep(0.01)
 """
-
-
-def on_terminal(width, *command, code=0):
-  """What a command writes on a terminal, without escape sequences."""
-  ours, theirs = pty.openpty()
-  fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack('HHHH', 24, width, 0, 0))
-  environment = {k: v for k, v in os.environ.items() if k != 'COLUMNS'}
-  with subprocess.Popen(
-    [sys.executable, *command],
-    stdin=theirs,
-    stdout=theirs,
-    stderr=theirs,
-    env=environment | {'TERM': 'xterm'},
-  ) as process:
-    os.close(theirs)
-    text = b''
-    try:
-      while more := os.read(ours, 2**16):
-        text += more
-    except OSError:  # Linux says so when nobody has the terminal any more.
-      pass
-    os.close(ours)
-  assert process.returncode == code, text
-  return re.sub(r'\x1b\[[0-9;?]*[A-Za-z]', '', text.decode())
 
 
 @pytest.mark.parametrize(
