@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
+from jax.tree_util import keystr
 import numpy as np
 
 from selsync_jax.config import ConfigError
@@ -80,7 +81,8 @@ class Layout(Slices, Mapper):
 
     The result places arrays that are on the host as batches, [this process's
     workers, examples, ...]. Its `__wrapped__` is the compiled function, which
-    takes arrays on the devices.
+    takes arrays on the devices. It raises `ValueError` for an argument whose
+    leading axis is not the workers.
     """
 
     def one(*args):
@@ -91,11 +93,18 @@ class Layout(Slices, Mapper):
     mapped = jax.shard_map(
       one, mesh=self.mesh, in_specs=rows, out_specs=rows, axis_names={AXIS}
     )
-    compiled = jax.jit(mapped, donate_argnums=donate)
 
-    def placed(x):
+    def checked(*args):
+      for path, x in jax.tree.leaves_with_path(args):
+        _check_rows(path, x, self.workers)
+      return mapped(*args)
+
+    compiled = jax.jit(checked, donate_argnums=donate)
+
+    def placed(path, x):
       if isinstance(x, jax.Array):
         return x
+      _check_rows(path, x, len(self.local))
       shape = (self.workers, *np.shape(x)[1:])
       return jax.make_array_from_process_local_data(
         self.batch_sharding(shape), np.asarray(x), shape
@@ -108,7 +117,9 @@ class Layout(Slices, Mapper):
     def call(*args):
       # A mesh that the caller has set with `jax.set_mesh` is another one.
       with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
-        return compiled(*(args if by_jit else jax.tree.map(placed, args)))
+        return compiled(
+          *(args if by_jit else jax.tree.map_with_path(placed, args))
+        )
 
     return call
 
@@ -116,6 +127,25 @@ class Layout(Slices, Mapper):
     """Raises `ConfigError` if the devices cannot hold the workers."""
     super().check()
     _ = self.mesh  # Raises if the processes have unequally many.
+
+
+def _check_rows(path: Any, x: Any, workers: int) -> None:
+  """Raises `ValueError` unless the leading axis of an argument is workers."""
+  rows, *rest = jnp.shape(x) or (None,)
+  if rows == workers:
+    return
+  name = f'{path[0].idx}{keystr(path[1:])}'
+  if rows is None:
+    raise ValueError(
+      f'argument {name} has no leading axis, for {workers} workers: pass a row '
+      'for each worker'
+    )
+  examples = 'examples' if rows % workers else rows // workers
+  shape = ', '.join(map(str, (workers, examples, *rest)))
+  raise ValueError(
+    f'argument {name} has leading axis {rows}, for {workers} workers: pass a '
+    f'row for each worker; a batch is stacked as [{shape}]'
+  )
 
 
 def make_devices(

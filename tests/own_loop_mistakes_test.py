@@ -1,0 +1,21 @@
+"""Mistakes in custom training loops end in one line, or do no harm."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from tests.support.loop_mistakes import MISTAKES
+from tests.support.loop_mistakes import RIGHT
+
+
+@pytest.mark.parametrize('mistake', MISTAKES, ids=lambda mistake: mistake.name)
+def test_a_mistake_in_a_custom_loop_is_named_in_one_line_or_harmless(mistake):
+  if mistake.line == RIGHT:
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    jax.tree.map(close, *mistake.loop())
+    return
+  with pytest.raises(Exception, match=mistake.line) as error:  # Or a warning.
+    mistake.loop()
+  assert '\n' not in str(error.value)
