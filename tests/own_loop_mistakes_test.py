@@ -17,7 +17,7 @@ def test_a_mistake_in_a_custom_loop_is_named_in_one_line_or_harmless(mistake):
     close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
     jax.tree.map(close, *mistake.loop())
     return
-  with pytest.raises(Exception) as error:  # noqa: B017, PT011
+  with pytest.raises(Exception) as error:  # noqa: PT011
     mistake.loop()  # A warning is an error here.
   line = str(error.value)
   assert re.search(mistake.line, line) and '\n' not in line
