@@ -6,7 +6,6 @@ import re
 import types
 
 import jax
-from jax.extend import core as jex
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
@@ -15,6 +14,7 @@ import optax
 import pytest
 
 import selsync_jax as ss
+from selsync_jax import traced
 from selsync_jax.configs import base
 from selsync_jax.devices import mappers
 from selsync_jax.islands.behind import Behind
@@ -322,20 +322,17 @@ KINDS = {
 }
 
 
-def issued(jaxpr, conditional=False):
+def issued(program, conditional=False):
   """`(kind, bytes, whether inside a cond)` of a program's collectives."""
   found = collections.Counter()
-  for eqn in jaxpr.eqns:
-    name = eqn.primitive.name.removesuffix('_invariant')
+  for eqn in program.eqns:
+    name = traced.name(eqn)
     if name in KINDS:
       nbytes = sum(v.aval.size * v.aval.dtype.itemsize for v in eqn.invars)
       found[KINDS[name], nbytes, conditional] += 1
     inside = conditional or name == 'cond'
-    for value in eqn.params.values():
-      for sub in value if isinstance(value, tuple | list) else [value]:
-        sub = getattr(sub, 'jaxpr', sub)
-        if isinstance(sub, jex.Jaxpr):
-          found += issued(sub, inside)
+    for inner in traced.inside(eqn):
+      found += issued(inner, inside)
   return found
 
 
@@ -412,10 +409,10 @@ def test_parts_that_cannot_be_right_together_are_refused_with_both_names(
 
 def test_it_sends_the_collectives_that_its_parts_name(variant):
   toy = Toy(variant)
-  jaxpr = jax.make_jaxpr(toy.worker, axis_env=[(ss.AXIS, N)])(
+  program = jax.make_jaxpr(toy.worker, axis_env=[(ss.AXIS, N)])(
     toy.start, (toy.x[0, 0], toy.y[0, 0])
   )
-  found, scaled = issued(jaxpr.jaxpr), set()
+  found, scaled = issued(program), set()
   for c in toy.strategy.sends(toy.start.shared, N, toy.start.opt_state):
     if c.scale:
       scaled.add(c.kind)

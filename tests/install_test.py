@@ -11,10 +11,12 @@ import sysconfig
 import tomllib
 import venv
 
+from packaging.requirements import Requirement
 import pytest
 import yaml
 
 import selsync_jax
+from selsync_jax import traced
 from tests.support import live_runs
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -96,6 +98,25 @@ def test_the_core_imports_with_its_own_dependencies_alone():
     input=json.dumps([missing, modules, offered]),
   )
   assert done.returncode == 0, done.stderr
+
+
+def test_the_versions_that_are_installed_are_said_to_be_tested():
+  """If not: mend what fails with the newer one, then raise its bound."""
+  tested = PROJECT['optional-dependencies']['tested']
+  for requirement in map(Requirement, tested):
+    version = importlib.metadata.version(requirement.name)
+    assert version in requirement.specifier, requirement.name
+  major, minor = traced.TESTED
+  assert f'jax<{major}.{minor + 1}' in tested
+
+
+def test_the_pythons_of_ci_are_among_those_that_are_classified():
+  """CI runs the tests on the oldest and on the newest one."""
+  prefix = 'Programming Language :: Python :: '
+  listed = [c.removeprefix(prefix) for c in PROJECT['classifiers']]
+  assert '{}.{}'.format(*sys.version_info) in listed
+  first = next(each for each in listed if each.startswith('3.'))
+  assert PROJECT['requires-python'] == f'>={first}'
 
 
 def test_the_stub_has_the_names_that_are_imported_on_first_use():

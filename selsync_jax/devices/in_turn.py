@@ -5,16 +5,14 @@ convolution with a kernel per worker becomes a grouped one, which is slow on a
 CPU. One at a time, each needs only the memory and the time that it needs alone.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 from jax import lax
 from jax.custom_batching import sequential_vmap
-from jax.extend import core
-from jax.extend.core.primitives import conv_general_dilated_p
 
-from selsync_jax.devices import equations
+from selsync_jax import traced
 
 
 def in_turn(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -36,25 +34,19 @@ def in_loop(fn: Callable[..., Any]) -> Callable[..., Any]:
   def canonical(*args):
     if jax.default_backend() != 'cpu':
       return fn(*args)
-    closed, out = jax.make_jaxpr(fn, return_shape=True)(*args)
-    leaves = _evaluate(closed, jax.tree.leaves(args))
+    program, out = jax.make_jaxpr(fn, return_shape=True)(*args)
+    leaves = traced.run(program, jax.tree.leaves(args), _canonical)
     return jax.tree.unflatten(jax.tree.structure(out), leaves)
 
   return canonical
 
 
-def _evaluate(closed: core.ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
-  """Evaluates a traced function as JAX does, except for its convolutions."""
-  env = equations.initial(closed, args)
-  equations.evaluate(closed.jaxpr.eqns, env, _canonical)
-  return equations.read(closed.jaxpr.outvars, env)
-
-
 def _canonical(eqn: Any, values: list[Any]) -> list[Any] | None:
-  if eqn.primitive is conv_general_dilated_p:
+  """Evaluates convolutions, also those inside `jax.jit`."""
+  if traced.name(eqn) == 'conv_general_dilated':
     return [_convolution(*values, **eqn.params)]
-  if eqn.primitive.name in ('jit', 'pjit'):
-    return _evaluate(eqn.params['jaxpr'], values)
+  if traced.name(eqn) == 'jit':
+    return traced.run(eqn.params['jaxpr'], values, _canonical)
   return None
 
 
@@ -71,7 +63,7 @@ def _convolution(
   )
   last = lhs.ndim - 1
   data, inside = (0, last, *range(1, last)), tuple(range(last - 1))
-  result = conv_general_dilated_p.bind(
+  result = lax.conv_general_dilated(
     lax.transpose(lhs, (batch, *space, features)),
     lax.transpose(rhs, (*window, inputs, outputs)),
     dimension_numbers=lax.ConvDimensionNumbers(

@@ -21,11 +21,10 @@ import threading
 from typing import Any, NamedTuple
 
 import jax
-from jax.extend import core
 import numpy as np
 
+from selsync_jax import traced
 from selsync_jax.devices import arrays
-from selsync_jax.devices import equations
 from selsync_jax.devices.slices import ONE
 from selsync_jax.devices.slices import Slices
 from selsync_jax.islands.peers import COLLECTIVES
@@ -150,7 +149,7 @@ def cut(fn: Callable[..., Any], form: Form = PLAIN) -> Callable[..., Any]:
     ValueError: when it is called, if a collective is inside a loop, among a
       part of the workers, or of an unknown kind.
   """
-  traced: dict[Any, tuple[Callable[..., Any], Any]] = {}
+  programs: dict[Any, tuple[Callable[..., Any], Any]] = {}
   compiled: Compiled = {}
   tracing = threading.Lock()  # Islands may be threads that call this.
 
@@ -160,32 +159,31 @@ def cut(fn: Callable[..., Any], form: Form = PLAIN) -> Callable[..., Any]:
     key = peers.size, structure, *on_host, *map(jax.typeof, leaves)
     with form.entered():
       with tracing:
-        if key not in traced:
+        if key not in programs:
           if form.devices:
             own = functools.partial(jax.tree.map, form.own)
             args = jax.eval_shape(own, args)
-          closed, shapes = jax.make_jaxpr(
+          whole, shapes = jax.make_jaxpr(
             fn, axis_env=[(AXIS, peers.size)], return_shape=True
           )(*args)
-          batch = {*itertools.compress(closed.jaxpr.invars, on_host)}
-          program = _program(closed, form, compiled, batch)
-          traced[key] = program, jax.tree.structure(shapes)
-      program, made = traced[key]
+          batch = {*itertools.compress(whole.invars, on_host)}
+          program = _program(whole, form, compiled, batch)
+          programs[key] = program, jax.tree.structure(shapes)
+      program, made = programs[key]
       return jax.tree.unflatten(made, program(peers, *leaves))
 
   return run
 
 
 def _program(
-  closed: core.ClosedJaxpr,
+  whole: traced.Program,
   form: Form,
   compiled: Compiled,
   batch: Container[Any] = (),
 ) -> Callable[..., list[Any]]:
   """Returns `program(peers, *values) -> results`; adds to what is compiled."""
-  jaxpr = closed.jaxpr
-  segments, needed = [], set(equations.variables(jaxpr.outvars))
-  for eqns in reversed(list(_pieces(jaxpr.eqns))):
+  segments, needed = [], set(traced.variables(whole.outvars))
+  for eqns in reversed(list(_pieces(whole.eqns))):
     live, needed = needed, needed.union(*map(_reads, eqns))
     if _is_cut(eqn := eqns[0]):
       run = _on_host(eqn, form, compiled, batch)
@@ -193,23 +191,21 @@ def _program(
     else:
       segment = _compiled(eqns, live, form, compiled, batch)
     segments.insert(0, (segment, live))
-  constants = core.ClosedJaxpr(jaxpr, [*map(form.row, closed.consts)])
+  constants = {
+    var: form.row(value) for var, value in traced.constants(whole).items()
+  }
 
-  def read(atoms, env):
-    return [
-      form.row(np.asarray(atom.val, jax.typeof(atom.val).dtype))
-      if isinstance(atom, core.Literal)
-      else env[atom]
-      for atom in atoms
-    ]
+  def literal(value):
+    return form.row(np.asarray(value, jax.typeof(value).dtype))
 
   def program(peers: Peers, *values: Any) -> list[Any]:
-    env = equations.initial(constants, values)
+    env = constants | dict(zip(whole.invars, values, strict=True))
     for segment, live in segments:
-      results = segment.run(peers, *read(segment.reads, env))
+      read = traced.read(segment.reads, env, literal)
+      results = segment.run(peers, *read)
       env |= zip(segment.makes, results, strict=True)
       env = {name: value for name, value in env.items() if name in live}
-    return read(jaxpr.outvars, env)
+    return traced.read(whole.outvars, env, literal)
 
   return program
 
@@ -251,11 +247,11 @@ def _compiled(
 
   def evaluate(*values):
     env = dict(zip(reads, map(form.own, values), strict=True))
-    equations.evaluate(eqns, env)
+    traced.evaluate(eqns, env)
     return [form.row(env[var]) for var in makes]
 
   given = tuple(var in batch for var in reads)
-  key = equations.structure(reads, makes, eqns), given
+  key = traced.structure(reads, makes, eqns), given
   if key not in compiled:
     run = form.compiled(evaluate, reads, makes, batch)
     compiled[key] = _launched(run, form)
@@ -283,12 +279,12 @@ def _on_host(
 ) -> Callable[..., Sequence[Any]]:
   """Returns what the host does for an equation that is cut."""
 
-  def inner(closed, atoms):
-    pairs = zip(closed.jaxpr.invars, atoms, strict=True)
-    given = {x for x, v in pairs if equations.variables([v]) and v in batch}
-    return _program(closed, form, compiled, given)
+  def inner(whole, atoms):
+    pairs = zip(whole.invars, atoms, strict=True)
+    given = {x for x, v in pairs if traced.variables([v]) and v in batch}
+    return _program(whole, form, compiled, given)
 
-  name = eqn.primitive.name.removesuffix('_invariant')
+  name = traced.name(eqn)
   if not _is_over_workers(eqn):  # The collective is inside it, if any.
     if name == 'cond':
       branches = [
@@ -336,28 +332,22 @@ def _on_host(
 
 def _is_cut(eqn: Any) -> bool:
   return _communicates(eqn) or (
-    eqn.primitive.name == 'cond'
-    and not any(branch.eqns for branch in _inside(eqn))
+    traced.name(eqn) == 'cond'
+    and not any(branch.eqns for branch in traced.inside(eqn))
   )
 
 
 def _communicates(eqn: Any) -> bool:
   return _is_over_workers(eqn) or any(
-    _communicates(inner) for jaxpr in _inside(eqn) for inner in jaxpr.eqns
+    _communicates(inner)
+    for program in traced.inside(eqn)
+    for inner in program.eqns
   )
 
 
 def _is_over_workers(eqn: Any) -> bool:
-  names = eqn.params.get('axes', eqn.params.get('axis_name', ()))
-  return AXIS in (names if isinstance(names, tuple) else (names,))
-
-
-def _inside(eqn: Any) -> Iterator[core.Jaxpr]:
-  for value in eqn.params.values():
-    for each in value if isinstance(value, tuple | list) else (value,):
-      if isinstance(jaxpr := getattr(each, 'jaxpr', each), core.Jaxpr):
-        yield jaxpr
+  return AXIS in traced.axes(eqn)
 
 
 def _reads(eqn: Any) -> list[Any]:
-  return equations.variables(eqn.invars)
+  return traced.variables(eqn.invars)

@@ -19,6 +19,7 @@ import zlib
 import numpy as np
 import optuna
 from optuna.trial import TrialState
+from sqlalchemy.pool import NullPool
 
 from selsync_jax.config import ConfigError
 from selsync_jax.runs import workdir
@@ -249,8 +250,15 @@ class Search:
 
 
 def _storage(folder: pathlib.Path) -> optuna.storages.RDBStorage:
-  """Returns the storage of a folder; the file is made on first use."""
+  """Returns the storage of a folder; the file is made on first use.
+
+  Each transaction closes its connection. A pool would leave connections open
+  until Python finds them, because Optuna never closes a storage.
+  """
   return optuna.storages.RDBStorage(
     f'sqlite:///{(folder / DATABASE).resolve()}',
-    engine_kwargs={'connect_args': {'timeout': _PATIENCE}},
+    engine_kwargs={
+      'connect_args': {'timeout': _PATIENCE},
+      'poolclass': NullPool,
+    },
   )

@@ -1,11 +1,26 @@
-"""The equations of a program that JAX has traced, evaluated one by one."""
+"""Programs that JAX has traced, read and evaluated equation by equation.
 
-from collections.abc import Callable, Hashable, Sequence
+JAX may change the form of a traced program in any release, so no other file
+knows that form. CI runs tests/traced_test.py with the oldest and newest JAX.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+import logging
 from typing import Any
 
 import jax
 from jax.extend import core
 import numpy as np
+
+TESTED = (0, 12)
+"""The newest JAX that passes all tests, as in pyproject.toml."""
+
+Program = Any
+"""A traced program. JAX 0.10 has one class for a program with its constants and
+one for a program without them; from 0.12 on, both are one class."""
+
+Equation = Any
+"""An equation of a program."""
 
 Env = dict[Any, Any]
 """The values of variables."""
@@ -14,29 +29,86 @@ _UNUSED = {
   *('jvp_jaxpr_fun', 'fwd_jaxpr_thunk', 'bwd', 'rule', 'num_consts'),
   *('symbolic_zeros', 'in_tree', 'out_tree', 'out_trees'),
 }
-"""What a `custom_jvp_call` and the like have to be differentiated or mapped."""
+"""Parameters that a `custom_jvp_call` and the like need only to be
+differentiated or mapped."""
 
 
-def initial(closed: core.ClosedJaxpr, args: Sequence[Any]) -> Env:
-  """Returns the values with which a traced program starts."""
-  names = *closed.jaxpr.constvars, *closed.jaxpr.invars
-  return dict(zip(names, (*closed.consts, *args), strict=True))
+def warn_of_untested(version: Sequence[Any]) -> None:
+  """Logs a line if this version of JAX is newer than those that were tested."""
+  if tuple(version[:2]) > TESTED:
+    major, minor = TESTED
+    logging.getLogger(__name__).warning(
+      f'jax {".".join(map(str, version))} is newer than {major}.{minor}, the '
+      'newest that selsync_jax was tested with; if a run fails: '
+      f"pip install 'jax<{major}.{minor + 1}'"
+    )
 
 
-def read(atoms: Sequence[Any], env: Env) -> list[Any]:
-  """Returns the values of variables and literals."""
-  return [
-    atom.val if isinstance(atom, core.Literal) else env[atom] for atom in atoms
-  ]
+warn_of_untested(jax.__version_info__)
+
+
+def is_program(value: Any) -> bool:
+  """Returns whether a value is a traced program."""
+  return hasattr(value, 'eqns')
+
+
+def constants(program: Program) -> Env:
+  """Returns the values of the constants that a program holds."""
+  return dict(zip(program.constvars, program.consts, strict=True))
 
 
 def variables(atoms: Sequence[Any]) -> list[Any]:
-  """Returns those that are no literals."""
+  """Returns the atoms that are variables, not literals."""
   return [atom for atom in atoms if not isinstance(atom, core.Literal)]
 
 
+def read(
+  atoms: Sequence[Any],
+  env: Env,
+  literal: Callable[[Any], Any] = lambda value: value,
+) -> list[Any]:
+  """Returns the values of variables, and `literal(value)` of literals."""
+  return [
+    literal(atom.val) if isinstance(atom, core.Literal) else env[atom]
+    for atom in atoms
+  ]
+
+
+def name(eqn: Equation) -> str:
+  """Returns the name of an equation's primitive.
+
+  A collective whose result is equal on all workers has the same name as one
+  whose result varies.
+  """
+  return eqn.primitive.name.removesuffix('_invariant')
+
+
+def axes(eqn: Equation) -> tuple[Any, ...]:
+  """Returns the names of the mapped axes that an equation refers to."""
+  names = eqn.params.get('axes', eqn.params.get('axis_name', ()))
+  return names if isinstance(names, tuple) else (names,)
+
+
+def inside(eqn: Equation) -> Iterator[Program]:
+  """Yields the programs among an equation's parameters."""
+  for value in eqn.params.values():
+    each = value if isinstance(value, tuple | list) else (value,)
+    yield from filter(is_program, each)
+
+
+def run(
+  program: Program,
+  args: Sequence[Any],
+  override: Callable[[Any, list[Any]], Any] = lambda eqn, values: None,
+) -> list[Any]:
+  """Returns the results of a program; see `evaluate` for `override`."""
+  env = constants(program) | dict(zip(program.invars, args, strict=True))
+  evaluate(program.eqns, env, override)
+  return read(program.outvars, env)
+
+
 def evaluate(
-  eqns: Sequence[core.JaxprEqn],
+  eqns: Sequence[Equation],
   env: Env,
   override: Callable[[Any, list[Any]], Any] = lambda eqn, values: None,
 ) -> None:
@@ -57,7 +129,7 @@ def evaluate(
 
 
 def structure(
-  reads: Sequence[Any], makes: Sequence[Any], eqns: Sequence[core.JaxprEqn]
+  reads: Sequence[Any], makes: Sequence[Any], eqns: Sequence[Equation]
 ) -> Hashable:
   """Returns what is equal only for equations that compute the same.
 
@@ -111,12 +183,10 @@ def _constant(value: Any) -> Hashable:
 
 def _parameter(value: Any) -> Hashable:
   """Returns an equation's parameter, or what is equal only for equal ones."""
-  if isinstance(value, core.ClosedJaxpr):
-    constants = tuple(map(_constant, value.consts))
-    return constants, _parameter(value.jaxpr)
-  if isinstance(value, core.Jaxpr):
+  if is_program(value):
+    held = tuple(map(_constant, getattr(value, 'consts', ())))
     reads = *value.constvars, *value.invars
-    return structure(reads, value.outvars, value.eqns)
+    return held, structure(reads, value.outvars, value.eqns)
   if isinstance(value, tuple | list):
     return tuple(map(_parameter, value))
   if isinstance(value, float | np.generic | np.ndarray):
