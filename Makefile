@@ -16,7 +16,7 @@ $(error $(VENV) has Python $(call version,$(BIN)/python): add VENV=.venv-other, 
 endif
 endif
 
-.PHONY: train test test-random test-all lint format check-docs results \
+.PHONY: train test pytest test-random test-all lint format check-docs results \
 	stragglers paper evidence delays plotly docs clean
 
 train: $(VENV)/train.stamp
@@ -40,7 +40,9 @@ COMPILE := tests/conformance_test.py tests/benchmarks tests/docs tests/methods \
 	$(patsubst %,tests/islands/%_test.py, admission island pace regroup trainer) \
 	$(patsubst %,tests/training/%_test.py, damaged_runs mesh mesh_runs nnx resize)
 
-test: $(VENV)/test.stamp lint
+test: lint pytest
+
+pytest: $(VENV)/test.stamp
 	$(QUICK)
 
 # The same in a random order. `make test-random SEED=1` repeats one; the seed is
