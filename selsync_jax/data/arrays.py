@@ -12,6 +12,7 @@ from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.assignment import evaluation_schedule
 from selsync_jax.data.assignment import Schedule
 from selsync_jax.data.draws import bits
+from selsync_jax.data.ids import Check
 from selsync_jax.data.order import Order
 
 Examples = Mapping[str, np.ndarray]
@@ -107,6 +108,13 @@ def make_batch(
   return batch | {'mask': slots['mask']}
 
 
+def some_batches(dataset: 'IndexedDataset', split: str) -> Iterator[Examples]:
+  """Yields small batches of up to 64 examples, spread over a split."""
+  size = dataset.info.sizes[split]
+  for index in np.array_split(sample(size, 64), min(size, 8)):
+    yield dataset.transform(dataset.rows(split, index))
+
+
 @runtime_checkable
 class IndexedDataset(protocol.OpenDataset, Protocol):
   """A data set whose examples can be read in any order."""
@@ -121,6 +129,9 @@ class IndexedDataset(protocol.OpenDataset, Protocol):
 
   def rows(self, split: str, index: np.ndarray) -> Examples:
     """Returns stored examples, by their indices in a split."""
+
+  def trial(self, split: str) -> Iterator[Examples]:
+    """Yields what to check before training: all stored batches, or some."""
 
   def batches(
     self, split: str, schedule: Schedule, transform: KeyedTransform
@@ -164,6 +175,12 @@ class ArrayDataset(NamedTuple):
   def rows(self, split: str, index: np.ndarray) -> Examples:
     """See `IndexedDataset`."""
     return rows(self.splits[split], index)
+
+  def trial(self, split: str) -> Iterator[Examples]:
+    """See `IndexedDataset`."""
+    if self.transform is protocol.unchanged:
+      return iter([self.splits[split]])
+    return some_batches(self, split)
 
   def batches(
     self, split: str, schedule: Schedule, transform: KeyedTransform
@@ -214,6 +231,23 @@ class IndexedData(protocol.Data):
   """The data of a run's workers, whose examples can be read in any order."""
 
   dataset: IndexedDataset
+  inspect: Check | None = None  # Of every batch.
+
+  def checked(self, check):
+    """See `Data`."""
+    if check.inputs or check.targets:
+      for split in self.info.sizes:
+        for batch in self.dataset.trial(split):
+          check(split, batch)
+    return dataclasses.replace(self, inspect=check)
+
+  def _inspected(
+    self, split: str, batches: Iterator[protocol.Batch]
+  ) -> Iterator[protocol.Batch]:
+    for batch in batches:
+      if self.inspect:
+        self.inspect(split, batch)
+      yield batch
 
   def batches(self, workers, start, stop):
     """See `Data`."""
@@ -229,14 +263,16 @@ class IndexedData(protocol.Data):
 
     transform = train or _without_key(self.dataset.transform)
     keyed = schedule._replace(block=block)
-    return self.dataset.batches('train', keyed, transform)
+    batches = self.dataset.batches('train', keyed, transform)
+    return self._inspected('train', batches)
 
   def evaluation(self, split, batch_size, workers, total):
     """See `Data`."""
     examples = self.info.sizes[split]
     schedule = evaluation_schedule(examples, batch_size, workers, total)
     transform = _without_key(self.dataset.transform)
-    return self.dataset.batches(split, schedule, transform)
+    batches = self.dataset.batches(split, schedule, transform)
+    return self._inspected(split, batches)
 
   @property
   def fingerprint(self) -> dict[str, Any]:

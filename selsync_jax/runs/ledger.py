@@ -8,6 +8,7 @@ from jaxtyping import Float
 import numpy as np
 
 from selsync_jax.config import RunError
+from selsync_jax.models import tasks
 from selsync_jax.sync.traffic import Traffic
 
 # The columns that parts of a method report.
@@ -21,7 +22,7 @@ COLUMNS = REPORTED | {
   *('relative_change', 'relative_changes', 'synced', 'skipped', 'lssr'),
   *('bytes_per_worker', 'virtual_seconds', 'staleness', 'count', 'unequal'),
 }
-_NOT_MEANS = {'count', 'relative_change', 'synced', 'unequal'}
+_NOT_MEANS = {'count', 'relative_change', 'synced', 'unequal', tasks.WEIGHT}
 
 
 class NonFiniteError(RunError):
@@ -132,7 +133,8 @@ class Ledger:
   ) -> dict[str, Any]:
     """Counts one step; returns its row for `metrics.jsonl`.
 
-    Each metric is an array [workers]; its mean is over the finite values.
+    Each metric is an array [workers]. Its mean leaves out workers without an
+    example that counts; every other value that is not finite shows in the row.
     `seconds` is the wall-clock time of training so far.
     """
     totals = self.totals
@@ -140,6 +142,7 @@ class Ledger:
       leaf = int(metrics['unequal'][0])
       refuse_unequal(leaf, self.leaf_names, totals.steps + 1)
     counted = self.count(metrics)
+    scored = np.asarray(tasks.weight(metrics)) > 0  # NaN for one that rested.
     position, per_epoch = totals.position, self.steps_per_epoch
     rates = self.learning_rates
     totals.samples += int(metrics['count'].sum())
@@ -149,7 +152,7 @@ class Ledger:
       'step': totals.steps,
       **({'epoch': position / per_epoch} if per_epoch else {}),
       **{
-        name: _mean(values)
+        name: float(values[scored if scored.any() else ...].mean())
         for name, values in metrics.items()
         if name not in _NOT_MEANS
       },
@@ -232,8 +235,3 @@ class Ledger:
       'samples_per_second': self.samples_per_second,
       **({'injection_bytes': injected} if injected else {}),
     }
-
-
-def _mean(values: np.ndarray) -> float:
-  finite = values[np.isfinite(values)]
-  return float(finite.mean()) if finite.size else float('nan')

@@ -8,13 +8,15 @@ from jax import lax
 import jax.numpy as jnp
 
 from selsync_jax.devices.in_turn import in_loop
+from selsync_jax.models import tasks
 from selsync_jax.sync import flat
 from selsync_jax.sync import inner
 
 Loss = Callable[..., Any]
 """`(params, model_state, batch, key) -> loss, (metrics, model_state)`.
 
-Loss and metrics are means over the examples that `batch['mask']` selects."""
+Loss and metrics are means over the examples that `batch['mask']` selects, with
+the weights of `tasks.totals`."""
 
 Gradient = Callable[..., Any]
 """`(params, model_state, batch, key) -> grads, (metrics, model_state)`."""
@@ -44,7 +46,7 @@ def _accumulated(one: Gradient, pieces: int) -> Gradient:
     return jnp.moveaxis(x.reshape(-1, pieces, *x.shape[1:]), 1, 0)
 
   def accumulated(params, model_state, batch, key):
-    count = jnp.sum(batch['mask'], dtype=jnp.float32)
+    whole = tasks.totals(batch)
 
     def add(carry, piece):
       total, model_state = carry
@@ -54,7 +56,7 @@ def _accumulated(one: Gradient, pieces: int) -> Gradient:
       grads, (metrics, model_state) = one(
         here, model_state, examples, jax.random.fold_in(key, index)
       )
-      share = jnp.sum(examples['mask']) / jnp.maximum(count, 1)
+      share = tasks.weight(metrics) / jnp.maximum(tasks.weight(whole), 1)
       grads, metrics = jax.tree.map(lambda x: share * x, (grads, metrics))
       return (jax.tree.map(jnp.add, total, grads), model_state), metrics
 
@@ -66,6 +68,6 @@ def _accumulated(one: Gradient, pieces: int) -> Gradient:
     )
     grads = jax.tree.map(lambda x, p: x.astype(p.dtype), total, params)
     metrics = jax.tree.map(lambda x: jnp.sum(x, axis=0), metrics)
-    return grads, (metrics | {'count': count}, model_state)
+    return grads, (metrics | whole, model_state)
 
   return accumulated

@@ -19,7 +19,10 @@ from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
 from selsync_jax.config import lookup
 from selsync_jax.data import Data
+from selsync_jax.data import ids
 from selsync_jax.data import open_data
+from selsync_jax.data.protocol import DatasetInfo
+from selsync_jax.data.protocol import unchanged
 from selsync_jax.data.sources import DATASETS
 from selsync_jax.models import tasks
 from selsync_jax.runs import initial
@@ -119,6 +122,9 @@ def create_problem(settings: Settings) -> Problem:
   with config_errors('data'):
     task = lookup(tasks.TASKS, data.info.task)
     task = task._replace(prepare=data.info.prepare)
+  if DATASETS.is_own(data.info.name):
+    with DATASETS.errors(data.info.name, 'data'):
+      data = data.checked(_ids(data.info, task))
   per_epoch = data.assignment.steps_per_epoch
   steps = config.steps or _steps(config.epochs, per_epoch)
   learning_rate = _learning_rate(settings, per_epoch, steps)
@@ -146,6 +152,15 @@ def create_problem(settings: Settings) -> Problem:
   )
   _check(problem, config)
   return problem
+
+
+def _ids(info: DatasetInfo, task: tasks.Task) -> ids.Check:
+  """Returns the check of the token ids in a batch."""
+  inputs = [name for name in task.ids if name == task.inputs]
+  targets = [name for name in task.ids if name not in inputs]
+  if info.prepare is not unchanged:  # It may make ids of any numbers.
+    inputs.clear()
+  return ids.Check(tuple(targets), tuple(inputs), info.num_classes)
 
 
 def _steps(epochs: float, per_epoch: int) -> int:

@@ -177,6 +177,93 @@ def test_a_fully_masked_batch_has_zero_loss_and_zero_gradient():
   assert all((g == 0).all() for g in jax.tree.leaves(grads))
 
 
+def padded_text(rng):
+  """Text with tokens that do not count, among them all of one segment."""
+  batch = text(rng)
+  counted = rng.random(batch['targets'].shape) < 0.6
+  counted[3] = False
+  targets = np.where(counted, batch['targets'], -100)
+  return batch | {'targets': targets, 'loss_mask': counted}
+
+
+def test_tokens_outside_the_loss_mask_change_neither_scores_nor_gradient():
+  rng = np.random.default_rng(0)
+  batch = padded_text(rng)
+  model, key = Bigram(), jax.random.key(0)
+  params, state = tasks.init(model, LANGUAGE_MODELING, batch, key)
+  params = jax.tree.map(lambda x: 3 * x, params)
+  counted = batch['loss_mask'] & batch['mask'][:, None]
+  one_each = {  # A segment for each token that counts.
+    'inputs': batch['inputs'][counted][:, None],
+    'targets': batch['targets'][counted][:, None],
+    'mask': np.ones(counted.sum(), bool),
+  }
+  grad = jax.grad(tasks.train_loss(model, LANGUAGE_MODELING), has_aux=True)
+  grad = jax.jit(grad)
+  grads, (metrics, _) = grad(params, state, batch, key)
+  expected, (same, _) = grad(params, state, one_each, key)
+  assert metrics['count'] == 4
+  assert tasks.weight(metrics) == counted.sum()
+  for name in ('loss', 'accuracy'):
+    np.testing.assert_allclose(metrics[name], same[name], rtol=1e-6)
+  jax.tree.map(
+    lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), grads, expected
+  )
+  evaluate = tasks.eval_metric_sums(model, LANGUAGE_MODELING)
+  halves = [
+    evaluate(params, state, jax.tree.map(lambda x, i=i: x[i::2], batch))
+    for i in range(2)
+  ]
+  sums = jax.tree.map(np.add, *halves)
+  scores = tasks.dataset_metrics(LANGUAGE_MODELING, sums)
+  loss = float(same['loss'])
+  assert scores['loss'] == pytest.approx(loss, rel=1e-6)
+  assert scores['perplexity'] == pytest.approx(math.exp(loss), rel=1e-5)
+
+
+def test_brackets_outside_the_loss_mask_are_not_counted():
+  code = np.frombuffer(b'f(x)[y]\n  {z}\n' * 2, np.uint8).reshape(2, -1)
+  batch = {'inputs': code[:, :-1], 'targets': code[:, 1:]}
+  batch = jax.tree.map(jnp.int32, batch) | {'mask': jnp.ones(2, bool)}
+  known = jax.nn.one_hot(np.where(code == ord(')'), 0, code)[:, 1:], 256)
+
+  class Known(nn.Module):
+    def __call__(self, x, *, train):
+      return known
+
+  task, found = tasks.TASKS['code_modeling'], []
+  for mask in (batch['targets'] > 0, batch['targets'] != ord(')')):
+    evaluate = tasks.eval_metric_sums(Known(), task)
+    sums = evaluate({}, {}, batch | {'loss_mask': mask})
+    found.append(tasks.dataset_metrics(task, sums)['brackets'])
+  assert found == pytest.approx([2 / 3, 1])
+
+
+def test_a_batch_without_a_token_that_counts_has_zero_loss_and_gradient():
+  batch = padded_text(np.random.default_rng(0))
+  batch['loss_mask'] = np.zeros_like(batch['loss_mask'])
+  model, key = Bigram(), jax.random.key(0)
+  params, state = tasks.init(model, LANGUAGE_MODELING, batch, key)
+  loss = jax.value_and_grad(
+    tasks.train_loss(model, LANGUAGE_MODELING), has_aux=True
+  )
+  (value, (metrics, _)), grads = loss(params, state, batch, key)
+  assert value == metrics['loss'] == 0
+  assert all((g == 0).all() for g in jax.tree.leaves(grads))
+  sums = tasks.eval_metric_sums(model, LANGUAGE_MODELING)(params, state, batch)
+  scores = tasks.dataset_metrics(LANGUAGE_MODELING, sums)
+  assert all(map(math.isnan, scores.values()))
+
+
+def test_outputs_that_are_not_numbers_have_no_scores():
+  batch = {'label': jnp.zeros(8, int), 'mask': jnp.ones(8, bool)}
+  logits = jnp.ones((8, 10)).at[3].set(jnp.nan)
+  sums = tasks.metric_sums(CLASSIFICATION, logits, batch)
+  scores = tasks.dataset_metrics(CLASSIFICATION, sums)
+  assert {*scores} == {'loss', 'accuracy', 'top5'}
+  assert all(map(math.isnan, scores.values()))
+
+
 @pytest.mark.parametrize('task', [CLASSIFICATION, LANGUAGE_MODELING])
 def test_the_loss_of_bfloat16_scores_is_computed_in_float32(task):
   rng = np.random.default_rng(0)

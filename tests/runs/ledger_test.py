@@ -46,6 +46,23 @@ def test_a_session_without_a_step_has_no_throughput():
   assert ledger.summary()['samples_per_second'] is None
 
 
+def test_a_row_hides_no_loss_but_that_of_a_worker_that_took_no_step():
+  def row(loss, **more):
+    workers = len(loss)
+    metrics = {
+      'loss': np.float32(loss),
+      'count': np.full(workers, 4),
+      'synced': np.zeros(workers, bool),
+    }
+    return resumed(Totals()).enter(metrics | more, 0.0)['loss']
+
+  assert np.isnan(row([1, np.nan]))
+  assert row([1, np.inf]) == np.inf
+  assert row([1, np.nan], count=np.array([4, 0])) == 1
+  assert row([1, 0], _weight=np.float32([9, 0])) == 1  # It counts no token.
+  assert row([0, 0], _weight=np.float32([0, 0])) == 0
+
+
 def test_skips_in_a_row_are_counted_across_a_resume():
   bad = {
     'relative_change': np.array([1.0, np.nan]),

@@ -294,6 +294,36 @@ def test_pieces_are_every_kth_example_and_pass_batch_statistics_on():
     )
 
 
+def test_pieces_with_different_numbers_of_tokens_make_the_whole_gradient():
+  task, rng = tasks.TASKS['language_modeling'], np.random.default_rng(0)
+  inputs, targets = rng.integers(9, size=(2, 8, 5))
+  counted = rng.random((8, 5)) < 0.6
+  counted[::4] = False  # A whole piece.
+  batch = {
+    'inputs': inputs,
+    'targets': np.where(counted, targets, -1),
+    'loss_mask': counted,
+    'mask': np.arange(8) < 7,
+  }
+
+  class Bigram(nn.Module):
+    @nn.compact
+    def __call__(self, x, *, train):
+      del train
+      return nn.Embed(9, 9)(x)
+
+  start = tasks.init(Bigram(), task, batch, jax.random.key(0))
+  loss = tasks.train_loss(Bigram(), task)
+  one, other = (
+    gradient(loss, pieces)(*start, batch, jax.random.key(1))
+    for pieces in (1, 4)
+  )
+  assert np.abs(jax.tree.leaves(one)[0]).max() > 0
+  jax.tree.map(
+    lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), one, other
+  )
+
+
 @pytest.mark.slow
 def test_pieces_need_the_activations_of_one_and_fast_convolutions():
   model, temporary = models.create_model('convnet', 10), []
