@@ -17,6 +17,7 @@ from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.progress import Progress
 from selsync_jax.training.setup import Plan
+from selsync_jax.training.warnings import NotFiniteWarning
 
 
 class Due(NamedTuple):
@@ -49,13 +50,15 @@ class Hooks(contextlib.ExitStack):
     self._session, self._problem, self._plan = session, problem, plan
     self._evaluator = evaluator
     self._scores: Scores = {}  # Those of the newest step, if any.
+    self._not_finite = NotFiniteWarning()
     with contextlib.ExitStack() as stack:
       stack.enter_context(session.recording())
       takers = [session.write]
       if session.is_first:
         steps = problem.steps - ledger.totals.shift
         progress = Progress(session.step, steps, plan.config.log.seconds)
-        takers += [stack.enter_context(progress).show, *watches]
+        takers += [stack.enter_context(progress).show]
+        takers += [self._not_finite.watch, *watches]
       self._preemption = stack.enter_context(Preemption(plan.mapper.stopping))
       fetch = plan.config.log.fetch_every
       gather = plan.mapper.gather
@@ -168,4 +171,7 @@ class Hooks(contextlib.ExitStack):
     """
     mean = self._evaluator.consensus(shared)
     scores = self._scores or self._evaluator.scores(mean, 'validation')
-    return scores | self._evaluator.scores(mean, 'test')
+    scores |= self._evaluator.scores(mean, 'test')
+    if self._session.is_first:
+      self._not_finite.watch({'step': self._fetcher.totals.steps, **scores})
+    return scores

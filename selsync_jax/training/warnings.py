@@ -69,3 +69,26 @@ class OverflowWarning:
         f'{self.PATIENCE} steps; raise capacity, or leave it out',
         file=sys.stderr,
       )
+
+
+class NotFiniteWarning:
+  """A warning, printed once for each kind of loss, if it is not finite.
+
+  `on_nonfinite` looks at gradients alone, which may be finite all the same.
+  """
+
+  def __init__(self):
+    self._told: set[str] = set()
+
+  def watch(self, row: Mapping[str, Any]) -> None:
+    """Takes the row of a step, as in `metrics.jsonl`, or final scores."""
+    for name in ('loss', 'validation_loss', 'test_loss'):
+      if name not in self._told and not math.isfinite(row.get(name, 0)):
+        self._told.add(name)
+        what = name.replace('_', ' ')
+        where = ' on a worker' if name == 'loss' else ''
+        print(
+          f'step {row["step"]}: {what} is {row[name]}{where}; see the data, '
+          'the learning rate, and what the task computes',
+          file=sys.stderr,
+        )

@@ -1,13 +1,17 @@
-"""Warnings: a delta that no gradient's change reaches; messages too short."""
+"""Warnings: an unreachable delta, messages too short, a loss of NaN."""
 
 import math
 import re
 
+import numpy as np
 import pytest
 
 import selsync_jax as ss
+from selsync_jax.data import from_arrays
+from selsync_jax.training.warnings import NotFiniteWarning
 from selsync_jax.training.warnings import OverflowWarning
 from selsync_jax.training.warnings import SilenceWarning
+from tests.support import own_code
 from tests.support import short_runs
 
 
@@ -110,3 +114,40 @@ def test_only_100_steps_in_a_row_are_a_reason_to_warn(share, often, capsys):
     )
   said = capsys.readouterr().err
   assert said.count('step 160:') == len(said.splitlines()) == often
+
+
+def test_a_validation_loss_of_nan_says_so_and_leaves_no_accuracy(
+  tmp_path, capsys
+):
+  def images(value):
+    image = np.full((64, 8, 8, 1), value, np.float32)
+    return {'image': image, 'label': np.zeros(64, int)}
+
+  with own_code.forgotten():
+
+    @ss.register_dataset
+    def broken():
+      return from_arrays(
+        train=images(1),
+        validation=images(np.nan),
+        test=images(1),
+        task='classification',
+        num_classes=10,
+      )
+
+    fields = {'data__name': 'broken', 'steps': 4, 'batch_size': 4}
+    summary = short_runs.run(tmp_path / 'run', None, 'bsp', **fields)
+  said = capsys.readouterr().err
+  assert re.fullmatch(
+    r'step \d: validation loss is nan; see the data, .*\n', said
+  )
+  assert math.isnan(summary['validation_accuracy'])
+  assert summary['test_accuracy'] == 1
+
+
+def test_a_loss_that_is_not_finite_is_told_once(capsys):
+  warning = NotFiniteWarning()
+  for step, loss in enumerate([1.0, math.inf, math.nan, 1.0], 1):
+    warning.watch({'step': step, 'loss': loss})
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith('step 2: loss is inf on a worker; see the data, ')
