@@ -66,5 +66,11 @@ def figure(plot: Plot) -> Markup:
 
 
 def number(value: Any, text: str) -> str:
-  """Returns a number as text, with its exact value, unless `None`, as data."""
-  return text if value is None else _SECTIONS.number(repr(value), text)
+  """Returns a number as text, with its exact value, unless `None`, as data.
+
+  A line may break only before an interval, `[low, high]`.
+  """
+  if value is None:
+    return text
+  parts = [part.replace(' ', '\N{NO-BREAK SPACE}') for part in text.split(' [')]
+  return _SECTIONS.number(repr(value), ' ['.join(parts))

@@ -45,6 +45,11 @@ class Final(NamedTuple):
   seeds: Sequence[Tried | None]  # `None` for one that missed.
 
   @property
+  def title(self) -> str:
+    """The name, and the method with its settings."""
+    return f'{self.name}: {self.label}'
+
+  @property
   def values(self) -> list[float | None]:
     """The values by seed; `None` for one that missed."""
     return [run.value if run else None for run in self.seeds]
@@ -138,14 +143,14 @@ def write(
   """
   image_files.write([plotted], out)
   rows = [_row(i, each, out) for i, each in enumerate(tried, 1)]
-  head = ['', 'method', words, 'score', 'sent', 'seconds', '']
+  head = ['method', words, 'score', 'sent', 'seconds', '']
   body = [
     page.header(title, subtitle),
     page.table(
       'finals',
       FINALS,
-      ['', words, 'above tuned BSP, %', 'score', 'sent', 'seconds', 'method'],
-      [(final.name, _cells(final, finals[1])) for final in finals],
+      ['method', words, 'above tuned BSP, %', 'score', 'sent', 'seconds'],
+      [(final.title, _cells(final, finals[1])) for final in finals],
     ),
     page.figure(plotted),
     page.table(
@@ -176,7 +181,7 @@ def _cells(final: Final, bsp: Final) -> list[str | Markup]:
   costs: list[str | Markup] = ['–'] * 3
   if any(final.seeds):
     costs = _costs(*map(final.mean, ('score', 'sent', 'seconds')))
-  return [page.number(*final.cell), above, *costs, final.label]
+  return [page.number(*final.cell), above, *costs]
 
 
 def _costs(score: float, sent: float, seconds: float) -> list[str | Markup]:
@@ -193,12 +198,11 @@ def _row(
   value = '–' if tried.value is None else f'{tried.value:.4g}'
   address = os.path.relpath(tried.workdir, out)
   cells = [
-    tried.label,
     page.number(tried.value, value),
     *_costs(tried.score, tried.sent, tried.seconds),
     page.link(address, 'run'),
   ]
-  return f'{rank}', cells
+  return f'{rank}. {tried.label}', cells
 
 
 def show(finals: Sequence[Final], tried: Sequence[Tried], words: str) -> None:
@@ -212,5 +216,5 @@ def show(finals: Sequence[Final], tried: Sequence[Tried], words: str) -> None:
   table.add_section()
   table.caption = f'{FINALS}, below the line'
   for each in finals:
-    table.add_row(f'{each.name}: {each.label}', each.cell.text)
+    table.add_row(each.title, each.cell.text)
   rich.console.Console().print(table)

@@ -263,6 +263,8 @@ def test_the_best_score_within_a_budget(tmp_path):
   assert verdict.startswith('validation loss within 100 B per worker: ')
   text = (tmp_path / 'tune.html').read_text()
   assert 'above tuned BSP, %' in text
+  for row in ('recipe: ', 'tuned BSP: bsp, lr ', 'config: ', '1. '):
+    assert f'<th scope="row">{row}' in text
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import subprocess
 import pytest
 
 from selsync_jax.configs import digits
+from selsync_jax.report import page
 from selsync_jax.report import run_page
 from selsync_jax.training.train import train_and_evaluate
 
@@ -229,6 +230,31 @@ def show(browser, workdir, width, mode):
     features=[{'name': 'prefers-color-scheme', 'value': mode}],
   )
   return browser.open((workdir / 'report.html').as_uri())
+
+
+def test_all_columns_of_a_comparison_are_in_view_on_a_desk(browser, tmp_path):
+  cells = {
+    'validation accuracy': (0.85, '0.8500 ± 0.0255'),
+    'difference to BSP': (-0.0222, '-0.0222 [-0.0824, +0.0379]'),
+    'of BSP': (1.0, '100.0%'),
+    'sent per worker': (18.2e6, '18.2 MB'),
+    'LSSR': (0.917, '0.917 ± 0.058'),
+    'test accuracy': (0.85, '0.8500 ± 0.0147'),
+    'virtual seconds': (1.0, '1,234.5 ± 10.3'),
+    'waited': (1.0, '123.4 ± 10.3'),
+    'learning rate': (0.1, '0.1'),
+    'seeds': (3, '3'),
+    'steps': (3000, '3,000'),
+  }
+  row = 'fedavg, epochs 0.25', [page.number(*cell) for cell in cells.values()]
+  table = page.table('summary', 'Comparison', ['method', *cells], [row])
+  written = tmp_path / 'report.html'
+  written.write_text(page.page('Comparison', [table]))
+  assert show(browser, tmp_path, 1200, 'light') == []
+  seen = browser.evaluate(
+    "(e => [e.scrollWidth, e.clientWidth])(document.querySelector('.scroll'))"
+  )
+  assert seen[0] <= seen[1]
 
 
 def overlap(one, other):
