@@ -5,6 +5,7 @@
 
 from .cluster.processes import join as join
 from .commands.compare import compare as compare
+from .commands.compare import comparison as comparison
 from .commands.plan import plan as plan
 from .commands.train import train as train
 from .data.own import register_dataset as register_dataset

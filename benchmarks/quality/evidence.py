@@ -156,15 +156,6 @@ def measure(workload: Workload, options: argparse.Namespace) -> Result:
   return result
 
 
-def above(entry: Entry, bsp: Entry, field: str) -> list[float]:
-  """How far a score is above BSP's, in percent of it, seed by seed."""
-  scores, reference = entry.values(field), bsp.values(field)
-  return [
-    100 * (scores[seed] / reference[seed] - 1)
-    for seed in sorted(scores.keys() & reference.keys())
-  ]
-
-
 def table(found: Mapping[str, Outcome]) -> str:
   """The table of a task, in Markdown."""
   bsp = found[BSP]
@@ -179,17 +170,19 @@ def table(found: Mapping[str, Outcome]) -> str:
     *(f'measured at {ratio}:1' for ratio in measured),
   ]
   lines = [head, ['---', '---', *['---:'] * (len(head) - 2)]]
+  form = facts.column_form([[*e.values(field).values()] for e in done], '.4f')
   for name, outcome in found.items():
     entry, cells = outcome.entry, ['–'] * (len(head) - 2)
     recipe = f'{entry.label}, learning rate {entry.learning_rate:g}'
     if lost := len(entry.diverged):
       recipe += f' ({lost} of {lost + len(entry.runs)} seeds diverged)'
     if entry.runs:
-      difference = facts.interval(above(entry, bsp.entry, field), '+z.2f')
+      scores = entry.values(field)
+      above = facts.excess(scores, bsp.entry.values(field)).cell('+z.2f')
       times = outcome.seconds.values()
       cells = [
-        facts.spread([*entry.values(field).values()], '.4f').text,
-        '' if name == BSP else difference.text,
+        facts.spread([*scores.values()], form).text,
+        '' if name == BSP else above.text,
         *(f'{entry.mean(f"test_{each}"):.3f}' for each in more),
         f'{outcome.sent / bsp.sent:.1%}',
         facts.size(outcome.sent),

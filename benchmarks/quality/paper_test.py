@@ -7,6 +7,7 @@ from benchmarks.quality.paper import claim
 from benchmarks.quality.paper import table_one
 from benchmarks.quality.paper import workloads
 from benchmarks.quality.paper.__main__ import GROUPS
+from selsync_jax.report import facts
 from selsync_jax.runs.history import Run
 
 
@@ -39,13 +40,23 @@ def test_the_cost_of_an_average_gives_the_speed_up_back():
     ([0.02, 0.03, 0.04], 'holds'),
     ([-0.02, -0.03, -0.04], 'does not hold'),
     ([-0.02, 0.03, 0.02], 'cannot be told: the interval contains 0'),
-    ([0.02, 0.02], 'holds'),
-    ([0.0, 0.0], 'does not hold'),
-    ([0.02], 'cannot be told: the interval contains 0'),
+    ([0.02, 0.02, 0.02], 'cannot be told: the seeds show no spread'),
+    ([0.01, 0.02], 'cannot be told: the seeds show no spread'),
+    ([0.02], 'cannot be told: the seeds show no spread'),
   ],
 )
 def test_the_interval_over_seeds_decides(numbers, verdict):
-  assert claim.BETTER.verdict(numbers) == verdict
+  found = claim.found('', [], numbers, claim.BETTER, '+.2f', facts.ROUNDING)
+  assert found.verdict == verdict
+
+
+@pytest.mark.parametrize(
+  'numbers, verdict',
+  [([0.02] * 3, 'holds'), ([0.0] * 3, 'does not hold')],
+)
+def test_of_exact_numbers_equal_ones_decide(numbers, verdict):
+  found = claim.found('', [], numbers, claim.BETTER, '+.2f')
+  assert found.verdict == verdict
 
 
 def test_a_perplexity_that_float32_cannot_hold_is_judged(tmp_path):
@@ -55,7 +66,7 @@ def test_a_perplexity_that_float32_cannot_hold_is_judged(tmp_path):
     for loss in (317.6, 2.3)
   )
   task, _ = workloads.TASKS['transformer']
-  judge = claim.by_seed('', task.score, task.form, task.gain, claim.BETTER)
+  judge = claim.scored(task, claim.BETTER)
   assert judge([[fine, fine], [lost, lost]]).numbers == pytest.approx(
     [315.3] * 2
   )
@@ -83,8 +94,8 @@ def test_a_claim_is_judged_by_runs_that_were_trained(tmp_path):
     'LSSR', workloads.lssr, '.1f', workloads.smallest_rise, claim.BETTER, '+.1f'
   )
   local = claim.Claim('', '', judge, arms)
-  trials = [trial for arm in arms for trial in arm.trials(2, tmp_path)]
+  trials = [trial for arm in arms for trial in arm.trials(3, tmp_path)]
   runs.train_all(trials, 1)
-  found = local.finding(2, tmp_path)
+  found = local.finding(3, tmp_path)
   assert found.ours == 'LSSR. bsp: 0.0 ± 0.0; selsync, delta 1000: 0.9 ± 0.0'
-  assert found.judged == '+0.9, equal in 2' and found.verdict == 'holds'
+  assert found.judged == '+0.9, equal in 3' and found.verdict == 'holds'

@@ -47,6 +47,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   about = 'Runs at a time; they share the devices.'
   line.flag('jobs', about, flags.whole(1), '1')
   line.flag('out', 'Folder. Default: runs/compare-CONFIG.', flags.folder)
+  about = (
+    'Columns of the tables and the CSV file, in this order: "of BSP,seconds". '
+    'Default: eleven; LaTeX has no seconds of this machine.'
+  )
+  line.flag('columns', about, _columns)
+  about = 'One of the methods, which the others are compared to. Default: bsp.'
+  line.flag('baseline', about)
   line.flag('into', 'Markdown file to insert the table into.', pathlib.Path)
   options = line.parse(arguments)
   swept = [field for field, _ in options.sweep or []]
@@ -57,19 +64,46 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   kind = ['compare', *['simulate'] * options.simulate]
   name = '-'.join([*kind, *config_file.names(options.file)])
   options.out = options.out or pathlib.Path('runs', name)
+  methods = _methods(options)
+  options.trials = _trials(options, methods)
+  if options.baseline and options.baseline not in methods:
+    raise ConfigError(
+      f'--baseline={options.baseline}: must be one of {", ".join(methods)}'
+    )
+  return options
+
+
+def _columns(text: str) -> list[str]:
+  """Reads the names of columns."""
+  from selsync_jax.report import comparison_table  # Imports NumPy.
+
+  names = [comparison_table.column_name(name) for name in flags.names(text)]
+  scores = 'validation_', 'test_'
+  for name in names:
+    if name not in comparison_table.COLUMNS and not name.startswith(scores):
+      raise ValueError(
+        f'{name!r} is not one of validation_METRIC, test_METRIC, '
+        f'{", ".join(comparison_table.COLUMNS)}'
+      )
+  return names
+
+
+def _trials(
+  options: argparse.Namespace, methods: Sequence[str]
+) -> list['Trial']:
+  """Returns the runs of methods."""
   from selsync_jax.commands import trials  # Imports NumPy.
 
-  options.trials = trials.list_trials(
+  return trials.list_trials(
     options.file,
     options.fields,
-    _methods(options),
+    methods,
     options.out,
     sweeps=dict(options.sweep or []),
     learning_rates=options.lrs or [],
     seeds=options.seeds,
     simulate=options.simulate,
   )
-  return options
 
 
 def _methods(options: argparse.Namespace) -> list[str]:
@@ -147,6 +181,8 @@ def compare(
   seeds: int = 3,
   jobs: int = 1,
   simulate: bool = False,
+  columns: Sequence[str] = (),
+  baseline: str | None = None,
 ) -> 'Comparison':
   """Compares methods as the command `compare` does, each run in a process.
 
@@ -160,10 +196,12 @@ def compare(
     seeds: the number of seeds, from the config's on.
     jobs: the number of runs at a time.
     simulate: whether to simulate the runs on the virtual cluster.
+    columns: the columns of the tables, by name, as in `--columns`.
+    baseline: one of the methods, which the others are compared to.
 
   Returns:
-    The comparison: its table `rows`, the sentence about the `best`, the path of
-    its `page`, and the table as `markdown`.
+    The comparison: the sentence about the `best`, the path of its `page`, the
+    table as `markdown`, and its numbers as `records`, see `comparison`.
 
   Raises:
     ConfigError: for a value that breaks its rule, before any work.
@@ -177,6 +215,8 @@ def compare(
       f'--seeds={seeds}',
       f'--jobs={jobs}',
       f'--simulate={simulate}',
+      *([f'--columns={",".join(columns)}'] if columns else []),
+      *([f'--baseline={baseline}'] if baseline else []),
       *config_file.arguments(fields),
     ]
   )
@@ -184,6 +224,33 @@ def compare(
 
   processes = pool.Processes(jobs)
   return _run(options, processes, processes.run)
+
+
+def comparison(folder: str | pathlib.Path) -> list[dict[str, Any]]:
+  """Returns the table of a finished comparison, a dictionary for each method.
+
+  Numbers are means over seeds: `validation_accuracy`, `lssr`, `of_bsp`,
+  `bytes_per_worker`, and all others of `summary.json`. `NAME_sd` is a standard
+  deviation. `difference` is that to the baseline on validation, with a 95%
+  interval from `difference_low` to `difference_high`. A number that is not
+  finite, or that so few seeds do not show, is `None`. This is useful for a
+  table or a figure of your own: `pandas.DataFrame(ss.comparison(folder))`.
+
+  Args:
+    folder: the folder of the comparison.
+
+  Raises:
+    ConfigError: if there is none.
+  """
+  from selsync_jax.runs import files
+
+  path = pathlib.Path(folder, f'{TABLE}.json')
+  found = files.read(path, dict[str, Any]) or {}
+  if 'records' not in found:
+    raise ConfigError(
+      f'{path}: holds no table; run the command of the comparison again'
+    )
+  return found['records']
 
 
 def _run(
@@ -197,11 +264,15 @@ def _run(
 
   with workdir.claimed(options.out, '--out'):
     pool.run_all(options.trials, options.jobs, processes, run)
-  from selsync_jax.report import comparison  # Imports matplotlib.
+  from selsync_jax.report import comparison as report  # Imports matplotlib.
   from selsync_jax.report import comparison_table
 
-  found = comparison.write(options.trials, options.out)
-  comparison_table.show(found.rows)
+  baseline = None
+  if options.baseline:
+    labels = {trial.label for trial in _trials(options, [options.baseline])}
+    baseline = comparison_table.Baseline(options.baseline, labels)
+  found = report.write(options.trials, options.out, options.columns, baseline)
+  comparison_table.show(found.shown)
   print(f'{found.best}.\n{found.page}')
   if options.into:
     marked.insert(found.markdown, options.into, TABLE)

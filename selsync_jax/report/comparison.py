@@ -19,6 +19,7 @@ from selsync_jax.report import page
 from selsync_jax.report import pareto_plot
 from selsync_jax.report import plots
 from selsync_jax.report import run_page
+from selsync_jax.report.comparison_table import Baseline
 from selsync_jax.report.comparison_table import Entry
 from selsync_jax.report.comparison_table import metric_of
 from selsync_jax.report.comparison_table import Table
@@ -33,6 +34,7 @@ NUMBERS = (
   'they were normal'
 )
 """What the numbers of the tables are."""
+_ON_TERMINAL = 'of_bsp', 'lssr', 'seconds', 'virtual_seconds'
 
 
 class Comparison(NamedTuple):
@@ -41,34 +43,70 @@ class Comparison(NamedTuple):
   rows: Table
   best: str  # The sentence about the best method.
   page: pathlib.Path
+  records: list[dict[str, Any]]  # See `comparison_table.records`.
+  shown: Table  # The columns for a terminal.
 
   @property
   def markdown(self) -> str:
     """The table, what its numbers are, and the sentence."""
     table = comparison_table.markdown(self.rows)
-    return f'{table}\n{NUMBERS.capitalize()}.\n\n{self.best}.\n'
+    numbers = NUMBERS[0].upper() + NUMBERS[1:]
+    return f'{table}\n{numbers}.\n\n{self.best}.\n'
 
 
-def write(trials: Sequence[Trial], out: pathlib.Path) -> Comparison:
-  """Writes the comparison of runs, which are finished or have diverged."""
+def write(
+  trials: Sequence[Trial],
+  out: pathlib.Path,
+  columns: Sequence[str] | None = None,
+  baseline: Baseline | None = None,
+) -> Comparison:
+  """Writes the comparison of runs, which are finished or have diverged.
+
+  Args:
+    trials: the runs.
+    out: the folder of the comparison.
+    columns: the names of the columns of each table. By default, LaTeX leaves
+      out the seconds of this machine, and a terminal more than that.
+    baseline: the methods that the others are compared to, by default BSP.
+  """
   entries = comparison_table.read_entries(trials)
   best_rates = comparison_table.choose_rates(entries)
   chosen = [entry for entry in best_rates if entry.runs]
   if not chosen:
     raise ConfigError('nothing to compare: every run diverged')
-  rows = comparison_table.table(chosen)
+  comparison_table.check_columns(chosen, columns or ())
+  default = comparison_table.default_columns(chosen)
+
+  def table(names):
+    return comparison_table.table(chosen, columns or names, baseline)
+
+  rows = table(default)
+  on_terminal = [
+    name
+    for name in default
+    if name in _ON_TERMINAL or name.startswith('validation_')
+  ]
   best = comparison_table.verdict(best_rates)
   groups = {entry.label: list(entry.runs.values()) for entry in chosen}
   metrics = dict.fromkeys([metric_of(chosen), 'loss'])
   fronts = [pareto_plot.plot(chosen, metric) for metric in metrics]
   figures = fronts + plots.shared_plots(groups)
   image_files.write(figures, out, ('png', 'svg', 'pdf'))
-  found = Comparison(rows, best, out / f'{NAME}.html')
+  found = Comparison(
+    rows,
+    best,
+    out / f'{NAME}.html',
+    comparison_table.records(chosen, baseline),
+    table(on_terminal),
+  )
   files.write(out / f'{NAME}.md', found.markdown)
-  table = comparison_table.latex(rows)
-  files.write(out / f'{NAME}.tex', f'% {NUMBERS}\n{table}')
-  comparison_table.write_csv(entries, chosen, out / f'{NAME}.csv')
-  files.write_json(out / f'{NAME}.json', _provenance(trials, out))
+  latex = comparison_table.latex(table([n for n in default if n != 'seconds']))
+  files.write(out / f'{NAME}.tex', f'% {NUMBERS}\n{latex}')
+  comparison_table.write_csv(
+    entries, chosen, out / f'{NAME}.csv', columns, baseline
+  )
+  about = _provenance(trials, out) | {'records': found.records}
+  files.write_json(out / f'{NAME}.json', about)
   runs = [run for entry in chosen for run in entry.runs.values()]
   has_rates = len(entries) > len(best_rates)
   subtitle = f'{facts.shared_setting(runs)}; {NUMBERS}'
@@ -113,13 +151,15 @@ def _provenance(trials: Sequence[Trial], out: pathlib.Path) -> dict[str, Any]:
 
 
 def _undecided(chosen: Sequence[Entry]) -> list[Markup]:
+  if max(len(entry.runs) for entry in chosen) < facts.FEWEST:
+    return []  # The headline says that so few seeds tell nothing apart.
   rows = [
     (label, ['; '.join(others) or 'none'])
     for label, others in comparison_table.undecided(chosen).items()
   ]
   title = f'What the seeds do not tell apart by validation {metric_of(chosen)}'
-  head = ['method', '95% interval of the differences contains 0']
-  return [page.table('undecided', title, head, rows)] if rows else []
+  head = ['method', '95% interval of the differences contains 0, or is unknown']
+  return [page.table('undecided', title, head, rows)]
 
 
 def _table(name: str, title: str, rows: Table) -> Markup:

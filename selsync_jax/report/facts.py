@@ -1,6 +1,6 @@
 """A run in words and numbers: its score, costs, settings and provenance."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import datetime
 import math
 import statistics
@@ -36,6 +36,16 @@ def size(count: float) -> str:
   return f'{count:.3g} TB'
 
 
+FEWEST = 3
+"""The fewest seeds that show how far seeds differ; fewer cannot rank."""
+ROUNDING = 1e-6
+"""A share of a score that rounding can make: a few units of float32."""
+_EXACT = 1e-12  # Rounding of float64, in numbers of about 1.
+_LARGEST = 1e7
+"""Larger means are written with an exponent."""
+_COUNTS = 'no seed', 'one seed', 'two seeds'
+
+
 def deviation(values: Sequence[float]) -> float:
   """Returns the sample standard deviation; NaN if a value is."""
   return float(np.std(values, ddof=1))  # statistics.stdev fails for NaN.
@@ -46,52 +56,171 @@ def spread(values: Sequence[float], form: str) -> Cell:
   if not values:
     return Cell(None, '–')
   mean = statistics.fmean(values)
+  if abs(mean) >= _LARGEST:
+    form = '.4g'
   text = format(mean, form)
   if len(values) > 1:
     text += f' ± {format(deviation(values), form.lstrip("+"))}'
   return Cell(mean, text)
 
 
-def bounds(differences: Sequence[float]) -> tuple[float, float]:
-  """Returns the 95% confidence interval of the mean of paired differences.
+def column_form(groups: Iterable[Sequence[float]], form: str) -> str:
+  """Returns the format of a column of means and deviations.
 
-  It assumes that they are a random sample from a normal distribution (Student's
-  t). A single one says nothing: the interval is infinite. Equal ones show no
-  spread, so both bounds are their value, and how far others would be off is not
-  known; rounding may tell equal ones apart.
+  The decimals show two digits of the smallest deviation that is more than
+  rounding. Without one, the format is `form`.
 
-  >>> [round(bound, 3) for bound in bounds([0.01, 0.02, 0.03])]
-  [-0.005, 0.045]
+  >>> column_form([[6.94, 7.03, 7.06], [8.0, 8.0, 8.0]], '.4f')
+  '.3f'
+  >>> column_form([[0.97, 0.98, 0.99]], '.1%'), column_form([[0.97]], '.1%')
+  ('.1%', '.1%')
   """
-  count = len(differences)
-  if count < 2:
-    return -math.inf, math.inf
-  mean = statistics.fmean(differences)
-  if np.ptp(differences) <= 1e-12:
-    return mean, mean
-  from scipy import stats  # Takes most of a second to import.
+  found = [
+    sd
+    for values in groups
+    if len(values) > 1
+    and math.isfinite(sd := deviation(values))
+    and sd > ROUNDING * max(map(abs, values))
+  ]
+  if not found:
+    return form
+  start, kind = form.partition('.')[0], '%' if form.endswith('%') else 'f'
+  decimals = 1 - math.floor(math.log10(min(found))) - 2 * (kind == '%')
+  return f'{start}.{max(decimals, 0)}{kind}'
 
-  quantile = float(stats.t.ppf(0.975, count - 1))
-  margin = quantile * deviation(differences) / math.sqrt(count)
-  return mean - margin, mean + margin
 
+class Difference(NamedTuple):
+  """The differences of two methods' scores, seed by seed.
 
-def interval(differences: Sequence[float], form: str) -> Cell:
-  """Returns the mean of paired differences, and its `bounds`, if there are any.
+  This is the one place that judges whether seeds tell methods apart. Fewer than
+  `FEWEST` seeds do not. Differences that agree to rounding, such as those of
+  accuracies with equally many more right answers, do not either: the spread is
+  then unknown, not zero.
 
-  >>> interval([0.01, 0.02, 0.03], '+.2f').text
-  '+0.02 [-0.00, +0.04]'
-  >>> interval([0.01, 0.01], '+.2f').text
-  '+0.01, equal in 2'
+  Attributes:
+    values: the differences by seed, of the seeds that both have.
+    resolution: a range of differences that is rounding; `None` if the numbers
+      are exact counts, so that equal ones mean that the seed does not matter.
   """
-  count = len(differences)
-  if count < 2:
-    return spread(differences, form)
-  mean = statistics.fmean(differences)
-  low, high = bounds(differences)
-  if low == high:
-    return Cell(mean, f'{mean:{form}}, equal in {count}')
-  return Cell(mean, f'{mean:{form}} [{low:{form}}, {high:{form}}]')
+
+  values: Mapping[int, float]
+  resolution: float | None
+
+  @property
+  def is_equal(self) -> bool:
+    """Whether the differences agree to rounding."""
+    resolution = _EXACT if self.resolution is None else self.resolution
+    return bool(np.ptp([*self.values.values()]) <= resolution)
+
+  @property
+  def bounds(self) -> tuple[float, float]:
+    """The 95% confidence interval of the mean; infinite where it is unknown.
+
+    It assumes that the differences are a random sample from a normal
+    distribution (Student's t).
+    """
+    values = list(self.values.values())
+    count = len(values)
+    if count < FEWEST:
+      return -math.inf, math.inf
+    mean = statistics.fmean(values)
+    if self.is_equal:
+      is_exact = self.resolution is None
+      return (mean, mean) if is_exact else (-math.inf, math.inf)
+    from scipy import stats  # Takes most of a second to import.
+
+    quantile = float(stats.t.ppf(0.975, count - 1))
+    margin = quantile * deviation(values) / math.sqrt(count)
+    return mean - margin, mean + margin
+
+  @property
+  def is_told(self) -> bool:
+    """Whether the seeds tell the two apart: the interval does not contain 0."""
+    low, high = self.bounds
+    return low > 0 or high < 0
+
+  def cell(self, form: str) -> Cell:
+    """Returns the mean and its `bounds`, if they are known.
+
+    >>> seeds = {0: 0.01, 1: 0.02, 2: 0.03}
+    >>> Difference(seeds, 1e-6).cell('+.2f').text
+    '+0.02 [-0.00, +0.04]'
+    >>> Difference(dict.fromkeys(seeds, 0.01), 1e-6).cell('+.2f').text
+    '+0.01, equal in 3'
+    >>> Difference({0: 0.01, 1: 0.02}, 1e-6).cell('+.3f').text
+    '+0.015'
+    """
+    if not self.values:
+      return Cell(None, '–')
+    mean = statistics.fmean(self.values.values())
+    text = f'{mean:{form}}'
+    if len(self.values) >= FEWEST:
+      low, high = self.bounds
+      text += (
+        f', equal in {len(self.values)}'
+        if self.is_equal
+        else f' [{low:{form}}, {high:{form}}]'
+      )
+    return Cell(mean, text)
+
+
+def difference(
+  scores: Mapping[int, float], others: Mapping[int, float]
+) -> Difference:
+  """Returns how far scores by seed are above others."""
+  shared = sorted(scores.keys() & others.keys())
+  every = [abs(each[seed]) for each in (scores, others) for seed in shared]
+  largest = max(filter(math.isfinite, every), default=0.0)
+  values = {seed: scores[seed] - others[seed] for seed in shared}
+  return Difference(values, ROUNDING * largest)
+
+
+def excess(
+  scores: Mapping[int, float], others: Mapping[int, float]
+) -> Difference:
+  """Returns how far scores by seed are above others, in percent of those."""
+  shared = sorted(scores.keys() & others.keys())
+  values = {
+    seed: 100 * (scores[seed] / others[seed] - 1)
+    for seed in shared
+    if others[seed]
+  }
+  return Difference(values, 100 * ROUNDING)
+
+
+class Contender(NamedTuple):
+  """A method in a headline."""
+
+  name: str
+  result: str  # Its score and its price.
+  cost: float
+  scores: Mapping[int, float]  # By seed.
+
+
+def doubt(best: Contender, others: Sequence[Contender]) -> str:
+  """Returns the end of a headline: how sure the best is, and what is cheapest.
+
+  It names the cheapest of the methods that the seeds do not tell from the best
+  one. It is empty if the seeds tell all others from it.
+  """
+  alike = [
+    other
+    for other in others
+    if not difference(best.scores, other.scores).is_told
+  ]
+  if not alike:
+    return ''
+  if (count := len(best.scores)) < FEWEST:
+    text = f'; {_COUNTS[count]} cannot rank methods'
+  else:
+    names = '; '.join(other.name for other in alike)
+    if len(alike) > 3:
+      names = f'{len(alike)} others'
+    text = f'; its seeds do not tell it from {names}'
+  cheapest = min([best, *alike], key=lambda each: each.cost)
+  if cheapest is best:
+    return f'{text}; none of these is cheaper'
+  return f'{text}; the cheapest of these: {cheapest.name}, {cheapest.result}'
 
 
 # The name in the table, and the format, of fields of summary.json.
@@ -202,9 +331,18 @@ def setting(config: Mapping[str, Any]) -> str:
   return ', '.join(known)
 
 
-def quality(run: Run, metric: str, scores: Sequence[float]) -> str:
-  """Describes the mean and the deviation of scores of runs such as `run`."""
+def quality(
+  run: Run,
+  metric: str,
+  scores: Sequence[float],
+  column: Iterable[Sequence[float]] = (),
+) -> str:
+  """Describes the mean and the deviation of scores of runs such as `run`.
+
+  The number of decimals is that of all scores in `column`.
+  """
   form = '.1%' if run.is_share(metric, scores) else '.4g'
+  form = column_form([scores, *column], form)
   return f'validation {metric} {spread(scores, form).text}'
 
 

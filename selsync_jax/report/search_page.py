@@ -59,35 +59,68 @@ class Final(NamedTuple):
     return statistics.fmean(getattr(run, field) for run in self.seeds if run)
 
   @property
-  def cell(self) -> Cell:
-    """The mean and the spread over seeds, and how many missed."""
-    reached = [value for value in self.values if value is not None]
-    mean, text = facts.spread(reached, '.4g')
-    if missed := len(self.seeds) - len(reached):
+  def reached(self) -> dict[int, float]:
+    """The values of the seeds that did not miss, by their index."""
+    return {
+      i: value for i, value in enumerate(self.values) if value is not None
+    }
+
+  def cell(self, form: str) -> Cell:
+    """Returns the mean and the spread over seeds, and how many missed."""
+    mean, text = facts.spread(list(self.reached.values()), form)
+    if missed := len(self.seeds) - len(self.reached):
       text += f', {missed} of {len(self.seeds)} never'
     return Cell(mean, text)
 
   def above(self, other: 'Final') -> Cell:
-    """How far its values are above another one's, seed by seed, in percent."""
-    pairs = zip(self.values, other.values, strict=True)
-    ratios = [x / y for x, y in pairs if x is not None and y]
-    return facts.interval([100 * (ratio - 1) for ratio in ratios], '+z.2f')
+    """Returns how far its values are above another one's, in percent."""
+    return facts.excess(self.reached, other.reached).cell('+z.2f')
+
+
+def _form(finals: Sequence[Final]) -> str:
+  """Returns the format of the values of all."""
+  groups = [list(final.reached.values()) for final in finals]
+  return facts.column_form(groups, '.4g')
 
 
 def verdict(finals: Sequence[Final], words: str, is_time: bool) -> str:
-  """Describes the first, the recipe, beside the second, which is tuned BSP."""
+  """Describes the first, the recipe, beside the second, which is tuned BSP.
+
+  It also says how sure that is, and which of all is the cheapest that the seeds
+  do not tell from the recipe.
+  """
   recipe, bsp, *_ = finals
-  line = f'{words}: {recipe.cell.text} by {recipe.label}; {bsp.cell.text} by '
-  line += 'tuned BSP'
+  form = _form(finals)
+  line = f'{words}: {recipe.cell(form).text} by {recipe.label}; '
+  line += f'{bsp.cell(form).text} by tuned BSP'
   every = all(None not in each.seeds for each in (recipe, bsp))
   if is_time and every and recipe.label != bsp.label:
     ratio = bsp.mean('value') / recipe.mean('value')
     line += f', {ratio:.2g} times as long'
+
+  def contender(final):
+    sent = final.mean('sent')
+    text = f'{final.cell(form).text} for {facts.size(sent)} per worker'
+    return facts.Contender(final.name, text, sent, final.reached)
+
+  others = {
+    final.label: contender(final)
+    for final in finals
+    if final.label != recipe.label
+    and len(final.reached) >= max(len(recipe.reached), 1)
+  }
+  if recipe.reached:
+    line += facts.doubt(contender(recipe), [*others.values()])
   return line
 
 
 def front(tried: Sequence[Tried], metric: str, higher: bool) -> figure.Plot:
-  """Plots the scores of trials over what they cost, by method."""
+  """Plots the scores of trials over what they cost, by method.
+
+  Trials that sent nothing are left out, unless none did: they were stopped
+  before their workers first met.
+  """
+  tried = [each for each in tried if each.sent] or tried
   y, panels = figure.spanning([[t.score for t in tried]]), []
   costs = {
     'sent': ('bytes sent per worker', 'B'),
@@ -113,7 +146,8 @@ def front(tried: Sequence[Tried], metric: str, higher: bool) -> figure.Plot:
     'front',
     f'Validation {metric} of the trials against cost',
     'Each trial where it reached the target or, if it did not, its best score. '
-    'A line joins those that no other beats in both score and cost.',
+    'A line joins those that no other beats in both score and cost. Trials '
+    'that sent nothing are left out.',
     panels,
     columns=2,
     compares_x=False,
@@ -142,6 +176,7 @@ def write(
   shares by choice, by title.
   """
   image_files.write([plotted], out)
+  form = _form(finals)
   rows = [_row(i, each, out) for i, each in enumerate(tried, 1)]
   head = ['method', words, 'score', 'sent', 'seconds', '']
   body = [
@@ -150,7 +185,7 @@ def write(
       'finals',
       FINALS,
       ['method', words, 'above tuned BSP, %', 'score', 'sent', 'seconds'],
-      [(final.title, _cells(final, finals[1])) for final in finals],
+      [(final.title, _cells(final, finals[1], form)) for final in finals],
     ),
     page.figure(plotted),
     page.table(
@@ -176,12 +211,12 @@ def write(
   return path
 
 
-def _cells(final: Final, bsp: Final) -> list[str | Markup]:
+def _cells(final: Final, bsp: Final, form: str) -> list[str | Markup]:
   above = '' if final is bsp else page.number(*final.above(bsp))
   costs: list[str | Markup] = ['–'] * 3
   if any(final.seeds):
     costs = _costs(*map(final.mean, ('score', 'sent', 'seconds')))
-  return [page.number(*final.cell), above, *costs]
+  return [page.number(*final.cell(form)), above, *costs]
 
 
 def _costs(score: float, sent: float, seconds: float) -> list[str | Markup]:
@@ -216,5 +251,5 @@ def show(finals: Sequence[Final], tried: Sequence[Tried], words: str) -> None:
   table.add_section()
   table.caption = f'{FINALS}, below the line'
   for each in finals:
-    table.add_row(each.title, each.cell.text)
+    table.add_row(each.title, each.cell(_form(finals)).text)
   rich.console.Console().print(table)

@@ -177,7 +177,7 @@ def test_the_page_shows_the_figures_and_links_to_the_runs(compared):
   assert links == [f'{run}/seed0/report.html' for run in (SELSYNC, BSP)]
 
 
-def test_latex_has_the_table(compared):
+def test_latex_has_the_table_without_the_seconds_of_this_machine(compared):
   (about, begin, _, head, _, *lines, _, end) = (
     (compared[0] / 'comparison.tex').read_text().splitlines()
   )
@@ -185,10 +185,42 @@ def test_latex_has_the_table(compared):
   assert begin.startswith(r'\begin{tabular}{lr') and end == r'\end{tabular}'
   assert head.startswith(r'method & validation accuracy & difference to BSP & ')
   for line, row in zip(lines, rows_of(compared[0]), strict=True):
+    assert row.pop('seconds')
     cells = line.removesuffix(r' \\').split(' & ')
     assert [cell.replace(r'\%', '%').replace('--', '–') for cell in cells] == [
       *row.values()
     ]
+
+
+def test_columns_and_baseline_hold_for_every_form_of_the_table(
+  compared, data_dir, tmp_path
+):
+  out = shutil.copytree(compared[0], tmp_path / 'copy')
+  printed = compare(
+    *(out, data_dir, '--lrs=0.1', '--baseline=selsync'),
+    '--columns=test loss,of BSP,difference,seconds',
+  )
+  head = ['test loss', 'of BSP', 'difference to selsync', 'seconds']
+  selsync, bsp = rows_of(out)
+  assert [*bsp] == ['method', *head]
+  losses, scores = (
+    [summary(out, folder)[f] for folder in (SELSYNC, BSP)]
+    for f in ('test_loss', 'validation_accuracy')
+  )
+  assert bsp['test loss'] == f'{losses[1]:.4f}'
+  assert selsync['difference to selsync'] == '–'
+  above = scores[1] - scores[0]
+  assert bsp['difference to selsync'] == f'{above:+.4f}'
+  latex = (out / 'comparison.tex').read_text()
+  assert f'method & {" & ".join(head)} ' in latex
+  with (out / 'comparison.csv').open() as file:
+    lines = list(csv.DictReader(file))
+  own = ['label', 'seed', 'chosen', 'test_loss', 'of_bsp']
+  assert [*lines[1]] == [*own, 'difference', 'seconds']
+  assert float(lines[1]['difference']) == above and not lines[0]['difference']
+  assert 'difference' in printed and 'LSSR' not in printed
+  with pytest.raises(ConfigError, match=r'^--columns=test_top7: is not one'):
+    compare(out, data_dir, '--lrs=0.1', '--columns=test_top7')
 
 
 def test_what_it_takes_to_repeat_it_is_kept(compared):
@@ -248,6 +280,18 @@ def test_compare_in_python_returns_what_the_command_writes(
   assert list(found.rows) == LABELS
   assert found.page == out / 'comparison.html'
   assert found.markdown == (out / 'comparison.md').read_text()
+  assert ss.comparison(out) == found.records
+  for record, label, folder in zip(
+    found.records, LABELS, (SELSYNC, BSP), strict=True
+  ):
+    run = summary(out, folder)
+    assert record['method'] == label and record['seeds'] == 1
+    assert {k: record[k] for k in run if k != 'method'} == pytest.approx(
+      {k: v for k, v in run.items() if k != 'method'}
+    )
+    assert record['test_loss_sd'] is record['difference_low'] is None
+  with pytest.raises(ConfigError, match='holds no table; run the command of'):
+    ss.comparison(tmp_path)
   assert f'{found.best}.' in capsys.readouterr().out
 
 
@@ -293,6 +337,14 @@ def test_a_folder_with_runs_of_another_config_is_refused(compared, data_dir):
     (['--seeds=0'], '--seeds=0: must be a whole number of at least 1'),
     (['--lrs=0.1;1'], '--lrs=0.1;1: must be numbers above 0 with commas'),
     (['--lrs=0x'], '--lrs=0x: must be numbers above 0 with commas'),
+    (
+      ['--columns=of BSP,accuracy'],
+      "--columns=of BSP,accuracy: 'accuracy' is not one of validation_METRIC, ",
+    ),
+    (
+      ['--baseline=local_sgd'],
+      '--baseline=local_sgd: must be one of selsync, bsp',
+    ),
     (['--methods='], '--methods=: must be names with commas between them'),
     (
       ['--methods=sgd'],

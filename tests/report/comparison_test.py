@@ -87,12 +87,13 @@ def test_a_score_that_is_not_finite_is_shown_as_nan_and_decides_nothing():
   )
   row = comparison_table.table([wild, bsp])['fedavg']
   assert row['validation perplexity'].text == 'nan ± nan'
-  assert row['difference to BSP'].text == '+nan [+nan, +nan]'
+  assert row['difference to BSP'].text == '+nan'
   assert comparison_table.undecided([wild, bsp]) == {
     'fedavg': ['bsp'],
     'bsp': ['fedavg'],
   }
-  assert comparison_table.verdict([wild, bsp]).startswith('Best of 2: bsp, ')
+  said = comparison_table.verdict([wild, bsp])
+  assert said.startswith('Best mean of 2: bsp, ')
 
 
 def test_a_score_that_is_not_finite_is_on_no_front():
@@ -116,26 +117,49 @@ def test_the_difference_to_bsp_is_taken_seed_by_seed():
   bsp = entry('bsp', 0.1, {0: (0.9, 0), 1: (0.7, 0), 2: (0.8, 0)})
   ours = entry('selsync, delta 1', 0.1, {0: (0.91, 0.5), 1: (0.71, 0.7)})
   row = comparison_table.table([bsp, ours])['selsync, delta 1']
-  assert row['difference to BSP'].text == '+0.0100, equal in 2'
-  assert row['validation accuracy'].text == '0.8100 ± 0.1414'
-  assert row['test accuracy'].text == '0.6000 ± 0.1414'
+  assert row['difference to BSP'].text == '+0.01'
+  assert row['validation accuracy'].text == '0.81 ± 0.14'
+  assert row['test accuracy'].text == '0.60 ± 0.14'
   assert row['sent per worker'].text == '150 B'
   assert row['of BSP'].text == '15.0%'
 
 
+def apart(*values, scale=1.0):
+  """The difference of scores that are near `scale`, one for each seed."""
+  others = dict.fromkeys(range(len(values)), scale)
+  scores = {seed: scale + value for seed, value in enumerate(values)}
+  return facts.difference(scores, others)
+
+
 def test_the_interval_of_a_difference_is_students():
   """With three, the quantile of t is 4.3027: table of Gosset, 1908."""
-  differences = [0.01, 0.03, 0.05]
   margin = 4.3027 * 0.02 / math.sqrt(3)
   low, high = 0.03 - margin, 0.03 + margin
-  text = facts.interval(differences, '+.4f').text
+  text = apart(0.01, 0.03, 0.05).cell('+.4f').text
   assert text == f'+0.0300 [{low:+.4f}, {high:+.4f}]'
 
 
-def test_differences_that_are_not_finite_or_small_are_not_called_equal():
-  nan = facts.interval([math.nan, math.nan], '+.4f').text
-  assert nan == '+nan [+nan, +nan]'
-  assert 'equal' not in facts.interval([1e-7, 2e-7, 3e-7], '+.4f').text
+def test_differences_that_are_not_finite_are_not_called_equal():
+  nan = apart(math.nan, math.nan, math.nan)
+  assert nan.cell('+.4f').text == '+nan [+nan, +nan]' and not nan.is_told
+
+
+@pytest.mark.parametrize(
+  'found, text',
+  [
+    (apart(0.0111), '+0.0111'),
+    (apart(0.0111, 0.0111 + 6e-8), '+0.0111'),
+    (apart(0.3, 0.4), '+0.3500'),
+    (apart(0.0111, 0.0111, 0.0111 + 6e-8), '+0.0111, equal in 3'),
+    (apart(2e-6, 4e-6, 3e-6, scale=8.0), '+0.0000, equal in 3'),
+  ],
+)
+def test_few_seeds_and_differences_that_agree_to_rounding_tell_nothing(
+  found, text
+):
+  """Accuracies are float32, so those of as many right answers may differ."""
+  assert found.bounds == (-math.inf, math.inf) and not found.is_told
+  assert found.cell('+.4f').text == text
 
 
 def test_a_method_is_compared_to_bsp_of_as_many_workers():
@@ -151,17 +175,39 @@ def test_a_method_is_compared_to_bsp_of_as_many_workers():
   assert found == ['–', '–', '+0.1000', '+0.3000']
 
 
+def test_any_method_can_be_what_others_are_compared_to():
+  entries = [
+    entry('bsp', 0.1, {0: (0.5, 0), 1: (0.6, 0), 2: (0.7, 0)}),
+    entry('local_sgd, period 8', 0.1, {0: (0.6, 0), 1: (0.75, 0), 2: (0.8, 0)}),
+  ]
+  local = comparison_table.Baseline('local_sgd', ['local_sgd, period 8'])
+  title = 'difference to local_sgd'
+  columns = ['difference', 'test_accuracy', 'steps']
+  bsp, own = comparison_table.table(entries, columns, local).values()
+  assert [*bsp] == [title, 'test accuracy', 'steps']
+  assert bsp[title].text == '-0.12 [-0.19, -0.04]' and own[title].text == '–'
+  first, second = comparison_table.records(entries, local)
+  assert first['difference'] == pytest.approx(-0.35 / 3)
+  assert first['difference_low'] == pytest.approx(-0.1884, abs=1e-4)
+  assert first['validation_accuracy_sd'] == pytest.approx(0.1)
+  assert second['difference'] is None and second['difference_low'] is None
+
+
 def test_without_bsp_there_is_no_difference_to_it():
   row = comparison_table.table([entry('fedavg', 0.1, {0: (0, 0.9)})])['fedavg']
   assert row['difference to BSP'].text == '–'
 
 
 def test_the_best_is_chosen_by_validation_and_its_spread_is_named():
-  low = entry('bsp', 0.1, {0: (0.60, 0.9), 1: (0.70, 0.9)})
-  high = entry('selsync, delta 1', 0.1, {0: (0.80, 0.1), 1: (0.82, 0.1)})
-  assert comparison_table.verdict([low, high]) == (
-    'Best of 2: selsync, delta 1, validation accuracy 81.0% ± 1.4% for 15.0% '
-    'of the traffic of BSP; its seeds do not tell it from bsp'
+  low, high = {0: 0.60, 1: 0.70, 2: 0.80}, {0: 0.80, 1: 0.82, 2: 0.84}
+  entries = [
+    entry(name, 0.1, {seed: (x, 1 - x) for seed, x in scores.items()})
+    for name, scores in {'bsp': low, 'selsync, delta 1': high}.items()
+  ]
+  assert comparison_table.verdict(entries) == (
+    'Best of 2: selsync, delta 1, validation accuracy 82.0% ± 2.0% for 20.0% '
+    'of the traffic of BSP; its seeds do not tell it from bsp; none of these '
+    'is cheaper'
   )
 
 
@@ -185,22 +231,57 @@ def test_methods_are_told_apart_by_their_differences_seed_by_seed():
   }
   verdict = comparison_table.verdict
   assert verdict([bsp, better]).endswith(' of the traffic of BSP')
-  assert verdict([better, wild]).endswith(
-    '; its seeds do not tell it from fedprox'
+  assert '; its seeds do not tell it from fedprox; ' in verdict([better, wild])
+
+
+@pytest.mark.parametrize(
+  'seeds, start, doubt',
+  [
+    (1, 'Best mean of 2: gossip', 'one seed cannot rank methods'),
+    (2, 'Best mean of 2: gossip', 'two seeds cannot rank methods'),
+    (3, 'Best of 2: gossip', 'its seeds do not tell it from top_k'),
+  ],
+)
+def test_the_headline_names_the_cheapest_that_seeds_do_not_tell_from_the_best(
+  seeds, start, doubt
+):
+  """With each seed, one of 180 images is between the two."""
+  wide, cheap = (
+    entry(
+      name,
+      0.1,
+      {seed: ((right + seed) / 180, 0) for seed in range(seeds)},
+      bytes_per_worker=sent,
+    )
+    for name, right, sent in (('gossip', 170, 863), ('top_k', 169, 7))
   )
+  said = comparison_table.verdict([wide, cheap])
+  assert said.startswith(f'{start}, validation accuracy 9')
+  assert f' for 86.3% of the traffic of BSP; {doubt}; the cheapest ' in said
+  _, cheapest = said.split('; the cheapest of these: ')
+  assert cheapest.startswith('top_k, validation accuracy 9')
+  assert cheapest.endswith(' for 0.7% of the traffic of BSP')
+  assert comparison_table.undecided([wide, cheap]) == {
+    'gossip': ['top_k'],
+    'top_k': ['gossip'],
+  }
 
 
-def test_one_seed_has_no_interval():
-  entries = [entry(name, 0.1, {0: (0.9, 0.9)}) for name in ('bsp', 'fedavg')]
-  assert comparison_table.undecided(entries) == {}
-  said = comparison_table.verdict(entries)
-  assert said.endswith('; one seed, so the spread is not known')
+def test_one_method_is_not_ranked():
+  said = comparison_table.verdict([entry('bsp', 0.1, {0: (0.9, 0.9)})])
+  assert said == (
+    'Best of 1: bsp, validation accuracy 90.0% for 10.0% of the traffic of BSP'
+  )
 
 
 def test_a_method_that_diverges_with_one_seed_is_not_the_best():
   safe = entry('bsp', 0.1, {0: (0.8, 0.8), 1: (0.8, 0.8)})
   wild = entry('fedavg', 0.1, {0: (0.9, 0.9)}, diverged=[1])
-  assert comparison_table.verdict([wild, safe]).startswith('Best of 2: bsp, ')
+  said = comparison_table.verdict([wild, safe])
+  assert said == (
+    'Best of 2: bsp, validation accuracy 80.0% ± 0.0% for 15.0% of the traffic '
+    'of BSP'
+  )
 
 
 def test_a_method_that_diverges_with_every_seed_is_named():
@@ -217,6 +298,26 @@ def test_the_spread_is_the_sample_standard_deviation(values):
   mean, deviation = map(float, cell.text.split(' ± '))
   assert mean == pytest.approx(np.mean(values), abs=1e-6)
   assert deviation == pytest.approx(np.std(values, ddof=1), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+  'groups, form, shown',
+  [
+    (
+      [[6.9377, 6.9988, 7.0599], [7.1, 7.1, 7.1]],
+      '.4g',
+      ['6.999 ± 0.061', '7.100 ± 0.000'],
+    ),
+    ([[1204.0, 1235.0, 1266.0]], '.4f', ['1235 ± 31']),
+    ([[0.9718, 0.9750, 0.9782]], '.1%', ['97.50% ± 0.32%']),
+    ([[0.9, 0.9 + 6e-8]], '.3f', ['0.900 ± 0.000']),
+    ([[1e20, 3e20]], '.4f', ['2e+20 ± 1.414e+20']),
+    ([[math.nan, 1.0], []], '.4f', ['nan ± nan', '–']),
+  ],
+)
+def test_the_digits_of_a_column_follow_its_smallest_spread(groups, form, shown):
+  form = facts.column_form(groups, form)
+  assert [facts.spread(values, form).text for values in groups] == shown
 
 
 @given(

@@ -81,15 +81,18 @@ class Range(NamedTuple):
   """The rule: a claim holds if its number lies between two bounds.
 
   It holds if the whole 95% interval over seeds does, does not hold if the whole
-  interval is outside, and cannot be told otherwise.
+  interval is outside, and cannot be told otherwise: also where the seeds show
+  no spread (`facts.Difference`).
   """
 
   low: float = -math.inf
   high: float = math.inf
 
-  def verdict(self, numbers: Sequence[float]) -> str:
+  def verdict(self, numbers: facts.Difference) -> str:
     """Returns the verdict on a number of every seed, in words."""
-    least, most = facts.bounds(numbers)
+    least, most = numbers.bounds
+    if math.isinf(least):
+      return 'cannot be told: the seeds show no spread'
     if self.low < least and most < self.high:
       return 'holds'
     if most <= self.low or least >= self.high:
@@ -159,7 +162,8 @@ def by_seed(
   form: str,
   number: Callable[..., float],
   rule: Range,
-  signed: str = '+.4f',
+  signed: str,
+  resolution: float | None = None,
 ) -> Judge:
   """Returns the judge of a number that every seed has.
 
@@ -170,6 +174,8 @@ def by_seed(
     number: what is judged of one seed, from its runs in the order of the arms.
     rule: which numbers are as claimed.
     signed: the format of the number.
+    resolution: a range of numbers that is rounding; `None` for exact ones, such
+      as counts of steps and times on the virtual clock.
   """
 
   def judge(groups):
@@ -178,9 +184,30 @@ def by_seed(
       for runs in groups
     ]
     numbers = [number(*runs) for runs in zip(*groups, strict=True)]
-    return found(what, parts, numbers, rule, signed)
+    return found(what, parts, numbers, rule, signed, resolution)
 
   return judge
+
+
+def scored(
+  task: Task, rule: Range, number: Callable[..., float] | None = None
+) -> Judge:
+  """Returns the judge of scores on the test split.
+
+  Args:
+    task: what is trained.
+    rule: which gains are as claimed.
+    number: the gain, from the runs; by default, that of the first of two.
+  """
+  return by_seed(
+    task.metric,
+    task.score,
+    task.form,
+    number or task.gain,
+    rule,
+    '+.4f',
+    facts.ROUNDING,
+  )
 
 
 def found(
@@ -189,11 +216,13 @@ def found(
   numbers: Sequence[float],
   rule: Range,
   form: str,
+  resolution: float | None = None,
 ) -> Finding:
   """Returns the finding of numbers that are judged, and of what is shown."""
+  judged = facts.Difference(dict(enumerate(numbers)), resolution)
   return Finding(
     f'{what}. {"; ".join(parts)}',
-    rule.verdict(numbers),
-    facts.interval(numbers, form).text,
+    rule.verdict(judged),
+    judged.cell(form).text,
     numbers,
   )

@@ -20,6 +20,7 @@ from benchmarks.quality.paper.claim import BETTER
 from benchmarks.quality.paper.claim import by_seed
 from benchmarks.quality.paper.claim import Claim
 from benchmarks.quality.paper.claim import Range
+from benchmarks.quality.paper.claim import scored
 from benchmarks.quality.paper.claim import Task
 from benchmarks.quality.paper.claim import WORSE
 from selsync_jax.runs.history import Run
@@ -109,7 +110,7 @@ def eager() -> Iterator[Claim]:
       f'With all workers 50 to 400 ms late, eager-SGD in mode {mode} is '
       f'{theirs.words} BSP (eager-SGD, ResNet-32)',
       f'{theirs.accuracy} against 92.6',
-      by_seed('accuracy', SKEWED.score, '.4f', SKEWED.gain, theirs.rule),
+      scored(SKEWED, theirs.rule),
       arms,
     )
     yield Claim(

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from benchmarks.quality.paper.claim import Arm
 from benchmarks.quality.paper.claim import AS_GOOD
 from benchmarks.quality.paper.claim import BETTER
-from benchmarks.quality.paper.claim import by_seed
 from benchmarks.quality.paper.claim import Claim
+from benchmarks.quality.paper.claim import scored
 from benchmarks.quality.paper.claim import Task
 
 NONIID = Task(
@@ -27,7 +27,7 @@ def _arm(alpha: float, beta: float, delta: float) -> Arm:
 
 def claims() -> Iterator[Claim]:
   """Yields the claims about injection."""
-  better = by_seed('accuracy', NONIID.score, '.4f', NONIID.gain, BETTER)
+  better = scored(NONIID, BETTER)
   for setting in SETTINGS:
     delta = setting[-1]
     words = f'SelSync with injection {setting}'
@@ -47,18 +47,16 @@ def claims() -> Iterator[Claim]:
   yield Claim(
     f'Of the three, {last} is the best',
     CURVES,
-    by_seed(
-      'accuracy',
-      NONIID.score,
-      '.4f',
-      lambda best, *rest: min(NONIID.gain(best, other) for other in rest),
+    scored(
+      NONIID,
       AS_GOOD,
+      lambda best, *rest: min(NONIID.gain(best, other) for other in rest),
     ),
     (_arm(*last), *(_arm(*setting) for setting in others)),
   )
   yield Claim(
     f'SelSync with injection {last} is as good as BSP',
     CURVES,
-    by_seed('accuracy', NONIID.score, '.4f', NONIID.gain, AS_GOOD),
+    scored(NONIID, AS_GOOD),
     (_arm(*last), Arm(NONIID, 'bsp')),
   )

@@ -19,6 +19,7 @@ from benchmarks.quality.paper.claim import by_seed
 from benchmarks.quality.paper.claim import Claim
 from benchmarks.quality.paper.claim import MARGIN
 from benchmarks.quality.paper.claim import Range
+from benchmarks.quality.paper.claim import scored
 from benchmarks.quality.paper.claim import Task
 from benchmarks.quality.paper.claim import WORSE
 from selsync_jax.runs.history import Run
@@ -119,13 +120,7 @@ def beside_bsp(name: str, workload: str, arm: Arm, words: str = '') -> Claim:
     f'{name}{words} is {"worse than" if is_worse else "as good as"} BSP with '
     f'{workload} (Table I)',
     f'{row.score} against {table_one.BSP[workload].score}',
-    by_seed(
-      task.metric,
-      task.score,
-      task.form,
-      task.gain,
-      WORSE if is_worse else AS_GOOD,
-    ),
+    scored(task, WORSE if is_worse else AS_GOOD),
     (arm, Arm(task, 'bsp')),
   )
 
@@ -157,7 +152,7 @@ def bounds(workload: str, arms: Mapping[str, Arm], words: str = '') -> Claim:
     f'SSP with s = 100 is better than with s = 200{words} with {workload} '
     '(Table I)',
     ', '.join(f'{table_one.TABLE[workload][name].score}' for name in arms),
-    by_seed(task.metric, task.score, task.form, task.gain, BETTER),
+    scored(task, BETTER),
     tuple(arms.values()),
   )
 
@@ -178,7 +173,7 @@ def far() -> Iterator[Claim]:
 
 def claims(task: Task, workload: str) -> Iterator[Claim]:
   """Yields the claims of the paper about a workload, for a task."""
-  form, bsp = task.form, Arm(task, 'bsp')
+  bsp = Arm(task, 'bsp')
   arms = {
     name: Arm(task, method, is_simulated=method.startswith('ssp'))
     for name, method in table_one.METHODS.items()
@@ -216,13 +211,13 @@ def claims(task: Task, workload: str) -> Iterator[Claim]:
     f'Averages of parameters are {words} averages of gradients with '
     f'{workload}, delta 0.25',
     theirs,
-    by_seed(task.metric, task.score, form, task.gain, rule),
+    scored(task, rule),
     (Arm(task, ABLATION), Arm(task, GRADIENTS)),
   )
   yield Claim(
     f'SelDP is better than DefDP with {workload}, delta 0.25, averages of '
     'gradients',
     ROTATION[workload],
-    by_seed(task.metric, task.score, form, task.gain, BETTER),
+    scored(task, BETTER),
     (Arm(task, GRADIENTS), Arm(task, f'{GRADIENTS}+data.partition=defdp')),
   )
