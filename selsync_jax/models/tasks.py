@@ -55,6 +55,9 @@ class Task(NamedTuple):
   # Their names begin with `_`, and they are not reported: derived metrics are
   # functions of their means, too.
   counted: Callable[[Any, Batch], dict[str, Array]] = lambda outputs, batch: {}
+  # `outputs -> names` of metrics that such outputs decide, whatever the model
+  # predicts. Evaluations leave them out.
+  certain: Callable[[Any], Sequence[str]] = lambda outputs: ()
   # From the input in a batch to what the model reads, on the device.
   prepare: Callable[[Any], Any] = lambda inputs: inputs
   # Names of arrays of token ids, whole numbers below the number of classes.
@@ -77,6 +80,11 @@ def classification(
     'accuracy': correct[:, 0],
     'top5': jnp.any(correct, axis=-1),
   }
+
+
+def _certain(logits: Float[Array, 'batch classes']) -> Sequence[str]:
+  """Returns `top5` where every class is among the first five."""
+  return ['top5'] if logits.shape[-1] <= 5 else []
 
 
 def language_modeling(
@@ -139,6 +147,7 @@ TASKS = Registry(
       units={'loss': 'nats'}
       | dict.fromkeys(('accuracy', 'top5'), 'share of examples'),
       goal=Goal('accuracy', higher=('accuracy', 'top5')),
+      certain=_certain,
     ),
     'language_modeling': Task(
       'inputs',
@@ -487,6 +496,8 @@ def eval_metric_sums(
   def evaluate(params, model_state, batch):
     outputs = _apply(model, task, params, model_state, batch)
     sums = metric_sums(task, outputs, batch)
+    for name in task.certain(outputs):
+      del sums[name]
     return sums | _sums(task.counted(outputs, batch), batch)
 
   return evaluate

@@ -19,7 +19,7 @@ _VOTES = 'votes to synchronize'
 def plot(run: Run) -> figure.Plot:
   """Plots Δ(g) of each worker, delta, and synchronized steps (figure 5)."""
   step, workers = run.column('step'), run.changes.shape[1]
-  x = figure.Axis((step[0] - 0.5, step[-1] + 0.5), 'steps', ticks=8)
+  x = figure.Axis((step[0] - 0.5, step[-1] + 0.5), 'steps', ticks=8, whole=True)
   y = _axis(run.changes, run.threshold)
   ends = figure.Axis((0, 1), ticks=0)
   panels = [figure.Panel('synchronized', x, ends, [_synced(run)], 16)]
@@ -33,6 +33,8 @@ def plot(run: Run) -> figure.Plot:
       marks = _strip(run, i, y)
       panels.append(figure.Panel(f'worker {i}: Δ(g)', x, y, marks, height))
   title = 'When workers synchronize'
+  if run.threshold is None:
+    title = 'Gradient changes'
   return figure.Plot('changes', title, _caption(run), panels, 0)
 
 
@@ -43,7 +45,10 @@ def _caption(run):
     'logarithmic axis.'
   )
   if run.threshold is None:
-    text += ' No threshold on it is recorded.'
+    text += (
+      ' No threshold on it is recorded, so it does not say why the workers '
+      'synchronized.'
+    )
   else:
     text += (
       f' A worker that reaches {_delta(run.threshold)} votes to '

@@ -118,6 +118,7 @@ class Axis(NamedTuple):
   log: bool = False  # Whether the axis is logarithmic.
   ticks: int = 4  # The approximate number of ticks; 0 for none.
   names: Sequence[str] = ()  # Labels of ticks at 0, 1, ..., instead of numbers.
+  whole: bool = False  # Whether only whole numbers have ticks.
 
   @property
   def has_prefixes(self) -> bool:

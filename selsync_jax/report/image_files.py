@@ -180,7 +180,9 @@ def _set_axis(axis: Any, described: figure.Axis) -> None:
     axis.set_ticks([])
     axis.axes.spines[['left', 'bottom']].set_visible(False)
     return
-  locator = ticker.MaxNLocator(ticks, steps=[1, 2, 5, 10], min_n_ticks=1)
+  locator = ticker.MaxNLocator(
+    ticks, steps=[1, 2, 5, 10], min_n_ticks=1, integer=described.whole
+  )
   if described.log:
     axis.axes.set(**{f'{axis.axis_name}scale': 'log'})
     subs = (1, 2, 5) if described.is_short else (1,)

@@ -185,6 +185,8 @@ def _axis(axis: figure.Axis) -> dict[str, Any]:
   if axis.names:
     names, places = list(axis.names), list(range(len(axis.names)))
     described |= {'tickvals': places, 'ticktext': names, 'showgrid': False}
+  elif axis.whole and np.ptp(axis.limits) <= axis.ticks:
+    described |= {'tick0': 0, 'dtick': 1}
   elif not axis.ticks:
     described |= {'showticklabels': False, 'showgrid': False}
   if axis.has_prefixes:

@@ -36,6 +36,11 @@ def of_run(run: Run, metric: str, bsp: Run | None = None) -> figure.Plot:
     groups['validation, BSP'] = [bsp]
     extra = ' BSP: the run beside this one with the same config.'
   trained = ', and of the training batches' if _has(run, metric) else ''
+  if trained and len(run.rows) >= _LONG:
+    extra += (
+      ' Gray band: 80% of the training batches around a step; the gray line is '
+      'their median.'
+    )
   return _plot(groups, metric, f'{trained}.', extra, run)
 
 
@@ -78,6 +83,7 @@ def _plot(
     paid = [run.column(cost) for run in runs]
     ticks = 2 if unit else 4  # A tick with a unit is wide.
     x = figure.from_zero(paid, label, unit, ticks)
+    x = x._replace(whole=cost in ('step', 'samples'))
     title = with_unit(metric, runs) if not panels else ''
     panels.append(figure.Panel(title, x, y, [*trained, *scores]))
   caption = (

@@ -1,6 +1,6 @@
 """The figures of a report, in their order."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import contextlib
 import glob
 import pathlib
@@ -16,11 +16,14 @@ from selsync_jax.report import run_plots
 from selsync_jax.report.figure import Plot
 from selsync_jax.runs import files
 from selsync_jax.runs import history
+from selsync_jax.runs import ledger
 from selsync_jax.runs import records
 from selsync_jax.runs.history import Run
 
 # Sections of a config that do not change what is trained.
 _IRRELEVANT = ('sync', 'checkpoint', 'log')
+# Columns of built-in parts that have no figure of their own.
+_UNDRAWN = {'budget_threshold', 'senders', 'renewed'}
 _NON_IID = ('by_label', 'dirichlet')  # Partitions that are uneven on purpose.
 
 
@@ -30,7 +33,10 @@ def all_plots(runs: Sequence[Run]) -> list[Plot]:
     (run,) = runs
     bsp = find_bsp(run)
     metrics = [metric_plot.of_run(run, name, bsp) for name in run.metrics]
-    return [*_behavior(run), *_shared(runs, metrics), *_labels(run)]
+    first, last = _behavior(run), _labels(run)
+    if run.threshold is None:  # The changes decide nothing.
+      first, last = [], [*first, *last]
+    return [*first, *_shared(runs, metrics), *last]
   plots = shared_plots({run.name: [run] for run in runs})
   for of_run in (_behavior, _labels):
     plots += [_named_after(run, plot) for run in runs for plot in of_run(run)]
@@ -55,15 +61,31 @@ def shared_plots(groups: Mapping[str, Sequence[Run]]) -> list[Plot]:
 
 def _shared(runs: Sequence[Run], metrics: Sequence[Plot]) -> list[Plot]:
   plots = [run_plots.communication(runs), *metrics]
-  columns = {column for run in runs for column in run.rows[-1]}
+  columns = dict.fromkeys(column for run in runs for column in run.rows[-1])
   if 'lr' in columns:
     plots.append(run_plots.learning_rate(runs))
   if 'selection' in columns:
     plots.append(run_plots.selection(runs))
+  if fields := _reported(runs, columns):
+    plots.append(run_plots.reported(runs, fields))
   stale = [run for run in runs if run.outcome.get('staleness')]
   if stale := [run for run in stale if _has(run, 'staleness')]:
     plots.append(run_plots.staleness(stale))
   return plots
+
+
+def _reported(runs: Sequence[Run], columns: Iterable[str]) -> list[str]:
+  """Returns the columns that no other figure draws."""
+  drawn = {name for run in runs for name in run.metrics}
+  drawn |= ledger.COLUMNS - _UNDRAWN
+  return [
+    column
+    for column in columns
+    if column not in drawn
+    and not column.endswith('_quantiles')
+    and not history.is_score(column)
+    and all(run.shows(column) for run in runs)
+  ]
 
 
 def _behavior(run: Run) -> list[Plot]:

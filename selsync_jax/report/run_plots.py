@@ -75,9 +75,27 @@ def selection(runs: Sequence[Run]) -> figure.Plot:
   )
 
 
+def reported(runs: Sequence[Run], fields: Sequence[str]) -> figure.Plot:
+  """Plots columns that parts of a method, or a custom loop, add to the rows."""
+  x, panels = _steps(runs), []
+  for field in fields:
+    marks = _lines(runs, field)
+    y = figure.spanning(figure.columns(marks))
+    panels.append(figure.Panel(field.replace('_', ' '), x, y, marks))
+  return figure.Plot(
+    'reported',
+    'Also recorded',
+    'The other numbers that are recorded at each step, as means over workers: '
+    'those that parts of a method report, for example.',
+    panels,
+    columns=2,
+  )
+
+
 def _steps(runs: Sequence[Run], ticks: int = 4) -> figure.Axis:
   steps = [run.column('step') for run in runs]
-  return figure.from_zero(steps, 'steps', ticks=ticks)
+  axis = figure.from_zero(steps, 'steps', ticks=ticks)
+  return axis._replace(whole=True)
 
 
 def _lines(runs: Sequence[Run], field: str) -> list[figure.Line]:
@@ -109,7 +127,7 @@ def _bsp(runs: Sequence[Run]) -> list[figure.Line]:
 def labels(counts: Int[np.ndarray, 'workers labels']) -> figure.Plot:
   """Plots a bar per label, in a strip per worker."""
   label = np.arange(counts.shape[1])
-  x = figure.Axis((-0.5, len(label) - 0.5), 'label', ticks=10)
+  x = figure.Axis((-0.5, len(label) - 0.5), 'label', ticks=10, whole=True)
   y = figure.from_zero([counts.ravel()], ticks=2)
   height, panels = figure.strip_height(len(counts)), []
   for i, row in enumerate(counts):
@@ -140,7 +158,8 @@ def staleness(runs: Sequence[Run]) -> figure.Plot:
   title, widths = 'share of gradients', np.diff(edges)
   if len(runs) == 1:
     marks = [figure.Bars(title, middles, shares[0], widths, 'blue')]
-  x = figure.Axis((edges[0], edges[-1]), 'updates in between', ticks=10)
+  limits, label = (edges[0], edges[-1]), 'updates in between'
+  x = figure.Axis(limits, label, ticks=10, whole=True)
   return figure.Plot(
     'staleness',
     'Staleness of gradients',

@@ -49,6 +49,21 @@ def test_top_1_and_top_5_accuracy_count_labels_among_the_best_scores(classes):
   np.testing.assert_allclose(sums['loss'], loss, rtol=1e-5)
 
 
+class Unchanged(nn.Module):
+  """A model whose inputs are its scores."""
+
+  def __call__(self, x, train):
+    return x
+
+
+@pytest.mark.parametrize('classes, scored', [(3, False), (5, False), (6, True)])
+def test_top5_is_scored_only_where_a_prediction_can_miss(classes, scored):
+  logits, batch = labeled(8, classes, np.random.default_rng(0))
+  evaluate = tasks.eval_metric_sums(Unchanged(), CLASSIFICATION)
+  sums = evaluate({}, {}, batch | {'image': jnp.asarray(logits)})
+  assert ('top5' in sums) == scored
+
+
 def test_a_label_whose_score_is_nan_is_not_correct():
   batch = {'label': jnp.arange(1, 9), 'mask': jnp.ones(8, bool)}
   metrics = CLASSIFICATION.example_metrics(jnp.full((8, 10), jnp.nan), batch)

@@ -1,9 +1,11 @@
 """Figures: their axes, and the files that show them."""
 
+import numpy as np
 import pytest
 
 from selsync_jax.report import figure
 from selsync_jax.report import image_files
+from selsync_jax.report import interactive
 from selsync_jax.report.figure import Axis
 from selsync_jax.report.figure import Band
 from selsync_jax.report.figure import Bars
@@ -21,6 +23,17 @@ def test_an_axis_is_logarithmic_only_if_that_shows_all_values(values, log):
   axis = figure.spanning([values])
   assert axis.log == log
   assert axis.limits[0] < min(values) and max(values) < axis.limits[1]
+
+
+@pytest.mark.parametrize('limits', [(-0.5, 2.5), (0, 1), (0, 9.5), (0, 5000)])
+def test_an_axis_of_whole_numbers_has_no_ticks_between_them(limits):
+  axis = Axis(limits, ticks=10, whole=True)
+  plot = Plot('', '', '', [Panel('', axis, Axis((0, 1)), [])])
+  ticks = image_files.draw(plot).axes[0].get_xticks()
+  assert len(ticks) > 1 and (ticks == np.round(ticks)).all()
+  shown = interactive.describe(plot)['wide']['xaxis1']
+  if limits[1] - limits[0] <= 10:  # Of a longer axis, plotly's steps are whole.
+    assert (shown['tick0'], shown['dtick']) == (0, 1)
 
 
 def test_a_file_has_the_legend_of_its_figure():

@@ -1,6 +1,7 @@
 """Pages of runs whose records are written here: odd, long, and compared."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from selsync_jax.report import image_files
 from selsync_jax.report import metric_plot
 from selsync_jax.report import run_page
 from selsync_jax.report import run_plots
+from selsync_jax.report.figure import Band
 from selsync_jax.runs import history
 from selsync_jax.runs import records
 from tests.support import recorded
@@ -89,6 +91,49 @@ def test_only_a_metric_of_the_training_batches_is_said_to_be_one(tmp_path):
   assert [mark.name for mark in perplexity.panels[0].marks] == [
     'validation, consensus'
   ]
+
+
+@pytest.mark.parametrize('steps', [20, 100])
+def test_a_gray_band_of_training_batches_has_its_words(steps, tmp_path):
+  recorded.write_run(tmp_path / 'run', recorded.random_changes(steps, 2))
+  plot = metric_plot.of_run(history.read(tmp_path / 'run'), 'loss')
+  bands = [m for m in plot.panels[0].marks if isinstance(m, Band)]
+  assert len(bands) == (steps == 100)
+  assert plot.caption.count('Gray band: 80% of the') == len(bands)
+
+
+@without_files
+def test_what_a_method_of_ones_own_reports_is_drawn(tmp_path):
+  workdir = tmp_path / 'run'
+  recorded.write_run(workdir, recorded.random_changes(10, 2))
+  with_scores(workdir, lambda step: step / 10)
+  rows = [
+    row | {'doublings': row['step'] / 2, 'senders': 1, 'top5': 1.0}
+    for row in records.read_metrics(workdir)
+  ]
+  text = ''.join(json.dumps(row) + '\n' for row in rows)
+  (workdir / 'metrics.jsonl').write_text(text)
+  records.write_data(workdir, {'labels': None, 'num_classes': 3})
+  page = run_page.write([workdir], workdir).read_text()
+  titles = figure(page, 'reported')['wide']['annotations']
+  assert [each['text'] for each in titles] == ['doublings', 'senders']
+  x, y = line(page, 'reported', 1, 'run')
+  assert list(y) == [step / 2 for step in x]
+
+
+@without_files
+def test_changes_that_decide_nothing_do_not_say_when_workers_synchronize(
+  tmp_path,
+):
+  workdir = tmp_path / 'run'
+  recorded.write_run(workdir, recorded.random_changes(10, 2))
+  heading = '<h2>When workers synchronize</h2>'
+  assert heading in run_page.write([workdir], workdir).read_text()
+  change_config(workdir, sync={'method': 'local_sgd', 'period': 8})
+  text = run_page.write([workdir], workdir).read_text()
+  assert heading not in text
+  sections = re.findall('<section id="(.*?)"', text)
+  assert sections.index('changes') > sections.index('communication')
 
 
 @pytest.mark.parametrize('steps, workers', [(20, 2), (10, 3)])
