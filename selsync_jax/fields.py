@@ -154,7 +154,8 @@ FIELDS: Mapping[str, Field] = {
   'optimizer.name': Field(
     'sgd',
     str,
-    'Any optimizer of optax or optax.contrib; its arguments are fields.',
+    'Any optimizer of optax or optax.contrib that needs the gradient alone; '
+    'its arguments are fields.',
   ),
   'optimizer.learning_rate': Field(0.1, float, 'The peak of the schedule.'),
   'optimizer.momentum': Field(None, float | None, 'The momentum.'),

@@ -33,6 +33,18 @@ DECAYED: dict[str, Any] = {
   'matrices': lambda params: jax.tree.map(lambda p: p.ndim > 1, params),
 }
 
+NEEDS_MORE = {
+  'lbfgs': 'value, grad and value_fn',
+  'momo': 'value',
+  'momo_adam': 'value',
+  'sophia': 'obj_fn',
+}
+"""By name, what an optimizer's `update` needs besides the gradient.
+
+A step passes none of them. Workers that average their gradients differ in their
+loss, so replicas would drift apart; a function would compute the loss again.
+"""
+
 _Groups = tuple[Any, ...]
 
 _ARGUMENTS: dict[str, Any] = {
@@ -62,6 +74,11 @@ def _constructor(name: Any) -> Callable[..., optax.GradientTransformation]:
   own = dict(inspect.signature(make).parameters) if callable(make) else {}
   if make is None or 'learning_rate' not in own:
     raise ValueError(f'{name!r} is not an optimizer of optax')
+  if name in NEEDS_MORE:
+    raise ValueError(
+      f'{name!r} needs {NEEDS_MORE[name]} to update, and a step has the '
+      'gradient alone; choose another optimizer'
+    )
   masks = [mask for mask in ('mask', 'weight_decay_mask') if mask in own]
 
   def create(

@@ -1,6 +1,8 @@
 """Optimizers and learning-rate schedules, against their definitions."""
 
+import inspect
 import re
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ from optax import contrib
 import pytest
 
 from selsync_jax import optimizers
+from selsync_jax.config import ConfigError
 from selsync_jax.configs import digits
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.settings import check
@@ -271,3 +274,39 @@ def test_an_unknown_choice_of_decayed_parameters_is_named():
     ValueError, match="decayed='biases': must be all or matrices"
   ):
     optimizers.create_optimizer('adamw', 0.1, decayed='biases')
+
+
+def test_an_optimizer_that_needs_more_than_the_gradient_is_refused_by_name():
+  params = {'kernel': jnp.ones((3, 4)), 'bias': jnp.ones(4)}
+
+  def needs_more(make):
+    optimizer = make(learning_rate=0.1)
+    state = jax.eval_shape(optimizer.init, params)
+    try:
+      jax.eval_shape(optimizer.update, params, state, params)
+    except (TypeError, ValueError):
+      return True
+    return False
+
+  def asks(make):
+    with warnings.catch_warnings(action='ignore'):  # Of moved optimizers.
+      return needs_more(make)
+
+  every = {}
+  for module in (contrib, optax):
+    for name, make in inspect.getmembers(module, inspect.isfunction):
+      needed = {
+        p.name
+        for p in inspect.signature(make).parameters.values()
+        if p.default is p.empty and p.kind is not p.VAR_KEYWORD
+      }
+      takes_rate = 'learning_rate' in inspect.signature(make).parameters
+      if takes_rate and needed <= {'learning_rate'}:
+        every[name] = make
+  assert len(every) > 40
+  refused = {name for name, make in every.items() if asks(make)}
+  assert refused == {*optimizers.NEEDS_MORE}
+  for name in refused:
+    with pytest.raises(ConfigError) as error:
+      optimizers.bind_optimizer({'name': name, 'learning_rate': 0.1}, 'x')
+    assert str(error.value).startswith(f'config.x.name: {name!r} needs ')
