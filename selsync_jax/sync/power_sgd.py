@@ -71,8 +71,9 @@ def power_sgd(rank: Count, seed: int = 0, *, axis_name: str = AXIS) -> Reducer:
     matrices, others, rebuild = _split(updates, rank)
     # Algorithm 2, lines 5 to 8, with Algorithm 1 inside.
     deltas = each(jnp.add, matrices, state.error)
-    p = consensus(each(_product, deltas, state.q), axis_name=axis_name)
-    p = each(lambda p: jnp.linalg.qr(p)[0], p)
+    q = each(_scaled, state.q)
+    p = consensus(each(_product, deltas, q), axis_name=axis_name)
+    p = each(lambda p: jnp.linalg.qr(_scaled(p))[0], p)
     own_q = each(lambda delta, p: _product(delta.T, p), deltas, p)
     q, others = consensus((own_q, others), axis_name=axis_name)
     error = each(lambda d, p, q: d - _product(p, q.T), deltas, p, own_q)
@@ -90,6 +91,15 @@ def power_sgd(rank: Count, seed: int = 0, *, axis_name: str = AXIS) -> Reducer:
 
   resize = resizing.fields(q=resizing.first, error=resizing.mean)
   return Reducer(init, update, sends, resize=resize, biased=True)
+
+
+def _scaled(matrix):
+  """Multiplies a matrix by a power of two, to a largest element near 1.
+
+  The columns span the same space, and no square of theirs is too large.
+  """
+  _, exponent = jnp.frexp(jnp.max(jnp.abs(matrix)))
+  return jnp.ldexp(matrix, -exponent)
 
 
 def _product(a, b):

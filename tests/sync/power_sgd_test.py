@@ -61,6 +61,14 @@ def test_gradients_that_vanish_for_a_while_do_not_stop_it():
   np.testing.assert_allclose(total, grads[2, 0], atol=1e-5)
 
 
+@pytest.mark.parametrize('power', [-100, 66, 110])
+def test_no_size_of_gradients_is_too_large_or_too_small(power):
+  grads = draw(3, N, 30, 20)
+  mean, _ = run(power_sgd.power_sgd(RANK), grads)
+  other, _ = run(power_sgd.power_sgd(RANK), np.ldexp(grads, power))
+  np.testing.assert_array_equal(np.ldexp(mean, power), other)
+
+
 def test_matrices_are_as_square_as_axes_allow():
   params = {
     'convolution': draw(3, 3, 32, 64),
