@@ -144,6 +144,7 @@ def train(
   options = settings.config
   if processes.jax_is_used():
     backend.check(options.device)
+    backend.check_workers(options.mapper, options.workers, **options.mesh)
   else:
     backend.start(
       options.device,

@@ -84,6 +84,20 @@ def check(device: str) -> None:
     )
 
 
+def check_workers(mapper: str, workers: int, data: int, fsdp: int) -> None:
+  """Raises `ConfigError` if JAX has started with too few devices for these."""
+  try:
+    mappers.choose(mapper, workers, data, fsdp).check()
+  except ConfigError as error:
+    if jax.default_backend() != 'cpu':
+      raise
+    lack, *_ = str(error).split(';')
+    raise ConfigError(
+      f'{lack}, because this process used JAX before selsync_jax could give '
+      "the CPU more; pass fields={'mapper': 'auto'}, or call train first"
+    ) from error
+
+
 def memory() -> int:
   """Returns the bytes of memory of a device; a CPU has those of the host."""
   stats = jax.local_devices()[0].memory_stats() or {}

@@ -7,6 +7,7 @@ import pathlib
 import signal
 import sys
 
+import jax
 from jax._src import distributed
 import pytest
 
@@ -69,6 +70,17 @@ def test_train_in_python_does_not_work_in_one_of_several_processes(
 def test_train_in_python_refuses_another_device_than_jax_uses(tmp_path):
   with pytest.raises(ConfigError, match=r'^config\.device=gpu: JAX has star'):
     ss.train('digits', tmp_path / 'run', fields={'device': 'gpu'})
+  assert not (tmp_path / 'run').exists()
+
+
+def test_train_in_python_says_why_devices_are_missing(tmp_path):
+  workers = jax.device_count() + 1
+  with pytest.raises(ConfigError) as error:
+    ss.train('digits', tmp_path / 'run', fields={'workers': workers})
+  line = str(error.value)
+  assert line.startswith(f'config.workers={workers}: mapper pmap needs one dev')
+  assert 'because this process used JAX before selsync_jax could' in line
+  assert line.endswith("pass fields={'mapper': 'auto'}, or call train first")
   assert not (tmp_path / 'run').exists()
 
 
