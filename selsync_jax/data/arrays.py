@@ -7,6 +7,8 @@ import zlib
 
 import numpy as np
 
+from selsync_jax.config import config_errors
+from selsync_jax.config import RunError
 from selsync_jax.data import protocol
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.assignment import evaluation_schedule
@@ -238,15 +240,19 @@ class IndexedData(protocol.Data):
     if check.inputs or check.targets:
       for split in self.info.sizes:
         for batch in self.dataset.trial(split):
-          check(split, batch)
+          with config_errors(f'data: {split}'):
+            check(batch)
     return dataclasses.replace(self, inspect=check)
 
   def _inspected(
     self, split: str, batches: Iterator[protocol.Batch]
   ) -> Iterator[protocol.Batch]:
     for batch in batches:
-      if self.inspect:
-        self.inspect(split, batch)
+      try:
+        if self.inspect:
+          self.inspect(batch)
+      except ValueError as error:
+        raise RunError(f'config.data: {split}: {error}') from error
       yield batch
 
   def batches(self, workers, start, stop):

@@ -5,8 +5,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from selsync_jax.config import config_errors
-
 LOSS_MASK = 'loss_mask'
 """The array of a batch that says which of its targets count in the loss."""
 
@@ -23,19 +21,18 @@ class Check(NamedTuple):
   inputs: tuple[str, ...]  # Likewise, of arrays that the model indexes with.
   num_classes: int
 
-  def __call__(self, split: str, batch: Mapping[str, Any]) -> None:
-    """Raises `ConfigError` for the first element outside its range.
+  def __call__(self, batch: Mapping[str, Any]) -> None:
+    """Raises `ValueError` for the first element outside its range.
 
     A target that the mask leaves out may be any number.
     """
     mask = batch.get(LOSS_MASK)
-    with config_errors(f'data: {split}'):
-      if mask is not None:
-        self._check_mask(batch, mask)
-      for name in self.inputs:
-        self._check_range(name, batch)
-      for name in self.targets:
-        self._check_range(name, batch, mask)
+    if mask is not None:
+      self._check_mask(batch, mask)
+    for name in self.inputs:
+      self._check_range(name, batch)
+    for name in self.targets:
+      self._check_range(name, batch, mask)
 
   def _check_mask(self, batch, mask):
     for name in self.targets:

@@ -6,6 +6,7 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.config import ConfigError
+from selsync_jax.config import RunError
 from selsync_jax.configs import base
 from selsync_jax.data import from_arrays
 from selsync_jax.data import from_grain
@@ -171,7 +172,7 @@ def test_an_id_that_was_not_among_the_samples_is_refused_when_it_is_read():
   given['train']['tokens'][102, 3] = 50
   given['test']['tokens'][-1, -1] = 0
   data = opened(**given, transform=halves)
-  with pytest.raises(ConfigError, match=r'^config\.data: train: inputs has 50'):
+  with pytest.raises(RunError, match=r'^config\.data: train: inputs has 50'):
     list(data.batches([0, 1], 0, data.assignment.steps_per_epoch))
 
 
