@@ -389,8 +389,8 @@ SPARSE_AT_SYNC = AT_SYNC | {'reducer': {'name': 'top_k', 'density': 0.2}}
     (
       'gossip',
       {'optimizer_state': 'mean'},
-      'optimizer_state mean() averages over all workers, and averager gossip() '
-      'does not',
+      'optimizer_state mean() needs averages of all parameters over all '
+      'workers, and averager gossip() makes none; set local',
     ),
     (
       'bsp',

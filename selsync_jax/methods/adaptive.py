@@ -98,16 +98,6 @@ def selsync(
   if delta is None:
     given = given or {'lssr': LSSR}
     trigger = budgeted(trigger, **given)
-    forced = vote_every * -(-(max_period or 0) // vote_every)  # At a vote.
-    if forced and forced * (1 - given.get('lssr', 0.0)) < 1 + 1e-9:
-      often, lower = 'at every step', ''
-      if 'lssr' in given:
-        often = f'as often as lssr={given["lssr"]} allows'
-        lower = ', or lower lssr'
-      raise ValueError(
-        f'max_period={max_period} alone synchronizes {often}, so the changes '
-        f'would decide nothing; raise max_period{lower}'
-      )
   if max_period is not None:
     trigger = triggers.any_of(trigger, triggers.at_least_every(max_period))
   return Strategy(trigger, **_AGGREGATES[aggregate])

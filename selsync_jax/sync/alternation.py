@@ -9,7 +9,7 @@ from jaxtyping import Array, Int32
 from selsync_jax.config import Count
 from selsync_jax.sync import resizing
 from selsync_jax.sync.averagers import Averager
-from selsync_jax.sync.averagers import refuse_delayed
+from selsync_jax.sync.averagers import check_inside
 from selsync_jax.sync.part import part
 
 
@@ -35,14 +35,15 @@ def every_kth(k: Count, averager: Averager, between: Averager) -> Averager:
 
   Raises:
     ValueError: if `between` remembers its last tree, which `averager` changes,
-      or if `averager` is delayed.
+      or if one of the two is delayed or averages nothing.
   """
+  check_inside(averager)
+  check_inside(between)
   if between.remembers:
     raise ValueError(
       f'between={between}: it remembers what it averaged before, and '
       f'averager {averager} changes that'
     )
-  refuse_delayed(averager)
 
   def apply(tree, state):
     def kth(tree, state):
@@ -81,7 +82,7 @@ def every_kth(k: Count, averager: Averager, between: Averager) -> Averager:
     apply,
     sends,
     agrees=averager.agrees and between.agrees,
-    averages=averager.averages or between.averages,
+    whole=averager.whole and between.whole,
     withholds=averager.withholds or between.withholds,
     rebase=lambda tree, state: state._replace(
       averager=averager.rebase(tree, state.averager)

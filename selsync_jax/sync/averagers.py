@@ -100,6 +100,9 @@ class Averager(Part):
     agrees_late: whether it would be, if the average were not late.
     averages: whether it changes the tree.
     remembers: whether `apply` depends on the trees of earlier calls.
+    whole: whether it averages the whole tree at each call.
+    forgets: whether a worker loses a part of its progress since the snapshot
+      that was averaged.
     withholds: whether its wire does, see `Wire`.
     rebase: `rebase(tree, state) -> state`, with the tree of all workers after
       another averager has moved it on from what `apply` returned.
@@ -124,6 +127,8 @@ class Averager(Part):
   agrees_late: bool = False
   averages: bool = True
   remembers: bool = True
+  whole: bool = True
+  forgets: bool = False
   withholds: bool = False
   rebase: Callable[[Any, Any], Any] = lambda tree, state: state
   check: Callable[[int], Any] = lambda workers: None
@@ -197,11 +202,15 @@ MEAN = mean()
 """The default averager of other parts."""
 
 
-def refuse_delayed(averager: Averager) -> None:
-  """Raises `ValueError` if an averager is delayed, so none can hold it."""
+def check_inside(averager: Averager) -> None:
+  """Raises `ValueError` if no other averager can hold this one."""
   if averager.delay:
     raise ValueError(
       f'averager {averager} is delayed already; delay what holds it'
+    )
+  if not averager.averages:
+    raise ValueError(
+      f'averager {averager} averages nothing, so no other averager can hold it'
     )
 
 
@@ -222,9 +231,9 @@ def around(
     piece: what its trees are of the whole.
 
   Raises:
-    ValueError: if the other one is delayed.
+    ValueError: if the other one is delayed or averages nothing.
   """
-  refuse_delayed(averager)
+  check_inside(averager)
 
   def apply(tree, state):
     part = averager.apply(piece.take(tree, state), own(state))
@@ -343,7 +352,24 @@ def outer(
     optimizer: the outer optimizer; DiLoCo's is
       `optax.sgd(0.7, momentum=0.9, nesterov=True)`.
     averager: what forms the average.
+
+  Raises:
+    ValueError: if the averager is delayed, averages nothing or a piece at a
+      time, or remembers what each worker had after it: an outer step would
+      change that.
   """
+  check_inside(averager)
+  if not averager.whole:
+    raise ValueError(
+      f'an outer step moves the whole tree, and averager {averager} averages a '
+      'piece of it at a time; put the outer step inside: '
+      'fragments(k, averager=outer(...))'
+    )
+  if averager.remembers and not averager.agrees:
+    raise ValueError(
+      f'averager {averager} remembers what each worker had after it, and an '
+      'outer step would change that'
+    )
 
   def init(tree):
     opt_state = optimizer.init(flat.floating(tree))
@@ -357,9 +383,12 @@ def outer(
       lambda leaf, new: leaf if new is None else new,
       *(average, optax.apply_updates(before, updates)),
     )
-    if averager.agrees:
-      own = averager.rebase(moved, own)
+    own = averager.rebase(moved, own)
     return moved, OuterState(moved, opt_state, own)
+
+  def rebase(tree, state):
+    own = averager.rebase(tree, state.averager)
+    return state._replace(consensus=tree, averager=own)
 
   apply, halves = around(
     averager,
@@ -374,7 +403,7 @@ def outer(
     apply=apply,
     halves=halves,
     remembers=True,
-    rebase=Averager.rebase,
+    rebase=rebase,
     metrics=lambda state: averager.metrics(state.averager),
     resize=resizing.fields(
       consensus=common, opt_state=common, averager=averager.resize

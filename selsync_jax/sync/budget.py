@@ -48,6 +48,7 @@ from selsync_jax.sync.part import part
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.transformation import Trigger
 from selsync_jax.sync.triggers import around
+from selsync_jax.sync.triggers import bounded
 
 LIMIT = 50.0
 """The largest absolute value of the threshold's logarithm. It keeps the
@@ -111,7 +112,7 @@ def budgeted(
   Raises:
     ValueError: if the trigger has no threshold, or not exactly one budget is
       set, or the trigger can synchronize no more often than the budget wants,
-      so that it would do so periodically.
+      or no less often, so that it would do so periodically.
   """
   threshold, meter = trigger.traits.threshold, trigger.traits.meter
   if threshold is None:
@@ -123,36 +124,28 @@ def budgeted(
       'budgeted needs one of lssr, bytes_per_step, and link_share, got '
       f'lssr={lssr}, bytes_per_step={bytes_per_step}, link_share={link_share}'
     )
-  compared, spacing = trigger.traits.compared, trigger.traits.spacing
+  compared = trigger.traits.compared
   start = math.log(min(max(threshold, math.exp(-LIMIT)), math.exp(LIMIT)))
   # The metric `threshold` is reserved for thresholds on the relative change.
   name = 'budget_threshold' if meter is None else 'threshold'
 
-  def rate(traffic, travel: Any = ()):  # The wanted rate of synchronizations.
-    if link_share is not None:
-      return link_share / jnp.maximum(travel, link_share)
+  def rate(traffic):
     if lssr is not None:
-      wanted = 1 - lssr
-    elif traffic is None:
-      raise ValueError('bytes_per_step needs the extra argument traffic')
-    else:
-      assert bytes_per_step is not None
-      spare = bytes_per_step - traffic.step
-      if spare <= 0:
-        raise ValueError(
-          f'bytes_per_step must be above {traffic.step:g}, which a step costs '
-          f'without a synchronization (votes), got {bytes_per_step:g}'
-        )
-      wanted = min(spare / traffic.sync, 1.0) if traffic.sync else 1.0
-    if spacing > 1 and spacing * wanted > 1 - 1e-9:
+      return 1 - lssr
+    if bytes_per_step is None or traffic is None:
+      return None
+    spare = bytes_per_step - traffic.step
+    if spare <= 0:
       raise ValueError(
-        f'a budget of a synchronization in {1 / wanted:.4g} steps leaves no '
-        f'choice to {trigger}, which votes every {spacing} steps'
+        f'bytes_per_step must be above {traffic.step:g}, which a step costs '
+        f'without a synchronization (votes), got {bytes_per_step:g}'
       )
-    return wanted
+    return min(spare / traffic.sync, 1.0) if traffic.sync else 1.0
 
-  if lssr is not None:
-    rate(None)
+  spacing, longest = trigger.traits.spacing, trigger.traits.longest
+  inside = around(trigger, spacing=spacing, longest=longest)
+  budget = bounded(rate, [trigger], spacing, longest)
+  budget(None)
 
   def init(params):
     no, zero = jnp.bool(False), jnp.float32(0)
@@ -165,7 +158,12 @@ def budgeted(
 
   def update(updates, state, params=None, *, traffic=None, **extra_args):
     synced = extra_args.setdefault('synced', state.sync)
-    wanted = rate(traffic, state.travel)
+    if link_share is not None:
+      wanted = link_share / jnp.maximum(state.travel, link_share)
+    else:
+      wanted = budget(traffic)
+    if wanted is None:
+      raise ValueError('bytes_per_step needs the extra argument traffic')
     log_threshold, count, debt = _moved(state, synced, wanted, gain)
     extra_args |= dict(traffic=traffic, threshold=jnp.exp(log_threshold))
     inner: Any = trigger.update(updates, state.trigger, params, **extra_args)[1]
@@ -185,11 +183,6 @@ def budgeted(
     of_trigger = trigger.metrics(state.trigger)
     return {**of_trigger, name: jnp.exp(state.log_threshold)}
 
-  def affordable(traffic):
-    if link_share is None:
-      rate(traffic)
-    trigger.traits.affordable(traffic)
-
   names = 'log_threshold', 'count', 'debt', 'travel'
   kept = dict.fromkeys(names, resizing.first)
   resize = resizing.fields(trigger=trigger.resize, **kept)
@@ -201,9 +194,9 @@ def budgeted(
 
   own: dict[str, Any] = dict(metrics=metrics, resize=resize, threshold=None)
   own['sends'] = sends
-  own['affordable'] = affordable
+  own['budgets'] = [*inside['budgets'], budget]
   own['needs_travel'] = link_share is not None
-  return Trigger(init, update, **around(trigger) | own)
+  return Trigger(init, update, **inside | own)
 
 
 def asks_travel(state: Any) -> bool:

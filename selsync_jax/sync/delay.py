@@ -20,6 +20,7 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
+import numpy as np
 import optax
 
 from selsync_jax.config import Count
@@ -183,6 +184,7 @@ def delayed(
     under_way=UnderWay(
       lambda state: start(state.snapshot, state.averager)[0], travel_under_way
     ),
+    forgets=own < 1 and local < 1,
     resize=resize,
   )
 
@@ -231,6 +233,31 @@ def _combined(function: Any, *trees: Any, updates: Any = None) -> Any:
   return jax.tree.map_with_path(combine, *trees, *last)
 
 
+def _check_linear(optimizer: optax.GradientTransformation, tree: Any) -> None:
+  """Raises `ValueError` if the updates of a sum are not the sum of updates."""
+
+  def second_update(*numbers):
+    gradient = jax.tree.map(
+      lambda x: jnp.broadcast_to(jnp.array(numbers), (2,) * max(x.ndim, 1)),
+      tree,
+    )
+    params = optax.tree.zeros_like(gradient)
+    state = optimizer.init(params)
+    for _ in range(2):
+      updates, state = optimizer.update(gradient, state, params)
+    return np.concatenate([*map(jnp.ravel, jax.tree.leaves(updates)), [0.0]])
+
+  # The numbers are large, so that a clip shows.
+  with jax.ensure_compile_time_eval():
+    one, other = second_update(1e3, -5e3), second_update(4e3, 1e3)
+    both = second_update(5e3, -4e3)
+  if (np.abs(one + other - both) > 1e-3 * (np.abs(one) + np.abs(other))).any():
+    raise ValueError(
+      'eager_outer needs a linear optimizer, such as sgd with any momentum; '
+      'with this one workers would drift apart; take outer'
+    )
+
+
 class EagerState(NamedTuple):
   """State of `eager_outer`. All of it is the worker's own.
 
@@ -259,8 +286,9 @@ def eager_outer(
   what was applied then, of the N at that time.
 
   Args:
-    optimizer: the outer optimizer. It must be linear (SGD with any momentum),
-      or workers drift apart, and its steps small: on a quadratic of which the
+    optimizer: the outer optimizer. It must be linear (SGD with any momentum):
+      otherwise workers would drift apart, and `init` raises `ValueError`. Its
+      steps must be small: on a quadratic of which the
       local steps of a round remove the share kappa of the error, SGD with rate
       r and momentum m converges if and only if r kappa (1 - 1/N) < 1 - m.
     wire: how the mean of the changes travels.
@@ -269,6 +297,7 @@ def eager_outer(
 
   def init(tree):
     values = flat.floating(tree)
+    _check_linear(optimizer, values)
     zeros = optax.tree.zeros_like(values)
     opt_state, own = optimizer.init(values), averager.init(zeros)
     return EagerState(tree, zeros, jnp.int32(1), opt_state, own)

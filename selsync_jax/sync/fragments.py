@@ -57,7 +57,8 @@ def fragments(
     seed: the seed of the random draws.
 
   Raises:
-    ValueError: if `how` is `random` and the averager remembers its last tree.
+    ValueError: if `how` is `random` and the averager remembers its last tree,
+      or if the averager is delayed or averages nothing.
   """
   init, chosen, own, keep = HOW[how](k, averager, seed)
 
@@ -89,6 +90,7 @@ def fragments(
     agrees=False,
     averages=averager.averages,
     remembers=averager.remembers,
+    whole=False,
     withholds=averager.withholds,
     check=averager.check,
     metrics=metrics,

@@ -137,7 +137,7 @@ def lazy(
   def metrics(state):
     return {'senders': state.senders, 'renewed': state.renewed}
 
-  return Reducer(init, update, sends, metrics=metrics)
+  return Reducer(init, update, sends, metrics=metrics, consecutive=True)
 
 
 def _mean(change: Any, asks: Any, axis_name: str) -> Any:

@@ -111,6 +111,7 @@ def _mixed(
     )
 
   def init(opt_state):
+    _check(opt_state, cleared or ())
     moments = _select(opt_state, averaged)
     return wire.init(moments) if moments else ()
 
@@ -193,7 +194,6 @@ def _insert(
 
 def _reset(opt_state: Any, fresh: Any, names: Sequence[str] | None) -> Any:
   """Resets the named moments, or all, to those of `fresh`."""
-  _check(opt_state, names or ())
 
   def replaced(node, new):
     moments, wanted = _moments(node, None), _moments(node, names)

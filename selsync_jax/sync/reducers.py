@@ -124,11 +124,19 @@ def at_sync(reducer: Reducer) -> Reducer:
   gradient aggregation.
 
   Args:
-    reducer: the reducer to run at synchronizations, not itself an `at_sync`.
+    reducer: the reducer to run at synchronizations; alone it reduces at every
+      step.
   """
   traits = reducer.traits
-  if traits.reduces and not traits.every_step:
+  if not traits.reduces:
+    raise ValueError(f'{reducer} reduces nothing, also at synchronizations')
+  if not traits.every_step:
     raise ValueError(f'{reducer} reduces at synchronizations already')
+  if traits.consecutive:
+    raise ValueError(
+      f'{reducer} compares the gradients of consecutive steps, so it cannot '
+      'run at synchronizations alone'
+    )
 
   def update(updates, state, params=None, *, sync: Any, **extra_args):
     return lax.cond(
@@ -161,11 +169,16 @@ def clipped(norm: Positive, reducer: Reducer) -> Reducer:
 
   Args:
     norm: the largest global L2 norm of a worker's gradient.
-    reducer: the reducer that gets the clipped gradient. It must reduce: what
-      stays local is clipped by the optimizer.
+    reducer: the reducer that gets the clipped gradient. It must reduce at every
+      step: what stays local is clipped by the optimizer.
   """
   if not reducer.traits.reduces:
     raise ValueError(f'{reducer} reduces nothing: clip in the optimizer')
+  if not reducer.traits.every_step:
+    raise ValueError(
+      f'{reducer} leaves gradients local between synchronizations: clip in the '
+      'optimizer, or inside, as at_sync(clipped(...))'
+    )
   clip = optax.clip_by_global_norm(norm)
 
   def update(updates, state, params=None, **extra_args):

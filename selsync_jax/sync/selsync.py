@@ -152,6 +152,7 @@ def selsync(
     update,
     lambda params, workers: (ballots,),
     spacing=vote_every,
+    vote_every=vote_every,
     threshold=float(delta) if isinstance(delta, int | float) else 1.0,
     meter=meter,
     compared=lambda state: state.measure.change,

@@ -94,15 +94,18 @@ class Strategy(NamedTuple):
       ),
       'reducer {reducer} runs when trigger {trigger} asks for it, and averager '
       '{averager} averages later, not as often': at_sync and averager.delay,
+      'reducer {reducer} makes all workers take the same steps, and averager '
+      '{averager} drops a part of those taken while an average travels; set '
+      'own=1': reducer.every_step and averager.forgets,
       'reducer {reducer} comes before the local update, and trigger {trigger} '
       'decides after it': trigger.sees_update and at_sync,
-      'optimizer_state {optimizer_state} averages over all workers, and '
-      'averager {averager} does not': (
-        policy.averages and not (averager.agrees or averager.agrees_late)
-      ),
       'optimizer_state {optimizer_state} changes at a synchronization of '
       'parameters, and averager {averager} makes none': (
         policy.changes and not averager.averages
+      ),
+      'optimizer_state {optimizer_state} needs averages of all parameters over '
+      'all workers, and averager {averager} makes none; set local': (
+        policy.changes and not (averager.agrees or averager.agrees_late)
       ),
     }
     for reason, applies in refused.items():

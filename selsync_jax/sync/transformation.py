@@ -1,6 +1,6 @@
 """Triggers and reducers: optax transformations that communicate."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import optax
@@ -18,6 +18,7 @@ class TriggerTraits(NamedTuple):
     period: steps from one synchronization to the next; `None` where they
       depend on what the workers see.
     spacing: the fewest steps between synchronizations decided by a vote.
+    vote_every: the fewest steps between votes that it waits for.
     sees_update: whether it decides after the local update, on `applied`. In
       your own chain such a trigger stands last.
     needs_consensus: whether it measures from the last common parameters.
@@ -25,8 +26,11 @@ class TriggerTraits(NamedTuple):
       see `budgeted`.
     threshold: the first value of the extra argument `threshold`, if it takes
       one.
-    affordable: `affordable(traffic)` raises `ValueError` if what the strategy
-      sends breaks a budget whatever the trigger decides.
+    longest: the most steps between synchronizations, without a veto; `None`
+      if there is no bound.
+    budgets: `budget(traffic)` of each budget inside: the wanted rate of
+      synchronizations, or `None` while it is not known; `ValueError` if what
+      the strategy sends breaks it whatever the trigger decides.
     meter: the measurement of the gradient's change that it decides by.
     compared: `compared(state)` returns what the last update of this worker has
       compared with the threshold.
@@ -34,11 +38,13 @@ class TriggerTraits(NamedTuple):
 
   period: int | None = None
   spacing: int = 1
+  vote_every: int = 1
+  longest: int | None = None
   sees_update: bool = False
   needs_consensus: bool = False
   needs_travel: bool = False
   threshold: float | None = None
-  affordable: Callable[[traffic.Traffic], Any] = lambda traffic: None
+  budgets: Sequence[Callable[[traffic.Traffic | None], float | None]] = ()
   meter: optax.GradientTransformationExtraArgs | None = None
   compared: Callable[[Any], Any] | None = None
 
@@ -53,11 +59,13 @@ class ReducerTraits(NamedTuple):
     biased: whether workers are right only together, because a part of a
       gradient waits in an error memory, for example; it then needs parameters
       that are equal on all workers.
+    consecutive: whether it compares the gradients of consecutive steps.
   """
 
   reduces: bool = True
   every_step: bool = True
   biased: bool = False
+  consecutive: bool = False
 
 
 class Transformation(optax.GradientTransformationExtraArgs, Part):

@@ -9,7 +9,7 @@ References (with titles in `selsync_jax.methods.periodic`):
 """
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 
 from annotated_types import Interval
@@ -22,6 +22,7 @@ import optax
 from selsync_jax.config import Positive
 from selsync_jax.sync import resizing
 from selsync_jax.sync.part import part
+from selsync_jax.sync.traffic import Traffic
 from selsync_jax.sync.transformation import Trigger
 
 LONGEST = 2**30
@@ -31,29 +32,83 @@ Period = Annotated[int, Interval(ge=1, le=LONGEST)]
 """Steps from one synchronization to the next."""
 
 
-def around(*triggers: Trigger) -> dict[str, Any]:
-  """Returns arguments for a `Trigger` that updates others at every step."""
+Budget = Callable[[Traffic | None], float | None]
+"""See `TriggerTraits.budgets`."""
+
+
+def bounded(
+  budget: Budget, triggers: Sequence[Trigger], spacing: int, longest: int | None
+) -> Budget:
+  """Returns a budget that raises `ValueError` if it leaves no choice.
+
+  Args:
+    budget: the budget.
+    triggers: the triggers that spend it, for the message.
+    spacing: the fewest steps between two of their synchronizations.
+    longest: the most, if there is a bound.
+  """
+
+  def rate(traffic):
+    wanted, names = budget(traffic), ' and '.join(map(str, triggers))
+    if wanted and spacing > 1 and spacing * wanted > 1 - 1e-9:
+      raise ValueError(
+        f'a budget of a synchronization in {1 / wanted:.4g} steps leaves no '
+        f'choice to {names}: at most one in {spacing} steps'
+      )
+    if longest and longest * (wanted or 1) < 1 + 1e-9:
+      budgeted = f'in {1 / wanted:.4g} steps' if wanted else 'at a step at most'
+      raise ValueError(
+        f'{names} synchronize at least once in {longest} steps, and the budget '
+        f'is once {budgeted}, so nothing is left to decide; raise these steps, '
+        'or the budget'
+      )
+    return wanted
+
+  return rate
+
+
+def around(
+  *triggers: Trigger, spacing: int, longest: int | None
+) -> dict[str, Any]:
+  """Returns arguments for a `Trigger` that updates others at every step.
+
+  Args:
+    *triggers: the others.
+    spacing: the fewest steps between synchronizations.
+    longest: the most, if there is a bound, but for the wait for a vote.
+
+  Raises:
+    ValueError: if this leaves no choice to a budget inside.
+  """
   traits = [trigger.traits for trigger in triggers]
   thresholds = [t.threshold for t in traits if t.threshold is not None]
   meters = [t.meter for t in traits if t.meter is not None]
-
-  def affordable(traffic):
-    for inner in traits:
-      inner.affordable(traffic)
+  vote_every = max(t.vote_every for t in traits)
+  if longest is not None:
+    longest = -(-longest // vote_every) * vote_every
+  budgets = [
+    bounded(budget, triggers, spacing, longest)
+    for inner in traits
+    for budget in inner.budgets
+  ]
+  for budget in budgets:
+    budget(None)
 
   def sends(params, workers):
     return sum((trigger.sends(params, workers) for trigger in triggers), ())
 
   return dict(
     sends=sends,
-    spacing=max(t.spacing for t in traits),
+    spacing=spacing,
+    vote_every=vote_every,
+    longest=longest,
+    budgets=budgets,
     sees_update=any(t.sees_update for t in traits),
     needs_consensus=any(t.needs_consensus for t in traits),
     needs_travel=any(t.needs_travel for t in traits),
     # Several thresholds may be on different quantities.
     threshold=thresholds[0] if len(thresholds) == 1 else None,
     meter=meters[0] if meters else None,
-    affordable=affordable,
   )
 
 
@@ -79,7 +134,7 @@ def every(k: Period) -> Trigger:
     count = state.count + 1
     return updates, EveryState(count, count % k == 0)
 
-  return Trigger(init, update, period=k)
+  return Trigger(init, update, period=k, longest=k)
 
 
 class AtLeastEveryState(NamedTuple):
@@ -108,7 +163,7 @@ def at_least_every(k: Period) -> Trigger:
     since = jnp.where(synced, 0, state.since) + 1
     return updates, AtLeastEveryState(since, since >= k)
 
-  return Trigger(init, update, period=k)
+  return Trigger(init, update, period=k, longest=k)
 
 
 class RoundState(NamedTuple):
@@ -135,7 +190,7 @@ def post_local(
       the first decay of the learning rate.
     k: steps from one synchronization to the next afterwards.
   """
-  return _rounds(lambda step: jnp.where(step < switch, 1, k))
+  return _rounds(lambda step: jnp.where(step < switch, 1, k), longest=k)
 
 
 @part
@@ -180,7 +235,9 @@ def warmup_steps(learning_rate: optax.Schedule, within: int = 2**20) -> int:
   return peak if peak < within - 1 else 0
 
 
-def _rounds(period: Callable[[Any], Any]) -> Trigger:
+def _rounds(
+  period: Callable[[Any], Any], longest: int | None = None
+) -> Trigger:
   """Returns a trigger whose round that starts at `step` has `period(step)`."""
 
   def init(_):
@@ -192,7 +249,7 @@ def _rounds(period: Callable[[Any], Any]) -> Trigger:
     return updates, RoundState(state.step + 1, due, state.step + 1 >= due)
 
   resize = resizing.fields(step=resizing.position)
-  return Trigger(init, update, resize=resize)
+  return Trigger(init, update, resize=resize, longest=longest)
 
 
 class AnyOfState(NamedTuple):
@@ -218,6 +275,10 @@ def any_of(*triggers: Trigger) -> Trigger:
     *triggers: the triggers, at least one. They are updated with the extra
       argument `synced`: whether the step before synchronized.
 
+  Raises:
+    ValueError: if one of them synchronizes as often as a budget of another
+      allows, so that this would decide nothing.
+
   Example:
     >>> import jax, jax.numpy as jnp, selsync_jax as ss
     >>> trigger = ss.any_of(ss.selsync(delta=0.3), ss.at_least_every(3))
@@ -232,6 +293,14 @@ def any_of(*triggers: Trigger) -> Trigger:
   """
   if not triggers:
     raise ValueError('any_of needs at least one trigger')
+  traits = [trigger.traits for trigger in triggers]
+  inside = around(
+    *triggers,
+    spacing=max(
+      min(t.spacing for t in traits), max(t.vote_every for t in traits)
+    ),
+    longest=min((t.longest for t in traits if t.longest), default=None),
+  )
 
   def init(params):
     states = tuple(trigger.init(params) for trigger in triggers)
@@ -255,9 +324,7 @@ def any_of(*triggers: Trigger) -> Trigger:
 
   each = resizing.each([trigger.resize for trigger in triggers])
   resize = resizing.fields(triggers=each)
-  return Trigger(
-    init, update, metrics=metrics, resize=resize, **around(*triggers)
-  )
+  return Trigger(init, update, metrics=metrics, resize=resize, **inside)
 
 
 class AtMostEveryState(NamedTuple):
@@ -279,6 +346,9 @@ def at_most_every(k: Period, *, trigger: Trigger) -> Trigger:
   Args:
     k: steps from one synchronization to the next, at least 1.
     trigger: the trigger that asks for synchronizations.
+
+  Raises:
+    ValueError: if a budget of the trigger wants one in k steps or more.
   """
 
   def init(params):
@@ -295,8 +365,12 @@ def at_most_every(k: Period, *, trigger: Trigger) -> Trigger:
     sync = pending & (since >= k) & safe
     return updates, AtMostEveryState(inner, since, pending, sync, safe)
 
-  inside = around(trigger)
-  inside['spacing'] = max(k, inside['spacing'])
+  longest = trigger.traits.longest
+  inside = around(
+    trigger,
+    spacing=max(k, trigger.traits.spacing),
+    longest=longest and max(k, longest),
+  )
   return Trigger(
     init,
     update,

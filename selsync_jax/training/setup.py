@@ -217,7 +217,8 @@ def create_setup(settings: Settings, mapper: Mapper | None = None) -> Setup:
   _check_pace(config, setup)
   _check_statistics(setup)
   with config_errors('sync'):
-    strategy.trigger.traits.affordable(setup.traffic)
+    for budget in strategy.trigger.traits.budgets:
+      budget(setup.traffic)
   return setup
 
 

@@ -17,6 +17,7 @@ from selsync_jax.sync.triggers import every
 from tests.support import hostile_values
 
 DIGITS = 'configs/digits.py'
+RESET = ('sync.optimizer_state=reset',)
 OUTER = 'sync.averager=outer', 'sync.averager.optimizer.name=sgd'
 
 
@@ -182,8 +183,8 @@ def test_flags_replace_and_change_parts(fields, changed):
     (
       'gossip',
       ['sync.delay=2', 'sync.optimizer_state=mean'],
-      'averages over all workers, and averager delayed(gossip(), steps=2) '
-      'does not',
+      'needs averages of all parameters over all workers, and averager '
+      'delayed(gossip(), steps=2) makes none; set local',
     ),
     (
       'fda',
@@ -195,7 +196,67 @@ def test_flags_replace_and_change_parts(fields, changed):
     (
       'selsync',
       ['sync.delta=None', 'sync.bytes_per_step=1e3', 'sync.max_period=1'],
-      'max_period=1 alone synchronizes at every step',
+      'synchronize at least once in 1 steps, and the budget is once at a step '
+      'at most',
+    ),
+    (
+      'local_sgd',
+      [
+        *('sync.trigger=any_of', 'sync.trigger.a=budgeted'),
+        *('sync.trigger.a.trigger=selsync', 'sync.trigger.a.trigger.delta=1'),
+        *('sync.trigger.a.lssr=0.9', 'sync.trigger.b=at_least_every'),
+        'sync.trigger.b.k=8',
+      ],
+      'at least once in 8 steps, and the budget is once in 10 steps',
+    ),
+    (
+      'local_sgd',
+      [
+        *OUTER,
+        'sync.averager.optimizer.learning_rate=1.0',
+        *('sync.averager.averager=fragments', 'sync.averager.averager.k=2'),
+      ],
+      'averages a piece of it at a time; put the outer step inside',
+    ),
+    (
+      'local_sgd',
+      ['sync.averager=fragments', 'sync.averager.k=9', *RESET],
+      'optimizer_state reset() needs averages of all parameters over all '
+      'workers, and averager fragments(9) makes none; set local',
+    ),
+    (
+      'bsp',
+      ['sync.averager=mean', 'sync.delay=3', 'sync.delay.own=0.0'],
+      'averager delayed(mean(), steps=3, own=0.0) drops a part of those taken '
+      'while an average travels; set own=1',
+    ),
+    *(
+      (
+        'local_sgd',
+        ['sync.reducer=at_sync', f'sync.reducer.reducer={name}'],
+        why,
+      )
+      for name, why in {
+        'none': 'no_reduction() reduces nothing, also at synchronizations',
+        'lazy': 'lazy() compares the gradients of consecutive steps',
+        'scaffold': 'scaffold() reduces at synchronizations already',
+      }.items()
+    ),
+    (
+      'local_sgd',
+      [
+        *('sync.reducer=clipped', 'sync.reducer.norm=1.0'),
+        *('sync.reducer.reducer=at_sync', 'sync.reducer.reducer.reducer=int8'),
+      ],
+      'at_sync(int8()) leaves gradients local between synchronizations',
+    ),
+    (
+      'local_sgd',
+      [
+        *('sync.averager=every_kth', 'sync.averager.k=2'),
+        *('sync.averager.averager=mean', 'sync.averager.between=none'),
+      ],
+      'averager no_averaging() averages nothing, so no other averager can hold',
     ),
     (
       'local_sgd',

@@ -169,7 +169,7 @@ _ROWS = {
   'post_local, outer': ('int8', 'at_sync, micro', 'reset'),
   'post_local, gossip': ('float32', 'none', 'local', 'recompute'),
   'post_local, groups': ('float32', 'all_reduce', 'local'),
-  'post_local, fragments': ('int8', 'at_sync', 'reset'),
+  'post_local, fragments': ('int8', 'at_sync', 'local'),
   'qsr, none': ('float32', 'exdyna', 'local'),
   'qsr, mean': ('int8', 'exdyna', 'reset'),
   'qsr, subset_mean': ('float32', 'at_sync, micro', 'local'),
@@ -190,7 +190,7 @@ _ROWS = {
   'budgeted, outer': ('int8', 'at_sync', 'reset'),
   'budgeted, gossip': ('float32', 'int8', 'local'),
   'budgeted, groups': ('float32', 'top_k', 'local', 'recompute'),
-  'budgeted, fragments': ('int8', 'power_sgd', 'reset'),
+  'budgeted, fragments': ('int8', 'power_sgd', 'local'),
   'budgeted fda, none': ('float32', 'at_sync', 'local', 'recompute'),
   'budgeted fda, mean': ('int8', 'all_reduce', 'reset'),
   'budgeted fda, subset_mean': ('float32', 'at_sync', 'local'),
@@ -251,7 +251,7 @@ _REASONS = {
     'fda, mean',
     'budgeted fda, subset_mean',
   ),
-  'averages over all workers': (
+  'needs averages of all parameters': (
     'any_of, fragments',
     'qsr, fragments',
   ),

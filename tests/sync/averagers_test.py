@@ -12,6 +12,7 @@ from selsync_jax.sync import alternation
 from selsync_jax.sync import averagers
 from selsync_jax.sync import delay
 from selsync_jax.sync import exchange
+from selsync_jax.sync import fragments
 from selsync_jax.sync import wires
 from selsync_jax.training.step import init_state
 from selsync_jax.training.step import train_step
@@ -148,6 +149,70 @@ def test_what_holds_a_wire_tells_it_where_an_outer_step_has_moved():
   for averager, own in (subset, 'wire'), (every, 'averager'):
     state = averager.rebase(tree, averager.init(jnp.zeros(3)))
     np.testing.assert_array_equal(getattr(state, own).reference[0], tree)
+
+
+SGD = optax.sgd(0.5)
+HALF = averagers.outer(SGD)
+KTH = alternation.every_kth(2, HALF, averagers.MEAN)
+
+
+@pytest.mark.parametrize(
+  'averager',
+  [
+    averagers.outer(SGD, averager=HALF),
+    averagers.outer(SGD, averager=averagers.outer(SGD, averager=HALF)),
+    averagers.outer(SGD, averager=KTH),
+    alternation.every_kth(
+      2, averagers.outer(SGD, averager=HALF), averagers.MEAN
+    ),
+    delay.delayed(averagers.outer(SGD, averager=HALF), 1),
+  ],
+  ids=str,
+)
+def test_nested_outer_steps_move_nothing_while_workers_stand_still(averager):
+  moves = np.zeros((6, 2, 3), np.float32)
+  moves[0] = 4.0
+  left, _ = rounds.run(averager, jnp.zeros(3), moves)
+  np.testing.assert_array_equal(left[2:], np.tile(left[2], (4, 1, 1)))
+  assert 0 < left[2].max() <= 4
+
+
+@pytest.mark.parametrize(
+  'averager, why',
+  [
+    (delay.eager_outer(SGD), 'eager_outer.* remembers what each worker had'),
+    (
+      averagers.outer(SGD, averager=exchange.gossip()),
+      r'averager=gossip\(\)\) remembers what each worker had',
+    ),
+    (
+      fragments.fragments(2),
+      r'fragments\(2\) averages a piece of it at a time',
+    ),
+    (
+      alternation.every_kth(2, HALF, fragments.fragments(2)),
+      r'between=fragments\(2\)\) averages a piece of it at a time',
+    ),
+    (averagers.no_averaging(), r'no_averaging\(\) averages nothing'),
+  ],
+)
+def test_an_averager_that_an_outer_step_would_mislead_is_refused(averager, why):
+  with pytest.raises(ValueError, match=why):
+    averagers.outer(SGD, averager=averager)
+
+
+def test_an_eager_outer_step_refuses_what_is_not_linear():
+  tree = {'w': jnp.zeros((3, 2)), 'count': jnp.int32(0)}
+  for optimizer in (
+    optax.adam(0.1),
+    optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1)),
+  ):
+    with pytest.raises(
+      ValueError, match='eager_outer needs a linear optimizer'
+    ):
+      delay.eager_outer(optimizer).init(tree)
+  decayed = optax.add_decayed_weights(0.1), optax.sgd(0.1, 0.9, nesterov=True)
+  delay.eager_outer(optax.chain(*decayed)).init(tree)
 
 
 def test_a_subset_is_the_same_on_all_workers_and_another_in_each_round():

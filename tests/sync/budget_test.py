@@ -168,22 +168,24 @@ def test_bytes_pay_for_votes_and_synchronizations(budget, rate):
 
 
 def test_a_budget_that_the_votes_alone_exceed_is_refused():
-  trigger = ss.any_of(
-    ss.every(9), ss.budgeted(ss.selsync(0.3), bytes_per_step=6.0)
-  )
+  trigger = ss.any_of(ss.budgeted(ss.selsync(0.3), bytes_per_step=6.0))
+  (budget,) = trigger.traits.budgets
   with pytest.raises(ValueError, match=r'above 6, .*\(votes\), got 6'):
-    trigger.traits.affordable(traffic(6.0, 100.0))
-  trigger.traits.affordable(traffic(5.9, 100.0))
+    budget(traffic(6.0, 100.0))
+  assert budget(traffic(5.0, 100.0)) == 0.01
 
 
 def test_a_synchronization_that_another_trigger_caused_counts():
-  trigger = ss.any_of(ss.budgeted(compared(), lssr=0.9), ss.every(10))
+  trigger = ss.any_of(ss.budgeted(compared(), lssr=0.9), ss.every(20))
   states = run(trigger, jnp.asarray(stream(STREAMS['one scale'])))
   synced = np.array([state.sync[0] for state in states])
-  # The bound pays for the whole budget, so the threshold rises nearly out of
-  # reach.
+  # The bound takes half of the budget.
   assert abs(synced.mean() - 0.1) < 0.02
-  assert 10 <= synced[-100:].sum() <= 12
+  assert 8 <= synced[-100:].sum() <= 12
+
+
+def budget(lssr):
+  return ss.budgeted(compared(), lssr=lssr)
 
 
 @pytest.mark.parametrize(
@@ -201,16 +203,40 @@ def test_a_synchronization_that_another_trigger_caused_counts():
     (lambda: ss.budgeted(ss.fda(1.0)), 'one of lssr, bytes_per_step, and'),
     (
       lambda: ss.budgeted(ss.selsync(0.3, vote_every=10), lssr=0.9),
-      r'in 10 steps leaves no choice to selsync\(0.3, vote_every=10\), which '
-      'votes every 10 steps',
+      r'in 10 steps leaves no choice to selsync\(0.3, vote_every=10\): at most '
+      'one in 10 steps',
     ),
     (
       lambda: adaptive.selsync(Context(100, 0), max_period=10),
-      'max_period=10 alone synchronizes as often as lssr=0.9 allows',
+      r'budgeted\(selsync\(0.3\), lssr=0.9\) and at_least_every\(10\) '
+      'synchronize at least once in 10 steps, and the budget is once in 10 '
+      'steps, so nothing is left to decide',
     ),
     (
       lambda: adaptive.selsync(Context(100, 0), max_period=8, vote_every=5),
-      'max_period=8 alone synchronizes as often as lssr=0.9 allows',
+      'at least once in 10 steps, and the budget is once in 10 steps',
+    ),
+    (
+      lambda: ss.any_of(budget(0.9), ss.at_least_every(8)),
+      'at least once in 8 steps, and the budget is once in 10 steps',
+    ),
+    (
+      lambda: ss.any_of(ss.any_of(budget(0.9)), ss.post_local(5, 8)),
+      'at least once in 8 steps',
+    ),
+    (
+      lambda: ss.budgeted(
+        ss.any_of(compared(), ss.at_least_every(8)), lssr=0.9
+      ),
+      'at least once in 8 steps',
+    ),
+    (
+      lambda: ss.at_most_every(20, trigger=budget(0.9)),
+      r'leaves no choice to budgeted\(.*\): at most one in 20 steps',
+    ),
+    (
+      lambda: ss.at_most_every(20, trigger=ss.any_of(budget(0.9))),
+      'at most one in 20 steps',
     ),
     (
       lambda: ss.budgeted(ss.fda(1.0), lssr=0.9, bytes_per_step=9.0),
@@ -229,6 +255,27 @@ def test_a_synchronization_that_another_trigger_caused_counts():
 def test_what_cannot_be_budgeted_is_refused(make, message):
   with pytest.raises(ValueError, match=message):
     make()
+
+
+def test_bounds_that_leave_a_budget_a_choice_are_accepted():
+  rarely = ss.at_most_every(20, trigger=ss.every(3))
+  for trigger in (
+    ss.any_of(budget(0.9), ss.at_least_every(11)),
+    ss.at_most_every(9, trigger=budget(0.9)),
+    ss.any_of(budget(0.9), rarely),  # It bounds its own synchronizations.
+  ):
+    (rate,) = trigger.traits.budgets
+    assert rate(None) == pytest.approx(0.1)
+
+
+def test_bytes_that_a_bound_spends_are_refused_once_they_are_known():
+  trigger = ss.any_of(
+    ss.budgeted(compared(), bytes_per_step=10.0), ss.at_least_every(8)
+  )
+  (budget,) = trigger.traits.budgets
+  assert budget(traffic(0.0, 50.0)) == 0.2
+  with pytest.raises(ValueError, match='the budget is once in 10 steps'):
+    budget(traffic(0.0, 100.0))
 
 
 @pytest.mark.parametrize('share', [0.2, 0.8])

@@ -356,9 +356,7 @@ def test_new_workers_keep_the_last_mean_and_forget_what_was_on_its_way():
       'cannot be delayed: it is late already',
     ),
     (
-      lambda: ss.delayed(
-        ss.outer(NESTEROV, averager=ss.eager_outer(NESTEROV)), 3
-      ),
+      lambda: ss.delayed(ss.fragments(2, averager=ss.eager_outer(NESTEROV)), 3),
       'cannot be delayed: it is late already',
     ),
     (
@@ -385,7 +383,7 @@ def test_new_workers_keep_the_last_mean_and_forget_what_was_on_its_way():
         *(ss.every(4), ss.delayed(ss.gossip(), 1)),
         optimizer_state=ss.moments.mean(),
       ).check(),
-      'averages over all workers, and averager .* does not',
+      'needs averages of all parameters over all workers, and averager',
     ),
     (lambda: ss.delayed(ss.mean(), 0), 'steps=0: must be at least 1'),
     (

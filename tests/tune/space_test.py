@@ -92,7 +92,8 @@ def test_parts_are_chosen_where_the_method_accepts_them(every):
   assert found['local_sgd']['sync.delay'] == (OWN, 1, 2, 4, 8)
   assert 'sync.wire' not in found['power_sgd']  # It has no averager.
   assert not {'sync.delay', 'sync.delay.own'} & found['edit'].keys()
-  assert found['noloco']['sync.optimizer_state'] == (OWN, 'reset')
+  assert found['edit']['sync.optimizer_state'] == (OWN, 'mean', 'reset')
+  assert 'sync.optimizer_state' not in found['noloco']  # It averages in pairs.
 
 
 def test_another_trigger_may_replace_a_period(every):
