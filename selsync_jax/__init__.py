@@ -6,8 +6,34 @@ loop of your own need no TensorFlow. `load` and `register_*` need what the extra
 `train` installs.
 """
 
+import importlib.metadata
+import logging
+import re
+
 import lazy_loader
 
 __version__ = '0.1.0'  # pyproject.toml reads it here.
+_TESTED = 0, 12  # The newest JAX that passes all tests, as in pyproject.toml.
+
+
+def _warn_of_untested_jax() -> None:
+  """Logs a line if the installed JAX is newer than the tested versions.
+
+  This happens before any part of JAX is imported that a release may change.
+  """
+  try:
+    version = importlib.metadata.version('jax')
+  except importlib.metadata.PackageNotFoundError:
+    return  # The import of JAX fails, or finds one that pip did not install.
+  if tuple(map(int, re.findall(r'\d+', version)[:2])) > _TESTED:
+    major, minor = _TESTED
+    logging.getLogger(__name__).warning(
+      f'jax {version} is newer than {major}.{minor}, the newest that '
+      'selsync_jax was tested with; if a run fails: '
+      f"pip install 'jax<{major}.{minor + 1}'"
+    )
+
+
+_warn_of_untested_jax()
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

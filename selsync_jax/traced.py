@@ -5,15 +5,11 @@ knows that form. CI runs tests/traced_test.py with the oldest and newest JAX.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-import logging
 from typing import Any
 
 import jax
 from jax.extend import core
 import numpy as np
-
-TESTED = (0, 12)
-"""The newest JAX that passes all tests, as in pyproject.toml."""
 
 Program = Any
 """A traced program. JAX 0.10 has one class for a program with its constants and
@@ -31,20 +27,6 @@ _UNUSED = {
 }
 """Parameters that a `custom_jvp_call` and the like need only to be
 differentiated or mapped."""
-
-
-def warn_of_untested(version: Sequence[Any]) -> None:
-  """Logs a line if this version of JAX is newer than those that were tested."""
-  if tuple(version[:2]) > TESTED:
-    major, minor = TESTED
-    logging.getLogger(__name__).warning(
-      f'jax {".".join(map(str, version))} is newer than {major}.{minor}, the '
-      'newest that selsync_jax was tested with; if a run fails: '
-      f"pip install 'jax<{major}.{minor + 1}'"
-    )
-
-
-warn_of_untested(jax.__version_info__)
 
 
 def is_program(value: Any) -> bool:

@@ -16,7 +16,6 @@ import pytest
 import yaml
 
 import selsync_jax
-from selsync_jax import traced
 from tests.support import live_runs
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -106,8 +105,24 @@ def test_the_versions_that_are_installed_are_said_to_be_tested():
   for requirement in map(Requirement, tested):
     version = importlib.metadata.version(requirement.name)
     assert version in requirement.specifier, requirement.name
-  major, minor = traced.TESTED
+  major, minor = selsync_jax._TESTED
   assert f'jax<{major}.{minor + 1}' in tested
+
+
+def test_a_jax_that_is_newer_than_the_tests_gets_one_line_of_warning(tmp_path):
+  (folder := tmp_path / 'jax-0.99.1.dist-info').mkdir()
+  (folder / 'METADATA').write_text('Name: jax\nVersion: 0.99.1\n')
+  path = os.pathsep.join([str(tmp_path), os.environ['PYTHONPATH']])
+  done = live_runs.run(
+    *(sys.executable, '-m', 'selsync_jax', 'plan', '--help'),
+    env=os.environ | {'PYTHONPATH': path},
+  )
+  (line,) = done.stderr.splitlines()
+  assert line.startswith('jax 0.99.1 is newer than ')
+  assert line.endswith(
+    f"if a run fails: pip install 'jax<0.{selsync_jax._TESTED[1] + 1}'"
+  )
+  assert done.returncode == 0 and done.stdout
 
 
 def test_the_pythons_of_ci_are_among_those_that_are_classified():
