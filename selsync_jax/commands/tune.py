@@ -9,6 +9,7 @@ best of BSP, and written as a config file.
 
 import argparse
 from collections.abc import Callable, Sequence
+import datetime
 import functools
 import itertools
 import math
@@ -181,6 +182,7 @@ def _tune(options: argparse.Namespace, runner: _Runner) -> None:
   candidates = options.candidates
   with search.turn(candidates.out):  # The first process prepares for all.
     (reference,) = candidates.trials(BSP, {}, 1, candidates.seed)
+    _begin(1, 'BSP with the fields of the config, and the time of a step')
     runner.finish([reference])
     if not reference.is_done:
       raise RunError(
@@ -195,6 +197,8 @@ def _tune(options: argparse.Namespace, runner: _Runner) -> None:
     _search(candidates, name, space, goal)
     for name, space in options.spaces.items()
   )
+  print('\n'.join(_plan(options, reference, bsp, ours)), flush=True)
+  _begin(2, 'trials of BSP, then of the methods')
   _try(options.trials, [bsp, ours], goal.curves, runner)
   while bsp.is_under_way or ours.is_under_way:
     time.sleep(_POLL)  # Another process has a trial, or has left one behind.
@@ -202,6 +206,47 @@ def _tune(options: argparse.Namespace, runner: _Runner) -> None:
   # Each process shows the same in the end. Others may still search meanwhile.
   with search.turn(candidates.out, 'finish'):
     _finish(options, goal, bsp, ours, runner)
+
+
+def _begin(phase: int, what: str) -> None:
+  """Names the next phase; its bar follows."""
+  print(f'phase {phase} of 4: {what}', flush=True)
+
+
+def _plan(
+  options: argparse.Namespace,
+  reference: 'Trial',
+  bsp: 'Search',
+  ours: 'Search',
+) -> list[str]:
+  """Returns lines about the runs to come, their time, and what is not tried."""
+  from selsync_jax.runs import history
+
+  count, seeds = options.trials, options.seeds
+  trials = sum(max(count - search.done, 0) for search in (bsp, ours))
+  choosing = 2 * options.finalists * seeds if options.finalists > 1 else 0
+  total = trials + choosing + 3 * seeds
+  each = history.read(reference.workdir).outcome['seconds']
+  about = datetime.timedelta(seconds=round(each * total / options.jobs))
+  lines = [
+    f'at most {total} runs: {trials} trials, {choosing} that choose among the '
+    f'best, {3 * seeds} that judge; about {about} with --jobs={options.jobs}, '
+    f"if each takes as long as BSP's, {each:.1f} s"
+  ]
+  given = 'as the config has them'
+  given += ', and as often as the budget lets' if options.bytes else ''
+  for name, search in (('BSP', bsp), ('the methods', ours)):
+    first = len(search.queued)
+    if count > first:
+      continue
+    line = f'--trials={count}: no settings of {name} are searched, because the '
+    line += f'first {first} trials are the methods {given}'
+    tried = search.queued[:count]
+    never = [m for m in dict.fromkeys(search.queued) if m not in tried]
+    if never:
+      line += f'; not tried: {", ".join(never)}'
+    lines.append(line)
+  return lines
 
 
 def _search(
@@ -310,6 +355,7 @@ def _finish(
       for name, each in chosen.items()
     }
     runs = {trial.workdir: trial for each in again.values() for trial in each}
+    _begin(4, 'the recipe, tuned BSP, and the config with new seeds')
     runner.finish(list(runs.values()))
     finals = [
       _final(goal, name, chosen[name][0], trials)
@@ -382,6 +428,7 @@ def _choose(
     for each in group
     if each.value is not None
   }
+  _begin(3, 'the best trials with other seeds, which choose one')
   runner.finish([trial for each in again.values() for trial in each])
 
   def rank(result):

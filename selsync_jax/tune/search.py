@@ -119,6 +119,7 @@ class Search:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     self._folder, self._space, self._make = folder, space, make
     self._objective = objective
+    self.queued: list[str] = []  # The methods of the first trials.
     with turn(folder):
       self._study = optuna.create_study(
         storage=_storage(folder),
@@ -139,6 +140,7 @@ class Search:
 
   def first(self, choices: Mapping[str, Any]) -> None:
     """Makes a trial with these choices one of the first, once."""
+    self.queued.append(choices['method'])
     with turn(self._folder):
       self._study.enqueue_trial(dict(choices), skip_if_exists=True)
 

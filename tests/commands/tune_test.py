@@ -25,6 +25,7 @@ from selsync_jax.commands.candidates import Candidates
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.methods import Context
+from selsync_jax.report import search_page
 from selsync_jax.runs import history
 from selsync_jax.runs import records
 from selsync_jax.runs import workdir
@@ -104,6 +105,66 @@ def test_the_first_trials_are_the_methods_with_the_fields_of_the_config(tuned):
     'local_sgd-period8-lr0.05',
     'diloco-period50-lr0.05',
   ]
+
+
+def test_a_search_announces_its_runs_and_names_its_phases(tuned):
+  out, printed = tuned
+  seconds = history.read(out / 'bsp-lr0.05' / 'seed0').outcome['seconds']
+  line = (
+    r'^at most 7 runs: 4 trials, 0 that choose among the best, 3 that judge'
+  )
+  (each,) = re.findall(rf'{line}; about 0:\d\d:\d\d .* (\S+) s$', printed, re.M)
+  assert each == f'{seconds:.1f}'
+  phases = re.findall(r'^phase (\d) of 4: ', printed, re.M)
+  assert phases == ['1', '2', '3', '4']
+
+
+def test_a_search_says_what_so_few_trials_do_not_reach(tuned, tmp_path):
+  out, printed = tuned
+  of_methods = 'no settings of the methods are searched, because the first 2'
+  assert f'--trials=2: {of_methods}' in printed and 'not tried' not in printed
+  here = shutil.copytree(out, tmp_path / 'here')
+  again = run(here, '--trials=1', train=pytest.fail)
+  (line,) = re.findall(rf'^--trials=1: {of_methods}.*', again, re.M)
+  assert line.endswith('; not tried: diloco')
+
+
+def test_a_trial_that_sent_nothing_is_on_no_front():
+  """It was stopped before its workers first met."""
+  alone, cheap = (
+    search_page.Tried('local_sgd', '', pathlib.Path(), None, score, sent, 1.0)
+    for score, sent in ((0.99, 0.0), (0.9, 10.0))
+  )
+  plot = search_page.front([alone, cheap], 'accuracy', True)
+  for panel in plot.panels:
+    assert all(list(mark.y) == [0.9] for mark in panel.marks)
+
+
+def test_the_verdict_of_two_seeds_ranks_nothing():
+  recipe, bsp = (
+    search_page.Final(
+      name,
+      name,
+      [
+        search_page.Tried(name, name, pathlib.Path(), v, 0.9, sent, v)
+        for v in values
+      ],
+    )
+    for name, values, sent in (
+      ('recipe', (1.0, 2.0, 3.0), 50.0),
+      ('tuned BSP', (10.0, 11.0, 12.5), 10.0),
+    )
+  )
+  said = search_page.verdict([recipe, bsp], 'seconds', True)
+  assert said == (
+    'seconds: 2.0 ± 1.0 by recipe; 11.2 ± 1.3 by tuned BSP, 5.6 times as long'
+  )
+  few = [each._replace(seeds=each.seeds[:2]) for each in (recipe, bsp)]
+  said = search_page.verdict(few, 'seconds', True)
+  assert said.endswith(
+    '; two seeds cannot rank methods; the cheapest of these: tuned BSP, '
+    '10.50 ± 0.71 for 10 B per worker'
+  )
 
 
 def test_the_recipe_is_a_config_that_trains_as_the_best_trial_did(
@@ -303,7 +364,7 @@ def test_the_recipe_is_bsp_if_nothing_else_reaches_the_target(tmp_path):
   printed = run(tmp_path, slow, '--trials=1', '--target=0.6')
   *_, verdict, page, _ = printed.splitlines()
   assert ' by bsp, lr 0.05; ' in verdict
-  assert verdict.endswith(' by tuned BSP.')
+  assert ' by tuned BSP; one seed cannot rank methods; ' in verdict
   assert pathlib.Path(page).exists()
 
 
