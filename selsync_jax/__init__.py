@@ -9,6 +9,7 @@ loop of your own need no TensorFlow. `load` and `register_*` need what the extra
 import importlib.metadata
 import logging
 import re
+from typing import Any
 
 import lazy_loader
 
@@ -36,4 +37,13 @@ def _warn_of_untested_jax() -> None:
 
 _warn_of_untested_jax()
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_offered, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+  try:
+    return _offered(name)
+  except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+      f"selsync_jax.{name}: {error}; pip install 'selsync-jax[train]'"
+    ) from error

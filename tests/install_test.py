@@ -40,13 +40,18 @@ class Missing:
     if name.partition('.')[0] in self.names:
       raise ModuleNotFoundError(f'{name} is not installed')
 
-missing, modules, names = json.load(sys.stdin)
+missing, modules, names, refused = json.load(sys.stdin)
 sys.meta_path.insert(0, Missing(set(missing)))
 for module in modules:
   importlib.import_module(module)
 import selsync_jax
 for name in names:
   getattr(selsync_jax, name)
+for name in refused:
+  try:
+    getattr(selsync_jax, name)
+  except ModuleNotFoundError as error:
+    print(error)
 """
 
 
@@ -71,7 +76,7 @@ def with_dependencies(names):
   return found
 
 
-def test_the_core_imports_with_its_own_dependencies_alone():
+def test_the_core_imports_without_an_extra_and_the_rest_names_it():
   core = set(names_of(PROJECT['dependencies']))
   small = {'annotated-types', 'lazy-loader'}  # Of a file or two each.
   assert core == {'jax', 'optax', 'jaxtyping', 'numpy'} | small
@@ -94,9 +99,16 @@ def test_the_core_imports_with_its_own_dependencies_alone():
     sys.executable,
     '-c',
     IMPORT,
-    input=json.dumps([missing, modules, offered]),
+    input=json.dumps([missing, modules, offered, ['Recorder', 'load']]),
   )
   assert done.returncode == 0, done.stderr
+  said = done.stdout.splitlines()
+  assert [line.partition(':')[0] for line in said] == [
+    'selsync_jax.Recorder',
+    'selsync_jax.load',
+  ]
+  for line in said:
+    assert line.endswith("; pip install 'selsync-jax[train]'")
 
 
 def test_the_versions_that_are_installed_are_said_to_be_tested():

@@ -22,6 +22,7 @@ from selsync_jax.sync import flat
 from selsync_jax.sync import resizing
 from selsync_jax.sync import traffic
 from selsync_jax.sync.consensus import AXIS
+from selsync_jax.sync.consensus import check_by_value
 from selsync_jax.sync.part import Metrics
 from selsync_jax.sync.part import Part
 from selsync_jax.sync.part import part
@@ -94,7 +95,7 @@ class Averager(Part):
   Attributes:
     init: `init(tree) -> state`.
     apply: `apply(tree, state) -> (tree, state)`, run on all workers at once
-      inside one `lax.cond`, after the local update.
+      inside one `lax.cond`, after the local update. A loop calls `step`.
     sends: what a synchronization sends.
     agrees: whether the tree is equal on all workers afterwards.
     agrees_late: whether it would be, if the average were not late.
@@ -111,11 +112,13 @@ class Averager(Part):
     resize: the rule for the state of another number of workers; by default
       `resizing.first`.
     halves: the two halves of `apply`, or why it cannot be delayed.
-    delay: steps from a synchronization to `apply`.
-    due: `due(sync, state)`, whether `apply` runs at a step; with a delay it is
-      a later step than that of the synchronization.
+    delay: steps from a synchronization to `arrive`.
+    arrive: what runs in place of `apply` if there is a delay, else `None`.
+    due: `due(sync, state)`, whether `when_due` runs at a step; with a delay it
+      is a later step than that of the synchronization.
     depart: `depart(sync, tree, state) -> (departs, state)`, run at every step
-      after `apply`: whether a synchronization begins. It has no communication.
+      after `when_due`: whether a synchronization begins. It has no
+      communication.
     land: `land(tree, state) -> tree`, with what is on its way applied.
     under_way: how a delayed mean travels; `None` without a delay.
   """
@@ -136,12 +139,28 @@ class Averager(Part):
   resize: resizing.Resize = resizing.first
   halves: Halves | str = 'it is not written in two halves'
   delay: int = 0
+  arrive: Callable[..., tuple[Any, Any]] | None = None
   due: Callable[[Any, Any], Any] = lambda sync, state: sync
   depart: Callable[[Any, Any, Any], tuple[Any, Any]] = (
     lambda sync, tree, state: (sync, state)
   )
   land: Callable[[Any, Any], Any] = lambda tree, state: tree
   under_way: UnderWay | None = None
+
+  def __post_init__(self) -> None:
+    """Makes `init` refuse a tree with leaves that are not arrays."""
+    init = self.init
+
+    def checked(tree: Any) -> Any:
+      flat.check_arrays(tree)
+      return init(tree)
+
+    object.__setattr__(self, 'init', checked)
+
+  @property
+  def when_due(self) -> Callable[..., tuple[Any, Any]]:
+    """The function of (tree, state) that runs at a step that is `due`."""
+    return self.arrive or self.apply
 
   def step(self, sync: Any, tree: Any, state: Any) -> tuple[Any, Any]:
     """Returns the tree and the state after a step of a loop of your own.
@@ -157,8 +176,9 @@ class Averager(Part):
     self, sync: Any, tree: Any, state: Any
   ) -> tuple[Any, Any, Any]:
     """Returns whether a synchronization begins, and the results of `step`."""
+    check_by_value(tree)
     tree, state = lax.cond(
-      self.due(sync, state), self.apply, lambda *same: same, tree, state
+      self.due(sync, state), self.when_due, lambda *same: same, tree, state
     )
     departs, state = self.depart(sync, tree, state)
     return departs, tree, state

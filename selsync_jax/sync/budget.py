@@ -163,7 +163,11 @@ def budgeted(
     else:
       wanted = budget(traffic)
     if wanted is None:
-      raise ValueError('bytes_per_step needs the extra argument traffic')
+      raise ValueError(
+        f'bytes_per_step={bytes_per_step!r}: a trigger in a chain does not '
+        'know what an average sends; set lssr = 1 - bytes_per_step / (bytes of '
+        'one average) instead'
+      )
     log_threshold, count, debt = _moved(state, synced, wanted, gain)
     extra_args |= dict(traffic=traffic, threshold=jnp.exp(log_threshold))
     inner: Any = trigger.update(updates, state.trigger, params, **extra_args)[1]

@@ -80,6 +80,11 @@ def measure(
     return MeasureState(integer, real, integer, real)
 
   def update(updates, state, params=None, **_):
+    if not jax.tree.leaves(updates):
+      raise ValueError(
+        'the gradient that the trigger measures has no arrays; put the trigger '
+        'before what masks them: optax.chain(trigger, optax.masked(...))'
+      )
     a = smoothing
     if a is None:
       a = min(lax.axis_size(axis_name) / 100, 1.0)

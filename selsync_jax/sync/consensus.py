@@ -32,6 +32,30 @@ def check_mapped(axis_name: str) -> None:
     ) from None
 
 
+def check_by_value(tree: Any) -> None:
+  """Raises `ValueError` for a tree that a result cannot stand for.
+
+  It has a leaf that is not an array, or an nnx module. A module is passed by
+  reference elsewhere, so a reader expects that it changes in place.
+  """
+  for node in jax.tree.leaves(tree, is_leaf=_is_module):
+    if _is_module(node):
+      raise ValueError(
+        f'{type(node).__name__} is an nnx.Module, which is not changed in '
+        'place; average its state: nnx.update(model, ss.synchronize(sync, '
+        'nnx.state(model)))'
+      )
+  flat.check_arrays(tree)
+
+
+def _is_module(node: Any) -> bool:
+  """Whether a node is an nnx module, without an import of flax."""
+  kinds = type(node).__mro__
+  return ('flax.nnx.module', 'Module') in (
+    (kind.__module__, kind.__name__) for kind in kinds
+  )
+
+
 def consensus(
   tree: Any,
   *,
@@ -53,6 +77,7 @@ def consensus(
   """
   if (where is None) != (count is None):
     raise ValueError('where and count go together')
+  flat.check_arrays(tree)
   vectors, rebuild = flat.by_dtype(tree)
   if where is not None:
     vectors = [jnp.where(where, vector, 0) for vector in vectors]
@@ -114,6 +139,7 @@ def synchronize(sync: Any, tree: Any, *, axis_name: str = AXIS) -> Any:
 
   Raises:
     NameError: outside of the mapped workers.
+    ValueError: if a leaf is not an array, or the tree has an nnx module.
 
   Example:
     >>> import jax, jax.numpy as jnp
@@ -125,5 +151,6 @@ def synchronize(sync: Any, tree: Any, *, axis_name: str = AXIS) -> Any:
     [1. 2. 6.]
     [3. 3. 3.]
   """
+  check_by_value(tree)
   mean = functools.partial(consensus, axis_name=axis_name)
   return lax.cond(sync, mean, lambda tree: tree, tree)

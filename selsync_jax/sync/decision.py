@@ -1,15 +1,19 @@
 """The decision of a trigger, read from an optimizer's state."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 import warnings
 
 import jax
+from jax.tree_util import DictKey
+from jax.tree_util import GetAttrKey
 from jax.tree_util import SequenceKey
 from jaxtyping import Array, Bool
 import optax
 
+from selsync_jax.sync.budget import asks_travel
 from selsync_jax.sync.change import MeasureState
+from selsync_jax.sync.fda import FDAState
 
 # Wrappers that leave out calls, or make them on some workers only.
 _SKIPPING = (
@@ -30,7 +34,8 @@ def decision(opt_state: Any) -> Bool[Array, '']:
   decision is then false at the calls in between.
 
   It warns of a trigger that measures gradients and is not the first in an
-  `optax.chain`: clipping, for example, hides how large they are.
+  `optax.chain`: clipping, for example, hides how large they are. `fda`, which
+  measures updates, must be the last.
 
   Args:
     opt_state: the optimizer's state after the update.
@@ -39,8 +44,9 @@ def decision(opt_state: Any) -> Bool[Array, '']:
     bool [], equal on all workers.
 
   Raises:
-    ValueError: if there is not exactly one trigger, or if it is inside a
-      wrapper that runs it only at some calls or on some workers.
+    ValueError: if there is not exactly one trigger, if it is inside a wrapper
+      that runs it only at some calls or on some workers, or if it cannot decide
+      at its place in the chain.
 
   Example:
     >>> import jax.numpy as jnp, optax
@@ -60,13 +66,7 @@ def decision(opt_state: Any) -> Bool[Array, '']:
       f'the optimizer needs one trigger, and its state has {len(flags)}; '
       'any_of makes one of several'
     )
-  if _measures_late(opt_state):
-    warnings.warn(
-      'the trigger measures what the transformations before it return, which '
-      'may not be the gradient; put it first in the chain: '
-      'optax.chain(trigger, ...)',
-      stacklevel=2,
-    )
+  _check_place(_place(opt_state))
   return flags[0]
 
 
@@ -74,21 +74,69 @@ def _is_trigger(state: Any) -> bool:
   return hasattr(state, 'sync')
 
 
-def _measures_late(state: Any) -> bool:
-  """Whether a trigger that measures is not the first of a chain."""
+class _Place(NamedTuple):
+  """A trigger's state, and those before and after it in its chains."""
 
-  def measures(trigger):
-    parts = jax.tree.leaves(trigger, is_leaf=_is_measure)
-    return any(map(_is_measure, parts))
-
-  return any(
-    measures(node) and any(isinstance(k, SequenceKey) and k.idx for k in path)
-    for path, node in jax.tree.leaves_with_path(state, is_leaf=_is_trigger)
-  )
+  trigger: Any
+  before: list[Any]
+  after: list[Any]
 
 
-def _is_measure(state: Any) -> bool:
-  return isinstance(state, MeasureState)
+def _place(opt_state: Any) -> _Place:
+  """Returns the place of the first trigger in an optimizer's state."""
+  found = jax.tree.leaves_with_path(opt_state, is_leaf=_is_trigger)
+  path, trigger = next((p, node) for p, node in found if _is_trigger(node))
+  node, before, after = opt_state, [], []
+  for key in path:
+    if isinstance(key, SequenceKey):
+      before += node[: key.idx]
+      after += node[key.idx + 1 :]
+      node = node[key.idx]
+    elif isinstance(key, DictKey):
+      node = node[key.key]
+    elif isinstance(key, GetAttrKey):
+      node = getattr(node, key.name)
+  return _Place(trigger, before, after)
+
+
+def _has(state: Any, kind: type) -> bool:
+  def matches(node):
+    return isinstance(node, kind)
+
+  return any(map(matches, jax.tree.leaves(state, is_leaf=matches)))
+
+
+def _check_place(place: _Place) -> None:
+  """Raises `ValueError` for a trigger that cannot decide where it stands."""
+  trigger, before, after = place
+  measures = _has(trigger, MeasureState)
+  if asks_travel(trigger):
+    raise ValueError(
+      'link_share is for islands, which measure how long an average travels; '
+      'set lssr in place of link_share'
+    )
+  if _has(after, optax.MultiStepsState):
+    raise ValueError(
+      'the trigger decides at every micro-step, because MultiSteps comes after '
+      'it; wrap the whole chain: optax.MultiSteps(optax.chain(trigger, ...), k)'
+    )
+  if _has(trigger, FDAState) and measures:
+    raise ValueError(
+      'the trigger measures gradients and updates, and no place in a chain has '
+      'both; use fda alone, or a trigger without it'
+    )
+  if _has(trigger, FDAState) and after:
+    raise ValueError(
+      'fda measures updates, and transformations after it change them; put it '
+      'last in the chain: optax.chain(..., ss.fda(theta))'
+    )
+  if measures and before:
+    warnings.warn(
+      'the trigger measures what the transformations before it return, which '
+      'may not be the gradient; put it first in the chain: '
+      'optax.chain(trigger, ...)',
+      stacklevel=3,
+    )
 
 
 def _flags(state: Any) -> Iterator[Any]:

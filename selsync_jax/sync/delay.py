@@ -115,7 +115,14 @@ def delayed(
   def travel_under_way(message):
     return travel(message)
 
-  def apply(tree, state, flown=steps):
+  def apply(tree, state):
+    raise ValueError(
+      f'averager delayed({of}, {steps}) has work to do at every step, not only '
+      'at synchronizations; call averager.step(sync, tree, state), without a '
+      'lax.cond around it'
+    )
+
+  def arrive(tree, state, flown=steps):
     now = piece.take(tree, state.averager)
     message, inner = start(state.snapshot, state.averager)
     mean = travel_under_way(message)
@@ -157,10 +164,10 @@ def delayed(
     )
 
   def land(tree, state):
-    def arrive(tree, state):  # Before its time.
-      return apply(tree, state, state.age)[0]
+    def early(tree, state):
+      return arrive(tree, state, state.age)[0]
 
-    return lax.cond(state.left > 0, arrive, lambda tree, _: tree, tree, state)
+    return lax.cond(state.left > 0, early, lambda tree, _: tree, tree, state)
 
   def resize(saved, fresh, workers, step):
     # Workers start from their consensus: what was on its way is in it. So the
@@ -177,6 +184,7 @@ def delayed(
     steps,
     init=init,
     apply=apply,
+    arrive=arrive,
     delay=steps,
     due=lambda sync, state: state.left == 1,
     depart=depart,

@@ -90,6 +90,17 @@ def zeros(tree: Any) -> list[Float32[Array, '...']]:
   return [jnp.zeros(leaf.shape, jnp.float32) for leaf in floats(tree)]
 
 
+def check_arrays(tree: Any) -> None:
+  """Raises `ValueError` for a leaf that is not an array, by its name."""
+  for path, leaf in jax.tree.leaves_with_path(tree):
+    if not (hasattr(leaf, 'dtype') or isinstance(leaf, int | float | complex)):
+      name = jax.tree_util.keystr(path, simple=True, separator='/') or 'tree'
+      raise ValueError(
+        f'{name} is a {type(leaf).__name__}, not an array; pass only the '
+        'arrays, of an equinox module eqx.filter(module, eqx.is_array)'
+      )
+
+
 def is_float(leaf: Any) -> bool:
   """Returns whether an array, or its shape, has a floating-point dtype."""
   return jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)

@@ -9,6 +9,8 @@ import functools
 import inspect
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+import jax
+
 from selsync_jax.config import check_arguments
 
 
@@ -62,13 +64,38 @@ def part(constructor: Callable[P, T]) -> Callable[P, T]:
   @functools.wraps(constructor)
   def construct(*args: P.args, **kwargs: P.kwargs) -> T:
     call = signature.bind(*args, **kwargs)
-    check_arguments(constructor, call.arguments)
+    _check(constructor, call.arguments)
     made = constructor(*args, **kwargs)
     # Some parts are frozen dataclasses.
     object.__setattr__(made, 'recipe', Recipe(construct, call))
     return made
 
   return construct
+
+
+def _check(
+  constructor: Callable[..., Any], arguments: Mapping[str, Any]
+) -> None:
+  """Checks arguments; names all that `optax.inject_hyperparams` spoils."""
+  try:
+    check_arguments(constructor, arguments)
+  except ValueError as error:
+    if injected := [*_refused_arrays(constructor, arguments)]:
+      raise ValueError(
+        f'{constructor.__name__}: {", ".join(injected)} must not be an array; '
+        'in optax.inject_hyperparams, add to static_args: '
+        f'{", ".join(map(repr, injected))}'
+      ) from error
+    raise
+
+
+def _refused_arrays(constructor, arguments):
+  for name, value in arguments.items():
+    try:
+      check_arguments(constructor, {name: value})
+    except ValueError:
+      if isinstance(value, jax.Array):
+        yield name
 
 
 def _shown(value: Any) -> str:

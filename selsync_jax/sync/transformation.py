@@ -5,6 +5,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import optax
 
+from selsync_jax.sync import flat
 from selsync_jax.sync import resizing
 from selsync_jax.sync import traffic
 from selsync_jax.sync.part import Metrics
@@ -101,7 +102,12 @@ class Transformation(optax.GradientTransformationExtraArgs, Part):
     **traits: Any,
   ) -> Any:
     """Creates the pair of functions and sets its declarations."""
-    self = super().__new__(cls, init, update)
+
+    def checked(params: Any) -> Any:
+      flat.check_arrays(params)
+      return init(params)
+
+    self = super().__new__(cls, checked, update)
     self.sends, self.metrics, self.resize = sends, metrics, resize
     self.traits = cls.record(**traits)
     return self

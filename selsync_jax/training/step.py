@@ -273,7 +273,7 @@ def _synchronization(strategy, optimizer, check_every):
   def synchronize(sync, state):
     def average(changed):
       new = state.replace(**changed)
-      shared, averager_state = averager.apply(
+      shared, averager_state = averager.when_due(
         strategy.averaged(new.shared), new.averager_state
       )
       new = new.replace(

@@ -303,5 +303,5 @@ def test_a_links_share_pays_for_what_it_can_carry(share):
 
 def test_bytes_need_to_be_told_what_is_sent():
   trigger = ss.budgeted(compared(), bytes_per_step=100.0)
-  with pytest.raises(ValueError, match='needs the extra argument traffic'):
+  with pytest.raises(ValueError, match='does not know what an average'):
     trigger.update(jnp.float32(1), trigger.init(None))

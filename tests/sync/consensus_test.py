@@ -1,8 +1,11 @@
 """The mean over workers."""
 
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import selsync_jax as ss
@@ -62,3 +65,31 @@ def test_equal_workers_in_half_precision_keep_their_bits(name, dtype):
 def test_a_subset_needs_both_its_members_and_their_count(given):
   with pytest.raises(ValueError, match='where and count go together'):
     ss.consensus(jnp.zeros(3), **given)
+
+
+class Layer(NamedTuple):
+  """A layer whose activation is a leaf, as in an equinox module."""
+
+  weight: Any
+  activation: Any = jax.nn.relu
+
+
+TREES = {
+  'synchronize': lambda tree: ss.synchronize(jnp.bool(True), tree),
+  'consensus': ss.consensus,
+  'step': lambda tree: ss.mean().step(jnp.bool(True), tree, ()),
+  'mean': ss.mean().init,
+  'outer': ss.outer(optax.sgd(1.0)).init,
+  'selsync': ss.selsync(0.3).init,
+  'all_reduce': ss.all_reduce().init,
+}
+
+
+@pytest.mark.parametrize('door', TREES)
+def test_a_leaf_that_is_not_an_array_is_named(door):
+  def worker(weight):
+    return TREES[door]({'layers': [Layer(weight)]})
+
+  message = r'^layers/0/activation is a \w+, not an array; pass only the arrays'
+  with pytest.raises(ValueError, match=message):
+    jax.vmap(worker, axis_name=ss.AXIS)(jnp.ones((4, 2)))

@@ -76,7 +76,7 @@ def test_a_schedule_of_multi_steps_may_end_accumulation():
       lambda rate: optax.chain(ss.every(2), optax.sgd(rate))
     )(rate=0.1),
     optax.chain(ss.every(2), optax.apply_if_finite(SGD, 5)),
-    optax.chain(ss.every(2), optax.MultiSteps(SGD, 3)),
+    optax.chain(SGD, ss.every(2)),
   ],
 )
 def test_the_outermost_triggers_decision_is_found_in_any_chain(tx):
@@ -111,6 +111,19 @@ def test_a_wrapper_that_leaves_out_calls_is_refused_around_a_trigger(
   state = wrap(optax.chain(ss.selsync(0.3), SGD)).init(GRADS)
   with pytest.raises(ValueError, match=f'^{message}'):
     ss.decision(state)
+
+
+def test_fda_in_multi_steps_is_the_last_of_its_chain():
+  state = multi_steps(ss.fda(0.1)).init(GRADS)
+  with pytest.raises(ValueError, match=r'^fda measures updates'):
+    ss.decision(state)
+  state = optax.MultiSteps(optax.chain(SGD, ss.fda(0.1)), 2).init(GRADS)
+  assert not ss.decision(state)
+
+
+def test_fda_decides_at_the_end_of_a_chain_and_of_its_parts():
+  state = optax.chain(SGD, optax.chain(optax.scale(1.0), ss.fda(0.1)))
+  assert not ss.decision(state.init(GRADS))
 
 
 @pytest.mark.parametrize('triggers', [0, 2])
