@@ -44,8 +44,10 @@ from .sync.exchange import groups as groups
 from .sync.fda import fda as fda
 from .sync.fda import FDAState as FDAState
 from .sync.fragments import fragments as fragments
+from .sync.held import held_parameters as held_parameters
 from .sync.inner import in_use as in_use
 from .sync.lazy import lazy as lazy
+from .sync.leaves import Leaves as Leaves
 from .sync.moments import Moments as Moments
 from .sync.power_sgd import power_sgd as power_sgd
 from .sync.reducers import all_reduce as all_reduce

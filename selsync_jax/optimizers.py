@@ -177,11 +177,8 @@ def _partition(rest, groups):
   """Returns the optimizer that takes each group's own for its parameters."""
 
   def label(path, _):
-    name = array_name(path)
-    if not name.startswith('params/'):  # The tree of an outer step begins so.
-      name = f'params/{name}'
-    found = (str(i) for i, (p, _) in enumerate(groups) if p.search(name))
-    return next(found, 'rest')
+    index = _index(array_name(path), [pattern for pattern, _ in groups])
+    return 'rest' if index is None else str(index)
 
   def labels(tree):
     found = jax.tree.map_with_path(label, tree)
@@ -192,6 +189,26 @@ def _partition(rest, groups):
 
   own = {str(i): optimizer for i, (_, optimizer) in enumerate(groups)}
   return optax.partition({'rest': rest, **own}, labels)
+
+
+def _index(name, patterns):
+  """Returns the index of the first pattern that fits a parameter's name."""
+  if not name.startswith('params/'):  # The tree of an outer step begins so.
+    name = f'params/{name}'
+  fits = (i for i, each in enumerate(patterns) if re.search(each, name))
+  return next(fits, None)
+
+
+def is_frozen(optimizer: Bound) -> Callable[[str], bool]:
+  """Returns `frozen(name)`, whether a parameter is of a group of scale 0."""
+  groups = [g.arguments for g in optimizer.arguments.get('groups') or ()]
+  patterns = [group['parameters'] for group in groups]
+
+  def frozen(name):
+    index = _index(name, patterns)
+    return index is not None and groups[index].get('scale') == 0
+
+  return frozen
 
 
 def create_optimizer(
@@ -352,7 +369,12 @@ def if_finite(
     finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves]))
     new, after = optimizer.update(updates, state, params, **extra)
     new = optax.tree.where(finite, new, optax.tree.zeros_like(new))
-    return new, optax.tree.where(finite, after, state)
+    kept = jax.tree.map(
+      # An array that is handed on stays the same object, see `sync.held`.
+      lambda x, y: x if x is y else jnp.where(finite, y, x),
+      *(state, after),
+    )
+    return new, kept
 
   return optax.GradientTransformationExtraArgs(optimizer.init, update)
 

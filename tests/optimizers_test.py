@@ -206,6 +206,20 @@ def test_optimizers_that_decay_by_themselves_spare_biases_too(name):
   assert shrinks('matrices') == {'kernel': True, 'bias': False}
 
 
+def test_parameters_whose_first_group_has_scale_0_are_frozen():
+  groups = (
+    {'parameters': 'head', 'scale': 2.0},
+    {'parameters': '^params/(base|head)', 'scale': 0.0},
+    {'parameters': 'bias'},
+  )
+  fields = {'name': 'sgd', 'learning_rate': 0.1}
+  sgd = optimizers.bind_optimizer(fields | {'groups': groups})
+  names = ['base/kernel', 'base/bias', 'head/bias', 'lora/bias']
+  assert [*filter(optimizers.is_frozen(sgd), names)] == names[:2]
+  plain = optimizers.bind_optimizer(fields)
+  assert not any(map(optimizers.is_frozen(plain), names))
+
+
 def test_a_group_of_parameters_has_arguments_of_its_own():
   tx = optimizers.create_optimizer(
     'adamw',

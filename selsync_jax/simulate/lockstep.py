@@ -35,7 +35,7 @@ def create_ledger(
   """Returns the ledger of a run in lockstep on the cluster of a config."""
   problem, shapes = setup.problem, setup.shapes
   workers = setup.plan.workers
-  collectives = setup.strategy.sends(shapes.shared, workers, shapes.opt_state)
+  collectives = setup.strategy.sends(shapes.shared, workers, shapes.moments)
   if injected := problem.data.injected_bytes_per_step:
     collectives += (Collective('exchange', injected, 'step'),)
   made = create_cluster(

@@ -49,16 +49,19 @@ class Strategy(NamedTuple):
     return self.averager.agrees or self.reducer.traits.every_step
 
   def averaged(self, shared: Any) -> Any:
-    """Returns the part of `{'params', 'model_state'}` that is averaged."""
-    return shared if self.averages_model_state else {'params': shared['params']}
+    """Returns `shared`, without `model_state` if that stays local."""
+    if self.averages_model_state:
+      return shared
+    return {name: x for name, x in shared.items() if name != 'model_state'}
 
   def sends(
     self, shared: Any, workers: int, opt_state: Any = ()
   ) -> tuple[Collective, ...]:
     """Returns every collective that the parts issue.
 
-    `shared`, which is `{'params', 'model_state'}`, and `opt_state` are those of
-    one worker, or their shapes.
+    `shared`, which is `{'params', 'model_state'}`, and `held` if the optimizer
+    holds parameters, and the rest of its state, `opt_state`, are those of one
+    worker, or their shapes.
     """
     params = shared['params']
     return (

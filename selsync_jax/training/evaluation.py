@@ -51,7 +51,14 @@ class Evaluator:
   ):
     self._problem, self._mapper = problem, mapper
     self._averages_model_state = averages_model_state
-    self._consensus = mapper.map_workers(consensus)
+
+    def mean(shared):
+      # The mean of equal values may differ from them in the last bit.
+      frozen, params = problem.frozen, shared['params']
+      found = consensus(shared | {'params': frozen.rest(params)})
+      return found | {'params': frozen.put_rest(params, found['params'])}
+
+    self._consensus = mapper.map_workers(mean)
 
     def map_alone(fn):
       return mapper.map_workers(mapper.alone(fn))

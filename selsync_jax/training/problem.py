@@ -1,6 +1,6 @@
 """What is trained, by any method: data, model, task and optimizer."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
 import functools
 import math
@@ -15,6 +15,7 @@ import optax
 from selsync_jax import blame
 from selsync_jax import models
 from selsync_jax import optimizers
+from selsync_jax.array_names import by_name
 from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
 from selsync_jax.config import lookup
@@ -29,6 +30,8 @@ from selsync_jax.runs import initial
 from selsync_jax.runs import ledger
 from selsync_jax.runs import weights
 from selsync_jax.runs.source import Source
+from selsync_jax.sync.held import held_parameters
+from selsync_jax.sync.leaves import Leaves
 from selsync_jax.training.settings import Settings
 
 
@@ -48,6 +51,7 @@ class Problem:
   seed: int  # It seeds weights, shuffles, dropout and draws.
   steps: int  # Optimizer steps of the whole run.
   source: Source | None  # Where weights come from, if not by the seed.
+  is_frozen: Callable[[str], bool]  # Of a parameter's name.
 
   @property
   def steps_per_epoch(self) -> int:
@@ -86,6 +90,18 @@ class Problem:
       self.model, self.task, self.data.example
     )
     return {'params': params, 'model_state': model_state}
+
+  @functools.cached_property
+  def frozen(self) -> Leaves:
+    """The parameters that the optimizer never changes."""
+    names = enumerate(by_name(self.shapes['params']))
+    found = [(name, i) for i, name in names if self.is_frozen(name)]
+    return Leaves(tuple(n for n, _ in found), tuple(i for _, i in found))
+
+  @functools.cached_property
+  def held(self) -> Leaves:
+    """The parameters that the optimizer holds in its own state."""
+    return held_parameters(self.optimizer, self.shapes['params'])
 
   @functools.cached_property
   def fingerprint(self) -> dict[str, Any]:
@@ -149,6 +165,7 @@ def create_problem(settings: Settings) -> Problem:
     seed=config.seed,
     steps=steps,
     source=settings.source,
+    is_frozen=optimizers.is_frozen(settings.optimizer),
   )
   _check(problem, config)
   return problem

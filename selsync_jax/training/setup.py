@@ -74,8 +74,15 @@ class Setup:
     )
 
   def _state(self, params: Any, model_state: Any) -> TrainState:
-    parts = self.strategy, self.problem.optimizer, self.plan.config.ema_decay
-    return init_state(params, model_state, *parts)
+    return init_state(
+      params,
+      model_state,
+      self.strategy,
+      self.problem.optimizer,
+      self.plan.config.ema_decay,
+      self.problem.frozen,
+      self.problem.held,
+    )
 
   @functools.cached_property
   def shapes(self) -> TrainState:
@@ -116,7 +123,7 @@ class Setup:
     def land(state):
       averaged = strategy.averaged(state.shared)
       landed = strategy.averager.land(averaged, state.averager_state)
-      return state.replace(**landed).scored
+      return state.with_shared(landed).scored
 
     return self.plan.mapper.map_workers(land)
 
@@ -177,8 +184,8 @@ class Setup:
     """The bytes that each worker sends."""
     shapes, workers = self.shapes, self.plan.workers
     sent = traffic.traffic(
-      self.strategy.sends(shapes.shared, workers, shapes.opt_state),
-      shapes.params,
+      self.strategy.sends(shapes.shared, workers, shapes.moments),
+      shapes.trained,
       workers,
     )
     return sent._replace(injected=self.problem.data.injected_bytes_per_step)

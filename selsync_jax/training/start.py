@@ -201,10 +201,15 @@ def resize(
   optimizer = move_schedules(
     resized('opt_state', OPTIMIZER_STATE[rule]), lambda count: steps
   )
+  held, frozen = fresh.held, fresh.frozen
+  copies = resizing.mean(held.take(saved.opt_state), None, workers, step)
+  same = resizing.first(frozen.take(saved.params), None, workers, step)
+  optimizer = held.put(optimizer, copies)
+  params = frozen.put(resized('params', resizing.mean), same)
   return fresh.replace(
     step=steps,
     syncs=resized('syncs', resizing.first),
-    params=resized('params', resizing.mean),
+    params=params,
     model_state=resized('model_state', resizing.mean),
     opt_state=optimizer,
     ema=resized('ema', resizing.mean),

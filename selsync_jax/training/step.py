@@ -22,6 +22,8 @@ from selsync_jax.sync import flat
 from selsync_jax.sync import replicas
 from selsync_jax.sync import traffic
 from selsync_jax.sync.consensus import AXIS
+from selsync_jax.sync.leaves import Leaves
+from selsync_jax.sync.leaves import NONE
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.training.gradient import gradient
 from selsync_jax.training.gradient import Loss
@@ -49,18 +51,43 @@ class TrainState(flax.struct.PyTreeNode):
   averager_state: Any
   moments_state: Any  # Of the policy for the optimizer's state.
   ema: Any  # The moving average of the parameters; `()` if there is none.
+  # Parameters that the optimizer never changes, and those that it holds.
+  frozen: Leaves = flax.struct.field(pytree_node=False)
+  held: Leaves = flax.struct.field(pytree_node=False)
+
+  @property
+  def trained(self) -> Any:
+    """The parameters without the frozen ones."""
+    return self.frozen.rest(self.params)
 
   @property
   def shared(self) -> dict[str, Any]:
-    """Parameters and model state, which workers average."""
-    return {'params': self.params, 'model_state': self.model_state}
+    """Everything that workers average: trained parameters and model state.
+
+    Parameters that the optimizer holds are there under `held`.
+    """
+    shared = {'params': self.trained, 'model_state': self.model_state}
+    held = self.held.take(self.opt_state)
+    return shared | ({'held': held} if held else {})
+
+  def with_shared(self, shared: Mapping[str, Any]) -> 'TrainState':
+    """Returns the state with these values of `shared`."""
+    return self.replace(
+      params=self.frozen.put_rest(self.params, shared['params']),
+      model_state=shared.get('model_state', self.model_state),
+      opt_state=self.held.put(self.opt_state, shared.get('held', ())),
+    )
+
+  @property
+  def moments(self) -> Any:
+    """The optimizer's state without parameters that it holds."""
+    return self.held.rest(self.opt_state)
 
   @property
   def scored(self) -> dict[str, Any]:
     """What an evaluation averages and scores."""
-    if not self.ema:
-      return self.shared
-    return self.shared | {'params': flat.like(self.params, self.ema)}
+    params = flat.like(self.params, self.ema) if self.ema else self.params
+    return {'params': params, 'model_state': self.model_state}
 
 
 def init_state(
@@ -69,22 +96,29 @@ def init_state(
   strategy: Strategy,
   optimizer: optax.GradientTransformation,
   ema_decay: float | None = None,
+  frozen: Leaves = NONE,
+  held: Leaves = NONE,
 ) -> TrainState:
   """Returns one worker's state before the first step."""
-  opt_state = optimizer.init(params)
-  shared = {'params': params, 'model_state': model_state}
-  return TrainState(
+  trained = frozen.rest(params)
+  state = TrainState(
     step=jnp.int32(0),
     syncs=jnp.int32(0),
     params=params,
     model_state=model_state,
-    opt_state=opt_state,
-    measure_state=strategy.measure.init(params),
-    trigger_state=strategy.trigger.init(params),
-    reducer_state=strategy.reducer.init(params),
-    averager_state=strategy.averager.init(strategy.averaged(shared)),
-    moments_state=strategy.optimizer_state.init(opt_state),
+    opt_state=optimizer.init(params),
+    measure_state=strategy.measure.init(trained),
+    trigger_state=strategy.trigger.init(trained),
+    reducer_state=strategy.reducer.init(trained),
+    averager_state=(),
+    moments_state=(),
     ema=() if ema_decay is None else flat.wide(params),
+    frozen=frozen,
+    held=held,
+  )
+  return state.replace(
+    averager_state=strategy.averager.init(strategy.averaged(state.shared)),
+    moments_state=strategy.optimizer_state.init(state.moments),
   )
 
 
@@ -196,7 +230,7 @@ def _rested(strategy, state, of_one):
   of those of a step.
   """
   _, metrics, change, _ = of_one
-  nothing = jax.tree.map(jnp.zeros_like, state.params)
+  nothing = jax.tree.map(jnp.zeros_like, state.trained)
   triggered = _triggered(strategy, state, nothing)
   state = state.replace(
     step=state.step + 1,
@@ -215,30 +249,33 @@ def _full(shape, value):
 def _triggered(strategy, state, grads, **extra_args):
   """Returns the state of the trigger after these gradients."""
   workers = lax.axis_size(AXIS)
-  sends = strategy.sends(state.shared, workers, state.opt_state)
+  sends = strategy.sends(state.shared, workers, state.moments)
   return strategy.trigger.update(
     grads,
     state.trigger_state,
-    state.params,
-    traffic=traffic.traffic(sends, state.params, workers),
+    state.trained,
+    traffic=traffic.traffic(sends, state.trained, workers),
     **extra_args,
   )[1]
 
 
 def _local_update(strategy, optimizer, state, grads, model_state):
   """Returns the state after the local update, the change, and the vote."""
-  params = state.params
+  params, trained, frozen = state.params, state.trained, state.frozen
+  grads = frozen.rest(grads)
   _, measured = strategy.measure.update(grads, state.measure_state)
 
   def reduced_update(sync):
     reduced, reducer = strategy.reducer.update(
-      grads, state.reducer_state, params, sync=sync
+      grads, state.reducer_state, trained, sync=sync
     )
+    reduced = frozen.put_rest(optax.tree.zeros_like(params), reduced)
     return *optimizer.update(reduced, state.opt_state, params), reducer
 
   if strategy.trigger.traits.sees_update:
     updates, opt_state, reducer = reduced_update(None)
-    triggered = _triggered(strategy, state, grads, applied=updates)
+    applied = frozen.rest(updates)
+    triggered = _triggered(strategy, state, grads, applied=applied)
   else:
     triggered = _triggered(strategy, state, grads)
     updates, opt_state, reducer = reduced_update(triggered.sync)
@@ -264,25 +301,30 @@ def _synchronization(strategy, optimizer, check_every):
   """
   averager = strategy.averager
   # A conditional may copy what passes through it.
-  changing = ['params', 'averager_state', 'syncs']
+  always = ['params', 'averager_state', 'syncs']
   if strategy.averages_model_state:
-    changing += ['model_state']
+    always += ['model_state']
   if strategy.optimizer_state.changes:
-    changing += ['opt_state', 'moments_state']
+    always += ['moments_state']
 
   def synchronize(sync, state):
+    changing = [*always]
+    if state.held.names or strategy.optimizer_state.changes:
+      changing += ['opt_state']
+
     def average(changed):
       new = state.replace(**changed)
       shared, averager_state = averager.when_due(
         strategy.averaged(new.shared), new.averager_state
       )
-      new = new.replace(
-        **shared, averager_state=averager_state, syncs=new.syncs + 1
-      )
+      new = new.with_shared(shared)
+      new = new.replace(averager_state=averager_state, syncs=new.syncs + 1)
       if strategy.optimizer_state.changes:
-        opt_state, moments_state = strategy.optimizer_state.apply(
-          new.opt_state, optimizer.init(new.params), new.moments_state
+        fresh = state.held.rest(optimizer.init(new.params))
+        moments, moments_state = strategy.optimizer_state.apply(
+          new.moments, fresh, new.moments_state
         )
+        opt_state = state.held.put_rest(new.opt_state, moments)
         new = new.replace(opt_state=opt_state, moments_state=moments_state)
       unequal = jnp.int32(-1)
       if check_every and strategy.keeps_replicas_equal:

@@ -20,6 +20,9 @@ import optax
 from selsync_jax import methods
 from selsync_jax.models import tasks
 from selsync_jax.sync.delay import delayed
+from selsync_jax.sync.held import held_parameters
+from selsync_jax.sync.leaves import Leaves
+from selsync_jax.sync.leaves import NONE
 from selsync_jax.sync.network import Network
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.training.gradient import gradient
@@ -146,8 +149,8 @@ class Measurement(NamedTuple):
 
   seconds: float  # Their median, without the first step, which compiles.
   quartiles: tuple[float, float] | None  # `None` if it was not measured.
-  shared: Any  # The shapes of `{'params', 'model_state'}` of the worker.
-  opt_state: Any  # The shapes of its optimizer's state.
+  shared: Any  # The shapes of what workers average, see `TrainState.shared`.
+  opt_state: Any  # The shapes of the rest of the optimizer's state.
   steps_per_epoch: int
 
 
@@ -167,10 +170,24 @@ def measure(config: ml_collections.ConfigDict, steps: int) -> Measurement:
   return Measurement(
     median,
     (lower, upper),
-    problem.shapes,
-    jax.eval_shape(problem.optimizer.init, problem.shapes['params']),
+    *_parts(problem.shapes, problem.optimizer, problem.frozen),
     problem.steps_per_epoch,
   )
+
+
+def _parts(
+  shapes: dict[str, Any],
+  optimizer: optax.GradientTransformation,
+  frozen: Leaves = NONE,
+) -> tuple[Any, Any]:
+  """Returns the shapes of what workers average, and of the moments."""
+  params = shapes['params']
+  held = held_parameters(optimizer, params)
+  opt_state = jax.eval_shape(optimizer.init, params)
+  shared = shapes | {'params': frozen.rest(params)}
+  if held.names:
+    shared |= {'held': held.take(opt_state)}
+  return shared, held.rest(opt_state)
 
 
 def given(
@@ -188,8 +205,7 @@ def given(
   return Measurement(
     seconds,
     None,
-    {'params': params, 'model_state': {}},
-    jax.eval_shape(optimizer.init, params),
+    *_parts({'params': params, 'model_state': {}}, optimizer),
     EPOCH,
   )
 

@@ -106,11 +106,14 @@ def test_data_of_ones_own_are_read_from_everywhere(data_dir, tmp_path):
 
 def test_lines_for_a_loop_of_ones_own_run_in_one():
   lines = [text for _, text in blocks('docs/own-loop.md', 'py')]
-  assert len(lines) == 4
+  assert len(lines) == 5
 
   def worker(params):
     trigger = ss.every(2)
+    params = {'lora': params, 'base': params}
     names = {
+      **dict.fromkeys(('batch_stats', 'teacher'), params),
+      **{'sync': jnp.bool(True), 'pair': optax.LookaheadParams(params, params)},
       **{'optax': optax, 'ss': ss, 'params': params, 'ema': params},
       **{'trigger': trigger, 'opt_state': trigger.init(params)},
       'averager': ss.delayed(ss.mean(), 2),
@@ -118,7 +121,7 @@ def test_lines_for_a_loop_of_ones_own_run_in_one():
     for text in lines:
       exec(text, names)
       names['tx'].init(params)
-    return names['ema'], names['params']
+    return names['ema']['base'], names['params']['lora']
 
   equal = jnp.ones((2, 3))
   for new in jax.vmap(worker, axis_name=ss.AXIS)(equal):

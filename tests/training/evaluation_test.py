@@ -31,15 +31,16 @@ class Normalized(nn.Module):
 
 @pytest.fixture
 def experiment():
-  """A function from `config.sync.model_state`, and a wire, to a setup."""
+  """A function from `config.sync.model_state`, and a few fields, to a setup."""
   with mock.patch.dict(models.MODELS, normalized=Normalized):
 
-    def create(model_state, wire='float32'):
+    def create(model_state, wire='float32', groups=()):
       config = digits.get_config('local_sgd')
       config.update(workers=3, mapper='vmap', steps=4)
       config.data.backend = 'numpy'
       config.model = {'name': 'normalized', 'dtype': 'float32'}
       config.sync.update(model_state=model_state, wire={'name': wire})
+      config.optimizer.groups = groups
       return create_setup(check(config))
 
     yield create
@@ -82,3 +83,16 @@ def test_statistics_that_are_recomputed_do_not_travel(experiment):
   assert experiment('recompute').traffic.sync == pytest.approx(
     ring * (nbytes - statistics)
   )
+
+
+def test_frozen_parameters_are_neither_sent_nor_rounded(experiment):
+  frozen = {'parameters': 'params/Dense_0', 'scale': 0.0}
+  setup, plain = experiment('mean', groups=(frozen,)), experiment('mean')
+  assert setup.problem.frozen.names == ('Dense_0/bias', 'Dense_0/kernel')
+  ring = 2 * (3 - 1) / 3
+  sent = setup.traffic.sync, plain.traffic.sync
+  assert sent[1] - sent[0] == pytest.approx(ring * 4 * (8 + 64 * 8))
+  shared = mappers.Vmap(3).stack(setup.init({}).scored)
+  evaluator = Evaluator(setup.problem, setup.plan.mapper)
+  mean = evaluator.consensus(shared)['params']['Dense_0']
+  jax.tree.map(np.testing.assert_array_equal, mean, shared['params']['Dense_0'])

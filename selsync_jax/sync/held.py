@@ -1,0 +1,114 @@
+"""Parameters that an optimizer holds in its own state.
+
+Some optimizers compute the next parameters from a copy in their state:
+schedule-free's `z`, a float32 master of bfloat16 parameters, the slow weights
+of lookahead. An average that leaves out the copy is undone by the next update.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from selsync_jax.sync import flat
+from selsync_jax.sync.inner import AXIS
+from selsync_jax.sync.leaves import Leaves
+
+_MARK = 95 / 256
+"""A value that bfloat16 holds, and that no optimizer starts a moment with."""
+
+
+def held_parameters(
+  optimizer: optax.GradientTransformation,
+  params: Any,
+  *,
+  axis_name: str = AXIS,
+) -> Leaves:
+  """Finds the parameters that an optimizer holds in its own state.
+
+  These are the arrays of a parameter's shape that equal the parameters before
+  the first step. An array that no update changes, such as the starting point of
+  Prodigy, is not one of them. Slow weights that are not part of the optimizer's
+  state, as in `optax.lookahead`, are not found.
+
+  Args:
+    optimizer: the optimizer, with or without a trigger in its chain.
+    params: one worker's parameters, or their shapes.
+
+  Returns:
+    The arrays' names, with `take` and `put` for an average.
+
+  Example:
+    >>> import jax.numpy as jnp, optax
+    >>> import selsync_jax as ss
+    >>> params = {'w': jnp.zeros(3)}
+    >>> ss.held_parameters(optax.adam(0.1), params).names
+    ()
+    >>> tx = optax.contrib.schedule_free(optax.sgd(0.1), learning_rate=0.1)
+    >>> ss.held_parameters(tx, params).names
+    ('z/w',)
+  """
+  state = jax.eval_shape(optimizer.init, params)
+  # Ones in place of lengths, because only values matter.
+  small = jax.tree.map(_shortened, params)
+  if jax.tree.structure(jax.eval_shape(optimizer.init, small)) != (
+    jax.tree.structure(state)
+  ):
+    small = params
+  shapes = {jnp.shape(leaf) for leaf in flat.floats(params)}
+  follows = _follow(optimizer, small, axis_name)
+  ours = jax.tree.leaves(
+    jax.tree.map(
+      lambda node: jax.tree.map(lambda _: _is_ours(node), node),
+      state,
+      is_leaf=_is_ours,
+    )
+  )
+  leaves = jax.tree.leaves_with_path(state)
+  found = [
+    (jax.tree_util.keystr(path, simple=True, separator='/'), i)
+    for i, (path, leaf) in enumerate(leaves)
+    if follows[i] and leaf.shape in shapes and not ours[i]
+  ]
+  return Leaves(tuple(name for name, _ in found), tuple(i for _, i in found))
+
+
+def _is_ours(node: Any) -> bool:
+  """Whether a node is the state of a trigger or of a reducer."""
+  return type(node).__module__.startswith('selsync_jax.')
+
+
+def _shortened(leaf: Any) -> Any:
+  return jax.ShapeDtypeStruct((1,) * jnp.ndim(leaf), jnp.result_type(leaf))
+
+
+def _follow(optimizer: Any, shapes: Any, axis_name: str) -> list[bool]:
+  """Returns of each array of the state whether it follows the parameters.
+
+  It equals them at first, and an update does not hand it on as it is.
+  """
+  handed_on = []
+
+  def equal(_):
+    params = jax.tree.map(
+      lambda p: jnp.full(p.shape, _MARK).astype(p.dtype), shapes
+    )
+    state = optimizer.init(params)
+    before = jax.tree.leaves(state)
+    try:
+      after = jax.tree.leaves(optimizer.update(params, state, params)[1])
+    except Exception:  # An optimizer may need more than a gradient.
+      after = [None] * len(before)
+    handed_on[:] = [x is y for x, y in zip(before, after, strict=True)]
+    return [
+      jnp.all(x == _MARK) if flat.is_float(x) else jnp.bool(False)
+      for x in before
+    ]
+
+  # The trigger in a chain may vote.
+  with jax.ensure_compile_time_eval():
+    found = jax.jit(jax.vmap(equal, axis_name=axis_name))(jnp.zeros(1))
+  pairs = zip(found, handed_on, strict=True)
+  return [bool(np.asarray(x)[0]) and not handed for x, handed in pairs]
