@@ -44,6 +44,14 @@ def is_users(error: BaseException) -> bool:
   return any(_places(error))
 
 
+def is_own(file: str | None) -> bool:
+  """Whether a file is neither this package's nor a library's."""
+  if not file or file.startswith(('<', *_LIBRARIES)):
+    return False
+  # Of another environment that this one sees, or in the user's home.
+  return not {'site-packages', 'dist-packages'} & {*pathlib.Path(file).parts}
+
+
 def keep(error: BaseException, folder: pathlib.Path, name: str) -> pathlib.Path:
   """Writes the whole traceback of an error into a file, and returns the file.
 
@@ -88,14 +96,9 @@ def _places(error: BaseException) -> Iterator[str]:
     if isinstance(cause, SyntaxError):
       lines.append((cause.filename, cause.lineno or 1))
     lines += _FRAME.findall(str(cause))
-    own = [f'{file}:{line}' for file, line in lines if _is_own(file)]
+    own = [f'{file}:{line}' for file, line in lines if is_own(file)]
     yield from own[-1:]
     cause = cause.__cause__ or cause.__context__
-
-
-def _is_own(file: str | None) -> bool:
-  """Whether a file is neither this package's nor a library's."""
-  return bool(file) and not file.startswith(('<', *_LIBRARIES))
 
 
 def _text(error: BaseException) -> str:

@@ -11,6 +11,7 @@ from typing import Any, TYPE_CHECKING
 
 from selsync_jax import blame
 from selsync_jax.commands import flags
+from selsync_jax.commands import neighbors
 from selsync_jax.config import ConfigError
 from selsync_jax.config import parameters
 
@@ -87,10 +88,11 @@ def _execute(path: str, variant: list[str]) -> 'ml_collections.ConfigDict':
   assert spec is not None
   module = sys.modules[_MODULE] = util.module_from_spec(spec)
   try:
-    loader.exec_module(module)
-    if not hasattr(module, 'get_config'):
-      raise ConfigError(f'{path}: has no function get_config')
-    config = module.get_config(*variant)
+    with neighbors.importable(path):
+      loader.exec_module(module)
+      if not hasattr(module, 'get_config'):
+        raise ConfigError(f'{path}: has no function get_config')
+      config = module.get_config(*variant)
   except ConfigError:
     raise
   except blame.RAISED as error:

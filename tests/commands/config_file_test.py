@@ -151,3 +151,28 @@ def test_a_value_is_refused_in_one_line_or_the_first_step_is_finite(
     (row,) = delta_search.first_steps(setup, 1)
     assert math.isfinite(row['loss'])
   assert '\n' not in line
+
+
+def test_a_config_file_imports_its_neighbor_from_any_folder(
+  tmp_path, monkeypatch
+):
+  """Not another module of that name, and not in place of a library."""
+  for folder, steps in (('one', 1), ('other', 2), ('here', 3)):
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / 'neighbor.py').write_text(f'STEPS = {steps}\n')
+    (tmp_path / folder / 'ml_collections.py').write_text('ConfigDict = None\n')
+    (tmp_path / folder / 'mine.py').write_text(
+      'from selsync_jax.configs import digits\nimport ml_collections\n'
+      'import neighbor\n\n\ndef get_config():\n'
+      '  assert ml_collections.ConfigDict\n  config = digits.get_config()\n'
+      '  config.steps = neighbor.STEPS\n  return config\n'
+    )
+  monkeypatch.chdir(tmp_path / 'here')
+  monkeypatch.syspath_prepend(tmp_path / 'here')
+
+  def steps(folder):
+    return config_file.load(str(tmp_path / folder / 'mine.py'), ()).steps
+
+  assert [steps('one'), steps('other'), steps('one')] == [1, 2, 1]
+  (tmp_path / 'one' / 'neighbor.py').write_text('STEPS = 10\n')
+  assert steps('one') == 10

@@ -1,0 +1,62 @@
+"""Imports of what lies beside a config file, wherever the command is typed.
+
+A neighbor is found before a module of its name in the working directory, as
+beside a script. Libraries keep their names: a config file may be called after
+one. A config file that is loaded again gets its neighbors as they are by then.
+"""
+
+from collections.abc import Generator, Sequence
+import contextlib
+import importlib
+from importlib import abc
+from importlib import machinery
+import pathlib
+import sys
+from typing import Any
+
+from selsync_jax import blame
+
+_folders: list[str] = []  # Of config files, the last one first.
+_imported: set[str] = set()  # Neighbors that config files have imported.
+
+
+class _Finder(abc.MetaPathFinder):
+  """Finds neighbors of config files."""
+
+  def find_spec(
+    self, name: str, path: Sequence[str] | None = None, target: Any = None
+  ) -> machinery.ModuleSpec | None:
+    """See `importlib`."""
+    del target
+    if path is not None or name in sys.stdlib_module_names:
+      return None
+    usual = machinery.PathFinder.find_spec(name)
+    if usual and usual.has_location and not blame.is_own(usual.origin):
+      return None
+    found = machinery.PathFinder.find_spec(name, _folders)
+    return found if found and found.loader else None  # Not a mere folder.
+
+
+@contextlib.contextmanager
+def importable(file: str) -> Generator[None]:
+  """Lets the neighbors of a file be imported from now on."""
+  folder = str(pathlib.Path(file).resolve().parent)
+  if not _folders:
+    sys.meta_path.insert(0, _Finder())
+  _folders[:] = [folder, *(each for each in _folders if each != folder)]
+  if folder not in sys.path:
+    sys.path.append(folder)  # Processes that unpickle functions search it.
+  importlib.invalidate_caches()
+  for name in _imported:
+    sys.modules.pop(name, None)
+  before = {*sys.modules}
+  try:
+    yield
+  finally:
+    _imported.update(
+      name
+      for name in sys.modules.keys() - before
+      if (getattr(sys.modules[name], '__file__', None) or '').startswith(
+        f'{folder}/'
+      )
+    )
