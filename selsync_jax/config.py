@@ -23,6 +23,7 @@ from annotated_types import Gt
 from annotated_types import Interval
 
 from selsync_jax import blame
+from selsync_jax import own_code
 
 
 class ConfigError(ValueError):
@@ -73,6 +74,7 @@ class Registry(dict[str, Any]):
     super().__init__(entries)
     self._kind = kind
     self._files: dict[str, str] = {}  # The files of users' entries.
+    self._places: dict[str, own_code.Place | None] = {}  # And their lines.
 
   def register(self, definition: Any, entry: Any = None) -> Any:
     """Adds a user's function or class under its own name; returns it.
@@ -89,12 +91,16 @@ class Registry(dict[str, Any]):
         f'{self._kind} {name!r}, of {file}: {where} has registered this name'
       )
     self[name] = definition if entry is None else entry
-    self._files[name] = file
+    self._files[name], self._places[name] = file, own_code.caller()
     return definition
 
   def is_own(self, name: str) -> bool:
     """Whether a user has added this entry."""
     return name in self and name in self._files
+
+  def code(self, name: str) -> list[str]:
+    """Returns the digests of an entry's source, if a user has added it."""
+    return own_code.digests(self._places[name]) if self.is_own(name) else []
 
   @contextlib.contextmanager
   def errors(self, name: str, field: str) -> Generator[None]:

@@ -29,6 +29,7 @@ ROOMS = [
   'array_names',
   'traced',
   'config',
+  'own_code',
   'blame',
 ]
 CORE = {
@@ -39,6 +40,7 @@ CORE = {
   'array_names',
   'traced',
   'config',
+  'own_code',
   'blame',
   '__init__',
 }
@@ -48,6 +50,7 @@ STANDARD = {'collections', 'contextlib', 'dataclasses', 'inspect', 'math'}
 STANDARD |= {'re', 'enum', 'functools', 'types', 'importlib', 'warnings'}
 STANDARD |= {'numbers', 'operator', 'typing', 'collections', 'os', 'pathlib'}
 STANDARD |= {'sysconfig', 'tempfile', 'traceback', 'logging'}
+STANDARD |= {'ast', 'copy', 'hashlib', 'linecache', 'sys'}
 # Heavy libraries, parts of JAX that may change with any release, and the one
 # room that imports each.
 HOMES = {

@@ -17,6 +17,7 @@ from selsync_jax.cluster import signals
 from selsync_jax.cluster.forks import Forks
 from selsync_jax.config import RunError
 from selsync_jax.data import opening
+from selsync_jax.runs import files
 from selsync_jax.runs import workdir
 from selsync_jax.runs.history import Trial
 from selsync_jax.training import progress
@@ -151,7 +152,18 @@ def run_all(
   processes: Processes,
   run: Callable[[Trial], None],
 ) -> None:
-  """Calls `run` with each trial that is not finished; see `run_each`."""
+  """Calls `run` with each trial that is not finished; see `run_each`.
+
+  Runs that other code has trained are moved aside first.
+  """
+  for trial in trials:
+    if changes := trial.changes:
+      workdir.wait(trial.workdir)
+      aside = files.move_aside(trial.workdir, trial.workdir)
+      print(
+        f'{trial.workdir}: {"; ".join(changes)}; it is trained again', end=''
+      )
+      print(f', and the old run is in {aside}')
   shares = [trial.share_done for trial in trials]
   queue = ((i, t) for i, t in enumerate(trials) if not t.is_done)
   run_each(queue, shares, jobs, processes, run)
@@ -191,7 +203,13 @@ def run_each(
       for index, trial in running.values():
         shares[index] = trial.share_done
       for future in ended:
-        shares[running.pop(future)[0]] = 1.0
+        index, trial = running.pop(future)
+        shares[index] = 1.0
         future.result()
+        if changes := trial.changes:  # Since this process has read the code.
+          raise RunError(
+            f'{trial.workdir}: {"; ".join(changes)}, while runs were trained; '
+            'the same command trains those again that have the old code'
+          )
       names = [f'{i + 1}/{count} {t.workdir}' for i, t in running.values()]
       bar.draw(sum(shares), names)

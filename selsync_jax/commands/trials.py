@@ -120,6 +120,7 @@ def _trial(
     flags=[f'--config={file}', *flags],
     config=config,
     command='simulate' if simulate else 'train',
+    code=settings.code,
   )
   _check_workdir(trial)
   try:

@@ -181,6 +181,7 @@ def _tune(options: argparse.Namespace, runner: _Runner) -> None:
 
   candidates = options.candidates
   with search.turn(candidates.out):  # The first process prepares for all.
+    _refuse_other_code(options)
     (reference,) = candidates.trials(BSP, {}, 1, candidates.seed)
     _begin(1, 'BSP with the fields of the config, and the time of a step')
     runner.finish([reference])
@@ -206,6 +207,29 @@ def _tune(options: argparse.Namespace, runner: _Runner) -> None:
   # Each process shows the same in the end. Others may still search meanwhile.
   with search.turn(candidates.out, 'finish'):
     _finish(options, goal, bsp, ours, runner)
+
+
+def _refuse_other_code(options: argparse.Namespace) -> None:
+  """Raises `ConfigError` if trials have been trained by code since edited.
+
+  The values of a search must be of one code, so none is trained again.
+  """
+  from selsync_jax.runs import fingerprint
+  from selsync_jax.training.settings import METHOD
+
+  load, out = options.candidates.settings, options.candidates.out
+  found = {
+    f'{name}.{spec}' if name == METHOD else name: digests
+    for space in options.spaces.values()
+    for spec in space.choices
+    for name, digests in load(spec, {}).code.items()
+  }
+  if changes := fingerprint.differences(out, found):
+    raise ConfigError(
+      f'--out={out}: holds a search, and {"; ".join(changes)}; take another '
+      '--out'
+    )
+  fingerprint.write(out, found)
 
 
 def _begin(phase: int, what: str) -> None:

@@ -122,7 +122,8 @@ def _setup(
         )
   recorded = settings.recorded(workdirs[first])
   setup = create_setup(recorded, mappers.Vmap(workers))
-  fingerprint.check(workdirs[first], setup.problem.fingerprint, accept=False)
+  found = setup.problem.fingerprint | recorded.code
+  fingerprint.check(workdirs[first], found, accept=False)
   return setup
 
 

@@ -1,9 +1,9 @@
 """The fingerprint of a run: what a config names but does not contain.
 
-A config names a data set, a model and perhaps a trace of a cluster, or weights
-to start from. Files and code behind these names can change between two
-sessions. The fingerprint detects that, so that no run is a mixture without a
-word.
+A config names a data set, a model, a method and perhaps a trace of a cluster,
+or weights to start from. Files and code behind these names can change between
+two sessions. The fingerprint detects that, so that no run is a mixture without
+a word.
 """
 
 from collections.abc import Mapping
@@ -13,12 +13,14 @@ import pathlib
 from typing import Any
 import zlib
 
+from selsync_jax import own_code
 from selsync_jax.config import ConfigError
 from selsync_jax.runs import files
 
 FINGERPRINT = 'fingerprint.json'
 _PROGRAM, _IN_COLOR = 'model.program', 'program_in_color'
 _VERSIONS = 'model.versions.'
+_CODE, _PYTHON = 'code.', 'code.python'
 
 
 def write(workdir: pathlib.Path, found: Mapping[str, Any]) -> None:
@@ -52,35 +54,54 @@ def check(
   """Returns what differs from a run, as `data.train.examples was 4, now 2`.
 
   It refuses differences that are not accepted. There are none for a new run.
-  Models that different versions of JAX or Flax have traced are not compared.
-  Nor is what an earlier version did not record, or this session did not read.
 
   Raises:
     ConfigError: if something differs that is not accepted.
     DamagedFile: if the fingerprint is damaged; then nothing can be compared.
   """
-  different = _differences(_read(workdir), found)
+  different = differences(workdir, found)
   if different and not accept:
     raise ConfigError(
-      f'{workdir} holds a run with other data, model or initial weights: '
+      f'{workdir} holds a run with other data, code or initial weights: '
       f'{", ".join(different)}; undo the change, or accept it with '
       '--accept_changes'
     )
   return different
 
 
-def _differences(recorded: Any, found: Any) -> list[str]:
+def differences(workdir: pathlib.Path, found: Mapping[str, Any]) -> list[str]:
+  """Returns what differs from a run, see `check`.
+
+  Models that different versions of JAX or Flax have traced are not compared,
+  nor is code that another version of Python has parsed, nor what an earlier
+  version did not record, or this session did not read.
+  """
   changes = {
     name: (old, new)
-    for name, old, new in files.differences(recorded, found)
+    for name, old, new in files.differences(_read(workdir), found)
     if old is not None and new is not None
   }
   skipped = {name for name in changes if name.startswith(_VERSIONS)}
   program, _ = changes.get(_PROGRAM, (None, None))
-  if skipped or program == found['model'][_IN_COLOR]:
+  if skipped or (program and program == found['model'][_IN_COLOR]):
     skipped.add(_PROGRAM)
+  if _PYTHON in changes:
+    skipped.update(name for name in changes if name.startswith(_CODE))
   return [
-    f'{name} was {old}, now {new}'
-    for name, (old, new) in changes.items()
+    _line(name, *values)
+    for name, values in changes.items()
     if name not in skipped and not name.endswith(_IN_COLOR)
   ]
+
+
+def without_code(found: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns a fingerprint without the source that users have registered."""
+  return {name: found[name] for name in found if not name.startswith(_CODE)}
+
+
+def _line(name: str, old: Any, new: Any) -> str:
+  """Says how a value differs; of code, which names do."""
+  if not name.startswith(_CODE):
+    return f'{name} was {old}, now {new}'
+  kind, names = name.split('.')[1], own_code.names_of_changes(old, new)
+  return f'the code of its {kind} has changed: {", ".join(names)}'

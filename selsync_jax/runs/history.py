@@ -7,6 +7,7 @@ import functools
 import math
 import os
 import pathlib
+import types
 from typing import Any, NamedTuple
 
 from jaxtyping import Float, Int, Shaped
@@ -18,6 +19,7 @@ from selsync_jax.config import RunError
 from selsync_jax.models import tasks
 from selsync_jax.models.tasks import Goal
 from selsync_jax.runs import files
+from selsync_jax.runs import fingerprint
 from selsync_jax.runs import per_worker
 from selsync_jax.runs import provenance
 from selsync_jax.runs import records
@@ -298,12 +300,21 @@ class Trial(NamedTuple):
   flags: list[str]  # The arguments of the command, without the workdir.
   config: ml_collections.ConfigDict  # The result of the flags.
   command: str = 'train'  # Or `simulate`.
+  code: Mapping[str, Any] = types.MappingProxyType({})  # See `Settings`.
+
+  @property
+  def changes(self) -> list[str]:
+    """What differs between its code and that of the run in the workdir."""
+    with contextlib.suppress(files.DamagedFile):
+      return fingerprint.differences(self.workdir, self.code)
+    return []
 
   @property
   def is_done(self) -> bool:
-    """Whether the run is finished, with a readable summary."""
+    """Whether the run is finished by this code, with a readable summary."""
     with contextlib.suppress(files.DamagedFile):
-      return records.read_summary(self.workdir) is not None
+      finished = records.read_summary(self.workdir) is not None
+      return finished and not self.changes
     return False
 
   @property

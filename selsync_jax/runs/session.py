@@ -80,12 +80,17 @@ class Session(contextlib.ExitStack):
     """Returns the changes of data and model, before the context is entered.
 
     `found` is the fingerprint of this session. A change that is not accepted is
-    a `ConfigError`; a damaged fingerprint is reported.
+    a `ConfigError`; a damaged fingerprint is reported. Code that has trained
+    nothing which is kept may change.
     """
     self._fingerprint, self._changes = found, []
+    if self.record is None:
+      found = fingerprint.without_code(found)
     try:
       if not self._restart:
         self._changes = fingerprint.check(self.workdir, found, accept)
+    except ConfigError as error:
+      raise ConfigError(f'{error}, or --restart') from error
     except files.DamagedFile as error:
       self.say(f'{error}; written again')
     return self._changes

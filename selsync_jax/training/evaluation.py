@@ -30,6 +30,7 @@ from selsync_jax.sync.consensus import consensus
 from selsync_jax.training import start
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.problem import Problem
+from selsync_jax.training.settings import METHOD
 from selsync_jax.training.settings import recorded
 
 
@@ -140,8 +141,9 @@ def evaluate(
   with contextlib.suppress(RunError):  # Only a resized run needs the record.
     settings = start.fit(settings, checkpoints.peek_record(workdir))
   problem, alone = create_problem(settings), mappers.Vmap(1)
+  code = {name: each for name, each in settings.code.items() if name != METHOD}
   try:
-    fingerprint.check(workdir, problem.fingerprint, accept_changes)
+    fingerprint.check(workdir, problem.fingerprint | code, accept_changes)
   except files.DamagedFile as error:
     print(f'{error}; data and model are not compared', file=sys.stderr)
   evaluator = Evaluator(problem, alone)

@@ -16,6 +16,7 @@ from selsync_jax import fields
 from selsync_jax import methods
 from selsync_jax import models
 from selsync_jax import optimizers
+from selsync_jax import own_code
 from selsync_jax.config import Bound
 from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
@@ -24,10 +25,13 @@ from selsync_jax.config import rule
 from selsync_jax.config import unflattened
 from selsync_jax.data import bind_data
 from selsync_jax.data import BoundData
+from selsync_jax.data.sources import DATASETS
+from selsync_jax.models import tasks
 from selsync_jax.runs import records
 from selsync_jax.runs import source
 from selsync_jax.runs import writers
 
+METHOD = 'code.method'  # No other source is that of what is trained.
 # Sections whose constructors have further fields.
 _OPEN = ('data.', 'model.', 'optimizer.', 'schedule.', 'sync.', 'cluster.')
 
@@ -44,6 +48,8 @@ class Settings(NamedTuple):
   # method.
   method: methods.BoundStrategy | None
   source: source.Source | None  # Where weights come from, if not by the seed.
+  # The source of what users have registered, for the fingerprint of a run.
+  code: dict[str, Any]
 
   @property
   def learning_rate(self) -> float:
@@ -76,7 +82,23 @@ def check(config: Config) -> Settings:
     schedule=optimizers.bind_schedule(plain['schedule']),
     method=methods.bind_strategy(plain['sync']) if is_lockstep else None,
     source=source.bind(config.init_from, config.init_rename),
+    code=_code(config),
   )
+
+
+def _code(config: ml_collections.ConfigDict) -> dict[str, Any]:
+  """Returns the digests of source that users have registered, by its kind.
+
+  Only the data, which are not open yet, know the task: any may be it.
+  """
+  found = {
+    METHOD: methods.METHODS.code(config.sync.method),
+    'code.data': DATASETS.code(config.data.name),
+    'code.model': models.MODELS.code(config.model.name),
+    **{f'code.task.{name}': tasks.TASKS.code(name) for name in tasks.TASKS},
+  }
+  own = {kind: lines for kind, lines in found.items() if lines}
+  return {'code.python': own_code.PYTHON, **own} if own else {}
 
 
 def recorded(workdir: pathlib.Path) -> Settings:

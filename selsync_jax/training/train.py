@@ -91,7 +91,8 @@ def train_and_evaluate(
   setup.check_programs()
   totals = start.totals(problem, plan, session.record)
   ledger = create_ledger(setup, totals)
-  session.identify(problem.fingerprint | ledger.files, accept_changes)
+  found = problem.fingerprint | ledger.files | settings.code
+  session.identify(found, accept_changes)
   with session:  # Errors until here have written nothing.
     summary = session.outcome(totals, problem.steps)
     if elastic and totals.position >= problem.steps:

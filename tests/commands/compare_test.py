@@ -9,21 +9,29 @@ import pathlib
 import re
 import shutil
 import socket
+import sys
 
 import pytest
 
 import selsync_jax as ss
 from selsync_jax.__main__ import run_command
 from selsync_jax.commands import compare as command
+from selsync_jax.commands import config_file
+from selsync_jax.commands import pool
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.methods import METHODS
 from selsync_jax.report import comparison_table
+from selsync_jax.runs import files
+from selsync_jax.runs import fingerprint
 from selsync_jax.runs import history
+from selsync_jax.runs import records
 from selsync_jax.runs import workdir
 from selsync_jax.simulate import methods as asynchronous
 from selsync_jax.simulate.run import simulate
 from selsync_jax.training.train import train_and_evaluate
+from tests.support import live_runs
+from tests.support import own_code
 from tests.support import recorded
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -482,3 +490,106 @@ def test_all_leaves_out_and_names_what_a_config_can_not_have(tmp_path, capsys):
     'left out: groups: config.sync: 3 workers cannot be divided into groups '
     'of 2\n'
   )
+
+
+OWN = """
+import selsync_jax as ss
+from selsync_jax.configs import digits
+from selsync_jax.sync import averagers, strategy, triggers
+
+@ss.register_method
+def fast(context):
+  return strategy.Strategy(triggers.every(1), averagers.mean())
+
+@ss.register_method
+def slow(context):
+  return strategy.Strategy(triggers.every(2), averagers.mean())
+
+get_config = digits.get_config
+"""
+
+
+def test_a_method_that_was_edited_is_trained_again_and_no_other(
+  tmp_path, capsys
+):
+  file, out = tmp_path / 'mine.py', tmp_path / 'out'
+  trained = []
+  summary = dict.fromkeys(
+    ('samples', 'bytes_per_worker', 'seconds', 'samples_per_second'), 0
+  )
+  summary |= {'method': 'fast', 'workers': 4, 'steps': 4}
+  summary['bytes_per_worker_bsp'] = 0
+
+  def write(period):
+    file.write_text(OWN.replace('every(2)', f'every({period})'))
+
+  def run_all(edited=None):
+    """Leaves of a run the files by which it is known to be finished."""
+
+    def run(trial):
+      if edited:
+        write(edited)
+      trained.append(trial.label)
+      code = config_file.settings(f'{file}:{trial.label}', ()).code
+      trial.workdir.mkdir(parents=True)
+      fingerprint.write(trial.workdir, code)
+      files.write_json(trial.workdir / records.SUMMARY, summary)
+
+    flags = [f'--config={file}', '--methods=fast,slow', '--seeds=1']
+    with own_code.forgotten():
+      trials = command.parse([*flags, f'--out={out}']).trials
+      pool.run_all(trials, 1, pool.Processes(1), run)
+
+  write(2)
+  run_all()
+  run_all()
+  assert trained == ['fast', 'slow']
+  write(30)
+  run_all()
+  assert trained == ['fast', 'slow', 'slow']
+  (moved,) = out.glob('slow*/seed0.1')
+  assert (
+    capsys.readouterr().out.count(
+      f'{moved.with_suffix("")}: the code of its method has changed: '
+      f'config_file.slow; it is trained again, and the old run is in {moved}\n'
+    )
+    == 1
+  )
+  (moved.with_suffix('') / fingerprint.FINGERPRINT).unlink()
+  run_all()  # A run of an earlier version has nothing to compare.
+  assert trained == ['fast', 'slow', 'slow']
+  shutil.rmtree(moved.with_suffix(''))
+  with pytest.raises(RunError, match=r'config_file\.slow, while runs were tr'):
+    run_all(edited=400)
+
+
+@pytest.mark.slow  # Its processes import all that a run needs.
+def test_the_processes_of_a_comparison_import_the_neighbor_of_its_config(
+  tmp_path,
+):
+  (tmp_path / 'here').mkdir()
+  for folder, period in ((tmp_path, 2), (tmp_path / 'here', 1)):
+    (folder / 'neighbor.py').write_text(f'PERIOD = {period}\n')
+  own = OWN.replace('every(2)', 'every(neighbor.PERIOD)')
+  (tmp_path / 'mine.py').write_text(f'import neighbor\n{own}')
+
+  def compare():
+    return live_runs.run(
+      *(sys.executable, '-m', 'selsync_jax', 'compare', '--methods=slow'),
+      *(f'--config={tmp_path / "mine.py"}', '--seeds=1', '--config.steps=4'),
+      *('--config.data.backend=numpy', '--config.mapper=vmap'),
+      f'--out={tmp_path / "out"}',
+      cwd=tmp_path / 'here',
+      env=os.environ,
+    )
+
+  def syncs():
+    (summary,) = (tmp_path / 'out').glob('*/seed0/summary.json')
+    return json.loads(summary.read_text())['sync_steps']
+
+  first, second = compare(), compare()
+  assert first.returncode == second.returncode == 0, first.stderr
+  assert 'has changed' not in second.stdout and syncs() == 2
+  (tmp_path / 'neighbor.py').write_text('PERIOD = 1\n')
+  assert 'method has changed: neighbor.PERIOD' in compare().stdout
+  assert syncs() == 4

@@ -33,6 +33,7 @@ from selsync_jax.sync import network
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import live_runs
+from tests.support import own_code
 
 FLAGS = [
   '--config=hyperplane',
@@ -529,3 +530,32 @@ def test_a_config_whose_own_method_can_not_be_is_refused_at_once(tmp_path):
   )
   with pytest.raises(ConfigError, match=r'^asp: .* is asynchronous, and only'):
     tune.parse([*FLAGS[1:], f'--config={file}', f'--out={tmp_path}/out'])
+
+
+def test_a_search_of_code_that_was_edited_is_refused(tmp_path):
+  file = tmp_path / 'mine.py'
+
+  def search(period):
+    file.write_text(
+      'import selsync_jax as ss\n'
+      'from selsync_jax.configs import hyperplane\n'
+      'from selsync_jax.sync import averagers, strategy, triggers\n\n\n'
+      '@ss.register_method\ndef mine(context):\n'
+      f'  trigger = triggers.every({period})\n'
+      '  return strategy.Strategy(trigger, averagers.mean())\n\n\n'
+      'get_config = hyperplane.get_config\n'
+    )
+
+    def train(trial, is_enough=None):
+      raise RunError('it trains')
+
+    with own_code.forgotten():
+      run(tmp_path, f'--config={file}', '--methods=mine', train=train)
+
+  for period in (2, 2):
+    with pytest.raises(RunError, match='it trains'):
+      search(period)
+  with pytest.raises(
+    ConfigError, match=r'holds a search, and the code of its '
+  ):
+    search(30)

@@ -98,9 +98,7 @@ def test_a_change_behind_a_name_is_refused(change, workdir, capsys):
   changed, line = CHANGES[change]
   before = contents(workdir)
   register(**changed)
-  with pytest.raises(
-    ConfigError, match='other data, model or initial'
-  ) as error:
+  with pytest.raises(ConfigError, match='other data, code or initial') as error:
     train(workdir, 4)
   assert line in str(error.value)
   with pytest.raises(SystemExit):

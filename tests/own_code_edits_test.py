@@ -1,0 +1,180 @@
+"""What an edit of a user's file changes in the identity of runs."""
+
+import pytest
+
+from selsync_jax import own_code
+from selsync_jax.commands import config_file
+from selsync_jax.config import ConfigError
+from selsync_jax.runs import history
+from selsync_jax.training.evaluation import evaluate
+from selsync_jax.training.train import train_and_evaluate
+from tests.support import own_code as own
+
+FILES = {
+  'mine.py': '''
+import flax.linen as nn
+import numpy as np
+import selsync_jax as ss
+from selsync_jax import data
+from selsync_jax.configs import base
+from selsync_jax.sync import averagers, strategy, triggers
+import helper
+from helper import loss_of as losses
+
+SHIFT = {}
+SHIFT.update(x=1.0)
+
+def points(count):
+  return {'x': np.ones((count, 2)), 'y': np.arange(count) % 2}
+
+def shifted(batch):
+  """Moves the points."""
+  return batch | {'x': batch['x'] + SHIFT['x']}
+
+@ss.register_dataset
+def dots():
+  return data.from_arrays(
+    train=points(16), validation=points(4), test=points(4), task='distance',
+    num_classes=2, transform=shifted,
+  )
+
+@ss.register_task('x')
+def distance(scores, batch):
+  return {'loss': losses(scores, batch['y'])}
+
+@ss.register_model
+class Mine(nn.Module):
+  num_outputs: int
+  @nn.compact
+  def __call__(self, x, *, train):
+    return helper.Scores(self.num_outputs)(x)
+
+def periodic(period):
+  def mine(context):
+    return strategy.Strategy(triggers.every(period), averagers.mean())
+  return mine
+
+ss.register_method(periodic(2))
+
+@ss.register_method
+def other(context):
+  return strategy.Strategy(triggers.every(3), averagers.mean())
+
+def get_config(method='mine'):
+  config = base.get_config(method)
+  config.update(steps=2, workers=2, mapper='vmap', batch_size=4)
+  config.data.update(name='dots', backend='numpy')
+  config.model.name = 'Mine'
+  return config
+''',
+  'helper.py': """
+import flax.linen as nn
+import optax
+
+FEATURES = 2
+
+def loss_of(scores, label):
+  return optax.softmax_cross_entropy_with_integer_labels(scores, label)
+
+class Scores(nn.Module):
+  num_outputs: int
+  @nn.compact
+  def __call__(self, x):
+    return nn.Dense(self.num_outputs)(nn.Dense(FEATURES)(x))
+""",
+}
+IMPORTED = [
+  'config_file.losses',
+  *(f'helper.{name}' for name in ('FEATURES', 'Scores', 'loss_of', 'nn')),
+  'helper.optax',
+]
+# What an edit replaces by what, and what then differs, by kind.
+EDITS = {
+  'nothing': ('', '', {}),
+  'comment': ('def periodic', '# Why.\ndef periodic', {}),
+  'docstring': ('Moves the points.', 'Another word.', {}),
+  'layout': ('triggers.every(period)', 'triggers.every(\n period,)', {}),
+  'default': ('steps=2, ', 'steps=3, ', {}),
+  'another method': ('every(3)', 'every(4)', {}),
+  'unused import': ('averagers, ', 'averagers, wires, ', {}),
+  'number in a closure': (
+    'periodic(2)',
+    'periodic(4)',
+    {
+      'method': [
+        'config_file.ss.register_method(periodic(2))',
+        'config_file.ss.register_method(periodic(4))',
+      ]
+    },
+  ),
+  'function of the host': (
+    "['x'] +",
+    "['x'] -",
+    {'data': ['config_file.shifted']},
+  ),
+  'table': ('x=1.0', 'x=2.0', {'data': ['config_file.SHIFT']}),
+  'data': ('points(16)', 'points(24)', {'data': ['config_file.dots']}),
+  'loss': (
+    '(scores, label)\n\n',
+    '(scores, 0)\n\n',
+    {'task.distance': ['helper.loss_of']},
+  ),
+  'import': (
+    'loss_of as',
+    'Scores as',
+    {'task.distance': IMPORTED},
+  ),
+  'model': ('FEATURES = 2', 'FEATURES = 3', {'model': ['helper.FEATURES']}),
+}
+
+
+@pytest.fixture(autouse=True)
+def forget():
+  with own.forgotten():
+    yield
+
+
+def write(folder, old='', new=''):
+  for name, text in FILES.items():
+    (folder / name).write_text(text.replace(old, new) if old else text)
+
+
+def load(folder, *fields):
+  return config_file.settings(str(folder / 'mine.py'), fields)
+
+
+@pytest.mark.parametrize('edit', EDITS)
+def test_an_edit_is_noticed_where_it_counts(edit, tmp_path):
+  old, new, expected = EDITS[edit]
+  write(tmp_path)
+  before = load(tmp_path).code
+  write(tmp_path, old, new)
+  after = load(tmp_path).code
+  assert after.keys() == before.keys()
+  changes = {
+    kind.removeprefix('code.'): own_code.names_of_changes(*both)
+    for kind in before
+    if (both := (before[kind], after[kind])) and both[0] != both[1]
+  }
+  assert changes == expected
+
+
+def test_a_run_of_edited_code_is_refused_and_says_what_was_edited(tmp_path):
+  write(tmp_path)
+  run = tmp_path / 'run'
+  more = '--config.steps=3'
+  train_and_evaluate(load(tmp_path), run)
+  write(tmp_path, 'periodic(2)', 'periodic(4)')
+  for fields in ([], [more]):  # It is finished, or goes on.
+    with pytest.raises(ConfigError, match='the code of its method') as error:
+      train_and_evaluate(load(tmp_path, *fields), run)
+    assert str(error.value).endswith('--accept_changes, or --restart')
+  assert evaluate(run, 'last', 'test')[0] == 2  # Of whichever method.
+  write(tmp_path, 'x=1.0', 'x=2.0')
+  with pytest.raises(ConfigError, match=r'of its data has .*SHIFT; undo'):
+    load(tmp_path) and evaluate(run, 'last', 'test')
+  train_and_evaluate(load(tmp_path, more), run, accept_changes=True)
+  (_, last) = history.read(run).sessions
+  assert last['changes'] == [
+    'the code of its data has changed: config_file.SHIFT'
+  ]
