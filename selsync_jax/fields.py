@@ -274,7 +274,8 @@ def completed(saved: Mapping[str, Any]) -> dict[str, Any]:
   return {name: field.default for name, field in FIELDS.items()} | flat(saved)
 
 
-_PLACES = ('data.idx_dir',)  # Of constructors: where something is.
+# Of constructors: where something is whose content the fingerprint has.
+_PLACES = 'data.idx_dir', 'cluster.trace'
 
 
 def may_change(field: str) -> bool:

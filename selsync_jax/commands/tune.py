@@ -229,7 +229,8 @@ def _refuse_other_code(options: argparse.Namespace) -> None:
       f'--out={out}: holds a search, and {"; ".join(changes)}; take another '
       '--out'
     )
-  fingerprint.write(out, found)
+  if found:
+    fingerprint.write(out, found)
 
 
 def _begin(phase: int, what: str) -> None:

@@ -306,7 +306,7 @@ class Trial(NamedTuple):
   def changes(self) -> list[str]:
     """What differs between its code and that of the run in the workdir."""
     with contextlib.suppress(files.DamagedFile):
-      return fingerprint.differences(self.workdir, self.code)
+      return fingerprint.differences(self.workdir, {**self.code})
     return []
 
   @property

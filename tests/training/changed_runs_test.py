@@ -185,8 +185,9 @@ def test_another_trace_is_refused(method, tmp_path):
   changed.sync = digits.get_config(method).sync
   changed.cluster.update(compute='trace', trace=str(trace))
   simulate(changed, tmp_path / 'run')
+  trace = trace.rename(tmp_path / 'moved.csv')  # Its content is compared.
   trace.write_text('1,1,1,2\n' * 99)
-  changed.steps = 3
+  changed.cluster.trace, changed.steps = str(trace), 3
   with pytest.raises(ConfigError, match=r'other data.* trace was'):
     simulate(changed, tmp_path / 'run')
   if method == 'bsp':
