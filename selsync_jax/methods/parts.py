@@ -8,6 +8,7 @@ config by its name and its own fields.
 
 from collections.abc import Mapping
 import inspect
+import types
 from typing import Any, NamedTuple
 
 import optax
@@ -34,6 +35,7 @@ from selsync_jax.sync.budget import budgeted
 from selsync_jax.sync.fda import fda
 from selsync_jax.sync.lazy import lazy
 from selsync_jax.sync.part import hand
+from selsync_jax.sync.part import inside
 from selsync_jax.sync.part import rebuild
 from selsync_jax.sync.power_sgd import power_sgd
 from selsync_jax.sync.robust import robust_mean
@@ -140,6 +142,8 @@ def bind_part(kind: str, given: Any, path: str) -> Bound:
 
 def _nested(annotation: Any, value: Any, path: str) -> Any:
   """Binds the value of a parameter that is itself a part, or an optimizer."""
+  if isinstance(annotation, types.UnionType) and value is not None:
+    annotation = annotation.__args__[0]
   if annotation in _KINDS:
     return bind_part(_KINDS[annotation], value, path)
   if annotation is optax.GradientTransformation:
@@ -225,6 +229,7 @@ def compose(
     if late is not None:
       averager = late(**run, of=strategy.averager)
       strategy = strategy._replace(averager=averager)
+    strategy = _with_moments(strategy)
     strategy.check()
   return strategy
 
@@ -263,8 +268,19 @@ def _on_wire(strategy: Strategy, wire: wires.Wire) -> Strategy:
       f'wire {wire.recipe} carries a mean over all workers, and averager '
       f'{strategy.averager} takes none'
     )
+  return strategy._replace(averager=averager)
+
+
+def _with_moments(strategy: Strategy) -> Strategy:
+  """Puts averages of moments on the averager's wire, unless they have one."""
   policy = strategy.optimizer_state
-  if policy.averages:
-    fine = wires.bfloat16() if wire.coarse else wire
-    policy = hand(policy, wire=fine) or policy
-  return strategy._replace(averager=averager, optimizer_state=policy)
+  found = [part for part in inside(strategy.averager) if _is_coarser(part)]
+  if not (policy.averages and found) or any(inside(policy)):
+    return strategy
+  wire = wires.bfloat16() if found[0].coarse else found[0]
+  return strategy._replace(optimizer_state=hand(policy, wire=wire) or policy)
+
+
+def _is_coarser(part: Any) -> bool:
+  """Returns whether a part is a wire that does not send values as they are."""
+  return isinstance(part, wires.Wire) and not part.exact

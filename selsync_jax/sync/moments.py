@@ -54,20 +54,22 @@ class Moments(Part):
 @part
 def local() -> Moments:
   """Keeps each worker's own optimizer state."""
-  return _mixed((), (), FLOAT32)
+  return _mixed((), ())
 
 
 @part
-def mean(*, only: Sequence[str] | None = None, wire: Wire = FLOAT32) -> Moments:
+def mean(
+  *, only: Sequence[str] | None = None, wire: Wire | None = None
+) -> Moments:
   """Averages moments over all workers.
 
   In int8 a second moment could be rounded to zero while the first one is not,
-  and the next step would be huge, so that wire is a `ValueError`. If a method's
-  averages are in int8, moments travel in bfloat16.
+  and the next step would be huge, so that wire is a `ValueError`.
 
   Args:
     only: the names of the moments to average, such as `mu`; `None` means all.
-    wire: how the mean travels.
+    wire: how the mean travels. `None` is float32; in a method it is the wire of
+      the averager, or bfloat16 where that wire could round a moment to zero.
   """
   return _mixed(only, (), wire)
 
@@ -82,19 +84,22 @@ def reset(*, only: Sequence[str] | None = None) -> Moments:
   Args:
     only: the names of the moments to reset, such as `trace`; `None` means all.
   """
-  return _mixed((), only, FLOAT32)
+  return _mixed((), only)
 
 
 @part
 def mixed(
-  *, mean: Sequence[str] = (), reset: Sequence[str] = (), wire: Wire = FLOAT32
+  *,
+  mean: Sequence[str] = (),
+  reset: Sequence[str] = (),
+  wire: Wire | None = None,
 ) -> Moments:
   """Averages some moments, resets some, and leaves the others local.
 
   Args:
     mean: the names of the moments to average.
     reset: the names of the moments to reset; none of them is also in `mean`.
-    wire: how the mean travels.
+    wire: how the mean travels, see `mean`.
   """
   if both := set(mean) & set(reset):
     raise ValueError(f'{sorted(both)[0]} cannot be averaged and reset')
@@ -102,9 +107,12 @@ def mixed(
 
 
 def _mixed(
-  averaged: Sequence[str] | None, cleared: Sequence[str] | None, wire: Wire
+  averaged: Sequence[str] | None,
+  cleared: Sequence[str] | None,
+  wire: Wire | None = None,
 ) -> Moments:
   """Averages some moments and resets some; `None` stands for all."""
+  wire = wire or FLOAT32
   if wire.coarse:
     raise ValueError(
       f'wire {wire.recipe} could round a second moment to 0; take bfloat16'

@@ -4,7 +4,7 @@ A strategy is composed of parts, and parts of parts: a trigger of triggers, an
 averager on a wire.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 import functools
 import inspect
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -117,6 +117,17 @@ def rebuild(old: T, **changes: Any) -> T:
   given = call.signature.bind_partial(*call.args, **call.kwargs)
   given.arguments.update(changes)
   return recipe.constructor(*given.args, **given.kwargs)
+
+
+def inside(old: Part) -> Iterator[Part]:
+  """Yields the parts that a part is made of, at any depth."""
+  if old.recipe is None:
+    return
+  call = old.recipe.arguments
+  for value in (*call.args, *call.kwargs.values()):
+    if isinstance(value, Part):
+      yield value
+      yield from inside(value)
 
 
 def hand(old: T, **given: Any) -> T | None:

@@ -106,7 +106,7 @@ def _encode(
   """Returns the bytes of k places, of two bits for each, and of two means."""
   size, places = lax.top_k(jnp.abs(rows), k)
   chosen = jnp.take_along_axis(rows, places, axis=1)
-  upper = size > (size[:, :1] + size[:, -1:]) / 2
+  upper = size > size[:, :1] / 2 + size[:, -1:] / 2
   means = [_mean(size, ~upper), _mean(size, upper)]
   # A NaN anywhere is seen by all workers.
   finite = jnp.all(jnp.isfinite(rows), axis=1)
@@ -127,7 +127,9 @@ def _encode(
 def _mean(size, where):
   """Returns the mean over the selected elements of each row, 0 without any."""
   count = jnp.maximum(jnp.sum(where, axis=1), 1)
-  return jnp.sum(jnp.where(where, size, 0), axis=1) / count
+  # The sum of a chunk may exceed float32. Powers of two do not round.
+  total = jnp.sum(jnp.where(where, size / CHUNK, 0), axis=1)
+  return total / count * CHUNK
 
 
 def _add(sums, message, k):

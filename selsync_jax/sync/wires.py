@@ -259,6 +259,7 @@ def sends_changes(
     reference, _ = flat.float32(state.reference)
     error, keep = flat.float32(state.error)
     code, error = encode(values - reference, error)
+    error = jnp.where(jnp.isfinite(error), error, 0)
     # A mean is not below 0 where nothing is, see `_floor`.
     negative = jnp.stack([jnp.any(leaf < 0) for leaf in flat.floats(tree)])
     return Message(code, negative), state._replace(error=keep(error))
@@ -281,12 +282,15 @@ def sends_changes(
     cut = functools.partial(
       lax.slice_in_dim, start_index=0, limit_index=reference.size
     )
-    values = reference + cut(mean.change)
+    values, (error, _) = reference + cut(mean.change), flat.float32(state.error)
     if mean.left is not None:
-      error = flat.float32(state.error)[0] + cut(mean.left)
-      state = state._replace(error=keep(error))
+      error += cut(mean.left)
     tree = _floor(rebuild(values), mean.negative)
-    return tree, state._replace(reference=keep(values))
+    # All forget a mean that is not finite, or it would be sent forever.
+    finite = jnp.isfinite(values)
+    reference = keep(jnp.where(finite, values, reference))
+    error = keep(jnp.where(finite, error, 0))
+    return tree, state._replace(reference=reference, error=error)
 
   def sends_all(tree, workers):
     flags = traffic.Collective('all_reduce', 4 * len(flat.floats(tree)))

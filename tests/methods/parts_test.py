@@ -17,6 +17,7 @@ from selsync_jax.sync.triggers import every
 from tests.support import hostile_values
 
 DIGITS = 'configs/digits.py'
+MEAN = ('sync.optimizer_state=mean',)
 RESET = ('sync.optimizer_state=reset',)
 OUTER = 'sync.averager=outer', 'sync.averager.optimizer.name=sgd'
 
@@ -81,6 +82,21 @@ PERIODIC = {
         'optimizer_state': 'mean(wire=bfloat16())',
       },
     ),
+    (
+      ['sync.averager.wire=int4', *MEAN],
+      {
+        'averager': 'mean(wire=int4())',
+        'optimizer_state': 'mean(wire=bfloat16())',
+      },
+    ),
+    (
+      ['sync.wire=int8', *MEAN, 'sync.optimizer_state.wire=float32'],
+      {
+        'averager': 'mean(wire=int8())',
+        'optimizer_state': 'mean(wire=float32())',
+      },
+    ),
+    (MEAN, {'optimizer_state': 'mean()'}),
     (
       ['sync.optimizer_state=reset', "sync.optimizer_state.only=('trace',)"],
       {

@@ -75,7 +75,7 @@ def test_a_worker_that_is_not_finite_is_seen_by_all_but_not_if_left_out():
     subset = averagers.subset_mean(0.34, seed, wire=wire)
     left, state = rounds.run(subset, jnp.zeros(50), moves)
     assert np.isnan(left[0, 0]).any() == takes_part
-    assert np.isnan(state.wire.error[0][0, 1]).any() == takes_part
+    assert not np.isnan(state.wire.error[0]).any()
 
 
 def test_few_bytes_travel():

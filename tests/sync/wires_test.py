@@ -12,6 +12,7 @@ import selsync_jax as ss
 from selsync_jax import traced
 from selsync_jax.devices import mappers
 from selsync_jax.sync import averagers
+from selsync_jax.sync import sparse_wire
 from selsync_jax.sync import wires
 from tests.support import rounds
 
@@ -107,6 +108,31 @@ def test_two_bits_delay_much_and_lose_nothing():
   assert missing[-100:].max() < 1.2 * missing[40:140].max()
   error = state.error[0].mean(axis=1)
   np.testing.assert_allclose(left[:, 0] + error, exact, atol=1e-3)
+
+
+@pytest.mark.parametrize('bad', [np.nan, np.inf, 3e38])
+@pytest.mark.parametrize(
+  'wire',
+  [*COMPRESSED, wires.int2(), sparse_wire.sparse(0.5), wires.float32()],
+  ids=str,
+)
+def test_what_is_not_finite_on_one_worker_is_forgotten(wire, bad):
+  """As in float32, the next mean of finite vectors is finite again."""
+  rng = np.random.default_rng(0)
+  vectors = rng.normal(size=(N, 12, 600)).astype(np.float32)
+  vectors[1, 3, 300:340] = bad
+
+  def worker(vectors):
+    def step(state, vector):
+      mean, state = wire.mean(vector, state)
+      return state, (mean, state)
+
+    return jax.lax.scan(step, wire.init(vectors[0]), vectors)[1]
+
+  means, state = jax.vmap(worker, axis_name=ss.AXIS)(vectors)
+  assert np.isfinite(means[0, :3]).all() and np.isfinite(means[:, 4:]).all()
+  assert np.isfinite(means[:, 3]).all() == np.isfinite(bad)
+  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
 
 
 def hlo(wire):
