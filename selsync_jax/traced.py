@@ -1,4 +1,4 @@
-"""Programs that JAX has traced, read and evaluated equation by equation.
+"""Programs that JAX traces: their types, equations, and evaluation.
 
 JAX may change the form of a traced program in any release, so no other file
 knows that form. CI runs tests/traced_test.py with the oldest and newest JAX.
@@ -9,6 +9,8 @@ from typing import Any
 
 import jax
 from jax.extend import core
+from jax.interpreters import batching
+from jax.interpreters import mlir
 import numpy as np
 
 Program = Any
@@ -108,6 +110,33 @@ def evaluate(
       if not eqn.primitive.multiple_results:
         results = [results]
     env.update(zip(eqn.outvars, results, strict=True))
+
+
+def varying(x: Any) -> frozenset[str]:
+  """Returns the manual axes of the mesh over which a value may vary."""
+  if not isinstance(x, jax.Array):
+    return frozenset()
+  return jax.typeof(x).manual_axis_type.varying
+
+
+def typed_as_equal(x: Any) -> Any:
+  """Returns a value typed as equal along all manual axes of the mesh.
+
+  The caller knows that it is: nothing is sent, and nothing is checked.
+  """
+  return _equal.bind(x)
+
+
+_equal = core.Primitive('typed_as_equal')
+_equal.def_impl(lambda x: x)
+mlir.register_lowering(_equal, lambda context, x: [x])
+batching.defvectorized(_equal)
+
+
+@_equal.def_abstract_eval
+def _(x):
+  of_all = x.manual_axis_type.update(varying=frozenset())
+  return x.update(manual_axis_type=of_all)
 
 
 def structure(

@@ -202,6 +202,22 @@ def test_shard_map_that_checks_types_gives_the_bits_of_pmap(variant):
   jax.tree.map(np.testing.assert_array_equal, pmap, shard_map)
 
 
+def test_steps_can_be_scanned_under_shard_map_that_checks_types(variant):
+  toy = Toy(variant)
+
+  def block(*stacked):
+    state, batches = jax.tree.map(lambda x: x.squeeze(0), stacked)
+    state, metrics = jax.lax.scan(toy.worker, state, batches)
+    return jax.tree.map(lambda x: x[None], (state, metrics))
+
+  mesh, spec = Mesh(jax.devices()[:N], (ss.AXIS,)), P(ss.AXIS)
+  scanned = jax.shard_map(block, mesh=mesh, in_specs=spec, out_specs=spec)
+  state = mappers.Vmap(N).stack(toy.start)
+  batches = toy.x.swapaxes(0, 1), toy.y.swapaxes(0, 1)
+  after, _ = jax.eval_shape(scanned, state, batches)
+  assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, state)
+
+
 def test_it_is_traced_once_and_keeps_structure_shapes_and_dtypes(
   variant, mapper
 ):

@@ -89,3 +89,25 @@ def test_a_collective_has_a_name_and_the_axis_that_it_is_over(name):
   program = jax.make_jaxpr(COLLECTIVES[name], axis_env=[('workers', 2)])(X)
   over = {traced.name(e) for e in program.eqns if 'workers' in traced.axes(e)}
   assert over == {name}
+
+
+@pytest.mark.parametrize('mapped', [lambda f: f, jax.vmap])
+def test_a_value_is_typed_as_equal_and_nothing_is_sent(mapped):
+  types = []
+
+  def block(x):
+    types.append(traced.varying(x))
+    equal = mapped(traced.typed_as_equal)(x)
+    types.append(traced.varying(equal))
+    return equal
+
+  mesh = jax.sharding.Mesh(jax.devices()[:2], ('workers',))
+  same = jax.shard_map(
+    block, mesh=mesh, in_specs=jax.P('workers'), out_specs=jax.P()
+  )
+  ones = jnp.ones(6)
+  compiled = jax.jit(same).lower(ones).compile()
+  np.testing.assert_array_equal(compiled(ones), ones[:3])
+  assert types == [{'workers'}, frozenset()]
+  assert 'all-' not in compiled.as_text()
+  assert traced.varying(1.0) == frozenset()

@@ -5,8 +5,10 @@ import dataclasses
 import functools
 import math
 from typing import Any, ClassVar
+import warnings
 
 import jax
+from jax.custom_batching import custom_vmap
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
@@ -67,10 +69,24 @@ class Layout(Slices, Mapper):
 
     Args:
       init: a function from the worker's index, int32 [], to its state. Random
-        keys must depend on the worker; parameters must not.
+        keys must depend on the worker; parameters must not. It warns of
+        floating-point leaves that do.
     """
-    workers = jnp.arange(self.workers, dtype=jnp.int32)
-    return self.compute(lambda: jax.vmap(init)(workers))
+    workers, differ = jnp.arange(self.workers, dtype=jnp.int32), {}
+
+    def one(worker):
+      return jax.tree.map_with_path(
+        functools.partial(_note_if_batched, differ), init(worker)
+      )
+
+    state = self.compute(lambda: jax.vmap(one)(workers))
+    if differ:
+      warnings.warn(
+        f'init: state{next(iter(differ))} depends on the worker; parameters '
+        'must start equal, so do not fold their random key with the worker',
+        stacklevel=2,
+      )
+    return state
 
   def abstract_saved(self, tree: Any, workers: int) -> Any:
     """Returns the shapes of another number of workers' state, see `spread`."""
@@ -127,6 +143,24 @@ class Layout(Slices, Mapper):
     """Raises `ConfigError` if the devices cannot hold the workers."""
     super().check()
     _ = self.mesh  # Raises if the processes have unequally many.
+
+
+def _note_if_batched(found: dict[str, bool], path: Any, x: Any) -> Any:
+  """Returns a leaf; notes its name if vmap batches it and it is no integer."""
+  if not jnp.issubdtype(jnp.result_type(x), jnp.inexact):
+    return x
+
+  @custom_vmap
+  def same(x):
+    return x
+
+  @same.def_vmap
+  def batched(_, is_batched, x):
+    if is_batched[0]:
+      found[keystr(path)] = True
+    return x, is_batched[0]
+
+  return same(x)
 
 
 def _check_rows(path: Any, x: Any, workers: int) -> None:

@@ -22,6 +22,7 @@ from selsync_jax.sync import flat
 from selsync_jax.sync import resizing
 from selsync_jax.sync import traffic
 from selsync_jax.sync.consensus import AXIS
+from selsync_jax.sync.consensus import check_averaged
 from selsync_jax.sync.consensus import check_by_value
 from selsync_jax.sync.part import Metrics
 from selsync_jax.sync.part import Part
@@ -170,6 +171,7 @@ class Averager(Part):
       tree: the tree after the local update.
       state: that of the step before, or of `init`.
     """
+    sync = check_averaged(sync, tree)
     return self.departing_step(sync, tree, state)[1:]
 
   def departing_step(

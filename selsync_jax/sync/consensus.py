@@ -17,6 +17,8 @@ from jax import lax
 import jax.numpy as jnp
 
 from selsync_jax.sync import flat
+from selsync_jax.sync.agreement import check_agreed
+from selsync_jax.sync.agreement import typed_as
 from selsync_jax.sync.inner import AXIS
 
 
@@ -54,6 +56,11 @@ def _is_module(node: Any) -> bool:
   return ('flax.nnx.module', 'Module') in (
     (kind.__module__, kind.__name__) for kind in kinds
   )
+
+
+def is_trigger(state: Any) -> bool:
+  """Whether a node of an optimizer's state is the state of a trigger."""
+  return hasattr(state, 'sync')
 
 
 def consensus(
@@ -100,25 +107,24 @@ def means(
       found = lax.pmean(wide, axis_name)
     else:
       found = lax.psum(wide, axis_name) / jnp.asarray(count, wide.dtype)
-    return _typed_as(vector, found.astype(vector.dtype), axis_name)
+    return typed_as(found.astype(vector.dtype), vector)
 
   return tuple(map(mean, vectors))
 
 
 def total(value: Any, *, axis_name: str = AXIS) -> Any:
   """Returns the sum over workers, `lax.psum`, with the type of `value`."""
-  return _typed_as(value, lax.psum(value, axis_name), axis_name)
+  return typed_as(lax.psum(value, axis_name), value)
 
 
-def _typed_as(value: Any, reduced: Any, axis_name: str) -> Any:
-  """Gives a reduced value the type of the value before the reduction.
-
-  Under `jax.shard_map` the type says whether workers may differ. A reduction
-  changes it, but the branches of the `lax.cond` around it must have equal
-  types. Elsewhere this changes nothing.
-  """
-  varies = axis_name in jax.typeof(value).manual_axis_type.varying
-  return lax.pcast(reduced, axis_name, to='varying') if varies else reduced
+def check_averaged(sync: Any, tree: Any, axis_name: str = AXIS) -> Any:
+  """Returns `sync`, or raises `ValueError` for a mistake of a custom loop."""
+  if any(map(is_trigger, jax.tree.leaves(tree, is_leaf=is_trigger))):
+    raise ValueError(
+      "the tree holds the state of a trigger, which is a worker's own; average "
+      "parameters and batch statistics without the optimizer's state"
+    )
+  return check_agreed(sync, axis_name)
 
 
 def synchronize(sync: Any, tree: Any, *, axis_name: str = AXIS) -> Any:
@@ -129,7 +135,7 @@ def synchronize(sync: Any, tree: Any, *, axis_name: str = AXIS) -> Any:
   should be averaged, for example `{'params': ..., 'batch_stats': ...}`.
 
   Args:
-    sync: bool [], equal on all workers (`SelSyncState.sync` is). Workers that
+    sync: bool [], equal on all workers: `decision(opt_state)`. Workers that
       disagree wait for each other; on a CPU, XLA then aborts the process.
     tree: a pytree of arrays. Only floating-point leaves are averaged.
 
@@ -139,7 +145,9 @@ def synchronize(sync: Any, tree: Any, *, axis_name: str = AXIS) -> Any:
 
   Raises:
     NameError: outside of the mapped workers.
-    ValueError: if a leaf is not an array, or the tree has an nnx module.
+    ValueError: if `sync` may differ between workers, which `jax.shard_map` and
+      `jax.vmap` can tell, a leaf is not an array, or the tree has an nnx module
+      or the state of a trigger.
 
   Example:
     >>> import jax, jax.numpy as jnp
@@ -152,5 +160,7 @@ def synchronize(sync: Any, tree: Any, *, axis_name: str = AXIS) -> Any:
     [3. 3. 3.]
   """
   check_by_value(tree)
+  check_mapped(axis_name)
+  sync = check_averaged(sync, tree, axis_name)
   mean = functools.partial(consensus, axis_name=axis_name)
   return lax.cond(sync, mean, lambda tree: tree, tree)

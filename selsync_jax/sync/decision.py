@@ -11,9 +11,13 @@ from jax.tree_util import SequenceKey
 from jaxtyping import Array, Bool
 import optax
 
+from selsync_jax.sync.agreement import agreed
 from selsync_jax.sync.budget import asks_travel
 from selsync_jax.sync.change import MeasureState
+from selsync_jax.sync.consensus import AXIS
+from selsync_jax.sync.consensus import is_trigger
 from selsync_jax.sync.fda import FDAState
+from selsync_jax.sync.transformation import superseded
 
 # Wrappers that leave out calls, or make them on some workers only.
 _SKIPPING = (
@@ -25,7 +29,7 @@ _SKIPPING = (
 _WRAPPERS = (optax.MultiStepsState, *_SKIPPING)
 
 
-def decision(opt_state: Any) -> Bool[Array, '']:
+def decision(opt_state: Any, *, axis_name: str = AXIS) -> Bool[Array, '']:
   """Returns whether the call that made `opt_state` asks to synchronize.
 
   The chain may have one trigger, at any place. If it is made of others, as
@@ -35,10 +39,12 @@ def decision(opt_state: Any) -> Bool[Array, '']:
 
   It warns of a trigger that measures gradients and is not the first in an
   `optax.chain`: clipping, for example, hides how large they are. `fda`, which
-  measures updates, must be the last.
+  measures updates, must be the last. It also warns of a state that an update
+  has replaced.
 
   Args:
     opt_state: the optimizer's state after the update.
+    axis_name: the name of the mapped axis.
 
   Returns:
     bool [], equal on all workers.
@@ -66,12 +72,14 @@ def decision(opt_state: Any) -> Bool[Array, '']:
       f'the optimizer needs one trigger, and its state has {len(flags)}; '
       'any_of makes one of several'
     )
+  if superseded.get(id(flags[0])) is flags[0]:
+    warnings.warn(
+      'the decision is that of the step before: opt_state went into tx.update; '
+      'pass the state that tx.update returned',
+      stacklevel=2,
+    )
   _check_place(_place(opt_state))
-  return flags[0]
-
-
-def _is_trigger(state: Any) -> bool:
-  return hasattr(state, 'sync')
+  return agreed(flags[0], axis_name)
 
 
 class _Place(NamedTuple):
@@ -84,8 +92,8 @@ class _Place(NamedTuple):
 
 def _place(opt_state: Any) -> _Place:
   """Returns the place of the first trigger in an optimizer's state."""
-  found = jax.tree.leaves_with_path(opt_state, is_leaf=_is_trigger)
-  path, trigger = next((p, node) for p, node in found if _is_trigger(node))
+  found = jax.tree.leaves_with_path(opt_state, is_leaf=is_trigger)
+  path, trigger = next((p, node) for p, node in found if is_trigger(node))
   node, before, after = opt_state, [], []
   for key in path:
     if isinstance(key, SequenceKey):
@@ -142,10 +150,10 @@ def _check_place(place: _Place) -> None:
 def _flags(state: Any) -> Iterator[Any]:
   """Yields the flag of each trigger that is not inside another."""
   nodes = jax.tree.leaves(
-    state, is_leaf=lambda x: _is_trigger(x) or isinstance(x, _WRAPPERS)
+    state, is_leaf=lambda x: is_trigger(x) or isinstance(x, _WRAPPERS)
   )
   for node in nodes:
-    if _is_trigger(node):
+    if is_trigger(node):
       yield node.sync
     elif isinstance(node, _WRAPPERS):
       for flag in _flags(tuple(node)):

@@ -56,7 +56,9 @@ import optax
 from selsync_jax.config import Count
 from selsync_jax.config import Threshold
 from selsync_jax.sync import flat
+from selsync_jax.sync.agreement import check_whole
 from selsync_jax.sync.consensus import AXIS
+from selsync_jax.sync.consensus import check_mapped
 from selsync_jax.sync.part import part
 from selsync_jax.sync.replicas import mix
 from selsync_jax.sync.traffic import Collective
@@ -195,6 +197,8 @@ def fda(
   def update(updates, state, params=None, *, threshold=theta, **extra_args):
     if params is None:
       raise ValueError('fda needs params: tx.update(updates, state, params)')
+    check_mapped(axis_name)
+    check_whole(params, axis_name)
     reference, direction = _renewed(
       state, flat.parts(params), extra_args.get('synced', state.sync)
     )

@@ -64,6 +64,12 @@ def part(constructor: Callable[P, T]) -> Callable[P, T]:
   @functools.wraps(constructor)
   def construct(*args: P.args, **kwargs: P.kwargs) -> T:
     call = signature.bind(*args, **kwargs)
+    if isinstance(axes := call.arguments.get('axis_name'), tuple):
+      raise ValueError(
+        f'axis_name={axes}: must be one axis, with an index for each worker; '
+        'leave the axes inside a worker to XLA: '
+        "jax.shard_map(..., axis_names={'workers'})"
+      )
     _check(constructor, call.arguments)
     made = constructor(*args, **kwargs)
     # Some parts are frozen dataclasses.

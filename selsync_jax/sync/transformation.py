@@ -2,14 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
+import weakref
 
+import jax
 import optax
 
 from selsync_jax.sync import flat
 from selsync_jax.sync import resizing
 from selsync_jax.sync import traffic
+from selsync_jax.sync.agreement import check_local
+from selsync_jax.sync.agreement import typed_as
+from selsync_jax.sync.agreement import varies_as
 from selsync_jax.sync.part import Metrics
 from selsync_jax.sync.part import Part
+from selsync_jax.traced import varying
 
 
 class TriggerTraits(NamedTuple):
@@ -102,21 +108,51 @@ class Transformation(optax.GradientTransformationExtraArgs, Part):
     **traits: Any,
   ) -> Any:
     """Creates the pair of functions and sets its declarations."""
-
-    def checked(params: Any) -> Any:
-      flat.check_arrays(params)
-      return init(params)
-
-    self = super().__new__(cls, checked, update)
+    self = super().__new__(cls, *_keeping_types(init, update, cls.check))
     self.sends, self.metrics, self.resize = sends, metrics, resize
     self.traits = cls.record(**traits)
     return self
+
+  @staticmethod
+  def check(updates: Any, params: Any, state: Any) -> None:
+    """Raises `ValueError` for arguments of `update` that cannot be right."""
 
   def _replace(self, **changes: Any) -> Any:
     """Returns it with another `init` or `update`, and without a recipe."""
     new = super()._replace(**changes)
     vars(new).update(vars(self), recipe=None)
     return new
+
+
+def _keeping_types(init, update, check):
+  """Returns functions whose states all have one type under `jax.shard_map`.
+
+  The outcome of a vote, for example, does not vary over workers; kept in a
+  state whose rows are the workers, it may. `lax.scan` over steps needs one
+  type.
+  """
+
+  def typed_init(params):
+    flat.check_arrays(params)
+    axes = frozenset().union(*map(varying, jax.tree.leaves(params)))
+    return jax.tree.map(lambda x: varies_as(x, axes), init(params))
+
+  def typed_update(updates, state, params=None, **extra_args):
+    check(updates, params, state)
+    updates, new = update(updates, state, params, **extra_args)
+    return updates, jax.tree.map(typed_as, new, state)
+
+  return typed_init, typed_update
+
+
+superseded: weakref.WeakValueDictionary[int, Any] = (
+  weakref.WeakValueDictionary()
+)
+"""The flags of states that an update has replaced, by `id`.
+
+`decision` warns of them, because a loop that reads the state of before the
+update is one step late. An array cannot be a key, as it has no hash.
+"""
 
 
 class Trigger(Transformation):
@@ -134,6 +170,17 @@ class Trigger(Transformation):
 
   record = TriggerTraits
   traits: TriggerTraits
+
+  @staticmethod
+  def check(updates: Any, params: Any, state: Any) -> None:
+    """Raises `ValueError` for gradients that are not a worker's own.
+
+    It also notes the state, which the update is about to replace.
+    """
+    check_local(updates, params)
+    flag = getattr(state, 'sync', None)
+    if isinstance(flag, jax.Array):
+      superseded[id(flag)] = flag
 
 
 class Reducer(Transformation):

@@ -6,6 +6,7 @@ mistake and the way out.
 """
 
 from collections.abc import Callable
+import functools
 from typing import Any, NamedTuple
 
 from flax import nnx
@@ -65,6 +66,49 @@ def step(state, batch):
   return params, opt_state
 
 
+def steps_of(
+  grads: Any = lambda grads: grads,
+  average: Any = ss.synchronize,
+  flag: Any = lambda grads, old, new: ss.decision(new),
+  tx: Any = TX,
+) -> Callable[[Any, Any], Any]:
+  """Returns `step`, with one of its lines replaced."""
+
+  def step(state, batch):
+    params, old = state
+    gradient = grads(jax.grad(loss)(params, batch))
+    updates, new = tx.update(gradient, old, params)
+    params = optax.apply_updates(params, updates)
+    sync = flag(gradient, old, new)
+    return average(sync, params), new
+
+  return step
+
+
+def rows_of(fn: Any) -> Any:
+  """Returns a function of one worker as one of blocks with one row."""
+
+  def block(*rows):
+    result = fn(*jax.tree.map(lambda x: x.squeeze(0), rows))
+    return jax.tree.map(lambda x: x[None], result)
+
+  return block
+
+
+def shard_map(block: Any, **options: Any) -> Any:
+  """Returns a compiled function of blocks over four workers."""
+  mesh = jax.sharding.Mesh(jax.devices()[:N], (ss.AXIS,))
+  row = jax.P(ss.AXIS)
+  options = {'in_specs': row, 'out_specs': row} | options
+  return jax.jit(jax.shard_map(block, mesh=mesh, **options))
+
+
+def stacked(tx: Any = TX) -> Any:
+  """Returns the state that all workers start from."""
+  params = {'w': jnp.zeros((N, 3))}
+  return params, jax.vmap(tx.init)(params)
+
+
 def batches(*leading: int) -> dict[str, np.ndarray]:
   """Returns a batch with these leading axes, on the host."""
   x = np.random.default_rng(0).normal(size=(*leading, 3)).astype(np.float32)
@@ -98,19 +142,120 @@ def learning_rate_without_rows():
   layout.map_workers(lambda batch, rate: rate)(batches(N, 8), 0.1)
 
 
+def gradients_averaged():
+  average = functools.partial(jax.lax.pmean, axis_name=ss.AXIS)
+  step = steps_of(grads=average)
+  shard_map(rows_of(step))(stacked(), batches(N, 8))
+
+
+def parameters_with_an_empty_spec():
+  same, row = jax.P(), jax.P(ss.AXIS)
+
+  def block(params, opt_state, batch):
+    opt_state, batch = jax.tree.map(lambda x: x.squeeze(0), (opt_state, batch))
+    params, opt_state = step((params, opt_state), batch)
+    return params, jax.tree.map(lambda x: x[None], opt_state)
+
+  specs = {'in_specs': (same, row, row), 'out_specs': (same, row)}
+  _, opt_state = stacked()
+  shard_map(block, **specs)({'w': jnp.zeros(3)}, opt_state, batches(N, 8))
+
+
+def parameters_with_keys_of_their_workers():
+  def init(worker):
+    key = jax.random.fold_in(jax.random.key(0), worker)
+    params = {'w': jax.random.normal(key, 3)}
+    return params, TX.init(params)
+
+  ss.Layout(N).create(init)
+
+
+def large(grads, old, new):
+  """Returns a flag that nobody has voted on."""
+  del old, new
+  return optax.tree.norm(grads) > 1
+
+
+def flag_of_one_worker_under_shard_map():
+  shard_map(rows_of(steps_of(flag=large)))(stacked(), batches(N, 8))
+
+
+def flag_of_one_worker_under_vmap():
+  step = jax.vmap(steps_of(flag=large), axis_name=ss.AXIS)
+  step(stacked(), batches(N, 8))
+
+
+def flag_of_the_state_under_shard_map():
+  step = steps_of(flag=lambda grads, old, new: new[0].sync)
+  shard_map(rows_of(step))(stacked(), batches(N, 8))
+
+
+def decision_of_the_step_before():
+  step = steps_of(flag=lambda grads, old, new: ss.decision(old))
+  jax.pmap(step, ss.AXIS)(stacked(), batches(N, 8))
+
+
+def whole_state_averaged():
+  def step_and_average(state, batch):
+    params, opt_state = steps_of(average=lambda sync, params: params)(
+      state, batch
+    )
+    return ss.synchronize(ss.decision(opt_state), (params, opt_state))
+
+  jax.vmap(step_and_average, axis_name=ss.AXIS)(stacked(), batches(N, 8))
+
+
+def parts_of_a_model_by_hand(**options):
+  mesh = jax.make_mesh(
+    (2, 2), (ss.AXIS, 'fsdp'), axis_types=(jax.sharding.AxisType.Auto,) * 2
+  )
+  part = jax.P(ss.AXIS, 'fsdp')
+
+  def block(grads):
+    return TX.update(grads, TX.init(grads))[0]
+
+  jax.shard_map(block, mesh=mesh, in_specs=part, out_specs=part, **options)(
+    jnp.ones((2, 4))
+  )
+
+
+def parts_of_a_model_unchecked():
+  parts_of_a_model_by_hand(check_vma=False)
+
+
+def two_axes_named():
+  ss.selsync(0.3, axis_name=(ss.AXIS, 'fsdp'))
+
+
+def steps_in_a_scan(tx=TX):
+  step, batch = steps_of(tx=tx), batches(N, 6, 8)
+
+  def scan(state, batches):
+    return jax.lax.scan(lambda *args: (step(*args), None), state, batches)[0]
+
+  found, state = shard_map(rows_of(scan))(stacked(tx), batch), stacked(tx)
+  one = jax.jit(jax.vmap(step, axis_name=ss.AXIS))
+  for x, y in zip(*(x.swapaxes(0, 1) for x in batch.values()), strict=True):
+    state = one(state, {'x': x, 'y': y})
+  return found, state
+
+
+def decision_of_multi_steps_with_an_empty_spec():
+  tx = optax.MultiSteps(TX, 2)
+
+  def block(state, batch):
+    state, batch = jax.tree.map(lambda x: x.squeeze(0), (state, batch))
+    _, opt_state = steps_of(tx=tx)(state, batch)
+    return ss.decision(opt_state)
+
+  mapped = shard_map(block, out_specs=jax.P())
+  return mapped(stacked(tx), batches(N, 8)), np.False_
+
+
 def train_stacked(tx):
   """Trains under vmap with this optimizer; fits no line if that works."""
-
-  def step(state, batch):
-    params, opt_state = state
-    grads = jax.grad(loss)(params, batch)
-    updates, opt_state = tx.update(grads, opt_state, params)
-    params = optax.apply_updates(params, updates)
-    return ss.synchronize(ss.decision(opt_state), params), opt_state
-
-  params = {'w': jnp.zeros((N, 3))}
-  state = params, jax.vmap(tx.init)(params)
-  jax.vmap(step, axis_name=ss.AXIS)(state, batches(N, 8))
+  step = jax.vmap(steps_of(tx=tx), axis_name=ss.AXIS)
+  step(stacked(tx), batches(N, 8))
 
 
 def average(tree, averager=None):
@@ -143,24 +288,26 @@ class Layer(NamedTuple):
   activation: Any = jax.nn.relu
 
 
+_NOT_AGREED = '^the flag may differ between workers, '
+
 MISTAKES = [
   Mistake(
     'a batch is not stacked',
     batch_not_stacked,
     r"^argument 1\['x'\] has leading axis 32, for 4 workers: pass a row for "
-    r'each worker; a batch is stacked as \[4, 8, 3\]$',
+    r'each worker; a batch is stacked as \[4, 8, 3\]',
   ),
   Mistake(
     'a batch is not stacked, and 4 workers cannot share it evenly',
     batch_of_a_loader_on_the_device,
     r"^argument 1\['x'\] has leading axis 30, for 4 workers: pass a row for "
-    r'each worker; a batch is stacked as \[4, examples, 3\]$',
+    r'each worker; a batch is stacked as \[4, examples, 3\]',
   ),
   Mistake(
     'a batch is not stacked, and a worker has two devices',
     batch_not_stacked_for_workers_of_two_devices,
     r"^argument 1\['x'\] has leading axis 32, for 4 workers: pass a row for "
-    r'each worker; a batch is stacked as \[4, 8, 3\]$',
+    r'each worker; a batch is stacked as \[4, 8, 3\]',
   ),
   Mistake(
     'the state is that of more workers',
@@ -255,5 +402,66 @@ MISTAKES = [
     'a module with functions in it is optimized',
     lambda: TX.init([Layer(jnp.ones(2))]),
     r'^0/activation is a \w+, not an array; pass only the arrays',
+  ),
+  Mistake(
+    'gradients are averaged before the trigger',
+    gradients_averaged,
+    '^the gradients are equal on all workers already; ',
+  ),
+  Mistake(
+    'parameters have an empty spec',
+    parameters_with_an_empty_spec,
+    '^the parameters are one value for all workers, ',
+  ),
+  Mistake(
+    'each worker starts with parameters of its own',
+    parameters_with_keys_of_their_workers,
+    r"^init: state\[0\]\['w'\] depends on the worker; parameters must ",
+  ),
+  Mistake(
+    'a flag that nobody voted on, under shard_map',
+    flag_of_one_worker_under_shard_map,
+    _NOT_AGREED,
+  ),
+  Mistake(
+    'a flag that nobody voted on, under vmap',
+    flag_of_one_worker_under_vmap,
+    _NOT_AGREED,
+  ),
+  Mistake(
+    'the flag is taken from the state without ss.decision',
+    flag_of_the_state_under_shard_map,
+    _NOT_AGREED,
+  ),
+  Mistake(
+    'the decision is read from the state before the update',
+    decision_of_the_step_before,
+    '^the decision is that of the step before: ',
+  ),
+  Mistake(
+    'the optimizer state is averaged with the parameters',
+    whole_state_averaged,
+    '^the tree holds the state of a trigger',
+  ),
+  Mistake(
+    'each device of a worker has a part of the model',
+    parts_of_a_model_by_hand,
+    "^the devices along 'fsdp' may hold different parts of a worker",
+  ),
+  Mistake(
+    'each device of a worker has a part of the model, and types are unchecked',
+    parts_of_a_model_unchecked,
+    "^the devices along 'fsdp' may hold different parts of a worker",
+  ),
+  Mistake(
+    'the vote goes over two axes',
+    two_axes_named,
+    r"^axis_name=\('workers', 'fsdp'\): must be one axis, .* axis_names=",
+  ),
+  Mistake('steps are scanned inside shard_map', steps_in_a_scan, RIGHT),
+  Mistake(
+    'the decision of MultiSteps is returned with an empty spec',
+    decision_of_multi_steps_with_an_empty_spec,
+    RIGHT,
   ),
 ]

@@ -65,6 +65,49 @@ def test_a_schedule_of_multi_steps_may_end_accumulation():
 
 
 @pytest.mark.parametrize(
+  'trigger',
+  [
+    ss.selsync(0.3),
+    ss.selsync(0.3, lag=1),
+    ss.selsync(0.3, vote_every=2),
+    ss.budgeted(ss.selsync(0.3), lssr=0.5),
+    ss.any_of(ss.selsync(0.3), ss.at_least_every(4)),
+    ss.at_most_every(3, trigger=ss.selsync(0.3)),
+    ss.every(2),
+  ],
+  ids=str,
+)
+def test_steps_scanned_under_shard_map_decide_as_those_of_a_loop(trigger):
+  tx = optax.chain(trigger, SGD)
+
+  def step(carry, grad):
+    w, state = carry
+    updates, state = tx.update(grad, state, w)
+    sync = ss.decision(state)
+    w = ss.synchronize(sync, optax.apply_updates(w, updates))
+    return (w, state), (sync, w)
+
+  def block(w, grads):
+    w, grads = w.squeeze(0), grads.squeeze(0)
+    _, (sync, w) = jax.lax.scan(step, (w, tx.init(w)), grads)
+    return sync, w[:, None]
+
+  factors = np.where(np.arange(20) == 17, 10.0, 1.0).astype(np.float32)
+  grads = np.asarray(GRADS)[:, None] * factors[:, None]
+  row = jax.P(ss.AXIS)
+  scanned = jax.shard_map(
+    block,
+    mesh=jax.sharding.Mesh(jax.devices()[:4], (ss.AXIS,)),
+    in_specs=row,
+    out_specs=(jax.P(), jax.P(None, ss.AXIS)),
+  )
+  sync, w = jax.jit(scanned)(jnp.zeros_like(GRADS), grads)
+  expected = list(train(tx, 20))
+  assert sync.tolist() == [bool(flag.all()) for _, flag in expected]
+  np.testing.assert_allclose(w, [w for w, _ in expected], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
   'tx',
   [
     optax.chain(ss.every(2), SGD),

@@ -1,0 +1,135 @@
+"""Values that are equal on all workers, as far as JAX can tell.
+
+`jax.shard_map` tracks over which axes of the mesh a value may vary, unless it
+is called with `check_vma=False`. `jax.vmap` knows which values are batched.
+`jax.pmap` knows nothing; there, values pass through unchanged.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import lax
+from jax.custom_batching import custom_vmap
+import jax.numpy as jnp
+
+from selsync_jax.sync.inner import AXIS
+from selsync_jax.traced import typed_as_equal
+from selsync_jax.traced import varying
+
+
+def varies_as(value: Any, axes: frozenset[str]) -> Any:
+  """Returns a value typed as one that may vary over these axes, too."""
+  missing = tuple(sorted(axes - varying(value)))
+  return lax.pcast(value, missing, to='varying') if missing else value
+
+
+def typed_as(value: Any, like: Any) -> Any:
+  """Returns a value that may vary wherever `like` may.
+
+  A reduction returns a value that does not vary. The branches of a `lax.cond`,
+  and the carry of a `lax.scan`, must nevertheless keep their types.
+  """
+  return varies_as(value, varying(like))
+
+
+def check_local(grads: Any, params: Any) -> None:
+  """Raises `ValueError` if gradients are known to be equal on all workers."""
+  grads, params = (
+    [x for x in jax.tree.leaves(tree) if isinstance(x, jax.Array)]
+    for tree in (grads, params)
+  )
+  if not grads or any(map(varying, grads)) or not _tracked():
+    return
+  if params and not any(map(varying, params)):
+    raise ValueError(
+      'the parameters are one value for all workers, so jax.grad sums their '
+      'gradients at every step; stack the parameters by worker, with the spec '
+      'P(ss.AXIS) in place of P()'
+    )
+  raise ValueError(
+    'the gradients are equal on all workers already; give the trigger those of '
+    'each worker, without a pmean or psum before it'
+  )
+
+
+def check_whole(tree: Any, axis_name: str) -> None:
+  """Raises `ValueError` if a worker's devices may hold unequal parts of a tree.
+
+  Each of them would vote for its own part of the model.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  inside = {a for a in mesh.manual_axes if mesh.shape[a] > 1} - {axis_name}
+  if _tracked():
+    inside &= frozenset().union(*map(varying, jax.tree.leaves(tree)))
+  if inside:
+    names = ', '.join(map(repr, sorted(inside)))
+    raise ValueError(
+      f'the devices along {names} may hold different parts of a worker, and '
+      'each part would decide for itself; leave that axis to XLA: '
+      f'jax.shard_map(..., axis_names={{{axis_name!r}}})'
+    )
+
+
+def _tracked() -> bool:
+  """Whether types say over which axes of the mesh a value may vary."""
+  axes = jax.sharding.get_abstract_mesh().manual_axes
+  return any(varying(lax.axis_index(axis)) for axis in axes)
+
+
+def agreed(flag: Any, axis_name: str) -> Any:
+  """Returns a flag that is equal on all workers, so that JAX knows it is.
+
+  A trigger's flag, kept in the state from step to step, comes back as a value
+  that might differ. Nothing is sent, and nothing is checked.
+  """
+  if varying(flag):
+    return typed_as_equal(flag)
+  return _with_index(_under_vmap(lambda flags: flags[0]), flag, axis_name)
+
+
+def check_agreed(flag: Any, axis_name: str) -> Any:
+  """Returns a flag, or raises `ValueError` if it may differ between workers."""
+
+  def refuse(flags):
+    del flags
+    named = '' if axis_name == AXIS else f', axis_name={axis_name!r}'
+    raise ValueError(
+      'the flag may differ between workers, and some would wait for the others '
+      f'forever; pass ss.decision(opt_state{named}), or make the flag equal '
+      f'with jax.lax.pmax(flag, {axis_name!r})'
+    )
+
+  if varying(flag):
+    refuse(flag)
+  return _with_index(_under_vmap(refuse), flag, axis_name)
+
+
+def _under_vmap(of_workers: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+  """Returns the identity, but `of_workers` of flags that vmap has batched.
+
+  The second argument is the worker's index, which only the vmap over workers
+  batches. Thus another vmap, over seeds for example, changes nothing.
+  """
+
+  @custom_vmap
+  def same(flag, index):
+    del index
+    return flag
+
+  @same.def_vmap
+  def batched(size, is_batched, flag, index):
+    del size
+    if all(is_batched):
+      return of_workers(flag), False
+    return same(flag, index), is_batched[0]
+
+  return same
+
+
+def _with_index(function, flag, axis_name):
+  try:
+    index = lax.axis_index(axis_name)
+  except NameError:  # The host reads a flag.
+    return flag
+  return function(jnp.asarray(flag), index)
