@@ -254,13 +254,19 @@ def decision_of_multi_steps_with_an_empty_spec():
 
 def train_stacked(tx):
   """Trains under vmap with this optimizer; fits no line if that works."""
-  step = jax.vmap(steps_of(tx=tx), axis_name=ss.AXIS)
-  step(stacked(tx), batches(N, 8))
+  step = steps_of(tx=tx)
+  jax.vmap(step, axis_name=ss.AXIS)(stacked(tx), batches(N, 8))
 
 
-def average(tree, averager=None):
+def trigger_in_apply_if_finite():
+  tx = optax.apply_if_finite(selective(), 5)
+  step = rows_of(steps_of(tx=tx))
+  shard_map(step)(stacked(tx), batches(N, 8))
+
+
+def average(tree):
   """Averages a tree of each worker at a synchronization."""
-  averager = averager or ss.mean()
+  averager = ss.mean()
   jax.vmap(
     lambda _: averager.step(jnp.bool(True), tree, averager.init(tree)),
     axis_name=ss.AXIS,
@@ -387,6 +393,11 @@ MISTAKES = [
     'a delayed averager runs only at synchronizations',
     delayed_average_in_a_condition,
     r'^averager delayed\(mean\(\), 2\) has work to do at every step',
+  ),
+  Mistake(
+    'apply_if_finite is around the trigger under shard_map',
+    trigger_in_apply_if_finite,
+    '^ApplyIfFinite does not run the trigger inside it at every call; put the',
   ),
   Mistake(
     'an nnx module is averaged by reference',
