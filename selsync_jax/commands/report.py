@@ -38,4 +38,5 @@ def main(arguments: Sequence[str]) -> None:
     raise ConfigError(line) from error
   if options.islands and not events:
     raise ConfigError(f'--islands={options.islands}: holds no events')
-  print(run_page.write(workdirs, options.out or workdirs[0], events))
+  out = options.out or workdirs[0]
+  print(run_page.write(workdirs, out, events, columns=True))

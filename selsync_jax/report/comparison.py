@@ -92,6 +92,7 @@ def write(
   fronts = [pareto_plot.plot(chosen, metric) for metric in metrics]
   figures = fronts + plots.shared_plots(groups)
   image_files.write(figures, out, ('png', 'svg', 'pdf'))
+  image_files.write_columns(figures, out)
   found = Comparison(
     rows,
     best,

@@ -5,6 +5,7 @@ A figure is panels of marks. `image_files` draws it into files, and
 """
 
 from collections.abc import Sequence
+import math
 from typing import Any, NamedTuple, TypeAlias
 
 from jaxtyping import Float, Int
@@ -131,6 +132,22 @@ class Axis(NamedTuple):
     low, high = self.limits
     return bool(high < 100 * low)
 
+  def fraction(self, value: float) -> float:
+    """Returns the place of a value on the axis, 0 at its first limit."""
+    low, high = self.limits
+    if self.log:
+      return math.log(value / low) / math.log(high / low)
+    return (value - low) / (high - low)
+
+
+class Name(NamedTuple):
+  """A text beside a point."""
+
+  text: str
+  x: float
+  y: float
+  entry: str  # The entry of the legend that hides it.
+
 
 class Panel(NamedTuple):
   """Marks, from back to front, on a pair of axes."""
@@ -140,6 +157,7 @@ class Panel(NamedTuple):
   y: Axis
   marks: Sequence[Mark]
   height: int = 190  # The height of the area between the axes.
+  names: Sequence[Name] = ()  # The most important one first.
 
   @property
   def drawn(self) -> list[Mark]:
@@ -156,6 +174,9 @@ class Layout(NamedTuple):
 
 WIDE = Layout(1080, 4)
 NARROW = Layout(388, 1)
+COLUMN = Layout(340, 1)  # Drawn 3.3 inches wide, as a paper's column.
+CHARACTER, LINE = 6.5, 14  # Of small text: the mean width, and the height.
+GAP = 7  # From the middle of a point to its name.
 LEFT, RIGHT, TOP, BOTTOM = 60, 14, 26, 42  # Margins of a panel.
 
 
@@ -207,6 +228,56 @@ class Plot(NamedTuple):
       ]
       top += TOP + height + below
     return top + BOTTOM - below, places
+
+
+# Where the text is from its point: its own edges there, in the words that
+# matplotlib and plotly share, and the direction in which it stands.
+_SIDES = {
+  ('left', 'center'): (1, 0),
+  ('right', 'center'): (-1, 0),
+  ('center', 'bottom'): (0, 1),
+  ('center', 'top'): (0, -1),
+  ('left', 'bottom'): (1, 1),
+  ('left', 'top'): (1, -1),
+}
+
+
+class Placed(NamedTuple):
+  """A name, and where it stands."""
+
+  name: Name
+  across: str  # The edge of the text at the point: left, center, or right.
+  along: str  # Likewise: bottom, center, or top.
+  shift: tuple[int, int]  # From the point, to the right and upwards.
+
+
+def place(panel: Panel, width: float, height: float) -> list[Placed]:
+  """Places names beside their points, without overlap; drops the others."""
+  points = [
+    (width * panel.x.fraction(name.x), height * panel.y.fraction(name.y))
+    for name in panel.names
+  ]
+  taken = [(x - GAP, x + GAP, y - GAP, y + GAP) for x, y in points]
+  placed = []
+  for i, (name, (x, y)) in enumerate(zip(panel.names, points, strict=True)):
+    half = CHARACTER * len(name.text) / 2, LINE / 2
+    for (across, along), (right, up) in _SIDES.items():
+      center = x + right * (half[0] + GAP), y + up * (half[1] + GAP)
+      low, high = np.subtract(center, half), np.add(center, half)
+      box = low[0], high[0], low[1], high[1]
+      inside = (low >= 0).all() and (high <= (width, height)).all()
+      others = [*taken[:i], *taken[i + 1 :]]
+      if inside and not any(_overlap(box, other) for other in others):
+        taken.append(box)
+        shift = right * GAP, up * GAP
+        placed.append(Placed(name, across, along, shift))
+        break
+  return placed
+
+
+def _overlap(one, other):
+  left, right, bottom, top = other
+  return one[0] < right and left < one[1] and one[2] < top and bottom < one[3]
 
 
 def known(values: Sequence[Values]) -> Values:

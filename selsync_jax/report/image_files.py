@@ -1,14 +1,15 @@
 """Files of figures, which matplotlib draws in the colors of light mode."""
 
 from collections.abc import Iterable, Sequence
-import math
 import pathlib
+import textwrap
 from typing import Any
 
 import matplotlib
 from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.backends import backend_agg
+from matplotlib.backends import backend_pdf
 from matplotlib.figure import Figure
 import numpy as np
 
@@ -18,31 +19,37 @@ from selsync_jax.report.figure import WIDE
 from selsync_jax.runs import files
 
 FOLDER = 'plots'
-# Of the legend, in pixels: the height of a row, the width of a character, and
-# that of a mark with the space around it.
-LEGEND, CHARACTER, HANDLE = 20, 6.5, 62
+COLUMN, INCHES = 'column', 3.3
+"""The folder of figures for a paper's column, and its width."""
+# Of the legend, in pixels: the height of a line, and the width of a mark with
+# the space around it.
+LEGEND, HANDLE = 17, 62
 
 _SETTINGS = {
   **dict.fromkeys(('axes.edgecolor', 'axes.labelcolor'), LIGHT['muted']),
   **dict.fromkeys(('xtick.color', 'ytick.color'), LIGHT['muted']),
   **dict.fromkeys(('axes.titlecolor', 'text.color'), LIGHT['ink']),
-  **dict.fromkeys(('axes.labelsize', 'font.size', 'legend.fontsize'), 11),
   **dict.fromkeys(('axes.spines.right', 'axes.spines.top'), False),
   **dict.fromkeys(('axes.axisbelow', 'axes.grid'), True),
   'axes.titlelocation': 'left',
-  'axes.titlesize': 12,
   'grid.color': LIGHT['rule'],
-  'grid.linewidth': 0.8,
   'legend.frameon': False,
   'legend.handlelength': 2.6,
   'pdf.fonttype': 42,  # TrueType, which publishers want.
   'svg.hashsalt': 'selsync',  # Equal figures are equal files.
   'path.simplify': False,  # `figure` has thinned the lines.
-  'xtick.major.size': 3,
   'ytick.major.size': 0,
 }
-
-
+_PIXELS = {
+  **dict.fromkeys(('axes.labelsize', 'font.size', 'legend.fontsize'), 11),
+  **dict.fromkeys(('axes.linewidth', 'grid.linewidth'), 0.8),
+  **dict.fromkeys(('xtick.major.pad', 'ytick.major.pad'), 3.5),
+  'axes.labelpad': 4,
+  'axes.titlepad': 6,
+  'axes.titlesize': 12,
+  'xtick.major.size': 3,
+  'xtick.major.width': 0.8,
+}
 _UNDATED = {'png': {}, 'svg': {'Date': None}, 'pdf': {'CreationDate': None}}
 
 
@@ -58,7 +65,7 @@ def write(
   folder = out / FOLDER
   folder.mkdir(parents=True, exist_ok=True)
   for plot in plots:
-    with matplotlib.rc_context(_SETTINGS):
+    with matplotlib.rc_context(_settings(1)):
       drawn = draw(plot)
       backend_agg.FigureCanvasAgg(drawn)
       for kind in formats:
@@ -67,19 +74,55 @@ def write(
           drawn.savefig(temporary, **about)
 
 
-def draw(plot: figure.Plot) -> Figure:
-  """Draws a figure as on a wide screen."""
-  height, places = plot.boxes(WIDE)
+def write_columns(plots: Iterable[figure.Plot], out: pathlib.Path) -> None:
+  """Writes the figures as `out/plots/column/*.pdf`, for a paper's column.
+
+  Panels that stand side by side on a wide screen have a page each.
+  """
+  folder, scale = out / FOLDER / COLUMN, 72 * INCHES / figure.COLUMN.width
+  folder.mkdir(parents=True, exist_ok=True)
+  for plot in plots:
+    with (
+      matplotlib.rc_context(_settings(scale)),
+      files.replaced(folder / f'{plot.name}.pdf') as temporary,
+      backend_pdf.PdfPages(temporary, metadata=_UNDATED['pdf']) as pages,
+    ):
+      for part in _parts(plot):
+        pages.savefig(draw(part, figure.COLUMN, scale))
+
+
+def _parts(plot: figure.Plot) -> list[figure.Plot]:
+  """Splits a figure into panels, unless they share their x axis."""
+  if not plot.columns:
+    return [plot]
+  title = plot.panels[0].title  # The others may lack theirs.
+  return [
+    plot._replace(panels=[panel._replace(title=panel.title or title)])
+    for panel in plot.panels
+  ]
+
+
+def _settings(scale: float) -> dict[str, Any]:
+  return _SETTINGS | {name: scale * size for name, size in _PIXELS.items()}
+
+
+def draw(
+  plot: figure.Plot, layout: figure.Layout = WIDE, scale: float = 1
+) -> Figure:
+  """Draws a figure with `scale` points per pixel of the layout."""
+  height, places = plot.boxes(layout)
   legend = plot.legend
-  columns = _legend_columns(list(legend))
-  total = height + LEGEND * math.ceil(len(legend) / columns)
-  drawn = Figure(figsize=(WIDE.width / 72, total / 72))
+  indent = figure.LEFT if layout.columns > 1 else 0
+  names, columns = _arrange(list(legend), layout.width - indent)
+  columned = np.array_split([name.count('\n') + 1 for name in names], columns)
+  total = height + LEGEND * max(map(sum, columned))
+  drawn = Figure(figsize=(scale * layout.width / 72, scale * total / 72))
   handles: dict[str, Any] = {}
   for panel, box in zip(plot.panels, places, strict=True):
-    left, width = box.left / WIDE.width, box.width / WIDE.width
+    left, width = box.left / layout.width, box.width / layout.width
     bottom = (height - box.top - box.height) / total
     axes = drawn.add_axes((left, bottom, width, box.height / total))
-    artists = _fill(axes, panel)
+    artists = _fill(axes, panel, box, scale)
     if not plot.columns and panel is not plot.panels[-1]:
       axes.tick_params(labelbottom=False)
       axes.set_xlabel('')
@@ -90,9 +133,9 @@ def draw(plot: figure.Plot) -> Figure:
   if legend:
     drawn.legend(
       [handles[name] for name in legend],
-      _literal(legend),
+      _literal(names),
       loc='upper left',
-      bbox_to_anchor=(figure.LEFT / WIDE.width, 1),
+      bbox_to_anchor=(indent / layout.width, 1),
       ncols=columns,
       borderaxespad=0.3,
       borderpad=0,
@@ -101,27 +144,45 @@ def draw(plot: figure.Plot) -> Figure:
   return drawn
 
 
-def _legend_columns(names: Sequence[str]) -> int:
-  """Returns the largest number of columns in which the names have room."""
-  room = WIDE.width - figure.LEFT
+def _arrange(names: Sequence[str], room: float) -> tuple[list[str], int]:
+  """Returns the names, wrapped, and the most columns that have room."""
+  most = int((room - HANDLE) / figure.CHARACTER)
+  wrapped = [textwrap.fill(name, most) for name in names]
   for columns in range(WIDE.columns, 1, -1):
     split = np.array_split(names, columns)
-    widths = [max(map(len, column), default=0) * CHARACTER for column in split]
-    if sum(widths) + HANDLE * columns <= room:
-      return columns
-  return 1
+    longest = [max(map(len, column), default=0) for column in split]
+    if figure.CHARACTER * sum(longest) + HANDLE * columns <= room:
+      return wrapped, columns
+  return wrapped, 1
 
 
-def _fill(axes: Axes, panel: figure.Panel) -> list[Any]:
+def _fill(
+  axes: Axes, panel: figure.Panel, box: figure.Box, scale: float
+) -> list[Any]:
   """Draws a panel; returns the artist of each mark."""
   axes.set_title(panel.title)
   axes.set_xlabel(panel.x.label)
   _set_axis(axes.xaxis, panel.x)
   _set_axis(axes.yaxis, panel.y)
-  return [_draw(axes, mark, depth) for depth, mark in enumerate(panel.drawn, 2)]
+  for name, across, along, shift in figure.place(panel, box.width, box.height):
+    axes.annotate(
+      _literal([name.text])[0],
+      (name.x, name.y),
+      (scale * shift[0], scale * shift[1]),
+      textcoords='offset points',
+      ha=across,
+      va=along,
+      zorder=len(panel.marks) + 2,
+    )
+  return [
+    _draw(axes, mark, depth, box, scale)
+    for depth, mark in enumerate(panel.drawn, 2)
+  ]
 
 
-def _draw(axes: Axes, mark: figure.Mark, depth: int) -> Any:
+def _draw(
+  axes: Axes, mark: figure.Mark, depth: int, box: figure.Box, scale: float
+) -> Any:
   """Draws a mark; returns its artist, which the legend shows."""
   if isinstance(mark, figure.Line):
     look = mark.look
@@ -129,11 +190,11 @@ def _draw(axes: Axes, mark: figure.Mark, depth: int) -> Any:
       mark.x,
       mark.y,
       color=LIGHT[look.color],
-      linewidth=look.width,
+      linewidth=scale * look.width,
       linestyle=(0, look.dash) if look.dash else '-' if look.width else '',
       drawstyle=f'steps-{mark.steps}' if mark.steps else 'default',
       marker=look.marker,
-      markersize=look.size,
+      markersize=scale * look.size,
       markevery=max(1, len(mark.x) // 12) if look.width else 1,
       alpha=look.opacity,
       clip_on=look.width > 0,  # Draws a marker at the edge whole.
@@ -152,14 +213,14 @@ def _draw(axes: Axes, mark: figure.Mark, depth: int) -> Any:
       style |= {'edgecolor': LIGHT['paper'], 'linewidth': 0.5}
       bars = axes.barh(rows, lengths, left=starts, height=0.72, **style)
       low, high = axes.get_xlim()
-      room = axes.get_position().width * WIDE.width / (high - low) / 8
+      room = box.width / (high - low) / 8
       shown = [
         text if length * room > len(text) else ''
         for text, length in zip(texts, lengths, strict=True)
       ]
       paper = LIGHT['paper']
       axes.bar_label(
-        bars, shown, label_type='center', color=paper, size=10, zorder=depth
+        bars, shown, label_type='center', color=paper, zorder=depth
       )
       return bars
 

@@ -173,8 +173,37 @@ def _layout(plot: figure.Plot, layout: figure.Layout) -> dict[str, Any]:
     described[f'yaxis{i}'] = _axis(panel.y) | place
     heading = {'text': html.escape(panel.title), 'x': across[0], 'y': down[1]}
     described['annotations'].append(heading | _ABOVE)
+    described['annotations'] += [
+      _name(placed, panel, i)
+      for placed in figure.place(panel, box.width, box.height)
+    ]
   joined = {'hovermode': 'x unified', 'hoversubplots': 'axis'}
   return described | (joined if plot.compares_x else {'hovermode': 'closest'})
+
+
+def _name(
+  placed: figure.Placed, panel: figure.Panel, number: int
+) -> dict[str, Any]:
+  """Describes a name as an annotation, which its legend entry hides."""
+  (text, *point, entry), across, along, shift = placed
+  x, y = (
+    math.log10(value) if axis.log else value
+    for value, axis in zip(point, (panel.x, panel.y), strict=True)
+  )
+  return {
+    'text': html.escape(text),
+    'name': entry,
+    'x': x,
+    'y': y,
+    'xref': f'x{number}',
+    'yref': f'y{number}',
+    'xanchor': across,
+    'yanchor': 'middle' if along == 'center' else along,
+    'xshift': shift[0],
+    'yshift': shift[1],
+    'showarrow': False,
+    'font': {'size': 11},
+  }
 
 
 def _axis(axis: figure.Axis) -> dict[str, Any]:

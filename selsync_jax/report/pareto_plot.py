@@ -17,31 +17,60 @@ WIDE_RANGE = 10.0
 def plot(entries: Sequence[Entry], metric: str) -> figure.Plot:
   """Plots a validation score over bytes, and over seconds."""
   runs = [run for entry in entries for run in entry.runs.values()]
-  costs = ('bytes_per_worker', history.time_field(runs))
+  # Seconds of one machine say little about a cluster; virtual ones do.
+  simulated = history.time_field(runs) == 'virtual_seconds'
+  costs = ['bytes_per_worker', *(['virtual_seconds'] * simulated)]
   field = f'validation_{metric}'
+  entries = _joined(entries, [field, *costs])
   scores = [list(entry.values(field).values()) for entry in entries]
   y = figure.spanning(scores)
   title = f'validation {metric_plot.with_unit(metric, runs)}'
   higher, panels = metric in runs[0].goal.higher, []
   for cost in costs:
-    x, marks = _cost_axis(entries, cost), _marks(entries, cost, field, higher)
-    panels.append(figure.Panel('' if panels else title, x, y, marks, 280))
+    marks, names = _marks(entries, cost, field, higher)
+    x, height = _cost_axis(entries, cost), min(280 + 8 * len(entries), 480)
+    text = '' if panels else title
+    panels.append(figure.Panel(text, x, y, marks, height, names))
   return figure.Plot(
     f'front-{metric}',
     f'Validation {metric} against cost',
-    'Large markers: the mean over seeds. Small markers: the seeds. A line '
-    'joins the methods that no other beats in both score and cost, if there '
-    'are several.',
+    'Large markers: the mean over seeds, with a name where there is room. '
+    'Small markers: the seeds. A line joins the methods that no other beats in '
+    'both score and cost, if there are several. A method that sent nothing is '
+    'not among them.',
     panels,
     columns=2,
     compares_x=False,
   )
 
 
+def _joined(entries: Sequence[Entry], fields: Sequence[str]) -> list[Entry]:
+  """Joins entries that would hide each other, as their values are equal."""
+  same: dict[str, list[Entry]] = {}
+  for entry in entries:
+    same.setdefault(f'{[*map(entry.values, fields)]}', []).append(entry)
+  return [
+    each[0]._replace(label=' = '.join(entry.label for entry in each))
+    for each in same.values()
+  ]
+
+
+def _short(labels: Sequence[str]) -> list[str]:
+  """Returns labels without their settings, where that tells them apart."""
+  heads = [label.split(', ')[0] for label in labels]
+  return [
+    head if heads.count(head) == 1 and ' = ' not in label else label
+    for head, label in zip(heads, labels, strict=True)
+  ]
+
+
 def _marks(
   entries: Sequence[Entry], cost: str, field: str, higher_is_better: bool
-) -> list[figure.Mark]:
-  """Returns the front, then the mean and the seeds of each method."""
+) -> tuple[list[figure.Mark], list[figure.Name]]:
+  """Returns the front, then the mean and the seeds of each method; and names.
+
+  Those of the front come first, then those of the best.
+  """
   means = [(entry.mean(cost), entry.mean(field)) for entry in entries]
   front = sorted(pareto(means, higher_is_better))
   marks: list[figure.Mark] = []
@@ -61,7 +90,15 @@ def _marks(
       figure.Line(entry.label, [mean[0]], [mean[1]], large, hover=of_mean),
       figure.Line(entry.label, x, y, small, hover=hover),
     ]
-  return marks
+  short = _short([entry.label for entry in entries])
+  names = [
+    figure.Name(text, *mean, entry.label)
+    for text, mean, entry in zip(short, means, entries, strict=True)
+    if math.isfinite(mean[1])
+  ]
+  sign = -1 if higher_is_better else 1
+  names.sort(key=lambda name: ((name.x, name.y) not in front, sign * name.y))
+  return marks, names
 
 
 def _cost_axis(entries: Sequence[Entry], cost: str) -> figure.Axis:
@@ -76,9 +113,12 @@ def _cost_axis(entries: Sequence[Entry], cost: str) -> figure.Axis:
 def pareto(
   points: Sequence[tuple[float, float]], higher_is_better: bool
 ) -> list[tuple[float, float]]:
-  """Returns the points `(cost, quality)`, if finite, that no other beats."""
+  """Returns the points `(cost, quality)` that no other beats.
+
+  A point counts if its quality is finite and its cost is above 0.
+  """
   sign = 1 if higher_is_better else -1
-  points = [point for point in points if math.isfinite(point[1])]
+  points = [(c, q) for c, q in points if c > 0 and math.isfinite(q)]
   return [
     (cost, quality)
     for cost, quality in points

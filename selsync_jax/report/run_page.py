@@ -27,6 +27,7 @@ def write(
   workdirs: Sequence[pathlib.Path],
   out: pathlib.Path,
   events: Sequence[Event] = (),
+  columns: bool = False,
 ) -> pathlib.Path:
   """Writes the page of runs, finished or not; returns its path.
 
@@ -34,12 +35,15 @@ def write(
     workdirs: the folders of the runs.
     out: the folder of the page.
     events: what has happened to islands, for a figure.
+    columns: whether the figures are also files for a paper's column.
   """
   runs = history.read_all(workdirs)
   figures = plots.all_plots(runs)
   if events:
     figures.append(islands_plot.plot(events))
   image_files.write(figures, out)
+  if columns:
+    image_files.write_columns(figures, out)
   title = facts.headline(runs)
   subtitle = '; '.join(facts.description(run) for run in runs)
   sections, names = list(map(page.figure, figures)), [run.name for run in runs]

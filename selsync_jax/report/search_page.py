@@ -128,10 +128,11 @@ def front(tried: Sequence[Tried], metric: str, higher: bool) -> figure.Plot:
   }
   for cost, (label, unit) in costs.items():
     points = [(getattr(t, cost), t.score) for t in tried]
-    best = sorted(set(pareto_plot.pareto(points, higher)))
-    x, scores = np.transpose(best)
-    name = 'front: none is better and cheaper'
-    marks = [figure.Line(name, x, scores, figure.Look('muted', 1), hover='')]
+    marks: list[figure.Mark] = []
+    if best := sorted(set(pareto_plot.pareto(points, higher))):
+      x, scores = np.transpose(best)
+      look, name = figure.Look('muted', 1), 'front: none is better and cheaper'
+      marks.append(figure.Line(name, x, scores, look, hover=''))
     for i, method in enumerate(dict.fromkeys(t.method for t in tried)):
       own = [t for t in tried if t.method == method]
       look = figure.series(i)._replace(width=0, dash=(), opacity=0.6)

@@ -101,6 +101,44 @@ def test_a_score_that_is_not_finite_is_on_no_front():
   assert pareto_plot.pareto(points, True) == points[1:]
 
 
+def test_a_method_that_sends_nothing_is_on_no_front():
+  assert pareto_plot.pareto([(0, 0.9), (5, 0.8)], True) == [(5, 0.8)]
+
+
+@pytest.mark.parametrize(
+  'seconds, costs',
+  [
+    ({}, ['bytes sent per worker']),
+    ({'virtual_seconds': 3.0}, ['bytes sent per worker', 'virtual time']),
+  ],
+)
+def test_quality_is_drawn_over_seconds_only_if_they_are_those_of_a_cluster(
+  seconds, costs
+):
+  plot = pareto_plot.plot([entry('bsp', 0.1, {0: (0.9, 0)}, **seconds)], 'loss')
+  shown = [panel.x.label.removesuffix(' (seconds)') for panel in plot.panels]
+  assert shown == costs
+
+
+def test_methods_that_would_hide_each_other_share_a_marker_with_both_names():
+  first, second = {0: (0.9, 0), 1: (0.8, 0)}, {0: (0.9, 0), 1: (0.85, 0)}
+  entries = [
+    entry(name, 0.1, scores)
+    for name, scores in [
+      ('local SGD', first),
+      ('found by tune', first),
+      ('bsp, period 1', second),
+    ]
+  ]
+  plot = pareto_plot.plot(entries, 'accuracy')
+  assert {'local SGD = found by tune', 'bsp, period 1'} <= plot.legend.keys()
+  named = {name.text: name.entry for name in plot.panels[0].names}
+  assert named == {
+    'local SGD = found by tune': 'local SGD = found by tune',
+    'bsp': 'bsp, period 1',
+  }
+
+
 def test_one_worker_sends_nothing_nor_would_it_under_bsp():
   nothing = {'bytes_per_worker': 0, 'bytes_per_worker_bsp': 0}
   alone = entry('bsp', 0.1, {0: (0.9, 0.9)}, **nothing)
@@ -322,7 +360,7 @@ def test_the_digits_of_a_column_follow_its_smallest_spread(groups, form, shown):
 
 @given(
   st.lists(
-    st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=8
+    st.tuples(st.integers(1, 5), st.integers(0, 4)), min_size=1, max_size=8
   ),
   st.booleans(),
 )

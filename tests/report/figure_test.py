@@ -1,5 +1,9 @@
 """Figures: their axes, and the files that show them."""
 
+import contextlib
+import re
+import zlib
+
 import numpy as np
 import pytest
 
@@ -11,6 +15,7 @@ from selsync_jax.report.figure import Band
 from selsync_jax.report.figure import Bars
 from selsync_jax.report.figure import Line
 from selsync_jax.report.figure import Look
+from selsync_jax.report.figure import Name
 from selsync_jax.report.figure import Panel
 from selsync_jax.report.figure import Plot
 from selsync_jax.report.figure import Spans
@@ -34,6 +39,46 @@ def test_an_axis_of_whole_numbers_has_no_ticks_between_them(limits):
   shown = interactive.describe(plot)['wide']['xaxis1']
   if limits[1] - limits[0] <= 10:  # Of a longer axis, plotly's steps are whole.
     assert (shown['tick0'], shown['dtick']) == (0, 1)
+
+
+@pytest.mark.parametrize('count', [1, 30])
+def test_names_stand_beside_their_points_without_overlap(count):
+  points = np.random.default_rng(0).uniform(1, 100, (count, 2))
+  names = [Name(f'method {i}', *each, '') for i, each in enumerate(points)]
+  log, linear = Axis((1, 100), log=True), Axis((0, 100))
+  panel = Panel(
+    '', log, linear, [Line('', *points.T, Look('ink'))], names=names
+  )
+  drawn = image_files.draw(Plot('', '', '', [panel])).axes[0]
+  boxes = [text.get_window_extent() for text in drawn.texts]
+  assert len(boxes) > count / 2
+  for i, box in enumerate(boxes):
+    assert drawn.bbox.x0 <= box.x0 and box.x1 <= drawn.bbox.x1
+    assert not any(box.overlaps(other) for other in boxes[:i])
+  wide = interactive.describe(Plot('', '', '', [panel]))['wide']
+  shown = [note['text'] for note in wide['annotations'][1:]]
+  assert shown == [text.get_text() for text in drawn.texts]
+
+
+def test_a_file_for_a_column_is_as_wide_and_its_text_can_be_read(tmp_path):
+  x, look, axis = [0, 1], Look('ink'), Axis((0, 1), 'steps')
+  marks = [Line(f'{i} {"word " * i}', x, x, look) for i in range(12)]
+  panels = [Panel('loss', axis, axis, marks), Panel('', axis, axis, marks)]
+  image_files.write_columns([Plot('loss', '', '', panels, 2)], tmp_path)
+  content = (tmp_path / 'plots' / 'column' / 'loss.pdf').read_bytes()
+  widths = re.findall(rb'/MediaBox \[ 0 0 ([0-9.]+)', content)
+  assert [float(width) for width in widths] == [pytest.approx(72 * 3.3)] * 2
+  # The operator that chooses a font: `/F1 SIZE Tf`, in compressed streams.
+  streams = re.findall(rb'stream\r?\n(.*?)endstream', content, re.S)
+  chosen = re.compile(rb'/F1 ([0-9.]+) Tf')
+  sizes = [float(s) for each in streams for s in chosen.findall(inflated(each))]
+  assert len(sizes) > 30 and min(sizes) >= 7
+
+
+def inflated(stream):
+  with contextlib.suppress(zlib.error):
+    return zlib.decompress(stream)
+  return b''
 
 
 def test_a_file_has_the_legend_of_its_figure():
