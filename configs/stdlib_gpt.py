@@ -67,14 +67,17 @@ def get_config(argument: str = 'selsync'):
     config.steps = 600
     config.model.update(num_layers=2, embed_dim=64, mlp_dim=172)
     config.schedule.warmup_epochs = 0.03  # 56 of the 600 steps.
+    config.eval.every_epochs = 0.064  # Five times.
     base.set_optimizer(config, learning_rate=0.012)
   if variant in ('middle', 'by_source'):
     config.steps = 3000
     config.model.update(num_layers=4, embed_dim=128, mlp_dim=344)
     config.schedule.warmup_epochs = 0.15  # 280 of the 3,000 steps.
+    config.eval.every_epochs = 0.32  # Five times.
     base.set_optimizer(config, learning_rate=0.006)
   if variant == 'by_source':
     config.data.update(
       name='python_text', partition='by_label', labels_per_worker=1
     )
+    config.eval.every_epochs = 0.74  # Five times; the text is shorter.
   return config

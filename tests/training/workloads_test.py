@@ -14,6 +14,9 @@ from selsync_jax import optimizers
 from selsync_jax.config import ConfigError
 from selsync_jax.configs import base
 from selsync_jax.runs import records
+from selsync_jax.training import setup
+from selsync_jax.training.problem import create_problem
+from selsync_jax.training.settings import check
 from selsync_jax.training.train import train_and_evaluate
 
 METHODS = list(methods.METHODS)
@@ -135,6 +138,14 @@ def test_a_smoke_run_learns_and_resumes(workload, tmp_path, data_dir):
   assert more[steps]['loss'] < 1.5 * np.mean(loss[-10:])
   score = 'perplexity' if config.data.bptt else 'top5'
   assert np.isfinite(summary[f'test_{score}'])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('variant', ['smoke', 'middle', 'by_source'])
+def test_a_small_language_model_has_a_learning_curve(variant):
+  config = get_config('stdlib_gpt', f'selsync,{variant}')
+  plan = setup.create_plan(config, create_problem(check(config)))
+  assert 5 <= config.steps / plan.evaluate_every <= 10
 
 
 def test_an_image_that_vanishes_on_its_way_is_a_mistake_of_the_config(
