@@ -1,6 +1,5 @@
 """What every method of synchronization must do: one table, each through it."""
 
-import collections
 import functools
 import re
 import types
@@ -14,7 +13,6 @@ import optax
 import pytest
 
 import selsync_jax as ss
-from selsync_jax import traced
 from selsync_jax.configs import base
 from selsync_jax.devices import mappers
 from selsync_jax.islands.behind import Behind
@@ -24,6 +22,7 @@ from selsync_jax.training import start
 from selsync_jax.training.step import init_state
 from selsync_jax.training.step import train_step
 from tests.support import compositions
+from tests.support import declared
 from tests.support.on_board import on_board
 
 N = 4
@@ -326,32 +325,6 @@ def test_in_a_chain_it_accepts_extra_arguments(variant):
   assert jax.tree.structure(reduced) == jax.tree.structure(grads)
 
 
-KINDS = {
-  'psum': 'all_reduce',
-  'pmax': 'all_reduce',
-  'pmin': 'all_reduce',
-  'all_gather': 'all_gather',
-  'reduce_scatter': 'reduce_scatter',
-  'psum_scatter': 'reduce_scatter',
-  'ppermute': 'exchange',
-  'all_to_all': 'all_to_all',
-}
-
-
-def issued(program, conditional=False):
-  """`(kind, bytes, whether inside a cond)` of a program's collectives."""
-  found = collections.Counter()
-  for eqn in program.eqns:
-    name = traced.name(eqn)
-    if name in KINDS:
-      nbytes = sum(v.aval.size * v.aval.dtype.itemsize for v in eqn.invars)
-      found[KINDS[name], nbytes, conditional] += 1
-    inside = conditional or name == 'cond'
-    for inner in traced.inside(eqn):
-      found += issued(inner, inside)
-  return found
-
-
 @pytest.mark.parametrize('name, reason', compositions.REFUSED.items())
 def test_combinations_that_cannot_be_right_are_refused(name, reason):
   with pytest.raises(ValueError, match=reason):
@@ -425,19 +398,8 @@ def test_parts_that_cannot_be_right_together_are_refused_with_both_names(
 
 def test_it_sends_the_collectives_that_its_parts_name(variant):
   toy = Toy(variant)
-  program = jax.make_jaxpr(toy.worker, axis_env=[(ss.AXIS, N)])(
-    toy.start, (toy.x[0, 0], toy.y[0, 0])
-  )
-  found, scaled = issued(program), set()
-  for c in toy.strategy.sends(toy.start.shared, N, toy.start.opt_state):
-    if c.scale:
-      scaled.add(c.kind)
-    else:
-      found[c.kind, c.nbytes, c.at == 'sync' or c.rate < 1] -= 1
-  left = {key: n for key, n in found.items() if n}
-  # A message whose length depends on the values has a branch for each length.
-  assert {kind for kind, _, _ in left} == scaled
-  assert all(inside and n > 0 for (*_, inside), n in left.items())
+  batch = toy.x[0, 0], toy.y[0, 0]
+  assert not declared.difference(toy.worker, toy.strategy, toy.start, batch, N)
 
 
 def test_batch_statistics_are_estimated_where_averages_would_spoil_them():

@@ -27,6 +27,7 @@ from selsync_jax.runs.ledger import Totals
 from selsync_jax.sync import flat
 from selsync_jax.sync import traffic
 from selsync_jax.sync.strategy import Strategy
+from selsync_jax.training.declared import check_sends
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.settings import Settings
@@ -226,6 +227,7 @@ def create_setup(settings: Settings, mapper: Mapper | None = None) -> Setup:
   with config_errors('sync'):
     for budget in strategy.trigger.traits.budgets:
       budget(setup.traffic)
+    check_sends(strategy, setup.shapes, config.workers)
   return setup
 
 
