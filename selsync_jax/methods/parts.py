@@ -274,13 +274,12 @@ def _on_wire(strategy: Strategy, wire: wires.Wire) -> Strategy:
 def _with_moments(strategy: Strategy) -> Strategy:
   """Puts averages of moments on the averager's wire, unless they have one."""
   policy = strategy.optimizer_state
-  found = [part for part in inside(strategy.averager) if _is_coarser(part)]
+  found = [
+    part
+    for part in inside(strategy.averager)
+    if isinstance(part, wires.Wire) and not part.exact
+  ]
   if not (policy.averages and found) or any(inside(policy)):
     return strategy
   wire = wires.bfloat16() if found[0].coarse else found[0]
   return strategy._replace(optimizer_state=hand(policy, wire=wire) or policy)
-
-
-def _is_coarser(part: Any) -> bool:
-  """Returns whether a part is a wire that does not send values as they are."""
-  return isinstance(part, wires.Wire) and not part.exact

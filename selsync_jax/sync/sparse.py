@@ -99,10 +99,13 @@ def micro(
   selection that does not fit.
 
   Args:
-    density: k / size, the fraction of the elements to select, in (0, 1]. k is
-      rounded down, to at least 1, and must be at least N; it should be several
-      times N, since every worker selects at least one element, and the
-      threshold grows while they are more than k. The paper's is 0.001.
+    density: k / size, the fraction of the elements that all workers together
+      select, in (0, 1]; that of `top_k` is of each worker. k is rounded down,
+      to at least 1, and must be at least N, since every worker selects at
+      least one element. An element waits for about 1 / density steps, and what
+      waits too long for the learning rate overshoots: the threshold then grows
+      without end. On 513 parameters with SGD at 0.05 it settles from k = 24
+      on (5%), for 4, 8 and 16 workers alike. The paper's is 0.001.
     capacity: not of the paper: a fixed length of the messages, in multiples of
       k / N, at least 1. A worker that selects more sends the largest; the rest
       waits in its error memory.

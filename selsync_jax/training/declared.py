@@ -108,7 +108,9 @@ def _compare(
   at_sync: bool,
 ) -> None:
   """Raises `ValueError` if the bytes of a kind differ, where they are fixed."""
-  traced_bytes, declared = collections.Counter(), collections.Counter()
+  traced_bytes: collections.defaultdict[tuple[bool, str], float]
+  traced_bytes = collections.defaultdict(float)
+  declared = traced_bytes.copy()
   for (kind, nbytes, conditional), count in found.items():
     traced_bytes[conditional, kind] += count * nbytes
   for c in sends:

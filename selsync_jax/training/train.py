@@ -17,6 +17,7 @@ from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.ledger import Totals
 from selsync_jax.runs.session import Session
 from selsync_jax.training import start
+from selsync_jax.training import warnings
 from selsync_jax.training.hooks import Hooks
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.programs import Programs
@@ -102,6 +103,8 @@ def train_and_evaluate(
     if summary:
       return summary
     describe_data(session, problem)
+    for line in warnings.of_parts(strategy, setup.shapes.model_state):
+      session.say(line)
     state = start.state(setup, session, totals)
     watchers = SilenceWarning(strategy.trigger), OverflowWarning()
     watches = [watcher.watch for watcher in watchers]

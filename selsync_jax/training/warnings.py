@@ -1,11 +1,25 @@
 """Warnings about settings that spoil a run without an error."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 import math
 import sys
 from typing import Any
 
+from selsync_jax.sync import flat
+from selsync_jax.sync.strategy import Strategy
 from selsync_jax.sync.transformation import Trigger
+
+
+def of_parts(strategy: Strategy, model_state: Any) -> Iterator[str]:
+  """Yields a line for parts of which one makes another useless."""
+  reducer, averager = strategy.reducer, strategy.averager
+  others = strategy.averages_model_state and flat.floats(model_state)
+  averages = averager.averages and not averager.remembers
+  if reducer.traits.every_step and averages and not others:
+    yield (
+      f'reducer {reducer} keeps parameters equal at every step, so averager '
+      f'{averager} sends equal ones and changes nothing; leave one of them out'
+    )
 
 
 class SilenceWarning:

@@ -3,12 +3,15 @@
 import math
 import re
 
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import selsync_jax as ss
 from selsync_jax.data import from_arrays
 from selsync_jax.training.warnings import NotFiniteWarning
+from selsync_jax.training.warnings import of_parts
 from selsync_jax.training.warnings import OverflowWarning
 from selsync_jax.training.warnings import SilenceWarning
 from tests.support import own_code
@@ -151,3 +154,22 @@ def test_a_loss_that_is_not_finite_is_told_once(capsys):
     warning.watch({'step': step, 'loss': loss})
   (line,) = capsys.readouterr().err.splitlines()
   assert line.startswith('step 2: loss is inf on a worker; see the data, ')
+
+
+@pytest.mark.parametrize(
+  'averager, reducer, state, warns',
+  [
+    (ss.mean(), ss.all_reduce(), {}, True),
+    (ss.gossip(), ss.top_k(0.5), {}, True),
+    (ss.mean(), ss.all_reduce(), {'var': jnp.ones(3)}, False),
+    (ss.mean(), ss.no_reduction(), {}, False),
+    (ss.outer(optax.sgd(0.5)), ss.all_reduce(), {}, False),
+    (ss.no_averaging(), ss.all_reduce(), {}, False),
+  ],
+)
+def test_an_average_of_equal_parameters_is_said_to_be_useless(
+  averager, reducer, state, warns
+):
+  lines = [*of_parts(ss.Strategy(ss.every(1), averager, reducer), state)]
+  assert len(lines) == warns
+  assert all(f'{averager} sends equal ones' in line for line in lines)
