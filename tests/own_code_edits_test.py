@@ -178,3 +178,13 @@ def test_a_run_of_edited_code_is_refused_and_says_what_was_edited(tmp_path):
   assert last['changes'] == [
     'the code of its data has changed: config_file.SHIFT'
   ]
+
+
+def test_an_edit_that_mends_an_error_is_accepted(tmp_path):
+  write(tmp_path)
+  run = tmp_path / 'run'
+  train_and_evaluate(load(tmp_path), run)
+  write(tmp_path, 'periodic(2)', 'periodic(4)')
+  more = load(tmp_path, '--config.steps=3')
+  (run / 'error.txt').write_text('Traceback')  # Of the last session.
+  assert train_and_evaluate(more, run)['steps'] == 3

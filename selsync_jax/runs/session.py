@@ -80,11 +80,11 @@ class Session(contextlib.ExitStack):
     """Returns the changes of data and model, before the context is entered.
 
     `found` is the fingerprint of this session. A change that is not accepted is
-    a `ConfigError`; a damaged fingerprint is reported. Code that has trained
-    nothing which is kept may change.
+    a `ConfigError`; a damaged fingerprint is reported. Code may change that has
+    trained nothing which is kept, and after an error, which an edit may mend.
     """
     self._fingerprint, self._changes = found, []
-    if self.record is None:
+    if self.record is None or any(self.workdir.glob('error*.txt')):
       found = fingerprint.without_code(found)
     try:
       if not self._restart:
