@@ -1,11 +1,11 @@
 """The source of what users register, as digests that identify it.
 
 A run is trained by the code of its model, data set, task and method, and is
-another run once that code is edited. A digest is of a statement at the top of a
-module, without comments and docstrings. Those statements count that something
-registered mentions, directly or through others, in its own file and in modules
-that this file imports, unless they are a library's. So whoever edits one of two
-methods in a file trains only that one again.
+another run once that code is edited. There is a digest of each statement at the
+top of a module that a registered object refers to, directly or through others,
+without comments and docstrings. The module is the object's own, or one that it
+imports, unless it is a library's. If one of two methods in a file is edited,
+`compare` trains only that method again.
 
 The source is compared, and not what is in memory, where chance, time and caches
 leave their traces; nor the traced step, which has no code that runs on the
@@ -21,6 +21,7 @@ from importlib import machinery
 from importlib import util
 import linecache
 import sys
+import types
 from typing import NamedTuple
 
 from selsync_jax import blame
@@ -57,8 +58,8 @@ class _Module(NamedTuple):
 def caller() -> Place | None:
   """Returns the line of a user's file that is under way, if there is one.
 
-  That is a line at the top of a module. In a script, whose top does more than
-  to register something, it is that of the innermost function.
+  That is a line at the top of a module. In a script, it is the current line of
+  the innermost function.
   """
   frame = sys._getframe(1)
   while frame and not blame.is_own(frame.f_code.co_filename):
@@ -75,7 +76,7 @@ def caller() -> Place | None:
 
 
 def digests(place: Place | None) -> list[str]:
-  """Returns `MODULE.NAME DIGEST` of all that counts for a line, sorted."""
+  """Returns `NAME DIGEST` of all that counts for a line, sorted."""
   if place is None:
     return []
   here = place.module, place.file
@@ -88,20 +89,22 @@ def digests(place: Place | None) -> list[str]:
   found: dict[tuple[str, str], str] = {}
   while todo:
     here, name = todo.pop()
-    module, file = here
+    _, file = here
+    if (file, name) in found:
+      continue
     own = [s for s in _read(file).statements if name in s.names]
-    if not own or (file, name) in found:
+    if not own:
       continue
     text = '\n'.join(statement.text for statement in own)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    found[file, name] = f'{module}.{name} {digest}'
+    found[file, name] = f'{name} {digest}'
     mentioned = frozenset().union(*(s.mentions for s in own))
     todo += [(m, n) for m in (here, *_imported(*here)) for n in mentioned]
   return sorted(found.values())
 
 
 def names_of_changes(old: list[str], new: list[str]) -> list[str]:
-  """Returns `MODULE.NAME` of what differs between two lists of digests."""
+  """Returns the names that differ between two lists of digests."""
   return sorted({line.rpartition(' ')[0] for line in {*old} ^ {*new}})
 
 
@@ -124,6 +127,7 @@ def _parse(source: str) -> _Module:
   for node in ast.walk(tree):
     if isinstance(node, _DEFINITIONS) and ast.get_docstring(node) is not None:
       node.body = node.body[1:] or [ast.Pass()]
+  ast.fix_missing_locations(tree)
   libraries = {
     name
     for node in tree.body
@@ -160,13 +164,10 @@ def _split(node: ast.stmt) -> Iterator[ast.stmt]:
 def _statement(node: ast.stmt, imported: set[str]) -> _Statement:
   decorators = getattr(node, 'decorator_list', [])
   first = min([node.lineno, *(each.lineno for each in decorators)])
-  text, mentions = ast.unparse(node), set()
-  for each in ast.walk(node):
-    match each:
-      case ast.Name(id=name) | ast.Attribute(attr=name):
-        mentions.add(name)
-      case ast.alias(name=name):
-        mentions.update(name.split('.'))
+  text = ast.unparse(node)
+  code = compile(
+    ast.Module([node], []), '', 'exec', ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, True
+  )
   names = set(_names(node))
   match node:
     case ast.Expr(ast.Call(ast.Attribute(value=ast.Name(id=name)))):
@@ -175,8 +176,17 @@ def _statement(node: ast.stmt, imported: set[str]) -> _Statement:
     range(first, (node.end_lineno or first) + 1),
     text,
     frozenset(names or {text.partition('\n')[0][:_LONGEST]}),
-    frozenset(mentions),
+    frozenset(_mentions(code)),
   )
+
+
+def _mentions(code: types.CodeType) -> Iterator[str]:
+  """Yields the names that code looks up, but not its own local variables."""
+  for name in code.co_names:
+    yield from name.split('.')
+  for each in code.co_consts:
+    if isinstance(each, types.CodeType):
+      yield from _mentions(each)
 
 
 def _names(node: ast.stmt) -> Iterator[str]:

@@ -66,6 +66,8 @@ def get_config(method='mine'):
   config.data.update(name='dots', backend='numpy')
   config.model.name = 'Mine'
   return config
+
+period = 5
 ''',
   'helper.py': """
 import flax.linen as nn
@@ -83,11 +85,7 @@ class Scores(nn.Module):
     return nn.Dense(self.num_outputs)(nn.Dense(FEATURES)(x))
 """,
 }
-IMPORTED = [
-  'config_file.losses',
-  *(f'helper.{name}' for name in ('FEATURES', 'Scores', 'loss_of', 'nn')),
-  'helper.optax',
-]
+IMPORTED = ['FEATURES', 'Scores', 'loss_of', 'losses', 'nn', 'optax']
 # What an edit replaces by what, and what then differs, by kind.
 EDITS = {
   'nothing': ('', '', {}),
@@ -96,35 +94,36 @@ EDITS = {
   'layout': ('triggers.every(period)', 'triggers.every(\n period,)', {}),
   'default': ('steps=2, ', 'steps=3, ', {}),
   'another method': ('every(3)', 'every(4)', {}),
+  'namesake of a local variable': ('period = 5', 'period = 6', {}),
   'unused import': ('averagers, ', 'averagers, wires, ', {}),
   'number in a closure': (
     'periodic(2)',
     'periodic(4)',
     {
       'method': [
-        'config_file.ss.register_method(periodic(2))',
-        'config_file.ss.register_method(periodic(4))',
+        'ss.register_method(periodic(2))',
+        'ss.register_method(periodic(4))',
       ]
     },
   ),
   'function of the host': (
     "['x'] +",
     "['x'] -",
-    {'data': ['config_file.shifted']},
+    {'data': ['shifted']},
   ),
-  'table': ('x=1.0', 'x=2.0', {'data': ['config_file.SHIFT']}),
-  'data': ('points(16)', 'points(24)', {'data': ['config_file.dots']}),
+  'table': ('x=1.0', 'x=2.0', {'data': ['SHIFT']}),
+  'data': ('points(16)', 'points(24)', {'data': ['dots']}),
   'loss': (
     '(scores, label)\n\n',
     '(scores, 0)\n\n',
-    {'task.distance': ['helper.loss_of']},
+    {'task.distance': ['loss_of']},
   ),
   'import': (
     'loss_of as',
     'Scores as',
     {'task.distance': IMPORTED},
   ),
-  'model': ('FEATURES = 2', 'FEATURES = 3', {'model': ['helper.FEATURES']}),
+  'model': ('FEATURES = 2', 'FEATURES = 3', {'model': ['FEATURES']}),
 }
 
 
@@ -175,9 +174,7 @@ def test_a_run_of_edited_code_is_refused_and_says_what_was_edited(tmp_path):
     load(tmp_path) and evaluate(run, 'last', 'test')
   train_and_evaluate(load(tmp_path, more), run, accept_changes=True)
   (_, last) = history.read(run).sessions
-  assert last['changes'] == [
-    'the code of its data has changed: config_file.SHIFT'
-  ]
+  assert last['changes'] == ['the code of its data has changed: SHIFT']
 
 
 def test_an_edit_that_mends_an_error_is_accepted(tmp_path):

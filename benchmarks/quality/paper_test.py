@@ -41,8 +41,8 @@ def test_the_cost_of_an_average_gives_the_speed_up_back():
     ([-0.02, -0.03, -0.04], 'does not hold'),
     ([-0.02, 0.03, 0.02], 'cannot be told: the interval contains 0'),
     ([0.02, 0.02, 0.02], 'cannot be told: the seeds show no spread'),
-    ([0.01, 0.02], 'cannot be told: the seeds show no spread'),
-    ([0.02], 'cannot be told: the seeds show no spread'),
+    ([0.01, 0.02], 'cannot be told: fewer than 3 seeds'),
+    ([0.02], 'cannot be told: fewer than 3 seeds'),
   ],
 )
 def test_the_interval_over_seeds_decides(numbers, verdict):

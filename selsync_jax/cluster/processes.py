@@ -236,18 +236,21 @@ def _connect(
   if spec.processes is None:
     spec, devices = _detected(devices, math.ceil(timeout))
   coordinator, processes, process = spec
-  if coordinator is None or processes is None or process is None:
+  if coordinator is None or processes in (None, 1) or process is None:
     return Cluster()
   host = coordinator.rpartition(':')[0]
   agreed = {'processes': processes} | agreed
   offer = f'{host}:{_free_port()}'
   channel = Channel(coordinator, process, agreed, offer, timeout, token)
   service = relay.start(channel.offer) if process else channel.offer
+  has_rank = {*os.environ} & {'SLURM_LOCALID', 'OMPI_COMM_WORLD_LOCAL_RANK'}
   jax.distributed.initialize(
     service,
     processes,
     process,
     local_device_ids=devices,
+    # JAX would detect nothing more than the rank on the host, if there is one.
+    cluster_detection_method=None if has_rank else 'deactivate',
     initialization_timeout=math.ceil(timeout),
     # The channel is first to notice a process that does not answer.
     heartbeat_timeout_seconds=round(2 * timeout + 30),
@@ -265,7 +268,8 @@ def _detected(
     RunError: if the scheduler does not answer.
   """
   tasks, started = map(os.environ.get, ('SLURM_NTASKS', 'SLURM_STEP_NUM_TASKS'))
-  if started not in (None, tasks):
+  has_mpi = 'OMPI_MCA_orte_hnp_uri' in os.environ  # JAX prefers it.
+  if started not in (None, tasks) and not has_mpi:
     raise config.ConfigError(
       f'SLURM_NTASKS={tasks}: this is a step of {started}; start all tasks '
       f'with srun, or {_ALONE}'

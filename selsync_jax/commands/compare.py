@@ -64,6 +64,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   kind = ['compare', *['simulate'] * options.simulate]
   name = '-'.join([*kind, *config_file.names(options.file)])
   options.out = options.out or pathlib.Path('runs', name)
+  virtual = {'virtual_seconds', 'waited', 'staleness'}
+  virtual &= {*(options.columns or ())}
+  if virtual and not options.simulate:
+    raise ConfigError(f'--columns={virtual.pop()}: needs --simulate')
   methods = _methods(options)
   options.trials = _trials(options, methods)
   if options.baseline and options.baseline not in methods:

@@ -1,4 +1,4 @@
-"""Imports of what lies beside a config file, wherever the command is typed.
+"""Makes modules beside a config file importable from any folder.
 
 A neighbor is found before a module of its name in the working directory, as
 beside a script. Libraries keep their names: a config file may be called after
@@ -56,7 +56,10 @@ def importable(file: str) -> Generator[None]:
     _imported.update(
       name
       for name in sys.modules.keys() - before
-      if (getattr(sys.modules[name], '__file__', None) or '').startswith(
-        f'{folder}/'
-      )
+      if _lies_in(folder, getattr(sys.modules[name], '__file__', None))
     )
+
+
+def _lies_in(folder: str, file: str | None) -> bool:
+  """Whether a file is in a folder and not of a library installed there."""
+  return (file or '').startswith(f'{folder}/') and blame.is_own(file)

@@ -4,8 +4,8 @@
 
 measures a step of one worker on this machine, adds the cost of the network, and
 prints the time of a step and the speed-up over BSP, for every method with the
-fields of its config. SelSync's LSSR is that of its budget, given, or that of a
-finished run; the LSSR of other methods follows from their period.
+fields of its config. SelSync's LSSR comes from its budget, from --lssr, or from
+a finished run; the LSSR of other methods follows from their period.
 
   selsync plan --parameters=125M --step=200ms --workers=16
 
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str]) -> None:
   if options.run:
     lssr = _lssr(options.run, None if is_given else config)
   if lssr is None:
-    lssr = config.sync.lssr or adaptive.LSSR
+    lssr = config.sync.get('lssr') or adaptive.LSSR
   devices = options.devices_per_worker or math.prod(config.mesh.values())
   if is_given:
     devices = 1

@@ -161,9 +161,9 @@ def run_all(
       workdir.wait(trial.workdir)
       aside = files.move_aside(trial.workdir, trial.workdir)
       print(
-        f'{trial.workdir}: {"; ".join(changes)}; it is trained again', end=''
+        f'{trial.workdir}: {"; ".join(changes)}; it is trained again, and the '
+        f'old run is in {aside}'
       )
-      print(f', and the old run is in {aside}')
   shares = [trial.share_done for trial in trials]
   queue = ((i, t) for i, t in enumerate(trials) if not t.is_done)
   run_each(queue, shares, jobs, processes, run)
@@ -209,7 +209,7 @@ def run_each(
         if changes := trial.changes:  # Since this process has read the code.
           raise RunError(
             f'{trial.workdir}: {"; ".join(changes)}, while runs were trained; '
-            'the same command trains those again that have the old code'
+            'repeat the command to retrain the runs that used the old code'
           )
       names = [f'{i + 1}/{count} {t.workdir}' for i, t in running.values()]
       bar.draw(sum(shares), names)

@@ -212,7 +212,7 @@ def _tune(options: argparse.Namespace, runner: _Runner) -> None:
 def _refuse_other_code(options: argparse.Namespace) -> None:
   """Raises `ConfigError` if trials have been trained by code since edited.
 
-  The values of a search must be of one code, so none is trained again.
+  All trials of a search must run the same code, so none is trained again.
   """
   from selsync_jax.runs import fingerprint
   from selsync_jax.training.settings import METHOD
@@ -244,7 +244,7 @@ def _plan(
   bsp: 'Search',
   ours: 'Search',
 ) -> list[str]:
-  """Returns lines about the runs to come, their time, and what is not tried."""
+  """Returns lines about the runs to come, their time, and untried methods."""
   from selsync_jax.runs import history
 
   count, seeds = options.trials, options.seeds

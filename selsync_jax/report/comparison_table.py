@@ -415,11 +415,11 @@ def undecided(entries: Sequence[Entry]) -> dict[str, list[str]]:
   field = f'validation_{metric_of(entries)}'
   scores = {e.label: e.values(field) for e in entries if e.runs}
 
-  def is_told(label, other):
-    return facts.difference(scores[label], scores[other]).is_told
+  def is_decided(label, other):
+    return facts.difference(scores[label], scores[other]).excludes_zero
 
   return {
-    label: [x for x in scores if x != label and not is_told(label, x)]
+    label: [x for x in scores if x != label and not is_decided(label, x)]
     for label in scores
   }
 

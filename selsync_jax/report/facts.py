@@ -134,8 +134,8 @@ class Difference(NamedTuple):
     return mean - margin, mean + margin
 
   @property
-  def is_told(self) -> bool:
-    """Whether the seeds tell the two apart: the interval does not contain 0."""
+  def excludes_zero(self) -> bool:
+    """Whether the seeds tell the two methods apart, by their `bounds`."""
     low, high = self.bounds
     return low > 0 or high < 0
 
@@ -206,7 +206,8 @@ def doubt(best: Contender, others: Sequence[Contender]) -> str:
   alike = [
     other
     for other in others
-    if not difference(best.scores, other.scores).is_told
+    if all(map(math.isfinite, other.scores.values()))  # NaN is not as good.
+    and not difference(best.scores, other.scores).excludes_zero
   ]
   if not alike:
     return ''

@@ -49,7 +49,10 @@ def _checksum(found: Mapping[str, Any]) -> int:
 
 
 def check(
-  workdir: pathlib.Path, found: Mapping[str, Any], accept: bool
+  workdir: pathlib.Path,
+  found: Mapping[str, Any],
+  accept: bool,
+  accept_code: bool = False,
 ) -> list[str]:
   """Returns what differs from a run, as `data.train.examples was 4, now 2`.
 
@@ -60,10 +63,13 @@ def check(
     DamagedFile: if the fingerprint is damaged; then nothing can be compared.
   """
   different = differences(workdir, found)
-  if different and not accept:
+  refused = different
+  if accept_code:
+    refused = differences(workdir, without_code(found))
+  if refused and not accept:
     raise ConfigError(
       f'{workdir} holds a run with other data, code or initial weights: '
-      f'{", ".join(different)}; undo the change, or accept it with '
+      f'{", ".join(refused)}; undo the change, or accept it with '
       '--accept_changes'
     )
   return different

@@ -84,11 +84,13 @@ class Session(contextlib.ExitStack):
     trained nothing which is kept, and after an error, which an edit may mend.
     """
     self._fingerprint, self._changes = found, []
-    if self.record is None or any(self.workdir.glob('error*.txt')):
+    if self.record is None:
       found = fingerprint.without_code(found)
+    mends = any(self.workdir.glob('error*.txt'))
     try:
       if not self._restart:
-        self._changes = fingerprint.check(self.workdir, found, accept)
+        changes = fingerprint.check(self.workdir, found, accept, mends)
+        self._changes = changes
     except ConfigError as error:
       raise ConfigError(f'{error}, or --restart') from error
     except files.DamagedFile as error:
@@ -140,7 +142,9 @@ class Session(contextlib.ExitStack):
     own code, is kept in the folder.
     """
     name = f'error{processes.suffix()}.txt'
-    (self.workdir / name).unlink(missing_ok=True)  # An earlier session's.
+    if self.is_first:  # Also of processes that an earlier session had.
+      for file in self.workdir.glob('error*.txt'):
+        file.unlink(missing_ok=True)
     try:
       yield
     except (ConfigError, Stopped):

@@ -31,7 +31,7 @@ from selsync_jax.training.problem import Problem
 from selsync_jax.training.settings import check
 
 EPOCH = 1_000
-"""Steps of an epoch where nobody knows the data, for methods that need it."""
+"""Steps of an epoch if the data is unknown, for methods that need it."""
 
 
 class Cost(NamedTuple):

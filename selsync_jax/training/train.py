@@ -93,7 +93,8 @@ def train_and_evaluate(
   totals = start.totals(problem, plan, session.record)
   ledger = create_ledger(setup, totals)
   found = problem.fingerprint | ledger.files | settings.code
-  session.identify(found, accept_changes)
+  for change in session.identify(found, accept_changes):
+    session.say(change)
   with session:  # Errors until here have written nothing.
     summary = session.outcome(totals, problem.steps)
     if elastic and totals.position >= problem.steps:

@@ -346,6 +346,10 @@ def test_a_folder_with_runs_of_another_config_is_refused(compared, data_dir):
     (['--lrs=0.1;1'], '--lrs=0.1;1: must be numbers above 0 with commas'),
     (['--lrs=0x'], '--lrs=0x: must be numbers above 0 with commas'),
     (
+      ['--columns=of BSP,waited'],
+      '--columns=waited: needs --simulate',
+    ),
+    (
       ['--columns=of BSP,accuracy'],
       "--columns=of BSP,accuracy: 'accuracy' is not one of validation_METRIC, ",
     ),
@@ -551,7 +555,7 @@ def test_a_method_that_was_edited_is_trained_again_and_no_other(
   assert (
     capsys.readouterr().out.count(
       f'{moved.with_suffix("")}: the code of its method has changed: '
-      f'config_file.slow; it is trained again, and the old run is in {moved}\n'
+      f'slow; it is trained again, and the old run is in {moved}\n'
     )
     == 1
   )
@@ -559,7 +563,7 @@ def test_a_method_that_was_edited_is_trained_again_and_no_other(
   run_all()  # A run of an earlier version has nothing to compare.
   assert trained == ['fast', 'slow', 'slow']
   shutil.rmtree(moved.with_suffix(''))
-  with pytest.raises(RunError, match=r'config_file\.slow, while runs were tr'):
+  with pytest.raises(RunError, match=r'slow, while runs were tr'):
     run_all(edited=400)
 
 

@@ -1,6 +1,8 @@
 """Config files and fields, refused in one line or accepted."""
 
+import importlib
 import math
+import sys
 
 import hypothesis
 from hypothesis import strategies as st
@@ -176,3 +178,29 @@ def test_a_config_file_imports_its_neighbor_from_any_folder(
   assert [steps('one'), steps('other'), steps('one')] == [1, 2, 1]
   (tmp_path / 'one' / 'neighbor.py').write_text('STEPS = 10\n')
   assert steps('one') == 10
+
+
+def test_a_library_below_the_folder_of_a_config_is_imported_once(
+  tmp_path, monkeypatch
+):
+  """As where a virtual environment lies beside the config."""
+  library = tmp_path / 'venv' / 'site-packages'
+  library.mkdir(parents=True)
+  (library / 'some_library.py').write_text('')
+  (tmp_path / 'mine.py').write_text(
+    'from selsync_jax.configs import digits\nimport some_library\n\n\n'
+    'def get_config():\n  return digits.get_config()\n'
+  )
+  monkeypatch.syspath_prepend(library)
+  config_file.load(str(tmp_path / 'mine.py'), ())
+  once = sys.modules['some_library']
+  config_file.load(str(tmp_path / 'mine.py'), ())
+  assert sys.modules.pop('some_library') is once
+
+
+def test_a_config_of_ours_hides_no_module_of_the_user(tmp_path, monkeypatch):
+  monkeypatch.syspath_prepend(tmp_path)
+  (tmp_path / 'hyperplane.py').write_text('MINE = True\n')
+  config_file.load('digits', ())
+  assert importlib.import_module('hyperplane').MINE
+  del sys.modules['hyperplane']

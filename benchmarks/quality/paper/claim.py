@@ -91,6 +91,8 @@ class Range(NamedTuple):
   def verdict(self, numbers: facts.Difference) -> str:
     """Returns the verdict on a number of every seed, in words."""
     least, most = numbers.bounds
+    if len(numbers.values) < facts.FEWEST:
+      return f'cannot be told: fewer than {facts.FEWEST} seeds'
     if math.isinf(least):
       return 'cannot be told: the seeds show no spread'
     if self.low < least and most < self.high:
