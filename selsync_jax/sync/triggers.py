@@ -50,21 +50,28 @@ def bounded(
 
   def rate(traffic):
     wanted, names = budget(traffic), ' and '.join(map(str, triggers))
+    budgeted = (
+      f'one in {_steps(1 / wanted)}' if wanted else 'at most one a step'
+    )
     if wanted and spacing > 1 and spacing * wanted > 1 - 1e-9:
       raise ValueError(
-        f'a budget of a synchronization in {1 / wanted:.4g} steps leaves no '
-        f'choice to {names}: at most one in {spacing} steps'
+        f'{names}: at most one synchronization in {_steps(spacing)}, and the '
+        f'budget is {budgeted}, so nothing is left to decide; lower the '
+        f'{_steps(spacing)}, or allow fewer synchronizations'
       )
     if longest and longest * (wanted or 1) < 1 + 1e-9:
-      budgeted = f'in {1 / wanted:.4g} steps' if wanted else 'at a step at most'
       raise ValueError(
-        f'{names} synchronize at least once in {longest} steps, and the budget '
-        f'is once {budgeted}, so nothing is left to decide; raise these steps, '
-        'or the budget'
+        f'{names}: at least one synchronization in {_steps(longest)}, and the '
+        f'budget is {budgeted}, so nothing is left to decide; raise the '
+        f'{_steps(longest)}, or allow more synchronizations'
       )
     return wanted
 
   return rate
+
+
+def _steps(count: float) -> str:
+  return f'{round(count, 2):.10g} step{"s" * (count != 1)}'
 
 
 def around(

@@ -212,8 +212,8 @@ def test_flags_replace_and_change_parts(fields, changed):
     (
       'selsync',
       ['sync.delta=None', 'sync.bytes_per_step=1e3', 'sync.max_period=1'],
-      'synchronize at least once in 1 steps, and the budget is once at a step '
-      'at most',
+      ': at least one synchronization in 1 step, and the budget is at most one '
+      'a step, so nothing is left to decide; raise the 1 step, or allow more',
     ),
     (
       'local_sgd',
@@ -223,7 +223,8 @@ def test_flags_replace_and_change_parts(fields, changed):
         *('sync.trigger.a.lssr=0.9', 'sync.trigger.b=at_least_every'),
         'sync.trigger.b.k=8',
       ],
-      'at least once in 8 steps, and the budget is once in 10 steps',
+      'at least one synchronization in 8 steps, and the budget is one in '
+      '10 steps',
     ),
     (
       'local_sgd',

@@ -203,40 +203,44 @@ def budget(lssr):
     (lambda: ss.budgeted(ss.fda(1.0)), 'one of lssr, bytes_per_step, and'),
     (
       lambda: ss.budgeted(ss.selsync(0.3, vote_every=10), lssr=0.9),
-      r'in 10 steps leaves no choice to selsync\(0.3, vote_every=10\): at most '
-      'one in 10 steps',
+      r'^selsync\(0.3, vote_every=10\): at most one synchronization in 10 '
+      'steps, and the budget is one in 10 steps, .*; lower the 10 steps, or '
+      'allow fewer synchronizations$',
     ),
     (
       lambda: adaptive.selsync(Context(100, 0), max_period=10),
-      r'budgeted\(selsync\(0.3\), lssr=0.9\) and at_least_every\(10\) '
-      'synchronize at least once in 10 steps, and the budget is once in 10 '
-      'steps, so nothing is left to decide',
+      r'^budgeted\(selsync\(0.3\), lssr=0.9\) and at_least_every\(10\)'
+      ': at least one synchronization in 10 steps, and the budget is one in 10 '
+      'steps, so nothing is left to decide; raise the 10 steps, or allow more '
+      'synchronizations$',
     ),
     (
       lambda: adaptive.selsync(Context(100, 0), max_period=8, vote_every=5),
-      'at least once in 10 steps, and the budget is once in 10 steps',
+      'at least one synchronization in 10 steps, and the budget is one in '
+      '10 steps',
     ),
     (
       lambda: ss.any_of(budget(0.9), ss.at_least_every(8)),
-      'at least once in 8 steps, and the budget is once in 10 steps',
+      'at least one synchronization in 8 steps, and the budget is one in '
+      '10 steps',
     ),
     (
       lambda: ss.any_of(ss.any_of(budget(0.9)), ss.post_local(5, 8)),
-      'at least once in 8 steps',
+      'at least one synchronization in 8 steps',
     ),
     (
       lambda: ss.budgeted(
         ss.any_of(compared(), ss.at_least_every(8)), lssr=0.9
       ),
-      'at least once in 8 steps',
+      'at least one synchronization in 8 steps',
     ),
     (
       lambda: ss.at_most_every(20, trigger=budget(0.9)),
-      r'leaves no choice to budgeted\(.*\): at most one in 20 steps',
+      r'^budgeted\(.*\): at most one synchronization in 20 steps',
     ),
     (
       lambda: ss.at_most_every(20, trigger=ss.any_of(budget(0.9))),
-      'at most one in 20 steps',
+      'at most one synchronization in 20 steps',
     ),
     (
       lambda: ss.budgeted(ss.fda(1.0), lssr=0.9, bytes_per_step=9.0),
@@ -274,7 +278,7 @@ def test_bytes_that_a_bound_spends_are_refused_once_they_are_known():
   )
   (budget,) = trigger.traits.budgets
   assert budget(traffic(0.0, 50.0)) == 0.2
-  with pytest.raises(ValueError, match='the budget is once in 10 steps'):
+  with pytest.raises(ValueError, match='the budget is one in 10 steps'):
     budget(traffic(0.0, 100.0))
 
 
