@@ -33,24 +33,39 @@ def typed_as(value: Any, like: Any) -> Any:
   return varies_as(value, varying(like))
 
 
-def check_local(grads: Any, params: Any) -> None:
-  """Raises `ValueError` if gradients are known to be equal on all workers."""
-  grads, params = (
-    [x for x in jax.tree.leaves(tree) if isinstance(x, jax.Array)]
-    for tree in (grads, params)
-  )
-  if not grads or any(map(varying, grads)) or not _tracked():
-    return
-  if params and not any(map(varying, params)):
+def varies_as_any(state: Any, tree: Any) -> Any:
+  """Returns a state typed as one that may vary wherever a leaf of `tree` may.
+
+  An `init` makes zeros, which do not vary, and `lax.scan` over steps needs a
+  state of one type.
+  """
+  axes = frozenset().union(*map(varying, jax.tree.leaves(tree)))
+  return jax.tree.map(lambda x: varies_as(x, axes), state)
+
+
+def check_stacked(grads: Any, params: Any) -> None:
+  """Raises `ValueError` if all workers are known to share the parameters."""
+  if _equal(grads) and _equal(params):
     raise ValueError(
       'the parameters are one value for all workers, so jax.grad sums their '
       'gradients at every step; stack the parameters by worker, with the spec '
       'P(ss.AXIS) in place of P()'
     )
-  raise ValueError(
-    'the gradients are equal on all workers already; give the trigger those of '
-    'each worker, without a pmean or psum before it'
-  )
+
+
+def check_local(grads: Any) -> None:
+  """Raises `ValueError` if gradients are known to be equal on all workers."""
+  if _equal(grads):
+    raise ValueError(
+      'the gradients are equal on all workers already; give the trigger each '
+      "worker's own gradients, without a pmean or psum before it"
+    )
+
+
+def _equal(tree: Any) -> bool:
+  """Whether a tree has arrays, and types say that none of them varies."""
+  arrays = [x for x in jax.tree.leaves(tree) if isinstance(x, jax.Array)]
+  return bool(arrays) and not any(map(varying, arrays)) and _tracked()
 
 
 def check_whole(tree: Any, axis_name: str) -> None:
@@ -67,7 +82,8 @@ def check_whole(tree: Any, axis_name: str) -> None:
     raise ValueError(
       f'the devices along {names} may hold different parts of a worker, and '
       'each part would decide for itself; leave that axis to XLA: '
-      f'jax.shard_map(..., axis_names={{{axis_name!r}}})'
+      f'jax.shard_map(..., axis_names={{{axis_name!r}}}); or, if it splits the '
+      f'batch, keep check_vma on, and average the gradient over {names} first'
     )
 
 
@@ -106,7 +122,9 @@ def check_agreed(flag: Any, axis_name: str) -> Any:
 
 
 def _under_vmap(of_workers: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-  """Returns the identity, but `of_workers` of flags that vmap has batched.
+  """Returns a function that returns a flag unchanged.
+
+  For flags batched by vmap, it returns `of_workers(flags)`.
 
   The second argument is the worker's index, which only the vmap over workers
   batches. Thus another vmap, over seeds for example, changes nothing.

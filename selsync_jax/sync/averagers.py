@@ -21,6 +21,7 @@ from selsync_jax.config import Fraction
 from selsync_jax.sync import flat
 from selsync_jax.sync import resizing
 from selsync_jax.sync import traffic
+from selsync_jax.sync.agreement import varies_as_any
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import check_averaged
 from selsync_jax.sync.consensus import check_by_value
@@ -149,12 +150,12 @@ class Averager(Part):
   under_way: UnderWay | None = None
 
   def __post_init__(self) -> None:
-    """Makes `init` refuse a tree with leaves that are not arrays."""
+    """Makes `init` refuse leaves that are not arrays, and type its state."""
     init = self.init
 
     def checked(tree: Any) -> Any:
       flat.check_arrays(tree)
-      return init(tree)
+      return varies_as_any(init(tree), tree)
 
     object.__setattr__(self, 'init', checked)
 

@@ -83,7 +83,7 @@ def measure(
     if not jax.tree.leaves(updates):
       raise ValueError(
         'the gradient that the trigger measures has no arrays; put the trigger '
-        'before what masks them: optax.chain(trigger, optax.masked(...))'
+        'before the mask: optax.chain(trigger, optax.masked(...))'
       )
     a = smoothing
     if a is None:

@@ -119,7 +119,11 @@ def total(value: Any, *, axis_name: str = AXIS) -> Any:
 
 def check_averaged(sync: Any, tree: Any, axis_name: str = AXIS) -> Any:
   """Returns `sync`, or raises `ValueError` for a mistake of a custom loop."""
-  if any(map(is_trigger, jax.tree.leaves(tree, is_leaf=is_trigger))):
+
+  def of_trigger(node):  # A model may have a field `sync`, too.
+    return isinstance(node, tuple) and is_trigger(node)
+
+  if any(map(of_trigger, jax.tree.leaves(tree, is_leaf=of_trigger))):
     raise ValueError(
       "the tree holds the state of a trigger, which is a worker's own; average "
       "parameters and batch statistics without the optimizer's state"

@@ -1,13 +1,12 @@
 """The decision of a trigger, read from an optimizer's state."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+import functools
+import operator
 from typing import Any, NamedTuple
 import warnings
 
 import jax
-from jax.tree_util import DictKey
-from jax.tree_util import GetAttrKey
-from jax.tree_util import SequenceKey
 from jaxtyping import Array, Bool
 import optax
 
@@ -83,7 +82,7 @@ def decision(opt_state: Any, *, axis_name: str = AXIS) -> Bool[Array, '']:
 
 
 class _Place(NamedTuple):
-  """A trigger's state, and those before and after it in its chains."""
+  """A trigger's state, and those before and after it in its chain."""
 
   trigger: Any
   before: list[Any]
@@ -92,30 +91,33 @@ class _Place(NamedTuple):
 
 def _place(opt_state: Any) -> _Place:
   """Returns the place of the first trigger in an optimizer's state."""
-  found = jax.tree.leaves_with_path(opt_state, is_leaf=is_trigger)
-  path, trigger = next((p, node) for p, node in found if is_trigger(node))
   node, before, after = opt_state, [], []
-  for key in path:
-    if isinstance(key, SequenceKey):
-      before += node[: key.idx]
-      after += node[key.idx + 1 :]
-      node = node[key.idx]
-    elif isinstance(key, DictKey):
-      node = node[key.key]
-    elif isinstance(key, GetAttrKey):
-      node = getattr(node, key.name)
-  return _Place(trigger, before, after)
+  while not is_trigger(node):
+    inside = jax.tree.leaves(
+      node, is_leaf=functools.partial(operator.is_not, node)
+    )
+    index = next(i for i, x in enumerate(inside) if _any(is_trigger, x))
+    # The state of a chain is a tuple of states, which are tuples themselves.
+    if type(node) is tuple and all(isinstance(x, tuple) for x in inside):
+      before, after = inside[:index], inside[index + 1 :]
+    node = inside[index]
+  return _Place(node, before, after)
 
 
-def _has(state: Any, kind: type) -> bool:
-  def matches(node):
-    return isinstance(node, kind)
-
+def _any(matches: Callable[[Any], bool], state: Any) -> bool:
+  """Whether any node of a state matches."""
   return any(map(matches, jax.tree.leaves(state, is_leaf=matches)))
 
 
+def _has(state: Any, kind: type) -> bool:
+  return _any(lambda node: isinstance(node, kind), state)
+
+
 def _check_place(place: _Place) -> None:
-  """Raises `ValueError` for a trigger that cannot decide where it stands."""
+  """Warns of a trigger's place in a chain, or raises `ValueError`.
+
+  A tuple of states may also be a user's own, so most lines are warnings.
+  """
   trigger, before, after = place
   measures = _has(trigger, MeasureState)
   if asks_travel(trigger):
@@ -128,23 +130,26 @@ def _check_place(place: _Place) -> None:
       'the trigger decides at every micro-step, because MultiSteps comes after '
       'it; wrap the whole chain: optax.MultiSteps(optax.chain(trigger, ...), k)'
     )
-  if _has(trigger, FDAState) and measures:
-    raise ValueError(
+  fda = _has(trigger, FDAState)
+  if fda and measures and (before or after):
+    line = (
       'the trigger measures gradients and updates, and no place in a chain has '
       'both; use fda alone, or a trigger without it'
     )
-  if _has(trigger, FDAState) and after:
-    raise ValueError(
-      'fda measures updates, and transformations after it change them; put it '
-      'last in the chain: optax.chain(..., ss.fda(theta))'
+  elif fda and after:
+    line = (
+      'fda measures updates, and transformations after it may change them; put '
+      'it last in the chain: optax.chain(..., ss.fda(theta))'
     )
-  if measures and before:
-    warnings.warn(
+  elif measures and before:
+    line = (
       'the trigger measures what the transformations before it return, which '
       'may not be the gradient; put it first in the chain: '
-      'optax.chain(trigger, ...)',
-      stacklevel=3,
+      'optax.chain(trigger, ...)'
     )
+  else:
+    return
+  warnings.warn(line, stacklevel=3)
 
 
 def _flags(state: Any) -> Iterator[Any]:

@@ -96,8 +96,8 @@ def check_arrays(tree: Any) -> None:
     if not (hasattr(leaf, 'dtype') or isinstance(leaf, int | float | complex)):
       name = jax.tree_util.keystr(path, simple=True, separator='/') or 'tree'
       raise ValueError(
-        f'{name} is a {type(leaf).__name__}, not an array; pass only the '
-        'arrays, of an equinox module eqx.filter(module, eqx.is_array)'
+        f'{name} is a {type(leaf).__name__}, not an array; pass arrays alone; '
+        'for an equinox module, eqx.filter(module, eqx.is_array)'
       )
 
 

@@ -82,7 +82,10 @@ def part(constructor: Callable[P, T]) -> Callable[P, T]:
 def _check(
   constructor: Callable[..., Any], arguments: Mapping[str, Any]
 ) -> None:
-  """Checks arguments; names all that `optax.inject_hyperparams` spoils."""
+  """Checks arguments.
+
+  It names every argument that `optax.inject_hyperparams` turns into an array.
+  """
   try:
     check_arguments(constructor, arguments)
   except ValueError as error:

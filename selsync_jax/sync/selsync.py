@@ -48,6 +48,7 @@ from jaxtyping import Array, Bool, Int32
 from selsync_jax.config import Count
 from selsync_jax.config import Fraction
 from selsync_jax.config import Threshold
+from selsync_jax.sync.agreement import check_local
 from selsync_jax.sync.agreement import check_whole
 from selsync_jax.sync.change import measure
 from selsync_jax.sync.change import MeasureState
@@ -129,6 +130,7 @@ def selsync(
 
   def update(updates, state, params=None, *, threshold=None, **_):
     check_mapped(axis_name)
+    check_local(updates)
     check_whole(updates, axis_name)
     measured: Any = meter.update(updates, state.measure)[1]
     if threshold is None:

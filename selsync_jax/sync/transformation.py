@@ -10,12 +10,11 @@ import optax
 from selsync_jax.sync import flat
 from selsync_jax.sync import resizing
 from selsync_jax.sync import traffic
-from selsync_jax.sync.agreement import check_local
+from selsync_jax.sync.agreement import check_stacked
 from selsync_jax.sync.agreement import typed_as
-from selsync_jax.sync.agreement import varies_as
+from selsync_jax.sync.agreement import varies_as_any
 from selsync_jax.sync.part import Metrics
 from selsync_jax.sync.part import Part
-from selsync_jax.traced import varying
 
 
 class TriggerTraits(NamedTuple):
@@ -114,7 +113,7 @@ class Transformation(optax.GradientTransformationExtraArgs, Part):
     return self
 
   @staticmethod
-  def check(updates: Any, params: Any, state: Any) -> None:
+  def check(updates: Any, params: Any) -> None:
     """Raises `ValueError` for arguments of `update` that cannot be right."""
 
   def _replace(self, **changes: Any) -> Any:
@@ -134,12 +133,14 @@ def _keeping_types(init, update, check):
 
   def typed_init(params):
     flat.check_arrays(params)
-    axes = frozenset().union(*map(varying, jax.tree.leaves(params)))
-    return jax.tree.map(lambda x: varies_as(x, axes), init(params))
+    return varies_as_any(init(params), params)
 
   def typed_update(updates, state, params=None, **extra_args):
-    check(updates, params, state)
+    check(updates, params)
     updates, new = update(updates, state, params, **extra_args)
+    flag = getattr(state, 'sync', None)
+    if isinstance(flag, jax.Array) and new.sync is not flag:
+      superseded[id(flag)] = flag
     return updates, jax.tree.map(typed_as, new, state)
 
   return typed_init, typed_update
@@ -172,15 +173,9 @@ class Trigger(Transformation):
   traits: TriggerTraits
 
   @staticmethod
-  def check(updates: Any, params: Any, state: Any) -> None:
-    """Raises `ValueError` for gradients that are not a worker's own.
-
-    It also notes the state, which the update is about to replace.
-    """
-    check_local(updates, params)
-    flag = getattr(state, 'sync', None)
-    if isinstance(flag, jax.Array):
-      superseded[id(flag)] = flag
+  def check(updates: Any, params: Any) -> None:
+    """Raises `ValueError` for gradients that JAX has summed over workers."""
+    check_stacked(updates, params)
 
 
 class Reducer(Transformation):

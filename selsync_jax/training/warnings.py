@@ -11,7 +11,7 @@ from selsync_jax.sync.transformation import Trigger
 
 
 def of_parts(strategy: Strategy, model_state: Any) -> Iterator[str]:
-  """Yields a line for parts of which one makes another useless."""
+  """Yields a line for a part that makes another useless."""
   reducer, averager = strategy.reducer, strategy.averager
   others = strategy.averages_model_state and flat.floats(model_state)
   averages = averager.averages and not averager.remembers

@@ -6,6 +6,7 @@ mistake and the way out.
 """
 
 from collections.abc import Callable
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import numpy as np
 import optax
 
 import selsync_jax as ss
+from selsync_jax.sync.triggers import EveryState
 
 N = 4
 RIGHT = 'right'
@@ -287,6 +289,85 @@ def delayed_average_in_a_condition():
   jax.vmap(worker, axis_name=ss.AXIS)(jnp.ones((N, 3)))
 
 
+def statistics_averaged_beside_averaged_gradients():
+  tx = optax.chain(ss.every(1), optax.sgd(0.1))
+  average = functools.partial(jax.lax.pmean, axis_name=ss.AXIS)
+  step, batch = steps_of(grads=average, tx=tx), batches(N, 8)
+  one = jax.vmap(step, axis_name=ss.AXIS)
+  return shard_map(rows_of(step))(stacked(tx), batch), one(stacked(tx), batch)
+
+
+def decided(trigger, keep, **given):
+  """Returns what each worker decides by the state that `keep` returns."""
+
+  def worker(grads):
+    state = trigger.init(grads)
+    state = trigger.update(grads, state, grads, **given)[1]
+    return ss.decision(keep(state))
+
+  return jax.vmap(worker, axis_name=ss.AXIS)(jnp.ones((N, 3))), np.ones(N, bool)
+
+
+def state_beside_that_of_multi_steps():
+  other = optax.MultiSteps(optax.sgd(0.1), 2).init(jnp.ones(3))
+  return decided(TX, lambda state: (state, other))
+
+
+def state_of_fda_beside_a_count():
+  trigger = ss.any_of(ss.fda(0.1), ss.every(1))
+  return decided(trigger, lambda state: (state, jnp.int32(0)))
+
+
+@jax.tree_util.register_pytree_node_class
+class Box:
+  """A pytree without keys, which holds one child."""
+
+  def __init__(self, inside):
+    self.inside = inside
+
+  def tree_flatten(self):
+    """Returns the child."""
+    return (self.inside,), None
+
+  @classmethod
+  def tree_unflatten(cls, _, children):
+    """Returns a box of the child."""
+    return cls(*children)
+
+
+def state_in_a_class_without_keys():
+  return decided(TX, Box)
+
+
+def gradients_and_updates_given_by_hand():
+  trigger = ss.any_of(ss.selsync(0.3), ss.fda(0.1))
+  return decided(trigger, lambda state: state, applied=-jnp.ones(3))
+
+
+def trigger_with_one_flag():
+  always = ss.Trigger(
+    lambda params: EveryState(jnp.int32(0), jnp.bool(True)),
+    lambda updates, state, params=None, **_: (updates, state),
+  )
+  _, state = always.update(jnp.ones(3), always.init(jnp.ones(3)))
+  return ss.decision(state), np.True_
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Model:
+  """A model with a field of the name that a trigger's flag has."""
+
+  sync: Any
+
+
+def model_with_a_field_sync():
+  model = jax.vmap(
+    lambda w: ss.synchronize(jnp.bool(True), Model(w)), axis_name=ss.AXIS
+  )(jnp.arange(4.0))
+  return model.sync, np.full(4, 1.5)
+
+
 class Layer(NamedTuple):
   """A layer whose activation is a leaf, as in an equinox module."""
 
@@ -335,7 +416,7 @@ MISTAKES = [
     lambda: train_stacked(
       optax.chain(optax.adam(0.1), ss.fda(0.1), optax.scale(0.5))
     ),
-    '^fda measures updates, and transformations after it change them; put',
+    '^fda measures updates, and transformations after it may change them; put',
   ),
   Mistake(
     'fda is in any_of, and that is first',
@@ -407,17 +488,17 @@ MISTAKES = [
   Mistake(
     'a module with functions in it is averaged',
     lambda: average({'layers': [Layer(jnp.ones(2))]}),
-    r'^layers/0/activation is a \w+, not an array; pass only the arrays',
+    r'^layers/0/activation is a \w+, not an array; pass arrays alone',
   ),
   Mistake(
     'a module with functions in it is optimized',
     lambda: TX.init([Layer(jnp.ones(2))]),
-    r'^0/activation is a \w+, not an array; pass only the arrays',
+    r'^0/activation is a \w+, not an array; pass arrays alone',
   ),
   Mistake(
     'gradients are averaged before the trigger',
     gradients_averaged,
-    '^the gradients are equal on all workers already; ',
+    r"^the gradients are equal .*; give the trigger each worker's own gradie",
   ),
   Mistake(
     'parameters have an empty spec',
@@ -462,7 +543,8 @@ MISTAKES = [
   Mistake(
     'each device of a worker has a part of the model, and types are unchecked',
     parts_of_a_model_unchecked,
-    "^the devices along 'fsdp' may hold different parts of a worker",
+    "^the devices along 'fsdp' may .*; or, if it splits the batch, keep check_"
+    "vma on, and average the gradient over 'fsdp' first$",
   ),
   Mistake(
     'the vote goes over two axes',
@@ -470,6 +552,31 @@ MISTAKES = [
     r"^axis_name=\('workers', 'fsdp'\): must be one axis, .* axis_names=",
   ),
   Mistake('steps are scanned inside shard_map', steps_in_a_scan, RIGHT),
+  Mistake(
+    'batch statistics are averaged beside averaged gradients',
+    statistics_averaged_beside_averaged_gradients,
+    RIGHT,
+  ),
+  Mistake(
+    'the state is beside that of MultiSteps',
+    state_beside_that_of_multi_steps,
+    RIGHT,
+  ),
+  Mistake(
+    'the state of fda is beside a count', state_of_fda_beside_a_count, RIGHT
+  ),
+  Mistake(
+    'the state is in a pytree class without keys',
+    state_in_a_class_without_keys,
+    RIGHT,
+  ),
+  Mistake(
+    'a trigger is given gradients and updates by hand',
+    gradients_and_updates_given_by_hand,
+    RIGHT,
+  ),
+  Mistake('a trigger returns the same flag', trigger_with_one_flag, RIGHT),
+  Mistake('a model has a field sync', model_with_a_field_sync, RIGHT),
   Mistake(
     'the decision of MultiSteps is returned with an empty spec',
     decision_of_multi_steps_with_an_empty_spec,

@@ -228,3 +228,35 @@ def test_a_subset_is_the_same_on_all_workers_and_another_in_each_round():
 def test_a_fraction_out_of_range_is_refused():
   with pytest.raises(ValueError, match=r'fraction=0.0: must be in \(0, 1\]'):
     averagers.subset_mean(0.0)
+
+
+@pytest.mark.parametrize(
+  'averager',
+  [
+    averagers.mean(wire=wires.int8()),
+    averagers.mean(wire=wires.bfloat16()),
+    delay.delayed(averagers.mean(wire=wires.int8()), 1),
+    averagers.outer(
+      optax.sgd(0.5, 0.9), averager=averagers.mean(wire=wires.int8())
+    ),
+    delay.eager_outer(optax.sgd(0.5)),
+  ],
+  ids=str,
+)
+def test_an_average_may_begin_and_be_scanned_inside_shard_map(averager):
+  def worker(w):
+    def step(carry, move):
+      w, state = carry
+      return averager.step(jnp.bool(True), w + move * w, state), None
+
+    moves = jnp.linspace(0.1, 0.2, 3)
+    return jax.lax.scan(step, (w, averager.init(w)), moves)[0][0]
+
+  mesh = jax.sharding.Mesh(jax.devices()[:4], ('workers',))
+  row = jax.P('workers')
+  scanned = jax.shard_map(
+    lambda w: worker(w[0])[None], mesh=mesh, in_specs=row, out_specs=row
+  )
+  w = jnp.arange(8.0).reshape(4, 2)
+  expected = jax.vmap(worker, axis_name='workers')(w)
+  np.testing.assert_allclose(jax.jit(scanned)(w), expected, rtol=1e-5)

@@ -90,6 +90,6 @@ def test_a_leaf_that_is_not_an_array_is_named(door):
   def worker(weight):
     return TREES[door]({'layers': [Layer(weight)]})
 
-  message = r'^layers/0/activation is a \w+, not an array; pass only the arrays'
+  message = r'^layers/0/activation is a \w+, not an array; pass arrays alone'
   with pytest.raises(ValueError, match=message):
     jax.vmap(worker, axis_name=ss.AXIS)(jnp.ones((4, 2)))
