@@ -82,7 +82,7 @@ def decision(opt_state: Any, *, axis_name: str = AXIS) -> Bool[Array, '']:
 
 
 class _Place(NamedTuple):
-  """A trigger's state, and those before and after it in its chain."""
+  """A trigger's state, those before it in all chains, and after it in one."""
 
   trigger: Any
   before: list[Any]
@@ -99,7 +99,7 @@ def _place(opt_state: Any) -> _Place:
     index = next(i for i, x in enumerate(inside) if _any(is_trigger, x))
     # The state of a chain is a tuple of states, which are tuples themselves.
     if type(node) is tuple and all(isinstance(x, tuple) for x in inside):
-      before, after = inside[:index], inside[index + 1 :]
+      before, after = before + inside[:index], inside[index + 1 :]
     node = inside[index]
   return _Place(node, before, after)
 

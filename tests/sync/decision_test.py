@@ -206,5 +206,7 @@ def test_a_trigger_that_measures_behind_a_clip_says_so(trigger):
   with pytest.warns(UserWarning, match='put it first in the chain') as said:
     flags(optax.chain(clip, trigger, SGD), 3)
   assert len(said) == 1
+  with pytest.warns(UserWarning, match='put it first in the chain'):
+    ss.decision(optax.chain(clip, optax.chain(trigger, SGD)).init(GRADS))
   flags(optax.chain(trigger, clip, SGD), 3)
   flags(optax.chain(clip, ss.every(2), SGD), 3)
