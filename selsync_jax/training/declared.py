@@ -6,7 +6,9 @@ when a run is set up, which takes a trace of this part alone.
 """
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+import functools
+import operator
 from typing import Any
 
 import jax
@@ -33,18 +35,44 @@ _KINDS = {
 """By the name of JAX's primitive, the kind of collective."""
 
 
+Issued = collections.Counter[tuple[str, int, bool]]
+"""The counts of collectives by kind, bytes, and whether in a branch."""
+
+
 def issued(
-  program: traced.Program, conditional: bool = False
-) -> collections.Counter[tuple[str, int, bool]]:
-  """Counts a program's collectives by kind, bytes, and whether in a branch."""
-  found = collections.Counter()
+  program: traced.Program,
+  conditional: bool = False,
+  join: Callable[[Issued, Issued], Issued] = operator.add,
+) -> Issued:
+  """Counts a program's collectives; a `while` runs once.
+
+  `join` combines the counts of two branches of a conditional.
+  """
+  found: Issued = collections.Counter()
   for eqn in program.eqns:
     name = traced.name(eqn)
     if name in _KINDS:
       nbytes = sum(v.aval.size * v.aval.dtype.itemsize for v in eqn.invars)
       found[_KINDS[name], nbytes, conditional] += 1
+    inside = [
+      issued(inner, conditional or name == 'cond', join)
+      for inner in traced.inside(eqn)
+    ]
+    both = join if name == 'cond' else operator.add
+    times = eqn.params['length'] if name == 'scan' else 1
+    for key, count in functools.reduce(both, inside, Issued()).items():
+      found[key] += count * times
+  return found
+
+
+def _in_while(program: traced.Program) -> set[str]:
+  """Returns the kinds of collectives that run until a condition holds."""
+  found = set()
+  for eqn in program.eqns:
     for inner in traced.inside(eqn):
-      found += issued(inner, conditional or name == 'cond')
+      if traced.name(eqn) == 'while':
+        found |= {kind for kind, *_ in issued(inner)}
+      found |= _in_while(inner)
   return found
 
 
@@ -56,40 +84,45 @@ def check_sends(strategy: Strategy, state: Any, workers: int) -> None:
     state: a worker's `TrainState`, or its shapes.
     workers: how many there are.
   """
-  sends = strategy.sends(state.shared, workers, state.opt_state)
-  given: dict[str, Any] = {'traffic': traffic(sends, state.params, workers)}
+  sends = strategy.sends(state.shared, workers, state.moments)
+  given: dict[str, Any] = {'traffic': traffic(sends, state.trained, workers)}
   shared, policy = strategy.averaged(state.shared), strategy.optimizer_state
 
   def trigger(s):
     sees_update = strategy.trigger.traits.sees_update
-    applied = {'applied': s.params} if sees_update else {}
-    own = s.params, s.trigger_state, s.params
+    applied = {'applied': s.trained} if sees_update else {}
+    own = s.trained, s.trigger_state, s.trained
     return strategy.trigger.update(*own, **given, **applied)
 
   def reducer(s):
-    own = s.params, s.reducer_state, s.params
+    own = s.trained, s.reducer_state, s.trained
     return strategy.reducer.update(*own, sync=jnp.bool(False))
 
   def averager(s):
-    return strategy.averager.apply(
+    return strategy.averager.when_due(
       strategy.averaged(s.shared), s.averager_state
     )
 
   def optimizer_state(s):
-    return policy.apply(s.opt_state, s.opt_state, s.moments_state)
+    return policy.apply(s.moments, s.moments, s.moments_state)
 
   # What each works on, and whether it runs at synchronizations alone.
   for function, tree, at_sync in (
-    (trigger, state.params, False),
-    (reducer, state.params, False),
+    (trigger, state.trained, False),
+    (reducer, state.trained, False),
     (averager, shared, True),
-    (optimizer_state, state.opt_state, True),
+    (optimizer_state, state.moments, True),
   ):
     part = getattr(strategy, function.__name__)
     if not _is_ours(part):
       program = jax.make_jaxpr(function, axis_env=[(AXIS, workers)])(state)
-      found = issued(program, at_sync)
-      _compare(part, found, part.sends(tree, workers), at_sync)
+      # Messages of several branches may each count, or one of them at a time.
+      found = [
+        issued(program, at_sync, j) for j in (operator.add, operator.or_)
+      ]
+      sends = part.sends(tree, workers)
+      varies = {c.kind for c in sends if c.scale} | _in_while(program)
+      _compare(part, found, sends, at_sync, varies)
 
 
 def _is_ours(part: Part) -> bool:
@@ -103,26 +136,36 @@ def _is_ours(part: Part) -> bool:
 
 def _compare(
   part: Part,
-  found: collections.Counter[tuple[str, int, bool]],
+  found: Iterable[Issued],
   sends: Iterable[Collective],
   at_sync: bool,
+  varies: set[str],
 ) -> None:
-  """Raises `ValueError` if the bytes of a kind differ, where they are fixed."""
-  traced_bytes: collections.defaultdict[tuple[bool, str], float]
-  traced_bytes = collections.defaultdict(float)
-  declared = traced_bytes.copy()
-  for (kind, nbytes, conditional), count in found.items():
-    traced_bytes[conditional, kind] += count * nbytes
+  """Raises `ValueError` if no count has the bytes that are declared of a kind.
+
+  Kinds whose bytes vary are not compared.
+  """
+  declared: collections.defaultdict[tuple[bool, str], float]
+  declared = collections.defaultdict(float)
   for c in sends:
     declared[at_sync or c.at == 'sync' or c.rate < 1, c.kind] += c.nbytes
-  scaled = {c.kind for c in sends if c.scale}
-  for conditional, kind in sorted({*traced_bytes, *declared}):
-    there, here = (each[conditional, kind] for each in (traced_bytes, declared))
-    if kind not in scaled and abs(there - here) > 1e-6 * there:
+  traced_bytes = [_bytes(each) for each in found]
+  for conditional, kind in sorted({*traced_bytes[0], *declared}):
+    here = declared[conditional, kind]
+    there = [each[conditional, kind] for each in traced_bytes]
+    if kind not in varies and all(abs(n - here) > 1e-6 * n for n in there):
       where = 'synchronizations' if conditional else 'every step'
       at = 'sync' if conditional else 'step'
       raise ValueError(
-        f'{part} sends {there:g} bytes by {kind} at {where}, and its sends '
+        f'{part} sends {there[0]:g} bytes by {kind} at {where}, and its sends '
         f'declares {here:g}; for a message of n bytes it must return '
         f'Collective({kind!r}, n, at={at!r})'
       )
+
+
+def _bytes(found: Issued) -> collections.defaultdict[tuple[bool, str], float]:
+  """Returns the bytes of collectives, by whether in a branch, and kind."""
+  total = collections.defaultdict(float)
+  for (kind, nbytes, conditional), count in found.items():
+    total[conditional, kind] += count * nbytes
+  return total

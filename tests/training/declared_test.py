@@ -9,6 +9,9 @@ import optax
 import pytest
 
 import selsync_jax as ss
+from selsync_jax.sync.held import held_parameters
+from selsync_jax.sync.leaves import Leaves
+from selsync_jax.sync.leaves import NONE
 from selsync_jax.training import declared
 from selsync_jax.training.step import init_state
 
@@ -52,14 +55,49 @@ def gathering(*sends):
   return ss.Averager(lambda tree: (), apply, lambda tree, workers: sends)
 
 
-def check(trigger, averager):
-  optimizer, strategy = optax.sgd(0.1), ss.Strategy(trigger, averager)
-  state = init_state(SHARED, {}, strategy, optimizer)
+def looping(run, *sends):
+  """An averager that sends 8 bytes in a loop or branch, and declares this."""
+
+  def send(x):
+    return x + lax.pmean(jnp.zeros(2), ss.AXIS).sum()
+
+  def apply(tree, state):
+    params = tree['params']
+    return tree | {'params': params | {'b': run(send, params['b'])}}, state
+
+  return ss.Averager(lambda tree: (), apply, lambda tree, workers: sends)
+
+
+def by_branch(send, x):
+  return lax.switch(jnp.int32(x[0]), [send, lambda x: send(2 * x)], x)
+
+
+def by_scan(send, x):
+  return lax.fori_loop(0, 3, lambda i, x: send(x), x)
+
+
+def by_while(send, x):
+  return lax.while_loop(lambda x: x[0] < 1, send, x)
+
+
+def own_wire():
+  """A wire of a user, which sends values as they are."""
+  usual = ss.wires.float32()
+  halves = usual.start, usual.travel, usual.finish
+  return ss.wires.Wire(usual.init, *halves, usual.sends)
+
+
+def check(trigger, averager, optimizer=None, *, frozen=NONE, **parts):
+  optimizer = optimizer or optax.sgd(0.1)
+  strategy = ss.Strategy(trigger, averager, **parts)
+  held = held_parameters(optimizer, SHARED)
+  state = init_state(SHARED, {}, strategy, optimizer, frozen=frozen, held=held)
   declared.check_sends(strategy, state, N)
 
 
 VOTE = ss.Collective('all_reduce', 4, at='step')
 GATHERED = ss.Collective('all_gather', 4 * 8)
+PIECE = ss.Collective('all_reduce', 8)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +110,11 @@ GATHERED = ss.Collective('all_gather', 4 * 8)
     (ss.every(2), gathering(*2 * [GATHERED._replace(nbytes=16)])),
     (ss.every(2), gathering(GATHERED._replace(scale='length', nbytes=1))),
     (ss.every(2), ss.fragments(1, averager=gathering(GATHERED))),
+    (ss.every(2), looping(by_branch, PIECE)),
+    (ss.every(2), looping(by_branch, PIECE, PIECE)),
+    (ss.every(2), looping(by_scan, PIECE, PIECE, PIECE)),
+    (ss.every(2), looping(by_while, *3 * [PIECE])),
+    (ss.every(2), ss.delayed(ss.mean(wire=own_wire()), 1)),
   ],
 )
 def test_what_declares_its_bytes_is_accepted(trigger, averager):
@@ -106,6 +149,11 @@ def test_what_declares_its_bytes_is_accepted(trigger, averager):
     ),
     (
       ss.every(2),
+      looping(by_scan, PIECE),
+      'sends 24 bytes by all_reduce at synchronizations, .* declares 8',
+    ),
+    (
+      ss.every(2),
       ss.outer(optax.sgd(1.0), averager=gathering()),
       r'outer\(.*\) sends 32 bytes by all_gather at synchronizations',
     ),
@@ -114,3 +162,40 @@ def test_what_declares_its_bytes_is_accepted(trigger, averager):
 def test_other_bytes_than_declared_are_refused(trigger, averager, line):
   with pytest.raises(ValueError, match=line):
     check(trigger, averager)
+
+
+class Seen(NamedTuple):
+  last: Any
+  sync: Any
+
+
+def test_parts_are_given_what_their_state_was_made_of():
+  """Without frozen parameters, and without those that the optimizer holds."""
+
+  def update(updates, state, params=None, **_):
+    change = optax.tree.sub(updates, state.last)
+    return updates, Seen(updates, optax.tree.norm(change) > 1)
+
+  def reduce(updates, state, params=None, **_):
+    return optax.tree.sub(updates, state), updates
+
+  trigger = ss.Trigger(
+    lambda params: Seen(params, jnp.bool(False)), update, lambda *_: ()
+  )
+  reducer = ss.Reducer(lambda params: params, reduce, lambda *_: ())
+  check(
+    trigger,
+    ss.mean(),
+    reducer=reducer,
+    frozen=Leaves(names=('b',), indices=(0,)),
+  )
+  policy = ss.Moments(
+    lambda moments: moments,
+    lambda moments, fresh, last: (
+      jax.tree.map(jnp.subtract, moments, last),
+      last,
+    ),
+    lambda *_: (),
+  )
+  free = optax.contrib.schedule_free_sgd(0.1)
+  check(ss.every(2), ss.mean(), free, optimizer_state=policy)
