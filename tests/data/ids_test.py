@@ -57,7 +57,7 @@ def with_targets(split, value, **more):
   return found
 
 
-def opened(make=from_arrays, **options):
+def opened(make=from_arrays, model='Bigram', **options):
   """The data of a run on a data set that a user has registered."""
 
   @ss.register_dataset
@@ -65,13 +65,13 @@ def opened(make=from_arrays, **options):
     given = {'task': 'language_modeling', 'num_classes': VOCABULARY} | options
     return make(**given)
 
-  return create_problem(check(config())).data
+  return create_problem(check(config(model=model))).data
 
 
-def config(name='mine'):
+def config(name='mine', model='Bigram'):
   found = base.get_config('bsp')
   found.update(workers=2, batch_size=4, mapper='vmap', steps=5)
-  found.data.name, found.model.name = name, 'Bigram'
+  found.data.name, found.model.name = name, model
   return found
 
 
@@ -126,7 +126,10 @@ WRONG = {
     with_targets('train', -1, loss_mask=np.ones_like),
     f'train: targets has -1: {LEFT_OUT}',
   ),
-  'inputs': (inputs_of_minus_one(), f'train: inputs has -1: {IN_RANGE}'),
+  'inputs': (
+    inputs_of_minus_one() | {'model': 'decoder'},
+    f'train: inputs has -1: {IN_RANGE}',
+  ),
   'transform': (
     stacked() | {'transform': halves},
     f'test: targets has -1: {LEFT_OUT}',
@@ -167,12 +170,25 @@ def test_a_task_of_ones_own_names_the_arrays_that_it_indexes_with():
     opened(**given, task='own')
 
 
+def test_a_model_of_ones_own_may_read_more_ids_than_it_scores():
+  given = splits()
+  given['train']['inputs'][0, 0] = VOCABULARY  # It marks the beginning.
+  opened(**given)
+
+  @ss.register_task('inputs', ids=['inputs', 'targets'])
+  def own(outputs, batch):
+    raise AssertionError
+
+  with pytest.raises(ConfigError, match=f'inputs has 11: {IN_RANGE}'):
+    opened(**given, task='own')
+
+
 def test_an_id_that_was_not_among_the_samples_is_refused_when_it_is_read():
   given = stacked()
-  given['train']['tokens'][102, 3] = 50
+  given['train']['tokens'][102, 7] = 50
   given['test']['tokens'][-1, -1] = 0
   data = opened(**given, transform=halves)
-  with pytest.raises(RunError, match=r'^config\.data: train: inputs has 50'):
+  with pytest.raises(RunError, match=r'^config\.data: train: targets has 50'):
     list(data.batches([0, 1], 0, data.assignment.steps_per_epoch))
 
 
