@@ -25,6 +25,7 @@ from selsync_jax.training import start
 from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.hooks import Hooks
 from selsync_jax.training.problem import create_problem
+from selsync_jax.training.problem import Problem
 from selsync_jax.training.settings import check
 from selsync_jax.training.settings import Config
 from selsync_jax.training.settings import Settings
@@ -107,6 +108,7 @@ def _train_asynchronously(
   method = methods.create_method(**config.sync.to_dict())
   session.say('preparing data')
   problem = create_problem(start.fit(settings, session.record))
+  _check_held(config, problem)
   start.check_size(problem)
   plan = setup.create_plan(config, problem)
   cluster, seed = config.cluster.to_dict(), problem.seed
@@ -158,6 +160,17 @@ def _check(config: ml_collections.ConfigDict, session: Session) -> None:
     raise ConfigError(
       f'config.workers={config.workers}: must be {record["workers"]}, as in '
       f'{session.workdir}; {config.sync.method} cannot resume with others'
+    )
+
+
+def _check_held(config: ml_collections.ConfigDict, problem: Problem) -> None:
+  """Raises `ConfigError` if an average would be undone by the next update."""
+  names, method = problem.held.names, config.sync.method
+  if names and method not in methods.WITHOUT_AVERAGES:
+    raise ConfigError(
+      f'config.optimizer.name={config.optimizer.name!r}: {method} does not '
+      f'average the parameters that it holds, such as {names[0]}; take another '
+      'optimizer'
     )
 
 

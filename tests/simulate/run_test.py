@@ -60,6 +60,14 @@ def test_a_row_says_what_the_clock_says(asp):
   assert not {'lssr', 'synced', 'relative_change'} & {*each[0], *summary}
 
 
+def test_an_average_that_the_next_update_undoes_is_refused(tmp_path):
+  free = {'optimizer__name': 'schedule_free_sgd', 'optimizer__momentum': None}
+  line = "name='schedule_free_sgd': eager does not average .* such as .*z/"
+  with pytest.raises(ConfigError, match=line):
+    run(tmp_path / 'eager', 'eager', **free)
+  assert not (tmp_path / 'eager').exists()
+
+
 def test_the_spans_of_a_worker_follow_one_another(asp):
   spans = [span for row in rows(asp) for span in row['spans']]
   assert {kind for _, kind, *_ in spans} == {'compute', 'communicate'}

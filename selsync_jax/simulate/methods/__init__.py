@@ -34,6 +34,9 @@ METHODS: dict[str, Callable[..., Models]] = {
   'a_edit': a_edit,
 }
 
+WITHOUT_AVERAGES = 'asp', 'ssp', 'dssp', 'rna'
+"""Methods that change a model only by updates of the optimizer."""
+
 
 def create_method(method: str, **fields: Any) -> Method:
   """Binds the fields of a config's `sync`; those of others must be `None`."""
