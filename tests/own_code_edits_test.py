@@ -42,6 +42,10 @@ def dots():
 def distance(scores, batch):
   return {'loss': losses(scores, batch['y'])}
 
+@ss.register_task('x')
+def unused(scores, batch):
+  return {'loss': scores[:, 0] * 3}
+
 @ss.register_model
 class Mine(nn.Module):
   num_outputs: int
@@ -118,6 +122,7 @@ EDITS = {
     '(scores, 0)\n\n',
     {'task.distance': ['loss_of']},
   ),
+  'another task': ('* 3', '* 4', {'task.unused': ['unused']}),
   'import': (
     'loss_of as',
     'Scores as',
@@ -185,3 +190,18 @@ def test_an_edit_that_mends_an_error_is_accepted(tmp_path):
   more = load(tmp_path, '--config.steps=3')
   (run / 'error.txt').write_text('Traceback')  # Of the last session.
   assert train_and_evaluate(more, run)['steps'] == 3
+
+
+def test_an_edit_of_a_task_of_other_data_changes_no_run(tmp_path):
+  write(tmp_path)
+  run = tmp_path / 'run'
+  train_and_evaluate(load(tmp_path), run)
+  trial = history.Trial('mine', 0.1, 0, run, [], load(tmp_path).config)
+  write(tmp_path, '* 3', '* 4')
+  edited = load(tmp_path)
+  assert trial._replace(code=edited.code).is_done
+  assert train_and_evaluate(edited, run)['steps'] == 2
+  evaluate(run, 'last', 'test')
+  write(tmp_path, '(scores, label)\n\n', '(scores, 0)\n\n')
+  (line,) = trial._replace(code=load(tmp_path).code).changes
+  assert line == 'the code of its task has changed: loss_of'

@@ -122,7 +122,8 @@ def _setup(
         )
   recorded = settings.recorded(workdirs[first])
   setup = create_setup(recorded, mappers.Vmap(workers))
-  found = setup.problem.fingerprint | recorded.code
+  code = recorded.code_of(setup.problem.data.info.task)
+  found = setup.problem.fingerprint | code
   fingerprint.check(workdirs[first], found, accept=False)
   return setup
 

@@ -122,7 +122,8 @@ def _train_asynchronously(
   )
   totals = start.totals(problem, plan, session.record)
   ledger = AsynchronousLedger(totals, problem, plan)
-  found = problem.fingerprint | cluster.files | settings.code
+  code = settings.code_of(problem.data.info.task)
+  found = problem.fingerprint | cluster.files | code
   for change in session.identify(found, accept_changes):
     if change.startswith('trace'):  # A resumed run replays its clock.
       raise ConfigError(

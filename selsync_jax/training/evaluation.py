@@ -141,7 +141,8 @@ def evaluate(
   with contextlib.suppress(RunError):  # Only a resized run needs the record.
     settings = start.fit(settings, checkpoints.peek_record(workdir))
   problem, alone = create_problem(settings), mappers.Vmap(1)
-  code = {name: each for name, each in settings.code.items() if name != METHOD}
+  code = settings.code_of(problem.data.info.task)
+  code.pop(METHOD, None)
   try:
     fingerprint.check(workdir, problem.fingerprint | code, accept_changes)
   except files.DamagedFile as error:

@@ -32,6 +32,7 @@ from selsync_jax.runs import source
 from selsync_jax.runs import writers
 
 METHOD = 'code.method'  # No other source is that of what is trained.
+_TASK = 'code.task.'  # Before a task's name.
 # Sections whose constructors have further fields.
 _OPEN = ('data.', 'model.', 'optimizer.', 'schedule.', 'sync.', 'cluster.')
 
@@ -55,6 +56,11 @@ class Settings(NamedTuple):
   def learning_rate(self) -> float:
     """The peak learning rate."""
     return self.optimizer.arguments['learning_rate']
+
+  def code_of(self, task: str) -> dict[str, Any]:
+    """Returns `code` without that of tasks other than the data's."""
+    others = {f'{_TASK}{name}' for name in tasks.TASKS if name != task}
+    return {kind: c for kind, c in self.code.items() if kind not in others}
 
 
 Config = ml_collections.ConfigDict | Settings
@@ -89,13 +95,14 @@ def check(config: Config) -> Settings:
 def _code(config: ml_collections.ConfigDict) -> dict[str, Any]:
   """Returns the digests of source that users have registered, by its kind.
 
-  Only the data, which are not open yet, know the task: any may be it.
+  Only the data, which are not open yet, know the task: any may be it. A run
+  records `code_of` its task.
   """
   found = {
     METHOD: methods.METHODS.code(config.sync.method),
     'code.data': DATASETS.code(config.data.name),
     'code.model': models.MODELS.code(config.model.name),
-    **{f'code.task.{name}': tasks.TASKS.code(name) for name in tasks.TASKS},
+    **{f'{_TASK}{name}': tasks.TASKS.code(name) for name in tasks.TASKS},
   }
   own = {kind: lines for kind, lines in found.items() if lines}
   return {'code.python': own_code.PYTHON, **own} if own else {}

@@ -92,7 +92,8 @@ def train_and_evaluate(
   setup.check_programs()
   totals = start.totals(problem, plan, session.record)
   ledger = create_ledger(setup, totals)
-  found = problem.fingerprint | ledger.files | settings.code
+  code = settings.code_of(problem.data.info.task)
+  found = problem.fingerprint | ledger.files | code
   for change in session.identify(found, accept_changes):
     session.say(change)
   with session:  # Errors until here have written nothing.
