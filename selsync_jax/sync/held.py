@@ -91,10 +91,13 @@ def _follow(optimizer: Any, shapes: Any, axis_name: str) -> list[bool]:
   """
   handed_on = []
 
-  def equal(_):
-    params = jax.tree.map(
+  def filled():
+    return jax.tree.map(
       lambda p: jnp.full(p.shape, _MARK).astype(p.dtype), shapes
     )
+
+  def update(_):
+    params = filled()
     state = optimizer.init(params)
     before = jax.tree.leaves(state)
     try:
@@ -102,13 +105,16 @@ def _follow(optimizer: Any, shapes: Any, axis_name: str) -> list[bool]:
     except Exception:  # An optimizer may need more than a gradient.
       after = [None] * len(before)
     handed_on[:] = [x is y for x, y in zip(before, after, strict=True)]
+
+  def equal():
     return [
       jnp.all(x == _MARK) if flat.is_float(x) else jnp.bool(False)
-      for x in before
+      for x in jax.tree.leaves(optimizer.init(filled()))
     ]
 
-  # The trigger in a chain may vote.
+  # The trigger in a chain may vote. To compile an update can take seconds.
+  jax.eval_shape(jax.vmap(update, axis_name=axis_name), jnp.zeros(1))
   with jax.ensure_compile_time_eval():
-    found = jax.jit(jax.vmap(equal, axis_name=axis_name))(jnp.zeros(1))
+    found = jax.jit(equal)()
   pairs = zip(found, handed_on, strict=True)
-  return [bool(np.asarray(x)[0]) and not handed for x, handed in pairs]
+  return [bool(np.asarray(x)) and not handed for x, handed in pairs]

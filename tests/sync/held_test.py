@@ -60,6 +60,19 @@ def test_what_an_optimizer_holds_is_named(optimizer, params, names):
   assert [*held_parameters(optimizer, params).names] == names
 
 
+def test_no_update_is_compiled_to_find_what_an_optimizer_holds():
+  ran = []
+
+  def update(grads, state, params):
+    jax.debug.callback(lambda: ran.append('update'))
+    return FREE.update(grads, state, params)
+
+  watched = optax.GradientTransformation(FREE.init, update)
+  assert [*held_parameters(watched, PARAMS).names] == ['z/b', 'z/w']
+  jax.effects_barrier()
+  assert not ran
+
+
 def test_what_is_taken_out_of_the_state_is_put_back():
   held, state = held_parameters(FREE, PARAMS), FREE.init(PARAMS)
   taken = held.take(state)
