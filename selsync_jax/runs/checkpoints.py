@@ -462,7 +462,8 @@ def _check_shapes(path: pathlib.Path, saved: Any, wanted: Any) -> None:
       raise CheckpointError(
         f'{path} does not fit this model or method: {name} is '
         f'{there.get(name, "missing")} there and {here.get(name, "missing")} '
-        'here; undo the change, or start over with --restart'
+        'here; undo the change, resume with the version that wrote it, or '
+        'start over with --restart'
       )
 
 

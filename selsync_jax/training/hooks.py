@@ -171,7 +171,7 @@ class Hooks(contextlib.ExitStack):
     """
     mean = self._evaluator.consensus(shared)
     scores = self._scores or self._evaluator.scores(mean, 'validation')
-    scores |= self._evaluator.scores(mean, 'test')
+    scores = scores | self._evaluator.scores(mean, 'test')
     if self._session.is_first:
       self._not_finite.watch({'step': self._fetcher.totals.steps, **scores})
     return scores

@@ -122,7 +122,8 @@ def test_a_checkpoint_of_another_model_is_refused(
     saver.restore(like)
   assert str(error.value) == (
     f'{workdir}/checkpoints/8 does not fit this model or method: {words}; '
-    'undo the change, or start over with --restart'
+    'undo the change, resume with the version that wrote it, or start over '
+    'with --restart'
   )
 
 

@@ -171,8 +171,8 @@ def test_a_checkpoint_of_another_model_is_refused_and_kept(
       train_and_evaluate(resized, workdir, accept_changes=True)
   assert str(error.value) == (
     f'{workdir}/checkpoints/4 does not fit this model or method: '
-    'params/Dense_0/bias is (4,) there and (6,) here; undo the change, or '
-    'start over with --restart'
+    'params/Dense_0/bias is (4,) there and (6,) here; undo the change, '
+    'resume with the version that wrote it, or start over with --restart'
   )
   assert train_and_evaluate(resized, workdir)['workers'] == 4
 
