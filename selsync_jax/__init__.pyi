@@ -34,6 +34,7 @@ from .sync.change import MeasureState as MeasureState
 from .sync.consensus import AXIS as AXIS
 from .sync.consensus import consensus as consensus
 from .sync.consensus import synchronize as synchronize
+from .sync.copies import parameter_copies as parameter_copies
 from .sync.decision import decision as decision
 from .sync.delay import delayed as delayed
 from .sync.delay import eager_outer as eager_outer
@@ -44,7 +45,6 @@ from .sync.exchange import groups as groups
 from .sync.fda import fda as fda
 from .sync.fda import FDAState as FDAState
 from .sync.fragments import fragments as fragments
-from .sync.held import held_parameters as held_parameters
 from .sync.inner import in_use as in_use
 from .sync.lazy import lazy as lazy
 from .sync.leaves import Leaves as Leaves

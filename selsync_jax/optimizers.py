@@ -370,7 +370,7 @@ def if_finite(
     new, after = optimizer.update(updates, state, params, **extra)
     new = optax.tree.where(finite, new, optax.tree.zeros_like(new))
     kept = jax.tree.map(
-      # An array that is handed on stays the same object, see `sync.held`.
+      # An array that is handed on stays the same object, see `sync.copies`.
       lambda x, y: x if x is y else jnp.where(finite, y, x),
       *(state, after),
     )

@@ -166,7 +166,7 @@ def _check(config: ml_collections.ConfigDict, session: Session) -> None:
 
 def _check_held(config: ml_collections.ConfigDict, problem: Problem) -> None:
   """Raises `ConfigError` if an average would be undone by the next update."""
-  names, method = problem.held.names, config.sync.method
+  names, method = problem.copies.names, config.sync.method
   if names and method not in methods.WITHOUT_AVERAGES:
     raise ConfigError(
       f'config.optimizer.name={config.optimizer.name!r}: {method} does not '

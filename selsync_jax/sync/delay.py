@@ -221,7 +221,7 @@ def _combined(function: Any, *trees: Any, updates: Any = None) -> Any:
   """Maps a function of floating-point leaves, in float32 at least.
 
   The other leaves are those of the first tree. A result that is not of `params`
-  or `held` is not below 0 where no argument is: a variance might be, by
+  or `copies` is not below 0 where no argument is: a variance might be, by
   extrapolation. `updates`, of any sign, are a last argument.
   """
   is_mixed = isinstance(trees[0], Mapping) and 'params' in trees[0]
@@ -231,7 +231,7 @@ def _combined(function: Any, *trees: Any, updates: Any = None) -> Any:
       return first
     leaves = [flat.wide(jnp.asarray(leaf)) for leaf in (first, *others)]
     new = function(*leaves)
-    if not is_mixed or path[0].key in ('params', 'held'):
+    if not is_mixed or path[0].key in ('params', 'copies'):
       return new.astype(first.dtype)
     given = leaves[: len(trees)]
     positive = jnp.all(jnp.stack([jnp.min(leaf) for leaf in given]) >= 0)

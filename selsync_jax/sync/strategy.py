@@ -59,9 +59,9 @@ class Strategy(NamedTuple):
   ) -> tuple[Collective, ...]:
     """Returns every collective that the parts issue.
 
-    `shared`, which is `{'params', 'model_state'}`, and `held` if the optimizer
-    holds parameters, and the rest of its state, `opt_state`, are those of one
-    worker, or their shapes.
+    `shared` is `{'params', 'model_state'}`, with `copies` if the optimizer
+    holds parameters. It and the rest of the optimizer's state, `opt_state`, are
+    those of one worker, or their shapes.
     """
     params = shared['params']
     return (

@@ -30,7 +30,7 @@ from selsync_jax.runs import initial
 from selsync_jax.runs import ledger
 from selsync_jax.runs import weights
 from selsync_jax.runs.source import Source
-from selsync_jax.sync.held import held_parameters
+from selsync_jax.sync.copies import parameter_copies
 from selsync_jax.sync.leaves import Leaves
 from selsync_jax.training.settings import Settings
 
@@ -99,9 +99,9 @@ class Problem:
     return Leaves(tuple(n for n, _ in found), tuple(i for _, i in found))
 
   @functools.cached_property
-  def held(self) -> Leaves:
+  def copies(self) -> Leaves:
     """The parameters that the optimizer holds in its own state."""
-    return held_parameters(self.optimizer, self.shapes['params'])
+    return parameter_copies(self.optimizer, self.shapes['params'])
 
   @functools.cached_property
   def fingerprint(self) -> dict[str, Any]:

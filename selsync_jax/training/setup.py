@@ -82,7 +82,7 @@ class Setup:
       self.problem.optimizer,
       self.plan.config.ema_decay,
       self.problem.frozen,
-      self.problem.held,
+      self.problem.copies,
     )
 
   @functools.cached_property

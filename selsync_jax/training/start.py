@@ -201,10 +201,10 @@ def resize(
   optimizer = move_schedules(
     resized('opt_state', OPTIMIZER_STATE[rule]), lambda count: steps
   )
-  held, frozen = fresh.held, fresh.frozen
-  copies = resizing.mean(held.take(saved.opt_state), None, workers, step)
+  copies, frozen = fresh.copies, fresh.frozen
+  moved = resizing.mean(copies.take(saved.opt_state), None, workers, step)
   same = resizing.first(frozen.take(saved.params), None, workers, step)
-  optimizer = held.put(optimizer, copies)
+  optimizer = copies.put(optimizer, moved)
   params = frozen.put(resized('params', resizing.mean), same)
   return fresh.replace(
     step=steps,

@@ -53,7 +53,7 @@ class TrainState(flax.struct.PyTreeNode):
   ema: Any  # The moving average of the parameters; `()` if there is none.
   # Parameters that the optimizer never changes, and those that it holds.
   frozen: Leaves = flax.struct.field(pytree_node=False)
-  held: Leaves = flax.struct.field(pytree_node=False)
+  copies: Leaves = flax.struct.field(pytree_node=False)
 
   @property
   def trained(self) -> Any:
@@ -64,24 +64,24 @@ class TrainState(flax.struct.PyTreeNode):
   def shared(self) -> dict[str, Any]:
     """Everything that workers average: trained parameters and model state.
 
-    Parameters that the optimizer holds are there under `held`.
+    Parameters that the optimizer holds are there under `copies`.
     """
     shared = {'params': self.trained, 'model_state': self.model_state}
-    held = self.held.take(self.opt_state)
-    return shared | ({'held': held} if held else {})
+    copies = self.copies.take(self.opt_state)
+    return shared | ({'copies': copies} if copies else {})
 
   def with_shared(self, shared: Mapping[str, Any]) -> 'TrainState':
     """Returns the state with these values of `shared`."""
     return self.replace(
       params=self.frozen.put_rest(self.params, shared['params']),
       model_state=shared.get('model_state', self.model_state),
-      opt_state=self.held.put(self.opt_state, shared.get('held', ())),
+      opt_state=self.copies.put(self.opt_state, shared.get('copies', ())),
     )
 
   @property
   def moments(self) -> Any:
     """The optimizer's state without parameters that it holds."""
-    return self.held.rest(self.opt_state)
+    return self.copies.rest(self.opt_state)
 
   @property
   def scored(self) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def init_state(
   optimizer: optax.GradientTransformation,
   ema_decay: float | None = None,
   frozen: Leaves = NONE,
-  held: Leaves = NONE,
+  copies: Leaves = NONE,
 ) -> TrainState:
   """Returns one worker's state before the first step."""
   trained = frozen.rest(params)
@@ -114,7 +114,7 @@ def init_state(
     moments_state=(),
     ema=() if ema_decay is None else flat.wide(params),
     frozen=frozen,
-    held=held,
+    copies=copies,
   )
   return state.replace(
     averager_state=strategy.averager.init(strategy.averaged(state.shared)),
@@ -309,7 +309,7 @@ def _synchronization(strategy, optimizer, check_every):
 
   def synchronize(sync, state):
     changing = [*always]
-    if state.held.names or strategy.optimizer_state.changes:
+    if state.copies.names or strategy.optimizer_state.changes:
       changing += ['opt_state']
 
     def average(changed):
@@ -320,11 +320,11 @@ def _synchronization(strategy, optimizer, check_every):
       new = new.with_shared(shared)
       new = new.replace(averager_state=averager_state, syncs=new.syncs + 1)
       if strategy.optimizer_state.changes:
-        fresh = state.held.rest(optimizer.init(new.params))
+        fresh = state.copies.rest(optimizer.init(new.params))
         moments, moments_state = strategy.optimizer_state.apply(
           new.moments, fresh, new.moments_state
         )
-        opt_state = state.held.put_rest(new.opt_state, moments)
+        opt_state = state.copies.put_rest(new.opt_state, moments)
         new = new.replace(opt_state=opt_state, moments_state=moments_state)
       unequal = jnp.int32(-1)
       if check_every and strategy.keeps_replicas_equal:

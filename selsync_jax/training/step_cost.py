@@ -19,8 +19,8 @@ import optax
 
 from selsync_jax import methods
 from selsync_jax.models import tasks
+from selsync_jax.sync.copies import parameter_copies
 from selsync_jax.sync.delay import delayed
-from selsync_jax.sync.held import held_parameters
 from selsync_jax.sync.leaves import Leaves
 from selsync_jax.sync.leaves import NONE
 from selsync_jax.sync.network import Network
@@ -182,12 +182,12 @@ def _parts(
 ) -> tuple[Any, Any]:
   """Returns the shapes of what workers average, and of the moments."""
   params = shapes['params']
-  held = held_parameters(optimizer, params)
+  copies = parameter_copies(optimizer, params)
   opt_state = jax.eval_shape(optimizer.init, params)
   shared = shapes | {'params': frozen.rest(params)}
-  if held.names:
-    shared |= {'held': held.take(opt_state)}
-  return shared, held.rest(opt_state)
+  if copies.names:
+    shared |= {'copies': copies.take(opt_state)}
+  return shared, copies.rest(opt_state)
 
 
 def given(

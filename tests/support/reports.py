@@ -84,6 +84,6 @@ REPORTS = [
   Report(
     *('OptimalFoundation/nadir', 61),
     'A schedule-free optimizer holds other parameters than those it trains.',
-    'tests/sync/held_test.py::test_what_an_optimizer_holds_is_named',
+    'tests/sync/copies_test.py::test_what_an_optimizer_holds_is_named',
   ),
 ]

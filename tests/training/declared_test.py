@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import selsync_jax as ss
-from selsync_jax.sync.held import held_parameters
+from selsync_jax.sync.copies import parameter_copies
 from selsync_jax.sync.leaves import Leaves
 from selsync_jax.sync.leaves import NONE
 from selsync_jax.training import declared
@@ -90,8 +90,10 @@ def own_wire():
 def check(trigger, averager, optimizer=None, *, frozen=NONE, **parts):
   optimizer = optimizer or optax.sgd(0.1)
   strategy = ss.Strategy(trigger, averager, **parts)
-  held = held_parameters(optimizer, SHARED)
-  state = init_state(SHARED, {}, strategy, optimizer, frozen=frozen, held=held)
+  copies = parameter_copies(optimizer, SHARED)
+  state = init_state(
+    SHARED, {}, strategy, optimizer, frozen=frozen, copies=copies
+  )
   declared.check_sends(strategy, state, N)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.devices import mappers
-from selsync_jax.sync.held import held_parameters
+from selsync_jax.sync.copies import parameter_copies
 from selsync_jax.sync.leaves import Leaves
 from selsync_jax.training.start import resize
 from selsync_jax.training.step import init_state
@@ -57,7 +57,7 @@ def with_masters(inner):
   ],
 )
 def test_what_an_optimizer_holds_is_named(optimizer, params, names):
-  assert [*held_parameters(optimizer, params).names] == names
+  assert [*parameter_copies(optimizer, params).names] == names
 
 
 def test_no_update_is_compiled_to_find_what_an_optimizer_holds():
@@ -68,19 +68,19 @@ def test_no_update_is_compiled_to_find_what_an_optimizer_holds():
     return FREE.update(grads, state, params)
 
   watched = optax.GradientTransformation(FREE.init, update)
-  assert [*held_parameters(watched, PARAMS).names] == ['z/b', 'z/w']
+  assert [*parameter_copies(watched, PARAMS).names] == ['z/b', 'z/w']
   jax.effects_barrier()
   assert not ran
 
 
 def test_what_is_taken_out_of_the_state_is_put_back():
-  held, state = held_parameters(FREE, PARAMS), FREE.init(PARAMS)
-  taken = held.take(state)
+  copies, state = parameter_copies(FREE, PARAMS), FREE.init(PARAMS)
+  taken = copies.take(state)
   jax.tree.map(np.testing.assert_array_equal, taken, jax.tree.leaves(state.z))
-  new = held.put(state, [x + 1 for x in taken])
+  new = copies.put(state, [x + 1 for x in taken])
   np.testing.assert_array_equal(new.z['w'], PARAMS['w'] + 1)
-  assert held.rest(new).z == {'b': None, 'w': None}
-  again = held.put_rest(new, held.rest(state))
+  assert copies.rest(new).z == {'b': None, 'w': None}
+  again = copies.put_rest(new, copies.rest(state))
   jax.tree.map(np.testing.assert_array_equal, again, new)
 
 
@@ -109,8 +109,8 @@ def test_an_average_in_the_trainer_outlasts_the_next_update(averager, policy):
   """With equal gradients: those of one target, from the same parameters."""
   optimizer = optax.contrib.schedule_free_sgd(0.1)
   strategy = ss.Strategy(ss.every(4), averager, optimizer_state=policy)
-  held = held_parameters(optimizer, PARAMS)
-  start = init_state(PARAMS, {}, strategy, optimizer, held=held)
+  copies = parameter_copies(optimizer, PARAMS)
+  start = init_state(PARAMS, {}, strategy, optimizer, copies=copies)
   mapper = mappers.Vmap(4)
   step = mapper.map_workers(train_step(drift, strategy, optimizer, seed=0))
   state = mapper.replicate(lambda: start)
@@ -119,13 +119,13 @@ def test_an_average_in_the_trainer_outlasts_the_next_update(averager, policy):
     state, _ = step(state, targets if i < 4 else jnp.ones(4))
     if i == 2:
       assert spread(state.params) > 0.1
-  assert spread(state.params) == spread(held.take(state.opt_state)) == 0
+  assert spread(state.params) == spread(copies.take(state.opt_state)) == 0
 
 
 def test_what_is_held_counts_as_sent():
   strategy = ss.Strategy(ss.every(4), ss.mean())
-  held = held_parameters(FREE, PARAMS)
-  state = init_state(PARAMS, {}, strategy, FREE, held=held)
+  copies = parameter_copies(FREE, PARAMS)
+  state = init_state(PARAMS, {}, strategy, FREE, copies=copies)
   (collective,) = strategy.sends(state.shared, 4, state.moments)
   assert collective.nbytes == 2 * 8 * 4
 
@@ -164,12 +164,12 @@ def test_frozen_parameters_keep_their_bits_and_do_not_travel(strategy):
 
 def test_another_number_of_workers_gets_the_mean_of_copies_and_frozen_bits():
   strategy = ss.Strategy(ss.every(2), ss.mean())
-  held, frozen = held_parameters(FREE, PARAMS), Leaves(('w',), (1,))
-  start = init_state(PARAMS, {}, strategy, FREE, frozen=frozen, held=held)
+  copies, frozen = parameter_copies(FREE, PARAMS), Leaves(('w',), (1,))
+  start = init_state(PARAMS, {}, strategy, FREE, frozen=frozen, copies=copies)
   saved = mappers.Vmap(3).stack(start)
   rows = jnp.arange(3.0)[:, None]
-  copies = [x + rows if x.ndim == 2 else x for x in held.take(saved.opt_state)]
-  saved = saved.replace(opt_state=held.put(saved.opt_state, copies))
+  moved = [x + rows if x.ndim == 2 else x for x in copies.take(saved.opt_state)]
+  saved = saved.replace(opt_state=copies.put(saved.opt_state, moved))
   fresh = mappers.Vmap(2).stack(start)
   new = resize(saved, fresh, strategy, range(2), 'clone', 10)
   np.testing.assert_array_equal(new.opt_state.z['b'], np.ones((2, 2)))

@@ -20,7 +20,7 @@ _MARK = 95 / 256
 """A value that bfloat16 holds, and that no optimizer starts a moment with."""
 
 
-def held_parameters(
+def parameter_copies(
   optimizer: optax.GradientTransformation,
   params: Any,
   *,
@@ -44,10 +44,10 @@ def held_parameters(
     >>> import jax.numpy as jnp, optax
     >>> import selsync_jax as ss
     >>> params = {'w': jnp.zeros(3)}
-    >>> ss.held_parameters(optax.adam(0.1), params).names
+    >>> ss.parameter_copies(optax.adam(0.1), params).names
     ()
     >>> tx = optax.contrib.schedule_free(optax.sgd(0.1), learning_rate=0.1)
-    >>> ss.held_parameters(tx, params).names
+    >>> ss.parameter_copies(tx, params).names
     ('z/w',)
   """
   state = jax.eval_shape(optimizer.init, params)
