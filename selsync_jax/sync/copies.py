@@ -106,15 +106,11 @@ def _follow(optimizer: Any, shapes: Any, axis_name: str) -> list[bool]:
       after = [None] * len(before)
     handed_on[:] = [x is y for x, y in zip(before, after, strict=True)]
 
-  def equal():
-    return [
-      jnp.all(x == _MARK) if flat.is_float(x) else jnp.bool(False)
-      for x in jax.tree.leaves(optimizer.init(filled()))
-    ]
-
   # The trigger in a chain may vote. To compile an update can take seconds.
   jax.eval_shape(jax.vmap(update, axis_name=axis_name), jnp.zeros(1))
   with jax.ensure_compile_time_eval():
-    found = jax.jit(equal)()
-  pairs = zip(found, handed_on, strict=True)
-  return [bool(np.asarray(x)) and not handed for x, handed in pairs]
+    started = jax.tree.leaves(optimizer.init(filled()))
+  return [
+    flat.is_float(x) and bool((np.asarray(x) == _MARK).all()) and not handed
+    for x, handed in zip(started, handed_on, strict=True)
+  ]
