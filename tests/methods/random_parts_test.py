@@ -113,7 +113,13 @@ def start(method, given):
   return strategy, state
 
 
-@pytest.mark.parametrize('seed', range(40))
+@pytest.mark.parametrize(
+  'seed',
+  [
+    *range(10),
+    *(pytest.param(i, marks=pytest.mark.slow) for i in range(10, 40)),
+  ],
+)
 def test_a_random_composition_is_right_or_refused_in_one_line(seed):
   method, given = composition(seed)
   try:

@@ -67,13 +67,18 @@ def test_a_schedule_of_multi_steps_may_end_accumulation():
 @pytest.mark.parametrize(
   'trigger',
   [
-    ss.selsync(0.3),
-    ss.selsync(0.3, lag=1),
-    ss.selsync(0.3, vote_every=2),
     ss.budgeted(ss.selsync(0.3), lssr=0.5),
     ss.any_of(ss.selsync(0.3), ss.at_least_every(4)),
-    ss.at_most_every(3, trigger=ss.selsync(0.3)),
-    ss.every(2),
+    *(
+      pytest.param(trigger, marks=pytest.mark.slow)
+      for trigger in (
+        ss.selsync(0.3),
+        ss.selsync(0.3, lag=1),
+        ss.selsync(0.3, vote_every=2),
+        ss.at_most_every(3, trigger=ss.selsync(0.3)),
+        ss.every(2),
+      )
+    ),
   ],
   ids=str,
 )
