@@ -1,4 +1,4 @@
-"""The source of what users register, as digests that identify it.
+"""Digests that identify the source of registered objects.
 
 A run is trained by the code of its model, data set, task and method, and is
 another run once that code is edited. There is a digest of each statement at the
@@ -46,7 +46,7 @@ class _Statement(NamedTuple):
 
   lines: range
   text: str
-  names: frozenset[str]  # What it defines or changes; otherwise its text.
+  names: frozenset[str]  # Those that it defines or changes, or else its text.
   mentions: frozenset[str]
 
 
@@ -141,7 +141,7 @@ def _parse(source: str) -> _Module:
 
 
 def _modules(node: ast.AST) -> Iterator[str]:
-  """Yields the names of an import that may be those of modules."""
+  """Yields the names in an import that may be modules."""
   if isinstance(node, ast.Import):
     yield from (alias.name for alias in node.names)
   elif isinstance(node, ast.ImportFrom):
@@ -212,7 +212,7 @@ def _names(node: ast.stmt) -> Iterator[str]:
 def _imported(module: str, file: str) -> Iterator[tuple[str, str]]:
   """Yields the modules that a file imports anywhere, with their files.
 
-  Libraries are left out, and so is what cannot be found.
+  Libraries and modules that cannot be found are left out.
   """
   is_package = file.endswith('__init__.py')
   package = module if is_package else module.rpartition('.')[0]

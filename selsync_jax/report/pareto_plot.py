@@ -69,7 +69,7 @@ def _marks(
 ) -> tuple[list[figure.Mark], list[figure.Name]]:
   """Returns the front, then the mean and the seeds of each method; and names.
 
-  Those of the front come first, then those of the best.
+  Names of the front come first, then names of the best methods.
   """
   means = [(entry.mean(cost), entry.mean(field)) for entry in entries]
   front = sorted(pareto(means, higher_is_better))

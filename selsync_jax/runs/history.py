@@ -304,7 +304,7 @@ class Trial(NamedTuple):
 
   @property
   def changes(self) -> list[str]:
-    """Differences of this trial's code from that of the run in the workdir."""
+    """Differences of this trial's code from the code of the run in the workdir."""
     with contextlib.suppress(files.DamagedFile):
       return fingerprint.differences(self.workdir, {**self.code})
     return []

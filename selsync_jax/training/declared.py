@@ -106,7 +106,7 @@ def check_sends(strategy: Strategy, state: Any, workers: int) -> None:
   def optimizer_state(s):
     return policy.apply(s.moments, s.moments, s.moments_state)
 
-  # What each works on, and whether it runs at synchronizations alone.
+  # The tree of each part, and whether it runs at synchronizations alone.
   for function, tree, at_sync in (
     (trigger, state.trained, False),
     (reducer, state.trained, False),

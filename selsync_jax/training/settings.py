@@ -31,7 +31,7 @@ from selsync_jax.runs import records
 from selsync_jax.runs import source
 from selsync_jax.runs import writers
 
-METHOD = 'code.method'  # No other source is that of what is trained.
+METHOD = 'code.method'  # It does not change what is trained.
 _TASK = 'code.task.'  # Before a task's name.
 # Sections whose constructors have further fields.
 _OPEN = ('data.', 'model.', 'optimizer.', 'schedule.', 'sync.', 'cluster.')
@@ -49,7 +49,7 @@ class Settings(NamedTuple):
   # method.
   method: methods.BoundStrategy | None
   source: source.Source | None  # Where weights come from, if not by the seed.
-  # The source of what users have registered, for the fingerprint of a run.
+  # Digests of registered source, for the fingerprint of a run.
   code: dict[str, Any]
 
   @property
@@ -58,7 +58,7 @@ class Settings(NamedTuple):
     return self.optimizer.arguments['learning_rate']
 
   def code_of(self, task: str) -> dict[str, Any]:
-    """Returns `code` without that of tasks other than the data's."""
+    """Returns `code`, with one task alone."""
     others = {f'{_TASK}{name}' for name in tasks.TASKS if name != task}
     return {kind: c for kind, c in self.code.items() if kind not in others}
 

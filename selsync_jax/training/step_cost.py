@@ -149,7 +149,7 @@ class Measurement(NamedTuple):
 
   seconds: float  # Their median, without the first step, which compiles.
   quartiles: tuple[float, float] | None  # `None` if it was not measured.
-  shared: Any  # The shapes of what workers average, see `TrainState.shared`.
+  shared: Any  # The shapes of the averaged tree, see `TrainState.shared`.
   opt_state: Any  # The shapes of the rest of the optimizer's state.
   steps_per_epoch: int
 
@@ -180,7 +180,7 @@ def _parts(
   optimizer: optax.GradientTransformation,
   frozen: Leaves = NONE,
 ) -> tuple[Any, Any]:
-  """Returns the shapes of what workers average, and of the moments."""
+  """Returns the shapes of the averaged tree and of the moments."""
   params = shapes['params']
   copies = parameter_copies(optimizer, params)
   opt_state = jax.eval_shape(optimizer.init, params)
