@@ -154,18 +154,17 @@ def plan(
     'lssr': (flags.lssr, lssr),
     'steps_per_epoch': (flags.whole(1), steps_per_epoch),
   }
+  read = {}
   for name, (check, value) in checks.items():
     try:
-      check(str(value))
+      read[name] = check(str(value))
     except ValueError as error:
       raise ConfigError(f'{name}={value!r}: {error}') from error
   from selsync_jax import methods
   from selsync_jax.sync import network
   from selsync_jax.training import step_cost
 
-  links = network.Network(
-    workers, flags.bandwidth(bandwidth), flags.latency(latency)
-  )
+  links = network.Network(workers, read['bandwidth'], read['latency'])
   costs, _ = step_cost.costs(
     {name: {'method': name} for name in methods.METHODS},
     methods.Context(steps_per_epoch, seed=0),

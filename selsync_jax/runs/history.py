@@ -304,7 +304,7 @@ class Trial(NamedTuple):
 
   @property
   def changes(self) -> list[str]:
-    """Differences of this trial's code from the code of the run in the workdir."""
+    """Differences between this trial's code and the code of its run."""
     with contextlib.suppress(files.DamagedFile):
       return fingerprint.differences(self.workdir, {**self.code})
     return []

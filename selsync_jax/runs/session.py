@@ -86,11 +86,12 @@ class Session(contextlib.ExitStack):
     self._fingerprint, self._changes = found, []
     if self.record is None:
       found = fingerprint.without_code(found)
-    mends = any(self.workdir.glob('error*.txt'))
+    # The first process soon removes them.
+    mends = processes.json_from_first(any(self.workdir.glob('error*.txt')))
     try:
       if not self._restart:
-        changes = fingerprint.check(self.workdir, found, accept, mends)
-        self._changes = changes
+        about = self.workdir, found, accept, mends
+        self._changes = fingerprint.check(*about)
     except ConfigError as error:
       raise ConfigError(f'{error}, or --restart') from error
     except files.DamagedFile as error:

@@ -93,10 +93,10 @@ def check(config: Config) -> Settings:
 
 
 def _code(config: ml_collections.ConfigDict) -> dict[str, Any]:
-  """Returns the digests of source that users have registered, by its kind.
+  """Returns the digests of registered source, by its kind.
 
-  Only the data, which are not open yet, know the task: any may be it. A run
-  records `code_of` its task.
+  All tasks are in it, because the data name the task and are not open yet. A
+  run records `code_of` its task.
   """
   found = {
     METHOD: methods.METHODS.code(config.sync.method),
