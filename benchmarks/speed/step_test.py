@@ -14,6 +14,7 @@ def decoder():
   return step.measure('stdlib_gpt', tiny=True, dtype=None, steps=1)
 
 
+@pytest.mark.slow
 def test_parameters_and_memory_are_those_of_the_step(decoder):
   # Width 64, 256 bytes in and out, two layers: see COUNTS in models_test.py.
   layer = 64 * 256 + 3 * 64 * 172 + 2 * 64

@@ -247,6 +247,7 @@ def test_a_silent_process_is_lost_after_the_timeout(
   peer.die()
 
 
+@pytest.mark.slow
 def test_a_process_that_wakes_in_time_is_not_missed(
   meet_peer, ends, monkeypatch
 ):

@@ -214,7 +214,10 @@ with ss.join(f'localhost:{port}', 2, process, timeout=30):
 """
 
 
-@pytest.mark.parametrize('first', ['collectives', 'coordination'])
+@pytest.mark.parametrize(
+  'first',
+  ['collectives', pytest.param('coordination', marks=pytest.mark.slow)],
+)
 def test_what_breaks_first_does_not_hide_who_is_gone(first):
   """The processes join and need no TensorFlow."""
   port = str(live_runs.free_port())

@@ -243,6 +243,7 @@ def test_what_it_takes_to_repeat_it_is_kept(compared):
     assert session['versions']['jax'] and session['command'] and session['code']
 
 
+@pytest.mark.slow
 def test_a_finished_run_keeps_the_versions_that_trained_it(
   compared, data_dir, tmp_path
 ):
@@ -273,6 +274,7 @@ def test_the_table_is_inserted_between_markers(compared, readme):
   )
 
 
+@pytest.mark.slow
 def test_compare_in_python_returns_what_the_command_writes(
   compared, data_dir, tmp_path, capsys
 ):

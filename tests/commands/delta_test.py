@@ -43,6 +43,7 @@ def suggested(tmp_path_factory, data_dir, perceptron):
   return out, '\n'.join(map(str, lines))
 
 
+@pytest.mark.slow
 def test_a_fresh_run_reaches_the_wanted_lssr(suggested, tmp_path, data_dir):
   _, output = suggested
   config = digits.get_config()

@@ -160,6 +160,7 @@ def test_what_a_process_leaves_behind_does_not_hold_launch():
   assert done.returncode == 3
 
 
+@pytest.mark.slow
 def test_processes_end_with_a_launch_that_is_killed():
   code = 'import os, time; print(os.getpid(), flush=True); time.sleep(100)'
   command = [*live_runs.LAUNCH, '--processes=1', '--', sys.executable, '-c']

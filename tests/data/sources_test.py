@@ -106,6 +106,7 @@ def test_the_stdlib_text_is_the_librarys_each_file_in_one_split():
     assert share > 0.05
 
 
+@pytest.mark.slow
 def test_each_kind_of_text_has_its_share_of_every_split():
   dataset = python_text(bptt=50)
   assert dataset.num_classes == 256

@@ -109,6 +109,7 @@ def test_a_split_that_cannot_be_shared_is_refused_before_it_is_read(
     dataset._replace(splits=splits).assigned(assignment).check(batch)
 
 
+@pytest.mark.slow
 def test_step_k_on_one_process_of_several_is_what_one_process_sees(
   source, shards
 ):

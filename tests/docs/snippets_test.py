@@ -24,6 +24,9 @@ SNIPPETS = {
   for line, text in blocks(page, 'python')
 }
 
+# Those that train a run.
+RUNS = {p: text for p, text in SNIPPETS.items() if 'run = ss.train(' in text}
+QUICK = {p: text for p, text in SNIPPETS.items() if p not in RUNS}
 # Appended to a loop that has made its state.
 KEYS = """
 for leaf in jax.tree.leaves(state):
@@ -59,17 +62,23 @@ print(json.dumps(said))
 
 @pytest.fixture(scope='module')
 def printed(short_run, tmp_path_factory):
-  """What `SNIPPETS` and `LOOPS` print, in a folder with a short run."""
+  """What `QUICK` and `LOOPS` print, in a folder with a short run."""
   folder = tmp_path_factory.mktemp('reader')
   (folder / 'runs').mkdir()
   (folder / 'runs' / 'digits-selsync').symlink_to(short_run.workdir)
-  return say(SNIPPETS | LOOPS, folder, '-W', 'error')
+  return say(QUICK | LOOPS, folder, '-W', 'error')
 
 
 @pytest.fixture(scope='module')
 def said(printed):
-  """What each snippet prints."""
-  return {place: printed[place] for place in SNIPPETS}
+  """What each of the quick snippets prints."""
+  return {place: printed[place] for place in QUICK}
+
+
+@pytest.fixture(scope='module')
+def runs(tmp_path_factory):
+  """What each of the snippets that train prints."""
+  return say(RUNS, tmp_path_factory.mktemp('trains'), '-W', 'error')
 
 
 def say(snippets, folder, *flags):
@@ -84,10 +93,17 @@ def say(snippets, folder, *flags):
   return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize('snippet', SNIPPETS)
+@pytest.mark.parametrize('snippet', QUICK)
 def test_a_snippet_runs_as_it_stands(snippet, said):
   assert 'Traceback' not in said[snippet], said[snippet]
   assert said[snippet], 'shows nothing'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('snippet', RUNS)
+def test_a_snippet_that_trains_runs_as_it_stands(snippet, runs):
+  assert 'Traceback' not in runs[snippet], runs[snippet]
+  assert runs[snippet], 'shows nothing'
 
 
 @pytest.mark.slow
@@ -180,10 +196,11 @@ def test_what_a_comment_says_that_is_printed_is_printed(said):
       assert comment in said[place]
 
 
-def test_a_fine_tuned_run_says_what_its_weights_are(said):
-  (page,) = (place for place in said if place.startswith('docs/fine-tuning'))
+@pytest.mark.slow
+def test_a_fine_tuned_run_says_what_its_weights_are(runs):
+  (page,) = (place for place in runs if place.startswith('docs/fine-tuning'))
   lines = re.findall('^# (.*)$', SNIPPETS[page], re.M)
-  assert ' '.join(lines) in said[page]
+  assert ' '.join(lines) in runs[page]
 
 
 # An import hook that stands for an environment with jax and optax alone.

@@ -56,6 +56,7 @@ def test_one_that_leaves_hands_over_before_if_there_is_time(
     futures.wait(pool.submit(peers.close) for peers in islands)
 
 
+@pytest.mark.slow
 def test_one_that_is_late_is_waited_for_no_longer_than_the_grace(said, pool):
   """If those who wait are enough to go on."""
 

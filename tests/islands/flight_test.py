@@ -191,6 +191,7 @@ def test_one_of_two_that_do_not_reach_each_other_is_ended(
     oahu.exchange([np.zeros(1)] * 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('fails', ANSWERS)
 def test_who_is_reached_again_stays(fails, accused, monkeypatch):
   """A connection that a network has forgotten is replaced at once."""
@@ -229,6 +230,7 @@ for name in 'ab':
 """
 
 
+@pytest.mark.slow
 def test_a_loop_may_outlive_the_main_thread():
   done = live_runs.run(sys.executable, '-c', LOOPS)
   assert (done.stdout, done.returncode) == ('2.0\n2.0\n', 0), done.stderr

@@ -84,11 +84,14 @@ BY_THE_LINK = ss.Strategy(
 )
 
 
+MORE = 'selsync', 'late', 'gossip'
+
+
 @pytest.mark.parametrize(
   'name',
   [
-    *('selsync', 'late int8', 'DiLoCo'),
-    *(pytest.param(n, marks=pytest.mark.slow) for n in ('late', 'gossip')),
+    *('late int8', 'DiLoCo'),
+    *(pytest.param(n, marks=pytest.mark.slow) for n in MORE),
   ],
 )
 def test_islands_train_as_the_workers_of_one_program(name):
@@ -101,6 +104,7 @@ def test_islands_train_as_the_workers_of_one_program(name):
   )
 
 
+@pytest.mark.slow
 def test_they_do_so_over_a_network():
   strategy = STRATEGIES['late int8']
   with meeting.MeetingPoint(N) as point:

@@ -212,6 +212,7 @@ def becomes(holds):
     time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_accusations_end_when_they_are_taken_back_or_somebody_ends(said, pool):
   with meeting.MeetingPoint(4, minimum=2, say=said.put) as point:
     join = functools.partial(
@@ -299,6 +300,7 @@ def test_one_that_is_killed_in_the_moment_in_which_all_meet_is_missed(
     futures.wait(pool.submit(peers.close) for peers in others)
 
 
+@pytest.mark.slow
 def test_one_that_is_frozen_while_it_prepares_is_dropped(said, pool):
   with meeting.MeetingPoint(3, minimum=2, say=said.put) as point:
     join = functools.partial(

@@ -108,9 +108,8 @@ def simulated(data_dir, tmp_path):
 LATE = {'sync__delay': {'steps': 3, 'own': 0.5, 'ahead': 0.5}}
 
 
-@pytest.mark.parametrize(
-  'fields', [{}, pytest.param(LATE, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('fields', [{}, LATE])
 def test_the_slower_one_rests_in_every_second_step(
   fields, train, simulated, tmp_path
 ):
@@ -149,6 +148,7 @@ def test_the_slower_one_rests_in_every_second_step(
   assert summary['virtual_seconds'] == 2 * read[1]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_at_its_pace(train, tmp_path):
   train(sync__period=4)
   whole = [
@@ -163,6 +163,7 @@ def test_a_run_that_was_stopped_goes_on_at_its_pace(train, tmp_path):
       np.testing.assert_array_equal(left, right, err_msg=name)
 
 
+@pytest.mark.slow
 def test_so_does_a_simulation(simulated, tmp_path):
   fields = {'sync__period': 4, 'sync__delay': {'steps': 4}}
   simulated(**fields)

@@ -118,11 +118,14 @@ def test_an_average_in_which_an_island_ends_is_that_of_the_others(moment):
       )
 
 
+MORE = 'late', 'DiLoCo', 'gossip'
+
+
 @pytest.mark.parametrize(
   'name',
   [
-    *('selsync', 'late'),
-    *(pytest.param(n, marks=pytest.mark.slow) for n in ('DiLoCo', 'gossip')),
+    'selsync',
+    *(pytest.param(n, marks=pytest.mark.slow) for n in MORE),
   ],
 )
 def test_every_kind_of_average_goes_on_with_one_island_less(name):

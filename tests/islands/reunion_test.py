@@ -112,6 +112,7 @@ def names(peers):
   return peers.names
 
 
+@pytest.mark.slow
 def test_a_meeting_point_that_has_become_silent_is_noticed(kept, pool):
   """Its host takes connections, and answers nothing."""
   with kept() as point:
@@ -155,7 +156,9 @@ def test_all_meet_though_the_meeting_point_dies_before_all_hear_that_they_have(
     futures.wait(pool.submit(peers.close) for peers in islands)
 
 
-@pytest.mark.parametrize('comes', [False, True])
+@pytest.mark.parametrize(
+  'comes', [pytest.param(False, marks=pytest.mark.slow), True]
+)
 def test_the_others_go_on_without_one_that_dies_with_the_meeting_point(
   comes, kept, said, pool
 ):

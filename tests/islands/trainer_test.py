@@ -84,14 +84,15 @@ def assert_repeated(folder):
   assert count == len(rounds.read(folder / '0')) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'method, fields',
   [
-    pytest.param('selsync', {}, marks=pytest.mark.slow),
-    pytest.param('selsync', LATE | FOUR, marks=pytest.mark.slow),
-    pytest.param('diloco', {'sync__period': 4}, marks=pytest.mark.slow),
+    ('selsync', {}),
+    ('selsync', LATE | FOUR),
+    ('diloco', {'sync__period': 4}),
     ('selsync', LATE | DEVICES),
-    pytest.param('micro', DEVICES, marks=pytest.mark.slow),
+    ('micro', DEVICES),
   ],
 )
 def test_islands_train_as_the_workers_of_one_program(
@@ -121,6 +122,7 @@ def test_islands_train_as_the_workers_of_one_program(
   assert_repeated(tmp_path / 'islands')
 
 
+@pytest.mark.slow
 def test_they_resume_from_the_newest_checkpoint_that_all_have(
   train, tmp_path, capsys
 ):
@@ -211,6 +213,7 @@ def test_a_rehearsal_that_was_killed_on_one_of_them_is_a_beginning(tmp_path):
     assert [*pool.map(choose, range(2))] == [Choice(-1)] * 2
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_one_for_all_of_them_or_for_none(
   train, tmp_path, data_dir
 ):
@@ -238,6 +241,7 @@ def test_a_finished_run_is_one_for_all_of_them_or_for_none(
         each.result()
 
 
+@pytest.mark.slow
 def test_they_refuse_to_go_on_from_nothing_in_common(train, tmp_path):
   train('selsync', steps=8)
   shutil.rmtree(tmp_path / 'islands' / '1' / 'checkpoints')

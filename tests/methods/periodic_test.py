@@ -64,6 +64,7 @@ def test_fedadagrad_sums_squares_and_begins_with_that_of_tau():
   np.testing.assert_allclose(found[:, 0], steps.cumsum(axis=0), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_muloco_is_muon_inside_and_nesterov_outside():
   config = config_file.load('configs/digits.py:muloco', [])
   inner = config.optimizer.name, config.optimizer.learning_rate

@@ -120,7 +120,11 @@ def images(batch, side):
 
 @pytest.mark.parametrize('train', [False, True], ids=['eval', 'train'])
 @pytest.mark.parametrize(
-  'depth, stem, side', [(18, 'imagenet', 65), (50, 'cifar', 16)]
+  'depth, stem, side',
+  [
+    (18, 'imagenet', 65),
+    pytest.param(50, 'cifar', 16, marks=pytest.mark.slow),
+  ],
 )
 def test_resnet_agrees_with_pytorch(depth, stem, side, train):
   fields = dict(depth=depth, stem=stem, num_filters=4)

@@ -60,6 +60,7 @@ def test_each_span_and_each_event_is_drawn_where_it_was(log):
   }
 
 
+@pytest.mark.slow
 def test_the_report_of_a_run_shows_its_islands(log, tmp_path, capsys):
   workdir = tmp_path / 'run'
   recorded.write_run(workdir, recorded.random_changes(30, 3))

@@ -213,9 +213,8 @@ def test_a_crash_before_the_first_evaluation_is_shown_too(workdir, tmp_path):
   assert '<h1>Not finished: 3 steps, not scored so far</h1>' in shown
 
 
-@pytest.mark.parametrize(
-  'capacity', [pytest.param(None, marks=pytest.mark.slow), 1.0]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('capacity', [None, 1.0])
 def test_a_sparse_run_shows_what_did_not_fit(capacity, tmp_path):
   """With a capacity, messages may be too short; without, they never are."""
   fields = {'capacity': capacity, 'density': 0.01}

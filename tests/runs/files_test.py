@@ -11,6 +11,7 @@ from selsync_jax.runs import files
 SCALARS = st.none() | st.booleans() | st.integers() | st.text()
 
 
+@pytest.mark.slow
 @given(
   st.recursive(SCALARS, lambda x: st.lists(x) | st.dictionaries(st.text(), x))
 )

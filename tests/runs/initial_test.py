@@ -115,6 +115,7 @@ def test_an_asynchronous_run_starts_there_too(source):
   jax.tree.map(np.testing.assert_array_equal, problem.given.arrays, expected)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_needs_no_source_and_a_changed_one_is_noticed(
   source, tmp_path, capsys
 ):

@@ -76,6 +76,7 @@ def test_it_writes_the_rows_and_the_summary_of_the_trainer(workdirs):
   assert untimed(own) == untimed(trainer)
 
 
+@pytest.mark.slow
 def test_a_report_shows_it_alone_and_beside_a_trainers_run(workdirs, tmp_path):
   trainer, mine = workdirs
   expected = history.read(mine).column('loss')

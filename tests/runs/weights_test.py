@@ -249,6 +249,7 @@ def test_bfloat16_survives_but_in_npz_where_it_is_float32(tmp_path):
   assert array.dtype == np.float32 and array.tolist() == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_recomputed_statistics_leave_as_they_were_evaluated(
   tmp_path, normalized
 ):

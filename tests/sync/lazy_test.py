@@ -50,6 +50,7 @@ def lag_wk(xi, history, bits=None, patience=100):
     yield theta[-1], sends
 
 
+@pytest.mark.slow
 def test_all_send_as_soon_as_there_are_other_workers():
   """What was known of those who are gone counts no longer."""
   reducer = lazy.lazy(xi=100.0)

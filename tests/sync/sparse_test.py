@@ -124,7 +124,10 @@ def uneven(steps):
       *(sparse.micro(DENSITY, capacity=128.0), EqualParts()),
       marks=pytest.mark.slow,
     ),
-    (sparse.exdyna(DENSITY, capacity=128.0), Blocks()),
+    pytest.param(
+      *(sparse.exdyna(DENSITY, capacity=128.0), Blocks()),
+      marks=pytest.mark.slow,
+    ),
   ],
   ids=['micro', 'exdyna', 'micro with places', 'exdyna with places'],
 )

@@ -34,6 +34,7 @@ def largest_file(folder):
   return max(folder.rglob('*'), key=lambda p: p.is_file() and p.stat().st_size)
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(
   finished, data_dir, capsys
 ):
@@ -225,6 +226,7 @@ def test_a_crash_in_the_middle_of_a_line_costs_that_line_alone(
   assert [row['loss'] for row in again] == [row['loss'] for row in whole]
 
 
+@pytest.mark.slow
 def test_a_damaged_last_row_changes_no_outcome(
   finished, data_dir, tmp_path, capsys
 ):

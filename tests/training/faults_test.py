@@ -114,6 +114,7 @@ def test_a_workdir_that_can_only_be_read_is_told_before_any_work(
   )
 
 
+@pytest.mark.slow
 # Tensorstore may come back to a loop that orbax has closed.
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
 def test_what_cannot_be_saved_is_told_before_the_first_step(small_disk):

@@ -4,6 +4,8 @@ import json
 import re
 import sys
 
+import pytest
+
 from tests.support import live_runs
 from tests.support.session import ROOT
 
@@ -29,6 +31,7 @@ runpy.run_path(f'{root}/train.py', run_name='__main__')
 STEP = re.compile(r'^\d+\. `(\w+|train\.py)`.*?\]\(\.\./([^)]+)\)', re.M | re.S)
 
 
+@pytest.mark.slow
 def test_the_frames_from_train_to_the_mean_are_those_in_the_docs(tmp_path):
   flags = ['--config=configs/digits.py:local_sgd', '--config.steps=2']
   flags += ['--config.data.backend=numpy', f'--workdir={tmp_path / "run"}']

@@ -110,6 +110,7 @@ def test_more_steps_go_on_where_the_run_ended(finished, data_dir, capsys):
   assert [row['step'] for row in rows(finished)] == list(range(1, 31))
 
 
+@pytest.mark.slow
 def test_every_backend_goes_on_with_the_same_batches(
   finished, tmp_path, data_dir
 ):
@@ -284,6 +285,7 @@ def test_a_run_that_was_moved_aside_may_go_on_beside_the_new_one(tmp_path):
     assert len([*tmp_path.iterdir()]) == 2
 
 
+@pytest.mark.slow
 def test_another_rule_for_what_is_not_finite_changes_no_bit(
   finished, data_dir, tmp_path
 ):
@@ -297,6 +299,7 @@ def test_another_rule_for_what_is_not_finite_changes_no_bit(
     ]
 
 
+@pytest.mark.slow
 def test_restart_on_a_link_moves_what_it_names_and_leaves_the_link(
   tmp_path, data_dir
 ):

@@ -70,6 +70,7 @@ def test_a_record_of_the_same_scale_changes_no_setting():
   assert start.fit(made, less).config.batch_size == 8
 
 
+@pytest.mark.slow
 def test_a_resumed_run_makes_no_state_beside_the_one_it_restores(
   workdir, monkeypatch
 ):
@@ -81,6 +82,7 @@ def test_a_resumed_run_makes_no_state_beside_the_one_it_restores(
   assert summary['steps'] == 6
 
 
+@pytest.mark.slow
 def test_a_run_checks_its_config_and_makes_its_model_once(
   tmp_path, monkeypatch
 ):

@@ -160,6 +160,7 @@ class Varied(nn.Module):
     return nn.Dense(10)(x.reshape(x.shape[0], -1))
 
 
+@pytest.mark.slow
 def test_workers_in_turn_agree_with_all_at_once():
   runs = [Run(Varied(), mapper) for mapper in ('map', 'vmap')]
   in_turn, at_once = (run.train(5) for run in runs)
@@ -187,6 +188,7 @@ def test_in_turn_needs_the_activations_of_one_worker_and_fast_convolutions():
   assert temporary['map'] < temporary['vmap'] / 2
 
 
+@pytest.mark.slow
 def test_a_delayed_average_is_the_same_under_every_mapper():
   averager = ss.delayed(ss.mean(), 2, own=0.5, ahead=0.5)
   seen = []

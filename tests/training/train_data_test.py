@@ -65,9 +65,8 @@ def run(tmp_path, monkeypatch, perceptron):
   return run
 
 
-@pytest.mark.parametrize(
-  'name', ['cifar10', pytest.param('cifar100', marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['cifar10', 'cifar100'])
 def test_an_epoch_of_cifar(name, run, capsys):
   with tfds.testing.mock_data(num_examples=48):
     summary, rows, data = run(

@@ -96,6 +96,7 @@ def test_the_same_seed_gives_the_same_trials(whole, tmp_path):
     assert (tried == params(whole)[: len(tried)]) == same
 
 
+@pytest.mark.slow
 def test_a_search_that_is_killed_goes_on_as_it_would_have(whole, tmp_path):
   """Each trial is begun by a process that is killed, and ended by another."""
   begun = []
