@@ -24,6 +24,7 @@ def test_parameters_and_memory_are_those_of_the_step(decoder):
   assert decoder['seconds'] > 0
 
 
+@pytest.mark.slow
 def test_operations_are_six_a_parameter_and_token_and_attention(decoder):
   tokens, dense = 64, decoder['parameters'] - 256 * 64
   # Scores and sums: two products of all pairs of tokens in each layer.

@@ -54,6 +54,7 @@ def test_a_fresh_run_reaches_the_wanted_lssr(suggested, tmp_path, data_dir):
   assert summary['lssr'] == pytest.approx(0.8, abs=0.1)
 
 
+@pytest.mark.slow
 def test_lssr_over_delta_is_a_table_a_picture_and_a_page(suggested):
   out, output = suggested
   rows = re.findall(r'^ +([\d.]+) +([\d.]+) +([\d.]+)$', output, re.M)

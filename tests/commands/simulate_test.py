@@ -12,6 +12,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 ONLY = 'only `python -m selsync_jax simulate` has virtual time'
 
 
+@pytest.mark.slow
 def test_a_cluster_of_the_command_line_is_simulated(tmp_path, capsys):
   door.run_command(
     [

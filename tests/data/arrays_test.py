@@ -120,6 +120,7 @@ def test_labels_may_fill_their_type(dtype):
   assert counts[:, -1].sum() == 1
 
 
+@pytest.mark.slow
 def test_a_corpus_larger_than_memory_is_read_where_a_batch_needs_it(tmp_path):
   bptt, size = 2**15, 2**37  # In tokens: a sparse file of 256 GiB.
   with open(tmp_path / 'corpus.bin', 'wb') as file:

@@ -232,6 +232,7 @@ def show(browser, workdir, width, mode):
   return browser.open((workdir / 'report.html').as_uri())
 
 
+@pytest.mark.slow
 def test_all_columns_of_a_comparison_are_in_view_on_a_desk(browser, tmp_path):
   cells = {
     'validation accuracy': (0.85, '0.8500 ± 0.0255'),

@@ -260,6 +260,7 @@ def test_recomputed_statistics_leave_as_they_were_evaluated(
     weights.read(tmp_path, 18)
 
 
+@pytest.mark.slow
 def test_a_moving_average_is_what_is_evaluated_and_kept(tmp_path, normalized):
   summary = train(tmp_path, normalized, ema_decay=0.9)
   kept = weights.read(tmp_path, 25).variables

@@ -63,6 +63,7 @@ def test_the_test_split_is_read_once_after_the_last_step(
   assert read.count('test') == 2
 
 
+@pytest.mark.slow
 def test_what_is_on_its_way_after_the_last_step_is_in_the_scores(
   tmp_path, data_dir
 ):

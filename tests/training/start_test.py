@@ -107,6 +107,7 @@ def test_a_run_checks_its_config_and_makes_its_model_once(
     assert (len(made), len(checked)) == (i, i)
 
 
+@pytest.mark.slow
 def test_a_resized_run_reads_its_data_once(workdir, opened):
   train_and_evaluate(config(steps=6, workers=4), workdir)
   assert opened == [4]

@@ -296,6 +296,7 @@ def test_pieces_are_every_kth_example_and_pass_batch_statistics_on():
     )
 
 
+@pytest.mark.slow
 def test_pieces_with_different_numbers_of_tokens_make_the_whole_gradient():
   task, rng = tasks.TASKS['language_modeling'], np.random.default_rng(0)
   inputs, targets = rng.integers(9, size=(2, 8, 5))
