@@ -141,6 +141,9 @@ Probability = Annotated[float, Interval(ge=0, le=1)]
 INT32 = 2**31 - 1
 """The largest whole number that a field may have."""
 
+FLOAT32 = (2 - 2**-23) * 2.0**127
+"""The largest finite number that a field may have: programs have no larger."""
+
 _KINDS: dict[type, str] = {
   int: 'a whole number',
   float: 'a finite number',
@@ -194,6 +197,8 @@ class Rule(NamedTuple):
         raise ValueError(f'must be {range_words(self.limits)}')
     if isinstance(value, int) and abs(value) > INT32:
       raise ValueError(f'must be at most {INT32}')
+    if math.isfinite(value) and abs(value) > FLOAT32:
+      raise ValueError(f'must be at most {FLOAT32:g}')
 
   def _is_kind(self, value: Any) -> bool:
     if self.kind is object:

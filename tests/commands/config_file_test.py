@@ -76,6 +76,8 @@ def test_a_file_that_is_not_text_is_refused_in_one_line(tmp_path):
      'has no such field; Did you mean "momentum" instead of "momentm"?'),
     (['optimizer.momentum=nan'], 'config.optimizer.momentum=nan: must be a '
      'finite number'),
+    (['optimizer.learning_rate=1e300'], 'config.optimizer.learning_rate=1e+300:'
+     ' must be at most 3.40282e+38'),
     (['optimizer.name=dpsgd', 'optimizer.momentum=None'],
      'config.optimizer: dpsgd needs l2_norm_clip, noise_multiplier, seed'),
     (['epochs=2.0'], 'config.schedule.warmup_epochs=3.0: must be below '
