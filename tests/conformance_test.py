@@ -37,7 +37,7 @@ STEPS = 60
 
 
 # Of those that are not slow, the ones that islands run.
-ON_ISLANDS = {'selsync', 'gossip', 'micro', 'local_sgd, late'}
+ON_ISLANDS = {'selsync', 'gossip', 'micro', 'edit, late'}
 
 
 def strategy_of(variant):
@@ -158,15 +158,15 @@ def test_pmap_and_vmap_synchronize_alike_and_agree_to_rounding(variant):
 )
 def test_islands_synchronize_as_the_workers_of_one_program_do(variant):
   toy = Toy(variant)
-  run, under_way = cut(toy.worker), toy.strategy.averager.under_way
+  run, delay = cut(toy.worker), toy.strategy.averager.delay
 
   def island(peers, x, y):
-    if under_way:
-      peers.late = Behind(peers, under_way)
+    if delay:
+      peers.late = Behind(peers, delay)
     state, trajectory = toy.start, []
     for batch in zip(x, y, strict=True):
       state, metrics = run(peers, state, batch)
-      if under_way and metrics['synced']:
+      if delay and metrics['synced']:
         peers.late.depart(state.averager_state)
       trajectory.append(metrics['synced'])
     return state.shared, jnp.stack(trajectory)

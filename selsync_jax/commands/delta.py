@@ -95,7 +95,7 @@ def _check(
       f'--steps={steps}: must be at least {2 * vote_every}, two votes with '
       f'config.sync.vote_every={vote_every}'
     )
-  late = strategy.averager.delay
+  late = strategy.averager.steps_late
   if lssr < 1 - 1 / max(late, 1) - threshold.ROUNDING:
     raise ConfigError(
       f'--lssr={lssr:g}: config.sync.delay allows {1 - 1 / late:.3g} at least, '

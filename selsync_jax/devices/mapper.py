@@ -22,7 +22,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.data.protocol import Batch
 from selsync_jax.data.protocol import Data
 from selsync_jax.devices import arrays
-from selsync_jax.sync.averagers import UnderWay
+from selsync_jax.sync.averagers import Delay
 
 Function = Callable[..., Any]
 Donated = tuple[int, ...]
@@ -144,15 +144,15 @@ class Mapper(abc.ABC):
     Its collectives are over `AXIS`.
     """
 
-  def map_steps(self, step: Function, under_way: UnderWay | None) -> Function:
+  def map_steps(self, step: Function, delay: Delay | None) -> Function:
     """Maps a training step of one worker; it donates the state.
 
     Args:
       step: `step(state, batch) -> (state, metrics)`.
-      under_way: how a delayed mean of its averager travels, for a mapper that
+      delay: that of its averager, for a mapper that
         carries it itself.
     """
-    del under_way
+    del delay
     return self.map_workers(step, donate=(0,))
 
   def alone(self, fn: Function) -> Function:

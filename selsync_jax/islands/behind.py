@@ -20,7 +20,7 @@ from selsync_jax.islands.peers import Regrouped
 from selsync_jax.islands.program import cut
 from selsync_jax.islands.program import Form
 from selsync_jax.islands.program import PLAIN
-from selsync_jax.sync.averagers import UnderWay
+from selsync_jax.sync.averagers import Delay
 
 
 class Behind(Late):
@@ -28,7 +28,7 @@ class Behind(Late):
 
   Args:
     peers: all islands.
-    under_way: the `under_way` of the averager of their steps.
+    delay: that of the averager of their steps.
     form: that of the averager's state.
 
   Attributes:
@@ -37,10 +37,10 @@ class Behind(Late):
     watch: how long they travel.
   """
 
-  def __init__(self, peers: Peers, under_way: UnderWay, form: Form = PLAIN):
+  def __init__(self, peers: Peers, delay: Delay, form: Form = PLAIN):
     self._peers, self._background = peers, peers.channel('behind')
-    self._message = cut(under_way.message, form)
-    self._travel = cut(under_way.travel, form.speaking)
+    self._message = delay.message
+    self._travel = cut(delay.travel, form.speaking)
     self._whole = form.whole
     self._thread = futures.ThreadPoolExecutor(1, 'average')
     self._departed: futures.Future[Any] | None = None
@@ -53,7 +53,7 @@ class Behind(Late):
     Args:
       state: the averager's state after that step.
     """
-    message = self._whole(self._message(self._peers, state))
+    message = self._whole(self._message(state))
     if not self._background:
       return
     departed = self._thread.submit(self._carry, self._background, message)
@@ -65,7 +65,7 @@ class Behind(Late):
   def _carry(self, peers: Peers, message: Any) -> Any:
     peers.meet()
     began = time.perf_counter()
-    mean = self._travel(peers, message)
+    mean = self._travel(peers, *message)
     self.watch.add(time.perf_counter() - began)
     return mean
 

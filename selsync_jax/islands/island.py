@@ -73,8 +73,8 @@ class Island:
     self._step, self._land = cut(step), cut(averager.land)
     self._peers, self._behind, self._taken = peers, None, 0
     self._has_left = False
-    if averager.under_way:
-      peers.late = self._behind = Behind(peers, averager.under_way)
+    if averager.delay:
+      peers.late = self._behind = Behind(peers, averager.delay)
     self._trigger, self._watch, self._ended = trigger, Watch(), 0.0
     with jax.set_mesh(_NO_MESH):
       self._params = params = _plain(_placed_as(params, params))

@@ -37,7 +37,7 @@ from selsync_jax.islands.resuming import Takers
 from selsync_jax.islands.rounds import Rounds
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs.checkpoints import Choice
-from selsync_jax.sync.averagers import UnderWay
+from selsync_jax.sync.averagers import Delay
 from selsync_jax.sync.budget import asks_travel
 from selsync_jax.sync.budget import with_travel
 
@@ -145,11 +145,11 @@ class IslandMapper(Mapper):
 
     return call
 
-  def map_steps(self, step: Function, under_way: UnderWay | None) -> Function:
+  def map_steps(self, step: Function, delay: Delay | None) -> Function:
     """Maps a training step, whose delayed means travel behind the next ones."""
     mapped, behind = self.map_workers(step), None
-    if under_way:
-      behind = Behind(self.peers, under_way, self.form)
+    if delay:
+      behind = Behind(self.peers, delay, self.form)
     self.peers.late = behind
 
     def call(state, batch):

@@ -193,7 +193,7 @@ def _repeated(
   leases, pace = Leases(len(slots)), Pace(len(slots))
   is_free = setup.plan.config.pace == 'free'
   members, batches = [], {}
-  late = setup.strategy.averager.under_way is not None
+  late = setup.strategy.averager.delay is not None
   read = {name: Reader(data, last) for name in slots}
   with futures.ThreadPoolExecutor(len(slots)) as pool:
     for step in range(1, last + 1):
@@ -271,18 +271,16 @@ def _step(
   """
   rows = mapper.form
   step = cut(setup.worker_step(), rows)
-  under_way = setup.strategy.averager.under_way
-  if under_way:
-    message = cut(under_way.message, rows)
-    travel = cut(under_way.travel, rows)
+  delay = setup.strategy.averager.delay
+  travel = cut(delay.travel, rows) if delay else None
 
   def run(peers, batch, state, mean, arrived):
     peers.late = _Arrived(mean) if arrived else None
     state, metrics = step(peers, state, batch)
     peers.late = None  # The next mean has not arrived.
     synced = bool(np.asarray(metrics['synced'])[0])
-    if under_way and synced:
-      mean = travel(peers, message(peers, state.averager_state))
+    if delay and synced:
+      mean = travel(peers, *delay.message(state.averager_state))
     return state, mean, synced
 
   return run

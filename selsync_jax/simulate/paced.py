@@ -24,7 +24,7 @@ from selsync_jax.islands.leases import Reader
 from selsync_jax.islands.pace import KEPT
 from selsync_jax.islands.pace import Pace
 from selsync_jax.simulate.cluster import Cluster
-from selsync_jax.sync.averagers import UnderWay
+from selsync_jax.sync.averagers import Delay
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,9 +75,9 @@ class Paced(Vmap):
       last = [*each]
       yield jax.tree.map(lambda *x: np.concatenate(x), *each)
 
-  def map_steps(self, step: Function, under_way: UnderWay | None) -> Function:
+  def map_steps(self, step: Function, delay: Delay | None) -> Function:
     """Maps a training step; the course goes on with it."""
-    mapped = super().map_steps(step, under_way)
+    mapped = super().map_steps(step, delay)
 
     def call(state, batch):
       state, metrics = mapped(state, batch)

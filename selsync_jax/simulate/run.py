@@ -58,7 +58,7 @@ def simulate(
     made = create_cluster(
       cluster, workers=config.workers, steps=0, seed=config.seed
     )
-    delay = setup.draft(settings).averager.delay
+    delay = setup.draft(settings).averager.steps_late
     mapper = Paced(config.workers, made, delay)
   return train_and_evaluate(
     settings,

@@ -10,6 +10,7 @@ from selsync_jax.config import Count
 from selsync_jax.sync import resizing
 from selsync_jax.sync.averagers import Averager
 from selsync_jax.sync.averagers import check_inside
+from selsync_jax.sync.averagers import WHOLE
 from selsync_jax.sync.part import part
 
 
@@ -47,11 +48,11 @@ def every_kth(k: Count, averager: Averager, between: Averager) -> Averager:
 
   def apply(tree, state):
     def kth(tree, state):
-      tree, own = averager.apply(tree, state.averager)
+      tree, own = averager.average(tree, state.averager)
       return tree, state._replace(averager=own)
 
     def other(tree, state):
-      tree, own = between.apply(tree, state.between)
+      tree, own = between.average(tree, state.between)
       return tree, state._replace(between=own)
 
     state = state._replace(rounds=state.rounds + 1)
@@ -82,13 +83,12 @@ def every_kth(k: Count, averager: Averager, between: Averager) -> Averager:
     apply,
     sends,
     agrees=averager.agrees and between.agrees,
-    whole=averager.whole and between.whole,
+    piece=WHOLE if averager.piece is between.piece is WHOLE else None,
     withholds=averager.withholds or between.withholds,
     rebase=lambda tree, state: state._replace(
       averager=averager.rebase(tree, state.averager)
     ),
     check=check,
-    halves='its two averagers send different messages',
     metrics=metrics,
     resize=resizing.fields(
       rounds=resizing.first, averager=averager.resize, between=between.resize

@@ -47,44 +47,33 @@ class Piece(NamedTuple):
 WHOLE = Piece(lambda tree, state: tree, lambda tree, piece, state: piece)
 
 
-class Halves(NamedTuple):
-  """An averager in two halves, between which a message travels.
-
-  Only `travel` communicates, so steps may pass before it. The tree is that of
-  `start` in both halves, or the piece of it that the averager is about.
+class Delay(NamedTuple):
+  """How an averager is late: its result is applied steps after it was formed.
 
   Attributes:
-    start: `start(tree, state) -> (message, state)`.
-    travel: `travel(message) -> mean`: what all messages amount to.
-    finish: `finish(tree, mean, state) -> (tree, state)`.
-    piece: what they are about.
+    steps: from a synchronization to `arrive`.
+    due: `due(state)`, whether a mean arrives at this step.
+    arrive: `arrive(tree, state) -> (tree, state)`, what runs in place of
+      `apply` at a step that is `due`.
+    depart: `depart(sync, tree, state) -> (departs, state)`, run at every step
+      after that: whether an average departs. It has no communication.
+    land: `land(tree, state) -> tree`, with what is on its way applied.
+    message: `message(state)`, what departs, in the state after that step.
+    travel: `travel(*message) -> arrived`, compiled under the name `TRAVEL`, by
+      which a program that carries averages itself finds it: the averager's
+      whole work, so it may communicate in any number of rounds.
+    forgets: whether a worker loses a part of its progress since the snapshot
+      that was averaged.
   """
 
-  start: Callable[[Any, Any], tuple[Any, Any]]
-  travel: Callable[[Any], Any]
-  finish: Callable[[Any, Any, Any], tuple[Any, Any]]
-  piece: Piece = WHOLE
-
-  def apply(self, tree: Any, state: Any) -> tuple[Any, Any]:
-    """Returns the tree after an average, and the state."""
-    part = self.piece.take(tree, state)
-    message, started = self.start(part, state)
-    part, finished = self.finish(part, self.travel(message), started)
-    return self.piece.put(tree, part, state), finished
-
-
-class UnderWay(NamedTuple):
-  """How a delayed mean travels, for a program that carries it itself.
-
-  Attributes:
-    message: `message(state) -> message`, with the state after the step in which
-      the synchronization began.
-    travel: `travel(message) -> mean`, compiled under the name `TRAVEL`, by
-      which such a program finds it.
-  """
-
-  message: Callable[[Any], Any]
-  travel: Callable[[Any], Any]
+  steps: int
+  due: Callable[[Any], Any]
+  arrive: Callable[[Any, Any], tuple[Any, Any]]
+  depart: Callable[[Any, Any, Any], tuple[Any, Any]]
+  land: Callable[[Any, Any], Any]
+  message: Callable[[Any], tuple[Any, ...]]
+  travel: Callable[..., Any]
+  forgets: bool
 
 
 TRAVEL = 'travel_under_way'
@@ -99,13 +88,12 @@ class Averager(Part):
     apply: `apply(tree, state) -> (tree, state)`, run on all workers at once
       inside one `lax.cond`, after the local update. A loop calls `step`.
     sends: what a synchronization sends.
+    piece: what `apply` is about, of the whole tree; `None` if it is about
+      another piece from call to call, and takes and returns the whole tree.
     agrees: whether the tree is equal on all workers afterwards.
     agrees_late: whether it would be, if the average were not late.
     averages: whether it changes the tree.
     remembers: whether `apply` depends on the trees of earlier calls.
-    whole: whether it averages the whole tree at each call.
-    forgets: whether a worker loses a part of its progress since the snapshot
-      that was averaged.
     withholds: whether its wire does, see `Wire`.
     rebase: `rebase(tree, state) -> state`, with the tree of all workers after
       another averager has moved it on from what `apply` returned.
@@ -113,41 +101,23 @@ class Averager(Part):
     metrics: `metrics(state)`, scalars by name, for the rows of a run.
     resize: the rule for the state of another number of workers; by default
       `resizing.first`.
-    halves: the two halves of `apply`, or why it cannot be delayed.
-    delay: steps from a synchronization to `arrive`.
-    arrive: what runs in place of `apply` if there is a delay, else `None`.
-    due: `due(sync, state)`, whether `when_due` runs at a step; with a delay it
-      is a later step than that of the synchronization.
-    depart: `depart(sync, tree, state) -> (departs, state)`, run at every step
-      after `when_due`: whether a synchronization begins. It has no
-      communication.
-    land: `land(tree, state) -> tree`, with what is on its way applied.
-    under_way: how a delayed mean travels; `None` without a delay.
+    delay: how it is late, if it is.
   """
 
   init: Callable[[Any], Any]
   apply: Callable[..., tuple[Any, Any]]
   sends: traffic.Sends = traffic.sends_all
+  piece: Piece | None = WHOLE
   agrees: bool = True
   agrees_late: bool = False
   averages: bool = True
   remembers: bool = True
-  whole: bool = True
-  forgets: bool = False
   withholds: bool = False
   rebase: Callable[[Any, Any], Any] = lambda tree, state: state
   check: Callable[[int], Any] = lambda workers: None
   metrics: Metrics = lambda state: {}
   resize: resizing.Resize = resizing.first
-  halves: Halves | str = 'it is not written in two halves'
-  delay: int = 0
-  arrive: Callable[..., tuple[Any, Any]] | None = None
-  due: Callable[[Any, Any], Any] = lambda sync, state: sync
-  depart: Callable[[Any, Any, Any], tuple[Any, Any]] = (
-    lambda sync, tree, state: (sync, state)
-  )
-  land: Callable[[Any, Any], Any] = lambda tree, state: tree
-  under_way: UnderWay | None = None
+  delay: Delay | None = None
 
   def __post_init__(self) -> None:
     """Makes `init` refuse leaves that are not arrays, and type its state."""
@@ -160,9 +130,31 @@ class Averager(Part):
     object.__setattr__(self, 'init', checked)
 
   @property
-  def when_due(self) -> Callable[..., tuple[Any, Any]]:
-    """The function of (tree, state) that runs at a step that is `due`."""
-    return self.arrive or self.apply
+  def steps_late(self) -> int:
+    """The steps from a synchronization to its result."""
+    return self.delay.steps if self.delay else 0
+
+  def average(self, tree: Any, state: Any) -> tuple[Any, Any]:
+    """Returns the whole tree after a synchronization, and the state."""
+    take, put = self.piece or WHOLE
+    piece, after = self.apply(take(tree, state), state)
+    return put(tree, piece, state), after
+
+  def due(self, sync: Any, state: Any) -> Any:
+    """Returns whether `when_due` runs at a step; late, if there is a delay."""
+    return self.delay.due(state) if self.delay else sync
+
+  def when_due(self, tree: Any, state: Any) -> tuple[Any, Any]:
+    """Returns the tree and the state after an average that is `due`."""
+    return (self.delay.arrive if self.delay else self.average)(tree, state)
+
+  def depart(self, sync: Any, tree: Any, state: Any) -> tuple[Any, Any]:
+    """Returns whether a synchronization begins at this step, and the state."""
+    return self.delay.depart(sync, tree, state) if self.delay else (sync, state)
+
+  def land(self, tree: Any, state: Any) -> Any:
+    """Returns the tree with what is on its way applied."""
+    return self.delay.land(tree, state) if self.delay else tree
 
   def step(self, sync: Any, tree: Any, state: Any) -> tuple[Any, Any]:
     """Returns the tree and the state after a step of a loop of your own.
@@ -196,7 +188,6 @@ def no_averaging() -> Averager:
     traffic.sends_nothing,
     agrees=False,
     averages=False,
-    halves='it averages nothing',
   )
 
 
@@ -207,17 +198,15 @@ def mean(*, wire: Wire = FLOAT32) -> Averager:
   Args:
     wire: how the mean travels.
   """
-  halves = Halves(wire.start, wire.travel, wire.finish)
   return Averager(
     wire.init,
-    halves.apply,
+    wire.mean,
     wire.sends,
     remembers=not wire.exact,
     withholds=wire.withholds,
     rebase=wire.rebase,
     metrics=wire.metrics,
     resize=wire.resize,
-    halves=halves,
   )
 
 
@@ -235,48 +224,6 @@ def check_inside(averager: Averager) -> None:
     raise ValueError(
       f'averager {averager} averages nothing, so no other averager can hold it'
     )
-
-
-def around(
-  averager: Averager,
-  own: Callable[[Any], Any],
-  keep: Callable[[Any, Any], Any],
-  end: Callable[[Any, Any, Any], tuple[Any, Any]],
-  piece: Piece = WHOLE,
-) -> tuple[Callable[[Any, Any], tuple[Any, Any]], Halves | str]:
-  """Returns `apply` and `halves` of an averager around another one.
-
-  Args:
-    averager: the other one.
-    own: `own(state)`, its state.
-    keep: `keep(state, own)`, the state with its new one.
-    end: `end(tree, own, state) -> (tree, state)`, what follows its average.
-    piece: what its trees are of the whole.
-
-  Raises:
-    ValueError: if the other one is delayed or averages nothing.
-  """
-  check_inside(averager)
-
-  def apply(tree, state):
-    part = averager.apply(piece.take(tree, state), own(state))
-    part, new = end(*part, state)
-    return piece.put(tree, part, state), new
-
-  inner = averager.halves
-  if isinstance(inner, str):
-    return apply, inner
-  if inner.piece is not WHOLE:
-    return apply, f'it holds {averager}, which averages a piece'
-
-  def start(tree, state):
-    message, new = inner.start(tree, own(state))
-    return message, keep(state, new)
-
-  def finish(tree, mean, state):
-    return end(*inner.finish(tree, mean, own(state)), state)
-
-  return apply, Halves(start, inner.travel, finish, piece)
 
 
 class SubsetState(NamedTuple):
@@ -312,28 +259,17 @@ def subset_mean(
   def members(workers):
     return max(1, round(fraction * workers))
 
-  def start(tree, state):
+  def apply(tree, state):
     workers = lax.axis_size(axis_name)
     key = jax.random.fold_in(jax.random.key(seed), state.rounds)
     rank = jax.random.permutation(key, workers)[lax.axis_index(axis_name)]
-    drawn = rank < members(workers)
-    message, started = wire.start(tree, state.wire)
-    started = optax.tree.where(drawn, started, state.wire)
-    return (drawn, message), state._replace(wire=started)
-
-  def travel(message):
-    drawn, message = message
-    count = members(lax.axis_size(axis_name))
-    return wire.travel(message, where=drawn, count=count)
-
-  def finish(tree, mean, state):
-    tree, own = wire.finish(tree, mean, state.wire)
+    count = members(workers)
+    tree, own = wire.mean(tree, state.wire, where=rank < count, count=count)
     return tree, SubsetState(state.rounds + 1, own)
 
-  halves = Halves(start, travel, finish)
   return Averager(
     lambda tree: SubsetState(jnp.int32(0), wire.init(tree)),
-    halves.apply,
+    apply,
     wire.sends,
     remembers=not wire.exact,
     withholds=wire.withholds,
@@ -342,7 +278,6 @@ def subset_mean(
     ),
     metrics=lambda state: wire.metrics(state.wire),
     resize=resizing.fields(rounds=resizing.first, wire=wire.resize),
-    halves=halves,
   )
 
 
@@ -382,7 +317,7 @@ def outer(
       change that.
   """
   check_inside(averager)
-  if not averager.whole:
+  if averager.piece is not WHOLE:
     raise ValueError(
       f'an outer step moves the whole tree, and averager {averager} averages a '
       'piece of it at a time; put the outer step inside: '
@@ -398,7 +333,8 @@ def outer(
     opt_state = optimizer.init(flat.floating(tree))
     return OuterState(tree, opt_state, averager.init(tree))
 
-  def step(average, own, state):
+  def apply(tree, state):
+    average, own = averager.apply(tree, state.averager)
     before = flat.floating(state.consensus)
     gradient = optax.tree.sub(before, flat.floating(average))
     updates, opt_state = optimizer.update(gradient, state.opt_state, before)
@@ -413,18 +349,11 @@ def outer(
     own = averager.rebase(tree, state.averager)
     return state._replace(consensus=tree, averager=own)
 
-  apply, halves = around(
-    averager,
-    lambda state: state.averager,
-    lambda state, own: state._replace(averager=own),
-    step,
-  )
   common = resizing.first if averager.agrees else resizing.mean
   return dataclasses.replace(
     averager,
     init=init,
     apply=apply,
-    halves=halves,
     remembers=True,
     rebase=rebase,
     metrics=lambda state: averager.metrics(state.averager),

@@ -28,8 +28,8 @@ from selsync_jax.config import Probability
 from selsync_jax.sync import flat
 from selsync_jax.sync import resizing
 from selsync_jax.sync.averagers import Averager
+from selsync_jax.sync.averagers import Delay
 from selsync_jax.sync.averagers import mean as mean_of_all
-from selsync_jax.sync.averagers import UnderWay
 from selsync_jax.sync.averagers import WHOLE
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import part
@@ -85,18 +85,21 @@ def delayed(
       for which `own` is 0.
 
   Raises:
-    ValueError: if the averager cannot be split in two halves, or if `ahead` is
-      positive and it averages a piece at a time.
+    ValueError: if the averager averages nothing, is late already, or averages
+      another piece from call to call; or if `ahead` is positive and it averages
+      a piece at a time.
   """
-  halves = of.halves
-  if isinstance(halves, str):
-    raise ValueError(f'averager {of} cannot be delayed: {halves}')
-  if ahead and halves.piece is not WHOLE:
+  why = (of.delay or of.agrees_late) and 'it is late already'
+  why = why or (not of.averages and 'it averages nothing')
+  why = why or (of.piece is None and 'at some calls it averages a piece')
+  if why:
+    raise ValueError(f'averager {of} cannot be delayed: {why}')
+  if ahead and of.piece is not WHOLE:
     raise ValueError(
       f'ahead={ahead}: averager {of} averages a piece at a time, '
       'which has no progress in the round before'
     )
-  start, travel, finish, piece = halves
+  take, put = of.piece
 
   def init(tree):
     state = of.init(tree)
@@ -106,14 +109,14 @@ def delayed(
       asked=jnp.bool(False),
       age=zero,
       span=zero,
-      snapshot=piece.take(tree, state),
+      snapshot=take(tree, state),
       before=tree if ahead else (),
       averager=state,
     )
 
   @jax.jit  # Its name, `TRAVEL`, tells islands what to carry.
-  def travel_under_way(message):
-    return travel(message)
+  def travel_under_way(snapshot, state):
+    return of.apply(snapshot, state)
 
   def apply(tree, state):
     raise ValueError(
@@ -123,10 +126,8 @@ def delayed(
     )
 
   def arrive(tree, state, flown=steps):
-    now = piece.take(tree, state.averager)
-    message, inner = start(state.snapshot, state.averager)
-    mean = travel_under_way(message)
-    mean, inner = finish(state.snapshot, mean, inner)
+    now = take(tree, state.averager)
+    mean, inner = travel_under_way(state.snapshot, state.averager)
     far = flown / state.span.astype(jnp.float32)
 
     def corrected(x, snapshot, mean, *before):
@@ -139,7 +140,7 @@ def delayed(
 
     before = (state.before,) if ahead else ()
     new = _combined(corrected, now, state.snapshot, mean, *before)
-    tree = piece.put(tree, new, state.averager)
+    tree = put(tree, new, state.averager)
     before = mean if ahead else ()
     return tree, state._replace(before=before, averager=inner)
 
@@ -150,7 +151,7 @@ def delayed(
 
     snapshot = lax.cond(
       leaves,
-      lambda: piece.take(tree, state.averager),
+      lambda: take(tree, state.averager),
       lambda: state.snapshot,
     )
     return leaves, DelayedState(
@@ -184,15 +185,16 @@ def delayed(
     steps,
     init=init,
     apply=apply,
-    arrive=arrive,
-    delay=steps,
-    due=lambda sync, state: state.left == 1,
-    depart=depart,
-    land=land,
-    under_way=UnderWay(
-      lambda state: start(state.snapshot, state.averager)[0], travel_under_way
+    delay=Delay(
+      steps,
+      due=lambda state: state.left == 1,
+      arrive=arrive,
+      depart=depart,
+      land=land,
+      message=lambda state: (state.snapshot, state.averager),
+      travel=travel_under_way,
+      forgets=own < 1 and local < 1,
     ),
-    forgets=own < 1 and local < 1,
     resize=resize,
   )
 
@@ -206,7 +208,6 @@ def _late(of: Averager, steps: float, **own: Any) -> Averager:
 
   return dataclasses.replace(
     of,
-    halves='it is late already',
     sends=sends,
     agrees=False,
     agrees_late=of.agrees,

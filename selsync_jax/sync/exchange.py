@@ -25,7 +25,6 @@ import numpy as np
 from selsync_jax.config import Count
 from selsync_jax.sync import flat
 from selsync_jax.sync.averagers import Averager
-from selsync_jax.sync.averagers import Halves
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import means
 from selsync_jax.sync.part import part
@@ -126,31 +125,21 @@ def _exchanging(
   A seed draws the round at random; without one, the rounds take turns.
   """
 
-  def start(tree, state):
-    rounds = len(rounds_of(lax.axis_size(axis_name)))
+  def apply(tree, state):
+    rounds = rounds_of(lax.axis_size(axis_name))
     if seed is None:
-      index = state.rounds % rounds
+      index = state.rounds % len(rounds)
     else:
       key = jax.random.fold_in(jax.random.key(seed), state.rounds)
-      index = jax.random.randint(key, (), 0, rounds)
-    if all_every is not None:
-      of_all = (state.rounds + 1) % all_every == 0
-      index = jnp.where(of_all, rounds, index)
-    return (index, flat.by_dtype(tree)[0]), state
-
-  def travel(message):
-    rounds = rounds_of(lax.axis_size(axis_name))
+      index = jax.random.randint(key, (), 0, len(rounds))
     branches = [functools.partial(_mix, r, axis_name) for r in rounds]
     if all_every is not None:
+      of_all = (state.rounds + 1) % all_every == 0
+      index = jnp.where(of_all, len(rounds), index)
       branches.append(functools.partial(means, axis_name=axis_name))
-    index, vectors = message
-    return lax.switch(index, branches, vectors)
-
-  def finish(tree, vectors, state):
-    _, rebuild = flat.by_dtype(tree)
+    vectors, rebuild = flat.by_dtype(tree)
+    vectors = lax.switch(index, branches, vectors)
     return rebuild(vectors), ExchangeState(state.rounds + 1)
-
-  halves = Halves(start, travel, finish)
 
   def sends(tree, workers):
     rounds = rounds_of(workers)
@@ -177,12 +166,11 @@ def _exchanging(
 
   return Averager(
     lambda tree: ExchangeState(jnp.int32(0)),
-    halves.apply,
+    apply,
     sends,
     agrees=False,
     remembers=False,
     check=rounds_of,
-    halves=halves,
   )
 
 

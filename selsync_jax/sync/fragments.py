@@ -18,10 +18,11 @@ from jaxtyping import Array, Int32, Shaped
 
 from selsync_jax.config import Count
 from selsync_jax.sync import resizing
-from selsync_jax.sync.averagers import around
 from selsync_jax.sync.averagers import Averager
+from selsync_jax.sync.averagers import check_inside
 from selsync_jax.sync.averagers import MEAN
 from selsync_jax.sync.averagers import Piece
+from selsync_jax.sync.averagers import WHOLE
 from selsync_jax.sync.part import part
 
 
@@ -58,8 +59,14 @@ def fragments(
 
   Raises:
     ValueError: if `how` is `random` and the averager remembers its last tree,
-      or if the averager is delayed or averages nothing.
+      or if the averager is delayed, averages nothing, or a piece at a time.
   """
+  check_inside(averager)
+  if averager.piece is not WHOLE:
+    raise ValueError(
+      f'fragments are pieces, and averager {averager} averages a piece of its '
+      'own; take a larger k'
+    )
   init, chosen, own, keep = HOW[how](k, averager, seed)
 
   def take(tree, state):
@@ -69,10 +76,9 @@ def fragments(
     slices = chosen.put(_cut(tree, k), piece, state)
     return jax.tree.map(_joined, slices, tree)
 
-  def end(piece, new, state):
+  def apply(piece, state):
+    piece, new = averager.apply(piece, own(state))
     return piece, keep(state, new)._replace(rounds=state.rounds + 1)
-
-  apply, halves = around(averager, own, keep, end, Piece(take, put))
 
   def one(tree):
     return jax.tree.map(lambda leaf: _slices(leaf, k)[0], tree)
@@ -87,15 +93,14 @@ def fragments(
     lambda tree: FragmentsState(jnp.int32(0), init(tree)),
     apply,
     sends,
+    Piece(take, put),
     agrees=False,
     averages=averager.averages,
     remembers=averager.remembers,
-    whole=False,
     withholds=averager.withholds,
     check=averager.check,
     metrics=metrics,
     resize=resizing.fields(rounds=resizing.first, averager=averager.resize),
-    halves=halves,
   )
 
 

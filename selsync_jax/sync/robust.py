@@ -115,7 +115,6 @@ def robust_mean(
     sends,
     withholds=wire.withholds,
     rebase=rebase,
-    halves='it sends norms first, and changes by their weights',
     metrics=lambda state: wire.metrics(state.wire),
     resize=resizing.fields(consensus=resizing.first, wire=wire.resize),
   )

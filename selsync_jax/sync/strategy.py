@@ -75,6 +75,7 @@ class Strategy(NamedTuple):
     """Raises `ValueError` if parts cannot be right together."""
     trigger, reducer = self.trigger.traits, self.reducer.traits
     averager, policy = self.averager, self.optimizer_state
+    forgets = averager.delay is not None and averager.delay.forgets
     at_sync = reducer.reduces and not reducer.every_step
     idle = reducer.every_step and not averager.averages
     # Combinations that cannot be right, and the reasons.
@@ -93,13 +94,14 @@ class Strategy(NamedTuple):
       '{averager} leaves none': trigger.needs_consensus and not averager.agrees,
       'trigger {trigger} needs averages that travel behind the steps, and '
       'averager {averager} has no delay': (
-        trigger.needs_travel and averager.under_way is None
+        trigger.needs_travel and averager.delay is None
       ),
       'reducer {reducer} runs when trigger {trigger} asks for it, and averager '
-      '{averager} averages later, not as often': at_sync and averager.delay,
+      '{averager} averages later, not as often': at_sync
+      and bool(averager.delay),
       'reducer {reducer} makes all workers take the same steps, and averager '
       '{averager} drops a part of those taken while an average travels; set '
-      'own=1': reducer.every_step and averager.forgets,
+      'own=1': reducer.every_step and forgets,
       'reducer {reducer} comes before the local update, and trigger {trigger} '
       'decides after it': trigger.sees_update and at_sync,
       'optimizer_state {optimizer_state} changes at a synchronization of '

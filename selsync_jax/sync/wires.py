@@ -1,8 +1,5 @@
 """Wires: how an average travels, as it is or in fewer bits.
 
-An average on a wire has two halves, `start` and `finish`. Between them the
-message travels: only `travel` communicates, so it can wait for a later step.
-
 A compressed wire sends what has changed since the last consensus, which all
 workers know, and adds what rounding left out to what it sends next (error
 feedback), so nothing is lost, only delayed. An average takes two messages. In
@@ -48,12 +45,9 @@ class Wire(Part):
 
   Attributes:
     init: `init(tree) -> state`.
-    start: `start(tree, state) -> (message, state)`, without communication.
-    travel: `travel(message, where=None, count=None) -> mean`: what all messages
-      amount to; `where` and `count` as in `consensus`.
-    finish: `finish(tree, mean, state) -> (tree, state)`: the mean over workers
-      of the floating-point leaves, equal on all of them. The tree is that of
-      `start`.
+    mean: `mean(tree, state, where=None, count=None) -> (tree, state)`: the mean
+      over workers of the floating-point leaves, equal on all of them; `where`
+      and `count` as in `consensus`.
     sends: `sends(tree, workers)`, what one average sends.
     rebase: `rebase(tree, state) -> state`, with the tree of all workers after
       an averager has moved it on from the mean.
@@ -67,9 +61,7 @@ class Wire(Part):
   """
 
   init: Callable[[Any], Any]
-  start: Callable[[Any, Any], tuple[Any, Any]]
-  travel: Callable[..., Any]
-  finish: Callable[[Any, Any, Any], tuple[Any, Any]]
+  mean: Callable[..., tuple[Any, Any]]
   sends: traffic.Sends
   rebase: Callable[[Any, Any], Any] = lambda tree, state: state
   exact: bool = False
@@ -78,20 +70,17 @@ class Wire(Part):
   metrics: Metrics = lambda state: {}
   resize: resizing.Resize = resizing.first
 
-  def mean(self, tree: Any, state: Any) -> tuple[Any, Any]:
-    """Returns the mean over workers, equal on all of them, and the state."""
-    message, state = self.start(tree, state)
-    return self.finish(tree, self.travel(message), state)
-
 
 @part
 def float32(*, axis_name: str = AXIS) -> Wire:
   """Sends values as they are, in one all-reduce for each dtype."""
+
+  def mean(tree, state, **members):
+    return consensus(tree, **members, axis_name=axis_name), state
+
   return Wire(
     lambda tree: (),
-    lambda tree, state: (tree, state),
-    functools.partial(consensus, axis_name=axis_name),
-    lambda tree, mean, state: (mean, state),
+    mean,
     traffic.sends_all,
     exact=True,
   )
@@ -201,21 +190,6 @@ def bfloat16(*, axis_name: str = AXIS) -> Wire:
   return _compressed(BFLOAT16, axis_name)
 
 
-class Message(NamedTuple):
-  """What a worker gives to an average on a compressed wire."""
-
-  code: Any
-  negative: Bool[Array, ' leaves']  # The leaves with an element below 0.
-
-
-class Received(NamedTuple):
-  """What has become of all workers' messages."""
-
-  change: Float32[Array, ' padded']  # The mean, the same bits on all.
-  left: Float32[Array, ' padded'] | None  # What this worker has yet to send.
-  negative: Bool[Array, ' leaves']
-
-
 def _compressed(codec: Codec, axis_name: str, coarse: bool = False) -> Wire:
   """Returns a wire that sends the changes since the last consensus."""
 
@@ -254,43 +228,31 @@ def sends_changes(
   def init(tree):
     return WireState(flat.parts(tree), flat.zeros(tree))
 
-  def start(tree, state):
-    values, _ = flat.float32(tree)
-    reference, _ = flat.float32(state.reference)
-    error, keep = flat.float32(state.error)
-    code, error = encode(values - reference, error)
-    error = jnp.where(jnp.isfinite(error), error, 0)
+  def mean(tree, state, where=None, count=None):
+    values, rebuild = flat.float32(tree)
+    reference, keep = flat.float32(state.reference)
+    error, _ = flat.float32(state.error)
+    code, left = encode(values - reference, error)
+    left = jnp.where(jnp.isfinite(left), left, 0)
     # A mean is not below 0 where nothing is, see `_floor`.
     negative = jnp.stack([jnp.any(leaf < 0) for leaf in flat.floats(tree)])
-    return Message(code, negative), state._replace(error=keep(error))
-
-  def form(message, *, where=None, count=None):
-    code, negative = message
     if where is not None:
       # A message of zeros is one of changes of zero.
       code = jax.tree.map(
         lambda x: jnp.where(where, x, jnp.zeros_like(x)), code
       )
-      negative = where & negative
+      negative, left = where & negative, jnp.where(where, left, error)
     negative = lax.psum(negative.astype(jnp.int32), axis_name) > 0
-    return Received(*travel(code, count), negative)
-
-  def finish(tree, mean, state):
-    _, rebuild = flat.float32(tree)
-    reference, keep = flat.float32(state.reference)
-    # After a death, the mean may be that of more workers, and longer.
-    cut = functools.partial(
-      lax.slice_in_dim, start_index=0, limit_index=reference.size
-    )
-    values, (error, _) = reference + cut(mean.change), flat.float32(state.error)
-    if mean.left is not None:
-      error += cut(mean.left)
-    tree = _floor(rebuild(values), mean.negative)
+    change, own = travel(code, count)
+    values = reference + change[: values.size]
+    if own is not None:
+      left += own[: values.size]
+    tree = _floor(rebuild(values), negative)
     # All forget a mean that is not finite, or it would be sent forever.
     finite = jnp.isfinite(values)
     reference = keep(jnp.where(finite, values, reference))
-    error = keep(jnp.where(finite, error, 0))
-    return tree, state._replace(reference=reference, error=error)
+    error = keep(jnp.where(finite, left, 0))
+    return tree, WireState(reference, error)
 
   def sends_all(tree, workers):
     flags = traffic.Collective('all_reduce', 4 * len(flat.floats(tree)))
@@ -300,16 +262,7 @@ def sends_changes(
     return state._replace(reference=flat.parts(tree))
 
   resize = resizing.fields(reference=resizing.first, error=resizing.mean)
-  return Wire(
-    init,
-    start,
-    form,
-    finish,
-    sends_all,
-    rebase,
-    coarse=coarse,
-    resize=resize,
-  )
+  return Wire(init, mean, sends_all, rebase, coarse=coarse, resize=resize)
 
 
 def encoded(

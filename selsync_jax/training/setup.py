@@ -92,8 +92,8 @@ class Setup:
 
   def train_step(self) -> Callable[[TrainState, Any], tuple[TrainState, Any]]:
     """Returns the compiled step of local workers; it donates the state."""
-    under_way = self.strategy.averager.under_way
-    return self.plan.mapper.map_steps(self.worker_step(), under_way)
+    delay = self.strategy.averager.delay
+    return self.plan.mapper.map_steps(self.worker_step(), delay)
 
   def worker_step(self) -> Callable[[TrainState, Any], tuple[TrainState, Any]]:
     """Returns the step of one worker, see `step.train_step`."""

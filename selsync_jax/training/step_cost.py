@@ -74,7 +74,7 @@ def cost(
   averager, workers = strategy.averager, network.workers
   if strategy.period is not None:
     lssr = 1 - 1 / strategy.period
-  lssr = max(lssr, 1 - 1 / max(averager.delay, 1))
+  lssr = max(lssr, 1 - 1 / max(averager.steps_late, 1))
   often = {'step': 1.0, 'sync': 1 - lssr}
   between = 1 / (1 - lssr) if lssr < 1 else math.inf
 

@@ -73,6 +73,7 @@ PRESETS = {name: (name, {}) for name in methods.METHODS} | {
     {'period': 4, 'delay': {'steps': 3, 'own': 0.0, 'local': 0.5}},
   ),
   'streaming_diloco, late': ('streaming_diloco', {'delay': 3}),
+  'edit, late': ('edit', {'period': 4, 'delay': 2}),  # Two rounds of messages.
   'gossip, late': ('gossip', {'delay': 1}),
   'local_sgd, moments, late': (
     'local_sgd',
