@@ -173,8 +173,7 @@ class Layout(NamedTuple):
 
 
 WIDE = Layout(1080, 4)
-NARROW = Layout(388, 1)
-COLUMN = Layout(340, 1)  # Drawn 3.3 inches wide, as a paper's column.
+NARROW = Layout(340, 1)  # For a phone, and for a paper's column.
 CHARACTER, LINE = 6.5, 14  # Of small text: the mean width, and the height.
 GAP = 7  # From the middle of a point to its name.
 LEFT, RIGHT, TOP, BOTTOM = 60, 14, 26, 42  # Margins of a panel.
@@ -230,29 +229,21 @@ class Plot(NamedTuple):
     return top + BOTTOM - below, places
 
 
-# Where the text is from its point: its own edges there, in the words that
-# matplotlib and plotly share, and the direction in which it stands.
-_SIDES = {
-  ('left', 'center'): (1, 0),
-  ('right', 'center'): (-1, 0),
-  ('center', 'bottom'): (0, 1),
-  ('center', 'top'): (0, -1),
-  ('left', 'bottom'): (1, 1),
-  ('left', 'top'): (1, -1),
-}
+# Where a name may stand, in order of preference: to the right of its point (1)
+# or to the left (-1), and above it (1) or below it (-1).
+_SIDES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1))
+# The edge of the text that is next to the point, for either of these numbers.
+ACROSS = {1: 'left', 0: 'center', -1: 'right'}
+ALONG = {1: 'bottom', 0: 'center', -1: 'top'}
 
 
-class Placed(NamedTuple):
-  """A name, and where it stands."""
+def place(
+  panel: Panel, width: float, height: float
+) -> list[tuple[Name, int, int]]:
+  """Places names beside their points, without overlap; drops the others.
 
-  name: Name
-  across: str  # The edge of the text at the point: left, center, or right.
-  along: str  # Likewise: bottom, center, or top.
-  shift: tuple[int, int]  # From the point, to the right and upwards.
-
-
-def place(panel: Panel, width: float, height: float) -> list[Placed]:
-  """Places names beside their points, without overlap; drops the others."""
+  A name comes with its side, one of `_SIDES`, `GAP` pixels from its point.
+  """
   points = [
     (width * panel.x.fraction(name.x), height * panel.y.fraction(name.y))
     for name in panel.names
@@ -261,7 +252,7 @@ def place(panel: Panel, width: float, height: float) -> list[Placed]:
   placed = []
   for i, (name, (x, y)) in enumerate(zip(panel.names, points, strict=True)):
     half = CHARACTER * len(name.text) / 2, LINE / 2
-    for (across, along), (right, up) in _SIDES.items():
+    for right, up in _SIDES:
       center = x + right * (half[0] + GAP), y + up * (half[1] + GAP)
       low, high = np.subtract(center, half), np.add(center, half)
       box = low[0], high[0], low[1], high[1]
@@ -269,8 +260,7 @@ def place(panel: Panel, width: float, height: float) -> list[Placed]:
       others = [*taken[:i], *taken[i + 1 :]]
       if inside and not any(_overlap(box, other) for other in others):
         taken.append(box)
-        shift = right * GAP, up * GAP
-        placed.append(Placed(name, across, along, shift))
+        placed.append((name, right, up))
         break
   return placed
 

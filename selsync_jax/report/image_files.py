@@ -79,7 +79,7 @@ def write_columns(plots: Iterable[figure.Plot], out: pathlib.Path) -> None:
 
   Panels that stand side by side on a wide screen have a page each.
   """
-  folder, scale = out / FOLDER / COLUMN, 72 * INCHES / figure.COLUMN.width
+  folder, scale = out / FOLDER / COLUMN, 72 * INCHES / figure.NARROW.width
   folder.mkdir(parents=True, exist_ok=True)
   for plot in plots:
     with (
@@ -88,7 +88,7 @@ def write_columns(plots: Iterable[figure.Plot], out: pathlib.Path) -> None:
       backend_pdf.PdfPages(temporary, metadata=_UNDATED['pdf']) as pages,
     ):
       for part in _parts(plot):
-        pages.savefig(draw(part, figure.COLUMN, scale))
+        pages.savefig(draw(part, figure.NARROW, scale))
 
 
 def _parts(plot: figure.Plot) -> list[figure.Plot]:
@@ -164,14 +164,14 @@ def _fill(
   axes.set_xlabel(panel.x.label)
   _set_axis(axes.xaxis, panel.x)
   _set_axis(axes.yaxis, panel.y)
-  for name, across, along, shift in figure.place(panel, box.width, box.height):
+  for name, right, up in figure.place(panel, box.width, box.height):
     axes.annotate(
       _literal([name.text])[0],
       (name.x, name.y),
-      (scale * shift[0], scale * shift[1]),
+      (scale * figure.GAP * right, scale * figure.GAP * up),
       textcoords='offset points',
-      ha=across,
-      va=along,
+      ha=figure.ACROSS[right],
+      va=figure.ALONG[up],
       zorder=len(panel.marks) + 2,
     )
   return [

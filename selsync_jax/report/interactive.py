@@ -174,7 +174,7 @@ def _layout(plot: figure.Plot, layout: figure.Layout) -> dict[str, Any]:
     heading = {'text': html.escape(panel.title), 'x': across[0], 'y': down[1]}
     described['annotations'].append(heading | _ABOVE)
     described['annotations'] += [
-      _name(placed, panel, i)
+      _name(*placed, panel, i)
       for placed in figure.place(panel, box.width, box.height)
     ]
   joined = {'hovermode': 'x unified', 'hoversubplots': 'axis'}
@@ -182,25 +182,20 @@ def _layout(plot: figure.Plot, layout: figure.Layout) -> dict[str, Any]:
 
 
 def _name(
-  placed: figure.Placed, panel: figure.Panel, number: int
+  name: figure.Name, right: int, up: int, panel: figure.Panel, number: int
 ) -> dict[str, Any]:
   """Describes a name as an annotation, which its legend entry hides."""
-  (text, *point, entry), across, along, shift = placed
-  x, y = (
-    math.log10(value) if axis.log else value
-    for value, axis in zip(point, (panel.x, panel.y), strict=True)
-  )
   return {
-    'text': html.escape(text),
-    'name': entry,
-    'x': x,
-    'y': y,
+    'text': html.escape(name.text),
+    'name': name.entry,
+    'x': math.log10(name.x) if panel.x.log else name.x,
+    'y': math.log10(name.y) if panel.y.log else name.y,
     'xref': f'x{number}',
     'yref': f'y{number}',
-    'xanchor': across,
-    'yanchor': 'middle' if along == 'center' else along,
-    'xshift': shift[0],
-    'yshift': shift[1],
+    'xanchor': figure.ACROSS[right],
+    'yanchor': 'middle' if not up else figure.ALONG[up],
+    'xshift': figure.GAP * right,
+    'yshift': figure.GAP * up,
     'showarrow': False,
     'font': {'size': 11},
   }
