@@ -6,9 +6,9 @@
 
 Not from a paper: ResNet-18 with 16 filters, on the 28x28 pixels of 54,000
 pictures, with SGD, warmup and cosine decay. In `noniid`, each of ten workers
-has one label. The data are those of TFDS, or four files in a folder,
-`--config.data.idx_dir=DIR`, which `apt install dataset-fashion-mnist` brings to
-Debian. `smoke` has the digits instead.
+has one label. The data are four files in a folder, `--config.data.idx_dir=DIR`,
+which `apt install dataset-fashion-mnist` brings to Debian. `smoke` has the
+digits instead.
 
 701,818 parameters.
 

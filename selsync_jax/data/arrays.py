@@ -1,8 +1,10 @@
 """Data sets, and the batches that NumPy makes of those in memory."""
 
+import abc
 from collections.abc import Callable, Iterator, Mapping
 import dataclasses
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+import functools
+from typing import Any, NamedTuple
 import zlib
 
 import numpy as np
@@ -32,6 +34,9 @@ Block = Mapping[str, np.ndarray]
 `index`, int64, and `mask`, bool, are those of `Slots`; `key`, uint64, is 64
 random bits for each slot, if a transform needs them.
 """
+
+FETCH = 'fetch it with: tfds build {name} --data_dir={dir}'
+"""How to get a data set that TFDS prepares."""
 
 SPLITS = ('train', 'validation', 'test')
 
@@ -110,83 +115,97 @@ def make_batch(
   return batch | {'mask': slots['mask']}
 
 
-def some_batches(dataset: 'IndexedDataset', split: str) -> Iterator[Examples]:
-  """Yields small batches of up to 64 examples, spread over a split."""
-  size = dataset.info.sizes[split]
-  for index in np.array_split(sample(size, 64), min(size, 8)):
-    yield dataset.transform(dataset.rows(split, index))
+@dataclasses.dataclass(frozen=True, eq=False)
+class IndexedDataset(abc.ABC):
+  """A data set whose examples can be read in any order.
 
-
-@runtime_checkable
-class IndexedDataset(protocol.OpenDataset, Protocol):
-  """A data set whose examples can be read in any order."""
-
-  @property
-  def transform(self) -> Transform:
-    """Makes a batch of stored examples."""
-
-  @property
-  def train(self) -> KeyedTransform | None:
-    """Takes the place of `transform` for training batches."""
-
-  def rows(self, split: str, index: np.ndarray) -> Examples:
-    """Returns stored examples, by their indices in a split."""
-
-  def trial(self, split: str) -> Iterator[Examples]:
-    """Yields what to check before training: all stored batches, or some."""
-
-  def batches(
-    self, split: str, schedule: Schedule, transform: KeyedTransform
-  ) -> Iterator[protocol.Batch]:
-    """Yields the batch of each step of a schedule of `Block`."""
-
-
-class ArrayDataset(NamedTuple):
-  """A data set in memory; see `DatasetInfo` for the first fields."""
+  See `DatasetInfo` for the first fields.
+  """
 
   name: str
   task: str
   num_classes: int
   order: Order
-  splits: Mapping[str, Examples]  # By name in `SPLITS`.
+  splits: Mapping[str, Any]  # By name in `SPLITS`.
   # Makes a batch of stored examples. For both backends it may use only
   # operators that arrays and tensors share.
   transform: Transform
   train: KeyedTransform | None = None  # In its place for training batches.
-  dtypes: Mapping[str, type] = {}  # To which arrays are cast before, by name.
-  only_tf: str = ''  # Why NumPy cannot transform it; empty if it can.
   prepare: protocol.Prepare = protocol.unchanged
-  read: Read = read  # The backend.
 
-  @property
+  @functools.cached_property
   def info(self) -> protocol.DatasetInfo:
     """The data set, without its examples."""
-    train = self.splits['train']
+    sizes = {split: self.size(split) for split in self.splits}
+    some = self.rows('train', sample(sizes['train'], 8))
     return protocol.DatasetInfo(
-      *self[:4],
-      sizes={name: count(split) for name, split in self.splits.items()},
-      labels=train.get('label'),
-      bytes_per_example=sum(x.nbytes for x in train.values()) / count(train),
-      prepare=self.prepare,
+      self.name,
+      self.task,
+      self.num_classes,
+      self.order,
+      sizes,
+      self.labels(),
+      sum(array.nbytes for array in some.values()) / count(some),
+      self.prepare,
     )
 
   def assigned(self, assignment: Assignment) -> 'IndexedData':
     """Returns the data of a run."""
     return IndexedData(self.info, assignment, self)
 
-  def rows(self, split: str, index: np.ndarray) -> Examples:
-    """See `IndexedDataset`."""
-    return rows(self.splits[split], index)
-
   def trial(self, split: str) -> Iterator[Examples]:
-    """See `IndexedDataset`."""
-    if self.transform is protocol.unchanged:
-      return iter([self.splits[split]])
-    return some_batches(self, split)
+    """Yields small batches to check before training, spread over a split."""
+    size = self.size(split)
+    for index in np.array_split(sample(size, 64), min(size, 8)):
+      yield self.transform(self.rows(split, index))
 
+  @abc.abstractmethod
+  def labels(self) -> np.ndarray | None:
+    """Returns the labels of all training examples, if they are in memory."""
+
+  @abc.abstractmethod
+  def size(self, split: str) -> int:
+    """Returns the number of examples of a split."""
+
+  @abc.abstractmethod
+  def rows(self, split: str, index: np.ndarray) -> Examples:
+    """Returns stored examples, by their indices in a split."""
+
+  @abc.abstractmethod
   def batches(
     self, split: str, schedule: Schedule, transform: KeyedTransform
   ) -> Iterator[protocol.Batch]:
+    """Yields the batch of each step of a schedule of `Block`."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ArrayDataset(IndexedDataset):
+  """A data set in memory, whose splits are `Examples`."""
+
+  # The dtypes that arrays are cast to before they are transformed, by name.
+  dtypes: Mapping[str, type] = dataclasses.field(default_factory=dict)
+  only_tf: str = ''  # Why NumPy cannot transform it; empty if it can.
+  read: Read = read  # The backend.
+
+  def labels(self):
+    """See `IndexedDataset`."""
+    return self.splits['train'].get('label')
+
+  def size(self, split):
+    """See `IndexedDataset`."""
+    return count(self.splits[split])
+
+  def rows(self, split, index):
+    """See `IndexedDataset`."""
+    return rows(self.splits[split], index)
+
+  def trial(self, split):
+    """Yields the whole split if nothing transforms it, and a part otherwise."""
+    if self.transform is protocol.unchanged:
+      return iter([self.splits[split]])
+    return super().trial(split)
+
+  def batches(self, split, schedule, transform):
     """See `IndexedDataset`."""
     examples, blocks = self.splits[split], schedule.blocks()
     return self.read(examples, self.dtypes, blocks, transform)
@@ -205,27 +224,12 @@ class Source(NamedTuple):
   # Makes arrays of a `tf.data.Dataset` of all rows of a split. If `None`, the
   # data stay on disk, and `transform` and `train` take one example at a time.
   read: Callable[[Any], Examples] | None
-  fetch: str  # How to get the data, with `{dir}` for TFDS's data directory.
+  # How to get the data, with `{dir}` for TFDS's data directory.
+  fetch: str = FETCH
   # `builder(data_dir=...)`, our own TFDS builder, which prepares the data on
   # first use. If `None`, TFDS's own command prepares them.
   builder: Callable[..., Any] | None = None
   prepare: protocol.Prepare = protocol.unchanged
-
-  def loaded(
-    self, num_classes: int, splits: Mapping[str, Examples], read: Read = read
-  ) -> ArrayDataset:
-    """Returns the data set in memory, with these examples."""
-    return ArrayDataset(
-      self.name,
-      self.task,
-      num_classes,
-      self.order,
-      splits,
-      self.transform,
-      self.train,
-      read=read,
-      prepare=self.prepare,
-    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

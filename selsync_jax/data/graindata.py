@@ -1,6 +1,7 @@
 """Data sets whose examples Grain reads when a batch needs them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+import dataclasses
 import sys
 from typing import Any, NamedTuple
 
@@ -11,9 +12,6 @@ from selsync_jax.data import arrays
 from selsync_jax.data import checks
 from selsync_jax.data import grain_pipeline
 from selsync_jax.data import protocol
-from selsync_jax.data.assignment import Assignment
-from selsync_jax.data.assignment import Schedule
-from selsync_jax.data.order import Order
 from selsync_jax.data.order import ShuffledChunk
 from selsync_jax.data.sources import DATASETS
 
@@ -73,7 +71,6 @@ def from_grain(
     return stored
 
   splits: dict[str, Split] = {}
-  samples: dict[str, arrays.Examples] = {}
   given = {'train': train, 'validation': validation, 'test': test}
   for name, source in given.items():
     if not isinstance(source, grain.MapDataset):
@@ -84,8 +81,7 @@ def from_grain(
       raise ValueError(f'{name} has {found}')
     splits[name] = split = Split(name, source, columns or {}, check)
     some = arrays.sample(len(source), 8)
-    samples[name], again = split.rows(some), split.rows(some)
-    if arrays.checksum(samples[name]) != arrays.checksum(again):
+    if len({arrays.checksum(split.rows(some)) for _ in range(2)}) > 1:
       raise ValueError(
         f'{name} has elements that change when they are read again; give what '
         'is random a seed, as in random_map(..., seed=0)'
@@ -96,8 +92,6 @@ def from_grain(
       raise ValueError(
         f'labels has {len(labels)} labels of {len(train)} training examples'
       )
-  stored = samples['train']
-  size = sum(array.nbytes for array in stored.values()) / arrays.count(stored)
   return GrainDataset(
     '',
     task,
@@ -105,11 +99,10 @@ def from_grain(
     ShuffledChunk(),
     splits,
     *checks.transforms(transform, augment, num_classes),
-    labels,
-    size,
-    read_options or grain.ReadOptions(16, 16),
-    multiprocessing_options,
     prepare,
+    train_labels=labels,
+    read_options=read_options or grain.ReadOptions(16, 16),
+    multiprocessing_options=multiprocessing_options,
   )
 
 
@@ -144,45 +137,27 @@ class Split(NamedTuple):
     return element
 
 
-class GrainDataset(NamedTuple):
-  """A data set that Grain reads; see also `ArrayDataset`."""
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class GrainDataset(arrays.IndexedDataset):
+  """A data set that Grain reads, whose splits are each a `Split`."""
 
-  name: str
-  task: str
-  num_classes: int
-  order: Order
-  splits: Mapping[str, Split]
-  transform: arrays.Transform
-  train: arrays.KeyedTransform | None
-  labels: Integer[np.ndarray, 'examples'] | None  # Those of `train`.
-  bytes_per_example: float
+  train_labels: Integer[np.ndarray, 'examples'] | None
   read_options: Any  # A `grain.ReadOptions`.
   multiprocessing_options: Any  # A `grain.MultiprocessingOptions`.
-  prepare: protocol.Prepare
 
-  @property
-  def info(self) -> protocol.DatasetInfo:
-    """The data set, without its examples."""
-    sizes = {name: len(split.source) for name, split in self.splits.items()}
-    return protocol.DatasetInfo(
-      *self[:4], sizes, self.labels, self.bytes_per_example, self.prepare
-    )
+  def labels(self):
+    """See `IndexedDataset`."""
+    return self.train_labels
 
-  def assigned(self, assignment: Assignment) -> arrays.IndexedData:
-    """Returns the data of a run."""
-    return arrays.IndexedData(self.info, assignment, self)
+  def size(self, split):
+    """See `IndexedDataset`."""
+    return len(self.splits[split].source)
 
-  def rows(self, split: str, index: np.ndarray) -> arrays.Examples:
+  def rows(self, split, index):
     """See `IndexedDataset`."""
     return self.splits[split].rows(index)
 
-  def trial(self, split: str) -> Iterator[arrays.Examples]:
-    """See `IndexedDataset`."""
-    return arrays.some_batches(self, split)
-
-  def batches(
-    self, split: str, schedule: Schedule, transform: arrays.KeyedTransform
-  ) -> Iterator[protocol.Batch]:
+  def batches(self, split, schedule, transform):
     """See `IndexedDataset`."""
     rows = self.splits[split].rows
     # Evaluations would be over before processes had started.

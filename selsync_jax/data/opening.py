@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Mapping
 import contextlib
+import dataclasses
 import importlib
 import importlib.util
 from typing import Any, NamedTuple
@@ -94,9 +95,6 @@ def open_dataset(bound: BoundData) -> OpenDataset:
       line = f"backend='numpy' reads {names}; {name!r} needs backend='tf'"
     raise config.ConfigError(f'config.data: {line}')
   if isinstance(dataset, Source):
-    if backend == 'numpy':
-      how = dataset.fetch.format(dir='DIR')
-      raise config.ConfigError(f'config.data.name: no files of {name}; {how}')
     with _tensorflow():
       from selsync_jax.data.tfdata import prepared
 
@@ -105,7 +103,7 @@ def open_dataset(bound: BoundData) -> OpenDataset:
     raise config.ConfigError(f'config.data: {dataset.only_tf}')
   with _tensorflow():
     module = importlib.import_module(BACKENDS[backend])
-  return dataset._replace(read=module.read)
+  return dataclasses.replace(dataset, read=module.read)
 
 
 def read_by(name: str) -> str:

@@ -5,6 +5,7 @@ from disk. Grain reads examples when a batch needs them.
 """
 
 from collections.abc import Callable, Mapping
+import dataclasses
 import os
 from typing import Any
 
@@ -13,13 +14,11 @@ import numpy as np
 from selsync_jax.config import ConfigError
 from selsync_jax.data import arrays
 from selsync_jax.data import checks
-from selsync_jax.data import graindata
 from selsync_jax.data import protocol
 from selsync_jax.data.order import ShuffledChunk
 from selsync_jax.data.sources import DATASETS
 
-_Own = arrays.ArrayDataset | graindata.GrainDataset
-_Make = Callable[..., _Own]
+_Make = Callable[..., arrays.IndexedDataset]
 
 
 def register_dataset(make: _Make) -> _Make:
@@ -35,11 +34,11 @@ def register_dataset(make: _Make) -> _Make:
   return DATASETS.register(make)
 
 
-def open_own(name: str, make: Callable[[], Any]) -> _Own:
+def open_own(name: str, make: Callable[[], Any]) -> arrays.IndexedDataset:
   """Calls the function of a user's data set, and its functions once."""
   with DATASETS.errors(name, 'data'):
     dataset = make()
-    if not isinstance(dataset, _Own):
+    if not isinstance(dataset, arrays.IndexedDataset):
       raise ConfigError(
         f'config.data.name={name!r}: must return data.from_arrays(...) or '
         f'another of data.from_*, got a {type(dataset).__name__}'
@@ -51,7 +50,7 @@ def open_own(name: str, make: Callable[[], Any]) -> _Own:
     dataset.transform(one())  # So that it fails early.
     if dataset.train:
       dataset.train(one(), np.zeros(1, np.uint64))
-  return dataset._replace(name=name)
+  return dataclasses.replace(dataset, name=name)
 
 
 def from_arrays(
@@ -100,7 +99,7 @@ def from_arrays(
     ShuffledChunk(),
     splits,
     *checks.transforms(transform, augment, num_classes),
-    prepare=prepare,
+    prepare,
   )
 
 
@@ -140,8 +139,10 @@ def from_tfds(
   """
   from selsync_jax.data.tfdata import prepared  # Imports TensorFlow.
 
+  builder = prepared.open_builder(name, splits['train'], data_dir)
+
   def read(split):
-    return prepared.read_split(name, splits[split], data_dir)
+    return prepared.read_all(prepared.streamed.rows(builder, splits[split]))
 
   return _from_splits(read, options, columns)
 

@@ -1,19 +1,16 @@
-"""Fashion-MNIST, from files like the published ones and from TFDS's mock."""
+"""Fashion-MNIST, from files like the published ones."""
 
 import gzip
 import struct
 
 import numpy as np
 import pytest
-import tensorflow_datasets as tfds
 
 from selsync_jax.config import ConfigError
 from selsync_jax.configs import base
 from selsync_jax.data import bind_data
 from selsync_jax.data import open_data
-from selsync_jax.data.sources import fashion_mnist
 from selsync_jax.data.sources import images
-from selsync_jax.data.tfdata.prepared import open_source
 
 SIZES = {'train': 40, 't10k': 10}
 
@@ -83,23 +80,13 @@ def without_debian(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures('without_debian')
-def test_without_files_tfds_reads_it():
-  with tfds.testing.mock_data(num_examples=50):
-    found = open_source(fashion_mnist(), None)
-  assert found.num_classes == 10
-  for split in ('train', 'validation', 'test'):  # The mock's have 50 each.
-    assert found.splits[split]['image'].shape == (50, 28, 28, 1)
-    assert found.splits[split]['image'].dtype == np.uint8
-
-
-@pytest.mark.usefixtures('without_debian')
-def test_without_files_numpy_says_how_to_get_them():
+@pytest.mark.parametrize('backend', ['numpy', 'tf'])
+def test_without_files_one_line_says_how_to_get_them(backend):
   with pytest.raises(ConfigError) as error:
-    opened()
+    opened(backend)
   assert str(error.value) == (
-    'config.data.name: no files of fashion_mnist; set config.data.idx_dir to a '
-    'folder with its files (Debian: apt install dataset-fashion-mnist), or '
-    'fetch it with: tfds build fashion_mnist --data_dir=DIR'
+    'config.data: no files of fashion_mnist; set config.data.idx_dir to a '
+    'folder with its four files (Debian: apt install dataset-fashion-mnist)'
   )
 
 

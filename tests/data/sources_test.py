@@ -25,7 +25,7 @@ from selsync_jax.data.sources import wikitext103
 from selsync_jax.data.sources.text import documents
 from selsync_jax.data.sources.text import KINDS
 from selsync_jax.data.sources.text import split_of
-from selsync_jax.data.tfdata.prepared import open_builder
+from selsync_jax.data.tfdata.prepared import builder_of
 from selsync_jax.data.tfdata.prepared import open_source
 
 SPLITS = ('train', 'validation', 'test')
@@ -159,7 +159,7 @@ def test_wikitext_is_words_of_the_archive_by_the_vocabulary_of_training(
 ):
   source = wikitext103(bptt=1)
   splits = open_source(source, archives_dir).splits
-  builder = open_builder(source, archives_dir)
+  builder = builder_of(source, archives_dir)
   words = builder.info.metadata['vocabulary']
   assert words == [
     *('<unk>', '<eos>', 'The', 'cat', 'sat', '.', 'dog', ',', 'a', '!')
@@ -186,7 +186,7 @@ def test_a_long_wikitext_keeps_its_order(tmp_path, archives_dir):
       archive.writestr(f'wikitext-103/wiki.{split}.tokens', text)
   source = wikitext103(bptt=1)
   splits = open_source(source, str(tmp_path)).splits
-  builder = open_builder(source, str(tmp_path))
+  builder = builder_of(source, str(tmp_path))
   words = builder.info.metadata['vocabulary']
   tokens = splits['train']['tokens'][:, 0]
   assert [words[i] for i in tokens] == numbers
@@ -235,7 +235,7 @@ def test_imagenets_splits_share_no_photograph_and_its_test_has_labels(
   archives_dir,
 ):
   source = imagenet2012()
-  builder = open_builder(source, archives_dir)
+  builder = builder_of(source, archives_dir)
   splits = open_source(source, archives_dir).splits
   assert len(builder.info.splits['train'].shard_lengths) == 5
   names = {
@@ -260,11 +260,11 @@ def test_the_slower_of_two_processes_reads_what_the_faster_prepared(
 
   def overtaken(self, dl_manager):
     monkeypatch.setattr(builder, '_split_generators', split_generators)
-    open_builder(source, str(tmp_path))
+    builder_of(source, str(tmp_path))
     return split_generators(self, dl_manager)
 
   monkeypatch.setattr(builder, '_split_generators', overtaken)
-  builder = open_builder(source, str(tmp_path))
+  builder = builder_of(source, str(tmp_path))
   splits = open_source(source, str(tmp_path)).splits
   assert len(splits['train']['tokens']) == (60 * 14 - 1) // 9
   assert [path.name for path in builder.data_path.parent.iterdir()] == ['1.0.0']

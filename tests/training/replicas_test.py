@@ -1,5 +1,6 @@
 """What stops a run: gradients that are not finite, replicas that differ."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -30,7 +31,7 @@ def poisoned(monkeypatch):
     image = train['image'].astype(np.float32)
     image[7] = np.nan
     splits = dataset.splits | {'train': train | {'image': image}}
-    return dataset._replace(splits=splits)
+    return dataclasses.replace(dataset, splits=splits)
 
   monkeypatch.setitem(DATASETS, 'digits', poisoned_digits)
 

@@ -59,37 +59,32 @@ def _read(rows: Any) -> arrays.Examples:
   return {'image': batch['image'], 'label': batch['label'].astype(np.int32)}
 
 
-def fashion_mnist(
-  *, idx_dir: str | None = None
-) -> arrays.ArrayDataset | Source:
+def fashion_mnist(*, idx_dir: str | None = None) -> arrays.ArrayDataset:
   """Returns 70,000 gray pictures of clothes, 28x28, 10 labels; 54,000 train.
 
   `idx_dir` is a folder with the four files, as published or unpacked; `None` is
-  that of Debian's package and, if there is none, leaves the data to TFDS. The
-  last tenth of the pictures for training is for validation; TFDS has them in
-  another order.
+  the folder of Debian's package. The last tenth of the pictures for training is
+  for validation.
   """
-  source = Source(
-    'fashion_mnist',
-    task='classification',
-    num_classes=_num_labels,
-    splits=_TENTHS,
-    order=ShuffledChunk(),
-    transform=protocol.unchanged,
-    train=None,
-    read=_read,
-    fetch='set config.data.idx_dir to a folder with its files (Debian: apt '
-    'install dataset-fashion-mnist), or fetch it with: tfds build '
-    'fashion_mnist --data_dir={dir}',
-    prepare=_normalized(*_FASHION),
-  )
   folder = checks.folder('idx_dir', idx_dir) if idx_dir else DEBIAN
   if not folder.is_dir():
-    return source
+    raise ValueError(
+      'no files of fashion_mnist; set config.data.idx_dir to a folder with its '
+      'four files (Debian: apt install dataset-fashion-mnist)'
+    )
   try:
-    return source.loaded(10, _split_fashion(folder))
+    splits = _split_fashion(folder)
   except ValueError as error:
     raise ValueError(f'{folder}: {error}') from error
+  return arrays.ArrayDataset(
+    'fashion_mnist',
+    task='classification',
+    num_classes=10,
+    order=ShuffledChunk(),
+    splits=splits,
+    transform=protocol.unchanged,
+    prepare=_normalized(*_FASHION),
+  )
 
 
 def _split_fashion(folder: pathlib.Path) -> dict[str, arrays.Examples]:
@@ -129,7 +124,6 @@ def _cifar(name: str, colors: tuple, image_size: int | None) -> Source:
     transform=lambda batch: finish(**batch),
     train=train,
     read=_read,
-    fetch=f'fetch it with: tfds build {name} --data_dir={{dir}}',
     prepare=_normalized(*colors),
   )
 

@@ -1,6 +1,6 @@
 """Opens data sets that TFDS has prepared."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 import contextlib
 import functools
 import io
@@ -25,7 +25,7 @@ def open_source(
   source: arrays.Source, data_dir: str | None
 ) -> arrays.ArrayDataset | streamed.OpenShards:
   """Opens a data set, prepared on first use if this package prepares it."""
-  builder = open_builder(source, data_dir)
+  builder = builder_of(source, data_dir)
   num_classes = source.num_classes(builder.info)
   if source.read is None:
     shards = {k: _shards(builder, v) for k, v in source.splits.items()}
@@ -33,7 +33,23 @@ def open_source(
   with config_errors('data'):
     names = source.splits.items()
     splits = {k: source.read(streamed.rows(builder, v)) for k, v in names}
-  return source.loaded(num_classes, splits, pipelines.read)
+  return arrays.ArrayDataset(
+    source.name,
+    source.task,
+    num_classes,
+    source.order,
+    splits,
+    source.transform,
+    source.train,
+    source.prepare,
+    read=pipelines.read,
+  )
+
+
+def builder_of(source: arrays.Source, data_dir: str | None) -> Any:
+  """Returns the TFDS builder of a source."""
+  split, make = source.splits['train'], source.builder
+  return open_builder(source.name, split, data_dir, source.fetch, make)
 
 
 def _shards(builder: Any, split: str) -> streamed.Shards:
@@ -56,30 +72,38 @@ def _silence_tfds() -> Generator[None]:
     logging.set_verbosity(verbosity)
 
 
-def open_builder(source: arrays.Source, data_dir: str | None) -> Any:
-  """Returns the TFDS builder of a source; an error says how to get its data."""
+def open_builder(
+  name: str,
+  split: str,
+  data_dir: str | None,
+  fetch: str = arrays.FETCH,
+  make: Callable[..., Any] | None = None,
+) -> Any:
+  """Returns the TFDS builder of a data set that has a split.
+
+  `make`, our own builder, prepares the data. An error says how to `fetch` them.
+  """
   if not sys.stderr.isatty():
     tfds.disable_progress_bar()
-  make = source.builder or functools.partial(tfds.builder, source.name)
-  with _silence_tfds():
-    builder = make(data_dir=data_dir)
+  create = make or functools.partial(tfds.builder, name)
+  with _silence_tfds(), config_errors('data.name'):
     try:
-      if source.builder:
+      builder = create(data_dir=data_dir)
+    except tfds.core.registered.DatasetNotFoundError as error:
+      (first, *_) = str(error).splitlines()
+      raise ValueError(f'TFDS: {first}') from error
+    try:
+      if make:
         try:
           builder.download_and_prepare()
         except FileExistsError:  # Another process prepared it in the meantime.
           builder = make(data_dir=data_dir)
-      streamed.rows(builder, source.splits['train'])
-    except ValueError as error:
-      raise ConfigError(f'config.data.name: {error}') from error
-    except (AssertionError, OSError) as error:
-      # TFDS raises AssertionError if the data are missing.
-      if not isinstance(error, AssertionError | FileNotFoundError):
-        raise ConfigError(f'config.data.dir: {error}') from error
-      fetch = source.fetch.format(dir=builder.data_dir_root)
-      raise ConfigError(
-        f'config.data.name: no {source.name} in {builder.data_path}; {fetch}'
-      ) from error
+      streamed.rows(builder, split)
+    except (AssertionError, FileNotFoundError) as error:  # They are missing.
+      how = fetch.format(name=name, dir=builder.data_dir_root)
+      raise ValueError(f'no {name} in {builder.data_path}; {how}') from error
+    except OSError as error:
+      raise ConfigError(f'config.data.dir: {error}') from error
   return builder
 
 
@@ -96,20 +120,3 @@ def read_all(dataset: tf.data.Dataset) -> arrays.Examples:
     name: np.concatenate([batch[name] for batch in batches])
     for name in (batches[0] if batches else ())
   }
-
-
-def read_split(name: str, split: str, data_dir: str | None) -> arrays.Examples:
-  """Returns all examples of a split of a data set that TFDS has prepared."""
-  try:
-    builder = tfds.builder(name, data_dir=data_dir)
-  except tfds.core.registered.DatasetNotFoundError as error:
-    (first, *_) = str(error).splitlines()
-    raise ConfigError(f'config.data: TFDS: {first}') from error
-  try:
-    dataset = streamed.rows(builder, split)
-  except (AssertionError, FileNotFoundError) as error:
-    raise ConfigError(
-      f'config.data: no {name} in {builder.data_path}; fetch it with: '
-      f'tfds build {name} --data_dir={builder.data_dir_root}'
-    ) from error
-  return read_all(dataset)
