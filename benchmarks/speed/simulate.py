@@ -22,8 +22,8 @@ from benchmarks.table import report
 from benchmarks.table import Table
 from selsync_jax.configs import digits
 from selsync_jax.simulate import methods
-from selsync_jax.simulate.cluster import Cluster
 from selsync_jax.simulate.cluster import create_cluster
+from selsync_jax.simulate.cluster import VirtualCluster
 from selsync_jax.simulate.engine import Engine
 from selsync_jax.simulate.numerics import Numerics
 from selsync_jax.sync.traffic import nbytes
@@ -60,7 +60,7 @@ def lockstep_times(setup: Setup, steps: int, rounds: int) -> Any:
 def simulated_times(
   setup: Setup,
   numerics: Numerics,
-  cluster: Cluster,
+  cluster: VirtualCluster,
   method: str,
   steps: int,
   rounds: int,

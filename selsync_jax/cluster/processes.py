@@ -27,7 +27,7 @@ from selsync_jax import blame
 from selsync_jax import config
 from selsync_jax.cluster import channel as channels
 from selsync_jax.cluster import link
-from selsync_jax.cluster import relay
+from selsync_jax.cluster import proxy
 from selsync_jax.cluster.channel import Channel
 from selsync_jax.cluster.preemption import Preemption
 
@@ -242,7 +242,7 @@ def _connect(
   agreed = {'processes': processes} | agreed
   offer = f'{host}:{_free_port()}'
   channel = Channel(coordinator, process, agreed, offer, timeout, token)
-  service = relay.start(channel.offer) if process else channel.offer
+  service = proxy.start(channel.offer) if process else channel.offer
   has_rank = {*os.environ} & {'SLURM_LOCALID', 'OMPI_COMM_WORLD_LOCAL_RANK'}
   jax.distributed.initialize(
     service,

@@ -19,7 +19,7 @@ from selsync_jax.tune.objective import Point
 from selsync_jax.tune.space import Space
 
 
-class Goal(NamedTuple):
+class SearchGoal(NamedTuple):
   """The objective of a search, and how runs are measured by it."""
 
   objective: Objective
@@ -96,7 +96,7 @@ def create(
   target: float | None,
   seconds: float | None,
   sent: float | None,
-) -> Goal:
+) -> SearchGoal:
   """Returns the goal of a search.
 
   Args:
@@ -127,7 +127,7 @@ def create(
     target = last.score if target is None else target
     objective = Objective(curves.higher, 'seconds', last.seconds, target)
     words = f'seconds to {score} {target:.4g}'
-  return Goal(
+  return SearchGoal(
     objective,
     words,
     f'{network.workers} workers, {network.bandwidth / 1e6:g} Mbit/s, '

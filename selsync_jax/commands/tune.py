@@ -26,7 +26,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 
 if TYPE_CHECKING:
-  from selsync_jax.commands.goals import Goal
+  from selsync_jax.commands.goals import SearchGoal
   from selsync_jax.commands.pool import Processes
   from selsync_jax.report.search_page import Final
   from selsync_jax.report.search_page import Tried
@@ -275,7 +275,7 @@ def _plan(
 
 
 def _search(
-  candidates: Candidates, name: str, space: 'Space', goal: 'Goal'
+  candidates: Candidates, name: str, space: 'Space', goal: 'SearchGoal'
 ) -> 'Search':
   """Opens a search; its first trials are the methods as they are.
 
@@ -352,7 +352,7 @@ def _try(
 
 def _finish(
   options: argparse.Namespace,
-  goal: 'Goal',
+  goal: 'SearchGoal',
   bsp: 'Search',
   ours: 'Search',
   runner: _Runner,
@@ -422,7 +422,7 @@ def _finish(
 
 def _choose(
   options: argparse.Namespace,
-  goal: 'Goal',
+  goal: 'SearchGoal',
   found: Sequence['Result'],
   of_bsp: Sequence['Result'],
   runner: _Runner,
@@ -467,7 +467,7 @@ def _choose(
 
 
 def _final(
-  goal: 'Goal', name: str, method: str, trials: Sequence['Trial']
+  goal: 'SearchGoal', name: str, method: str, trials: Sequence['Trial']
 ) -> 'Final':
   """What was chosen, and its runs with new seeds."""
   from selsync_jax.report import search_page

@@ -211,7 +211,7 @@ class ArrayDataset(IndexedDataset):
     return self.read(examples, self.dtypes, blocks, transform)
 
 
-class Source(NamedTuple):
+class TfdsSource(NamedTuple):
   """A data set of TFDS; see `ArrayDataset` for the fields without a comment."""
 
   name: str  # By default also TFDS's name for it.

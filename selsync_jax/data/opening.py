@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from selsync_jax import config
 from selsync_jax.data import checks
-from selsync_jax.data.arrays import Source
+from selsync_jax.data.arrays import TfdsSource
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.injection import make_injection
 from selsync_jax.data.own import open_own
@@ -94,7 +94,7 @@ def open_dataset(bound: BoundData) -> OpenDataset:
     if bound.backend == 'numpy':
       line = f"backend='numpy' reads {names}; {name!r} needs backend='tf'"
     raise config.ConfigError(f'config.data: {line}')
-  if isinstance(dataset, Source):
+  if isinstance(dataset, TfdsSource):
     with _tensorflow():
       from selsync_jax.data.tfdata import prepared
 

@@ -33,7 +33,7 @@ from selsync_jax.sync import network as networks
 from selsync_jax.sync.network import Network
 
 
-class Cluster(NamedTuple):
+class VirtualCluster(NamedTuple):
   """Workers and the network between them."""
 
   seconds: Callable[[int, int], float]  # Of a worker's own step.
@@ -210,7 +210,7 @@ def _by_step(table: Table, workers: int) -> Callable[[int, int], float]:
 
 def create_cluster(
   fields: Mapping[str, Any], *, workers: int, steps: int, seed: int
-) -> Cluster:
+) -> VirtualCluster:
   """Makes the cluster of a run from its `config.cluster`.
 
   The fields are `compute`, a name in `COMPUTE`; `step_seconds`; `bandwidth`
@@ -230,4 +230,4 @@ def create_cluster(
   trace = options.get('trace')
   crc = trace and zlib.crc32(pathlib.Path(trace).read_bytes())
   files = {'trace': f'{crc:08x}'} if trace else {}
-  return Cluster(_by_step(table, workers), network, files)
+  return VirtualCluster(_by_step(table, workers), network, files)

@@ -11,7 +11,7 @@ from selsync_jax.config import RunError
 from selsync_jax.devices.mapper import abstract
 from selsync_jax.simulate import numerics
 from selsync_jax.simulate.algebra import Algebra
-from selsync_jax.simulate.cluster import Cluster
+from selsync_jax.simulate.cluster import VirtualCluster
 from selsync_jax.simulate.simulation import Method
 from selsync_jax.simulate.simulation import Simulation
 from selsync_jax.simulate.simulation import Span
@@ -30,7 +30,7 @@ class Engine:
   def __init__(
     self,
     method: Method,
-    cluster: Cluster,
+    cluster: VirtualCluster,
     nbytes: float,
     compute: numerics.Numerics | None = None,
     seed: int = 0,

@@ -19,8 +19,8 @@ import numpy as np
 
 from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.ledger import Totals
-from selsync_jax.simulate.cluster import Cluster
 from selsync_jax.simulate.cluster import create_cluster
+from selsync_jax.simulate.cluster import VirtualCluster
 from selsync_jax.simulate.ledgers import VirtualLedger
 from selsync_jax.simulate.simulation import Span
 from selsync_jax.sync.traffic import Collective
@@ -59,7 +59,7 @@ class LockstepLedger(VirtualLedger):
   def __init__(
     self,
     *arguments: Any,
-    cluster: Cluster,
+    cluster: VirtualCluster,
     collectives: Iterable[Collective],
     **options: Any,
   ):

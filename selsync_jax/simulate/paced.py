@@ -23,7 +23,7 @@ from selsync_jax.islands.leases import Leases
 from selsync_jax.islands.leases import Reader
 from selsync_jax.islands.pace import KEPT
 from selsync_jax.islands.pace import Pace
-from selsync_jax.simulate.cluster import Cluster
+from selsync_jax.simulate.cluster import VirtualCluster
 from selsync_jax.sync.averagers import Delay
 
 
@@ -36,7 +36,7 @@ class Paced(Vmap):
     delay: in how many steps an average travels.
   """
 
-  cluster: Cluster
+  cluster: VirtualCluster
   delay: int
 
   @property

@@ -19,7 +19,7 @@ from simpy.events import NORMAL
 from selsync_jax.data import draws
 from selsync_jax.simulate.algebra import Algebra
 from selsync_jax.simulate.algebra import Value
-from selsync_jax.simulate.cluster import Cluster
+from selsync_jax.simulate.cluster import VirtualCluster
 from selsync_jax.sync.traffic import Collective
 
 _STREAM = 0x51  # Makes these draws independent of all others of a seed.
@@ -97,7 +97,7 @@ class Simulation:
 
   def __init__(
     self,
-    cluster: Cluster,
+    cluster: VirtualCluster,
     nbytes: float,
     algebra: Algebra,
     seed: int,

@@ -23,12 +23,12 @@ from selsync_jax.sync import resizing
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import total
 from selsync_jax.sync.part import part
-from selsync_jax.sync.partitions import ExDynaState
-from selsync_jax.sync.partitions import MicroState
 from selsync_jax.sync.reducers import error_feedback
 from selsync_jax.sync.reducers import skip_nonfinite
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.transformation import Reducer
+from selsync_jax.sync.vector_parts import ExDynaState
+from selsync_jax.sync.vector_parts import MicroState
 
 
 @part

@@ -10,7 +10,7 @@ from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.order import ShuffledBlocks
 from selsync_jax.data.sources import imagenet2012
 from selsync_jax.data.tfdata.prepared import open_source
-from selsync_jax.data.tfdata.streamed import Reader
+from selsync_jax.data.tfdata.streamed import ShardReader
 from selsync_jax.data.tfdata.streamed import Shards
 from tests.support.partitions import make_partition
 
@@ -40,7 +40,7 @@ def assign(shards, name='seldp'):
 
 
 def reader(shards, decode, name='seldp'):
-  return Reader(shards, decode, assign(shards, name))
+  return ShardReader(shards, decode, assign(shards, name))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import selsync_jax as ss
 from selsync_jax.methods import METHODS
 from selsync_jax.runs.ledger import Totals
-from selsync_jax.simulate.cluster import Cluster
+from selsync_jax.simulate.cluster import VirtualCluster
 from selsync_jax.simulate.lockstep import LockstepLedger
 from selsync_jax.simulate.run import simulate
 from selsync_jax.sync.network import Network
@@ -20,7 +20,9 @@ from tests.support import short_runs
 SECONDS = [[1.0, 5.0], [4.0, 2.0], [2.0, 3.0], [1.0, 1.0]]  # [step, worker].
 # Two workers send half of a message in each of a ring's two rounds: 1 byte/s.
 NETWORK = Network(2, bandwidth=8.0, latency=0.25)
-CLUSTER = Cluster(lambda worker, step: SECONDS[step][worker], NETWORK, {})
+CLUSTER = VirtualCluster(
+  lambda worker, step: SECONDS[step][worker], NETWORK, {}
+)
 
 
 def create(collectives, totals=None, cluster=CLUSTER):
@@ -100,7 +102,7 @@ def test_a_delayed_average_hides_as_much_as_the_plan_says(k):
   plan = step_cost.cost(strategy, shared, network, 0.0, compute=1.0)
   assert plan.average + plan.hidden == pytest.approx(2.5 / 4)
   assert plan.delay == 3
-  cluster = Cluster(lambda worker, step: 1.0, network, {})
+  cluster = VirtualCluster(lambda worker, step: 1.0, network, {})
   ledger = create(strategy.sends(shared, 2), cluster=cluster)
   rows = [count(ledger, step % 4 == 3) for step in range(24)]
   # The last average is still on its way.
@@ -116,7 +118,7 @@ def test_exchanges_in_turn_travel_as_long_as_others_compute():
   shared = {'params': params, 'model_state': {}}
   plan = step_cost.cost(strategy, shared, network, 0.0, compute=1.0)
   assert (plan.average, plan.hidden) == pytest.approx((0, 1))
-  cluster = Cluster(lambda worker, step: 1.0, network, {})
+  cluster = VirtualCluster(lambda worker, step: 1.0, network, {})
   ledger = create(strategy.sends(shared, 8), cluster=cluster)
   rows = [count(ledger, True) for _ in range(24)]
   assert rows[-1]['virtual_seconds'] == pytest.approx(24)
@@ -142,7 +144,7 @@ def test_a_collective_of_a_rate_is_issued_that_often():
   """Also where n times 1 / n is less than 1: of 49."""
   for period in (1, 3, 8, 49):
     vote = Collective('all_reduce', 1.0, 'step', 1 / period)
-    cluster = Cluster(lambda worker, step: float(worker), NETWORK, {})
+    cluster = VirtualCluster(lambda worker, step: float(worker), NETWORK, {})
     ledger = create([vote], cluster=cluster)
     waits = [count(ledger, False)['waited'][0] for _ in range(3 * period)]
     assert np.flatnonzero(waits).tolist() == [

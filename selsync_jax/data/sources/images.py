@@ -20,7 +20,7 @@ import numpy as np
 from selsync_jax.data import arrays
 from selsync_jax.data import checks
 from selsync_jax.data import protocol
-from selsync_jax.data.arrays import Source
+from selsync_jax.data.arrays import TfdsSource
 from selsync_jax.data.order import ShuffledBlocks
 from selsync_jax.data.order import ShuffledChunk
 from selsync_jax.data.sources import idx
@@ -105,7 +105,7 @@ def _split_fashion(folder: pathlib.Path) -> dict[str, arrays.Examples]:
   }
 
 
-def _cifar(name: str, colors: tuple, image_size: int | None) -> Source:
+def _cifar(name: str, colors: tuple, image_size: int | None) -> TfdsSource:
   from selsync_jax.data.tfdata import augment  # Imports TensorFlow.
 
   def finish(image, label):
@@ -115,7 +115,7 @@ def _cifar(name: str, colors: tuple, image_size: int | None) -> Source:
   def train(batch, key):
     return finish(augment.pad_crop_flip(batch['image'], key), batch['label'])
 
-  return Source(
+  return TfdsSource(
     name,
     task='classification',
     num_classes=_num_labels,
@@ -128,7 +128,7 @@ def _cifar(name: str, colors: tuple, image_size: int | None) -> Source:
   )
 
 
-def cifar10(*, image_size: Pixels | None = None) -> Source:
+def cifar10(*, image_size: Pixels | None = None) -> TfdsSource:
   """Returns 60,000 images of 32x32 pixels, 10 labels; 45,000 train.
 
   `image_size` is the pixels per side; `None` is 32, the original.
@@ -136,7 +136,7 @@ def cifar10(*, image_size: Pixels | None = None) -> Source:
   return _cifar('cifar10', _CIFAR10, image_size)
 
 
-def cifar100(*, image_size: Pixels | None = None) -> Source:
+def cifar100(*, image_size: Pixels | None = None) -> TfdsSource:
   """Returns images with 100 labels, otherwise as in `cifar10`."""
   return _cifar('cifar100', _CIFAR100, image_size)
 
@@ -145,7 +145,7 @@ def imagenet2012(
   *,
   image_size: Pixels = 224,
   window: Annotated[int, Interval(ge=1, le=10**6)] = 1024,
-) -> Source:
+) -> TfdsSource:
   """Returns 1,281,167 photographs, 1,000 labels; 1% are for validation.
 
   The test images are the 50,000 validation images of the challenge, because the
@@ -168,7 +168,7 @@ def imagenet2012(
     return finish(image, example['label'])
 
   validation = {'validation': 'train[99%:]', 'test': 'validation'}
-  return Source(
+  return TfdsSource(
     'imagenet2012',
     task='classification',
     num_classes=_num_labels,

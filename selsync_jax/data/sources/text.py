@@ -207,14 +207,14 @@ def builder() -> Callable[..., Any]:
   return Wikitext103
 
 
-def wikitext103(*, bptt: Tokens) -> arrays.Source:
+def wikitext103(*, bptt: Tokens) -> arrays.TfdsSource:
   """Returns the words of WikiText-103; an example has `bptt` of them."""
 
   def read(rows: Any) -> arrays.Examples:
     blocks = [row['tokens'] for row in rows.as_numpy_iterator()]
     return _segments(np.concatenate(blocks), bptt)
 
-  return arrays.Source(
+  return arrays.TfdsSource(
     'wikitext103',
     task='language_modeling',
     num_classes=lambda info: len(info.metadata['vocabulary']),

@@ -22,7 +22,7 @@ _BATCH = 1024  # The number of examples that are converted together.
 
 
 def open_source(
-  source: arrays.Source, data_dir: str | None
+  source: arrays.TfdsSource, data_dir: str | None
 ) -> arrays.ArrayDataset | streamed.OpenShards:
   """Opens a data set, prepared on first use if this package prepares it."""
   builder = builder_of(source, data_dir)
@@ -46,7 +46,7 @@ def open_source(
   )
 
 
-def builder_of(source: arrays.Source, data_dir: str | None) -> Any:
+def builder_of(source: arrays.TfdsSource, data_dir: str | None) -> Any:
   """Returns the TFDS builder of a source."""
   split, make = source.splits['train'], source.builder
   return open_builder(source.name, split, data_dir, source.fetch, make)

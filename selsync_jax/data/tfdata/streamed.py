@@ -53,7 +53,7 @@ class OpenShards(NamedTuple):
   """A data set whose splits stay on disk."""
 
   source: (
-    arrays.Source
+    arrays.TfdsSource
   )  # It decodes the examples; its order is `ShuffledBlocks`.
   num_classes: int
   splits: Mapping[str, Shards]
@@ -85,13 +85,15 @@ class StreamedData(protocol.Data):
     """See `Data`."""
     shards, decode = self.dataset.splits['train'], self.dataset.source.train
     assert decode
-    return Reader(shards, decode, self.assignment).batches(workers, start, stop)
+    return ShardReader(shards, decode, self.assignment).batches(
+      workers, start, stop
+    )
 
   def evaluation(self, split, batch_size, workers, total):
     """See `Data`; each worker reads a contiguous part of the split."""
     assignment = self._parts(split, batch_size, total)
     transform = self.dataset.source.transform
-    reader = Reader(
+    reader = ShardReader(
       self.dataset.splits[split],
       lambda example, _: transform(example),
       assignment,
@@ -128,7 +130,7 @@ class StreamedData(protocol.Data):
     return marks
 
 
-class Reader(NamedTuple):
+class ShardReader(NamedTuple):
   """Reads a split for some of the workers."""
 
   shards: Shards

@@ -1,8 +1,8 @@
-"""A local TCP relay that hides the end of JAX's coordination service.
+"""A local TCP proxy that hides the end of JAX's coordination service.
 
 Process 0 runs that service. If it dies, a JAX client aborts its process with a
 C++ stack trace, perhaps before the channel has reported which process is gone.
-A client that connects through a relay in its own process keeps its connection,
+A client that connects through a proxy in its own process keeps its connection,
 so the channel can print one line and end the process. If the channel does not,
 JAX's heartbeat timeout still ends it.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 
 def start(address: str) -> str:
-  """Starts a relay in this process, and returns its `host:port`.
+  """Starts a proxy in this process, and returns its `host:port`.
 
   The server at `address`, also `host:port`, need not listen yet.
   """
@@ -29,10 +29,10 @@ def start(address: str) -> str:
 def _serve(listener: socket.socket, address: tuple[str, int]) -> None:
   while True:
     client, _ = listener.accept()
-    _start_thread(_relay, client, address)
+    _start_thread(_connect, client, address)
 
 
-def _relay(client: socket.socket, address: tuple[str, int]) -> None:
+def _connect(client: socket.socket, address: tuple[str, int]) -> None:
   """Keeps the client's connection open until the client closes it."""
   while True:
     try:
