@@ -109,10 +109,10 @@ def plan(
   workers: int,
   bandwidth: str = '1Gbit',
   latency: str = '1ms',
-  lssr: float = 0.9,
+  lssr: float | None = None,
   model_state: Any = (),
   opt_state: Any = (),
-  steps_per_epoch: int = 1_000,
+  steps_per_epoch: int | None = None,
 ) -> dict[str, Any]:
   """Estimates a step of every method for a model of your own.
 
@@ -124,11 +124,13 @@ def plan(
     workers: N, the number of workers, one per host.
     bandwidth: what one connection carries per direction, such as `200Mbit`.
     latency: the one-way latency of a message, such as `50us`.
-    lssr: the LSSR of SelSync, in [0, 1), and of others without a period.
+    lssr: the LSSR of SelSync, in [0, 1), and of others without a period; by
+      default that of SelSync's budget.
     model_state: what is averaged with the parameters, likewise.
     opt_state: the state of the optimizer, likewise, for methods that average
       it.
-    steps_per_epoch: for methods whose period is a share of an epoch.
+    steps_per_epoch: for methods whose period is a share of an epoch; by default
+      that of `--parameters`.
 
   Returns:
     A `step_cost.Cost` by method: the seconds of a `step`, of which the worker
@@ -146,13 +148,20 @@ def plan(
     >>> round(costs['bsp'].step / costs['local_sgd'].step, 2)
     2.04
   """
+  from selsync_jax import methods
+  from selsync_jax.methods import adaptive
+  from selsync_jax.sync import network
+  from selsync_jax.training import step_cost
+
+  lssr = adaptive.LSSR if lssr is None else lssr
+  steps = step_cost.EPOCH if steps_per_epoch is None else steps_per_epoch
   checks = {
     'step_seconds': (flags.positive, step_seconds),
     'workers': (flags.whole(1), workers),
     'bandwidth': (flags.bandwidth, bandwidth),
     'latency': (flags.latency, latency),
     'lssr': (flags.lssr, lssr),
-    'steps_per_epoch': (flags.whole(1), steps_per_epoch),
+    'steps_per_epoch': (flags.whole(1), steps),
   }
   read = {}
   for name, (check, value) in checks.items():
@@ -160,14 +169,10 @@ def plan(
       read[name] = check(str(value))
     except ValueError as error:
       raise ConfigError(f'{name}={value!r}: {error}') from error
-  from selsync_jax import methods
-  from selsync_jax.sync import network
-  from selsync_jax.training import step_cost
-
   links = network.Network(workers, read['bandwidth'], read['latency'])
   costs, _ = step_cost.costs(
     {name: {'method': name} for name in methods.METHODS},
-    methods.Context(steps_per_epoch, seed=0),
+    methods.Context(steps, seed=0),
     {'params': params, 'model_state': model_state},
     links,
     lssr,

@@ -52,31 +52,39 @@ def check(
   workdir: pathlib.Path,
   found: Mapping[str, Any],
   accept: bool,
-  accept_code: bool = False,
+  may_edit: bool = False,
 ) -> list[str]:
   """Returns what differs from a run, as `data.train.examples was 4, now 2`.
 
-  It refuses differences that are not accepted. There are none for a new run.
+  It refuses differences that are not accepted, but for code that `may_edit`.
+  There are none for a new run.
 
   Raises:
     ConfigError: if something differs that is not accepted.
     DamagedFile: if the fingerprint is damaged; then nothing can be compared.
   """
-  different = differences(workdir, found)
-  refused = different
-  if accept_code:
-    refused = differences(workdir, without_code(found))
+  changes = _changes(workdir, found)
+  refused = [
+    line
+    for name, line in changes.items()
+    if not (may_edit and name.startswith(_CODE))
+  ]
   if refused and not accept:
     raise ConfigError(
       f'{workdir} holds a run with other data, code or initial weights: '
       f'{", ".join(refused)}; undo the change, or accept it with '
       '--accept_changes'
     )
-  return different
+  return [*changes.values()]
 
 
 def differences(workdir: pathlib.Path, found: Mapping[str, Any]) -> list[str]:
-  """Returns what differs from a run, see `check`.
+  """Returns what differs from a run, see `check`."""
+  return [*_changes(workdir, found).values()]
+
+
+def _changes(workdir: pathlib.Path, found: Mapping[str, Any]) -> dict[str, str]:
+  """Returns a line about each difference from a run, by name.
 
   Models that different versions of JAX or Flax have traced are not compared,
   nor is code that another version of Python has parsed, nor what an earlier
@@ -93,16 +101,11 @@ def differences(workdir: pathlib.Path, found: Mapping[str, Any]) -> list[str]:
     skipped.add(_PROGRAM)
   if _PYTHON in changes:
     skipped.update(name for name in changes if name.startswith(_CODE))
-  return [
-    _line(name, *values)
+  return {
+    name: _line(name, *values)
     for name, values in changes.items()
     if name not in skipped and not name.endswith(_IN_COLOR)
-  ]
-
-
-def without_code(found: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a fingerprint without the source that users have registered."""
-  return {name: found[name] for name in found if not name.startswith(_CODE)}
+  }
 
 
 def _line(name: str, old: Any, new: Any) -> str:

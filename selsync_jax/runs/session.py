@@ -84,13 +84,12 @@ class Session(contextlib.ExitStack):
     trained nothing which is kept, and after an error, which an edit may mend.
     """
     self._fingerprint, self._changes = found, []
-    if self.record is None:
-      found = fingerprint.without_code(found)
     # The first process soon removes them.
     mends = processes.json_from_first(any(self.workdir.glob('error*.txt')))
+    may_edit = self.record is None or mends
     try:
       if not self._restart:
-        about = self.workdir, found, accept, mends
+        about = self.workdir, found, accept, may_edit
         self._changes = fingerprint.check(*about)
     except ConfigError as error:
       raise ConfigError(f'{error}, or --restart') from error

@@ -17,6 +17,7 @@ import pytest
 from selsync_jax.configs import digits
 from selsync_jax.runs import records
 from tests.support import live_runs
+from tests.support import private
 
 AGAIN = 'restart all processes to resume from the last checkpoint'
 
@@ -109,12 +110,8 @@ def test_train_finds_slurm_without_a_flag(tmp_path):
 
 @pytest.mark.slow
 def test_a_host_name_that_does_not_resolve_is_told_in_one_line(tmp_path):
-  named = 'hostname no-such-host && exec "$@"'
-  private = ('unshare', '-ru', 'sh', '-c', named, 'sh')
-  tried = live_runs.run(*private, 'true')
-  if tried.returncode:
-    pytest.skip(f'the host keeps its name: {tried.stderr.strip()}')
-  done = live_runs.run(*private, *live_runs.command('selsync', 2, tmp_path))
+  prefix = private.after('hostname no-such-host')
+  done = live_runs.run(*prefix, *live_runs.command('selsync', 2, tmp_path))
   assert done.returncode == 2
   assert (
     "train.py: host name 'no-such-host': does not resolve; processes find each "

@@ -23,6 +23,7 @@ from selsync_jax.data import open_data
 from selsync_jax.data.index_shuffle import IndexShuffle
 from tests.support import live_runs
 from tests.support import own_code
+from tests.support import private
 from tests.support.session import ROOT
 
 WORKERS, BATCH = 4, 6
@@ -218,18 +219,11 @@ def test_processes_of_grain_read_what_this_one_would(tmp_path):
 
 @pytest.mark.slow
 def test_little_shared_memory_is_no_full_disk(tmp_path):
-  private = (
-    *('unshare', '-rm', 'sh', '-c'),
-    'mount -t tmpfs -o size=64k none /dev/shm && exec "$@"',
-    'sh',
-  )
-  tried = live_runs.run(*private, 'true')
-  if tried.returncode:
-    pytest.skip(f'/dev/shm stays: {tried.stderr.strip()}')
+  prefix = private.after('mount -t tmpfs -o size=64k none /dev/shm')
   path = tmp_path / 'mine.py'
   path.write_text(CONFIG.replace('PROCESSES', '1').replace('2, 2', '32, 32'))
   done = live_runs.run(
-    *(*private, sys.executable, live_runs.ROOT / 'train.py'),
+    *(*prefix, sys.executable, live_runs.ROOT / 'train.py'),
     *(f'--config={path}', '--config.workers=2', '--config.batch_size=16'),
     f'--workdir={tmp_path / "run"}',
   )

@@ -14,6 +14,7 @@ import pytest
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from tests.support import live_runs
+from tests.support import private
 from tests.support import short_runs
 
 # Every process started here finds the tests' own data.
@@ -218,11 +219,7 @@ def test_a_full_disk_is_reported_and_the_last_checkpoint_stays_good(
 
 @pytest.mark.slow
 def test_a_run_needs_no_shared_memory(tmp_path):
-  without = 'mount -t tmpfs -o ro none /dev/shm && exec "$@"'
-  private = ('unshare', '--mount', 'sh', '-c', without, 'sh')
-  tried = live_runs.run(*private, 'true')
-  if tried.returncode:
-    pytest.skip(f'/dev/shm stays: {tried.stderr.strip()}')
+  prefix = private.after('mount -t tmpfs -o ro none /dev/shm')
   command = live_runs.command('selsync', 2, tmp_path, '--config.steps=16')
-  live_runs.finish([*private, *command])
+  live_runs.finish([*prefix, *command])
   assert len(live_runs.rows(tmp_path)) == 16

@@ -1,0 +1,17 @@
+"""Commands with mounts and a host name of their own."""
+
+import pytest
+
+from tests.support import live_runs
+
+
+def after(setup: str) -> list[str]:
+  """Returns a prefix that gives a command what the shell command sets up.
+
+  The test is skipped where the machine does not allow it.
+  """
+  prefix = ['unshare', '-rmu', 'sh', '-c', f'{setup} && exec "$@"', 'sh']
+  tried = live_runs.run(*prefix, 'true')
+  if tried.returncode:
+    pytest.skip(f'{setup}: {tried.stderr.strip()}')
+  return prefix
