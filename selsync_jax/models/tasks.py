@@ -9,7 +9,6 @@ and 0 elsewhere, and an example weighs as much as it has tokens that count.
 
 from collections.abc import Callable, Mapping, Sequence
 import functools
-import hashlib
 import math
 import re
 import types
@@ -27,8 +26,10 @@ from selsync_jax.array_names import by_name
 from selsync_jax.config import ConfigError
 from selsync_jax.config import Registry
 from selsync_jax.models import byte_text
+from selsync_jax.models import token_weights
+from selsync_jax.models.token_weights import Batch
+from selsync_jax.models.token_weights import token_mean as token_mean
 
-Batch = Mapping[str, Any]
 Derive = Callable[[Mapping[str, Any]], dict[str, Any]]
 _NAME = re.compile('[A-Za-z][A-Za-z0-9_]*')  # Of a metric.
 
@@ -99,20 +100,6 @@ def language_modeling(
     'loss': token_mean(_cross_entropy(logits, targets), batch),
     'accuracy': token_mean(correct, batch),
   }
-
-
-def token_mean(
-  values: Shaped[Array, 'batch time'], batch: Batch
-) -> Float[Array, 'batch']:
-  """Returns each example's mean over the tokens that its `loss_mask` counts.
-
-  An example without such a token has 0, and no weight.
-  """
-  if 'loss_mask' not in batch:
-    return jnp.mean(values, axis=-1)
-  counted = batch['loss_mask'] != 0
-  total = jnp.sum(values, axis=-1, where=counted, dtype=jnp.float32)
-  return total / jnp.maximum(jnp.sum(counted, axis=-1), 1)
 
 
 def _code_counts(logits, batch):
@@ -375,49 +362,8 @@ def metric_sums(
 
   With a `loss_mask`, also the sum of their weights.
   """
-  sums = _sums(task.example_metrics(outputs, batch), batch)
-  return sums | totals(batch)
-
-
-WEIGHT = '_weight'
-"""The sum of the examples' weights; without a `loss_mask` it is the count."""
-
-
-def totals(batch: Batch) -> dict[str, Float[Array, '']]:
-  """Returns the `count` of the unmasked examples, and their `WEIGHT`."""
-  count = {'count': jnp.sum(batch['mask'], dtype=jnp.float32)}
-  if 'loss_mask' not in batch:
-    return count
-  return count | _sums({WEIGHT: jnp.ones(len(batch['mask']))}, batch)
-
-
-def weight(totals: Mapping[str, Any]) -> Any:
-  """Returns the number by which sums are divided to get means."""
-  return totals.get(WEIGHT, totals['count'])
-
-
-def _sums(metrics, batch):
-  return {
-    name: jnp.sum(
-      _weighted(values, batch), where=batch['mask'], dtype=jnp.float32
-    )
-    for name, values in metrics.items()
-  }
-
-
-def _weighted(values, batch):
-  """Multiplies values [batch] by the tokens that count in each example."""
-  if 'loss_mask' not in batch:
-    return values
-  counted = batch['loss_mask'] != 0
-  tokens = jnp.sum(counted.reshape(len(counted), -1), axis=1, dtype=jnp.float32)
-  return jnp.where(tokens > 0, tokens * values, 0)
-
-
-def metric_means(sums: Mapping[str, Any]) -> dict[str, Any]:
-  """Divides the sums of one or several batches by their weight or count."""
-  total = jnp.maximum(weight(sums), 1)
-  return {k: v / total for k, v in sums.items() if k not in ('count', WEIGHT)}
+  metrics = task.example_metrics(outputs, batch)
+  return token_weights.sums(metrics, batch) | token_weights.totals(batch)
 
 
 def dataset_metrics(task: Task, sums: Mapping[str, Any]) -> dict[str, float]:
@@ -426,10 +372,10 @@ def dataset_metrics(task: Task, sums: Mapping[str, Any]) -> dict[str, float]:
   All are NaN if the loss is, or if no token counts: an accuracy would have
   compared outputs that are not numbers.
   """
-  means = metric_means(sums)
+  means = token_weights.means(sums)
   numbers = {k: float(x) for k, x in means.items() if k[0] != '_'}
   numbers |= derived_metrics(task, means)
-  if math.isnan(numbers['loss']) or not weight(sums):
+  if math.isnan(numbers['loss']) or not token_weights.weight(sums):
     return dict.fromkeys(numbers, math.nan)
   return numbers
 
@@ -446,46 +392,11 @@ def train_loss(
   def loss(params, model_state, batch, key):
     outputs, model_state = _apply(model, task, params, model_state, batch, key)
     sums = metric_sums(task, outputs, batch)
-    whole = {k: sums[k] for k in ('count', WEIGHT) if k in sums}
-    metrics = metric_means(sums) | whole
+    whole = {k: sums[k] for k in ('count', token_weights.WEIGHT) if k in sums}
+    metrics = token_weights.means(sums) | whole
     return metrics['loss'], (metrics, model_state)
 
   return loss
-
-
-def program(
-  model: nn.Module, task: Task, shapes: Mapping[str, Any], batch: Batch
-) -> dict[str, str]:
-  """Returns digests of the traced loss of training and of its constants.
-
-  They are equal in all processes. Earlier versions recorded `program_in_color`
-  if they ran on a terminal, where JAX colors what it prints.
-  """
-  traced = jax.make_jaxpr(train_loss(model, task))(
-    shapes['params'], shapes['model_state'], batch, jax.random.key(0)
-  )
-  constants = [np.asarray(constant).tobytes() for constant in traced.consts]
-
-  def digest(use_color):
-    text = _without_chance(traced.pretty_print(use_color=use_color))
-    return hashlib.sha256(b''.join([text.encode(), *constants])).hexdigest()[
-      :16
-    ]
-
-  return {'program': digest(False), 'program_in_color': digest(True)}
-
-
-def _without_chance(text: str) -> str:
-  """Returns the text of a jaxpr without what differs between processes.
-
-  That is where in memory the functions are that the program may still call, and
-  the order of a set of names.
-  """
-
-  def ordered(found):
-    return f'{{{", ".join(sorted(found[1].split(", ")))}}}'
-
-  return re.sub("{('[^{}:]*')}", ordered, re.sub('0x[0-9a-f]+', '', text))
 
 
 def eval_metric_sums(
@@ -498,7 +409,7 @@ def eval_metric_sums(
     sums = metric_sums(task, outputs, batch)
     for name in task.certain(outputs):
       del sums[name]
-    return sums | _sums(task.counted(outputs, batch), batch)
+    return sums | token_weights.sums(task.counted(outputs, batch), batch)
 
   return evaluate
 

@@ -8,7 +8,7 @@ from jaxtyping import Float
 import numpy as np
 
 from selsync_jax.config import RunError
-from selsync_jax.models import tasks
+from selsync_jax.models import token_weights
 from selsync_jax.sync.traffic import Traffic
 
 # The columns that parts of a method report.
@@ -22,7 +22,9 @@ COLUMNS = REPORTED | {
   *('relative_change', 'relative_changes', 'synced', 'skipped', 'lssr'),
   *('bytes_per_worker', 'virtual_seconds', 'staleness', 'count', 'unequal'),
 }
-_NOT_MEANS = {'count', 'relative_change', 'synced', 'unequal', tasks.WEIGHT}
+_NOT_MEANS = {
+  *('count', 'relative_change', 'synced', 'unequal', token_weights.WEIGHT)
+}
 
 
 class NonFiniteError(RunError):
@@ -142,7 +144,8 @@ class Ledger:
       leaf = int(metrics['unequal'][0])
       refuse_unequal(leaf, self.leaf_names, totals.steps + 1)
     counted = self.count(metrics)
-    scored = np.asarray(tasks.weight(metrics)) > 0  # NaN for one that rested.
+    # NaN for a worker that rested.
+    scored = np.asarray(token_weights.weight(metrics)) > 0
     position, per_epoch = totals.position, self.steps_per_epoch
     rates = self.learning_rates
     totals.samples += int(metrics['count'].sum())

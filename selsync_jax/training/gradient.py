@@ -8,7 +8,7 @@ from jax import lax
 import jax.numpy as jnp
 
 from selsync_jax.devices.in_turn import in_loop
-from selsync_jax.models import tasks
+from selsync_jax.models import token_weights
 from selsync_jax.sync import flat
 from selsync_jax.sync import inner
 
@@ -16,7 +16,7 @@ Loss = Callable[..., Any]
 """`(params, model_state, batch, key) -> loss, (metrics, model_state)`.
 
 Loss and metrics are means over the examples that `batch['mask']` selects, with
-the weights of `tasks.totals`."""
+the weights of `token_weights.totals`."""
 
 Gradient = Callable[..., Any]
 """`(params, model_state, batch, key) -> grads, (metrics, model_state)`."""
@@ -46,7 +46,7 @@ def _accumulated(one: Gradient, pieces: int) -> Gradient:
     return jnp.moveaxis(x.reshape(-1, pieces, *x.shape[1:]), 1, 0)
 
   def accumulated(params, model_state, batch, key):
-    whole = tasks.totals(batch)
+    whole = token_weights.totals(batch)
 
     def add(carry, piece):
       total, model_state = carry
@@ -56,7 +56,9 @@ def _accumulated(one: Gradient, pieces: int) -> Gradient:
       grads, (metrics, model_state) = one(
         here, model_state, examples, jax.random.fold_in(key, index)
       )
-      share = tasks.weight(metrics) / jnp.maximum(tasks.weight(whole), 1)
+      share = token_weights.weight(metrics) / jnp.maximum(
+        token_weights.weight(whole), 1
+      )
       grads, metrics = jax.tree.map(lambda x: share * x, (grads, metrics))
       return (jax.tree.map(jnp.add, total, grads), model_state), metrics
 

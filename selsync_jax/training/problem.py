@@ -25,6 +25,7 @@ from selsync_jax.data import open_data
 from selsync_jax.data.protocol import DatasetInfo
 from selsync_jax.data.protocol import unchanged
 from selsync_jax.data.sources import DATASETS
+from selsync_jax.models import loss_program
 from selsync_jax.models import tasks
 from selsync_jax.runs import initial
 from selsync_jax.runs import ledger
@@ -107,7 +108,7 @@ class Problem:
   def fingerprint(self) -> dict[str, Any]:
     """What tells data and model from others of the same name, for JSON."""
     example = self.data.example
-    program = tasks.program(self.model, self.task, self.shapes, example)
+    program = loss_program.digests(self.model, self.task, self.shapes, example)
     packages = {'jax': jax.__version__, 'flax': flax.__version__}
     return {
       'data': self.data.fingerprint,

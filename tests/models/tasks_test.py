@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from selsync_jax.models import loss_program
 from selsync_jax.models import tasks
+from selsync_jax.models import token_weights
 
 CLASSIFICATION = tasks.TASKS['classification']
 LANGUAGE_MODELING = tasks.TASKS['language_modeling']
@@ -218,7 +220,7 @@ def test_tokens_outside_the_loss_mask_change_neither_scores_nor_gradient():
   grads, (metrics, _) = grad(params, state, batch, key)
   expected, (same, _) = grad(params, state, one_each, key)
   assert metrics['count'] == 4
-  assert tasks.weight(metrics) == counted.sum()
+  assert token_weights.weight(metrics) == counted.sum()
   for name in ('loss', 'accuracy'):
     np.testing.assert_allclose(metrics[name], same[name], rtol=1e-6)
   jax.tree.map(
@@ -347,7 +349,7 @@ def test_a_program_has_the_same_digest_in_every_process(monkeypatch):
     made = Model(), CLASSIFICATION
     params, state = tasks.init_shapes(*made, batch)
     shapes = {'params': params, 'model_state': state}
-    return tasks.program(*made, shapes, batch)
+    return loss_program.digests(*made, shapes, batch)
 
   plain = digests('one', 'other')
   monkeypatch.setattr(pretty_printer, 'CAN_USE_COLOR', True)
