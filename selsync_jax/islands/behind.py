@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from selsync_jax.islands.pace import Watch
+from selsync_jax.data.pace import Watch
 from selsync_jax.islands.peers import Late
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.peers import Regrouped
@@ -102,3 +102,20 @@ class Behind(Late):
     """Waits until nothing travels."""
     if self._departed:
       futures.wait([self._departed])
+
+
+def steps_of_travel(peers: Peers, step: Watch, average: Watch) -> float | None:
+  """Returns in how many steps an average travels, the same on all islands.
+
+  All islands call it together; the slowest counts. It is `None` if one has
+  measured no step or no average, as after a start.
+
+  Args:
+    peers: all islands.
+    step: how long steps take in which nothing is sent or waited for but votes.
+    average: how long averages travel.
+  """
+  own = np.array([step.median, average.median])
+  seconds = np.array(peers.complete(lambda peers: peers.share(own)))
+  of_step, of_average = seconds.max(axis=0) * seconds.all()
+  return float(np.float32(of_average / of_step)) if of_step else None

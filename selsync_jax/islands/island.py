@@ -15,10 +15,10 @@ import optax
 
 from selsync_jax.array_names import by_name
 from selsync_jax.config import RunError
+from selsync_jax.data.pace import Watch
 from selsync_jax.devices.arrays import everywhere
 from selsync_jax.islands.behind import Behind
-from selsync_jax.islands.pace import travel
-from selsync_jax.islands.pace import Watch
+from selsync_jax.islands.behind import steps_of_travel
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.program import cut
 from selsync_jax.sync.budget import with_travel
@@ -176,7 +176,7 @@ class Island:
     ended, now = self._ended, time.perf_counter()
     if behind.arrived is not None:
       triggered, averaged = self._states
-      if steps := travel(self._peers, self._watch, behind.watch):
+      if steps := steps_of_travel(self._peers, self._watch, behind.watch):
         self._states = with_travel(triggered, steps), averaged
     elif not departs:
       self._watch.add(now - ended)

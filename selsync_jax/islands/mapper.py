@@ -13,6 +13,11 @@ import numpy as np
 
 from selsync_jax.cluster import processes
 from selsync_jax.config import ConfigError
+from selsync_jax.data.leases import batch_of
+from selsync_jax.data.leases import Leases
+from selsync_jax.data.leases import Reader
+from selsync_jax.data.pace import Pace
+from selsync_jax.data.pace import Watch
 from selsync_jax.data.protocol import Batch
 from selsync_jax.data.protocol import Data
 from selsync_jax.devices import arrays
@@ -21,14 +26,9 @@ from selsync_jax.devices.mapper import Function
 from selsync_jax.devices.mapper import Mapper
 from selsync_jax.devices.slices import ONE
 from selsync_jax.devices.slices import Slices
-from selsync_jax.islands import pace
 from selsync_jax.islands import resuming
 from selsync_jax.islands.behind import Behind
-from selsync_jax.islands.leases import batch_of
-from selsync_jax.islands.leases import Leases
-from selsync_jax.islands.leases import Reader
-from selsync_jax.islands.pace import Pace
-from selsync_jax.islands.pace import Watch
+from selsync_jax.islands.behind import steps_of_travel
 from selsync_jax.islands.peers import Membership
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.program import cut
@@ -175,7 +175,7 @@ class IslandMapper(Mapper):
         if self.is_free and averaged:
           shares = self._planned()
         elif behind and averaged and asks_travel(state.trigger_state):
-          travel = pace.travel(self.peers, self.watch, behind.watch)
+          travel = steps_of_travel(self.peers, self.watch, behind.watch)
           if travel:
             triggered = with_travel(state.trigger_state, travel)
             state = state.replace(trigger_state=triggered)

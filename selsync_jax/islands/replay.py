@@ -20,6 +20,10 @@ import numpy as np
 
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
+from selsync_jax.data.leases import batch_of
+from selsync_jax.data.leases import Leases
+from selsync_jax.data.leases import Reader
+from selsync_jax.data.pace import Pace
 from selsync_jax.devices import mappers
 from selsync_jax.devices.mapper import Mapper
 from selsync_jax.devices.slices import Slices
@@ -27,11 +31,7 @@ from selsync_jax.fields import completed
 from selsync_jax.fields import may_change
 from selsync_jax.islands import rounds
 from selsync_jax.islands.board import Board
-from selsync_jax.islands.leases import batch_of
-from selsync_jax.islands.leases import Leases
-from selsync_jax.islands.leases import Reader
 from selsync_jax.islands.mapper import IslandMapper
-from selsync_jax.islands.pace import Pace
 from selsync_jax.islands.peers import Late
 from selsync_jax.islands.program import cut
 from selsync_jax.islands.rounds import Beginning

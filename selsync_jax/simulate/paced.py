@@ -14,15 +14,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from selsync_jax.data.leases import batch_of
+from selsync_jax.data.leases import Leases
+from selsync_jax.data.leases import Reader
+from selsync_jax.data.pace import KEPT
+from selsync_jax.data.pace import Pace
 from selsync_jax.data.protocol import Batch
 from selsync_jax.data.protocol import Data
 from selsync_jax.devices.mapper import Function
 from selsync_jax.devices.mappers import Vmap
-from selsync_jax.islands.leases import batch_of
-from selsync_jax.islands.leases import Leases
-from selsync_jax.islands.leases import Reader
-from selsync_jax.islands.pace import KEPT
-from selsync_jax.islands.pace import Pace
 from selsync_jax.simulate.cluster import VirtualCluster
 from selsync_jax.sync.averagers import Delay
 

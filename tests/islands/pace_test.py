@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from selsync_jax.config import ConfigError
-from selsync_jax.islands import pace
+from selsync_jax.data import pace
+from selsync_jax.data.pace import Pace
+from selsync_jax.data.pace import WHOLE
+from selsync_jax.islands import behind
 from selsync_jax.islands import rounds
 from selsync_jax.islands.board import Board
 from selsync_jax.islands.mapper import IslandMapper
-from selsync_jax.islands.pace import Pace
-from selsync_jax.islands.pace import WHOLE
 from selsync_jax.islands.replay import replay
 from selsync_jax.islands.rounds import Rounds
 from selsync_jax.runs import checkpoints
@@ -214,7 +215,7 @@ def test_the_slowest_says_in_how_many_steps_an_average_travels():
     for watch, seconds in zip(watches, times, strict=True):
       for each in [60.0, *seconds]:  # The first one compiles.
         watch.add(each)
-    return pace.travel(board.peers(i), *watches)
+    return behind.steps_of_travel(board.peers(i), *watches)
 
   for averages, steps in [((), None), ((5.0, 6.0, 7.0), 3.0)]:
     board = Board(N)

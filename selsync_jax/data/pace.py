@@ -15,10 +15,6 @@ from collections.abc import Mapping, Sequence
 import statistics
 from typing import Any
 
-import numpy as np
-
-from selsync_jax.islands.peers import Peers
-
 WHOLE = 1000
 """The share of the steps that an island takes if it takes every one."""
 
@@ -113,20 +109,3 @@ class Watch:
   def median(self) -> float:
     """The median of the last times; 0 if there is none."""
     return statistics.median(self._seconds) if self._seconds else 0.0
-
-
-def travel(peers: Peers, step: Watch, average: Watch) -> float | None:
-  """Returns in how many steps an average travels, the same on all islands.
-
-  All islands call it together; the slowest counts. It is `None` if one has
-  measured no step or no average, as after a start.
-
-  Args:
-    peers: all islands.
-    step: how long steps take in which nothing is sent or waited for but votes.
-    average: how long averages travel.
-  """
-  own = np.array([step.median, average.median])
-  seconds = np.array(peers.complete(lambda peers: peers.share(own)))
-  of_step, of_average = seconds.max(axis=0) * seconds.all()
-  return float(np.float32(of_average / of_step)) if of_step else None
