@@ -29,12 +29,6 @@ from selsync_jax.optimizers import SCHEDULES
 from selsync_jax.simulate.cluster import COMPUTE
 
 NO_OVERRIDES: Mapping[str, Any] = types.MappingProxyType({})
-INNER: Mapping[str, Any] = types.MappingProxyType(
-  {'muloco': {'name': 'muon', 'learning_rate': 0.02}}
-)
-"""By method, the local optimizer of methods that are about one."""
-RECOMPUTED = ('sparse_loco',)
-"""Methods whose averages would spoil batch statistics."""
 PAPER: Mapping[str, Any] = types.MappingProxyType({'selsync': {'delta': 0.3}})
 """The delta of the SelSync paper, for its own workloads."""
 
@@ -56,7 +50,7 @@ def _sync(method: str, overrides: Mapping[str, Mapping[str, Any]]) -> dict:
     **{kind: {} for kind in methods.PARTS},
     # 'recompute': batch statistics stay local, and each evaluation estimates
     # those of the consensus from one pass over the training data.
-    'model_state': 'recompute' if method in RECOMPUTED else 'mean',
+    'model_state': getattr(methods.METHODS[method], 'model_state', 'mean'),
   }
 
 
@@ -124,7 +118,8 @@ def split(
 
 def set_optimizer(config: config_dict.ConfigDict, **given: Any) -> None:
   """Sets fields of the local optimizer, unless the method has its own."""
-  config.optimizer.update(INNER.get(config.sync.method, given))
+  method = methods.METHODS.get(config.sync.method)
+  config.optimizer.update(getattr(method, 'optimizer', None) or given)
 
 
 def shrink(config: config_dict.ConfigDict) -> None:

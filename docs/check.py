@@ -207,8 +207,8 @@ def missing_config(argument: str) -> str:
     return f'there is no config {name}'
   known = {''}
   for package in ('methods', 'simulate/methods'):
-    registry = ROOT / 'selsync_jax' / package / '__init__.py'
-    known |= set(re.findall(r"^ +'(\w+)':", registry.read_text(), re.M))
+    for table in (ROOT / 'selsync_jax' / package).glob('*.py'):
+      known |= set(re.findall(r"^ +'(\w+)':", table.read_text(), re.M))
   for source in (path, ROOT / 'configs/base.py'):
     known |= set(re.findall(r"'(\w+)'", source.read_text()))
   unknown = [each for each in names.split(',') if each not in known]
@@ -233,6 +233,8 @@ def parameters() -> set[str]:
       match node:
         case ast.FunctionDef(decorator_list=[ast.Name(id='part')]):
           found |= {argument.arg for argument in node.args.args}
+        case ast.Call(ast.Name('Method'), [_, _, ast.Call(keywords=given), *_]):
+          found |= {keyword.arg for keyword in given}
         case ast.arguments():
           found |= {argument.arg for argument in node.kwonlyargs}
         case ast.ClassDef(bases=[] | [ast.Attribute(attr='Module')]):

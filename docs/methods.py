@@ -19,6 +19,7 @@ from selsync_jax import fields
 from selsync_jax import methods
 from selsync_jax import optimizers
 from selsync_jax.methods import parts
+from selsync_jax.methods.row import Method
 from selsync_jax.simulate import cluster
 from selsync_jax.simulate import methods as asynchronous
 from selsync_jax.sync import traffic
@@ -32,6 +33,16 @@ def arguments(docstring: str) -> dict[str, str]:
   section = docstring.partition('Args:\n')[2].partition('\n\n')[0]
   found = re.findall(r'^  \*{0,2}(\w+): (.*(?:\n    .*)*)', section, re.M)
   return {name: ' '.join(text.split()) for name, text in found}
+
+
+def words(constructor: Callable) -> dict[str, str]:
+  """The descriptions of the fields of a constructor, by name."""
+  if isinstance(constructor, Method):  # Its parts describe them.
+    return {
+      field: arguments(inspect.getdoc(source) or '')[parameter.name]
+      for field, (source, parameter) in constructor.sources.items()
+    }
+  return arguments(inspect.getdoc(constructor) or '')
 
 
 def references(method: Callable) -> str:
@@ -58,13 +69,13 @@ def rows(
   """A row for a constructor, and a row below it for each of its fields."""
   docstring = inspect.getdoc(constructor) or ''
   does = ' '.join(docstring.split('\n\n')[0].split())
-  words = arguments(docstring)
-  if missing := sorted(fields.keys() - words.keys()):
+  described = words(constructor)
+  if missing := sorted(fields.keys() - described.keys()):
     raise ValueError(f'{name}: its docstring lacks {missing[0]} in `Args:`')
   return [
     f'| `{name}` | | | {does} |',
     *(
-      f'| | `{field}` | {shown(default)} | {words[field]} |'
+      f'| | `{field}` | {shown(default)} | {described[field]} |'
       for field, default in fields.items()
     ),
   ]

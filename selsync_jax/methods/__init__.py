@@ -1,9 +1,9 @@
 """The registry of synchronization methods.
 
 A method is a constructor that returns a `Strategy`; its keyword arguments are
-its fields in `config.sync`. The built-in ones are in `periodic`, `adaptive` and
-`compressed`. Everything else that lists methods or fields (config defaults,
-flags, docs, the conformance suite, comparisons) reads this table.
+its fields in `config.sync`. Most of the built-in ones are rows of `table`, and
+`adaptive` has the others. Everything else that lists methods or fields (config
+defaults, flags, docs, the conformance suite, comparisons) reads this table.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 
 from selsync_jax import config
 from selsync_jax.methods import adaptive
-from selsync_jax.methods import compressed
-from selsync_jax.methods import periodic
 from selsync_jax.methods.parts import bind_changes
 from selsync_jax.methods.parts import compose
 from selsync_jax.methods.parts import Context as Context
 from selsync_jax.methods.parts import PARTS as PARTS
+from selsync_jax.methods.table import ROWS
 from selsync_jax.sync.strategy import Strategy
 
 METHODS = config.Registry(
@@ -25,33 +24,7 @@ METHODS = config.Registry(
   {
     'selsync': adaptive.selsync,
     'selsync_paper': adaptive.selsync_paper,
-    'bsp': periodic.bsp,
-    'local_sgd': periodic.local_sgd,
-    'post_local': periodic.post_local,
-    'qsr': periodic.qsr,
-    'fda': adaptive.fda,
-    'fedavg': periodic.fedavg,
-    'fedprox': periodic.fedprox,
-    'scaffold': periodic.scaffold,
-    'diloco': periodic.diloco,
-    'streaming_diloco': periodic.streaming_diloco,
-    'sparse_loco': periodic.sparse_loco,
-    'fedadam': periodic.fedadam,
-    'fedyogi': periodic.fedyogi,
-    'fedadagrad': periodic.fedadagrad,
-    'muloco': periodic.muloco,
-    'edit': periodic.edit,
-    'noloco': periodic.noloco,
-    'slowmo': periodic.slowmo,
-    'sparta': periodic.sparta,
-    'gossip': periodic.gossip,
-    'groups': periodic.groups,
-    'top_k': compressed.top_k,
-    'micro': compressed.micro,
-    'exdyna': compressed.exdyna,
-    'lag': compressed.lag,
-    'power_sgd': compressed.power_sgd,
-    'int8': compressed.int8,
+    **ROWS,
   },
 )
 

@@ -17,8 +17,6 @@ from selsync_jax.sync import reducers
 from selsync_jax.sync import triggers
 from selsync_jax.sync.budget import budgeted
 from selsync_jax.sync.change import SMOOTHING
-from selsync_jax.sync.fda import fda as drift_exceeds
-from selsync_jax.sync.fda import Variant
 from selsync_jax.sync.selsync import selsync as change_reaches
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.sync.triggers import Period
@@ -122,22 +120,3 @@ def selsync_paper(
     Synchronization`, CLUSTER 2023, Algorithm 1 and Table I.
   """
   return selsync(context, delta=delta, smoothing=None, aggregate=aggregate)
-
-
-def fda(
-  context: Context, *, theta: Threshold = 0.1, variant: Variant = 'linear'
-) -> Strategy:
-  """Averages when the parameters differ by theta: `fda(theta)`, `mean()`.
-
-  Args:
-    theta: the threshold on the variance of the parameters over the workers, in
-      the square of their unit; 0 averages at every step. The default is ours;
-      the paper's grow with the number of parameters.
-    variant: the estimate of the variance: `naive`, `linear` or `sketch`.
-
-  References:
-    Theologitis et al., `Communication-Efficient Distributed Deep Learning via
-    Federated Dynamic Averaging`, EDBT 2025.
-  """
-  trigger = drift_exceeds(theta, variant, seed=context.seed)
-  return Strategy(trigger, averagers.mean())

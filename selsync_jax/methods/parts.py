@@ -99,7 +99,7 @@ PARTS: dict[str, dict[str, Constructor]] = {
   },
 }
 
-_KINDS: dict[Any, str] = {
+KINDS: dict[Any, str] = {
   Trigger: 'trigger',
   averagers.Averager: 'averager',
   Reducer: 'reducer',
@@ -137,15 +137,17 @@ def bind_part(kind: str, given: Any, path: str) -> Bound:
   fields = given if isinstance(given, Mapping) else {'name': given}
   if not isinstance(fields.get('name'), str):
     raise ConfigError(f'config.{path}={given!r}: must be the name of a part')
-  return config.bind(PARTS[kind], fields, path, given=_PROVIDED, nested=_nested)
+  return config.bind(
+    PARTS[kind], fields, path, given=_PROVIDED, nested=bind_value
+  )
 
 
-def _nested(annotation: Any, value: Any, path: str) -> Any:
+def bind_value(annotation: Any, value: Any, path: str) -> Any:
   """Binds the value of a parameter that is itself a part, or an optimizer."""
   if isinstance(annotation, types.UnionType) and value is not None:
     annotation = annotation.__args__[0]
-  if annotation in _KINDS:
-    return bind_part(_KINDS[annotation], value, path)
+  if annotation in KINDS:
+    return bind_part(KINDS[annotation], value, path)
   if annotation is optax.GradientTransformation:
     return _bind_outer(value, path)
   return value
@@ -251,7 +253,7 @@ def _changed(
   fields = {field: given[field] for field in given if field not in inside}
   name = constructor.__name__
   arguments = config.bind_arguments(
-    constructor, fields, path, name=name, given=_PROVIDED, nested=_nested
+    constructor, fields, path, name=name, given=_PROVIDED, nested=bind_value
   )
   made = {k: config.made(argument, run) for k, argument in arguments.items()}
   with config_errors(path):

@@ -333,6 +333,19 @@ def test_every_value_of_a_field_is_accepted_or_refused_in_one_line():
   assert not [line for line in refused if '\n' in line]
 
 
+def test_a_row_hands_its_fields_and_values_of_the_run_to_its_parts():
+  context = methods.Context(40, 5)
+  noloco = methods.METHODS['noloco'](context, period=3)
+  assert str(noloco.trigger) == 'every(3)'
+  pairs = "averager=gossip('random', seed=5)"
+  assert str(noloco.averager) == f'outer(..., {pairs})'
+  assert str(methods.METHODS['fedavg'](context, epochs=0.1).trigger) == (
+    'every(4)'
+  )
+  with pytest.raises(TypeError, match="argument 'perod'"):
+    methods.METHODS['noloco'](context, perod=3)
+
+
 def test_an_outer_optimizer_has_its_own_learning_rate():
   context = methods.Context(8, 0, optax.constant_schedule(0.1))
   optimizer = {'name': 'sgd', 'learning_rate': 0.7}

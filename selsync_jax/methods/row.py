@@ -1,0 +1,108 @@
+"""A method that is only a composition of parts, as one row of a table."""
+
+from collections.abc import Mapping, Sequence
+import functools
+import inspect
+from typing import Any
+
+from selsync_jax.config import Constructor
+from selsync_jax.config import made
+from selsync_jax.methods.parts import bind_value
+from selsync_jax.methods.parts import Context
+from selsync_jax.methods.parts import KINDS
+from selsync_jax.sync.averagers import outer
+from selsync_jax.sync.fragments import fragments
+from selsync_jax.sync.strategy import Strategy
+from selsync_jax.sync.triggers import every
+
+_NAMES: dict[Constructor, dict[str, str]] = {
+  every: {'k': 'period'},
+  fragments: {'k': 'fragments'},
+  outer: {'optimizer': 'outer'},
+}
+"""By constructor and parameter, the names of fields that differ from it."""
+
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+_CONTEXT = inspect.Parameter('context', inspect.Parameter.POSITIONAL_ONLY)
+
+Chain = Constructor | Sequence[Constructor]
+"""The constructor of a part, or several, of which each holds the next."""
+
+
+class Method:
+  """A constructor of a `Strategy` that hands its fields to its parts.
+
+  A parameter of a part is a field if it is among `defaults`. It is a value of
+  the run if `Context` has one of its name. Else it keeps its own default.
+
+  Args:
+    does: a sentence that says what the method does.
+    parts: the parts by name, see `Chain`.
+    defaults: the fields in `config.sync`, and their defaults.
+    cites: the paper.
+    notes: sentences on what deviates from the paper.
+    optimizer: the local optimizer in our workloads, if the method is about one.
+    model_state: `recompute` where averages would spoil batch statistics.
+
+  Attributes:
+    sources: by field, the constructor whose parameter it is, and the parameter.
+  """
+
+  def __init__(
+    self,
+    does: str,
+    parts: Mapping[str, Chain],
+    defaults: Mapping[str, Any],
+    cites: str,
+    notes: str = '',
+    *,
+    optimizer: Mapping[str, Any] | None = None,
+    model_state: str = 'mean',
+  ):
+    self.__doc__ = f'{does}\n\nReferences:\n  {cites} {notes}'.rstrip()
+    self._parts = {
+      kind: (chain,) if callable(chain) else chain
+      for kind, chain in parts.items()
+    }
+    self.optimizer, self.model_state = optimizer, model_state
+    of_parts = {
+      field: (getattr(constructor, 'func', constructor), parameter)
+      for chain in self._parts.values()
+      for constructor in chain
+      for field, parameter in _parameters(constructor).items()
+    }
+    self.sources = {field: of_parts[field] for field in defaults}
+    fields = [
+      of_parts[field][1].replace(name=field, kind=_KEYWORD, default=default)
+      for field, default in defaults.items()
+    ]
+    self.__signature__ = inspect.Signature([_CONTEXT, *fields])
+
+  def __call__(self, context: Context, **given: Any) -> Strategy:
+    """Returns the strategy of a run."""
+    call = self.__signature__.bind(context, **given)
+    call.apply_defaults()
+    values = context._asdict()
+    for field, value in call.kwargs.items():
+      annotation = self.__signature__.parameters[field].annotation
+      bound = bind_value(annotation, value, f'sync.{field}')
+      values[field] = made(bound, {})
+    return Strategy(**{k: _make(c, values) for k, c in self._parts.items()})
+
+
+@functools.cache
+def _parameters(constructor: Constructor) -> dict[str, inspect.Parameter]:
+  """Returns the parameters of a part by the names of their fields."""
+  names = _NAMES.get(getattr(constructor, 'func', constructor), {})
+  every = inspect.signature(constructor, eval_str=True).parameters
+  return {names.get(name, name): p for name, p in every.items()}
+
+
+def _make(chain: Sequence[Constructor], values: Mapping[str, Any]) -> Any:
+  constructor, *inside = chain
+  own = _parameters(constructor)
+  arguments = {own[k].name: v for k, v in values.items() if k in own}
+  if inside:
+    holds = next(p.name for p in own.values() if p.annotation in KINDS)
+    arguments[holds] = _make(inside, values)
+  return constructor(**arguments)
