@@ -3,7 +3,7 @@
 `selsync_jax/fields.py` has the fields that belong to no constructor, docs/
 fields.md lists all of them. `config.sync` has only the fields of one method,
 which `--config=configs/digits.py:bsp` selects, as its constructor in
-`selsync_jax/methods/` or `selsync_jax/simulate/methods/` declares them. A
+`selsync_jax/methods/` or `selsync_jax/simulate/asynchronous/` declares them. A
 workload's config starts from this one and changes some fields.
 """
 
@@ -58,9 +58,9 @@ def _parameters(method: str) -> Mapping[str, inspect.Parameter]:
   if method in methods.METHODS or method in methods.REMOVED:
     return methods.parameters(method)
   # It imports flax and more, which those above do not need.
-  from selsync_jax.simulate import methods as asynchronous
+  from selsync_jax.simulate.asynchronous import ASYNCHRONOUS
 
-  every = methods.METHODS | asynchronous.METHODS
+  every = methods.METHODS | ASYNCHRONOUS
   return parameters(lookup(every, method))
 
 

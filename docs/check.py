@@ -67,7 +67,7 @@ FIELD = re.compile(
 )
 CONSTRUCTORS = (
   *('data/partitions.py', 'data/sources/*.py', 'methods/*.py', 'models/*.py'),
-  *('optimizers.py', 'simulate/cluster.py', 'simulate/methods/*.py'),
+  *('optimizers.py', 'simulate/cluster.py', 'simulate/asynchronous/*.py'),
   *('sync/*.py', '../docs/recipes/*.py'),
 )
 """The files, seen from the package, in which constructors declare fields."""
@@ -206,7 +206,7 @@ def missing_config(argument: str) -> str:
   if not path:
     return f'there is no config {name}'
   known = {''}
-  for package in ('methods', 'simulate/methods'):
+  for package in ('methods', 'simulate/asynchronous'):
     for table in (ROOT / 'selsync_jax' / package).glob('*.py'):
       known |= set(re.findall(r"^ +'(\w+)':", table.read_text(), re.M))
   for source in (path, ROOT / 'configs/base.py'):

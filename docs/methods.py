@@ -21,7 +21,7 @@ from selsync_jax import optimizers
 from selsync_jax.methods import parts
 from selsync_jax.methods.row import Method
 from selsync_jax.simulate import cluster
-from selsync_jax.simulate import methods as asynchronous
+from selsync_jax.simulate.asynchronous import ASYNCHRONOUS
 from selsync_jax.sync import traffic
 
 FOLDER = pathlib.Path(__file__).resolve().parent
@@ -165,7 +165,7 @@ def tables() -> dict[str, dict[str, str]]:
       'schedules': constructors_table('schedule', optimizers.SCHEDULES),
     },
     'stragglers.md': {
-      'methods': methods_table(asynchronous.METHODS),
+      'methods': methods_table(ASYNCHRONOUS),
       'clusters': constructors_table('compute', cluster.COMPUTE),
     },
   }

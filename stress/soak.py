@@ -77,9 +77,9 @@ def command(
 
 def simulated() -> tuple[tuple[str, int], ...]:
   """The cases of the virtual cluster."""
-  from selsync_jax.simulate import methods as asynchronous  # Imports SimPy.
+  from selsync_jax.simulate.asynchronous import ASYNCHRONOUS  # Imports SimPy.
 
-  return tuple((method, 0) for method in (*asynchronous.METHODS, 'selsync'))
+  return tuple((method, 0) for method in (*ASYNCHRONOUS, 'selsync'))
 
 
 def kill(command: list[str], workdir: pathlib.Path, rng: random.Random) -> str:

@@ -21,7 +21,8 @@ import jax
 from benchmarks.table import report
 from benchmarks.table import Table
 from selsync_jax.configs import digits
-from selsync_jax.simulate import methods
+from selsync_jax.simulate import asynchronous
+from selsync_jax.simulate.asynchronous import ASYNCHRONOUS
 from selsync_jax.simulate.cluster import create_cluster
 from selsync_jax.simulate.cluster import VirtualCluster
 from selsync_jax.simulate.engine import Engine
@@ -67,7 +68,7 @@ def simulated_times(
 ) -> Any:
   """Yields the seconds of as many gradients; the first are not counted."""
   size = nbytes(setup.problem.shapes)
-  engine = Engine(methods.create_method(method), cluster, size, numerics)
+  engine = Engine(asynchronous.create_method(method), cluster, size, numerics)
   for k in range(rounds + 1):
     began = time.perf_counter()
     uses = engine.advance((k + 1) * steps * setup.plan.workers)
@@ -123,7 +124,7 @@ def main(argv: list[str] | None = None) -> None:
   parser = argparse.ArgumentParser(description=__doc__)
   add = parser.add_argument
   add('--workers', type=int, nargs='+', default=[8, 32])
-  add('--methods', nargs='+', default=list(methods.METHODS))
+  add('--methods', nargs='+', default=list(ASYNCHRONOUS))
   add('--steps', type=int, default=10, help='of each worker and round')
   add('--rounds', type=int, default=5, help='the median counts')
   add('--out', type=pathlib.Path, default='simulate.json')

@@ -156,9 +156,9 @@ def refuse_method(file: str) -> None:
 def every_method(simulate: bool) -> list[str]:
   """Returns all methods; the asynchronous ones only for a simulation."""
   from selsync_jax import methods
-  from selsync_jax.simulate import methods as asynchronous
+  from selsync_jax.simulate.asynchronous import ASYNCHRONOUS
 
-  return [*methods.METHODS, *(asynchronous.METHODS if simulate else ())]
+  return [*methods.METHODS, *(ASYNCHRONOUS if simulate else ())]
 
 
 def main(

@@ -222,9 +222,9 @@ def refuse_simulation(config: 'ml_collections.ConfigDict') -> None:
     )
   if config.sync.method in methods.METHODS:
     return
-  from selsync_jax.simulate import methods as asynchronous
+  from selsync_jax.simulate.asynchronous import ASYNCHRONOUS
 
-  if config.sync.method in asynchronous.METHODS:
+  if config.sync.method in ASYNCHRONOUS:
     raise ConfigError(
       f'config.sync.method={config.sync.method!r}: is asynchronous, and {only}'
     )

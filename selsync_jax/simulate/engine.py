@@ -12,7 +12,7 @@ from selsync_jax.devices.mapper import abstract
 from selsync_jax.simulate import numerics
 from selsync_jax.simulate.algebra import Algebra
 from selsync_jax.simulate.cluster import VirtualCluster
-from selsync_jax.simulate.simulation import Method
+from selsync_jax.simulate.simulation import Asynchronous
 from selsync_jax.simulate.simulation import Simulation
 from selsync_jax.simulate.simulation import Span
 from selsync_jax.simulate.simulation import Use
@@ -29,7 +29,7 @@ class Engine:
 
   def __init__(
     self,
-    method: Method,
+    method: Asynchronous,
     cluster: VirtualCluster,
     nbytes: float,
     compute: numerics.Numerics | None = None,

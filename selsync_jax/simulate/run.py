@@ -11,8 +11,8 @@ import numpy as np
 
 from selsync_jax.config import ConfigError
 from selsync_jax.runs.session import Session
+from selsync_jax.simulate import asynchronous
 from selsync_jax.simulate import lockstep
-from selsync_jax.simulate import methods
 from selsync_jax.simulate.cluster import create_cluster
 from selsync_jax.simulate.engine import Engine
 from selsync_jax.simulate.ledgers import AsynchronousLedger
@@ -91,7 +91,9 @@ def refuse(settings: Settings) -> None:
         f'config.{field}={config[field]!r}: must be {only}, as '
         f'{config.sync.method} is asynchronous'
       )
-  Engine(methods.create_method(**config.sync.to_dict()), cluster, nbytes=0.0)
+  Engine(
+    asynchronous.create_method(**config.sync.to_dict()), cluster, nbytes=0.0
+  )
 
 
 def _train_asynchronously(
@@ -105,7 +107,7 @@ def _train_asynchronously(
   config = settings.config
   session = Session(workdir, config.to_dict(), restart=restart)
   _check(config, session)
-  method = methods.create_method(**config.sync.to_dict())
+  method = asynchronous.create_method(**config.sync.to_dict())
   session.say('preparing data')
   problem = create_problem(start.fit(settings, session.record))
   _check_held(config, problem)
@@ -167,7 +169,7 @@ def _check(config: ml_collections.ConfigDict, session: Session) -> None:
 def _check_held(config: ml_collections.ConfigDict, problem: Problem) -> None:
   """Raises `ConfigError` if an average would be undone by the next update."""
   names, method = problem.copies.names, config.sync.method
-  if names and method not in methods.WITHOUT_AVERAGES:
+  if names and method not in asynchronous.WITHOUT_AVERAGES:
     raise ConfigError(
       f'config.optimizer.name={config.optimizer.name!r}: {method} does not '
       f'average the parameters that it holds, such as {names[0]}; take another '

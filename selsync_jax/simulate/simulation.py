@@ -220,5 +220,5 @@ Models = Callable[[], Sequence[Model]]
 """Returns the models whose mean is the result of training: the server's, or one
 per worker."""
 
-Method = Callable[[Simulation], Models]
+Asynchronous = Callable[[Simulation], Models]
 """Starts the processes of an asynchronous method."""

@@ -27,7 +27,7 @@ from selsync_jax.runs import fingerprint
 from selsync_jax.runs import history
 from selsync_jax.runs import records
 from selsync_jax.runs import workdir
-from selsync_jax.simulate import methods as asynchronous
+from selsync_jax.simulate.asynchronous import ASYNCHRONOUS
 from selsync_jax.simulate.run import simulate
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import live_runs
@@ -463,7 +463,7 @@ def test_a_simulation_compares_every_method_unless_some_are_named(tmp_path):
   found = command.parse(flags).trials
   assert [trial.config.sync.method for trial in found] == [
     *METHODS,
-    *asynchronous.METHODS,
+    *ASYNCHRONOUS,
   ]
   assert {trial.command for trial in found} == {'simulate'}
 

@@ -17,11 +17,11 @@ from selsync_jax.cluster import signals
 from selsync_jax.commands import train as command
 from selsync_jax.config import ConfigError
 from selsync_jax.runs import history
-from selsync_jax.simulate import methods as asynchronous
+from selsync_jax.simulate.asynchronous import ASYNCHRONOUS
 from tests.support import live_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
-KNOWN = [*methods.METHODS, *asynchronous.METHODS]
+KNOWN = [*methods.METHODS, *ASYNCHRONOUS]
 
 
 def train(*flags, cwd=ROOT, python=sys.executable):

@@ -8,16 +8,16 @@ import tracemalloc
 import pytest
 
 from selsync_jax.config import RunError
-from selsync_jax.simulate import methods
 from selsync_jax.simulate.algebra import Algebra
+from selsync_jax.simulate.asynchronous import ASYNCHRONOUS
+from selsync_jax.simulate.asynchronous.server import controller
+from selsync_jax.simulate.asynchronous.wagma import butterfly
+from selsync_jax.simulate.asynchronous.wagma import GroupAverage
 from selsync_jax.simulate.engine import Engine
-from selsync_jax.simulate.methods.server import controller
-from selsync_jax.simulate.methods.wagma import butterfly
-from selsync_jax.simulate.methods.wagma import GroupAverage
 from tests.support import small
 
 ALL = [
-  *((name, {}) for name in methods.METHODS),
+  *((name, {}) for name in ASYNCHRONOUS),
   ('ssp', {'staleness': 0}),
   ('dssp', {'strict': False}),
   ('eager', {'mode': 'majority'}),
@@ -203,7 +203,9 @@ def test_solo_has_a_contributor_and_majority_half_of_the_workers():
 
 def spied(monkeypatch, method, limit, **where):
   """`(ended, members)` of every average, until `limit` of them."""
-  module = importlib.import_module(f'selsync_jax.simulate.methods.{method}')
+  module = importlib.import_module(
+    f'selsync_jax.simulate.asynchronous.{method}'
+  )
   average, averages = module.average, []
 
   def recording(sim, models, members):

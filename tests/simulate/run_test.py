@@ -10,7 +10,7 @@ import pytest
 from selsync_jax.config import ConfigError
 from selsync_jax.report import run_page
 from selsync_jax.runs import history
-from selsync_jax.simulate.methods import METHODS
+from selsync_jax.simulate.asynchronous import ASYNCHRONOUS
 from selsync_jax.simulate.run import simulate
 from tests.support import live_runs
 from tests.support import perceptron
@@ -93,7 +93,7 @@ def test_the_page_shows_the_clock(asp, tmp_path):
     method
     if method == 'eager'
     else pytest.param(method, marks=pytest.mark.slow)
-    for method in [*METHODS, 'selsync']
+    for method in [*ASYNCHRONOUS, 'selsync']
   ],
 )
 def test_a_resumed_simulation_ends_with_the_same_bits(method, tmp_path):

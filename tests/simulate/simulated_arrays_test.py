@@ -7,10 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-from selsync_jax.simulate import methods
+from selsync_jax.simulate import asynchronous
+from selsync_jax.simulate.asynchronous import ASYNCHRONOUS
+from selsync_jax.simulate.asynchronous.partial import PartialAllReduce
+from selsync_jax.simulate.asynchronous.partial import train_with
 from selsync_jax.simulate.engine import Engine
-from selsync_jax.simulate.methods.partial import PartialAllReduce
-from selsync_jax.simulate.methods.partial import train_with
 from selsync_jax.sync.traffic import nbytes
 from selsync_jax.training import start
 from tests.support import small
@@ -110,7 +111,7 @@ def test_the_same_seed_gives_the_same_bits():
   'method',
   [
     pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-    for name in methods.METHODS
+    for name in ASYNCHRONOUS
   ],
 )
 def test_a_killed_run_resumes_to_the_same_bits(method):
@@ -118,7 +119,7 @@ def test_a_killed_run_resumes_to_the_same_bits(method):
   alone = small.train(method, **UNEQUAL)
   losses = [float(u.metrics.tree['loss']) for u in alone.advance(TOTAL)]
   assert np.mean(losses[-8:]) < 0.8 * np.mean(losses[:8])
-  kills = np.random.default_rng(sorted(methods.METHODS).index(method))
+  kills = np.random.default_rng(sorted(ASYNCHRONOUS).index(method))
   for uses in kills.integers(1, TOTAL, size=3):
     killed = small.train(method, **UNEQUAL)
     killed.advance(int(uses))
@@ -200,7 +201,7 @@ def test_every_exchange_keeps_the_mean_of_the_two(monkeypatch):
     average(sim, models, members)
     exchanges.append((before, [models[i].value for i in members]))
 
-  ad_psgd = importlib.import_module('selsync_jax.simulate.methods.ad_psgd')
+  ad_psgd = importlib.import_module('selsync_jax.simulate.asynchronous.ad_psgd')
   average = ad_psgd.average
   monkeypatch.setattr(ad_psgd, 'average', recording)
   small.train('ad_psgd', **UNEQUAL).advance(TOTAL)
@@ -220,7 +221,7 @@ def test_every_exchange_keeps_the_mean_of_the_two(monkeypatch):
 
 def test_a_clock_alone_has_the_times_and_no_arrays():
   uses = small.train('asp', **UNEQUAL).advance(TOTAL)
-  make = methods.create_method('asp')
+  make = asynchronous.create_method('asp')
   size = nbytes(small.setup().problem.shapes)
   alone = Engine(make, small.cluster(**UNEQUAL), size)
   timed = alone.advance(TOTAL)

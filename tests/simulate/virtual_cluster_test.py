@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from selsync_jax.config import ConfigError
-from selsync_jax.simulate import methods
+from selsync_jax.simulate import asynchronous
 from selsync_jax.simulate.engine import Engine
 from selsync_jax.sync.traffic import Collective
 from tests.support import small
@@ -164,7 +164,7 @@ def test_a_trace_that_a_fast_worker_outruns_is_one_line(tmp_path):
 def test_a_method_refuses_what_it_cannot_do(method, fields, workers, line):
   with pytest.raises((ValueError, ConfigError), match=line):
     Engine(
-      methods.create_method(method, **fields),
+      asynchronous.create_method(method, **fields),
       small.cluster(workers=workers),
       small.NBYTES,
     )

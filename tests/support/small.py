@@ -3,7 +3,7 @@
 import functools
 
 from selsync_jax.configs import hyperplane
-from selsync_jax.simulate import methods
+from selsync_jax.simulate import asynchronous
 from selsync_jax.simulate.cluster import create_cluster
 from selsync_jax.simulate.engine import Engine
 from selsync_jax.simulate.numerics import Numerics
@@ -59,7 +59,7 @@ def numerics(width=None, plain=False):
 def train(method, seed=0, width=None, plain=False, fields=(), **where):
   """An engine that computes; `where` is the cluster."""
   return Engine(
-    methods.create_method(method, **dict(fields)),
+    asynchronous.create_method(method, **dict(fields)),
     cluster(**where),
     nbytes(setup().problem.shapes),
     numerics(width, plain),
@@ -69,5 +69,5 @@ def train(method, seed=0, width=None, plain=False, fields=(), **where):
 
 def clock(method, seed=0, fields=(), injected=0.0, **where):
   """An engine that runs the clock alone."""
-  make = methods.create_method(method, **dict(fields))
+  make = asynchronous.create_method(method, **dict(fields))
   return Engine(make, cluster(**where), NBYTES, None, seed, injected)

@@ -9,18 +9,18 @@ from collections.abc import Callable
 from typing import Any
 
 from selsync_jax import config
-from selsync_jax.simulate.methods import partial
-from selsync_jax.simulate.methods import server
-from selsync_jax.simulate.methods.ad_psgd import ad_psgd
-from selsync_jax.simulate.methods.async_diloco import async_diloco
-from selsync_jax.simulate.methods.decoupled import decoupled_diloco
-from selsync_jax.simulate.methods.prague import prague
-from selsync_jax.simulate.methods.timed import a_edit
-from selsync_jax.simulate.methods.wagma import wagma
-from selsync_jax.simulate.simulation import Method
+from selsync_jax.simulate.asynchronous import partial
+from selsync_jax.simulate.asynchronous import server
+from selsync_jax.simulate.asynchronous.ad_psgd import ad_psgd
+from selsync_jax.simulate.asynchronous.async_diloco import async_diloco
+from selsync_jax.simulate.asynchronous.decoupled import decoupled_diloco
+from selsync_jax.simulate.asynchronous.prague import prague
+from selsync_jax.simulate.asynchronous.timed import a_edit
+from selsync_jax.simulate.asynchronous.wagma import wagma
+from selsync_jax.simulate.simulation import Asynchronous
 from selsync_jax.simulate.simulation import Models
 
-METHODS: dict[str, Callable[..., Models]] = {
+ASYNCHRONOUS: dict[str, Callable[..., Models]] = {
   'asp': server.asp,
   'ssp': server.ssp,
   'dssp': server.dssp,
@@ -38,7 +38,7 @@ WITHOUT_AVERAGES = 'asp', 'ssp', 'dssp', 'rna'
 """Methods that change a model only by updates of the optimizer."""
 
 
-def create_method(method: str, **fields: Any) -> Method:
+def create_method(method: str, **fields: Any) -> Asynchronous:
   """Binds the fields of a config's `sync`; those of others must be `None`."""
   given = {'method': method, **fields}
-  return config.bind(METHODS, given, 'sync', key='method')
+  return config.bind(ASYNCHRONOUS, given, 'sync', key='method')
