@@ -195,6 +195,8 @@ _READERS: dict[type, Callable[[str], Any]] = {
 def _set_part(
   sync: 'ml_collections.ConfigDict', path: Sequence[str], value: Any
 ) -> None:
+  from selsync_jax.methods.parts import BARE
+
   tree = {path[0]: sync[path[0]].to_dict()}
   *parents, last = path
   node: dict[str, Any] = tree
@@ -205,8 +207,7 @@ def _set_part(
   if parents:
     node[last] = value
   else:  # A whole part; None restores the method's own.
-    name = 'steps' if last == 'delay' else 'name'
-    node[last] = {} if value is None else {name: value}
+    node[last] = {} if value is None else {BARE[last]: value}
   with sync.unlocked():
     sync[path[0]] = tree[path[0]]
 

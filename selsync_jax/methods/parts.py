@@ -99,12 +99,16 @@ PARTS: dict[str, dict[str, Constructor]] = {
   },
 }
 
+BARE = dict.fromkeys(PARTS, 'name') | {'delay': 'steps'}
+"""By kind, the field that a value alone sets, as in `sync.wire=int8`."""
+
 KINDS: dict[Any, str] = {
   Trigger: 'trigger',
   averagers.Averager: 'averager',
   Reducer: 'reducer',
   wires.Wire: 'wire',
 }
+"""By the annotation of a parameter that is itself a part, the part's kind."""
 
 
 class Context(NamedTuple):
@@ -134,7 +138,7 @@ def bind_part(kind: str, given: Any, path: str) -> Bound:
   `kind` is a name in `PARTS`, and `given` the name of a part, or a mapping with
   `name` and its fields. `path` is its place in the config, for messages.
   """
-  fields = given if isinstance(given, Mapping) else {'name': given}
+  fields = given if isinstance(given, Mapping) else {BARE[kind]: given}
   if not isinstance(fields.get('name'), str):
     raise ConfigError(f'config.{path}={given!r}: must be the name of a part')
   return config.bind(
@@ -154,6 +158,11 @@ def bind_value(annotation: Any, value: Any, path: str) -> Any:
 
 
 def _bind_outer(given: Any, path: str) -> Bound:
+  """Binds the optimizer of an outer step.
+
+  It moves the parameters; batch statistics are averaged without momentum. It is
+  given by `name`, `learning_rate`, and arguments of an optimizer of optax.
+  """
   if not isinstance(given, Mapping):
     raise ConfigError(
       f'config.{path}={given!r}: must have name and learning_rate'
@@ -171,17 +180,6 @@ def _bind_outer(given: Any, path: str) -> Bound:
   return optimizer._replace(constructor=outer, arguments={})
 
 
-def outer_optimizer(
-  given: Mapping[str, Any], path: str = 'sync.outer'
-) -> optax.GradientTransformation:
-  """Creates the optimizer of an outer step.
-
-  It moves the parameters; batch statistics are averaged without momentum. It is
-  given by `name`, `learning_rate`, and arguments of an optimizer of optax.
-  """
-  return _bind_outer(given, path)()
-
-
 def bind_changes(given: Mapping[str, Any]) -> dict[str, Any]:
   """Binds what replaces or changes the parts of a preset, for `compose`.
 
@@ -192,20 +190,14 @@ def bind_changes(given: Mapping[str, Any]) -> dict[str, Any]:
   """
   changes = {}
   for kind, part in given.items():
-    if kind == 'delay':
-      part = _delay(part)
+    if kind == 'delay' and part:
+      fields = part if isinstance(part, Mapping) else {BARE[kind]: part}
+      part = {'name': 'delayed', **fields} if fields.get('steps') != 0 else {}
     if isinstance(part, Mapping) and 'name' not in part and kind != 'wire':
       changes |= {kind: part} if part else {}
     elif part:
       changes[kind] = bind_part(kind, part, f'sync.{kind}')
   return changes
-
-
-def _delay(given: Any) -> Mapping[str, Any]:
-  """Returns a delay as a part; it is the number of steps, or fields."""
-  fields = given if isinstance(given, Mapping) else {'steps': given or 0}
-  none = not fields or fields.get('steps') == 0
-  return {} if none else {'name': 'delayed', **fields}
 
 
 def compose(

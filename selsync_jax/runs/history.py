@@ -16,6 +16,7 @@ import numpy as np
 
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
+from selsync_jax.methods.parts import BARE
 from selsync_jax.models import tasks
 from selsync_jax.models.tasks import Goal
 from selsync_jax.runs import files
@@ -24,18 +25,12 @@ from selsync_jax.runs import per_worker
 from selsync_jax.runs import provenance
 from selsync_jax.runs import records
 
-_KINDS = {  # Of parts, and the field that names one.
-  **dict.fromkeys(('trigger', 'averager', 'reducer', 'wire'), 'name'),
-  'delay': 'steps',
-  'optimizer_state': 'name',
-}
-
 
 def composition(sync: Mapping[str, Any]) -> str:
   """Returns the method of a config's `sync`, with its replaced parts."""
   replaced = [
     f'{kind} {sync[kind][name]}'
-    for kind, name in _KINDS.items()
+    for kind, name in BARE.items()
     if sync.get(kind, {}).get(name)
   ]
   return ', '.join([sync['method'], *replaced])
