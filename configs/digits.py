@@ -10,8 +10,8 @@ parameters. A run takes seconds on a CPU.
 
 from selsync_jax.configs import base
 
-# This delta keeps nine of ten steps local (python -m selsync_jax delta). A
-# model of your own needs none: without it, a budget keeps as many local.
+# This delta keeps nine of ten steps local. A model of your own needs none:
+# without it, a budget keeps as many local.
 OVERRIDES = {'selsync': dict(delta=1.0)}
 
 

@@ -26,6 +26,7 @@ from selsync_jax import config
 from selsync_jax.cluster import forks
 from selsync_jax.cluster import signals
 from selsync_jax.commands import COMMANDS
+from selsync_jax.commands import REMOVED
 from selsync_jax.runs import output
 
 USAGE = 'usage: selsync COMMAND [ARGUMENT ...]'
@@ -68,7 +69,8 @@ def run_command(arguments: Sequence[str]) -> None:
     print(USAGE, '', *lines, '', end, sep='\n')
     return
   if name not in COMMANDS:
-    _fail(f'selsync: {name!r} is not one of {", ".join(COMMANDS)}', 2)
+    why = REMOVED.get(name, f'is not one of {", ".join(COMMANDS)}')
+    _fail(f'selsync: {name!r} {why}', 2)
   with command(name):
     # Only now, so that no command loads what another one needs.
     importlib.import_module(f'selsync_jax.commands.{name}').main(rest)

@@ -12,7 +12,6 @@ COMMANDS = {
   'train': 'Train a model with N workers.',
   'compare': 'Train several methods with several seeds, and compare them.',
   'simulate': 'Train on a virtual cluster whose workers are unequally fast.',
-  'delta': 'Suggest a delta for a wanted LSSR.',
   'tune': 'Search for the method and settings that serve a network best.',
   'plan': 'Estimate the time that each method saves on a given network.',
   'report': 'Write a page with tables and figures of one or more runs.',
@@ -22,6 +21,12 @@ COMMANDS = {
   'meet': 'Serve the meeting point of islands, workers in separate programs.',
   'status': 'Show what the islands of a run are doing.',
   'replay': 'Repeat a run of islands in one process, and compare parameters.',
+}
+REMOVED = {
+  'delta': (
+    'is not a command any more; the page of a run shows LSSR for each delta, '
+    'and --config.sync.delta=None lets a budget find its own'
+  ),
 }
 
 

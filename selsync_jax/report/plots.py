@@ -11,6 +11,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.fields import completed
 from selsync_jax.report import changes_plot
+from selsync_jax.report import delta_plot
 from selsync_jax.report import metric_plot
 from selsync_jax.report import run_plots
 from selsync_jax.report.figure import Plot
@@ -91,9 +92,10 @@ def _reported(runs: Sequence[Run], columns: Iterable[str]) -> list[str]:
 def _behavior(run: Run) -> list[Plot]:
   shown = run.is_simulated and _has(run, 'spans')
   timeline = [run_plots.timeline(run)] if shown else []
-  measured = 'relative_changes_quantiles' in run.rows[-1]
-  changes = [changes_plot.plot(run)] if measured else []
-  return timeline + changes
+  if 'relative_changes_quantiles' not in run.rows[-1]:
+    return timeline
+  lssr = [delta_plot.plot(run)] if run.is_lockstep else []
+  return [*timeline, changes_plot.plot(run), *filter(None, lssr)]
 
 
 def _has(run: Run, column: str) -> bool:

@@ -50,9 +50,9 @@ class SilenceWarning:
       self._is_due = False
       print(
         f'step {steps}: {syncs} of {steps} steps synchronized (LSSR '
-        f'{lssr:.3f}), so the workers train almost alone; `python -m '
-        'selsync_jax delta` finds a lower delta, and without '
-        '--config.sync.delta a budget does',
+        f'{lssr:.3f}), so the workers train almost alone; the page of '
+        'the run shows LSSR for each delta, and --config.sync.delta=None lets '
+        'a budget find its own',
         file=sys.stderr,
       )
 

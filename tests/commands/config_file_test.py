@@ -10,10 +10,10 @@ import pytest
 
 from selsync_jax.commands import config_file
 from selsync_jax.config import ConfigError
-from selsync_jax.training import delta_search
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 from tests.support import hostile_values
+from tests.support import short_runs
 from tests.support.session import ROOT
 
 DIGITS = 'configs/digits.py'
@@ -152,7 +152,7 @@ def test_a_value_is_refused_in_one_line_or_the_first_step_is_finite(
   except ConfigError as error:
     line = str(error)
   else:
-    (row,) = delta_search.first_steps(setup, 1)
+    (row,) = short_runs.first_steps(setup, 1)
     assert math.isfinite(row['loss'])
   assert '\n' not in line
 

@@ -111,12 +111,22 @@ def test_launch_needs_nothing_heavy():
   assert done.stdout == '[0] --processes=2\n'
 
 
+def test_a_command_that_is_gone_says_what_to_do_now(capsys):
+  with pytest.raises(SystemExit) as end:
+    door.run_command(['delta', '--lssr=0.9'])
+  assert end.value.code == 2
+  assert capsys.readouterr().err == (
+    "selsync: 'delta' is not a command any more; the page of a run shows LSSR "
+    'for each delta, and --config.sync.delta=None lets a budget find its own\n'
+  )
+
+
 def test_an_unknown_command_is_one_line_and_exit_code_2(capsys):
   with pytest.raises(SystemExit) as end:
     door.run_command(['trian'])
   assert end.value.code == 2
   assert capsys.readouterr().err == (
-    "selsync: 'trian' is not one of train, compare, simulate, delta, tune, "
+    "selsync: 'trian' is not one of train, compare, simulate, tune, "
     'plan, report, export, evaluate, launch, meet, status, replay\n'
   )
 

@@ -10,7 +10,6 @@ from unittest import mock
 import pytest
 
 from selsync_jax.commands import compare
-from selsync_jax.commands import delta
 from selsync_jax.commands import evaluate
 from selsync_jax.commands import export
 from selsync_jax.commands import plan
@@ -131,7 +130,6 @@ RUN_COMMAND = {
   ('-m', 'selsync_jax', 'simulate'): run_main(
     simulate.main, '--noreport', '--config.data.dir={data_dir}', *FEW_STEPS
   ),
-  ('-m', 'selsync_jax', 'delta'): run_main(delta.main, *BRIEFLY),
   ('-m', 'selsync_jax', 'tune'): run_tune,
   ('-m', 'selsync_jax', 'plan'): run_main(plan.main, *BRIEFLY),
 }

@@ -179,7 +179,7 @@ def test_the_page_loads_nothing(text):
 def test_every_figure_is_a_file_too(text, workdir):
   names = re.findall(r'<section id="([\w-]+)"><h2>[^<]*</h2><figure>', text)
   assert names == [
-    *('changes', 'communication', 'loss', 'accuracy', 'learning-rate'),
+    *('changes', 'delta', 'communication', 'loss', 'accuracy', 'learning-rate'),
   ]
   for name in names:
     head = (workdir / 'plots' / f'{name}.png').read_bytes()[:24]
@@ -266,7 +266,7 @@ def test_several_runs_share_a_page(workdir, text, tmp_path):
   assert all(html.escape(name) in head for name in names)
   x, _ = line(shown, 'communication', 1, names[1])
   assert list(x) == list(range(1, 16))
-  assert len(list((tmp_path / 'both' / 'plots').iterdir())) == 7
+  assert len(list((tmp_path / 'both' / 'plots').iterdir())) == 9
 
 
 def test_of_runs_of_different_tasks_none_is_the_best(workdir, tmp_path):

@@ -2,6 +2,9 @@
 
 from selsync_jax.configs import digits
 from selsync_jax.runs import records
+from selsync_jax.runs.fetching import Fetcher
+from selsync_jax.runs.ledger import Totals
+from selsync_jax.training import start
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import perceptron
 
@@ -31,6 +34,20 @@ def run(workdir, data_dir, method='selsync', restart=False, **fields):
   short = config(data_dir, method, **fields)
   with perceptron.registered():
     return train_and_evaluate(short, workdir, restart=restart)
+
+
+def first_steps(setup, steps):
+  """The rows of the first steps of a run, with nothing on disk."""
+  taken = []
+  gather = setup.plan.mapper.gather
+  fetcher = Fetcher(setup.ledger(Totals()), gather, 1, [taken.append])
+  state, take_step = start.fresh(setup), setup.train_step()
+  workers = range(setup.plan.workers)
+  for batch in setup.problem.data.batches(workers, 0, steps):
+    state, metrics = take_step(state, batch)
+    fetcher.add(metrics)
+  fetcher.enter_all()
+  return taken
 
 
 def rows(workdir):

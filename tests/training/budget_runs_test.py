@@ -7,7 +7,6 @@ from selsync_jax.config import ConfigError
 from selsync_jax.configs import base
 from selsync_jax.configs import digits
 from selsync_jax.configs import stdlib_gpt
-from selsync_jax.training import delta_search
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 from tests.support import perceptron
@@ -43,7 +42,7 @@ def test_without_a_delta_any_number_of_workers_keeps_nine_of_ten_steps_local(
   config.model.update(name='perceptron', num_filters=8)
   with perceptron.registered():
     setup = create_setup(check(config))
-    rows = delta_search.first_steps(setup, config.steps)
+    rows = short_runs.first_steps(setup, config.steps)
   assert 0.8 < rows[-1]['lssr'] < 0.95
   halves = np.reshape([row['synced'] for row in rows], (2, -1))
   assert (halves.sum(axis=1) > 1).all()
@@ -64,7 +63,7 @@ def test_an_asked_lssr_is_reached_without_a_delta(workload, workers, lssr):
   config.sync.lssr = lssr
   with perceptron.registered():
     setup = create_setup(check(config))
-    rows = delta_search.first_steps(setup, config.steps)
+    rows = short_runs.first_steps(setup, config.steps)
   local = np.array([not row['synced'] for row in rows])
   assert abs(local.mean() - lssr) < 0.03
   quarter = len(local) // 4

@@ -31,8 +31,8 @@ def test_a_run_whose_delta_is_too_large_says_so_once(tmp_path, capsys):
   )
   assert capsys.readouterr().err == (
     'step 100: 1 of 100 steps synchronized (LSSR 0.990), so the workers train '
-    'almost alone; `python -m selsync_jax delta` finds a lower delta, and '
-    'without --config.sync.delta a budget does\n'
+    'almost alone; the page of the run shows LSSR for each delta, and '
+    '--config.sync.delta=None lets a budget find its own\n'
   )
 
 
