@@ -55,11 +55,10 @@ class Candidates(NamedTuple):
     """
     from selsync_jax.commands import trials  # Imports NumPy.
 
-    method, *own = spec.split('+')
-    given = [f'--config.{field}' for field in own]
+    method, *own = _with(spec, fields).split('+')
     settings = config_file.settings(
       config_file.with_method(self.file, method),
-      [*self.fields, *given, *config_file.arguments(fields)],
+      [*self.fields, *(f'--config.{field}' for field in own)],
     )
     try:
       trials.check(settings, simulate=False)
@@ -73,11 +72,11 @@ class Candidates(NamedTuple):
     """Returns runs with seeds from `first` on; may raise `ConfigError`."""
     from selsync_jax.commands import trials  # Imports NumPy.
 
-    own = [f'{k}={value}' for k, value in fields.items() if k != _RATE]
+    own = {k: value for k, value in fields.items() if k != _RATE}
     return trials.list_trials(
       self.file,
       [*self.fields, f'--config.seed={first}'],
-      ['+'.join([spec, *own])],
+      [_with(spec, own)],
       self.out,
       learning_rates=[lambda _: fields[_RATE]] if _RATE in fields else [],
       seeds=seeds,
@@ -120,6 +119,11 @@ class Candidates(NamedTuple):
       *('  ])', ''),
     ]
     return '\n'.join(lines)
+
+
+def _with(spec: str, fields: Mapping[str, Any]) -> str:
+  """Returns a method with more fields; a value may bring others: `4+B=0.5`."""
+  return '+'.join([spec, *(f'{k}={value}' for k, value in fields.items())])
 
 
 _STEPS = 20  # The steps to measure one with.

@@ -14,8 +14,9 @@ from selsync_jax.runs.history import Trial
 from selsync_jax.sync.network import Network
 from selsync_jax.tune.choices import OWN
 from selsync_jax.tune.curves import Curves
+from selsync_jax.tune.objective import NOWHERE
 from selsync_jax.tune.objective import Objective
-from selsync_jax.tune.objective import Point
+from selsync_jax.tune.search import Result
 from selsync_jax.tune.space import Space
 
 
@@ -38,17 +39,14 @@ class SearchGoal(NamedTuple):
       'seconds of a step': self.compute,
     }
 
-  def decisive(self, trial: Trial) -> Point | None:
-    """Returns the point that decides on a run that is finished or has diverged.
-
-    It is `None` if the run has no value.
-    """
-    return self.objective.decisive(self.curves.of(trial)(), trial.is_done)
-
-  def value(self, trial: Trial) -> float | None:
-    """Returns the value of a run that is finished or has diverged, if any."""
-    point = self.decisive(trial)
-    return self.objective.value(point) if point else None
+  def result(
+    self, method: str, fields: Mapping[str, Any], trial: Trial
+  ) -> Result:
+    """Returns what a run has reached that is finished or has diverged."""
+    points = self.curves.of(trial)()
+    point = self.objective.decisive(points, trial.is_done)
+    value = self.objective.value(point) if point else None
+    return Result(method, {**fields}, trial, value, point or NOWHERE)
 
 
 def compute(

@@ -15,7 +15,6 @@ import itertools
 import math
 import pathlib
 import shlex
-import time
 from typing import NamedTuple, TYPE_CHECKING
 
 from selsync_jax.commands import compare
@@ -28,11 +27,8 @@ from selsync_jax.config import RunError
 if TYPE_CHECKING:
   from selsync_jax.commands.goals import SearchGoal
   from selsync_jax.commands.pool import Processes
-  from selsync_jax.report.search_page import Final
-  from selsync_jax.report.search_page import Tried
   from selsync_jax.runs.history import Trial
   from selsync_jax.tune.curves import Curves
-  from selsync_jax.tune.objective import Point
   from selsync_jax.tune.search import Asked
   from selsync_jax.tune.search import Result
   from selsync_jax.tune.search import Search
@@ -48,7 +44,6 @@ METHODS = (
   'sparta,fedadagrad,power_sgd'
 )
 RECIPE = 'recipe.py'
-_POLL = 1.0  # Seconds between looks at the trials of other processes.
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -155,9 +150,12 @@ def main(
   """
   options = parse(arguments)
   from selsync_jax.commands import pool  # Imports NumPy, and rich.
+  from selsync_jax.runs import workdir
 
   processes = pool.create_processes(options.jobs)
-  _tune(options, _Runner(options.jobs, processes, run or processes.run))
+  runner = _Runner(options.jobs, processes, run or processes.run)
+  with workdir.claimed(options.candidates.out, '--out'):
+    _tune(options, runner)
 
 
 class _Runner(NamedTuple):
@@ -177,20 +175,18 @@ class _Runner(NamedTuple):
 def _tune(options: argparse.Namespace, runner: _Runner) -> None:
   """Prepares, tries, and finishes."""
   from selsync_jax.commands import goals
-  from selsync_jax.tune import search
 
   candidates = options.candidates
-  with search.turn(candidates.out):  # The first process prepares for all.
-    _refuse_other_code(options)
-    (reference,) = candidates.trials(BSP, {}, 1, candidates.seed)
-    _begin(1, 'BSP with the fields of the config, and the time of a step')
-    runner.finish([reference])
-    if not reference.is_done:
-      raise RunError(
-        f'{reference.workdir}: BSP diverged with the fields of the config; '
-        'lower config.optimizer.learning_rate'
-      )
-    compute = goals.compute(candidates, options.spaces.values(), options.step)
+  _refuse_other_code(options)
+  (reference,) = candidates.trials(BSP, {}, 1, candidates.seed)
+  _begin(1, 'BSP with the fields of the config, and the time of a step')
+  runner.finish([reference])
+  if not reference.is_done:
+    raise RunError(
+      f'{reference.workdir}: BSP diverged with the fields of the config; '
+      'lower config.optimizer.learning_rate'
+    )
+  compute = goals.compute(candidates, options.spaces.values(), options.step)
   links = options.bandwidth, options.latency
   budgets = options.target, options.seconds, options.bytes
   goal = goals.create(candidates, reference, links, compute, *budgets)
@@ -201,12 +197,7 @@ def _tune(options: argparse.Namespace, runner: _Runner) -> None:
   print('\n'.join(_plan(options, reference, bsp, ours)), flush=True)
   _begin(2, 'trials of BSP, then of the methods')
   _try(options.trials, [bsp, ours], goal.curves, runner)
-  while bsp.is_under_way or ours.is_under_way:
-    time.sleep(_POLL)  # Another process has a trial, or has left one behind.
-    _try(options.trials, [bsp, ours], goal.curves, runner)
-  # Each process shows the same in the end. Others may still search meanwhile.
-  with search.turn(candidates.out, 'finish'):
-    _finish(options, goal, bsp, ours, runner)
+  _finish(options, goal, bsp, ours, runner)
 
 
 def _refuse_other_code(options: argparse.Namespace) -> None:
@@ -258,19 +249,15 @@ def _plan(
     f'best, {3 * seeds} that judge; about {about} with --jobs={options.jobs}, '
     f"if each takes as long as BSP's, {each:.1f} s"
   ]
-  given = 'as the config has them'
-  given += ', and as often as the budget lets' if options.bytes else ''
   for name, search in (('BSP', bsp), ('the methods', ours)):
-    first = len(search.queued)
-    if count > first:
-      continue
-    line = f'--trials={count}: no settings of {name} are searched, because the '
-    line += f'first {first} trials are the methods {given}'
-    tried = search.queued[:count]
-    never = [m for m in dict.fromkeys(search.queued) if m not in tried]
-    if never:
-      line += f'; not tried: {", ".join(never)}'
-    lines.append(line)
+    if count <= (first := len(search.queued)):
+      lines.append(
+        f'--trials={count}: no settings of {name} are searched, because those '
+        f'of the first {first} trials are fixed'
+      )
+      tried = search.queued[:count]
+      if never := [m for m in dict.fromkeys(search.queued) if m not in tried]:
+        lines[-1] += f'; not tried: {", ".join(never)}'
   return lines
 
 
@@ -310,19 +297,15 @@ def _search(
 def _try(
   count: int, searches: Sequence['Search'], curves: 'Curves', runner: _Runner
 ) -> None:
-  """Runs `count` trials of each search, one search after the other.
-
-  It leaves out those that other processes have begun.
-  """
+  """Runs `count` trials of each search, one search after the other."""
   from selsync_jax.commands import pool
   from selsync_jax.tune import choices
 
   begun: dict[pathlib.Path, tuple[Search, Asked]] = {}
   total = count * len(searches)
-  done = sum(min(count, search.done) for search in searches)
-  indices = itertools.count(done)
 
-  def queue():
+  def queue(done):
+    indices = itertools.count(done)
     for search in searches:
       while asked := search.ask(count):
         begun[asked.run.workdir] = search, asked
@@ -331,21 +314,23 @@ def _try(
 
   def run(trial):
     search, asked = begun.pop(trial.workdir)
-    with asked.claim:
-      judge = search.judge(asked, curves.of(trial))
-      if not judge() and not trial.is_done:
-        try:
-          runner.run(trial, judge)
-        except pool.TrialFailed as error:
-          is_mistake = error.code == ConfigError.code
-          if not (is_mistake and choices.is_named(error.reason)):
-            raise  # Otherwise only the run could check its choices.
-        judge()
-      search.tell(asked, judge)
+    judge = search.judge(asked, curves.of(trial))
+    if not judge() and not trial.is_done:
+      try:
+        runner.run(trial, judge)
+      except pool.TrialFailed as error:
+        is_mistake = error.code == ConfigError.code
+        if not (is_mistake and choices.is_named(error.reason)):
+          raise  # Otherwise only the run could check its choices.
+      judge()
+    search.tell(asked, judge)
 
-  shares = [1.0] * done + [0.0] * (total - done)
-  trials = queue()
-  if first := next(trials, None):
+  while True:  # More than once if a trial has waited for an equal one.
+    done = sum(min(count, search.done) for search in searches)
+    trials = queue(done)
+    if not (first := next(trials, None)):
+      return
+    shares = [1.0] * done + [0.0] * (total - done)
     trials = itertools.chain([first], trials)
     pool.run_each(trials, shares, runner.jobs, runner.processes, run)
 
@@ -359,64 +344,53 @@ def _finish(
 ) -> None:
   """Trains the best ones again with new seeds, and writes the results."""
   from selsync_jax.report import facts
-  from selsync_jax.report import search_page
   from selsync_jax.runs import files
-  from selsync_jax.runs import workdir
+  from selsync_jax.tune import page
 
   candidates, found, of_bsp = options.candidates, ours.results(), bsp.results()
   results = [*found, *of_bsp]
   results.sort(key=lambda result: goal.objective.rank(result.value))
   if results[0].value is None:
     raise RunError(f'{candidates.out}: no trial has a value of {goal.words}')
-  with workdir.claimed(candidates.out, '--out'):
-    best, tuned = _choose(options, goal, found, of_bsp, runner)
-    chosen = {
-      'recipe': (best.method, best.fields),
-      'tuned BSP': (tuned.method, tuned.fields),
-      'config': (candidates.own_method, {}),
-    }
-    again = {
-      name: candidates.trials(*each, options.seeds, candidates.seed + 1)
-      for name, each in chosen.items()
-    }
-    runs = {trial.workdir: trial for each in again.values() for trial in each}
-    _begin(4, 'the recipe, tuned BSP, and the config with new seeds')
-    runner.finish(list(runs.values()))
-    finals = [
-      _final(goal, name, chosen[name][0], trials)
-      for name, trials in again.items()
-    ]
-    tried = [
-      _tried(each.method, each.run, each.value, each.point)
-      for each in results
-      if each.point
-    ]
-    is_time = goal.objective.target is not None
-    title = search_page.verdict(finals, goal.words, is_time)
-    subtitle = (
-      f'{facts.setting(best.run.config.to_dict())}; {goal.network}; '
-      f'{len(found)} trials, and {len(of_bsp)} of BSP, with one seed, the best '
-      f'{options.finalists} of each with others; mean ± sample standard '
-      f'deviation over {options.seeds} that chose nothing'
-    )
-    importances = {
-      'Importance of each choice': ours.importances(),
-      f'Importance within {best.method}': ours.importances(best.method),
-    }
-    path = search_page.write(
-      candidates.out,
-      title,
-      subtitle,
-      goal.words,
-      finals,
-      tried,
-      {name: each for name, each in importances.items() if each},
-      search_page.front(tried, goal.curves.metric, goal.curves.higher),
-    )
-    recipe = candidates.out / RECIPE
-    about = f'{title}.\n{options.line}'
-    files.write(recipe, candidates.recipe(again['recipe'][0], about))
-  search_page.show(finals, tried, goal.words)
+  best, tuned = _choose(options, goal, found, of_bsp, runner)
+  chosen = {
+    'recipe': (best.method, best.fields),
+    'tuned BSP': (tuned.method, tuned.fields),
+    'config': (candidates.own_method, {}),
+  }
+  again = {
+    name: candidates.trials(*each, options.seeds, candidates.seed + 1)
+    for name, each in chosen.items()
+  }
+  runs = {trial.workdir: trial for each in again.values() for trial in each}
+  _begin(4, 'the recipe, tuned BSP, and the config with new seeds')
+  runner.finish(list(runs.values()))
+  finals = []
+  for name, trials in again.items():
+    seeds = [goal.result(*chosen[name], trial) for trial in trials]
+    finals.append(page.Final(name, seeds[0].label, seeds))
+  tried = [each for each in results if not math.isnan(each.point.score)]
+  is_time = goal.objective.target is not None
+  title = page.verdict(finals, goal.words, is_time)
+  subtitle = (
+    f'{facts.setting(best.run.config.to_dict())}; {goal.network}; '
+    f'{len(found)} trials, and {len(of_bsp)} of BSP, with one seed, the best '
+    f'{options.finalists} of each with others; mean ± sample standard '
+    f'deviation over {options.seeds} that chose nothing'
+  )
+  path = page.write(
+    candidates.out,
+    title,
+    subtitle,
+    goal.words,
+    finals,
+    tried,
+    page.front(tried, goal.curves.metric, goal.curves.higher),
+  )
+  recipe = candidates.out / RECIPE
+  about = f'{title}.\n{options.line}'
+  files.write(recipe, candidates.recipe(again['recipe'][0], about))
+  page.show(finals, tried, goal.words)
   print(f'{title}.\n{path}\n{recipe}')
 
 
@@ -457,36 +431,13 @@ def _choose(
   runner.finish([trial for each in again.values() for trial in each])
 
   def rank(result):
-    values = [goal.value(t) for t in again.get(result.run.workdir, ())]
+    trials = again.get(result.run.workdir, ())
+    values = [
+      goal.result(result.method, result.fields, trial).value for trial in trials
+    ]
     ranks = [*map(goal.objective.rank, values or [result.value])]
     reached = [*filter(math.isfinite, ranks)]
     return -len(reached) / len(ranks), sum(reached) / max(len(reached), 1)
 
   best, tuned = (min(group, key=rank) for group in finalists)
   return min(best, tuned, key=rank), tuned
-
-
-def _final(
-  goal: 'SearchGoal', name: str, method: str, trials: Sequence['Trial']
-) -> 'Final':
-  """What was chosen, and its runs with new seeds."""
-  from selsync_jax.report import search_page
-
-  points = [(trial, goal.decisive(trial)) for trial in trials]
-  seeds = [
-    _tried(method, trial, goal.objective.value(point), point) if point else None
-    for trial, point in points
-  ]
-  return search_page.Final(name, _label(trials[0]), seeds)
-
-
-def _tried(
-  method: str, run: 'Trial', value: float | None, point: 'Point'
-) -> 'Tried':
-  from selsync_jax.report import search_page
-
-  return search_page.Tried(method, _label(run), run.workdir, value, *point)
-
-
-def _label(trial: 'Trial') -> str:
-  return f'{trial.label}, lr {trial.learning_rate:g}'

@@ -1,6 +1,6 @@
 """Quality over cost, with the Pareto front of the methods."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import math
 
 import numpy as np
@@ -28,7 +28,10 @@ def plot(entries: Sequence[Entry], metric: str) -> figure.Plot:
   higher, panels = metric in runs[0].goal.higher, []
   for cost in costs:
     marks, names = _marks(entries, cost, field, higher)
-    x, height = _cost_axis(entries, cost), min(280 + 8 * len(entries), 480)
+    means = [entry.mean(cost) for entry in entries]
+    values = [list(entry.values(cost).values()) for entry in entries]
+    x = cost_axis(means, values, *metric_plot.COSTS[cost])
+    height = min(280 + 8 * len(entries), 480)
     text = '' if panels else title
     panels.append(figure.Panel(text, x, y, marks, height, names))
   return figure.Plot(
@@ -72,12 +75,8 @@ def _marks(
   Names of the front come first, then names of the best methods.
   """
   means = [(entry.mean(cost), entry.mean(field)) for entry in entries]
-  front = sorted(pareto(means, higher_is_better))
-  marks: list[figure.Mark] = []
-  if len(front) > 1:
-    name, look = 'front: none is better and cheaper', figure.Look('muted', 1)
-    x, y = np.transpose(front)
-    marks.append(figure.Line(name, x, y, look, hover=''))
+  front = pareto(means, higher_is_better)
+  marks: list[figure.Mark] = [*front_line(front)]
   for i, (entry, mean) in enumerate(zip(entries, means, strict=True)):
     small = figure.series(i)._replace(width=0, dash=(), opacity=0.35)
     large = small._replace(size=9, opacity=1)
@@ -101,11 +100,24 @@ def _marks(
   return marks, names
 
 
-def _cost_axis(entries: Sequence[Entry], cost: str) -> figure.Axis:
-  label, unit = metric_plot.COSTS[cost]
-  means = [entry.mean(cost) for entry in entries]
-  values = [list(entry.values(cost).values()) for entry in entries]
-  if max(means) > WIDE_RANGE * min(means) > 0:
+def front_line(
+  front: Sequence[tuple[float, float]],
+) -> Iterator[figure.Line]:
+  """Yields the line through the points of a front, if there are several."""
+  if len(points := sorted(set(front))) > 1:
+    name, look = 'front: none is better and cheaper', figure.Look('muted', 1)
+    x, y = np.transpose(points)
+    yield figure.Line(name, x, y, look, hover='')
+
+
+def cost_axis(
+  costs: Sequence[float],
+  values: Sequence[figure.Values],
+  label: str,
+  unit: str,
+) -> figure.Axis:
+  """Returns an axis of values, logarithmic if their costs are far apart."""
+  if max(costs) > WIDE_RANGE * min(costs) > 0:
     return figure.logarithmic(values, label, unit)
   return figure.from_zero(values, label, unit)
 

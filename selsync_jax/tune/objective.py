@@ -16,6 +16,10 @@ class Point(NamedTuple):
   seconds: float  # On the network.
 
 
+NOWHERE = Point(math.nan, 0.0, 0.0)
+"""The point of a run without a score."""
+
+
 class Objective(NamedTuple):
   """A rule that gives a run a value, by its points in their order.
 

@@ -1,17 +1,15 @@
-"""The trials of a search, in a study of Optuna that several processes share.
+"""The trials of a search, in a study of Optuna.
 
 The study is an SQLite file. A process may be killed at any moment: SQLite's
 transactions are whole or not at all, while a line of Optuna's journal that is
 cut off makes the whole file unreadable. Optuna's dashboard opens it, too.
 
-A trial that was interrupted is continued by whoever comes next: nothing is done
-twice. What a trial chooses depends on the seed, its number, and the results
-before it alone, so a search that was interrupted goes on as it would have done.
+The next process continues a trial that was interrupted: nothing is done twice.
+What a trial chooses depends on the seed, its number, and the results before it
+alone, so a search that was interrupted continues as it would have done.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-import contextlib
-import fcntl
+from collections.abc import Callable, Mapping, Sequence
 import pathlib
 from typing import Any, NamedTuple
 import zlib
@@ -22,64 +20,46 @@ from optuna.trial import TrialState
 from sqlalchemy.pool import NullPool
 
 from selsync_jax.config import ConfigError
-from selsync_jax.runs import workdir
 from selsync_jax.runs.history import Trial
 from selsync_jax.tune.judge import create_pruner
 from selsync_jax.tune.judge import Judge
+from selsync_jax.tune.objective import NOWHERE
 from selsync_jax.tune.objective import Objective
 from selsync_jax.tune.objective import Point
 from selsync_jax.tune.space import Space
 
 DATABASE = 'tune.db'
-_PATIENCE = 60.0  # Seconds to wait while another process writes.
+_PATIENCE = 60.0  # Seconds to wait while another thread writes.
 _REFUSED = 'refused'  # The attribute of a trial that cannot be.
 _DRAWS = 30  # After so many refused ones in a row, a search gives up.
-_FEWEST = 4  # Different values from which importances can be estimated.
 
 Make = Callable[[str, Mapping[str, Any]], Trial]
 """`make(method, fields)`: the run of a trial; a `ConfigError` if the fields
 cannot be together."""
 
 
-@contextlib.contextmanager
-def turn(folder: pathlib.Path, about: str = 'tune') -> Generator[None]:
-  """Waits until no other process is in this context for the same folder."""
-  folder.mkdir(parents=True, exist_ok=True)
-  with (folder / f'.{about}.lock').open('ab') as lock:
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    yield
-
-
-class Sampler(optuna.samplers.BaseSampler):
+class Sampler(optuna.samplers.TPESampler):
   """TPE whose draws depend on seed, trial, field and finished trials alone."""
 
   def __init__(self, seed: int):
-    self._seed = seed
-
-  def infer_relative_search_space(self, study: Any, trial: Any) -> Any:
-    """Returns no fields: each is drawn by itself."""
-    return {}
-
-  def sample_relative(self, study: Any, trial: Any, search_space: Any) -> Any:
-    """Draws nothing."""
-    return {}
+    super().__init__(seed=seed)
+    self._own_seed = seed
 
   def sample_independent(
     self, study: Any, trial: Any, param_name: str, param_distribution: Any
   ) -> Any:
     """Draws a field of a trial."""
-    entropy = [self._seed, trial.number, zlib.crc32(param_name.encode())]
+    entropy = [self._own_seed, trial.number, zlib.crc32(param_name.encode())]
     (seed,) = np.random.SeedSequence(entropy).generate_state(1)
-    tpe = optuna.samplers.TPESampler(seed=int(seed), multivariate=False)
+    tpe = optuna.samplers.TPESampler(seed=int(seed))
     return tpe.sample_independent(study, trial, param_name, param_distribution)
 
 
 class Asked(NamedTuple):
-  """A trial that this process has to run."""
+  """A trial to run."""
 
   trial: optuna.Trial
   run: Trial
-  claim: contextlib.ExitStack  # To be closed when the trial has been told.
 
 
 class Result(NamedTuple):
@@ -89,7 +69,12 @@ class Result(NamedTuple):
   fields: dict[str, Any]
   run: Trial
   value: float | None  # `None` if it was stopped early, or missed the target.
-  point: Point | None  # The one that decided, or the best; if it has any.
+  point: Point  # The one that decided, or the best, or `NOWHERE`.
+
+  @property
+  def label(self) -> str:
+    """The method with its settings."""
+    return f'{self.run.label}, lr {self.run.learning_rate:g}'
 
 
 class Search:
@@ -120,76 +105,61 @@ class Search:
     self._folder, self._space, self._make = folder, space, make
     self._objective = objective
     self.queued: list[str] = []  # The methods of the first trials.
-    with turn(folder):
-      self._study = optuna.create_study(
-        storage=_storage(folder),
-        study_name=name,
-        load_if_exists=True,
-        direction=objective.direction,
-        sampler=Sampler(seed),
-        pruner=create_pruner(),
-      )
-      known = self._study.user_attrs
-      for key, value in about.items():
-        if known.setdefault(key, value) != value:
-          raise ConfigError(
-            f'--out={folder}: holds a search with {key} {known[key]}, not '
-            f'{value}; take another --out'
-          )
-        self._study.set_user_attr(key, value)
+    self._study = optuna.create_study(
+      storage=_storage(folder),
+      study_name=name,
+      load_if_exists=True,
+      direction=objective.direction,
+      sampler=Sampler(seed),
+      pruner=create_pruner(),
+    )
+    known = self._study.user_attrs
+    for key, value in about.items():
+      if known.setdefault(key, value) != value:
+        raise ConfigError(
+          f'--out={folder}: holds a search with {key} {known[key]}, not '
+          f'{value}; take another --out'
+        )
+      self._study.set_user_attr(key, value)
+    # Trials of a process that was killed, or equal to one that runs.
+    self._waiting = [
+      optuna.Trial(self._study, frozen._trial_id)
+      for frozen in self._study.get_trials(states=[TrialState.RUNNING])
+    ]
+    self._running: set[pathlib.Path] = set()
 
   def first(self, choices: Mapping[str, Any]) -> None:
     """Makes a trial with these choices one of the first, once."""
     self.queued.append(choices['method'])
-    with turn(self._folder):
-      self._study.enqueue_trial(dict(choices), skip_if_exists=True)
+    self._study.enqueue_trial(dict(choices), skip_if_exists=True)
 
   def ask(self, count: int) -> Asked | None:
-    """Returns a trial to run, or `None` if `count` have been begun.
+    """Returns a trial to run; `None` if `count` have begun.
 
-    A trial whose process was killed comes first.
+    A trial that was interrupted comes first. `None` also means that the next
+    trial waits for an equal one to end. A trial that is refused does not count.
     """
-    with turn(self._folder):
-      for frozen in self._study.get_trials(states=[TrialState.RUNNING]):
-        trial = optuna.Trial(self._study, frozen._trial_id)
-        if isinstance(asked := self._begun(trial), Asked):
-          return asked
-      refused = 0
-      while len(self._trials(TrialState.RUNNING)) < count:
-        asked = self._begun(self._study.ask())
-        if isinstance(asked, Asked):
-          return asked
-        if asked is not None:
-          refused += 1
+    refused = 0
+    while self._waiting or len(self._trials(TrialState.RUNNING)) < count:
+      trial = self._waiting.pop(0) if self._waiting else self._study.ask()
+      try:
+        run = self._make(*self._space.suggest(trial))
+      except ConfigError as error:
+        trial.set_user_attr(_REFUSED, str(error))
+        self._study.tell(trial, state=TrialState.PRUNED)  # TPE avoids it.
+        refused += 1
         if refused == _DRAWS:
-          raise ConfigError(f'{refused} draws in a row were refused: {asked}')
+          raise ConfigError(
+            f'{refused} draws in a row were refused: {error}'
+          ) from error
+        continue
+      if run.workdir in self._running:
+        self._waiting.append(trial)
+        return None
+      self._running.add(run.workdir)
+      trial.set_user_attr('run', str(run.workdir.relative_to(self._folder)))
+      return Asked(trial, run)
     return None
-
-  @property
-  def is_under_way(self) -> bool:
-    """Whether a trial has begun and has no result, be its process killed."""
-    states = [TrialState.RUNNING]
-    return bool(self._study.get_trials(deepcopy=False, states=states))
-
-  def _begun(self, trial: optuna.Trial) -> Asked | ConfigError | None:
-    """Returns a trial; or why it cannot be; or `None` while its run is claimed.
-
-    One that cannot be does not count. A run is claimed by another process, or
-    by an equal trial: then a later `ask` returns this one.
-    """
-    claim = contextlib.ExitStack()
-    try:
-      run = self._make(*self._space.suggest(trial))
-    except ConfigError as error:
-      trial.set_user_attr(_REFUSED, str(error))
-      self._study.tell(trial, state=TrialState.PRUNED)  # TPE avoids it.
-      return error
-    try:
-      claim.enter_context(workdir.claimed(run.workdir, '--out'))
-    except ConfigError:
-      return None
-    trial.set_user_attr('run', str(run.workdir.relative_to(self._folder)))
-    return Asked(trial, run, claim)
 
   def judge(self, asked: Asked, points: Callable[[], Sequence[Point]]) -> Judge:
     """Returns a judge of a run, whose steps so far `points` returns."""
@@ -199,12 +169,12 @@ class Search:
     """Records what a trial has reached."""
     point = self._objective.decisive(judge.points, asked.run.is_done)
     shown = point or self._objective.best(judge.points)
-    with turn(self._folder):  # So no `ask` takes it for one that was killed.
-      asked.trial.set_user_attr('point', shown)
-      if point and not judge.is_pruned:
-        self._study.tell(asked.trial, self._objective.value(point))
-      else:
-        self._study.tell(asked.trial, state=TrialState.PRUNED)
+    asked.trial.set_user_attr('point', shown)
+    if point and not judge.is_pruned:
+      self._study.tell(asked.trial, self._objective.value(point))
+    else:
+      self._study.tell(asked.trial, state=TrialState.PRUNED)
+    self._running.discard(asked.run.workdir)
 
   def _trials(self, *states: TrialState) -> list[optuna.trial.FrozenTrial]:
     """Returns the trials that ended with a result, and those in `states`."""
@@ -229,34 +199,19 @@ class Search:
         fields,
         self._make(method, fields),
         frozen.value if is_complete else None,
-        point and Point(*point),
+        Point(*point) if point else NOWHERE,
       )
       found.append(result)
     return sorted(found, key=lambda each: self._objective.rank(each.value))
 
-  def importances(self, method: str | None = None) -> dict[str, float]:
-    """Returns the share of the values' variance that each choice explains.
-
-    By fANOVA (Hutter et al., `An Efficient Approach for Assessing
-    Hyperparameter Importance`, ICML 2014), over the choices that all trials
-    have, or all of a method. It is empty if too few trials have a value.
-    """
-    study = optuna.create_study(direction=self._objective.direction)
-    for frozen in self._study.get_trials(states=[TrialState.COMPLETE]):
-      if method in (None, frozen.params['method']):
-        study.add_trial(frozen)
-    if len({frozen.value for frozen in study.trials}) < _FEWEST:
-      return {}
-    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
-    return optuna.importance.get_param_importances(study, evaluator=evaluator)
-
 
 def _storage(folder: pathlib.Path) -> optuna.storages.RDBStorage:
-  """Returns the storage of a folder; the file is made on first use.
+  """Returns the storage of a folder; both are made on first use.
 
   Each transaction closes its connection. A pool would leave connections open
   until Python finds them, because Optuna never closes a storage.
   """
+  folder.mkdir(parents=True, exist_ok=True)
   return optuna.storages.RDBStorage(
     f'sqlite:///{(folder / DATABASE).resolve()}',
     engine_kwargs={

@@ -1,4 +1,4 @@
-"""What a search may choose, for each of its methods.
+"""What a search may choose, for each of its methods: rows of field and choice.
 
 The values of a field are a range around the config's own value, or the names
 that its constructor accepts. A file can set others.
@@ -34,23 +34,17 @@ WIDTH = 4.0
 
 RATE = 'optimizer.learning_rate'
 
-_PARTS: dict[str, Choices] = {
-  'wire': {'sync.wire': (OWN, 'bfloat16', 'int8', 'int4')},
-  'delay': {
-    'sync.delay': (OWN, 1, 2, 4, 8),
-    'sync.delay.own': (OWN, 0.5),
-    'sync.delay.ahead': (OWN, 0.5),
-  },
-  'optimizer_state': {'sync.optimizer_state': (OWN, 'mean', 'reset')},
-  'trigger': {
-    'sync.trigger': (OWN, 'selsync'),
-    'sync.trigger.delta': Range(0.1, 1.0),
-  },
+_HALF = '+sync.delay.own=0.5+sync.delay.ahead=0.5'
+_PARTS: Choices = {  # Parts of a method, where the config has not chosen.
+  'sync.wire': (OWN, 'bfloat16', 'int8', 'int4'),
+  'sync.delay': (
+    OWN,
+    *(f'{k}{mix}' for k in (1, 2, 4, 8) for mix in ('', _HALF)),
+  ),
+  'sync.optimizer_state': (OWN, 'mean', 'reset'),
 }
-OF_AVERAGES = frozenset(field for each in _PARTS.values() for field in each)
+OF_AVERAGES = frozenset([*_PARTS, 'sync.trigger'])
 """Fields of averages of parameters."""
-_REPLACED = {'sync.period': 'sync.trigger'}
-"""Fields that say nothing once another one is chosen."""
 _COARSE = 'int4', 'int8'
 _LSSRS = (OWN, 0.5, 0.75, 0.9, 0.95, 0.98)
 
@@ -78,18 +72,13 @@ class Space(NamedTuple):
     """Lets a trial of Optuna choose; returns a method and its fields.
 
     Real numbers of a range have two significant digits, more where that would
-    leave the range. Fields that stay as the config has them are left out, and
-    so are those that say nothing beside the others.
+    leave the range. Fields that stay as the config has them are left out.
     """
     method = trial.suggest_categorical('method', list(self.choices))
-    fields, own, choices = {}, self.own[method], self.choices[method]
-    for field, choice in choices.items():
-      part = _part(field, choices)
-      is_idle = part != field and part not in fields
-      if is_idle or _REPLACED.get(field) in fields:
-        continue
+    fields = {}
+    for field, choice in self.choices[method].items():
       value = _suggest(trial, self.name(method, field), choice)
-      if value not in (OWN, own[field]):
+      if value not in (OWN, self.own[method][field]):
         fields[field] = _rounded(value, choice)
     return method, fields
 
@@ -149,16 +138,6 @@ class Space(NamedTuple):
         rate = 2 * self.own[method].get(RATE, math.inf)
         if _holds(choices.get(RATE, ()), rate):
           yield same | {self.name(method, RATE): rate}
-
-
-def _part(field: str, choices: Container[str]) -> str:
-  """Returns the part that must be chosen for a field of it to count.
-
-  Of a field that counts by itself, that is the field.
-  """
-  ends = (end for end, sign in enumerate(field) if sign == '.')
-  parts = [field[:end] for end in ends if field[:end] in choices]
-  return parts[-1] if parts else field
 
 
 def _holds(choice: Choice, value: Any) -> bool:
@@ -227,67 +206,19 @@ def build(
   values: dict[str, dict[str, Any]] = {}
   for spec in specs:
     settings, own = load(spec, {}), given.get(spec, {})
-    named = {_root(field) for field in given.get(ALL, {}) | own}
-    around = {k: v for k, v in _around(settings) if _root(k) not in named}
-    every = around | given.get(ALL, {}) | own
-    load_with = _with_parts(load, every)
     for field, choice in own.items():
       for value in _ends(choice):
-        load_with(spec, {field: value})
-    set_here = {field.partition('=')[0] for field in spec.split('+')[1:]}
-    free = {}
-    for field, choice in every.items():
-      if field in fixed or {field, f'{field}.name'} & set_here:
-        continue
-      if field not in own:
-        choice = _accepted(load_with, spec, field, choice)
-      if choice is not None:
-        free[field] = choice
-    choices[spec] = _arranged(free, named)
+        load(spec, {field: value})
+    every = dict(_around(settings)) | given.get(ALL, {})
+    set_here = {each.partition('=')[0] for each in spec.split('+')[1:]}
+    free = {
+      field: own.get(field) or _accepted(load, spec, field, choice)
+      for field, choice in (every | own).items()
+      if field not in fixed and not {field, f'{field}.name'} & set_here
+    }
+    choices[spec] = {k: choice for k, choice in free.items() if choice}
     values[spec] = {f: _own(settings.config, f) for f in choices[spec]}
   return Space(choices, values)
-
-
-def _arranged(choices: Choices, named: Container[str]) -> Choices:
-  """Returns choices so that each comes after those that say if it counts.
-
-  That is a part before its fields, and what replaces a field before that one.
-  Where there is no such field, nothing replaces it, unless a file names it.
-  """
-  lost = {
-    part
-    for field, part in _REPLACED.items()
-    if field not in choices and part not in named
-  }
-  order = sorted(choices, key=lambda k: (k.count('.'), k in _REPLACED))
-  return {field: choices[field] for field in order if _root(field) not in lost}
-
-
-def _root(field: str) -> str:
-  """Returns the part of `sync` that a field belongs to, or the field."""
-  section, *names = field.split('.')
-  return f'{section}.{names[0]}' if names and names[0] in _PARTS else field
-
-
-def _with_parts(load: Load, choices: Choices) -> Load:
-  """Returns a `load` of one field that chooses what it needs of its part.
-
-  That is the part itself, and the fields that the part cannot do without.
-  """
-
-  def load_with(spec, fields):
-    (field,) = fields
-    part = _part(field, choices)
-    needed = {
-      other: value
-      for other, choice in choices.items()
-      if other != field and _part(other, choices) == part
-      if other == part or not _holds(choice, OWN)
-      for value in _ends(choice)[:1]
-    }
-    return load(spec, needed | fields)
-
-  return load_with
 
 
 def check_used(
@@ -303,11 +234,10 @@ def check_used(
   """
   every = {spec: own for space in spaces for spec, own in space.choices.items()}
   *_, last = every
-  load_with = _with_parts(load, choices)
   for field, choice in choices.items():
     if field not in fixed and not any(field in own for own in every.values()):
       for value in _ends(choice):
-        load_with(last, {field: value})  # It says what is wrong.
+        load(last, {field: value})  # It says what is wrong.
 
 
 def _ends(choice: Choice) -> Sequence[Any]:
@@ -317,18 +247,14 @@ def _ends(choice: Choice) -> Sequence[Any]:
   return [value for value in choice if value != OWN]
 
 
-def _doublings(choice: Range) -> tuple[int, ...]:
-  """Returns the doublings of the low end of whole numbers; others have none."""
-  if not choice.is_whole or choice.low <= 0:
-    return ()
-  low, high = int(choice.low), int(choice.high)
-  return tuple(low << k for k in range((high // low).bit_length()))
-
-
 def _accepted(
   load: Load, spec: str, field: str, choice: Choice
 ) -> Choice | None:
-  """Returns the part of a choice that a method accepts, if there is one."""
+  """Returns the part of a choice that a method accepts, if there is one.
+
+  Of whole numbers with an end that it refuses, that is of the low end and its
+  doublings.
+  """
 
   def accepts(value):
     try:
@@ -340,14 +266,16 @@ def _accepted(
   if isinstance(choice, Range):
     if all(map(accepts, _ends(choice))):
       return choice
-    choice = _doublings(choice)
+    low, high = int(choice.low), int(choice.high)
+    doublings = (high // max(low, 1)).bit_length() if choice.is_whole else 0
+    choice = tuple(low << k for k in range(doublings))
   kept = tuple(value for value in choice if value == OWN or accepts(value))
   return kept if kept not in ((), (OWN,)) else None
 
 
 def _around(settings: Settings) -> Iterator[tuple[str, Choice]]:
-  """Yields the fields that a search varies, each with its choice."""
-  config = settings.config
+  """Yields the rows that a search varies unless a file says otherwise."""
+  config, sync = settings.config, settings.config.sync
   yield from _wide(RATE, config.optimizer.learning_rate)
   length = 'epochs' if config.steps is None else 'steps'
   longest = config[length]
@@ -356,13 +284,6 @@ def _around(settings: Settings) -> Iterator[tuple[str, Choice]]:
     yield length, Range(shortest, longest)
   if warmup := config.schedule.warmup_epochs:
     yield 'schedule.warmup_epochs', Range(0.0, 2.0 * warmup, log=False)
-  yield from _of_method(config.sync)
-
-
-def _of_method(
-  sync: ml_collections.ConfigDict,
-) -> Iterator[tuple[str, Choice]]:
-  """Yields the fields of a method and of its parts."""
   for name, parameter in methods.parameters(sync.method).items():
     limits = rule(parameter.annotation)
     if limits.names:
@@ -375,9 +296,9 @@ def _of_method(
   if 'outer' in sync and not sync.averager:
     rate = sync.outer.get('learning_rate')
     yield from _wide('sync.outer.learning_rate', rate)
-  for kind, choices in _PARTS.items():
-    if not sync[kind]:  # Else the config has chosen.
-      yield from choices.items()
+  for field, choice in _PARTS.items():
+    if not _own(config, field):  # Else the config has chosen.
+      yield field, choice
 
 
 def _wide(

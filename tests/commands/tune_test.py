@@ -10,7 +10,6 @@ import shutil
 import signal
 import sqlite3
 import sys
-import threading
 import time
 
 import jax.numpy as jnp
@@ -25,13 +24,16 @@ from selsync_jax.commands.candidates import Candidates
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.methods import Context
-from selsync_jax.report import search_page
 from selsync_jax.runs import history
 from selsync_jax.runs import records
 from selsync_jax.runs import workdir
+from selsync_jax.runs.history import Trial
 from selsync_jax.sync import network
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.training.train import train_and_evaluate
+from selsync_jax.tune import page
+from selsync_jax.tune.objective import Point
+from selsync_jax.tune.search import Result
 from tests.support import live_runs
 from tests.support import own_code
 
@@ -122,7 +124,9 @@ def test_a_search_announces_its_runs_and_names_its_phases(tuned):
 
 def test_a_search_says_what_so_few_trials_do_not_reach(tuned, tmp_path):
   out, printed = tuned
-  of_methods = 'no settings of the methods are searched, because the first 2'
+  of_methods = (
+    'no settings of the methods are searched, because those of the first 2'
+  )
   assert f'--trials=2: {of_methods}' in printed and 'not tried' not in printed
   here = shutil.copytree(out, tmp_path / 'here')
   again = run(here, '--trials=1', train=pytest.fail)
@@ -130,38 +134,33 @@ def test_a_search_says_what_so_few_trials_do_not_reach(tuned, tmp_path):
   assert line.endswith('; not tried: diloco')
 
 
+def reached(value, score, sent):
+  run = Trial('ours', 0.1, 0, pathlib.Path(), [], {})
+  return Result('local_sgd', {}, run, value, Point(score, sent, 1.0))
+
+
 def test_a_trial_that_sent_nothing_is_on_no_front():
   """It was stopped before its workers first met."""
-  alone, cheap = (
-    search_page.Tried('local_sgd', '', pathlib.Path(), None, score, sent, 1.0)
-    for score, sent in ((0.99, 0.0), (0.9, 10.0))
-  )
-  plot = search_page.front([alone, cheap], 'accuracy', True)
+  tried = [reached(None, 0.99, 0.0), reached(None, 0.9, 10.0)]
+  plot = page.front(tried, 'accuracy', True)
   for panel in plot.panels:
     assert all(list(mark.y) == [0.9] for mark in panel.marks)
 
 
 def test_the_verdict_of_two_seeds_ranks_nothing():
   recipe, bsp = (
-    search_page.Final(
-      name,
-      name,
-      [
-        search_page.Tried(name, name, pathlib.Path(), v, 0.9, sent, v)
-        for v in values
-      ],
-    )
+    page.Final(name, name, [reached(v, 0.9, sent) for v in values])
     for name, values, sent in (
       ('recipe', (1.0, 2.0, 3.0), 50.0),
       ('tuned BSP', (10.0, 11.0, 12.5), 10.0),
     )
   )
-  said = search_page.verdict([recipe, bsp], 'seconds', True)
+  said = page.verdict([recipe, bsp], 'seconds', True)
   assert said == (
     'seconds: 2.0 ± 1.0 by recipe; 11.2 ± 1.3 by tuned BSP, 5.6 times as long'
   )
   few = [each._replace(seeds=each.seeds[:2]) for each in (recipe, bsp)]
-  said = search_page.verdict(few, 'seconds', True)
+  said = page.verdict(few, 'seconds', True)
   assert said.endswith(
     '; two seeds cannot rank methods; the cheapest of these: tuned BSP, '
     '10.50 ± 0.71 for 10 B per worker'
@@ -186,12 +185,12 @@ def test_the_recipe_is_a_config_that_trains_as_the_best_trial_did(
 
 def test_the_verdict_is_of_new_seeds_and_in_seconds_of_the_network(tuned):
   out, printed = tuned
-  *_, verdict, page, _ = printed.splitlines()
+  *_, verdict, path, _ = printed.splitlines()
   reference = history.read(out / 'bsp-lr0.05' / 'seed0')
   target = reference.outcome['validation_loss']
   assert verdict.startswith(f'seconds to validation loss {target:.4g}: ')
-  assert ' by tuned BSP' in verdict and page == f'{out}/tune.html'
-  text = pathlib.Path(page).read_text()
+  assert ' by tuned BSP' in verdict and path == f'{out}/tune.html'
+  text = pathlib.Path(path).read_text()
   for name in ('finals', 'front', 'trials'):
     assert f'<section id="{name}">' in text
   for shown in (text, ' '.join(printed.split())):
@@ -262,17 +261,11 @@ def interrupt(out):
   return out / json.loads(name)
 
 
-def test_a_trial_of_another_process_is_waited_for(tuned, tmp_path, monkeypatch):
-  monkeypatch.setattr(tune, '_POLL', 0.05)
-  out, printed = tuned
-  here = shutil.copytree(out, tmp_path / 'here')
-  folder = interrupt(here)
-  with contextlib.ExitStack() as claim:
-    claim.enter_context(workdir.claimed(folder, '--out'))
-    threading.Timer(1.0, claim.close).start()
-    again = run(here)
-  assert again.splitlines()[-3] == printed.splitlines()[-3]
-  assert trials(here) == trials(out)
+def test_a_second_process_of_a_search_is_refused(tuned):
+  out, _ = tuned
+  busy = pytest.raises(ConfigError, match=f'^--out={out}: another process')
+  with workdir.claimed(out, '--out'), busy:
+    run(out, train=pytest.fail)
 
 
 def test_fewer_trials_after_an_interruption_end_what_has_begun(tuned, tmp_path):
@@ -363,10 +356,10 @@ def test_the_recipe_is_bsp_if_that_is_best(tmp_path):
 def test_the_recipe_is_bsp_if_nothing_else_reaches_the_target(tmp_path):
   slow = '--methods=local_sgd+optimizer.learning_rate=1e-9'
   printed = run(tmp_path, slow, '--trials=1', '--target=0.6')
-  *_, verdict, page, _ = printed.splitlines()
+  *_, verdict, path, _ = printed.splitlines()
   assert ' by bsp, lr 0.05; ' in verdict
   assert ' by tuned BSP; one seed cannot rank methods; ' in verdict
-  assert pathlib.Path(page).exists()
+  assert pathlib.Path(path).exists()
 
 
 @pytest.mark.slow

@@ -1,9 +1,7 @@
 """The trials of a search: what is tried, by whom, and how often."""
 
-import contextlib
 import math
 import pathlib
-import threading
 
 import pytest
 
@@ -14,7 +12,6 @@ from selsync_jax.tune.choices import Range
 from selsync_jax.tune.objective import Objective
 from selsync_jax.tune.objective import Point
 from selsync_jax.tune.search import Search
-from selsync_jax.tune.search import turn
 from selsync_jax.tune.space import Space
 
 SOONEST = Objective(higher=True, cost='seconds', budget=100, target=0.9)
@@ -59,10 +56,9 @@ def _numbers(asked):
 
 def try_one(search, count=1000):
   if asked := search.ask(count):
-    with asked.claim:
-      judge = search.judge(asked, lambda: points(asked))
-      judge()
-      search.tell(asked, judge)
+    judge = search.judge(asked, lambda: points(asked))
+    judge()
+    search.tell(asked, judge)
   return asked
 
 
@@ -102,7 +98,6 @@ def test_a_search_that_is_killed_goes_on_as_it_would_have(whole, tmp_path):
   begun = []
   for _ in range(13):
     asked = opened(tmp_path).ask(13)
-    asked.claim.close()  # As the system does for a process that is killed.
     begun.append(asked.run.workdir)
     assert try_one(opened(tmp_path), 13).run == asked.run
   assert opened(tmp_path).ask(13) is None
@@ -111,37 +106,12 @@ def test_a_search_that_is_killed_goes_on_as_it_would_have(whole, tmp_path):
   assert tried == params(whole)[: len(tried)]
 
 
-def test_a_trial_does_not_end_while_another_asks(tmp_path):
-  search = opened(tmp_path)
-  asked = search.ask(1)
-  judge = search.judge(asked, lambda: points(asked))
-  judge()
-  with turn(tmp_path):  # As in `ask`, which tells the killed by their claims.
-    ends = threading.Thread(target=search.tell, args=(asked, judge))
-    ends.start()
-    ends.join(0.2)
-    assert search.done == 0
-  ends.join()
-  assert search.done == 1
-
-
-def test_processes_share_a_search(tmp_path):
-  first, second = opened(tmp_path), opened(tmp_path)
-  with contextlib.ExitStack() as claims:
-    for search in (first, second, first):
-      asked = search.ask(3)
-      claims.enter_context(asked.claim)
-    assert first.ask(3) is None and second.ask(3) is None
-  assert {second.ask(3).run.workdir for _ in range(2)} != {asked.run.workdir}
-
-
 def judged(search, curve):
   """How many points of a run count, and whether it was stopped early."""
   asked = search.ask(1000)
-  with asked.claim:
-    judge = search.judge(asked, lambda: curve)
-    judge()
-    search.tell(asked, judge)
+  judge = search.judge(asked, lambda: curve)
+  judge()
+  search.tell(asked, judge)
   return len(judge.points), judge.is_pruned
 
 
@@ -175,22 +145,21 @@ def test_a_decision_to_stop_stands_after_a_kill(tmp_path):
   judged(search, good)
   for _ in range(2):
     asked = opened(tmp_path, objective=within).ask(1000)
-    asked.claim.close()  # As the system does for a process that is killed.
     judge = search.judge(asked, lambda: bad)
     assert judge() and judge.is_pruned and judge.points == bad[:1]
 
 
-def test_an_equal_trial_waits_until_the_first_one_has_ended(
-  tmp_path, monkeypatch
-):
-  monkeypatch.setattr('selsync_jax.tune.search._DRAWS', 2)
+def test_an_equal_trial_waits_until_the_first_one_has_ended(tmp_path):
   same = {'rate': (1.0,), 'period': (8,)}
   search = opened(tmp_path, Space({'diloco': same}, {'diloco': OWN}))
-  with search.ask(3).claim:
-    assert search.ask(3) is None and search.is_under_way
+  asked = search.ask(3)
+  assert search.ask(3) is None and search.ask(3) is None
+  judge = search.judge(asked, lambda: points(asked))
+  judge()
+  search.tell(asked, judge)
   while try_one(search, 3):
     pass
-  assert search.done == 3 and not search.is_under_way
+  assert search.done == 3
 
 
 def test_a_search_for_something_else_is_refused(tmp_path):
@@ -217,11 +186,3 @@ def test_what_is_refused_is_avoided_and_does_not_count(tmp_path):
     pass
   assert {result.method for result in search.results()} == {'local_sgd'}
   assert search.done == 14
-
-
-def test_the_importance_of_a_choice_is_its_share_of_the_variance(whole):
-  shares = whole.importances()
-  assert shares.keys() >= {'rate', 'method'}
-  assert sum(shares.values()) == pytest.approx(1)
-  assert 'period' in whole.importances('local_sgd')
-  assert whole.importances('nothing') == {}

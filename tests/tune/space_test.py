@@ -86,50 +86,32 @@ def test_ranges_are_around_the_own_values_and_within_their_limits(every):
   }
 
 
+HALF = '+sync.delay.own=0.5+sync.delay.ahead=0.5'
+
+
 def test_parts_are_chosen_where_the_method_accepts_them(every):
   found = every[0].choices
   assert found['local_sgd']['sync.wire'] == (OWN, 'bfloat16', 'int8', 'int4')
-  assert found['local_sgd']['sync.delay'] == (OWN, 1, 2, 4, 8)
+  late = [f'{k}{mix}' for k in (1, 2, 4, 8) for mix in ('', HALF)]
+  assert found['local_sgd']['sync.delay'] == (OWN, *late)
   assert 'sync.wire' not in found['power_sgd']  # It has no averager.
-  assert not {'sync.delay', 'sync.delay.own'} & found['edit'].keys()
+  assert 'sync.delay' not in found['edit']
   assert found['edit']['sync.optimizer_state'] == (OWN, 'mean', 'reset')
   assert 'sync.optimizer_state' not in found['noloco']  # It averages in pairs.
+  # It averages a piece at a time, which nothing extrapolates.
+  assert found['sparta']['sync.delay'] == (OWN, '1', '2', '4', '8')
 
 
-def test_another_trigger_may_replace_a_period(every):
-  found = every[0].choices
-  assert found['diloco']['sync.trigger'] == (OWN, 'selsync')
-  assert not {'sync.trigger', 'sync.trigger.delta'} & found['selsync'].keys()
-  fixed, _ = build('diloco', fields=['--config.sync.period=5'])
-  assert 'sync.trigger' not in fixed.choices['diloco']
-
-
-def test_what_an_averager_refuses_of_a_delay_is_left_out(every):
-  found = every[0].choices['sparta']  # It averages a piece at a time.
-  assert 'sync.delay.own' in found and 'sync.delay.ahead' not in found
-  assert found['sync.delay'] == (OWN, 1, 2, 4, 8)
-
-
-def test_fields_that_say_nothing_beside_the_others_are_not_chosen(every):
+def test_a_value_may_bring_other_fields(every):
   chosen, candidates = every
-  period, own, ahead, delta = (
-    chosen.name('diloco', f'sync.{name}')
-    for name in ('period', 'delay.own', 'delay.ahead', 'trigger.delta')
-  )
-  said = {period: 100, own: 0.5, ahead: 0.5, delta: 0.3}
-  named = chosen.as_it_is('diloco') | said
-  trial = optuna.trial.FixedTrial(named)
-  assert chosen.suggest(trial) == ('diloco', {'sync.period': 100})
-  named |= {'sync.trigger': 'selsync', 'sync.delay': 2}
-  method, fields = chosen.suggest(optuna.trial.FixedTrial(named))
-  assert fields == {
-    'sync.trigger': 'selsync',
-    'sync.trigger.delta': 0.3,
-    'sync.delay': 2,
-    'sync.delay.own': 0.5,
-    'sync.delay.ahead': 0.5,
-  }
-  candidates.settings(method, fields)
+  name = chosen.name('diloco', 'sync.delay')
+  made = chosen.as_it_is('diloco') | {name: f'2{HALF}'}
+  method, fields = chosen.suggest(optuna.trial.FixedTrial(made))
+  assert fields == {'sync.delay': f'2{HALF}'}
+  delay = candidates.settings(method, fields).config.sync.delay
+  assert delay.to_dict() == {'steps': 2, 'own': 0.5, 'ahead': 0.5}
+  (trial,) = candidates.trials(method, fields, 1, 0)
+  assert trial.config.sync.delay == delay
   with_mean, _ = build('diloco+sync.averager=mean')
   assert (
     'sync.outer.learning_rate'
@@ -189,27 +171,13 @@ def test_a_listed_number_is_as_it_is_and_one_of_a_range_stays_inside():
     assert fields == {space.RATE: 0.0125, 'sync.lssr': rounded}
 
 
-@pytest.mark.parametrize(
-  'own, names',
-  [
-    ({'sync.delay': (OWN,)}, {'sync.delay'}),
-    (
-      {'sync.trigger.delta': Range(0.1, 0.3), 'sync.trigger': ('selsync',)},
-      {'sync.trigger', 'sync.trigger.delta'},
-    ),
-    ({'sync.trigger.k': Range(5, 50)}, {'sync.trigger.k'}),
-    (
-      {'sync.trigger': (OWN, 'fda'), 'sync.trigger.theta': (1.0, 10.0)},
-      {'sync.trigger', 'sync.trigger.theta'},
-    ),
-  ],
-)
-def test_a_file_that_names_a_field_of_a_part_names_all_of_them(own, names):
-  chosen, _ = build('local_sgd', given={'local_sgd': own})
-  part = next(iter(own)).split('.')[1]
-  fields = [*chosen.choices['local_sgd']]
-  assert {f for f in fields if f.startswith(f'sync.{part}')} == names
-  assert fields == sorted(fields, key=lambda field: field.count('.'))
+def test_a_field_of_a_part_is_chosen_if_the_method_names_the_part():
+  spec, own = 'local_sgd+sync.delay=4', {'sync.delay.own': Range(0.1, 0.9)}
+  chosen, _ = build(spec, given={spec: own})
+  assert chosen.choices[spec]['sync.delay.own'] == Range(0.1, 0.9)
+  assert 'sync.delay' not in chosen.choices[spec]
+  with pytest.raises(ConfigError, match='delayed needs steps'):
+    build('local_sgd', given={'local_sgd': own})
 
 
 def test_a_field_may_stand_in_quotes_or_not(tmp_path):

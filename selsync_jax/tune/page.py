@@ -1,6 +1,6 @@
 """The page of a search: its recipe beside BSP, and what it has tried."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import os
 import pathlib
 import statistics
@@ -19,22 +19,15 @@ from selsync_jax.report import page
 from selsync_jax.report import pareto_plot
 from selsync_jax.report.facts import Cell
 from selsync_jax.runs import files
+from selsync_jax.tune.search import Result
 
 NAME = 'tune'
 FINALS = 'With new seeds, on the validation split that chose'
 _SHOWN = 10  # Trials in the table that are not folded away.
-
-
-class Tried(NamedTuple):
-  """A trial, and the point of its run that decided."""
-
-  method: str
-  label: str
-  workdir: pathlib.Path
-  value: float | None  # `None` if it was stopped early, or missed the target.
-  score: float  # On validation.
-  sent: float  # Bytes per worker.
-  seconds: float  # On the network.
+_COSTS = {  # The label and the unit of a field of `Point`.
+  'sent': ('bytes sent per worker', 'B'),
+  'seconds': ('time on the network (seconds)', ''),
+}
 
 
 class Final(NamedTuple):
@@ -42,28 +35,23 @@ class Final(NamedTuple):
 
   name: str
   label: str
-  seeds: Sequence[Tried | None]  # `None` for one that missed.
+  seeds: Sequence[Result]
 
   @property
   def title(self) -> str:
     """The name, and the method with its settings."""
     return f'{self.name}: {self.label}'
 
-  @property
-  def values(self) -> list[float | None]:
-    """The values by seed; `None` for one that missed."""
-    return [run.value if run else None for run in self.seeds]
-
-  def mean(self, field: str) -> float:
-    """Returns the mean of a field of `Tried` over the seeds that have one."""
-    return statistics.fmean(getattr(run, field) for run in self.seeds if run)
+  def mean(self, cost: str) -> float:
+    """Returns the mean of a field of `Point` over the seeds that have one."""
+    points = (run.point for run in self.seeds if run.value is not None)
+    return statistics.fmean(getattr(point, cost) for point in points)
 
   @property
   def reached(self) -> dict[int, float]:
     """The values of the seeds that did not miss, by their index."""
-    return {
-      i: value for i, value in enumerate(self.values) if value is not None
-    }
+    every = enumerate(self.seeds)
+    return {i: run.value for i, run in every if run.value is not None}
 
   def cell(self, form: str) -> Cell:
     """Returns the mean and the spread over seeds, and how many missed."""
@@ -93,9 +81,9 @@ def verdict(finals: Sequence[Final], words: str, is_time: bool) -> str:
   form = _form(finals)
   line = f'{words}: {recipe.cell(form).text} by {recipe.label}; '
   line += f'{bsp.cell(form).text} by tuned BSP'
-  every = all(None not in each.seeds for each in (recipe, bsp))
+  every = all(len(each.reached) == len(each.seeds) for each in (recipe, bsp))
   if is_time and every and recipe.label != bsp.label:
-    ratio = bsp.mean('value') / recipe.mean('value')
+    ratio = bsp.cell(form).value / recipe.cell(form).value
     line += f', {ratio:.2g} times as long'
 
   def contender(final):
@@ -114,33 +102,26 @@ def verdict(finals: Sequence[Final], words: str, is_time: bool) -> str:
   return line
 
 
-def front(tried: Sequence[Tried], metric: str, higher: bool) -> figure.Plot:
+def front(tried: Sequence[Result], metric: str, higher: bool) -> figure.Plot:
   """Plots the scores of trials over what they cost, by method.
 
   Trials that sent nothing are left out, unless none did: they were stopped
   before their workers first met.
   """
-  tried = [each for each in tried if each.sent] or tried
-  y, panels = figure.spanning([[t.score for t in tried]]), []
-  costs = {
-    'sent': ('bytes sent per worker', 'B'),
-    'seconds': ('time on the network (seconds)', ''),
-  }
-  for cost, (label, unit) in costs.items():
-    points = [(getattr(t, cost), t.score) for t in tried]
-    marks: list[figure.Mark] = []
-    if best := sorted(set(pareto_plot.pareto(points, higher))):
-      x, scores = np.transpose(best)
-      look, name = figure.Look('muted', 1), 'front: none is better and cheaper'
-      marks.append(figure.Line(name, x, scores, look, hover=''))
+  tried = [each for each in tried if each.point.sent] or tried
+  scores = [each.point.score for each in tried]
+  y, panels = figure.spanning([scores]), []
+  for cost, (label, unit) in _COSTS.items():
+    costs = [getattr(each.point, cost) for each in tried]
+    best = pareto_plot.pareto([*zip(costs, scores, strict=True)], higher)
+    marks: list[figure.Mark] = [*pareto_plot.front_line(best)]
     for i, method in enumerate(dict.fromkeys(t.method for t in tried)):
-      own = [t for t in tried if t.method == method]
       look = figure.series(i)._replace(width=0, dash=(), opacity=0.6)
-      x = [getattr(t, cost) for t in own]
+      own = [k for k, each in enumerate(tried) if each.method == method]
+      x, shown = np.take([costs, scores], own, axis=1)
       hover = f'{method}: {{y}} for {{x}}'
-      scores = [t.score for t in own]
-      marks.append(figure.Line(method, x, scores, look, hover=hover))
-    axis = _axis([cost for cost, _ in points], label, unit)
+      marks.append(figure.Line(method, x, shown, look, hover=hover))
+    axis = pareto_plot.cost_axis(costs, [costs], label, unit)
     title = '' if panels else f'validation {metric}'
     panels.append(figure.Panel(title, axis, y, marks, 280))
   return figure.Plot(
@@ -155,26 +136,18 @@ def front(tried: Sequence[Tried], metric: str, higher: bool) -> figure.Plot:
   )
 
 
-def _axis(costs: Sequence[float], label: str, unit: str) -> figure.Axis:
-  if max(costs) > pareto_plot.WIDE_RANGE * min(costs) > 0:
-    return figure.logarithmic([costs], label, unit)
-  return figure.from_zero([costs], label, unit)
-
-
 def write(
   out: pathlib.Path,
   title: str,
   subtitle: str,
   words: str,
   finals: Sequence[Final],
-  tried: Sequence[Tried],
-  importances: Mapping[str, Mapping[str, float]],
+  tried: Sequence[Result],
   plotted: figure.Plot,
 ) -> pathlib.Path:
   """Writes the page and its figure; returns the page's path.
 
-  `words` describe a value, `tried` are the best first, and `importances` are
-  shares by choice, by title.
+  `words` describe a value, and `tried` are the best first.
   """
   image_files.write([plotted], out)
   form = _form(finals)
@@ -197,15 +170,6 @@ def write(
       f'The other {len(rows) - _SHOWN}',
       rows[_SHOWN:],
     ),
-    *(
-      page.table(
-        f'importance-{i}',
-        name,
-        ['choice', 'share of the variance'],
-        [(choice, [page.number(x, f'{x:.0%}')]) for choice, x in each.items()],
-      )
-      for i, (name, each) in enumerate(importances.items())
-    ),
   ]
   path = out / f'{NAME}.html'
   files.write(path, page.page(title, body))
@@ -215,7 +179,7 @@ def write(
 def _cells(final: Final, bsp: Final, form: str) -> list[str | Markup]:
   above = '' if final is bsp else page.number(*final.above(bsp))
   costs: list[str | Markup] = ['–'] * 3
-  if any(final.seeds):
+  if final.reached:
     costs = _costs(*map(final.mean, ('score', 'sent', 'seconds')))
   return [page.number(*final.cell(form)), above, *costs]
 
@@ -229,19 +193,19 @@ def _costs(score: float, sent: float, seconds: float) -> list[str | Markup]:
 
 
 def _row(
-  rank: int, tried: Tried, out: pathlib.Path
+  rank: int, tried: Result, out: pathlib.Path
 ) -> tuple[str, list[str | Markup]]:
   value = '–' if tried.value is None else f'{tried.value:.4g}'
-  address = os.path.relpath(tried.workdir, out)
+  address = os.path.relpath(tried.run.workdir, out)
   cells = [
     page.number(tried.value, value),
-    *_costs(tried.score, tried.sent, tried.seconds),
+    *_costs(*tried.point),
     page.link(address, 'run'),
   ]
   return f'{rank}. {tried.label}', cells
 
 
-def show(finals: Sequence[Final], tried: Sequence[Tried], words: str) -> None:
+def show(finals: Sequence[Final], tried: Sequence[Result], words: str) -> None:
   """Prints the best trials, and the finals."""
   table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
   table.add_column('trials, the best first')
