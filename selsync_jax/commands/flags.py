@@ -4,7 +4,7 @@ A mistake raises a `ConfigError`: one line that names flag, value and rule.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import difflib
 import math
@@ -294,31 +294,29 @@ def duration(text: str) -> float:
   raise ValueError('must be above 0')
 
 
+def _scaled(units: Mapping[str, float]) -> Callable[[str], float]:
+  """Returns a function from a number with a unit behind it to its value.
+
+  It returns 0 for any other text.
+  """
+  form = re.compile(rf'(\d+\.?\d*|\.\d+) ?({"|".join(units)})')
+
+  def read(text):
+    found = form.fullmatch(text)
+    return float(found[1]) * units[found[2]] if found else 0.0
+
+  return read
+
+
 _SIZES = {'B': 1.0, 'kB': 1e3, 'MB': 1e6, 'GB': 1e9, 'TB': 1e12}
-
-
-def _size(text: str) -> float:
-  found = re.fullmatch(r'(\d+\.?\d*|\.\d+) ?([kMGT]?B)', text)
-  return float(found[1]) * _SIZES[found[2]] if found else 0.0
-
-
 size = reader(
-  _size,
+  _scaled(_SIZES),
   f'a number above 0 and one of {", ".join(_SIZES)}',
   lambda value: value > 0,
 )
-
-
-_COUNTS = {'': 1, 'k': 10**3, 'M': 10**6, 'B': 10**9}
-
-
-def _count(text: str) -> int:
-  found = re.fullmatch(r'(\d+\.?\d*|\.\d+) ?([kMB]?)', text)
-  return round(float(found[1]) * _COUNTS[found[2]]) if found else 0
-
-
+_amount = _scaled({'': 1, 'k': 1e3, 'M': 1e6, 'B': 1e9})
 count = reader(
-  _count,
+  lambda text: round(_amount(text)),
   'a number of at least 1, perhaps with k, M or B',
   lambda value: value > 0,
 )

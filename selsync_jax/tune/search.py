@@ -42,7 +42,7 @@ class Sampler(optuna.samplers.TPESampler):
   """TPE whose draws depend on seed, trial, field and finished trials alone."""
 
   def __init__(self, seed: int):
-    super().__init__(seed=seed)
+    super().__init__(seed=seed, multivariate=False)
     self._own_seed = seed
 
   def sample_independent(
@@ -51,7 +51,7 @@ class Sampler(optuna.samplers.TPESampler):
     """Draws a field of a trial."""
     entropy = [self._own_seed, trial.number, zlib.crc32(param_name.encode())]
     (seed,) = np.random.SeedSequence(entropy).generate_state(1)
-    tpe = optuna.samplers.TPESampler(seed=int(seed))
+    tpe = optuna.samplers.TPESampler(seed=int(seed), multivariate=False)
     return tpe.sample_independent(study, trial, param_name, param_distribution)
 
 
