@@ -1,5 +1,6 @@
 """What a search looks for, on the network that the command line gives."""
 
+import argparse
 from collections.abc import Iterable, Iterator, Mapping
 import math
 from typing import Any, NamedTuple
@@ -27,7 +28,6 @@ class SearchGoal(NamedTuple):
   words: str  # What its values are.
   network: str
   curves: Curves
-  compute: Mapping[str, float]  # See `compute`.
 
   @property
   def about(self) -> dict[str, Any]:
@@ -36,7 +36,7 @@ class SearchGoal(NamedTuple):
       'objective': self.words,
       'target and budget': [self.objective.target, self.objective.budget],
       'network': self.network,
-      'seconds of a step': self.compute,
+      'seconds of a step': self.curves.compute,
     }
 
   def result(
@@ -49,7 +49,7 @@ class SearchGoal(NamedTuple):
     return Result(method, {**fields}, trial, value, point or NOWHERE)
 
 
-def compute(
+def _compute(
   candidates: Candidates, spaces: Iterable[Space], given: float | None
 ) -> dict[str, float]:
   """Returns the seconds of a worker's step, by the name of its optimizer.
@@ -86,35 +86,26 @@ def _optimizers(
           yield spec, {field: name}
 
 
-def create(
-  candidates: Candidates,
-  reference: Trial,
-  links: tuple[float, float],
-  compute: Mapping[str, float],
-  target: float | None,
-  seconds: float | None,
-  sent: float | None,
-) -> SearchGoal:
-  """Returns the goal of a search.
+def create(options: argparse.Namespace, reference: Trial) -> SearchGoal:
+  """Returns the goal of a search; measures the steps of its optimizers.
 
   Args:
-    candidates: the runs that it may try.
-    reference: a finished run of BSP, which says by what metric runs are judged.
-    links: the bandwidth in bits per second, and the latency in seconds.
-    compute: see `compute`.
-    target: the score to reach; by default, the last one of the reference.
-    seconds: a budget, in place of the target.
-    sent: the same, in bytes.
+    options: the command line.
+    reference: a finished run of BSP, which says by what metric runs are judged,
+      and whose last score is the target by default.
   """
-  network = Network(reference.config.workers, *links)
+  candidates = options.candidates
+  compute = _compute(candidates, options.spaces.values(), options.step)
+  workers = reference.config.workers
+  network = Network(workers, options.bandwidth, options.latency)
   run = history.read(reference.workdir)
   settings = candidates.settings(reference.config.sync.method, {})
   curves = Curves(run, settings, network, compute)
   score = f'validation {curves.metric}'
-  if seconds:
+  if seconds := options.seconds:
     objective = Objective(curves.higher, 'seconds', seconds)
     words = f'{score} within {seconds:g} s'
-  elif sent:
+  elif sent := options.bytes:
     objective = Objective(curves.higher, 'sent', sent)
     words = f'{score} within {facts.size(sent)} per worker'
   else:
@@ -122,7 +113,7 @@ def create(
     last = next((p for p in every if not math.isnan(p.score)), None)
     if last is None:
       raise RunError(f'{reference.workdir}: BSP has no finite {score}')
-    target = last.score if target is None else target
+    target = last.score if options.target is None else options.target
     objective = Objective(curves.higher, 'seconds', last.seconds, target)
     words = f'seconds to {score} {target:.4g}'
   return SearchGoal(
@@ -131,5 +122,4 @@ def create(
     f'{network.workers} workers, {network.bandwidth / 1e6:g} Mbit/s, '
     f'{1e3 * network.latency:g} ms',
     curves,
-    compute,
   )

@@ -186,10 +186,7 @@ def _tune(options: argparse.Namespace, runner: _Runner) -> None:
       f'{reference.workdir}: BSP diverged with the fields of the config; '
       'lower config.optimizer.learning_rate'
     )
-  compute = goals.compute(candidates, options.spaces.values(), options.step)
-  links = options.bandwidth, options.latency
-  budgets = options.target, options.seconds, options.bytes
-  goal = goals.create(candidates, reference, links, compute, *budgets)
+  goal = goals.create(options, reference)
   bsp, ours = (
     _search(candidates, name, space, goal)
     for name, space in options.spaces.items()

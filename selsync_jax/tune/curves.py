@@ -44,7 +44,7 @@ class Curves:
     problem = create_problem(settings)
     self._shapes, self._steps = problem.shapes, problem.steps
     self._context = Context(problem.steps_per_epoch, problem.seed)
-    self._network, self._compute = network, compute
+    self._network, self.compute = network, compute
 
   def of(self, trial: Trial) -> Callable[[], Sequence[Point]]:
     """Returns a function that returns the points of a run so far, by step.
@@ -75,10 +75,8 @@ class Curves:
 
   def _seconds(self, trial: Trial) -> Callable[[Mapping[str, Any]], float]:
     """Returns a function from a row of a run to its time on the network."""
-    compute, cost = (
-      self._compute[trial.config.optimizer.name],
-      self._cost(trial),
-    )
+    compute = self.compute[trial.config.optimizer.name]
+    cost = self._cost(trial)
     return lambda row: row['step'] * (compute + cost(row['lssr']).network)
 
   def _cost(self, trial: Trial) -> Callable[[float], step_cost.Cost]:
@@ -86,7 +84,7 @@ class Curves:
     settings = check(trial.config)
     assert settings.method is not None  # It is not asynchronous.
     strategy = settings.method(self._context)
-    compute = self._compute[trial.config.optimizer.name]
+    compute = self.compute[trial.config.optimizer.name]
     optimizer = settings.optimizer(learning_rate=trial.learning_rate)
     opt_state = jax.eval_shape(optimizer.init, self._shapes['params'])
 
