@@ -279,7 +279,7 @@ def _step(
     state, metrics = step(peers, state, batch)
     peers.late = None  # The next mean has not arrived.
     synced = bool(np.asarray(metrics['synced'])[0])
-    if delay and synced:
+    if delay and travel and synced:
       mean = travel(peers, *delay.message(state.averager_state))
     return state, mean, synced
 

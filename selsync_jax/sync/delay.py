@@ -91,8 +91,8 @@ def delayed(
   """
   why = (of.delay or of.agrees_late) and 'it is late already'
   why = why or (not of.averages and 'it averages nothing')
-  why = why or (of.piece is None and 'at some calls it averages a piece')
-  if why:
+  if why or of.piece is None:
+    why = why or 'at some calls it averages a piece'
     raise ValueError(f'averager {of} cannot be delayed: {why}')
   if ahead and of.piece is not WHOLE:
     raise ValueError(
