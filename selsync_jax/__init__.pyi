@@ -61,6 +61,7 @@ from .sync.sparse import micro as micro
 from .sync.sparse import top_k as top_k
 from .sync.sparse_wire import sparse as sparse
 from .sync.strategy import Strategy as Strategy
+from .sync.traffic import annotated as annotated
 from .sync.traffic import Collective as Collective
 from .sync.transformation import Reducer as Reducer
 from .sync.transformation import Trigger as Trigger

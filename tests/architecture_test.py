@@ -50,7 +50,7 @@ STANDARD = {'collections', 'contextlib', 'dataclasses', 'inspect', 'math'}
 STANDARD |= {'re', 'enum', 'functools', 'types', 'importlib', 'warnings'}
 STANDARD |= {'numbers', 'operator', 'typing', 'collections', 'os', 'pathlib'}
 STANDARD |= {'sysconfig', 'tempfile', 'traceback', 'logging'}
-STANDARD |= {'ast', 'copy', 'hashlib', 'linecache', 'sys', 'weakref'}
+STANDARD |= {'ast', 'copy', 'json', 'hashlib', 'linecache', 'sys', 'weakref'}
 # Heavy libraries, parts of JAX that may change with any release, and the one
 # room that imports each.
 HOMES = {

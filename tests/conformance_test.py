@@ -22,7 +22,7 @@ from selsync_jax.training import start
 from selsync_jax.training.step import init_state
 from selsync_jax.training.step import train_step
 from tests.support import compositions
-from tests.support import declared
+from tests.support import sent
 from tests.support.on_board import on_board
 
 N = 4
@@ -396,10 +396,10 @@ def test_parts_that_cannot_be_right_together_are_refused_with_both_names(
     compositions.create(method, parts)
 
 
-def test_it_sends_the_collectives_that_its_parts_name(variant):
+def test_a_step_sends_what_its_parts_send(variant):
   toy = Toy(variant)
   batch = toy.x[0, 0], toy.y[0, 0]
-  assert not declared.difference(toy.worker, toy.strategy, toy.start, batch, N)
+  assert not sent.difference(toy.worker, toy.strategy, toy.start, batch, N)
 
 
 def test_batch_statistics_are_estimated_where_averages_would_spoil_them():

@@ -57,14 +57,14 @@ class Island:
     averager.check(peers.size)
     _check_equal(peers, params)
     sends = strategy.sends({'params': params, 'model_state': {}}, peers.size)
-    sent = traffic(sends, params, peers.size)
+    trigger = trigger.told(traffic(sends, params, peers.size))
 
     def step(before, params, grads, states):
       triggered, averaged = states
       applied = optax.tree.sub(params, before)
-      updated: Any = trigger.update(
-        grads, triggered, before, traffic=sent, applied=applied
-      )[1]
+      updated: Any = trigger.update(grads, triggered, before, applied=applied)[
+        1
+      ]
       departs, params, averaged = averager.departing_step(
         updated.sync, params, averaged
       )

@@ -12,6 +12,7 @@ from selsync_jax.sync.averagers import Averager
 from selsync_jax.sync.averagers import check_inside
 from selsync_jax.sync.averagers import WHOLE
 from selsync_jax.sync.part import part
+from selsync_jax.sync.traffic import annotated
 
 
 class EveryKthState(NamedTuple):
@@ -56,15 +57,8 @@ def every_kth(k: Count, averager: Averager, between: Averager) -> Averager:
       return tree, state._replace(between=own)
 
     state = state._replace(rounds=state.rounds + 1)
-    return lax.cond(state.rounds % k == 0, kth, other, tree, state)
-
-  def sends(tree, workers):
-    shares = (averager, 1 / k), (between, 1 - 1 / k)
-    return tuple(
-      collective._replace(rate=share * collective.rate)
-      for each, share in shares
-      for collective in each.sends(tree, workers)
-    )
+    often = annotated(kth, rate=1 / k), annotated(other, rate=1 - 1 / k)
+    return lax.cond(state.rounds % k == 0, *often, tree, state)
 
   def check(workers):
     averager.check(workers)
@@ -81,7 +75,6 @@ def every_kth(k: Count, averager: Averager, between: Averager) -> Averager:
       jnp.int32(0), averager.init(tree), between.init(tree)
     ),
     apply,
-    sends,
     agrees=averager.agrees and between.agrees,
     piece=WHOLE if averager.piece is between.piece is WHOLE else None,
     withholds=averager.withholds or between.withholds,

@@ -21,6 +21,7 @@ from selsync_jax.config import Fraction
 from selsync_jax.sync import flat
 from selsync_jax.sync import resizing
 from selsync_jax.sync import traffic
+from selsync_jax.sync.agreement import typed_as
 from selsync_jax.sync.agreement import varies_as_any
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import check_averaged
@@ -87,7 +88,6 @@ class Averager(Part):
     init: `init(tree) -> state`.
     apply: `apply(tree, state) -> (tree, state)`, run on all workers at once
       inside one `lax.cond`, after the local update. A loop calls `step`.
-    sends: what a synchronization sends.
     piece: what `apply` is about, of the whole tree; `None` if it is about
       another piece from call to call, and takes and returns the whole tree.
     agrees: whether the tree is equal on all workers afterwards.
@@ -106,7 +106,7 @@ class Averager(Part):
 
   init: Callable[[Any], Any]
   apply: Callable[..., tuple[Any, Any]]
-  sends: traffic.Sends = traffic.sends_all
+  _: dataclasses.KW_ONLY
   piece: Piece | None = WHOLE
   agrees: bool = True
   agrees_late: bool = False
@@ -129,6 +129,19 @@ class Averager(Part):
 
     object.__setattr__(self, 'init', checked)
 
+  def sends(self, tree: Any, workers: int) -> tuple[traffic.Collective, ...]:
+    """Returns what a synchronization sends."""
+    found = traffic.collectives(
+      self.when_due,
+      *(tree, jax.eval_shape(self.init, tree)),
+      workers=workers,
+      axes=self.axes,
+      at='sync',
+    )
+    if not self.delay:
+      return found
+    return tuple(c._replace(late=self.delay.steps) for c in found)
+
   @property
   def steps_late(self) -> int:
     """The steps from a synchronization to its result."""
@@ -146,7 +159,8 @@ class Averager(Part):
 
   def when_due(self, tree: Any, state: Any) -> tuple[Any, Any]:
     """Returns the tree and the state after an average that is `due`."""
-    return (self.delay.arrive if self.delay else self.average)(tree, state)
+    new = (self.delay.arrive if self.delay else self.average)(tree, state)
+    return jax.tree.map(typed_as, new, (tree, state))
 
   def depart(self, sync: Any, tree: Any, state: Any) -> tuple[Any, Any]:
     """Returns whether a synchronization begins at this step, and the state."""
@@ -185,7 +199,6 @@ def no_averaging() -> Averager:
   return Averager(
     lambda tree: (),
     lambda tree, state: (tree, state),
-    traffic.sends_nothing,
     agrees=False,
     averages=False,
   )
@@ -201,7 +214,6 @@ def mean(*, wire: Wire = FLOAT32) -> Averager:
   return Averager(
     wire.init,
     wire.mean,
-    wire.sends,
     remembers=not wire.exact,
     withholds=wire.withholds,
     rebase=wire.rebase,
@@ -270,7 +282,6 @@ def subset_mean(
   return Averager(
     lambda tree: SubsetState(jnp.int32(0), wire.init(tree)),
     apply,
-    wire.sends,
     remembers=not wire.exact,
     withholds=wire.withholds,
     rebase=lambda tree, state: state._replace(

@@ -45,7 +45,7 @@ from selsync_jax.sync import resizing
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import check_mapped
 from selsync_jax.sync.part import part
-from selsync_jax.sync.traffic import Collective
+from selsync_jax.sync.traffic import annotated
 from selsync_jax.sync.transformation import Trigger
 from selsync_jax.sync.triggers import around
 from selsync_jax.sync.triggers import bounded
@@ -156,6 +156,9 @@ def budgeted(
       state, jnp.float32(first), jnp.int32(count), zero, no, no, travel
     )
 
+  def first(own, unset):
+    return _first(lax.pmax(own, axis_name), unset)
+
   def update(updates, state, params=None, *, traffic=None, **extra_args):
     synced = extra_args.setdefault('synced', state.sync)
     if link_share is not None:
@@ -175,7 +178,7 @@ def budgeted(
       check_mapped(axis_name)
       log_threshold = lax.cond(
         log_threshold == -jnp.inf,
-        lambda own, old: _first(lax.pmax(own, axis_name), old),
+        annotated(first, rate=0.0),  # Once.
         lambda own, old: old,
         *(compared(inner), log_threshold),
       )
@@ -191,13 +194,7 @@ def budgeted(
   kept = dict.fromkeys(names, resizing.first)
   resize = resizing.fields(trigger=trigger.resize, **kept)
 
-  def sends(params, workers):
-    once = Collective('all_reduce', 4, 'step', rate=0.0)  # For the start.
-    own = () if compared is None else (once,)
-    return *trigger.sends(params, workers), *own
-
   own: dict[str, Any] = dict(metrics=metrics, resize=resize, threshold=None)
-  own['sends'] = sends
   own['budgets'] = [*inside['budgets'], budget]
   own['needs_travel'] = link_share is not None
   return Trigger(init, update, **inside | own)

@@ -33,6 +33,7 @@ from selsync_jax.sync.averagers import mean as mean_of_all
 from selsync_jax.sync.averagers import WHOLE
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import part
+from selsync_jax.sync.traffic import annotated
 from selsync_jax.sync.wires import FLOAT32
 from selsync_jax.sync.wires import Wire
 
@@ -182,7 +183,6 @@ def delayed(
 
   return _late(
     of,
-    steps,
     init=init,
     apply=apply,
     delay=Delay(
@@ -199,16 +199,10 @@ def delayed(
   )
 
 
-def _late(of: Averager, steps: float, **own: Any) -> Averager:
-  """Returns an averager around another one, with its result `steps` later."""
-
-  def sends(tree, workers):
-    sent = of.sends(tree, workers)
-    return tuple(collective._replace(late=steps) for collective in sent)
-
+def _late(of: Averager, **own: Any) -> Averager:
+  """Returns an averager around another one, with its result later."""
   return dataclasses.replace(
     of,
-    sends=sends,
     agrees=False,
     agrees_late=of.agrees,
     remembers=True,
@@ -313,7 +307,8 @@ def eager_outer(
 
   def apply(tree, state):
     workers = lax.axis_size(axis_name)
-    mean, inner = averager.apply(state.sent, state.averager)
+    travel = annotated(averager.apply, late=math.inf)
+    mean, inner = travel(state.sent, state.averager)
     # The next change has nothing to do with this one.
     inner = averager.rebase(optax.tree.zeros_like(mean), inner)
     before = flat.floating(state.consensus)
@@ -333,7 +328,6 @@ def eager_outer(
 
   return _late(
     averager,
-    math.inf,
     init=init,
     apply=apply,
     resize=resizing.fields(

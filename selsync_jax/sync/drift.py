@@ -23,8 +23,6 @@ from selsync_jax.sync import resizing
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
 from selsync_jax.sync.part import part
-from selsync_jax.sync.traffic import Collective
-from selsync_jax.sync.traffic import summed_nbytes
 from selsync_jax.sync.transformation import Reducer
 
 _CORRECTS: dict[str, Any] = dict(every_step=False, biased=True)
@@ -108,9 +106,5 @@ def scaffold(*, axis_name: str = AXIS) -> Reducer:
     state = lax.cond(sync, exchange, lambda state: state, state)
     return flat.like(updates, corrected), state
 
-  def sends(params, _):
-    return (Collective('all_reduce', summed_nbytes(params)),)
-
-  # The mean of all c_i stays c.
   resize = resizing.fields(own=resizing.mean, common=resizing.first)
-  return Reducer(init, update, sends, resize=resize, **_CORRECTS)
+  return Reducer(init, update, resize=resize, **_CORRECTS)

@@ -28,9 +28,7 @@ from selsync_jax.sync.averagers import Averager
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import means
 from selsync_jax.sync.part import part
-from selsync_jax.sync.traffic import Collective
-from selsync_jax.sync.traffic import nbytes
-from selsync_jax.sync.traffic import summed_nbytes
+from selsync_jax.sync.traffic import annotated
 
 Stage = tuple[tuple[int, ...], ...]
 """Simultaneous exchanges. Each is a permutation, whose element i is the worker
@@ -132,42 +130,24 @@ def _exchanging(
     else:
       key = jax.random.fold_in(jax.random.key(seed), state.rounds)
       index = jax.random.randint(key, (), 0, len(rounds))
-    branches = [functools.partial(_mix, r, axis_name) for r in rounds]
-    if all_every is not None:
+    often = 1 / all_every if all_every else 0.0
+    rate = (1 - often) / len(rounds)
+    branches = [
+      annotated(functools.partial(_mix, each, axis_name), rate=rate)
+      for each in rounds
+    ]
+    if all_every:
       of_all = (state.rounds + 1) % all_every == 0
       index = jnp.where(of_all, len(rounds), index)
-      branches.append(functools.partial(means, axis_name=axis_name))
+      mean = functools.partial(means, axis_name=axis_name)
+      branches.append(annotated(mean, rate=often))
     vectors, rebuild = flat.by_dtype(tree)
     vectors = lax.switch(index, branches, vectors)
     return rebuild(vectors), ExchangeState(state.rounds + 1)
 
-  def sends(tree, workers):
-    rounds = rounds_of(workers)
-    vectors = jax.eval_shape(lambda tree: flat.by_dtype(tree)[0], tree)
-    sizes = list(map(nbytes, vectors))
-    often = 1 / all_every if all_every else 0
-    rate = (1 - often) / len(rounds)
-    # A worker that is left over sends nothing.
-    shares = [
-      sum(i != to for i, to in enumerate(exchange)) / workers
-      for stages in rounds
-      for stage in stages
-      for exchange in stage
-    ]
-    some = [
-      Collective('exchange', size, rate=rate, senders=share)
-      for share in shares
-      for size in sizes
-    ]
-    of_all = [
-      Collective('all_reduce', summed_nbytes(v), rate=often) for v in vectors
-    ]
-    return (*some, *(of_all if all_every else ()))
-
   return Averager(
     lambda tree: ExchangeState(jnp.int32(0)),
     apply,
-    sends,
     agrees=False,
     remembers=False,
     check=rounds_of,

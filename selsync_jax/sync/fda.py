@@ -61,7 +61,6 @@ from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import check_mapped
 from selsync_jax.sync.part import part
 from selsync_jax.sync.replicas import mix
-from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.transformation import Trigger
 
 Variant = Literal['naive', 'linear', 'sketch']
@@ -214,11 +213,9 @@ def fda(
     measured = reference, direction, jnp.bool(True), excess + threshold
     return updates, FDAState(*measured, safe & (excess > 0), safe)
 
-  summaries = Collective('all_reduce', 4 * (1 + lower.size), 'step')
   return Trigger(
     init,
     update,
-    lambda params, workers: (summaries,),
     sees_update=True,
     needs_consensus=True,
     threshold=float(theta),

@@ -80,20 +80,13 @@ def fragments(
     piece, new = averager.apply(piece, own(state))
     return piece, keep(state, new)._replace(rounds=state.rounds + 1)
 
-  def one(tree):
-    return jax.tree.map(lambda leaf: _slices(leaf, k)[0], tree)
-
-  def sends(tree, workers):
-    return averager.sends(jax.eval_shape(one, tree), workers)
-
   def metrics(state):  # Those of the fragment that was averaged last.
     return averager.metrics(own(state._replace(rounds=state.rounds - 1)))
 
   return Averager(
     lambda tree: FragmentsState(jnp.int32(0), init(tree)),
     apply,
-    sends,
-    Piece(take, put),
+    piece=Piece(take, put),
     agrees=False,
     averages=averager.averages,
     remembers=averager.remembers,

@@ -24,8 +24,7 @@ from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
 from selsync_jax.sync.part import part
 from selsync_jax.sync.reducers import skip_nonfinite
-from selsync_jax.sync.traffic import Collective
-from selsync_jax.sync.traffic import summed_nbytes
+from selsync_jax.sync.traffic import annotated
 from selsync_jax.sync.transformation import Reducer
 
 
@@ -108,7 +107,8 @@ def lazy(
     def renew(mean):
       return optax.tree.add(mean, mean_of(asks))
 
-    mean = lax.cond(senders > 0, renew, lambda mean: mean, state.mean)
+    renewed = annotated(renew, scale='renewed')
+    mean = lax.cond(senders > 0, renewed, lambda mean: mean, state.mean)
     square = jnp.float32(optax.tree.norm(mean, squared=True))
     heard = optax.tree.add(state.sent, change) if codec else grads
     new = LazyState(
@@ -125,19 +125,10 @@ def lazy(
     mean, state = skip_nonfinite(mean, new, state, reports)
     return flat.like(updates, mean), state
 
-  def sends(params, workers):
-    if codec:
-      nbytes = codec.nbytes(_padded(flat.size(params)))
-      change = Collective('all_gather', nbytes, 'step', scale='renewed')
-    else:
-      nbytes = summed_nbytes(params)
-      change = Collective('all_reduce', nbytes, 'step', scale='renewed')
-    return Collective('all_reduce', 4, 'step'), change
-
   def metrics(state):
     return {'senders': state.senders, 'renewed': state.renewed}
 
-  return Reducer(init, update, sends, metrics=metrics, consecutive=True)
+  return Reducer(init, update, metrics=metrics, consecutive=True)
 
 
 def _mean(change: Any, asks: Any, axis_name: str) -> Any:

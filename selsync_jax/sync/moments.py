@@ -21,7 +21,8 @@ from selsync_jax.sync import resizing
 from selsync_jax.sync.part import Metrics
 from selsync_jax.sync.part import Part
 from selsync_jax.sync.part import part
-from selsync_jax.sync.traffic import Sends
+from selsync_jax.sync.traffic import Collective
+from selsync_jax.sync.traffic import collectives
 from selsync_jax.sync.wires import FLOAT32
 from selsync_jax.sync.wires import Wire
 
@@ -34,7 +35,6 @@ class Moments(Part):
     init: `init(opt_state) -> state`.
     apply: `apply(opt_state, fresh, state) -> (opt_state, state)`, run inside
       the `lax.cond` of a synchronization; `fresh` is that before a first step.
-    sends: `sends(opt_state, workers)`, what a synchronization sends.
     averages: whether moments are equal on all workers afterwards.
     changes: whether it changes the optimizer's state.
     metrics: `metrics(state)`, scalars by name, for the rows of a run.
@@ -44,11 +44,21 @@ class Moments(Part):
 
   init: Callable[[Any], Any]
   apply: Callable[[Any, Any, Any], tuple[Any, Any]]
-  sends: Sends
   averages: bool = False
   changes: bool = True
   metrics: Metrics = lambda state: {}
   resize: resizing.Resize = resizing.first
+
+  def sends(self, opt_state: Any, workers: int) -> tuple[Collective, ...]:
+    """Returns what a synchronization sends."""
+    state = jax.eval_shape(self.init, opt_state)
+    return collectives(
+      self.apply,
+      *(opt_state, opt_state, state),
+      workers=workers,
+      axes=self.axes,
+      at='sync',
+    )
 
 
 @part
@@ -130,17 +140,13 @@ def _mixed(
       opt_state = _insert(opt_state, averaged, moments)
     return opt_state, state
 
-  def sends(opt_state, workers):
-    moments = _select(opt_state, averaged)
-    return wire.sends(moments, workers) if moments else ()
-
   def resize(saved, fresh, workers, step):
     return wire.resize(saved, fresh, workers, step) if saved else fresh
 
   averages = averaged is None or len(averaged) > 0
   resets = cleared is None or len(cleared) > 0
   return Moments(
-    init, apply, sends, averages, changes=averages or resets, resize=resize
+    init, apply, averages, changes=averages or resets, resize=resize
   )
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import jax
 
 from selsync_jax.config import check_arguments
+from selsync_jax.sync.inner import AXIS
 
 
 class Recipe(NamedTuple):
@@ -43,6 +44,13 @@ class Part:
   def __repr__(self) -> str:
     """Returns the call that made it, if a constructor did."""
     return str(self.recipe or f'{type(self).__name__}(...)')
+
+  @property
+  def axes(self) -> set[str]:
+    """The names that the workers' axis has in it, and in the parts inside."""
+    recipes = [each.recipe for each in (self, *inside(self))]
+    given = [recipe.arguments.arguments for recipe in recipes if recipe]
+    return {AXIS, *(call['axis_name'] for call in given if 'axis_name' in call)}
 
 
 Metrics = Callable[[Any], Mapping[str, Any]]

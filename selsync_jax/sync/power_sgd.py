@@ -20,7 +20,6 @@ from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
 from selsync_jax.sync.part import part
 from selsync_jax.sync.reducers import skip_nonfinite
-from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.transformation import Reducer
 
 
@@ -81,16 +80,8 @@ def power_sgd(rank: Count, seed: int = 0, *, axis_name: str = AXIS) -> Reducer:
     mean, state = skip_nonfinite(mean, PowerSGDState(q, error), state)
     return rebuild(*mean), state
 
-  def sends(params, _):
-    shapes = [shape for shape in _shapes(params, rank) if shape]
-    left = sum(rank * n for n, _ in shapes)
-    right = sum(rank * m for _, m in shapes)
-    others = flat.size(params) - sum(n * m for n, m in shapes)
-    messages = (left, right + others) if shapes else (others,)
-    return tuple(Collective('all_reduce', 4 * n, 'step') for n in messages)
-
   resize = resizing.fields(q=resizing.first, error=resizing.mean)
-  return Reducer(init, update, sends, resize=resize, biased=True)
+  return Reducer(init, update, resize=resize, biased=True)
 
 
 def _scaled(matrix):

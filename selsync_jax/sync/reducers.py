@@ -12,7 +12,6 @@ import optax
 from selsync_jax.config import Positive
 from selsync_jax.sync import flat
 from selsync_jax.sync import resizing
-from selsync_jax.sync import traffic
 from selsync_jax.sync import wires
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
@@ -34,12 +33,7 @@ def all_reduce(*, axis_name: str = AXIS) -> Reducer:
   def update(updates, state, params=None, **_):
     return consensus(updates, axis_name=axis_name), state
 
-  def sends(params, _):
-    return (
-      traffic.Collective('all_reduce', traffic.summed_nbytes(params), 'step'),
-    )
-
-  return Reducer(lambda params: optax.EmptyState(), update, sends)
+  return Reducer(lambda params: optax.EmptyState(), update)
 
 
 @part
@@ -58,12 +52,7 @@ def int8(*, axis_name: str = AXIS) -> Reducer:
   def mean(values, error):
     return wires.compressed_mean(values, error, wires.INT8, axis_name=axis_name)
 
-  def sends(params, workers):
-    return wires.sends_compressed(
-      flat.size(params), workers, wires.INT8, 'step'
-    )
-
-  return error_feedback(mean, sends)
+  return error_feedback(mean)
 
 
 class ErrorState(NamedTuple):
@@ -73,9 +62,7 @@ class ErrorState(NamedTuple):
 
 
 def error_feedback(
-  mean: Callable[[Any, Any], tuple[Any, Any]],
-  sends: traffic.Sends,
-  biased: bool = False,
+  mean: Callable[[Any, Any], tuple[Any, Any]], biased: bool = False
 ) -> Reducer:
   """Returns a reducer that sends a part of the gradient now, the rest later.
 
@@ -94,7 +81,7 @@ def error_feedback(
     return rebuild(reduced), state
 
   resize = resizing.fields(error=resizing.mean)
-  return Reducer(init, update, sends, resize=resize, biased=biased)
+  return Reducer(init, update, resize=resize, biased=biased)
 
 
 def skip_nonfinite(
@@ -147,13 +134,9 @@ def at_sync(reducer: Reducer) -> Reducer:
       state,
     )
 
-  def sends(params, workers):
-    return tuple(c._replace(at='sync') for c in reducer.sends(params, workers))
-
   return Reducer(
     reducer.init,
     update,
-    sends,
     metrics=reducer.metrics,
     resize=reducer.resize,
     **traits._replace(every_step=False)._asdict(),
@@ -188,7 +171,6 @@ def clipped(norm: Positive, reducer: Reducer) -> Reducer:
   return Reducer(
     reducer.init,
     update,
-    reducer.sends,
     metrics=reducer.metrics,
     resize=reducer.resize,
     **reducer.traits._asdict(),

@@ -26,7 +26,6 @@ from selsync_jax.sync import resizing
 from selsync_jax.sync.averagers import Averager
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import part
-from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.wires import FLOAT32
 from selsync_jax.sync.wires import Wire
 
@@ -103,16 +102,12 @@ def robust_mean(
     rounds = state.rounds + usual
     return tree, RobustState(tree, level, variance, rounds, sent)
 
-  def sends(tree, workers):
-    return Collective('all_gather', 4), *wire.sends(tree, workers)
-
   def rebase(tree, state):
     return state._replace(consensus=tree, wire=wire.rebase(tree, state.wire))
 
   return Averager(
     init,
     apply,
-    sends,
     withholds=wire.withholds,
     rebase=rebase,
     metrics=lambda state: wire.metrics(state.wire),

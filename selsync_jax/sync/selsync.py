@@ -56,7 +56,7 @@ from selsync_jax.sync.change import SMOOTHING
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import check_mapped
 from selsync_jax.sync.part import part
-from selsync_jax.sync.traffic import Collective
+from selsync_jax.sync.traffic import annotated
 from selsync_jax.sync.transformation import Trigger
 
 _VETO = -(1 << 16)
@@ -144,17 +144,16 @@ def selsync(
     else:
       cast = _either(state.ballot, flag)
       ballot = jnp.where(due, 0, cast)
+    vote = annotated(count, rate=1 / vote_every, late=lag)
     if vote_every == 1:
-      return updates, SelSyncState(measured, ballot, *count(cast))
+      return updates, SelSyncState(measured, ballot, *vote(cast))
     no = jnp.bool(False)
-    outcome = lax.cond(due, count, lambda _: (no, no), cast)
+    outcome = lax.cond(due, vote, lambda _: (no, no), cast)
     return updates, SelSyncState(measured, ballot, *outcome)
 
-  ballots = Collective('all_reduce', 4, 'step', 1 / vote_every, late=lag)
   return Trigger(
     init,
     update,
-    lambda params, workers: (ballots,),
     spacing=vote_every,
     vote_every=vote_every,
     threshold=float(delta) if isinstance(delta, int | float) else 1.0,

@@ -25,7 +25,7 @@ from selsync_jax.sync.consensus import total
 from selsync_jax.sync.part import part
 from selsync_jax.sync.reducers import error_feedback
 from selsync_jax.sync.reducers import skip_nonfinite
-from selsync_jax.sync.traffic import Collective
+from selsync_jax.sync.traffic import annotated
 from selsync_jax.sync.transformation import Reducer
 from selsync_jax.sync.vector_parts import ExDynaState
 from selsync_jax.sync.vector_parts import MicroState
@@ -60,11 +60,7 @@ def top_k(density: Fraction, *, axis_name: str = AXIS) -> Reducer:
     sums = lax.fori_loop(0, workers, add, jnp.zeros_like(values))
     return sums / workers, values.at[picked].set(0)
 
-  def sends(params, _):
-    nbytes = 8 * _wanted(density, flat.size(params))
-    return (Collective('all_gather', nbytes, 'step'),)
-
-  return error_feedback(mean, sends, biased=True)
+  return error_feedback(mean, biased=True)
 
 
 Capacity = Annotated[float, Ge(1)]
@@ -197,9 +193,19 @@ def _by_threshold(
     longest, overflow = jnp.max(numbers), jnp.float32(0)
     if capacity is None:
       lengths = _lengths(k, workers, size)
-      ways = [functools.partial(selected, places) for places in lengths]
+      # The traffic is that of what is selected, without what fills a message.
+      ways = [
+        annotated(
+          functools.partial(selected, places),
+          rate=float(places == lengths[0]),
+          share=k / workers / places,
+          scale='selection',
+        )
+        for places in lengths
+      ]
       way = jnp.sum(jnp.array(lengths, jnp.int32) < longest)
-      mean, error = lax.switch(way, [*ways, everything])
+      rest = annotated(everything, rate=float(not ways))
+      mean, error = lax.switch(way, [*ways, rest])
     else:
       places = slots(k, workers, size)
       mean, error = largest(places)
@@ -215,18 +221,6 @@ def _by_threshold(
     mean, state = skip_nonfinite(mean, new, state, ('selection', 'overflow'))
     return rebuild(mean), state
 
-  def sends(params, workers):
-    size = flat.size(params)
-    k = _wanted_by_all(density, size, workers)
-    places, scale = k / workers, 'selection'
-    if capacity is not None:
-      places, scale = slots(k, workers, size), None
-    return (
-      Collective('all_gather', 4, 'step'),
-      Collective('all_gather', 4 * places, 'step', scale=scale),
-      Collective('all_reduce', 4 * workers * places, 'step', scale=scale),
-    )
-
   def metrics(state):
     own = {} if capacity is None else {'overflow': state.overflow}
     return {'selection': state.selection, **own}
@@ -234,7 +228,6 @@ def _by_threshold(
   return Reducer(
     init,
     update,
-    sends,
     metrics=metrics,
     resize=resizing.fields(threshold=resizing.first, error=resizing.mean),
     biased=True,

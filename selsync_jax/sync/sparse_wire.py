@@ -16,12 +16,10 @@ from jaxtyping import Array, Float32, UInt8
 
 from selsync_jax.config import Fraction
 from selsync_jax.config import Probability
-from selsync_jax.sync import flat
 from selsync_jax.sync import inner
 from selsync_jax.sync import wires
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import part
-from selsync_jax.sync.traffic import Collective
 
 CHUNK = 4096
 """Elements of which the largest are sent; an index in it has two bytes."""
@@ -84,13 +82,7 @@ def sparse(
     )
     return sums.reshape(-1) / (count or workers), None
 
-  def sends(tree, workers):
-    size = flat.size(tree)
-    chunk, k = _chunk(density, size)
-    nbytes = 2 * k + math.ceil(k / 4) + 8  # Of a chunk.
-    return (Collective('all_gather', nbytes * math.ceil(size / chunk)),)
-
-  wire = wires.sends_changes(encode, travel, sends, axis_name, coarse=True)
+  wire = wires.sends_changes(encode, travel, axis_name, coarse=True)
   return dataclasses.replace(wire, withholds=True)
 
 

@@ -1,7 +1,8 @@
-"""What a method sends, by arithmetic: collectives, and the bytes they cost.
+"""What a method sends: the collectives of its program, and what they cost.
 
-Every part of a method names the collectives that it issues, from the shapes of
-the arrays alone; nothing else computes traffic.
+No part of a method says what it sends. JAX traces the part, and its collectives
+are read from that program, with their bytes. What no program tells, `annotated`
+adds to it: how often a branch is taken, for example.
 
 References:
   Patarasuk and Yuan, `Bandwidth optimal all-reduce algorithms for clusters of
@@ -9,8 +10,13 @@ References:
 """
 
 from collections.abc import Callable, Iterable
+import json
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+
+from selsync_jax import traced
 from selsync_jax.sync import flat
 
 
@@ -36,7 +42,7 @@ KINDS = {
 
 
 class Collective(NamedTuple):
-  """One collective that a part of a method issues.
+  """One collective that a part of a method issues, see `collectives`.
 
   Attributes:
     kind: a name in `KINDS`.
@@ -64,19 +70,132 @@ class Collective(NamedTuple):
     return KINDS[self.kind].share(workers) * nbytes
 
 
-Sends = Callable[[Any, int], tuple[Collective, ...]]
-"""`sends(tree, workers)`: what a part sends, from the arrays that it works on
-(or their shapes) and the number of workers."""
+_KINDS = {
+  'psum': 'all_reduce',
+  'pmax': 'all_reduce',
+  'pmin': 'all_reduce',
+  'all_gather': 'all_gather',
+  'reduce_scatter': 'reduce_scatter',
+  'psum_scatter': 'reduce_scatter',
+  'ppermute': 'exchange',
+  'all_to_all': 'all_to_all',
+}
+"""By the name of JAX's primitive, the kind of collective."""
+
+_SAYS = 'sends '
+"""How the name of an `annotated` function begins; its facts follow, in JSON."""
 
 
-def sends_nothing(tree: Any, workers: int) -> tuple[Collective, ...]:
-  """Sends nothing."""
-  return ()
+def annotated(
+  function: Callable[..., Any],
+  *,
+  rate: float = 1.0,
+  share: float = 1.0,
+  scale: str | None = None,
+  late: float = 0,
+) -> Callable[..., Any]:
+  """Returns a function that says of its collectives what no program tells.
+
+  It computes the same. A part without it is right, too: of a conditional, the
+  branch that sends most then counts as the one that is taken.
+
+  Args:
+    function: a function of arrays that communicates.
+    rate: how often it runs, of the times that what calls it runs.
+    share: the share of its messages that counts, where they are padded.
+    scale: see `Collective`.
+    late: see `Collective`.
+
+  Example:
+    >>> def vote(flag):
+    ...   return jax.lax.psum(flag, 'workers')
+    >>> def update(due, flag):  # `due` at every fourth step.
+    ...   often = annotated(vote, rate=1 / 4)
+    ...   return jax.lax.cond(due, often, lambda flag: 0, flag)
+    >>> found = collectives(update, True, 1, workers=8, axes=['workers'])
+    >>> [(each.kind, each.nbytes, each.rate) for each in found]
+    [('all_reduce', 4, 0.25)]
+  """
+
+  def call(*args):
+    return function(*args)
+
+  facts = dict(rate=rate, share=share, scale=scale, late=late)
+  call.__name__ = _SAYS + json.dumps(facts)
+  return jax.jit(call)
 
 
-def sends_all(tree: Any, workers: int) -> tuple[Collective, ...]:
-  """Sends one all-reduce of the floating-point leaves at a synchronization."""
-  return (Collective('all_reduce', summed_nbytes(tree)),)
+def collectives(
+  function: Callable[..., Any],
+  *args: Any,
+  workers: int,
+  axes: Iterable[str],
+  at: str = 'step',
+) -> tuple[Collective, ...]:
+  """Returns what a function of one worker sends, in the order of its program.
+
+  A `while` loop counts as one pass, and empty messages do not count.
+
+  Args:
+    function: it runs inside the mapped workers.
+    *args: its arguments, or their shapes.
+    workers: how many there are.
+    axes: the names that their axis may have.
+    at: see `Collective`.
+  """
+  shapes = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jax.dtypes.result_type(x)),
+    args,
+  )
+  env = [(name, workers) for name in axes]
+  program = jax.make_jaxpr(function, axis_env=env)(*shapes)
+  found = _issued(program, {name for name, _ in env}, workers)
+  return tuple(c._replace(at=at) for c in found if c.nbytes and c.rate)
+
+
+def _issued(
+  program: traced.Program, axes: set[str], workers: int
+) -> list[Collective]:
+  found = []
+  for eqn in program.eqns:
+    name = traced.name(eqn)
+    if name in _KINDS and axes.intersection(traced.axes(eqn)):
+      nbytes = sum(v.aval.size * v.aval.dtype.itemsize for v in eqn.invars)
+      # A worker that is left over in an exchange sends nothing.
+      moves = [i != j for i, j in eqn.params.get('perm', ())]
+      senders = sum(moves) / workers if moves else 1.0
+      found.append(Collective(_KINDS[name], nbytes, senders=senders))
+      continue
+    inside = [_issued(each, axes, workers) for each in traced.inside(eqn)]
+    if name == 'cond':
+      inside = [_taken(inside)]
+    for each in inside:
+      times = eqn.params['length'] if name == 'scan' else 1
+      found += times * _with_facts(eqn.params.get('name'), each)
+  return found
+
+
+def _taken(branches: list[list[Collective]]) -> list[Collective]:
+  """Returns what a conditional sends: what has a rate, and most of the rest."""
+  often = [c for branch in branches for c in branch if c.rate != 1]
+  always = [[c for c in branch if c.rate == 1] for branch in branches]
+  return often + max(always, key=lambda branch: sum(c.nbytes for c in branch))
+
+
+def _with_facts(name: Any, sent: list[Collective]) -> list[Collective]:
+  """Adds what the name of an `annotated` function says."""
+  if not (isinstance(name, str) and name.startswith(_SAYS)):
+    return sent
+  facts = json.loads(name.removeprefix(_SAYS))
+  return [
+    c._replace(
+      nbytes=c.nbytes * facts['share'],
+      rate=c.rate * facts['rate'],
+      scale=facts['scale'] or c.scale,
+      late=max(facts['late'], c.late),
+    )
+    for c in sent
+  ]
 
 
 class Traffic(NamedTuple):

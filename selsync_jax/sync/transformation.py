@@ -1,10 +1,13 @@
 """Triggers and reducers: optax transformations that communicate."""
 
 from collections.abc import Callable, Sequence
+import functools
+import math
 from typing import Any, ClassVar, NamedTuple
 import weakref
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from selsync_jax.sync import flat
@@ -75,14 +78,13 @@ class ReducerTraits(NamedTuple):
 
 
 class Transformation(optax.GradientTransformationExtraArgs, Part):
-  """An optax transformation that declares what it sends and reports.
+  """An optax transformation that communicates and reports.
 
   In a chain it is an ordinary `optax.GradientTransformationExtraArgs`.
 
   Args:
     init: see optax.
     update: see optax.
-    sends: `sends(params, workers)`, what an update sends.
     metrics: `metrics(state)`, scalars by name, for the rows of a run.
     resize: the rule for the state of another number of workers; by default
       `resizing.reset`.
@@ -91,7 +93,6 @@ class Transformation(optax.GradientTransformationExtraArgs, Part):
 
   __repr__ = Part.__repr__  # Not that of a tuple.
   record: ClassVar[Callable[..., Any]]
-  sends: traffic.Sends
   metrics: Metrics
   resize: resizing.Resize
   traits: Any
@@ -100,7 +101,6 @@ class Transformation(optax.GradientTransformationExtraArgs, Part):
     cls,
     init: Callable[..., Any],
     update: Callable[..., Any],
-    sends: traffic.Sends = traffic.sends_nothing,
     *,
     metrics: Metrics = lambda state: {},
     resize: resizing.Resize = resizing.reset,
@@ -108,7 +108,7 @@ class Transformation(optax.GradientTransformationExtraArgs, Part):
   ) -> Any:
     """Creates the pair of functions and sets its declarations."""
     self = super().__new__(cls, *_keeping_types(init, update, cls.check))
-    self.sends, self.metrics, self.resize = sends, metrics, resize
+    self.metrics, self.resize = metrics, resize
     self.traits = cls.record(**traits)
     return self
 
@@ -172,6 +172,27 @@ class Trigger(Transformation):
   record = TriggerTraits
   traits: TriggerTraits
 
+  def told(self, sent: traffic.Traffic) -> Any:
+    """Returns the trigger with its extra argument `traffic` given."""
+    new = self._replace(update=functools.partial(self.update, traffic=sent))
+    new.recipe = self.recipe
+    return new
+
+  def sends(self, params: Any, workers: int) -> tuple[traffic.Collective, ...]:
+    """Returns what an update sends."""
+    affords_all = traffic.Traffic(step=0.0, sync=math.inf, bsp=math.inf)
+
+    def update(params, state):
+      sees_update = self.traits.sees_update
+      applied = {'applied': params} if sees_update else {}
+      told = self.told(affords_all)  # A budget decides nothing about messages.
+      return told.update(params, state, params, **applied)
+
+    state = jax.eval_shape(self.init, params)
+    return traffic.collectives(
+      update, params, state, workers=workers, axes=self.axes
+    )
+
   @staticmethod
   def check(updates: Any, params: Any) -> None:
     """Raises `ValueError` for gradients that JAX has summed over workers."""
@@ -189,3 +210,18 @@ class Reducer(Transformation):
 
   record = ReducerTraits
   traits: ReducerTraits
+
+  def sends(self, params: Any, workers: int) -> tuple[traffic.Collective, ...]:
+    """Returns what an update sends, or one at a synchronization."""
+
+    def update(params, state, sync):
+      return self.update(params, state, params, sync=sync)
+
+    state, sync = jax.eval_shape(self.init, params), jnp.bool(False)
+    return traffic.collectives(
+      update,
+      *(params, state, sync),
+      workers=workers,
+      axes=self.axes,
+      at='step' if self.traits.every_step else 'sync',
+    )

@@ -101,11 +101,7 @@ def around(
   for budget in budgets:
     budget(None)
 
-  def sends(params, workers):
-    return sum((trigger.sends(params, workers) for trigger in triggers), ())
-
   return dict(
-    sends=sends,
     spacing=spacing,
     vote_every=vote_every,
     longest=longest,

@@ -28,7 +28,6 @@ from jaxtyping import Array, Bool, Float32
 from selsync_jax.sync import flat
 from selsync_jax.sync import inner
 from selsync_jax.sync import resizing
-from selsync_jax.sync import traffic
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
 from selsync_jax.sync.part import Metrics
@@ -48,7 +47,6 @@ class Wire(Part):
     mean: `mean(tree, state, where=None, count=None) -> (tree, state)`: the mean
       over workers of the floating-point leaves, equal on all of them; `where`
       and `count` as in `consensus`.
-    sends: `sends(tree, workers)`, what one average sends.
     rebase: `rebase(tree, state) -> state`, with the tree of all workers after
       an averager has moved it on from the mean.
     exact: whether values travel as they are.
@@ -62,7 +60,6 @@ class Wire(Part):
 
   init: Callable[[Any], Any]
   mean: Callable[..., tuple[Any, Any]]
-  sends: traffic.Sends
   rebase: Callable[[Any, Any], Any] = lambda tree, state: state
   exact: bool = False
   coarse: bool = False
@@ -81,7 +78,6 @@ def float32(*, axis_name: str = AXIS) -> Wire:
   return Wire(
     lambda tree: (),
     mean,
-    traffic.sends_all,
     exact=True,
   )
 
@@ -200,16 +196,12 @@ def _compressed(codec: Codec, axis_name: str, coarse: bool = False) -> Wire:
   def travel(code, count):
     return exchanged(code, codec, count=count, axis_name=axis_name)
 
-  def sends(tree, workers):
-    return sends_compressed(flat.size(tree), workers, codec)
-
-  return sends_changes(encode, travel, sends, axis_name, coarse=coarse)
+  return sends_changes(encode, travel, axis_name, coarse=coarse)
 
 
 def sends_changes(
   encode: Callable[[Any, Any], tuple[Any, Any]],
   travel: Callable[..., tuple[Any, Any]],
-  sends: Callable[[Any, int], tuple[traffic.Collective, ...]],
   axis_name: str,
   coarse: bool,
 ) -> Wire:
@@ -220,7 +212,6 @@ def sends_changes(
       travels, and what it leaves out.
     travel: `travel(code, count) -> (change, left)`: the mean change, and what
       this worker has yet to send of it, or `None`; zeros may follow both.
-    sends: what an average of a tree sends.
     axis_name: the mapped axis.
     coarse: see `Wire`.
   """
@@ -254,15 +245,11 @@ def sends_changes(
     error = keep(jnp.where(finite, left, 0))
     return tree, WireState(reference, error)
 
-  def sends_all(tree, workers):
-    flags = traffic.Collective('all_reduce', 4 * len(flat.floats(tree)))
-    return *sends(tree, workers), flags
-
   def rebase(tree, state):
     return state._replace(reference=flat.parts(tree))
 
   resize = resizing.fields(reference=resizing.first, error=resizing.mean)
-  return Wire(init, mean, sends_all, rebase, coarse=coarse, resize=resize)
+  return Wire(init, mean, rebase, coarse=coarse, resize=resize)
 
 
 def encoded(
@@ -324,17 +311,6 @@ def compressed_mean(
 def _share(size: int, workers: int) -> int:
   """Returns the number of elements that a worker adds up, in whole blocks."""
   return -(-size // (workers * BLOCK)) * BLOCK
-
-
-def sends_compressed(
-  size: int, workers: int, codec: Codec, at: str = 'sync'
-) -> tuple[traffic.Collective, ...]:
-  """Returns what `compressed_mean` of `size` elements sends."""
-  share = _share(size, workers)
-  return (
-    traffic.Collective('all_to_all', codec.nbytes(workers * share), at),
-    traffic.Collective('all_gather', codec.nbytes(share), at),
-  )
 
 
 def _floor(mean: Any, negative: Bool[Array, ' leaves']) -> Any:

@@ -27,7 +27,6 @@ from selsync_jax.runs.ledger import Totals
 from selsync_jax.sync import flat
 from selsync_jax.sync import traffic
 from selsync_jax.sync.strategy import Strategy
-from selsync_jax.training.declared import check_sends
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.settings import Settings
@@ -98,9 +97,10 @@ class Setup:
   def worker_step(self) -> Callable[[TrainState, Any], tuple[TrainState, Any]]:
     """Returns the step of one worker, see `step.train_step`."""
     problem, plan = self.problem, self.plan
+    trigger = self.strategy.trigger.told(self.traffic)
     return train_step(
       tasks.train_loss(problem.model, problem.task),
-      self.strategy,
+      self.strategy._replace(trigger=trigger),
       problem.optimizer,
       problem.seed,
       plan.config.check_replicas,
@@ -180,7 +180,7 @@ class Setup:
       f'step, than {one}; give all of them the same code, files and config'
     )
 
-  @property
+  @functools.cached_property
   def traffic(self) -> traffic.Traffic:
     """The bytes that each worker sends."""
     shapes, workers = self.shapes, self.plan.workers
@@ -227,7 +227,6 @@ def create_setup(settings: Settings, mapper: Mapper | None = None) -> Setup:
   with config_errors('sync'):
     for budget in strategy.trigger.traits.budgets:
       budget(setup.traffic)
-    check_sends(strategy, setup.shapes, config.workers)
   return setup
 
 

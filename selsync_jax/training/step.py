@@ -20,7 +20,6 @@ from selsync_jax.optimizers import move_schedules
 from selsync_jax.runs import ledger
 from selsync_jax.sync import flat
 from selsync_jax.sync import replicas
-from selsync_jax.sync import traffic
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.leaves import Leaves
 from selsync_jax.sync.leaves import NONE
@@ -231,7 +230,9 @@ def _rested(strategy, state, of_one):
   """
   _, metrics, change, _ = of_one
   nothing = jax.tree.map(jnp.zeros_like, state.trained)
-  triggered = _triggered(strategy, state, nothing)
+  triggered = strategy.trigger.update(
+    nothing, state.trigger_state, state.trained
+  )[1]
   state = state.replace(
     step=state.step + 1,
     opt_state=move_schedules(state.opt_state, lambda count: count + 1),
@@ -244,19 +245,6 @@ def _rested(strategy, state, of_one):
 
 def _full(shape, value):
   return jnp.full(shape.shape, value, shape.dtype)
-
-
-def _triggered(strategy, state, grads, **extra_args):
-  """Returns the state of the trigger after these gradients."""
-  workers = lax.axis_size(AXIS)
-  sends = strategy.sends(state.shared, workers, state.moments)
-  return strategy.trigger.update(
-    grads,
-    state.trigger_state,
-    state.trained,
-    traffic=traffic.traffic(sends, state.trained, workers),
-    **extra_args,
-  )[1]
 
 
 def _local_update(strategy, optimizer, state, grads, model_state):
@@ -272,12 +260,16 @@ def _local_update(strategy, optimizer, state, grads, model_state):
     reduced = frozen.put_rest(optax.tree.zeros_like(params), reduced)
     return *optimizer.update(reduced, state.opt_state, params), reducer
 
+  def decide(**applied):
+    own = state.trigger_state, trained
+    return strategy.trigger.update(grads, *own, **applied)[1]
+
   if strategy.trigger.traits.sees_update:
     updates, opt_state, reducer = reduced_update(None)
     applied = frozen.rest(updates)
-    triggered = _triggered(strategy, state, grads, applied=applied)
+    triggered = decide(applied=applied)
   else:
-    triggered = _triggered(strategy, state, grads)
+    triggered = decide()
     updates, opt_state, reducer = reduced_update(triggered.sync)
   state = state.replace(
     step=state.step + 1,

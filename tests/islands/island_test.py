@@ -18,6 +18,7 @@ import selsync_jax as ss
 from selsync_jax.config import RunError
 from selsync_jax.islands import meeting
 from selsync_jax.islands.board import Board
+from tests.support.clipped import clipped_mean
 from tests.support.island_loop import local_step
 from tests.support.island_loop import loss
 from tests.support.island_loop import N
@@ -78,19 +79,22 @@ STRATEGIES = {
   ),
   'DiLoCo': ss.Strategy(ss.every(5), ss.outer(optax.sgd(0.7, 0.9, True))),
   'gossip': ss.Strategy(ss.every(2), ss.gossip('ring')),
+  'two rounds, late': ss.Strategy(
+    ss.every(4), ss.delayed(clipped_mean(0.1), 3)
+  ),
 }
 BY_THE_LINK = ss.Strategy(
   ss.budgeted(ss.selsync(0.3), link_share=0.5), ss.delayed(ss.mean(), 2)
 )
 
 
-MORE = 'selsync', 'late', 'gossip'
+MORE = 'selsync', 'late', 'gossip', 'DiLoCo'
 
 
 @pytest.mark.parametrize(
   'name',
   [
-    *('late int8', 'DiLoCo'),
+    *('late int8', 'two rounds, late'),
     *(pytest.param(n, marks=pytest.mark.slow) for n in MORE),
   ],
 )

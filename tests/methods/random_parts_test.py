@@ -17,7 +17,7 @@ from selsync_jax.devices import mappers
 from selsync_jax.sync import traffic
 from selsync_jax.training.step import init_state
 from selsync_jax.training.step import train_step
-from tests.support import declared
+from tests.support import sent
 
 N, STEPS = 4, 3
 CONTEXT = methods.Context(steps_per_epoch=8, seed=0)
@@ -133,7 +133,7 @@ def test_a_random_composition_is_right_or_refused_in_one_line(seed):
   x = rng.normal(size=(STEPS, N, 16, 5)).astype(np.float32)
   y = np.tanh(x.sum(-1))
   worker = train_step(loss, strategy, OPTIMIZER, seed=0)
-  assert not declared.difference(worker, strategy, state, (x[0, 0], y[0, 0]), N)
+  assert not sent.difference(worker, strategy, state, (x[0, 0], y[0, 0]), N)
   mapper = mappers.Vmap(N)
   step, states = mapper.map_workers(worker), mapper.replicate(lambda: state)
   for batch in zip(x, y, strict=True):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from selsync_jax.devices import mappers
+from selsync_jax.sync.agreement import typed_as
 
 
 def run(averager, start, moves, mapper='vmap', sync=None):
@@ -28,7 +29,8 @@ def run(averager, start, moves, mapper='vmap', sync=None):
       carry = averager.step(sync, tree, state)
       return carry, carry
 
-    carry = start, averager.init(start)
+    own = jax.tree.map(typed_as, start, moves)  # On a mesh, types say that.
+    carry = own, averager.init(own)
     return jax.lax.scan(body, carry, (moves, sync))[1]
 
   moves = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), moves)

@@ -28,7 +28,6 @@ def test_what_a_transformation_declares_survives_a_replacement(part):
   assert type(new) is type(part)
   assert new.update is update and new.init is part.init
   assert new.traits == part.traits != type(part).record()
-  assert new.sends is part.sends
   assert new.metrics is part.metrics and new.resize is part.resize
   # The recipe makes the part without the replacement.
   assert new.recipe is None and str(new).endswith('(...)')

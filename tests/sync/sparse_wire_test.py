@@ -79,7 +79,8 @@ def test_a_worker_that_is_not_finite_is_seen_by_all_but_not_if_left_out():
 
 
 def test_few_bytes_travel():
-  (values, floors) = sparse_wire.sparse(0.02).sends(np.zeros(8192, 'f4'), N)
+  mean = averagers.mean(wire=sparse_wire.sparse(0.02))
+  (floors, values) = mean.sends(np.zeros(8192, 'f4'), N)
   # 82 of 4,096: two bytes for a place, two bits for a value, two means.
   assert values.nbytes == 2 * (82 * 2 + 21 + 8)
   assert floors.nbytes == 4
