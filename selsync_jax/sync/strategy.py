@@ -57,19 +57,25 @@ class Strategy(NamedTuple):
   def sends(
     self, shared: Any, workers: int, opt_state: Any = ()
   ) -> tuple[Collective, ...]:
-    """Returns every collective that the parts issue.
+    """Returns every collective that the parts issue, see `sends_by_part`."""
+    return sum(self.sends_by_part(shared, workers, opt_state).values(), ())
+
+  def sends_by_part(
+    self, shared: Any, workers: int, opt_state: Any = ()
+  ) -> dict[str, tuple[Collective, ...]]:
+    """Returns the collectives that each part issues, by its name here.
 
     `shared` is `{'params', 'model_state'}`, with `copies` if the optimizer
     holds parameters. It and the rest of the optimizer's state, `opt_state`, are
     those of one worker, or their shapes.
     """
     params = shared['params']
-    return (
-      *self.trigger.sends(params, workers),
-      *self.reducer.sends(params, workers),
-      *self.averager.sends(self.averaged(shared), workers),
-      *self.optimizer_state.sends(opt_state, workers),
-    )
+    return {
+      'trigger': self.trigger.sends(params, workers),
+      'reducer': self.reducer.sends(params, workers),
+      'averager': self.averager.sends(self.averaged(shared), workers),
+      'optimizer_state': self.optimizer_state.sends(opt_state, workers),
+    }
 
   def check(self) -> None:
     """Raises `ValueError` if parts cannot be right together."""

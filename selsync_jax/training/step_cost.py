@@ -91,13 +91,13 @@ def cost(
     whole = sum(often[at] * sum(each) for (at, *_), each in travel.items())
     return whole - hidden, hidden
 
-  every = strategy.sends(shared, workers, opt_state)
-  votes = strategy.trigger.sends(shared['params'], workers)
+  sends = strategy.sends_by_part(shared, workers, opt_state)
+  votes, messages = sends['trigger'], sends['averager']
+  every = sum(sends.values(), ())
   vote, _ = waited(votes)
   average, hidden = waited(every[len(votes) :])
   delay = None
   if compute and (averager.delay or _may_be_late(strategy)):
-    messages = averager.sends(strategy.averaged(shared), workers)
     delay = math.ceil(sum(map(network.seconds, messages)) / compute)
   return Cost(
     lssr=lssr,
