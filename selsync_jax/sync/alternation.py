@@ -77,7 +77,6 @@ def every_kth(k: Count, averager: Averager, between: Averager) -> Averager:
     apply,
     agrees=averager.agrees and between.agrees,
     piece=WHOLE if averager.piece is between.piece is WHOLE else None,
-    withholds=averager.withholds or between.withholds,
     rebase=lambda tree, state: state._replace(
       averager=averager.rebase(tree, state.averager)
     ),

@@ -26,6 +26,7 @@ from selsync_jax.sync.agreement import varies_as_any
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import check_averaged
 from selsync_jax.sync.consensus import check_by_value
+from selsync_jax.sync.part import inside
 from selsync_jax.sync.part import Metrics
 from selsync_jax.sync.part import Part
 from selsync_jax.sync.part import part
@@ -94,7 +95,6 @@ class Averager(Part):
     agrees_late: whether it would be, if the average were not late.
     averages: whether it changes the tree.
     remembers: whether `apply` depends on the trees of earlier calls.
-    withholds: whether its wire does, see `Wire`.
     rebase: `rebase(tree, state) -> state`, with the tree of all workers after
       another averager has moved it on from what `apply` returned.
     check: `check(N)` raises `ValueError` if N workers cannot use it.
@@ -112,7 +112,6 @@ class Averager(Part):
   agrees_late: bool = False
   averages: bool = True
   remembers: bool = True
-  withholds: bool = False
   rebase: Callable[[Any, Any], Any] = lambda tree, state: state
   check: Callable[[int], Any] = lambda workers: None
   metrics: Metrics = lambda state: {}
@@ -141,6 +140,11 @@ class Averager(Part):
     if not self.delay:
       return found
     return tuple(c._replace(late=self.delay.steps) for c in found)
+
+  @property
+  def withholds(self) -> bool:
+    """Whether a wire inside does, see `Wire`."""
+    return any(isinstance(p, Wire) and p.withholds for p in inside(self))
 
   @property
   def steps_late(self) -> int:
@@ -215,9 +219,7 @@ def mean(*, wire: Wire = FLOAT32) -> Averager:
     wire.init,
     wire.mean,
     remembers=not wire.exact,
-    withholds=wire.withholds,
     rebase=wire.rebase,
-    metrics=wire.metrics,
     resize=wire.resize,
   )
 
@@ -283,11 +285,9 @@ def subset_mean(
     lambda tree: SubsetState(jnp.int32(0), wire.init(tree)),
     apply,
     remembers=not wire.exact,
-    withholds=wire.withholds,
     rebase=lambda tree, state: state._replace(
       wire=wire.rebase(tree, state.wire)
     ),
-    metrics=lambda state: wire.metrics(state.wire),
     resize=resizing.fields(rounds=resizing.first, wire=wire.resize),
   )
 

@@ -108,9 +108,7 @@ def robust_mean(
   return Averager(
     init,
     apply,
-    withholds=wire.withholds,
     rebase=rebase,
-    metrics=lambda state: wire.metrics(state.wire),
     resize=resizing.fields(consensus=resizing.first, wire=wire.resize),
   )
 

@@ -30,7 +30,6 @@ from selsync_jax.sync import inner
 from selsync_jax.sync import resizing
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
-from selsync_jax.sync.part import Metrics
 from selsync_jax.sync.part import Part
 from selsync_jax.sync.part import part
 
@@ -54,7 +53,6 @@ class Wire(Part):
     withholds: whether many changes are sent several averages later. That suits
       sums of steps. A running average has forgotten the last mean by then, and
       diverges as it is corrected twice.
-    metrics: `metrics(state)`, scalars by name, for the rows of a run.
     resize: the rule for the state of another number of workers, see `resizing`.
   """
 
@@ -64,7 +62,6 @@ class Wire(Part):
   exact: bool = False
   coarse: bool = False
   withholds: bool = False
-  metrics: Metrics = lambda state: {}
   resize: resizing.Resize = resizing.first
 
 
