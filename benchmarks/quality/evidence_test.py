@@ -73,14 +73,16 @@ def finish(trial, validation, test, sent=100):
   scores |= {'validation_loss': 1.0, 'test_loss': 1.0, 'test_brackets': 0.75}
   trial.workdir.mkdir(parents=True)
   records.write_config(trial.workdir, trial.config.to_dict())
-  records.write_data(
+  records.write(
     trial.workdir,
+    records.DATA,
     {'labels': None, 'goal': {'main': 'perplexity', 'higher': []}},
   )
-  with records.MetricsFile(trial.workdir, 0) as file:
+  with records.Rows(trial.workdir, 0) as file:
     file.write({'step': 60, **totals})
-  records.write_summary(
+  records.write(
     trial.workdir,
+    records.SUMMARY,
     {
       **{'method': 'any', 'workers': 4, 'steps': 60},
       **{'bytes_per_worker_bsp': 1000.0, **totals, **scores},

@@ -139,8 +139,7 @@ class Rounds:
       return
     if begins:  # Later rows are of steps that are taken again.
       begins['program'] = self.program
-      text, _ = self._file.kept(step - 1)
-      files.write(self._file.path, text.decode())
+      self._file.cut(step - 1)
     row = Round(
       step=step,
       members=members,
@@ -185,8 +184,8 @@ def slot(workdir: pathlib.Path, name: str) -> int | None:
   return slots.index(name) if name in slots else None
 
 
-def _file(workdir: pathlib.Path) -> records.Rows:
-  return records.Rows(workdir / ROUNDS, lambda line: files.parse(line, Round))
+def _file(workdir: pathlib.Path) -> records.Lines:
+  return records.Lines(workdir / ROUNDS, lambda line: files.parse(line, Round))
 
 
 def lineage(logs: Mapping[str, Mapping[int, Round]]) -> dict[int, Round]:

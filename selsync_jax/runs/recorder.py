@@ -18,14 +18,13 @@ from selsync_jax.runs import files
 from selsync_jax.runs import history
 from selsync_jax.runs import ledger
 from selsync_jax.runs import records
-from selsync_jax.runs import workdir as workdirs
 from selsync_jax.runs import writers
 from selsync_jax.runs.fetching import Fetcher
 from selsync_jax.runs.fetching import Scores
 from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.ledger import Totals
-from selsync_jax.runs.recording import Recording
 from selsync_jax.runs.records import Row
+from selsync_jax.runs.store import Store
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.sync.traffic import traffic
 
@@ -87,14 +86,13 @@ class Recorder(contextlib.ExitStack):
     shared = {'params': params, 'model_state': model_state}
     sends = strategy.sends(shared, workers, opt_state)
     self._traffic = traffic(sends, params, workers)
-    self._workdir = pathlib.Path(workdir).expanduser()
-    self._restart = restart
     self._workers = workers
-    self._config = _config(workers, strategy, to, config or {})
-    rows = [] if restart else _rows(self._workdir, step, workers)
-    self._row = rows[-1] if rows else None  # The one to go on from.
+    folder = pathlib.Path(workdir).expanduser()
+    whole = _config(workers, strategy, to, config or {})
+    rows = [] if restart else _rows(folder, step, workers)
+    self._row = rows[-1] if rows else None  # The row to resume from.
     self._scores: Scores = history.newest_scores(rows)
-    self._recording = Recording(self._workdir, self._config, step)
+    self._store = Store(folder, whole, step, restart=restart)
     self._is_open = False  # Whether the newest row takes scores.
     self._names: set[str] = set()  # Of the first step's metrics.
 
@@ -109,13 +107,11 @@ class Recorder(contextlib.ExitStack):
       learning_rates=None,
       max_skips=np.iinfo(np.int32).max,  # The loop decides when to stop.
     )
-    takers = [self._recording.write]
+    gather = functools.partial(arrays.gather, workers=self._workers)
+    self._fetcher = Fetcher(self._ledger, gather, _FETCH, [self._store.row])
     with contextlib.ExitStack() as stack:
-      claim = workdirs.opened(self._workdir, self._config, self._restart)
-      stack.enter_context(claim)
-      stack.enter_context(self._recording)
-      gather = functools.partial(arrays.gather, workers=self._workers)
-      self._fetcher = Fetcher(self._ledger, gather, _FETCH, takers)
+      stack.enter_context(self._store)
+      stack.enter_context(self._store.recording())
       stack.push(self._leave)
       self.push(stack.pop_all())
     return self
@@ -174,7 +170,7 @@ class Recorder(contextlib.ExitStack):
     """
     self._is_open = False
     self._fetcher.enter_all()
-    self._recording.seal()
+    self._store.seal()
 
   def finish(self, test: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Writes the summary of the finished run.
@@ -187,7 +183,7 @@ class Recorder(contextlib.ExitStack):
     """
     self.flush()
     scores = self._scores | _named('test', test or {})
-    return self._recording.finish(self._ledger.summary() | scores)
+    return self._store.finish(self._ledger.summary() | scores)
 
   def _leave(self, kind: Any, *_: Any) -> None:
     """Keeps the last rows, unless the devices or processes may have failed."""

@@ -16,7 +16,7 @@ import json
 import os
 import pathlib
 import sys
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, BinaryIO, NamedTuple, NotRequired, TypedDict
 import zlib
 
 from selsync_jax.runs import files
@@ -62,7 +62,7 @@ class _Data(TypedDict):
   goal: NotRequired[_Goal]
 
 
-class _Totals(TypedDict):
+class _Counts(TypedDict):
   lssr: NotRequired[float]
   samples: int
   bytes_per_worker: float
@@ -70,11 +70,11 @@ class _Totals(TypedDict):
   samples_per_second: float | None
 
 
-class _Row(_Totals):
+class _Row(_Counts):
   step: int
 
 
-class _Summary(_Totals):
+class _Summary(_Counts):
   method: str
   workers: int
   seed: NotRequired[int]
@@ -116,9 +116,9 @@ def read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
   return files.read(workdir / CONFIG, _Config)
 
 
-def write_data(workdir: pathlib.Path, facts: Mapping[str, Any]) -> None:
-  """Writes the facts about the data."""
-  files.write_json(workdir / DATA, facts)
+def write(workdir: pathlib.Path, file: str, facts: Mapping[str, Any]) -> None:
+  """Writes `DATA` or `SUMMARY`, with null for numbers that are not finite."""
+  files.write_json(workdir / file, _finite(facts))
 
 
 def read_data(workdir: pathlib.Path) -> dict[str, Any]:
@@ -134,11 +134,6 @@ def read_data(workdir: pathlib.Path) -> dict[str, Any]:
   return facts
 
 
-def write_summary(workdir: pathlib.Path, summary: Mapping[str, Any]) -> None:
-  """Writes the outcome of a run."""
-  files.write_json(workdir / SUMMARY, _finite(summary))
-
-
 def read_summary(workdir: pathlib.Path) -> dict[str, Any] | None:
   """Returns the outcome of a finished run, or `None`."""
   return files.read(workdir / SUMMARY, _Summary)
@@ -151,12 +146,25 @@ class Seal(NamedTuple):
   crc32: int = zlib.crc32(b'')
 
 
-class Rows:
-  """A file with a line for each logged step; a missing file has none.
+# Seals of `metrics.jsonl` and `workers.jsonl`; a checkpoint stores them.
+Seals = tuple[Seal, ...]
+NO_ROWS: Seals = (Seal(), Seal())
+
+
+def seals(record: Mapping[str, Any] | None) -> Seals:
+  """Returns the seals in a checkpoint's record; empty ones without a record."""
+  return tuple(Seal(*seal) for seal in record['metrics']) if record else NO_ROWS
+
+
+class Lines:
+  """A file with a line of JSON for each logged step; a missing file has none.
 
   `parse` returns the row of a line, which has a `step`, or raises `ValueError`
-  if the line is damaged.
+  if the line is damaged. Lines are added between `open` and `close`.
   """
+
+  _file: BinaryIO
+  _seal: Seal
 
   def __init__(self, path: pathlib.Path, parse: Callable[[bytes], Row]):
     self.path, self._parse = path, parse
@@ -187,52 +195,65 @@ class Rows:
           return self._parse(line)
     return None
 
-  def kept(self, step: int) -> tuple[bytes, Seal]:
-    """Returns the intact lines up to a step, and their seal."""
+  def kept(self, step: int, sealed: Seal | None = None) -> tuple[bytes, Seal]:
+    """Returns the intact lines up to a step, and their seal.
+
+    It reports lines that are lost or changed since they were `sealed`.
+    """
     intact, _ = self.read()
     lines = [line for at, (line, _) in intact.items() if at <= step]
     text = b''.join(lines)
-    return text, Seal(len(lines), zlib.crc32(text))
+    found = Seal(len(lines), zlib.crc32(text))
+    if sealed and sealed != found:
+      lost, rows = sealed.rows - found.rows, f'rows up to step {step}'
+      line = f'{rows} were changed after they were written'
+      if lost > 0:
+        line = f'{lost} of {sealed.rows} {rows} are lost; nothing else is '
+        line += 'affected'
+      print(f'{self.path}: {line}', file=sys.stderr)
+    return text, found
 
+  def cut(self, step: int, sealed: Seal | None = None) -> Seal:
+    """Leaves only what `kept` returns in the file; returns its seal."""
+    text, seal = self.kept(step, sealed)
+    files.write(self.path, text.decode())
+    return seal
 
-class Appender:
-  """An open file of rows, for appending; it drops those after a step."""
-
-  def __init__(self, rows: Rows, step: int):
-    text, self._seal = rows.kept(step)
-    files.write(rows.path, text.decode())
-    self._path, self._file = rows.path, rows.path.open('ab')
+  def open(self, step: int, sealed: Seal | None = None) -> None:
+    """Opens the file for lines after a step; see `kept`."""
+    self._seal = self.cut(step, sealed)
+    self._file = self.path.open('ab')
 
   def append(self, row: Row) -> None:
     """Adds a line of strict JSON."""
     line = f'{json.dumps(_finite(row), allow_nan=False)}\n'.encode()
-    with files.naming(self._path):
+    with files.naming(self.path):
       self._file.write(line)
       self._file.flush()
     self._seal = Seal(self._seal.rows + 1, zlib.crc32(line, self._seal.crc32))
-
-  def close(self) -> None:
-    """Closes the file; what a full disk has not taken, it tries again."""
-    with files.naming(self._path):
-      self._file.close()
 
   def seal(self) -> Seal:
     """Flushes the lines to disk and returns their seal."""
     os.fsync(self._file.fileno())
     return self._seal
 
+  def close(self) -> None:
+    """Closes the file, after another attempt to write what was not written."""
+    with files.naming(self.path):
+      self._file.close()
 
-def _rows(workdir: pathlib.Path) -> tuple[Rows, Rows]:
+
+def _lines(workdir: pathlib.Path) -> tuple[Lines, Lines]:
   """Returns the files `metrics.jsonl` and `workers.jsonl`."""
   return (
-    Rows(workdir / METRICS, lambda line: files.parse(line, _FIELDS, _Row)),
-    Rows(workdir / WORKERS, per_worker.parse),
+    Lines(workdir / METRICS, lambda line: files.parse(line, _FIELDS, _Row)),
+    Lines(workdir / WORKERS, per_worker.parse),
   )
 
 
 def read_metrics(workdir: pathlib.Path) -> list[Row]:
   """Returns the rows of `metrics.jsonl`, by step; reports damaged lines."""
-  rows, damaged = _rows(workdir)[0].read()
+  rows, damaged = _lines(workdir)[0].read()
   if damaged:
     lines_are = 'line is' if damaged == 1 else 'lines are'
     print(
@@ -244,7 +265,7 @@ def read_metrics(workdir: pathlib.Path) -> list[Row]:
 
 def last_row(workdir: pathlib.Path) -> Row | None:
   """Returns the newest intact row of `metrics.jsonl`; reads only its end."""
-  return _rows(workdir)[0].last()
+  return _lines(workdir)[0].last()
 
 
 def read_workers(
@@ -254,7 +275,7 @@ def read_workers(
 
   Those of lost and damaged steps, which it reports, are an empty dict.
   """
-  rows, _ = _rows(workdir)[1].read()
+  rows, _ = _lines(workdir)[1].read()
   if lost := len(set(steps) - rows.keys()):
     print(
       f'{workdir / WORKERS}: the values of {lost} of {len(steps)} steps are '
@@ -265,18 +286,8 @@ def read_workers(
   return [{k: v for k, v in row.items() if k != 'step'} for row in found]
 
 
-# Of `metrics.jsonl` and `workers.jsonl`; a checkpoint stores them.
-Seals = tuple[Seal, ...]
-NO_ROWS: Seals = (Seal(), Seal())
-
-
-def seals(record: Mapping[str, Any] | None) -> Seals:
-  """Returns the seals in a checkpoint's record; empty ones without a record."""
-  return tuple(Seal(*seal) for seal in record['metrics']) if record else NO_ROWS
-
-
-class MetricsFile(contextlib.AbstractContextManager[Any]):
-  """The open files `metrics.jsonl` and `workers.jsonl`, for appending rows.
+class Rows(contextlib.AbstractContextManager[Any]):
+  """The open files `metrics.jsonl` and `workers.jsonl`, for adding rows.
 
   Rows after a step are dropped, because they will be written again. Rows up to
   it that do not match their seals, if there are seals, are reported.
@@ -285,9 +296,9 @@ class MetricsFile(contextlib.AbstractContextManager[Any]):
   def __init__(
     self, workdir: pathlib.Path, step: int, sealed: Seals | None = None
   ):
-    if sealed is not None:
-      check_metrics(workdir, step, sealed)
-    self._metrics, self._workers = (Appender(r, step) for r in _rows(workdir))
+    self._metrics, self._workers = _lines(workdir)
+    self._metrics.open(step, sealed and sealed[0])
+    self._workers.open(step, sealed and sealed[1])
 
   def __exit__(self, *exc: Any) -> None:
     with contextlib.closing(self._workers):
@@ -307,12 +318,5 @@ class MetricsFile(contextlib.AbstractContextManager[Any]):
 
 def check_metrics(workdir: pathlib.Path, step: int, sealed: Seals) -> None:
   """Reports rows up to a step that are lost or changed."""
-  for file, seal in zip(_rows(workdir), sealed, strict=True):
-    _, found = file.kept(step)
-    if seal == found:
-      continue
-    lost, rows = seal.rows - found.rows, f'rows up to step {step}'
-    line = f'{rows} were changed after they were written'
-    if lost > 0:
-      line = f'{lost} of {seal.rows} {rows} are lost; nothing else is affected'
-    print(f'{file.path}: {line}', file=sys.stderr)
+  for file, seal in zip(_lines(workdir), sealed, strict=True):
+    file.kept(step, seal)

@@ -8,7 +8,6 @@ from collections.abc import Generator, Mapping, Sequence
 import contextlib
 import importlib
 import importlib.util
-import pathlib
 import sys
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -16,7 +15,6 @@ from selsync_jax import blame
 from selsync_jax.config import lookup
 from selsync_jax.config import Registry
 from selsync_jax.config import RunError
-from selsync_jax.runs import records
 
 
 @runtime_checkable
@@ -99,8 +97,8 @@ def check(names: Sequence[str]) -> None:
       raise ValueError(f'{name!r} is there twice')
 
 
-class _Guarded:
-  """A writer that gets no more rows once it has failed."""
+class Guarded:
+  """A registered writer, which gets no more rows once it has failed."""
 
   def __init__(self, name: str, *arguments: Any):
     self._name, self._failed = name, False
@@ -110,11 +108,12 @@ class _Guarded:
       raise RunError(self._line(error)) from error
 
   def write(self, row: Mapping[str, Any]) -> None:
+    """Adds one logged step."""
     if not self._failed:
       with self._reporting():
         self._writer.write(row)
 
-  def __enter__(self) -> '_Guarded':
+  def __enter__(self) -> 'Guarded':
     self._writer = self._writer.__enter__()
     return self
 
@@ -133,28 +132,3 @@ class _Guarded:
 
   def _line(self, error: BaseException) -> str:
     return f'config.log.to={self._name!r}: {blame.one_line(error)}'
-
-
-class Writers(contextlib.ExitStack):
-  """All writers of a run; see `records.MetricsFile` for the arguments."""
-
-  def __init__(
-    self,
-    workdir: pathlib.Path,
-    config: Mapping[str, Any],
-    step: int,
-    sealed: records.Seals | None = None,
-  ):
-    super().__init__()
-    with contextlib.ExitStack() as stack:  # Closes all if one fails to open.
-      metrics = records.MetricsFile(workdir, step, sealed)
-      self.seal, self._all = metrics.seal, [stack.enter_context(metrics)]
-      for name in config['log']['to']:
-        writer = _Guarded(name, workdir, step, config)
-        self._all.append(stack.enter_context(writer))
-      self.push(stack.pop_all())
-
-  def write(self, row: Mapping[str, Any]) -> None:
-    """Adds one logged step."""
-    for writer in self._all:
-      writer.write(row)

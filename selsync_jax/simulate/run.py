@@ -10,7 +10,7 @@ import ml_collections
 import numpy as np
 
 from selsync_jax.config import ConfigError
-from selsync_jax.runs.session import Session
+from selsync_jax.runs.store import Store
 from selsync_jax.simulate import asynchronous
 from selsync_jax.simulate import lockstep
 from selsync_jax.simulate.cluster import create_cluster
@@ -105,11 +105,11 @@ def _train_asynchronously(
   as many as N workers in lockstep compute at a step.
   """
   config = settings.config
-  session = Session(workdir, config.to_dict(), restart=restart)
-  _check(config, session)
+  store = Store(workdir, config.to_dict(), restart=restart)
+  _check(config, store)
   method = asynchronous.create_method(**config.sync.to_dict())
-  session.say('preparing data')
-  problem = create_problem(start.fit(settings, session.record))
+  store.say('preparing data')
+  problem = create_problem(start.fit(settings, store.record))
   _check_held(config, problem)
   start.check_size(problem)
   plan = setup.create_plan(config, problem)
@@ -122,24 +122,24 @@ def _train_asynchronously(
     *(method, cluster, nbytes(problem.shapes), numerics, seed),
     injected=problem.data.injected_bytes_per_step,
   )
-  totals = start.totals(problem, plan, session.record)
+  totals = start.totals(problem, plan, store.record)
   ledger = AsynchronousLedger(totals, problem, plan)
   code = settings.code_of(problem.data.info.task)
   found = problem.fingerprint | cluster.files | code
-  for change in session.identify(found, accept_changes):
+  for change in store.identify(found, accept_changes):
     if change.startswith('trace'):  # A resumed run replays its clock.
       raise ConfigError(
         f'config.cluster.trace: {change}; {config.sync.method} cannot resume '
         'with another'
       )
-  with session:  # Errors until here have written nothing.
-    if summary := session.outcome(totals, problem.steps):
+  with store:  # Errors until here have written nothing.
+    if summary := store.outcome(totals, problem.steps):
       return summary
-    describe_data(session, problem)
-    _restore(engine, session)
+    describe_data(store, problem)
+    _restore(engine, store)
     evaluator = Evaluator(problem, plan.mapper)
     first = totals.position
-    with Hooks(session, problem, plan, ledger, evaluator) as run:
+    with Hooks(store, problem, plan, ledger, evaluator) as run:
       arrays, record = engine.save()
       run.rehearse(arrays, engine=record)
       for position in range(first + 1, problem.steps + 1):
@@ -153,16 +153,16 @@ def _train_asynchronously(
           run.save(arrays, engine=record)
         run.stop(now)
       scores = run.final_scores(engine.shared())
-    return session.finish(ledger.summary() | scores)
+    return store.finish(ledger.summary() | scores)
 
 
-def _check(config: ml_collections.ConfigDict, session: Session) -> None:
+def _check(config: ml_collections.ConfigDict, store: Store) -> None:
   """Raises `ConfigError` if a run cannot resume with these workers."""
-  record = session.record
+  record = store.record
   if record and record['workers'] != config.workers:
     raise ConfigError(
       f'config.workers={config.workers}: must be {record["workers"]}, as in '
-      f'{session.workdir}; {config.sync.method} cannot resume with others'
+      f'{store.workdir}; {config.sync.method} cannot resume with others'
     )
 
 
@@ -177,15 +177,15 @@ def _check_held(config: ml_collections.ConfigDict, problem: Problem) -> None:
     )
 
 
-def _restore(engine: Engine, session: Session) -> None:
+def _restore(engine: Engine, store: Store) -> None:
   """Brings a new engine to the run's last checkpoint; prints its step."""
-  session.say('compiling')
-  if session.record is None:
+  store.say('compiling')
+  if store.record is None:
     return
-  record = session.record['engine']
-  engine.resume(session.checkpoints.restore(engine.like(record)), record)
+  record = store.record['engine']
+  engine.resume(store.checkpoints.restore(engine.like(record)), record)
   engine.spans()  # The rows of earlier steps have them already.
-  session.say(f'resuming from step {session.step}')
+  store.say(f'resuming from step {store.step}')
 
 
 def _metrics(uses: list[Use]) -> dict[str, jax.Array]:

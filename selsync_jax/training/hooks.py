@@ -12,7 +12,7 @@ from selsync_jax.runs.fetching import Fetcher
 from selsync_jax.runs.fetching import Scores
 from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.records import Row
-from selsync_jax.runs.session import Session
+from selsync_jax.runs.store import Store
 from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.progress import Progress
@@ -39,7 +39,7 @@ class Hooks(contextlib.ExitStack):
 
   def __init__(
     self,
-    session: Session,
+    store: Store,
     problem: Problem,
     plan: Plan,
     ledger: Ledger,
@@ -47,16 +47,16 @@ class Hooks(contextlib.ExitStack):
     watches: Iterable[Callable[[Row], None]] = (),
   ):
     super().__init__()
-    self._session, self._problem, self._plan = session, problem, plan
+    self._store, self._problem, self._plan = store, problem, plan
     self._evaluator = evaluator
     self._scores: Scores = {}  # Those of the newest step, if any.
     self._not_finite = NotFiniteWarning()
     with contextlib.ExitStack() as stack:
-      stack.enter_context(session.recording())
-      takers = [session.write]
-      if session.is_first:
+      stack.enter_context(store.recording())
+      takers = [store.row]
+      if store.is_first:
         steps = problem.steps - ledger.totals.shift
-        progress = Progress(session.step, steps, plan.config.log.seconds)
+        progress = Progress(store.step, steps, plan.config.log.seconds)
         takers += [stack.enter_context(progress).show]
         takers += [self._not_finite.watch, *watches]
       self._preemption = stack.enter_context(Preemption(plan.mapper.stopping))
@@ -67,7 +67,7 @@ class Hooks(contextlib.ExitStack):
 
   def record(self, position: int, metrics: Any) -> Due:
     """Records a step, whose metrics may still be computed."""
-    self._session.checkpoints.check()
+    self._store.checkpoints.check()
     self._fetcher.add(metrics)
     self._scores = {}
     last = position == self._problem.steps
@@ -81,46 +81,40 @@ class Hooks(contextlib.ExitStack):
   def evaluate(self, now: Due, shared: dict[str, Any]) -> None:
     """Scores the consensus of worker-stacked `{'params', 'model_state'}`.
 
-    The session may keep its weights.
+    The store may keep its weights.
     """
 
     def score():
       mean = self._evaluator.consensus(shared)
       scores = self._evaluator.scores(mean, 'validation')
       step = now.position - self._fetcher.totals.shift
-      self._session.weights.keep(step, mean, scores, now.is_last)
+      self._store.weights(step, mean, scores, now.is_last)
       return scores
 
     self._scores = self._fetcher.enter_all(score)
 
   def rehearse(self, state: Any, **more: Any) -> Any:
-    """Saves a new run before its first step; returns the state read back.
-
-    Whatever cannot be saved is reported now, not after hours. A resumed run
-    keeps its state.
-    """
-    if self._session.record is not None:
-      return state
-    return self._session.checkpoints.rehearse(state, self._record(**more))
+    """Saves a new run before its first step, see `Store.rehearse`."""
+    totals, about = self._fetcher.totals, self._about(more)
+    return self._store.rehearse(state, totals, **about)
 
   def save(self, state: Any, **more: Any) -> None:
     """Starts a checkpoint of worker-stacked arrays, with more JSON values."""
     self._fetcher.enter_all()
-    step, record = self._fetcher.totals.steps, self._record(**more)
-    loss = self._scores.get('validation_loss')
-    self._session.checkpoints.save(step, state, record, loss)
+    totals, loss = self._fetcher.totals, self._scores.get('validation_loss')
+    self._store.checkpoint(state, totals, loss, **self._about(more))
 
-  def _record(self, **more: Any) -> dict[str, Any]:
+  def _about(self, more: dict[str, Any]) -> dict[str, Any]:
     problem, totals = self._problem, self._fetcher.totals
-    usual = {
+    return {
       'workers': self._plan.workers,
       'present': self._plan.mapper.places[1],
       'batch_size': problem.batch_size,
       'learning_rate': problem.peak_rate,
       'epoch': totals.position / problem.steps_per_epoch,
       **self._plan.mapper.kept,
+      **more,
     }
-    return self._session.new_record(totals, **usual | more)
 
   def stop(self, now: Due) -> None:
     """Raises `Stopped` after a signal, with everything saved.
@@ -131,7 +125,7 @@ class Hooks(contextlib.ExitStack):
     stops = now.stops
     if stops or now.is_last:
       # Do not print "saved" before the save has finished.
-      self._session.checkpoints.wait()
+      self._store.checkpoints.wait()
     if now.is_last:
       if self._plan.mapper.elastic:
         return
@@ -151,7 +145,7 @@ class Hooks(contextlib.ExitStack):
     """
     self._fetcher.enter_all()
     self._fetcher.begin_again()
-    step, checkpoints = self._fetcher.totals.steps, self._session.checkpoints
+    step, checkpoints = self._fetcher.totals.steps, self._store.checkpoints
 
     @functools.cache  # They may ask twice, if one of them ends.
     def save() -> pathlib.Path:
@@ -172,6 +166,6 @@ class Hooks(contextlib.ExitStack):
     mean = self._evaluator.consensus(shared)
     scores = self._scores or self._evaluator.scores(mean, 'validation')
     scores = scores | self._evaluator.scores(mean, 'test')
-    if self._session.is_first:
+    if self._store.is_first:
       self._not_finite.watch({'step': self._fetcher.totals.steps, **scores})
     return scores

@@ -22,7 +22,7 @@ from selsync_jax.models import tasks
 from selsync_jax.optimizers import move_schedules
 from selsync_jax.runs.ledger import refuse_unequal
 from selsync_jax.runs.ledger import Totals
-from selsync_jax.runs.session import Session
+from selsync_jax.runs.store import Store
 from selsync_jax.sync import replicas
 from selsync_jax.sync import resizing
 from selsync_jax.sync.strategy import Strategy
@@ -123,19 +123,19 @@ def check_size(problem: Problem, devices: int = 1) -> None:
     )
 
 
-def state(setup: Setup, session: Session, totals: Totals) -> TrainState:
+def state(setup: Setup, store: Store, totals: Totals) -> TrainState:
   """Returns the state of this process's workers; prints where it comes from.
 
   A resize changes the totals if no step would be left.
   """
-  problem, plan, record = setup.problem, setup.plan, session.record
-  session.say('compiling')
+  problem, plan, record = setup.problem, setup.plan, store.record
+  store.say('compiling')
   if record is None:
     started = fresh(setup)
     problem.forget_given()
     return started
   line = f'resuming from step {totals.steps}'
-  restore = session.checkpoints.restore
+  restore = store.checkpoints.restore
   shapes, old = setup.shapes, record['workers']
   if old == plan.workers:
     restored = restore(plan.mapper.abstract(shapes))
@@ -151,7 +151,7 @@ def state(setup: Setup, session: Session, totals: Totals) -> TrainState:
     )
     saved = restore(plan.mapper.abstract_saved(shapes, old))
     restored = _resized(setup, saved, totals.position)
-  session.say(line)
+  store.say(line)
   return restored
 
 

@@ -15,7 +15,7 @@ from selsync_jax.runs import checkpoints
 from selsync_jax.runs import records
 from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.ledger import Totals
-from selsync_jax.runs.session import Session
+from selsync_jax.runs.store import Store
 from selsync_jax.training import start
 from selsync_jax.training import warnings
 from selsync_jax.training.hooks import Hooks
@@ -71,17 +71,17 @@ def train_and_evaluate(
     # It gets a checkpoint of the others, in place of other weights.
     programs = Programs(settings._replace(source=None), record, mapper)
     programs.warm_up()
-  session = Session(
+  store = Store(
     workdir,
     settings.config.to_dict(),
     restart=restart,
     patience=patience,
     choose=elastic.choose if elastic else checkpoints.newest,
   )
-  starts = session.record is None and settings.source  # From given weights.
-  if not programs or starts or not programs.serve(session.record):
-    session.say('preparing data')
-    programs = Programs(settings, session.record, mapper)
+  starts = store.record is None and settings.source  # From given weights.
+  if not programs or starts or not programs.serve(store.record):
+    store.say('preparing data')
+    programs = Programs(settings, store.record, mapper)
   setup, step, evaluator = programs.setup, programs.step, programs.evaluator
   problem, strategy, plan = setup.problem, setup.strategy, setup.plan
   if strategy.trigger.traits.needs_travel and not elastic:
@@ -90,33 +90,33 @@ def train_and_evaluate(
       'average travels'
     )
   setup.check_programs()
-  totals = start.totals(problem, plan, session.record)
+  totals = start.totals(problem, plan, store.record)
   ledger = create_ledger(setup, totals)
   code = settings.code_of(problem.data.info.task)
   found = problem.fingerprint | ledger.files | code
-  for change in session.identify(found, accept_changes):
-    session.say(change)
-  with session:  # Errors until here have written nothing.
-    summary = session.outcome(totals, problem.steps)
+  for change in store.identify(found, accept_changes):
+    store.say(change)
+  with store:  # Errors until here have written nothing.
+    summary = store.outcome(totals, problem.steps)
     if elastic and totals.position >= problem.steps:
       # An island that lacks its summary needs the others, to score.
       each = plan.mapper.gather(np.array([summary is not None]))
       summary = summary if each.all() else None
     if summary:
       return summary
-    describe_data(session, problem)
+    describe_data(store, problem)
     for line in warnings.of_parts(strategy, setup.shapes.model_state):
-      session.say(line)
-    state = start.state(setup, session, totals)
+      store.say(line)
+    state = start.state(setup, store, totals)
     watchers = SilenceWarning(strategy.trigger), OverflowWarning()
     watches = [watcher.watch for watcher in watchers]
     first = totals.position
     batches = plan.mapper.batches(
-      problem.data, first, problem.steps, session.record
+      problem.data, first, problem.steps, store.record
     )
     with (
-      Hooks(session, problem, plan, ledger, evaluator, watches) as run,
-      _Profile(workdir if profile and session.is_first else None) as trace,
+      Hooks(store, problem, plan, ledger, evaluator, watches) as run,
+      _Profile(workdir if profile and store.is_first else None) as trace,
     ):
       state = run.rehearse(state)
       for position, batch in enumerate(batches, first + 1):
@@ -133,22 +133,21 @@ def train_and_evaluate(
         if elastic and elastic.admits and not now.is_last:
           elastic.welcome(*run.handover(now, state), setup.digest)
       scores = run.final_scores(setup.landed(state))
-    return session.finish(ledger.summary() | scores)
+    return store.finish(ledger.summary() | scores)
 
 
-def describe_data(session: Session, problem: Problem) -> None:
+def describe_data(store: Store, problem: Problem) -> None:
   """Writes facts about the data; a new run prints what it starts from.
 
   These are label counts per worker, and weights that are not initialized.
   """
   data, task = problem.data, problem.task
   about = {'units': dict(task.units), 'goal': task.goal._asdict()}
-  if session.is_first:
-    records.write_data(session.workdir, data.facts | about)
-  if session.record is None and data.label_counts is not None:
-    session.say('\n'.join(label_counts.lines(data.label_counts)))
-  if session.record is None and problem.source:
-    session.say(problem.given.line)
+  store.event(records.DATA, data.facts | about)
+  if store.record is None and data.label_counts is not None:
+    store.say('\n'.join(label_counts.lines(data.label_counts)))
+  if store.record is None and problem.source:
+    store.say(problem.given.line)
 
 
 class _Profile(contextlib.AbstractContextManager[Any]):

@@ -30,7 +30,7 @@ def write_config(folder, **fields):
 def test_the_table_adds_up(monkeypatch, capsys, tmp_path, perceptron):
   monkeypatch.chdir(ROOT)
   summary = recorded.summary(4, lssr=0.75)
-  records.write_summary(tmp_path, summary)
+  records.write(tmp_path, records.SUMMARY, summary)
   write_config(tmp_path, model={'name': perceptron})
   run_command(
     [
@@ -190,7 +190,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 def test_a_run_without_an_lssr_is_refused_in_one_line(tmp_path, capsys):
   summary = recorded.summary(4)
   del summary['lssr']  # As an asynchronous method leaves it.
-  records.write_summary(tmp_path, summary)
+  records.write(tmp_path, records.SUMMARY, summary)
   with pytest.raises(SystemExit, match=r'^2$'):
     run_command(['plan', f'--run={tmp_path}', '--bandwidth=1Gbit'])
   line = f'plan: --run={tmp_path}: an asynchronous run has no LSSR\n'
@@ -199,7 +199,7 @@ def test_a_run_without_an_lssr_is_refused_in_one_line(tmp_path, capsys):
 
 def test_a_run_of_another_model_is_refused_in_one_line(tmp_path, capsys):
   """That of a loop of one's own, and that of another config."""
-  records.write_summary(tmp_path, recorded.summary(4))
+  records.write(tmp_path, records.SUMMARY, recorded.summary(4))
   for about in ({}, {'model': {'name': 'gpt'}}):
     write_config(tmp_path, **about)
     with pytest.raises(SystemExit, match=r'^2$'):
@@ -212,7 +212,7 @@ def test_a_run_of_another_model_is_refused_in_one_line(tmp_path, capsys):
 
 def test_any_model_can_be_planned_from_two_figures(capsys, tmp_path):
   """As in Python; nothing is measured."""
-  records.write_summary(tmp_path, recorded.summary(4, lssr=0.75))
+  records.write(tmp_path, records.SUMMARY, recorded.summary(4, lssr=0.75))
   write_config(tmp_path)
   own = ['plan', '--parameters=12.5M', '--step=200ms', '--workers=8']
   outputs = []

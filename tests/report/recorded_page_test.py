@@ -72,7 +72,7 @@ def test_a_score_that_is_no_share_is_shown_as_it_is(
   recorded.write_run(workdir, recorded.random_changes(11, 2))
   with_scores(workdir, lambda i: first + (last - first) * (i - 1) / 10, metric)
   goal = {'main': metric, 'higher': [metric]}
-  records.write_data(workdir, {'labels': None, 'goal': goal})
+  records.write(workdir, records.DATA, {'labels': None, 'goal': goal})
   text = run_page.write([workdir], workdir).read_text()
   low, high = figure(text, metric)['wide']['yaxis1']['range']
   assert low < first < last < high
@@ -113,7 +113,7 @@ def test_what_a_method_of_ones_own_reports_is_drawn(tmp_path):
   ]
   text = ''.join(json.dumps(row) + '\n' for row in rows)
   (workdir / 'metrics.jsonl').write_text(text)
-  records.write_data(workdir, {'labels': None, 'num_classes': 3})
+  records.write(workdir, records.DATA, {'labels': None, 'num_classes': 3})
   page = run_page.write([workdir], workdir).read_text()
   titles = figure(page, 'reported')['wide']['annotations']
   assert [each['text'] for each in titles] == ['doublings', 'senders']
@@ -189,7 +189,7 @@ def test_a_line_over_seeds_is_their_mean_in_a_band_that_holds_them(tmp_path):
 def test_a_loss_has_the_unit_that_its_task_gives_it(tmp_path):
   recorded.write_run(tmp_path / 'run', recorded.random_changes(4, 2))
   facts = {'labels': None, 'units': {'loss': 'squared error'}}
-  records.write_data(tmp_path / 'run', facts)
+  records.write(tmp_path / 'run', records.DATA, facts)
   page = run_page.write([tmp_path / 'run'], tmp_path).read_text()
   assert '"loss (squared error)"' in page
 

@@ -19,7 +19,7 @@ from selsync_jax.runs import checkpoints
 from selsync_jax.runs.checkpoints import CheckpointError
 from selsync_jax.runs.checkpoints import Checkpoints
 from selsync_jax.runs.ledger import Totals
-from selsync_jax.runs.session import Session
+from selsync_jax.runs.store import Store
 
 WORKERS = 4
 RECORD = {
@@ -223,6 +223,6 @@ def test_a_process_that_sees_files_late_learns_of_them_from_the_first(
   sent = iter([[8, first.record], {'steps': 8}])
   monkeypatch.setattr(processes, 'is_first', lambda: False)
   monkeypatch.setattr(processes, 'json_from_first', lambda _: next(sent))
-  other = Session(tmp_path_factory.mktemp('late'), {})
+  other = Store(tmp_path_factory.mktemp('late'), {})
   assert other.record == first.record is not None
   assert other.outcome(Totals(steps=8), 8) == {'steps': 8}

@@ -104,8 +104,8 @@ def test_a_row_is_written_after_its_values(tmp_path, monkeypatch):
   """A run that is read while it trains has the values of all its rows."""
   appended = []
   monkeypatch.setattr(
-    records.Appender, 'append', lambda _, row: appended.append(row)
+    records.Lines, 'append', lambda _, row: appended.append(row)
   )
-  with records.MetricsFile(tmp_path, 0) as file:
+  with records.Rows(tmp_path, 0) as file:
     file.write({'step': 1, 'relative_changes': [0.5], 'loss': 1.0})
   assert ['loss' in row for row in appended] == [False, True]

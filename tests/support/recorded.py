@@ -7,7 +7,7 @@ import numpy as np
 
 from selsync_jax.configs import digits
 from selsync_jax.runs import records
-from selsync_jax.runs import writers
+from selsync_jax.runs.store import Store
 
 
 def random_changes(steps, workers):
@@ -47,7 +47,7 @@ def write_run(workdir, changes):
   workdir.mkdir()
   (workdir / 'config.json').write_text(config.to_json())
   syncs = np.cumsum(changes.max(axis=1) >= config.sync.delta)
-  with records.MetricsFile(workdir, 0) as file:
+  with records.Rows(workdir, 0) as file:
     for i, change in enumerate(changes):
       row = {
         'step': i + 1,
@@ -75,11 +75,12 @@ ROWS = [
 
 
 def write_rows(workdir, rows, *to, **fields):
-  """Hands rows to the writers of a config."""
-  config = {'log': {'to': to or ('tensorboard',)}, **fields}
-  with writers.Writers(workdir, config, rows[0]['step'] - 1) as opened:
+  """Hands rows to the store of a run, which writes them."""
+  config = {'workers': 2, 'sync': {'method': 'selsync'}, **fields}
+  config |= {'log': {'every': 1, 'to': to or ('tensorboard',)}}
+  with Store(workdir, config, rows[0]['step'] - 1) as store, store.recording():
     for row in rows:
-      opened.write(row)
+      store.row(row)
 
 
 def formulas(path):
