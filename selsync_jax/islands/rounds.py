@@ -33,9 +33,9 @@ import numpy as np
 from selsync_jax.cluster import processes
 from selsync_jax.config import RunError
 from selsync_jax.devices import arrays
+from selsync_jax.runs import array_files
 from selsync_jax.runs import files
 from selsync_jax.runs import records
-from selsync_jax.runs import weights
 
 ROUNDS = 'rounds.jsonl'
 
@@ -160,7 +160,7 @@ def digest(state: Any) -> int:
   params = jax.tree.map(
     lambda x: np.asarray(arrays.everywhere(x)), state.params
   )
-  return weights.checksum(weights.flat(params))
+  return array_files.checksum(array_files.flat(params))
 
 
 def read(workdir: pathlib.Path) -> dict[int, Round]:

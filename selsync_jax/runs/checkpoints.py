@@ -30,6 +30,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.devices import arrays
 from selsync_jax.runs import files
+from selsync_jax.runs.ledger import Totals
 
 FOLDER = 'checkpoints'
 DAMAGED, UNSHARED = 'damaged-checkpoint', 'unshared-checkpoint'
@@ -44,13 +45,8 @@ _UNFINISHED = '.orbax-checkpoint-tmp'  # After the step, while orbax saves.
 _LIMIT = 1200
 
 
-class _Totals(TypedDict):
-  clock: dict
-  skips: list[int]
-
-
 class _Record(TypedDict):
-  totals: _Totals
+  totals: Totals
   workers: int
   present: int
   batch_size: int

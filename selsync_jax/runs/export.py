@@ -1,27 +1,19 @@
 """Takes the weights out of a run: into this process, or into a file."""
 
-from collections.abc import Callable
-import json
 import pathlib
-import tempfile
 from typing import Any
 
 import flax.linen as nn
 import jax
-import numpy as np
-import orbax.checkpoint as ocp
 
-from selsync_jax import blame
 from selsync_jax import models
 from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
+from selsync_jax.runs import array_files
 from selsync_jax.runs import files
 from selsync_jax.runs import provenance
 from selsync_jax.runs import records
 from selsync_jax.runs import weights
-from selsync_jax.runs.weights import About
-from selsync_jax.runs.weights import Variables
 
 
 def load(
@@ -80,47 +72,12 @@ def export(
     'config': records.read_config(workdir),
     'sessions': provenance.sessions(workdir),
   }
-  write(out, found.variables, about)
+  array_files.write(out, found.variables, about)
   return found.step
 
 
-def _write_npz(path: pathlib.Path, variables: Variables, about: About) -> None:
-  """Writes a file for `np.load`, with bfloat16 as float32."""
-  arrays: dict[str, Any] = {
-    name: array.astype(np.float32) if array.dtype.kind == 'V' else array
-    for name, array in weights.flat(variables).items()
-  }
-  arrays[weights.ABOUT] = np.array(json.dumps(about))
-  with files.replaced(path) as temporary, temporary.open('wb') as file:
-    np.savez(file, allow_pickle=False, **arrays)
-
-
-def _write_orbax(
-  path: pathlib.Path, variables: Variables, about: About
-) -> None:
-  """Writes a folder for `StandardCheckpointer.restore`."""
-  with tempfile.TemporaryDirectory(
-    dir=path.parent, prefix=f'.{path.name}.', ignore_cleanup_errors=True
-  ) as folder:
-    written = pathlib.Path(folder).absolute() / 'weights'
-    with ocp.StandardCheckpointer() as checkpointer:
-      checkpointer.save(
-        written,
-        jax.tree.map(np.asarray, dict(variables)),
-        custom_metadata={weights.ABOUT: dict(about)},
-      )
-    written.rename(path)
-
-
-_WRITERS: dict[str, Callable[[pathlib.Path, Variables, About], None]] = {
-  '.safetensors': weights.write_safetensors,
-  '.npz': _write_npz,
-  '': _write_orbax,
-}
-
-
 def _check(path: pathlib.Path) -> None:
-  if path.suffix not in _WRITERS:
+  if path.suffix not in array_files.WRITERS:
     raise ConfigError(
       f'--out={path}: must end in .safetensors or .npz, or be a folder without '
       'a suffix, for orbax'
@@ -129,11 +86,3 @@ def _check(path: pathlib.Path) -> None:
     raise ConfigError(f'--out={path}: exists already; choose another name')
   if not path.parent.is_dir():
     raise ConfigError(f'--out={path}: there is no folder {path.parent}')
-
-
-def write(path: pathlib.Path, variables: Variables, about: About) -> None:
-  """Writes variables in the format that the suffix of a checked path names."""
-  try:
-    _WRITERS[path.suffix](path, variables, about)
-  except (OSError, ValueError) as error:  # tensorstore raises ValueError.
-    raise RunError(f'{path}: {blame.reason(error)}') from error

@@ -5,19 +5,16 @@ safetensors or NumPy, or an orbax checkpoint of another program. Arrays are
 matched by name, see `array_names`.
 """
 
-from collections.abc import Mapping
 import pathlib
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from selsync_jax import blame
 from selsync_jax.array_names import by_name
 from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
+from selsync_jax.runs import array_files
 from selsync_jax.runs import checkpoints
-from selsync_jax.runs import files
 from selsync_jax.runs import records
 from selsync_jax.runs import weights
 from selsync_jax.runs.source import some
@@ -33,35 +30,31 @@ class Given(NamedTuple):
   @property
   def fingerprint(self) -> dict[str, Any]:
     """What tells the weights from others of the same source, for JSON."""
-    return {'init_from': {'crc32': weights.checksum(self.arrays)}}
+    return {'init_from': {'crc32': array_files.checksum(self.arrays)}}
 
 
-def kind(source: Source) -> str:
-  """Returns `run`, `orbax`, or a suffix; a `ConfigError` if it is no source."""
+def check(source: Source) -> None:
+  """Raises `ConfigError` for a path that weights cannot be read from."""
   path = source.path
-  if (path / records.METRICS).exists():  # Others have a config.json, too.
-    return 'run'
+  if _is_run(path):
+    return
   if (path / checkpoints.RECORD).exists():
     raise ConfigError(
       f'{source}: is a checkpoint of a run; give the run, or what `export '
       f'--step={path.name}` writes'
     )
-  if len(trees := _orbax_trees(path)) == 1:
-    return 'orbax'
-  if path.suffix in ('.safetensors', '.npz') and path.exists():
-    return path.suffix
-  several = f', not {some(tree.name for tree in trees)}' if trees else ''
-  raise ConfigError(
-    f'{source}: must be the folder of a run, a file .safetensors or .npz, or a '
-    f'folder of orbax with one tree{several}'
-  )
+  trees = array_files.orbax_trees(path)
+  is_file = path.suffix in ('.safetensors', '.npz') and path.exists()
+  if len(trees) != 1 and not is_file:
+    several = f', not {some(tree.name for tree in trees)}' if trees else ''
+    raise ConfigError(
+      f'{source}: must be the folder of a run, a file .safetensors or .npz, or '
+      f'a folder of orbax with one tree{several}'
+    )
 
 
-def _orbax_trees(path: pathlib.Path) -> list[pathlib.Path]:
-  """Returns the trees in a folder of orbax: itself or, since v1, inside it."""
-  if (path / '_METADATA').exists():
-    return [path]
-  return sorted(found.parent for found in path.glob('*/_METADATA'))
+def _is_run(path: pathlib.Path) -> bool:
+  return (path / records.METRICS).exists()  # Others have a config.json, too.
 
 
 def read(source: Source, variables: Any) -> Given:
@@ -72,7 +65,12 @@ def read(source: Source, variables: Any) -> Given:
       table does not fit.
     RunError: if the source is damaged.
   """
-  found, step = _read(source.path, kind(source))
+  check(source)
+  if _is_run(source.path):
+    last = weights.read(source.path)
+    found, step = array_files.flat(last.variables), f', step {last.step}'
+  else:
+    found, step = array_files.read(source.path), ''
   names, wanted = source.translated(found), by_name(variables)
   arrays = {
     name: _fitted(source, name, found[names[name]], like)
@@ -106,22 +104,3 @@ def _fitted(
       f'config.init_rename with {(f"^{name}$", None)}'
     )
   return array.astype(like.dtype)
-
-
-def _read(path: pathlib.Path, kind: str) -> tuple[Mapping[str, Any], str]:
-  """Returns the arrays of a source by name, and its step, for messages."""
-  if kind == 'run':
-    last = weights.read(path)
-    return weights.flat(last.variables), f', step {last.step}'
-  if kind == '.safetensors':
-    return weights.read_arrays(path), ''
-  try:
-    if kind == 'orbax':
-      (tree,) = _orbax_trees(path)
-      return weights.flat(weights.read_orbax(tree)), ''
-    with np.load(path, allow_pickle=False) as file:
-      return {name: file[name] for name in file if name != weights.ABOUT}, ''
-  except OSError as error:  # Not damage; another attempt may succeed.
-    raise RunError(f'{path} cannot be read: {blame.reason(error)}') from error
-  except Exception as error:  # Whatever a damaged file leads to.
-    raise files.DamagedFile(path, blame.reason(error)) from error

@@ -2,35 +2,23 @@
 
 `weights/` holds the consensus of a run's best and last evaluation. At other
 steps that have a checkpoint, the consensus is computed from the checkpoint.
-
-Variables are those of flax: a nested dict of arrays, `params` and other
-collections. In a file, arrays have the names of `array_names`, and a JSON
-object, `about`, describes the origin of the variables.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 import contextlib
-import json
 import math
 import pathlib
 import sys
-from typing import Any, NamedTuple, NotRequired, TypedDict
-import zlib
+from typing import Any, NamedTuple
 
-from flax import traverse_util
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
-import safetensors
-import safetensors.numpy
 
-from selsync_jax import blame
-from selsync_jax.array_names import array_name
-from selsync_jax.array_names import by_name
 from selsync_jax.cluster import processes
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.devices import arrays
+from selsync_jax.runs import array_files
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs import files
 from selsync_jax.runs import records
@@ -40,15 +28,6 @@ from selsync_jax.sync.flat import like
 
 FOLDER = 'weights'
 LAST, BEST = 'last', 'best'
-ABOUT = 'selsync_jax'  # The key of the JSON object in a file.
-
-Variables = Mapping[str, Any]
-About = Mapping[str, Any]
-
-
-class _About(TypedDict):
-  crc32: NotRequired[int]
-  scores: NotRequired[dict[str, float]]
 
 
 class Weights(NamedTuple):
@@ -107,7 +86,7 @@ class Keeper:
       return
     path = _path(self._workdir, step)
     path.parent.mkdir(exist_ok=True)
-    write_safetensors(path, joined(copied), about)
+    array_files.write_safetensors(path, joined(copied), about)
     self._losses[step] = loss
     self._forget()
 
@@ -138,7 +117,7 @@ def read(workdir: pathlib.Path, step: int | str = LAST) -> Weights:
   damage = None
   if number in kept:
     try:
-      variables, about = read_safetensors(kept[number])
+      variables, about = array_files.read_variables(kept[number])
       return Weights(number, variables, _scores(kept[number], about))
     except RunError as error:
       damage = error  # That step may have a checkpoint as well.
@@ -203,7 +182,7 @@ def _average(
       )
     return found
 
-  stacked = read_orbax(checkpoint / 'state', shared)
+  stacked = array_files.read_orbax(checkpoint / 'state', shared)
   workers = checkpoints.workers(checkpoint)
   if len(jax.tree.leaves(stacked)[0]) < workers:
     raise ConfigError(
@@ -214,27 +193,6 @@ def _average(
   return arrays.first_worker(
     jax.jit(jax.vmap(consensus, axis_name=AXIS))(stacked)
   )
-
-
-def read_orbax(
-  folder: pathlib.Path, part: Callable[[Any], Any] = lambda tree: tree
-) -> Any:
-  """Returns a checkpoint of orbax on the host, whatever devices wrote it.
-
-  `part` chooses what is read from the tree that the checkpoint lists.
-  """
-  on_host = ocp.RestoreArgs(restore_type=np.ndarray)
-  with ocp.PyTreeCheckpointer() as checkpointer:
-    tree = checkpointer.metadata(folder.absolute()).item_metadata.tree
-    wanted = part(tree)
-    return checkpointer.restore(
-      folder.absolute(),
-      args=ocp.args.PyTreeRestore(
-        wanted,
-        restore_args=jax.tree.map(lambda _: on_host, wanted),
-        partial_restore=True,
-      ),
-    )
 
 
 def joined(shared: Mapping[str, Any]) -> dict[str, Any]:
@@ -257,89 +215,12 @@ def _files(workdir: pathlib.Path) -> dict[int, pathlib.Path]:
   return {int(path.stem): path for path in paths if path.stem.isdecimal()}
 
 
-def write_safetensors(
-  path: pathlib.Path, variables: Variables, about: About
-) -> None:
-  """Writes a file whose header holds `about` as JSON."""
-  arrays = flat(variables)
-  about = {'crc32': checksum(arrays), **about}
-  content = safetensors.numpy.save(arrays, {ABOUT: json.dumps(about)})
-  # `save_file` would let only the owner read, and hide that a disk is full.
-  with files.replaced(path) as temporary:
-    temporary.write_bytes(content)
-
-
 def read_scores(path: pathlib.Path) -> dict[str, float]:
   """Returns the scores in a run's file; arrays stay unread and unchecked."""
-  return _scores(path, _read(path, with_arrays=False)[1])
+  return _scores(path, array_files.read_about(path))
 
 
-def _scores(path: pathlib.Path, about: About) -> dict[str, float]:
+def _scores(path: pathlib.Path, about: Mapping[str, Any]) -> dict[str, float]:
   if 'scores' not in about:
     raise files.DamagedFile(path, 'its header has no scores')
   return about['scores']
-
-
-def read_safetensors(
-  path: pathlib.Path,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-  """Returns the variables, on the host, and the `about` of an intact file."""
-  arrays, about = _read(path, with_arrays=True)
-  if 'crc32' not in about:
-    raise files.DamagedFile(path, 'it has no checksum')
-  variables = {
-    tuple(part.replace('%2F', '/').replace('%25', '%') for part in parts): array
-    for parts, array in ((n.split('/'), x) for n, x in arrays.items())
-  }
-  return traverse_util.unflatten_dict(variables), about
-
-
-def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
-  """Returns the arrays of any safetensors file by their names, on the host.
-
-  A file of ours must be intact.
-  """
-  return _read(path, with_arrays=True)[0]
-
-
-def _read(path, with_arrays):
-  """Reads the arrays by name, and `about`, empty if the file is not ours."""
-  try:
-    with (
-      path.open('rb'),  # `safe_open` reports every failure as a missing file.
-      safetensors.safe_open(path, framework='np') as file,
-    ):
-      text = (file.metadata() or {}).get(ABOUT, '{}')
-      about = files.parse(text.encode(), _About)
-      names = file.keys() if with_arrays else ()
-      arrays = {name: file.get_tensor(name) for name in names}
-  except OSError as error:  # Not damage; another attempt may succeed.
-    raise RunError(f'{path} cannot be read: {blame.reason(error)}') from error
-  except Exception as error:  # safetensors raises several types.
-    raise files.DamagedFile(path, blame.reason(error)) from error
-  expected = about.get('crc32') if with_arrays else None
-  if expected is not None and checksum(arrays) != expected:
-    raise files.DamagedFile(path, 'it does not match its checksum')
-  return arrays, about
-
-
-def checksum(arrays: Mapping[str, np.ndarray]) -> int:
-  """Returns the CRC-32 of arrays and their names."""
-  total = 0
-  for name in sorted(arrays):
-    total = zlib.crc32(name.encode(), total)
-    total = zlib.crc32(arrays[name].tobytes(), total)
-  return total
-
-
-def flat(tree: Any) -> dict[str, np.ndarray]:
-  """Returns the arrays on the host, by their names in a file."""
-  named = by_name(tree).items()
-  return {name: np.asarray(leaf, order='C') for name, leaf in named}
-
-
-def replaced(variables: Variables, arrays: Mapping[str, Any]) -> Any:
-  """Returns variables with some arrays, given by name, in place of theirs."""
-  return jax.tree.map_with_path(
-    lambda path, leaf: arrays.get(array_name(path), leaf), dict(variables)
-  )

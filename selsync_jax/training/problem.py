@@ -27,6 +27,7 @@ from selsync_jax.data.protocol import unchanged
 from selsync_jax.data.sources import DATASETS
 from selsync_jax.models import loss_program
 from selsync_jax.models import tasks
+from selsync_jax.runs import array_files
 from selsync_jax.runs import initial
 from selsync_jax.runs import ledger
 from selsync_jax.runs import weights
@@ -71,7 +72,7 @@ class Problem:
     key = jax.random.key(self.seed)
     params, model_state = init(self.model, self.task, self.data.example, key)
     variables = {'params': params, **model_state}
-    return tasks.split(weights.replaced(variables, given))
+    return tasks.split(array_files.replaced(variables, given))
 
   @functools.cached_property
   def given(self) -> initial.Given:
@@ -128,7 +129,7 @@ def create_problem(settings: Settings) -> Problem:
   """Makes the problem of a run, before any device work; checks that it fits."""
   config = settings.config
   if settings.source:
-    initial.kind(settings.source)  # Finds mistakes before reading the data.
+    initial.check(settings.source)  # Finds mistakes before reading the data.
   data = open_data(
     settings.data,
     workers=config.workers,

@@ -14,6 +14,7 @@ from selsync_jax.array_names import by_name
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.configs import digits
+from selsync_jax.runs import array_files
 from selsync_jax.runs import export
 from selsync_jax.runs import files
 from selsync_jax.runs import initial
@@ -92,7 +93,7 @@ def test_a_checkpoint_of_orbax_v1_is_read_if_it_holds_one_tree(tmp_path):
   np.testing.assert_array_equal(given.arrays['params/w'], tree['params']['w'])
   ocp.v1.save_checkpointables(tmp_path / 'two', dict(a=tree, b=tree))
   with pytest.raises(ConfigError, match='with one tree, not a, b'):
-    initial.kind(sources.bind(str(tmp_path / 'two'), None))
+    initial.check(sources.bind(str(tmp_path / 'two'), None))
 
 
 def test_a_checkpoint_of_a_run_is_refused_with_what_to_give(source):
@@ -100,15 +101,15 @@ def test_a_checkpoint_of_a_run_is_refused_with_what_to_give(source):
   with pytest.raises(
     ConfigError, match=r'give the run, or .* --step=4` writes'
   ):
-    initial.kind(sources.bind(str(checkpoint), None))
+    initial.check(sources.bind(str(checkpoint), None))
 
 
 def test_an_asynchronous_run_starts_there_too(source):
   made = config(str(source / 'w.npz'))
   problem = create_problem(check(made))
   model = Numerics(problem, made.optimizer.to_dict()).initial()
-  found = weights.flat(weights.joined(model))
-  expected = weights.flat(weights.read(source / 'run').variables)
+  found = array_files.flat(weights.joined(model))
+  expected = array_files.flat(weights.read(source / 'run').variables)
   jax.tree.map(np.testing.assert_array_equal, found, expected)
   problem.forget_given()
   assert 'given' not in vars(problem)

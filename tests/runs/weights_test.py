@@ -18,6 +18,7 @@ from selsync_jax.__main__ import run_command
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.configs import digits
+from selsync_jax.runs import array_files
 from selsync_jax.runs import export
 from selsync_jax.runs import files
 from selsync_jax.runs import weights
@@ -93,11 +94,11 @@ def test_an_exported_file_holds_what_was_evaluated(run, name, tmp_path, capsys):
     with ocp.StandardCheckpointer() as checkpointer:
       tree = checkpointer.restore(out)
       about = checkpointer.metadata(out).custom_metadata['selsync_jax']
-    flat = weights.flat(tree)
+    flat = array_files.flat(tree)
   assert about['step'] == 25 and about['config']['workers'] == 3
   assert about['scores']['validation_loss'] == summary['validation_loss']
   _, variables = export.load(workdir)
-  expected = weights.flat(variables)
+  expected = array_files.flat(variables)
   assert flat.keys() == expected.keys()
   assert 'batch_stats/BatchNorm_0/mean' in flat
   for path, array in expected.items():
@@ -234,16 +235,16 @@ def test_weights_that_cannot_be_read_stay_where_they_are(tmp_path, capsys):
 @pytest.mark.parametrize('name', ['a/b', '100%', 'a%2Fb', '/'])
 def test_names_that_hold_the_separator_come_back(name, tmp_path):
   variables = {'params': {name: {'a': np.ones(2)}, 'a': {'b': np.zeros(1)}}}
-  weights.write_safetensors(tmp_path / 'w.safetensors', variables, {})
-  read, _ = weights.read_safetensors(tmp_path / 'w.safetensors')
+  array_files.write_safetensors(tmp_path / 'w.safetensors', variables, {})
+  read, _ = array_files.read_variables(tmp_path / 'w.safetensors')
   jax.tree.map(np.testing.assert_array_equal, read, variables)
 
 
 def test_bfloat16_survives_but_in_npz_where_it_is_float32(tmp_path):
   variables = {'params': {'w': np.arange(3).astype(ml_dtypes.bfloat16)}}
   for name in ('a.safetensors', 'a.npz'):
-    export.write(tmp_path / name, variables, {})
-  read, _ = weights.read_safetensors(tmp_path / 'a.safetensors')
+    array_files.write(tmp_path / name, variables, {})
+  read, _ = array_files.read_variables(tmp_path / 'a.safetensors')
   assert read['params']['w'].dtype == ml_dtypes.bfloat16
   array = np.load(tmp_path / 'a.npz')['params/w']
   assert array.dtype == np.float32 and array.tolist() == [0, 1, 2]
@@ -309,7 +310,7 @@ def test_what_cannot_be_written_leaves_nothing(name, option, small_disk):
   variables = {'params': {'kernel': np.ones((100, 100), np.float32)}}
   reason = 'Read-only file system' if option == 'ro' else 'No space left'
   with pytest.raises(RunError, match=f'{name}: {reason}'):
-    export.write(folder / name, variables, {})
+    array_files.write(folder / name, variables, {})
   assert not list(folder.iterdir())
 
 
