@@ -67,13 +67,7 @@ def opened(
 def claimed(folder: pathlib.Path, flag: str) -> Generator[None]:
   """Claims a folder of several runs' folders, which the flag names."""
   folder.mkdir(parents=True, exist_ok=True)
-  with (folder / _COMPARE_LOCK).open('ab') as lock:
-    if not _take(lock):
-      raise ConfigError(
-        f'{flag}={folder}: another process is writing its runs there'
-        f'{_holder(folder / _COMPARE_LOCK)}'
-      )
-    _sign(lock)
+  with _lock(folder / _COMPARE_LOCK, f'{flag}={folder}', 'its runs'):
     yield
 
 
@@ -87,6 +81,8 @@ def wait(folder: pathlib.Path, patience: float = 60.0) -> None:
     time.sleep(0.1)
 
 
+# `filelock` would call the same `flock`, on network file systems too, but has
+# no shared lock, by which `_is_held` looks at a run that it may not write.
 def _take(file: BinaryIO, operation: int = fcntl.LOCK_EX) -> bool:
   """Locks a file until it is closed; returns whether no other process has."""
   for pause in (0.05, 0.05, 0.0):  # Another one may only look: see `_is_held`.
@@ -101,33 +97,32 @@ def _take(file: BinaryIO, operation: int = fcntl.LOCK_EX) -> bool:
 
 def _claim(workdir: pathlib.Path) -> BinaryIO:
   """Locks a folder, and no folder around it, until the file is closed."""
+  flag = f'--workdir={workdir}'
   for folder in workdir.resolve().parents:
     if _is_held(folder / _LOCK):
       raise ConfigError(
-        f'--workdir={workdir}: another process is writing a run in {folder}'
+        f'{flag}: another process is writing a run in {folder}'
         f'{_holder(folder / _LOCK)}'
       )
-  path = workdir / _LOCK
+  return _lock(workdir / _LOCK, flag, 'a run')
+
+
+def _lock(path: pathlib.Path, flag: str, what: str) -> BinaryIO:
+  """Locks a file, and writes a random mark and the process's name into it."""
   lock = path.open('ab')
   is_there = _take(lock) and path.exists()
   # Another process may have moved the folder before the lock was taken.
   if not is_there or not os.path.samestat(os.fstat(lock.fileno()), path.stat()):
     lock.close()
     raise ConfigError(
-      f'--workdir={workdir}: another process is writing a run there'
-      f'{_holder(path)}'
+      f'{flag}: another process is writing {what} there{_holder(path)}'
     )
-  _sign(lock)
-  return lock
-
-
-def _sign(lock: BinaryIO) -> None:
-  """Writes a random mark into a lock file, and which process holds it."""
   mark = secrets.token_hex(_MARK // 2)
   lock.truncate(0)
   lock.write(f'{mark}pid {os.getpid()} on {socket.gethostname()}'.encode())
   lock.flush()
   os.fsync(lock.fileno())
+  return lock
 
 
 def _holder(path: pathlib.Path) -> str:
