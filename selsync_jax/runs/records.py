@@ -296,9 +296,9 @@ class Rows(contextlib.AbstractContextManager[Any]):
   def __init__(
     self, workdir: pathlib.Path, step: int, sealed: Seals | None = None
   ):
-    self._metrics, self._workers = _lines(workdir)
-    self._metrics.open(step, sealed and sealed[0])
-    self._workers.open(step, sealed and sealed[1])
+    self._metrics, self._workers = both = _lines(workdir)
+    for file, seal in zip(both, sealed or (None, None), strict=True):
+      file.open(step, seal)
 
   def __exit__(self, *exc: Any) -> None:
     with contextlib.closing(self._workers):
