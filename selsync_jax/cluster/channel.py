@@ -16,8 +16,8 @@ that has died, no other thread of the process could say so, or end it.
 """
 
 import atexit
-from collections.abc import Hashable, Iterable
 import contextlib
+import functools
 import os
 import socket
 import threading
@@ -25,6 +25,9 @@ import time
 from typing import Any
 
 from selsync_jax.cluster import signals
+from selsync_jax.cluster.agreement import Agreement
+from selsync_jax.cluster.agreement import Message
+from selsync_jax.cluster.agreement import Tally
 from selsync_jax.cluster.link import Link
 from selsync_jax.cluster.link import StrangerError
 from selsync_jax.cluster.reception import ClusterError
@@ -45,64 +48,6 @@ def _news(process: int, fate: str, code: int = 1) -> dict[str, Any]:
   return {'process': process, 'fate': fate, 'code': code}
 
 
-class Agreement:
-  """The step after which all processes stop, once one of them is asked to.
-
-  While they agree, no process goes beyond the step that it is in. So each of
-  them will pass the step after the last that any has reached, and that is where
-  they stop.
-  """
-
-  def __init__(self):
-    self._step = -1  # The last that this process has reached.
-    self._begun = False
-    self._last: int | None = None
-    self._changed = threading.Condition()
-
-  def begin(self) -> int | None:
-    """Holds this process; returns its step, or `None` if it is held already."""
-    with self._changed:
-      if self._begun:
-        return None
-      self._begun = True
-      return self._step
-
-  def end(self, last: int) -> None:
-    """Lets this process go on until the last step."""
-    with self._changed:
-      self._last = last
-      self._changed.notify_all()
-
-  def stops_after(self, step: int) -> bool:
-    """Returns whether the step is the last; waits while this is held."""
-    with self._changed:
-      self._changed.wait_for(lambda: not self._begun or self._last is not None)
-      self._step = step
-      return self._last is not None and step >= self._last
-
-
-class Tally:
-  """The steps that processes have reached when one of them is asked to stop.
-
-  Args:
-    processes: the names or numbers of all.
-  """
-
-  def __init__(self, processes: Iterable[Hashable]):
-    self._missing, self._most = set(processes), -1
-    self._changing = threading.Lock()
-
-  def collect(self, process: Hashable, step: int = -1) -> int | None:
-    """Returns the last step, when all have said which they have reached.
-
-    A process that has ended has reached none.
-    """
-    with self._changing:
-      self._missing.discard(process)
-      self._most = max(self._most, step)
-      return None if self._missing else self._most + 1
-
-
 class Channel:
   """The connections of one process. The constructor waits for all processes.
 
@@ -111,6 +56,10 @@ class Channel:
   number. After `timeout` seconds, a process that is missing is a
   `ClusterError`, and one that does not answer counts as gone. Strangers do not
   have the token.
+
+  Attributes:
+    offer: what process 0 offers.
+    agreement: this process's part in the step after which all stop.
   """
 
   def __init__(
@@ -125,10 +74,11 @@ class Channel:
     self.offer = offer
     self._process, self._timeout = process, timeout
     self._leaving = threading.Event()
-    self._agreement = Agreement()
-    self._tally = Tally(range(agreed['processes']))
+    self.agreement, self._tally = Agreement(self._send), None
     self._reception = None
     if process == 0:
+      self._tally = Tally(range(agreed['processes']), self._tell_all)
+      self.agreement = Agreement(functools.partial(self._tally.hear, 0))
       self._reception = Reception(address, agreed, token)
       self._peers = self._reception.wait(timeout)
       self._send({'welcome': offer})
@@ -146,36 +96,10 @@ class Channel:
     # The other processes then end with the same exit code.
     signals.before_stop(self._stop)
 
-  def ask_to_stop(self) -> None:
-    """Asks all processes to stop after the same step; see `stops_after`."""
-    self._hear(self._process, {'stop': True})
-
-  def stops_after(self, step: int) -> bool:
-    """Returns whether to stop after this step; equal on all processes.
-
-    Call it after every step. It waits while the processes agree.
-    """
-    return self._agreement.stops_after(step)
-
-  def _hear(self, index: int, message: dict[str, Any]) -> None:
-    """Does what a message of process `index` about the last step asks for."""
-    agreement, is_first = self._agreement, self._process == 0
-    if 'stop' in message:
-      if not is_first and index == self._process:
-        self._send({'stop': True})  # Process 0 then asks all.
-      elif (reached := agreement.begin()) is not None:
-        if is_first:
-          self._send({'stop': True})
-          self._hear(0, {'reached': reached})
-        else:
-          self._send({'reached': reached})
-    elif 'reached' in message:
-      last = self._tally.collect(index, message['reached'])
-      if last is not None:
-        self._send({'last': last})
-        agreement.end(last)
-    elif 'last' in message:
-      agreement.end(message['last'])
+  def _tell_all(self, message: Message) -> None:
+    """Sends a message of the tally to all processes, and hears it here."""
+    self._send(message)
+    self.agreement.hear(message)
 
   def leave(self) -> None:
     """Reports success: this process may now end without ending the others.
@@ -210,7 +134,7 @@ class Channel:
       self._reception.close()
     self._send(_news(self._process, fate, code))
 
-  def _send(self, message: dict[str, Any], omitted: int | None = None) -> None:
+  def _send(self, message: Message, omitted: int | None = None) -> None:
     """Sends a message to all peers but one; it does not matter who is gone."""
     for index, link in self._peers.items():
       if index != omitted:
@@ -255,7 +179,10 @@ class Channel:
         return _news(index, GONE)
       if news.get('fate') in (LEFT, FAILED, GONE, STOPPED, SILENT):
         return _news(index, GONE) | news
-      self._hear(index, news)
+      if self._tally:
+        self._tally.hear(index, news)
+      else:
+        self.agreement.hear(news)
       silent = 0.0
     return _news(index, SILENT)
 

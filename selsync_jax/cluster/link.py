@@ -8,6 +8,7 @@ back. A message with a wrong signature is rejected before it is parsed. Messages
 are not secret.
 """
 
+from collections.abc import Mapping
 import hmac
 import json
 import secrets
@@ -54,7 +55,7 @@ class Link:
     ]
     self._key, self._others_key = keys if listens else keys[::-1]
 
-  def send(self, message: dict[str, Any]) -> None:
+  def send(self, message: Mapping[str, Any]) -> None:
     """Sends a message; several threads may do so at the same time."""
     self.send_text(json.dumps(message).encode())
 

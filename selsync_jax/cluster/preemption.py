@@ -8,24 +8,12 @@ of all processes each may signal a process that another one has signaled.
 import contextlib
 import signal
 import time
-from typing import Protocol, runtime_checkable
 
 from selsync_jax.cluster import children
 from selsync_jax.cluster import signals
+from selsync_jax.cluster.agreement import Agreement
 
 _SAME = 1.0  # Seconds in which signals are one request.
-
-
-@runtime_checkable
-class Stopping(Protocol):
-  """What lets the programs of a run stop after the same step."""
-
-  def ask_to_stop(self) -> None:
-    """Asks all programs to stop, or to go on without this one."""
-
-  def stops_after(self, step: int) -> bool:
-    """Returns whether to stop after this step; called after every one."""
-    ...
 
 
 class Preemption(contextlib.ExitStack):
@@ -39,14 +27,14 @@ class Preemption(contextlib.ExitStack):
   The end of the `launch` or `compare` that started this process is one, too.
 
   Args:
-    stopping: how several programs agree.
+    agreement: how several programs agree.
   """
 
-  def __init__(self, stopping: Stopping | None = None):
+  def __init__(self, agreement: Agreement | None = None):
     super().__init__()
     self._asked = self._handles = False
     self._since = 0.0  # When it was asked.
-    self._stopping = stopping
+    self._agreement = agreement or Agreement()
     self._handler = signals.Handler(self._ask)
 
   def _ask(self, number: int) -> None:
@@ -57,8 +45,7 @@ class Preemption(contextlib.ExitStack):
       reason = f'ended by a second signal; {signals.resumes()}'
       signals.stop(signals.STOPPED, reason)
     self._asked, self._since = True, time.monotonic()
-    if self._stopping:
-      self._stopping.ask_to_stop()
+    self._agreement.ask()
 
   def requested(self, step: int) -> bool:
     """Returns whether to stop after this step; equal in all programs.
@@ -70,6 +57,4 @@ class Preemption(contextlib.ExitStack):
       self._handles = True
     if not self._asked and children.is_orphaned():
       self._ask(signal.SIGTERM)
-    if self._stopping:
-      return self._stopping.stops_after(step)
-    return self._asked
+    return self._agreement.stops_after(step)

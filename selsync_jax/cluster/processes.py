@@ -28,6 +28,7 @@ from selsync_jax import config
 from selsync_jax.cluster import channel as channels
 from selsync_jax.cluster import link
 from selsync_jax.cluster import proxy
+from selsync_jax.cluster.agreement import Agreement
 from selsync_jax.cluster.channel import Channel
 from selsync_jax.cluster.preemption import Preemption
 
@@ -53,7 +54,7 @@ class Cluster:
   ):
     self.process, self.processes = process, processes
     self.channel = channel
-    self._preemption = Preemption(channel)
+    self._preemption = Preemption(channel and channel.agreement)
 
   def stops_after(self, step: int) -> bool:
     """Returns whether to stop after this step; equal in all processes.
@@ -67,7 +68,7 @@ class Cluster:
     return self._preemption.requested(step)
 
   def __enter__(self) -> 'Cluster':
-    """Makes this the cluster whose `channel` others find."""
+    """Makes this the cluster whose `agreement` others find."""
     _entered.append(self)
     return self
 
@@ -87,9 +88,10 @@ class Cluster:
     self.channel.fail(getattr(kind, 'code', 1))
 
 
-def channel() -> Channel | None:
-  """Returns the connections of the cluster whose context this is, if any."""
-  return _entered[-1].channel if _entered else None
+def agreement() -> Agreement:
+  """Returns the agreement of the processes whose context this is, if any."""
+  channel = _entered[-1].channel if _entered else None
+  return channel.agreement if channel else Agreement()
 
 
 def _may_follow_from_a_peer(error: BaseException | None) -> bool:

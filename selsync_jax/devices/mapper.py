@@ -17,7 +17,7 @@ from jax.sharding import Sharding
 import numpy as np
 
 from selsync_jax.cluster import processes
-from selsync_jax.cluster.preemption import Stopping
+from selsync_jax.cluster.agreement import Agreement
 from selsync_jax.config import ConfigError
 from selsync_jax.data.protocol import Batch
 from selsync_jax.data.protocol import Data
@@ -114,9 +114,9 @@ class Mapper(abc.ABC):
     return jax.process_count()
 
   @property
-  def stopping(self) -> Stopping | None:
-    """What lets the programs stop together; `None` if there is one."""
-    return processes.channel()
+  def agreement(self) -> Agreement:
+    """This program's part in the step after which all stop."""
+    return processes.agreement()
 
   def batches(
     self,

@@ -11,10 +11,10 @@ import threading
 import time
 from typing import Any
 
+from selsync_jax.cluster.agreement import Tally
 from selsync_jax.cluster.channel import FAILED
 from selsync_jax.cluster.channel import GONE
 from selsync_jax.cluster.channel import LEFT
-from selsync_jax.cluster.channel import Tally
 from selsync_jax.islands.control import BEAT
 from selsync_jax.islands.control import decode
 from selsync_jax.islands.control import Head
@@ -264,7 +264,8 @@ class Circle:
       else:
         self._ask_all_to_stop()
     elif 'reached' in head:
-      self._conclude(seat, head['reached'])
+      if self._tally:
+        self._tally.collect(seat.member.name, head['reached'])
     elif 'unreached' in head and head['generation'] == self.number:
       if not self._accused:  # Others may come to the same one later.
         self._accused = accused = set()
@@ -368,9 +369,8 @@ class Circle:
     """Asks again how far islands are that are about to stop, if they are."""
     last = [s.last for s in standings if s.last is not None]
     if last:
-      self._tally = Tally(())
+      self._tally = Tally((), self._send)
       self._tally.collect('', last[0] - 1)
-      self._send({'last': last[0]})
     elif any(s.reached is not None for s in standings):
       self._ask_all_to_stop()
 
@@ -378,15 +378,9 @@ class Circle:
     """Asks all to stop, unless they are asked already."""
     if self._tally or self.is_over:
       return
-    self._tally = Tally(each.member.name for each in self._seats)
-    self._send({'stop': True})
-
-  def _conclude(self, seat: Seat, reached: int = -1) -> None:
-    """Tells all the last step, once it is known; see `Tally`."""
-    if self._tally:
-      last = self._tally.collect(seat.member.name, reached)
-      if last is not None:
-        self._send({'last': last})
+    names = (each.member.name for each in self._seats)
+    self._tally = Tally(names, self._send)
+    self._tally.ask()
 
   def _leave(self, seat: Seat, finished: bool) -> None:
     """Expects no more of an island: all that begin to leave end well."""
@@ -415,7 +409,8 @@ class Circle:
         self._begin(rest)
       self._note('left' if fate == LEFT else 'ended', seat, fate)
       if not self.is_over:
-        self._conclude(seat)
+        if self._tally:
+          self._tally.collect(seat.member.name)
         self._admit_if_ready()
 
   def _drop(self, seat: Seat, fate: str, is_late: bool = False) -> None:

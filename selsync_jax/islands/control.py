@@ -16,7 +16,7 @@ import json
 import threading
 from typing import Any
 
-from selsync_jax.cluster.channel import Agreement
+from selsync_jax.cluster.agreement import Agreement
 from selsync_jax.cluster.channel import LEFT
 from selsync_jax.config import LostError
 from selsync_jax.config import RunError
@@ -96,6 +96,7 @@ class Control:
   Attributes:
     admits: whether some wait for `admit`. It may change while islands share
       anything, after the same share on all.
+    agreement: this island's part in the step after which all stop.
   """
 
   def __init__(
@@ -122,9 +123,7 @@ class Control:
     self._opened = threading.Event()
     self.admits = False
     self._ready = -1  # The admissions before the one that it waits for.
-    self._agreement, self._asks = Agreement(), False
-    self._reached: int | None = None
-    self._last: int | None = None
+    self.agreement = Agreement(self._send)
     self._open()
     self._listening, counting = (
       threading.Thread(target=work, daemon=True)
@@ -197,23 +196,6 @@ class Control:
     if len(whole) != size * count:
       raise RunError('the islands have come to different places')
     return [whole[i * size : (i + 1) * size] for i in range(count)]
-
-  def ask_to_stop(self) -> None:
-    """Asks to leave or, with too few others, all to stop: see `stops_after`."""
-    self._asks = True
-    self._send({'stop': True})
-
-  def stops_after(self, step: int) -> bool:
-    """Returns whether to stop after this step; equal on all islands.
-
-    Raises:
-      RunError: if an island has ended, or the meeting point.
-      Stopped: if this island has left, as it was asked to.
-    """
-    stops = self._agreement.stops_after(step)
-    if self._error:
-      raise self._error
-    return stops
 
   def check(self) -> None:
     """Raises what `share` would raise now."""
@@ -291,7 +273,7 @@ class Control:
       self._send(self._farewell)
     if standing and standing.admits and self._ready == standing.admissions:
       self._send({'ready': self._ready})
-    if self._asks and self._last is None:
+    if self.agreement.is_asked and self.agreement.last is None:
       self._send({'stop': True})
 
   def _standing(self) -> Standing | None:
@@ -307,8 +289,8 @@ class Control:
       admissions=now['admissions'],
       admits=self.admits or self._ready == now['admissions'],
       heard=list(self._heard.values()),
-      reached=self._reached,
-      last=self._last,
+      reached=self.agreement.reached,
+      last=self.agreement.last,
     )
 
   def _send(self, head: Head, body: bytes = b'') -> None:
@@ -329,7 +311,7 @@ class Control:
     with self._changed:
       self._error = self._error or error
       self._notify()
-    self._agreement.end(0)  # It waits no longer.
+    self.agreement.fail(self._error)
 
   def _listen(self) -> None:
     """Hears the meeting point, until this island leaves or ends."""
@@ -359,13 +341,7 @@ class Control:
     elif 'closes' in head:  # Only here: gRPC aborts if it is read meanwhile.
       with self._sending, contextlib.suppress(*ERRORS):
         self._writer.done_writing()
-    elif 'stop' in head:
-      if (reached := self._agreement.begin()) is not None:
-        self._reached = reached
-      self._send({'reached': self._reached})
-    elif 'last' in head:
-      self._last = head['last']
-      self._agreement.end(self._last)
+    self.agreement.hear(head)
     with self._changed:
       if 'shared' in head:
         share = Shared(tuple(head['shared']), head['admits'], body)
@@ -380,7 +356,7 @@ class Control:
     """Ends this island for what the meeting point says."""
     if head.get('finished'):
       self._end(FinishedError(line))
-    elif self._asks and (head.get('lost') or 'refused' in head):
+    elif self.agreement.is_asked and (head.get('lost') or 'refused' in head):
       # It has been let go, and has not heard it, or went without a word.
       self._end(Stopped(f'left after a signal; {line}'))
     else:

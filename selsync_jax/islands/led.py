@@ -18,13 +18,13 @@ from jax.experimental import multihost_utils
 import numpy as np
 
 from selsync_jax.cluster import processes
+from selsync_jax.cluster.agreement import Agreement
 from selsync_jax.config import LostError
 from selsync_jax.config import RunError
 from selsync_jax.config import Stopped
 from selsync_jax.islands import meeting
 from selsync_jax.islands.invitation import Invitation
 from selsync_jax.islands.invitation import reach
-from selsync_jax.islands.peers import Membership
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.peers import Regrouped
 from selsync_jax.islands.relay import Relay
@@ -45,7 +45,7 @@ class _View(NamedTuple):
   exchanged: bool
 
 
-class Led(Peers, Membership):
+class Led(Peers):
   """The islands that are there, seen from a process of one that has several.
 
   All processes of the island make the same calls.
@@ -65,7 +65,7 @@ class Led(Peers, Membership):
   ):
     self._outer: Any = None  # Only in the first process.
     self._relay: Relay | None = None  # In each other, if it has one.
-    self._asks = False
+    self.agreement = _LedAgreement(self)
     self._led(lambda: _await(invitation, timeout))
     try:
       if not processes.is_first():
@@ -84,11 +84,6 @@ class Led(Peers, Membership):
   def _stop_relay(self) -> None:
     if self._relay:
       self._relay.shutdown()
-
-  @property
-  def membership(self) -> Membership:
-    """How islands come and go."""
-    return self
 
   @property
   def names(self) -> Sequence[str]:
@@ -128,6 +123,11 @@ class Led(Peers, Membership):
     """Returns what `do` returns in the first process, as host arrays."""
     return self._led(lambda: jax.tree.map(np.asarray, do(self._outer)))
 
+  def tell(self, do: Callable[[Peers], None]) -> None:
+    """Calls `do(peers)` in the process that speaks for this island."""
+    if self._outer:
+      do(self._outer)
+
   def exchange(self, messages: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Exchanges the messages that the first process has."""
     return self._led(lambda: self._outer.exchange(messages))
@@ -164,39 +164,22 @@ class Led(Peers, Membership):
       self.late.settle()
     self._led(enter)
 
-  def ask_to_stop(self) -> None:
-    """Asks to leave or, with too few others, all to stop: see `stops_after`."""
-    self._asks = True  # A signal handler must not wait for other processes.
-    if self._outer:
-      self._outer.ask_to_stop()
-
-  def stops_after(self, step: int) -> bool:
-    """Returns whether to stop after this step; equal on all islands."""
-    ask = np.asarray(multihost_utils.process_allgather(np.array([self._asks])))
-    if self._outer and not self._asks and ask.any():
-      self.ask_to_stop()
-    return self._led(lambda: self._outer.stops_after(step))
-
   def reach(self, step: int) -> None:
     """Notes the last step that this island has taken."""
-    if self._outer:
-      self._outer.reach(step)
+    self.tell(lambda peers: peers.reach(step))
 
   def averaged(self) -> None:
     """Notes that an average has been applied."""
-    if self._outer:
-      self._outer.averaged()
+    self.tell(lambda peers: peers.averaged())
 
   def close(self, finished: bool = True) -> None:
     """Leaves, when all have fetched what this island has sent them."""
-    if self._outer:
-      self._outer.close(finished)
+    self.tell(lambda peers: peers.close(finished))
     self._stop_relay()
 
   def fail(self) -> None:
     """Leaves at once; the others hear that this island has failed."""
-    if self._outer:
-      self._outer.fail()
+    self.tell(lambda peers: peers.fail())
     self._stop_relay()
 
   def _led(self, do: Callable[[], Any]) -> Any:
@@ -228,6 +211,28 @@ class Led(Peers, Membership):
       outer.was_admitted,
       outer.admits,
       outer.exchanged,
+    )
+
+
+class _LedAgreement(Agreement):
+  """The part of an island whose processes may each be asked to stop."""
+
+  def __init__(self, peers: Led):
+    super().__init__()
+    self._peers = peers
+
+  def ask(self) -> None:
+    """Asks the other islands, as soon as the first process knows."""
+    self.is_asked = True  # A signal handler must not wait for other processes.
+    self._peers.tell(lambda peers: peers.agreement.ask())
+
+  def stops_after(self, step: int) -> bool:
+    """Returns whether to stop after this step; equal on all islands."""
+    asked = multihost_utils.process_allgather(np.array([self.is_asked]))
+    if np.any(asked) and not self.is_asked:
+      self.ask()
+    return bool(
+      self._peers.led(lambda peers: peers.agreement.stops_after(step))
     )
 
 

@@ -12,6 +12,7 @@ from jax.sharding import Sharding
 import numpy as np
 
 from selsync_jax.cluster import processes
+from selsync_jax.cluster.agreement import Agreement
 from selsync_jax.config import ConfigError
 from selsync_jax.data.leases import batch_of
 from selsync_jax.data.leases import Leases
@@ -29,7 +30,6 @@ from selsync_jax.devices.slices import Slices
 from selsync_jax.islands import resuming
 from selsync_jax.islands.behind import Behind
 from selsync_jax.islands.behind import steps_of_travel
-from selsync_jax.islands.peers import Membership
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.program import cut
 from selsync_jax.islands.program import Form
@@ -182,6 +182,7 @@ class IslandMapper(Mapper):
         elif not (synced or self.peers.slot in self.rounds.rest):
           self.watch.add(time.perf_counter() - began)
         self.rounds.add(state, members, averaged, arrived, shares, travel)
+        self.peers.reach(int(np.asarray(state.step)[0]))
       return state, metrics
 
     return call
@@ -205,9 +206,9 @@ class IslandMapper(Mapper):
     return self.workers
 
   @property
-  def stopping(self) -> Membership | None:
-    """What lets the islands agree on their last step, if they come and go."""
-    return self.peers.membership
+  def agreement(self) -> Agreement:
+    """This island's part in the step after which all stop."""
+    return self.peers.agreement
 
   @property
   def elastic(self) -> 'IslandMapper':
@@ -287,8 +288,7 @@ class IslandMapper(Mapper):
     """
     paths = {step: path for path in found if (step := int(path.name))}
     takers = {step: resuming.takers(path) for step, path in paths.items()}
-    if self.peers.membership:
-      self.peers.membership.enter()
+    self.peers.enter()
 
     def pack(step):
       return checkpoints.packed(paths[step]) if paths else b''
@@ -298,9 +298,7 @@ class IslandMapper(Mapper):
   @property
   def admits(self) -> bool:
     """Whether islands wait for `welcome`, to come or to leave, and may."""
-    membership = self.peers.membership
-    waits = membership is not None and membership.admits
-    return waits and self.leases.may_enter
+    return self.peers.admits and self.leases.may_enter
 
   def welcome(
     self, step: int, save: Callable[[], pathlib.Path], digest: bytes
@@ -318,8 +316,7 @@ class IslandMapper(Mapper):
       folder = save()  # In all processes.
       return checkpoints.packed(folder) if processes.is_first() else b''
 
-    assert self.peers.membership
-    self.peers.membership.admit()
+    self.peers.admit()
     self._begin({step: Takers(0)}, pack)
     self.digests(digest)
 

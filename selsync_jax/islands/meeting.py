@@ -218,7 +218,7 @@ def join(
 ) -> Peers:
   """Joins a run, and returns its islands when all have joined.
 
-  If they train already, it `prepares`; see `Membership`.
+  If they train already, it `prepares`; see `Peers`.
 
   Args:
     invitation: the meeting point's invitation.

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from selsync_jax.cluster.agreement import Agreement
 from selsync_jax.config import RunError
 from selsync_jax.config import Stopped
 from selsync_jax.islands.control import Control
@@ -30,7 +31,6 @@ from selsync_jax.islands.outbox import Key
 from selsync_jax.islands.outbox import Outbox
 from selsync_jax.islands.outbox import PATIENCE
 from selsync_jax.islands.outbox import PIECE
-from selsync_jax.islands.peers import Membership
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.peers import Regrouped
 from selsync_jax.islands.relay import call_over
@@ -83,7 +83,7 @@ class Members:
     self.slots, self.calls = generation['slots'], generation['calls']
 
 
-class FlightPeers(Peers, Membership):
+class FlightPeers(Peers):
   """Islands that serve and fetch messages.
 
   Args:
@@ -134,11 +134,6 @@ class FlightPeers(Peers, Membership):
     """The names of all islands of the run, in the order of the workers."""
     return self._members.slots
 
-  @property
-  def membership(self) -> Membership:
-    """How islands come and go."""
-    return self
-
   def channel(self, name: str) -> Peers:
     """Returns another channel, over connections of its own."""
     return FlightPeers(
@@ -178,6 +173,11 @@ class FlightPeers(Peers, Membership):
     """Goes among the others, if this island prepares, when they are ready."""
     while self.prepares:  # They may have ended and met again meanwhile.
       self._enter(self._control.ask_to_enter)
+
+  @property
+  def agreement(self) -> Agreement:
+    """This island's part in the step after which all stop."""
+    return self._control.agreement
 
   @property
   def admits(self) -> bool:
@@ -239,15 +239,6 @@ class FlightPeers(Peers, Membership):
       np.frombuffer(each, message.dtype).reshape(message.shape)
       for each in shared
     ]
-
-  def ask_to_stop(self) -> None:
-    """Asks to leave or, with too few others, all to stop: see `stops_after`."""
-    self._control.ask_to_stop()
-
-  def stops_after(self, step: int) -> bool:
-    """Returns whether to stop after this step; equal on all islands."""
-    self.reach(step)
-    return self._control.stops_after(step)
 
   def reach(self, step: int) -> None:
     """Notes the last step that this island has taken."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from selsync_jax.cluster.agreement import Agreement
 from selsync_jax.config import Stopped
 
 SMALL = 1 << 12
@@ -38,11 +39,6 @@ class Peers(abc.ABC):
   """
 
   late: 'Late | None' = None
-
-  @property
-  def membership(self) -> 'Membership | None':
-    """How islands come and go, if they do."""
-    return None
 
   @property
   @abc.abstractmethod
@@ -79,7 +75,29 @@ class Peers(abc.ABC):
     Then nothing is exchanged: a program gets zeros from its collectives, and
     runs every branch that has some.
     """
-    return self.membership is not None and self.membership.prepares
+    return False
+
+  @property
+  def was_admitted(self) -> bool:
+    """Whether others trained already, and have let this island in."""
+    return False
+
+  @property
+  def admits(self) -> bool:
+    """Whether some wait for `admit`, to come or to leave.
+
+    It becomes true within a call that all islands make, on all of them.
+    """
+    return False
+
+  @functools.cached_property
+  def agreement(self) -> Agreement:
+    """This island's part in the step after which all stop.
+
+    If enough others are left, an island that is asked to stop leaves alone:
+    then its next call raises `Stopped`.
+    """
+    return Agreement()
 
   @abc.abstractmethod
   def channel(self, name: str) -> 'Peers | None':
@@ -109,6 +127,23 @@ class Peers(abc.ABC):
         return result
       except Regrouped:
         self.regroup()
+
+  def enter(self) -> None:  # noqa: B027
+    """Goes among the others, if this island prepares, when they are ready.
+
+    Raises:
+      RunError: if the others have ended, and do not meet again.
+      FinishedError: if they have finished the run.
+    """
+
+  def admit(self) -> None:  # noqa: B027
+    """Goes on with those who come, and without those who leave.
+
+    All islands call it after the same step.
+
+    Raises:
+      Stopped: if this island leaves, as it was asked to.
+    """
 
   def meet(self) -> None:  # noqa: B027
     """Waits for the others, if some may go on without those that are late."""
@@ -195,58 +230,6 @@ class Late(abc.ABC):
   @abc.abstractmethod
   def settle(self) -> None:
     """Waits until nothing travels."""
-
-
-class Membership(abc.ABC):
-  """How an island comes among others, lets others in, and leaves."""
-
-  @property
-  @abc.abstractmethod
-  def prepares(self) -> bool:
-    """Whether this island has come late or again, and has not entered yet."""
-
-  @property
-  @abc.abstractmethod
-  def was_admitted(self) -> bool:
-    """Whether others trained already, and have let this island in."""
-
-  @abc.abstractmethod
-  def enter(self) -> None:
-    """Goes among the others, if this island prepares, when they are ready.
-
-    Raises:
-      RunError: if the others have ended, and do not meet again.
-      FinishedError: if they have finished the run.
-    """
-
-  @property
-  @abc.abstractmethod
-  def admits(self) -> bool:
-    """Whether some wait for `admit`, to come or to leave.
-
-    It becomes true within a call that all islands make, on all of them.
-    """
-
-  @abc.abstractmethod
-  def admit(self) -> None:
-    """Goes on with those who come, and without those who leave.
-
-    All islands call it after the same step.
-
-    Raises:
-      Stopped: if this island leaves, as it was asked to.
-    """
-
-  @abc.abstractmethod
-  def ask_to_stop(self) -> None:
-    """Asks to leave or, with too few others, all to stop: see `stops_after`."""
-
-  @abc.abstractmethod
-  def stops_after(self, step: int) -> bool:
-    """Returns whether to stop after this step; equal on all islands.
-
-    Call it after every step. It waits while the islands agree.
-    """
 
 
 def _folded(op: np.ufunc, messages: Sequence[np.ndarray]) -> np.ndarray:

@@ -65,7 +65,7 @@ def agree(
     for saved in found:
       having.setdefault(tuple(saved), []).append(i)
   given = {saved: there for saved, there in having.items() if not saved[1]}
-  if peers.membership and peers.membership.was_admitted and not given:
+  if peers.was_admitted and not given:
     raise RunError('those who let this island in have ended; start all again')
   usable = given or {
     saved: there

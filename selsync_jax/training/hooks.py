@@ -59,7 +59,7 @@ class Hooks(contextlib.ExitStack):
         progress = Progress(store.step, steps, plan.config.log.seconds)
         takers += [stack.enter_context(progress).show]
         takers += [self._not_finite.watch, *watches]
-      self._preemption = stack.enter_context(Preemption(plan.mapper.stopping))
+      self._preemption = stack.enter_context(Preemption(plan.mapper.agreement))
       fetch = plan.config.log.fetch_every
       gather = plan.mapper.gather
       self._fetcher = Fetcher(ledger, gather, fetch, takers)

@@ -12,6 +12,7 @@ import pytest
 
 from selsync_jax.cluster import channel as channels
 from selsync_jax.cluster import processes
+from selsync_jax.cluster.agreement import Agreement
 from selsync_jax.cluster.link import Link
 from selsync_jax.cluster.reception import ClusterError
 from selsync_jax.config import ConfigError
@@ -282,8 +283,8 @@ def test_processes_that_are_asked_to_stop_do_so_after_the_same_step(seed, meet):
     for step, pause in enumerate(pauses, 500):
       time.sleep(pause)
       if i in asked and step == 510:
-        channel.ask_to_stop()
-      if channel.stops_after(step):
+        channel.agreement.ask()
+      if channel.agreement.stops_after(step):
         return step
     return None
 
@@ -297,20 +298,24 @@ def test_a_process_that_waits_for_the_agreement_ends_with_its_peer(
   meet_peer, ends, capfd
 ):
   channel, peer = meet_peer(1, 0)
-  channel.ask_to_stop()
+  channel.agreement.ask()
   assert peer.receive() == {'stop': True}
-  threading.Thread(target=channel.stops_after, args=(7,), daemon=True).start()
+  threading.Thread(
+    target=channel.agreement.stops_after, args=(7,), daemon=True
+  ).start()
   peer.die()
   assert ends.get(timeout=30) == 1
   assert capfd.readouterr().err == f'process 0: process 1 is gone; {AGAIN}\n'
-  channel._agreement.end(7)  # The thread would have ended with its process.
+  channel.agreement.hear(
+    {'last': 7}
+  )  # The thread would have ended with its process.
 
 
 class Recorder:
   """A channel that only notes what it is asked to say."""
 
   def __init__(self):
-    self.said = []
+    self.said, self.agreement = [], Agreement()
 
   def leave(self):
     self.said.append('left')

@@ -54,11 +54,11 @@ def compiled(monkeypatch):
         assert came.wait(60)
       return super().share(message, **more)
 
-    def stops_after(self, step):
+    def reach(self, step):
       if self.index == DEAD and step == LAST and not died.is_set():
         died.set()
         raise Death
-      return super().stops_after(step)
+      super().reach(step)
 
   def listen(event, seconds, **about):
     del seconds

@@ -29,15 +29,15 @@ def test_one_that_leaves_hands_over_before_if_there_is_time(
 
   def train(peers, leaves):
     if leaves:
-      peers.membership.ask_to_stop()
+      peers.agreement.ask()
     for step in itertools.count(1):
-      if peers.membership.stops_after(step):
+      if peers.agreement.stops_after(step):
         return step
       peers.complete(lambda peers: peers.share(np.zeros(1)))
       time.sleep(0.01)
-      if handed_over and step % 100 == 0 and peers.membership.admits:
+      if handed_over and step % 100 == 0 and peers.admits:
         admitted.append((step, peers.size))
-        peers.membership.admit()
+        peers.admit()
         assert peers.size == 2
 
   admitted = []
@@ -50,7 +50,7 @@ def test_one_that_leaves_hands_over_before_if_there_is_time(
     with pytest.raises(Stopped, match=r'^left after a signal; the others go'):
       work[1].result(timeout=30)
     until(said, 'b has left')
-    islands[0].membership.ask_to_stop()  # Too few would be left.
+    islands[0].agreement.ask()  # Too few would be left.
     assert work[0].result() == work[2].result()
     assert admitted == [(100, 3)] * 3 * handed_over
     futures.wait(pool.submit(peers.close) for peers in islands)

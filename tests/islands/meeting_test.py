@@ -131,8 +131,8 @@ def test_all_stop_after_the_step_that_the_last_has_reached(point, pool):
   def train(peers, ahead):
     for step in itertools.count():
       if step == 20 and ahead:
-        peers.membership.ask_to_stop()
-      if peers.membership.stops_after(step):
+        peers.agreement.ask()
+      if peers.agreement.stops_after(step):
         return step
       time.sleep(0.001 if ahead else 0.01)
 
@@ -147,8 +147,8 @@ def test_one_that_is_asked_to_stop_leaves_if_enough_are_left(said, pool):
   def train(peers, is_asked):
     for step in itertools.count():
       if step == 20 and is_asked:
-        peers.membership.ask_to_stop()
-      if peers.membership.stops_after(step):
+        peers.agreement.ask()
+      if peers.agreement.stops_after(step):
         return step, peers.size
       peers.complete(lambda peers: peers.share(np.zeros(1)))
       time.sleep(0.001)
@@ -161,7 +161,7 @@ def test_one_that_is_asked_to_stop_leaves_if_enough_are_left(said, pool):
     islands[1].close()
     while islands[0].size == 3:
       time.sleep(0.01)
-    islands[2].membership.ask_to_stop()
+    islands[2].agreement.ask()
     (one, size), other = work[0].result(), work[2].result()
     assert other == (one, size) and one > 20 and size == 2
     futures.wait(pool.submit(peers.close) for peers in islands)
@@ -194,11 +194,11 @@ def test_one_that_comes_again_prepares_and_is_then_let_in(four, said, pool):
   futures.wait(pool.submit(peers.share, np.zeros(1)) for peers in islands)
   with pytest.raises(RunError, match='only prepares; it must enter first'):
     c.share(np.zeros(1))
-  assert not any(peers.membership.admits for peers in islands)
+  assert not any(peers.admits for peers in islands)
   late = pool.submit(enter, c)
   admit(islands, pool)
   late.result()
-  assert [p.membership.was_admitted for p in (*islands, c)] == [0, 0, 1]
+  assert [p.was_admitted for p in (*islands, c)] == [0, 0, 1]
   for peers in (*islands, c):
     assert peers.names == ('a', 'c', 'd') and [*peers.slots] == [*'abcd']
   assert c.slot == 2 and not c.prepares
@@ -364,7 +364,7 @@ def test_who_comes_when_the_others_end_meets_them_again(
   until(said, 'a has failed')
   again = [pool.submit(join, name) for name in 'acd']
   late = late or pool.submit(enter, b)
-  assert not late.result().membership.was_admitted
+  assert not late.result().was_admitted
   for peers in (late.result(), *(each.result() for each in again)):
     assert peers.names == tuple('abcd') and not peers.prepares
 

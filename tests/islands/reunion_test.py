@@ -225,8 +225,8 @@ def test_all_stop_after_one_step_though_the_meeting_point_dies(
   def train(peers):
     for step in itertools.count():
       if step == 20 + peers.index:
-        peers.membership.ask_to_stop()
-      if peers.membership.stops_after(step):
+        peers.agreement.ask()
+      if peers.agreement.stops_after(step):
         peers.close()
         return step
       time.sleep(0.01)
@@ -254,7 +254,7 @@ def test_one_that_was_let_go_as_the_meeting_point_died_has_left(
   monkeypatch.setattr(seat.Seat, 'send', send_but_this)
   with kept(minimum=2) as point:
     a, b, c = (each.result() for each in came(point, pool, *'abc'))
-    a.membership.ask_to_stop()
+    a.agreement.ask()
     assert let_go.wait(20)
   with kept(minimum=2, port=point.port):
     each = [pool.submit(names, peers) for peers in (a, b, c)]

@@ -69,7 +69,7 @@ def train(pool, islands):
   def step(peers):
     peers.exchange([np.zeros(LENGTH, np.float32)] * peers.size)
     peers.averaged()
-    peers.membership.stops_after(STEP + peers.index)
+    peers.reach(STEP + peers.index)
 
   futures.wait(pool.submit(step, peers) for peers in islands)
 
@@ -78,11 +78,11 @@ def admit(pool, islands, late):
   """Lets in one that has come again."""
 
   def step(peers):
-    while not peers.membership.admits:
+    while not peers.admits:
       peers.complete(lambda peers: peers.share(np.zeros(0)))
-    peers.membership.admit()
+    peers.admit()
 
-  entered = pool.submit(late.membership.enter)
+  entered = pool.submit(late.enter)
   futures.wait([entered, *(pool.submit(step, peers) for peers in islands)])
 
 

@@ -23,7 +23,7 @@ def until(said, line):
 
 def enter(peers):
   """Goes among the others; returns the islands."""
-  peers.membership.enter()
+  peers.enter()
   return peers
 
 
@@ -31,8 +31,8 @@ def admit(islands, pool):
   """Lets in whoever waits, after one of the next shares."""
 
   def step(peers):
-    while not peers.membership.admits:
+    while not peers.admits:
       peers.complete(lambda peers: peers.share(np.zeros(1)))
-    peers.membership.admit()
+    peers.admit()
 
   futures.wait(pool.submit(step, peers) for peers in islands)
