@@ -22,9 +22,7 @@ def train_all(
     if not is_enough(t)
   ]
   processes = pool.create_processes(jobs)
-  pool.run_all(
+  processes.run_all(
     quiet,
-    jobs,
-    processes,
     lambda trial: processes.run(trial, functools.partial(is_enough, trial)),
   )

@@ -172,8 +172,7 @@ def main(
   options = parse(arguments)
   from selsync_jax.commands import pool  # Imports NumPy, and rich.
 
-  processes = pool.create_processes(options.jobs)
-  _run(options, processes, run or processes.run)
+  _run(options, pool.create_processes(options.jobs), run)
 
 
 def compare(
@@ -226,8 +225,7 @@ def compare(
   )
   from selsync_jax.commands import pool  # Imports NumPy, and rich.
 
-  processes = pool.Processes(jobs)
-  return _run(options, processes, processes.run)
+  return _run(options, pool.Processes(jobs))
 
 
 def comparison(folder: str | pathlib.Path) -> list[dict[str, Any]]:
@@ -260,14 +258,13 @@ def comparison(folder: str | pathlib.Path) -> list[dict[str, Any]]:
 def _run(
   options: argparse.Namespace,
   processes: 'Processes',
-  run: Callable[['Trial'], None],
+  run: Callable[['Trial'], None] | None = None,
 ) -> 'Comparison':
   """Runs the trials, writes and shows the comparison, and returns it."""
-  from selsync_jax.commands import pool
   from selsync_jax.runs import workdir  # Imports JAX.
 
   with workdir.claimed(options.out, '--out'):
-    pool.run_all(options.trials, options.jobs, processes, run)
+    processes.run_all(options.trials, run)
   from selsync_jax.report import comparison as report  # Imports matplotlib.
   from selsync_jax.report import comparison_table
 

@@ -6,6 +6,7 @@ It needs only one device.
 """
 
 from collections.abc import Sequence
+import pathlib
 
 from selsync_jax.commands import config_file
 from selsync_jax.commands import export
@@ -24,15 +25,16 @@ def main(arguments: Sequence[str]) -> None:
     "Score though the data or the model's code have changed since the run."
   )
   line.switch('accept_changes', about)
-  options = export.parse(line, arguments)
+  options = line.parse(arguments)
+  workdir = pathlib.Path(*options.positional)
   if options.config:
     config_file.load(options.config, ())
-  export.start_jax(options.workdir)
+  export.start_jax(workdir)
   from selsync_jax.report import facts
   from selsync_jax.training import evaluation
 
   step, scores = evaluation.evaluate(
-    options.workdir, options.step, options.split, options.accept_changes
+    workdir, options.step, options.split, options.accept_changes
   )
-  print(f'{options.workdir}, step {step}')
+  print(f'{workdir}, step {step}')
   facts.show(scores)

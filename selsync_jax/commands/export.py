@@ -5,7 +5,6 @@ The suffix chooses the format: safetensors, NumPy's .npz or an orbax folder.
   selsync export runs/digits-selsync --step=best --out=digits.safetensors
 """
 
-import argparse
 from collections.abc import Sequence
 import pathlib
 
@@ -28,17 +27,6 @@ def command_line(command: str) -> flags.CommandLine:
   return line
 
 
-def parse(
-  line: flags.CommandLine, arguments: Sequence[str]
-) -> argparse.Namespace:
-  """Returns the flags by name, and the positional argument as `workdir`."""
-  options = line.parse(arguments)
-  if len(options.positional) != 1:
-    raise ConfigError(f'needs one WORKDIR, got {len(options.positional)}')
-  options.workdir = pathlib.Path(options.positional[0])
-  return options
-
-
 def start_jax(workdir: pathlib.Path, devices: int = 0) -> None:
   """Starts JAX, on the CPU if the run's config asks for it, else anywhere.
 
@@ -58,11 +46,12 @@ def main(arguments: Sequence[str]) -> None:
   line = command_line('export')
   about = 'FILE.safetensors, FILE.npz, or a new folder for orbax.'
   line.flag('out', about, flags.folder)
-  options = parse(line, arguments)
+  options = line.parse(arguments)
   if options.out is None:
     raise ConfigError('--out=FILE is missing')
-  start_jax(options.workdir)
+  workdir = pathlib.Path(*options.positional)
+  start_jax(workdir)
   from selsync_jax.runs import export
 
-  step = export.export(options.workdir, options.out, options.step)
+  step = export.export(workdir, options.out, options.step)
   print(f'{options.out}: the weights of step {step}')

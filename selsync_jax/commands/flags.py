@@ -38,8 +38,9 @@ class _Help(argparse.HelpFormatter):
 class CommandLine(argparse.ArgumentParser):
   """The flags and positional arguments of one command.
 
-  `positional` names its positional arguments in the usage, and `config` is the
-  default of its flag `--config`; a command has them unless they are empty.
+  `positional` names its positional arguments in the usage: exactly one if it is
+  one word. `config` is the default of its flag `--config`. A command has them
+  unless they are empty.
   """
 
   def __init__(self, command: str, positional: str = '', config: str = ''):
@@ -123,6 +124,8 @@ class CommandLine(argparse.ArgumentParser):
         raise ConfigError(self._unknown(argument))
       if not self._positional:
         raise ConfigError(f'{argument!r} is not a flag')
+    if self._positional.isalpha() and len(rest) != 1:
+      raise ConfigError(f'needs one {self._positional}, got {len(rest)}')
     if self._has_config and sys.stdout.isatty():
       print('starting')  # The import of JAX takes a while.
     options.fields, options.positional = fields, rest

@@ -37,9 +37,14 @@ class TrialFailed(RunError):
 
 
 class Processes(contextlib.AbstractContextManager[Any]):
-  """The processes that run trials; an error in the context ends them."""
+  """The processes that run trials; an error in the context ends them.
+
+  Args:
+    jobs: the number of trials at a time.
+  """
 
   def __init__(self, jobs: int):
+    self._jobs = jobs
     self._environment = {
       # By default each process reserves three quarters of a GPU's memory.
       'XLA_PYTHON_CLIENT_MEM_FRACTION': f'{0.75 / jobs:.3f}',
@@ -122,6 +127,70 @@ class Processes(contextlib.AbstractContextManager[Any]):
     own = opening.late_imports(data.name, data.backend)
     return Forks([*_MODULES, *own], self._environment, log)
 
+  def run_all(
+    self, trials: Sequence[Trial], run: Callable[[Trial], None] | None = None
+  ) -> None:
+    """Calls `run` with each trial that is not finished; see `run_each`.
+
+    Runs that other code has trained are moved aside first.
+    """
+    for trial in trials:
+      if changes := trial.changes:
+        workdir.wait(trial.workdir)
+        aside = files.move_aside(trial.workdir, trial.workdir)
+        print(
+          f'{trial.workdir}: {"; ".join(changes)}; it is trained again, and '
+          f'the old run is in {aside}'
+        )
+    shares = [trial.share_done for trial in trials]
+    queue = ((i, t) for i, t in enumerate(trials) if not t.is_done)
+    self.run_each(queue, shares, run or self.run)
+
+  def run_each(
+    self,
+    queue: Iterator[tuple[int, Trial]],
+    shares: list[float],
+    run: Callable[[Trial], None],
+  ) -> None:
+    """Calls `run` with each trial of a queue, in as many threads as jobs.
+
+    The queue yields a trial and its index in `shares`, the share of every trial
+    that is done; the next one is taken when a thread is free. The processes end
+    if a trial fails. A bar, or a line for each trial, shows the running trials
+    and an estimate of the remaining time.
+    """
+    count = len(shares)
+    running: dict[futures.Future[None], tuple[int, Trial]] = {}
+    with (
+      futures.ThreadPoolExecutor(self._jobs) as threads,
+      self,
+      progress.Bar(count, sum(shares)) as bar,
+    ):
+      while True:
+        while len(running) < self._jobs and (found := next(queue, None)):
+          index, trial = found
+          if bar.disable:
+            parts = [f'{index + 1}/{count}', bar.time_left, str(trial.workdir)]
+            print(*filter(None, parts), sep='  ', flush=True)
+          running[threads.submit(run, trial)] = found
+        if not running:
+          return
+        ended, _ = futures.wait(running, _REFRESH, futures.FIRST_COMPLETED)
+        for index, trial in running.values():
+          shares[index] = trial.share_done
+        for future in ended:
+          index, trial = running.pop(future)
+          shares[index] = 1.0
+          future.result()
+          if changes := trial.changes:  # Since this process has read the code.
+            raise RunError(
+              f'{trial.workdir}: {"; ".join(changes)}, while runs were '
+              'trained; repeat the command to retrain the runs that used the '
+              'old code'
+            )
+        names = [f'{i + 1}/{count} {t.workdir}' for i, t in running.values()]
+        bar.draw(sum(shares), names)
+
 
 def create_processes(jobs: int) -> Processes:
   """Returns processes that end before this one when a signal stops it."""
@@ -144,72 +213,3 @@ def _wait(forks: Forks, is_enough: Callable[[], bool]) -> int:
         pass
       return 0
   return status
-
-
-def run_all(
-  trials: Sequence[Trial],
-  jobs: int,
-  processes: Processes,
-  run: Callable[[Trial], None],
-) -> None:
-  """Calls `run` with each trial that is not finished; see `run_each`.
-
-  Runs that other code has trained are moved aside first.
-  """
-  for trial in trials:
-    if changes := trial.changes:
-      workdir.wait(trial.workdir)
-      aside = files.move_aside(trial.workdir, trial.workdir)
-      print(
-        f'{trial.workdir}: {"; ".join(changes)}; it is trained again, and the '
-        f'old run is in {aside}'
-      )
-  shares = [trial.share_done for trial in trials]
-  queue = ((i, t) for i, t in enumerate(trials) if not t.is_done)
-  run_each(queue, shares, jobs, processes, run)
-
-
-def run_each(
-  queue: Iterator[tuple[int, Trial]],
-  shares: list[float],
-  jobs: int,
-  processes: Processes,
-  run: Callable[[Trial], None],
-) -> None:
-  """Calls `run` with each trial of a queue, in `jobs` threads.
-
-  The queue yields a trial and its index in `shares`, the share of every trial
-  that is done; the next one is taken when a thread is free. The processes end
-  if a trial fails. A bar, or a line for each trial, shows the running trials
-  and an estimate of the remaining time.
-  """
-  count = len(shares)
-  running: dict[futures.Future[None], tuple[int, Trial]] = {}
-  with (
-    futures.ThreadPoolExecutor(jobs) as threads,
-    processes,
-    progress.Bar(count, sum(shares)) as bar,
-  ):
-    while True:
-      while len(running) < jobs and (found := next(queue, None)):
-        index, trial = found
-        if bar.disable:
-          parts = [f'{index + 1}/{count}', bar.time_left, str(trial.workdir)]
-          print(*filter(None, parts), sep='  ', flush=True)
-        running[threads.submit(run, trial)] = found
-      if not running:
-        return
-      ended, _ = futures.wait(running, _REFRESH, futures.FIRST_COMPLETED)
-      for index, trial in running.values():
-        shares[index] = trial.share_done
-      for future in ended:
-        index, trial = running.pop(future)
-        shares[index] = 1.0
-        future.result()
-        if changes := trial.changes:  # Since this process has read the code.
-          raise RunError(
-            f'{trial.workdir}: {"; ".join(changes)}, while runs were trained; '
-            'repeat the command to retrain the runs that used the old code'
-          )
-      names = [f'{i + 1}/{count} {t.workdir}' for i, t in running.values()]
-      bar.draw(sum(shares), names)

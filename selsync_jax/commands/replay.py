@@ -13,7 +13,6 @@ import pathlib
 from selsync_jax.commands import config_file
 from selsync_jax.commands import export
 from selsync_jax.commands import flags
-from selsync_jax.config import ConfigError
 from selsync_jax.fields import completed
 
 
@@ -23,9 +22,7 @@ def main(arguments: Sequence[str]) -> None:
   about = 'The config file of the run, if it registers its model or data.'
   line.flag('config', about)
   options = line.parse(arguments)
-  if len(options.positional) != 1:
-    raise ConfigError(f'needs one FOLDER, got {len(options.positional)}')
-  folder = pathlib.Path(options.positional[0])
+  folder = pathlib.Path(*options.positional)
   if options.config:
     config_file.load(options.config, ())
   if workdirs := [path.parent for path in folder.glob('*/config.json')]:

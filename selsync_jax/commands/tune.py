@@ -15,7 +15,7 @@ import itertools
 import math
 import pathlib
 import shlex
-from typing import NamedTuple, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from selsync_jax.commands import compare
 from selsync_jax.commands import config_file
@@ -153,34 +153,24 @@ def main(
   from selsync_jax.runs import workdir
 
   processes = pool.create_processes(options.jobs)
-  runner = _Runner(options.jobs, processes, run or processes.run)
   with workdir.claimed(options.candidates.out, '--out'):
-    _tune(options, runner)
+    _tune(options, processes, run or processes.run)
 
 
-class _Runner(NamedTuple):
-  """What runs trials."""
-
-  jobs: int
-  processes: 'Processes'
-  run: Callable[..., None]
-
-  def finish(self, trials: Sequence['Trial']) -> None:
-    """Runs trials to their ends."""
-    from selsync_jax.commands import pool
-
-    pool.run_all(trials, self.jobs, self.processes, self.run)
-
-
-def _tune(options: argparse.Namespace, runner: _Runner) -> None:
+def _tune(
+  options: argparse.Namespace, processes: 'Processes', run: Callable[..., None]
+) -> None:
   """Prepares, tries, and finishes."""
   from selsync_jax.commands import goals
+
+  def train(trials):
+    processes.run_all(trials, run)
 
   candidates = options.candidates
   _refuse_other_code(options)
   (reference,) = candidates.trials(BSP, {}, 1, candidates.seed)
   _begin(1, 'BSP with the fields of the config, and the time of a step')
-  runner.finish([reference])
+  train([reference])
   if not reference.is_done:
     raise RunError(
       f'{reference.workdir}: BSP diverged with the fields of the config; '
@@ -193,8 +183,8 @@ def _tune(options: argparse.Namespace, runner: _Runner) -> None:
   )
   print('\n'.join(_plan(options, reference, bsp, ours)), flush=True)
   _begin(2, 'trials of BSP, then of the methods')
-  _try(options.trials, [bsp, ours], goal.curves, runner)
-  _finish(options, goal, bsp, ours, runner)
+  _try(options.trials, [bsp, ours], goal.curves, processes, run)
+  _finish(options, goal, bsp, ours, train)
 
 
 def _refuse_other_code(options: argparse.Namespace) -> None:
@@ -292,7 +282,11 @@ def _search(
 
 
 def _try(
-  count: int, searches: Sequence['Search'], curves: 'Curves', runner: _Runner
+  count: int,
+  searches: Sequence['Search'],
+  curves: 'Curves',
+  processes: 'Processes',
+  run: Callable[..., None],
 ) -> None:
   """Runs `count` trials of each search, one search after the other."""
   from selsync_jax.commands import pool
@@ -309,12 +303,12 @@ def _try(
         # One that was interrupted is above `count`, if that is a lower one now.
         yield min(next(indices), total - 1), asked.run
 
-  def run(trial):
+  def run_judged(trial):
     search, asked = begun.pop(trial.workdir)
     judge = search.judge(asked, curves.of(trial))
     if not judge() and not trial.is_done:
       try:
-        runner.run(trial, judge)
+        run(trial, judge)
       except pool.TrialFailed as error:
         is_mistake = error.code == ConfigError.code
         if not (is_mistake and choices.is_named(error.reason)):
@@ -329,7 +323,7 @@ def _try(
       return
     shares = [1.0] * done + [0.0] * (total - done)
     trials = itertools.chain([first], trials)
-    pool.run_each(trials, shares, runner.jobs, runner.processes, run)
+    processes.run_each(trials, shares, run_judged)
 
 
 def _finish(
@@ -337,7 +331,7 @@ def _finish(
   goal: 'SearchGoal',
   bsp: 'Search',
   ours: 'Search',
-  runner: _Runner,
+  train: Callable[[Sequence['Trial']], None],
 ) -> None:
   """Trains the best ones again with new seeds, and writes the results."""
   from selsync_jax.report import facts
@@ -349,7 +343,7 @@ def _finish(
   results.sort(key=lambda result: goal.objective.rank(result.value))
   if results[0].value is None:
     raise RunError(f'{candidates.out}: no trial has a value of {goal.words}')
-  best, tuned = _choose(options, goal, found, of_bsp, runner)
+  best, tuned = _choose(options, goal, found, of_bsp, train)
   chosen = {
     'recipe': (best.method, best.fields),
     'tuned BSP': (tuned.method, tuned.fields),
@@ -361,7 +355,7 @@ def _finish(
   }
   runs = {trial.workdir: trial for each in again.values() for trial in each}
   _begin(4, 'the recipe, tuned BSP, and the config with new seeds')
-  runner.finish(list(runs.values()))
+  train(list(runs.values()))
   finals = []
   for name, trials in again.items():
     seeds = [goal.result(*chosen[name], trial) for trial in trials]
@@ -396,7 +390,7 @@ def _choose(
   goal: 'SearchGoal',
   found: Sequence['Result'],
   of_bsp: Sequence['Result'],
-  runner: _Runner,
+  train: Callable[[Sequence['Trial']], None],
 ) -> tuple['Result', 'Result']:
   """Returns the best result of all, and that of BSP, by other seeds.
 
@@ -408,7 +402,7 @@ def _choose(
     goal: what values are of.
     found: the results of the methods, the best first.
     of_bsp: those of BSP.
-    runner: what trains the finalists.
+    train: a function that trains the finalists.
   """
   candidates, seeds = options.candidates, options.seeds
   groups = [
@@ -425,7 +419,7 @@ def _choose(
     if each.value is not None
   }
   _begin(3, 'the best trials with other seeds, which choose one')
-  runner.finish([trial for each in again.values() for trial in each])
+  train([trial for each in again.values() for trial in each])
 
   def rank(result):
     trials = again.get(result.run.workdir, ())

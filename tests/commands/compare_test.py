@@ -544,7 +544,7 @@ def test_a_method_that_was_edited_is_trained_again_and_no_other(
     flags = [f'--config={file}', '--methods=fast,slow', '--seeds=1']
     with own_code.forgotten():
       trials = command.parse([*flags, f'--out={out}']).trials
-      pool.run_all(trials, 1, pool.Processes(1), run)
+      pool.Processes(1).run_all(trials, run)
 
   write(2)
   run_all()

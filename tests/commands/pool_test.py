@@ -121,7 +121,7 @@ def test_after_a_signal_no_trial_begins_and_the_comparison_is_resumable(
   processes = pool.Processes(1)
   assert not processes.signal(signal.SIGINT)
   with pytest.raises(pool.TrialFailed) as error:
-    pool.run_all([trial], 1, processes, processes.run)
+    processes.run_all([trial])
   assert error.value.code == signals.RESUMABLE
   assert str(error.value) == (
     f'{trial.workdir}: stopped by a signal; the same command resumes the runs'
@@ -202,7 +202,7 @@ def test_jobs_run_at_a_time_and_one_that_fails_ends_the_others(tmp_path):
     processes.run(trial)
 
   with pool.Processes(2) as processes, pytest.raises(pool.TrialFailed) as error:
-    pool.run_all(queue, 2, processes, run)
+    processes.run_all(queue, run)
   assert error.value.code == 2
   assert str(error.value) == (
     f'{bad.workdir}: train: config.workers=0: must be in [1, 4096]'
