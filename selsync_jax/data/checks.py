@@ -41,8 +41,8 @@ def folder(field: str, name: str) -> pathlib.Path:
 
 
 def checked(
-  name: str, given: arrays.Examples, num_classes: int
-) -> arrays.Examples:
+  name: str, given: protocol.Examples, num_classes: int
+) -> protocol.Examples:
   """Returns arrays of JAX's types; checks their lengths, and their labels."""
   checked = {key: _narrow(name, key, array) for key, array in given.items()}
   lengths = {len(array) if array.ndim else 0 for array in checked.values()}
@@ -85,7 +85,7 @@ def _narrow(split: str, name: str, array: Any) -> np.ndarray:
   return array
 
 
-def check_alike(name: str, split: arrays.Examples, train: str) -> None:
+def check_alike(name: str, split: protocol.Examples, train: str) -> None:
   """Raises `ValueError` unless the arrays have the forms of `train`."""
   if (form := arrays.forms(split)) != train:
     raise ValueError(
@@ -94,10 +94,10 @@ def check_alike(name: str, split: arrays.Examples, train: str) -> None:
 
 
 def transforms(
-  transform: arrays.Transform,
-  augment: arrays.KeyedTransform | None,
+  transform: protocol.Transform,
+  augment: protocol.KeyedTransform | None,
   num_classes: int,
-) -> tuple[arrays.Transform, arrays.KeyedTransform | None]:
+) -> tuple[protocol.Transform, protocol.KeyedTransform | None]:
   """Returns `transform` and `train` of a data set from a user's functions."""
   if transform is not protocol.unchanged:
     transform = _checking('transform', transform, num_classes)
@@ -109,11 +109,11 @@ def transforms(
 
 def _checking(
   name: str, function: Callable[..., Any], num_classes: int
-) -> Callable[..., arrays.Examples]:
+) -> Callable[..., protocol.Examples]:
   """Returns a user's function, whose batches must be alike, and as given."""
   first = ''
 
-  def call(examples: arrays.Examples, *key: Any) -> arrays.Examples:
+  def call(examples: protocol.Examples, *key: Any) -> protocol.Examples:
     nonlocal first
     given, batch = arrays.count(examples), function(examples, *key)
     if not isinstance(batch, Mapping):

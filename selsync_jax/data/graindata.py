@@ -25,8 +25,8 @@ def from_grain(
   num_classes: int,
   columns: Mapping[str, str] | None = None,
   labels: Any = None,
-  transform: arrays.Transform = protocol.unchanged,
-  augment: arrays.KeyedTransform | None = None,
+  transform: protocol.Transform = protocol.unchanged,
+  augment: protocol.KeyedTransform | None = None,
   read_options: Any = None,
   multiprocessing_options: Any = None,
   prepare: protocol.Prepare = protocol.unchanged,
@@ -112,9 +112,9 @@ class Split(NamedTuple):
   name: str
   source: Any  # A `grain.MapDataset` of single examples.
   columns: Mapping[str, str]  # The elements' own names; empty for all of them.
-  check: Callable[[str, arrays.Examples], arrays.Examples]
+  check: Callable[[str, protocol.Examples], protocol.Examples]
 
-  def rows(self, index: np.ndarray) -> arrays.Examples:
+  def rows(self, index: np.ndarray) -> protocol.Examples:
     """Returns the elements with some indices."""
     elements = [self._element(i) for i in index.tolist()]
     stacked = {}
@@ -145,12 +145,13 @@ class GrainDataset(arrays.IndexedDataset):
   read_options: Any  # A `grain.ReadOptions`.
   multiprocessing_options: Any  # A `grain.MultiprocessingOptions`.
 
+  @property
   def labels(self):
-    """See `IndexedDataset`."""
+    """See `Dataset`."""
     return self.train_labels
 
   def size(self, split):
-    """See `IndexedDataset`."""
+    """See `Dataset`."""
     return len(self.splits[split].source)
 
   def rows(self, split, index):

@@ -1,7 +1,6 @@
 """Opens the data set that a config names."""
 
-from collections.abc import Generator, Mapping
-import contextlib
+from collections.abc import Mapping
 import dataclasses
 import importlib
 import importlib.util
@@ -9,29 +8,18 @@ from typing import Any, NamedTuple
 
 from selsync_jax import config
 from selsync_jax.data import checks
-from selsync_jax.data.arrays import TfdsSource
+from selsync_jax.data.arrays import ArrayDataset
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.injection import make_injection
 from selsync_jax.data.own import open_own
 from selsync_jax.data.partitions import divided
 from selsync_jax.data.partitions import PARTITIONS
 from selsync_jax.data.protocol import Data
-from selsync_jax.data.protocol import OpenDataset
+from selsync_jax.data.protocol import Dataset
 from selsync_jax.data.sources import BY_NUMPY
+from selsync_jax.data.sources import BY_TFDS
 from selsync_jax.data.sources import DATASETS
 from selsync_jax.data.sources import LATE_IMPORTS
-
-
-@contextlib.contextmanager
-def _tensorflow() -> Generator[None]:
-  """Converts the error of a library that is not installed."""
-  try:
-    yield
-  except ModuleNotFoundError as error:
-    raise config.ConfigError(
-      f"config.data.backend='tf': {error}; install it, or use 'numpy'"
-    ) from error
-
 
 # The modules whose `read` is a `Read`. TensorFlow takes seconds to import.
 BACKENDS = {
@@ -77,33 +65,30 @@ def open_data(bound: BoundData, **run: int) -> Data:
   return assign(open_dataset(bound), bound, **run)
 
 
-def open_dataset(bound: BoundData) -> OpenDataset:
+def open_dataset(bound: BoundData) -> Dataset:
   """Opens a data set, which can be assigned to any number of workers."""
   name = bound.name
   if DATASETS.is_own(name):
     return open_own(name, bound.dataset)
   backend = read_by(bound.backend)
-  if name in BY_NUMPY:
-    dataset = bound.dataset()
-  elif backend == 'tf':
-    with _tensorflow():
-      dataset = bound.dataset()
-  else:
+  if backend == 'numpy' and name in BY_TFDS:
     names = ', '.join(BY_NUMPY)
     line = f'without TensorFlow there are {names}; {name!r} needs it'
     if bound.backend == 'numpy':
       line = f"backend='numpy' reads {names}; {name!r} needs backend='tf'"
     raise config.ConfigError(f'config.data: {line}')
-  if isinstance(dataset, TfdsSource):
-    with _tensorflow():
-      from selsync_jax.data.tfdata import prepared
-
-      return prepared.open_source(dataset, bound.directory)
-  if dataset.only_tf and backend == 'numpy':
-    raise config.ConfigError(f'config.data: {dataset.only_tf}')
-  with _tensorflow():
+  try:
     module = importlib.import_module(BACKENDS[backend])
-  return dataclasses.replace(dataset, read=module.read)
+    dataset = bound.dataset(directory=bound.directory, backend=backend)
+  except ModuleNotFoundError as error:
+    if backend == 'numpy':
+      raise
+    raise config.ConfigError(
+      f"config.data.backend='tf': {error}; install it, or use 'numpy'"
+    ) from error
+  if isinstance(dataset, ArrayDataset):
+    return dataclasses.replace(dataset, read=module.read)
+  return dataset
 
 
 def read_by(name: str) -> str:
@@ -122,7 +107,7 @@ def late_imports(name: str, backend: str) -> list[str]:
 
 
 def assign(
-  dataset: OpenDataset,
+  dataset: Dataset,
   bound: BoundData,
   workers: int,
   batch_size: int,
@@ -132,27 +117,26 @@ def assign(
 
   The seed is that of the partition, of shuffles and of draws.
   """
-  info = dataset.info
   with config.config_errors('data.injection'):
     injection = make_injection(
       workers=workers, batch_size=batch_size, **bound.injection
     )
-    if injection and info.bytes_per_example is None:
+    if injection and dataset.bytes_per_example is None:
       raise ValueError(
-        f'examples of {info.name} stay on disk, so they cannot be injected'
+        f'examples of {dataset.name} stay on disk, so they cannot be injected'
       )
   with config.config_errors('data.partition'):
     partition = divided(
       bound.partition,
-      info.sizes['train'],
+      dataset.sizes['train'],
       workers,
       injection.own if injection else batch_size,
       seed,
-      labels=info.labels,
-      contiguous=info.order.contiguous,
+      labels=dataset.labels,
+      contiguous=dataset.order.contiguous,
     )
   return dataset.assigned(
-    Assignment(partition, info.order, injection, batch_size, seed)
+    Assignment(partition, dataset.order, injection, batch_size, seed)
   )
 
 

@@ -55,13 +55,13 @@ def open_own(name: str, make: Callable[[], Any]) -> arrays.IndexedDataset:
 
 def from_arrays(
   *,
-  train: arrays.Examples,
-  validation: arrays.Examples,
-  test: arrays.Examples,
+  train: protocol.Examples,
+  validation: protocol.Examples,
+  test: protocol.Examples,
   task: str,
   num_classes: int,
-  transform: arrays.Transform = protocol.unchanged,
-  augment: arrays.KeyedTransform | None = None,
+  transform: protocol.Transform = protocol.unchanged,
+  augment: protocol.KeyedTransform | None = None,
   prepare: protocol.Prepare = protocol.unchanged,
 ) -> arrays.ArrayDataset:
   """Returns a data set of NumPy arrays.
@@ -142,7 +142,7 @@ def from_tfds(
   builder = prepared.open_builder(name, splits['train'], data_dir)
 
   def read(split):
-    return prepared.read_all(prepared.streamed.rows(builder, splits[split]))
+    return prepared.read_all(prepared.rows(builder, splits[split]))
 
   return _from_splits(read, options, columns)
 
@@ -168,7 +168,7 @@ def from_huggingface(
   datasets = checks.library('datasets', 'huggingface')
   if not isinstance(source, Mapping):
     source = datasets.load_from_disk(os.fspath(source))
-  if missing := [split for split in arrays.SPLITS if split not in source]:
+  if missing := [split for split in protocol.SPLITS if split not in source]:
     raise ValueError(f'it has no {", ".join(missing)}, but {", ".join(source)}')
 
   def read(split):
@@ -183,13 +183,13 @@ def from_huggingface(
 
 
 def _from_splits(
-  read: Callable[[str], arrays.Examples],
+  read: Callable[[str], protocol.Examples],
   options: Mapping[str, Any],
   columns: Mapping[str, str] | None = None,
 ) -> arrays.ArrayDataset:
   """Returns a data set of the arrays that `read` returns for each split."""
   splits: dict[str, Any] = {}
-  for split in arrays.SPLITS:
+  for split in protocol.SPLITS:
     every = read(split)
     names = columns or {name: name for name in every}
     splits[split] = {name: every[names[name]] for name in names}

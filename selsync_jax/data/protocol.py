@@ -4,14 +4,19 @@ import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any
 
 from jaxtyping import Int64, Integer
 import numpy as np
 
+from selsync_jax.config import config_errors
+from selsync_jax.config import RunError
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.ids import Check
 from selsync_jax.data.order import Order
+
+Examples = Mapping[str, np.ndarray]
+"""Arrays with a leading axis of examples, by name."""
 
 Batch = dict[str, np.ndarray]
 """Arrays [local workers, batch size, ...], by name.
@@ -20,11 +25,19 @@ One of them is `mask`, bool: whether the slot holds an example. The other slots
 repeat an example, so that a model computes finite values for them.
 """
 
+Transform = Callable[[Any], Any]
+"""`transform(examples)`, from arrays or tensors by name to others by name."""
+
+KeyedTransform = Callable[[Any, Any], Any]
+"""`train(examples, key)`; `key` is uint64, 64 random bits for each example."""
+
 Prepare = Callable[[Any], Any]
 """`prepare(inputs)`: what a model reads of the inputs of a batch.
 
 The device computes it, so images can travel to it as bytes.
 """
+
+SPLITS = ('train', 'validation', 'test')
 
 
 def unchanged(value: Any) -> Any:
@@ -32,36 +45,50 @@ def unchanged(value: Any) -> Any:
   return value
 
 
-class DatasetInfo(NamedTuple):
-  """A data set, without its examples."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dataset(abc.ABC):
+  """A data set that is open: in memory, or ready to be read from disk."""
 
   name: str  # Its name in a config.
   task: str  # What the data are for, a name in `tasks.TASKS`.
   num_classes: int  # The number of labels, or of tokens in the vocabulary.
   order: Order  # The order in which workers read their chunks.
-  sizes: Mapping[str, int]  # The examples of `train`, `validation` and `test`.
-  # The labels of the training examples, if they are in memory.
-  labels: Integer[np.ndarray, 'examples'] | None = None
-  # The size of a stored training example; `None` if examples stay on disk,
-  # where they cannot be injected.
-  bytes_per_example: float | None = None
+  splits: Mapping[str, Any]  # By name in `SPLITS`.
+  # Makes a batch of stored examples. If several backends read the data, it may
+  # use only operators that arrays and tensors share.
+  transform: Transform
+  train: KeyedTransform | None = None  # In its place for training batches.
   prepare: Prepare = unchanged
 
+  def assigned(self, assignment: Assignment) -> 'Data':
+    """Returns the data of a run with this assignment."""
+    return Data(self, assignment)
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Data(abc.ABC):
-  """The data of a run's workers.
+  @functools.cached_property
+  def sizes(self) -> Mapping[str, int]:
+    """The number of examples of each split."""
+    return {split: self.size(split) for split in self.splits}
 
-  Every batch is a pure function of (seed, step): a resumed run needs only the
-  step, and every process knows what every worker reads.
-  """
+  @property
+  def labels(self) -> Integer[np.ndarray, 'examples'] | None:
+    """The labels of all training examples, if they are in memory."""
+    return None
 
-  info: DatasetInfo
-  assignment: Assignment
+  @property
+  def bytes_per_example(self) -> float | None:
+    """The size of a stored training example.
+
+    `None` if examples stay on disk, where they cannot be injected.
+    """
+    return None
 
   @abc.abstractmethod
-  def batches(
-    self, workers: Sequence[int], start: int, stop: int
+  def size(self, split: str) -> int:
+    """Returns the number of examples of a split."""
+
+  @abc.abstractmethod
+  def training(
+    self, assignment: Assignment, workers: Sequence[int], start: int, stop: int
   ) -> Iterator[Batch]:
     """Yields training batches of workers at steps `start` to `stop - 1`."""
 
@@ -71,25 +98,81 @@ class Data(abc.ABC):
   ) -> Iterator[Batch]:
     """Yields some workers' batches; all `total` hold every example once."""
 
-  def check(self, eval_batch_size: int) -> None:  # noqa: B027
+  @abc.abstractmethod
+  def mark(self, split: str) -> dict[str, Any]:
+    """Returns checksums of examples that are spread over a split, for JSON."""
+
+  def trial(self, split: str) -> Iterator[Examples]:
+    """Yields batches to check before training, if they may be mistaken."""
+    del split
+    return iter(())
+
+  def check(self, assignment: Assignment, eval_batch_size: int) -> None:  # noqa: B027
     """Raises `ConfigError` if the workers cannot share the splits in batches.
 
     Data in memory can be shared in any.
     """
 
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Data:
+  """The data of a run's workers.
+
+  Every batch is a pure function of (seed, step): a resumed run needs only the
+  step, and every process knows what every worker reads.
+  """
+
+  dataset: Dataset
+  assignment: Assignment
+  inspect: Check | None = None  # Of every batch.
+
+  def batches(
+    self, workers: Sequence[int], start: int, stop: int
+  ) -> Iterator[Batch]:
+    """Yields training batches of workers at steps `start` to `stop - 1`."""
+    batches = self.dataset.training(self.assignment, workers, start, stop)
+    return self._inspected('train', batches)
+
+  def evaluation(
+    self, split: str, batch_size: int, workers: Sequence[int], total: int
+  ) -> Iterator[Batch]:
+    """Yields some workers' batches; all `total` hold every example once."""
+    batches = self.dataset.evaluation(split, batch_size, workers, total)
+    return self._inspected(split, batches)
+
+  def _inspected(self, split: str, batches: Iterator[Batch]) -> Iterator[Batch]:
+    for batch in batches:
+      try:
+        if self.inspect:
+          self.inspect(batch)
+      except ValueError as error:
+        raise RunError(f'config.data: {split}: {error}') from error
+      yield batch
+
+  def check(self, eval_batch_size: int) -> None:
+    """Raises `ConfigError` if workers cannot share the splits in batches."""
+    self.dataset.check(self.assignment, eval_batch_size)
+
   def checked(self, check: Check) -> 'Data':
     """Returns these data, with a check of examples now, and of every batch."""
-    del check
-    return self
+    if check.inputs or check.targets:
+      for split in self.dataset.splits:
+        for batch in self.dataset.trial(split):
+          with config_errors(f'data: {split}'):
+            check(batch)
+    return dataclasses.replace(self, inspect=check)
 
   @property
-  @abc.abstractmethod
   def fingerprint(self) -> dict[str, Any]:
     """What tells the stored examples from others, by split, for JSON.
 
     It holds sizes and a checksum of examples that are spread over the split,
     and is the same on all processes.
     """
+    return {
+      split: {'examples': examples, **self.dataset.mark(split)}
+      for split, examples in self.dataset.sizes.items()
+    }
 
   @property
   def label_counts(self) -> Int64[np.ndarray, 'workers labels'] | None:
@@ -97,7 +180,7 @@ class Data(abc.ABC):
 
     `None` if the labels are not in memory.
     """
-    labels = self.info.labels
+    labels = self.dataset.labels
     if labels is None:
       return None
     chunks, kinds = self.assignment.partition.chunks, int(labels.max()) + 1
@@ -106,19 +189,17 @@ class Data(abc.ABC):
   @property
   def injected_bytes_per_step(self) -> float:
     """The bytes of examples that a worker sends at a step, on average."""
-    injection = self.assignment.injection
-    if injection is None or self.info.bytes_per_example is None:
-      return 0.0
-    return injection.examples_sent * self.info.bytes_per_example
+    injection, size = self.assignment.injection, self.dataset.bytes_per_example
+    return injection.examples_sent * size if injection and size else 0.0
 
   @property
   def facts(self) -> dict[str, Any]:
     """Name, sizes and label counts (`labels`: [workers, labels]), for JSON."""
     counts = self.label_counts
     return {
-      'name': self.info.name,
-      'num_classes': self.info.num_classes,
-      'examples': dict(self.info.sizes),
+      'name': self.dataset.name,
+      'num_classes': self.dataset.num_classes,
+      'examples': dict(self.dataset.sizes),
       'chunks': self.assignment.partition.sizes.tolist(),
       'labels': None if counts is None else counts.tolist(),
     }
@@ -128,15 +209,3 @@ class Data(abc.ABC):
     """A batch of one example for one worker: arrays [1, ...]."""
     batch = next(self.evaluation('validation', 1, [0], 1))
     return {name: array[0] for name, array in batch.items()}
-
-
-@runtime_checkable
-class OpenDataset(Protocol):
-  """A data set that is open: in memory, or ready to be read from disk."""
-
-  @property
-  def info(self) -> DatasetInfo:
-    """The data set, without its examples."""
-
-  def assigned(self, assignment: Assignment) -> Data:
-    """Returns the data of a run with this assignment."""

@@ -124,7 +124,7 @@ def _train_asynchronously(
   )
   totals = start.totals(problem, plan, store.record)
   ledger = AsynchronousLedger(totals, problem, plan)
-  code = settings.code_of(problem.data.info.task)
+  code = settings.code_of(problem.data.dataset.task)
   found = problem.fingerprint | cluster.files | code
   for change in store.identify(found, accept_changes):
     if change.startswith('trace'):  # A resumed run replays its clock.

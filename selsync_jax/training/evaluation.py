@@ -141,7 +141,7 @@ def evaluate(
   with contextlib.suppress(RunError):  # Only a resized run needs the record.
     settings = start.fit(settings, checkpoints.peek_record(workdir))
   problem, alone = create_problem(settings), mappers.Vmap(1)
-  code = settings.code_of(problem.data.info.task)
+  code = settings.code_of(problem.data.dataset.task)
   code.pop(METHOD, None)
   try:
     fingerprint.check(workdir, problem.fingerprint | code, accept_changes)

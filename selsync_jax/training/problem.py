@@ -22,7 +22,7 @@ from selsync_jax.config import lookup
 from selsync_jax.data import Data
 from selsync_jax.data import ids
 from selsync_jax.data import open_data
-from selsync_jax.data.protocol import DatasetInfo
+from selsync_jax.data.protocol import Dataset
 from selsync_jax.data.protocol import unchanged
 from selsync_jax.data.sources import DATASETS
 from selsync_jax.models import loss_program
@@ -138,21 +138,21 @@ def create_problem(settings: Settings) -> Problem:
   )
   data.check(config.eval.batch_size)
   with config_errors('data'):
-    task = lookup(tasks.TASKS, data.info.task)
-    task = task._replace(prepare=data.info.prepare)
-  if DATASETS.is_own(data.info.name):
-    with DATASETS.errors(data.info.name, 'data'):
-      data = data.checked(_ids(data.info, task, config.model.name))
+    task = lookup(tasks.TASKS, data.dataset.task)
+    task = task._replace(prepare=data.dataset.prepare)
+  if DATASETS.is_own(data.dataset.name):
+    with DATASETS.errors(data.dataset.name, 'data'):
+      data = data.checked(_ids(data.dataset, task, config.model.name))
   per_epoch = data.assignment.steps_per_epoch
   steps = config.steps or _steps(config.epochs, per_epoch)
   learning_rate = _learning_rate(settings, per_epoch, steps)
   optimizer = settings.optimizer(learning_rate=learning_rate)
   if config.on_nonfinite == 'skip':
     optimizer = optimizers.if_finite(optimizer)
-  model = settings.model(data.info.num_classes)
+  model = settings.model(data.dataset.num_classes)
   with config_errors('model'):
-    tasks.check_inputs(data.info.task, data.example)
-  with DATASETS.errors(data.info.name, 'data'):
+    tasks.check_inputs(data.dataset.task, data.example)
+  with DATASETS.errors(data.dataset.name, 'data'):
     jax.eval_shape(task.read, data.example)  # So that it fails early.
   problem = Problem(
     task=task,
@@ -173,15 +173,15 @@ def create_problem(settings: Settings) -> Problem:
   return problem
 
 
-def _ids(info: DatasetInfo, task: tasks.Task, model: str) -> ids.Check:
+def _ids(dataset: Dataset, task: tasks.Task, model: str) -> ids.Check:
   """Returns the check of the token ids in a batch."""
   inputs = [name for name in task.ids if name == task.inputs]
   targets = [name for name in task.ids if name not in inputs]
-  bounded = tasks.TASKS.is_own(info.task) or not models.MODELS.is_own(model)
+  bounded = tasks.TASKS.is_own(dataset.task) or not models.MODELS.is_own(model)
   # A user's model may read more ids than it scores; prepared ones may be any.
-  if info.prepare is not unchanged or not bounded:
+  if dataset.prepare is not unchanged or not bounded:
     inputs.clear()
-  return ids.Check(tuple(targets), tuple(inputs), info.num_classes)
+  return ids.Check(tuple(targets), tuple(inputs), dataset.num_classes)
 
 
 def _steps(epochs: float, per_epoch: int) -> int:
@@ -214,24 +214,26 @@ def _learning_rate(
 
 def _check(problem: Problem, config: Any) -> None:
   """Raises `ConfigError` if model, data and optimizer do not fit together."""
-  data, info, model = problem.data, problem.data.info, config.model.name
+  data, task = problem.data, problem.data.dataset.task
+  model = config.model.name
   with config_errors('model'), models.MODELS.errors(model, 'model'):
     shapes = problem.shapes  # The images may be too small for the model.
     params = shapes['params']
     outputs = tasks.check_model(
-      problem.model, problem.task, shapes, data.example, info.num_classes
+      *(problem.model, problem.task, shapes, data.example),
+      data.dataset.num_classes,
     )
-  with config_errors('data'), tasks.TASKS.errors(info.task, 'data'):
+  with config_errors('data'), tasks.TASKS.errors(task, 'data'):
     try:
       names = tasks.check_metrics(problem.task, outputs, data.example)
     except KeyError as error:
       if error.args[0] in data.example:
         raise
-      line = tasks.lacks(info.task, error.args[0], data.example)
+      line = tasks.lacks(task, error.args[0], data.example)
       raise ConfigError(line) from error
     if taken := sorted(ledger.COLUMNS & set(names)):
       raise ValueError(
-        f'task {info.task} has a metric {taken[0]!r}, which is a column of ours'
+        f'task {task} has a metric {taken[0]!r}, which is a column of ours'
       )
   try:
     # Some optax optimizers need more than the mean gradient.

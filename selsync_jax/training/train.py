@@ -92,7 +92,7 @@ def train_and_evaluate(
   setup.check_programs()
   totals = start.totals(problem, plan, store.record)
   ledger = create_ledger(setup, totals)
-  code = settings.code_of(problem.data.info.task)
+  code = settings.code_of(problem.data.dataset.task)
   found = problem.fingerprint | ledger.files | code
   for change in store.identify(found, accept_changes):
     store.say(change)

@@ -84,7 +84,7 @@ def test_evaluation_batches_are_equal(both, split):
 def test_all_that_is_known_of_the_data_is_equal(both):
   numpy, tensorflow = both
   for name in (
-    *('info.task', 'info.num_classes', 'assignment.steps_per_epoch'),
+    *('dataset.task', 'dataset.num_classes', 'assignment.steps_per_epoch'),
     *('injected_bytes_per_step', 'facts'),
   ):
     of = operator.attrgetter(name)

@@ -51,7 +51,7 @@ def opened(backend='numpy', **fields):
 
 def test_the_last_tenth_of_the_pictures_is_for_validation(folder, arrays):
   data = opened(idx_dir=str(folder))
-  assert data.info.sizes == {'train': 36, 'validation': 4, 'test': 10}
+  assert data.dataset.sizes == {'train': 36, 'validation': 4, 'test': 10}
   for split, part, first in (('validation', 'train', 36), ('test', 't10k', 0)):
     (batch,) = data.evaluation(split, 16, [0], 1)
     labels = arrays[f'{part}-labels-idx1-ubyte'][first:]
@@ -60,7 +60,7 @@ def test_the_last_tenth_of_the_pictures_is_for_validation(folder, arrays):
     stored = batch['image'][batch['mask']]
     np.testing.assert_array_equal(stored, pixels)
     np.testing.assert_allclose(
-      data.info.prepare(stored), (pixels / 255 - 0.286) / 0.353, atol=1e-5
+      data.dataset.prepare(stored), (pixels / 255 - 0.286) / 0.353, atol=1e-5
     )
 
 

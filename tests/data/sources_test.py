@@ -14,19 +14,18 @@ import tensorflow_datasets as tfds
 from selsync_jax.configs import base
 from selsync_jax.data import bind_data
 from selsync_jax.data import open_data
-from selsync_jax.data.sources import cifar10
-from selsync_jax.data.sources import cifar100
 from selsync_jax.data.sources import DATASETS
 from selsync_jax.data.sources import digits
 from selsync_jax.data.sources import imagenet2012
 from selsync_jax.data.sources import python_text
 from selsync_jax.data.sources import stdlib_text
 from selsync_jax.data.sources import wikitext103
+from selsync_jax.data.sources.images import TENTHS
+from selsync_jax.data.sources.text import builder as wikitext
 from selsync_jax.data.sources.text import documents
 from selsync_jax.data.sources.text import KINDS
 from selsync_jax.data.sources.text import split_of
-from selsync_jax.data.tfdata.prepared import builder_of
-from selsync_jax.data.tfdata.prepared import open_source
+from selsync_jax.data.tfdata.prepared import open_builder
 
 SPLITS = ('train', 'validation', 'test')
 
@@ -157,17 +156,15 @@ def test_segments_overlap_by_one_token_a_target_and_then_an_input(backend):
 def test_wikitext_is_words_of_the_archive_by_the_vocabulary_of_training(
   archives_dir,
 ):
-  source = wikitext103(bptt=1)
-  splits = open_source(source, archives_dir).splits
-  builder = builder_of(source, archives_dir)
-  words = builder.info.metadata['vocabulary']
+  dataset = wikitext103(archives_dir, bptt=1)
+  words = wikitext()(data_dir=archives_dir).info.metadata['vocabulary']
   assert words == [
     *('<unk>', '<eos>', 'The', 'cat', 'sat', '.', 'dog', ',', 'a', '!')
   ]
-  assert source.num_classes(builder.info) == 10
+  assert dataset.num_classes == 10
 
   def text(split):
-    tokens = splits[split]['tokens']
+    tokens = dataset.splits[split]['tokens']
     return ' '.join(words[i] for i in [*tokens[:, 0], tokens[-1, 1]])
 
   line = 'The cat sat . <eos> <eos> The dog <unk> , a cat ! <eos> '
@@ -184,10 +181,8 @@ def test_a_long_wikitext_keeps_its_order(tmp_path, archives_dir):
     for split in ('train', 'valid', 'test'):
       text = ' '.join(numbers)
       archive.writestr(f'wikitext-103/wiki.{split}.tokens', text)
-  source = wikitext103(bptt=1)
-  splits = open_source(source, str(tmp_path)).splits
-  builder = builder_of(source, str(tmp_path))
-  words = builder.info.metadata['vocabulary']
+  splits = wikitext103(str(tmp_path), bptt=1).splits
+  words = wikitext()(data_dir=str(tmp_path)).info.metadata['vocabulary']
   tokens = splits['train']['tokens'][:, 0]
   assert [words[i] for i in tokens] == numbers
 
@@ -201,7 +196,7 @@ COLORS = {  # Mean and deviation of the training images, as published.
 @pytest.mark.parametrize('name, labels', [('cifar10', 10), ('cifar100', 100)])
 def test_cifar_is_read_as_tfds_has_it_and_normalized(name, labels):
   with tfds.testing.mock_data(num_examples=40):
-    dataset = open_source(DATASETS[name](), None)
+    dataset = DATASETS[name]()
   splits = dataset.splits
   assert dataset.num_classes == labels
   for split in SPLITS:
@@ -220,23 +215,21 @@ def test_cifar_is_read_as_tfds_has_it_and_normalized(name, labels):
 
 def test_cifars_validation_images_are_not_training_images():
   counts = {'train': tfds.core.SplitInfo('train', [50_000], 0)}
-  for source in (cifar10(), cifar100()):
-    parts = {
-      split: tfds.core.ReadInstruction.from_spec(
-        source.splits[split]
-      ).to_absolute(counts)[0]
-      for split in ('train', 'validation')
-    }
-    assert (parts['train'].from_, parts['train'].to) == (None, 45_000)
-    assert (parts['validation'].from_, parts['validation'].to) == (45_000, None)
+  parts = {
+    split: tfds.core.ReadInstruction.from_spec(TENTHS[split]).to_absolute(
+      counts
+    )[0]
+    for split in ('train', 'validation')
+  }
+  assert (parts['train'].from_, parts['train'].to) == (None, 45_000)
+  assert (parts['validation'].from_, parts['validation'].to) == (45_000, None)
 
 
 def test_imagenets_splits_share_no_photograph_and_its_test_has_labels(
   archives_dir,
 ):
-  source = imagenet2012()
-  builder = builder_of(source, archives_dir)
-  splits = open_source(source, archives_dir).splits
+  splits = imagenet2012(archives_dir).splits
+  builder = splits['train'].builder
   assert len(builder.info.splits['train'].shard_lengths) == 5
   names = {
     split: {row['file_name'].numpy() for row in shards.read(0, shards.examples)}
@@ -252,19 +245,17 @@ def test_imagenets_splits_share_no_photograph_and_its_test_has_labels(
 def test_the_slower_of_two_processes_reads_what_the_faster_prepared(
   tmp_path, archives_dir, monkeypatch
 ):
-  source = wikitext103(bptt=9)
-  builder = source.builder
+  builder = wikitext()
   split_generators = builder._split_generators
   downloads = pathlib.Path(archives_dir) / 'downloads'
   (tmp_path / 'downloads').symlink_to(downloads)
 
   def overtaken(self, dl_manager):
     monkeypatch.setattr(builder, '_split_generators', split_generators)
-    builder_of(source, str(tmp_path))
+    open_builder('wikitext103', 'train', str(tmp_path), make=builder)
     return split_generators(self, dl_manager)
 
   monkeypatch.setattr(builder, '_split_generators', overtaken)
-  builder = builder_of(source, str(tmp_path))
-  splits = open_source(source, str(tmp_path)).splits
+  splits = wikitext103(str(tmp_path), bptt=9).splits
   assert len(splits['train']['tokens']) == (60 * 14 - 1) // 9
-  assert [path.name for path in builder.data_path.parent.iterdir()] == ['1.0.0']
+  assert [p.name for p in (tmp_path / 'wikitext103').iterdir()] == ['1.0.0']

@@ -1,5 +1,7 @@
 """Streamed data hold the same examples as if they were in memory."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,8 +11,6 @@ from selsync_jax.data import draws
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.order import ShuffledBlocks
 from selsync_jax.data.sources import imagenet2012
-from selsync_jax.data.tfdata.prepared import open_source
-from selsync_jax.data.tfdata.streamed import ShardReader
 from selsync_jax.data.tfdata.streamed import Shards
 from tests.support.partitions import make_partition
 
@@ -18,13 +18,8 @@ WORKERS, BATCH, BLOCK, SEED = 3, 8, 10, 5
 
 
 @pytest.fixture(scope='module')
-def source():
-  return imagenet2012(image_size=16, window=BLOCK)
-
-
-@pytest.fixture(scope='module')
-def dataset(source, archives_dir):
-  return open_source(source, archives_dir)
+def dataset(archives_dir):
+  return imagenet2012(archives_dir, image_size=16, window=BLOCK)
 
 
 @pytest.fixture(scope='module')
@@ -39,15 +34,17 @@ def assign(shards, name='seldp'):
   return Assignment(partition, ShuffledBlocks(BLOCK), None, BATCH, SEED)
 
 
-def reader(shards, decode, name='seldp'):
-  return ShardReader(shards, decode, assign(shards, name))
+def reader(dataset, decode=None):
+  """The data of a run, whose examples are decoded otherwise."""
+  dataset = dataclasses.replace(dataset, train=decode or dataset.train)
+  return dataset.assigned(assign(dataset.splits['train']))
 
 
 @pytest.mark.parametrize(
   'name', ['seldp', pytest.param('defdp', marks=pytest.mark.slow)]
 )
 def test_a_batch_holds_its_assigned_examples_augmented_by_their_keys(
-  name, source, dataset, shards
+  name, dataset, shards
 ):
   assignment = assign(shards, name)
   steps = 11  # More than an epoch, which has nine.
@@ -60,35 +57,33 @@ def test_a_batch_holds_its_assigned_examples_augmented_by_their_keys(
     for slot in np.argwhere(batch['mask'])[::7]:
       index, epoch = slots.index[tuple(slot)], slots.epoch[tuple(slot)]
       key = tf.constant(draws.bits(SEED, epoch, index))
-      expected = source.train(files[index], key)
+      expected = dataset.train(files[index], key)
       for field, value in expected.items():
         np.testing.assert_allclose(batch[field][tuple(slot)], value, atol=1e-5)
 
 
-def test_an_empty_slot_repeats_the_first_example(source, shards):
-  (batch,) = reader(shards, source.train).batches([0], 0, 1)
+def test_an_empty_slot_repeats_the_first_example(dataset):
+  (batch,) = reader(dataset).batches([0], 0, 1)
   assert batch['mask'][0].tolist() == [True] * 7 + [False]
   np.testing.assert_array_equal(batch['image'][0, 7], batch['image'][0, 0])
 
 
-def test_an_endless_range_of_steps_is_read_at_once(source, shards):
-  batches = reader(shards, source.train).batches([0], 0, 2**31 - 1)
-  (first,) = reader(shards, source.train).batches([0], 0, 1)
+def test_an_endless_range_of_steps_is_read_at_once(dataset):
+  batches = reader(dataset).batches([0], 0, 2**31 - 1)
+  (first,) = reader(dataset).batches([0], 0, 1)
   np.testing.assert_array_equal(next(batches)['image'], first['image'])
 
 
 def test_a_batch_that_would_leave_a_worker_without_an_example_is_refused(
-  source, shards
+  dataset, shards
 ):
   partition = make_partition(
     'seldp', shards.examples, WORKERS, 1, 0, contiguous=True
   )
-  how = reader(shards, source.train)
-  uneven = how._replace(
-    assignment=how.assignment._replace(partition=partition, batch_size=1)
-  )
+  how = reader(dataset)
+  uneven = how.assignment._replace(partition=partition, batch_size=1)
   with pytest.raises(ConfigError, match='a batch of 1: must be larger'):
-    uneven.batches([0], 0, 3)
+    next(dataset.assigned(uneven).batches([0], 0, 3))
 
 
 @pytest.mark.parametrize(
@@ -103,17 +98,15 @@ def test_a_split_that_cannot_be_shared_is_refused_before_it_is_read(
 ):
   assignment, splits = assign(dataset.splits['train']), dict(dataset.splits)
   splits['validation'] = splits['test']
-  dataset._replace(splits=splits).assigned(assignment).check(batch)
+  dataclasses.replace(dataset, splits=splits).check(assignment, batch)
   splits['validation'] = splits['test']._replace(examples=examples)
   with pytest.raises(ConfigError, match=line):
-    dataset._replace(splits=splits).assigned(assignment).check(batch)
+    dataclasses.replace(dataset, splits=splits).check(assignment, batch)
 
 
 @pytest.mark.slow
-def test_step_k_on_one_process_of_several_is_what_one_process_sees(
-  source, shards
-):
-  how = reader(shards, source.train)
+def test_step_k_on_one_process_of_several_is_what_one_process_sees(dataset):
+  how = reader(dataset)
   whole = list(how.batches(range(WORKERS), 0, 11))
   late = list(how.batches([1, 2], 7, 11))
   for batch, again in zip(whole[7:], late, strict=True):
@@ -121,7 +114,7 @@ def test_step_k_on_one_process_of_several_is_what_one_process_sees(
       np.testing.assert_array_equal(batch[field][1:], again[field])
 
 
-def test_only_examples_that_are_used_are_decoded(shards):
+def test_only_examples_that_are_used_are_decoded(dataset):
   decoded = []
 
   def note(index):
@@ -136,12 +129,12 @@ def test_only_examples_that_are_used_are_decoded(shards):
       'label': files['label'] + tf.cast(tf.ensure_shape(index, []), 'int64')
     }
 
-  how = reader(shards, decode)
+  how = reader(dataset, decode)
   batches = list(how.batches([0], 5, 7))
   assert len(decoded) == sum(batch['mask'].sum() for batch in batches)
 
 
-def test_examples_before_the_current_block_are_not_read(shards, monkeypatch):
+def test_examples_before_the_current_block_are_not_read(dataset, monkeypatch):
   read = Shards.read
   ranges = []
 
@@ -150,21 +143,21 @@ def test_examples_before_the_current_block_are_not_read(shards, monkeypatch):
     return read(self, start, stop)
 
   monkeypatch.setattr(Shards, 'read', noted)
-  how = reader(shards, lambda files, key: {'label': files['label']})
+  how = reader(dataset, lambda files, key: {'label': files['label']})
   start, _ = how.assignment.partition.bounds[1:3]
   list(how.batches([1], 5, 7))
   # Steps 5 and 6 of 9 read examples 37 to 52 of 67: blocks of 10.
   assert ranges == [(start + 30, start + 60)]
 
 
-def test_evaluation_reads_every_example_once(source, dataset):
+def test_evaluation_reads_every_example_once(dataset):
   data = dataset.assigned(assign(dataset.splits['train']))
   images = []
   for workers in ([0, 1], [2, 3, 4]):  # Two processes, five workers.
     for batch in data.evaluation('test', 2, workers, 5):
       images += list(batch['image'][batch['mask']])
   expected = [
-    source.transform(row) for row in dataset.splits['test'].read(0, 12)
+    dataset.transform(row) for row in dataset.splits['test'].read(0, 12)
   ]
   order = [image.tobytes() for image in images]
   assert sorted(order) == sorted(e['image'].numpy().tobytes() for e in expected)

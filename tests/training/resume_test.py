@@ -18,7 +18,7 @@ from selsync_jax.cluster import signals
 from selsync_jax.config import ConfigError
 from selsync_jax.config import Stopped
 from selsync_jax.configs import digits
-from selsync_jax.data.arrays import IndexedData
+from selsync_jax.data import Data
 from selsync_jax.runs import history
 from selsync_jax.runs import records
 from selsync_jax.runs import workdir as workdirs
@@ -43,13 +43,13 @@ def test_a_finished_run_says_so_and_changes_nothing(finished, data_dir, capsys):
 def test_the_test_split_is_read_once_after_the_last_step(
   tmp_path, data_dir, monkeypatch
 ):
-  read, evaluation = [], IndexedData.evaluation
+  read, evaluation = [], Data.evaluation
 
   def recorded(data, split, *args):
     read.append(split)
     return evaluation(data, split, *args)
 
-  monkeypatch.setattr(IndexedData, 'evaluation', recorded)
+  monkeypatch.setattr(Data, 'evaluation', recorded)
   summary = run(tmp_path, data_dir)
   assert read.index('test') == len(read) - 1
   assert not [name for row in rows(tmp_path) for name in row if 'test' in name]

@@ -1,8 +1,8 @@
 """The data sets: one function and one row of a table each.
 
 A data set is a function whose keyword-only parameters are fields of
-`config.data`. It returns an `ArrayDataset`, for any backend, or a `TfdsSource`,
-which TFDS reads for the backend 'tf'.
+`config.data`. If it has parameters `directory` and `backend` besides, these are
+TFDS's data directory and what reads the data.
 """
 
 from selsync_jax.config import Registry

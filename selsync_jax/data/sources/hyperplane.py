@@ -28,7 +28,7 @@ def hyperplane(
   rng = np.random.default_rng(_SEED)
   weights = rng.normal(size=dimensions) / np.sqrt(dimensions)
 
-  def examples(size) -> arrays.Examples:
+  def examples(size) -> protocol.Examples:
     features = rng.normal(size=(size, dimensions))
     target = features @ weights + NOISE * rng.normal(size=size)
     return {

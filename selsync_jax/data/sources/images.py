@@ -20,7 +20,6 @@ import numpy as np
 from selsync_jax.data import arrays
 from selsync_jax.data import checks
 from selsync_jax.data import protocol
-from selsync_jax.data.arrays import TfdsSource
 from selsync_jax.data.order import ShuffledBlocks
 from selsync_jax.data.order import ShuffledChunk
 from selsync_jax.data.sources import idx
@@ -38,7 +37,7 @@ _CIFAR100 = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 # TFDS has shuffled the training images, so the last are a random sample.
-_TENTHS = {'train': 'train[:90%]', 'validation': 'train[90%:]', 'test': 'test'}
+TENTHS = {'train': 'train[:90%]', 'validation': 'train[90%:]', 'test': 'test'}
 
 
 def _normalized(mean: Any, deviation: Any) -> protocol.Prepare:
@@ -49,11 +48,7 @@ def _normalized(mean: Any, deviation: Any) -> protocol.Prepare:
   return lambda image: image * scale - shift
 
 
-def _num_labels(info: Any) -> int:
-  return info.features['label'].num_classes
-
-
-def _read(rows: Any) -> arrays.Examples:
+def _read(rows: Any) -> protocol.Examples:
   """Returns all images of a split as stored, and their labels."""
   (batch,) = rows.batch(len(rows)).as_numpy_iterator()
   return {'image': batch['image'], 'label': batch['label'].astype(np.int32)}
@@ -87,7 +82,7 @@ def fashion_mnist(*, idx_dir: str | None = None) -> arrays.ArrayDataset:
   )
 
 
-def _split_fashion(folder: pathlib.Path) -> dict[str, arrays.Examples]:
+def _split_fashion(folder: pathlib.Path) -> dict[str, protocol.Examples]:
   """Reads the four files; the last tenth is for validation."""
 
   def examples(part):
@@ -105,8 +100,13 @@ def _split_fashion(folder: pathlib.Path) -> dict[str, arrays.Examples]:
   }
 
 
-def _cifar(name: str, colors: tuple, image_size: int | None) -> TfdsSource:
+def _cifar(
+  name: str, colors: tuple, image_size: int | None, directory: str | None
+) -> arrays.ArrayDataset:
   from selsync_jax.data.tfdata import augment  # Imports TensorFlow.
+  from selsync_jax.data.tfdata import prepared
+
+  builder = prepared.open_builder(name, TENTHS['train'], directory)
 
   def finish(image, label):
     image = augment.resize(image, image_size)
@@ -115,37 +115,41 @@ def _cifar(name: str, colors: tuple, image_size: int | None) -> TfdsSource:
   def train(batch, key):
     return finish(augment.pad_crop_flip(batch['image'], key), batch['label'])
 
-  return TfdsSource(
+  return arrays.ArrayDataset(
     name,
     task='classification',
-    num_classes=_num_labels,
-    splits=_TENTHS,
+    num_classes=builder.info.features['label'].num_classes,
     order=ShuffledChunk(),
+    splits={k: _read(prepared.rows(builder, v)) for k, v in TENTHS.items()},
     transform=lambda batch: finish(**batch),
     train=train,
-    read=_read,
     prepare=_normalized(*colors),
   )
 
 
-def cifar10(*, image_size: Pixels | None = None) -> TfdsSource:
+def cifar10(
+  directory: str | None = None, *, image_size: Pixels | None = None
+) -> arrays.ArrayDataset:
   """Returns 60,000 images of 32x32 pixels, 10 labels; 45,000 train.
 
   `image_size` is the pixels per side; `None` is 32, the original.
   """
-  return _cifar('cifar10', _CIFAR10, image_size)
+  return _cifar('cifar10', _CIFAR10, image_size, directory)
 
 
-def cifar100(*, image_size: Pixels | None = None) -> TfdsSource:
+def cifar100(
+  directory: str | None = None, *, image_size: Pixels | None = None
+) -> arrays.ArrayDataset:
   """Returns images with 100 labels, otherwise as in `cifar10`."""
-  return _cifar('cifar100', _CIFAR100, image_size)
+  return _cifar('cifar100', _CIFAR100, image_size, directory)
 
 
 def imagenet2012(
+  directory: str | None = None,
   *,
   image_size: Pixels = 224,
   window: Annotated[int, Interval(ge=1, le=10**6)] = 1024,
-) -> TfdsSource:
+) -> protocol.Dataset:
   """Returns 1,281,167 photographs, 1,000 labels; 1% are for validation.
 
   The test images are the 50,000 validation images of the challenge, because the
@@ -155,6 +159,21 @@ def imagenet2012(
   import tensorflow as tf
 
   from selsync_jax.data.tfdata import augment
+  from selsync_jax.data.tfdata import prepared
+  from selsync_jax.data.tfdata import streamed
+
+  splits = {
+    'train': 'train[:99%]',
+    'validation': 'train[99%:]',
+    'test': 'validation',
+  }
+  how = (
+    'put ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar into '
+    '{dir}/downloads/manual, then: tfds build imagenet2012 --data_dir={dir}'
+  )
+  builder = prepared.open_builder(
+    'imagenet2012', splits['train'], directory, how
+  )
 
   def finish(image, label):
     return {'image': augment.to_bytes(image), 'label': tf.cast(label, tf.int32)}
@@ -167,18 +186,14 @@ def imagenet2012(
     image = augment.center_crop(example['image'], image_size)
     return finish(image, example['label'])
 
-  validation = {'validation': 'train[99%:]', 'test': 'validation'}
-  return TfdsSource(
+  return streamed.StreamedDataset(
     'imagenet2012',
     task='classification',
-    num_classes=_num_labels,
-    splits={'train': 'train[:99%]', **validation},
+    num_classes=builder.info.features['label'].num_classes,
+    splits={k: streamed.shards(builder, v) for k, v in splits.items()},
     order=ShuffledBlocks(window),
     transform=transform,
     train=train,
-    read=None,
-    fetch='put ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar into '
-    '{dir}/downloads/manual, then: tfds build imagenet2012 --data_dir={dir}',
     prepare=_normalized(*_IMAGENET),
   )
 
@@ -208,13 +223,21 @@ def _split_digits(labels: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def digits(
-  *, image_size: Pixels | None = None, channels: Literal[1, 3] | None = None
+  backend: str = 'tf',
+  *,
+  image_size: Pixels | None = None,
+  channels: Literal[1, 3] | None = None,
 ) -> arrays.ArrayDataset:
   """Returns 1,797 gray images in [0, 1], with equal channels, by default one.
 
   `image_size` is the pixels per side; `None` is 8, the original.
   """
   from sklearn import datasets  # Takes a second to import.
+
+  if image_size and backend == 'numpy':
+    raise ValueError(
+      f"image_size={image_size}: only data.backend='tf' can resize digits"
+    )
 
   images, labels = datasets.load_digits(return_X_y=True)
   every = {  # Images are in 17 gray levels.
@@ -225,7 +248,6 @@ def digits(
     split: {name: array[rows] for name, array in every.items()}
     for split, rows in _split_digits(every['label']).items()
   }
-  resizes = f"image_size={image_size}: only data.backend='tf' can resize digits"
 
   def transform(examples):
     image = examples['image'] / 16
@@ -244,5 +266,4 @@ def digits(
     splits=splits,
     transform=transform,
     dtypes={'image': np.float32},
-    only_tf=resizes if image_size else '',
   )

@@ -17,13 +17,14 @@ from annotated_types import Interval
 import numpy as np
 
 from selsync_jax.data import arrays
+from selsync_jax.data import protocol
 from selsync_jax.data.order import TextStreams
 
 Tokens = Annotated[int, Interval(ge=1, le=2**16)]
 """Tokens in an example of text."""
 
 
-def _segments(tokens: np.ndarray, bptt: int) -> arrays.Examples:
+def _segments(tokens: np.ndarray, bptt: int) -> protocol.Examples:
   """Divides tokens [n] into segments [examples, bptt + 1] that share an end."""
   if len(tokens) <= bptt:
     raise ValueError(
@@ -53,7 +54,7 @@ def files_of(split: str) -> list[pathlib.Path]:
 
 
 def _of_bytes(
-  name: str, examples: Callable[[str], arrays.Examples]
+  name: str, examples: Callable[[str], protocol.Examples]
 ) -> arrays.ArrayDataset:
   """Returns a data set whose tokens are bytes; `examples` takes a split."""
   return arrays.ArrayDataset(
@@ -61,7 +62,7 @@ def _of_bytes(
     task='code_modeling',
     num_classes=256,  # Bytes.
     order=TextStreams(),
-    splits={split: examples(split) for split in arrays.SPLITS},
+    splits={split: examples(split) for split in protocol.SPLITS},
     transform=_next_token,
     dtypes={'tokens': np.int32},
   )
@@ -207,22 +208,26 @@ def builder() -> Callable[..., Any]:
   return Wikitext103
 
 
-def wikitext103(*, bptt: Tokens) -> arrays.TfdsSource:
+def wikitext103(
+  directory: str | None = None, *, bptt: Tokens
+) -> arrays.ArrayDataset:
   """Returns the words of WikiText-103; an example has `bptt` of them."""
+  from selsync_jax.data.tfdata import prepared  # Imports TensorFlow.
 
-  def read(rows: Any) -> arrays.Examples:
-    blocks = [row['tokens'] for row in rows.as_numpy_iterator()]
-    return _segments(np.concatenate(blocks), bptt)
+  how = f'put {ARCHIVE}, the official archive, into {{dir}}/downloads/manual'
+  opened = prepared.open_builder(
+    'wikitext103', 'train', directory, how, builder()
+  )
 
-  return arrays.TfdsSource(
+  def read(split: str) -> protocol.Examples:
+    rows = prepared.rows(opened, split).as_numpy_iterator()
+    return _segments(np.concatenate([row['tokens'] for row in rows]), bptt)
+
+  return arrays.ArrayDataset(
     'wikitext103',
     task='language_modeling',
-    num_classes=lambda info: len(info.metadata['vocabulary']),
-    splits={split: split for split in arrays.SPLITS},
+    num_classes=len(opened.info.metadata['vocabulary']),
     order=TextStreams(),
+    splits={split: read(split) for split in protocol.SPLITS},
     transform=_next_token,
-    train=None,
-    read=read,
-    fetch=f'put {ARCHIVE}, the official archive, into {{dir}}/downloads/manual',
-    builder=builder(),
   )

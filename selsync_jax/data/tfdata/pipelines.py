@@ -22,16 +22,17 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from selsync_jax.data import arrays
+from selsync_jax.data import protocol
 from selsync_jax.data.protocol import Batch
 
 _T = TypeVar('_T')
 
 
 def read(
-  examples: arrays.Examples,
+  examples: protocol.Examples,
   dtypes: Mapping[str, type],
   blocks: Iterator[arrays.Block],
-  transform: arrays.KeyedTransform,
+  transform: protocol.KeyedTransform,
 ) -> Iterator[Batch]:
   """Reads with tf.data pipelines, one per block; see `arrays.Read`."""
   first = next(blocks, None)

@@ -14,51 +14,18 @@ import tensorflow_datasets as tfds
 
 from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
-from selsync_jax.data import arrays
-from selsync_jax.data.tfdata import pipelines
-from selsync_jax.data.tfdata import streamed
+from selsync_jax.data import protocol
+
+FETCH = 'fetch it with: tfds build {name} --data_dir={dir}'
+"""How to get a data set that TFDS prepares."""
 
 _BATCH = 1024  # The number of examples that are converted together.
 
 
-def open_source(
-  source: arrays.TfdsSource, data_dir: str | None
-) -> arrays.ArrayDataset | streamed.OpenShards:
-  """Opens a data set, prepared on first use if this package prepares it."""
-  builder = builder_of(source, data_dir)
-  num_classes = source.num_classes(builder.info)
-  if source.read is None:
-    shards = {k: _shards(builder, v) for k, v in source.splits.items()}
-    return streamed.OpenShards(source, num_classes, shards)
-  with config_errors('data'):
-    names = source.splits.items()
-    splits = {k: source.read(streamed.rows(builder, v)) for k, v in names}
-  return arrays.ArrayDataset(
-    source.name,
-    source.task,
-    num_classes,
-    source.order,
-    splits,
-    source.transform,
-    source.train,
-    source.prepare,
-    read=pipelines.read,
-  )
-
-
-def builder_of(source: arrays.TfdsSource, data_dir: str | None) -> Any:
-  """Returns the TFDS builder of a source."""
-  split, make = source.splits['train'], source.builder
-  return open_builder(source.name, split, data_dir, source.fetch, make)
-
-
-def _shards(builder: Any, split: str) -> streamed.Shards:
-  """Returns a split on disk, from TFDS's name for it."""
-  splits = builder.info.splits
-  instruction = tfds.core.ReadInstruction.from_spec(split)
-  (part,) = instruction.to_absolute(splits)
-  first, last = part.from_ or 0, part.to or splits[part.splitname].num_examples
-  return streamed.Shards(builder, part.splitname, first, last - first)
+def rows(builder: Any, split: str, **options: Any) -> tf.data.Dataset:
+  """The rows of a split of TFDS, in the order of its shards."""
+  config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
+  return builder.as_dataset(split=split, read_config=config, **options)
 
 
 @contextlib.contextmanager
@@ -76,7 +43,7 @@ def open_builder(
   name: str,
   split: str,
   data_dir: str | None,
-  fetch: str = arrays.FETCH,
+  fetch: str = FETCH,
   make: Callable[..., Any] | None = None,
 ) -> Any:
   """Returns the TFDS builder of a data set that has a split.
@@ -98,7 +65,7 @@ def open_builder(
           builder.download_and_prepare()
         except FileExistsError:  # Another process prepared it in the meantime.
           builder = make(data_dir=data_dir)
-      streamed.rows(builder, split)
+      rows(builder, split)
     except (AssertionError, FileNotFoundError) as error:  # They are missing.
       how = fetch.format(name=name, dir=builder.data_dir_root)
       raise ValueError(f'no {name} in {builder.data_path}; {how}') from error
@@ -107,7 +74,7 @@ def open_builder(
   return builder
 
 
-def read_all(dataset: tf.data.Dataset) -> arrays.Examples:
+def read_all(dataset: tf.data.Dataset) -> protocol.Examples:
   """Returns all examples of a finite data set, each a dict, as arrays."""
   if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
     raise ValueError('the tf.data.Dataset has no end; leave out repeat()')

@@ -5,8 +5,7 @@ back and shuffled within blocks of still-encoded examples, which need little
 memory. Only examples that are used are decoded.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-import dataclasses
+from collections.abc import Iterator, Sequence
 import typing
 from typing import Any, NamedTuple
 
@@ -26,12 +25,7 @@ from selsync_jax.data.index_shuffle import IndexShuffle
 from selsync_jax.data.order import ChunkProgress
 from selsync_jax.data.order import ShuffledBlocks
 from selsync_jax.data.tfdata import pipelines
-
-
-def rows(builder: Any, split: str, **options: Any) -> tf.data.Dataset:
-  """The rows of a split of TFDS, in the order of its shards."""
-  config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
-  return builder.as_dataset(split=split, read_config=config, **options)
+from selsync_jax.data.tfdata import prepared
 
 
 class Shards(NamedTuple):
@@ -46,121 +40,49 @@ class Shards(NamedTuple):
     """Examples `start` to `stop - 1`, with encoded images."""
     part = f'{self.split}[{self.first + start}:{self.first + stop}]'
     decoders = {'image': tfds.decode.SkipDecoding()}
-    return rows(self.builder, part, decoders=decoders).take(stop - start)
-
-
-class OpenShards(NamedTuple):
-  """A data set whose splits stay on disk."""
-
-  source: (
-    arrays.TfdsSource
-  )  # It decodes the examples; its order is `ShuffledBlocks`.
-  num_classes: int
-  splits: Mapping[str, Shards]
-
-  @property
-  def info(self) -> protocol.DatasetInfo:
-    """The data set, without its examples."""
-    return protocol.DatasetInfo(
-      self.source.name,
-      self.source.task,
-      self.num_classes,
-      self.source.order,
-      sizes={name: shards.examples for name, shards in self.splits.items()},
-      prepare=self.source.prepare,
+    return prepared.rows(self.builder, part, decoders=decoders).take(
+      stop - start
     )
-
-  def assigned(self, assignment: Assignment) -> 'StreamedData':
-    """Returns the data of a run."""
-    return StreamedData(self.info, assignment, self)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class StreamedData(protocol.Data):
-  """What the workers of a run read from disk."""
-
-  dataset: OpenShards
-
-  def batches(self, workers, start, stop):
-    """See `Data`."""
-    shards, decode = self.dataset.splits['train'], self.dataset.source.train
-    assert decode
-    return ShardReader(shards, decode, self.assignment).batches(
-      workers, start, stop
-    )
-
-  def evaluation(self, split, batch_size, workers, total):
-    """See `Data`; each worker reads a contiguous part of the split."""
-    assignment = self._parts(split, batch_size, total)
-    transform = self.dataset.source.transform
-    reader = ShardReader(
-      self.dataset.splits[split],
-      lambda example, _: transform(example),
-      assignment,
-    )
-    steps = int(assignment.partition.steps_per_chunk(batch_size)[0])
-    return reader.batches(workers, 0, steps)
-
-  def check(self, eval_batch_size):
-    """See `Data`; every worker must get an example at every step."""
-    _check(self.assignment)
-    workers = len(self.assignment.partition.sizes)
-    for split in ('validation', 'test'):
-      with config_errors(f'data: {split}'):
-        _check(self._parts(split, eval_batch_size, workers))
-
-  def _parts(self, split: str, batch_size: int, total: int) -> Assignment:
-    """Assigns each worker a contiguous part of a split, for evaluation."""
-    examples = self.dataset.splits[split].examples
-    partition = partitions.divided(
-      partitions.seldp, examples, total, 1, 0, contiguous=True
-    )
-    return Assignment(partition, ShuffledBlocks(1), None, batch_size, 0)
-
-  @property
-  def fingerprint(self) -> dict[str, Any]:
-    """See `Data`; four examples of each split are read, with encoded images."""
-    marks = {}
-    for split, shards in self.dataset.splits.items():
-      content = ''
-      for index in arrays.sample(shards.examples, 4).tolist():
-        (row,) = shards.read(index, index + 1).as_numpy_iterator()
-        content += arrays.checksum({k: np.asarray(v) for k, v in row.items()})
-      marks[split] = {'examples': shards.examples, 'content': content}
-    return marks
-
-
-class ShardReader(NamedTuple):
-  """Reads a split for some of the workers."""
-
-  shards: Shards
-  # Makes one of a batch of a stored example, with 64 random bits, uint64.
-  decode: Callable[[Any, Any], Any]
-  assignment: Assignment  # Its order is `ShuffledBlocks`.
 
   def batches(
-    self, workers: Sequence[int], start: int, stop: int
+    self,
+    decode: protocol.KeyedTransform,
+    assignment: Assignment,
+    workers: Sequence[int],
+    start: int,
+    stop: int,
   ) -> Iterator[protocol.Batch]:
-    """Yields what `Assignment.slots` says, for steps `start` to `stop - 1`."""
-    _check(self.assignment)
-    partition, _, _, batch_size, _ = self.assignment
-    steps = partition.steps_per_chunk(batch_size)
+    """Yields what `Assignment.slots` says, for steps `start` to `stop - 1`.
+
+    `decode(example, key)` makes one of a batch of a stored example, with 64
+    random bits, uint64. The order of the assignment is `ShuffledBlocks`.
+    """
+    _check(assignment)
+    steps = assignment.partition.steps_per_chunk(assignment.batch_size)
 
     def stacked(*batches):
       return {k: tf.stack([b[k] for b in batches]) for k in batches[0]}
 
     def pipeline(span):
-      each = [self._worker_batches(worker, *span) for worker in workers]
+      each = [
+        self._worker_batches(decode, assignment, worker, *span)
+        for worker in workers
+      ]
       return tf.data.Dataset.zip(*each).map(stacked).prefetch(2)
 
     spans = _spans(steps[list(workers)], start, stop)
     return pipelines.read_ahead(pipeline, spans)
 
   def _worker_batches(
-    self, worker: int, start: int, stop: int
+    self,
+    decode: protocol.KeyedTransform,
+    assignment: Assignment,
+    worker: int,
+    start: int,
+    stop: int,
   ) -> tf.data.Dataset:
     """The batches of one worker at some steps of one epoch."""
-    partition, order, _, batch_size, seed = self.assignment
+    partition, order, _, batch_size, seed = assignment
     order = typing.cast(ShuffledBlocks, order)
     reached = progress(partition, batch_size, np.array(worker), np.array(start))
     chunk = ChunkProgress(*map(int, reached))
@@ -176,14 +98,14 @@ class ShardReader(NamedTuple):
       'key': bits(seed, chunk.epoch, chunk.start + source),
     }
     stop = chunk.start + min(high, chunk.size)
-    files = self.shards.read(chunk.start + low, stop)
+    files = self.read(chunk.start + low, stop)
 
     def shuffled(slots, files):
       files = {k: tf.gather(v, slots['source']) for k, v in files.items()}
       return slots['step'], slots['key'], files
 
     def decoded(step, key, files):
-      return step, self.decode(files, key)
+      return step, decode(files, key)
 
     def count(step):
       first, end = chunk._replace(step=chunk.step + step).even_share
@@ -209,6 +131,61 @@ class ShardReader(NamedTuple):
       )
       .map(filled)
     )
+
+
+def shards(builder: Any, split: str) -> Shards:
+  """Returns a split on disk, from TFDS's name for it."""
+  splits = builder.info.splits
+  instruction = tfds.core.ReadInstruction.from_spec(split)
+  (part,) = instruction.to_absolute(splits)
+  first, last = part.from_ or 0, part.to or splits[part.splitname].num_examples
+  return Shards(builder, part.splitname, first, last - first)
+
+
+class StreamedDataset(protocol.Dataset):
+  """A data set whose splits, each a `Shards`, stay on disk.
+
+  `transform` and `train` take one example at a time.
+  """
+
+  def size(self, split):
+    """See `Dataset`."""
+    return self.splits[split].examples
+
+  def training(self, assignment, workers, start, stop):
+    """See `Dataset`."""
+    split, decode = self.splits['train'], self.train
+    return split.batches(decode, assignment, workers, start, stop)
+
+  def evaluation(self, split, batch_size, workers, total):
+    """See `Dataset`; each worker reads a contiguous part of the split."""
+    parts = self._parts(split, batch_size, total)
+    steps = int(parts.partition.steps_per_chunk(batch_size)[0])
+    decode = arrays.without_key(self.transform)
+    return self.splits[split].batches(decode, parts, workers, 0, steps)
+
+  def check(self, assignment, eval_batch_size):
+    """See `Dataset`; every worker must get an example at every step."""
+    _check(assignment)
+    workers = len(assignment.partition.sizes)
+    for split in ('validation', 'test'):
+      with config_errors(f'data: {split}'):
+        _check(self._parts(split, eval_batch_size, workers))
+
+  def _parts(self, split: str, batch_size: int, total: int) -> Assignment:
+    """Assigns each worker a contiguous part of a split, for evaluation."""
+    partition = partitions.divided(
+      partitions.seldp, self.size(split), total, 1, 0, contiguous=True
+    )
+    return Assignment(partition, ShuffledBlocks(1), None, batch_size, 0)
+
+  def mark(self, split):
+    """See `Dataset`; of four examples, with encoded images."""
+    stored, content = self.splits[split], ''
+    for index in arrays.sample(stored.examples, 4).tolist():
+      (row,) = stored.read(index, index + 1).as_numpy_iterator()
+      content += arrays.checksum({k: np.asarray(v) for k, v in row.items()})
+    return {'content': content}
 
 
 def _check(assignment: Assignment) -> None:
