@@ -40,7 +40,7 @@ from typing import Any
 
 from scipy import stats
 
-from selsync_jax.runs import journal
+from selsync_jax.islands import journal
 from tests.support import emulated
 from tests.support import live_runs
 from tests.support import slow_digits

@@ -4,6 +4,10 @@ To import JAX, TensorFlow and the rest takes longer than a short run trains. A
 `Forks` is a process that has done it, and forks for each command: the fork is a
 process as a shell would start one, with devices of its own. The process that
 forks never starts JAX, whose threads no fork would have.
+
+The fork server of `multiprocessing` cannot take its place. It ends at SIGTERM
+while its forks save, it outlives a parent that is killed, its forks skip what
+`atexit` holds, and what it imports prints to the terminal, not to a log.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -28,8 +28,9 @@ def main(arguments: Sequence[str]) -> None:
     except UnicodeEncodeError as error:
       rule = 'its name must be UTF-8, for the figures; rename it'
       raise ConfigError(f'{workdir}: {rule}') from error
+  from selsync_jax.islands import journal
+  from selsync_jax.islands import plot
   from selsync_jax.report import run_page  # Imports matplotlib.
-  from selsync_jax.runs import journal
 
   try:
     events = journal.read(options.islands) if options.islands else []
@@ -38,5 +39,7 @@ def main(arguments: Sequence[str]) -> None:
     raise ConfigError(line) from error
   if options.islands and not events:
     raise ConfigError(f'--islands={options.islands}: holds no events')
-  out = options.out or workdirs[0]
-  print(run_page.write(workdirs, out, events, columns=True))
+  out, more = options.out or workdirs[0], []
+  if events:
+    more.append(plot.plot(events))
+  print(run_page.write(workdirs, out, more, columns=True))

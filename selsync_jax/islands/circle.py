@@ -19,13 +19,13 @@ from selsync_jax.islands.control import BEAT
 from selsync_jax.islands.control import decode
 from selsync_jax.islands.control import Head
 from selsync_jax.islands.control import Member
+from selsync_jax.islands.journal import Journal
 from selsync_jax.islands.seat import Seat
 from selsync_jax.islands.standing import FREE
 from selsync_jax.islands.standing import missed
 from selsync_jax.islands.standing import newest
 from selsync_jax.islands.standing import seated
 from selsync_jax.islands.standing import Standing
-from selsync_jax.runs.journal import Journal
 
 TRIES = 20
 """Attempts, a beat apart, until the end of an island has been noticed."""

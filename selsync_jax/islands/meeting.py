@@ -32,6 +32,7 @@ from selsync_jax.islands.gathering import LateError
 from selsync_jax.islands.invitation import fingerprint
 from selsync_jax.islands.invitation import Invitation
 from selsync_jax.islands.invitation import reach
+from selsync_jax.islands.journal import Journal
 from selsync_jax.islands.messages import FlightPeers
 from selsync_jax.islands.messages import Members
 from selsync_jax.islands.meter import Meter
@@ -41,7 +42,6 @@ from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.relay import Relay
 from selsync_jax.islands.seat import Seat
 from selsync_jax.islands.standing import Standing
-from selsync_jax.runs.journal import Journal
 
 ANSWER = 5.0
 """Seconds until a meeting point that serves must have answered."""

@@ -9,8 +9,8 @@ from selsync_jax.islands.flight import call_options
 from selsync_jax.islands.flight import flight
 from selsync_jax.islands.invitation import Invitation
 from selsync_jax.islands.invitation import reach
+from selsync_jax.islands.journal import Totals
 from selsync_jax.islands.seat import Seat
-from selsync_jax.runs.journal import Totals
 
 ENDS = ('left', 'finished', 'ended')
 """The kinds of events after which an island is away."""

@@ -9,15 +9,14 @@ from markupsafe import Markup
 from selsync_jax.config import flat
 from selsync_jax.fields import FIELDS
 from selsync_jax.report import facts
+from selsync_jax.report import figure
 from selsync_jax.report import image_files
-from selsync_jax.report import islands_plot
 from selsync_jax.report import page
 from selsync_jax.report import plots
 from selsync_jax.report.facts import Cell
 from selsync_jax.runs import files
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
-from selsync_jax.runs.journal import Event
 
 REPORT = 'report.html'
 _Row = tuple[str, list[str]]  # A name, and the cell of each run.
@@ -26,7 +25,7 @@ _Row = tuple[str, list[str]]  # A name, and the cell of each run.
 def write(
   workdirs: Sequence[pathlib.Path],
   out: pathlib.Path,
-  events: Sequence[Event] = (),
+  more: Sequence[figure.Plot] = (),
   columns: bool = False,
 ) -> pathlib.Path:
   """Writes the page of runs, finished or not; returns its path.
@@ -34,13 +33,11 @@ def write(
   Args:
     workdirs: the folders of the runs.
     out: the folder of the page.
-    events: what has happened to islands, for a figure.
+    more: figures besides those of the runs.
     columns: whether the figures are also files for a paper's column.
   """
   runs = history.read_all(workdirs)
-  figures = plots.all_plots(runs)
-  if events:
-    figures.append(islands_plot.plot(events))
+  figures = [*plots.all_plots(runs), *more]
   image_files.write(figures, out)
   if columns:
     image_files.write_columns(figures, out)

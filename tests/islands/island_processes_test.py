@@ -12,8 +12,8 @@ import time
 import numpy as np
 import pytest
 
+from selsync_jax.islands import journal
 from selsync_jax.islands import rounds
-from selsync_jax.runs import journal
 from tests.support import live_runs
 from tests.support.session import make_once
 from tests.support.session import ROOT

@@ -18,10 +18,10 @@ from selsync_jax.islands import circle
 from selsync_jax.islands import control
 from selsync_jax.islands import flight
 from selsync_jax.islands import gathering
+from selsync_jax.islands import journal
 from selsync_jax.islands import meeting
 from selsync_jax.islands import seat
 from selsync_jax.islands.standing import Standing
-from selsync_jax.runs import journal
 from tests.support.meetings import admit
 from tests.support.meetings import came
 from tests.support.meetings import enter

@@ -12,9 +12,9 @@ from prometheus_client import parser
 import pytest
 
 from selsync_jax.__main__ import run_command
+from selsync_jax.islands import journal
 from selsync_jax.islands import meeting
 from selsync_jax.islands import metrics
-from selsync_jax.runs import journal
 from tests.support.meetings import came
 
 N, LENGTH, STEP = 3, 1000, 7

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 import functools
 import itertools
 
+from selsync_jax.islands import journal
+from selsync_jax.islands.journal import Event
 from selsync_jax.report import figure
-from selsync_jax.runs import journal
-from selsync_jax.runs.journal import Event
 
 # The entry of the legend, the color, and the marker of each kind of event.
 KINDS = {

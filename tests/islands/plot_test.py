@@ -5,8 +5,8 @@ import functools
 import pytest
 
 from selsync_jax.__main__ import run_command
-from selsync_jax.report import islands_plot
-from selsync_jax.runs import journal
+from selsync_jax.islands import journal
+from selsync_jax.islands import plot
 from tests.support import recorded
 
 LONG = 'in-the-other-cluster'
@@ -41,7 +41,7 @@ def test_each_span_and_each_event_is_drawn_where_it_was(log):
   events = journal.read(log)
   totals = functools.reduce(journal.Totals.after, events, journal.Totals())
   assert totals.participation(1060.0) == pytest.approx(10 / 12)
-  share, island = islands_plot.plot(events).panels
+  share, island = plot.plot(events).panels
   (line,) = share.marks
   held = dict(zip(line.x, line.y, strict=True))  # By the end of each time.
   assert held == {0: 0, 10: 0, 20: 0, 30: 1, 40: 2 / 3, 50: 2 / 3, 60: 1}
