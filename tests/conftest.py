@@ -96,6 +96,20 @@ def pytest_runtest_makereport(call):
   return report
 
 
+@pytest.fixture
+def refused(capsys):
+  """Runs a command of `selsync` that must fail; returns its one line."""
+  from selsync_jax.__main__ import run_command
+
+  def run(*arguments, code=2):
+    with pytest.raises(SystemExit, match=f'^{code}$'):
+      run_command([*map(str, arguments)])
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+  return run
+
+
 @pytest.fixture(params=['pmap', 'vmap'])
 def mapper(request):
   """Both ways of running the workers."""

@@ -265,17 +265,13 @@ WRONG = {
 
 
 @pytest.mark.parametrize('case', WRONG)
-def test_a_mistake_is_one_line_with_its_place(case, tmp_path, capsys):
+def test_a_mistake_is_one_line_with_its_place(case, tmp_path, refused):
   parts, line = WRONG[case]
   path = file_of(tmp_path, *parts)
-  with pytest.raises(SystemExit) as end:
-    run_command(
-      ['simulate', f'--config={path}', f'--workdir={tmp_path / "run"}']
-    )
-  assert end.value.code == 2
-  error = capsys.readouterr().err
-  expected = line.format(file=path)
-  assert error.startswith(f'simulate: {expected}') and error.count('\n') == 1
+  error = refused(
+    'simulate', f'--config={path}', f'--workdir={tmp_path / "run"}'
+  )
+  assert error.startswith(f'simulate: {line.format(file=path)}')
   assert not (tmp_path / 'run').exists()
 
 

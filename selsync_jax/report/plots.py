@@ -61,18 +61,18 @@ def shared_plots(groups: Mapping[str, Sequence[Run]]) -> list[Plot]:
 
 
 def _shared(runs: Sequence[Run], metrics: Sequence[Plot]) -> list[Plot]:
-  plots = [run_plots.communication(runs), *metrics]
   columns = dict.fromkeys(column for run in runs for column in run.rows[-1])
-  if 'lr' in columns:
-    plots.append(run_plots.learning_rate(runs))
-  if 'selection' in columns:
-    plots.append(run_plots.selection(runs))
-  if fields := _reported(runs, columns):
-    plots.append(run_plots.reported(runs, fields))
+  fields = _reported(runs, columns)
   stale = [run for run in runs if run.outcome.get('staleness')]
-  if stale := [run for run in stale if _has(run, 'staleness')]:
-    plots.append(run_plots.staleness(stale))
-  return plots
+  stale = [run for run in stale if _has(run, 'staleness')]
+  return [
+    run_plots.communication(runs),
+    *metrics,
+    *([run_plots.learning_rate(runs)] if 'lr' in columns else []),
+    *([run_plots.selection(runs)] if 'selection' in columns else []),
+    *([run_plots.reported(runs, fields)] if fields else []),
+    *([run_plots.staleness(stale)] if stale else []),
+  ]
 
 
 def _reported(runs: Sequence[Run], columns: Iterable[str]) -> list[str]:

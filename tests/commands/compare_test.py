@@ -14,7 +14,6 @@ import sys
 import pytest
 
 import selsync_jax as ss
-from selsync_jax.__main__ import run_command
 from selsync_jax.commands import compare as command
 from selsync_jax.commands import config_file
 from selsync_jax.commands import pool
@@ -468,14 +467,13 @@ def test_a_simulation_compares_every_method_unless_some_are_named(tmp_path):
   assert {trial.command for trial in found} == {'simulate'}
 
 
-def test_two_comparisons_can_not_write_in_one_folder(tmp_path, capsys):
+def test_two_comparisons_can_not_write_in_one_folder(tmp_path, refused):
   out = tmp_path / 'comparison'
-  with workdir.claimed(out, '--out'), pytest.raises(SystemExit, match=r'^2$'):
-    run_command(['compare', '--methods=bsp', f'--out={out}'])
-  assert capsys.readouterr().err == (
-    f'compare: --out={out}: another process is writing its runs there '
-    f'(pid {os.getpid()} on {socket.gethostname()})\n'
-  )
+  with workdir.claimed(out, '--out'):
+    assert refused('compare', '--methods=bsp', f'--out={out}') == (
+      f'compare: --out={out}: another process is writing its runs there '
+      f'(pid {os.getpid()} on {socket.gethostname()})'
+    )
 
 
 def test_a_value_of_a_method_may_be_a_tuple(tmp_path):

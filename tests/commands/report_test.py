@@ -27,16 +27,14 @@ def test_the_command_writes_the_page(workdir, tmp_path, capsys):
   assert (out / 'report.html').read_text() == text
 
 
-def test_a_page_that_cannot_be_written_is_one_line(workdir, tmp_path, capsys):
+def test_a_page_that_cannot_be_written_is_one_line(workdir, tmp_path, refused):
   file = tmp_path / 'file'
   file.touch()
-  with pytest.raises(SystemExit, match=r'^1$'):
-    report(workdir, f'--out={file}')
-  error = capsys.readouterr().err
-  assert error == f'report: {file}/plots: Not a directory\n'
+  line = refused('report', workdir, f'--out={file}', code=1)
+  assert line == f'report: {file}/plots: Not a directory'
 
 
-def test_a_mistake_is_one_line_and_exit_code_2(workdir, tmp_path, capsys):
+def test_a_mistake_is_one_line_and_exit_code_2(workdir, tmp_path, refused):
   cases = {
     (tmp_path,): f'{tmp_path}: not the workdir of a run, no config.json',
     (__file__,): f'{__file__}: not the workdir of a run, no config.json',
@@ -46,10 +44,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(workdir, tmp_path, capsys):
     (workdir, tmp_path): 'several workdirs: give --out=FOLDER',
   }
   for arguments, line in cases.items():
-    with pytest.raises(SystemExit) as stopped:
-      report(*arguments)
-    assert stopped.value.code == 2
-    assert capsys.readouterr().err == f'report: {line}\n'
+    assert refused('report', *arguments) == f'report: {line}'
 
 
 def test_a_run_whose_name_is_not_utf_8_is_refused(

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from selsync_jax.__main__ import run_command
 from selsync_jax.commands import config_file
 from selsync_jax.commands import pool
 from selsync_jax.commands import tune
@@ -412,13 +411,9 @@ def test_a_target_that_nobody_reaches_is_one_line(tmp_path):
     (['--config.mesh.data=2'], 'config.mesh.data=2: mapper vmap has one'),
   ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(flags, line, tmp_path, capsys):
-  with pytest.raises(SystemExit) as end:
-    run_command(['tune', *FLAGS, f'--out={tmp_path}', *flags])
-  assert end.value.code == 2
-  output = capsys.readouterr().err
-  assert output.startswith('tune: ') and line in output
-  assert output.count('\n') == 1
+def test_a_mistake_is_one_line_and_exit_code_2(flags, line, tmp_path, refused):
+  error = refused('tune', *FLAGS, f'--out={tmp_path}', *flags)
+  assert error.startswith('tune: ') and line in error
   assert not [*tmp_path.glob('*/seed0')]
 
 
@@ -456,14 +451,11 @@ def test_bsp_may_have_the_optimizer_of_a_method(tmp_path):
     assert (step.nbytes, step.rate) == (4 * 8, 1)
 
 
-def test_a_section_of_another_method_is_refused(tmp_path, capsys):
+def test_a_section_of_another_method_is_refused(tmp_path, refused):
   path = tmp_path / 'space.toml'
   path.write_text('[gossip]\n"sync.period" = [1, 2]\n')
-  with pytest.raises(SystemExit):
-    run_command(['tune', *FLAGS, f'--space={path}'])
-  assert capsys.readouterr().err == (
-    f'tune: --space={path}: [gossip] is not one of all, bsp, local_sgd, '
-    'diloco\n'
+  assert refused('tune', *FLAGS, f'--space={path}') == (
+    f'tune: --space={path}: [gossip] is not one of all, bsp, local_sgd, diloco'
   )
 
 

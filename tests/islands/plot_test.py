@@ -61,7 +61,7 @@ def test_each_span_and_each_event_is_drawn_where_it_was(log):
 
 
 @pytest.mark.slow
-def test_the_report_of_a_run_shows_its_islands(log, tmp_path, capsys):
+def test_the_report_of_a_run_shows_its_islands(log, tmp_path, refused):
   workdir = tmp_path / 'run'
   recorded.write_run(workdir, recorded.random_changes(30, 3))
   run_command(['report', str(workdir), f'--islands={log}'])
@@ -69,7 +69,5 @@ def test_the_report_of_a_run_shows_its_islands(log, tmp_path, capsys):
   assert 'On average 83.3% of the islands took part.' in page
   assert (workdir / 'plots' / 'islands.png').exists()
   log.write_text('{}\n')
-  with pytest.raises(SystemExit, match=r'^2$'):
-    run_command(['report', str(workdir), f'--islands={log}'])
-  line = f'report: --islands={log}: holds no events\n'
-  assert capsys.readouterr().err == line
+  line = f'report: --islands={log}: holds no events'
+  assert refused('report', workdir, f'--islands={log}') == line
