@@ -8,14 +8,14 @@ best of BSP, and written as a config file.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import datetime
 import functools
 import itertools
 import math
 import pathlib
 import shlex
-from typing import TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 from selsync_jax.commands import compare
 from selsync_jax.commands import config_file
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
   from selsync_jax.tune.search import Search
   from selsync_jax.tune.space import Load
   from selsync_jax.tune.space import Space
+
+  Train = Callable[[Sequence[Trial]], None]
 
 BSP = 'bsp'
 GRADIENTS = 'sync.averager=mean+sync.reducer=all_reduce+sync.period=1000000'
@@ -331,7 +333,7 @@ def _finish(
   goal: 'SearchGoal',
   bsp: 'Search',
   ours: 'Search',
-  train: Callable[[Sequence['Trial']], None],
+  train: 'Train',
 ) -> None:
   """Trains the best ones again with new seeds, and writes the results."""
   from selsync_jax.report import facts
@@ -343,46 +345,34 @@ def _finish(
   results.sort(key=lambda result: goal.objective.rank(result.value))
   if results[0].value is None:
     raise RunError(f'{candidates.out}: no trial has a value of {goal.words}')
+  _begin(3, 'the best trials with other seeds, which choose one')
   best, tuned = _choose(options, goal, found, of_bsp, train)
   chosen = {
     'recipe': (best.method, best.fields),
     'tuned BSP': (tuned.method, tuned.fields),
     'config': (candidates.own_method, {}),
   }
-  again = {
-    name: candidates.trials(*each, options.seeds, candidates.seed + 1)
-    for name, each in chosen.items()
-  }
-  runs = {trial.workdir: trial for each in again.values() for trial in each}
   _begin(4, 'the recipe, tuned BSP, and the config with new seeds')
-  train(list(runs.values()))
-  finals = []
-  for name, trials in again.items():
-    seeds = [goal.result(*chosen[name], trial) for trial in trials]
-    finals.append(page.Final(name, seeds[0].label, seeds))
-  tried = [each for each in results if not math.isnan(each.point.score)]
-  is_time = goal.objective.target is not None
-  title = page.verdict(finals, goal.words, is_time)
+  again = _train_again(options, goal, chosen, candidates.seed + 1, train)
   subtitle = (
     f'{facts.setting(best.run.config.to_dict())}; {goal.network}; '
     f'{len(found)} trials, and {len(of_bsp)} of BSP, with one seed, the best '
     f'{options.finalists} of each with others; mean ± sample standard '
     f'deviation over {options.seeds} that chose nothing'
   )
-  path = page.write(
-    candidates.out,
-    title,
-    subtitle,
+  outcome = page.Outcome(
+    goal.objective,
     goal.words,
-    finals,
-    tried,
-    page.front(tried, goal.curves.metric, goal.curves.higher),
+    goal.curves.metric,
+    [page.Final(name, seeds[0].label, seeds) for name, seeds in again.items()],
+    [each for each in results if not math.isnan(each.point.score)],
   )
+  path = outcome.write(candidates.out, subtitle)
   recipe = candidates.out / RECIPE
-  about = f'{title}.\n{options.line}'
-  files.write(recipe, candidates.recipe(again['recipe'][0], about))
-  page.show(finals, tried, goal.words)
-  print(f'{title}.\n{path}\n{recipe}')
+  about = f'{outcome.verdict}.\n{options.line}'
+  files.write(recipe, candidates.recipe(again['recipe'][0].run, about))
+  outcome.show()
+  print(f'{outcome.verdict}.\n{path}\n{recipe}')
 
 
 def _choose(
@@ -390,7 +380,7 @@ def _choose(
   goal: 'SearchGoal',
   found: Sequence['Result'],
   of_bsp: Sequence['Result'],
-  train: Callable[[Sequence['Trial']], None],
+  train: 'Train',
 ) -> tuple['Result', 'Result']:
   """Returns the best result of all, and that of BSP, by other seeds.
 
@@ -404,31 +394,47 @@ def _choose(
     of_bsp: those of BSP.
     train: a function that trains the finalists.
   """
-  candidates, seeds = options.candidates, options.seeds
   groups = [
     [*{each.run.workdir: each for each in results}.values()]
     for results in (found, of_bsp)
   ]
   finalists = [group[: options.finalists] for group in groups]
-  first = candidates.seed + 1 + seeds  # Those before it are reported.
-  again = {
-    each.run.workdir: candidates.trials(each.method, each.fields, seeds, first)
+  chosen = {
+    each.run.workdir: (each.method, each.fields)
     for group in finalists
     if options.finalists > 1
     for each in group
     if each.value is not None
   }
-  _begin(3, 'the best trials with other seeds, which choose one')
-  train([trial for each in again.values() for trial in each])
+  # The seeds before these judge.
+  first = options.candidates.seed + 1 + options.seeds
+  again = _train_again(options, goal, chosen, first, train)
 
   def rank(result):
-    trials = again.get(result.run.workdir, ())
-    values = [
-      goal.result(result.method, result.fields, trial).value for trial in trials
-    ]
-    ranks = [*map(goal.objective.rank, values or [result.value])]
+    seeds = again.get(result.run.workdir, [result])
+    ranks = [goal.objective.rank(seed.value) for seed in seeds]
     reached = [*filter(math.isfinite, ranks)]
     return -len(reached) / len(ranks), sum(reached) / max(len(reached), 1)
 
   best, tuned = (min(group, key=rank) for group in finalists)
   return min(best, tuned, key=rank), tuned
+
+
+def _train_again(
+  options: argparse.Namespace,
+  goal: 'SearchGoal',
+  chosen: Mapping[Any, tuple[str, Mapping[str, Any]]],
+  first: int,
+  train: 'Train',
+) -> dict[Any, list['Result']]:
+  """Trains methods with fields, by any key, with seeds from `first` on."""
+  trials = {
+    key: options.candidates.trials(*each, options.seeds, first)
+    for key, each in chosen.items()
+  }
+  unique = {trial.workdir: trial for each in trials.values() for trial in each}
+  train(list(unique.values()))
+  return {
+    key: [goal.result(*chosen[key], trial) for trial in each]
+    for key, each in trials.items()
+  }

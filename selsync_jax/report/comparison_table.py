@@ -114,26 +114,12 @@ class Baseline(NamedTuple):
   labels: Collection[str]
 
 
-_FORMS = {  # Of numbers that are no scores.
-  'lssr': '.3f',
-  'seconds': '.1f',
-  'virtual_seconds': ',.1f',
-  'waited': ',.1f',
-  'staleness': '.2f',
-  'samples_per_second': ',.0f',
-  **dict.fromkeys(('sync_steps', 'local_steps', 'skipped', 'samples'), ',.0f'),
-}
-_SIZES = 'bytes_per_worker', 'bytes_per_worker_bsp', 'injection_bytes'
 _TITLES = {
   'lssr': 'LSSR',
   'of_bsp': 'of BSP',
   'bytes_per_worker': 'sent per worker',
 }
-COLUMNS = (
-  *('difference', 'of_bsp', 'learning_rate', 'seeds', 'steps'),
-  *_FORMS,
-  *_SIZES,
-)
+COLUMNS = 'difference', 'of_bsp', 'learning_rate', 'seeds', *facts.FIELDS
 """The names of columns that are no scores."""
 
 
@@ -214,14 +200,14 @@ def _cells(
     return [each.cell(f'+z{form}') for each in apart]
   columns = [list(entry.values(name).values()) for entry in entries]
   means = [statistics.fmean(values) if values else None for values in columns]
-  if name in _SIZES:
+  if facts.form(name) == 'B':
     return [_cell(mean, facts.size) for mean in means]
   if name == 'of_bsp':
     return [_cell(mean, '{:.1%}'.format) for mean in means]
   if name == 'learning_rate':
     return [_cell(mean, '{:g}'.format) for mean in means]
   if name == 'steps':
-    return [spread(list(set(values)), ',.0f') for values in columns]
+    return [spread(list(set(values)), facts.form(name)) for values in columns]
   form = _form(entries, name)
   return [spread(values, form) for values in columns]
 
@@ -233,7 +219,7 @@ def _cell(mean: float | None, text: Callable[[float], str]) -> Cell:
 def _form(entries: Sequence[Entry], name: str) -> str:
   """Returns the format of a column, whose decimals follow its spread."""
   columns = (list(entry.values(name).values()) for entry in entries)
-  return facts.column_form(columns, _FORMS.get(name, '.4f'))
+  return facts.column_form(columns, facts.form(name))
 
 
 def _seeds(entry: Entry) -> Cell:

@@ -179,12 +179,8 @@ def excess(
   scores: Mapping[int, float], others: Mapping[int, float]
 ) -> Difference:
   """Returns how far scores by seed are above others, in percent of those."""
-  shared = sorted(scores.keys() & others.keys())
-  values = {
-    seed: 100 * (scores[seed] / others[seed] - 1)
-    for seed in shared
-    if others[seed]
-  }
+  apart = difference(scores, others).values
+  values = {k: 100 * v / others[k] for k, v in apart.items() if others[k]}
   return Difference(values, 100 * ROUNDING)
 
 
@@ -224,20 +220,22 @@ def doubt(best: Contender, others: Sequence[Contender]) -> str:
   return f'{text}; the cheapest of these: {cheapest.name}, {cheapest.result}'
 
 
-# The name in the table, and the format, of fields of summary.json.
-_FACTS = {
-  'steps': ('steps', '{:,}'.format),
-  'sync_steps': ('synchronizations', '{:,}'.format),
-  'lssr': ('LSSR (local steps / steps)', '{:.3f}'.format),
-  'bytes_per_worker': ('bytes sent per worker', size),
-  'injection_bytes': ('of these, examples injected', size),
-  'bytes_per_worker_bsp': ('the same run under BSP', size),
-  'seconds': ('seconds', '{:.1f}'.format),
-  'virtual_seconds': ('virtual seconds', '{:,.1f}'.format),
-  'waited': ('of these, waiting for other workers', '{:,.1f}'.format),
-  'staleness': ('mean staleness of gradients', '{:.2f}'.format),
-  'samples_per_second': ('samples/s', '{:,.0f}'.format),
+FIELDS = {
+  'steps': ('steps', ',.0f'),
+  'sync_steps': ('synchronizations', ',.0f'),
+  'lssr': ('LSSR (local steps / steps)', '.3f'),
+  'bytes_per_worker': ('bytes sent per worker', 'B'),
+  'injection_bytes': ('of these, examples injected', 'B'),
+  'bytes_per_worker_bsp': ('the same run under BSP', 'B'),
+  'seconds': ('seconds', '.1f'),
+  'virtual_seconds': ('virtual seconds', ',.1f'),
+  'waited': ('of these, waiting for other workers', ',.1f'),
+  'staleness': ('mean staleness of gradients', '.2f'),
+  'samples_per_second': ('samples/s', ',.0f'),
+  **dict.fromkeys(('local_steps', 'skipped', 'samples'), ('', ',.0f')),
 }
+"""Fields of summary.json that are no scores: the name in the table of a run, if
+it shows them, and the format; `B` is a size."""
 # The words for fields of a config.
 _SETTING = {
   'data.name': '{}',
@@ -253,12 +251,17 @@ def facts(outcome: Mapping[str, Any]) -> dict[str, Cell]:
   scores = sorted(filter(history.is_score, outcome), key=losses.__contains__)
   consensus = {k: '' if k in losses else ' of the consensus' for k in scores}
   names = {k: k.replace('_', ' ') + of for k, of in consensus.items()}
-  rows = {k: (name, '{:.4f}'.format) for k, name in names.items()} | _FACTS
+  names |= {k: name for k, (name, _) in FIELDS.items() if name}
   return {
-    name: Cell(outcome[field], text(outcome[field]))
-    for field, (name, text) in rows.items()
-    if outcome.get(field) is not None
+    name: Cell(value, size(value) if form(k) == 'B' else f'{value:{form(k)}}')
+    for k, name in names.items()
+    if (value := outcome.get(k)) is not None
   }
+
+
+def form(field: str) -> str:
+  """Returns the format of a field of summary.json; see `FIELDS`."""
+  return FIELDS[field][1] if field in FIELDS else '.4f'
 
 
 def show(outcome: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ from selsync_jax.report import page
 from selsync_jax.report import pareto_plot
 from selsync_jax.report.facts import Cell
 from selsync_jax.runs import files
+from selsync_jax.tune.objective import Objective
 from selsync_jax.tune.search import Result
 
 NAME = 'tune'
@@ -65,115 +66,128 @@ class Final(NamedTuple):
     return facts.excess(self.reached, other.reached).cell('+z.2f')
 
 
-def _form(finals: Sequence[Final]) -> str:
-  """Returns the format of the values of all."""
-  groups = [list(final.reached.values()) for final in finals]
-  return facts.column_form(groups, '.4g')
+class Outcome(NamedTuple):
+  """What a search has found."""
 
+  objective: Objective
+  words: str  # What a value is.
+  metric: str
+  finals: Sequence[Final]  # The recipe, tuned BSP, and others.
+  tried: Sequence[Result]  # The trials, the best first.
 
-def verdict(finals: Sequence[Final], words: str, is_time: bool) -> str:
-  """Describes the first, the recipe, beside the second, which is tuned BSP.
+  @property
+  def form(self) -> str:
+    """The format of the values of all finals."""
+    groups = [list(final.reached.values()) for final in self.finals]
+    return facts.column_form(groups, '.4g')
 
-  It also says how sure that is, and which of all is the cheapest that the seeds
-  do not tell from the recipe.
-  """
-  recipe, bsp, *_ = finals
-  form = _form(finals)
-  line = f'{words}: {recipe.cell(form).text} by {recipe.label}; '
-  line += f'{bsp.cell(form).text} by tuned BSP'
-  every = all(len(each.reached) == len(each.seeds) for each in (recipe, bsp))
-  if is_time and every and recipe.label != bsp.label:
-    ratio = bsp.cell(form).value / recipe.cell(form).value
-    line += f', {ratio:.2g} times as long'
+  @property
+  def verdict(self) -> str:
+    """The recipe beside tuned BSP, and how sure that is.
 
-  def contender(final):
-    sent = final.mean('sent')
-    text = f'{final.cell(form).text} for {facts.size(sent)} per worker'
-    return facts.Contender(final.name, text, sent, final.reached)
+    It also names the cheapest of all that the seeds do not tell from the
+    recipe.
+    """
+    recipe, bsp, *_ = self.finals
+    form = self.form
+    line = f'{self.words}: {recipe.cell(form).text} by {recipe.label}; '
+    line += f'{bsp.cell(form).text} by tuned BSP'
+    every = all(len(each.reached) == len(each.seeds) for each in (recipe, bsp))
+    is_time = self.objective.target is not None
+    if is_time and every and recipe.label != bsp.label:
+      ratio = bsp.cell(form).value / recipe.cell(form).value
+      line += f', {ratio:.2g} times as long'
 
-  others = {
-    final.label: contender(final)
-    for final in finals
-    if final.label != recipe.label
-    and len(final.reached) >= max(len(recipe.reached), 1)
-  }
-  if recipe.reached:
-    line += facts.doubt(contender(recipe), [*others.values()])
-  return line
+    def contender(final):
+      sent = final.mean('sent')
+      text = f'{final.cell(form).text} for {facts.size(sent)} per worker'
+      return facts.Contender(final.name, text, sent, final.reached)
 
+    others = {
+      final.label: contender(final)
+      for final in self.finals
+      if final.label != recipe.label
+      and len(final.reached) >= max(len(recipe.reached), 1)
+    }
+    if recipe.reached:
+      line += facts.doubt(contender(recipe), [*others.values()])
+    return line
 
-def front(tried: Sequence[Result], metric: str, higher: bool) -> figure.Plot:
-  """Plots the scores of trials over what they cost, by method.
+  def front(self) -> figure.Plot:
+    """Plots the scores of trials over what they cost, by method.
 
-  Trials that sent nothing are left out, unless none did: they were stopped
-  before their workers first met.
-  """
-  tried = [each for each in tried if each.point.sent] or tried
-  scores = [each.point.score for each in tried]
-  y, panels = figure.spanning([scores]), []
-  for cost, (label, unit) in _COSTS.items():
-    costs = [getattr(each.point, cost) for each in tried]
-    best = pareto_plot.pareto([*zip(costs, scores, strict=True)], higher)
-    marks: list[figure.Mark] = [*pareto_plot.front_line(best)]
-    for i, method in enumerate(dict.fromkeys(t.method for t in tried)):
-      look = figure.series(i)._replace(width=0, dash=(), opacity=0.6)
-      own = [k for k, each in enumerate(tried) if each.method == method]
-      x, shown = np.take([costs, scores], own, axis=1)
-      hover = f'{method}: {{y}} for {{x}}'
-      marks.append(figure.Line(method, x, shown, look, hover=hover))
-    axis = pareto_plot.cost_axis(costs, [costs], label, unit)
-    title = '' if panels else f'validation {metric}'
-    panels.append(figure.Panel(title, axis, y, marks, 280))
-  return figure.Plot(
-    'front',
-    f'Validation {metric} of the trials against cost',
-    'Each trial where it reached the target or, if it did not, its best score. '
-    'A line joins those that no other beats in both score and cost. Trials '
-    'that sent nothing are left out.',
-    panels,
-    columns=2,
-    compares_x=False,
-  )
+    Trials that sent nothing are left out, unless none did: they were stopped
+    before their workers first met.
+    """
+    tried = [each for each in self.tried if each.point.sent] or self.tried
+    scores = [each.point.score for each in tried]
+    y, panels = figure.spanning([scores]), []
+    for cost, (label, unit) in _COSTS.items():
+      costs = [getattr(each.point, cost) for each in tried]
+      points = zip(costs, scores, strict=True)
+      best = pareto_plot.pareto([*points], self.objective.higher)
+      marks: list[figure.Mark] = [*pareto_plot.front_line(best)]
+      for i, method in enumerate(dict.fromkeys(t.method for t in tried)):
+        look = figure.series(i)._replace(width=0, dash=(), opacity=0.6)
+        own = [k for k, each in enumerate(tried) if each.method == method]
+        x, shown = np.take([costs, scores], own, axis=1)
+        hover = f'{method}: {{y}} for {{x}}'
+        marks.append(figure.Line(method, x, shown, look, hover=hover))
+      axis = pareto_plot.cost_axis(costs, [costs], label, unit)
+      title = '' if panels else f'validation {self.metric}'
+      panels.append(figure.Panel(title, axis, y, marks, 280))
+    return figure.Plot(
+      'front',
+      f'Validation {self.metric} of the trials against cost',
+      'Each trial where it reached the target or, if it did not, its best '
+      'score. A line joins those that no other beats in both score and cost. '
+      'Trials that sent nothing are left out.',
+      panels,
+      columns=2,
+      compares_x=False,
+    )
 
+  def write(self, out: pathlib.Path, subtitle: str) -> pathlib.Path:
+    """Writes the page and its figure; returns the page's path."""
+    plotted, form, words = self.front(), self.form, self.words
+    _, bsp, *_ = self.finals
+    image_files.write([plotted], out)
+    rows = [_row(i, each, out) for i, each in enumerate(self.tried, 1)]
+    body = [
+      page.header(self.verdict, subtitle),
+      page.table(
+        'finals',
+        FINALS,
+        ['method', words, 'above tuned BSP, %', 'score', 'sent', 'seconds'],
+        [(each.title, _cells(each, bsp, form)) for each in self.finals],
+      ),
+      page.figure(plotted),
+      page.table(
+        'trials',
+        'Trials, the best first',
+        ['method', words, 'score', 'sent', 'seconds', ''],
+        rows[:_SHOWN],
+        f'The other {len(rows) - _SHOWN}',
+        rows[_SHOWN:],
+      ),
+    ]
+    path = out / f'{NAME}.html'
+    files.write(path, page.page(self.verdict, body))
+    return path
 
-def write(
-  out: pathlib.Path,
-  title: str,
-  subtitle: str,
-  words: str,
-  finals: Sequence[Final],
-  tried: Sequence[Result],
-  plotted: figure.Plot,
-) -> pathlib.Path:
-  """Writes the page and its figure; returns the page's path.
-
-  `words` describe a value, and `tried` are the best first.
-  """
-  image_files.write([plotted], out)
-  form = _form(finals)
-  rows = [_row(i, each, out) for i, each in enumerate(tried, 1)]
-  head = ['method', words, 'score', 'sent', 'seconds', '']
-  body = [
-    page.header(title, subtitle),
-    page.table(
-      'finals',
-      FINALS,
-      ['method', words, 'above tuned BSP, %', 'score', 'sent', 'seconds'],
-      [(final.title, _cells(final, finals[1], form)) for final in finals],
-    ),
-    page.figure(plotted),
-    page.table(
-      'trials',
-      'Trials, the best first',
-      head,
-      rows[:_SHOWN],
-      f'The other {len(rows) - _SHOWN}',
-      rows[_SHOWN:],
-    ),
-  ]
-  path = out / f'{NAME}.html'
-  files.write(path, page.page(title, body))
-  return path
+  def show(self) -> None:
+    """Prints the best trials, and the finals."""
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column('trials, the best first')
+    table.add_column(self.words, justify='right')
+    for each in self.tried[:_SHOWN]:
+      value = '–' if each.value is None else f'{each.value:.4g}'
+      table.add_row(each.label, value)
+    table.add_section()
+    table.caption = f'{FINALS}, below the line'
+    for final in self.finals:
+      table.add_row(final.title, final.cell(self.form).text)
+    rich.console.Console().print(table)
 
 
 def _cells(final: Final, bsp: Final, form: str) -> list[str | Markup]:
@@ -203,18 +217,3 @@ def _row(
     page.link(address, 'run'),
   ]
   return f'{rank}. {tried.label}', cells
-
-
-def show(finals: Sequence[Final], tried: Sequence[Result], words: str) -> None:
-  """Prints the best trials, and the finals."""
-  table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-  table.add_column('trials, the best first')
-  table.add_column(words, justify='right')
-  for each in tried[:_SHOWN]:
-    value = '–' if each.value is None else f'{each.value:.4g}'
-    table.add_row(each.label, value)
-  table.add_section()
-  table.caption = f'{FINALS}, below the line'
-  for each in finals:
-    table.add_row(each.title, each.cell(_form(finals)).text)
-  rich.console.Console().print(table)

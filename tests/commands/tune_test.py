@@ -31,6 +31,7 @@ from selsync_jax.sync import network
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.training.train import train_and_evaluate
 from selsync_jax.tune import page
+from selsync_jax.tune.objective import Objective
 from selsync_jax.tune.objective import Point
 from selsync_jax.tune.search import Result
 from tests.support import live_runs
@@ -133,6 +134,9 @@ def test_a_search_says_what_so_few_trials_do_not_reach(tuned, tmp_path):
   assert line.endswith('; not tried: diloco')
 
 
+TIME = Objective(True, 'seconds', budget=1.0, target=0.9)
+
+
 def reached(value, score, sent):
   run = Trial('ours', 0.1, 0, pathlib.Path(), [], {})
   return Result('local_sgd', {}, run, value, Point(score, sent, 1.0))
@@ -141,8 +145,8 @@ def reached(value, score, sent):
 def test_a_trial_that_sent_nothing_is_on_no_front():
   """It was stopped before its workers first met."""
   tried = [reached(None, 0.99, 0.0), reached(None, 0.9, 10.0)]
-  plot = page.front(tried, 'accuracy', True)
-  for panel in plot.panels:
+  outcome = page.Outcome(TIME, 'seconds', 'accuracy', [], tried)
+  for panel in outcome.front().panels:
     assert all(list(mark.y) == [0.9] for mark in panel.marks)
 
 
@@ -154,13 +158,12 @@ def test_the_verdict_of_two_seeds_ranks_nothing():
       ('tuned BSP', (10.0, 11.0, 12.5), 10.0),
     )
   )
-  said = page.verdict([recipe, bsp], 'seconds', True)
-  assert said == (
+  outcome = page.Outcome(TIME, 'seconds', 'accuracy', [recipe, bsp], [])
+  assert outcome.verdict == (
     'seconds: 2.0 ± 1.0 by recipe; 11.2 ± 1.3 by tuned BSP, 5.6 times as long'
   )
   few = [each._replace(seeds=each.seeds[:2]) for each in (recipe, bsp)]
-  said = page.verdict(few, 'seconds', True)
-  assert said.endswith(
+  assert outcome._replace(finals=few).verdict.endswith(
     '; two seeds cannot rank methods; the cheapest of these: tuned BSP, '
     '10.50 ± 0.71 for 10 B per worker'
   )
