@@ -13,14 +13,12 @@ from selsync_jax.commands import config_file
 from selsync_jax.commands import silence_orbax
 from selsync_jax.commands import train
 
-_FOLDER = 'simulate-'  # The beginning of the default folder's name.
-
 
 def main(arguments: Sequence[str]) -> None:
   """Simulates the run, and prints the summary."""
-  options = train.command_line('simulate', _FOLDER).parse(arguments)
+  options = train.command_line('simulate', 'simulate-').parse(arguments)
   options.fields[:0] = config_file.SIMULATED
-  train.load(options, _FOLDER)
+  train.load(options)
   train.handle_signals(options)
   silence_orbax()
   from selsync_jax.devices import backend
@@ -35,4 +33,4 @@ def main(arguments: Sequence[str]) -> None:
     restart=options.restart,
     accept_changes=options.accept_changes,
   )
-  train.show(summary, options)
+  train.show(summary, options.workdir, options.report)

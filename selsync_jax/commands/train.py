@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 def command_line(command: str, folder: str = '') -> flags.CommandLine:
   """Returns the flags of a command that writes a run; see `load`."""
   line = flags.CommandLine(command, config=config_file.DEFAULT)
+  line.set_defaults(folder=folder)
   about = (
     'Folder of the run. A run in it resumes where it stopped. '
     f'Default: runs/{folder}CONFIG-METHOD.'
@@ -41,16 +42,17 @@ def command_line(command: str, folder: str = '') -> flags.CommandLine:
   return line
 
 
-def load(options: argparse.Namespace, folder: str = '') -> None:
+def load(options: argparse.Namespace) -> None:
   """Adds the `settings` to the options, and a default for `workdir`.
 
-  The default folder is named after `folder`, the config file and its variant.
+  The default folder is named after the config file and its variant.
   """
   options.settings = config_file.settings(options.file, options.fields)
   if options.workdir is None:
     stem, *variant = config_file.names(options.file)
     variant = variant or [options.settings.config.sync.method]
-    options.workdir = pathlib.Path('runs', folder + '-'.join([stem, *variant]))
+    name = options.folder + '-'.join([stem, *variant])
+    options.workdir = pathlib.Path('runs', name)
 
 
 def handle_signals(options: argparse.Namespace) -> None:
@@ -81,15 +83,17 @@ def _inode(folder: pathlib.Path) -> int | None:
     return None
 
 
-def show(summary: Mapping[str, Any], options: argparse.Namespace) -> None:
-  """Prints the summary of a run, and writes its page if `--report` is on."""
+def show(
+  summary: Mapping[str, Any], workdir: pathlib.Path, report: bool = True
+) -> None:
+  """Prints the summary of a run, and writes its page if it has a `report`."""
   from selsync_jax.report import facts
 
   facts.show(summary)
-  if options.report:
+  if report:
     from selsync_jax.report import run_page  # Imports matplotlib.
 
-    print(run_page.write([options.workdir], options.workdir))
+    print(run_page.write([workdir], workdir))
 
 
 def train(
@@ -152,14 +156,11 @@ def train(
       mapper=options.mapper,
       **options.mesh,
     )
-  from selsync_jax.report import facts
-  from selsync_jax.report import run_page
   from selsync_jax.runs import history
   from selsync_jax.training.train import train_and_evaluate
 
   workdir = pathlib.Path(workdir).expanduser()
-  facts.show(train_and_evaluate(settings, workdir, restart=restart))
-  print(run_page.write([workdir], workdir))
+  show(train_and_evaluate(settings, workdir, restart=restart), workdir)
   return history.read(workdir)
 
 
@@ -240,7 +241,7 @@ def main(arguments: Sequence[str]) -> None:
     )
     is_first = processes.is_first()
   if is_first:
-    show(summary, options)
+    show(summary, options.workdir, options.report)
 
 
 def _start(

@@ -113,8 +113,7 @@ def write(
   subtitle = f'{facts.shared_setting(runs)}; {NUMBERS}'
   if has_rates:
     subtitle += '; too favorable, as these scores chose the learning rates'
-  body = [
-    page.header(best, subtitle),
+  sections = [
     _table('summary', 'Comparison', rows),
     *_undecided(chosen),
     *map(page.figure, figures),
@@ -122,9 +121,9 @@ def write(
   if has_rates:
     rates = comparison_table.rates(entries, chosen)
     title = 'Learning rates, chosen on the validation split'
-    body.append(_table('grid', title, rates))
-  body.append(_links(entries, out))
-  files.write(found.page, page.page(best, body))
+    sections.append(_table('grid', title, rates))
+  sections.append(_links(entries, out))
+  page.write(found.page, best, subtitle, sections)
   return found
 
 

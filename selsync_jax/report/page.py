@@ -7,6 +7,7 @@ plotly.js (its basic bundle), compressed; `make plotly` fetches another version.
 import base64
 from collections.abc import Iterable
 from importlib import resources
+import pathlib
 from typing import Any
 
 import jinja2
@@ -18,6 +19,7 @@ from selsync_jax.report.figure import LIGHT
 from selsync_jax.report.figure import Line
 from selsync_jax.report.figure import Look
 from selsync_jax.report.figure import Plot
+from selsync_jax.runs import files
 
 _PLOTLY = resources.files('selsync_jax.report') / 'plotly'
 
@@ -33,23 +35,27 @@ _TEMPLATES.policies['json.dumps_kwargs'] = {'separators': (',', ':')}
 _SECTIONS: Any = _TEMPLATES.get_template('sections.html.j2').module
 
 
-def page(title: str, body: Iterable[Markup]) -> str:
-  """Returns the page around a body."""
+def write(
+  path: pathlib.Path, title: str, below: str, sections: Iterable[Markup]
+) -> pathlib.Path:
+  """Writes a page with a title, a text below it, and sections."""
   plotly = (_PLOTLY / 'plotly-basic.min.js.gz').read_bytes()
-  return _TEMPLATES.get_template('page.html.j2').render(
+  text = _TEMPLATES.get_template('page.html.j2').render(
     title=title,
-    body=body,
+    below=below,
+    sections=sections,
     light=LIGHT,
     dark=DARK,
     plotly=base64.b64encode(plotly).decode(),
   )
+  files.write(path, text)
+  return path
 
 
-# Sections of a page: `header(title, below)`; `key_figures([(name, number,
-# remark)])`; `table(name, title, head, [(row, cells)])`, which may end with a
-# `summary` that unfolds the rows in `folded`; `footer(lines)`. A cell may be a
-# `link(address, text)` to a file beside the page.
-header = _SECTIONS.header
+# Sections of a page: `key_figures([(name, number, remark)])`; `table(name,
+# title, head, [(row, cells)])`, which may end with a `summary` that unfolds the
+# rows in `folded`; `footer(lines)`. A cell may be a `link(address, text)` to a
+# file beside the page.
 key_figures = _SECTIONS.key_figures
 table = _SECTIONS.table
 footer = _SECTIONS.footer

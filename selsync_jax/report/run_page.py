@@ -14,7 +14,6 @@ from selsync_jax.report import image_files
 from selsync_jax.report import page
 from selsync_jax.report import plots
 from selsync_jax.report.facts import Cell
-from selsync_jax.runs import files
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
 
@@ -53,10 +52,7 @@ def write(
     sections = [key_figures, *sections, summary]
   config = _config(runs, ['field', *names])
   footer = page.footer(filter(None, map(facts.origin, runs)))
-  body = [page.header(title, subtitle), *sections, config, footer]
-  path = out / REPORT
-  files.write(path, page.page(title, body))
-  return path
+  return page.write(out / REPORT, title, subtitle, [*sections, config, footer])
 
 
 def _shown_outcome(run: Run) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from selsync_jax.report import image_files
 from selsync_jax.report import page
 from selsync_jax.report import pareto_plot
 from selsync_jax.report.facts import Cell
-from selsync_jax.runs import files
 from selsync_jax.tune.objective import Objective
 from selsync_jax.tune.search import Result
 
@@ -153,8 +152,7 @@ class Outcome(NamedTuple):
     _, bsp, *_ = self.finals
     image_files.write([plotted], out)
     rows = [_row(i, each, out) for i, each in enumerate(self.tried, 1)]
-    body = [
-      page.header(self.verdict, subtitle),
+    sections = [
       page.table(
         'finals',
         FINALS,
@@ -171,9 +169,7 @@ class Outcome(NamedTuple):
         rows[_SHOWN:],
       ),
     ]
-    path = out / f'{NAME}.html'
-    files.write(path, page.page(self.verdict, body))
-    return path
+    return page.write(out / f'{NAME}.html', self.verdict, subtitle, sections)
 
   def show(self) -> None:
     """Prints the best trials, and the finals."""

@@ -249,8 +249,7 @@ def test_all_columns_of_a_comparison_are_in_view_on_a_desk(browser, tmp_path):
   }
   row = 'fedavg, epochs 0.25', [page.number(*cell) for cell in cells.values()]
   table = page.table('summary', 'Comparison', ['method', *cells], [row])
-  written = tmp_path / 'report.html'
-  written.write_text(page.page('Comparison', [table]))
+  page.write(tmp_path / 'report.html', 'Comparison', '', [table])
   assert show(browser, tmp_path, 1200, 'light') == []
   seen = browser.evaluate(
     "(e => [e.scrollWidth, e.clientWidth])(document.querySelector('.scroll'))"

@@ -17,17 +17,17 @@ EVIL = '<script>"&'
 ESCAPED = '&lt;script&gt;&#34;&amp;'
 
 
-def test_a_page_writes_names_as_text():
+def test_a_page_writes_names_as_text(tmp_path):
   axis = Axis((0, 1), EVIL, EVIL)
   lines = [Line(f'{EVIL}{i}', [0], [1], Look('ink')) for i in range(2)]
   plot = Plot(EVIL, EVIL, EVIL, [Panel(EVIL, axis, axis, lines)])
   sections = [
-    page.header(EVIL, EVIL),
     page.key_figures([(EVIL, EVIL, EVIL)]),
     page.table(EVIL, EVIL, ['', EVIL], [(EVIL, [EVIL, page.link(EVIL, EVIL)])]),
     page.figure(plot),
   ]
-  text = page.page(EVIL, sections)
+  path = page.write(tmp_path / 'page.html', EVIL, EVIL, sections)
+  text = path.read_text()
   assert '<script>"' not in text
   assert text.count(ESCAPED) > 15
 
@@ -43,8 +43,8 @@ def test_a_cell_that_is_html_already_is_not_escaped_again():
   assert f'<td>{cell}</td>' in page.table('a', 'A', ['', 'b'], [('c', [cell])])
 
 
-def test_the_page_holds_the_library_that_the_makefile_names():
-  text = page.page('title', [])
+def test_the_page_holds_the_library_that_the_makefile_names(tmp_path):
+  text = page.write(tmp_path / 'page.html', 'title', '', []).read_text()
   packed = re.search(r'id="plotly">(.*?)</script>', text)[1]
   library = gzip.decompress(base64.b64decode(packed)).decode()
   makefile = pathlib.Path(__file__).parents[2] / 'Makefile'
