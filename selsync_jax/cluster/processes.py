@@ -54,7 +54,7 @@ class Cluster:
   ):
     self.process, self.processes = process, processes
     self.channel = channel
-    self._preemption = Preemption(channel and channel.agreement)
+    self._preemption = Preemption(channel.agreement if channel else None)
 
   def stops_after(self, step: int) -> bool:
     """Returns whether to stop after this step; equal in all processes.
