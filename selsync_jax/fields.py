@@ -23,7 +23,7 @@ Epochs = Annotated[float, Interval(gt=0, le=1e6)]
 
 
 class Field(NamedTuple):
-  """A field of a config."""
+  """The default, the range and the documentation of a config's field."""
 
   default: Any  # Unless a workload or a flag sets another; `None` is not set.
   rule: Any  # An annotation with the values it may have, see `config.rule`.

@@ -214,7 +214,7 @@ def is_frozen(optimizer: Bound) -> Callable[[str], bool]:
 def create_optimizer(
   name: str, learning_rate: optax.ScalarOrSchedule, **options: Any
 ) -> optax.GradientTransformation:
-  """Creates an optimizer.
+  """Returns an optimizer of optax, clipped, decayed and grouped as asked.
 
   Args:
     name: the name of a function in optax or `optax.contrib` that takes a

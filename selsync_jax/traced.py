@@ -32,7 +32,7 @@ differentiated or mapped."""
 
 
 def is_program(value: Any) -> bool:
-  """Returns whether a value is a traced program."""
+  """Whether a parameter of an equation is a program inside it."""
   return hasattr(value, 'eqns')
 
 

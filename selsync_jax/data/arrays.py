@@ -131,11 +131,11 @@ class IndexedDataset(protocol.Dataset):
     return self.batches(split, schedule, without_key(self.transform))
 
   def mark(self, split):
-    """See `Dataset`; of 64 examples, and of all labels."""
+    """See `Dataset`; reads 64 examples, and all labels."""
     stored = self.rows(split, sample(self.sizes[split], 64))
     mark = {'arrays': forms(stored), 'content': checksum(stored)}
     if split == 'train' and self.labels is not None:
-      mark['labels'] = checksum({'label': self.labels})  # They may decide.
+      mark['labels'] = checksum({'label': self.labels})  # For partitions.
     return mark
 
   def trial(self, split: str) -> Iterator[Examples]:

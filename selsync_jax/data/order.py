@@ -35,7 +35,7 @@ class ChunkProgress(NamedTuple):
 
 
 class Order(abc.ABC):
-  """A reading order."""
+  """Which position of its chunk a worker reads in each slot of a batch."""
 
   contiguous: ClassVar[bool] = True  # Chunks are parts of the data set.
 

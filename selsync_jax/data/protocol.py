@@ -41,7 +41,7 @@ SPLITS = ('train', 'validation', 'test')
 
 
 def unchanged(value: Any) -> Any:
-  """Returns the value: the identity."""
+  """Returns what it is given, where a data set needs no transform."""
   return value
 
 

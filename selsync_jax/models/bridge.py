@@ -106,7 +106,7 @@ def _variables(
 
 
 def _load(module: nnx.Module, variables: Mapping[str, Any]) -> None:
-  """Sets the variables of a module."""
+  """Replaces the variables of a module; random streams stay."""
   flat = traverse_util.flatten_dict(dict(variables))
   state = [(p, v.replace(flat[name])) for name, p, v in _variables(module)]
   nnx.update(module, nnx.from_flat_state(state))

@@ -28,7 +28,7 @@ Process = Generator[simpy.Event, Any, Any]
 
 
 class Model(NamedTuple):
-  """A version of a model."""
+  """A model after a number of updates."""
 
   value: Value  # Of kind `model`.
   version: int  # The number of updates it has had, as the method counts them.

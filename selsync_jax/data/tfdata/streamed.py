@@ -52,10 +52,10 @@ class Shards(NamedTuple):
     start: int,
     stop: int,
   ) -> Iterator[protocol.Batch]:
-    """Yields what `Assignment.slots` says, for steps `start` to `stop - 1`.
+    """Yields the batches of an assignment, at steps `start` to `stop - 1`.
 
-    `decode(example, key)` makes one of a batch of a stored example, with 64
-    random bits, uint64. The order of the assignment is `ShuffledBlocks`.
+    `decode(example, key)` turns a stored example, and 64 random bits as uint64,
+    into an example of a batch. The assignment's order is `ShuffledBlocks`.
     """
     _check(assignment)
     steps = assignment.partition.steps_per_chunk(assignment.batch_size)
@@ -180,7 +180,7 @@ class StreamedDataset(protocol.Dataset):
     return Assignment(partition, ShuffledBlocks(1), None, batch_size, 0)
 
   def mark(self, split):
-    """See `Dataset`; of four examples, with encoded images."""
+    """See `Dataset`; reads four examples, with encoded images."""
     stored, content = self.splits[split], ''
     for index in arrays.sample(stored.examples, 4).tolist():
       (row,) = stored.read(index, index + 1).as_numpy_iterator()

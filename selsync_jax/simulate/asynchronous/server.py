@@ -27,7 +27,7 @@ applied, in seconds; 0 if there was none."""
 
 
 class Server:
-  """A parameter server."""
+  """A model that moves by the mean of the gradients that arrive together."""
 
   def __init__(self, sim: Simulation):
     self._sim = sim
