@@ -114,7 +114,7 @@ def annotated(
     ...   return jax.lax.cond(due, often, lambda flag: 0, flag)
     >>> found = collectives(update, True, 1, workers=8, axes=['workers'])
     >>> [(each.kind, each.nbytes, each.rate) for each in found]
-    [('all_reduce', 4, 0.25)]
+    [('all_reduce', 4.0, 0.25)]
   """
 
   def call(*args):
