@@ -45,7 +45,6 @@ from .sync.exchange import groups as groups
 from .sync.fda import fda as fda
 from .sync.fda import FDAState as FDAState
 from .sync.fragments import fragments as fragments
-from .sync.inner import in_use as in_use
 from .sync.lazy import lazy as lazy
 from .sync.leaves import Leaves as Leaves
 from .sync.moments import Moments as Moments
@@ -72,5 +71,6 @@ from .sync.triggers import every as every
 from .sync.triggers import post_local as post_local
 from .sync.triggers import qsr as qsr
 from .sync.wires import Wire as Wire
+from .sync.worker_mesh import in_use as in_use
 
 __version__: str

@@ -21,8 +21,8 @@ import sys
 import tempfile
 from typing import NoReturn
 
-from selsync_jax import blame
 from selsync_jax import config
+from selsync_jax import user_errors
 from selsync_jax.cluster import forks
 from selsync_jax.cluster import signals
 from selsync_jax.commands import COMMANDS
@@ -93,15 +93,17 @@ def command(program: str) -> Generator[None]:
     line = f'{program}: {error}; {signals.resumes()}'
     _fail(line, signals.RESUMABLE)
   except OSError as error:  # No such folder, no space left, no such host.
-    _fail(f'{program}: {blame.of_file(error)}', config.RunError.code)
-  except blame.RAISED as error:
-    if isinstance(error, SystemExit) and not blame.is_users(error):
+    _fail(f'{program}: {user_errors.of_file(error)}', config.RunError.code)
+  except user_errors.RAISED as error:
+    if isinstance(error, SystemExit) and not user_errors.is_users(error):
       raise  # It is our own.
     has_train = importlib.util.find_spec('ml_collections')  # The extra.
     if isinstance(error, ModuleNotFoundError) and not has_train:
       _fail(f'{program}: {error.name} is not installed; {INSTALL}', 2)
-    file = blame.keep(error, pathlib.Path(tempfile.mkdtemp()), 'error.txt')
-    line = blame.one_line(error, 'selsync_jax')
+    file = user_errors.keep(
+      error, pathlib.Path(tempfile.mkdtemp()), 'error.txt'
+    )
+    line = user_errors.one_line(error, 'selsync_jax')
     _fail(f'{program}: {line}; the whole traceback is in {file}', 1)
 
 

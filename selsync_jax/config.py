@@ -22,8 +22,8 @@ from annotated_types import Ge
 from annotated_types import Gt
 from annotated_types import Interval
 
-from selsync_jax import blame
 from selsync_jax import own_code
+from selsync_jax import user_errors
 
 
 class ConfigError(ValueError):
@@ -112,10 +112,10 @@ class Registry(dict[str, Any]):
       yield
     except (ConfigError, RunError):
       raise
-    except blame.RAISED as error:
+    except user_errors.RAISED as error:
       if not self.is_own(name):
         raise
-      line = blame.one_line(error, self._files[name])
+      line = user_errors.one_line(error, self._files[name])
       raise ConfigError(f'config.{field}: {line}') from error
 
 

@@ -24,7 +24,7 @@ import sys
 import types
 from typing import NamedTuple
 
-from selsync_jax import blame
+from selsync_jax import user_errors
 
 PYTHON = f'{sys.version_info.major}.{sys.version_info.minor}'
 """The version that has parsed the source: another may write it differently."""
@@ -62,10 +62,10 @@ def caller() -> Place | None:
   the innermost function.
   """
   frame = sys._getframe(1)
-  while frame and not blame.is_own(frame.f_code.co_filename):
+  while frame and not user_errors.is_own(frame.f_code.co_filename):
     frame = frame.f_back
   places = []
-  while frame and blame.is_own(frame.f_code.co_filename):
+  while frame and user_errors.is_own(frame.f_code.co_filename):
     module, code = frame.f_globals.get('__name__', ''), frame.f_code
     place = Place(module, code.co_filename, frame.f_lineno)
     if code.co_name == '<module>' and module != '__main__':
@@ -232,7 +232,7 @@ def _found(name: str) -> Iterator[tuple[str, str]]:
     return
   while spec is not None:
     if spec.origin and spec.origin.endswith('.py'):
-      if not blame.is_own(spec.origin):
+      if not user_errors.is_own(spec.origin):
         return
       yield spec.name, spec.origin
     if not rest or not spec.submodule_search_locations:

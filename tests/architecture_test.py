@@ -30,7 +30,7 @@ ROOMS = [
   'traced',
   'config',
   'own_code',
-  'blame',
+  'user_errors',
 ]
 CORE = {
   'sync',
@@ -41,7 +41,7 @@ CORE = {
   'traced',
   'config',
   'own_code',
-  'blame',
+  'user_errors',
   '__init__',
 }
 LIGHT = {'annotated_types', 'jax', 'jaxtyping', 'lazy_loader', 'numpy', 'optax'}

@@ -23,8 +23,8 @@ from jax._src import xla_bridge
 from jax.experimental import multihost_utils
 import numpy as np
 
-from selsync_jax import blame
 from selsync_jax import config
+from selsync_jax import user_errors
 from selsync_jax.cluster import channel as channels
 from selsync_jax.cluster import link
 from selsync_jax.cluster import proxy
@@ -289,7 +289,7 @@ def _detected(
     reason = (
       f'{error.args[0]} is not set'
       if isinstance(error, KeyError)
-      else blame.one_line(error)
+      else user_errors.one_line(error)
     )
     raise kind(
       f'the scheduler that JAX detects: {reason}; set JAX_COORDINATOR_ADDRESS, '

@@ -10,7 +10,7 @@ import pathlib
 import sys
 from typing import Any, TYPE_CHECKING
 
-from selsync_jax import blame
+from selsync_jax import user_errors
 from selsync_jax.commands import flags
 from selsync_jax.commands import neighbors
 from selsync_jax.config import ConfigError
@@ -97,8 +97,8 @@ def _execute(path: str, variant: list[str]) -> 'ml_collections.ConfigDict':
       config = module.get_config(*variant)
   except ConfigError:
     raise
-  except blame.RAISED as error:
-    raise ConfigError(blame.one_line(error, f'{path}:1')) from error
+  except user_errors.RAISED as error:
+    raise ConfigError(user_errors.one_line(error, f'{path}:1')) from error
   if not isinstance(config, ml_collections.ConfigDict):
     raise ConfigError(
       f'{path}: get_config must return a ConfigDict, got {config!r}'

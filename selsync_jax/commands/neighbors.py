@@ -14,7 +14,7 @@ import pathlib
 import sys
 from typing import Any
 
-from selsync_jax import blame
+from selsync_jax import user_errors
 
 _folders: list[str] = []  # Of config files, the last one first.
 _imported: set[str] = set()  # Neighbors that config files have imported.
@@ -31,7 +31,7 @@ class _Finder(abc.MetaPathFinder):
     if path is not None or name in sys.stdlib_module_names:
       return None
     usual = machinery.PathFinder.find_spec(name)
-    if usual and usual.has_location and not blame.is_own(usual.origin):
+    if usual and usual.has_location and not user_errors.is_own(usual.origin):
       return None
     found = machinery.PathFinder.find_spec(name, _folders)
     return found if found and found.loader else None  # Not a mere folder.
@@ -62,4 +62,4 @@ def importable(file: str) -> Generator[None]:
 
 def _lies_in(folder: str, file: str | None) -> bool:
   """Whether a file is in a folder and not of a library installed there."""
-  return (file or '').startswith(f'{folder}/') and blame.is_own(file)
+  return (file or '').startswith(f'{folder}/') and user_errors.is_own(file)

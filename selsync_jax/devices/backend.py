@@ -14,7 +14,7 @@ import warnings
 
 import jax
 
-from selsync_jax import blame
+from selsync_jax import user_errors
 from selsync_jax.cluster import processes
 from selsync_jax.cluster.processes import Cluster
 from selsync_jax.config import ConfigError
@@ -181,7 +181,7 @@ def _start_backend(device: str) -> None:
         f'host name {host!r}: does not resolve; processes find each other by '
         'it, so add it to /etc/hosts'
       ) from error
-    reason = blame.reason(error) or 'there is no such device'
+    reason = user_errors.reason(error) or 'there is no such device'
     raise ConfigError(
       f'JAX_PLATFORMS={platforms}: JAX cannot start: {reason}'
     ) from error
@@ -209,5 +209,5 @@ def _lacks(device: str) -> str:
   try:
     jax.devices(device)
   except RuntimeError as error:
-    return blame.reason(error)
+    return user_errors.reason(error)
   return 'JAX_PLATFORMS names another one first'

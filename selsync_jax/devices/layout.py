@@ -22,7 +22,7 @@ from selsync_jax.devices.mapper import Function
 from selsync_jax.devices.mapper import Mapper
 from selsync_jax.devices.mapper import split
 from selsync_jax.devices.slices import Slices
-from selsync_jax.sync import inner
+from selsync_jax.sync import worker_mesh
 from selsync_jax.sync.consensus import AXIS
 
 
@@ -59,7 +59,7 @@ class Layout(Slices, Mapper):
     names = self.mesh.axis_names[::-1]
     for over in (names[:i] for i in range(len(names), 0, -1)):
       parts = math.prod(self.mesh.shape[name] for name in over)
-      if (axis := inner.split_axis(shape, parts)) is not None:
+      if (axis := worker_mesh.split_axis(shape, parts)) is not None:
         spec = PartitionSpec(*[None] * axis, over)
         return NamedSharding(self.mesh, spec)
     return NamedSharding(self.mesh, PartitionSpec())
@@ -103,7 +103,7 @@ class Layout(Slices, Mapper):
 
     def one(*args):
       result = fn(*jax.tree.map(lambda x: x[0], args))
-      return jax.tree.map(lambda x: x[None], inner.at_rest(result))
+      return jax.tree.map(lambda x: x[None], worker_mesh.at_rest(result))
 
     rows = PartitionSpec(AXIS)
     mapped = jax.shard_map(

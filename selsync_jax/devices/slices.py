@@ -16,8 +16,8 @@ import numpy as np
 from selsync_jax.config import ConfigError
 from selsync_jax.devices import arrays
 from selsync_jax.devices.mapper import Function
-from selsync_jax.sync import inner
-from selsync_jax.sync.inner import AXIS
+from selsync_jax.sync import worker_mesh
+from selsync_jax.sync.worker_mesh import AXIS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Slices:
 
   Inside a worker, the examples of its batch are split over all devices. The
   state that it keeps from step to step is split over the axis `fsdp`, see
-  `inner.spec`; over the axis `data`, every device has the same.
+  `worker_mesh.spec`; over the axis `data`, every device has the same.
 
   Attributes:
     workers: N, the number of workers of all processes.
@@ -63,7 +63,7 @@ class Slices:
     """
     axes = {AXIS: self.workers}
     if self.devices_per_worker > 1:  # Otherwise the program is that of pmap.
-      axes |= {inner.DATA: self.data, inner.FSDP: self.fsdp}
+      axes |= {worker_mesh.DATA: self.data, worker_mesh.FSDP: self.fsdp}
     shape, count = tuple(axes.values()), jax.process_count()
     if math.prod(shape) == 1:  # It is in this process.
       count = 1
@@ -86,7 +86,7 @@ class Slices:
     """Returns how an array [workers, ...] lies from step to step."""
     if 0 in shape:  # XLA does not split an empty array.
       return NamedSharding(self.mesh, PartitionSpec())
-    spec = inner.spec(shape[1:], self.fsdp)
+    spec = worker_mesh.spec(shape[1:], self.fsdp)
     return NamedSharding(self.mesh, PartitionSpec(AXIS, *spec))
 
   def batch_sharding(self, shape: tuple[int, ...]) -> NamedSharding:
@@ -97,7 +97,7 @@ class Slices:
     inside = self.devices_per_worker
     if inside == 1 or len(shape) < 2 or shape[1] % inside:
       return NamedSharding(self.mesh, PartitionSpec(AXIS))
-    examples = (inner.DATA, inner.FSDP)
+    examples = (worker_mesh.DATA, worker_mesh.FSDP)
     return NamedSharding(self.mesh, PartitionSpec(AXIS, examples))
 
   def stack(self, tree: Any) -> Any:
@@ -115,7 +115,7 @@ class Slices:
     """
 
     def placed(x):
-      spec = inner.spec(x.shape, self.fsdp)
+      spec = worker_mesh.spec(x.shape, self.fsdp)
       return arrays.placed(x, NamedSharding(self.mesh, spec))
 
     args = jax.tree.map(placed, args)

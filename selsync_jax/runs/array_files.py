@@ -20,7 +20,7 @@ import orbax.checkpoint as ocp
 import safetensors
 import safetensors.numpy
 
-from selsync_jax import blame
+from selsync_jax import user_errors
 from selsync_jax.array_names import array_name
 from selsync_jax.array_names import by_name
 from selsync_jax.config import RunError
@@ -111,7 +111,7 @@ def write(path: pathlib.Path, variables: Variables, about: About) -> None:
   try:
     WRITERS[path.suffix](path, variables, about)
   except (OSError, ValueError) as error:  # tensorstore raises ValueError.
-    raise RunError(f'{path}: {blame.reason(error)}') from error
+    raise RunError(f'{path}: {user_errors.reason(error)}') from error
 
 
 @contextlib.contextmanager
@@ -120,9 +120,11 @@ def _reading(path: pathlib.Path) -> Generator[None]:
   try:
     yield
   except OSError as error:  # Not damage; another attempt may succeed.
-    raise RunError(f'{path} cannot be read: {blame.reason(error)}') from error
+    raise RunError(
+      f'{path} cannot be read: {user_errors.reason(error)}'
+    ) from error
   except Exception as error:  # A damaged file raises errors of any type.
-    raise files.DamagedFile(path, blame.reason(error)) from error
+    raise files.DamagedFile(path, user_errors.reason(error)) from error
 
 
 def orbax_trees(path: pathlib.Path) -> list[pathlib.Path]:

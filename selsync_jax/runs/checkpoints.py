@@ -22,7 +22,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from selsync_jax import blame
+from selsync_jax import user_errors
 from selsync_jax.array_names import array_name
 from selsync_jax.array_names import by_name
 from selsync_jax.cluster import processes
@@ -197,7 +197,7 @@ def _as_checkpoint_error() -> Generator[None]:
   try:
     yield
   except Exception as error:
-    reason = blame.reason(error)[:300]
+    reason = user_errors.reason(error)[:300]
     raise CheckpointError(f'checkpoint: {reason}') from error
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import pathlib
 from typing import Any
 
-from selsync_jax import blame
+from selsync_jax import user_errors
 from selsync_jax.cluster import processes
 from selsync_jax.config import ConfigError
 from selsync_jax.config import LostError
@@ -184,16 +184,16 @@ class Store(contextlib.ExitStack):
       yield
     except (ConfigError, Stopped):
       raise
-    except blame.RAISED as error:
-      is_users = blame.is_users(error)
+    except user_errors.RAISED as error:
+      is_users = user_errors.is_users(error)
       if isinstance(error, RunError):
         reason = str(error)
       elif isinstance(error, OSError) and not is_users:
-        reason = blame.of_file(error)
+        reason = user_errors.of_file(error)
       else:
-        reason = blame.one_line(error)
+        reason = user_errors.one_line(error)
       if is_users or not isinstance(error, RunError | OSError):
-        file = blame.keep(error, self.workdir, name)
+        file = user_errors.keep(error, self.workdir, name)
         reason += f'; the whole traceback is in {file}'
       if self._keeper:  # The run was recorded.
         reason += f'; last good checkpoint: {self.checkpoints.newest}'

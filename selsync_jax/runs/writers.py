@@ -11,7 +11,7 @@ import importlib.util
 import sys
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from selsync_jax import blame
+from selsync_jax import user_errors
 from selsync_jax.config import lookup
 from selsync_jax.config import Registry
 from selsync_jax.config import RunError
@@ -104,7 +104,7 @@ class Guarded:
     self._name, self._failed = name, False
     try:
       self._writer: Writer = WRITERS[name](*arguments)
-    except blame.RAISED as error:
+    except user_errors.RAISED as error:
       raise RunError(self._line(error)) from error
 
   def write(self, row: Mapping[str, Any]) -> None:
@@ -125,10 +125,10 @@ class Guarded:
   def _reporting(self) -> Generator[None]:
     try:
       yield
-    except blame.RAISED as error:
+    except user_errors.RAISED as error:
       self._failed = True
       line = f'{self._line(error)}; it gets no more rows, the run goes on'
       print(line, file=sys.stderr)
 
   def _line(self, error: BaseException) -> str:
-    return f'config.log.to={self._name!r}: {blame.one_line(error)}'
+    return f'config.log.to={self._name!r}: {user_errors.one_line(error)}'

@@ -13,7 +13,7 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 import jax.numpy as jnp
 
-from selsync_jax.sync.inner import AXIS
+from selsync_jax.sync.worker_mesh import AXIS
 from selsync_jax.traced import typed_as_equal
 from selsync_jax.traced import varying
 

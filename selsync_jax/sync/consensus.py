@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from selsync_jax.sync import flat
 from selsync_jax.sync.agreement import check_agreed
 from selsync_jax.sync.agreement import typed_as
-from selsync_jax.sync.inner import AXIS
+from selsync_jax.sync.worker_mesh import AXIS
 
 
 def check_mapped(axis_name: str) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 import optax
 
 from selsync_jax.sync import flat
-from selsync_jax.sync.inner import AXIS
 from selsync_jax.sync.leaves import Leaves
+from selsync_jax.sync.worker_mesh import AXIS
 
 _MARK = 95 / 256
 """A value that bfloat16 holds, and that no optimizer starts a moment with."""

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32
 
-from selsync_jax.sync import inner
+from selsync_jax.sync import worker_mesh
 
 Vector = Float32[Array, ' size']
 Vectors = tuple[Float[Array, '...'], ...]
@@ -17,7 +17,7 @@ def by_dtype(tree: Any) -> tuple[Vectors, Callable[[Vectors], Any]]:
   """Flattens a tree to one vector for each floating-point dtype.
 
   Every device of a worker holds a part of each vector, in an order that depends
-  on the devices, see `inner.pack`. Leaves that are split over explicit axes of
+  on the devices, see `worker_mesh.pack`. Leaves that are split over explicit axes of
   a user's own mesh follow as they are. The second result is a function from
   such vectors to a tree like `tree`. Leaves of other dtypes (counters) are in
   neither, and stay as they are.
@@ -26,11 +26,11 @@ def by_dtype(tree: Any) -> tuple[Vectors, Callable[[Vectors], Any]]:
   def flatten(leaves):
     by_dtype, split = {}, []
     for leaf in leaves:
-      if inner.explicit_axes(leaf):
+      if worker_mesh.explicit_axes(leaf):
         split.append(leaf)
       else:
         by_dtype.setdefault(jnp.result_type(leaf), []).append(leaf)
-    return (*map(inner.pack, by_dtype.values()), *split)
+    return (*map(worker_mesh.pack, by_dtype.values()), *split)
 
   return _flattened(flatten, tree)
 
@@ -48,13 +48,13 @@ def float32(tree: Any) -> tuple[Vector, Callable[[Vector], Any]]:
 
   def flatten(leaves):
     for leaf in leaves:
-      if axes := inner.explicit_axes(leaf):
+      if axes := worker_mesh.explicit_axes(leaf):
         raise ValueError(
           f'an array {jax.typeof(leaf)} is split over the explicit mesh axis '
           f'{axes[0]!r}, and this method needs it whole; give that axis '
           'AxisType.Auto in jax.make_mesh(..., axis_types=...)'
         )
-    whole = inner.whole(inner.at_rest(leaves))
+    whole = worker_mesh.whole(worker_mesh.at_rest(leaves))
     vectors = [jnp.ravel(leaf).astype(jnp.float32) for leaf in whole]
     return jnp.concatenate([jnp.zeros(0, jnp.float32), *vectors])
 

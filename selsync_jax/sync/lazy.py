@@ -18,8 +18,8 @@ import optax
 from selsync_jax.config import Count
 from selsync_jax.config import NonNegative
 from selsync_jax.sync import flat
-from selsync_jax.sync import inner
 from selsync_jax.sync import wires
+from selsync_jax.sync import worker_mesh
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
 from selsync_jax.sync.part import part
@@ -154,7 +154,7 @@ def _rounded(change: Any, codec: wires.Codec, axis_name: str) -> Any:
 
   def mean(asks):
     sent = jnp.where(asks, message, 0)
-    received = codec.decode(inner.all_gather(sent, axis_name))
+    received = codec.decode(worker_mesh.all_gather(sent, axis_name))
     return rebuild(jnp.mean(received, axis=0)[: vector.size])
 
   error = jnp.sum((padded - known) ** 2)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import jax
 
 from selsync_jax.config import check_arguments
-from selsync_jax.sync.inner import AXIS
+from selsync_jax.sync.worker_mesh import AXIS
 
 
 class Recipe(NamedTuple):

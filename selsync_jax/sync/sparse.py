@@ -18,8 +18,8 @@ import jax.numpy as jnp
 
 from selsync_jax.config import Fraction
 from selsync_jax.sync import flat
-from selsync_jax.sync import inner
 from selsync_jax.sync import resizing
+from selsync_jax.sync import worker_mesh
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import total
 from selsync_jax.sync.part import part
@@ -48,7 +48,7 @@ def top_k(density: Fraction, *, axis_name: str = AXIS) -> Reducer:
     _, picked = lax.top_k(jnp.abs(values), _wanted(density, values.size))
     sent = jnp.where(jnp.all(jnp.isfinite(values)), values[picked], jnp.nan)
     message = jnp.stack([picked, lax.bitcast_convert_type(sent, jnp.int32)])
-    gathered = inner.all_gather(message, axis_name)
+    gathered = worker_mesh.all_gather(message, axis_name)
 
     def add(worker, sums):
       indices, bits = gathered[worker]
@@ -163,16 +163,16 @@ def _by_threshold(
     threshold = state.threshold * _factor(state, k)
     chosen = _chosen(values, threshold, bounds, state.count)
     number = jnp.sum(chosen, dtype=jnp.int32)
-    numbers = inner.all_gather(number[None], axis_name)[:, 0]
+    numbers = worker_mesh.all_gather(number[None], axis_name)[:, 0]
 
     def summed(mine):
       # NaN compares false with any threshold, so it would never be selected.
       # Send NaN, so that every worker sees it.
       mine = jnp.where(jnp.all(jnp.isfinite(values)), mine, jnp.nan)
-      return inner.in_parts(lambda x: total(x, axis_name=axis_name), mine)
+      return worker_mesh.in_parts(lambda x: total(x, axis_name=axis_name), mine)
 
     def exchange(indices):  # Of this worker's selection.
-      union = inner.all_gather(indices, axis_name).reshape(-1)
+      union = worker_mesh.all_gather(indices, axis_name).reshape(-1)
       sums = summed(values.at[union].get(mode='fill', fill_value=0))
       mean = jnp.zeros_like(values).at[union].set(sums / workers, mode='drop')
       return mean, values.at[union].set(0, mode='drop')

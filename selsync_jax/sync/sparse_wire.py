@@ -16,8 +16,8 @@ from jaxtyping import Array, Float32, UInt8
 
 from selsync_jax.config import Fraction
 from selsync_jax.config import Probability
-from selsync_jax.sync import inner
 from selsync_jax.sync import wires
+from selsync_jax.sync import worker_mesh
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import part
 
@@ -70,7 +70,7 @@ def sparse(
 
   def travel(chosen, count):
     content = chosen.content
-    gathered = inner.all_gather(content.reshape(-1), axis_name)
+    gathered = worker_mesh.all_gather(content.reshape(-1), axis_name)
     gathered = gathered.reshape(-1, *content.shape)
     workers = lax.axis_size(axis_name)
     zeros = jnp.zeros((len(content), chosen.length), jnp.float32)

@@ -26,8 +26,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32
 
 from selsync_jax.sync import flat
-from selsync_jax.sync import inner
 from selsync_jax.sync import resizing
+from selsync_jax.sync import worker_mesh
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
 from selsync_jax.sync.part import Part
@@ -274,7 +274,7 @@ def exchanged(
   """
   workers = lax.axis_size(axis_name)
   members = workers if count is None else count
-  received = inner.in_parts(
+  received = worker_mesh.in_parts(
     lambda part: lax.all_to_all(part, axis_name, 0, 0, tiled=True), code
   )
   mine = jnp.sum(codec.decode(received), axis=0) / members
@@ -282,7 +282,7 @@ def exchanged(
   # An error of the mean weighs `members` times as much in one worker's vector.
   own = jnp.arange(workers)[:, None] == lax.axis_index(axis_name)
   left = jnp.where(own, members * (mine - codec.decode(code)), 0)
-  gathered = inner.all_gather(code, axis_name)
+  gathered = worker_mesh.all_gather(code, axis_name)
   return codec.decode(gathered).reshape(-1), left.reshape(-1)
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from selsync_jax.devices.in_turn import in_loop
 from selsync_jax.models import token_weights
 from selsync_jax.sync import flat
-from selsync_jax.sync import inner
+from selsync_jax.sync import worker_mesh
 
 Loss = Callable[..., Any]
 """`(params, model_state, batch, key) -> loss, (metrics, model_state)`.
@@ -32,7 +32,7 @@ def gradient(loss: Loss, pieces: int = 1) -> Gradient:
   """
 
   def in_use(params, *args):
-    return loss(inner.in_use(params), *args)
+    return loss(worker_mesh.in_use(params), *args)
 
   whole = jax.grad(in_use, has_aux=True)
   return whole if pieces == 1 else _accumulated(in_loop(whole), pieces)

@@ -12,9 +12,9 @@ import jax
 import numpy as np
 import optax
 
-from selsync_jax import blame
 from selsync_jax import models
 from selsync_jax import optimizers
+from selsync_jax import user_errors
 from selsync_jax.array_names import by_name
 from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
@@ -240,5 +240,5 @@ def _check(problem: Problem, config: Any) -> None:
     state = jax.eval_shape(problem.optimizer.init, params)
     jax.eval_shape(problem.optimizer.update, params, state, params)
   except Exception as error:
-    line = f'it cannot train this model: {blame.reason(error)[:200]}'
+    line = f'it cannot train this model: {user_errors.reason(error)[:200]}'
     raise ConfigError(f'config.optimizer: {line}') from error
