@@ -20,7 +20,9 @@ from selsync_jax.devices import mappers
 FIRST = {
   'local step': None,
   'SelSync, no synchronization': ss.selsync(float('inf')),
-  'SelSync, no synchronization, lag=1': ss.selsync(float('inf'), lag=1),
+  'SelSync, no synchronization, vote_delay=1': ss.selsync(
+    float('inf'), vote_delay=1
+  ),
   'SelSync, no synchronization, vote_every=8': ss.selsync(
     float('inf'), vote_every=8
   ),

@@ -141,5 +141,5 @@ def get_config(
   config['sync'] = _sync(method, overrides)
   config['data'] |= _unset(BY_NUMPY, BY_TFDS, PARTITIONS)
   config['schedule'] |= _unset(SCHEDULES)
-  config['cluster'] |= _unset(COMPUTE)
+  config['virtual_cluster'] |= _unset(COMPUTE)
   return config_dict.ConfigDict(config)

@@ -13,6 +13,8 @@ from typing import Any
 
 import lazy_loader
 
+from selsync_jax.renamed import hint
+
 __version__ = '0.1.0'  # pyproject.toml reads it here.
 _TESTED = 0, 12  # The newest JAX that passes all tests, as in pyproject.toml.
 
@@ -43,6 +45,8 @@ _offered, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 def __getattr__(name: str) -> Any:
   try:
     return _offered(name)
+  except AttributeError as error:
+    raise AttributeError(f'{error}{hint(name, __all__)}') from error
   except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
       f"selsync_jax.{name}: {error}; pip install 'selsync-jax[train]'"

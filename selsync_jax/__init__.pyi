@@ -22,7 +22,7 @@ from .sync import moments as moments
 from .sync import reducers as reducers
 from .sync import resizing as resizing
 from .sync import wires as wires
-from .sync.alternation import every_kth as every_kth
+from .sync.alternation import interleave as interleave
 from .sync.averagers import Averager as Averager
 from .sync.averagers import mean as mean
 from .sync.averagers import no_averaging as no_averaging
@@ -65,9 +65,9 @@ from .sync.traffic import Collective as Collective
 from .sync.transformation import Reducer as Reducer
 from .sync.transformation import Trigger as Trigger
 from .sync.triggers import any_of as any_of
-from .sync.triggers import at_least_every as at_least_every
-from .sync.triggers import at_most_every as at_most_every
 from .sync.triggers import every as every
+from .sync.triggers import max_interval as max_interval
+from .sync.triggers import min_interval as min_interval
 from .sync.triggers import post_local as post_local
 from .sync.triggers import qsr as qsr
 from .sync.wires import Wire as Wire

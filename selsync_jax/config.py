@@ -24,6 +24,7 @@ from annotated_types import Interval
 
 from selsync_jax import own_code
 from selsync_jax import user_errors
+from selsync_jax.renamed import hint
 
 
 class ConfigError(ValueError):
@@ -60,7 +61,8 @@ def config_errors(field: str) -> Generator[None]:
 def lookup(table: Mapping[Any, Any], name: Any) -> Any:
   """Returns `table[name]`, or raises `ValueError` with all names."""
   if name not in table:
-    raise ValueError(f'{name!r} is not one of {", ".join(map(str, table))}')
+    known = ', '.join(map(str, table))
+    raise ValueError(f'{name!r} is not one of {known}{hint(name, table)}')
   return table[name]
 
 
@@ -440,6 +442,7 @@ def bind_arguments(
     with config_errors(f'{place}={value!r}'):
       if field not in accepted:
         known = f'; it has {", ".join(accepted)}' if accepted else ''
+        known += hint(field, accepted)
         raise ValueError(f'{name} has no {field}{known}; None unsets it')
       annotation = accepted[field].annotation
       arguments[field] = nested(annotation, value, place)

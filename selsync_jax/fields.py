@@ -1,7 +1,8 @@
 """The fields of a config that belong to no constructor, each declared once.
 
-Further fields of `data`, `model`, `optimizer`, `schedule`, `sync` and `cluster`
-are parameters of the constructors that these sections name: see `config.bind`.
+Further fields of `data`, `model`, `optimizer`, `schedule`, `sync` and
+`virtual_cluster` are parameters of the constructors that these sections name:
+see `config.bind`.
 """
 
 from collections.abc import Mapping
@@ -205,20 +206,22 @@ FIELDS: Mapping[str, Field] = {
     'Updates of one worker that `skip` omits in a row before the run stops, '
     'because its parameters are not finite, for example.',
   ),
-  'cluster.compute': Field(
+  'virtual_cluster.compute': Field(
     None,
     str | None,
     'Who is how fast in a simulation, see stragglers.md. Not set: real time, '
     'as under `train`.',
   ),
-  'cluster.step_seconds': Field(
+  'virtual_cluster.step_seconds': Field(
     0.1, Positive, 'Seconds of a gradient on a worker that nothing slows down.'
   ),
-  'cluster.bandwidth': Field(
+  'virtual_cluster.bandwidth': Field(
     None, str | None, 'The bandwidth of a link, `1Gbit`; not set: infinite.'
   ),
-  'cluster.latency': Field('0ms', str, 'The latency of a message, one way.'),
-  'check_replicas': _changeable(
+  'virtual_cluster.latency': Field(
+    '0ms', str, 'The latency of a message, one way.'
+  ),
+  'check_replicas_every': _changeable(
     100,
     Index,
     'Synchronizations from one bit-for-bit comparison of the replicas to the '
@@ -250,7 +253,7 @@ FIELDS: Mapping[str, Field] = {
   'log.fetch_every': _changeable(
     10, Count, 'Steps from one fetch of metrics to the next.'
   ),
-  'log.seconds': _changeable(
+  'log.print_every_seconds': _changeable(
     30.0,
     Positive,
     'Seconds without a printed line until one is due. A terminal has a bar '
@@ -275,7 +278,7 @@ def completed(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # Of constructors: where something is whose content the fingerprint has.
-_PLACES = 'data.idx_dir', 'cluster.trace'
+_PLACES = 'data.idx_dir', 'virtual_cluster.trace'
 
 
 def may_change(field: str) -> bool:

@@ -48,8 +48,8 @@ LATE = tuple(
   itertools.product(
     (
       'selsync+sync.delay=3',
-      'local_sgd+sync.delay=7+sync.delay.own=0.5+sync.delay.ahead=0.5',
-      'diloco+sync.period=6+sync.delay=4+sync.delay.own=0+sync.delay.local=0.5',
+      'local_sgd+sync.delay=7+sync.delay.keep=0.5+sync.delay.extrapolate=0.5',
+      'diloco+sync.period=6+sync.delay=4+sync.delay.keep=0+sync.delay.mix=0.5',
       'streaming_diloco+sync.delay=2+sync.wire=int8',
       'gossip+sync.delay=1',
     ),

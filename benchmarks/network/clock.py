@@ -139,7 +139,10 @@ def predict(
     [
       *(sys.executable, '-m', 'selsync_jax', 'simulate'),
       *arguments(method, options),
-      *(f'--config.cluster.{name}={value}' for name, value in fields.items()),
+      *(
+        f'--config.virtual_cluster.{name}={value}'
+        for name, value in fields.items()
+      ),
       *(f'--workdir={workdir}', '--noreport'),
     ],
     cwd=ROOT,

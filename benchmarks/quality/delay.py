@@ -56,14 +56,14 @@ EAGER = (  # Without momentum, for the reason that `eager_outer` gives.
   '+sync.averager.optimizer.learning_rate=0.5'
 )
 PLAIN = 'delay={k}'
-HALF = 'delay={k}+sync.delay.own=0.5+sync.delay.ahead=0.5'
-MIXED = 'delay={k}+sync.delay.own=0+sync.delay.local=0.5'
+HALF = 'delay={k}+sync.delay.keep=0.5+sync.delay.extrapolate=0.5'
+MIXED = 'delay={k}+sync.delay.keep=0+sync.delay.mix=0.5'
 RECIPES = {
   'mean, plain': Recipe(LOCAL, PLAIN),
   'mean, half and half': Recipe(LOCAL, HALF),
-  'mean, half of own': Recipe(LOCAL, 'delay={k}+sync.delay.own=0.5'),
+  'mean, half of own': Recipe(LOCAL, 'delay={k}+sync.delay.keep=0.5'),
   'mean, 0.7 of own, 0.3 ahead': Recipe(
-    LOCAL, 'delay={k}+sync.delay.own=0.7+sync.delay.ahead=0.3'
+    LOCAL, 'delay={k}+sync.delay.keep=0.7+sync.delay.extrapolate=0.3'
   ),
   'mean, mixed': Recipe(LOCAL, MIXED),
   'mean and moments, half and half': Recipe(

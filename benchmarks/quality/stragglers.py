@@ -111,7 +111,7 @@ def grid(
   return trials.list_trials(
     f'{ROOT}/configs/{name}.py',
     [
-      *(f'--config.cluster.{k}={v}' for k, v in fields.items()),
+      *(f'--config.virtual_cluster.{k}={v}' for k, v in fields.items()),
       *(f'--config.{k}={v}' for k, v in workload.fields.items()),
       *([f'--config.steps={options.steps}'] if options.steps else []),
     ],
@@ -137,7 +137,7 @@ def virtual_seconds(
   ledger = lockstep.create_ledger(
     create_setup(check(trial.config)),
     Totals(),
-    cluster=trial.config.cluster.to_dict(),
+    cluster=trial.config.virtual_cluster.to_dict(),
   )
   workers = trial.config.workers
   return [

@@ -4,12 +4,12 @@
   python -m benchmarks.speed.gaps --workload 'decoder 10M' --tiny   # On a CPU.
 
 Takes steps of the README's loop on one device: local ones, and SelSync's that
-do not synchronize, with and without `lag=1`. XLA may have the host read a vote
-before it decides a conditional; then nothing computes meanwhile. Each is timed
-without a trace, in turn with the others, and then traced. Prints for each the
-time of a step, its ratio to a local one, and from the trace what share of the
-time nothing computed, for how long in a step, and the longest gap of a usual
-step. The limit is 0. Writes gaps.json.
+do not synchronize, with and without `vote_delay=1`. XLA may have the host read
+a vote before it decides a conditional; then nothing computes meanwhile. Each is
+timed without a trace, in turn with the others, and then traced. Prints for each
+the time of a step, its ratio to a local one, and from the trace what share of
+the time nothing computed, for how long in a step, and the longest gap of a
+usual step. The limit is 0. Writes gaps.json.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ from benchmarks.table import Table
 STEPS = (
   'local step',
   'SelSync, no synchronization',
-  'SelSync, no synchronization, lag=1',
+  'SelSync, no synchronization, vote_delay=1',
 )
 Span = tuple[float, float]  # Start and end, in nanoseconds.
 

@@ -42,7 +42,7 @@ opt_state = tx.init(params)
 # An average is applied 5 steps after its synchronization; it travels meanwhile.
 strategy = ss.Strategy(
   ss.budgeted(ss.selsync(delta=0.3), lssr=0.9),
-  ss.delayed(ss.mean(wire=ss.wires.int8()), 5, own=0.5, ahead=0.5),
+  ss.delayed(ss.mean(wire=ss.wires.int8()), 5, keep=0.5, extrapolate=0.5),
 )
 data = jax.random.key(1)
 with ss.Island.join(invitation, name, params, strategy) as island:

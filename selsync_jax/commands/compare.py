@@ -34,7 +34,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     f'method. Default: {METHODS}; of a simulation, all.'
   )
   line.flag('methods', about, flags.names)
-  line.switch('simulate', 'Simulate the runs on the virtual config.cluster.')
+  line.switch(
+    'simulate', 'Simulate the runs on the virtual config.virtual_cluster.'
+  )
   about = 'Number of seeds, from config.seed on.'
   line.flag('seeds', about, flags.whole(1), '3')
   about = 'FIELD=VALUE,VALUE: values of a field, for all methods that have it.'

@@ -10,6 +10,7 @@ import pathlib
 import sys
 from typing import Any, TYPE_CHECKING
 
+from selsync_jax import renamed
 from selsync_jax import user_errors
 from selsync_jax.commands import flags
 from selsync_jax.commands import neighbors
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
   from selsync_jax.training.settings import Settings
 # A simulation sets these fields before those of the command line.
-SIMULATED = ('--config.mapper=vmap', '--config.cluster.compute=constant')
+SIMULATED = (
+  '--config.mapper=vmap',
+  '--config.virtual_cluster.compute=constant',
+)
 DEFAULT = 'digits'
 OWN = (pathlib.Path(__file__).parents[1] / 'configs').resolve()
 _FOLDERS = pathlib.Path('configs'), OWN
@@ -129,6 +133,7 @@ def _set(
       near = difflib.get_close_matches(name, known, 1, 0.75)
       near = [] if name in others else near
       hint = f'; Did you mean "{near[0]}" instead of "{name}"?' if near else ''
+      hint = renamed.hint(name, known) or hint
       raise ConfigError(f'{given[-1]}: this config has no such field{hint}')
     holder, node = node, node[name]
   if is_part:
@@ -217,9 +222,10 @@ def refuse_simulation(config: 'ml_collections.ConfigDict') -> None:
   from selsync_jax import methods  # Imports JAX.
 
   only = 'only `python -m selsync_jax simulate` has virtual time'
-  if config.cluster.compute is not None:
+  if config.virtual_cluster.compute is not None:
     raise ConfigError(
-      f'config.cluster.compute={config.cluster.compute!r}: {only}'
+      f'config.virtual_cluster.compute={config.virtual_cluster.compute!r}: '
+      f'{only}'
     )
   if config.sync.method in methods.METHODS:
     return

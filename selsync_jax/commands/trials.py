@@ -143,7 +143,8 @@ def check(settings: 'Settings', simulate: bool) -> None:
     setup.draft(settings)
 
 
-_UNLABELED = ('lag', 'vote_every', 'smoothing')  # If they have their defaults.
+# Only if they have other values than their defaults.
+_UNLABELED = ('vote_delay', 'vote_every', 'smoothing')
 
 
 def _label(sync: ml_collections.ConfigDict, own: Sequence[str]) -> str:

@@ -40,7 +40,7 @@ def selsync(
   link_share: Fraction | None = None,
   smoothing: Fraction | None = SMOOTHING,
   quorum: Fraction | None = None,
-  lag: Literal[0, 1] = 0,
+  vote_delay: Literal[0, 1] = 0,
   vote_every: Count = 1,
   max_period: Period | None = None,
   aggregate: Aggregate = 'params',
@@ -64,8 +64,8 @@ def selsync(
       is the paper's N / 100.
     quorum: the share of workers that must reach delta, in (0, 1]. `None` is the
       paper's rule: one worker is enough.
-    lag: steps from a flag to the synchronization it asks for, 0 or 1; the
-      paper's is 0.
+    vote_delay: steps from a flag to the synchronization it asks for, 0 or 1;
+      the paper's is 0.
     vote_every: steps from one vote to the next; the paper's is 1.
     max_period: the most steps from one average to the next. `None` sets no
       bound, as in the paper.
@@ -90,14 +90,14 @@ def selsync(
     0.3 if delta is None else delta,  # A budget moves it at once.
     smoothing=smoothing,
     quorum=quorum,
-    lag=lag,
+    vote_delay=vote_delay,
     vote_every=vote_every,
   )
   if delta is None:
     given = given or {'lssr': LSSR}
     trigger = budgeted(trigger, **given)
   if max_period is not None:
-    trigger = triggers.any_of(trigger, triggers.at_least_every(max_period))
+    trigger = triggers.any_of(trigger, triggers.max_interval(max_period))
   return Strategy(trigger, **_AGGREGATES[aggregate])
 
 

@@ -30,7 +30,7 @@ from selsync_jax.sync import sparse
 from selsync_jax.sync import sparse_wire
 from selsync_jax.sync import triggers
 from selsync_jax.sync import wires
-from selsync_jax.sync.alternation import every_kth
+from selsync_jax.sync.alternation import interleave
 from selsync_jax.sync.budget import budgeted
 from selsync_jax.sync.fda import fda
 from selsync_jax.sync.lazy import lazy
@@ -53,8 +53,8 @@ PARTS: dict[str, dict[str, Constructor]] = {
     'fda': fda,
     'budgeted': budgeted,
     'any_of': triggers.any_of,
-    'at_least_every': triggers.at_least_every,
-    'at_most_every': triggers.at_most_every,
+    'max_interval': triggers.max_interval,
+    'min_interval': triggers.min_interval,
   },
   'averager': {
     'none': averagers.no_averaging,
@@ -66,7 +66,7 @@ PARTS: dict[str, dict[str, Constructor]] = {
     'groups': exchange.groups,
     'fragments': fragments.fragments,
     'robust_mean': robust_mean,
-    'every_kth': every_kth,
+    'interleave': interleave,
   },
   'reducer': {
     'none': reducers.no_reduction,

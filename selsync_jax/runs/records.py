@@ -19,6 +19,7 @@ import sys
 from typing import Any, BinaryIO, NamedTuple, NotRequired, TypedDict
 import zlib
 
+from selsync_jax import renamed
 from selsync_jax.runs import files
 from selsync_jax.runs import per_worker
 
@@ -113,7 +114,8 @@ def write_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
 
 def read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
   """Returns the resolved config, or `None` if the folder holds no run."""
-  return files.read(workdir / CONFIG, _Config)
+  saved = files.read(workdir / CONFIG, _Config)
+  return saved and renamed.config(saved)
 
 
 def write(workdir: pathlib.Path, file: str, facts: Mapping[str, Any]) -> None:

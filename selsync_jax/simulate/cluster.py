@@ -1,8 +1,8 @@
 """Virtual clusters: computation times per worker and step, and the network.
 
 Each kind of cluster is a function whose keyword arguments are fields of
-`config.cluster`. Times are a pure function of worker and step: a simulation can
-be replayed, and two methods run on the same cluster.
+`config.virtual_cluster`. Times are a pure function of worker and step: a
+simulation can be replayed, and two methods run on the same cluster.
 
 References:
   Li et al., `Taming Unbalanced Training Workloads in Deep Learning with Partial
@@ -200,8 +200,8 @@ def _by_step(table: Table, workers: int) -> Callable[[int, int], float]:
     found = block(step // _STEPS)[step % _STEPS][worker]
     if math.isnan(found):
       raise ConfigError(
-        f'config.cluster.trace: has no row {step + 1}, and worker {worker} is '
-        'fast enough to need it'
+        f'config.virtual_cluster.trace: has no row {step + 1}, and worker '
+        f'{worker} is fast enough to need it'
       )
     return found
 
@@ -211,7 +211,7 @@ def _by_step(table: Table, workers: int) -> Callable[[int, int], float]:
 def create_cluster(
   fields: Mapping[str, Any], *, workers: int, steps: int, seed: int
 ) -> VirtualCluster:
-  """Makes the cluster of a run from its `config.cluster`.
+  """Makes the cluster of a run from its `config.virtual_cluster`.
 
   The fields are `compute`, a name in `COMPUTE`; `step_seconds`; `bandwidth`
   (`200Mbit`; `None` is infinite); `latency` (`1ms`); and those of the kind.
@@ -221,11 +221,11 @@ def create_cluster(
   step_seconds, bandwidth, latency = (
     options.pop(name, None) for name in ('step_seconds', 'bandwidth', 'latency')
   )
-  make = bind(COMPUTE, options, 'cluster', key='compute')
+  make = bind(COMPUTE, options, 'virtual_cluster', key='compute')
   table = make(Base(workers, step_seconds, steps, seed))
-  with config_errors('cluster.bandwidth'):
+  with config_errors('virtual_cluster.bandwidth'):
     bits = math.inf if bandwidth is None else networks.bandwidth(bandwidth)
-  with config_errors('cluster.latency'):
+  with config_errors('virtual_cluster.latency'):
     network = Network(workers, bits, networks.latency(latency))
   trace = options.get('trace')
   crc = trace and zlib.crc32(pathlib.Path(trace).read_bytes())

@@ -5,9 +5,9 @@ virtual. Each worker's clock advances by the time of its computation. A
 collective is a barrier: it begins when the slowest worker is ready, and all
 workers leave it together. A step without a collective has no barrier: between
 two averages, a worker that is late at one step can catch up at the next. A late
-collective, such as a vote with `lag=1` or a delayed average, begins when the
-slowest worker is ready, and the others wait for it only at the end of the step
-that needs it. Late averages travel one after another.
+collective, such as a vote with `vote_delay=1` or a delayed average, begins when
+the slowest worker is ready, and the others wait for it only at the end of the
+step that needs it. Late averages travel one after another.
 """
 
 from collections.abc import Iterable, Mapping

@@ -52,7 +52,7 @@ def simulate(
   settings = settings._replace(config=config)
   if settings.method is None:
     return _train_asynchronously(settings, workdir, restart, accept_changes)
-  cluster, mapper = config.cluster.to_dict(), None
+  cluster, mapper = config.virtual_cluster.to_dict(), None
   create_ledger = functools.partial(lockstep.create_ledger, cluster=cluster)
   if config.pace == 'free':
     made = create_cluster(
@@ -79,7 +79,10 @@ def refuse(settings: Settings) -> None:
       'device'
     )
   cluster = create_cluster(
-    config.cluster.to_dict(), workers=config.workers, steps=0, seed=config.seed
+    config.virtual_cluster.to_dict(),
+    workers=config.workers,
+    steps=0,
+    seed=config.seed,
   )
   if settings.method is not None:
     setup.draft(settings)
@@ -113,7 +116,7 @@ def _train_asynchronously(
   _check_held(config, problem)
   start.check_size(problem)
   plan = setup.create_plan(config, problem)
-  cluster, seed = config.cluster.to_dict(), problem.seed
+  cluster, seed = config.virtual_cluster.to_dict(), problem.seed
   cluster = create_cluster(
     cluster, workers=plan.workers, steps=problem.steps, seed=seed
   )
@@ -129,8 +132,8 @@ def _train_asynchronously(
   for change in store.identify(found, accept_changes):
     if change.startswith('trace'):  # A resumed run replays its clock.
       raise ConfigError(
-        f'config.cluster.trace: {change}; {config.sync.method} cannot resume '
-        'with another'
+        f'config.virtual_cluster.trace: {change}; {config.sync.method} cannot '
+        'resume with another'
       )
   with store:  # Errors until here have written nothing.
     if summary := store.outcome(totals, problem.steps):

@@ -15,8 +15,8 @@ from selsync_jax.sync.part import part
 from selsync_jax.sync.traffic import annotated
 
 
-class EveryKthState(NamedTuple):
-  """State of `every_kth`; `rounds` is equal on all workers."""
+class InterleaveState(NamedTuple):
+  """State of `interleave`; `rounds` is equal on all workers."""
 
   rounds: Int32[Array, '']
   averager: Any
@@ -24,7 +24,7 @@ class EveryKthState(NamedTuple):
 
 
 @part
-def every_kth(k: Count, averager: Averager, between: Averager) -> Averager:
+def interleave(k: Count, averager: Averager, between: Averager) -> Averager:
   """Averages by one averager at every k-th synchronization, else by another.
 
   With `outer`, and random fragments between, it is SPARTA with DiLoCo (Beton et
@@ -71,7 +71,7 @@ def every_kth(k: Count, averager: Averager, between: Averager) -> Averager:
     }
 
   return Averager(
-    lambda tree: EveryKthState(
+    lambda tree: InterleaveState(
       jnp.int32(0), averager.init(tree), between.init(tree)
     ),
     apply,

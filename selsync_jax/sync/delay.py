@@ -5,8 +5,8 @@ steps later, so that it can travel while the workers compute. This is what that
 means, whatever carries the mean; it says nothing about time.
 
 References (with titles in `selsync_jax.methods.periodic`):
-  Douillard et al., 2025, section 2.3 (`delayed` with `local`: Streaming DiLoCo,
-    whose tau is `steps`, and whose alpha is `local`).
+  Douillard et al., 2025, section 2.3 (`delayed` with `mix`: Streaming DiLoCo,
+    whose tau is `steps`, and whose alpha is `mix`).
   Kale et al., `Eager Updates For Overlapped Communication and Computation in
     DiLoCo`, 2025 (arXiv 2502.12996), Algorithm 2 (`eager_outer`).
 """
@@ -61,16 +61,16 @@ def delayed(
   of: Averager,
   steps: Count,
   *,
-  own: Probability = 1.0,
-  ahead: Probability = 0.0,
-  local: Probability = 0.0,
+  keep: Probability = 1.0,
+  extrapolate: Probability = 0.0,
+  mix: Probability = 0.0,
 ) -> Averager:
   """Applies an averager's result some steps after its synchronization.
 
   With a snapshot s and its result m, which is m' one average and H steps
   before, a worker's parameters x become, k steps later,
 
-    local x + (1 - local) (m + own (x - s) + ahead (k / H) (m - m')).
+    mix x + (1 - mix) (m + keep (x - s) + extrapolate (k / H) (m - m')).
 
   A synchronization that is asked for while a mean is on its way takes its
   snapshot when that mean has been applied; several become one.
@@ -78,26 +78,26 @@ def delayed(
   Args:
     of: the averager that forms the result, of the snapshots.
     steps: k, the steps from a synchronization to its result.
-    own: the share that is kept of a worker's progress since the snapshot; 1 is
+    keep: the share that is kept of a worker's progress since the snapshot; 1 is
       the plain form, x + m - s.
-    ahead: the share that is added of the progress that all made together in the
-      round before.
-    local: the share of the worker's own parameters; Streaming DiLoCo's alpha,
-      for which `own` is 0.
+    extrapolate: the share that is added of the progress that all made together
+      in the round before.
+    mix: the share of the worker's own parameters; Streaming DiLoCo's alpha,
+      for which `keep` is 0.
 
   Raises:
     ValueError: if the averager averages nothing, is late already, or averages
-      another piece from call to call; or if `ahead` is positive and it averages
-      a piece at a time.
+      another piece from call to call; or if `extrapolate` is positive and it
+      averages a piece at a time.
   """
   why = (of.delay or of.agrees_late) and 'it is late already'
   why = why or (not of.averages and 'it averages nothing')
   if why or of.piece is None:
     why = why or 'at some calls it averages a piece'
     raise ValueError(f'averager {of} cannot be delayed: {why}')
-  if ahead and of.piece is not WHOLE:
+  if extrapolate and of.piece is not WHOLE:
     raise ValueError(
-      f'ahead={ahead}: averager {of} averages a piece at a time, '
+      f'extrapolate={extrapolate}: averager {of} averages a piece at a time, '
       'which has no progress in the round before'
     )
   take, put = of.piece
@@ -111,7 +111,7 @@ def delayed(
       age=zero,
       span=zero,
       snapshot=take(tree, state),
-      before=tree if ahead else (),
+      before=tree if extrapolate else (),
       averager=state,
     )
 
@@ -133,16 +133,16 @@ def delayed(
 
     def corrected(x, snapshot, mean, *before):
       new = mean  # A term of weight 0 is left out: it may be NaN.
-      if own:
-        new += own * (x - snapshot)
-      if ahead:
-        new += ahead * far * (mean - before[0])
-      return local * x + (1 - local) * new if local else new
+      if keep:
+        new += keep * (x - snapshot)
+      if extrapolate:
+        new += extrapolate * far * (mean - before[0])
+      return mix * x + (1 - mix) * new if mix else new
 
-    before = (state.before,) if ahead else ()
+    before = (state.before,) if extrapolate else ()
     new = _combined(corrected, now, state.snapshot, mean, *before)
     tree = put(tree, new, state.averager)
-    before = mean if ahead else ()
+    before = mean if extrapolate else ()
     return tree, state._replace(before=before, averager=inner)
 
   def depart(sync, tree, state):
@@ -193,7 +193,7 @@ def delayed(
       land=land,
       message=lambda state: (state.snapshot, state.averager),
       travel=travel_under_way,
-      forgets=own < 1 and local < 1,
+      forgets=keep < 1 and mix < 1,
     ),
     resize=resize,
   )

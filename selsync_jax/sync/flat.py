@@ -17,10 +17,10 @@ def by_dtype(tree: Any) -> tuple[Vectors, Callable[[Vectors], Any]]:
   """Flattens a tree to one vector for each floating-point dtype.
 
   Every device of a worker holds a part of each vector, in an order that depends
-  on the devices, see `worker_mesh.pack`. Leaves that are split over explicit axes of
-  a user's own mesh follow as they are. The second result is a function from
-  such vectors to a tree like `tree`. Leaves of other dtypes (counters) are in
-  neither, and stay as they are.
+  on the devices, see `worker_mesh.pack`. Leaves that are split over explicit
+  axes of a user's own mesh follow as they are. The second result is a function
+  from such vectors to a tree like `tree`. Leaves of other dtypes (counters) are
+  in neither, and stay as they are.
   """
 
   def flatten(leaves):

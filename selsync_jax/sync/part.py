@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
 
+from selsync_jax import renamed
 from selsync_jax.config import check_arguments
 from selsync_jax.sync.worker_mesh import AXIS
 
@@ -71,7 +72,13 @@ def part(constructor: Callable[P, T]) -> Callable[P, T]:
 
   @functools.wraps(constructor)
   def construct(*args: P.args, **kwargs: P.kwargs) -> T:
-    call = signature.bind(*args, **kwargs)
+    try:
+      call = signature.bind(*args, **kwargs)
+    except TypeError as error:
+      hints = (renamed.hint(name, signature.parameters) for name in kwargs)
+      raise TypeError(
+        f'{constructor.__name__}: {error}{"".join(hints)}'
+      ) from None
     if isinstance(axes := call.arguments.get('axis_name'), tuple):
       raise ValueError(
         f'axis_name={axes}: must be one axis, with an index for each worker; '

@@ -91,7 +91,7 @@ def selsync(
   *,
   smoothing: float | jax.Array | None = SMOOTHING,
   quorum: Fraction | None = None,
-  lag: Literal[0, 1] = 0,
+  vote_delay: Literal[0, 1] = 0,
   vote_every: Count = 1,
   axis_name: str = AXIS,
 ) -> Trigger:
@@ -105,13 +105,14 @@ def selsync(
   Args:
     delta: the threshold, at least 0: a number, an array, or a schedule over
       steps. 0 synchronizes at every step, infinity only at the first. To drive
-      it by `optax.inject_hyperparams`, make `lag`, `vote_every` (and `quorum`,
-      if set) static arguments there. `budgeted` finds a delta by itself.
+      it by `optax.inject_hyperparams`, make `vote_delay`, `vote_every` (and
+      `quorum`, if set) static arguments there. `budgeted` finds a delta by
+      itself.
     smoothing: see `measure`.
     quorum: the share of the workers that must raise a flag, in (0, 1] and
       rounded up; `None` is the paper's rule, one flag is enough.
-    lag: steps from a flag, or a veto, to its effect. 0 is the paper's; with 1
-      the vote travels while the next step computes.
+    vote_delay: steps from a flag, or a veto, to its effect. 0 is the paper's;
+      with 1 the vote travels while the next step computes.
     vote_every: steps from one vote to the next; a flag raised at any of them
       counts. 1 is the paper's.
   """
@@ -137,14 +138,14 @@ def selsync(
       threshold = delta(state.measure.count) if callable(delta) else delta
     flag = jnp.int32(measured.change >= threshold)
     flag = jnp.where(jnp.isnan(measured.change), _VETO, flag)
-    due = (state.measure if lag else measured).count % vote_every == 0
-    if lag:  # This step's flag waits for the next vote.
+    due = (state.measure if vote_delay else measured).count % vote_every == 0
+    if vote_delay:  # This step's flag waits for the next vote.
       cast, ballot = state.ballot, jnp.where(due, 0, state.ballot)
       ballot = _either(ballot, flag)
     else:
       cast = _either(state.ballot, flag)
       ballot = jnp.where(due, 0, cast)
-    vote = annotated(count, rate=1 / vote_every, late=lag)
+    vote = annotated(count, rate=1 / vote_every, late=vote_delay)
     if vote_every == 1:
       return updates, SelSyncState(measured, ballot, *vote(cast))
     no = jnp.bool(False)

@@ -107,7 +107,7 @@ class Strategy(NamedTuple):
       and bool(averager.delay),
       'reducer {reducer} makes all workers take the same steps, and averager '
       '{averager} drops a part of those taken while an average travels; set '
-      'own=1': reducer.every_step and forgets,
+      'keep=1': reducer.every_step and forgets,
       'reducer {reducer} comes before the local update, and trigger {trigger} '
       'decides after it': trigger.sees_update and at_sync,
       'optimizer_state {optimizer_state} changes at a synchronization of '

@@ -140,15 +140,15 @@ def every(k: Period) -> Trigger:
   return Trigger(init, update, period=k, longest=k)
 
 
-class AtLeastEveryState(NamedTuple):
-  """State of `at_least_every`: steps since the last synchronization."""
+class MaxIntervalState(NamedTuple):
+  """State of `max_interval`: steps since the last synchronization."""
 
   since: Int32[Array, '']
   sync: Bool[Array, '']
 
 
 @part
-def at_least_every(k: Period) -> Trigger:
+def max_interval(k: Period) -> Trigger:
   """Synchronizes when the last synchronization is k steps ago.
 
   Alone it is `every(k)`. Inside `any_of` it counts from the last
@@ -159,12 +159,12 @@ def at_least_every(k: Period) -> Trigger:
   """
 
   def init(_):
-    return AtLeastEveryState(jnp.int32(0), jnp.bool(False))
+    return MaxIntervalState(jnp.int32(0), jnp.bool(False))
 
   def update(updates, state, params=None, **extra_args):
     synced = extra_args.get('synced', state.sync)
     since = jnp.where(synced, 0, state.since) + 1
-    return updates, AtLeastEveryState(since, since >= k)
+    return updates, MaxIntervalState(since, since >= k)
 
   return Trigger(init, update, period=k, longest=k)
 
@@ -269,7 +269,7 @@ def any_of(*triggers: Trigger) -> Trigger:
 
   A veto overrides all triggers: a step synchronizes only if every trigger that
   votes held its vote at this step and nobody vetoed. Next to
-  `selsync(vote_every=k)`, `at_least_every` therefore waits for the next vote,
+  `selsync(vote_every=k)`, `max_interval` therefore waits for the next vote,
   and no trigger synchronizes while a gradient is not finite.
 
   In your own chain, `decision(opt_state)` reads the outcome.
@@ -284,7 +284,7 @@ def any_of(*triggers: Trigger) -> Trigger:
 
   Example:
     >>> import jax, jax.numpy as jnp, selsync_jax as ss
-    >>> trigger = ss.any_of(ss.selsync(delta=0.3), ss.at_least_every(3))
+    >>> trigger = ss.any_of(ss.selsync(delta=0.3), ss.max_interval(3))
     >>> def step(state, grad):
     ...   _, state = trigger.update(grad, state)
     ...   return state, state.sync
@@ -330,8 +330,8 @@ def any_of(*triggers: Trigger) -> Trigger:
   return Trigger(init, update, metrics=metrics, resize=resize, **inside)
 
 
-class AtMostEveryState(NamedTuple):
-  """State of `at_most_every`."""
+class MinIntervalState(NamedTuple):
+  """State of `min_interval`."""
 
   trigger: Any  # The state of the trigger inside.
   since: Int32[Array, '']  # Steps since the last synchronization.
@@ -341,7 +341,7 @@ class AtMostEveryState(NamedTuple):
 
 
 @part
-def at_most_every(k: Period, *, trigger: Trigger) -> Trigger:
+def min_interval(k: Period, *, trigger: Trigger) -> Trigger:
   """Allows at most one synchronization in k steps.
 
   One that is asked for sooner takes place when k steps have passed.
@@ -357,7 +357,7 @@ def at_most_every(k: Period, *, trigger: Trigger) -> Trigger:
   def init(params):
     # As if the last synchronization were long ago.
     no = jnp.bool(False)
-    return AtMostEveryState(trigger.init(params), jnp.int32(k - 1), no, no, no)
+    return MinIntervalState(trigger.init(params), jnp.int32(k - 1), no, no, no)
 
   def update(updates, state, params=None, **extra_args):
     synced = extra_args.setdefault('synced', state.sync)
@@ -366,7 +366,7 @@ def at_most_every(k: Period, *, trigger: Trigger) -> Trigger:
     safe = getattr(inner, 'safe', jnp.bool(True))
     pending = (state.pending & ~synced) | inner.sync
     sync = pending & (since >= k) & safe
-    return updates, AtMostEveryState(inner, since, pending, sync, safe)
+    return updates, MinIntervalState(inner, since, pending, sync, safe)
 
   longest = trigger.traits.longest
   inside = around(

@@ -56,7 +56,9 @@ class Hooks(contextlib.ExitStack):
       takers = [store.row]
       if store.is_first:
         steps = problem.steps - ledger.totals.shift
-        progress = Progress(store.step, steps, plan.config.log.seconds)
+        progress = Progress(
+          store.step, steps, plan.config.log.print_every_seconds
+        )
         takers += [stack.enter_context(progress).show]
         takers += [self._not_finite.watch, *watches]
       self._preemption = stack.enter_context(Preemption(plan.mapper.agreement))

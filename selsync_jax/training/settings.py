@@ -34,7 +34,14 @@ from selsync_jax.runs import writers
 METHOD = 'code.method'  # It does not change what is trained.
 _TASK = 'code.task.'  # Before a task's name.
 # Sections whose constructors have further fields.
-_OPEN = ('data.', 'model.', 'optimizer.', 'schedule.', 'sync.', 'cluster.')
+_OPEN = (
+  'data.',
+  'model.',
+  'optimizer.',
+  'schedule.',
+  'sync.',
+  'virtual_cluster.',
+)
 
 
 class Settings(NamedTuple):

@@ -103,7 +103,7 @@ class Setup:
       self.strategy._replace(trigger=trigger),
       problem.optimizer,
       problem.seed,
-      plan.config.check_replicas,
+      plan.config.check_replicas_every,
       plan.mapper.alone,
       problem.accumulate,
       plan.config.ema_decay,

@@ -161,7 +161,7 @@ def fresh(setup: Setup) -> TrainState:
   It refuses workers that do not start with the same parameters.
   """
   mapper, state = setup.plan.mapper, setup.initial()
-  if setup.plan.config.check_replicas:
+  if setup.plan.config.check_replicas_every:
     differs = mapper.map_workers(replicas.first_difference)
     leaf = int(arrays.local_values(differs(state.params))[0])
     refuse_unequal(leaf, [*by_name(state.params)], 0)

@@ -34,7 +34,7 @@ WIDTH = 4.0
 
 RATE = 'optimizer.learning_rate'
 
-_HALF = '+sync.delay.own=0.5+sync.delay.ahead=0.5'
+_HALF = '+sync.delay.keep=0.5+sync.delay.extrapolate=0.5'
 _PARTS: Choices = {  # Parts of a method, where the config has not chosen.
   'sync.wire': (OWN, 'bfloat16', 'int8', 'int4'),
   'sync.delay': (

@@ -434,7 +434,7 @@ def test_a_simulation_compares_methods_of_both_kinds_on_one_clock(
     '--config.steps=4',
     '--config.data.backend=numpy',
     f'--config.model.name={perceptron}',
-    '--config.cluster.compute=delays',
+    '--config.virtual_cluster.compute=delays',
     f'--out={tmp_path}',
   ]
   output = io.StringIO()

@@ -21,9 +21,9 @@ def test_a_cluster_of_the_command_line_is_simulated(tmp_path, capsys):
       '--config.workers=2',
       '--config.steps=6',
       '--config.sync.staleness=1',
-      '--config.cluster.compute=factors',
-      '--config.cluster.factors=(1,4)',
-      '--config.cluster.step_seconds=1.0',
+      '--config.virtual_cluster.compute=factors',
+      '--config.virtual_cluster.factors=(1,4)',
+      '--config.virtual_cluster.step_seconds=1.0',
       '--config.log.to=csv',
       f'--workdir={tmp_path}',
       '--noreport',
@@ -42,16 +42,16 @@ def test_a_cluster_of_the_command_line_is_simulated(tmp_path, capsys):
   assert len(seconds) == 6 and seconds[-1] == 21
 
 
-CLUSTER = 'config.cluster: '
+CLUSTER = 'config.virtual_cluster: '
 BAD = [
   (
     ['compute=delay'],
-    "config.cluster.compute: 'delay' is not one of constant, factors, "
+    "config.virtual_cluster.compute: 'delay' is not one of constant, factors, "
     'lognormal, delays, skewed, outages, trace',
   ),
   (
     ['compute=factors', 'factors=(1,-2)'],
-    'config.cluster.factors=(1, -2): must be above 0',
+    'config.virtual_cluster.factors=(1, -2): must be above 0',
   ),
   (
     ['compute=factors', 'factors=(1,2,3)'],
@@ -63,15 +63,21 @@ BAD = [
   ),
   (
     ['compute=delays', 'sigma=1'],
-    'config.cluster.sigma=1.0: delays has no sigma',
+    'config.virtual_cluster.sigma=1.0: delays has no sigma',
   ),
   (['compute=factors'], f'{CLUSTER}factors needs factors'),
   (
     ['compute=trace', 'trace=TRACE'],
     f'{CLUSTER}trace=TRACE: needs a row for each of 300 steps, got 1',
   ),
-  (['step_seconds=0'], 'config.cluster.step_seconds=0.0: must be above 0'),
-  (['bandwidth=1'], 'config.cluster.bandwidth: must be a number and one of'),
+  (
+    ['step_seconds=0'],
+    'config.virtual_cluster.step_seconds=0.0: must be above 0',
+  ),
+  (
+    ['bandwidth=1'],
+    'config.virtual_cluster.bandwidth: must be a number and one of',
+  ),
 ]
 
 
@@ -90,7 +96,10 @@ def test_a_bad_cluster_is_one_line_and_leaves_nothing(
     '--config.data.backend=numpy',
     '--config.workers=2',
     '--config.steps=300',
-    *(f'--config.cluster.{f}'.replace('TRACE', str(trace)) for f in fields),
+    *(
+      f'--config.virtual_cluster.{f}'.replace('TRACE', str(trace))
+      for f in fields
+    ),
     f'--workdir={workdir}',
   )
   line = line.replace('TRACE', str(trace))
@@ -102,8 +111,8 @@ def test_a_bad_cluster_is_one_line_and_leaves_nothing(
   'flags, line',
   [
     (
-      ['--config.cluster.compute=delays'],
-      f"config.cluster.compute='delays': {ONLY}",
+      ['--config.virtual_cluster.compute=delays'],
+      f"config.virtual_cluster.compute='delays': {ONLY}",
     ),
     (
       [f'--config={ROOT}/configs/digits.py:asp'],

@@ -20,7 +20,7 @@ from tests.support import perceptron
 from tests.support import short_runs
 
 N, DEAD, LAST = 3, 1, 5  # It takes so many steps.
-LATE = {'steps': 3, 'own': 0.5, 'ahead': 0.5}
+LATE = {'steps': 3, 'keep': 0.5, 'extrapolate': 0.5}
 
 
 class Death(Exception):

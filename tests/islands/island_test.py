@@ -72,7 +72,7 @@ def run(join):
 STRATEGIES = {
   'selsync': ss.Strategy(ss.selsync(0.3), ss.mean()),
   'late': ss.Strategy(
-    ss.every(4), ss.delayed(ss.mean(), 3, own=0.5, ahead=0.5)
+    ss.every(4), ss.delayed(ss.mean(), 3, keep=0.5, extrapolate=0.5)
   ),
   'late int8': ss.Strategy(
     ss.selsync(0.3), ss.delayed(ss.mean(wire=ss.wires.int8()), 2)

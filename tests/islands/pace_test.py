@@ -97,7 +97,7 @@ def simulated(data_dir, tmp_path):
     config = short_runs.config(
       *(data_dir, 'local_sgd'), workers=N, pace='free', **fields
     )
-    config.cluster.update(
+    config.virtual_cluster.update(
       {'compute': 'factors', 'factors': (1.0, 2.0), 'step_seconds': 1.0}
     )
     with perceptron.registered():
@@ -106,7 +106,7 @@ def simulated(data_dir, tmp_path):
   return simulated
 
 
-LATE = {'sync__delay': {'steps': 3, 'own': 0.5, 'ahead': 0.5}}
+LATE = {'sync__delay': {'steps': 3, 'keep': 0.5, 'extrapolate': 0.5}}
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ MOMENTS = 'before it serves', 'before it fetches', 'after it'
 STRATEGIES = {
   'selsync': ss.Strategy(ss.selsync(0.1), ss.mean()),
   'late': ss.Strategy(
-    ss.every(3), ss.delayed(ss.mean(wire=ss.wires.int8()), 2, own=0.0)
+    ss.every(3), ss.delayed(ss.mean(wire=ss.wires.int8()), 2, keep=0.0)
   ),
   'DiLoCo': ss.Strategy(ss.every(PERIOD), ss.outer(optax.sgd(0.7, 0.9, True))),
   'gossip': ss.Strategy(ss.every(2), ss.gossip('ring')),

@@ -34,7 +34,7 @@ SCORES = 'validation_loss', 'test_loss', 'test_accuracy'
 DEVICES = {'meshes': ((2, 2), (1, 4)), 'model__num_filters': 32}
 """What splits the larger kernel, differently on each island."""
 FOUR = {'meshes': ((1, 1),) * 4}
-LATE = {'sync__delay': {'steps': 3, 'own': 0.5, 'ahead': 0.5}}
+LATE = {'sync__delay': {'steps': 3, 'keep': 0.5, 'extrapolate': 0.5}}
 
 
 @pytest.fixture

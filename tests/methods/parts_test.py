@@ -54,9 +54,9 @@ PERIODIC = {
     (['sync.trigger.k=3'], {'trigger': 'every(3)'}),
     (['sync.trigger=None'], {}),
     (
-      ['sync.trigger=at_least_every', 'sync.trigger.k=5'],
+      ['sync.trigger=max_interval', 'sync.trigger.k=5'],
       {
-        'trigger': 'at_least_every(5)',
+        'trigger': 'max_interval(5)',
       },
     ),
     # In any order; a text that is no number is a name.
@@ -72,8 +72,8 @@ PERIODIC = {
     (['sync.delay=0'], {}),
     (['sync.delay=3'], {'averager': 'delayed(mean(), steps=3)'}),
     (
-      ['sync.wire=int8', 'sync.delay=3', 'sync.delay.own=0.5'],
-      {'averager': 'delayed(mean(wire=int8()), steps=3, own=0.5)'},
+      ['sync.wire=int8', 'sync.delay=3', 'sync.delay.keep=0.5'],
+      {'averager': 'delayed(mean(wire=int8()), steps=3, keep=0.5)'},
     ),
     (
       ['sync.wire=bfloat16', 'sync.optimizer_state=mean'],
@@ -112,10 +112,10 @@ PERIODIC = {
         'sync.trigger=any_of',
         'sync.trigger.change=selsync',
         'sync.trigger.change.delta=0.5',
-        'sync.trigger.bound=at_least_every',
+        'sync.trigger.bound=max_interval',
         'sync.trigger.bound.k=9',
       ],
-      {'trigger': 'any_of(at_least_every(9), selsync(0.5))'},
+      {'trigger': 'any_of(max_interval(9), selsync(0.5))'},
     ),
     (
       ['sync.reducer=at_sync', 'sync.reducer.reducer=all_reduce'],
@@ -195,7 +195,7 @@ def test_flags_replace_and_change_parts(fields, changed):
     ('bsp', ['sync.wire=int8'], 'averager no_averaging() takes none'),
     ('bsp', ['sync.delay=2'], 'no_averaging() cannot be delayed: it averages'),
     ('local_sgd', ['sync.delay=-1'], 'delay.steps=-1: must be at least 1'),
-    ('local_sgd', ['sync.delay.own=0.5'], 'sync.delay: delayed needs steps'),
+    ('local_sgd', ['sync.delay.keep=0.5'], 'sync.delay: delayed needs steps'),
     (
       'gossip',
       ['sync.delay=2', 'sync.optimizer_state=mean'],
@@ -220,7 +220,7 @@ def test_flags_replace_and_change_parts(fields, changed):
       [
         *('sync.trigger=any_of', 'sync.trigger.a=budgeted'),
         *('sync.trigger.a.trigger=selsync', 'sync.trigger.a.trigger.delta=1'),
-        *('sync.trigger.a.lssr=0.9', 'sync.trigger.b=at_least_every'),
+        *('sync.trigger.a.lssr=0.9', 'sync.trigger.b=max_interval'),
         'sync.trigger.b.k=8',
       ],
       'at least one synchronization in 8 steps, and the budget is one in '
@@ -243,9 +243,9 @@ def test_flags_replace_and_change_parts(fields, changed):
     ),
     (
       'bsp',
-      ['sync.averager=mean', 'sync.delay=3', 'sync.delay.own=0.0'],
-      'averager delayed(mean(), steps=3, own=0.0) drops a part of those taken '
-      'while an average travels; set own=1',
+      ['sync.averager=mean', 'sync.delay=3', 'sync.delay.keep=0.0'],
+      'averager delayed(mean(), steps=3, keep=0.0) drops a part of those taken '
+      'while an average travels; set keep=1',
     ),
     *(
       (
@@ -270,7 +270,7 @@ def test_flags_replace_and_change_parts(fields, changed):
     (
       'local_sgd',
       [
-        *('sync.averager=every_kth', 'sync.averager.k=2'),
+        *('sync.averager=interleave', 'sync.averager.k=2'),
         *('sync.averager.averager=mean', 'sync.averager.between=none'),
       ],
       'averager no_averaging() averages nothing, so no other averager can hold',

@@ -33,8 +33,8 @@ FIELDS: dict[str, dict[str, Any]] = {
   'fda': {'theta': (0.0, 0.1)},
   'budgeted': {'trigger': 'trigger', 'lssr': (0.3, 0.9)},
   'any_of': {'a': 'trigger', 'b': 'trigger'},
-  'at_least_every': {'k': (2, 8)},
-  'at_most_every': {'k': (2, 20), 'trigger': 'trigger'},
+  'max_interval': {'k': (2, 8)},
+  'min_interval': {'k': (2, 20), 'trigger': 'trigger'},
   'mean': {'wire': 'wire'},
   'subset_mean': {'fraction': (0.5,), 'wire': 'wire'},
   'outer': {'optimizer': (SGD, ADAM), 'averager': 'averager'},
@@ -42,7 +42,7 @@ FIELDS: dict[str, dict[str, Any]] = {
   'groups': {'size': (2,)},
   'fragments': {'k': (1, 3), 'averager': 'averager'},
   'robust_mean': {'wire': 'wire'},
-  'every_kth': {'k': (1, 2), 'averager': 'averager', 'between': 'averager'},
+  'interleave': {'k': (1, 2), 'averager': 'averager', 'between': 'averager'},
   'at_sync': {'reducer': 'reducer'},
   'clipped': {'norm': (1.0,), 'reducer': 'reducer'},
   'top_k': {'density': (0.2,)},
@@ -50,7 +50,7 @@ FIELDS: dict[str, dict[str, Any]] = {
   'exdyna': {'density': (0.2,)},
   'power_sgd': {'rank': (2,)},
   'proximal': {'mu': (0.1,)},
-  'delayed': {'steps': (1, 2), 'own': (0.0, 1.0), 'local': (0.0, 0.5)},
+  'delayed': {'steps': (1, 2), 'keep': (0.0, 1.0), 'mix': (0.0, 0.5)},
 }
 
 

@@ -30,7 +30,9 @@ def train(workdir, data_dir):
 
 
 def simulate_asp(workdir, data_dir):
-  config = short_runs.config(data_dir, 'asp', **MANY, cluster__compute='delays')
+  config = short_runs.config(
+    data_dir, 'asp', **MANY, virtual_cluster__compute='delays'
+  )
   with perceptron.registered():
     simulate(config, workdir)
 

@@ -280,7 +280,7 @@ def test_an_asynchronous_run_has_weights_too(tmp_path, perceptron):
   config.update(workers=2, mapper='vmap', steps=6)
   config.checkpoint.every, config.data.backend = 3, 'numpy'
   config.model.update(name=perceptron, num_filters=4)
-  config.cluster.compute = 'constant'
+  config.virtual_cluster.compute = 'constant'
   config.schedule.warmup_epochs = 0.0
   summary = simulation.simulate(config, tmp_path)
   _, scores = evaluation.evaluate(tmp_path, 'last', 'test')

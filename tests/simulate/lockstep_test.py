@@ -183,7 +183,7 @@ def test_every_preset_trains_on_the_clock_as_it_does_under_vmap(
   short = {'steps': 8, 'checkpoint__every': 8, 'eval__every_epochs': 9.9}
   short_runs.run(tmp_path / 'real', data_dir, method, **short)
   config = short_runs.config(
-    data_dir, method, **short, cluster__compute='delays'
+    data_dir, method, **short, virtual_cluster__compute='delays'
   )
   with perceptron.registered():
     summary = simulate(config, tmp_path / 'virtual')

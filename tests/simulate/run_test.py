@@ -22,9 +22,9 @@ from tests.support.shown import table
 
 STEPS, SAVED = 8, 4
 CLUSTER = {
-  'cluster__compute': 'delays',
-  'cluster__bandwidth': '100Mbit',
-  'cluster__latency': '1ms',
+  'virtual_cluster__compute': 'delays',
+  'virtual_cluster__bandwidth': '100Mbit',
+  'virtual_cluster__latency': '1ms',
 }
 FIELDS = {'steps': STEPS, 'checkpoint__every': SAVED, 'data__backend': 'numpy'}
 
@@ -130,7 +130,10 @@ def test_a_simulation_is_no_continuation_of_a_real_run_nor_of_other_workers(
 ):
   for fields, message in (
     ({'workers': 2}, 'config.workers=2: must be 4, as in'),
-    ({'cluster__delay': 0.5}, 'cluster.delay was None, now 0.5'),
+    (
+      {'virtual_cluster__delay': 0.5},
+      'virtual_cluster.delay was None, now 0.5',
+    ),
     ({'on_nonfinite': 'skip'}, "config.on_nonfinite='skip': must be stop"),
     ({'ema_decay': 0.9}, 'config.ema_decay=0.9: must be None'),
     ({'mapper': 'mesh', 'mesh__data': 2}, 'has workers of one device'),

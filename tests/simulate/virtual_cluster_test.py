@@ -72,8 +72,11 @@ def test_a_seed_fixes_all_draws():
 @pytest.mark.parametrize(
   'fields, line',
   [
-    ({'compute': 'slow'}, "config.cluster.compute: 'slow' is not one of"),
-    ({'compute': None}, 'config.cluster.compute: None is not one of'),
+    (
+      {'compute': 'slow'},
+      "config.virtual_cluster.compute: 'slow' is not one of",
+    ),
+    ({'compute': None}, 'config.virtual_cluster.compute: None is not one of'),
     (
       {'compute': 'factors', 'factors': ('a',) * 4},
       "'a'.: must be a finite number",
@@ -100,15 +103,21 @@ def test_a_seed_fixes_all_draws():
     ({'compute': 'skewed', 'low': 1.0, 'high': 0.5}, 'high=0.5: must be at'),
     ({'compute': 'outages', 'rate': 2.0}, r'rate=2.0: must be in \[0, 1\]'),
     ({'compute': 'trace', 'trace': '/nowhere.csv'}, 'No such file'),
-    ({'bandwidth': '0Gbit'}, 'config.cluster.bandwidth: must be above 0, got'),
-    ({'latency': '1'}, 'config.cluster.latency: must be a number and one of'),
+    (
+      {'bandwidth': '0Gbit'},
+      'config.virtual_cluster.bandwidth: must be above 0, got',
+    ),
+    (
+      {'latency': '1'},
+      'config.virtual_cluster.latency: must be a number and one of',
+    ),
   ],
 )
 def test_a_bad_description_is_one_line(fields, line):
   with pytest.raises(ConfigError, match=line) as caught:
     small.cluster(**fields)
   assert '\n' not in str(caught.value)
-  assert str(caught.value).startswith('config.cluster')
+  assert str(caught.value).startswith('config.virtual_cluster')
 
 
 @pytest.mark.parametrize(

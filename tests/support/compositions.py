@@ -24,7 +24,7 @@ _OUTER = {
 PRESETS = {name: (name, {}) for name in methods.METHODS} | {
   'selsync, grads': ('selsync', {'delta': 0.3, 'aggregate': 'grads'}),
   'selsync, quorum': ('selsync', {'delta': 0.3, 'quorum': 0.5}),
-  'selsync, lag': ('selsync', {'delta': 0.3, 'lag': 1}),
+  'selsync, lag': ('selsync', {'delta': 0.3, 'vote_delay': 1}),
   'selsync, rarely': ('selsync', {'delta': 0.3, 'vote_every': 4}),
   'selsync, bounded': ('selsync', {'delta': 10.0, 'max_period': 5}),
   'bsp, clipped': (
@@ -49,7 +49,7 @@ PRESETS = {name: (name, {}) for name in methods.METHODS} | {
     {
       'period': 1,
       'averager': {
-        'name': 'every_kth',
+        'name': 'interleave',
         'k': 4,
         'averager': _OUTER,
         'between': {'name': 'fragments', 'k': 3, 'how': 'random'},
@@ -65,12 +65,12 @@ PRESETS = {name: (name, {}) for name in methods.METHODS} | {
   # A mean is on its way after the 10th step, and after the 20th.
   'local_sgd, late': (
     'local_sgd',
-    {'period': 4, 'delay': {'steps': 3, 'own': 0.5, 'ahead': 0.5}},
+    {'period': 4, 'delay': {'steps': 3, 'keep': 0.5, 'extrapolate': 0.5}},
   ),
   'selsync, late': ('selsync', {'delta': 0.3, 'delay': 2, 'wire': 'int8'}),
   'diloco, late': (
     'diloco',
-    {'period': 4, 'delay': {'steps': 3, 'own': 0.0, 'local': 0.5}},
+    {'period': 4, 'delay': {'steps': 3, 'keep': 0.0, 'mix': 0.5}},
   ),
   'streaming_diloco, late': ('streaming_diloco', {'delay': 3}),
   'edit, late': ('edit', {'period': 4, 'delay': 2}),  # Two rounds of messages.
@@ -98,9 +98,9 @@ _TRIGGERS = {
   'any_of': {
     'name': 'any_of',
     'change': _SELSYNC,
-    'bound': {'name': 'at_least_every', 'k': 4},
+    'bound': {'name': 'max_interval', 'k': 4},
   },
-  'at_most_every': {'name': 'at_most_every', 'k': 2, 'trigger': _SELSYNC},
+  'min_interval': {'name': 'min_interval', 'k': 2, 'trigger': _SELSYNC},
   'post_local': {'name': 'post_local', 'switch': 10, 'k': 4},
   'qsr': {'name': 'qsr', 'alpha': 0.17, 'h_min': 2},
   'fda': {'name': 'fda', 'theta': 0.02},
@@ -157,13 +157,13 @@ _ROWS = {
   'any_of, gossip': ('float32', 'exdyna', 'local'),
   'any_of, groups': ('float32', 'at_sync, micro', 'local'),
   'any_of, fragments': ('bfloat16', 'none', 'mean', 'recompute'),
-  'at_most_every, none': ('float32', 'top_k', 'local'),
-  'at_most_every, mean': ('bfloat16', 'top_k', 'mean', 'recompute'),
-  'at_most_every, subset_mean': ('int8', 'power_sgd', 'reset'),
-  'at_most_every, outer': ('float32', 'exdyna', 'local'),
-  'at_most_every, gossip': ('float32', 'at_sync, micro', 'local'),
-  'at_most_every, groups': ('float32', 'none', 'local', 'recompute'),
-  'at_most_every, fragments': ('float32', 'all_reduce', 'local'),
+  'min_interval, none': ('float32', 'top_k', 'local'),
+  'min_interval, mean': ('bfloat16', 'top_k', 'mean', 'recompute'),
+  'min_interval, subset_mean': ('int8', 'power_sgd', 'reset'),
+  'min_interval, outer': ('float32', 'exdyna', 'local'),
+  'min_interval, gossip': ('float32', 'at_sync, micro', 'local'),
+  'min_interval, groups': ('float32', 'none', 'local', 'recompute'),
+  'min_interval, fragments': ('float32', 'all_reduce', 'local'),
   'post_local, none': ('float32', 'power_sgd', 'local', 'recompute'),
   'post_local, mean': ('float32', 'power_sgd', 'local'),
   'post_local, subset_mean': ('bfloat16', 'exdyna', 'mean'),
@@ -228,7 +228,7 @@ _REASONS = {
   'would decide nothing': (
     'every, none',
     'any_of, none',
-    'at_most_every, none',
+    'min_interval, none',
     'post_local, none',
     'qsr, none',
     'budgeted, none',
@@ -236,7 +236,7 @@ _REASONS = {
   'lets parameters differ': (
     'selsync, fragments',
     'any_of, groups',
-    'at_most_every, gossip',
+    'min_interval, gossip',
     'fda, none',
   ),
   'measures from common parameters': (

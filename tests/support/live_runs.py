@@ -63,8 +63,8 @@ def simulation(
     f'--config={ROOT}/{config}:{method}',
     f'--workdir={workdir}',
     *FLAGS,
-    '--config.cluster.compute=delays',
-    '--config.cluster.bandwidth=1Gbit',
+    '--config.virtual_cluster.compute=delays',
+    '--config.virtual_cluster.bandwidth=1Gbit',
   ]
 
 

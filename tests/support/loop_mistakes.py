@@ -458,7 +458,8 @@ MISTAKES = [
   Mistake(
     'inject_hyperparams makes arrays of all arguments',
     lambda: train_stacked(optax.inject_hyperparams(ss.selsync)(delta=0.3)),
-    "^selsync: lag, vote_every must not .* static_args: 'lag', 'vote_every'$",
+    '^selsync: vote_delay, vote_every must not .* static_args: '
+    "'vote_delay', 'vote_every'$",
   ),
   Mistake(
     'inject_hyperparams makes an array of a period',

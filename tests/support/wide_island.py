@@ -61,7 +61,7 @@ with ss.join():
   opt_state = jax.jit(TX.init)(params)
   strategy = ss.Strategy(
     ss.budgeted(ss.selsync(0.3), lssr=0.8),
-    ss.delayed(ss.mean(wire=ss.wires.int8()), 3, own=0.5, ahead=0.5),
+    ss.delayed(ss.mean(wire=ss.wires.int8()), 3, keep=0.5, extrapolate=0.5),
   )
   with ss.Island.join(*sys.argv[1:], params, strategy) as island:
     for step in range(40):

@@ -21,7 +21,7 @@ def test_random_fragments_between_outer_steps_leave_these_as_they_are(mapper):
   """SPARTA with DiLoCo: what keeps the mean does not change the next step."""
   moves = np.random.default_rng(0).normal(size=(4 * K, N, SIZE))
   moves = moves.astype(np.float32)
-  both = alternation.every_kth(K, OUTER, SOME)
+  both = alternation.interleave(K, OUTER, SOME)
   left, _ = rounds.run(both, jnp.zeros(SIZE), moves, mapper)
   alone = moves.reshape(4, K, N, SIZE).sum(1)
   expected, _ = rounds.run(OUTER, jnp.zeros(SIZE), alone, mapper)
@@ -33,7 +33,7 @@ def test_random_fragments_between_outer_steps_leave_these_as_they_are(mapper):
 
 
 def test_each_sends_in_its_share_of_the_synchronizations():
-  both = alternation.every_kth(K, averagers.mean(), SOME)
+  both = alternation.interleave(K, averagers.mean(), SOME)
   tree = jnp.zeros(SIZE)
   sent = traffic.sent(both.sends(tree, N), 'sync', N)
   whole = traffic.sent(averagers.mean().sends(tree, N), 'sync', N)
@@ -43,4 +43,4 @@ def test_each_sends_in_its_share_of_the_synchronizations():
 def test_an_averager_that_remembers_cannot_be_between():
   remembers = averagers.mean(wire=wires.int8())
   with pytest.raises(ValueError, match='it remembers what it averaged before'):
-    alternation.every_kth(K, averagers.mean(), remembers)
+    alternation.interleave(K, averagers.mean(), remembers)

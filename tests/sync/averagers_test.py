@@ -144,7 +144,7 @@ def test_an_outer_step_is_of_floating_leaves_alone(create):
 def test_what_holds_a_wire_tells_it_where_an_outer_step_has_moved():
   wire = wires.int8()
   subset = averagers.subset_mean(1.0, wire=wire)
-  every = alternation.every_kth(2, averagers.mean(wire=wire), averagers.MEAN)
+  every = alternation.interleave(2, averagers.mean(wire=wire), averagers.MEAN)
   tree = jnp.full(3, 5.0)
   for averager, own in (subset, 'wire'), (every, 'averager'):
     state = averager.rebase(tree, averager.init(jnp.zeros(3)))
@@ -153,7 +153,7 @@ def test_what_holds_a_wire_tells_it_where_an_outer_step_has_moved():
 
 SGD = optax.sgd(0.5)
 HALF = averagers.outer(SGD)
-KTH = alternation.every_kth(2, HALF, averagers.MEAN)
+KTH = alternation.interleave(2, HALF, averagers.MEAN)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ KTH = alternation.every_kth(2, HALF, averagers.MEAN)
     averagers.outer(SGD, averager=HALF),
     averagers.outer(SGD, averager=averagers.outer(SGD, averager=HALF)),
     averagers.outer(SGD, averager=KTH),
-    alternation.every_kth(
+    alternation.interleave(
       2, averagers.outer(SGD, averager=HALF), averagers.MEAN
     ),
     delay.delayed(averagers.outer(SGD, averager=HALF), 1),
@@ -190,7 +190,7 @@ def test_nested_outer_steps_move_nothing_while_workers_stand_still(averager):
       r'fragments\(2\) averages a piece of it at a time',
     ),
     (
-      alternation.every_kth(2, HALF, fragments.fragments(2)),
+      alternation.interleave(2, HALF, fragments.fragments(2)),
       r'between=fragments\(2\)\) averages a piece of it at a time',
     ),
     (averagers.no_averaging(), r'no_averaging\(\) averages nothing'),

@@ -209,7 +209,7 @@ def budget(lssr):
     ),
     (
       lambda: adaptive.selsync(Context(100, 0), max_period=10),
-      r'^budgeted\(selsync\(0.3\), lssr=0.9\) and at_least_every\(10\)'
+      r'^budgeted\(selsync\(0.3\), lssr=0.9\) and max_interval\(10\)'
       ': at least one synchronization in 10 steps, and the budget is one in 10 '
       'steps, so nothing is left to decide; raise the 10 steps, or allow more '
       'synchronizations$',
@@ -220,7 +220,7 @@ def budget(lssr):
       '10 steps',
     ),
     (
-      lambda: ss.any_of(budget(0.9), ss.at_least_every(8)),
+      lambda: ss.any_of(budget(0.9), ss.max_interval(8)),
       'at least one synchronization in 8 steps, and the budget is one in '
       '10 steps',
     ),
@@ -229,17 +229,15 @@ def budget(lssr):
       'at least one synchronization in 8 steps',
     ),
     (
-      lambda: ss.budgeted(
-        ss.any_of(compared(), ss.at_least_every(8)), lssr=0.9
-      ),
+      lambda: ss.budgeted(ss.any_of(compared(), ss.max_interval(8)), lssr=0.9),
       'at least one synchronization in 8 steps',
     ),
     (
-      lambda: ss.at_most_every(20, trigger=budget(0.9)),
+      lambda: ss.min_interval(20, trigger=budget(0.9)),
       r'^budgeted\(.*\): at most one synchronization in 20 steps',
     ),
     (
-      lambda: ss.at_most_every(20, trigger=ss.any_of(budget(0.9))),
+      lambda: ss.min_interval(20, trigger=ss.any_of(budget(0.9))),
       'at most one synchronization in 20 steps',
     ),
     (
@@ -262,10 +260,10 @@ def test_what_cannot_be_budgeted_is_refused(make, message):
 
 
 def test_bounds_that_leave_a_budget_a_choice_are_accepted():
-  rarely = ss.at_most_every(20, trigger=ss.every(3))
+  rarely = ss.min_interval(20, trigger=ss.every(3))
   for trigger in (
-    ss.any_of(budget(0.9), ss.at_least_every(11)),
-    ss.at_most_every(9, trigger=budget(0.9)),
+    ss.any_of(budget(0.9), ss.max_interval(11)),
+    ss.min_interval(9, trigger=budget(0.9)),
     ss.any_of(budget(0.9), rarely),  # It bounds its own synchronizations.
   ):
     (rate,) = trigger.traits.budgets
@@ -274,7 +272,7 @@ def test_bounds_that_leave_a_budget_a_choice_are_accepted():
 
 def test_bytes_that_a_bound_spends_are_refused_once_they_are_known():
   trigger = ss.any_of(
-    ss.budgeted(compared(), bytes_per_step=10.0), ss.at_least_every(8)
+    ss.budgeted(compared(), bytes_per_step=10.0), ss.max_interval(8)
   )
   (budget,) = trigger.traits.budgets
   assert budget(traffic(0.0, 50.0)) == 0.2

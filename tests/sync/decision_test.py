@@ -40,7 +40,7 @@ def multi_steps(trigger, k=8):
 
 @pytest.mark.parametrize(
   'trigger',
-  [ss.selsync(0.3), ss.any_of(ss.selsync(0.3), ss.at_least_every(9))],
+  [ss.selsync(0.3), ss.any_of(ss.selsync(0.3), ss.max_interval(9))],
   ids=['selsync', 'any_of'],
 )
 def test_under_multi_steps_one_vote_averages_once(trigger, mapper):
@@ -68,14 +68,14 @@ def test_a_schedule_of_multi_steps_may_end_accumulation():
   'trigger',
   [
     ss.budgeted(ss.selsync(0.3), lssr=0.5),
-    ss.any_of(ss.selsync(0.3), ss.at_least_every(4)),
+    ss.any_of(ss.selsync(0.3), ss.max_interval(4)),
     *(
       pytest.param(trigger, marks=pytest.mark.slow)
       for trigger in (
         ss.selsync(0.3),
-        ss.selsync(0.3, lag=1),
+        ss.selsync(0.3, vote_delay=1),
         ss.selsync(0.3, vote_every=2),
-        ss.at_most_every(3, trigger=ss.selsync(0.3)),
+        ss.min_interval(3, trigger=ss.selsync(0.3)),
         ss.every(2),
       )
     ),
@@ -119,7 +119,7 @@ def test_steps_scanned_under_shard_map_decide_as_those_of_a_loop(trigger):
     optax.chain(optax.clip(1.0), ss.every(2), SGD),
     optax.named_chain(('trigger', ss.every(2)), ('sgd', SGD)),
     optax.chain(ss.any_of(ss.every(2), ss.every(4)), SGD),
-    optax.chain(ss.at_most_every(2, trigger=ss.every(2)), SGD),
+    optax.chain(ss.min_interval(2, trigger=ss.every(2)), SGD),
     optax.inject_hyperparams(
       lambda rate: optax.chain(ss.every(2), optax.sgd(rate))
     )(rate=0.1),

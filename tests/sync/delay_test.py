@@ -18,7 +18,7 @@ SYNC = RNG.random(STEPS) < 0.4
 START = np.linspace(-1, 1, SIZE).astype(np.float32)
 
 
-def trained(result, k, *, own=1.0, ahead=0.0, local=0.0, piece=None):
+def trained(result, k, *, keep=1.0, extrapolate=0.0, mix=0.0, piece=None):
   """What workers have after each step.
 
   `result(snapshots)` is what comes of the workers' snapshots, and `piece` the
@@ -33,10 +33,10 @@ def trained(result, k, *, own=1.0, ahead=0.0, local=0.0, piece=None):
       left -= 1
       if not left:
         m, now = result(snapshot), x[:, part]
-        moved = m + own * (now - snapshot)
-        if ahead:
-          moved = moved + ahead * k / span * (m - before)
-        x[:, part] = local * now + (1 - local) * moved
+        moved = m + keep * (now - snapshot)
+        if extrapolate:
+          moved = moved + extrapolate * k / span * (m - before)
+        x[:, part] = mix * now + (1 - mix) * moved
         before = m
     if asked and not left:
       part = piece() if piece else slice(None)
@@ -106,12 +106,16 @@ class Int8:
     return self.reference
 
 
-PAPER = {'own': 0.0, 'local': 0.5}
-HALF = {'own': 0.5, 'ahead': 0.5}
+PAPER = {'keep': 0.0, 'mix': 0.5}
+HALF = {'keep': 0.5, 'extrapolate': 0.5}
 CASES = {
   'plain': (ss.mean, lambda: mean, {}),
   'half and half': (ss.mean, lambda: mean, HALF),
-  'mixed': (ss.mean, lambda: mean, {'own': 0.25, 'ahead': 1.0, 'local': 0.3}),
+  'mixed': (
+    ss.mean,
+    lambda: mean,
+    {'keep': 0.25, 'extrapolate': 1.0, 'mix': 0.3},
+  ),
   'outer, mixed': (lambda: ss.outer(NESTEROV), Outer, PAPER),
   'outer, half': (lambda: ss.outer(NESTEROV), Outer, HALF),
   'int8': (lambda: ss.mean(wire=ss.wires.int8()), Int8, {}),
@@ -155,7 +159,7 @@ def test_votes_while_a_mean_is_on_its_way_become_one_average():
 )
 def test_every_mapper_computes_the_same(averager):
   """Also where a message is no mean of all, or in other types."""
-  late = ss.delayed(averager, 2, own=0.5)
+  late = ss.delayed(averager, 2, keep=0.5)
   pmap, *others = (
     rounds.run(late, jnp.asarray(START), MOVES, mapper, SYNC)[0]
     for mapper in ('pmap', 'vmap', 'map')
@@ -268,7 +272,7 @@ def test_variances_stay_positive_and_counters_are_the_workers_own():
   fall = np.full((2, N, 3), -0.024, np.float32)
   count = np.arange(2 * N, dtype=np.int32).reshape(2, N)
   left, _ = rounds.run(
-    ss.delayed(ss.mean(), 1, own=0.5, ahead=1.0),
+    ss.delayed(ss.mean(), 1, keep=0.5, extrapolate=1.0),
     start,
     {'params': fall, 'var': fall, 'count': count},
   )
@@ -284,7 +288,7 @@ def test_nan_reaches_the_others_with_the_snapshot_that_has_it(step, reached):
   moves = np.zeros((6, N, 3), np.float32)
   moves[step, 1] = np.nan
   left, _ = rounds.run(
-    ss.delayed(ss.mean(), 2, own=0.5, ahead=0.5),
+    ss.delayed(ss.mean(), 2, keep=0.5, extrapolate=0.5),
     jnp.ones(3),
     moves,
     sync=np.arange(6) == 2,
@@ -315,7 +319,7 @@ def test_what_is_on_its_way_is_applied_after_the_last_step():
 
 def test_what_lands_early_runs_ahead_by_the_steps_that_it_has_flown():
   """So equal workers, which are where they are, stay there."""
-  averager = ss.delayed(ss.mean(), 3, own=0.5, ahead=0.5)
+  averager = ss.delayed(ss.mean(), 3, keep=0.5, extrapolate=0.5)
   moves, sync = np.ones((24, N, 1), np.float32), np.arange(1, 25) % 10 == 0
   left, states = rounds.run(averager, jnp.zeros(1), moves, sync=sync)
   for t in (19, 20, 21, 22, 23):  # From the snapshot at 20 steps on.
@@ -325,7 +329,7 @@ def test_what_lands_early_runs_ahead_by_the_steps_that_it_has_flown():
 
 
 def test_new_workers_keep_the_last_mean_and_forget_what_was_on_its_way():
-  averager = ss.delayed(ss.mean(), 3, own=0.5, ahead=0.5)
+  averager = ss.delayed(ss.mean(), 3, keep=0.5, extrapolate=0.5)
   _, states = rounds.run(averager, jnp.asarray(START), MOVES, sync=SYNC)
   saved = jax.tree.map(lambda x: x[-1], states)
   fresh = jax.tree.map(lambda x: np.zeros_like(x)[:2], saved)
@@ -341,9 +345,9 @@ def test_new_workers_keep_the_last_mean_and_forget_what_was_on_its_way():
   [
     (
       lambda: ss.delayed(
-        ss.every_kth(2, ss.mean(), ss.fragments(2, how='random')), 3
+        ss.interleave(2, ss.mean(), ss.fragments(2, how='random')), 3
       ),
-      r'every_kth\(.*\) cannot be delayed: at some calls it averages a piece',
+      r'interleave\(.*\) cannot be delayed: at some calls it averages a piece',
     ),
     (
       lambda: ss.delayed(ss.no_averaging(), 3),
@@ -366,7 +370,7 @@ def test_new_workers_keep_the_last_mean_and_forget_what_was_on_its_way():
       for create in (
         lambda: ss.fragments(2, averager=ss.delayed(ss.mean(), 2)),
         lambda: ss.outer(NESTEROV, averager=ss.delayed(ss.mean(), 2)),
-        lambda: ss.every_kth(2, ss.delayed(ss.mean(), 2), ss.gossip()),
+        lambda: ss.interleave(2, ss.delayed(ss.mean(), 2), ss.gossip()),
       )
     ),
     (
@@ -385,10 +389,10 @@ def test_new_workers_keep_the_last_mean_and_forget_what_was_on_its_way():
     ),
     (lambda: ss.delayed(ss.mean(), 0), 'steps=0: must be at least 1'),
     (
-      lambda: ss.delayed(ss.fragments(2), 3, ahead=0.5),
-      r'ahead=0.5: averager fragments\(2\) averages a piece at a time',
+      lambda: ss.delayed(ss.fragments(2), 3, extrapolate=0.5),
+      r'extrapolate=0.5: averager fragments\(2\) averages a piece at a time',
     ),
-    (lambda: ss.delayed(ss.mean(), 2, own=1.5), 'own=1.5: must be in'),
+    (lambda: ss.delayed(ss.mean(), 2, keep=1.5), 'keep=1.5: must be in'),
   ],
 )
 def test_what_cannot_be_delayed_is_refused(create, line):

@@ -75,7 +75,7 @@ def test_a_part_is_frozen(part):
 
 def test_a_trigger_of_triggers_reports_what_they_report():
   budget = ss.budgeted(ss.selsync(0.3), lssr=0.9)
-  outer = ss.at_most_every(3, trigger=ss.any_of(ss.every(20), budget))
+  outer = ss.min_interval(3, trigger=ss.any_of(ss.every(20), budget))
   state = outer.init(jnp.ones(2))
   assert outer.metrics(state).keys() == {'threshold'}
   assert outer.metrics(state)['threshold'] == 0  # Nothing is measured yet.

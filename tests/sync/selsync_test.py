@@ -132,7 +132,7 @@ def test_a_gradient_that_is_not_finite_is_reported_and_vetoes_the_vote(
     (dict(delta=1, smoothing=0), r'smoothing must be in \(0, 1\], got 0'),
     (dict(delta=1, smoothing=1.1), r'smoothing must be in \(0, 1\]'),
     (dict(delta=1, quorum=0.0), r'quorum=0.0: must be in \(0, 1\]'),
-    (dict(delta=1, lag=2), 'lag=2: must be 0 or 1'),
+    (dict(delta=1, vote_delay=2), 'vote_delay=2: must be 0 or 1'),
     (dict(delta=1, vote_every=0), 'vote_every=0: must be at least 1'),
     (dict(delta=1, quorum=2), r'quorum=2: must be in \(0, 1\]'),
   ],
@@ -236,7 +236,7 @@ def test_delta_may_be_a_schedule_or_a_hyperparameter_that_is_traced():
 
   scheduled = run(ss.selsync(falling), grads)
   injected = optax.inject_hyperparams(
-    ss.selsync, static_args=('lag', 'vote_every')
+    ss.selsync, static_args=('vote_delay', 'vote_every')
   )(delta=0.3)
   syncs = [bool(s.sync[0]) for s in constant]
   assert syncs == [True, False, True, False, True]

@@ -98,13 +98,13 @@ PIECE = ss.Collective('all_reduce', 8)
     (voting(), [VOTE]),
     (voting(every=5), [VOTE]),  # As often as it may.
     (voting(every=5, said=True), [VOTE._replace(rate=1 / 5)]),
-    (ss.any_of(voting(), ss.at_least_every(9)), [VOTE]),
-    (ss.at_most_every(3, trigger=voting()), [VOTE]),
+    (ss.any_of(voting(), ss.max_interval(9)), [VOTE]),
+    (ss.min_interval(3, trigger=voting()), [VOTE]),
     (gathering(), [BOTH]),
     (ss.outer(optax.sgd(1.0), averager=gathering()), [BOTH]),
     (ss.fragments(2, averager=gathering()), [BOTH._replace(nbytes=12 + 4)]),
     (
-      ss.every_kth(4, gathering(), ss.mean()),
+      ss.interleave(4, gathering(), ss.mean()),
       [MEAN._replace(rate=3 / 4), BOTH._replace(rate=1 / 4)],
     ),
     (looping(by_branch), [PIECE, PIECE]),

@@ -11,12 +11,12 @@ from tests.support.trajectory import reference
 from tests.support.trajectory import run
 
 
-def voted(flags, lag, vote_every, max_period):
+def voted(flags, vote_delay, vote_every, max_period):
   """The steps that synchronize, of those that any worker flags."""
   votes, since = np.zeros(len(flags), bool), 0
   for step in range(len(flags)):
     since += 1
-    end = step + 1 - lag  # Flags up to here are voted on.
+    end = step + 1 - vote_delay  # Flags up to here are voted on.
     if end % vote_every == 0:
       flagged = flags[max(0, end - vote_every) : end].any()
       votes[step] = flagged or since >= max_period
@@ -24,7 +24,7 @@ def voted(flags, lag, vote_every, max_period):
   return votes
 
 
-@pytest.mark.parametrize('lag', [0, 1])
+@pytest.mark.parametrize('vote_delay', [0, 1])
 @pytest.mark.parametrize(
   'mapper', [pytest.param('pmap', marks=pytest.mark.slow), 'vmap']
 )
@@ -33,7 +33,7 @@ def voted(flags, lag, vote_every, max_period):
 )
 @pytest.mark.parametrize('max_period', [None, 5, 16])
 def test_a_lagging_rarer_or_overdue_vote_is_the_papers_moved_and_gathered(
-  lag, vote_every, max_period, mapper
+  vote_delay, vote_every, max_period, mapper
 ):
   rng = np.random.default_rng(7)
   scale = rng.lognormal(sigma=0.7, size=(100, 4, 1))
@@ -43,12 +43,12 @@ def test_a_lagging_rarer_or_overdue_vote_is_the_papers_moved_and_gathered(
   largest = np.sort(expected.max(axis=1))
   delta = float(largest[-100 // (3 * vote_every) :][:2].mean())
   flags = (expected >= delta).any(axis=1)
-  votes = voted(flags, lag, vote_every, max_period or math.inf)
-  trigger = ss.selsync(delta, smoothing=None, lag=lag, vote_every=vote_every)
+  votes = voted(flags, vote_delay, vote_every, max_period or math.inf)
+  trigger = ss.selsync(
+    delta, smoothing=None, vote_delay=vote_delay, vote_every=vote_every
+  )
   states = run(
-    ss.any_of(trigger, ss.at_least_every(max_period))
-    if max_period
-    else trigger,
+    ss.any_of(trigger, ss.max_interval(max_period)) if max_period else trigger,
     jnp.asarray(grads),
     mapper,
   )
@@ -65,14 +65,14 @@ def test_a_lagging_rarer_or_overdue_vote_is_the_papers_moved_and_gathered(
 
 def test_a_bound_alone_is_local_sgd(mapper):
   grads = jnp.ones((20, 4, 2))
-  trigger = ss.any_of(ss.selsync(math.inf, quorum=1.0), ss.at_least_every(6))
+  trigger = ss.any_of(ss.selsync(math.inf, quorum=1.0), ss.max_interval(6))
   states = run(trigger, grads, mapper)
   assert [i for i, s in enumerate(states) if s.sync.all()] == [0, 6, 12, 18]
 
 
 def test_an_overdue_vote_waits_for_a_finite_gradient():
   grads = jnp.ones((9, 4, 2)).at[3:5, 1].set(jnp.nan)
-  trigger = ss.any_of(ss.selsync(math.inf), ss.at_least_every(3))
+  trigger = ss.any_of(ss.selsync(math.inf), ss.max_interval(3))
   states = run(trigger, grads)
   assert [i for i, s in enumerate(states) if s.sync[0]] == [0, 5, 8]
 
@@ -82,12 +82,12 @@ def test_at_least_every_alone_is_every(k):
   grads = jnp.ones((20, 2, 1))
   syncs = [
     [bool(s.sync[0]) for s in run(trigger(k), grads)]
-    for trigger in (ss.every, ss.at_least_every)
+    for trigger in (ss.every, ss.max_interval)
   ]
   assert syncs[0] == syncs[1] == [(i + 1) % k == 0 for i in range(20)]
 
 
-@pytest.mark.parametrize('trigger', [ss.every, ss.at_least_every])
+@pytest.mark.parametrize('trigger', [ss.every, ss.max_interval])
 @pytest.mark.parametrize('k', [0, 2**31])
 def test_a_period_that_no_counter_can_reach_is_refused(trigger, k):
   with pytest.raises(ValueError, match=rf'k={k}: must be in \[1, '):
@@ -96,7 +96,7 @@ def test_a_period_that_no_counter_can_reach_is_refused(trigger, k):
 
 def test_triggers_of_triggers_are_the_same_as_all_in_one():
   grads = jnp.ones((12, 2, 1)).at[7:, 1].set(jnp.nan)
-  vote, bound, period = ss.selsync(math.inf), ss.at_least_every(3), ss.every(2)
+  vote, bound, period = ss.selsync(math.inf), ss.max_interval(3), ss.every(2)
   nested = run(ss.any_of(ss.any_of(vote, bound), period), grads)
   flat = run(ss.any_of(vote, bound, period), grads)
   assert [bool(s.sync[0]) for s in nested] == [bool(s.sync[0]) for s in flat]
@@ -110,7 +110,7 @@ def test_no_triggers_are_refused():
 
 def test_triggers_of_triggers_nest():
   inner = ss.any_of(ss.every(4), ss.every(6))
-  states = run(ss.any_of(inner, ss.at_least_every(3)), jnp.ones((12, 2, 1)))
+  states = run(ss.any_of(inner, ss.max_interval(3)), jnp.ones((12, 2, 1)))
   assert [i for i, s in enumerate(states, 1) if s.sync[0]] == [
     3,
     4,
@@ -125,9 +125,7 @@ def test_a_veto_reaches_through_a_trigger_around_the_one_that_votes(mapper):
   grads = np.ones((6, 4, 5), np.float32)
   grads[2] = np.nan
   states = run(
-    ss.any_of(
-      ss.at_most_every(1, trigger=ss.selsync(0.3)), ss.at_least_every(3)
-    ),
+    ss.any_of(ss.min_interval(1, trigger=ss.selsync(0.3)), ss.max_interval(3)),
     jnp.asarray(grads),
     mapper,
   )

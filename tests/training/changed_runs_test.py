@@ -187,7 +187,7 @@ def test_another_trace_is_refused(method, tmp_path):
   simulate(changed, tmp_path / 'run')
   trace = trace.rename(tmp_path / 'moved.csv')  # Its content is compared.
   trace.write_text('1,1,1,2\n' * 99)
-  changed.cluster.trace, changed.steps = str(trace), 3
+  changed.virtual_cluster.trace, changed.steps = str(trace), 3
   with pytest.raises(ConfigError, match=r'other data.* trace was'):
     simulate(changed, tmp_path / 'run')
   if method == 'bsp':

@@ -60,7 +60,7 @@ def test_stop_names_step_worker_and_the_last_good_checkpoint(
       pytest.param(method, fields, marks=pytest.mark.slow)
       for method, fields in (
         *(('bsp', {}), ('fedavg', {}), ('diloco', {})),
-        ('local_sgd', {'sync__delay': {'steps': 3, 'own': 0.5}}),
+        ('local_sgd', {'sync__delay': {'steps': 3, 'keep': 0.5}}),
       )
     ),
   ],
@@ -110,7 +110,7 @@ def test_a_bit_flipped_after_the_average_stops_the_run(
 
   monkeypatch.setitem(methods.METHODS, 'bsp', flipping)
   with pytest.raises(RunError) as error:
-    run(tmp_path, data_dir, 'bsp', check_replicas=3)
+    run(tmp_path, data_dir, 'bsp', check_replicas_every=3)
   assert str(error.value) == (
     'step 6: parameters that should be equal on all workers differ in '
     'Dense_0/bias; last good checkpoint: none'
@@ -140,7 +140,7 @@ def test_a_worker_that_starts_from_other_weights_stops_the_run(
 
 @pytest.mark.slow
 def test_gradient_aggregation_lets_replicas_differ(tmp_path, data_dir):
-  run(tmp_path, data_dir, sync__aggregate='grads', check_replicas=1)
+  run(tmp_path, data_dir, sync__aggregate='grads', check_replicas_every=1)
   state = dict(live_runs.arrays(tmp_path, STEPS))
   kernel = state["['params']['Dense_0']['kernel']"]
   assert (kernel[0] != kernel[1]).any()

@@ -181,7 +181,7 @@ def test_fields_that_do_not_change_training_may_change(finished, data_dir):
     checkpoint__every=3,
     checkpoint__keep=1,
     eval__batch_size=50,
-    check_replicas=0,
+    check_replicas_every=0,
   )
   assert summary['steps'] == STEPS
 

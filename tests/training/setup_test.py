@@ -143,16 +143,20 @@ BAD_FIELDS = [
     'config.schedule.warmup_epochs=-1.0: must be in [0, 1e+06]',
   ),
   (
-    'cluster.step_seconds',
+    'virtual_cluster.step_seconds',
     0.0,
-    'config.cluster.step_seconds=0.0: must be above 0',
+    'config.virtual_cluster.step_seconds=0.0: must be above 0',
   ),
   (
-    'cluster.step_seconds',
+    'virtual_cluster.step_seconds',
     None,
-    'config.cluster.step_seconds=None: must be a finite number',
+    'config.virtual_cluster.step_seconds=None: must be a finite number',
   ),
-  ('cluster.latency', None, 'config.cluster.latency=None: must be a name'),
+  (
+    'virtual_cluster.latency',
+    None,
+    'config.virtual_cluster.latency=None: must be a name',
+  ),
 ]
 
 

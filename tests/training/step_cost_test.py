@@ -67,7 +67,7 @@ COMPUTE = 2e-3  # Seconds in which a late vote travels.
     ('bsp', {}, 0.0, 0, PARAMS),  # Gradients: of parameters alone.
     ('selsync', {}, 0.9, VOTE, 0.1 * ALL),
     ('selsync', {'vote_every': 8}, 0.9, VOTE / 8, 0.1 * ALL),
-    ('selsync', {'lag': 1}, 0.9, VOTE - COMPUTE, 0.1 * ALL),
+    ('selsync', {'vote_delay': 1}, 0.9, VOTE - COMPUTE, 0.1 * ALL),
     ('selsync', {'aggregate': 'grads'}, 0.9, VOTE, 0.1 * PARAMS),
     ('local_sgd', {'period': 8}, 7 / 8, 0, ALL / 8),
     ('fedavg', {'epochs': 0.25}, 0.9, 0, ALL / 10),  # 40 steps an epoch.
@@ -87,7 +87,7 @@ def test_a_method_waits_for_its_votes_and_its_averages(
   votes = (fields.get('vote_every') and 1 / 8) or float(method == 'selsync')
   latency = 6e-3 * (votes + 1 - lssr)
   on_wire = cost.sent * 8 / LINKS.bandwidth
-  hidden = COMPUTE * fields.get('lag', 0)
+  hidden = COMPUTE * fields.get('vote_delay', 0)
   assert cost.network == pytest.approx(on_wire + latency - hidden)
 
 

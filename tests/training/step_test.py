@@ -190,7 +190,7 @@ def test_in_turn_needs_the_activations_of_one_worker_and_fast_convolutions():
 
 @pytest.mark.slow
 def test_a_delayed_average_is_the_same_under_every_mapper():
-  averager = ss.delayed(ss.mean(), 2, own=0.5, ahead=0.5)
+  averager = ss.delayed(ss.mean(), 2, keep=0.5, extrapolate=0.5)
   seen = []
   for mapper in ('pmap', 'vmap', 'map', 'mesh'):
     run = Run(Dense(), mapper, averager=averager)
@@ -345,7 +345,7 @@ def test_pieces_need_the_activations_of_one_and_fast_convolutions():
 
 
 @pytest.mark.parametrize(
-  'averager', [ss.mean(), ss.delayed(ss.mean(), 3, own=0.5, ahead=0.5)]
+  'averager', [ss.mean(), ss.delayed(ss.mean(), 3, keep=0.5, extrapolate=0.5)]
 )
 def test_parameters_travel_only_inside_the_branch_in_one_buffer(averager):
   run = Run(Dense(), 'pmap', averager=averager)

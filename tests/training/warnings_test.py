@@ -52,7 +52,7 @@ def test_it_warns_after_one_synchronization_in_100_steps_or_above_lssr_099(
   syncs, steps, expected, capsys
 ):
   assert warned(ss.selsync(0.3), syncs, steps, capsys) == expected
-  bounded = ss.any_of(ss.selsync(0.3), ss.at_least_every(1000))
+  bounded = ss.any_of(ss.selsync(0.3), ss.max_interval(1000))
   assert warned(bounded, syncs, steps, capsys) == expected
 
 
@@ -72,8 +72,8 @@ def test_silence_on_purpose_is_no_reason_to_warn(trigger, capsys):
   'trigger',
   [
     ss.selsync(0.0, vote_every=200),
-    ss.any_of(ss.selsync(0.0, vote_every=200), ss.at_least_every(1000)),
-    ss.at_most_every(200, trigger=ss.selsync(0.0)),
+    ss.any_of(ss.selsync(0.0, vote_every=200), ss.max_interval(1000)),
+    ss.min_interval(200, trigger=ss.selsync(0.0)),
   ],
 )
 @pytest.mark.parametrize(

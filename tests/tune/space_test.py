@@ -86,7 +86,7 @@ def test_ranges_are_around_the_own_values_and_within_their_limits(every):
   }
 
 
-HALF = '+sync.delay.own=0.5+sync.delay.ahead=0.5'
+HALF = '+sync.delay.keep=0.5+sync.delay.extrapolate=0.5'
 
 
 def test_parts_are_chosen_where_the_method_accepts_them(every):
@@ -109,7 +109,7 @@ def test_a_value_may_bring_other_fields(every):
   method, fields = chosen.suggest(optuna.trial.FixedTrial(made))
   assert fields == {'sync.delay': f'2{HALF}'}
   delay = candidates.settings(method, fields).config.sync.delay
-  assert delay.to_dict() == {'steps': 2, 'own': 0.5, 'ahead': 0.5}
+  assert delay.to_dict() == {'steps': 2, 'keep': 0.5, 'extrapolate': 0.5}
   (trial,) = candidates.trials(method, fields, 1, 0)
   assert trial.config.sync.delay == delay
   with_mean, _ = build('diloco+sync.averager=mean')
@@ -172,9 +172,9 @@ def test_a_listed_number_is_as_it_is_and_one_of_a_range_stays_inside():
 
 
 def test_a_field_of_a_part_is_chosen_if_the_method_names_the_part():
-  spec, own = 'local_sgd+sync.delay=4', {'sync.delay.own': Range(0.1, 0.9)}
+  spec, own = 'local_sgd+sync.delay=4', {'sync.delay.keep': Range(0.1, 0.9)}
   chosen, _ = build(spec, given={spec: own})
-  assert chosen.choices[spec]['sync.delay.own'] == Range(0.1, 0.9)
+  assert chosen.choices[spec]['sync.delay.keep'] == Range(0.1, 0.9)
   assert 'sync.delay' not in chosen.choices[spec]
   with pytest.raises(ConfigError, match='delayed needs steps'):
     build('local_sgd', given={'local_sgd': own})
@@ -183,13 +183,13 @@ def test_a_field_of_a_part_is_chosen_if_the_method_names_the_part():
 def test_a_field_may_stand_in_quotes_or_not(tmp_path):
   path, found = tmp_path / 'space.toml', []
   for quote in ('"', ''):
-    fields = [f'{quote}{name}{quote}' for name in ('sync.delay.own', 'epochs')]
+    fields = [f'{quote}{name}{quote}' for name in ('sync.delay.keep', 'epochs')]
     path.write_text(
       f'[all]\n{fields[0]} = [0]\n{fields[1]} = {{low=1, high=2}}'
     )
     found.append(choices.read(path))
   assert found[0] == found[1]
-  assert found[0] == {'all': {'sync.delay.own': (0,), 'epochs': Range(1, 2)}}
+  assert found[0] == {'all': {'sync.delay.keep': (0,), 'epochs': Range(1, 2)}}
 
 
 @pytest.mark.parametrize(

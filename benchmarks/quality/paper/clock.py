@@ -46,18 +46,22 @@ SMALL = 'model.num_filters=8', 'data.backend=numpy'
 SKEWED = Task(
   'skewed',
   'digits.py',
-  fields=(*SMALL, 'cluster.compute=skewed', 'cluster.step_seconds=0.01'),
+  fields=(
+    *SMALL,
+    'virtual_cluster.compute=skewed',
+    'virtual_cluster.step_seconds=0.01',
+  ),
 )
 PAIR = Task(
   'pair',
   'digits.py',
   fields=(
     *(*SMALL, 'workers=2', 'steps=300', 'eval.every_epochs=1000.0'),
-    *('cluster.compute=factors', 'cluster.factors=(3.1,1.0)'),
+    *('virtual_cluster.compute=factors', 'virtual_cluster.factors=(3.1,1.0)'),
   ),
 )
 SPARSE = Task(  # BSP's average takes about as long as its step, 0.1 s.
-  'sparse', 'digits.py', fields=(*SMALL, 'cluster.bandwidth=5Mbit')
+  'sparse', 'digits.py', fields=(*SMALL, 'virtual_cluster.bandwidth=5Mbit')
 )
 
 
@@ -92,8 +96,11 @@ def eager() -> Iterator[Claim]:
       f'late-{delay}',
       'hyperplane.py',
       fields=(
-        *('data.backend=numpy', 'cluster.step_seconds=0.325'),
-        *('cluster.compute=delays', f'cluster.delay={delay / 1000}'),
+        *('data.backend=numpy', 'virtual_cluster.step_seconds=0.325'),
+        *(
+          'virtual_cluster.compute=delays',
+          f'virtual_cluster.delay={delay / 1000}',
+        ),
       ),
     )
     yield Claim(

@@ -36,8 +36,8 @@ METHODS = {  # As `compare` takes them.
   'FedAvg (1, 0.125)': 'fedavg+sync.fraction=1.0+sync.epochs=0.125',
   'FedAvg (0.5, 0.25)': 'fedavg+sync.fraction=0.5+sync.epochs=0.25',
   'FedAvg (0.5, 0.125)': 'fedavg+sync.fraction=0.5+sync.epochs=0.125',
-  'SSP, s = 100': 'ssp+sync.staleness=100+cluster.compute=lognormal',
-  'SSP, s = 200': 'ssp+sync.staleness=200+cluster.compute=lognormal',
+  'SSP, s = 100': 'ssp+sync.staleness=100+virtual_cluster.compute=lognormal',
+  'SSP, s = 200': 'ssp+sync.staleness=200+virtual_cluster.compute=lognormal',
   'SelSync, delta 0.3': 'selsync+sync.delta=0.3',
   'SelSync, delta 0.5': 'selsync+sync.delta=0.5',
 }

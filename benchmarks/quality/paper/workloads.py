@@ -43,7 +43,9 @@ TASKS = {
 }
 ABLATION = 'selsync+sync.delta=0.25'
 GRADIENTS = f'{ABLATION}+sync.aggregate=grads'
-SLOW = 'cluster.compute=factors+cluster.factors=(3.0,1.0,1.0,1.0)'
+SLOW = (
+  'virtual_cluster.compute=factors+virtual_cluster.factors=(3.0,1.0,1.0,1.0)'
+)
 """The others lead by 100 steps at step 125 of 300, or by 200 at step 250."""
 PARAMETERS = {  # Its averages of parameters, and of gradients.
   'ResNet101': ('98.52 against 96.8', BETTER),
