@@ -18,7 +18,7 @@ from .runs.export import load as load
 from .runs.recorder import Recorder as Recorder
 from .runs.writers import register_writer as register_writer
 from .runs.writers import Writer as Writer
-from .sync import moments as moments
+from .sync import optimizer_state as optimizer_state
 from .sync import reducers as reducers
 from .sync import resizing as resizing
 from .sync import wires as wires
@@ -47,7 +47,7 @@ from .sync.fda import FDAState as FDAState
 from .sync.fragments import fragments as fragments
 from .sync.lazy import lazy as lazy
 from .sync.leaves import Leaves as Leaves
-from .sync.moments import Moments as Moments
+from .sync.optimizer_state import Moments as Moments
 from .sync.power_sgd import power_sgd as power_sgd
 from .sync.reducers import all_reduce as all_reduce
 from .sync.reducers import at_sync as at_sync

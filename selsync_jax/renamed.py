@@ -16,14 +16,15 @@ NAMES = {
   'every_kth': 'interleave',
   'lag': 'vote_delay',
   'local': 'mix',
+  'moments': 'optimizer_state',
   'own': 'keep',
   'seconds': 'print_every_seconds',
 }
 """The new names of parts, of their parameters, and of fields."""
 
 _FIELDS = (
-  r'^(check_replicas)$|^log\.(seconds)$|^(cluster)\.'
-  r'|^sync\.(?:.*\.)?delay\.(own|ahead|local)$|^sync\.trigger\.(?:.*\.)?(lag)$'
+  r'(check_replicas|cluster|log\.seconds'
+  r'|sync\.(.*\.)?delay\.(own|ahead|local)|sync\.trigger\.(.*\.)?lag)'
 )
 """Where a field's name has changed in a config, by dotted names."""
 
@@ -59,8 +60,5 @@ def _now(path: str, siblings: Mapping[str, Any]) -> str:
   """Returns the last name of a dotted path, as it is today."""
   name = path.rpartition('.')[2]
   of_selsync = str(siblings.get('method')).startswith('selsync')
-  if re.search(_FIELDS, f'{path}.' if path == 'cluster' else path) or (
-    path == 'sync.lag' and of_selsync
-  ):
-    return NAMES[name]
-  return name
+  is_old = re.fullmatch(_FIELDS, path) or (path == 'sync.lag' and of_selsync)
+  return NAMES[name] if is_old else name

@@ -31,6 +31,7 @@ ROOMS = [
   'config',
   'own_code',
   'user_errors',
+  'renamed',
 ]
 CORE = {
   'sync',
@@ -42,6 +43,7 @@ CORE = {
   'config',
   'own_code',
   'user_errors',
+  'renamed',
   '__init__',
 }
 LIGHT = {'annotated_types', 'jax', 'jaxtyping', 'lazy_loader', 'numpy', 'optax'}

@@ -24,7 +24,7 @@ from selsync_jax.sync import delay
 from selsync_jax.sync import drift
 from selsync_jax.sync import exchange
 from selsync_jax.sync import fragments
-from selsync_jax.sync import moments
+from selsync_jax.sync import optimizer_state
 from selsync_jax.sync import reducers
 from selsync_jax.sync import sparse
 from selsync_jax.sync import sparse_wire
@@ -92,10 +92,10 @@ PARTS: dict[str, dict[str, Constructor]] = {
   },
   'delay': {'delayed': delay.delayed},
   'optimizer_state': {
-    'local': moments.local,
-    'mean': moments.mean,
-    'reset': moments.reset,
-    'mixed': moments.mixed,
+    'local': optimizer_state.local,
+    'mean': optimizer_state.mean,
+    'reset': optimizer_state.reset,
+    'mixed': optimizer_state.mixed,
   },
 }
 

@@ -6,5 +6,5 @@ Nothing here is heavier than jax and optax.
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
-  __name__, ['moments', 'reducers', 'resizing', 'wires']
+  __name__, ['optimizer_state', 'reducers', 'resizing', 'wires']
 )

@@ -7,8 +7,8 @@ import optax
 from selsync_jax.sync.averagers import Averager
 from selsync_jax.sync.averagers import no_averaging
 from selsync_jax.sync.change import measure
-from selsync_jax.sync.moments import local
-from selsync_jax.sync.moments import Moments
+from selsync_jax.sync.optimizer_state import local
+from selsync_jax.sync.optimizer_state import Moments
 from selsync_jax.sync.reducers import no_reduction
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.sync.transformation import Reducer

@@ -104,7 +104,9 @@ def spread(tree):
   ],
   ids=str,
 )
-@pytest.mark.parametrize('policy', [ss.moments.local(), ss.moments.reset()])
+@pytest.mark.parametrize(
+  'policy', [ss.optimizer_state.local(), ss.optimizer_state.reset()]
+)
 def test_an_average_in_the_trainer_outlasts_the_next_update(averager, policy):
   """With equal gradients: those of one target, from the same parameters."""
   optimizer = optax.contrib.schedule_free_sgd(0.1)

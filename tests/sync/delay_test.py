@@ -383,7 +383,7 @@ def test_new_workers_keep_the_last_mean_and_forget_what_was_on_its_way():
     (
       lambda: ss.Strategy(
         *(ss.every(4), ss.delayed(ss.gossip(), 1)),
-        optimizer_state=ss.moments.mean(),
+        optimizer_state=ss.optimizer_state.mean(),
       ).check(),
       'needs averages of all parameters over all workers, and averager',
     ),
@@ -404,5 +404,5 @@ def test_what_cannot_be_delayed_is_refused(create, line):
   'averager', [ss.delayed(ss.mean(), 2), ss.eager_outer(NESTEROV)]
 )
 def test_moments_may_be_averaged_with_a_late_average(averager):
-  moments = ss.moments.mean()
+  moments = ss.optimizer_state.mean()
   ss.Strategy(ss.every(4), averager, optimizer_state=moments).check()

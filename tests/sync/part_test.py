@@ -66,7 +66,7 @@ def test_a_trait_that_a_part_does_not_have_is_refused():
 
 
 @pytest.mark.parametrize(
-  'part', [ss.mean(), ss.wires.int8(), ss.moments.local()]
+  'part', [ss.mean(), ss.wires.int8(), ss.optimizer_state.local()]
 )
 def test_a_part_is_frozen(part):
   with pytest.raises(AttributeError):
@@ -116,7 +116,7 @@ def test_an_averager_hands_its_wires_error_on_to_other_workers():
 def test_the_package_offers_every_part():
   places = {
     'wire': ss.wires,
-    'optimizer_state': ss.moments,
+    'optimizer_state': ss.optimizer_state,
     'reducer': ss.reducers,
   }
   for kind, table in PARTS.items():

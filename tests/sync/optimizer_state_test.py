@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from selsync_jax.devices import mappers
-from selsync_jax.sync import moments
+from selsync_jax.sync import optimizer_state
 from selsync_jax.sync import wires
 
 N = 3
@@ -65,7 +65,7 @@ def names(optimizer):
 def test_mean_averages_moments_and_leaves_counters(name):
   optimizer = OPTIMIZERS[name]
   before = trained(optimizer)
-  after = applied(moments.mean(), optimizer, before)
+  after = applied(optimizer_state.mean(), optimizer, before)
   for which in names(name):
     for old, new in zip(
       moment(before, which), moment(after, which), strict=True
@@ -81,7 +81,7 @@ def test_mean_averages_moments_and_leaves_counters(name):
 def test_after_a_reset_the_next_update_is_that_of_the_first_step(name):
   """With Adam's correction of the bias of young moments, too."""
   optimizer = OPTIMIZERS[name]
-  state = applied(moments.reset(), optimizer, trained(optimizer))
+  state = applied(optimizer_state.reset(), optimizer, trained(optimizer))
   grad = jax.tree.map(lambda p: jnp.full((N, *p.shape), 0.3), PARAMS)
 
   def update(grad, state):
@@ -103,37 +103,39 @@ def test_after_a_reset_the_next_update_is_that_of_the_first_step(name):
 def test_some_moments_are_averaged_and_others_start_anew():
   optimizer = OPTIMIZERS['if finite']
   before = trained(optimizer)
-  policy = moments.mixed(mean=['nu'], reset=['mu'])
+  policy = optimizer_state.mixed(mean=['nu'], reset=['mu'])
   after = applied(policy, optimizer, before)
   for old, new in zip(moment(before, 'nu'), moment(after, 'nu'), strict=True):
     np.testing.assert_allclose(
       new, np.broadcast_to(old.mean(0), old.shape), rtol=1e-6
     )
   assert all((leaf == 0).all() for leaf in moment(after, 'mu'))
-  only = applied(moments.mean(only=['mu']), optimizer, before)
+  only = applied(optimizer_state.mean(only=['mu']), optimizer, before)
   for old, new in zip(moment(before, 'nu'), moment(only, 'nu'), strict=True):
     np.testing.assert_array_equal(old, new)
 
 
 def test_a_moment_alone_that_is_reset_leaves_the_count_of_steps():
   optimizer = OPTIMIZERS['adam']
-  state = applied(moments.reset(only=['mu']), optimizer, trained(optimizer))
+  state = applied(
+    optimizer_state.reset(only=['mu']), optimizer, trained(optimizer)
+  )
   assert (state[0].count == STEPS).all()
   assert (state[0].nu['w'] > 0).all() and (state[0].mu['w'] == 0).all()
 
 
 def test_what_is_averaged_is_what_is_said_to_be_sent():
   state = jax.eval_shape(OPTIMIZERS['adam'].init, PARAMS)
-  (both,) = moments.mean().sends(state, N)
-  (one,) = moments.mixed(mean=['nu']).sends(state, N)
+  (both,) = optimizer_state.mean().sends(state, N)
+  (one,) = optimizer_state.mixed(mean=['nu']).sends(state, N)
   assert (both.nbytes, one.nbytes) == (2 * 36, 36)
-  assert not moments.reset().sends(state, N)
-  assert not moments.local().sends(state, N)
+  assert not optimizer_state.reset().sends(state, N)
+  assert not optimizer_state.local().sends(state, N)
 
 
 def test_an_optimizer_without_moments_sends_nothing():
   plain = optax.sgd(optax.constant_schedule(0.1))
-  policy = moments.mean(wire=wires.bfloat16())
+  policy = optimizer_state.mean(wire=wires.bfloat16())
   state = trained(plain)
   assert not policy.sends(state, N) and policy.init(state) == ()
   jax.tree.map(
@@ -144,14 +146,16 @@ def test_an_optimizer_without_moments_sends_nothing():
 def test_second_moments_do_not_travel_in_int8():
   """One that is rounded to 0 would make the next step huge."""
   with pytest.raises(ValueError, match='could round a second moment to 0'):
-    moments.mean(wire=wires.int8())
+    optimizer_state.mean(wire=wires.int8())
 
 
-@pytest.mark.parametrize('policy', [moments.mean, moments.reset])
+@pytest.mark.parametrize(
+  'policy', [optimizer_state.mean, optimizer_state.reset]
+)
 def test_an_unknown_moment_is_refused_with_those_there_are(policy):
   optimizer = OPTIMIZERS['clipped, decayed']
   message = "'momentum' is not a moment of this optimizer, which has mu, nu"
   with pytest.raises(ValueError, match=message):
     applied(policy(only=['momentum']), optimizer, trained(optimizer))
   with pytest.raises(ValueError, match='mu cannot be averaged and reset'):
-    moments.mixed(mean=['mu'], reset=['mu'])
+    optimizer_state.mixed(mean=['mu'], reset=['mu'])
