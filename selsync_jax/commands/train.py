@@ -21,7 +21,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.config import flat
 
 if TYPE_CHECKING:
-  from selsync_jax.islands.mapper import IslandMapper
+  from selsync_jax.islands.participants import IslandParticipants
   from selsync_jax.runs.history import Run
 
 
@@ -226,7 +226,7 @@ def main(arguments: Sequence[str]) -> None:
   fields = flat({'config': json.loads(options.settings.config.to_json())})
   agreed = provenance.versions() | fields
   with contextlib.ExitStack() as stack:
-    mapper = _start(options, agreed, stack)
+    participants = _start(options, agreed, stack)
     # Importing TensorFlow is slow; mistakes in the config were reported above.
     from selsync_jax.training import train
 
@@ -237,7 +237,7 @@ def main(arguments: Sequence[str]) -> None:
       accept_changes=options.accept_changes,
       profile=options.profile,
       patience=options.cluster_timeout,
-      mapper=mapper,
+      participants=participants,
     )
     is_first = processes.is_first()
   if is_first:
@@ -248,10 +248,10 @@ def _start(
   options: argparse.Namespace,
   agreed: dict[str, Any],
   stack: contextlib.ExitStack,
-) -> 'IslandMapper | None':
+) -> 'IslandParticipants | None':
   """Starts JAX, with the other processes, or joins the other islands.
 
-  The stack ends it. It returns the mapper of an island.
+  The stack ends it. It returns the islands, if this process is one.
   """
   from selsync_jax.cluster import processes
   from selsync_jax.devices import backend
@@ -295,13 +295,14 @@ def _join_islands(
   options: argparse.Namespace,
   agreed: dict[str, Any],
   stack: contextlib.ExitStack,
-) -> 'IslandMapper':
+) -> 'IslandParticipants':
   """Joins the other islands, until the stack ends it."""
   from selsync_jax.devices.slices import Slices
   from selsync_jax.islands import led  # Imports Arrow.
-  from selsync_jax.islands import mapper
   from selsync_jax.islands import rounds
   from selsync_jax.islands.invitation import Invitation
+  from selsync_jax.islands.mapper import IslandMapper
+  from selsync_jax.islands.participants import IslandParticipants
 
   config = options.settings.config
   alike = {
@@ -321,10 +322,8 @@ def _join_islands(
     slot=slot,
   )
   stack.enter_context(peers)
-  return mapper.IslandMapper(
-    config.workers,
-    peers,
+  devices = Slices(1, **config.mesh)
+  return IslandParticipants(
+    IslandMapper(config.workers, peers, devices),
     rounds.Rounds(options.workdir),
-    is_free=config.pace == 'free',
-    devices=Slices(1, **config.mesh),
   )

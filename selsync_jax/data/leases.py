@@ -14,8 +14,6 @@ batch counts once.
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from selsync_jax.data.protocol import Batch
 from selsync_jax.data.protocol import Data
 
@@ -222,27 +220,3 @@ class Reader:
     batch = next(batches)
     self._open[column] = row + 1, batches
     return batch
-
-
-def batch_of(
-  reader: Reader,
-  cells: Mapping[int, tuple[int, int]],
-  slot: int,
-  rest: Container[int] | None,
-  last: Batch | None,
-) -> Batch:
-  """Returns the batch of a step; a worker that rests has that of the last one.
-
-  Args:
-    reader: the worker's.
-    cells: see `Leases.next`.
-    slot: the worker's.
-    rest: the slots of those who rest in the step; `None` if nobody ever does.
-      Else the batch says whether this worker does, see `train_step`.
-    last: the batch of the step before, if there is one.
-  """
-  if rest is None:
-    return reader.read(*cells[slot])
-  rests = slot in rest
-  batch = last if rests and last else reader.read(*cells[slot])
-  return {**batch, 'rests': np.array([rests])}

@@ -46,7 +46,7 @@ class Layout(Slices, Mapper):
       )
 
   @property
-  def held(self) -> range:
+  def rows(self) -> range:
     """The indices of all workers."""
     return range(self.workers)
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from selsync_jax.config import RunError
 from selsync_jax.islands.peers import Peers
+from selsync_jax.islands.peers import View
 
 
 class Board:
@@ -63,14 +64,10 @@ class _OnBoard(Peers):
     self._channel, self._count = channel, 0
 
   @property
-  def names(self) -> Sequence[str]:
-    """The islands' numbers, as texts."""
-    return tuple(map(str, range(self._board.size)))
-
-  @property
-  def index(self) -> int:
-    """This island's index."""
-    return self._index
+  def view(self) -> View:
+    """The islands of the board, whose names are their numbers."""
+    names = tuple(map(str, range(self._board.size)))
+    return View(names, self._index, names)
 
   def channel(self, name: str) -> Peers:
     """Returns another channel on the same board."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import functools
 import pickle
 import sys
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax.experimental import multihost_utils
@@ -27,22 +27,11 @@ from selsync_jax.islands.invitation import Invitation
 from selsync_jax.islands.invitation import reach
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.peers import Regrouped
+from selsync_jax.islands.peers import View
 from selsync_jax.islands.relay import Relay
 
 _LONGEST = 64
 """The most bytes of an address."""
-
-
-class _View(NamedTuple):
-  """What all processes know of the islands."""
-
-  names: Sequence[str]
-  index: int
-  slots: Sequence[str]
-  prepares: bool
-  was_admitted: bool
-  admits: bool
-  exchanged: bool
 
 
 class Led(Peers):
@@ -59,6 +48,8 @@ class Led(Peers):
   Raises:
     RunError: in all processes, if `join` does.
   """
+
+  view = View((), 0, ())  # That of the first process.
 
   def __init__(
     self, invitation: Invitation, timeout: float, join: Callable[..., Peers]
@@ -84,36 +75,6 @@ class Led(Peers):
   def _stop_relay(self) -> None:
     if self._relay:
       self._relay.shutdown()
-
-  @property
-  def names(self) -> Sequence[str]:
-    """The islands' names, in the order of their indices."""
-    return self._view.names
-
-  @property
-  def index(self) -> int:
-    """This island's index."""
-    return self._view.index
-
-  @property
-  def slots(self) -> Sequence[str]:
-    """The names of all islands of the run, in the order of the workers."""
-    return self._view.slots
-
-  @property
-  def prepares(self) -> bool:
-    """Whether this island has come late or again, and has not entered yet."""
-    return self._view.prepares
-
-  @property
-  def was_admitted(self) -> bool:
-    """Whether others trained already, and have let this island in."""
-    return self._view.was_admitted
-
-  @property
-  def admits(self) -> bool:
-    """Whether some wait for `admit`, to come or to leave."""
-    return self._view.admits
 
   def channel(self, name: str) -> Peers | None:
     """Returns another channel, in the first process."""
@@ -144,7 +105,7 @@ class Led(Peers):
 
   def conclude(self) -> None:
     """Returns when all islands have completed what they exchange."""
-    if self._view.exchanged:
+    if self.view.exchanged:
       self._led(lambda: self._outer.conclude())
 
   def regroup(self) -> None:
@@ -193,25 +154,12 @@ class Led(Peers):
         error = RunError(str(raised))
       except (Regrouped, RunError, Stopped) as raised:
         error = raised
-      content = pickle.dumps((result, error, self._look()))
-    result, error, self._view = pickle.loads(
-      processes.bytes_from_first(content)
-    )
+      view = self._outer and self._outer.view
+      content = pickle.dumps((result, error, view))
+    result, error, self.view = pickle.loads(processes.bytes_from_first(content))
     if error:
       raise error
     return result
-
-  def _look(self) -> _View | None:
-    outer = self._outer
-    return outer and _View(
-      outer.names,
-      outer.index,
-      outer.slots,
-      outer.prepares,
-      outer.was_admitted,
-      outer.admits,
-      outer.exchanged,
-    )
 
 
 class _LedAgreement(Agreement):

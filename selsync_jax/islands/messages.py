@@ -33,6 +33,7 @@ from selsync_jax.islands.outbox import PATIENCE
 from selsync_jax.islands.outbox import PIECE
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.peers import Regrouped
+from selsync_jax.islands.peers import View
 from selsync_jax.islands.relay import call_over
 
 Relays = tuple[str, ...]
@@ -120,19 +121,23 @@ class FlightPeers(Peers):
     self.exchanged = False
 
   @property
-  def names(self) -> Sequence[str]:
-    """The islands' names, in the order of their indices."""
-    return tuple(self._members.addresses)
+  def view(self) -> View:
+    """The islands that are there now."""
+    there, names = self._members, tuple(self._members.addresses)
+    return View(
+      names,
+      names.index(self._name),
+      there.slots,
+      prepares=not there.generation,
+      was_admitted=there.was_admitted,
+      admits=self._control.admits,
+      exchanged=self.exchanged,
+    )
 
   @property
-  def index(self) -> int:
-    """This island's index."""
-    return self.names.index(self._name)
-
-  @property
-  def slots(self) -> Sequence[str]:
-    """The names of all islands of the run, in the order of the workers."""
-    return self._members.slots
+  def agreement(self) -> Agreement:
+    """This island's part in the step after which all stop."""
+    return self._control.agreement
 
   def channel(self, name: str) -> Peers:
     """Returns another channel, over connections of its own."""
@@ -159,30 +164,10 @@ class FlightPeers(Peers):
     self._meter.add(aborts=1)
     self._enter(self._control.enter)
 
-  @property
-  def prepares(self) -> bool:
-    """Whether this island has come late or again, and has not entered yet."""
-    return not self._members.generation
-
-  @property
-  def was_admitted(self) -> bool:
-    """Whether others trained already, and have let this island in."""
-    return self._members.was_admitted
-
   def enter(self) -> None:
     """Goes among the others, if this island prepares, when they are ready."""
     while self.prepares:  # They may have ended and met again meanwhile.
       self._enter(self._control.ask_to_enter)
-
-  @property
-  def agreement(self) -> Agreement:
-    """This island's part in the step after which all stop."""
-    return self._control.agreement
-
-  @property
-  def admits(self) -> bool:
-    """Whether some wait for `admit`, to come or to leave."""
-    return self._control.admits
 
   def admit(self) -> None:
     """Goes on with those who come, and without those who leave."""

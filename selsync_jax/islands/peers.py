@@ -8,7 +8,7 @@ each sum is formed once, or everywhere in the same order.
 import abc
 from collections.abc import Callable, Sequence
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,18 @@ class Regrouped(Exception):
   """
 
 
+class View(NamedTuple):
+  """The islands that are there, seen from one of them; see `Peers`."""
+
+  names: Sequence[str]
+  index: int
+  slots: Sequence[str]
+  prepares: bool = False
+  was_admitted: bool = False
+  admits: bool = False
+  exchanged: bool = False  # Some may not have completed an exchange yet.
+
+
 class Peers(abc.ABC):
   """The islands that are there, seen from one of them.
 
@@ -42,13 +54,18 @@ class Peers(abc.ABC):
 
   @property
   @abc.abstractmethod
-  def names(self) -> Sequence[str]:
-    """The islands' names, in the order of their indices."""
+  def view(self) -> View:
+    """The islands that are there now."""
 
   @property
-  @abc.abstractmethod
+  def names(self) -> Sequence[str]:
+    """The islands' names, in the order of their indices."""
+    return self.view.names
+
+  @property
   def index(self) -> int:
     """This island's index."""
+    return self.view.index
 
   @property
   def size(self) -> int:
@@ -61,7 +78,7 @@ class Peers(abc.ABC):
 
     Of one that has not come yet it is empty.
     """
-    return self.names
+    return self.view.slots
 
   @property
   def slot(self) -> int:
@@ -75,12 +92,12 @@ class Peers(abc.ABC):
     Then nothing is exchanged: a program gets zeros from its collectives, and
     runs every branch that has some.
     """
-    return False
+    return self.view.prepares
 
   @property
   def was_admitted(self) -> bool:
     """Whether others trained already, and have let this island in."""
-    return False
+    return self.view.was_admitted
 
   @property
   def admits(self) -> bool:
@@ -88,7 +105,7 @@ class Peers(abc.ABC):
 
     It becomes true within a call that all islands make, on all of them.
     """
-    return False
+    return self.view.admits
 
   @functools.cached_property
   def agreement(self) -> Agreement:

@@ -20,10 +20,8 @@ import numpy as np
 
 from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
-from selsync_jax.data.leases import batch_of
-from selsync_jax.data.leases import Leases
+from selsync_jax.data.course import Course
 from selsync_jax.data.leases import Reader
-from selsync_jax.data.pace import Pace
 from selsync_jax.devices import mappers
 from selsync_jax.devices.mapper import Mapper
 from selsync_jax.devices.slices import Slices
@@ -36,7 +34,6 @@ from selsync_jax.islands.peers import Late
 from selsync_jax.islands.program import cut
 from selsync_jax.islands.rounds import Beginning
 from selsync_jax.islands.rounds import Round
-from selsync_jax.islands.rounds import Rounds
 from selsync_jax.islands.standing import FREE
 from selsync_jax.runs import files
 from selsync_jax.runs import fingerprint
@@ -84,7 +81,7 @@ def replay(folder: pathlib.Path) -> dict[str, int]:
   _check(beginnings, setup)
   usual = configs[min(configs)]  # Of those whose runs are not there.
   islands = {
-    name: _mapper(folder / name, i, len(slots), configs.get(name, usual))
+    name: _mapper(i, len(slots), configs.get(name, usual))
     for i, name in enumerate(slots)
   }
   compared = collections.Counter(dict.fromkeys(logs, 0))
@@ -129,12 +126,11 @@ def _setup(
 
 
 def _mapper(
-  workdir: pathlib.Path, index: int, workers: int, config: Mapping[str, Any]
+  index: int, workers: int, config: Mapping[str, Any]
 ) -> IslandMapper:
   """Returns the mapper of an island, with as many devices as it had."""
   devices = Slices(1, config['mesh.data'], config['mesh.fsdp'])
-  peers, log = Board(workers).peers(index), Rounds(workdir)
-  mapper = IslandMapper(workers, peers, log, devices=devices)
+  mapper = IslandMapper(workers, Board(workers).peers(index), devices)
   mapper.check()
   return mapper
 
@@ -190,8 +186,7 @@ def _repeated(
   }
   states = {name: first[each.devices] for name, each in islands.items()}
   means = dict.fromkeys(slots)
-  leases, pace = Leases(len(slots)), Pace(len(slots))
-  is_free = setup.plan.config.pace == 'free'
+  course = Course(len(slots), setup.plan.config.pace == 'free')
   members, batches = [], {}
   late = setup.strategy.averager.delay is not None
   read = {name: Reader(data, last) for name in slots}
@@ -204,14 +199,13 @@ def _repeated(
           name: _moved(states[source], islands[name])
           for name, source in copies.items()
         }
-        leases.lose(map(slots.index, copies))
+        course.leases.lose(map(slots.index, copies))
       arrived = row is not None and row['arrived'] is True
       readers = [*map(slots.index, row['readers'] if row else members)]
-      rest = pace.next(readers) if is_free else None
-      cells = leases.next(readers, rest or ())
+      course.next(readers)
       for name in members:
-        batches[name] = batch_of(
-          read[name], cells, slots.index(name), rest, batches.get(name)
+        batches[name] = course.batch(
+          read[name], slots.index(name), batches.get(name)
         )
       board = Board(len(members), timeout=3600.0)
       peers = map(board.peers, range(len(members)))
@@ -230,15 +224,14 @@ def _repeated(
       for name, (state, mean, _) in zip(members, taken, strict=True):
         states[name], means[name] = state, mean
       *_, synced = taken[0]
-      leases.complete(
+      course.complete(
         [*map(slots.index, members)],
-        rest or (),
         synced=synced,
         late=late,
         arrived=row['arrived'] if row else None,
       )
       if row and row['shares']:
-        pace.decide(dict(enumerate(row['shares'])))
+        course.pace.decide(dict(enumerate(row['shares'])))
       if row and row['travel'] is not None:
         for name in members:
           state = states[name]

@@ -36,7 +36,8 @@ def takers(path: pathlib.Path) -> Takers:
   record = checkpoints.read_record(path)
   equal = json.dumps([record.get('leases'), record.get('pace')])
   line = zlib.crc32(equal.encode())
-  return Takers(record['present'], record.get('original', -1), line)
+  present = record.get('present', record['workers'])
+  return Takers(present, record.get('original', -1), line)
 
 
 def agree(
@@ -46,7 +47,7 @@ def agree(
 ) -> tuple[Choice, dict[str, str]]:
   """Returns what this island goes on from, and who gets whose checkpoint.
 
-  See `IslandMapper.choose`.
+  See `IslandParticipants.choose`.
 
   Args:
     peers: all islands.

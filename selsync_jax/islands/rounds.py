@@ -89,7 +89,6 @@ class Rounds:
   Attributes:
     program: see `Beginning`; set it before the first step.
     readers: see `Round`; set it before every step.
-    rest: the slots of those who rest in the step, set likewise.
   """
 
   def __init__(self, workdir: pathlib.Path):
@@ -98,7 +97,6 @@ class Rounds:
     self._begins: Beginning | None = None
     self.program: str | None = None
     self.readers: list[str] = []
-    self.rest: set[int] = set()
 
   @property
   def copied(self) -> Sequence[str]:

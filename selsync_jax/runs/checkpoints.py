@@ -14,7 +14,7 @@ import math
 import pathlib
 import shutil
 import sys
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, NamedTuple, TypedDict
 import zipfile
 import zlib
 
@@ -48,16 +48,12 @@ _LIMIT = 1200
 class _Record(TypedDict):
   totals: Totals
   workers: int
-  present: int
   batch_size: int
   learning_rate: float
   epoch: float
   config: dict
   metrics: list[list[int]]
   loss: float | None
-  leases: NotRequired[dict]  # Of islands, as is all below.
-  pace: NotRequired[dict]
-  original: NotRequired[int]
 
 
 class Choice(NamedTuple):

@@ -24,6 +24,7 @@ from selsync_jax.training import setup
 from selsync_jax.training import start
 from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.hooks import Hooks
+from selsync_jax.training.participants import Participants
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.settings import check
@@ -52,21 +53,21 @@ def simulate(
   settings = settings._replace(config=config)
   if settings.method is None:
     return _train_asynchronously(settings, workdir, restart, accept_changes)
-  cluster, mapper = config.virtual_cluster.to_dict(), None
+  cluster, participants = config.virtual_cluster.to_dict(), None
   create_ledger = functools.partial(lockstep.create_ledger, cluster=cluster)
   if config.pace == 'free':
     made = create_cluster(
       cluster, workers=config.workers, steps=0, seed=config.seed
     )
     delay = setup.draft(settings).averager.steps_late
-    mapper = Paced(config.workers, made, delay)
+    participants = Paced(config.workers, made, delay)
   return train_and_evaluate(
     settings,
     workdir,
     restart=restart,
     accept_changes=accept_changes,
     create_ledger=create_ledger,
-    mapper=mapper,
+    participants=participants,
   )
 
 
@@ -140,9 +141,10 @@ def _train_asynchronously(
       return summary
     describe_data(store, problem)
     _restore(engine, store)
-    evaluator = Evaluator(problem, plan.mapper)
+    alone = Participants(plan.mapper)
+    evaluator = Evaluator(problem, alone)
     first = totals.position
-    with Hooks(store, problem, plan, ledger, evaluator) as run:
+    with Hooks(store, problem, plan, ledger, evaluator, alone) as run:
       arrays, record = engine.save()
       run.rehearse(arrays, engine=record)
       for position in range(first + 1, problem.steps + 1):

@@ -7,6 +7,7 @@ step.
 
 from collections.abc import Iterator
 import contextlib
+import functools
 import pathlib
 import sys
 from typing import Any
@@ -19,7 +20,6 @@ import numpy as np
 from selsync_jax.config import RunError
 from selsync_jax.devices import arrays
 from selsync_jax.devices import mappers
-from selsync_jax.devices.mapper import Mapper
 from selsync_jax.models import tasks
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs import files
@@ -28,6 +28,7 @@ from selsync_jax.runs import weights
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.consensus import consensus
 from selsync_jax.training import start
+from selsync_jax.training.participants import Participants
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.settings import METHOD
@@ -48,9 +49,13 @@ class Evaluator:
   """
 
   def __init__(
-    self, problem: Problem, mapper: Mapper, averages_model_state: bool = True
+    self,
+    problem: Problem,
+    participants: Participants,
+    averages_model_state: bool = True,
   ):
-    self._problem, self._mapper = problem, mapper
+    self._problem, self._participants = problem, participants
+    mapper = participants.mapper
     self._averages_model_state = averages_model_state
 
     def mean(shared):
@@ -80,49 +85,55 @@ class Evaluator:
     """Compiles what `consensus` and `scores` call."""
     mean = self._consensus(shared)
     params, model_state = mean['params'], mean['model_state']
+
+    def first(split):
+      return self._participants.divide(
+        lambda workers, count: next(self._batches(split, workers, count))
+      )
+
     if not self._averages_model_state and model_state:
-      batch = next(self._batches('train'))
-      self._means(self._statistics(params, model_state, batch))
-    sums = self._sums(params, model_state, next(self._batches('validation')))
+      self._means(self._statistics(params, model_state, first('train')))
+    sums = self._sums(params, model_state, first('validation'))
     local = jax.tree.map(lambda x: np.sum(arrays.local_values(x)), sums)
     tasks.dataset_metrics(self._problem.task, local)
 
   def scores(self, mean: dict[str, Any], split: str) -> dict[str, float]:
     """Returns the metrics on `validation` or `test`, as `SPLIT_METRIC`."""
-    places = self._mapper.places
-    each = [
-      jax.tree.map(
-        arrays.local_values,
-        self._sums(mean['params'], mean['model_state'], batch),
-      )
-      for batch in self._batches(split)
-    ]
-    sums = self._mapper.gather(
-      jax.tree.map(lambda *x: np.sum(x, axis=0), *each)
-    )
-    if self._mapper.places != places:  # An island has ended, with its part.
-      return self.scores(mean, split)
-    scores = tasks.dataset_metrics(
-      self._problem.task, jax.tree.map(np.sum, sums)
-    )
+    params, model_state = mean['params'], mean['model_state']
+
+    def sums(*share):
+      each = [
+        jax.tree.map(
+          arrays.local_values, self._sums(params, model_state, batch)
+        )
+        for batch in self._batches(split, *share)
+      ]
+      own = jax.tree.map(lambda *x: np.sum(x, axis=0), *each)
+      return self._participants.mapper.gather(own)
+
+    total = jax.tree.map(np.sum, self._participants.divide(sums))
+    scores = tasks.dataset_metrics(self._problem.task, total)
     return {f'{split}_{name}': score for name, score in scores.items()}
 
-  def _batches(self, split: str) -> Iterator[Any]:
-    """Yields the batches of a split for this program's workers."""
+  def _batches(self, split: str, workers: range, count: int) -> Iterator[Any]:
+    """Yields the batches of a split for some of `count` workers."""
     return self._problem.data.evaluation(
-      split, self._problem.eval_batch_size, *self._mapper.places
+      split, self._problem.eval_batch_size, workers, count
     )
 
   def _recomputed(self, mean: dict[str, Any]) -> Any:
     """Returns batch statistics of the mean over the training data."""
-    sums, places = None, self._mapper.places
-    for batch in self._batches('train'):
-      of_batch = self._statistics(mean['params'], mean['model_state'], batch)
-      sums = of_batch if sums is None else jax.tree.map(jnp.add, sums, of_batch)
-    means = self._means(sums)
-    if self._mapper.places != places:  # An island has ended, with its part.
-      return self._recomputed(mean)
-    return means
+    params, model_state = mean['params'], mean['model_state']
+
+    def means(*share):
+      each = (
+        self._statistics(params, model_state, batch)
+        for batch in self._batches('train', *share)
+      )
+      sums = functools.reduce(functools.partial(jax.tree.map, jnp.add), each)
+      return self._means(sums)
+
+    return self._participants.divide(means)
 
 
 def evaluate(
@@ -147,7 +158,7 @@ def evaluate(
     fingerprint.check(workdir, problem.fingerprint | code, accept_changes)
   except files.DamagedFile as error:
     print(f'{error}; data and model are not compared', file=sys.stderr)
-  evaluator = Evaluator(problem, alone)
+  evaluator = Evaluator(problem, Participants(alone))
   params, model_state = tasks.split(found.variables)
   mean = {'params': params, 'model_state': model_state}
   return found.step, evaluator.scores(alone.stack(mean), split)

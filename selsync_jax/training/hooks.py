@@ -6,7 +6,6 @@ import functools
 import pathlib
 from typing import Any, NamedTuple
 
-from selsync_jax.cluster.preemption import Preemption
 from selsync_jax.config import Stopped
 from selsync_jax.runs.fetching import Fetcher
 from selsync_jax.runs.fetching import Scores
@@ -14,6 +13,7 @@ from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.records import Row
 from selsync_jax.runs.store import Store
 from selsync_jax.training.evaluation import Evaluator
+from selsync_jax.training.participants import Participants
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.progress import Progress
 from selsync_jax.training.setup import Plan
@@ -44,11 +44,12 @@ class Hooks(contextlib.ExitStack):
     plan: Plan,
     ledger: Ledger,
     evaluator: Evaluator,
+    participants: Participants,
     watches: Iterable[Callable[[Row], None]] = (),
   ):
     super().__init__()
     self._store, self._problem, self._plan = store, problem, plan
-    self._evaluator = evaluator
+    self._evaluator, self._participants = evaluator, participants
     self._scores: Scores = {}  # Those of the newest step, if any.
     self._not_finite = NotFiniteWarning()
     with contextlib.ExitStack() as stack:
@@ -61,9 +62,9 @@ class Hooks(contextlib.ExitStack):
         )
         takers += [stack.enter_context(progress).show]
         takers += [self._not_finite.watch, *watches]
-      self._preemption = stack.enter_context(Preemption(plan.mapper.agreement))
+      stack.enter_context(participants.preemption)
       fetch = plan.config.log.fetch_every
-      gather = plan.mapper.gather
+      gather = participants.mapper.gather
       self._fetcher = Fetcher(ledger, gather, fetch, takers)
       self.push(stack.pop_all())
 
@@ -73,7 +74,7 @@ class Hooks(contextlib.ExitStack):
     self._fetcher.add(metrics)
     self._scores = {}
     last = position == self._problem.steps
-    stops = self._preemption.requested(position)
+    stops = self._participants.stops_after(position)
     evaluates = last or position % self._plan.evaluate_every == 0
     saves = last or stops or position % self._plan.config.checkpoint.every == 0
     if not (evaluates or saves):
@@ -110,41 +111,35 @@ class Hooks(contextlib.ExitStack):
     problem, totals = self._problem, self._fetcher.totals
     return {
       'workers': self._plan.workers,
-      'present': self._plan.mapper.places[1],
       'batch_size': problem.batch_size,
       'learning_rate': problem.peak_rate,
       'epoch': totals.position / problem.steps_per_epoch,
-      **self._plan.mapper.kept,
+      **self._participants.record(),
       **more,
     }
 
   def stop(self, now: Due) -> None:
     """Raises `Stopped` after a signal, with everything saved.
 
-    After the last step, the handler before this one receives signals: nothing
-    is left to save. An island goes on, as its end would be one for all.
+    A signal may also have come since the last step.
     """
     stops = now.stops
     if stops or now.is_last:
       # Do not print "saved" before the save has finished.
       self._store.checkpoints.wait()
     if now.is_last:
-      if self._plan.mapper.elastic:
-        return
-      self._preemption.close()
-      # A signal may have come since the last step.
-      stops = self._preemption.requested(now.position + 1)
+      stops = self._participants.stops_after_last(now.position)
     if stops:
       step = self._fetcher.totals.steps
       raise Stopped(f'stopped by a signal after step {step}')
 
-  def handover(
-    self, now: Due, state: Any
-  ) -> tuple[int, Callable[[], pathlib.Path]]:
-    """Returns a step, and what saves its checkpoint, with which others begin.
+  def welcome(self, now: Due, state: Any) -> None:
+    """Admits programs that wait, which begin with this step's checkpoint.
 
     The next step is to this program what the first is to them.
     """
+    if now.is_last or not self._participants.admits:
+      return
     self._fetcher.enter_all()
     self._fetcher.begin_again()
     step, checkpoints = self._fetcher.totals.steps, self._store.checkpoints
@@ -152,12 +147,11 @@ class Hooks(contextlib.ExitStack):
     @functools.cache  # They may ask twice, if one of them ends.
     def save() -> pathlib.Path:
       if not now.saves:
-        own = self._plan.mapper.local.start
-        self.save(state, present=1, original=own)  # The others have copies.
+        self.save(state, **self._participants.record(copied=True))
       checkpoints.wait()
       return checkpoints.folder(step)
 
-    return step, save
+    self._participants.welcome(step, save)
 
   def final_scores(self, shared: dict[str, Any]) -> Scores:
     """Returns the scores after the last step, also on the test split.

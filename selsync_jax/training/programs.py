@@ -1,8 +1,8 @@
 """The compiled functions of a run."""
 
-from selsync_jax.devices.mapper import Mapper
 from selsync_jax.training import start
 from selsync_jax.training.evaluation import Evaluator
+from selsync_jax.training.participants import Participants
 from selsync_jax.training.settings import Settings
 from selsync_jax.training.setup import create_setup
 
@@ -13,11 +13,11 @@ class Programs:
   Args:
     settings: those of the run.
     record: that of the checkpoint from which it goes on, if there is one.
-    mapper: see `create_setup`.
+    participants: the programs that call them.
 
   Attributes:
     setup: the run's.
-    step: see `Setup.train_step`.
+    step: see `Participants.train_step`.
     evaluator: that of the consensus.
 
   Raises:
@@ -28,16 +28,18 @@ class Programs:
     self,
     settings: Settings,
     record: start.Record | None,
-    mapper: Mapper | None = None,
+    participants: Participants,
   ):
     self._settings, self._scale = settings, start.scale(settings, record)
+    self._participants = participants
+    mapper = participants.mapper
     self.setup = setup = create_setup(start.fit(settings, record), mapper)
-    problem, mapper = setup.problem, setup.plan.mapper
+    problem = setup.problem
     mapper.check()
     start.check_size(problem, mapper.devices_per_worker)
     averages = setup.strategy.averages_model_state
-    self.evaluator = Evaluator(problem, mapper, averages)
-    self.step = setup.train_step()
+    self.evaluator = Evaluator(problem, participants, averages)
+    self.step = participants.train_step(setup)
 
   def serve(self, record: start.Record | None) -> bool:
     """Returns whether a run that goes on from this record has the same."""
@@ -46,11 +48,10 @@ class Programs:
   def warm_up(self) -> None:
     """Calls each of them once, and drops what it returns.
 
-    The mapper `prepares`, so every branch runs, and nobody is waited for.
+    This program `prepares`, so every branch runs, and none is waited for.
     """
-    setup, mapper = self.setup, self.setup.plan.mapper
-    state = setup.initial()
-    batch = next(mapper.batches(setup.problem.data, 0, 1))
-    state, _ = self.step(state, batch)
+    setup = self.setup
+    batches = self._participants.batches(setup.problem.data, 0, 1)
+    state, _ = self.step(setup.initial(), next(batches))
     self.evaluator.warm_up(setup.landed(state))
     _ = setup.digest, setup.problem.rates  # They are kept.

@@ -1,6 +1,5 @@
 """Makes the problem, the strategy and the plan of a run from its settings."""
 
-import collections
 from collections.abc import Callable, Mapping
 import dataclasses
 import functools
@@ -15,7 +14,6 @@ import numpy as np
 from selsync_jax.array_names import by_name
 from selsync_jax.config import config_errors
 from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
 from selsync_jax.devices import mappers
 from selsync_jax.devices.mapper import abstract
 from selsync_jax.devices.mapper import Mapper
@@ -91,8 +89,7 @@ class Setup:
 
   def train_step(self) -> Callable[[TrainState, Any], tuple[TrainState, Any]]:
     """Returns the compiled step of local workers; it donates the state."""
-    delay = self.strategy.averager.delay
-    return self.plan.mapper.map_steps(self.worker_step(), delay)
+    return self.plan.mapper.map_workers(self.worker_step(), donate=(0,))
 
   def worker_step(self) -> Callable[[TrainState, Any], tuple[TrainState, Any]]:
     """Returns the step of one worker, see `step.train_step`."""
@@ -158,27 +155,6 @@ class Setup:
     if not given:  # Islands that are let in later have none.
       return self.digest
     return hashlib.sha256(self.digest + json.dumps(given).encode()).digest()
-
-  def check_programs(self) -> None:
-    """Raises `RunError` if this program is not as most of the others.
-
-    Step, data, or initial weights may differ although the configs are equal: a
-    host may have other code or other files. Workers would diverge or hang.
-    """
-    mapper = self.plan.mapper
-    if mapper.programs == 1:
-      return
-    own = self.identity
-    found = mapper.digests(own)
-    usual, count = collections.Counter(found.values()).most_common(1)[0]
-    if own == usual and 2 * count > len(found):
-      return
-    one = next(name for name, digest in found.items() if digest == usual)
-    odd = ', '.join(name for name in found if found[name] != usual)
-    raise RunError(
-      f'{odd} has other data or initial weights, or would run another training '
-      f'step, than {one}; give all of them the same code, files and config'
-    )
 
   @functools.cached_property
   def traffic(self) -> traffic.Traffic:
@@ -279,6 +255,11 @@ def _strategy(settings: Settings, context: Context) -> Strategy:
   return strategy
 
 
+def choose_mapper(config: ml_collections.ConfigDict) -> Mapper:
+  """Returns the mapper that a config names."""
+  return mappers.choose(config.mapper, config.workers, **config.mesh)
+
+
 def create_plan(
   config: ml_collections.ConfigDict,
   problem: Problem,
@@ -287,8 +268,7 @@ def create_plan(
   """Makes the plan of a run that trains a problem."""
   every = round(config.eval.every_epochs * problem.steps_per_epoch)
   return Plan(
-    mapper=mapper
-    or mappers.choose(config.mapper, config.workers, **config.mesh),
+    mapper=mapper or choose_mapper(config),
     config=config,
     evaluate_every=max(1, every),
     max_skips=config.max_skips if config.on_nonfinite == 'skip' else 0,

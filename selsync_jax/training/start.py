@@ -102,11 +102,6 @@ def totals(problem: Problem, plan: Plan, record: Record | None) -> Totals:
     return Totals()
   saved = Totals(**record['totals'])
   if record['workers'] != plan.workers:
-    if plan.mapper.elastic:  # Each of them has its own state alone.
-      raise ConfigError(
-        f'config.workers={plan.workers}: this run has {record["workers"]} '
-        'islands; to go on with others, start from the weights of their mean'
-      )
     position = round(record['epoch'] * problem.steps_per_epoch)
     saved.shift = position - saved.steps
     saved.skips = []  # They count by worker.
@@ -174,7 +169,7 @@ def _resized(setup: Setup, saved: TrainState, step: int) -> TrainState:
 
   def new(saved):
     fresh = mapper.stack(setup.init({}))
-    return resize(saved, fresh, setup.strategy, mapper.held, rule, step)
+    return resize(saved, fresh, setup.strategy, mapper.rows, rule, step)
 
   return mapper.compute(new, saved, compiler_options=tasks.run_once())
 

@@ -8,8 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from selsync_jax.config import ConfigError
-from selsync_jax.devices.mapper import Mapper
 from selsync_jax.report import label_counts
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs import records
@@ -19,10 +17,12 @@ from selsync_jax.runs.store import Store
 from selsync_jax.training import start
 from selsync_jax.training import warnings
 from selsync_jax.training.hooks import Hooks
+from selsync_jax.training.participants import Participants
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.programs import Programs
 from selsync_jax.training.settings import check
 from selsync_jax.training.settings import Config
+from selsync_jax.training.setup import choose_mapper
 from selsync_jax.training.setup import Setup
 from selsync_jax.training.warnings import OverflowWarning
 from selsync_jax.training.warnings import SilenceWarning
@@ -36,7 +36,7 @@ def train_and_evaluate(
   accept_changes: bool = False,
   profile: bool = False,
   patience: float = 60.0,
-  mapper: Mapper | None = None,
+  participants: Participants | None = None,
   create_ledger: Callable[[Setup, Totals], Ledger] = Setup.ledger,
 ) -> dict[str, Any]:
   """Trains as the config says, and writes the run into `workdir`.
@@ -50,7 +50,8 @@ def train_and_evaluate(
     accept_changes: whether to resume though data or model have changed.
     profile: whether to trace a few steps into `workdir/profile`.
     patience: seconds until every process must see process 0's files.
-    mapper: how the workers share the devices, if not as the config says.
+    participants: the programs that run the workers; by default the processes of
+      this JAX world, with the mapper that the config names.
     create_ledger: a function that makes the ledger, which counts the steps.
 
   Returns:
@@ -62,34 +63,30 @@ def train_and_evaluate(
     RunError: if the run fails; names the last good checkpoint.
   """
   settings = check(config)
-  elastic, programs = mapper.elastic if mapper else None, None
-  if settings.config.pace == 'free' and not (mapper and mapper.is_free):
-    raise ConfigError("config.pace='free': is for islands and simulations")
-  if elastic and elastic.prepares:
+  if participants is None:
+    participants = Participants(choose_mapper(settings.config))
+  programs = None
+  if participants.prepares:
     print('preparing, while the others train')
     record = None if restart else checkpoints.peek_record(workdir)
     # It gets a checkpoint of the others, in place of other weights.
-    programs = Programs(settings._replace(source=None), record, mapper)
+    programs = Programs(settings._replace(source=None), record, participants)
     programs.warm_up()
   store = Store(
     workdir,
     settings.config.to_dict(),
     restart=restart,
     patience=patience,
-    choose=elastic.choose if elastic else checkpoints.newest,
+    choose=participants.choose,
   )
+  participants.check(settings, store.record)
   starts = store.record is None and settings.source  # From given weights.
   if not programs or starts or not programs.serve(store.record):
     store.say('preparing data')
-    programs = Programs(settings, store.record, mapper)
+    programs = Programs(settings, store.record, participants)
   setup, step, evaluator = programs.setup, programs.step, programs.evaluator
   problem, strategy, plan = setup.problem, setup.strategy, setup.plan
-  if strategy.trigger.traits.needs_travel and not elastic:
-    raise ConfigError(
-      'config.sync.link_share: is for islands, which measure how long an '
-      'average travels'
-    )
-  setup.check_programs()
+  participants.compare(setup)
   totals = start.totals(problem, plan, store.record)
   ledger = create_ledger(setup, totals)
   code = settings.code_of(problem.data.dataset.task)
@@ -98,10 +95,10 @@ def train_and_evaluate(
     store.say(change)
   with store:  # Errors until here have written nothing.
     summary = store.outcome(totals, problem.steps)
-    if elastic and totals.position >= problem.steps:
-      # An island that lacks its summary needs the others, to score.
-      each = plan.mapper.gather(np.array([summary is not None]))
-      summary = summary if each.all() else None
+    if totals.position >= problem.steps:
+      # A program that lacks its summary needs the others, to score.
+      own = np.array([summary is not None] * len(plan.mapper.local))
+      summary = summary if plan.mapper.gather(own).all() else None
     if summary:
       return summary
     describe_data(store, problem)
@@ -111,11 +108,13 @@ def train_and_evaluate(
     watchers = SilenceWarning(strategy.trigger), OverflowWarning()
     watches = [watcher.watch for watcher in watchers]
     first = totals.position
-    batches = plan.mapper.batches(
+    batches = participants.batches(
       problem.data, first, problem.steps, store.record
     )
     with (
-      Hooks(store, problem, plan, ledger, evaluator, watches) as run,
+      Hooks(
+        store, problem, plan, ledger, evaluator, participants, watches
+      ) as run,
       _Profile(workdir if profile and store.is_first else None) as trace,
     ):
       state = run.rehearse(state)
@@ -130,8 +129,7 @@ def train_and_evaluate(
         if now.saves:
           run.save(state)
         run.stop(now)
-        if elastic and elastic.admits and not now.is_last:
-          elastic.welcome(*run.handover(now, state), setup.digest)
+        run.welcome(now, state)
       scores = run.final_scores(setup.landed(state))
     return store.finish(ledger.summary() | scores)
 

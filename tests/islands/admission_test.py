@@ -12,6 +12,7 @@ from selsync_jax.config import RunError
 from selsync_jax.islands import meeting
 from selsync_jax.islands.mapper import IslandMapper
 from selsync_jax.islands.messages import FlightPeers
+from selsync_jax.islands.participants import IslandParticipants
 from selsync_jax.islands.replay import replay
 from selsync_jax.islands.rounds import Rounds
 from selsync_jax.runs import checkpoints
@@ -84,12 +85,13 @@ def train(compiled, tmp_path, data_dir, one_saves_at_a_time, monkeypatch):
       others = meeting.join(invitation, f'{i}', 'a run', 30.0, welcomes=True)
       with others:
         workdir = tmp_path / f'{i}'
-        is_free = config.pace == 'free'
-        mapper = IslandMapper(N, others, Rounds(workdir), is_free=is_free)
-        if is_free:  # The second and the third rest in every other step.
-          mapper.watch.add = lambda seconds: None
-          monkeypatch.setattr(mapper.watch, '_seconds', [1.0 + bool(i)])
-        return train_and_evaluate(config, workdir, mapper=mapper)
+        mapper = IslandMapper(N, others)
+        islands = IslandParticipants(mapper, Rounds(workdir))
+        if config.pace == 'free':
+          # The second and the third rest in every other step.
+          islands.watch.add = lambda seconds: None
+          monkeypatch.setattr(islands.watch, '_seconds', [1.0 + bool(i)])
+        return train_and_evaluate(config, workdir, participants=islands)
 
     def worker(i, invitation):
       if i == DEAD:

@@ -16,6 +16,7 @@ from selsync_jax.islands import behind
 from selsync_jax.islands import rounds
 from selsync_jax.islands.board import Board
 from selsync_jax.islands.mapper import IslandMapper
+from selsync_jax.islands.participants import IslandParticipants
 from selsync_jax.islands.replay import replay
 from selsync_jax.islands.rounds import Rounds
 from selsync_jax.runs import checkpoints
@@ -70,12 +71,11 @@ def train(tmp_path, data_dir, one_saves_at_a_time, monkeypatch):
     config = short_runs.config(
       data_dir, 'local_sgd', workers=N, pace='free', mapper='auto', **fields
     )
-    mapper = IslandMapper(
-      N, board.peers(i), Rounds(tmp_path / f'{i}'), is_free=True
-    )
-    mapper.watch.add = added[i].append
-    monkeypatch.setattr(mapper.watch, '_seconds', [1.0 + i])
-    return train_and_evaluate(config, tmp_path / f'{i}', mapper=mapper)
+    mapper = IslandMapper(N, board.peers(i))
+    islands = IslandParticipants(mapper, Rounds(tmp_path / f'{i}'))
+    islands.watch.add = added[i].append
+    monkeypatch.setattr(islands.watch, '_seconds', [1.0 + i])
+    return train_and_evaluate(config, tmp_path / f'{i}', participants=islands)
 
   def train(**fields):
     board = Board(N, timeout=20.0)
@@ -187,9 +187,10 @@ def test_so_does_a_simulation(simulated, tmp_path):
 )
 def test_what_waits_at_every_step_is_refused(method, why, data_dir, tmp_path):
   config = short_runs.config(data_dir, method, workers=1, pace='free')
-  mapper = IslandMapper(1, Board(1).peers(0), Rounds(tmp_path), is_free=True)
+  mapper = IslandMapper(1, Board(1).peers(0))
+  islands = IslandParticipants(mapper, Rounds(tmp_path))
   with pytest.raises(ConfigError) as error, perceptron.registered():
-    train_and_evaluate(config, tmp_path / 'run', mapper=mapper)
+    train_and_evaluate(config, tmp_path / 'run', participants=islands)
   assert str(error.value).startswith(f"config.pace='free': {why}")
 
 
@@ -241,8 +242,9 @@ def test_a_budget_follows_the_link_and_replay_repeats_it(
       sync__delay={'steps': 2},
     )
     workdir = tmp_path / f'{i}'
-    mapper = IslandMapper(N, board.peers(i), Rounds(workdir))
-    return train_and_evaluate(config, workdir, mapper=mapper)
+    mapper = IslandMapper(N, board.peers(i))
+    islands = IslandParticipants(mapper, Rounds(workdir))
+    return train_and_evaluate(config, workdir, participants=islands)
 
   with perceptron.registered(), futures.ThreadPoolExecutor(N) as pool:
     assert len([*pool.map(island, range(N))]) == N

@@ -5,6 +5,7 @@ from concurrent import futures
 from selsync_jax.islands import resuming
 from selsync_jax.islands.board import Board
 from selsync_jax.islands.mapper import IslandMapper
+from selsync_jax.islands.participants import IslandParticipants
 from selsync_jax.islands.rounds import Rounds
 from selsync_jax.runs.checkpoints import Choice
 
@@ -14,12 +15,12 @@ def test_of_two_with_one_state_the_one_that_was_alone_has_the_original(
 ):
   """The other one came right after the checkpoint, and got a copy of it."""
 
-  def mapper(islands, index):
-    peers = Board(islands).peers(index)
-    return IslandMapper(islands, peers, Rounds(tmp_path))
+  def record(islands, index):
+    mapper = IslandMapper(islands, Board(islands).peers(index))
+    return IslandParticipants(mapper, Rounds(tmp_path)).record()
 
-  assert 'original' not in mapper(2, 1).kept
-  assert mapper(1, 0).kept['original'] == 0
+  assert 'original' not in record(2, 1)
+  assert record(1, 0)['original'] == 0
   board = Board(2, timeout=20)
 
   def go_on(index):

@@ -16,6 +16,7 @@ from selsync_jax.islands import resuming
 from selsync_jax.islands import rounds
 from selsync_jax.islands.board import Board
 from selsync_jax.islands.mapper import IslandMapper
+from selsync_jax.islands.participants import IslandParticipants
 from selsync_jax.islands.replay import replay
 from selsync_jax.islands.resuming import Takers
 from selsync_jax.islands.rounds import Rounds
@@ -61,7 +62,9 @@ def train(tmp_path, data_dir, one_saves_at_a_time):
       return train_and_evaluate(
         short_runs.config(data_dir, method, workers=workers, **fields | own),
         workdir,
-        mapper=IslandMapper(workers, board.peers(i), log, devices=devices),
+        participants=IslandParticipants(
+          IslandMapper(workers, board.peers(i), devices), log
+        ),
       )
 
     with perceptron.registered(), futures.ThreadPoolExecutor(workers) as pool:
@@ -195,8 +198,9 @@ def test_all_go_on_from_the_newest_checkpoint_that_can_be_of_all(
     for step, number in takers[i].items():
       line = number if isinstance(number, tuple) else (number,)
       (folder / f'{step}').write_text(json.dumps(line))
-    mapper = IslandMapper(len(takers), board.peers(i), Rounds(folder))
-    return mapper.choose(folder.iterdir())
+    mapper = IslandMapper(len(takers), board.peers(i))
+    islands = IslandParticipants(mapper, Rounds(folder))
+    return islands.choose(folder.iterdir())
 
   with futures.ThreadPoolExecutor(len(takers)) as pool:
     assert [*pool.map(choose, range(len(takers)))] == chosen
@@ -206,8 +210,9 @@ def test_a_rehearsal_that_was_killed_on_one_of_them_is_a_beginning(tmp_path):
   board = Board(2)
 
   def choose(i):
-    mapper = IslandMapper(2, board.peers(i), Rounds(tmp_path))
-    return mapper.choose(iter([tmp_path / '0'][i:]))
+    mapper = IslandMapper(2, board.peers(i))
+    islands = IslandParticipants(mapper, Rounds(tmp_path))
+    return islands.choose(iter([tmp_path / '0'][i:]))
 
   with futures.ThreadPoolExecutor(2) as pool:
     assert [*pool.map(choose, range(2))] == [Choice(-1)] * 2
@@ -232,8 +237,9 @@ def test_a_finished_run_is_one_for_all_of_them_or_for_none(
 
   def go_on(i):
     own = folder.with_name(f'{i}')
-    mapper = IslandMapper(3, board.peers(i), Rounds(own))
-    train_and_evaluate(config, own, mapper=mapper)
+    mapper = IslandMapper(3, board.peers(i))
+    islands = IslandParticipants(mapper, Rounds(own))
+    train_and_evaluate(config, own, participants=islands)
 
   with perceptron.registered(), futures.ThreadPoolExecutor(3) as pool:
     for each in [pool.submit(go_on, i) for i in range(3)]:
@@ -264,19 +270,19 @@ def test_what_is_not_one_run_is_refused(train, tmp_path):
   with pytest.raises(
     ConfigError, match=r'config\.workers=3: this run is of 2 islands'
   ):
-    IslandMapper(3, Board(2).peers(0), Rounds(tmp_path))
-  log, devices = Rounds(tmp_path), Slices(1, data=64)
+    IslandMapper(3, Board(2).peers(0))
   with pytest.raises(
     ConfigError, match=r'config\.mesh: an island of 64 devices sees 16 '
   ):
-    IslandMapper(2, Board(2).peers(0), log, devices=devices).check()
+    IslandMapper(2, Board(2).peers(0), Slices(1, data=64)).check()
 
 
 def test_what_does_not_fit_is_refused_before_it_prepares(
   tmp_path, data_dir, monkeypatch
 ):
   """And so before the others hear that it would enter."""
-  mapper = IslandMapper(N, Board(N).peers(0), Rounds(tmp_path))
+  mapper = IslandMapper(N, Board(N).peers(0))
+  islands = IslandParticipants(mapper, Rounds(tmp_path))
   monkeypatch.setattr(type(mapper.peers), 'prepares', True)
   monkeypatch.setattr(backend, 'memory', lambda: 10.0)
   monkeypatch.delattr(Programs, 'warm_up')
@@ -287,4 +293,4 @@ def test_what_does_not_fit_is_refused_before_it_prepares(
       ConfigError, match=r'^config\.model: the parameters of a wor'
     ),
   ):
-    train_and_evaluate(config, tmp_path, mapper=mapper)
+    train_and_evaluate(config, tmp_path, participants=islands)

@@ -25,7 +25,6 @@ WORKERS = 4
 RECORD = {
   'totals': {'steps': 8, 'skips': [], 'clock': {}},
   'workers': WORKERS,
-  'present': WORKERS,
   'batch_size': 32,
   'learning_rate': 0.1,
   'epoch': 1.0,

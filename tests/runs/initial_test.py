@@ -23,6 +23,7 @@ from selsync_jax.runs import weights
 from selsync_jax.simulate.numerics import Numerics
 from selsync_jax.training import start
 from selsync_jax.training.evaluation import Evaluator
+from selsync_jax.training.participants import Participants
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
@@ -70,7 +71,7 @@ def test_a_run_starts_with_the_loss_of_its_source(
   made = config(str(source / name), mapper, workers, fsdp, seed=5)
   setup = create_setup(check(made))
   state = start.fresh(setup)
-  evaluator = Evaluator(setup.problem, setup.plan.mapper)
+  evaluator = Evaluator(setup.problem, Participants(setup.plan.mapper))
   scores = evaluator.scores(evaluator.consensus(state.shared), 'validation')
   ended = weights.read(source / 'run')
   loss = ended.scores['validation_loss']

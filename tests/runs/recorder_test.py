@@ -12,6 +12,7 @@ from selsync_jax.report import run_page
 from selsync_jax.runs import history
 from selsync_jax.training import start
 from selsync_jax.training.evaluation import Evaluator
+from selsync_jax.training.participants import Participants
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 from tests.support import perceptron
@@ -30,7 +31,8 @@ def train(config, workdir):
   """The trainer's loop, by hand; returns the summary."""
   setup = create_setup(check(config))
   problem, mapper, shapes = setup.problem, setup.plan.mapper, setup.shapes
-  evaluator, workers = Evaluator(problem, mapper), range(mapper.workers)
+  workers = range(mapper.workers)
+  evaluator = Evaluator(problem, Participants(mapper))
   with ss.Recorder(
     workdir,
     workers=mapper.workers,

@@ -12,6 +12,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.configs import digits
 from selsync_jax.devices import mappers
 from selsync_jax.training.evaluation import Evaluator
+from selsync_jax.training.participants import Participants
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 
@@ -65,7 +66,7 @@ def test_recomputed_statistics_do_not_depend_on_those_of_the_workers(
 
   def scores(run, tree):
     averages = run.strategy.averages_model_state
-    evaluator = Evaluator(run.problem, run.plan.mapper, averages)
+    evaluator = Evaluator(run.problem, Participants(run.plan.mapper), averages)
     return evaluator.scores(evaluator.consensus(tree), 'validation')
 
   one, two = scores(run, shared), scores(run, other)
@@ -93,6 +94,6 @@ def test_frozen_parameters_are_neither_sent_nor_rounded(experiment):
   sent = setup.traffic.sync, plain.traffic.sync
   assert sent[1] - sent[0] == pytest.approx(ring * 4 * (8 + 64 * 8))
   shared = mappers.Vmap(3).stack(setup.init({}).scored)
-  evaluator = Evaluator(setup.problem, setup.plan.mapper)
+  evaluator = Evaluator(setup.problem, Participants(setup.plan.mapper))
   mean = evaluator.consensus(shared)['params']['Dense_0']
   jax.tree.map(np.testing.assert_array_equal, mean, shared['params']['Dense_0'])

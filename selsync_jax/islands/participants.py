@@ -1,0 +1,239 @@
+"""The islands of a run as the training loop sees them: they come and go."""
+
+from collections.abc import Callable, Iterator, Mapping
+import pathlib
+import time
+from typing import Any
+
+import numpy as np
+
+from selsync_jax.cluster import processes
+from selsync_jax.config import ConfigError
+from selsync_jax.data.course import Course
+from selsync_jax.data.leases import Reader
+from selsync_jax.data.pace import Watch
+from selsync_jax.data.protocol import Batch
+from selsync_jax.data.protocol import Data
+from selsync_jax.devices.mapper import Function
+from selsync_jax.islands import resuming
+from selsync_jax.islands.behind import Behind
+from selsync_jax.islands.behind import steps_of_travel
+from selsync_jax.islands.mapper import IslandMapper
+from selsync_jax.islands.peers import Peers
+from selsync_jax.islands.resuming import Takers
+from selsync_jax.islands.rounds import Rounds
+from selsync_jax.runs import checkpoints
+from selsync_jax.runs.checkpoints import Choice
+from selsync_jax.sync.budget import asks_travel
+from selsync_jax.sync.budget import with_travel
+from selsync_jax.training.participants import Participants
+from selsync_jax.training.participants import refuse_odd
+from selsync_jax.training.settings import Settings
+from selsync_jax.training.setup import Setup
+
+
+class IslandParticipants(Participants):
+  """All islands, seen from one of them.
+
+  Args:
+    mapper: this island's mapper.
+    rounds: the log of its rounds.
+
+  Attributes:
+    course: the parts of the data that islands read, and which islands rest.
+    watch: how long this island's steps take.
+  """
+
+  may_rest = measures_travel = True
+
+  def __init__(self, mapper: IslandMapper, rounds: Rounds):
+    super().__init__(mapper, mapper.peers.agreement)
+    self.peers, self.rounds = mapper.peers, rounds
+    self.course = Course(mapper.workers)
+    self.watch, self._form = Watch(), mapper.form
+
+  @property
+  def prepares(self) -> bool:
+    """Whether the others train already, and have not admitted this island."""
+    return self.peers.prepares
+
+  @property
+  def admits(self) -> bool:
+    """Whether islands wait for `welcome`, to join or to leave, and may."""
+    return self.peers.admits and self.course.leases.may_enter
+
+  @property
+  def _there(self) -> list[int]:
+    """The slots of the islands that are there."""
+    return [self.peers.slots.index(name) for name in self.peers.names]
+
+  def check(self, settings: Settings, record: Mapping[str, Any] | None) -> None:
+    """Raises `ConfigError` if the run had another number of islands."""
+    super().check(settings, record)
+    workers = self.mapper.workers
+    if record and record['workers'] != workers:  # Each has its own state alone.
+      raise ConfigError(
+        f'config.workers={workers}: this run has {record["workers"]} islands; '
+        'to go on with others, start from the weights of their mean'
+      )
+
+  def choose(self, found: Iterator[pathlib.Path]) -> Choice:
+    """Chooses the newest checkpoint that all islands of its step have.
+
+    Other islands get a copy. An island that prepares enters before. The initial
+    checkpoint exists only while the first save is tested, so it does not count.
+
+    Raises:
+      RunError: if some have checkpoints, but there is no such one.
+    """
+    paths = {step: path for path in found if (step := int(path.name))}
+    takers = {step: resuming.takers(path) for step, path in paths.items()}
+    self.peers.enter()
+
+    def pack(step):
+      return checkpoints.packed(paths[step]) if paths else b''
+
+    return self._begin(takers, pack)
+
+  def _digests(self, digest: bytes) -> dict[str, bytes]:
+    """Returns the digest that each island has of its program, by its name."""
+    self.rounds.program = digest.hex()
+    each = self.peers.complete(Peers.gather, np.frombuffer(digest, np.uint8))
+    return {
+      f'island {name}': found.tobytes()
+      for name, found in zip(self.peers.names, each, strict=True)
+    }
+
+  def compare(self, setup: Setup) -> None:
+    """Raises `RunError` if this island's program is not as most of the others.
+
+    Islands that join later compare theirs with the same one.
+    """
+    self._setup = setup
+    if self.mapper.workers > 1:
+      refuse_odd(setup.identity, self._digests(setup.identity))
+
+  def batches(
+    self,
+    data: Data,
+    start: int,
+    stop: int,
+    record: Mapping[str, Any] | None = None,
+  ) -> Iterator[Batch]:
+    """Yields this island's batches: of its own part, or of an absent island's.
+
+    Every island that is there when a batch is requested takes the next step, or
+    ends.
+    """
+    self.course.begin(start, record or {})
+    reader, batch = Reader(data, stop), None
+    for _ in range(start, stop):
+      # An island with a copied state has lost what its own state had learned.
+      self.course.leases.lose(map(self.peers.slots.index, self.rounds.copied))
+      self.rounds.readers = list(self.peers.names)
+      self.course.next(self._there)
+      batch = self.course.batch(reader, self.peers.slot, batch)
+      yield batch
+
+  def train_step(self, setup: Setup) -> Function:
+    """Returns the training step; late averages travel during later steps."""
+    step, delay = setup.train_step(), setup.strategy.averager.delay
+    self.course.is_free = setup.plan.config.pace == 'free'
+    behind = Behind(self.peers, delay, self._form) if delay else None
+    self.peers.late = behind
+
+    def call(state, batch):
+      began = time.perf_counter()
+      if behind:
+        behind.arrived = None
+      state, metrics = step(state, batch)
+      synced = bool(np.asarray(metrics['synced'])[0])
+      if behind and (synced or self.prepares):
+        behind.depart(state.averager_state)
+      if not self.prepares:
+        state = self._complete(state, synced, behind, began)
+      return state, metrics
+
+    return call
+
+  def _complete(
+    self, state: Any, synced: bool, behind: Behind | None, began: float
+  ) -> Any:
+    """Notes a step that has taken the time since it `began`."""
+    arrived = behind.arrived if behind else None
+    averaged = self.course.complete(
+      self._there, synced=synced, late=bool(behind), arrived=arrived
+    )
+    if averaged:
+      self.peers.averaged()
+    members, shares, travel = list(self.peers.names), None, None
+    if self.course.is_free and averaged:
+      shares = self._planned()
+    elif behind and averaged and asks_travel(state.trigger_state):
+      travel = steps_of_travel(self.peers, self.watch, behind.watch)
+      if travel:
+        triggered = with_travel(state.trigger_state, travel)
+        state = state.replace(trigger_state=triggered)
+    elif not (synced or self.peers.slot in self.course.rest):
+      self.watch.add(time.perf_counter() - began)
+    self.rounds.add(state, members, averaged, arrived, shares, travel)
+    return state
+
+  def _planned(self) -> list[int]:
+    """Returns the shares of the steps that each slot takes from now on."""
+    own = np.array([self.watch.median])
+    each = self.peers.complete(lambda peers: peers.share(own))
+    seconds = [each_own.item() for each_own in each]
+    self.course.pace.plan(dict(zip(self._there, seconds, strict=True)))
+    return [*self.course.pace.shares]
+
+  def divide(self, compute: Callable[[range, int], Any]) -> Any:
+    """Divides an evaluation, again if an island has ended with its share."""
+    while True:
+      index, size = self.peers.index, self.peers.size
+      found = compute(range(index, index + 1), size)
+      if (self.peers.index, self.peers.size) == (index, size):
+        return found
+
+  def record(self, copied: bool = False) -> dict[str, Any]:
+    """Returns the leases, the pace, and how many islands have the checkpoint.
+
+    If one island has the state of all, the record also has its slot.
+    """
+    present = 1 if copied else self.peers.size
+    original = {'original': self.peers.slot} if present == 1 else {}
+    return self.course.to_json() | {'present': present, **original}
+
+  def stops_after(self, step: int) -> bool:
+    """Returns whether all stop after this step; an island may leave alone."""
+    self.peers.reach(step)
+    return super().stops_after(step)
+
+  def stops_after_last(self, step: int) -> bool:
+    """Ignores signals, because this island's end would be one for all."""
+    return False
+
+  def welcome(self, step: int, save: Callable[[], pathlib.Path]) -> None:
+    """Admits islands that join, and releases islands that leave.
+
+    Only one island saves the checkpoint for islands that join. They call
+    `choose` and `compare`, as at every start of a run.
+
+    Raises:
+      Stopped: if this island was asked to leave.
+    """
+
+    def pack(_):
+      folder = save()  # In all processes.
+      return checkpoints.packed(folder) if processes.is_first() else b''
+
+    self.peers.admit()
+    self._begin({step: Takers(0)}, pack)
+    self._digests(self._setup.digest)
+
+  def _begin(
+    self, takers: dict[int, Takers], pack: Callable[[int], bytes]
+  ) -> Choice:
+    choice, copies = self.peers.complete(resuming.agree, takers, pack)
+    self.rounds.begin(self.peers.slots, copies)
+    return choice

@@ -1,0 +1,174 @@
+"""The programs that take part in a run, which the loop asks once a step."""
+
+import collections
+from collections.abc import Callable, Iterator, Mapping
+import pathlib
+from typing import Any, ClassVar
+
+import jax
+
+from selsync_jax.cluster import processes
+from selsync_jax.cluster.agreement import Agreement
+from selsync_jax.cluster.preemption import Preemption
+from selsync_jax.config import ConfigError
+from selsync_jax.config import RunError
+from selsync_jax.data.protocol import Batch
+from selsync_jax.data.protocol import Data
+from selsync_jax.devices.mapper import Function
+from selsync_jax.devices.mapper import Mapper
+from selsync_jax.runs import checkpoints
+from selsync_jax.training.settings import Settings
+from selsync_jax.training.setup import draft
+from selsync_jax.training.setup import Setup
+
+
+class Participants:
+  """The programs that run the workers: here the processes of one JAX world.
+
+  All of them take part in every step. Islands come and go, and a simulation
+  may let workers rest: subclasses say what is different for them.
+
+  Args:
+    mapper: how the workers share the devices.
+    agreement: this program's part in the step after which all stop; by default
+      the agreement of the processes that this one has joined.
+
+  Attributes:
+    preemption: the context in which a signal asks all to stop.
+    may_rest: whether workers can keep their own pace.
+    measures_travel: whether the programs know how long an average travels.
+  """
+
+  may_rest: ClassVar[bool] = False
+  measures_travel: ClassVar[bool] = False
+
+  def __init__(self, mapper: Mapper, agreement: Agreement | None = None):
+    self.mapper = mapper
+    self.preemption = Preemption(agreement or processes.agreement())
+
+  @property
+  def prepares(self) -> bool:
+    """Whether the others train already, and have not admitted this program."""
+    return False
+
+  @property
+  def admits(self) -> bool:
+    """Whether programs wait for `welcome`, to join or to leave.
+
+    It is equal in all programs after the same step.
+    """
+    return False
+
+  def check(self, settings: Settings, record: Mapping[str, Any] | None) -> None:
+    """Raises `ConfigError` for a run that needs other participants.
+
+    Args:
+      settings: the run's settings.
+      record: the record of the checkpoint that the run resumes from, if any.
+    """
+    del record
+    if settings.config.pace == 'free' and not self.may_rest:
+      raise ConfigError("config.pace='free': is for islands and simulations")
+    needs_travel = draft(settings).trigger.traits.needs_travel
+    if needs_travel and not self.measures_travel:
+      raise ConfigError(
+        'config.sync.link_share: is for islands, which measure how long an '
+        'average travels'
+      )
+
+  def choose(self, found: Iterator[pathlib.Path]) -> checkpoints.Choice:
+    """Chooses the checkpoint that all resume from, see `checkpoints.Choose`."""
+    return checkpoints.newest(found)
+
+  def compare(self, setup: Setup) -> None:
+    """Raises `RunError` if this program is not as most of the others.
+
+    Step, data, or initial weights may differ although the configs are equal: a
+    host may have other code or other files. Workers would diverge or hang.
+    """
+    if jax.process_count() > 1:
+      refuse_odd(setup.identity, processes.digests(setup.identity))
+
+  def batches(
+    self,
+    data: Data,
+    start: int,
+    stop: int,
+    record: Mapping[str, Any] | None = None,
+  ) -> Iterator[Batch]:
+    """Yields what this program's workers read at steps `start` to `stop - 1`.
+
+    Args:
+      data: the run's data.
+      start: the first step's index.
+      stop: the number of steps.
+      record: the record of the checkpoint that the run resumes from, if any.
+    """
+    del record
+    return data.batches(self.mapper.local, start, stop)
+
+  def train_step(self, setup: Setup) -> Function:
+    """Returns the compiled training step, see `Setup.train_step`."""
+    return setup.train_step()
+
+  def divide(self, compute: Callable[[range, int], Any]) -> Any:
+    """Divides an evaluation among the programs that are there.
+
+    Args:
+      compute: `compute(workers, count)` evaluates the share of some of `count`
+        workers, and combines it with the shares of other programs.
+    """
+    return compute(self.mapper.local, self.mapper.workers)
+
+  def record(self, copied: bool = False) -> dict[str, Any]:
+    """Returns what these programs need of a checkpoint's record, for JSON.
+
+    Args:
+      copied: whether programs that join start from a copy of the checkpoint.
+    """
+    del copied
+    return {}
+
+  def stops_after(self, step: int) -> bool:
+    """Returns whether to stop after this step; equal in all programs.
+
+    Call it after every step.
+    """
+    return self.preemption.requested(step)
+
+  def stops_after_last(self, step: int) -> bool:
+    """Returns whether a signal has come since the run's last step.
+
+    From then on, the handler before this one receives signals: nothing is left
+    to save.
+    """
+    self.preemption.close()
+    return self.preemption.requested(step + 1)
+
+  def welcome(self, step: int, save: Callable[[], pathlib.Path]) -> None:
+    """Admits programs that join, and releases programs that leave.
+
+    All programs call it after the same step, when it `admits`.
+
+    Args:
+      step: the step that all have taken.
+      save: saves its checkpoint, and returns the folder.
+    """
+
+
+def refuse_odd(own: bytes, found: Mapping[str, bytes]) -> None:
+  """Raises `RunError` if a program is not as most of the others.
+
+  Args:
+    own: its `Setup.identity`.
+    found: the identity of every program, by name.
+  """
+  usual, count = collections.Counter(found.values()).most_common(1)[0]
+  if own == usual and 2 * count > len(found):
+    return
+  one = next(name for name, digest in found.items() if digest == usual)
+  odd = ', '.join(name for name in found if found[name] != usual)
+  raise RunError(
+    f'{odd} has other data or initial weights, or would run another training '
+    f'step, than {one}; give all of them the same code, files and config'
+  )
