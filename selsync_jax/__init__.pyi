@@ -14,8 +14,8 @@ from .islands.island import Island as Island
 from .methods import register_method as register_method
 from .models import register_model as register_model
 from .models.tasks import register_task as register_task
-from .runs.export import load as load
 from .runs.recorder import Recorder as Recorder
+from .runs.weights import load as load
 from .runs.writers import register_writer as register_writer
 from .runs.writers import Writer as Writer
 from .sync import optimizer_state as optimizer_state

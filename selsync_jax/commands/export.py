@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> None:
     raise ConfigError('--out=FILE is missing')
   workdir = pathlib.Path(*options.positional)
   start_jax(workdir)
-  from selsync_jax.runs import export
+  from selsync_jax.runs import weights
 
-  step = export.export(workdir, options.out, options.step)
+  step = weights.export(workdir, options.out, options.step)
   print(f'{options.out}: the weights of step {step}')

@@ -129,11 +129,6 @@ def read_record(path: files.File) -> dict[str, Any]:
   )
 
 
-def workers(path: pathlib.Path) -> int:
-  """Returns how many workers the run of a checkpoint had."""
-  return read_record(path)['workers']
-
-
 def packed(folder: pathlib.Path) -> bytes:
   """Returns the files of a checkpoint, with their checksums, as one message."""
   whole = io.BytesIO()

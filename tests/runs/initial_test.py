@@ -15,7 +15,6 @@ from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.configs import digits
 from selsync_jax.runs import array_files
-from selsync_jax.runs import export
 from selsync_jax.runs import files
 from selsync_jax.runs import initial
 from selsync_jax.runs import source as sources
@@ -50,7 +49,7 @@ def source(normalized):
   def make(folder):
     train_and_evaluate(config(mapper='mesh', fsdp=2), folder / 'run')
     for name in ('w.safetensors', 'w.npz', 'orbax'):
-      export.export(folder / 'run', folder / name)
+      weights.export(folder / 'run', folder / name)
 
   return make_once('source', make)
 

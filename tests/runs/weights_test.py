@@ -19,7 +19,6 @@ from selsync_jax.config import ConfigError
 from selsync_jax.config import RunError
 from selsync_jax.configs import digits
 from selsync_jax.runs import array_files
-from selsync_jax.runs import export
 from selsync_jax.runs import files
 from selsync_jax.runs import weights
 from selsync_jax.simulate import run as simulation
@@ -66,7 +65,7 @@ def test_a_checkpoint_gives_the_mean_over_its_workers(run):
 @pytest.mark.parametrize('name', ['w.safetensors', 'w.npz'])
 def test_who_may_read_a_run_may_read_its_weights(run, name, tmp_path):
   workdir, _ = run
-  export.export(workdir, tmp_path / name)
+  weights.export(workdir, tmp_path / name)
   (kept,) = (workdir / 'weights').glob('25.*')
   modes = {
     path.stat().st_mode
@@ -97,7 +96,7 @@ def test_an_exported_file_holds_what_was_evaluated(run, name, tmp_path, capsys):
     flat = array_files.flat(tree)
   assert about['step'] == 25 and about['config']['workers'] == 3
   assert about['scores']['validation_loss'] == summary['validation_loss']
-  _, variables = export.load(workdir)
+  _, variables = weights.load(workdir)
   expected = array_files.flat(variables)
   assert flat.keys() == expected.keys()
   assert 'batch_stats/BatchNorm_0/mean' in flat
@@ -136,7 +135,7 @@ def test_evaluate_repeats_the_scores_of_the_run(run, capsys):
 )
 def test_what_cannot_be_exported_is_refused(run, step, out, line, tmp_path):
   with pytest.raises(ConfigError) as error:
-    export.export(run[0], tmp_path / out, step)
+    weights.export(run[0], tmp_path / out, step)
   assert str(error.value).startswith(line.format(run=run[0], tmp=tmp_path))
   assert not list(tmp_path.iterdir())
 
@@ -317,7 +316,7 @@ def test_what_cannot_be_written_leaves_nothing(name, option, small_disk):
 def test_a_fifo_is_no_file_of_a_run(tmp_path):
   os.mkfifo(tmp_path / 'config.json')
   with pytest.raises(RunError, match=r'config\.json is damaged: .* no regular'):
-    export.export(tmp_path, tmp_path / 'w.npz')
+    weights.export(tmp_path, tmp_path / 'w.npz')
 
 
 # Without TensorFlow, without the data set as TFDS prepares it, on one device.
