@@ -15,7 +15,7 @@ import itertools
 import math
 import pathlib
 import shlex
-from typing import Any, TYPE_CHECKING
+from typing import Any, NamedTuple, TYPE_CHECKING
 
 from selsync_jax.commands import compare
 from selsync_jax.commands import config_file
@@ -28,14 +28,11 @@ if TYPE_CHECKING:
   from selsync_jax.commands.goals import SearchGoal
   from selsync_jax.commands.pool import Processes
   from selsync_jax.runs.history import Trial
-  from selsync_jax.tune.curves import Curves
   from selsync_jax.tune.search import Asked
   from selsync_jax.tune.search import Result
   from selsync_jax.tune.search import Search
   from selsync_jax.tune.space import Load
   from selsync_jax.tune.space import Space
-
-  Train = Callable[[Sequence[Trial]], None]
 
 BSP = 'bsp'
 GRADIENTS = 'sync.averager=mean+sync.reducer=all_reduce+sync.period=1000000'
@@ -151,42 +148,17 @@ def main(
   `run` trains a trial; by default it is `run` of `pool.Processes`.
   """
   options = parse(arguments)
+  from selsync_jax.commands import goals
   from selsync_jax.commands import pool  # Imports NumPy, and rich.
   from selsync_jax.runs import workdir
 
   processes = pool.create_processes(options.jobs)
+  run = run or processes.run
   with workdir.claimed(options.candidates.out, '--out'):
-    _tune(options, processes, run or processes.run)
-
-
-def _tune(
-  options: argparse.Namespace, processes: 'Processes', run: Callable[..., None]
-) -> None:
-  """Prepares, tries, and finishes."""
-  from selsync_jax.commands import goals
-
-  def train(trials):
-    processes.run_all(trials, run)
-
-  candidates = options.candidates
-  _refuse_other_code(options)
-  (reference,) = candidates.trials(BSP, {}, 1, candidates.seed)
-  _begin(1, 'BSP with the fields of the config, and the time of a step')
-  train([reference])
-  if not reference.is_done:
-    raise RunError(
-      f'{reference.workdir}: BSP diverged with the fields of the config; '
-      'lower config.optimizer.learning_rate'
-    )
-  goal = goals.create(options, reference)
-  bsp, ours = (
-    _search(candidates, name, space, goal)
-    for name, space in options.spaces.items()
-  )
-  print('\n'.join(_plan(options, reference, bsp, ours)), flush=True)
-  _begin(2, 'trials of BSP, then of the methods')
-  _try(options.trials, [bsp, ours], goal.curves, processes, run)
-  _finish(options, goal, bsp, ours, train)
+    _refuse_other_code(options)
+    reference = _train_reference(options, processes, run)
+    goal = goals.create(options, reference)
+    _Tuning(options, processes, run, reference, goal).tune()
 
 
 def _refuse_other_code(options: argparse.Namespace) -> None:
@@ -213,228 +185,223 @@ def _refuse_other_code(options: argparse.Namespace) -> None:
     fingerprint.write(out, found)
 
 
+def _train_reference(
+  options: argparse.Namespace, processes: 'Processes', run: Callable[..., None]
+) -> 'Trial':
+  """Returns a finished run of BSP with the fields of the config."""
+  (trial,) = options.candidates.trials(BSP, {}, 1, options.candidates.seed)
+  _begin(1, 'BSP with the fields of the config, and the time of a step')
+  processes.run_all([trial], run)
+  if not trial.is_done:
+    raise RunError(
+      f'{trial.workdir}: BSP diverged with the fields of the config; '
+      'lower config.optimizer.learning_rate'
+    )
+  return trial
+
+
+class _Tuning(NamedTuple):
+  """The phases of a search that follow the reference."""
+
+  options: argparse.Namespace
+  processes: 'Processes'
+  run: Callable[..., None]  # Trains a trial in one of the processes.
+  reference: 'Trial'
+  goal: 'SearchGoal'
+
+  def tune(self) -> None:
+    """Tries, and trains the best ones again with new seeds; writes them."""
+    from selsync_jax.report import facts
+    from selsync_jax.runs import files
+    from selsync_jax.tune import page
+
+    options, goal, candidates = self.options, self.goal, self.options.candidates
+    searches = [self._search(*named) for named in options.spaces.items()]
+    print('\n'.join(self._plan(*searches)), flush=True)
+    _begin(2, 'trials of BSP, then of the methods')
+    self._try(searches)
+    of_bsp, found = (search.results() for search in searches)
+    results = [*found, *of_bsp]
+    results.sort(key=lambda result: goal.objective.rank(result.value))
+    if results[0].value is None:
+      raise RunError(f'{candidates.out}: no trial has a value of {goal.words}')
+    _begin(3, 'the best trials with other seeds, which choose one')
+    best, tuned = self._choose(found, of_bsp)
+    chosen = {
+      'recipe': (best.method, best.fields),
+      'tuned BSP': (tuned.method, tuned.fields),
+      'config': (candidates.own_method, {}),
+    }
+    _begin(4, 'the recipe, tuned BSP, and the config with new seeds')
+    again = self._train_again(chosen, candidates.seed + 1)
+    finals = [
+      page.Final(name, seeds[0].label, seeds) for name, seeds in again.items()
+    ]
+    tried = [each for each in results if not math.isnan(each.point.score)]
+    subtitle = (
+      f'{facts.setting(best.run.config.to_dict())}; {goal.network}; '
+      f'{len(found)} trials, and {len(of_bsp)} of BSP, with one seed, the best '
+      f'{options.finalists} of each with others; mean ± sample standard '
+      f'deviation over {options.seeds} that chose nothing'
+    )
+    outcome = page.Outcome(
+      goal.objective, goal.words, goal.curves.metric, finals, tried
+    )
+    path = outcome.write(candidates.out, subtitle)
+    recipe = candidates.out / RECIPE
+    about = f'{outcome.verdict}.\n{options.line}'
+    files.write(recipe, candidates.recipe(again['recipe'][0].run, about))
+    outcome.show()
+    print(f'{outcome.verdict}.\n{path}\n{recipe}')
+
+  def _plan(self, bsp: 'Search', ours: 'Search') -> list[str]:
+    """Returns lines about the runs to come, their time, and untried methods."""
+    from selsync_jax.runs import history
+
+    options = self.options
+    count, seeds = options.trials, options.seeds
+    trials = sum(max(count - search.done, 0) for search in (bsp, ours))
+    choosing = 2 * options.finalists * seeds if options.finalists > 1 else 0
+    total = trials + choosing + 3 * seeds
+    each = history.read(self.reference.workdir).outcome['seconds']
+    about = datetime.timedelta(seconds=round(each * total / options.jobs))
+    lines = [
+      f'at most {total} runs: {trials} trials, {choosing} that choose among '
+      f'the best, {3 * seeds} that judge; about {about} with '
+      f"--jobs={options.jobs}, if each takes as long as BSP's, {each:.1f} s"
+    ]
+    for name, search in (('BSP', bsp), ('the methods', ours)):
+      if count <= (first := len(search.queued)):
+        lines.append(
+          f'--trials={count}: no settings of {name} are searched, because '
+          f'those of the first {first} trials are fixed'
+        )
+        tried = search.queued[:count]
+        if never := [m for m in dict.fromkeys(search.queued) if m not in tried]:
+          lines[-1] += f'; not tried: {", ".join(never)}'
+    return lines
+
+  def _search(self, name: str, space: 'Space') -> 'Search':
+    """Opens a search; its first trials are the methods as they are.
+
+    Within a budget of bytes, they also are those that average as often as it
+    lets, with the config's learning rate and twice that.
+    """
+    from selsync_jax.tune.search import Search
+
+    goal, candidates = self.goal, self.options.candidates
+    seed = candidates.seed
+
+    def make(spec, fields):
+      (trial,) = candidates.trials(spec, fields, 1, seed)
+      return trial._replace(flags=[*trial.flags, '--noreport'])
+
+    about = {'seed': seed, **goal.about, 'space': space.digest}
+    search = Search(
+      candidates.out, name, about, space, goal.objective, seed, make
+    )
+    for spec in space.choices:
+      search.first(space.as_it_is(spec))
+      if goal.objective.is_of_bytes:
+
+        def fits(fields, spec=spec):
+          return goal.curves.sent(make(spec, fields)) <= goal.objective.budget
+
+        for choices in space.densest(spec, fits):
+          search.first(choices)
+    return search
+
+  def _try(self, searches: Sequence['Search']) -> None:
+    """Runs the trials of each search, one search after the other."""
+    from selsync_jax.commands import pool
+    from selsync_jax.tune import choices
+
+    begun: dict[pathlib.Path, tuple[Search, Asked]] = {}
+    count = self.options.trials
+    total = count * len(searches)
+
+    def queue(done):
+      indices = itertools.count(done)
+      for search in searches:
+        while asked := search.ask(count):
+          begun[asked.run.workdir] = search, asked
+          # An interrupted one is above `count`, if that is a lower one now.
+          yield min(next(indices), total - 1), asked.run
+
+    def run(trial):
+      search, asked = begun.pop(trial.workdir)
+      judge = search.judge(asked, self.goal.curves.of(trial))
+      if not judge() and not trial.is_done:
+        try:
+          self.run(trial, judge)
+        except pool.TrialFailed as error:
+          is_mistake = error.code == ConfigError.code
+          if not (is_mistake and choices.is_named(error.reason)):
+            raise  # Otherwise only the run could check its choices.
+        judge()
+      search.tell(asked, judge)
+
+    while True:  # More than once if a trial has waited for an equal one.
+      done = sum(min(count, search.done) for search in searches)
+      trials = queue(done)
+      if not (first := next(trials, None)):
+        return
+      shares = [1.0] * done + [0.0] * (total - done)
+      trials = itertools.chain([first], trials)
+      self.processes.run_each(trials, shares, run)
+
+  def _choose(
+    self, found: Sequence['Result'], of_bsp: Sequence['Result']
+  ) -> tuple['Result', 'Result']:
+    """Returns the best result of all, and that of BSP, by other seeds.
+
+    The best of many trials with one seed is partly luck. So the finalists have
+    others: the fewest misses count first, and then the mean value.
+    """
+    count = self.options.finalists
+    groups = [
+      [*{each.run.workdir: each for each in results}.values()]
+      for results in (found, of_bsp)
+    ]
+    finalists = [group[:count] for group in groups]
+    chosen = {
+      each.run.workdir: (each.method, each.fields)
+      for group in finalists
+      if count > 1
+      for each in group
+      if each.value is not None
+    }
+    own = self.options.candidates.seed
+    again = self._train_again(chosen, own + 1 + self.options.seeds)
+
+    def rank(result):
+      seeds = again.get(result.run.workdir, [result])
+      ranks = [self.goal.objective.rank(seed.value) for seed in seeds]
+      reached = [*filter(math.isfinite, ranks)]
+      return -len(reached) / len(ranks), sum(reached) / max(len(reached), 1)
+
+    best, tuned = (min(group, key=rank) for group in finalists)
+    return min(best, tuned, key=rank), tuned
+
+  def _train_again(
+    self, chosen: Mapping[Any, tuple[str, Mapping[str, Any]]], first: int
+  ) -> dict[Any, list['Result']]:
+    """Trains methods with fields, by any key, with seeds from `first` on.
+
+    The seeds after the config's own judge in the end, and choose nothing.
+    """
+    trials = {
+      key: self.options.candidates.trials(*each, self.options.seeds, first)
+      for key, each in chosen.items()
+    }
+    every = {trial.workdir: trial for each in trials.values() for trial in each}
+    self.processes.run_all(list(every.values()), self.run)
+    return {
+      key: [self.goal.result(*chosen[key], trial) for trial in each]
+      for key, each in trials.items()
+    }
+
+
 def _begin(phase: int, what: str) -> None:
   """Names the next phase; its bar follows."""
   print(f'phase {phase} of 4: {what}', flush=True)
-
-
-def _plan(
-  options: argparse.Namespace,
-  reference: 'Trial',
-  bsp: 'Search',
-  ours: 'Search',
-) -> list[str]:
-  """Returns lines about the runs to come, their time, and untried methods."""
-  from selsync_jax.runs import history
-
-  count, seeds = options.trials, options.seeds
-  trials = sum(max(count - search.done, 0) for search in (bsp, ours))
-  choosing = 2 * options.finalists * seeds if options.finalists > 1 else 0
-  total = trials + choosing + 3 * seeds
-  each = history.read(reference.workdir).outcome['seconds']
-  about = datetime.timedelta(seconds=round(each * total / options.jobs))
-  lines = [
-    f'at most {total} runs: {trials} trials, {choosing} that choose among the '
-    f'best, {3 * seeds} that judge; about {about} with --jobs={options.jobs}, '
-    f"if each takes as long as BSP's, {each:.1f} s"
-  ]
-  for name, search in (('BSP', bsp), ('the methods', ours)):
-    if count <= (first := len(search.queued)):
-      lines.append(
-        f'--trials={count}: no settings of {name} are searched, because those '
-        f'of the first {first} trials are fixed'
-      )
-      tried = search.queued[:count]
-      if never := [m for m in dict.fromkeys(search.queued) if m not in tried]:
-        lines[-1] += f'; not tried: {", ".join(never)}'
-  return lines
-
-
-def _search(
-  candidates: Candidates, name: str, space: 'Space', goal: 'SearchGoal'
-) -> 'Search':
-  """Opens a search; its first trials are the methods as they are.
-
-  Within a budget of bytes, they also are those that average as often as it
-  lets, with the config's learning rate and twice that.
-  """
-  from selsync_jax.tune.search import Search
-
-  seed = candidates.seed
-
-  def make(spec, fields):
-    (trial,) = candidates.trials(spec, fields, 1, seed)
-    return trial._replace(flags=[*trial.flags, '--noreport'])
-
-  about = {'seed': seed, **goal.about, 'space': space.digest}
-  search = Search(
-    candidates.out, name, about, space, goal.objective, seed, make
-  )
-  for spec in space.choices:
-    search.first(space.as_it_is(spec))
-    if goal.objective.is_of_bytes:
-
-      def fits(fields, spec=spec):
-        (trial,) = candidates.trials(spec, fields, 1, seed)
-        return goal.curves.sent(trial) <= goal.objective.budget
-
-      for choices in space.densest(spec, fits):
-        search.first(choices)
-  return search
-
-
-def _try(
-  count: int,
-  searches: Sequence['Search'],
-  curves: 'Curves',
-  processes: 'Processes',
-  run: Callable[..., None],
-) -> None:
-  """Runs `count` trials of each search, one search after the other."""
-  from selsync_jax.commands import pool
-  from selsync_jax.tune import choices
-
-  begun: dict[pathlib.Path, tuple[Search, Asked]] = {}
-  total = count * len(searches)
-
-  def queue(done):
-    indices = itertools.count(done)
-    for search in searches:
-      while asked := search.ask(count):
-        begun[asked.run.workdir] = search, asked
-        # One that was interrupted is above `count`, if that is a lower one now.
-        yield min(next(indices), total - 1), asked.run
-
-  def run_judged(trial):
-    search, asked = begun.pop(trial.workdir)
-    judge = search.judge(asked, curves.of(trial))
-    if not judge() and not trial.is_done:
-      try:
-        run(trial, judge)
-      except pool.TrialFailed as error:
-        is_mistake = error.code == ConfigError.code
-        if not (is_mistake and choices.is_named(error.reason)):
-          raise  # Otherwise only the run could check its choices.
-      judge()
-    search.tell(asked, judge)
-
-  while True:  # More than once if a trial has waited for an equal one.
-    done = sum(min(count, search.done) for search in searches)
-    trials = queue(done)
-    if not (first := next(trials, None)):
-      return
-    shares = [1.0] * done + [0.0] * (total - done)
-    trials = itertools.chain([first], trials)
-    processes.run_each(trials, shares, run_judged)
-
-
-def _finish(
-  options: argparse.Namespace,
-  goal: 'SearchGoal',
-  bsp: 'Search',
-  ours: 'Search',
-  train: 'Train',
-) -> None:
-  """Trains the best ones again with new seeds, and writes the results."""
-  from selsync_jax.report import facts
-  from selsync_jax.runs import files
-  from selsync_jax.tune import page
-
-  candidates, found, of_bsp = options.candidates, ours.results(), bsp.results()
-  results = [*found, *of_bsp]
-  results.sort(key=lambda result: goal.objective.rank(result.value))
-  if results[0].value is None:
-    raise RunError(f'{candidates.out}: no trial has a value of {goal.words}')
-  _begin(3, 'the best trials with other seeds, which choose one')
-  best, tuned = _choose(options, goal, found, of_bsp, train)
-  chosen = {
-    'recipe': (best.method, best.fields),
-    'tuned BSP': (tuned.method, tuned.fields),
-    'config': (candidates.own_method, {}),
-  }
-  _begin(4, 'the recipe, tuned BSP, and the config with new seeds')
-  again = _train_again(options, goal, chosen, candidates.seed + 1, train)
-  subtitle = (
-    f'{facts.setting(best.run.config.to_dict())}; {goal.network}; '
-    f'{len(found)} trials, and {len(of_bsp)} of BSP, with one seed, the best '
-    f'{options.finalists} of each with others; mean ± sample standard '
-    f'deviation over {options.seeds} that chose nothing'
-  )
-  outcome = page.Outcome(
-    goal.objective,
-    goal.words,
-    goal.curves.metric,
-    [page.Final(name, seeds[0].label, seeds) for name, seeds in again.items()],
-    [each for each in results if not math.isnan(each.point.score)],
-  )
-  path = outcome.write(candidates.out, subtitle)
-  recipe = candidates.out / RECIPE
-  about = f'{outcome.verdict}.\n{options.line}'
-  files.write(recipe, candidates.recipe(again['recipe'][0].run, about))
-  outcome.show()
-  print(f'{outcome.verdict}.\n{path}\n{recipe}')
-
-
-def _choose(
-  options: argparse.Namespace,
-  goal: 'SearchGoal',
-  found: Sequence['Result'],
-  of_bsp: Sequence['Result'],
-  train: 'Train',
-) -> tuple['Result', 'Result']:
-  """Returns the best result of all, and that of BSP, by other seeds.
-
-  The best of many trials with one seed is partly luck. So the finalists have
-  others: the fewest misses count first, and then the mean value.
-
-  Args:
-    options: the command line.
-    goal: what values are of.
-    found: the results of the methods, the best first.
-    of_bsp: those of BSP.
-    train: a function that trains the finalists.
-  """
-  groups = [
-    [*{each.run.workdir: each for each in results}.values()]
-    for results in (found, of_bsp)
-  ]
-  finalists = [group[: options.finalists] for group in groups]
-  chosen = {
-    each.run.workdir: (each.method, each.fields)
-    for group in finalists
-    if options.finalists > 1
-    for each in group
-    if each.value is not None
-  }
-  # The seeds before these judge.
-  first = options.candidates.seed + 1 + options.seeds
-  again = _train_again(options, goal, chosen, first, train)
-
-  def rank(result):
-    seeds = again.get(result.run.workdir, [result])
-    ranks = [goal.objective.rank(seed.value) for seed in seeds]
-    reached = [*filter(math.isfinite, ranks)]
-    return -len(reached) / len(ranks), sum(reached) / max(len(reached), 1)
-
-  best, tuned = (min(group, key=rank) for group in finalists)
-  return min(best, tuned, key=rank), tuned
-
-
-def _train_again(
-  options: argparse.Namespace,
-  goal: 'SearchGoal',
-  chosen: Mapping[Any, tuple[str, Mapping[str, Any]]],
-  first: int,
-  train: 'Train',
-) -> dict[Any, list['Result']]:
-  """Trains methods with fields, by any key, with seeds from `first` on."""
-  trials = {
-    key: options.candidates.trials(*each, options.seeds, first)
-    for key, each in chosen.items()
-  }
-  unique = {trial.workdir: trial for each in trials.values() for trial in each}
-  train(list(unique.values()))
-  return {
-    key: [goal.result(*chosen[key], trial) for trial in each]
-    for key, each in trials.items()
-  }
