@@ -94,8 +94,9 @@ def test_parts_are_chosen_where_the_method_accepts_them(every):
   assert found['local_sgd']['sync.wire'] == (OWN, 'bfloat16', 'int8', 'int4')
   late = [f'{k}{mix}' for k in (1, 2, 4, 8) for mix in ('', HALF)]
   assert found['local_sgd']['sync.delay'] == (OWN, *late)
-  assert 'sync.wire' not in found['power_sgd']  # It has no averager.
-  assert 'sync.delay' not in found['power_sgd']
+  assert found['edit']['sync.delay'] == (OWN, *late)  # Its mean has two rounds.
+  # It has no averager.
+  assert {'sync.wire', 'sync.delay'}.isdisjoint(found['power_sgd'])
   assert found['edit']['sync.optimizer_state'] == (OWN, 'mean', 'reset')
   assert 'sync.optimizer_state' not in found['noloco']  # It averages in pairs.
   # It averages a piece at a time, which nothing extrapolates.
