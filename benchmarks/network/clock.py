@@ -93,7 +93,7 @@ def probe(options: argparse.Namespace) -> dict[str, float]:
       )
     )
     own = range(jax.process_index(), jax.process_index() + 1)
-    state, step = start.fresh(setup), setup.train_step()
+    state, step = start.init(setup), setup.train_step()
     processes.wait_for_all('computing')
     ends = []
     for batch in setup.problem.data.batches(own, 0, options.steps):

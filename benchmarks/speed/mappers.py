@@ -44,7 +44,7 @@ def times(
   ]
   setup = create_setup(config_file.settings(config, fields))
   indices = range(workers)
-  state = start.fresh(setup)
+  state = start.init(setup)
   step = setup.train_step()
   for k in range(rounds + 1):
     batches = setup.problem.data.batches(indices, k * steps, (k + 1) * steps)

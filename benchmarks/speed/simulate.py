@@ -46,7 +46,7 @@ CLUSTER = {
 def lockstep_times(setup: Setup, steps: int, rounds: int) -> Any:
   """Yields the seconds of some steps of BSP; the first are not counted."""
   workers = range(setup.plan.workers)
-  state = start.fresh(setup)
+  state = start.init(setup)
   step = setup.train_step()
   for k in range(rounds + 1):
     began = time.perf_counter()

@@ -57,7 +57,7 @@ class Island:
     averager.check(peers.size)
     _check_equal(peers, params)
     sends = strategy.sends({'params': params, 'model_state': {}}, peers.size)
-    trigger = trigger.told(traffic(sends, params, peers.size))
+    trigger = trigger.with_traffic(traffic(sends, params, peers.size))
 
     def step(before, params, grads, states):
       triggered, averaged = states

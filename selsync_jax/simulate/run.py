@@ -113,7 +113,7 @@ def _train_asynchronously(
   _check(config, store)
   method = asynchronous.create_method(**config.sync.to_dict())
   store.say('preparing data')
-  problem = create_problem(start.fit(settings, store.record))
+  problem = create_problem(start.adapt(settings, store.record))
   _check_held(config, problem)
   start.check_size(problem)
   plan = setup.create_plan(config, problem)

@@ -172,7 +172,7 @@ class Trigger(Transformation):
   record = TriggerTraits
   traits: TriggerTraits
 
-  def told(self, sent: traffic.Traffic) -> Any:
+  def with_traffic(self, sent: traffic.Traffic) -> Any:
     """Returns the trigger with its extra argument `traffic` given."""
     new = self._replace(update=functools.partial(self.update, traffic=sent))
     new.recipe = self.recipe
@@ -180,13 +180,14 @@ class Trigger(Transformation):
 
   def sends(self, params: Any, workers: int) -> tuple[traffic.Collective, ...]:
     """Returns what an update sends."""
+    # A budget of any size: the collectives do not depend on it.
     affords_all = traffic.Traffic(step=0.0, sync=math.inf, bsp=math.inf)
 
     def update(params, state):
       sees_update = self.traits.sees_update
       applied = {'applied': params} if sees_update else {}
-      told = self.told(affords_all)  # A budget decides nothing about messages.
-      return told.update(params, state, params, **applied)
+      known = self.with_traffic(affords_all)
+      return known.update(params, state, params, **applied)
 
     state = jax.eval_shape(self.init, params)
     return traffic.collectives(

@@ -150,7 +150,7 @@ def evaluate(
   found = weights.read(workdir, step)
   settings = recorded(workdir)._replace(source=None)
   with contextlib.suppress(RunError):  # Only a resized run needs the record.
-    settings = start.fit(settings, checkpoints.peek_record(workdir))
+    settings = start.adapt(settings, checkpoints.peek_record(workdir))
   problem, alone = create_problem(settings), mappers.Vmap(1)
   code = settings.code_of(problem.data.dataset.task)
   code.pop(METHOD, None)

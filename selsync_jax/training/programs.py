@@ -33,7 +33,7 @@ class Programs:
     self._settings, self._scale = settings, start.scale(settings, record)
     self._participants = participants
     mapper = participants.mapper
-    self.setup = setup = create_setup(start.fit(settings, record), mapper)
+    self.setup = setup = create_setup(start.adapt(settings, record), mapper)
     problem = setup.problem
     mapper.check()
     start.check_size(problem, mapper.devices_per_worker)

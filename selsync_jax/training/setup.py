@@ -94,7 +94,7 @@ class Setup:
   def worker_step(self) -> Callable[[TrainState, Any], tuple[TrainState, Any]]:
     """Returns the step of one worker, see `step.train_step`."""
     problem, plan = self.problem, self.plan
-    trigger = self.strategy.trigger.told(self.traffic)
+    trigger = self.strategy.trigger.with_traffic(self.traffic)
     return train_step(
       tasks.train_loss(problem.model, problem.task),
       self.strategy._replace(trigger=trigger),

@@ -49,7 +49,7 @@ OPTIMIZER_STATE: dict[str, resizing.Resize] = {
 }
 
 
-def fit(settings: Settings, record: Record | None) -> Settings:
+def adapt(settings: Settings, record: Record | None) -> Settings:
   """Returns settings with batch size, learning rate and length scaled.
 
   Weights come from the checkpoint, so their source is dropped.
@@ -89,7 +89,7 @@ def fit(settings: Settings, record: Record | None) -> Settings:
 
 
 def scale(settings: Settings, record: Record | None) -> tuple[Any, ...]:
-  """Returns all that `fit` reads of a record, or what the settings have."""
+  """Returns all that `adapt` reads of a record, or what the settings have."""
   if record is None:
     config = settings.config
     return config.workers, config.batch_size, settings.learning_rate
@@ -126,7 +126,7 @@ def state(setup: Setup, store: Store, totals: Totals) -> TrainState:
   problem, plan, record = setup.problem, setup.plan, store.record
   store.say('compiling')
   if record is None:
-    started = fresh(setup)
+    started = init(setup)
     problem.forget_given()
     return started
   line = f'resuming from step {totals.steps}'
@@ -150,7 +150,7 @@ def state(setup: Setup, store: Store, totals: Totals) -> TrainState:
   return restored
 
 
-def fresh(setup: Setup) -> TrainState:
+def init(setup: Setup) -> TrainState:
   """Returns the workers' state before the first step, on their devices.
 
   It refuses workers that do not start with the same parameters.

@@ -69,7 +69,7 @@ def test_a_run_starts_with_the_loss_of_its_source(
 ):
   made = config(str(source / name), mapper, workers, fsdp, seed=5)
   setup = create_setup(check(made))
-  state = start.fresh(setup)
+  state = start.init(setup)
   evaluator = Evaluator(setup.problem, Participants(setup.plan.mapper))
   scores = evaluator.scores(evaluator.consensus(state.shared), 'validation')
   ended = weights.read(source / 'run')

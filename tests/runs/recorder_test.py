@@ -42,7 +42,7 @@ def train(config, workdir):
     opt_state=shapes.opt_state,
     config={'seed': 0, 'data': {'name': 'digits'}},
   ) as recorder:
-    state, step = start.fresh(setup), setup.train_step()
+    state, step = start.init(setup), setup.train_step()
     batches = problem.data.batches(workers, 0, problem.steps)
     for i, batch in enumerate(batches):
       state, metrics = step(state, batch)

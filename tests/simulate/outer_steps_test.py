@@ -42,7 +42,7 @@ def test_equal_workers_are_diloco(method, fields):
   config.sync = hyperplane.get_config('diloco').sync
   config.sync.period = H
   setup = create_setup(check(config))
-  state, step = start.fresh(setup), setup.train_step()
+  state, step = start.init(setup), setup.train_step()
   for batch in setup.problem.data.batches(range(N), 0, small.STEPS):
     state, _ = step(state, batch)
   engine = small.train(method, fields=OUTER | fields)

@@ -38,7 +38,7 @@ def assert_close(one, other):
 def trained_by_bsp(plain=False):
   """The parameters that `train.py` reaches with BSP."""
   setup = small.setup(plain)
-  state = start.fresh(setup)
+  state = start.init(setup)
   step = setup.train_step()
   for batch in setup.problem.data.batches(range(small.WORKERS), 0, small.STEPS):
     state, _ = step(state, batch)

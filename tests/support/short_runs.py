@@ -41,7 +41,7 @@ def first_steps(setup, steps):
   taken = []
   gather = setup.plan.mapper.gather
   fetcher = Fetcher(setup.ledger(Totals()), gather, 1, [taken.append])
-  state, take_step = start.fresh(setup), setup.train_step()
+  state, take_step = start.init(setup), setup.train_step()
   workers = range(setup.plan.workers)
   for batch in setup.problem.data.batches(workers, 0, steps):
     state, metrics = take_step(state, batch)

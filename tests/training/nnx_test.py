@@ -43,7 +43,7 @@ MAPPERS = {
 def steps(*flags, style):
   """The flags and losses of twelve steps."""
   setup = create_setup(check(config(*flags, style=style)))
-  state, step = start.fresh(setup), setup.train_step()
+  state, step = start.init(setup), setup.train_step()
   synced, losses = [], []
   for batch in setup.problem.data.batches(setup.plan.mapper.local, 0, 12):
     state, metrics = step(state, batch)

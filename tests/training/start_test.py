@@ -61,13 +61,13 @@ def test_a_record_of_the_same_scale_changes_no_setting():
   names = 'workers', 'batch_size', 'learning_rate'
   record = dict(zip(names, start.scale(made, None), strict=True))
   assert start.scale(made, record) == start.scale(made, None)
-  fitted = start.fit(made, record)
+  fitted = start.adapt(made, record)
   assert fitted.config == made.config
   assert fitted.optimizer == made.optimizer
   assert fitted.schedule == made.schedule
   less = record | {'batch_size': 8}
   assert start.scale(made, less) != start.scale(made, None)
-  assert start.fit(made, less).config.batch_size == 8
+  assert start.adapt(made, less).config.batch_size == 8
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ def test_a_resized_run_reads_its_data_once(workdir, opened):
 def test_a_schedule_in_steps_keeps_its_place_and_its_epochs(workers):
   def begun(config, record):
     config.checkpoint.resize_batch = 'worker'
-    whole = setup.create_setup(start.fit(check(config), record))
+    whole = setup.create_setup(start.adapt(check(config), record))
     made = whole.problem
     position = start.totals(made, whole.plan, record).position
     rate = float(made.learning_rate(position)) / made.peak_rate
