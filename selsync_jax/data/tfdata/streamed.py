@@ -83,22 +83,26 @@ class Shards(NamedTuple):
   ) -> tf.data.Dataset:
     """The batches of one worker at some steps of one epoch."""
     partition, order, _, batch_size, seed = assignment
-    order = typing.cast(ShuffledBlocks, order)
+    size = typing.cast(ShuffledBlocks, order).block_size
+    slots = assignment.slots([worker], np.arange(start, stop), IndexShuffle())
+    index = slots.index[slots.mask]  # In the order in which they are read.
     reached = progress(partition, batch_size, np.array(worker), np.array(start))
     chunk = ChunkProgress(*map(int, reached))
-    after = chunk._replace(step=chunk.step + stop - start)
-    (first, _), (end, _) = chunk.even_share, after.even_share
-    size = order.block_size
-    low, high = first // size * size, -(-end // size) * size
-    position = np.arange(low, end)
-    source = order.shuffled(position, chunk, seed, IndexShuffle())
-    slots = {
-      'source': source % size,
-      'step': ((position + 1) * chunk.steps - 1) // chunk.size - chunk.step,
-      'key': bits(seed, chunk.epoch, chunk.start + source),
+    place = index - chunk.start
+    # A block is read whole, and what earlier steps have used of it is skipped.
+    first, _ = chunk.even_share
+    used = first % size
+    end = int(place[-1]) // size * size + size
+    files = self.read(
+      chunk.start + first - used, chunk.start + min(end, chunk.size)
+    )
+    each = {
+      'source': place % size,
+      'step': np.nonzero(slots.mask)[0],
+      'key': bits(seed, slots.epoch, slots.index)[slots.mask],
     }
-    stop = chunk.start + min(high, chunk.size)
-    files = self.read(chunk.start + low, stop)
+    each = {name: np.pad(array, (used, 0)) for name, array in each.items()}
+    counts = slots.mask.sum(axis=(1, 2))
 
     def shuffled(slots, files):
       files = {k: tf.gather(v, slots['source']) for k, v in files.items()}
@@ -107,27 +111,23 @@ class Shards(NamedTuple):
     def decoded(step, key, files):
       return step, decode(files, key)
 
-    def count(step):
-      first, end = chunk._replace(step=chunk.step + step).even_share
-      return end - first
-
     def filled(_, examples):
       slots, size = tf.range(batch_size), tf.size(examples['label'])
       slot = tf.where(slots < size, slots, 0)
       batch = {k: tf.gather(v, slot) for k, v in examples.items()}
       return batch | {'mask': slots < size}
 
-    blocks = tf.data.Dataset.from_tensor_slices(slots).batch(size)
+    blocks = tf.data.Dataset.from_tensor_slices(each).batch(size)
     return (
       tf.data.Dataset.zip(blocks, files.batch(size).prefetch(1))
       .map(shuffled)
       .unbatch()
-      .skip(first - low)
+      .skip(used)
       .map(decoded, num_parallel_calls=tf.data.AUTOTUNE)
       .group_by_window(
         lambda step, _: step,
         lambda _, group: group.batch(batch_size),
-        window_size_func=count,
+        window_size_func=lambda step: tf.gather(counts, step),
       )
       .map(filled)
     )
