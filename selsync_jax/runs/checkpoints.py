@@ -326,7 +326,7 @@ class Checkpoints:
     self._manager.close()
 
   def folder(self, step: int) -> pathlib.Path:
-    """Returns the folder of a checkpoint."""
+    """Returns where the checkpoint of a step is, whether it exists or not."""
     return self._folder / str(step)
 
   @property

@@ -29,7 +29,7 @@ _CORRECTS: dict[str, Any] = dict(every_step=False, biased=True)
 
 
 class ProximalState(NamedTuple):
-  """State of `proximal`."""
+  """The parameters that `proximal` pulls to, and when to renew them."""
 
   center: Any  # The parameters after the last synchronization.
   synced: Bool[Array, '']  # Whether the step before synchronized.

@@ -142,10 +142,10 @@ def _padded(size: int) -> int:
 
 
 def _rounded(change: Any, codec: wires.Codec, axis_name: str) -> Any:
-  """Rounds a change.
+  """Returns what others would know of a change, and what is left out of it.
 
-  It returns what others would know of it, the squared norm of the rest, and a
-  function from whether this worker sends it to the mean of what is sent.
+  That is the rounded change, the squared norm of the rest, and a function from
+  whether this worker sends the change to the mean of all that is sent.
   """
   vector, rebuild = flat.float32(change)
   padded = jnp.pad(vector, (0, _padded(vector.size) - vector.size))

@@ -97,9 +97,9 @@ def part(constructor: Callable[P, T]) -> Callable[P, T]:
 def _check(
   constructor: Callable[..., Any], arguments: Mapping[str, Any]
 ) -> None:
-  """Checks arguments.
+  """Raises `ValueError` for the first argument that breaks its annotation.
 
-  It names every argument that `optax.inject_hyperparams` turns into an array.
+  The line names every one that `optax.inject_hyperparams` makes an array.
   """
   try:
     check_arguments(constructor, arguments)

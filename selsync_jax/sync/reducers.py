@@ -56,7 +56,7 @@ def int8(*, axis_name: str = AXIS) -> Reducer:
 
 
 class ErrorState(NamedTuple):
-  """State of `error_feedback`."""
+  """The part of earlier gradients that `error_feedback` has not sent."""
 
   error: list[Float32[Array, '...']]  # `flat.parts` of what is yet to be sent.
 

@@ -256,7 +256,7 @@ def _rounds(
 
 
 class AnyOfState(NamedTuple):
-  """State of `any_of`."""
+  """The states of several triggers, and what they ask for together."""
 
   triggers: tuple[Any, ...]  # The state of each.
   sync: Bool[Array, '']  # Whether this step synchronizes.
@@ -331,7 +331,7 @@ def any_of(*triggers: Trigger) -> Trigger:
 
 
 class MinIntervalState(NamedTuple):
-  """State of `min_interval`."""
+  """The state of a trigger that must wait, and how long it has waited."""
 
   trigger: Any  # The state of the trigger inside.
   since: Int32[Array, '']  # Steps since the last synchronization.

@@ -52,7 +52,7 @@ class Cost(NamedTuple):
 
   @property
   def step(self) -> float:
-    """Seconds of a step."""
+    """Seconds of a step: its computation, then its wait for the network."""
     return self.compute + self.network
 
 
