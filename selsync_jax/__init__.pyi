@@ -48,6 +48,7 @@ from .sync.fragments import fragments as fragments
 from .sync.lazy import lazy as lazy
 from .sync.leaves import Leaves as Leaves
 from .sync.optimizer_state import Moments as Moments
+from .sync.part import part as part
 from .sync.power_sgd import power_sgd as power_sgd
 from .sync.reducers import all_reduce as all_reduce
 from .sync.reducers import at_sync as at_sync

@@ -1,6 +1,7 @@
-"""Names that were others once. An old one ends in a line with the new one.
+"""Renamed parts, parameters and fields: old name to new name.
 
-A run keeps the names of its time: `config` says them anew when it is read.
+An old name raises one line with the new name. The config of an old run is
+translated when it is read.
 """
 
 from collections.abc import Container, Mapping
@@ -37,16 +38,24 @@ def hint(old: Any, known: Container[Any]) -> str:
   return f'; {old} is {new} now' if new in known else ''
 
 
-def config(saved: Mapping[str, Any], path: str = '') -> dict[str, Any]:
-  """Returns a saved config under the names of today.
+def config(saved: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns a saved config under today's names.
+
+  Only a trainer's config, which has a mapper, has names of this package.
 
   Example:
-    >>> config({'log': {'seconds': 30}, 'sync': {'method': 'lag', 'own': 1}})
-    {'log': {'print_every_seconds': 30}, 'sync': {'method': 'lag', 'own': 1}}
+    >>> config({'mapper': 'pmap', 'log': {'seconds': 30}})
+    {'mapper': 'pmap', 'log': {'print_every_seconds': 30}}
+    >>> config({'log': {'seconds': 30}})
+    {'log': {'seconds': 30}}
   """
+  return _translated(saved, '') if 'mapper' in saved else dict(saved)
+
+
+def _translated(saved: Mapping[str, Any], path: str) -> dict[str, Any]:
   return {
-    _now(f'{path}{name}', saved): (
-      config(value, f'{path}{name}.')
+    _current(f'{path}{name}', saved): (
+      _translated(value, f'{path}{name}.')
       if isinstance(value, Mapping)
       else NAMES[value]
       if value in _PARTS and path.startswith('sync.')
@@ -56,9 +65,8 @@ def config(saved: Mapping[str, Any], path: str = '') -> dict[str, Any]:
   }
 
 
-def _now(path: str, siblings: Mapping[str, Any]) -> str:
-  """Returns the last name of a dotted path, as it is today."""
+def _current(path: str, siblings: Mapping[str, Any]) -> str:
+  """Returns today's last name of a dotted path."""
   name = path.rpartition('.')[2]
-  of_selsync = str(siblings.get('method')).startswith('selsync')
-  is_old = re.fullmatch(_FIELDS, path) or (path == 'sync.lag' and of_selsync)
-  return NAMES[name] if is_old else name
+  of_selsync = path == 'sync.lag' and siblings.get('method') == 'selsync'
+  return NAMES[name] if re.fullmatch(_FIELDS, path) or of_selsync else name

@@ -48,6 +48,7 @@ def test_a_run_of_old_names_is_read_under_the_new_ones(tmp_path):
     'workers': 4,
     'epochs': 1.0,
     'seed': 0,
+    'mapper': 'pmap',
     'check_replicas_every': 100,
     'log': {'print_every_seconds': 30.0, 'every': 1},
     'virtual_cluster': {'compute': 'factors'},
@@ -72,12 +73,21 @@ def test_a_run_of_old_names_is_read_under_the_new_ones(tmp_path):
   assert records.read_config(tmp_path) == new
 
 
-def test_a_name_of_a_users_own_method_stays(tmp_path):
+@pytest.mark.parametrize('method', ['mine', 'selsync_mine'])
+def test_a_name_of_a_users_own_method_stays(method, tmp_path):
   own = {
     'workers': 4,
     'seed': 0,
-    'sync': {'method': 'mine', 'lag': 3, 'own': 1, 'local': 2},
+    'mapper': 'pmap',
+    'sync': {'method': method, 'lag': 3, 'own': 1, 'local': 2},
   }
+  records.write_config(tmp_path, own)
+  assert records.read_config(tmp_path) == own
+
+
+def test_a_config_of_a_users_own_keeps_its_names(tmp_path):
+  """A `Recorder` writes what it is given."""
+  own = {'workers': 4, 'sync': {'method': 'mine'}, 'cluster': 'a100'}
   records.write_config(tmp_path, own)
   assert records.read_config(tmp_path) == own
 

@@ -29,7 +29,7 @@ from selsync_jax.sync import sparse
 
 # The first transformation of the chain, and whether the step may average.
 STEPS = {
-  'mix': (None, False),
+  'local': (None, False),
   'measuring': (ss.measure(), False),
   'voting': (ss.selsync(float('inf')), False),
   'SelSync': (ss.selsync(float('inf')), True),

@@ -89,7 +89,7 @@ class Cluster:
 
 
 def agreement() -> Agreement:
-  """Returns the agreement of the processes whose context this is, if any."""
+  """Returns the agreement of this context's processes, or of one alone."""
   channel = _entered[-1].channel if _entered else None
   return channel.agreement if channel else Agreement()
 

@@ -81,7 +81,7 @@ def open_dataset(bound: BoundData) -> Dataset:
     module = importlib.import_module(BACKENDS[backend])
     dataset = bound.dataset(directory=bound.directory, backend=backend)
   except ModuleNotFoundError as error:
-    if backend == 'numpy':
+    if not (error.name or '').startswith('tensorflow'):
       raise
     raise config.ConfigError(
       f"config.data.backend='tf': {error}; install it, or use 'numpy'"

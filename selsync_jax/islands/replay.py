@@ -265,7 +265,7 @@ def _step(
   rows = mapper.form
   step = cut(setup.worker_step(), rows)
   delay = setup.strategy.averager.delay
-  travel = cut(delay.travel, rows) if delay else None
+  travel = cut(delay.travel, rows.speaking) if delay else None
 
   def run(peers, batch, state, mean, arrived):
     peers.late = _Arrived(mean) if arrived else None
@@ -273,7 +273,8 @@ def _step(
     peers.late = None  # The next mean has not arrived.
     synced = bool(np.asarray(metrics['synced'])[0])
     if delay and travel and synced:
-      mean = travel(peers, *delay.message(state.averager_state))
+      message = rows.whole(delay.message(state.averager_state))
+      mean = travel(peers, *message)
     return state, mean, synced
 
   return run

@@ -71,6 +71,10 @@ class Method:
       for constructor in chain
       for field, parameter in _parameters(constructor).items()
     }
+    if unknown := [field for field in defaults if field not in of_parts]:
+      raise ValueError(
+        f'the parts have no {unknown[0]}; they have {", ".join(of_parts)}'
+      )
     self.sources = {field: of_parts[field] for field in defaults}
     fields = [
       of_parts[field][1].replace(name=field, kind=_KEYWORD, default=default)

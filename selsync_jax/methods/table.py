@@ -142,7 +142,7 @@ ROWS = {
     'Douillard et al., `Streaming DiLoCo with Overlapping Communication: '
     'Towards a Distributed Free Lunch`, 2025, section 2.2.',
     "The paper's H is the period times the number of fragments. Its tau and "
-    'alpha are `steps` and `local` of `sync.delay`; its 4-bit messages are the '
+    'alpha are `steps` and `mix` of `sync.delay`; its 4-bit messages are the '
     'wire `int4`, whose integers are evenly spaced, not floating-point.',
   ),
   'sparse_loco': Method(

@@ -145,9 +145,10 @@ class Store(contextlib.ExitStack):
 
   @contextlib.contextmanager
   def recording(self) -> Generator[None]:
-    """Adds this session to the run, and drops what is after its first step.
+    """Adds this session to the run, and drops rows after its first step.
 
-    An error that ends it names the last good checkpoint.
+    `row`, `checkpoint` and `weights` are for this context. An error that ends
+    it names the last good checkpoint.
     """
     workdir, config, step = self.workdir, self._config, self.step
     if self._saves:

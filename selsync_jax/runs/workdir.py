@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import jax
 import numpy as np
 
+from selsync_jax import renamed
 from selsync_jax.cluster import processes
 from selsync_jax.config import ConfigError
 from selsync_jax.fields import completed
@@ -192,7 +193,7 @@ def _compare(
     existing, lost = None, str(error)
   is_lost = existing is None
   if existing is None:
-    existing = saved
+    existing = saved and renamed.config(saved)
     if lost:
       print(f'{lost}; written again', file=sys.stderr)
   if existing is None:

@@ -143,7 +143,7 @@ class Averager(Part):
 
   @property
   def withholds(self) -> bool:
-    """Whether a wire inside does, see `Wire`."""
+    """Whether a wire does that was given to an `@part` function inside."""
     return any(isinstance(p, Wire) and p.withholds for p in inside(self))
 
   @property

@@ -4,7 +4,7 @@ A synchronization takes a snapshot. The mean of the snapshots is applied some
 steps later, so that it can travel while the workers compute. This is what that
 means, whatever carries the mean; it says nothing about time.
 
-References (with titles in `selsync_jax.methods.periodic`):
+References (with titles in `selsync_jax.methods.table`):
   Douillard et al., 2025, section 2.3 (`delayed` with `mix`: Streaming DiLoCo,
     whose tau is `steps`, and whose alpha is `mix`).
   Kale et al., `Eager Updates For Overlapped Communication and Computation in
@@ -32,6 +32,7 @@ from selsync_jax.sync.averagers import Delay
 from selsync_jax.sync.averagers import mean as mean_of_all
 from selsync_jax.sync.averagers import WHOLE
 from selsync_jax.sync.consensus import AXIS
+from selsync_jax.sync.part import inside
 from selsync_jax.sync.part import part
 from selsync_jax.sync.traffic import annotated
 from selsync_jax.sync.wires import FLOAT32
@@ -90,7 +91,9 @@ def delayed(
       another piece from call to call; or if `extrapolate` is positive and it
       averages a piece at a time.
   """
-  why = (of.delay or of.agrees_late) and 'it is late already'
+  inner = [each for each in inside(of) if isinstance(each, Averager)]
+  is_late = any(each.delay or each.agrees_late for each in (of, *inner))
+  why = is_late and 'it is late already'
   why = why or (not of.averages and 'it averages nothing')
   if why or of.piece is None:
     why = why or 'at some calls it averages a piece'

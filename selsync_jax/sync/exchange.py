@@ -4,7 +4,7 @@ Parameters stay different between workers, and information spreads over rounds.
 Every exchange is a permutation, so the mixing matrix is doubly stochastic and
 the mean over all workers is preserved.
 
-References (with titles in `selsync_jax.methods.periodic`):
+References (with titles in `selsync_jax.methods.table`):
   Lian et al., NeurIPS 2017 (the ring).
   Ying et al., NeurIPS 2021 (the one-peer exponential graph).
   Li et al., TPDS 2021 (WAGMA: butterfly groups).

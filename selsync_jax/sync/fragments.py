@@ -3,7 +3,7 @@
 A synchronization of one k-th of the parameters costs one k-th of the bytes, so
 there can be k times as many, and the network never carries a whole model.
 
-References (with titles in `selsync_jax.methods.periodic`):
+References (with titles in `selsync_jax.methods.table`):
   Douillard et al., 2025, section 2.2 (`in_turn`: Streaming DiLoCo, whose
     fragments are groups of layers).
   Beton et al., MCDC workshop at ICLR 2025 (`random`: SPARTA).

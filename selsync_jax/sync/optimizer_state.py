@@ -44,6 +44,7 @@ class Moments(Part):
 
   init: Callable[[Any], Any]
   apply: Callable[[Any, Any, Any], tuple[Any, Any]]
+  _: dataclasses.KW_ONLY
   averages: bool = False
   changes: bool = True
   metrics: Metrics = lambda state: {}
@@ -146,7 +147,7 @@ def _mixed(
   averages = averaged is None or len(averaged) > 0
   resets = cleared is None or len(cleared) > 0
   return Moments(
-    init, apply, averages, changes=averages or resets, resize=resize
+    init, apply, averages=averages, changes=averages or resets, resize=resize
   )
 
 

@@ -129,6 +129,8 @@ def selsync(
     total = lax.psum(ballot, axis_name)
     return total >= max(1, math.ceil(share)), total >= 0
 
+  vote = annotated(count, rate=1 / vote_every, late=vote_delay)
+
   def update(updates, state, params=None, *, threshold=None, **_):
     check_mapped(axis_name)
     check_local(updates)
@@ -145,7 +147,6 @@ def selsync(
     else:
       cast = _either(state.ballot, flag)
       ballot = jnp.where(due, 0, cast)
-    vote = annotated(count, rate=1 / vote_every, late=vote_delay)
     if vote_every == 1:
       return updates, SelSyncState(measured, ballot, *vote(cast))
     no = jnp.bool(False)

@@ -2,7 +2,7 @@
 
 A worker adds what it does not send to its next gradient (error feedback).
 
-References (with titles in `selsync_jax.methods.compressed`):
+References (with titles in `selsync_jax.methods.table`):
   Stich, Cordonnier and Jaggi, NeurIPS 2018 (`top_k`).
   Yoon and Oh, HiPC 2023, and its published code (`micro`).
   Yoon and Oh, CCGrid 2024, and its published code (`exdyna`).

@@ -82,6 +82,9 @@ _KINDS = {
 }
 """By the name of JAX's primitive, the kind of collective."""
 
+_SILENT = {'axis_index', 'axis_size', 'pvary', 'pcast', 'typed_as_equal'}
+"""Primitives over an axis that send nothing."""
+
 _SAYS = 'sends '
 """How the name of an `annotated` function begins; its facts follow, in JSON."""
 
@@ -148,7 +151,14 @@ def collectives(
     args,
   )
   env = [(name, workers) for name in axes]
-  program = jax.make_jaxpr(function, axis_env=env)(*shapes)
+  try:
+    program = jax.make_jaxpr(function, axis_env=env)(*shapes)
+  except NameError as error:  # A part of a user has an axis of its own.
+    names = ' or '.join(sorted(name for name, _ in env))
+    raise ValueError(
+      f'{error}; here the axis of the workers is {names}: give the part an '
+      'argument axis_name, and decorate its function with selsync_jax.part'
+    ) from error
   found = _issued(program, {name for name, _ in env}, workers)
   return tuple(c._replace(at=at) for c in found if c.nbytes and c.rate)
 
@@ -166,6 +176,8 @@ def _issued(
       senders = sum(moves) / workers if moves else 1.0
       found.append(Collective(_KINDS[name], nbytes, senders=senders))
       continue
+    if axes.intersection(traced.axes(eqn)) and name not in _SILENT:
+      raise ValueError(f'{name} is a collective whose traffic is not known')
     inside = [_issued(each, axes, workers) for each in traced.inside(eqn)]
     if name == 'cond':
       inside = [_taken(inside)]

@@ -3,7 +3,7 @@
 The former need no vote: all workers count the same steps and follow the same
 learning rate.
 
-References (with titles in `selsync_jax.methods.periodic`):
+References (with titles in `selsync_jax.methods.table`):
   Lin et al., ICLR 2020, section on post-local SGD (`post_local`).
   Gu et al., ICLR 2024 (`qsr`).
 """

@@ -58,6 +58,7 @@ class Wire(Part):
 
   init: Callable[[Any], Any]
   mean: Callable[..., tuple[Any, Any]]
+  _: dataclasses.KW_ONLY
   rebase: Callable[[Any, Any], Any] = lambda tree, state: state
   exact: bool = False
   coarse: bool = False
@@ -246,7 +247,7 @@ def sends_changes(
     return state._replace(reference=flat.parts(tree))
 
   resize = resizing.fields(reference=resizing.first, error=resizing.mean)
-  return Wire(init, mean, rebase, coarse=coarse, resize=resize)
+  return Wire(init, mean, rebase=rebase, coarse=coarse, resize=resize)
 
 
 def encoded(

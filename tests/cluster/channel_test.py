@@ -306,9 +306,8 @@ def test_a_process_that_waits_for_the_agreement_ends_with_its_peer(
   peer.die()
   assert ends.get(timeout=30) == 1
   assert capfd.readouterr().err == f'process 0: process 1 is gone; {AGAIN}\n'
-  channel.agreement.hear(
-    {'last': 7}
-  )  # The thread would have ended with its process.
+  # The thread would have ended with its process.
+  channel.agreement.hear({'last': 7})
 
 
 class Recorder:

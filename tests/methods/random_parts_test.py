@@ -29,7 +29,7 @@ FIELDS: dict[str, dict[str, Any]] = {
   'every': {'k': (1, 2)},
   'post_local': {'switch': (0, 2), 'k': (1, 3)},
   'qsr': {'alpha': (0.1,), 'h_min': (2,)},
-  'selsync': {'delta': (0.0, 0.3), 'vote_every': (1, 2), 'lag': (0, 1)},
+  'selsync': {'delta': (0.0, 0.3), 'vote_every': (1, 2), 'vote_delay': (0, 1)},
   'fda': {'theta': (0.0, 0.1)},
   'budgeted': {'trigger': 'trigger', 'lssr': (0.3, 0.9)},
   'any_of': {'a': 'trigger', 'b': 'trigger'},

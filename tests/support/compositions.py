@@ -24,7 +24,7 @@ _OUTER = {
 PRESETS = {name: (name, {}) for name in methods.METHODS} | {
   'selsync, grads': ('selsync', {'delta': 0.3, 'aggregate': 'grads'}),
   'selsync, quorum': ('selsync', {'delta': 0.3, 'quorum': 0.5}),
-  'selsync, lag': ('selsync', {'delta': 0.3, 'vote_delay': 1}),
+  'selsync, vote delay': ('selsync', {'delta': 0.3, 'vote_delay': 1}),
   'selsync, rarely': ('selsync', {'delta': 0.3, 'vote_every': 4}),
   'selsync, bounded': ('selsync', {'delta': 10.0, 'max_period': 5}),
   'bsp, clipped': (
@@ -290,7 +290,12 @@ REST = {
 # and decision, and whatever was added and does not stand here.
 SLOW = {
   *GRID,
-  *('selsync_paper', 'selsync, quorum', 'selsync, lag', 'selsync, rarely'),
+  *(
+    'selsync_paper',
+    'selsync, quorum',
+    'selsync, vote delay',
+    'selsync, rarely',
+  ),
   *('selsync, bounded', 'selsync, late', 'bsp, clipped', 'fda, sketch'),
   *('local_sgd', 'local_sgd, moments, late', 'post_local', 'post_local, soon'),
   *('qsr', 'fedavg', 'fedavg, half', 'fedprox', 'scaffold', 'slowmo'),

@@ -107,6 +107,7 @@ class Int8:
 
 
 PAPER = {'keep': 0.0, 'mix': 0.5}
+EAGER = ss.eager_outer(optax.sgd(0.7, momentum=0.9))
 HALF = {'keep': 0.5, 'extrapolate': 0.5}
 CASES = {
   'plain': (ss.mean, lambda: mean, {}),
@@ -371,6 +372,13 @@ def test_new_workers_keep_the_last_mean_and_forget_what_was_on_its_way():
         lambda: ss.fragments(2, averager=ss.delayed(ss.mean(), 2)),
         lambda: ss.outer(NESTEROV, averager=ss.delayed(ss.mean(), 2)),
         lambda: ss.interleave(2, ss.delayed(ss.mean(), 2), ss.gossip()),
+      )
+    ),
+    *(
+      (create, 'it is late already')
+      for create in (
+        lambda: ss.delayed(ss.fragments(2, averager=EAGER), 3),
+        lambda: ss.delayed(ss.interleave(2, EAGER, ss.gossip()), 3),
       )
     ),
     (

@@ -156,6 +156,26 @@ def test_an_averager_of_two_rounds_runs_everywhere(mapper):
   assert late.sends(start, N) == tuple(c._replace(late=2) for c in both)
 
 
+def test_an_axis_that_only_the_program_knows_is_refused_in_one_line():
+  """A part without an argument `axis_name` that `part` could look up."""
+  with pytest.raises(ValueError, match=r'batch.*give the part an argument'):
+    gathering(axis_name='batch').sends(TREE, N)
+  assert ss.part(gathering)(axis_name='batch').sends(TREE, N)
+
+
+def test_a_collective_of_unknown_traffic_is_refused():
+  def apply(tree, state):
+    each = jnp.ones(N, jnp.int32)
+    sent = lax.ragged_all_to_all(
+      *(tree['b'], tree['b'], each, each, each, each), axis_name=ss.AXIS
+    )
+    return tree | {'b': sent}, state
+
+  averager = ss.Averager(lambda tree: (), apply)
+  with pytest.raises(ValueError, match='whose traffic is not known'):
+    averager.sends(TREE, N)
+
+
 def test_an_axis_of_another_name_is_that_of_the_workers():
   part = ss.any_of(ss.selsync(0.3, axis_name='batch'), ss.every(3))
   assert part.sends(TREE, N) == (VOTE,)

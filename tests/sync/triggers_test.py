@@ -78,7 +78,7 @@ def test_an_overdue_vote_waits_for_a_finite_gradient():
 
 
 @pytest.mark.parametrize('k', [1, 2, 7])
-def test_at_least_every_alone_is_every(k):
+def test_max_interval_alone_is_every(k):
   grads = jnp.ones((20, 2, 1))
   syncs = [
     [bool(s.sync[0]) for s in run(trigger(k), grads)]

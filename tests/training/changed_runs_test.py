@@ -183,7 +183,7 @@ def test_another_trace_is_refused(method, tmp_path):
   trace.write_text('1,1,1,1\n' * 99)
   changed = config(2)
   changed.sync = digits.get_config(method).sync
-  changed.cluster.update(compute='trace', trace=str(trace))
+  changed.virtual_cluster.update(compute='trace', trace=str(trace))
   simulate(changed, tmp_path / 'run')
   trace = trace.rename(tmp_path / 'moved.csv')  # Its content is compared.
   trace.write_text('1,1,1,2\n' * 99)

@@ -47,7 +47,7 @@ def test_the_learning_rate_goes_with_the_batch_of_all(
   config = digits.get_config()
   config.workers, config.checkpoint.resize_batch = count, rule
   record = {'workers': 4, 'batch_size': 32, 'learning_rate': 0.3}
-  fitted = elastic.fit(check(config), record)
+  fitted = elastic.adapt(check(config), record)
   assert fitted.config.batch_size == size
   assert fitted.learning_rate == pytest.approx(0.3 * batches)
 
@@ -58,7 +58,7 @@ def test_the_devices_of_a_worker_can_share_its_new_batch_and_its_pieces():
   record = {'workers': 4, 'batch_size': 32, 'learning_rate': 0.3}
   for accumulate, size in ((1, 44), (2, 40)):  # Not 43.
     config.accumulate = accumulate
-    fitted = elastic.fit(check(config), record)
+    fitted = elastic.adapt(check(config), record)
     assert fitted.config.batch_size == size
 
 
@@ -69,7 +69,7 @@ def test_as_many_workers_as_before_go_on_exactly_as_before(rule, size):
   config = digits.get_config()
   config.checkpoint.resize_batch = rule
   record = {'workers': 4, 'batch_size': size, 'learning_rate': 0.1 / 3}
-  fitted = elastic.fit(check(config), record)
+  fitted = elastic.adapt(check(config), record)
   assert fitted.config.batch_size == size
   assert fitted.learning_rate == 0.1 / 3
 
@@ -79,7 +79,7 @@ def test_a_mesh_whose_devices_cannot_share_the_batch_so_far_is_refused():
   config.update(mapper='mesh', mesh={'data': 2, 'fsdp': 1})
   record = {'workers': 4, 'batch_size': 31, 'learning_rate': 0.1}
   with pytest.raises(ConfigError, match='batch_size=31: must be a multiple'):
-    elastic.fit(check(config), record)
+    elastic.adapt(check(config), record)
 
 
 @pytest.mark.parametrize('updates', [0, 5])
@@ -188,7 +188,7 @@ def test_steps_stay_those_of_the_batch_with_which_the_run_began(period):
   lengths = [120]
   record = {'workers': 4, 'batch_size': 32, 'learning_rate': 0.1}
   for config.workers in (3, 3, 8, 1, 4):
-    fitted = elastic.fit(check(config), record)
+    fitted = elastic.adapt(check(config), record)
     record.update(workers=config.workers, learning_rate=fitted.learning_rate)
     steps, schedule = fitted.config.steps, fitted.schedule.arguments
     lengths.append(steps)
