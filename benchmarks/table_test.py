@@ -5,9 +5,7 @@ import json
 
 import pytest
 
-from benchmarks.table import page_with
-from benchmarks.table import report
-from benchmarks.table import Table
+from benchmarks.table import page_with, report, Table
 
 
 def test_tables_are_aligned_and_the_result_is_written(tmp_path, capsys):

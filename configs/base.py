@@ -14,17 +14,17 @@ from typing import Any
 
 from ml_collections import config_dict
 
-from selsync_jax import fields
-from selsync_jax import methods
-from selsync_jax.config import ConfigError
-from selsync_jax.config import Constructor
-from selsync_jax.config import lookup
-from selsync_jax.config import parameters
-from selsync_jax.config import rule
-from selsync_jax.config import unflattened
+from selsync_jax import fields, methods
+from selsync_jax.config import (
+  ConfigError,
+  Constructor,
+  lookup,
+  parameters,
+  rule,
+  unflattened,
+)
 from selsync_jax.data.partitions import PARTITIONS
-from selsync_jax.data.sources import BY_NUMPY
-from selsync_jax.data.sources import BY_TFDS
+from selsync_jax.data.sources import BY_NUMPY, BY_TFDS
 from selsync_jax.optimizers import SCHEDULES
 from selsync_jax.simulate.cluster import COMPUTE
 

@@ -15,9 +15,7 @@ import sys
 
 import jax
 
-from selsync_jax import fields
-from selsync_jax import methods
-from selsync_jax import optimizers
+from selsync_jax import fields, methods, optimizers
 from selsync_jax.methods import parts
 from selsync_jax.methods.row import Method
 from selsync_jax.simulate import cluster

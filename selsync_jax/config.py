@@ -11,19 +11,15 @@ import contextlib
 import functools
 import inspect
 import math
-from numbers import Integral
-from numbers import Real
+from numbers import Integral, Real
 import operator
 import types
 import typing
 from typing import Annotated, Any, Literal, NamedTuple
 
-from annotated_types import Ge
-from annotated_types import Gt
-from annotated_types import Interval
+from annotated_types import Ge, Gt, Interval
 
-from selsync_jax import own_code
-from selsync_jax import user_errors
+from selsync_jax import own_code, user_errors
 from selsync_jax.renamed import hint
 
 

@@ -11,13 +11,15 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from annotated_types import Interval
 
-from selsync_jax.config import Count
-from selsync_jax.config import flat
-from selsync_jax.config import Index
-from selsync_jax.config import Positive
-from selsync_jax.config import Probability
-from selsync_jax.config import rule
-from selsync_jax.config import Share
+from selsync_jax.config import (
+  Count,
+  flat,
+  Index,
+  Positive,
+  Probability,
+  rule,
+  Share,
+)
 
 _Devices = Annotated[int, Interval(ge=1, le=4096)]
 Epochs = Annotated[float, Interval(gt=0, le=1e6)]

@@ -13,18 +13,20 @@ import optax
 from optax import contrib
 
 from selsync_jax.array_names import array_name
-from selsync_jax.config import bind
-from selsync_jax.config import Bound
-from selsync_jax.config import config_errors
-from selsync_jax.config import ConfigError
-from selsync_jax.config import Count
-from selsync_jax.config import Fraction
-from selsync_jax.config import NonNegative
-from selsync_jax.config import Positive
-from selsync_jax.config import Probability
-from selsync_jax.config import rule
-from selsync_jax.config import set_fields
-from selsync_jax.config import Share
+from selsync_jax.config import (
+  bind,
+  Bound,
+  config_errors,
+  ConfigError,
+  Count,
+  Fraction,
+  NonNegative,
+  Positive,
+  Probability,
+  rule,
+  set_fields,
+  Share,
+)
 
 # By name, the mask of optax's weight decay: matrices are all parameters with
 # more than one axis, no biases and no norm scales.

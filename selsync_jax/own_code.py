@@ -17,8 +17,7 @@ from collections.abc import Iterator
 import copy
 import functools
 import hashlib
-from importlib import machinery
-from importlib import util
+from importlib import machinery, util
 import linecache
 import sys
 import types

@@ -9,8 +9,7 @@ from typing import Any
 
 import jax
 from jax.extend import core
-from jax.interpreters import batching
-from jax.interpreters import mlir
+from jax.interpreters import batching, mlir
 import numpy as np
 
 Program = Any

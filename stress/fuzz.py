@@ -28,9 +28,7 @@ import tempfile
 
 from selsync_jax.commands import config_file
 from selsync_jax.config import ConfigError
-from tests.support import hostile_code
-from tests.support import hostile_values
-from tests.support import live_runs
+from tests.support import hostile_code, hostile_values, live_runs
 
 MEMORY = 2**35  # Bytes of address space.
 CACHE = {

@@ -2,8 +2,7 @@
 
 import pytest
 
-from stress import forked
-from stress import fuzz
+from stress import forked, fuzz
 from tests.support import hostile_code
 from tests.support.hostile_code import Case
 

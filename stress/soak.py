@@ -37,8 +37,7 @@ from typing import Any
 from absl import logging
 
 from selsync_jax import methods
-from tests.support import damage
-from tests.support import live_runs
+from tests.support import damage, live_runs
 
 Case = tuple[str, int]  # A method, and how many processes.
 CASES = tuple(itertools.product(methods.METHODS, (1, 2)))

@@ -41,9 +41,7 @@ from typing import Any
 from scipy import stats
 
 from selsync_jax.islands import journal
-from tests.support import emulated
-from tests.support import live_runs
-from tests.support import slow_digits
+from tests.support import emulated, live_runs, slow_digits
 
 PAUSE = 0.25  # Seconds of a step in which the CPU is idle.
 TIMEOUT = 1.0  # Seconds until a silent island is given up.

@@ -19,10 +19,8 @@ from selsync_jax.islands.behind import Behind
 from selsync_jax.islands.program import cut
 from selsync_jax.methods import METHODS
 from selsync_jax.training import start
-from selsync_jax.training.step import init_state
-from selsync_jax.training.step import train_step
-from tests.support import compositions
-from tests.support import sent
+from selsync_jax.training.step import init_state, train_step
+from tests.support import compositions, sent
 from tests.support.on_board import on_board
 
 N = 4

@@ -55,10 +55,12 @@ import pytest
 
 from tests.support import live_runs
 from tests.support import small_disk as small_disks
-from tests.support.session import check_public_signatures
-from tests.support.session import make_once
-from tests.support.session import ROOT
-from tests.support.session import SESSION
+from tests.support.session import (
+  check_public_signatures,
+  make_once,
+  ROOT,
+  SESSION,
+)
 
 # A machine may be busy: no test fails for the time that it takes.
 hypothesis.settings.register_profile('untimed', deadline=None)

@@ -12,27 +12,16 @@ import numpy as np
 import pytest
 
 import selsync_jax as ss
-from selsync_jax import methods
-from selsync_jax import models
+from selsync_jax import methods, models
 from selsync_jax.__main__ import run_command
-from selsync_jax.commands import compare
-from selsync_jax.commands import config_file
-from selsync_jax.commands import train
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
-from selsync_jax.data import bind_data
-from selsync_jax.data import from_arrays
-from selsync_jax.data import from_huggingface
-from selsync_jax.data import open_data
+from selsync_jax.commands import compare, config_file, train
+from selsync_jax.config import ConfigError, RunError
+from selsync_jax.data import bind_data, from_arrays, from_huggingface, open_data
 from selsync_jax.data.sources import DATASETS
-from selsync_jax.report import facts
-from selsync_jax.report import run_page
-from selsync_jax.runs import history
-from selsync_jax.runs import provenance
+from selsync_jax.report import facts, run_page
+from selsync_jax.runs import history, provenance
 from selsync_jax.training.train import train_and_evaluate
-from tests.support import live_runs
-from tests.support import own_code
-from tests.support import short_runs
+from tests.support import live_runs, own_code, short_runs
 from tests.support.session import ROOT
 
 RINGS = ROOT / 'docs' / 'recipes' / 'rings.py'

@@ -7,8 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.support.loop_mistakes import MISTAKES
-from tests.support.loop_mistakes import RIGHT
+from tests.support.loop_mistakes import MISTAKES, RIGHT
 
 
 @pytest.mark.parametrize('mistake', MISTAKES, ids=lambda mistake: mistake.name)

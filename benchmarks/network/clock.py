@@ -27,10 +27,8 @@ from typing import Any
 
 from benchmarks.network import cluster as emulated
 from benchmarks.network import host
-from benchmarks.network.plan import LIMIT
-from benchmarks.network.plan import PAYLOAD
-from benchmarks.table import report
-from benchmarks.table import Table
+from benchmarks.network.plan import LIMIT, PAYLOAD
+from benchmarks.table import report, Table
 from selsync_jax.commands import config_file
 from selsync_jax.runs import records
 from selsync_jax.sync.network import bandwidth as bits_per_second

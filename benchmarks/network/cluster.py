@@ -19,9 +19,7 @@ import tempfile
 import threading
 from typing import Any
 
-from tests.support.emulated import Hosts
-from tests.support.emulated import inside
-from tests.support.emulated import missing
+from tests.support.emulated import Hosts, inside, missing
 
 PORT = 7070
 Table = dict[str, dict[str, float]]

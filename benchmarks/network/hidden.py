@@ -35,8 +35,7 @@ import time
 from benchmarks.network import cluster as emulated
 from benchmarks.network import islands
 from benchmarks.network.plan import PAYLOAD
-from benchmarks.table import report
-from benchmarks.table import Table
+from benchmarks.table import report, Table
 from selsync_jax.sync.network import bandwidth as bits_per_second
 
 PORT = 7171
@@ -149,8 +148,7 @@ def bare(options: argparse.Namespace) -> dict[str, float]:
 
 def of_processes(options: argparse.Namespace) -> dict[str, float]:
   """JAX's own processes, which wait for each average, on this host."""
-  from benchmarks.network import host
-  from benchmarks.network import wires
+  from benchmarks.network import host, wires
 
   with host.joined():
     import jax.numpy as jnp

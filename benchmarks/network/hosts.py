@@ -19,8 +19,7 @@ from typing import Any
 
 from benchmarks.network import cluster as emulated
 from benchmarks.network.wires import alone
-from benchmarks.table import report
-from benchmarks.table import Table
+from benchmarks.table import report, Table
 
 
 def layouts(workers: int, devices: int) -> dict[str, Any]:

@@ -25,8 +25,7 @@ import statistics
 import time
 from typing import Any
 
-from benchmarks.table import report
-from benchmarks.table import Table
+from benchmarks.table import report, Table
 
 Work = tuple[Any, Callable[[Any], tuple[Any, Any]]]
 """Parameters, and a step that returns new ones and the gradients."""

@@ -13,8 +13,7 @@ import argparse
 import os
 
 from benchmarks.network import islands
-from benchmarks.table import report
-from benchmarks.table import Table
+from benchmarks.table import report, Table
 from selsync_jax.sync.network import bandwidth as bits_per_second
 
 LIMIT = 1.15

@@ -19,8 +19,7 @@ import numpy as np
 
 from benchmarks.network import cluster as emulated
 from benchmarks.network import steps
-from benchmarks.table import report
-from benchmarks.table import Table
+from benchmarks.table import report, Table
 from selsync_jax import methods
 from selsync_jax.configs import base
 from selsync_jax.sync.network import bandwidth as bits_per_second

@@ -18,10 +18,8 @@ import sys
 import tempfile
 
 from benchmarks.network import cluster as emulated
-from benchmarks.network import hidden
-from benchmarks.network import islands
-from benchmarks.table import report
-from benchmarks.table import Table
+from benchmarks.network import hidden, islands
+from benchmarks.table import report, Table
 
 PORT, ISLANDS = 7171, 2
 

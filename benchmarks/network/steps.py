@@ -19,8 +19,7 @@ import sys
 import time
 
 from benchmarks.network import cluster as emulated
-from benchmarks.table import report
-from benchmarks.table import Table
+from benchmarks.table import report, Table
 from selsync_jax.sync.network import bandwidth as bits_per_second
 
 SCALAR = 'all-reduce of one number alone'

@@ -17,8 +17,7 @@ from multiprocessing.connection import Connection
 import os
 import time
 
-from benchmarks.table import report
-from benchmarks.table import Table
+from benchmarks.table import report, Table
 
 
 def serve(islands: int, pipe: Connection) -> None:
@@ -33,11 +32,8 @@ def serve(islands: int, pipe: Connection) -> None:
 
 def measure(islands: int, votes: int) -> dict[str, float]:
   """The cost of a vote of so many islands."""
-  from selsync_jax.islands.control import Control
-  from selsync_jax.islands.control import encode
-  from selsync_jax.islands.control import Member
-  from selsync_jax.islands.invitation import Invitation
-  from selsync_jax.islands.invitation import reach
+  from selsync_jax.islands.control import Control, encode, Member
+  from selsync_jax.islands.invitation import Invitation, reach
   from selsync_jax.islands.meter import Meter
 
   spawn = multiprocessing.get_context('spawn')

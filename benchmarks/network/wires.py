@@ -18,18 +18,14 @@ import sys
 from typing import Any
 
 from benchmarks.network import cluster as emulated
-from benchmarks.table import report
-from benchmarks.table import Table
+from benchmarks.table import report, Table
 
 DENSITY, RANK = 0.01, 4
 
 
 def parts() -> dict[str, tuple[Any, Any, Any]]:
   """What is timed: `init`, what follows from step to step, and `sends`."""
-  from selsync_jax.sync import power_sgd
-  from selsync_jax.sync import reducers
-  from selsync_jax.sync import sparse
-  from selsync_jax.sync import wires
+  from selsync_jax.sync import power_sgd, reducers, sparse, wires
 
   averages = {
     'float32': wires.float32(),

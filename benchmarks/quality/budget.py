@@ -17,8 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.table import report
-from benchmarks.table import Table
+from benchmarks.table import report, Table
 import selsync_jax as ss
 
 RULES = {'gain that falls': None, 'gain 1': 1.0, 'gain 0.1': 0.1}

@@ -21,11 +21,8 @@ import statistics
 from typing import NamedTuple
 
 from benchmarks.quality import runs
-from benchmarks.table import markdown
-from benchmarks.table import page_with
-from benchmarks.table import report
-from selsync_jax.commands import flags
-from selsync_jax.commands import trials
+from benchmarks.table import markdown, page_with, report
+from selsync_jax.commands import flags, trials
 from selsync_jax.report import marked
 from selsync_jax.runs.history import Trial
 
@@ -207,8 +204,7 @@ def table(found: dict[Case, Outcome]) -> str:
 
 def draw(found: dict[Case, Outcome], folder: pathlib.Path) -> None:
   """Draws the loss above that without a delay, over the delay."""
-  from selsync_jax.report import figure
-  from selsync_jax.report import image_files
+  from selsync_jax.report import figure, image_files
 
   points: dict[str, dict[int, float]] = {}
   for case in found:

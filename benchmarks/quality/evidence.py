@@ -33,25 +33,19 @@ from typing import Any, NamedTuple
 
 from benchmarks.network import cluster as emulated
 from benchmarks.quality import shaped
-from benchmarks.quality.families import BSP
-from benchmarks.quality.families import FAMILIES
-from benchmarks.quality.families import QUICK
-from benchmarks.quality.families import TASKS
-from benchmarks.quality.ratios import create_clock
-from benchmarks.quality.ratios import RATIOS
-from benchmarks.quality.recipes import SHARE
-from benchmarks.quality.recipes import train
-from benchmarks.quality.recipes import Workload
-from benchmarks.table import markdown
-from benchmarks.table import page_with
-from benchmarks.table import report
+from benchmarks.quality.families import BSP, FAMILIES, QUICK, TASKS
+from benchmarks.quality.ratios import create_clock, RATIOS
+from benchmarks.quality.recipes import SHARE, train, Workload
+from benchmarks.table import markdown, page_with, report
 from selsync_jax.commands import config_file
 from selsync_jax.config import ConfigError
-from selsync_jax.report import comparison_table
-from selsync_jax.report import facts
-from selsync_jax.report import image_files
-from selsync_jax.report import marked
-from selsync_jax.report import pareto_plot
+from selsync_jax.report import (
+  comparison_table,
+  facts,
+  image_files,
+  marked,
+  pareto_plot,
+)
 from selsync_jax.report.comparison_table import Entry
 from selsync_jax.runs.history import Trial
 from selsync_jax.training.problem import create_problem

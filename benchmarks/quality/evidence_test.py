@@ -6,13 +6,8 @@ import itertools
 import jax.numpy as jnp
 import pytest
 
-from benchmarks.quality import evidence
-from benchmarks.quality import families
-from benchmarks.quality import recipes
-from benchmarks.quality import shaped
-from benchmarks.quality.families import BSP
-from benchmarks.quality.families import FAMILIES
-from benchmarks.quality.families import TASKS
+from benchmarks.quality import evidence, families, recipes, shaped
+from benchmarks.quality.families import BSP, FAMILIES, TASKS
 from selsync_jax.commands import config_file
 from selsync_jax.methods import Context
 from selsync_jax.report import comparison_table

@@ -9,8 +9,7 @@ never.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from selsync_jax.commands import flags
-from selsync_jax.commands import tune
+from selsync_jax.commands import flags, tune
 
 BSP = 'BSP'
 INT8 = '+sync.wire=int8'

@@ -19,8 +19,7 @@ import numpy as np
 
 import selsync_jax as ss
 from selsync_jax import data
-from selsync_jax.configs import base
-from selsync_jax.configs import stdlib_gpt
+from selsync_jax.configs import base, stdlib_gpt
 from selsync_jax.data.sources.text import split_of
 
 MOST = {'train': 2**26, 'validation': 2**20, 'test': 2**20}  # Bytes of text.

@@ -3,9 +3,7 @@
 import pytest
 
 from benchmarks.quality import runs
-from benchmarks.quality.paper import claim
-from benchmarks.quality.paper import table_one
-from benchmarks.quality.paper import workloads
+from benchmarks.quality.paper import claim, table_one, workloads
 from benchmarks.quality.paper.__main__ import GROUPS
 from selsync_jax.report import facts
 from selsync_jax.runs.history import Run

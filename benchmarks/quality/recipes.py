@@ -14,14 +14,11 @@ import sys
 import tomllib
 from typing import NamedTuple
 
-from benchmarks.quality import families
-from benchmarks.quality import runs
+from benchmarks.quality import families, runs
 from benchmarks.quality.families import BSP
-from selsync_jax.commands import config_file
-from selsync_jax.commands import trials
+from selsync_jax.commands import config_file, trials
 from selsync_jax.report import comparison_table
-from selsync_jax.runs import files
-from selsync_jax.runs import history
+from selsync_jax.runs import files, history
 from selsync_jax.runs.history import Trial
 
 SPACE = 'benchmarks/quality/evidence.toml'

@@ -18,12 +18,9 @@ from typing import Any
 
 from benchmarks.network import cluster as emulated
 from benchmarks.quality.tuning import RATIO
-from benchmarks.table import report
-from benchmarks.table import Table
-from selsync_jax.commands import flags
-from selsync_jax.commands import trials
-from selsync_jax.runs import history
-from selsync_jax.runs import records
+from benchmarks.table import report, Table
+from selsync_jax.commands import flags, trials
+from selsync_jax.runs import history, records
 from selsync_jax.runs.history import Trial
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -25,11 +25,8 @@ import statistics
 from typing import Any, NamedTuple
 
 from benchmarks.quality import runs
-from benchmarks.table import markdown
-from benchmarks.table import page_with
-from benchmarks.table import report
-from selsync_jax.commands import compare
-from selsync_jax.commands import trials
+from benchmarks.table import markdown, page_with, report
+from selsync_jax.commands import compare, trials
 from selsync_jax.report import marked
 from selsync_jax.runs.history import Trial
 
@@ -128,8 +125,7 @@ def virtual_seconds(
   """The clock of a trial's cluster, of a run in lockstep with these rows."""
   import numpy as np
 
-  from selsync_jax.runs.ledger import REPORTED
-  from selsync_jax.runs.ledger import Totals
+  from selsync_jax.runs.ledger import REPORTED, Totals
   from selsync_jax.simulate import lockstep
   from selsync_jax.training.settings import check
   from selsync_jax.training.setup import create_setup

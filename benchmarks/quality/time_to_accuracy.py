@@ -33,11 +33,9 @@ import sys
 from typing import Any
 
 from benchmarks.network import cluster as emulated
-from benchmarks.quality import shaped
-from benchmarks.quality import tuning
+from benchmarks.quality import shaped, tuning
 from benchmarks.quality.tuning import RATIO
-from benchmarks.table import report
-from benchmarks.table import Table
+from benchmarks.table import report, Table
 from selsync_jax.commands import trials
 from selsync_jax.runs.history import Trial
 

@@ -4,9 +4,7 @@ import math
 
 import pytest
 
-from benchmarks.quality import stragglers
-from benchmarks.quality import time_to_accuracy
-from benchmarks.quality import tuning
+from benchmarks.quality import stragglers, time_to_accuracy, tuning
 
 
 def test_a_step_costs_one_an_average_ten_and_the_first_score_decides():

@@ -38,11 +38,9 @@ from typing import Any, NamedTuple
 import jax
 
 from benchmarks.speed import accelerator_rows as rows
-from benchmarks.speed.accelerator_table import Row
-from benchmarks.speed.accelerator_table import Table
+from benchmarks.speed.accelerator_table import Row, Table
 from selsync_jax.devices import layout
-from tests.support.workloads import Workload
-from tests.support.workloads import WORKLOADS
+from tests.support.workloads import Workload, WORKLOADS
 
 SECTIONS = ('torch', 'steps', 'parts', 'workers', 'travel')
 DTYPES = ('bfloat16', 'float32')

@@ -12,12 +12,9 @@ from jax.sharding import Mesh
 import numpy as np
 
 from benchmarks import variants
-from benchmarks.speed import memory
-from benchmarks.speed import overhead
+from benchmarks.speed import memory, overhead
 from benchmarks.speed.peaks import peak
-from benchmarks.speed.program import compile_program
-from benchmarks.speed.program import Program
-from benchmarks.speed.program import task_of
+from benchmarks.speed.program import compile_program, Program, task_of
 import selsync_jax as ss
 from selsync_jax import methods
 from selsync_jax.data.arrays import ArrayDataset

@@ -7,9 +7,7 @@ import json
 import jax
 import pytest
 
-from benchmarks.speed import accelerator
-from benchmarks.speed import accelerator_table
-from benchmarks.speed import step
+from benchmarks.speed import accelerator, accelerator_table, step
 from tests.support import workloads
 
 LIMITS = accelerator.Limits(2**14, 0.5, (1, 16))

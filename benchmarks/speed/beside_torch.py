@@ -22,8 +22,7 @@ import tempfile
 import time
 from typing import Any
 
-from benchmarks.table import report
-from benchmarks.table import Table
+from benchmarks.table import report, Table
 
 BATCH, WARMUP = 32, 10
 BARE = 'PyTorch, bare loop'
@@ -46,8 +45,7 @@ def _torch_worker(
   rank: int, workers: int, steps: int, folder: str, found: Any
 ) -> None:
   import torch
-  from torch import distributed
-  from torch import nn
+  from torch import distributed, nn
 
   torch.set_num_threads(1)
   torch.manual_seed(rank)

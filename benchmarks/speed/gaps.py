@@ -25,8 +25,7 @@ from jax.profiler import ProfileData
 from benchmarks import variants
 from benchmarks.speed import accelerator_rows as rows
 from benchmarks.speed import chosen
-from benchmarks.table import report
-from benchmarks.table import Table
+from benchmarks.table import report, Table
 
 STEPS = (
   'local step',

@@ -26,8 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.table import report
-from benchmarks.table import Table
+from benchmarks.table import report, Table
 
 WORKERS, BATCH, START, STEPS = 4, 32, 10**5, 10**6
 
@@ -43,8 +42,7 @@ def pipeline_of(
   import tensorflow_datasets as tfds
 
   from selsync_jax.configs import base
-  from selsync_jax.data import bind_data
-  from selsync_jax.data import open_dataset
+  from selsync_jax.data import bind_data, open_dataset
   from selsync_jax.data.sources import DATASETS
   from selsync_jax.data.tfdata import pipelines
 

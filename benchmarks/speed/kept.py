@@ -17,8 +17,7 @@ import resource
 import statistics
 
 from benchmarks.speed import loop
-from benchmarks.table import report
-from benchmarks.table import Table
+from benchmarks.table import report, Table
 from selsync_jax.devices import backend
 
 

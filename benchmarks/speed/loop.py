@@ -23,8 +23,7 @@ from absl import logging
 import jax
 
 from benchmarks.speed import step as step_lib
-from benchmarks.table import report
-from benchmarks.table import Table
+from benchmarks.table import report, Table
 from selsync_jax.devices import layout
 from selsync_jax.runs import checkpoints as checkpoint
 from selsync_jax.runs import records

@@ -19,8 +19,7 @@ import time
 
 import jax
 
-from benchmarks.table import report
-from benchmarks.table import Table
+from benchmarks.table import report, Table
 from selsync_jax.commands import config_file
 from selsync_jax.devices import layout
 from selsync_jax.training import start

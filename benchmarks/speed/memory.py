@@ -18,13 +18,10 @@ from typing import Any
 
 import jax
 
-from benchmarks.table import report
-from benchmarks.table import Table
+from benchmarks.table import report, Table
 from selsync_jax.devices.layout import Layout
-from selsync_jax.devices.mapper import abstract
-from selsync_jax.devices.mapper import split
-from tests.support import shapes
-from tests.support import workloads
+from selsync_jax.devices.mapper import abstract, split
+from tests.support import shapes, workloads
 
 EXAMPLES = 8
 LAYOUTS = ('8x1x1', '2x4x1', '2x2x2', '2x1x4', '8x1x8')

@@ -21,8 +21,7 @@ import optax
 from benchmarks import variants
 from benchmarks.speed import accelerator_rows as rows
 from benchmarks.speed import chosen
-from benchmarks.table import report
-from benchmarks.table import Table
+from benchmarks.table import report, Table
 from selsync_jax.sync import change
 
 SAFE, SCALE = 2.0**45, 2.0**90

@@ -20,12 +20,9 @@ import jax
 import numpy as np
 
 from benchmarks import variants
-from benchmarks.table import report
-from benchmarks.table import Table
+from benchmarks.table import report, Table
 import selsync_jax as ss
-from selsync_jax.sync import power_sgd
-from selsync_jax.sync import reducers
-from selsync_jax.sync import sparse
+from selsync_jax.sync import power_sgd, reducers, sparse
 
 # The first transformation of the chain, and whether the step may average.
 STEPS = {

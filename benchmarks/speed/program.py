@@ -10,13 +10,11 @@ import numpy as np
 import optax
 
 from selsync_jax.devices import mappers
-from selsync_jax.devices.mapper import abstract
-from selsync_jax.devices.mapper import split
+from selsync_jax.devices.mapper import abstract, split
 from selsync_jax.models import tasks
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.strategy import Strategy
-from selsync_jax.training.step import init_state
-from selsync_jax.training.step import train_step
+from selsync_jax.training.step import init_state, train_step
 
 
 class Program(NamedTuple):

@@ -18,20 +18,17 @@ from typing import Any
 
 import jax
 
-from benchmarks.table import report
-from benchmarks.table import Table
+from benchmarks.table import report, Table
 from selsync_jax.configs import digits
 from selsync_jax.simulate import asynchronous
 from selsync_jax.simulate.asynchronous import ASYNCHRONOUS
-from selsync_jax.simulate.cluster import create_cluster
-from selsync_jax.simulate.cluster import VirtualCluster
+from selsync_jax.simulate.cluster import create_cluster, VirtualCluster
 from selsync_jax.simulate.engine import Engine
 from selsync_jax.simulate.numerics import Numerics
 from selsync_jax.sync.traffic import nbytes
 from selsync_jax.training import start
 from selsync_jax.training.settings import check
-from selsync_jax.training.setup import create_setup
-from selsync_jax.training.setup import Setup
+from selsync_jax.training.setup import create_setup, Setup
 
 GOAL = 1.5
 CLUSTER = {

@@ -19,10 +19,8 @@ import sys
 import tempfile
 import time
 
-from benchmarks.table import report
-from benchmarks.table import Table
-from selsync_jax.commands import pool
-from selsync_jax.commands import trials
+from benchmarks.table import report, Table
+from selsync_jax.commands import pool, trials
 
 GOALS = {'--help': 1, 'first step': 6}
 COMMAND = [sys.executable, '-m', 'selsync_jax']

@@ -22,13 +22,9 @@ import jax
 import numpy as np
 
 from benchmarks.speed.peaks import peak
-from benchmarks.speed.program import compile_program
-from benchmarks.speed.program import Program
-from benchmarks.table import report
-from benchmarks.table import Table
-from selsync_jax import methods
-from selsync_jax import models
-from selsync_jax import optimizers
+from benchmarks.speed.program import compile_program, Program
+from benchmarks.table import report, Table
+from selsync_jax import methods, models, optimizers
 
 WORKLOADS = (
   'digits',

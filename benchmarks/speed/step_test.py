@@ -5,8 +5,7 @@ import json
 
 import pytest
 
-from benchmarks.speed import peaks
-from benchmarks.speed import step
+from benchmarks.speed import peaks, step
 
 
 @pytest.fixture(scope='module')

@@ -22,8 +22,7 @@ import numpy as np
 import torch
 
 from tests.support import torch_networks
-from tests.support.workloads import Workload
-from tests.support.workloads import WORKLOADS
+from tests.support.workloads import Workload, WORKLOADS
 
 DTYPES = ('bfloat16', 'float32')
 ROUNDS = 5

@@ -25,13 +25,9 @@ import time
 from typing import Any
 
 from selsync_jax.cluster import signals
-from selsync_jax.cluster.agreement import Agreement
-from selsync_jax.cluster.agreement import Message
-from selsync_jax.cluster.agreement import Tally
-from selsync_jax.cluster.link import Link
-from selsync_jax.cluster.link import StrangerError
-from selsync_jax.cluster.reception import ClusterError
-from selsync_jax.cluster.reception import Reception
+from selsync_jax.cluster.agreement import Agreement, Message, Tally
+from selsync_jax.cluster.link import Link, StrangerError
+from selsync_jax.cluster.reception import ClusterError, Reception
 
 # How a process has ended.
 LEFT, FAILED, GONE = 'has left', 'has failed', 'is gone'

@@ -22,8 +22,7 @@ import subprocess
 import sys
 import warnings
 
-from selsync_jax.cluster import children
-from selsync_jax.cluster import signals
+from selsync_jax.cluster import children, signals
 from selsync_jax.config import RunError
 
 FLAG = '--forks'  # Of a process that serves them; no user gives it.

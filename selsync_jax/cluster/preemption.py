@@ -9,8 +9,7 @@ import contextlib
 import signal
 import time
 
-from selsync_jax.cluster import children
-from selsync_jax.cluster import signals
+from selsync_jax.cluster import children, signals
 from selsync_jax.cluster.agreement import Agreement
 
 _SAME = 1.0  # Seconds in which signals are one request.

@@ -17,17 +17,17 @@ from typing import Any, NamedTuple
 import warnings
 
 import jax
-from jax._src import clusters
-from jax._src import distributed  # Has the process count before any backend.
-from jax._src import xla_bridge
+from jax._src import (
+  clusters,
+  distributed,  # Has the process count before any backend.
+  xla_bridge,
+)
 from jax.experimental import multihost_utils
 import numpy as np
 
-from selsync_jax import config
-from selsync_jax import user_errors
+from selsync_jax import config, user_errors
 from selsync_jax.cluster import channel as channels
-from selsync_jax.cluster import link
-from selsync_jax.cluster import proxy
+from selsync_jax.cluster import link, proxy
 from selsync_jax.cluster.agreement import Agreement
 from selsync_jax.cluster.channel import Channel
 from selsync_jax.cluster.preemption import Preemption

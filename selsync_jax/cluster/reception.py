@@ -14,8 +14,7 @@ import threading
 import time
 from typing import Any
 
-from selsync_jax.cluster.link import Link
-from selsync_jax.cluster.link import StrangerError
+from selsync_jax.cluster.link import Link, StrangerError
 from selsync_jax.config import RunError
 
 HEARING = 10.0  # Seconds that a caller has to introduce itself.

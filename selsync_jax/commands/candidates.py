@@ -13,10 +13,8 @@ import sys
 from typing import Any, NamedTuple, TYPE_CHECKING
 
 from selsync_jax.cluster import children
-from selsync_jax.commands import config_file
-from selsync_jax.commands import flags
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
+from selsync_jax.commands import config_file, flags
+from selsync_jax.config import ConfigError, RunError
 
 if TYPE_CHECKING:
   from selsync_jax.runs.history import Trial

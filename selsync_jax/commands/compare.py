@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pathlib
 from typing import Any, TYPE_CHECKING
 
-from selsync_jax.commands import config_file
-from selsync_jax.commands import flags
+from selsync_jax.commands import config_file, flags
 from selsync_jax.config import ConfigError
 from selsync_jax.report import marked
 

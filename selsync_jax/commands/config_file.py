@@ -4,18 +4,14 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import difflib
-from importlib import machinery
-from importlib import util
+from importlib import machinery, util
 import pathlib
 import sys
 from typing import Any, TYPE_CHECKING
 
-from selsync_jax import renamed
-from selsync_jax import user_errors
-from selsync_jax.commands import flags
-from selsync_jax.commands import neighbors
-from selsync_jax.config import ConfigError
-from selsync_jax.config import parameters
+from selsync_jax import renamed, user_errors
+from selsync_jax.commands import flags, neighbors
+from selsync_jax.config import ConfigError, parameters
 
 if TYPE_CHECKING:
   import ml_collections
@@ -119,8 +115,10 @@ def _set(
   The last argument wins; but those of a tuple are concatenated, from the last
   `None` on.
   """
-  from selsync_jax.methods import METHODS  # Imports JAX.
-  from selsync_jax.methods import PARTS
+  from selsync_jax.methods import (
+    METHODS,  # Imports JAX.
+    PARTS,
+  )
 
   is_part = path[0] == 'sync' and bool({*path[1:2]} & {*PARTS})
   holder: Any = config

@@ -8,9 +8,7 @@ It needs only one device.
 from collections.abc import Sequence
 import pathlib
 
-from selsync_jax.commands import config_file
-from selsync_jax.commands import export
-from selsync_jax.commands import flags
+from selsync_jax.commands import config_file, export, flags
 
 
 def main(arguments: Sequence[str]) -> None:

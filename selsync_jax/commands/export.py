@@ -8,8 +8,7 @@ The suffix chooses the format: safetensors, NumPy's .npz or an orbax folder.
 from collections.abc import Sequence
 import pathlib
 
-from selsync_jax.commands import flags
-from selsync_jax.commands import silence_orbax
+from selsync_jax.commands import flags, silence_orbax
 from selsync_jax.config import ConfigError
 
 _step = flags.reader(

@@ -6,17 +6,14 @@ import math
 from typing import Any, NamedTuple
 
 from selsync_jax.commands.candidates import Candidates
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
+from selsync_jax.config import ConfigError, RunError
 from selsync_jax.report import facts
-from selsync_jax.runs import files
-from selsync_jax.runs import history
+from selsync_jax.runs import files, history
 from selsync_jax.runs.history import Trial
 from selsync_jax.sync.network import Network
 from selsync_jax.tune.choices import OWN
 from selsync_jax.tune.curves import Curves
-from selsync_jax.tune.objective import NOWHERE
-from selsync_jax.tune.objective import Objective
+from selsync_jax.tune.objective import NOWHERE, Objective
 from selsync_jax.tune.search import Result
 from selsync_jax.tune.space import Space
 

@@ -29,13 +29,10 @@ import threading
 import time
 from typing import IO
 
-from selsync_jax.cluster import children
-from selsync_jax.cluster import signals
+from selsync_jax.cluster import children, signals
 from selsync_jax.cluster.link import TOKEN
-from selsync_jax.commands import flags
-from selsync_jax.commands import meet
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
+from selsync_jax.commands import flags, meet
+from selsync_jax.config import ConfigError, RunError
 
 Environment = dict[str, str]
 PATIENCE = 5.0  # Seconds before SIGTERM to the others, and before SIGKILL.

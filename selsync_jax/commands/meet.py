@@ -16,8 +16,7 @@ import threading
 from typing import Any
 
 from selsync_jax.commands import flags
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
+from selsync_jax.config import ConfigError, RunError
 
 
 def add_flags(line: flags.CommandLine, about: str) -> None:
@@ -75,8 +74,10 @@ def main(arguments: Sequence[str]) -> None:
     raise ConfigError(
       f'--host={options.host or ""}: must be a name or an IPv4 address'
     )
-  from selsync_jax.islands import flight  # Imports Arrow.
-  from selsync_jax.islands import meeting
+  from selsync_jax.islands import (
+    flight,  # Imports Arrow.
+    meeting,
+  )
 
   def say(text):
     print(text, flush=True)

@@ -8,8 +8,7 @@ one. A config file that is loaded again gets its neighbors as they are by then.
 from collections.abc import Generator, Sequence
 import contextlib
 import importlib
-from importlib import abc
-from importlib import machinery
+from importlib import abc, machinery
 import pathlib
 import sys
 from typing import Any

@@ -19,8 +19,7 @@ import pathlib
 import shutil
 from typing import Any, TYPE_CHECKING
 
-from selsync_jax.commands import config_file
-from selsync_jax.commands import flags
+from selsync_jax.commands import config_file, flags
 from selsync_jax.config import ConfigError
 
 if TYPE_CHECKING:
@@ -251,8 +250,7 @@ def _print_costs(configs, measured, links, within, lssr, steps):
   """
   from selsync_jax import methods
   from selsync_jax.report import facts
-  from selsync_jax.sync.traffic import Collective
-  from selsync_jax.sync.traffic import nbytes
+  from selsync_jax.sync.traffic import Collective, nbytes
   from selsync_jax.training import step_cost
 
   context = methods.Context(measured.steps_per_epoch, configs['selsync'].seed)

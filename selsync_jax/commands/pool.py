@@ -17,8 +17,7 @@ from selsync_jax.cluster import signals
 from selsync_jax.cluster.forks import Forks
 from selsync_jax.config import RunError
 from selsync_jax.data import opening
-from selsync_jax.runs import files
-from selsync_jax.runs import workdir
+from selsync_jax.runs import files, workdir
 from selsync_jax.runs.history import Trial
 from selsync_jax.training import progress
 

@@ -10,9 +10,7 @@ named, with the first such step, and the exit code is 1.
 from collections.abc import Sequence
 import pathlib
 
-from selsync_jax.commands import config_file
-from selsync_jax.commands import export
-from selsync_jax.commands import flags
+from selsync_jax.commands import config_file, export, flags
 from selsync_jax.fields import completed
 
 

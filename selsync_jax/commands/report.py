@@ -28,8 +28,7 @@ def main(arguments: Sequence[str]) -> None:
     except UnicodeEncodeError as error:
       rule = 'its name must be UTF-8, for the figures; rename it'
       raise ConfigError(f'{workdir}: {rule}') from error
-  from selsync_jax.islands import journal
-  from selsync_jax.islands import plot
+  from selsync_jax.islands import journal, plot
   from selsync_jax.report import run_page  # Imports matplotlib.
 
   try:

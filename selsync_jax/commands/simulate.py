@@ -9,9 +9,7 @@ are those of `train`, and asynchronous ones.
 
 from collections.abc import Sequence
 
-from selsync_jax.commands import config_file
-from selsync_jax.commands import silence_orbax
-from selsync_jax.commands import train
+from selsync_jax.commands import config_file, silence_orbax, train
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -32,8 +32,10 @@ def main(arguments: Sequence[str]) -> None:
   given = options.positional or ([own] if own else [])
   if len(given) != 1:
     raise ConfigError(f'needs one INVITATION, got {len(given)}')
-  from selsync_jax.islands import invitation  # Imports Arrow.
-  from selsync_jax.islands import status
+  from selsync_jax.islands import (
+    invitation,  # Imports Arrow.
+    status,
+  )
 
   invited = invitation.Invitation.parse(given[0])
   found = status.ask(invited, options.timeout)

@@ -12,13 +12,9 @@ import signal
 import sys
 from typing import Any, TYPE_CHECKING
 
-from selsync_jax.cluster import channel
-from selsync_jax.cluster import signals
-from selsync_jax.commands import config_file
-from selsync_jax.commands import flags
-from selsync_jax.commands import silence_orbax
-from selsync_jax.config import ConfigError
-from selsync_jax.config import flat
+from selsync_jax.cluster import channel, signals
+from selsync_jax.commands import config_file, flags, silence_orbax
+from selsync_jax.config import ConfigError, flat
 
 if TYPE_CHECKING:
   from selsync_jax.islands.participants import IslandParticipants
@@ -298,8 +294,10 @@ def _join_islands(
 ) -> 'IslandParticipants':
   """Joins the other islands, until the stack ends it."""
   from selsync_jax.devices.slices import Slices
-  from selsync_jax.islands import led  # Imports Arrow.
-  from selsync_jax.islands import rounds
+  from selsync_jax.islands import (
+    led,  # Imports Arrow.
+    rounds,
+  )
   from selsync_jax.islands.invitation import Invitation
   from selsync_jax.islands.mapper import IslandMapper
   from selsync_jax.islands.participants import IslandParticipants

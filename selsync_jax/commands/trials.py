@@ -16,8 +16,7 @@ import ml_collections
 from selsync_jax.commands import config_file
 from selsync_jax.config import ConfigError
 from selsync_jax.fields import completed
-from selsync_jax.runs import files
-from selsync_jax.runs import records
+from selsync_jax.runs import files, records
 from selsync_jax.runs.history import Trial
 
 if TYPE_CHECKING:

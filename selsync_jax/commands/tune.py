@@ -17,22 +17,16 @@ import pathlib
 import shlex
 from typing import Any, NamedTuple, TYPE_CHECKING
 
-from selsync_jax.commands import compare
-from selsync_jax.commands import config_file
-from selsync_jax.commands import flags
+from selsync_jax.commands import compare, config_file, flags
 from selsync_jax.commands.candidates import Candidates
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
+from selsync_jax.config import ConfigError, RunError
 
 if TYPE_CHECKING:
   from selsync_jax.commands.goals import SearchGoal
   from selsync_jax.commands.pool import Processes
   from selsync_jax.runs.history import Trial
-  from selsync_jax.tune.search import Asked
-  from selsync_jax.tune.search import Result
-  from selsync_jax.tune.search import Search
-  from selsync_jax.tune.space import Load
-  from selsync_jax.tune.space import Space
+  from selsync_jax.tune.search import Asked, Result, Search
+  from selsync_jax.tune.space import Load, Space
 
 BSP = 'bsp'
 GRADIENTS = 'sync.averager=mean+sync.reducer=all_reduce+sync.period=1000000'
@@ -91,8 +85,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _spaces(options: argparse.Namespace) -> dict[str, 'Space']:
   """Returns the space of each search, by the search's name."""
-  from selsync_jax.tune import choices
-  from selsync_jax.tune import space  # Imports JAX.
+  from selsync_jax.tune import (
+    choices,
+    space,  # Imports JAX.
+  )
 
   given = choices.read(options.space) if options.space else {}
   methods = options.methods or [m for m in given if m not in (choices.ALL, BSP)]
@@ -148,8 +144,10 @@ def main(
   `run` trains a trial; by default it is `run` of `pool.Processes`.
   """
   options = parse(arguments)
-  from selsync_jax.commands import goals
-  from selsync_jax.commands import pool  # Imports NumPy, and rich.
+  from selsync_jax.commands import (
+    goals,
+    pool,  # Imports NumPy, and rich.
+  )
   from selsync_jax.runs import workdir
 
   processes = pool.create_processes(options.jobs)

@@ -9,13 +9,9 @@ import zlib
 import numpy as np
 
 from selsync_jax.data import protocol
-from selsync_jax.data.assignment import evaluation_schedule
-from selsync_jax.data.assignment import Schedule
+from selsync_jax.data.assignment import evaluation_schedule, Schedule
 from selsync_jax.data.draws import bits
-from selsync_jax.data.protocol import Batch
-from selsync_jax.data.protocol import Examples
-from selsync_jax.data.protocol import KeyedTransform
-from selsync_jax.data.protocol import Transform
+from selsync_jax.data.protocol import Batch, Examples, KeyedTransform, Transform
 
 Block = Mapping[str, np.ndarray]
 """The contents of some workers' batches: arrays [steps, workers, slots].

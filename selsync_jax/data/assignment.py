@@ -13,8 +13,7 @@ import numpy as np
 
 from selsync_jax.data.index_shuffle import IndexShuffle
 from selsync_jax.data.injection import Injection
-from selsync_jax.data.order import ChunkProgress
-from selsync_jax.data.order import Order
+from selsync_jax.data.order import ChunkProgress, Order
 from selsync_jax.data.partitions import Partition
 
 # Many steps at a time are faster than one by one. A block has at most so many

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from selsync_jax.config import ConfigError
-from selsync_jax.data import arrays
-from selsync_jax.data import protocol
+from selsync_jax.data import arrays, protocol
 
 _INT32 = np.iinfo(np.int32)
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from selsync_jax.data.leases import Leases
-from selsync_jax.data.leases import Reader
+from selsync_jax.data.leases import Leases, Reader
 from selsync_jax.data.pace import Pace
 from selsync_jax.data.protocol import Batch
 

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from selsync_jax.config import RunError
-from selsync_jax.data import arrays
-from selsync_jax.data import protocol
+from selsync_jax.data import arrays, protocol
 from selsync_jax.data.assignment import Schedule
 
 _BLOCK, _BLOCKS = 64, 8  # The steps of a block, and the blocks that are kept.

@@ -8,10 +8,7 @@ from typing import Any, NamedTuple
 from jaxtyping import Integer
 import numpy as np
 
-from selsync_jax.data import arrays
-from selsync_jax.data import checks
-from selsync_jax.data import grain_pipeline
-from selsync_jax.data import protocol
+from selsync_jax.data import arrays, checks, grain_pipeline, protocol
 from selsync_jax.data.order import ShuffledChunk
 from selsync_jax.data.sources import DATASETS
 

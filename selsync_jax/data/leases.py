@@ -14,8 +14,7 @@ batch counts once.
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from selsync_jax.data.protocol import Batch
-from selsync_jax.data.protocol import Data
+from selsync_jax.data.protocol import Batch, Data
 
 TERM = 100
 """The steps of a lease. To read another column, a pipeline must be opened."""

@@ -12,14 +12,9 @@ from selsync_jax.data.arrays import ArrayDataset
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.injection import make_injection
 from selsync_jax.data.own import open_own
-from selsync_jax.data.partitions import divided
-from selsync_jax.data.partitions import PARTITIONS
-from selsync_jax.data.protocol import Data
-from selsync_jax.data.protocol import Dataset
-from selsync_jax.data.sources import BY_NUMPY
-from selsync_jax.data.sources import BY_TFDS
-from selsync_jax.data.sources import DATASETS
-from selsync_jax.data.sources import LATE_IMPORTS
+from selsync_jax.data.partitions import divided, PARTITIONS
+from selsync_jax.data.protocol import Data, Dataset
+from selsync_jax.data.sources import BY_NUMPY, BY_TFDS, DATASETS, LATE_IMPORTS
 
 # The modules whose `read` is a `Read`. TensorFlow takes seconds to import.
 BACKENDS = {

@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 
 from selsync_jax.config import ConfigError
-from selsync_jax.data import arrays
-from selsync_jax.data import checks
-from selsync_jax.data import protocol
+from selsync_jax.data import arrays, checks, protocol
 from selsync_jax.data.order import ShuffledChunk
 from selsync_jax.data.sources import DATASETS
 

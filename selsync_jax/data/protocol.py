@@ -9,8 +9,7 @@ from typing import Any
 from jaxtyping import Int64, Integer
 import numpy as np
 
-from selsync_jax.config import config_errors
-from selsync_jax.config import RunError
+from selsync_jax.config import config_errors, RunError
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.ids import Check
 from selsync_jax.data.order import Order

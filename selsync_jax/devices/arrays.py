@@ -11,10 +11,7 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 import jax.numpy as jnp
-from jax.sharding import Mesh
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec
-from jax.sharding import Sharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 import numpy as np
 
 from selsync_jax.sync.consensus import AXIS

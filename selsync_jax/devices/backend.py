@@ -18,8 +18,7 @@ from selsync_jax import user_errors
 from selsync_jax.cluster import processes
 from selsync_jax.cluster.processes import Cluster
 from selsync_jax.config import ConfigError
-from selsync_jax.devices import layout
-from selsync_jax.devices import mappers
+from selsync_jax.devices import layout, mappers
 
 # What JAX, orbax and a small run need: (limit, its flag, the least, its unit).
 _LIMITS = (

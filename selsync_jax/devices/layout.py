@@ -10,17 +10,18 @@ import warnings
 import jax
 from jax.custom_batching import custom_vmap
 import jax.numpy as jnp
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 from jax.tree_util import keystr
 import numpy as np
 
 from selsync_jax.config import ConfigError
-from selsync_jax.devices.mapper import abstract
-from selsync_jax.devices.mapper import Donated
-from selsync_jax.devices.mapper import Function
-from selsync_jax.devices.mapper import Mapper
-from selsync_jax.devices.mapper import split
+from selsync_jax.devices.mapper import (
+  abstract,
+  Donated,
+  Function,
+  Mapper,
+  split,
+)
 from selsync_jax.devices.slices import Slices
 from selsync_jax.sync import worker_mesh
 from selsync_jax.sync.consensus import AXIS

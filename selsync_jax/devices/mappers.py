@@ -10,18 +10,18 @@ import dataclasses
 from typing import ClassVar
 
 import jax
-from jax.sharding import Mesh
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec
-from jax.sharding import Sharding
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import (
+  Mesh,
+  NamedSharding,
+  PartitionSpec,
+  Sharding,
+  SingleDeviceSharding,
+)
 
 from selsync_jax.config import ConfigError
 from selsync_jax.devices.in_turn import in_turn
 from selsync_jax.devices.layout import Layout
-from selsync_jax.devices.mapper import Donated
-from selsync_jax.devices.mapper import Function
-from selsync_jax.devices.mapper import Mapper
+from selsync_jax.devices.mapper import Donated, Function, Mapper
 from selsync_jax.sync.consensus import AXIS
 
 

@@ -14,12 +14,8 @@ import jax
 import numpy as np
 
 from selsync_jax.data.pace import Watch
-from selsync_jax.islands.peers import Late
-from selsync_jax.islands.peers import Peers
-from selsync_jax.islands.peers import Regrouped
-from selsync_jax.islands.program import cut
-from selsync_jax.islands.program import Form
-from selsync_jax.islands.program import PLAIN
+from selsync_jax.islands.peers import Late, Peers, Regrouped
+from selsync_jax.islands.program import cut, Form, PLAIN
 from selsync_jax.sync.averagers import Delay
 
 

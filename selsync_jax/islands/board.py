@@ -6,8 +6,7 @@ import threading
 import numpy as np
 
 from selsync_jax.config import RunError
-from selsync_jax.islands.peers import Peers
-from selsync_jax.islands.peers import View
+from selsync_jax.islands.peers import Peers, View
 
 
 class Board:

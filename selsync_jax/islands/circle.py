@@ -12,20 +12,11 @@ import time
 from typing import Any
 
 from selsync_jax.cluster.agreement import Tally
-from selsync_jax.cluster.channel import FAILED
-from selsync_jax.cluster.channel import GONE
-from selsync_jax.cluster.channel import LEFT
-from selsync_jax.islands.control import BEAT
-from selsync_jax.islands.control import decode
-from selsync_jax.islands.control import Head
-from selsync_jax.islands.control import Member
+from selsync_jax.cluster.channel import FAILED, GONE, LEFT
+from selsync_jax.islands.control import BEAT, decode, Head, Member
 from selsync_jax.islands.journal import Journal
 from selsync_jax.islands.seat import Seat
-from selsync_jax.islands.standing import FREE
-from selsync_jax.islands.standing import missed
-from selsync_jax.islands.standing import newest
-from selsync_jax.islands.standing import seated
-from selsync_jax.islands.standing import Standing
+from selsync_jax.islands.standing import FREE, missed, newest, seated, Standing
 
 TRIES = 20
 """Attempts, a beat apart, until the end of an island has been noticed."""

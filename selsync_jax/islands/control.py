@@ -18,17 +18,11 @@ from typing import Any
 
 from selsync_jax.cluster.agreement import Agreement
 from selsync_jax.cluster.channel import LEFT
-from selsync_jax.config import LostError
-from selsync_jax.config import RunError
-from selsync_jax.config import Stopped
-from selsync_jax.islands.flight import call_options
-from selsync_jax.islands.flight import ERRORS
-from selsync_jax.islands.flight import flight
+from selsync_jax.config import LostError, RunError, Stopped
+from selsync_jax.islands.flight import call_options, ERRORS, flight
 from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.peers import Regrouped
-from selsync_jax.islands.standing import Key
-from selsync_jax.islands.standing import Shared
-from selsync_jax.islands.standing import Standing
+from selsync_jax.islands.standing import Key, Shared, Standing
 
 BEAT = 0.25
 """Seconds from one sign of life to the next."""

@@ -24,8 +24,7 @@ os.environ.setdefault('GRPC_VERBOSITY', 'NONE')
 
 try:
   from cryptography import x509
-  from cryptography.hazmat.primitives import hashes
-  from cryptography.hazmat.primitives import serialization
+  from cryptography.hazmat.primitives import hashes, serialization
   from cryptography.hazmat.primitives.asymmetric import ec
   import pyarrow as arrow
   from pyarrow import flight

@@ -8,10 +8,7 @@ from selsync_jax.islands.circle import Circle
 from selsync_jax.islands.control import Member
 from selsync_jax.islands.journal import Journal
 from selsync_jax.islands.seat import Seat
-from selsync_jax.islands.standing import FREE
-from selsync_jax.islands.standing import newest
-from selsync_jax.islands.standing import seated
-from selsync_jax.islands.standing import Standing
+from selsync_jax.islands.standing import FREE, newest, seated, Standing
 from selsync_jax.islands.status import status
 
 

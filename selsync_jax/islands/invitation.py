@@ -9,9 +9,7 @@ import ssl
 import time
 
 from selsync_jax.config import RunError
-from selsync_jax.islands.flight import client
-from selsync_jax.islands.flight import ERRORS
-from selsync_jax.islands.flight import flight
+from selsync_jax.islands.flight import client, ERRORS, flight
 
 
 @dataclasses.dataclass(frozen=True)

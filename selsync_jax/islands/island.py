@@ -8,8 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 import numpy as np
 import optax
 
@@ -17,8 +16,7 @@ from selsync_jax.array_names import by_name
 from selsync_jax.config import RunError
 from selsync_jax.data.pace import Watch
 from selsync_jax.devices.arrays import everywhere
-from selsync_jax.islands.behind import Behind
-from selsync_jax.islands.behind import steps_of_travel
+from selsync_jax.islands.behind import Behind, steps_of_travel
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.program import cut
 from selsync_jax.sync.budget import with_travel

@@ -19,15 +19,10 @@ import numpy as np
 
 from selsync_jax.cluster import processes
 from selsync_jax.cluster.agreement import Agreement
-from selsync_jax.config import LostError
-from selsync_jax.config import RunError
-from selsync_jax.config import Stopped
+from selsync_jax.config import LostError, RunError, Stopped
 from selsync_jax.islands import meeting
-from selsync_jax.islands.invitation import Invitation
-from selsync_jax.islands.invitation import reach
-from selsync_jax.islands.peers import Peers
-from selsync_jax.islands.peers import Regrouped
-from selsync_jax.islands.peers import View
+from selsync_jax.islands.invitation import Invitation, reach
+from selsync_jax.islands.peers import Peers, Regrouped, View
 from selsync_jax.islands.relay import Relay
 
 _LONGEST = 64

@@ -9,14 +9,10 @@ import numpy as np
 
 from selsync_jax.config import ConfigError
 from selsync_jax.devices import arrays
-from selsync_jax.devices.mapper import Donated
-from selsync_jax.devices.mapper import Function
-from selsync_jax.devices.mapper import Mapper
-from selsync_jax.devices.slices import ONE
-from selsync_jax.devices.slices import Slices
+from selsync_jax.devices.mapper import Donated, Function, Mapper
+from selsync_jax.devices.slices import ONE, Slices
 from selsync_jax.islands.peers import Peers
-from selsync_jax.islands.program import cut
-from selsync_jax.islands.program import Form
+from selsync_jax.islands.program import cut, Form
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,27 +17,26 @@ import time
 from typing import Any
 
 from selsync_jax.islands.circle import Circle
-from selsync_jax.islands.control import BEAT
-from selsync_jax.islands.control import Control
-from selsync_jax.islands.control import decode
-from selsync_jax.islands.control import FinishedError
-from selsync_jax.islands.control import Member
-from selsync_jax.islands.flight import call_options
-from selsync_jax.islands.flight import create_credentials
-from selsync_jax.islands.flight import Credentials
-from selsync_jax.islands.flight import flight
-from selsync_jax.islands.flight import Server
-from selsync_jax.islands.gathering import Gathering
-from selsync_jax.islands.gathering import LateError
-from selsync_jax.islands.invitation import fingerprint
-from selsync_jax.islands.invitation import Invitation
-from selsync_jax.islands.invitation import reach
+from selsync_jax.islands.control import (
+  BEAT,
+  Control,
+  decode,
+  FinishedError,
+  Member,
+)
+from selsync_jax.islands.flight import (
+  call_options,
+  create_credentials,
+  Credentials,
+  flight,
+  Server,
+)
+from selsync_jax.islands.gathering import Gathering, LateError
+from selsync_jax.islands.invitation import fingerprint, Invitation, reach
 from selsync_jax.islands.journal import Journal
-from selsync_jax.islands.messages import FlightPeers
-from selsync_jax.islands.messages import Members
+from selsync_jax.islands.messages import FlightPeers, Members
 from selsync_jax.islands.meter import Meter
-from selsync_jax.islands.outbox import Outbox
-from selsync_jax.islands.outbox import PATIENCE
+from selsync_jax.islands.outbox import Outbox, PATIENCE
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.relay import Relay
 from selsync_jax.islands.seat import Seat

@@ -18,22 +18,12 @@ from typing import Any
 import numpy as np
 
 from selsync_jax.cluster.agreement import Agreement
-from selsync_jax.config import RunError
-from selsync_jax.config import Stopped
-from selsync_jax.islands.control import Control
-from selsync_jax.islands.control import Head
-from selsync_jax.islands.flight import Connections
-from selsync_jax.islands.flight import Credentials
-from selsync_jax.islands.flight import ERRORS
-from selsync_jax.islands.flight import flight
+from selsync_jax.config import RunError, Stopped
+from selsync_jax.islands.control import Control, Head
+from selsync_jax.islands.flight import Connections, Credentials, ERRORS, flight
 from selsync_jax.islands.meter import Meter
-from selsync_jax.islands.outbox import Key
-from selsync_jax.islands.outbox import Outbox
-from selsync_jax.islands.outbox import PATIENCE
-from selsync_jax.islands.outbox import PIECE
-from selsync_jax.islands.peers import Peers
-from selsync_jax.islands.peers import Regrouped
-from selsync_jax.islands.peers import View
+from selsync_jax.islands.outbox import Key, Outbox, PATIENCE, PIECE
+from selsync_jax.islands.peers import Peers, Regrouped, View
 from selsync_jax.islands.relay import call_over
 
 Relays = tuple[str, ...]

@@ -7,8 +7,7 @@ from selsync_jax.config import ConfigError
 
 try:
   import prometheus_client
-  from prometheus_client import core
-  from prometheus_client import registry
+  from prometheus_client import core, registry
 except ModuleNotFoundError as error:
   raise ConfigError(
     f"--metrics: {error}; pip install 'selsync-jax[islands]'"

@@ -8,10 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from selsync_jax.islands.flight import arrow
-from selsync_jax.islands.flight import Credentials
-from selsync_jax.islands.flight import flight
-from selsync_jax.islands.flight import Server
+from selsync_jax.islands.flight import arrow, Credentials, flight, Server
 from selsync_jax.islands.meter import Meter
 
 PIECE = 1 << 22

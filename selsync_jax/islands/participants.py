@@ -12,22 +12,18 @@ from selsync_jax.config import ConfigError
 from selsync_jax.data.course import Course
 from selsync_jax.data.leases import Reader
 from selsync_jax.data.pace import Watch
-from selsync_jax.data.protocol import Batch
-from selsync_jax.data.protocol import Data
+from selsync_jax.data.protocol import Batch, Data
 from selsync_jax.devices.mapper import Function
 from selsync_jax.islands import resuming
-from selsync_jax.islands.behind import Behind
-from selsync_jax.islands.behind import steps_of_travel
+from selsync_jax.islands.behind import Behind, steps_of_travel
 from selsync_jax.islands.mapper import IslandMapper
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.resuming import Takers
 from selsync_jax.islands.rounds import Rounds
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs.checkpoints import Choice
-from selsync_jax.sync.budget import asks_travel
-from selsync_jax.sync.budget import with_travel
-from selsync_jax.training.participants import Participants
-from selsync_jax.training.participants import refuse_odd
+from selsync_jax.sync.budget import asks_travel, with_travel
+from selsync_jax.training.participants import Participants, refuse_odd
 from selsync_jax.training.settings import Settings
 from selsync_jax.training.setup import Setup
 

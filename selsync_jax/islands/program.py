@@ -25,10 +25,8 @@ import numpy as np
 
 from selsync_jax import traced
 from selsync_jax.devices import arrays
-from selsync_jax.devices.slices import ONE
-from selsync_jax.devices.slices import Slices
-from selsync_jax.islands.peers import COLLECTIVES
-from selsync_jax.islands.peers import Peers
+from selsync_jax.devices.slices import ONE, Slices
+from selsync_jax.islands.peers import COLLECTIVES, Peers
 from selsync_jax.sync.averagers import TRAVEL
 from selsync_jax.sync.consensus import AXIS
 

@@ -11,11 +11,13 @@ import contextlib
 import json
 from typing import Any
 
-from selsync_jax.islands.flight import Connections
-from selsync_jax.islands.flight import Credentials
-from selsync_jax.islands.flight import ERRORS
-from selsync_jax.islands.flight import flight
-from selsync_jax.islands.flight import Server
+from selsync_jax.islands.flight import (
+  Connections,
+  Credentials,
+  ERRORS,
+  flight,
+  Server,
+)
 
 MOST = 256
 """Connections that a relay keeps."""

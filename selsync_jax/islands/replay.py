@@ -18,30 +18,24 @@ from typing import Any
 import jax
 import numpy as np
 
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
+from selsync_jax.config import ConfigError, RunError
 from selsync_jax.data.course import Course
 from selsync_jax.data.leases import Reader
 from selsync_jax.devices import mappers
 from selsync_jax.devices.mapper import Mapper
 from selsync_jax.devices.slices import Slices
-from selsync_jax.fields import completed
-from selsync_jax.fields import may_change
+from selsync_jax.fields import completed, may_change
 from selsync_jax.islands import rounds
 from selsync_jax.islands.board import Board
 from selsync_jax.islands.mapper import IslandMapper
 from selsync_jax.islands.peers import Late
 from selsync_jax.islands.program import cut
-from selsync_jax.islands.rounds import Beginning
-from selsync_jax.islands.rounds import Round
+from selsync_jax.islands.rounds import Beginning, Round
 from selsync_jax.islands.standing import FREE
-from selsync_jax.runs import files
-from selsync_jax.runs import fingerprint
-from selsync_jax.runs import records
+from selsync_jax.runs import files, fingerprint, records
 from selsync_jax.sync.budget import with_travel
 from selsync_jax.training import settings
-from selsync_jax.training.setup import create_setup
-from selsync_jax.training.setup import Setup
+from selsync_jax.training.setup import create_setup, Setup
 
 
 def replay(folder: pathlib.Path) -> dict[str, int]:

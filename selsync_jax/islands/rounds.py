@@ -33,9 +33,7 @@ import numpy as np
 from selsync_jax.cluster import processes
 from selsync_jax.config import RunError
 from selsync_jax.devices import arrays
-from selsync_jax.runs import array_files
-from selsync_jax.runs import files
-from selsync_jax.runs import records
+from selsync_jax.runs import array_files, files, records
 
 ROUNDS = 'rounds.jsonl'
 

@@ -8,9 +8,7 @@ import threading
 import time
 from typing import Any
 
-from selsync_jax.islands.control import encode
-from selsync_jax.islands.control import Head
-from selsync_jax.islands.control import Member
+from selsync_jax.islands.control import encode, Head, Member
 from selsync_jax.islands.flight import ERRORS
 from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.standing import Standing

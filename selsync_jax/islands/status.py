@@ -5,10 +5,8 @@ import json
 import time
 from typing import Any
 
-from selsync_jax.islands.flight import call_options
-from selsync_jax.islands.flight import flight
-from selsync_jax.islands.invitation import Invitation
-from selsync_jax.islands.invitation import reach
+from selsync_jax.islands.flight import call_options, flight
+from selsync_jax.islands.invitation import Invitation, reach
 from selsync_jax.islands.journal import Totals
 from selsync_jax.islands.seat import Seat
 

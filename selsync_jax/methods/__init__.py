@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from selsync_jax import config
 from selsync_jax.methods import adaptive
-from selsync_jax.methods.parts import bind_changes
-from selsync_jax.methods.parts import compose
+from selsync_jax.methods.parts import bind_changes, compose
 from selsync_jax.methods.parts import Context as Context
 from selsync_jax.methods.parts import PARTS as PARTS
 from selsync_jax.methods.table import ROWS

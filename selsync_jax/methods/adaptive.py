@@ -6,15 +6,9 @@ and the number of workers. Without a delta, a budget finds a suitable one.
 
 from typing import Any, Literal
 
-from selsync_jax.config import Count
-from selsync_jax.config import Fraction
-from selsync_jax.config import Positive
-from selsync_jax.config import Share
-from selsync_jax.config import Threshold
+from selsync_jax.config import Count, Fraction, Positive, Share, Threshold
 from selsync_jax.methods.parts import Context
-from selsync_jax.sync import averagers
-from selsync_jax.sync import reducers
-from selsync_jax.sync import triggers
+from selsync_jax.sync import averagers, reducers, triggers
 from selsync_jax.sync.budget import budgeted
 from selsync_jax.sync.change import SMOOTHING
 from selsync_jax.sync.selsync import selsync as change_reaches

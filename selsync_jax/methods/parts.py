@@ -13,36 +13,31 @@ from typing import Any, NamedTuple
 
 import optax
 
-from selsync_jax import config
-from selsync_jax import optimizers
-from selsync_jax.config import Bound
-from selsync_jax.config import config_errors
-from selsync_jax.config import ConfigError
-from selsync_jax.config import Constructor
-from selsync_jax.sync import averagers
-from selsync_jax.sync import delay
-from selsync_jax.sync import drift
-from selsync_jax.sync import exchange
-from selsync_jax.sync import fragments
-from selsync_jax.sync import optimizer_state
-from selsync_jax.sync import reducers
-from selsync_jax.sync import sparse
-from selsync_jax.sync import sparse_wire
-from selsync_jax.sync import triggers
-from selsync_jax.sync import wires
+from selsync_jax import config, optimizers
+from selsync_jax.config import Bound, config_errors, ConfigError, Constructor
+from selsync_jax.sync import (
+  averagers,
+  delay,
+  drift,
+  exchange,
+  fragments,
+  optimizer_state,
+  reducers,
+  sparse,
+  sparse_wire,
+  triggers,
+  wires,
+)
 from selsync_jax.sync.alternation import interleave
 from selsync_jax.sync.budget import budgeted
 from selsync_jax.sync.fda import fda
 from selsync_jax.sync.lazy import lazy
-from selsync_jax.sync.part import hand
-from selsync_jax.sync.part import inside
-from selsync_jax.sync.part import rebuild
+from selsync_jax.sync.part import hand, inside, rebuild
 from selsync_jax.sync.power_sgd import power_sgd
 from selsync_jax.sync.robust import robust_mean
 from selsync_jax.sync.selsync import selsync
 from selsync_jax.sync.strategy import Strategy
-from selsync_jax.sync.transformation import Reducer
-from selsync_jax.sync.transformation import Trigger
+from selsync_jax.sync.transformation import Reducer, Trigger
 
 PARTS: dict[str, dict[str, Constructor]] = {
   'trigger': {

@@ -5,11 +5,8 @@ import functools
 import inspect
 from typing import Any
 
-from selsync_jax.config import Constructor
-from selsync_jax.config import made
-from selsync_jax.methods.parts import bind_value
-from selsync_jax.methods.parts import Context
-from selsync_jax.methods.parts import KINDS
+from selsync_jax.config import Constructor, made
+from selsync_jax.methods.parts import bind_value, Context, KINDS
 from selsync_jax.sync.averagers import outer
 from selsync_jax.sync.fragments import fragments
 from selsync_jax.sync.strategy import Strategy

@@ -6,17 +6,10 @@ these parts. A method in which more is computed is a function, as in `adaptive`.
 
 import functools
 
-from selsync_jax.config import NonNegative
-from selsync_jax.config import Positive
+from selsync_jax.config import NonNegative, Positive
 from selsync_jax.methods.row import Method
-from selsync_jax.sync import drift
-from selsync_jax.sync import exchange
-from selsync_jax.sync import reducers
-from selsync_jax.sync import sparse
-from selsync_jax.sync import triggers
-from selsync_jax.sync.averagers import mean
-from selsync_jax.sync.averagers import outer
-from selsync_jax.sync.averagers import subset_mean
+from selsync_jax.sync import drift, exchange, reducers, sparse, triggers
+from selsync_jax.sync.averagers import mean, outer, subset_mean
 from selsync_jax.sync.fda import fda
 from selsync_jax.sync.fragments import fragments
 from selsync_jax.sync.lazy import lazy
@@ -24,8 +17,7 @@ from selsync_jax.sync.power_sgd import power_sgd
 from selsync_jax.sync.robust import robust_mean
 from selsync_jax.sync.sparse_wire import sparse as sparse_wire
 from selsync_jax.sync.transformation import Trigger
-from selsync_jax.sync.triggers import every
-from selsync_jax.sync.triggers import Period
+from selsync_jax.sync.triggers import every, Period
 
 NESTEROV = dict(name='sgd', learning_rate=0.7, momentum=0.9, nesterov=True)
 """The outer optimizer of DiLoCo's paper."""

@@ -13,20 +13,17 @@ from typing import Any
 
 import flax.linen as nn
 
-from selsync_jax.config import bind
-from selsync_jax.config import Bound
-from selsync_jax.config import config_errors
-from selsync_jax.config import lookup
-from selsync_jax.config import Registry
+from selsync_jax.config import bind, Bound, config_errors, lookup, Registry
 from selsync_jax.models.bridge import as_linen
-from selsync_jax.models.convolution import AlexNet
-from selsync_jax.models.convolution import ConvNet
-from selsync_jax.models.convolution import Linear
-from selsync_jax.models.convolution import ResNet
-from selsync_jax.models.convolution import VGG11
+from selsync_jax.models.convolution import (
+  AlexNet,
+  ConvNet,
+  Linear,
+  ResNet,
+  VGG11,
+)
 from selsync_jax.models.nnx_decoder import NnxDecoder
-from selsync_jax.models.transformer import Decoder
-from selsync_jax.models.transformer import TransformerLM
+from selsync_jax.models.transformer import Decoder, TransformerLM
 
 MODELS = Registry(
   'model',

@@ -10,8 +10,7 @@ import functools
 import inspect
 from typing import Any
 
-from flax import nnx
-from flax import traverse_util
+from flax import nnx, traverse_util
 import flax.linen as nn
 
 

@@ -23,10 +23,8 @@ import numpy as np
 import optax
 
 from selsync_jax.array_names import by_name
-from selsync_jax.config import ConfigError
-from selsync_jax.config import Registry
-from selsync_jax.models import byte_text
-from selsync_jax.models import token_weights
+from selsync_jax.config import ConfigError, Registry
+from selsync_jax.models import byte_text, token_weights
 from selsync_jax.models.token_weights import Batch
 from selsync_jax.models.token_weights import token_mean as token_mean
 

@@ -12,19 +12,22 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from selsync_jax.config import ConfigError
-from selsync_jax.report import comparison_table
-from selsync_jax.report import facts
-from selsync_jax.report import image_files
-from selsync_jax.report import page
-from selsync_jax.report import pareto_plot
-from selsync_jax.report import plots
-from selsync_jax.report import run_page
-from selsync_jax.report.comparison_table import Baseline
-from selsync_jax.report.comparison_table import Entry
-from selsync_jax.report.comparison_table import metric_of
-from selsync_jax.report.comparison_table import Table
-from selsync_jax.runs import files
-from selsync_jax.runs import provenance
+from selsync_jax.report import (
+  comparison_table,
+  facts,
+  image_files,
+  page,
+  pareto_plot,
+  plots,
+  run_page,
+)
+from selsync_jax.report.comparison_table import (
+  Baseline,
+  Entry,
+  metric_of,
+  Table,
+)
+from selsync_jax.runs import files, provenance
 from selsync_jax.runs.history import Trial
 
 NAME = 'comparison'

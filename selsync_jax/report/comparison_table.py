@@ -17,16 +17,11 @@ import rich.box
 import rich.console
 import rich.table
 
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
+from selsync_jax.config import ConfigError, RunError
 from selsync_jax.report import facts
-from selsync_jax.report.facts import Cell
-from selsync_jax.report.facts import Difference
-from selsync_jax.report.facts import spread
-from selsync_jax.runs import files
-from selsync_jax.runs import history
-from selsync_jax.runs.history import Run
-from selsync_jax.runs.history import Trial
+from selsync_jax.report.facts import Cell, Difference, spread
+from selsync_jax.runs import files, history
+from selsync_jax.runs.history import Run, Trial
 
 
 class Entry(NamedTuple):

@@ -8,14 +8,12 @@ from typing import Any
 import matplotlib
 from matplotlib import ticker
 from matplotlib.axes import Axes
-from matplotlib.backends import backend_agg
-from matplotlib.backends import backend_pdf
+from matplotlib.backends import backend_agg, backend_pdf
 from matplotlib.figure import Figure
 import numpy as np
 
 from selsync_jax.report import figure
-from selsync_jax.report.figure import LIGHT
-from selsync_jax.report.figure import WIDE
+from selsync_jax.report.figure import LIGHT, WIDE
 from selsync_jax.runs import files
 
 FOLDER = 'plots'

@@ -14,11 +14,7 @@ import jinja2
 from markupsafe import Markup
 
 from selsync_jax.report import interactive
-from selsync_jax.report.figure import DARK
-from selsync_jax.report.figure import LIGHT
-from selsync_jax.report.figure import Line
-from selsync_jax.report.figure import Look
-from selsync_jax.report.figure import Plot
+from selsync_jax.report.figure import DARK, LIGHT, Line, Look, Plot
 from selsync_jax.runs import files
 
 _PLOTLY = resources.files('selsync_jax.report') / 'plotly'

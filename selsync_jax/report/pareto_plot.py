@@ -5,8 +5,7 @@ import math
 
 import numpy as np
 
-from selsync_jax.report import figure
-from selsync_jax.report import metric_plot
+from selsync_jax.report import figure, metric_plot
 from selsync_jax.report.comparison_table import Entry
 from selsync_jax.runs import history
 

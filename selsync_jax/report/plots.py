@@ -7,18 +7,11 @@ import pathlib
 import re
 from typing import Any
 
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
+from selsync_jax.config import ConfigError, RunError
 from selsync_jax.fields import completed
-from selsync_jax.report import changes_plot
-from selsync_jax.report import delta_plot
-from selsync_jax.report import metric_plot
-from selsync_jax.report import run_plots
+from selsync_jax.report import changes_plot, delta_plot, metric_plot, run_plots
 from selsync_jax.report.figure import Plot
-from selsync_jax.runs import files
-from selsync_jax.runs import history
-from selsync_jax.runs import ledger
-from selsync_jax.runs import records
+from selsync_jax.runs import files, history, ledger, records
 from selsync_jax.runs.history import Run
 
 # Sections of a config that do not change what is trained.

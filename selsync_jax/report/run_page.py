@@ -8,11 +8,7 @@ from markupsafe import Markup
 
 from selsync_jax.config import flat
 from selsync_jax.fields import FIELDS
-from selsync_jax.report import facts
-from selsync_jax.report import figure
-from selsync_jax.report import image_files
-from selsync_jax.report import page
-from selsync_jax.report import plots
+from selsync_jax.report import facts, figure, image_files, page, plots
 from selsync_jax.report.facts import Cell
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run

@@ -21,8 +21,7 @@ import safetensors
 import safetensors.numpy
 
 from selsync_jax import user_errors
-from selsync_jax.array_names import array_name
-from selsync_jax.array_names import by_name
+from selsync_jax.array_names import array_name, by_name
 from selsync_jax.config import RunError
 from selsync_jax.runs import files
 

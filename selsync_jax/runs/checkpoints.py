@@ -23,11 +23,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from selsync_jax import user_errors
-from selsync_jax.array_names import array_name
-from selsync_jax.array_names import by_name
+from selsync_jax.array_names import array_name, by_name
 from selsync_jax.cluster import processes
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
+from selsync_jax.config import ConfigError, RunError
 from selsync_jax.devices import arrays
 from selsync_jax.runs import files
 from selsync_jax.runs.ledger import Totals

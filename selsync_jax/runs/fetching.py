@@ -11,8 +11,7 @@ import jax
 import numpy as np
 
 from selsync_jax.devices import arrays
-from selsync_jax.runs.ledger import Ledger
-from selsync_jax.runs.ledger import Totals
+from selsync_jax.runs.ledger import Ledger, Totals
 from selsync_jax.runs.records import Row
 
 Scores = dict[str, float]

@@ -15,8 +15,7 @@ import zipfile
 
 import msgspec
 
-from selsync_jax.config import flat
-from selsync_jax.config import RunError
+from selsync_jax.config import flat, RunError
 
 File = pathlib.Path | zipfile.Path
 

@@ -14,16 +14,11 @@ from jaxtyping import Float, Int, Shaped
 import ml_collections
 import numpy as np
 
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
+from selsync_jax.config import ConfigError, RunError
 from selsync_jax.methods.parts import BARE
 from selsync_jax.models import tasks
 from selsync_jax.models.tasks import Goal
-from selsync_jax.runs import files
-from selsync_jax.runs import fingerprint
-from selsync_jax.runs import per_worker
-from selsync_jax.runs import provenance
-from selsync_jax.runs import records
+from selsync_jax.runs import files, fingerprint, per_worker, provenance, records
 
 
 def composition(sync: Mapping[str, Any]) -> str:

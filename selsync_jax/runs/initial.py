@@ -13,12 +13,8 @@ import numpy as np
 
 from selsync_jax.array_names import by_name
 from selsync_jax.config import ConfigError
-from selsync_jax.runs import array_files
-from selsync_jax.runs import checkpoints
-from selsync_jax.runs import records
-from selsync_jax.runs import weights
-from selsync_jax.runs.source import some
-from selsync_jax.runs.source import Source
+from selsync_jax.runs import array_files, checkpoints, records, weights
+from selsync_jax.runs.source import some, Source
 
 
 class Given(NamedTuple):

@@ -14,15 +14,9 @@ import numpy as np
 from selsync_jax.config import ConfigError
 from selsync_jax.devices import arrays
 from selsync_jax.models import tasks
-from selsync_jax.runs import files
-from selsync_jax.runs import history
-from selsync_jax.runs import ledger
-from selsync_jax.runs import records
-from selsync_jax.runs import writers
-from selsync_jax.runs.fetching import Fetcher
-from selsync_jax.runs.fetching import Scores
-from selsync_jax.runs.ledger import Ledger
-from selsync_jax.runs.ledger import Totals
+from selsync_jax.runs import files, history, ledger, records, writers
+from selsync_jax.runs.fetching import Fetcher, Scores
+from selsync_jax.runs.ledger import Ledger, Totals
 from selsync_jax.runs.records import Row
 from selsync_jax.runs.store import Store
 from selsync_jax.sync.strategy import Strategy

@@ -20,8 +20,7 @@ from typing import Any, BinaryIO, NamedTuple, NotRequired, TypedDict
 import zlib
 
 from selsync_jax import renamed
-from selsync_jax.runs import files
-from selsync_jax.runs import per_worker
+from selsync_jax.runs import files, per_worker
 
 CONFIG, DATA = 'config.json', 'data.json'
 METRICS, SUMMARY = 'metrics.jsonl', 'summary.json'

@@ -9,8 +9,7 @@ import pathlib
 import re
 from typing import Any, NamedTuple
 
-from selsync_jax.config import config_errors
-from selsync_jax.config import ConfigError
+from selsync_jax.config import config_errors, ConfigError
 
 _SHOWN = 4  # Names in a line.
 

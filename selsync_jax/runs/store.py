@@ -8,20 +8,19 @@ from typing import Any
 
 from selsync_jax import user_errors
 from selsync_jax.cluster import processes
-from selsync_jax.config import ConfigError
-from selsync_jax.config import LostError
-from selsync_jax.config import RunError
-from selsync_jax.config import Stopped
+from selsync_jax.config import ConfigError, LostError, RunError, Stopped
 from selsync_jax.devices import layout
-from selsync_jax.runs import checkpoints
-from selsync_jax.runs import files
-from selsync_jax.runs import fingerprint
-from selsync_jax.runs import history
-from selsync_jax.runs import output
-from selsync_jax.runs import provenance
-from selsync_jax.runs import records
+from selsync_jax.runs import (
+  checkpoints,
+  files,
+  fingerprint,
+  history,
+  output,
+  provenance,
+  records,
+  writers,
+)
 from selsync_jax.runs import workdir as workdirs
-from selsync_jax.runs import writers
 from selsync_jax.runs.ledger import Totals
 from selsync_jax.runs.weights import Keeper
 

@@ -17,17 +17,16 @@ import numpy as np
 
 from selsync_jax import models
 from selsync_jax.cluster import processes
-from selsync_jax.config import config_errors
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
+from selsync_jax.config import config_errors, ConfigError, RunError
 from selsync_jax.devices import arrays
-from selsync_jax.runs import array_files
-from selsync_jax.runs import checkpoints
-from selsync_jax.runs import files
-from selsync_jax.runs import provenance
-from selsync_jax.runs import records
-from selsync_jax.sync.consensus import AXIS
-from selsync_jax.sync.consensus import consensus
+from selsync_jax.runs import (
+  array_files,
+  checkpoints,
+  files,
+  provenance,
+  records,
+)
+from selsync_jax.sync.consensus import AXIS, consensus
 from selsync_jax.sync.flat import like
 
 FOLDER = 'weights'

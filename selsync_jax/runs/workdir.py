@@ -17,10 +17,8 @@ import numpy as np
 from selsync_jax import renamed
 from selsync_jax.cluster import processes
 from selsync_jax.config import ConfigError
-from selsync_jax.fields import completed
-from selsync_jax.fields import may_change
-from selsync_jax.runs import files
-from selsync_jax.runs import records
+from selsync_jax.fields import completed, may_change
+from selsync_jax.runs import files, records
 
 _LOCK = '.lock'
 _COMPARE_LOCK = '.compare.lock'

@@ -12,9 +12,7 @@ import sys
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from selsync_jax import user_errors
-from selsync_jax.config import lookup
-from selsync_jax.config import Registry
-from selsync_jax.config import RunError
+from selsync_jax.config import lookup, Registry, RunError
 
 
 @runtime_checkable

@@ -16,8 +16,7 @@ import jax
 import numpy as np
 
 from selsync_jax.simulate import numerics
-from selsync_jax.simulate.numerics import Numerics
-from selsync_jax.simulate.numerics import Tree
+from selsync_jax.simulate.numerics import Numerics, Tree
 
 
 @dataclasses.dataclass(eq=False, slots=True, weakref_slot=True)

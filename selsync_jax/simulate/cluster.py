@@ -20,14 +20,16 @@ import zlib
 from jaxtyping import Float64, Int64
 import numpy as np
 
-from selsync_jax.config import bind
-from selsync_jax.config import config_errors
-from selsync_jax.config import ConfigError
-from selsync_jax.config import Index
-from selsync_jax.config import NonNegative
-from selsync_jax.config import Positive
-from selsync_jax.config import Probability
-from selsync_jax.config import set_fields
+from selsync_jax.config import (
+  bind,
+  config_errors,
+  ConfigError,
+  Index,
+  NonNegative,
+  Positive,
+  Probability,
+  set_fields,
+)
 from selsync_jax.data import draws
 from selsync_jax.sync import network as networks
 from selsync_jax.sync.network import Network

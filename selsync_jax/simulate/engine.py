@@ -12,10 +12,7 @@ from selsync_jax.devices.mapper import abstract
 from selsync_jax.simulate import numerics
 from selsync_jax.simulate.algebra import Algebra
 from selsync_jax.simulate.cluster import VirtualCluster
-from selsync_jax.simulate.simulation import Asynchronous
-from selsync_jax.simulate.simulation import Simulation
-from selsync_jax.simulate.simulation import Span
-from selsync_jax.simulate.simulation import Use
+from selsync_jax.simulate.simulation import Asynchronous, Simulation, Span, Use
 
 
 class Engine:

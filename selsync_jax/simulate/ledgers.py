@@ -6,12 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from selsync_jax.runs.ledger import Ledger
-from selsync_jax.runs.ledger import NonFiniteError
-from selsync_jax.runs.ledger import Totals
+from selsync_jax.runs.ledger import Ledger, NonFiniteError, Totals
 from selsync_jax.simulate.engine import Engine
-from selsync_jax.simulate.simulation import Span
-from selsync_jax.simulate.simulation import Use
+from selsync_jax.simulate.simulation import Span, Use
 from selsync_jax.sync.traffic import traffic
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.setup import Plan

@@ -17,10 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from selsync_jax.runs.ledger import Ledger
-from selsync_jax.runs.ledger import Totals
-from selsync_jax.simulate.cluster import create_cluster
-from selsync_jax.simulate.cluster import VirtualCluster
+from selsync_jax.runs.ledger import Ledger, Totals
+from selsync_jax.simulate.cluster import create_cluster, VirtualCluster
 from selsync_jax.simulate.ledgers import VirtualLedger
 from selsync_jax.simulate.simulation import Span
 from selsync_jax.sync.traffic import Collective

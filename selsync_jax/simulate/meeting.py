@@ -4,10 +4,7 @@ from collections.abc import Callable, Hashable, Sequence
 import functools
 from typing import TypeVar
 
-from selsync_jax.simulate.simulation import Model
-from selsync_jax.simulate.simulation import Process
-from selsync_jax.simulate.simulation import Signal
-from selsync_jax.simulate.simulation import Simulation
+from selsync_jax.simulate.simulation import Model, Process, Signal, Simulation
 
 K = TypeVar('K', bound=Hashable)
 T = TypeVar('T')

@@ -4,8 +4,7 @@ It is `optax.sgd` with Nesterov momentum, in operations on promises. Its
 momentum is a value like the parameters, so that a checkpoint holds both.
 """
 
-from selsync_jax.simulate.algebra import Algebra
-from selsync_jax.simulate.algebra import Value
+from selsync_jax.simulate.algebra import Algebra, Value
 
 
 class OuterStep:

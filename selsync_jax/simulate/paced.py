@@ -15,8 +15,7 @@ import numpy as np
 from selsync_jax.data.course import Course
 from selsync_jax.data.leases import Reader
 from selsync_jax.data.pace import KEPT
-from selsync_jax.data.protocol import Batch
-from selsync_jax.data.protocol import Data
+from selsync_jax.data.protocol import Batch, Data
 from selsync_jax.devices.mapper import Function
 from selsync_jax.devices.mappers import Vmap
 from selsync_jax.simulate.cluster import VirtualCluster

@@ -11,8 +11,7 @@ import numpy as np
 
 from selsync_jax.config import ConfigError
 from selsync_jax.runs.store import Store
-from selsync_jax.simulate import asynchronous
-from selsync_jax.simulate import lockstep
+from selsync_jax.simulate import asynchronous, lockstep
 from selsync_jax.simulate.cluster import create_cluster
 from selsync_jax.simulate.engine import Engine
 from selsync_jax.simulate.ledgers import AsynchronousLedger
@@ -20,18 +19,13 @@ from selsync_jax.simulate.numerics import Numerics
 from selsync_jax.simulate.paced import Paced
 from selsync_jax.simulate.simulation import Use
 from selsync_jax.sync.traffic import nbytes
-from selsync_jax.training import setup
-from selsync_jax.training import start
+from selsync_jax.training import setup, start
 from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.hooks import Hooks
 from selsync_jax.training.participants import Participants
-from selsync_jax.training.problem import create_problem
-from selsync_jax.training.problem import Problem
-from selsync_jax.training.settings import check
-from selsync_jax.training.settings import Config
-from selsync_jax.training.settings import Settings
-from selsync_jax.training.train import describe_data
-from selsync_jax.training.train import train_and_evaluate
+from selsync_jax.training.problem import create_problem, Problem
+from selsync_jax.training.settings import check, Config, Settings
+from selsync_jax.training.train import describe_data, train_and_evaluate
 
 
 def simulate(

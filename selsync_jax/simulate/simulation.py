@@ -13,12 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import simpy
-from simpy.events import EventPriority
-from simpy.events import NORMAL
+from simpy.events import EventPriority, NORMAL
 
 from selsync_jax.data import draws
-from selsync_jax.simulate.algebra import Algebra
-from selsync_jax.simulate.algebra import Value
+from selsync_jax.simulate.algebra import Algebra, Value
 from selsync_jax.simulate.cluster import VirtualCluster
 from selsync_jax.sync.traffic import Collective
 

@@ -14,8 +14,7 @@ from jax.custom_batching import custom_vmap
 import jax.numpy as jnp
 
 from selsync_jax.sync.worker_mesh import AXIS
-from selsync_jax.traced import typed_as_equal
-from selsync_jax.traced import varying
+from selsync_jax.traced import typed_as_equal, varying
 
 
 def varies_as(value: Any, axes: frozenset[str]) -> Any:

@@ -8,9 +8,7 @@ from jaxtyping import Array, Int32
 
 from selsync_jax.config import Count
 from selsync_jax.sync import resizing
-from selsync_jax.sync.averagers import Averager
-from selsync_jax.sync.averagers import check_inside
-from selsync_jax.sync.averagers import WHOLE
+from selsync_jax.sync.averagers import Averager, check_inside, WHOLE
 from selsync_jax.sync.part import part
 from selsync_jax.sync.traffic import annotated
 

@@ -18,20 +18,11 @@ from jaxtyping import Array, Int32
 import optax
 
 from selsync_jax.config import Fraction
-from selsync_jax.sync import flat
-from selsync_jax.sync import resizing
-from selsync_jax.sync import traffic
-from selsync_jax.sync.agreement import typed_as
-from selsync_jax.sync.agreement import varies_as_any
-from selsync_jax.sync.consensus import AXIS
-from selsync_jax.sync.consensus import check_averaged
-from selsync_jax.sync.consensus import check_by_value
-from selsync_jax.sync.part import inside
-from selsync_jax.sync.part import Metrics
-from selsync_jax.sync.part import Part
-from selsync_jax.sync.part import part
-from selsync_jax.sync.wires import FLOAT32
-from selsync_jax.sync.wires import Wire
+from selsync_jax.sync import flat, resizing, traffic
+from selsync_jax.sync.agreement import typed_as, varies_as_any
+from selsync_jax.sync.consensus import AXIS, check_averaged, check_by_value
+from selsync_jax.sync.part import inside, Metrics, Part, part
+from selsync_jax.sync.wires import FLOAT32, Wire
 
 
 class Piece(NamedTuple):

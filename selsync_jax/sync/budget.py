@@ -38,17 +38,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Int32
 import optax
 
-from selsync_jax.config import Fraction
-from selsync_jax.config import Positive
-from selsync_jax.config import Share
+from selsync_jax.config import Fraction, Positive, Share
 from selsync_jax.sync import resizing
-from selsync_jax.sync.consensus import AXIS
-from selsync_jax.sync.consensus import check_mapped
+from selsync_jax.sync.consensus import AXIS, check_mapped
 from selsync_jax.sync.part import part
 from selsync_jax.sync.traffic import annotated
 from selsync_jax.sync.transformation import Trigger
-from selsync_jax.sync.triggers import around
-from selsync_jax.sync.triggers import bounded
+from selsync_jax.sync.triggers import around, bounded
 
 LIMIT = 50.0
 """The largest absolute value of the threshold's logarithm. It keeps the

@@ -17,8 +17,7 @@ from jax import lax
 import jax.numpy as jnp
 
 from selsync_jax.sync import flat
-from selsync_jax.sync.agreement import check_agreed
-from selsync_jax.sync.agreement import typed_as
+from selsync_jax.sync.agreement import check_agreed, typed_as
 from selsync_jax.sync.worker_mesh import AXIS
 
 

@@ -13,8 +13,7 @@ import optax
 from selsync_jax.sync.agreement import agreed
 from selsync_jax.sync.budget import asks_travel
 from selsync_jax.sync.change import MeasureState
-from selsync_jax.sync.consensus import AXIS
-from selsync_jax.sync.consensus import is_trigger
+from selsync_jax.sync.consensus import AXIS, is_trigger
 from selsync_jax.sync.fda import FDAState
 from selsync_jax.sync.transformation import superseded
 

@@ -23,20 +23,14 @@ from jaxtyping import Array, Bool, Int32
 import numpy as np
 import optax
 
-from selsync_jax.config import Count
-from selsync_jax.config import Probability
-from selsync_jax.sync import flat
-from selsync_jax.sync import resizing
-from selsync_jax.sync.averagers import Averager
-from selsync_jax.sync.averagers import Delay
+from selsync_jax.config import Count, Probability
+from selsync_jax.sync import flat, resizing
+from selsync_jax.sync.averagers import Averager, Delay, WHOLE
 from selsync_jax.sync.averagers import mean as mean_of_all
-from selsync_jax.sync.averagers import WHOLE
 from selsync_jax.sync.consensus import AXIS
-from selsync_jax.sync.part import inside
-from selsync_jax.sync.part import part
+from selsync_jax.sync.part import inside, part
 from selsync_jax.sync.traffic import annotated
-from selsync_jax.sync.wires import FLOAT32
-from selsync_jax.sync.wires import Wire
+from selsync_jax.sync.wires import FLOAT32, Wire
 
 
 class DelayedState(NamedTuple):

@@ -18,10 +18,8 @@ from jaxtyping import Array, Bool, Int32
 import optax
 
 from selsync_jax.config import NonNegative
-from selsync_jax.sync import flat
-from selsync_jax.sync import resizing
-from selsync_jax.sync.consensus import AXIS
-from selsync_jax.sync.consensus import consensus
+from selsync_jax.sync import flat, resizing
+from selsync_jax.sync.consensus import AXIS, consensus
 from selsync_jax.sync.part import part
 from selsync_jax.sync.transformation import Reducer
 

@@ -25,8 +25,7 @@ import numpy as np
 from selsync_jax.config import Count
 from selsync_jax.sync import flat
 from selsync_jax.sync.averagers import Averager
-from selsync_jax.sync.consensus import AXIS
-from selsync_jax.sync.consensus import means
+from selsync_jax.sync.consensus import AXIS, means
 from selsync_jax.sync.part import part
 from selsync_jax.sync.traffic import annotated
 

@@ -53,12 +53,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32
 import optax
 
-from selsync_jax.config import Count
-from selsync_jax.config import Threshold
+from selsync_jax.config import Count, Threshold
 from selsync_jax.sync import flat
 from selsync_jax.sync.agreement import check_whole
-from selsync_jax.sync.consensus import AXIS
-from selsync_jax.sync.consensus import check_mapped
+from selsync_jax.sync.consensus import AXIS, check_mapped
 from selsync_jax.sync.part import part
 from selsync_jax.sync.replicas import mix
 from selsync_jax.sync.transformation import Trigger

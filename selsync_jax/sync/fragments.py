@@ -18,11 +18,13 @@ from jaxtyping import Array, Int32, Shaped
 
 from selsync_jax.config import Count
 from selsync_jax.sync import resizing
-from selsync_jax.sync.averagers import Averager
-from selsync_jax.sync.averagers import check_inside
-from selsync_jax.sync.averagers import MEAN
-from selsync_jax.sync.averagers import Piece
-from selsync_jax.sync.averagers import WHOLE
+from selsync_jax.sync.averagers import (
+  Averager,
+  check_inside,
+  MEAN,
+  Piece,
+  WHOLE,
+)
 from selsync_jax.sync.part import part
 
 

@@ -15,13 +15,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 import optax
 
-from selsync_jax.config import Count
-from selsync_jax.config import NonNegative
-from selsync_jax.sync import flat
-from selsync_jax.sync import wires
-from selsync_jax.sync import worker_mesh
-from selsync_jax.sync.consensus import AXIS
-from selsync_jax.sync.consensus import consensus
+from selsync_jax.config import Count, NonNegative
+from selsync_jax.sync import flat, wires, worker_mesh
+from selsync_jax.sync.consensus import AXIS, consensus
 from selsync_jax.sync.part import part
 from selsync_jax.sync.reducers import skip_nonfinite
 from selsync_jax.sync.traffic import annotated

@@ -8,8 +8,7 @@ import re
 from typing import NamedTuple
 
 from selsync_jax.config import lookup
-from selsync_jax.sync.traffic import Collective
-from selsync_jax.sync.traffic import KINDS
+from selsync_jax.sync.traffic import Collective, KINDS
 
 _NUMBER = r'\d+\.?\d*|\.\d+'
 _BITS = {'k': 1e3, 'm': 1e6, 'g': 1e9}

@@ -16,15 +16,10 @@ from typing import Any
 
 import jax
 
-from selsync_jax.sync import flat
-from selsync_jax.sync import resizing
-from selsync_jax.sync.part import Metrics
-from selsync_jax.sync.part import Part
-from selsync_jax.sync.part import part
-from selsync_jax.sync.traffic import Collective
-from selsync_jax.sync.traffic import collectives
-from selsync_jax.sync.wires import FLOAT32
-from selsync_jax.sync.wires import Wire
+from selsync_jax.sync import flat, resizing
+from selsync_jax.sync.part import Metrics, Part, part
+from selsync_jax.sync.traffic import Collective, collectives
+from selsync_jax.sync.wires import FLOAT32, Wire
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -14,10 +14,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float32
 
 from selsync_jax.config import Count
-from selsync_jax.sync import flat
-from selsync_jax.sync import resizing
-from selsync_jax.sync.consensus import AXIS
-from selsync_jax.sync.consensus import consensus
+from selsync_jax.sync import flat, resizing
+from selsync_jax.sync.consensus import AXIS, consensus
 from selsync_jax.sync.part import part
 from selsync_jax.sync.reducers import skip_nonfinite
 from selsync_jax.sync.transformation import Reducer

@@ -10,11 +10,8 @@ from jaxtyping import Array, Float32
 import optax
 
 from selsync_jax.config import Positive
-from selsync_jax.sync import flat
-from selsync_jax.sync import resizing
-from selsync_jax.sync import wires
-from selsync_jax.sync.consensus import AXIS
-from selsync_jax.sync.consensus import consensus
+from selsync_jax.sync import flat, resizing, wires
+from selsync_jax.sync.consensus import AXIS, consensus
 from selsync_jax.sync.part import part
 from selsync_jax.sync.transformation import Reducer
 

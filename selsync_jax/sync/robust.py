@@ -19,15 +19,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 import optax
 
-from selsync_jax.config import Positive
-from selsync_jax.config import Share
-from selsync_jax.sync import flat
-from selsync_jax.sync import resizing
+from selsync_jax.config import Positive, Share
+from selsync_jax.sync import flat, resizing
 from selsync_jax.sync.averagers import Averager
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import part
-from selsync_jax.sync.wires import FLOAT32
-from selsync_jax.sync.wires import Wire
+from selsync_jax.sync.wires import FLOAT32, Wire
 
 Warmup = Annotated[int, Ge(2)]
 _PARAMS = 'params'

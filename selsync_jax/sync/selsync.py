@@ -45,16 +45,10 @@ from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
 
-from selsync_jax.config import Count
-from selsync_jax.config import Fraction
-from selsync_jax.config import Threshold
-from selsync_jax.sync.agreement import check_local
-from selsync_jax.sync.agreement import check_whole
-from selsync_jax.sync.change import measure
-from selsync_jax.sync.change import MeasureState
-from selsync_jax.sync.change import SMOOTHING
-from selsync_jax.sync.consensus import AXIS
-from selsync_jax.sync.consensus import check_mapped
+from selsync_jax.config import Count, Fraction, Threshold
+from selsync_jax.sync.agreement import check_local, check_whole
+from selsync_jax.sync.change import measure, MeasureState, SMOOTHING
+from selsync_jax.sync.consensus import AXIS, check_mapped
 from selsync_jax.sync.part import part
 from selsync_jax.sync.traffic import annotated
 from selsync_jax.sync.transformation import Trigger

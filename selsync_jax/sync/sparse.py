@@ -17,18 +17,13 @@ from jax import lax
 import jax.numpy as jnp
 
 from selsync_jax.config import Fraction
-from selsync_jax.sync import flat
-from selsync_jax.sync import resizing
-from selsync_jax.sync import worker_mesh
-from selsync_jax.sync.consensus import AXIS
-from selsync_jax.sync.consensus import total
+from selsync_jax.sync import flat, resizing, worker_mesh
+from selsync_jax.sync.consensus import AXIS, total
 from selsync_jax.sync.part import part
-from selsync_jax.sync.reducers import error_feedback
-from selsync_jax.sync.reducers import skip_nonfinite
+from selsync_jax.sync.reducers import error_feedback, skip_nonfinite
 from selsync_jax.sync.traffic import annotated
 from selsync_jax.sync.transformation import Reducer
-from selsync_jax.sync.vector_parts import ExDynaState
-from selsync_jax.sync.vector_parts import MicroState
+from selsync_jax.sync.vector_parts import ExDynaState, MicroState
 
 
 @part

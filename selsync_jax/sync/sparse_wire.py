@@ -14,10 +14,8 @@ from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float32, UInt8
 
-from selsync_jax.config import Fraction
-from selsync_jax.config import Probability
-from selsync_jax.sync import wires
-from selsync_jax.sync import worker_mesh
+from selsync_jax.config import Fraction, Probability
+from selsync_jax.sync import wires, worker_mesh
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import part
 

@@ -4,15 +4,12 @@ from typing import Any, NamedTuple
 
 import optax
 
-from selsync_jax.sync.averagers import Averager
-from selsync_jax.sync.averagers import no_averaging
+from selsync_jax.sync.averagers import Averager, no_averaging
 from selsync_jax.sync.change import measure
-from selsync_jax.sync.optimizer_state import local
-from selsync_jax.sync.optimizer_state import Moments
+from selsync_jax.sync.optimizer_state import local, Moments
 from selsync_jax.sync.reducers import no_reduction
 from selsync_jax.sync.traffic import Collective
-from selsync_jax.sync.transformation import Reducer
-from selsync_jax.sync.transformation import Trigger
+from selsync_jax.sync.transformation import Reducer, Trigger
 
 
 class Strategy(NamedTuple):

@@ -10,14 +10,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from selsync_jax.sync import flat
-from selsync_jax.sync import resizing
-from selsync_jax.sync import traffic
-from selsync_jax.sync.agreement import check_stacked
-from selsync_jax.sync.agreement import typed_as
-from selsync_jax.sync.agreement import varies_as_any
-from selsync_jax.sync.part import Metrics
-from selsync_jax.sync.part import Part
+from selsync_jax.sync import flat, resizing, traffic
+from selsync_jax.sync.agreement import check_stacked, typed_as, varies_as_any
+from selsync_jax.sync.part import Metrics, Part
 
 
 class TriggerTraits(NamedTuple):

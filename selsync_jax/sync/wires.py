@@ -25,13 +25,9 @@ from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32
 
-from selsync_jax.sync import flat
-from selsync_jax.sync import resizing
-from selsync_jax.sync import worker_mesh
-from selsync_jax.sync.consensus import AXIS
-from selsync_jax.sync.consensus import consensus
-from selsync_jax.sync.part import Part
-from selsync_jax.sync.part import part
+from selsync_jax.sync import flat, resizing, worker_mesh
+from selsync_jax.sync.consensus import AXIS, consensus
+from selsync_jax.sync.part import Part, part
 
 BLOCK = 256
 """Elements that share one scale."""

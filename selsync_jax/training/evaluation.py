@@ -18,21 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from selsync_jax.config import RunError
-from selsync_jax.devices import arrays
-from selsync_jax.devices import mappers
+from selsync_jax.devices import arrays, mappers
 from selsync_jax.models import tasks
-from selsync_jax.runs import checkpoints
-from selsync_jax.runs import files
-from selsync_jax.runs import fingerprint
-from selsync_jax.runs import weights
-from selsync_jax.sync.consensus import AXIS
-from selsync_jax.sync.consensus import consensus
+from selsync_jax.runs import checkpoints, files, fingerprint, weights
+from selsync_jax.sync.consensus import AXIS, consensus
 from selsync_jax.training import start
 from selsync_jax.training.participants import Participants
-from selsync_jax.training.problem import create_problem
-from selsync_jax.training.problem import Problem
-from selsync_jax.training.settings import METHOD
-from selsync_jax.training.settings import recorded
+from selsync_jax.training.problem import create_problem, Problem
+from selsync_jax.training.settings import METHOD, recorded
 
 
 def _means(sums: tuple[Any, Any]) -> Any:

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 
 from selsync_jax.devices.in_turn import in_loop
 from selsync_jax.models import token_weights
-from selsync_jax.sync import flat
-from selsync_jax.sync import worker_mesh
+from selsync_jax.sync import flat, worker_mesh
 
 Loss = Callable[..., Any]
 """`(params, model_state, batch, key) -> loss, (metrics, model_state)`.

@@ -7,8 +7,7 @@ import pathlib
 from typing import Any, NamedTuple
 
 from selsync_jax.config import Stopped
-from selsync_jax.runs.fetching import Fetcher
-from selsync_jax.runs.fetching import Scores
+from selsync_jax.runs.fetching import Fetcher, Scores
 from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.records import Row
 from selsync_jax.runs.store import Store

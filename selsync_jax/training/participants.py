@@ -10,16 +10,12 @@ import jax
 from selsync_jax.cluster import processes
 from selsync_jax.cluster.agreement import Agreement
 from selsync_jax.cluster.preemption import Preemption
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
-from selsync_jax.data.protocol import Batch
-from selsync_jax.data.protocol import Data
-from selsync_jax.devices.mapper import Function
-from selsync_jax.devices.mapper import Mapper
+from selsync_jax.config import ConfigError, RunError
+from selsync_jax.data.protocol import Batch, Data
+from selsync_jax.devices.mapper import Function, Mapper
 from selsync_jax.runs import checkpoints
 from selsync_jax.training.settings import Settings
-from selsync_jax.training.setup import draft
-from selsync_jax.training.setup import Setup
+from selsync_jax.training.setup import draft, Setup
 
 
 class Participants:

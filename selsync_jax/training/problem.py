@@ -12,25 +12,14 @@ import jax
 import numpy as np
 import optax
 
-from selsync_jax import models
-from selsync_jax import optimizers
-from selsync_jax import user_errors
+from selsync_jax import models, optimizers, user_errors
 from selsync_jax.array_names import by_name
-from selsync_jax.config import config_errors
-from selsync_jax.config import ConfigError
-from selsync_jax.config import lookup
-from selsync_jax.data import Data
-from selsync_jax.data import ids
-from selsync_jax.data import open_data
-from selsync_jax.data.protocol import Dataset
-from selsync_jax.data.protocol import unchanged
+from selsync_jax.config import config_errors, ConfigError, lookup
+from selsync_jax.data import Data, ids, open_data
+from selsync_jax.data.protocol import Dataset, unchanged
 from selsync_jax.data.sources import DATASETS
-from selsync_jax.models import loss_program
-from selsync_jax.models import tasks
-from selsync_jax.runs import array_files
-from selsync_jax.runs import initial
-from selsync_jax.runs import ledger
-from selsync_jax.runs import weights
+from selsync_jax.models import loss_program, tasks
+from selsync_jax.runs import array_files, initial, ledger, weights
 from selsync_jax.runs.source import Source
 from selsync_jax.sync.copies import parameter_copies
 from selsync_jax.sync.leaves import Leaves

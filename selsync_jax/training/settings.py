@@ -12,24 +12,19 @@ from typing import Any, NamedTuple
 
 import ml_collections
 
-from selsync_jax import fields
-from selsync_jax import methods
-from selsync_jax import models
-from selsync_jax import optimizers
-from selsync_jax import own_code
-from selsync_jax.config import Bound
-from selsync_jax.config import config_errors
-from selsync_jax.config import ConfigError
-from selsync_jax.config import flat
-from selsync_jax.config import rule
-from selsync_jax.config import unflattened
-from selsync_jax.data import bind_data
-from selsync_jax.data import BoundData
+from selsync_jax import fields, methods, models, optimizers, own_code
+from selsync_jax.config import (
+  Bound,
+  config_errors,
+  ConfigError,
+  flat,
+  rule,
+  unflattened,
+)
+from selsync_jax.data import bind_data, BoundData
 from selsync_jax.data.sources import DATASETS
 from selsync_jax.models import tasks
-from selsync_jax.runs import records
-from selsync_jax.runs import source
-from selsync_jax.runs import writers
+from selsync_jax.runs import records, source, writers
 
 METHOD = 'code.method'  # It does not change what is trained.
 _TASK = 'code.task.'  # Before a task's name.

@@ -12,25 +12,17 @@ import ml_collections
 import numpy as np
 
 from selsync_jax.array_names import by_name
-from selsync_jax.config import config_errors
-from selsync_jax.config import ConfigError
+from selsync_jax.config import config_errors, ConfigError
 from selsync_jax.devices import mappers
-from selsync_jax.devices.mapper import abstract
-from selsync_jax.devices.mapper import Mapper
-from selsync_jax.methods import Context
-from selsync_jax.methods import METHODS
+from selsync_jax.devices.mapper import abstract, Mapper
+from selsync_jax.methods import Context, METHODS
 from selsync_jax.models import tasks
-from selsync_jax.runs.ledger import Ledger
-from selsync_jax.runs.ledger import Totals
-from selsync_jax.sync import flat
-from selsync_jax.sync import traffic
+from selsync_jax.runs.ledger import Ledger, Totals
+from selsync_jax.sync import flat, traffic
 from selsync_jax.sync.strategy import Strategy
-from selsync_jax.training.problem import create_problem
-from selsync_jax.training.problem import Problem
+from selsync_jax.training.problem import create_problem, Problem
 from selsync_jax.training.settings import Settings
-from selsync_jax.training.step import init_state
-from selsync_jax.training.step import train_step
-from selsync_jax.training.step import TrainState
+from selsync_jax.training.step import init_state, train_step, TrainState
 
 
 class Plan(NamedTuple):

@@ -16,24 +16,18 @@ import numpy as np
 
 from selsync_jax.array_names import by_name
 from selsync_jax.config import ConfigError
-from selsync_jax.devices import arrays
-from selsync_jax.devices import backend
+from selsync_jax.devices import arrays, backend
 from selsync_jax.models import tasks
 from selsync_jax.optimizers import move_schedules
-from selsync_jax.runs.ledger import refuse_unequal
-from selsync_jax.runs.ledger import Totals
+from selsync_jax.runs.ledger import refuse_unequal, Totals
 from selsync_jax.runs.store import Store
-from selsync_jax.sync import replicas
-from selsync_jax.sync import resizing
+from selsync_jax.sync import replicas, resizing
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.sync.traffic import nbytes
 from selsync_jax.training.problem import Problem
-from selsync_jax.training.settings import check_mesh
-from selsync_jax.training.settings import Settings
-from selsync_jax.training.setup import Plan
-from selsync_jax.training.setup import Setup
-from selsync_jax.training.step import PARTS
-from selsync_jax.training.step import TrainState
+from selsync_jax.training.settings import check_mesh, Settings
+from selsync_jax.training.setup import Plan, Setup
+from selsync_jax.training.step import PARTS, TrainState
 
 Record = Mapping[str, Any]  # See `checkpoints`.
 

@@ -13,19 +13,15 @@ from jax import lax
 import jax.numpy as jnp
 import optax
 
-from selsync_jax.config import config_errors
-from selsync_jax.config import ConfigError
+from selsync_jax.config import config_errors, ConfigError
 from selsync_jax.models import tasks
 from selsync_jax.optimizers import move_schedules
 from selsync_jax.runs import ledger
-from selsync_jax.sync import flat
-from selsync_jax.sync import replicas
+from selsync_jax.sync import flat, replicas
 from selsync_jax.sync.consensus import AXIS
-from selsync_jax.sync.leaves import Leaves
-from selsync_jax.sync.leaves import NONE
+from selsync_jax.sync.leaves import Leaves, NONE
 from selsync_jax.sync.strategy import Strategy
-from selsync_jax.training.gradient import gradient
-from selsync_jax.training.gradient import Loss
+from selsync_jax.training.gradient import gradient, Loss
 
 PARTS = {
   'trigger_state': 'trigger',

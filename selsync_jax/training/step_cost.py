@@ -21,13 +21,11 @@ from selsync_jax import methods
 from selsync_jax.models import tasks
 from selsync_jax.sync.copies import parameter_copies
 from selsync_jax.sync.delay import delayed
-from selsync_jax.sync.leaves import Leaves
-from selsync_jax.sync.leaves import NONE
+from selsync_jax.sync.leaves import Leaves, NONE
 from selsync_jax.sync.network import Network
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.training.gradient import gradient
-from selsync_jax.training.problem import create_problem
-from selsync_jax.training.problem import Problem
+from selsync_jax.training.problem import create_problem, Problem
 from selsync_jax.training.settings import check
 
 EPOCH = 1_000

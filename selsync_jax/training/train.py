@@ -9,23 +9,17 @@ import jax
 import numpy as np
 
 from selsync_jax.report import label_counts
-from selsync_jax.runs import checkpoints
-from selsync_jax.runs import records
-from selsync_jax.runs.ledger import Ledger
-from selsync_jax.runs.ledger import Totals
+from selsync_jax.runs import checkpoints, records
+from selsync_jax.runs.ledger import Ledger, Totals
 from selsync_jax.runs.store import Store
-from selsync_jax.training import start
-from selsync_jax.training import warnings
+from selsync_jax.training import start, warnings
 from selsync_jax.training.hooks import Hooks
 from selsync_jax.training.participants import Participants
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.programs import Programs
-from selsync_jax.training.settings import check
-from selsync_jax.training.settings import Config
-from selsync_jax.training.setup import choose_mapper
-from selsync_jax.training.setup import Setup
-from selsync_jax.training.warnings import OverflowWarning
-from selsync_jax.training.warnings import SilenceWarning
+from selsync_jax.training.settings import check, Config
+from selsync_jax.training.setup import choose_mapper, Setup
+from selsync_jax.training.warnings import OverflowWarning, SilenceWarning
 
 
 def train_and_evaluate(

@@ -9,13 +9,11 @@ import jax
 
 from selsync_jax.methods import Context
 from selsync_jax.runs import records
-from selsync_jax.runs.history import Run
-from selsync_jax.runs.history import Trial
+from selsync_jax.runs.history import Run, Trial
 from selsync_jax.sync.network import Network
 from selsync_jax.training import step_cost
 from selsync_jax.training.problem import create_problem
-from selsync_jax.training.settings import check
-from selsync_jax.training.settings import Settings
+from selsync_jax.training.settings import check, Settings
 from selsync_jax.tune.objective import Point
 
 

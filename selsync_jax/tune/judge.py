@@ -10,8 +10,7 @@ import math
 import optuna
 from optuna.trial import TrialState
 
-from selsync_jax.tune.objective import Objective
-from selsync_jax.tune.objective import Point
+from selsync_jax.tune.objective import Objective, Point
 
 FIRST = 25
 """Percent of the budget at which a trial is first compared with others."""

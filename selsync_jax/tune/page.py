@@ -12,11 +12,7 @@ import rich.box
 import rich.console
 import rich.table
 
-from selsync_jax.report import facts
-from selsync_jax.report import figure
-from selsync_jax.report import image_files
-from selsync_jax.report import page
-from selsync_jax.report import pareto_plot
+from selsync_jax.report import facts, figure, image_files, page, pareto_plot
 from selsync_jax.report.facts import Cell
 from selsync_jax.tune.objective import Objective
 from selsync_jax.tune.search import Result

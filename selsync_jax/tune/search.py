@@ -21,11 +21,8 @@ from sqlalchemy.pool import NullPool
 
 from selsync_jax.config import ConfigError
 from selsync_jax.runs.history import Trial
-from selsync_jax.tune.judge import create_pruner
-from selsync_jax.tune.judge import Judge
-from selsync_jax.tune.objective import NOWHERE
-from selsync_jax.tune.objective import Objective
-from selsync_jax.tune.objective import Point
+from selsync_jax.tune.judge import create_pruner, Judge
+from selsync_jax.tune.objective import NOWHERE, Objective, Point
 from selsync_jax.tune.space import Space
 
 DATABASE = 'tune.db'

@@ -20,14 +20,9 @@ import zlib
 import ml_collections
 
 from selsync_jax import methods
-from selsync_jax.config import ConfigError
-from selsync_jax.config import rule
+from selsync_jax.config import ConfigError, rule
 from selsync_jax.training.settings import Settings
-from selsync_jax.tune.choices import ALL
-from selsync_jax.tune.choices import Choice
-from selsync_jax.tune.choices import Choices
-from selsync_jax.tune.choices import OWN
-from selsync_jax.tune.choices import Range
+from selsync_jax.tune.choices import ALL, Choice, Choices, OWN, Range
 
 WIDTH = 4.0
 """A range is from the config's own value by this, to that times this."""

@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from tests.support import emulated
-from tests.support import live_runs
+from tests.support import emulated, live_runs
 
 COMMANDS = {
   'speed.overhead': ['--widths=4', '--steps=2', '--rounds=1', '--workers=2'],

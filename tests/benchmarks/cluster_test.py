@@ -9,8 +9,7 @@ import time
 
 import pytest
 
-from tests.support import emulated
-from tests.support import live_runs
+from tests.support import emulated, live_runs
 
 
 def commands():

@@ -15,11 +15,8 @@ from selsync_jax.cluster import processes
 from selsync_jax.cluster.agreement import Agreement
 from selsync_jax.cluster.link import Link
 from selsync_jax.cluster.reception import ClusterError
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
-from tests.support.members import connect
-from tests.support.members import soon
-from tests.support.members import TOKEN
+from selsync_jax.config import ConfigError, RunError
+from tests.support.members import connect, soon, TOKEN
 
 pytestmark = pytest.mark.filterwarnings(
   # A channel's sockets stay open for as long as its process lives.

@@ -13,8 +13,7 @@ from selsync_jax.cluster import channel as channels
 from selsync_jax.cluster import signals
 from selsync_jax.cluster.channel import Channel
 from selsync_jax.cluster.reception import ClusterError
-from tests.support.members import Peer
-from tests.support.members import TOKEN
+from tests.support.members import Peer, TOKEN
 
 
 @pytest.fixture(scope='module', autouse=True)

@@ -16,8 +16,7 @@ import pytest
 
 from selsync_jax.configs import digits
 from selsync_jax.runs import records
-from tests.support import live_runs
-from tests.support import private
+from tests.support import live_runs, private
 
 AGAIN = 'restart all processes to resume from the last checkpoint'
 

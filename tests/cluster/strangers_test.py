@@ -8,8 +8,7 @@ import time
 import pytest
 
 from selsync_jax.cluster import reception
-from tests.support.members import connect
-from tests.support.members import TOKEN
+from tests.support.members import connect, TOKEN
 from tests.support.strangers import ATTACKS
 
 pytestmark = pytest.mark.filterwarnings(

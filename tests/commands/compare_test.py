@@ -15,23 +15,15 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.commands import compare as command
-from selsync_jax.commands import config_file
-from selsync_jax.commands import pool
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
+from selsync_jax.commands import config_file, pool
+from selsync_jax.config import ConfigError, RunError
 from selsync_jax.methods import METHODS
 from selsync_jax.report import comparison_table
-from selsync_jax.runs import files
-from selsync_jax.runs import fingerprint
-from selsync_jax.runs import history
-from selsync_jax.runs import records
-from selsync_jax.runs import workdir
+from selsync_jax.runs import files, fingerprint, history, records, workdir
 from selsync_jax.simulate.asynchronous import ASYNCHRONOUS
 from selsync_jax.simulate.run import simulate
 from selsync_jax.training.train import train_and_evaluate
-from tests.support import live_runs
-from tests.support import own_code
-from tests.support import recorded
+from tests.support import live_runs, own_code, recorded
 
 ROOT = pathlib.Path(__file__).parents[2]
 DIGITS = f'{ROOT}/configs/digits.py'

@@ -12,8 +12,7 @@ from selsync_jax.commands import config_file
 from selsync_jax.config import ConfigError
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
-from tests.support import hostile_values
-from tests.support import short_runs
+from tests.support import hostile_values, short_runs
 from tests.support.session import ROOT
 
 DIGITS = 'configs/digits.py'

@@ -10,8 +10,7 @@ import tomllib
 import pytest
 
 from selsync_jax import __main__ as door
-from selsync_jax.commands import COMMANDS
-from selsync_jax.commands import train
+from selsync_jax.commands import COMMANDS, train
 from selsync_jax.fields import FIELDS
 from tests.support import live_runs
 

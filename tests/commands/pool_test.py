@@ -9,11 +9,9 @@ import time
 import pytest
 
 from selsync_jax.cluster import signals
-from selsync_jax.commands import pool
-from selsync_jax.commands import trials
+from selsync_jax.commands import pool, trials
 from selsync_jax.config import RunError
-from selsync_jax.runs import provenance
-from selsync_jax.runs import workdir
+from selsync_jax.runs import provenance, workdir
 from tests.support import live_runs
 
 

@@ -16,26 +16,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from selsync_jax.commands import config_file
-from selsync_jax.commands import pool
-from selsync_jax.commands import tune
+from selsync_jax.commands import config_file, pool, tune
 from selsync_jax.commands.candidates import Candidates
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
+from selsync_jax.config import ConfigError, RunError
 from selsync_jax.methods import Context
-from selsync_jax.runs import history
-from selsync_jax.runs import records
-from selsync_jax.runs import workdir
+from selsync_jax.runs import history, records, workdir
 from selsync_jax.runs.history import Trial
 from selsync_jax.sync import network
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.training.train import train_and_evaluate
 from selsync_jax.tune import page
-from selsync_jax.tune.objective import Objective
-from selsync_jax.tune.objective import Point
+from selsync_jax.tune.objective import Objective, Point
 from selsync_jax.tune.search import Result
-from tests.support import live_runs
-from tests.support import own_code
+from tests.support import live_runs, own_code
 
 FLAGS = [
   '--config=hyperplane',

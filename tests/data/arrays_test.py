@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 
 from selsync_jax.configs import base
-from selsync_jax.data import assign
-from selsync_jax.data import bind_data
-from selsync_jax.data import from_arrays
-from selsync_jax.data import open_data
+from selsync_jax.data import assign, bind_data, from_arrays, open_data
 
 WORKERS, BATCH = 4, 6
 CASES = {

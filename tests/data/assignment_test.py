@@ -10,9 +10,7 @@ import pytest
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.index_shuffle import IndexShuffle
 from selsync_jax.data.injection import make_injection
-from selsync_jax.data.order import ShuffledBlocks
-from selsync_jax.data.order import ShuffledChunk
-from selsync_jax.data.order import TextStreams
+from selsync_jax.data.order import ShuffledBlocks, ShuffledChunk, TextStreams
 from selsync_jax.data.partitions import PARTITIONS
 from selsync_jax.data.tfdata import pipelines
 from tests.support.partitions import make_partition

@@ -8,8 +8,7 @@ import pytest
 
 from selsync_jax.config import ConfigError
 from selsync_jax.configs import base
-from selsync_jax.data import bind_data
-from selsync_jax.data import open_data
+from selsync_jax.data import bind_data, open_data
 from selsync_jax.data.sources import images
 
 SIZES = {'train': 40, 't10k': 10}

@@ -15,15 +15,15 @@ import pytest
 from selsync_jax.commands import config_file
 from selsync_jax.config import ConfigError
 from selsync_jax.configs import base
-from selsync_jax.data import assign
-from selsync_jax.data import bind_data
-from selsync_jax.data import from_arrays
-from selsync_jax.data import from_grain
-from selsync_jax.data import open_data
+from selsync_jax.data import (
+  assign,
+  bind_data,
+  from_arrays,
+  from_grain,
+  open_data,
+)
 from selsync_jax.data.index_shuffle import IndexShuffle
-from tests.support import live_runs
-from tests.support import own_code
-from tests.support import private
+from tests.support import live_runs, own_code, private
 from tests.support.session import ROOT
 
 WORKERS, BATCH = 4, 6

@@ -5,8 +5,7 @@ import pytest
 
 from selsync_jax.config import ConfigError
 from selsync_jax.configs import hyperplane as config_file
-from selsync_jax.data.sources.hyperplane import hyperplane
-from selsync_jax.data.sources.hyperplane import NOISE
+from selsync_jax.data.sources.hyperplane import hyperplane, NOISE
 from selsync_jax.training.settings import check
 from selsync_jax.training.train import train_and_evaluate
 

@@ -5,11 +5,9 @@ import numpy as np
 import pytest
 
 import selsync_jax as ss
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
+from selsync_jax.config import ConfigError, RunError
 from selsync_jax.configs import base
-from selsync_jax.data import from_arrays
-from selsync_jax.data import from_grain
+from selsync_jax.data import from_arrays, from_grain
 from selsync_jax.runs import history
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.settings import check

@@ -10,10 +10,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from selsync_jax.data import assign
-from selsync_jax.data import bind_data
-from selsync_jax.data import draws
-from selsync_jax.data import open_dataset
+from selsync_jax.data import assign, bind_data, draws, open_dataset
 from selsync_jax.data.partitions import PARTITIONS
 from tests.support import live_runs
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from selsync_jax.data.index_shuffle import IndexShuffle
-from selsync_jax.data.index_shuffle import permutation
+from selsync_jax.data.index_shuffle import IndexShuffle, permutation
 
 
 def tensorflow(index, words, last):

@@ -10,8 +10,7 @@ import pytest
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.index_shuffle import IndexShuffle
 from selsync_jax.data.injection import make_injection
-from selsync_jax.data.order import ShuffledBlocks
-from selsync_jax.data.order import ShuffledChunk
+from selsync_jax.data.order import ShuffledBlocks, ShuffledChunk
 from tests.support.partitions import make_partition
 
 N, B = 10, 32

@@ -10,9 +10,7 @@ import pytest
 
 from selsync_jax.data.arrays import ArrayDataset
 from selsync_jax.data.assignment import Assignment
-from selsync_jax.data.leases import Leases
-from selsync_jax.data.leases import Reader
-from selsync_jax.data.leases import TERM
+from selsync_jax.data.leases import Leases, Reader, TERM
 from selsync_jax.data.order import ShuffledChunk
 from selsync_jax.data.protocol import unchanged
 from tests.support.partitions import make_partition

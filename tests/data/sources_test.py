@@ -12,19 +12,18 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from selsync_jax.configs import base
-from selsync_jax.data import bind_data
-from selsync_jax.data import open_data
-from selsync_jax.data.sources import DATASETS
-from selsync_jax.data.sources import digits
-from selsync_jax.data.sources import imagenet2012
-from selsync_jax.data.sources import python_text
-from selsync_jax.data.sources import stdlib_text
-from selsync_jax.data.sources import wikitext103
+from selsync_jax.data import bind_data, open_data
+from selsync_jax.data.sources import (
+  DATASETS,
+  digits,
+  imagenet2012,
+  python_text,
+  stdlib_text,
+  wikitext103,
+)
 from selsync_jax.data.sources.images import TENTHS
 from selsync_jax.data.sources.text import builder as wikitext
-from selsync_jax.data.sources.text import documents
-from selsync_jax.data.sources.text import KINDS
-from selsync_jax.data.sources.text import split_of
+from selsync_jax.data.sources.text import documents, KINDS, split_of
 from selsync_jax.data.tfdata.prepared import open_builder
 
 SPLITS = ('train', 'validation', 'test')

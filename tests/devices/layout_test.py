@@ -8,8 +8,7 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.config import ConfigError
-from selsync_jax.devices import layout
-from selsync_jax.devices import mappers
+from selsync_jax.devices import layout, mappers
 
 
 def test_too_few_accelerators_are_reported_with_a_way_out():

@@ -9,21 +9,21 @@ from unittest import mock
 
 import pytest
 
-from selsync_jax.commands import compare
-from selsync_jax.commands import evaluate
-from selsync_jax.commands import export
-from selsync_jax.commands import plan
-from selsync_jax.commands import report
-from selsync_jax.commands import simulate
-from selsync_jax.commands import train
-from selsync_jax.commands import tune
+from selsync_jax.commands import (
+  compare,
+  evaluate,
+  export,
+  plan,
+  report,
+  simulate,
+  train,
+  tune,
+)
 from selsync_jax.report import run_page
 from selsync_jax.simulate import run as simulation
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import own_code
-from tests.support.pages import commands
-from tests.support.pages import PAGES
-from tests.support.pages import ROOT
+from tests.support.pages import commands, PAGES, ROOT
 
 FEW_STEPS = ('--config.steps=6', '--config.schedule.warmup_epochs=0.0')
 

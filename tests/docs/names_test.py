@@ -5,8 +5,7 @@ import tomllib
 
 import pytest
 
-from tests.support.pages import PAGES
-from tests.support.pages import ROOT
+from tests.support.pages import PAGES, ROOT
 
 
 def test_the_extras_that_are_named_exist():

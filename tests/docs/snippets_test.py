@@ -15,8 +15,7 @@ from configs import digits
 import selsync_jax as ss
 from selsync_jax.training import settings
 from tests.support import live_runs
-from tests.support.pages import blocks
-from tests.support.pages import PAGES
+from tests.support.pages import blocks, PAGES
 
 SNIPPETS = {
   f'{page}:{line}': text

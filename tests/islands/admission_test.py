@@ -17,8 +17,7 @@ from selsync_jax.islands.replay import replay
 from selsync_jax.islands.rounds import Rounds
 from selsync_jax.runs import checkpoints
 from selsync_jax.training.train import train_and_evaluate
-from tests.support import perceptron
-from tests.support import short_runs
+from tests.support import perceptron, short_runs
 
 N, DEAD, LAST = 3, 1, 5  # It takes so many steps.
 LATE = {'steps': 3, 'keep': 0.5, 'extrapolate': 0.5}

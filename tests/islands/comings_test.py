@@ -8,15 +8,9 @@ import time
 import numpy as np
 import pytest
 
-from selsync_jax.config import LostError
-from selsync_jax.config import RunError
-from selsync_jax.config import Stopped
-from selsync_jax.islands import circle
-from selsync_jax.islands import meeting
-from tests.support.meetings import admit
-from tests.support.meetings import came
-from tests.support.meetings import enter
-from tests.support.meetings import until
+from selsync_jax.config import LostError, RunError, Stopped
+from selsync_jax.islands import circle, meeting
+from tests.support.meetings import admit, came, enter, until
 
 
 @pytest.mark.parametrize('handed_over', [True, False])

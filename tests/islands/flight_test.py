@@ -17,12 +17,14 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.config import RunError
-from selsync_jax.islands import control
-from selsync_jax.islands import flight
-from selsync_jax.islands import meeting
-from selsync_jax.islands import messages
-from selsync_jax.islands import outbox
-from selsync_jax.islands import relay
+from selsync_jax.islands import (
+  control,
+  flight,
+  meeting,
+  messages,
+  outbox,
+  relay,
+)
 from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.outbox import Outbox
 from selsync_jax.islands.peers import Regrouped

@@ -12,11 +12,9 @@ import time
 import numpy as np
 import pytest
 
-from selsync_jax.islands import journal
-from selsync_jax.islands import rounds
+from selsync_jax.islands import journal, rounds
 from tests.support import live_runs
-from tests.support.session import make_once
-from tests.support.session import ROOT
+from tests.support.session import make_once, ROOT
 
 RECIPE = ROOT / 'docs' / 'recipes' / 'island.py'
 ENDLESS = ROOT / 'tests' / 'support' / 'endless_island.py'

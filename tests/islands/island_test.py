@@ -6,10 +6,12 @@ import itertools
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import (
+  AxisType,
+  NamedSharding,
+  PartitionSpec,
+  SingleDeviceSharding,
+)
 import numpy as np
 import optax
 import pytest
@@ -19,14 +21,16 @@ from selsync_jax.config import RunError
 from selsync_jax.islands import meeting
 from selsync_jax.islands.board import Board
 from tests.support.clipped import clipped_mean
-from tests.support.island_loop import local_step
-from tests.support.island_loop import loss
-from tests.support.island_loop import N
-from tests.support.island_loop import START
-from tests.support.island_loop import STEPS
-from tests.support.island_loop import TX
-from tests.support.island_loop import X
-from tests.support.island_loop import Y
+from tests.support.island_loop import (
+  local_step,
+  loss,
+  N,
+  START,
+  STEPS,
+  TX,
+  X,
+  Y,
+)
 
 
 def on_island(island):

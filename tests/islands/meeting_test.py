@@ -13,19 +13,10 @@ import numpy as np
 from pyarrow import flight as arrow
 import pytest
 
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
-from selsync_jax.config import Stopped
-from selsync_jax.islands import circle
-from selsync_jax.islands import control
-from selsync_jax.islands import flight
-from selsync_jax.islands import gathering
-from selsync_jax.islands import meeting
+from selsync_jax.config import ConfigError, RunError, Stopped
+from selsync_jax.islands import circle, control, flight, gathering, meeting
 from selsync_jax.islands.seat import Seat
-from tests.support.meetings import admit
-from tests.support.meetings import came
-from tests.support.meetings import enter
-from tests.support.meetings import until
+from tests.support.meetings import admit, came, enter, until
 
 
 @pytest.fixture

@@ -10,10 +10,8 @@ import pytest
 
 from selsync_jax.config import ConfigError
 from selsync_jax.data import pace
-from selsync_jax.data.pace import Pace
-from selsync_jax.data.pace import WHOLE
-from selsync_jax.islands import behind
-from selsync_jax.islands import rounds
+from selsync_jax.data.pace import Pace, WHOLE
+from selsync_jax.islands import behind, rounds
 from selsync_jax.islands.board import Board
 from selsync_jax.islands.mapper import IslandMapper
 from selsync_jax.islands.participants import IslandParticipants
@@ -22,9 +20,7 @@ from selsync_jax.islands.rounds import Rounds
 from selsync_jax.runs import checkpoints
 from selsync_jax.simulate.run import simulate
 from selsync_jax.training.train import train_and_evaluate
-from tests.support import live_runs
-from tests.support import perceptron
-from tests.support import short_runs
+from tests.support import live_runs, perceptron, short_runs
 
 N = 2
 

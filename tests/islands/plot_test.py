@@ -5,8 +5,7 @@ import functools
 import pytest
 
 from selsync_jax.__main__ import run_command
-from selsync_jax.islands import journal
-from selsync_jax.islands import plot
+from selsync_jax.islands import journal, plot
 from tests.support import recorded
 
 LONG = 'in-the-other-cluster'

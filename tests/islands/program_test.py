@@ -9,12 +9,9 @@ import numpy as np
 import pytest
 
 import selsync_jax as ss
-from selsync_jax.devices.slices import ONE
-from selsync_jax.devices.slices import Slices
-from selsync_jax.islands.program import cut
-from selsync_jax.islands.program import Form
-from tests.support.on_board import Board
-from tests.support.on_board import on_board
+from selsync_jax.devices.slices import ONE, Slices
+from selsync_jax.islands.program import cut, Form
+from tests.support.on_board import Board, on_board
 
 N = 4
 ROWS = np.random.default_rng(0).normal(size=(N, 6)).astype(np.float32)

@@ -10,16 +10,9 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.config import RunError
-from selsync_jax.islands import meeting
-from selsync_jax.islands import peers
+from selsync_jax.islands import meeting, peers
 from selsync_jax.islands.messages import FlightPeers
-from tests.support.island_loop import local_step
-from tests.support.island_loop import N
-from tests.support.island_loop import START
-from tests.support.island_loop import STEPS
-from tests.support.island_loop import TX
-from tests.support.island_loop import X
-from tests.support.island_loop import Y
+from tests.support.island_loop import local_step, N, START, STEPS, TX, X, Y
 
 DEAD, PERIOD, LAST = 1, 4, 8  # It ends in the average of its last step.
 

@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 
 from selsync_jax.commands import replay as command
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
-from selsync_jax.islands import replay
-from selsync_jax.islands import rounds
+from selsync_jax.config import ConfigError, RunError
+from selsync_jax.islands import replay, rounds
 from selsync_jax.runs import records
-from tests.support import perceptron
-from tests.support import short_runs
+from tests.support import perceptron, short_runs
 
 SLOTS = ['a', 'b', 'c']
 

@@ -11,21 +11,18 @@ import time
 import numpy as np
 import pytest
 
-from selsync_jax.config import LostError
-from selsync_jax.config import RunError
-from selsync_jax.config import Stopped
-from selsync_jax.islands import circle
-from selsync_jax.islands import control
-from selsync_jax.islands import flight
-from selsync_jax.islands import gathering
-from selsync_jax.islands import journal
-from selsync_jax.islands import meeting
-from selsync_jax.islands import seat
+from selsync_jax.config import LostError, RunError, Stopped
+from selsync_jax.islands import (
+  circle,
+  control,
+  flight,
+  gathering,
+  journal,
+  meeting,
+  seat,
+)
 from selsync_jax.islands.standing import Standing
-from tests.support.meetings import admit
-from tests.support.meetings import came
-from tests.support.meetings import enter
-from tests.support.meetings import until
+from tests.support.meetings import admit, came, enter, until
 
 
 @pytest.fixture

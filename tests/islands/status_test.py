@@ -12,9 +12,7 @@ from prometheus_client import parser
 import pytest
 
 from selsync_jax.__main__ import run_command
-from selsync_jax.islands import journal
-from selsync_jax.islands import meeting
-from selsync_jax.islands import metrics
+from selsync_jax.islands import journal, meeting, metrics
 from tests.support.meetings import came
 
 N, LENGTH, STEP = 3, 1000, 7

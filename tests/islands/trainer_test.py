@@ -8,27 +8,21 @@ import jax
 import numpy as np
 import pytest
 
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
+from selsync_jax.config import ConfigError, RunError
 from selsync_jax.devices import backend
 from selsync_jax.devices.slices import Slices
-from selsync_jax.islands import resuming
-from selsync_jax.islands import rounds
+from selsync_jax.islands import resuming, rounds
 from selsync_jax.islands.board import Board
 from selsync_jax.islands.mapper import IslandMapper
 from selsync_jax.islands.participants import IslandParticipants
 from selsync_jax.islands.replay import replay
 from selsync_jax.islands.resuming import Takers
 from selsync_jax.islands.rounds import Rounds
-from selsync_jax.runs import checkpoints
-from selsync_jax.runs import records
-from selsync_jax.runs import weights
+from selsync_jax.runs import checkpoints, records, weights
 from selsync_jax.runs.checkpoints import Choice
 from selsync_jax.training.programs import Programs
 from selsync_jax.training.train import train_and_evaluate
-from tests.support import live_runs
-from tests.support import perceptron
-from tests.support import short_runs
+from tests.support import live_runs, perceptron, short_runs
 
 N, SEEN = 2, ('synced', 'samples', 'bytes_per_worker')
 SCORES = 'validation_loss', 'test_loss', 'test_accuracy'

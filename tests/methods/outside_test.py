@@ -8,8 +8,7 @@ import pytest
 
 from selsync_jax import methods
 from selsync_jax.__main__ import run_command
-from selsync_jax.commands import compare
-from selsync_jax.commands import train
+from selsync_jax.commands import compare, train
 from selsync_jax.report import run_page
 from selsync_jax.training.train import train_and_evaluate
 

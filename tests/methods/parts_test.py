@@ -6,14 +6,11 @@ import pytest
 
 from selsync_jax import methods
 from selsync_jax.commands import config_file
-from selsync_jax.config import config_errors
-from selsync_jax.config import ConfigError
+from selsync_jax.config import config_errors, ConfigError
 from selsync_jax.configs import base
 from selsync_jax.runs import history
-from selsync_jax.sync.part import hand
-from selsync_jax.sync.part import rebuild
-from selsync_jax.sync.triggers import any_of
-from selsync_jax.sync.triggers import every
+from selsync_jax.sync.part import hand, rebuild
+from selsync_jax.sync.triggers import any_of, every
 from tests.support import hostile_values
 
 DIGITS = 'configs/digits.py'

@@ -6,12 +6,10 @@ import numpy as np
 import optax
 import pytest
 
-from selsync_jax import methods
-from selsync_jax import optimizers
+from selsync_jax import methods, optimizers
 from selsync_jax.commands import config_file
 from selsync_jax.sync.consensus import AXIS
-from selsync_jax.training.step import init_state
-from selsync_jax.training.step import train_step
+from selsync_jax.training.step import init_state, train_step
 from tests.support import rounds
 
 N, SIZE, ROUNDS = 4, 9, 30

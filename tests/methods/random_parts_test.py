@@ -11,12 +11,10 @@ import pytest
 
 from selsync_jax import methods
 from selsync_jax.commands import config_file
-from selsync_jax.config import config_errors
-from selsync_jax.config import ConfigError
+from selsync_jax.config import config_errors, ConfigError
 from selsync_jax.devices import mappers
 from selsync_jax.sync import traffic
-from selsync_jax.training.step import init_state
-from selsync_jax.training.step import train_step
+from selsync_jax.training.step import init_state, train_step
 from tests.support import sent
 
 N, STEPS = 4, 3

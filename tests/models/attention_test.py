@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from selsync_jax import models
-from selsync_jax.models import attention
-from selsync_jax.models import tasks
-from tests.support.random_weights import random_variables
-from tests.support.random_weights import UNOPTIMIZED
+from selsync_jax.models import attention, tasks
+from tests.support.random_weights import random_variables, UNOPTIMIZED
 
 
 def numpy_attention(x, params, num_heads, rotary):

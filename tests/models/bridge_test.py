@@ -1,7 +1,6 @@
 """Modules of flax nnx as the package sees them, next to those of linen."""
 
-from flax import nnx
-from flax import traverse_util
+from flax import nnx, traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,8 +9,7 @@ import pytest
 from selsync_jax import models
 from selsync_jax.models import tasks
 from selsync_jax.models.bridge import as_linen
-from tests.support.random_weights import random_variables
-from tests.support.random_weights import UNOPTIMIZED
+from tests.support.random_weights import random_variables, UNOPTIMIZED
 
 FIELDS = dict(num_layers=2, embed_dim=16, num_heads=2, mlp_dim=24)
 LAST = {'embed': 'Embed_0', 'norm': 'RMSNorm_4', 'scores': 'Dense_6'}

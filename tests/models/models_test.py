@@ -11,8 +11,7 @@ import pytest
 
 from selsync_jax import models
 from selsync_jax.config import ConfigError
-from tests.support.random_weights import random_variables
-from tests.support.random_weights import UNOPTIMIZED
+from tests.support.random_weights import random_variables, UNOPTIMIZED
 
 IMAGENET, CIFAR, TEXT = (224, 224, 3), (32, 32, 3), None
 

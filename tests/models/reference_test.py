@@ -10,8 +10,7 @@ import pytest
 from selsync_jax import models
 from selsync_jax.models.convolution import adaptive_avg_pool
 from tests.support import torch_networks
-from tests.support.random_weights import random_variables
-from tests.support.random_weights import UNOPTIMIZED
+from tests.support.random_weights import random_variables, UNOPTIMIZED
 
 torch, nn = torch_networks.torch, torch_networks.nn
 

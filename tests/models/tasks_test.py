@@ -9,9 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from selsync_jax.models import loss_program
-from selsync_jax.models import tasks
-from selsync_jax.models import token_weights
+from selsync_jax.models import loss_program, tasks, token_weights
 
 CLASSIFICATION = tasks.TASKS['classification']
 LANGUAGE_MODELING = tasks.TASKS['language_modeling']

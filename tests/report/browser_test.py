@@ -11,8 +11,7 @@ import subprocess
 import pytest
 
 from selsync_jax.configs import digits
-from selsync_jax.report import page
-from selsync_jax.report import run_page
+from selsync_jax.report import page, run_page
 from selsync_jax.training.train import train_and_evaluate
 
 CHROMIUM = next(

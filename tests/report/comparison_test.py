@@ -10,11 +10,8 @@ import numpy as np
 import pytest
 
 from selsync_jax.models.tasks import Goal
-from selsync_jax.report import comparison_table
-from selsync_jax.report import facts
-from selsync_jax.report import pareto_plot
-from selsync_jax.report.comparison_table import choose_rates
-from selsync_jax.report.comparison_table import Entry
+from selsync_jax.report import comparison_table, facts, pareto_plot
+from selsync_jax.report.comparison_table import choose_rates, Entry
 from selsync_jax.runs.history import Run
 
 

@@ -7,18 +7,18 @@ import zlib
 import numpy as np
 import pytest
 
-from selsync_jax.report import figure
-from selsync_jax.report import image_files
-from selsync_jax.report import interactive
-from selsync_jax.report.figure import Axis
-from selsync_jax.report.figure import Band
-from selsync_jax.report.figure import Bars
-from selsync_jax.report.figure import Line
-from selsync_jax.report.figure import Look
-from selsync_jax.report.figure import Name
-from selsync_jax.report.figure import Panel
-from selsync_jax.report.figure import Plot
-from selsync_jax.report.figure import Spans
+from selsync_jax.report import figure, image_files, interactive
+from selsync_jax.report.figure import (
+  Axis,
+  Band,
+  Bars,
+  Line,
+  Look,
+  Name,
+  Panel,
+  Plot,
+  Spans,
+)
 
 
 @pytest.mark.parametrize(

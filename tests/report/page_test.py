@@ -7,11 +7,7 @@ import pathlib
 import re
 
 from selsync_jax.report import page
-from selsync_jax.report.figure import Axis
-from selsync_jax.report.figure import Line
-from selsync_jax.report.figure import Look
-from selsync_jax.report.figure import Panel
-from selsync_jax.report.figure import Plot
+from selsync_jax.report.figure import Axis, Line, Look, Panel, Plot
 
 EVIL = '<script>"&'
 ESCAPED = '&lt;script&gt;&#34;&amp;'

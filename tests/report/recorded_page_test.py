@@ -6,18 +6,11 @@ import re
 import numpy as np
 import pytest
 
-from selsync_jax.report import image_files
-from selsync_jax.report import metric_plot
-from selsync_jax.report import run_page
-from selsync_jax.report import run_plots
+from selsync_jax.report import image_files, metric_plot, run_page, run_plots
 from selsync_jax.report.figure import Band
-from selsync_jax.runs import history
-from selsync_jax.runs import records
+from selsync_jax.runs import history, records
 from tests.support import recorded
-from tests.support.shown import figure
-from tests.support.shown import line
-from tests.support.shown import marks
-from tests.support.shown import section
+from tests.support.shown import figure, line, marks, section
 
 BSP = 'validation, BSP'
 

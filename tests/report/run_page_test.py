@@ -15,13 +15,9 @@ from selsync_jax.report import run_page
 from selsync_jax.report.figure import WIDE
 from selsync_jax.runs import history
 from selsync_jax.training.train import train_and_evaluate
-from tests.support import perceptron
-from tests.support import short_runs
+from tests.support import perceptron, short_runs
 from tests.support.session import make_once
-from tests.support.shown import line
-from tests.support.shown import marks
-from tests.support.shown import section
-from tests.support.shown import table
+from tests.support.shown import line, marks, section, table
 
 
 def run(workdir, data_dir, method='selsync', **fields):

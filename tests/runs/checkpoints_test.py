@@ -16,8 +16,7 @@ from selsync_jax.cluster import processes
 from selsync_jax.config import RunError
 from selsync_jax.devices import mappers
 from selsync_jax.runs import checkpoints
-from selsync_jax.runs.checkpoints import CheckpointError
-from selsync_jax.runs.checkpoints import Checkpoints
+from selsync_jax.runs.checkpoints import CheckpointError, Checkpoints
 from selsync_jax.runs.ledger import Totals
 from selsync_jax.runs.store import Store
 

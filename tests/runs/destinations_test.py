@@ -15,10 +15,8 @@ import selsync_jax as ss
 from selsync_jax.__main__ import run_command
 from selsync_jax.config import RunError
 from selsync_jax.models import tasks
-from selsync_jax.runs import records
-from selsync_jax.runs import writers
-from tests.support import own_code
-from tests.support import recorded
+from selsync_jax.runs import records, writers
+from tests.support import own_code, recorded
 
 
 def test_a_table_has_every_number_and_columns_that_come_later(tmp_path):

@@ -4,14 +4,12 @@ import json
 
 import pytest
 
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
+from selsync_jax.config import ConfigError, RunError
 from selsync_jax.configs import digits
 from selsync_jax.report.comparison_table import read_entries
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Trial
-from tests.support import damage
-from tests.support import recorded
+from tests.support import damage, recorded
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):

@@ -11,14 +11,10 @@ import orbax.checkpoint as ocp
 import pytest
 
 from selsync_jax.array_names import by_name
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
+from selsync_jax.config import ConfigError, RunError
 from selsync_jax.configs import digits
-from selsync_jax.runs import array_files
-from selsync_jax.runs import files
-from selsync_jax.runs import initial
+from selsync_jax.runs import array_files, files, initial, weights
 from selsync_jax.runs import source as sources
-from selsync_jax.runs import weights
 from selsync_jax.simulate.numerics import Numerics
 from selsync_jax.training import start
 from selsync_jax.training.evaluation import Evaluator

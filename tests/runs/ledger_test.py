@@ -6,12 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from selsync_jax.runs.ledger import Ledger
-from selsync_jax.runs.ledger import NonFiniteError
-from selsync_jax.runs.ledger import Totals
+from selsync_jax.runs.ledger import Ledger, NonFiniteError, Totals
 from selsync_jax.sync import traffic
-from selsync_jax.sync.traffic import Collective
-from selsync_jax.sync.traffic import Traffic
+from selsync_jax.sync.traffic import Collective, Traffic
 
 
 def resumed(totals):

@@ -6,14 +6,9 @@ import numpy as np
 import pytest
 
 from selsync_jax.report import run_page
-from selsync_jax.runs import history
-from selsync_jax.runs import per_worker
-from selsync_jax.runs import records
+from selsync_jax.runs import history, per_worker, records
 from selsync_jax.simulate.run import simulate
-from tests.support import damage
-from tests.support import perceptron
-from tests.support import recorded
-from tests.support import short_runs
+from tests.support import damage, perceptron, recorded, short_runs
 
 MANY = {
   'workers': 256,

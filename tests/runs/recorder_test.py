@@ -15,8 +15,7 @@ from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.participants import Participants
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
-from tests.support import perceptron
-from tests.support import short_runs
+from tests.support import perceptron, short_runs
 from tests.support.shown import line
 
 # Columns that a loop of one's own does not have, or that no two runs share.

@@ -15,17 +15,13 @@ import safetensors
 from safetensors.numpy import load_file
 
 from selsync_jax.__main__ import run_command
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
+from selsync_jax.config import ConfigError, RunError
 from selsync_jax.configs import digits
-from selsync_jax.runs import array_files
-from selsync_jax.runs import files
-from selsync_jax.runs import weights
+from selsync_jax.runs import array_files, files, weights
 from selsync_jax.simulate import run as simulation
 from selsync_jax.training import evaluation
 from selsync_jax.training.train import train_and_evaluate
-from tests.support import damage
-from tests.support import live_runs
+from tests.support import damage, live_runs
 
 
 def train(workdir, normalized, method='local_sgd', ema_decay=None, **sync):

@@ -11,8 +11,7 @@ from selsync_jax.config import RunError
 from selsync_jax.simulate.algebra import Algebra
 from selsync_jax.simulate.asynchronous import ASYNCHRONOUS
 from selsync_jax.simulate.asynchronous.server import controller
-from selsync_jax.simulate.asynchronous.wagma import butterfly
-from selsync_jax.simulate.asynchronous.wagma import GroupAverage
+from selsync_jax.simulate.asynchronous.wagma import butterfly, GroupAverage
 from selsync_jax.simulate.engine import Engine
 from tests.support import small
 

@@ -10,12 +10,9 @@ from selsync_jax.simulate.cluster import VirtualCluster
 from selsync_jax.simulate.lockstep import LockstepLedger
 from selsync_jax.simulate.run import simulate
 from selsync_jax.sync.network import Network
-from selsync_jax.sync.traffic import Collective
-from selsync_jax.sync.traffic import Traffic
+from selsync_jax.sync.traffic import Collective, Traffic
 from selsync_jax.training import step_cost
-from tests.support import live_runs
-from tests.support import perceptron
-from tests.support import short_runs
+from tests.support import live_runs, perceptron, short_runs
 
 SECONDS = [[1.0, 5.0], [4.0, 2.0], [2.0, 3.0], [1.0, 1.0]]  # [step, worker].
 # Two workers send half of a message in each of a ring's two rounds: 1 byte/s.

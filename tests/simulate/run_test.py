@@ -12,13 +12,9 @@ from selsync_jax.report import run_page
 from selsync_jax.runs import history
 from selsync_jax.simulate.asynchronous import ASYNCHRONOUS
 from selsync_jax.simulate.run import simulate
-from tests.support import live_runs
-from tests.support import perceptron
-from tests.support.short_runs import config
-from tests.support.short_runs import rows
-from tests.support.shown import figure
-from tests.support.shown import section
-from tests.support.shown import table
+from tests.support import live_runs, perceptron
+from tests.support.short_runs import config, rows
+from tests.support.shown import figure, section, table
 
 STEPS, SAVED = 8, 4
 CLUSTER = {

@@ -9,8 +9,10 @@ import pytest
 
 from selsync_jax.simulate import asynchronous
 from selsync_jax.simulate.asynchronous import ASYNCHRONOUS
-from selsync_jax.simulate.asynchronous.partial import PartialAllReduce
-from selsync_jax.simulate.asynchronous.partial import train_with
+from selsync_jax.simulate.asynchronous.partial import (
+  PartialAllReduce,
+  train_with,
+)
 from selsync_jax.simulate.engine import Engine
 from selsync_jax.sync.traffic import nbytes
 from selsync_jax.training import start

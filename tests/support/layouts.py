@@ -11,10 +11,8 @@ import optax
 from selsync_jax.devices.layout import Layout
 from selsync_jax.devices.mapper import Mapper
 from selsync_jax.models import tasks
-from selsync_jax.training.step import init_state
-from selsync_jax.training.step import train_step
-from tests.support import compositions
-from tests.support import programs
+from selsync_jax.training.step import init_state, train_step
+from tests.support import compositions, programs
 
 STEPS = 12
 # Where the presets would hardly synchronize in 12 steps.

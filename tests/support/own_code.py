@@ -4,8 +4,7 @@ from collections.abc import Iterator
 import contextlib
 from unittest import mock
 
-from selsync_jax import methods
-from selsync_jax import models
+from selsync_jax import methods, models
 from selsync_jax.data.sources import DATASETS
 from selsync_jax.models import tasks
 from selsync_jax.runs import writers

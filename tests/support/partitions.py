@@ -1,8 +1,7 @@
 """Partitions by name."""
 
 from selsync_jax.config import bind
-from selsync_jax.data.partitions import divided
-from selsync_jax.data.partitions import PARTITIONS
+from selsync_jax.data.partitions import divided, PARTITIONS
 
 
 def make_partition(

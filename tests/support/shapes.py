@@ -9,8 +9,7 @@ import optax
 
 from selsync_jax import methods
 from selsync_jax.models import tasks
-from selsync_jax.training.step import init_state
-from selsync_jax.training.step import train_step
+from selsync_jax.training.step import init_state, train_step
 from tests.support import workloads
 
 

@@ -10,16 +10,12 @@ import sys
 import jax
 from jax.experimental import multihost_utils
 import jax.numpy as jnp
-from jax.sharding import Mesh
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import numpy as np
 import optax
 
 import selsync_jax as ss
-from selsync_jax.islands import messages
-from selsync_jax.islands import outbox
-from selsync_jax.islands import relay
+from selsync_jax.islands import messages, outbox, relay
 
 LENGTH = WIDTH = 64
 TX = optax.adam(0.02)

@@ -11,8 +11,7 @@ import flax.linen as nn
 import numpy as np
 import optax
 
-from selsync_jax import models
-from selsync_jax import optimizers
+from selsync_jax import models, optimizers
 
 # Labels are random, so a step should change little.
 SGD = dict(name='sgd', learning_rate=1e-6, momentum=0.9, weight_decay=1e-4)

@@ -5,11 +5,7 @@ import numpy as np
 import optax
 import pytest
 
-from selsync_jax.sync import alternation
-from selsync_jax.sync import averagers
-from selsync_jax.sync import fragments
-from selsync_jax.sync import traffic
-from selsync_jax.sync import wires
+from selsync_jax.sync import alternation, averagers, fragments, traffic, wires
 from tests.support import rounds
 
 K, N, SIZE = 3, 4, 20

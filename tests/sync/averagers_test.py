@@ -8,14 +8,15 @@ import pytest
 
 from selsync_jax import methods
 from selsync_jax.devices import mappers
-from selsync_jax.sync import alternation
-from selsync_jax.sync import averagers
-from selsync_jax.sync import delay
-from selsync_jax.sync import exchange
-from selsync_jax.sync import fragments
-from selsync_jax.sync import wires
-from selsync_jax.training.step import init_state
-from selsync_jax.training.step import train_step
+from selsync_jax.sync import (
+  alternation,
+  averagers,
+  delay,
+  exchange,
+  fragments,
+  wires,
+)
+from selsync_jax.training.step import init_state, train_step
 from tests.support import rounds
 
 NESTEROV = dict(name='sgd', learning_rate=1.0, momentum=0.9, nesterov=True)

@@ -11,8 +11,7 @@ from selsync_jax.devices import mappers
 from selsync_jax.sync.copies import parameter_copies
 from selsync_jax.sync.leaves import Leaves
 from selsync_jax.training.start import resize
-from selsync_jax.training.step import init_state
-from selsync_jax.training.step import train_step
+from selsync_jax.training.step import init_state, train_step
 
 PARAMS = {'w': jnp.linspace(0.5, 2.0, 6).reshape(3, 2), 'b': jnp.zeros(2)}
 HALF = optax.tree.cast(PARAMS, jnp.bfloat16)

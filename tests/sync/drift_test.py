@@ -8,8 +8,7 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.sync import drift
-from selsync_jax.training.step import init_state
-from selsync_jax.training.step import train_step
+from selsync_jax.training.step import init_state, train_step
 
 N, SIZE, LOCAL, ROUNDS, RATE = 4, 3, 5, 40, 0.1
 RNG = np.random.default_rng(0)

@@ -7,9 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from selsync_jax.sync import power_sgd
-from selsync_jax.sync import reducers
-from selsync_jax.sync import sparse
+from selsync_jax.sync import power_sgd, reducers, sparse
 from tests.support.reduction import run
 
 N = 4

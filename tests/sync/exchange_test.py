@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from selsync_jax.devices import mappers
-from selsync_jax.sync import exchange
-from selsync_jax.sync import traffic
+from selsync_jax.sync import exchange, traffic
 from selsync_jax.sync.network import Network
 from tests.support import rounds
 

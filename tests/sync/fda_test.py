@@ -10,8 +10,7 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.devices import mappers
-from selsync_jax.sync.fda import sketch
-from selsync_jax.sync.fda import squared_norm
+from selsync_jax.sync.fda import sketch, squared_norm
 
 DRAWS, WORKERS, SIZE = 1000, 4, 60
 

@@ -5,10 +5,7 @@ import numpy as np
 import optax
 import pytest
 
-from selsync_jax.sync import averagers
-from selsync_jax.sync import exchange
-from selsync_jax.sync import fragments
-from selsync_jax.sync import wires
+from selsync_jax.sync import averagers, exchange, fragments, wires
 from tests.support import rounds
 
 SHAPES = {'w': (5, 7), 'b': (2,), 'scale': ()}

@@ -8,8 +8,7 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.sync import lazy
-from selsync_jax.training.step import init_state
-from selsync_jax.training.step import train_step
+from selsync_jax.training.step import init_state, train_step
 from tests.support.reduction import run
 
 N, SIZE, STEPS, RATE = 5, 8, 60, 0.2

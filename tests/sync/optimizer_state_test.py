@@ -7,8 +7,7 @@ import optax
 import pytest
 
 from selsync_jax.devices import mappers
-from selsync_jax.sync import optimizer_state
-from selsync_jax.sync import wires
+from selsync_jax.sync import optimizer_state, wires
 
 N = 3
 PARAMS = {'w': jnp.ones((2, 3)), 'b': jnp.ones(3)}

@@ -4,9 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from selsync_jax.sync import power_sgd
-from selsync_jax.sync import reducers
-from selsync_jax.sync import traffic
+from selsync_jax.sync import power_sgd, reducers, traffic
 from tests.support.reduction import run
 
 STEPS, N, RANK = 20, 4, 2

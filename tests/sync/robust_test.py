@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from selsync_jax.sync import robust
-from selsync_jax.sync import wires
+from selsync_jax.sync import robust, wires
 from tests.support import rounds
 
 N, SIZE, WARMUP = 4, 6, 3

@@ -8,8 +8,7 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.devices import mappers
-from tests.support.trajectory import reference
-from tests.support.trajectory import run
+from tests.support.trajectory import reference, run
 
 
 @pytest.mark.parametrize('count', [1, 4, 16])

@@ -5,9 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from selsync_jax.sync import reducers
-from selsync_jax.sync import sparse
-from selsync_jax.sync import traffic
+from selsync_jax.sync import reducers, sparse, traffic
 from tests.support.reduction import run
 
 N = 4

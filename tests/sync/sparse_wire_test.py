@@ -5,8 +5,7 @@ import numpy as np
 import optax
 import pytest
 
-from selsync_jax.sync import averagers
-from selsync_jax.sync import sparse_wire
+from selsync_jax.sync import averagers, sparse_wire
 from tests.support import rounds
 
 N, SIZE = 3, 9000  # Two chunks of 4,096 elements and a shorter one.

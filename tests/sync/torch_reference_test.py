@@ -12,8 +12,7 @@ import pytest
 
 from selsync_jax import methods
 from selsync_jax.devices import mappers
-from selsync_jax.training.step import init_state
-from selsync_jax.training.step import train_step
+from selsync_jax.training.step import init_state, train_step
 from tests.support import live_runs
 
 N, STEPS = 4, 12

@@ -12,10 +12,8 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.sync.copies import parameter_copies
-from selsync_jax.sync.traffic import annotated
-from selsync_jax.sync.traffic import collectives
-from tests.support import clipped
-from tests.support import rounds
+from selsync_jax.sync.traffic import annotated, collectives
+from tests.support import clipped, rounds
 
 N = 4
 TREE = {'w': jnp.zeros((3, 2)), 'b': jnp.zeros(2)}

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 import selsync_jax as ss
-from tests.support.trajectory import reference
-from tests.support.trajectory import run
+from tests.support.trajectory import reference, run
 
 
 def voted(flags, vote_delay, vote_every, max_period):

@@ -10,9 +10,7 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.devices import mappers
-from selsync_jax.sync import averagers
-from selsync_jax.sync import sparse_wire
-from selsync_jax.sync import wires
+from selsync_jax.sync import averagers, sparse_wire, wires
 from tests.support import rounds
 
 N = 4

@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 
 from selsync_jax.config import ConfigError
-from selsync_jax.configs import base
-from selsync_jax.configs import digits
-from selsync_jax.configs import stdlib_gpt
+from selsync_jax.configs import base, digits, stdlib_gpt
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
-from tests.support import perceptron
-from tests.support import short_runs
+from tests.support import perceptron, short_runs
 
 
 def on_digits():

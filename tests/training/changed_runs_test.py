@@ -7,14 +7,12 @@ import flax.linen as nn
 import numpy as np
 import pytest
 
-from selsync_jax import data
-from selsync_jax import models
+from selsync_jax import data, models
 from selsync_jax.__main__ import run_command
 from selsync_jax.config import ConfigError
 from selsync_jax.configs import digits
 from selsync_jax.data.sources import DATASETS
-from selsync_jax.runs import fingerprint
-from selsync_jax.runs import provenance
+from selsync_jax.runs import fingerprint, provenance
 from selsync_jax.simulate.run import simulate
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import own_code

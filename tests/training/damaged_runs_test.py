@@ -7,23 +7,13 @@ import shutil
 import pytest
 
 import selsync_jax as ss
-from selsync_jax.config import ConfigError
-from selsync_jax.config import flat
-from selsync_jax.config import RunError
+from selsync_jax.config import ConfigError, flat, RunError
 from selsync_jax.fields import may_change
-from selsync_jax.report import comparison
-from selsync_jax.report import facts
-from selsync_jax.runs import checkpoints
-from selsync_jax.runs import history
-from selsync_jax.runs import records
+from selsync_jax.report import comparison, facts
+from selsync_jax.runs import checkpoints, history, records
 from selsync_jax.runs.history import Trial
-from tests.support import damage
-from tests.support import live_runs
-from tests.support import own_code
-from tests.support.short_runs import config
-from tests.support.short_runs import rows
-from tests.support.short_runs import run
-from tests.support.short_runs import STEPS
+from tests.support import damage, live_runs, own_code
+from tests.support.short_runs import config, rows, run, STEPS
 
 
 def checkpoint(workdir, step):

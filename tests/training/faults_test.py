@@ -11,11 +11,8 @@ import time
 import numpy as np
 import pytest
 
-from selsync_jax.config import ConfigError
-from selsync_jax.config import RunError
-from tests.support import live_runs
-from tests.support import private
-from tests.support import short_runs
+from selsync_jax.config import ConfigError, RunError
+from tests.support import live_runs, private, short_runs
 
 # Every process started here finds the tests' own data.
 pytestmark = pytest.mark.usefixtures('data_dir')

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from selsync_jax.runs import weights
-from tests.support import emulated
-from tests.support import live_runs
+from tests.support import emulated, live_runs
 
 LAYOUT = ('--config.mapper=mesh', '--config.workers=2', '--config.mesh.fsdp=4')
 STEPS = 20

@@ -16,9 +16,7 @@ from selsync_jax.devices.layout import Layout
 from selsync_jax.devices.mapper import abstract
 from selsync_jax.devices.mappers import Pmap
 from selsync_jax.training.step import init_state
-from tests.support import compositions
-from tests.support import layouts
-from tests.support import shapes
+from tests.support import compositions, layouts, shapes
 from tests.support.workloads import WORKLOADS
 
 _SLOW = pytest.mark.slow

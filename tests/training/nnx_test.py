@@ -9,14 +9,12 @@ from safetensors.numpy import load_file
 import selsync_jax as ss
 from selsync_jax.__main__ import run_command
 from selsync_jax.commands import config_file
-from selsync_jax.data import bind_data
-from selsync_jax.data import open_data
+from selsync_jax.data import bind_data, open_data
 from selsync_jax.training import start
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 from selsync_jax.training.train import train_and_evaluate
-from tests.support import live_runs
-from tests.support import own_code
+from tests.support import live_runs, own_code
 
 CONFIG = 'tests/support/two_styles.py'
 STYLES = 'InLinen', 'InNnx'

@@ -15,9 +15,7 @@ from selsync_jax.data.sources import DATASETS
 from selsync_jax.devices import mappers
 from selsync_jax.training.step import TrainState
 from tests.support import live_runs
-from tests.support.short_runs import rows
-from tests.support.short_runs import run
-from tests.support.short_runs import STEPS
+from tests.support.short_runs import rows, run, STEPS
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ import selsync_jax as ss
 from selsync_jax.config import ConfigError
 from selsync_jax.configs import digits
 from selsync_jax.devices import mappers
-from selsync_jax.methods import Context
-from selsync_jax.methods import create_strategy
+from selsync_jax.methods import Context, create_strategy
 from selsync_jax.runs import ledger
 from selsync_jax.sync.traffic import Traffic
 from selsync_jax.training import start as elastic
@@ -23,10 +22,8 @@ from selsync_jax.training.problem import create_problem
 from selsync_jax.training.settings import check
 from selsync_jax.training.step import init_state
 from selsync_jax.training.train import train_and_evaluate
-from tests.support import live_runs
-from tests.support import short_runs
-from tests.support.short_runs import rows
-from tests.support.short_runs import run
+from tests.support import live_runs, short_runs
+from tests.support.short_runs import rows, run
 
 
 @pytest.mark.parametrize(

@@ -15,19 +15,14 @@ import time
 import pytest
 
 from selsync_jax.cluster import signals
-from selsync_jax.config import ConfigError
-from selsync_jax.config import Stopped
+from selsync_jax.config import ConfigError, Stopped
 from selsync_jax.configs import digits
 from selsync_jax.data import Data
-from selsync_jax.runs import history
-from selsync_jax.runs import records
+from selsync_jax.runs import history, records
 from selsync_jax.runs import workdir as workdirs
 from selsync_jax.training import evaluation
-from tests.support import live_runs
-from tests.support import perceptron
-from tests.support.short_runs import rows
-from tests.support.short_runs import run
-from tests.support.short_runs import STEPS
+from tests.support import live_runs, perceptron
+from tests.support.short_runs import rows, run, STEPS
 
 LIVE = f'pid {os.getpid()} on {socket.gethostname()}'
 

@@ -7,8 +7,7 @@ import pytest
 
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
-from tests.support import live_runs
-from tests.support import short_runs
+from tests.support import live_runs, short_runs
 
 
 def program(data_dir, **fields):

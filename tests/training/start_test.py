@@ -10,11 +10,7 @@ from selsync_jax.commands import train
 from selsync_jax.config import RunError
 from selsync_jax.configs import digits
 from selsync_jax.runs import checkpoints
-from selsync_jax.training import evaluation
-from selsync_jax.training import problem
-from selsync_jax.training import settings
-from selsync_jax.training import setup
-from selsync_jax.training import start
+from selsync_jax.training import evaluation, problem, settings, setup, start
 from selsync_jax.training.settings import check
 from selsync_jax.training.train import train_and_evaluate
 from tests.support.perceptron import Perceptron

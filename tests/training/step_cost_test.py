@@ -8,8 +8,7 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax import methods
-from selsync_jax.configs import base
-from selsync_jax.configs import digits
+from selsync_jax.configs import base, digits
 from selsync_jax.sync import network
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.training import step_cost

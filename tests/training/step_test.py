@@ -16,8 +16,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.devices import mappers
 from selsync_jax.models import tasks
 from selsync_jax.training.gradient import gradient
-from selsync_jax.training.step import init_state
-from selsync_jax.training.step import train_step
+from selsync_jax.training.step import init_state, train_step
 from tests.support import programs
 
 N = 4

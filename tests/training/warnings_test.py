@@ -10,12 +10,13 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.data import from_arrays
-from selsync_jax.training.warnings import NotFiniteWarning
-from selsync_jax.training.warnings import of_parts
-from selsync_jax.training.warnings import OverflowWarning
-from selsync_jax.training.warnings import SilenceWarning
-from tests.support import own_code
-from tests.support import short_runs
+from selsync_jax.training.warnings import (
+  NotFiniteWarning,
+  of_parts,
+  OverflowWarning,
+  SilenceWarning,
+)
+from tests.support import own_code, short_runs
 
 
 def test_a_run_whose_delta_is_too_large_says_so_once(tmp_path, capsys):

@@ -8,9 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from selsync_jax import methods
-from selsync_jax import models
-from selsync_jax import optimizers
+from selsync_jax import methods, models, optimizers
 from selsync_jax.config import ConfigError
 from selsync_jax.configs import base
 from selsync_jax.runs import records

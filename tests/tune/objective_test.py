@@ -2,8 +2,7 @@
 
 import math
 
-from selsync_jax.tune.objective import Objective
-from selsync_jax.tune.objective import Point
+from selsync_jax.tune.objective import Objective, Point
 
 # Its score rises and falls again; a step costs 10 bytes and a second.
 POINTS = [Point(s, 10 * t, t) for t, s in enumerate([0.5, 0.8, 0.9, 0.7], 1)]

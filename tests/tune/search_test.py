@@ -9,8 +9,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.configs import digits
 from selsync_jax.runs.history import Trial
 from selsync_jax.tune.choices import Range
-from selsync_jax.tune.objective import Objective
-from selsync_jax.tune.objective import Point
+from selsync_jax.tune.objective import Objective, Point
 from selsync_jax.tune.search import Search
 from selsync_jax.tune.space import Space
 

@@ -8,10 +8,8 @@ import pytest
 from selsync_jax.commands.candidates import Candidates
 from selsync_jax.config import ConfigError
 from selsync_jax.methods import METHODS
-from selsync_jax.tune import choices
-from selsync_jax.tune import space
-from selsync_jax.tune.choices import OWN
-from selsync_jax.tune.choices import Range
+from selsync_jax.tune import choices, space
+from selsync_jax.tune.choices import OWN, Range
 
 NUMPY = '--config.data.backend=numpy'
 

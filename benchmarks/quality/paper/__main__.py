@@ -15,17 +15,16 @@ import os
 import pathlib
 
 from benchmarks.quality import runs
-from benchmarks.quality.paper import changes
-from benchmarks.quality.paper import clock
-from benchmarks.quality.paper import cost
-from benchmarks.quality.paper import injection
-from benchmarks.quality.paper import table_one
-from benchmarks.quality.paper import workloads
-from benchmarks.quality.paper.claim import Claim
-from benchmarks.quality.paper.claim import Finding
-from benchmarks.table import markdown
-from benchmarks.table import page_with
-from benchmarks.table import report
+from benchmarks.quality.paper import (
+  changes,
+  clock,
+  cost,
+  injection,
+  table_one,
+  workloads,
+)
+from benchmarks.quality.paper.claim import Claim, Finding
+from benchmarks.table import markdown, page_with, report
 from selsync_jax.report import marked
 
 GROUPS: dict[str, tuple[str, list[Claim]]] = {

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 import functools
 import statistics
 
-from benchmarks.quality.paper.claim import Arm
-from benchmarks.quality.paper.claim import BETTER
-from benchmarks.quality.paper.claim import by_seed
-from benchmarks.quality.paper.claim import Claim
-from benchmarks.quality.paper.claim import Range
-from benchmarks.quality.paper.claim import Task
-from benchmarks.quality.paper.workloads import DIGITS
-from benchmarks.quality.paper.workloads import lssr
-from benchmarks.quality.paper.workloads import smallest_rise
+from benchmarks.quality.paper.claim import (
+  Arm,
+  BETTER,
+  by_seed,
+  Claim,
+  Range,
+  Task,
+)
+from benchmarks.quality.paper.workloads import DIGITS, lssr, smallest_rise
 from selsync_jax.runs.history import Run
 
 DELTAS = 0, 0.1, 0.2, 0.3, 0.5, 1, 1000

@@ -12,8 +12,7 @@ from typing import NamedTuple
 from selsync_jax.commands import trials
 from selsync_jax.report import facts
 from selsync_jax.runs import history
-from selsync_jax.runs.history import Run
-from selsync_jax.runs.history import Trial
+from selsync_jax.runs.history import Run, Trial
 
 CONFIGS = pathlib.Path(__file__).parents[3] / 'configs'
 FIRST_SEED = 200  # No other table has these seeds.

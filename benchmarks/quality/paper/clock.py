@@ -13,16 +13,18 @@ References:
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from benchmarks.quality.paper.claim import about
-from benchmarks.quality.paper.claim import Arm
-from benchmarks.quality.paper.claim import AS_GOOD
-from benchmarks.quality.paper.claim import BETTER
-from benchmarks.quality.paper.claim import by_seed
-from benchmarks.quality.paper.claim import Claim
-from benchmarks.quality.paper.claim import Range
-from benchmarks.quality.paper.claim import scored
-from benchmarks.quality.paper.claim import Task
-from benchmarks.quality.paper.claim import WORSE
+from benchmarks.quality.paper.claim import (
+  about,
+  Arm,
+  AS_GOOD,
+  BETTER,
+  by_seed,
+  Claim,
+  Range,
+  scored,
+  Task,
+  WORSE,
+)
 from selsync_jax.runs.history import Run
 
 HYPERPLANE = {200: 1.50, 300: 1.75, 400: 2.01}

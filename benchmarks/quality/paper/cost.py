@@ -9,12 +9,14 @@ import jax.numpy as jnp
 import optax
 
 from benchmarks import variants
-from benchmarks.quality.paper.claim import about
-from benchmarks.quality.paper.claim import BETTER
-from benchmarks.quality.paper.claim import Claim
-from benchmarks.quality.paper.claim import found
-from benchmarks.quality.paper.claim import Judge
-from benchmarks.quality.paper.claim import Range
+from benchmarks.quality.paper.claim import (
+  about,
+  BETTER,
+  Claim,
+  found,
+  Judge,
+  Range,
+)
 from benchmarks.speed import overhead
 import selsync_jax as ss
 

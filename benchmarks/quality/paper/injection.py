@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 
-from benchmarks.quality.paper.claim import Arm
-from benchmarks.quality.paper.claim import AS_GOOD
-from benchmarks.quality.paper.claim import BETTER
-from benchmarks.quality.paper.claim import Claim
-from benchmarks.quality.paper.claim import scored
-from benchmarks.quality.paper.claim import Task
+from benchmarks.quality.paper.claim import (
+  Arm,
+  AS_GOOD,
+  BETTER,
+  Claim,
+  scored,
+  Task,
+)
 
 NONIID = Task(
   'noniid',

@@ -9,8 +9,7 @@ BSP cost n (1 + r).
 import math
 from typing import NamedTuple
 
-from benchmarks.quality.paper.claim import Claim
-from benchmarks.quality.paper.claim import Finding
+from benchmarks.quality.paper.claim import Claim, Finding
 
 
 class Row(NamedTuple):

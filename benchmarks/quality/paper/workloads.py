@@ -12,16 +12,18 @@ import re
 import statistics
 
 from benchmarks.quality.paper import table_one
-from benchmarks.quality.paper.claim import Arm
-from benchmarks.quality.paper.claim import AS_GOOD
-from benchmarks.quality.paper.claim import BETTER
-from benchmarks.quality.paper.claim import by_seed
-from benchmarks.quality.paper.claim import Claim
-from benchmarks.quality.paper.claim import MARGIN
-from benchmarks.quality.paper.claim import Range
-from benchmarks.quality.paper.claim import scored
-from benchmarks.quality.paper.claim import Task
-from benchmarks.quality.paper.claim import WORSE
+from benchmarks.quality.paper.claim import (
+  Arm,
+  AS_GOOD,
+  BETTER,
+  by_seed,
+  Claim,
+  MARGIN,
+  Range,
+  scored,
+  Task,
+  WORSE,
+)
 from selsync_jax.runs.history import Run
 
 DIGITS = Task(

@@ -7,14 +7,14 @@ TFDS's data directory and what reads the data.
 
 from selsync_jax.config import Registry
 from selsync_jax.data.sources.hyperplane import hyperplane
-from selsync_jax.data.sources.images import cifar10
-from selsync_jax.data.sources.images import cifar100
-from selsync_jax.data.sources.images import digits
-from selsync_jax.data.sources.images import fashion_mnist
-from selsync_jax.data.sources.images import imagenet2012
-from selsync_jax.data.sources.text import python_text
-from selsync_jax.data.sources.text import stdlib_text
-from selsync_jax.data.sources.text import wikitext103
+from selsync_jax.data.sources.images import (
+  cifar10,
+  cifar100,
+  digits,
+  fashion_mnist,
+  imagenet2012,
+)
+from selsync_jax.data.sources.text import python_text, stdlib_text, wikitext103
 
 _BY_ANY = digits, fashion_mnist, hyperplane, python_text, stdlib_text
 _READ_BY_TFDS = cifar10, cifar100, imagenet2012, wikitext103

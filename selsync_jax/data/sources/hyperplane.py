@@ -11,8 +11,7 @@ from typing import Annotated
 from annotated_types import Interval
 import numpy as np
 
-from selsync_jax.data import arrays
-from selsync_jax.data import protocol
+from selsync_jax.data import arrays, protocol
 from selsync_jax.data.order import ShuffledChunk
 
 NOISE = 0.1  # Standard deviation; without noise the target's is 1.

@@ -17,11 +17,8 @@ from typing import Annotated, Any, Literal
 from annotated_types import Interval
 import numpy as np
 
-from selsync_jax.data import arrays
-from selsync_jax.data import checks
-from selsync_jax.data import protocol
-from selsync_jax.data.order import ShuffledBlocks
-from selsync_jax.data.order import ShuffledChunk
+from selsync_jax.data import arrays, checks, protocol
+from selsync_jax.data.order import ShuffledBlocks, ShuffledChunk
 from selsync_jax.data.sources import idx
 
 Pixels = Annotated[int, Interval(ge=1, le=4096)]
@@ -103,8 +100,10 @@ def _split_fashion(folder: pathlib.Path) -> dict[str, protocol.Examples]:
 def _cifar(
   name: str, colors: tuple, image_size: int | None, directory: str | None
 ) -> arrays.ArrayDataset:
-  from selsync_jax.data.tfdata import augment  # Imports TensorFlow.
-  from selsync_jax.data.tfdata import prepared
+  from selsync_jax.data.tfdata import (
+    augment,  # Imports TensorFlow.
+    prepared,
+  )
 
   builder = prepared.open_builder(name, TENTHS['train'], directory)
 
@@ -158,9 +157,7 @@ def imagenet2012(
   """
   import tensorflow as tf
 
-  from selsync_jax.data.tfdata import augment
-  from selsync_jax.data.tfdata import prepared
-  from selsync_jax.data.tfdata import streamed
+  from selsync_jax.data.tfdata import augment, prepared, streamed
 
   splits = {
     'train': 'train[:99%]',

@@ -16,8 +16,7 @@ import zipfile
 from annotated_types import Interval
 import numpy as np
 
-from selsync_jax.data import arrays
-from selsync_jax.data import protocol
+from selsync_jax.data import arrays, protocol
 from selsync_jax.data.order import TextStreams
 
 Tokens = Annotated[int, Interval(ge=1, le=2**16)]

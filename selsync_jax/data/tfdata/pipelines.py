@@ -21,8 +21,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from selsync_jax.data import arrays
-from selsync_jax.data import protocol
+from selsync_jax.data import arrays, protocol
 from selsync_jax.data.protocol import Batch
 
 _T = TypeVar('_T')

@@ -12,8 +12,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from selsync_jax.config import config_errors
-from selsync_jax.config import ConfigError
+from selsync_jax.config import config_errors, ConfigError
 from selsync_jax.data import protocol
 
 FETCH = 'fetch it with: tfds build {name} --data_dir={dir}'

@@ -13,19 +13,13 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from selsync_jax.config import config_errors
-from selsync_jax.config import ConfigError
-from selsync_jax.data import arrays
-from selsync_jax.data import partitions
-from selsync_jax.data import protocol
-from selsync_jax.data.assignment import Assignment
-from selsync_jax.data.assignment import progress
+from selsync_jax.config import config_errors, ConfigError
+from selsync_jax.data import arrays, partitions, protocol
+from selsync_jax.data.assignment import Assignment, progress
 from selsync_jax.data.draws import bits
 from selsync_jax.data.index_shuffle import IndexShuffle
-from selsync_jax.data.order import ChunkProgress
-from selsync_jax.data.order import ShuffledBlocks
-from selsync_jax.data.tfdata import pipelines
-from selsync_jax.data.tfdata import prepared
+from selsync_jax.data.order import ChunkProgress, ShuffledBlocks
+from selsync_jax.data.tfdata import pipelines, prepared
 
 
 class Shards(NamedTuple):

@@ -8,8 +8,7 @@ import math
 import pathlib
 from typing import Any
 
-from selsync_jax.runs import files
-from selsync_jax.runs import records
+from selsync_jax.runs import files, records
 
 
 class CsvFile(contextlib.AbstractContextManager[Any]):

@@ -12,14 +12,11 @@ import pathlib
 import time
 from typing import Any
 
-from mlflow import MlflowClient
-from mlflow import MlflowException
-from mlflow.entities import Metric
-from mlflow.entities import Param
+from mlflow import MlflowClient, MlflowException
+from mlflow.entities import Metric, Param
 
 from selsync_jax.config import flat
-from selsync_jax.runs import files
-from selsync_jax.runs import records
+from selsync_jax.runs import files, records
 
 # MLflow's limits on one request, from its REST API.
 _METRICS, _PARAMS = 1000, 100

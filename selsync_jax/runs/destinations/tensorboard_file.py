@@ -7,8 +7,10 @@ import socket
 import time
 from typing import Any
 
-from tensorboard.compat.proto.event_pb2 import Event  # pyrefly: ignore
-from tensorboard.compat.proto.event_pb2 import SessionLog  # pyrefly: ignore
+from tensorboard.compat.proto.event_pb2 import (
+  Event,  # pyrefly: ignore
+  SessionLog,  # pyrefly: ignore
+)
 from tensorboard.compat.proto.summary_pb2 import Summary  # pyrefly: ignore
 from tensorboard.summary.writer.record_writer import RecordWriter
 

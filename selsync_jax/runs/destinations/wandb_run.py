@@ -13,8 +13,7 @@ from typing import Any
 
 import wandb
 
-from selsync_jax.runs import files
-from selsync_jax.runs import records
+from selsync_jax.runs import files, records
 
 
 class WandbRun(contextlib.AbstractContextManager[Any]):

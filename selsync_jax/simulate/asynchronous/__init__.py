@@ -9,16 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 from selsync_jax import config
-from selsync_jax.simulate.asynchronous import partial
-from selsync_jax.simulate.asynchronous import server
+from selsync_jax.simulate.asynchronous import partial, server
 from selsync_jax.simulate.asynchronous.ad_psgd import ad_psgd
 from selsync_jax.simulate.asynchronous.async_diloco import async_diloco
 from selsync_jax.simulate.asynchronous.decoupled import decoupled_diloco
 from selsync_jax.simulate.asynchronous.prague import prague
 from selsync_jax.simulate.asynchronous.timed import a_edit
 from selsync_jax.simulate.asynchronous.wagma import wagma
-from selsync_jax.simulate.simulation import Asynchronous
-from selsync_jax.simulate.simulation import Models
+from selsync_jax.simulate.simulation import Asynchronous, Models
 
 ASYNCHRONOUS: dict[str, Callable[..., Models]] = {
   'asp': server.asp,

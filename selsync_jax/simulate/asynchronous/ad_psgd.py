@@ -17,9 +17,7 @@ from typing import Literal
 import simpy
 
 from selsync_jax.simulate.meeting import average
-from selsync_jax.simulate.simulation import Model
-from selsync_jax.simulate.simulation import Models
-from selsync_jax.simulate.simulation import Simulation
+from selsync_jax.simulate.simulation import Model, Models, Simulation
 
 _NEIGHBOR = 3  # Separates these draws from other methods'.
 

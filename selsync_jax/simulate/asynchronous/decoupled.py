@@ -20,18 +20,17 @@ References:
 
 import simpy
 
-from selsync_jax.config import Count
-from selsync_jax.config import NonNegative
-from selsync_jax.config import Positive
-from selsync_jax.config import Share
+from selsync_jax.config import Count, NonNegative, Positive, Share
 from selsync_jax.simulate.algebra import Value
 from selsync_jax.simulate.outer import OuterStep
-from selsync_jax.simulate.simulation import Model
-from selsync_jax.simulate.simulation import Models
-from selsync_jax.simulate.simulation import Process
-from selsync_jax.simulate.simulation import Settled
-from selsync_jax.simulate.simulation import Signal
-from selsync_jax.simulate.simulation import Simulation
+from selsync_jax.simulate.simulation import (
+  Model,
+  Models,
+  Process,
+  Settled,
+  Signal,
+  Simulation,
+)
 
 Push = tuple[Value, int]
 """What a learner hands over: the syncer's model minus its own, of kind

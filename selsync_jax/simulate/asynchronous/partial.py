@@ -17,13 +17,15 @@ from typing import Literal, NamedTuple
 from selsync_jax.config import Count
 from selsync_jax.simulate.algebra import Value
 from selsync_jax.simulate.meeting import synchronizations
-from selsync_jax.simulate.simulation import Gradient
-from selsync_jax.simulate.simulation import Model
-from selsync_jax.simulate.simulation import Models
-from selsync_jax.simulate.simulation import Process
-from selsync_jax.simulate.simulation import Settled
-from selsync_jax.simulate.simulation import Signal
-from selsync_jax.simulate.simulation import Simulation
+from selsync_jax.simulate.simulation import (
+  Gradient,
+  Model,
+  Models,
+  Process,
+  Settled,
+  Signal,
+  Simulation,
+)
 
 _INITIATOR, _PROBED = 1, 2  # Separate these draws from other methods'.
 

@@ -24,13 +24,8 @@ from annotated_types import Ge
 import simpy
 
 from selsync_jax.config import Threshold
-from selsync_jax.simulate.meeting import average
-from selsync_jax.simulate.meeting import Meeting
-from selsync_jax.simulate.meeting import shared_by
-from selsync_jax.simulate.simulation import Model
-from selsync_jax.simulate.simulation import Models
-from selsync_jax.simulate.simulation import Process
-from selsync_jax.simulate.simulation import Simulation
+from selsync_jax.simulate.meeting import average, Meeting, shared_by
+from selsync_jax.simulate.simulation import Model, Models, Process, Simulation
 
 _ORDER = 4  # Separates these draws from other methods'.
 

@@ -13,13 +13,15 @@ from collections.abc import Callable
 import simpy
 
 from selsync_jax.config import Index
-from selsync_jax.simulate.simulation import Gradient
-from selsync_jax.simulate.simulation import Model
-from selsync_jax.simulate.simulation import Models
-from selsync_jax.simulate.simulation import Process
-from selsync_jax.simulate.simulation import Settled
-from selsync_jax.simulate.simulation import Signal
-from selsync_jax.simulate.simulation import Simulation
+from selsync_jax.simulate.simulation import (
+  Gradient,
+  Model,
+  Models,
+  Process,
+  Settled,
+  Signal,
+  Simulation,
+)
 
 Pushes = tuple[float, float]
 """The times at which a worker's last gradient and the one before it were

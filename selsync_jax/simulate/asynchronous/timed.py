@@ -6,14 +6,10 @@ References:
   the penalty, which is the averager `robust_mean` of lockstep methods.
 """
 
-from selsync_jax.config import Positive
-from selsync_jax.config import Share
-from selsync_jax.simulate.meeting import Meeting
-from selsync_jax.simulate.meeting import shared_by
+from selsync_jax.config import Positive, Share
+from selsync_jax.simulate.meeting import Meeting, shared_by
 from selsync_jax.simulate.outer import OuterStep
-from selsync_jax.simulate.simulation import Model
-from selsync_jax.simulate.simulation import Models
-from selsync_jax.simulate.simulation import Simulation
+from selsync_jax.simulate.simulation import Model, Models, Simulation
 
 _ROUNDING = 1e-9  # Eight times 0.1 seconds, added, are less than 0.8.
 

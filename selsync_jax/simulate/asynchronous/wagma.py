@@ -17,14 +17,15 @@ References:
 
 from selsync_jax.config import Count
 from selsync_jax.simulate.algebra import Value
-from selsync_jax.simulate.meeting import shared_by
-from selsync_jax.simulate.meeting import synchronizations
-from selsync_jax.simulate.simulation import Model
-from selsync_jax.simulate.simulation import Models
-from selsync_jax.simulate.simulation import Process
-from selsync_jax.simulate.simulation import Settled
-from selsync_jax.simulate.simulation import Signal
-from selsync_jax.simulate.simulation import Simulation
+from selsync_jax.simulate.meeting import shared_by, synchronizations
+from selsync_jax.simulate.simulation import (
+  Model,
+  Models,
+  Process,
+  Settled,
+  Signal,
+  Simulation,
+)
 from selsync_jax.sync.exchange import butterfly_masks
 
 
