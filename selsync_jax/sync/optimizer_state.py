@@ -47,6 +47,8 @@ class Moments(Part):
 
   def sends(self, opt_state: Any, workers: int) -> tuple[Collective, ...]:
     """Returns what a synchronization sends."""
+    if not self.changes:
+      return ()
     state = jax.eval_shape(self.init, opt_state)
     return collectives(
       self.apply,

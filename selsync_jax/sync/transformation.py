@@ -209,6 +209,8 @@ class Reducer(Transformation):
 
   def sends(self, params: Any, workers: int) -> tuple[traffic.Collective, ...]:
     """Returns what an update sends, or one at a synchronization."""
+    if not self.traits.reduces:
+      return ()
 
     def update(params, state, sync):
       return self.update(params, state, params, sync=sync)
