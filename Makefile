@@ -33,7 +33,8 @@ PLAIN := --xla_cpu_use_fusion_emitters=false
 CHEAP = XLA_FLAGS="--xla_backend_optimization_level=0 \
 	--xla_cpu_parallel_codegen_split_count=1 $$($(BIN)/python -c \
 	'import jaxlib; print("$(PLAIN)" * (jaxlib.__version__ < "0.11"))')"
-PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+# Two cores are busy with three: some tests wait for a process or a clock.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
 QUICK = $(CHEAP) $(PYTEST) -m 'not slow'
 COMPILE := tests/conformance_test.py tests/benchmarks tests/docs tests/methods \
 	tests/simulate tests/sync tests/commands/config_file_test.py \

@@ -59,7 +59,7 @@ def read(path: pathlib.Path) -> dict[str, Choices]:
     ConfigError: if the file has another content.
   """
   try:
-    given = msgspec.toml.decode(path.read_bytes())
+    given = msgspec.toml.decode(path.read_text(encoding='utf-8'))
   except OSError as error:
     raise ConfigError(f'--space={path}: {error.strerror}') from error
   except UnicodeDecodeError as error:
