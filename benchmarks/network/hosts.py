@@ -48,7 +48,7 @@ def figures(
 
   from benchmarks import variants
   from benchmarks.network import host
-  from selsync_jax.sync import wires
+  from selsync_jax.sync import averagers, wires
 
   with host.joined(devices) as hosts:
     tree = jax.tree.map(np.asarray, variants.convnet(width).params)
@@ -58,7 +58,8 @@ def figures(
       for name, layout in layouts(hosts, devices).items()
     }
     seconds = variants.time_interleaved(runs, steps, rounds)
-    ring = sum(c.sent(hosts) for c in wire.sends(tree, hosts))
+    sends = averagers.mean(wire=wire).sends(tree, hosts)
+    ring = sum(c.sent(hosts) for c in sends)
     result = {}
     for name, run in runs.items():
       before = host.bytes_sent()

@@ -26,13 +26,14 @@ DENSITY, RANK = 0.01, 4
 def parts() -> dict[str, tuple[Any, Any, Any]]:
   """What is timed: `init`, what follows from step to step, and `sends`."""
   from selsync_jax.sync import power_sgd, reducers, sparse, wires
+  from selsync_jax.sync.averagers import mean
 
   averages = {
-    'float32': wires.float32(),
-    'bfloat16': wires.bfloat16(),
-    'int8': wires.int8(),
-    'int4': wires.int4(),
-    'int2': wires.int2(),
+    'float32': mean(wire=wires.float32()),
+    'bfloat16': mean(wire=wires.bfloat16()),
+    'int8': mean(wire=wires.int8()),
+    'int4': mean(wire=wires.int4()),
+    'int2': mean(wire=wires.int2()),
   }
   reductions = {
     'int8 reducer': reducers.int8(),
@@ -42,7 +43,7 @@ def parts() -> dict[str, tuple[Any, Any, Any]]:
     'power_sgd': power_sgd.power_sgd(RANK),
   }
   return {
-    **{name: (w.init, w.mean, w.sends) for name, w in averages.items()},
+    **{name: (m.init, m.apply, m.sends) for name, m in averages.items()},
     **{name: (r.init, r.update, r.sends) for name, r in reductions.items()},
   }
 

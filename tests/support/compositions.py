@@ -73,7 +73,10 @@ PRESETS = {name: (name, {}) for name in methods.METHODS} | {
     {'period': 4, 'delay': {'steps': 3, 'keep': 0.0, 'mix': 0.5}},
   ),
   'streaming_diloco, late': ('streaming_diloco', {'delay': 3}),
-  'edit, late': ('edit', {'period': 4, 'delay': 2}),  # Two rounds of messages.
+  'edit, late': (  # Two rounds of messages.
+    'edit',
+    {'period': 4, 'delay': {'steps': 2, 'keep': 0.0, 'mix': 0.5}},
+  ),
   'gossip, late': ('gossip', {'delay': 1}),
   'local_sgd, moments, late': (
     'local_sgd',
