@@ -202,6 +202,7 @@ def test_a_run_of_another_model_is_refused_in_one_line(tmp_path, refused):
     )
 
 
+@pytest.mark.slow
 def test_any_model_can_be_planned_from_two_figures(capsys, tmp_path):
   """As in Python; nothing is measured."""
   records.write(tmp_path, records.SUMMARY, recorded.summary(4, lssr=0.75))
