@@ -218,16 +218,12 @@ def mlflow_run(workdir, monkeypatch):
 def test_mlflow_has_the_rows_of_all_sessions_under_one_id(
   tmp_path, monkeypatch
 ):
-  recorded.write_rows(
-    tmp_path, recorded.ROWS, 'mlflow', model={'name': 'convnet'}
-  )
-  recorded.write_rows(
-    tmp_path, recorded.ROWS[1:], 'mlflow', model={'name': 'other'}
-  )
+  recorded.write_rows(tmp_path, recorded.ROWS, 'mlflow', epochs=1.0)
+  recorded.write_rows(tmp_path, recorded.ROWS[1:], 'mlflow', epochs=2.0)
   run, metrics = mlflow_run(tmp_path, monkeypatch)
   assert run.info.run_id == (tmp_path / 'mlflow.id').read_text().strip()
   assert run.info.status == 'FINISHED'
-  assert run.data.params['model.name'] == 'convnet'
+  assert run.data.params['epochs'] == '1.0'
   assert metrics == {
     name: sorted(
       (row['step'], row[name])
