@@ -162,7 +162,7 @@ class Averager(Part):
     return self.delay.depart(sync, tree, state) if self.delay else (sync, state)
 
   def land(self, tree: Any, state: Any) -> Any:
-    """Returns the tree with what is on its way applied."""
+    """Returns the tree with an average that is under way applied."""
     return self.delay.land(tree, state) if self.delay else tree
 
   def step(self, sync: Any, tree: Any, state: Any) -> tuple[Any, Any]:

@@ -188,7 +188,7 @@ def _by_threshold(
     longest, overflow = jnp.max(numbers), jnp.float32(0)
     if capacity is None:
       lengths = _lengths(k, workers, size)
-      # The traffic is that of what is selected, without what fills a message.
+      # Traffic counts the selected elements, not the padding of a message.
       ways = [
         annotated(
           functools.partial(selected, places),

@@ -1,4 +1,4 @@
-"""What a method sends: the collectives of its program, and what they cost.
+"""Traffic of a method: the collectives of its program, and their cost.
 
 No part of a method says what it sends. JAX traces the part, and its collectives
 are read from that program, with their bytes. What no program tells, `annotated`

@@ -1,4 +1,4 @@
-"""The collectives of a whole training step, beside those of its parts."""
+"""Compares the collectives of a training step with its parts' collectives."""
 
 import collections
 
@@ -7,7 +7,7 @@ from selsync_jax.sync import traffic
 
 
 def difference(worker, strategy, state, batch, workers):
-  """What a step has, and the parts alone do not have, or too much."""
+  """Returns collectives that only the step has, or only the parts have."""
   whole = traffic.collectives(
     worker, state, batch, workers=workers, axes=[ss.AXIS]
   )

@@ -1,4 +1,4 @@
-"""What parts send is read from their programs, also from those of users."""
+"""Traffic is read from the programs of parts, including custom parts."""
 
 import itertools
 from typing import Any, NamedTuple
