@@ -22,7 +22,6 @@ from selsync_jax.models.convolution import (
   ResNet,
   VGG11,
 )
-from selsync_jax.models.nnx_decoder import NnxDecoder
 from selsync_jax.models.transformer import Decoder, TransformerLM
 
 MODELS = Registry(
@@ -34,7 +33,6 @@ MODELS = Registry(
     'alexnet': AlexNet,
     'transformer': TransformerLM,
     'decoder': Decoder,
-    'nnx_decoder': as_linen(NnxDecoder),
     'linear': Linear,
   },
 )

@@ -13,7 +13,6 @@ References:
   2021.
 """
 
-from collections.abc import Callable
 import functools
 from typing import Literal
 
@@ -81,36 +80,6 @@ def missing_for_cudnn(query: Heads) -> str | None:
   return None
 
 
-def attend(
-  projected: Float[Array, 'batch time three_embed'],
-  num_heads: int,
-  rotary: bool,
-  drop: Callable[[Array], Array] | None,
-  implementation: str,
-) -> Float[Array, 'batch time embed']:
-  """Returns what each head attends to, side by side.
-
-  Args:
-    projected: queries, keys and values, side by side.
-    num_heads: the number of heads.
-    rotary: whether to apply rotary positions to queries and keys.
-    drop: dropout of the attention weights, if any.
-    implementation: see `CausalAttention`.
-  """
-  batch, time, width = projected.shape
-  x = projected.reshape(batch, time, 3, num_heads, width // 3 // num_heads)
-  query, key, value = x[:, :, 0], x[:, :, 1], x[:, :, 2]
-  if rotary:
-    query, key = apply_rotary(query), apply_rotary(key)
-  if drop is None and _is_fused(query, implementation):
-    x = fused_attention(query, key, value)
-  else:
-    weights = attention_weights(query, key).astype(value.dtype)
-    weights = drop(weights) if drop else weights
-    x = jnp.einsum('bhqk,bkhd->bqhd', weights, value)
-  return x.reshape(batch, time, width // 3)
-
-
 def _is_fused(query: Heads, implementation: str) -> bool:
   if implementation == 'xla':
     return False
@@ -143,9 +112,18 @@ class CausalAttention(nn.Module):
       nn.Dense, use_bias=self.use_bias, dtype=self.dtype
     )
     x = dense(3 * embed_dim, kernel_init=self.kernel_init, name='qkv')(x)
-    drop = None
-    if train and self.dropout:
-      drop = nn.Dropout(self.dropout, deterministic=False)
-    x = attend(x, self.num_heads, self.rotary, drop, self.implementation)
+    depth = embed_dim // self.num_heads
+    x = x.reshape(*x.shape[:2], 3, self.num_heads, depth)
+    query, key, value = x[:, :, 0], x[:, :, 1], x[:, :, 2]
+    if self.rotary:
+      query, key = apply_rotary(query), apply_rotary(key)
+    drops = train and self.dropout
+    if not drops and _is_fused(query, self.implementation):
+      x = fused_attention(query, key, value)
+    else:
+      weights = attention_weights(query, key).astype(value.dtype)
+      if drops:
+        weights = nn.Dropout(self.dropout, deterministic=False)(weights)
+      x = jnp.einsum('bhqk,bkhd->bqhd', weights, value)
     out = dense(embed_dim, kernel_init=self.out_kernel_init, name='out')
-    return out(x)
+    return out(x.reshape(*x.shape[:2], embed_dim))

@@ -9,7 +9,6 @@ References:
   smaller initial weights for the layers that write to the residual stream.
 """
 
-import dataclasses
 from typing import Any
 
 import flax.linen as nn
@@ -98,9 +97,8 @@ class TransformerLM(nn.Module):
     return nn.Dense(self.vocab_size, kernel_init=_uniform, dtype=self.dtype)(x)
 
 
-@dataclasses.dataclass
-class DecoderFields:
-  """The fields of a decoder, whether of flax linen or nnx."""
+class Decoder(nn.Module):
+  """A LLaMA-style decoder: pre-norm, RMSNorm, rotary positions, SwiGLU."""
 
   vocab_size: int
   num_layers: fields.Size = 4
@@ -116,32 +114,18 @@ class DecoderFields:
   # at a time, instead of keeping them in memory.
   remat: bool = False
 
-  def check(self) -> None:
-    """Raises `ValueError` if the fields do not fit together."""
-    _check(self, 2 * self.num_heads)
-
-  @property
-  def residual_init(self) -> nn.initializers.Initializer:
-    """Initializes a layer that writes to the residual stream.
-
-    There are 2 `num_layers` of them. Dividing the variance by that number makes
-    the variance of their sum independent of the depth.
-    """
-    return nn.initializers.variance_scaling(
-      0.5 / self.num_layers, 'fan_in', 'normal'
-    )
-
-
-class Decoder(DecoderFields, nn.Module):
-  """A LLaMA-style decoder: pre-norm, RMSNorm, rotary positions, SwiGLU."""
-
   def __post_init__(self):
     super().__post_init__()
-    self.check()
+    _check(self, 2 * self.num_heads)
 
   @nn.compact
   def __call__(self, x: fields.Tokens, *, train: bool) -> fields.TokenScores:
-    lecun, residual = nn.initializers.lecun_normal(), self.residual_init
+    lecun = nn.initializers.lecun_normal()
+    # 2 `num_layers` layers write to the residual stream. With this variance,
+    # that of their sum does not depend on the depth.
+    residual = nn.initializers.variance_scaling(
+      0.5 / self.num_layers, 'fan_in', 'normal'
+    )
 
     def drop(x):
       return nn.Dropout(self.dropout, deterministic=not train)(x)

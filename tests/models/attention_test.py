@@ -1,6 +1,4 @@
-"""Attention against a plain NumPy implementation."""
-
-import math
+"""Attention by itself; `reference_test` compares it with PyTorch's."""
 
 import jax
 import jax.numpy as jnp
@@ -10,51 +8,6 @@ import pytest
 from selsync_jax import models
 from selsync_jax.models import attention, tasks
 from tests.support.random_weights import random_variables, UNOPTIMIZED
-
-
-def numpy_attention(x, params, num_heads, rotary):
-  """One position and one head at a time, with rotations as complex numbers."""
-  x, params = np.float64(x), jax.tree.map(np.float64, params)
-  batch, time, embed_dim = x.shape
-  depth = embed_dim // num_heads
-  qkv = x @ params['qkv']['kernel'] + params['qkv'].get('bias', 0)
-  result = np.zeros_like(x)
-  rotation = np.exp(1j * 10_000.0 ** (-2 * np.arange(depth // 2) / depth))
-  for b in range(batch):
-    for h in range(num_heads):
-      head = slice(h * depth, (h + 1) * depth)
-      query, key, value = (
-        qkv[b, :, i * embed_dim : (i + 1) * embed_dim][:, head]
-        for i in range(3)
-      )
-      for t in range(time):
-        scores = np.empty(t + 1)
-        for s in range(t + 1):
-          if rotary:
-            q = query[t, : depth // 2] + 1j * query[t, depth // 2 :]
-            k = key[s, : depth // 2] + 1j * key[s, depth // 2 :]
-            dot = np.sum(q * np.conj(k) * rotation ** (t - s)).real
-          else:
-            dot = query[t] @ key[s]
-          scores[s] = dot / math.sqrt(depth)
-        weights = np.exp(scores - scores.max())
-        result[b, t, head] = weights / weights.sum() @ value[: t + 1]
-  return result @ params['out']['kernel'] + params['out'].get('bias', 0)
-
-
-@pytest.mark.parametrize('rotary', [False, True])
-@pytest.mark.parametrize('use_bias', [False, True])
-def test_attention_agrees_with_numpy(rotary, use_bias):
-  init = jax.nn.initializers.normal(0.5)
-  layer = attention.CausalAttention(
-    3, rotary, use_bias, 0.0, init, init, 'float32'
-  )
-  x = jax.random.normal(jax.random.key(0), (2, 7, 12))
-  variables = random_variables(layer, x)
-  result = layer.apply(variables, x, train=False)
-  expected = numpy_attention(x, variables['params'], 3, rotary)
-  assert np.ptp(expected) > 1
-  np.testing.assert_allclose(result, expected, atol=1e-5)
 
 
 def test_rotary_products_depend_only_on_the_distance():

@@ -4,66 +4,9 @@ from flax import nnx, traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from selsync_jax import models
-from selsync_jax.models import tasks
 from selsync_jax.models.bridge import as_linen
-from tests.support.random_weights import random_variables, UNOPTIMIZED
-
-FIELDS = dict(num_layers=2, embed_dim=16, num_heads=2, mlp_dim=24)
-LAST = {'embed': 'Embed_0', 'norm': 'RMSNorm_4', 'scores': 'Dense_6'}
-
-
-def in_linen(name):
-  """The name in `Decoder` of an array of `NnxDecoder`."""
-  if name[0] in LAST:
-    return LAST[name[0]], name[1]
-  _, number, kind, array = name
-  layer = int(number)
-  if kind in ('qkv', 'out'):
-    return f'CausalAttention_{layer}', kind, array
-  if kind.endswith('norm'):
-    return f'RMSNorm_{2 * layer + (kind == "mlp_norm")}', array
-  return f'Dense_{3 * layer + ("gate", "up", "down").index(kind)}', array
-
-
-@pytest.mark.parametrize(
-  'remat', [False, pytest.param(True, marks=pytest.mark.slow)]
-)
-def test_the_nnx_decoder_is_the_linen_one(remat):
-  task = tasks.TASKS['language_modeling']
-  text = np.random.default_rng(0).integers(50, size=(4, 10)).astype(np.int32)
-  batch = {
-    'inputs': text[:, :-1],
-    'targets': text[:, 1:],
-    'mask': text[:, 0] > 9,
-  }
-  linen, ours = (
-    models.create_model(name, 50, remat=remat, **FIELDS)
-    for name in ('decoder', 'nnx_decoder')
-  )
-  params = random_variables(linen, batch['inputs'])['params']
-  flat = traverse_util.flatten_dict(params)
-  names = traverse_util.flatten_dict(tasks.init_shapes(ours, task, batch)[0])
-  assert sorted(map(in_linen, names)) == sorted(flat)
-
-  def renamed(params):
-    flat = traverse_util.flatten_dict(params)
-    return traverse_util.unflatten_dict({n: flat[in_linen(n)] for n in names})
-
-  def gradient(model, rename):
-    def loss(params):
-      key = jax.random.key(0)
-      return tasks.train_loss(model, task)(rename(params), {}, batch, key)[0]
-
-    return jax.jit(jax.value_and_grad(loss), compiler_options=UNOPTIMIZED)
-
-  jax.tree.map(
-    lambda one, other: np.testing.assert_allclose(one, other, atol=1e-6),
-    gradient(ours, renamed)(params),
-    gradient(linen, lambda params: params)(params),
-  )
+from tests.support.random_weights import random_variables
 
 
 class Calls(nnx.Variable):
@@ -123,6 +66,29 @@ def test_to_nnx_returns_the_module_itself():
   np.testing.assert_array_equal(
     module(X), model.apply(variables, X, train=False)
   )
+
+
+def test_the_gradient_is_that_of_the_module_itself():
+  model = as_linen(Net)(3)
+  variables = jax.tree.map(jnp.asarray, random_variables(model, X))
+  rest = {name: variables[name] for name in ('batch_stats', 'Calls')}
+  module = model.to_nnx(variables)
+  module.eval()
+
+  def loss(params):
+    scores = model.apply({'params': params, **rest}, X, train=False)
+    return jnp.square(scores).mean()
+
+  own = nnx.grad(lambda module: jnp.square(module(X)).mean())(module)
+  found = traverse_util.flatten_dict(jax.grad(loss)(variables['params']))
+  expected = {
+    tuple(map(str, path)): leaf.get_value()
+    for path, leaf in nnx.to_flat_state(own)
+  }
+  assert found.keys() == expected.keys()
+  for name, leaf in found.items():
+    assert np.abs(leaf).max() > 0
+    np.testing.assert_allclose(leaf, expected[name], atol=1e-6)
 
 
 def test_each_layer_draws_another_mask_from_the_key_alone():

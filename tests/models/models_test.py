@@ -152,7 +152,6 @@ SMALL = {
     TEXT,
   ),
   'decoder': (dict(DECODER, name='decoder'), TEXT),
-  'nnx_decoder': (dict(DECODER, name='nnx_decoder'), TEXT),
 }
 WITH_DROPOUT = [name for name, (f, _) in SMALL.items() if 'dropout' in f]
 LANGUAGE = [name for name, (_, shape) in SMALL.items() if shape is TEXT]

@@ -117,7 +117,7 @@ BAD_FIELDS = [
     'model.name',
     'lenet',
     "config.model.name: 'lenet' is not one of convnet, resnet, vgg11, alexnet, "
-    'transformer, decoder, nnx_decoder, linear',
+    'transformer, decoder, linear',
   ),
   (
     'optimizer.name',
