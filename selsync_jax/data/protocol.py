@@ -188,8 +188,9 @@ class Data:
   @property
   def injected_bytes_per_step(self) -> float:
     """The bytes of examples that a worker sends at a step, on average."""
-    injection, size = self.assignment.injection, self.dataset.bytes_per_example
-    return injection.examples_sent * size if injection and size else 0.0
+    if not (injection := self.assignment.injection):
+      return 0.0  # `bytes_per_example` would read some examples.
+    return injection.examples_sent * (self.dataset.bytes_per_example or 0.0)
 
   @property
   def facts(self) -> dict[str, Any]:

@@ -4,14 +4,13 @@ from collections.abc import Generator, Mapping
 import contextlib
 import dataclasses
 import pathlib
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 from selsync_jax import user_errors
 from selsync_jax.cluster import processes
 from selsync_jax.config import ConfigError, LostError, RunError, Stopped
 from selsync_jax.devices import layout
 from selsync_jax.runs import (
-  checkpoints,
   files,
   fingerprint,
   history,
@@ -22,7 +21,9 @@ from selsync_jax.runs import (
 )
 from selsync_jax.runs import workdir as workdirs
 from selsync_jax.runs.ledger import Totals
-from selsync_jax.runs.weights import Keeper
+
+if TYPE_CHECKING:  # They import orbax, which a custom loop may not need.
+  from selsync_jax.runs import checkpoints, weights
 
 
 class Store(contextlib.ExitStack):
@@ -30,9 +31,10 @@ class Store(contextlib.ExitStack):
 
   The constructor only reads, so a mistake that is found before the context is
   entered leaves no trace. Inside the context the folder belongs to this run,
-  and four verbs write: `event` what is known once; and while it is `recording`,
-  `row` a step, `checkpoint` the state of all workers, and `weights` their
-  consensus. Only the first process writes, except for checkpoints.
+  and `event` writes facts that are known once. While the store is `recording`,
+  `row` writes a step, `checkpoint` the state of all workers, and `weights` the
+  consensus of the workers. Only the first process writes, except for
+  checkpoints.
 
   Args:
     workdir: the run's folder.
@@ -42,10 +44,10 @@ class Store(contextlib.ExitStack):
       default, a run resumes from its newest checkpoint.
     restart: whether to move a run in `workdir` aside first.
     patience: seconds until every process must see process 0's files.
-    choose: see `Checkpoints`.
+    choose: see `Checkpoints`; by default, the newest checkpoint is chosen.
   """
 
-  checkpoints: checkpoints.Checkpoints  # Not of a custom loop.
+  checkpoints: 'checkpoints.Checkpoints'  # Not of a custom loop.
   record: dict[str, Any] | None = None  # Of the checkpoint that is resumed.
   step: int  # The step of that checkpoint; 0 for a new run.
   is_first: bool  # Whether this is the process that writes.
@@ -58,7 +60,7 @@ class Store(contextlib.ExitStack):
     *,
     restart: bool = False,
     patience: float = 60.0,
-    choose: checkpoints.Choose = checkpoints.newest,
+    choose: 'checkpoints.Choose | None' = None,
   ):
     super().__init__()
     self.workdir, self._config = workdir, config
@@ -67,6 +69,9 @@ class Store(contextlib.ExitStack):
     self._saves = step is None
     self._seals: records.Seals | None = None  # Unknown to a custom loop.
     if step is None:
+      from selsync_jax.runs import checkpoints
+
+      choose = choose or checkpoints.newest
       self.checkpoints = checkpoints.Checkpoints(workdir, restart, choose)
       self.record = record = self.checkpoints.record
       step = record['totals']['steps'] if record else 0
@@ -76,7 +81,7 @@ class Store(contextlib.ExitStack):
     self._changes: list[str] = []
     self._rows: records.Rows | None = None
     self._copies: list[writers.Guarded] = []
-    self._keeper: Keeper | None = None
+    self._keeper: weights.Keeper | None = None
 
   def __enter__(self) -> 'Store':
     """Claims the folder, unless another run or process has it."""
@@ -151,7 +156,9 @@ class Store(contextlib.ExitStack):
     """
     workdir, config, step = self.workdir, self._config, self.step
     if self._saves:
-      self._keeper = Keeper(workdir, step)
+      from selsync_jax.runs import weights
+
+      self._keeper = weights.Keeper(workdir, step)
     with contextlib.ExitStack() as stack:
       if self.is_first:
         if self._fingerprint:
@@ -246,16 +253,10 @@ class Store(contextlib.ExitStack):
       **about,
     }
 
-  def weights(
-    self,
-    step: int,
-    mean: Mapping[str, Any],
-    scores: Mapping[str, float],
-    is_last: bool,
-  ) -> None:
-    """Keeps the consensus of an evaluation, see `Keeper`."""
+  def weights(self, *about: Any) -> None:
+    """Keeps the consensus of an evaluation, see `Keeper.keep`."""
     assert self._keeper is not None
-    self._keeper.keep(step, mean, scores, is_last)
+    self._keeper.keep(*about)
 
   def finish(self, results: Mapping[str, Any]) -> dict[str, Any]:
     """Writes and returns the summary: the results, method, workers and seed."""
