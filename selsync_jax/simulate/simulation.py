@@ -148,6 +148,13 @@ class Simulation:
     yield from self.hold(worker, ended, 'compute')
     return Gradient(value, worker, step, model.version, began)
 
+  def local_step(self, worker: int, model: Model) -> Process:
+    """Takes a worker's next step; returns its `Gradient` and its new model."""
+    gradient = yield from self.compute(worker, model)
+    value = self.algebra.update(model.value, gradient.value, self.step)
+    value = self.algebra.with_statistics(value, [gradient.value])
+    return gradient, Model(value, model.version + 1)
+
   def wait_until(
     self,
     worker: int,

@@ -21,7 +21,6 @@ ALL = [
   ('dssp', {'strict': False}),
   ('eager', {'mode': 'majority'}),
   ('ad_psgd', {'topology': 'complete'}),
-  ('prague', {'how': 'static'}),
   ('prague', {'slowdown': math.inf}),
 ]
 PAIR = {'workers': 2, 'compute': 'factors', 'factors': (1.0, 3.1)}
@@ -65,7 +64,6 @@ def test_a_step_waits_for_the_examples_that_others_send():
     ('dssp', {}, 8),
     ('eager', {'mode': 'majority'}, 8),
     ('wagma', {}, 8),
-    ('prague', {'how': 'static'}, 8),
   ],
 )
 def test_a_slow_worker_costs_what_the_method_says(method, fields, gradients):
@@ -251,14 +249,13 @@ def assert_disjoint(averages, duration):
       free[i] = ended
 
 
-@pytest.mark.parametrize('how', ['random', 'static'])
 @pytest.mark.parametrize('slowdown', [math.inf, 4])
-def test_groups_of_prague_are_disjoint(monkeypatch, how, slowdown):
+def test_groups_of_prague_are_disjoint(monkeypatch, slowdown):
   groups, engine = spied(
     monkeypatch,
     'prague',
     300,
-    fields={'how': how, 'slowdown': slowdown},
+    fields={'slowdown': slowdown},
     workers=8,
     compute='lognormal',
     sigma=1.0,
@@ -327,9 +324,8 @@ def test_a_group_of_wagma_never_averages_without_a_worker_that_comes_late(
     *(
       pytest.param(method, fields, marks=pytest.mark.slow)
       for method, fields in [
-        *((method, {}) for method in ('dssp', 'rna', 'ad_psgd')),
+        *((method, {}) for method in ('dssp', 'rna', 'ad_psgd', 'prague')),
         ('wagma', {'tau': 2}),
-        *(('prague', {'how': how}) for how in ('random', 'static')),
       ]
     ),
   ],

@@ -89,18 +89,25 @@ def test_a_late_collective_travels_while_the_next_step_computes():
   assert [row['waited'] for row in rows] == [[0, 0], [1.5, 0], [0, 0], [2, 0.5]]
 
 
+SHARED = {'params': {'w': np.zeros(1, np.float32)}, 'model_state': {}}
+
+
+def planned(trigger, averager, network=NETWORK):
+  """What a plan says of steps of a second, and the ledger of such steps."""
+  strategy = ss.Strategy(trigger, averager)
+  cluster = VirtualCluster(lambda worker, step: 1.0, network, {})
+  sends = strategy.sends(SHARED, network.workers)
+  plan = step_cost.cost(strategy, SHARED, network, 0.0, compute=1.0)
+  return plan, create(sends, cluster=cluster)
+
+
 @pytest.mark.parametrize('k', [1, 2, 3, 4])
 def test_a_delayed_average_hides_as_much_as_the_plan_says(k):
   """Steps of 1 s, and an average of 2.5 s after every fourth."""
-  params = {'w': np.zeros(1, np.float32)}
-  network = Network(2, bandwidth=16.0, latency=0.25)
-  strategy = ss.Strategy(ss.every(4), ss.delayed(ss.mean(), k))
-  shared = {'params': params, 'model_state': {}}
-  plan = step_cost.cost(strategy, shared, network, 0.0, compute=1.0)
+  network = NETWORK._replace(bandwidth=16.0)
+  plan, ledger = planned(ss.every(4), ss.delayed(ss.mean(), k), network)
   assert plan.average + plan.hidden == pytest.approx(2.5 / 4)
   assert plan.delay == 3
-  cluster = VirtualCluster(lambda worker, step: 1.0, network, {})
-  ledger = create(strategy.sends(shared, 2), cluster=cluster)
   rows = [count(ledger, step % 4 == 3) for step in range(24)]
   # The last average is still on its way.
   seconds = rows[-1]['virtual_seconds'] - 24
@@ -109,23 +116,15 @@ def test_a_delayed_average_hides_as_much_as_the_plan_says(k):
 
 def test_exchanges_in_turn_travel_as_long_as_others_compute():
   """Each of three rounds takes the second that a step of eight workers does."""
-  params = {'w': np.zeros(1, np.float32)}
   network = Network(8, bandwidth=32.0, latency=0.0)
-  strategy = ss.Strategy(ss.every(1), ss.delayed(ss.gossip(), 1))
-  shared = {'params': params, 'model_state': {}}
-  plan = step_cost.cost(strategy, shared, network, 0.0, compute=1.0)
+  plan, ledger = planned(ss.every(1), ss.delayed(ss.gossip(), 1), network)
   assert (plan.average, plan.hidden) == pytest.approx((0, 1))
-  cluster = VirtualCluster(lambda worker, step: 1.0, network, {})
-  ledger = create(strategy.sends(shared, 8), cluster=cluster)
   rows = [count(ledger, True) for _ in range(24)]
   assert rows[-1]['virtual_seconds'] == pytest.approx(24)
 
 
 def test_votes_during_a_delay_are_at_most_one_average_in_so_many_steps():
-  params = {'w': np.zeros(1, np.float32)}
-  shared = {'params': params, 'model_state': {}}
-  strategy = ss.Strategy(ss.every(2), ss.delayed(ss.mean(), 5))
-  plan = step_cost.cost(strategy, shared, NETWORK, 0.0, compute=1.0)
+  plan, _ = planned(ss.every(2), ss.delayed(ss.mean(), 5))
   assert plan.lssr == pytest.approx(4 / 5)
 
 

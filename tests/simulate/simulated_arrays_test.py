@@ -100,15 +100,6 @@ def test_no_result_depends_on_how_often_one_looks(width):
   assert_same_bits(often.shared(), seldom.shared())
 
 
-def test_the_same_seed_gives_the_same_bits():
-  one, other = (small.train('prague', **UNEQUAL) for _ in 'ab')
-  for use, same in zip(one.advance(TOTAL), other.advance(TOTAL), strict=True):
-    assert (use.seconds, use.sent) == (same.seconds, same.sent)
-    assert_same_bits(use.metrics.tree, same.metrics.tree)
-  assert_same_bits(one.shared(), other.shared())
-  assert one.spans() == other.spans()
-
-
 @pytest.mark.parametrize(
   'method',
   [

@@ -270,18 +270,15 @@ class Prague(Loop):
   def finish(self, i, step, grads):
     self.local(i, step, grads)
     self.waiting[i] = step
-    group = self.group(i, step)
-    if self.complete(group, step):
+    group = self.group(i)
+    if set(group) <= set(self.waiting):
       self.average(group)
       for j in group:
         del self.waiting[j]
         self.groups.pop(j, None)
         self.begin(j)
 
-  def complete(self, group, step):
-    return set(group) <= set(self.waiting)
-
-  def group(self, i, step):
+  def group(self, i):
     if i not in self.groups:
       self.divisions += 1
       draws = self.draws(4, self.divisions)
@@ -294,17 +291,6 @@ class Prague(Loop):
         members = idle[k : k + self.group_size]
         self.groups |= dict.fromkeys(members, members)
     return self.groups[i]
-
-
-class StaticPrague(Prague):
-  def complete(self, group, step):
-    return all(self.waiting.get(j) == step for j in group)
-
-  def group(self, i, step):
-    shift = (step + 1) * max(1, self.group_size // 2)
-    order = [(j + shift) % N for j in range(N)]
-    place = order.index(i) // self.group_size * self.group_size
-    return order[place : place + self.group_size]
 
 
 @pytest.mark.parametrize(
@@ -322,7 +308,6 @@ class StaticPrague(Prague):
     ('ad_psgd', AdPsgd, {'topology': 'complete'}),
     ('prague', Prague, {'group_size': 2, 'slowdown': 2.0}),
     ('prague', Prague, {'group_size': 3, 'slowdown': np.inf}),
-    ('prague', StaticPrague, {'group_size': 2, 'how': 'static'}),
   ],
 )
 def test_unequal_workers_train_as_the_paper_says(method, reference, fields):

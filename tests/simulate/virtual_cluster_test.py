@@ -162,7 +162,6 @@ def test_a_trace_that_a_fast_worker_outruns_is_one_line(tmp_path):
       "topology='star': must be ring or complete",
     ),
     ('ad_psgd', {}, 5, 'ad_psgd needs an even number of workers, got 5'),
-    ('prague', {'how': 'best'}, 4, "how='best': must be random or static"),
     ('prague', {'group_size': 1}, 4, 'group_size=1: must be at least 2'),
     ('prague', {'slowdown': -1}, 4, 'slowdown=-1: must be at least 0'),
     ('rna', {'probes': 0}, 4, 'probes=0: must be at least 1'),

@@ -11,48 +11,25 @@ References:
   (arXiv 2401.09135), delayed Nesterov with c = 0, and dynamic local updates.
 """
 
-import simpy
-
 from selsync_jax.config import Count, Positive, Share
 from selsync_jax.simulate.algebra import Value
-from selsync_jax.simulate.simulation import (
-  Model,
-  Models,
-  Process,
-  Settled,
-  Signal,
-  Simulation,
-)
+from selsync_jax.simulate.asynchronous.server import Server
+from selsync_jax.simulate.simulation import Model, Models, Simulation
 
 
-class OuterServer:
+class OuterServer(Server):
   """A server that applies a worker's update when it arrives."""
 
   def __init__(self, sim: Simulation, rate: float, momentum: float):
-    self._sim, self._rate, self._decay = sim, rate, momentum
-    initial = sim.algebra.mean([sim.algebra.initial()])
-    self.model = Model(initial, 0)  # Its version: of arrivals.
-    self.up, self.down = simpy.Resource(sim.env), simpy.Resource(sim.env)
+    super().__init__(sim, sim.algebra.mean([sim.algebra.initial()]))
+    self._rate, self._decay = rate, momentum
     self._sum: list[Value] = []  # Updates since the last momentum, added up.
     self._momentum: list[Value] = []  # None before the first N arrivals.
-    self._inbox: list[Value] = []
-    self._arrival, self._moved = Signal(sim.env), Signal(sim.env)
-    sim.env.process(self._serve())
 
-  def push(self, update: Value) -> Process:
-    """Delivers a worker's update, and waits until it is applied."""
-    self._inbox.append(update)
-    self._arrival.fire()
-    yield self._moved.next
-
-  def _serve(self) -> Process:
-    while True:
-      yield self._arrival.next
-      yield Settled(self._sim.env)
-      for update in self._inbox:
-        self._apply(update)
-      self._inbox = []
-      self._moved.fire()
+  def apply(self, arrived: list[Value]) -> None:
+    """Applies the updates one by one."""
+    for update in arrived:
+      self._apply(update)
 
   def _apply(self, update: Value) -> None:
     linear, workers = self._sim.algebra.linear, self._sim.workers
@@ -103,10 +80,10 @@ def async_diloco(
       yield from sim.message(i, server.down)
       model = algebra.with_shared(model, start)
       for _ in range(round_of(i)):
-        gradient = yield from sim.compute(i, Model(model, version))
+        gradient, (model, _) = yield from sim.local_step(
+          i, Model(model, version)
+        )
         seconds[i] = sim.env.now - gradient.began
-        model = algebra.update(model, gradient.value, sim.step)
-        model = algebra.with_statistics(model, [gradient.value])
         sim.use(gradient, server.model.version)
       yield from sim.message(i, server.up)
       yield from server.push(algebra.linear([1.0, -1.0], [start, model]))

@@ -120,10 +120,8 @@ def decoupled_diloco(
     pushed = None  # The model that it handed over, until a result is here.
     steps = 0  # Since then, or since the last result.
     while True:
-      gradient = yield from sim.compute(i, Model(model, version))
+      gradient, (model, _) = yield from sim.local_step(i, Model(model, version))
       syncer.seconds[i] = sim.env.now - gradient.began
-      model = algebra.update(model, gradient.value, sim.step)
-      model = algebra.with_statistics(model, [gradient.value])
       sim.use(gradient, syncer.model.version)
       steps += 1
       if i in syncer.results:

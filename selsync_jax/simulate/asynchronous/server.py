@@ -8,11 +8,14 @@ scaling; they tune the rate for the method.) Batch statistics are those of the
 workers that pushed last.
 """
 
+import abc
 from collections.abc import Callable
+from typing import Any
 
 import simpy
 
 from selsync_jax.config import Index
+from selsync_jax.simulate.algebra import Value
 from selsync_jax.simulate.simulation import (
   Gradient,
   Model,
@@ -28,19 +31,43 @@ Pushes = tuple[float, float]
 applied, in seconds; 0 if there was none."""
 
 
-class Server:
+class Server(abc.ABC):
+  """A model that moves by what arrives from the workers at one instant."""
+
+  def __init__(self, sim: Simulation, value: Value):
+    self._sim, self.model = sim, Model(value, 0)
+    self.moved = Signal(sim.env)
+    self._inbox: list[Any] = []
+    self._arrival = Signal(sim.env)
+    self.up, self.down = simpy.Resource(sim.env), simpy.Resource(sim.env)
+    sim.env.process(self._serve())
+
+  def push(self, item: Any) -> Process:
+    """Delivers what a worker has computed, and waits until it is applied."""
+    self._inbox.append(item)
+    self._arrival.fire()
+    yield self.moved.next
+
+  @abc.abstractmethod
+  def apply(self, arrived: list[Any]) -> None:
+    """Moves the model by what has arrived."""
+
+  def _serve(self) -> Process:
+    while True:
+      yield self._arrival.next
+      yield Settled(self._sim.env)
+      self.apply(self._inbox)
+      self._inbox = []
+      self.moved.fire()
+
+
+class GradientServer(Server):
   """A model that moves by the mean of the gradients that arrive together."""
 
   def __init__(self, sim: Simulation):
-    self._sim = sim
-    self.model = Model(sim.algebra.initial(), 0)  # Its version: of gradients.
+    super().__init__(sim, sim.algebra.initial())
     self.clocks = [0] * sim.workers  # Gradients applied, by worker.
     self.pushes: list[Pushes] = [(0.0, 0.0)] * sim.workers
-    self.progress = Signal(sim.env)  # Fires after the clocks have changed.
-    self._inbox: list[Gradient] = []
-    self._arrival = Signal(sim.env)
-    self._up, self._down = simpy.Resource(sim.env), simpy.Resource(sim.env)
-    sim.env.process(self._serve())
 
   def lead(self, worker: int) -> int:
     """Returns how many steps a worker is ahead of the slowest."""
@@ -49,7 +76,7 @@ class Server:
   def wait_for_lead(self, worker: int, bound: int) -> Process:
     """Lets a worker wait until its lead is at most `bound` steps."""
     return self._sim.wait_until(
-      worker, lambda: self.lead(worker) <= bound, self.progress
+      worker, lambda: self.lead(worker) <= bound, self.moved
     )
 
   def train(self, allow: Callable[[int], Process] | None = None) -> Models:
@@ -62,28 +89,19 @@ class Server:
     def worker(i):
       while True:
         model = self.model  # As of the request.
-        yield from self._sim.message(i, self._down)
+        yield from self._sim.message(i, self.down)
         gradient = yield from self._sim.compute(i, model)
-        yield from self._sim.message(i, self._up)
-        self._inbox.append(gradient)
-        self._arrival.fire()
-        yield self.progress.next
+        yield from self._sim.message(i, self.up)
+        yield from self.push(gradient)
         if allow:
           yield from allow(i)
 
     self._sim.start(worker)
     return lambda: [self.model]
 
-  def _serve(self) -> Process:
-    while True:
-      yield self._arrival.next
-      yield Settled(self._sim.env)
-      self._apply()
-      self.progress.fire()
-
-  def _apply(self) -> None:
+  def apply(self, arrived: list[Gradient]) -> None:
+    """Takes an optimizer step."""
     sim, algebra, (value, version) = self._sim, self._sim.algebra, self.model
-    arrived, self._inbox = self._inbox, []
     values = [gradient.value for gradient in arrived]
     count = len(arrived)
     total = algebra.sum(values, 1 / count)
@@ -107,7 +125,7 @@ def asp(sim: Simulation) -> Models:
     Dean et al., `Large Scale Distributed Deep Networks`, NIPS 2012 (Downpour
     SGD, with one step from one fetch to the next).
   """
-  return Server(sim).train()
+  return GradientServer(sim).train()
 
 
 def ssp(sim: Simulation, *, staleness: Index = 3) -> Models:
@@ -121,7 +139,7 @@ def ssp(sim: Simulation, *, staleness: Index = 3) -> Models:
     Ho et al., `More Effective Distributed ML via a Stale Synchronous Parallel
     Parameter Server`, NIPS 2013.
   """
-  server = Server(sim)
+  server = GradientServer(sim)
   return server.train(lambda p: server.wait_for_lead(p, staleness))
 
 
@@ -169,7 +187,7 @@ def dssp(
     also follows line 14 (OK), which must be a misprint; ours returns there.
     There is no official code.
   """
-  server = Server(sim)
+  server = GradientServer(sim)
   extra = [0] * sim.workers  # r, the granted steps that are left.
 
   def grant(p):

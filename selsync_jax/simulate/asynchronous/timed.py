@@ -52,12 +52,8 @@ def a_edit(
     while True:
       began = sim.env.now
       while True:
-        value, version = models[i]
-        gradient = yield from sim.compute(i, models[i])
-        value = algebra.update(value, gradient.value, sim.step)
-        value = algebra.with_statistics(value, [gradient.value])
-        models[i] = Model(value, version + 1)
-        sim.use(gradient, version)
+        gradient, models[i] = yield from sim.local_step(i, models[i])
+        sim.use(gradient, gradient.version)
         if sim.env.now - began > seconds * (1 - _ROUNDING):
           break
       yield from meeting(rounds).attend(i)

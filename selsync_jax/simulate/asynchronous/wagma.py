@@ -117,9 +117,7 @@ def wagma(
   def worker(i):
     while True:
       t = sim.steps[i]
-      gradient = yield from sim.compute(i, models[i])
-      value = sim.algebra.update(models[i].value, gradient.value, sim.step)
-      value = sim.algebra.with_statistics(value, [gradient.value])
+      gradient, (value, _) = yield from sim.local_step(i, models[i])
       if (t + 1) % tau:
         shared = yield from groups.join(i, t, value)
         models[i] = Model(sim.algebra.with_shared(value, shared), t + 1)
