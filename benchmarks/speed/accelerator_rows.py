@@ -20,7 +20,7 @@ from selsync_jax import methods
 from selsync_jax.data.arrays import ArrayDataset
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.order import ShuffledChunk
-from selsync_jax.data.protocol import unchanged
+from selsync_jax.data.protocol import Data, unchanged
 from selsync_jax.devices.layout import Layout
 from selsync_jax.models import tasks
 from selsync_jax.sync.consensus import AXIS
@@ -174,7 +174,7 @@ def host_batches(workload: Workload, size: int) -> Iterator[Any]:
     transform=unchanged,
   )
   partition = make_partition('seldp', 2 * size, 1, size, 0)
-  data = dataset.assigned(Assignment(partition, dataset.order, None, size, 0))
+  data = Data(dataset, Assignment(partition, dataset.order, None, size, 0))
   return data.batches(range(1), 0, 13)
 
 

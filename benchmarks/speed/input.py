@@ -59,6 +59,7 @@ def pipeline_of(
 
 def batches_of(dataset: Any) -> Iterator[Any]:
   """Training batches of an open data set."""
+  from selsync_jax.data import Data
   from selsync_jax.data.assignment import Assignment
   from tests.support.partitions import make_partition
 
@@ -70,7 +71,7 @@ def batches_of(dataset: Any) -> Iterator[Any]:
     seed=0,
     contiguous=dataset.order.contiguous,
   )
-  data = dataset.assigned(Assignment(partition, dataset.order, None, BATCH, 0))
+  data = Data(dataset, Assignment(partition, dataset.order, None, BATCH, 0))
   return data.batches(range(WORKERS), START, STEPS)
 
 

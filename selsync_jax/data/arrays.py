@@ -106,7 +106,6 @@ class IndexedDataset(protocol.Dataset):
     return sum(array.nbytes for array in some.values()) / count(some)
 
   def training(self, assignment, workers, start, stop):
-    """See `Dataset`."""
     seed, train = assignment.seed, self.train
     schedule = assignment.schedule(workers, start, stop)
 
@@ -121,7 +120,6 @@ class IndexedDataset(protocol.Dataset):
     return self.batches('train', schedule._replace(block=block), transform)
 
   def evaluation(self, split, batch_size, workers, total):
-    """See `Dataset`."""
     examples = self.sizes[split]
     schedule = evaluation_schedule(examples, batch_size, workers, total)
     return self.batches(split, schedule, without_key(self.transform))
@@ -161,15 +159,12 @@ class ArrayDataset(IndexedDataset):
 
   @property
   def labels(self):
-    """See `Dataset`."""
     return self.splits['train'].get('label')
 
   def size(self, split):
-    """See `Dataset`."""
     return count(self.splits[split])
 
   def rows(self, split, index):
-    """See `IndexedDataset`."""
     return rows(self.splits[split], index)
 
   def trial(self, split):
@@ -179,7 +174,6 @@ class ArrayDataset(IndexedDataset):
     return super().trial(split)
 
   def batches(self, split, schedule, transform):
-    """See `IndexedDataset`."""
     examples, blocks = self.splits[split], schedule.blocks()
     return self.read(examples, self.dtypes, blocks, transform)
 

@@ -53,19 +53,10 @@ class Course:
     batch = last if rests and last else reader.read(*self._cells[slot])
     return {**batch, 'rests': np.array([rests])}
 
-  def complete(
-    self,
-    there: Sequence[int],
-    *,
-    synced: bool,
-    late: bool,
-    arrived: bool | None,
-  ) -> bool:
+  def complete(self, there: Sequence[int], **average: Any) -> bool:
     """Returns whether an average was applied in the step that is complete.
 
     See `Leases.complete` for the arguments.
     """
-    self.leases.complete(
-      there, self.rest, synced=synced, late=late, arrived=arrived
-    )
+    self.leases.complete(there, self.rest, **average)
     return self.leases.averaged

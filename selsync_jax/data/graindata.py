@@ -144,19 +144,15 @@ class GrainDataset(arrays.IndexedDataset):
 
   @property
   def labels(self):
-    """See `Dataset`."""
     return self.train_labels
 
   def size(self, split):
-    """See `Dataset`."""
     return len(self.splits[split].source)
 
   def rows(self, split, index):
-    """See `IndexedDataset`."""
     return self.splits[split].rows(index)
 
   def batches(self, split, schedule, transform):
-    """See `IndexedDataset`."""
     rows = self.splits[split].rows
     # Evaluations would be over before processes had started.
     options = self.multiprocessing_options if split == 'train' else None

@@ -130,8 +130,8 @@ def assign(
       labels=dataset.labels,
       contiguous=dataset.order.contiguous,
     )
-  return dataset.assigned(
-    Assignment(partition, dataset.order, injection, batch_size, seed)
+  return Data(
+    dataset, Assignment(partition, dataset.order, injection, batch_size, seed)
   )
 
 

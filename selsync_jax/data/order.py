@@ -111,7 +111,6 @@ class TextStreams(Order):
   """
 
   def positions(self, chunk, slot, batch_size, seed, shuffle):
-    """See `Order`."""
     del seed, shuffle
     begin = slot * chunk.size // batch_size
     end = (slot + 1) * chunk.size // batch_size

@@ -59,10 +59,6 @@ class Dataset(abc.ABC):
   train: KeyedTransform | None = None  # In its place for training batches.
   prepare: Prepare = unchanged
 
-  def assigned(self, assignment: Assignment) -> 'Data':
-    """Returns the data of a run with this assignment."""
-    return Data(self, assignment)
-
   @functools.cached_property
   def sizes(self) -> Mapping[str, int]:
     """The number of examples of each split."""

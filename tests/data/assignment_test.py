@@ -9,10 +9,8 @@ import pytest
 
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.index_shuffle import IndexShuffle
-from selsync_jax.data.injection import make_injection
 from selsync_jax.data.order import ShuffledBlocks, ShuffledChunk, TextStreams
 from selsync_jax.data.partitions import PARTITIONS
-from selsync_jax.data.tfdata import pipelines
 from tests.support.partitions import make_partition
 
 few = hypothesis.settings(max_examples=15, deadline=None)
@@ -31,24 +29,14 @@ FIELDS = {
 }
 
 
-def assign(
-  name, n, workers, batch_size, seed, order=ORDERS[0], alpha=0.0, beta=0.0
-):
+def assign(name, n, workers, batch_size, seed, order=ORDERS[0]):
+  fields = dict(labels=LABELS[:n], contiguous=order.contiguous)
+  fields |= FIELDS.get(name, {})
   try:
-    injection = make_injection(alpha, beta, workers, batch_size)
-    partition = make_partition(
-      name,
-      n,
-      workers,
-      injection.own if injection else batch_size,
-      seed,
-      labels=LABELS[:n],
-      contiguous=order.contiguous,
-      **FIELDS.get(name, {}),
-    )
+    partition = make_partition(name, n, workers, batch_size, seed, **fields)
   except ValueError:
     hypothesis.reject()
-  return Assignment(partition, order, injection, batch_size, seed)
+  return Assignment(partition, order, None, batch_size, seed)
 
 
 def read(assignment, start, stop, workers=None):
@@ -61,32 +49,6 @@ def read(assignment, start, stop, workers=None):
     {name: array[step] for name, array in slots.items()}
     for step in range(stop - start)
   ]
-
-
-@few
-@hypothesis.given(
-  name=st.sampled_from(list(PARTITIONS)),
-  order=st.sampled_from(ORDERS),
-  start=st.integers(0, 10**6),
-  seed=st.integers(0, 2**31 - 1),
-  injection=st.sampled_from([(0.0, 0.0), (0.5, 0.5), (0.3, 1.0), (1.0, 1.0)]),
-)
-def test_a_tf_data_pipeline_starts_from_the_same_slots(
-  name, order, start, seed, injection
-):
-  order = ORDERS[0] if name in FIELDS else order
-  assignment = assign(name, 150, 5, 8, seed, order, *injection)
-  blocks = (
-    slots._asdict()
-    for slots in assignment.schedule([1, 3], start, start + 30).blocks()
-  )
-  steps = pipelines.read(
-    {'example': np.arange(150)}, {}, blocks, lambda examples, key: examples
-  )
-  expected = read(assignment, start, start + 30, [1, 3])
-  for step, same in zip(expected, steps, strict=True):
-    np.testing.assert_array_equal(step['index'], same['example'])
-    np.testing.assert_array_equal(step['mask'], same['mask'])
 
 
 @pytest.mark.parametrize('name', ['defdp', 'by_label', 'dirichlet'])

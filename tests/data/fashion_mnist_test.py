@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from selsync_jax.config import ConfigError
-from selsync_jax.configs import base
-from selsync_jax.data import bind_data, open_data
 from selsync_jax.data.sources import images
+from tests.support import batches
 
 SIZES = {'train': 40, 't10k': 10}
 
@@ -42,10 +41,7 @@ def folder(arrays, tmp_path, request):
 
 
 def opened(backend='numpy', **fields):
-  config = base.get_config('bsp').data
-  config.update(name='fashion_mnist', backend=backend, **fields)
-  bound = bind_data(config.to_dict())
-  return open_data(bound, workers=2, batch_size=4, seed=0)
+  return batches.opened(name='fashion_mnist', backend=backend, **fields)
 
 
 def test_the_last_tenth_of_the_pictures_is_for_validation(folder, arrays):
@@ -64,13 +60,8 @@ def test_the_last_tenth_of_the_pictures_is_for_validation(folder, arrays):
 
 
 def test_both_backends_make_the_same_bits(folder):
-  each = [opened(backend, idx_dir=str(folder)) for backend in ('numpy', 'tf')]
-  every = [data.batches([0, 1], 7, 12) for data in each]
-  for batches in zip(*every, strict=True):
-    for name in ('image', 'label', 'mask'):
-      mine, other = (batch[name] for batch in batches)
-      assert mine.dtype == other.dtype
-      np.testing.assert_array_equal(mine, other)
+  each = (opened(backend, idx_dir=str(folder)) for backend in ('numpy', 'tf'))
+  batches.assert_equal(*(data.batches([0, 1], 7, 12) for data in each))
 
 
 @pytest.fixture

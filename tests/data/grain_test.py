@@ -14,16 +14,9 @@ import pytest
 
 from selsync_jax.commands import config_file
 from selsync_jax.config import ConfigError
-from selsync_jax.configs import base
-from selsync_jax.data import (
-  assign,
-  bind_data,
-  from_arrays,
-  from_grain,
-  open_data,
-)
+from selsync_jax.data import bind_data, from_arrays, from_grain, open_data
 from selsync_jax.data.index_shuffle import IndexShuffle
-from tests.support import live_runs, own_code, private
+from tests.support import batches, live_runs, own_code, private
 from tests.support.session import ROOT
 
 WORKERS, BATCH = 4, 6
@@ -83,20 +76,8 @@ def by_grain(change=lambda dataset: dataset, **options):
 
 
 def assigned(dataset, partition='seldp', **fields):
-  data = base.get_config('bsp').data.to_dict()
-  data |= dict(partition=partition.split(',')[0], **fields)
-  return assign(dataset, bind_data(data), WORKERS, BATCH, seed=3)
-
-
-def assert_equal_batches(batches, expected):
-  count = 0
-  for batch, same in zip(batches, expected, strict=True):
-    assert batch.keys() == same.keys()
-    for name, array in batch.items():
-      assert array.dtype == same[name].dtype, name
-      np.testing.assert_array_equal(array, same[name])
-    count += 1
-  assert count
+  name = partition.split(',')[0]
+  return batches.assigned(dataset, WORKERS, BATCH, 3, partition=name, **fields)
 
 
 def stored(dataset):
@@ -120,10 +101,10 @@ def test_batches_are_those_of_the_same_examples_in_memory(partition):
     )
   )
   for where in ((range(WORKERS), 0, 150), ([1, 3], 99_990, 100_010)):
-    assert_equal_batches(data.batches(*where), memory.batches(*where))
+    batches.assert_equal(data.batches(*where), memory.batches(*where))
   for split in SIZES:
     for workers in ([0, 1], [2]):  # Two processes, three workers.
-      assert_equal_batches(
+      batches.assert_equal(
         data.evaluation(split, 5, workers, 3),
         memory.evaluation(split, 5, workers, 3),
       )
@@ -137,6 +118,7 @@ def test_a_resumed_run_reads_nothing_of_the_steps_before():
   rows = dataset.splits['train'].source._source
   data = assigned(dataset)
   rows.read.clear()
+  assert data.injected_bytes_per_step == 0
   list(data.batches([0, 2], 1000, 1003))
   slots = data.assignment.slots([0, 2], np.arange(1000, 1003), IndexShuffle())
   assert rows.read == collections.Counter(slots.index.ravel().tolist())
@@ -145,11 +127,11 @@ def test_a_resumed_run_reads_nothing_of_the_steps_before():
 
 def test_threads_that_read_ahead_end_with_the_batches():
   before = set(threading.enumerate())
-  batches = assigned(by_grain()).batches(range(WORKERS), 0, 2**31 - 1)
-  next(batches)
+  endless = assigned(by_grain()).batches(range(WORKERS), 0, 2**31 - 1)
+  next(endless)
   reading = set(threading.enumerate()) - before
   assert reading
-  batches.close()
+  endless.close()
   for thread in reading:
     thread.join(10)
     assert not thread.is_alive()
@@ -214,7 +196,7 @@ def test_processes_of_grain_read_what_this_one_would(tmp_path):
   alone, several = (
     by_file(tmp_path, processes).batches([0, 1], 5, 40) for processes in (0, 2)
   )
-  assert_equal_batches(several, alone)
+  batches.assert_equal(several, alone)
 
 
 @pytest.mark.slow

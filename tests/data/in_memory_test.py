@@ -13,6 +13,7 @@ import tensorflow_datasets as tfds
 from selsync_jax.data import assign, bind_data, draws, open_dataset
 from selsync_jax.data.partitions import PARTITIONS
 from tests.support import live_runs
+from tests.support.marks import slow_but
 
 FIELDS = {
   'digits': dict(image_size=10, channels=3),
@@ -87,10 +88,7 @@ QUICK = [
 
 @pytest.fixture(
   scope='module',
-  params=[
-    pytest.param(each, marks=[] if each in QUICK else pytest.mark.slow)
-    for each in EACH
-  ],
+  params=slow_but(QUICK, EACH),
   ids=lambda x: ' '.join(map(str, x)),
 )
 def data(request, dirs):
@@ -102,20 +100,17 @@ def read(data, start, stop, workers=range(WORKERS)):
   return list(data.batches(workers, start, stop))
 
 
-def test_step_k_on_one_process_of_several_is_what_one_process_sees(data):
-  for start in (0, 100_000):
-    whole = read(data, start, start + 40)
-    late = read(data, start + 37, start + 40, workers=[1, 3])
-    for batch, again in zip(whole[37:], late, strict=True):
-      for field in batch:
-        np.testing.assert_array_equal(batch[field][[1, 3]], again[field])
-
-
-def test_a_batch_holds_its_assigned_examples_transformed_one_by_one(data):
-  where = (range(WORKERS), 55, 58)
+@pytest.mark.parametrize(
+  'workers, start', [(range(WORKERS), 55), ([1, 3], 100_037)]
+)
+def test_a_batch_holds_its_assigned_examples_transformed_one_by_one(
+  data, workers, start
+):
+  """On one process of several, and from any step on, too."""
+  where, steps = (workers, start, start + 3), range(start, start + 3)
   seed, dataset = data.assignment.seed, data.dataset
-  for step, batch in zip(range(55, 58), data.batches(*where), strict=True):
-    (slots,) = data.assignment.schedule(range(WORKERS), step, step + 1).blocks()
+  for step, batch in zip(steps, data.batches(*where), strict=True):
+    (slots,) = data.assignment.schedule(workers, step, step + 1).blocks()
     slots = slots._replace(**{k: v[0] for k, v in slots._asdict().items()})
     np.testing.assert_array_equal(batch['mask'], slots.mask)
     for worker, slot in np.argwhere(slots.mask)[::5]:

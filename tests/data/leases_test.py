@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+from selsync_jax.data import Data
 from selsync_jax.data.arrays import ArrayDataset
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.leases import Leases, Reader, TERM
@@ -147,7 +148,7 @@ def test_a_reader_reads_what_the_worker_of_a_column_would():
     'numbers', 'regression', 1, ShuffledChunk(), {'train': numbers}, unchanged
   )
   partition = make_partition('seldp', 60, 3, 4, 0)
-  data = dataset.assigned(Assignment(partition, dataset.order, None, 4, 0))
+  data = Data(dataset, Assignment(partition, dataset.order, None, 4, 0))
   reader = Reader(data, 12)
   for column, row in [(0, 2), (0, 3), (2, 5), (0, 4), (1, 5), (2, 6), (0, 9)]:
     (expected,) = data.batches([column], row, row + 1)

@@ -58,23 +58,6 @@ def test_digits_train_without_tensorflow_to_the_same_metrics(
   assert rows(tmp_path / 'numpy') == expected
 
 
-@pytest.mark.slow
-def test_the_decoder_trains_without_tensorflow(tmp_path):
-  flags = (
-    '--config=configs/stdlib_gpt.py:selsync,smoke',
-    '--config.data.backend=numpy',
-    '--config.mapper=auto',
-    '--config.steps=60',
-    '--noreport',
-  )
-  done = live_runs.run(
-    sys.executable, '-c', BLOCKED, *flags, f'--workdir={tmp_path / "run"}'
-  )
-  assert done.returncode == 0, done.stderr
-  losses = [row['loss'] for row in rows(tmp_path / 'run')]
-  assert losses[-1] < 0.8 * losses[0]
-
-
 REFUSALS = {
   '--config.data.backend=tf': "config.data.backend='tf': import of tensorflow "
   "halted; None in sys.modules; install it, or use 'numpy'",

@@ -6,16 +6,13 @@ import zipfile
 import pytest
 
 from selsync_jax.config import ConfigError
-from selsync_jax.configs import base
-from selsync_jax.data import bind_data, open_data
+from tests.support import batches
 
 
 def refusal(**data):
   """The message of the error for such data."""
-  fields = base.get_config('bsp').data
-  fields.update(data)
   with pytest.raises(ConfigError) as error:
-    open_data(bind_data(fields.to_dict()), workers=2, batch_size=4, seed=0)
+    batches.opened(**data)
   return str(error.value)
 
 
@@ -82,15 +79,32 @@ WRONG = [
   (dict(name='stdlib_text'), ': stdlib_text needs bptt'),
   (dict(name='stdlib_text', bptt=0), '.bptt=0: must be in [1, 65536]'),
   (
+    dict(name='stdlib_text', bptt=10**9),
+    '.bptt=1000000000: must be in [1, 65536]',
+  ),
+  (
     dict(name='cifar10', channels=3),
     '.channels=3: cifar10 has no channels; it has image_size; None unsets it',
   ),
   (dict(name='imagenet2012', window=0), '.window=0: must be in [1, 1000000]'),
+  (
+    dict(backend='torch'),
+    ".backend: 'torch' is not one of auto, tf, numpy",
+  ),
+  (
+    dict(name='cifar10', backend='numpy'),
+    ": backend='numpy' reads digits, fashion_mnist, hyperplane, python_text, "
+    "stdlib_text; 'cifar10' needs backend='tf'",
+  ),
+  (
+    dict(image_size=16, backend='numpy'),
+    ": image_size=16: only data.backend='tf' can resize digits",
+  ),
 ]
 
 
 @pytest.mark.parametrize('data, line', WRONG, ids=lambda x: str(x)[:40])
-def test_a_field_that_the_data_set_does_not_accept_is_named(
+def test_a_field_that_the_data_set_or_its_reader_lacks_is_named(
   data, line, data_dir
 ):
   assert refusal(dir=data_dir, **data) == f'config.data{line}'
@@ -100,40 +114,6 @@ def test_a_text_too_short_for_one_segment_is_refused(archives_dir):
   line = refusal(name='wikitext103', dir=archives_dir, bptt=201)
   assert line == (
     'config.data: bptt=201 asks for more than the 200 tokens of a split'
-  )
-
-
-NUMPY_WRONG = [
-  (
-    dict(name='cifar10'),
-    "config.data: backend='numpy' reads digits, fashion_mnist, hyperplane, "
-    "python_text, stdlib_text; 'cifar10' needs backend='tf'",
-  ),
-  (
-    dict(image_size=16),
-    "config.data: image_size=16: only data.backend='tf' can resize digits",
-  ),
-  (dict(channels=2), 'config.data.channels=2: must be 1 or 3'),
-  (dict(bptt=8), 'config.data.bptt=8: digits has no bptt'),
-  (
-    dict(name='stdlib_text'),
-    'config.data: stdlib_text needs bptt',
-  ),
-  (
-    dict(name='stdlib_text', bptt=10**9),
-    'config.data.bptt=1000000000: must be in [1, 65536]',
-  ),
-]
-
-
-@pytest.mark.parametrize('data, line', NUMPY_WRONG, ids=lambda x: str(x)[:40])
-def test_numpy_refuses_what_it_cannot_read(data, line):
-  assert refusal(backend='numpy', **data).startswith(line)
-
-
-def test_an_unknown_backend_is_named():
-  assert refusal(backend='torch') == (
-    "config.data.backend: 'torch' is not one of auto, tf, numpy"
   )
 
 
@@ -160,8 +140,6 @@ def test_a_data_directory_may_be_absolute_at_home_or_explicitly_relative(
     (folder / 'a' / 'downloads').symlink_to(downloads)
   monkeypatch.chdir(home)
   monkeypatch.setenv('HOME', str(home))
-  fields = base.get_config('bsp').data
-  fields.update(name='wikitext103', bptt=3, dir=name.format(tmp=tmp_path))
-  open_data(bind_data(fields.to_dict()), workers=2, batch_size=4, seed=0)
+  batches.opened(name='wikitext103', bptt=3, dir=name.format(tmp=tmp_path))
   (prepared,) = tmp_path.rglob('a/wikitext103')
   assert prepared.parent in (home / 'a', tmp_path / 'a')

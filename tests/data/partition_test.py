@@ -11,6 +11,13 @@ from tests.support.partitions import make_partition
 few = hypothesis.settings(max_examples=40)
 
 
+def by(name, labels, workers, seed=0, **fields):
+  """A partition by labels."""
+  return make_partition(
+    name, len(labels), workers, 1, seed, labels=labels, **fields
+  )
+
+
 @pytest.mark.parametrize('contiguous', [False, True])
 @pytest.mark.parametrize('name', ['defdp', 'seldp'])
 @few
@@ -48,15 +55,8 @@ def test_by_label_gives_each_worker_its_labels_and_each_example_to_one_worker(
   labels, workers, labels_per_worker, seed
 ):
   try:
-    partition = make_partition(
-      'by_label',
-      len(labels),
-      workers,
-      1,
-      seed,
-      labels=labels,
-      labels_per_worker=labels_per_worker,
-    )
+    own = dict(labels_per_worker=labels_per_worker)
+    partition = by('by_label', labels, workers, seed, **own)
   except ValueError:  # Refused for one of these reasons only.
     kinds, sizes = np.unique(labels, return_counts=True)
     slots = workers * labels_per_worker
@@ -77,9 +77,7 @@ def test_by_label_gives_each_worker_its_labels_and_each_example_to_one_worker(
 
 def test_with_one_label_per_worker_worker_n_has_label_n_as_in_the_paper():
   labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 9))
-  partition = make_partition(
-    'by_label', 90, 10, 9, 0, labels=labels, labels_per_worker=1
-  )
+  partition = by('by_label', labels, 10, labels_per_worker=1)
   for worker, chunk in enumerate(partition.chunks):
     assert labels[chunk].tolist() == [worker] * 9
   assert not partition.rotates
@@ -96,15 +94,7 @@ def test_dirichlet_gives_every_example_to_one_worker_in_equal_chunks(
   labels, workers, alpha, seed
 ):
   hypothesis.assume(workers <= len(labels))
-  partition = make_partition(
-    'dirichlet',
-    len(labels),
-    workers,
-    1,
-    seed,
-    labels=labels,
-    dirichlet_alpha=alpha,
-  )
+  partition = by('dirichlet', labels, workers, seed, dirichlet_alpha=alpha)
   assert sorted(np.concatenate(partition.chunks)) == list(range(len(labels)))
   assert np.ptp(partition.sizes) <= 1
 
@@ -112,15 +102,7 @@ def test_dirichlet_gives_every_example_to_one_worker_in_equal_chunks(
 def shares(alpha, workers, seed=0):
   """Each worker's share of each of 10 labels, of which there are enough."""
   labels = np.repeat(np.arange(10, dtype=np.int32), 4000)
-  partition = make_partition(
-    'dirichlet',
-    len(labels),
-    workers,
-    1,
-    seed,
-    labels=labels,
-    dirichlet_alpha=alpha,
-  )
+  partition = by('dirichlet', labels, workers, seed, dirichlet_alpha=alpha)
   each = [np.bincount(labels[c], minlength=10) for c in partition.chunks]
   return np.stack(each) / partition.sizes[:, None]
 
@@ -151,11 +133,7 @@ def test_another_seed_gives_another_partition():
   }
   for name in PARTITIONS:
     orders = {
-      tuple(
-        make_partition(
-          name, 40, 4, 1, seed, labels=labels, **fields.get(name, {})
-        ).indices.tolist()
-      )
+      tuple(by(name, labels, 4, seed, **fields.get(name, {})).indices.tolist())
       for seed in (0, 0, 1, 2)
     }
     assert len(orders) == 3

@@ -12,6 +12,7 @@ from selsync_jax.models import tasks
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.settings import check
 from tests.support import own_code
+from tests.support.batches import same_splits
 
 
 @pytest.fixture(autouse=True)
@@ -23,12 +24,7 @@ def forget():
 def own(image, **functions):
   split = {'image': image, 'label': np.arange(len(image)) % 2}
   return from_arrays(
-    train=split,
-    validation=split,
-    test=split,
-    task='classification',
-    num_classes=2,
-    **functions,
+    **same_splits(split), task='classification', num_classes=2, **functions
   )
 
 

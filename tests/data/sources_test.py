@@ -11,8 +11,6 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from selsync_jax.configs import base
-from selsync_jax.data import bind_data, open_data
 from selsync_jax.data.sources import (
   DATASETS,
   digits,
@@ -25,6 +23,7 @@ from selsync_jax.data.sources.images import TENTHS
 from selsync_jax.data.sources.text import builder as wikitext
 from selsync_jax.data.sources.text import documents, KINDS, split_of
 from selsync_jax.data.tfdata.prepared import open_builder
+from tests.support import batches
 
 SPLITS = ('train', 'validation', 'test')
 
@@ -119,11 +118,9 @@ def test_each_kind_of_text_has_its_share_of_every_split():
 
 
 def test_by_label_a_worker_reads_one_kind_of_text_in_order():
-  fields = base.get_config('bsp').data
-  fields.update(name='python_text', bptt=50, backend='numpy')
-  fields.update(partition='by_label', labels_per_worker=1)
-  bound = bind_data(fields.to_dict())
-  data = open_data(bound, workers=4, batch_size=2, seed=0)
+  text = dict(name='python_text', bptt=50, backend='numpy')
+  kinds = dict(partition='by_label', labels_per_worker=1)
+  data = batches.opened(4, 2, **text, **kinds)
   first, second = data.batches(range(4), 0, 2)
   stored = data.dataset.splits['train']
   for worker in range(4):
@@ -141,9 +138,7 @@ def test_a_files_split_depends_on_its_name_alone():
 
 @pytest.mark.parametrize('backend', ['tf', 'numpy'])
 def test_segments_overlap_by_one_token_a_target_and_then_an_input(backend):
-  fields = base.get_config('bsp').data
-  fields.update(name='stdlib_text', bptt=50, backend=backend)
-  data = open_data(bind_data(fields.to_dict()), workers=1, batch_size=9, seed=0)
+  data = batches.opened(1, 9, name='stdlib_text', bptt=50, backend=backend)
   batch = next(data.evaluation('train', 9, [0], 1))
   inputs, targets = batch['inputs'][0], batch['targets'][0]
   assert inputs.shape == targets.shape == (9, 50)

@@ -143,11 +143,9 @@ class StreamedDataset(protocol.Dataset):
   """
 
   def size(self, split):
-    """See `Dataset`."""
     return self.splits[split].examples
 
   def training(self, assignment, workers, start, stop):
-    """See `Dataset`."""
     split, decode = self.splits['train'], self.train
     return split.batches(decode, assignment, workers, start, stop)
 
