@@ -67,26 +67,21 @@ def fused_attention(
   )
 
 
-def missing_for_cudnn(query: Heads) -> str | None:
-  """Returns what cuDNN's kernel lacks to compute attention here, or `None`."""
-  version = jax.local_devices()[0].client.platform_version
-  if jax.default_backend() != 'gpu' or 'cuda' not in version:
-    return f'an NVIDIA GPU; JAX runs on {jax.default_backend()}'
-  if query.dtype != jnp.bfloat16:
-    return f'dtype bfloat16, got {query.dtype}'
-  depth = query.shape[3]
-  if depth % 8 or depth > 128:
-    return f'heads of 8, 16, ... or 128 features, got {depth}'
-  return None
-
-
 def _is_fused(query: Heads, implementation: str) -> bool:
+  """Whether cuDNN's kernel is used; a `ValueError` if it must be and cannot."""
   if implementation == 'xla':
     return False
-  missing = missing_for_cudnn(query)
+  missing, depth = None, query.shape[3]
+  version = jax.local_devices()[0].client.platform_version
+  if jax.default_backend() != 'gpu' or 'cuda' not in version:
+    missing = f'an NVIDIA GPU; JAX runs on {jax.default_backend()}'
+  elif query.dtype != jnp.bfloat16:
+    missing = f'dtype bfloat16, got {query.dtype}'
+  elif depth % 8 or depth > 128:
+    missing = f'heads of 8, 16, ... or 128 features, got {depth}'
   if missing and implementation == 'cudnn':
     raise ValueError(f"attention='cudnn' needs {missing}")
-  return not missing
+  return missing is None
 
 
 class CausalAttention(nn.Module):

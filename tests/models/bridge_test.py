@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from selsync_jax.models.bridge import as_linen
-from tests.support.random_weights import random_variables
 
 
 class Calls(nnx.Variable):
@@ -66,29 +65,6 @@ def test_to_nnx_returns_the_module_itself():
   np.testing.assert_array_equal(
     module(X), model.apply(variables, X, train=False)
   )
-
-
-def test_the_gradient_is_that_of_the_module_itself():
-  model = as_linen(Net)(3)
-  variables = jax.tree.map(jnp.asarray, random_variables(model, X))
-  rest = {name: variables[name] for name in ('batch_stats', 'Calls')}
-  module = model.to_nnx(variables)
-  module.eval()
-
-  def loss(params):
-    scores = model.apply({'params': params, **rest}, X, train=False)
-    return jnp.square(scores).mean()
-
-  own = nnx.grad(lambda module: jnp.square(module(X)).mean())(module)
-  found = traverse_util.flatten_dict(jax.grad(loss)(variables['params']))
-  expected = {
-    tuple(map(str, path)): leaf.get_value()
-    for path, leaf in nnx.to_flat_state(own)
-  }
-  assert found.keys() == expected.keys()
-  for name, leaf in found.items():
-    assert np.abs(leaf).max() > 0
-    np.testing.assert_allclose(leaf, expected[name], atol=1e-6)
 
 
 def test_each_layer_draws_another_mask_from_the_key_alone():

@@ -11,6 +11,7 @@ import pytest
 
 from selsync_jax import models
 from selsync_jax.config import ConfigError
+from tests.support.marks import slow_but
 from tests.support.random_weights import random_variables, UNOPTIMIZED
 
 IMAGENET, CIFAR, TEXT = (224, 224, 3), (32, 32, 3), None
@@ -154,8 +155,6 @@ SMALL = {
   'decoder': (dict(DECODER, name='decoder'), TEXT),
 }
 WITH_DROPOUT = [name for name, (f, _) in SMALL.items() if 'dropout' in f]
-LANGUAGE = [name for name, (_, shape) in SMALL.items() if shape is TEXT]
-_SLOW = pytest.mark.slow
 WITH_BATCH_NORM = ['resnet, basic', 'resnet, bottleneck', 'vgg11, normalized']
 
 
@@ -187,12 +186,7 @@ KEY = jax.random.key(1)
 
 @pytest.mark.parametrize(
   'name',
-  [
-    name
-    if name in ('convnet', 'resnet, basic', 'transformer', 'decoder')
-    else pytest.param(name, marks=_SLOW)
-    for name in SMALL
-  ],
+  slow_but(('convnet', 'resnet, basic', 'transformer', 'decoder'), SMALL),
 )
 def test_in_bfloat16_parameters_stay_float32_and_scores_stay_close(name):
   _, variables, x = small(name)
@@ -210,13 +204,7 @@ def test_in_bfloat16_parameters_stay_float32_and_scores_stay_close(name):
 
 
 @pytest.mark.parametrize(
-  'name',
-  [
-    name
-    if name in ('vgg11, normalized', 'decoder')
-    else pytest.param(name, marks=_SLOW)
-    for name in WITH_DROPOUT
-  ],
+  'name', slow_but(('vgg11, normalized', 'decoder'), WITH_DROPOUT)
 )
 def test_dropout_is_active_only_in_training(name):
   _, variables, x = small(name)
@@ -231,11 +219,7 @@ def test_dropout_is_active_only_in_training(name):
 
 
 @pytest.mark.parametrize(
-  'name',
-  [
-    name if name != 'resnet, bottleneck' else pytest.param(name, marks=_SLOW)
-    for name in WITH_BATCH_NORM
-  ],
+  'name', slow_but(('resnet, basic', 'vgg11, normalized'), WITH_BATCH_NORM)
 )
 def test_batch_statistics_move_a_tenth_of_the_way_only_in_training(name):
   _, variables, x = small(name)
@@ -260,27 +244,6 @@ def test_batch_statistics_move_a_tenth_of_the_way_only_in_training(name):
     np.testing.assert_allclose(
       moved[statistic], 0.9 * start[statistic] + 0.1 * batch, atol=1e-5
     )
-
-
-@pytest.mark.parametrize('name', LANGUAGE)
-def test_a_later_token_changes_no_earlier_score(name):
-  _, variables, x = small(name)
-  apply = applied(name, False)
-  scores, _ = apply(variables, x, KEY)
-  for t in (1, 6, 11):
-    other, _ = apply(variables, x.at[:, t].add(1), KEY)
-    np.testing.assert_array_equal(other[:, :t], scores[:, :t])
-    changed = np.abs(other - scores).max(axis=(0, 2))
-    assert (changed[t:] > 0).all()
-
-
-@pytest.mark.parametrize('name', LANGUAGE)
-def test_the_order_of_earlier_tokens_matters(name):
-  _, variables, x = small(name)
-  text = x.at[0, :4].set(jnp.array([3, 5, 7, 9]))
-  text = text.at[1, :4].set(jnp.array([5, 3, 7, 9]))
-  scores, _ = applied(name, False)(variables, text, KEY)
-  assert np.abs(scores[0, 3] - scores[1, 3]).max() > 1e-3
 
 
 BAD_FIELDS = [

@@ -117,37 +117,6 @@ def images(batch, side):
   return rng.normal(size=(batch, side, side, 3)).astype(np.float32)
 
 
-@pytest.mark.parametrize('train', [False, True], ids=['eval', 'train'])
-@pytest.mark.parametrize(
-  'depth, stem, side',
-  [
-    (18, 'imagenet', 65),
-    pytest.param(50, 'cifar', 16, marks=pytest.mark.slow),
-  ],
-)
-def test_resnet_agrees_with_pytorch(depth, stem, side, train):
-  fields = dict(depth=depth, stem=stem, num_filters=4)
-  model = models.create_model('resnet', 7, **fields)
-  reference = torch_networks.resnet(num_classes=7, **fields)
-  assert_agree(model, reference, images(4, side), train=train)
-
-
-@pytest.mark.parametrize('batch_norm', [False, True])
-@pytest.mark.parametrize('side', [32, 100])
-def test_vgg11_agrees_with_pytorch(batch_norm, side):
-  fields = dict(batch_norm=batch_norm, num_filters=4, mlp_dim=16, pool_size=2)
-  model = models.create_model('vgg11', 7, **fields)
-  reference = torch_networks.vgg11(num_classes=7, **fields)
-  assert_agree(model, reference, images(2, side))
-
-
-def test_alexnet_agrees_with_pytorch():
-  fields = dict(num_filters=4, mlp_dim=16, pool_size=6)
-  model = models.create_model('alexnet', 7, **fields)
-  reference = torch_networks.alexnet(num_classes=7, **fields)
-  assert_agree(model, reference, images(2, 127))
-
-
 @pytest.mark.parametrize('size', [1, 2, 3, 5, 7, 12])
 def test_adaptive_average_pooling_agrees_with_pytorch(size):
   x = images(2, 7)
@@ -157,17 +126,36 @@ def test_adaptive_average_pooling_agrees_with_pytorch(size):
   np.testing.assert_allclose(result, expected.transpose(0, 2, 3, 1), atol=1e-6)
 
 
-def test_the_transformer_agrees_with_pytorchs_example():
-  fields = dict(num_layers=2, embed_dim=12, num_heads=2, mlp_dim=10)
-  model = models.create_model('transformer', 50, **fields)
-  reference = torch_networks.WordLanguageModel(50, **fields)
-  tokens = np.random.default_rng(0).integers(50, size=(3, 9)).astype(np.int32)
-  assert_agree(model, reference, tokens)
+TOKENS = np.random.default_rng(0).integers(50, size=(3, 9)).astype(np.int32)
+BASIC = dict(depth=18, stem='imagenet', num_filters=4)
+BOTTLENECK = dict(depth=50, stem='cifar', num_filters=4)
+VGG = dict(num_filters=4, mlp_dim=16, pool_size=2)
+TEXT = dict(num_layers=2, embed_dim=12, num_heads=2, mlp_dim=10)
+CASES = [  # The reference, fields and inputs, and whether the model trains.
+  ('resnet', BASIC, images(4, 65), False),
+  ('resnet', BASIC, images(4, 65), True),
+  ('resnet', BOTTLENECK, images(4, 16), False),
+  ('resnet', BOTTLENECK, images(4, 16), True),
+  *(
+    ('vgg11', VGG | dict(batch_norm=norm), images(2, side), False)
+    for norm in (False, True)
+    for side in (32, 100)
+  ),
+  ('alexnet', VGG | dict(pool_size=6), images(2, 127), False),
+  ('transformer', TEXT, TOKENS, False),  # PyTorch's example.
+  ('decoder', TEXT, TOKENS, False),  # LLaMA.
+]
 
 
-def test_the_decoder_agrees_with_llama():
-  fields = dict(num_layers=2, embed_dim=12, num_heads=2, mlp_dim=10)
-  model = models.create_model('decoder', 50, **fields)
-  reference = torch_networks.decoder(50, **fields)
-  tokens = np.random.default_rng(0).integers(50, size=(3, 9)).astype(np.int32)
-  assert_agree(model, reference, tokens)
+@pytest.mark.parametrize(
+  'name, fields, x, train',
+  [
+    pytest.param(*each, marks=[pytest.mark.slow] * (each[1] is BOTTLENECK))
+    for each in CASES
+  ],
+)
+def test_a_model_agrees_with_pytorchs(name, fields, x, train):
+  outputs = 50 if x is TOKENS else 7
+  reference = getattr(torch_networks, name)(outputs, **fields)
+  model = models.create_model(name, outputs, **fields)
+  assert_agree(model, reference, x, train=train)

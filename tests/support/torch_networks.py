@@ -64,7 +64,7 @@ RESNETS = {
 }
 
 
-def resnet(depth, stem, num_filters, num_classes):
+def resnet(num_classes, depth, stem, num_filters):
   block, stages = RESNETS[depth]
   if stem == 'imagenet':
     layers = [nn.Conv2d(3, num_filters, 7, 2, 3, bias=False)]
@@ -95,7 +95,7 @@ class FlattenChannelsLast(nn.Module):
     return x.permute(0, 2, 3, 1).flatten(1)
 
 
-def vgg11(batch_norm, num_filters, mlp_dim, pool_size, num_classes):
+def vgg11(num_classes, batch_norm, num_filters, mlp_dim, pool_size):
   layers, channels = [], 3
   for entry in (1, 'M', 2, 'M', 4, 4, 'M', 8, 8, 'M', 8, 8, 'M'):
     if entry == 'M':
@@ -120,7 +120,7 @@ def vgg11(batch_norm, num_filters, mlp_dim, pool_size, num_classes):
   )
 
 
-def alexnet(num_filters, mlp_dim, pool_size, num_classes):
+def alexnet(num_classes, num_filters, mlp_dim, pool_size):
   return nn.Sequential(
     nn.Conv2d(3, num_filters, 11, stride=4, padding=2),
     nn.ReLU(),
@@ -174,6 +174,9 @@ class WordLanguageModel(nn.Module):
     mask = nn.Transformer.generate_square_subsequent_mask(time, device=device)
     x = self.embed(x) * math.sqrt(self.embed_dim) + table
     return self.decode(self.encoder(x, mask=mask, is_causal=True))
+
+
+transformer = WordLanguageModel
 
 
 class DecoderLayer(nn.Module):
