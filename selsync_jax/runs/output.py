@@ -4,7 +4,6 @@ Output that cannot be written, to a pipe without a reader, a full disk or a
 closed terminal, is dropped, with one note in the run's folder.
 """
 
-import codecs
 import contextlib
 import datetime
 import io
@@ -16,10 +15,6 @@ from typing import Any, TextIO
 
 NOTE = 'output-lost.txt'
 _NAMES = {1: 'stdout', 2: 'stderr'}
-_ASCII = {
-  **{bar: str(height) for height, bar in enumerate('▁▂▃▄▅▆▇█', 1)},
-  **{'▕': '|', '▏': '|', '–': '-', '×': 'x', 'Δ': 'delta', '±': '+-'},
-}
 
 
 class _Descriptor(io.RawIOBase):
@@ -66,7 +61,6 @@ def own() -> None:
       os.fstat(descriptor)
     except OSError:
       os.open(os.devnull, os.O_RDWR)
-  codecs.register_error('selsync-ascii', _in_ascii)
   sys.stdout = _stream(1, sys.stdout)
   sys.stderr = _stream(2, sys.stderr)
 
@@ -90,15 +84,7 @@ def _stream(descriptor: int, before: TextIO | None) -> io.TextIOWrapper:
   return io.TextIOWrapper(
     io.BufferedWriter(_Descriptor(descriptor)),
     encoding=getattr(before, 'encoding', 'utf-8'),
-    errors='selsync-ascii',
+    errors='replace',  # Characters that the encoding lacks.
     # Keeps the order of stdout and stderr.
     line_buffering=True,
   )
-
-
-def _in_ascii(error: UnicodeError) -> tuple[str, int]:
-  """Replaces characters that the terminal's encoding lacks."""
-  if not isinstance(error, UnicodeEncodeError):
-    raise error
-  missing = error.object[error.start : error.end]
-  return ''.join(_ASCII.get(c, '?') for c in missing), error.end

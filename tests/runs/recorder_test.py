@@ -1,6 +1,7 @@
 """What a recorder keeps of a training loop of one's own."""
 
 import contextlib
+import sys
 
 import jax
 import numpy as np
@@ -15,7 +16,7 @@ from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.participants import Participants
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
-from tests.support import perceptron, short_runs
+from tests.support import live_runs, perceptron, short_runs
 from tests.support.shown import line
 
 # Columns that a loop of one's own does not have, or that no two runs share.
@@ -175,6 +176,24 @@ def test_metrics_have_the_same_names_at_every_step(tmp_path):
     with pytest.raises(ConfigError, match='metrics: norm, rank: must be there'):
       recorder.step(GOOD | {'rank': np.ones(2)})
   assert [row['norm'] for row in history.read(tmp_path).rows] == [1, 1]
+
+
+WITHOUT_ORBAX = """
+import sys
+sys.modules['orbax'] = None
+import numpy as np
+import selsync_jax as ss
+strategy = ss.Strategy(ss.every(4), ss.mean())
+options = dict(workers=2, strategy=strategy, params={'w': np.zeros(5)})
+with ss.Recorder(sys.argv[1], **options) as recorder:
+  recorder.step(dict.fromkeys(('loss', 'count', 'synced'), np.zeros(2)))
+"""
+
+
+def test_it_needs_no_orbax(tmp_path):
+  done = live_runs.run(sys.executable, '-c', WITHOUT_ORBAX, tmp_path)
+  assert done.returncode == 0, done.stderr
+  assert len(history.read(tmp_path).rows) == 1
 
 
 def test_a_folder_may_be_in_the_home_of_the_user(tmp_path, monkeypatch):
