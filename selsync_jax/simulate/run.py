@@ -12,7 +12,7 @@ import numpy as np
 from selsync_jax.config import ConfigError
 from selsync_jax.runs.store import Store
 from selsync_jax.simulate import asynchronous, lockstep
-from selsync_jax.simulate.cluster import create_cluster
+from selsync_jax.simulate.cluster import create_cluster, VirtualCluster
 from selsync_jax.simulate.engine import Engine
 from selsync_jax.simulate.ledgers import AsynchronousLedger
 from selsync_jax.simulate.numerics import Numerics
@@ -47,21 +47,30 @@ def simulate(
   settings = settings._replace(config=config)
   if settings.method is None:
     return _train_asynchronously(settings, workdir, restart, accept_changes)
-  cluster, participants = config.virtual_cluster.to_dict(), None
-  create_ledger = functools.partial(lockstep.create_ledger, cluster=cluster)
+  participants = None
   if config.pace == 'free':
-    made = create_cluster(
-      cluster, workers=config.workers, steps=0, seed=config.seed
-    )
     delay = setup.draft(settings).averager.steps_late
-    participants = Paced(config.workers, made, delay)
+    participants = Paced(config.workers, _cluster(config), delay)
   return train_and_evaluate(
     settings,
     workdir,
     restart=restart,
     accept_changes=accept_changes,
-    create_ledger=create_ledger,
+    create_ledger=functools.partial(
+      lockstep.create_ledger, cluster=config.virtual_cluster.to_dict()
+    ),
     participants=participants,
+  )
+
+
+def _cluster(
+  config: ml_collections.ConfigDict, steps: int = 0
+) -> VirtualCluster:
+  return create_cluster(
+    config.virtual_cluster.to_dict(),
+    workers=config.workers,
+    steps=steps,
+    seed=config.seed,
   )
 
 
@@ -73,12 +82,7 @@ def refuse(settings: Settings) -> None:
       f'config.mesh={config.mesh.to_dict()}: a simulation has workers of one '
       'device'
     )
-  cluster = create_cluster(
-    config.virtual_cluster.to_dict(),
-    workers=config.workers,
-    steps=0,
-    seed=config.seed,
-  )
+  cluster = _cluster(config)
   if settings.method is not None:
     setup.draft(settings)
     return
@@ -111,13 +115,10 @@ def _train_asynchronously(
   _check_held(config, problem)
   start.check_size(problem)
   plan = setup.create_plan(config, problem)
-  cluster, seed = config.virtual_cluster.to_dict(), problem.seed
-  cluster = create_cluster(
-    cluster, workers=plan.workers, steps=problem.steps, seed=seed
-  )
+  cluster = _cluster(config, problem.steps)
   numerics = Numerics(problem, config.optimizer.to_dict())
   engine = Engine(
-    *(method, cluster, nbytes(problem.shapes), numerics, seed),
+    *(method, cluster, nbytes(problem.shapes), numerics, problem.seed),
     injected=problem.data.injected_bytes_per_step,
   )
   totals = start.totals(problem, plan, store.record)

@@ -8,10 +8,9 @@ import tracemalloc
 import pytest
 
 from selsync_jax.config import RunError
-from selsync_jax.simulate.algebra import Algebra
 from selsync_jax.simulate.asynchronous import ASYNCHRONOUS
 from selsync_jax.simulate.asynchronous.server import controller
-from selsync_jax.simulate.asynchronous.wagma import butterfly, GroupAverage
+from selsync_jax.simulate.asynchronous.wagma import butterfly
 from selsync_jax.simulate.engine import Engine
 from tests.support import small
 
@@ -290,31 +289,6 @@ def test_a_butterfly_brings_everybody_together():
       assert {len(group) for group in groups.values()} == {size}
       known = {i: set().union(*(known[j] for j in groups[i])) for i in known}
     assert all(who == set(range(workers)) for who in known.values())
-
-
-def test_a_group_of_wagma_never_averages_without_a_worker_that_comes_late(
-  monkeypatch,
-):
-  """It takes (s + w) / (S + 1) of the group's sum s and its own model w."""
-  join, mean = GroupAverage.join, Algebra.mean
-  summands, numbers = {}, set()
-
-  def joined(self, worker, step, model):
-    result = yield from join(self, worker, step, model)
-    assert model in summands[result]
-    numbers.add(len(summands[result]))
-    return result
-
-  def averaged(self, models):
-    result = mean(self, models)
-    summands[result] = models
-    return result
-
-  monkeypatch.setattr(GroupAverage, 'join', joined)
-  monkeypatch.setattr(Algebra, 'mean', averaged)
-  speeds = {'compute': 'factors', 'factors': (1.0, 1.2, 1.4, 1.6)}
-  small.clock('wagma', workers=4, fields={'group': 2}, **speeds).advance(200)
-  assert {2, 3} <= numbers  # Late ones add their own to the sum of two.
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from selsync_jax.sync.network import Network
 from selsync_jax.sync.traffic import Collective, Traffic
 from selsync_jax.training import step_cost
 from tests.support import live_runs, perceptron, short_runs
+from tests.support.marks import slow_but
 
 SECONDS = [[1.0, 5.0], [4.0, 2.0], [2.0, 3.0], [1.0, 1.0]]  # [step, worker].
 # Two workers send half of a message in each of a ring's two rounds: 1 byte/s.
@@ -164,15 +165,7 @@ def test_workers_that_join_start_when_the_others_are_ready():
   assert count(ledger, False)['virtual_seconds'] == 9 + 5
 
 
-@pytest.mark.parametrize(
-  'method',
-  [
-    method
-    if method == 'selsync'
-    else pytest.param(method, marks=pytest.mark.slow)
-    for method in METHODS
-  ],
-)
+@pytest.mark.parametrize('method', slow_but(['selsync'], METHODS))
 def test_every_preset_trains_on_the_clock_as_it_does_under_vmap(
   method, tmp_path, data_dir
 ):

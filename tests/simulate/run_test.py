@@ -13,6 +13,7 @@ from selsync_jax.runs import history
 from selsync_jax.simulate.asynchronous import ASYNCHRONOUS
 from selsync_jax.simulate.run import simulate
 from tests.support import live_runs, perceptron
+from tests.support.marks import slow_but
 from tests.support.short_runs import config, rows
 from tests.support.shown import figure, section, table
 
@@ -84,13 +85,7 @@ def test_the_page_shows_the_clock(asp, tmp_path):
 
 
 @pytest.mark.parametrize(
-  'method',
-  [
-    method
-    if method == 'eager'
-    else pytest.param(method, marks=pytest.mark.slow)
-    for method in [*ASYNCHRONOUS, 'selsync']
-  ],
+  'method', slow_but(['eager'], [*ASYNCHRONOUS, 'selsync'])
 )
 def test_a_resumed_simulation_ends_with_the_same_bits(method, tmp_path):
   whole, halted = tmp_path / 'whole', tmp_path / 'halted'

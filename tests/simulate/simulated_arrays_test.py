@@ -1,6 +1,5 @@
 """What a simulation computes: exactly what training would, in any batch."""
 
-import importlib
 import json
 
 import jax
@@ -17,6 +16,7 @@ from selsync_jax.simulate.engine import Engine
 from selsync_jax.sync.traffic import nbytes
 from selsync_jax.training import start
 from tests.support import small
+from tests.support.marks import slow_but
 
 TOTAL = small.WORKERS * small.STEPS
 QUICK = ('asp', 'eager', 'prague')  # A server, rounds, groups.
@@ -100,13 +100,7 @@ def test_no_result_depends_on_how_often_one_looks(width):
   assert_same_bits(often.shared(), seldom.shared())
 
 
-@pytest.mark.parametrize(
-  'method',
-  [
-    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-    for name in ASYNCHRONOUS
-  ],
-)
+@pytest.mark.parametrize('method', slow_but(QUICK, ASYNCHRONOUS))
 def test_a_killed_run_resumes_to_the_same_bits(method):
   """24 kills over all methods, at random moments."""
   alone = small.train(method, **UNEQUAL)
@@ -184,32 +178,6 @@ def test_no_gradient_is_lost_in_a_partial_all_reduce():
   sent = [total.tree for total in totals.values()]
   for x, y in zip(added(sent), added(used), strict=True):
     np.testing.assert_allclose(x, y, rtol=1e-5)
-
-
-def test_every_exchange_keeps_the_mean_of_the_two(monkeypatch):
-  exchanges = []
-
-  def recording(sim, models, members):
-    before = [models[i].value for i in members]
-    average(sim, models, members)
-    exchanges.append((before, [models[i].value for i in members]))
-
-  ad_psgd = importlib.import_module('selsync_jax.simulate.asynchronous.ad_psgd')
-  average = ad_psgd.average
-  monkeypatch.setattr(ad_psgd, 'average', recording)
-  small.train('ad_psgd', **UNEQUAL).advance(TOTAL)
-  assert len(exchanges) >= TOTAL // 2 - small.WORKERS
-  unequal = 0
-  for before, after in exchanges:
-    old, new = (
-      [leaves(value.tree['params']) for value in side]
-      for side in (before, after)
-    )
-    for x, y, mean, same in zip(*old, *new, strict=True):
-      np.testing.assert_allclose(mean, (x + y) / 2, atol=1e-6)
-      np.testing.assert_array_equal(mean, same)
-      unequal += not np.array_equal(x, y)
-  assert unequal
 
 
 def test_a_clock_alone_has_the_times_and_no_arrays():

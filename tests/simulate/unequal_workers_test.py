@@ -218,6 +218,8 @@ class Rna(Eager):
 
 
 class Wagma(Loop):
+  """A late worker adds its own model to the sum of its group."""
+
   def prepare(self):
     self.newest = [(-1, model) for model in self.models]
     self.begun = set()
@@ -251,6 +253,8 @@ class Wagma(Loop):
 
 
 class AdPsgd(Loop):
+  """After an exchange, both have the mean of the two."""
+
   def begin(self, i):
     step = self.steps[i]
     super().begin(i)

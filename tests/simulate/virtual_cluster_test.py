@@ -8,7 +8,6 @@ import pytest
 from selsync_jax.config import ConfigError
 from selsync_jax.simulate import asynchronous
 from selsync_jax.simulate.engine import Engine
-from selsync_jax.sync.traffic import Collective
 from tests.support import small
 
 
@@ -176,11 +175,3 @@ def test_a_method_refuses_what_it_cannot_do(method, fields, workers, line):
       small.cluster(workers=workers),
       small.NBYTES,
     )
-
-
-def test_messages_cost_latency_and_bandwidth():
-  network = small.cluster(**small.NETWORK).network
-  ring = network.seconds(Collective('all_reduce', small.NBYTES))
-  assert ring == pytest.approx(2 * 3 * (0.010 / 4 + 0.001))
-  free = small.cluster().network
-  assert free.seconds(Collective('all_reduce', small.NBYTES)) == 0
