@@ -35,7 +35,7 @@ class Server(abc.ABC):
   """A model that moves by what arrives from the workers at one instant."""
 
   def __init__(self, sim: Simulation, value: Value):
-    self._sim, self.model = sim, Model(value, 0)
+    self._sim, self.model = sim, Model(value, 0)  # Its version: of arrivals.
     self.moved = Signal(sim.env)
     self._inbox: list[Any] = []
     self._arrival = Signal(sim.env)
