@@ -1,6 +1,6 @@
-"""A digest that identifies what a model computes in training.
+"""Digests that identify what a model computes in training.
 
-It is of the traced loss, so it tells two models of one name apart.
+They are of the traced loss, so they tell two models of one name apart.
 """
 
 from collections.abc import Mapping
@@ -15,23 +15,29 @@ import numpy as np
 from selsync_jax.models import tasks
 
 
-def digest(
+def digests(
   model: nn.Module,
   task: tasks.Task,
   shapes: Mapping[str, Any],
   batch: tasks.Batch,
-) -> str:
-  """Returns a digest of the traced loss of training and of its constants.
+) -> dict[str, str]:
+  """Returns digests of the traced loss of training and of its constants.
 
-  It is equal in all processes, on a terminal too, where JAX colors what it
-  prints.
+  They are equal in all processes. Earlier versions recorded `program_in_color`
+  if they ran on a terminal, where JAX colors what it prints.
   """
   traced = jax.make_jaxpr(tasks.train_loss(model, task))(
     shapes['params'], shapes['model_state'], batch, jax.random.key(0)
   )
-  text = _without_chance(traced.pretty_print(use_color=False)).encode()
   constants = [np.asarray(constant).tobytes() for constant in traced.consts]
-  return hashlib.sha256(b''.join([text, *constants])).hexdigest()[:16]
+
+  def digest(use_color):
+    text = _without_chance(traced.pretty_print(use_color=use_color))
+    return hashlib.sha256(b''.join([text.encode(), *constants])).hexdigest()[
+      :16
+    ]
+
+  return {'program': digest(False), 'program_in_color': digest(True)}
 
 
 def _without_chance(text: str) -> str:

@@ -18,7 +18,8 @@ from selsync_jax.config import ConfigError
 from selsync_jax.runs import files
 
 FINGERPRINT = 'fingerprint.json'
-_PROGRAM, _VERSIONS = 'model.program', 'model.versions.'
+_PROGRAM, _IN_COLOR = 'model.program', 'program_in_color'
+_VERSIONS = 'model.versions.'
 _CODE, _PYTHON = 'code.', 'code.python'
 
 
@@ -95,14 +96,15 @@ def _changes(workdir: pathlib.Path, found: Mapping[str, Any]) -> dict[str, str]:
     if old is not None and new is not None
   }
   skipped = {name for name in changes if name.startswith(_VERSIONS)}
-  if skipped:
+  program, _ = changes.get(_PROGRAM, (None, None))
+  if skipped or (program and program == found['model'][_IN_COLOR]):
     skipped.add(_PROGRAM)
   if _PYTHON in changes:
     skipped.update(name for name in changes if name.startswith(_CODE))
   return {
     name: _line(name, *values)
     for name, values in changes.items()
-    if name not in skipped
+    if name not in skipped and not name.endswith(_IN_COLOR)
   }
 
 

@@ -337,9 +337,9 @@ def test_a_program_has_the_same_digest_in_every_process(monkeypatch):
     made = Model(), CLASSIFICATION
     params, state = tasks.init_shapes(*made, batch)
     shapes = {'params': params, 'model_state': state}
-    return loss_program.digest(*made, shapes, batch)
+    return loss_program.digests(*made, shapes, batch)
 
-  plain = digest('one', 'other')
+  plain = digests('one', 'other')
   monkeypatch.setattr(pretty_printer, 'CAN_USE_COLOR', True)
-  assert digest('other', 'one') == plain
-  assert digest('other', 'two') != plain
+  assert digests('other', 'one') == plain
+  assert digests('other', 'two') != plain
