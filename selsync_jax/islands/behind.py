@@ -65,20 +65,18 @@ class Behind(Late):
     self.watch.add(time.perf_counter() - began)
     return mean
 
-  def arrive(self, program: Callable[..., Any], *values: Any) -> Any:
+  def arrive(self, compute: Callable[[Peers], Any]) -> Any:
     """Returns the mean that has departed; waits until it is there.
 
     If a run has resumed, or an island has ended, some may not have it: then
-    `program` computes it.
+    `compute` does it again.
     """
     if self._peers.prepares:
-      return program(self._peers, *values)
+      return self._peers.led(compute)
     self._peers.meet()
     own = np.array(self._peers.led(lambda _: self._has_arrived()))
     self.arrived = all(self._peers.share(own, patient=True))
-    if not self.arrived:
-      return program(self._peers, *values)
-    return self._peers.led(lambda _: self._mean())
+    return self._peers.led(self._mean if self.arrived else compute)
 
   def _has_arrived(self) -> bool:
     """Waits for the mean, if it is on its way."""
@@ -90,7 +88,7 @@ class Behind(Late):
       return False
     return True
 
-  def _mean(self) -> list[Any]:
+  def _mean(self, _: Peers) -> list[Any]:
     assert self._departed
     return jax.tree.leaves(self._departed.result())
 

@@ -23,10 +23,12 @@ class IslandMapper(Mapper):
     workers: N, the number of islands.
     peers: all of them.
     devices: those of this worker, and how they share its work.
+    processes: how many this worker has; in a replay, how many it had.
   """
 
   peers: Peers
   devices: Slices = ONE
+  processes: int = dataclasses.field(default_factory=jax.process_count)
   name: ClassVar[str] = 'island'
   compiles: ClassVar[bool] = True
 
@@ -63,7 +65,7 @@ class IslandMapper(Mapper):
   @property
   def form(self) -> Form:
     """How values lie where programs are cut."""
-    return Form(self.devices)
+    return Form(self.devices, self.processes)
 
   def sharding(self, shape: tuple[int, ...]) -> Sharding:
     """Returns how an array [1, ...] lies from step to step."""

@@ -238,10 +238,11 @@ class Late(abc.ABC):
   """What carries delayed means behind the steps."""
 
   @abc.abstractmethod
-  def arrive(self, program: Callable[..., Any], *values: Any) -> Any:
+  def arrive(self, compute: Callable[[Peers], Any]) -> Any:
     """Returns the mean that has departed; waits until it is there.
 
-    If none has, or not on all islands, `program(peers, *values)` computes it.
+    If none has, or not on all islands, `compute(peers)` does it again, in the
+    process that speaks for this island, as the one that departs.
     """
 
   @abc.abstractmethod

@@ -30,6 +30,7 @@ from selsync_jax.islands.peers import COLLECTIVES, Peers
 from selsync_jax.sync.averagers import TRAVEL
 from selsync_jax.sync.consensus import AXIS
 
+_NO_MESH = jax.sharding.AbstractMesh((), ())
 _LAUNCHING = threading.Lock()
 """Held by the thread that compiles: JAX keeps programs on disk, but another
 thread may read one that has not been written to its end. Also held to launch a
@@ -42,9 +43,11 @@ class Form(NamedTuple):
   Attributes:
     devices: those of this worker. If they are given, all values have a leading
       axis, of this worker alone, and lie on them.
+    processes: how many the worker has; in a replay, how many it had.
   """
 
   devices: Slices | None = None
+  processes: int = 1
 
   def own(self, x: Any) -> Any:
     """Returns the worker's array."""
@@ -54,17 +57,19 @@ class Form(NamedTuple):
     """Inverts `own`."""
     return x[None] if self.devices else x
 
-  def entered(self) -> contextlib.AbstractContextManager[Any]:
-    """Returns a context in which a program of these devices is traced."""
-    if not self.devices:
-      return contextlib.nullcontext()
-    return jax.sharding.use_abstract_mesh(self.devices.mesh.abstract_mesh)
+  @contextlib.contextmanager
+  def entered(self) -> Iterator[None]:
+    """Enters a context in which a program of these devices is traced."""
+    with contextlib.ExitStack() as stack:
+      if self.devices:  # A mesh of another size has to be left first.
+        for mesh in _NO_MESH, self.devices.mesh.abstract_mesh:
+          stack.enter_context(jax.sharding.use_abstract_mesh(mesh))
+      yield
 
   @property
   def speaking(self) -> 'Form':
     """That of the process which speaks for the worker, if it has several."""
-    spans = self.devices and self.devices.spans_processes
-    return Form(ONE) if spans else self
+    return Form(ONE) if self.devices and self.processes > 1 else self
 
   def whole(self, tree: Any) -> Any:
     """Returns arrays that each of the worker's processes has.
@@ -73,9 +78,10 @@ class Form(NamedTuple):
     """
 
     def whole(x):
-      if isinstance(x, jax.Array) and not x.is_fully_addressable:
-        return np.asarray(arrays.everywhere(x))
-      return x
+      if not isinstance(x, jax.Array):
+        return x
+      is_here = self.processes == 1 and x.is_fully_addressable
+      return x if is_here else np.asarray(arrays.everywhere(x))
 
     return jax.tree.map(whole, tree)
 
@@ -297,15 +303,20 @@ def _on_host(
 
       return choose
     if name == 'jit':
-      program = inner(eqn.params['jaxpr'], eqn.invars)
       if eqn.params['name'] != TRAVEL:
-        return program
+        return inner(eqn.params['jaxpr'], eqn.invars)
+      alone = form.speaking
+      program = _program(eqn.params['jaxpr'], alone, {})
 
       def travel(peers, *values):
-        late = peers.late
-        return (
-          late.arrive(program, *values) if late else program(peers, *values)
-        )
+        values = form.whole(values)
+
+        def compute(first):
+          with alone.entered():
+            return program(first, *values)
+
+        speak = peers.late.arrive if peers.late else peers.led
+        return form.whole(speak(compute))
 
       return travel
     raise ValueError(f'{name}: holds a collective, which islands cannot cut')

@@ -8,7 +8,7 @@ should have.
 """
 
 import collections
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 import dataclasses
 import itertools
@@ -28,11 +28,11 @@ from selsync_jax.fields import completed, may_change
 from selsync_jax.islands import rounds
 from selsync_jax.islands.board import Board
 from selsync_jax.islands.mapper import IslandMapper
-from selsync_jax.islands.peers import Late
+from selsync_jax.islands.peers import Late, Peers
 from selsync_jax.islands.program import cut
 from selsync_jax.islands.rounds import Beginning, Round
 from selsync_jax.islands.standing import FREE
-from selsync_jax.runs import files, fingerprint, records
+from selsync_jax.runs import files, fingerprint, provenance, records
 from selsync_jax.sync.budget import with_travel
 from selsync_jax.training import settings
 from selsync_jax.training.setup import create_setup, Setup
@@ -75,7 +75,7 @@ def replay(folder: pathlib.Path) -> dict[str, int]:
   _check(beginnings, setup)
   usual = configs[min(configs)]  # Of those whose runs are not there.
   islands = {
-    name: _mapper(i, len(slots), configs.get(name, usual))
+    name: _mapper(i, slots, folder / name, configs.get(name, usual))
     for i, name in enumerate(slots)
   }
   compared = collections.Counter(dict.fromkeys(logs, 0))
@@ -120,11 +120,16 @@ def _setup(
 
 
 def _mapper(
-  index: int, workers: int, config: Mapping[str, Any]
+  index: int,
+  slots: Sequence[str],
+  workdir: pathlib.Path,
+  config: Mapping[str, Any],
 ) -> IslandMapper:
   """Returns the mapper of an island, with as many devices as it had."""
   devices = Slices(1, config['mesh.data'], config['mesh.fsdp'])
-  mapper = IslandMapper(workers, Board(workers).peers(index), devices)
+  peers = Board(len(slots)).peers(index)
+  *_, processes = [1, *provenance.processes(workdir)]
+  mapper = IslandMapper(len(slots), peers, devices, processes)
   mapper.check()
   return mapper
 
@@ -173,12 +178,10 @@ def _repeated(
     told: the rows of the run, by step.
   """
   slots, data, last = [*islands], setup.problem.data, max(told)
-  kinds = {each.devices: each for each in islands.values()}
-  runs = {devices: _step(setup, each) for devices, each in kinds.items()}
-  first = {
-    devices: _with(setup, each).initial() for devices, each in kinds.items()
-  }
-  states = {name: first[each.devices] for name, each in islands.items()}
+  kinds = {each.form: each for each in islands.values()}
+  runs = {form: _step(setup, each) for form, each in kinds.items()}
+  first = {form: _with(setup, each).initial() for form, each in kinds.items()}
+  states = {name: first[each.form] for name, each in islands.items()}
   means = dict.fromkeys(slots)
   course = Course(len(slots), setup.plan.config.pace == 'free')
   members, batches = [], {}
@@ -205,7 +208,7 @@ def _repeated(
       peers = map(board.peers, range(len(members)))
       taking = [
         pool.submit(
-          runs[islands[name].devices],
+          runs[islands[name].form],
           *(each, batches[name], states[name], means[name], arrived),
         )
         for name, each in zip(members, peers, strict=True)
@@ -280,9 +283,9 @@ class _Arrived(Late):
   def __init__(self, mean: Any):
     self._leaves = jax.tree.leaves(mean)
 
-  def arrive(self, program: Callable[..., Any], *values: Any) -> Any:
+  def arrive(self, compute: Callable[[Peers], Any]) -> Any:
     """Returns the mean."""
-    del program, values
+    del compute
     return self._leaves
 
   def settle(self) -> None:

@@ -87,6 +87,11 @@ def sessions(workdir: pathlib.Path) -> list[dict[str, Any]]:
     return []
 
 
+def processes(workdir: pathlib.Path) -> list[int]:
+  """Returns how many processes each session of a run had, oldest first."""
+  return [each['devices'].get('processes', 1) for each in sessions(workdir)]
+
+
 def without_secrets(arguments: Sequence[str]) -> list[str]:
   """Returns a command line with `...` in place of its secrets."""
   shown = list(arguments)

@@ -302,10 +302,11 @@ def test_a_run_of_two_becomes_one_of_three_and_of_two_again(start, tmp_path):
 @pytest.mark.usefixtures('paced')
 def test_an_island_of_several_processes_comes_and_goes_as_one(start, tmp_path):
   meet = '-m', 'selsync_jax', 'meet', '--islands=2', '--minimum=1'
-  point = start(*meet, '--host=127.0.0.1')
+  point = start(*meet, '--host=127.0.0.1', '--port=0')
   invitation = point.stdout.readline().strip()
   mesh = '--config.mapper=mesh', '--config.mesh.fsdp=2'
-  train = _train('selsync', tmp_path, *LATE, *mesh, f'--join={invitation}')
+  flags = *LATE, *mesh, '--config.sync.wire=int4', f'--join={invitation}'
+  train = _train('selsync', tmp_path, *flags)
   several = *live_runs.LAUNCH, '--processes=2', '--', *train, '--island=oahu'
   single = 'env', 'JAX_NUM_CPU_DEVICES=2', *train, '--island=maui'
   one, other = map(live_runs.start, (single, several))
