@@ -73,7 +73,7 @@ def test_in_a_thousand_rounds_the_mean_does_not_drift(wire):
   np.testing.assert_allclose(left[:, 0] + error.mean(1), exact, atol=rounded)
 
 
-@pytest.mark.parametrize('bits', [2, 4, 8])
+@pytest.mark.parametrize('bits', [4, 8])
 def test_integers_of_few_bits_are_packed_without_loss(bits):
   codec, most = wires.integers(bits), 2 ** (bits - 1) - 1
   rng = np.random.default_rng(0)
@@ -87,8 +87,50 @@ def test_integers_of_few_bits_are_packed_without_loss(bits):
   np.testing.assert_array_equal(codec.decode(message), values)
 
 
+def test_two_bits_have_the_least_error_of_a_gaussian_and_always_less_than_all():
+  codec, rng = wires.two_levels(), np.random.default_rng(0)
+
+  def error(blocks):
+    left = blocks - np.asarray(codec.decode(codec.encode(blocks)))
+    return np.square(left / np.abs(blocks).max()).sum(axis=1) / (
+      np.square(blocks / np.abs(blocks).max()).sum(axis=1)
+    )
+
+  gaussian = rng.normal(size=(1000, wires.BLOCK)).astype(np.float32)
+  limit = 0.1175  # Of any code of four values: Max 1960, table I.
+  assert error(gaussian).mean() == pytest.approx(limit, rel=0.02)
+  alone = np.eye(1, wires.BLOCK, 9, dtype=np.float32)
+  heavy = rng.standard_cauchy((1000, wires.BLOCK)).astype(np.float32)
+  for blocks in (alone, heavy, heavy**3, 1e37 * alone, 1e-30 * gaussian):
+    assert (error(blocks) < 1).all()
+  zeros = np.zeros((1, wires.BLOCK), np.float32)
+  assert not np.any(codec.decode(codec.encode(zeros)))
+  assert not np.any(codec.decode(0 * codec.encode(gaussian)))
+
+
+def test_two_bits_keep_running_averages_where_they_belong():
+  rng = np.random.default_rng(0)
+  target = rng.normal(size=600)
+  seen = target + rng.normal(size=(300, N, 600)) / 4
+  mean = averagers.mean(wire=wires.int2())
+
+  def worker(seen):
+    def step(carry, seen):
+      stats, state = carry
+      stats, state = mean.apply(0.9 * stats + 0.1 * seen, state)
+      return (stats, state), stats
+
+    start = jnp.zeros(600), mean.init(jnp.zeros(600))
+    return jax.lax.scan(step, start, seen)[1]
+
+  seen = np.moveaxis(seen, 1, 0).astype(np.float32)
+  stats = jax.vmap(worker, axis_name=ss.AXIS)(seen)
+  away = np.abs(np.asarray(stats[0, 100:]) - target).max(axis=1)
+  assert away.max() < 0.5 and away[-100:].max() < 1.2 * away[:100].max()
+
+
 def test_two_bits_delay_much_and_lose_nothing():
-  """Rounding by half of the largest element still has no drift."""
+  """Rounding by a half of the values' size still has no drift."""
   rng = np.random.default_rng(0)
   moves = rng.normal(size=(400, N, 600)).astype(np.float32)
   left, state = rounds.run(

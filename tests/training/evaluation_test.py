@@ -48,11 +48,10 @@ def experiment():
 
 
 def test_a_wire_that_withholds_changes_averages_no_batch_statistics(experiment):
-  for wire in ('sparse', 'int2'):
-    experiment('recompute', wire)
-    with pytest.raises(ConfigError, match="model_state='mean': mean"):
-      experiment('mean', wire)
-  experiment('mean', 'int4')
+  experiment('recompute', 'sparse')
+  with pytest.raises(ConfigError, match="model_state='mean': mean"):
+    experiment('mean', 'sparse')
+  experiment('mean', 'int2')
 
 
 def test_recomputed_statistics_do_not_depend_on_those_of_the_workers(
