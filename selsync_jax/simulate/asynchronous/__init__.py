@@ -18,12 +18,18 @@ from selsync_jax.simulate.asynchronous.timed import a_edit
 from selsync_jax.simulate.asynchronous.wagma import wagma
 from selsync_jax.simulate.simulation import Asynchronous, Models
 
-_METHODS = (
-  *(server.asp, server.ssp, server.dssp, partial.eager, wagma, ad_psgd),
-  *(prague, partial.rna, async_diloco, decoupled_diloco, a_edit),
-)
 ASYNCHRONOUS: dict[str, Callable[..., Models]] = {
-  method.__name__: method for method in _METHODS
+  'asp': server.asp,
+  'ssp': server.ssp,
+  'dssp': server.dssp,
+  'eager': partial.eager,
+  'wagma': wagma,
+  'ad_psgd': ad_psgd,
+  'prague': prague,
+  'rna': partial.rna,
+  'async_diloco': async_diloco,
+  'decoupled_diloco': decoupled_diloco,
+  'a_edit': a_edit,
 }
 
 WITHOUT_AVERAGES = 'asp', 'ssp', 'dssp', 'rna'
