@@ -303,6 +303,7 @@ class Bound(NamedTuple):
   arguments: Mapping[str, Any]
   path: str  # The place of the fields in the config.
   errors: Callable[..., contextlib.AbstractContextManager[None]]
+  code: Sequence[str] = ()  # See `Registry.code`.
 
   def __call__(self, *args: Any, **run: Any) -> Any:
     """Calls the constructor; its `ValueError` becomes a `ConfigError`.
@@ -406,10 +407,10 @@ def bind(
   ]
   if missing:
     raise ConfigError(f'config.{path}: {name} needs {", ".join(missing)}')
-  errors: Callable[..., Any] = contextlib.nullcontext
-  if isinstance(table, Registry):
-    errors = functools.partial(table.errors, name)
-  return Bound(constructor, arguments, path, errors)
+  if not isinstance(table, Registry):
+    return Bound(constructor, arguments, path, contextlib.nullcontext)
+  errors = functools.partial(table.errors, name)
+  return Bound(constructor, arguments, path, errors, table.code(name))
 
 
 def bind_arguments(

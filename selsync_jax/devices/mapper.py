@@ -149,6 +149,10 @@ class Mapper(abc.ABC):
         f'with {each} each must use all {devices} devices'
       )
 
+  def check_saved(self, workers: int) -> None:
+    """Raises `ConfigError` if a run of that many workers cannot resume here."""
+    del workers
+
 
 def abstract(tree: Any, count: int) -> Any:
   """Returns the shapes of one worker's `tree` stacked over `count` workers."""

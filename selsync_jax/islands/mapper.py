@@ -93,6 +93,14 @@ class IslandMapper(Mapper):
         f'({jax.default_backend()}); change mesh.data or mesh.fsdp'
       )
 
+  def check_saved(self, workers: int) -> None:
+    """Raises `ConfigError` if the run had another number of islands."""
+    if workers != self.workers:  # Each has its own state alone.
+      raise ConfigError(
+        f'config.workers={self.workers}: this run has {workers} islands; to '
+        'continue with others, start from the weights of their mean'
+      )
+
   def gather(self, tree: Any) -> Any:
     """Gathers host arrays [..., 1] of all islands to [..., N], as bytes."""
     leaves, structure = jax.tree.flatten(tree)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from selsync_jax.cluster import processes
-from selsync_jax.config import ConfigError
 from selsync_jax.data.course import Course
 from selsync_jax.data.leases import Reader
 from selsync_jax.data.pace import Watch
@@ -24,7 +23,6 @@ from selsync_jax.runs import checkpoints
 from selsync_jax.runs.checkpoints import Choice
 from selsync_jax.sync.budget import asks_travel, with_travel
 from selsync_jax.training.participants import Participants, refuse_odd
-from selsync_jax.training.settings import Settings
 from selsync_jax.training.setup import Setup
 
 
@@ -62,16 +60,6 @@ class IslandParticipants(Participants):
   def _there(self) -> list[int]:
     """The slots of the islands that are there."""
     return [self.peers.slots.index(name) for name in self.peers.names]
-
-  def check(self, settings: Settings, record: Mapping[str, Any] | None) -> None:
-    """Raises `ConfigError` if the run had another number of islands."""
-    super().check(settings, record)
-    workers = self.mapper.workers
-    if record and record['workers'] != workers:  # Each has its own state alone.
-      raise ConfigError(
-        f'config.workers={workers}: this run has {record["workers"]} islands; '
-        'to go on with others, start from the weights of their mean'
-      )
 
   def choose(self, found: Iterator[pathlib.Path]) -> Choice:
     """Chooses the newest checkpoint that all islands of its step have.

@@ -113,9 +113,7 @@ def _setup(
         )
   recorded = settings.recorded(workdirs[first])
   setup = create_setup(recorded, mappers.Vmap(workers))
-  code = recorded.code_of(setup.problem.data.dataset.task)
-  found = setup.problem.fingerprint | code
-  fingerprint.check(workdirs[first], found, accept=False)
+  fingerprint.check(workdirs[first], setup.problem.fingerprint, accept=False)
   return setup
 
 

@@ -10,6 +10,7 @@ import ml_collections
 import numpy as np
 
 from selsync_jax.config import ConfigError
+from selsync_jax.devices.mappers import Vmap
 from selsync_jax.runs.store import Store
 from selsync_jax.simulate import asynchronous, lockstep
 from selsync_jax.simulate.cluster import create_cluster, VirtualCluster
@@ -114,7 +115,7 @@ def _train_asynchronously(
   problem = create_problem(start.adapt(settings, store.record))
   _check_held(config, problem)
   start.check_size(problem)
-  plan = setup.create_plan(config, problem)
+  plan = setup.create_plan(config, problem, Vmap(config.workers))
   cluster = _cluster(config, problem.steps)
   numerics = Numerics(problem, config.optimizer.to_dict())
   engine = Engine(
@@ -123,8 +124,7 @@ def _train_asynchronously(
   )
   totals = start.totals(problem, plan, store.record)
   ledger = AsynchronousLedger(totals, problem, plan)
-  code = settings.code_of(problem.data.dataset.task)
-  found = problem.fingerprint | cluster.files | code
+  found = problem.fingerprint | cluster.files
   for change in store.identify(found, accept_changes):
     if change.startswith('trace'):  # A resumed run replays its clock.
       raise ConfigError(

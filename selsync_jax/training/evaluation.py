@@ -25,7 +25,7 @@ from selsync_jax.sync.consensus import AXIS, consensus
 from selsync_jax.training import start
 from selsync_jax.training.participants import Participants
 from selsync_jax.training.problem import create_problem, Problem
-from selsync_jax.training.settings import METHOD, recorded
+from selsync_jax.training.settings import recorded
 
 
 def _means(sums: tuple[Any, Any]) -> Any:
@@ -141,14 +141,12 @@ def evaluate(
   device suffices. Data or model must not have changed, unless that is accepted.
   """
   found = weights.read(workdir, step)
-  settings = recorded(workdir)._replace(source=None)
+  settings = recorded(workdir)._replace(source=None, method=None)
   with contextlib.suppress(RunError):  # Only a resized run needs the record.
     settings = start.adapt(settings, checkpoints.peek_record(workdir))
   problem, alone = create_problem(settings), mappers.Vmap(1)
-  code = settings.code_of(problem.data.dataset.task)
-  code.pop(METHOD, None)
   try:
-    fingerprint.check(workdir, problem.fingerprint | code, accept_changes)
+    fingerprint.check(workdir, problem.fingerprint, accept_changes)
   except files.DamagedFile as error:
     print(f'{error}; data and model are not compared', file=sys.stderr)
   evaluator = Evaluator(problem, Participants(alone))

@@ -55,14 +55,8 @@ class Participants:
     """
     return False
 
-  def check(self, settings: Settings, record: Mapping[str, Any] | None) -> None:
-    """Raises `ConfigError` for a run that needs other participants.
-
-    Args:
-      settings: the run's settings.
-      record: the record of the checkpoint that the run resumes from, if any.
-    """
-    del record
+  def check(self, settings: Settings) -> None:
+    """Raises `ConfigError` for settings that need other participants."""
     if settings.config.pace == 'free' and not self.may_rest:
       raise ConfigError("config.pace='free': is for islands and simulations")
     needs_travel = draft(settings).trigger.traits.needs_travel

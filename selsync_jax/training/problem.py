@@ -43,6 +43,7 @@ class Problem:
   steps: int  # Optimizer steps of the whole run.
   source: Source | None  # Where weights come from, if not by the seed.
   is_frozen: Callable[[str], bool]  # Of a parameter's name.
+  code: Mapping[str, Any]  # See `Settings.code_of`.
 
   @property
   def steps_per_epoch(self) -> int:
@@ -96,7 +97,7 @@ class Problem:
 
   @functools.cached_property
   def fingerprint(self) -> dict[str, Any]:
-    """What tells data and model from others of the same name, for JSON."""
+    """What distinguishes equal names of data, model and code, for JSON."""
     example = self.data.example
     program = loss_program.digests(self.model, self.task, self.shapes, example)
     packages = {'jax': jax.__version__, 'flax': flax.__version__}
@@ -104,6 +105,7 @@ class Problem:
       'data': self.data.fingerprint,
       'model': {**program, 'versions': packages},
       **(self.given.fingerprint if self.source else {}),
+      **self.code,
     }
 
   @functools.cached_property
@@ -157,6 +159,7 @@ def create_problem(settings: Settings) -> Problem:
     steps=steps,
     source=settings.source,
     is_frozen=optimizers.is_frozen(settings.optimizer),
+    code=settings.code_of(data.dataset.task),
   )
   _check(problem, config)
   return problem

@@ -11,11 +11,11 @@ class Programs:
   """The functions of a run, each of which is compiled at its first call.
 
   Args:
-    settings: those of the run.
-    record: that of the checkpoint from which it goes on, if there is one.
+    settings: the run's settings, adapted to the checkpoint that it resumes.
     participants: the programs that call them.
 
   Attributes:
+    settings: the same settings.
     setup: the run's.
     step: see `Participants.train_step`.
     evaluator: that of the consensus.
@@ -24,26 +24,16 @@ class Programs:
     ConfigError: if the settings do not fit together, or not on the devices.
   """
 
-  def __init__(
-    self,
-    settings: Settings,
-    record: start.Record | None,
-    participants: Participants,
-  ):
-    self._settings, self._scale = settings, start.scale(settings, record)
-    self._participants = participants
+  def __init__(self, settings: Settings, participants: Participants):
+    self.settings, self._participants = settings, participants
     mapper = participants.mapper
-    self.setup = setup = create_setup(start.adapt(settings, record), mapper)
+    self.setup = setup = create_setup(settings, mapper)
     problem = setup.problem
     mapper.check()
     start.check_size(problem, mapper.devices_per_worker)
     averages = setup.strategy.averages_model_state
     self.evaluator = Evaluator(problem, participants, averages)
     self.step = participants.train_step(setup)
-
-  def serve(self, record: start.Record | None) -> bool:
-    """Returns whether a run that goes on from this record has the same."""
-    return self._scale == start.scale(self._settings, record)
 
   def warm_up(self) -> None:
     """Calls each of them once, and drops what it returns.

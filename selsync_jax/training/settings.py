@@ -4,7 +4,7 @@ Checks are cheap, so that mistakes are reported before any work. Checks that
 need the data themselves are in `create_problem`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import json
 import math
 import pathlib
@@ -22,12 +22,10 @@ from selsync_jax.config import (
   unflattened,
 )
 from selsync_jax.data import bind_data, BoundData
-from selsync_jax.data.sources import DATASETS
 from selsync_jax.models import tasks
 from selsync_jax.runs import records, source, writers
 
 METHOD = 'code.method'  # It does not change what is trained.
-_TASK = 'code.task.'  # Before a task's name.
 # Sections whose constructors have further fields.
 _OPEN = (
   'data.',
@@ -51,18 +49,29 @@ class Settings(NamedTuple):
   # method.
   method: methods.BoundStrategy | None
   source: source.Source | None  # Where weights come from, if not by the seed.
-  # Digests of registered source, for the fingerprint of a run.
-  code: dict[str, Any]
+  # The digests of every task's source; the data name one, once they are open.
+  task_code: Mapping[str, Sequence[str]]
 
   @property
   def learning_rate(self) -> float:
     """The peak learning rate."""
     return self.optimizer.arguments['learning_rate']
 
-  def code_of(self, task: str) -> dict[str, Any]:
-    """Returns `code`, with one task alone."""
-    others = {f'{_TASK}{name}' for name in tasks.TASKS if name != task}
-    return {kind: c for kind, c in self.code.items() if kind not in others}
+  @property
+  def code(self) -> dict[str, Any]:
+    """The digests of all registered source, by its kind."""
+    return self.code_of(*self.task_code)
+
+  def code_of(self, *names: str) -> dict[str, Any]:
+    """Returns the digests of registered source, with these tasks alone."""
+    found = {
+      METHOD: self.method.method.code if self.method else (),
+      'code.data': self.data.dataset.code,
+      'code.model': self.model.code,
+      **{f'code.task.{n}': self.task_code[n] for n in names},
+    }
+    own = {kind: lines for kind, lines in found.items() if lines}
+    return {'code.python': own_code.PYTHON, **own} if own else {}
 
 
 Config = ml_collections.ConfigDict | Settings
@@ -90,24 +99,8 @@ def check(config: Config) -> Settings:
     schedule=optimizers.bind_schedule(plain['schedule']),
     method=methods.bind_strategy(plain['sync']) if is_lockstep else None,
     source=source.bind(config.init_from, config.init_rename),
-    code=_code(config),
+    task_code={name: tasks.TASKS.code(name) for name in tasks.TASKS},
   )
-
-
-def _code(config: ml_collections.ConfigDict) -> dict[str, Any]:
-  """Returns the digests of registered source, by its kind.
-
-  All tasks are in it, because the data name the task and are not open yet. A
-  run records `code_of` its task.
-  """
-  found = {
-    METHOD: methods.METHODS.code(config.sync.method),
-    'code.data': DATASETS.code(config.data.name),
-    'code.model': models.MODELS.code(config.model.name),
-    **{f'{_TASK}{name}': tasks.TASKS.code(name) for name in tasks.TASKS},
-  }
-  own = {kind: lines for kind, lines in found.items() if lines}
-  return {'code.python': own_code.PYTHON, **own} if own else {}
 
 
 def recorded(workdir: pathlib.Path) -> Settings:

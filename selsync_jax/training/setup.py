@@ -179,16 +179,16 @@ def create_setup(settings: Settings, mapper: Mapper | None = None) -> Setup:
   The mapper is by default the one that the config names.
   """
   config = settings.config
-  # Find mistakes in the method before reading the data, which can take long.
-  trigger = draft(settings).trigger
   problem = create_problem(settings)
+  context = problem.steps_per_epoch, config.seed, problem.learning_rate
+  strategy = _strategy(settings, Context(*context))
+  trigger = strategy.trigger
   if (spacing := trigger.traits.spacing) > problem.steps:
     raise ConfigError(
       f'config.sync: trigger {trigger} takes {spacing} steps from one '
       f'synchronization to the next, and the run has only {problem.steps} steps'
     )
-  context = problem.steps_per_epoch, config.seed, problem.learning_rate
-  strategy = _strategy(settings, Context(*context))
+  mapper = mapper or choose_mapper(config)
   setup = Setup(problem, strategy, create_plan(config, problem, mapper))
   _check_pace(config, setup)
   _check_statistics(setup)
@@ -253,14 +253,12 @@ def choose_mapper(config: ml_collections.ConfigDict) -> Mapper:
 
 
 def create_plan(
-  config: ml_collections.ConfigDict,
-  problem: Problem,
-  mapper: Mapper | None = None,
+  config: ml_collections.ConfigDict, problem: Problem, mapper: Mapper
 ) -> Plan:
   """Makes the plan of a run that trains a problem."""
   every = round(config.eval.every_epochs * problem.steps_per_epoch)
   return Plan(
-    mapper=mapper or choose_mapper(config),
+    mapper=mapper,
     config=config,
     evaluate_every=max(1, every),
     max_skips=config.max_skips if config.on_nonfinite == 'skip' else 0,

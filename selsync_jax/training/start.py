@@ -82,19 +82,15 @@ def adapt(settings: Settings, record: Record | None) -> Settings:
   )
 
 
-def scale(settings: Settings, record: Record | None) -> tuple[Any, ...]:
-  """Returns all that `adapt` reads of a record, or what the settings have."""
-  if record is None:
-    config = settings.config
-    return config.workers, config.batch_size, settings.learning_rate
-  return record['workers'], record['batch_size'], record['learning_rate']
-
-
 def totals(problem: Problem, plan: Plan, record: Record | None) -> Totals:
-  """Returns the totals of a run so far, for the plan's number of workers."""
+  """Returns the totals of a run so far, for the plan's number of workers.
+
+  Raises `ConfigError` if the run cannot resume with this number.
+  """
   if record is None:
     return Totals()
   saved = Totals(**record['totals'])
+  plan.mapper.check_saved(record['workers'])
   if record['workers'] != plan.workers:
     position = round(record['epoch'] * problem.steps_per_epoch)
     saved.shift = position - saved.steps

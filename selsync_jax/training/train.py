@@ -59,12 +59,14 @@ def train_and_evaluate(
   settings = check(config)
   if participants is None:
     participants = Participants(choose_mapper(settings.config))
+  participants.check(settings)
   programs = None
   if participants.prepares:
     print('preparing, while the others train')
     record = None if restart else checkpoints.peek_record(workdir)
-    # It gets a checkpoint of the others, in place of other weights.
-    programs = Programs(settings._replace(source=None), record, participants)
+    # The others send a checkpoint, so this program reads no other weights.
+    adapted = start.adapt(settings._replace(source=None), record)
+    programs = Programs(adapted, participants)
     programs.warm_up()
   store = Store(
     workdir,
@@ -73,18 +75,16 @@ def train_and_evaluate(
     patience=patience,
     choose=participants.choose,
   )
-  participants.check(settings, store.record)
-  starts = store.record is None and settings.source  # From given weights.
-  if not programs or starts or not programs.serve(store.record):
+  settings = start.adapt(settings, store.record)
+  if not programs or programs.settings != settings:
     store.say('preparing data')
-    programs = Programs(settings, store.record, participants)
+    programs = Programs(settings, participants)
   setup, step, evaluator = programs.setup, programs.step, programs.evaluator
   problem, strategy, plan = setup.problem, setup.strategy, setup.plan
-  participants.compare(setup)
   totals = start.totals(problem, plan, store.record)
+  participants.compare(setup)
   ledger = create_ledger(setup, totals)
-  code = settings.code_of(problem.data.dataset.task)
-  found = problem.fingerprint | ledger.files | code
+  found = problem.fingerprint | ledger.files
   for change in store.identify(found, accept_changes):
     store.say(change)
   with store:  # Errors until here have written nothing.

@@ -253,6 +253,11 @@ def test_a_budget_follows_the_link_and_replay_repeats_it(
 
 
 def test_workers_of_one_program_have_one_pace(data_dir, tmp_path):
+  """They are told so before anything is looked at, such as checkpoints."""
+  old = tmp_path / checkpoints.FOLDER / '1'
+  (old / checkpoints.RECORD).parent.mkdir(parents=True)
+  (old / checkpoints.RECORD).write_text('{"format": 1}')
+  checkpoints.write_manifest(old)
   config = short_runs.config(data_dir, 'local_sgd', pace='free')
   line = "pace='free': is for islands and simulations"
   with perceptron.registered(), pytest.raises(ConfigError, match=line):

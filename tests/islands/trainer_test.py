@@ -237,7 +237,7 @@ def test_a_finished_run_is_one_for_all_of_them_or_for_none(
 
   with perceptron.registered(), futures.ThreadPoolExecutor(3) as pool:
     for each in [pool.submit(go_on, i) for i in range(3)]:
-      with pytest.raises(ConfigError, match='=3: this run has 2 islands; to g'):
+      with pytest.raises(ConfigError, match='=3: this run has 2 islands; to c'):
         each.result()
 
 

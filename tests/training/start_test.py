@@ -54,16 +54,15 @@ def opened(monkeypatch):
 def test_a_record_of_the_same_scale_changes_no_setting():
   """So who prepares without a record may go on from it."""
   made = check(config(steps=4))
-  names = 'workers', 'batch_size', 'learning_rate'
-  record = dict(zip(names, start.scale(made, None), strict=True))
-  assert start.scale(made, record) == start.scale(made, None)
-  fitted = start.adapt(made, record)
-  assert fitted.config == made.config
-  assert fitted.optimizer == made.optimizer
-  assert fitted.schedule == made.schedule
-  less = record | {'batch_size': 8}
-  assert start.scale(made, less) != start.scale(made, None)
-  assert start.adapt(made, less).config.batch_size == 8
+  record = {
+    'workers': made.config.workers,
+    'batch_size': made.config.batch_size,
+    'learning_rate': made.learning_rate,
+  }
+  assert start.adapt(made, record) == made
+  less = start.adapt(made, record | {'batch_size': 8})
+  assert less != made
+  assert less.config.batch_size == 8
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ from selsync_jax.config import ConfigError
 from selsync_jax.configs import base
 from selsync_jax.runs import records
 from selsync_jax.training import setup
-from selsync_jax.training.problem import create_problem
 from selsync_jax.training.settings import check
 from selsync_jax.training.train import train_and_evaluate
 
@@ -142,7 +141,7 @@ def test_a_smoke_run_learns_and_resumes(workload, tmp_path, data_dir):
 @pytest.mark.parametrize('variant', ['smoke', 'middle', 'by_source'])
 def test_a_small_language_model_has_a_learning_curve(variant):
   config = get_config('stdlib_gpt', f'selsync,{variant}')
-  plan = setup.create_plan(config, create_problem(check(config)))
+  plan = setup.create_setup(check(config)).plan
   assert 5 <= config.steps / plan.evaluate_every <= 10
 
 
