@@ -70,27 +70,36 @@ def _plot(
   runs = [run for each in groups.values() for run in each]
   runs += [batches] if batches else []
   costs = ('step', 'samples', 'bytes_per_worker', history.time_field(runs))
-  panels = []
-  for cost in costs:
-    scores = [
+  scores = {
+    cost: [
       mark
       for i, (name, each) in enumerate(groups.items())
       for mark in _scores(name, each, metric, cost, figure.series(i))
     ]
-    trained = _batches(batches, metric, cost) if batches else []
-    y = _axis(scores, trained, runs, metric)
+    for cost in costs
+  }
+  trained = {
+    cost: _batches(batches, metric, cost) if batches else [] for cost in costs
+  }
+  # The y values are the same over every cost.
+  ours = figure.columns(scores['step'])
+  shown = figure.known([*ours, *figure.columns(trained['step'])])
+  is_share = all(run.is_share(metric, shown) for run in runs)
+  y = _axis(ours, shown, is_share)
+  panels = []
+  for cost in costs:
     label, unit = COSTS[cost]
     paid = [run.column(cost) for run in runs]
     ticks = 2 if unit else 4  # A tick with a unit is wide.
     x = figure.from_zero(paid, label, unit, ticks)
     x = x._replace(whole=cost in ('step', 'samples'))
     title = with_unit(metric, runs) if not panels else ''
-    panels.append(figure.Panel(title, x, y, [*trained, *scores]))
+    panels.append(figure.Panel(title, x, y, [*trained[cost], *scores[cost]]))
   caption = (
     f'The {metric} of the consensus (the mean over workers) on the validation '
     f'split{about} The panels show the same scores over four costs.'
   )
-  if _is_share(runs, metric, figure.columns(panels[0].marks)):
+  if is_share:
     caption += ' The first scores may lie below the axis.'
   caption += extra
   return figure.Plot(metric, metric.capitalize(), caption, panels, columns=4)
@@ -145,25 +154,12 @@ def _batches(run: Run, metric: str, cost: str) -> list[figure.Mark]:
   return [band, figure.Line(name, x[at], middle, figure.THIN)]
 
 
-def _is_share(
-  runs: Sequence[Run], metric: str, columns: Sequence[np.ndarray]
-) -> bool:
-  values = figure.known(columns)
-  return all(run.is_share(metric, values) for run in runs)
-
-
 def _axis(
-  scores: Sequence[figure.Mark],
-  trained: Sequence[figure.Mark],
-  runs: Sequence[Run],
-  metric: str,
+  scores: Sequence[figure.Values], shown: figure.Values, is_share: bool
 ) -> figure.Axis:
-  """Returns an axis around the lines; for a share, around settled scores."""
-  columns = figure.columns([*scores, *trained])
-  shown = figure.known(columns)
-  ends = [y[int(len(y) * _SETTLED) :] for y in figure.columns(scores)]
-  settled = figure.known(ends)
-  if not (len(settled) and _is_share(runs, metric, columns)):
+  """Returns an axis around what is shown; for a share, from settled scores."""
+  settled = figure.known([y[int(len(y) * _SETTLED) :] for y in scores])
+  if not (len(settled) and is_share):
     return figure.spanning([shown])
   low, high = min(settled), max(shown)
   margin = max(0.05 * (high - low), 0.005)
