@@ -185,6 +185,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   options = line.parse(arguments)
   load(options)
   config_file.refuse_simulation(options.settings.config)
+  from selsync_jax.cluster import processes
+
+  options.spec = processes.process_spec(
+    options.coordinator, options.num_processes, options.process_id
+  )
   if options.island:
     _check_island(options)
     options.workdir /= options.island  # The runs of all have one folder.
@@ -197,7 +202,7 @@ def _check_island(options: argparse.Namespace) -> None:
     raise ConfigError(
       f'--island={options.island}: --join=INVITATION is missing'
     )
-  config = options.settings.config
+  config, count = options.settings.config, options.spec.processes
   mapper, keep = config.mapper, config.checkpoint.keep
   if keep < 2:  # One may have removed what another has last.
     raise ConfigError(
@@ -208,21 +213,25 @@ def _check_island(options: argparse.Namespace) -> None:
       f'--island={options.island}: is one worker; config.mapper={mapper} must '
       'be auto, pmap or mesh'
     )
+  if count and (devices := math.prod(config.mesh.values())) % count:
+    raise ConfigError(
+      f'config.mesh: an island of {count} processes needs a multiple of that '
+      f'many devices, got {devices} (mesh.data times mesh.fsdp)'
+    )
 
 
 def main(arguments: Sequence[str]) -> None:
   """Joins the other processes or islands, trains, and prints the summary."""
+  from selsync_jax.runs import provenance
+
+  sys.argv = provenance.without_secrets(sys.argv)  # W&B records them.
   options = parse(arguments)
   handle_signals(options)
   silence_orbax()
   from selsync_jax.cluster import processes
-  from selsync_jax.runs import provenance
 
-  sys.argv = provenance.without_secrets(sys.argv)  # W&B records them.
-  fields = flat({'config': json.loads(options.settings.config.to_json())})
-  agreed = provenance.versions() | fields
   with contextlib.ExitStack() as stack:
-    participants = _start(options, agreed, stack)
+    participants = _start(options, stack)
     # Importing TensorFlow is slow; mistakes in the config were reported above.
     from selsync_jax.training import train
 
@@ -241,9 +250,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _start(
-  options: argparse.Namespace,
-  agreed: dict[str, Any],
-  stack: contextlib.ExitStack,
+  options: argparse.Namespace, stack: contextlib.ExitStack
 ) -> 'IslandParticipants | None':
   """Starts JAX, with the other processes, or joins the other islands.
 
@@ -251,22 +258,20 @@ def _start(
   """
   from selsync_jax.cluster import processes
   from selsync_jax.devices import backend
+  from selsync_jax.runs import provenance
 
-  config, timeout = options.settings.config, options.cluster_timeout
-  spec = processes.process_spec(
-    options.coordinator, options.num_processes, options.process_id
-  )
+  config = options.settings.config
+  fields = flat({'config': json.loads(config.to_json())})
+  agreed = provenance.versions() | fields
   join = functools.partial(
     processes.join,
-    *spec,
+    *options.spec,
     agreed=agreed | {'island': options.island},
-    timeout=timeout,
+    timeout=options.cluster_timeout,
     token=options.cluster_token,
   )
-  if options.island and not spec.coordinator:
+  if options.island and not options.spec.coordinator:
     join = processes.Cluster  # Tasks of Slurm may be islands.
-  elif options.island:
-    _check_shared(math.prod(config.mesh.values()), spec.processes)
   cluster = backend.start(
     config.device,
     join,
@@ -276,15 +281,6 @@ def _start(
   )
   stack.enter_context(cluster)
   return _join_islands(options, agreed, stack) if options.island else None
-
-
-def _check_shared(devices: int, processes: int | None) -> None:
-  """Raises `ConfigError` if the processes of an island cannot share it."""
-  if processes and devices % processes:
-    raise ConfigError(
-      f'config.mesh: an island of {processes} processes needs a multiple of '
-      f'that many devices, got {devices} (mesh.data times mesh.fsdp)'
-    )
 
 
 def _join_islands(
