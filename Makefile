@@ -22,10 +22,11 @@ endif
 train: $(VENV)/train.stamp
 	$(BIN)/python train.py
 
-# What is quick: five to ten minutes. Most of the time goes into compiling small
-# programs, so XLA takes its cheapest way here: LLVM does not optimize, a program
-# is one module, and fusions have no code generator of their own where XLA can
-# still do without, which is in jaxlib 0.10. That halves the time of a program.
+# What is quick: five to ten minutes the first time. Much of that goes into
+# compiling small programs, which pytest's cache keeps for the next time. XLA
+# takes its cheapest way here: LLVM does not optimize, a program is one module,
+# and fusions have no code generator of their own where XLA can still do without,
+# which is in jaxlib 0.10. That halves the time of a program.
 # What is slow runs as users run it, but for what compiles even more programs:
 # conformance, meshes, islands in one process, benchmarks, the commands of the
 # pages, the methods' own tests, and runs that start dozens of times.
@@ -138,4 +139,4 @@ $(VENV)/docs.stamp: $(VENV)/train.stamp
 	touch $@
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) .pytest_cache

@@ -93,7 +93,7 @@ def wikitext() -> Iterator[Any]:
 
 def imagenet() -> Iterator[Any]:
   """1,024 JPEGs of 500x375 pixels, 100 kB each, from disk."""
-  from benchmarks.speed import photographs
+  from tests.support import photographs
 
   rng = np.random.default_rng(0)
   pictures = [photographs.jpeg(rng, 375, 500) for _ in range(8)]
@@ -159,7 +159,7 @@ def photographs_by_grain(processes: int) -> Iterator[Any]:
   """1,024 JPEGs as those of `imagenet`, from memory."""
   import grain
 
-  from benchmarks.speed import photographs
+  from tests.support import photographs
 
   rng = np.random.default_rng(0)
   pictures = [photographs.jpeg(rng, 375, 500) for _ in range(8)]
@@ -236,7 +236,6 @@ def measure(row: str, seconds: float, repeats: int) -> dict[str, float]:
 
 
 def table(rows: dict[str, dict[str, float]]) -> Table:
-  """The rows as a table to print."""
   first, step = f'first batch, at step {START:,}', rows[STEP]
   return Table(
     ('pipeline', 'samples/s', 'relative to the step', first, 'peak memory'),

@@ -193,17 +193,9 @@ def run_once(name, arguments, data_dir, ran):
     ran.add((name, *arguments))
 
 
-QUICK = ('docs/architecture.md',)
-
-
+@pytest.mark.slow
 @pytest.mark.usefixtures('short_text')
-@pytest.mark.parametrize(
-  'page',
-  [
-    pytest.param(page, marks=[] if page in QUICK else pytest.mark.slow)
-    for page in PAGES
-  ],
-)
+@pytest.mark.parametrize('page', PAGES)
 def test_every_command_of_a_page_runs(page, clone, data_dir, ran, monkeypatch):
   monkeypatch.chdir(clone)
   first = ('train.py',), []  # The README begins with it.

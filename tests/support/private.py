@@ -11,7 +11,7 @@ def after(setup: str) -> list[str]:
   The test is skipped where the machine does not allow it.
   """
   prefix = ['unshare', '-rmu', 'sh', '-c', f'{setup} && exec "$@"', 'sh']
-  tried = live_runs.run(*prefix, 'true')
-  if tried.returncode:
-    pytest.skip(f'{setup}: {tried.stderr.strip()}')
+  tried = live_runs.run('sh', '-c', '"$@"', 'sh', *prefix, 'true')
+  if tried.returncode:  # Also 127: there is no `unshare`.
+    pytest.skip(f'needs `unshare -rmu` and `{setup}`: {tried.stderr.strip()}')
   return prefix
