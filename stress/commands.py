@@ -81,7 +81,6 @@ def finish(arguments: list[str]) -> list[str]:
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--kills', type=int, default=50)
   parser.add_argument('--seed', type=int, default=0)

@@ -52,7 +52,6 @@ def train(
 
 
 def main() -> None:
-  """The command line."""
   folder, options = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])
   package = pathlib.Path(methods.__file__)
   assert package.is_relative_to(pathlib.Path.cwd()), package

@@ -125,7 +125,6 @@ def fault_of_code(
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--cases', type=int, default=100)
   parser.add_argument('--code', action='store_true', help='own code')

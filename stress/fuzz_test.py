@@ -27,10 +27,7 @@ ACCEPTED = {
 ACCEPTED |= {
   (place, act)
   for place in ('dataset', 'transform', 'augment')
-  for act in (
-    "result['image'] *= 2",
-    "result['a/b'] = result['label']",
-  )
+  for act in ("result['image'] *= 2", "result['a/b'] = result['label']")
 }
 # The same lines look at what a transform and an augmentation return, and at
 # whatever is no dict.

@@ -49,7 +49,6 @@ def is_wrong(figures: dict[str, Any]) -> bool:
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--methods', nargs='+', default=[*layouts.METHODS])
   parser.add_argument('--layouts', nargs='+', default=LAYOUTS)

@@ -116,7 +116,6 @@ def _summary(ratios: Sequence[float]) -> str:
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--config', default='configs/digits.py')
   parser.add_argument('--parts', type=int, default=3, help='of the run')

@@ -148,7 +148,6 @@ def kind(
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--kills', type=int, default=0)
   parser.add_argument('--damages', type=int, default=0)

@@ -375,7 +375,6 @@ def present(storm: Storm) -> float:
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--islands', type=int, default=4)
   parser.add_argument('--minutes', type=float, default=30.0)

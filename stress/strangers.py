@@ -75,7 +75,6 @@ def free_ports(count: int) -> list[int]:
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--rounds', type=int, default=100)
   parser.add_argument('--out', default='strangers.json')

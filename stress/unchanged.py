@@ -155,7 +155,6 @@ def cell(base: pathlib.Path, new: pathlib.Path) -> tuple[str, list[str]]:
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--base', required=True, help='commit to compare with')
   parser.add_argument('--seeds', type=int, default=2)

@@ -16,7 +16,6 @@ import os
 import pathlib
 import socket
 import sys
-import tempfile
 import threading
 import time
 
@@ -85,10 +84,11 @@ def send():
     time.sleep(0.1)
 
 
-def inside(folder):
+def inside(options):
   """One of the two hosts; the first one records."""
   from selsync_jax.islands.meeting import MeetingPoint
 
+  folder = pathlib.Path(options.folder)
   if os.environ['JAX_PROCESS_ID'] == '1':
     while not (folder / 'invitation').exists():
       time.sleep(0.1)
@@ -112,25 +112,10 @@ def inside(folder):
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--out', default='capture.json')
-  parser.add_argument('--inside', type=pathlib.Path, help=argparse.SUPPRESS)
   options = parser.parse_args()
-  if options.inside:
-    print(json.dumps(inside(options.inside)))
-    return
-  if reason := emulated.missing():
-    sys.exit(f'capture.py: {reason}')
-  with tempfile.TemporaryDirectory() as folder:
-    command = [
-      sys.executable,
-      '-m',
-      'benchmarks.network.capture',
-      f'--inside={folder}',
-    ]
-    first, _ = emulated.run(2, '200mbit', command, 300)
-  found = json.loads(first.splitlines()[-1])
+  found, _ = emulated.figures(inside, options, hosts=2, bandwidth='200mbit')
   pathlib.Path(options.out).write_text(json.dumps(found) + '\n')
   for name, each in found.items():
     can = 'can' if each['readable'] else 'cannot'

@@ -15,7 +15,6 @@ limit is 15%. Needs an otherwise idle machine with a core per host.
 import argparse
 from collections.abc import Iterator, Sequence
 import contextlib
-import json
 import os
 import pathlib
 import statistics
@@ -80,7 +79,7 @@ def probe(options: argparse.Namespace) -> dict[str, float]:
   from selsync_jax.training import start
   from selsync_jax.training.setup import create_setup
 
-  with host.joined():
+  with own_core(options.hosts), host.joined():
     alone = variants.all_reduce_alone(1, 1)
     times = variants.time_interleaved({'alone': alone}, 20, 5)['alone']
     file, *fields = arguments('local_sgd', options)
@@ -101,13 +100,6 @@ def probe(options: argparse.Namespace) -> dict[str, float]:
     'step': (ends[-1] - ends[WARM - 1]) / (options.steps - WARM),
     'message': statistics.median(times) / (2 * (options.hosts - 1)),
   }
-
-
-def on_hosts(options: argparse.Namespace, *more: str) -> list[str]:
-  """Runs this file on every host; returns what each printed."""
-  sizes = [f'--hosts={options.hosts}', f'--steps={options.steps}']
-  command = [sys.executable, '-m', 'benchmarks.network.clock', *sizes, *more]
-  return emulated.run(options.hosts, options.bandwidth, command, 900)
 
 
 def between(rows: Sequence[dict[str, Any]], field: str) -> float:
@@ -150,20 +142,26 @@ def predict(
   return between(records.read_metrics(workdir), 'virtual_seconds')
 
 
+def train(options: argparse.Namespace) -> None:
+  """On a host of the cluster: its part of a run."""
+  from selsync_jax import __main__ as door
+
+  flags = [f'--workdir={options.workdir}', '--noreport']
+  with own_core(options.hosts):
+    door.main(['train', *arguments(options.method, options), *flags])
+
+
 def measure(
   method: str, options: argparse.Namespace, workdir: pathlib.Path
 ) -> float:
   """The seconds of a run on the emulated cluster, in `workdir`."""
-  on_hosts(options, f'--train={method}', f'--workdir={workdir}')
+  emulated.figures(train, options, method=method, workdir=str(workdir))
   return between(records.read_metrics(workdir), 'seconds')
 
 
 def compare(options: argparse.Namespace) -> dict[str, Any]:
   """Probes the hosts, and predicts and measures every method."""
-  hosts = [
-    json.loads(output.splitlines()[-1])
-    for output in on_hosts(options, '--probe')
-  ]
+  hosts = emulated.figures(probe, options)
   seconds = {}
   with tempfile.TemporaryDirectory() as folder:
     for method in METHODS:
@@ -176,29 +174,12 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--hosts', type=int, default=2)
   parser.add_argument('--bandwidth', default='200mbit')
   parser.add_argument('--steps', type=int, default=110)
   parser.add_argument('--out', default='clock.json')
-  parser.add_argument('--probe', action='store_true', help=argparse.SUPPRESS)
-  parser.add_argument('--train', help=argparse.SUPPRESS)
-  parser.add_argument('--workdir', help=argparse.SUPPRESS)
   options = parser.parse_args()
-  if options.probe:
-    with own_core(options.hosts):
-      print(json.dumps(probe(options)))
-    return
-  if options.train:
-    from selsync_jax import __main__ as door
-
-    flags = [f'--workdir={options.workdir}', '--noreport']
-    with own_core(options.hosts):
-      door.main(['train', *arguments(options.train, options), *flags])
-    return
-  if reason := emulated.missing():
-    sys.exit(f'clock.py: {reason}')
   result = compare(options)
   steps = ', '.join(f'{1e3 * host["step"]:.1f}' for host in result['hosts'])
   rows, worst = [], 0.0

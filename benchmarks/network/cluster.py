@@ -7,7 +7,7 @@ COMMAND runs on each of the hosts of tests/support/emulated.py with
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import json
 import os
 import pathlib
@@ -68,30 +68,44 @@ def run(
 
 
 def figures(
-  hosts: int,
-  bandwidth: str | None,
-  module: str,
-  *arguments: str,
-  site: int = 1,
+  measure: Callable[[argparse.Namespace], Any],
+  options: argparse.Namespace,
+  **changed: Any,
 ) -> list[Any]:
-  """Runs a benchmark on every host of an emulated cluster.
+  """Runs a function on every host of an emulated cluster.
+
+  Where hosts cannot be emulated, it ends the command with the reason.
 
   Args:
-    hosts: number of hosts.
-    bandwidth: see `run`.
-    module: a module of benchmarks/network/, which ends with a line of JSON.
-    *arguments: of its command line.
-    site: see `run`.
+    measure: a function of a module of benchmarks/network/; its argument has the
+      options, and as `folder` the name of a folder that all hosts see.
+    options: numbers, texts and lists; `hosts`, `bandwidth` and `site` are those
+      of `run`.
+    **changed: options with another value.
 
   Returns:
-    What each host printed.
+    What the function returned on each host.
 
   Raises:
-    RuntimeError: if the benchmark failed on a host, with its output.
+    RuntimeError: if it failed on a host, with what that printed.
   """
-  command = [sys.executable, '-m', f'benchmarks.network.{module}', *arguments]
-  outputs = run(hosts, bandwidth, command, 900, site)
+  if reason := missing():
+    sys.exit(f'{pathlib.Path(sys.argv[0]).name}: {reason}')
+  module = sys.modules[measure.__module__]
+  name = f'{module.__spec__.name}:{measure.__name__}'  # Not `__main__`.
+  with tempfile.TemporaryDirectory() as folder:
+    given = {'site': 1, **vars(options), **changed, 'folder': folder}
+    command = [sys.executable, '-m', 'benchmarks.network.host', name]
+    outputs = run(
+      *(given['hosts'], given['bandwidth'], [*command, json.dumps(given)]),
+      *(900, given['site']),
+    )
   return [json.loads(output.splitlines()[-1]) for output in outputs]
+
+
+def slowest(each: Sequence[dict[str, float]]) -> dict[str, float]:
+  """The longest times of all hosts, by what is timed."""
+  return {name: max(host[name] for host in each) for name in each[0]}
 
 
 def means(each: Sequence[Table]) -> Table:
@@ -103,10 +117,7 @@ def means(each: Sequence[Table]) -> Table:
 
 
 def _start(
-  hosts: Hosts,
-  i: int,
-  folder: pathlib.Path,
-  command: Sequence[str],
+  hosts: Hosts, i: int, folder: pathlib.Path, command: Sequence[str]
 ) -> subprocess.Popen:
   """Starts the command on a host as a process of a cluster."""
   place = {
@@ -153,7 +164,6 @@ def _inside(options: argparse.Namespace) -> int:
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )

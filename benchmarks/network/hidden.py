@@ -22,13 +22,9 @@ import argparse
 from collections.abc import Callable
 from concurrent import futures
 import contextlib
-import json
 import os
-import pathlib
 import socket
 import statistics
-import sys
-import tempfile
 import threading
 import time
 
@@ -180,20 +176,10 @@ def of_islands(options: argparse.Namespace) -> dict[str, float]:
     strategies = {
       n: ss.Strategy(ss.every(1), each) for n, each in means.items()
     }
-  with host.invited(options.inside) as joined:
+  with host.invited(options) as joined:
     work = islands.idle_work(options)
     found = islands.times(strategies, work, *joined, options)
     return found | (bare(options) if options.alone else beside(options))
-
-
-def on_hosts(options: argparse.Namespace, *flags: str) -> dict[str, float]:
-  """Milliseconds of a step of the slowest host, by what is timed."""
-  with tempfile.TemporaryDirectory() as folder:
-    each = emulated.figures(
-      *(options.hosts, options.bandwidth, 'hidden', f'--inside={folder}'),
-      *(*sys.argv[1:], *flags),
-    )
-  return {name: max(host[name] for host in each) for name in each[0]}
 
 
 def on_wire(options: argparse.Namespace, wire: str) -> float:
@@ -243,7 +229,6 @@ def steps(
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   add = parser.add_argument
   add('--hosts', type=int, default=4)
@@ -255,23 +240,15 @@ def main() -> None:
   add('--alone', action='store_true', help='averages without steps')
   add('--rounds', type=int, default=5)
   add('--out', default='hidden.json')
-  add('--inside', type=pathlib.Path, help=argparse.SUPPRESS)
-  add('--processes', action='store_true', help=argparse.SUPPRESS)
   options = parser.parse_args()
   options.limit = None  # The network is slow, not the senders.
   if options.alone:
     options.step = 0
-  if options.inside:
-    measure = of_processes if options.processes else of_islands
-    print(json.dumps(measure(options)))
-    return
-  if reason := emulated.missing():
-    sys.exit(f'hidden.py: {reason}')
-  found = on_hosts(options)
+  found = emulated.slowest(emulated.figures(of_islands, options))
   if not options.alone:
-    found |= on_hosts(options, '--processes')
+    each = emulated.figures(of_processes, options)
+    found |= emulated.slowest(each)
   table, note = (averages if options.alone else steps)(options, found)
-  del options.inside
   result = vars(options) | {'cores': os.cpu_count(), 'milliseconds': found}
   report(options.out, result, table, notes=[note])
 

@@ -1,9 +1,13 @@
 """One host of an emulated cluster (cluster.py), seen from inside."""
 
+import argparse
 from collections.abc import Iterator
 import contextlib
+import importlib
+import json
 import os
 import pathlib
+import sys
 import time
 
 
@@ -33,12 +37,11 @@ def joined(devices: int = 1) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def invited(folder: pathlib.Path, site: int = 1) -> Iterator[tuple[str, str]]:
+def invited(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
   """Gives this host its own cores, and lets the hosts meet as islands.
 
   Args:
-    folder: an empty folder that all hosts see.
-    site: the number of hosts of each island.
+    options: those that the host was given; an island has `site` hosts.
 
   Yields:
     The name of this host's island, and the invitation.
@@ -48,6 +51,7 @@ def invited(folder: pathlib.Path, site: int = 1) -> Iterator[tuple[str, str]]:
   index = int(os.environ['JAX_PROCESS_ID'])
   hosts = int(os.environ['JAX_NUM_PROCESSES'])
   take_own_cores(index, hosts)
+  folder, site = pathlib.Path(options.folder), options.site
   made, invitation = folder / 'made', folder / 'invitation'
   with contextlib.ExitStack() as stack:
     if index == 0:
@@ -66,3 +70,15 @@ def bytes_sent() -> int:
     if name.strip() == 'eth0':
       return int(counters.split()[8])
   raise RuntimeError('this host has no interface eth0')
+
+
+def main() -> None:
+  """Calls `MODULE:FUNCTION` with options in JSON, and prints its result."""
+  name, options = sys.argv[1:]
+  module, _, function = name.partition(':')
+  measure = getattr(importlib.import_module(module), function)
+  print(json.dumps(measure(argparse.Namespace(**json.loads(options)))))
+
+
+if __name__ == '__main__':
+  main()

@@ -11,10 +11,8 @@ one device. The limits are 1.10 for bytes and 1.15 for time. Writes hosts.json.
 """
 
 import argparse
-import json
 import os
 import statistics
-import sys
 from typing import Any
 
 from benchmarks.network import cluster as emulated
@@ -39,9 +37,7 @@ def layouts(workers: int, devices: int) -> dict[str, Any]:
   }
 
 
-def figures(
-  devices: int, width: int, steps: int, rounds: int
-) -> dict[str, dict[str, float]]:
+def figures(options: argparse.Namespace) -> dict[str, dict[str, float]]:
   """The figures of each layout, on this host of the cluster."""
   import jax
   import numpy as np
@@ -50,28 +46,27 @@ def figures(
   from benchmarks.network import host
   from selsync_jax.sync import averagers, wires
 
-  with host.joined(devices) as hosts:
-    tree = jax.tree.map(np.asarray, variants.convnet(width).params)
+  with host.joined(options.devices) as hosts:
+    tree = jax.tree.map(np.asarray, variants.convnet(options.width).params)
     wire = wires.float32()
     runs = {
       name: alone(tree, wire.init, wire.mean, layout)
-      for name, layout in layouts(hosts, devices).items()
+      for name, layout in layouts(hosts, options.devices).items()
     }
-    seconds = variants.time_interleaved(runs, steps, rounds)
+    seconds = variants.time_interleaved(runs, options.steps, options.rounds)
     sends = averagers.mean(wire=wire).sends(tree, hosts)
     ring = sum(c.sent(hosts) for c in sends)
     result = {}
     for name, run in runs.items():
       before = host.bytes_sent()
-      run(steps)
-      sent = (host.bytes_sent() - before) / steps
+      run(options.steps)
+      sent = (host.bytes_sent() - before) / options.steps
       ms = 1e3 * statistics.median(seconds[name])
       result[name] = {'ms': ms, 'sent': sent, 'ring': ring}
   return result
 
 
 def table(rows: dict[str, dict[str, float]], title: str) -> Table:
-  """The rows as a table to print."""
   first = next(iter(rows.values()))
   return Table(
     ('', 'ms', 'MB sent', 'time', 'bytes'),
@@ -90,7 +85,6 @@ def table(rows: dict[str, dict[str, float]], title: str) -> Table:
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--hosts', type=int, default=2)
   parser.add_argument('--devices', type=int, default=4, help='of a host')
@@ -100,28 +94,10 @@ def main() -> None:
   parser.add_argument('--steps', type=int, default=3, help='per round')
   parser.add_argument('--rounds', type=int, default=7)
   parser.add_argument('--out', default='hosts.json')
-  parser.add_argument('--inside', action='store_true', help=argparse.SUPPRESS)
   options = parser.parse_args()
-  sizes = options.width, options.steps, options.rounds
-  if options.inside:
-    print(json.dumps(figures(options.devices, *sizes)))
-    return
-  if reason := emulated.missing():
-    sys.exit(f'hosts.py: {reason}')
-  each = emulated.figures(
-    *(options.hosts, options.bandwidth, 'hosts', '--inside'),
-    *(f'--devices={options.devices}', f'--width={options.width}'),
-    *(f'--steps={options.steps}', f'--rounds={options.rounds}'),
-  )
-  rows = emulated.means(each)
+  rows = emulated.means(emulated.figures(figures, options))
   title = f'{options.hosts} hosts of {options.devices}, {options.bandwidth}'
-  result = {
-    'hosts': options.hosts,
-    'devices': options.devices,
-    'bandwidth': options.bandwidth,
-    'cores': os.cpu_count(),
-    'rows': rows,
-  }
+  result = vars(options) | {'cores': os.cpu_count(), 'rows': rows}
   report(options.out, result, table(rows, title))
 
 

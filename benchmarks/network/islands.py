@@ -171,7 +171,6 @@ def slowest(
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--islands', type=int, default=4)
   about = 'steps that an average of float32 takes'

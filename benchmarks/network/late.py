@@ -14,11 +14,7 @@ measure that.
 """
 
 import argparse
-import json
 import os
-import pathlib
-import sys
-import tempfile
 from typing import Any
 
 from benchmarks.network import cluster as emulated
@@ -81,13 +77,12 @@ def inside(options: argparse.Namespace) -> dict[str, float]:
   """Milliseconds of a step of each method, on this host of the cluster."""
   from benchmarks.network import host
 
-  with host.invited(options.inside) as joined:
+  with host.invited(options) as joined:
     work = islands.idle_work(options)
     return islands.times(strategies(options), work, *joined, options)
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   add = parser.add_argument
   add('--hosts', type=int, default=2)
@@ -100,19 +95,8 @@ def main() -> None:
   add('--rounds', type=int, default=5)
   add('--limit', type=float, help='bytes per second that an island sends')
   add('--out', default='late.json')
-  add('--inside', type=pathlib.Path, help=argparse.SUPPRESS)
   options = parser.parse_args()
-  if options.inside:
-    print(json.dumps(inside(options)))
-    return
-  if reason := emulated.missing():
-    sys.exit(f'late.py: {reason}')
-  with tempfile.TemporaryDirectory() as folder:
-    each = emulated.figures(
-      *(options.hosts, options.bandwidth, 'late', f'--inside={folder}'),
-      *sys.argv[1:],
-    )
-  measured = {name: max(host[name] for host in each) for name in each[0]}
+  measured = emulated.slowest(emulated.figures(inside, options))
   predicted = predict(measured[ALONE], options)
   off = {name: predicted[name] / ms - 1 for name, ms in measured.items()}
   worst = max(map(abs, off.values()))

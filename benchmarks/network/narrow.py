@@ -38,7 +38,6 @@ def one(
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   add = parser.add_argument
   add('--islands', type=int, default=2)

@@ -13,11 +13,9 @@ host.
 
 import argparse
 import os
-import sys
 
 import numpy as np
 
-from benchmarks.network import cluster as emulated
 from benchmarks.network import steps
 from benchmarks.table import report, Table
 from selsync_jax import methods
@@ -65,7 +63,6 @@ def predict(
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--hosts', type=int, default=2)
   parser.add_argument('--bandwidths', nargs='+', default=['100mbit', '200mbit'])
@@ -74,13 +71,10 @@ def main() -> None:
   parser.add_argument('--rounds', type=int, default=9)
   parser.add_argument('--out', default='plan.json')
   options = parser.parse_args()
-  if reason := emulated.missing():
-    sys.exit(f'plan.py: {reason}')
-  sizes = options.width, options.steps, options.rounds
   result, worst = {}, 0.0
   rows = []
   for bandwidth in options.bandwidths:
-    measured = steps.measure(options.hosts, bandwidth, *sizes)
+    measured = steps.measure(options, bandwidth)
     predicted = predict(measured, options.hosts, bandwidth)
     result[bandwidth] = {'measured': measured, 'predicted': predicted}
     for name, guess in predicted.items():

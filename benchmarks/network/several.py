@@ -11,11 +11,7 @@ the limit of the wire. Writes several.json.
 
 import argparse
 import contextlib
-import json
 import os
-import pathlib
-import sys
-import tempfile
 
 from benchmarks.network import cluster as emulated
 from benchmarks.network import hidden, islands
@@ -29,10 +25,10 @@ def of_island(options: argparse.Namespace) -> float:
   from benchmarks.network import host
   from selsync_jax.cluster import processes
 
-  site, index = options.hosts, int(os.environ['JAX_PROCESS_ID'])
+  site, index = options.site, int(os.environ['JAX_PROCESS_ID'])
   first = index // site * site
   with contextlib.ExitStack() as stack:
-    joined = stack.enter_context(host.invited(options.inside, site))
+    joined = stack.enter_context(host.invited(options))
     if site > 1:
       place = f'host{first}:{PORT}', site, index - first
       stack.enter_context(processes.join(*place))
@@ -50,20 +46,14 @@ def of_island(options: argparse.Namespace) -> float:
     return islands.times(strategies, work, *joined, options)['average']
 
 
-def on_hosts(options: argparse.Namespace, site: int) -> float:
-  """Milliseconds on the slowest host, with so many hosts for each island."""
-  with tempfile.TemporaryDirectory() as folder:
-    return max(
-      emulated.figures(
-        *(ISLANDS * site, options.bandwidth, 'several'),
-        *(f'--inside={folder}', *sys.argv[1:], f'--hosts={site}'),
-        site=site,
-      )
-    )
+def slowest(options: argparse.Namespace, site: int) -> float:
+  """Milliseconds on the slowest host, with `site` hosts for each island."""
+  return max(
+    emulated.figures(of_island, options, hosts=ISLANDS * site, site=site)
+  )
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   add = parser.add_argument
   add('--hosts', type=int, default=2, help='of each island')
@@ -72,15 +62,9 @@ def main() -> None:
   add('--size', type=int, default=16_777_216, help='float32s')
   add('--rounds', type=int, default=3)
   add('--out', default='several.json')
-  add('--inside', type=pathlib.Path, help=argparse.SUPPRESS)
   options = parser.parse_args()
   options.limit = None  # The network is slow, not the senders.
-  if options.inside:
-    print(json.dumps(of_island(options)))
-    return
-  if reason := emulated.missing():
-    sys.exit(f'several.py: {reason}')
-  found = {site: on_hosts(options, site) for site in (1, options.hosts)}
+  found = {site: slowest(options, site) for site in (1, options.hosts)}
   options.hosts = ISLANDS
   wire = hidden.on_wire(options, 'float32')
   rows = [

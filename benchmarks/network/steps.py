@@ -12,10 +12,8 @@ table and writes steps.json.
 import argparse
 import functools
 import importlib.util
-import json
 import os
 import statistics
-import sys
 import time
 
 from benchmarks.network import cluster as emulated
@@ -27,7 +25,7 @@ SLOWEST = 'local step, slowest host'
 TO_LIMIT = ('all-reduce alone', 'SelSync, synchronization')
 
 
-def jax_times(width: int, steps: int, rounds: int) -> dict[str, float]:
+def jax_times(options: argparse.Namespace) -> dict[str, float]:
   """Milliseconds of every kind of step, on this host of the cluster."""
   from benchmarks import variants
   from benchmarks.network import host
@@ -35,7 +33,7 @@ def jax_times(width: int, steps: int, rounds: int) -> dict[str, float]:
 
   with host.joined():
     made = {
-      name: variants.Variant(first, 1, variants.convnet(width))
+      name: variants.Variant(first, 1, variants.convnet(options.width))
       for name, first in variants.FIRST.items()
     }
     params = made['local step'].params
@@ -43,12 +41,13 @@ def jax_times(width: int, steps: int, rounds: int) -> dict[str, float]:
     runs[SCALAR] = variants.all_reduce_alone(1, 1)
     runs['all-reduce alone'] = variants.all_reduce_alone(1, params)
     align = functools.partial(processes.wait_for_all, 'aligned')
-    seconds = variants.time_interleaved(runs, steps, rounds, align)
+    each = options.steps, options.rounds
+    seconds = variants.time_interleaved(runs, *each, align)
   times = {n: 1e3 * statistics.median(s) for n, s in seconds.items()}
   return times | {'bytes': 4 * params}
 
 
-def torch_times(nbytes: int, steps: int) -> dict[str, float]:
+def torch_times(options: argparse.Namespace) -> dict[str, float]:
   """Milliseconds of torch's (gloo's) all-reduce of `nbytes`."""
   import torch
   import torch.distributed as dist
@@ -59,9 +58,9 @@ def torch_times(nbytes: int, steps: int) -> dict[str, float]:
     world_size=int(os.environ['JAX_NUM_PROCESSES']),
     rank=int(os.environ['JAX_PROCESS_ID']),
   )
-  buffer = torch.zeros(nbytes // 4)
+  buffer = torch.zeros(options.nbytes // 4)
   seconds = []
-  for _ in range(steps):
+  for _ in range(options.steps):
     dist.barrier()
     start = time.perf_counter()
     dist.all_reduce(buffer)
@@ -71,23 +70,22 @@ def torch_times(nbytes: int, steps: int) -> dict[str, float]:
   return {'torch all-reduce (gloo)': 1e3 * statistics.median(seconds[1:])}
 
 
-def measure(
-  hosts: int, bandwidth: str, width: int, steps: int, rounds: int
-) -> dict[str, float]:
+def measure(options: argparse.Namespace, bandwidth: str) -> dict[str, float]:
   """All figures at one bandwidth, in milliseconds, from host 0."""
-  sizes = [f'--width={width}', f'--steps={steps}', f'--rounds={rounds}']
-  run = functools.partial(emulated.figures, hosts, bandwidth, 'steps', *sizes)
-  each = run('--jax')
+  hosts = options.hosts
+  run = functools.partial(
+    emulated.figures, options=options, bandwidth=bandwidth
+  )
+  each = run(jax_times)
   figures = each[0] | {SLOWEST: max(host['local step'] for host in each)}
   nbytes = figures.pop('bytes')
   if importlib.util.find_spec('torch'):
-    figures |= run(f'--torch={nbytes}')[0]
+    figures |= run(torch_times, nbytes=nbytes)[0]
   wire = 2 * (hosts - 1) / hosts * nbytes * 8 / bits_per_second(bandwidth)
   return figures | {'limit of the wire': 1e3 * wire, 'bytes': nbytes}
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--hosts', type=int, default=4)
   parser.add_argument('--bandwidths', nargs='+', default=['200mbit', '1gbit'])
@@ -96,19 +94,8 @@ def main() -> None:
   parser.add_argument('--steps', type=int, default=5, help='per round')
   parser.add_argument('--rounds', type=int, default=7)
   parser.add_argument('--out', default='steps.json')
-  parser.add_argument('--jax', action='store_true', help=argparse.SUPPRESS)
-  parser.add_argument('--torch', type=int, help=argparse.SUPPRESS)
   options = parser.parse_args()
-  sizes = options.width, options.steps, options.rounds
-  if options.jax:
-    print(json.dumps(jax_times(*sizes)))
-    return
-  if options.torch:
-    print(json.dumps(torch_times(options.torch, options.steps)))
-    return
-  if reason := emulated.missing():
-    sys.exit(f'steps.py: {reason}')
-  table = {b: measure(options.hosts, b, *sizes) for b in options.bandwidths}
+  table = {b: measure(options, b) for b in options.bandwidths}
   nbytes = {row.pop('bytes') for row in table.values()}.pop()
   first = next(iter(table.values()))
   rows = [[n, *(f'{row[n]:.2f}' for row in table.values())] for n in first]

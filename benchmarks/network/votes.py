@@ -82,7 +82,6 @@ def measure(islands: int, votes: int) -> dict[str, float]:
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--islands', type=int, nargs='+', default=[2, 8, 64, 256])
   parser.add_argument('--votes', type=int, default=20)

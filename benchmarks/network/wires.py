@@ -11,10 +11,8 @@ limits for time and bytes are 0.30 and 0.27 for int8, and 0.10 for top_k.
 """
 
 import argparse
-import json
 import os
 import statistics
-import sys
 from typing import Any
 
 from benchmarks.network import cluster as emulated
@@ -70,9 +68,7 @@ def alone(tree: Any, init: Any, exchange: Any, mapper: Any = None) -> Any:
   return run
 
 
-def figures(
-  names: list[str], width: int, steps: int, rounds: int
-) -> dict[str, dict[str, float]]:
+def figures(options: argparse.Namespace) -> dict[str, dict[str, float]]:
   """The figures of each part, on this host of the cluster."""
   import jax
   import numpy as np
@@ -84,22 +80,22 @@ def figures(
     rng = np.random.default_rng(jax.process_index())
     tree = jax.tree.map(
       lambda p: rng.normal(0, 0.01, p.shape).astype(np.float32),
-      variants.convnet(width).params,
+      variants.convnet(options.width).params,
     )
-    timed = {name: parts()[name] for name in names}
+    timed = {name: parts()[name] for name in options.parts}
     runs = {
       name: alone(tree, init, exchange)
       for name, (init, exchange, _) in timed.items()
     }
-    seconds = variants.time_interleaved(runs, steps, rounds)
+    seconds = variants.time_interleaved(runs, options.steps, options.rounds)
     result = {}
     for name, (_, _, sends) in timed.items():
       before = host.bytes_sent()
-      runs[name](steps)
+      runs[name](options.steps)
       collectives = sends(tree, hosts)
       result[name] = {
         'ms': 1e3 * statistics.median(seconds[name]),
-        'sent': (host.bytes_sent() - before) / steps,
+        'sent': (host.bytes_sent() - before) / options.steps,
         'named': sum(c.sent(hosts) for c in collectives),
       }
   return result
@@ -126,7 +122,6 @@ def table(rows: dict[str, dict[str, float]], title: str) -> Table:
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--hosts', type=int, default=4)
   parser.add_argument('--bandwidth', default='200mbit')
@@ -135,30 +130,14 @@ def main() -> None:
   parser.add_argument('--steps', type=int, default=3, help='per round')
   parser.add_argument('--rounds', type=int, default=7)
   parser.add_argument('--out', default='wires.json')
-  parser.add_argument('--inside', action='store_true', help=argparse.SUPPRESS)
   parser.add_argument(
     '--parts', nargs='+', default=[], help='float32 and these; none: all'
   )
   options = parser.parse_args()
-  if options.inside:
-    sizes = options.width, options.steps, options.rounds
-    print(json.dumps(figures(options.parts, *sizes)))
-    return
-  if reason := emulated.missing():
-    sys.exit(f'wires.py: {reason}')
-  names = ['float32', *options.parts] if options.parts else [*parts()]
-  each = emulated.figures(
-    *(options.hosts, options.bandwidth, 'wires', '--inside'),
-    *(f'--width={options.width}', f'--steps={options.steps}'),
-    *(f'--rounds={options.rounds}', '--parts', *names),
-  )
-  rows = emulated.means(each)
-  result = {
-    'hosts': options.hosts,
-    'bandwidth': options.bandwidth,
-    'cores': os.cpu_count(),
-    'rows': rows,
-  }
+  named = ['float32', *options.parts]
+  options.parts = named if options.parts else [*parts()]
+  rows = emulated.means(emulated.figures(figures, options))
+  result = vars(options) | {'cores': os.cpu_count(), 'rows': rows}
   title = f'{options.hosts} hosts, {options.bandwidth}'
   report(options.out, result, table(rows, title))
 

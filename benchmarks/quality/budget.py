@@ -63,7 +63,6 @@ def chosen(
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--seeds', type=int, default=3)
   parser.add_argument('--steps', type=int, default=3000)

@@ -15,13 +15,12 @@ loss over the delay.
 import argparse
 from collections.abc import Iterable, Sequence
 import itertools
-import os
 import pathlib
 import statistics
 from typing import NamedTuple
 
 from benchmarks.quality import runs
-from benchmarks.table import markdown, page_with, report
+from benchmarks.table import markdown, report
 from selsync_jax.commands import flags, trials
 from selsync_jax.report import marked
 from selsync_jax.runs.history import Trial
@@ -29,6 +28,7 @@ from selsync_jax.runs.history import Trial
 ROOT = pathlib.Path(__file__).parents[2]
 TUNING_SEED = 50
 SEEDS = 60  # The first of those that count.
+HEAD = 'learning rate', 'validation loss', 'above no delay, %'
 
 
 class Recipe(NamedTuple):
@@ -180,16 +180,7 @@ def table(found: dict[Case, Outcome]) -> str:
   """The table, in Markdown."""
   from selsync_jax.report import facts
 
-  lines = [
-    [
-      'recipe',
-      'delay',
-      'learning rate',
-      'validation loss',
-      'above no delay, %',
-    ],
-    ['---', *['---:'] * 4],
-  ]
+  lines = [['recipe', 'delay', *HEAD], ['---', *['---:'] * 4]]
   for case, (rate, losses) in found.items():
     difference = facts.spread(above(found, case), '+.2f').text
     lines.append(
@@ -222,25 +213,14 @@ def draw(found: dict[Case, Outcome], folder: pathlib.Path) -> None:
 
 
 def main() -> None:
-  """The command line."""
-  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser = runs.parser(__doc__, 'delay', 'delays')
   add = parser.add_argument
   add('--config', default='stdlib_gpt.py:smoke', help='a file in configs/')
   add('--recipes', nargs='+', default=list(RECIPES), choices=RECIPES)
   add('--delays', nargs='+', type=int, default=[3], help='steps')
   add('--rates', default='1x,2x,4x', help='learning rates, as for compare')
-  add('--seeds', type=int, default=3)
-  add('--jobs', type=int, default=os.cpu_count())
   add('--steps', type=int, help="default: the config's")
   add('--picture', action='store_true', help='draw WORK/plots/delays.png')
-  add(
-    '--work',
-    type=pathlib.Path,
-    default='runs/delay',
-    help='folder of the runs; finished runs are not repeated',
-  )
-  add('--into', type=page_with('delays'), help='a page, in Markdown')
-  add('--out', default='delay.json')
   options = parser.parse_args()
   found = measure(options)
   text = table(found)

@@ -25,18 +25,18 @@ and `<!-- /evidence_TASK -->`. Finished runs are not repeated.
 import argparse
 from collections.abc import Mapping, Sequence
 import dataclasses
-import os
 import pathlib
 import shlex
 import statistics
 from typing import Any, NamedTuple
 
 from benchmarks.network import cluster as emulated
+from benchmarks.quality import runs as training
 from benchmarks.quality import shaped
 from benchmarks.quality.families import BSP, FAMILIES, QUICK, TASKS
 from benchmarks.quality.ratios import create_clock, RATIOS
 from benchmarks.quality.recipes import SHARE, train, Workload
-from benchmarks.table import markdown, page_with, report
+from benchmarks.table import markdown, report
 from selsync_jax.commands import config_file
 from selsync_jax.config import ConfigError
 from selsync_jax.report import (
@@ -273,26 +273,19 @@ def create_workload(name: str, options: argparse.Namespace) -> Workload:
 
 
 def main() -> None:
-  """The command line."""
-  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  marks = [f'evidence_{name}' for name in TASKS]
+  parser = training.parser(__doc__, 'evidence', *marks)
   add = parser.add_argument
   add('--tasks', nargs='+', default=list(TASKS), choices=TASKS)
   add('--families', nargs='+', choices=FAMILIES, help='BSP is always one')
-  about = f'short runs, few trials, and {QUICK} families'
+  about = f'short runs, few trials, and {QUICK} families, in WORK-quick'
   add('--quick', action='store_true', help=about)
-  add('--seeds', type=int, default=SEEDS)
-  add('--jobs', type=int, default=os.cpu_count(), help='runs at a time')
   about = 'recipes to time on the emulated cluster'
   add('--emulated', type=int, default=0, help=about)
   add('--idx-dir', help='folder with the files of Fashion-MNIST')
-  about = 'folder of the runs; finished runs are not repeated'
-  add('--work', type=pathlib.Path, help=about)
-  marks = [f'evidence_{name}' for name in TASKS]
-  add('--into', type=page_with(*marks), help='a page, in Markdown')
-  add('--out', default='evidence.json')
   options = parser.parse_args()
-  form = 'evidence-quick' if options.quick else 'evidence'
-  options.work = options.work or pathlib.Path('runs', form)
+  if options.quick:
+    options.work = options.work.with_name(f'{options.work.name}-quick')
   if options.emulated and (reason := emulated.missing()):
     print(f'no times of the emulated cluster: {reason}')
     options.emulated = 0

@@ -49,8 +49,7 @@ def test_the_interval_over_seeds_decides(numbers, verdict):
 
 
 @pytest.mark.parametrize(
-  'numbers, verdict',
-  [([0.02] * 3, 'holds'), ([0.0] * 3, 'does not hold')],
+  'numbers, verdict', [([0.02] * 3, 'holds'), ([0.0] * 3, 'does not hold')]
 )
 def test_of_exact_numbers_equal_ones_decide(numbers, verdict):
   found = claim.found('', [], numbers, claim.BETTER, '+.2f')
@@ -84,10 +83,7 @@ def test_every_claim_can_be_trained_and_no_two_runs_share_a_folder(tmp_path):
 def test_a_claim_is_judged_by_runs_that_were_trained(tmp_path):
   fields = 'data.backend=numpy', 'steps=10'
   task = claim.Task('few', 'hyperplane.py', 'loss', fields)
-  arms = (
-    claim.Arm(task, 'bsp'),
-    claim.Arm(task, 'selsync+sync.delta=1000.0'),
-  )
+  arms = (claim.Arm(task, 'bsp'), claim.Arm(task, 'selsync+sync.delta=1000.0'))
   judge = claim.by_seed(
     'LSSR', workloads.lssr, '.1f', workloads.smallest_rise, claim.BETTER, '+.1f'
   )

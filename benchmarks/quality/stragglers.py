@@ -25,7 +25,7 @@ import statistics
 from typing import Any, NamedTuple
 
 from benchmarks.quality import runs
-from benchmarks.table import markdown, page_with, report
+from benchmarks.table import markdown, report
 from selsync_jax.commands import compare, trials
 from selsync_jax.report import marked
 from selsync_jax.runs.history import Trial
@@ -229,12 +229,8 @@ def table(
 
   score = workload.score.replace('_', ' ')
   head = [
-    'method',
-    score,
-    f'virtual seconds to {score} {workload.target:g}',
-    'of the whole run',
-    'sent per worker',
-    'staleness',
+    *('method', score, f'virtual seconds to {score} {workload.target:g}'),
+    *('of the whole run', 'sent per worker', 'staleness'),
   ]
   lines = [head, ['---', *['---:'] * (len(head) - 1)]]
   for label, each in outcomes.items():
@@ -262,23 +258,10 @@ def table(
 
 
 def main() -> None:
-  """The command line."""
-  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser = runs.parser(__doc__, 'stragglers', 'stragglers')
   parser.add_argument('--workloads', nargs='+', default=list(WORKLOADS))
   parser.add_argument('--methods', nargs='+', help='default: every one')
-  parser.add_argument('--seeds', type=int, default=3)
-  parser.add_argument('--jobs', type=int, default=os.cpu_count())
   parser.add_argument('--steps', type=int, help="default: the config's")
-  parser.add_argument(
-    '--work',
-    type=pathlib.Path,
-    default='runs/stragglers',
-    help='folder of the runs; finished runs are not repeated',
-  )
-  parser.add_argument(
-    '--into', type=page_with('stragglers'), help='a page, in Markdown'
-  )
-  parser.add_argument('--out', default='stragglers.json')
   options = parser.parse_args()
   options.work = options.work.resolve()
   methods = options.methods or [*compare.every_method(simulate=True), *VARIANTS]

@@ -200,7 +200,6 @@ def table(result: dict[str, Any]) -> Table:
 
 
 def parse() -> argparse.Namespace:
-  """The command line."""
 
   def numbers(kind):
     return lambda text: [kind(x) for x in text.split(',')]

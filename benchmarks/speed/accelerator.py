@@ -215,7 +215,6 @@ def torch_rows(
 
 
 def main(argv: list[str] | None = None) -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   add = parser.add_argument
   add('--seconds', type=float, default=480.0, help='of the whole command')

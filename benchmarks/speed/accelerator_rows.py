@@ -118,10 +118,7 @@ def seconds(runs: dict[str, Run], each: float) -> dict[str, list[float]]:
 def timing(times: list[float]) -> Row:
   """Median and quartiles of seconds, in milliseconds."""
   low, middle, high = np.percentile(times, [25, 50, 75])
-  return {
-    'ms': 1e3 * middle,
-    'ms_quartiles': [1e3 * low, 1e3 * high],
-  }
+  return {'ms': 1e3 * middle, 'ms_quartiles': [1e3 * low, 1e3 * high]}
 
 
 def step_row(

@@ -128,7 +128,6 @@ def measure(workers: int, steps: int, rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   add = parser.add_argument
   add('--workers', type=int, nargs='+', default=[1, 4])

@@ -87,7 +87,6 @@ def traced(variant: variants.Variant, steps: int) -> Trace:
 
 
 def main() -> None:
-  """The command line."""
   parser = chosen.parser(__doc__, 'decoder 124M', 'gaps.json')
   parser.add_argument('--steps', type=int, default=20, help='of a trace')
   options = parser.parse_args()

@@ -40,7 +40,6 @@ def measure(name: str, steps: int, keeps: bool) -> tuple[float, float]:
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument(
     '--configs',

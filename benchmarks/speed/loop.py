@@ -103,7 +103,6 @@ def measure(name: str, steps: int, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument(
     '--configs', nargs='+', default=['digits', 'stdlib_gpt:selsync,smoke']

@@ -74,7 +74,6 @@ def measure(workers: int, options: argparse.Namespace) -> dict[str, float]:
 
 
 def main(argv: list[str] | None = None) -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   add = parser.add_argument
   add('--config', default='digits')

@@ -55,7 +55,6 @@ def measure(size: str, layout: Layout) -> dict[str, Any]:
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument(
     '--sizes', nargs='+', default=[*workloads.SIZES], choices=workloads.SIZES

@@ -71,7 +71,6 @@ NORMS = {
 
 
 def main() -> None:
-  """The command line."""
   parser = chosen.parser(__doc__, 'decoder 10M', 'norms.json')
   options = parser.parse_args()
   problem = chosen.problem(options)

@@ -116,7 +116,6 @@ def tables(rows: list[dict], reduced: list[dict]) -> tuple[Table, Table]:
 
 
 def main() -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument(
     '--widths', type=int, nargs='*', default=[64, 128], help='of the network'

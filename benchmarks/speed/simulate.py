@@ -87,10 +87,7 @@ def measure(
   setup = create_setup(check(config))
   numerics = Numerics(setup.problem, config.optimizer.to_dict())
   cluster = create_cluster(
-    CLUSTER,
-    workers=workers,
-    steps=setup.problem.steps,
-    seed=0,
+    CLUSTER, workers=workers, steps=setup.problem.steps, seed=0
   )
   times = {'lockstep': lockstep_times(setup, steps, rounds)}
   for name in names:

@@ -119,18 +119,9 @@ def measure(
 
 
 def table(rows: dict[str, dict[str, Any]]) -> Table:
-  """The rows as a table to print."""
-  head = [
-    'workload',
-    'dtype',
-    'batch',
-    'parameters',
-    'GFLOP/sample',
-    'step',
-    'memory',
-  ]
+  head = 'workload,dtype,batch,parameters,GFLOP/sample,step,memory,of peak'
   return Table(
-    [*head, 'of peak'],
+    head.split(','),
     [
       [
         workload,

@@ -139,7 +139,6 @@ def measure(workload: Workload, dtype: str, device: str) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> None:
-  """The command line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   add = parser.add_argument
   add('--seconds', type=float, default=480.0)

@@ -9,10 +9,7 @@ holds. Writes the table of each into a page between `<!-- claims_GROUP -->` and
 `<!-- /claims_GROUP -->`, and all into paper.json.
 """
 
-import argparse
 from collections.abc import Mapping
-import os
-import pathlib
 
 from benchmarks.quality import runs
 from benchmarks.quality.paper import (
@@ -24,7 +21,7 @@ from benchmarks.quality.paper import (
   workloads,
 )
 from benchmarks.quality.paper.claim import Claim, Finding
-from benchmarks.table import markdown, page_with, report
+from benchmarks.table import markdown, report
 from selsync_jax.report import marked
 
 GROUPS: dict[str, tuple[str, list[Claim]]] = {
@@ -59,21 +56,9 @@ def table(claims: Mapping[Claim, Finding]) -> str:
 
 
 def main() -> None:
-  """The command line."""
-  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-  add = parser.add_argument
-  add('--only', nargs='+', default=list(GROUPS), choices=GROUPS)
-  add('--seeds', type=int, default=3)
-  add('--jobs', type=int, default=os.cpu_count())
-  add(
-    '--work',
-    type=pathlib.Path,
-    default='runs/paper',
-    help='folder of the runs; finished runs are not repeated',
-  )
   marks = [f'claims_{name}' for name in GROUPS]
-  add('--into', type=page_with(*marks), help='a page, in Markdown')
-  add('--out', default='paper.json')
+  parser = runs.parser(__doc__, 'paper', *marks)
+  parser.add_argument('--only', nargs='+', default=list(GROUPS), choices=GROUPS)
   options = parser.parse_args()
   seeds, work = options.seeds, options.work.resolve()
   text, record = '', {}

@@ -27,9 +27,7 @@ from benchmarks.quality.paper.claim import (
 from selsync_jax.runs.history import Run
 
 DIGITS = Task(
-  'digits',
-  'digits.py',
-  fields=('model.num_filters=8', 'data.backend=numpy'),
+  'digits', 'digits.py', fields=('model.num_filters=8', 'data.backend=numpy')
 )
 TASKS = {
   'digits': (DIGITS, 'ResNet101'),
