@@ -33,19 +33,7 @@ ROOMS = [
   'user_errors',
   'renamed',
 ]
-CORE = {
-  'sync',
-  'methods',
-  'optimizers',
-  'fields',
-  'array_names',
-  'traced',
-  'config',
-  'own_code',
-  'user_errors',
-  'renamed',
-  '__init__',
-}
+CORE = {'__init__', 'methods', *ROOMS[ROOMS.index('sync') :]}
 LIGHT = {'annotated_types', 'jax', 'jaxtyping', 'lazy_loader', 'numpy', 'optax'}
 LIGHT |= {PACKAGE}
 STANDARD = {'collections', 'contextlib', 'dataclasses', 'inspect', 'math'}

@@ -1,6 +1,7 @@
 """Optimizers and learning-rate schedules, against their definitions."""
 
 import inspect
+import json
 import re
 import warnings
 
@@ -92,35 +93,25 @@ def test_milestones_in_a_config_are_in_epochs(data_dir):
   )
 
 
-BAD_SCHEDULES = [
-  (
-    dict(name='milestones', milestones=[1]),
-    'config.schedule: milestones needs factor',
+# By the fields of a schedule, the line that refuses them.
+BAD_SCHEDULES = {
+  'name=milestones milestones=[1]': ': milestones needs factor',
+  'name=exponential': ': exponential needs alpha',
+  'name=stable decay=0.0': '.decay=0.0: must be in (0, 1]',
+  'name=cosine factor=0.1 period=3': (
+    '.factor=0.1: cosine has no factor; it has alpha, exponent; None unsets it'
   ),
-  (dict(name='exponential'), 'config.schedule: exponential needs alpha'),
-  (
-    dict(name='stable', decay=0.0),
-    'config.schedule.decay=0.0: must be in (0, 1]',
-  ),
-  (
-    dict(name='cosine', factor=0.1, period=3),
-    'config.schedule.factor=0.1: cosine has no factor; it has alpha, '
-    'exponent; None unsets it',
-  ),
-  (
-    dict(name='staircase', factor=0.0, period=3),
-    'config.schedule.factor=0.0: must be above 0',
-  ),
-  (
-    dict(name='staircase', factor=0.8, period=0),
-    'config.schedule.period=0: must be at least 1',
-  ),
-]
+  'name=staircase factor=0.0 period=3': '.factor=0.0: must be above 0',
+  'name=staircase factor=0.8 period=0': '.period=0: must be at least 1',
+}
 
 
-@pytest.mark.parametrize('fields, line', BAD_SCHEDULES)
-def test_a_schedule_takes_only_its_own_fields(fields, line):
-  with pytest.raises(ValueError, match=f'^{re.escape(line)}$'):
+@pytest.mark.parametrize('given', BAD_SCHEDULES)
+def test_a_schedule_takes_only_its_own_fields(given):
+  name, *numbers = (field.split('=') for field in given.split(' '))
+  fields = dict([name]) | {k: json.loads(v) for k, v in numbers}
+  line = re.escape(f'config.schedule{BAD_SCHEDULES[given]}')
+  with pytest.raises(ValueError, match=f'^{line}$'):
     optimizers.bind_schedule(fields)
 
 

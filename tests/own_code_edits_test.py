@@ -110,11 +110,7 @@ EDITS = {
       ]
     },
   ),
-  'function of the host': (
-    "['x'] +",
-    "['x'] -",
-    {'data': ['shifted']},
-  ),
+  'function of the host': ("['x'] +", "['x'] -", {'data': ['shifted']}),
   'table': ('x=1.0', 'x=2.0', {'data': ['SHIFT']}),
   'data': ('points(16)', 'points(24)', {'data': ['dots']}),
   'loss': (
@@ -123,11 +119,7 @@ EDITS = {
     {'task.distance': ['loss_of']},
   ),
   'another task': ('* 3', '* 4', {'task.unused': ['unused']}),
-  'import': (
-    'loss_of as',
-    'Scores as',
-    {'task.distance': IMPORTED},
-  ),
+  'import': ('loss_of as', 'Scores as', {'task.distance': IMPORTED}),
   'model': ('FEATURES = 2', 'FEATURES = 3', {'model': ['FEATURES']}),
 }
 

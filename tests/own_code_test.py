@@ -173,22 +173,18 @@ def test_a_task_of_ones_own_is_trained_and_ranked(tmp_path):
 
 
 WRONG = {
-  'data set': (
-    ['@ss.register_dataset\ndef digits(): pass'],
-    "data set 'digits', of {file}: selsync_jax has registered this name",
-  ),
-  'model': (
-    ['@ss.register_model\nclass linear(nn.Module): pass'],
-    "model 'linear', of {file}: selsync_jax has registered this name",
-  ),
-  'method': (
-    ['@ss.register_method\ndef bsp(context): pass'],
-    "method 'bsp', of {file}: selsync_jax has registered this name",
-  ),
-  'task': (
-    ["@ss.register_task('x')\ndef regression(y, batch): pass"],
-    "task 'regression', of {file}: selsync_jax has registered this name",
-  ),
+  **{
+    f'name of a {kind}': (
+      [text.format(name)],
+      f"{kind} '{name}', of {{file}}: selsync_jax has registered this name",
+    )
+    for kind, name, text in (
+      ('data set', 'digits', '@ss.register_dataset\ndef {}(): pass'),
+      ('model', 'linear', '@ss.register_model\nclass {}(nn.Module): pass'),
+      ('method', 'bsp', '@ss.register_method\ndef {}(context): pass'),
+      ('task', 'regression', "@ss.register_task('x')\ndef {}(y, b): pass"),
+    )
+  },
   'error in data': (
     ['@ss.register_dataset\ndef mine():\n  return 1 / 0', MODEL, TASK],
     'config.data: {file}:21: ZeroDivisionError: division by zero',

@@ -23,9 +23,7 @@ def test_nothing_is_left_of_an_emulated_cluster_that_is_killed():
     pytest.skip(reason)
   seconds = str(10**6 + os.getpid())
   cluster = subprocess.Popen(
-    [
-      *(*emulated.COMMAND, '--hosts=2', '--', 'sleep', seconds),
-    ],
+    [*(*emulated.COMMAND, '--hosts=2', '--', 'sleep', seconds)],
     cwd=live_runs.ROOT,
   )
 

@@ -17,6 +17,7 @@ from selsync_jax.cluster.link import Link
 from selsync_jax.cluster.reception import ClusterError
 from selsync_jax.config import ConfigError, RunError
 from tests.support.members import connect, soon, TOKEN
+from tests.support.slow import slow
 
 pytestmark = pytest.mark.filterwarnings(
   # A channel's sockets stay open for as long as its process lives.
@@ -33,59 +34,51 @@ def test_all_get_the_offer_of_process_0(meet):
   assert [member.offer for member in members] == ['offer of 0'] * 3
 
 
+TWO, THREE, FOUR = ({'processes': count} for count in (2, 3, 4))
+# Who comes, who is missing, and why a member is refused. The others hear that.
+UNMATCHED = {
+  'one missing': ([(0, THREE), (1, THREE)], 'process 2', ''),
+  'two missing': ([(0, FOUR), (2, FOUR)], 'processes 1, 3', ''),
+  'twice': (
+    [(0, THREE), (1, THREE), (1, THREE)],
+    *('process 2', 'two processes have the index 1'),
+  ),
+  'count': (
+    [(0, TWO), (1, THREE)],
+    *('process 1', 'process 1 has processes 3, process 0 has 2'),
+  ),
+  'x': (
+    [(0, TWO | {'x': 'a' * 99}), (1, TWO)],
+    *('process 1', f'process 1 has x None, process 0 has {"a" * 57}...'),
+  ),
+  'range': (
+    [(0, TWO), (7, TWO)],
+    *('process 1', 'process 7 is not one of 2 processes'),
+  ),
+  'token': (
+    [(0, TWO), (1, TWO, 'other')],
+    'process 1',
+    'process 0 at localhost:PORT: it has another SELSYNC_CLUSTER_TOKEN',
+  ),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'members, refused, waiting',
-  [
-    (
-      [(0, {'processes': 3}), (1, {'processes': 3})],
-      '',
-      'of 3 processes, process 2 did not connect within 2 s',
-    ),
-    (
-      [(0, {'processes': 4}), (2, {'processes': 4})],
-      '',
-      'of 4 processes, processes 1, 3 did not connect within 2 s',
-    ),
-    (
-      [(0, {'processes': 3}), (1, {'processes': 3}), (1, {'processes': 3})],
-      'two processes have the index 1',
-      'of 3 processes, process 2 did not connect within 2 s: '
-      'two processes have the index 1',
-    ),
-    (
-      [(0, {'processes': 2}), (1, {'processes': 3})],
-      'process 1 has processes 3, process 0 has 2',
-      'of 2 processes, process 1 did not connect within 2 s: '
-      'process 1 has processes 3, process 0 has 2',
-    ),
-    (
-      [(0, {'processes': 2, 'x': 'a' * 99}), (1, {'processes': 2})],
-      f'process 1 has x None, process 0 has {"a" * 57}...',
-      'of 2 processes, process 1 did not connect within 2 s: '
-      f'process 1 has x None, process 0 has {"a" * 57}...',
-    ),
-    (
-      [(0, {'processes': 2}), (7, {'processes': 2})],
-      'process 7 is not one of 2 processes',
-      'of 2 processes, process 1 did not connect within 2 s: '
-      'process 7 is not one of 2 processes',
-    ),
-    (
-      [(0, {'processes': 2}), (1, {'processes': 2}, 'other')],
-      'process 0 at localhost:PORT: it has another SELSYNC_CLUSTER_TOKEN',
-      'of 2 processes, process 1 did not connect within 2 s',
-    ),
-  ],
-  ids=['one missing', 'two missing', 'twice', 'count', 'x', 'range', 'token'],
-)
+@pytest.mark.parametrize('case', UNMATCHED)
 def test_who_does_not_match_is_told_why_and_so_are_those_that_wait(
-  members, refused, waiting, meet, port
+  case, meet, port
 ):
+  members, missing, refused = UNMATCHED[case]
   errors = meet(*members, timeout=2)
   assert all(isinstance(error, ClusterError) for error in errors)
   said = sorted(str(error).replace(str(port), 'PORT') for error in errors)
-  turned_away = [refused] if refused else []
+  waiting = (
+    f'of {members[0][1]["processes"]} processes, {missing} did not connect '
+    'within 2 s'
+  )
+  if refused and case != 'token':  # Process 0 does not know who that was.
+    waiting += f': {refused}'
+  turned_away = [refused] * bool(refused)
   others = [waiting] * (len(members) - len(turned_away))
   assert said == sorted(turned_away + others)
 
@@ -229,9 +222,7 @@ def test_who_has_left_and_waits_hears_that_the_last_one_fails(
   }
 
 
-@pytest.mark.parametrize(
-  'victim, survivor', [(0, 1), pytest.param(1, 0, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize('victim, survivor', [(0, 1), slow(1, 0)])
 def test_a_silent_process_is_lost_after_the_timeout(
   victim, survivor, meet_peer, ends, capfd, monkeypatch
 ):

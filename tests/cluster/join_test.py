@@ -93,72 +93,56 @@ SALLOC = {
 }
 WAY_OUT = (
   'set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or set '
-  'JAX_NUM_PROCESSES=1 to run alone\n'
+  'JAX_NUM_PROCESSES=1 to run alone'
 )
 
 
-@pytest.mark.parametrize(
-  'place, arguments, code, line',
-  [
-    (
-      {'JAX_NUM_PROCESSES': '2'},
-      [],
-      2,
-      'join.py: coordinator, process_id: missing; coordinator, num_processes, '
-      'process_id go together\n',
-    ),
-    (
-      PLACE,
-      [],
-      1,
-      'join.py: of 2 processes, process 1 did not connect within 1 s\n',
-    ),
-    (
-      {},
-      ['late'],
-      2,
-      'join.py: join: must come before the first use of JAX, as by '
-      'jax.devices()\n',
-    ),
-    (
-      SALLOC,
-      [],
-      2,
-      'join.py: SLURM_NTASKS=4: this is a step of 1; start all tasks with '
-      'srun, or set JAX_NUM_PROCESSES=1 to run alone\n',
-    ),
-    (
-      OPEN_MPI,
-      [],
-      2,
-      'join.py: the scheduler that JAX detects: OMPI_COMM_WORLD_SIZE is not '
-      f'set; {WAY_OUT}',
-    ),
-    (
-      {'OMPI_MCA_orte_hnp_uri': '4096.0;usock'},
-      [],
-      1,
-      'join.py: the scheduler that JAX detects: RuntimeError: Could not parse '
-      f'coordinator IP address from Open MPI environment.; {WAY_OUT}',
-    ),
-    (SALLOC | {'JAX_NUM_PROCESSES': '1'}, [], 0, ''),
-    ({'KUBERNETES_SERVICE_HOST': '10.0.0.1'}, [], 0, ''),
-  ],
-  ids=[
-    *('spec', 'missing', 'late', 'salloc', 'incomplete', 'unreadable'),
-    *('alone', 'pod'),
-  ],
-)
-def test_a_process_joins_or_ends_in_one_line(
-  place, arguments, code, line, tmp_path
-):
+# Variables, the exit code, and the line that a process ends with.
+JOINS = {
+  'spec': (
+    {'JAX_NUM_PROCESSES': '2'},
+    2,
+    'coordinator, process_id: missing; coordinator, num_processes, process_id '
+    'go together',
+  ),
+  'missing': (PLACE, 1, 'of 2 processes, process 1 did not connect within 1 s'),
+  'late': (
+    {},
+    2,
+    'join: must come before the first use of JAX, as by jax.devices()',
+  ),
+  'salloc': (
+    SALLOC,
+    2,
+    'SLURM_NTASKS=4: this is a step of 1; start all tasks with srun, or set '
+    'JAX_NUM_PROCESSES=1 to run alone',
+  ),
+  'incomplete': (
+    OPEN_MPI,
+    2,
+    'the scheduler that JAX detects: OMPI_COMM_WORLD_SIZE is not set; '
+    f'{WAY_OUT}',
+  ),
+  'unreadable': (
+    {'OMPI_MCA_orte_hnp_uri': '4096.0;usock'},
+    1,
+    'the scheduler that JAX detects: RuntimeError: Could not parse coordinator '
+    f'IP address from Open MPI environment.; {WAY_OUT}',
+  ),
+  'alone': (SALLOC | {'JAX_NUM_PROCESSES': '1'}, 0, ''),
+  'pod': ({'KUBERNETES_SERVICE_HOST': '10.0.0.1'}, 0, ''),
+}
+
+
+@pytest.mark.parametrize('case', JOINS)
+def test_a_process_joins_or_ends_in_one_line(case, tmp_path):
+  place, code, line = JOINS[case]
   path, port = tmp_path / 'join.py', str(live_runs.free_port())
   path.write_text(JOIN)
   given = {name: text.replace('PORT', port) for name, text in place.items()}
-  done = live_runs.run(
-    *(sys.executable, path, *arguments), env=os.environ | given
-  )
-  assert (done.returncode, done.stderr) == (code, line)
+  done = live_runs.run(sys.executable, path, case, env=os.environ | given)
+  said = f'join.py: {line}\n' if line else ''
+  assert (done.returncode, done.stderr) == (code, said)
 
 
 def test_a_timeout_that_a_healthy_process_may_miss_is_refused(monkeypatch):

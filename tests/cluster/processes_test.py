@@ -17,6 +17,7 @@ import pytest
 from selsync_jax.configs import digits
 from selsync_jax.runs import records
 from tests.support import live_runs, private
+from tests.support.slow import slow
 
 AGAIN = 'restart all processes to resume from the last checkpoint'
 
@@ -210,10 +211,7 @@ with ss.join(f'localhost:{port}', 2, process, timeout=30):
 """
 
 
-@pytest.mark.parametrize(
-  'first',
-  ['collectives', pytest.param('coordination', marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize('first', ['collectives', slow('coordination')])
 def test_what_breaks_first_does_not_hide_who_is_gone(first):
   """The processes join and need no TensorFlow."""
   port = str(live_runs.free_port())
@@ -248,60 +246,41 @@ def test_a_run_whose_processes_have_different_configs_ends_in_one_line(
 @pytest.mark.slow
 def test_processes_that_do_not_match_are_refused_with_the_reason(tmp_path):
   """All at once: each group waits, and most of it is start-up."""
-  ports = [live_runs.free_port() for _ in range(6)]
+  ports = [live_runs.free_port() for _ in range(4)]
   wait = '--cluster_timeout=10'
 
   def group(*members):
-    return [member(tmp_path, *m, wait) for m in members]
+    children = [member(*each, wait) for each in members]
+    return lambda: [live_runs.outcome(child) for child in children]
 
-  groups = {
-    'missing': group((0, 3, ports[0]), (1, 3, ports[0])),
-    'twice': group((0, 3, ports[1]), (1, 3, ports[1]), (1, 3, ports[1])),
-    'count': group((0, 2, ports[2]), (1, 3, ports[2])),
-    'unreachable': group((1, 2, ports[3])),
-    'odd': [
-      member(tmp_path, i, 2, ports[4], wait, '--config.workers=3')
-      for i in range(2)
-    ],
-    'apart': [
-      member(tmp_path / f'host{i}', i, 2, ports[5], wait) for i in range(2)
-    ],
-  }
-  said = {
-    name: [live_runs.outcome(child) for child in children]
-    for name, children in groups.items()
-  }
-  for code, lines in said['missing']:
-    assert code == 1
-    assert lines == [
-      'train.py: of 3 processes, process 2 did not connect within 10 s'
-    ]
-  refused = {
-    'twice': ('two processes have the index 1', 2),
-    'count': ('process 1 has processes 3, process 0 has 2', 1),
-  }
-  for name, (reason, missing) in refused.items():
-    processes = missing + 1
-    waiting = (
-      f'train.py: of {processes} processes, process {missing} did not connect '
-      f'within 10 s: {reason}'
+  twice = group(*((tmp_path, i, 3, ports[0]) for i in (0, 1, 1)))
+  unreachable = group((tmp_path, 1, 2, ports[1]))
+  odd = group(
+    *((tmp_path, i, 2, ports[2], '--config.workers=3') for i in (0, 1))
+  )
+  apart = group(*((tmp_path / f'host{i}', i, 2, ports[3]) for i in (0, 1)))
+  reason = 'two processes have the index 1'
+  waiting = (
+    f'train.py: of 3 processes, process 2 did not connect within 10 s: {reason}'
+  )
+  ends = sorted((code, *lines) for code, lines in twice())
+  assert ends == [(1, waiting)] * 2 + [(1, f'train.py: {reason}')]
+  assert unreachable() == [
+    (
+      1,
+      [
+        f'train.py: process 0 could not be reached at localhost:{ports[1]} '
+        'within 10 s: [Errno 111] Connection refused'
+      ],
     )
-    assert all(code == 1 for code, _ in said[name])
-    lines = sorted(line for _, (line,) in said[name])
-    turned_away = [f'train.py: {reason}']
-    assert lines == sorted(turned_away + [waiting] * (len(lines) - 1))
-  ((code, lines),) = said['unreachable']
-  assert code == 1
-  assert lines == [
-    f'train.py: process 0 could not be reached at localhost:{ports[3]} within '
-    '10 s: [Errno 111] Connection refused'
   ]
+  ends = odd()
+  assert all(code in (1, 2) for code, _ in ends)
   assert any(
     lines[-1].startswith('train.py: config.workers=3: must be a multiple')
-    for _, lines in said['odd']
+    for _, lines in ends
   )
-  assert all(code in (1, 2) for code, _ in said['odd'])
-  (code, lines), (other_code, other_lines) = said['apart']
+  (code, lines), (other_code, other_lines) = apart()
   assert (code, other_code) == (1, 2)
   assert lines[-1] == f'process 0: process 1 has failed; {AGAIN}'
   assert other_lines[-1] == (

@@ -80,8 +80,7 @@ def test_a_port_that_somebody_else_answers_is_told(port, meet):
 
 
 @pytest.mark.parametrize(
-  'host, listens',
-  [('localhost', '127.0.0.1'), ('127.0.0.2', '127.0.0.2')],
+  'host, listens', [('localhost', '127.0.0.1'), ('127.0.0.2', '127.0.0.2')]
 )
 def test_process_0_listens_on_its_own_interface(host, listens, port):
   opened = reception.Reception(f'{host}:{port}', {'processes': 2}, '')

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.support import live_runs
+from tests.support.slow import slow
 
 ASKING = """
 import sys
@@ -44,10 +45,7 @@ def ask(device, **variables):
 @pytest.mark.parametrize(
   'variables, line',
   [
-    pytest.param(
-      *({'XLA_FLAGS': '', 'JAX_PLATFORMS': 'cpu'}, 'started'),
-      marks=pytest.mark.slow,
-    ),
+    slow(*({'XLA_FLAGS': '', 'JAX_PLATFORMS': 'cpu'}, 'started')),
     ({'XLA_FLAGS': '--xla_cpu_enable_fast_math=false'}, 'started'),
     (
       {'XLA_FLAGS': '--xla_cpu_enable_fast_mth=false'},
@@ -76,7 +74,7 @@ def test_jax_starts_or_says_in_one_line_why_not(variables, line):
   [
     ('-n 20', 'ulimit -n 20: must be at least 256 for JAX'),
     ('-v 2000000', 'ulimit -v 2000000: must be at least 4000000 for JAX'),
-    pytest.param('-Sn 20', 'started', marks=pytest.mark.slow),
+    slow('-Sn 20', 'started'),
   ],
 )
 def test_a_shell_that_allows_too_little_is_named(limit, line):

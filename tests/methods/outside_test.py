@@ -1,6 +1,5 @@
 """A method that somebody wrote in a file of their own, from start to end."""
 
-import json
 import pathlib
 import textwrap
 
@@ -11,6 +10,7 @@ from selsync_jax.__main__ import run_command
 from selsync_jax.commands import compare, train
 from selsync_jax.report import run_page
 from selsync_jax.training.train import train_and_evaluate
+from tests.support.live_runs import rows
 
 CONFIG = """
   import selsync_jax as ss
@@ -44,11 +44,6 @@ def config_file(tmp_path, monkeypatch, perceptron):
   yield path
   methods.METHODS.clear()
   methods.METHODS.update(before)
-
-
-def rows(workdir):
-  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
-  return [json.loads(line) for line in lines]
 
 
 @pytest.mark.slow

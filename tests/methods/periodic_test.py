@@ -1,6 +1,5 @@
 """Presets of an outer optimizer against their papers' algorithms, in NumPy."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -8,9 +7,8 @@ import pytest
 
 from selsync_jax import methods, optimizers
 from selsync_jax.commands import config_file
-from selsync_jax.sync.consensus import AXIS
-from selsync_jax.training.step import init_state, train_step
 from tests.support import rounds
+from tests.support.trajectory import train
 
 N, SIZE, ROUNDS = 4, 9, 30
 CONTEXT = methods.Context(8, 0)
@@ -76,18 +74,8 @@ def test_muloco_is_muon_inside_and_nesterov_outside():
     return jnp.sum((params['w'] - goal) ** 2) / 2, ({}, model_state)
 
   optimizer = optimizers.create_optimizer(*inner)
-  step = train_step(loss, strategy, optimizer, seed=0)
-
-  def worker(goal):
-    def go(state, _):
-      state, _ = step(state, goal)
-      return state, state.params['w']
-
-    begin = init_state({'w': jnp.asarray(start)}, {}, strategy, optimizer)
-    return jax.lax.scan(go, begin, length=12)[1]
-
-  found = jax.jit(jax.vmap(worker, axis_name=AXIS))(goals)
-
+  params = {'w': jnp.asarray(start)}
+  found, _ = train(strategy, optimizer, params, goals, 12, loss)
   muon = optax.contrib.muon(0.02)
   own, states = [start] * N, [muon.init({'w': start})] * N
   common, momentum = start, np.zeros_like(start)
@@ -102,4 +90,4 @@ def test_muloco_is_muon_inside_and_nesterov_outside():
       momentum = 0.9 * momentum + change
       common = common - 0.7 * (change + 0.9 * momentum)
       own = [common] * N
-    np.testing.assert_allclose(found[:, t], own, atol=1e-4)
+    np.testing.assert_allclose(found['w'][t], own, atol=1e-4)

@@ -16,6 +16,7 @@ from selsync_jax.devices import mappers
 from selsync_jax.sync import traffic
 from selsync_jax.training.step import init_state, train_step
 from tests.support import sent
+from tests.support.slow import slow
 
 N, STEPS = 4, 3
 CONTEXT = methods.Context(steps_per_epoch=8, seed=0)
@@ -112,11 +113,7 @@ def start(method, given):
 
 
 @pytest.mark.parametrize(
-  'seed',
-  [
-    *range(10),
-    *(pytest.param(i, marks=pytest.mark.slow) for i in range(10, 40)),
-  ],
+  'seed', [*range(10), *(slow(i) for i in range(10, 40))]
 )
 def test_a_random_composition_is_right_or_refused_in_one_line(seed):
   method, given = composition(seed)

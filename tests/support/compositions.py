@@ -3,9 +3,9 @@
 `PRESETS` are the methods with their defaults, and with fields that change what
 they do. `GRID` combines every trigger with every averager; the row of a pair
 says which wire, reducer and policy for the optimizer's state go with it, so
-that a part that is added changes no other row. `REFUSED` names the combinations
-that cannot be right, and says why; `ALL` has them, too. `REST` has the parts
-that occur in none of these, each in local SGD.
+that a part that is added changes no other row. `REFUSED` has the combinations
+that cannot be right, and says why. `REST` has the parts that occur in none of
+these, each in local SGD.
 """
 
 from collections.abc import Callable, Iterator
@@ -139,7 +139,6 @@ _REDUCERS = {
 # By trigger and averager: wire, reducer, optimizer state; and whether a worker
 # recomputes what is not a parameter instead of averaging it.
 _ROWS = {
-  'every, none': ('float32', 'all_reduce', 'local', 'recompute'),
   'every, mean': ('bfloat16', 'all_reduce', 'mean'),
   'every, subset_mean': ('int8', 'at_sync', 'reset'),
   'every, outer': ('float32', 'int8', 'local'),
@@ -152,56 +151,36 @@ _ROWS = {
   'selsync, outer': ('int8', 'top_k', 'reset', 'recompute'),
   'selsync, gossip': ('float32', 'power_sgd', 'local'),
   'selsync, groups': ('float32', 'exdyna', 'local'),
-  'selsync, fragments': ('int8', 'at_sync, micro', 'reset'),
-  'any_of, none': ('float32', 'int8', 'local'),
   'any_of, mean': ('int8', 'int8', 'reset'),
   'any_of, subset_mean': ('float32', 'top_k', 'local', 'recompute'),
   'any_of, outer': ('bfloat16', 'power_sgd', 'mean'),
   'any_of, gossip': ('float32', 'exdyna', 'local'),
-  'any_of, groups': ('float32', 'at_sync, micro', 'local'),
-  'any_of, fragments': ('bfloat16', 'none', 'mean', 'recompute'),
-  'min_interval, none': ('float32', 'top_k', 'local'),
   'min_interval, mean': ('bfloat16', 'top_k', 'mean', 'recompute'),
   'min_interval, subset_mean': ('int8', 'power_sgd', 'reset'),
   'min_interval, outer': ('float32', 'exdyna', 'local'),
-  'min_interval, gossip': ('float32', 'at_sync, micro', 'local'),
   'min_interval, groups': ('float32', 'none', 'local', 'recompute'),
   'min_interval, fragments': ('float32', 'all_reduce', 'local'),
-  'post_local, none': ('float32', 'power_sgd', 'local', 'recompute'),
   'post_local, mean': ('float32', 'power_sgd', 'local'),
   'post_local, subset_mean': ('bfloat16', 'exdyna', 'mean'),
   'post_local, outer': ('int8', 'at_sync, micro', 'reset'),
   'post_local, gossip': ('float32', 'none', 'local', 'recompute'),
   'post_local, groups': ('float32', 'all_reduce', 'local'),
   'post_local, fragments': ('int8', 'at_sync', 'local'),
-  'qsr, none': ('float32', 'exdyna', 'local'),
   'qsr, mean': ('int8', 'exdyna', 'reset'),
   'qsr, subset_mean': ('float32', 'at_sync, micro', 'local'),
   'qsr, outer': ('bfloat16', 'none', 'mean', 'recompute'),
   'qsr, gossip': ('float32', 'all_reduce', 'local'),
   'qsr, groups': ('float32', 'at_sync', 'local'),
-  'qsr, fragments': ('bfloat16', 'int8', 'mean'),
-  'fda, none': ('float32', 'at_sync, micro', 'local'),
-  'fda, mean': ('bfloat16', 'at_sync, micro', 'mean'),
   'fda, subset_mean': ('int8', 'none', 'reset', 'recompute'),
   'fda, outer': ('float32', 'all_reduce', 'local'),
-  'fda, gossip': ('float32', 'at_sync', 'local'),
-  'fda, groups': ('float32', 'int8', 'local'),
-  'fda, fragments': ('float32', 'top_k', 'local', 'recompute'),
-  'budgeted, none': ('float32', 'all_reduce', 'local'),
   'budgeted, mean': ('float32', 'none', 'local', 'recompute'),
   'budgeted, subset_mean': ('bfloat16', 'all_reduce', 'mean'),
   'budgeted, outer': ('int8', 'at_sync', 'reset'),
   'budgeted, gossip': ('float32', 'int8', 'local'),
   'budgeted, groups': ('float32', 'top_k', 'local', 'recompute'),
   'budgeted, fragments': ('int8', 'power_sgd', 'local'),
-  'budgeted fda, none': ('float32', 'at_sync', 'local', 'recompute'),
   'budgeted fda, mean': ('int8', 'all_reduce', 'reset'),
-  'budgeted fda, subset_mean': ('float32', 'at_sync', 'local'),
   'budgeted fda, outer': ('bfloat16', 'int8', 'mean'),
-  'budgeted fda, gossip': ('float32', 'top_k', 'local', 'recompute'),
-  'budgeted fda, groups': ('float32', 'power_sgd', 'local'),
-  'budgeted fda, fragments': ('bfloat16', 'exdyna', 'mean'),
 }
 
 
@@ -226,45 +205,48 @@ def _composition(pair, wire, reducer, optimizer_state, model_state='mean'):
   )
 
 
-# Of the grid, what cannot be right, and a part of the reason.
+# By a part of the reason, the rows that cannot be right.
 _REASONS = {
-  'would decide nothing': (
-    'every, none',
-    'any_of, none',
-    'min_interval, none',
-    'post_local, none',
-    'qsr, none',
-    'budgeted, none',
-  ),
-  'lets parameters differ': (
-    'selsync, fragments',
-    'any_of, groups',
-    'min_interval, gossip',
-    'fda, none',
-  ),
-  'measures from common parameters': (
-    'fda, gossip',
-    'fda, groups',
-    'fda, fragments',
-    'budgeted fda, none',
-    'budgeted fda, gossip',
-    'budgeted fda, groups',
-    'budgeted fda, fragments',
-  ),
-  'comes before the local update': (
-    'fda, mean',
-    'budgeted fda, subset_mean',
-  ),
-  'needs averages of all parameters': (
-    'any_of, fragments',
-    'qsr, fragments',
-  ),
+  'would decide nothing': {
+    'every, none': ('float32', 'all_reduce', 'local', 'recompute'),
+    'any_of, none': ('float32', 'int8', 'local'),
+    'min_interval, none': ('float32', 'top_k', 'local'),
+    'post_local, none': ('float32', 'power_sgd', 'local', 'recompute'),
+    'qsr, none': ('float32', 'exdyna', 'local'),
+    'budgeted, none': ('float32', 'all_reduce', 'local'),
+  },
+  'lets parameters differ': {
+    'selsync, fragments': ('int8', 'at_sync, micro', 'reset'),
+    'any_of, groups': ('float32', 'at_sync, micro', 'local'),
+    'min_interval, gossip': ('float32', 'at_sync, micro', 'local'),
+    'fda, none': ('float32', 'at_sync, micro', 'local'),
+  },
+  'measures from common parameters': {
+    'fda, gossip': ('float32', 'at_sync', 'local'),
+    'fda, groups': ('float32', 'int8', 'local'),
+    'fda, fragments': ('float32', 'top_k', 'local', 'recompute'),
+    'budgeted fda, none': ('float32', 'at_sync', 'local', 'recompute'),
+    'budgeted fda, gossip': ('float32', 'top_k', 'local', 'recompute'),
+    'budgeted fda, groups': ('float32', 'power_sgd', 'local'),
+    'budgeted fda, fragments': ('bfloat16', 'exdyna', 'mean'),
+  },
+  'comes before the local update': {
+    'fda, mean': ('bfloat16', 'at_sync, micro', 'mean'),
+    'budgeted fda, subset_mean': ('float32', 'at_sync', 'local'),
+  },
+  'needs averages of all parameters': {
+    'any_of, fragments': ('bfloat16', 'none', 'mean', 'recompute'),
+    'qsr, fragments': ('bfloat16', 'int8', 'mean'),
+  },
 }
 
-ALL = {pair: _composition(pair, *row) for pair, row in _ROWS.items()}
+GRID = {pair: _composition(pair, *row) for pair, row in _ROWS.items()}
+REFUSED = {
+  pair: (_composition(pair, *row), why)
+  for why, rows in _REASONS.items()
+  for pair, row in rows.items()
+}
 PAIRS = {f'{t}, {a}' for t, a in itertools.product(_TRIGGERS, _AVERAGERS)}
-REFUSED = {name: why for why, names in _REASONS.items() for name in names}
-GRID = {name: c for name, c in ALL.items() if name not in REFUSED}
 
 
 def constructors(part: Any) -> Iterator[Callable[..., Any]]:

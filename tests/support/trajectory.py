@@ -1,10 +1,12 @@
-"""A trigger over recorded gradients, and the paper's equation in NumPy."""
+"""A trigger over recorded gradients, workers on quadratics, and references."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from selsync_jax.devices import mappers
+from selsync_jax.sync.consensus import AXIS
+from selsync_jax.training.step import init_state, train_step
 
 
 def run(tx, grads, mapper='vmap'):
@@ -33,3 +35,29 @@ def reference(grads, smoothing):
     changes.append(change)
     past = now
   return np.array(changes)
+
+
+def quadratic(params, model_state, batch, key):
+  """The loss of a worker whose curve and goal are its batch."""
+  curve, goal = batch
+  return jnp.sum(curve * (params - goal) ** 2) / 2, ({}, model_state)
+
+
+def train(strategy, optimizer, params, batch, steps, loss=quadratic):
+  """Parameters and metrics after each step, [steps, workers, ...].
+
+  Every worker has its row of the batch, at every step.
+  """
+  strategy.check()
+  step = train_step(loss, strategy, optimizer, seed=0)
+  start = init_state(params, {}, strategy, optimizer)
+
+  def worker(batch):
+    def go(state, _):
+      state, metrics = step(state, batch)
+      return state, (state.params, metrics)
+
+    return jax.lax.scan(go, start, length=steps)[1]
+
+  results = jax.jit(jax.vmap(worker, axis_name=AXIS))(batch)
+  return jax.tree.map(lambda x: np.swapaxes(np.asarray(x), 0, 1), results)

@@ -5,7 +5,7 @@ import numpy as np
 import optax
 import pytest
 
-from selsync_jax.sync import alternation, averagers, fragments, traffic, wires
+from selsync_jax.sync import alternation, averagers, fragments, traffic
 from tests.support import rounds
 
 K, N, SIZE = 3, 4, 20
@@ -34,9 +34,3 @@ def test_each_sends_in_its_share_of_the_synchronizations():
   sent = traffic.sent(both.sends(tree, N), 'sync', N)
   whole = traffic.sent(averagers.mean().sends(tree, N), 'sync', N)
   assert sent == pytest.approx(whole / K + whole / 4 * (1 - 1 / K))
-
-
-def test_an_averager_that_remembers_cannot_be_between():
-  remembers = averagers.mean(wire=wires.int8())
-  with pytest.raises(ValueError, match='it remembers what it averaged before'):
-    alternation.interleave(K, averagers.mean(), remembers)

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 import selsync_jax as ss
-from selsync_jax.methods import adaptive
-from selsync_jax.methods.parts import Context
 from selsync_jax.sync.traffic import Traffic
 from tests.support.trajectory import run
 
@@ -182,92 +180,6 @@ def test_a_synchronization_that_another_trigger_caused_counts():
   # The bound takes half of the budget.
   assert abs(synced.mean() - 0.1) < 0.02
   assert 8 <= synced[-100:].sum() <= 12
-
-
-def budget(lssr):
-  return ss.budgeted(compared(), lssr=lssr)
-
-
-@pytest.mark.parametrize(
-  'make, message',
-  [
-    (lambda: ss.budgeted(ss.every(2), lssr=0.9), r'threshold, got every\(2\)'),
-    (
-      lambda: ss.budgeted(ss.any_of(ss.selsync(1.0), ss.fda(1.0)), lssr=0.9),
-      r'one threshold, got any_of\(selsync\(1.0\), fda\(1.0\)\)',
-    ),
-    (
-      lambda: ss.budgeted(ss.budgeted(ss.fda(1.0), lssr=0.5), lssr=0.9),
-      'needs a trigger with one threshold',
-    ),
-    (lambda: ss.budgeted(ss.fda(1.0)), 'one of lssr, bytes_per_step, and'),
-    (
-      lambda: ss.budgeted(ss.selsync(0.3, vote_every=10), lssr=0.9),
-      r'^selsync\(0.3, vote_every=10\): at most one synchronization in 10 '
-      'steps, and the budget is one in 10 steps, .*; lower the 10 steps, or '
-      'allow fewer synchronizations$',
-    ),
-    (
-      lambda: adaptive.selsync(Context(100, 0), max_period=10),
-      r'^budgeted\(selsync\(0.3\), lssr=0.9\) and max_interval\(10\)'
-      ': at least one synchronization in 10 steps, and the budget is one in 10 '
-      'steps, so nothing is left to decide; raise the 10 steps, or allow more '
-      'synchronizations$',
-    ),
-    (
-      lambda: adaptive.selsync(Context(100, 0), max_period=8, vote_every=5),
-      'at least one synchronization in 10 steps, and the budget is one in '
-      '10 steps',
-    ),
-    (
-      lambda: ss.any_of(budget(0.9), ss.max_interval(8)),
-      'at least one synchronization in 8 steps, and the budget is one in '
-      '10 steps',
-    ),
-    (
-      lambda: ss.any_of(ss.any_of(budget(0.9)), ss.post_local(5, 8)),
-      'at least one synchronization in 8 steps',
-    ),
-    (
-      lambda: ss.budgeted(ss.any_of(compared(), ss.max_interval(8)), lssr=0.9),
-      'at least one synchronization in 8 steps',
-    ),
-    (
-      lambda: ss.min_interval(20, trigger=budget(0.9)),
-      r'^budgeted\(.*\): at most one synchronization in 20 steps',
-    ),
-    (
-      lambda: ss.min_interval(20, trigger=ss.any_of(budget(0.9))),
-      'at most one synchronization in 20 steps',
-    ),
-    (
-      lambda: ss.budgeted(ss.fda(1.0), lssr=0.9, bytes_per_step=9.0),
-      'got lssr=0.9, bytes_per_step=9.0',
-    ),
-    (
-      lambda: ss.budgeted(ss.fda(1.0), lssr=1.0),
-      r'lssr=1.0: must be in \[0, 1\)',
-    ),
-    (
-      lambda: ss.budgeted(ss.fda(1.0), lssr=0.9, gain=0.0),
-      'gain=0.0: must be ab',
-    ),
-  ],
-)
-def test_what_cannot_be_budgeted_is_refused(make, message):
-  with pytest.raises(ValueError, match=message):
-    make()
-
-
-def test_bounds_that_leave_a_budget_a_choice_are_accepted():
-  rarely = ss.min_interval(20, trigger=ss.every(3))
-  for trigger in (
-    ss.any_of(budget(0.9), ss.max_interval(11)),
-    ss.min_interval(9, trigger=budget(0.9)),
-    ss.any_of(budget(0.9), rarely),  # It bounds its own synchronizations.
-  ):
-    (rate,) = trigger.traits.budgets
-    assert rate(None) == pytest.approx(0.1)
 
 
 def test_bytes_that_a_bound_spends_are_refused_once_they_are_known():

@@ -43,11 +43,7 @@ def with_masters(inner):
     (FREE, PARAMS, ['z/b', 'z/w']),
     (optax.chain(ss.selsync(0.3), FREE), PARAMS, ['1/z/b', '1/z/w']),
     (optax.chain(FREE, ss.fda(0.1)), PARAMS, ['0/z/b', '0/z/w']),
-    (
-      with_masters(optax.adam(0.1)),
-      HALF,
-      ['masters/b', 'masters/w'],
-    ),
+    (with_masters(optax.adam(0.1)), HALF, ['masters/b', 'masters/w']),
     (optax.adamw(0.1), PARAMS, []),
     (optax.adagrad(0.1, initial_accumulator_value=1.0), PARAMS, []),
     (optax.contrib.prodigy(), PARAMS, []),  # It holds those of the start.

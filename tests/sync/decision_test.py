@@ -8,6 +8,8 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.devices import mappers
+from tests.support.blocks import rows_of, shard_map
+from tests.support.slow import slow
 
 SGD = optax.sgd(0.1)
 GRADS = jnp.arange(8.0).reshape(4, 2)  # Four workers'.
@@ -70,7 +72,7 @@ def test_a_schedule_of_multi_steps_may_end_accumulation():
     ss.budgeted(ss.selsync(0.3), lssr=0.5),
     ss.any_of(ss.selsync(0.3), ss.max_interval(4)),
     *(
-      pytest.param(trigger, marks=pytest.mark.slow)
+      slow(trigger)
       for trigger in (
         ss.selsync(0.3),
         ss.selsync(0.3, vote_delay=1),
@@ -99,14 +101,8 @@ def test_steps_scanned_under_shard_map_decide_as_those_of_a_loop(trigger):
 
   factors = np.where(np.arange(20) == 17, 10.0, 1.0).astype(np.float32)
   grads = np.asarray(GRADS)[:, None] * factors[:, None]
-  row = jax.P(ss.AXIS)
-  scanned = jax.shard_map(
-    block,
-    mesh=jax.sharding.Mesh(jax.devices()[:4], (ss.AXIS,)),
-    in_specs=row,
-    out_specs=(jax.P(), jax.P(None, ss.AXIS)),
-  )
-  sync, w = jax.jit(scanned)(jnp.zeros_like(GRADS), grads)
+  scanned = shard_map(block, out_specs=(jax.P(), jax.P(None, ss.AXIS)))
+  sync, w = scanned(jnp.zeros_like(GRADS), grads)
   expected = list(train(tx, 20))
   assert sync.tolist() == [bool(flag.all()) for _, flag in expected]
   np.testing.assert_allclose(w, [w for w, _ in expected], rtol=1e-6)
@@ -182,21 +178,15 @@ def test_a_chain_without_exactly_one_trigger_is_refused(triggers):
 
 
 def test_multi_steps_runs_under_shard_map():
-  tx, rows = multi_steps(ss.selsync(0.3), 2), jax.P(ss.AXIS)
+  tx = multi_steps(ss.selsync(0.3), 2)
 
   def step(w, state, grad):
     updates, state = tx.update(grad, state, w)
     sync = ss.decision(state)
     return ss.synchronize(sync, optax.apply_updates(w, updates)), state, sync
 
-  def block(*args):
-    results = step(*jax.tree.map(lambda x: x[0], args))
-    return jax.tree.map(lambda x: x[None], results)
-
-  mesh = jax.sharding.Mesh(jax.devices()[:4], (ss.AXIS,))
-  mapped = jax.shard_map(block, mesh=mesh, in_specs=rows, out_specs=rows)
-  w = jnp.zeros_like(GRADS)
-  state, mapped, found = jax.vmap(tx.init)(w), jax.jit(mapped), []
+  mapped, w = shard_map(rows_of(step)), jnp.zeros_like(GRADS)
+  state, found = jax.vmap(tx.init)(w), []
   for _ in range(5):
     w, state, sync = mapped(w, state, GRADS)
     found.append(sync.tolist())

@@ -9,6 +9,7 @@ import pytest
 
 import selsync_jax as ss
 from tests.support import rounds
+from tests.support.slow import slow
 
 N, SIZE, STEPS = 4, 600, 24
 NESTEROV = optax.sgd(0.7, momentum=0.9, nesterov=True)
@@ -107,7 +108,6 @@ class Int8:
 
 
 PAPER = {'keep': 0.0, 'mix': 0.5}
-EAGER = ss.eager_outer(optax.sgd(0.7, momentum=0.9))
 HALF = {'keep': 0.5, 'extrapolate': 0.5}
 CASES = {
   'plain': (ss.mean, lambda: mean, {}),
@@ -129,7 +129,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize('k', [1, pytest.param(2, marks=pytest.mark.slow), 5])
+@pytest.mark.parametrize('k', [1, slow(2), 5])
 @pytest.mark.parametrize('case', CASES)
 def test_a_delayed_average_is_that_of_a_reference(case, k):
   """Votes come in bursts, so that some wait for a mean on its way."""
@@ -339,78 +339,3 @@ def test_new_workers_keep_the_last_mean_and_forget_what_was_on_its_way():
   np.testing.assert_array_equal(new.before, saved.before[:2])
   # The last snapshot that counts is the one before.
   assert new.age.tolist() == (saved.age + saved.span)[:2].tolist()
-
-
-@pytest.mark.parametrize(
-  'create, line',
-  [
-    (
-      lambda: ss.delayed(
-        ss.interleave(2, ss.mean(), ss.fragments(2, how='random')), 3
-      ),
-      r'interleave\(.*\) cannot be delayed: at some calls it averages a piece',
-    ),
-    (
-      lambda: ss.delayed(ss.no_averaging(), 3),
-      r'no_averaging\(\) cannot be delayed: it averages nothing',
-    ),
-    (
-      lambda: ss.delayed(ss.delayed(ss.gossip(), 2), 3),
-      'cannot be delayed: it is late already',
-    ),
-    (
-      lambda: ss.delayed(ss.eager_outer(NESTEROV), 3),
-      'cannot be delayed: it is late already',
-    ),
-    (
-      lambda: ss.fragments(2, averager=ss.fragments(3)),
-      r'averager fragments\(3\) averages a piece of its own; take a larger k',
-    ),
-    *(
-      (create, r'averager delayed\(mean\(\), steps=2\) is delayed already')
-      for create in (
-        lambda: ss.fragments(2, averager=ss.delayed(ss.mean(), 2)),
-        lambda: ss.outer(NESTEROV, averager=ss.delayed(ss.mean(), 2)),
-        lambda: ss.interleave(2, ss.delayed(ss.mean(), 2), ss.gossip()),
-      )
-    ),
-    *(
-      (create, 'it is late already')
-      for create in (
-        lambda: ss.delayed(ss.fragments(2, averager=EAGER), 3),
-        lambda: ss.delayed(ss.interleave(2, EAGER, ss.gossip()), 3),
-      )
-    ),
-    (
-      lambda: ss.Strategy(
-        *(ss.every(1), ss.delayed(ss.mean(), 3)),
-        ss.at_sync(ss.all_reduce()),
-      ).check(),
-      'averages later, not as often',
-    ),
-    (
-      lambda: ss.Strategy(
-        *(ss.every(4), ss.delayed(ss.gossip(), 1)),
-        optimizer_state=ss.optimizer_state.mean(),
-      ).check(),
-      'needs averages of all parameters over all workers, and averager',
-    ),
-    (lambda: ss.delayed(ss.mean(), 0), 'steps=0: must be at least 1'),
-    (
-      lambda: ss.delayed(ss.fragments(2), 3, extrapolate=0.5),
-      r'extrapolate=0.5: averager fragments\(2\) averages a piece at a time',
-    ),
-    (lambda: ss.delayed(ss.mean(), 2, keep=1.5), 'keep=1.5: must be in'),
-  ],
-)
-def test_what_cannot_be_delayed_is_refused(create, line):
-  with pytest.raises(ValueError, match=line):
-    create()
-
-
-@pytest.mark.parametrize(
-  'averager', [ss.delayed(ss.mean(), 2), ss.eager_outer(NESTEROV)]
-)
-def test_moments_may_be_averaged_with_a_late_average(averager):
-  moments = ss.optimizer_state.mean()
-  ss.Strategy(ss.every(4), averager, optimizer_state=moments).check()

@@ -8,7 +8,7 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.sync import drift
-from selsync_jax.training.step import init_state, train_step
+from tests.support.trajectory import train
 
 N, SIZE, LOCAL, ROUNDS, RATE = 4, 3, 5, 40, 0.1
 RNG = np.random.default_rng(0)
@@ -25,26 +25,10 @@ def slopes(w):
 def trained(reducer):
   """The parameters after each round, [ROUNDS, N, SIZE]."""
   strategy = ss.Strategy(ss.every(LOCAL), ss.mean(), reducer)
-  strategy.check()
-
-  def loss(params, model_state, batch, key):
-    curve, goal = batch
-    return jnp.sum(curve * (params - goal) ** 2) / 2, ({}, model_state)
-
-  optimizer = optax.sgd(RATE)
-  step = train_step(loss, strategy, optimizer, seed=0)
-  start = init_state(jnp.ones(SIZE), {}, strategy, optimizer)
   batch = jnp.float32(CURVES), jnp.float32(GOALS)
-
-  def worker(batch):
-    def go(state, _):
-      state, _ = step(state, batch)
-      return state, state.params
-
-    return jax.lax.scan(go, start, length=LOCAL * ROUNDS)[1]
-
-  params = jax.jit(jax.vmap(worker, axis_name=ss.AXIS))(batch)
-  return np.swapaxes(np.asarray(params), 0, 1)[LOCAL - 1 :: LOCAL]
+  sgd, start = optax.sgd(RATE), jnp.ones(SIZE)
+  params, _ = train(strategy, sgd, start, batch, LOCAL * ROUNDS)
+  return params[LOCAL - 1 :: LOCAL]
 
 
 def fedprox(mu):

@@ -1,9 +1,6 @@
 """What compressed reducers leave out is sent later, and nothing is lost."""
 
-import re
-
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -88,15 +85,3 @@ def test_equal_vectors_arrive_in_int8_to_1_127th_of_the_largest():
   off = np.abs(means[0, 0] - vector).reshape(4, 256)
   largest = np.abs(vector).reshape(4, 256).max(axis=1, keepdims=True)
   assert (off <= largest / 127).all()
-
-
-def test_what_travels_is_int8_in_the_compiled_program():
-  reducer = reducers.int8()
-  update = jax.pmap(reducer.update, axis_name='workers')
-  values = jnp.zeros((N, 5000))
-  state = jax.pmap(reducer.init)(values)
-  program = update.lower(values, state).compile().as_text()
-  for kind in ('all-to-all', 'all-gather'):
-    found = re.findall(rf'= \(?(\w+)\[[\d,]+\].* {kind}\(', program)
-    assert found == ['s8']
-  assert 'all-reduce' not in program

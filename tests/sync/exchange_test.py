@@ -166,29 +166,3 @@ def test_leaves_of_all_dtypes_are_mixed_and_counters_kept():
   one = jax.tree.map(lambda x: x[0], tree)
   sizes = [collective.nbytes for collective in gossip.sends(one, 2)]
   assert sorted(sizes) == [2, 12]
-
-
-@pytest.mark.parametrize(
-  'make, message',
-  [
-    (lambda: exchange.gossip('star'), "'star': must be exponential or ring"),
-    (lambda: exchange.groups(3), 'size must be a power of two above 1, got 3'),
-    (lambda: exchange.groups(2, 'sorted'), "'sorted': must be butterfly or"),
-    (lambda: exchange.groups(2, all_every=0), 'all_every=0: must be at least'),
-    (
-      lambda: exchange.groups(4).check(6),
-      '6 workers cannot be divided into groups of 4',
-    ),
-    (
-      lambda: exchange.groups(2).check(6),
-      'butterfly groups need a power of two of workers, got 6',
-    ),
-    (
-      lambda: matrices(exchange.groups(4, 'random'), 6),
-      '6 workers cannot be divided into groups of 4',
-    ),
-  ],
-)
-def test_what_cannot_be_is_refused(make, message):
-  with pytest.raises(ValueError, match=message):
-    make()

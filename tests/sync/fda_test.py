@@ -184,21 +184,3 @@ def test_it_needs_the_parameters():
   state = trigger.init(jnp.zeros(2))
   with pytest.raises(ValueError, match='fda needs params'):
     trigger.update(jnp.zeros(2), state)
-
-
-@pytest.mark.parametrize(
-  'arguments, message',
-  [
-    ({'theta': -1.0}, 'theta=-1.0: must be at least 0'),
-    ({'theta': float('nan')}, 'theta=nan: must be'),
-    (
-      {'theta': 1.0, 'variant': 'cubic'},
-      "variant='cubic': must be naive or linear",
-    ),
-    ({'theta': 1.0, 'depth': 33}, r'depth=33: must be in \[1, 32\]'),
-    ({'theta': 1.0, 'width': 0}, 'width=0: must be at least 1'),
-  ],
-)
-def test_a_value_out_of_range_is_refused(arguments, message):
-  with pytest.raises(ValueError, match=message):
-    ss.fda(**arguments)

@@ -5,7 +5,7 @@ import numpy as np
 import optax
 import pytest
 
-from selsync_jax.sync import averagers, exchange, fragments, wires
+from selsync_jax.sync import averagers, fragments, wires
 from tests.support import rounds
 
 SHAPES = {'w': (5, 7), 'b': (2,), 'scale': ()}
@@ -108,25 +108,3 @@ def test_fragments_travel_on_wires_with_errors_of_their_own(wire):
     part = slice(200 * (t % 3), 200 * (t % 3) + 200)
     assert (left[t, 0, part] == left[t, 1, part]).all()
   assert 0 < np.abs(left.mean(1) - exact.mean(1)).max() < 0.2
-
-
-@pytest.mark.parametrize(
-  'make, message',
-  [
-    (lambda: fragments.fragments(0), 'k=0: must be at least 1'),
-    (lambda: fragments.fragments(2, 'all'), "'all': must be in_turn or random"),
-    (
-      lambda: fragments.fragments(
-        2, 'random', averagers.mean(wire=wires.int8())
-      ),
-      r'averager mean\(wire=int8\(\)\) remembers what it averaged before',
-    ),
-    (
-      lambda: fragments.fragments(2, averager=exchange.groups(4)).check(6),
-      '6 workers cannot be divided into groups of 4',
-    ),
-  ],
-)
-def test_what_cannot_be_is_refused(make, message):
-  with pytest.raises(ValueError, match=message):
-    make()

@@ -8,8 +8,8 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.sync import lazy
-from selsync_jax.training.step import init_state, train_step
 from tests.support.reduction import run
+from tests.support.trajectory import train
 
 N, SIZE, STEPS, RATE = 5, 8, 60, 0.2
 RNG = np.random.default_rng(0)
@@ -64,31 +64,6 @@ def test_all_send_as_soon_as_there_are_other_workers():
   np.testing.assert_array_equal(few.senders, 1)
 
 
-def trained(reducer):
-  """Parameters and metrics after each step, [STEPS, N, ...]."""
-  strategy = ss.Strategy(ss.every(1), reducer=reducer)
-  strategy.check()
-
-  def loss(params, model_state, batch, key):
-    curve, goal = batch
-    return jnp.sum(curve * (params - goal) ** 2) / 2, ({}, model_state)
-
-  optimizer = optax.sgd(RATE)
-  step = train_step(loss, strategy, optimizer, seed=0)
-  start = init_state(jnp.ones(SIZE), {}, strategy, optimizer)
-
-  def worker(batch):
-    def go(state, _):
-      state, metrics = step(state, batch)
-      return state, (state.params, metrics)
-
-    return jax.lax.scan(go, start, length=STEPS)[1]
-
-  batch = jnp.float32(CURVES), jnp.float32(GOALS)
-  results = jax.jit(jax.vmap(worker, axis_name=ss.AXIS))(batch)
-  return jax.tree.map(lambda x: np.swapaxes(np.asarray(x), 0, 1), results)
-
-
 @pytest.mark.parametrize(
   'xi, history, bits, patience',
   [
@@ -101,9 +76,11 @@ def trained(reducer):
   ],
 )
 def test_it_is_the_published_algorithm(xi, history, bits, patience):
-  params, metrics = trained(
-    lazy.lazy(xi, history, bits=bits, patience=patience)
-  )
+  reducer = lazy.lazy(xi, history, bits=bits, patience=patience)
+  strategy = ss.Strategy(ss.every(1), reducer=reducer)
+  batch = jnp.float32(CURVES), jnp.float32(GOALS)
+  sgd, start = optax.sgd(RATE), jnp.ones(SIZE)
+  params, metrics = train(strategy, sgd, start, batch, STEPS)
   uploads = 0
   for k, (theta, sends) in enumerate(lag_wk(xi, history, bits, patience)):
     np.testing.assert_allclose(params[k], np.tile(theta, (N, 1)), atol=1e-5)
@@ -134,11 +111,6 @@ def test_nobody_is_silent_for_good_where_rounding_exceeds_the_difference():
   means, states = run(lazy.lazy(bits=4, patience=2), 1e3 * grads)
   np.testing.assert_array_equal(states.renewed[:, 0], [1, 0, 0, 1, 0])
   assert (means[0] > 0).any()
-
-
-def test_two_bits_are_refused():
-  with pytest.raises(ValueError, match='bits'):
-    lazy.lazy(bits=2)
 
 
 def test_small_changes_of_half_precision_are_not_rounded_away():

@@ -10,19 +10,9 @@ import optax
 import pytest
 
 import selsync_jax as ss
+from tests.support.blocks import ROW, rows_of
 
 KINDS = [AxisType.Auto, AxisType.Explicit]
-ROW = jax.P(ss.AXIS)
-
-
-def by_rows(fn):
-  """A function of one worker as one of blocks, which have one row."""
-
-  def block(*rows):
-    result = fn(*jax.tree.map(lambda x: x[0], rows))
-    return jax.tree.map(lambda x: x[None], result)
-
-  return block
 
 
 def trained(step, tx, place):
@@ -53,7 +43,7 @@ def test_a_step_on_a_mesh_gives_the_bits_of_vmap(kind, check_vma, given):
   rows = jax.NamedSharding(mesh, ROW)
   with given(mesh):
     mapped = jax.shard_map(
-      by_rows(step),
+      rows_of(step),
       mesh=None if given is jax.set_mesh else mesh,
       in_specs=ROW,
       out_specs=ROW,
@@ -74,11 +64,7 @@ def over_two_axes(fn, name, kind):
     'once': jax.device_put(x, jax.NamedSharding(mesh, ROW)),
   }
   mapped = jax.shard_map(
-    by_rows(fn),
-    mesh=mesh,
-    in_specs=ROW,
-    out_specs=ROW,
-    axis_names={ss.AXIS},
+    rows_of(fn), mesh=mesh, in_specs=ROW, out_specs=ROW, axis_names={ss.AXIS}
   )
   return jax.jit(mapped), tree
 

@@ -44,11 +44,6 @@ def test_every_part_is_called_in_a_test_of_this_folder():
       assert called, f'no test calls {kind} {part.__name__}'
 
 
-def test_a_wrong_argument_is_named_as_the_call_that_made_it():
-  with pytest.raises(ValueError, match=r'^how=mean\(\): must be in_turn or'):
-    ss.fragments(2, ss.mean())
-
-
 def test_a_replaced_trigger_stands_in_a_chain_and_decides():
   trigger = ss.every(2)
   tx = optax.chain(trigger._replace(update=trigger.update), optax.sgd(1.0))

@@ -86,8 +86,3 @@ def test_everything_travels_in_two_messages():
     traffic.Collective('all_reduce', 4 * 4 * (300 + 100), 'step'),
     traffic.Collective('all_reduce', 4 * (4 * (200 + 100) + 200), 'step'),
   )
-
-
-def test_a_rank_is_at_least_1():
-  with pytest.raises(ValueError, match='rank=0: must be at least 1'):
-    power_sgd.power_sgd(0)

@@ -25,8 +25,3 @@ def test_each_workers_gradient_is_clipped_before_the_mean(sync):
     expected = GRADS if at_sync and not sync else [CLIPPED.mean(0)] * 4
     np.testing.assert_allclose(mapped(GRADS), expected, rtol=1e-6)
     assert reducer.sends(GRADS[0], 4)[0].nbytes == 8
-
-
-def test_a_clip_before_no_reduction_is_the_optimizers():
-  with pytest.raises(ValueError, match='reduces nothing: clip'):
-    ss.reducers.clipped(1.0, ss.no_reduction())

@@ -79,11 +79,6 @@ def test_running_statistics_are_averaged_and_decide_nothing():
   )
 
 
-def test_too_few_norms_to_have_a_deviation_are_refused():
-  with pytest.raises(ValueError, match='warmup'):
-    robust.robust_mean(warmup=1)
-
-
 def test_a_worker_whose_first_changes_are_not_finite_is_usual_later():
   moves = np.ones((5, N, SIZE), np.float32)
   moves[:2, 1] = np.nan

@@ -60,12 +60,8 @@ def test_one_vote_is_enough(mapper):
   assert [s.sync.tolist() for s in states] == [
     [i in (0, 3)] * 4 for i in range(5)
   ]
-  assert (states[3].measure.change >= 0.3).tolist() == [
-    False,
-    True,
-    False,
-    False,
-  ]
+  voters = np.flatnonzero(states[3].measure.change >= 0.3)
+  assert voters.tolist() == [1]
 
 
 def test_a_quorum_of_half_needs_two_of_four(mapper):
@@ -105,40 +101,11 @@ def test_a_gradient_that_is_not_finite_is_reported_and_vetoes_the_vote(
   grads = grads.at[2, 3, 1].set(bad)
   states = run(ss.selsync(0.3, smoothing=None), grads, mapper)
   # Worker 1 votes at step 2; worker 3's gradient forbids it to be heard.
-  assert [bool(s.sync.any()) for s in states] == [
-    True,
-    False,
-    False,
-    True,
-    False,
-  ]
-  assert np.isnan(states[2].measure.change).tolist() == [
-    False,
-    False,
-    False,
-    True,
-  ]
+  assert [i for i, s in enumerate(states) if s.sync.any()] == [0, 3]
+  assert np.isnan(states[2].measure.change).nonzero()[0].tolist() == [3]
   for state in states[3:]:
     assert np.isfinite(state.measure.change).all()
     assert np.isfinite(state.measure.ewma).all()
-
-
-@pytest.mark.parametrize(
-  'arguments, message',
-  [
-    (dict(delta=-0.1), 'delta=-0.1: must be at least 0'),
-    (dict(delta=float('nan')), 'delta=nan: must be'),
-    (dict(delta=1, smoothing=0), r'smoothing must be in \(0, 1\], got 0'),
-    (dict(delta=1, smoothing=1.1), r'smoothing must be in \(0, 1\]'),
-    (dict(delta=1, quorum=0.0), r'quorum=0.0: must be in \(0, 1\]'),
-    (dict(delta=1, vote_delay=2), 'vote_delay=2: must be 0 or 1'),
-    (dict(delta=1, vote_every=0), 'vote_every=0: must be at least 1'),
-    (dict(delta=1, quorum=2), r'quorum=2: must be in \(0, 1\]'),
-  ],
-)
-def test_a_value_outside_its_range_is_named_with_its_rule(arguments, message):
-  with pytest.raises(ValueError, match=message):
-    ss.selsync(**arguments)
 
 
 def loss(w, x, y):

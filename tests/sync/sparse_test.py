@@ -7,6 +7,7 @@ import pytest
 
 from selsync_jax.sync import reducers, sparse, traffic
 from tests.support.reduction import run
+from tests.support.slow import slow
 
 N = 4
 SIZE = 33_000  # 1,024 blocks of 32 elements, and 232 more.
@@ -117,15 +118,9 @@ def uneven(steps):
   'reducer, division',
   [
     (sparse.micro(DENSITY), EqualParts()),
-    pytest.param(sparse.exdyna(DENSITY), Blocks(), marks=pytest.mark.slow),
-    pytest.param(
-      *(sparse.micro(DENSITY, capacity=128.0), EqualParts()),
-      marks=pytest.mark.slow,
-    ),
-    pytest.param(
-      *(sparse.exdyna(DENSITY, capacity=128.0), Blocks()),
-      marks=pytest.mark.slow,
-    ),
+    slow(sparse.exdyna(DENSITY), Blocks()),
+    slow(*(sparse.micro(DENSITY, capacity=128.0), EqualParts())),
+    slow(*(sparse.exdyna(DENSITY, capacity=128.0), Blocks())),
   ],
   ids=['micro', 'exdyna', 'micro with places', 'exdyna with places'],
 )
@@ -202,29 +197,3 @@ def test_sparse_reducers_send_a_tenth_of_an_all_reduce_or_less():
   assert ratio(sparse.micro(DENSITY), 10**6) == pytest.approx(0.015, rel=1e-3)
   assert ratio(sparse.exdyna(DENSITY, capacity=2.0), 10**6) < 0.0301
   assert ratio(reducers.int8(), 10**6) == pytest.approx(0.254, abs=1e-3)
-
-
-@pytest.mark.parametrize('make', [sparse.micro, sparse.exdyna])
-def test_each_worker_needs_an_element_to_select(make):
-  # Else the threshold would rise without end.
-  reducer, grads = make(0.01), np.ones((1, N, 399), np.float32)
-  line = r'density=0.01 of 399 elements is 3, fewer than .* the 4 workers'
-  with pytest.raises(ValueError, match=line):
-    run(reducer, grads)
-  with pytest.raises(ValueError, match=line):
-    reducer.sends(grads[0, 0], N)
-
-
-@pytest.mark.parametrize('make', [sparse.top_k, sparse.micro, sparse.exdyna])
-@pytest.mark.parametrize('density', [0.0, 1.5, float('nan')])
-def test_a_density_is_a_fraction(make, density):
-  with pytest.raises(ValueError, match=r'density=.*: must be '):
-    make(density)
-
-
-@pytest.mark.parametrize('make', [sparse.micro, sparse.exdyna])
-def test_a_message_has_places_for_all_that_is_wanted(make):
-  with pytest.raises(ValueError, match=r'capacity=0\.5: must be at least 1'):
-    make(0.01, capacity=0.5)
-  with pytest.raises(ValueError, match='capacity=nan: must be a finite number'):
-    make(0.01, capacity=float('nan'))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import selsync_jax as ss
+from tests.support.slow import slow
 from tests.support.trajectory import reference, run
 
 
@@ -24,13 +25,9 @@ def voted(flags, vote_delay, vote_every, max_period):
 
 
 @pytest.mark.parametrize('vote_delay', [0, 1])
-@pytest.mark.parametrize(
-  'mapper', [pytest.param('pmap', marks=pytest.mark.slow), 'vmap']
-)
-@pytest.mark.parametrize(
-  'vote_every', [1, 3, pytest.param(8, marks=pytest.mark.slow)]
-)
-@pytest.mark.parametrize('max_period', [None, 5, 16])
+@pytest.mark.parametrize('mapper', [slow('pmap'), 'vmap'])
+@pytest.mark.parametrize('vote_every', [1, 3, slow(8)])
+@pytest.mark.parametrize('max_period', [None, 5, slow(16)])
 def test_a_lagging_rarer_or_overdue_vote_is_the_papers_moved_and_gathered(
   vote_delay, vote_every, max_period, mapper
 ):
@@ -86,13 +83,6 @@ def test_max_interval_alone_is_every(k):
   assert syncs[0] == syncs[1] == [(i + 1) % k == 0 for i in range(20)]
 
 
-@pytest.mark.parametrize('trigger', [ss.every, ss.max_interval])
-@pytest.mark.parametrize('k', [0, 2**31])
-def test_a_period_that_no_counter_can_reach_is_refused(trigger, k):
-  with pytest.raises(ValueError, match=rf'k={k}: must be in \[1, '):
-    trigger(k)
-
-
 def test_triggers_of_triggers_are_the_same_as_all_in_one():
   grads = jnp.ones((12, 2, 1)).at[7:, 1].set(jnp.nan)
   vote, bound, period = ss.selsync(math.inf), ss.max_interval(3), ss.every(2)
@@ -102,22 +92,11 @@ def test_triggers_of_triggers_are_the_same_as_all_in_one():
   assert [i for i, s in enumerate(flat, 1) if s.sync[0]] == [1, 2, 4, 6]
 
 
-def test_no_triggers_are_refused():
-  with pytest.raises(ValueError, match='any_of needs at least one trigger'):
-    ss.any_of()
-
-
 def test_triggers_of_triggers_nest():
   inner = ss.any_of(ss.every(4), ss.every(6))
   states = run(ss.any_of(inner, ss.max_interval(3)), jnp.ones((12, 2, 1)))
-  assert [i for i, s in enumerate(states, 1) if s.sync[0]] == [
-    3,
-    4,
-    6,
-    8,
-    11,
-    12,
-  ]
+  steps = [i for i, s in enumerate(states, 1) if s.sync[0]]
+  assert steps == [3, 4, 6, 8, 11, 12]
 
 
 def test_a_veto_reaches_through_a_trigger_around_the_one_that_votes(mapper):

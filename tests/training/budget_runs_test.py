@@ -8,6 +8,7 @@ from selsync_jax.configs import base, digits, stdlib_gpt
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 from tests.support import perceptron, short_runs
+from tests.support.slow import slow
 
 
 def on_digits():
@@ -27,9 +28,7 @@ def on_text():
   return config
 
 
-@pytest.mark.parametrize(
-  'workers', [2, pytest.param(4, marks=pytest.mark.slow), 16]
-)
+@pytest.mark.parametrize('workers', [slow(2), slow(4), 16])
 def test_without_a_delta_any_number_of_workers_keeps_nine_of_ten_steps_local(
   workers,
 ):

@@ -17,6 +17,7 @@ from selsync_jax.simulate.run import simulate
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import own_code
 from tests.support.session import make_once
+from tests.support.slow import slow
 
 
 @pytest.fixture(autouse=True)
@@ -105,10 +106,7 @@ def test_a_change_behind_a_name_is_refused(change, workdir, capsys):
   assert contents(workdir) == before
 
 
-@pytest.mark.parametrize(
-  'change',
-  ['another seed', pytest.param('another constant', marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize('change', ['another seed', slow('another constant')])
 def test_a_change_that_is_accepted_is_the_runs_from_then_on(change, workdir):
   changed, line = CHANGES[change]
   train(workdir, 3)  # Nothing has changed.
@@ -156,10 +154,7 @@ def test_a_model_that_another_version_traced_is_not_compared(workdir):
 @pytest.mark.parametrize(
   'damage',
   [
-    *(
-      pytest.param(lambda whole, text=text: text, marks=pytest.mark.slow)
-      for text in ('{', '[]', '')
-    ),
+    *(slow(lambda whole, text=text: text) for text in ('{', '[]', '')),
     lambda whole: whole.replace('"examples": ', '"examples": 1'),
   ],
 )

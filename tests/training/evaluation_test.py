@@ -1,13 +1,9 @@
 """Scores of the consensus."""
 
-from unittest import mock
-
-import flax.linen as nn
 import jax
 import numpy as np
 import pytest
 
-from selsync_jax import models
 from selsync_jax.config import ConfigError
 from selsync_jax.configs import digits
 from selsync_jax.devices import mappers
@@ -15,25 +11,13 @@ from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.participants import Participants
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
-
-
-class Normalized(nn.Module):
-  """A perceptron with batch normalization."""
-
-  num_classes: int
-  dtype: str
-
-  @nn.compact
-  def __call__(self, x, *, train):
-    x = nn.Dense(8)(x.reshape(len(x), -1))
-    norm = nn.BatchNorm(use_running_average=not train, momentum=0.9)
-    return nn.Dense(self.num_classes)(nn.relu(norm(x)))
+from tests.support import perceptron
 
 
 @pytest.fixture
 def experiment():
   """A function from `config.sync.model_state`, and a few fields, to a setup."""
-  with mock.patch.dict(models.MODELS, normalized=Normalized):
+  with perceptron.registered():
 
     def create(model_state, wire='float32', groups=()):
       config = digits.get_config('local_sgd')

@@ -13,14 +13,14 @@ import pytest
 
 from selsync_jax.config import ConfigError, RunError
 from tests.support import live_runs, private, short_runs
+from tests.support.slow import slow
 
 # Every process started here finds the tests' own data.
 pytestmark = pytest.mark.usefixtures('data_dir')
 
 
 @pytest.mark.parametrize(
-  'method, processes, lines',
-  [('fedavg', 1, 40), ('selsync', 2, 10)],
+  'method, processes, lines', [('fedavg', 1, 40), ('selsync', 2, 10)]
 )
 @pytest.mark.slow
 def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(
@@ -50,11 +50,7 @@ def test_a_run_killed_while_it_saves_goes_on_from_the_checkpoint_before(
 
 
 @pytest.mark.parametrize(
-  'processes, number',
-  [
-    pytest.param(1, signal.SIGINT, marks=pytest.mark.slow),
-    pytest.param(2, signal.SIGTERM, marks=pytest.mark.slow),
-  ],
+  'processes, number', [slow(1, signal.SIGINT), slow(2, signal.SIGTERM)]
 )
 def test_a_signal_loses_no_step(processes, number, left_alone, tmp_path):
   command = live_runs.command('selsync', processes, tmp_path)
@@ -100,9 +96,7 @@ def test_a_resize_does_the_same_on_however_many_processes(left_alone, tmp_path):
     )
 
 
-def test_a_workdir_that_can_only_be_read_is_told_before_any_work(
-  small_disk,
-):
+def test_a_workdir_that_can_only_be_read_is_told_before_any_work(small_disk):
   workdir = small_disk('1m')
   small_disk.remount('ro')
   with pytest.raises(ConfigError) as error:
@@ -189,9 +183,7 @@ def test_a_run_whose_end_does_not_fit_has_not_ended_well(
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_reported_and_the_last_checkpoint_stays_good(
-  small_disk,
-):
+def test_a_full_disk_is_reported_and_the_last_checkpoint_stays_good(small_disk):
   workdir = small_disk('6m')  # A checkpoint is 5 MB.
   flags = ('steps=200', 'checkpoint.every=50', 'checkpoint.keep=99')
   command = live_runs.command(

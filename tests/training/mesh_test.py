@@ -28,20 +28,12 @@ METHODS = [
 # Tests of one method come together, as they share its runs.
 by_method = pytest.mark.parametrize('method', METHODS, scope='module')
 SPLIT = Layout(2, 2, 2)
-SHAPES = [
-  Layout(4, 2, 1),
-  Layout(4, 1, 2),
-  Layout(2, 1, 4),
-]
-
-
-def trained(method, layout):
-  return layouts.train(method, layout)
+SHAPES = [Layout(4, 2, 1), Layout(4, 1, 2), Layout(2, 1, 4)]
 
 
 def check(method, layout):
   pmap = layouts.train(method, Pmap(layout.workers))
-  mesh = trained(method, layout)
+  mesh = layouts.train(method, layout)
   assert mesh.synced == pmap.synced
   # What is nearly between two of int8's values may be rounded to either.
   share = 0.99 if 'int8' in method else 1.0
@@ -71,7 +63,7 @@ def test_with_one_device_per_worker_the_bits_are_those_of_pmap(method):
 @by_method
 def test_every_device_sends_other_workers_its_part_and_no_more(method):
   """The issuer of each message sends at most what the method names."""
-  run = trained(method, SPLIT)
+  run = layouts.train(method, SPLIT)
   strategy = compositions.create(*layouts.METHODS[method])
   state = jax.tree.map(lambda x: x[0], run.state)
   named = strategy.sends(state.shared, SPLIT.workers, state.opt_state)

@@ -15,6 +15,7 @@ from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import live_runs, own_code
+from tests.support.slow import slow
 
 CONFIG = 'tests/support/two_styles.py'
 STYLES = 'InLinen', 'InNnx'
@@ -50,9 +51,7 @@ def steps(*flags, style):
   return synced, losses
 
 
-@pytest.mark.parametrize(
-  'mapper', ['pmap', pytest.param('mesh', marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize('mapper', ['pmap', slow('mesh')])
 def test_the_losses_are_those_of_linen(mapper):
   flags = *MAPPERS[mapper], '--config.workers=2', '--config.sync.delta=0.03'
   linen, nnx = (steps(*flags, style=style) for style in STYLES)

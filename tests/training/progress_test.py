@@ -5,6 +5,7 @@ import re
 import pytest
 
 from selsync_jax.training.progress import Progress
+from tests.support.slow import slow
 from tests.support.terminal import on_terminal
 
 ROWS = [
@@ -27,9 +28,7 @@ with Progress(0, 10, 30.0) as progress:
 """
 
 
-@pytest.mark.parametrize(
-  'width', [20, pytest.param(40, marks=pytest.mark.slow), 200]
-)
+@pytest.mark.parametrize('width', [20, slow(40), slow(200)])
 def test_a_terminal_of_any_width_shows_everything(width):
   shown = on_terminal(width, '-c', SHOW)
   *_, bar = re.findall(r'.*9/10.*', shown)

@@ -16,6 +16,7 @@ from selsync_jax.devices import mappers
 from selsync_jax.training.step import TrainState
 from tests.support import live_runs
 from tests.support.short_runs import rows, run, STEPS
+from tests.support.slow import slow
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_stop_names_step_worker_and_the_last_good_checkpoint(
   [
     ('selsync', {}),
     *(
-      pytest.param(method, fields, marks=pytest.mark.slow)
+      slow(method, fields)
       for method, fields in (
         *(('bsp', {}), ('fedavg', {}), ('diloco', {})),
         ('local_sgd', {'sync__delay': {'steps': 3, 'keep': 0.5}}),

@@ -24,6 +24,7 @@ from selsync_jax.training.step import init_state
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import live_runs, short_runs
 from tests.support.short_runs import rows, run
+from tests.support.slow import slow
 
 
 @pytest.mark.parametrize(
@@ -142,9 +143,7 @@ def own_trigger(**declared):
     (
       {
         'resize': ss.resizing.fields(
-          step=ss.resizing.position,
-          q=ss.resizing.first,
-          error=ss.resizing.mean,
+          step=ss.resizing.position, q=ss.resizing.first, error=ss.resizing.mean
         )
       },
       [1000, 2, 3, 1],
@@ -217,11 +216,9 @@ def test_what_was_sent_before_a_resize_stays_counted_as_it_was():
 @pytest.mark.parametrize(
   'method, count, rule, batch, size, factor',
   [
-    pytest.param('selsync', 2, 'mean', 'total', 64, 1, marks=pytest.mark.slow),
-    pytest.param(
-      'selsync', 3, 'clone', 'worker', 32, 3 / 4, marks=pytest.mark.slow
-    ),
-    pytest.param('diloco', 8, 'mean', 'total', 16, 1, marks=pytest.mark.slow),
+    slow('selsync', 2, 'mean', 'total', 64, 1),
+    slow('selsync', 3, 'clone', 'worker', 32, 3 / 4),
+    slow('diloco', 8, 'mean', 'total', 16, 1),
   ],
 )
 def test_another_number_of_workers_goes_on(

@@ -15,6 +15,7 @@ from selsync_jax.training.settings import check
 from selsync_jax.training.train import train_and_evaluate
 from tests.support.perceptron import Perceptron
 from tests.support.session import make_once
+from tests.support.slow import slow
 
 pytestmark = pytest.mark.usefixtures('perceptron')
 
@@ -108,9 +109,7 @@ def test_a_resized_run_reads_its_data_once(workdir, opened):
   assert opened == [4]
 
 
-@pytest.mark.parametrize(
-  'workers', [1, pytest.param(4, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize('workers', [1, slow(4)])
 def test_a_schedule_in_steps_keeps_its_place_and_its_epochs(workers):
   def begun(config, record):
     config.checkpoint.resize_batch = 'worker'

@@ -18,6 +18,7 @@ from selsync_jax.models import tasks
 from selsync_jax.training.gradient import gradient
 from selsync_jax.training.step import init_state, train_step
 from tests.support import programs
+from tests.support.slow import slow
 
 N = 4
 
@@ -241,17 +242,13 @@ def test_slots_outside_the_mask_do_not_count():
 
 
 @pytest.mark.parametrize(
-  'kind',
-  [
-    {'mapper': 'vmap'},
-    pytest.param({'mapper': 'map'}, marks=pytest.mark.slow),
-    {'mapper': 'mesh', 'data': 2},
-  ],
+  'mapper, mesh', [('vmap', {}), slow('map', {}), slow('mesh', {'data': 2})]
 )
-def test_four_small_batches_make_one_large_one(kind):
+def test_four_small_batches_make_one_large_one(mapper, mesh):
   sgd, seen = optax.sgd(0.002, momentum=0.9), []
   for accumulate in (1, 4):
-    run = Run(Dense(), delta=0.3, optimizer=sgd, accumulate=accumulate, **kind)
+    options = {'delta': 0.3, 'optimizer': sgd, 'accumulate': accumulate}
+    run = Run(Dense(), mapper, **options, **mesh)
     rows = []
     for batch in batches(12):
       batch['mask'][:, 20:] = batch['mask'][0, ::4] = False  # A whole piece.

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import pathlib
 import unittest.mock
 
 import flax.linen as nn
@@ -13,11 +12,10 @@ from tensorflow_datasets.testing import test_utils
 from selsync_jax import models
 from selsync_jax.cluster import processes as cluster
 from selsync_jax.commands import train
+from tests.support import live_runs
 
 # ml_collections loads configs by it.
 pytestmark = pytest.mark.filterwarnings('ignore:the load_module')
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 class Bigram(nn.Module):
@@ -44,7 +42,7 @@ def run(tmp_path, monkeypatch, perceptron):
 
   def run(*arguments):
     flags = [
-      f'--config={ROOT}/configs/digits.py',
+      f'--config={live_runs.ROOT}/configs/digits.py',
       '--noreport',
       '--config.mapper=vmap',
       '--config.workers=2',
@@ -55,12 +53,11 @@ def run(tmp_path, monkeypatch, perceptron):
       *arguments,
     ]
     train.main(flags)
-    rows = (tmp_path / 'metrics.jsonl').read_text().splitlines()
-    return (
-      json.loads((tmp_path / 'summary.json').read_text()),
-      [json.loads(row) for row in rows],
-      json.loads((tmp_path / 'data.json').read_text()),
+    summary, data = (
+      json.loads((tmp_path / f'{name}.json').read_text())
+      for name in ('summary', 'data')
     )
+    return summary, live_runs.rows(tmp_path), data
 
   return run
 
