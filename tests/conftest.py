@@ -4,8 +4,8 @@ All that a session of pytest makes lies in one temporary folder. With xdist the
 controller makes it; its workers, and every process that a test starts, inherit
 it by the environment, so that each program is compiled once, each data set is
 prepared once and nothing is written into the user's home. Only the programs
-that pytest itself has compiled are kept, in its cache: the next session starts
-with them, which halves its time.
+that pytest itself has compiled are kept, in its cache, so that the next session
+need not compile them.
 """
 
 import gc

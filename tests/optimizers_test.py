@@ -93,7 +93,7 @@ def test_milestones_in_a_config_are_in_epochs(data_dir):
   )
 
 
-# By the fields of a schedule, the line that refuses them.
+# By the fields of a schedule: the message behind `config.schedule`.
 BAD_SCHEDULES = {
   'name=milestones milestones=[1]': ': milestones needs factor',
   'name=exponential': ': exponential needs alpha',

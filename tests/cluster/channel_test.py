@@ -133,39 +133,33 @@ def test_a_port_that_is_taken_is_named(port, meet):
   assert f'listen on port {port}' in str(error)
 
 
-@pytest.mark.parametrize('victim, survivor', [(0, 1), (1, 0)])
-def test_a_survivor_of_a_killed_process_ends_at_once_with_one_line(
-  victim, survivor, meet_peer, ends, capfd
+FATES = {
+  'is gone': (None, 1),
+  'has failed': ({'fate': channels.FAILED}, 1),
+  'was stopped by a signal': ({'fate': channels.STOPPED, 'code': 75}, 75),
+}
+
+
+@pytest.mark.parametrize('fate', FATES)
+@pytest.mark.parametrize(
+  'victim, survivors', [(0, [1]), (1, [0]), (1, [0, 2])], ids=str
+)
+def test_survivors_end_alike_with_one_line_that_says_what_became_of_another(
+  victim, survivors, fate, meet_peer, ends, capfd
 ):
-  _, peer = meet_peer(victim, survivor)
-  peer.die()
-  assert ends.get(timeout=30) == 1
-  assert capfd.readouterr().err == (
-    f'process {survivor}: process {victim} is gone; {AGAIN}\n'
-  )
-
-
-def test_process_0_tells_the_others_who_is_gone(meet_peer, ends, capfd):
-  *_, peer = meet_peer(1, 0, 2)
-  peer.die()
+  *_, peer = meet_peer(victim, *survivors)
+  news, code = FATES[fate]
+  if news:
+    peer.send({'process': victim} | news)
+  else:
+    peer.die()
   # Process 2 tells process 0 as well, which would have ended by then.
-  assert [ends.get(timeout=30) for _ in range(3)] == [1, 1, 1]
-  assert set(capfd.readouterr().err.splitlines()) == {
-    f'process {i}: process 1 is gone; {AGAIN}' for i in (0, 2)
+  count = 2 * len(survivors) - 1
+  assert [ends.get(timeout=30) for _ in range(count)] == [code] * count
+  lines = capfd.readouterr().err.splitlines()
+  assert len(lines) <= count and set(lines) == {
+    f'process {i}: process {victim} {fate}; {AGAIN}' for i in survivors
   }
-
-
-@pytest.mark.parametrize('victim, survivor', [(0, 1), (1, 0)])
-def test_a_process_that_says_that_it_fails_ends_the_others_too(
-  victim, survivor, meet_peer, ends, capfd
-):
-  _, peer = meet_peer(victim, survivor)
-  peer.send({'process': victim, 'fate': channels.FAILED})
-  assert ends.get(timeout=30) == 1
-  assert capfd.readouterr().err == (
-    f'process {survivor}: process {victim} has failed; {AGAIN}\n'
-  )
-  peer.die()
 
 
 @pytest.mark.parametrize('number', [0, 1])
@@ -248,16 +242,6 @@ def test_a_process_that_wakes_in_time_is_not_missed(
   assert ends.empty()
   peer.send({'process': 1, 'fate': channels.LEFT})
   peer.die()
-
-
-def test_processes_end_alike_when_a_signal_stops_one(meet_peer, ends, capfd):
-  *_, peer = meet_peer(1, 0, 2)
-  peer.send({'process': 1, 'fate': channels.STOPPED, 'code': 75})
-  assert [ends.get(timeout=30) for _ in range(3)] == [75, 75, 75]
-  peer.die()
-  assert set(capfd.readouterr().err.splitlines()) == {
-    f'process {i}: process 1 was stopped by a signal; {AGAIN}' for i in (0, 2)
-  }
 
 
 @pytest.mark.parametrize('seed', range(6))

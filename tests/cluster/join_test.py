@@ -97,7 +97,7 @@ WAY_OUT = (
 )
 
 
-# Variables, the exit code, and the line that a process ends with.
+# Environment variables, the exit code, and the last line on stderr.
 JOINS = {
   'spec': (
     {'JAX_NUM_PROCESSES': '2'},

@@ -43,7 +43,7 @@ PERIODIC = {
 }
 
 
-# By flags of `config.sync`, the parts of local SGD that they change.
+# By flags of `config.sync`: the parts of local SGD that they change.
 CHANGED = {
   '': {},
   'period=3': {'trigger': 'every(3)'},
@@ -96,7 +96,7 @@ def test_flags_replace_and_change_parts(flags):
 
 OUTER = 'local_sgd averager=outer averager.optimizer.name=sgd'
 AT_SYNC = 'local_sgd reducer=at_sync reducer.reducer='
-# By method and flags, a part of the line that refuses them.
+# By method and flags: a part of the error message.
 REFUSED = {
   'bsp trigger=evry': "trigger.name: 'evry' is not one of every, ",
   'bsp trigger=every': 'trigger: every needs k',

@@ -1,4 +1,4 @@
-"""What no part can be, and what no two parts can be together."""
+"""Arguments of parts, and combinations of parts, that are refused."""
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ def applied(part, workers):
   return jax.vmap(lambda x: run(x, part.init(x)), axis_name=ss.AXIS)(rows)
 
 
-# By call, a part of the line that refuses it.
+# By call: a pattern that the error message has.
 RANGES = {
   'ss.selsync(-0.1)': r'delta=-0.1: must be at least 0',
   'ss.selsync(float("nan"))': 'delta=nan: must be',
