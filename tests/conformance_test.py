@@ -18,8 +18,8 @@ from selsync_jax.training import start
 from selsync_jax.training.step import init_state, train_step
 from tests.support import compositions, sent
 from tests.support.blocks import rows_of, shard_map
+from tests.support.marks import slow
 from tests.support.on_board import on_board
-from tests.support.slow import slow
 
 N = 4
 VARIANTS = compositions.PRESETS | compositions.GRID | compositions.REST

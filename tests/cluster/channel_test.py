@@ -16,8 +16,8 @@ from selsync_jax.cluster.agreement import Agreement
 from selsync_jax.cluster.link import Link
 from selsync_jax.cluster.reception import ClusterError
 from selsync_jax.config import ConfigError, RunError
+from tests.support.marks import slow
 from tests.support.members import connect, soon, TOKEN
-from tests.support.slow import slow
 
 pytestmark = pytest.mark.filterwarnings(
   # A channel's sockets stay open for as long as its process lives.

@@ -17,7 +17,7 @@ import pytest
 from selsync_jax.configs import digits
 from selsync_jax.runs import records
 from tests.support import live_runs, private
-from tests.support.slow import slow
+from tests.support.marks import slow
 
 AGAIN = 'restart all processes to resume from the last checkpoint'
 

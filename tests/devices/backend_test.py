@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.support import live_runs
-from tests.support.slow import slow
+from tests.support.marks import slow
 
 ASKING = """
 import sys

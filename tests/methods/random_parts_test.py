@@ -16,7 +16,7 @@ from selsync_jax.devices import mappers
 from selsync_jax.sync import traffic
 from selsync_jax.training.step import init_state, train_step
 from tests.support import sent
-from tests.support.slow import slow
+from tests.support.marks import slow
 
 N, STEPS = 4, 3
 CONTEXT = methods.Context(steps_per_epoch=8, seed=0)

@@ -3,9 +3,11 @@
 import pytest
 
 
+def slow(*values):
+  """Returns a case that `make test-all` runs and `make test` leaves out."""
+  return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def slow_but(quick, cases):
   """The cases, of which those that are not quick are marked as slow."""
-  return [
-    case if case in quick else pytest.param(case, marks=pytest.mark.slow)
-    for case in cases
-  ]
+  return [case if case in quick else slow(case) for case in cases]

@@ -9,7 +9,7 @@ import pytest
 import selsync_jax as ss
 from selsync_jax.devices import mappers
 from tests.support.blocks import rows_of, shard_map
-from tests.support.slow import slow
+from tests.support.marks import slow
 
 SGD = optax.sgd(0.1)
 GRADS = jnp.arange(8.0).reshape(4, 2)  # Four workers'.

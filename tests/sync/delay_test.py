@@ -9,7 +9,7 @@ import pytest
 
 import selsync_jax as ss
 from tests.support import rounds
-from tests.support.slow import slow
+from tests.support.marks import slow
 
 N, SIZE, STEPS = 4, 600, 24
 NESTEROV = optax.sgd(0.7, momentum=0.9, nesterov=True)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from selsync_jax.sync import reducers, sparse, traffic
+from tests.support.marks import slow
 from tests.support.reduction import run
-from tests.support.slow import slow
 
 N = 4
 SIZE = 33_000  # 1,024 blocks of 32 elements, and 232 more.

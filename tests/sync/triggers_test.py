@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import selsync_jax as ss
-from tests.support.slow import slow
+from tests.support.marks import slow
 from tests.support.trajectory import reference, run
 
 

@@ -8,7 +8,7 @@ from selsync_jax.configs import base, digits, stdlib_gpt
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 from tests.support import perceptron, short_runs
-from tests.support.slow import slow
+from tests.support.marks import slow
 
 
 def on_digits():

@@ -16,8 +16,8 @@ from selsync_jax.runs import fingerprint, provenance
 from selsync_jax.simulate.run import simulate
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import own_code
+from tests.support.marks import slow
 from tests.support.session import make_once
-from tests.support.slow import slow
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import pytest
 
 from selsync_jax.config import ConfigError, RunError
 from tests.support import live_runs, private, short_runs
-from tests.support.slow import slow
+from tests.support.marks import slow
 
 # Every process started here finds the tests' own data.
 pytestmark = pytest.mark.usefixtures('data_dir')

@@ -17,14 +17,11 @@ from selsync_jax.devices.mapper import abstract
 from selsync_jax.devices.mappers import Pmap
 from selsync_jax.training.step import init_state
 from tests.support import compositions, layouts, shapes
+from tests.support.marks import slow_but
 from tests.support.workloads import WORKLOADS
 
 _SLOW = pytest.mark.slow
-QUICK = ('selsync',)
-METHODS = [
-  pytest.param(name, marks=[] if name in QUICK else _SLOW)
-  for name in layouts.METHODS
-]
+METHODS = slow_but(('selsync',), layouts.METHODS)
 # Tests of one method come together, as they share its runs.
 by_method = pytest.mark.parametrize('method', METHODS, scope='module')
 SPLIT = Layout(2, 2, 2)

@@ -15,7 +15,7 @@ from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import live_runs, own_code
-from tests.support.slow import slow
+from tests.support.marks import slow
 
 CONFIG = 'tests/support/two_styles.py'
 STYLES = 'InLinen', 'InNnx'

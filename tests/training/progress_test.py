@@ -5,7 +5,7 @@ import re
 import pytest
 
 from selsync_jax.training.progress import Progress
-from tests.support.slow import slow
+from tests.support.marks import slow
 from tests.support.terminal import on_terminal
 
 ROWS = [

@@ -15,8 +15,8 @@ from selsync_jax.data.sources import DATASETS
 from selsync_jax.devices import mappers
 from selsync_jax.training.step import TrainState
 from tests.support import live_runs
+from tests.support.marks import slow
 from tests.support.short_runs import rows, run, STEPS
-from tests.support.slow import slow
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from selsync_jax.training.settings import check
 from selsync_jax.training.step import init_state
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import live_runs, short_runs
+from tests.support.marks import slow
 from tests.support.short_runs import rows, run
-from tests.support.slow import slow
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from selsync_jax.runs import checkpoints
 from selsync_jax.training import evaluation, problem, settings, setup, start
 from selsync_jax.training.settings import check
 from selsync_jax.training.train import train_and_evaluate
+from tests.support.marks import slow
 from tests.support.perceptron import Perceptron
 from tests.support.session import make_once
-from tests.support.slow import slow
 
 pytestmark = pytest.mark.usefixtures('perceptron')
 

@@ -18,7 +18,7 @@ from selsync_jax.models import tasks
 from selsync_jax.training.gradient import gradient
 from selsync_jax.training.step import init_state, train_step
 from tests.support import programs
-from tests.support.slow import slow
+from tests.support.marks import slow
 
 N = 4
 
