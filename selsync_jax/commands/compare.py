@@ -65,10 +65,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   kind = ['compare', *['simulate'] * options.simulate]
   name = '-'.join([*kind, *config_file.names(options.file)])
   options.out = options.out or pathlib.Path('runs', name)
-  virtual = {'virtual_seconds', 'waited', 'staleness'}
-  virtual &= {*(options.columns or ())}
-  if virtual and not options.simulate:
-    raise ConfigError(f'--columns={virtual.pop()}: needs --simulate')
   methods = _methods(options)
   options.trials = _trials(options, methods)
   if options.baseline and options.baseline not in methods:
@@ -267,14 +263,15 @@ def _run(
   with workdir.claimed(options.out, '--out'):
     processes.run_all(options.trials, run)
   from selsync_jax.report import comparison as report  # Imports matplotlib.
-  from selsync_jax.report import comparison_table
+  from selsync_jax.report import tables
 
   baseline = None
   if options.baseline:
     labels = {trial.label for trial in _trials(options, [options.baseline])}
-    baseline = comparison_table.Baseline(options.baseline, labels)
-  found = report.write(options.trials, options.out, options.columns, baseline)
-  comparison_table.show(found.shown)
+    baseline = report.Baseline(options.baseline, labels)
+  columns = options.columns or ()
+  found = report.write(options.trials, options.out, columns, baseline)
+  tables.show(found.shown)
   print(f'{found.best}.\n{found.page}')
   if options.into:
     marked.insert(found.markdown, options.into, TABLE)

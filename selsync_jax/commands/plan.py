@@ -13,10 +13,9 @@ plans for a model that this package does not have, and so does `plan` in Python.
 """
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import math
 import pathlib
-import shutil
 from typing import Any, TYPE_CHECKING
 
 from selsync_jax.commands import config_file, flags
@@ -25,6 +24,7 @@ from selsync_jax.config import ConfigError
 if TYPE_CHECKING:
   import ml_collections
 
+  from selsync_jax.report import tables
   from selsync_jax.training.step_cost import Cost
 
 FORMULA = """\
@@ -34,10 +34,6 @@ step = compute + collectives at each step
 an all-reduce of b bytes
   = 2 (N-1)/N x b / bandwidth + 2 (N-1) x latency"""
 
-HEAD = (
-  *('method', 'LSSR', 'sent', 'vote', 'average', 'hidden', 'delay'),
-  *('step', 'speed-up'),
-)
 DETAILS = ('delay', 'hidden', 'vote', 'average', 'sent')
 """Columns that a narrow terminal has no room for, the least important first."""
 
@@ -249,7 +245,7 @@ def _print_costs(configs, measured, links, within, lssr, steps):
   `links` is the network between workers, `within` that inside a worker.
   """
   from selsync_jax import methods
-  from selsync_jax.report import facts
+  from selsync_jax.report import facts, tables
   from selsync_jax.sync.traffic import Collective, nbytes
   from selsync_jax.training import step_cost
 
@@ -281,29 +277,25 @@ def _print_costs(configs, measured, links, within, lssr, steps):
       f'of which {1e3 * shared:.2f} ms for what they send each other'
     )
   print(f'\n{FORMULA}\n')
-  print(*_table(costs, bsp), *lines, sep='\n')
+  tables.show(_table(costs, bsp), spare=DETAILS)
+  print(*lines, sep='\n')
 
 
-def _table(costs: Mapping[str, 'Cost'], reference: 'Cost') -> Iterator[str]:
-  """Yields a head, then a row for each method, compared with `reference`.
+def _table(costs: Mapping[str, 'Cost'], reference: 'Cost') -> 'tables.Table':
+  """Returns a row for each method, compared with `reference`."""
+  from selsync_jax.report import facts, tables
 
-  It leaves out `DETAILS` until a row is as wide as the terminal.
-  """
-  from selsync_jax.report import facts
+  def row(cost):
+    waits = {k: getattr(cost, k) for k in ('vote', 'average', 'hidden')}
+    times = {k: (v, f'{1e3 * v:.2f}') for k, v in waits.items()}
+    cells = {
+      'LSSR': (cost.lssr, f'{cost.lssr:.3f}'),
+      'sent': (cost.sent, facts.size(cost.sent)),
+      **times,
+      'delay': (cost.delay, '-' if cost.delay is None else f'{cost.delay}'),
+      'step': (cost.step, f'{1e3 * cost.step:.2f}'),
+      'speed-up': (None, f'{reference.step / cost.step:.2f}'),
+    }
+    return {name: tables.Cell(*cell) for name, cell in cells.items()}
 
-  rows = [[*HEAD]]
-  for method, cost in costs.items():
-    waits = cost.vote, cost.average, cost.hidden
-    times = [f'{1e3 * seconds:.2f}' for seconds in waits]
-    delay = '-' if cost.delay is None else f'{cost.delay}'
-    speed_up = reference.step / cost.step
-    cells = [f'{cost.lssr:.3f}', facts.size(cost.sent), *times, delay]
-    rows.append([method, *cells, f'{1e3 * cost.step:.2f}', f'{speed_up:.2f}'])
-  columns = {head: [head, *cells] for head, *cells in zip(*rows, strict=True)}
-  room = shutil.get_terminal_size().columns
-  for head in DETAILS:
-    if sum(2 + max(map(len, cells)) for cells in columns.values()) - 2 > room:
-      del columns[head]
-  first, *others = (max(map(len, cells)) for cells in columns.values())
-  for name, *cells in zip(*columns.values(), strict=True):
-    yield '  '.join([name.ljust(first), *map(str.rjust, cells, others)])
+  return {method: row(cost) for method, cost in costs.items()}

@@ -88,16 +88,10 @@ def _delta(threshold):
 
 def _strip(run: Run, worker: int, y: figure.Axis) -> list[figure.Mark]:
   """Returns the changes of one worker; a band if steps share pixels."""
-  change, label = run.changes[:, [worker]], f'worker {worker}: '
-  if len(run.rows) > 2 * _BUCKETS:
-    bands = {'smallest to largest': 'blue'}
-    return _bands(run, change, bands, _NAME, y, label)
-  step, line = run.column('step'), change[:, 0]
-  finite = np.where(np.isfinite(line), line, np.nan)
-  return [
-    figure.Line(_NAME, step, finite, _CHANGE, hover=f'{label}{{y}}'),
-    *_votes(run, line, np.arange(len(line)), y, label),
-  ]
+  shares_pixels = len(run.rows) > 2 * _BUCKETS
+  bands = {'smallest to largest': 'blue'} if shares_pixels else {}
+  label = f'worker {worker}: '
+  return _bands(run, run.changes[:, [worker]], bands, _NAME, y, label)
 
 
 def _bands(
@@ -111,11 +105,17 @@ def _bands(
   """Returns bands by name and color, the median line, and the votes.
 
   The first band covers all changes, a second one the middle half of them.
+  Without bands, the line has every finite change.
   """
   cuts = [0, 0.25][: len(bands)]
   shares = [*cuts, 0.5, *(1 - cut for cut in reversed(cuts))]
-  at, peak, values = figure.quantiles(changes, _BUCKETS, shares)
-  step, values = run.column('step')[at], np.clip(values, *y.limits)
+  buckets = _BUCKETS if bands else len(run.rows)
+  at, peak, values = figure.quantiles(changes, buckets, shares)
+  step = run.column('step')[at]
+  if bands:
+    values = np.clip(values, *y.limits)
+  else:
+    values = np.where(np.isfinite(values), values, np.nan)
   marks: list[figure.Mark] = []
   for i, (name, color) in enumerate(bands.items()):
     low, high = values[i], values[-1 - i]

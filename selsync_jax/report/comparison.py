@@ -4,7 +4,7 @@ The validation split decides on the learning rate of each method, and on the
 best method. The final parameters' score on the test split is only shown.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import os
 import pathlib
 from typing import Any, NamedTuple
@@ -20,13 +20,10 @@ from selsync_jax.report import (
   pareto_plot,
   plots,
   run_page,
+  tables,
 )
-from selsync_jax.report.comparison_table import (
-  Baseline,
-  Entry,
-  metric_of,
-  Table,
-)
+from selsync_jax.report.comparison_table import Baseline, Results
+from selsync_jax.report.tables import Cell, Table
 from selsync_jax.runs import files, provenance
 from selsync_jax.runs.history import Trial
 
@@ -46,21 +43,20 @@ class Comparison(NamedTuple):
   rows: Table
   best: str  # The sentence about the best method.
   page: pathlib.Path
-  records: list[dict[str, Any]]  # See `comparison_table.records`.
+  records: list[dict[str, Any]]  # See `Results.records`.
   shown: Table  # The columns for a terminal.
 
   @property
   def markdown(self) -> str:
     """The table, what its numbers are, and the sentence."""
-    table = comparison_table.markdown(self.rows)
     numbers = NUMBERS[0].upper() + NUMBERS[1:]
-    return f'{table}\n{numbers}.\n\n{self.best}.\n'
+    return f'{tables.markdown(self.rows)}\n{numbers}.\n\n{self.best}.\n'
 
 
 def write(
   trials: Sequence[Trial],
   out: pathlib.Path,
-  columns: Sequence[str] | None = None,
+  columns: Sequence[str] = (),
   baseline: Baseline | None = None,
 ) -> Comparison:
   """Writes the comparison of runs, which are finished or have diverged.
@@ -72,113 +68,69 @@ def write(
       out the seconds of this machine, and a terminal more than that.
     baseline: the methods that the others are compared to, by default BSP.
   """
-  entries = comparison_table.read_entries(trials)
-  best_rates = comparison_table.choose_rates(entries)
-  chosen = [entry for entry in best_rates if entry.runs]
-  if not chosen:
+  results = Results(comparison_table.read_entries(trials), baseline)
+  if not results.chosen:
     raise ConfigError('nothing to compare: every run diverged')
-  comparison_table.check_columns(chosen, columns or ())
-  default = comparison_table.default_columns(chosen)
-
-  def table(names):
-    return comparison_table.table(chosen, columns or names, baseline)
-
-  rows = table(default)
+  names = results.columns
   on_terminal = [
     name
-    for name in default
+    for name in names
     if name in _ON_TERMINAL or name.startswith('validation_')
   ]
-  best = comparison_table.verdict(best_rates)
-  groups = {entry.label: list(entry.runs.values()) for entry in chosen}
-  metrics = dict.fromkeys([metric_of(chosen), 'loss'])
-  fronts = [pareto_plot.plot(chosen, metric) for metric in metrics]
-  figures = fronts + plots.shared_plots(groups)
-  image_files.write(figures, out, ('png', 'svg', 'pdf'))
-  image_files.write_columns(figures, out)
   found = Comparison(
-    rows,
-    best,
+    results.table(columns),
+    results.verdict(),
     out / f'{NAME}.html',
-    comparison_table.records(chosen, baseline),
-    table(on_terminal),
+    results.records(),
+    results.table(columns or on_terminal),
   )
   files.write(out / f'{NAME}.md', found.markdown)
-  latex = comparison_table.latex(table([n for n in default if n != 'seconds']))
-  files.write(out / f'{NAME}.tex', f'% {NUMBERS}\n{latex}')
-  comparison_table.write_csv(
-    entries, chosen, out / f'{NAME}.csv', columns, baseline
+  latex = results.table(
+    columns or [name for name in names if name != 'seconds']
   )
-  about = _provenance(trials, out) | {'records': found.records}
-  files.write_json(out / f'{NAME}.json', about)
-  runs = [run for entry in chosen for run in entry.runs.values()]
-  has_rates = len(entries) > len(best_rates)
-  subtitle = f'{facts.shared_setting(runs)}; {NUMBERS}'
-  if has_rates:
+  files.write(out / f'{NAME}.tex', f'% {NUMBERS}\n{tables.latex(latex)}')
+  files.write(out / f'{NAME}.csv', results.csv(columns))
+  here = provenance.origin()
+  about = {'command': here['command'], 'folder': here['folder']}
+  files.write_json(out / f'{NAME}.json', about | {'records': found.records})
+  subtitle = f'{facts.shared_setting(results.runs)}; {NUMBERS}'
+  if len(results.entries) > len(results.best):
     subtitle += '; too favorable, as these scores chose the learning rates'
-  sections = [
-    _table('summary', 'Comparison', rows),
-    *_undecided(chosen),
-    *map(page.figure, figures),
-  ]
-  if has_rates:
-    rates = comparison_table.rates(entries, chosen)
-    title = 'Learning rates, chosen on the validation split'
-    sections.append(_table('grid', title, rates))
-  sections.append(_links(entries, out))
-  page.write(found.page, best, subtitle, sections)
+  page.write(found.page, found.best, subtitle, _sections(results, found, out))
   return found
 
 
-def _provenance(trials: Sequence[Trial], out: pathlib.Path) -> dict[str, Any]:
-  """Returns what it takes to repeat a comparison: its command, and its runs.
-
-  A run's versions and commits are those that trained it. This process may have
-  others, since a finished run is not trained again.
-  """
-  here = provenance.origin()
-  return {
-    'command': here['command'],
-    'folder': here['folder'],
-    'runs': {
-      str(trial.workdir.relative_to(out)): {
-        'config': trial.config.to_dict(),
-        'sessions': [
-          {name: session[name] for name in ('command', 'versions', 'code')}
-          for session in provenance.sessions(trial.workdir)
-        ],
-      }
-      for trial in trials
-    },
+def _sections(
+  results: Results, found: Comparison, out: pathlib.Path
+) -> Iterator[Markup]:
+  """Yields the sections of the page; writes the files of its figures."""
+  groups = {each.label: list(each.runs.values()) for each in results.chosen}
+  metrics = dict.fromkeys([results.metric, 'loss'])
+  fronts = [pareto_plot.plot(results.chosen, metric) for metric in metrics]
+  figures = fronts + plots.shared_plots(groups)
+  image_files.write(figures, out, ('png', 'svg', 'pdf'))
+  image_files.write_columns(figures, out)
+  yield page.table('summary', 'Comparison', found.rows, 'method')
+  # With fewer seeds the headline says that they tell nothing apart.
+  if max(len(each.runs) for each in results.chosen) >= facts.FEWEST:
+    title = f'What the seeds do not tell apart by validation {results.metric}'
+    head = '95% interval of the differences contains 0, or is unknown'
+    undecided = {
+      label: {head: Cell(None, '; '.join(others) or 'none')}
+      for label, others in results.undecided().items()
+    }
+    yield page.table('undecided', title, undecided, 'method')
+  yield from map(page.figure, figures)
+  if len(results.entries) > len(results.best):
+    title = 'Learning rates, chosen on the validation split'
+    yield page.table('grid', title, results.rates(), 'method')
+  links = {
+    f'{entry.label}, learning rate {entry.learning_rate:g}, seed {seed}': {
+      '': page.link(
+        os.path.relpath(run.workdir / run_page.REPORT, out), 'report'
+      )
+    }
+    for entry in results.entries
+    for seed, run in entry.runs.items()
   }
-
-
-def _undecided(chosen: Sequence[Entry]) -> list[Markup]:
-  if max(len(entry.runs) for entry in chosen) < facts.FEWEST:
-    return []  # The headline says that so few seeds tell nothing apart.
-  rows = [
-    (label, ['; '.join(others) or 'none'])
-    for label, others in comparison_table.undecided(chosen).items()
-  ]
-  title = f'What the seeds do not tell apart by validation {metric_of(chosen)}'
-  head = ['method', '95% interval of the differences contains 0, or is unknown']
-  return [page.table('undecided', title, head, rows)]
-
-
-def _table(name: str, title: str, rows: Table) -> Markup:
-  head = ['method', *next(iter(rows.values()))]
-  lines = [
-    (label, [page.number(*cell) for cell in row.values()])
-    for label, row in rows.items()
-  ]
-  return page.table(name, title, head, lines)
-
-
-def _links(entries: Sequence[Entry], out: pathlib.Path) -> Markup:
-  lines = []
-  for entry in entries:
-    for seed, run in entry.runs.items():
-      address = os.path.relpath(run.workdir / run_page.REPORT, out)
-      name = f'{entry.label}, learning rate {entry.learning_rate:g}'
-      lines.append((f'{name}, seed {seed}', [page.link(address, 'report')]))
-  return page.table('runs', 'Runs', ['run', ''], lines)
+  yield page.table('runs', 'Runs', links, 'run')

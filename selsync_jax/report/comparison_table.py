@@ -5,21 +5,19 @@ with the same seed share initial weights and batches. `facts.Difference` says
 whether seeds tell two methods apart.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 import csv
+import dataclasses
+import functools
 import io
 import math
-import pathlib
 import statistics
 from typing import Any, NamedTuple
 
-import rich.box
-import rich.console
-import rich.table
-
-from selsync_jax.config import ConfigError, RunError
+from selsync_jax.config import RunError
 from selsync_jax.report import facts
-from selsync_jax.report.facts import Cell, Difference, spread
+from selsync_jax.report.facts import Difference, spread
+from selsync_jax.report.tables import Cell, NONE, Table
 from selsync_jax.runs import files, history
 from selsync_jax.runs.history import Run, Trial
 
@@ -39,10 +37,9 @@ class Entry(NamedTuple):
     """
     if field == 'learning_rate':
       return dict.fromkeys(self.runs, self.learning_rate)
-    if field == 'of_bsp':
-      share = history.share_of_bsp
-      return {seed: share(run.outcome) for seed, run in self.runs.items()}
     outcomes = {seed: run.outcome for seed, run in self.runs.items()}
+    if field == 'of_bsp':
+      return {seed: history.share_of_bsp(o) for seed, o in outcomes.items()}
     return {
       seed: math.nan if outcome[field] is None else outcome[field]
       for seed, outcome in outcomes.items()
@@ -63,6 +60,11 @@ class Entry(NamedTuple):
     )
     return -len(self.diverged), score, loss
 
+  @property
+  def config(self) -> dict[str, Any]:
+    """The config of its first run."""
+    return next(iter(self.runs.values())).config
+
 
 def read_entries(trials: Sequence[Trial]) -> list[Entry]:
   """Returns every method at every learning rate of its grid."""
@@ -82,24 +84,11 @@ def read_entries(trials: Sequence[Trial]) -> list[Entry]:
   return list(entries.values())
 
 
-def choose_rates(entries: Sequence[Entry]) -> list[Entry]:
-  """Returns every method at the learning rate with the highest rank."""
-  labels = dict.fromkeys(entry.label for entry in entries)
-  return [
-    max((e for e in entries if e.label == label), key=lambda e: e.rank)
-    for label in labels
-  ]
-
-
 def metric_of(entries: Sequence[Entry]) -> str:
   """Returns the metric by which these runs are compared."""
   runs = (run for entry in entries for run in entry.runs.values())
   names = (run.validated for run in runs)
   return next((main for main, *_ in filter(None, names)), 'loss')
-
-
-Table = dict[str, dict[str, Cell]]
-"""The cells of each method, by its label and the column's title."""
 
 
 class Baseline(NamedTuple):
@@ -131,84 +120,229 @@ def column_name(text: str) -> str:
   return titles.get(name, name)
 
 
-def default_columns(entries: Sequence[Entry]) -> list[str]:
-  """Returns the names of the columns that a table has by default."""
-  metric = metric_of(entries)
-  runs = [run for entry in entries for run in entry.runs.values()]
-  times = ['seconds']
-  if history.time_field(runs) != 'seconds':
-    times = ['virtual_seconds', 'waited', 'staleness']
-  return [
-    *(f'validation_{metric}', 'difference', 'of_bsp', 'bytes_per_worker'),
-    *('lssr', f'test_{metric}', *times, 'learning_rate', 'seeds', 'steps'),
-  ]
+@dataclasses.dataclass(frozen=True)
+class Results:
+  """The results of a comparison: of each method, at its best learning rate.
 
-
-def _fields(entries: Sequence[Entry]) -> list[str]:
-  """Returns the names of all numbers that the runs have."""
-  outcomes = [run.outcome for e in entries for run in e.runs.values()]
-  names = (k for o in outcomes for k, v in o.items() if not isinstance(v, str))
-  return [*dict.fromkeys(('of_bsp', 'learning_rate', *names))]
-
-
-def check_columns(entries: Sequence[Entry], columns: Sequence[str]) -> None:
-  """Raises `ConfigError` for a column that no run has."""
-  known = ['difference', 'seeds', *_fields(entries)]
-  for name in columns:
-    if name not in known:
-      raise ConfigError(f'--columns={name}: is not one of {", ".join(known)}')
-
-
-def table(
-  entries: Sequence[Entry],
-  columns: Sequence[str] | None = None,
-  baseline: Baseline | None = None,
-) -> Table:
-  """Returns the results of each method.
-
-  Args:
-    entries: the methods.
-    columns: the names of the columns, by default `default_columns`.
-    baseline: what the column `difference` is a difference to, by default BSP.
+  Attributes:
+    entries: every method at every learning rate.
+    baseline: the methods that the others are compared to, by default BSP with
+      any settings.
   """
-  baseline = baseline or bsp(entries)
-  apart = differences(entries, baseline)
-  titles = _TITLES | {'difference': f'difference to {baseline.name}'}
-  cells = {
-    titles.get(name, name.replace('_', ' ')): _cells(name, entries, apart)
-    for name in columns or default_columns(entries)
-  }
-  return {
-    entry.label: {title: column[i] for title, column in cells.items()}
-    for i, entry in enumerate(entries)
-  }
 
+  entries: Sequence[Entry]
+  baseline: Baseline | None = None
 
-def _cells(
-  name: str, entries: Sequence[Entry], apart: Sequence[Difference]
-) -> list[Cell]:
-  """Returns the cells of a column."""
-  if name == 'seeds':
-    return [_seeds(entry) for entry in entries]
-  if name == 'difference':
-    form = _form(entries, f'validation_{metric_of(entries)}')
-    return [each.cell(f'+z{form}') for each in apart]
-  columns = [list(entry.values(name).values()) for entry in entries]
-  means = [statistics.fmean(values) if values else None for values in columns]
-  if facts.form(name) == 'B':
-    return [_cell(mean, facts.size) for mean in means]
-  if name == 'of_bsp':
-    return [_cell(mean, '{:.1%}'.format) for mean in means]
-  if name == 'learning_rate':
-    return [_cell(mean, '{:g}'.format) for mean in means]
-  if name == 'steps':
-    return [spread(list(set(values)), facts.form(name)) for values in columns]
-  form = _form(entries, name)
-  return [spread(values, form) for values in columns]
+  @functools.cached_property
+  def best(self) -> list[Entry]:
+    """Every method at the learning rate with the highest rank."""
+    best: dict[str, Entry] = {}
+    for entry in self.entries:
+      other = best.setdefault(entry.label, entry)
+      best[entry.label] = max(other, entry, key=lambda e: e.rank)
+    return list(best.values())
 
+  @functools.cached_property
+  def chosen(self) -> list[Entry]:
+    """The best entries that have finished runs."""
+    return [entry for entry in self.best if entry.runs]
 
-def _cell(mean: float | None, text: Callable[[float], str]) -> Cell:
-  return spread([], '') if mean is None else Cell(mean, text(mean))
+  @property
+  def runs(self) -> list[Run]:
+    """The runs of the chosen entries."""
+    return [run for entry in self.chosen for run in entry.runs.values()]
+
+  @property
+  def metric(self) -> str:
+    """The metric by which methods are compared, see `score`."""
+    return metric_of(self.chosen)
+
+  @property
+  def score(self) -> str:
+    """The field of the summaries that decides."""
+    return f'validation_{self.metric}'
+
+  @functools.cached_property
+  def reference(self) -> Baseline:
+    """The baseline."""
+    labels = [entry.label for entry in self.chosen]
+    of_bsp = [label for label in labels if label.split(', ')[0] == 'bsp']
+    return self.baseline or Baseline('BSP', of_bsp)
+
+  @functools.cached_property
+  def differences(self) -> list[Difference]:
+    """How far the scores of each chosen entry are above the baseline's.
+
+    Of several baselines, it is that whose config is most like the method's. A
+    baseline has no difference.
+    """
+    known = [e for e in self.chosen if e.label in self.reference.labels]
+
+    def distance(other, entry):
+      return sum(
+        name not in ('seed', 'optimizer.learning_rate')
+        for name, *_ in files.differences(other.config, entry.config)
+      )
+
+    def difference(entry):
+      others = [] if entry in known else known
+      nearest = min(others, key=lambda e: distance(e, entry), default=None)
+      scores = nearest.values(self.score) if nearest else {}
+      return facts.difference(entry.values(self.score), scores)
+
+    return [difference(entry) for entry in self.chosen]
+
+  @property
+  def columns(self) -> list[str]:
+    """The names of the columns that a table has by default."""
+    times = ['virtual_seconds', 'waited', 'staleness']
+    if history.time_field(self.runs) == 'seconds':
+      times = ['seconds']
+    return [
+      *(self.score, 'difference', 'of_bsp', 'bytes_per_worker', 'lssr'),
+      *(f'test_{self.metric}', *times, 'learning_rate', 'seeds', 'steps'),
+    ]
+
+  @property
+  def fields(self) -> list[str]:
+    """The names of all numbers that the runs have."""
+    items = (item for run in self.runs for item in run.outcome.items())
+    names = (name for name, value in items if not isinstance(value, str))
+    return [*dict.fromkeys(('of_bsp', 'learning_rate', *names))]
+
+  def table(self, columns: Sequence[str] = ()) -> Table:
+    """Returns the results of each method, by default in all `columns`.
+
+    A column that no run has is empty.
+    """
+    titles = _TITLES | {'difference': f'difference to {self.reference.name}'}
+    cells = {
+      titles.get(name, name.replace('_', ' ')): self._cells(name)
+      for name in columns or self.columns
+    }
+    return {
+      entry.label: {title: column[i] for title, column in cells.items()}
+      for i, entry in enumerate(self.chosen)
+    }
+
+  def _cells(self, name: str) -> list[Cell]:
+    """Returns the cells of a column."""
+    if name == 'seeds':
+      return [_seeds(entry) for entry in self.chosen]
+    if name == 'difference':
+      form = f'+z{_form(self.chosen, self.score)}'
+      return [each.cell(form) for each in self.differences]
+    columns = [list(entry.values(name).values()) for entry in self.chosen]
+    if name == 'steps':
+      columns = [list(set(values)) for values in columns]
+    text = {'of_bsp': '{:.1%}'.format, 'learning_rate': '{:g}'.format}.get(name)
+    if facts.form(name) == 'B':
+      text = facts.size
+    if text is None:
+      form = _form(self.chosen, name)
+      return [spread(values, form) for values in columns]
+    means = [statistics.fmean(values) if values else None for values in columns]
+    return [NONE if mean is None else Cell(mean, text(mean)) for mean in means]
+
+  def rates(self) -> Table:
+    """Returns a table of all learning rates, with the scores that decided."""
+    form = _form(self.entries, self.score)
+    return {
+      f'{e.label}, learning rate {e.learning_rate:g}': {
+        f'validation {self.metric}': spread(
+          [*e.values(self.score).values()], form
+        ),
+        'diverged': Cell(len(e.diverged), str(len(e.diverged))),
+        'chosen': Cell(None, 'yes' if e in self.chosen else ''),
+      }
+      for e in self.entries
+    }
+
+  def records(self) -> list[dict[str, Any]]:
+    """Returns the numbers of each method by name, as JSON has them.
+
+    A number is the mean over seeds, and NAME_sd its standard deviation. The
+    interval of `difference` is from `difference_low` to `difference_high`. What
+    is not known, or not finite, is `None`.
+    """
+    found = []
+    for entry, difference in zip(self.chosen, self.differences, strict=True):
+      runs, diverged = len(entry.runs), len(entry.diverged)
+      numbers: dict[str, float] = {'seeds': runs, 'diverged': diverged}
+      columns = {'difference': difference.values}
+      numbers['difference_low'], numbers['difference_high'] = difference.bounds
+      columns |= {name: entry.values(name) for name in self.fields}
+      for name, by_seed in columns.items():
+        values = list(by_seed.values())
+        numbers[name] = statistics.fmean(values) if values else math.nan
+        sd = facts.deviation(values) if len(values) > 1 else math.nan
+        numbers[f'{name}_sd'] = sd
+      finite = {k: v if math.isfinite(v) else None for k, v in numbers.items()}
+      found.append({'method': entry.label} | finite)
+    return found
+
+  def csv(self, columns: Sequence[str] = ()) -> str:
+    """Returns CSV with a line per run, with all fields or these columns."""
+    apart = [difference.values for difference in self.differences]
+    rows = []
+    for entry in self.entries:
+      is_chosen = entry in self.chosen
+      above = apart[self.chosen.index(entry)] if is_chosen else {}
+      for seed, run in entry.runs.items():
+        own = {'label': entry.label, 'learning_rate': entry.learning_rate}
+        own |= {'chosen': is_chosen, **run.outcome, 'seed': seed}
+        own['of_bsp'] = entry.values('of_bsp')[seed]
+        rows.append(own | {'difference': above.get(seed, '')})
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if columns:
+      asked = [name for name in columns if name in names]
+      names = list(dict.fromkeys(['label', 'seed', 'chosen', *asked]))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, extrasaction='ignore')
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+  def undecided(self) -> dict[str, list[str]]:
+    """Returns, by method, the others that its seeds do not tell from it."""
+    scores = {e.label: e.values(self.score) for e in self.chosen}
+
+    def is_decided(label, other):
+      return facts.difference(scores[label], scores[other]).excludes_zero
+
+    return {
+      label: [x for x in scores if x != label and not is_decided(label, x)]
+      for label in scores
+    }
+
+  def verdict(self) -> str:
+    """Describes the best method on validation, its cost, and how sure that is.
+
+    It also names the cheapest method that is as good as far as the seeds tell,
+    and methods whose runs all diverged.
+    """
+    best = max(self.best, key=lambda entry: entry.rank)
+    column = [[*e.values(self.score).values()] for e in self.best]
+
+    def contender(entry):
+      scores = entry.values(self.score)
+      run, share = next(iter(entry.runs.values())), entry.mean('of_bsp')
+      score = facts.quality(run, self.metric, list(scores.values()), column)
+      result = f'{score} {facts.price(share)}'
+      return facts.Contender(entry.label, result, share, scores)
+
+    others = [
+      contender(entry)
+      for entry in self.best
+      if entry is not best and len(entry.diverged) <= len(best.diverged)
+    ]
+    first = contender(best)
+    mean = ' mean' * (others != [] and len(best.runs) < facts.FEWEST)
+    text = f'Best{mean} of {len(self.best)}: {first.name}, {first.result}'
+    text += facts.doubt(first, others)
+    if lost := [entry.label for entry in self.best if not entry.runs]:
+      text += f'; diverged with every seed: {"; ".join(lost)}'
+    return text
 
 
 def _form(entries: Sequence[Entry], name: str) -> str:
@@ -222,215 +356,3 @@ def _seeds(entry: Entry) -> Cell:
   if entry.diverged:
     text += f' of {len(entry.runs) + len(entry.diverged)}, others diverged'
   return Cell(len(entry.runs), text)
-
-
-def bsp(entries: Sequence[Entry]) -> Baseline:
-  """Returns BSP as the baseline, with any settings."""
-  labels = [entry.label for entry in entries]
-  return Baseline('BSP', [x for x in labels if x.split(', ')[0] == 'bsp'])
-
-
-def differences(
-  entries: Sequence[Entry], baseline: Baseline
-) -> list[Difference]:
-  """Returns how far the scores of each method are above the baseline's.
-
-  Of several baselines, it is that whose config is most like the method's. A
-  baseline has no difference.
-  """
-  field = f'validation_{metric_of(entries)}'
-  known = [entry for entry in entries if entry.label in baseline.labels]
-
-  def distance(other, entry):
-    own, others = (next(iter(e.runs.values())).config for e in (entry, other))
-    return sum(
-      name not in ('seed', 'optimizer.learning_rate')
-      for name, *_ in files.differences(others, own)
-    )
-
-  def scores_beside(entry):
-    others = [] if entry in known else known
-    reference = min(others, key=lambda e: distance(e, entry), default=None)
-    return reference.values(field) if reference else {}
-
-  return [
-    facts.difference(entry.values(field), scores_beside(entry))
-    for entry in entries
-  ]
-
-
-def records(
-  entries: Sequence[Entry], baseline: Baseline | None = None
-) -> list[dict[str, Any]]:
-  """Returns the numbers of each method by name, as JSON has them.
-
-  A number is the mean over seeds, and NAME_sd its standard deviation. The
-  interval of `difference` is from `difference_low` to `difference_high`. What
-  is not known, or not finite, is `None`.
-  """
-
-  def finite(number):
-    return number if math.isfinite(number) else None
-
-  apart = differences(entries, baseline or bsp(entries))
-  found = []
-  for entry, difference in zip(entries, apart, strict=True):
-    (low, high), above = difference.bounds, difference.values.values()
-    numbers = {
-      'method': entry.label,
-      'seeds': len(entry.runs),
-      'diverged': len(entry.diverged),
-      'difference': finite(statistics.fmean(above)) if above else None,
-      'difference_low': finite(low),
-      'difference_high': finite(high),
-    }
-    for name in _fields(entries):
-      values = list(entry.values(name).values())
-      numbers[name] = finite(statistics.fmean(values)) if values else None
-      sd = facts.deviation(values) if len(values) > 1 else math.nan
-      numbers[f'{name}_sd'] = finite(sd)
-    found.append(numbers)
-  return found
-
-
-def rates(entries: Sequence[Entry], chosen: Sequence[Entry]) -> Table:
-  """Returns a table of all learning rates, with the scores that decided."""
-  metric = metric_of(chosen)
-  field = f'validation_{metric}'
-  form = _form(entries, field)
-  return {
-    f'{e.label}, learning rate {e.learning_rate:g}': {
-      f'validation {metric}': spread(list(e.values(field).values()), form),
-      'diverged': Cell(len(e.diverged), str(len(e.diverged))),
-      'chosen': Cell(None, 'yes' if e in chosen else ''),
-    }
-    for e in entries
-  }
-
-
-def _lines(rows: Table) -> list[list[str]]:
-  """Returns the texts of the head, and of each row."""
-  first, *_ = rows.values()
-  return [
-    ['method', *first],
-    *([label, *(c.text for c in row.values())] for label, row in rows.items()),
-  ]
-
-
-def markdown(rows: Table) -> str:
-  """Formats the table as Markdown."""
-  head, *body = _lines(rows)
-  lines = [head, ['---', *('---:' for _ in head[1:])], *body]
-  return ''.join(f'| {" | ".join(line)} |\n' for line in lines)
-
-
-_LATEX = str.maketrans(
-  {character: f'\\{character}' for character in '&%$#_{}'}
-  | {'\\': r'\textbackslash{}', '~': r'\textasciitilde{}'}
-  | {'^': r'\textasciicircum{}', '±': r'$\pm$', '–': '--'}
-)
-
-
-def latex(rows: Table) -> str:
-  """Formats the table for LaTeX with the package booktabs."""
-  lines = _lines(rows)
-  head, *body = (
-    ' & '.join(text.translate(_LATEX) for text in line) + r' \\'
-    for line in lines
-  )
-  parts = [
-    rf'\begin{{tabular}}{{l{"r" * (len(lines[0]) - 1)}}}',
-    *(r'\toprule', head, r'\midrule', *body, r'\bottomrule'),
-    r'\end{tabular}',
-  ]
-  return '\n'.join(parts) + '\n'
-
-
-def show(rows: Table) -> None:
-  """Prints a table, as wide as the terminal."""
-  first, *_ = rows.values()
-  table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-  table.add_column('method')
-  for title in first:
-    table.add_column(title.replace(' ', '\n'), justify='right')
-  for label, row in rows.items():
-    table.add_row(label, *(cell.text for cell in row.values()))
-  rich.console.Console().print(table)
-
-
-def write_csv(
-  entries: Sequence[Entry],
-  chosen: Sequence[Entry],
-  path: pathlib.Path,
-  columns: Sequence[str] | None = None,
-  baseline: Baseline | None = None,
-) -> None:
-  """Writes a CSV file with a line per run, with all fields or the columns."""
-  apart = differences(chosen, baseline or bsp(chosen))
-  above = {
-    (entry.label, entry.learning_rate): difference.values
-    for entry, difference in zip(chosen, apart, strict=True)
-  }
-  rows = []
-  for entry in entries:
-    key = entry.label, entry.learning_rate
-    for seed, run in entry.runs.items():
-      own = {'label': entry.label, 'learning_rate': entry.learning_rate}
-      own |= {'chosen': entry in chosen, **run.outcome, 'seed': seed}
-      own['of_bsp'] = entry.values('of_bsp')[seed]
-      own['difference'] = above.get(key, {}).get(seed, '')
-      rows.append(own)
-  names = list(dict.fromkeys(name for row in rows for name in row))
-  if columns:
-    asked = [name for name in columns if name in names]
-    names = list(dict.fromkeys(['label', 'seed', 'chosen', *asked]))
-  text = io.StringIO()
-  writer = csv.DictWriter(text, names, extrasaction='ignore')
-  writer.writeheader()
-  writer.writerows(rows)
-  files.write(path, text.getvalue())
-
-
-def undecided(entries: Sequence[Entry]) -> dict[str, list[str]]:
-  """Returns, by method, the others that its seeds do not tell from it."""
-  field = f'validation_{metric_of(entries)}'
-  scores = {e.label: e.values(field) for e in entries if e.runs}
-
-  def is_decided(label, other):
-    return facts.difference(scores[label], scores[other]).excludes_zero
-
-  return {
-    label: [x for x in scores if x != label and not is_decided(label, x)]
-    for label in scores
-  }
-
-
-def verdict(entries: Sequence[Entry]) -> str:
-  """Describes the best method on validation, its cost, and how sure that is.
-
-  It also names the cheapest method that is as good as far as the seeds tell,
-  and methods whose runs all diverged.
-  """
-  metric = metric_of(entries)
-  best = max(entries, key=lambda entry: entry.rank)
-  column = [[*e.values(f'validation_{metric}').values()] for e in entries]
-
-  def contender(entry):
-    scores = entry.values(f'validation_{metric}')
-    run, share = next(iter(entry.runs.values())), entry.mean('of_bsp')
-    score = facts.quality(run, metric, list(scores.values()), column)
-    result = f'{score} {facts.price(share)}'
-    return facts.Contender(entry.label, result, share, scores)
-
-  others = [
-    contender(entry)
-    for entry in entries
-    if entry is not best and len(entry.diverged) <= len(best.diverged)
-  ]
-  first = contender(best)
-  mean = ' mean' * (others != [] and len(best.runs) < facts.FEWEST)
-  text = f'Best{mean} of {len(entries)}: {first.name}, {first.result}'
-  text += facts.doubt(first, others)
-  if lost := [entry.label for entry in entries if not entry.runs]:
-    text += f'; diverged with every seed: {"; ".join(lost)}'
-  return text

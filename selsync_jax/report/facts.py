@@ -7,20 +7,12 @@ import statistics
 from typing import Any, NamedTuple
 
 import numpy as np
-import rich.box
-import rich.console
-import rich.table
 
 from selsync_jax.config import flat
+from selsync_jax.report import tables
+from selsync_jax.report.tables import Cell, NONE
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
-
-
-class Cell(NamedTuple):
-  """A value and its text; the value is `None` if the cell has no number."""
-
-  value: Any
-  text: str
 
 
 def size(count: float) -> str:
@@ -54,7 +46,7 @@ def deviation(values: Sequence[float]) -> float:
 def spread(values: Sequence[float], form: str) -> Cell:
   """Returns the mean, and the sample standard deviation of several values."""
   if not values:
-    return Cell(None, '–')
+    return NONE
   mean = statistics.fmean(values)
   if abs(mean) >= _LARGEST:
     form = '.4g'
@@ -151,7 +143,7 @@ class Difference(NamedTuple):
     '+0.015'
     """
     if not self.values:
-      return Cell(None, '–')
+      return NONE
     mean = statistics.fmean(self.values.values())
     text = f'{mean:{form}}'
     if len(self.values) >= FEWEST:
@@ -269,12 +261,8 @@ def show(outcome: Mapping[str, Any]) -> None:
   title = None
   if 'method' in outcome:
     title = f'{outcome["method"]}, {outcome["workers"]} workers'
-  table = rich.table.Table(
-    title=title, box=rich.box.SIMPLE_HEAD, show_header=False
-  )
-  for name, cell in facts(outcome).items():
-    table.add_row(name, cell.text)
-  rich.console.Console().print(table)
+  rows = {name: {'': cell} for name, cell in facts(outcome).items()}
+  tables.show(rows, title, corner=None)
 
 
 def headline(runs: Sequence[Run]) -> str:

@@ -168,12 +168,14 @@ class Panel(NamedTuple):
 class Layout(NamedTuple):
   """The width of a figure, and the largest number of panels side by side."""
 
-  width: int
+  width: float
   columns: int
 
 
+POINTS = 0.75  # Of a CSS pixel in a file.
 WIDE = Layout(1080, 4)
-NARROW = Layout(340, 1)  # For a phone, and for a paper's column.
+# For a phone, and for a paper's column of 3.3 inches.
+NARROW = Layout(72 * 3.3 / POINTS, 1)
 CHARACTER, LINE = 6.5, 14  # Of small text: the mean width, and the height.
 GAP = 7  # From the middle of a point to its name.
 LEFT, RIGHT, TOP, BOTTOM = 60, 14, 26, 42  # Margins of a panel.

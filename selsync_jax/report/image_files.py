@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 import numpy as np
 
 from selsync_jax.report import figure
-from selsync_jax.report.figure import LIGHT, WIDE
+from selsync_jax.report.figure import LIGHT, POINTS, WIDE
 from selsync_jax.runs import files
 
 FOLDER = 'plots'
-COLUMN, INCHES = 'column', 3.3
-"""The folder of figures for a paper's column, and its width."""
+COLUMN = 'column'
+"""The folder of figures for a paper's column."""
 # Of the legend, in pixels: the height of a line, and the width of a mark with
 # the space around it.
 LEGEND, HANDLE = 17, 62
@@ -48,9 +48,11 @@ _PIXELS = {
   'xtick.major.size': 3,
   'xtick.major.width': 0.8,
 }
+_SETTINGS |= {name: POINTS * pixels for name, pixels in _PIXELS.items()}
 _UNDATED = {'png': {}, 'svg': {'Date': None}, 'pdf': {'CreationDate': None}}
 
 
+@matplotlib.rc_context(_SETTINGS)
 def write(
   plots: Iterable[figure.Plot],
   out: pathlib.Path,
@@ -63,30 +65,29 @@ def write(
   folder = out / FOLDER
   folder.mkdir(parents=True, exist_ok=True)
   for plot in plots:
-    with matplotlib.rc_context(_settings(1)):
-      drawn = draw(plot)
-      backend_agg.FigureCanvasAgg(drawn)
-      for kind in formats:
-        about = {'format': kind, 'dpi': 144, 'metadata': _UNDATED[kind]}
-        with files.replaced(folder / f'{plot.name}.{kind}') as temporary:
-          drawn.savefig(temporary, **about)
+    drawn = draw(plot)
+    backend_agg.FigureCanvasAgg(drawn)
+    for kind in formats:
+      about = {'format': kind, 'metadata': _UNDATED[kind]}
+      with files.replaced(folder / f'{plot.name}.{kind}') as temporary:
+        drawn.savefig(temporary, dpi=2 * 72 / POINTS, **about)
 
 
+@matplotlib.rc_context(_SETTINGS)
 def write_columns(plots: Iterable[figure.Plot], out: pathlib.Path) -> None:
   """Writes the figures as `out/plots/column/*.pdf`, for a paper's column.
 
   Panels that stand side by side on a wide screen have a page each.
   """
-  folder, scale = out / FOLDER / COLUMN, 72 * INCHES / figure.NARROW.width
+  folder = out / FOLDER / COLUMN
   folder.mkdir(parents=True, exist_ok=True)
   for plot in plots:
     with (
-      matplotlib.rc_context(_settings(scale)),
       files.replaced(folder / f'{plot.name}.pdf') as temporary,
       backend_pdf.PdfPages(temporary, metadata=_UNDATED['pdf']) as pages,
     ):
       for part in _parts(plot):
-        pages.savefig(draw(part, figure.NARROW, scale))
+        pages.savefig(draw(part, figure.NARROW))
 
 
 def _parts(plot: figure.Plot) -> list[figure.Plot]:
@@ -100,27 +101,23 @@ def _parts(plot: figure.Plot) -> list[figure.Plot]:
   ]
 
 
-def _settings(scale: float) -> dict[str, Any]:
-  return _SETTINGS | {name: scale * size for name, size in _PIXELS.items()}
-
-
-def draw(
-  plot: figure.Plot, layout: figure.Layout = WIDE, scale: float = 1
-) -> Figure:
-  """Draws a figure with `scale` points per pixel of the layout."""
+@matplotlib.rc_context(_SETTINGS)
+def draw(plot: figure.Plot, layout: figure.Layout = WIDE) -> Figure:
+  """Draws a figure in a layout."""
   height, places = plot.boxes(layout)
   legend = plot.legend
   indent = figure.LEFT if layout.columns > 1 else 0
   names, columns = _arrange(list(legend), layout.width - indent)
   columned = np.array_split([name.count('\n') + 1 for name in names], columns)
   total = height + LEGEND * max(map(sum, columned))
-  drawn = Figure(figsize=(scale * layout.width / 72, scale * total / 72))
+  inch = 72 / POINTS
+  drawn = Figure(figsize=(layout.width / inch, total / inch))
   handles: dict[str, Any] = {}
   for panel, box in zip(plot.panels, places, strict=True):
     left, width = box.left / layout.width, box.width / layout.width
     bottom = (height - box.top - box.height) / total
     axes = drawn.add_axes((left, bottom, width, box.height / total))
-    artists = _fill(axes, panel, box, scale)
+    artists = _fill(axes, panel, box)
     if not plot.columns and panel is not plot.panels[-1]:
       axes.tick_params(labelbottom=False)
       axes.set_xlabel('')
@@ -154,9 +151,7 @@ def _arrange(names: Sequence[str], room: float) -> tuple[list[str], int]:
   return wrapped, 1
 
 
-def _fill(
-  axes: Axes, panel: figure.Panel, box: figure.Box, scale: float
-) -> list[Any]:
+def _fill(axes: Axes, panel: figure.Panel, box: figure.Box) -> list[Any]:
   """Draws a panel; returns the artist of each mark."""
   axes.set_title(panel.title)
   axes.set_xlabel(panel.x.label)
@@ -166,21 +161,18 @@ def _fill(
     axes.annotate(
       _literal([name.text])[0],
       (name.x, name.y),
-      (scale * figure.GAP * right, scale * figure.GAP * up),
+      (POINTS * figure.GAP * right, POINTS * figure.GAP * up),
       textcoords='offset points',
       ha=figure.ACROSS[right],
       va=figure.ALONG[up],
       zorder=len(panel.marks) + 2,
     )
   return [
-    _draw(axes, mark, depth, box, scale)
-    for depth, mark in enumerate(panel.drawn, 2)
+    _draw(axes, mark, depth, box) for depth, mark in enumerate(panel.drawn, 2)
   ]
 
 
-def _draw(
-  axes: Axes, mark: figure.Mark, depth: int, box: figure.Box, scale: float
-) -> Any:
+def _draw(axes: Axes, mark: figure.Mark, depth: int, box: figure.Box) -> Any:
   """Draws a mark; returns its artist, which the legend shows."""
   if isinstance(mark, figure.Line):
     look = mark.look
@@ -188,11 +180,11 @@ def _draw(
       mark.x,
       mark.y,
       color=LIGHT[look.color],
-      linewidth=scale * look.width,
+      linewidth=POINTS * look.width,
       linestyle=(0, look.dash) if look.dash else '-' if look.width else '',
       drawstyle=f'steps-{mark.steps}' if mark.steps else 'default',
       marker=look.marker,
-      markersize=scale * look.size,
+      markersize=POINTS * look.size,
       markevery=max(1, len(mark.x) // 12) if look.width else 1,
       alpha=look.opacity,
       clip_on=look.width > 0,  # Draws a marker at the edge whole.

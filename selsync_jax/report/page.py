@@ -8,6 +8,7 @@ import base64
 from collections.abc import Iterable
 from importlib import resources
 import pathlib
+import types
 from typing import Any
 
 import jinja2
@@ -15,6 +16,7 @@ from markupsafe import Markup
 
 from selsync_jax.report import interactive
 from selsync_jax.report.figure import DARK, LIGHT, Line, Look, Plot
+from selsync_jax.report.tables import Cell, Table
 from selsync_jax.runs import files
 
 _PLOTLY = resources.files('selsync_jax.report') / 'plotly'
@@ -48,14 +50,42 @@ def write(
   return path
 
 
-# Sections of a page: `key_figures([(name, number, remark)])`; `table(name,
-# title, head, [(row, cells)])`, which may end with a `summary` that unfolds the
-# rows in `folded`; `footer(lines)`. A cell may be a `link(address, text)` to a
-# file beside the page.
+# Sections of a page: `key_figures([(name, number, remark)])`, `footer(lines)`.
 key_figures = _SECTIONS.key_figures
-table = _SECTIONS.table
 footer = _SECTIONS.footer
-link = _SECTIONS.link
+
+
+def table(
+  name: str,
+  title: str,
+  rows: Table,
+  corner: str = '',
+  summary: str = '',
+  folded: Table = types.MappingProxyType({}),
+) -> Markup:
+  """Returns a section with a table.
+
+  Args:
+    name: the id of the section.
+    title: its heading.
+    rows: the table.
+    corner: the title of the first column.
+    summary: a line that unfolds more rows.
+    folded: these rows.
+  """
+  head = [corner, *next(iter({**rows, **folded}.values()), ())]
+  return _SECTIONS.table(name, title, head, _html(rows), summary, _html(folded))
+
+
+def _html(rows: Table) -> list[tuple[str, list[str]]]:
+  return [
+    (name, [number(*c) for c in row.values()]) for name, row in rows.items()
+  ]
+
+
+def link(address: str, text: str) -> Cell:
+  """Returns a cell with a link to a file beside the page."""
+  return Cell(None, _SECTIONS.link(address, text))
 
 
 def figure(plot: Plot) -> Markup:

@@ -9,12 +9,11 @@ from markupsafe import Markup
 from selsync_jax.config import flat
 from selsync_jax.fields import FIELDS
 from selsync_jax.report import facts, figure, image_files, page, plots
-from selsync_jax.report.facts import Cell
+from selsync_jax.report.tables import Cell, NONE, Table
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
 
 REPORT = 'report.html'
-_Row = tuple[str, list[str]]  # A name, and the cell of each run.
 
 
 def write(
@@ -38,17 +37,17 @@ def write(
     image_files.write_columns(figures, out)
   title = facts.headline(runs)
   subtitle = '; '.join(facts.description(run) for run in runs)
-  sections, names = list(map(page.figure, figures)), [run.name for run in runs]
-  rows = _rows([facts.facts(_shown_outcome(run)) for run in runs])
-  summary = page.table('summary', 'Summary', ['', *names], rows)
+  sections = list(map(page.figure, figures))
+  shown = {run.name: facts.facts(_shown_outcome(run)) for run in runs}
+  summary = page.table('summary', 'Summary', _rows(shown))
   if len(runs) > 1:
     sections = [summary, *sections]
   else:
     key_figures = page.key_figures(_key_figures(runs[0]))
     sections = [key_figures, *sections, summary]
-  config = _config(runs, ['field', *names])
   footer = page.footer(filter(None, map(facts.origin, runs)))
-  return page.write(out / REPORT, title, subtitle, [*sections, config, footer])
+  sections += [_config(runs), footer]
+  return page.write(out / REPORT, title, subtitle, sections)
 
 
 def _shown_outcome(run: Run) -> dict[str, Any]:
@@ -60,20 +59,31 @@ def _shown_outcome(run: Run) -> dict[str, Any]:
   }
 
 
-def _config(runs: Sequence[Run], head: Sequence[str]) -> Markup:
+def _config(runs: Sequence[Run]) -> Markup:
   """Returns the table of the configs, with defaults folded away."""
-  rows = _rows([_fields(run) for run in runs])
-  rows.sort(key=lambda row: len(set(row[1])) == 1)  # Differences come first.
+  fields = {run.name: flat(run.config).items() for run in runs}
+  rows = _rows(
+    {
+      name: {k: Cell(None, _shown(v)) for k, v in own}
+      for name, own in fields.items()
+    }
+  )
   defaults = {name: _shown(field.default) for name, field in FIELDS.items()}
-  folded = [row for row in rows if {*row[1]} <= {defaults.get(row[0]), '–'}]
-  others = [row for row in rows if row not in folded]
-  summary = f'{len(folded)} fields that have their default'
-  return page.table('config', 'Config', head, others, summary, folded)
-
-
-def _fields(run: Run) -> dict[str, Cell]:
-  fields = flat(run.config).items()
-  return {k: Cell(None, _shown(v)) for k, v in fields}
+  texts = {
+    name: {cell.text for cell in row.values()} for name, row in rows.items()
+  }
+  names = sorted(
+    rows, key=lambda name: len(texts[name]) == 1
+  )  # Differences first.
+  folded = [name for name in names if texts[name] <= {defaults.get(name), '–'}]
+  return page.table(
+    'config',
+    'Config',
+    {name: rows[name] for name in names if name not in folded},
+    'field',
+    f'{len(folded)} fields that have their default',
+    {name: rows[name] for name in folded},
+  )
 
 
 def _shown(value: Any) -> str:
@@ -83,14 +93,13 @@ def _shown(value: Any) -> str:
   return str(list(value) if isinstance(value, tuple) else value)
 
 
-def _rows(columns: Sequence[Mapping[str, Cell]]) -> list[_Row]:
-  """Returns the rows of a table from a column of cells for each run."""
-  names = dict.fromkeys(name for column in columns for name in column)
-  none = Cell(None, '–')
-  return [
-    (name, [page.number(*column.get(name, none)) for column in columns])
+def _rows(columns: Mapping[str, Mapping[str, Cell]]) -> Table:
+  """Returns the table with these columns, of which some may lack a row."""
+  names = dict.fromkeys(name for column in columns.values() for name in column)
+  return {
+    name: {run: column.get(name, NONE) for run, column in columns.items()}
     for name in names
-  ]
+  }
 
 
 def _key_figures(run: Run) -> Iterator[tuple[str, str, str]]:

@@ -42,7 +42,14 @@ class Curves:
     problem = create_problem(settings)
     self._shapes, self._steps = problem.shapes, problem.steps
     self._context = Context(problem.steps_per_epoch, problem.seed)
-    self._network, self.compute = network, compute
+    self._links, self.compute = network, compute
+
+  @property
+  def network(self) -> str:
+    """The network in words."""
+    workers, bandwidth, latency = self._links
+    rate = f'{bandwidth / 1e6:g} Mbit/s'
+    return f'{workers} workers, {rate}, {1e3 * latency:g} ms'
 
   def of(self, trial: Trial) -> Callable[[], Sequence[Point]]:
     """Returns a function that returns the points of a run so far, by step.
@@ -89,7 +96,7 @@ class Curves:
     @functools.cache
     def cost(lssr):
       return step_cost.cost(
-        strategy, self._shapes, self._network, lssr, opt_state, compute
+        strategy, self._shapes, self._links, lssr, opt_state, compute
       )
 
     return cost

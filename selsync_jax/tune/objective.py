@@ -31,6 +31,7 @@ class Objective(NamedTuple):
   cost: Literal['seconds', 'sent']
   budget: float  # With a target, what a run may cost without being too slow.
   target: float | None = None
+  words: str = ''  # What its values are.
 
   @property
   def direction(self) -> Literal['minimize', 'maximize']:

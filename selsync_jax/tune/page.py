@@ -1,24 +1,29 @@
 """The page of a search: its recipe beside BSP, and what it has tried."""
 
 from collections.abc import Sequence
+import math
 import os
 import pathlib
 import statistics
 from typing import NamedTuple
 
-from markupsafe import Markup
 import numpy as np
-import rich.box
-import rich.console
-import rich.table
 
-from selsync_jax.report import facts, figure, image_files, page, pareto_plot
-from selsync_jax.report.facts import Cell
+from selsync_jax.report import (
+  facts,
+  figure,
+  image_files,
+  page,
+  pareto_plot,
+  tables,
+)
+from selsync_jax.report.tables import Cell, NONE
 from selsync_jax.tune.objective import Objective
 from selsync_jax.tune.search import Result
 
 NAME = 'tune'
 FINALS = 'With new seeds, on the validation split that chose'
+TRIALS = 'trials, the best first'
 _SHOWN = 10  # Trials in the table that are not folded away.
 _COSTS = {  # The label and the unit of a field of `Point`.
   'sent': ('bytes sent per worker', 'B'),
@@ -56,16 +61,11 @@ class Final(NamedTuple):
       text += f', {missed} of {len(self.seeds)} never'
     return Cell(mean, text)
 
-  def above(self, other: 'Final') -> Cell:
-    """Returns how far its values are above another one's, in percent."""
-    return facts.excess(self.reached, other.reached).cell('+z.2f')
-
 
 class Outcome(NamedTuple):
   """What a search has found."""
 
   objective: Objective
-  words: str  # What a value is.
   metric: str
   finals: Sequence[Final]  # The recipe, tuned BSP, and others.
   tried: Sequence[Result]  # The trials, the best first.
@@ -84,18 +84,17 @@ class Outcome(NamedTuple):
     recipe.
     """
     recipe, bsp, *_ = self.finals
-    form = self.form
-    line = f'{self.words}: {recipe.cell(form).text} by {recipe.label}; '
-    line += f'{bsp.cell(form).text} by tuned BSP'
+    ours, theirs = (each.cell(self.form) for each in (recipe, bsp))
+    line = f'{self.objective.words}: {ours.text} by {recipe.label}; '
+    line += f'{theirs.text} by tuned BSP'
     every = all(len(each.reached) == len(each.seeds) for each in (recipe, bsp))
     is_time = self.objective.target is not None
     if is_time and every and recipe.label != bsp.label:
-      ratio = bsp.cell(form).value / recipe.cell(form).value
-      line += f', {ratio:.2g} times as long'
+      line += f', {theirs.value / ours.value:.2g} times as long'
 
     def contender(final):
       sent = final.mean('sent')
-      text = f'{final.cell(form).text} for {facts.size(sent)} per worker'
+      text = f'{final.cell(self.form).text} for {facts.size(sent)} per worker'
       return facts.Contender(final.name, text, sent, final.reached)
 
     others = {
@@ -144,68 +143,68 @@ class Outcome(NamedTuple):
 
   def write(self, out: pathlib.Path, subtitle: str) -> pathlib.Path:
     """Writes the page and its figure; returns the page's path."""
-    plotted, form, words = self.front(), self.form, self.words
-    _, bsp, *_ = self.finals
+    plotted, words = self.front(), self.objective.words
     image_files.write([plotted], out)
-    rows = [_row(i, each, out) for i, each in enumerate(self.tried, 1)]
+    _, bsp, *_ = self.finals
+
+    def above(final):
+      apart = facts.excess(final.reached, bsp.reached)
+      return Cell(None, '') if final is bsp else apart.cell('+z.2f')
+
+    finals = {
+      each.title: {
+        words: each.cell(self.form),
+        'above tuned BSP, %': above(each),
+        **_costs(
+          *map(each.mean, ('score', 'sent', 'seconds')) if each.reached else ()
+        ),
+      }
+      for each in self.finals
+    }
+    trials = [
+      (
+        f'{rank}. {each.label}',
+        {
+          words: _value(each),
+          **_costs(*each.point),
+          '': page.link(os.path.relpath(each.run.workdir, out), 'run'),
+        },
+      )
+      for rank, each in enumerate(self.tried, 1)
+    ]
+    more = f'The other {len(trials) - _SHOWN}'
+    shown, folded = dict(trials[:_SHOWN]), dict(trials[_SHOWN:])
     sections = [
-      page.table(
-        'finals',
-        FINALS,
-        ['method', words, 'above tuned BSP, %', 'score', 'sent', 'seconds'],
-        [(each.title, _cells(each, bsp, form)) for each in self.finals],
-      ),
+      page.table('finals', FINALS, finals, 'method'),
       page.figure(plotted),
-      page.table(
-        'trials',
-        'Trials, the best first',
-        ['method', words, 'score', 'sent', 'seconds', ''],
-        rows[:_SHOWN],
-        f'The other {len(rows) - _SHOWN}',
-        rows[_SHOWN:],
-      ),
+      page.table('trials', TRIALS.capitalize(), shown, 'method', more, folded),
     ]
     return page.write(out / f'{NAME}.html', self.verdict, subtitle, sections)
 
   def show(self) -> None:
     """Prints the best trials, and the finals."""
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column('trials, the best first')
-    table.add_column(self.words, justify='right')
-    for each in self.tried[:_SHOWN]:
-      value = '–' if each.value is None else f'{each.value:.4g}'
-      table.add_row(each.label, value)
-    table.add_section()
-    table.caption = f'{FINALS}, below the line'
-    for final in self.finals:
-      table.add_row(final.title, final.cell(self.form).text)
-    rich.console.Console().print(table)
+    words = self.objective.words
+    best = {each.label: {words: _value(each)} for each in self.tried[:_SHOWN]}
+    tables.show(best, corner=TRIALS)
+    finals = {each.title: {words: each.cell(self.form)} for each in self.finals}
+    tables.show(finals, FINALS)
 
 
-def _cells(final: Final, bsp: Final, form: str) -> list[str | Markup]:
-  above = '' if final is bsp else page.number(*final.above(bsp))
-  costs: list[str | Markup] = ['–'] * 3
-  if final.reached:
-    costs = _costs(*map(final.mean, ('score', 'sent', 'seconds')))
-  return [page.number(*final.cell(form)), above, *costs]
+def _value(tried: Result) -> Cell:
+  value = tried.value
+  return NONE if value is None else Cell(value, f'{value:.4g}')
 
 
-def _costs(score: float, sent: float, seconds: float) -> list[str | Markup]:
-  return [
-    page.number(score, f'{score:.4g}'),
-    page.number(sent, facts.size(sent)),
-    page.number(seconds, f'{seconds:.4g}'),
-  ]
-
-
-def _row(
-  rank: int, tried: Result, out: pathlib.Path
-) -> tuple[str, list[str | Markup]]:
-  value = '–' if tried.value is None else f'{tried.value:.4g}'
-  address = os.path.relpath(tried.run.workdir, out)
-  cells = [
-    page.number(tried.value, value),
-    *_costs(*tried.point),
-    page.link(address, 'run'),
-  ]
-  return f'{rank}. {tried.label}', cells
+def _costs(
+  score: float = math.nan, sent: float = math.nan, seconds: float = math.nan
+) -> dict[str, Cell]:
+  """Returns the cells of a row's costs; NaN is not known."""
+  texts = {
+    'score': (score, f'{score:.4g}'),
+    'sent': (sent, facts.size(sent)),
+    'seconds': (seconds, f'{seconds:.4g}'),
+  }
+  return {
+    name: NONE if math.isnan(cell[0]) else Cell(*cell)
+    for name, cell in texts.items()
+  }

@@ -14,14 +14,13 @@ import pathlib
 from typing import Any, NamedTuple
 import zlib
 
-import numpy as np
 import optuna
 from optuna.trial import TrialState
 from sqlalchemy.pool import NullPool
 
 from selsync_jax.config import ConfigError
 from selsync_jax.runs.history import Trial
-from selsync_jax.tune.judge import create_pruner, Judge
+from selsync_jax.tune.attempt import Attempt, create_pruner
 from selsync_jax.tune.objective import NOWHERE, Objective, Point
 from selsync_jax.tune.space import Space
 
@@ -34,36 +33,15 @@ Make = Callable[[str, Mapping[str, Any]], Trial]
 """`make(method, fields)`: the run of a trial; a `ConfigError` if the fields
 cannot be together."""
 
-
-class Sampler(optuna.samplers.TPESampler):
-  """TPE whose draws depend on seed, trial, field and finished trials alone."""
-
-  def __init__(self, seed: int):
-    super().__init__(seed=seed, multivariate=False)
-    self._own_seed = seed
-
-  def sample_independent(
-    self, study: Any, trial: Any, param_name: str, param_distribution: Any
-  ) -> Any:
-    """Draws a field of a trial."""
-    entropy = [self._own_seed, trial.number, zlib.crc32(param_name.encode())]
-    (seed,) = np.random.SeedSequence(entropy).generate_state(1)
-    tpe = optuna.samplers.TPESampler(seed=int(seed), multivariate=False)
-    return tpe.sample_independent(study, trial, param_name, param_distribution)
-
-
-class Asked(NamedTuple):
-  """A trial to run."""
-
-  trial: optuna.Trial
-  run: Trial
+Read = Callable[[Trial], Callable[[], Sequence[Point]]]
+"""`read(run)()`: the points of a run so far, in their order."""
 
 
 class Result(NamedTuple):
-  """A finished trial."""
+  """A finished trial, or a run with another seed."""
 
   method: str
-  fields: dict[str, Any]
+  fields: Mapping[str, Any]
   run: Trial
   value: float | None  # `None` if it was stopped early, or missed the target.
   point: Point  # The one that decided, or the best, or `NOWHERE`.
@@ -86,6 +64,7 @@ class Search:
     objective: what is best.
     seed: the seed of the draws.
     make: see `Make`.
+    read: see `Read`.
   """
 
   def __init__(
@@ -97,17 +76,17 @@ class Search:
     objective: Objective,
     seed: int,
     make: Make,
+    read: Read,
   ):
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    self._folder, self._space, self._make = folder, space, make
-    self._objective = objective
+    self._folder, self._space, self._seed = folder, space, seed
+    self._objective, self._make, self._read = objective, make, read
     self.queued: list[str] = []  # The methods of the first trials.
     self._study = optuna.create_study(
       storage=_storage(folder),
       study_name=name,
       load_if_exists=True,
       direction=objective.direction,
-      sampler=Sampler(seed),
       pruner=create_pruner(),
     )
     known = self._study.user_attrs
@@ -118,27 +97,26 @@ class Search:
           f'{value}; take another --out'
         )
       self._study.set_user_attr(key, value)
-    # Trials of a process that was killed, or equal to one that runs.
-    self._waiting = [
+    # Trials of a process that was killed.
+    self._interrupted = [
       optuna.Trial(self._study, frozen._trial_id)
       for frozen in self._study.get_trials(states=[TrialState.RUNNING])
     ]
-    self._running: set[pathlib.Path] = set()
 
   def first(self, choices: Mapping[str, Any]) -> None:
     """Makes a trial with these choices one of the first, once."""
     self.queued.append(choices['method'])
     self._study.enqueue_trial(dict(choices), skip_if_exists=True)
 
-  def ask(self, count: int) -> Asked | None:
+  def ask(self, count: int) -> Attempt | None:
     """Returns a trial to run; `None` if `count` have begun.
 
-    A trial that was interrupted comes first. `None` also means that the next
-    trial waits for an equal one to end. A trial that is refused does not count.
+    A trial that was interrupted comes first. One that is refused does not
+    count.
     """
     refused = 0
-    while self._waiting or len(self._trials(TrialState.RUNNING)) < count:
-      trial = self._waiting.pop(0) if self._waiting else self._study.ask()
+    while self._interrupted or len(self._trials(TrialState.RUNNING)) < count:
+      trial = self._interrupted.pop(0) if self._interrupted else self._next()
       try:
         run = self._make(*self._space.suggest(trial))
       except ConfigError as error:
@@ -150,28 +128,16 @@ class Search:
             f'{refused} draws in a row were refused: {error}'
           ) from error
         continue
-      if run.workdir in self._running:
-        self._waiting.append(trial)
-        return None
-      self._running.add(run.workdir)
       trial.set_user_attr('run', str(run.workdir.relative_to(self._folder)))
-      return Asked(trial, run)
+      return Attempt(trial, self._objective, run, self._read(run))
     return None
 
-  def judge(self, asked: Asked, points: Callable[[], Sequence[Point]]) -> Judge:
-    """Returns a judge of a run, whose steps so far `points` returns."""
-    return Judge(self._study, asked.trial, self._objective, points)
-
-  def tell(self, asked: Asked, judge: Judge) -> None:
-    """Records what a trial has reached."""
-    point = self._objective.decisive(judge.points, asked.run.is_done)
-    shown = point or self._objective.best(judge.points)
-    asked.trial.set_user_attr('point', shown)
-    if point and not judge.is_pruned:
-      self._study.tell(asked.trial, self._objective.value(point))
-    else:
-      self._study.tell(asked.trial, state=TrialState.PRUNED)
-    self._running.discard(asked.run.workdir)
+  def _next(self) -> optuna.Trial:
+    """Returns a new trial, whose draws depend on its number alone."""
+    trial = self._study.ask()
+    seed = zlib.crc32(f'{self._seed}, {trial.number}'.encode())
+    self._study.sampler = optuna.samplers.TPESampler(seed=seed)
+    return trial
 
   def _trials(self, *states: TrialState) -> list[optuna.trial.FrozenTrial]:
     """Returns the trials that ended with a result, and those in `states`."""

@@ -54,7 +54,7 @@ def test_the_table_adds_up(monkeypatch, capsys, tmp_path, perceptron):
   rows = {}
   assert max(map(len, output.split(plan.FORMULA)[1].splitlines())) <= 80
   for line in output.splitlines():
-    method, *cells = re.split('  +', line)
+    method, *cells = re.split('  +', line.strip())
     if method in METHODS:
       rows[method] = cells
   assert list(rows) == [method for method in METHODS if method != 'groups']
@@ -143,46 +143,6 @@ def test_devices_of_a_mesh_share_the_batch(
   assert found == pytest.approx(expected, rel=0.01, abs=0.01)
 
 
-@pytest.mark.parametrize(
-  'flags, words',
-  [
-    ([GIVEN, '--run=there'], '--lssr and --run: give one of the two'),
-    (['--step=1s'], '--parameters and --step: go together'),
-    (['--parameters=1M'], '--parameters and --step: go together'),
-    (['--parameters=1G', '--step=1s'], '--parameters=1G: must be a number of'),
-    (
-      ['--parameters=1M', '--step=1s', '--devices-per-worker=2'],
-      '--devices-per-worker=2: --step is the step of all devices of a worker',
-    ),
-    ([GIVEN, '--config=nowhere.py'], '--config=nowhere.py: there is no such'),
-    (['--run=nowhere'], '--run=nowhere: holds no finished run'),
-    (['--lssr=90%'], '--lssr=90%: must be a number in [0, 1)'),
-    ([GIVEN, '--bandwidth=1Gib'], '--bandwidth=1Gib: must be a number and one'),
-    ([GIVEN, '--bandwidth=fast'], '--bandwidth=fast: must be a number and one'),
-    ([GIVEN, '--bandwidth=0Gbit'], '--bandwidth=0Gbit: must be above 0'),
-    ([GIVEN, '--latency=1'], '--latency=1: must be a number and one of us'),
-    ([GIVEN, '--latency=-1ms'], '--latency=-1ms: must be a number and one of'),
-    (
-      [GIVEN, '--devices-per-worker=5'],
-      'config.batch_size=32: must be a multiple of --devices-per-worker=5',
-    ),
-    (
-      [GIVEN, '--devices-per-worker=16', PIECES],
-      'a multiple of --devices-per-worker=16 times config.accumulate=4',
-    ),
-    ([GIVEN, '--workers=0'], '--workers=0: must be a whole number of at'),
-    ([GIVEN, '--config.sync.vote_ever=8'], 'this config has no such field'),
-    ([GIVEN, '--worker=4'], "Unknown command line flag 'worker'"),
-  ],
-)
-def test_a_mistake_is_one_line_and_exit_code_2(
-  flags, words, monkeypatch, refused
-):
-  monkeypatch.chdir(ROOT)
-  line = refused('plan', *flags)
-  assert line.startswith('plan: ') and words in line
-
-
 def test_a_run_without_an_lssr_is_refused_in_one_line(tmp_path, refused):
   summary = recorded.summary(4)
   del summary['lssr']  # As an asynchronous method leaves it.
@@ -218,7 +178,7 @@ def test_any_model_can_be_planned_from_two_figures(capsys, tmp_path):
   assert found == ['0.900', '0.500', '0.750']
   params = np.empty(12_500_000, np.float32)
   costs = ss.plan(params, step_seconds=0.2, workers=8)
-  cells = re.findall(r'^(\w+) .* (\d+\.\d\d) +\d+\.\d\d$', outputs[0], re.M)
+  cells = re.findall(r'^(\w+) .* (\d+\.\d\d) +\d+\.\d\d *$', outputs[0], re.M)
   steps = {name: float(step) for name, step in cells}
   del steps['power_sgd']  # It compresses matrices alone.
   assert {name: 1e3 * costs[name].step for name in steps} == pytest.approx(

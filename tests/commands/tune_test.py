@@ -10,6 +10,7 @@ import shutil
 import signal
 import sqlite3
 import sys
+import threading
 import time
 
 import jax.numpy as jnp
@@ -21,13 +22,9 @@ from selsync_jax.commands.candidates import Candidates
 from selsync_jax.config import ConfigError, RunError
 from selsync_jax.methods import Context
 from selsync_jax.runs import history, records, workdir
-from selsync_jax.runs.history import Trial
 from selsync_jax.sync import network
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.training.train import train_and_evaluate
-from selsync_jax.tune import page
-from selsync_jax.tune.objective import Objective, Point
-from selsync_jax.tune.search import Result
 from tests.support import live_runs, own_code
 
 FLAGS = [
@@ -127,41 +124,6 @@ def test_a_search_says_what_so_few_trials_do_not_reach(tuned, tmp_path):
   assert line.endswith('; not tried: diloco')
 
 
-TIME = Objective(True, 'seconds', budget=1.0, target=0.9)
-
-
-def reached(value, score, sent):
-  run = Trial('ours', 0.1, 0, pathlib.Path(), [], {})
-  return Result('local_sgd', {}, run, value, Point(score, sent, 1.0))
-
-
-def test_a_trial_that_sent_nothing_is_on_no_front():
-  """It was stopped before its workers first met."""
-  tried = [reached(None, 0.99, 0.0), reached(None, 0.9, 10.0)]
-  outcome = page.Outcome(TIME, 'seconds', 'accuracy', [], tried)
-  for panel in outcome.front().panels:
-    assert all(list(mark.y) == [0.9] for mark in panel.marks)
-
-
-def test_the_verdict_of_two_seeds_ranks_nothing():
-  recipe, bsp = (
-    page.Final(name, name, [reached(v, 0.9, sent) for v in values])
-    for name, values, sent in (
-      ('recipe', (1.0, 2.0, 3.0), 50.0),
-      ('tuned BSP', (10.0, 11.0, 12.5), 10.0),
-    )
-  )
-  outcome = page.Outcome(TIME, 'seconds', 'accuracy', [recipe, bsp], [])
-  assert outcome.verdict == (
-    'seconds: 2.0 ± 1.0 by recipe; 11.2 ± 1.3 by tuned BSP, 5.6 times as long'
-  )
-  few = [each._replace(seeds=each.seeds[:2]) for each in (recipe, bsp)]
-  assert outcome._replace(finals=few).verdict.endswith(
-    '; two seeds cannot rank methods; the cheapest of these: tuned BSP, '
-    '10.50 ± 0.71 for 10 B per worker'
-  )
-
-
 def test_the_recipe_is_a_config_that_trains_as_the_best_trial_did(
   tuned, tmp_path
 ):
@@ -212,11 +174,7 @@ def test_the_value_of_a_trial_is_its_time_on_the_network(tuned):
 def test_the_same_command_repeats_nothing(tuned):
   out, printed = tuned
   before = trials(out)
-
-  def never(trial, is_enough=None):
-    raise AssertionError(trial.workdir)
-
-  again = run(out, train=never)
+  again = run(out, train=pytest.fail)
   assert again.splitlines()[-3:] == printed.splitlines()[-3:]
   assert trials(out) == before
 
@@ -229,17 +187,38 @@ def test_a_step_of_another_length_is_refused(tuned):
     run(out, '--step=6ms')
 
 
-@pytest.mark.parametrize('field', ['seed', 'target and budget'])
-def test_a_search_for_something_else_is_refused(field, tuned, tmp_path):
+def test_a_search_for_something_else_is_refused(tuned, tmp_path):
   out, _ = tuned
   here = shutil.copytree(out, tmp_path / 'here')
   loss = history.read(out / 'bsp-lr0.05' / 'seed0').outcome['validation_loss']
-  # In the words of the objective, which have four digits, it is the same.
-  other = '--config.seed=1' if field == 'seed' else f'--target={loss + 1e-9}'
-  line = f'^--out={here}: holds a search with {field} .* take another --out$'
-  with pytest.raises(ConfigError, match=line):
-    run(here, other)
+  others = {
+    '--config.seed=1': 'seed 0, not 1',
+    # In the words of the objective, which have four digits, it is the same.
+    f'--target={loss + 1e-9}': 'target and budget .*',
+  }
+  for other, what in others.items():
+    line = f'^--out={here}: holds a search with {what}; take another --out$'
+    with pytest.raises(ConfigError, match=line):
+      run(here, other)
   assert trials(here) == trials(out)
+
+
+def test_equal_trials_take_turns_and_train_once(tmp_path):
+  space, trained, lock = tmp_path / 'space.toml', [], threading.Lock()
+  fields = 'sync.period', 'sync.wire', 'sync.delay', 'sync.optimizer_state'
+  fields += 'sync.outer.learning_rate', 'optimizer.learning_rate', 'steps'
+  one = ''.join(f'"{field}" = ["own"]\n' for field in fields)
+  space.write_text(f'[all]\n{one}')
+
+  def train(trial, is_enough=None):
+    trained.append(trial.workdir)
+    with lock:  # One process trains one run at a time.
+      train_here(trial)
+
+  flags = '--jobs=2', '--trials=3', '--methods=local_sgd', f'--space={space}'
+  run(tmp_path / 'out', *flags, train=train)
+  assert len({each[:2] for each in trials(tmp_path / 'out')}) == 2 * 3
+  assert len(trained) == len({*trained})
 
 
 def interrupt(out):
@@ -388,29 +367,6 @@ def test_a_target_that_nobody_reaches_is_one_line(tmp_path):
   assert str(error.value) == (
     f'{tmp_path}: no trial has a value of seconds to validation loss -1'
   )
-
-
-@pytest.mark.parametrize(
-  'flags, line',
-  [
-    (['--target=1', '--bytes=2MB'], '--target, --bytes: give one of them'),
-    (['--bytes=2'], '--bytes=2: must be a number above 0 and one of B, kB, MB'),
-    (['--target=nan'], '--target=nan: must be a finite number'),
-    (['--trials=0'], '--trials=0: must be a whole number of at least 1'),
-    (['--step=5'], '--step=5: must be a number and one of us, ms, s'),
-    (['--step=0ms'], '--step=0ms: must be above 0'),
-    (['--methods=bsp'], '--methods=bsp: must name another method, too'),
-    (['--methods=sgd'], "config.sync.method='sgd' is not one of selsync"),
-    (['--methods=asp'], "config.sync.method='asp': is asynchronous"),
-    (['--config=digits:bsp'], '--config=digits:bsp: must name no method'),
-    (['--space=nowhere'], '--space=nowhere: No such file or directory'),
-    (['--config.mesh.data=2'], 'config.mesh.data=2: mapper vmap has one'),
-  ],
-)
-def test_a_mistake_is_one_line_and_exit_code_2(flags, line, tmp_path, refused):
-  error = refused('tune', *FLAGS, f'--out={tmp_path}', *flags)
-  assert error.startswith('tune: ') and line in error
-  assert not [*tmp_path.glob('*/seed0')]
 
 
 def test_a_field_for_all_may_be_one_that_bsp_lacks(tmp_path):

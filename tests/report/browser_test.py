@@ -12,6 +12,7 @@ import pytest
 
 from selsync_jax.configs import digits
 from selsync_jax.report import page, run_page
+from selsync_jax.report.tables import Cell
 from selsync_jax.training.train import train_and_evaluate
 
 CHROMIUM = next(
@@ -192,12 +193,13 @@ SWITCH = """(async () => {
 
 
 @pytest.fixture(scope='module')
-def workdir(tmp_path_factory, data_dir, perceptron):
+def workdir(tmp_path_factory, perceptron):
   """A run with everything that a page can show."""
   workdir = tmp_path_factory.mktemp('run')
   config = digits.get_config()
   config.update(workers=4, mapper='vmap', steps=20)
-  config.data.update(dir=data_dir, partition='dirichlet', dirichlet_alpha=1.0)
+  config.data.update(backend='numpy', partition='dirichlet')
+  config.data.dirichlet_alpha = 1.0
   config.model.name = perceptron
   train_and_evaluate(config, workdir)
   run_page.write([workdir], workdir)
@@ -246,8 +248,9 @@ def test_all_columns_of_a_comparison_are_in_view_on_a_desk(browser, tmp_path):
     'seeds': (3, '3'),
     'steps': (3000, '3,000'),
   }
-  row = 'fedavg, epochs 0.25', [page.number(*cell) for cell in cells.values()]
-  table = page.table('summary', 'Comparison', ['method', *cells], [row])
+  row = {title: Cell(*cell) for title, cell in cells.items()}
+  rows = {'fedavg, epochs 0.25': row}
+  table = page.table('summary', 'Comparison', rows, 'method')
   page.write(tmp_path / 'report.html', 'Comparison', '', [table])
   assert show(browser, tmp_path, 1200, 'light') == []
   seen = browser.evaluate(

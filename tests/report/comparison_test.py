@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from selsync_jax.models.tasks import Goal
-from selsync_jax.report import comparison_table, facts, pareto_plot
-from selsync_jax.report.comparison_table import choose_rates, Entry
+from selsync_jax.report import facts, pareto_plot
+from selsync_jax.report.comparison_table import Baseline, Entry, Results
 from selsync_jax.runs.history import Run
 
 
@@ -50,20 +50,20 @@ def entry(
 def test_the_rate_is_chosen_by_validation_and_never_by_test():
   low = entry('bsp', 0.1, {0: (0.8, 0.5), 1: (0.9, 0.5)})
   high = entry('bsp', 0.2, {0: (0.7, 0.99), 1: (0.95, 0.99)})
-  assert choose_rates([low, high]) == [low]
+  assert Results([low, high]).best == [low]
 
 
 def test_a_lower_perplexity_is_better():
   low = entry('bsp', 0.1, {0: (20.0, 20.0)}, metric='perplexity')
   high = entry('bsp', 0.2, {0: (30.0, 10.0)}, metric='perplexity')
-  assert choose_rates([high, low]) == [low]
+  assert Results([high, low]).best == [low]
 
 
 def test_a_perplexity_that_is_not_finite_is_worse_than_any():
   """It is null in a summary, where other metrics are finite."""
   low = entry('bsp', 0.1, {0: (50.0, 50.0)}, metric='perplexity')
   high = entry('bsp', 10.0, {0: (None, None)}, metric='perplexity')
-  assert choose_rates([high, low]) == [low]
+  assert Results([high, low]).best == [low]
   runs = [each.runs[0] for each in (high, low)]
   assert max(runs, key=lambda run: run.rank()) is runs[1]
 
@@ -74,7 +74,7 @@ def test_of_two_scores_that_are_not_finite_the_lower_loss_is_better():
     entry('bsp', 0.1, scores, metric='perplexity', validation_loss=loss)
     for loss in (None, 99.0, 95.0)
   )
-  assert choose_rates([worst, worse, better]) == [better]
+  assert Results([worst, worse, better]).best == [better]
 
 
 def test_a_score_that_is_not_finite_is_shown_as_nan_and_decides_nothing():
@@ -82,14 +82,14 @@ def test_a_score_that_is_not_finite_is_shown_as_nan_and_decides_nothing():
   wild = entry(
     'fedavg', 0.1, {0: (None, None), 1: (1.0, 1.0)}, metric='perplexity'
   )
-  row = comparison_table.table([wild, bsp])['fedavg']
+  row = Results([wild, bsp]).table()['fedavg']
   assert row['validation perplexity'].text == 'nan ± nan'
   assert row['difference to BSP'].text == '+nan'
-  assert comparison_table.undecided([wild, bsp]) == {
+  assert Results([wild, bsp]).undecided() == {
     'fedavg': ['bsp'],
     'bsp': ['fedavg'],
   }
-  said = comparison_table.verdict([wild, bsp])
+  said = Results([wild, bsp]).verdict()
   assert said.startswith('Best mean of 2: bsp, ') and 'fedavg' not in said
 
 
@@ -139,19 +139,19 @@ def test_methods_that_would_hide_each_other_share_a_marker_with_both_names():
 def test_one_worker_sends_nothing_nor_would_it_under_bsp():
   nothing = {'bytes_per_worker': 0, 'bytes_per_worker_bsp': 0}
   alone = entry('bsp', 0.1, {0: (0.9, 0.9)}, **nothing)
-  assert comparison_table.table([alone])['bsp']['of BSP'].text == '0.0%'
+  assert Results([alone]).table()['bsp']['of BSP'].text == '0.0%'
 
 
 def test_a_rate_that_diverges_with_one_seed_is_worse_than_any_that_does_not():
   safe = entry('bsp', 0.1, {0: (0.1, 0.1), 1: (0.1, 0.1)})
   wild = entry('bsp', 0.2, {0: (0.9, 0.9)}, diverged=[1])
-  assert choose_rates([wild, safe]) == [safe]
+  assert Results([wild, safe]).best == [safe]
 
 
 def test_the_difference_to_bsp_is_taken_seed_by_seed():
   bsp = entry('bsp', 0.1, {0: (0.9, 0), 1: (0.7, 0), 2: (0.8, 0)})
   ours = entry('selsync, delta 1', 0.1, {0: (0.91, 0.5), 1: (0.71, 0.7)})
-  row = comparison_table.table([bsp, ours])['selsync, delta 1']
+  row = Results([bsp, ours]).table()['selsync, delta 1']
   assert row['difference to BSP'].text == '+0.01'
   assert row['validation accuracy'].text == '0.81 ± 0.14'
   assert row['test accuracy'].text == '0.60 ± 0.14'
@@ -205,7 +205,7 @@ def test_a_method_is_compared_to_bsp_of_as_many_workers():
     entry('fedavg, workers 4', 0.1, {0: (0.8, 0)}, config=four),
     entry('fedavg, workers 2', 0.1, {0: (0.8, 0)}, config=two),
   ]
-  table = comparison_table.table(entries)
+  table = Results(entries).table()
   found = [row['difference to BSP'].text for row in table.values()]
   assert found == ['–', '–', '+0.1000', '+0.3000']
 
@@ -215,13 +215,13 @@ def test_any_method_can_be_what_others_are_compared_to():
     entry('bsp', 0.1, {0: (0.5, 0), 1: (0.6, 0), 2: (0.7, 0)}),
     entry('local_sgd, period 8', 0.1, {0: (0.6, 0), 1: (0.75, 0), 2: (0.8, 0)}),
   ]
-  local = comparison_table.Baseline('local_sgd', ['local_sgd, period 8'])
+  local = Baseline('local_sgd', ['local_sgd, period 8'])
   title = 'difference to local_sgd'
   columns = ['difference', 'test_accuracy', 'steps']
-  bsp, own = comparison_table.table(entries, columns, local).values()
+  bsp, own = Results(entries, local).table(columns).values()
   assert [*bsp] == [title, 'test accuracy', 'steps']
   assert bsp[title].text == '-0.12 [-0.19, -0.04]' and own[title].text == '–'
-  first, second = comparison_table.records(entries, local)
+  first, second = Results(entries, local).records()
   assert first['difference'] == pytest.approx(-0.35 / 3)
   assert first['difference_low'] == pytest.approx(-0.1884, abs=1e-4)
   assert first['validation_accuracy_sd'] == pytest.approx(0.1)
@@ -229,7 +229,7 @@ def test_any_method_can_be_what_others_are_compared_to():
 
 
 def test_without_bsp_there_is_no_difference_to_it():
-  row = comparison_table.table([entry('fedavg', 0.1, {0: (0, 0.9)})])['fedavg']
+  row = Results([entry('fedavg', 0.1, {0: (0, 0.9)})]).table()['fedavg']
   assert row['difference to BSP'].text == '–'
 
 
@@ -239,7 +239,7 @@ def test_the_best_is_chosen_by_validation_and_its_spread_is_named():
     entry(name, 0.1, {seed: (x, 1 - x) for seed, x in scores.items()})
     for name, scores in {'bsp': low, 'selsync, delta 1': high}.items()
   ]
-  assert comparison_table.verdict(entries) == (
+  assert Results(entries).verdict() == (
     'Best of 2: selsync, delta 1, validation accuracy 82.0% ± 2.0% for 20.0% '
     'of the traffic of BSP; its seeds do not tell it from bsp; none of these '
     'is cheaper'
@@ -259,14 +259,16 @@ def test_methods_are_told_apart_by_their_differences_seed_by_seed():
       'fedprox': (0.80, 0.70, 0.60),
     }.items()
   )
-  assert comparison_table.undecided([bsp, better, wild]) == {
+  assert Results([bsp, better, wild]).undecided() == {
     'bsp': ['fedprox'],
     'fedavg': ['fedprox'],
     'fedprox': ['bsp', 'fedavg'],
   }
-  verdict = comparison_table.verdict
-  assert verdict([bsp, better]).endswith(' of the traffic of BSP')
-  assert '; its seeds do not tell it from fedprox; ' in verdict([better, wild])
+  assert Results([bsp, better]).verdict().endswith(' of the traffic of BSP')
+  assert (
+    '; its seeds do not tell it from fedprox; '
+    in Results([better, wild]).verdict()
+  )
 
 
 @pytest.mark.parametrize(
@@ -290,20 +292,20 @@ def test_the_headline_names_the_cheapest_that_seeds_do_not_tell_from_the_best(
     )
     for name, right, sent in (('gossip', 170, 863), ('top_k', 169, 7))
   )
-  said = comparison_table.verdict([wide, cheap])
+  said = Results([wide, cheap]).verdict()
   assert said.startswith(f'{start}, validation accuracy 9')
   assert f' for 86.3% of the traffic of BSP; {doubt}; the cheapest ' in said
   _, cheapest = said.split('; the cheapest of these: ')
   assert cheapest.startswith('top_k, validation accuracy 9')
   assert cheapest.endswith(' for 0.7% of the traffic of BSP')
-  assert comparison_table.undecided([wide, cheap]) == {
+  assert Results([wide, cheap]).undecided() == {
     'gossip': ['top_k'],
     'top_k': ['gossip'],
   }
 
 
 def test_one_method_is_not_ranked():
-  said = comparison_table.verdict([entry('bsp', 0.1, {0: (0.9, 0.9)})])
+  said = Results([entry('bsp', 0.1, {0: (0.9, 0.9)})]).verdict()
   assert said == (
     'Best of 1: bsp, validation accuracy 90.0% for 10.0% of the traffic of BSP'
   )
@@ -312,7 +314,7 @@ def test_one_method_is_not_ranked():
 def test_a_method_that_diverges_with_one_seed_is_not_the_best():
   safe = entry('bsp', 0.1, {0: (0.8, 0.8), 1: (0.8, 0.8)})
   wild = entry('fedavg', 0.1, {0: (0.9, 0.9)}, diverged=[1])
-  said = comparison_table.verdict([wild, safe])
+  said = Results([wild, safe]).verdict()
   assert said == (
     'Best of 2: bsp, validation accuracy 80.0% ± 0.0% for 15.0% of the traffic '
     'of BSP'
@@ -321,7 +323,7 @@ def test_a_method_that_diverges_with_one_seed_is_not_the_best():
 
 def test_a_method_that_diverges_with_every_seed_is_named():
   safe = entry('bsp', 0.1, {0: (0.8, 0.8), 1: (0.8, 0.8)})
-  said = comparison_table.verdict([entry('fedavg', 0.1, {}, [0, 1]), safe])
+  said = Results([entry('fedavg', 0.1, {}, [0, 1]), safe]).verdict()
   assert said.startswith('Best of 2: bsp, ')
   assert said.endswith('; diverged with every seed: fedavg')
 

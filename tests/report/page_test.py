@@ -8,6 +8,7 @@ import re
 
 from selsync_jax.report import page
 from selsync_jax.report.figure import Axis, Line, Look, Panel, Plot
+from selsync_jax.report.tables import Cell
 
 EVIL = '<script>"&'
 ESCAPED = '&lt;script&gt;&#34;&amp;'
@@ -19,7 +20,8 @@ def test_a_page_writes_names_as_text(tmp_path):
   plot = Plot(EVIL, EVIL, EVIL, [Panel(EVIL, axis, axis, lines)])
   sections = [
     page.key_figures([(EVIL, EVIL, EVIL)]),
-    page.table(EVIL, EVIL, ['', EVIL], [(EVIL, [EVIL, page.link(EVIL, EVIL)])]),
+    page.table(EVIL, EVIL, {EVIL: {EVIL: page.link(EVIL, EVIL)}}, EVIL),
+    page.table(EVIL, EVIL, {EVIL: {EVIL: Cell(None, EVIL)}}),
     page.figure(plot),
   ]
   path = page.write(tmp_path / 'page.html', EVIL, EVIL, sections)
@@ -35,8 +37,8 @@ def test_a_number_is_exact_for_programs():
 
 
 def test_a_cell_that_is_html_already_is_not_escaped_again():
-  cell = page.number(1, 'one')
-  assert f'<td>{cell}</td>' in page.table('a', 'A', ['', 'b'], [('c', [cell])])
+  table = page.table('a', 'A', {'c': {'b': Cell(1, 'one')}})
+  assert f'<td>{page.number(1, "one")}</td>' in table
 
 
 def test_the_page_holds_the_library_that_the_makefile_names(tmp_path):

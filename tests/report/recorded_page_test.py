@@ -41,12 +41,24 @@ def change_config(workdir, **fields):
   path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
+def write_run(workdir, steps, workers=2, data=None, config=(), **scores):
+  """A run of so many steps, with scores, and its page."""
+  recorded.write_run(workdir, recorded.random_changes(steps, workers))
+  for metric, score in scores.items():
+    with_scores(workdir, score, metric)
+  if data:
+    records.write(workdir, records.DATA, {'labels': None, **data})
+  change_config(workdir, **dict(config))
+  return run_page.write([workdir], workdir).read_text()
+
+
 @without_files
 def test_the_axis_of_a_share_is_where_the_scores_settle(tmp_path):
-  workdir = tmp_path / 'run'
-  recorded.write_run(workdir, recorded.random_changes(100, 2))
-  with_scores(workdir, lambda step: 0.1 if step <= 10 else 0.95 + step / 1e4)
-  text = run_page.write([workdir], workdir).read_text()
+  text = write_run(
+    tmp_path / 'run',
+    100,
+    accuracy=lambda step: 0.1 if step <= 10 else 0.95 + step / 1e4,
+  )
   low, high = figure(text, 'accuracy')['wide']['yaxis1']['range']
   assert 0.9 < low < 0.95
   assert 0.96 < high < 1.01
@@ -61,12 +73,9 @@ def test_the_axis_of_a_share_is_where_the_scores_settle(tmp_path):
 def test_a_score_that_is_no_share_is_shown_as_it_is(
   metric, first, last, tmp_path
 ):
-  workdir = tmp_path / 'run'
-  recorded.write_run(workdir, recorded.random_changes(11, 2))
-  with_scores(workdir, lambda i: first + (last - first) * (i - 1) / 10, metric)
-  goal = {'main': metric, 'higher': [metric]}
-  records.write(workdir, records.DATA, {'labels': None, 'goal': goal})
-  text = run_page.write([workdir], workdir).read_text()
+  goal = {'goal': {'main': metric, 'higher': [metric]}}
+  score = {metric: lambda i: first + (last - first) * (i - 1) / 10}
+  text = write_run(tmp_path / 'run', 11, data=goal, **score)
   low, high = figure(text, metric)['wide']['yaxis1']['range']
   assert low < first < last < high
   assert f'validation {metric} {last} so far' in text
@@ -180,11 +189,8 @@ def test_a_line_over_seeds_is_their_mean_in_a_band_that_holds_them(tmp_path):
 
 @without_files
 def test_a_loss_has_the_unit_that_its_task_gives_it(tmp_path):
-  recorded.write_run(tmp_path / 'run', recorded.random_changes(4, 2))
-  facts = {'labels': None, 'units': {'loss': 'squared error'}}
-  records.write(tmp_path / 'run', records.DATA, facts)
-  page = run_page.write([tmp_path / 'run'], tmp_path).read_text()
-  assert '"loss (squared error)"' in page
+  data = {'units': {'loss': 'squared error'}}
+  assert '"loss (squared error)"' in write_run(tmp_path / 'run', 4, data=data)
 
 
 @without_files
@@ -231,12 +237,8 @@ def test_a_long_or_wide_run_is_bands_on_a_small_page(steps, workers, tmp_path):
 @without_files
 @pytest.mark.parametrize('steps', [20, 1000])
 def test_an_infinite_delta_is_no_line(steps, tmp_path):
-  workdir = tmp_path / 'run'
-  recorded.write_run(workdir, recorded.random_changes(steps, 2))
-  config = json.loads((workdir / 'config.json').read_text())
-  config['sync']['delta'] = float('inf')
-  (workdir / 'config.json').write_text(json.dumps(config))
-  text = run_page.write([workdir], workdir).read_text()
+  sync = {'method': 'selsync', 'delta': float('inf')}
+  text = write_run(tmp_path / 'run', steps, config={'sync': sync})
   assert 'A worker that reaches delta = inf votes' in text
   assert not marks(text, 'changes', 2, 'delta')
 

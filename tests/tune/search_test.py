@@ -1,7 +1,10 @@
 """The trials of a search: what is tried, by whom, and how often."""
 
+import contextlib
 import math
+import os
 import pathlib
+import tempfile
 
 import pytest
 
@@ -25,52 +28,67 @@ SPACE = Space(
 )
 
 
-def opened(folder, space=SPACE, objective=SOONEST, seed=0, refused='', **about):
+def opened(folder, space=SPACE, objective=SOONEST, seed=1, refused=''):
+  made = {}
+
   def make(method, fields):
     if method == refused or fields.get('period') == 13:
       raise ConfigError('unlucky')
     name = '-'.join([method, *(f'{k}{v}' for k, v in fields.items())])
+    made[name] = OWN | fields
     config = digits.get_config()
     return Trial(name, 0.1, 0, pathlib.Path(folder, name), [], config)
 
-  return Search(folder, 'ours', about, space, objective, seed, make)
+  def read(run):
+    return lambda: search.curve or points(**made[run.label])
+
+  search = Search(folder, 'ours', {}, space, objective, seed, make, read)
+  search.curve = None
+  return search
 
 
-def points(asked):
+def points(rate, period, wire):
   """A run whose best rate is 1 and whose best period is 16.
 
   Bad ones are slower, and very bad ones never reach the target.
   """
-  fields = dict(zip(('rate', 'period'), _numbers(asked), strict=True))
-  off = abs(math.log10(fields['rate'])) + abs(math.log2(fields['period'] / 16))
+  del wire
+  off = abs(math.log10(rate)) + abs(math.log2(period / 16))
   top = 1 - 0.03 * off
   return [Point(top * (1 - 0.5**t), 1.0 * t, (2 + off) * t) for t in range(9)]
 
 
-def _numbers(asked):
-  params = asked.trial.params
-  period = next(v for k, v in params.items() if k.endswith('period'))
-  return params['rate'], period
-
-
 def try_one(search, count=1000):
-  if asked := search.ask(count):
-    judge = search.judge(asked, lambda: points(asked))
-    judge()
-    search.tell(asked, judge)
-  return asked
+  if attempt := search.ask(count):
+    attempt.tell()
+  return attempt
 
 
 def params(search):
   return [frozen.params for frozen in search._study.trials]
 
 
+@contextlib.contextmanager
+def in_memory():
+  """A folder in memory: SQLite waits for the disk at each transaction."""
+  shared = '/dev/shm' if os.path.isdir('/dev/shm') else None
+  with tempfile.TemporaryDirectory(dir=shared) as folder:
+    yield pathlib.Path(folder)
+
+
+@pytest.fixture
+def tmp_path():
+  with in_memory() as folder:
+    yield folder
+
+
 @pytest.fixture(scope='module')
-def whole(tmp_path_factory):
-  search = opened(tmp_path_factory.mktemp('whole'))
-  while try_one(search, 16):
-    pass
-  return search
+def whole():
+  with in_memory() as folder:
+    search = opened(folder)
+    while try_one(search, 16):
+      pass
+    yield search
 
 
 def test_a_search_has_as_many_trials_as_it_should_and_finds_the_best(whole):
@@ -83,7 +101,7 @@ def test_a_search_has_as_many_trials_as_it_should_and_finds_the_best(whole):
 
 
 def test_the_same_seed_gives_the_same_trials(whole, tmp_path):
-  for seed, same in ((0, True), (1, False)):
+  for seed, same in ((1, True), (2, False)):
     search = opened(tmp_path / f'{seed}', seed=seed)
     for _ in range(12 if same else 3):
       try_one(search)
@@ -107,11 +125,9 @@ def test_a_search_that_is_killed_goes_on_as_it_would_have(whole, tmp_path):
 
 def judged(search, curve):
   """How many points of a run count, and whether it was stopped early."""
-  asked = search.ask(1000)
-  judge = search.judge(asked, lambda: curve)
-  judge()
-  search.tell(asked, judge)
-  return len(judge.points), judge.is_pruned
+  search.curve = curve
+  attempt = try_one(search)
+  return len(attempt.points), attempt.is_pruned
 
 
 def test_the_worse_half_at_a_quarter_of_the_budget_is_stopped(tmp_path):
@@ -143,32 +159,21 @@ def test_a_decision_to_stop_stands_after_a_kill(tmp_path):
   good, bad = ([Point(s, 250.0, 1), Point(s, 900.0, 2)] for s in (0.9, 0.1))
   judged(search, good)
   for _ in range(2):
-    asked = opened(tmp_path, objective=within).ask(1000)
-    judge = search.judge(asked, lambda: bad)
-    assert judge() and judge.is_pruned and judge.points == bad[:1]
+    again = opened(tmp_path, objective=within)
+    again.curve = bad
+    attempt = again.ask(1000)
+    assert attempt() and attempt.is_pruned and attempt.points == bad[:1]
 
 
-def test_an_equal_trial_waits_until_the_first_one_has_ended(tmp_path):
+def test_equal_trials_have_one_run(tmp_path):
   same = {'rate': (1.0,), 'period': (8,)}
   search = opened(tmp_path, Space({'diloco': same}, {'diloco': OWN}))
-  asked = search.ask(3)
-  assert search.ask(3) is None and search.ask(3) is None
-  judge = search.judge(asked, lambda: points(asked))
-  judge()
-  search.tell(asked, judge)
-  while try_one(search, 3):
-    pass
+  first, *others = [search.ask(3) for _ in range(3)]
+  assert all(other.run == first.run for other in others)
+  assert search.ask(3) is None
+  for attempt in (first, *others):
+    attempt.tell()
   assert search.done == 3
-
-
-def test_a_search_for_something_else_is_refused(tmp_path):
-  opened(tmp_path, network='1 Gbit')
-  with pytest.raises(ConfigError) as error:
-    opened(tmp_path, network='2 Gbit')
-  assert str(error.value) == (
-    f'--out={tmp_path}: holds a search with network 1 Gbit, not 2 Gbit; take '
-    'another --out'
-  )
 
 
 def test_a_space_without_a_possible_trial_is_an_error(tmp_path):

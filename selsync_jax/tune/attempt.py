@@ -1,4 +1,4 @@
-"""Whether a run goes on, by its scores so far and those of other trials.
+"""A trial under way: whether its run goes on, and what it has reached.
 
 What decides are scores at a cost, not at a step: a method whose steps are cheap
 is compared with others when it has spent as much as they had.
@@ -10,6 +10,7 @@ import math
 import optuna
 from optuna.trial import TrialState
 
+from selsync_jax.runs.history import Trial
 from selsync_jax.tune.objective import Objective, Point
 
 FIRST = 25
@@ -28,37 +29,39 @@ def create_pruner() -> optuna.pruners.BasePruner:
   )
 
 
-class Judge:
-  """Judges a run by its points, in their order, as they come in.
+class Attempt:
+  """A trial, whose run is judged by its points as they come in.
 
   Args:
-    study: the study, with the other trials.
-    trial: the trial of the run; what it has reported is not reported again, and
-      a decision to stop it stands.
+    trial: the trial; what it has reported is not reported again, and a decision
+      to stop it stands.
     objective: what is best.
-    points: a function that returns the points of the run so far.
+    run: the trial's run.
+    read: a function that returns the points of the run so far, in their order.
   """
 
   def __init__(
     self,
-    study: optuna.Study,
     trial: optuna.Trial,
     objective: Objective,
-    points: Callable[[], Sequence[Point]],
+    run: Trial,
+    read: Callable[[], Sequence[Point]],
   ):
-    self._trial, self._objective, self._read = trial, objective, points
-    known = study.trials[trial.number]
+    self.run = run
+    self.points: list[Point] = []  # Those that count.
+    self.is_pruned = False
+    self._trial, self._objective, self._read = trial, objective, read
+    known = trial.study.trials[trial.number]
     # Percent of the budget; and whether the last one is where it was stopped.
     self._reported = max(known.intermediate_values, default=-1)
     self._was_pruned = _PRUNED in known.user_attrs
     self._longest = math.inf
     if objective.target is not None:
-      complete = study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
+      states = [TrialState.COMPLETE]
+      complete = trial.study.get_trials(deepcopy=False, states=states)
       costs = [frozen.value for frozen in complete if frozen.value is not None]
       self._longest = SLOWER * min(costs, default=math.inf)
     self._is_over = False
-    self.points: list[Point] = []  # Those that count.
-    self.is_pruned = False
 
   def __call__(self) -> bool:
     """Returns whether the run has done enough."""
@@ -86,3 +89,15 @@ class Judge:
     if prunes:  # Before the run is stopped, which takes a while.
       self._trial.set_user_attr(_PRUNED, True)
     return prunes
+
+  def tell(self) -> None:
+    """Records what the run has reached at its end."""
+    self()
+    study, objective = self._trial.study, self._objective
+    point = objective.decisive(self.points, self.run.is_done)
+    shown = point or objective.best(self.points)
+    self._trial.set_user_attr('point', shown)
+    if point and not self.is_pruned:
+      study.tell(self._trial, objective.value(point))
+    else:
+      study.tell(self._trial, state=TrialState.PRUNED)
