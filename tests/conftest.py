@@ -258,9 +258,10 @@ def default_run(data_dir):
 
 @pytest.fixture(scope='session')
 def short_run(data_dir):
-  """The default run, but for its length: 40 steps, four epochs."""
+  """The default run, but for its length: 20 steps, two epochs."""
   del data_dir
-  return _train('short', '--config.steps=40')
+  warmup = '--config.schedule.warmup_epochs=1.0'
+  return _train('short', '--config.steps=20', warmup)
 
 
 @pytest.fixture

@@ -61,37 +61,6 @@ def test_a_file_that_is_not_text_is_refused_in_one_line(tmp_path):
   assert '\n' not in str(error.value)
 
 
-@pytest.mark.parametrize(
-  'fields, line',
-  [
-    (['optimizer.name=adamw'], 'config.optimizer.momentum=0.9: adamw has no '
-     'momentum; it has decayed, clip_norm, weight_decay, groups, '
-     'learning_rate, b1, b2, eps, eps_root, mu_dtype, mask, nesterov; None '
-     'unsets it'),
-    (['workers=None'], 'config.workers=None: must be a whole number'),
-    (['model.num_filters=None'], 'config.model.num_filters=None: must be a '
-     'whole number'),
-    (['optimizer.momentm=None'], '--config.optimizer.momentm=None: this config '
-     'has no such field; Did you mean "momentum" instead of "momentm"?'),
-    (['optimizer.momentum=nan'], 'config.optimizer.momentum=nan: must be a '
-     'finite number'),
-    (['optimizer.learning_rate=1e300'], 'config.optimizer.learning_rate=1e+300:'
-     ' must be at most 3.40282e+38'),
-    (['optimizer.name=dpsgd', 'optimizer.momentum=None'],
-     'config.optimizer: dpsgd needs l2_norm_clip, noise_multiplier, seed'),
-    (['epochs=2.0'], 'config.schedule.warmup_epochs=3.0: must be below '
-     'config.epochs=2.0'),
-    (['epochs=None'], 'config.steps=None, config.epochs=None: set one of them'),
-    (['data.dir=/nowhere'], "config.data.dir='/nowhere': there is no such "
-     'folder'),
-  ],
-)  # fmt: skip
-def test_a_field_is_refused_by_its_rule(fields, line):
-  with pytest.raises(ConfigError) as error:
-    config_file.load(DIGITS, [f'--config.{field}' for field in fields])
-  assert str(error.value) == line
-
-
 def test_a_field_is_unset_by_a_flag():
   flags = ['--config.optimizer.momentum=None', '--config.optimizer.name=adamw']
   config = config_file.load(DIGITS, [*hostile_values.QUICK, *flags])

@@ -147,12 +147,6 @@ def test_it_ends_all_islands_when_one_fails_before_they_have_met():
   assert live_runs.run(*IMPATIENT, *flags, timeout=50).returncode == 7
 
 
-def test_an_impossible_launch_is_refused():
-  done = launch(0, 'true')
-  assert done.returncode == 2
-  assert '--processes=0: must be a whole number of at least 1' in done.stderr
-
-
 @pytest.mark.slow
 def test_what_a_process_leaves_behind_does_not_hold_launch():
   left = [*live_runs.LAUNCH, '--processes=1', '--', 'sh', '-c']

@@ -15,9 +15,12 @@ from selsync_jax.runs import provenance, workdir
 from tests.support import live_runs
 
 
-def one_trial(out, rate, *flags):
-  """A short run of BSP, which starts without TensorFlow."""
-  grid = trials.list_trials(
+def one_trial(out, rate, *flags, code=''):
+  """A short run of BSP, which starts without TensorFlow.
+
+  Its config file runs the code, if there is some.
+  """
+  (trial,) = trials.list_trials(
     'digits',
     [
       '--config.data.backend=numpy',
@@ -31,7 +34,13 @@ def one_trial(out, rate, *flags):
     out,
     learning_rates=[lambda _: rate],
   )
-  return grid[0]
+  if code:
+    file = out / 'mine.py'
+    file.parent.mkdir(exist_ok=True)
+    own = 'from selsync_jax.configs import digits\n'
+    file.write_text(f'{own}{code}\nget_config = digits.get_config\n')
+    trial.flags.append(f'--config={file}:bsp')
+  return trial
 
 
 @pytest.mark.slow
@@ -50,16 +59,12 @@ def test_a_trial_is_a_process_that_writes_a_report_and_a_log(
 @pytest.mark.slow
 def test_trials_of_a_job_are_forks_of_a_process_with_all_imports(tmp_path):
   """The config is read before a command imports anything."""
-  file = tmp_path / 'mine.py'
-  file.write_text(
-    'import os, sys\nfrom selsync_jax.configs import digits\n'
-    'print(os.getpid(), os.getppid(), "jax" in sys.modules)\n'
-    'get_config = digits.get_config\n'
+  code = (
+    'import os, sys\nprint(os.getpid(), os.getppid(), "jax" in sys.modules)'
   )
-  queue = [one_trial(tmp_path / name, 0.1) for name in 'ab']
+  queue = [one_trial(tmp_path / name, 0.1, code=code) for name in 'ab']
   with pool.Processes(1) as processes:
     for trial in queue:
-      trial.flags.append(f'--config={file}:bsp')
       processes.run(trial)
   first, second = (
     (trial.workdir / 'train.log').read_text().split()[:3] for trial in queue
@@ -72,19 +77,14 @@ def test_trials_of_a_job_are_forks_of_a_process_with_all_imports(tmp_path):
 
 @pytest.mark.slow
 def test_a_trial_ends_and_can_resume_if_what_forks_is_killed(tmp_path):
-  trial = one_trial(tmp_path, 0.1, '--config.steps=1000000')
+  code = 'import os\nprint(os.getppid())'
+  trial = one_trial(tmp_path, 0.1, '--config.steps=1000000', code=code)
   log = trial.workdir / 'train.log'
 
   def kill():
     if trial.share_done:
       os.kill(int(log.read_text().split()[0]), signal.SIGKILL)
 
-  file = tmp_path / 'mine.py'
-  file.write_text(
-    'import os\nfrom selsync_jax.configs import digits\n'
-    'print(os.getppid())\nget_config = digits.get_config\n'
-  )
-  trial.flags.append(f'--config={file}:bsp')
   with (
     pytest.raises(RunError, match=f'^{log}: the process that starts the runs '),
     pool.Processes(1) as processes,
@@ -97,13 +97,8 @@ def test_a_trial_ends_and_can_resume_if_what_forks_is_killed(tmp_path):
 @pytest.mark.slow
 def test_a_trial_that_diverges_leaves_no_summary(tmp_path):
   """Its line is the last: libraries print nothing as the process ends."""
-  trial = one_trial(tmp_path, 1e20)
-  file = tmp_path / 'mine.py'
-  file.write_text(
-    'import atexit\nfrom selsync_jax.configs import digits\n'
-    'atexit.register(print, "goodbye")\nget_config = digits.get_config\n'
-  )
-  trial.flags.append(f'--config={file}:bsp')
+  code = 'import atexit\natexit.register(print, "goodbye")'
+  trial = one_trial(tmp_path, 1e20, code=code)
   with pool.Processes(1) as processes:
     processes.run(trial)
   assert not trial.is_done
@@ -129,14 +124,12 @@ def test_after_a_signal_no_trial_begins_and_the_comparison_is_resumable(
 @pytest.mark.slow
 def test_a_trial_that_a_signal_kills_as_it_begins_is_resumable(tmp_path):
   """No handler is there yet, as a config file may install the default one."""
-  trial = one_trial(tmp_path, 0.1)
-  log = trial.workdir / 'train.log'
-  file = tmp_path / 'mine.py'
-  file.write_text(
+  code = (
     'import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\n'
-    'print("began", flush=True)\ntime.sleep(1000)\n'
+    'print("began", flush=True)\ntime.sleep(1000)'
   )
-  trial.flags.append(f'--config={file}:bsp')
+  trial = one_trial(tmp_path, 0.1, code=code)
+  log = trial.workdir / 'train.log'
 
   def interrupt():
     return bool(log.read_text()) and not processes.signal(signal.SIGINT)

@@ -89,22 +89,6 @@ def test_any_field_can_be_swept_by_the_methods_that_have_it(tmp_path):
   }
 
 
-@pytest.mark.parametrize(
-  'sweep, rule',
-  [
-    ('sync.theta=1,2', 'no method has this field'),
-    ('sync.delta', 'must be FIELD=VALUE,VALUE'),
-    ('sync.delta=1,', 'must be FIELD=VALUE,VALUE'),
-    ('sync.delta=1,1', 'must be FIELD=VALUE,VALUE'),
-  ],
-)
-def test_a_sweep_that_says_nothing_is_refused(sweep, rule, tmp_path):
-  flags = [f'--config={DIGITS}', f'--sweep={sweep}', f'--out={tmp_path}']
-  with pytest.raises(ConfigError) as error:
-    command.parse(flags)
-  assert str(error.value).startswith(f'--sweep={sweep}: {rule}')
-
-
 def labels(tmp_path, methods, *flags):
   line = [f'--config={DIGITS}', f'--methods={methods}', '--seeds=1', *flags]
   options = command.parse([*line, f'--out={tmp_path / "out"}'])

@@ -1,0 +1,42 @@
+"""Mistakes on the command line, in `mistakes.txt`: COMMAND => LINE.
+
+`...` in a line stands for any text.
+"""
+
+import pathlib
+import re
+import shlex
+
+import pytest
+
+LINES = pathlib.Path(__file__).with_name('mistakes.txt')
+# What a command is given before the arguments of a case.
+DEFAULTS = {
+  'compare': '--methods=selsync,bsp --seeds=1',
+  'simulate': '--config.steps=300',
+  'tune': '--config=hyperplane --methods=local_sgd --step=5ms',
+}
+QUICK = '--config.data.backend=numpy --config.mapper=vmap'
+
+
+def case(text):
+  """A parameter; what an asynchronous simulation refuses is slow."""
+  command, line = text.split(' => ')
+  marks = [pytest.mark.slow] if ':asp ' in command and 'simu' in command else []
+  return pytest.param(command, line, id=command, marks=marks)
+
+
+CASES = [*map(case, LINES.read_text().splitlines())]
+
+
+@pytest.mark.parametrize('command, line', CASES)
+def test_a_mistake_is_one_line_and_exit_code_2_and_leaves_nothing(
+  command, line, refused, monkeypatch, tmp_path
+):
+  monkeypatch.chdir(tmp_path)
+  name, *given = shlex.split(command)
+  if name in DEFAULTS:
+    given = [*f'{DEFAULTS[name]} {QUICK}'.split(), *given]
+  expected = '.*'.join(map(re.escape, f'{name}: {line}'.split('...')))
+  assert re.fullmatch(expected, refused(name, *given))
+  assert not [*tmp_path.iterdir()]
