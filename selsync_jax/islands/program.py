@@ -13,7 +13,14 @@ another number of workers are compiled once, so that those who go on when one
 has ended need not wait for the compiler.
 """
 
-from collections.abc import Callable, Container, Hashable, Iterator, Sequence
+from collections.abc import (
+  Callable,
+  Container,
+  Generator,
+  Hashable,
+  Iterator,
+  Sequence,
+)
 import contextlib
 import functools
 import itertools
@@ -58,7 +65,7 @@ class Form(NamedTuple):
     return x[None] if self.devices else x
 
   @contextlib.contextmanager
-  def entered(self) -> Iterator[None]:
+  def entered(self) -> Generator[None]:
     """Enters a context in which a program of these devices is traced."""
     with contextlib.ExitStack() as stack:
       if self.devices:  # A mesh of another size has to be left first.

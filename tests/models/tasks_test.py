@@ -326,7 +326,7 @@ class Policy:
 def test_a_program_has_the_same_digest_in_every_process(monkeypatch):
   """On a terminal JAX colors programs; the order of a set differs by chance."""
 
-  def digest(*names):
+  def digests(*names):
     class Model(nn.Module):
       @nn.compact
       def __call__(self, x, train):
