@@ -86,7 +86,7 @@ class Registry(dict[str, Any]):
     if name in self and self._files.get(name) != file:
       where = self._files.get(name, 'selsync_jax')
       raise ConfigError(
-        f'{self._kind} {name!r}, of {file}: {where} has registered this name'
+        f'{self._kind} {name!r} in {file}: {where} has registered this name'
       )
     self[name] = definition if entry is None else entry
     self._files[name], self._places[name] = file, own_code.caller()

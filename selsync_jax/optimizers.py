@@ -91,7 +91,7 @@ def _constructor(name: Any) -> Callable[..., optax.GradientTransformation]:
     decays = default is not None and options.get('weight_decay', default)
     if mask and decays and not masks:
       raise ValueError(
-        f'decayed={decayed!r}: must be all, as {name} decays all parameters'
+        f'decayed={decayed!r}: must be all; {name} decays all parameters'
       )
     if clip_norm is not None:
       clip.append(optax.clip_by_global_norm(clip_norm))

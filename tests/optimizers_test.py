@@ -268,7 +268,7 @@ def test_a_group_is_checked_before_the_run(group, line):
 def test_an_optimizer_without_a_mask_decays_all_parameters():
   optimizers.create_optimizer('novograd', 0.1, weight_decay=0.5)
   optimizers.create_optimizer('novograd', 0.1, decayed='matrices')  # Of none.
-  with pytest.raises(ValueError, match=r"decayed='matrices': must be all, as"):
+  with pytest.raises(ValueError, match=r"decayed='matrices': must be all; "):
     optimizers.create_optimizer(
       'novograd', 0.1, weight_decay=0.5, decayed='matrices'
     )

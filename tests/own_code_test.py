@@ -57,7 +57,7 @@ def test_the_example_is_trained_resumed_exported_and_scored(
   points = np.array([[0.9, 0.0], [0.0, -2.1]], np.float32)
   assert model.apply(variables, points, train=False).shape == (2, 2)
   del models.MODELS['TwoLayers'], DATASETS['rings']
-  with pytest.raises(ConfigError, match="'TwoLayers': nobody has registered"):
+  with pytest.raises(ConfigError, match="'TwoLayers': no such model is reg"):
     ss.load(workdir)
   run_command(['export', str(workdir), '--out=w.npz'])  # It needs no model.
   assert 'params/Dense_0/kernel' in np.load('w.npz')
@@ -176,7 +176,7 @@ WRONG = {
   **{
     f'name of a {kind}': (
       [text.format(name)],
-      f"{kind} '{name}', of {{file}}: selsync_jax has registered this name",
+      f"{kind} '{name}' in {{file}}: selsync_jax has registered this name",
     )
     for kind, name, text in (
       ('data set', 'digits', '@ss.register_dataset\ndef {}(): pass'),
@@ -355,7 +355,7 @@ def test_arrays_that_do_not_match_are_refused(changes, line):
 
 def test_a_split_that_is_missing_is_named():
   pytest.importorskip('datasets')
-  with pytest.raises(ValueError, match='it has no validation, test, but train'):
+  with pytest.raises(ValueError, match='no validation, test; it has train'):
     from_huggingface({'train': None}, task='regression', num_classes=1)
 
 
@@ -389,7 +389,7 @@ def test_a_model_that_fits_no_memory_is_refused_before_it_is_made(
 
   config = short_runs.config(data_dir, model__name='Huge')
   config.model.num_filters = None
-  with pytest.raises(ConfigError, match=r'take 3e.03 GB of a device, which'):
+  with pytest.raises(ConfigError, match=r'take 3e.03 GB, but a device has'):
     train_and_evaluate(config, tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
 

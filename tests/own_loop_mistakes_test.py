@@ -272,7 +272,7 @@ def the_flag_is_taken_from_the_state_without_ss_decision():
   shard_map(rows_of(step))(stacked(), batches(N, 8))
 
 
-@mistake('^the decision is that of the step before: ')
+@mistake('^the decision comes from the previous step: ')
 def the_decision_is_read_from_the_state_before_the_update():
   step = steps_of(flag=lambda grads, old, new: ss.decision(old))
   jax.pmap(step, ss.AXIS)(stacked(), batches(N, 8))

@@ -76,7 +76,8 @@ def find(file: str) -> str:
   own = [p.stem for p in sorted(OWN.glob('*.py'))]
   names = [n for n in own if n not in ('__init__', 'base')]
   raise ConfigError(
-    f'--config={file}: there is no such file; our own are {", ".join(names)}'
+    f'--config={file}: there is no such file; the built-in configs are '
+    f'{", ".join(names)}'
   )
 
 

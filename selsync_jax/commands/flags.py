@@ -214,7 +214,7 @@ def rate(text: str) -> Callable[[float], float]:
 
 rates = reader(
   lambda text: list(map(rate, text.split(','))),
-  'numbers above 0 with commas between them, 2x for twice the own rate',
+  "numbers above 0 with commas between them, 2x for twice the config's rate",
 )
 
 
@@ -270,7 +270,7 @@ positive = reader(
 )
 name = reader(
   str,
-  'letters, digits, "_", "-" and ".", the first of them no "-" or "."',
+  'letters, digits, "_", "-" and ".", not starting with "-" or "."',
   lambda value: bool(re.fullmatch(r'\w[\w.-]*', value, re.ASCII)),
 )
 lssr = reader(float, 'a number in [0, 1)', lambda value: 0 <= value < 1)
@@ -343,4 +343,4 @@ def folder(text: str) -> pathlib.Path:
   try:
     return pathlib.Path(text).expanduser()
   except RuntimeError as error:
-    raise ValueError(f'has no home: {error}') from error
+    raise ValueError(f'cannot be expanded: {error}') from error

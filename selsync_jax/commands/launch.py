@@ -144,7 +144,7 @@ def _meeting_point(
   listener = threading.Thread(target=listen, daemon=True)
   try:
     if not (invitation := next(said, '').strip()):
-      raise RunError('the meeting point has not started')
+      raise RunError('the meeting point did not start')
     listener.start()
     yield invitation, met
   finally:
@@ -230,12 +230,12 @@ def main(arguments: Sequence[str]) -> None:
   if (options.processes is None) == (options.islands is None):
     raise ConfigError('either --processes=NUMBER or --islands=NUMBER is needed')
   if options.log and options.processes:
-    raise ConfigError(f'--log={options.log}: is of --islands')
+    raise ConfigError(f'--log={options.log}: only valid with --islands')
   minimum = meet.least(options)
   if not command:
     raise ConfigError('the command after -- is missing')
   if not shutil.which(command[0]):
-    raise ConfigError(f'{command[0]}: is no program that can be run')
+    raise ConfigError(f'{command[0]}: not found, or not executable')
   if options.processes:
     sys.exit(launch(command, process_places(options.processes)))
   islands = options.islands

@@ -48,8 +48,7 @@ def least(options: argparse.Namespace) -> int:
     )
   if options.grace and (minimum or islands) == islands:
     raise ConfigError(
-      f'--grace={options.grace:g}: is of islands without which the others may '
-      'go on; give a --minimum below --islands'
+      f'--grace={options.grace:g}: only valid with a --minimum below --islands'
     )
   return minimum or islands
 

@@ -184,8 +184,8 @@ def _is_given(options: argparse.Namespace) -> bool:
     raise ConfigError('--parameters and --step: go together')
   if options.step and options.devices_per_worker:
     raise ConfigError(
-      f'--devices-per-worker={options.devices_per_worker}: --step is the step '
-      'of all devices of a worker; give one of the two'
+      f'--devices-per-worker={options.devices_per_worker}: --step already '
+      'covers all devices of a worker; give one of the two'
     )
   if options.lssr is not None and options.run:
     raise ConfigError('--lssr and --run: give one of the two')

@@ -136,8 +136,8 @@ def train(
 
   if (count := processes.count()) > 1:
     raise ConfigError(
-      f'train: works in one process, and this is one of {count}; start the '
-      'command `selsync train` in each, in place of join'
+      f'train: runs in a single process, and this is one of {count}; run the '
+      'command `selsync train` in each process instead of calling join'
     )
   from selsync_jax.devices import backend
 
@@ -210,8 +210,8 @@ def _check_island(options: argparse.Namespace) -> None:
     )
   if mapper in ('vmap', 'map'):
     raise ConfigError(
-      f'--island={options.island}: is one worker; config.mapper={mapper} must '
-      'be auto, pmap or mesh'
+      f'--island={options.island}: an island is one worker; '
+      f'config.mapper={mapper} must be auto, pmap or mesh'
     )
   if count and (devices := math.prod(config.mesh.values())) % count:
     raise ConfigError(

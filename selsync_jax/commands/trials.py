@@ -187,6 +187,6 @@ def _check_workdir(trial: Trial) -> None:
   config = trial.config.to_dict()
   for field, old, new in files.differences(completed(saved), config):
     raise ConfigError(
-      f'{trial.workdir}: holds a run with {field}={old!r}, not {new!r}; take '
-      'another --out'
+      f'{trial.workdir}: holds a run with {field}={old!r}, not {new!r}; '
+      'choose another --out'
     )

@@ -70,7 +70,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   mesh = options.candidates.settings(BSP, {}).config.mesh
   if math.prod(mesh.values()) > 1:
     raise ConfigError(
-      f'config.mesh={mesh.to_dict()}: tune has workers of one device'
+      f'config.mesh={mesh.to_dict()}: tune supports one device per worker'
     )
   options.spaces = _spaces(options)
   return options
@@ -90,7 +90,7 @@ def _spaces(options: argparse.Namespace) -> dict[str, 'Space']:
     methods = compare.able_methods(options.file, options.fields)
   methods = [method for method in methods if method != BSP]
   if not methods:
-    raise ConfigError(f'--methods={BSP}: must name another method, too')
+    raise ConfigError(f'--methods={BSP}: must name a method besides BSP')
   load, fixed = options.candidates.settings, options.candidates.fixed
   of_bsp = _of_bsp(methods, load)
   known = [choices.ALL, *of_bsp, *methods]

@@ -63,8 +63,8 @@ def _refuse_other_code(options: argparse.Namespace) -> None:
   }
   if changes := fingerprint.differences(out, found):
     raise ConfigError(
-      f'--out={out}: holds a search, and {"; ".join(changes)}; take another '
-      '--out'
+      f'--out={out}: holds a search, and {"; ".join(changes)}; choose '
+      'another --out'
     )
   if found:
     fingerprint.write(out, found)
@@ -106,7 +106,7 @@ def _compute(options: argparse.Namespace) -> dict[str, float]:
     if given and known[name] != given:
       raise ConfigError(
         f'--step={1e3 * given:g}ms: {path} has {1e3 * known[name]:.3g} ms '
-        f'for {name}; take another --out'
+        f'for {name}; choose another --out'
       )
   files.write_json(path, known)
   return known

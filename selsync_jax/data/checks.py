@@ -122,9 +122,9 @@ def _checking(
     forms = arrays.forms(batch)
     first = first or forms
     if forms != first:
-      raise ValueError(f'{name} returned {forms}, and at first {first}')
+      raise ValueError(f'{name} returned {forms}, but at first {first}')
     if (made := arrays.count(batch)) != given:
-      raise ValueError(f'{name} made {made} examples of {given}')
+      raise ValueError(f'{name} returned {made} examples for {given}')
     return batch
 
   return call

@@ -80,8 +80,8 @@ def from_grain(
     some = arrays.sample(len(source), 8)
     if len({arrays.checksum(split.rows(some)) for _ in range(2)}) > 1:
       raise ValueError(
-        f'{name} has elements that change when they are read again; give what '
-        'is random a seed, as in random_map(..., seed=0)'
+        f'{name} has elements that change when they are read again; give '
+        'random maps a seed, as in random_map(..., seed=0)'
       )
   if labels is not None:
     labels = checks.checked('labels', {'label': labels}, num_classes)['label']

@@ -167,7 +167,9 @@ def from_huggingface(
   if not isinstance(source, Mapping):
     source = datasets.load_from_disk(os.fspath(source))
   if missing := [split for split in protocol.SPLITS if split not in source]:
-    raise ValueError(f'it has no {", ".join(missing)}, but {", ".join(source)}')
+    raise ValueError(
+      f'it has no {", ".join(missing)}; it has {", ".join(source)}'
+    )
 
   def read(split):
     rows = source[split]

@@ -178,12 +178,11 @@ def _start_backend(device: str) -> None:
     if processes.count() > 1 and not _resolves(host):
       raise ConfigError(
         f'host name {host!r}: does not resolve; processes find each other by '
-        'it, so add it to /etc/hosts'
+        'host name, so add this one to /etc/hosts'
       ) from error
     reason = user_errors.reason(error) or 'there is no such device'
-    raise ConfigError(
-      f'JAX_PLATFORMS={platforms}: JAX cannot start: {reason}'
-    ) from error
+    where = f'JAX_PLATFORMS={platforms}: ' if platforms else ''
+    raise ConfigError(f'{where}JAX cannot start: {reason}') from error
   check(device)
   plugins = metadata.entry_points(group='jax_plugins')
   is_cpu = jax.default_backend() == 'cpu'
@@ -191,7 +190,7 @@ def _start_backend(device: str) -> None:
     for plugin in (p.name for p in plugins if 'cuda' in p.name):
       print(
         f'JAX runs on the CPU, although it has the plugin {plugin}: '
-        f'{_lacks("gpu")}; with --config.device=gpu it must not',
+        f'{_lacks("gpu")}; --config.device=gpu makes this an error',
         file=sys.stderr,
       )
 

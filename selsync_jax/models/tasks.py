@@ -222,7 +222,7 @@ def check_model(
       shape = f'array {name} has shape {leaf.shape}'
       raise ValueError(f'{shape}: must not be empty')
     if not _can_be_read_back(leaf.dtype):
-      raise ValueError(f'array {name} is {leaf.dtype}: no file holds that')
+      raise ValueError(f'array {name} is {leaf.dtype}: cannot be saved')
   train = functools.partial(_apply, model, task)
   key = jax.random.key(0)
   trained, after = jax.eval_shape(train, params, model_state, batch, key)

@@ -78,8 +78,8 @@ def read_entries(trials: Sequence[Trial]) -> list[Entry]:
     run = entry.runs[trial.seed] = history.read(trial.workdir, trial.label)
     if run.summary is None:
       raise RunError(
-        f'{trial.workdir}: the summary is of fewer steps than the rows; '
-        'run its command again to finish it'
+        f'{trial.workdir}: the summary covers fewer steps than the rows; '
+        'repeat the command of this run to finish it'
       )
   return list(entries.values())
 

@@ -80,7 +80,7 @@ def read_bytes(path: File) -> bytes | None:
   """Returns the content of a file, or `None` if there is no such file."""
   try:
     if not path.is_file() and path.exists():  # A FIFO would never end.
-      raise DamagedFile(path, 'it is no regular file')
+      raise DamagedFile(path, 'it is not a regular file')
     return path.read_bytes()
   except (FileNotFoundError, NotADirectoryError):
     return None

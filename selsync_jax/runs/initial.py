@@ -36,8 +36,8 @@ def check(source: Source) -> None:
     return
   if (path / checkpoints.RECORD).exists():
     raise ConfigError(
-      f'{source}: is a checkpoint of a run; give the run, or what `export '
-      f'--step={path.name}` writes'
+      f'{source}: is a checkpoint of a run; give the folder of the run, or a '
+      f'file that `export --step={path.name}` wrote'
     )
   trees = array_files.orbax_trees(path)
   is_file = path.suffix in ('.safetensors', '.npz') and path.exists()

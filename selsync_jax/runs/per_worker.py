@@ -61,7 +61,7 @@ def parse(line: bytes) -> dict[str, Any]:
 
 def _decode(name: str, text: str) -> np.ndarray:
   if name not in COLUMNS:
-    raise ValueError(f'{name} is no column')
+    raise ValueError(f'{name} is not a column')
   try:
     content = zlib.decompress(base64.b64decode(text, validate=True))
   except (TypeError, zlib.error) as error:

@@ -194,7 +194,7 @@ class Recorder(contextlib.ExitStack):
         raise ConfigError(f'metrics: {name} is missing')
     for name, value in metrics.items():
       if name in _TAKEN or history.is_score(name):
-        raise ConfigError(f'metrics.{name}: is the name of a column of ours')
+        raise ConfigError(f'metrics.{name}: is the name of a built-in column')
       shape = np.shape(value)
       if shape not in [(workers,), (workers // jax.process_count(),)]:
         raise ConfigError(
@@ -204,13 +204,14 @@ class Recorder(contextlib.ExitStack):
       is_global = not getattr(value, 'is_fully_replicated', True)
       if jax.process_count() > 1 and shape == (workers,) and not is_global:
         raise ConfigError(
-          f'metrics.{name}: every process has those of all workers; pass what '
-          'the step returned, or those of the workers of this process'
+          f'metrics.{name}: holds the values of all workers in each process; '
+          'pass what the step returned, or the values of the workers of this '
+          'process alone'
         )
     self._names = self._names or {*metrics}
     if changed := sorted(self._names ^ metrics.keys()):
       raise ConfigError(
-        f'metrics: {", ".join(changed)}: must be there at every step or at none'
+        f'metrics: {", ".join(changed)}: must be given at every step or at none'
       )
 
 
@@ -246,7 +247,7 @@ def _rows(workdir: pathlib.Path, step: int, workers: int) -> list[Row]:
     if summary := records.read_summary(workdir):
       raise ConfigError(
         f'workdir={workdir}: holds a finished run of {summary["steps"]} steps; '
-        'take another, or restart=True'
+        'choose another, or restart=True'
       )
     return []
   rows = [row for row in records.read_metrics(workdir) if row['step'] <= step]

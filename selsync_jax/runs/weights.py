@@ -166,15 +166,15 @@ def _average(
   if damage := checkpoints.damage(checkpoint):
     raise files.DamagedFile(checkpoint, damage)
   only = (
-    f'such a run has the weights of its best evaluation (step={BEST}), and '
-    f'of its last once it has finished (step={LAST})'
+    f'such a run has the weights of its best evaluation (step={BEST}) and, '
+    f'once finished, of its last one (step={LAST})'
   )
 
   def shared(tree):
     if 'params' not in tree:
       raise ConfigError(
-        f'{checkpoint} is of an asynchronous run, which saves no state by '
-        f'worker; {only}'
+        f'{checkpoint} comes from an asynchronous run, which saves no state '
+        f'per worker; {only}'
       )
     names = 'params', 'ema', 'model_state'
     found = {name: tree[name] for name in names if tree.get(name)}
@@ -261,8 +261,8 @@ def load(
   name = config['model']['name']
   if name not in models.MODELS:
     raise ConfigError(
-      f'config.model.name={name!r}: nobody has registered this model here; '
-      'import the file that does'
+      f'config.model.name={name!r}: no such model is registered; import the '
+      'file that registers it'
     )
   with config_errors('model'):
     model = models.create_model(num_outputs=outputs, **config['model'])

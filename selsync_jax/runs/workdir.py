@@ -138,8 +138,8 @@ def _check_shared(workdir: pathlib.Path, patience: float) -> None:
   while not np.array_equal(_mark(workdir), expected):
     if time.monotonic() > deadline:
       raise ConfigError(
-        f'--workdir={workdir}: process {jax.process_index()} does not see what '
-        'process 0 writes there; it must be a folder that all processes share'
+        f'--workdir={workdir}: process {jax.process_index()} does not see '
+        'the files of process 0 there; use a folder that all processes share'
       )
     time.sleep(0.1)
 
@@ -206,6 +206,6 @@ def _compare(
   if changed:
     raise ConfigError(
       f'--workdir={workdir} holds a run with another config: '
-      f'{"; ".join(changed)}; take another --workdir, or --restart'
+      f'{"; ".join(changed)}; choose another --workdir, or --restart'
     )
   return is_lost or not (workdir / records.SUMMARY).exists()

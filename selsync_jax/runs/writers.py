@@ -92,7 +92,7 @@ def check(names: Sequence[str]) -> None:
     if isinstance(writer, _BuiltIn):
       writer.check(name)
     if list(names).count(name) > 1:
-      raise ValueError(f'{name!r} is there twice')
+      raise ValueError(f'{name!r} is listed twice')
 
 
 class Guarded:
@@ -125,7 +125,7 @@ class Guarded:
       yield
     except user_errors.RAISED as error:
       self._failed = True
-      line = f'{self._line(error)}; it gets no more rows, the run goes on'
+      line = f'{self._line(error)}; it gets no more rows, the run continues'
       print(line, file=sys.stderr)
 
   def _line(self, error: BaseException) -> str:

@@ -80,8 +80,8 @@ def refuse(settings: Settings) -> None:
   config = settings.config
   if math.prod(config.mesh.values()) > 1:
     raise ConfigError(
-      f'config.mesh={config.mesh.to_dict()}: a simulation has workers of one '
-      'device'
+      f'config.mesh={config.mesh.to_dict()}: a simulation supports one device '
+      'per worker'
     )
   cluster = _cluster(config)
   if settings.method is not None:
@@ -91,8 +91,8 @@ def refuse(settings: Settings) -> None:
   for field, only in usual:
     if config[field] != only:
       raise ConfigError(
-        f'config.{field}={config[field]!r}: must be {only}, as '
-        f'{config.sync.method} is asynchronous'
+        f'config.{field}={config[field]!r}: must be {only}, '
+        f'because {config.sync.method} is asynchronous'
       )
   Engine(
     asynchronous.create_method(**config.sync.to_dict()), cluster, nbytes=0.0
@@ -172,8 +172,8 @@ def _check_held(config: ml_collections.ConfigDict, problem: Problem) -> None:
   if names and method not in asynchronous.WITHOUT_AVERAGES:
     raise ConfigError(
       f'config.optimizer.name={config.optimizer.name!r}: {method} does not '
-      f'average the parameters that it holds, such as {names[0]}; take another '
-      'optimizer'
+      f'average the parameters in its state, such as {names[0]}; choose '
+      'another optimizer'
     )
 
 

@@ -223,7 +223,7 @@ def check_inside(averager: Averager) -> None:
   """Raises `ValueError` if no other averager can hold this one."""
   if averager.delay:
     raise ValueError(
-      f'averager {averager} is delayed already; delay what holds it'
+      f'averager {averager} is delayed already; delay the averager around it'
     )
   if not averager.averages:
     raise ValueError(
@@ -327,8 +327,8 @@ def outer(
     )
   if averager.remembers and not averager.agrees:
     raise ValueError(
-      f'averager {averager} remembers what each worker had after it, and an '
-      'outer step would change that'
+      f'averager {averager} remembers the values of each worker after an '
+      'average, and an outer step would change them'
     )
 
   def init(tree):

@@ -124,8 +124,8 @@ def check_averaged(sync: Any, tree: Any, axis_name: str = AXIS) -> Any:
 
   if any(map(of_trigger, jax.tree.leaves(tree, is_leaf=of_trigger))):
     raise ValueError(
-      "the tree holds the state of a trigger, which is a worker's own; average "
-      "parameters and batch statistics without the optimizer's state"
+      'the tree holds the state of a trigger, which differs between workers; '
+      "average parameters and batch statistics without the optimizer's state"
     )
   return check_agreed(sync, axis_name)
 

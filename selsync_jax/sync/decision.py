@@ -72,8 +72,8 @@ def decision(opt_state: Any, *, axis_name: str = AXIS) -> Bool[Array, '']:
     )
   if superseded.get(id(flags[0])) is flags[0]:
     warnings.warn(
-      'the decision is that of the step before: opt_state went into tx.update; '
-      'pass the state that tx.update returned',
+      'the decision comes from the previous step: opt_state went into '
+      'tx.update; pass the state that tx.update returned',
       stacklevel=2,
     )
   _check_place(_place(opt_state))
@@ -174,8 +174,8 @@ def _ran(wrapper: Any) -> Any:
     )
   if jax.tree.leaves(wrapper.skip_state):
     raise ValueError(
-      f'{name} with should_skip_update_fn leaves out calls on single workers, '
-      'where the others wait for the vote; use it without, or put the trigger '
-      'before it: optax.chain(trigger, ...)'
+      f'{name} with should_skip_update_fn skips calls on some workers, while '
+      'the others wait for their votes; leave out should_skip_update_fn, or '
+      'put the trigger before it: optax.chain(trigger, ...)'
     )
   return wrapper.mini_step == 0

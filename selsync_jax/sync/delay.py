@@ -87,10 +87,10 @@ def delayed(
   """
   inner = [each for each in inside(of) if isinstance(each, Averager)]
   is_late = any(each.delay or each.agrees_late for each in (of, *inner))
-  why = is_late and 'it is late already'
+  why = is_late and 'it is delayed already'
   why = why or (not of.averages and 'it averages nothing')
   if why or of.piece is None:
-    why = why or 'at some calls it averages a piece'
+    why = why or 'some of its calls average only a piece'
     raise ValueError(f'averager {of} cannot be delayed: {why}')
   if extrapolate and of.piece is not WHOLE:
     raise ValueError(
@@ -254,7 +254,7 @@ def _check_linear(optimizer: optax.GradientTransformation, tree: Any) -> None:
   if (np.abs(one + other - both) > 1e-3 * (np.abs(one) + np.abs(other))).any():
     raise ValueError(
       'eager_outer needs a linear optimizer, such as sgd with any momentum; '
-      'with this one workers would drift apart; take outer'
+      'with this one workers would drift apart; use outer'
     )
 
 

@@ -66,8 +66,8 @@ def fragments(
   check_inside(averager)
   if averager.piece is not WHOLE:
     raise ValueError(
-      f'fragments are pieces, and averager {averager} averages a piece of its '
-      'own; take a larger k'
+      f'fragments are pieces, and averager {averager} averages a piece itself; '
+      'use a larger k'
     )
   init, chosen, own, keep = HOW[how](k, averager, seed)
 

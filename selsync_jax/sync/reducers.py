@@ -113,7 +113,7 @@ def at_sync(reducer: Reducer) -> Reducer:
   """
   traits = reducer.traits
   if not traits.reduces:
-    raise ValueError(f'{reducer} reduces nothing, also at synchronizations')
+    raise ValueError(f'{reducer} reduces nothing, even at synchronizations')
   if not traits.every_step:
     raise ValueError(f'{reducer} reduces at synchronizations already')
   if traits.consecutive:

@@ -159,6 +159,6 @@ def refuse_odd(own: bytes, found: Mapping[str, bytes]) -> None:
   one = next(name for name, digest in found.items() if digest == usual)
   odd = ', '.join(name for name in found if found[name] != usual)
   raise RunError(
-    f'{odd} has other data or initial weights, or would run another training '
-    f'step, than {one}; give all of them the same code, files and config'
+    f'{odd} has other data or initial weights than {one}, or would run '
+    'another training step; give all of them the same code, files and config'
   )

@@ -225,7 +225,7 @@ def _check(problem: Problem, config: Any) -> None:
       raise ConfigError(line) from error
     if taken := sorted(ledger.COLUMNS & set(names)):
       raise ValueError(
-        f'task {task} has a metric {taken[0]!r}, which is a column of ours'
+        f'task {task} has a metric {taken[0]!r}, which is a built-in column'
       )
   try:
     # Some optax optimizers need more than the mean gradient.

@@ -157,7 +157,7 @@ def check_mesh(config: Any) -> None:
   devices = math.prod(config.mesh.values())
   if config.workers == 1 < devices:
     raise ConfigError(
-      f'config.workers=1: a worker of {devices} devices needs others; XLA '
+      f'config.workers=1: must be at least 2 with {devices} devices each; XLA '
       'cannot compile a mesh with one worker'
     )
   if config.batch_size % (devices * config.accumulate):

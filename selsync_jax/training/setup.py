@@ -205,7 +205,7 @@ def _check_statistics(setup: Setup) -> None:
   if averages and flat.floats(shapes):
     raise ConfigError(
       f"config.sync.model_state='mean': {strategy.averager} sends many changes "
-      "later, by which batch statistics diverge; set it to 'recompute'"
+      "late, which makes batch statistics diverge; set it to 'recompute'"
     )
 
 

@@ -103,8 +103,8 @@ def check_size(problem: Problem, devices: int = 1) -> None:
   needed = nbytes(problem.shapes['params']) / devices
   if needed > (memory := backend.memory()):
     raise ConfigError(
-      f'config.model: the parameters of a worker take {needed / 1e9:,.3g} GB '
-      f'of a device, which has {memory / 1e9:,.3g} GB'
+      f'config.model: the parameters of a worker take {needed / 1e9:,.3g} '
+      f'GB, but a device has {memory / 1e9:,.3g} GB'
     )
 
 

@@ -210,7 +210,7 @@ def _reported(strategy, state, metrics):
       tasks.check_names(str(part), own)
     for name, value in own.items():
       if name in taken or jnp.ndim(value):
-        why = 'is a column of ours' if name in taken else 'is not a number'
+        why = 'is a built-in column' if name in taken else 'is not a number'
         raise ConfigError(
           f'config.sync.{kind}: {part} reports {name!r}, which {why}'
         )

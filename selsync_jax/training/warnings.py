@@ -102,7 +102,7 @@ class NotFiniteWarning:
         what = name.replace('_', ' ')
         where = ' on a worker' if name == 'loss' else ''
         print(
-          f'step {row["step"]}: {what} is {row[name]}{where}; see the data, '
-          'the learning rate, and what the task computes',
+          f'step {row["step"]}: {what} is {row[name]}{where}; check the '
+          'data, the learning rate and the task',
           file=sys.stderr,
         )

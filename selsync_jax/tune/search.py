@@ -94,7 +94,7 @@ class Search:
       if known.setdefault(key, value) != value:
         raise ConfigError(
           f'--out={folder}: holds a search with {key} {known[key]}, not '
-          f'{value}; take another --out'
+          f'{value}; choose another --out'
         )
       self._study.set_user_attr(key, value)
     # Trials of a process that was killed.

@@ -115,7 +115,7 @@ def test_a_host_name_that_does_not_resolve_is_told_in_one_line(tmp_path):
   assert done.returncode == 2
   assert (
     "train.py: host name 'no-such-host': does not resolve; processes find each "
-    'other by it, so add it to /etc/hosts'
+    'other by host name, so add this one to /etc/hosts'
   ) in done.stderr
 
 
@@ -284,8 +284,8 @@ def test_processes_that_do_not_match_are_refused_with_the_reason(tmp_path):
   assert (code, other_code) == (1, 2)
   assert lines[-1] == f'process 0: process 1 has failed; {AGAIN}'
   assert other_lines[-1] == (
-    f'train.py: --workdir={tmp_path}/host1: process 1 does not see what '
-    'process 0 writes there; it must be a folder that all processes share'
+    f'train.py: --workdir={tmp_path}/host1: process 1 does not see '
+    'the files of process 0 there; use a folder that all processes share'
   )
 
 

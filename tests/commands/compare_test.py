@@ -288,7 +288,7 @@ def test_a_folder_with_runs_of_another_config_is_refused(compared, data_dir):
     compare(out, data_dir, '--config.steps=5')
   assert str(error.value) == (
     f'{out}/{SELSYNC}/seed0: holds a run with steps=4, not 5; '
-    'take another --out'
+    'choose another --out'
   )
 
 

@@ -39,7 +39,8 @@ def test_a_bare_name_is_our_own_config_unless_there_is_one_here(
   with pytest.raises(ConfigError) as error:
     config_file.load('digts', ())
   assert str(error.value).startswith(
-    '--config=digts: there is no such file; our own are cifar100_vgg11, '
+    '--config=digts: there is no such file; the built-in configs are '
+    'cifar100_vgg11, '
   )
 
 

@@ -57,7 +57,7 @@ def test_train_in_python_returns_what_the_run_recorded(
 @pytest.mark.parametrize(
   'fields, processes, start, end',
   [
-    ({}, 2, 'train: works in one process, and this is one of 2; ', ''),
+    ({}, 2, 'train: runs in a single process, and this is one of 2; ', ''),
     ({'device': 'gpu'}, 1, 'config.device=gpu: JAX has started', ''),
     (
       {'workers': 17},

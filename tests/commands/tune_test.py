@@ -197,7 +197,7 @@ def test_a_search_for_something_else_is_refused(tuned, tmp_path):
     f'--target={loss + 1e-9}': 'target and budget .*',
   }
   for other, what in others.items():
-    line = f'^--out={here}: holds a search with {what}; take another --out$'
+    line = f'^--out={here}: holds a search with {what}; choose another --out$'
     with pytest.raises(ConfigError, match=line):
       run(here, other)
   assert trials(here) == trials(out)

@@ -86,9 +86,13 @@ DAMAGES = {
   'cut off': (
     IMAGES,
     slice(-1),
-    f'{IMAGES}: is no IDX file of a 3-D byte array',
+    f'{IMAGES}: is not an IDX file of a 3-D byte array',
   ),
-  'empty': (IMAGES, slice(0), f'{IMAGES}: is no IDX file of a 3-D byte array'),
+  'empty': (
+    IMAGES,
+    slice(0),
+    f'{IMAGES}: is not an IDX file of a 3-D byte array',
+  ),
 }
 
 

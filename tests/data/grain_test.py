@@ -278,8 +278,8 @@ def test_processes_of_grain_end_with_a_run_that_is_killed(tmp_path):
     ),
     (
       lambda d: d.map(lambda e: e | {'image': np.random.normal()}),
-      'train has elements that change when they are read again; give what is '
-      'random a seed, as in random_map(..., seed=0)',
+      'train has elements that change when they are read again; give random '
+      'maps a seed, as in random_map(..., seed=0)',
     ),
     (lambda d: d.to_iter_dataset(), 'train must be a grain.MapDataset, got a '),
   ],

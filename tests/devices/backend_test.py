@@ -113,7 +113,7 @@ def test_a_fall_back_to_the_cpu_is_reported(tmp_path):
   assert done.stdout == 'started\n', done.stderr
   line = done.stderr.splitlines()[-1]
   assert line.startswith('JAX runs on the CPU, although it has the plugin xla_')
-  assert line.endswith('; with --config.device=gpu it must not')
+  assert line.endswith('; --config.device=gpu makes this an error')
   # Whoever asked for a CPU knows.
   assert 'although' not in ask('cpu', PYTHONPATH=path).stderr
 

@@ -251,7 +251,7 @@ def test_they_refuse_to_go_on_from_nothing_in_common(train, tmp_path):
 
 def test_what_is_not_one_run_is_refused(train, tmp_path):
   with pytest.raises(
-    RunError, match=r'^island 1 has other data or initial weights, or would ru'
+    RunError, match=r'^island 1 has other data or initial weights than island'
   ):
     train('selsync', decays=(1e-4, 0.1))
   sources = tmp_path / 'a.npz', tmp_path / 'b.npz'

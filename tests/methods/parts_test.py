@@ -191,7 +191,7 @@ REFUSED = {
   'trigger.b.k=8': (
     'at least one synchronization in 8 steps, and the budget is one in 10 steps'
   ),
-  f'{AT_SYNC}none': 'no_reduction() reduces nothing, also at synchronizations',
+  f'{AT_SYNC}none': 'no_reduction() reduces nothing, even at synchronizations',
   f'{AT_SYNC}lazy': 'lazy() compares the gradients of consecutive steps',
   f'{AT_SYNC}scaffold': 'scaffold() reduces at synchronizations already',
   'local_sgd reducer=clipped reducer.norm=1.0 reducer.reducer=at_sync '

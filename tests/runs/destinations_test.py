@@ -98,7 +98,7 @@ def test_a_writer_that_fails_does_not_end_the_run(own, tmp_path, capsys):
   assert printed.out == 'closed\n'
   assert re.fullmatch(
     r"config\.log\.to='Failing': .*destinations_test\.py:\d+: ConnectionError: "
-    'no answer from the server; it gets no more rows, the run goes on\n',
+    'no answer from the server; it gets no more rows, the run continues\n',
     printed.err,
   )
   assert len(records.read_metrics(tmp_path)) == 3
@@ -118,7 +118,7 @@ def test_a_writer_that_cannot_be_opened_is_named_and_others_are_closed(
   'flags, message',
   [
     (['paper'], "'paper' is not one of tensorboard, csv, wandb, mlflow"),
-    (['csv', 'csv'], "'csv' is there twice"),
+    (['csv', 'csv'], "'csv' is listed twice"),
     (['[3]'], 'config.log.to=(3,): must be a name'),
   ],
 )

@@ -30,7 +30,7 @@ def test_a_summary_of_fewer_steps_is_of_an_earlier_session(tmp_path):
     outcome = history.read(workdir).summary
     assert outcome == (None if steps == 20 else summary)
   trial = Trial('bsp', 0.1, 0, workdir, [], digits.get_config())
-  with pytest.raises(RunError, match=r'longer: the summary is of fewer steps'):
+  with pytest.raises(RunError, match=r'longer: the summary covers fewer st'):
     read_entries([trial])
 
 

@@ -95,7 +95,7 @@ def test_a_checkpoint_of_orbax_v1_is_read_if_it_holds_one_tree(tmp_path):
 def test_a_checkpoint_of_a_run_is_refused_with_what_to_give(source):
   checkpoint = source / 'run' / 'checkpoints' / '4'
   with pytest.raises(
-    ConfigError, match=r'give the run, or .* --step=4` writes'
+    ConfigError, match=r'give the folder of .* --step=4` wrote'
   ):
     initial.check(sources.bind(str(checkpoint), None))
 

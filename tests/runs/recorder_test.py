@@ -158,7 +158,7 @@ GOOD = dict.fromkeys(('loss', 'count', 'synced'), np.zeros(2))
       r'has shape \(3,\)',
     ),
     (GOOD | {'loss': 1.0}, r'metrics.loss: must .* and has shape \(\)'),
-    (GOOD | {'step': np.zeros(2)}, 'metrics.step: is the name of a column'),
+    (GOOD | {'step': np.zeros(2)}, 'metrics.step: is the name of a built'),
     (GOOD | {'test_loss': np.zeros(2)}, 'metrics.test_loss: is the name'),
     (GOOD | {'my loss': np.zeros(2)}, "metric 'my loss': its name must be"),
   ],
@@ -173,7 +173,7 @@ def test_metrics_have_the_same_names_at_every_step(tmp_path):
   with ss.Recorder(tmp_path, **OPTIONS) as recorder:
     recorder.step(GOOD | {'norm': np.ones(2)})
     recorder.step(GOOD | {'norm': np.ones(2)})
-    with pytest.raises(ConfigError, match='metrics: norm, rank: must be there'):
+    with pytest.raises(ConfigError, match='metrics: norm, rank: must be given'):
       recorder.step(GOOD | {'rank': np.ones(2)})
   assert [row['norm'] for row in history.read(tmp_path).rows] == [1, 1]
 

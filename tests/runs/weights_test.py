@@ -287,9 +287,9 @@ def test_an_asynchronous_run_has_weights_too(tmp_path, perceptron):
   with pytest.raises(ConfigError) as error:
     weights.read(tmp_path)
   assert str(error.value) == (
-    f'step=last: {tmp_path}/checkpoints/6 is of an asynchronous run, which '
-    'saves no state by worker; such a run has the weights of its best '
-    'evaluation (step=best), and of its last once it has finished (step=last)'
+    f'step=last: {tmp_path}/checkpoints/6 comes from an asynchronous run, '
+    'which saves no state per worker; such a run has the weights of its best '
+    'evaluation (step=best) and, once finished, of its last one (step=last)'
   )
   assert weights.read(tmp_path, 'best').step == 2
   kept.write_bytes(b'')
@@ -311,7 +311,7 @@ def test_what_cannot_be_written_leaves_nothing(name, option, small_disk):
 
 def test_a_fifo_is_no_file_of_a_run(tmp_path):
   os.mkfifo(tmp_path / 'config.json')
-  with pytest.raises(RunError, match=r'config\.json is damaged: .* no regular'):
+  with pytest.raises(RunError, match=r'is damaged: .* not a regular'):
     weights.export(tmp_path, tmp_path / 'w.npz')
 
 

@@ -127,7 +127,7 @@ def test_a_simulation_is_no_continuation_of_a_real_run_nor_of_other_workers(
     ),
     ({'on_nonfinite': 'skip'}, "config.on_nonfinite='skip': must be stop"),
     ({'ema_decay': 0.9}, 'config.ema_decay=0.9: must be None'),
-    ({'mapper': 'mesh', 'mesh__data': 2}, 'has workers of one device'),
+    ({'mapper': 'mesh', 'mesh__data': 2}, 'supports one device per worker'),
   ):
     with pytest.raises(ConfigError, match=message):
       run(asp, 'asp', **fields)

@@ -144,7 +144,7 @@ def test_the_outermost_triggers_decision_is_found_in_any_chain(tx):
       lambda tx: optax.MultiSteps(
         tx, 2, should_skip_update_fn=optax.skip_not_finite
       ),
-      'MultiSteps with should_skip_update_fn leaves out',
+      'MultiSteps with should_skip_update_fn skips calls',
     ),
     (lambda tx: optax.MultiSteps(optax.apply_if_finite(tx, 5), 2), 'ApplyIf'),
   ],

@@ -119,9 +119,9 @@ TOGETHER = {
   ),
 }
 AVERAGERS = {
-  'ss.outer(SGD, averager=EAGER)': 'eager_outer.* remembers what each worker h',
+  'ss.outer(SGD, averager=EAGER)': 'eager_outer.* remembers the values of each',
   'ss.outer(SGD, averager=ss.outer(SGD, averager=ss.gossip()))': (
-    r'averager=gossip\(\)\) remembers what each worker had'
+    r'averager=gossip\(\)\) remembers the values of each'
   ),
   'ss.outer(SGD, averager=ss.fragments(2))': (
     r'fragments\(2\) averages a piece of it at a time'
@@ -137,7 +137,7 @@ AVERAGERS = {
     r'averager mean\(wire=int8\(\)\) remembers what it averaged before'
   ),
   'ss.fragments(2, averager=ss.fragments(3))': (
-    r'averager fragments\(3\) averages a piece of its own; take a larger k'
+    r'averager fragments\(3\) averages a piece itself; use a larger k'
   ),
   **dict.fromkeys(
     (
@@ -154,10 +154,10 @@ AVERAGERS = {
       'ss.delayed(ss.fragments(2, averager=EAGER), 3)',
       'ss.delayed(ss.interleave(2, EAGER, ss.gossip()), 3)',
     ),
-    'it is late already',
+    'it is delayed already',
   ),
   'ss.delayed(ss.interleave(2, ss.mean(), ss.fragments(2, "random")), 3)': (
-    r'interleave\(.*\) cannot be delayed: at some calls it averages a piece'
+    r'interleave\(.*\) cannot be delayed: some of its calls average only a p'
   ),
   'ss.delayed(ss.no_averaging(), 3)': (
     r'no_averaging\(\) cannot be delayed: it averages nothing'

@@ -145,7 +145,7 @@ def test_another_config_is_refused_by_the_names_of_its_fields(
     run(finished, data_dir, sync__delta=0.2, batch_size=16)
   assert str(error.value) == (
     f'--workdir={finished} holds a run with another config: batch_size was '
-    '32, now 16; sync.delta was 1.0, now 0.2; take another --workdir, or '
+    '32, now 16; sync.delta was 1.0, now 0.2; choose another --workdir, or '
     '--restart'
   )
   assert json.loads((finished / 'config.json').read_text())['batch_size'] == 32

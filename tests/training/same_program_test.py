@@ -49,8 +49,8 @@ def test_a_process_with_other_code_is_refused_before_the_first_step(
   for code, lines in map(live_runs.outcome, children):
     assert code == 1
     assert lines[-1] == (
-      'train.py: process 1 has other data or initial weights, or would run '
-      'another training step, than process 0; give all of them the same code, '
+      'train.py: process 1 has other data or initial weights than process 0, '
+      'or would run another training step; give all of them the same code, '
       'files and config'
     )
   assert not workdir.exists()

@@ -143,7 +143,7 @@ def test_a_validation_loss_of_nan_says_so_and_leaves_no_accuracy(
     summary = short_runs.run(tmp_path / 'run', None, 'bsp', **fields)
   said = capsys.readouterr().err
   assert re.fullmatch(
-    r'step \d: validation loss is nan; see the data, .*\n', said
+    r'step \d: validation loss is nan; check the data, .*\n', said
   )
   assert math.isnan(summary['validation_accuracy'])
   assert summary['test_accuracy'] == 1
@@ -154,7 +154,7 @@ def test_a_loss_that_is_not_finite_is_told_once(capsys):
   for step, loss in enumerate([1.0, math.inf, math.nan, 1.0], 1):
     warning.watch({'step': step, 'loss': loss})
   (line,) = capsys.readouterr().err.splitlines()
-  assert line.startswith('step 2: loss is inf on a worker; see the data, ')
+  assert line.startswith('step 2: loss is inf on a worker; check the data, ')
 
 
 @pytest.mark.parametrize(
