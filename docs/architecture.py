@@ -54,7 +54,7 @@ def rooms() -> dict[str, list[pathlib.Path]]:
 
 
 def read_graph(files: dict[str, list[pathlib.Path]]) -> Graph:
-  """Which rooms the files of each room import."""
+  """The rooms that the files of each room import."""
   graph = {}
   for room, paths in files.items():
     names = [name for path in paths for name in imports(path)]
@@ -70,7 +70,7 @@ def libraries(paths: list[pathlib.Path]) -> list[str]:
 
 
 def bottom_up(graph: Graph) -> list[str]:
-  """The rooms, each after all that it imports.
+  """The rooms, each after the rooms that it imports.
 
   Raises:
     graphlib.CycleError: if rooms import each other.

@@ -2,29 +2,28 @@
 
   python docs/check.py
 
-A figure is a number that was measured. It stands between two marks, of which
-the first one says under which conditions, and between them, or in the first
-mark, is the command, in code:
+A figure is a measured number. It stands between two marks, and the first mark
+names the conditions. The command is in the first mark or between the two, in
+code:
 
   <!-- measured: `python -m benchmarks.speed.start`, 2 cores -->
   The first step takes 4.5 s.
   <!-- /measured -->
 
-Where a program writes what stands between the marks, they have another name. In
-benchmarks/README.md each section is a part of its own, without marks.
+Marks around text that a program writes have another name. In
+benchmarks/README.md each section counts as a marked part.
 
-Found as figures are a number with %, ±, `times`, `points` or a unit; one with
+This script finds a number with %, ±, `times`, `points` or a unit; a number with
 three decimals or more; a cell of a table that is only a number with a decimal
-point or a thousands separator; and any decimal number in a block of `text`. Not
-figures are what is in code, a confidence level, and what a sentence with the
-word "paper" says. Not found are whole numbers, "a tenth", "5 minutes", and what
-pictures show.
+point or a thousands separator; and any decimal number in a block of `text`. It
+ignores code, confidence levels, and sentences with the word "paper". It misses
+whole numbers, "a tenth", "5 minutes", and the contents of pictures.
 
-Of a command, the file, the target of make, the flags, and the config's file,
-method, variant and fields are looked up in the sources, wherever a page names
-it; the values of other flags, and arguments of optimizers, are not. Each word
-of `sync.trigger.delta` is looked up by itself, so a field that only another
-method or part has passes.
+It looks up every command of a page in the sources: the file, the target of
+make, the flags, and the config's file, method, variant and fields. It does not
+look up the values of other flags, or arguments of optimizers. Each word of
+`sync.trigger.delta` is looked up by itself, so a field that only another method
+or part has passes.
 """
 
 import ast
@@ -79,7 +78,7 @@ Problem = tuple[int, str]
 
 
 def blank(pattern: re.Pattern, text: str) -> str:
-  """The text with spaces in place of what fits the pattern."""
+  """The text with spaces in place of each match of the pattern."""
   return pattern.sub(lambda match: re.sub(r'\S', ' ', match[0]), text)
 
 
@@ -106,8 +105,8 @@ def figures(text: str) -> Iterator[Problem]:
 def commands(text: str) -> Iterator[tuple[int, str, list[str]]]:
   """The position, the file and the arguments of each command of ours.
 
-  Flags alone, as in "and with `--steps=5`", are those of the command before
-  them in the same sentence, or the same row of a table.
+  Flags alone, as in "and with `--steps=5`", belong to the command before them
+  in the same sentence, or the same row of a table.
   """
   lines = [
     (block.start(3) + line.start(), line[0].replace('\\\n', ' '))
@@ -172,7 +171,7 @@ def source(module: str) -> str:
 
 
 def missing(file: str, arguments: Sequence[str]) -> str:
-  """What a command lacks, or an empty text."""
+  """The first missing thing that a command names, or an empty text."""
   if not re.fullmatch(
     r'[a-z\d_/.-]+|Makefile', file
   ):  # `python -m stress.NAME`.
@@ -197,7 +196,7 @@ def missing(file: str, arguments: Sequence[str]) -> str:
 
 
 def missing_config(argument: str) -> str:
-  """What a `FILE:METHOD,VARIANT` names that does not exist."""
+  """The first missing thing that a `FILE:METHOD,VARIANT` names."""
   name, _, names = argument.partition(':')
   if not name.islower():  # `FILE:METHOD`.
     return ''
@@ -266,7 +265,7 @@ def flags(path: pathlib.Path) -> set[str]:
 
 
 def problems(page: str, text: str) -> Iterator[Problem]:
-  """What is wrong in a page."""
+  """The problems of a page."""
   marked = SECTION if page == MEASUREMENTS else PART
   every = [*commands(text)]
   for start, file, arguments in every:
@@ -291,7 +290,7 @@ def check(page: str, text: str) -> list[str]:
 
 
 def main() -> None:
-  """Prints what is wrong; the exit code is 1 if anything is."""
+  """Prints all problems; the exit code is 1 if there are any."""
   found = [
     line for page in PAGES for line in check(page, (ROOT / page).read_text())
   ]

@@ -1,8 +1,8 @@
 """The site of the documentation, for Sphinx; `make docs` builds it.
 
-Sphinx, as the sites of JAX, Flax and Optax: MkDocs has had no release since
-2024, its theme Material is at the end of its maintenance, and the successor of
-both, Zensical, is an alpha version (November 2026).
+JAX, Flax and Optax use Sphinx, too. MkDocs has had no release since 2024, its
+theme Material is at the end of its maintenance, and the successor of both,
+Zensical, is an alpha version (November 2026).
 """
 
 import re

@@ -54,7 +54,7 @@ def references(method: Callable) -> str:
 
 
 def shown(default: object) -> str:
-  """A default, as a reader would type it."""
+  """A default in the form that a reader would type."""
   if default is inspect.Parameter.empty:
     return 'required'
   text = default if isinstance(default, str) else repr(default)

@@ -34,7 +34,7 @@ def silence_orbax() -> None:
   """Stops orbax and tensorstore from reporting what orbax also raises.
 
   When a save fails, threads would print its traceback, and every other pending
-  write one more, because the event loop that it reports to is closed.
+  write would print another one, because its event loop is closed.
   """
   from absl import logging as absl_logging  # Would slow down `--help`.
 

@@ -26,7 +26,7 @@ _RATE = 'optimizer.learning_rate'
 class Candidates(NamedTuple):
   """The runs of a config file that names no method."""
 
-  file: str  # Of the config, perhaps with a variant.
+  file: str  # The config file, perhaps with a variant.
   fields: list[str]  # The arguments that change it, for all runs.
   out: pathlib.Path  # The folder of the runs.
 
@@ -38,7 +38,7 @@ class Candidates(NamedTuple):
 
   @property
   def own_method(self) -> str:
-    """The method that the config file has if none is named."""
+    """The config file's method if no method is named."""
     return config_file.load(self.file.partition(':')[0], []).sync.method
 
   @property
@@ -49,7 +49,7 @@ class Candidates(NamedTuple):
   def settings(self, spec: str, fields: Mapping[str, Any]) -> 'Settings':
     """Returns the settings of a run.
 
-    Raises `ConfigError` if its fields cannot be together.
+    Raises `ConfigError` if the fields contradict each other.
     """
     from selsync_jax.commands import trials  # Imports NumPy.
 
@@ -81,9 +81,9 @@ class Candidates(NamedTuple):
     )
 
   def step_seconds(self, spec: str, fields: Mapping[str, Any]) -> float:
-    """Measures a step of one worker.
+    """Measures the seconds of one worker's step.
 
-    It does so in another process, so that this one holds no device.
+    A child process measures it, so that this process uses no device.
     """
     given = json.dumps([self.file, self.fields, spec, fields])
     child = children.start(
@@ -101,7 +101,7 @@ class Candidates(NamedTuple):
     return float(said)
 
   def recipe(self, trial: 'Trial', about: str) -> str:
-    """Returns a config file with the config of a run, but for its seed."""
+    """Returns a config file with the config of a run, except its seed."""
     flag, *fields = trial.flags
     file = flag.removeprefix('--config=')
     path, colon, variant = file.partition(':')
@@ -120,11 +120,11 @@ class Candidates(NamedTuple):
 
 
 def _with(spec: str, fields: Mapping[str, Any]) -> str:
-  """Returns a method with more fields; a value may bring others: `4+B=0.5`."""
+  """Adds fields to a method; a value may contain more: `4+B=0.5`."""
   return '+'.join([spec, *(f'{k}={value}' for k, value in fields.items())])
 
 
-_STEPS = 20  # The steps to measure one with.
+_STEPS = 20  # The number of measured steps.
 
 
 def _measure(given: str) -> float:

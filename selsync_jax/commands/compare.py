@@ -22,15 +22,15 @@ if TYPE_CHECKING:
   from selsync_jax.runs.history import Trial
 
 METHODS = 'selsync,bsp,local_sgd,fedavg'
-TABLE = 'comparison'  # What --into names the part of a page.
+TABLE = 'comparison'  # The part of a page that --into fills.
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
   """Parses the command line into the flags by name, and all `trials`."""
   line = flags.CommandLine('compare', config=config_file.DEFAULT)
   about = (
-    'Each may have fields of its own: selsync+sync.quorum=0.5; all: every '
-    f'method. Default: {METHODS}; of a simulation, all.'
+    'Names, perhaps with fields: selsync+sync.quorum=0.5; all: every method. '
+    f'Default: {METHODS}; in a simulation, all.'
   )
   line.flag('methods', about, flags.names)
   line.switch(
@@ -41,8 +41,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   about = 'FIELD=VALUE,VALUE: values of a field, for all methods that have it.'
   line.flag('sweep', about, flags.sweep, action='append')
   about = (
-    'Learning rates, 2x for twice that of the config; each method keeps the '
-    'best on the validation split.'
+    "Learning rates; 2x is twice the config's. Each method keeps the best on "
+    'the validation split.'
   )
   line.flag('lrs', about, flags.rates)
   about = 'Runs at a time; they share the devices.'
@@ -50,10 +50,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   line.flag('out', 'Folder. Default: runs/compare-CONFIG.', flags.folder)
   about = (
     'Columns of the tables and the CSV file, in this order: "of BSP,seconds". '
-    'Default: eleven; LaTeX has no seconds of this machine.'
+    'Default: eleven columns; LaTeX leaves out the seconds of this machine.'
   )
   line.flag('columns', about, _columns)
-  about = 'One of the methods, which the others are compared to. Default: bsp.'
+  about = 'Method that the others are compared to. Default: bsp.'
   line.flag('baseline', about)
   line.flag('into', 'Markdown file to insert the table into.', pathlib.Path)
   options = line.parse(arguments)
@@ -120,12 +120,12 @@ def _methods(options: argparse.Namespace) -> list[str]:
 def able_methods(
   file: str, fields: Sequence[str], simulate: bool = False
 ) -> list[str]:
-  """Returns all methods that take a config; prints why others do not.
+  """Returns all methods that accept a config; prints why others do not.
 
   Args:
-    file: the config file, which may register some.
+    file: the config file, which may register methods.
     fields: arguments that change it.
-    simulate: whether it is for a simulation, which has more methods.
+    simulate: whether the config is for a simulation, which has more methods.
   """
   from selsync_jax.commands import trials
 
@@ -163,8 +163,8 @@ def main(
 ) -> None:
   """Runs the trials that are not finished, and writes the comparison.
 
-  `run` trains one trial, and leaves no summary if it diverges; by default it
-  starts a process.
+  `run` trains one trial, and leaves no summary if the trial diverges; by
+  default it starts a process.
   """
   options = parse(arguments)
   from selsync_jax.commands import pool  # Imports NumPy, and rich.
@@ -189,15 +189,15 @@ def compare(
   It prints the progress and the table. Finished runs are not repeated.
 
   Args:
-    config: a config file, or the name of one of our own, as in `--config`.
-    methods: each `NAME`, or `NAME+FIELD=VALUE+...` with fields only for it.
+    config: a config file, or the name of a built-in one, as in `--config`.
+    methods: each `NAME`, or `NAME+FIELD=VALUE+...` with fields of its own.
     out: the folder of the runs and of the comparison's page.
     fields: values of fields of the config for all methods, by dotted name.
-    seeds: the number of seeds, from the config's on.
+    seeds: the number of seeds; the config has the first.
     jobs: the number of runs at a time.
     simulate: whether to simulate the runs on the virtual cluster.
     columns: the columns of the tables, by name, as in `--columns`.
-    baseline: one of the methods, which the others are compared to.
+    baseline: the method that the others are compared to.
 
   Returns:
     The comparison: the sentence about the `best`, the path of its `page`, the
@@ -205,7 +205,7 @@ def compare(
 
   Raises:
     ConfigError: for a value that breaks its rule, before any work.
-    RunError: if a run fails and has not diverged.
+    RunError: if a run fails other than by diverging.
   """
   options = parse(
     [
@@ -230,16 +230,16 @@ def comparison(folder: str | pathlib.Path) -> list[dict[str, Any]]:
 
   Numbers are means over seeds: `validation_accuracy`, `lssr`, `of_bsp`,
   `bytes_per_worker`, and all others of `summary.json`. `NAME_sd` is a standard
-  deviation. `difference` is that to the baseline on validation, with a 95%
-  interval from `difference_low` to `difference_high`. A number that is not
-  finite, or that so few seeds do not show, is `None`. This is useful for a
-  table or a figure of your own: `pandas.DataFrame(ss.comparison(folder))`.
+  deviation. `difference` is the distance to the baseline on validation, with a
+  95% interval from `difference_low` to `difference_high`. A number that is not
+  finite, or that needs more seeds, is `None`. This is useful for custom tables
+  and figures: `pandas.DataFrame(ss.comparison(folder))`.
 
   Args:
     folder: the folder of the comparison.
 
   Raises:
-    ConfigError: if there is none.
+    ConfigError: if the folder has no comparison.
   """
   from selsync_jax.runs import files
 

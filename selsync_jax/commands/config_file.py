@@ -17,7 +17,7 @@ if TYPE_CHECKING:
   import ml_collections
 
   from selsync_jax.training.settings import Settings
-# A simulation sets these fields before those of the command line.
+# A simulation sets these fields before the command line's fields.
 SIMULATED = (
   '--config.mapper=vmap',
   '--config.virtual_cluster.compute=constant',
@@ -45,7 +45,7 @@ def load(file: str, fields: Sequence[str]) -> 'ml_collections.ConfigDict':
 
 def settings(file: str, fields: Sequence[str]) -> 'Settings':
   """Returns the config of a file as checked settings; see `load`."""
-  # Without what it imports, nothing works: not a mistake in the config file.
+  # A failing import here is not a mistake in the config file.
   from selsync_jax.training.settings import check
 
   _, colon, variant = file.partition(':')
@@ -113,8 +113,8 @@ def _set(
 ) -> None:
   """Sets the field at `path`, or a part of the method, from its arguments.
 
-  The last argument wins; but those of a tuple are concatenated, from the last
-  `None` on.
+  The last argument wins, except that the arguments of a tuple are concatenated,
+  starting after the last `None`.
   """
   from selsync_jax.methods import (
     METHODS,  # Imports JAX.
@@ -127,7 +127,7 @@ def _set(
   for name in path[:2] if is_part else path:
     known = list(node) if hasattr(node, 'get_type') else []
     if name not in known:
-      # A field of another method is not a mistyped one of this.
+      # A field of another method is no typing error.
       others = {field for m in METHODS.values() for field in parameters(m)}
       near = difflib.get_close_matches(name, known, 1, 0.75)
       near = [] if name in others else near
@@ -173,7 +173,7 @@ def _literal(text: str) -> Any:
   """Returns the value of a Python literal, or else the text itself."""
   try:
     return ast.literal_eval(text)
-  except (ValueError, SyntaxError, TypeError):  # `{[]: 1}` is the last one.
+  except (ValueError, SyntaxError, TypeError):  # TypeError: `{[]: 1}`.
     return text
 
 

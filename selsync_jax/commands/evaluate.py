@@ -20,7 +20,7 @@ def main(arguments: Sequence[str]) -> None:
   about = 'The config file of the run, if it registers its model or data.'
   line.flag('config', about)
   about = (
-    "Score though the data or the model's code have changed since the run."
+    "Score even if the data or the model's code have changed since the run."
   )
   line.switch('accept_changes', about)
   options = line.parse(arguments)

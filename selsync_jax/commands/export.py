@@ -29,7 +29,7 @@ def command_line(command: str) -> flags.CommandLine:
 def start_jax(workdir: pathlib.Path, devices: int = 0) -> None:
   """Starts JAX, on the CPU if the run's config asks for it, else anywhere.
 
-  A CPU gets this number of virtual devices; 0 leaves it as it is.
+  `devices` is the number of virtual devices of a CPU; 0 keeps the default.
   """
   silence_orbax()
   from selsync_jax.devices import backend  # Imports JAX.

@@ -21,8 +21,8 @@ FIELD = re.compile(r'--?(no)?config\.([^=]*)(?:=(.*))?', re.S)
 """An argument that sets a field of the config: `no`, the name, the value."""
 
 _FIELDS = (
-  'Fields of constructors are flags, too: those of the method in config.sync, '
-  'see docs/methods.md; and those of data sets, models, optimizers and '
+  'Fields of constructors are flags, too: fields of the method in config.sync, '
+  'see docs/methods.md; and fields of data sets, models, optimizers and '
   'schedules, see docs/fields.md. --config.sync.trigger=..., .averager, '
   '.reducer, .wire, .delay and .optimizer_state replace parts of the method.'
 )
@@ -38,9 +38,9 @@ class _Help(argparse.HelpFormatter):
 class CommandLine(argparse.ArgumentParser):
   """The flags and positional arguments of one command.
 
-  `positional` names its positional arguments in the usage: exactly one if it is
-  one word. `config` is the default of its flag `--config`. A command has them
-  unless they are empty.
+  `positional` names the positional arguments in the usage; a single word means
+  exactly one argument. `config` is the default of the flag `--config`. If one
+  of the two is empty, the command has no such argument.
   """
 
   def __init__(self, command: str, positional: str = '', config: str = ''):
@@ -56,10 +56,10 @@ class CommandLine(argparse.ArgumentParser):
     self.add_argument('-h', '--help', action='help', help=argparse.SUPPRESS)
     self._flags = self.add_argument_group()
     self._names: list[str] = []
-    self._switches: set[str] = set()  # As arguments.
+    self._switches: set[str] = set()  # With their dashes.
     self._positional, self._has_config = positional, bool(config)
     if config:
-      about = 'Config file, or the name of one of our own; NAME:METHOD picks a'
+      about = 'Config file, or the name of a built-in one; NAME:METHOD picks a'
       self.flag('config', f'{about} method.', default=config, dest='file')
       own = self.add_argument_group('fields of the config')
       for name, field in FIELDS.items():
@@ -110,9 +110,9 @@ class CommandLine(argparse.ArgumentParser):
     self.set_defaults(**{name: default})
 
   def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-    """Returns the values of the flags by name, and of two lists of arguments.
+    """Returns the values of the flags by name, with two lists of arguments.
 
-    These are `positional`, and `fields`, each `--config.FIELD=VALUE`.
+    `positional` has the positional ones, `fields` each `--config.FIELD=VALUE`.
     """
     own, fields = _split(arguments) if self._has_config else (arguments, [])
     end = own.index('--') if '--' in own else len(own)
@@ -141,7 +141,7 @@ class CommandLine(argparse.ArgumentParser):
     return line
 
   def error(self, message: str) -> NoReturn:
-    """Raises a `ConfigError`; argparse calls it."""
+    """Raises a `ConfigError` when argparse finds a mistake."""
     own = re.sub(r'^argument \S+: (?=--)', '', message)  # Of `flag`.
     raise ConfigError(re.sub(r'^argument (\S+?)(/\S+)?:', r'\1:', own))
 
@@ -203,7 +203,7 @@ truth = reader(lambda text: _TRUTH[text.lower()], 'true or false')
 
 
 def rate(text: str) -> Callable[[float], float]:
-  """Reads a learning rate, as a function of that of a config.
+  """Reads a learning rate; returns a function of the config's rate.
 
   >>> rate('0.2')(0.1), rate('3x')(0.1) == 3 * 0.1
   (0.2, True)
@@ -219,7 +219,7 @@ rates = reader(
 
 
 def names(text: str) -> list[str]:
-  """Reads names with commas between them, but those inside of a tuple.
+  """Reads names with commas between them; a tuple may contain commas.
 
   >>> names('bsp+schedule.milestones=(15.0,22.0),selsync')
   ['bsp+schedule.milestones=(15.0,22.0)', 'selsync']
@@ -298,10 +298,7 @@ def duration(text: str) -> float:
 
 
 def _scaled(units: Mapping[str, float]) -> Callable[[str], float]:
-  """Returns a function from a number with a unit behind it to its value.
-
-  It returns 0 for any other text.
-  """
+  """Returns a function that reads a number with a unit; other text is 0."""
   form = re.compile(rf'(\d+\.?\d*|\.\d+) ?({"|".join(units)})')
 
   def read(text):

@@ -3,15 +3,17 @@
   selsync launch --processes=4 -- python train.py ...
   selsync launch --islands=4 -- python train.py ...
 
-The environment of each process has its place and a shared secret: its index and
-the address of the first, or an island's name and the invitation of a meeting
-point, `selsync meet`, that runs beside them. Every line of its output begins
-with its index or name. A signal to end is passed on as SIGTERM. When one
-process fails, the others are stopped, and `launch` exits with its code, or with
-128 plus the number of the signal that killed it. With `--minimum`, it does so
-when fewer islands than that are left, or one fails before all have met. If
-`launch` itself is killed, Linux asks the processes to end; elsewhere, training
-notices it after its next step.
+The environment of each process has a shared secret and its place in the run:
+its index and the address of process 0, or an island's name and the invitation
+of a meeting point, `selsync meet`, which `launch` starts. Every line of output
+begins with the index or name of its process.
+
+`launch` passes a signal to end on as SIGTERM. When one process fails, it stops
+the others and exits with the code of that process, or with 128 plus the number
+of the signal that killed the process. With `--minimum`, it does so when fewer
+islands than that are left, or one fails before all have met. If `launch` itself
+is killed, Linux asks the processes to end; elsewhere, training notices it after
+its next step.
 """
 
 import argparse
@@ -47,14 +49,14 @@ def launch(
 
   Args:
     command: a program and its arguments.
-    places: by the name of each process, what its environment has besides.
-    spare: returns the number of processes that may fail by now.
+    places: additions to the environment of each process, by its name.
+    spare: a function that returns how many processes may fail by now.
 
   Returns:
-    The exit code of the first process beyond those, or 0.
+    The exit code of the first process that could not be spared, or 0.
   """
   started: dict[str, subprocess.Popen] = {}
-  asked: list[str] = []  # The signals that have come.
+  asked: list[str] = []  # The names of received signals.
   turn = threading.Lock()
 
   def signal_all(number):
@@ -64,7 +66,7 @@ def launch(
   def react(number):
     with turn:
       asked.append(signal.Signals(number).name)
-      # To SIGINT, a Python that is only starting would say more than a line.
+      # On SIGINT, a Python that is still starting prints a traceback.
       signal_all(signal.SIGTERM)
 
   with signals.Handler(react):
@@ -83,13 +85,13 @@ def launch(
     for printer in printers:
       printer.start()
     code = _wait(started, spare, signal_all, asked)
-    # What the processes have left behind may hold their output open forever.
+    # Orphans of the processes may hold their output open forever.
     deadline = time.monotonic() + PATIENCE
     for printer in printers:
       printer.join(max(0, deadline - time.monotonic()))
   if asked and (not started or code == 128 + signal.SIGTERM):
     print(f'launch: stopped by {asked[0]}', file=sys.stderr)
-    return signals.STOPPED  # Before a process could say so itself.
+    return signals.STOPPED  # No process said so itself.
   return code
 
 
@@ -110,8 +112,8 @@ def process_places(processes: int) -> dict[str, Environment]:
 
 
 def island_places(islands: int, invitation: str) -> dict[str, Environment]:
-  """Returns the places of islands that have one meeting point."""
-  digits = len(str(islands - 1))  # The order of names is that of texts.
+  """Returns the places of islands that share a meeting point."""
+  digits = len(str(islands - 1))  # Names are sorted as texts.
   names = [f'island{index:0{digits}}' for index in range(islands)]
   return {
     name: {'SELSYNC_ISLAND': name, 'SELSYNC_INVITATION': invitation}
@@ -123,7 +125,7 @@ def island_places(islands: int, invitation: str) -> dict[str, Environment]:
 def _meeting_point(
   islands: int, flags: Sequence[str]
 ) -> Generator[tuple[str, threading.Event]]:
-  """Runs a meeting point; yields its invitation, and whether all have met."""
+  """Runs a meeting point; yields its invitation, and an event: all have met."""
   local = '--host=127.0.0.1', '--port=0'
   point = children.start(
     [sys.executable, '-m', 'selsync_jax', 'meet', *local, *flags],
@@ -139,7 +141,7 @@ def _meeting_point(
     every, some = f': {islands} of {islands}\n', 'the run goes on with '
     if any(s.endswith(every) or s.startswith(some) for s in said):
       met.set()
-    collections.deque(said, 0)  # A pipe that nobody reads would fill.
+    collections.deque(said, 0)  # An unread pipe would fill up.
 
   listener = threading.Thread(target=listen, daemon=True)
   try:
@@ -176,16 +178,16 @@ def _wait(
   signal_all: Callable[[int], None],
   asked: Sequence[str],
 ) -> int:
-  """Waits for all processes; when more fail than may, stops the others.
+  """Waits for all processes; stops the others when too many have failed.
 
-  Returns the exit code of the first of those that could not be spared, or 0.
-  Those that were `asked` to end are not said to have been killed.
+  Returns the exit code of the first process that could not be spared, or 0.
+  After a signal in `asked`, no process is reported as killed.
   """
   processes, failed = list(started.values()), []
   going, spared = True, 0
   while going and len(failed) <= spared:
     time.sleep(0.05)
-    going = _running(processes)  # Asked first: the last may fail.
+    going = _running(processes)  # Read first: the last may fail.
     for name, process in started.items():
       if process.poll() and name not in failed:
         failed.append(name)
@@ -194,7 +196,7 @@ def _wait(
     spared = spare()
   if len(failed) <= spared:
     return 0
-  # Who was asked may still save; another signal would end that.
+  # Processes that were asked may still save; do not disturb them.
   for stop in () if asked else (signal.SIGTERM, signal.SIGKILL):
     deadline = time.monotonic() + PATIENCE
     while _running(processes) and time.monotonic() < deadline:

@@ -2,11 +2,11 @@
 
   selsync meet --islands=4 --host=10.0.0.1 --port=7070
 
-prints an invitation, which each island needs to join, and then who joins and
-who ends. The point holds no weights. It serves until a signal stops it; islands
-that have ended may meet there again. With `--keep=FILE` its secrets are kept,
-and after a restart the invitation is the same. `selsync status` and, with
-`--metrics=PORT`, Prometheus show what the islands are doing.
+prints an invitation, which each island needs to join, and then each island that
+joins or ends. The meeting point holds no weights. It serves until a signal
+stops it; islands that have ended may meet there again. `--keep=FILE` stores its
+secrets, so that the invitation is the same after a restart. `selsync status`
+and, with `--metrics=PORT`, Prometheus show what the islands are doing.
 """
 
 import argparse
@@ -20,26 +20,26 @@ from selsync_jax.config import ConfigError, RunError
 
 
 def add_flags(line: flags.CommandLine, about: str) -> None:
-  """Adds the flags of how many islands there are, see `least`, and others."""
+  """Adds the flags of the number of islands, see `least`, and of the log."""
   line.flag('islands', about, flags.whole(1))
-  about = 'Least number of islands that train. Default: all.'
+  about = 'Smallest number of islands that may train. Default: all.'
   line.flag('minimum', about, flags.whole(1))
-  about = 'Seconds that --minimum islands wait for others that are busy. '
+  about = 'Seconds that --minimum islands wait for busy ones. '
   about += 'Default: no limit.'
   line.flag('grace', about, flags.positive)
-  about = 'File to which a line of JSON is added when an island comes or goes.'
+  about = 'File that gets a line of JSON when an island joins or leaves.'
   line.flag('log', about, pathlib.Path)
 
 
 def given(options: argparse.Namespace) -> list[str]:
-  """Returns those of these flags that are set."""
+  """Returns the arguments that set these flags."""
   names = 'islands', 'minimum', 'grace', 'log'
   values = [(name, getattr(options, name)) for name in names]
   return [f'--{name}={value}' for name, value in values if value is not None]
 
 
 def least(options: argparse.Namespace) -> int:
-  """Returns the least number of islands that train."""
+  """Returns the smallest number of islands that may train."""
   islands, minimum = options.islands or 0, options.minimum
   if minimum and minimum > islands:
     raise ConfigError(
@@ -54,14 +54,14 @@ def least(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str]) -> None:
-  """Prints the invitation, and then who joins and who ends."""
+  """Prints the invitation, and then each island that joins or ends."""
   line = flags.CommandLine('meet')
   add_flags(line, 'Number of islands.')
   line.flag('host', 'Name or address of this host, as islands reach it.')
   line.flag('port', 'Port to listen at; 0 is a free one.', flags.port, '7070')
-  about = 'Seconds until a run begins with fewer islands, if they are enough.'
+  about = 'Seconds until a run starts with fewer islands, if --minimum allows.'
   line.flag('timeout', about, flags.positive, '600')
-  about = 'File of the secrets, which is made if it does not exist.'
+  about = 'File of the secrets, created if it does not exist.'
   line.flag('keep', about, pathlib.Path)
   about = 'Port of localhost to serve metrics at, for Prometheus; 0 is free.'
   line.flag('metrics', about, flags.port)

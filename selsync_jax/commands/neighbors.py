@@ -1,8 +1,8 @@
 """Makes modules beside a config file importable from any folder.
 
-A neighbor is found before a module of its name in the working directory, as
-beside a script. Libraries keep their names: a config file may be called after
-one. A config file that is loaded again gets its neighbors as they are by then.
+As beside a script, a neighbor precedes a module of the same name in the working
+directory. Libraries precede neighbors, so a config file may have the name of a
+library. Loading a config file again reloads its neighbors.
 """
 
 from collections.abc import Generator, Sequence
@@ -15,7 +15,7 @@ from typing import Any
 
 from selsync_jax import user_errors
 
-_folders: list[str] = []  # Of config files, the last one first.
+_folders: list[str] = []  # Folders of config files, the latest first.
 _imported: set[str] = set()  # Neighbors that config files have imported.
 
 
@@ -33,7 +33,7 @@ class _Finder(abc.MetaPathFinder):
     if usual and usual.has_location and not user_errors.is_own(usual.origin):
       return None
     found = machinery.PathFinder.find_spec(name, _folders)
-    return found if found and found.loader else None  # Not a mere folder.
+    return found if found and found.loader else None  # Not a namespace.
 
 
 @contextlib.contextmanager

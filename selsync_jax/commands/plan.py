@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 FORMULA = """\
 step = compute + collectives at each step
-  + (1 - LSSR) x those of an average
-  - what is hidden
+  + (1 - LSSR) x collectives of an average
+  - time hidden behind compute
 an all-reduce of b bytes
   = 2 (N-1)/N x b / bandwidth + 2 (N-1) x latency"""
 
@@ -47,18 +47,16 @@ def main(arguments: Sequence[str]) -> None:
   line.flag('bandwidth', about, flags.bandwidth, '1Gbit')
   about = 'Devices that share a batch. Default: mesh.data times mesh.fsdp.'
   line.flag('devices-per-worker', about, flags.whole(1))
-  about = 'Bandwidth between them, per direction.'
+  about = 'Bandwidth between these devices, per direction.'
   line.flag('inner-bandwidth', about, flags.bandwidth, '100GB/s')
   line.flag('latency', 'One-way latency of a message.', flags.latency, '1ms')
   about = "LSSR of SelSync, in [0, 1). Default: its budget's, or 0.9."
   line.flag('lssr', about, flags.lssr)
   line.flag('run', 'Workdir of a finished run, for its LSSR.', flags.folder)
   line.flag('steps', 'Steps to measure.', flags.whole(3), '20')
-  about = (
-    "Parameters of a model of your own, such as 125M, instead of the config's"
-  )
+  about = "Parameters of a custom model, such as 125M, instead of the config's"
   line.flag('parameters', f'{about}; with --step.', flags.count)
-  about = 'Time of a step of one worker of it, such as 200ms.'
+  about = "Time of one worker's step of this model, such as 200ms."
   line.flag('step', about, flags.duration)
   options = line.parse(arguments)
   is_given = _is_given(options)
@@ -109,9 +107,10 @@ def plan(
   opt_state: Any = (),
   steps_per_epoch: int | None = None,
 ) -> dict[str, Any]:
-  """Estimates a step of every method for a model of your own.
+  """Estimates a step of every method for a custom model.
 
-  Needs the extra `train`. Methods that so many workers cannot use are left out.
+  Needs the extra `train`. Methods that cannot have this number of workers are
+  left out.
 
   Args:
     params: the parameters of one worker, or their shapes.
@@ -119,16 +118,16 @@ def plan(
     workers: N, the number of workers, one per host.
     bandwidth: what one connection carries per direction, such as `200Mbit`.
     latency: the one-way latency of a message, such as `50us`.
-    lssr: the LSSR of SelSync, in [0, 1), and of others without a period; by
-      default that of SelSync's budget.
-    model_state: what is averaged with the parameters, likewise.
-    opt_state: the state of the optimizer, likewise, for methods that average
-      it.
-    steps_per_epoch: for methods whose period is a share of an epoch; by default
-      that of `--parameters`.
+    lssr: the LSSR, in [0, 1), of SelSync and other methods without a period;
+      by default the LSSR of SelSync's budget.
+    model_state: the state that is averaged with the parameters, or its shapes.
+    opt_state: the state of the optimizer, or its shapes, for methods that
+      average it.
+    steps_per_epoch: the number of steps, for methods whose period is a share of
+      an epoch; by default the same as with `--parameters`.
 
   Returns:
-    A `step_cost.Cost` by method: the seconds of a `step`, of which the worker
+    A `step_cost.Cost` by method: the seconds of a `step`, in which the worker
     `compute`s and waits for a `vote` and an `average`; the bytes `sent`; the
     `lssr`; and the `delay` in steps that hides an average.
 
@@ -178,7 +177,7 @@ def plan(
 
 
 def _is_given(options: argparse.Namespace) -> bool:
-  """Returns whether the flags describe a model of the user's own."""
+  """Returns whether the flags describe a custom model."""
   given = options.parameters, options.step
   if None in given and given != (None, None):
     raise ConfigError('--parameters and --step: go together')
@@ -195,7 +194,7 @@ def _is_given(options: argparse.Namespace) -> bool:
 def _lssr(
   run: pathlib.Path, config: 'ml_collections.ConfigDict | None'
 ) -> float:
-  """Returns the LSSR of a run, of the model of the config if there is one."""
+  """Returns the LSSR of a run; a config, if given, must have its model."""
   from selsync_jax.runs import records
 
   summary = records.read_summary(run)
@@ -217,12 +216,12 @@ def _configs(
 ) -> dict[str, 'ml_collections.ConfigDict']:
   """Returns the config of every method, even if `FILE:METHOD` picks one.
 
-  A field of `sync` is for the methods that have it, if any has it.
+  A field of `sync` applies to the methods that have it, or to all if none has.
   """
   from selsync_jax.commands.trials import has  # Imports NumPy.
   from selsync_jax.methods import METHODS
 
-  config_file.register(file, [])  # Not every field is its default method's.
+  config_file.register(file, [])  # The default method may lack fields.
   _, *picked = config_file.names(file)
   variant = ','.join(name for name in picked if name not in METHODS)
   file = f'{file.partition(":")[0]}:{variant}'
@@ -242,7 +241,7 @@ def _configs(
 def _print_costs(configs, measured, links, within, lssr, steps):
   """Prints all methods' costs.
 
-  `links` is the network between workers, `within` that inside a worker.
+  `links` is the network between workers, `within` the one inside a worker.
   """
   from selsync_jax import methods
   from selsync_jax.report import facts, tables
@@ -274,7 +273,7 @@ def _print_costs(configs, measured, links, within, lssr, steps):
   if within.workers > 1:
     print(
       f'shared by {within.workers} devices: {1e3 * compute:.2f} ms,\n'
-      f'of which {1e3 * shared:.2f} ms for what they send each other'
+      f'of which {1e3 * shared:.2f} ms for communication'
     )
   print(f'\n{FORMULA}\n')
   tables.show(_table(costs, bsp), spare=DETAILS)

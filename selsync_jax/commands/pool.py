@@ -27,7 +27,7 @@ _MODULES = 'selsync_jax.training.train', 'selsync_jax.report.run_page'
 
 
 class TrialFailed(RunError):
-  """An error that a trial was stopped, or failed but did not diverge."""
+  """A trial was stopped, or failed other than by diverging."""
 
   def __init__(self, trial: Trial, reason: str, status: int):
     super().__init__(f'{trial.workdir}: {reason}')
@@ -64,7 +64,7 @@ class Processes(contextlib.AbstractContextManager[Any]):
       self._idle.pop().close()
 
   def signal(self, number: int) -> bool:
-    """Signals all processes and prevents new ones; returns if there are any."""
+    """Signals all processes and prevents new ones; returns if any are alive."""
     with self._lock:
       self._stopped = True
       for forks in tuple(self._alive):
@@ -76,9 +76,9 @@ class Processes(contextlib.AbstractContextManager[Any]):
   ) -> None:
     """Runs a trial, which leaves no summary if it diverges.
 
-    It is stopped, and can resume, once it `is_enough`, which is asked every
-    second. Raises `TrialFailed` if it failed otherwise than by diverging, or a
-    signal prevented it.
+    The trial is stopped, and can resume later, once `is_enough` returns true;
+    the function is called every second. Raises `TrialFailed` if the trial fails
+    other than by diverging, or a signal stops it.
     """
     trial.workdir.mkdir(parents=True, exist_ok=True)
     workdir.wait(trial.workdir)
@@ -96,7 +96,7 @@ class Processes(contextlib.AbstractContextManager[Any]):
   def _run(
     self, trial: Trial, log: pathlib.Path, is_enough: Callable[[], bool]
   ) -> int:
-    """Runs a trial to its end; returns its status, 0 if it had enough."""
+    """Runs a trial to its end; returns its status, or 0 if `is_enough`."""
     if self._stopped:
       raise TrialFailed(trial, STOPPED, signals.RESUMABLE)
     command = [trial.command, *trial.flags, f'--workdir={trial.workdir}']
@@ -153,9 +153,9 @@ class Processes(contextlib.AbstractContextManager[Any]):
   ) -> None:
     """Calls `run` with each trial of a queue, in as many threads as jobs.
 
-    The queue yields a trial and its index in `shares`, the share of every trial
-    that is done; the next one is taken when a thread is free. The processes end
-    if a trial fails. A bar, or a line for each trial, shows the running trials
+    The queue yields a trial and its index in `shares`, the finished share of
+    every trial; a free thread takes the next trial. The processes end if a
+    trial fails. A bar, or a line for each trial, shows the running trials
     and an estimate of the remaining time.
     """
     count = len(shares)
@@ -181,7 +181,7 @@ class Processes(contextlib.AbstractContextManager[Any]):
           index, trial = running.pop(future)
           shares[index] = 1.0
           future.result()
-          if changes := trial.changes:  # Since this process has read the code.
+          if changes := trial.changes:  # Since this process read the code.
             raise RunError(
               f'{trial.workdir}: {"; ".join(changes)}, while runs were '
               'trained; repeat the command to retrain the runs that used the '
@@ -204,7 +204,7 @@ def create_processes(jobs: int) -> Processes:
 
 
 def _wait(forks: Forks, is_enough: Callable[[], bool]) -> int:
-  """Returns the status of a command; 0 if it was stopped as it had enough."""
+  """Returns the status of a command; 0 if `is_enough` stopped it."""
   while (status := forks.wait(_REFRESH)) is None:
     if is_enough():
       forks.signal(signal.SIGTERM)

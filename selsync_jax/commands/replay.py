@@ -2,9 +2,9 @@
 
   selsync replay runs/two-islands
 
-The folder has a run of each island. Their logs tell who took part in each
-average; the rest is computed again. If an island had other parameters, it is
-named, with the first such step, and the exit code is 1.
+The folder has a run of each island. The logs record which islands took part in
+each average; the rest is computed again. If an island had other parameters, the
+command names the island and the first such step, and exits with code 1.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _devices(workdir: pathlib.Path) -> int:
-  """Returns the number of devices that an island has had."""
+  """Returns the number of devices of an island."""
   from selsync_jax.runs import records
 
   config = completed(records.read_config(workdir) or {})

@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> None:
   if options.out is None and len(workdirs) > 1:
     raise ConfigError('several workdirs: give --out=FOLDER')
   for workdir in workdirs:
-    path = os.path.realpath(workdir)  # The figures name a run by its end.
+    path = os.path.realpath(workdir)  # Figures name a run by its last part.
     try:
       (path if len(workdirs) > 1 else os.path.basename(path)).encode()
     except UnicodeEncodeError as error:

@@ -1,8 +1,8 @@
 """Train on a virtual cluster whose workers are unequally fast.
 
-Data, model, optimizer and gradients are those of `train`, but a virtual clock
-determines how long each worker computes, waits and communicates. The methods
-are those of `train`, and asynchronous ones.
+Data, model, optimizer and gradients are the same as in `train`, but a virtual
+clock determines how long each worker computes, waits and communicates. All
+methods of `train` work, and asynchronous ones, too.
 
   selsync simulate --config=configs/digits.py:asp
 """

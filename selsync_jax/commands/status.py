@@ -2,12 +2,12 @@
 
   selsync status INVITATION
 
-asks their meeting point, and prints how often islands have come and gone, how
-many averages they have applied, and how often they have repeated an exchange,
-because one had ended. A row for each island has the last step that it has
-taken; the megabytes that it has sent and received, and those per second in the
-last minute; and the seconds since its last sign of life. The invitation may
-also stand in the environment, as SELSYNC_INVITATION.
+asks the meeting point of the islands. It prints how many islands have joined
+and left, how many averages they have applied, and how often they have repeated
+an exchange because an island had ended. A row for each island has its last
+step; the megabytes that it has sent and received, in total and per second in
+the last minute; and the seconds since its last sign of life. The invitation may
+also be in the environment, as SELSYNC_INVITATION.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ HEAD = 'island', 'step', 'MB out', 'MB/s', 'MB in', 'MB/s', 'silent'
 
 
 def main(arguments: Sequence[str]) -> None:
-  """Asks the meeting point, and prints what it says."""
+  """Asks the meeting point, and prints its answer."""
   line = flags.CommandLine('status', positional='[INVITATION]')
   line.switch('json', 'Print one line of JSON.')
   about = 'Seconds until the meeting point must answer.'

@@ -31,7 +31,7 @@ def command_line(command: str, folder: str = '') -> flags.CommandLine:
   )
   line.flag('workdir', about, flags.folder)
   line.switch('restart', 'Move a run in the workdir aside, and start again.')
-  about = 'Resume though the data or the code of the model have changed.'
+  about = 'Resume even if the data or the code of the model have changed.'
   line.switch('accept_changes', about)
   about = 'At the end, write WORKDIR/report.html and its figures.'
   line.switch('report', about, default=True)
@@ -52,7 +52,7 @@ def load(options: argparse.Namespace) -> None:
 
 
 def handle_signals(options: argparse.Namespace) -> None:
-  """Makes a signal end the process, with one line about how to go on."""
+  """Makes a signal end the process, with one line about how to resume."""
   old = None
   if options.restart:  # The old run is moved aside some seconds later.
     old = _inode(options.workdir)
@@ -72,7 +72,7 @@ def handle_signals(options: argparse.Namespace) -> None:
 
 
 def _inode(folder: pathlib.Path) -> int | None:
-  """Returns what tells a folder from another one of its name."""
+  """Returns a number that differs for another folder of the same name."""
   try:
     return folder.stat().st_ino
   except FileNotFoundError:
@@ -82,7 +82,7 @@ def _inode(folder: pathlib.Path) -> int | None:
 def show(
   summary: Mapping[str, Any], workdir: pathlib.Path, report: bool = True
 ) -> None:
-  """Prints the summary of a run, and writes its page if it has a `report`."""
+  """Prints the summary of a run, and writes its page if `report` is set."""
   from selsync_jax.report import facts
 
   facts.show(summary)
@@ -99,14 +99,14 @@ def train(
   fields: Mapping[str, Any] | None = None,
   restart: bool = False,
 ) -> 'Run':
-  """Trains a run in this process, as the command `train` does.
+  """Trains a run in this process, like the command `train`.
 
   It prints the progress, and writes the run's page. If JAX has not been used
-  yet, a CPU gets the virtual devices that the workers need; otherwise they must
-  do with the devices that are there, as with the field `mapper` at `'auto'`.
+  yet, a CPU gets the virtual devices that the workers need. Otherwise the
+  workers share the devices that exist, if the field `mapper` is `'auto'`.
 
   Args:
-    config: a config file, or the name of one of our own, as in `--config`.
+    config: a config file, or the name of a built-in one, as in `--config`.
     workdir: the folder of the run. A run in it is resumed, and a finished one
       is left as it is.
     fields: values of the config's fields by their dotted names, for example
@@ -117,8 +117,8 @@ def train(
     The run, as `history.read` returns it.
 
   Raises:
-    ConfigError: for a value that breaks its rule, or if this process has
-      joined others, before any work.
+    ConfigError: before any work, for a value that breaks its rule, or if this
+      process has joined others.
     Stopped: after SIGTERM or SIGINT, with everything saved.
     RunError: if the run fails; names the last good checkpoint.
 
@@ -168,15 +168,15 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   line.flag('num_processes', 'Number of processes.', flags.whole(1))
   line.flag('process_id', 'Index of this process.', flags.whole(0))
   about = (
-    'Seconds to wait for the other processes, and until one that is silent '
-    'counts as lost.'
+    'Seconds to wait for the other processes, and until a silent one counts as '
+    'lost.'
   )
   line.flag('cluster_timeout', about, flags.at_least(channel.LEAST), '60')
-  about = 'A secret of these processes. Default: SELSYNC_CLUSTER_TOKEN.'
+  about = 'Secret that the processes share. Default: SELSYNC_CLUSTER_TOKEN.'
   line.flag('cluster_token', about)
   about = 'Train one worker, an island of this name. Default: SELSYNC_ISLAND.'
   line.flag('island', about, flags.name)
-  about = 'What `selsync meet` has printed. Default: SELSYNC_INVITATION.'
+  about = 'Invitation of `selsync meet`. Default: SELSYNC_INVITATION.'
   line.flag('join', about)
   line.set_defaults(
     island=os.environ.get('SELSYNC_ISLAND'),
@@ -192,7 +192,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   )
   if options.island:
     _check_island(options)
-    options.workdir /= options.island  # The runs of all have one folder.
+    options.workdir /= options.island  # All islands share one folder.
   return options
 
 
@@ -204,7 +204,7 @@ def _check_island(options: argparse.Namespace) -> None:
     )
   config, count = options.settings.config, options.spec.processes
   mapper, keep = config.mapper, config.checkpoint.keep
-  if keep < 2:  # One may have removed what another has last.
+  if keep < 2:  # An island may delete what is another's newest.
     raise ConfigError(
       f'config.checkpoint.keep={keep}: must be at least 2 for islands'
     )
@@ -254,7 +254,7 @@ def _start(
 ) -> 'IslandParticipants | None':
   """Starts JAX, with the other processes, or joins the other islands.
 
-  The stack ends it. It returns the islands, if this process is one.
+  The stack ends the connections. Returns the islands if this process is one.
   """
   from selsync_jax.cluster import processes
   from selsync_jax.devices import backend
@@ -288,7 +288,7 @@ def _join_islands(
   agreed: dict[str, Any],
   stack: contextlib.ExitStack,
 ) -> 'IslandParticipants':
-  """Joins the other islands, until the stack ends it."""
+  """Joins the other islands, and leaves them when the stack ends."""
   from selsync_jax.devices.slices import Slices
   from selsync_jax.islands import (
     led,  # Imports Arrow.

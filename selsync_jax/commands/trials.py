@@ -1,7 +1,7 @@
 """The runs of a comparison: methods by settings, learning rates and seeds.
 
-All methods get the same learning rates, number of epochs and seeds, so also the
-same initial weights, batches and random draws, and every value of a sweep.
+All methods get the same learning rates, number of epochs, seeds, and values of
+a sweep. The same seed means the same initial weights, batches and random draws.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,11 +36,11 @@ def list_trials(
 ) -> list[Trial]:
   """Returns every run of a comparison, ordered by seed.
 
-  A method is `NAME`, or `NAME+FIELD=VALUE+...` with fields only for it. A sweep
-  has values, as a flag has them, of a field; it is for the methods that have
-  it. A learning rate is a function of that in the method's config
-  (`flags.rates`). Without learning rates, the config has them; it also has the
-  first of the seeds.
+  A method is `NAME`, or `NAME+FIELD=VALUE+...` with fields of its own. A sweep
+  lists the values of a field, written as in a flag, for all methods with this
+  field. A learning rate is a function of the learning rate in the method's
+  config (`flags.rates`). The config has the first seed, and the learning rate
+  if none is given.
 
   Raises:
     ConfigError: if no method has a field of a sweep.
@@ -75,7 +75,7 @@ def list_trials(
 
 
 def has(config: Any, field: str) -> bool:
-  """Whether a config has a field of this dotted name, perhaps of a part."""
+  """Whether a config has a field of this dotted name, perhaps in a part."""
   for name in field.split('.'):
     if not isinstance(config, ml_collections.ConfigDict):
       return False
@@ -130,7 +130,7 @@ def _trial(
 
 
 def check(settings: 'Settings', simulate: bool) -> None:
-  """Raises `ConfigError` if the method cannot be, or not with its workers."""
+  """Raises `ConfigError` if the method cannot run with these settings."""
   if simulate:
     from selsync_jax.simulate import run
 
@@ -142,12 +142,12 @@ def check(settings: 'Settings', simulate: bool) -> None:
     setup.draft(settings)
 
 
-# Only if they have other values than their defaults.
+# In a label only with another value than the default.
 _UNLABELED = ('vote_delay', 'vote_every', 'smoothing')
 
 
 def _label(sync: ml_collections.ConfigDict, own: Sequence[str]) -> str:
-  """Returns a method, its numbers and own fields, as `selsync, delta 0.1`."""
+  """Returns a method with its numbers and own fields: `selsync, delta 0.1`."""
   from selsync_jax import methods  # Imports JAX.
 
   lockstep = sync.method in methods.METHODS

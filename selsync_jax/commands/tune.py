@@ -2,9 +2,9 @@
 
   selsync tune --config=configs/digits.py --bandwidth=1Gbit --trials=60
 
-tries methods with their settings, and BSP as often; every trial is a run as
-`compare` trains it. The best one is trained again with other seeds, beside the
-best of BSP, and written as a config file.
+tries settings of the methods, and as many settings of BSP; every trial is a run
+as in `compare`. The best trial is trained again with other seeds, next to the
+best trial of BSP, and written as a config file.
 """
 
 import argparse
@@ -33,28 +33,28 @@ METHODS = (
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-  """Parses the command line; adds what follows from them."""
+  """Parses the command line; adds the `candidates` and their `spaces`."""
   line = flags.CommandLine('tune', config=config_file.DEFAULT)
-  about = 'Methods besides BSP, as in compare. Default: those of docs/tune.md.'
+  about = 'Methods besides BSP, as in compare. Default: see docs/tune.md.'
   line.flag('methods', about, flags.names)
-  line.flag('space', 'TOML file of what to choose from.', pathlib.Path)
+  line.flag('space', 'TOML file of the values to choose from.', pathlib.Path)
   about = 'Bandwidth of each link, per direction; 1GB/s is in bytes.'
   line.flag('bandwidth', about, flags.bandwidth, '1Gbit')
   line.flag('latency', 'One-way latency of a message.', flags.latency, '1ms')
-  about = 'Score to reach as soon as possible. Default: that of BSP.'
+  about = "Score to reach as soon as possible. Default: BSP's."
   line.flag('target', about, flags.number)
-  about = 'Or the seconds on the network, in which the best score counts.'
+  about = 'Or find the best score within these seconds on the network.'
   line.flag('seconds', about, flags.positive)
-  about = 'Or the bytes that a worker may send for it: 10MB.'
+  about = 'Or find the best score for these bytes sent by a worker: 10MB.'
   line.flag('bytes', about, flags.size)
   about = 'Trials of the methods, and of BSP.'
   line.flag('trials', about, flags.whole(1), '60')
-  about = 'Number of new seeds for the best ones.'
+  about = 'Number of new seeds for the best trials.'
   line.flag('seeds', about, flags.whole(1), '3')
-  about = 'Best trials that other seeds choose from.'
+  about = 'Number of best trials to compare by other seeds.'
   line.flag('finalists', about, flags.whole(1), '3')
   line.flag('jobs', 'Runs at a time.', flags.whole(1), '1')
-  about = 'Time that a step computes: 5ms. Default: measured.'
+  about = 'Compute time of a step: 5ms. Default: measured.'
   line.flag('step', about, flags.duration)
   line.flag('out', 'Folder. Default: runs/tune-CONFIG.', flags.folder)
   options = line.parse(arguments)
@@ -100,7 +100,7 @@ def _spaces(options: argparse.Namespace) -> dict[str, 'Space']:
         f'--space={options.space}: [{method}] is not one of {", ".join(known)}'
       )
   own = options.candidates.own_method
-  load(own, {})  # It is trained in the end.
+  load(own, {})  # This method is trained in the end.
   methods.sort(key=lambda spec: spec != own)  # It comes first.
   spaces = {
     BSP: space.build(of_bsp, load, fixed | space.OF_AVERAGES, given),
@@ -112,7 +112,7 @@ def _spaces(options: argparse.Namespace) -> dict[str, 'Space']:
 
 
 def _of_bsp(methods: Sequence[str], load: 'Load') -> list[str]:
-  """Returns BSP with the config's optimizer, and with all others of methods."""
+  """Returns BSP with the config's optimizer and with every method's."""
 
   @functools.cache
   def optimizer(method):
@@ -132,7 +132,7 @@ def _of_bsp(methods: Sequence[str], load: 'Load') -> list[str]:
 def main(
   arguments: Sequence[str], run: Callable[..., None] | None = None
 ) -> None:
-  """Searches, trains the best ones again, and writes the recipe.
+  """Searches, trains the best trials again, and writes the recipe.
 
   `run` trains a trial; by default it is `run` of `pool.Processes`.
   """

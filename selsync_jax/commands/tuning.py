@@ -30,7 +30,7 @@ RECIPE = 'recipe.py'
 
 
 def tune(options: argparse.Namespace, run: Callable[..., None] | None) -> None:
-  """Searches, trains the best ones again, and writes the recipe."""
+  """Searches, trains the best trials again, and writes the recipe."""
   candidates = options.candidates
   processes = pool.create_processes(options.jobs)
   run = run or processes.run
@@ -50,7 +50,7 @@ def tune(options: argparse.Namespace, run: Callable[..., None] | None) -> None:
 
 
 def _refuse_other_code(options: argparse.Namespace) -> None:
-  """Raises `ConfigError` if trials have been trained by code since edited.
+  """Raises `ConfigError` if code was edited after it trained trials.
 
   All trials of a search must run the same code, so none is trained again.
   """
@@ -73,7 +73,7 @@ def _refuse_other_code(options: argparse.Namespace) -> None:
 def _train_reference(
   options: argparse.Namespace, processes: Processes, run: Callable[..., None]
 ) -> Trial:
-  """Returns a finished run of BSP, which tells how runs are judged."""
+  """Returns a finished run of BSP, which defines how runs are judged."""
   (trial,) = options.candidates.trials(BSP, {}, 1, options.candidates.seed)
   processes.run_all([trial], run)
   if not trial.is_done:
@@ -87,7 +87,7 @@ def _train_reference(
 def _compute(options: argparse.Namespace) -> dict[str, float]:
   """Returns the seconds of a worker's step, by the name of its optimizer.
 
-  They are given, or measured once, and kept in a file.
+  `--step` gives them, or they are measured once. A file keeps them.
   """
   given, candidates = options.step, options.candidates
   path = candidates.out / 'compute.json'
@@ -115,7 +115,7 @@ def _compute(options: argparse.Namespace) -> dict[str, float]:
 def _objective(
   options: argparse.Namespace, curves: Curves, reference: Trial
 ) -> Objective:
-  """Returns what the flags ask for, by default what BSP ends with."""
+  """Returns the objective of the flags, by default BSP's last score."""
   score = f'validation {curves.metric}'
   if seconds := options.seconds:
     words = f'{score} within {seconds:g} s'
@@ -137,13 +137,13 @@ class _Tuning(NamedTuple):
 
   options: argparse.Namespace
   processes: Processes
-  run: Callable[..., None]  # Trains a trial in one of the processes.
+  run: Callable[..., None]  # Trains a trial in a process.
   reference: Trial
   curves: Curves
   objective: Objective
 
   def tune(self) -> None:
-    """Tries, and trains the best ones again with new seeds; writes them."""
+    """Runs all trials, trains the best again with new seeds; writes them."""
     options, candidates = self.options, self.options.candidates
     objective, curves = self.objective, self.curves
     searches = [self._search(*named) for named in options.spaces.items()]
@@ -200,8 +200,8 @@ class _Tuning(NamedTuple):
     for name, search in (('BSP', bsp), ('the methods', ours)):
       if count <= (first := len(search.queued)):
         lines.append(
-          f'--trials={count}: no settings of {name} are searched, because '
-          f'those of the first {first} trials are fixed'
+          f'--trials={count}: no settings of {name} are searched, because the '
+          f'first {first} trials have fixed settings'
         )
         tried = search.queued[:count]
         if never := [m for m in dict.fromkeys(search.queued) if m not in tried]:
@@ -209,10 +209,10 @@ class _Tuning(NamedTuple):
     return lines
 
   def _search(self, name: str, space: Space) -> Search:
-    """Opens a search; its first trials are the methods as they are.
+    """Opens a search; its first trials are the methods as in the config.
 
-    Within a budget of bytes, they also are those that average as often as it
-    lets, with the config's learning rate and twice that.
+    With a budget of bytes, they also include settings that average as often as
+    the budget allows, at the config's learning rate and at twice that rate.
     """
     objective, curves = self.objective, self.curves
     candidates = self.options.candidates
@@ -261,7 +261,7 @@ class _Tuning(NamedTuple):
         while attempt := search.ask(count):
           begun[attempt.run.workdir].append(attempt)
           turns[attempt.run.workdir]
-          # An interrupted one is above `count`, if that is a lower one now.
+          # Interrupted trials may exceed `count`, if it was lowered.
           yield min(next(indices), total - 1), attempt.run
 
     def run(trial):
@@ -273,7 +273,7 @@ class _Tuning(NamedTuple):
           except pool.TrialFailed as error:
             is_mistake = error.code == ConfigError.code
             if not (is_mistake and choices.is_named(error.reason)):
-              raise  # Otherwise only the run could check its choices.
+              raise  # The rest are choices that only a run can check.
         attempt.tell()
 
     shares = [1.0] * done + [0.0] * (total - done)
@@ -282,10 +282,10 @@ class _Tuning(NamedTuple):
   def _choose(
     self, found: Sequence[Result], of_bsp: Sequence[Result]
   ) -> tuple[Result, Result]:
-    """Returns the best result of all, and that of BSP, by other seeds.
+    """Returns the best result of all, and BSP's best, by other seeds.
 
-    The best of many trials with one seed is partly luck. So the finalists have
-    others: the fewest misses count first, and then the mean value.
+    The best of many trials with one seed is partly luck. Other seeds therefore
+    rank the finalists, by the fewest misses first, and then by the mean value.
     """
     count = self.options.finalists
     groups = [
@@ -317,7 +317,7 @@ class _Tuning(NamedTuple):
   ) -> dict[Any, list[Result]]:
     """Trains methods with fields, by any key, with seeds from `first` on.
 
-    The seeds after the config's own judge in the end, and choose nothing.
+    The seeds right after the config's choose nothing: they judge at the end.
     """
     trials = {
       key: self.options.candidates.trials(*each, self.options.seeds, first)
@@ -333,7 +333,7 @@ class _Tuning(NamedTuple):
   def _result(
     self, method: str, fields: Mapping[str, Any], trial: Trial
   ) -> Result:
-    """Returns what a run has reached that is finished or has diverged."""
+    """Returns the result of a run that is finished or has diverged."""
     point = self.objective.decisive(self.curves.of(trial)(), trial.is_done)
     value = self.objective.value(point) if point else None
     return Result(method, fields, trial, value, point or NOWHERE)

@@ -1,4 +1,4 @@
-"""The relative gradient changes of every worker, and what they triggered."""
+"""The relative gradient changes of every worker, and its votes."""
 
 from jaxtyping import Float, Int
 import numpy as np
@@ -46,7 +46,7 @@ def _caption(run):
   )
   if run.threshold is None:
     text += (
-      ' No threshold on it is recorded, so it does not say why the workers '
+      ' No threshold is recorded, so the figure does not say why the workers '
       'synchronized.'
     )
   else:
@@ -165,7 +165,7 @@ def _synced(run: Run) -> figure.Bars:
   """Returns bars whose height is the share of steps that synchronized."""
   step = np.concatenate([[run.column('step')[0] - 1], run.column('step')])
   syncs = np.concatenate([[0], run.sync_steps])
-  if run.rows[0]['step'] > 1:  # What happened before the first row is unknown.
+  if run.rows[0]['step'] > 1:  # Earlier steps are unknown.
     syncs[0] = syncs[1]
   cuts = np.unique(np.linspace(0, len(step) - 1, 2 * _BUCKETS + 1).astype(int))
   edges = step[cuts] + 0.5

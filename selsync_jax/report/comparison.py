@@ -33,7 +33,7 @@ NUMBERS = (
   "differences seed by seed, with their 95% interval by Student's t, as if "
   'they were normal'
 )
-"""What the numbers of the tables are."""
+"""The meaning of the numbers in the tables."""
 _ON_TERMINAL = 'of_bsp', 'lssr', 'seconds', 'virtual_seconds'
 
 
@@ -48,7 +48,7 @@ class Comparison(NamedTuple):
 
   @property
   def markdown(self) -> str:
-    """The table, what its numbers are, and the sentence."""
+    """The table, the meaning of its numbers, and the best method."""
     numbers = NUMBERS[0].upper() + NUMBERS[1:]
     return f'{tables.markdown(self.rows)}\n{numbers}.\n\n{self.best}.\n'
 
@@ -65,7 +65,7 @@ def write(
     trials: the runs.
     out: the folder of the comparison.
     columns: the names of the columns of each table. By default, LaTeX leaves
-      out the seconds of this machine, and a terminal more than that.
+      out the seconds of this machine, and a terminal shows still fewer columns.
     baseline: the methods that the others are compared to, by default BSP.
   """
   results = Results(comparison_table.read_entries(trials), baseline)
@@ -95,7 +95,7 @@ def write(
   files.write_json(out / f'{NAME}.json', about | {'records': found.records})
   subtitle = f'{facts.shared_setting(results.runs)}; {NUMBERS}'
   if len(results.entries) > len(results.best):
-    subtitle += '; too favorable, as these scores chose the learning rates'
+    subtitle += '; too favorable, because these scores chose the learning rates'
   page.write(found.page, found.best, subtitle, _sections(results, found, out))
   return found
 
@@ -113,7 +113,7 @@ def _sections(
   yield page.table('summary', 'Comparison', found.rows, 'method')
   # With fewer seeds the headline says that they tell nothing apart.
   if max(len(each.runs) for each in results.chosen) >= facts.FEWEST:
-    title = f'What the seeds do not tell apart by validation {results.metric}'
+    title = f'Methods that seeds do not tell apart by {results.score}'
     head = '95% interval of the differences contains 0, or is unknown'
     undecided = {
       label: {head: Cell(None, '; '.join(others) or 'none')}

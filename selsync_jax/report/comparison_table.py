@@ -1,4 +1,4 @@
-"""The table of a comparison: the paper's, with several seeds; and its verdict.
+"""The table of a comparison, as in the paper but with seeds; its verdict.
 
 The difference to BSP, or another baseline, is taken seed by seed, because runs
 with the same seed share initial weights and batches. `facts.Difference` says
@@ -33,7 +33,7 @@ class Entry(NamedTuple):
   def values(self, field: str) -> dict[int, float]:
     """Returns a field of the summaries by seed; NaN if it was not finite.
 
-    Beside them are `of_bsp`, the share of BSP's bytes, and `learning_rate`.
+    Two more fields are `of_bsp`, the share of BSP's bytes, and `learning_rate`.
     """
     if field == 'learning_rate':
       return dict.fromkeys(self.runs, self.learning_rate)
@@ -173,7 +173,7 @@ class Results:
   def differences(self) -> list[Difference]:
     """How far the scores of each chosen entry are above the baseline's.
 
-    Of several baselines, it is that whose config is most like the method's. A
+    A method is compared to the baseline with the most similar config. A
     baseline has no difference.
     """
     known = [e for e in self.chosen if e.label in self.reference.labels]
@@ -259,11 +259,11 @@ class Results:
     }
 
   def records(self) -> list[dict[str, Any]]:
-    """Returns the numbers of each method by name, as JSON has them.
+    """Returns the numbers of each method by name, ready for JSON.
 
     A number is the mean over seeds, and NAME_sd its standard deviation. The
-    interval of `difference` is from `difference_low` to `difference_high`. What
-    is not known, or not finite, is `None`.
+    interval of `difference` is from `difference_low` to `difference_high`. An
+    unknown or infinite number is `None`.
     """
     found = []
     for entry, difference in zip(self.chosen, self.differences, strict=True):
@@ -304,7 +304,7 @@ class Results:
     return text.getvalue()
 
   def undecided(self) -> dict[str, list[str]]:
-    """Returns, by method, the others that its seeds do not tell from it."""
+    """Returns, by method, the others that seeds do not tell from it."""
     scores = {e.label: e.values(self.score) for e in self.chosen}
 
     def is_decided(label, other):
@@ -318,7 +318,7 @@ class Results:
   def verdict(self) -> str:
     """Describes the best method on validation, its cost, and how sure that is.
 
-    It also names the cheapest method that is as good as far as the seeds tell,
+    It also names the cheapest method that the seeds do not tell from the best,
     and methods whose runs all diverged.
     """
     best = max(self.best, key=lambda entry: entry.rank)

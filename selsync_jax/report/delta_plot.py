@@ -13,7 +13,7 @@ _WANTED = (0.5, 0.8, 0.9, 0.95)  # LSSRs whose delta the caption names.
 
 
 def plot(run: Run) -> figure.Plot | None:
-  """Plots the LSSR of each delta; `None` if no recorded change tells any."""
+  """Plots the LSSR of each delta; `None` if no change is above 0 and finite."""
   sync = run.config['sync']
   sync = {**sync, **sync.get('trigger', {})}
   vote_every, max_period = sync.get('vote_every') or 1, sync.get('max_period')
@@ -61,10 +61,10 @@ def deciding(
 ) -> Float[np.ndarray, 'votes']:
   """Returns the change that decides each vote.
 
-  Any delta up to it synchronizes. It is the largest relative change of all
-  workers; with a quorum of k workers, the k-th largest. A vote on several steps
-  takes each worker's largest change. NaN, a change that is not known, reaches
-  no delta.
+  Any delta up to this change synchronizes. It is the largest relative change of
+  all workers; with a quorum of k workers, the k-th largest. A vote on several
+  steps uses each worker's largest change. NaN is an unknown change, which
+  reaches no delta.
   """
   steps, workers = changes.shape
   voted = steps // vote_every * vote_every
@@ -82,7 +82,7 @@ def lssr(
 ) -> float:
   """Returns the share of steps that a fixed delta leaves local.
 
-  After `max_period` steps without a synchronization, the next vote is one.
+  After `max_period` local steps, the next vote always synchronizes.
   """
   synced = deciding >= delta
   if max_period:

@@ -31,7 +31,7 @@ def size(count: float) -> str:
 FEWEST = 3
 """The fewest seeds that show how far seeds differ; fewer cannot rank."""
 ROUNDING = 1e-6
-"""A share of a score that rounding can make: a few units of float32."""
+"""The relative error that rounding can cause: a few units of float32."""
 _EXACT = 1e-12  # Rounding of float64, in numbers of about 1.
 _LARGEST = 1e7
 """Larger means are written with an exponent."""
@@ -91,8 +91,8 @@ class Difference(NamedTuple):
 
   Attributes:
     values: the differences by seed, of the seeds that both have.
-    resolution: a range of differences that is rounding; `None` if the numbers
-      are exact counts, so that equal ones mean that the seed does not matter.
+    resolution: a range of differences that rounding explains; `None` if the
+      numbers are exact counts, so equal ones mean that seeds do not matter.
   """
 
   values: Mapping[int, float]
@@ -170,7 +170,7 @@ def difference(
 def excess(
   scores: Mapping[int, float], others: Mapping[int, float]
 ) -> Difference:
-  """Returns how far scores by seed are above others, in percent of those."""
+  """Returns by what percentage scores by seed are above others."""
   apart = difference(scores, others).values
   values = {k: 100 * v / others[k] for k, v in apart.items() if others[k]}
   return Difference(values, 100 * ROUNDING)
@@ -186,7 +186,7 @@ class Contender(NamedTuple):
 
 
 def doubt(best: Contender, others: Sequence[Contender]) -> str:
-  """Returns the end of a headline: how sure the best is, and what is cheapest.
+  """Returns the end of a headline: how sure the best is, and the cheapest.
 
   It names the cheapest of the methods that the seeds do not tell from the best
   one. It is empty if the seeds tell all others from it.
@@ -226,8 +226,8 @@ FIELDS = {
   'samples_per_second': ('samples/s', ',.0f'),
   **dict.fromkeys(('local_steps', 'skipped', 'samples'), ('', ',.0f')),
 }
-"""Fields of summary.json that are no scores: the name in the table of a run, if
-it shows them, and the format; `B` is a size."""
+"""Fields of summary.json besides scores: the name in the table of a run, empty
+if it is not shown, and the format; `B` is a size."""
 # The words for fields of a config.
 _SETTING = {
   'data.name': '{}',
@@ -304,7 +304,7 @@ def description(run: Run) -> str:
 
 
 def shared_setting(runs: Sequence[Run]) -> str:
-  """Describes what `setting` does, as far as all runs have the same."""
+  """Describes the part of a `setting` that all runs share."""
   first, *others = (flat(run.config) for run in runs)
   same = {
     name: value
@@ -315,7 +315,7 @@ def shared_setting(runs: Sequence[Run]) -> str:
 
 
 def setting(config: Mapping[str, Any]) -> str:
-  """Describes data, workers, partition and model, as far as it names them."""
+  """Describes the data, workers, partition and model that a config names."""
   fields = flat(config)
   known = (
     form.format(fields[k]) for k, form in _SETTING.items() if k in fields
@@ -331,7 +331,7 @@ def quality(
 ) -> str:
   """Describes the mean and the deviation of scores of runs such as `run`.
 
-  The number of decimals is that of all scores in `column`.
+  All scores in `column` have the same number of decimals.
   """
   form = '.1%' if run.is_share(metric, scores) else '.4g'
   form = column_form([scores, *column], form)

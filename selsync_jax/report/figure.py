@@ -172,11 +172,11 @@ class Layout(NamedTuple):
   columns: int
 
 
-POINTS = 0.75  # Of a CSS pixel in a file.
+POINTS = 0.75  # Points of a CSS pixel in a file.
 WIDE = Layout(1080, 4)
 # For a phone, and for a paper's column of 3.3 inches.
 NARROW = Layout(72 * 3.3 / POINTS, 1)
-CHARACTER, LINE = 6.5, 14  # Of small text: the mean width, and the height.
+CHARACTER, LINE = 6.5, 14  # Mean width and height of small text.
 GAP = 7  # From the middle of a point to its name.
 LEFT, RIGHT, TOP, BOTTOM = 60, 14, 26, 42  # Margins of a panel.
 
@@ -341,7 +341,7 @@ def quantiles(
   Int[np.ndarray, 'buckets'],
   Float[np.ndarray, 'shares buckets'],
 ]:
-  """Computes quantiles over all values of each of at most so many buckets.
+  """Computes quantiles over the values of each bucket, `buckets` at most.
 
   The result is the point in the middle of each bucket, the point with its
   largest value, and its quantiles. NaN means no point, infinity is a value.

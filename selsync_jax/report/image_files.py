@@ -19,8 +19,8 @@ from selsync_jax.runs import files
 FOLDER = 'plots'
 COLUMN = 'column'
 """The folder of figures for a paper's column."""
-# Of the legend, in pixels: the height of a line, and the width of a mark with
-# the space around it.
+# Sizes in the legend, in pixels: the height of a line, and the width of a mark
+# with the space around it.
 LEGEND, HANDLE = 17, 62
 
 _SETTINGS = {
@@ -140,7 +140,7 @@ def draw(plot: figure.Plot, layout: figure.Layout = WIDE) -> Figure:
 
 
 def _arrange(names: Sequence[str], room: float) -> tuple[list[str], int]:
-  """Returns the names, wrapped, and the most columns that have room."""
+  """Returns the names, wrapped, and the number of columns that fit."""
   most = int((room - HANDLE) / figure.CHARACTER)
   wrapped = [textwrap.fill(name, most) for name in names]
   for columns in range(WIDE.columns, 1, -1):
@@ -216,7 +216,7 @@ def _draw(axes: Axes, mark: figure.Mark, depth: int, box: figure.Box) -> Any:
 
 
 def _literal(names: Iterable[str]) -> list[str]:
-  """Returns texts of which matplotlib reads no part as a formula."""
+  """Escapes texts, so that matplotlib reads no part as a formula."""
   return [name.replace('$', r'\$') for name in names]
 
 

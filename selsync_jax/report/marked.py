@@ -12,15 +12,15 @@ def check(page: pathlib.Path, name: str) -> None:
 
 
 def insert(text: str, page: pathlib.Path, name: str) -> None:
-  """Replaces what stands between `<!-- name ... -->` and `<!-- /name -->`.
+  """Replaces the text between `<!-- name ... -->` and `<!-- /name -->`.
 
   Args:
     text: the lines that take its place.
     page: a file in UTF-8.
-    name: that of the part; what follows it in the first comment stays.
+    name: the name of the part; the rest of the first comment stays.
 
   Raises:
-    ConfigError: the page cannot be written, or does not have the part once.
+    ConfigError: if the page cannot be written, or lacks the part.
   """
   from selsync_jax.runs import files
 

@@ -66,7 +66,7 @@ def _plot(
   extra: str = '',
   batches: Run | None = None,
 ) -> figure.Plot:
-  """Plots the same lines over four costs, with words inside the caption."""
+  """Plots the same lines over four costs; the texts are for the caption."""
   runs = [run for each in groups.values() for run in each]
   runs += [batches] if batches else []
   costs = ('step', 'samples', 'bytes_per_worker', history.time_field(runs))
@@ -117,7 +117,7 @@ def _scores(
   if not all(_has(run, field) for run in runs):
     field = metric
   scored = [run.column('step')[np.isfinite(run.column(field))] for run in runs]
-  steps = functools.reduce(np.intersect1d, scored)  # Those of all seeds.
+  steps = functools.reduce(np.intersect1d, scored)  # Common to all seeds.
   rows = [np.searchsorted(run.column('step'), steps) for run in runs]
   points = np.array(
     [
@@ -139,7 +139,7 @@ def _scores(
 
 
 def _batches(run: Run, metric: str, cost: str) -> list[figure.Mark]:
-  """Returns a metric of the training batches; of a long run, quantiles."""
+  """Returns a metric of the training batches; for a long run, quantiles."""
   if not _has(run, metric):
     return []
   x, y, name = run.column(cost), run.column(metric), 'training batches'

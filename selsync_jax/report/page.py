@@ -98,7 +98,7 @@ def figure(plot: Plot) -> Markup:
 
 
 def number(value: Any, text: str) -> str:
-  """Returns a number as text, with its exact value, unless `None`, as data.
+  """Returns a number as text, with its exact value as data unless `None`.
 
   A line may break only before an interval, `[low, high]`.
   """

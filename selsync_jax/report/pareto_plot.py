@@ -47,7 +47,7 @@ def plot(entries: Sequence[Entry], metric: str) -> figure.Plot:
 
 
 def _joined(entries: Sequence[Entry], fields: Sequence[str]) -> list[Entry]:
-  """Joins entries that would hide each other, as their values are equal."""
+  """Joins entries with equal values, which would hide each other."""
   same: dict[str, list[Entry]] = {}
   for entry in entries:
     same.setdefault(f'{[*map(entry.values, fields)]}', []).append(entry)
@@ -58,7 +58,7 @@ def _joined(entries: Sequence[Entry], fields: Sequence[str]) -> list[Entry]:
 
 
 def _short(labels: Sequence[str]) -> list[str]:
-  """Returns labels without their settings, where that tells them apart."""
+  """Returns labels without their settings, where they stay different."""
   heads = [label.split(', ')[0] for label in labels]
   return [
     head if heads.count(head) == 1 and ' = ' not in label else label

@@ -112,7 +112,7 @@ def find_bsp(run: Run) -> Run | None:
   """Returns a run of BSP with otherwise the same config, if there is one.
 
   It searches the folders beside the run. In a comparison, whose folders are
-  METHOD/SEED, it also searches those of the same seed under other methods.
+  METHOD/SEED, it also searches the same seed's folders under other methods.
   """
   if run.config['sync']['method'] == 'bsp':
     return None

@@ -27,7 +27,7 @@ def write(
   Args:
     workdirs: the folders of the runs.
     out: the folder of the page.
-    more: figures besides those of the runs.
+    more: figures to add.
     columns: whether the figures are also files for a paper's column.
   """
   runs = history.read_all(workdirs)
@@ -51,7 +51,7 @@ def write(
 
 
 def _shown_outcome(run: Run) -> dict[str, Any]:
-  """Returns the outcome without scores that say too little."""
+  """Returns the outcome without scores that are not worth showing."""
   return {
     field: value
     for field, value in run.outcome.items()
@@ -94,7 +94,7 @@ def _shown(value: Any) -> str:
 
 
 def _rows(columns: Mapping[str, Mapping[str, Cell]]) -> Table:
-  """Returns the table with these columns, of which some may lack a row."""
+  """Returns the table with these columns; some may lack a row."""
   names = dict.fromkeys(name for column in columns.values() for name in column)
   return {
     name: {run: column.get(name, NONE) for run, column in columns.items()}

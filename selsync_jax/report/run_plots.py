@@ -9,9 +9,9 @@ import numpy as np
 from selsync_jax.report import figure
 from selsync_jax.runs.history import Run
 
-_BUCKETS = 270  # Of a line over steps.
+_BUCKETS = 270  # The largest number of parts of a line over steps.
 BINS = 40  # The largest number of bars of a histogram.
-LEAST = 4  # The smallest end of its axis.
+LEAST = 4  # The smallest end of a histogram's axis.
 
 # The color and the entry of the legend of each kind of span in a timeline.
 KINDS = {
@@ -23,13 +23,13 @@ STEPS = 10  # How many steps of the slowest worker a timeline shows.
 
 
 def communication(runs: Sequence[Run]) -> figure.Plot:
-  """Plots LSSR over steps, and bytes over steps against those of BSP."""
+  """Plots LSSR and sent bytes over steps, next to the bytes of BSP."""
   bsp, x = _bsp(runs), _steps(runs)
   sent = [*bsp, *_lines(runs, 'bytes_per_worker')]
   y = figure.from_zero(figure.columns(sent), unit='B')
   panels = [figure.Panel('bytes sent per worker', x, y, sent)]
   against = ', against BSP (dotted)' if bsp else ''
-  caption = f'Bytes: what each worker has sent so far{against}.'
+  caption = f'Bytes: the sum that each worker has sent so far{against}.'
   if any(run.is_lockstep for run in runs):
     title, limits = 'LSSR (local steps / steps)', figure.Axis((-0.02, 1.02))
     panels.insert(0, figure.Panel(title, x, limits, _lines(runs, 'lssr')))
@@ -51,14 +51,14 @@ def learning_rate(runs: Sequence[Run]) -> figure.Plot:
   return figure.Plot(
     'learning-rate',
     'Learning rate',
-    'Of the optimizer, at each step. It follows the schedule, whether the step '
+    'The learning rate at each step. It follows the schedule, whether the step '
     'synchronizes or not.',
     [figure.Panel('learning rate', x, y, marks, height=110)],
   )
 
 
 def selection(runs: Sequence[Run]) -> figure.Plot:
-  """Plots the lengths of sparse messages, and what did not fit into them."""
+  """Plots the lengths of sparse messages, and the share that did not fit."""
   x, marks = _steps(runs), _lines(runs, 'selection')
   y = figure.from_zero(figure.columns(marks))
   panels = [figure.Panel('longest selection, in k / N', x, y, marks)]
@@ -85,8 +85,8 @@ def reported(runs: Sequence[Run], fields: Sequence[str]) -> figure.Plot:
   return figure.Plot(
     'reported',
     'Also recorded',
-    'The other numbers that are recorded at each step, as means over workers: '
-    'those that parts of a method report, for example.',
+    'Other numbers that are recorded at each step, as means over workers. '
+    'Parts of a method report some of them.',
     panels,
     columns=2,
   )
@@ -111,9 +111,10 @@ def _lines(runs: Sequence[Run], field: str) -> list[figure.Line]:
 
 
 def _bsp(runs: Sequence[Run]) -> list[figure.Line]:
-  """Returns what BSP would send until the end of the longest finished run.
+  """Returns a line of the bytes that BSP would have sent.
 
-  It is empty if the finished runs differ in the bytes that BSP sends per step.
+  It ends with the longest finished run. There is none if the finished runs
+  differ in the bytes that BSP sends per step.
   """
   finished = [run.summary for run in runs if run.summary]
   rates = [each['bytes_per_worker_bsp'] / each['steps'] for each in finished]
@@ -171,7 +172,7 @@ def staleness(runs: Sequence[Run]) -> figure.Plot:
 
 
 def timeline(run: Run) -> figure.Plot:
-  """Plots what each worker does at the beginning, over virtual seconds."""
+  """Plots the first actions of each worker over virtual seconds."""
   workers = run.config['workers']
   spans = np.concatenate(run.values('spans')).tolist()
   # The time when the slowest worker ends its first steps.
@@ -189,10 +190,10 @@ def timeline(run: Run) -> figure.Plot:
   ]
   return figure.Plot(
     'timeline',
-    'What the workers do',
+    'Timeline of the workers',
     'The first steps on the virtual clock, a row for each worker. A number is '
-    'the version of the parameters from which a step computes: how many '
-    'updates of them had been made by then.',
+    'the version of the parameters that a step uses: the number of updates by '
+    'then.',
     [figure.Panel('worker', x, y, marks, 14 + 24 * workers)],
     compares_x=False,
   )

@@ -75,7 +75,7 @@ def show(
     rows: the table.
     title: a line above it.
     corner: the title of the first column; `None` for a table without titles.
-    spare: columns that a narrow terminal does not show, the first one first.
+    spare: columns that a narrow terminal leaves out, in this order.
   """
   console = rich.console.Console()
   columns = list(next(iter(rows.values())))

@@ -1,8 +1,8 @@
-"""A search over recipes: a method, its parts, and all that goes with them.
+"""A search over recipes: a method, its parts, and their settings.
 
-`space` says what may be chosen, `objective` what is best, `curves` what runs
-reach and cost, `judge` when they end, and `search` keeps the trials in a study
-of Optuna.
+`space` has the choices and `objective` the goal. `curves` reads the scores and
+costs of runs, `attempt` decides when a run ends, and `search` keeps the trials
+in a study of Optuna.
 """
 
 from selsync_jax.config import ConfigError

@@ -1,7 +1,7 @@
-"""A trial under way: whether its run goes on, and what it has reached.
+"""A trial in progress: it decides whether its run continues, and is recorded.
 
-What decides are scores at a cost, not at a step: a method whose steps are cheap
-is compared with others when it has spent as much as they had.
+Trials are compared at the same cost, not at the same step: a method with cheap
+steps is compared with others once it has spent as much as they had.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,26 +16,26 @@ from selsync_jax.tune.objective import Objective, Point
 FIRST = 25
 """Percent of the budget at which a trial is first compared with others."""
 
-_PRUNED = 'pruned'  # The attribute of a trial that others were better than.
+_PRUNED = 'pruned'  # The attribute of a trial that was worse than others.
 
 SLOWER = 2.0
-"""A trial that takes so many times as long as the best one is stopped."""
+"""A trial that takes this many times as long as the best one is stopped."""
 
 
 def create_pruner() -> optuna.pruners.BasePruner:
-  """Returns what stops the worse half at `FIRST`, and whenever that doubles."""
+  """Returns a pruner: it stops the worse half at `FIRST` times 1, 2, 4, ..."""
   return optuna.pruners.SuccessiveHalvingPruner(
     min_resource=FIRST, reduction_factor=2
   )
 
 
 class Attempt:
-  """A trial, whose run is judged by its points as they come in.
+  """A trial whose run is judged by its points as they are written.
 
   Args:
-    trial: the trial; what it has reported is not reported again, and a decision
-      to stop it stands.
-    objective: what is best.
+    trial: the trial of Optuna; its reports are not repeated, and a decision to
+      stop it stands.
+    objective: the objective of the search.
     run: the trial's run.
     read: a function that returns the points of the run so far, in their order.
   """
@@ -48,11 +48,11 @@ class Attempt:
     read: Callable[[], Sequence[Point]],
   ):
     self.run = run
-    self.points: list[Point] = []  # Those that count.
+    self.points: list[Point] = []  # The points that count.
     self.is_pruned = False
     self._trial, self._objective, self._read = trial, objective, read
     known = trial.study.trials[trial.number]
-    # Percent of the budget; and whether the last one is where it was stopped.
+    # Percent of the budget, and whether the trial was stopped there.
     self._reported = max(known.intermediate_values, default=-1)
     self._was_pruned = _PRUNED in known.user_attrs
     self._longest = math.inf
@@ -91,7 +91,7 @@ class Attempt:
     return prunes
 
   def tell(self) -> None:
-    """Records what the run has reached at its end."""
+    """Records the result of the run at its end."""
     self()
     study, objective = self._trial.study, self._objective
     point = objective.decisive(self.points, self.run.is_done)

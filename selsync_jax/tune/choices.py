@@ -56,7 +56,7 @@ def read(path: pathlib.Path) -> dict[str, Choices]:
   A choice is `{low = 1, high = 8, log = false}`, or a list of values.
 
   Raises:
-    ConfigError: if the file has another content.
+    ConfigError: if the file has no such content.
   """
   try:
     given = msgspec.toml.decode(path.read_text(encoding='utf-8'))
@@ -91,7 +91,7 @@ def _fields(section: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _choice(field: str, given: Any) -> Choice:
-  """Returns a choice of a file; raises `ValueError` if it is none."""
+  """Returns a choice of a file; raises `ValueError` if it is not one."""
   if field.partition('.')[0] not in VARIED:
     raise ValueError(
       f'must be a field of {", ".join(VARIED)}; others change what is trained'

@@ -1,4 +1,4 @@
-"""What runs have cost on a network by each step, and their scores."""
+"""The scores of runs, and their costs on a network, at each step."""
 
 from collections.abc import Callable, Mapping, Sequence
 import functools
@@ -20,12 +20,12 @@ from selsync_jax.tune.objective import Point
 class Curves:
   """Reads the scores of runs of one workload, over their cost on a network.
 
-  The time of a step is what it computes, and what it waits for the network as
-  `plan` estimates it, with the LSSR of the run so far.
+  The time of a step is its compute time, plus the network time that `plan`
+  estimates, with the LSSR of the run so far.
 
   Args:
-    run: any run of the workload, which says by which metric all are judged.
-    settings: its settings.
+    run: any run of the workload; all runs are judged by its metric.
+    settings: the settings of the run.
     network: the links between the workers.
     compute: seconds of a worker's step, by the name of its optimizer.
   """
@@ -54,7 +54,7 @@ class Curves:
   def of(self, trial: Trial) -> Callable[[], Sequence[Point]]:
     """Returns a function that returns the points of a run so far, by step.
 
-    A score that is not finite is none.
+    A score that is not finite counts as missing.
     """
     seconds, field = self._seconds(trial), f'validation_{self.metric}'
 
@@ -73,7 +73,7 @@ class Curves:
   def sent(self, trial: Trial) -> float:
     """Returns the bytes that a worker sends in a run as long as the config's.
 
-    That is by arithmetic, with the LSSR that the method is to have, if any.
+    It computes them without a run, from the target LSSR of the method, if any.
     """
     lssr = trial.config.sync.get('lssr') or 0.0
     return self._steps * self._cost(trial)(lssr).sent

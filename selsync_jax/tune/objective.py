@@ -1,6 +1,6 @@
-"""What a search looks for: a target at the least cost, or the best score.
+"""The goal of a search: a target at the least cost, or the best score.
 
-Scores are those on validation, after each evaluation of a run.
+Scores are on the validation split, one for each evaluation of a run.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ NOWHERE = Point(math.nan, 0.0, 0.0)
 
 
 class Objective(NamedTuple):
-  """A rule that gives a run a value, by its points in their order.
+  """A rule that gives a run a value, from its points in their order.
 
   With a target, the value is the cost at which a run reaches it. Without one,
   it is the best score that the run has within the budget.
@@ -29,9 +29,9 @@ class Objective(NamedTuple):
 
   higher: bool  # Whether a higher score is a better one.
   cost: Literal['seconds', 'sent']
-  budget: float  # With a target, what a run may cost without being too slow.
+  budget: float  # With a target, the cost from which a run is too slow.
   target: float | None = None
-  words: str = ''  # What its values are.
+  words: str = ''  # The meaning of its values.
 
   @property
   def direction(self) -> Literal['minimize', 'maximize']:
@@ -66,7 +66,7 @@ class Objective(NamedTuple):
   def decisive(self, points: Sequence[Point], is_done: bool) -> Point | None:
     """Returns the point that decides; `None` if the run has no value.
 
-    A run that is not done, but ended before its budget did, has diverged.
+    A run that ended within its budget, and is not done, has diverged.
     """
     over = next(filter(self.is_over, points), None)
     if self.target is not None:
@@ -80,10 +80,10 @@ class Objective(NamedTuple):
     return point.score if self.target is None else getattr(point, self.cost)
 
   def progress(self, point: Point) -> float:
-    """Returns the score; its negative if values go the other way."""
+    """Returns the score; its negative if the best value is the lowest."""
     runs_against = self.target is not None and self.higher
     return -point.score if runs_against else point.score
 
   def share(self, point: Point) -> float:
-    """Returns what has been spent, as a share of the budget."""
+    """Returns the share of the budget that has been spent."""
     return getattr(point, self.cost) / self.budget

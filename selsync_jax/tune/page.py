@@ -1,4 +1,4 @@
-"""The page of a search: its recipe beside BSP, and what it has tried."""
+"""The page of a search: its recipe next to BSP, and its trials."""
 
 from collections.abc import Sequence
 import math
@@ -63,7 +63,7 @@ class Final(NamedTuple):
 
 
 class Outcome(NamedTuple):
-  """What a search has found."""
+  """The results of a search."""
 
   objective: Objective
   metric: str
@@ -80,7 +80,7 @@ class Outcome(NamedTuple):
   def verdict(self) -> str:
     """The recipe beside tuned BSP, and how sure that is.
 
-    It also names the cheapest of all that the seeds do not tell from the
+    It also names the cheapest method that the seeds do not tell from the
     recipe.
     """
     recipe, bsp, *_ = self.finals
@@ -110,8 +110,8 @@ class Outcome(NamedTuple):
   def front(self) -> figure.Plot:
     """Plots the scores of trials over what they cost, by method.
 
-    Trials that sent nothing are left out, unless none did: they were stopped
-    before their workers first met.
+    Trials that sent nothing are left out, unless no trial sent anything: they
+    were stopped before the first synchronization.
     """
     tried = [each for each in self.tried if each.point.sent] or self.tried
     scores = [each.point.score for each in tried]
@@ -133,8 +133,9 @@ class Outcome(NamedTuple):
     return figure.Plot(
       'front',
       f'Validation {self.metric} of the trials against cost',
-      'Each trial where it reached the target or, if it did not, its best '
-      'score. A line joins those that no other beats in both score and cost. '
+      'Each trial at the target or, if it did not reach that, at its best '
+      'score. A line joins the trials that no other beats in both score and '
+      'cost. '
       'Trials that sent nothing are left out.',
       panels,
       columns=2,
@@ -198,7 +199,7 @@ def _value(tried: Result) -> Cell:
 def _costs(
   score: float = math.nan, sent: float = math.nan, seconds: float = math.nan
 ) -> dict[str, Cell]:
-  """Returns the cells of a row's costs; NaN is not known."""
+  """Returns the cells of a row's costs; NaN is unknown."""
   texts = {
     'score': (score, f'{score:.4g}'),
     'sent': (sent, facts.size(sent)),

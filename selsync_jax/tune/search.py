@@ -1,12 +1,12 @@
 """The trials of a search, in a study of Optuna.
 
-The study is an SQLite file. A process may be killed at any moment: SQLite's
-transactions are whole or not at all, while a line of Optuna's journal that is
-cut off makes the whole file unreadable. Optuna's dashboard opens it, too.
+The study is an SQLite file, which Optuna's dashboard can open. SQLite's
+transactions are atomic, so a process may be killed at any moment; in Optuna's
+journal, a truncated line would make the whole file unreadable.
 
-The next process continues a trial that was interrupted: nothing is done twice.
-What a trial chooses depends on the seed, its number, and the results before it
-alone, so a search that was interrupted continues as it would have done.
+The next process continues an interrupted trial, so nothing is done twice. The
+choices of a trial depend only on the seed, the number of the trial, and earlier
+results, so an interruption does not change the search.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,12 +26,12 @@ from selsync_jax.tune.space import Space
 
 DATABASE = 'tune.db'
 _PATIENCE = 60.0  # Seconds to wait while another thread writes.
-_REFUSED = 'refused'  # The attribute of a trial that cannot be.
-_DRAWS = 30  # After so many refused ones in a row, a search gives up.
+_REFUSED = 'refused'  # The attribute of a trial with impossible choices.
+_DRAWS = 30  # A search gives up after this many refusals in a row.
 
 Make = Callable[[str, Mapping[str, Any]], Trial]
 """`make(method, fields)`: the run of a trial; a `ConfigError` if the fields
-cannot be together."""
+contradict each other."""
 
 Read = Callable[[Trial], Callable[[], Sequence[Point]]]
 """`read(run)()`: the points of a run so far, in their order."""
@@ -44,7 +44,7 @@ class Result(NamedTuple):
   fields: Mapping[str, Any]
   run: Trial
   value: float | None  # `None` if it was stopped early, or missed the target.
-  point: Point  # The one that decided, or the best, or `NOWHERE`.
+  point: Point  # The decisive one, or the best, or `NOWHERE`.
 
   @property
   def label(self) -> str:
@@ -58,10 +58,10 @@ class Search:
   Args:
     folder: the folder of the study and of its runs.
     name: the study's name.
-    about: what decides on the results, for JSON: a study of something else is
-      refused.
-    space: what may be chosen.
-    objective: what is best.
+    about: everything that affects the results, for JSON; a study with other
+      values is refused.
+    space: the choices of the trials.
+    objective: the objective of the search.
     seed: the seed of the draws.
     make: see `Make`.
     read: see `Read`.
@@ -104,15 +104,14 @@ class Search:
     ]
 
   def first(self, choices: Mapping[str, Any]) -> None:
-    """Makes a trial with these choices one of the first, once."""
+    """Queues a trial with these choices as one of the first, once."""
     self.queued.append(choices['method'])
     self._study.enqueue_trial(dict(choices), skip_if_exists=True)
 
   def ask(self, count: int) -> Attempt | None:
     """Returns a trial to run; `None` if `count` have begun.
 
-    A trial that was interrupted comes first. One that is refused does not
-    count.
+    Interrupted trials come first. A refused trial does not count.
     """
     refused = 0
     while self._interrupted or len(self._trials(TrialState.RUNNING)) < count:

@@ -1,4 +1,4 @@
-"""What a search may choose, for each of its methods: rows of field and choice.
+"""The choices of a search: for each method, rows of a field and its choice.
 
 The values of a field are a range around the config's own value, or the names
 that its constructor accepts. A file can set others.
@@ -25,7 +25,8 @@ from selsync_jax.training.settings import Settings
 from selsync_jax.tune.choices import ALL, Choice, Choices, OWN, Range
 
 WIDTH = 4.0
-"""A range is from the config's own value by this, to that times this."""
+"""A range is from the config's value divided by this, to the value times this.
+"""
 
 RATE = 'optimizer.learning_rate'
 
@@ -46,11 +47,11 @@ _LSSRS = (OWN, 0.5, 0.75, 0.9, 0.95, 0.98)
 
 Load = Callable[[str, Mapping[str, Any]], Settings]
 """`load(method, fields)`: the checked settings of a method, with some fields
-changed; a `ConfigError` if they cannot be."""
+changed; a `ConfigError` if they contradict each other."""
 
 
 class Space(NamedTuple):
-  """What may be chosen for each method.
+  """The choices for each method.
 
   A method is `NAME`, or `NAME+FIELD=VALUE+...` as in a comparison.
   """
@@ -80,8 +81,8 @@ class Space(NamedTuple):
   def name(self, method: str, field: str) -> str:
     """Returns the name of a choice for Optuna.
 
-    It is the field, for all methods that choose it from the same values as the
-    first one that has it.
+    The name is the field if the method has the same values for it as the first
+    method with this field.
     """
     choice = self.choices[method][field]
     every = (each[field] for each in self.choices.values() if field in each)
@@ -106,12 +107,12 @@ class Space(NamedTuple):
     """Yields choices, by name, that average as often as a budget lets.
 
     The averages are in int4 or int8, the coarsest that may be chosen: many
-    coarse ones are worth more than few fine ones (docs/evidence.md). The
-    learning rate is the config's, and twice that. All else is as the config has
-    it. Nothing is yielded of a method that exceeds the budget with any value.
+    coarse averages are worth more than few fine ones (docs/evidence.md). The
+    learning rate is the config's, and twice that rate. All other choices are
+    the config's. A method that always exceeds the budget yields nothing.
 
     Args:
-      method: one whose `sync.period` or `sync.lssr` may be chosen.
+      method: a method whose `sync.period` or `sync.lssr` may be chosen.
       fits: whether the method with some fields is within the budget.
     """
     choices = self.choices[method]
@@ -136,7 +137,7 @@ class Space(NamedTuple):
 
 
 def _holds(choice: Choice, value: Any) -> bool:
-  """Returns whether a value is among those of a choice."""
+  """Returns whether a choice contains a value."""
   if isinstance(choice, Range):
     is_number = isinstance(value, int | float)
     return is_number and choice.low <= value <= choice.high
@@ -144,7 +145,7 @@ def _holds(choice: Choice, value: Any) -> bool:
 
 
 def _ascending(choice: Choice, own: Any) -> Sequence[Any]:
-  """Returns the numbers of a choice; of two digits after the point, if real."""
+  """Returns the numbers of a choice; real ones have two decimals."""
   if not isinstance(choice, Range):
     values = {own if value == OWN else value for value in choice} - {None}
     return sorted(values)
@@ -190,12 +191,12 @@ def build(
     specs: the methods.
     load: see `Load`.
     fixed: fields that the command line sets, which no trial changes.
-    given: the choices of a file, by method or `ALL`; they replace those around
+    given: the choices of a file, by method or `ALL`; they replace ranges around
       the config's values.
 
   Raises:
-    ConfigError: if a method refuses a value of its own choices. Of those for
-      all methods, values are left out that a method refuses.
+    ConfigError: if a method refuses a value of its own choices. A value for
+      all methods is left out of the methods that refuse it.
   """
   choices: dict[str, Choices] = {}
   values: dict[str, dict[str, Any]] = {}
@@ -219,20 +220,20 @@ def build(
 def check_used(
   spaces: Iterable[Space], load: Load, fixed: Container[str], choices: Choices
 ) -> None:
-  """Raises `ConfigError` for a choice for all that all methods refuse.
+  """Raises `ConfigError` for a choice of `ALL` that every method refuses.
 
   Args:
     spaces: spaces that were built with these choices.
     load: see `Load`.
     fixed: see `build`.
-    choices: those of `ALL`.
+    choices: the choices of `ALL`.
   """
   every = {spec: own for space in spaces for spec, own in space.choices.items()}
   *_, last = every
   for field, choice in choices.items():
     if field not in fixed and not any(field in own for own in every.values()):
       for value in _ends(choice):
-        load(last, {field: value})  # It says what is wrong.
+        load(last, {field: value})  # Its error names the problem.
 
 
 def _ends(choice: Choice) -> Sequence[Any]:
@@ -247,8 +248,8 @@ def _accepted(
 ) -> Choice | None:
   """Returns the part of a choice that a method accepts, if there is one.
 
-  Of whole numbers with an end that it refuses, that is of the low end and its
-  doublings.
+  If it refuses an end of a range of whole numbers, the part has the low end and
+  its doublings.
   """
 
   def accepts(value):

@@ -124,7 +124,7 @@ def test_a_rate_at_which_a_run_diverges_is_tried_and_not_chosen(compared):
   out, _ = compared
   assert not (out / 'bsp-lr1e+20' / 'seed0' / 'summary.json').exists()
   text = (out / 'comparison.html').read_text()
-  assert 'too favorable, as these scores chose the learning rates' in text
+  assert 'too favorable, because these scores chose the learning rates' in text
   grid = re.search('<section id="grid">.*?</section>', text, re.S)[0]
   assert grid.count('<td>yes</td>') == 2
   for line in re.findall('<tr><th scope="row">.*?</tr>', grid):

@@ -115,7 +115,7 @@ def test_a_search_announces_its_runs_and_names_its_phases(tuned):
 def test_a_search_says_what_so_few_trials_do_not_reach(tuned, tmp_path):
   out, printed = tuned
   of_methods = (
-    'no settings of the methods are searched, because those of the first 2'
+    'no settings of the methods are searched, because the first 2 trials'
   )
   assert f'--trials=2: {of_methods}' in printed and 'not tried' not in printed
   here = shutil.copytree(out, tmp_path / 'here')
