@@ -78,7 +78,7 @@ def _constructor(name: Any) -> Callable[..., optax.GradientTransformation]:
     raise ValueError(f'{name!r} is not an optimizer of optax')
   if name in NEEDS_MORE:
     raise ValueError(
-      f'{name!r} needs {NEEDS_MORE[name]} to update, and a step has the '
+      f'{name!r} needs {NEEDS_MORE[name]} to update, but a step has the '
       'gradient alone; choose another optimizer'
     )
   masks = [mask for mask in ('mask', 'weight_decay_mask') if mask in own]

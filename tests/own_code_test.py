@@ -213,7 +213,7 @@ WRONG = {
   ),
   'another task': (
     [DATA.replace("'mine'", "'regression'"), MODEL],
-    "config.data: task regression reads 'features', and a batch has x, y, mask",
+    "config.data: task regression reads 'features', but a batch has x, y, mask",
   ),
   'error in model': (
     [DATA, MODEL.replace('nn.Dense', 'nn.Dance'), TASK],
@@ -243,7 +243,7 @@ WRONG = {
   ),
   'error in task': (
     [DATA, MODEL, TASK.replace("['y']", "['label']")],
-    "config.data: task mine reads 'label', and a batch has x, y, mask",
+    "config.data: task mine reads 'label', but a batch has x, y, mask",
   ),
 }
 
@@ -339,7 +339,7 @@ def own(**changes):
   'changes, line',
   [
     ({'train': arrays(label=np.arange(3))}, 'must be arrays of one length'),
-    ({'test': {'image': np.ones((3, 2))}}, 'test has image (2,) float32, and'),
+    ({'test': {'image': np.ones((3, 2))}}, 'test has image (2,) float32, but'),
     ({'train': arrays(label=np.array(['a'] * 8))}, 'label has dtype <U1'),
     ({'train': arrays(label=np.arange(8) + 2**40)}, 'numbers beyond 32 bits'),
     ({'train': arrays(mask=np.ones(8))}, 'has an array mask'),

@@ -138,7 +138,7 @@ class Processes(contextlib.AbstractContextManager[Any]):
         workdir.wait(trial.workdir)
         aside = files.move_aside(trial.workdir, trial.workdir)
         print(
-          f'{trial.workdir}: {"; ".join(changes)}; it is trained again, and '
+          f'{trial.workdir}: {"; ".join(changes)}; the run is repeated, and '
           f'the old run is in {aside}'
         )
     shares = [trial.share_done for trial in trials]

@@ -88,7 +88,7 @@ def check_alike(name: str, split: protocol.Examples, train: str) -> None:
   """Raises `ValueError` unless the arrays have the forms of `train`."""
   if (form := arrays.forms(split)) != train:
     raise ValueError(
-      f'{name} has {form}, and train has {train}; they must be equal'
+      f'{name} has {form}, but train has {train}; they must be equal'
     )
 
 

@@ -87,7 +87,7 @@ def _group(examples: Divisible) -> tuple[np.ndarray, np.ndarray]:
   """Returns example indices label by label, and the count of each label."""
   if examples.labels is None:
     raise ValueError(
-      'a partition by label needs labels in memory, and this data set has none'
+      'a partition by label needs labels in memory, but this data set has none'
     )
   labels = examples.labels[examples.indices]
   indices = examples.indices[np.argsort(labels, kind='stable')]

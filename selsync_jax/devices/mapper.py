@@ -140,7 +140,7 @@ class Mapper(abc.ABC):
     if devices < self.workers * inside:
       raise ConfigError(
         f'config.workers={self.workers}: mapper {self.name} needs {each} per '
-        f'worker, and there are {devices} ({jax.default_backend()}); '
+        f'worker, but there are {devices} ({jax.default_backend()}); '
         f'use fewer workers, or {way}'
       )
     if programs > 1 and devices != self.workers * inside:

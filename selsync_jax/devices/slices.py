@@ -69,7 +69,7 @@ class Slices:
       found = jax.local_devices(process)
       if len(found) < each:
         raise ConfigError(
-          f'{self}: needs {each} devices in each process, and process '
+          f'{self}: needs {each} devices in each process, but process '
           f'{process} has {len(found)}'
         )
       devices += found[:each]

@@ -254,7 +254,7 @@ def _on_wire(strategy: Strategy, wire: wires.Wire) -> Strategy:
     return strategy
   if averager is None:
     raise ValueError(
-      f'wire {wire.recipe} carries a mean over all workers, and averager '
+      f'wire {wire.recipe} carries a mean over all workers, but averager '
       f'{strategy.averager} takes none'
     )
   return strategy._replace(averager=averager)

@@ -206,7 +206,7 @@ def check_inputs(name: str, batch: Batch) -> None:
 def lacks(name: str, array: str, batch: Batch) -> str:
   """Says that a task reads an array which a batch does not have."""
   names = ', '.join(batch)
-  return f'config.data: task {name} reads {array!r}, and a batch has {names}'
+  return f'config.data: task {name} reads {array!r}, but a batch has {names}'
 
 
 def check_model(

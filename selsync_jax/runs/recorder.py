@@ -199,7 +199,7 @@ class Recorder(contextlib.ExitStack):
       if shape not in [(workers,), (workers // jax.process_count(),)]:
         raise ConfigError(
           f'metrics.{name}: must be an array [workers], of shape ({workers},), '
-          f'and has shape {shape}'
+          f'but has shape {shape}'
         )
       is_global = not getattr(value, 'is_fully_replicated', True)
       if jax.process_count() > 1 and shape == (workers,) and not is_global:

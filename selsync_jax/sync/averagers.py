@@ -321,7 +321,7 @@ def outer(
   check_inside(averager)
   if averager.piece is not WHOLE:
     raise ValueError(
-      f'an outer step moves the whole tree, and averager {averager} averages a '
+      f'an outer step moves the whole tree, but averager {averager} averages a '
       'piece of it at a time; put the outer step inside: '
       'fragments(k, averager=outer(...))'
     )

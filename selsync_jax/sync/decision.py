@@ -67,7 +67,7 @@ def decision(opt_state: Any, *, axis_name: str = AXIS) -> Bool[Array, '']:
   flags = list(_flags(opt_state))
   if len(flags) != 1:
     raise ValueError(
-      f'the optimizer needs one trigger, and its state has {len(flags)}; '
+      f'the optimizer needs one trigger, but its state has {len(flags)}; '
       'any_of makes one of several'
     )
   if superseded.get(id(flags[0])) is flags[0]:

@@ -51,7 +51,7 @@ def float32(tree: Any) -> tuple[Vector, Callable[[Vector], Any]]:
       if axes := worker_mesh.explicit_axes(leaf):
         raise ValueError(
           f'an array {jax.typeof(leaf)} is split over the explicit mesh axis '
-          f'{axes[0]!r}, and this method needs it whole; give that axis '
+          f'{axes[0]!r}, but this method needs it whole; give that axis '
           'AxisType.Auto in jax.make_mesh(..., axis_types=...)'
         )
     whole = worker_mesh.whole(worker_mesh.at_rest(leaves))

@@ -143,7 +143,7 @@ def _random(k: int, averager: Averager, seed: int) -> Any:
   """Returns how to choose randomly drawn elements, as `_in_turn`."""
   if averager.remembers:
     raise ValueError(
-      'random fragments are different elements each time, and averager '
+      'random fragments are different elements each time, but averager '
       f'{averager} remembers what it averaged before'
     )
 

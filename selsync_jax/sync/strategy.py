@@ -89,30 +89,30 @@ class Strategy(NamedTuple):
       'trigger {trigger} would decide nothing: reducer {reducer} runs at every '
       'step, and averager {averager} does nothing; set an averager, or the '
       'reducer at_sync': idle and trigger.period != 1,
-      'trigger {trigger} lets parameters differ, and reducer {reducer} needs '
+      'trigger {trigger} lets parameters differ, but reducer {reducer} needs '
       'them equal: reduce at every step, or set an averager such as mean': (
         reducer.biased and not reducer.every_step and not averager.agrees
       ),
-      'trigger {trigger} measures from common parameters, and averager '
+      'trigger {trigger} measures from common parameters, but averager '
       '{averager} leaves none': trigger.needs_consensus and not averager.agrees,
-      'trigger {trigger} needs averages that travel behind the steps, and '
+      'trigger {trigger} needs averages that travel behind the steps, but '
       'averager {averager} has no delay': (
         trigger.needs_travel and averager.delay is None
       ),
-      'reducer {reducer} runs when trigger {trigger} asks for it, and averager '
-      '{averager} averages later, not as often': at_sync
+      'reducer {reducer} runs when trigger {trigger} asks for it, but averager '
+      '{averager} averages later and less often': at_sync
       and bool(averager.delay),
-      'reducer {reducer} makes all workers take the same steps, and averager '
+      'reducer {reducer} makes all workers take the same steps, but averager '
       '{averager} drops a part of those taken while an average travels; set '
       'keep=1': reducer.every_step and forgets,
-      'reducer {reducer} comes before the local update, and trigger {trigger} '
+      'reducer {reducer} comes before the local update, but trigger {trigger} '
       'decides after it': trigger.sees_update and at_sync,
       'optimizer_state {optimizer_state} changes at a synchronization of '
-      'parameters, and averager {averager} makes none': (
+      'parameters, but averager {averager} makes none': (
         policy.changes and not averager.averages
       ),
       'optimizer_state {optimizer_state} needs averages of all parameters over '
-      'all workers, and averager {averager} makes none; set local': (
+      'all workers, but averager {averager} makes none; set local': (
         policy.changes and not (averager.agrees or averager.agrees_late)
       ),
     }

@@ -186,7 +186,7 @@ def create_setup(settings: Settings, mapper: Mapper | None = None) -> Setup:
   if (spacing := trigger.traits.spacing) > problem.steps:
     raise ConfigError(
       f'config.sync: trigger {trigger} takes {spacing} steps from one '
-      f'synchronization to the next, and the run has only {problem.steps} steps'
+      f'synchronization to the next, but the run has only {problem.steps} steps'
     )
   mapper = mapper or choose_mapper(config)
   setup = Setup(problem, strategy, create_plan(config, problem, mapper))

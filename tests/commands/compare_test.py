@@ -448,7 +448,7 @@ def test_a_method_that_was_edited_is_trained_again_and_no_other(
   assert (
     capsys.readouterr().out.count(
       f'{moved.with_suffix("")}: the code of its method has changed: '
-      f'slow; it is trained again, and the old run is in {moved}\n'
+      f'slow; the run is repeated, and the old run is in {moved}\n'
     )
     == 1
   )

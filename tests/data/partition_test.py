@@ -162,7 +162,7 @@ IMPOSSIBLE = [
   (dict(name='by_label'), 'config.data: by_label needs labels_per_worker'),
   (
     dict(name='by_label', labels_per_worker=1, labels=None),
-    'config.data: a partition by label needs labels in memory, and this data '
+    'config.data: a partition by label needs labels in memory, but this data '
     'set has none',
   ),
   (

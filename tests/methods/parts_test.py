@@ -121,11 +121,11 @@ REFUSED = {
   'diloco outer=None': 'sync.outer=None: must be a dict of fields',
   'diloco outer.learning_rate=None': 'needs learning_rate',
   'gossip delay=2 optimizer_state=mean': (
-    'needs averages of all parameters over all workers, and averager '
+    'needs averages of all parameters over all workers, but averager '
     'delayed(gossip(), steps=2) makes none; set local'
   ),
   'fda delay=2': (
-    'measures from common parameters, and averager delayed(mean(), steps=2) '
+    'measures from common parameters, but averager delayed(mean(), steps=2) '
     'leaves none'
   ),
   'local_sgd optimizer_state=mixed optimizer_state.mean=3': (
@@ -156,23 +156,23 @@ REFUSED = {
   ),
   'local_sgd averager=gossip reducer=at_sync reducer.reducer=top_k '
   'reducer.reducer.density=0.2': (
-    'trigger every(8) lets parameters differ, and reducer at_sync(top_k(0.2)) '
+    'trigger every(8) lets parameters differ, but reducer at_sync(top_k(0.2)) '
     'needs them equal: reduce at every step, or set an averager such as mean'
   ),
   'fda averager=gossip': (
-    'trigger fda(0.1) measures from common parameters, and averager gossip() '
+    'trigger fda(0.1) measures from common parameters, but averager gossip() '
     'leaves none'
   ),
   'fda reducer=at_sync reducer.reducer=all_reduce': (
-    'reducer at_sync(all_reduce()) comes before the local update, and trigger '
+    'reducer at_sync(all_reduce()) comes before the local update, but trigger '
     'fda(0.1) decides after it'
   ),
   'gossip optimizer_state=mean': (
     'optimizer_state mean() needs averages of all parameters over all workers, '
-    'and averager gossip() makes none; set local'
+    'but averager gossip() makes none; set local'
   ),
   'bsp optimizer_state=reset': (
-    'optimizer_state reset() changes at a synchronization of parameters, and '
+    'optimizer_state reset() changes at a synchronization of parameters, but '
     'averager no_averaging() makes none'
   ),
   'local_sgd averager=none reducer=at_sync reducer.reducer=a': (
@@ -180,7 +180,7 @@ REFUSED = {
   ),
   'local_sgd averager=fragments averager.k=9 optimizer_state=reset': (
     'optimizer_state reset() needs averages of all parameters over all '
-    'workers, and averager fragments(9) makes none; set local'
+    'workers, but averager fragments(9) makes none; set local'
   ),
   'local_sgd averager=interleave averager.k=2 averager.averager=mean '
   'averager.between=none': (

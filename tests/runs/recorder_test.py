@@ -154,10 +154,10 @@ GOOD = dict.fromkeys(('loss', 'count', 'synced'), np.zeros(2))
     ({'loss': np.zeros(2)}, 'metrics: count is missing'),
     (
       GOOD | {'accuracy': np.zeros(3)},
-      r'metrics.accuracy: must be an array \[workers\], of shape \(2,\), and '
+      r'metrics.accuracy: must be an array \[workers\], of shape \(2,\), but '
       r'has shape \(3,\)',
     ),
-    (GOOD | {'loss': 1.0}, r'metrics.loss: must .* and has shape \(\)'),
+    (GOOD | {'loss': 1.0}, r'metrics.loss: must .* but has shape \(\)'),
     (GOOD | {'step': np.zeros(2)}, 'metrics.step: is the name of a built'),
     (GOOD | {'test_loss': np.zeros(2)}, 'metrics.test_loss: is the name'),
     (GOOD | {'my loss': np.zeros(2)}, "metric 'my loss': its name must be"),

@@ -166,10 +166,10 @@ AVERAGERS = {
     r'extrapolate=0.5: averager fragments\(2\) averages a piece at a time'
   ),
   'check(ss.every(1), ss.delayed(ss.mean(), 3), ss.at_sync(ss.all_reduce()))': (
-    'averages later, not as often'
+    'averages later and less often'
   ),
   'check(ss.every(4), ss.delayed(ss.gossip(), 1), optimizer_state=MOMENTS)': (
-    'needs averages of all parameters over all workers, and averager'
+    'needs averages of all parameters over all workers, but averager'
   ),
   **dict.fromkeys(
     (
