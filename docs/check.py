@@ -196,7 +196,7 @@ def missing(file: str, arguments: Sequence[str]) -> str:
 
 
 def missing_config(argument: str) -> str:
-  """The first missing thing that a `FILE:METHOD,VARIANT` names."""
+  """The first missing thing that a `FILE:METHOD,VARIANT` names, or none."""
   name, _, names = argument.partition(':')
   if not name.islower():  # `FILE:METHOD`.
     return ''

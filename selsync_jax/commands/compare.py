@@ -230,7 +230,7 @@ def comparison(folder: str | pathlib.Path) -> list[dict[str, Any]]:
 
   Numbers are means over seeds: `validation_accuracy`, `lssr`, `of_bsp`,
   `bytes_per_worker`, and all others of `summary.json`. `NAME_sd` is a standard
-  deviation. `difference` is the distance to the baseline on validation, with a
+  deviation. `difference` is the validation score minus the baseline's, with a
   95% interval from `difference_low` to `difference_high`. A number that is not
   finite, or that needs more seeds, is `None`. This is useful for custom tables
   and figures: `pandas.DataFrame(ss.comparison(folder))`.

@@ -10,10 +10,10 @@ begins with the index or name of its process.
 
 `launch` passes a signal to end on as SIGTERM. When one process fails, it stops
 the others and exits with the code of that process, or with 128 plus the number
-of the signal that killed the process. With `--minimum`, it does so when fewer
-islands than that are left, or one fails before all have met. If `launch` itself
-is killed, Linux asks the processes to end; elsewhere, training notices it after
-its next step.
+of the signal that killed the process. With `--minimum`, `launch` stops the
+others only when fewer islands than that are left, or one fails before all have
+met. If `launch` itself is killed, Linux asks the processes to end; elsewhere,
+training notices it after its next step.
 """
 
 import argparse

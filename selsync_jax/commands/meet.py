@@ -24,7 +24,7 @@ def add_flags(line: flags.CommandLine, about: str) -> None:
   line.flag('islands', about, flags.whole(1))
   about = 'Smallest number of islands that may train. Default: all.'
   line.flag('minimum', about, flags.whole(1))
-  about = 'Seconds that --minimum islands wait for busy ones. '
+  about = 'Seconds that --minimum islands wait for busy islands. '
   about += 'Default: no limit.'
   line.flag('grace', about, flags.positive)
   about = 'File that gets a line of JSON when an island joins or leaves.'

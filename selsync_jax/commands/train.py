@@ -204,7 +204,7 @@ def _check_island(options: argparse.Namespace) -> None:
     )
   config, count = options.settings.config, options.spec.processes
   mapper, keep = config.mapper, config.checkpoint.keep
-  if keep < 2:  # An island may delete what is another's newest.
+  if keep < 2:  # Islands may be one checkpoint apart.
     raise ConfigError(
       f'config.checkpoint.keep={keep}: must be at least 2 for islands'
     )

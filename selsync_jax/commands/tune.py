@@ -45,7 +45,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   line.flag('target', about, flags.number)
   about = 'Or find the best score within these seconds on the network.'
   line.flag('seconds', about, flags.positive)
-  about = 'Or find the best score for these bytes sent by a worker: 10MB.'
+  about = 'Or find the best score within these bytes sent per worker: 10MB.'
   line.flag('bytes', about, flags.size)
   about = 'Trials of the methods, and of BSP.'
   line.flag('trials', about, flags.whole(1), '60')

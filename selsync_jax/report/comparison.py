@@ -113,7 +113,7 @@ def _sections(
   yield page.table('summary', 'Comparison', found.rows, 'method')
   # With fewer seeds the headline says that they tell nothing apart.
   if max(len(each.runs) for each in results.chosen) >= facts.FEWEST:
-    title = f'Not told apart by seeds and validation {results.metric}'
+    title = f'Methods not told apart by validation {results.metric}'
     head = '95% interval of the differences contains 0, or is unknown'
     undecided = {
       label: {head: Cell(None, '; '.join(others) or 'none')}

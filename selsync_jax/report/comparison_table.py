@@ -1,4 +1,4 @@
-"""The table of a comparison, as in the paper but with seeds; its verdict.
+"""The table of a comparison, like the paper's but over seeds; its verdict.
 
 The difference to BSP, or another baseline, is taken seed by seed, because runs
 with the same seed share initial weights and batches. `facts.Difference` says
@@ -262,8 +262,8 @@ class Results:
     """Returns the numbers of each method by name, ready for JSON.
 
     A number is the mean over seeds, and NAME_sd its standard deviation. The
-    interval of `difference` is from `difference_low` to `difference_high`. An
-    unknown or infinite number is `None`.
+    interval of `difference` is from `difference_low` to `difference_high`. A
+    number that is unknown or not finite is `None`.
     """
     found = []
     for entry, difference in zip(self.chosen, self.differences, strict=True):

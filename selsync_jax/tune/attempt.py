@@ -1,4 +1,4 @@
-"""A trial in progress: it decides whether its run continues, and is recorded.
+"""A trial in progress: decides whether its run continues; records the result.
 
 Trials are compared at the same cost, not at the same step: a method with cheap
 steps is compared with others once it has spent as much as they had.

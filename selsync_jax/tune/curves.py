@@ -73,7 +73,7 @@ class Curves:
   def sent(self, trial: Trial) -> float:
     """Returns the bytes that a worker sends in a run as long as the config's.
 
-    It computes them without a run, from the target LSSR of the method, if any.
+    They follow from the method's target LSSR, if it has one, without a run.
     """
     lssr = trial.config.sync.get('lssr') or 0.0
     return self._steps * self._cost(trial)(lssr).sent

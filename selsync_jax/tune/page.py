@@ -133,9 +133,8 @@ class Outcome(NamedTuple):
     return figure.Plot(
       'front',
       f'Validation {self.metric} of the trials against cost',
-      'Each trial at the target or, if it did not reach that, at its best '
-      'score. A line joins the trials that no other beats in both score and '
-      'cost. '
+      'Each trial where it reached the target, or else at its best score. A '
+      'line joins the trials that no other beats in both score and cost. '
       'Trials that sent nothing are left out.',
       panels,
       columns=2,
