@@ -244,7 +244,9 @@ def read(workdir: pathlib.Path, name: str | None = None) -> Run:
     data = records.read_data(workdir)
     rows = records.read_metrics(workdir)
   except files.DamagedFile as error:
-    raise RunError(f'{error}; run its command again to repair it') from error
+    raise RunError(
+      f'{error}; repeat the command of this run to repair it'
+    ) from error
   if config is None or not (workdir / records.METRICS).exists():
     missing = records.CONFIG if config is None else records.METRICS
     raise ConfigError(f'{workdir}: not the workdir of a run, no {missing}')

@@ -76,7 +76,7 @@ def test_a_damaged_file_is_named_in_one_line(name, kind, finished):
     history.read(finished)
   line = str(error.value)
   assert line.startswith(f'{finished / name} is damaged: ')
-  assert line.endswith('; run its command again to repair it')
+  assert line.endswith('; repeat the command of this run to repair it')
   assert '\n' not in line and len(line) < 300
 
 
