@@ -1,15 +1,21 @@
 """The recipes of docs/recipes, for clusters that are not here."""
 
+import importlib.util
 import os
 import pathlib
 import re
+import runpy
 import subprocess
+import sys
+from unittest import mock
 
 from jax._src import clusters
 import pytest
 import yaml
 
-from selsync_jax.cluster import processes
+from selsync_jax.cluster import link, processes
+from selsync_jax.commands import train
+from tests.support import live_runs
 
 RECIPES = pathlib.Path(__file__).parents[1] / 'docs' / 'recipes'
 
@@ -128,3 +134,85 @@ def test_a_job_gives_each_pod_the_name_of_an_island():
   assert f'--from-literal={secret["key"]}=' in text
   assert job['spec']['completionMode'] == 'Indexed'
   assert '--island=island$(JOB_COMPLETION_INDEX)' in pod['command']
+
+
+def skypilot(name, folder, **variables):
+  """The arguments of `train.py` on a host of a SkyPilot task."""
+  task = yaml.safe_load((RECIPES / name).read_text())
+  required = {**task.get('envs', {}), **task['secrets']}
+  assert set(required.values()) == {None}
+  assert required.keys() <= variables.keys()
+  for script in task['setup'], task['run']:
+    subprocess.run(['bash', '-n'], input=script, text=True, check=True)
+  python = folder / '.venv' / 'bin' / 'python'
+  python.parent.mkdir(parents=True)
+  python.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+  python.chmod(0o755)
+  done = subprocess.run(
+    ['bash', '-c', task['run']],
+    **{'cwd': folder, 'env': os.environ | variables},
+    **{'stdout': subprocess.PIPE, 'text': True, 'check': True},
+  )
+  script, *arguments = done.stdout.splitlines()
+  assert script == 'train.py'
+  return arguments
+
+
+def test_skypilot_gives_each_host_its_place(tmp_path, monkeypatch):
+  arguments = skypilot(
+    'skypilot.yaml',
+    tmp_path,
+    SELSYNC_CLUSTER_TOKEN='secret',
+    SKYPILOT_NODE_IPS='10.0.0.1\n10.0.0.2\n10.0.0.3\n10.0.0.4',
+    SKYPILOT_NUM_NODES='4',
+    SKYPILOT_NODE_RANK='2',
+  )
+  monkeypatch.chdir(live_runs.ROOT)
+  options = train.parse(arguments)
+  assert options.spec == ('10.0.0.1:7070', 4, 2)
+  assert options.settings.config.workers == 4
+
+
+def test_skypilot_gives_each_island_its_name(tmp_path, monkeypatch):
+  variables = {'SELSYNC_ISLAND': 'aws', 'SELSYNC_INVITATION': 'secret'}
+  arguments = skypilot(
+    'skypilot_islands.yaml', tmp_path, OVERLAY_KEY='key', **variables
+  )
+  monkeypatch.chdir(live_runs.ROOT)
+  for name, value in variables.items():
+    monkeypatch.setenv(name, value)
+  options = train.parse(arguments)
+  assert (options.island, options.join) == ('aws', 'secret')
+  assert options.settings.config.workers == 2
+
+
+RAY = RECIPES / 'ray_processes.py'
+
+
+def test_ray_gives_each_process_its_place(monkeypatch):
+  """A stand-in has the names that the recipe imports from Ray."""
+  names = 'ray', 'ray.util', 'ray.util.scheduling_strategies'
+  stand_in = dict.fromkeys(names, mock.MagicMock())
+  with mock.patch.dict(sys.modules, stand_in):
+    given = runpy.run_path(str(RAY))['variables']('node0:7070', 4, 2, 'secret')
+  for name, value in given.items():
+    monkeypatch.setenv(name, value)
+  assert processes.process_spec() == ('node0:7070', 4, 2)
+  assert os.environ[link.TOKEN] == 'secret'
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+  not importlib.util.find_spec('ray'), reason='needs Ray: pip install ray'
+)
+def test_two_processes_of_ray_train_as_one_run(tmp_path):
+  done = live_runs.run(
+    *(sys.executable, RAY, '--processes=2', '--'),
+    *(sys.executable, RECIPES / 'own_loop.py', tmp_path / 'run', '100'),
+    env=os.environ
+    | {'JAX_NUM_CPU_DEVICES': '2', 'RAY_USAGE_STATS_ENABLED': '0'},
+  )
+  assert done.returncode == 0, done.stdout + done.stderr
+  (line,) = re.findall(r'step 100: loss 0\.\d+, synchronized: .*', done.stdout)
+  assert line
+  assert (tmp_path / 'run' / '100').exists()
