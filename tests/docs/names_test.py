@@ -1,5 +1,6 @@
 """What README and docs name is there: extras, links, pictures."""
 
+import ast
 import re
 import tomllib
 
@@ -41,3 +42,26 @@ def test_every_picture_is_small_and_shown():
   for picture in (ROOT / 'docs' / 'images').iterdir():
     assert picture.stat().st_size < 100_000
     assert f'images/{picture.name})' in shown
+
+
+def printed():
+  """Every text in the package's code, with spaces for its values."""
+  for path in (ROOT / 'selsync_jax').rglob('*.py'):
+    for node in ast.walk(ast.parse(path.read_text())):
+      if isinstance(node, ast.JoinedStr):
+        yield ''.join(
+          part.value if isinstance(part, ast.Constant) else ' '
+          for part in node.values
+        )
+      elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+
+
+def test_the_program_prints_every_line_of_troubleshooting():
+  page = (ROOT / 'docs' / 'troubleshooting.md').read_text()
+  lines = re.findall(r'^\| `([^`]+)` \|', page, re.M)
+  assert 25 <= len(lines) <= 35
+  texts = '\0'.join(printed())
+  for line in lines:
+    pattern = '[^\0]*'.join(map(re.escape, line.split(' ... ')))
+    assert re.search(pattern, texts), line
