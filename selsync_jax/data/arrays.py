@@ -16,7 +16,7 @@ from selsync_jax.data.protocol import Batch, Examples, KeyedTransform, Transform
 Block = Mapping[str, np.ndarray]
 """The contents of some workers' batches: arrays [steps, workers, slots].
 
-`index`, int64, and `mask`, bool, are those of `Slots`; `key`, uint64, is 64
+`index`, int64, and `mask`, bool, are as in `Slots`; `key`, uint64, holds 64
 random bits for each slot, if a transform needs them.
 """
 
@@ -27,7 +27,7 @@ def count(examples: Examples) -> int:
 
 
 def forms(examples: Examples) -> str:
-  """Returns name, shape of an example, and dtype of each array."""
+  """Returns the name, shape of an example, and dtype of each array."""
   return ', '.join(
     f'{name} {array.shape[1:]} {array.dtype}'
     for name, array in sorted(examples.items())
@@ -56,8 +56,8 @@ Read = Callable[
   [Examples, Mapping[str, type], Iterator[Block], KeyedTransform],
   Iterator[Batch],
 ]
-"""A backend, which takes the examples of each step of the blocks, casts them to
-the dtypes, and transforms them, with `None` as key if the blocks have none."""
+"""A backend: gathers the examples of each step of the blocks, casts them to the
+dtypes, and transforms them. The key is `None` if the blocks have no keys."""
 
 
 def read(
@@ -179,5 +179,5 @@ class ArrayDataset(IndexedDataset):
 
 
 def without_key(transform: Transform) -> KeyedTransform:
-  """Returns a transform that takes a key, and needs none."""
+  """Returns the transform as a `KeyedTransform` that ignores its key."""
   return lambda examples, key: transform(examples)

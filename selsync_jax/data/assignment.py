@@ -16,15 +16,15 @@ from selsync_jax.data.injection import Injection
 from selsync_jax.data.order import ChunkProgress, Order
 from selsync_jax.data.partitions import Partition
 
-# Many steps at a time are faster than one by one. A block has at most so many
-# steps, and so many slots together.
+# Computing many steps at a time is faster. A block has at most `_STEPS` steps
+# and at most `_SLOTS` slots.
 _STEPS, _SLOTS = 256, 2**17
 
 
 class Schedule(NamedTuple):
-  """What some workers read at steps `start` to `stop - 1`."""
+  """The data that some workers read at steps `start` to `stop - 1`."""
 
-  block: Callable[[Int64[np.ndarray, 'steps']], Any]  # Of any steps.
+  block: Callable[[Int64[np.ndarray, 'steps']], Any]  # Takes any steps.
   start: int
   stop: int
   slots: int  # The number of slots of a step.
@@ -82,7 +82,7 @@ class Assignment(NamedTuple):
 
   @property
   def steps_per_epoch(self) -> int:
-    """The steps in which all workers together read as much as one data set."""
+    """The steps in which all workers together read as much as the data set."""
     return self.partition.steps_per_epoch(self.batch_size)
 
   def slots(

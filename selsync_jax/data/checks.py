@@ -14,7 +14,7 @@ _INT32 = np.iinfo(np.int32)
 
 
 def library(name: str, extra: str) -> Any:
-  """Imports a library, on first use: it takes a second."""
+  """Imports a library when it is first used: importing takes a second."""
   try:
     return importlib.import_module(name)
   except ModuleNotFoundError as error:
@@ -42,7 +42,7 @@ def folder(field: str, name: str) -> pathlib.Path:
 def checked(
   name: str, given: protocol.Examples, num_classes: int
 ) -> protocol.Examples:
-  """Returns arrays of JAX's types; checks their lengths, and their labels."""
+  """Returns arrays in JAX's dtypes; checks their lengths and labels."""
   checked = {key: _narrow(name, key, array) for key, array in given.items()}
   lengths = {len(array) if array.ndim else 0 for array in checked.values()}
   if not checked:
@@ -109,7 +109,7 @@ def transforms(
 def _checking(
   name: str, function: Callable[..., Any], num_classes: int
 ) -> Callable[..., protocol.Examples]:
-  """Returns a user's function, whose batches must be alike, and as given."""
+  """Returns a user's function, wrapped in checks of the batches it returns."""
   first = ''
 
   def call(examples: protocol.Examples, *key: Any) -> protocol.Examples:

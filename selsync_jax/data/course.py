@@ -1,4 +1,4 @@
-"""What each worker reads in a step, or whether it rests; equal everywhere."""
+"""Each worker's batch in a step, or its rest; equal in every process."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -37,7 +37,7 @@ class Course:
     return {'leases': self.leases.to_json(), 'pace': self.pace.to_json()}
 
   def next(self, there: Sequence[int]) -> None:
-    """Decides what the slots that are about to take a step read in it."""
+    """Decides which batch each slot that takes the next step reads."""
     self.rest = self.pace.next(there) if self.is_free else set()
     self._cells = self.leases.next(there, self.rest)
 
@@ -45,7 +45,7 @@ class Course:
     """Returns a worker's batch of the step.
 
     At a free pace, the batch says whether the worker rests, see `train_step`. A
-    worker that rests has its `last` batch again, if there is one.
+    resting worker gets its `last` batch again, if there is one.
     """
     if not self.is_free:
       return reader.read(*self._cells[slot])
@@ -54,7 +54,7 @@ class Course:
     return {**batch, 'rests': np.array([rests])}
 
   def complete(self, there: Sequence[int], **average: Any) -> bool:
-    """Returns whether an average was applied in the step that is complete.
+    """Completes the step; returns whether an average was applied in it.
 
     See `Leases.complete` for the arguments.
     """

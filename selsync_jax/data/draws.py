@@ -1,8 +1,8 @@
 """Stateless random bits: a hash of words that identify each draw.
 
-The next number of a generator depends on all earlier ones, so a resumed run
-would have to draw those again. Here a number is a pure function of words such
-as (seed, epoch, example), equal in every process.
+A generator's next number depends on all earlier numbers, so a resumed run would
+have to draw them again. Here a number is a pure function of words such as
+(seed, epoch, example), equal in every process.
 
 References:
   Steele, Lea and Flood, `Fast Splittable Pseudorandom Number Generators`,
@@ -41,7 +41,7 @@ def hashed(words: Sequence[Any], state: Any) -> Any:
 
 
 def bits(*words: Any) -> UInt64[np.ndarray, '...']:
-  """Returns 64 random bits for each combination of words, as they broadcast."""
+  """Returns 64 random bits for each element of the broadcast words."""
   arrays = [np.asarray(word).astype(np.uint64) for word in words]
   with np.errstate(over='ignore'):  # Arithmetic is modulo 2**64.
     return np.asarray(hashed(arrays, np.zeros((), np.uint64)))

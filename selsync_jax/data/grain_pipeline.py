@@ -1,8 +1,8 @@
 """Batches that Grain makes, in threads and in processes.
 
-Who reads which example is arithmetic on indices (`assignment.py`), as for every
-data set. An element of Grain's pipeline is the batch of a step, for all workers
-of this process. So threads and processes are at different steps, their number
+`assignment.py` computes which worker reads which example, as for every data
+set. An element of Grain's pipeline is the batch of a step, for all workers of
+this process. So threads and processes work on different steps, their number
 changes no batch, and a resumed run reads nothing of the steps before.
 """
 
@@ -23,7 +23,7 @@ from selsync_jax.config import RunError
 from selsync_jax.data import arrays, protocol
 from selsync_jax.data.assignment import Schedule
 
-_BLOCK, _BLOCKS = 64, 8  # The steps of a block, and the blocks that are kept.
+_BLOCK, _BLOCKS = 64, 8  # Steps in a block, and blocks in the cache.
 
 
 def read(
@@ -36,11 +36,11 @@ def read(
   """Yields the batch of each step of a schedule of `arrays.Block`.
 
   Args:
-    batch: `batch(slots)`, from a step of a block to its batch.
+    batch: `batch(slots)`, which makes the batch of a step of a block.
     schedule: the steps.
     read_options: a `grain.ReadOptions`: the threads, and how many steps ahead.
     multiprocessing_options: a `grain.MultiprocessingOptions`, or `None`.
-    user: a function of the file whose functions `batch` calls, if any.
+    user: a function from the file whose functions `batch` calls, if any.
   """
   import grain
 
@@ -61,7 +61,7 @@ def read(
   finally:
     reader.close()
     if multiprocessing_options:
-      gc.collect()  # Cycles refer to what is left in shared memory.
+      gc.collect()  # Reference cycles keep batches in shared memory.
 
 
 class _Steps:
@@ -100,12 +100,12 @@ def _in_processes(
 
   if user:  # Processes cannot import a config file.
     cloudpickle.register_pickle_by_value(sys.modules[user.__module__])
-  flags.FLAGS.mark_as_parsed()  # Grain reads its own, which have defaults.
+  flags.FLAGS.mark_as_parsed()  # Grain reads its flags, which have defaults.
   return batches.mp_prefetch(options, _follow_parent).map(owned)
 
 
 def _follow_parent(index: int, count: int) -> None:
-  """Leaves signals to the parent process, and ends when it has been killed."""
+  """Leaves signals to the parent process, and ends if the parent is killed."""
   del index, count
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -28,24 +28,24 @@ def from_grain(
   multiprocessing_options: Any = None,
   prepare: protocol.Prepare = protocol.unchanged,
 ) -> 'GrainDataset':
-  """Returns a data set that Grain reads, the extra `grain`.
+  """Returns a data set that Grain reads. Needs the extra `grain`.
 
-  Its batches are those of `from_arrays` with the same examples, but an example
-  is read when a batch needs it.
+  Its batches equal the batches of `from_arrays` with the same examples, but an
+  example is read only when a batch needs it.
 
   Args:
     train: the training split, a `grain.MapDataset` of single examples, each a
-      dict. An element must be the same whenever it is read: what a `random_map`
-      draws depends on the index alone, so it is the same in every epoch.
-    validation: the validation split, likewise; all choices are made by it.
+      dict. An element must be the same whenever it is read: a `random_map`
+      draws by the index alone, so its result is the same in every epoch.
+    validation: the validation split, likewise; used for all choices.
     test: the test split, likewise; it is scored once, at the end.
     task: see `from_arrays`.
     num_classes: see `from_arrays`.
-    columns: the elements' own names, by name in a batch; by default all.
-    labels: the labels of all training examples, whole numbers [examples], which
-      partitions by label need.
+    columns: the elements' name for each name in a batch; by default all.
+    labels: the labels of all training examples, whole numbers [examples];
+      needed by partitions by label.
     transform: see `from_arrays`.
-    augment: see `from_arrays`; it draws anew in every epoch.
+    augment: see `from_arrays`; it draws again in every epoch.
     read_options: a `grain.ReadOptions`; its buffer counts steps. By default 16
       threads read 16 steps ahead.
     multiprocessing_options: a `grain.MultiprocessingOptions`, whose processes
@@ -54,8 +54,8 @@ def from_grain(
 
   Raises:
     ConfigError: if Grain is not installed.
-    ValueError: if a split is empty or without end, lacks elements, or changes
-      when it is read again, or if the splits do not match.
+    ValueError: if a split is empty or infinite, lacks elements, or changes when
+      it is read again, or if the splits do not match.
   """
   grain = checks.library('grain', 'grain')
   expected = ''
@@ -80,14 +80,14 @@ def from_grain(
     some = arrays.sample(len(source), 8)
     if len({arrays.checksum(split.rows(some)) for _ in range(2)}) > 1:
       raise ValueError(
-        f'{name} has elements that change when they are read again; give '
-        'random maps a seed, as in random_map(..., seed=0)'
+        f'{name} has elements that change when they are read again; give every '
+        'random transform a seed, as in random_map(..., seed=0)'
       )
   if labels is not None:
     labels = checks.checked('labels', {'label': labels}, num_classes)['label']
     if len(labels) != len(train):
       raise ValueError(
-        f'labels has {len(labels)} labels of {len(train)} training examples'
+        f'labels has {len(labels)} labels for {len(train)} training examples'
       )
   return GrainDataset(
     '',
@@ -108,7 +108,7 @@ class Split(NamedTuple):
 
   name: str
   source: Any  # A `grain.MapDataset` of single examples.
-  columns: Mapping[str, str]  # The elements' own names; empty for all of them.
+  columns: Mapping[str, str]  # See `from_grain`; empty for all.
   check: Callable[[str, protocol.Examples], protocol.Examples]
 
   def rows(self, index: np.ndarray) -> protocol.Examples:

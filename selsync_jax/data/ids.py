@@ -14,7 +14,7 @@ _BLOCK = 2**24  # Elements that are compared at once.
 class Check(NamedTuple):
   """The check of a data set's batches.
 
-  JAX would read another element in place of one outside its range.
+  For an id outside the range, JAX would silently read another element.
   """
 
   targets: tuple[str, ...]  # Names of arrays that the task indexes with.

@@ -50,7 +50,7 @@ def _encrypt_blocks(words, bits, scratch):
   half = np.arange(1 << width)
   mixed = _rotated(half, 1, width) & _rotated(half, 8, width)
   mixed ^= _rotated(half, 2, width)
-  # What each round adds to a half, for every value of the other half.
+  # The term that each round adds to a half, for every value of the other half.
   first, second, third, fourth = (
     mixed ^ key for key in _round_keys(words, width)
   )
@@ -98,7 +98,7 @@ def permutation(
 
 
 class IndexShuffle:
-  """The op itself, elementwise; it keeps the permutations of the last call."""
+  """The op itself, elementwise; caches the permutations of the last call."""
 
   def __init__(self):
     self._recent: dict[tuple[int, ...], np.ndarray] = {}

@@ -33,8 +33,8 @@ class Injection(NamedTuple):
   @property
   def examples_sent(self) -> float:
     """The examples that a worker sends at a step, on average over workers."""
-    # Each goes to every worker but its reader. The paper counts it once (132 kB
-    # per step on CIFAR-10), which is what a worker that shares none receives.
+    # Each example goes to every worker but its reader. The paper counts it once
+    # (132 kB per step on CIFAR-10), which a worker that shares none receives.
     return self.shared * (self.workers - 1) / self.workers
 
   def sharing_workers(
@@ -73,7 +73,8 @@ def make_injection(
 ) -> Injection | None:
   """Returns the injection of batches of `batch_size`, or None if both are 0.
 
-  `alpha` of the workers share examples at a step, `beta` of their batch each.
+  At a step, a fraction `alpha` of the workers each share a fraction `beta` of
+  their batch.
 
   Raises:
     ValueError: if alpha or beta is outside [0, 1], or so small that no whole

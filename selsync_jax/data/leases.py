@@ -1,13 +1,13 @@
-"""Who reads which part of the data, as islands come and go.
+"""Which islands read which data while islands join and leave.
 
-In a run in which all are there, the worker of a slot reads one batch of its own
-after the other: its column, a row at each step. Whoever is there does so here,
-too. When others are gone, the columns that are furthest behind are leased, for
-some steps, to islands whose own columns are ahead.
+The batches form a table with a column per slot. An island reads the column of
+its slot, one row at each step. While some islands are missing, the columns that
+are furthest behind are leased, for some steps, to islands whose own columns are
+ahead.
 
-What an island has computed counts with the next average, or at once if it is
-alone. If it ends before, the others read again what it has read since the
-average before. Where an average is of all parameters of all islands, every
+A batch counts with the next average, or at once if its island is alone. If the
+island ends before that average, the other islands read its batches since the
+previous average again. If averages cover all parameters of all islands, every
 batch counts once.
 """
 
@@ -17,17 +17,17 @@ from typing import Any, NamedTuple
 from selsync_jax.data.protocol import Batch, Data
 
 TERM = 100
-"""The steps of a lease. To read another column, a pipeline must be opened."""
+"""The steps of a lease. Changing columns is slow: it opens a pipeline."""
 
 
 class Range(NamedTuple):
-  """Batches of a column, one after the other.
+  """Consecutive batches of a column.
 
   Attributes:
-    slot: that of the island that has read them.
-    column: the slot that reads them if all are there.
-    row: the first one.
-    rows: how many there are.
+    slot: the slot of the island that has read the batches.
+    column: the slot that reads the batches if no island is missing.
+    row: the first row.
+    rows: the number of rows.
   """
 
   slot: int
@@ -62,22 +62,22 @@ class Leases:
     self.begin(0, None)
 
   def begin(self, row: int, kept: Mapping[str, Any] | None) -> None:
-    """Goes on with what was `kept`, or where all columns are at one row."""
+    """Continues from a record, `kept`, or else with all columns at `row`."""
     kept = kept or {}
     # By column: the next row.
     self._read = [*kept.get('read', (row for _ in self._slots))]
-    # By slot: the column that it reads. They are granted for so many steps.
+    # By slot: the column that it reads, and for how many more steps.
     self._columns = dict(kept.get('columns', ()))
     self._left = kept.get('left', 0)
     self.averaged = False
-    # What counts with the next average; what with the late one that is on its
-    # way; what with that one if it is not formed anew; and what is read again.
+    # The batches of the next average; of the delayed average in flight; of lost
+    # islands, in that average unless it is formed again; and to be read again.
     self._open, self._travels, self._doubtful, self._returned = (
       [Range(*each) for each in kept.get(name, ())] for name in _LISTS
     )
 
   def to_json(self) -> dict[str, Any]:
-    """Returns what `begin` needs to go on."""
+    """Returns the record that `begin` continues from."""
     lists = self._open, self._travels, self._doubtful, self._returned
     return {
       'read': [*self._read],
@@ -92,11 +92,11 @@ class Leases:
   def next(
     self, there: Sequence[int], rest: Container[int] = ()
   ) -> dict[int, tuple[int, int]]:
-    """Returns column and row of the batch that each slot reads next.
+    """Returns the column and row of the batch that each slot reads next.
 
     Args:
-      there: the slots of all that are about to take a step.
-      rest: those of them who do not read it yet.
+      there: the slots that take the next step.
+      rest: the slots of `there` that rest, and read their batch later.
     """
     self._lose_all_but(there)
     if not self._left or self._columns.keys() != set(there):
@@ -105,7 +105,7 @@ class Leases:
       slot: (column, self._read[column])
       for slot, column in self._columns.items()
     }
-    # The first ones read what was returned, a range each.
+    # The first slots read the returned batches, one range each.
     readers = (slot for slot in there if slot not in rest)
     for slot, each in zip(readers, self._returned, strict=False):
       self._cells[slot] = each.column, each.row
@@ -123,12 +123,12 @@ class Leases:
     """Notes that a step is complete.
 
     Args:
-      there: the slots of those who have completed it.
-      rested: those of them who have read nothing.
-      synced: whether an average was formed, or departs if it is `late`.
-      late: whether means are delayed.
-      arrived: whether the delayed mean that was applied had arrived, or was
-        formed by those who are there; `None` if none was applied.
+      there: the slots that have completed the step.
+      rested: the slots of `there` that have read nothing.
+      synced: whether an average was formed, or sent if averages are `late`.
+      late: whether averages are delayed.
+      arrived: `True` if the delayed average that was applied had arrived,
+        `False` if `there` formed it again, `None` if none was applied.
     """
     self._lose_all_but(there)
     returned = {(each.column, each.row): each for each in self._returned}
@@ -149,7 +149,7 @@ class Leases:
     if arrived is not None:
       self._returned += [] if arrived else self._doubtful
       self._travels, self._doubtful = [], []
-    if len(there) == 1:  # Its parameters are those of all.
+    if len(there) == 1:  # Its work counts at once.
       self._open, self._travels = [], []
     if synced:
       self._travels += self._open if late else []
@@ -158,17 +158,17 @@ class Leases:
 
   @property
   def may_enter(self) -> bool:
-    """Whether islands may come after the step that is complete.
+    """Whether islands may join after the step that is complete.
 
-    Who comes right after an average has the parameters of all, so that nothing
-    counts twice in the next one. Those of an island that is alone are always
-    of all. If there is no average, it comes at the end of the leases.
+    An island that joins right after an average starts from the average, so no
+    batch counts twice in the next one. It may join an island that is alone at
+    any time. Without averages, it joins at the end of the leases.
     """
     is_alone = len(self._columns) == 1
     return self.averaged or is_alone or not self._left
 
   def lose(self, slots: Iterable[int]) -> None:
-    """Notes that slots have lost what they have computed since an average."""
+    """Notes that slots have lost their work since the last average."""
     lost = set(slots)
     self._returned += [each for each in self._open if each.slot in lost]
     self._doubtful += [each for each in self._travels if each.slot in lost]
@@ -181,7 +181,7 @@ class Leases:
     self.lose(have.difference(there))
 
   def _add(self, one: Range) -> None:
-    """Adds a batch to what counts with the next average."""
+    """Adds a batch that counts with the next average."""
     for i, each in enumerate(self._open):
       if each[:2] == one[:2] and each.row + each.rows == one.row:
         self._open[i] = each._replace(rows=each.rows + 1)
@@ -198,10 +198,10 @@ class Leases:
 
 
 class Reader:
-  """Reads batches of any columns, fast if it reads rows in order.
+  """Reads batches of any column; fast if rows are read in order.
 
   Args:
-    data: that of the run.
+    data: the run's data.
     stop: the number of rows.
   """
 
@@ -214,7 +214,7 @@ class Reader:
     at, batches = self._open.pop(column, (None, iter(())))
     if at != row:
       batches = self._data.batches([column], row, self._stop)
-    if len(self._open) > 1:  # Its own, and the one that is leased.
+    if len(self._open) > 1:  # The island's own column and a leased one.
       self._open.pop(next(iter(self._open)))
     batch = next(batches)
     self._open[column] = row + 1, batches

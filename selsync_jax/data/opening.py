@@ -37,7 +37,7 @@ class BoundData(NamedTuple):
 def bind_data(fields: Mapping[str, Any]) -> BoundData:
   """Binds the `data` of a config.
 
-  It has `name`, a name in `DATASETS`, and the data set's own fields;
+  These are `name`, a name in `DATASETS`, and the data set's own fields;
   `partition` and its own fields; `injection`, `backend` and `dir`.
   """
   given = config.set_fields(fields)
@@ -68,9 +68,9 @@ def open_dataset(bound: BoundData) -> Dataset:
   backend = read_by(bound.backend)
   if backend == 'numpy' and name in BY_TFDS:
     names = ', '.join(BY_NUMPY)
-    line = f'without TensorFlow there are {names}; {name!r} needs it'
+    line = f'{name!r} needs TensorFlow; without it, choose from {names}'
     if bound.backend == 'numpy':
-      line = f"backend='numpy' reads {names}; {name!r} needs backend='tf'"
+      line = f"{name!r} needs backend='tf'; backend='numpy' reads {names}"
     raise config.ConfigError(f'config.data: {line}')
   try:
     module = importlib.import_module(BACKENDS[backend])
@@ -87,7 +87,7 @@ def open_dataset(bound: BoundData) -> Dataset:
 
 
 def read_by(name: str) -> str:
-  """Returns what reads the data, 'tf' or 'numpy', by a name of a backend."""
+  """Returns the library that reads the data, 'tf' or 'numpy'."""
   if name == 'auto':  # Processes may choose differently; batches are equal.
     return 'tf' if importlib.util.find_spec('tensorflow') else 'numpy'
   with config.config_errors('data.backend'):
@@ -110,7 +110,7 @@ def assign(
 ) -> Data:
   """Assigns the examples of an open data set to workers.
 
-  The seed is that of the partition, of shuffles and of draws.
+  The seed determines the partition, the shuffles and the draws.
   """
   with config.config_errors('data.injection'):
     injection = make_injection(

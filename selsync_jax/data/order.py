@@ -3,9 +3,9 @@
 An order is a pure function of (seed, epoch, chunk), the same for all workers.
 
 The examples of a chunk are spread over the smallest number of steps that can
-hold them, as evenly as possible: SelSync's trigger would react to the noisy
-gradient of a short batch at the end of every chunk. A mask marks the slots that
-hold an example.
+hold them, as evenly as possible. Otherwise, SelSync's trigger would react to
+the noisy gradient of a short batch at the end of every chunk. A mask marks the
+slots that hold an example.
 """
 
 import abc
@@ -56,10 +56,10 @@ class Order(abc.ABC):
 
 
 def _words(*names: Any) -> list[Any]:
-  """Hashes what names a shuffle into three words of 21 bits.
+  """Hashes the numbers that identify a shuffle into three words of 21 bits.
 
-  The cipher takes the lowest bits of a word, 8 for up to 65,536 examples. Of
-  the names themselves, seed 256 would be seed 0.
+  The cipher takes the lowest bits of a word, 8 for up to 65,536 examples.
+  Without the hash, seed 256 would equal seed 0.
   """
   bits = draws.bits(*names)
   return [(bits >> n & (1 << 21) - 1).astype(np.int64) for n in (0, 21, 42)]
@@ -89,7 +89,7 @@ class ShuffledChunk(Order):
 
 @dataclasses.dataclass(frozen=True)
 class ShuffledBlocks(ShuffledChunk):
-  """An order that shuffles examples on disk within blocks, held in memory."""
+  """An order for examples on disk; shuffles within blocks held in memory."""
 
   block_size: int
   contiguous: ClassVar[bool] = True
@@ -107,7 +107,7 @@ class TextStreams(Order):
   """An order in which each slot of a batch reads its own part of the chunk.
 
   If a part has fewer examples than the chunk has steps, its slot is empty at
-  some steps. These are spread evenly, and differ between slots.
+  some steps. These steps are spread evenly, and differ between slots.
   """
 
   def positions(self, chunk, slot, batch_size, seed, shuffle):

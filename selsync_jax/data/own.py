@@ -20,7 +20,7 @@ _Make = Callable[..., arrays.IndexedDataset]
 
 
 def register_dataset(make: _Make) -> _Make:
-  """Registers a data set under the function's own name.
+  """Registers a data set under the function's name.
 
   Use it as a decorator of a function that returns `from_arrays(...)`, or the
   result of another function `from_*`. Its keyword-only arguments are fields of
@@ -33,7 +33,7 @@ def register_dataset(make: _Make) -> _Make:
 
 
 def open_own(name: str, make: Callable[[], Any]) -> arrays.IndexedDataset:
-  """Calls the function of a user's data set, and its functions once."""
+  """Opens a user's data set, and calls its transforms once."""
   with DATASETS.errors(name, 'data'):
     dataset = make()
     if not isinstance(dataset, arrays.IndexedDataset):
@@ -68,7 +68,7 @@ def from_arrays(
     train: the training split, arrays [examples, ...] by name. A task reads some
       of them: classification `image` and `label`, language modeling `inputs`
       and `targets`, regression `features` and `target`.
-    validation: the validation split, likewise; all choices are made by it.
+    validation: the validation split, likewise; used for all choices.
     test: the test split, likewise; it is scored once, at the end.
     task: a name in `tasks.TASKS`.
     num_classes: the number of a model's outputs per example or token: the
@@ -78,8 +78,8 @@ def from_arrays(
       `transform`. The key, uint64, has 64 random bits for each example; a
       resumed run repeats them.
     prepare: `prepare(inputs)`, from a task's input in a batch, such as `image`,
-      to what the model reads. The device computes it, so images can travel to
-      it as bytes. It may use only operators.
+      to the model's input. It runs on the device, so images can travel there as
+      bytes. It may use only operators.
 
   Raises:
     ValueError: if a split is empty, or the splits do not match.
@@ -128,7 +128,7 @@ def from_tfds(
     name: TFDS's name, `mnist` or `my_dataset/config:1.0.0` for example.
     splits: TFDS's name for each of `train`, `validation` and `test`, such as
       `train[:90%]`.
-    columns: the data set's own names, by name in a batch; by default all.
+    columns: the data set's name for each name in a batch; by default all.
     data_dir: TFDS's data directory; `None` is TFDS's default.
     **options: other arguments of `from_arrays`.
 
@@ -151,12 +151,12 @@ def from_huggingface(
   columns: Mapping[str, str] | None = None,
   **options: Any,
 ) -> arrays.ArrayDataset:
-  """Returns a data set of Hugging Face's `datasets`, the extra `huggingface`.
+  """Returns a Hugging Face data set. Needs the extra `huggingface`.
 
   Args:
     source: a folder that `DatasetDict.save_to_disk` wrote, with the splits
       `train`, `validation` and `test`; or a mapping from these to data sets.
-    columns: the data set's own names, by name in a batch; by default all.
+    columns: the data set's name for each name in a batch; by default all.
     **options: other arguments of `from_arrays`.
 
   Raises:

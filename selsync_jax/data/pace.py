@@ -1,13 +1,13 @@
-"""Islands that keep their own pace: the slower ones rest in some steps.
+"""Islands that keep their own pace: slower islands rest in some steps.
 
-If all islands take every step, each round lasts as long as the slowest needs.
-At a free pace the fastest takes every step, and one that needs twice as long
-takes every second: it rests in the others, which count as steps but change
-nothing. So all need equally long from one average to the next. After each, they
-tell each other how long their steps take.
+If all islands take every step, each round lasts as long as the slowest island
+needs. At a free pace the fastest island takes every step, and an island that
+needs twice as long takes every second step. It rests in the other steps, which
+count as steps but change nothing. So all islands need equally long from one
+average to the next. After each average, the islands exchange how long their
+steps take.
 
-What is decided is a whole number and the same on all islands, so that all know
-who rests.
+All islands compute the same shares, as whole numbers, so each knows which rest.
 """
 
 from collections import deque
@@ -16,14 +16,14 @@ import statistics
 from typing import Any
 
 WHOLE = 1000
-"""The share of the steps that an island takes if it takes every one."""
+"""The share of an island that takes every step."""
 
 KEPT = 5
-"""The times of which a median is taken."""
+"""The number of times that a median is taken of."""
 
 
 class Pace:
-  """Who rests in which step, equal on all islands.
+  """Which islands rest in which step, equal on all islands.
 
   Args:
     slots: N, the number of the run's islands.
@@ -40,19 +40,19 @@ class Pace:
     self.begin(None)
 
   def begin(self, kept: Mapping[str, Any] | None) -> None:
-    """Goes on with what was `kept`; else nobody rests until there is a plan."""
+    """Continues from a record, `kept`; else no island rests until a `plan`."""
     kept = kept or {}
     self.shares = [*kept.get('shares', (WHOLE for _ in self._slots))]
     self._credits = [*kept.get('credits', (0 for _ in self._slots))]
 
   def to_json(self) -> dict[str, Any]:
-    """Returns what `begin` needs to go on."""
+    """Returns the record that `begin` continues from."""
     return {'shares': [*self.shares], 'credits': [*self._credits]}
 
   def next(self, there: Sequence[int]) -> set[int]:
-    """Returns the slots of those who are there and rest in the next step.
+    """Returns the slots of `there` that rest in the next step.
 
-    The fastest of them rests in none, whoever has decided on the shares.
+    The fastest of them never rests, even if a faster island has left.
     """
     most = max(self.shares[slot] for slot in there)
     for slot in there:
@@ -63,11 +63,11 @@ class Pace:
     return rest
 
   def plan(self, seconds: Mapping[int, float]) -> None:
-    """Decides what share of the steps each slot takes from now on.
+    """Decides which share of the steps each slot takes from now on.
 
     Args:
-      seconds: how long each island that is there needs for a step, by slot; 0
-        if it has not measured one, and then nobody rests.
+      seconds: the seconds that each present island needs for a step, by slot; 0
+        if it has not measured any, and then no island rests.
     """
     shares = zip(seconds, plan([*seconds.values()]), strict=True)
     self.decide(dict(enumerate(self.shares)) | dict(shares))
@@ -93,14 +93,14 @@ def plan(seconds: Sequence[float]) -> list[int]:
 
 
 class Watch:
-  """Measures how long something takes that this island does again and again."""
+  """Measures how long a repeated task of this island takes."""
 
   def __init__(self) -> None:
     self._seconds: deque[float] = deque(maxlen=KEPT)
     self._is_warm = False
 
   def add(self, seconds: float) -> None:
-    """Adds a time in seconds; the first does not count, as it compiles."""
+    """Adds a time in seconds; drops the first, which includes compilation."""
     if self._is_warm:
       self._seconds.append(seconds)
     self._is_warm = True

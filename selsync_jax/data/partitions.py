@@ -46,7 +46,7 @@ class Partition(NamedTuple):
     return steps
 
   def steps_per_epoch(self, batch_size: int) -> int:
-    """Returns the steps in which all workers read as much as one data set."""
+    """Returns the steps in which all workers read as much as the data set."""
     share = _ceil_divide(len(self.indices), len(self.sizes))
     return _ceil_divide(share, batch_size)
 
@@ -77,8 +77,8 @@ def defdp(examples: Divisible, workers: int) -> Partition:
 def seldp(examples: Divisible, workers: int) -> Partition:
   """Rotates the chunks among the workers: SelSync's partitioning.
 
-  In every epoch each worker reads a different chunk from the one before, and no
-  two workers the same one. In N epochs each worker reads every example once.
+  In every epoch each worker reads a new chunk, and no two workers read the same
+  chunk. In N epochs each worker reads every example once.
   """
   return defdp(examples, workers)._replace(rotates=True)
 
@@ -185,7 +185,7 @@ def divided(
 ) -> Partition:
   """Returns a partition in which every worker can fill a batch.
 
-  Chunks are random, unless they must be contiguous, as for text and on disk.
+  Chunks are random, unless text or data on disk needs them contiguous.
   """
   if workers > examples:
     raise ValueError(f'more workers ({workers}) than examples ({examples})')

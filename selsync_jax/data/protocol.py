@@ -31,16 +31,16 @@ KeyedTransform = Callable[[Any, Any], Any]
 """`train(examples, key)`; `key` is uint64, 64 random bits for each example."""
 
 Prepare = Callable[[Any], Any]
-"""`prepare(inputs)`: what a model reads of the inputs of a batch.
+"""`prepare(inputs)`: turns the inputs of a batch into a model's input.
 
-The device computes it, so images can travel to it as bytes.
+It runs on the device, so images can travel there as bytes.
 """
 
 SPLITS = ('train', 'validation', 'test')
 
 
 def unchanged(value: Any) -> Any:
-  """Returns what it is given, where a data set needs no transform."""
+  """Returns its argument, for a data set that needs no transform."""
   return value
 
 
@@ -49,14 +49,14 @@ class Dataset(abc.ABC):
   """A data set that is open: in memory, or ready to be read from disk."""
 
   name: str  # Its name in a config.
-  task: str  # What the data are for, a name in `tasks.TASKS`.
+  task: str  # A name in `tasks.TASKS`.
   num_classes: int  # The number of labels, or of tokens in the vocabulary.
   order: Order  # The order in which workers read their chunks.
   splits: Mapping[str, Any]  # By name in `SPLITS`.
   # Makes a batch of stored examples. If several backends read the data, it may
   # use only operators that arrays and tensors share.
   transform: Transform
-  train: KeyedTransform | None = None  # In its place for training batches.
+  train: KeyedTransform | None = None  # Instead, for training.
   prepare: Prepare = unchanged
 
   @functools.cached_property
@@ -98,14 +98,14 @@ class Dataset(abc.ABC):
     """Returns checksums of examples that are spread over a split, for JSON."""
 
   def trial(self, split: str) -> Iterator[Examples]:
-    """Yields batches to check before training, if they may be mistaken."""
+    """Yields batches to check before training, if they may be wrong."""
     del split
     return iter(())
 
   def check(self, assignment: Assignment, eval_batch_size: int) -> None:  # noqa: B027
     """Raises `ConfigError` if the workers cannot share the splits in batches.
 
-    Data in memory can be shared in any.
+    Data in memory can be shared in any batches.
     """
 
 
@@ -119,7 +119,7 @@ class Data:
 
   dataset: Dataset
   assignment: Assignment
-  inspect: Check | None = None  # Of every batch.
+  inspect: Check | None = None  # Checks every batch.
 
   def batches(
     self, workers: Sequence[int], start: int, stop: int
@@ -149,7 +149,7 @@ class Data:
     self.dataset.check(self.assignment, eval_batch_size)
 
   def checked(self, check: Check) -> 'Data':
-    """Returns these data, with a check of examples now, and of every batch."""
+    """Checks some examples now; returns data that check every batch."""
     if check.inputs or check.targets:
       for split in self.dataset.splits:
         for batch in self.dataset.trial(split):
@@ -159,7 +159,7 @@ class Data:
 
   @property
   def fingerprint(self) -> dict[str, Any]:
-    """What tells the stored examples from others, by split, for JSON.
+    """The fingerprint of the stored examples, by split, for JSON.
 
     It holds sizes and a checksum of examples that are spread over the split,
     and is the same on all processes.

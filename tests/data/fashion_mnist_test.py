@@ -86,13 +86,9 @@ DAMAGES = {
   'cut off': (
     IMAGES,
     slice(-1),
-    f'{IMAGES}: is not an IDX file of a 3-D byte array',
+    f'{IMAGES}: not an IDX file of a 3-D byte array',
   ),
-  'empty': (
-    IMAGES,
-    slice(0),
-    f'{IMAGES}: is not an IDX file of a 3-D byte array',
-  ),
+  'empty': (IMAGES, slice(0), f'{IMAGES}: not an IDX file of a 3-D byte array'),
 }
 
 

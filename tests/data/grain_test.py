@@ -278,8 +278,8 @@ def test_processes_of_grain_end_with_a_run_that_is_killed(tmp_path):
     ),
     (
       lambda d: d.map(lambda e: e | {'image': np.random.normal()}),
-      'train has elements that change when they are read again; give random '
-      'maps a seed, as in random_map(..., seed=0)',
+      'train has elements that change when they are read again; give every '
+      'random transform a seed, as in random_map(..., seed=0)',
     ),
     (lambda d: d.to_iter_dataset(), 'train must be a grain.MapDataset, got a '),
   ],
@@ -291,7 +291,7 @@ def test_what_cannot_be_read_by_index_is_refused(change, line):
 
 
 def test_labels_are_those_of_all_training_examples():
-  with pytest.raises(ValueError, match='labels has 3 labels of 350 training'):
+  with pytest.raises(ValueError, match='labels has 3 labels for 350 training'):
     by_grain(labels=np.arange(3))
 
 

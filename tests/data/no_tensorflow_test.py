@@ -61,9 +61,9 @@ def test_digits_train_without_tensorflow_to_the_same_metrics(
 REFUSALS = {
   '--config.data.backend=tf': "config.data.backend='tf': import of tensorflow "
   "halted; None in sys.modules; install it, or use 'numpy'",
-  '--config.data.name=cifar10': 'config.data: without TensorFlow there are '
-  'digits, fashion_mnist, hyperplane, python_text, stdlib_text; '
-  "'cifar10' needs it",
+  '--config.data.name=cifar10': 'config.data: '
+  "'cifar10' needs TensorFlow; without it, choose from digits, fashion_mnist, "
+  'hyperplane, python_text, stdlib_text',
 }
 
 

@@ -93,8 +93,8 @@ WRONG = [
   ),
   (
     dict(name='cifar10', backend='numpy'),
-    ": backend='numpy' reads digits, fashion_mnist, hyperplane, python_text, "
-    "stdlib_text; 'cifar10' needs backend='tf'",
+    ": 'cifar10' needs backend='tf'; backend='numpy' reads digits, "
+    'fashion_mnist, hyperplane, python_text, stdlib_text',
   ),
   (
     dict(image_size=16, backend='numpy'),

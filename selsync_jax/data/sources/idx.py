@@ -7,7 +7,7 @@ import zlib
 
 import numpy as np
 
-_BYTES = 0x0800  # The first word of an array of bytes, less its dimensions.
+_BYTES = 0x0800  # The first word of an array of bytes, minus its dimensions.
 
 
 def read(folder: pathlib.Path, name: str, dimensions: int) -> np.ndarray:
@@ -29,7 +29,5 @@ def read(folder: pathlib.Path, name: str, dimensions: int) -> np.ndarray:
   head = content[:start].ljust(start, b'\0')
   word, *shape = np.frombuffer(head, '>u4').tolist()
   if word != _BYTES + dimensions or start + math.prod(shape) != len(content):
-    raise ValueError(
-      f'{name}: is not an IDX file of a {dimensions}-D byte array'
-    )
+    raise ValueError(f'{name}: not an IDX file of a {dimensions}-D byte array')
   return np.frombuffer(content, np.uint8, offset=start).reshape(shape)

@@ -25,7 +25,7 @@ Pixels = Annotated[int, Interval(ge=1, le=4096)]
 """Pixels per side of an image."""
 
 DEBIAN = pathlib.Path('/usr/share/datasets/fashion-mnist')
-"""Where Debian's package dataset-fashion-mnist has its files."""
+"""The folder of Debian's package dataset-fashion-mnist."""
 
 # Mean and standard deviation of gray, or of red, green and blue, in [0, 1].
 _FASHION = 0.2860, 0.3530
@@ -38,7 +38,7 @@ TENTHS = {'train': 'train[:90%]', 'validation': 'train[90%:]', 'test': 'test'}
 
 
 def _normalized(mean: Any, deviation: Any) -> protocol.Prepare:
-  """Returns what scales bytes to zero mean and unit deviation, float32."""
+  """Returns a function from bytes to float32 of zero mean, unit deviation."""
   shape = 1, 1, 1, -1
   scale = np.float32(np.reshape(1 / (255 * np.asarray(deviation)), shape))
   shift = np.float32(np.reshape(np.divide(mean, deviation), shape))
@@ -55,8 +55,8 @@ def fashion_mnist(*, idx_dir: str | None = None) -> arrays.ArrayDataset:
   """Returns 70,000 gray pictures of clothes, 28x28, 10 labels; 54,000 train.
 
   `idx_dir` is a folder with the four files, as published or unpacked; `None` is
-  the folder of Debian's package. The last tenth of the pictures for training is
-  for validation.
+  the folder of Debian's package. The last tenth of the training pictures is for
+  validation.
   """
   folder = checks.folder('idx_dir', idx_dir) if idx_dir else DEBIAN
   if not folder.is_dir():

@@ -1,4 +1,4 @@
-"""Text: what comes with Python as bytes, and WikiText-103 as words.
+"""Text: files that come with Python, as bytes, and WikiText-103, as words.
 
 References:
   Merity et al., `Pointer Sentinel Mixture Models`, ICLR 2017.
@@ -24,7 +24,7 @@ Tokens = Annotated[int, Interval(ge=1, le=2**16)]
 
 
 def _segments(tokens: np.ndarray, bptt: int) -> protocol.Examples:
-  """Divides tokens [n] into segments [examples, bptt + 1] that share an end."""
+  """Divides tokens [n] into segments [examples, bptt + 1] that overlap."""
   if len(tokens) <= bptt:
     raise ValueError(
       f'bptt={bptt} asks for more than the {len(tokens)} tokens of a split'
@@ -35,13 +35,13 @@ def _segments(tokens: np.ndarray, bptt: int) -> protocol.Examples:
 
 
 def _next_token(examples: Any) -> Any:
-  """Returns inputs, and as targets the token that follows each."""
+  """Returns inputs, and the token after each input as its target."""
   tokens = examples['tokens']
   return {'inputs': tokens[:, :-1], 'targets': tokens[:, 1:]}
 
 
 def split_of(name: str) -> str:
-  """Returns the split of a file, by its name alone; they are 8 : 1 : 1."""
+  """Returns the split of a file by its name; the splits are 8 : 1 : 1."""
   tenth = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) % 10
   return {0: 'test', 1: 'validation'}.get(tenth, 'train')
 
@@ -117,9 +117,9 @@ def documents(kind: str) -> dict[str, bytes]:
 def python_text(*, bptt: Tokens) -> arrays.ArrayDataset:
   """Returns the bytes of four kinds of text that come with Python.
 
-  They are packages of its library, tests, C headers, and the documentation of
-  the language, as many bytes of each. The label of an example is its kind: with
-  a partition by label, workers read different kinds. An example has `bptt`
+  The kinds are packages of its library, tests, C headers, and the documentation
+  of the language, with equally many bytes. The label of an example is its kind:
+  with a partition by label, workers read different kinds. An example has `bptt`
   tokens.
   """
   every = [documents(kind) for kind in KINDS]

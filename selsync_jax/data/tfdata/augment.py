@@ -28,7 +28,7 @@ def bits(*words: Any) -> Tensor:
 
 
 def to_bytes(image: Tensor) -> tf.Tensor:
-  """Rounds an image with values in [0, 255] to uint8, as it travels."""
+  """Rounds an image with values in [0, 255] to uint8, to send to the device."""
   if image.dtype == tf.uint8:
     return image
   return tf.saturate_cast(tf.round(image), tf.uint8)
@@ -48,11 +48,11 @@ def pad_crop_flip(image: Tensor, key: Tensor, pad: int = 4) -> tf.Tensor:
   choice = tf.stack([key // 2 // ways % ways, key // 2 % ways], axis=1)
   first = tf.cast(choice, tf.float32) - pad  # Row and column, in pixels.
   begin, end = first / last, (first + last) / last
-  # Move the edge slightly inwards, as rounding could move it out of the image.
+  # Move the edge slightly inwards: rounding could move it out of the image.
   begin, end = (0.5 + (side - 0.5) * (1 - 1e-4) for side in (begin, end))
   left, right = begin[:, 1:], end[:, 1:]
   left, right = tf.where(flip, right, left), tf.where(flip, left, right)
-  return tf.image.crop_and_resize(  # What lies outside the image is black.
+  return tf.image.crop_and_resize(  # Pixels outside the image are black.
     image,
     tf.concat([begin[:, :1], left, end[:, :1], right], axis=1),
     tf.range(tf.shape(image)[0]),
@@ -87,7 +87,7 @@ def inception_crop(jpeg: tf.Tensor, key: Tensor, size: int) -> tf.Tensor:
 
 def center_crop(jpeg: tf.Tensor, size: int) -> tf.Tensor:
   """Crops the square in the middle, with 7/8 of the shorter side."""
-  # As the usual 224 of a shorter side of 256, with one interpolation.
+  # Like the usual 224 of a shorter side of 256, with one interpolation.
   shape = tf.image.extract_jpeg_shape(jpeg)[:2]
   extent = tf.repeat(tf.maximum(tf.reduce_min(shape) * 7 // 8, 1), 2)
   return _resized_crop(jpeg, (shape - extent) // 2, extent, size)

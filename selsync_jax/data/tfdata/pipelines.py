@@ -1,8 +1,8 @@
 """The data partitioners as tf.data pipelines.
 
-Who reads which example is arithmetic on indices (`assignment.py`), which NumPy
-does for many steps at a time. A pipeline starts from such a block of indices,
-whatever the partition (`seldp`, `defdp`, `by_label`, `dirichlet`):
+`assignment.py` computes, with NumPy and for many steps at a time, which worker
+reads which example. A pipeline starts from such a block of indices, whatever
+the partition (`seldp`, `defdp`, `by_label`, `dirichlet`):
 
   indices -> gather -> cast -> transform and augment -> batch -> prefetch
 
@@ -40,7 +40,7 @@ def read(
   tensors = {name: tf.constant(array) for name, array in examples.items()}
 
   def batch(slots: dict[str, Any]) -> dict[str, Any]:
-    """The batches of all workers at a step."""
+    """Returns the batches of all workers at a step."""
     lead, key = slots['index'].shape, slots.get('key')
     index = tf.reshape(slots['index'], [-1])
     flat = {
@@ -52,7 +52,7 @@ def read(
     return batch | {'mask': slots['mask']}
 
   # Autotuning would start a thread for every block, and about once in some
-  # thousand blocks TensorFlow waits for its end forever.
+  # thousand blocks TensorFlow waits forever for that thread to end.
   untuned = tf.data.Options()
   untuned.autotune.enabled = False
 
@@ -68,7 +68,7 @@ def read(
 def traced(
   pipeline: Callable[[Any], tf.data.Dataset], block: arrays.Block
 ) -> Callable[[arrays.Block], tf.data.Dataset]:
-  """Returns the pipeline of any block, whose Python runs once, for this one."""
+  """Returns the pipeline of any block; its Python runs once, for this block."""
   spec = {}
 
   @tf.autograph.experimental.do_not_convert  # It has nothing to convert.
@@ -93,7 +93,7 @@ def traced(
 def read_ahead(
   pipeline: Callable[[_T], tf.data.Dataset], parts: Iterator[_T]
 ) -> Iterator[Batch]:
-  """Yields the batches of a pipeline of each part; a thread opens the next."""
+  """Yields the batches of each part's pipeline; a thread opens the next."""
 
   def opened():
     for part in parts:

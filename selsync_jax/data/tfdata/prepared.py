@@ -22,7 +22,7 @@ _BATCH = 1024  # The number of examples that are converted together.
 
 
 def rows(builder: Any, split: str, **options: Any) -> tf.data.Dataset:
-  """The rows of a split of TFDS, in the order of its shards."""
+  """Returns the rows of a TFDS split, in the order of its shards."""
   config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
   return builder.as_dataset(split=split, read_config=config, **options)
 
@@ -47,7 +47,8 @@ def open_builder(
 ) -> Any:
   """Returns the TFDS builder of a data set that has a split.
 
-  `make`, our own builder, prepares the data. An error says how to `fetch` them.
+  If `make`, our own builder, is given, it prepares the data. An error says how
+  to `fetch` the data.
   """
   if not sys.stderr.isatty():
     tfds.disable_progress_bar()
@@ -65,7 +66,7 @@ def open_builder(
         except FileExistsError:  # Another process prepared it in the meantime.
           builder = make(data_dir=data_dir)
       rows(builder, split)
-    except (AssertionError, FileNotFoundError) as error:  # They are missing.
+    except (AssertionError, FileNotFoundError) as error:  # No data.
       how = fetch.format(name=name, dir=builder.data_dir_root)
       raise ValueError(f'no {name} in {builder.data_path}; {how}') from error
     except OSError as error:

@@ -27,11 +27,11 @@ class Shards(NamedTuple):
 
   builder: Any  # The TFDS builder.
   split: str  # The name of TFDS's split.
-  first: int  # The index in it of the first example.
+  first: int  # The first example's index in TFDS's split.
   examples: int  # The number of examples.
 
   def read(self, start: int, stop: int) -> tf.data.Dataset:
-    """Examples `start` to `stop - 1`, with encoded images."""
+    """Returns examples `start` to `stop - 1`, with encoded images."""
     part = f'{self.split}[{self.first + start}:{self.first + stop}]'
     decoders = {'image': tfds.decode.SkipDecoding()}
     return prepared.rows(self.builder, part, decoders=decoders).take(
@@ -75,7 +75,7 @@ class Shards(NamedTuple):
     start: int,
     stop: int,
   ) -> tf.data.Dataset:
-    """The batches of one worker at some steps of one epoch."""
+    """Returns the batches of one worker at some steps of one epoch."""
     partition, order, _, batch_size, seed = assignment
     size = typing.cast(ShuffledBlocks, order).block_size
     slots = assignment.slots([worker], np.arange(start, stop), IndexShuffle())
@@ -83,7 +83,7 @@ class Shards(NamedTuple):
     reached = progress(partition, batch_size, np.array(worker), np.array(start))
     chunk = ChunkProgress(*map(int, reached))
     place = index - chunk.start
-    # A block is read whole, and what earlier steps have used of it is skipped.
+    # A block is read whole; examples that earlier steps used are skipped.
     first, _ = chunk.even_share
     used = first % size
     end = int(place[-1]) // size * size + size
@@ -192,7 +192,7 @@ def _check(assignment: Assignment) -> None:
 
 
 def _spans(steps_per_chunk, start, stop):
-  """Spans of steps in which no worker ends an epoch."""
+  """Yields spans of steps in which no worker ends an epoch."""
   while start < stop:
     ends = (start // steps_per_chunk + 1) * steps_per_chunk
     end = min(stop, *ends.tolist())
