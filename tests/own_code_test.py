@@ -57,7 +57,9 @@ def test_the_example_is_trained_resumed_exported_and_scored(
   points = np.array([[0.9, 0.0], [0.0, -2.1]], np.float32)
   assert model.apply(variables, points, train=False).shape == (2, 2)
   del models.MODELS['TwoLayers'], DATASETS['rings']
-  with pytest.raises(ConfigError, match="'TwoLayers': no such model is reg"):
+  with pytest.raises(
+    ConfigError, match="'TwoLayers': this model is not registered here"
+  ):
     ss.load(workdir)
   run_command(['export', str(workdir), '--out=w.npz'])  # It needs no model.
   assert 'params/Dense_0/kernel' in np.load('w.npz')

@@ -1,6 +1,6 @@
 """Files with named arrays: safetensors, NumPy, and folders of orbax.
 
-Variables are those of flax: a nested dict of arrays, `params` and other
+Variables are as in flax: a nested dict of arrays, `params` and other
 collections. In a file, arrays have the names of `array_names`, and a JSON
 object, `about`, describes the origin of the variables.
 """
@@ -52,7 +52,7 @@ def flat(tree: Any) -> dict[str, np.ndarray]:
 
 
 def replaced(variables: Variables, arrays: Mapping[str, Any]) -> Any:
-  """Returns variables with some arrays, given by name, in place of theirs."""
+  """Returns variables with some arrays replaced, by name."""
   return jax.tree.map_with_path(
     lambda path, leaf: arrays.get(array_name(path), leaf), dict(variables)
   )

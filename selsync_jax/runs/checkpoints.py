@@ -38,8 +38,8 @@ MANIFEST = 'manifest.json'
 # Orbax adds time stamps to its own file after the manifest is written.
 _NOT_LISTED = (MANIFEST, '_CHECKPOINT_METADATA')
 _UNFINISHED = '.orbax-checkpoint-tmp'  # After the step, while orbax saves.
-# Seconds that a save may take, orbax's default. It is not short, as a slow disk
-# is no error; but one that never answers must not hold a run forever.
+# Seconds that a save may take, orbax's default. It is long because a slow disk
+# is no error; but a disk that never answers must not block a run forever.
 _LIMIT = 1200
 
 
@@ -55,11 +55,11 @@ class _Record(TypedDict):
 
 
 class Choice(NamedTuple):
-  """The checkpoint from which a run goes on.
+  """The checkpoint that a run resumes from.
 
   Attributes:
-    step: its step; -1 is none.
-    content: another program's copy, as `packed`, if this one does not have it.
+    step: the checkpoint's step; -1 if there is no checkpoint.
+    content: another program's copy, as `packed`, if this program has none.
   """
 
   step: int
@@ -69,25 +69,25 @@ class Choice(NamedTuple):
 Choose = Callable[[Iterator[pathlib.Path]], Choice]
 """Chooses one of the checkpoints in these folders, newest first.
 
-Of several processes, all call it, and only the first sees folders.
+Every process calls it, and only the first process gets folders.
 """
 
 
 def newest(found: Iterator[pathlib.Path]) -> Choice:
-  """Chooses the newest."""
+  """Chooses the newest checkpoint."""
   path = next(found, None)
   return Choice(int(path.name) if path else -1)
 
 
 class CheckpointError(RunError):
-  """An error that a checkpoint could not be written, or none can be used."""
+  """A checkpoint could not be written, or none can be used."""
 
 
 def peek_record(workdir: pathlib.Path) -> dict[str, Any] | None:
   """Returns the record of the newest checkpoint whose record is intact.
 
-  It reads one JSON file, and does not check the rest of the checkpoint. Of
-  several processes, the first one reads.
+  It reads one JSON file, and does not check the rest of the checkpoint. Only
+  the first process reads.
   """
   found = steps(workdir) if processes.is_first() else {}
   intact = (p for p in reversed(found.values()) if damage(p, RECORD) is None)
@@ -105,16 +105,16 @@ def steps(workdir: pathlib.Path) -> dict[int, pathlib.Path]:
 def candidates(workdir: pathlib.Path) -> set[int]:
   """Returns the steps from which a run that is killed now may resume.
 
-  They are that of the newest checkpoint, and that of a save under way.
+  These are the steps of the newest checkpoint and of a save in progress.
   """
-  # In this order: a save that ends meanwhile is in one of both.
+  # In this order, a save that ends meanwhile is found by either search.
   saving = [*(workdir / FOLDER).glob(f'*{_UNFINISHED}*')]
   newest = max(steps(workdir), default=0)
   return {newest, *(int(path.name.partition('.')[0]) for path in saving)}
 
 
 def read_record(path: files.File) -> dict[str, Any]:
-  """Returns the record of a checkpoint; refuses that of another version."""
+  """Returns the record of a checkpoint; refuses a record of another version."""
   record = files.read(path / RECORD, dict)
   if record is None:
     raise files.DamagedFile(path / RECORD, 'it is missing')
@@ -128,7 +128,7 @@ def read_record(path: files.File) -> dict[str, Any]:
 
 
 def packed(folder: pathlib.Path) -> bytes:
-  """Returns the files of a checkpoint, with their checksums, as one message."""
+  """Packs the files of a checkpoint and their checksums into one message."""
   whole = io.BytesIO()
   with zipfile.ZipFile(whole, 'w', strict_timestamps=False) as archive:
     for path in sorted(folder.rglob('*')):
@@ -149,10 +149,10 @@ def write_manifest(folder: pathlib.Path) -> None:
 def damage(
   folder: pathlib.Path, only: pathlib.PurePath | None = None
 ) -> str | None:
-  """Describes the damage to a checkpoint's files, or to the only one of a path.
+  """Describes the damage to a checkpoint's files, or to the `only` file.
 
-  It is `None` if they are intact. A file that cannot be read is no damage, but
-  a `RunError`: another attempt may succeed.
+  It returns `None` if they are intact. A file that cannot be read raises
+  `RunError` instead: another attempt may succeed.
   """
   try:
     manifest = files.read(folder / MANIFEST, dict[str, list[int]])
@@ -193,15 +193,15 @@ def _as_checkpoint_error() -> Generator[None]:
 def _wait_unless_failed(**barrier: Any) -> None:
   """Waits for the other processes, unless a save has failed in this one.
 
-  While an error is raised, orbax waits at one more barrier than the others, for
-  as long as a save may take. Nobody would hear of the error until then.
+  While an error is raised, orbax waits at one more barrier than the other
+  processes, for as long as a save may take, and hides the error until then.
   """
   if sys.exception() is None:
     ocp.multihost.get_barrier_sync_fn()(**barrier)
 
 
 class _NewestAndBest:
-  """An orbax policy: keeps the newest, and the one with the lowest loss."""
+  """An orbax policy: keeps the newest checkpoints, and the best by loss."""
 
   def __init__(self, count: int, losses: Mapping[int, float]):
     self._count, self._losses = count, losses
@@ -221,9 +221,9 @@ class _NewestAndBest:
 class Checkpoints:
   """The checkpoints of one run: the state of every worker, and a JSON record.
 
-  The constructor only reads. `record` is that of the checkpoint from which the
-  run goes on, of which `choose` has the choice, among the intact ones or those
-  of other programs; `None` if there is none, or the run does `restart`.
+  The constructor only reads. `choose` picks the checkpoint that the run resumes
+  from, among intact ones or other programs' checkpoints. `record` is its
+  record; `None` if there is no checkpoint, or with `restart`.
   """
 
   def __init__(
@@ -264,9 +264,9 @@ class Checkpoints:
   def opened(self, keep: int) -> Generator[None]:
     """Opens the claimed folder; waits at the end for the save in progress.
 
-    It moves aside the checkpoints that are newer than the one from which the
-    run goes on, of which there must be one if there are any. The `keep` newest
-    ones stay, and the one with the lowest validation loss.
+    It moves aside the checkpoints that are newer than the resumed one; if there
+    are checkpoints, one must be usable. The `keep` newest checkpoints stay, and
+    the one with the lowest validation loss.
     """
     with _as_checkpoint_error():
       for path, (name, reason) in self._unusable.items():
@@ -332,7 +332,7 @@ class Checkpoints:
     """The newest complete checkpoint, for messages."""
     with contextlib.suppress(Exception):  # A failed save does not count.
       self._manager.wait_until_finished()
-    # Orbax forgets the one that a save replaces before that has succeeded.
+    # Orbax forgets a replaced checkpoint before the new save has succeeded.
     step = max(steps(self._workdir), default=None)
     return 'none' if step is None else f'step {step}'
 
@@ -372,8 +372,8 @@ class Checkpoints:
   def rehearse(self, state: Any, record: dict[str, Any]) -> Any:
     """Saves a state at step 0, removes it, and returns what was read back.
 
-    The state is deleted from the devices before, as they may have no room for
-    two. It is a `CheckpointError` if another one is read back.
+    The state is first deleted from the devices, which may have no room for two.
+    It raises `CheckpointError` if the state that is read back differs.
     """
     self.save(0, state, record, None)
     self.wait()
@@ -400,12 +400,12 @@ class Checkpoints:
     return restored
 
   def restore(self, like: Any, step: int | None = None) -> Any:
-    """Returns the state in a checkpoint, by default that which a run resumes.
+    """Returns the state in a checkpoint, by default the resumed one.
 
     `like` are `jax.ShapeDtypeStruct`s with shardings that place the arrays of
-    this process's workers, [local workers, ...], or those of a mesh,
+    this process's workers, [local workers, ...], or a mesh's arrays,
     [workers, ...]. Without shardings, the arrays of all workers stay on the
-    host. It is a `CheckpointError` if the checkpoint holds other arrays.
+    host. It raises `CheckpointError` if the checkpoint holds other arrays.
     """
     on_host = all(x.sharding is None for x in jax.tree.leaves(like))
     if on_host:
@@ -430,7 +430,7 @@ class Checkpoints:
 
 
 def _content(array: Any) -> list[bytes]:
-  """Returns the bytes of an array, by shard of this process, once each."""
+  """Returns the bytes of an array, by shard of this process, each once."""
   if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
     array = jax.random.key_data(array)
   if not isinstance(array, jax.Array):

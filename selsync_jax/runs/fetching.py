@@ -1,6 +1,6 @@
 """Metrics of steps, fetched from the devices a few steps late.
 
-So the devices never wait for the host.
+The delay keeps the devices from waiting for the host.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,8 +20,8 @@ Scores = dict[str, float]
 class Fetcher:
   """Enters the metrics of every step into the ledger; `takers` take its rows.
 
-  The metrics of `fetch` steps are fetched together; `gather` adds those of the
-  other programs' workers.
+  The metrics of `fetch` steps are fetched together; `gather` adds the metrics
+  of the other programs' workers.
   """
 
   def __init__(
@@ -36,11 +36,11 @@ class Fetcher:
     self._gather, self._fetch = gather, fetch
     self._most = 1  # Pending steps; the first, which compiles, is alone.
     self._pending: list[Any] = []  # Metrics on the devices, oldest first.
-    self._entered = False  # Whether any step of this session was.
+    self._entered = False  # Whether a step of this session was.
     self._began = time.monotonic() - ledger.totals.seconds
 
   def begin_again(self) -> None:
-    """Treats the next step like the first, which is alone and not timed."""
+    """Fetches the next step alone and without timing it, like the first."""
     self._most, self._entered = 1, False
 
   def add(self, metrics: Any) -> None:
@@ -57,7 +57,7 @@ class Fetcher:
       self._most = self._fetch
 
   def enter_all(self, score: Callable[[], Scores] = dict) -> Scores:
-    """Enters all pending steps, the last one with its scores; returns these.
+    """Enters all pending steps, the last with its scores; returns the scores.
 
     The time of `score` is not counted.
     """

@@ -1,8 +1,8 @@
 """Atomic writes of files, and checked reads of JSON.
 
-A file is replaced in one step, so a crash or a power loss leaves the old one or
-the new one. Later damage is detected by the types that every reader asks for,
-and reported in one line that names the file.
+A file is replaced in one step, so a crash or a power loss leaves the old file
+or the new one. Later damage is detected by the types that every reader asks
+for, and reported in one line that names the file.
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -40,7 +40,7 @@ def write_json(path: pathlib.Path, value: Any, **options: Any) -> None:
 
 @contextlib.contextmanager
 def naming(path: pathlib.Path) -> Generator[None]:
-  """Lets an `OSError` that is raised meanwhile name a file."""
+  """Makes an `OSError` that is raised in the context name a file."""
   try:
     yield
   except OSError as error:
@@ -52,9 +52,9 @@ def naming(path: pathlib.Path) -> Generator[None]:
 def replaced(path: pathlib.Path) -> Generator[pathlib.Path]:
   """Yields a temporary path; the file written there then replaces `path`.
 
-  If an error is raised meanwhile, `path` stays as it is. An `OSError` names it.
+  If an error is raised, `path` stays as it is. An `OSError` names `path`.
   """
-  # No name that a user would give; after a kill, the next write replaces it.
+  # No user would choose this name; after a kill, the next write replaces it.
   temporary = path.with_name(f'.{path.name}.selsync.tmp')
   try:
     with naming(path):
@@ -106,8 +106,8 @@ def read(path: File, *kinds: Any) -> Any:
 def parse(content: bytes, *kinds: Any) -> Any:
   """Returns the value of a JSON text, which may hold NaN and infinities.
 
-  It raises `ValueError` for other text, or a value that is not of all these
-  kinds: a `TypedDict` names required fields, `dict[str, T]` gives the type of
+  It raises `ValueError` for other text, or a value that does not match all
+  `kinds`: a `TypedDict` names required fields, `dict[str, T]` gives the type of
   all fields. A bool is not a number.
   """
   try:
@@ -128,8 +128,8 @@ def differences(
 ) -> list[tuple[str, Any, Any]]:
   """Returns the fields in which old and new values differ, as JSON has them.
 
-  Each has its dotted name, its old and its new value, `None` where it is
-  missing. They are sorted by name.
+  Each is a dotted name, an old value and a new value, `None` for a missing
+  field. They are sorted by name.
   """
   before, now = (flat(json.loads(json.dumps(each))) for each in (old, new))
   names = sorted(before.keys() | now.keys())
@@ -138,7 +138,7 @@ def differences(
 
 
 def remembered(path: pathlib.Path, create: Callable[[], str]) -> str:
-  """Returns the ID in a file, and creates it if there is no such file."""
+  """Returns the ID in a file; creates the file if it is missing."""
   if content := read_bytes(path):
     return content.decode().strip()
   created = create()

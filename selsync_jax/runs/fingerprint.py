@@ -1,9 +1,8 @@
-"""The fingerprint of a run: what a config names but does not contain.
+"""The fingerprint of a run: files and code that its config only names.
 
 A config names a data set, a model, a method and perhaps a trace of a cluster,
 or weights to start from. Files and code behind these names can change between
-two sessions. The fingerprint detects that, so that no run is a mixture without
-a word.
+two sessions. The fingerprint detects that, so that no run mixes them unnoticed.
 """
 
 from collections.abc import Mapping
@@ -26,7 +25,7 @@ _CODE, _PYTHON = 'code.', 'code.python'
 def write(workdir: pathlib.Path, found: Mapping[str, Any]) -> None:
   """Writes the fingerprint of a run, sealed by its checksum.
 
-  What an earlier session found and this one does not stays.
+  Entries that only an earlier session found are kept.
   """
   with contextlib.suppress(files.DamagedFile):
     found = {**_read(workdir), **found}
@@ -54,10 +53,10 @@ def check(
   accept: bool,
   may_edit: bool = False,
 ) -> list[str]:
-  """Returns what differs from a run, as `data.train.examples was 4, now 2`.
+  """Lists differences from a run, such as `data.train.examples was 4, now 2`.
 
-  It refuses differences that are not accepted, but for code that `may_edit`.
-  There are none for a new run.
+  It refuses differences that are not accepted, except in code that `may_edit`.
+  A new run has no differences.
 
   Raises:
     ConfigError: if something differs that is not accepted.
@@ -79,16 +78,16 @@ def check(
 
 
 def differences(workdir: pathlib.Path, found: Mapping[str, Any]) -> list[str]:
-  """Returns what differs from a run, see `check`."""
+  """Returns the differences from a run, see `check`."""
   return [*_changes(workdir, found).values()]
 
 
 def _changes(workdir: pathlib.Path, found: Mapping[str, Any]) -> dict[str, str]:
   """Returns a line about each difference from a run, by name.
 
-  Models that different versions of JAX or Flax have traced are not compared,
-  nor is code that another version of Python has parsed, nor what an earlier
-  version did not record, or this session did not read.
+  It does not compare models traced by different versions of JAX or Flax, code
+  parsed by different versions of Python, and entries that an earlier version
+  did not record or this session did not read.
   """
   changes = {
     name: (old, new)
@@ -109,7 +108,7 @@ def _changes(workdir: pathlib.Path, found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _line(name: str, old: Any, new: Any) -> str:
-  """Says how a value differs; of code, which names do."""
+  """Says how a value differs, or for code, which names do."""
   if not name.startswith(_CODE):
     return f'{name} was {old}, now {new}'
   kind, names = name.split('.')[1], own_code.names_of_changes(old, new)

@@ -32,7 +32,7 @@ def composition(sync: Mapping[str, Any]) -> str:
 
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns what an outcome says of a config: its method, workers and seed."""
+  """Returns a config's method, workers and seed, as an outcome has them."""
   own = {name: config[name] for name in ('workers', 'seed') if name in config}
   return {'method': composition(config['sync']), **own}
 
@@ -44,12 +44,12 @@ class Run:
   name: str  # A part of its path that distinguishes the run from others.
   workdir: pathlib.Path
   config: dict[str, Any]  # As it was resolved when the run last started.
-  rows: list[dict[str, Any]]  # Those of `metrics.jsonl`; at least one.
+  rows: list[dict[str, Any]]  # From `metrics.jsonl`; at least one.
   summary: dict[str, Any] | None = None  # Missing in an unfinished run.
   sessions: Sequence[Mapping[str, Any]] = ()  # See `provenance`.
   # Examples of each label in each worker's chunk, if they were recorded.
   label_counts: Int[np.ndarray, 'workers labels'] | None = None
-  num_classes: int | None = None  # Of the model's outputs, if recorded.
+  num_classes: int | None = None  # The model's outputs, if recorded.
   units: Mapping[str, str] = dataclasses.field(default_factory=dict)
   goal: Goal = dataclasses.field(default_factory=Goal)
 
@@ -75,7 +75,7 @@ class Run:
     return np.array([row.get(field) for row in self.rows], float)
 
   def values(self, column: str) -> list[Shaped[np.ndarray, '...']]:
-    """Returns the values per worker of every row, empty where it lacks them."""
+    """Returns every row's values per worker, empty where a row lacks them."""
     none = np.empty(0, per_worker.COLUMNS[column])
     return [values.get(column, none) for values in self._workers]
 
@@ -134,7 +134,7 @@ class Run:
   def shows(self, name: str) -> bool:
     """Returns whether a metric says enough to be shown.
 
-    Top-5 of ten classes does not: half of them are among the five.
+    Top-5 of ten classes does not: half of the classes are in the top five.
     """
     return name != 'top5' or self.num_classes is None or self.num_classes > 10
 
@@ -219,7 +219,7 @@ def _goal(recorded: Any, rows: Iterable[Mapping[str, Any]]) -> Goal:
 
 
 def share_of_bsp(outcome: Mapping[str, Any]) -> float:
-  """Returns the bytes sent, as a share of those of the same run under BSP."""
+  """Returns the bytes sent, divided by the bytes of the same run under BSP."""
   # A single worker sends nothing, under BSP too.
   return outcome['bytes_per_worker'] / max(outcome['bytes_per_worker_bsp'], 1)
 
@@ -229,7 +229,7 @@ def read(workdir: pathlib.Path, name: str | None = None) -> Run:
 
   Args:
     workdir: the run's folder.
-    name: what figures call it, by default the folder's name.
+    name: the run's name in figures, by default the folder's name.
 
   Returns:
     The run.
@@ -303,7 +303,7 @@ class Trial(NamedTuple):
 
   @property
   def is_done(self) -> bool:
-    """Whether the run is finished by this code, with a readable summary."""
+    """Whether this code has finished the run, with a readable summary."""
     with contextlib.suppress(files.DamagedFile):
       finished = records.read_summary(self.workdir) is not None
       return finished and not self.changes

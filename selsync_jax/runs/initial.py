@@ -1,4 +1,4 @@
-"""Reads the weights that a run starts from: those of a run, or of a file.
+"""Reads the weights that a run starts from, out of a run or a file.
 
 The source may be a run, whatever its mesh and number of workers, a file of
 safetensors or NumPy, or an orbax checkpoint of another program. Arrays are
@@ -18,14 +18,14 @@ from selsync_jax.runs.source import some, Source
 
 
 class Given(NamedTuple):
-  """Arrays that replace those that the seed initializes, by name."""
+  """Arrays that replace the seed's initial arrays, by name."""
 
-  arrays: dict[str, np.ndarray]  # On the host, as the model has them.
-  line: str  # Where they come from, and what did not match.
+  arrays: dict[str, np.ndarray]  # On the host, in the model's dtypes.
+  line: str  # Where they come from, and which did not match.
 
   @property
   def fingerprint(self) -> dict[str, Any]:
-    """What tells the weights from others of the same source, for JSON."""
+    """A fingerprint of the weights, for JSON."""
     return {'init_from': {'crc32': array_files.checksum(self.arrays)}}
 
 
@@ -36,8 +36,8 @@ def check(source: Source) -> None:
     return
   if (path / checkpoints.RECORD).exists():
     raise ConfigError(
-      f'{source}: is a checkpoint of a run; give the folder of the run, or a '
-      f'file that `export --step={path.name}` wrote'
+      f'{source}: is a checkpoint; give the folder of the run, or the output '
+      f'of `export --step={path.name}`'
     )
   trees = array_files.orbax_trees(path)
   is_file = path.suffix in ('.safetensors', '.npz') and path.exists()
@@ -90,7 +90,7 @@ def read(source: Source, variables: Any) -> Given:
 def _fitted(
   source: Source, name: str, array: np.ndarray, like: Any
 ) -> np.ndarray:
-  """Returns an array in the dtype of the model's; the shapes must be equal."""
+  """Returns an array in the model's dtype; the shapes must be equal."""
   are_floats = (jnp.issubdtype(x.dtype, jnp.floating) for x in (array, like))
   same_kind = array.dtype == like.dtype or all(are_floats)
   if array.shape != like.shape or not same_kind:

@@ -34,7 +34,7 @@ class NonFiniteError(RunError):
 def refuse_unequal(leaf: int, names: Sequence[str], step: int) -> None:
   """Raises `RunError` if replicas differ after a step, first in this leaf.
 
-  The leaf is -1 if they do not.
+  The leaf is -1 if the replicas are equal.
   """
   if leaf >= 0:
     raise RunError(
@@ -53,8 +53,8 @@ class Totals:
   shift: int = 0
   sync_steps: int = 0  # Steps that synchronized.
   skipped: int = 0  # Updates that were dropped because they were not finite.
-  # How many in a row each worker has just dropped; empty before the first step
-  # of these workers.
+  # By worker, the updates just dropped in a row; empty before the first step of
+  # these workers.
   skips: list[int] = dataclasses.field(default_factory=list)
   samples: int = 0  # Examples that all workers together have read.
   sent: float = 0.0  # Bytes that one worker sent.
@@ -80,7 +80,7 @@ class Totals:
 def totals_at(row: Mapping[str, Any], traffic: Traffic) -> Totals:
   """Returns the totals of a run at a row that `Ledger.enter` has returned.
 
-  They lack what rows do not have: the clock, and who has just skipped.
+  They lack the clock and `skips`, which rows do not have.
   """
   steps = row['step']
   return Totals(
@@ -98,8 +98,8 @@ def totals_at(row: Mapping[str, Any], traffic: Traffic) -> Totals:
 class Ledger:
   """The bookkeeping of a run: it turns metrics into totals and rows.
 
-  It updates the totals in place. A worker may skip `max_skips` gradients in a
-  row because they are not finite; one more ends the run, as replicas do that
+  It updates the totals in place. The run ends if a worker skips more than
+  `max_skips` gradients in a row because they are not finite, or if replicas
   differ in one of the parameters `leaf_names`. Without `steps_per_epoch` or
   `learning_rates`, rows have no epoch or no learning rate.
   """
@@ -115,7 +115,7 @@ class Ledger:
 
   @property
   def files(self) -> dict[str, Any]:
-    """Checksums of files that decide what it counts, for the fingerprint."""
+    """Checksums of files that the counts depend on, for the fingerprint."""
     return {}
 
   @property
@@ -124,7 +124,7 @@ class Ledger:
 
     `None` before a later step has been timed.
     """
-    if self._warm is None:  # A session may have to score alone.
+    if self._warm is None:  # A session may only score.
       return None
     samples, seconds = self._warm
     elapsed = self.totals.seconds - seconds
@@ -170,7 +170,7 @@ class Ledger:
   def count(self, metrics: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Counts the step, its traffic, and whether it synchronized.
 
-    Returns the columns of the row about these; see `enter`.
+    Returns the columns of the row about all three; see `enter`.
     """
     totals, changes = self.totals, {}
     if 'relative_change' in metrics:
@@ -200,7 +200,7 @@ class Ledger:
   ) -> dict[str, Any]:
     """Counts the gradients of a step that are not finite.
 
-    Workers that `rested` had none. Returns the columns of its row about the
+    Workers that `rested` had no gradient. Returns the columns of the row about
     relative changes.
     """
     totals, bad = self.totals, np.isnan(change) & np.logical_not(rested)

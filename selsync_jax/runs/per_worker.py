@@ -1,8 +1,8 @@
 """Values per worker of a logged step, as compact text, and their quantiles.
 
 Many workers would make the rows of `metrics.jsonl` long. Their values are
-therefore compressed, written as base64, and kept in a file of their own. zlib
-adds a checksum, so damage is detected.
+therefore compressed, written as base64, and kept in a separate file. zlib adds
+a checksum, so damage is detected.
 """
 
 import base64

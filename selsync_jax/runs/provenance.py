@@ -53,9 +53,9 @@ def append(
   devices: Mapping[str, Any],
   changes: Sequence[str] = (),
 ) -> None:
-  """Adds this session, which starts at a step, to those of a run.
+  """Adds this session, which starts at a step, to the sessions of a run.
 
-  `changes` are the accepted ones of data or model since the session before.
+  `changes` are the accepted changes of data or model since the last session.
   """
   session = {
     'began': datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
@@ -68,7 +68,7 @@ def append(
 
 
 def origin() -> dict[str, Any]:
-  """Returns the command of this process, and what it runs, and where."""
+  """Returns this process's command, folder, host, versions and code."""
   return {
     'command': shlex.join(without_secrets(sys.orig_argv)),
     'folder': str(pathlib.Path.cwd()),

@@ -1,4 +1,4 @@
-"""Records a training loop of one's own as the trainer records its runs."""
+"""Records a custom training loop as the trainer records its runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
@@ -28,31 +28,31 @@ _TAKEN = ledger.COLUMNS - _GIVEN  # Columns that no metric may have.
 
 
 class Recorder(contextlib.ExitStack):
-  """Records a training loop of one's own, for `selsync report`.
+  """Records a custom training loop, for `selsync report`.
 
-  It is a context manager, in which the folder belongs to this loop. Of several
-  processes, all make the same calls, and the first one writes. Needs the extra
+  It is a context manager, in which the folder belongs to this loop. All
+  processes make the same calls, and the first one writes. Needs the extra
   `train`.
 
   Args:
     workdir: the run's folder, created if need be.
     workers: N, the number of workers of all processes.
-    strategy: the trigger, and what else the loop synchronizes with; it says
-      how many bytes a worker sends.
+    strategy: the trigger and the other parts of the loop's method; it says how
+      many bytes a worker sends.
     params: the parameters of one worker, or their shapes.
-    model_state: what is averaged with the parameters, likewise.
+    model_state: the state that is averaged with the parameters, likewise.
     opt_state: the optimizer's state, likewise, if the strategy averages it.
-    config: what else the report shows of the run, as nested dicts of JSON. It
-      puts `seed`, `data.name`, `data.partition` and `model.name` into words.
-    step: the step of the checkpoint from which the loop goes on. Later rows
-      are dropped.
+    config: more facts for the report, as nested dicts of JSON. It puts `seed`,
+      `data.name`, `data.partition` and `model.name` into words.
+    step: the step of the checkpoint that the loop resumes from. Later rows are
+      dropped.
     restart: whether to move a run in `workdir` aside first.
-    to: where else the rows go, as in `config.log.to`: `tensorboard`, `csv`,
-      `wandb`, `mlflow`, or a writer of your own.
+    to: more destinations of the rows, as in `config.log.to`: `tensorboard`,
+      `csv`, `wandb`, `mlflow`, or your own writer.
 
   Raises:
     ConfigError: for an argument that breaks its rule, or a folder that holds
-      another run or is in use; from any method, for metrics or scores that do.
+      another run or is in use; from any method, for invalid metrics or scores.
   """
 
   def __init__(
@@ -91,7 +91,7 @@ class Recorder(contextlib.ExitStack):
     self._names: set[str] = set()  # Of the first step's metrics.
 
   def __enter__(self) -> 'Recorder':
-    """Claims the folder, and drops rows after the step to go on from."""
+    """Claims the folder, and drops rows after the step to resume from."""
     row, sent = self._row, self._traffic
     totals = ledger.totals_at(row, sent) if row else Totals()
     self._ledger = Ledger(
@@ -118,10 +118,10 @@ class Recorder(contextlib.ExitStack):
     Args:
       metrics: arrays [workers] by name, as the step returned them, or of the
         workers of this process; the row has their means. Required are `loss`,
-        `count`, the examples of the batch, and `synced`, what `decision`
-        returns. Of `relative_change`, the trigger's `change`, every worker's is
-        kept. The report knows `lr` and what the parts report, such as
-        `threshold`.
+        `count` (the examples of the batch) and `synced` (the result of
+        `decision`). For `relative_change` (the trigger's `change`), the value
+        of each worker is kept. The report also shows `lr` and the values that
+        the parts report, such as `threshold`.
     """
     self._check(metrics)
     self._fetcher.add(
@@ -139,9 +139,9 @@ class Recorder(contextlib.ExitStack):
     """Adds scores on the validation split to the row of the newest step.
 
     Args:
-      score: a function that returns them by name, such as `loss` and
+      score: a function that returns scores by name, such as `loss` and
         `accuracy`. Its time does not count as training.
-      *arguments: what it is called with.
+      *arguments: the arguments of `score`.
 
     Returns:
       The scores as the row has them.
@@ -159,7 +159,7 @@ class Recorder(contextlib.ExitStack):
   def flush(self) -> None:
     """Writes the rows of all steps so far to disk.
 
-    Call it before saving a checkpoint, so that a loop that goes on from there
+    Call it before saving a checkpoint, so that a loop that resumes from there
     finds its row.
     """
     self._is_open = False
@@ -204,9 +204,9 @@ class Recorder(contextlib.ExitStack):
       is_global = not getattr(value, 'is_fully_replicated', True)
       if jax.process_count() > 1 and shape == (workers,) and not is_global:
         raise ConfigError(
-          f'metrics.{name}: holds the values of all workers in each process; '
-          'pass what the step returned, or the values of the workers of this '
-          'process alone'
+          f'metrics.{name}: has the values of all workers in every process; '
+          'pass the array that the step returned, or the values of the workers '
+          'of this process'
         )
     self._names = self._names or {*metrics}
     if changed := sorted(self._names ^ metrics.keys()):
@@ -218,7 +218,7 @@ class Recorder(contextlib.ExitStack):
 def _config(
   workers: int, strategy: Strategy, to: Sequence[str], more: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """Returns the config of the run, with all that its readers need."""
+  """Returns the config of the run, with every field that its readers need."""
   usual = Strategy(strategy.trigger)
   parts = [str(strategy.trigger)] + [
     str(part)
@@ -241,13 +241,14 @@ def _config(
 def _rows(workdir: pathlib.Path, step: int, workers: int) -> list[Row]:
   """Returns the rows up to a step, which must be one of them unless it is 0.
 
-  The run must have had as many workers, as the bytes of BSP depend on that.
+  The run must have had the same number of workers, because the bytes of BSP
+  depend on it.
   """
   if step == 0:
     if summary := records.read_summary(workdir):
       raise ConfigError(
         f'workdir={workdir}: holds a finished run of {summary["steps"]} steps; '
-        'choose another, or restart=True'
+        'choose another folder, or restart=True'
       )
     return []
   rows = [row for row in records.read_metrics(workdir) if row['step'] <= step]

@@ -6,8 +6,8 @@ the workers' chunks, `metrics.jsonl` one JSON object per logged step,
 outcome. All are read by `files`, with the types below.
 
 The files with a line per step are only appended to. A crash may cut off the
-last line, and a disk may damage any. Each line is therefore parsed alone, and a
-checkpoint stores a seal of the lines before it.
+last line, and a disk may damage any line. Each line is therefore parsed alone,
+and a checkpoint stores a seal of the lines before it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +45,7 @@ class _SyncConfig(TypedDict):
 class _Config(TypedDict):
   workers: int
   sync: _SyncConfig
-  seed: NotRequired[int]  # A loop of one's own may not say this, nor the rest.
+  seed: NotRequired[int]  # A custom loop may omit this and the rest.
   data: NotRequired[_DataConfig]
   model: NotRequired[_Named]
 
@@ -102,7 +102,7 @@ def numbers(row: Mapping[str, Any]) -> dict[str, int | float]:
 
 
 def checked_config(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a config as it is read back; an unfit one raises `ValueError`."""
+  """Returns a config as it is read back; `ValueError` if it is invalid."""
   return files.parse(json.dumps(config).encode(), _Config)
 
 
@@ -173,7 +173,7 @@ class Lines:
   def read(self) -> tuple[dict[int, tuple[bytes, Row]], int]:
     """Returns line and row of each intact step, and how many are damaged.
 
-    The steps ascend. A last line that a crash cut off is neither.
+    The steps ascend. A last line that a crash cut off counts as neither.
     """
     *lines, _ = (files.read_bytes(self.path) or b'').split(b'\n')
     intact: dict[int, tuple[bytes, Row]] = {}
@@ -215,7 +215,7 @@ class Lines:
     return text, found
 
   def cut(self, step: int, sealed: Seal | None = None) -> Seal:
-    """Leaves only what `kept` returns in the file; returns its seal."""
+    """Cuts the file to the lines that `kept` returns; returns their seal."""
     text, seal = self.kept(step, sealed)
     files.write(self.path, text.decode())
     return seal
@@ -239,7 +239,7 @@ class Lines:
     return self._seal
 
   def close(self) -> None:
-    """Closes the file, after another attempt to write what was not written."""
+    """Closes the file, after another attempt at writes that failed."""
     with files.naming(self.path):
       self._file.close()
 
@@ -274,7 +274,7 @@ def read_workers(
 ) -> list[per_worker.Arrays]:
   """Returns the values per worker of some steps, from `workers.jsonl`.
 
-  Those of lost and damaged steps, which it reports, are an empty dict.
+  A lost or damaged step is reported, and has an empty dict.
   """
   rows, _ = _lines(workdir)[1].read()
   if lost := len(set(steps) - rows.keys()):

@@ -1,7 +1,7 @@
-"""Where a run's weights come from, and what their names become in its model.
+"""The source of a run's weights, and the translation of their names.
 
-A table of `(pattern, replacement)` translates the names of arrays. Each row
-takes a name as the rows before it have left it.
+A table of `(pattern, replacement)` translates the names of arrays. Its rows are
+applied one after another.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,10 +25,10 @@ class Source(NamedTuple):
     return f'config.init_from={str(self.path)!r}'
 
   def translated(self, found: Iterable[str]) -> dict[str, str]:
-    """Returns the names found in the source, by what they become.
+    """Returns the names found in the source, by their names in the model.
 
-    Those that the table leaves out are not there. It is a `ConfigError` if two
-    become the same, or if a row fits none.
+    Names that the table drops are left out. It raises `ConfigError` if two
+    names become the same, or if a row matches none.
     """
     names: dict[str, str] = {}
     fitted = set()
@@ -50,7 +50,7 @@ class Source(NamedTuple):
     for row, (pattern, _) in enumerate(self.rename):
       if row not in fitted:
         raise ConfigError(
-          f'config.init_rename[{row}], {pattern.pattern!r}, fits no name in '
+          f'config.init_rename[{row}], {pattern.pattern!r}, matches no name in '
           f'{self.path}: {some(found)}'
         )
     return names
@@ -59,7 +59,7 @@ class Source(NamedTuple):
 def bind(path: str | None, rename: Sequence[Any] | None) -> Source | None:
   """Checks the fields `init_from` and `init_rename` of a config; reads nothing.
 
-  It is `None` if the seed initializes all weights.
+  It returns `None` if the seed initializes all weights.
   """
   if path is None:
     if rename:

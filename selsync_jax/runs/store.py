@@ -31,7 +31,7 @@ class Store(contextlib.ExitStack):
 
   The constructor only reads, so a mistake that is found before the context is
   entered leaves no trace. Inside the context the folder belongs to this run,
-  and `event` writes facts that are known once. While the store is `recording`,
+  and `event` writes facts about the whole run. While the store is `recording`,
   `row` writes a step, `checkpoint` the state of all workers, and `weights` the
   consensus of the workers. Only the first process writes, except for
   checkpoints.
@@ -108,8 +108,8 @@ class Store(contextlib.ExitStack):
     """Returns the changes of data and model, before the context is entered.
 
     `found` is the fingerprint of this session. A change that is not accepted is
-    a `ConfigError`; a damaged fingerprint is reported. Code may change that has
-    trained nothing which is kept, and after an error, which an edit may mend.
+    a `ConfigError`; a damaged fingerprint is reported. Code may change if it
+    has trained nothing that is kept, or after an error, which an edit may fix.
     """
     self._fingerprint = found
     # The first process soon removes them.
@@ -180,8 +180,8 @@ class Store(contextlib.ExitStack):
   def _explaining(self) -> Generator[None]:
     """Turns any error into a `RunError` that names the last checkpoint.
 
-    The traceback of an error that we did not foresee, such as one of a user's
-    own code, is kept in the folder.
+    The traceback of an unforeseen error, such as one in a user's code, is kept
+    in the folder.
     """
     name = f'error{processes.suffix()}.txt'
     if self.is_first:  # Also of processes that an earlier session had.
@@ -219,7 +219,7 @@ class Store(contextlib.ExitStack):
     return self._rows.seal() if self._rows else records.NO_ROWS
 
   def event(self, file: str, facts: Mapping[str, Any]) -> None:
-    """Writes what is known once: `records.DATA`, or `records.SUMMARY`."""
+    """Writes facts about the whole run: `records.DATA` or `records.SUMMARY`."""
     if self.is_first:
       records.write(self.workdir, file, facts)
 
@@ -236,7 +236,7 @@ class Store(contextlib.ExitStack):
   def rehearse(self, state: Any, totals: Totals, **about: Any) -> Any:
     """Saves a new run before its first step; returns the state read back.
 
-    Whatever cannot be saved is reported now, not after hours. A resumed run
+    A state that cannot be saved is reported now, not after hours. A resumed run
     keeps its state.
     """
     if self.record is not None:

@@ -44,8 +44,8 @@ class Weights(NamedTuple):
 class Keeper:
   """The files with the consensus of a run's best and last evaluation.
 
-  The best one up to the newest checkpoint is kept too, because a killed run
-  resumes there, and so is that up to a checkpoint that is being written. Files
+  The best consensus up to the newest checkpoint is kept too, because a killed
+  run resumes there; likewise up to a checkpoint that is being written. Files
   after the last step so far are removed. Only the first process writes.
   """
 
@@ -75,8 +75,8 @@ class Keeper:
   ) -> None:
     """Keeps a consensus if it is the best so far, or the last of the run.
 
-    `mean` is the worker-stacked `{'params', 'model_state'}` of this step, and
-    the scores are those on validation.
+    `mean` is the worker-stacked `{'params', 'model_state'}` of this step; the
+    scores are on validation.
     """
     about = {'step': step, 'scores': dict(scores)}
     loss, is_first = _loss(scores), processes.is_first()
@@ -108,7 +108,7 @@ def read(workdir: pathlib.Path, step: int | str = LAST) -> Weights:
   """Returns the weights of a run, finished or not, at a step.
 
   The step is a number, `LAST`, or `BEST`: the evaluation with the lowest
-  validation loss. It is a `ConfigError` if there are no such weights.
+  validation loss. It raises `ConfigError` if there are no such weights.
   """
   config = records.read_config(workdir)
   if config is None:
@@ -173,8 +173,8 @@ def _average(
   def shared(tree):
     if 'params' not in tree:
       raise ConfigError(
-        f'{checkpoint} comes from an asynchronous run, which saves no state '
-        f'per worker; {only}'
+        f'{checkpoint} belongs to an asynchronous run, which saves no '
+        f'state by worker; {only}'
       )
     names = 'params', 'ema', 'model_state'
     found = {name: tree[name] for name in names if tree.get(name)}
@@ -191,7 +191,7 @@ def _average(
     raise ConfigError(
       f'{checkpoint} has the state of one island of {workers}; {only}'
     )
-  if 'ema' in stacked:  # It is what was evaluated.
+  if 'ema' in stacked:  # The evaluation used it.
     stacked['params'] = like(stacked['params'], stacked.pop('ema'))
   return arrays.first_worker(
     jax.jit(jax.vmap(consensus, axis_name=AXIS))(stacked)
@@ -261,8 +261,8 @@ def load(
   name = config['model']['name']
   if name not in models.MODELS:
     raise ConfigError(
-      f'config.model.name={name!r}: no such model is registered; import the '
-      'file that registers it'
+      f'config.model.name={name!r}: this model is not registered here; '
+      'import the file that registers it'
     )
   with config_errors('model'):
     model = models.create_model(num_outputs=outputs, **config['model'])

@@ -38,16 +38,16 @@ def opened(
   The first process claims it, and writes `config.json` unless a finished run is
   there. With `restart`, an existing run is moved aside, to `WORKDIR.1` for
   example. `saved` is the config in the newest checkpoint, in place of a lost
-  one. The others must see the claim within `patience` seconds: a network file
-  system may show a new file late, NFS by default within a minute.
+  file. The other processes must see the claim within `patience` seconds: a
+  network file system may show a new file late, NFS by default within a minute.
   """
   with contextlib.ExitStack() as held:
     if processes.is_first():
       try:
-        folder = workdir.resolve()  # A link stays; what it names is moved.
+        folder = workdir.resolve()  # A link stays; its target is moved.
         if restart and folder.exists():
           _refuse_to_move(workdir)
-          with _claim(workdir):  # It protects a run that is being written.
+          with _claim(workdir):  # Protects a run that is being written.
             aside = files.move_aside(folder, folder)
           print(f'moved the run in {folder} to {aside}')
         folder.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def opened(
 
 @contextlib.contextmanager
 def claimed(folder: pathlib.Path, flag: str) -> Generator[None]:
-  """Claims a folder of several runs' folders, which the flag names."""
+  """Claims a folder of several runs; `flag` is the folder's flag."""
   folder.mkdir(parents=True, exist_ok=True)
   with _lock(folder / _COMPARE_LOCK, f'{flag}={folder}', 'its runs'):
     yield
@@ -73,7 +73,7 @@ def claimed(folder: pathlib.Path, flag: str) -> Generator[None]:
 def wait(folder: pathlib.Path, patience: float = 60.0) -> None:
   """Waits until no process writes a run in a folder, but not forever.
 
-  One whose parent was killed may still be saving there.
+  A process whose parent was killed may still be saving there.
   """
   deadline = time.monotonic() + patience
   while _is_held(folder / _LOCK) and time.monotonic() < deadline:
@@ -81,10 +81,10 @@ def wait(folder: pathlib.Path, patience: float = 60.0) -> None:
 
 
 # `filelock` would call the same `flock`, on network file systems too, but has
-# no shared lock, by which `_is_held` looks at a run that it may not write.
+# no shared lock, which `_is_held` needs for a run that it may not write.
 def _take(file: BinaryIO, operation: int = fcntl.LOCK_EX) -> bool:
-  """Locks a file until it is closed; returns whether no other process has."""
-  for pause in (0.05, 0.05, 0.0):  # Another one may only look: see `_is_held`.
+  """Locks a file until it is closed; returns whether that succeeded."""
+  for pause in (0.05, 0.05, 0.0):  # The holder may only look: see `_is_held`.
     try:
       fcntl.flock(file, operation | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -182,7 +182,7 @@ def _compare(
 ) -> bool:
   """Returns whether `config.json` must be written; refuses another config.
 
-  A finished run keeps its own until it goes on.
+  A finished run keeps its config until it resumes.
   """
   try:
     existing = records.read_config(workdir)

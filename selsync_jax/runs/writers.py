@@ -1,7 +1,7 @@
-"""Where the rows of a run go: metrics.jsonl, and what `config.log.to` names.
+"""The writers that `config.log.to` names, which copy a run's rows to tools.
 
-A run resumes from `metrics.jsonl`, and reports read it. The other writers copy
-its rows to other tools; the run goes on if one of them fails.
+A run resumes from `metrics.jsonl`, and reports read it. The writers copy its
+rows to other tools; the run continues if a writer fails.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -85,14 +85,15 @@ def register_writer(create: Any) -> Any:
 def check(names: Sequence[str]) -> None:
   """Raises `ValueError` for a wrong name in `config.log.to`.
 
-  It is unknown, occurs twice, or needs a library that is not installed.
+  A wrong name is unknown, occurs twice, or needs a library that is not
+  installed.
   """
   for name in names:
     writer = lookup(WRITERS, name)
     if isinstance(writer, _BuiltIn):
       writer.check(name)
     if list(names).count(name) > 1:
-      raise ValueError(f'{name!r} is listed twice')
+      raise ValueError(f'{name!r} is named twice')
 
 
 class Guarded:

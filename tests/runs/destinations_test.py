@@ -118,7 +118,7 @@ def test_a_writer_that_cannot_be_opened_is_named_and_others_are_closed(
   'flags, message',
   [
     (['paper'], "'paper' is not one of tensorboard, csv, wandb, mlflow"),
-    (['csv', 'csv'], "'csv' is listed twice"),
+    (['csv', 'csv'], "'csv' is named twice"),
     (['[3]'], 'config.log.to=(3,): must be a name'),
   ],
 )

@@ -95,7 +95,7 @@ def test_a_checkpoint_of_orbax_v1_is_read_if_it_holds_one_tree(tmp_path):
 def test_a_checkpoint_of_a_run_is_refused_with_what_to_give(source):
   checkpoint = source / 'run' / 'checkpoints' / '4'
   with pytest.raises(
-    ConfigError, match=r'give the folder of .* --step=4` wrote'
+    ConfigError, match=r'give the folder of the run, or .* --step=4`'
   ):
     initial.check(sources.bind(str(checkpoint), None))
 
@@ -207,7 +207,7 @@ def test_names_are_translated_and_the_rest_is_told(tmp_path):
     (
       {'a': np.ones(1)},
       (('a', 'b'), ('c', 'd')),
-      "config.init_rename[1], 'c', fits no name in ",
+      "config.init_rename[1], 'c', matches no name in ",
     ),
   ],
 )

@@ -12,7 +12,7 @@ from selsync_jax.runs import files, records
 
 
 class CsvFile(contextlib.AbstractContextManager[Any]):
-  """The numbers of `metrics.jsonl`, except those per worker, as a table.
+  """A table of the numbers in `metrics.jsonl`, except those per worker.
 
   A session starts by copying `metrics.jsonl`, however the previous one ended. A
   column that appears later, such as a score, is added at the right, and is
