@@ -1,10 +1,10 @@
 """Models and gradients that are computed when they are needed, or never.
 
 Virtual time does not depend on arrays. So the processes of a simulation pass
-promises around: a `Value` is a function and its inputs. All of them are
-computed together later, with the functions of `numerics.py`, the gradients in
-batches. A replay before a resume, and a simulation that is run for its times
-alone, compute none.
+promises around: a `Value` is a function and its inputs. All values are computed
+together later, with the functions of `numerics.py`, and gradients in batches. A
+replay before a resume, and a simulation that is run for its times alone,
+compute none.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ class Value:
   index: int  # In the order of creation.
   kind: str  # The name of the tree's shapes, see `Numerics.shapes`.
   function: Callable[..., Tree] | None  # A gradient has none.
-  inputs: tuple[Any, ...]  # Values, whose arrays it gets; or anything else.
+  inputs: tuple[Any, ...]  # Values, passed as arrays, or anything else.
   tree: Tree = None  # The arrays, once they are computed.
 
   def fulfil(self, tree: Tree) -> None:
@@ -37,9 +37,9 @@ class Value:
 class Algebra:
   """The values of a simulation, and operations on them.
 
-  A method's processes call an operation at its virtual time. Kinds of values
-  are those of `Numerics.shapes`. Only values that are still referenced are
-  computed; without `compute`, none is.
+  A method's processes call an operation at its virtual time. `Numerics.shapes`
+  has the kinds of values. Only values that are still referenced are computed;
+  without `compute`, none is.
   """
 
   def __init__(self, compute: Numerics | None = None):
@@ -76,7 +76,7 @@ class Algebra:
   ) -> Value:
     """Returns the `model` after an optimizer step with a gradient or a sum.
 
-    The learning rate is that of `step` in the schedule, times `scale`.
+    The learning rate is the schedule's at `step`, times `scale`.
     """
 
     def move(model, total):
@@ -156,7 +156,7 @@ class Algebra:
   def save(self) -> tuple[dict[str, Tree], dict[str, list[int]]]:
     """Returns all values that are still referenced.
 
-    By kind, these are trees of host arrays [values, ...], and the indices.
+    They are trees of host arrays [values, ...] and the indices, by kind.
     """
     self.evaluate()
     kinds: dict[str, list[Value]] = {}
@@ -171,7 +171,7 @@ class Algebra:
   def restore(
     self, arrays: Mapping[str, Tree], indices: Mapping[str, Sequence[int]]
   ) -> None:
-    """Sets what `save` returned; later values are computed again."""
+    """Sets the values from `save`; later values are computed again."""
     for kind, saved in indices.items():
       for row, index in enumerate(saved):
         if index in self._live:

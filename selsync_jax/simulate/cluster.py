@@ -38,7 +38,7 @@ from selsync_jax.sync.network import Network
 class VirtualCluster(NamedTuple):
   """Workers and the network between them."""
 
-  seconds: Callable[[int, int], float]  # Of a worker's own step.
+  seconds: Callable[[int, int], float]  # Of a worker's step.
   network: Network
   files: dict[str, Any]  # The checksum of the trace, if there is one.
 
@@ -216,7 +216,7 @@ def create_cluster(
   """Makes the cluster of a run from its `config.virtual_cluster`.
 
   The fields are `compute`, a name in `COMPUTE`; `step_seconds`; `bandwidth`
-  (`200Mbit`; `None` is infinite); `latency` (`1ms`); and those of the kind.
+  (`200Mbit`; `None` is infinite); `latency` (`1ms`); and the kind's own fields.
   Fields of other kinds must be `None`.
   """
   options = set_fields(fields)

@@ -18,10 +18,10 @@ from selsync_jax.simulate.simulation import Asynchronous, Simulation, Span, Use
 class Engine:
   """Runs an asynchronous method, which starts the processes, on a cluster.
 
-  `nbytes` is the size of parameters and batch statistics. Without what computes
-  the arrays, the clock runs alone, for times. The seed is that of the method's
-  draws, and a worker sends `injected` bytes of examples at each step. A field
-  of the method that does not fit the cluster is a `ConfigError`.
+  `nbytes` is the size of parameters and batch statistics. Without `compute`,
+  only the clock runs, and no arrays are computed. `seed` is for the method's
+  draws. A worker sends `injected` bytes of examples at each step. A field of
+  the method that does not fit the cluster is a `ConfigError`.
   """
 
   def __init__(
@@ -75,9 +75,9 @@ class Engine:
     return jax.tree.map(lambda *x: np.stack(x), *trees)
 
   def save(self) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns what a new engine needs to resume from here.
+    """Returns the state from which a new engine can resume.
 
-    That is arrays [values, ...] by kind of value, and a record for JSON.
+    It is arrays [values, ...] by kind of value, and a record for JSON.
     """
     arrays, indices = self._algebra.save()
     return arrays, {'uses': self.uses, 'indices': indices}
@@ -93,7 +93,7 @@ class Engine:
   def resume(
     self, arrays: Mapping[str, Any], record: Mapping[str, Any]
   ) -> None:
-    """Brings a new engine to where `save` returned these arrays and record.
+    """Brings a new engine to the state that `save` returned.
 
     The clock runs again from the start, without arrays, which takes
     microseconds per event.

@@ -32,9 +32,9 @@ class VirtualLedger(Ledger):
   ) -> dict[str, Any]:
     """Enters the step that was counted last, which ended at `seconds`.
 
-    It has the staleness of each gradient, the version of each worker's model,
-    and the spans since the step before. The result is columns of its row, see
-    docs/stragglers.md.
+    The arguments are the staleness of each gradient, the version of each
+    worker's model, and the spans since the step before. The result is columns
+    of the step's row, see docs/stragglers.md.
     """
     waited = [0.0] * len(versions)
     for span in spans:

@@ -49,9 +49,9 @@ class LockstepLedger(VirtualLedger):
   """A ledger of workers that take the same steps.
 
   It knows the collectives of a step and of a synchronization. `Totals.clock`
-  also keeps when each worker was `ready` with its last step, and of the late
-  collectives on their way, as `late`, the step that needs them, `None` for the
-  next synchronization, and when they arrive.
+  also keeps when each worker was `ready` with its last step. For each late
+  collective in flight, its `late` has the step that needs it (`None` is the
+  next synchronization) and the arrival time.
   """
 
   def __init__(
@@ -80,7 +80,7 @@ class LockstepLedger(VirtualLedger):
       flights = totals.clock.get('late', [])
       totals.clock['late'] = [[due, at] for due, at in flights if due is None]
     seconds, step = self._cluster.seconds, totals.steps - 1
-    examples = metrics.get('count', [1] * workers)  # None of who rests.
+    examples = metrics.get('count', [1] * workers)  # 0 if it rests.
     computed = [
       t + (seconds(i, step) if examples[i] else 0.0)
       for i, t in enumerate(ready)
@@ -141,8 +141,8 @@ class LockstepLedger(VirtualLedger):
   ) -> list[Collective]:
     """Returns the step's collectives; `rate` says how often each is issued.
 
-    One whose `scale` is 0, as nobody has anything to send, is not.
-    Late ones that take turns are issued in equal parts: they are no barrier.
+    A collective whose `scale` is 0 is not issued: there is nothing to send. If
+    late collectives take turns, each is issued in part: they are no barrier.
     """
     issued = []
     for collective in self._collectives:

@@ -11,7 +11,7 @@ T = TypeVar('T')
 
 
 class Meeting:
-  """An all-reduce that begins when the last of its `members` has come.
+  """An all-reduce that begins when the last of its `members` has arrived.
 
   `act` is called once, when it ends.
   """
@@ -65,10 +65,10 @@ def synchronizations(
 
 
 def shared_by(members: int, make: Callable[[K], T]) -> Callable[[K], T]:
-  """Returns a function to get what `make(key)` made for the first who asks.
+  """Returns a function that shares the result of `make(key)` among members.
 
-  Each of the members asks once for a key. What the last one has asked for is
-  forgotten, so memory does not grow with the steps.
+  Each member calls it once for a key. After the last call the result is
+  dropped, so memory does not grow with the steps.
   """
   waiting: dict[K, tuple[T, int]] = {}
 

@@ -1,6 +1,6 @@
 """Gradients, optimizer steps and means, without any notion of time.
 
-Models, data, partitions and optimizers are those of training. All functions
+Models, data, partitions and optimizers are as in training. All functions
 take and return trees of one worker.
 """
 
@@ -21,7 +21,7 @@ from selsync_jax.training.problem import Problem
 
 Tree = Any
 
-_LAST_STEP = 2**31 - 1  # No worker takes so many steps.
+_LAST_STEP = 2**31 - 1  # No worker takes that many steps.
 
 
 class Numerics:
@@ -54,7 +54,7 @@ class Numerics:
     self._rates = problem.rates.astype(np.float32)
 
   def rate(self, step: int) -> np.float32:
-    """Returns the learning rate at a step; after the last one it stays."""
+    """Returns the learning rate at a step; after the last step it stays."""
     return self._rates[min(step, len(self._rates) - 1)]
 
   def initial(self) -> Tree:

@@ -1,7 +1,7 @@
 """DiLoCo's outer optimizer, on models of a virtual cluster.
 
-It is `optax.sgd` with Nesterov momentum, in operations on promises. Its
-momentum is a value like the parameters, so that a checkpoint holds both.
+It is `optax.sgd` with Nesterov momentum, as operations on values. Its momentum
+is a value like the parameters, so that a checkpoint holds both.
 """
 
 from selsync_jax.simulate.algebra import Algebra, Value

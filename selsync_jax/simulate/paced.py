@@ -1,7 +1,7 @@
 """Workers that keep their own pace on the virtual clock, as islands do.
 
-Who rests in which step, and who reads which batch, is decided by the same
-objects. Only the times of steps are those of the virtual cluster.
+The same objects decide which workers rest in a step, and which batches they
+read. Only the times of steps come from the virtual cluster.
 """
 
 from collections import deque
@@ -24,12 +24,12 @@ from selsync_jax.training.setup import Setup
 
 
 class Paced(Participants):
-  """Workers on one device, the slower of which rest in some steps.
+  """Workers on one device; slower workers rest in some steps.
 
   Args:
     workers: N, the number of workers.
-    cluster: it says how long a worker needs for a step.
-    delay: in how many steps an average travels.
+    cluster: the cluster, which gives the time of each step.
+    delay: the number of steps in which an average travels.
   """
 
   may_rest = True
@@ -49,7 +49,7 @@ class Paced(Participants):
     self._seconds = [deque(each, KEPT) for each in seconds]
 
   def record(self, copied: bool = False) -> dict[str, Any]:
-    """Returns the leases and the pace, with what it is decided by."""
+    """Returns the leases and the pace, with the times that decide it."""
     del copied
     kept = self._course.to_json()
     kept['pace'] |= {'seconds': [*map(list, self._seconds)], 'due': self._due}
@@ -62,7 +62,7 @@ class Paced(Participants):
     stop: int,
     record: Mapping[str, Any] | None = None,
   ) -> Iterator[Batch]:
-    """Yields what the workers read; one that rests has its last batch again."""
+    """Yields the workers' batches; resting workers get their last again."""
     fits = record and record['workers'] == len(self._workers)
     self._begin(start, record if record and fits else {})
     readers = [Reader(data, stop) for _ in self._workers]

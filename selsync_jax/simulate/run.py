@@ -76,12 +76,12 @@ def _cluster(
 
 
 def refuse(settings: Settings) -> None:
-  """Raises `ConfigError` for what a simulation cannot do, before any work."""
+  """Raises `ConfigError` for settings that a simulation does not support."""
   config = settings.config
   if math.prod(config.mesh.values()) > 1:
     raise ConfigError(
-      f'config.mesh={config.mesh.to_dict()}: a simulation supports one device '
-      'per worker'
+      f'config.mesh={config.mesh.to_dict()}: each worker of a simulation has '
+      'one device'
     )
   cluster = _cluster(config)
   if settings.method is not None:
@@ -91,8 +91,8 @@ def refuse(settings: Settings) -> None:
   for field, only in usual:
     if config[field] != only:
       raise ConfigError(
-        f'config.{field}={config[field]!r}: must be {only}, '
-        f'because {config.sync.method} is asynchronous'
+        f'config.{field}={config[field]!r}: must be {only} because '
+        f'{config.sync.method} is asynchronous'
       )
   Engine(
     asynchronous.create_method(**config.sync.to_dict()), cluster, nbytes=0.0
@@ -129,7 +129,7 @@ def _train_asynchronously(
     if change.startswith('trace'):  # A resumed run replays its clock.
       raise ConfigError(
         f'config.virtual_cluster.trace: {change}; {config.sync.method} cannot '
-        'resume with another'
+        'resume with another trace'
       )
   with store:  # Errors until here have written nothing.
     if summary := store.outcome(totals, problem.steps):
@@ -162,7 +162,7 @@ def _check(config: ml_collections.ConfigDict, store: Store) -> None:
   if record and record['workers'] != config.workers:
     raise ConfigError(
       f'config.workers={config.workers}: must be {record["workers"]}, as in '
-      f'{store.workdir}; {config.sync.method} cannot resume with others'
+      f'{store.workdir}; {config.sync.method} cannot change them'
     )
 
 
@@ -171,9 +171,9 @@ def _check_held(config: ml_collections.ConfigDict, problem: Problem) -> None:
   names, method = problem.copies.names, config.sync.method
   if names and method not in asynchronous.WITHOUT_AVERAGES:
     raise ConfigError(
-      f'config.optimizer.name={config.optimizer.name!r}: {method} does not '
-      f'average the parameters in its state, such as {names[0]}; choose '
-      'another optimizer'
+      f'config.optimizer.name={config.optimizer.name!r}: holds '
+      f'parameters, such as {names[0]}, which {method} does not average; '
+      'choose another optimizer'
     )
 
 

@@ -37,7 +37,7 @@ class Gradient(NamedTuple):
 
   value: Value  # Of kind `gradient`.
   worker: int
-  step: int  # The worker's own, from 0.
+  step: int  # The index of the worker's step.
   version: int  # Of the model at which it was computed.
   began: float  # The virtual seconds at which the computation began.
 
@@ -46,11 +46,11 @@ class Use(NamedTuple):
   """The record of a gradient that reached the model, without its arrays."""
 
   worker: int
-  step: int  # The worker's own, from 0.
+  step: int  # The index of the worker's step.
   began: float  # The virtual seconds at which the computation began.
   seconds: float  # The virtual seconds at which it reached the model.
   staleness: int  # The number of updates of the model since its version.
-  metrics: Value  # Those of its batch, of kind `metrics`.
+  metrics: Value  # Of its batch; of kind `metrics`.
   sent: float  # Bytes that all workers and servers had sent by then.
 
 
@@ -88,9 +88,9 @@ class Signal:
 class Simulation:
   """A cluster that trains on a virtual clock.
 
-  A message has `nbytes`: the parameters and batch statistics. The seed is that
-  of `draws`. Before a step, a worker waits for the exchange of `injected` bytes
-  of examples, which the ledger counts.
+  A message has `nbytes`: the parameters and batch statistics. `seed` is for
+  `draws`. Before a step, a worker waits for the exchange of `injected` bytes of
+  examples, which the ledger counts.
   """
 
   def __init__(
@@ -119,8 +119,8 @@ class Simulation:
   def step(self) -> int:
     """The step of the learning rate's schedule, the same for all workers.
 
-    As in lockstep, it advances with every N gradients that reach a model,
-    whoever has computed them.
+    As in lockstep, it advances with every N gradients that reach a model, from
+    any workers.
     """
     return self.used // self.workers
 
@@ -162,9 +162,10 @@ class Simulation:
     signal: Signal,
     kind: str = 'wait',
   ) -> Process:
-    """Lets a worker wait until a condition holds; `kind` is that of its `Span`.
+    """Lets a worker wait until a condition holds.
 
-    The signal fires whenever the condition may have changed.
+    The signal fires whenever the condition may have changed. `kind` is the kind
+    of the `Span`.
     """
     with self._span(worker, kind):
       while not condition():
@@ -187,7 +188,7 @@ class Simulation:
     return self.network._replace(workers=members).seconds(collective)
 
   def message(self, worker: int, link: simpy.Resource) -> Process:
-    """Sends a message to or from a worker, which waits, through a link."""
+    """Sends a message to or from a worker through a link; the worker waits."""
     with self._span(worker, 'communicate'):
       yield from self.transfer(link)
 

@@ -164,7 +164,7 @@ def test_a_trace_that_a_fast_worker_outruns_is_one_line(tmp_path):
     ('prague', {'group_size': 1}, 4, 'group_size=1: must be at least 2'),
     ('prague', {'slowdown': -1}, 4, 'slowdown=-1: must be at least 0'),
     ('rna', {'probes': 0}, 4, 'probes=0: must be at least 1'),
-    ('rna', {'probes': 5}, 4, 'probes=5: there are 4 workers'),
+    ('rna', {'probes': 5}, 4, 'probes=5: must be at most workers=4'),
     ('asp', {'staleness': 1}, 4, 'staleness=1: asp has no staleness'),
   ],
 )

@@ -37,6 +37,6 @@ WITHOUT_AVERAGES = 'asp', 'ssp', 'dssp', 'rna'
 
 
 def create_method(method: str, **fields: Any) -> Asynchronous:
-  """Binds the fields of a config's `sync`; those of others must be `None`."""
+  """Binds the method's fields in a config's `sync`; others must be `None`."""
   given = {'method': method, **fields}
   return config.bind(ASYNCHRONOUS, given, 'sync', key='method')

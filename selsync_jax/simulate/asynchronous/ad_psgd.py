@@ -1,9 +1,9 @@
 """AD-PSGD: average with one random neighbor, then apply the gradient.
 
-The average travels while the gradient is computed, in a thread of its own as in
-the paper. Neighbors are one active and one passive worker. Active workers ask,
-and passive ones answer even while they compute. So a waiting worker never
-blocks another one: there is no deadlock.
+The average travels while the gradient is computed, in a separate thread as in
+the paper. An active worker has passive neighbors only. Active workers ask, and
+passive workers answer even while they compute. So a waiting worker never blocks
+another worker, and there is no deadlock.
 
 References:
   Lian et al., `Asynchronous Decentralized Parallel Stochastic Gradient

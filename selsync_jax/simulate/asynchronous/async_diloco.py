@@ -1,7 +1,7 @@
-"""Asynchronous DiLoCo: local rounds, and a server that waits for nobody.
+"""Asynchronous DiLoCo: local rounds, and a server that never waits.
 
-A worker takes local steps from the server's parameters and then sends how far
-it has come. The server moves at once. Momentum on updates from different
+A worker takes local steps from the server's parameters and then sends the
+change. The server applies it at once. Momentum on updates from different
 parameters is unstable, so the server applies it once every N arrivals, to the
 mean of those updates (delayed Nesterov). N updates that arrive together are a
 step of DiLoCo. All workers share the server's link, in each direction.
@@ -60,7 +60,7 @@ def async_diloco(
 
   Args:
     local_steps: H, the local steps in a round.
-    rate: the outer learning rate; that of DiLoCo is 0.7.
+    rate: the outer learning rate; DiLoCo's is 0.7.
     momentum: the outer momentum, in [0, 1).
     dynamic: whether a slow worker takes fewer local steps in a round, in
       proportion to its speed, so that all rounds last equally long.

@@ -2,16 +2,16 @@
 
 A learner takes local steps all the time. When a quorum of learners has taken H
 steps since the last merge, a grace window begins: every learner that ends a
-step in it hands over how far it has come, whatever its number of steps. The
-syncer merges this, weighted by the steps in it, takes an outer step, and sends
-the result to all learners. One that has handed over adds the steps that it has
-taken in the meantime; the others begin again from the result.
+step in the window sends its progress, whatever its number of steps. The syncer
+merges the progress, weighted by steps, takes an outer step, and sends the
+result to all learners. A learner that has sent its progress adds the steps that
+it has taken in the meantime; the others restart from the result.
 
 The paper weighs by tokens times tokens per step; batches here are equally
-large, so that is the number of steps. It merges fragment by fragment, with
-radial-directional averages; here the model is one fragment, and the average is
-plain. That a learner keeps its steps of the meantime, and the length of the
-window, are ours.
+large, so the weight is the number of steps. The paper merges fragment by
+fragment, with radial-directional averages; here the model is one fragment, and
+the average is plain. Two details are ours: the length of the window, and that a
+learner keeps the steps it has taken in the meantime.
 
 References:
   Douillard et al., `Decoupled DiLoCo for Resilient Distributed Pre-training`,
@@ -33,12 +33,12 @@ from selsync_jax.simulate.simulation import (
 )
 
 Push = tuple[Value, int]
-"""What a learner hands over: the syncer's model minus its own, of kind
+"""A learner's progress: the syncer's model minus the learner's, of kind
 `shared`, and the number of local steps in it."""
 
 
 class Syncer:
-  """The process that merges what learners hand over."""
+  """The process that merges the progress of learners."""
 
   def __init__(
     self, sim: Simulation, quorum: int, grace: float, step: OuterStep
@@ -49,7 +49,7 @@ class Syncer:
     self.model = Model(initial, 0)  # Its version: of merges.
     self.is_open = False  # Whether a grace window is open.
     self.up, self.down = simpy.Resource(sim.env), simpy.Resource(sim.env)
-    # By learner, the result that it has not seen, and whether it is part of it.
+    # By learner, the result it has not seen, and whether its progress is in it.
     self.results: dict[int, tuple[Model, bool]] = {}
     self.seconds = [0.0] * sim.workers  # Of each learner's last step.
     self._inbox: dict[int, Push] = {}  # By learner.
@@ -57,7 +57,7 @@ class Syncer:
     sim.env.process(self._serve())
 
   def deliver(self, learner: int, version: int, push: Push) -> Process:
-    """Carries a push to the syncer, where one for an old model is dropped."""
+    """Carries a push to the syncer, which drops pushes for old models."""
     yield from self._sim.transfer(self.up)
     if version == self.model.version:
       self._inbox[learner] = push
@@ -100,24 +100,24 @@ def decoupled_diloco(
   rate: Positive = 0.7,
   momentum: Share = 0.9,
 ) -> Models:
-  """Merges the learners that have come, and keeps none waiting.
+  """Merges the learners that are ready, and lets none wait.
 
   Args:
-    local_steps: H, the local steps after a merge with which a learner counts
-      for the quorum of the next.
-    quorum: the number of such learners without which nothing is merged.
+    local_steps: H, the local steps after a merge until a learner counts for the
+      next quorum.
+    quorum: the number of such learners that a merge needs.
     grace: the window after the quorum, in steps of the fastest learner.
-    rate: the outer learning rate; that of DiLoCo is 0.7.
+    rate: the outer learning rate; DiLoCo's is 0.7.
     momentum: the outer momentum, in [0, 1).
   """
   if quorum > sim.workers:
-    raise ValueError(f'quorum={quorum}: there are {sim.workers} workers')
+    raise ValueError(f'quorum={quorum}: must be at most workers={sim.workers}')
   algebra = sim.algebra
   syncer = Syncer(sim, quorum, grace, OuterStep(algebra, rate, momentum))
 
   def worker(i):
     model, version = algebra.initial(), 0
-    pushed = None  # The model that it handed over, until a result is here.
+    pushed = None  # The model of its last push, until a result arrives.
     steps = 0  # Since then, or since the last result.
     while True:
       gradient, (model, _) = yield from sim.local_step(i, Model(model, version))
@@ -126,7 +126,7 @@ def decoupled_diloco(
       steps += 1
       if i in syncer.results:
         (value, version), is_in = syncer.results.pop(i)
-        if is_in and pushed is not None:  # Who is in it has pushed.
+        if is_in and pushed is not None:  # If in, it pushed.
           value = algebra.linear([1.0, -1.0, 1.0], [value, pushed, model])
         else:
           steps = 0

@@ -1,9 +1,9 @@
 """Methods with a partial all-reduce, whose rounds do not wait for all workers.
 
 Each worker joins a round once per step. A worker that may begin the round does
-so when it comes, and then all workers contribute the gradients that they hold.
-Who comes after the round has begun keeps its gradient for the next one, and
-does not wait if the round has ended.
+so when it joins, and then all workers contribute the gradients that they hold.
+A worker that joins after the round has begun keeps its gradient for the next
+round, and does not wait if the round has ended.
 
 References:
   Li et al., `Taming Unbalanced Training Workloads in Deep Learning with Partial
@@ -145,8 +145,9 @@ def eager(
   so `majority` waits for a worker that is always slow.
 
   Args:
-    mode: the worker that begins a round: in `solo` the first that comes, in
-      `majority` a random one, so that half of the workers have come on average.
+    mode: the worker that begins a round: in `solo` the first that joins, in
+      `majority` a random one, so that half of the workers have joined on
+      average.
     sync_every: steps of each worker from one synchronization of the models to
       the next; the paper's is 10 epochs.
 
@@ -180,11 +181,11 @@ def rna(sim: Simulation, *, probes: Count = 2) -> Models:
   controller probes a few random workers, and the first of them that is ready
   starts an all-reduce of all workers. Ready workers contribute the gradients
   that they have accumulated, the others nothing. The mean is over contributors,
-  and the learning rate is scaled by their share. Ours, as the abstract says
-  nothing: accumulated gradients are added without weights, as in eager-SGD; a
-  worker that comes after its round has begun continues to compute, and applies
-  the results of all rounds that it missed, so the models stay equal. The
-  hierarchical mode, with groups of equal speed, is left out.
+  and the learning rate is scaled by their share. The abstract leaves two
+  details open. Here accumulated gradients are added without weights, as in
+  eager-SGD. A worker that joins after its round has begun continues to compute,
+  and applies the results of all rounds that it missed, so the models stay
+  equal. The hierarchical mode, with groups of equal speed, is left out.
 
   Args:
     probes: q, the number of workers that the controller probes in each round;
@@ -195,7 +196,7 @@ def rna(sim: Simulation, *, probes: Count = 2) -> Models:
     on Heterogeneous Clusters`, Middleware 2020.
   """
   if probes > sim.workers:
-    raise ValueError(f'probes={probes}: there are {sim.workers} workers')
+    raise ValueError(f'probes={probes}: must be at most workers={sim.workers}')
 
   @functools.lru_cache
   def probed(number):

@@ -5,7 +5,7 @@ worker's buffer has one, that is the answer. Otherwise the generator divides all
 workers with an empty buffer into random groups, and puts each group into its
 members' buffers. A worker is in one group at a time, so groups never compete.
 With the slowdown filter a division leaves out workers that are far behind the
-one that asked; they get a group when they ask themselves.
+worker that asked; they get a group when they ask themselves.
 
 Reconstructed from the abstract and from memory; the paper could not be read.
 The default size and threshold are ours. The paper's static schedule, of groups
@@ -40,7 +40,7 @@ def prague(
   Args:
     group_size: the number of workers in a group.
     slowdown: C_thres of the slowdown filter, in steps behind the worker that
-      asks; infinite is no filter.
+      asks; infinity means no filter.
   """
   models = [Model(sim.algebra.initial(), 0)] * sim.workers
   buffers: dict[int, Meeting] = {}  # By worker, its group.

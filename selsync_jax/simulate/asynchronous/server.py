@@ -4,7 +4,7 @@ All workers share the server's link, in each direction. The server adds up
 gradients that arrive at the same instant, as DSSP's server does, and applies
 each gradient with 1/N of the learning rate: N gradients move the model as far
 as one BSP step, and N that arrive together are a BSP step. (The papers give no
-scaling; they tune the rate for the method.) Batch statistics are those of the
+scaling; they tune the rate for the method.) Batch statistics come from the
 workers that pushed last.
 """
 
@@ -32,7 +32,7 @@ applied, in seconds; 0 if there was none."""
 
 
 class Server(abc.ABC):
-  """A model that moves by what arrives from the workers at one instant."""
+  """A model that moves by the items that arrive at one instant."""
 
   def __init__(self, sim: Simulation, value: Value):
     self._sim, self.model = sim, Model(value, 0)  # Its version: of arrivals.
@@ -43,14 +43,14 @@ class Server(abc.ABC):
     sim.env.process(self._serve())
 
   def push(self, item: Any) -> Process:
-    """Delivers what a worker has computed, and waits until it is applied."""
+    """Delivers a worker's item, and waits until it is applied."""
     self._inbox.append(item)
     self._arrival.fire()
     yield self.moved.next
 
   @abc.abstractmethod
   def apply(self, arrived: list[Any]) -> None:
-    """Moves the model by what has arrived."""
+    """Moves the model by the items that have arrived."""
 
   def _serve(self) -> Process:
     while True:
@@ -83,7 +83,7 @@ class GradientServer(Server):
     """Starts the workers.
 
     `allow(worker)` ends when a worker that has pushed may continue; without it,
-    that is immediately.
+    the worker continues immediately.
     """
 
     def worker(i):
@@ -146,9 +146,9 @@ def ssp(sim: Simulation, *, staleness: Index = 3) -> Models:
 def controller(fastest: Pushes, slowest: Pushes, r_max: int) -> int:
   """Returns how many steps beyond its bound the fastest worker may take (r*).
 
-  From the pushes of the worker at its bound and of the one that it would wait
-  for, it predicts the next ones of both. It chooses how many steps, at most
-  `r_max`, bring the fastest closest to a push of the slowest.
+  It predicts the next pushes of the fastest and the slowest worker from their
+  last pushes. It chooses the number of steps, at most `r_max`, that brings the
+  fastest closest to a push of the slowest.
   """
   interval = fastest[0] - fastest[1], slowest[0] - slowest[1]
   steps = range(r_max + 1)
@@ -163,7 +163,7 @@ def controller(fastest: Pushes, slowest: Pushes, r_max: int) -> int:
 def dssp(
   sim: Simulation, *, s_low: Index = 3, r_max: Index = 12, strict: bool = True
 ) -> Models:
-  """Bounds leads as SSP does, by a bound between `s_low` and `s_low + r_max`.
+  """Bounds leads as SSP does, with a bound from `s_low` to `s_low + r_max`.
 
   A worker that has reached the lower bound may be granted more steps: the
   number with the shortest predicted wait for the slowest worker, by the last
@@ -178,8 +178,8 @@ def dssp(
       3 is the paper's.
     r_max: largest number of steps that the controller grants; 12 is the
       paper's.
-    strict: whether a grant ends at a lead of `s_low + r_max`, as the text says;
-      not strict is Algorithm 1 as printed.
+    strict: whether a grant ends at a lead of `s_low + r_max`, which the text
+      promises; `False` is Algorithm 1 as printed.
 
   References:
     Zhao et al., `Dynamic Stale Synchronous Parallel Distributed Training for

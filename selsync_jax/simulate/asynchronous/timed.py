@@ -24,7 +24,7 @@ def a_edit(
   """Averages all workers after rounds of equal time, by an outer step.
 
   A worker takes local steps until the round's time is over, at least one. It
-  ends the step that it has begun, so the others wait for a part of a step.
+  completes the step that it has begun, so the others wait for part of a step.
 
   Args:
     seconds: the virtual seconds of a round; the paper's is 600.

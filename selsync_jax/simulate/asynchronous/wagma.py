@@ -1,14 +1,14 @@
 """WAGMA-SGD: wait-avoiding model averaging in groups that change.
 
 After its local update a worker averages its model with a group. The first
-member that comes begins the average, with the newest models of the others. A
+member to arrive begins the average, with the newest models of the others. A
 later member adds its own model to the group's sum. The groups of step t form a
 butterfly, so that every model reaches all workers after a few steps. At every
 `tau`-th step all workers wait for each other and average.
 
-Where the paper says nothing: each group is begun by the first of its own
+Where the paper says nothing: each group is begun by the first of its
 members, and a worker uses a sum once, even if it takes several steps before the
-next one.
+next sum.
 
 References:
   Li et al., `Breaking (Global) Barriers in Parallel Stochastic Optimization
@@ -72,7 +72,7 @@ class GroupAverage:
     return sim.algebra.mean(summands if own == step else [*summands, model])
 
   def _begin(self, key: tuple[int, int]) -> set[str]:
-    """Begins a round; returns what has happened in it, so far nothing."""
+    """Begins a round; returns its state, which is empty so far."""
     state: set[str] = set()
     self._sim.env.process(self._reduce(*key, state))
     return state
@@ -98,8 +98,8 @@ def wagma(
   """Averages models in a group at each step, in all workers every `tau` steps.
 
   Args:
-    group: S, the size of a group, a power of two; none is the power of two next
-      to the square root of the number of workers, as in the paper.
+    group: S, the size of a group, a power of two; `None` is a power of two near
+      the square root of the number of workers, as in the paper.
     tau: steps from one average over all workers to the next; the paper's is 10.
   """
   workers = sim.workers
