@@ -32,7 +32,7 @@ def composition(sync: Mapping[str, Any]) -> str:
 
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a config's method, workers and seed, as an outcome has them."""
+  """Returns a config's method, workers and seed, for an outcome."""
   own = {name: config[name] for name in ('workers', 'seed') if name in config}
   return {'method': composition(config['sync']), **own}
 

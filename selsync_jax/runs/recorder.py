@@ -116,7 +116,7 @@ class Recorder(contextlib.ExitStack):
     It reads the values some steps later, so the devices need not wait.
 
     Args:
-      metrics: arrays [workers] by name, as the step returned them, or of the
+      metrics: arrays [workers] by name, returned by the step, or only for the
         workers of this process; the row has their means. Required are `loss`,
         `count` (the examples of the batch) and `synced` (the result of
         `decision`). For `relative_change` (the trigger's `change`), the value

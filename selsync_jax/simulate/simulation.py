@@ -29,7 +29,7 @@ class Model(NamedTuple):
   """A model after a number of updates."""
 
   value: Value  # Of kind `model`.
-  version: int  # The number of updates it has had, as the method counts them.
+  version: int  # The number of its updates, by the method's count.
 
 
 class Gradient(NamedTuple):

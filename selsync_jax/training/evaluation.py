@@ -37,8 +37,8 @@ def _means(sums: tuple[Any, Any]) -> Any:
 class Evaluator:
   """Evaluates the consensus of the workers on a split of the data.
 
-  Batch statistics are averaged with the parameters, or else those of the
-  consensus are estimated each time.
+  Batch statistics are averaged with the parameters, or else estimated for the
+  consensus each time.
   """
 
   def __init__(
@@ -75,7 +75,7 @@ class Evaluator:
     return mean
 
   def warm_up(self, shared: dict[str, Any]) -> None:
-    """Compiles what `consensus` and `scores` call."""
+    """Compiles the functions that `consensus` and `scores` call."""
     mean = self._consensus(shared)
     params, model_state = mean['params'], mean['model_state']
 

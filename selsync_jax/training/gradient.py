@@ -24,9 +24,9 @@ Gradient = Callable[..., Any]
 def gradient(loss: Loss, pieces: int = 1) -> Gradient:
   """Returns the gradient of a loss, for one worker.
 
-  With several pieces, it takes the batch in so many equal ones, one after
-  another, and needs the activations of one piece at a time. Gradients and
-  metrics are those of the whole batch. Model state, such as batch statistics,
+  With several `pieces`, it divides the batch equally and computes one piece
+  after another, so it needs the activations of one piece at a time. Gradients
+  and metrics are for the whole batch. Model state, such as batch statistics,
   passes through the pieces in turn, and each folds its index into the key.
   """
 
@@ -38,7 +38,7 @@ def gradient(loss: Loss, pieces: int = 1) -> Gradient:
 
 
 def _accumulated(one: Gradient, pieces: int) -> Gradient:
-  """Returns the gradient of a batch, given that of a piece."""
+  """Returns the gradient of a batch, from the gradient of a piece."""
 
   def split(x):
     # Every k-th example, so that all devices of a worker share each piece.

@@ -20,7 +20,7 @@ from selsync_jax.training.warnings import NotFiniteWarning
 
 
 class Due(NamedTuple):
-  """What is due after a step."""
+  """The work that is due after a step."""
 
   position: int  # The position in the data after the step.
   evaluates: bool
@@ -49,7 +49,7 @@ class Hooks(contextlib.ExitStack):
     super().__init__()
     self._store, self._problem, self._plan = store, problem, plan
     self._evaluator, self._participants = evaluator, participants
-    self._scores: Scores = {}  # Those of the newest step, if any.
+    self._scores: Scores = {}  # The newest step's, if any.
     self._not_finite = NotFiniteWarning()
     with contextlib.ExitStack() as stack:
       stack.enter_context(store.recording())
@@ -133,9 +133,9 @@ class Hooks(contextlib.ExitStack):
       raise Stopped(f'stopped by a signal after step {step}')
 
   def welcome(self, now: Due, state: Any) -> None:
-    """Admits programs that wait, which begin with this step's checkpoint.
+    """Admits waiting programs, which start from this step's checkpoint.
 
-    The next step is to this program what the first is to them.
+    The next step counts as a first step in all programs.
     """
     if now.is_last or not self._participants.admits:
       return
@@ -143,7 +143,7 @@ class Hooks(contextlib.ExitStack):
     self._fetcher.begin_again()
     step, checkpoints = self._fetcher.totals.steps, self._store.checkpoints
 
-    @functools.cache  # They may ask twice, if one of them ends.
+    @functools.cache  # Asked twice if a program ends.
     def save() -> pathlib.Path:
       if not now.saves:
         self.save(state, **self._participants.record(copied=True))

@@ -1,4 +1,4 @@
-"""The programs that take part in a run, which the loop asks once a step."""
+"""The programs that take part in a run; the loop calls them at every step."""
 
 import collections
 from collections.abc import Callable, Iterator, Mapping
@@ -21,16 +21,16 @@ from selsync_jax.training.setup import draft, Setup
 class Participants:
   """The programs that run the workers: here the processes of one JAX world.
 
-  All of them take part in every step. Islands come and go, and a simulation
-  may let workers rest: subclasses say what is different for them.
+  All of them take part in every step. Subclasses are for islands, which join
+  and leave, and for simulations, whose workers may rest.
 
   Args:
     mapper: how the workers share the devices.
-    agreement: this program's part in the step after which all stop; by default
-      the agreement of the processes that this one has joined.
+    agreement: agrees with the other programs on the step after which all stop;
+      by default, with the processes that this one has joined.
 
   Attributes:
-    preemption: the context in which a signal asks all to stop.
+    preemption: the context in which a signal asks all programs to stop.
     may_rest: whether workers can keep their own pace.
     measures_travel: whether the programs know how long an average travels.
   """
@@ -44,7 +44,7 @@ class Participants:
 
   @property
   def prepares(self) -> bool:
-    """Whether the others train already, and have not admitted this program."""
+    """Whether the others are training, and have not admitted this program."""
     return False
 
   @property
@@ -67,11 +67,11 @@ class Participants:
       )
 
   def choose(self, found: Iterator[pathlib.Path]) -> checkpoints.Choice:
-    """Chooses the checkpoint that all resume from, see `checkpoints.Choose`."""
+    """Chooses the checkpoint to resume from, see `checkpoints.Choose`."""
     return checkpoints.newest(found)
 
   def compare(self, setup: Setup) -> None:
-    """Raises `RunError` if this program is not as most of the others.
+    """Raises `RunError` if this program differs from most of the others.
 
     Step, data, or initial weights may differ although the configs are equal: a
     host may have other code or other files. Workers would diverge or hang.
@@ -102,7 +102,7 @@ class Participants:
     return setup.train_step()
 
   def divide(self, compute: Callable[[range, int], Any]) -> Any:
-    """Divides an evaluation among the programs that are there.
+    """Divides an evaluation among the programs that take part now.
 
     Args:
       compute: `compute(workers, count)` evaluates the share of some of `count`
@@ -111,7 +111,7 @@ class Participants:
     return compute(self.mapper.local, self.mapper.workers)
 
   def record(self, copied: bool = False) -> dict[str, Any]:
-    """Returns what these programs need of a checkpoint's record, for JSON.
+    """Returns these programs' fields of a checkpoint's record, for JSON.
 
     Args:
       copied: whether programs that join start from a copy of the checkpoint.
@@ -129,8 +129,8 @@ class Participants:
   def stops_after_last(self, step: int) -> bool:
     """Returns whether a signal has come since the run's last step.
 
-    From then on, the handler before this one receives signals: nothing is left
-    to save.
+    From then on, the previous handler receives signals: nothing is left to
+    save.
     """
     self.preemption.close()
     return self.preemption.requested(step + 1)
@@ -141,16 +141,16 @@ class Participants:
     All programs call it after the same step, when it `admits`.
 
     Args:
-      step: the step that all have taken.
-      save: saves its checkpoint, and returns the folder.
+      step: the step that all programs have taken.
+      save: a function that saves its checkpoint and returns the folder.
     """
 
 
 def refuse_odd(own: bytes, found: Mapping[str, bytes]) -> None:
-  """Raises `RunError` if a program is not as most of the others.
+  """Raises `RunError` if a program differs from most of the others.
 
   Args:
-    own: its `Setup.identity`.
+    own: this program's `Setup.identity`.
     found: the identity of every program, by name.
   """
   usual, count = collections.Counter(found.values()).most_common(1)[0]

@@ -1,4 +1,4 @@
-"""What is trained, by any method: data, model, task and optimizer."""
+"""The problem that a run solves: data, model, task and optimizer."""
 
 from collections.abc import Callable, Mapping
 import dataclasses
@@ -28,11 +28,11 @@ from selsync_jax.training.settings import Settings
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-  """What a run trains, independent of the method."""
+  """The problem that a run solves, independent of the method."""
 
   task: tasks.Task
   model: nn.Module
-  data: Data  # And which worker reads what.
+  data: Data  # And the part that each worker reads.
   optimizer: optax.GradientTransformation  # Of the local update.
   learning_rate: optax.Schedule  # By optimizer step.
   peak_rate: float
@@ -41,7 +41,7 @@ class Problem:
   eval_batch_size: int  # Examples per worker and evaluation batch.
   seed: int  # It seeds weights, shuffles, dropout and draws.
   steps: int  # Optimizer steps of the whole run.
-  source: Source | None  # Where weights come from, if not by the seed.
+  source: Source | None  # For initial weights.
   is_frozen: Callable[[str], bool]  # Of a parameter's name.
   code: Mapping[str, Any]  # See `Settings.code_of`.
 
@@ -55,8 +55,8 @@ class Problem:
   ) -> tuple[Any, Any]:
     """Returns parameters and model state before the first step.
 
-    The `given` arrays, by name, replace those that the seed initializes. The
-    caller compiles the program if it is `traced`.
+    The `given` arrays, by name, replace the seed's initial arrays. The caller
+    compiles the program if it is `traced`.
     """
     init = tasks.traced_init if traced else tasks.init
     key = jax.random.key(self.seed)
@@ -66,7 +66,7 @@ class Problem:
 
   @functools.cached_property
   def given(self) -> initial.Given:
-    """The weights to start from, read from their source; none without one."""
+    """The weights to start from; empty without a source."""
     if self.source is None:
       return initial.Given({}, '')
     return initial.read(self.source, weights.joined(self.shapes))
@@ -97,7 +97,7 @@ class Problem:
 
   @functools.cached_property
   def fingerprint(self) -> dict[str, Any]:
-    """What distinguishes equal names of data, model and code, for JSON."""
+    """The fingerprint of data, model and code, for JSON."""
     example = self.data.example
     program = loss_program.digests(self.model, self.task, self.shapes, example)
     packages = {'jax': jax.__version__, 'flax': flax.__version__}
@@ -117,7 +117,7 @@ class Problem:
 
 
 def create_problem(settings: Settings) -> Problem:
-  """Makes the problem of a run, before any device work; checks that it fits."""
+  """Makes and checks the problem of a run, before any device work."""
   config = settings.config
   if settings.source:
     initial.check(settings.source)  # Finds mistakes before reading the data.

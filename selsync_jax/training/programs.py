@@ -8,7 +8,7 @@ from selsync_jax.training.setup import create_setup
 
 
 class Programs:
-  """The functions of a run, each of which is compiled at its first call.
+  """The functions of a run, each compiled at its first call.
 
   Args:
     settings: the run's settings, adapted to the checkpoint that it resumes.
@@ -16,9 +16,9 @@ class Programs:
 
   Attributes:
     settings: the same settings.
-    setup: the run's.
+    setup: the run's setup.
     step: see `Participants.train_step`.
-    evaluator: that of the consensus.
+    evaluator: the evaluator of the consensus.
 
   Raises:
     ConfigError: if the settings do not fit together, or not on the devices.
@@ -36,12 +36,12 @@ class Programs:
     self.step = participants.train_step(setup)
 
   def warm_up(self) -> None:
-    """Calls each of them once, and drops what it returns.
+    """Calls each function once, and drops the results.
 
-    This program `prepares`, so every branch runs, and none is waited for.
+    This program `prepares`, so it runs every branch, and waits for no program.
     """
     setup = self.setup
     batches = self._participants.batches(setup.problem.data, 0, 1)
     state, _ = self.step(setup.initial(), next(batches))
     self.evaluator.warm_up(setup.landed(state))
-    _ = setup.digest, setup.problem.rates  # They are kept.
+    _ = setup.digest, setup.problem.rates  # Cached.

@@ -48,8 +48,8 @@ class Settings(NamedTuple):
   # A function from a `Context` to the strategy; `None` for an asynchronous
   # method.
   method: methods.BoundStrategy | None
-  source: source.Source | None  # Where weights come from, if not by the seed.
-  # The digests of every task's source; the data name one, once they are open.
+  source: source.Source | None  # For initial weights; `None` is the seed.
+  # The digests of every task's source; the open data set names its task.
   task_code: Mapping[str, Sequence[str]]
 
   @property
@@ -104,7 +104,7 @@ def check(config: Config) -> Settings:
 
 
 def recorded(workdir: pathlib.Path) -> Settings:
-  """Returns the settings of a run, with defaults of what its config lacks."""
+  """Returns the settings of a run, with defaults for missing fields."""
   config = fields.completed(records.read_config(workdir) or {})
   return check(ml_collections.ConfigDict(unflattened(config)))
 

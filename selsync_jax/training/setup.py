@@ -26,10 +26,10 @@ from selsync_jax.training.step import init_state, train_step, TrainState
 
 
 class Plan(NamedTuple):
-  """Where a run takes place, and how often things happen."""
+  """The placement of a run's workers, and its intervals and limits."""
 
   mapper: Mapper  # How the workers share the devices.
-  config: ml_collections.ConfigDict  # The run's; the rest follows from it.
+  config: ml_collections.ConfigDict  # The run's config, which decides the rest.
   evaluate_every: int  # Steps from one evaluation to the next.
   # How many updates in a row a worker may skip because its gradient is not
   # finite, before the run ends.
@@ -58,7 +58,7 @@ class Setup:
 
   def initial(self) -> TrainState:
     """Returns the workers' state before the first step, on their devices."""
-    # As arguments, a mesh splits the arrays; it would copy constants.
+    # A mesh splits the arrays if they are arguments; it would copy constants.
     return self.plan.mapper.replicate(
       self.init, self.problem.given.arrays, compiler_options=tasks.run_once()
     )
@@ -99,7 +99,7 @@ class Setup:
     )
 
   def landed(self, state: TrainState) -> dict[str, Any]:
-    """Returns `state.scored` with what is on its way after the last step.
+    """Returns `state.scored` once averages in flight have arrived.
 
     A moving average of the parameters stays as it is.
     """
@@ -142,9 +142,9 @@ class Setup:
 
   @property
   def identity(self) -> bytes:
-    """The `digest`, with that of the weights from which a new run starts."""
+    """The `digest`, with a digest of the weights that a new run starts from."""
     given = self.problem.fingerprint.get('init_from')
-    if not given:  # Islands that are let in later have none.
+    if not given:  # Islands that join later have none.
       return self.digest
     return hashlib.sha256(self.digest + json.dumps(given).encode()).digest()
 
@@ -176,7 +176,7 @@ class Setup:
 def create_setup(settings: Settings, mapper: Mapper | None = None) -> Setup:
   """Makes the setup of a run, before any device work.
 
-  The mapper is by default the one that the config names.
+  By default, the config names the mapper.
   """
   config = settings.config
   problem = create_problem(settings)
@@ -227,9 +227,10 @@ def _check_pace(config: ml_collections.ConfigDict, setup: Setup) -> None:
 
 
 def draft(settings: Settings) -> Strategy:
-  """Makes the strategy as if an epoch had 1,000 steps; refuses what cannot be.
+  """Makes a strategy as if an epoch had 1,000 steps, to check the config.
 
-  It raises `ConfigError`, without the data that say how many steps there are.
+  It raises `ConfigError` without opening the data, which say how many steps
+  there are.
   """
   return _strategy(settings, Context(1000, settings.config.seed))
 

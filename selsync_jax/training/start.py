@@ -154,7 +154,7 @@ def init(setup: Setup) -> TrainState:
 
 
 def _resized(setup: Setup, saved: TrainState, step: int) -> TrainState:
-  """Returns the state of the new workers at a step, from that of the old."""
+  """Returns the new workers' state at a step, from the old workers' state."""
   mapper, rule = setup.plan.mapper, setup.plan.config.checkpoint.resize
 
   def new(saved):
@@ -174,9 +174,9 @@ def resize(
 ) -> TrainState:
   """Returns the state of some of the new workers, stacked.
 
-  `saved` is that of all old workers, and `fresh` that of these new ones before
-  their first step. Schedules and random numbers continue from the `step`. The
-  `rule` is a name in `OPTIMIZER_STATE`.
+  `saved` is the state of all old workers, and `fresh` the state of these new
+  workers before their first step. Schedules and random numbers continue from
+  `step`. `rule` is a name in `OPTIMIZER_STATE`.
   """
 
   def resized(field, rule):

@@ -29,7 +29,7 @@ PARTS = {
   'averager_state': 'averager',
   'moments_state': 'optimizer_state',
 }
-"""By field of the state, the part of the strategy whose state it is."""
+"""By field of the state, the part of the strategy that owns it."""
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -46,7 +46,7 @@ class TrainState(flax.struct.PyTreeNode):
   averager_state: Any
   moments_state: Any  # Of the policy for the optimizer's state.
   ema: Any  # The moving average of the parameters; `()` if there is none.
-  # Parameters that the optimizer never changes, and those that it holds.
+  # Parameters that the optimizer never changes, and parameters that it holds.
   frozen: Leaves = flax.struct.field(pytree_node=False)
   copies: Leaves = flax.struct.field(pytree_node=False)
 
@@ -80,7 +80,7 @@ class TrainState(flax.struct.PyTreeNode):
 
   @property
   def scored(self) -> dict[str, Any]:
-    """What an evaluation averages and scores."""
+    """The trees that an evaluation averages and scores."""
     params = flat.like(self.params, self.ema) if self.ema else self.params
     return {'params': params, 'model_state': self.model_state}
 
@@ -130,16 +130,15 @@ def train_step(
   """Returns the step of one worker, to be mapped over all workers.
 
   It is `(state, batch) -> (state, metrics)`. Metrics are this worker's scalars:
-  those of the loss, `relative_change`, `synced`, and `unequal`, the index of
+  the loss's metrics, `relative_change`, `synced`, and `unequal`, the index of
   the first parameter that differs between workers that should be equal, or -1.
   The replicas are compared after every `check_every` synchronizations; 0 is
   never. The key of dropout is folded from `seed`, the step and the worker. The
   gradient's function has no collectives, see `Mapper.alone`; it takes the batch
   in `accumulate` pieces, see `gradient`.
 
-  A worker that keeps its own pace has an item `rests` in its batch, whether it
-  rests: then the step counts, for the trigger and for schedules, and takes no
-  gradient.
+  At a free pace, an item `rests` in the batch says whether the worker rests. A
+  step at rest counts for the trigger and for schedules, but takes no gradient.
 
   With `ema_decay`, each worker keeps a moving average of its parameters. Their
   mean is the moving average of the consensus, and nothing more has to travel.
@@ -189,17 +188,17 @@ def _moved(state, decay):
   """Returns the moving average of the parameters after a step.
 
   The decay is smaller in the first steps, so that the initial parameters are
-  soon forgotten: that of TensorFlow's `ExponentialMovingAverage`.
+  soon forgotten, as in TensorFlow's `ExponentialMovingAverage`.
   """
   kept = jnp.minimum(decay, (1 + state.step) / (10 + state.step))
   return optax.incremental_update(state.params, state.ema, 1 - kept)
 
 
 def _reported(strategy, state, metrics):
-  """Returns what the parts report; of two with one name, the first part's.
+  """Returns the values that parts report; of equal names, the first part's.
 
   Raises:
-    ConfigError: if it cannot stand in a row beside the metrics of the task.
+    ConfigError: if a value cannot stand in a row beside the task's metrics.
   """
   reported = {}
   taken = (ledger.COLUMNS - ledger.REPORTED) | metrics.keys()
@@ -219,10 +218,10 @@ def _reported(strategy, state, metrics):
 
 
 def _rested(strategy, state, of_one):
-  """Returns what `take` does, of a worker that takes no step.
+  """Returns the result of `take`, for a worker that rests.
 
-  Its metrics are of no example, so they are not finite. `of_one` has the shapes
-  of those of a step.
+  Its metrics cover no example, so they are not finite. `of_one` has the shapes
+  of a step's metrics.
   """
   _, metrics, change, _ = of_one
   nothing = jax.tree.map(jnp.zeros_like, state.trained)

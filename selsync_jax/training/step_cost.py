@@ -1,7 +1,7 @@
-"""What a step of each method costs on a network, by arithmetic.
+"""The cost of a step of each method on a network, by arithmetic.
 
-Communication and computation do not overlap, but for collectives that are late:
-a worker that waits for a vote or an average does not compute.
+Communication overlaps with computation only for late collectives: a worker that
+waits for a vote or an average does not compute.
 """
 
 import collections
@@ -62,12 +62,12 @@ def cost(
   opt_state: Any = (),
   compute: float = 0.0,
 ) -> Cost:
-  """Returns what a step of a method costs on a network.
+  """Returns the cost of a step of a method on a network.
 
-  `shared` is `{'params', 'model_state'}` of one worker, and `lssr` is that of a
-  method without a fixed period. The workers `compute` for so many seconds a
-  step while a late collective travels. With a delay there is at most one
-  synchronization in so many steps.
+  `shared` is `{'params', 'model_state'}` of one worker, and `lssr` is for a
+  method without a fixed period. The workers compute for `compute` seconds a
+  step, in which late collectives travel. With a delay of d steps there is at
+  most one synchronization in d steps.
   """
   averager, workers = strategy.averager, network.workers
   if strategy.period is not None:
@@ -77,11 +77,11 @@ def cost(
   between = 1 / (1 - lssr) if lssr < 1 else math.inf
 
   def waited(collectives):
-    """Returns the seconds a step of waiting, and those that are hidden."""
+    """Returns the seconds of waiting and the hidden seconds, per step."""
     travel = collections.defaultdict(list)  # One message after another.
     for c in collectives:
       travel[c.at, c.rate, min(c.late, between)].append(network.seconds(c))
-    hidden = sum(  # Those of a rate below 1 take turns.
+    hidden = sum(  # Collectives of a rate below 1 take turns.
       often[at]
       * min(sum(each), min(1, rate * len(each)) * compute * late if late else 0)
       for (at, rate, late), each in travel.items()
@@ -191,10 +191,10 @@ def _parts(
 def given(
   config: ml_collections.ConfigDict, parameters: int, seconds: float
 ) -> Measurement:
-  """Returns what `measure` would for a model that this package does not have.
+  """Returns the measurement of a model that this package does not have.
 
-  Its parameters are float32, in a hundred square matrices and a vector of what
-  is left; the optimizer is the config's.
+  Its parameters are float32, in a hundred square matrices and a vector of the
+  rest; the optimizer is the config's.
   """
   side = math.isqrt(parameters // 100)
   shapes = 100 * [(side, side)] + [(parameters - 100 * side**2,)]

@@ -41,7 +41,7 @@ def train_and_evaluate(
     workdir: a folder, created if need be. A run in it is resumed from its last
       checkpoint; a finished one is left as it is.
     restart: whether to move a run in `workdir` aside first.
-    accept_changes: whether to resume though data or model have changed.
+    accept_changes: whether to resume although data or model have changed.
     profile: whether to trace a few steps into `workdir/profile`.
     patience: seconds until every process must see process 0's files.
     participants: the programs that run the workers; by default the processes of
@@ -90,7 +90,7 @@ def train_and_evaluate(
   with store:  # Errors until here have written nothing.
     summary = store.outcome(totals, problem.steps)
     if totals.position >= problem.steps:
-      # A program that lacks its summary needs the others, to score.
+      # A program without a summary needs the others to score.
       own = np.array([summary is not None] * len(plan.mapper.local))
       summary = summary if plan.mapper.gather(own).all() else None
     if summary:

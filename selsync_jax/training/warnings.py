@@ -58,10 +58,10 @@ class SilenceWarning:
 
 
 class OverflowWarning:
-  """A warning, printed once, if messages hold too little of what is selected.
+  """A warning, printed once, if too few selected elements fit into messages.
 
-  What does not fit waits in the error memory and joins the next selection, so
-  the run may diverge.
+  The others wait in the error memory and join the next selection, so the run
+  may diverge.
   """
 
   PATIENCE = 100  # Consecutive steps.
