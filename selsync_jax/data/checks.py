@@ -49,7 +49,7 @@ def checked(
     raise ValueError(f'{name} has no arrays')
   if 'mask' in checked:
     raise ValueError(
-      f'{name} has an array mask; choose another name, or loss_mask for what '
+      f'{name} has an array mask; choose another name, or loss_mask if it '
       'leaves tokens out of the loss'
     )
   if len(lengths) != 1 or 0 in lengths:

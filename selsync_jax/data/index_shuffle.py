@@ -4,7 +4,7 @@
 Simon with 4 rounds and three key words of 32 bits, on the smallest even number
 of bits, at least 16, that can hold n - 1. An output that is too large is
 encrypted again until it is small enough (cycle walking). TensorFlow computes
-one element at a time. NumPy is fast on whole arrays alone, so `permutation`
+one element at a time. NumPy is fast only on whole arrays, so `permutation`
 encrypts all blocks at once and follows all cycles together.
 
 References:

@@ -34,7 +34,7 @@ class Injection(NamedTuple):
   def examples_sent(self) -> float:
     """The examples that a worker sends at a step, on average over workers."""
     # Each example goes to every worker but its reader. The paper counts it once
-    # (132 kB per step on CIFAR-10), which a worker that shares none receives.
+    # (132 kB per step on CIFAR-10): the bytes that a non-sharer receives.
     return self.shared * (self.workers - 1) / self.workers
 
   def sharing_workers(
@@ -57,8 +57,9 @@ class Injection(NamedTuple):
     the example counts.
     """
     # A worker's own examples come first. The last slots hold the shared ones,
-    # equal for all workers, one of each sharer in turn. A sharer has its own in
-    # both places; the mask omits the second, so its batch is smaller.
+    # equal for all workers, one of each sharer in turn. A sharer's shared
+    # examples are in both places; the mask omits the second copy, so its batch
+    # is smaller.
     slot = np.arange(self.own + self.shared)
     is_own = slot < self.own
     gift = np.maximum(slot - self.own, 0)

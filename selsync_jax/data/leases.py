@@ -6,8 +6,8 @@ are furthest behind are leased, for some steps, to islands whose own columns are
 ahead.
 
 A batch counts with the next average, or at once if its island is alone. If the
-island ends before that average, the other islands read its batches since the
-previous average again. If averages cover all parameters of all islands, every
+island ends before that average, the other islands reread its batches since the
+previous average. If averages cover all parameters of all islands, every
 batch counts once.
 """
 

@@ -87,7 +87,7 @@ def open_dataset(bound: BoundData) -> Dataset:
 
 
 def read_by(name: str) -> str:
-  """Returns the library that reads the data, 'tf' or 'numpy'."""
+  """Returns the library that a backend reads with, 'tf' or 'numpy'."""
   if name == 'auto':  # Processes may choose differently; batches are equal.
     return 'tf' if importlib.util.find_spec('tensorflow') else 'numpy'
   with config.config_errors('data.backend'):

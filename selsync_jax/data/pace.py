@@ -7,7 +7,7 @@ count as steps but change nothing. So all islands need equally long from one
 average to the next. After each average, the islands exchange how long their
 steps take.
 
-All islands compute the same shares, as whole numbers, so each knows which rest.
+The shares are whole numbers, equal on all islands, so each knows which rest.
 """
 
 from collections import deque

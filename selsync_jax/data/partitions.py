@@ -64,7 +64,7 @@ class Divisible(NamedTuple):
 
 
 def even_bounds(count: int, parts: int) -> Int64[np.ndarray, 'bounds']:
-  """Returns the bounds of parts of [0, count), equal in size within one."""
+  """Returns bounds of parts of [0, count), whose sizes differ by at most 1."""
   return np.arange(parts + 1) * count // parts
 
 

@@ -20,7 +20,7 @@ Examples = Mapping[str, np.ndarray]
 Batch = dict[str, np.ndarray]
 """Arrays [local workers, batch size, ...], by name.
 
-One of them is `mask`, bool: whether the slot holds an example. The other slots
+One of them is `mask`, bool: whether the slot holds an example. Empty slots
 repeat an example, so that a model computes finite values for them.
 """
 

@@ -153,7 +153,7 @@ def read_orbax(
 ) -> Any:
   """Returns a tree of orbax on the host, whatever devices wrote it.
 
-  `part` chooses what is read from the tree that the folder lists.
+  `part` selects the part to read from the tree that the folder lists.
   """
   on_host = ocp.RestoreArgs(restore_type=np.ndarray)
   with ocp.PyTreeCheckpointer() as checkpointer:

@@ -370,7 +370,7 @@ class Checkpoints:
     self._manager.wait_until_finished()
 
   def rehearse(self, state: Any, record: dict[str, Any]) -> Any:
-    """Saves a state at step 0, removes it, and returns what was read back.
+    """Saves a state at step 0, removes it, and returns the state read back.
 
     The state is first deleted from the devices, which may have no room for two.
     It raises `CheckpointError` if the state that is read back differs.

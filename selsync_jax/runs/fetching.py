@@ -36,7 +36,7 @@ class Fetcher:
     self._gather, self._fetch = gather, fetch
     self._most = 1  # Pending steps; the first, which compiles, is alone.
     self._pending: list[Any] = []  # Metrics on the devices, oldest first.
-    self._entered = False  # Whether a step of this session was.
+    self._entered = False  # Whether any step was, in this session.
     self._began = time.monotonic() - ledger.totals.seconds
 
   def begin_again(self) -> None:

@@ -72,7 +72,7 @@ def _decode(name: str, text: str) -> np.ndarray:
 def quantiles(values: Arrays) -> dict[str, list[float]]:
   """Returns the minimum, quartiles and maximum of each array of numbers.
 
-  Each is one of the values, with as many digits as distinguish it from its
+  Each is one of the values, with enough digits to distinguish it from its
   neighbors. NaN is ignored; an array without other values has no quantiles.
   """
   return {

@@ -171,7 +171,7 @@ class Lines:
     self.path, self._parse = path, parse
 
   def read(self) -> tuple[dict[int, tuple[bytes, Row]], int]:
-    """Returns line and row of each intact step, and how many are damaged.
+    """Returns each intact step's line and row, and the count of damaged lines.
 
     The steps ascend. A last line that a crash cut off counts as neither.
     """
@@ -291,7 +291,7 @@ class Rows(contextlib.AbstractContextManager[Any]):
   """The open files `metrics.jsonl` and `workers.jsonl`, for adding rows.
 
   Rows after a step are dropped, because they will be written again. Rows up to
-  it that do not match their seals, if there are seals, are reported.
+  the step are reported if they do not match their seals.
   """
 
   def __init__(

@@ -107,9 +107,10 @@ class Store(contextlib.ExitStack):
   def identify(self, found: Mapping[str, Any], accept: bool) -> list[str]:
     """Returns the changes of data and model, before the context is entered.
 
-    `found` is the fingerprint of this session. A change that is not accepted is
-    a `ConfigError`; a damaged fingerprint is reported. Code may change if it
-    has trained nothing that is kept, or after an error, which an edit may fix.
+    `found` is the fingerprint of this session. A change that is not accepted
+    raises `ConfigError`; a damaged fingerprint is reported. Code may change if
+    it has trained nothing that is kept, or after an error, which an edit may
+    fix.
     """
     self._fingerprint = found
     # The first process soon removes them.

@@ -20,8 +20,8 @@ class Engine:
 
   `nbytes` is the size of parameters and batch statistics. Without `compute`,
   only the clock runs, and no arrays are computed. `seed` is for the method's
-  draws. A worker sends `injected` bytes of examples at each step. A field of
-  the method that does not fit the cluster is a `ConfigError`.
+  draws. A worker sends `injected` bytes of examples at each step. It raises
+  `ConfigError` if a field of the method does not fit the cluster.
   """
 
   def __init__(

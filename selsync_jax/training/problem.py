@@ -47,7 +47,7 @@ class Problem:
 
   @property
   def steps_per_epoch(self) -> int:
-    """Steps in which the workers together read as much as one data set."""
+    """Steps in which the workers together read as much as the data set."""
     return self.data.assignment.steps_per_epoch
 
   def init(
