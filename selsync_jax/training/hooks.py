@@ -143,7 +143,7 @@ class Hooks(contextlib.ExitStack):
     self._fetcher.begin_again()
     step, checkpoints = self._fetcher.totals.steps, self._store.checkpoints
 
-    @functools.cache  # Asked twice if a program ends.
+    @functools.cache  # Called twice if a program ends.
     def save() -> pathlib.Path:
       if not now.saves:
         self.save(state, **self._participants.record(copied=True))

@@ -66,7 +66,7 @@ class Problem:
 
   @functools.cached_property
   def given(self) -> initial.Given:
-    """The weights to start from; empty without a source."""
+    """The weights to start from, read from their source; empty without one."""
     if self.source is None:
       return initial.Given({}, '')
     return initial.read(self.source, weights.joined(self.shapes))

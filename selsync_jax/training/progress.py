@@ -19,7 +19,7 @@ _SHOWN = {
   'samples_per_second': '{:,.0f} samples/s',
   'virtual_seconds': '{:,.1f} virtual seconds',
 }
-_PERIOD = 3600.0  # The last seconds that estimate the time left.
+_PERIOD = 3600.0  # Seconds over which the speed is measured.
 
 
 class Bar(rich.progress.Progress):

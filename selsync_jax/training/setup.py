@@ -99,7 +99,7 @@ class Setup:
     )
 
   def landed(self, state: TrainState) -> dict[str, Any]:
-    """Returns `state.scored` once averages in flight have arrived.
+    """Returns `state.scored` with the averages in flight applied.
 
     A moving average of the parameters stays as it is.
     """
