@@ -171,7 +171,7 @@ def _is_held(lock: pathlib.Path) -> bool:
   try:
     with lock.open('rb') as file:  # Others may look at the same time.
       return not _take(file, fcntl.LOCK_SH)
-  except OSError:  # There is none, or it is not ours to read.
+  except OSError:  # No lock file, or no right to read it.
     return False
 
 

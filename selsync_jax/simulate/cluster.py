@@ -56,7 +56,7 @@ class Base(NamedTuple):
   """The fields that all kinds of cluster share."""
 
   workers: int
-  step_seconds: float  # Of a gradient, on a worker at full speed.
+  step_seconds: float  # For a gradient, on a worker at full speed.
   steps: int  # A worker's in the run, on average.
   seed: int
 

@@ -88,7 +88,7 @@ class OverflowWarning:
 class NotFiniteWarning:
   """A warning, printed once for each kind of loss, if it is not finite.
 
-  `on_nonfinite` looks at gradients alone, which may be finite all the same.
+  `on_nonfinite` looks only at gradients, which may still be finite.
   """
 
   def __init__(self):
