@@ -74,9 +74,9 @@ format: $(VENV)/test.stamp
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-# The tables of the README and of docs/comparison.md, measured anew.
+# The tables of docs/how-it-decides.md and docs/comparison.md, measured again.
 results: $(VENV)/test.stamp
-	$(BIN)/python compare.py --into=README.md
+	$(BIN)/python compare.py --into=docs/how-it-decides.md
 	$(BIN)/python compare.py --methods=all --lrs=1x,2x \
 		--config.seed=100 --config.data.backend=numpy \
 		--out=runs/compare-all --into=docs/comparison.md

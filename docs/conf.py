@@ -12,7 +12,7 @@ from docutils.utils.math.latex2mathml import tex2mathml
 
 import selsync_jax
 
-_FILES = 'https://github.com/selsync-jax/selsync_jax/blob/main/'
+_OUTSIDE = re.compile(r'\[((?:[^][]|\[[^][]*\])+)\]\(\.\./([^)#]+)[^)]*\)')
 
 project = 'selsync_jax'
 author = 'The selsync_jax authors'
@@ -35,10 +35,16 @@ nb_execution_timeout = 300
 nb_merge_streams = True
 
 
+def _name(link):
+  """The text of a link to a file of the repository, with the file's path."""
+  text, path = link.groups()
+  return text if path.strip('/') in text else f'{text} (`{path}`)'
+
+
 def _adapt(app, name, source):
-  """Pages are written for GitHub, which shows all files, and Mermaid."""
+  """Names files outside this folder, and shows diagrams as text."""
   del app, name
-  text = re.sub(r'\]\(\.\./(?=[^)])', f']({_FILES}', source[0])
+  text = _OUTSIDE.sub(_name, source[0])
   source[0] = text.replace('```mermaid', '```text')
 
 
