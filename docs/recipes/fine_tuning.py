@@ -1,4 +1,4 @@
-"""Fine-tuning: the network of the digits learns to tell odd ones from even.
+"""Fine-tuning: the digits' network learns to tell odd digits from even ones.
 
 python train.py
 python train.py --config=docs/recipes/fine_tuning.py
@@ -14,7 +14,7 @@ from selsync_jax.configs import digits
 
 @ss.register_dataset
 def odd_digits():
-  """Two hundred digits to train with; the label is 1 for odd ones."""
+  """Returns 200 digits to train with; the label is 1 for odd digits."""
   pixels, label = datasets.load_digits(return_X_y=True)
   image = np.float32(pixels).reshape(-1, 8, 8, 1) / 16
 
@@ -32,7 +32,7 @@ def odd_digits():
 
 
 def get_config(method='selsync'):
-  """Twenty epochs at a tenth of the learning rate; a new last layer."""
+  """Returns 20 epochs at a tenth of the rate, with a new last layer."""
   config = digits.get_config(method)
   config.init_from = 'runs/digits-selsync'
   config.init_rename = (('^params/Dense_1/', None),)

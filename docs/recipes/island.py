@@ -1,9 +1,10 @@
-"""A training loop whose workers are programs of their own, on any hosts.
+"""A custom training loop on islands: separate programs, on any hosts.
 
   selsync meet --islands=2 --host=10.0.0.1    # On one; prints the invitation.
   SELSYNC_INVITATION=... python island.py maui    # On each, with its own name.
 
-The invitation is a secret, and other users see what a command line has.
+The invitation is a secret. Keep it off the command line, which other users of
+the host can read.
 """
 
 import os
@@ -19,13 +20,13 @@ STEPS = 60
 
 
 def loss(params, x, y):
-  """The mean squared error of a small network."""
+  """Returns the mean squared error of a small network."""
   return jnp.mean((jnp.tanh(x @ params['w']) @ params['v'] - y) ** 2)
 
 
 @jax.jit
 def local_step(params, opt_state, x, y):
-  """A step of this island alone, and its gradients."""
+  """Takes an optimizer step on this island, and returns its gradients, too."""
   value, grads = jax.value_and_grad(loss)(params, x, y)
   updates, opt_state = tx.update(grads, opt_state, params)
   return optax.apply_updates(params, updates), opt_state, grads, value
@@ -39,7 +40,7 @@ params = {  # The same seed everywhere.
 }
 opt_state = tx.init(params)
 
-# An average is applied 5 steps after its synchronization; it travels meanwhile.
+# An average is sent during the 5 steps after its synchronization, then applied.
 strategy = ss.Strategy(
   ss.budgeted(ss.selsync(delta=0.3), lssr=0.9),
   ss.delayed(ss.mean(wire=ss.wires.int8()), 5, keep=0.5, extrapolate=0.5),

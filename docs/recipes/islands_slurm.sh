@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Four islands with a GPU each, as an array: its jobs may start at any time, on
-# any partition. Two suffice; all others may come later.
-#   On a host that all can reach, the login node for example:
+# Four islands with a GPU each, as an array. Its jobs may start at any time, on
+# any partition. Two are enough to begin; the others may join later.
+#   On a host that all jobs can reach, for example the login node:
 #     selsync meet --islands=4 --minimum=2 --host=login.example --keep=point.json \
-#       --timeout=600   # So long the first one waits for all four.
-#   export SELSYNC_INVITATION=...   # What it has printed.
+#       --timeout=600   # Seconds that the first job waits for all four.
+#   export SELSYNC_INVITATION=...   # The printed invitation.
 #   sbatch docs/recipes/islands_slurm.sh
 #SBATCH --job-name=islands
 #SBATCH --array=0-3
@@ -12,14 +12,14 @@
 #SBATCH --gpus=1
 #SBATCH --cpus-per-task=8
 #SBATCH --time=24:00:00
-#SBATCH --signal=TERM@120   # Two minutes before the end: leave, or all save.
-#SBATCH --requeue           # The same command comes again, or resumes.
+#SBATCH --signal=TERM@120   # Two minutes before the end: leave or, if all jobs end, save.
+#SBATCH --requeue           # The same command rejoins, or resumes.
 #SBATCH --open-mode=append
 set -euo pipefail
 
 cd "${SLURM_SUBMIT_DIR:?submit this with sbatch}"
 source .venv/bin/activate
-: "${SELSYNC_INVITATION:?what selsync meet has printed}"
+: "${SELSYNC_INVITATION:?the invitation that selsync meet prints}"
 
 code=0
 srun python train.py \
@@ -28,7 +28,7 @@ srun python train.py \
   --config.workers="$SLURM_ARRAY_TASK_COUNT" \
   --workdir="$SLURM_SUBMIT_DIR/runs/$SLURM_JOB_NAME" || code=$?
 
-# It comes again, but after a mistake in the config (2), or at the end (0).
+# Requeue, except after a mistake in the config (2) or at the end (0).
 if [[ $code -ne 0 && $code -ne 2 ]]; then
   scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
 fi

@@ -2,15 +2,15 @@
 # Two hosts as islands, with no scheduler and no common file system. Each has a
 # checkout, with .venv/bin/pip install -e '.[train,islands]'.
 #   On the first host:  selsync meet --islands=2 --host=first.example --keep=point.json
-#   On both hosts:      export SELSYNC_INVITATION=...   # What it has printed.
+#   On both hosts:      export SELSYNC_INVITATION=...   # The printed invitation.
 #   On the first host:  docs/recipes/islands_two_hosts.sh first
 #   On the second host: docs/recipes/islands_two_hosts.sh second
-# Each must reach the other on any port, and the first on port 7070.
+# Each host must reach the other on any port, and the first host on port 7070.
 set -euo pipefail
 
 name=${1:?a name of this island}
 
-: "${SELSYNC_INVITATION:?what selsync meet has printed}"
+: "${SELSYNC_INVITATION:?the invitation that selsync meet prints}"
 
 .venv/bin/python train.py \
   --island="$name" \

@@ -3,14 +3,14 @@
   python train.py --config=docs/recipes/median.py
   python compare.py --config=docs/recipes/median.py --methods=median,local_sgd
 
-A mean over workers is as wrong as the worst of them. A coordinate-wise median
-bears with workers that diverged, as long as they are fewer than half; it costs
-an all-gather of the parameters in place of an all-reduce.
+One diverged worker spoils a mean over workers. A coordinate-wise median
+tolerates diverged workers if they are fewer than half. It costs an all-gather
+of the parameters in place of an all-reduce.
 
 References:
   Yin et al., `Byzantine-Robust Distributed Learning: Towards Optimal
-  Statistical Rates`, ICML 2018, on medians of gradients. Here they are of
-  parameters.
+  Statistical Rates`, ICML 2018, on medians of gradients. Here the medians are
+  over parameters.
 """
 
 import jax
@@ -22,7 +22,7 @@ from selsync_jax.configs import digits
 
 
 def _coordinate_wise_median():
-  """Every worker receives the elementwise median over all of them."""
+  """Returns an averager that takes the elementwise median over workers."""
 
   def apply(tree, state):
     vector, rebuild = flatten_util.ravel_pytree(tree)  # One message.
@@ -45,5 +45,5 @@ def median(context, *, period: int = 8):
 
 
 def get_config(method='median'):
-  """The config of digits, with this method too."""
+  """Returns the config of digits, in which this method is known, too."""
   return digits.get_config(method)

@@ -1,10 +1,10 @@
-"""A training loop of one's own, in one process or several.
+"""A custom training loop, in one process or several.
 
   python own_loop.py FOLDER
   selsync launch --processes=2 -- python own_loop.py FOLDER
 
-The same command goes on from the last checkpoint, also with another number of
-processes, as long as there are as many devices. Under Slurm: own_loop_slurm.sh.
+The same command resumes from the last checkpoint, even with another number of
+processes, if the number of devices is the same. Under Slurm: own_loop_slurm.sh.
 """
 
 import pathlib
@@ -24,7 +24,7 @@ tx = optax.chain(trigger, optax.adam(1e-2))
 
 
 def init(worker):
-  """The state of one worker; all start with the same parameters."""
+  """Returns the state of one worker; parameters start equal on all workers."""
   del worker
   w = jax.random.normal(jax.random.key(0), (5, 16))
   params = {'w': w, 'v': jnp.zeros(16)}
@@ -32,7 +32,7 @@ def init(worker):
 
 
 def step(state, batch):
-  """A step of one worker."""
+  """Takes a step of one worker."""
 
   def loss(params):
     params = ss.in_use(params)
@@ -49,14 +49,14 @@ def step(state, batch):
 
 
 def rows(i, workers):
-  """The batches of some workers, [workers, examples, ...]."""
+  """Returns the batches of these workers, [workers, examples, ...]."""
   rngs = [np.random.default_rng((i, worker)) for worker in workers]
   x = np.stack([rng.normal(size=(8, 5)) for rng in rngs]).astype(np.float32)
   return {'x': x, 'y': np.sin(x.sum(-1))}
 
 
 def main(folder, steps=500):
-  """Trains until some steps are taken, or a signal comes."""
+  """Trains for a number of steps, or until a signal arrives."""
   with (
     ss.join() as cluster,
     ocp.CheckpointManager(pathlib.Path(folder).absolute()) as checkpoints,

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# A loop of your own on four nodes with eight GPUs each, one task per GPU:
+# A custom training loop on four nodes with eight GPUs each, one task per GPU:
 #   sbatch docs/recipes/own_loop_slurm.sh
 # ss.join() finds the other tasks through the environment that srun sets.
 #SBATCH --job-name=own-loop
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=8
-#SBATCH --gpus-per-node=8  # Each task sees all, and JAX gives it its own.
+#SBATCH --gpus-per-node=8  # Each task sees all GPUs; JAX picks one.
 #SBATCH --cpus-per-task=8
 #SBATCH --time=24:00:00
 #SBATCH --signal=TERM@120   # Two minutes before the end: save and exit with 75.
@@ -16,10 +16,10 @@ set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:?submit this with sbatch}"
 source .venv/bin/activate
 
-# A secret of this run's tasks; srun passes it on.
+# A secret for this run's tasks; srun passes it to them.
 SELSYNC_CLUSTER_TOKEN=$(openssl rand -hex 16)
 export SELSYNC_CLUSTER_TOKEN
-export PYTHONUNBUFFERED=1  # A task that ends at once has printed all.
+export PYTHONUNBUFFERED=1  # No output is lost if a task is killed.
 
 code=0
 srun --kill-on-bad-exit=1 python docs/recipes/own_loop.py \

@@ -1,4 +1,4 @@
-"""A model and a data set of your own: points on two rings, told apart.
+"""A custom model and data set: points on two rings, to be told apart.
 
 python train.py --config=docs/recipes/rings.py
 """
@@ -13,7 +13,7 @@ from selsync_jax.configs import base
 
 @ss.register_dataset
 def rings(*, noise: float = 0.1):
-  """Points of the plane; the label says on which ring they lie."""
+  """Returns points in the plane; the label is the index of their ring."""
   rng = np.random.default_rng(0)
 
   def points(count):
@@ -41,12 +41,12 @@ class TwoLayers(nn.Module):
 
   @nn.compact
   def __call__(self, x, *, train):
-    """Scores of points [batch, 2]."""
+    """Returns the scores of points [batch, 2]."""
     return nn.Dense(self.num_classes)(nn.tanh(nn.Dense(self.width)(x)))
 
 
 def get_config(method='selsync'):
-  """Ten epochs on four workers."""
+  """Returns ten epochs on four workers."""
   config = base.get_config(method)
   config.epochs = 10.0
   config.data.update(name='rings', noise=0.1)

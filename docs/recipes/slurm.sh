@@ -4,7 +4,7 @@
 #SBATCH --job-name=selsync
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=8
-#SBATCH --gpus-per-node=8  # Each task sees all, and JAX gives it its own.
+#SBATCH --gpus-per-node=8  # Each task sees all GPUs; JAX picks one.
 #SBATCH --cpus-per-task=8
 #SBATCH --time=24:00:00
 #SBATCH --signal=TERM@120   # Two minutes before the end: save and exit with 75.
@@ -15,7 +15,7 @@ set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:?submit this with sbatch}"
 source .venv/bin/activate
 
-# A secret of this run's tasks; srun passes it on.
+# A secret for this run's tasks; srun passes it to them.
 SELSYNC_CLUSTER_TOKEN=$(openssl rand -hex 16)
 export SELSYNC_CLUSTER_TOKEN
 

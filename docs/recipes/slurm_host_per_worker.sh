@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Four nodes with eight GPUs each, a node is a worker:
+# Four nodes with eight GPUs each; each node is a worker:
 #   sbatch docs/recipes/slurm_host_per_worker.sh
-# One task per node drives its eight GPUs, which share the worker's batch. If the
-# model does not fit into one of them, use mesh.fsdp in place of mesh.data.
+# One task per node runs its eight GPUs, which share the worker's batch. If the
+# model does not fit into one GPU, use mesh.fsdp in place of mesh.data.
 #SBATCH --job-name=selsync
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=1
@@ -17,7 +17,7 @@ set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:?submit this with sbatch}"
 source .venv/bin/activate
 
-# A secret of this run's tasks; srun passes it on.
+# A secret for this run's tasks; srun passes it to them.
 SELSYNC_CLUSTER_TOKEN=$(openssl rand -hex 16)
 export SELSYNC_CLUSTER_TOKEN
 

@@ -10,7 +10,7 @@ set -euo pipefail
 : "${WORKERS:?the number of chips of the slice}"
 : "${WORKDIR:?a folder that all hosts share, such as a mounted file share}"
 
-token=$(openssl rand -hex 16)  # A secret of this run's processes.
+token=$(openssl rand -hex 16)  # A secret for this run's processes.
 
 gcloud compute tpus tpu-vm ssh "$NAME" --zone="$ZONE" --worker=all --command="
   cd selsync_jax && SELSYNC_CLUSTER_TOKEN=$token .venv/bin/python train.py \
