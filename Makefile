@@ -82,12 +82,12 @@ results: $(VENV)/test.stamp
 		--out=runs/compare-all --into=docs/comparison.md
 	$(BIN)/python docs/pictures.py runs/compare-all front-loss
 
-# The tables of docs/stragglers.md, measured anew: every method on three virtual
+# The tables of docs/stragglers.md, measured again: every method on three virtual
 # clusters.
 stragglers: $(VENV)/train.stamp
 	$(BIN)/python -m benchmarks.quality.stragglers --into=docs/stragglers.md
 
-# The tables and figures of docs/evidence.md, measured anew. That takes days on
+# The tables and figures of docs/evidence.md, measured again. That takes days on
 # two cores, and `make evidence EVIDENCE=quick`, with smaller models, three hours
 # or more.
 evidence: WORK := runs/evidence$(EVIDENCE:%=-%)
@@ -97,7 +97,7 @@ evidence: $(VENV)/test.stamp
 	$(BIN)/python docs/pictures.py $(WORK) \
 		$$(basename -s .png $(WORK)/plots/*.png)
 
-# What late averages cost, in docs/performance.md, measured anew. The table takes
+# What late averages cost, in docs/performance.md, measured again. The table takes
 # an hour on two cores, the figure another.
 delays: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.quality.delay --into=docs/performance.md
@@ -106,7 +106,7 @@ delays: $(VENV)/test.stamp
 		--out=delays.json
 	$(BIN)/python docs/pictures.py runs/delay delays
 
-# The tables of docs/paper.md, measured anew: the papers' claims, one by one.
+# The tables of docs/paper.md, measured again: the papers' claims, one by one.
 paper: $(VENV)/train.stamp
 	$(BIN)/python -m benchmarks.quality.paper --into=docs/paper.md
 
