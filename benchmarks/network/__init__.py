@@ -1,1 +1,1 @@
-"""What travels over an emulated network, and how long that takes."""
+"""Traffic over an emulated network, and the time that it takes."""

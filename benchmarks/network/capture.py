@@ -1,11 +1,11 @@
-"""Whether what islands send to each other can be read on the network.
+"""Tests whether the traffic between islands can be read on the network.
 
   python -m benchmarks.network.capture
 
 Two islands average parameters on an emulated cluster
 (benchmarks/network/cluster.py), while one of the hosts records every packet of
-its interface. Then the other one sends the same parameters over plain TCP, so
-that they are seen to be found where they can be. Prints one line, and writes
+its interface. Then the other host sends the same parameters over plain TCP, to
+show that the search finds parameters that are readable. Prints one line, writes
 capture.json. The exit code is 1 if packets between the islands hold parameters.
 """
 
@@ -48,7 +48,7 @@ def recorded(packets):
     try:
       yield
     finally:
-      time.sleep(0.5)  # For the last ones.
+      time.sleep(0.5)  # For the last packets.
       stop.set()
       thread.join()
 
@@ -75,7 +75,7 @@ def receive():
 
 
 def send():
-  """Sends them, as soon as the other host listens."""
+  """Sends the parameters as soon as the other host listens."""
   while True:
     with contextlib.suppress(OSError):
       with socket.create_connection(('host0', PORT)) as other:

@@ -1,15 +1,15 @@
-"""How well the virtual clock predicts a cluster with a slow host.
+"""Accuracy of the virtual clock on a cluster with a slow host.
 
   python -m benchmarks.network.clock --hosts=2 --bandwidth=200mbit
 
 Trains digits with BSP, SelSync, and local SGD on an emulated cluster
 (benchmarks/network/cluster.py), one worker per host. A busy loop takes half of
-the core of host 0. The same runs are then simulated on a cluster of three
-figures: the step of each host, measured while all hosts compute and none
-talks; the bandwidth; and the latency of a message, where an all-reduce of one
-number takes 2 (N-1) messages. Prints the predicted and the measured time of
-the steps without the first ten, which compile, and writes clock.json. The
-limit is 15%. Needs an otherwise idle machine with a core per host.
+the core of host 0. The same runs are then simulated on a cluster with three
+measured figures: the step time of each host while all hosts compute and none
+communicates; the bandwidth; and the latency of a message (an all-reduce of one
+number takes 2 (N-1) messages). Prints the predicted and the measured time of
+the steps after the first ten, which compile, and writes clock.json. The limit
+is 15%. Needs an otherwise idle machine with a core per host.
 """
 
 import argparse
@@ -40,7 +40,7 @@ SLOW = 0  # The host with the busy loop.
 
 @contextlib.contextmanager
 def own_core(hosts: int) -> Iterator[int]:
-  """Stays on a host's core, which a busy loop shares if the host is slow.
+  """Pins this process to a host's core; on the slow host, adds a busy loop.
 
   Yields:
     The index of this host.
@@ -59,7 +59,7 @@ def own_core(hosts: int) -> Iterator[int]:
 
 
 def arguments(method: str, options: argparse.Namespace) -> list[str]:
-  """The command line of a run, but for its command and workdir."""
+  """The command line of a run without its command and workdir."""
   return [
     f'--config={config_file.with_method(f"{ROOT}/configs/digits.py", method)}',
     f'--config.workers={options.hosts}',
@@ -71,7 +71,7 @@ def arguments(method: str, options: argparse.Namespace) -> list[str]:
 
 
 def probe(options: argparse.Namespace) -> dict[str, float]:
-  """On a host of the cluster: the seconds of its steps, and of a message."""
+  """Measures the seconds of a step and of a message, on one host."""
   import jax
 
   from benchmarks import variants
@@ -143,7 +143,7 @@ def predict(
 
 
 def train(options: argparse.Namespace) -> None:
-  """On a host of the cluster: its part of a run."""
+  """Trains this host's share of a run on the cluster."""
   from selsync_jax import __main__ as door
 
   flags = [f'--workdir={options.workdir}', '--noreport']

@@ -36,11 +36,11 @@ def run(
 
   Args:
     hosts: number of hosts.
-    bandwidth: of each host's interface, in tc(8)'s notation, for example
-      `200mbit`; `None` does not limit it.
-    command: to run on each host.
+    bandwidth: limit of each host's interface, in tc(8)'s notation, for example
+      `200mbit`; `None` for no limit.
+    command: the command to run on each host.
     timeout: in seconds.
-    site: the number of hosts at each site, within which no link is limited.
+    site: number of hosts at each site; links within a site are not limited.
 
   Returns:
     The standard output of each host.
@@ -74,20 +74,20 @@ def figures(
 ) -> list[Any]:
   """Runs a function on every host of an emulated cluster.
 
-  Where hosts cannot be emulated, it ends the command with the reason.
+  If hosts cannot be emulated, ends the command with the reason.
 
   Args:
-    measure: a function of a module of benchmarks/network/; its argument has the
-      options, and as `folder` the name of a folder that all hosts see.
+    measure: a function of a module of benchmarks/network/. Its argument has the
+      options and `folder`, the name of a folder that all hosts share.
     options: numbers, texts and lists; `hosts`, `bandwidth` and `site` are those
       of `run`.
-    **changed: options with another value.
+    **changed: options to override.
 
   Returns:
-    What the function returned on each host.
+    The function's result on each host.
 
   Raises:
-    RuntimeError: if it failed on a host, with what that printed.
+    RuntimeError: if the function failed on a host, with that host's output.
   """
   if reason := missing():
     sys.exit(f'{pathlib.Path(sys.argv[0]).name}: {reason}')
@@ -104,7 +104,7 @@ def figures(
 
 
 def slowest(each: Sequence[dict[str, float]]) -> dict[str, float]:
-  """The longest times of all hosts, by what is timed."""
+  """The longest times over all hosts, by measurement."""
   return {name: max(host[name] for host in each) for name in each[0]}
 
 

@@ -1,20 +1,19 @@
-"""What an average of islands costs on a slow network, next to bare sockets.
+"""Cost of an average of islands on a slow network, next to bare sockets.
 
   python -m benchmarks.network.hidden --hosts=4 --bandwidth=110mbit
   python -m benchmarks.network.hidden --hosts=4 --bandwidth=200mbit --alone
 
-One island is on each host of an emulated cluster (cluster.py). A step leaves
-the CPU idle for some milliseconds, as a step on a GPU does, and then changes
-the parameters. The average travels behind the steps, before a step goes on, or
-at every step (BSP). Next to it: steps beside which a thread moves the same
-bytes between the hosts, over bare TCP, and does nothing with them, which is the
-control; JAX's own processes, which wait for the same average; and the limit of
-the wire. Prints milliseconds of a step of the slowest host. The limit is 1.10
-times the control.
+One island runs on each host of an emulated cluster (cluster.py). A step leaves
+the CPU idle for some milliseconds, like a step on a GPU, and then changes the
+parameters. The average runs in the background, before the step, or at every
+step (BSP). It is compared with three things: a control, where a thread moves
+the same bytes between the hosts over bare TCP beside the steps; JAX's own
+processes, which wait for the same average; and the limit of the wire. Prints
+milliseconds of a step of the slowest host. The limit is 1.10 times the control.
 
-With `--alone`, there are no steps: it times averages in float32 and int8, one
-after another, whose limits are 1.15 times the wire and 0.30 times float32; and
-one that only moves the bytes of float32.
+With `--alone`, there are no steps. It times averages in float32 and int8, one
+after another, with limits of 1.15 times the wire and 0.30 times float32, and an
+average that only moves the bytes of float32.
 Writes hidden.json.
 """
 
@@ -42,7 +41,7 @@ HIDDEN, OF_WIRE, OF_FLOAT32 = 1.10, 1.15, 0.30  # Our goals.
 
 
 def sent(options: argparse.Namespace, wire: str) -> float:
-  """Bytes that a host sends for an average."""
+  """Returns the bytes that a host sends for an average."""
   import jax
   import numpy as np
 
@@ -56,7 +55,7 @@ def sent(options: argparse.Namespace, wire: str) -> float:
 class Sender:
   """Moves the bytes of an average between the hosts, over bare TCP.
 
-  As islands do, a host asks the others for their shares, at the same time, and
+  Like islands, a host asks all others for their shares at the same time, and
   does so twice.
   """
 
@@ -76,7 +75,7 @@ class Sender:
       link.sendall(self._share)
 
   def average(self) -> None:
-    """Fetches what an average needs."""
+    """Fetches the shares of an average."""
     for _ in range(2):
       with futures.ThreadPoolExecutor(len(self._links)) as pool:
         list(pool.map(self._fetch, self._links))
@@ -88,7 +87,7 @@ class Sender:
       left = left[link.recv_into(left) :]
 
   def close(self) -> None:
-    """Fetches no more; this process serves the others until they do so, too."""
+    """Stops fetching, and serves the other processes until they stop, too."""
     for link in self._links:
       link.close()
 
@@ -143,7 +142,7 @@ def bare(options: argparse.Namespace) -> dict[str, float]:
 
 
 def of_processes(options: argparse.Namespace) -> dict[str, float]:
-  """JAX's own processes, which wait for each average, on this host."""
+  """Times JAX's own processes, which wait for each average, on this host."""
   from benchmarks.network import host, wires
 
   with host.joined():
@@ -189,7 +188,7 @@ def on_wire(options: argparse.Namespace, wire: str) -> float:
 
 
 def title(options: argparse.Namespace) -> str:
-  """What both tables are of."""
+  """The settings that both tables share."""
   size = f'{options.size / 1e6:.2f} M parameters'
   return f'{options.hosts} hosts, {options.bandwidth}, {size}'
 

@@ -19,7 +19,7 @@ def take_own_cores(host: int, hosts: int) -> None:
 
 @contextlib.contextmanager
 def joined(devices: int = 1) -> Iterator[int]:
-  """Joins the cluster with some devices, and leaves it when all hosts do.
+  """Joins the cluster with some devices, and leaves it together with all hosts.
 
   Yields:
     The number of hosts.
@@ -38,10 +38,10 @@ def joined(devices: int = 1) -> Iterator[int]:
 
 @contextlib.contextmanager
 def invited(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
-  """Gives this host its own cores, and lets the hosts meet as islands.
+  """Gives this host its own cores, and connects the hosts as islands.
 
   Args:
-    options: those that the host was given; an island has `site` hosts.
+    options: the host's options; an island has `site` hosts.
 
   Yields:
     The name of this host's island, and the invitation.
@@ -57,7 +57,7 @@ def invited(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
     if index == 0:
       point = stack.enter_context(MeetingPoint(hosts // site, 'host0'))
       made.write_text(str(point.invitation))
-      made.rename(invitation)  # The others see it whole.
+      made.rename(invitation)  # Other hosts never see half a file.
     while not invitation.exists():
       time.sleep(0.1)
     yield f'host{index // site * site}', invitation.read_text()

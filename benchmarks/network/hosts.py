@@ -1,13 +1,13 @@
-"""What hosts of several devices send on a slow network, and how long it takes.
+"""Traffic and time of hosts with several devices on a slow network.
 
   python -m benchmarks.network.hosts --hosts=2 --devices=4 --bandwidth=200mbit
 
 Runs the average of a network's parameters on an emulated cluster
 (benchmarks/network/cluster.py), one worker per host: with one device per host,
 and with several, in each layout (workers x data x fsdp). Prints the time of
-each, the bytes that a host's interface sends meanwhile, their ratio to the
-bytes of a ring, 2 (N-1)/N x parameters, and the ratio of the time to that of
-one device. The limits are 1.10 for bytes and 1.15 for time. Writes hosts.json.
+each, the bytes that a host's interface sends meanwhile, their ratio to a ring's
+bytes, 2 (N-1)/N x parameters, and the ratio of the time to a host with one
+device. The limits are 1.10 for bytes and 1.15 for time. Writes hosts.json.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from benchmarks.table import report, Table
 
 
 def layouts(workers: int, devices: int) -> dict[str, Any]:
-  """One device per worker, and all ways to divide several, by name."""
+  """One device per worker, and every way to divide several devices, by name."""
   from selsync_jax.devices.layout import Layout
 
   inside = [(1, 1)]

@@ -1,16 +1,16 @@
-"""What averages cost islands: before a step goes on, and behind the steps.
+"""Cost of averages of islands, waited for and in the background.
 
   python -m benchmarks.network.islands --islands=4 --ratio=10
   XLA_PYTHON_CLIENT_MEM_FRACTION=0.3 python -m benchmarks.network.islands \
     --islands=2 --workload='decoder 124M'
 
-Starts islands as processes of this machine. A step leaves the CPU idle for some
-milliseconds, as a step on a GPU does, and then changes the parameters; or it is
-that of a `--workload`, on a device that the islands share. One process takes
-steps alone first, and copies the parameters to the host and back. An island
-sends no faster than that an average of float32 takes `--ratio` of these steps.
-It is timed without synchronization; with an average every `--period` steps,
-before the step goes on; and with the same average behind the steps, delayed by
+Starts islands as processes of this machine. A step either leaves the CPU idle
+for some milliseconds, like a step on a GPU, and then changes the parameters; or
+it trains a `--workload`, on a device that the islands share. One process first
+takes steps alone, and copies the parameters to the host and back. An island's
+send rate is limited so that an average in float32 takes `--ratio` of these
+steps. Times three cases: no synchronization; an average every `--period` steps
+that the step waits for; and the same average in the background, delayed by
 `--period` - 1. Prints the milliseconds of a step, and their ratio to steps that
 send nothing, which is the limit. Writes islands.json.
 """
@@ -32,7 +32,7 @@ Work = tuple[Any, Callable[[Any], tuple[Any, Any]]]
 
 
 def idle_work(options: argparse.Namespace) -> Work:
-  """Steps that leave the CPU idle for a while."""
+  """Steps that leave the CPU idle for some milliseconds."""
   import jax
   import jax.numpy as jnp
 
@@ -84,7 +84,7 @@ def round_of(
 
 
 def alone(options: argparse.Namespace) -> dict[str, float]:
-  """Milliseconds of a step, and of copies, of a process with no island."""
+  """Milliseconds of a step, and of copies, in a process without islands."""
   import jax
 
   params, step = work_of(options)
@@ -125,7 +125,7 @@ def times(
         options.period,
       )
       rounds.append(ms)
-    # The first round compiles, and the second what applies its average.
+    # The first round compiles the step, the second applying its average.
     found[way] = statistics.median(rounds[2:])
     jax.block_until_ready(island.leave(new))
   return found
@@ -134,7 +134,7 @@ def times(
 def one_mean(
   name: str, invitation: str, options: argparse.Namespace
 ) -> dict[str, float]:
-  """Milliseconds of a step on this island, by way of averaging."""
+  """Milliseconds of a step on this island, by kind of average."""
   import selsync_jax as ss
 
   wire = getattr(ss.wires, options.wire)()

@@ -1,16 +1,16 @@
-"""How well `selsync plan` predicts averages that travel behind the steps.
+"""Accuracy of `selsync plan` for averages that run in the background.
 
   python -m benchmarks.network.late
 
 Islands train on an emulated cluster (benchmarks/network/cluster.py), one on
-each host. A step leaves the CPU idle for some milliseconds, as a step on a GPU
-does, and then changes the parameters. Every method is timed with delays that
-hide none of an average, a part of it, and all of it. Its prediction needs the
-milliseconds of a step that sends nothing, the bytes of the parameters, and the
-bandwidth. Prints predicted and measured milliseconds of a step, and writes
-late.json. The limit is 15%. The emulation takes CPU time for every byte, which
-is no part of the prediction: a faster network, or more hosts than cores, would
-measure that.
+each host. A step leaves the CPU idle for some milliseconds, like a step on a
+GPU, and then changes the parameters. Every method is timed with delays that
+hide none, a part, and all of an average. Its prediction needs the milliseconds
+of a step that sends nothing, the bytes of the parameters, and the bandwidth.
+Prints predicted and measured milliseconds of a step, and writes late.json. The
+limit is 15%. The emulation takes CPU time for every byte, which the prediction
+leaves out: with a faster network, or more hosts than cores, this benchmark
+would measure the emulation.
 """
 
 import argparse
@@ -28,7 +28,7 @@ ALONE = 'nothing sent'
 
 
 def strategies(options: argparse.Namespace) -> dict[str, Any]:
-  """The methods, each with its delays, and one that sends nothing."""
+  """The methods with their delays, and a method that sends nothing."""
   import optax
 
   import selsync_jax as ss

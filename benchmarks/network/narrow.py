@@ -1,10 +1,10 @@
-"""How the steps of islands slow down as their link gets narrower.
+"""Step time of islands as the link between them gets narrower.
 
   python -m benchmarks.network.narrow
 
 Islands take steps as in benchmarks/network/islands.py, which leave the CPU
-idle. They average in int8 every `--period` steps, behind the steps, over links
-of every bandwidth; an average may take as long as a period. Prints milliseconds
+idle. They average in int8 every `--period` steps, in the background, over links
+of several bandwidths; an average may take a whole period. Prints milliseconds
 of a step and their ratio to steps that send nothing, and writes narrow.json.
 The limit is 1.15 times the time on the widest link.
 """
@@ -17,7 +17,7 @@ from benchmarks.table import report, Table
 from selsync_jax.sync.network import bandwidth as bits_per_second
 
 LIMIT = 1.15
-"""Of the time of a step on the widest link, for the narrowest: our goal."""
+"""Goal: step time on the narrowest link, relative to the widest."""
 
 
 def one(

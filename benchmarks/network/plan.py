@@ -1,14 +1,13 @@
-"""How well `selsync plan` predicts steps on a network.
+"""Accuracy of `selsync plan` for steps on a network.
 
   python -m benchmarks.network.plan --hosts=2 --bandwidths 100mbit 200mbit
 
 Measures steps on an emulated cluster with benchmarks/network/steps.py, and
 predicts them from three figures: the local step of the slowest host, measured
 while all hosts compute, because every host waits for it; the bytes of the
-parameters; and the latency of a message, where an all-reduce of a single number
-takes 2 (N-1) messages. Prints predicted and measured times and writes
-plan.json. The limit is 15%. Needs an otherwise idle machine with a core per
-host.
+parameters; and the latency of a message (an all-reduce of one number takes
+2 (N-1) messages). Prints predicted and measured times and writes plan.json. The
+limit is 15%. Needs an otherwise idle machine with a core per host.
 """
 
 import argparse
@@ -25,7 +24,7 @@ from selsync_jax.sync.network import Network
 from selsync_jax.training import step_cost
 
 LIMIT = 0.15
-PAYLOAD = 1448 / 1514  # TCP's payload, as a share of the bytes tc counts.
+PAYLOAD = 1448 / 1514  # TCP payload per byte that tc counts.
 SELSYNC = base.get_config('selsync').sync.to_dict()
 # Rows of benchmarks/network/steps.py: the method's fields, and the LSSR.
 ROWS = {
@@ -47,7 +46,7 @@ def predict(
   Args:
     measured: the result of `steps.measure`: milliseconds, and `bytes`.
     hosts: N, one worker per host.
-    bandwidth: of a host's link, in tc(8)'s notation.
+    bandwidth: limit of a host's link, in tc(8)'s notation.
   """
   latency = measured[steps.SCALAR] / 1e3 / (2 * (hosts - 1))
   links = Network(hosts, PAYLOAD * bits_per_second(bandwidth), latency)

@@ -1,12 +1,12 @@
-"""What an average of two islands costs if each has several hosts.
+"""Cost of an average of two islands that have several hosts each.
 
   python -m benchmarks.network.several --hosts=2
 
 Times averages in float32 between two islands on an emulated cluster
-(cluster.py): of one host each, and of --hosts hosts each, over which their
-messages pass together. A link to another island has the bandwidth; within an
-island, links are not limited. Prints milliseconds of the slowest host, next to
-the limit of the wire. Writes several.json.
+(cluster.py): islands of one host, and islands of --hosts hosts that share the
+messages. Links between islands have the given bandwidth; links within an island
+are not limited. Prints milliseconds of the slowest host, next to the limit of
+the wire. Writes several.json.
 """
 
 import argparse

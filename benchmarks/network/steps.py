@@ -1,4 +1,4 @@
-"""What a step costs on a slow network, next to the limit of the wire.
+"""Cost of a step on a slow network, next to the limit of the wire.
 
   python -m benchmarks.network.steps --hosts=4 --bandwidths 200mbit 1gbit
 

@@ -1,12 +1,13 @@
-"""What a vote of islands costs their meeting point, by their number.
+"""Cost of a vote of islands at their meeting point, by number of islands.
 
   python -m benchmarks.network.votes --islands 2 8 64 256
 
-At every vote each island tells the meeting point one byte and hears those of
-all. The point is a process of its own, and so are all islands together, as
-threads, each with a connection of its own, over TLS. Prints the CPU time of the
-point for a vote, with the signs of life meanwhile; how long a vote takes when
-all cores of this machine are the islands', too; and what the point must send
+At every vote each island sends the meeting point one byte and receives the
+bytes of all islands. The meeting point is one process. All islands together are
+another process, as threads with a TLS connection each. Prints the meeting
+point's CPU time per vote, heartbeats included; the time of a vote when the
+islands may use all cores of this machine, too; and the bytes that the meeting
+point sends per vote, without the overhead of TLS and gRPC. Writes votes.json.
 for a vote, without what TLS and gRPC add. Writes votes.json.
 """
 
@@ -21,7 +22,7 @@ from benchmarks.table import report, Table
 
 
 def serve(islands: int, pipe: Connection) -> None:
-  """Is a meeting point; says, when asked, how much CPU time it has taken."""
+  """Runs a meeting point; reports its CPU time on request."""
   from selsync_jax.islands.meeting import MeetingPoint
 
   with MeetingPoint(islands) as point:
@@ -31,7 +32,7 @@ def serve(islands: int, pipe: Connection) -> None:
 
 
 def measure(islands: int, votes: int) -> dict[str, float]:
-  """The cost of a vote of so many islands."""
+  """Measures the cost of a vote of some islands."""
   from selsync_jax.islands.control import Control, encode, Member
   from selsync_jax.islands.invitation import Invitation, reach
   from selsync_jax.islands.meter import Meter

@@ -1,11 +1,11 @@
-"""What compressed averages cost on a slow network, next to float32.
+"""Cost of compressed averages on a slow network, next to float32.
 
   python -m benchmarks.network.wires --hosts=4 --parts int8 top_k
 
 Runs the float32 wire, and other wires and reducers, alone on an emulated
 cluster (benchmarks/network/cluster.py), one worker per host, on vectors as
 large as the parameters of a network. Prints the time of each, the bytes that a
-host's interface sends meanwhile, and the bytes that the part says it sends. For
+host's interface sends meanwhile, and the bytes that the part reports. For
 time and bytes it also prints the ratio to float32. Writes wires.json. The
 limits for time and bytes are 0.30 and 0.27 for int8, and 0.10 for top_k.
 """
@@ -22,7 +22,7 @@ DENSITY, RANK = 0.01, 4
 
 
 def parts() -> dict[str, tuple[Any, Any, Any]]:
-  """What is timed: `init`, what follows from step to step, and `sends`."""
+  """The functions to time: `init`, one step to the next, and `sends`."""
   from selsync_jax.sync import power_sgd, reducers, sparse, wires
   from selsync_jax.sync.averagers import mean
 
@@ -47,7 +47,7 @@ def parts() -> dict[str, tuple[Any, Any, Any]]:
 
 
 def alone(tree: Any, init: Any, exchange: Any, mapper: Any = None) -> Any:
-  """`run(steps)`: exchanges a tree with the other hosts, again and again."""
+  """Returns `run(steps)`, which exchanges a tree with the other hosts."""
   import jax
   import numpy as np
 

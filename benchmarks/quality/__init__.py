@@ -1,1 +1,1 @@
-"""How good the results are: accuracy, and how well a prediction holds."""
+"""Quality of the results: accuracy, and how well predictions hold."""

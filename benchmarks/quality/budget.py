@@ -1,13 +1,13 @@
-"""Which steps does a budget choose, and does it keep to itself?
+"""Which steps does a budget choose, and does SelSync keep to the budget?
 
   python -m benchmarks.quality.budget --seeds=3
 
 Runs SelSync's trigger over random gradients whose squared norms have a light
-tail (lognormal, sigma 0.3) or a heavy one (Pareto, index 1.5). Prints, for each
-rule of the budget, the share of the synchronizations that fall on the share of
-the steps with the largest changes that the budget pays for, and by how much the
-LSSR is off; writes budget.json. Local SGD synchronizes as often, at steps that
-no gradient has chosen.
+tail (lognormal, sigma 0.3) or a heavy one (Pareto, index 1.5). The budget pays
+for a number of synchronizations. Prints, for each rule of the budget, the share
+of these that fall on the steps with the largest changes, and by how much the
+LSSR is off; writes budget.json. For comparison, local SGD synchronizes equally
+often, at steps that do not depend on the gradient.
 """
 
 import argparse
@@ -38,10 +38,10 @@ def gradients(tail: str, steps: int, workers: int, seed: int) -> jax.Array:
 def chosen(
   trigger: ss.Trigger, grads: jax.Array, lssr: float
 ) -> tuple[float, float]:
-  """The share of the largest changes among synchronizations; the LSSR's error.
+  """Returns the share of synchronizations at large changes, and the LSSR error.
 
-  The first tenth of the run, in which the budget settles, counts for the error
-  alone.
+  The first tenth of the run, in which the budget settles, counts only for the
+  error.
   """
   meter = ss.measure()
 

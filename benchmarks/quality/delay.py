@@ -1,12 +1,12 @@
-"""What a late average costs in quality, and what helps.
+"""Loss of quality from a delayed average, and remedies.
 
   python -m benchmarks.quality.delay --delays 3 8
 
 Trains the small language model with every recipe below, without a delay and
-with each of some delays. All averages travel in int8. A recipe gets the
-learning rate with the lowest validation loss, with a seed of its own, at every
-delay anew; then it is trained with three other seeds. Prints one table: the
-validation loss, and how far it is above that without a delay, seed by seed.
+with each of some delays. All averages are sent in int8. For every delay, a
+recipe gets the learning rate with the lowest validation loss, chosen with a
+separate seed, and is then trained with three other seeds. Prints one table: the
+validation loss, and its increase over the loss without a delay, seed by seed.
 Writes delay.json and, with --into, the table into a page, between
 `<!-- delays: ... -->` and `<!-- /delays -->`. With --picture, also draws the
 loss over the delay.
@@ -27,17 +27,17 @@ from selsync_jax.runs.history import Trial
 
 ROOT = pathlib.Path(__file__).parents[2]
 TUNING_SEED = 50
-SEEDS = 60  # The first of those that count.
+SEEDS = 60  # The first seed of the final runs.
 HEAD = 'learning rate', 'validation loss', 'above no delay, %'
 
 
 class Recipe(NamedTuple):
-  """A method, and what it does with a mean that arrives late.
+  """A method, and how it uses a mean that arrives late.
 
   Attributes:
-    method: without a delay, as `compare` takes it.
-    late: what is added for a delay of k steps; without `{k}` the delay is the
-      recipe's own.
+    method: the method without a delay, as in `compare`.
+    late: flags to add for a delay of k steps; without `{k}`, the recipe has its
+      fixed delay.
   """
 
   method: str
@@ -82,14 +82,14 @@ RECIPES = {
 
 
 class Case(NamedTuple):
-  """A recipe with a delay; 0 is none."""
+  """A recipe with a delay; delay 0 means none."""
 
   recipe: str
   delay: int
 
   @property
   def method(self) -> str:
-    """The method, as `compare` takes it."""
+    """The method, as in `compare`."""
     method, late = RECIPES[self.recipe]
     added = f'+sync.{late.format(k=self.delay)}' if self.delay else ''
     return method + added
@@ -102,14 +102,14 @@ class Case(NamedTuple):
 
 
 class Outcome(NamedTuple):
-  """What a case reached: the rate it got, and the loss of each seed."""
+  """The result of a case: its learning rate, and the loss of each seed."""
 
   rate: float
   losses: list[float]
 
 
 def cases(recipes: Iterable[str], delays: Sequence[int]) -> list[Case]:
-  """Every recipe without and with a delay; one of its own counts once."""
+  """Every recipe without and with a delay; a fixed delay counts once."""
   return [
     Case(recipe, k)
     for recipe in recipes
@@ -125,7 +125,7 @@ def list_trials(
     f'{ROOT}/configs/{options.config}',
     [
       *(f'--config.seed={seed}', '--config.data.backend=numpy'),
-      # Of several runs at a time, each is faster on one device.
+      # Several runs at a time are each faster on one device.
       *('--config.mapper=map', '--config.eval.every_epochs=1000.0'),
       *([f'--config.steps={options.steps}'] if options.steps else []),
     ],
@@ -147,7 +147,7 @@ def loss(trial: Trial) -> float:
 
 
 def measure(options: argparse.Namespace) -> dict[Case, Outcome]:
-  """Tunes and trains every case; cases that are the same run share it."""
+  """Tunes and trains every case; cases with the same run share it."""
   every = cases(options.recipes, options.delays)
   methods = dict.fromkeys(case.method for case in every)
   tried = {
@@ -169,7 +169,7 @@ def measure(options: argparse.Namespace) -> dict[Case, Outcome]:
 
 
 def above(found: dict[Case, Outcome], case: Case) -> list[float]:
-  """How far each seed's loss is above that without a delay, in percent."""
+  """The increase of each seed's loss over no delay, in percent."""
   pairs = zip(
     found[case].losses, found[Case(case.recipe, 0)].losses, strict=True
   )
@@ -194,7 +194,7 @@ def table(found: dict[Case, Outcome]) -> str:
 
 
 def draw(found: dict[Case, Outcome], folder: pathlib.Path) -> None:
-  """Draws the loss above that without a delay, over the delay."""
+  """Draws the increase of the loss over the delay."""
   from selsync_jax.report import figure, image_files
 
   points: dict[str, dict[int, float]] = {}

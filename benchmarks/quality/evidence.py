@@ -1,23 +1,23 @@
-"""Which methods are as good as BSP with 3 % of its bytes? Losers stay.
+"""Which methods are as good as BSP with 3 % of its bytes? Losers stay listed.
 
   python -m benchmarks.quality.evidence --into=docs/evidence.md
   python -m benchmarks.quality.evidence --quick --tasks stdlib_gpt
 
-Every family of methods (benchmarks/quality/families.py) has as many trials on
-each task: its settings at several learning rates, with one seed. BSP, with
-which all compare, has more rates. `selsync tune` has as many trials for each
-method that it chooses from (benchmarks/quality/evidence.toml), and looks for
-the best score with 3 % of BSP's bytes. What is best on validation is trained
+Every family of methods (benchmarks/quality/families.py) gets the same number of
+trials on each task: its settings at several learning rates, with one seed. BSP,
+the baseline, gets more learning rates. `selsync tune` gets the same number of
+trials for each of its methods (benchmarks/quality/evidence.toml), and looks for
+the best score with 3 % of BSP's bytes. The best recipe on validation is trained
 with other seeds, and only then does the test split count.
 
-Prints a table for each task, the best on validation first: the score, its
-difference to BSP's, seed by seed, of code the shares of brackets and indents
-that are right, the bytes, and the seconds of a run on three networks, by the
-formula of docs/plan.md. On the network `10:1` the bytes of BSP take ten times
-as long as a step computes on this machine; a message takes a millisecond
-besides. With --emulated, the first recipes that keep to 3 % of the bytes are
-also timed on an emulated cluster (benchmarks/quality/shaped.py); families with
-the same recipe share its times. Writes evidence.json, a figure for each task
+Prints a table for each task, sorted by validation score: the score, its
+difference to BSP's seed by seed, for code the accuracy on brackets and indents,
+the bytes, and the seconds of a run on three networks, by the formula of
+docs/plan.md. On the network `10:1`, BSP's bytes take ten times as long as a
+step computes on this machine, plus a millisecond per message. With --emulated,
+the first recipes that keep to 3 % of the bytes are also timed on an emulated
+cluster (benchmarks/quality/shaped.py); families with the same recipe share the
+times. Writes evidence.json, a figure for each task
 and, with --into, the tables into a page, between `<!-- evidence_TASK: ... -->`
 and `<!-- /evidence_TASK -->`. Finished runs are not repeated.
 """
@@ -51,21 +51,21 @@ from selsync_jax.runs.history import Trial
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.settings import check
 
-TRIALS, QUICK_TRIALS = 6, 4  # Of a family.
-SEEDS = 3  # That count, by default.
+TRIALS, QUICK_TRIALS = 6, 4  # Per family.
+SEEDS = 3  # Seeds of the final runs, by default.
 DRAWN = 10  # The ratio of the figure.
 OF_CODE = 'brackets', 'indentation'
-"""Scores of a language model that are not its loss, where it has them."""
+"""Scores of a language model other than its loss, for tasks that have them."""
 
 
 class Outcome(NamedTuple):
-  """What the best recipe of a family reached.
+  """The result of a family's best recipe.
 
   Attributes:
-    entry: its runs.
-    seconds: how long each run takes, by seed and ratio.
-    measured: seconds on the emulated cluster, relative to BSP where nothing
-      limits the network, by ratio; empty if it was not measured.
+    entry: the recipe's runs.
+    seconds: duration of each run, by seed and ratio.
+    measured: seconds on the emulated cluster, by ratio, relative to BSP on an
+      unlimited network; empty if not measured.
   """
 
   entry: Entry
@@ -79,11 +79,11 @@ class Outcome(NamedTuple):
 
 
 class Result(NamedTuple):
-  """What all families reached on a task.
+  """The results of all families on a task.
 
   Attributes:
     step: seconds that a step of BSP computes.
-    found: by family, the best on validation first.
+    found: results by family, the best on validation first.
   """
 
   step: float
@@ -91,7 +91,7 @@ class Result(NamedTuple):
 
 
 def judge(finals: Mapping[str, Sequence[Trial]]) -> Result:
-  """What every family reached with the seeds that count."""
+  """The results of every family with the seeds of the final runs."""
   done = [t for each in finals.values() for t in each if t.is_done]
   clock = create_clock(finals[BSP][0], done)
   found = {}
@@ -104,7 +104,7 @@ def judge(finals: Mapping[str, Sequence[Trial]]) -> Result:
 
 
 def by_runs(finals: Mapping[str, Sequence[Trial]]) -> list[list[str]]:
-  """Returns the names of the families, those with the same runs together.
+  """Returns the names of the families, joined where their runs are the same.
 
   `tune` may have found the recipe of a family.
   """
@@ -120,7 +120,7 @@ def emulate(
   count: int,
   folder: pathlib.Path,
 ) -> Result:
-  """Times the first recipes with few bytes on the emulated cluster."""
+  """Times the first recipes that send few bytes on the emulated cluster."""
   found = result.found
   few = SHARE * found[BSP].sent
   kept = [n for n, o in found.items() if o.entry.runs and o.sent <= few]
@@ -139,7 +139,7 @@ def emulate(
 
 
 def measure(workload: Workload, options: argparse.Namespace) -> Result:
-  """Trains on a task, and says what was reached."""
+  """Trains on a task, and returns the results."""
   every = list(FAMILIES)[: QUICK if options.quick else None]
   names = dict.fromkeys([BSP, *(options.families or every)])
   finals = train(workload, names, options.seeds, options.jobs)
@@ -222,7 +222,7 @@ def command(name: str, options: argparse.Namespace) -> str:
 def text(
   name: str, workload: Workload, result: Result, options: argparse.Namespace
 ) -> str:
-  """What the page says of a task: how it was trained, the table, the figure."""
+  """The page's section about a task: the training, the table, the figure."""
   bsp = result.found[BSP].entry
   run = next(iter(bsp.runs.values()))
   steps, seeds = run.outcome['steps'], len(bsp.runs)
@@ -256,11 +256,11 @@ def record(result: Result) -> dict[str, Any]:
 
 
 def create_workload(name: str, options: argparse.Namespace) -> Workload:
-  """The workload of a task by the command line."""
+  """The workload of a task with the command line's options."""
   task = TASKS[name]
   fields = {
     'data.backend': 'numpy',
-    'mapper': 'map',  # Of several runs at a time, each is faster so.
+    'mapper': 'map',  # Faster for several runs at a time.
     'eval.every_epochs': 1000.0,
     **(task.fields if options.quick else {}),
   }

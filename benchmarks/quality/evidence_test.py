@@ -1,4 +1,4 @@
-"""What may run on a task, what is chosen of it, and what the table says."""
+"""The trials of a task, the choice among them, and the table."""
 
 import argparse
 import itertools

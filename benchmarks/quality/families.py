@@ -1,9 +1,9 @@
-"""What `benchmarks.quality.evidence` trains: tasks, and families of methods.
+"""Tasks and families of methods that `benchmarks.quality.evidence` trains.
 
-Where a method lets it, a setting sends at most 3 % of what BSP sends, on a task
-with four workers. An epoch is shorter for ten, so FedAvg sends more there. BSP
-may choose Muon, too: its second setting averages every gradient, and parameters
-never.
+Where its method allows that, a setting sends at most 3 % of BSP's bytes, on a
+task with four workers. FedAvg sends more with ten workers, because their epoch
+is shorter. BSP may choose Muon, too: its second setting averages every gradient
+and never the parameters.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from selsync_jax.commands import flags, tune
 BSP = 'BSP'
 INT8 = '+sync.wire=int8'
 SHORT = '+sync.period=5+sync.wire=int4'
-MUON = 'muloco+sync.averager=mean'  # Local SGD with it.
+MUON = 'muloco+sync.averager=mean'  # Local SGD with Muon.
 BUDGET = 'selsync+sync.delta=None+sync.max_period=None+sync.lssr='
 
 FAMILIES = {
@@ -54,28 +54,28 @@ FAMILIES = {
   'PowerSGD': ('power_sgd+sync.rank=1', 'power_sgd+sync.rank=2'),
   'quantized gradients': ('int8', 'lag+sync.bits=8'),
 }
-"""By family, its settings, as `compare` takes them."""
+"""The settings of each family, as in `compare`."""
 
 QUICK = 8
 """The number of families in the quick form, the first ones."""
 
 RATES = '1x', '2x', '0.5x', '4x', '0.25x', '8x'
-"""Learning rates, as `compare` takes them, the most likely ones first."""
+"""Learning rates, as in `compare`, the most likely ones first."""
 
 
 def rates(count: int) -> list[Callable[[float], float]]:
-  """So many learning rates, the config's own first."""
+  """Returns `count` learning rates, the config's own first."""
   return [*map(flags.rate, RATES[:count])]
 
 
 class Task(NamedTuple):
-  """What is trained.
+  """A task to train.
 
   Attributes:
-    config: the name of one of our own, with its variant.
-    title: what it is, for a heading.
+    config: the name of one of our configs, with its variant.
+    title: the task's title, for a heading.
     quick: the config in the quick form.
-    fields: fields of that config that make it short.
+    fields: config fields that shorten the run.
   """
 
   config: str

@@ -4,10 +4,10 @@
     --config.data.backend=numpy --config.mapper=vmap --lrs=0.5x,1x --seeds=1 \
     --methods=bsp,diloco+sync.period=25,diloco+sync.period=100,diloco+sync.period=500
 
-A model of 51 million parameters needs more text than Python's library has, and
-this is the most that a machine without a network has: no byte is read twice in
-one epoch. Which packages those are depends on the machine, so losses of two
-machines are not comparable. Needs a GPU.
+A model of 51 million parameters needs more text than Python's library has. The
+installed packages are the most text that a machine without a network has: one
+epoch reads no byte twice. The packages differ by machine, so losses of two
+machines cannot be compared. Needs a GPU.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ MOST = {'train': 2**26, 'validation': 2**20, 'test': 2**20}  # Bytes of text.
 
 
 def _names(folder: pathlib.Path) -> list[str]:
-  """The files of a folder in an order that says nothing of them."""
+  """The files of a folder in an order that does not depend on their content."""
   names = [str(path.relative_to(folder)) for path in folder.rglob('*.py')]
   return sorted(names, key=lambda name: hashlib.md5(name.encode()).digest())
 
@@ -47,7 +47,7 @@ def _examples(
 
 @ss.register_dataset
 def package_text(*, bptt: int = 256):
-  """The bytes of the source of all packages; an example has `bptt` of them."""
+  """The source of all packages as bytes, with `bptt` bytes in an example."""
   folder = pathlib.Path(sysconfig.get_path('purelib'))
   names = _names(folder)
   return data.from_arrays(

@@ -1,4 +1,4 @@
-"""The paper's claims: arithmetic, rules, and runs that can be trained."""
+"""The paper's claims: arithmetic, rules, and whether they can be trained."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_only_the_speed_ups_of_vgg11_contradict_their_own_lssr():
 
 
 def test_the_cost_of_an_average_gives_the_speed_up_back():
-  """By the definition: BSP's cost over the method's, in local steps."""
+  """Computes the speed-up by definition: BSP's cost over the method's."""
   for method, row in table_one.timed('ResNet101').items():
     cost = table_one.cost('ResNet101', method)
     own = row.thousands * (1 + (1 - row.lssr) * cost)
@@ -57,7 +57,7 @@ def test_of_exact_numbers_equal_ones_decide(numbers, verdict):
 
 
 def test_a_perplexity_that_float32_cannot_hold_is_judged(tmp_path):
-  """Its field in a summary is `None`."""
+  """A summary stores such a perplexity as `None`."""
   lost, fine = (
     Run('', tmp_path, {}, [{}], {'test_loss': loss, 'test_perplexity': None})
     for loss in (317.6, 2.3)

@@ -1,7 +1,7 @@
-"""Seconds of runs by the formula of docs/plan.md.
+"""Predicts seconds of runs by the formula of docs/plan.md.
 
-On a network `10:1` the bytes of BSP take ten times as long as a worker's step
-computes on this machine, and a message takes a millisecond besides.
+On a network `10:1`, BSP's bytes take ten times as long as a worker's step
+computes on this machine, plus a millisecond per message.
 """
 
 from collections.abc import Iterable
@@ -17,15 +17,15 @@ from selsync_jax.tune.curves import Curves
 
 RATIOS = 1, 10, 100
 LATENCY = 1e-3  # Seconds.
-STEPS = 20  # To time a step with.
+STEPS = 20  # Timed to find the duration of a step.
 
 
 class Clock(NamedTuple):
-  """What turns a finished run into seconds, by ratio.
+  """Converts a finished run into seconds, by ratio.
 
   Attributes:
     step: seconds that a step of BSP computes.
-    curves: of the runs on each network.
+    curves: curves of the runs on each network.
   """
 
   step: float
@@ -43,8 +43,8 @@ def create_clock(bsp: Trial, trials: Iterable[Trial]) -> Clock:
   """Times a step with each optimizer of some trials.
 
   Args:
-    bsp: a finished run, whose bytes say how fast the networks are.
-    trials: the runs.
+    bsp: a finished run, whose bytes set the speed of the networks.
+    trials: the runs that use these optimizers.
   """
   run = history.read(bsp.workdir)
   configs = {each.config.optimizer.name: each.config for each in trials}

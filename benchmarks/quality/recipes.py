@@ -1,8 +1,8 @@
-"""The recipes of `benchmarks.quality.evidence`: tried, chosen, trained again.
+"""Finds recipes for `benchmarks.quality.evidence`: tries, chooses, retrains.
 
-A family has its trials, with one seed, of each setting at some learning rates.
-The best on validation is trained with other seeds. `selsync tune` has as many
-trials for each method that it chooses from.
+Each setting of a family is tried at some learning rates, with one seed. The
+best trial on validation is trained with other seeds. `selsync tune` gets as
+many trials for each of its methods.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,13 +23,13 @@ from selsync_jax.runs.history import Trial
 
 SPACE = 'benchmarks/quality/evidence.toml'
 TUNE = 'found by `tune`'
-SHARE = 0.03  # Of BSP's bytes, for `tune`.
+SHARE = 0.03  # Share of BSP's bytes, for `tune`.
 TUNING_SEED = 50
-SEEDS = 80  # The first of those that count.
+SEEDS = 80  # The first seed of the final runs.
 
 
 class Recipe(NamedTuple):
-  """A method with its fields, as `compare` takes it, and its learning rate."""
+  """A method with its fields, as in `compare`, and its learning rate."""
 
   spec: str
   rate: float
@@ -40,9 +40,9 @@ class Workload(NamedTuple):
 
   Attributes:
     config: the name of a config, with its variant.
-    fields: arguments that change it for all runs.
-    trials: the number for a family.
-    folder: of the runs.
+    fields: arguments that change the config for all runs.
+    trials: number of trials for a family.
+    folder: folder of the runs.
   """
 
   config: str
@@ -64,7 +64,7 @@ class Workload(NamedTuple):
     )
 
   def family(self, name: str) -> dict[Recipe, Trial]:
-    """The trials of a family; BSP, with which all compare, has every rate."""
+    """The trials of a family; BSP, the baseline, has every learning rate."""
     settings = families.FAMILIES[name]
     own = self.trials // len(settings)
     rates = families.rates(len(families.RATES) if name == BSP else own)
@@ -75,12 +75,12 @@ class Workload(NamedTuple):
     }
 
   def again(self, recipe: Recipe, seeds: int) -> list[Trial]:
-    """The runs of a recipe that count."""
+    """The final runs of a recipe."""
     rates = [lambda _: recipe.rate]
     return self.list_trials(recipe.spec, rates, SEEDS, seeds)
 
   def search(self, sent: float, jobs: int) -> Recipe:
-    """What `selsync tune` finds for a worker that sends so many bytes."""
+    """The result of `selsync tune` for a worker that sends `sent` bytes."""
     with open(SPACE, 'rb') as file:
       count = len(tomllib.load(file)) * self.trials
     out = self.folder / 'tune'
@@ -131,7 +131,7 @@ def train(
   """Tries families and `tune`; trains the best of each with other seeds."""
 
   def run(trials):
-    # `tune` may have found a setting of a family, and so the same runs.
+    # `tune` may have found a family's setting, and therefore the same runs.
     every = {t.workdir: t for t in itertools.chain.from_iterable(trials)}
     runs.train_all(every.values(), jobs)
 

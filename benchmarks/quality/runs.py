@@ -15,9 +15,9 @@ def parser(about: str, name: str, *marks: str) -> argparse.ArgumentParser:
   """The parser of a benchmark that trains, and writes tables into a page.
 
   Args:
-    about: its first line is the help.
-    name: of the folder of the runs, and of the JSON file.
-    *marks: the parts that the page must have.
+    about: description; its first line is the help.
+    name: name of the runs' folder and of the JSON file.
+    *marks: names of the parts that the page must have.
   """
   parser = argparse.ArgumentParser(description=about.split('\n')[0])
   add = parser.add_argument
@@ -35,9 +35,9 @@ def train_all(
   jobs: int,
   is_enough: Callable[[Trial], bool] = lambda trial: False,
 ) -> None:
-  """Runs the trials that are not finished; one that diverges has no summary.
+  """Runs the unfinished trials; a run that diverges has no summary.
 
-  One that `is_enough` is stopped; it goes on if more is asked of it later.
+  Stops a run that `is_enough`; a later call resumes it if it needs more.
   """
   quiet = [
     t._replace(flags=[*t.flags, '--noreport'])

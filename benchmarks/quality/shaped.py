@@ -1,12 +1,12 @@
-"""Seconds of finished runs on the emulated cluster, where a worker has a host.
+"""Seconds of finished runs on the emulated cluster, one worker per host.
 
   python -m benchmarks.quality.shaped RUNS --config=digits --methods=bsp,diloco
 
-The hosts are of benchmarks/network/cluster.py. A run of 240 steps, with one
-seed, is timed but for its first 40, and the time of a step counts for the whole
-run. What a method does only later is not in it. The bytes of BSP take ten or a
-hundred times as long as a step computes there. Times are divided by that of BSP
-on a network without a limit.
+The hosts come from benchmarks/network/cluster.py. A run of 240 steps with one
+seed is timed without its first 40 steps, and its step time is used for the
+whole run; costs that come only later are missed. BSP's bytes take ten or a
+hundred times as long as a step computes there. Times are relative to BSP on a
+network without a limit.
 """
 
 import argparse
@@ -25,18 +25,18 @@ from selsync_jax.runs.history import Trial
 
 ROOT = pathlib.Path(__file__).parents[2]
 RATIOS = 10, 100
-STEPS, FIRST = 240, 40  # That are taken, and of these that do not count.
-PROBE = 120  # Steps to time the computation with.
+STEPS, FIRST = 240, 40  # Steps to take, and to leave out.
+PROBE = 120  # Steps that time the computation.
 Rows = list[dict[str, Any]]
 
 
 def timed(trial: Trial, bandwidth: float | None, workdir: pathlib.Path) -> Rows:
-  """The rows of a run on the emulated cluster, one worker a host.
+  """The rows of a run on the emulated cluster, with one worker per host.
 
   Args:
-    trial: the run to time; it is evaluated at its end alone.
+    trial: the run to time; it is evaluated only at its end.
     bandwidth: the bit/s that each host can send; `None` sets no limit.
-    workdir: the folder that the run writes; a run that is in it resumes.
+    workdir: the run's folder; an unfinished run there resumes.
   """
   command = [
     *(sys.executable, str(ROOT / 'train.py'), *trial.flags),
@@ -61,7 +61,7 @@ def alone(bsp: Trial) -> list[str]:
   """The arguments of a run with BSP's own optimizer that never averages.
 
   A reducer would average gradients at every step, so it is left out. The method
-  `bsp` is one, so it becomes local SGD; another one keeps its own fields.
+  `bsp` is such a reducer, so it becomes local SGD; others keep their fields.
   """
   file, *fields = bsp.flags
   file = file.replace(':bsp', ':local_sgd')
@@ -70,11 +70,11 @@ def alone(bsp: Trial) -> list[str]:
 
 
 def network(bsp: Trial, workdir: pathlib.Path) -> dict[str, float]:
-  """A step's computing time, and the bandwidth that makes BSP ten times it.
+  """A step's computing time, and the bandwidth at which BSP takes ten times it.
 
   Args:
-    bsp: a run of BSP; the step is that of its own optimizer.
-    workdir: the folder that the timed run writes, see `alone`.
+    bsp: a run of BSP, whose optimizer the step uses.
+    workdir: the folder of the timed run; see `alone`.
   """
   rows = timed(bsp._replace(flags=alone(bsp)), None, workdir)
   seconds = step_seconds(rows)
@@ -87,7 +87,7 @@ def network(bsp: Trial, workdir: pathlib.Path) -> dict[str, float]:
 def seconds(
   trial: Trial, bandwidth: float | None, folder: pathlib.Path
 ) -> float:
-  """Seconds of a finished run on hosts with so many bit/s, from short ones."""
+  """Estimates a finished run's seconds at a bandwidth from short runs."""
   short = trial._replace(flags=[*trial.flags, f'--config.steps={STEPS}'])
   rows = timed(short, bandwidth, folder / trial.workdir.parent.name)
   spent = rows[-1]['seconds'] - rows[FIRST - 1]['seconds']
@@ -98,14 +98,14 @@ def seconds(
 def measure(
   bsp: Trial, trials: Mapping[str, Trial], folder: pathlib.Path
 ) -> dict[str, dict[int, float]]:
-  """Seconds by ratio, relative to those of BSP on a network without a limit.
+  """Seconds by ratio, relative to BSP on a network without a limit.
 
-  The ratio is of the bytes of BSP to a step of BSP's own optimizer.
+  The ratio is BSP's communication time to its computation time, per step.
 
   Args:
     bsp: a finished run of BSP.
     trials: finished runs, by name.
-    folder: where the short runs write.
+    folder: folder for the short runs.
   """
   wire = network(bsp, folder / 'compute')
   fast = seconds(bsp, None, folder / 'unlimited')
@@ -122,7 +122,7 @@ def measure(
 
 
 def main() -> None:
-  """The command line; it takes the fields of the runs, too."""
+  """The command line, including the fields of the runs."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   add = parser.add_argument
   add('--config', required=True, help='that of the runs')

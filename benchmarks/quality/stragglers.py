@@ -2,18 +2,18 @@
 
   python -m benchmarks.quality.stragglers --into=docs/stragglers.md
 
-Trains digits and hyperplane with every method of the box, lockstep and
-asynchronous, with three seeds, where all workers are equal, where one has half
-the speed, and where a random one is late at each step (eager-SGD's recipe). All
+Trains digits and hyperplane with every built-in method, lockstep and
+asynchronous, with three seeds, on three clusters: all workers equal, one worker
+at half speed, and a random worker late at each step (eager-SGD's recipe). All
 methods have the fields, the learning rate and the number of gradients of their
 config; nothing is tuned. Prints one table for each data set and cluster: the
-median virtual time until a score is reached, that of the whole run, the bytes
+median virtual time until a score is reached and of the whole run, the bytes
 that a worker sends, the final score, and the mean staleness. Writes them into
 the page between `<!-- stragglers: ... -->` and `<!-- /stragglers -->`, and into
 stragglers.json.
 
-A lockstep method computes the same on every cluster, so it is trained once for
-each seed, and its clock runs again for the other clusters.
+A lockstep method computes the same on every cluster, so each seed is trained
+once, and only its clock is run for the other clusters.
 """
 
 import argparse
@@ -34,7 +34,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 VARIANTS = ('eager+sync.mode=majority', 'dssp+sync.strict=False')
 LATE = 0.3  # Seconds.
 NETWORK = {
-  'step_seconds': 0.325,  # Of eager-SGD's hyperplane regression.
+  'step_seconds': 0.325,  # From eager-SGD's hyperplane regression.
   'bandwidth': '200Mbit',
   'latency': '0.5ms',
 }
@@ -50,14 +50,14 @@ CLUSTERS = {
 
 
 class Workload(NamedTuple):
-  """What is trained.
+  """A workload to train.
 
   Attributes:
     workers: N.
     score: the field of a row.
-    target: to be reached.
+    target: the score to reach.
     sign: 1 if more is better, -1 if less is.
-    fields: of the config, that make it small and say how often it is scored.
+    fields: config fields that make it small and set how often it is scored.
   """
 
   workers: int
@@ -87,7 +87,7 @@ class Outcome(NamedTuple):
     seconds: virtual seconds of the whole run.
     sent: bytes per worker.
     final: the score at the end.
-    staleness: the mean.
+    staleness: the mean staleness.
   """
 
   reached: float | None
@@ -122,7 +122,7 @@ def grid(
 def virtual_seconds(
   trial: Trial, rows: Sequence[dict[str, Any]]
 ) -> list[float]:
-  """The clock of a trial's cluster, of a run in lockstep with these rows."""
+  """The clock of a trial's cluster, for a lockstep run with these rows."""
   import numpy as np
 
   from selsync_jax.runs.ledger import REPORTED, Totals
@@ -140,7 +140,7 @@ def virtual_seconds(
     ledger.count(
       {
         'relative_change': np.zeros(workers),
-        # A message may be as long as what was selected at its step.
+        # A message may be as long as the selection at its step.
         **{
           name: np.full(workers, row[name])
           for name in {'synced', *REPORTED} & row.keys()
@@ -152,12 +152,12 @@ def virtual_seconds(
 
 
 def outcome(trial: Trial, trained: Trial, workload: Workload) -> Outcome:
-  """What a trial reached.
+  """The result of a trial.
 
   Args:
-    trial: on its cluster.
-    trained: the run with its gradients; another one for a lockstep method.
-    workload: what was trained.
+    trial: the trial on its cluster.
+    trained: the run with the gradients; another run for a lockstep method.
+    workload: the trained workload.
   """
   from selsync_jax.runs import history
 
@@ -187,12 +187,12 @@ def outcome(trial: Trial, trained: Trial, workload: Workload) -> Outcome:
 def measure(
   name: str, methods: Sequence[str], options: argparse.Namespace
 ) -> dict[str, dict[str, list[Outcome]]]:
-  """What each seed reached, by cluster and method; nothing if it diverged."""
+  """The results of each seed, by cluster and method; none if it diverged."""
   from selsync_jax.methods import METHODS
 
   grids = {c: grid(name, c, methods, options) for c in CLUSTERS}
   first = next(iter(grids.values()))
-  pairs = {  # Each trial, and the run that has its gradients.
+  pairs = {  # Each trial, and the run with its gradients.
     cluster: [
       (trial, base if trial.config.sync.method in METHODS else trial)
       for trial, base in zip(each, first, strict=True)
@@ -216,7 +216,7 @@ def measure(
 
 
 def median(values: Sequence[float | None]) -> float | None:
-  """The median over seeds; one that misses the target counts as infinite."""
+  """The median over seeds; a seed that misses the target counts as infinite."""
   middle = statistics.median(math.inf if v is None else v for v in values)
   return middle if math.isfinite(middle) else None
 
@@ -224,7 +224,7 @@ def median(values: Sequence[float | None]) -> float | None:
 def table(
   outcomes: dict[str, list[Outcome]], workload: Workload, seeds: int
 ) -> str:
-  """The table of one cluster, in Markdown; each method has so many seeds."""
+  """The table of one cluster, in Markdown; each method has `seeds` seeds."""
   from selsync_jax.report import facts
 
   score = workload.score.replace('_', ' ')

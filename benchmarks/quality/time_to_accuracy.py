@@ -6,19 +6,20 @@
 
 Everything is chosen by the validation split, with five seeds: the learning rate
 of BSP, of SelSync and of local SGD, and local SGD's period. The target of a
-seed is the final accuracy, with this seed, of BSP at its most accurate rate,
-minus half a point. Then each method, BSP as well, gets the setting that reaches
-the targets of the most seeds, and of those the soonest by the median, from a
-grid around that rate. If it lies at the edge of the grid, the grid grows; if it
-has grown too often, the command ends without a result
+seed is BSP's final accuracy with this seed, at BSP's most accurate rate, minus
+half a point. Each method, BSP included, then gets a setting from a grid around
+that rate: the one that reaches the targets of the most seeds, and among equals
+the one with the least median time. If the setting lies at the edge of the grid,
+the grid grows; if it has grown too often, the command ends without a result
 (benchmarks/quality/tuning.py).
 
 Three other seeds are then timed at these settings on an emulated cluster
 (benchmarks/network/cluster.py) with one worker per host. Its bandwidth makes
 BSP communicate for ten times as long as it computes. The times exclude
-evaluations, and the first step, which compiles. Where a run reaches the target
-at a step without an average, the time of one is added: what was evaluated is
-the mean over workers. The limit is BSP on a network that is not shaped.
+evaluations, and the first step, which compiles. If a run reaches the target at
+a step without an average, the time of an average is added, because the
+evaluated parameters are the mean over workers. The limit is BSP on an unlimited
+network.
 
 Prints one table, and a sentence for the README; writes one JSON file.
 """
@@ -66,11 +67,11 @@ def trial(
 def choose(
   options: argparse.Namespace, steps: int
 ) -> tuple[float, dict[str, tuple[str, dict[str, float]]]]:
-  """BSP's most accurate rate, and each method with the fields to take.
+  """BSP's most accurate rate, and each method with its chosen fields.
 
   Args:
-    options: of the command line.
-    steps: of a run; a longer period is the same as this one.
+    options: options of the command line.
+    steps: steps of a run; longer periods have the same effect as this one.
   """
   rates, periods = {RATE: options.rates}, {PERIOD: options.periods}
   bounds = {PERIOD: (1, steps)}
@@ -112,7 +113,7 @@ def choose(
 def targets_of(
   options: argparse.Namespace, rate: float, seeds: Sequence[int]
 ) -> list[float]:
-  """The accuracy to reach with each seed: BSP's own at a rate, nearly."""
+  """Each seed's target: BSP's accuracy at a rate, minus a margin."""
   runs = [trial(options, 'bsp', seed, {RATE: rate}) for seed in seeds]
   outcomes = tuning.train(runs, [math.inf] * len(runs))
   return [outcome.final - HALF_A_POINT for outcome in outcomes]
@@ -143,10 +144,10 @@ def measure(
 def faster(
   bsp: Sequence[float | None], other: Sequence[float | None]
 ) -> list[float]:
-  """How many times sooner than BSP, for each seed; 0 if it misses the target.
+  """Speed-up over BSP, for each seed; 0 if the method misses the target.
 
   Raises:
-    RuntimeError: if BSP misses it, and there is nothing to compare with.
+    RuntimeError: if BSP misses the target, so nothing can be compared.
   """
   if None in bsp:
     raise RuntimeError('BSP misses its own target with one of the seeds')
@@ -225,7 +226,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
-  """Chooses, measures, and prints."""
+  """Chooses settings, measures, and prints."""
   options = parse()
   if reason := emulated.missing():
     sys.exit(f'time_to_accuracy.py: {reason}')

@@ -1,9 +1,9 @@
-"""Choosing a method's settings by the time they need, on validation.
+"""Choosing a method's settings by their time to an accuracy on validation.
 
 The time of a run is counted, not measured: a step costs 1, an average costs
-`RATIO`, and a vote nothing. A setting is tried with every seed. If the best
+`RATIO`, and a vote nothing. A setting is tried with every seed. While the best
 value of a field lies at the edge of its grid, the grid grows there by a factor
-of two, until it does not.
+of two.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,23 +18,23 @@ from selsync_jax.runs import records
 from selsync_jax.runs.history import Trial
 
 RATIO = 10
-"""Of communication to computation under BSP."""
+"""Ratio of communication to computation under BSP."""
 
 ACCURACY = 'validation_accuracy'
 ROUNDS = 10
-"""How often a grid is tried, and then grows, before the search gives up."""
+"""How often a grid grows before the search gives up."""
 
 Point = tuple[float, ...]
 """A value for each field of a grid, in their order."""
 
 
 class Outcome(NamedTuple):
-  """What a run reached.
+  """The progress of a run.
 
   Attributes:
-    accuracies: on validation, by step.
-    averages: after each of these steps; a last one is added where the step
-      itself has none, because an evaluation needs the consensus.
+    accuracies: accuracy on validation, by step.
+    averages: steps that end with an average. An evaluation needs the consensus,
+      and adds an average if its step has none.
   """
 
   accuracies: dict[int, float]
@@ -61,9 +61,9 @@ class Outcome(NamedTuple):
 
 
 def outcome_of(rows: Sequence[Mapping[str, Any]], target: float) -> Outcome:
-  """What the rows of a run say, until it reaches a target.
+  """Reads a run's progress from its rows, up to a target.
 
-  It may have gone on: it takes a moment to be stopped.
+  The run may have continued, because stopping a run takes a moment.
   """
   accuracies, averages, count = {}, {}, 0
   for row in rows:
@@ -77,7 +77,7 @@ def outcome_of(rows: Sequence[Mapping[str, Any]], target: float) -> Outcome:
 
 
 def train(trials: Sequence[Trial], targets: Sequence[float]) -> list[Outcome]:
-  """What trials reach, each trained as far as its target or to its end."""
+  """The progress of trials, each trained until its target or its end."""
   pairs = zip(trials, targets, strict=True)
   until = {trial.workdir: target for trial, target in pairs}
 
@@ -96,19 +96,19 @@ def grow(
   cost: Callable[[list[Point]], list[Any]],
   bounds: Mapping[str, tuple[float, float]],
 ) -> tuple[Point, Any]:
-  """The cheapest point of a grid that grows until it is inside.
+  """The cheapest point of a grid that grows until the point is inside.
 
   Args:
-    grid: by field, ascending values, each twice the one before.
-    cost: of points; anything that can be ordered.
-    bounds: by field, values beyond which the grid does not grow, because a
-      run would be the same or not exist. The best may lie there.
+    grid: ascending values by field, each twice the previous one.
+    cost: returns the cost of points; any values that can be sorted.
+    bounds: values by field beyond which the grid does not grow, because a run
+      would be the same or impossible. The best point may lie there.
 
   Returns:
     The point, and its cost.
 
   Raises:
-    RuntimeError: if the best is at an edge that has grown too often.
+    RuntimeError: if the best point is at an edge that has grown too often.
   """
   axes = {field: list(values) for field, values in grid.items()}
   costs: dict[Point, Any] = {}
@@ -132,7 +132,7 @@ def _beyond(
   best: Point,
   bounds: Mapping[str, tuple[float, float]],
 ) -> Iterator[tuple[str, float]]:
-  """The values that a grid lacks around its best point, by field."""
+  """The missing values of a grid around its best point, by field."""
   for (field, values), value in zip(axes.items(), best, strict=True):
     least, most = bounds.get(field, (0.0, math.inf))
     if value == values[0] and value / 2 >= least:
@@ -144,10 +144,10 @@ def _beyond(
 def preference(
   outcomes: Sequence[Outcome], targets: Sequence[float]
 ) -> tuple[float, ...]:
-  """The key by which a setting is chosen, from its seeds; lower is better.
+  """The sort key of a setting, from its seeds; lower is better.
 
-  How many seeds miss their target; the median time to it; if any miss it, the
-  mean of the best accuracies; and the mean time of the seeds that reach it.
+  It holds the number of seeds that miss their target; the median time to the
+  target; if any seed misses it, the mean of the best accuracies; and the mean
   """
   costs = [o.cost(t) for o, t in zip(outcomes, targets, strict=True)]
   finite = [cost for cost in costs if math.isfinite(cost)]

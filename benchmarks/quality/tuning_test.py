@@ -1,4 +1,4 @@
-"""How settings are chosen, and what the headline says of them."""
+"""The choice of settings, and the headline about them."""
 
 import math
 

@@ -2,11 +2,11 @@
 
   python -m benchmarks.quality.paper --only digits eager --into=docs/paper.md
 
-Trains what the claims need, scaled down, with fresh seeds, unless it has been
-trained before, and judges each claim by a rule that is stated with it. Prints a
+Trains scaled-down runs for the claims, with fresh seeds, unless an earlier call
+has trained them, and judges each claim by the rule stated with it. Prints a
 table for each group of claims: the paper's numbers, ours, and whether the claim
-holds. Writes the table of each into a page between `<!-- claims_GROUP -->` and
-`<!-- /claims_GROUP -->`, and all into paper.json.
+holds. Writes each table into a page between `<!-- claims_GROUP -->` and
+`<!-- /claims_GROUP -->`, and all results into paper.json.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ GROUPS: dict[str, tuple[str, list[Claim]]] = {
   'sparse': ('MiCRO and ExDyna', [*clock.sparse()]),
   'cost': ('The cost of measuring and selecting', [*cost.claims()]),
 }
-"""By the name for the command line: a heading, and the claims."""
+"""A heading and the claims, by name for the command line."""
 
 
 def table(claims: Mapping[Claim, Finding]) -> str:

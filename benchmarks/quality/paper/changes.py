@@ -48,7 +48,7 @@ RULES = {
 
 
 def early(run: Run, parts: int) -> float:
-  """Returns the share of the synchronizations in the first of some parts."""
+  """Returns the share of the synchronizations in the first parts of a run."""
   synced = [row['synced'] for row in run.rows]
   return sum(synced[: len(synced) // parts]) / sum(synced)
 
@@ -58,9 +58,9 @@ tenth = functools.partial(early, parts=10)
 
 
 def jump(run: Run) -> float:
-  """Returns the changes after a decay of the rate, relative to those before.
+  """Returns the changes after a decay of the rate, relative to before.
 
-  The mean over `WINDOW` steps of the largest change of any worker, and over the
+  A change is the largest of any worker, averaged over `WINDOW` steps and the
   decays.
   """
   rates, changes = run.column('lr'), run.column('relative_change')

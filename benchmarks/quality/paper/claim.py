@@ -1,7 +1,7 @@
 """A claim of a paper, the runs that test it, and the rule that judges it.
 
-A run is scored once on the test split. Nothing is chosen: as in the paper, all
-methods on a task have the same learning rate, that of its config.
+A run is scored once on the test split. Nothing is tuned: as in the paper, all
+methods on a task have the learning rate of the task's config.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,17 +17,17 @@ from selsync_jax.runs.history import Run, Trial
 CONFIGS = pathlib.Path(__file__).parents[3] / 'configs'
 FIRST_SEED = 200  # No other table has these seeds.
 MARGIN = 0.01
-"""How much worse is still as good: of accuracy, or of the log perplexity."""
+"""Largest loss that is still as good: in accuracy, or in log perplexity."""
 
 
 class Task(NamedTuple):
-  """What is trained.
+  """A task to train.
 
   Attributes:
-    name: what the folder of its runs is called.
+    name: name of the folder of its runs.
     config: a file in configs/, perhaps with a variant.
-    metric: the score on the test split that counts.
-    fields: what differs from the config file, as `field=value`.
+    metric: the score on the test split by which runs are judged.
+    fields: differences to the config file, as `field=value`.
   """
 
   name: str
@@ -42,7 +42,7 @@ class Task(NamedTuple):
 
   def score(self, run: Run) -> float:
     """Returns the score on the test split."""
-    if self.metric == 'perplexity':  # That of a run may exceed float32.
+    if self.metric == 'perplexity':  # A perplexity may exceed float32.
       return math.exp(run.outcome['test_loss'])
     return run.outcome[f'test_{self.metric}']
 
@@ -55,7 +55,7 @@ class Task(NamedTuple):
 
 
 class Arm(NamedTuple):
-  """Runs that differ in their seed alone; a method as `compare` takes it."""
+  """Runs that differ only in their seed; a method as in `compare`."""
 
   task: Task
   method: str
@@ -64,7 +64,7 @@ class Arm(NamedTuple):
   def trials(self, seeds: int, work: pathlib.Path) -> list[Trial]:
     """Returns its runs, in a folder of the task."""
     task, fields = self.task, [f'seed={FIRST_SEED}', *self.task.fields]
-    if not self.is_simulated:  # A simulation has its own.
+    if not self.is_simulated:  # A simulation has its own device.
       fields.append('mapper=auto')
     return trials.list_trials(
       f'{CONFIGS}/{task.config}',
@@ -79,9 +79,9 @@ class Arm(NamedTuple):
 class Range(NamedTuple):
   """The rule: a claim holds if its number lies between two bounds.
 
-  It holds if the whole 95% interval over seeds does, does not hold if the whole
-  interval is outside, and cannot be told otherwise: also where the seeds show
-  no spread (`facts.Difference`).
+  It holds if the whole 95% interval over seeds lies between them, and does not
+  hold if the whole interval lies outside. It is undecided otherwise, and if the
+  seeds show no spread (`facts.Difference`).
   """
 
   low: float = -math.inf
@@ -113,13 +113,13 @@ def about(number: float) -> Range:
 
 
 class Finding(NamedTuple):
-  """What this machine says of a claim.
+  """The result for a claim on this machine.
 
   Attributes:
-    ours: what was measured or computed.
+    ours: our measured or computed value.
     verdict: whether the claim holds, in words.
     judged: the mean and the interval of the numbers.
-    numbers: what is judged, one for each seed or repeat.
+    numbers: the numbers that are judged, one for each seed or repeat.
   """
 
   ours: str
@@ -129,7 +129,7 @@ class Finding(NamedTuple):
 
 
 Judge = Callable[[Sequence[Sequence[Run]]], Finding]
-"""From the runs of each arm, ordered by seed, to what they say."""
+"""Takes the runs of each arm, ordered by seed, to a finding."""
 
 
 class Claim(NamedTuple):
@@ -138,8 +138,8 @@ class Claim(NamedTuple):
   Attributes:
     text: the claim, with its place in the paper.
     theirs: the paper's numbers.
-    judge: what the runs of the arms say.
-    arms: what is trained.
+    judge: returns the finding from the runs of the arms.
+    arms: the runs to train.
   """
 
   text: str
@@ -166,16 +166,16 @@ def by_seed(
   signed: str,
   resolution: float | None = None,
 ) -> Judge:
-  """Returns the judge of a number that every seed has.
+  """Returns a judge of a number that every seed has.
 
   Args:
-    what: the table shows of each arm, in words.
-    shown: that, of a run.
-    form: its format.
-    number: what is judged of one seed, from its runs in the order of the arms.
-    rule: which numbers are as claimed.
-    signed: the format of the number.
-    resolution: a range of numbers that is rounding; `None` for exact ones, such
+    what: the quantity that the table shows for each arm, in words.
+    shown: takes a run to that quantity.
+    form: format of that quantity.
+    number: takes a seed's runs, in the order of the arms, to the judged number.
+    rule: the range in which the claim holds.
+    signed: format of the judged number.
+    resolution: range of numbers that is rounding; `None` for exact ones, such
       as counts of steps and times on the virtual clock.
   """
 
@@ -193,12 +193,12 @@ def by_seed(
 def scored(
   task: Task, rule: Range, number: Callable[..., float] | None = None
 ) -> Judge:
-  """Returns the judge of scores on the test split.
+  """Returns a judge of scores on the test split.
 
   Args:
-    task: what is trained.
-    rule: which gains are as claimed.
-    number: the gain, from the runs; by default, that of the first of two.
+    task: the trained task.
+    rule: the range of gains in which the claim holds.
+    number: takes the runs to the gain; by default, the first of two's gain.
   """
   return by_seed(
     task.metric,
@@ -219,7 +219,7 @@ def found(
   form: str,
   resolution: float | None = None,
 ) -> Finding:
-  """Returns the finding of numbers that are judged, and of what is shown."""
+  """Returns the finding for judged numbers and the value to show."""
   judged = facts.Difference(dict(enumerate(numbers)), resolution)
   return Finding(
     f'{what}. {"; ".join(parts)}',

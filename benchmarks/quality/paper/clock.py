@@ -28,11 +28,11 @@ from benchmarks.quality.paper.claim import (
 from selsync_jax.runs.history import Run
 
 HYPERPLANE = {200: 1.50, 300: 1.75, 400: 2.01}
-"""By the delay in ms, the speed-up of solo eager-SGD."""
+"""Speed-up of solo eager-SGD, by the delay in ms."""
 
 
 class Skewed(NamedTuple):
-  """What eager-SGD's paper says of workers that are all late."""
+  """Results in eager-SGD's paper for workers that are all late."""
 
   words: str
   accuracy: float
@@ -78,9 +78,9 @@ def sooner(run: Run, other: Run) -> float:
 
 
 def selection(run: Run) -> float:
-  """Returns the length of the longest message, 1 as planned.
+  """Returns the length of the longest message; 1 means the planned length.
 
-  It is the mean over the second half of the run, when the threshold has
+  Takes the mean over the second half of the run, after the threshold has
   settled.
   """
   lengths = run.column('selection')
@@ -134,7 +134,7 @@ def eager() -> Iterator[Claim]:
 def dssp() -> Iterator[Claim]:
   """Yields claims about DSSP, with one worker 3.1 times as slow as the other.
 
-  That factor fits the paper's times of ASP and BSP, 2993 and 6159 s.
+  That factor fits the paper's times for ASP and BSP, 2993 and 6159 s.
   """
   for method, other, words, times in (
     ('ssp', 'bsp', 'SSP with s = 3 is {} as fast as BSP', 6159 / 5678),

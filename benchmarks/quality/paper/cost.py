@@ -1,4 +1,4 @@
-"""What the measurement of the change costs, by window and by model."""
+"""Cost of measuring the change, by window and by model."""
 
 from collections.abc import Callable, Iterator
 import functools
@@ -29,17 +29,17 @@ MODELS = {
   'AlexNet': (61_100_840, 16),
   'Transformer': (107_845_735, 27),
 }
-"""Parameters, and the arrays that they are in; those of the paper's models are
-ours, with 1,000 labels and with the 267,735 words of WikiText-103."""
+"""Parameters and number of arrays; the paper's models are our versions, with
+1,000 labels and with the 267,735 words of WikiText-103."""
 WINDOWS = 25, 200
 SLOWER = {'ResNet101': 53, 'VGG11': 110, 'AlexNet': 79, 'Transformer': 178}
-"""In percent, the paper's figures for a window of 200 in place of 25."""
+"""Cost of a window of 200 relative to 25 in the paper, in percent."""
 
 
 def windowed(
   length: int, smoothing: float = 0.16
 ) -> optax.GradientTransformation:
-  """Measures the change of a weighted mean over a window, as the paper does."""
+  """Measures the change of a weighted mean over a window, like the paper."""
   weights = smoothing * (1 - smoothing) ** jnp.arange(length)
 
   def init(params):
@@ -57,7 +57,7 @@ def windowed(
 def measuring(
   meter: optax.GradientTransformation, grads: list[jax.Array]
 ) -> Callable[[int], None]:
-  """Returns `run(steps)`: measurements alone, of the same gradients."""
+  """Returns `run(steps)`, which only measures, always the same gradients."""
   update = jax.jit(lambda grads, state: meter.update(grads, state)[1])
   state = meter.init(grads)
 
@@ -72,9 +72,9 @@ def measuring(
 
 @functools.cache
 def measured(model: str) -> dict[str, list[float]]:
-  """Returns the milliseconds of each meter, one for every repeat.
+  """Returns the milliseconds of each meter, one value for every repeat.
 
-  The gradients of the model are in equal arrays.
+  The model's gradients are in arrays of equal size.
   """
   meters = {f'window {length}': windowed(length) for length in WINDOWS}
   meters['recursive'] = ss.measure()
@@ -91,12 +91,12 @@ def measured(model: str) -> dict[str, list[float]]:
 
 @functools.cache
 def compressed() -> list[dict]:
-  """Returns what steps with each reducer cost, one row for every repeat."""
+  """Returns the cost of a step with each reducer, one row for every repeat."""
   return [overhead.reducers_row(1, STEPS, ROUNDS) for _ in range(REPEATS)]
 
 
 def _judge(one: tuple[str, str], other: tuple[str, str], rule: Range) -> Judge:
-  """Returns the judge of a ratio of times, each of a model and a meter."""
+  """Returns a judge of a ratio of times, each of a model and a meter."""
 
   def judge(groups):
     first, second = (measured(model)[meter] for model, meter in (one, other))

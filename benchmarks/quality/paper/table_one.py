@@ -1,9 +1,9 @@
-"""Table I of the SelSync paper, held to its own numbers. Nothing is trained.
+"""Checks Table I of the SelSync paper against itself. Nothing is trained.
 
 Tyagi and Swany, `Accelerating Distributed ML Training via Selective
-Synchronization`, CLUSTER 2023. With r the cost of an average in local steps, n
-steps of which a share LSSR is local cost n (1 + (1 - LSSR) r), and n steps of
-BSP cost n (1 + r).
+Synchronization`, CLUSTER 2023. Let r be the cost of an average in local steps,
+and LSSR the share of local steps. Then n steps cost n (1 + (1 - LSSR) r), and n
+steps of BSP cost n (1 + r).
 """
 
 import math
@@ -16,11 +16,11 @@ class Row(NamedTuple):
   """A method of Table I, in the paper's numbers.
 
   Attributes:
-    thousands: of iterations until it converges.
+    thousands: thousands of iterations until the method converges.
     score: accuracy in percent, or perplexity.
     gain: the paper's difference to BSP; more is better.
     lssr: the share of local steps; NaN for SSP, which has none.
-    speedup: over BSP; NaN for a method below BSP's score, which has none.
+    speedup: speed-up over BSP; NaN for a method below BSP's score.
   """
 
   thousands: float
@@ -30,7 +30,7 @@ class Row(NamedTuple):
   speedup: float = math.nan
 
 
-METHODS = {  # As `compare` takes them.
+METHODS = {  # As in `compare`.
   'FedAvg (1, 0.25)': 'fedavg+sync.fraction=1.0+sync.epochs=0.25',
   'FedAvg (1, 0.125)': 'fedavg+sync.fraction=1.0+sync.epochs=0.125',
   'FedAvg (0.5, 0.25)': 'fedavg+sync.fraction=0.5+sync.epochs=0.25',
@@ -101,9 +101,9 @@ def limit(workload: str, method: str) -> float:
 
 
 def cost(workload: str, method: str) -> float:
-  """Returns r, the local steps that an average costs, by the speed-up.
+  """Returns r, the cost of an average in local steps, from the speed-up.
 
-  A row whose speed-up is above its limit has none: the result is negative.
+  The result is negative if the speed-up is above its limit.
   """
   row = TABLE[workload][method]
   steps = row.speedup * row.thousands
@@ -157,10 +157,10 @@ def injected_batch(alpha: float, beta: float, workers: int) -> float:
 
 
 def _by_workers(workers, formula, published, form, error, what):
-  """Returns the finding of a formula, for the workers that the paper says.
+  """Returns the finding of a formula, for the paper's number of workers.
 
-  `published` are its numbers, by the arguments of the formula, each with an
-  error of less than `error`.
+  `published` holds the paper's numbers by the arguments of the formula, each
+  rounded by less than `error`.
   """
 
   def agrees(n):

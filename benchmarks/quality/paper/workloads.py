@@ -1,8 +1,8 @@
-"""The paper's workloads scaled down: Table I, and its comparisons of parts.
+"""Scaled-down workloads of the paper: Table I, and its comparisons of parts.
 
-Each workload has its smoke variant: the paper's kind of network with few
-filters, its optimizer, four workers, digits or bytes of Python's library.
-Digits with a small network stand for ResNet101, too: they are quicker.
+Each workload has a smoke variant: the paper's kind of network with few filters,
+the paper's optimizer, four workers, and digits or bytes of Python's library.
+Digits with a small network also stand for ResNet101, because they are quicker.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -74,12 +74,12 @@ def smallest_rise(*runs: Run) -> float:
 def steps_until(run: Run, score: str, target: float, average: float) -> float:
   """Returns the cost of a run until a target, in local steps.
 
-  The parameters that reach it are an average, whose cost counts.
+  The parameters that reach the target are an average, whose cost counts.
 
   Args:
-    run: its rows.
-    score: the field of a row.
-    target: the least value of that field, or the most of a perplexity.
+    run: rows of the run.
+    score: field of a row to read.
+    target: least value of that field to reach, or the most for a perplexity.
     average: the cost of an average, in local steps.
   """
   sign = -1 if score.endswith('perplexity') else 1
@@ -92,9 +92,9 @@ def steps_until(run: Run, score: str, target: float, average: float) -> float:
 
 
 def speedup(task: Task, average: float) -> Callable[[Run, Run], float]:
-  """Returns the speed-up of a run, until it is as good on validation as BSP.
+  """Returns the speed-up of a run until it is as good on validation as BSP.
 
-  That is within `MARGIN` of BSP's last score.
+  As good means within `MARGIN` of BSP's last score.
   """
   score = f'validation_{task.metric}'
 
@@ -108,13 +108,13 @@ def speedup(task: Task, average: float) -> Callable[[Run, Run], float]:
 
 
 def beside_bsp(name: str, workload: str, arm: Arm, words: str = '') -> Claim:
-  """Returns what a row of Table I says of a method's score, next to BSP's.
+  """Returns the claim of a row of Table I about a method's score against BSP's.
 
   Args:
-    name: of the row.
-    workload: of the table.
-    arm: what is trained.
-    words: what they add to the row.
+    name: name of the row.
+    workload: the workload in Table I.
+    arm: the runs to train.
+    words: remark on the difference between these runs and the row.
   """
   row, task = table_one.TABLE[workload][name], arm.task
   is_worse = row.gain / 100 < -MARGIN
@@ -130,7 +130,7 @@ def beside_bsp(name: str, workload: str, arm: Arm, words: str = '') -> Claim:
 def rounds() -> Iterator[Claim]:
   """Yields Table I's claims about FedAvg, with the paper's steps for a round.
 
-  An epoch of the digits has 10 steps, one of CIFAR had 195.
+  An epoch of the digits has 10 steps; an epoch of CIFAR had 195.
   """
   for name, method in table_one.METHODS.items():
     if name.startswith('FedAvg'):
@@ -142,12 +142,12 @@ def rounds() -> Iterator[Claim]:
 
 
 def bounds(workload: str, arms: Mapping[str, Arm], words: str = '') -> Claim:
-  """Returns the claim that the smaller bound of SSP is the better one.
+  """Returns the claim that the smaller bound of SSP is better.
 
   Args:
     workload: the workload in Table I.
     arms: the runs of each row of SSP, the smaller bound first.
-    words: what differs from the row.
+    words: remark on the difference to the row.
   """
   task = next(iter(arms.values())).task
   return Claim(
